@@ -1,0 +1,40 @@
+# Sanitizers, the CUDA language, ccache. The language standard is a feature of the target katt: set
+# here, CMake 3.25 would ask it of nvcc too, of which it does not know that it compiles C++20.
+set(CMAKE_CXX_EXTENSIONS OFF)
+# OpenBLAS lies outside the loader's default folders: installed programs must still find it.
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+
+find_program(KATT_CCACHE ccache)
+mark_as_advanced(KATT_CCACHE)
+if(KATT_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${KATT_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${KATT_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${KATT_CCACHE})
+endif()
+
+if(KATT_SANITIZE)
+  set(katt_sanitize_flags -fsanitize=${KATT_SANITIZE} -fno-omit-frame-pointer
+                          -fno-sanitize-recover=all)
+  add_compile_options(${katt_sanitize_flags})
+  add_link_options(${katt_sanitize_flags})
+endif()
+
+if(KATT_CUDA)
+  # The toolkit's usual place, where it is not on PATH.
+  find_program(CMAKE_CUDA_COMPILER nvcc PATHS /usr/local/cuda/bin REQUIRED)
+  execute_process(
+    COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code
+    OUTPUT_VARIABLE katt_gpu_codes
+    OUTPUT_STRIP_TRAILING_WHITESPACE)
+  string(REPLACE "\n" ";" katt_gpu_codes "${katt_gpu_codes}")
+  string(REGEX REPLACE "[af]$" "" katt_cuda_number "${KATT_CUDA_ARCH}")
+  if(NOT "sm_${katt_cuda_number}" IN_LIST katt_gpu_codes)
+    list(JOIN katt_gpu_codes ", " katt_gpu_codes)
+    message(
+      FATAL_ERROR
+        "KATT_CUDA_ARCH is ${KATT_CUDA_ARCH}; ${CMAKE_CUDA_COMPILER} compiles for ${katt_gpu_codes}")
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${KATT_CUDA_ARCH})
+  enable_language(CUDA)
+  set(CMAKE_CUDA_EXTENSIONS OFF)
+endif()

@@ -1,0 +1,37 @@
+# `cmake --install`: headers, libraries, program and a CMake package; with a Kokkos built from the
+# pinned source, that too, so that the prefix is all a consumer needs.
+include(CMakePackageConfigHelpers)
+
+install(
+  TARGETS katt katt_driver katt_program
+  EXPORT katt-targets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(
+  DIRECTORY src/
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/katt
+  FILES_MATCHING
+  PATTERN "*.hpp")
+install(
+  DIRECTORY drivers
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/katt
+  FILES_MATCHING
+  PATTERN "*.hpp"
+  PATTERN "report" EXCLUDE)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/katt)
+install(EXPORT katt-targets NAMESPACE katt:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/kattConfig.cmake.in ${PROJECT_BINARY_DIR}/kattConfig.cmake
+                              INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/kattConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(
+  FILES ${PROJECT_BINARY_DIR}/kattConfig.cmake ${PROJECT_BINARY_DIR}/kattConfigVersion.cmake
+        cmake/katt_cuda_language.cmake
+  DESTINATION ${package_dir})
+if(katt_kokkos_prefix)
+  install(
+    DIRECTORY ${katt_kokkos_prefix}/
+    DESTINATION .
+    USE_SOURCE_PERMISSIONS
+    PATTERN "complete" EXCLUDE)
+endif()

@@ -1,0 +1,40 @@
+# katt_add_op(OP): the one registration of an operator, the folder src/ops/OP. Its *_bench.cpp join
+# the driver library and every other *.cpp joins the library; the driver's generated
+# registered_ops.cpp calls katt::OP::register_op. Its tests, tests/ops/test_OP*.cpp, are found by
+# their names. A build that needs few operators says so: -DKATT_OPS="rope;rmsnorm".
+function(katt_add_op op)
+  if(KATT_OPS AND NOT op IN_LIST KATT_OPS)
+    return()
+  endif()
+  set(dir ${PROJECT_SOURCE_DIR}/src/ops/${op})
+  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cpp)
+  file(GLOB bench CONFIGURE_DEPENDS ${dir}/*_bench.cpp)
+  if(NOT bench)
+    message(WARNING "katt_add_op(${op}): ${dir} has no *_bench.cpp; the operator is not registered")
+  else()
+    list(REMOVE_ITEM sources ${bench})
+    set_property(GLOBAL APPEND PROPERTY KATT_OPS ${op})
+  endif()
+  set_property(GLOBAL APPEND PROPERTY KATT_OP_SOURCES ${sources})
+  set_property(GLOBAL APPEND PROPERTY KATT_OP_BENCH_SOURCES ${bench})
+endfunction()
+
+# Writes the driver's registration source from the operators added so far.
+function(katt_write_registered_ops file)
+  get_property(ops GLOBAL PROPERTY KATT_OPS)
+  set(declarations "")
+  set(calls "")
+  foreach(op ${ops})
+    string(APPEND declarations
+           "namespace katt::${op} {\nvoid register_op(katt::bench::Registry&);\n}\n")
+    string(APPEND calls "  katt::${op}::register_op(registry);\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${file} @ONLY CONTENT [[
+// Generated from the katt_add_op lines of src/ops/CMakeLists.txt.
+#include "bench/registry.hpp"
+
+@declarations@
+void katt::bench::register_builtin_ops(Registry& registry) {
+@calls@}
+]])
+endfunction()

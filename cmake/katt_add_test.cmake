@@ -1,0 +1,45 @@
+# katt_add_test(NAME SOURCES... [LABELS LABEL...]): one GoogleTest program, linked with the driver
+# library and with tests/test_main.cpp (which starts Kokkos), and one test of CTest.
+# With the CUDA backend a test runs where a device is visible and is reported as skipped elsewhere:
+# Kokkos cannot start without one.
+set(katt_test_launcher "")
+if(KATT_CUDA)
+  set(katt_test_launcher ${PROJECT_SOURCE_DIR}/tests/with_device)
+endif()
+
+# The properties that all tests have.
+function(katt_test_properties name)
+  set_tests_properties(
+    ${name}
+    PROPERTIES TIMEOUT 300
+               SKIP_RETURN_CODE 77
+               LABELS "${ARGN}"
+               ENVIRONMENT "OMP_PROC_BIND=false;UBSAN_OPTIONS=print_stacktrace=1")
+endfunction()
+
+function(katt_add_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LABELS")
+  string(REPLACE "." "_" target test_${name})
+  add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(${target} PRIVATE katt_test_main)
+  katt_target_defaults(${target})
+  add_test(NAME ${name} COMMAND ${katt_test_launcher} $<TARGET_FILE:${target}>
+                                --gtest_brief=1)
+  katt_test_properties(${name} ${arg_LABELS})
+endfunction()
+
+# katt_add_pytest(NAME DIRECTORY): the Python tests of a folder, run by the Python environment that
+# scripts/build makes, with KATT set to the program's path.
+function(katt_add_pytest name directory)
+  set(python ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
+  if(NOT EXISTS ${python})
+    message(STATUS "Test ${name} left out: no build/venv (scripts/build makes it)")
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${katt_test_launcher} ${python} -m pytest -q -p no:cacheprovider
+                                ${directory})
+  katt_test_properties(${name} ${name})
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT KATT=$<TARGET_FILE:katt_program>
+                                            KATT_BUILD_DIR=${PROJECT_BINARY_DIR})
+endfunction()

@@ -1,0 +1,55 @@
+# katt_cuda_language(TARGET): with katt's CUDA backend on (KATT_CUDA), compiles those sources of
+# TARGET with nvcc whose includes reach Kokkos, which must see nvcc then; the others stay with the
+# host compiler, as nvcc cannot compile every library (toml++ for one). Does nothing without CUDA.
+# Includes "X" are followed relative to the source and to the directories of KATT_INCLUDE_ROOTS.
+# Installed with the package: users' targets need it too.
+
+# Sets RESULT to whether FILE includes a header of Kokkos, itself or through others.
+function(katt_reaches_kokkos file result)
+  get_property(known GLOBAL PROPERTY KATT_REACHES_KOKKOS_${file})
+  if(NOT "${known}" STREQUAL "")
+    set(${result} ${known} PARENT_SCOPE)
+    return()
+  endif()
+  set_property(GLOBAL PROPERTY KATT_REACHES_KOKKOS_${file} NO) # ends a circle of includes
+  set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  set(reaches NO)
+  cmake_path(GET file PARENT_PATH here)
+  file(STRINGS ${file} lines REGEX "^ *# *include")
+  foreach(line ${lines})
+    if(line MATCHES "include *<(Kokkos|katt/)")
+      set(reaches YES)
+    elseif(line MATCHES "include *\"([^\"]+)\"")
+      foreach(root ${here} ${KATT_INCLUDE_ROOTS})
+        if(EXISTS ${root}/${CMAKE_MATCH_1})
+          katt_reaches_kokkos(${root}/${CMAKE_MATCH_1} reaches)
+          break()
+        endif()
+      endforeach()
+    endif()
+    if(reaches)
+      break()
+    endif()
+  endforeach()
+  set_property(GLOBAL PROPERTY KATT_REACHES_KOKKOS_${file} ${reaches})
+  set(${result} ${reaches} PARENT_SCOPE)
+endfunction()
+
+function(katt_cuda_language target)
+  if(NOT KATT_CUDA)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  get_target_property(directory ${target} SOURCE_DIR)
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  foreach(source ${sources})
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${directory} OUTPUT_VARIABLE path)
+    set(reaches NO)
+    if(EXISTS ${path}) # what is generated at build time includes no Kokkos
+      katt_reaches_kokkos(${path} reaches)
+    endif()
+    if(reaches)
+      set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES LANGUAGE CUDA)
+    endif()
+  endforeach()
+endfunction()

@@ -1,0 +1,17 @@
+# What every target of katt has in common: warnings, and the compiler. Call it once the target's
+# sources are known.
+include(katt_cuda_language)
+set(KATT_INCLUDE_ROOTS ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+
+function(katt_target_defaults target)
+  target_compile_options(
+    ${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>
+                      $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall>)
+  # GCC 12 warns about its own AVX-512 intrinsics and strings (GCC bugs 105593 and 105651, mended
+  # in 13).
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(
+      ${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized;-Wno-maybe-uninitialized;-Wno-restrict>)
+  endif()
+  katt_cuda_language(${target})
+endfunction()
