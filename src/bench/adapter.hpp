@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "bench/buffer.hpp"
+#include "bench/machine.hpp"
+#include "bench/registry.hpp"
+#include "bench/text.hpp"
+#include "core/error.hpp"
+#include "core/variants.hpp"
+
+/// What the bench adapters of operators have in common.
+namespace katt::bench {
+
+/// An axis of integers from `minimum` on.
+inline AxisSpec integer_axis(std::string name, std::int64_t fallback, double minimum,
+                             std::string help, double maximum = static_cast<double>(1LL << 31)) {
+  AxisSpec axis;
+  axis.name = std::move(name);
+  axis.fallback = fallback;
+  axis.minimum = minimum;
+  axis.maximum = maximum;
+  axis.help = std::move(help);
+  return axis;
+}
+
+/// Integers in the memory of a backend.
+inline Buffer integer_buffer(const std::string& label, Backend backend,
+                             std::span<const std::int64_t> values) {
+  const auto bytes = std::as_bytes(values);
+  Buffer buffer(label, backend, bytes.size());
+  buffer.upload(bytes);
+  return buffer;
+}
+
+inline const std::int64_t* integers_of(const Buffer& buffer) {
+  return reinterpret_cast<const std::int64_t*>(buffer.data());
+}
+
+/// Runs one variant to its end, for `katt run`: where the request names none, `usual`. Throws
+/// InputError for a variant or tile that is refused and a workspace that does not fit.
+template <class Exec, class Args>
+void run_variant(const std::string& op, const Exec& exec, const VariantTable<Exec, Args>& table,
+                 const Args& args, Config config, const char* usual) {
+  if (config.variant.empty()) config.variant = usual;
+  if (const Status status = table.supports(exec, args, config); !status.is_ok()) {
+    throw InputError(op + ": " + status.reason());
+  }
+  const std::size_t needed = table.workspace_bytes(exec, args, config);
+  if (const std::size_t available = available_memory(backend_of<Exec>()); needed > available) {
+    throw InputError(op + ": variant " + config.variant + " needs " +
+                     human_bytes(static_cast<double>(needed)) + " of workspace, " +
+                     human_bytes(static_cast<double>(available)) + " are available");
+  }
+  const Buffer workspace("katt::" + op + "::workspace", backend_of<Exec>(), needed);
+  if (const Status status = table.run(exec, args, config, workspace.workspace()); !status.is_ok()) {
+    throw InputError(op + ": " + status.reason());
+  }
+  exec.fence("katt::bench::run_variant");
+}
+
+}  // namespace katt::bench

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/registry.hpp"
+
+namespace katt::bench {
+
+/// Largest extent of a tile that can be asked for.
+inline constexpr int max_tile = 65536;
+
+/// Values of an axis as typed on the command line or in a TOML file.
+struct AxisText {
+  std::string key;    ///< name or short name, with '_' for '-'
+  std::string text;   ///< e.g. "512,1024", "512:16384:x2", "64:256:+64", "f32,bf16"
+  std::string where;  ///< what messages begin with: "--seq", or "sweep.toml:7: seq"
+};
+
+/// The values of an axis, in the order written and each once. Items are separated by commas; an
+/// item is a value, or a range FIRST:LAST:xFACTOR or FIRST:LAST:+STEP that holds LAST where a step
+/// hits it. Throws InputError of one line: where, what it holds, what was expected.
+[[nodiscard]] std::vector<AxisValue> parse_axis(const AxisSpec& spec, const AxisText& typed);
+
+/// Tiles written QxKV: "64x64,128x32". "auto" is {0, 0}, the variant's default.
+[[nodiscard]] std::vector<Tile> parse_tiles(const AxisText& typed);
+
+/// One positive integer, for options that are no axes.
+[[nodiscard]] std::int64_t parse_count(std::string_view where, std::string_view text,
+                                       std::int64_t minimum, std::int64_t maximum);
+/// One finite number in [minimum, maximum].
+[[nodiscard]] double parse_number(std::string_view where, std::string_view text, double minimum,
+                                  double maximum);
+
+/// The value as it is typed.
+[[nodiscard]] std::string to_text(const AxisValue& value);
+/// "64x64", or "auto" for {0, 0}; an extent left open is "*".
+[[nodiscard]] std::string to_text(Tile tile);
+
+/// A key or option as it is looked up: '_' for '-', without leading dashes.
+[[nodiscard]] std::string canonical_key(std::string_view key);
+
+}  // namespace katt::bench

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/buffer.hpp"
+#include "bench/registry.hpp"
+#include "core/error.hpp"
+#include "core/variants.hpp"
+
+namespace katt::bench {
+
+/// The variants of a table as users see them; the first is the baseline.
+template <class Exec, class Args>
+std::vector<VariantInfo> describe(const VariantTable<Exec, Args>& table) {
+  std::vector<VariantInfo> infos;
+  for (const auto& variant : table.all()) {
+    infos.push_back({variant.name, variant.description, variant.tiles, infos.empty()});
+  }
+  return infos;
+}
+
+/// A candidate for any operation with a variant table: owns its outputs (an object with poison())
+/// and the workspace, and leaves the check of the outputs to a function.
+template <class Exec, class Args, class Output>
+class VariantCandidate final : public Candidate {
+ public:
+  using Check = std::function<Errors(const Output&)>;
+
+  /// `label` names the workspace's allocation, e.g. "katt::attention::workspace".
+  VariantCandidate(const std::string& label, Exec exec, const VariantTable<Exec, Args>& table,
+                   Args args, Config config, Output output, Check check)
+      : exec_(std::move(exec)),
+        table_(table),
+        args_(std::move(args)),
+        config_(std::move(config)),
+        output_(std::move(output)),
+        check_(std::move(check)),
+        workspace_(label, backend_of<Exec>(), table.workspace_bytes(exec_, args_, config_)) {}
+
+  void run() override {
+    const Status status = table_.run(exec_, args_, config_, workspace_.workspace());
+    if (!status.is_ok()) throw InputError(status.reason());
+  }
+  void fence() override { exec_.fence("katt::bench::candidate"); }
+  void poison() override { output_.poison(); }
+  Errors verify() override { return check_(output_); }
+
+ private:
+  Exec exec_;
+  const VariantTable<Exec, Args>& table_;
+  Args args_;
+  Config config_;
+  Output output_;
+  Check check_;
+  Buffer workspace_;
+};
+
+}  // namespace katt::bench

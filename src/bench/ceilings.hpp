@@ -1,0 +1,40 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/registry.hpp"
+#include "io/result_file.hpp"
+
+namespace katt::bench {
+
+/// Measures what the machine can do at best, in about a second: each number is the best of repeated
+/// rounds, since disturbances only make it slower.
+///   fma_f32             FLOP/s of independent f32 fused multiply-adds on registers, 2 FLOPs a lane
+///   read_l1 … read_dram B/s of summing a working set that stays in that level: half of each cache,
+///                       four times the last one for dram
+///   copy_l1 … copy_dram the same for copying one half of the set to the other: bytes read +
+///   written
+/// Caches that several of the threads share are divided among them; levels that the machine lacks
+/// are left out. A GPU has fma_f32, read_dram and copy_dram.
+[[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads);
+
+/// The measured limit that leaves least room above a measured time.
+struct NearestCeiling {
+  std::string name;     ///< empty where none applies
+  double fraction = 0;  ///< of that limit; NaN where none applies
+};
+
+/// The larger of flops / time / peak and bytes / time / bandwidth. The bandwidth is that of the
+/// level which holds the least traffic of the work at once.
+[[nodiscard]] NearestCeiling nearest_ceiling(std::span<const io::CeilingRow> ceilings,
+                                             Backend backend, int threads, const Work& work,
+                                             double time_s);
+
+/// A function that empties the caches of a backend by writing a buffer larger than all of them. It
+/// owns the buffer.
+[[nodiscard]] std::function<void()> cache_flusher(Backend backend, int threads);
+
+}  // namespace katt::bench

@@ -1,0 +1,163 @@
+#include "bench/json.hpp"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/machine.hpp"
+#include "bench/sweep.hpp"
+#include "bench/text.hpp"
+#include "core/build_info.hpp"
+
+namespace katt::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Text of a JSON value; bytes that are not UTF-8 are replaced.
+std::string dumped(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+Json value_json(const AxisValue& value) {
+  return std::visit([](const auto& held) { return Json(held); }, value);
+}
+
+Json machine_json() {
+  const Machine& host = machine();
+  Json caches = Json::array();
+  for (const CacheLevel& cache : host.caches) {
+    caches.push_back(
+        {{"level", cache.level}, {"bytes", cache.bytes}, {"shared_by", cache.shared_by}});
+  }
+  return {{"cpu", host.cpu},
+          {"cores", host.cores},
+          {"isa", host.isa},
+          {"caches", std::move(caches)},
+          {"os", host.os},
+          {"memory_bytes", host.memory_bytes},
+          {"available_bytes", available_memory(Backend::openmp)}};
+}
+
+Json operator_json(const Operator& op) {
+  Json axes = Json::array();
+  for (const auto& specs : {common_axes(op), op.axes()}) {
+    for (const AxisSpec& axis : specs) {
+      axes.push_back({{"name", axis.name},
+                      {"short_name", axis.short_name},
+                      {"default", value_json(axis.fallback)},
+                      {"follows", axis.follows},
+                      {"choices", axis.choices},
+                      {"help", axis.help}});
+    }
+  }
+  Json variants = Json::array();
+  for (const Backend backend : all_backends) {
+    if (!Kokkos::is_initialized() || !is_built(backend)) continue;
+    for (const std::string& pass : op.passes()) {
+      for (const VariantInfo& info : op.variants(backend, pass)) {
+        std::vector<std::string> tiles;
+        for (const Tile& tile : info.tiles) tiles.push_back(to_text(tile));
+        variants.push_back({{"backend", name_of(backend)},
+                            {"pass", pass},
+                            {"name", info.name},
+                            {"description", info.description},
+                            {"tiles", tiles},
+                            {"baseline", info.baseline}});
+      }
+    }
+  }
+  return {{"name", op.name()},
+          {"summary", op.summary()},
+          {"passes", op.passes()},
+          {"axes", std::move(axes)},
+          {"variants", std::move(variants)}};
+}
+
+}  // namespace
+
+std::string environment_json() {
+  Json json = Json::object();
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const auto equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    if (text.starts_with("OMP_") || text.starts_with("KOKKOS_") || text.starts_with("OPENBLAS_")) {
+      json[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
+    }
+  }
+  return dumped(json);
+}
+
+std::string settings_json(const Settings& settings) {
+  return dumped(Json{{"rounds", settings.rounds},
+                     {"min_rounds", settings.min_rounds},
+                     {"max_rounds", settings.max_rounds},
+                     {"budget_s", settings.budget_s},
+                     {"precision", settings.precision},
+                     {"shortest_s", settings.shortest_s},
+                     {"batch_s", settings.batch_s},
+                     {"cold", settings.cold},
+                     {"seed", settings.seed}});
+}
+
+std::string entries_json(std::span<const SweepEntry> entries) {
+  Json list = Json::array();
+  for (const SweepEntry& entry : entries) {
+    Json axes = Json::object();
+    for (const AxisText& axis : entry.axes) axes[axis.key] = axis.text;
+    list.push_back({{"op", entry.op->name()}, {"label", entry.label}, {"axes", std::move(axes)}});
+  }
+  return dumped(list);
+}
+
+std::string summary_json(const SweepSummary& summary, const std::string& output) {
+  return dumped(Json{{"output", output},
+                     {"run", summary.run},
+                     {"ok", summary.ok},
+                     {"skipped", summary.skipped},
+                     {"failed", summary.failed},
+                     {"already_present", summary.present},
+                     {"interrupted", summary.interrupted},
+                     {"elapsed_s", summary.elapsed_s}});
+}
+
+std::string info_json(const Registry& registry, std::span<const io::CeilingRow> ceilings) {
+  const BuildInfo& build = build_info();
+  Json backends = Json::array();
+  for (const Backend backend : all_backends) {
+    const std::string problem = backend_problem(backend);
+    backends.push_back({{"name", name_of(backend)},
+                        {"available", problem.empty()},
+                        {"reason", problem},
+                        {"device", problem.empty() ? device_name(backend) : ""}});
+  }
+  Json operators = Json::array();
+  for (const Operator* op : registry.all()) operators.push_back(operator_json(*op));
+  Json measured = Json::array();
+  for (const io::CeilingRow& row : ceilings) {
+    measured.push_back({{"name", row.name},
+                        {"value", row.value},
+                        {"unit", row.unit},
+                        {"threads", row.threads},
+                        {"bytes", row.bytes}});
+  }
+  return dumped({{"version", build.version},
+                 {"build",
+                  {{"commit", build.commit},
+                   {"dirty", build.dirty},
+                   {"build_type", build.build_type},
+                   {"compiler", build.compiler},
+                   {"compile_flags", build.compile_flags},
+                   {"kokkos", build.kokkos_version},
+                   {"kokkos_kernels", build.kokkos_kernels_version},
+                   {"blas", build.blas},
+                   {"hdf5", build.hdf5_version}}},
+                 {"machine", machine_json()},
+                 {"backends", std::move(backends)},
+                 {"operators", std::move(operators)},
+                 {"ceilings", std::move(measured)}},
+                2);
+}
+
+}  // namespace katt::bench

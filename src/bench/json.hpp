@@ -1,0 +1,29 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "bench/measure.hpp"
+#include "bench/plan.hpp"
+#include "io/result_file.hpp"
+
+/// The JSON texts of the program; one place knows the library.
+namespace katt::bench {
+
+/// Variables of the environment that OpenMP, Kokkos and OpenBLAS read.
+[[nodiscard]] std::string environment_json();
+[[nodiscard]] std::string settings_json(const Settings& settings);
+/// The axes of a sweep as they were typed.
+[[nodiscard]] std::string entries_json(std::span<const SweepEntry> entries);
+
+/// The last line of `katt sweep --json`.
+struct SweepSummary;
+[[nodiscard]] std::string summary_json(const SweepSummary& summary, const std::string& output);
+
+/// `katt info --json`: build, machine, backends, operators with axes, variants and tiles, ceilings.
+/// Variants are those of the backends that can run here, and are empty before Kokkos is
+/// initialised.
+[[nodiscard]] std::string info_json(const Registry& registry,
+                                    std::span<const io::CeilingRow> ceilings);
+
+}  // namespace katt::bench

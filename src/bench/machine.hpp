@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "core/backend.hpp"
+
+namespace katt::bench {
+
+/// A data cache as the first core sees it.
+struct CacheLevel {
+  int level = 0;          ///< 1, 2, 3
+  std::size_t bytes = 0;  ///< of one instance
+  int shared_by = 1;      ///< cores that share the instance
+};
+
+/// What the operating system tells about the host. Holds no host or user name.
+struct Machine {
+  std::string cpu;
+  int cores = 1;  ///< that this process may use
+  std::vector<std::string> isa;
+  std::vector<CacheLevel> caches;  ///< by level; levels that do not exist are not there
+  std::size_t memory_bytes = 0;
+  std::string os;
+
+  /// Bytes of one instance of a level; 0 where it does not exist.
+  [[nodiscard]] std::size_t cache_bytes(int level) const;
+};
+
+/// The machine, read once.
+[[nodiscard]] const Machine& machine();
+
+/// One-minute load average.
+[[nodiscard]] double load_average();
+
+/// Bytes that a sweep may allocate now: on the host the smaller of MemAvailable and what the
+/// control group leaves, on a GPU its free memory; less a twentieth for everything else.
+[[nodiscard]] std::size_t available_memory(Backend backend);
+
+/// Name of the processor that runs a backend.
+[[nodiscard]] std::string device_name(Backend backend);
+
+/// Why a backend cannot run here; empty where it can. Needs no Kokkos::initialize.
+[[nodiscard]] std::string backend_problem(Backend backend);
+
+/// Host threads that a request means: 0 is every core; the serial backend has one, a GPU none (0).
+[[nodiscard]] int resolved_threads(Backend backend, int threads);
+
+}  // namespace katt::bench

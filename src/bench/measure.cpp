@@ -1,0 +1,164 @@
+#include "bench/measure.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <new>
+#include <random>
+
+#include "bench/statistics.hpp"
+#include "memory/tracker.hpp"
+
+namespace katt::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// First line of what an exception says.
+std::string reason_of(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+/// Runs f; what it throws becomes the contender's failure, and frees its memory.
+template <class F>
+void guarded(Contender& contender, F&& f) {
+  std::string reason;
+  try {
+    f();
+    return;
+  } catch (const std::bad_alloc&) {
+    reason = "out of memory";
+  } catch (const std::exception& error) {
+    reason = reason_of(error);
+  } catch (...) {
+    reason = "an exception of unknown type";
+  }
+  contender.measured.status = Status::failed(reason);
+  contender.candidate.reset();
+}
+
+/// Poison, run, compare: the outputs that are judged can only come from this run.
+Errors run_and_verify(Candidate& candidate) {
+  candidate.poison();
+  candidate.run();
+  candidate.fence();
+  return candidate.verify();
+}
+
+/// One sample: seconds a run, averaged over `inner` runs between two fences.
+double sample(Candidate& candidate, int inner) {
+  candidate.fence();
+  const auto start = Clock::now();
+  for (int i = 0; i < inner; ++i) candidate.run();
+  candidate.fence();
+  return seconds_since(start) / inner;
+}
+
+/// Runs until the time of a run has settled (three runs, or a tenth of the budget spent) and
+/// chooses how many runs make a sample.
+void warm_up(Contender& contender, const Settings& settings) {
+  const auto start = Clock::now();
+  double fastest = sample(*contender.candidate, 1);
+  for (int run = 1; run < 3 && seconds_since(start) < settings.budget_s / 10; ++run) {
+    fastest = std::min(fastest, sample(*contender.candidate, 1));
+  }
+  if (!settings.cold && fastest < settings.shortest_s) {
+    constexpr double most = 10000;
+    contender.measured.inner = static_cast<int>(
+        std::clamp(std::ceil(settings.batch_s / std::max(fastest, 1e-9)), 1.0, most));
+    (void)sample(*contender.candidate, contender.measured.inner);
+  }
+}
+
+bool precise(const Contender& contender, double target) {
+  return median_interval(contender.measured.samples_s).relative_half_width() <= target;
+}
+
+/// A random order of n indices. Written out because std::shuffle differs between libraries.
+void shuffle(std::vector<std::size_t>& order, std::mt19937_64& random) {
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+}
+
+std::vector<Contender*> running(std::span<Contender> contenders) {
+  std::vector<Contender*> list;
+  for (Contender& contender : contenders) {
+    if (contender.candidate && contender.measured.status.is_ok()) list.push_back(&contender);
+  }
+  return list;
+}
+
+}  // namespace
+
+Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare) {
+  Contender contender;
+  guarded(contender, [&] {
+    {
+      const memory::Scope scope;
+      contender.candidate = prepare();
+      contender.candidate->poison();
+      contender.candidate->run();
+      contender.candidate->fence();
+      contender.measured.peak_bytes = scope.peak_bytes();
+    }
+    const Errors errors = contender.candidate->verify();
+    contender.measured.max_abs_err = errors.max_abs;
+    contender.measured.mean_abs_err = errors.mean_abs;
+    contender.measured.status = errors.status;
+  });
+  if (!contender.measured.status.is_ok()) contender.candidate.reset();
+  return contender;
+}
+
+bool measure(std::span<Contender> contenders, const Settings& settings,
+             const std::function<void()>& flush, const StopFlag& stop) {
+  for (Contender* contender : running(contenders)) {
+    if (stop) return false;
+    guarded(*contender, [&] { warm_up(*contender, settings); });
+  }
+
+  std::mt19937_64 random(settings.seed);
+  const auto start = Clock::now();
+  for (int round = 0; round < (settings.rounds > 0 ? settings.rounds : settings.max_rounds);
+       ++round) {
+    const auto active = running(contenders);
+    if (active.empty()) break;
+    const double budget = settings.budget_s * static_cast<double>(active.size());
+    if (settings.rounds == 0 && round >= settings.min_rounds &&
+        (seconds_since(start) >= budget ||
+         std::all_of(active.begin(), active.end(),
+                     [&](const Contender* one) { return precise(*one, settings.precision); }))) {
+      break;
+    }
+    std::vector<std::size_t> order(active.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    shuffle(order, random);
+    for (const std::size_t i : order) {
+      if (stop) return false;
+      Contender& contender = *active[i];
+      guarded(contender, [&] {
+        if (settings.cold) flush();
+        contender.measured.samples_s.push_back(
+            sample(*contender.candidate, contender.measured.inner));
+      });
+    }
+  }
+
+  for (Contender* contender : running(contenders)) {
+    if (stop) return false;
+    guarded(*contender, [&] {
+      const Errors errors = run_and_verify(*contender->candidate);
+      if (!errors.status.is_ok()) {
+        contender->measured.status = Status::failed("after timing: " + errors.status.reason());
+      }
+    });
+  }
+  return !stop;
+}
+
+}  // namespace katt::bench

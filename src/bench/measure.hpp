@@ -1,0 +1,63 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/registry.hpp"
+
+/// The measuring contract (docs/measuring.md). For the candidates of one case:
+///
+///   for each candidate: prepare; poison, run, verify          memory is measured here, one at a
+///   time for each candidate: warm up; choose how many runs make a sample repeat: for each
+///   candidate in random order: (flush) fence, start, run…, fence, stop until every median is known
+///   to the target, or the time budget is spent for each candidate: poison, run, verify again
+namespace katt::bench {
+
+/// How a case is measured.
+struct Settings {
+  int min_rounds = 7;
+  int max_rounds = 1000;
+  int rounds = 0;             ///< exactly so many; 0: until the target or the budget is reached
+  double budget_s = 1;        ///< time of the rounds, for each candidate
+  double precision = 0.02;    ///< target: half of the 95 % interval of the median, relative to it
+  double shortest_s = 50e-6;  ///< a run shorter than this is timed in batches …
+  double batch_s = 200e-6;    ///< … of about this length
+  bool cold = false;          ///< flush the caches before every sample
+  std::uint64_t seed = 1;     ///< of the inputs and of the order within the rounds
+};
+
+/// Set by Ctrl-C: measuring stops at the next sample.
+using StopFlag = std::atomic<bool>;
+
+/// What measuring one candidate gave.
+struct Measured {
+  Status status;
+  std::vector<double> samples_s;  ///< one a round; a sample is the mean of `inner` runs
+  int inner = 1;
+  double max_abs_err = 0;  ///< over the rows that were checked, before timing
+  double mean_abs_err = 0;
+  std::size_t peak_bytes = 0;  ///< measured: prepare and one run, beyond what was live before
+};
+
+/// A candidate of a case and what has been measured of it. Owns the outputs and workspace.
+struct Contender {
+  std::unique_ptr<Candidate> candidate;  ///< empty where preparing failed
+  Measured measured;
+};
+
+/// Prepares a candidate, runs it once on poisoned outputs, measures its memory, and verifies it.
+/// Whatever goes wrong becomes the status; nothing is thrown.
+[[nodiscard]] Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare);
+
+/// Warms up, times the contenders whose status is ok in interleaved rounds, and verifies them
+/// again. `flush` empties the caches (called before every sample where settings.cold). Returns
+/// false when `stop` was set; what it measured until then is not to be used.
+[[nodiscard]] bool measure(std::span<Contender> contenders, const Settings& settings,
+                           const std::function<void()>& flush, const StopFlag& stop);
+
+}  // namespace katt::bench

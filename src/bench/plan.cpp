@@ -1,0 +1,404 @@
+#include "bench/plan.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "bench/machine.hpp"
+#include "bench/text.hpp"
+
+namespace katt::bench {
+namespace {
+
+constexpr std::size_t max_cases = 1000000;
+
+struct Axis {
+  std::string name;
+  std::vector<AxisValue> values;
+};
+
+/// What an entry asks of variants and tiles.
+struct ConfigRequest {
+  std::vector<std::string> variants;  ///< empty: all
+  std::vector<Tile> tiles;            ///< of `tile`
+  std::vector<int> q, kv;             ///< of `tile_q`, `tile_kv`
+};
+
+template <class T>
+void add_once(std::vector<T>& list, T value, auto&& same) {
+  if (std::none_of(list.begin(), list.end(), [&](const T& known) { return same(known, value); })) {
+    list.push_back(std::move(value));
+  }
+}
+
+std::vector<std::string> variant_names(const Operator& op) {
+  std::vector<std::string> names;
+  for (const Backend backend : all_backends) {
+    if (!is_built(backend)) continue;
+    for (const std::string& pass : op.passes()) {
+      for (const VariantInfo& info : op.variants(backend, pass)) {
+        add_once(names, info.name, std::equal_to<>());
+      }
+    }
+  }
+  return names;
+}
+
+AxisSpec variant_axis(const Operator& op) {
+  return {.name = "variant", .fallback = std::string(), .choices = variant_names(op)};
+}
+
+AxisSpec tile_axis(std::string name) {
+  return {.name = std::move(name), .fallback = std::int64_t{1}, .minimum = 1, .maximum = max_tile};
+}
+
+/// The typed axes of an entry by axis name, each at most once.
+std::map<std::string, const AxisText*> by_axis(const SweepEntry& entry) {
+  std::map<std::string, const AxisText*> typed;
+  for (const AxisText& axis : entry.axes) {
+    const auto name = axis_of_key(*entry.op, axis.key);
+    if (!name) {
+      const std::string near = suggestion(axis.key, axis_keys(*entry.op));
+      throw InputError(
+          axis.where + ": " + entry.op->name() + " has no such axis" +
+          (near.empty() ? "; expected one of " + join(axis_keys(*entry.op), ", ") : "; " + near));
+    }
+    if (const auto [place, added] = typed.emplace(*name, &axis); !added) {
+      throw InputError(axis.where + ": names the same axis as " + place->second->where);
+    }
+  }
+  return typed;
+}
+
+ConfigRequest read_configs(const SweepEntry& entry,
+                           const std::map<std::string, const AxisText*>& typed) {
+  ConfigRequest request;
+  const auto find = [&](const char* key) -> const AxisText* {
+    const auto found = typed.find(key);
+    return found == typed.end() ? nullptr : found->second;
+  };
+  if (const AxisText* text = find("variant")) {
+    for (const AxisValue& name : parse_axis(variant_axis(*entry.op), *text)) {
+      request.variants.push_back(std::get<std::string>(name));
+    }
+  }
+  if (const AxisText* text = find("tile")) {
+    request.tiles = parse_tiles(*text);
+    for (const char* other : {"tile_q", "tile_kv"}) {
+      if (const AxisText* extra = find(other)) {
+        throw InputError(extra->where + " " + extra->text + ": cannot be combined with " +
+                         text->where + " " + text->text);
+      }
+    }
+  }
+  for (const auto& [key, extents] : {std::pair{"tile_q", &request.q}, {"tile_kv", &request.kv}}) {
+    if (const AxisText* text = find(key)) {
+      for (const AxisValue& value : parse_axis(tile_axis(key), *text)) {
+        extents->push_back(static_cast<int>(std::get<std::int64_t>(value)));
+      }
+    }
+  }
+  return request;
+}
+
+/// The tiles to ask a variant for. With one extent open: its tiles that have the other one.
+std::vector<Tile> tiles_for(const VariantInfo& info, const ConfigRequest& request) {
+  if (info.tiles.empty()) return {Tile{}};
+  if (!request.tiles.empty()) return request.tiles;
+  if (request.q.empty() && request.kv.empty()) return {Tile{}};
+  std::vector<Tile> tiles;
+  for (const int q : request.q.empty() ? std::vector<int>{0} : request.q) {
+    for (const int kv : request.kv.empty() ? std::vector<int>{0} : request.kv) {
+      bool listed = false;
+      for (const Tile& tile : info.tiles) {
+        if ((q == 0 || tile.q == q) && (kv == 0 || tile.kv == kv)) {
+          add_once(tiles, tile, std::equal_to<>());
+          listed = true;
+        }
+      }
+      if (!listed) tiles.push_back({q, kv});
+    }
+  }
+  return tiles;
+}
+
+std::vector<Config> configs_for(const Operator& op, const Point& point,
+                                const ConfigRequest& request) {
+  const auto infos = op.variants(point.backend, point.pass);
+  std::vector<std::string> names = request.variants;
+  if (names.empty()) {
+    for (const VariantInfo& info : infos) names.push_back(info.name);
+  }
+  std::vector<Config> configs;
+  for (const std::string& name : names) {
+    const auto info = std::find_if(infos.begin(), infos.end(),
+                                   [&](const VariantInfo& known) { return known.name == name; });
+    if (info == infos.end()) {
+      configs.push_back({.variant = name});  // of another backend or pass: becomes a skipped row
+      continue;
+    }
+    for (const Tile& tile : tiles_for(*info, request)) configs.push_back({name, tile});
+  }
+  return configs;
+}
+
+void set_value(Point& point, const std::string& axis, const AxisValue& value) {
+  if (axis == "pass") point.pass = std::get<std::string>(value);
+  else if (axis == "backend") point.backend = *backend_from_name(std::get<std::string>(value));
+  else if (axis == "threads") point.threads = static_cast<int>(std::get<std::int64_t>(value));
+  else if (axis == "dtype") point.dtype = *dtype_from_name(std::get<std::string>(value));
+  else point.values[axis] = value;
+}
+
+/// Values of axes that the entry does not name: that of the axis they follow, or their fallback.
+void fill_rest(const Operator& op, Point& point) {
+  const auto axes = op.axes();
+  for (const AxisSpec& axis : axes) {
+    if (point.values.contains(axis.name)) continue;
+    const AxisSpec* source = &axis;
+    std::size_t steps = 0;
+    while (!source->follows.empty() && !point.values.contains(source->name) &&
+           steps++ < axes.size()) {
+      const auto next = std::find_if(axes.begin(), axes.end(), [&](const AxisSpec& other) {
+        return other.name == source->follows;
+      });
+      if (next == axes.end()) break;
+      source = &*next;
+    }
+    const auto known = point.values.find(source->name);
+    point.values[axis.name] = known != point.values.end() ? known->second : source->fallback;
+  }
+}
+
+/// "attention f32 seq_q=65536": the axes that are not at their fallback.
+std::string point_text(const PlannedCase& planned) {
+  std::string text = planned.op->name() + " " + std::string(name_of(planned.point.dtype));
+  for (const AxisSpec& axis : planned.op->axes()) {
+    const AxisValue& value = planned.point.values.at(axis.name);
+    if (value != axis.fallback) text += " " + axis.name + "=" + to_text(value);
+  }
+  return text;
+}
+
+std::string case_key(const PlannedCase& planned) {
+  const Point& point = planned.point;
+  std::string key = planned.op->name() + '\n' + planned.label + '\n' + point.pass + '\n' +
+                    std::string(name_of(point.backend)) + '\n' + std::to_string(point.threads) +
+                    '\n' + std::string(name_of(point.dtype));
+  for (const auto& [axis, value] : point.values) key += '\n' + to_text(value);
+  return key;
+}
+
+class Planner {
+ public:
+  explicit Planner(std::uint64_t seed) : seed_(seed) {}
+
+  void add(const SweepEntry& entry) {
+    const auto typed = by_axis(entry);
+    const ConfigRequest request = read_configs(entry, typed);
+    std::vector<Axis> axes;
+    for (const auto& specs : {common_axes(*entry.op), entry.op->axes()}) {
+      for (const AxisSpec& spec : specs) {
+        if (const auto text = typed.find(spec.name); text != typed.end()) {
+          axes.push_back({spec.name, parse_axis(spec, *text->second)});
+        } else if (spec.name == "pass" || spec.name == "backend") {
+          axes.push_back({spec.name, {spec.fallback}});
+        }
+      }
+    }
+    product(entry, axes, request, 0, {});
+  }
+
+  std::vector<PlannedCase> take() { return std::move(cases_); }
+
+ private:
+  void product(const SweepEntry& entry, const std::vector<Axis>& axes, const ConfigRequest& request,
+               std::size_t depth, Point point) {
+    if (depth < axes.size()) {
+      for (const AxisValue& value : axes[depth].values) {
+        set_value(point, axes[depth].name, value);
+        product(entry, axes, request, depth + 1, point);
+      }
+      return;
+    }
+    point.seed = seed_;
+    point.threads = resolved_threads(point.backend, point.threads);
+    fill_rest(*entry.op, point);
+    try {
+      entry.op->validate(point);
+    } catch (const InputError& error) {
+      if (entry.where.empty()) throw;
+      throw InputError(entry.where + ": " + error.what());
+    }
+    PlannedCase planned{entry.op, entry.label, point, configs_for(*entry.op, point, request)};
+    if (planned.configs.empty()) {
+      throw InputError(entry.op->name() + ": has no variant for pass " + point.pass +
+                       " on the backend " + std::string(name_of(point.backend)));
+    }
+    const auto [place, added] = index_.emplace(case_key(planned), cases_.size());
+    if (added) {
+      if (cases_.size() == max_cases) {
+        throw InputError("the sweep has more than " + std::to_string(max_cases) + " points");
+      }
+      cases_.push_back(std::move(planned));
+      return;
+    }
+    for (Config& config : planned.configs) {
+      add_once(cases_[place->second].configs, std::move(config),
+               [](const Config& a, const Config& b) {
+                 return a.variant == b.variant && a.tile == b.tile;
+               });
+    }
+  }
+
+  std::uint64_t seed_;
+  std::vector<PlannedCase> cases_;
+  std::map<std::string, std::size_t> index_;
+};
+
+}  // namespace
+
+std::vector<AxisSpec> common_axes(const Operator& op) {
+  std::vector<std::string> backends;
+  for (const Backend backend : all_backends) {
+    if (is_built(backend)) backends.emplace_back(name_of(backend));
+  }
+  std::vector<std::string> dtypes;
+  for (const Dtype dtype : all_dtypes) dtypes.emplace_back(name_of(dtype));
+  return {
+      {.name = "pass",
+       .fallback = op.passes().front(),
+       .choices = op.passes(),
+       .help = "what to run"},
+      {.name = "backend",
+       .fallback = backends.front(),
+       .choices = backends,
+       .help = "where to run: openmp, serial, cuda"},
+      {.name = "threads",
+       .fallback = std::int64_t{0},
+       .minimum = 1,
+       .maximum = 4096,
+       .help = "host threads (default: every core)"},
+      {.name = "dtype", .fallback = std::string("f32"), .choices = dtypes, .help = "element type"},
+  };
+}
+
+std::vector<std::string> axis_keys(const Operator& op) {
+  std::vector<std::string> keys;
+  for (const auto& specs : {op.axes(), common_axes(op)}) {
+    for (const AxisSpec& spec : specs) {
+      if (!spec.short_name.empty()) keys.push_back(spec.short_name);
+      keys.push_back(spec.name);
+    }
+  }
+  keys.insert(keys.end(), {"variant", "tile", "tile_q", "tile_kv"});
+  return keys;
+}
+
+std::optional<std::string> axis_of_key(const Operator& op, std::string_view key) {
+  for (const AxisSpec& spec : op.axes()) {
+    if (key == spec.name || (!spec.short_name.empty() && key == spec.short_name)) return spec.name;
+  }
+  const auto keys = axis_keys(op);
+  if (std::find(keys.begin(), keys.end(), key) != keys.end()) return std::string(key);
+  return std::nullopt;
+}
+
+void override_axes(SweepEntry& entry, std::span<const AxisText> axes) {
+  for (const AxisText& axis : axes) {
+    const auto name = axis_of_key(*entry.op, axis.key);
+    if (!name) continue;
+    std::erase_if(entry.axes, [&](const AxisText& old) {
+      const auto old_name = axis_of_key(*entry.op, old.key);
+      const bool extent = old_name == "tile_q" || old_name == "tile_kv";
+      return old_name == name || (name == "tile" && extent) ||
+             (old_name == "tile" && (name == "tile_q" || name == "tile_kv"));
+    });
+  }
+  for (const AxisText& axis : axes) {
+    if (axis_of_key(*entry.op, axis.key)) entry.axes.push_back(axis);
+  }
+}
+
+int most_threads(std::span<const SweepEntry> entries) {
+  int most = 1;
+  for (const SweepEntry& entry : entries) {
+    std::vector<AxisValue> values{std::int64_t{machine().cores}};
+    for (const AxisText& typed : entry.axes) {
+      if (typed.key != "threads") continue;
+      for (const AxisSpec& spec : common_axes(*entry.op)) {
+        if (spec.name == "threads") values = parse_axis(spec, typed);
+      }
+    }
+    for (const AxisValue& value : values) {
+      most = std::max(most, static_cast<int>(std::get<std::int64_t>(value)));
+    }
+  }
+  return most;
+}
+
+std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries, std::uint64_t seed) {
+  Planner planner(seed);
+  for (const SweepEntry& entry : entries) planner.add(entry);
+  return planner.take();
+}
+
+std::string unlisted_reason(const PlannedCase& planned, const Config& config) {
+  for (const VariantInfo& info : planned.op->variants(planned.point.backend, planned.point.pass)) {
+    if (info.name != config.variant) continue;
+    if (config.tile == Tile{} ||
+        std::find(info.tiles.begin(), info.tiles.end(), config.tile) != info.tiles.end()) {
+      return {};
+    }
+    std::vector<std::string> listed;
+    for (const Tile& tile : info.tiles) listed.push_back(to_text(tile));
+    return "tile " + to_text(config.tile) + " is not among those of " + info.name + ": " +
+           join(listed, ", ");
+  }
+  return "the backend " + std::string(name_of(planned.point.backend)) + " has no variant " +
+         config.variant + " for pass " + planned.point.pass;
+}
+
+std::size_t own_bytes(const Footprint& footprint) {
+  return footprint.outputs + footprint.workspace;
+}
+
+std::string memory_reason(std::size_t needed, std::size_t available) {
+  return "needs " + human_bytes(static_cast<double>(needed)) + ", " +
+         human_bytes(static_cast<double>(available)) + " available";
+}
+
+void check_memory(std::span<const PlannedCase> plan) {
+  std::map<Backend, std::size_t> available;
+  bool any_fits = false;
+  std::string smallest;
+  std::size_t least = 0;
+  for (const PlannedCase& planned : plan) {
+    const Point& point = planned.point;
+    const auto [memory, first] = available.try_emplace(point.backend, 0);
+    if (first) memory->second = available_memory(point.backend);
+    for (const Config& config : planned.configs) {
+      if (!unlisted_reason(planned, config).empty()) {
+        any_fits = true;  // it becomes a row with that reason
+        continue;
+      }
+      const Footprint footprint = planned.op->footprint(point, config);
+      const std::size_t least_needed = footprint.tensors + footprint.outputs;
+      if (least_needed > memory->second) {
+        throw InputError(point_text(planned) + ": the inputs and outputs alone need " +
+                         human_bytes(static_cast<double>(least_needed)) +
+                         ", expected at most the " +
+                         human_bytes(static_cast<double>(memory->second)) + " of memory available");
+      }
+      const std::size_t needed = footprint.tensors + own_bytes(footprint);
+      any_fits = any_fits || needed <= memory->second;
+      if (smallest.empty() || needed < least) {
+        least = needed;
+        smallest = memory_reason(needed, memory->second);
+      }
+    }
+  }
+  if (!any_fits) throw InputError("no row of the sweep fits in memory: the smallest " + smallest);
+}
+
+}  // namespace katt::bench

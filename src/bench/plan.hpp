@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/axes.hpp"
+#include "bench/registry.hpp"
+
+/// From axes as typed to the cases of a sweep: everything that is checked before anything is
+/// allocated.
+namespace katt::bench {
+
+/// One operator with its axes, as a sweep file or the command line names them.
+struct SweepEntry {
+  const Operator* op = nullptr;
+  std::string label;  ///< column `label`, e.g. "LLaMA 3 8B"
+  std::vector<AxisText> axes;
+  std::string where;  ///< "sweep.toml:7"; empty for the command line
+};
+
+/// One point with everything that is compared on it: measured together, interleaved.
+struct PlannedCase {
+  const Operator* op = nullptr;
+  std::string label;
+  Point point;
+  std::vector<Config> configs;  ///< tile {0, 0}: the variant's default
+};
+
+/// Axes that every operator has: pass, backend, threads, dtype.
+[[nodiscard]] std::vector<AxisSpec> common_axes(const Operator& op);
+
+/// Every key that an entry of this operator may hold: axes by name and short name, variant, tile,
+/// tile_q, tile_kv.
+[[nodiscard]] std::vector<std::string> axis_keys(const Operator& op);
+
+/// The axis that a key means ("seq" → "seq_q"), or nothing.
+[[nodiscard]] std::optional<std::string> axis_of_key(const Operator& op, std::string_view key);
+
+/// Replaces axes of an entry; those of another operator are ignored.
+void override_axes(SweepEntry& entry, std::span<const AxisText> axes);
+
+/// Most host threads that any of the entries asks for.
+[[nodiscard]] int most_threads(std::span<const SweepEntry> entries);
+
+/// The cartesian product of each entry's axes, each point once, checked by the operator. Throws
+/// InputError for the first thing that is wrong.
+[[nodiscard]] std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries,
+                                                  std::uint64_t seed);
+
+/// Why the operator does not list the variant or tile of a configuration; empty where it does.
+[[nodiscard]] std::string unlisted_reason(const PlannedCase& planned, const Config& config);
+
+/// Throws InputError when the inputs and outputs of a point cannot fit in memory whatever the
+/// variant, or when no row of the plan can.
+void check_memory(std::span<const PlannedCase> plan);
+
+/// Bytes that a variant needs on top of the inputs of its case.
+[[nodiscard]] std::size_t own_bytes(const Footprint& footprint);
+/// "needs 34.4 GB, 22.1 GB available".
+[[nodiscard]] std::string memory_reason(std::size_t needed, std::size_t available);
+
+}  // namespace katt::bench

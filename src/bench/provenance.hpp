@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/measure.hpp"
+#include "bench/sweep_file.hpp"
+#include "io/result_file.hpp"
+
+namespace katt::bench {
+
+/// The attributes of /runs/RUN when a run starts: what was asked, what program ran it, and where.
+/// Holds no host or user name. Call after Kokkos::initialize.
+[[nodiscard]] io::Attributes provenance(const SweepRequest& request, const std::string& command,
+                                        const std::vector<Backend>& backends);
+
+/// The attributes that change when it ends; `status` is "done" or "interrupted".
+[[nodiscard]] io::Attributes closing(const std::string& status);
+
+/// The arguments as typed, quoted for a shell where needed, after "katt".
+[[nodiscard]] std::string command_text(int argc, const char* const* argv);
+
+}  // namespace katt::bench

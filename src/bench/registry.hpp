@@ -1,0 +1,169 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/backend.hpp"
+#include "core/dtype.hpp"
+#include "core/status.hpp"
+#include "core/variants.hpp"
+
+namespace katt::io {
+class CaseFile;
+class TensorFile;
+}  // namespace katt::io
+
+namespace katt::bench {
+
+/// Value of an axis at one point: an integer, a real, or one of the axis' choices by name.
+using AxisValue = std::variant<std::int64_t, double, std::string>;
+
+/// One dimension along which an operator can be swept. It is at once an option of `katt sweep`
+/// (`--seq-q`), a key of a sweep's TOML file (`seq_q`), and a column of the result file (`seq_q`).
+struct AxisSpec {
+  std::string name;    ///< snake_case, e.g. "seq_kv"
+  AxisValue fallback;  ///< value where the sweep names none; its alternative is the axis' kind
+  double minimum = 0;  ///< smallest and largest value that is accepted (integers and reals)
+  double maximum = 0;
+  std::vector<std::string> choices{};  ///< accepted names, for an axis of choices
+  std::string help{};                  ///< one line with the unit
+  /// Name of an axis whose value this one takes where the sweep names none, e.g. kv_heads ← heads.
+  std::string follows{};
+  std::string
+      short_name{};  ///< second name of option and key, e.g. "seq" for "seq_q"; may be empty
+};
+
+/// One point of a sweep: where it runs, in which dtype, and a value for every axis of the operator.
+class Point {
+ public:
+  std::string pass = "forward";  ///< "forward" or "backward"
+  Backend backend = Backend::openmp;
+  int threads = 0;  ///< host threads; 0: all
+  Dtype dtype = Dtype::f32;
+  std::uint64_t seed = 1;
+  std::map<std::string, AxisValue, std::less<>> values;
+
+  std::int64_t integer(std::string_view axis) const { return get<std::int64_t>(axis); }
+  double real(std::string_view axis) const { return get<double>(axis); }
+  const std::string& choice(std::string_view axis) const { return get<std::string>(axis); }
+
+ private:
+  template <class T>
+  const T& get(std::string_view axis) const {
+    return std::get<T>(values.find(axis)->second);
+  }
+};
+
+/// A variant as users see it.
+struct VariantInfo {
+  std::string name;
+  std::string description;
+  std::vector<Tile> tiles;  ///< empty: takes no tile
+  bool baseline = false;    ///< the naive one that speedups refer to
+};
+
+/// Least work of a point, for rates and ceilings.
+struct Work {
+  double flops = 0;             ///< floating-point operations that the mathematics needs
+  double bytes = 0;             ///< least traffic: every input read once, every output written once
+  std::string compute_ceiling;  ///< which measured peak bounds the arithmetic, e.g. "fma_f32"
+  std::string traffic = "read";  ///< which measured bandwidth bounds the traffic: "read" or "copy"
+};
+
+/// Bytes needed before anything is allocated: a forecast that refuses what cannot fit. Reported
+/// memory is measured, never this.
+struct Footprint {
+  std::size_t tensors = 0;    ///< inputs, shared by the variants of a case
+  std::size_t outputs = 0;    ///< of one variant
+  std::size_t workspace = 0;  ///< of one variant
+};
+
+/// Agreement of an output with the float64 reference, over the rows that were checked.
+struct Errors {
+  double max_abs = 0;
+  double mean_abs = 0;
+  /// ok, or failed with the first places that differ and the limit they broke.
+  Status status;
+};
+
+/// One variant made ready on the inputs of a case. Owns its outputs and workspace.
+class Candidate {
+ public:
+  virtual ~Candidate() = default;
+  /// Launches the operation once; the caller fences.
+  virtual void run() = 0;
+  /// Waits for the launches of run().
+  virtual void fence() = 0;
+  /// Fills the outputs with NaN, so that an earlier result cannot pass for a new one.
+  virtual void poison() = 0;
+  /// Compares the outputs with the reference on sampled rows.
+  virtual Errors verify() = 0;
+};
+
+/// The inputs of one point, generated once and shared by the variants that are compared on it.
+class Case {
+ public:
+  virtual ~Case() = default;
+  virtual Work work() const = 0;
+  /// ok, or skipped with the reason why this variant and tile cannot run here. Allocates nothing.
+  virtual Status supports(const Config& config) const = 0;
+  /// The configuration with the variant's default tile filled in where the request names none.
+  /// Allocates nothing.
+  virtual Config resolve(const Config& config) const { return config; }
+  /// Allocates outputs and workspace of one variant through Kokkos, with labels `katt::op::…`.
+  virtual std::unique_ptr<Candidate> prepare(const Config& config) = 0;
+};
+
+/// What `katt run` was asked for.
+struct RunOptions {
+  Backend backend = Backend::openmp;
+  int threads = 0;
+  Config config;  ///< an empty variant name asks for the operator's default
+};
+
+/// An operator as sweeps and `katt run` see it: the adapter in OP_bench.cpp. name(), summary(),
+/// axes() and passes() are also called before Kokkos is initialised, the rest only after.
+class Operator {
+ public:
+  virtual ~Operator() = default;
+  virtual std::string name() const = 0;
+  virtual std::string summary() const = 0;
+  virtual std::vector<AxisSpec> axes() const = 0;
+  virtual std::vector<std::string> passes() const = 0;
+  /// Variants of a pass on a backend; the baseline is among them.
+  virtual std::vector<VariantInfo> variants(Backend backend, std::string_view pass) const = 0;
+  /// Throws InputError naming the axis, its value and what was expected.
+  virtual void validate(const Point& point) const = 0;
+  virtual Footprint footprint(const Point& point, const Config& config) const = 0;
+  virtual std::unique_ptr<Case> make_case(const Point& point) const = 0;
+  /// Runs the operator on the tensors of a file and puts its outputs into `out` (`katt run`).
+  /// Throws InputError for a file that lacks a dataset or holds a wrong shape, and for a variant or
+  /// tile that is refused.
+  virtual void run_file(const io::CaseFile& in, const RunOptions& options,
+                        io::TensorFile& out) const = 0;
+};
+
+/// The operators of this program, by name.
+class Registry {
+ public:
+  /// Throws InputError when the name is taken.
+  void add(std::unique_ptr<Operator> op);
+  /// Throws InputError, which lists the known names.
+  const Operator& find(std::string_view name) const;
+  std::vector<const Operator*> all() const;
+
+ private:
+  std::map<std::string, std::unique_ptr<Operator>, std::less<>> operators_;
+};
+
+/// Adds the operators that katt_add_op() names (generated from src/ops/CMakeLists.txt).
+void register_builtin_ops(Registry& registry);
+
+}  // namespace katt::bench

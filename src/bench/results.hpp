@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/ceilings.hpp"
+#include "bench/measure.hpp"
+#include "bench/plan.hpp"
+#include "bench/statistics.hpp"
+#include "io/result_file.hpp"
+
+namespace katt::bench {
+
+/// What became of one configuration of a case: everything a row of /points says.
+struct RowResult {
+  Config requested;
+  Config resolved;  ///< what ran: with the default tile filled in
+  Status status;
+  std::vector<double> samples_s;
+  int inner = 0;
+  Estimate time_s;   ///< NaN where it did not run
+  Estimate speedup;  ///< of the baseline's time to this one's, paired; NaN without a baseline
+  bool baseline = false;
+  Work work;
+  NearestCeiling ceiling;
+  std::size_t workspace_bytes = 0;
+  std::size_t total_bytes = 0;
+  double max_abs_err = 0;
+  double mean_abs_err = 0;
+};
+
+/// A row for a configuration that did not run.
+[[nodiscard]] RowResult not_run(const Config& config, Status status);
+
+/// What measuring a candidate gave, as a row without its speedup.
+[[nodiscard]] RowResult measured_row(const Config& requested, const Config& resolved,
+                                     Measured measured, const Work& work, std::size_t input_bytes,
+                                     std::size_t output_bytes);
+
+/// Fills in the speedups over the baseline among the rows of a case.
+void add_speedups(std::span<RowResult> rows);
+
+/// The columns of /points: those of schema 1, then one for every further axis of the operators.
+[[nodiscard]] std::vector<io::Column> result_columns(const Registry& registry);
+
+/// Where a row comes from.
+struct RowOrigin {
+  std::string run{};
+  std::string point{};
+  std::string commit{};
+  bool cold = false;
+};
+
+/// The row of a result; text is cut to its column's width.
+[[nodiscard]] io::Row make_row(const std::vector<io::Column>& columns, const PlannedCase& planned,
+                               const RowResult& result, const RowOrigin& origin);
+
+/// What makes two rows the same measurement, for `--resume`: operator, pass, backend, dtype,
+/// threads, every axis, variant, requested tile, label, cold.
+[[nodiscard]] std::string row_key(const Registry& registry, const std::vector<io::Column>& columns,
+                                  const std::vector<io::Cell>& cells);
+
+}  // namespace katt::bench

@@ -1,0 +1,271 @@
+#include "bench/sweep.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <new>
+#include <set>
+
+#include "bench/ceilings.hpp"
+#include "bench/machine.hpp"
+#include "bench/provenance.hpp"
+#include "bench/results.hpp"
+#include "bench/text.hpp"
+#include "core/build_info.hpp"
+#include "memory/tracker.hpp"
+
+namespace katt::bench {
+namespace {
+
+/// The configurations of a case that may be measured together: refusals that need no inputs are
+/// already rows. The smallest come first, so that a large one never crowds out others.
+struct Admission {
+  std::vector<std::size_t> admitted;  ///< indices into planned.configs, in their order
+  std::map<std::size_t, RowResult> refused;
+};
+
+Admission admit(const PlannedCase& planned) {
+  Admission result;
+  std::vector<std::pair<std::size_t, std::size_t>> by_size;  // own bytes, index
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < planned.configs.size(); ++i) {
+    const Config& config = planned.configs[i];
+    if (std::string reason = unlisted_reason(planned, config); !reason.empty()) {
+      result.refused.emplace(i, not_run(config, Status::skipped(std::move(reason))));
+      continue;
+    }
+    const Footprint footprint = planned.op->footprint(planned.point, config);
+    used = std::max(used, footprint.tensors);
+    by_size.emplace_back(own_bytes(footprint), i);
+  }
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  const std::size_t available = available_memory(planned.point.backend);
+  for (const auto& [bytes, i] : by_size) {
+    if (used + bytes > available) {
+      result.refused.emplace(
+          i, not_run(planned.configs[i], Status::skipped(memory_reason(used + bytes, available))));
+    } else {
+      used += bytes;
+      result.admitted.push_back(i);
+    }
+  }
+  std::sort(result.admitted.begin(), result.admitted.end());
+  return result;
+}
+
+class Runner {
+ public:
+  Runner(const Settings& settings, std::span<const io::CeilingRow> ceilings, const StopFlag& stop)
+      : settings_(settings), ceilings_(ceilings), stop_(stop) {}
+
+  /// The rows of a case in the order of its configurations; empty when it was interrupted.
+  std::vector<RowResult> run(const PlannedCase& planned) {
+    Admission admission = admit(planned);
+    auto& rows = admission.refused;
+    if (!admission.admitted.empty()) {
+      try {
+        measure_case(planned, admission.admitted, rows);
+      } catch (const std::bad_alloc&) {
+        fail_rest(planned, rows, "out of memory");
+      } catch (const std::exception& error) {
+        const std::string text = error.what();
+        fail_rest(planned, rows, text.substr(0, text.find('\n')));
+      }
+    }
+    if (stop_) return {};
+    std::vector<RowResult> ordered;
+    for (auto& [index, row] : rows) ordered.push_back(std::move(row));
+    mark_baseline(planned, ordered);
+    add_speedups(ordered);
+    return ordered;
+  }
+
+ private:
+  void measure_case(const PlannedCase& planned, const std::vector<std::size_t>& admitted,
+                    std::map<std::size_t, RowResult>& rows) {
+    const Point& point = planned.point;
+    std::function<void()> flush;
+    if (settings_.cold) flush = cache_flusher(point.backend, point.threads);
+
+    const std::size_t before = memory::live_bytes();
+    const std::unique_ptr<Case> inputs = planned.op->make_case(point);
+    const std::size_t input_bytes = memory::live_bytes() - before;
+    const Work work = inputs->work();
+
+    std::vector<std::size_t> indices;
+    std::vector<Contender> contenders;
+    for (const std::size_t i : admitted) {
+      const Config& config = planned.configs[i];
+      if (stop_) return;
+      if (Status status = inputs->supports(config); !status.is_ok()) {
+        rows.emplace(i, not_run(config, std::move(status))).first->second.work = work;
+        continue;
+      }
+      indices.push_back(i);
+      contenders.push_back(enter([&] { return inputs->prepare(config); }));
+    }
+    Settings settings = settings_;
+    settings.seed += case_number_++;  // another order in every case
+    if (!measure(contenders, settings, flush, stop_)) return;
+
+    for (std::size_t k = 0; k < indices.size(); ++k) {
+      const Config& config = planned.configs[indices[k]];
+      RowResult row =
+          measured_row(config, inputs->resolve(config), std::move(contenders[k].measured), work,
+                       input_bytes, planned.op->footprint(point, config).outputs);
+      if (row.status.is_ok()) {
+        row.ceiling =
+            nearest_ceiling(ceilings_, point.backend, point.threads, work, row.time_s.median);
+      }
+      rows.emplace(indices[k], std::move(row));
+    }
+  }
+
+  static void fail_rest(const PlannedCase& planned, std::map<std::size_t, RowResult>& rows,
+                        const std::string& reason) {
+    for (std::size_t i = 0; i < planned.configs.size(); ++i) {
+      if (!rows.contains(i)) rows.emplace(i, not_run(planned.configs[i], Status::failed(reason)));
+    }
+  }
+
+  static void mark_baseline(const PlannedCase& planned, std::vector<RowResult>& rows) {
+    for (const VariantInfo& info :
+         planned.op->variants(planned.point.backend, planned.point.pass)) {
+      for (RowResult& row : rows) {
+        if (row.requested.variant == info.name) row.baseline = info.baseline;
+      }
+    }
+  }
+
+  Settings settings_;
+  std::span<const io::CeilingRow> ceilings_;
+  const StopFlag& stop_;
+  std::uint64_t case_number_ = 0;
+};
+
+/// The plan without the rows that the file holds already.
+std::vector<PlannedCase> remaining(const Registry& registry, std::span<const PlannedCase> plan,
+                                   const std::vector<io::Column>& columns,
+                                   const io::ResultFile& file, bool cold, int& present) {
+  std::set<std::string> known;
+  for (const auto& cells : file.rows()) known.insert(row_key(registry, columns, cells));
+  std::vector<PlannedCase> left;
+  for (PlannedCase planned : plan) {
+    const std::size_t all = planned.configs.size();
+    std::erase_if(planned.configs, [&](const Config& config) {
+      const io::Row row = make_row(columns, planned, not_run(config, Status::ok()), {.cold = cold});
+      return known.contains(row_key(registry, columns, row.cells));
+    });
+    present += static_cast<int>(all - planned.configs.size());
+    if (!planned.configs.empty()) left.push_back(std::move(planned));
+  }
+  return left;
+}
+
+std::vector<io::CeilingRow> ceilings_for(std::span<const PlannedCase> plan) {
+  std::vector<io::CeilingRow> rows;
+  std::set<int> measured;  // by threads: a GPU has 0, and serial is one thread
+  for (const PlannedCase& planned : plan) {
+    if (!measured.insert(planned.point.threads).second) continue;
+    const auto found = measure_ceilings(planned.point.backend, planned.point.threads);
+    rows.insert(rows.end(), found.begin(), found.end());
+  }
+  return rows;
+}
+
+std::vector<Backend> backends_of(std::span<const PlannedCase> plan) {
+  std::vector<Backend> backends;
+  for (const PlannedCase& planned : plan) {
+    if (std::find(backends.begin(), backends.end(), planned.point.backend) == backends.end()) {
+      backends.push_back(planned.point.backend);
+    }
+  }
+  return backends;
+}
+
+std::string point_name(std::size_t number) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "%06zu", number);
+  return text;
+}
+
+}  // namespace
+
+std::string summary_line(const SweepSummary& summary, const std::filesystem::path& output) {
+  if (summary.run.empty()) {
+    return "nothing left to do: " + output.string() + " holds all " +
+           std::to_string(summary.present) + " rows";
+  }
+  return std::string(summary.interrupted ? "interrupted" : "done") + " after " +
+         human_duration(summary.elapsed_s) + ": " + std::to_string(summary.ok) + " ok, " +
+         std::to_string(summary.skipped) + " skipped, " + std::to_string(summary.failed) +
+         " failed; " + output.string() +
+         (summary.interrupted ? " keeps what is done, --resume goes on" : "");
+}
+
+void check_output(const SweepOptions& options) {
+  if (options.output.empty()) {
+    throw InputError("-o is missing: expected the result file to write, e.g. -o results/NAME.h5");
+  }
+  if (options.resume && options.overwrite) {
+    throw InputError("--resume and --overwrite exclude each other");
+  }
+  std::error_code error;
+  if (!options.resume && !options.overwrite && std::filesystem::exists(options.output, error)) {
+    throw InputError("-o " + options.output.string() +
+                     ": exists; expected a new file, --resume or --overwrite");
+  }
+}
+
+SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
+                       std::span<const PlannedCase> plan, const SweepOptions& options,
+                       Progress& progress, const StopFlag& stop) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto columns = result_columns(registry);
+  std::error_code error;
+  const bool resuming = options.resume && std::filesystem::exists(options.output, error);
+  io::ResultFile file = resuming ? io::ResultFile::resume(options.output, columns)
+                                 : io::ResultFile::create(options.output, columns);
+  SweepSummary summary;
+  const auto left =
+      remaining(registry, plan, columns, file, request.settings.cold, summary.present);
+  if (left.empty()) return summary;
+  std::vector<io::CeilingRow> ceilings;
+  if (options.measure_ceilings) ceilings = ceilings_for(left);
+  file.commit_run(provenance(request, options.command, backends_of(left)));
+  if (!ceilings.empty()) file.commit_ceilings(ceilings);
+  summary.run = file.run();
+  progress.begin(left);
+
+  Runner runner(request.settings, ceilings, stop);
+  std::size_t number = 0;
+  for (const PlannedCase& planned : left) {
+    const std::vector<RowResult> results = stop ? std::vector<RowResult>{} : runner.run(planned);
+    if (results.empty()) {
+      summary.interrupted = true;
+      break;
+    }
+    std::vector<io::Row> rows;
+    for (const RowResult& result : results) {
+      rows.push_back(make_row(columns, planned, result,
+                              {.run = file.run(),
+                               .point = point_name(++number),
+                               .commit = build_info().commit,
+                               .cold = request.settings.cold}));
+      if (result.status.is_ok()) ++summary.ok;
+      else if (result.status.code() == Status::Code::skipped) ++summary.skipped;
+      else ++summary.failed;
+    }
+    file.commit_rows(rows);
+    progress.finished(planned, results);
+  }
+  file.commit_run(closing(summary.interrupted ? "interrupted" : "done"));
+  summary.elapsed_s =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return summary;
+}
+
+}  // namespace katt::bench

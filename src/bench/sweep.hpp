@@ -1,0 +1,46 @@
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/measure.hpp"
+#include "bench/plan.hpp"
+#include "bench/progress.hpp"
+#include "bench/sweep_file.hpp"
+
+namespace katt::bench {
+
+struct SweepOptions {
+  std::filesystem::path output;
+  bool resume = false;
+  bool overwrite = false;
+  std::string command;  ///< as typed, for the provenance
+  bool measure_ceilings = true;
+};
+
+struct SweepSummary {
+  std::string run;  ///< empty where nothing was left to do
+  int ok = 0, skipped = 0, failed = 0;
+  int present = 0;  ///< rows that the file already held
+  bool interrupted = false;
+  double elapsed_s = 0;
+};
+
+/// "done after 40 s: 12 ok, 1 skipped, 0 failed; results/demo.h5"
+[[nodiscard]] std::string summary_line(const SweepSummary& summary,
+                                       const std::filesystem::path& output);
+
+/// Throws InputError where the output exists and neither resume nor overwrite was asked for, or no
+/// output was named.
+void check_output(const SweepOptions& options);
+
+/// Runs a plan and records it: each case's rows are committed as soon as it is finished. A row that
+/// fails or is refused is recorded with its reason, and the sweep goes on. Kokkos must be
+/// initialised and the memory tracker installed.
+[[nodiscard]] SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
+                                     std::span<const PlannedCase> plan, const SweepOptions& options,
+                                     Progress& progress, const StopFlag& stop);
+
+}  // namespace katt::bench

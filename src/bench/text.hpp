@@ -1,0 +1,44 @@
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// Numbers and words as people read them, and the small text helpers of the sweep.
+namespace katt::bench {
+
+/// "34.4 GB": decimal units, three significant digits.
+[[nodiscard]] std::string human_bytes(double bytes);
+/// "3.21 ms": three significant digits.
+[[nodiscard]] std::string human_seconds(double seconds);
+/// "40 s", "3 min", "1 h 20 min".
+[[nodiscard]] std::string human_duration(double seconds);
+
+/// The parts of a text between separators, with surrounding blanks removed; "a,,b" has an empty
+/// part.
+[[nodiscard]] std::vector<std::string> split(std::string_view text, char separator);
+[[nodiscard]] std::string join(std::span<const std::string> parts, std::string_view separator);
+
+/// The whole text as a number, or the reason why it is none: "is not an integer", "does not fit …".
+struct Parsed {
+  std::int64_t integer = 0;
+  double real = 0;
+  std::string problem;  ///< empty: the text is a number
+};
+[[nodiscard]] Parsed parse_integer(std::string_view text);
+[[nodiscard]] Parsed parse_real(std::string_view text);  ///< finite numbers only
+
+/// Shortest text that reads back as the same number.
+[[nodiscard]] std::string to_text(double value);
+
+/// "did you mean --seq or --seq-q?" from the known words nearest to an unknown one; empty when none
+/// is near.
+[[nodiscard]] std::string suggestion(std::string_view word, std::span<const std::string> known);
+
+/// Text cut to at most `bytes`, never inside a UTF-8 sequence.
+[[nodiscard]] std::string truncated(std::string_view text, std::size_t bytes);
+
+}  // namespace katt::bench

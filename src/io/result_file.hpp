@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace katt::io {
+
+enum class ColumnKind { text, integer, real };
+
+/// One column of /points. Text columns are fixed-length strings of `width` bytes; longer text is
+/// cut at a character boundary.
+struct Column {
+  std::string name;
+  ColumnKind kind = ColumnKind::real;
+  std::size_t width = 0;
+  friend bool operator==(const Column&, const Column&) = default;
+};
+
+using Cell = std::variant<std::string, std::int64_t, double>;
+
+/// One finished (point, variant): cells in column order, and its samples in seconds (empty where it
+/// did not run), stored as /samples/RUN/POINT.
+struct Row {
+  std::vector<Cell> cells;
+  std::vector<double> samples_s;
+};
+
+/// A measured limit of the machine, a row of /ceilings/RUN.
+struct CeilingRow {
+  std::string name;  ///< e.g. "fma_f32", "copy_dram"
+  double value = 0;
+  std::string unit;  ///< "FLOP/s" or "B/s"
+  std::int64_t threads = 0;
+  std::int64_t bytes = 0;  ///< working set; 0 for arithmetic
+};
+
+using Attribute = std::variant<std::string, std::int64_t, double>;
+using Attributes = std::vector<std::pair<std::string, Attribute>>;
+
+/// A result file of schema 1. The file on disk is complete at every instant: each change is made to
+/// a hidden copy beside it, synced, and renamed over it. A killed program loses at most the change
+/// it was making. One program at a time writes a file. The commit functions throw
+/// std::runtime_error when the change cannot be written, a full disk for example, and
+/// std::invalid_argument when it makes no sense; the file is then as it was.
+class ResultFile {
+ public:
+  /// Starts a new file in memory; nothing is on disk before the first commit, which replaces a file
+  /// that is there. `columns` hold at least the texts "point" and "run". Throws InputError when the
+  /// folder cannot be made or written.
+  static ResultFile create(const std::filesystem::path& path, std::vector<Column> columns);
+  /// Continues a file, or starts it where it is missing. Throws InputError when it is not a result
+  /// file of this schema or its columns differ from `columns`.
+  static ResultFile resume(const std::filesystem::path& path, std::vector<Column> columns);
+
+  /// Name of the run that this program adds ("run-0001", one more than the last in the file).
+  [[nodiscard]] const std::string& run() const { return run_; }
+  /// Rows that the file holds, without their samples.
+  [[nodiscard]] const std::vector<std::vector<Cell>>& rows() const { return rows_; }
+
+  /// Writes the run's group and attributes (a second call replaces values).
+  void commit_run(const Attributes& attributes);
+  /// Writes /ceilings/RUN.
+  void commit_ceilings(const std::vector<CeilingRow>& ceilings);
+  /// Appends finished rows, all or none. The column "point" names each row's dataset below
+  /// /samples/RUN, so it is unique in the run; the column "run" is run().
+  void commit_rows(const std::vector<Row>& rows);
+
+ private:
+  ResultFile() = default;
+  void check(const Row& row) const;
+  /// Makes a change (given the identifier of the open HDF5 file) to the file on disk, all or
+  /// nothing.
+  void commit(const std::function<void(std::int64_t)>& change);
+
+  std::filesystem::path path_;
+  std::vector<Column> columns_;
+  std::vector<std::vector<Cell>> rows_;
+  std::string run_;
+  bool exists_ = false;
+};
+
+}  // namespace katt::io

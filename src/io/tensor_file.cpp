@@ -1,0 +1,61 @@
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "io/atomic_file.hpp"
+#include "io/case_file.hpp"
+#include "io/hdf5_output.hpp"
+
+namespace katt::io {
+
+namespace {
+
+template <class T>
+void put(std::vector<std::pair<std::string, T>>& entries, std::string name, T value) {
+  const auto known = std::ranges::find(entries, name, &std::pair<std::string, T>::first);
+  if (known != entries.end()) {
+    known->second = std::move(value);
+  } else {
+    entries.emplace_back(std::move(name), std::move(value));
+  }
+}
+
+}  // namespace
+
+void TensorFile::set(std::string name, FloatTensor tensor) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : tensor.shape) count *= extent;
+  if (count != static_cast<std::int64_t>(tensor.values.size())) {
+    throw std::invalid_argument("tensor " + name + ": its shape asks for " + std::to_string(count) +
+                                " values, but it holds " + std::to_string(tensor.values.size()));
+  }
+  put(tensors_, std::move(name), std::move(tensor));
+}
+
+void TensorFile::set_attribute(std::string name, std::string value) {
+  put(texts_, std::move(name), std::move(value));
+}
+
+void TensorFile::set_attribute(std::string name, double value) {
+  put(reals_, std::move(name), value);
+}
+
+void TensorFile::set_attribute(std::string name, std::int64_t value) {
+  put(integers_, std::move(name), value);
+}
+
+void TensorFile::write(const std::filesystem::path& path) const {
+  const impl::ErrorSilencer silencer;
+  AtomicFile target(path);
+  impl::Handle file = impl::create_output(target.temporary());
+  for (const auto& [name, tensor] : tensors_) {
+    impl::write_dataset(file.get(), name, H5T_NATIVE_FLOAT, tensor.shape, tensor.values.data());
+  }
+  for (const auto& [name, value] : texts_) impl::write_attribute(file.get(), name, value);
+  for (const auto& [name, value] : reals_) impl::write_attribute(file.get(), name, value);
+  for (const auto& [name, value] : integers_) impl::write_attribute(file.get(), name, value);
+  impl::close_output(std::move(file), target.temporary());
+  target.commit();
+}
+
+}  // namespace katt::io

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "bench/registry.hpp"
+#include "core/dtype.hpp"
+
+namespace katt::testing {
+
+/// Gathers the differences between an output and its float64 reference, and reports the first
+/// places that break their limit. Infinities must agree in place and sign; NaN never agrees.
+class Comparison {
+ public:
+  /// One value at an index of the output `name`.
+  void add(const char* name, std::initializer_list<std::int64_t> index, double got, double expected,
+           double limit) {
+    ++count_;
+    if (std::isinf(expected) || std::isinf(got)) {
+      if (got != expected) note(name, index, got, expected, limit);
+      return;
+    }
+    const double error = std::abs(got - expected);
+    if (!(error <= limit)) note(name, index, got, expected, limit);
+    if (!(error <= max_)) max_ = error;  // NaN stays
+    sum_ += error;
+  }
+
+  [[nodiscard]] bench::Errors result() const {
+    bench::Errors errors;
+    errors.max_abs = max_;
+    errors.mean_abs = count_ == 0 ? 0 : sum_ / static_cast<double>(count_);
+    if (broken_ > 0) {
+      errors.status = Status::failed(std::to_string(broken_) + " of " + std::to_string(count_) +
+                                     " checked values differ: " + first_);
+    }
+    return errors;
+  }
+
+ private:
+  void note(const char* name, std::initializer_list<std::int64_t> index, double got,
+            double expected, double limit) {
+    if (++broken_ > 3) return;
+    std::string at;
+    for (const std::int64_t i : index) at += (at.empty() ? "" : ", ") + std::to_string(i);
+    first_ += (first_.empty() ? "" : "; ") + std::string(name) + "(" + at + ") is " +
+              std::to_string(got) + ", expected " + std::to_string(expected) + " within " +
+              std::to_string(limit);
+  }
+
+  double max_ = 0;
+  double sum_ = 0;
+  std::int64_t count_ = 0;
+  std::int64_t broken_ = 0;
+  std::string first_;
+};
+
+/// What a value may lose by one trip through the dtype and an addition: |round(round(v + 0.3) −
+/// 0.3) − v|, the second term of FlashAttention-3's own test rule.
+inline double rounding_loss(Dtype dtype, double value) {
+  const float shifted = round_to(dtype, static_cast<float>(value) + 0.3F);
+  return std::abs(static_cast<double>(round_to(dtype, shifted - 0.3F)) - value);
+}
+
+}  // namespace katt::testing

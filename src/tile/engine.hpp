@@ -1,0 +1,43 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+namespace katt::tile {
+
+/// Rows of keys or values in memory: `count` rows of `head_dim` elements, `stride` elements apart.
+template <class T>
+struct Rows {
+  const T* data = nullptr;
+  std::int64_t stride = 0;
+  int count = 0;
+};
+
+/// A tile engine holds one tile of queries and, for every tile of keys that streams past, computes
+///   S = Q·Kᵀ   (tile_q × tile_kv, in base-2 logarithms: the caller folds log2(e) into the scale)
+///   m′ = max(m, rowmax S),  P = 2^(S − m′),  l = l·2^(m − m′) + rowsum P     (online softmax,
+///        Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 3)
+///   O = O·2^(m − m′) + P·V                                     (FlashAttention-2,
+///   arXiv:2307.08691)
+/// in f32. The members are called by every thread of a team, in this order; each ends with the tile
+/// in a state that all threads of the team see. How S, P and O lie in memory is the engine's own
+/// affair: the mask reaches the scores through transform() and for_each_row().
+template <class E>
+concept TileEngine = requires(E engine, int row, typename E::Element element,
+                              Rows<typename E::Element> rows) {
+  typename E::Element;
+  typename E::Vec;
+  { E::tile_q } -> std::convertible_to<int>;
+  { E::tile_kv } -> std::convertible_to<int>;
+  /// Bytes that one team needs for a head_dim.
+  { E::scratch_bytes(row) } -> std::same_as<std::size_t>;
+  /// S = Q·Kᵀ for the rows of this key tile.
+  engine.scores(rows);
+  /// Running maximum, probabilities and sum, over the columns of the last scores().
+  engine.softmax();
+  /// O = O·α + P·V for the value rows that belong to the last scores().
+  engine.accumulate(rows);
+};
+
+}  // namespace katt::tile

@@ -1,0 +1,319 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/backend.hpp"
+#include "tile/engine.hpp"
+#include "tile/vec.hpp"
+
+namespace katt::tile {
+
+/// The portable engine: vectors of Kokkos SIMD on the host (a team is one thread), one float per
+/// thread on a device (a team is a thread block). Every element is widened to f32; products and
+/// sums are f32 fused multiply-adds.
+///
+/// The scores are held transposed, Sᵀ (tile_kv × tile_q), so that a vector is 16 queries: the row
+/// statistics are then vertical, and K and V are read by rows as they lie in memory, K by
+/// broadcasts and V by vectors, without packing. Only Q is packed, transposed, once for all key
+/// tiles.
+///
+///   scores      for keys in blocks of R, queries in blocks of NV vectors:
+///                 for d: acc[R][NV] += k[r][d] · qᵀ[d][v]
+///   accumulate  for head_dim in blocks of ND vectors, queries in blocks of RQ:
+///                 for j: acc[RQ][ND] += pᵀ[j][i] · v[j][d]
+template <class Exec, class T, int TileQ, int TileKv>
+class SimdEngine {
+ public:
+  using Element = T;
+  using Vec = VecOf<Exec>;
+  using Team = typename Kokkos::TeamPolicy<Exec>::member_type;
+  static constexpr int tile_q = TileQ;
+  static constexpr int tile_kv = TileKv;
+  static constexpr int lanes = lanes_v<Exec>;
+  static constexpr bool on_host = is_host_v<Exec>;
+
+  /// head_dim padded to whole vectors: the row length of O and of staged K and V.
+  KOKKOS_INLINE_FUNCTION static constexpr int padded(int head_dim) {
+    return (head_dim + lanes - 1) / lanes * lanes;
+  }
+
+  KOKKOS_INLINE_FUNCTION static constexpr std::size_t scratch_bytes(int head_dim) {
+    const auto q = static_cast<std::size_t>(head_dim) * TileQ;
+    const auto s = static_cast<std::size_t>(TileKv) * TileQ;
+    const auto o = static_cast<std::size_t>(TileQ) * padded(head_dim);
+    const auto staged = static_cast<std::size_t>(TileKv) * padded(head_dim);
+    return sizeof(float) * (q + s + o + staged + 3 * TileQ);
+  }
+
+  KOKKOS_INLINE_FUNCTION SimdEngine(const Team& team, float* scratch, int head_dim)
+      : team_(team),
+        head_dim_(head_dim),
+        row_(padded(head_dim)),
+        rank_(team.team_rank()),
+        size_(team.team_size()) {
+    q_ = scratch;
+    s_ = q_ + static_cast<std::ptrdiff_t>(head_dim) * TileQ;
+    o_ = s_ + static_cast<std::ptrdiff_t>(TileKv) * TileQ;
+    staged_ = o_ + static_cast<std::ptrdiff_t>(TileQ) * row_;
+    max_ = staged_ + static_cast<std::ptrdiff_t>(TileKv) * row_;
+    sum_ = max_ + TileQ;
+    rescale_ = sum_ + TileQ;
+  }
+
+  /// Packs the queries, times `scale`, and clears O and the statistics. row_pointer(r) is the first
+  /// element of query row r; rows from `rows` on are zero.
+  template <class RowPointer>
+  KOKKOS_INLINE_FUNCTION void load_queries(int rows, float scale, const RowPointer& row_pointer) {
+    rows_ = rows;
+    for (int r = rank_; r < TileQ; r += size_) {
+      const T* source = r < rows ? row_pointer(r) : nullptr;
+      float* target = q_ + query_offset(r);
+      for (int d = 0; d < head_dim_; ++d) {
+        target[d * group_q] = source != nullptr ? static_cast<float>(source[d]) * scale : 0.0F;
+      }
+      max_[r] = lowest;
+      sum_[r] = 0.0F;
+    }
+    for (int i = rank_; i < TileQ * row_ / lanes; i += size_) store(o_ + i * lanes, Vec(0.0F));
+    team_.team_barrier();
+  }
+
+  KOKKOS_INLINE_FUNCTION void scores(const Rows<T>& keys) {
+    columns_ = keys.count;
+    const Rows<float> k = stage(keys);
+    constexpr int blocks = TileKv / block_kv;
+    constexpr int tail = TileKv % block_kv;
+    if (columns_ == TileKv || !on_host) {  // a device computes the zero rows of a ragged tile too
+      for_each_item(blocks * groups, [&](int item) {
+        score_block<block_kv>(k, item / groups * block_kv, item % groups);
+      });
+      if constexpr (tail > 0) {
+        for_each_item(groups, [&](int item) { score_block<tail>(k, blocks * block_kv, item); });
+      }
+    } else {
+      const int whole = columns_ / block_kv;
+      for_each_item(whole * groups, [&](int item) {
+        score_block<block_kv>(k, item / groups * block_kv, item % groups);
+      });
+      for_each_item((columns_ - whole * block_kv) * groups, [&](int item) {
+        score_block<1>(k, whole * block_kv + item / groups, item % groups);
+      });
+    }
+    team_.team_barrier();
+  }
+
+  /// Replaces every score by f(score), f taking and giving a Vec.
+  template <class F>
+  KOKKOS_INLINE_FUNCTION void transform(const F& f) {
+    for_each_item(columns_ * TileQ / lanes, [&](int item) {
+      store(s_ + item * lanes, Vec(f(load<Vec>(s_ + item * lanes))));
+    });
+    team_.team_barrier();
+  }
+
+  /// Scores of one query row: score(j) for the columns of the last scores().
+  struct ScoreRow {
+    float* first;
+    int columns;
+    KOKKOS_INLINE_FUNCTION float& operator()(int column) const {
+      return first[static_cast<std::ptrdiff_t>(column) * TileQ];
+    }
+  };
+
+  /// Calls f(row, ScoreRow) for every query row; f may change the scores.
+  template <class F>
+  KOKKOS_INLINE_FUNCTION void for_each_row(const F& f) {
+    for_each_item(rows_, [&](int row) { f(row, ScoreRow{s_ + row, columns_}); });
+    team_.team_barrier();
+  }
+
+  KOKKOS_INLINE_FUNCTION void softmax() {
+    for (int v = rank_; v < TileQ / lanes; v += size_) {
+      float* column = s_ + v * lanes;
+      const Vec old_max = load<Vec>(max_ + v * lanes);
+      Vec new_max = old_max;
+      for (int j = 0; j < columns_; ++j) new_max = max(new_max, load<Vec>(column + j * TileQ));
+      const Vec rescale = exp2(Vec(old_max - new_max));
+      Vec sum = Vec(0.0F);
+      for (int j = 0; j < columns_; ++j) {
+        const Vec p = exp2(Vec(load<Vec>(column + j * TileQ) - new_max));
+        store(column + j * TileQ, p);
+        sum = sum + p;
+      }
+      store(sum_ + v * lanes, fma(load<Vec>(sum_ + v * lanes), rescale, sum));
+      store(max_ + v * lanes, new_max);
+      store(rescale_ + v * lanes, rescale);
+    }
+    team_.team_barrier();
+  }
+
+  KOKKOS_INLINE_FUNCTION void accumulate(const Rows<T>& values) {
+    const Rows<float> v = stage(values);
+    const int vectors = row_ / lanes;
+    const int row_blocks = (rows_ + block_q - 1) / block_q;
+    const int wide = vectors / block_d;
+    for_each_item(wide * row_blocks, [&](int item) {
+      value_block<block_d>(v, item % row_blocks * block_q, item / row_blocks * block_d * lanes);
+    });
+    const int first = wide * block_d * lanes;
+    switch (vectors - wide * block_d) {
+      case 1:
+        for_each_item(row_blocks, [&](int i) { value_block<1>(v, i * block_q, first); });
+        break;
+      case 2:
+        for_each_item(row_blocks, [&](int i) { value_block<2>(v, i * block_q, first); });
+        break;
+      case 3:
+        for_each_item(row_blocks, [&](int i) { value_block<3>(v, i * block_q, first); });
+        break;
+      default:
+        break;
+    }
+    team_.team_barrier();
+  }
+
+  /// Calls f(row, sum, max, write) for every query row: the sum of its probabilities (0 where it
+  /// saw no visible key), its maximum in base 2, and write(target, factor), which stores factor ·
+  /// O(row).
+  template <class F>
+  KOKKOS_INLINE_FUNCTION void for_each_output(const F& f) {
+    for_each_item(rows_, [&](int r) {
+      const float* o = o_ + static_cast<std::ptrdiff_t>(r) * row_;
+      f(r, sum_[r], max_[r], [&](T* target, float factor) {
+        const int whole = head_dim_ / lanes * lanes;
+        for (int d = 0; d < whole; d += lanes) {
+          store(target + d, Vec(load<Vec>(o + d) * Vec(factor)));
+        }
+        for (int d = whole; d < head_dim_; ++d) target[d] = static_cast<T>(o[d] * factor);
+      });
+    });
+  }
+
+ private:
+  // Register blocks. 24 accumulators of 16 fill the 32 registers of AVX-512, 12 of 8 the 16 of
+  // AVX2.
+  static constexpr int group_vectors = !on_host ? 4 : (TileQ / lanes >= 2 ? 2 : 1);
+  static constexpr int group_q = group_vectors * lanes;  ///< queries of a packed group
+  static constexpr int groups = TileQ / group_q;
+  static constexpr int accumulators = lanes == 16 ? 24 : lanes == 1 ? 16 : 12;
+  static constexpr int block_kv = !on_host ? 4 : accumulators / group_vectors;
+  static constexpr int block_d = lanes == 8 ? 2 : 4;
+  static constexpr int block_q = 4;
+  static_assert(TileQ % group_q == 0 && TileQ % block_q == 0);
+
+  /// Below every finite score, and finite: 2^(−inf − lowest) is 0 and 2^(lowest − lowest) is 1, so
+  /// that rows without a visible key need no case of their own.
+  static constexpr float lowest = -0x1p126F;
+
+  KOKKOS_INLINE_FUNCTION static constexpr std::ptrdiff_t group_offset(int group, int head_dim) {
+    return static_cast<std::ptrdiff_t>(group) * head_dim * group_q;
+  }
+  KOKKOS_INLINE_FUNCTION std::ptrdiff_t query_offset(int row) const {
+    return group_offset(row / group_q, head_dim_) + row % group_q;
+  }
+
+  template <class F>
+  KOKKOS_FORCEINLINE_FUNCTION void for_each_item(int count, const F& f) const {
+    for (int item = rank_; item < count; item += size_) f(item);
+  }
+
+  /// f32 rows as they lie in memory where that is fast; otherwise widened into scratch, with rows
+  /// padded to whole vectors and, on a device, missing rows zero.
+  KOKKOS_INLINE_FUNCTION Rows<float> stage(const Rows<T>& source) {
+    if constexpr (on_host && std::is_same_v<T, float>) {
+      if (source.stride == row_ && head_dim_ == row_) return source;
+    }
+    const int rows = on_host ? source.count : TileKv;
+    if constexpr (on_host) {
+      const int whole = head_dim_ / lanes * lanes;
+      for (int r = 0; r < rows; ++r) {
+        const T* from = source.data + r * source.stride;
+        float* to = staged_ + static_cast<std::ptrdiff_t>(r) * row_;
+        for (int d = 0; d < whole; d += lanes) store(to + d, load<Vec>(from + d));
+        for (int d = whole; d < row_; ++d)
+          to[d] = d < head_dim_ ? static_cast<float>(from[d]) : 0.0F;
+      }
+    } else {
+      for (int i = rank_; i < rows * head_dim_; i += size_) {
+        const int r = i / head_dim_;
+        const int d = i % head_dim_;
+        staged_[r * row_ + d] =
+            r < source.count ? static_cast<float>(source.data[r * source.stride + d]) : 0.0F;
+      }
+      team_.team_barrier();
+    }
+    return {staged_, row_, rows};
+  }
+
+  template <int R>
+  KOKKOS_FORCEINLINE_FUNCTION void score_block(const Rows<float>& k, int first_key,
+                                               int group) const {
+    const float* q = q_ + group_offset(group, head_dim_);
+    const float* key = k.data + first_key * k.stride;
+    Vec acc[R][group_vectors];
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < group_vectors; ++v) acc[r][v] = Vec(0.0F);
+    }
+    for (int d = 0; d < head_dim_; ++d) {
+      Vec query[group_vectors];
+      for (int v = 0; v < group_vectors; ++v) query[v] = load<Vec>(q + v * lanes);
+      q += group_q;
+#pragma GCC unroll 24
+      for (int r = 0; r < R; ++r) {
+        const Vec broadcast(key[r * k.stride + d]);
+        for (int v = 0; v < group_vectors; ++v) acc[r][v] = fma(broadcast, query[v], acc[r][v]);
+      }
+    }
+    float* s = s_ + static_cast<std::ptrdiff_t>(first_key) * TileQ + group * group_q;
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < group_vectors; ++v) store(s + r * TileQ + v * lanes, acc[r][v]);
+    }
+  }
+
+  template <int ND>
+  KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<float>& v, int first_query,
+                                               int first_dim) const {
+    float* o = o_ + static_cast<std::ptrdiff_t>(first_query) * row_ + first_dim;
+    const float* value = v.data + first_dim;
+    const float* p = s_ + first_query;
+    Vec acc[block_q][ND];
+    for (int i = 0; i < block_q; ++i) {
+      const Vec rescale(rescale_[first_query + i]);
+      for (int n = 0; n < ND; ++n) acc[i][n] = load<Vec>(o + i * row_ + n * lanes) * rescale;
+    }
+    for (int j = 0; j < columns_; ++j) {
+      Vec row[ND];
+      for (int n = 0; n < ND; ++n) row[n] = load<Vec>(value + n * lanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < block_q; ++i) {
+        const Vec broadcast(p[i]);
+        for (int n = 0; n < ND; ++n) acc[i][n] = fma(broadcast, row[n], acc[i][n]);
+      }
+      value += v.stride;
+      p += TileQ;
+    }
+    for (int i = 0; i < block_q; ++i) {
+      for (int n = 0; n < ND; ++n) store(o + i * row_ + n * lanes, acc[i][n]);
+    }
+  }
+
+  const Team& team_;
+  float* q_;        ///< groups × head_dim × group_q
+  float* s_;        ///< tile_kv × tile_q: scores, then probabilities
+  float* o_;        ///< tile_q × padded(head_dim)
+  float* staged_;   ///< tile_kv × padded(head_dim): widened K, then V
+  float* max_;      ///< tile_q
+  float* sum_;      ///< tile_q
+  float* rescale_;  ///< tile_q: 2^(m − m′) of the last softmax()
+  int head_dim_;
+  int row_;
+  int rows_ = 0;
+  int columns_ = 0;
+  int rank_;
+  int size_;
+};
+
+}  // namespace katt::tile

@@ -1,0 +1,238 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include <Kokkos_Core.hpp>
+#include <Kokkos_SIMD.hpp>
+
+#include "core/backend.hpp"
+#include "core/dtype.hpp"
+
+#if defined(KOKKOS_ARCH_AVX512XEON) || defined(KOKKOS_ARCH_AVX2)
+#include <immintrin.h>
+#endif
+
+/// Vectors of f32: the widest Kokkos SIMD type of the host, a single float on a device (there the
+/// lanes are threads). Loads and stores convert from and to the storage dtype.
+namespace katt::tile {
+
+#if KOKKOS_VERSION >= 40600
+template <class Abi>
+using SimdOf = Kokkos::Experimental::basic_simd<float, Abi>;
+#else
+template <class Abi>
+using SimdOf = Kokkos::Experimental::simd<float, Abi>;
+#endif
+
+namespace impl {
+
+#if defined(KOKKOS_ARCH_AVX512XEON)
+using HostAbi = Kokkos::Experimental::simd_abi::avx512_fixed_size<16>;
+#elif defined(KOKKOS_ARCH_AVX2)
+using HostAbi = Kokkos::Experimental::simd_abi::avx2_fixed_size<8>;
+#elif defined(KOKKOS_ARCH_ARM_NEON)
+using HostAbi = Kokkos::Experimental::simd_abi::neon_fixed_size<4>;
+#else
+using HostAbi = Kokkos::Experimental::simd_abi::scalar;
+#endif
+
+template <class Exec>
+struct vec_of {
+  using type = std::conditional_t<is_host_v<Exec>, SimdOf<HostAbi>, float>;
+};
+
+}  // namespace impl
+
+/// The vector type of an execution space.
+template <class Exec>
+using VecOf = typename impl::vec_of<Exec>::type;
+
+/// Number of f32 lanes of the vector type of an execution space.
+template <class Exec>
+inline constexpr int lanes_v = sizeof(VecOf<Exec>) / sizeof(float);
+
+/// Reads one vector from contiguous elements of any dtype, widened to f32.
+template <class Vec, class T>
+KOKKOS_FORCEINLINE_FUNCTION Vec load(const T* source) {
+  if constexpr (std::is_same_v<Vec, float>) {
+    return static_cast<float>(*source);
+  } else if constexpr (std::is_same_v<T, float>) {
+    Vec value;
+    value.copy_from(source, Kokkos::Experimental::element_aligned_tag());
+    return value;
+  } else {
+#if defined(KOKKOS_ARCH_AVX512XEON)
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+    if constexpr (std::is_same_v<T, f16>) {
+      return Vec(_mm512_cvtph_ps(half));
+    } else {
+      return Vec(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)));
+    }
+#elif defined(KOKKOS_ARCH_AVX2)
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    if constexpr (std::is_same_v<T, f16>) {
+      return Vec(_mm256_cvtph_ps(half));
+    } else {
+      return Vec(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16)));
+    }
+#else
+    constexpr int lanes = sizeof(Vec) / sizeof(float);
+    float wide[lanes];
+    for (int lane = 0; lane < lanes; ++lane) wide[lane] = static_cast<float>(source[lane]);
+    return load<Vec>(wide);
+#endif
+  }
+}
+
+/// Writes one vector to contiguous elements of any dtype, rounded to nearest even.
+template <class Vec, class T>
+KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value) {
+  if constexpr (std::is_same_v<Vec, float>) {
+    *target = static_cast<T>(value);
+  } else if constexpr (std::is_same_v<T, float>) {
+    value.copy_to(target, Kokkos::Experimental::element_aligned_tag());
+  } else {
+#if defined(KOKKOS_ARCH_AVX512XEON)
+    const auto wide = static_cast<__m512>(value);
+    __m256i narrow;
+    if constexpr (std::is_same_v<T, f16>) {
+      narrow = _mm512_cvtps_ph(wide, _MM_FROUND_TO_NEAREST_INT);
+    } else {
+      const __m512i bits = _mm512_castps_si512(wide);
+      const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+      const __m512i rounded =
+          _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+      const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x00400000));
+      const __mmask16 is_nan = _mm512_cmp_ps_mask(wide, wide, _CMP_UNORD_Q);
+      narrow = _mm512_cvtepi32_epi16(
+          _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, is_nan, quiet), 16));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), narrow);
+#else
+    constexpr int lanes = sizeof(Vec) / sizeof(float);
+    float wide[lanes];
+    store(wide, value);
+    for (int lane = 0; lane < lanes; ++lane) target[lane] = static_cast<T>(wide[lane]);
+#endif
+  }
+}
+
+/// a·b + c, rounded once.
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION Vec fma(const Vec& a, const Vec& b, const Vec& c) {
+  return Kokkos::fma(a, b, c);
+}
+
+/// Lane-wise maximum; where either operand is NaN the lane is b.
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION Vec max(const Vec& a, const Vec& b) {
+  if constexpr (std::is_same_v<Vec, float>) {
+    return a > b ? a : b;
+  } else {
+    return Kokkos::max(a, b);
+  }
+}
+
+/// Sum over the lanes.
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION float reduce_sum(const Vec& value) {
+  if constexpr (std::is_same_v<Vec, float>) {
+    return value;
+  } else {
+#if defined(KOKKOS_ARCH_AVX512XEON)
+    return _mm512_reduce_add_ps(static_cast<__m512>(value));
+#else
+    float sum = 0;
+    for (std::size_t lane = 0; lane < Vec::size(); ++lane) sum += value[lane];
+    return sum;
+#endif
+  }
+}
+
+/// Maximum over the lanes.
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION float reduce_max(const Vec& value) {
+  if constexpr (std::is_same_v<Vec, float>) {
+    return value;
+  } else {
+#if defined(KOKKOS_ARCH_AVX512XEON)
+    return _mm512_reduce_max_ps(static_cast<__m512>(value));
+#else
+    float largest = value[0];
+    for (std::size_t lane = 1; lane < Vec::size(); ++lane) {
+      largest = value[lane] > largest ? value[lane] : largest;
+    }
+    return largest;
+#endif
+  }
+}
+
+/// 2^x for x ≤ 127, relative error below 2^-22; results under 2^-126 may be flushed to 0,
+/// exp2(−inf) = 0, NaN stays NaN. x = n + f with |f| ≤ ½; 2^f by a polynomial of degree 5 (minimax
+/// in relative error, 9.2e-8, by Lawson's iteration), 2^n by the exponent field.
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION Vec exp2(const Vec& x) {
+  if constexpr (std::is_same_v<Vec, float>) {
+    return Kokkos::exp2(x);
+  } else {
+    const auto polynomial = [](const Vec& f) {
+      Vec p(0x1.5bba14p-10F);
+      p = Kokkos::fma(p, f, Vec(0x1.3cea88p-7F));
+      p = Kokkos::fma(p, f, Vec(0x1.c6b752p-5F));
+      p = Kokkos::fma(p, f, Vec(0x1.ebf9bcp-3F));
+      p = Kokkos::fma(p, f, Vec(0x1.62e42ap-1F));
+      return Kokkos::fma(p, f, Vec(1.0F));
+    };
+#if defined(KOKKOS_ARCH_AVX512XEON)
+    const Vec clamped = Kokkos::max(Vec(-160.0F), x);
+    const Vec n = Kokkos::round(clamped);
+    return Vec(
+        _mm512_scalef_ps(static_cast<__m512>(polynomial(clamped - n)), static_cast<__m512>(n)));
+#else
+    const Vec clamped = Kokkos::max(Vec(-126.0F), x);
+    const Vec n = Kokkos::round(clamped);
+    Vec scaled = polynomial(clamped - n);
+#if defined(KOKKOS_ARCH_AVX2)
+    const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(static_cast<__m256>(n)), 23);
+    scaled = Vec(_mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(static_cast<__m256>(scaled)), exponent)));
+#else
+    for (std::size_t lane = 0; lane < Vec::size(); ++lane) {
+      if (n[lane] != n[lane]) continue;  // NaN
+      const auto exponent = static_cast<std::uint32_t>(static_cast<std::int32_t>(n[lane]));
+      scaled[lane] =
+          std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled[lane]) + (exponent << 23));
+    }
+#endif
+    return Kokkos::Experimental::condition(x < Vec(-126.0F), Vec(0.0F), scaled);
+#endif
+  }
+}
+
+/// tanh x, relative error below 2^-21. Small arguments by an odd polynomial of degree 11 (minimax
+/// in relative error on |x| ≤ 0.55 by Lawson's iteration), others by 1 − 2 / (e^(2|x|) + 1).
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION Vec tanh(const Vec& x) {
+  if constexpr (std::is_same_v<Vec, float>) {
+    return Kokkos::tanh(x);
+  } else {
+    constexpr float two_log2e = 2.8853900817779268F;
+    const Vec square = x * x;
+    Vec p(-0x1.9b3046p-8F);
+    p = Kokkos::fma(p, square, Vec(0x1.593d08p-6F));
+    p = Kokkos::fma(p, square, Vec(-0x1.b9287ap-5F));
+    p = Kokkos::fma(p, square, Vec(0x1.110d26p-3F));
+    p = Kokkos::fma(p, square, Vec(-0x1.55554ap-2F));
+    const Vec small = Kokkos::fma(Vec(p * square), x, x);
+    const Vec magnitude = Kokkos::abs(x);
+    const Vec limited =
+        Kokkos::Experimental::condition(magnitude > Vec(10.0F), Vec(10.0F), magnitude);
+    const Vec large = Vec(1.0F) - Vec(2.0F) / (exp2(Vec(limited * Vec(two_log2e))) + Vec(1.0F));
+    return Kokkos::Experimental::condition(magnitude < Vec(0.55F), small,
+                                           Vec(Kokkos::copysign(large, x)));
+  }
+}
+
+}  // namespace katt::tile
