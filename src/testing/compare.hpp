@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <initializer_list>
 #include <string>
 
@@ -45,9 +46,10 @@ class Comparison {
     if (++broken_ > 3) return;
     std::string at;
     for (const std::int64_t i : index) at += (at.empty() ? "" : ", ") + std::to_string(i);
-    first_ += (first_.empty() ? "" : "; ") + std::string(name) + "(" + at + ") is " +
-              std::to_string(got) + ", expected " + std::to_string(expected) + " within " +
-              std::to_string(limit);
+    char values[96];
+    std::snprintf(values, sizeof values, ") is %.9g, expected %.9g within %.3g", got, expected,
+                  limit);
+    first_ += (first_.empty() ? "" : "; ") + std::string(name) + "(" + at + values;
   }
 
   double max_ = 0;

@@ -10,17 +10,17 @@
 
 namespace katt::testing {
 
-/// One element of an output: its float64 value, and what an unfused implementation in the dtype makes
-/// of it, rounding wherever it stores.
+/// One element of an output: its float64 value, and what an unfused implementation in the dtype
+/// makes of it, rounding wherever it stores.
 struct ExpectedValue {
   std::int64_t index = 0;  ///< row-major
   double exact = 0;
   double unfused = 0;
 };
 
-/// What the elements of one output may differ by: 2·max|unfused − exact| + 2·max|round(exact) − exact|.
-/// The second term is no larger than that of FlashAttention-3's rule, rounding_loss(), whose offset
-/// would hide errors of outputs that are much smaller than 0.3.
+/// What the elements of one output may differ by: 2·max|unfused − exact| + 2·max|round(exact) −
+/// exact|. The second term is no larger than that of FlashAttention-3's rule, rounding_loss(),
+/// whose offset would hide errors of outputs that are much smaller than 0.3.
 inline double error_limit(std::span<const ExpectedValue> values, Dtype dtype) {
   double unfused = 0;
   double rounding = 0;

@@ -169,20 +169,21 @@ KOKKOS_FORCEINLINE_FUNCTION float reduce_max(const Vec& value) {
   }
 }
 
-/// 2^x for x ≤ 127, relative error below 2^-22; results under 2^-126 may be flushed to 0,
-/// exp2(−inf) = 0, NaN stays NaN. x = n + f with |f| ≤ ½; 2^f by a polynomial of degree 5 (minimax
-/// in relative error, 9.2e-8, by Lawson's iteration), 2^n by the exponent field.
+/// 2^x for x ≤ 127, relative error below 2^-23; results under 2^-126 may be flushed to 0,
+/// exp2(−inf) = 0, NaN stays NaN. x = n + f with |f| ≤ ½; 2^f by a polynomial of degree 6 (minimax
+/// in relative error, 2.0e-9, by Lawson's iteration), 2^n by the exponent field.
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION Vec exp2(const Vec& x) {
   if constexpr (std::is_same_v<Vec, float>) {
     return Kokkos::exp2(x);
   } else {
     const auto polynomial = [](const Vec& f) {
-      Vec p(0x1.5bba14p-10F);
-      p = Kokkos::fma(p, f, Vec(0x1.3cea88p-7F));
-      p = Kokkos::fma(p, f, Vec(0x1.c6b752p-5F));
-      p = Kokkos::fma(p, f, Vec(0x1.ebf9bcp-3F));
-      p = Kokkos::fma(p, f, Vec(0x1.62e42ap-1F));
+      Vec p(0x1.41fbbcp-13F);
+      p = Kokkos::fma(p, f, Vec(0x1.5f3e52p-10F));
+      p = Kokkos::fma(p, f, Vec(0x1.3b2d4cp-7F));
+      p = Kokkos::fma(p, f, Vec(0x1.c6aee8p-5F));
+      p = Kokkos::fma(p, f, Vec(0x1.ebfbdcp-3F));
+      p = Kokkos::fma(p, f, Vec(0x1.62e43p-1F));
       return Kokkos::fma(p, f, Vec(1.0F));
     };
 #if defined(KOKKOS_ARCH_AVX512XEON)

@@ -1,0 +1,92 @@
+#include "drivers/driver.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "bench/provenance.hpp"
+#include "bench/text.hpp"
+#include "core/build_info.hpp"
+#include "drivers/commands.hpp"
+
+namespace katt {
+namespace {
+
+struct Command {
+  std::string_view name;
+  int (*run)(const impl::Invocation&);
+  std::string_view help;
+};
+
+constexpr std::array<Command, 3> commands{{
+    {"sweep", impl::sweep_command, "measure an operator over many points into a result file"},
+    {"run", impl::run_command, "run one operator on the tensors of a file"},
+    {"info", impl::info_command, "build, machine, backends, operators with variants and tiles"},
+}};
+
+void print_help() {
+  std::printf("katt: a testbed of transformer kernels\n\nUsage: katt COMMAND [options]\n\n");
+  for (const Command& command : commands) {
+    std::printf("  %-8s%s\n", std::string(command.name).c_str(), std::string(command.help).c_str());
+  }
+  std::printf("\nkatt COMMAND --help tells more; katt --version prints the version.\n");
+}
+
+int dispatch(int argc, char** argv, const bench::Registry& registry) {
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  std::vector<std::string> names;
+  for (const Command& command : commands) names.emplace_back(command.name);
+  if (arguments.empty())
+    throw InputError("a command is missing; expected " + bench::join(names, ", "));
+  const std::string& name = arguments.front();
+  if (name == "--help" || name == "-h" || name == "help") {
+    print_help();
+    return 0;
+  }
+  if (name == "--version") {
+    std::printf("katt %s (%s%s)\n", build_info().version, build_info().commit,
+                build_info().dirty ? ", modified" : "");
+    return 0;
+  }
+  for (const Command& command : commands) {
+    if (command.name == name) {
+      return command.run({.registry = registry,
+                          .arguments = std::span(arguments).subspan(1),
+                          .command = bench::command_text(argc, argv)});
+    }
+  }
+  throw InputError(name + ": unknown command; expected " + bench::join(names, ", "));
+}
+
+/// One line on stderr, whatever the message holds.
+void complain(std::string message) {
+  std::replace_if(
+      message.begin(), message.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  std::fprintf(stderr, "katt: %s\n", message.c_str());
+}
+
+}  // namespace
+
+int driver_main(int argc, char** argv) {
+  bench::Registry registry;
+  bench::register_builtin_ops(registry);
+  return driver_main(argc, argv, registry);
+}
+
+int driver_main(int argc, char** argv, const bench::Registry& registry) {
+  try {
+    return dispatch(argc, argv, registry);
+  } catch (const InputError& error) {
+    complain(error.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    complain("out of memory");
+  } catch (const std::exception& error) {
+    complain(error.what());
+  }
+  return 1;
+}
+
+}  // namespace katt

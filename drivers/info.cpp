@@ -1,0 +1,122 @@
+#include <cstdio>
+
+#include "bench/axes.hpp"
+#include "bench/ceilings.hpp"
+#include "bench/json.hpp"
+#include "bench/machine.hpp"
+#include "bench/text.hpp"
+#include "core/build_info.hpp"
+#include "drivers/command_line.hpp"
+#include "drivers/commands.hpp"
+#include "drivers/runtime.hpp"
+
+namespace katt::impl {
+namespace {
+
+void print(const char* name, const std::string& value) {
+  std::printf("  %-16s%s\n", name, value.c_str());
+}
+
+void print_build() {
+  const BuildInfo& build = build_info();
+  std::printf("katt %s\n\nbuild\n", build.version);
+  print("commit", std::string(build.commit) + (build.dirty ? " (modified)" : ""));
+  print("type", build.build_type);
+  print("compiler", build.compiler);
+  print("flags", build.compile_flags);
+  print("Kokkos", build.kokkos_version);
+  print("Kokkos Kernels", build.kokkos_kernels_version);
+  print("BLAS", build.blas);
+  print("HDF5", build.hdf5_version);
+}
+
+void print_machine() {
+  const bench::Machine& host = bench::machine();
+  std::printf("\nmachine\n");
+  print("cpu", host.cpu + ", " + std::to_string(host.cores) + " cores");
+  print("isa", bench::join(host.isa, " "));
+  for (const bench::CacheLevel& cache : host.caches) {
+    print(
+        ("L" + std::to_string(cache.level)).c_str(),
+        std::to_string(cache.bytes / 1024) + " KiB, shared by " + std::to_string(cache.shared_by));
+  }
+  print("memory",
+        bench::human_bytes(static_cast<double>(host.memory_bytes)) + ", " +
+            bench::human_bytes(static_cast<double>(bench::available_memory(Backend::openmp))) +
+            " available");
+  print("os", host.os);
+}
+
+void print_backends() {
+  std::printf("\nbackends\n");
+  for (const Backend backend : all_backends) {
+    const std::string problem = bench::backend_problem(backend);
+    print(std::string(name_of(backend)).c_str(),
+          problem.empty() ? bench::device_name(backend) : "not available: " + problem);
+  }
+}
+
+void print_operators(const bench::Registry& registry) {
+  std::printf("\noperators\n");
+  for (const bench::Operator* op : registry.all()) {
+    std::printf("  %s: %s\n", op->name().c_str(), op->summary().c_str());
+    for (const Backend backend : all_backends) {
+      if (!Kokkos::is_initialized() || !is_built(backend)) continue;
+      for (const std::string& pass : op->passes()) {
+        for (const bench::VariantInfo& info : op->variants(backend, pass)) {
+          std::vector<std::string> tiles;
+          for (const Tile& tile : info.tiles) tiles.push_back(bench::to_text(tile));
+          std::printf("    %-8s%-10s%-12s%s%s\n", std::string(name_of(backend)).c_str(),
+                      pass.c_str(), info.name.c_str(), info.description.c_str(),
+                      info.baseline ? " (baseline)" : "");
+          if (!tiles.empty()) std::printf("%30stiles %s\n", "", bench::join(tiles, ", ").c_str());
+        }
+      }
+    }
+  }
+}
+
+void print_ceilings(std::span<const io::CeilingRow> ceilings) {
+  if (ceilings.empty()) return;
+  std::printf("\nceilings, measured\n");
+  for (const io::CeilingRow& row : ceilings) {
+    std::printf("  %-16s%9.1f G%s, %lld threads\n", row.name.c_str(), row.value * 1e-9,
+                row.unit.c_str(), static_cast<long long>(row.threads));
+  }
+}
+
+}  // namespace
+
+int info_command(const Invocation& invocation) {
+  CommandLine line("katt info", "What this program is and where it runs");
+  bool json = false;
+  bool measure = false;
+  line.flag("--json", json, "print as JSON");
+  line.flag("--measure", measure, "measure the ceilings of this machine (about a second)");
+  if (!line.parse(invocation.arguments)) return 0;
+
+  std::optional<Runtime> runtime;
+  const Backend host = is_built(Backend::openmp) ? Backend::openmp : Backend::serial;
+  // A CUDA build without a device still tells what it is.
+  if (measure || bench::backend_problem(host).empty()) runtime.emplace(bench::machine().cores);
+  std::vector<io::CeilingRow> ceilings;
+  if (measure) {
+    ceilings = bench::measure_ceilings(host, bench::resolved_threads(host, 0));
+    if (is_built(Backend::cuda)) {
+      const auto device = bench::measure_ceilings(Backend::cuda, 0);
+      ceilings.insert(ceilings.end(), device.begin(), device.end());
+    }
+  }
+  if (json) {
+    std::printf("%s\n", bench::info_json(invocation.registry, ceilings).c_str());
+    return 0;
+  }
+  print_build();
+  print_machine();
+  print_backends();
+  print_operators(invocation.registry);
+  print_ceilings(ceilings);
+  return 0;
+}
+
+}  // namespace katt::impl

@@ -1,0 +1,3 @@
+#include "drivers/driver.hpp"
+
+int main(int argc, char** argv) { return katt::driver_main(argc, argv); }

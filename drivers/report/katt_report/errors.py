@@ -1,0 +1,12 @@
+"""The one error that the user caused."""
+
+
+class InputError(Exception):
+    """Bad input: a file or option that does not hold what is needed (exit status 2, one line)."""
+
+    def __init__(self, name, holds: str, expected: str):
+        super().__init__(name, holds, expected)
+
+    def __str__(self) -> str:
+        name, holds, expected = self.args
+        return " ".join(f"{name}: holds {holds}, expected {expected}".split())

@@ -1,0 +1,33 @@
+"""The figures of a report: each module draws one kind, each function takes a Group.
+
+A function returns a Plot, or None where the group holds no data for it.
+"""
+
+from katt_report.figures.bars import memory_bars, speedup_bars, throughput_bars
+from katt_report.figures.ceilings import ceiling_shares, roofline
+from katt_report.figures.curves import speedup, throughput, time
+from katt_report.figures.errors import errors
+from katt_report.figures.memory import memory
+from katt_report.figures.style import Plot
+from katt_report.figures.tiles import tiles
+from katt_report.groups import Group
+
+__all__ = [
+    "Plot", "ceiling_shares", "draw_all", "errors", "memory", "memory_bars", "roofline", "speedup",
+    "speedup_bars", "throughput", "throughput_bars", "tiles", "time",
+]  # fmt: skip
+
+
+def draw_all(group: Group) -> list[Plot]:
+    """Every figure that the group has data for, in the order of the page."""
+    if group.x:
+        over = [speedup, throughput, time, memory, tiles]
+    elif len(group.panels()) > 1:
+        over = [speedup_bars, throughput_bars, memory_bars, tiles]
+    else:
+        # One point: bars would repeat what the sentences say, unless there are no tiles to show either.
+        over = [tiles]
+    plots = [plot for plot in (draw(group) for draw in over) if plot]
+    if not plots and not group.x:
+        plots = [plot for plot in (draw(group) for draw in (speedup_bars, throughput_bars, memory_bars)) if plot]
+    return plots + [plot for plot in (draw(group) for draw in (roofline, ceiling_shares, errors)) if plot]

@@ -1,0 +1,235 @@
+"""Which points share a figure, what its x axis is, and what splits it into panels.
+
+Nothing here knows an operator: the axes are whatever integer columns vary.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from katt_report import schema
+from katt_report.load import Ceiling, Results
+from katt_report.points import Points
+from katt_report.text import list_text, names_text
+
+_GROUP_COLUMNS = ("op", "pass", "backend")
+# Never an x axis: switches and tiles. Listed last among equals: what a reader expects least.
+_NO_X = {"causal", "cold", *schema.TILES}
+_LATE_X = ("batch", "heads", "kv_heads", "head_dim", "threads")
+_FEWEST_CURVE_POINTS = 4
+
+
+@dataclass(frozen=True)
+class Group:
+    """The points of one operator, pass and backend; of some labels only where the labels differ in kind.
+
+    `points` holds every row, `best` the measured rows with the fastest tile of each point. `x` is the
+    integer axis of the figures (None where fewer than two values of any were measured), `x_also` the axes
+    that always equal it. `facets` are the other axes that vary, dtype apart: each combination is a panel.
+    """
+
+    key: tuple
+    name: str
+    title: str
+    points: Points
+    best: Points
+    x: str | None
+    x_also: list[str]
+    facets: list[str]
+    rate: str
+    ceilings: list[Ceiling]
+
+    @property
+    def symbol(self) -> str:
+        """What a sentence calls the x axis: N for the length of self-attention."""
+        return "N" if self.x == "seq_q" and "seq_kv" in self.x_also else str(self.x)
+
+    @property
+    def x_title(self) -> str:
+        """The label of the x axis."""
+        if self.symbol == "N":
+            return "sequence length N"
+        return " = ".join([str(self.x), *self.x_also])
+
+    @property
+    def rate_unit(self) -> str:
+        """The unit of the throughput: "FLOP/s", or "B/s" for an operator bound by memory."""
+        return "FLOP/s" if self.rate == "tflops" else "B/s"
+
+    def rates(self, points: Points) -> np.ndarray:
+        """Throughput of points in `rate_unit`."""
+        return points[self.rate] * (1e12 if self.rate == "tflops" else 1e9)
+
+    @property
+    def dtypes(self) -> list[str]:
+        """The dtypes that were measured, widest first."""
+        return sort_dtypes(self.best.values("dtype"))
+
+    @property
+    def variants(self) -> list[str]:
+        """The variants that were measured, the baseline first."""
+        return sort_variants(self.best.values("variant"))
+
+    def panels(self, points: Points | None = None) -> list[tuple[tuple, Points]]:
+        """The facet values and rows of each panel, in order."""
+        points = self.best if points is None else points
+        return [(values, points.match(self.facets, values)) for values in points.combinations(self.facets)]
+
+    def facet_text(self, values: tuple) -> str:
+        """The name of a panel; empty where there is only one."""
+        return names_text(self._facet_names, values)
+
+    def short_text(self, values: tuple) -> str:
+        """A panel's name without the switches that are off and the values that nearly all points have."""
+        shown = [not self._is_usual(index, value) for index, value in enumerate(values)]
+        names = [name for name, show in zip(self._facet_names, shown, strict=True) if show]
+        return names_text(names, [value for value, show in zip(values, shown, strict=True) if show])
+
+    def where_text(self, row: dict) -> str:
+        """Where in the figures a row lies: ` at N = 4096, causal = 1`; empty for a single point."""
+        short = self.short_text(tuple(row[name] for name in self.facets))
+        parts = [f"{self.symbol} = {row[self.x]}"] if self.x else []
+        parts += [short] if short else []
+        return f" at {', '.join(parts)}" if parts else ""
+
+    @property
+    def _facet_names(self) -> list[str]:
+        square = np.array_equal(self.points["seq_q"], self.points["seq_kv"])
+        return ["N" if name == "seq_q" and square else name for name in self.facets]
+
+    def _is_usual(self, index: int, value) -> bool:
+        column = [values[index] for values, _ in self.panels()]
+        off = value in (0, -1, "") and value == min(column)
+        return off or (column.count(value) > 0.7 * len(column) and self.facets[index] != "label")
+
+
+def groups(results: Results) -> list[Group]:
+    """Splits the points by operator, pass and backend; by file too where two files hold the same point.
+
+    A file may hold a sweep over N under one label and a tile grid under another: labels with curves and
+    labels without are separate groups.
+    """
+    points = results.points
+    identity = points.tuples(points.identity)
+    columns = _GROUP_COLUMNS if len(set(identity)) == len(identity) else (*_GROUP_COLUMNS, "source")
+    keys = points.combinations(columns)
+    changing = [name for index, name in enumerate(columns) if len({key[index] for key in keys}) > 1]
+    found = []
+    for key in keys:
+        rows = points.match(columns, key)
+        parts = _label_parts(rows)
+        for labels in parts:
+            part = rows.where(np.isin(rows["label"], labels))
+            words = [str(key[columns.index(name)]) for name in changing]
+            words += labels[:2] if len(parts) > 1 else []
+            title = f"{key[0]} {key[1]} on {key[2]}" + (f", {key[3]}" if len(key) > 3 else "")
+            title += f": {list_text(labels)}" if len(parts) > 1 and any(labels) else ""
+            found.append(_group(results, part, key, _file_stem(words), title))
+    return found
+
+
+def _file_stem(words: list[str]) -> str:
+    return "_".join("".join(c if c.isalnum() else "_" for c in word).strip("_") for word in words if word)
+
+
+def _label_parts(points: Points) -> list[list[str]]:
+    """Labels by the x axis of their curves, in file order; those without a curve together."""
+    parts: dict[str | None, list[str]] = {}
+    for label in dict.fromkeys(points["label"].tolist()):
+        rows = points.where(label=label)
+        parts.setdefault(_x_axis(rows.ok if len(rows.ok) else rows, _FEWEST_CURVE_POINTS), []).append(label)
+    return list(parts.values())
+
+
+def _group(results: Results, points: Points, key: tuple, name: str, title: str) -> Group:
+    measured = points.ok
+    best = fastest_tiles(measured)
+    # Axes are read from the measured rows; where none ran, from all, so that the table still has a shape.
+    varying = best if len(best) else points
+    x = _x_axis(varying, 2 if len(points.values("label")) == 1 else _FEWEST_CURVE_POINTS)
+    facets = _facets(varying, x)
+    also = [
+        name
+        for name in varying.identity
+        if x and name != x and varying[name].dtype.kind == "i" and np.array_equal(varying[name], varying[x])
+    ]
+    backend = key[2]
+    # A run that does not name its backend is taken to fit: an old file should not lose its ceilings.
+    used = set(points.tuples(["source", "run"]))
+    fits = {run for run, about in results.runs.items() if about.get("backend", backend) == backend}
+    ceilings = [
+        c for c in results.ceilings if (c.source, c.run) in used and ((c.source, c.run) in fits or not results.runs)
+    ]
+    bandwidths = {ceiling.name for ceiling in ceilings if ceiling.unit == "B/s"}
+    bound = [ceiling in bandwidths for ceiling in best["ceiling"].tolist()]
+    by_bytes = len(best) > 0 and (not np.any(best["flops"] > 0) or sum(bound) > len(bound) / 2)
+    rate = "gbytes_s" if by_bytes else "tflops"
+    return Group(key, name, title, points, best, x, also, facets, rate, ceilings)
+
+
+def fastest_tiles(points: Points) -> Points:
+    """Of rows that differ only in their tile, the one with the least median time."""
+    names = [name for name in [*points.identity, "source"] if name not in schema.TILES]
+    best: dict[tuple, int] = {}
+    times = points["time_s"]
+    for index, key in enumerate(points.tuples(names)):
+        if key not in best or times[index] < times[best[key]]:
+            best[key] = index
+    return points.where(np.array(sorted(best.values()), int))
+
+
+def one_tile(points: Points, x: str) -> Points:
+    """Rows of one variant with the same tile at every x where one tile covers as many x as any mix does.
+
+    Memory depends on the tile, so a fitted exponent over changing tiles would measure the tiles.
+    """
+    every = fastest_tiles(points)
+    at_end = points.where(points[x] == points[x].max())
+    fastest_at_end = fastest_tiles(at_end).tuples(schema.EXTENTS)[0]
+    for tile in [fastest_at_end, *points.combinations(schema.EXTENTS)]:
+        chosen = fastest_tiles(points.match(schema.EXTENTS, tile))
+        if len(chosen.values(x)) == len(every.values(x)):
+            return chosen
+    return every
+
+
+def _x_axis(points: Points, fewest: int) -> str | None:
+    """The integer axis with the most values under any one label, if it has at least `fewest`."""
+    names = [n for n in points.identity if points[n].dtype.kind == "i" and n not in _NO_X]
+    names = sorted(names, key=lambda name: _LATE_X.index(name) if name in _LATE_X else -1)
+    labels = points.values("label")
+
+    def spread(name: str) -> int:
+        return max(len(points.where(label=label).values(name)) for label in labels)
+
+    most = max(names, key=spread)
+    return most if spread(most) >= fewest else None
+
+
+def _facets(points: Points, x: str | None) -> list[str]:
+    """The fewest axes that, with x, dtype, variant and tile, still tell the points apart."""
+    fixed = [name for name in ("dtype", "variant", *schema.TILES, x) if name]
+    candidates = [
+        name
+        for name in ["label", *(n for n in points.identity if n != "label")]
+        if name not in fixed and name not in _GROUP_COLUMNS and len(points.values(name)) > 1
+    ]
+    count = len(points.combinations(fixed + candidates))
+    for name in reversed(list(candidates)):
+        fewer = [other for other in candidates if other != name]
+        if len(points.combinations(fixed + fewer)) == count:
+            candidates = fewer
+    return candidates
+
+
+_DTYPES = ("f64", "f32", "tf32", "bf16", "f16")
+
+
+def sort_dtypes(dtypes) -> list[str]:
+    """Dtypes from wide to narrow."""
+    return sorted(dtypes, key=lambda name: (_DTYPES.index(name) if name in _DTYPES else len(_DTYPES), name))
+
+
+def sort_variants(variants) -> list[str]:
+    """Variants by name, the baseline first."""
+    return sorted(variants, key=lambda name: (name != schema.BASELINE, name))

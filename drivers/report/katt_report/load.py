@@ -1,0 +1,188 @@
+"""Reading result files: everything is checked here, once, so that nothing later can trip over a file."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from katt_report import schema
+from katt_report.errors import InputError
+from katt_report.points import Points, concatenate
+
+# A result file of a year of sweeps is a few megabytes; more than this is a damaged size field.
+_LARGEST_DATASET_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One measured limit of the machine; `unit` is "FLOP/s" or "B/s", `bytes` the working set."""
+
+    name: str
+    value: float
+    unit: str
+    threads: int
+    bytes: int
+    source: str
+    run: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """The contents of one result file or several.
+
+    `points` holds the last row of every point, with the column `source` (the file's name);
+    `samples` maps (source, run, point) to seconds, `runs` maps (source, run) to the provenance.
+    """
+
+    points: Points
+    samples: dict[tuple[str, str, str], np.ndarray] = field(default_factory=dict)
+    runs: dict[tuple[str, str], dict] = field(default_factory=dict)
+    ceilings: list[Ceiling] = field(default_factory=list)
+    replaced: int = 0
+
+    def samples_of(self, row: dict) -> np.ndarray | None:
+        """The times of one row in seconds, or None if the file has none."""
+        return self.samples.get((row["source"], row["run"], row["point"]))
+
+
+def load(*paths) -> Results:
+    """Reads result files into one `Results`; throws InputError for what is not a result file."""
+    paths = [Path(path) for path in paths]
+    return merge([read(path, name) for path, name in zip(paths, short_names(paths), strict=True)])
+
+
+def merge(parts: list[Results]) -> Results:
+    """One `Results` of several files, without the rows that a later one of the same file replaces."""
+    merged = concatenate([part.points for part in parts])
+    # The same point in two files is two measurements; only within a file does a later row replace one.
+    latest = merged.latest(extra=("source",))
+    return Results(
+        latest,
+        {key: value for part in parts for key, value in part.samples.items()},
+        {key: value for part in parts for key, value in part.runs.items()},
+        [ceiling for part in parts for ceiling in part.ceilings],
+        len(merged) - len(latest),
+    )
+
+
+def short_names(paths: list[Path]) -> list[str]:
+    """File names as far as they differ: the bare name, else the path, numbered if given twice."""
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in paths]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({index})" for index, name in enumerate(names, 1)]
+    return names
+
+
+def read(path: Path, source: str) -> Results:
+    """One file as it is, every row kept; `source` names it in the results."""
+    kind = f"a Katt result file (HDF5, schema {schema.SCHEMA})"
+    if not path.exists():
+        raise InputError(path, "nothing (no such file)", kind)
+    if path.is_dir():
+        raise InputError(path, "a folder", kind)
+    try:
+        if not h5py.is_hdf5(path):
+            raise InputError(path, f"no HDF5 data ({path.stat().st_size} bytes of something else)", kind)
+        with h5py.File(path, "r") as file:
+            return _read(file, path, source)
+    # h5py reports damage below the top level as any of these, from whichever call meets it first.
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError) as error:
+        raise InputError(path, f"damaged or truncated HDF5 ({error})", kind) from error
+
+
+def _read(file: h5py.File, path: Path, source: str) -> Results:
+    version = _plain(file.attrs.get("schema"))
+    if version != schema.SCHEMA:
+        holds = "no attribute schema" if version is None else f"schema {version}"
+        raise InputError(path, holds, f"schema {schema.SCHEMA}")
+    points = _read_points(file, path)
+    points.columns["source"] = np.full(len(points), source)
+    samples = {
+        (source, run, point): _checked(path, data)[()].astype(np.float64).ravel()
+        for run, group in _groups(file, "samples")
+        for point, data in group.items()
+        if isinstance(data, h5py.Dataset)
+    }
+    runs = {
+        (source, run): {name: _plain(value) for name, value in group.attrs.items()}
+        for run, group in _groups(file, "runs")
+    }
+    ceilings = [
+        Ceiling(
+            _plain(row["name"]),
+            float(row["value"]),
+            _plain(row["unit"]),
+            int(row["threads"]),
+            int(row["bytes"]),
+            source,
+            run,
+        )
+        for run, data in _items(file, "ceilings")
+        if isinstance(data, h5py.Dataset)
+        for row in _checked(path, data)[()]
+    ]
+    return Results(points, samples, runs, ceilings)
+
+
+def _read_points(file: h5py.File, path: Path) -> Points:
+    data = file.get("points")
+    if not isinstance(data, h5py.Dataset):
+        holds = "no dataset /points" if data is None else "a group named /points"
+        raise InputError(path, holds, "the table /points")
+    if data.dtype.names is None or data.ndim != 1:
+        raise InputError(path, f"/points of type {data.dtype} and rank {data.ndim}", "a flat compound table")
+    missing = [name for name in schema.REQUIRED if name not in data.dtype.names]
+    if missing:
+        raise InputError(path, f"/points without the column{'s'[: len(missing) > 1]} {', '.join(missing)}",
+                         f"all columns of schema {schema.SCHEMA}")
+    if data.shape[0] == 0:
+        raise InputError(path, "0 rows in /points", "at least one point")
+    table = _checked(path, data)[()]
+    columns = {}
+    for name in table.dtype.names:
+        column = table[name]
+        known = {**schema.REQUIRED, **schema.OPTIONAL}.get(name)
+        if column.ndim != 1 or (known and not schema.accepts(name, column.dtype.kind)):
+            raise InputError(path, f"column {name} of type {column.dtype}", f"a column of type {known or 'scalar'}")
+        columns[name] = _plain_column(column, known)
+    for name, kind in schema.OPTIONAL.items():
+        columns.setdefault(name, np.full(len(table), schema.default(kind)))
+    # A file that does not say which tile was asked for: then the one that ran.
+    ran = [f"{q}x{kv}" if q or kv else "auto" for q, kv in zip(columns["tile_q"], columns["tile_kv"], strict=True)]
+    columns["tile"] = np.where(columns["tile"] == "", ran, columns["tile"])
+    return Points(columns)
+
+
+def _plain_column(column: np.ndarray, known: str | None) -> np.ndarray:
+    if column.dtype.kind in "SOU":
+        return np.array([_plain(value) for value in column.tolist()], dtype=np.str_)
+    if column.dtype.kind == "f" or known == schema.REAL:
+        return column.astype(np.float64)
+    return column.astype(np.int64)
+
+
+def _items(file: h5py.File, name: str) -> list[tuple]:
+    group = file.get(name)
+    return list(group.items()) if isinstance(group, h5py.Group) else []
+
+
+def _groups(file: h5py.File, name: str) -> list[tuple]:
+    return [(key, value) for key, value in _items(file, name) if isinstance(value, h5py.Group)]
+
+
+def _checked(path: Path, data: h5py.Dataset) -> h5py.Dataset:
+    if data.size * data.dtype.itemsize > _LARGEST_DATASET_BYTES:
+        raise InputError(path, f"{data.name} of {data.size} elements", "at most 1 GiB a dataset")
+    return data
+
+
+def _plain(value):
+    """An HDF5 value as a plain Python one: bytes become text, NumPy scalars become numbers."""
+    if isinstance(value, np.ndarray):
+        return _plain(value.item()) if value.size == 1 else [_plain(item) for item in value.tolist()]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value.item() if isinstance(value, np.generic) else value

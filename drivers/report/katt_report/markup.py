@@ -1,0 +1,115 @@
+"""HTML building blocks: the page shell, figures, tables. Everything is inlined; nothing is fetched."""
+
+import base64
+import html
+import re
+
+STYLE = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #fff; color: #1d1d1f; font: 15px/1.5 system-ui, "Segoe UI", "Helvetica Neue", Arial,
+  "Liberation Sans", "DejaVu Sans", sans-serif; }
+main { max-width: 1120px; margin: 0 auto; padding: 28px 36px 60px; }
+h1 { font-size: 27px; line-height: 1.2; margin: 0 0 4px; }
+h2 { font-size: 20px; margin: 40px 0 10px; padding-top: 14px; border-top: 2px solid #1d1d1f; }
+h3 { font-size: 16px; margin: 28px 0 6px; }
+p { margin: 6px 0; max-width: 84ch; }
+.under { color: #555; margin-bottom: 18px; }
+nav { margin: 10px 0 4px; font-size: 14px; } nav a { margin-right: 14px; white-space: nowrap; }
+a { color: #0050a0; }
+ul { padding-left: 20px; margin: 6px 0; } li { margin: 3px 0; max-width: 100ch; }
+.headline { background: #f3f6fa; border-left: 4px solid #0072b2; padding: 10px 18px 12px; margin: 14px 0; }
+.headline li:first-child { font-weight: 600; }
+.caution { background: #fdf4ea; border-left: 4px solid #d55e00; padding: 8px 18px; margin: 14px 0; }
+figure { margin: 12px 0 26px; } figure img { max-width: 100%; height: auto; display: block; }
+figcaption { color: #444; font-size: 13.5px; max-width: 100ch; margin-top: 6px; }
+.scroll { overflow-x: auto; margin: 10px 0; }
+table { border-collapse: collapse; font-size: 12px; font-variant-numeric: tabular-nums; }
+th, td { padding: 3px 6px; border-bottom: 1px solid #eee; text-align: left; vertical-align: top; }
+thead th { border-bottom: 2px solid #1d1d1f; background: #fff; vertical-align: bottom; }
+td.n, th.n { text-align: right; white-space: nowrap; }
+tr.apart td { border-top: 2px solid #bbb; }
+td.wide { color: #444; } td small { color: #555; font-size: 10.5px; }
+.status { font-weight: 600; white-space: nowrap; }
+.good { color: #00684a; } .weak { color: #8a4b00; } .bad { color: #a8200d; } .plain { color: #333; }
+.about th { white-space: nowrap; font-weight: 600; } .about td { overflow-wrap: anywhere; }
+pre { background: #f6f6f6; padding: 8px 12px; font-size: 12px; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
+@media print {
+  @page { size: A4; margin: 14mm; }
+  body { font-size: 10.5pt; } main { max-width: none; padding: 0; } nav { display: none; }
+  figure, .headline, .caution { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  figure img { max-height: 230mm; }
+  .scroll { overflow: visible; } table { font-size: 7pt; } th, td { padding: 1.5px 4px; } tr { break-inside: avoid; }
+  thead { display: table-header-group; } a { color: inherit; text-decoration: none; }
+  .headline, .caution, pre { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+}
+"""
+
+
+def escape(text) -> str:
+    """Text for HTML; control characters, which a damaged string may hold, become visible."""
+    return html.escape(re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "\N{REPLACEMENT CHARACTER}", str(text)))
+
+
+def prose(text: str) -> str:
+    """A sentence for HTML in which N^2.00 is a power and no unit is parted from its number."""
+    text = re.sub(r"(\d) (%|[KMGT]?i?B\b|[GMT]?FLOP/s|[mµn]?s\b)", "\\1\N{NO-BREAK SPACE}\\2", escape(text))
+    text = text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    return re.sub(r"\^(-?\d[\d.]*\d|\w)", r"<sup>\1</sup>", text)
+
+
+def page(title: str, under: str, body: str) -> str:
+    """A whole document."""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<style>{STYLE}</style>\n</head>\n'
+        f'<body>\n<main>\n<h1>{escape(title)}</h1>\n<p class="under">{escape(under)}</p>\n{body}\n</main>\n</body>\n'
+        "</html>\n"
+    )
+
+
+def figure(svg: bytes, caption: str, alt: str, name: str, width_inches: float) -> str:
+    """A figure with its caption; the vector image travels inside the page."""
+    data = base64.b64encode(svg).decode()
+    return (
+        f'<figure id="{escape(name)}"><img width="{round(width_inches * 96)}" alt="{escape(alt)}" '
+        f'src="data:image/svg+xml;base64,{data}">\n<figcaption>{prose(caption)}</figcaption></figure>'
+    )
+
+
+def bullets(lines: list[str], css: str) -> str:
+    """A boxed list of sentences."""
+    return f'<div class="{css}"><ul>' + "".join(f"<li>{prose(line)}</li>" for line in lines) + "</ul></div>"
+
+
+def table(heads: list[tuple[str, str]], rows: list[list[str]], apart: set[int] = frozenset()) -> str:
+    """A table of cells that are HTML already; `heads` are (text, CSS class), `apart` rows get a rule above.
+
+    A row with fewer cells ends in one that spans the rest.
+    """
+    head = "".join(f'<th class="{kind}" scope="col">{escape(text)}</th>' for text, kind in heads)
+    lines = []
+    for index, row in enumerate(rows):
+        cells = [f'<td class="{kind}">{cell}</td>' for cell, (_, kind) in zip(row, heads, strict=False)]
+        if len(row) < len(heads):
+            cells[-1] = f'<td class="wide" colspan="{len(heads) - len(row) + 1}">{row[-1]}</td>'
+        lines.append(f"<tr{' class=apart' if index in apart else ''}>{''.join(cells)}</tr>")
+    body = "\n".join(lines)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+
+
+def small(text: str) -> str:
+    """A secondary number in a cell."""
+    return f" <small>{escape(text)}</small>" if text else ""
+
+
+_MARKS = {
+    "ok": ("good", "✓"), "improved": ("good", "▲"), "same": ("plain", "="), "baseline": ("plain", "·"), "new": ("plain", "+"), "skipped": ("weak", "–"),
+    "failed": ("bad", "✗"), "regression": ("bad", "▼"),
+}  # fmt: skip
+
+
+def status(word: str) -> str:
+    """A status or verdict with a mark and a colour: never told by the colour alone."""
+    css, mark = _MARKS.get(word, ("weak", "?"))
+    return f'<span class="status {css}">{mark} {escape(word)}</span>'

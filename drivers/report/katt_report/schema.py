@@ -1,0 +1,86 @@
+"""The columns of `/points` in schema 1, and which of them identify a point.
+
+docs/schema.md explains every column; this module is what the reader checks against.
+"""
+
+SCHEMA = 1
+BASELINE = "naive"
+"""The variant that `speedup` refers to."""
+
+STRING, INTEGER, REAL = "string", "integer", "real"
+_KINDS = {STRING: "SOU", INTEGER: "iub", REAL: "f"}
+
+REQUIRED = {
+    "op": STRING,
+    "pass": STRING,
+    "variant": STRING,
+    "backend": STRING,
+    "dtype": STRING,
+    "batch": INTEGER,
+    "heads": INTEGER,
+    "kv_heads": INTEGER,
+    "seq_q": INTEGER,
+    "seq_kv": INTEGER,
+    "head_dim": INTEGER,
+    "causal": INTEGER,
+    "tile_q": INTEGER,
+    "tile_kv": INTEGER,
+    "threads": INTEGER,
+    "status": STRING,
+    "reason": STRING,
+    "samples": INTEGER,
+    "time_s": REAL,
+    "time_lo_s": REAL,
+    "time_hi_s": REAL,
+    "flops": REAL,
+    "bytes": REAL,
+    "tflops": REAL,
+    "gbytes_s": REAL,
+    "ceiling": STRING,
+    "ceiling_fraction": REAL,
+    "speedup": REAL,
+    "workspace_bytes": REAL,
+    "total_bytes": REAL,
+    "max_abs_err": REAL,
+    "mean_abs_err": REAL,
+    "commit": STRING,
+    "run": STRING,
+}
+OPTIONAL = {
+    "point": STRING,
+    "label": STRING,
+    "speedup_lo": REAL,
+    "speedup_hi": REAL,
+    "tile": STRING,
+    "inner": INTEGER,
+    "cold": INTEGER,
+}
+
+# Counts may be stored as integers or reals: both are exact below 2^53.
+_COUNTS = {"flops", "bytes", "workspace_bytes", "total_bytes"}
+_RESULTS = set(list(REQUIRED)[list(REQUIRED).index("status") :]) | {"point", "speedup_lo", "speedup_hi", "inner"}
+_RESULT_SUFFIXES = ("_s", "_bytes", "_err", "_fraction")
+EXTENTS = ("tile_q", "tile_kv")
+"""The tile that ran."""
+TILES = ("tile", *EXTENTS)
+"""Everything about the tile: `tile` is what was asked for, "auto" or as in "64x128"."""
+
+
+def accepts(name: str, kind: str) -> bool:
+    """Whether a column stored with NumPy dtype kind `kind` may serve as the known column `name`."""
+    wanted = {**REQUIRED, **OPTIONAL}[name]
+    return kind in _KINDS[wanted] or (wanted == REAL and name in _COUNTS and kind in "iu")
+
+
+def default(kind: str):
+    """The value of a column that a file or an operator lacks."""
+    return {STRING: "", INTEGER: 0, REAL: float("nan")}[kind]
+
+
+def is_identity(name: str) -> bool:
+    """Whether the column says which point a row is (an axis) rather than what was measured.
+
+    Of the tile what was asked for counts: which tile "auto" stands for is a result. A column this version
+    does not know is an axis unless its name ends like a measurement.
+    """
+    return name not in _RESULTS and name not in ("source", *EXTENTS) and not name.endswith(_RESULT_SUFFIXES)

@@ -1,0 +1,91 @@
+"""Numbers for people: bytes, seconds, rates, ratios, names of points."""
+
+import math
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, without an exponent where that stays short.
+
+    0 digits: as many as it needs, without trailing zeros (for ticks).
+    """
+    if digits == 0:
+        return f"{value:g}"
+    if not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(value)))
+    if -4 <= magnitude < 6:
+        return f"{value:.{max(digits - 1 - magnitude, 0)}f}"
+    return f"{value:.{digits - 1}e}"
+
+
+def _scaled(value: float, steps: list[tuple[float, str]], digits: int) -> str:
+    for size, unit in steps:
+        if abs(value) >= size:
+            return f"{significant(value / size, digits)} {unit}"
+    return f"{significant(value / steps[-1][0], digits)} {steps[-1][1]}"
+
+
+def bytes_text(value: float, digits: int = 3) -> str:
+    """Bytes in binary units: 75.2 MiB."""
+    if not math.isfinite(value):
+        return "–"
+    if abs(value) < 1024:
+        return f"{value:.0f} B"
+    return _scaled(value, [(2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")], digits)
+
+
+def seconds_text(value: float, digits: int = 3) -> str:
+    """Seconds in the unit that suits: 12.3 ms."""
+    if not math.isfinite(value):
+        return "–"
+    return _scaled(value, [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")], digits)
+
+
+def rate_text(value: float, unit: str, digits: int = 3) -> str:
+    """FLOP/s or B/s with a decimal prefix: 412 GFLOP/s."""
+    if not math.isfinite(value):
+        return "–"
+    steps = [(1e12, f"T{unit}"), (1e9, f"G{unit}"), (1e6, f"M{unit}"), (1e3, f"k{unit}"), (1.0, unit)]
+    return _scaled(value, steps, digits)
+
+
+def percent_text(fraction: float) -> str:
+    """A fraction as a percentage: 41 %, 0.8 %."""
+    if not math.isfinite(fraction):
+        return "–"
+    value = 100.0 * fraction
+    return f"{value:.0f} %" if abs(value) >= 9.95 or value == 0 else f"{significant(value, 2)} %"
+
+
+def ratio_text(value: float) -> str:
+    """A ratio without its sign: 3.14, 0.95, 12.3."""
+    return significant(value, 3)
+
+
+def error_text(value: float) -> str:
+    """An error in scientific notation: 2.1e-07."""
+    if not math.isfinite(value):
+        return "–"
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def value_text(value) -> str:
+    """An axis value: numbers short, strings as they are."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def names_text(names, values) -> str:
+    """`causal = 1, head_dim = 64`; a label stands for itself."""
+    parts = []
+    for name, value in zip(names, values, strict=True):
+        parts.append(value_text(value) if name in ("label", "dtype", "variant") and value != "" else f"{name} = {value_text(value) or '–'}")
+    return ", ".join(parts)
+
+
+def list_text(items: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

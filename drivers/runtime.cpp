@@ -1,0 +1,58 @@
+#include "drivers/runtime.hpp"
+
+#include "bench/axes.hpp"
+#include "bench/machine.hpp"
+#include "bench/text.hpp"
+#include "memory/tracker.hpp"
+
+namespace katt::impl {
+namespace {
+
+Backend default_backend() {
+  for (const Backend backend : all_backends) {
+    if (is_built(backend)) return backend;
+  }
+  return Backend::serial;
+}
+
+}  // namespace
+
+Runtime::Runtime(int threads) {
+  if (!Kokkos::is_initialized()) {
+    // Kokkos would abort the program; this build is of no use without a device.
+    if (const std::string problem = bench::backend_problem(default_backend()); !problem.empty()) {
+      throw InputError("backend " + std::string(name_of(default_backend())) + ": " + problem);
+    }
+    // Given explicitly, the number of threads does not depend on the environment.
+    Kokkos::initialize(
+        Kokkos::InitializationSettings().set_num_threads(threads).set_disable_warnings(true));
+    owner_ = true;
+  }
+  memory::install();
+}
+
+Runtime::~Runtime() {
+  if (owner_) Kokkos::finalize();
+}
+
+Backend backend_option(const std::optional<std::string>& text) {
+  if (!text) return default_backend();
+  std::vector<std::string> built;
+  for (const Backend backend : all_backends) {
+    if (is_built(backend)) built.emplace_back(name_of(backend));
+  }
+  const auto backend = backend_from_name(*text);
+  if (!backend || !is_built(*backend)) {
+    throw InputError("--backend " + *text +
+                     (backend ? ": this build does not contain it" : ": unknown") + "; expected " +
+                     bench::join(built, ", "));
+  }
+  return *backend;
+}
+
+int threads_option(const std::optional<std::string>& text) {
+  if (!text) return bench::machine().cores;
+  return static_cast<int>(bench::parse_count("--threads", *text, 1, 4096));
+}
+
+}  // namespace katt::impl

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/backend.hpp"
+
+namespace katt::impl {
+
+/// Kokkos for the life of this object, with the memory tracker installed. Where the caller has
+/// initialised Kokkos already, it is left running.
+class Runtime {
+ public:
+  /// `threads`: most host threads that will be asked for. Throws InputError where the build needs a
+  /// device that is not there.
+  explicit Runtime(int threads);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+ private:
+  bool owner_ = false;
+};
+
+/// The backend of an option's text, or the default. Throws InputError.
+[[nodiscard]] Backend backend_option(const std::optional<std::string>& text);
+
+/// The number of host threads of an option's text; every core without it. Throws InputError.
+[[nodiscard]] int threads_option(const std::optional<std::string>& text);
+
+}  // namespace katt::impl

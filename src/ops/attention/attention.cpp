@@ -1,0 +1,118 @@
+#include "ops/attention/attention.hpp"
+
+#include <string>
+
+#include "core/error.hpp"
+#include "ops/attention/attention_check.hpp"
+#include "ops/attention/attention_flash.hpp"
+#include "ops/attention/attention_naive.hpp"
+#include "ops/attention/attention_tiles.hpp"
+
+namespace katt::attention {
+
+namespace {
+
+template <class Exec>
+Variant<Exec, ForwardArgs> naive_variant() {
+  return {
+      .name = "naive",
+      .description = "library GEMM, softmax over stored scores, library GEMM",
+      .tiles = {},
+      .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
+      .workspace_bytes =
+          [](const Exec&, const ForwardArgs& args, Tile) {
+            return visit_dtype(args.q.dtype, [&]<class T>() {
+              return impl::naive_workspace_bytes<Exec, T>(args);
+            });
+          },
+      .run =
+          [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
+            visit_dtype(args.q.dtype,
+                        [&]<class T>() { impl::naive_forward<Exec, T>(exec, args, workspace); });
+          },
+  };
+}
+
+template <class Exec>
+Variant<Exec, ForwardArgs> flash_variant() {
+  return {
+      .name = "flash",
+      .description = "one pass over the keys, online softmax, no stored scores",
+      .tiles = impl::FlashTiles<Exec>::all(),
+      .supports =
+          [](const Exec& exec, const ForwardArgs& args, Tile tile) {
+            return visit_dtype(args.q.dtype, [&]<class T>() {
+              return impl::flash_supports<Exec, T>(exec, args, tile);
+            });
+          },
+      .workspace_bytes =
+          [](const Exec& exec, const ForwardArgs& args, Tile tile) {
+            return visit_dtype(args.q.dtype, [&]<class T>() {
+              return impl::flash_workspace_bytes<Exec, T>(exec, args, tile);
+            });
+          },
+      .run =
+          [](const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
+            visit_dtype(args.q.dtype, [&]<class T>() {
+              impl::flash_forward<Exec, T>(exec, args, tile, workspace);
+            });
+          },
+  };
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& forward_variants() {
+  static VariantTable<Exec, ForwardArgs> table = [] {
+    VariantTable<Exec, ForwardArgs> built_in;
+    built_in.add(naive_variant<Exec>());
+    built_in.add(flash_variant<Exec>());
+    return built_in;
+  }();
+  return table;
+}
+
+void check(const ForwardArgs& args) {
+  impl::check_inputs(args);
+  impl::check_tensor<4>("out", args.out, args.q.dtype, args.q.extent);
+  if (args.lse) {
+    impl::check_tensor<3>("lse", args.lse, Dtype::f32, {args.batch(), args.heads(), args.seq_q()});
+  }
+}
+
+template <class Exec>
+std::size_t workspace_bytes(const Exec& exec, const ForwardArgs& args, const Config& config) {
+  check(args);
+  return forward_variants<Exec>().workspace_bytes(exec, args, config);
+}
+
+template <class Exec>
+Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
+               Workspace workspace) {
+  check(args);
+  return forward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+double forward_flops(const ForwardArgs& args) {
+  return 4.0 * static_cast<double>(args.head_dim()) * static_cast<double>(args.heads()) *
+         impl::visible_pairs(args);
+}
+
+double forward_bytes(const ForwardArgs& args) {
+  const auto element = static_cast<double>(size_of(args.q.dtype));
+  const auto bias = args.mask.bias ? static_cast<double>(args.mask.bias.size()) : 0.0;
+  const auto lse = args.lse ? static_cast<double>(args.lse.size()) : 0.0;
+  return element * (2.0 * static_cast<double>(args.q.size()) +
+                    2.0 * static_cast<double>(args.k.size()) + bias) +
+         4.0 * lse;
+}
+
+#define KATT_INSTANTIATE_ATTENTION(Exec)                                                      \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                         \
+  template std::size_t workspace_bytes<Exec>(const Exec&, const ForwardArgs&, const Config&); \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_ATTENTION)
+
+}  // namespace katt::attention

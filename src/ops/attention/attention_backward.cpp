@@ -1,0 +1,118 @@
+#include "ops/attention/attention_backward.hpp"
+
+#include "core/backend.hpp"
+#include "ops/attention/attention_backward_flash.hpp"
+#include "ops/attention/attention_backward_naive.hpp"
+#include "ops/attention/attention_check.hpp"
+
+namespace katt::attention {
+
+namespace {
+
+template <class Exec>
+Variant<Exec, BackwardArgs> naive_variant() {
+  return {
+      .name = "naive",
+      .description = "five library GEMMs over stored P and dS",
+      .tiles = {},
+      .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
+      .workspace_bytes =
+          [](const Exec&, const BackwardArgs& args, Tile) {
+            return visit_dtype(args.q.dtype, [&]<class T>() {
+              return impl::naive_backward_workspace_bytes<Exec, T>(args);
+            });
+          },
+      .run =
+          [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
+            visit_dtype(args.q.dtype,
+                        [&]<class T>() { impl::naive_backward<Exec, T>(exec, args, workspace); });
+          },
+  };
+}
+
+template <class Exec>
+Variant<Exec, BackwardArgs> flash_variant() {
+  return {
+      .name = "flash",
+      .description = "scores recomputed from lse tile by tile, nothing stored",
+      .tiles = impl::flash_backward_tiles<Exec>(),
+      .supports =
+          [](const Exec& exec, const BackwardArgs& args, Tile tile) {
+            return visit_dtype(args.q.dtype, [&]<class T>() {
+              return impl::flash_backward_supports<Exec, T>(exec, args, tile);
+            });
+          },
+      .workspace_bytes =
+          [](const Exec& exec, const BackwardArgs& args, Tile tile) {
+            return visit_dtype(args.q.dtype, [&]<class T>() {
+              return impl::flash_backward_workspace_bytes<Exec, T>(exec, args, tile);
+            });
+          },
+      .run =
+          [](const Exec& exec, const BackwardArgs& args, Tile tile, Workspace workspace) {
+            visit_dtype(args.q.dtype, [&]<class T>() {
+              impl::flash_backward<Exec, T>(exec, args, tile, workspace);
+            });
+          },
+  };
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, BackwardArgs>& backward_variants() {
+  static VariantTable<Exec, BackwardArgs> table = [] {
+    VariantTable<Exec, BackwardArgs> built_in;
+    built_in.add(naive_variant<Exec>());
+    built_in.add(flash_variant<Exec>());
+    return built_in;
+  }();
+  return table;
+}
+
+void check(const BackwardArgs& args) {
+  impl::check_inputs(args);
+  const Dtype dtype = args.q.dtype;
+  impl::check_tensor<4>("out", args.out, dtype, args.q.extent);
+  impl::check_tensor<4>("dout", args.dout, dtype, args.q.extent);
+  impl::check_tensor<3>("lse", args.lse, Dtype::f32, {args.batch(), args.heads(), args.seq_q()});
+  impl::check_tensor<4>("dq", args.dq, dtype, args.q.extent);
+  impl::check_tensor<4>("dk", args.dk, dtype, args.k.extent);
+  impl::check_tensor<4>("dv", args.dv, dtype, args.k.extent);
+}
+
+template <class Exec>
+std::size_t workspace_bytes(const Exec& exec, const BackwardArgs& args, const Config& config) {
+  check(args);
+  return backward_variants<Exec>().workspace_bytes(exec, args, config);
+}
+
+template <class Exec>
+Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
+                Workspace workspace) {
+  check(args);
+  return backward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+double backward_flops(const BackwardArgs& args) {
+  return 10.0 * static_cast<double>(args.head_dim()) * static_cast<double>(args.heads()) *
+         impl::visible_pairs(args);
+}
+
+double backward_bytes(const BackwardArgs& args) {
+  const auto element = static_cast<double>(size_of(args.q.dtype));
+  const auto bias = args.mask.bias ? static_cast<double>(args.mask.bias.size()) : 0.0;
+  const auto rows = static_cast<double>(args.batch() * args.heads() * args.seq_q());
+  return element * (4.0 * static_cast<double>(args.q.size()) +
+                    4.0 * static_cast<double>(args.k.size()) + bias) +
+         4.0 * rows;
+}
+
+#define KATT_INSTANTIATE_ATTENTION_BACKWARD(Exec)                                              \
+  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                        \
+  template std::size_t workspace_bytes<Exec>(const Exec&, const BackwardArgs&, const Config&); \
+  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_ATTENTION_BACKWARD)
+
+}  // namespace katt::attention

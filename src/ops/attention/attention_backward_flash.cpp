@@ -1,0 +1,184 @@
+#include "ops/attention/attention_backward_flash.hpp"
+
+#include <string>
+
+#include "ops/attention/attention_backward_kernel.hpp"
+#include "ops/attention/attention_tiles.hpp"
+
+namespace katt::attention::impl {
+
+namespace {
+
+constexpr int device_team_size = 128;
+
+/// Where the parts of the workspace begin, in bytes.
+struct Layout {
+  std::size_t delta, dq, scratch, total;
+  template <class Exec>
+  static Layout of(const Exec& exec, const BackwardPlan& plan) {
+    Layout l{};
+    l.delta = 0;
+    l.dq = plan.delta_bytes();
+    l.scratch = l.dq + plan.dq_bytes();
+    l.total = l.scratch;
+    if constexpr (is_host_v<Exec>) {
+      l.total += static_cast<std::size_t>(exec.concurrency()) * plan.scratch_bytes();
+    } else {
+      (void)exec;
+    }
+    return l;
+  }
+};
+
+/// Δ(row) = Σ_d dout · out, in the packed order of the rows.
+template <class Exec, class T>
+struct Delta {
+  using Memory = typename Exec::memory_space;
+  StridedView<const T, 4, Memory> out, dout;
+  float* delta;
+  std::int64_t kv_heads, group, rows;
+
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
+    const std::int64_t row = index % rows;
+    const std::int64_t h = index / rows % kv_heads;
+    const std::int64_t b = index / rows / kv_heads;
+    const std::int64_t head = h * group + row % group;
+    const T* o = &out(b, head, row / group, 0);
+    const T* g = &dout(b, head, row / group, 0);
+    const auto d = static_cast<int>(out.extent(3));
+    using Vec = tile::VecOf<Exec>;
+    constexpr int lanes = tile::lanes_v<Exec>;
+    Vec vector_sum(0.0F);
+    int c = 0;
+    for (; c + lanes <= d; c += lanes) {
+      vector_sum = tile::fma(tile::load<Vec>(o + c), tile::load<Vec>(g + c), vector_sum);
+    }
+    float sum = tile::reduce_sum(vector_sum);
+    for (; c < d; ++c) sum += static_cast<float>(o[c]) * static_cast<float>(g[c]);
+    delta[index] = sum;
+  }
+};
+
+/// dq = scale · Σ over chunks of the partial dQ, in order.
+template <class Exec, class T>
+struct SumQueries {
+  using Memory = typename Exec::memory_space;
+  BackwardPlan plan;
+  const float* parts;
+  StridedView<T, 4, Memory> dq;
+  std::int64_t kv_heads;
+  float scale;
+
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
+    const std::int64_t row = index % plan.rows;
+    const std::int64_t head = index / plan.rows;
+    const float* first = parts + (head * plan.chunks * plan.rows + row) * plan.row;
+    T* target =
+        &dq(head / kv_heads, head % kv_heads * plan.group + row % plan.group, row / plan.group, 0);
+    for (int d = 0; d < plan.head_dim; ++d) {
+      float sum = 0.0F;
+      for (std::int64_t c = 0; c < plan.chunks; ++c) sum += first[c * plan.rows * plan.row + d];
+      target[d] = static_cast<T>(sum * scale);
+    }
+  }
+};
+
+}  // namespace
+
+template <class Exec>
+std::vector<Tile> flash_backward_tiles() {
+  if constexpr (is_host_v<Exec>) {
+    return FlashTiles<Exec>::all();
+  } else {
+    return {{32, 32}, {16, 16}, {32, 16}, {64, 32}};
+  }
+}
+
+template <class Exec, class T>
+Status flash_backward_supports(const Exec& exec, const BackwardArgs& args, Tile tile) {
+  (void)exec;
+  bool known = false;
+  for (const Tile built : flash_backward_tiles<Exec>()) known = known || built == tile;
+  if (!known) {
+    return Status::skipped("tile " + names({tile}) + " is not in the list for " +
+                           std::string(name_of(backend_of<Exec>())) +
+                           "; listed: " + names(flash_backward_tiles<Exec>()));
+  }
+  if constexpr (!is_host_v<Exec>) {
+    const BackwardPlan plan(args, tile, tile::lanes_v<Exec>);
+    const auto available =
+        static_cast<std::size_t>(FlashBackward<Exec, T>::Policy::scratch_size_max(0));
+    if (plan.scratch_bytes() > available) {
+      return Status::skipped(
+          "tile " + names({tile}) + " at head_dim " + std::to_string(args.head_dim()) + " needs " +
+          std::to_string(plan.scratch_bytes()) + " bytes of scratch memory, the device has " +
+          std::to_string(available));
+    }
+  }
+  return Status::ok();
+}
+
+template <class Exec, class T>
+std::size_t flash_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args, Tile tile) {
+  return Layout::of(exec, BackwardPlan(args, tile, tile::lanes_v<Exec>)).total;
+}
+
+template <class Exec, class T>
+void flash_backward(const Exec& exec, const BackwardArgs& args, Tile tile, Workspace workspace) {
+  using Functor = FlashBackward<Exec, T>;
+  using Memory = typename Exec::memory_space;
+  const BackwardPlan plan(args, tile, tile::lanes_v<Exec>);
+  const Layout layout = Layout::of(exec, plan);
+  auto* base = static_cast<std::byte*>(workspace.data);
+  auto* delta = reinterpret_cast<float*>(base + layout.delta);
+  auto* parts = reinterpret_cast<float*>(base + layout.dq);
+  const std::int64_t rows = plan.heads * plan.rows;
+  const Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>> all_rows(exec, 0, rows);
+
+  Kokkos::parallel_for("katt::attention::backward_delta", all_rows,
+                       Delta<Exec, T>{args.out.view<T, Memory>(), args.dout.view<T, Memory>(),
+                                      delta, args.kv_heads(), plan.group, plan.rows});
+
+  const Functor functor{plan,
+                        args.q.view<T, Memory>(),
+                        args.k.view<T, Memory>(),
+                        args.v.view<T, Memory>(),
+                        args.dout.view<T, Memory>(),
+                        args.lse.view<float, Memory>(),
+                        args.dk.view<T, Memory>(),
+                        args.dv.view<T, Memory>(),
+                        Masks(args),
+                        Bias<T>(args.mask.bias),
+                        args.scale,
+                        args.mask.softcap,
+                        delta,
+                        parts,
+                        base + layout.scratch,
+                        plan.scratch_bytes(),
+                        {}};
+  typename Functor::Policy policy(exec, static_cast<int>(plan.heads * plan.chunks),
+                                  is_host_v<Exec> ? 1 : device_team_size);
+  policy.set_chunk_size(1);
+  if constexpr (!is_host_v<Exec>) {
+    policy.set_scratch_size(0, Kokkos::PerTeam(plan.scratch_bytes()));
+  }
+  Kokkos::parallel_for("katt::attention::flash_backward", policy, functor);
+
+  Kokkos::parallel_for(
+      "katt::attention::backward_sum_dq", all_rows,
+      SumQueries<Exec, T>{plan, parts, args.dq.view<T, Memory>(), args.kv_heads(), args.scale});
+}
+
+#define KATT_INSTANTIATE_FLASH_BACKWARD(Exec, T)                                                 \
+  template Status flash_backward_supports<Exec, T>(const Exec&, const BackwardArgs&, Tile);      \
+  template std::size_t flash_backward_workspace_bytes<Exec, T>(const Exec&, const BackwardArgs&, \
+                                                               Tile);                            \
+  template void flash_backward<Exec, T>(const Exec&, const BackwardArgs&, Tile, Workspace);
+#define KATT_INSTANTIATE_TILES(Exec) template std::vector<Tile> flash_backward_tiles<Exec>();
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_TILES)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BACKWARD, float)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BACKWARD, f16)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BACKWARD, bf16)
+
+}  // namespace katt::attention::impl

@@ -1,0 +1,217 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <Kokkos_Core.hpp>
+
+#include "ops/attention/attention_flash.hpp"
+#include "ops/attention/attention_mask.hpp"
+#include "ops/attention/attention_tiles.hpp"
+#include "tile/simd.hpp"
+
+/// Flash attention, forward (Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1): one pass
+/// over the keys with an online softmax; no buffer grows with seq_q · seq_kv.
+///
+///   for every (batch, kv head, tile of query rows), in parallel:
+///     for every live tile of keys:
+///       S = Q·Kᵀ, mask;  m, l, P from S;  O = O·α + P·V
+///     out = O / l,  lse = (m + log2 l) · ln 2
+///
+/// The query heads that share a K/V head are packed: row r of a tile is query r / group of head
+/// kv_head · group + r mod group, so that few queries and many heads (decoding) still fill a tile.
+namespace katt::attention::impl {
+
+template <class Exec, class T, class Engine>
+struct FlashForward {
+  using Memory = typename Exec::memory_space;
+  using Policy = Kokkos::TeamPolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>>;
+  using Team = typename Policy::member_type;
+  static constexpr float log2e = 1.4426950408889634F;
+  static constexpr float ln2 = 0.6931471805599453F;
+
+  StridedView<const T, 4, Memory> q, k, v;
+  StridedView<T, 4, Memory> out;
+  StridedView<float, 3, Memory> lse;
+  Masks masks;
+  Bias<T> bias;
+  float scale;
+  float softcap;
+  std::int64_t group;      ///< query heads per K/V head
+  std::int64_t rows;       ///< packed query rows per K/V head
+  std::int64_t row_tiles;  ///< tiles of packed rows per K/V head
+  std::byte* workspace;    ///< host: scratch of every thread
+  std::size_t scratch_bytes;
+  Kokkos::Experimental::UniqueToken<Exec, Kokkos::Experimental::UniqueTokenScope::Global> token;
+
+  FlashForward(const ForwardArgs& args, Workspace space, std::size_t team_scratch)
+      : q(args.q.view<T, Memory>()),
+        k(args.k.view<T, Memory>()),
+        v(args.v.view<T, Memory>()),
+        out(args.out.view<T, Memory>()),
+        lse(args.lse.view<float, Memory>()),
+        masks(args),
+        bias(args.mask.bias),
+        scale(args.scale),
+        softcap(args.mask.softcap),
+        group(args.heads() / args.kv_heads()),
+        rows(args.seq_q() * group),
+        row_tiles((rows + Engine::tile_q - 1) / Engine::tile_q),
+        workspace(static_cast<std::byte*>(space.data)),
+        scratch_bytes(team_scratch) {}
+
+  /// Work items: head-major, so that the threads share a head's keys in cache; within a head from
+  /// the last row tile, which sees the most keys under a causal mask, to the first.
+  std::int64_t work_items() const {
+    return static_cast<std::int64_t>(q.extent(0) * k.extent(1)) * row_tiles;
+  }
+
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
+    if constexpr (is_host_v<Exec>) {
+      const auto slot = token.acquire();
+      run(team, reinterpret_cast<float*>(workspace + slot * scratch_bytes));
+      token.release(slot);
+    } else {
+      run(team, static_cast<float*>(team.team_scratch(0).get_shmem(scratch_bytes)));
+    }
+  }
+
+  KOKKOS_INLINE_FUNCTION void run(const Team& team, float* scratch) const {
+    const std::int64_t item = team.league_rank();
+    const std::int64_t row_begin = (row_tiles - 1 - item % row_tiles) * Engine::tile_q;
+    const std::int64_t kv_heads = static_cast<std::int64_t>(k.extent(1));
+    const std::int64_t kv_head = item / row_tiles % kv_heads;
+    const std::int64_t b = item / row_tiles / kv_heads;
+    const int row_count =
+        static_cast<int>(Kokkos::min<std::int64_t>(Engine::tile_q, rows - row_begin));
+    const auto query_of = [&](int r) { return (row_begin + r) / group; };
+    const auto head_of = [&](int r) { return kv_head * group + (row_begin + r) % group; };
+    const std::int64_t first = query_of(0);
+    const std::int64_t last = query_of(row_count - 1);
+
+    Engine engine(team, scratch, static_cast<int>(q.extent(3)));
+    // Scores are kept in base 2; a softcap or bias works on natural ones, log2(e) follows after it.
+    const bool natural = softcap > 0.0F;
+    engine.load_queries(row_count, natural ? scale : scale * log2e,
+                        [&](int r) { return &q(b, head_of(r), query_of(r), 0); });
+
+    const Mask mask = masks.of(b);
+    const KeyRange live = mask.live(first, last);
+    for (std::int64_t key = live.begin / Engine::tile_kv * Engine::tile_kv; key < live.end;
+         key += Engine::tile_kv) {
+      const std::int64_t key_end = Kokkos::min<std::int64_t>(key + Engine::tile_kv, live.end);
+      const TileState state = mask.tile(first, last, key, key_end);
+      if (state == TileState::dead) continue;
+      const int columns = static_cast<int>(key_end - key);
+      engine.scores({&k(b, kv_head, key, 0), static_cast<std::int64_t>(k.stride(2)), columns});
+      if (natural) {
+        using Vec = typename Engine::Vec;
+        const float cap = softcap;
+        engine.transform([cap](const Vec& s) {
+          return Vec(tile::tanh(Vec(s * Vec(1.0F / cap))) * Vec(cap * log2e));
+        });
+      }
+      if (bias || state == TileState::partial) {
+        engine.for_each_row([&](int r, const typename Engine::ScoreRow& score) {
+          const std::int64_t i = query_of(r);
+          if (bias) {
+            const T* added = bias.row(b, head_of(r), i) + key;
+            for (int j = 0; j < columns; ++j) score(j) += static_cast<float>(added[j]) * log2e;
+          }
+          if (state == TileState::partial) {
+            for (int j = 0; j < columns; ++j) {
+              if (!mask.visible(i, key + j)) score(j) = -Kokkos::Experimental::infinity_v<float>;
+            }
+          }
+        });
+      }
+      engine.softmax();
+      engine.accumulate({&v(b, kv_head, key, 0), static_cast<std::int64_t>(v.stride(2)), columns});
+    }
+
+    engine.for_each_output([&](int r, float sum, float max, const auto& write) {
+      const std::int64_t i = query_of(r);
+      write(&out(b, head_of(r), i, 0), sum == 0.0F ? 0.0F : 1.0F / sum);
+      if (lse.data() != nullptr) {
+        lse(b, head_of(r), i) = sum == 0.0F ? -Kokkos::Experimental::infinity_v<float>
+                                            : (max + Kokkos::log2(sum)) * ln2;
+      }
+    });
+  }
+};
+
+template <class Exec, class T, class Shape>
+using FlashEngine = tile::SimdEngine<Exec, T, Shape::q, Shape::kv>;
+
+/// Threads of a device team.
+inline constexpr int device_team_size = 128;
+
+template <class Exec, class T>
+Status flash_supports(const Exec& exec, const ForwardArgs& args, Tile tile) {
+  (void)exec;
+  Status status = Status::skipped("tile " + names({tile}) + " is not built for " +
+                                  std::string(name_of(backend_of<Exec>())) +
+                                  "; built: " + names(FlashTiles<Exec>::all()));
+  FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
+    status = Status::ok();
+    if constexpr (!is_host_v<Exec>) {
+      using Functor = FlashForward<Exec, T, FlashEngine<Exec, T, Shape>>;
+      const std::size_t needed =
+          FlashEngine<Exec, T, Shape>::scratch_bytes(static_cast<int>(args.head_dim()));
+      const auto available = static_cast<std::size_t>(Functor::Policy::scratch_size_max(0));
+      if (needed > available) {
+        status = Status::skipped(
+            "tile " + names({tile}) + " at head_dim " + std::to_string(args.head_dim()) +
+            " needs " + std::to_string(needed) + " bytes of scratch memory, the device has " +
+            std::to_string(available));
+      }
+    } else {
+      (void)args;
+    }
+  });
+  return status;
+}
+
+template <class Exec, class T, class Shape>
+std::size_t team_scratch_bytes(const ForwardArgs& args) {
+  const std::size_t bytes =
+      FlashEngine<Exec, T, Shape>::scratch_bytes(static_cast<int>(args.head_dim()));
+  return (bytes + 127) / 128 * 128;
+}
+
+template <class Exec, class T>
+std::size_t flash_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile) {
+  std::size_t bytes = 0;
+  if constexpr (is_host_v<Exec>) {
+    FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
+      bytes =
+          static_cast<std::size_t>(exec.concurrency()) * team_scratch_bytes<Exec, T, Shape>(args);
+    });
+  }
+  return bytes;
+}
+
+template <class Exec, class T>
+void flash_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
+  FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
+    using Functor = FlashForward<Exec, T, FlashEngine<Exec, T, Shape>>;
+    const std::size_t bytes = team_scratch_bytes<Exec, T, Shape>(args);
+    const Functor functor(args, workspace, bytes);
+    const auto items = static_cast<int>(functor.work_items());
+    typename Functor::Policy policy(exec, items, is_host_v<Exec> ? 1 : device_team_size);
+    policy.set_chunk_size(1);
+    if constexpr (!is_host_v<Exec>) policy.set_scratch_size(0, Kokkos::PerTeam(bytes));
+    Kokkos::parallel_for("katt::attention::flash_forward", policy, functor);
+  });
+}
+
+}  // namespace katt::attention::impl
+
+/// Defines the flash variant of element type T for an execution space.
+#define KATT_INSTANTIATE_FLASH(Exec, T)                                                           \
+  template katt::Status katt::attention::impl::flash_supports<Exec, T>(const Exec&,               \
+                                                                       const ForwardArgs&, Tile); \
+  template std::size_t katt::attention::impl::flash_workspace_bytes<Exec, T>(                     \
+      const Exec&, const ForwardArgs&, Tile);                                                     \
+  template void katt::attention::impl::flash_forward<Exec, T>(const Exec&, const ForwardArgs&,    \
+                                                              Tile, Workspace);

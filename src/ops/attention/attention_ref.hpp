@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/dtype.hpp"
+
+/// Float64 reference of attention on the host, row by row, so that any sample of rows of a large
+/// case can be checked without its own memory growing. Shares no code with the kernels or their
+/// masks.
+namespace katt::attention {
+
+/// A problem in host memory: dense row-major float32 tensors whose values are already rounded to
+/// the dtype under test. Mask parameters as in MaskArgs.
+struct HostProblem {
+  std::int64_t batch = 0, heads = 0, kv_heads = 0, seq_q = 0, seq_kv = 0, head_dim = 0;
+  std::span<const float> q;     ///< (batch, heads, seq_q, head_dim)
+  std::span<const float> k, v;  ///< (batch, kv_heads, seq_kv, head_dim)
+  double scale = 0;
+  bool causal = false;
+  std::int64_t window_left = -1, window_right = -1;
+  double softcap = 0;
+  std::span<const float> bias;  ///< (bias_batch, bias_heads, seq_q, seq_kv) or empty
+  std::int64_t bias_batch = 1, bias_heads = 1;
+  std::span<const std::int64_t> kv_len;      ///< (batch) or empty
+  std::span<const std::uint8_t> block_mask;  ///< (⌈seq_q/size⌉, ⌈seq_kv/size⌉) or empty
+  std::int64_t block_size = 0;
+  std::span<const float>
+      dout;  ///< (batch, heads, seq_q, head_dim), or empty without a backward pass
+};
+
+/// One query: which head of which batch entry.
+struct QueryIndex {
+  std::int64_t batch = 0, head = 0, query = 0;
+  friend auto operator<=>(const QueryIndex&, const QueryIndex&) = default;
+};
+
+/// Output row (head_dim) and log-sum-exp of one query.
+struct ReferenceRow {
+  std::vector<double> out;
+  double lse = 0;
+};
+
+/// softmax(S)·V and lse of one query in float64, by the definition.
+[[nodiscard]] ReferenceRow reference_row(const HostProblem& problem, const QueryIndex& index);
+
+/// The same row as an unfused implementation in `dtype` computes it: scores and probabilities
+/// rounded to the dtype where they are stored, sums in f32. Its distance from reference_row() is
+/// the error that a fused kernel is allowed twice of (FlashAttention-3, arXiv:2407.08608,
+/// section 4.3).
+[[nodiscard]] ReferenceRow unfused_row(const HostProblem& problem, const QueryIndex& index,
+                                       Dtype dtype);
+
+/// Gradients of one key/value head of one batch entry and of the query heads that share it,
+/// row-major.
+struct ReferenceGradients {
+  std::vector<double> dq;      ///< (heads / kv_heads, seq_q, head_dim)
+  std::vector<double> dk, dv;  ///< (seq_kv, head_dim)
+  double largest_lse = 0;      ///< max |lse| over the queries
+};
+
+/// Gradients of Σ dout ∘ out in float64, by the chain rule through the definition.
+[[nodiscard]] ReferenceGradients reference_gradients(const HostProblem& problem, std::int64_t batch,
+                                                     std::int64_t kv_head);
+
+/// The same gradients as an unfused implementation in `dtype` computes them: scores, P, dP, dS and
+/// out rounded to the dtype where they are stored, sums in f32.
+[[nodiscard]] ReferenceGradients unfused_gradients(const HostProblem& problem, std::int64_t batch,
+                                                   std::int64_t kv_head, Dtype dtype);
+
+}  // namespace katt::attention

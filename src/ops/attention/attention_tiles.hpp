@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "core/backend.hpp"
+#include "core/variants.hpp"
+
+namespace katt::attention::impl {
+
+/// tile_q × tile_kv as a type.
+template <int TileQ, int TileKv>
+struct TileShape {
+  static constexpr int q = TileQ;
+  static constexpr int kv = TileKv;
+  static constexpr Tile tile{TileQ, TileKv};
+};
+
+template <class... Shapes>
+struct TileList {
+  /// Calls f.operator()<Shape>() for the shape that equals `tile`; false where there is none.
+  template <class F>
+  static bool visit(Tile tile, F&& f) {
+    return ((Shapes::tile == tile ? (f.template operator()<Shapes>(), true) : false) || ...);
+  }
+  static std::vector<Tile> all() { return {Shapes::tile...}; }
+};
+
+/// The tiles of the flash variant, by backend; the first is the default. This list alone names,
+/// dispatches and instantiates them. The choice of a host keeps S, P and O of one tile in L1 or L2,
+/// that of a device fits shared memory (checked at run time, where head_dim is known).
+template <class Exec>
+using FlashTiles = std::conditional_t<
+    is_host_v<Exec>,
+    TileList<TileShape<64, 64>, TileShape<16, 64>, TileShape<32, 32>, TileShape<32, 64>,
+             TileShape<32, 128>, TileShape<64, 32>, TileShape<64, 128>, TileShape<64, 256>,
+             TileShape<128, 64>, TileShape<128, 128>>,
+    TileList<TileShape<64, 32>, TileShape<32, 32>, TileShape<64, 64>, TileShape<128, 32>>>;
+
+/// "16x64, 32x32, …"
+inline std::string names(const std::vector<Tile>& tiles) {
+  std::string text;
+  for (const Tile tile : tiles) {
+    text += (text.empty() ? "" : ", ") + std::to_string(tile.q) + "x" + std::to_string(tile.kv);
+  }
+  return text;
+}
+
+}  // namespace katt::attention::impl

@@ -1,0 +1,169 @@
+"""Bad usage and bad input: exit status 2, one line on stderr that names the culprit, no output file."""
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+
+SWEEP = ("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), ["command is missing"]),
+        (("swep",), ["swep", "sweep"]),
+        (("sweep",), ["operator"]),
+        (("sweep", "atention", "-o", "x.h5"), ["atention", "attention"]),
+        (("sweep", "none.toml", "-o", "x.h5"), ["none.toml", "no such file"]),
+        (("sweep", "attention"), ["-o"]),
+        ((*SWEEP, "--tile-q", "0"), ["--tile-q 0", "from 1"]),
+        ((*SWEEP, "--tile-q", "nan"), ["--tile-q nan", "integer"]),
+        ((*SWEEP, "--tile_kv", "32,nan"), ["--tile-kv 32,nan", "integer"]),
+        ((*SWEEP, "--tile-q", ""), ["--tile-q"]),
+        ((*SWEEP, "--tile", "nanxnan"), ["--tile nanxnan", "tile"]),
+        ((*SWEEP, "--tile", "auto", "--tile-q", "32"), ["--tile-q 32", "--tile auto"]),
+        ((*SWEEP, "--head-dim", "300"), ["head-dim 300", "256"]),
+        ((*SWEEP, "--head-dim", "12"), ["head_dim 12", "multiple of 8"]),
+        ((*SWEEP, "--kv-heads", "3"), ["kv_heads 3", "heads 2"]),
+        ((*SWEEP, "--batch", "-1"), ["--batch -1"]),
+        ((*SWEEP, "--batch", "99999999999999999999"), ["--batch 99999999999999999999", "64 bits"]),
+        ((*SWEEP, "--batch", "512:1024:x1"), ["--batch", "never ends"]),
+        ((*SWEEP, "--batch", "1,,2"), ["--batch 1,,2", "empty"]),
+        ((*SWEEP, "--dtype", "f64"), ["--dtype f64", "bf16"]),
+        ((*SWEEP, "--variant", "turbo"), ["--variant turbo", "naive"]),
+        ((*SWEEP, "--backend", "abacus"), ["--backend abacus", "serial"]),
+        ((*SWEEP, "--threads", "0"), ["--threads 0"]),
+        ((*SWEEP, "--pass", "sideways"), ["--pass sideways", "forward"]),
+        ((*SWEEP, "--rounds", "0"), ["--rounds 0"]),
+        ((*SWEEP, "--budget-s", "nan"), ["--budget-s nan"]),
+        ((*SWEEP, "--sqe", "64"), ["--sqe", "did you mean"]),
+        ((*SWEEP, "--seq-kv"), ["--seq-kv"]),
+        ((*SWEEP, "extra"), ["extra"]),
+        ((*SWEEP, "--resume", "--overwrite"), ["--resume", "--overwrite"]),
+        (("sweep", "attention", "-o", "/proc/none/out.h5", "--seq", "64"), ["/proc/none"]),
+        # 2^31 queries of 2^10 heads: far more than any machine has.
+        (("sweep", "attention", "-o", "out.h5", "--seq", "2147483648", "--heads", "1024"), ["memory"]),
+        (("run", "attention", "--in", "none.h5", "--out", "out.h5"), ["none.h5"]),
+        (("run", "attention", "--out", "out.h5"), ["--in"]),
+        (("run", "attention", "--in", "none.h5"), ["--out"]),
+        (("run", "atention", "--in", "none.h5", "--out", "out.h5"), ["atention"]),
+        (("run", "attention", "--in", "none.h5", "--out", "out.h5", "--tile-q", "0"), ["--tile-q 0"]),
+        (("info", "--jsn"), ["--jsn", "--json"]),
+    ],
+)
+def test_arguments(katt, arguments, expected):
+    line = katt.refuses(*arguments)
+    for text in expected:
+        assert text in line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('op = "attention"\nsqe = 64\n', ["sweep.toml:2", "sqe", "seq"]),
+        ('[[sweep]]\nop = "attention"\nhead_dims = 64\n', ["sweep.toml:3", "head_dims", "head_dim"]),
+        ('op = "attention"\ntile_q = 0\n', ["sweep.toml:2", "tile_q 0"]),
+        ('op = "attention"\ntile_q = [32, nan]\n', ["sweep.toml:2", "tile_q", "nan"]),
+        ('op = "attention"\nhead_dim = 300\n', ["sweep.toml:2", "300", "256"]),
+        ('op = "attention"\nheads = 8\nkv_heads = 3\n', ["sweep.toml", "kv_heads 3", "heads 8"]),
+        ('op = "atention"\n', ["sweep.toml:1", "atention", "attention"]),
+        ("seq = 64\n", ["sweep.toml", "op"]),
+        ('op = "attention"\nseq = [64\n', ["sweep.toml", "TOML"]),
+        ('op = "attention"\nseq = "64:32:x2"\n', ["sweep.toml:2", "64:32:x2"]),
+    ],
+)
+def test_sweep_files(katt, text, expected):
+    (katt.folder / "sweep.toml").write_text(text)
+    line = katt.refuses("sweep", "sweep.toml", "-o", "out.h5")
+    for part in expected:
+        assert part in line
+
+
+def test_a_memory_hungry_sweep_is_refused_before_allocating(katt):
+    line = katt.refuses("sweep", "attention", "-o", "out.h5", "--seq", "8388608", "--heads", "1024",
+                        "--variant", "naive")
+    assert "available" in line
+
+
+def test_existing_output(katt):
+    (katt.folder / "out.h5").write_text("precious")
+    assert "out.h5" in katt.refuses(*SWEEP)
+    assert "out.h5" in katt.refuses(*SWEEP, "--resume")
+    assert (katt.folder / "out.h5").read_text() == "precious"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_folder_that_cannot_be_written(katt):
+    folder = katt.folder / "locked"
+    folder.mkdir(mode=0o500)
+    assert "locked" in katt.refuses("sweep", "attention", "-o", "locked/out.h5", "--seq", "64")
+
+
+def test_folder_that_is_a_file(katt):
+    (katt.folder / "file").write_text("")
+    assert "file" in katt.refuses("sweep", "attention", "-o", "file/out.h5", "--seq", "64")
+    write_case(katt.folder / "case.h5")
+    assert "file" in katt.refuses("run", "attention", "--in", "case.h5", "--out", "file/out.h5")
+
+
+def write_case(path, **changes):
+    """A small attention case; `changes` replace datasets (None removes) and attributes."""
+    datasets = {name: np.ones((1, 2, 4, 8), np.float32) for name in ("q", "k", "v")}
+    attributes = {"dtype": "f32", "causal": 0, "scale": 0.5}
+    for name, value in changes.items():
+        (attributes if name in ("dtype", "causal", "scale", "softcap") else datasets)[name] = value
+    with h5py.File(path, "w") as file:
+        for name, value in datasets.items():
+            if value is not None:
+                file[name] = value
+        for name, value in attributes.items():
+            if value is not None:
+                file.attrs[name] = value
+
+
+def test_a_good_case_runs(katt):
+    write_case(katt.folder / "case.h5")
+    done = katt("run", "attention", "--in", "case.h5", "--out", "out.h5")
+    assert (done.returncode, done.stderr) == (0, "")
+    with h5py.File(katt.folder / "out.h5") as file:
+        assert np.allclose(file["out"][()], 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"v": None}, ["case.h5", "v"]),
+        ({"q": np.ones((2, 4, 8), np.float32)}, ["case.h5", "q"]),
+        ({"k": np.ones((1, 2, 4, 16), np.float32)}, ["case.h5", "k"]),
+        ({"v": np.ones((1, 2, 5, 8), np.float32)}, ["case.h5", "v"]),
+        ({"k": np.ones((1, 3, 4, 8), np.float32), "v": np.ones((1, 3, 4, 8), np.float32)}, ["case.h5", "k"]),
+        ({name: np.ones((1, 2, 4, 12), np.float32) for name in "qkv"}, ["case.h5", "head_dim 12"]),
+        ({"kv_len": np.array([9], np.int64)}, ["case.h5", "kv_len"]),
+        ({"mask": np.ones((1, 1, 4, 3), np.float32)}, ["case.h5", "mask"]),
+        ({"dtype": "f64"}, ["case.h5", "dtype"]),
+        ({"dtype": None}, ["case.h5", "dtype"]),
+    ],
+)
+def test_cases(katt, changes, expected):
+    write_case(katt.folder / "case.h5", **changes)
+    line = katt.refuses("run", "attention", "--in", "case.h5", "--out", "out.h5")
+    for text in expected:
+        assert text in line
+
+
+def test_truncated_case(katt):
+    write_case(katt.folder / "case.h5")
+    whole = (katt.folder / "case.h5").read_bytes()
+    for size in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        (katt.folder / "case.h5").write_bytes(whole[:size])
+        assert "case.h5" in katt.refuses("run", "attention", "--in", "case.h5", "--out", "out.h5")
+
+
+def test_refused_tile_and_variant(katt):
+    write_case(katt.folder / "case.h5")
+    run = ("run", "attention", "--in", "case.h5", "--out", "out.h5")
+    assert "turbo" in katt.refuses(*run, "--variant", "turbo")
+    assert "48" in katt.refuses(*run, "--variant", "flash", "--tile-q", "48", "--tile-kv", "48")
+    assert "--backend cuda" in katt.refuses(*run, "--backend", "cuda")

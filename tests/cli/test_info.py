@@ -1,0 +1,43 @@
+"""`katt info`, help and version."""
+
+import json
+
+
+def test_json(katt):
+    done = katt("info", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    info = json.loads(done.stdout)
+    assert info["build"]["kokkos"] and info["version"]
+    assert info["machine"]["cores"] >= 1
+    assert {backend["name"] for backend in info["backends"]} == {"openmp", "serial", "cuda"}
+    attention = next(op for op in info["operators"] if op["name"] == "attention")
+    names = {variant["name"] for variant in attention["variants"]}
+    assert {"naive", "flash"} <= names
+    baselines = {variant["name"] for variant in attention["variants"] if variant["baseline"]}
+    assert baselines == {"naive"}
+    assert any(variant["tiles"] for variant in attention["variants"])
+
+
+def test_text(katt):
+    done = katt("info")
+    assert done.returncode == 0
+    for word in ("commit", "Kokkos", "attention", "naive", "flash", "memory"):
+        assert word in done.stdout
+
+
+def test_measure(katt):
+    done = katt("info", "--json", "--measure")
+    assert done.returncode == 0, done.stderr
+    values = {row["name"]: row["value"] for row in json.loads(done.stdout)["ceilings"]}
+    assert values["fma_f32"] > 1e9
+    assert values["read_dram"] > 1e8
+
+
+def test_help_and_version(katt):
+    for arguments in (("--help",), ("sweep", "--help"), ("sweep", "attention", "--help"), ("run", "--help"),
+                      ("info", "--help")):
+        done = katt(*arguments)
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+        assert "katt" in done.stdout
+    assert "--window" in katt("sweep", "attention", "--help").stdout
+    assert katt("--version").stdout.startswith("katt ")

@@ -1,0 +1,163 @@
+"""A small sweep: its table, its bookkeeping, and that a kill at any instant loses nothing finished."""
+
+import json
+import random
+import signal
+import time
+
+import h5py
+import numpy as np
+import pandas
+import pytest
+
+COLUMNS = """op pass variant backend dtype batch heads kv_heads seq_q seq_kv head_dim causal tile_q tile_kv
+threads status reason samples time_s time_lo_s time_hi_s flops bytes tflops gbytes_s ceiling
+ceiling_fraction speedup workspace_bytes total_bytes max_abs_err mean_abs_err commit run point label
+speedup_lo speedup_hi tile inner cold window_left window_right softcap bias kv_len_min block_size
+block_density layout""".split()
+
+SMALL = ("sweep", "attention", "--seq", "32,64", "--heads", "2", "--head-dim", "32", "--dtype", "f32,bf16",
+         "--rounds", "3")
+
+
+def table(path):
+    """The flat table of a result file, as a user loads it."""
+    with h5py.File(path) as file:
+        frame = pandas.DataFrame(file["points"][:])
+    for name in frame:
+        if frame[name].dtype == object:
+            frame[name] = frame[name].str.decode("utf-8")
+    return frame
+
+
+def identities(frame):
+    """What makes a row the same measurement."""
+    return sorted(
+        frame[["op", "pass", "backend", "dtype", "threads", "seq_q", "causal", "variant", "tile"]]
+        .astype(str)
+        .agg("|".join, axis=1)
+    )
+
+
+def test_table(katt):
+    done = katt(*SMALL, "-o", "out.h5", "--variant", "naive,flash", "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["ok"], summary["failed"], summary["interrupted"]) == (8, 0, False)
+    frame = table(katt.folder / "out.h5")
+    assert [name for name in COLUMNS if name not in frame] == []
+    assert list(frame)[: len(COLUMNS)] == COLUMNS
+    assert len(frame) == 8
+    assert set(frame["status"]) == {"ok"}
+    assert (frame["time_lo_s"] <= frame["time_s"]).all() and (frame["time_s"] <= frame["time_hi_s"]).all()
+    assert (frame["kv_heads"] == 2).all() and (frame["seq_kv"] == frame["seq_q"]).all()
+    assert np.allclose(frame["tflops"], frame["flops"] / frame["time_s"] * 1e-12)
+    assert (frame[frame["variant"] == "naive"]["speedup"] == 1).all()
+    assert (frame["speedup"] > 0).all()
+    assert (frame["ceiling_fraction"] > 0).all() and (frame["ceiling"] != "").all()
+    assert (frame["total_bytes"] > 0).all()
+    assert (frame["max_abs_err"] < 0.1).all()
+    flash = frame[frame["variant"] == "flash"]
+    assert (flash["tile_q"] > 0).all() and (flash["tile"] == "auto").all()
+    with h5py.File(katt.folder / "out.h5") as file:
+        assert file.attrs["schema"] == 1
+        run = file["runs/run-0001"].attrs
+        assert run["status"] == "done"
+        assert run["command"] == "katt " + " ".join(SMALL) + " -o out.h5 --variant naive,flash --json"
+        assert json.loads(run["settings"])["rounds"] == 3
+        names = {row["name"].decode() for row in file["ceilings/run-0001"][:]}
+        assert {"fma_f32", "read_dram", "copy_dram"} <= names
+        for _, row in frame.iterrows():
+            samples = file[f"samples/{row['run']}/{row['point']}"][:]
+            assert len(samples) == row["samples"] == 3
+            assert np.median(samples) == pytest.approx(row["time_s"])
+
+
+def test_refused_tile_is_a_row(katt):
+    done = katt("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "1", "--rounds", "1",
+                "--variant", "flash", "--tile", "48x48,auto")
+    assert done.returncode == 0, done.stderr
+    frame = table(katt.folder / "out.h5").set_index("tile")
+    assert frame.loc["48x48", "status"] == "skipped"
+    assert "48x48" in frame.loc["48x48", "reason"]
+    assert frame.loc["auto", "status"] == "ok"
+
+
+def test_file_and_command_line(katt):
+    (katt.folder / "sweep.toml").write_text(
+        'title = "t"\nrounds = 2\nvariant = "flash"\n[[sweep]]\nop = "attention"\nlabel = "one"\nseq = [32, 64]\n'
+        '[[sweep]]\nop = "attention"\nlabel = "two"\nseq = 16\n'
+    )
+    assert katt("sweep", "sweep.toml", "-o", "a.h5", "--heads", "1").returncode == 0
+    frame = table(katt.folder / "a.h5")
+    assert list(frame["label"]) == ["one", "one", "two"]
+    assert set(frame["heads"]) == {1}
+    assert katt("sweep", "--seq_q=16", "sweep.toml", "-o", "b.h5", "--heads", "1").returncode == 0
+    assert list(table(katt.folder / "b.h5")["seq_q"]) == [16, 16]
+
+
+def test_the_environment_changes_nothing(katt):
+    done = katt(*SMALL, "-o", "out.h5", env={"KOKKOS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    info = json.loads(katt("info", "--json").stdout)
+    assert set(table(katt.folder / "out.h5")["threads"]) == {info["machine"]["cores"]}
+
+
+LONG = ("sweep", "attention", "--seq", "16:160:+16", "--heads", "1,2", "--head-dim", "32", "--causal", "0,1",
+        "--rounds", "5", "--variant", "naive,flash", "-o", "out.h5")
+
+
+def test_interrupt_keeps_what_is_done(katt):
+    process = katt.start(*LONG)
+    while process.poll() is None and not (katt.folder / "out.h5").exists():
+        time.sleep(0.01)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    with h5py.File(katt.folder / "out.h5") as file:
+        assert file["runs/run-0001"].attrs["status"] == "interrupted"
+    assert katt(*LONG, "--resume").returncode == 0
+    assert len(table(katt.folder / "out.h5")) == 80
+    again = katt(*LONG, "--resume")
+    assert again.returncode == 0
+    assert "nothing left to do" in again.stderr
+    assert len(table(katt.folder / "out.h5")) == 80
+
+
+def test_kill_at_random_instants(katt):
+    """kill −9 thirty times: the file opens each time, no finished row is lost, and resuming completes it."""
+    random.seed(1)
+    started = time.monotonic()
+    assert katt(*[argument.replace("out.h5", "whole.h5") for argument in LONG]).returncode == 0
+    duration = time.monotonic() - started
+    expected = identities(table(katt.folder / "whole.h5"))
+    path = katt.folder / "out.h5"
+    finished = []
+    for _ in range(30):
+        if len(finished) == len(expected):  # complete: start over with a new file
+            path.unlink()
+            finished = []
+        process = katt.start(*LONG, "--resume")
+        time.sleep(random.uniform(0, duration * 0.5))
+        process.kill()
+        process.communicate()
+        if not path.exists():
+            assert finished == []
+            continue
+        rows = identities(table(path)) if has_points(path) else []
+        assert set(finished) <= set(rows), "a finished row is missing"
+        assert len(set(rows)) == len(rows), "a row is there twice"
+        finished = rows
+    assert katt(*LONG, "--resume").returncode == 0
+    assert identities(table(path)) == expected
+    with h5py.File(path) as file:
+        for row in file["points"][:]:
+            assert len(file[f"samples/{row['run'].decode()}/{row['point'].decode()}"]) == 5
+    assert katt(*LONG, "--resume").returncode == 0
+    assert sorted(entry.name for entry in katt.folder.iterdir()) == ["out.h5", "whole.h5"]
+
+
+def has_points(path):
+    with h5py.File(path) as file:
+        return "points" in file

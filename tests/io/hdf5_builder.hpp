@@ -1,0 +1,114 @@
+#pragma once
+
+#include <hdf5.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "io/hdf5_handle.hpp"
+
+namespace katt::test {
+
+/// A folder of its own for one test, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "katt-test-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string read_bytes(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+/// Message of the exception E that f throws, or "" when it throws none.
+template <class E, class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Writes HDF5 files as other programs do, the odd ones included.
+class Hdf5Builder {
+ public:
+  explicit Hdf5Builder(const std::filesystem::path& path)
+      : file_(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT)) {}
+
+  [[nodiscard]] hid_t file() const { return file_.get(); }
+
+  /// A dataset with the given property list; without data it stays unwritten.
+  void dataset(const std::string& name, hid_t file_type, const std::vector<hsize_t>& shape,
+               hid_t memory_type, const void* data, hid_t creation = H5P_DEFAULT) {
+    const Handle space(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr));
+    const Handle set(H5Dcreate2(file(), name.c_str(), file_type, space.get(), H5P_DEFAULT, creation,
+                                H5P_DEFAULT));
+    if (data != nullptr) H5Dwrite(set.get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data);
+  }
+
+  void floats(const std::string& name, const std::vector<hsize_t>& shape,
+              const std::vector<float>& values) {
+    dataset(name, H5T_IEEE_F32LE, shape, H5T_NATIVE_FLOAT, values.data());
+  }
+
+  void attribute(const std::string& name, hid_t type, const void* data, hsize_t count = 0) {
+    const Handle space(count == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &count, nullptr));
+    const Handle made(
+        H5Acreate2(file(), name.c_str(), type, space.get(), H5P_DEFAULT, H5P_DEFAULT));
+    H5Awrite(made.get(), type, data);
+  }
+
+  void integer(const std::string& name, std::int64_t value) {
+    attribute(name, H5T_NATIVE_INT64, &value);
+  }
+  void real(const std::string& name, double value) { attribute(name, H5T_NATIVE_DOUBLE, &value); }
+  void text(const std::string& name, const std::string& value) {
+    const Handle type(H5Tcopy(H5T_C_S1));
+    H5Tset_size(type.get(), H5T_VARIABLE);
+    H5Tset_cset(type.get(), H5T_CSET_UTF8);
+    const char* pointer = value.c_str();
+    attribute(name, type.get(), &pointer);
+  }
+
+  /// numpy's boolean: an enumeration over int8.
+  static io::impl::Handle boolean_type() {
+    Handle type(H5Tenum_create(H5T_STD_I8LE));
+    for (std::int8_t value = 0; value < 2; ++value) {
+      H5Tenum_insert(type.get(), value == 0 ? "FALSE" : "TRUE", &value);
+    }
+    return type;
+  }
+
+ private:
+  using Handle = io::impl::Handle;
+  Handle file_;
+};
+
+}  // namespace katt::test

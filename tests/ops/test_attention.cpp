@@ -1,0 +1,243 @@
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "ops/attention/attention.hpp"
+#include "ops/attention/attention_case.hpp"
+#include "tests/ops/attention_problems.hpp"
+
+namespace katt::attention {
+namespace {
+
+struct Result {
+  std::vector<float> out, lse;
+};
+
+template <class Exec>
+Result run(const Exec& exec, const ProblemData& data, const Config& config,
+           HeadLayout layout = HeadLayout::bhsd) {
+  const DeviceProblem problem(data, backend_of<Exec>(), layout);
+  const DeviceOutput output(data.shape, data.dtype, backend_of<Exec>(), layout);
+  output.poison();
+  ForwardArgs args = problem.args();
+  args.out = output.out.ref();
+  args.lse = output.lse.ref();
+  const bench::Buffer workspace("workspace", backend_of<Exec>(),
+                                workspace_bytes(exec, args, config));
+  const Status status = forward(exec, args, config, workspace.workspace());
+  EXPECT_TRUE(status.is_ok()) << status.reason();
+  exec.fence();
+  return {output.out.download(), output.lse.download()};
+}
+
+/// Every variant with every tile that it has.
+template <class Exec>
+std::vector<Config> all_configs() {
+  std::vector<Config> configs;
+  for (const auto& variant : forward_variants<Exec>().all()) {
+    if (variant.tiles.empty()) configs.push_back({variant.name, {}});
+    for (const Tile tile : variant.tiles) configs.push_back({variant.name, tile});
+  }
+  return configs;
+}
+
+template <class Exec>
+void expect_reference(const ProblemData& data, const std::string& what,
+                      HeadLayout layout = HeadLayout::bhsd) {
+  const Reference reference(data);
+  for (const Config& config : all_configs<Exec>()) {
+    const Result result = run(Exec(), data, config, layout);
+    const bench::Errors errors = reference.compare(result.out, result.lse);
+    EXPECT_TRUE(errors.status.is_ok())
+        << what << ", " << name_of(data.dtype) << ", " << config.variant << " " << config.tile.q
+        << "x" << config.tile.kv << ": " << errors.status.reason();
+  }
+}
+
+class AttentionForward : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(AttentionForward, MatchesReferenceForEveryShapeMaskVariantAndTile) {
+  using Exec = Kokkos::DefaultExecutionSpace;
+  for (const Shape& shape : shapes) {
+    for (const MaskCase& mask : masks) {
+      auto data = make_problem(shape, GetParam());
+      mask.apply(*data);
+      data->link();
+      expect_reference<Exec>(*data, describe(shape) + ", " + mask.name);
+    }
+  }
+}
+
+TEST_P(AttentionForward, ReadsSequenceMajorStorage) {
+  for (const Shape& shape : {shapes[1], shapes[5]}) {
+    auto data = make_problem(shape, GetParam());
+    data->shape.causal = true;
+    expect_reference<Kokkos::DefaultExecutionSpace>(*data, describe(shape), HeadLayout::bshd);
+  }
+}
+
+TEST_P(AttentionForward, SerialMatchesReference) {
+  auto data = make_problem(shapes[1], GetParam());
+  data->shape.causal = true;
+  expect_reference<Kokkos::Serial>(*data, "serial");
+}
+
+TEST_P(AttentionForward, HoldsForLargeScores) {
+  // Scores of about ±10^4: every row is close to a one-hot choice of its largest score.
+  auto data = make_problem({1, 2, 2, 40, 70, 64}, GetParam(), 3, 40.0F);
+  data->shape.scale = 1.0;
+  for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>()) {
+    const Result result = run(Kokkos::DefaultExecutionSpace(), *data, config);
+    for (const float value : result.out) ASSERT_TRUE(std::isfinite(value)) << config.variant;
+    for (const float value : result.lse) ASSERT_TRUE(std::isfinite(value)) << config.variant;
+  }
+}
+
+TEST_P(AttentionForward, OneKeyGivesItsValue) {
+  auto data = make_problem({1, 2, 1, 19, 1, 24}, GetParam());
+  for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>()) {
+    const Result result = run(Kokkos::DefaultExecutionSpace(), *data, config);
+    for (std::size_t i = 0; i < result.out.size(); ++i) {
+      ASSERT_EQ(result.out[i], data->v[i % 24]) << config.variant << " at " << i;
+    }
+  }
+}
+
+TEST_P(AttentionForward, RowWithoutVisibleKeyIsZero) {
+  // More queries than keys under a causal mask: the first seq_q − seq_kv queries see nothing.
+  auto data = make_problem({1, 2, 2, 50, 20, 16}, GetParam());
+  data->shape.causal = true;
+  for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>()) {
+    const Result result = run(Kokkos::DefaultExecutionSpace(), *data, config);
+    for (std::size_t row = 0; row < 100; ++row) {
+      const bool blind = row % 50 < 30;
+      EXPECT_EQ(std::isinf(result.lse[row]) && result.lse[row] < 0, blind) << config.variant;
+      for (std::size_t c = 0; c < 16 && blind; ++c) ASSERT_EQ(result.out[row * 16 + c], 0.0F);
+    }
+  }
+}
+
+TEST_P(AttentionForward, NanReachesTheOutput) {
+  auto data = make_problem({1, 1, 1, 33, 40, 32}, GetParam());
+  data->q[5 * 32 + 3] = std::numeric_limits<float>::quiet_NaN();
+  for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>()) {
+    const Result result = run(Kokkos::DefaultExecutionSpace(), *data, config);
+    EXPECT_TRUE(std::isnan(result.out[5 * 32])) << config.variant;
+    EXPECT_FALSE(std::isnan(result.out[6 * 32])) << config.variant;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionForward, ::testing::ValuesIn(all_dtypes),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+#if defined(KOKKOS_ENABLE_OPENMP)
+TEST(AttentionThreads, FlashGivesTheSameBitsOnAnyNumberOfThreads) {
+  auto data = make_problem({2, 4, 2, 150, 170, 64}, Dtype::f32);
+  const Config config{"flash", {}};
+  const Result one = run(Kokkos::OpenMP(1), *data, config);
+  const Result all = run(Kokkos::OpenMP(), *data, config);
+  EXPECT_EQ(one.out, all.out);
+  EXPECT_EQ(one.lse, all.lse);
+}
+#endif
+
+TEST(AttentionRefusal, NamesTheReason) {
+  const Kokkos::Serial exec;
+  auto data = make_problem({1, 4, 2, 8, 8, 16}, Dtype::f32);
+  const DeviceProblem problem(*data, Backend::serial, HeadLayout::bhsd);
+  const DeviceOutput output(data->shape, Dtype::f32, Backend::serial, HeadLayout::bhsd);
+  ForwardArgs args = problem.args();
+  args.out = output.out.ref();
+
+  const Status tile = forward(exec, args, {"flash", {48, 64}}, {});
+  EXPECT_EQ(tile.code(), Status::Code::skipped);
+  EXPECT_NE(tile.reason().find("48x64"), std::string::npos) << tile.reason();
+  EXPECT_EQ(forward(exec, args, {"naive", {64, 64}}, {}).code(), Status::Code::skipped);
+
+  EXPECT_THROW((void)forward(exec, args, {"flash", {}}, {}), InputError);  // no workspace
+  EXPECT_THROW((void)forward(exec, args, {"fast", {}}, {}), InputError);   // unknown variant
+  args.k.extent[1] = 3;
+  EXPECT_THROW(check(args), InputError);
+  args = problem.args();
+  args.out = output.out.ref();
+  args.v.dtype = Dtype::f16;
+  EXPECT_THROW(check(args), InputError);
+}
+
+/// All outputs of two results agree to a few roundings of f32.
+void require_close(const Result& a, const Result& b) {
+  for (std::size_t i = 0; i < a.out.size(); ++i) {
+    RC_ASSERT(std::abs(a.out[i] - b.out[i]) <= 2e-5F * (1.0F + std::abs(b.out[i])));
+  }
+  for (std::size_t i = 0; i < a.lse.size(); ++i) {
+    RC_ASSERT(a.lse[i] == b.lse[i] ||
+              std::abs(a.lse[i] - b.lse[i]) <= 2e-5F * (1.0F + std::abs(b.lse[i])));
+  }
+}
+
+RC_GTEST_PROP(AttentionProperty, FlashEqualsNaive, ()) {
+  const Kokkos::DefaultExecutionSpace exec;
+  auto data = make_problem(arbitrary_shape(), Dtype::f32, *rc::gen::arbitrary<std::uint16_t>());
+  data->shape.causal = *rc::gen::arbitrary<bool>();
+  data->shape.window_left = *rc::gen::inRange<std::int64_t>(-1, 60);
+  const auto configs = all_configs<Kokkos::DefaultExecutionSpace>();
+  const Config config = configs[*rc::gen::inRange<std::size_t>(1, configs.size())];
+  require_close(run(exec, *data, config), run(exec, *data, {"naive", {}}));
+}
+
+RC_GTEST_PROP(AttentionProperty, PermutingKeysChangesNothing, ()) {
+  const Kokkos::DefaultExecutionSpace exec;
+  auto data = make_problem(arbitrary_shape(), Dtype::f32, *rc::gen::arbitrary<std::uint16_t>());
+  const Result before = run(exec, *data, {"flash", {}});
+  // Reverse the keys of every head, with their values.
+  const auto d = static_cast<std::ptrdiff_t>(data->shape.head_dim);
+  const auto n = static_cast<std::ptrdiff_t>(data->shape.seq_kv);
+  for (std::vector<float>* tensor : {&data->k, &data->v}) {
+    for (auto head = tensor->begin(); head != tensor->end(); head += n * d) {
+      for (std::ptrdiff_t j = 0; j < n / 2; ++j) {
+        std::swap_ranges(head + j * d, head + (j + 1) * d, head + (n - 1 - j) * d);
+      }
+    }
+  }
+  require_close(run(exec, *data, {"flash", {}}), before);
+}
+
+RC_GTEST_PROP(AttentionProperty, BlockMaskOfOnesEqualsDense, ()) {
+  const Kokkos::DefaultExecutionSpace exec;
+  auto data = make_problem(arbitrary_shape(), Dtype::f32, *rc::gen::arbitrary<std::uint16_t>());
+  const Result dense = run(exec, *data, {"flash", {}});
+  const std::int64_t size = *rc::gen::inRange<std::int64_t>(1, 80);
+  data->shape.block_size = size;
+  data->block_mask.assign(static_cast<std::size_t>(((data->shape.seq_q + size - 1) / size) *
+                                                   ((data->shape.seq_kv + size - 1) / size)),
+                          1);
+  data->link();
+  const Result masked = run(exec, *data, {"flash", {}});
+  RC_ASSERT(masked.out == dense.out);
+  RC_ASSERT(masked.lse == dense.lse);
+}
+
+RC_GTEST_PROP(AttentionProperty, RowsOfOnesGiveOnes, ()) {
+  // The rows of softmax(S) sum to one: with V = 1 the output is 1.
+  auto data = make_problem(arbitrary_shape(), Dtype::f32, *rc::gen::arbitrary<std::uint16_t>());
+  std::fill(data->v.begin(), data->v.end(), 1.0F);
+  for (const float value : run(Kokkos::DefaultExecutionSpace(), *data, {"flash", {}}).out) {
+    RC_ASSERT(std::abs(value - 1.0F) < 1e-5F);
+  }
+}
+
+TEST(AttentionWork, CountsVisiblePairs) {
+  auto data = make_problem({1, 2, 2, 8, 8, 16}, Dtype::f32);
+  const ForwardArgs dense = shape_args(data->shape, Dtype::f32);
+  EXPECT_EQ(forward_flops(dense), 4.0 * 2 * 64 * 16);
+  data->shape.causal = true;
+  EXPECT_EQ(forward_flops(shape_args(data->shape, Dtype::f32)), 4.0 * 2 * 36 * 16);
+  EXPECT_EQ(forward_bytes(dense), 4.0 * 4 * 2 * 8 * 16);
+}
+
+}  // namespace
+}  // namespace katt::attention

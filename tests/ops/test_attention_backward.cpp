@@ -1,0 +1,187 @@
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "ops/attention/attention_backward.hpp"
+#include "ops/attention/attention_case.hpp"
+#include "tests/ops/attention_problems.hpp"
+
+namespace katt::attention {
+namespace {
+
+struct Gradients {
+  std::vector<float> dq, dk, dv;
+};
+
+void add_dout(ProblemData& data, std::uint64_t seed = 11) {
+  data.dout.resize(data.q.size());
+  testing::fill(data.dout, seed, data.dtype);
+  data.link();
+}
+
+template <class Exec>
+Gradients run(const Exec& exec, const ProblemData& data, const Config& config,
+              HeadLayout layout = HeadLayout::bhsd) {
+  constexpr Backend backend = backend_of<Exec>();
+  const DeviceProblem problem(data, backend, layout);
+  const DeviceOutput forward(data.shape, data.dtype, backend, layout);
+  run_forward(problem, forward, {"flash", {}}, backend, 0);
+  const bench::Tensor<4> dout("dout", backend, data.dtype, forward.out.ref().extent, layout);
+  dout.upload(data.dout);
+  const DeviceGradients gradients(data.shape, data.dtype, backend, layout);
+  gradients.poison();
+  const BackwardArgs args = backward_args(problem.args(), forward, dout, gradients);
+  const bench::Buffer workspace("workspace", backend, workspace_bytes(exec, args, config));
+  const Status status = backward(exec, args, config, workspace.workspace());
+  EXPECT_TRUE(status.is_ok()) << status.reason();
+  exec.fence();
+  return {gradients.dq.download(), gradients.dk.download(), gradients.dv.download()};
+}
+
+template <class Exec>
+std::vector<Config> all_configs() {
+  std::vector<Config> configs;
+  for (const auto& variant : backward_variants<Exec>().all()) {
+    if (variant.tiles.empty()) configs.push_back({variant.name, {}});
+    for (const Tile tile : variant.tiles) configs.push_back({variant.name, tile});
+  }
+  return configs;
+}
+
+template <class Exec>
+void expect_reference(const ProblemData& data, const std::string& what,
+                      const std::vector<Config>& configs, HeadLayout layout = HeadLayout::bhsd) {
+  const GradientReference reference(data);
+  for (const Config& config : configs) {
+    const Gradients g = run(Exec(), data, config, layout);
+    const bench::Errors errors = reference.compare(g.dq, g.dk, g.dv);
+    EXPECT_TRUE(errors.status.is_ok())
+        << what << ", " << name_of(data.dtype) << ", " << config.variant << " " << config.tile.q
+        << "x" << config.tile.kv << ": " << errors.status.reason();
+  }
+}
+
+class AttentionBackward : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(AttentionBackward, MatchesReferenceForEveryShapeAndMask) {
+  for (const Shape& shape : shapes) {
+    for (const MaskCase& mask : masks) {
+      auto data = make_problem(shape, GetParam());
+      mask.apply(*data);
+      add_dout(*data);
+      expect_reference<Kokkos::DefaultExecutionSpace>(*data, describe(shape) + ", " + mask.name,
+                                                      {{"naive", {}}, {"flash", {}}});
+    }
+  }
+}
+
+TEST_P(AttentionBackward, MatchesReferenceForEveryTileAndStorage) {
+  auto data = make_problem({2, 4, 2, 150, 170, 40}, GetParam());
+  data->shape.causal = true;
+  add_dout(*data);
+  using Exec = Kokkos::DefaultExecutionSpace;
+  expect_reference<Exec>(*data, "bshd", all_configs<Exec>(), HeadLayout::bshd);
+}
+
+TEST_P(AttentionBackward, SerialMatchesReference) {
+  auto data = make_problem(shapes[1], GetParam());
+  add_dout(*data);
+  expect_reference<Kokkos::Serial>(*data, "serial", {{"naive", {}}, {"flash", {}}});
+}
+
+TEST_P(AttentionBackward, HoldsForLargeScores) {
+  auto data = make_problem({1, 2, 2, 40, 70, 64}, GetParam(), 3, 40.0F);
+  data->shape.scale = 1.0;
+  add_dout(*data);
+  for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>()) {
+    const Gradients g = run(Kokkos::DefaultExecutionSpace(), *data, config);
+    for (const auto* gradient : {&g.dq, &g.dk, &g.dv}) {
+      for (const float value : *gradient) ASSERT_FALSE(std::isnan(value)) << config.variant;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionBackward, ::testing::ValuesIn(all_dtypes),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+#if defined(KOKKOS_ENABLE_OPENMP)
+TEST(AttentionBackwardThreads, FlashGivesTheSameBitsOnAnyNumberOfThreadsAndEveryRun) {
+  auto data = make_problem({1, 4, 2, 150, 170, 64}, Dtype::f32);
+  add_dout(*data);
+  const Gradients one = run(Kokkos::OpenMP(1), *data, {"flash", {}});
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    const Gradients all = run(Kokkos::OpenMP(), *data, {"flash", {}});
+    EXPECT_EQ(one.dq, all.dq);
+    EXPECT_EQ(one.dk, all.dk);
+    EXPECT_EQ(one.dv, all.dv);
+  }
+}
+#endif
+
+TEST(AttentionReference, GradientsAgreeWithFiniteDifferences) {
+  // f(q, k, v) = Σ dout ∘ out; central differences in double through the reference forward pass.
+  // The inputs are float32, so the step is a power of two that they hold exactly.
+  for (const bool capped : {false, true}) {
+    auto data = make_problem({1, 2, 1, 5, 7, 8}, Dtype::f32);
+    data->shape.causal = true;
+    data->shape.softcap = capped ? 1.5 : 0.0;
+    add_dout(*data);
+    const ReferenceGradients exact = reference_gradients(data->shape, 0, 0);
+    const auto objective = [&] {
+      double sum = 0;
+      for (std::int64_t h = 0; h < 2; ++h) {
+        for (std::int64_t i = 0; i < 5; ++i) {
+          const ReferenceRow row = reference_row(data->shape, {0, h, i});
+          for (std::size_t c = 0; c < 8; ++c) {
+            sum += row.out[c] * data->dout[static_cast<std::size_t>(h * 5 + i) * 8 + c];
+          }
+        }
+      }
+      return sum;
+    };
+    const auto check_tensor = [&](const char* name, std::vector<float>& tensor,
+                                  const std::vector<double>& gradient) {
+      constexpr float step = 0x1p-10F;
+      for (std::size_t i = 0; i < tensor.size(); ++i) {
+        const float before = tensor[i];
+        tensor[i] = before + step;
+        const double up = tensor[i];
+        const double above = objective();
+        tensor[i] = before - step;
+        const double down = tensor[i];
+        const double below = objective();
+        tensor[i] = before;
+        EXPECT_NEAR((above - below) / (up - down), gradient[i], 1e-5) << name << " " << i;
+      }
+    };
+    check_tensor("dq", data->q, exact.dq);
+    check_tensor("dk", data->k, exact.dk);
+    check_tensor("dv", data->v, exact.dv);
+  }
+}
+
+RC_GTEST_PROP(AttentionBackwardProperty, FlashEqualsNaive, ()) {
+  const Kokkos::DefaultExecutionSpace exec;
+  auto data = make_problem(arbitrary_shape(), Dtype::f32, *rc::gen::arbitrary<std::uint16_t>());
+  data->shape.causal = *rc::gen::arbitrary<bool>();
+  data->shape.window_left = *rc::gen::inRange<std::int64_t>(-1, 60);
+  add_dout(*data);
+  const auto configs = all_configs<Kokkos::DefaultExecutionSpace>();
+  const Config config = configs[*rc::gen::inRange<std::size_t>(1, configs.size())];
+  const Gradients flash = run(exec, *data, config);
+  const Gradients naive = run(exec, *data, {"naive", {}});
+  const auto close = [](const std::vector<float>& a, const std::vector<float>& b) {
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      RC_ASSERT(std::abs(a[i] - b[i]) <= 5e-5F * (1.0F + std::abs(b[i])));
+    }
+  };
+  close(flash.dq, naive.dq);
+  close(flash.dk, naive.dk);
+  close(flash.dv, naive.dv);
+}
+
+}  // namespace
+}  // namespace katt::attention

@@ -1,0 +1,31 @@
+"""Fixtures: result files made up once a session, in a temporary folder."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# The tree's own package, whatever version is installed beside it.
+sys.path.insert(0, str(REPOSITORY / "drivers" / "report"))
+
+import synthetic  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the source tree."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory) -> dict[str, str]:
+    """The paths of one result file of each kind of experiment."""
+    folder = tmp_path_factory.mktemp("results")
+    made = {
+        "seqlen": synthetic.attention_seqlen(),
+        "tiling": synthetic.attention_tiling(),
+        "models": synthetic.attention_real_models(),
+        "rmsnorm": synthetic.rmsnorm(),
+    }
+    return {name: synthetic.write(folder / f"{name}.h5", file) for name, file in made.items()}

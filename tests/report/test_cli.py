@@ -1,0 +1,103 @@
+"""The command: exit status, one line for bad input, nothing half written."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import synthetic
+from katt_report import cli
+from test_load import DAMAGE, damage
+
+
+def run(capsys, *arguments):
+    """Exit status, standard output and standard error of the command."""
+    try:
+        status = cli.main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        status = stop.code
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_report(files, tmp_path, capsys):
+    status, out, err = run(capsys, files["seqlen"], "-o", tmp_path / "deep" / "er" / "report")
+    assert (status, err) == (0, "")
+    assert "flash is " in out
+    assert out.splitlines()[-1] == f"report: {tmp_path}/deep/er/report/report.html"
+    assert {"report.html", "speedup.png", "speedup.svg", "memory.png"} <= set(os.listdir(tmp_path / "deep/er/report"))
+    assert os.listdir(tmp_path / "deep/er") == ["report"]
+
+
+def test_an_existing_folder_keeps_its_other_files(files, tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "report.html").write_text("old")
+    assert run(capsys, files["rmsnorm"], "-o", tmp_path)[0] == 0
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_bad_files(tmp_path, capsys, how):
+    path = tmp_path / "r.h5"
+    synthetic.write(path, synthetic.attention_seqlen(sizes=(512,), dtypes=("f32",)))
+    good = synthetic.write(tmp_path / "good.h5", synthetic.attention_seqlen(sizes=(512,), dtypes=("f32",)))
+    damage(path, how)
+    before = sorted(os.listdir(tmp_path))
+    for arguments in ([path, "-o", tmp_path / "out"], ["compare", good, path], ["compare", path, good]):
+        status, out, err = run(capsys, *arguments)
+        assert (status, out) == (2, "")
+        assert err.startswith(f"katt-report: {path}: holds ")
+        assert err.count("\n") == 1
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("where", ["file", "below a file", "below nothing writable"])
+def test_a_folder_that_cannot_be_written(files, tmp_path, capsys, where):
+    (tmp_path / "file").write_text("in the way")
+    target = {"file": tmp_path / "file", "below a file": tmp_path / "file" / "out",
+              "below nothing writable": "/proc/nowhere/out"}[where]  # fmt: skip
+    status, out, err = run(capsys, files["rmsnorm"], "-o", target)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"katt-report: -o {target}: holds a folder that cannot be written")
+    assert err.count("\n") == 1
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["r.h5"], ["r.h5", "-o"], ["compare", "r.h5"], ["compare", "a", "b", "--tolerance", "2"],
+                  ["compare", "a", "b", "--metric", "luck"], ["compare", "a", "b", "--tolerance", "nan"]],
+)  # fmt: skip
+def test_bad_usage(capsys, arguments):
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("katt-report: ")
+    assert err.count("\n") == 1
+
+
+def test_compare(tmp_path, capsys):
+    old = synthetic.write(tmp_path / "old.h5", synthetic.attention_seqlen(1))
+    new = synthetic.write(tmp_path / "new.h5", synthetic.attention_seqlen(2))
+    slow = synthetic.write(tmp_path / "slow.h5", synthetic.attention_seqlen(3, slow={(2048, "f32"): 2.0}))
+    status, out, err = run(capsys, "compare", old, new)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1].startswith("no regression: 33 rows compared")
+    status, out, err = run(capsys, "compare", old, slow, "-o", tmp_path / "out")
+    assert (status, err) == (1, "")
+    assert "regression  flash f32 N=2048" in out
+    assert sorted(os.listdir(tmp_path / "out")) == ["compare.html", "compare.png", "compare.svg"]
+    status, out, err = run(capsys, "compare", old, slow, "--json")
+    assert (status, err) == (1, "")
+    found = json.loads(out)
+    assert found["regression"] is True
+    assert found["counts"]["regression"] == 1
+    assert next(row for row in found["rows"] if row["verdict"] == "regression")["identity"]["seq_q"] == 2048
+
+
+def test_as_a_program(files, repository):
+    command = [sys.executable, "-m", "katt_report", "compare", files["models"], files["models"]]
+    environment = os.environ | {"PYTHONPATH": str(repository / "drivers" / "report")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].startswith("no regression: 24 rows compared")

@@ -1,0 +1,81 @@
+"""Intervals cover what they promise, fits recover what was put in."""
+
+import math
+
+import numpy as np
+import pytest
+from katt_report.statistics import effective_count, fit_power, median_interval, paired_ratio
+
+
+@pytest.mark.parametrize(("power", "factor"), [(1.0, 512.0), (2.0, 32.0), (0.5, 7.0)])
+def test_fit_recovers_the_exponent(power, factor):
+    sizes = np.array([512, 1024, 2048, 4096, 8192])
+    fit = fit_power(sizes, factor * sizes**power)
+    assert fit.exponent == pytest.approx(power, abs=1e-9)
+    assert fit.factor == pytest.approx(factor)
+
+
+def test_fit_leaves_small_sizes_out():
+    sizes = np.array([64, 128, 256, 4096, 8192, 16384])
+    fit = fit_power(sizes, 8.0 * sizes + np.where(sizes < 1000, 1e9, 0))
+    assert fit.exponent == pytest.approx(1.0)
+    assert (fit.first, fit.last, fit.used) == (4096, 16384, 3)
+
+
+def test_fit_of_nothing_growing():
+    assert fit_power([1, 2, 4], [0, 0, 0]).exponent == 0.0
+    assert fit_power([1, 2, 4], [4096, 4096, 4096]).exponent == 0.0
+
+
+def test_fit_refuses_what_is_no_power():
+    assert fit_power([512], [100]) is None
+    assert fit_power([512, 512], [100, 100]) is None
+    assert fit_power([1, 2, 4], [0, 8, 16]) is None
+    assert fit_power([1, 2, 4], [math.nan] * 3) is None
+
+
+@pytest.mark.parametrize(("count", "level"), [(5, 0.95), (9, 0.95), (20, 0.95), (20, 0.999), (60, 0.95)])
+def test_interval_covers_the_median(count, level):
+    random = np.random.default_rng(count)
+    hits = 0
+    for _ in range(400):
+        interval = median_interval(np.exp(random.normal(0.3, 0.4, count)), level)
+        hits += interval.lo <= math.exp(0.3) <= interval.hi
+    assert hits / 400 > level - 3 * math.sqrt(level * (1 - level) / 400) - 1e-9
+
+
+def test_interval_is_of_order_statistics():
+    # n = 20: P(Bin(20, 1/2) < 6) = 0.0207 <= 0.025 < P(... < 7), so the 6th smallest and largest.
+    samples = np.arange(1, 21, dtype=float)
+    np.random.default_rng(3).shuffle(samples)
+    interval = median_interval(samples, 0.95)
+    assert effective_count(np.log(samples)) == 20
+    assert (interval.mid, interval.lo, interval.hi) == (10.5, 6.0, 15.0)
+
+
+def test_interval_of_few_samples():
+    assert median_interval([2.0]).hi == math.inf
+    three = median_interval([1.0, 1.1, 1.2], 0.999)
+    assert three.lo < 0.5
+    assert three.hi > 2.0
+
+
+def test_interval_holds_where_rounds_depend_on_each_other():
+    # A neighbour that stays for several rounds: lag-1 correlation 0.5. Ignoring it would cover 75 %.
+    random = np.random.default_rng(0)
+    hits = 0
+    for _ in range(300):
+        drift = np.zeros(40)
+        for index in range(1, 40):
+            drift[index] = 0.5 * drift[index - 1] + random.normal(0, 0.1)
+        interval = median_interval(np.exp(drift))
+        hits += interval.lo <= 1.0 <= interval.hi
+    assert hits / 300 > 0.88
+
+
+def test_pairing_cancels_what_both_feel():
+    random = np.random.default_rng(1)
+    neighbour = np.exp(np.abs(random.normal(0, 0.5, 30)))
+    ratio = paired_ratio(3.0 * neighbour, 1.0 * neighbour)
+    assert (ratio.mid, ratio.lo, ratio.hi) == pytest.approx((3.0, 3.0, 3.0))
+    assert paired_ratio([], [1.0]) is None
