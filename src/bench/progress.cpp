@@ -45,33 +45,45 @@ void Progress::begin(std::span<const PlannedCase> plan) {
   cases_ = plan.size();
   done_ = configs_done_ = configs_left_ = 0;
   start_ = std::chrono::steady_clock::now();
-  std::map<std::string, std::set<std::string>> seen;
+  // By group and axis, the values that occur.
+  std::map<std::string, std::map<std::string, std::set<std::string>>> seen;
   for (const PlannedCase& planned : plan) {
     configs_left_ += planned.configs.size();
-    for (const auto& [axis, value] : planned.point.values) seen[axis].insert(to_text(value));
-    seen["threads"].insert(std::to_string(planned.point.threads));
-    seen["backend"].emplace(name_of(planned.point.backend));
-    seen["pass"].insert(planned.point.pass);
+    auto& axes = seen[group_of(planned)];
+    for (const auto& [axis, value] : planned.point.values) axes[axis].insert(to_text(value));
+    axes["threads"].insert(std::to_string(planned.point.threads));
+    axes["backend"].emplace(name_of(planned.point.backend));
+    axes["pass"].insert(planned.point.pass);
   }
   varying_.clear();
-  for (const auto& [axis, values] : seen) {
-    if (values.size() > 1) varying_.insert(axis);
+  for (const auto& [group, axes] : seen) {
+    for (const auto& [axis, values] : axes) {
+      if (values.size() > 1) varying_[group].insert(axis);
+    }
   }
+}
+
+std::string Progress::group_of(const PlannedCase& planned) {
+  return planned.op->name() + '\n' + planned.label;
 }
 
 std::string Progress::describe(const PlannedCase& planned) const {
   const Point& point = planned.point;
+  const auto found = varying_.find(group_of(planned));
+  const auto varies = [&](const std::string& axis) {
+    return found != varying_.end() && found->second.contains(axis);
+  };
   std::string text = planned.op->name();
-  if (varying_.contains("pass")) text += " " + point.pass;
+  if (varies("pass")) text += " " + point.pass;
   if (!planned.label.empty()) text += " \"" + planned.label + "\"";
-  if (varying_.contains("backend")) text += " " + std::string(name_of(point.backend));
+  if (varies("backend")) text += " " + std::string(name_of(point.backend));
   text += " " + std::string(name_of(point.dtype));
-  if (varying_.contains("threads")) text += " threads=" + std::to_string(point.threads);
+  if (varies("threads")) text += " threads=" + std::to_string(point.threads);
   for (const AxisSpec& axis : planned.op->axes()) {
     // An axis that repeats the one it follows says nothing new.
     const bool echo =
         !axis.follows.empty() && point.values.at(axis.name) == point.values.at(axis.follows);
-    if (!varying_.contains(axis.name) || echo) continue;
+    if (!varies(axis.name) || echo) continue;
     text += " " + axis.name + "=" + to_text(point.values.at(axis.name));
   }
   return text;

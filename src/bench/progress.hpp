@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -18,18 +19,19 @@ class Progress {
   /// Writes to `stream`; nothing where it is null.
   explicit Progress(std::FILE* stream) : stream_(stream) {}
 
-  /// `plan`: the cases that will run; it names the axes that vary among them.
+  /// `plan`: the cases that will run. A line names the axes that vary among the cases of its label.
   void begin(std::span<const PlannedCase> plan);
   void finished(const PlannedCase& planned, std::span<const RowResult> rows);
   void note(const std::string& line) const;
 
  private:
+  static std::string group_of(const PlannedCase& planned);
   [[nodiscard]] std::string describe(const PlannedCase& planned) const;
 
   std::FILE* stream_;
   std::size_t cases_ = 0, done_ = 0;
   std::size_t configs_left_ = 0, configs_done_ = 0;
-  std::set<std::string> varying_;
+  std::map<std::string, std::set<std::string>> varying_;  ///< axes, by operator and label
   std::chrono::steady_clock::time_point start_;
 };
 

@@ -78,6 +78,11 @@ class VariantTable {
     throw InputError("variant " + name + ": unknown; expected one of " + known);
   }
 
+  /// The configuration that a request means: its tile, or the variant's default.
+  Config resolve(const Config& config) const {
+    return {config.variant, find(config.variant).resolve(config.tile)};
+  }
+
   /// Whether the variant and tile of `config` can run these arguments: ok, or skipped with the
   /// reason. Throws InputError for an unknown variant. Launches nothing.
   Status supports(const Exec& exec, const Args& args, const Config& config) const {

@@ -36,22 +36,9 @@ class Handle {
   hid_t id_ = H5I_INVALID_HID;
 };
 
-/// Keeps HDF5 from printing its error stack on stderr while it lives; the stack itself is still
-/// filled.
-class ErrorSilencer {
- public:
-  ErrorSilencer() {
-    H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-  }
-  ~ErrorSilencer() { H5Eset_auto2(H5E_DEFAULT, function_, data_); }
-  ErrorSilencer(const ErrorSilencer&) = delete;
-  ErrorSilencer& operator=(const ErrorSilencer&) = delete;
-
- private:
-  H5E_auto2_t function_ = nullptr;
-  void* data_ = nullptr;
-};
+/// Keeps HDF5 from printing its error stack on stderr, from here on: errors are thrown with their
+/// reason instead, and the library has more to say when the program ends after a damaged file.
+inline void silence_errors() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
 
 /// What HDF5 says about the failure that just happened: the innermost entry of its error stack.
 inline std::string last_error() {

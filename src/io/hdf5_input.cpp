@@ -139,24 +139,21 @@ std::string type_text(hid_t type) {
 }
 
 Hdf5Input::Hdf5Input(fs::path path) : path_(std::move(path)) {
-  const ErrorSilencer silencer;
+  silence_errors();
   file_ = open_file(path_);
   access_ = Handle(H5Pcreate(H5P_LINK_ACCESS));
   H5Pset_elink_cb(access_.get(), refuse_external_link, nullptr);
 }
 
 bool Hdf5Input::has(std::string_view name) const {
-  const ErrorSilencer silencer;
   return H5Lexists(file_.get(), std::string(name).c_str(), access_.get()) > 0;
 }
 
 bool Hdf5Input::has_attribute(std::string_view name) const {
-  const ErrorSilencer silencer;
   return H5Aexists(file_.get(), std::string(name).c_str()) > 0;
 }
 
 std::optional<Scalar> Hdf5Input::attribute(std::string_view name) const {
-  const ErrorSilencer silencer;
   if (!has_attribute(name)) return std::nullopt;
   const Handle attribute(H5Aopen(file_.get(), std::string(name).c_str(), H5P_DEFAULT));
   if (!attribute.valid()) reject_attribute(name, "is damaged: " + printable(last_error()));
@@ -217,7 +214,6 @@ void Hdf5Input::check_storage(const Handle& dataset, std::string_view name) cons
 }
 
 Handle Hdf5Input::dataset(std::string_view name, const std::string& expected) const {
-  const ErrorSilencer silencer;
   const std::string key(name);
   if (!has(name)) reject_dataset(name, "is missing, expected " + expected);
   check_link(key);
@@ -232,7 +228,6 @@ Handle Hdf5Input::dataset(std::string_view name, const std::string& expected) co
 
 std::vector<std::int64_t> Hdf5Input::extents(const Handle& dataset, std::string_view name,
                                              const std::string& expected) const {
-  const ErrorSilencer silencer;
   const Handle space(H5Dget_space(dataset.get()));
   if (!space.valid()) reject_dataset(name, "is damaged: " + printable(last_error()));
   if (H5Sget_simple_extent_type(space.get()) == H5S_NULL) {
@@ -256,7 +251,6 @@ std::vector<std::int64_t> Hdf5Input::extents(const Handle& dataset, std::string_
 std::size_t Hdf5Input::readable_count(const Handle& dataset, std::string_view name,
                                       const std::vector<std::int64_t>& extents,
                                       std::size_t memory_bytes) const {
-  const ErrorSilencer silencer;
   const Handle type(H5Dget_type(dataset.get()));
   const std::size_t file_bytes = type.valid() ? H5Tget_size(type.get()) : 0;
   if (file_bytes == 0) reject_dataset(name, "is damaged: " + printable(last_error()));
@@ -285,7 +279,6 @@ std::size_t Hdf5Input::readable_count(const Handle& dataset, std::string_view na
 
 void Hdf5Input::read(const Handle& dataset, std::string_view name, hid_t memory_type,
                      std::span<std::byte> out) const {
-  const ErrorSilencer silencer;
   const auto read_into = [&](void* data) {
     return H5Dread(dataset.get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0;
   };

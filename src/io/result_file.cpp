@@ -238,7 +238,6 @@ ResultFile ResultFile::create(const std::filesystem::path& path, std::vector<Col
 ResultFile ResultFile::resume(const std::filesystem::path& path, std::vector<Column> columns) {
   ResultFile file = create(path, std::move(columns));
   if (!std::filesystem::exists(path)) return file;
-  const impl::ErrorSilencer silencer;
   const Hdf5Input input(path);
   if (input.attribute("generator") != impl::Scalar("katt")) {
     input.reject("is not a result file of katt: its attribute generator is not \"katt\"");
@@ -254,7 +253,7 @@ ResultFile ResultFile::resume(const std::filesystem::path& path, std::vector<Col
 }
 
 void ResultFile::commit(const std::function<void(std::int64_t)>& change) {
-  const impl::ErrorSilencer silencer;
+  impl::silence_errors();
   AtomicFile target(path_);
   if (exists_) target.copy_current();
   {

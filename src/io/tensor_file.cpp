@@ -45,7 +45,7 @@ void TensorFile::set_attribute(std::string name, std::int64_t value) {
 }
 
 void TensorFile::write(const std::filesystem::path& path) const {
-  const impl::ErrorSilencer silencer;
+  impl::silence_errors();
   AtomicFile target(path);
   impl::Handle file = impl::create_output(target.temporary());
   for (const auto& [name, tensor] : tensors_) {

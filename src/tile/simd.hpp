@@ -153,24 +153,27 @@ class SimdEngine {
   KOKKOS_INLINE_FUNCTION void accumulate(const Rows<T>& values) {
     const Rows<float> v = stage(values);
     const int vectors = row_ / lanes;
-    const int row_blocks = (rows_ + block_q - 1) / block_q;
+    constexpr int tail_q = TileQ % block_q == 0 ? block_q : TileQ % block_q;
+    const int row_blocks = (rows_ + block_q - 1) / block_q;  // rows beyond rows_ are zero
+    const auto column = [&]<int ND>(int first_dim) {
+      return [&, first_dim](int block) {
+        if (tail_q == block_q || (block + 1) * block_q <= TileQ) {
+          value_block<block_q, ND>(v, block * block_q, first_dim);
+        } else {
+          value_block<tail_q, ND>(v, block * block_q, first_dim);
+        }
+      };
+    };
     const int wide = vectors / block_d;
     for_each_item(wide * row_blocks, [&](int item) {
-      value_block<block_d>(v, item % row_blocks * block_q, item / row_blocks * block_d * lanes);
+      column.template operator()<block_d>(item / row_blocks * block_d * lanes)(item % row_blocks);
     });
     const int first = wide * block_d * lanes;
     switch (vectors - wide * block_d) {
-      case 1:
-        for_each_item(row_blocks, [&](int i) { value_block<1>(v, i * block_q, first); });
-        break;
-      case 2:
-        for_each_item(row_blocks, [&](int i) { value_block<2>(v, i * block_q, first); });
-        break;
-      case 3:
-        for_each_item(row_blocks, [&](int i) { value_block<3>(v, i * block_q, first); });
-        break;
-      default:
-        break;
+      case 1: for_each_item(row_blocks, column.template operator()<1>(first)); break;
+      case 2: for_each_item(row_blocks, column.template operator()<2>(first)); break;
+      case 3: for_each_item(row_blocks, column.template operator()<3>(first)); break;
+      default: break;
     }
     team_.team_barrier();
   }
@@ -195,14 +198,15 @@ class SimdEngine {
  private:
   // Register blocks. 24 accumulators of 16 fill the 32 registers of AVX-512, 12 of 8 the 16 of
   // AVX2.
-  static constexpr int group_vectors = !on_host ? 4 : (TileQ / lanes >= 2 ? 2 : 1);
+  static constexpr int group_vectors =
+      !on_host || TileQ / lanes >= 4 ? (lanes == 8 ? 2 : 4) : (TileQ / lanes >= 2 ? 2 : 1);
   static constexpr int group_q = group_vectors * lanes;  ///< queries of a packed group
   static constexpr int groups = TileQ / group_q;
   static constexpr int accumulators = lanes == 16 ? 24 : lanes == 1 ? 16 : 12;
   static constexpr int block_kv = !on_host ? 4 : accumulators / group_vectors;
   static constexpr int block_d = lanes == 8 ? 2 : 4;
-  static constexpr int block_q = 4;
-  static_assert(TileQ % group_q == 0 && TileQ % block_q == 0);
+  static constexpr int block_q = !on_host ? 4 : accumulators / block_d;
+  static_assert(TileQ % group_q == 0);
 
   /// Below every finite score, and finite: 2^(−inf − lowest) is 0 and 2^(lowest − lowest) is 1, so
   /// that rows without a visible key need no case of their own.
@@ -273,29 +277,29 @@ class SimdEngine {
     }
   }
 
-  template <int ND>
+  template <int RQ, int ND>
   KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<float>& v, int first_query,
                                                int first_dim) const {
     float* o = o_ + static_cast<std::ptrdiff_t>(first_query) * row_ + first_dim;
     const float* value = v.data + first_dim;
     const float* p = s_ + first_query;
-    Vec acc[block_q][ND];
-    for (int i = 0; i < block_q; ++i) {
+    Vec acc[RQ][ND];
+    for (int i = 0; i < RQ; ++i) {
       const Vec rescale(rescale_[first_query + i]);
       for (int n = 0; n < ND; ++n) acc[i][n] = load<Vec>(o + i * row_ + n * lanes) * rescale;
     }
     for (int j = 0; j < columns_; ++j) {
       Vec row[ND];
       for (int n = 0; n < ND; ++n) row[n] = load<Vec>(value + n * lanes);
-#pragma GCC unroll 8
-      for (int i = 0; i < block_q; ++i) {
+#pragma GCC unroll 16
+      for (int i = 0; i < RQ; ++i) {
         const Vec broadcast(p[i]);
         for (int n = 0; n < ND; ++n) acc[i][n] = fma(broadcast, row[n], acc[i][n]);
       }
       value += v.stride;
       p += TileQ;
     }
-    for (int i = 0; i < block_q; ++i) {
+    for (int i = 0; i < RQ; ++i) {
       for (int n = 0; n < ND; ++n) store(o + i * row_ + n * lanes, acc[i][n]);
     }
   }

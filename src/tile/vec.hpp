@@ -10,8 +10,16 @@
 #include "core/backend.hpp"
 #include "core/dtype.hpp"
 
-#if defined(KOKKOS_ARCH_AVX512XEON) || defined(KOKKOS_ARCH_AVX2)
+// nvcc refuses vector types in any function that could also run on a device, and every kernel
+// could: in a CUDA build the vectors of the host are single floats too.
+#if !defined(KOKKOS_ENABLE_CUDA)
+#if defined(KOKKOS_ARCH_AVX512XEON)
+#define KATT_VEC_AVX512
 #include <immintrin.h>
+#elif defined(KOKKOS_ARCH_AVX2)
+#define KATT_VEC_AVX2
+#include <immintrin.h>
+#endif
 #endif
 
 /// Vectors of f32: the widest Kokkos SIMD type of the host, a single float on a device (there the
@@ -28,19 +36,28 @@ using SimdOf = Kokkos::Experimental::simd<float, Abi>;
 
 namespace impl {
 
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
 using HostAbi = Kokkos::Experimental::simd_abi::avx512_fixed_size<16>;
-#elif defined(KOKKOS_ARCH_AVX2)
+#elif defined(KATT_VEC_AVX2)
 using HostAbi = Kokkos::Experimental::simd_abi::avx2_fixed_size<8>;
-#elif defined(KOKKOS_ARCH_ARM_NEON)
+#elif defined(KOKKOS_ARCH_ARM_NEON) && !defined(KOKKOS_ENABLE_CUDA)
 using HostAbi = Kokkos::Experimental::simd_abi::neon_fixed_size<4>;
 #else
-using HostAbi = Kokkos::Experimental::simd_abi::scalar;
+using HostAbi = void;  // single floats
 #endif
+
+template <class Abi>
+struct host_vec {
+  using type = SimdOf<Abi>;
+};
+template <>
+struct host_vec<void> {
+  using type = float;
+};
 
 template <class Exec>
 struct vec_of {
-  using type = std::conditional_t<is_host_v<Exec>, SimdOf<HostAbi>, float>;
+  using type = std::conditional_t<is_host_v<Exec>, typename host_vec<HostAbi>::type, float>;
 };
 
 }  // namespace impl
@@ -63,14 +80,14 @@ KOKKOS_FORCEINLINE_FUNCTION Vec load(const T* source) {
     value.copy_from(source, Kokkos::Experimental::element_aligned_tag());
     return value;
   } else {
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
     if constexpr (std::is_same_v<T, f16>) {
       return Vec(_mm512_cvtph_ps(half));
     } else {
       return Vec(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)));
     }
-#elif defined(KOKKOS_ARCH_AVX2)
+#elif defined(KATT_VEC_AVX2)
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
     if constexpr (std::is_same_v<T, f16>) {
       return Vec(_mm256_cvtph_ps(half));
@@ -94,7 +111,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value) {
   } else if constexpr (std::is_same_v<T, float>) {
     value.copy_to(target, Kokkos::Experimental::element_aligned_tag());
   } else {
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
     const auto wide = static_cast<__m512>(value);
     __m256i narrow;
     if constexpr (std::is_same_v<T, f16>) {
@@ -141,7 +158,7 @@ KOKKOS_FORCEINLINE_FUNCTION float reduce_sum(const Vec& value) {
   if constexpr (std::is_same_v<Vec, float>) {
     return value;
   } else {
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
     return _mm512_reduce_add_ps(static_cast<__m512>(value));
 #else
     float sum = 0;
@@ -157,7 +174,7 @@ KOKKOS_FORCEINLINE_FUNCTION float reduce_max(const Vec& value) {
   if constexpr (std::is_same_v<Vec, float>) {
     return value;
   } else {
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
     return _mm512_reduce_max_ps(static_cast<__m512>(value));
 #else
     float largest = value[0];
@@ -186,7 +203,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec exp2(const Vec& x) {
       p = Kokkos::fma(p, f, Vec(0x1.62e43p-1F));
       return Kokkos::fma(p, f, Vec(1.0F));
     };
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
     const Vec clamped = Kokkos::max(Vec(-160.0F), x);
     const Vec n = Kokkos::round(clamped);
     return Vec(
@@ -195,7 +212,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec exp2(const Vec& x) {
     const Vec clamped = Kokkos::max(Vec(-126.0F), x);
     const Vec n = Kokkos::round(clamped);
     Vec scaled = polynomial(clamped - n);
-#if defined(KOKKOS_ARCH_AVX2)
+#if defined(KATT_VEC_AVX2)
     const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(static_cast<__m256>(n)), 23);
     scaled = Vec(_mm256_castsi256_ps(
         _mm256_add_epi32(_mm256_castps_si256(static_cast<__m256>(scaled)), exponent)));

@@ -10,6 +10,13 @@
 #include "hdf5_builder.hpp"
 #include "io/case_file.hpp"
 
+#if defined(__SANITIZE_ADDRESS__)
+/// A damaged size makes HDF5 ask for more memory than there is, which it expects to be told.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+/// Some of HDF5's own error paths forget what they allocated.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5"; }
+#endif
+
 namespace katt {
 namespace {
 

@@ -1,4 +1,4 @@
-"""Fixtures: result files made up once a session, in a temporary folder."""
+"""Fixtures: result files made up once for all tests, in a temporary folder."""
 
 import sys
 from pathlib import Path
@@ -10,6 +10,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "drivers" / "report"))
 
 import synthetic  # noqa: E402
+
+
+def pytest_configure(config):
+    """Matplotlib's own quarrel with newer pyparsing is not ours to report."""
+    for module in ("matplotlib", "pyparsing"):
+        config.addinivalue_line("filterwarnings", f"ignore::DeprecationWarning:{module}.*")
 
 
 @pytest.fixture(scope="session")

@@ -13,14 +13,15 @@ STRINGS = {
 }  # fmt: skip
 INTEGERS = {
     "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal", "tile_q", "tile_kv", "threads", "samples",
-    "workspace_bytes", "total_bytes", "inner", "cold", "window_left", "window_right", "bias", "kv_len_min", "block_size",
+    "workspace_bytes", "total_bytes", "inner", "cold", "window_left", "window_right", "bias", "kv_len_min",
+    "block_size",
 }  # fmt: skip
 COLUMNS = [
     "op", "pass", "variant", "backend", "dtype", "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal",
     "tile_q", "tile_kv", "threads", "status", "reason", "samples", "time_s", "time_lo_s", "time_hi_s", "flops", "bytes",
     "tflops", "gbytes_s", "ceiling", "ceiling_fraction", "speedup", "workspace_bytes", "total_bytes", "max_abs_err",
-    "mean_abs_err", "commit", "run", "point", "label", "speedup_lo", "speedup_hi", "tile", "inner", "cold", "window_left",
-    "window_right", "softcap", "bias", "kv_len_min", "block_size", "block_density", "layout",
+    "mean_abs_err", "commit", "run", "point", "label", "speedup_lo", "speedup_hi", "tile", "inner", "cold",
+    "window_left", "window_right", "softcap", "bias", "kv_len_min", "block_size", "block_density", "layout",
 ]  # fmt: skip
 
 BYTES = {"f32": 4, "f16": 2, "bf16": 2}
@@ -120,7 +121,8 @@ def case_rows(case: dict, variants: dict[str, dict], machine: Machine, rounds: i
             "time_lo_s": float(measured[rank - 1]), "time_hi_s": float(measured[-rank]),
             "workspace_bytes": about["workspace"], "total_bytes": about["total"],
             "max_abs_err": about["error"], "mean_abs_err": about["error"] / 14, "tile_q": about.get("tile_q", 0),
-            "tile_kv": about.get("tile_kv", 0), "inner": 1, "tile": tile_text(about), "run": run, "point": f"p{len(file.rows):04d}",
+            "tile_kv": about.get("tile_kv", 0), "inner": 1, "tile": tile_text(about), "run": run,
+            "point": f"p{len(file.rows):04d}",
         }  # fmt: skip
         full = row(**case | values)
         full["tflops"] = full["flops"] / full["time_s"] / 1e12
@@ -194,8 +196,8 @@ def attention_tiling(seed: int = 0) -> File:
                 if tile_q * tile_kv <= 128 * 128:
                     variants[f"{tile_q}x{tile_kv}"] = {"variant": "flash", **flash_variant(case, tile_q, tile_kv)}
                     continue
-                file.rows.append(row(**case, variant="flash", tile_q=tile_q, tile_kv=tile_kv, tile=f"{tile_q}x{tile_kv}",
-                                     point=f"p{len(file.rows):04d}", status="skipped",
+                file.rows.append(row(**case, variant="flash", tile_q=tile_q, tile_kv=tile_kv,
+                                     tile=f"{tile_q}x{tile_kv}", point=f"p{len(file.rows):04d}", status="skipped",
                                      reason="tile needs 160 KiB of scratch, a core's L2 holds 128 KiB"))  # fmt: skip
         case_rows(case, variants, machine, 12, file)
     failed = next(r for r in file.rows if r["tile_q"] == 16 and r["tile_kv"] == 256)
@@ -248,7 +250,9 @@ def rmsnorm(seed: int = 0) -> File:
 def write(path, file: File, **attributes) -> str:
     """Writes the file; extra integer columns of the rows become columns of the table."""
     names = [*COLUMNS, *dict.fromkeys(name for line in file.rows for name in line if name not in COLUMNS)]
-    kinds = [f"S{STRINGS[n]}" if n in STRINGS else "<f8" if n in COLUMNS and n not in INTEGERS else "<i8" for n in names]
+    kinds = [
+        f"S{STRINGS[n]}" if n in STRINGS else "<f8" if n in COLUMNS and n not in INTEGERS else "<i8" for n in names
+    ]
     table = np.zeros(len(file.rows), np.dtype(list(zip(names, kinds, strict=True))))
     for index, line in enumerate(file.rows):
         for name in names:

@@ -41,23 +41,23 @@ def test_equal_files_have_no_regression(pair):
     assert found.verdict.startswith("no regression: 33 rows compared")
 
 
+def repeated(folder, seed, rounds) -> list:
+    """Two runs of the same program, each with its own noise."""
+    made = [synthetic.attention_seqlen(seed + index, rounds=rounds) for index in range(2)]
+    return [load(synthetic.write(folder / f"{index}.h5", file)) for index, file in enumerate(made)]
+
+
 @pytest.mark.parametrize("metric", ["auto", "speedup"])
 def test_noise_raises_no_alarm(tmp_path, metric):
     for repetition in range(20):
-        old, new = (
-            load(synthetic.write(tmp_path / f"{n}.h5", synthetic.attention_seqlen(1000 + 2 * repetition + n, rounds=12)))
-            for n in range(2)
-        )
+        old, new = repeated(tmp_path, 1000 + 2 * repetition, rounds=12)
         found = compare(old, new, metric=metric)
         assert found.regressions == 0, table_text(found)
 
 
 def test_few_rounds_raise_no_alarm(tmp_path):
     for repetition in range(20):
-        old, new = (
-            load(synthetic.write(tmp_path / f"{n}.h5", synthetic.attention_seqlen(3000 + 2 * repetition + n, rounds=4)))
-            for n in range(2)
-        )
+        old, new = repeated(tmp_path, 3000 + 2 * repetition, rounds=4)
         found = compare(old, new)
         assert found.regressions == 0, table_text(found)
 

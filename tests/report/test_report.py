@@ -296,7 +296,9 @@ def test_operators_and_passes_have_their_own_figures(files, tmp_path, quick):
     file = synthetic.attention_seqlen(sizes=(512, 1024), dtypes=("f32",))
     file.rows += [row | {"pass": "backward", "point": row["point"] + "b"} for row in file.rows]
     made = report(load(synthetic.write(tmp_path / "r.h5", file), files["rmsnorm"]))
-    assert {"speedup_attention_forward.png", "speedup_attention_backward.png", "speedup_rmsnorm_forward.png"} <= set(made)
+    assert {"speedup_attention_forward.png", "speedup_attention_backward.png", "speedup_rmsnorm_forward.png"} <= set(
+        made
+    )
 
 
 def test_the_same_points_in_two_files_are_kept_apart(tmp_path, quick):

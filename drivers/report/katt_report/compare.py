@@ -15,7 +15,7 @@ from katt_report.errors import InputError
 from katt_report.load import Results
 from katt_report.points import Points
 from katt_report.statistics import Interval, median_interval, paired_ratio
-from katt_report.text import bytes_text, error_text, percent_text
+from katt_report.text import bytes_text, error_text, significant, usual_value, value_text
 
 LEVEL = 0.95
 COMPARABLE = 1.5
@@ -24,7 +24,9 @@ ERROR_GROWTH = 2.0
 MEMORY_GROWTH = 1.10
 REGRESSION, IMPROVED, SAME, UNCLEAR, BASELINE = "regression", "improved", "same", "unclear", "baseline"
 LOST, NEW = "lost", "new"
-_ENVIRONMENT = ("device", "backend", "cores", "build_type", "compiler", "compile_flags", "kokkos_version", "blas", "isa", "seed")
+_ENVIRONMENT = (
+    "device", "backend", "cores", "build_type", "compiler", "compile_flags", "kokkos_version", "blas", "isa", "seed",
+)  # fmt: skip
 
 
 @dataclass
@@ -81,7 +83,8 @@ class Comparison:
         parts = [f"{compared} rows compared"]
         parts += [f"{self.count(v)} {v}" for v in (IMPROVED, UNCLEAR, LOST, NEW) if self.count(v)]
         mean = f", geometric mean of the ratios {self.mean_ratio:.3f}" if self.mean_ratio else ""
-        return f"{word}: {', '.join(parts)}{mean} (tolerance {percent_text(self.tolerance)}, joint level {percent_text(LEVEL)})"
+        how = f"tolerance {100 * self.tolerance:g} %, joint level {100 * LEVEL:g} %"
+        return f"{word}: {', '.join(parts)}{mean} ({how})"
 
     def as_dict(self) -> dict:
         """Plain values for JSON."""
@@ -130,12 +133,14 @@ def compare(old: Results, new: Results, tolerance: float = 0.05, metric: str = "
     level = interval_level(len(judged))
     drift = _drift(sides, judged)
     if metric == "auto" and drift[1] / drift[0] > 1.25:
-        notes.append(f"between the files the speed of the machine itself moved by {drift[0]:.2f}× to {drift[1]:.2f}×")
-    varying = [name for index, name in enumerate(names) if len({key[index] for side in sides for key in side.rows}) > 1]
+        span = f"{significant(drift[0], 2)}× to {significant(drift[1], 2)}×"
+        notes.append(f"between the files the speed of the machine itself moved by {span}")
+    every = list(dict.fromkeys([*sides[0].rows, *sides[1].rows]))
+    usual = {name: usual_value(list(column)) for name, column in zip(names, zip(*every, strict=True), strict=True)}
     rows = []
-    for key in dict.fromkeys([*sides[0].rows, *sides[1].rows]):
+    for key in every:
         before, after = (side.rows.get(key) for side in sides)
-        row = Row(_name(before or after, varying), dict(zip(names, key, strict=True)), SAME)
+        row = Row(_name(before or after, usual), dict(zip(names, key, strict=True)), SAME)
         if not before or not after or before["status"] != "ok" or after["status"] != "ok":
             _judge_status(row, before, after)
         else:
@@ -204,13 +209,15 @@ def _environment_notes(old: Results, new: Results) -> list[str]:
     return notes
 
 
-def _name(row: dict, varying: list[str]) -> str:
+def _name(row: dict, usual: dict) -> str:
+    """What tells a row apart, in words: axes that are off or the same nearly everywhere are left out."""
+    shown = [name for name, value in usual.items() if row[name] != value]
     words = [str(row[name]) for name in ("label", "op", "pass", "variant", "dtype", "backend")
-             if row[name] and (name in varying or name in ("variant", "dtype"))]  # fmt: skip
-    axes = [n for n in varying if n not in ("label", "op", "pass", "variant", "dtype", "backend", *schema.TILES)]
+             if row[name] and (name in shown or name in ("variant", "dtype"))]  # fmt: skip
+    axes = [n for n in shown if n not in ("label", "op", "pass", "variant", "dtype", "backend", *schema.TILES)]
     if "seq_q" in axes and "seq_kv" in axes and row["seq_q"] == row["seq_kv"]:
         axes = ["N" if name == "seq_q" else name for name in axes if name != "seq_kv"]
-    words += [f"{name}={row['seq_q' if name == 'N' else name]}" for name in axes]
+    words += [f"{name}={value_text(row['seq_q' if name == 'N' else name])}" for name in axes]
     words += [f"tile={row['tile_q']}x{row['tile_kv']}"] if row["tile_q"] or row["tile_kv"] else []
     return " ".join(words)
 
@@ -263,7 +270,7 @@ def _judge_speed(row: Row, sides, before: dict, after: dict, level, tolerance, m
         row.verdict = SAME
     elif not 1.0 / COMPARABLE <= moved <= COMPARABLE:
         row.verdict = UNCLEAR
-        row.reasons = [f"{schema.BASELINE} ran at {moved:.2f}× its old speed: not the same conditions"]
+        row.reasons = [f"{schema.BASELINE} ran at {significant(moved, 2)}× its old speed: not the same conditions"]
     elif row.ratio < 1.0 and upper < floor:
         row.verdict, row.reasons = REGRESSION, [f"{row.ratio:.2f}× the old {'speedup' if paired else 'speed'}"]
         if paired:

@@ -1,16 +1,29 @@
 """The comparison for people: a table for the terminal, a page with a forest plot."""
 
 import math
+import textwrap
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from katt_report.compare import (
-    BASELINE, COMPARABLE, ERROR_GROWTH, IMPROVED, LEVEL, LOST, MEMORY_GROWTH, NEW, REGRESSION, SAME, UNCLEAR, Comparison, Row,
+    BASELINE,
+    COMPARABLE,
+    ERROR_GROWTH,
+    IMPROVED,
+    LEVEL,
+    LOST,
+    MEMORY_GROWTH,
+    NEW,
+    REGRESSION,
+    SAME,
+    UNCLEAR,
+    Comparison,
+    Row,
 )  # fmt: skip
 from katt_report.figures import style
 from katt_report.markup import bullets, escape, figure, page, status, table
 from katt_report.output import render
-from katt_report.text import percent_text, ratio_text, seconds_text
+from katt_report.text import ratio_text, seconds_text, significant
 
 _ORDER = (REGRESSION, LOST, UNCLEAR, IMPROVED, SAME, BASELINE, NEW)
 _LOOKS = {
@@ -22,7 +35,8 @@ _MOST_ROWS = 80
 
 def table_text(found: Comparison) -> str:
     """The rows that changed, worst first, then the notes and the verdict as the last line."""
-    shown = [row for row in _sorted(found.rows) if row.verdict not in (SAME, BASELINE)] or _sorted(found.rows)
+    rows = [row for row in _sorted(found.rows) if row.verdict != BASELINE] or _sorted(found.rows)
+    shown = [row for row in rows if row.verdict != SAME] or rows
     lines = [("", "row", "metric", "old", "new", "new/old", "interval", "why")]
     lines += [(row.verdict, row.name, row.metric, *_values(row), "; ".join(row.reasons)) for row in shown]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]) - 1)]
@@ -32,7 +46,7 @@ def table_text(found: Comparison) -> str:
         text.append("  ".join([*cells, line[-1]]).rstrip())
     hidden = len(found.rows) - len(shown)
     if hidden:
-        text.append(f"({hidden} rows without a change are not shown)")
+        text.append(f"({hidden} more rows without a change)")
     text += [f"note: {note}" for note in found.notes]
     return "\n".join([*text, found.verdict])
 
@@ -59,18 +73,19 @@ def compare_report(found: Comparison, old: str, new: str) -> dict[str, bytes]:
 
 
 def _rules(found: Comparison) -> list[str]:
+    drift = f"{significant(found.drift[0], 2)}× to {significant(found.drift[1], 2)}×"
     return [
         "The ratio is new over old, more is faster: of the paired speedups over the baseline where both files have "
         "them (interleaved rounds of one run, so the machine's own speed cancels), else of the speeds.",
-        f"A regression needs both: intervals of old and new that do not overlap, and a change of more than "
-        f"{percent_text(found.tolerance)}. The intervals are of level {100 * found.level:.4g} %, so that all rows together raise a "
-        f"false alarm in at most {percent_text(1 - LEVEL)} of comparisons of equal programs.",
-        f"Unclear: the change is larger than the tolerance, but the intervals overlap (more rounds would decide) or the "
+        "A regression needs both: intervals of old and new that do not overlap, and a change of more than "
+        f"{100 * found.tolerance:g} %. The intervals are of level {100 * found.level:.4g} %, so that all rows "
+        f"together raise a false alarm in at most {100 * (1 - LEVEL):g} % of comparisons of equal programs.",
+        "Unclear: the change is larger than the tolerance, but the intervals overlap (more rounds would decide) or the "
         f"baseline itself ran more than {COMPARABLE:g} times faster or slower than before (repeat the run).",
         "Rows without a paired speedup must also leave the range in which the baseline's times and the ceilings moved "
-        f"between the files, here {found.drift[0]:.2f}× to {found.drift[1]:.2f}×. The baseline's own rows are shown only.",
-        f"Also a regression: a row that was ok and now fails, an error more than {ERROR_GROWTH:g} times as large, memory "
-        f"more than {percent_text(MEMORY_GROWTH - 1)} larger. Lost: measured before, now missing or refused.",
+        f"between the files, here {drift}. The baseline's own rows are shown only.",
+        f"Also a regression: a row that was ok and now fails, an error more than {ERROR_GROWTH:g} times as large, "
+        f"memory more than {100 * (MEMORY_GROWTH - 1):.0f} % larger. Lost: measured before, now missing or refused.",
     ]
 
 
@@ -119,7 +134,9 @@ def forest(found: Comparison) -> style.Plot | None:
         panel.xaxis.set_major_locator(FixedLocator(ticks))
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         panel.xaxis.set_minor_locator(NullLocator())
-        panel.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=8)
+        panel.set_yticks(
+            range(len(rows)), [textwrap.shorten(row.name, 60, placeholder=" …") for row in rows], fontsize=8
+        )
         panel.set_ylim(len(rows) - 0.4, -0.6)
         panel.grid(axis="y", visible=False)
         panel.set_xlabel("← slower      new / old      faster →")
@@ -130,6 +147,7 @@ def forest(found: Comparison) -> style.Plot | None:
         "New over old",
         figure_,
         "Ratio of new to old speed with its interval, worst first; right of 1 is faster. The grey band is the "
-        "tolerance. Only a marker outside the band whose line does not reach 1 is a regression or an improvement." + more,
+        "tolerance. Only a marker outside the band whose line does not reach 1 is a regression or an improvement."
+        + more,
         "Forest plot of the ratio of new to old speed of every row.",
     )

@@ -10,11 +10,10 @@ import numpy as np
 from katt_report import schema
 from katt_report.load import Ceiling, Results
 from katt_report.points import Points
-from katt_report.text import list_text, names_text
+from katt_report.text import list_text, names_text, usual_value
 
 _GROUP_COLUMNS = ("op", "pass", "backend")
-# Never an x axis: switches and tiles. Listed last among equals: what a reader expects least.
-_NO_X = {"causal", "cold", *schema.TILES}
+# The last among equals: what a reader expects least.
 _LATE_X = ("batch", "heads", "kv_heads", "head_dim", "threads")
 _FEWEST_CURVE_POINTS = 4
 
@@ -81,9 +80,11 @@ class Group:
 
     def short_text(self, values: tuple) -> str:
         """A panel's name without the switches that are off and the values that nearly all points have."""
-        shown = [not self._is_usual(index, value) for index, value in enumerate(values)]
-        names = [name for name, show in zip(self._facet_names, shown, strict=True) if show]
-        return names_text(names, [value for value, show in zip(values, shown, strict=True) if show])
+        columns = zip(*(panel for panel, _ in self.panels()), strict=True)
+        usual = [None if name == "label" else usual_value(list(column)) for name, column in
+                 zip(self.facets, columns, strict=True)]  # fmt: skip
+        shown = [index for index, value in enumerate(values) if value != usual[index]]
+        return names_text([self._facet_names[index] for index in shown], [values[index] for index in shown])
 
     def where_text(self, row: dict) -> str:
         """Where in the figures a row lies: ` at N = 4096, causal = 1`; empty for a single point."""
@@ -96,11 +97,6 @@ class Group:
     def _facet_names(self) -> list[str]:
         square = np.array_equal(self.points["seq_q"], self.points["seq_kv"])
         return ["N" if name == "seq_q" and square else name for name in self.facets]
-
-    def _is_usual(self, index: int, value) -> bool:
-        column = [values[index] for values, _ in self.panels()]
-        off = value in (0, -1, "") and value == min(column)
-        return off or (column.count(value) > 0.7 * len(column) and self.facets[index] != "label")
 
 
 def groups(results: Results) -> list[Group]:
@@ -156,7 +152,7 @@ def _group(results: Results, points: Points, key: tuple, name: str, title: str) 
     backend = key[2]
     # A run that does not name its backend is taken to fit: an old file should not lose its ceilings.
     used = set(points.tuples(["source", "run"]))
-    fits = {run for run, about in results.runs.items() if about.get("backend", backend) == backend}
+    fits = {run for run, about in results.runs.items() if backend in str(about.get("backend", backend)).split(",")}
     ceilings = [
         c for c in results.ceilings if (c.source, c.run) in used and ((c.source, c.run) in fits or not results.runs)
     ]
@@ -195,15 +191,16 @@ def one_tile(points: Points, x: str) -> Points:
 
 def _x_axis(points: Points, fewest: int) -> str | None:
     """The integer axis with the most values under any one label, if it has at least `fewest`."""
-    names = [n for n in points.identity if points[n].dtype.kind == "i" and n not in _NO_X]
+    # A length is positive throughout: 0 and -1 mean "off", so such an axis is a switch.
+    names = [n for n in points.identity if points[n].dtype.kind == "i" and points[n].min() > 0]
     names = sorted(names, key=lambda name: _LATE_X.index(name) if name in _LATE_X else -1)
     labels = points.values("label")
 
     def spread(name: str) -> int:
         return max(len(points.where(label=label).values(name)) for label in labels)
 
-    most = max(names, key=spread)
-    return most if spread(most) >= fewest else None
+    most = max(names, key=spread, default=None)
+    return most if most and spread(most) >= fewest else None
 
 
 def _facets(points: Points, x: str | None) -> list[str]:

@@ -11,7 +11,10 @@ from katt_report.groups import Group, groups
 from katt_report.load import Results
 from katt_report.points import Points
 from katt_report.statistics import Interval
-from katt_report.text import bytes_text, error_text, list_text, names_text, percent_text, ratio_text
+from katt_report.text import bytes_text, error_text, list_text, percent_text, ratio_text
+
+# With more points at the largest x a range says more than a list.
+_MOST_SENTENCES = 2
 
 
 def headline(results: Results) -> list[tuple[str, list[str]]]:
@@ -24,32 +27,33 @@ def sentences(group: Group) -> list[str]:
     lines = []
     for variant in group.variants:
         if variant != schema.BASELINE:
-            lines += [_compared(group, variant, dtype) for dtype in group.dtypes]
+            lines += [line for dtype in group.dtypes for line in _compared(group, variant, dtype)]
     lines += [*_growth(group), _errors(group), _ceilings(group), _statuses(group)]
     return [line for line in lines if line]
 
 
-def _compared(group: Group, variant: str, dtype: str) -> str:
+def _compared(group: Group, variant: str, dtype: str) -> list[str]:
     rows = group.best.where(np.isfinite(group.best["speedup"]), variant=variant, dtype=dtype)
     if not len(rows):
-        return ""
+        return []
     where = f"in {dtype}"
     if group.x:
         largest = int(rows[group.x].max())
         rows = rows.where(**{group.x: largest})
         where = f"at {group.symbol} = {largest} in {dtype}"
-    if len(rows) == 1:
-        row = rows.row(0)
-        facet = group.facet_text(tuple(row[name] for name in group.facets))
-        where += f" ({facet})" if facet else ""
-        return f"{variant} is {speed_text(_interval(row))} {where}{_memory(group, row)}."
+    if len(rows) <= _MOST_SENTENCES:
+        facets = [f" ({_facet(group, row)})" if group.facets else "" for row in rows.rows()]
+        return [
+            f"{variant} is {speed_text(_interval(row))} {where}{facet}{_memory(group, row)}."
+            for row, facet in zip(rows.rows(), facets, strict=True)
+        ]
     low, high = rows.row(int(np.argmin(rows["speedup"]))), rows.row(int(np.argmax(rows["speedup"])))
     middle = float(np.exp(np.mean(np.log(rows["speedup"]))))
-    return (
+    return [
         f"{variant} runs at {ratio_text(low['speedup'])}× to {ratio_text(high['speedup'])}× the speed of "
         f"{schema.BASELINE} {where}, {ratio_text(middle)}× in the geometric mean of {len(rows)} points "
         f"(least: {_facet(group, low)}; most: {_facet(group, high)}){_memory_range(group, rows)}."
-    )
+    ]
 
 
 def _facet(group: Group, row: dict) -> str:
@@ -127,7 +131,9 @@ def _growth(group: Group) -> list[str]:
         parts.append(f"{power} for {variant}")
     every = [fit for values in fits.values() for fit in values]
     first, last = min(fit.first for fit in every), max(fit.last for fit in every)
-    return [f"Measured workspace grows as {list_text(parts)} (fitted within {group.symbol} = {first:.0f} … {last:.0f})."]
+    return [
+        f"Measured workspace grows as {list_text(parts)} (fitted within {group.symbol} = {first:.0f} … {last:.0f})."
+    ]
 
 
 def _errors(group: Group) -> str:
@@ -188,8 +194,8 @@ def cautions(results: Results) -> list[str]:
     over = int(np.sum(results.points["ceiling_fraction"] > 1.05))
     if over:
         lines.append(
-            f"{over} point{'s'[: over != 1]} above the ceiling: the machine was busier while the ceilings were measured, "
-            "or the kernel uses units or caches that the named ceiling does not."
+            f"{over} point{'s'[: over != 1]} above the ceiling: the machine was busier while the ceilings were "
+            "measured, or the kernel uses units or caches that the named ceiling does not."
         )
     if results.replaced:
         lines.append(f"{results.replaced} earlier rows were measured again later; the last row of a point counts.")

@@ -136,8 +136,11 @@ def _read_points(file: h5py.File, path: Path) -> Points:
         raise InputError(path, f"/points of type {data.dtype} and rank {data.ndim}", "a flat compound table")
     missing = [name for name in schema.REQUIRED if name not in data.dtype.names]
     if missing:
-        raise InputError(path, f"/points without the column{'s'[: len(missing) > 1]} {', '.join(missing)}",
-                         f"all columns of schema {schema.SCHEMA}")
+        raise InputError(
+            path,
+            f"/points without the column{'s'[: len(missing) > 1]} {', '.join(missing)}",
+            f"all columns of schema {schema.SCHEMA}",
+        )
     if data.shape[0] == 0:
         raise InputError(path, "0 rows in /points", "at least one point")
     table = _checked(path, data)[()]

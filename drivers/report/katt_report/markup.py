@@ -33,7 +33,8 @@ td.wide { color: #444; } td small { color: #555; font-size: 10.5px; }
 .status { font-weight: 600; white-space: nowrap; }
 .good { color: #00684a; } .weak { color: #8a4b00; } .bad { color: #a8200d; } .plain { color: #333; }
 .about th { white-space: nowrap; font-weight: 600; } .about td { overflow-wrap: anywhere; }
-pre { background: #f6f6f6; padding: 8px 12px; font-size: 12px; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
+pre { background: #f6f6f6; padding: 8px 12px; font-size: 12px; white-space: pre-wrap; overflow-wrap: anywhere;
+  margin: 0; }
 @media print {
   @page { size: A4; margin: 14mm; }
   body { font-size: 10.5pt; } main { max-width: none; padding: 0; } nav { display: none; }
@@ -104,8 +105,9 @@ def small(text: str) -> str:
 
 
 _MARKS = {
-    "ok": ("good", "✓"), "improved": ("good", "▲"), "same": ("plain", "="), "baseline": ("plain", "·"), "new": ("plain", "+"), "skipped": ("weak", "–"),
-    "failed": ("bad", "✗"), "regression": ("bad", "▼"),
+    "ok": ("good", "✓"), "improved": ("good", "▲"), "same": ("plain", "="), "baseline": ("plain", "·"),
+    "new": ("plain", "+"), "skipped": ("weak", "–"), "failed": ("bad", "✗"),
+    "regression": ("bad", "▼"),
 }  # fmt: skip
 
 

@@ -14,14 +14,22 @@ from katt_report.load import Results
 from katt_report.markup import bullets, escape, figure, page, small, status, table
 from katt_report.output import render
 from katt_report.text import (
-    bytes_text, error_text, list_text, percent_text, rate_text, ratio_text, seconds_text, significant, value_text,
+    bytes_text,
+    error_text,
+    list_text,
+    percent_text,
+    rate_text,
+    ratio_text,
+    seconds_text,
+    significant,
+    value_text,
 )  # fmt: skip
 
 HOW_TO_READ = [
-    "A point is one value for every axis; each variant and tile at it is a row. Outputs are checked against a float64 "
-    "reference before and after the timing; what fails the check, or is refused, is a row with its reason.",
-    "The variants and tiles of a point are timed in interleaved rounds, each once a round in random order. A disturbance "
-    "of the machine that lasts longer than a round hits all of them.",
+    "A point is one value for every axis; each variant and tile at it is a row. Outputs are checked against a "
+    "float64 reference before and after the timing; what fails the check, or is refused, is a row with its reason.",
+    "The variants and tiles of a point are timed in interleaved rounds, each once a round in random order. A "
+    "disturbance of the machine that lasts longer than a round hits all of them.",
     "Times are medians. Intervals are 95 % intervals of the median from order statistics: they assume nothing about "
     "the distribution of the noise.",
     f"The speedup is paired: the median of the ratios to {schema.BASELINE} round by round, with its own interval. "
@@ -100,8 +108,9 @@ def _constants(group: Group) -> str:
     """The axes that are the same for every point: said once instead of in every row."""
     points = group.points
     same = [name for name in points.identity if len(points.values(name)) == 1 and name not in _SPOKEN]
-    parts = [f"{name} {value_text(points.values(name)[0])}" for name in same if points.values(name)[0] not in ("", 0, -1)]
-    off = [name for name in same if points.values(name)[0] in ("", 0, -1) and name in ("causal", "cold")]
+    values = {name: points.values(name)[0] for name in same}
+    parts = [f"{name} {value_text(value)}" for name, value in values.items() if value not in ("", 0, -1)]
+    off = [name for name in ("causal", "cold") if values.get(name) == 0]
     text = f"At every point: {', '.join(parts)}." if parts else ""
     if "cold" in off:
         text += " Caches are warm: each sample finds what the one before left."
@@ -176,11 +185,10 @@ def _ceilings(results: Results) -> str:
     if not results.ceilings:
         return head + "<p>The file holds none: the run measured no ceilings.</p></section>"
     many = len({(c.source, c.run) for c in results.ceilings}) > 1
-    rows = [
-        [escape(c.name), escape(rate_text(c.value, c.unit)), str(c.threads), escape(bytes_text(c.bytes)) if c.bytes else "–"]
-        + ([escape(c.source), escape(c.run)] if many else [])
-        for c in results.ceilings
-    ]
+    rows = []
+    for c in results.ceilings:
+        row = [c.name, rate_text(c.value, c.unit), str(c.threads), bytes_text(c.bytes) if c.bytes else "–"]
+        rows.append([escape(text) for text in row + ([c.source, c.run] if many else [])])
     heads = [("ceiling", ""), ("value", "n"), ("threads", "n"), ("working set", "n")]
     return head + table(heads + ([("file", ""), ("run", "")] if many else []), rows) + "</section>"
 
@@ -199,9 +207,8 @@ def _provenance(results: Results) -> str:
     if not results.runs:
         return head + "<p>The file does not say where its numbers come from: /runs is missing.</p></section>"
     names = dict.fromkeys(name for about in results.runs.values() for name in about)
-    names = [name for name in _FIRST if name in names] + [name for name in names if name not in (*_FIRST, *_LONG)] + [
-        name for name in _LONG if name in names
-    ]
+    others = [name for name in names if name not in (*_FIRST, *_LONG)]
+    names = [name for name in (*_FIRST, *others, *_LONG) if name in names]
     runs = list(results.runs.items())
     rows = []
     for name in names:
@@ -234,11 +241,12 @@ def _attribute(name: str, value) -> str:
 
 
 def _how_to_read(results: Results) -> str:
-    lines = list(HOW_TO_READ)
-    cold = np.unique(results.points["cold"]).tolist()
-    lines.append(
-        "Caches are flushed before each sample (cold = 1)." if cold == [1]
-        else "Caches are warm: buffers are reused from sample to sample, so small problems run from cache." if cold == [0]
-        else "Points with cold = 1 had the caches flushed before each sample; the others ran with warm caches."
-    )  # fmt: skip
+    cold = set(results.points["cold"].tolist())
+    if cold == {1}:
+        caches = "Caches are flushed before each sample (cold = 1)."
+    elif cold == {0}:
+        caches = "Caches are warm: buffers are reused from sample to sample, so small problems run from cache."
+    else:
+        caches = "Points with cold = 1 had the caches flushed before each sample; the others ran with warm caches."
+    lines = [*HOW_TO_READ, caches]
     return f'<section id="reading"><h2>How to read it</h2>{bullets(lines, "plain")}</section>'

@@ -80,10 +80,22 @@ def value_text(value) -> str:
 
 def names_text(names, values) -> str:
     """`causal = 1, head_dim = 64`; a label stands for itself."""
-    parts = []
-    for name, value in zip(names, values, strict=True):
-        parts.append(value_text(value) if name in ("label", "dtype", "variant") and value != "" else f"{name} = {value_text(value) or '–'}")
-    return ", ".join(parts)
+    return ", ".join(
+        value_text(value) if name == "label" and value else f"{name} = {value_text(value) or '–'}"
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+def usual_value(column: list):
+    """The value of an axis that need not be said: "off" (0, -1 or "") if it occurs, else one nearly all points have.
+
+    None where there is no such value. Leaving out one value an axis keeps different points apart.
+    """
+    least = min(column)
+    if least in (0, -1, ""):
+        return least
+    common = max(set(column), key=column.count)
+    return common if column.count(common) > 0.7 * len(column) else None
 
 
 def list_text(items: list[str]) -> str:

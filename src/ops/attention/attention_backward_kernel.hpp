@@ -5,6 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/thread_slot.hpp"
 #include "ops/attention/attention_backward.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "tile/product.hpp"
@@ -91,7 +92,7 @@ struct FlashBackward {
   float* dq_parts;       ///< heads × chunks × rows × row
   std::byte* workspace;  ///< host: scratch of every thread
   std::size_t scratch_bytes;
-  Kokkos::Experimental::UniqueToken<Exec, Kokkos::Experimental::UniqueTokenScope::Global> token;
+  ThreadSlot<Exec> thread;
 
   /// The parts of a team's scratch.
   struct Scratch {
@@ -100,9 +101,9 @@ struct FlashBackward {
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
     if constexpr (is_host_v<Exec>) {
-      const auto slot = token.acquire();
+      const auto slot = thread.acquire();
       run(team, reinterpret_cast<float*>(workspace + slot * scratch_bytes));
-      token.release(slot);
+      thread.release(slot);
     } else {
       run(team, static_cast<float*>(team.team_scratch(0).get_shmem(scratch_bytes)));
     }

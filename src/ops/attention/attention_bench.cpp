@@ -102,6 +102,12 @@ class ForwardCase final : public bench::Case {
     });
   }
 
+  [[nodiscard]] Config resolve(const Config& config) const override {
+    return visit_backend(backend_, threads_, [&]<class Exec>(const Exec&) {
+      return forward_variants<Exec>().resolve(config);
+    });
+  }
+
   std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
     if (!reference_) reference_.emplace(*data_);
     return visit_backend(
@@ -159,6 +165,12 @@ class BackwardCase final : public bench::Case {
       args.q = device_.args().q;
       args.k = device_.args().k;
       return backward_variants<Exec>().supports(exec, args, config);
+    });
+  }
+
+  [[nodiscard]] Config resolve(const Config& config) const override {
+    return visit_backend(backend_, threads_, [&]<class Exec>(const Exec&) {
+      return backward_variants<Exec>().resolve(config);
     });
   }
 

@@ -5,6 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/thread_slot.hpp"
 #include "ops/attention/attention_flash.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "ops/attention/attention_tiles.hpp"
@@ -42,7 +43,7 @@ struct FlashForward {
   std::int64_t row_tiles;  ///< tiles of packed rows per K/V head
   std::byte* workspace;    ///< host: scratch of every thread
   std::size_t scratch_bytes;
-  Kokkos::Experimental::UniqueToken<Exec, Kokkos::Experimental::UniqueTokenScope::Global> token;
+  ThreadSlot<Exec> thread;
 
   FlashForward(const ForwardArgs& args, Workspace space, std::size_t team_scratch)
       : q(args.q.view<T, Memory>()),
@@ -68,9 +69,9 @@ struct FlashForward {
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
     if constexpr (is_host_v<Exec>) {
-      const auto slot = token.acquire();
+      const auto slot = thread.acquire();
       run(team, reinterpret_cast<float*>(workspace + slot * scratch_bytes));
-      token.release(slot);
+      thread.release(slot);
     } else {
       run(team, static_cast<float*>(team.team_scratch(0).get_shmem(scratch_bytes)));
     }

@@ -44,8 +44,9 @@ def speedup(group: Group) -> style.Plot | None:
         # The panels share the y axis: its limits are known once all are drawn.
         axes[0].set_ylim(bottom=0.0, top=max(axes[0].get_ylim()[1], 1.3))
         for panel in axes:
-            panel.annotate(f"{schema.BASELINE} = 1×", (1.0, 1.0), xycoords=("axes fraction", "data"), xytext=(-2, 2.5),
-                           textcoords="offset points", ha="right", va="bottom", color=style.GREY, fontsize=8)  # fmt: skip
+            panel.annotate(f"{schema.BASELINE} = 1×", (1.0, 1.0), xycoords=("axes fraction", "data"),
+                           xytext=(-2, 2.5), textcoords="offset points", ha="right", va="bottom", color=style.GREY,
+                           fontsize=8)  # fmt: skip
         _left_labels(axes, f"speedup over {schema.BASELINE}")
         style.legend_of_figure(figure, axes)
     names = list_text(variants)

@@ -68,5 +68,5 @@ def _draw(panel: Axes, group: Group, rows: Points, look: style.Look, variant: st
         panel.plot(x[drawn], workspace[drawn], label=f"{variant} workspace ∝ {power}", **look.curve())
     else:
         panel.plot([], [], label=f"{variant} workspace 0 B ∝ {power}", **look.curve())
-    panel.plot(x, np.where(rows["total_bytes"] > 0, rows["total_bytes"], np.nan), label=f"{variant} total",
-               **look.curve(linewidth=0.9, markerfacecolor="white", markeredgecolor=look.colour, markersize=4.5))  # fmt: skip
+    thin = look.curve(linewidth=0.9, markerfacecolor="white", markeredgecolor=look.colour, markersize=4.5)
+    panel.plot(x, np.where(rows["total_bytes"] > 0, rows["total_bytes"], np.nan), label=f"{variant} total", **thin)
