@@ -11,7 +11,7 @@ endif()
 function(katt_test_properties name)
   set_tests_properties(
     ${name}
-    PROPERTIES TIMEOUT 300
+    PROPERTIES TIMEOUT 900
                SKIP_RETURN_CODE 77
                LABELS "${ARGN}"
                ENVIRONMENT "OMP_PROC_BIND=false;UBSAN_OPTIONS=print_stacktrace=1")

@@ -1,0 +1,252 @@
+#include "ops/cross_entropy/cross_entropy.hpp"
+
+#include <string>
+
+#include "core/error.hpp"
+#include "ops/cross_entropy/cross_entropy_kernels.hpp"
+
+namespace katt::cross_entropy {
+
+namespace {
+
+[[noreturn]] void fail(const std::string& message) {
+  throw InputError("cross_entropy: " + message);
+}
+
+void check_shape(const char* name, const ConstTensorRef<2>& tensor, Dtype dtype, std::int64_t rows,
+                 std::int64_t columns) {
+  if (tensor.extent[0] != rows || tensor.extent[1] != columns || tensor.dtype != dtype) {
+    fail(std::string(name) + ": holds (" + std::to_string(tensor.extent[0]) + ", " +
+         std::to_string(tensor.extent[1]) + ") " + std::string(name_of(tensor.dtype)) +
+         ", expected (" + std::to_string(rows) + ", " + std::to_string(columns) + ") " +
+         std::string(name_of(dtype)));
+  }
+}
+
+/// Bytes of n floats, as parts of a workspace are aligned.
+std::size_t float_bytes(std::int64_t n) {
+  return (static_cast<std::size_t>(n) * sizeof(float) + 63) / 64 * 64;
+}
+
+std::size_t stored_bytes(const ConstTensorRef<2>& logits) {
+  return static_cast<std::size_t>(logits.size()) * size_of(logits.dtype);
+}
+
+template <class Exec>
+struct Forward {
+  using Memory = typename Exec::memory_space;
+
+  const Exec& exec;
+  const ForwardArgs& args;
+  impl::Targets targets{args.targets, args.ignore_index, args.vocab()};
+  std::byte* workspace;
+
+  float* token_losses() const { return reinterpret_cast<float*>(workspace); }
+
+  template <class T>
+  void fused() const {
+    tile::for_each_row(
+        "katt::cross_entropy::fused_forward", exec, args.tokens(),
+        impl::FusedForward<Exec, T>{args.logits.view<T, Memory>(), targets,
+                                    args.statistics.view<float, Memory>(), token_losses()});
+    mean();
+  }
+
+  template <class T>
+  void naive() const {
+    auto* stored = reinterpret_cast<T*>(workspace + float_bytes(args.tokens()));
+    tile::for_each_row(
+        "katt::cross_entropy::naive_log_softmax", exec, args.tokens(),
+        impl::StoredSoftmax<Exec, T, false>{args.logits.view<T, Memory>(),
+                                            args.statistics.view<float, Memory>(), stored});
+    Kokkos::parallel_for(
+        "katt::cross_entropy::naive_gather",
+        Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, args.tokens()),
+        impl::GatherLoss<T>{stored, targets, token_losses()});
+    mean();
+  }
+
+  void mean() const {
+    tile::for_each_row("katt::cross_entropy::mean", exec, 1,
+                       impl::MeanLoss<Exec>{token_losses(), targets, args.tokens(),
+                                            static_cast<float*>(args.loss.data)});
+  }
+};
+
+template <class Exec>
+struct Backward {
+  using Memory = typename Exec::memory_space;
+
+  const Exec& exec;
+  const BackwardArgs& args;
+  impl::Targets targets{args.targets, args.ignore_index, args.vocab()};
+  std::byte* workspace;
+
+  float* factor() const {
+    auto* target = reinterpret_cast<float*>(workspace);
+    tile::for_each_row("katt::cross_entropy::factor", exec, 1,
+                       impl::GradientFactor<Exec>{targets, args.tokens(), args.dloss, target});
+    return target;
+  }
+
+  template <class T>
+  void fused() const {
+    const float* scale = factor();
+    tile::for_each_row("katt::cross_entropy::fused_backward", exec, args.tokens(),
+                       impl::FusedBackward<Exec, T>{args.logits.view<T, Memory>(), targets,
+                                                    args.statistics.view<float, Memory>(), scale,
+                                                    args.dlogits.view<T, Memory>()});
+  }
+
+  template <class T>
+  void naive() const {
+    const float* scale = factor();
+    auto* stored = reinterpret_cast<T*>(workspace + float_bytes(1));
+    tile::for_each_row(
+        "katt::cross_entropy::naive_softmax", exec, args.tokens(),
+        impl::StoredSoftmax<Exec, T, true>{args.logits.view<T, Memory>(), {}, stored});
+    tile::for_each_row(
+        "katt::cross_entropy::naive_subtract", exec, args.tokens(),
+        impl::SubtractTarget<Exec, T>{stored, targets, scale, args.dlogits.view<T, Memory>()});
+  }
+};
+
+template <class Exec, class Args>
+Status any(const Exec&, const Args&, Tile) {
+  return Status::ok();
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& forward_variants() {
+  static VariantTable<Exec, ForwardArgs> table = [] {
+    VariantTable<Exec, ForwardArgs> built_in;
+    built_in.add({
+        .name = "naive",
+        .description = "log-softmax stored, then gathered, then averaged",
+        .tiles = {},
+        .supports = any<Exec, ForwardArgs>,
+        .workspace_bytes =
+            [](const Exec&, const ForwardArgs& args, Tile) {
+              return float_bytes(args.tokens()) + stored_bytes(args.logits);
+            },
+        .run =
+            [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
+              const Forward<Exec> pass{
+                  .exec = exec, .args = args, .workspace = static_cast<std::byte*>(workspace.data)};
+              visit_dtype(args.logits.dtype, [&]<class T>() { pass.template naive<T>(); });
+            },
+    });
+    built_in.add({
+        .name = "fused",
+        .description = "online log-sum-exp, one pass over the logits",
+        .tiles = {},
+        .supports = any<Exec, ForwardArgs>,
+        .workspace_bytes = [](const Exec&, const ForwardArgs& args,
+                              Tile) { return float_bytes(args.tokens()); },
+        .run =
+            [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
+              const Forward<Exec> pass{
+                  .exec = exec, .args = args, .workspace = static_cast<std::byte*>(workspace.data)};
+              visit_dtype(args.logits.dtype, [&]<class T>() { pass.template fused<T>(); });
+            },
+    });
+    return built_in;
+  }();
+  return table;
+}
+
+template <class Exec>
+VariantTable<Exec, BackwardArgs>& backward_variants() {
+  static VariantTable<Exec, BackwardArgs> table = [] {
+    VariantTable<Exec, BackwardArgs> built_in;
+    built_in.add({
+        .name = "naive",
+        .description = "softmax stored, then the target subtracted",
+        .tiles = {},
+        .supports = any<Exec, BackwardArgs>,
+        .workspace_bytes = [](const Exec&, const BackwardArgs& args,
+                              Tile) { return float_bytes(1) + stored_bytes(args.logits); },
+        .run =
+            [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
+              const Backward<Exec> pass{
+                  .exec = exec, .args = args, .workspace = static_cast<std::byte*>(workspace.data)};
+              visit_dtype(args.logits.dtype, [&]<class T>() { pass.template naive<T>(); });
+            },
+    });
+    built_in.add({
+        .name = "fused",
+        .description = "one pass, from the statistics of the forward pass",
+        .tiles = {},
+        .supports = any<Exec, BackwardArgs>,
+        .workspace_bytes = [](const Exec&, const BackwardArgs&, Tile) { return float_bytes(1); },
+        .run =
+            [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
+              const Backward<Exec> pass{
+                  .exec = exec, .args = args, .workspace = static_cast<std::byte*>(workspace.data)};
+              visit_dtype(args.logits.dtype, [&]<class T>() { pass.template fused<T>(); });
+            },
+    });
+    return built_in;
+  }();
+  return table;
+}
+
+void check(const ForwardArgs& args) {
+  if (args.vocab() < 1) fail("logits: holds no classes, expected at least 1");
+  if (args.loss.extent[0] != 1 || args.loss.dtype != Dtype::f32) {
+    fail("loss: holds " + std::to_string(args.loss.extent[0]) + " values of " +
+         std::string(name_of(args.loss.dtype)) + ", expected 1 of f32");
+  }
+  if (args.statistics) check_shape("statistics", args.statistics, Dtype::f32, args.tokens(), 2);
+}
+
+void check(const BackwardArgs& args) {
+  if (args.vocab() < 1) fail("logits: holds no classes, expected at least 1");
+  check_shape("statistics", args.statistics, Dtype::f32, args.tokens(), 2);
+  check_shape("dlogits", args.dlogits, args.logits.dtype, args.tokens(), args.vocab());
+}
+
+template <class Exec>
+Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
+               Workspace workspace) {
+  check(args);
+  return forward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+template <class Exec>
+Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
+                Workspace workspace) {
+  check(args);
+  return backward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+double forward_flops(const ForwardArgs& args) {
+  return 4.0 * static_cast<double>(args.logits.size());
+}
+
+double backward_flops(const BackwardArgs& args) {
+  return 3.0 * static_cast<double>(args.logits.size());
+}
+
+double forward_bytes(const ForwardArgs& args) {
+  const double statistics = args.statistics ? 8.0 : 0.0;
+  return static_cast<double>(stored_bytes(args.logits)) +
+         static_cast<double>(args.tokens()) * (8.0 + statistics);
+}
+
+double backward_bytes(const BackwardArgs& args) {
+  return 2.0 * static_cast<double>(stored_bytes(args.logits)) +
+         16.0 * static_cast<double>(args.tokens());
+}
+
+#define KATT_INSTANTIATE_CROSS_ENTROPY(Exec)                                                \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
+  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
+  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_CROSS_ENTROPY)
+
+}  // namespace katt::cross_entropy

@@ -1,0 +1,346 @@
+#include "ops/rmsnorm/rmsnorm_naive.hpp"
+
+#include <cstdint>
+
+#include "ops/rmsnorm/rmsnorm_kernels.hpp"
+
+namespace katt::rmsnorm::impl {
+
+namespace {
+
+/// out = f(a, b) elementwise; b is a matrix or, with stride 0, one row for all.
+template <class Exec, class T, class F>
+struct Elementwise {
+  using Vec = tile::VecOf<Exec>;
+  Matrix<const T> a, b;
+  Matrix<T> out;
+  std::int64_t columns;
+  F f;
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
+    const T* first = a.row(row);
+    const T* second = b.row(row);
+    T* to = out.row(row);
+    tile::for_row<Exec>(
+        team, columns,
+        [&](std::int64_t i, int) {
+          tile::store(to + i, Vec(f(tile::load<Vec>(first + i), tile::load<Vec>(second + i))));
+        },
+        [&](std::int64_t i) {
+          to[i] = static_cast<T>(f(static_cast<float>(first[i]), static_cast<float>(second[i])));
+        });
+  }
+};
+
+struct Plus {
+  template <class Vec>
+  KOKKOS_FORCEINLINE_FUNCTION auto operator()(const Vec& a, const Vec& b) const {
+    return a + b;
+  }
+};
+struct Times {
+  template <class Vec>
+  KOKKOS_FORCEINLINE_FUNCTION auto operator()(const Vec& a, const Vec& b) const {
+    return a * b;
+  }
+};
+
+/// rstd of every row.
+template <class Exec, class T>
+struct Statistics {
+  using Vec = tile::VecOf<Exec>;
+  Matrix<const T> x;
+  std::int64_t columns;
+  float eps;
+  float* rstd;
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
+    const T* from = x.row(row);
+    Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+    float tail = 0.0F;
+    tile::for_row<Exec>(
+        team, columns,
+        [&](std::int64_t i, int slot) {
+          const auto v = tile::load<Vec>(from + i);
+          sums[slot] = tile::fma(v, v, sums[slot]);
+        },
+        [&](std::int64_t i) { tail += static_cast<float>(from[i]) * static_cast<float>(from[i]); });
+    const float mean = tile::sum_over(team, sums, tail) / static_cast<float>(columns);
+    if (team.team_rank() == 0) rstd[row] = 1.0F / Kokkos::sqrt(mean + eps);
+  }
+};
+
+/// out = a · factor(row)
+template <class Exec, class T>
+struct ScaleRows {
+  using Vec = tile::VecOf<Exec>;
+  Matrix<const T> a;
+  const float* factor;
+  Matrix<T> out;
+  std::int64_t columns;
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
+    const T* from = a.row(row);
+    T* to = out.row(row);
+    const float by = factor[row];
+    tile::for_row<Exec>(
+        team, columns,
+        [&](std::int64_t i, int) { tile::store(to + i, Vec(tile::load<Vec>(from + i) * Vec(by))); },
+        [&](std::int64_t i) { to[i] = static_cast<T>(static_cast<float>(from[i]) * by); });
+  }
+};
+
+/// scale = 127 / max(max |y|, 1e-5) of every row.
+template <class Exec, class T>
+struct AbsMax {
+  using Vec = tile::VecOf<Exec>;
+  Matrix<const T> y;
+  std::int64_t columns;
+  float* scale;
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
+    const T* from = y.row(row);
+    Vec largest(0.0F);
+    float most = 0.0F;
+    tile::for_row<Exec>(
+        team, columns,
+        [&](std::int64_t i, int) {
+          largest = tile::max(Vec(Kokkos::abs(tile::load<Vec>(from + i))), largest);
+        },
+        [&](std::int64_t i) { most = tile::max(Kokkos::abs(static_cast<float>(from[i])), most); });
+    most = tile::max(tile::reduce_max(largest), most);
+    team.team_reduce(Kokkos::Max<float>(most));
+    if (team.team_rank() == 0) scale[row] = 127.0F / tile::max(most, 1e-5F);
+  }
+};
+
+template <class Exec, class T>
+struct Quantise {
+  using Vec = tile::VecOf<Exec>;
+  Matrix<const T> y;
+  const float* scale;
+  Matrix<std::int8_t> out;
+  std::int64_t columns;
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
+    const T* from = y.row(row);
+    std::int8_t* to = out.row(row);
+    const float by = scale[row];
+    tile::for_row<Exec>(
+        team, columns,
+        [&](std::int64_t i, int) { store_int8(to + i, Vec(tile::load<Vec>(from + i) * Vec(by))); },
+        [&](std::int64_t i) { to[i] = to_int8(static_cast<float>(from[i]) * by); });
+  }
+};
+
+/// mean(g · x̂) of every row.
+template <class Exec, class T>
+struct MeanProduct {
+  using Vec = tile::VecOf<Exec>;
+  Matrix<const T> g, normal;
+  std::int64_t columns;
+  float* mean;
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
+    const T* a = g.row(row);
+    const T* b = normal.row(row);
+    Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+    float tail = 0.0F;
+    tile::for_row<Exec>(
+        team, columns,
+        [&](std::int64_t i, int slot) {
+          sums[slot] = tile::fma(tile::load<Vec>(a + i), tile::load<Vec>(b + i), sums[slot]);
+        },
+        [&](std::int64_t i) { tail += static_cast<float>(a[i]) * static_cast<float>(b[i]); });
+    const float sum = tile::sum_over(team, sums, tail);
+    if (team.team_rank() == 0) mean[row] = sum / static_cast<float>(columns);
+  }
+};
+
+/// dx = rstd · (g − x̂ · mean)
+template <class Exec, class T>
+struct InputGradient {
+  using Vec = tile::VecOf<Exec>;
+  Matrix<const T> g, normal;
+  const float* mean;
+  const float* rstd;
+  Matrix<T> dx;
+  std::int64_t columns;
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
+    const T* a = g.row(row);
+    const T* b = normal.row(row);
+    T* to = dx.row(row);
+    const float m = mean[row];
+    const float r = rstd[row];
+    tile::for_row<Exec>(
+        team, columns,
+        [&](std::int64_t i, int) {
+          const Vec d = tile::fma(tile::load<Vec>(b + i), Vec(-m), tile::load<Vec>(a + i));
+          tile::store(to + i, Vec(d * Vec(r)));
+        },
+        [&](std::int64_t i) {
+          to[i] = static_cast<T>((static_cast<float>(a[i]) - static_cast<float>(b[i]) * m) * r);
+        });
+  }
+};
+
+/// Sum of a block of rows, in f32.
+template <class Exec, class T>
+struct BlockSums {
+  using Vec = tile::VecOf<Exec>;
+  Matrix<const T> product;
+  std::int64_t tokens, columns, block_rows;
+  Matrix<float> partial;
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t block) const {
+    const std::int64_t begin = block * block_rows;
+    const std::int64_t end = Kokkos::min(begin + block_rows, tokens);
+    float* sum = partial.row(block);
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* from = product.row(row);
+      const bool first = row == begin;
+      tile::for_row<Exec>(
+          team, columns,
+          [&](std::int64_t i, int) {
+            const Vec before = first ? Vec(0.0F) : tile::load<Vec>(sum + i);
+            tile::store(sum + i, Vec(before + tile::load<Vec>(from + i)));
+          },
+          [&](std::int64_t i) { sum[i] = (first ? 0.0F : sum[i]) + static_cast<float>(from[i]); });
+    }
+  }
+};
+
+/// Hands out parts of the workspace, each aligned to 64 bytes.
+class Parts {
+ public:
+  explicit Parts(Workspace workspace) : next_(static_cast<std::byte*>(workspace.data)) {}
+  template <class T>
+  T* take(std::int64_t count) {
+    T* part = reinterpret_cast<T*>(next_);
+    next_ += bytes<T>(count);
+    return part;
+  }
+  template <class T>
+  static std::size_t bytes(std::int64_t count) {
+    return (static_cast<std::size_t>(count) * sizeof(T) + 63) / 64 * 64;
+  }
+
+ private:
+  std::byte* next_;
+};
+
+}  // namespace
+
+template <class T>
+std::size_t naive_workspace_bytes(const ForwardArgs& args) {
+  return Parts::bytes<float>(args.tokens()) + Parts::bytes<T>(args.x.size());
+}
+
+template <class T>
+std::size_t naive_workspace_bytes(const BackwardArgs& args) {
+  return 2 * (Parts::bytes<float>(args.tokens()) + Parts::bytes<T>(args.x.size())) +
+         Parts::bytes<float>(Partition::of(args.tokens()).blocks * args.hidden());
+}
+
+template <class Exec, class T>
+void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
+  const std::int64_t rows = args.tokens();
+  const std::int64_t columns = args.hidden();
+  Parts parts(workspace);
+  auto* rstd = parts.take<float>(rows);
+  const Matrix<T> normal(parts.take<T>(args.x.size()), columns);
+  const Matrix<const T> weight(static_cast<const T*>(args.weight.data), 0);
+  const auto read = [](const Matrix<T>& matrix) { return Matrix<const T>(matrix.data, matrix.stride); };
+
+  Matrix<const T> h(args.x);
+  if (args.residual) {
+    const Matrix<T> sum(args.residual_out);
+    tile::for_each_row(
+        "katt::rmsnorm::naive_add", exec, rows,
+        Elementwise<Exec, T, Plus>{h, Matrix<const T>(args.residual), sum, columns, {}});
+    h = read(sum);
+  }
+  tile::for_each_row("katt::rmsnorm::naive_statistics", exec, rows,
+                     Statistics<Exec, T>{h, columns, args.eps, rstd});
+  tile::for_each_row("katt::rmsnorm::naive_normalise", exec, rows,
+                     ScaleRows<Exec, T>{h, rstd, normal, columns});
+  const Matrix<T> out = args.out ? Matrix<T>(args.out) : normal;
+  tile::for_each_row("katt::rmsnorm::naive_weight", exec, rows,
+                     Elementwise<Exec, T, Times>{read(normal), weight, out, columns, {}});
+  if (args.out_q != nullptr) {
+    tile::for_each_row("katt::rmsnorm::naive_absmax", exec, rows,
+                       AbsMax<Exec, T>{read(out), columns, args.out_q_scale});
+    tile::for_each_row("katt::rmsnorm::naive_quantise", exec, rows,
+                       Quantise<Exec, T>{read(out), args.out_q_scale, {args.out_q, columns}, columns});
+  }
+}
+
+template <class Exec, class T>
+void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+  const std::int64_t rows = args.tokens();
+  const std::int64_t columns = args.hidden();
+  const Partition partition = Partition::of(rows);
+  Parts parts(workspace);
+  auto* rstd = parts.take<float>(rows);
+  auto* mean = parts.take<float>(rows);
+  const Matrix<T> normal(parts.take<T>(args.x.size()), columns);
+  const Matrix<T> product(parts.take<T>(args.x.size()), columns);
+  const Matrix<float> partial(parts.take<float>(partition.blocks * columns), columns);
+  const auto read = [](const Matrix<T>& matrix) { return Matrix<const T>(matrix.data, matrix.stride); };
+  const Matrix<const T> x(args.x);
+  const Matrix<const T> dout(args.dout);
+  const Matrix<const T> weight(static_cast<const T*>(args.weight.data), 0);
+  const Matrix<T> dx(args.dx);
+
+  tile::for_each_row("katt::rmsnorm::naive_statistics", exec, rows,
+                     Statistics<Exec, T>{x, columns, args.eps, rstd});
+  tile::for_each_row("katt::rmsnorm::naive_normalise", exec, rows,
+                     ScaleRows<Exec, T>{x, rstd, normal, columns});
+  // The product of the weight gradient first: dx may be dout.
+  tile::for_each_row("katt::rmsnorm::naive_product", exec, rows,
+                     Elementwise<Exec, T, Times>{dout, read(normal), product, columns, {}});
+  tile::for_each_row("katt::rmsnorm::naive_block_sums", exec, partition.blocks,
+                     BlockSums<Exec, T>{read(product), rows, columns, partition.rows, partial});
+  sum_partials<Exec, T>("katt::rmsnorm::naive_weight_gradient", exec, partial.data, partition.blocks,
+                        columns, args.dweight);
+  tile::for_each_row("katt::rmsnorm::naive_weight", exec, rows,
+                     Elementwise<Exec, T, Times>{dout, weight, product, columns, {}});
+  tile::for_each_row("katt::rmsnorm::naive_mean", exec, rows,
+                     MeanProduct<Exec, T>{read(product), read(normal), columns, mean});
+  const Matrix<T> gradient = args.dresidual_out ? product : dx;
+  tile::for_each_row(
+      "katt::rmsnorm::naive_input_gradient", exec, rows,
+      InputGradient<Exec, T>{read(product), read(normal), mean, rstd, gradient, columns});
+  if (args.dresidual_out) {
+    tile::for_each_row("katt::rmsnorm::naive_add", exec, rows,
+                       Elementwise<Exec, T, Plus>{
+                           read(gradient), Matrix<const T>(args.dresidual_out), dx, columns, {}});
+  }
+}
+
+#define KATT_INSTANTIATE_RMSNORM_NAIVE(Exec, T)                                    \
+  template void naive_forward<Exec, T>(const Exec&, const ForwardArgs&, Workspace); \
+  template void naive_backward<Exec, T>(const Exec&, const BackwardArgs&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RMSNORM_NAIVE, float)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RMSNORM_NAIVE, f16)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RMSNORM_NAIVE, bf16)
+
+#define KATT_INSTANTIATE_RMSNORM_NAIVE_BYTES(T)                     \
+  template std::size_t naive_workspace_bytes<T>(const ForwardArgs&); \
+  template std::size_t naive_workspace_bytes<T>(const BackwardArgs&);
+
+KATT_INSTANTIATE_RMSNORM_NAIVE_BYTES(float)
+KATT_INSTANTIATE_RMSNORM_NAIVE_BYTES(f16)
+KATT_INSTANTIATE_RMSNORM_NAIVE_BYTES(bf16)
+
+}  // namespace katt::rmsnorm::impl

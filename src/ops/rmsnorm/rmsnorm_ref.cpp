@@ -1,0 +1,116 @@
+#include "ops/rmsnorm/rmsnorm_ref.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace katt::rmsnorm {
+
+namespace {
+
+/// How an implementation computes: in arithmetic type Real, rounding what it stores.
+struct Exactly {
+  using Real = double;
+  double operator()(double value) const { return value; }
+};
+struct Unfused {
+  using Real = float;
+  Dtype dtype;
+  float operator()(float value) const { return round_to(dtype, value); }
+};
+
+std::span<const float> row_of(std::span<const float> tensor, const HostProblem& p, std::int64_t row) {
+  return tensor.subspan(static_cast<std::size_t>(row * p.hidden), static_cast<std::size_t>(p.hidden));
+}
+
+/// h of a row. Its rounding to the dtype is part of the definition.
+std::vector<float> summed(const HostProblem& p, std::int64_t row) {
+  const auto x = row_of(p.x, p, row);
+  std::vector<float> h(x.begin(), x.end());
+  if (p.residual.empty()) return h;
+  const auto residual = row_of(p.residual, p, row);
+  for (std::size_t j = 0; j < h.size(); ++j) h[j] = round_to(p.dtype, x[j] + residual[j]);
+  return h;
+}
+
+template <class Real>
+Real rstd_of(const HostProblem& p, const std::vector<float>& h) {
+  Real sum = 0;
+  for (const float value : h) sum += static_cast<Real>(value) * static_cast<Real>(value);
+  return Real{1} / std::sqrt(sum / static_cast<Real>(p.hidden) + static_cast<Real>(p.eps));
+}
+
+template <class Way>
+ForwardRow forward(const HostProblem& p, std::int64_t row, const Way& stored) {
+  using Real = typename Way::Real;
+  const std::vector<float> h = summed(p, row);
+  const auto rstd = rstd_of<Real>(p, h);
+  ForwardRow result{{h.begin(), h.end()}, {}};
+  for (std::size_t j = 0; j < h.size(); ++j) {
+    const Real normal = stored(static_cast<Real>(h[j]) * rstd);
+    result.out.push_back(stored(normal * static_cast<Real>(p.weight[j])));
+  }
+  return result;
+}
+
+template <class Way>
+Gradients backward(const HostProblem& p, std::span<const std::int64_t> rows,
+                   std::span<const std::int64_t> columns, const Way& stored) {
+  using Real = typename Way::Real;
+  Gradients result;
+  for (const std::int64_t row : rows) {
+    const std::vector<float> h = summed(p, row);
+    const auto rstd = rstd_of<Real>(p, h);
+    const auto dout = row_of(p.dout, p, row);
+    const auto g = [&](std::size_t j) {
+      return stored(static_cast<Real>(dout[j]) * static_cast<Real>(p.weight[j]));
+    };
+    const auto normal = [&](std::size_t j) { return stored(static_cast<Real>(h[j]) * rstd); };
+    Real mean = 0;
+    for (std::size_t j = 0; j < h.size(); ++j) mean += g(j) * normal(j);
+    mean /= static_cast<Real>(p.hidden);
+    std::vector<double> dx;
+    for (std::size_t j = 0; j < h.size(); ++j) {
+      Real value = stored(rstd * (g(j) - normal(j) * mean));
+      if (!p.dresidual_out.empty()) {
+        value = stored(value + static_cast<Real>(row_of(p.dresidual_out, p, row)[j]));
+      }
+      dx.push_back(value);
+      result.largest_term = std::max(result.largest_term, std::abs(static_cast<double>(rstd * g(j))));
+    }
+    result.dx.push_back(std::move(dx));
+  }
+  std::vector<Real> sums(columns.size(), Real{0});
+  for (std::int64_t row = 0; row < p.tokens && !columns.empty(); ++row) {
+    const std::vector<float> h = summed(p, row);
+    const auto rstd = rstd_of<Real>(p, h);
+    const auto dout = row_of(p.dout, p, row);
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      const auto j = static_cast<std::size_t>(columns[c]);
+      sums[c] += stored(static_cast<Real>(dout[j]) * stored(static_cast<Real>(h[j]) * rstd));
+    }
+  }
+  for (const Real sum : sums) result.dweight.push_back(stored(sum));
+  return result;
+}
+
+}  // namespace
+
+ForwardRow reference_forward(const HostProblem& problem, std::int64_t row) {
+  return forward(problem, row, Exactly{});
+}
+
+ForwardRow unfused_forward(const HostProblem& problem, std::int64_t row) {
+  return forward(problem, row, Unfused{problem.dtype});
+}
+
+Gradients reference_backward(const HostProblem& problem, std::span<const std::int64_t> rows,
+                             std::span<const std::int64_t> columns) {
+  return backward(problem, rows, columns, Exactly{});
+}
+
+Gradients unfused_backward(const HostProblem& problem, std::span<const std::int64_t> rows,
+                           std::span<const std::int64_t> columns) {
+  return backward(problem, rows, columns, Unfused{problem.dtype});
+}
+
+}  // namespace katt::rmsnorm

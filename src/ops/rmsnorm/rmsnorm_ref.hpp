@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/dtype.hpp"
+
+/// Float64 reference of RMS normalisation on the host, row by row. Shares no code with the kernels.
+namespace katt::rmsnorm {
+
+/// A problem in host memory: dense row-major float32 values already rounded to the dtype under test.
+struct HostProblem {
+  std::int64_t tokens = 0, hidden = 0;
+  Dtype dtype = Dtype::f32;  ///< to which x + residual is rounded
+  std::span<const float> x, weight;
+  std::span<const float> residual;       ///< or empty
+  std::span<const float> dout;           ///< of the backward pass
+  std::span<const float> dresidual_out;  ///< or empty
+  double eps = 0;
+};
+
+/// One row of the forward pass.
+struct ForwardRow {
+  std::vector<double> sum;  ///< h = x + residual, rounded to the dtype
+  std::vector<double> out;
+};
+
+/// h, and h · weight / √(mean h² + eps) in float64, by the definition.
+[[nodiscard]] ForwardRow reference_forward(const HostProblem& problem, std::int64_t row);
+
+/// The same row as an unfused implementation computes it: in f32, h · rstd rounded to the dtype.
+[[nodiscard]] ForwardRow unfused_forward(const HostProblem& problem, std::int64_t row);
+
+/// Gradients of some rows and columns. dx is of x, h where there is a residual.
+struct Gradients {
+  std::vector<std::vector<double>> dx;  ///< (rows asked for, hidden)
+  std::vector<double> dweight;          ///< (columns asked for)
+  double largest_term = 0;              ///< max |rstd · g|, of which dx may be a small difference
+};
+
+/// Gradients in float64, by the definition. Reads every row for the sums of dweight.
+[[nodiscard]] Gradients reference_backward(const HostProblem& problem,
+                                           std::span<const std::int64_t> rows,
+                                           std::span<const std::int64_t> columns);
+
+/// The same as an unfused implementation computes them: in f32, h · rstd and the products with dout
+/// rounded to the dtype.
+[[nodiscard]] Gradients unfused_backward(const HostProblem& problem,
+                                         std::span<const std::int64_t> rows,
+                                         std::span<const std::int64_t> columns);
+
+}  // namespace katt::rmsnorm

@@ -1,0 +1,210 @@
+#include "ops/rope/rope.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "core/error.hpp"
+#include "ops/rope/rope_kernels.hpp"
+#include "ops/rope/rope_naive.hpp"
+
+namespace katt::rope {
+
+namespace {
+
+template <int Rank>
+std::string shape_text(const std::array<std::int64_t, Rank>& shape) {
+  std::string text = "(";
+  for (int axis = 0; axis < Rank; ++axis) text += (axis > 0 ? ", " : "") + std::to_string(shape[axis]);
+  return text + ")";
+}
+
+[[noreturn]] void fail(const std::string& message) { throw InputError("rope: " + message); }
+
+void check_tensor(const char* name, const ConstTensorRef<4>& tensor, const ConstTensorRef<4>& like) {
+  if (tensor.extent != like.extent) {
+    fail(std::string(name) + ": holds shape " + shape_text<4>(tensor.extent) + ", expected " +
+         shape_text<4>(like.extent));
+  }
+  if (tensor.dtype != like.dtype) {
+    fail(std::string(name) + ": holds " + std::string(name_of(tensor.dtype)) + ", expected " +
+         std::string(name_of(like.dtype)));
+  }
+}
+
+struct Names {
+  const char *in, *out, *in2, *out2;
+};
+
+void check_turn(const impl::Turn& turn, const Names& names) {
+  const ConstTensorRef<4>& x = turn.in[0];
+  const std::int64_t d = x.extent[3];
+  if (d <= 0 || d > max_head_dim || d % 2 != 0) {
+    fail("head_dim " + std::to_string(d) + ": expected an even number up to " +
+         std::to_string(max_head_dim));
+  }
+  check_tensor(names.out, turn.out[0], x);
+  if (turn.has(1)) {
+    ConstTensorRef<4> like = x;
+    like.extent[1] = turn.in[1].extent[1];
+    check_tensor(names.in2, turn.in[1], like);
+    check_tensor(names.out2, turn.out[1], like);
+  }
+  const ConstTensorRef<2>& cache = turn.cache;
+  if (cache.dtype != Dtype::f32 || cache.extent[1] != d || cache.stride[0] != d) {
+    fail("cache: holds shape " + shape_text<2>(cache.extent) + " of " +
+         std::string(name_of(cache.dtype)) + ", expected dense (rows, " + std::to_string(d) +
+         ") of f32");
+  }
+}
+
+/// Which stores the one-pass kernel makes.
+enum class Stores : std::uint8_t { cached, streamed };
+
+template <class Exec, class Args, Stores kind>
+Variant<Exec, Args> fused_variant() {
+  constexpr bool stream = kind == Stores::streamed;
+  return {
+      .name = stream ? "stream" : "fused",
+      .description = stream ? "fused, with stores past the caches: for tensors larger than them"
+                            : "one pass, angles reused from cache by every head",
+      .tiles = {},
+      .supports =
+          [](const Exec&, const Args&, Tile) {
+            return stream && !tile::can_stream_v<Exec>
+                       ? Status::skipped("streaming stores are built for hosts with AVX-512")
+                       : Status::ok();
+          },
+      .workspace_bytes = [](const Exec&, const Args&, Tile) { return std::size_t{0}; },
+      .run =
+          [](const Exec& exec, const Args& args, Tile, Workspace) {
+            const impl::Turn turn(args);
+            visit_dtype(turn.in[0].dtype, [&]<class T>() {
+              const impl::Rotate<Exec, T, stream && tile::can_stream_v<Exec>> rotate(turn);
+              tile::for_each_row(turn.inverse ? "katt::rope::backward" : "katt::rope::forward", exec,
+                                 rotate.items(), rotate);
+            });
+          },
+  };
+}
+
+template <class Exec, class Args>
+Variant<Exec, Args> naive_variant() {
+  return {
+      .name = "naive",
+      .description = "angles gathered and expanded, rotate_half stored, products and sum apart",
+      .tiles = {},
+      .supports = [](const Exec&, const Args&, Tile) { return Status::ok(); },
+      .workspace_bytes =
+          [](const Exec&, const Args& args, Tile) {
+            const impl::Turn turn(args);
+            return visit_dtype(turn.in[0].dtype,
+                               [&]<class T>() { return impl::naive_workspace_bytes<T>(turn); });
+          },
+      .run =
+          [](const Exec& exec, const Args& args, Tile, Workspace workspace) {
+            const impl::Turn turn(args);
+            visit_dtype(turn.in[0].dtype,
+                        [&]<class T>() { impl::naive_turn<Exec, T>(exec, turn, workspace); });
+          },
+  };
+}
+
+template <class Exec, class Args>
+VariantTable<Exec, Args> built_in_variants() {
+  VariantTable<Exec, Args> table;
+  table.add(naive_variant<Exec, Args>());
+  table.add(fused_variant<Exec, Args, Stores::cached>());
+  table.add(fused_variant<Exec, Args, Stores::streamed>());
+  return table;
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& forward_variants() {
+  static VariantTable<Exec, ForwardArgs> table = built_in_variants<Exec, ForwardArgs>();
+  return table;
+}
+
+template <class Exec>
+VariantTable<Exec, BackwardArgs>& backward_variants() {
+  static VariantTable<Exec, BackwardArgs> table = built_in_variants<Exec, BackwardArgs>();
+  return table;
+}
+
+void check(const ForwardArgs& args) { check_turn(impl::Turn(args), {"x", "out", "x2", "out2"}); }
+
+void check(const BackwardArgs& args) { check_turn(impl::Turn(args), {"dout", "dx", "dout2", "dx2"}); }
+
+template <class Exec>
+void build_cache(const Exec& exec, const FrequencyArgs& args, const TensorRef<2>& cache,
+                 const std::int64_t* positions) {
+  const std::int64_t head_dim = cache.extent[1];
+  const std::vector<double> values = frequencies(args, head_dim);
+  if (cache.dtype != Dtype::f32 || cache.stride[0] != head_dim) {
+    fail("cache: holds " + std::string(name_of(cache.dtype)) + " in rows " +
+         std::to_string(cache.stride[0]) + " apart, expected dense f32");
+  }
+  impl::BuildCache<Exec> kernel{static_cast<float*>(cache.data), positions, head_dim / 2,
+                                args.precision == AnglePrecision::f32, {}};
+  std::copy(values.begin(), values.end(), kernel.frequency);
+  tile::for_each_row("katt::rope::cache", exec, cache.extent[0], kernel);
+}
+
+template <class Exec>
+std::size_t workspace_bytes(const Exec& exec, const ForwardArgs& args, const Config& config) {
+  check(args);
+  return forward_variants<Exec>().workspace_bytes(exec, args, config);
+}
+
+template <class Exec>
+std::size_t workspace_bytes(const Exec& exec, const BackwardArgs& args, const Config& config) {
+  check(args);
+  return backward_variants<Exec>().workspace_bytes(exec, args, config);
+}
+
+template <class Exec>
+Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
+               Workspace workspace) {
+  check(args);
+  return forward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+template <class Exec>
+Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
+                Workspace workspace) {
+  check(args);
+  return backward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+namespace {
+
+double elements(const ForwardArgs& args) {
+  return static_cast<double>(args.x.size()) + static_cast<double>(args.x2.size());
+}
+
+}  // namespace
+
+double forward_flops(const ForwardArgs& args) { return 3.0 * elements(args); }
+
+double forward_bytes(const ForwardArgs& args, std::int64_t cache_rows) {
+  const auto positions = static_cast<double>(args.batch() * args.seq());
+  return 2.0 * static_cast<double>(size_of(args.x.dtype)) * elements(args) +
+         4.0 * static_cast<double>(cache_rows * args.head_dim()) +
+         (args.positions != nullptr ? 8.0 * positions : 0.0);
+}
+
+#define KATT_INSTANTIATE_ROPE(Exec)                                                            \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                          \
+  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                        \
+  template void build_cache<Exec>(const Exec&, const FrequencyArgs&, const TensorRef<2>&,      \
+                                  const std::int64_t*);                                        \
+  template std::size_t workspace_bytes<Exec>(const Exec&, const ForwardArgs&, const Config&);  \
+  template std::size_t workspace_bytes<Exec>(const Exec&, const BackwardArgs&, const Config&); \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace);    \
+  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_ROPE)
+
+}  // namespace katt::rope

@@ -1,0 +1,235 @@
+#pragma once
+
+#include <Kokkos_Core.hpp>
+#include <cstdint>
+
+#include "ops/rope/rope.hpp"
+#include "ops/rope/rope_pairs.hpp"
+#include "tile/rows.hpp"
+#include "tile/stream.hpp"
+#include "tile/vec.hpp"
+
+namespace katt::rope::impl {
+
+/// What both passes are: tensors turned by the angles of a cache, backwards in the backward pass.
+struct Turn {
+  ConstTensorRef<4> in[2];
+  TensorRef<4> out[2];
+  ConstTensorRef<2> cache;
+  const std::int64_t* positions;
+  std::int64_t first_position;
+  bool interleaved;
+  bool inverse;
+
+  explicit Turn(const ForwardArgs& args)
+      : in{args.x, args.x2},
+        out{args.out, args.out2},
+        cache(args.cache),
+        positions(args.positions),
+        first_position(args.first_position),
+        interleaved(args.interleaved),
+        inverse(false) {}
+  explicit Turn(const BackwardArgs& args)
+      : in{args.dout, args.dout2},
+        out{args.dx, args.dx2},
+        cache(args.cache),
+        positions(args.positions),
+        first_position(args.first_position),
+        interleaved(args.interleaved),
+        inverse(true) {}
+
+  /// Whether there is a tensor t, by its shape.
+  bool has(int t) const { return in[t].extent[3] > 0; }
+};
+
+/// Row of the cache for a query.
+struct Positions {
+  const std::int64_t* positions;
+  std::int64_t first, seq, rows;
+
+  /// −1 where the cache has no such row.
+  KOKKOS_FORCEINLINE_FUNCTION std::int64_t row(std::int64_t b, std::int64_t s) const {
+    const std::int64_t position = positions != nullptr ? positions[b * seq + s] : first + s;
+    return position >= 0 && position < rows ? position : -1;
+  }
+};
+
+/// Row r of the cache: cos and sin of head_dim/2 angles (two halves).
+template <class Exec>
+struct BuildCache {
+  float* cache;
+  const std::int64_t* positions;
+  std::int64_t half;
+  bool f32_angles;
+  double frequency[max_head_dim / 2];
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t position = positions != nullptr ? positions[row] : row;
+    for (std::int64_t i = team.team_rank(); i < half; i += team.team_size()) {
+      const double angle =
+          f32_angles
+              ? static_cast<double>(static_cast<float>(position) * static_cast<float>(frequency[i]))
+              : static_cast<double>(position) * frequency[i];
+      cache[row * 2 * half + i] = static_cast<float>(Kokkos::cos(angle));
+      cache[(row * 2 + 1) * half + i] = static_cast<float>(Kokkos::sin(angle));
+    }
+  }
+};
+
+/// One pass over the tensors. A work item is a few positions of a few heads, sized and ordered so that
+/// the angles of a position are reused from L1 by every head while the tensor is read in the order in
+/// which it is stored:
+///   (B, H, S, D)  one head, a block of positions; the next item is the next head at these positions
+///   (B, S, H, D)  all heads of a few positions
+template <class Exec, class T, bool Stream>
+struct Rotate {
+  using Memory = typename Exec::memory_space;
+  using Vec = tile::VecOf<Exec>;
+  static constexpr int lanes = tile::lanes_v<Exec>;
+
+  StridedView<const T, 4, Memory> in[2];
+  StridedView<T, 4, Memory> out[2];
+  const float* cache;
+  Positions positions;
+  std::int64_t half, seq_block, seq_blocks;
+  std::int64_t head_block[2], head_blocks[2];
+  bool interleaved;
+  float sign;  ///< of the angle
+
+  explicit Rotate(const Turn& turn)
+      : in{turn.in[0].view<T, Memory>(), turn.in[1].view<T, Memory>()},
+        out{turn.out[0].view<T, Memory>(), turn.out[1].view<T, Memory>()},
+        cache(static_cast<const float*>(turn.cache.data)),
+        positions{turn.positions, turn.first_position, turn.in[0].extent[2], turn.cache.extent[0]},
+        half(turn.in[0].extent[3] / 2),
+        interleaved(turn.interleaved),
+        sign(turn.inverse ? -1.0F : 1.0F) {
+    constexpr std::int64_t angle_bytes = 16384;  // half of an L1
+    constexpr std::int64_t heads_inner_rows = 4;
+    constexpr std::int64_t most_rows = 64;
+    const auto heads_inner = [](const ConstTensorRef<4>& x) { return x.stride[1] < x.stride[2]; };
+    const std::int64_t fitting = Kokkos::min(
+        most_rows, angle_bytes / (2 * half * static_cast<std::int64_t>(sizeof(float))));
+    seq_block = heads_inner(turn.in[0]) ? heads_inner_rows : fitting;
+    seq_blocks = (positions.seq + seq_block - 1) / seq_block;
+    for (int t = 0; t < 2; ++t) {
+      const std::int64_t heads = turn.in[t].extent[1];
+      head_block[t] = heads_inner(turn.in[t]) ? Kokkos::max<std::int64_t>(heads, 1) : 1;
+      head_blocks[t] = (heads + head_block[t] - 1) / head_block[t];
+    }
+  }
+
+  std::int64_t items() const {
+    return static_cast<std::int64_t>(in[0].extent(0)) * seq_blocks * (head_blocks[0] + head_blocks[1]);
+  }
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t item) const {
+    const std::int64_t all_blocks = head_blocks[0] + head_blocks[1];
+    const std::int64_t block = item % all_blocks;
+    const std::int64_t s_begin = item / all_blocks % seq_blocks * seq_block;
+    const std::int64_t s_end = Kokkos::min(s_begin + seq_block, positions.seq);
+    const std::int64_t b = item / all_blocks / seq_blocks;
+    const int t = block < head_blocks[0] ? 0 : 1;
+    const std::int64_t h_begin = (t == 0 ? block : block - head_blocks[0]) * head_block[t];
+    const std::int64_t h_end =
+        Kokkos::min(h_begin + head_block[t], static_cast<std::int64_t>(in[t].extent(1)));
+
+    if constexpr (is_host_v<Exec>) {
+      for (std::int64_t s = s_begin; s < s_end; ++s) {
+        for (std::int64_t h = h_begin; h < h_end; ++h) turn_row(t, b, h, s);
+      }
+      if constexpr (Stream) tile::stream_fence();
+    } else {  // the threads share the pairs of all rows of the item
+      const std::int64_t heads = h_end - h_begin;
+      const std::int64_t pairs = (s_end - s_begin) * heads * half;
+      for (std::int64_t p = team.team_rank(); p < pairs; p += team.team_size()) {
+        const std::int64_t s = s_begin + p / half / heads;
+        const std::int64_t h = h_begin + p / half % heads;
+        turn_pair(&in[t](b, h, s, 0), &out[t](b, h, s, 0), positions.row(b, s), p % half);
+      }
+    }
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION void turn_row(int t, std::int64_t b, std::int64_t h,
+                                            std::int64_t s) const {
+    const T* x = &in[t](b, h, s, 0);
+    T* y = &out[t](b, h, s, 0);
+    const std::int64_t row = positions.row(b, s);
+    std::int64_t i = 0;
+    if (row >= 0) {
+      const float* cosines = cache + row * 2 * half;
+      if (interleaved) {
+        i = turn_interleaved(x, y, cosines, cosines + half);
+      } else {
+        i = turn_halves(x, y, cosines, cosines + half);
+      }
+    }
+    for (; i < half; ++i) turn_pair(x, y, row, i);
+  }
+
+  /// The whole vectors of a row of half-rotation pairs; returns the number of pairs done.
+  KOKKOS_FORCEINLINE_FUNCTION std::int64_t turn_halves(const T* x, T* y, const float* cosines,
+                                                       const float* sines) const {
+    const auto run = [&]<bool Streamed>() {
+      std::int64_t i = 0;
+      for (; i + lanes <= half; i += lanes) {
+        const auto a = tile::load<Vec>(x + i);
+        const auto b = tile::load<Vec>(x + half + i);
+        const auto c = tile::load<Vec>(cosines + i);
+        const Vec s = tile::load<Vec>(sines + i) * Vec(sign);
+        tile::store_to<Streamed>(y + i, tile::fma(a, c, Vec(-(b * s))));
+        tile::store_to<Streamed>(y + half + i, tile::fma(b, c, Vec(a * s)));
+      }
+      return i;
+    };
+    if constexpr (Stream) {
+      if (tile::is_streamable(y) && tile::is_streamable(y + half)) {
+        return run.template operator()<true>();
+      }
+    }
+    return run.template operator()<false>();
+  }
+
+  /// The same for interleaved pairs.
+  KOKKOS_FORCEINLINE_FUNCTION std::int64_t turn_interleaved(const T* x, T* y, const float* cosines,
+                                                            const float* sines) const {
+    const auto run = [&]<bool Streamed>() {
+      std::int64_t i = 0;
+      for (; i + lanes <= half; i += lanes) {
+        Vec a;
+        Vec b;
+        load_pairs(x + 2 * i, a, b);
+        const auto c = tile::load<Vec>(cosines + i);
+        const Vec s = tile::load<Vec>(sines + i) * Vec(sign);
+        store_pairs<Streamed>(y + 2 * i, tile::fma(a, c, Vec(-(b * s))),
+                              tile::fma(b, c, Vec(a * s)));
+      }
+      return i;
+    };
+    if constexpr (Stream) {
+      if (tile::is_streamable(y)) return run.template operator()<true>();
+    }
+    return run.template operator()<false>();
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION void turn_pair(const T* x, T* y, std::int64_t row,
+                                             std::int64_t i) const {
+    const std::int64_t first = interleaved ? 2 * i : i;
+    const std::int64_t second = interleaved ? 2 * i + 1 : i + half;
+    if (row < 0) {
+      y[first] = T(Kokkos::Experimental::quiet_NaN_v<float>);
+      y[second] = T(Kokkos::Experimental::quiet_NaN_v<float>);
+      return;
+    }
+    const float c = cache[row * 2 * half + i];
+    const float s = cache[(row * 2 + 1) * half + i] * sign;
+    const auto a = static_cast<float>(x[first]);
+    const auto b = static_cast<float>(x[second]);
+    y[first] = T(Kokkos::fma(a, c, -(b * s)));
+    y[second] = T(Kokkos::fma(b, c, a * s));
+  }
+};
+
+}  // namespace katt::rope::impl

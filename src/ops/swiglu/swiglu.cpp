@@ -1,0 +1,252 @@
+#include "ops/swiglu/swiglu.hpp"
+
+#include <cstddef>
+
+#include "core/check.hpp"
+#include "ops/swiglu/swiglu_kernels.hpp"
+#include "ops/swiglu/swiglu_naive.hpp"
+
+namespace katt::swiglu {
+
+namespace {
+
+using impl::Matrix;
+
+template <class T, bool Const>
+auto matrix(const BasicTensorRef<2, Const>& tensor) {
+  using Element = std::conditional_t<Const, const T, T>;
+  return Matrix<Element>{static_cast<Element*>(tensor.data), tensor.stride[0]};
+}
+
+template <class T>
+Matrix<const T> readable(const Matrix<T>& m) {
+  return {m.data, m.stride};
+}
+
+/// Launches of one operation: its extents, one long row where all tensors are dense.
+template <class Exec>
+class Launcher {
+ public:
+  template <class... Refs>
+  explicit Launcher(const Exec& exec, const ConstTensorRef<2>& first, const Refs&... others)
+      : exec_(exec), rows_(first.extent[0]), columns_(first.extent[1]) {
+    const auto dense = [&](const auto& tensor) { return tensor.stride[0] == columns_; };
+    if (dense(first) && (dense(others) && ...)) {
+      columns_ *= rows_;
+      rows_ = columns_ > 0 ? 1 : 0;
+    }
+  }
+
+  /// `outputs` decide whether the stores go past the caches.
+  template <class Body, class... Outputs>
+  void operator()(const char* label, const Body& body, const Outputs&... outputs) const {
+    const bool stream =
+        (tile::should_stream<Exec>(outputs.data, rows_, columns_, outputs.stride) && ...);
+    tile::for_each_vector(exec_, label, rows_, columns_, body, stream);
+  }
+  /// For a body that writes what it has just read.
+  template <class Body>
+  void in_place(const char* label, const Body& body) const {
+    tile::for_each_vector(exec_, label, rows_, columns_, body);
+  }
+
+ private:
+  const Exec& exec_;
+  std::int64_t rows_, columns_;
+};
+
+const auto always = [](const auto&, const auto&, Tile) { return Status::ok(); };
+const auto nothing = [](const auto&, const auto&, Tile) { return std::size_t{0}; };
+
+/// One intermediate of the naive variants: (tokens, intermediate), dense, in the dtype.
+template <class Args>
+std::size_t buffer_bytes(const Args& args) {
+  const auto bytes = static_cast<std::size_t>(args.gate.size()) * size_of(args.gate.dtype);
+  return (bytes + 63) / 64 * 64;
+}
+
+template <class T>
+Matrix<T> buffer(const Workspace& workspace, std::size_t offset, std::int64_t columns) {
+  return {reinterpret_cast<T*>(static_cast<std::byte*>(workspace.data) + offset), columns};
+}
+
+template <class Exec>
+Variant<Exec, ForwardArgs> naive_forward() {
+  return {
+      .name = "naive",
+      .description = "three passes: sigmoid, times gate, times up",
+      .tiles = {},
+      .supports = always,
+      .workspace_bytes = [](const Exec&, const ForwardArgs& args,
+                            Tile) { return buffer_bytes(args); },
+      .run =
+          [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
+            visit_dtype(args.gate.dtype, [&]<class T>() {
+              const Launcher launch(exec, args.gate, args.up, args.out);
+              const auto gate = matrix<T>(args.gate);
+              const auto silu = buffer<T>(workspace, 0, args.intermediate());
+              const auto out = matrix<T>(args.out);
+              launch("katt::swiglu::naive_sigmoid", impl::SigmoidPass<T>{gate, silu}, silu);
+              launch.in_place("katt::swiglu::naive_silu",
+                              impl::MultiplyPass<T>{gate, readable(silu), silu});
+              launch("katt::swiglu::naive_multiply",
+                     impl::MultiplyPass<T>{readable(silu), matrix<T>(args.up), out}, out);
+            });
+          },
+  };
+}
+
+template <class Exec>
+Variant<Exec, ForwardArgs> fused_forward() {
+  return {
+      .name = "fused",
+      .description = "one pass",
+      .tiles = {},
+      .supports = always,
+      .workspace_bytes = nothing,
+      .run =
+          [](const Exec& exec, const ForwardArgs& args, Tile, Workspace) {
+            visit_dtype(args.gate.dtype, [&]<class T>() {
+              const Launcher launch(exec, args.gate, args.up, args.out);
+              const auto out = matrix<T>(args.out);
+              launch("katt::swiglu::forward",
+                     impl::Activate<T, T>{matrix<T>(args.gate), matrix<T>(args.up), out}, out);
+            });
+          },
+  };
+}
+
+template <class Exec>
+Variant<Exec, BackwardArgs> naive_backward() {
+  return {
+      .name = "naive",
+      .description = "five passes over stored sigmoid and silu",
+      .tiles = {},
+      .supports = always,
+      .workspace_bytes = [](const Exec&, const BackwardArgs& args,
+                            Tile) { return 2 * buffer_bytes(args); },
+      .run =
+          [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
+            visit_dtype(args.gate.dtype, [&]<class T>() {
+              const Launcher launch(exec, args.gate, args.up, args.dout, args.dgate, args.dup);
+              const auto gate = matrix<T>(args.gate);
+              const auto dout = matrix<T>(args.dout);
+              const auto sigmoid = buffer<T>(workspace, 0, args.intermediate());
+              const auto other = buffer<T>(workspace, buffer_bytes(args), args.intermediate());
+              const auto dgate = matrix<T>(args.dgate);
+              const auto dup = matrix<T>(args.dup);
+              launch("katt::swiglu::naive_sigmoid", impl::SigmoidPass<T>{gate, sigmoid}, sigmoid);
+              launch("katt::swiglu::naive_silu",
+                     impl::MultiplyPass<T>{gate, readable(sigmoid), other}, other);
+              launch("katt::swiglu::naive_dup", impl::MultiplyPass<T>{dout, readable(other), dup},
+                     dup);
+              launch("katt::swiglu::naive_dsilu",
+                     impl::MultiplyPass<T>{dout, matrix<T>(args.up), other}, other);
+              launch("katt::swiglu::naive_dgate",
+                     impl::SiluSlopePass<T>{gate, readable(sigmoid), readable(other), dgate},
+                     dgate);
+            });
+          },
+  };
+}
+
+template <class Exec>
+Variant<Exec, BackwardArgs> fused_backward() {
+  return {
+      .name = "fused",
+      .description = "one pass",
+      .tiles = {},
+      .supports = always,
+      .workspace_bytes = nothing,
+      .run =
+          [](const Exec& exec, const BackwardArgs& args, Tile, Workspace) {
+            visit_dtype(args.gate.dtype, [&]<class T>() {
+              const Launcher launch(exec, args.gate, args.up, args.dout, args.dgate, args.dup);
+              const auto dgate = matrix<T>(args.dgate);
+              const auto dup = matrix<T>(args.dup);
+              launch("katt::swiglu::backward",
+                     impl::ActivateBackward<T, T>{matrix<T>(args.gate), matrix<T>(args.up),
+                                                  matrix<T>(args.dout), dgate, dup, {nullptr, 0}},
+                     dgate, dup);
+            });
+          },
+  };
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& forward_variants() {
+  static VariantTable<Exec, ForwardArgs> table = [] {
+    VariantTable<Exec, ForwardArgs> built_in;
+    built_in.add(naive_forward<Exec>());
+    built_in.add(fused_forward<Exec>());
+    return built_in;
+  }();
+  return table;
+}
+
+template <class Exec>
+VariantTable<Exec, BackwardArgs>& backward_variants() {
+  static VariantTable<Exec, BackwardArgs> table = [] {
+    VariantTable<Exec, BackwardArgs> built_in;
+    built_in.add(naive_backward<Exec>());
+    built_in.add(fused_backward<Exec>());
+    return built_in;
+  }();
+  return table;
+}
+
+void check(const ForwardArgs& args) {
+  const Dtype dtype = args.gate.dtype;
+  check_tensor<2>("swiglu", "up", args.up, dtype, args.gate.extent);
+  check_tensor<2>("swiglu", "out", args.out, dtype, args.gate.extent);
+}
+
+void check(const BackwardArgs& args) {
+  const Dtype dtype = args.gate.dtype;
+  check_tensor<2>("swiglu", "up", args.up, dtype, args.gate.extent);
+  check_tensor<2>("swiglu", "dout", args.dout, dtype, args.gate.extent);
+  check_tensor<2>("swiglu", "dgate", args.dgate, dtype, args.gate.extent);
+  check_tensor<2>("swiglu", "dup", args.dup, dtype, args.gate.extent);
+}
+
+template <class Exec>
+Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
+               Workspace workspace) {
+  check(args);
+  return forward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+template <class Exec>
+Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
+                Workspace workspace) {
+  check(args);
+  return backward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+double forward_flops(const ForwardArgs& args) { return 5.0 * static_cast<double>(args.gate.size()); }
+
+double backward_flops(const BackwardArgs& args) {
+  return 11.0 * static_cast<double>(args.gate.size());
+}
+
+double forward_bytes(const ForwardArgs& args) {
+  return 3.0 * static_cast<double>(args.gate.size()) *
+         static_cast<double>(size_of(args.gate.dtype));
+}
+
+double backward_bytes(const BackwardArgs& args) {
+  return 5.0 * static_cast<double>(args.gate.size()) *
+         static_cast<double>(size_of(args.gate.dtype));
+}
+
+#define KATT_INSTANTIATE_SWIGLU(Exec)                                                        \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                        \
+  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                      \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace);  \
+  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SWIGLU)
+
+}  // namespace katt::swiglu

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <Kokkos_Core.hpp>
+#include <cstdint>
+
+#include "ops/swiglu/swiglu_kernels.hpp"
+
+/// The passes of the naive variants: each a parallel, vectorised kernel of its own, its result rounded to
+/// the dtype where it is stored, as a framework runs a formula operation by operation.
+namespace katt::swiglu::impl {
+
+/// out = σ(in)
+template <class T>
+struct SigmoidPass {
+  Matrix<const T> in;
+  Matrix<T> out;
+
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
+    tile::store(out.at(row, column), sigmoid(tile::load<Vec>(in.at(row, column), lanes)), lanes);
+  }
+};
+
+/// out = a · b; out may be a or b.
+template <class T>
+struct MultiplyPass {
+  Matrix<const T> a, b;
+  Matrix<T> out;
+
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
+    const Vec product =
+        tile::load<Vec>(a.at(row, column), lanes) * tile::load<Vec>(b.at(row, column), lanes);
+    tile::store(out.at(row, column), product, lanes);
+  }
+};
+
+/// out = d · s · (1 + g · (1 − s)): the derivative of silu from its stored sigmoid s.
+template <class T>
+struct SiluSlopePass {
+  Matrix<const T> gate, sigmoid, d;
+  Matrix<T> out;
+
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
+    const Vec g = tile::load<Vec>(gate.at(row, column), lanes);
+    const Vec s = tile::load<Vec>(sigmoid.at(row, column), lanes);
+    const Vec slope = tile::fma(Vec(g * s), Vec(Vec(1.0F) - s), s);
+    tile::store(out.at(row, column), Vec(tile::load<Vec>(d.at(row, column), lanes) * slope), lanes);
+  }
+};
+
+}  // namespace katt::swiglu::impl

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/buffer.hpp"
+#include "core/variants.hpp"
+#include "testing/fill.hpp"
+
+/// What the tests of operators on matrices share.
+namespace katt::testing {
+
+/// A (rows, columns) matrix on a backend whose rows lie `columns + gap` elements apart. Its memory
+/// begins as NaN; gaps() tells whether something was written between the rows.
+class Matrix {
+ public:
+  Matrix(Backend backend, Dtype dtype, std::int64_t rows, std::int64_t columns,
+         std::int64_t gap = 0)
+      : rows_(rows),
+        columns_(columns),
+        stored_("matrix", backend, dtype, {rows, columns + gap}),
+        ref_(stored_.ref()) {
+    ref_.extent[1] = columns;
+    stored_.poison();
+  }
+  Matrix(Backend backend, Dtype dtype, std::int64_t rows, std::int64_t columns, std::int64_t gap,
+         std::span<const float> values)
+      : Matrix(backend, dtype, rows, columns, gap) {
+    std::vector<float> spread(static_cast<std::size_t>(rows * (columns + gap)),
+                              std::numeric_limits<float>::quiet_NaN());
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < columns; ++c) {
+        spread[static_cast<std::size_t>(r * (columns + gap) + c)] =
+            values[static_cast<std::size_t>(r * columns + c)];
+      }
+    }
+    stored_.upload(spread);
+  }
+
+  [[nodiscard]] const TensorRef<2>& ref() const { return ref_; }
+
+  [[nodiscard]] std::vector<float> values() const {
+    const auto spread = stored_.download();
+    std::vector<float> dense;
+    const std::int64_t stride = stored_.ref().extent[1];
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      for (std::int64_t c = 0; c < columns_; ++c) {
+        dense.push_back(spread[static_cast<std::size_t>(r * stride + c)]);
+      }
+    }
+    return dense;
+  }
+
+  /// Whether every element between the rows is still NaN.
+  [[nodiscard]] bool gaps_untouched() const {
+    const auto spread = stored_.download();
+    const std::int64_t stride = stored_.ref().extent[1];
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      for (std::int64_t c = columns_; c < stride; ++c) {
+        if (!std::isnan(spread[static_cast<std::size_t>(r * stride + c)])) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::int64_t rows_, columns_;
+  bench::Tensor<2> stored_;
+  TensorRef<2> ref_;
+};
+
+/// Integers on a backend.
+class Indices {
+ public:
+  Indices(Backend backend, std::span<const std::int64_t> values)
+      : buffer_("indices", backend, values.size_bytes()) {
+    buffer_.upload(std::as_bytes(values));
+  }
+  [[nodiscard]] const std::int64_t* data() const {
+    return reinterpret_cast<const std::int64_t*>(buffer_.data());
+  }
+
+ private:
+  bench::Buffer buffer_;
+};
+
+/// Seeded values rounded to the dtype.
+inline std::vector<float> random_values(std::int64_t count, std::uint64_t seed, Dtype dtype,
+                                        float scale = 1.0F) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  fill(values, seed, dtype, scale);
+  return values;
+}
+
+/// Runs a variant with the workspace it asks for, filled with NaN, and waits for it.
+template <class Exec, class Args>
+void run_variant(const Exec& exec, const VariantTable<Exec, Args>& table, const Args& args,
+                 const Config& config) {
+  const bench::Tensor<1> workspace(
+      "workspace", backend_of<Exec>(), Dtype::f32,
+      {static_cast<std::int64_t>((table.workspace_bytes(exec, args, config) + 3) / 4)});
+  workspace.poison();
+  const Status status = table.run(exec, args, config, {workspace.ref().data, workspace.bytes()});
+  ASSERT_TRUE(status.is_ok()) << config.variant << ": " << status.reason();
+  exec.fence();
+}
+
+template <class Exec, class Args>
+std::vector<std::string> names_of(const VariantTable<Exec, Args>& table) {
+  std::vector<std::string> names;
+  for (const auto& variant : table.all()) names.push_back(variant.name);
+  return names;
+}
+
+/// Calls f(exec) for every execution space of this build, OpenMP with one thread and with two.
+template <class F>
+void for_each_exec(const F& f) {
+#if defined(KOKKOS_ENABLE_OPENMP)
+  f(Kokkos::OpenMP(1));
+  f(Kokkos::OpenMP(2));
+#endif
+#if defined(KOKKOS_ENABLE_CUDA)
+  f(Kokkos::Cuda());
+#endif
+  f(Kokkos::Serial());
+}
+
+}  // namespace katt::testing
