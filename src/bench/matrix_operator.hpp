@@ -18,8 +18,8 @@
 #include "testing/expected.hpp"
 #include "testing/fill.hpp"
 
-/// The bench adapter of operators whose inputs and outputs are matrices and vectors of one dtype, made
-/// from a description of them.
+/// The bench adapter of operators whose inputs and outputs are matrices and vectors of one dtype,
+/// made from a description of them.
 namespace katt::bench {
 
 /// A tensor by the names of its axes, e.g. {"weight", {"out_features", "in_features"}, "(O, I)"}.
@@ -94,7 +94,8 @@ class DeviceMatrices {
 
 inline void add_shapes(MatrixRefs& refs, const std::vector<MatrixSpec>& specs,
                        const Extents& extents, Dtype dtype) {
-  for (const MatrixSpec& spec : specs) refs.set(spec.name, {nullptr, dtype, shape_of(spec, extents)});
+  for (const MatrixSpec& spec : specs)
+    refs.set(spec.name, {nullptr, dtype, shape_of(spec, extents)});
 }
 
 inline Errors compare(const Expected& expected, const DeviceMatrices& outputs,
@@ -113,7 +114,8 @@ inline Errors compare(const Expected& expected, const DeviceMatrices& outputs,
 ///   name, summary, usual_variant      texts
 ///   axes()                            the axes of a sweep
 ///   inputs(), outputs()               tensors of the forward pass
-///   gradients()                       of the backward pass, which also reads `dout`, of the shape of
+///   gradients()                       of the backward pass, which also reads `dout`, of the shape
+///   of
 ///                                     the only output
 ///   forward_args(MatrixRefs), backward_args(MatrixRefs)
 ///   forward_variants<Exec>(), backward_variants<Exec>()
@@ -147,14 +149,13 @@ class MatrixOperator final : public Operator {
     };
     return visit_pass(point.pass, [&](auto pass) {
       const auto inputs = present(pass.inputs(), point);
-      return Footprint{
-          .tensors = bytes_of(inputs, size_of(point.dtype) + sizeof(float)),
-          .outputs = bytes_of(pass.outputs(), size_of(point.dtype)),
-          .workspace = visit_backend(
-              point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
-                return pass.template variants<Exec>().workspace_bytes(
-                    exec, shape_args(pass, inputs, extents, point.dtype), config);
-              })};
+      return Footprint{.tensors = bytes_of(inputs, size_of(point.dtype) + sizeof(float)),
+                       .outputs = bytes_of(pass.outputs(), size_of(point.dtype)),
+                       .workspace = visit_backend(
+                           point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+                             return pass.template variants<Exec>().workspace_bytes(
+                                 exec, shape_args(pass, inputs, extents, point.dtype), config);
+                           })};
     });
   }
 

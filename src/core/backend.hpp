@@ -60,8 +60,7 @@ constexpr bool is_built(Backend backend) {
 #else
       return false;
 #endif
-    case Backend::cuda:
-      break;
+    case Backend::cuda: break;
   }
 #if defined(KOKKOS_ENABLE_CUDA)
   return true;

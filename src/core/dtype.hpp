@@ -163,12 +163,9 @@ constexpr double epsilon_of(Dtype dtype) {
 /// value rounded to the dtype (to nearest, ties to even) and widened again.
 inline float round_to(Dtype dtype, float value) {
   switch (dtype) {
-    case Dtype::f16:
-      return static_cast<float>(f16(value));
-    case Dtype::bf16:
-      return static_cast<float>(bf16(value));
-    case Dtype::f32:
-      break;
+    case Dtype::f16: return static_cast<float>(f16(value));
+    case Dtype::bf16: return static_cast<float>(bf16(value));
+    case Dtype::f32: break;
   }
   return value;
 }
@@ -177,12 +174,9 @@ inline float round_to(Dtype dtype, float value) {
 template <class F>
 decltype(auto) visit_dtype(Dtype dtype, F&& f) {
   switch (dtype) {
-    case Dtype::f16:
-      return f.template operator()<f16>();
-    case Dtype::bf16:
-      return f.template operator()<bf16>();
-    case Dtype::f32:
-      break;
+    case Dtype::f16: return f.template operator()<f16>();
+    case Dtype::bf16: return f.template operator()<bf16>();
+    case Dtype::f32: break;
   }
   return f.template operator()<float>();
 }

@@ -24,12 +24,9 @@ class [[nodiscard]] Status {
   /// "ok", "skipped" or "failed", as the column `status` of a result file says it.
   std::string_view name() const {
     switch (code_) {
-      case Code::ok:
-        return "ok";
-      case Code::skipped:
-        return "skipped";
-      case Code::failed:
-        break;
+      case Code::ok: return "ok";
+      case Code::skipped: return "skipped";
+      case Code::failed: break;
     }
     return "failed";
   }

@@ -1,12 +1,14 @@
 #pragma once
 
-#include <Kokkos_Core.hpp>
 #include <cstdint>
+
+#include <Kokkos_Core.hpp>
 
 #include "tile/vec.hpp"
 
-/// Streaming stores: written past the caches, so that a line is not first read from memory. They pay
-/// for outputs larger than the caches, and cost where the next kernel would have found its input there.
+/// Streaming stores: written past the caches, so that a line is not first read from memory. They
+/// pay for outputs larger than the caches, and cost where the next kernel would have found its
+/// input there.
 namespace katt::tile {
 
 /// Whether the vectors of an execution space have streaming stores.
@@ -22,7 +24,8 @@ KOKKOS_FORCEINLINE_FUNCTION bool is_streamable(const void* row) {
   return reinterpret_cast<std::uintptr_t>(row) % 64 == 0;
 }
 
-/// store(), past the caches where Stream; `target` is then aligned to the size of the written vector.
+/// store(), past the caches where Stream; `target` is then aligned to the size of the written
+/// vector.
 template <bool Stream, class Vec, class T>
 KOKKOS_FORCEINLINE_FUNCTION void store_to(T* target, const Vec& value) {
   if constexpr (!Stream) {

@@ -71,12 +71,14 @@ std::optional<DeviceOutput> normalised(const ProblemData& data, const Place& pla
           exec.fence("test::fence");
           return status.is_ok();
         };
-        const bool done =
-            data.options.backward
-                ? run(device.args<BackwardArgs>(),
-                      [&](const auto& args, Workspace w) { return backward(exec, args, config, w); })
-                : run(device.args<ForwardArgs>(),
-                      [&](const auto& args, Workspace w) { return forward(exec, args, config, w); });
+        const bool done = data.options.backward
+                              ? run(device.args<BackwardArgs>(),
+                                    [&](const auto& args, Workspace w) {
+                                      return backward(exec, args, config, w);
+                                    })
+                              : run(device.args<ForwardArgs>(), [&](const auto& args, Workspace w) {
+                                  return forward(exec, args, config, w);
+                                });
         if (!done) return std::nullopt;
         return output;
       });
@@ -182,7 +184,8 @@ RC_GTEST_PROP(RmsnormProperty, ScalingARowByAPowerOfTwoChangesNoBit, ()) {
   const Options options{.backward = *rc::gen::arbitrary<bool>()};
   const auto data = problem(2, hidden, Dtype::f32, options, seed);
   data->shape.eps = 0;
-  for (float& value : data->x) value += std::copysign(0.5F, value);  // none too small beside the others
+  for (float& value : data->x)
+    value += std::copysign(0.5F, value);  // none too small beside the others
   const std::vector<float> out = out_of(*data);
   const int exponent = *rc::gen::inRange(-120, 120);
   for (float& value : data->x) value = std::ldexp(value, exponent);
@@ -220,7 +223,8 @@ void expect_relative(const ProblemData& data, const Place& place, double limit) 
     double largest = 0;
     for (const double value : expected) largest = std::max(largest, std::abs(value));
     for (std::size_t j = 0; j < expected.size(); ++j) {
-      const auto value = static_cast<double>(got[static_cast<std::size_t>(row * data.shape.hidden) + j]);
+      const auto value =
+          static_cast<double>(got[static_cast<std::size_t>(row * data.shape.hidden) + j]);
       ASSERT_NEAR(value, expected[j], limit * largest) << "row " << row << " column " << j;
     }
   }
@@ -229,7 +233,8 @@ void expect_relative(const ProblemData& data, const Place& place, double limit) 
 TEST(Rmsnorm, RowsOfAnyMagnitudeKeepTheirDigits) {
   for (const bool backward : {false, true}) {
     for (const Place& place : places()) {
-      const std::vector<float> magnitudes{1e-36F, 1e-30F, 1e-18F, 1e-10F, 1e10F, 1e18F, 1e20F, 1e30F, 9e37F};
+      const std::vector<float> magnitudes{1e-36F, 1e-30F, 1e-18F, 1e-10F, 1e10F,
+                                          1e18F,  1e20F,  1e30F,  9e37F};
       const auto data = problem(static_cast<std::int64_t>(magnitudes.size()), 333, Dtype::f32,
                                 {.backward = backward}, 41);
       data->shape.eps = 0;
@@ -287,7 +292,8 @@ struct Small {
   View out{"test::out", tokens, hidden};
   View residual_out{"test::residual_out", tokens, hidden};
   Kokkos::View<bf16*, Kokkos::HostSpace> weight{"test::weight", hidden};
-  Kokkos::View<std::int8_t**, Kokkos::LayoutRight, Kokkos::HostSpace> out_q{"test::out_q", tokens, hidden};
+  Kokkos::View<std::int8_t**, Kokkos::LayoutRight, Kokkos::HostSpace> out_q{"test::out_q", tokens,
+                                                                            hidden};
   Kokkos::View<float*, Kokkos::HostSpace> scale{"test::scale", tokens};
   ForwardArgs args;
 
@@ -319,7 +325,8 @@ template <class View>
 std::vector<float> values_of(const View& view) {
   std::vector<float> values;
   for (std::size_t i = 0; i < view.extent(0); ++i) {
-    for (std::size_t j = 0; j < view.extent(1); ++j) values.push_back(static_cast<float>(view(i, j)));
+    for (std::size_t j = 0; j < view.extent(1); ++j)
+      values.push_back(static_cast<float>(view(i, j)));
   }
   return values;
 }
@@ -338,7 +345,8 @@ TEST(Rmsnorm, InPlaceAndStridedGiveTheSameBits) {
 
     Small strided;
     const Small::View wide("test::wide", Small::tokens, Small::hidden + 6);
-    const auto inner = Kokkos::subview(wide, Kokkos::ALL, std::pair<std::size_t, std::size_t>(3, 3 + Small::hidden));
+    const auto inner = Kokkos::subview(wide, Kokkos::ALL,
+                                       std::pair<std::size_t, std::size_t>(3, 3 + Small::hidden));
     Kokkos::deep_copy(inner, strided.x);
     strided.args.x = inner;
     strided.args.out = inner;
@@ -349,8 +357,8 @@ TEST(Rmsnorm, InPlaceAndStridedGiveTheSameBits) {
   }
 }
 
-// s_x = 127 / max(max |x|, 1e-5), x_q = clamp(round(x · s_x), −128, 127), rounding half to even, of the
-// output as it is stored: what ternary linear would make of it.
+// s_x = 127 / max(max |x|, 1e-5), x_q = clamp(round(x · s_x), −128, 127), rounding half to even, of
+// the output as it is stored: what ternary linear would make of it.
 TEST(Rmsnorm, FusedQuantisationIsThatOfTheStoredOutput) {
   for (const char* variant : {"naive", "fused", "stream"}) {
     for (const bool keep : {true, false}) {
@@ -382,7 +390,8 @@ TEST(Rmsnorm, FusedQuantisationIsThatOfTheStoredOutput) {
 TEST(Rmsnorm, NoRowsGiveAZeroWeightGradient) {
   const auto data = problem(0, 33, Dtype::f32, {.backward = true}, 71);
   for (const char* variant : {"naive", "fused"}) {
-    EXPECT_EQ(normalised(*data, places().front(), variant)->dweight.download(), std::vector<float>(33, 0.0F));
+    EXPECT_EQ(normalised(*data, places().front(), variant)->dweight.download(),
+              std::vector<float>(33, 0.0F));
   }
 }
 
@@ -397,11 +406,13 @@ TEST(Rmsnorm, WhatDoesNotFitIsRefused) {
       EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
     }
   };
-  refused([](Small& s) { s.args.weight.extent[0] = 74; }, "weight: holds shape (74), expected (75)");
+  refused([](Small& s) { s.args.weight.extent[0] = 74; },
+          "weight: holds shape (74), expected (75)");
   refused([](Small& s) { s.args.out.extent[0] = 5; }, "out: holds shape (5, 75), expected (6, 75)");
   refused([](Small& s) { s.args.residual_out = {}; }, "residual_out: holds shape (0, 0)");
   refused([](Small& s) { s.args.residual = {}; }, "residual_out: given without a residual");
-  refused([](Small& s) { s.args.residual.dtype = Dtype::f16; }, "residual: holds f16, expected bf16");
+  refused([](Small& s) { s.args.residual.dtype = Dtype::f16; },
+          "residual: holds f16, expected bf16");
   refused([](Small& s) { s.args.out = {}; }, "out: missing");
   refused([](Small& s) { s.args.out_q = s.out_q.data(); }, "out_q and out_q_scale: one is missing");
   refused([](Small& s) { s.args.eps = -1.0F; }, "eps -1");

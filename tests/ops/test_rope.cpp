@@ -68,21 +68,21 @@ std::optional<DeviceOutput> turned(const ProblemData& data, const Place& place,
   Tensors tensors = device.tensors();
   output.link(tensors);
   const Args args = tensors.args<Args>();
-  return visit_backend(
-      place.backend, place.threads, [&](const auto& exec) -> std::optional<DeviceOutput> {
-        const Config config{variant, {}};
-        const bench::Buffer workspace("test::workspace", place.backend,
-                                      workspace_bytes(exec, args, config));
-        Status status;
-        if constexpr (std::is_same_v<Args, ForwardArgs>) {
-          status = forward(exec, args, config, workspace.workspace());
-        } else {
-          status = backward(exec, args, config, workspace.workspace());
-        }
-        exec.fence("test::fence");
-        if (!status.is_ok()) return std::nullopt;
-        return output;
-      });
+  return visit_backend(place.backend, place.threads,
+                       [&](const auto& exec) -> std::optional<DeviceOutput> {
+                         const Config config{variant, {}};
+                         const bench::Buffer workspace("test::workspace", place.backend,
+                                                       workspace_bytes(exec, args, config));
+                         Status status;
+                         if constexpr (std::is_same_v<Args, ForwardArgs>) {
+                           status = forward(exec, args, config, workspace.workspace());
+                         } else {
+                           status = backward(exec, args, config, workspace.workspace());
+                         }
+                         exec.fence("test::fence");
+                         if (!status.is_ok()) return std::nullopt;
+                         return output;
+                       });
 }
 
 TEST(Rope, EveryVariantMatchesTheReference) {
@@ -101,8 +101,8 @@ TEST(Rope, EveryVariantMatchesTheReference) {
         if (seed % 4 == 1) {
           data->shape.frequencies = {.theta = 500000.0, .scaling = Scaling::llama3};
           for (std::int64_t i = 0; i < shape.batch * shape.seq; ++i) {
-            data->positions.push_back(
-                static_cast<std::int64_t>(testing::uniform(seed, static_cast<std::uint64_t>(i)) * 200000));
+            data->positions.push_back(static_cast<std::int64_t>(
+                testing::uniform(seed, static_cast<std::uint64_t>(i)) * 200000));
           }
           data->link();
         }
@@ -151,7 +151,8 @@ TEST(Rope, TheGradientOfTheReferenceIsThatOfFiniteDifferences) {
 }
 
 /// One row of values turned to a position by the fused kernel in f32.
-std::vector<float> turned_row(const std::vector<float>& row, std::int64_t position, bool interleaved) {
+std::vector<float> turned_row(const std::vector<float>& row, std::int64_t position,
+                              bool interleaved) {
   const Place place = places().front();
   ProblemData data;
   data.shape.batch = data.shape.heads = data.shape.seq = 1;
@@ -164,8 +165,8 @@ std::vector<float> turned_row(const std::vector<float>& row, std::int64_t positi
 }
 
 double dot(const std::vector<float>& a, const std::vector<float>& b) {
-  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0,
-                            std::plus<>(), [](float x, float y) { return double{x} * double{y}; });
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0, std::plus<>(),
+                            [](float x, float y) { return double{x} * double{y}; });
 }
 
 std::vector<float> random_row(std::size_t size) {
@@ -190,7 +191,8 @@ RC_GTEST_PROP(RopeProperty, ScoresDependOnTheDistanceOfPositionsOnly, ()) {
   const std::int64_t near = *rc::gen::inRange(0, 4096);
   const std::int64_t distance = *rc::gen::inRange(0, 4096);
   const std::int64_t shift = *rc::gen::inRange(0, 100000);
-  const double here = dot(turned_row(q, near + distance, interleaved), turned_row(k, near, interleaved));
+  const double here =
+      dot(turned_row(q, near + distance, interleaved), turned_row(k, near, interleaved));
   const double there = dot(turned_row(q, near + distance + shift, interleaved),
                            turned_row(k, near + shift, interleaved));
   RC_ASSERT(std::abs(here - there) <= 1e-6 * std::sqrt(dot(q, q) * dot(k, k)));
@@ -198,7 +200,8 @@ RC_GTEST_PROP(RopeProperty, ScoresDependOnTheDistanceOfPositionsOnly, ()) {
 
 RC_GTEST_PROP(RopeProperty, BackwardUndoesForward, ()) {
   const auto half = *rc::gen::inRange(1, 70);
-  const auto data = problem({1, 2, 1, 3, 2 * half}, Dtype::f32, *rc::gen::arbitrary<std::uint32_t>());
+  const auto data =
+      problem({1, 2, 1, 3, 2 * half}, Dtype::f32, *rc::gen::arbitrary<std::uint32_t>());
   data->shape.interleaved = *rc::gen::arbitrary<bool>();
   const std::vector<float> before = data->x;
   const auto layout = bench::HeadLayout::bhsd;
@@ -206,32 +209,35 @@ RC_GTEST_PROP(RopeProperty, BackwardUndoesForward, ()) {
   data->link();
   const auto after =
       turned<BackwardArgs>(*data, places().front(), "fused", layout, true)->out.download();
-  for (std::size_t i = 0; i < before.size(); ++i) RC_ASSERT(std::abs(after[i] - before[i]) <= 1e-6F);
+  for (std::size_t i = 0; i < before.size(); ++i)
+    RC_ASSERT(std::abs(after[i] - before[i]) <= 1e-6F);
 }
 
 TEST(Rope, ThreadsDoNotChangeABit) {
   const auto data = problem({2, 5, 3, 257, 64}, Dtype::bf16, 5);
   std::vector<std::vector<float>> outputs;
   for (const Place& place : hosts) {
-    outputs.push_back(
-        turned<ForwardArgs>(*data, place, "fused", bench::HeadLayout::bhsd, false)->out2.download());
+    outputs.push_back(turned<ForwardArgs>(*data, place, "fused", bench::HeadLayout::bhsd, false)
+                          ->out2.download());
   }
   for (const auto& output : outputs) EXPECT_EQ(output, outputs.front());
 }
 
-// theta 10000 at head_dim 8; theta 500000 at head_dim 128 with the scaling of LLaMA 3.1 (8, 1, 4, 8192):
-// the formulas of transformers' modeling_rope_utils.py, worked out apart from this code.
+// theta 10000 at head_dim 8; theta 500000 at head_dim 128 with the scaling of LLaMA 3.1 (8, 1, 4,
+// 8192): the formulas of transformers' modeling_rope_utils.py, worked out apart from this code.
 TEST(Rope, FrequenciesAreThoseOfLlama) {
   const std::vector<double> plain = frequencies({}, 8);
   ASSERT_EQ(plain.size(), 4U);
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(plain[i], std::pow(10.0, -static_cast<double>(i)), 1e-16);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_NEAR(plain[i], std::pow(10.0, -static_cast<double>(i)), 1e-16);
 
   FrequencyArgs llama3{.theta = 500000.0, .scaling = Scaling::llama3};
   for (const AnglePrecision precision : {AnglePrecision::f64, AnglePrecision::f32}) {
     llama3.precision = precision;
     const std::vector<double> scaled = frequencies(llama3, 128);
     const auto expect = [&](std::size_t pair, double value) {
-      EXPECT_NEAR(scaled[pair] / value, 1.0, precision == AnglePrecision::f64 ? 1e-14 : 1e-6) << pair;
+      EXPECT_NEAR(scaled[pair] / value, 1.0, precision == AnglePrecision::f64 ? 1e-14 : 1e-6)
+          << pair;
     };
     expect(0, 1.0);
     expect(1, 0.8146172338565447);  // short waves are kept
@@ -297,8 +303,8 @@ TEST(Rope, StridedTensorsGiveTheSameBitsAsDenseOnes) {
   for (const char* variant : {"fused", "stream"}) {
     Small strided;
     const Small::View wide("test::wide", 3, 4, 6, 43);  // rows that start anywhere
-    const auto inner = Kokkos::subview(wide, std::pair(1, 3), std::pair(1, 4), std::pair(0, 5),
-                                       std::pair(3, 43));
+    const auto inner =
+        Kokkos::subview(wide, std::pair(1, 3), std::pair(1, 4), std::pair(0, 5), std::pair(3, 43));
     Kokkos::deep_copy(inner, strided.x);
     strided.args.x = inner;
     strided.args.out = inner;
@@ -366,7 +372,8 @@ TEST(Rope, WhatDoesNotFitIsRefused) {
   EXPECT_THROW((void)frequencies({}, max_head_dim + 2), InputError);
   EXPECT_THROW((void)frequencies({.theta = 0.0}, 8), InputError);
   EXPECT_THROW((void)frequencies({.theta = std::nan("")}, 8), InputError);
-  EXPECT_THROW((void)frequencies({.scaling = Scaling::llama3, .high_freq_factor = 1.0}, 8), InputError);
+  EXPECT_THROW((void)frequencies({.scaling = Scaling::llama3, .high_freq_factor = 1.0}, 8),
+               InputError);
   EXPECT_THROW((void)frequencies({.scaling = Scaling::llama3, .factor = -8.0}, 8), InputError);
 }
 

@@ -25,8 +25,12 @@ struct Problem {
 Problem make_problem(std::int64_t tokens, std::int64_t intermediate, Dtype dtype,
                      float scale = 2.0F) {
   const std::int64_t count = tokens * intermediate;
-  return {dtype, tokens, intermediate, testing::random_values(count, 1, dtype, scale),
-          testing::random_values(count, 2, dtype), testing::random_values(count, 3, dtype)};
+  return {dtype,
+          tokens,
+          intermediate,
+          testing::random_values(count, 1, dtype, scale),
+          testing::random_values(count, 2, dtype),
+          testing::random_values(count, 3, dtype)};
 }
 
 struct Result {
@@ -62,7 +66,7 @@ Result run(const Exec& exec, const Problem& p, const std::string& variant, std::
 
 void expect_reference(const Problem& p, const Result& result, const std::string& what) {
   const auto expect = [&](const char* name, const std::vector<float>& got,
-                          double ReferenceElement::* member) {
+                          double ReferenceElement::*member) {
     struct Pair {
       double exact, unfused;
     };
@@ -102,8 +106,8 @@ TEST(SwigluReference, GradientsMatchFiniteDifferences) {
 class Swiglu : public ::testing::TestWithParam<Dtype> {};
 
 TEST_P(Swiglu, MatchesReferenceForEveryShapeStrideVariantAndBackend) {
-  const std::vector<std::pair<std::int64_t, std::int64_t>> shapes{
-      {1, 1}, {64, 128}, {7, 13}, {1, 4099}, {31, 1}, {3, 2049}};
+  const std::vector<std::pair<std::int64_t, std::int64_t>> shapes{{1, 1},    {64, 128}, {7, 13},
+                                                                  {1, 4099}, {31, 1},   {3, 2049}};
   for (const auto& [tokens, intermediate] : shapes) {
     const Problem p = make_problem(tokens, intermediate, GetParam());
     for (const std::int64_t gap : {0, 3, 32}) {
@@ -121,8 +125,8 @@ TEST_P(Swiglu, MatchesReferenceForEveryShapeStrideVariantAndBackend) {
 TEST_P(Swiglu, LargeTensorsTakeTheSameValuesPastTheCaches) {
   // Large enough for streaming stores, which the short rows are not.
   constexpr std::int64_t columns = 4096;
-  const std::int64_t rows = (std::int64_t{36} << 20) / columns /
-                            static_cast<std::int64_t>(size_of(GetParam()));
+  const std::int64_t rows =
+      (std::int64_t{36} << 20) / columns / static_cast<std::int64_t>(size_of(GetParam()));
   Problem large = make_problem(rows, columns, GetParam());
   const Problem small = make_problem(2, columns, GetParam());
   for (std::size_t i = 0; i < small.gate.size(); ++i) {
@@ -246,7 +250,10 @@ TEST(SwigluTest, ArgumentsThatDoNotFitAreRefused) {
 RC_GTEST_PROP(SwigluProperty, SiluOfBothSignsAddsUpToTheArgument, ()) {
   const auto count = *rc::gen::inRange<std::int64_t>(1, 200);
   const auto seed = *rc::gen::inRange<std::uint64_t>(1, 1000);
-  Problem p{Dtype::f32, 1, count, testing::random_values(count, seed, Dtype::f32, 6.0F),
+  Problem p{Dtype::f32,
+            1,
+            count,
+            testing::random_values(count, seed, Dtype::f32, 6.0F),
             std::vector<float>(static_cast<std::size_t>(count), 1.0F),
             std::vector<float>(static_cast<std::size_t>(count), 1.0F)};
   const Result plus = run(Kokkos::Serial(), p, "fused");
@@ -255,7 +262,8 @@ RC_GTEST_PROP(SwigluProperty, SiluOfBothSignsAddsUpToTheArgument, ()) {
   for (std::size_t i = 0; i < p.gate.size(); ++i) {
     RC_ASSERT(std::abs(plus.out[i] - minus.out[i] + p.gate[i]) <=
               4 * 0x1p-23F * std::abs(p.gate[i]));
-    RC_ASSERT(std::abs(plus.dgate[i] + minus.dgate[i] - 1.0F) <= 1e-5F);  // silu′(g) + silu′(−g) = 1
+    RC_ASSERT(std::abs(plus.dgate[i] + minus.dgate[i] - 1.0F) <=
+              1e-5F);  // silu′(g) + silu′(−g) = 1
   }
 }
 

@@ -53,7 +53,7 @@ void check_common(std::int64_t hidden, float eps) {
 enum class Stores : std::uint8_t { cached, streamed };
 
 template <class Exec, Stores kind>
-inline constexpr bool streams_v = kind == Stores::streamed && tile::can_stream_v<Exec>;
+inline constexpr bool streams_v = kind == Stores::streamed&& tile::can_stream_v<Exec>;
 
 template <class Exec, Stores kind>
 Status supports() {
@@ -256,7 +256,8 @@ double forward_bytes(const ForwardArgs& args) {
   const double quantised = args.out_q == nullptr ? 0.0
                                                  : static_cast<double>(args.x.size()) +
                                                        4.0 * static_cast<double>(args.tokens());
-  return element * (tensors * static_cast<double>(args.x.size()) + static_cast<double>(args.hidden())) +
+  return element *
+             (tensors * static_cast<double>(args.x.size()) + static_cast<double>(args.hidden())) +
          quantised;
 }
 

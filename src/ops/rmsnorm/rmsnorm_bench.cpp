@@ -89,24 +89,27 @@ class RmsnormCase final : public bench::Case {
     if (data_->options.backward && data_->options.quantise) {
       return Status::skipped("quantise: the backward pass quantises nothing");
     }
-    return visit(point_.backend, point_.threads, point_.pass, [&]<class Exec, class Args>(const Exec& exec) {
-      return variants_of<Exec, Args>().supports(exec, shape_args<Args>(data_->shape, data_->options), config);
-    });
+    return visit(point_.backend, point_.threads, point_.pass,
+                 [&]<class Exec, class Args>(const Exec& exec) {
+                   return variants_of<Exec, Args>().supports(
+                       exec, shape_args<Args>(data_->shape, data_->options), config);
+                 });
   }
 
   std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
     if (!reference_) reference_.emplace(*data_);
-    return visit(point_.backend, point_.threads, point_.pass,
-                 [&]<class Exec, class Args>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
-                   DeviceOutput output(data_->shape, data_->options, point_.backend);
-                   Args args = device_.args<Args>();
-                   output.link(args);
-                   check(args);
-                   return std::make_unique<bench::VariantCandidate<Exec, Args, DeviceOutput>>(
-                       "katt::rmsnorm::workspace", exec, variants_of<Exec, Args>(), args, config,
-                       std::move(output),
-                       [this](const DeviceOutput& made) { return reference_->compare(made); });
-                 });
+    return visit(
+        point_.backend, point_.threads, point_.pass,
+        [&]<class Exec, class Args>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
+          DeviceOutput output(data_->shape, data_->options, point_.backend);
+          Args args = device_.args<Args>();
+          output.link(args);
+          check(args);
+          return std::make_unique<bench::VariantCandidate<Exec, Args, DeviceOutput>>(
+              "katt::rmsnorm::workspace", exec, variants_of<Exec, Args>(), args, config,
+              std::move(output),
+              [this](const DeviceOutput& made) { return reference_->compare(made); });
+        });
   }
 
  private:
@@ -128,7 +131,8 @@ std::unique_ptr<ProblemData> read(const io::CaseFile& file) {
   if (p.hidden == 0) file.reject("x", "holds rows of no elements, expected (T, H) with H > 0");
   p.eps = file.real("eps");
   if (!(p.eps >= 0) || !std::isfinite(p.eps)) {
-    file.reject("eps", "holds " + std::to_string(p.eps) + ", expected a finite number of at least 0");
+    file.reject("eps",
+                "holds " + std::to_string(p.eps) + ", expected a finite number of at least 0");
   }
   data->x = file.floats("x", shape, axes).values;
   data->weight = file.floats("weight", {p.hidden}, "(H)").values;
@@ -143,7 +147,8 @@ std::unique_ptr<ProblemData> read(const io::CaseFile& file) {
 
 /// Runs one pass on a problem and returns its outputs.
 template <class Args>
-DeviceOutput run_pass(const ProblemData& data, const bench::RunOptions& options, const std::string& path) {
+DeviceOutput run_pass(const ProblemData& data, const bench::RunOptions& options,
+                      const std::string& path) {
   return visit_backend(options.backend, options.threads, [&]<class Exec>(const Exec& exec) {
     Config config = options.config;
     if (config.variant.empty()) config.variant = "fused";
@@ -153,7 +158,8 @@ DeviceOutput run_pass(const ProblemData& data, const bench::RunOptions& options,
       throw InputError("rmsnorm: " + status.reason());
     }
     const std::size_t needed = table.workspace_bytes(exec, shapes, config) + 4 * data.x.size() * 4;
-    if (const std::size_t available = bench::available_memory(options.backend); needed > available) {
+    if (const std::size_t available = bench::available_memory(options.backend);
+        needed > available) {
       throw InputError(path + ": variant " + config.variant + " needs " +
                        bench::human_bytes(static_cast<double>(needed)) + ", " +
                        bench::human_bytes(static_cast<double>(available)) + " are available");
@@ -165,7 +171,8 @@ DeviceOutput run_pass(const ProblemData& data, const bench::RunOptions& options,
     check(args);
     const bench::Buffer workspace("katt::rmsnorm::workspace", options.backend,
                                   table.workspace_bytes(exec, args, config));
-    if (const Status status = table.run(exec, args, config, workspace.workspace()); !status.is_ok()) {
+    if (const Status status = table.run(exec, args, config, workspace.workspace());
+        !status.is_ok()) {
       throw InputError("rmsnorm: " + status.reason());
     }
     exec.fence("katt::rmsnorm::run_file");
@@ -176,24 +183,31 @@ DeviceOutput run_pass(const ProblemData& data, const bench::RunOptions& options,
 class RmsnormOperator final : public bench::Operator {
  public:
   [[nodiscard]] std::string name() const override { return "rmsnorm"; }
-  [[nodiscard]] std::string summary() const override { return "x / sqrt(mean(x²) + eps) · weight over rows"; }
+  [[nodiscard]] std::string summary() const override {
+    return "x / sqrt(mean(x²) + eps) · weight over rows";
+  }
 
   [[nodiscard]] std::vector<AxisSpec> axes() const override {
     constexpr double largest_extent = 1LL << 31;
-    const auto integer = [](const char* name, std::int64_t fallback, double minimum, double maximum, const char* help) {
-      return AxisSpec{.name = name, .fallback = fallback, .minimum = minimum, .maximum = maximum, .help = help};
+    const auto integer = [](const char* name, std::int64_t fallback, double minimum, double maximum,
+                            const char* help) {
+      return AxisSpec{
+          .name = name, .fallback = fallback, .minimum = minimum, .maximum = maximum, .help = help};
     };
     return {
         integer("tokens", 2048, 1, largest_extent, "rows"),
         integer("hidden", 4096, 1, largest_extent, "elements of a row"),
-        integer("residual", 0, 0, 1, "1: a residual is added first; backward: its gradient is added to dx"),
-        integer("quantise", 0, 0, 1, "1: int8 output with a scale per row instead of out (forward)"),
+        integer("residual", 0, 0, 1,
+                "1: a residual is added first; backward: its gradient is added to dx"),
+        integer("quantise", 0, 0, 1,
+                "1: int8 output with a scale per row instead of out (forward)"),
     };
   }
 
   [[nodiscard]] std::vector<std::string> passes() const override { return {"forward", "backward"}; }
 
-  [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend backend, std::string_view pass) const override {
+  [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend backend,
+                                                         std::string_view pass) const override {
     return visit(backend, 0, pass, []<class Exec, class Args>(const Exec&) {
       return bench::describe(variants_of<Exec, Args>());
     });
@@ -201,7 +215,8 @@ class RmsnormOperator final : public bench::Operator {
 
   void validate(const Point& /*point*/) const override {}
 
-  [[nodiscard]] bench::Footprint footprint(const Point& point, const Config& config) const override {
+  [[nodiscard]] bench::Footprint footprint(const Point& point,
+                                           const Config& config) const override {
     const HostProblem p = problem_of(point);
     const Options options = options_of(point);
     const auto element = static_cast<double>(size_of(point.dtype));
@@ -210,13 +225,16 @@ class RmsnormOperator final : public bench::Operator {
     const double inputs = 1 + (options.residual ? 1 : 0) + (options.backward ? 1 : 0);
     bench::Footprint bytes;
     bytes.tensors = static_cast<std::size_t>((element + 4.0) * (inputs * size + hidden));
-    const double outputs = (options.quantise ? 0 : 1) + (options.residual && !options.backward ? 1 : 0);
+    const double outputs =
+        (options.quantise ? 0 : 1) + (options.residual && !options.backward ? 1 : 0);
     bytes.outputs = static_cast<std::size_t>(
         element * (outputs * size + (options.backward ? hidden : 0)) +
         (options.quantise ? size + 4.0 * static_cast<double>(p.tokens) : 0));
-    bytes.workspace = visit(point.backend, point.threads, point.pass, [&]<class Exec, class Args>(const Exec& exec) {
-      return variants_of<Exec, Args>().workspace_bytes(exec, shape_args<Args>(p, options), config);
-    });
+    bytes.workspace = visit(point.backend, point.threads, point.pass,
+                            [&]<class Exec, class Args>(const Exec& exec) {
+                              return variants_of<Exec, Args>().workspace_bytes(
+                                  exec, shape_args<Args>(p, options), config);
+                            });
     return bytes;
   }
 
@@ -224,7 +242,8 @@ class RmsnormOperator final : public bench::Operator {
     return std::make_unique<RmsnormCase>(point);
   }
 
-  void run_file(const io::CaseFile& in, const bench::RunOptions& options, io::TensorFile& out) const override {
+  void run_file(const io::CaseFile& in, const bench::RunOptions& options,
+                io::TensorFile& out) const override {
     const std::unique_ptr<ProblemData> data = read(in);
     const std::vector<std::int64_t> shape{data->shape.tokens, data->shape.hidden};
     const std::string path = in.path().string();

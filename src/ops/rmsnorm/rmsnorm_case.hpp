@@ -10,8 +10,8 @@
 #include "ops/rmsnorm/rmsnorm.hpp"
 #include "ops/rmsnorm/rmsnorm_ref.hpp"
 
-/// RMS normalisation problems for the bench adapter: host values, their tensors on a backend, and the
-/// check of outputs against the reference.
+/// RMS normalisation problems for the bench adapter: host values, their tensors on a backend, and
+/// the check of outputs against the reference.
 namespace katt::rmsnorm {
 
 /// What is computed beside out or dx.
@@ -69,9 +69,9 @@ struct DeviceOutput {
 };
 
 /// Reference values of a sample of rows and columns, and the limits that outputs may differ by:
-/// max|out − ref| ≤ factor · max|unfused − ref| + 2·max|round(round(ref + 0.3) − 0.3) − ref|, factor 2,
-/// for dweight 3 (a sum over all tokens in another order). dx may differ by two f32 roundings of the
-/// terms that it is the difference of, quantised values by half a step.
+/// max|out − ref| ≤ factor · max|unfused − ref| + 2·max|round(round(ref + 0.3) − 0.3) − ref|,
+/// factor 2, for dweight 3 (a sum over all tokens in another order). dx may differ by two f32
+/// roundings of the terms that it is the difference of, quantised values by half a step.
 class Reference {
  public:
   explicit Reference(const ProblemData& data);
@@ -86,7 +86,7 @@ class Reference {
   std::vector<std::int64_t> rows_, columns_;
   std::vector<ForwardRow> forward_;
   Gradients gradients_;
-  double limit_ = 0;          ///< of out or dx
+  double limit_ = 0;  ///< of out or dx
   double dweight_limit_ = 0;
 };
 

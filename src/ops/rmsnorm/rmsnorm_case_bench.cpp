@@ -108,7 +108,8 @@ DeviceOutput::DeviceOutput(const HostProblem& shape, const Options& options, Bac
     residual_out = {"katt::rmsnorm::residual_out", backend, shape.dtype, extents};
   }
   if (options.quantise) {
-    out_q = {"katt::rmsnorm::out_q", backend, static_cast<std::size_t>(shape.tokens * shape.hidden)};
+    out_q = {"katt::rmsnorm::out_q", backend,
+             static_cast<std::size_t>(shape.tokens * shape.hidden)};
     scale = {"katt::rmsnorm::out_q_scale", backend, Dtype::f32, {shape.tokens}};
   } else {
     out = {"katt::rmsnorm::out", backend, shape.dtype, extents};
@@ -152,7 +153,8 @@ std::vector<std::int64_t> sample(std::int64_t count, std::int64_t wanted, std::u
     chosen.insert(0);
     chosen.insert(count - 1);
     for (std::uint64_t i = 0; static_cast<std::int64_t>(chosen.size()) < wanted; ++i) {
-      chosen.insert(static_cast<std::int64_t>(testing::hash(seed, i) % static_cast<std::uint64_t>(count)));
+      chosen.insert(
+          static_cast<std::int64_t>(testing::hash(seed, i) % static_cast<std::uint64_t>(count)));
     }
   }
   return {chosen.begin(), chosen.end()};
@@ -174,8 +176,10 @@ struct Loss {
 Reference::Reference(const ProblemData& data)
     : shape_(data.shape),
       options_(data.options),
-      rows_(sample(shape_.tokens,
-                   std::clamp<std::int64_t>((1 << 22) / std::max<std::int64_t>(1, shape_.hidden), 4, 1024), 7)),
+      rows_(sample(
+          shape_.tokens,
+          std::clamp<std::int64_t>((1 << 22) / std::max<std::int64_t>(1, shape_.hidden), 4, 1024),
+          7)),
       columns_(options_.backward ? sample(shape_.hidden, 64, 8) : std::vector<std::int64_t>()) {
   Loss loss;
   if (!options_.backward) {
@@ -188,7 +192,8 @@ Reference::Reference(const ProblemData& data)
   }
   gradients_ = reference_backward(shape_, rows_, columns_);
   const Gradients unfused = unfused_backward(shape_, rows_, columns_);
-  for (std::size_t r = 0; r < rows_.size(); ++r) loss.add(shape_.dtype, gradients_.dx[r], unfused.dx[r]);
+  for (std::size_t r = 0; r < rows_.size(); ++r)
+    loss.add(shape_.dtype, gradients_.dx[r], unfused.dx[r]);
   // dx may be a small difference of terms that f32 rounds.
   limit_ = 2 * loss.unfused + 2 * loss.rounding + 2 * 0x1p-23 * gradients_.largest_term;
   Loss dweight;
@@ -254,7 +259,8 @@ bench::Errors Reference::compare_backward(const DeviceOutput& output) const {
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     for (std::size_t j = 0; j < hidden; ++j) {
       comparison.add("dx", {rows_[r], static_cast<std::int64_t>(j)},
-                     dx[static_cast<std::size_t>(rows_[r]) * hidden + j], gradients_.dx[r][j], limit_);
+                     dx[static_cast<std::size_t>(rows_[r]) * hidden + j], gradients_.dx[r][j],
+                     limit_);
     }
   }
   for (std::size_t c = 0; c < columns_.size(); ++c) {

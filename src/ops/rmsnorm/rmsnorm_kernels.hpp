@@ -1,15 +1,16 @@
 #pragma once
 
-#include <Kokkos_Core.hpp>
 #include <cstdint>
+
+#include <Kokkos_Core.hpp>
 
 #include "ops/rmsnorm/rmsnorm.hpp"
 #include "ops/rmsnorm/rmsnorm_rows.hpp"
 #include "tile/rows.hpp"
 #include "tile/stream.hpp"
 
-/// The fused kernels. A row comes from memory once, for its statistics, and from cache after that; all
-/// that is written is written in the last visit.
+/// The fused kernels. A row comes from memory once, for its statistics, and from cache after that;
+/// all that is written is written in the last visit.
 namespace katt::rmsnorm::impl {
 
 /// Forward pass of one row:
@@ -117,10 +118,10 @@ struct Forward {
   }
 };
 
-/// Rows that share one partial sum of dweight. The partition depends on the shape alone, so that the
-/// sums are the same bits with any number of threads.
+/// Rows that share one partial sum of dweight. The partition depends on the shape alone, so that
+/// the sums are the same bits with any number of threads.
 struct Partition {
-  std::int64_t rows;    ///< per block
+  std::int64_t rows;  ///< per block
   std::int64_t blocks;
 
   static Partition of(std::int64_t tokens) {
@@ -195,7 +196,8 @@ struct Backward {
           square_tail += value * value;
           product_tail += static_cast<float>(d[i]) * static_cast<float>(w[i]) * value;
         });
-    return {tile::sum_over(team, squares, square_tail), tile::sum_over(team, products, product_tail)};
+    return {tile::sum_over(team, squares, square_tail),
+            tile::sum_over(team, products, product_tail)};
   }
 
   template <bool Streamed, class Team>
@@ -232,8 +234,7 @@ struct Backward {
         [&](std::int64_t i) {
           const float normal = scale.apply(static_cast<float>(h[i]));
           const auto dy = static_cast<float>(d[i]);
-          float gradient =
-              scale.apply(Kokkos::fma(normal, -mean, dy * static_cast<float>(w[i])));
+          float gradient = scale.apply(Kokkos::fma(normal, -mean, dy * static_cast<float>(w[i])));
           if (added != nullptr) gradient += static_cast<float>(added[i]);
           to[i] = static_cast<T>(gradient);
           sum[i] = Kokkos::fma(dy, normal, first ? 0.0F : sum[i]);
@@ -262,7 +263,8 @@ struct SumPartials {
         team, Kokkos::min(std::int64_t{columns}, hidden - begin),
         [&](std::int64_t i, int) {
           Vec sum(0.0F);
-          for (std::int64_t b = 0; b < blocks; ++b) sum = sum + tile::load<Vec>(from + b * hidden + i);
+          for (std::int64_t b = 0; b < blocks; ++b)
+            sum = sum + tile::load<Vec>(from + b * hidden + i);
           tile::store(to + i, sum);
         },
         [&](std::int64_t i) {

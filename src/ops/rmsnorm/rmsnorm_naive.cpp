@@ -259,7 +259,9 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
   auto* rstd = parts.take<float>(rows);
   const Matrix<T> normal(parts.take<T>(args.x.size()), columns);
   const Matrix<const T> weight(static_cast<const T*>(args.weight.data), 0);
-  const auto read = [](const Matrix<T>& matrix) { return Matrix<const T>(matrix.data, matrix.stride); };
+  const auto read = [](const Matrix<T>& matrix) {
+    return Matrix<const T>(matrix.data, matrix.stride);
+  };
 
   Matrix<const T> h(args.x);
   if (args.residual) {
@@ -279,8 +281,9 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
   if (args.out_q != nullptr) {
     tile::for_each_row("katt::rmsnorm::naive_absmax", exec, rows,
                        AbsMax<Exec, T>{read(out), columns, args.out_q_scale});
-    tile::for_each_row("katt::rmsnorm::naive_quantise", exec, rows,
-                       Quantise<Exec, T>{read(out), args.out_q_scale, {args.out_q, columns}, columns});
+    tile::for_each_row(
+        "katt::rmsnorm::naive_quantise", exec, rows,
+        Quantise<Exec, T>{read(out), args.out_q_scale, {args.out_q, columns}, columns});
   }
 }
 
@@ -295,7 +298,9 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   const Matrix<T> normal(parts.take<T>(args.x.size()), columns);
   const Matrix<T> product(parts.take<T>(args.x.size()), columns);
   const Matrix<float> partial(parts.take<float>(partition.blocks * columns), columns);
-  const auto read = [](const Matrix<T>& matrix) { return Matrix<const T>(matrix.data, matrix.stride); };
+  const auto read = [](const Matrix<T>& matrix) {
+    return Matrix<const T>(matrix.data, matrix.stride);
+  };
   const Matrix<const T> x(args.x);
   const Matrix<const T> dout(args.dout);
   const Matrix<const T> weight(static_cast<const T*>(args.weight.data), 0);
@@ -310,8 +315,8 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
                      Elementwise<Exec, T, Times>{dout, read(normal), product, columns, {}});
   tile::for_each_row("katt::rmsnorm::naive_block_sums", exec, partition.blocks,
                      BlockSums<Exec, T>{read(product), rows, columns, partition.rows, partial});
-  sum_partials<Exec, T>("katt::rmsnorm::naive_weight_gradient", exec, partial.data, partition.blocks,
-                        columns, args.dweight);
+  sum_partials<Exec, T>("katt::rmsnorm::naive_weight_gradient", exec, partial.data,
+                        partition.blocks, columns, args.dweight);
   tile::for_each_row("katt::rmsnorm::naive_weight", exec, rows,
                      Elementwise<Exec, T, Times>{dout, weight, product, columns, {}});
   tile::for_each_row("katt::rmsnorm::naive_mean", exec, rows,
@@ -327,7 +332,7 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   }
 }
 
-#define KATT_INSTANTIATE_RMSNORM_NAIVE(Exec, T)                                    \
+#define KATT_INSTANTIATE_RMSNORM_NAIVE(Exec, T)                                     \
   template void naive_forward<Exec, T>(const Exec&, const ForwardArgs&, Workspace); \
   template void naive_backward<Exec, T>(const Exec&, const BackwardArgs&, Workspace);
 
@@ -335,7 +340,7 @@ KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RMSNORM_NAIVE, float)
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RMSNORM_NAIVE, f16)
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RMSNORM_NAIVE, bf16)
 
-#define KATT_INSTANTIATE_RMSNORM_NAIVE_BYTES(T)                     \
+#define KATT_INSTANTIATE_RMSNORM_NAIVE_BYTES(T)                      \
   template std::size_t naive_workspace_bytes<T>(const ForwardArgs&); \
   template std::size_t naive_workspace_bytes<T>(const BackwardArgs&);
 

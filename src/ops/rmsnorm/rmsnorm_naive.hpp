@@ -1,12 +1,13 @@
 #pragma once
 
-#include <Kokkos_Core.hpp>
 #include <cstddef>
+
+#include <Kokkos_Core.hpp>
 
 #include "ops/rmsnorm/rmsnorm.hpp"
 
-/// The naive variant, the baseline that speedups refer to: every step a kernel of its own, with what
-/// passes between them stored in the dtype, as an unfused implementation in that dtype does.
+/// The naive variant, the baseline that speedups refer to: every step a kernel of its own, with
+/// what passes between them stored in the dtype, as an unfused implementation in that dtype does.
 ///
 ///   forward    residual_out = x + residual;  rstd;  x̂ = h · rstd;  out = x̂ · weight;
 ///              absmax of out;  out_q

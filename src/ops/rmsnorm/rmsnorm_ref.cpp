@@ -18,8 +18,10 @@ struct Unfused {
   float operator()(float value) const { return round_to(dtype, value); }
 };
 
-std::span<const float> row_of(std::span<const float> tensor, const HostProblem& p, std::int64_t row) {
-  return tensor.subspan(static_cast<std::size_t>(row * p.hidden), static_cast<std::size_t>(p.hidden));
+std::span<const float> row_of(std::span<const float> tensor, const HostProblem& p,
+                              std::int64_t row) {
+  return tensor.subspan(static_cast<std::size_t>(row * p.hidden),
+                        static_cast<std::size_t>(p.hidden));
 }
 
 /// h of a row. Its rounding to the dtype is part of the definition.
@@ -75,7 +77,8 @@ Gradients backward(const HostProblem& p, std::span<const std::int64_t> rows,
         value = stored(value + static_cast<Real>(row_of(p.dresidual_out, p, row)[j]));
       }
       dx.push_back(value);
-      result.largest_term = std::max(result.largest_term, std::abs(static_cast<double>(rstd * g(j))));
+      result.largest_term =
+          std::max(result.largest_term, std::abs(static_cast<double>(rstd * g(j))));
     }
     result.dx.push_back(std::move(dx));
   }

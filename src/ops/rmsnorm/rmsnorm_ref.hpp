@@ -9,7 +9,8 @@
 /// Float64 reference of RMS normalisation on the host, row by row. Shares no code with the kernels.
 namespace katt::rmsnorm {
 
-/// A problem in host memory: dense row-major float32 values already rounded to the dtype under test.
+/// A problem in host memory: dense row-major float32 values already rounded to the dtype under
+/// test.
 struct HostProblem {
   std::int64_t tokens = 0, hidden = 0;
   Dtype dtype = Dtype::f32;  ///< to which x + residual is rounded

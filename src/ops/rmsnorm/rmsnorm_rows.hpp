@@ -1,7 +1,8 @@
 #pragma once
 
-#include <Kokkos_Core.hpp>
 #include <cstdint>
+
+#include <Kokkos_Core.hpp>
 
 #include "core/views.hpp"
 #include "tile/rows.hpp"
@@ -37,8 +38,7 @@ KOKKOS_FORCEINLINE_FUNCTION float rounded(float value) {
   }
 }
 template <class T, class Vec>
-  requires(!std::is_same_v<Vec, float>)
-KOKKOS_FORCEINLINE_FUNCTION Vec rounded(const Vec& value) {
+requires(!std::is_same_v<Vec, float>) KOKKOS_FORCEINLINE_FUNCTION Vec rounded(const Vec& value) {
   if constexpr (std::is_same_v<T, float>) {
     return value;
   } else {
@@ -50,7 +50,8 @@ KOKKOS_FORCEINLINE_FUNCTION Vec rounded(const Vec& value) {
 
 /// clamp(round half to even(value), −128, 127)
 KOKKOS_FORCEINLINE_FUNCTION std::int8_t to_int8(float value) {
-  return static_cast<std::int8_t>(Kokkos::nearbyint(Kokkos::fmax(-128.0F, Kokkos::fmin(value, 127.0F))));
+  return static_cast<std::int8_t>(
+      Kokkos::nearbyint(Kokkos::fmax(-128.0F, Kokkos::fmin(value, 127.0F))));
 }
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec& value) {
@@ -66,19 +67,22 @@ KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec& valu
   }
 }
 
-/// A row's statistics. The row is multiplied by `scale` and then by `rstd`; the first is 1 except for
-/// rows whose sum of squares f32 cannot hold.
+/// A row's statistics. The row is multiplied by `scale` and then by `rstd`; the first is 1 except
+/// for rows whose sum of squares f32 cannot hold.
 struct RowScale {
   float scale = 1.0F;
   float rstd = 0.0F;
 
-  /// Whether f32 holds the sum of squares of an unscaled row well: finite, and not made of squares so
-  /// small that they lost digits (none is below 2^-149, so a sum of 2^-100 has 2^-49 of itself to lose).
+  /// Whether f32 holds the sum of squares of an unscaled row well: finite, and not made of squares
+  /// so small that they lost digits (none is below 2^-149, so a sum of 2^-100 has 2^-49 of itself
+  /// to lose).
   KOKKOS_FORCEINLINE_FUNCTION static bool is_plain(float sum, float eps_sum) {
     return sum <= Kokkos::Experimental::finite_max_v<float> && sum + eps_sum >= 0x1p-100F;
   }
   /// A power of two that brings such a row into range: |h| ≤ 2^128 to 2^48, |h| ≤ 2^-50 to 2^50.
-  KOKKOS_FORCEINLINE_FUNCTION static float rescue(float sum) { return sum < 1.0F ? 0x1p100F : 0x1p-80F; }
+  KOKKOS_FORCEINLINE_FUNCTION static float rescue(float sum) {
+    return sum < 1.0F ? 0x1p100F : 0x1p-80F;
+  }
 
   KOKKOS_FORCEINLINE_FUNCTION static RowScale of(float scale, float sum, float hidden, float eps) {
     return {scale, 1.0F / Kokkos::sqrt(sum / hidden + eps * scale * scale)};

@@ -15,13 +15,15 @@ namespace {
 template <int Rank>
 std::string shape_text(const std::array<std::int64_t, Rank>& shape) {
   std::string text = "(";
-  for (int axis = 0; axis < Rank; ++axis) text += (axis > 0 ? ", " : "") + std::to_string(shape[axis]);
+  for (int axis = 0; axis < Rank; ++axis)
+    text += (axis > 0 ? ", " : "") + std::to_string(shape[axis]);
   return text + ")";
 }
 
 [[noreturn]] void fail(const std::string& message) { throw InputError("rope: " + message); }
 
-void check_tensor(const char* name, const ConstTensorRef<4>& tensor, const ConstTensorRef<4>& like) {
+void check_tensor(const char* name, const ConstTensorRef<4>& tensor,
+                  const ConstTensorRef<4>& like) {
   if (tensor.extent != like.extent) {
     fail(std::string(name) + ": holds shape " + shape_text<4>(tensor.extent) + ", expected " +
          shape_text<4>(like.extent));
@@ -81,8 +83,8 @@ Variant<Exec, Args> fused_variant() {
             const impl::Turn turn(args);
             visit_dtype(turn.in[0].dtype, [&]<class T>() {
               const impl::Rotate<Exec, T, stream && tile::can_stream_v<Exec>> rotate(turn);
-              tile::for_each_row(turn.inverse ? "katt::rope::backward" : "katt::rope::forward", exec,
-                                 rotate.items(), rotate);
+              tile::for_each_row(turn.inverse ? "katt::rope::backward" : "katt::rope::forward",
+                                 exec, rotate.items(), rotate);
             });
           },
   };
@@ -135,7 +137,9 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
 
 void check(const ForwardArgs& args) { check_turn(impl::Turn(args), {"x", "out", "x2", "out2"}); }
 
-void check(const BackwardArgs& args) { check_turn(impl::Turn(args), {"dout", "dx", "dout2", "dx2"}); }
+void check(const BackwardArgs& args) {
+  check_turn(impl::Turn(args), {"dout", "dx", "dout2", "dx2"});
+}
 
 template <class Exec>
 void build_cache(const Exec& exec, const FrequencyArgs& args, const TensorRef<2>& cache,
@@ -146,8 +150,11 @@ void build_cache(const Exec& exec, const FrequencyArgs& args, const TensorRef<2>
     fail("cache: holds " + std::string(name_of(cache.dtype)) + " in rows " +
          std::to_string(cache.stride[0]) + " apart, expected dense f32");
   }
-  impl::BuildCache<Exec> kernel{static_cast<float*>(cache.data), positions, head_dim / 2,
-                                args.precision == AnglePrecision::f32, {}};
+  impl::BuildCache<Exec> kernel{static_cast<float*>(cache.data),
+                                positions,
+                                head_dim / 2,
+                                args.precision == AnglePrecision::f32,
+                                {}};
   std::copy(values.begin(), values.end(), kernel.frequency);
   tile::for_each_row("katt::rope::cache", exec, cache.extent[0], kernel);
 }

@@ -1,9 +1,10 @@
 #pragma once
 
-#include <Kokkos_Core.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include <Kokkos_Core.hpp>
 
 #include "core/status.hpp"
 #include "core/variants.hpp"
@@ -13,9 +14,11 @@
 /// elements is turned by the angle position · frequency(i).
 ///
 ///   out(a) = x(a) · cos − x(b) · sin
-///   out(b) = x(b) · cos + x(a) · sin      a, b = i, i + head_dim/2   half-rotation (LLaMA checkpoints
+///   out(b) = x(b) · cos + x(a) · sin      a, b = i, i + head_dim/2   half-rotation (LLaMA
+///   checkpoints
 ///                                                                    of Hugging Face, GPT-NeoX)
-///                                         a, b = 2i, 2i + 1          interleaved (Meta's LLaMA, GPT-J)
+///                                         a, b = 2i, 2i + 1          interleaved (Meta's LLaMA,
+///                                         GPT-J)
 ///   frequency(i) = theta^(−2i / head_dim), 0 ≤ i < head_dim/2, then scaled
 ///
 /// Backward: the gradient is turned by the negative angle.
@@ -45,9 +48,9 @@ enum class AnglePrecision : std::uint8_t {
 struct FrequencyArgs {
   double theta = 10000.0;
   Scaling scaling = Scaling::none;
-  double factor = 8.0;            ///< of llama3
-  double low_freq_factor = 1.0;   ///< of llama3
-  double high_freq_factor = 4.0;  ///< of llama3
+  double factor = 8.0;                        ///< of llama3
+  double low_freq_factor = 1.0;               ///< of llama3
+  double high_freq_factor = 4.0;              ///< of llama3
   std::int64_t original_max_position = 8192;  ///< of llama3
   AnglePrecision precision = AnglePrecision::f64;
 };
@@ -59,19 +62,19 @@ inline constexpr std::int64_t max_head_dim = 512;
 /// that is odd or too large, a theta that is not positive, and scaling factors that mean nothing.
 [[nodiscard]] std::vector<double> frequencies(const FrequencyArgs& args, std::int64_t head_dim);
 
-/// Fills a cache: row r holds cos and then sin of the head_dim/2 angles of position `positions[r]`, of
-/// r itself where `positions` is null. Built once, read by every layer and step.
+/// Fills a cache: row r holds cos and then sin of the head_dim/2 angles of position `positions[r]`,
+/// of r itself where `positions` is null. Built once, read by every layer and step.
 ///   cache      (rows, head_dim) f32, dense, in the memory of the backend
 ///   positions  (rows) in the memory of the backend, |position| ≤ 2^53
-/// Launches katt::rope::cache on the instance and does not wait. Throws like frequencies(), and for a
-/// cache of another dtype or with gaps.
+/// Launches katt::rope::cache on the instance and does not wait. Throws like frequencies(), and for
+/// a cache of another dtype or with gaps.
 template <class Exec>
 void build_cache(const Exec& exec, const FrequencyArgs& args, const TensorRef<2>& cache,
                  const std::int64_t* positions = nullptr);
 
-/// Arguments of the forward pass. Tensors share one dtype, lie in the memory of the backend, and may
-/// have any strides as long as the last axis is contiguous. `out` may be `x` itself (in place), else
-/// they do not overlap.
+/// Arguments of the forward pass. Tensors share one dtype, lie in the memory of the backend, and
+/// may have any strides as long as the last axis is contiguous. `out` may be `x` itself (in place),
+/// else they do not overlap.
 struct ForwardArgs {
   ConstTensorRef<4> x;  ///< (batch, heads, seq, head_dim), e.g. Q
   TensorRef<4> out;
@@ -79,8 +82,9 @@ struct ForwardArgs {
   ConstTensorRef<4> x2{};
   TensorRef<4> out2{};
   ConstTensorRef<2> cache{};  ///< (rows, head_dim) f32 from build_cache()
-  /// Position of every query, that is its row of the cache: (batch, seq) in the memory of the backend;
-  /// null: first_position, first_position + 1, … in every sequence. A row that the cache lacks gives NaN.
+  /// Position of every query, that is its row of the cache: (batch, seq) in the memory of the
+  /// backend; null: first_position, first_position + 1, … in every sequence. A row that the cache
+  /// lacks gives NaN.
   const std::int64_t* positions = nullptr;
   std::int64_t first_position = 0;
   bool interleaved = false;
@@ -121,9 +125,10 @@ template <class Exec>
 [[nodiscard]] std::size_t workspace_bytes(const Exec& exec, const BackwardArgs& args,
                                           const Config& config);
 
-/// Launches a pass on the execution space instance and returns without waiting for it. Returns skipped
-/// with the reason, and launches nothing, when the variant cannot run here. Throws InputError for
-/// arguments that check() refuses, an unknown variant, and a workspace smaller than workspace_bytes().
+/// Launches a pass on the execution space instance and returns without waiting for it. Returns
+/// skipped with the reason, and launches nothing, when the variant cannot run here. Throws
+/// InputError for arguments that check() refuses, an unknown variant, and a workspace smaller than
+/// workspace_bytes().
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace);
@@ -134,8 +139,8 @@ Status backward(const Exec& exec, const BackwardArgs& args, const Config& config
 /// FLOPs of either pass: 6 a pair.
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
 
-/// Least traffic of either pass in bytes: x and x2 read once, out and out2 written once, `cache_rows`
-/// rows of the cache and the positions read once.
+/// Least traffic of either pass in bytes: x and x2 read once, out and out2 written once,
+/// `cache_rows` rows of the cache and the positions read once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args, std::int64_t cache_rows);
 
 }  // namespace katt::rope

@@ -58,7 +58,8 @@ HostProblem problem_of(const Point& point) {
 }
 
 Tensors shapes_of(const Point& point) {
-  return shapes_of(problem_of(point), point.integer("kv_heads"), point.dtype, explicit_positions(point));
+  return shapes_of(problem_of(point), point.integer("kv_heads"), point.dtype,
+                   explicit_positions(point));
 }
 
 /// Seeded inputs of a point.
@@ -102,25 +103,27 @@ class RopeCase final : public bench::Case {
   }
 
   [[nodiscard]] Status supports(const Config& config) const override {
-    return visit(point_.backend, point_.threads, point_.pass, [&]<class Exec, class Args>(const Exec& exec) {
-      return variants_of<Exec, Args>().supports(exec, shapes_of(point_).args<Args>(), config);
-    });
+    return visit(
+        point_.backend, point_.threads, point_.pass, [&]<class Exec, class Args>(const Exec& exec) {
+          return variants_of<Exec, Args>().supports(exec, shapes_of(point_).args<Args>(), config);
+        });
   }
 
   std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
     if (!reference_) reference_.emplace(*data_);
-    return visit(point_.backend, point_.threads, point_.pass,
-                 [&]<class Exec, class Args>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
-                   DeviceOutput output(*data_, point_.backend, layout_of(point_), in_place_);
-                   Tensors tensors = device_.tensors();
-                   output.link(tensors);
-                   const Args args = tensors.args<Args>();
-                   check(args);
-                   return std::make_unique<bench::VariantCandidate<Exec, Args, DeviceOutput>>(
-                       "katt::rope::workspace", exec, variants_of<Exec, Args>(), args, config,
-                       std::move(output),
-                       [this](const DeviceOutput& made) { return reference_->compare(made); });
-                 });
+    return visit(
+        point_.backend, point_.threads, point_.pass,
+        [&]<class Exec, class Args>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
+          DeviceOutput output(*data_, point_.backend, layout_of(point_), in_place_);
+          Tensors tensors = device_.tensors();
+          output.link(tensors);
+          const Args args = tensors.args<Args>();
+          check(args);
+          return std::make_unique<bench::VariantCandidate<Exec, Args, DeviceOutput>>(
+              "katt::rope::workspace", exec, variants_of<Exec, Args>(), args, config,
+              std::move(output),
+              [this](const DeviceOutput& made) { return reference_->compare(made); });
+        });
   }
 
  private:
@@ -176,7 +179,8 @@ std::unique_ptr<ProblemData> read(const io::CaseFile& file) {
 
 /// Runs one pass on the tensors of a problem and returns its output.
 template <class Args>
-std::vector<float> run_pass(const ProblemData& data, const bench::RunOptions& options, const std::string& path) {
+std::vector<float> run_pass(const ProblemData& data, const bench::RunOptions& options,
+                            const std::string& path) {
   return visit_backend(options.backend, options.threads, [&]<class Exec>(const Exec& exec) {
     Config config = options.config;
     if (config.variant.empty()) config.variant = "fused";
@@ -186,9 +190,11 @@ std::vector<float> run_pass(const ProblemData& data, const bench::RunOptions& op
     if (const Status status = table.supports(exec, shapes, config); !status.is_ok()) {
       throw InputError("rope: " + status.reason());
     }
-    const std::size_t needed = table.workspace_bytes(exec, shapes, config) + 2 * data.x.size() * 4 +
-                               static_cast<std::size_t>(cache_rows(data.shape, positions) * data.shape.head_dim) * 4;
-    if (const std::size_t available = bench::available_memory(options.backend); needed > available) {
+    const std::size_t needed =
+        table.workspace_bytes(exec, shapes, config) + 2 * data.x.size() * 4 +
+        static_cast<std::size_t>(cache_rows(data.shape, positions) * data.shape.head_dim) * 4;
+    if (const std::size_t available = bench::available_memory(options.backend);
+        needed > available) {
       throw InputError(path + ": variant " + config.variant + " needs " +
                        bench::human_bytes(static_cast<double>(needed)) + ", " +
                        bench::human_bytes(static_cast<double>(available)) + " are available");
@@ -201,7 +207,8 @@ std::vector<float> run_pass(const ProblemData& data, const bench::RunOptions& op
     check(args);
     const bench::Buffer workspace("katt::rope::workspace", options.backend,
                                   table.workspace_bytes(exec, args, config));
-    if (const Status status = table.run(exec, args, config, workspace.workspace()); !status.is_ok()) {
+    if (const Status status = table.run(exec, args, config, workspace.workspace());
+        !status.is_ok()) {
       throw InputError("rope: " + status.reason());
     }
     exec.fence("katt::rope::run_file");
@@ -212,23 +219,34 @@ std::vector<float> run_pass(const ProblemData& data, const bench::RunOptions& op
 class RopeOperator final : public bench::Operator {
  public:
   [[nodiscard]] std::string name() const override { return "rope"; }
-  [[nodiscard]] std::string summary() const override { return "rotary position embedding of Q, or of Q and K"; }
+  [[nodiscard]] std::string summary() const override {
+    return "rotary position embedding of Q, or of Q and K";
+  }
 
   [[nodiscard]] std::vector<AxisSpec> axes() const override {
     constexpr double largest_extent = 1LL << 31;
-    const auto integer = [](const char* name, std::int64_t fallback, double minimum, double maximum, const char* help) {
-      return AxisSpec{.name = name, .fallback = fallback, .minimum = minimum, .maximum = maximum, .help = help};
+    const auto integer = [](const char* name, std::int64_t fallback, double minimum, double maximum,
+                            const char* help) {
+      return AxisSpec{
+          .name = name, .fallback = fallback, .minimum = minimum, .maximum = maximum, .help = help};
     };
     std::vector<AxisSpec> axes{
         integer("batch", 1, 1, largest_extent, "sequences"),
         integer("heads", 32, 1, largest_extent, "heads of x"),
-        integer("kv_heads", 0, 0, largest_extent, "heads of a second tensor turned in the same launch; 0: none"),
+        integer("kv_heads", 0, 0, largest_extent,
+                "heads of a second tensor turned in the same launch; 0: none"),
         integer("seq_q", 2048, 1, largest_extent, "positions per sequence"),
         integer("head_dim", 128, 2, static_cast<double>(max_head_dim), "elements per head, even"),
         integer("interleaved", 0, 0, 1, "1: pairs (2i, 2i+1); 0: (i, i + head_dim/2)"),
         integer("in_place", 0, 0, 1, "1: the output is the input"),
-        {.name = "layout", .fallback = std::string("bhsd"), .choices = {"bhsd", "bshd"}, .help = "storage order of the tensors"},
-        {.name = "positions", .fallback = std::string("sequence"), .choices = {"sequence", "random"}, .help = "sequence: 0, 1, …; random: an explicit one per query"},
+        {.name = "layout",
+         .fallback = std::string("bhsd"),
+         .choices = {"bhsd", "bshd"},
+         .help = "storage order of the tensors"},
+        {.name = "positions",
+         .fallback = std::string("sequence"),
+         .choices = {"sequence", "random"},
+         .help = "sequence: 0, 1, …; random: an explicit one per query"},
     };
     for (AxisSpec& axis : axes) {
       if (axis.name == "seq_q") axis.short_name = "seq";
@@ -238,7 +256,8 @@ class RopeOperator final : public bench::Operator {
 
   [[nodiscard]] std::vector<std::string> passes() const override { return {"forward", "backward"}; }
 
-  [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend backend, std::string_view pass) const override {
+  [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend backend,
+                                                         std::string_view pass) const override {
     return visit(backend, 0, pass, []<class Exec, class Args>(const Exec&) {
       return bench::describe(variants_of<Exec, Args>());
     });
@@ -251,20 +270,25 @@ class RopeOperator final : public bench::Operator {
     }
   }
 
-  [[nodiscard]] bench::Footprint footprint(const Point& point, const Config& config) const override {
+  [[nodiscard]] bench::Footprint footprint(const Point& point,
+                                           const Config& config) const override {
     const HostProblem p = problem_of(point);
     const auto element = static_cast<double>(size_of(point.dtype));
     const double rows = static_cast<double>(p.batch) * static_cast<double>(p.seq);
     const double size = rows * static_cast<double>(p.head_dim) *
                         static_cast<double>(p.heads + point.integer("kv_heads"));
-    const double angles = 4.0 * static_cast<double>(p.head_dim) * (explicit_positions(point) ? rows : static_cast<double>(p.seq));
+    const double angles = 4.0 * static_cast<double>(p.head_dim) *
+                          (explicit_positions(point) ? rows : static_cast<double>(p.seq));
     bench::Footprint bytes;
     bytes.outputs = static_cast<std::size_t>(element * size);
     const double inputs = point.integer("in_place") != 0 ? 0 : element * size;
-    bytes.tensors = static_cast<std::size_t>(inputs + 4.0 * size + angles + (explicit_positions(point) ? 16.0 * rows : 0.0));
-    bytes.workspace = visit(point.backend, point.threads, point.pass, [&]<class Exec, class Args>(const Exec& exec) {
-      return variants_of<Exec, Args>().workspace_bytes(exec, shapes_of(point).args<Args>(), config);
-    });
+    bytes.tensors = static_cast<std::size_t>(inputs + 4.0 * size + angles +
+                                             (explicit_positions(point) ? 16.0 * rows : 0.0));
+    bytes.workspace = visit(point.backend, point.threads, point.pass,
+                            [&]<class Exec, class Args>(const Exec& exec) {
+                              return variants_of<Exec, Args>().workspace_bytes(
+                                  exec, shapes_of(point).args<Args>(), config);
+                            });
     return bytes;
   }
 
@@ -272,7 +296,8 @@ class RopeOperator final : public bench::Operator {
     return std::make_unique<RopeCase>(point);
   }
 
-  void run_file(const io::CaseFile& in, const bench::RunOptions& options, io::TensorFile& out) const override {
+  void run_file(const io::CaseFile& in, const bench::RunOptions& options,
+                io::TensorFile& out) const override {
     const std::unique_ptr<ProblemData> data = read(in);
     const HostProblem& p = data->shape;
     const std::vector<std::int64_t> shape{p.batch, p.heads, p.seq, p.head_dim};

@@ -11,14 +11,14 @@
 #include "ops/rope/rope.hpp"
 #include "ops/rope/rope_ref.hpp"
 
-/// Rotary embedding problems for the bench adapter: host values, their tensors on a backend, and the
-/// check of an output against the reference.
+/// Rotary embedding problems for the bench adapter: host values, their tensors on a backend, and
+/// the check of an output against the reference.
 namespace katt::rope {
 
 /// Owns the host values of a problem: one tensor, or two that share their angles.
 struct ProblemData {
-  HostProblem shape;           ///< of the first tensor; its spans point into the vectors below
-  std::int64_t kv_heads = 0;   ///< of the second tensor; 0: there is none
+  HostProblem shape;          ///< of the first tensor; its spans point into the vectors below
+  std::int64_t kv_heads = 0;  ///< of the second tensor; 0: there is none
   Dtype dtype = Dtype::f32;
   std::vector<float> x, x2;
   std::vector<std::int64_t> positions;
@@ -66,12 +66,12 @@ struct Tensors {
 [[nodiscard]] Tensors shapes_of(const HostProblem& problem, std::int64_t kv_heads, Dtype dtype,
                                 bool explicit_positions);
 
-/// Rows of the cache that a problem needs: one a position, or one for each of (batch, seq) where the
-/// positions are explicit, so that a far position costs no more than a near one.
+/// Rows of the cache that a problem needs: one a position, or one for each of (batch, seq) where
+/// the positions are explicit, so that a far position costs no more than a near one.
 [[nodiscard]] std::int64_t cache_rows(const HostProblem& problem, bool explicit_positions);
 
-/// What a problem is read from, in the memory of a backend. Without `inputs` only the angles are there:
-/// an operation in place reads its outputs.
+/// What a problem is read from, in the memory of a backend. Without `inputs` only the angles are
+/// there: an operation in place reads its outputs.
 class DeviceProblem {
  public:
   DeviceProblem(const ProblemData& data, Backend backend, int threads, bench::HeadLayout layout,

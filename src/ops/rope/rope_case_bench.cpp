@@ -84,7 +84,11 @@ DeviceOutput::DeviceOutput(const ProblemData& data, Backend backend, bench::Head
   const HostProblem& p = data.shape;
   out = {"katt::rope::out", backend, data.dtype, {p.batch, p.heads, p.seq, p.head_dim}, layout};
   if (data.kv_heads > 0) {
-    out2 = {"katt::rope::out2", backend, data.dtype, {p.batch, data.kv_heads, p.seq, p.head_dim}, layout};
+    out2 = {"katt::rope::out2",
+            backend,
+            data.dtype,
+            {p.batch, data.kv_heads, p.seq, p.head_dim},
+            layout};
   }
 }
 
@@ -120,7 +124,8 @@ std::vector<RowIndex> sample_rows(const HostProblem& p) {
   if (total <= wanted) {
     for (std::int64_t i = 0; i < total; ++i) chosen.insert(at(i));
   } else {
-    for (const std::int64_t i : {std::int64_t{0}, p.seq - 1, total - p.seq, total - 1}) chosen.insert(at(i));
+    for (const std::int64_t i : {std::int64_t{0}, p.seq - 1, total - p.seq, total - 1})
+      chosen.insert(at(i));
     for (std::uint64_t i = 0; static_cast<std::int64_t>(chosen.size()) < wanted; ++i) {
       chosen.insert(
           at(static_cast<std::int64_t>(testing::hash(7, i) % static_cast<std::uint64_t>(total))));
@@ -164,8 +169,9 @@ bench::Errors Reference::compare(const DeviceOutput& output) const {
           ((at.batch * sample.shape.heads + at.head) * sample.shape.seq + at.seq) *
           sample.shape.head_dim);
       for (std::size_t c = 0; c < sample.expected[r].size(); ++c) {
-        comparison.add(t == 0 ? "out" : "out2", {at.batch, at.head, at.seq, static_cast<std::int64_t>(c)},
-                       got[first + c], sample.expected[r][c], limit_);
+        comparison.add(t == 0 ? "out" : "out2",
+                       {at.batch, at.head, at.seq, static_cast<std::int64_t>(c)}, got[first + c],
+                       sample.expected[r][c], limit_);
       }
     }
   }

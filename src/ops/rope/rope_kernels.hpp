@@ -1,7 +1,8 @@
 #pragma once
 
-#include <Kokkos_Core.hpp>
 #include <cstdint>
+
+#include <Kokkos_Core.hpp>
 
 #include "ops/rope/rope.hpp"
 #include "ops/rope/rope_pairs.hpp"
@@ -77,11 +78,11 @@ struct BuildCache {
   }
 };
 
-/// One pass over the tensors. A work item is a few positions of a few heads, sized and ordered so that
-/// the angles of a position are reused from L1 by every head while the tensor is read in the order in
-/// which it is stored:
-///   (B, H, S, D)  one head, a block of positions; the next item is the next head at these positions
-///   (B, S, H, D)  all heads of a few positions
+/// One pass over the tensors. A work item is a few positions of a few heads, sized and ordered so
+/// that the angles of a position are reused from L1 by every head while the tensor is read in the
+/// order in which it is stored:
+///   (B, H, S, D)  one head, a block of positions; the next item is the next head at these
+///   positions (B, S, H, D)  all heads of a few positions
 template <class Exec, class T, bool Stream>
 struct Rotate {
   using Memory = typename Exec::memory_space;
@@ -109,8 +110,8 @@ struct Rotate {
     constexpr std::int64_t heads_inner_rows = 4;
     constexpr std::int64_t most_rows = 64;
     const auto heads_inner = [](const ConstTensorRef<4>& x) { return x.stride[1] < x.stride[2]; };
-    const std::int64_t fitting = Kokkos::min(
-        most_rows, angle_bytes / (2 * half * static_cast<std::int64_t>(sizeof(float))));
+    const std::int64_t fitting =
+        Kokkos::min(most_rows, angle_bytes / (2 * half * static_cast<std::int64_t>(sizeof(float))));
     seq_block = heads_inner(turn.in[0]) ? heads_inner_rows : fitting;
     seq_blocks = (positions.seq + seq_block - 1) / seq_block;
     for (int t = 0; t < 2; ++t) {
@@ -121,7 +122,8 @@ struct Rotate {
   }
 
   std::int64_t items() const {
-    return static_cast<std::int64_t>(in[0].extent(0)) * seq_blocks * (head_blocks[0] + head_blocks[1]);
+    return static_cast<std::int64_t>(in[0].extent(0)) * seq_blocks *
+           (head_blocks[0] + head_blocks[1]);
   }
 
   template <class Team>

@@ -10,8 +10,8 @@ namespace katt::rope::impl {
 
 namespace {
 
-/// A row of head_dim angles' cosines and one of their sines for every (batch, seq), each angle at both
-/// elements of its pair.
+/// A row of head_dim angles' cosines and one of their sines for every (batch, seq), each angle at
+/// both elements of its pair.
 template <class Exec, class T>
 struct Gather {
   const float* cache;
@@ -148,7 +148,9 @@ struct Add {
 struct Sizes {
   std::size_t angles, tensor;
   explicit Sizes(const Turn& turn) {
-    const auto rounded = [](std::int64_t n) { return (static_cast<std::size_t>(n) + 63) / 64 * 64; };
+    const auto rounded = [](std::int64_t n) {
+      return (static_cast<std::size_t>(n) + 63) / 64 * 64;
+    };
     const auto& x = turn.in[0];
     angles = rounded(x.extent[0] * x.extent[2] * x.extent[3]);
     tensor = rounded(std::max(x.size(), turn.in[1].size()));
@@ -178,7 +180,11 @@ void naive_turn(const Exec& exec, const Turn& turn, Workspace workspace) {
       "katt::rope::naive_gather", exec, batch * seq,
       Gather<Exec, T>{static_cast<const float*>(turn.cache.data),
                       {turn.positions, turn.first_position, seq, turn.cache.extent[0]},
-                      half, turn.interleaved, turn.inverse ? -1.0F : 1.0F, cosines, sines});
+                      half,
+                      turn.interleaved,
+                      turn.inverse ? -1.0F : 1.0F,
+                      cosines,
+                      sines});
   for (int t = 0; t < 2; ++t) {
     if (!turn.has(t)) continue;
     const RowIndex index{turn.in[t].extent[1], seq};
@@ -189,11 +195,11 @@ void naive_turn(const Exec& exec, const Turn& turn, Workspace workspace) {
                        RotateHalf<Exec, T>{x, index, half, turn.interleaved, rotated});
     tile::for_each_row("katt::rope::naive_multiply_cos", exec, rows,
                        Multiply<Exec, T>{x, index, cosines, product});
+    tile::for_each_row("katt::rope::naive_multiply_sin", exec, rows,
+                       Multiply<Exec, T>{stored.template view<T, Memory>(), index, sines, rotated});
     tile::for_each_row(
-        "katt::rope::naive_multiply_sin", exec, rows,
-        Multiply<Exec, T>{stored.template view<T, Memory>(), index, sines, rotated});
-    tile::for_each_row("katt::rope::naive_add", exec, rows,
-                       Add<Exec, T>{product, rotated, index, turn.out[t].template view<T, Memory>()});
+        "katt::rope::naive_add", exec, rows,
+        Add<Exec, T>{product, rotated, index, turn.out[t].template view<T, Memory>()});
   }
 }
 

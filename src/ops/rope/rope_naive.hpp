@@ -1,18 +1,17 @@
 #pragma once
 
-#include <Kokkos_Core.hpp>
 #include <cstddef>
+
+#include <Kokkos_Core.hpp>
 
 #include "core/variants.hpp"
 #include "ops/rope/rope_kernels.hpp"
 
-/// The naive variant, the baseline that speedups refer to: the unfused form of Hugging Face's LLaMA,
-/// every step a kernel of its own over tensors in the dtype,
-///   cos, sin      gathered from the cache for every (batch, seq), expanded to head_dim, in the dtype
-///   rotated       rotate_half(x) = (−x_b, x_a), materialised
-///   product       x · cos
-///   rotated       rotated · sin
-///   out           product + rotated
+/// The naive variant, the baseline that speedups refer to: the unfused form of Hugging Face's
+/// LLaMA, every step a kernel of its own over tensors in the dtype,
+///   cos, sin      gathered from the cache for every (batch, seq), expanded to head_dim, in the
+///   dtype rotated       rotate_half(x) = (−x_b, x_a), materialised product       x · cos rotated
+///   rotated · sin out           product + rotated
 /// for one tensor after the other.
 namespace katt::rope::impl {
 

@@ -5,7 +5,8 @@
 #include "tile/stream.hpp"
 #include "tile/vec.hpp"
 
-/// Vectors of interleaved pairs: (x0, x1, x2, x3, …) in memory, the even and the odd elements in registers.
+/// Vectors of interleaved pairs: (x0, x1, x2, x3, …) in memory, the even and the odd elements in
+/// registers.
 namespace katt::rope::impl {
 
 /// Reads 2 · lanes contiguous elements, widened to f32.
@@ -17,7 +18,8 @@ KOKKOS_FORCEINLINE_FUNCTION void load_pairs(const T* source, Vec& even, Vec& odd
   } else {
 #if defined(KOKKOS_ARCH_AVX512XEON)
     if constexpr (std::is_same_v<T, float>) {
-      const __m512i evens = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+      const __m512i evens =
+          _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
       const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
       const __m512 low = _mm512_loadu_ps(source);
       const __m512 high = _mm512_loadu_ps(source + 16);

@@ -10,8 +10,8 @@ namespace {
 
 double angle_of(const HostProblem& p, const RowIndex& at, std::int64_t pair) {
   const FrequencyArgs& f = p.frequencies;
-  double frequency =
-      std::exp(-2.0 * static_cast<double>(pair) / static_cast<double>(p.head_dim) * std::log(f.theta));
+  double frequency = std::exp(-2.0 * static_cast<double>(pair) / static_cast<double>(p.head_dim) *
+                              std::log(f.theta));
   if (f.scaling == Scaling::llama3) {
     // Turns within the original context decide how much of the plain frequency is kept.
     const double turns =

@@ -165,8 +165,12 @@ Variant<Exec, BackwardArgs> fused_backward() {
               const auto dgate = matrix<T>(args.dgate);
               const auto dup = matrix<T>(args.dup);
               launch("katt::swiglu::backward",
-                     impl::ActivateBackward<T, T>{matrix<T>(args.gate), matrix<T>(args.up),
-                                                  matrix<T>(args.dout), dgate, dup, {nullptr, 0}},
+                     impl::ActivateBackward<T, T>{matrix<T>(args.gate),
+                                                  matrix<T>(args.up),
+                                                  matrix<T>(args.dout),
+                                                  dgate,
+                                                  dup,
+                                                  {nullptr, 0}},
                      dgate, dup);
             });
           },
@@ -225,7 +229,9 @@ Status backward(const Exec& exec, const BackwardArgs& args, const Config& config
   return backward_variants<Exec>().run(exec, args, config, workspace);
 }
 
-double forward_flops(const ForwardArgs& args) { return 5.0 * static_cast<double>(args.gate.size()); }
+double forward_flops(const ForwardArgs& args) {
+  return 5.0 * static_cast<double>(args.gate.size());
+}
 
 double backward_flops(const BackwardArgs& args) {
   return 11.0 * static_cast<double>(args.gate.size());
@@ -241,10 +247,10 @@ double backward_bytes(const BackwardArgs& args) {
          static_cast<double>(size_of(args.gate.dtype));
 }
 
-#define KATT_INSTANTIATE_SWIGLU(Exec)                                                        \
-  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                        \
-  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                      \
-  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace);  \
+#define KATT_INSTANTIATE_SWIGLU(Exec)                                                       \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
+  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
   template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SWIGLU)

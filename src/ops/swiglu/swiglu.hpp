@@ -1,8 +1,9 @@
 #pragma once
 
-#include <Kokkos_Core.hpp>
 #include <cstddef>
 #include <cstdint>
+
+#include <Kokkos_Core.hpp>
 
 #include "core/status.hpp"
 #include "core/variants.hpp"
@@ -13,12 +14,12 @@
 ///   out = silu(gate) · up,   silu(g) = g · σ(g),   σ(g) = 1 / (1 + e^−g)
 ///   dgate = dout · up · σ(g) · (1 + g · (1 − σ(g))),   dup = dout · silu(gate)
 ///
-/// The arithmetic is f32 whatever the dtype; every output is rounded once. Finite inputs of any size
-/// give no NaN.
+/// The arithmetic is f32 whatever the dtype; every output is rounded once. Finite inputs of any
+/// size give no NaN.
 namespace katt::swiglu {
 
-/// Arguments of the forward pass. Tensors share one dtype and lie in the memory of the backend; rows are
-/// contiguous and may be any distance apart.
+/// Arguments of the forward pass. Tensors share one dtype and lie in the memory of the backend;
+/// rows are contiguous and may be any distance apart.
 struct ForwardArgs {
   ConstTensorRef<2> gate;  ///< (tokens, intermediate)
   ConstTensorRef<2> up;    ///< (tokens, intermediate)
@@ -53,9 +54,9 @@ void check(const ForwardArgs& args);
 void check(const BackwardArgs& args);
 
 /// Launches the forward pass on the execution space instance and returns without waiting for it.
-/// Returns skipped with the reason, and launches nothing, when the variant cannot run these arguments.
-/// Throws InputError for arguments that check() refuses, an unknown variant, and a workspace smaller
-/// than forward_variants<Exec>().workspace_bytes().
+/// Returns skipped with the reason, and launches nothing, when the variant cannot run these
+/// arguments. Throws InputError for arguments that check() refuses, an unknown variant, and a
+/// workspace smaller than forward_variants<Exec>().workspace_bytes().
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace);

@@ -63,8 +63,8 @@ struct Description {
     const auto dout = values.find("dout");
     const std::int64_t columns = extents.find("intermediate")->second;
     bench::Expected result;
-    for (const std::int64_t row : testing::sample(extents.find("tokens")->second,
-                                                  1e6 / static_cast<double>(columns))) {
+    for (const std::int64_t row :
+         testing::sample(extents.find("tokens")->second, 1e6 / static_cast<double>(columns))) {
       for (std::int64_t i = row * columns; i < (row + 1) * columns; ++i) {
         const auto at = static_cast<std::size_t>(i);
         const float d = backward ? dout->second[at] : 0.0F;

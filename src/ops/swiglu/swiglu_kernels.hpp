@@ -1,8 +1,9 @@
 #pragma once
 
-#include <Kokkos_Core.hpp>
 #include <cstdint>
 #include <type_traits>
+
+#include <Kokkos_Core.hpp>
 
 #include "tile/elementwise.hpp"
 
@@ -64,7 +65,8 @@ struct SiluPair {
   }
 };
 
-/// dgate = dout · up · silu′(gate), dup = dout · silu(gate); and out = silu(gate) · up where asked for.
+/// dgate = dout · up · silu′(gate), dup = dout · silu(gate); and out = silu(gate) · up where asked
+/// for.
 template <class T, class Out>
 struct ActivateBackward {
   Matrix<const T> gate, up, dout;

@@ -1,12 +1,13 @@
 #pragma once
 
-#include <Kokkos_Core.hpp>
 #include <cstdint>
+
+#include <Kokkos_Core.hpp>
 
 #include "ops/swiglu/swiglu_kernels.hpp"
 
-/// The passes of the naive variants: each a parallel, vectorised kernel of its own, its result rounded to
-/// the dtype where it is stored, as a framework runs a formula operation by operation.
+/// The passes of the naive variants: each a parallel, vectorised kernel of its own, its result
+/// rounded to the dtype where it is stored, as a framework runs a formula operation by operation.
 namespace katt::swiglu::impl {
 
 /// out = σ(in)

@@ -2,8 +2,8 @@
 
 #include "core/dtype.hpp"
 
-/// Float64 reference of the SwiGLU activation on the host, one element at a time. Shares no code with the
-/// kernels.
+/// Float64 reference of the SwiGLU activation on the host, one element at a time. Shares no code
+/// with the kernels.
 namespace katt::swiglu {
 
 /// out, dgate and dup of one element; the gradients are those for dout.

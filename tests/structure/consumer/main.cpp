@@ -1,11 +1,11 @@
 // A user's program outside the tree: it adds an attention variant of its own through the public
 // registry and is otherwise the program `katt`, so that `sweep` compares the variant with ours.
-#include <Kokkos_Core.hpp>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
+#include <Kokkos_Core.hpp>
 #include <katt/drivers/driver.hpp>
 #include <katt/ops/attention/attention.hpp>
 
@@ -15,7 +15,8 @@ using katt::attention::ForwardArgs;
 using Exec = Kokkos::OpenMP;
 
 /// The textbook loop: one query row at a time, scores of that row in the workspace of its thread.
-void row_at_a_time(const Exec& exec, const ForwardArgs& args, katt::Tile, katt::Workspace workspace) {
+void row_at_a_time(const Exec& exec, const ForwardArgs& args, katt::Tile,
+                   katt::Workspace workspace) {
   const auto q = args.q.view<float, Kokkos::HostSpace>();
   const auto k = args.k.view<float, Kokkos::HostSpace>();
   const auto v = args.v.view<float, Kokkos::HostSpace>();
@@ -28,30 +29,31 @@ void row_at_a_time(const Exec& exec, const ForwardArgs& args, katt::Tile, katt::
   const std::int64_t offset = n - args.seq_q();
   const float scale = args.scale;
   auto* scores = static_cast<float*>(workspace.data);
-  Kokkos::parallel_for(
-      "consumer::row_at_a_time",
-      Kokkos::MDRangePolicy<Exec, Kokkos::Rank<3>>(exec, {0, 0, 0},
-                                                   {args.batch(), args.heads(), args.seq_q()}),
-      [=](std::int64_t b, std::int64_t h, std::int64_t i) {
-        float* s = scores + Exec::impl_hardware_thread_id() * n;
-        const std::int64_t seen = causal ? std::min(n, i + offset + 1) : n;
-        float largest = -std::numeric_limits<float>::infinity();
-        for (std::int64_t j = 0; j < seen; ++j) {
-          float dot = 0;
-          for (std::int64_t c = 0; c < d; ++c) dot += q(b, h, i, c) * k(b, h / group, j, c);
-          s[j] = dot * scale;
-          largest = std::max(largest, s[j]);
-        }
-        float sum = 0;
-        for (std::int64_t c = 0; c < d; ++c) out(b, h, i, c) = 0;
-        for (std::int64_t j = 0; j < seen; ++j) {
-          const float p = std::exp(s[j] - largest);
-          sum += p;
-          for (std::int64_t c = 0; c < d; ++c) out(b, h, i, c) += p * v(b, h / group, j, c);
-        }
-        for (std::int64_t c = 0; c < d && sum > 0; ++c) out(b, h, i, c) /= sum;
-        if (lse.data() != nullptr) lse(b, h, i) = largest + std::log(sum);
-      });
+  Kokkos::parallel_for("consumer::row_at_a_time",
+                       Kokkos::MDRangePolicy<Exec, Kokkos::Rank<3>>(
+                           exec, {0, 0, 0}, {args.batch(), args.heads(), args.seq_q()}),
+                       [=](std::int64_t b, std::int64_t h, std::int64_t i) {
+                         float* s = scores + Exec::impl_hardware_thread_id() * n;
+                         const std::int64_t seen = causal ? std::min(n, i + offset + 1) : n;
+                         float largest = -std::numeric_limits<float>::infinity();
+                         for (std::int64_t j = 0; j < seen; ++j) {
+                           float dot = 0;
+                           for (std::int64_t c = 0; c < d; ++c)
+                             dot += q(b, h, i, c) * k(b, h / group, j, c);
+                           s[j] = dot * scale;
+                           largest = std::max(largest, s[j]);
+                         }
+                         float sum = 0;
+                         for (std::int64_t c = 0; c < d; ++c) out(b, h, i, c) = 0;
+                         for (std::int64_t j = 0; j < seen; ++j) {
+                           const float p = std::exp(s[j] - largest);
+                           sum += p;
+                           for (std::int64_t c = 0; c < d; ++c)
+                             out(b, h, i, c) += p * v(b, h / group, j, c);
+                         }
+                         for (std::int64_t c = 0; c < d && sum > 0; ++c) out(b, h, i, c) /= sum;
+                         if (lse.data() != nullptr) lse(b, h, i) = largest + std::log(sum);
+                       });
 }
 
 }  // namespace
