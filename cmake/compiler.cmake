@@ -7,9 +7,12 @@ set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 find_program(KATT_CCACHE ccache)
 mark_as_advanced(KATT_CCACHE)
 if(KATT_CCACHE)
-  set(CMAKE_C_COMPILER_LAUNCHER ${KATT_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${KATT_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${KATT_CCACHE})
+  # Paths below the tree count as relative: clones share what they compile.
+  set(katt_launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+                    ${KATT_CCACHE})
+  foreach(language C CXX CUDA)
+    set(CMAKE_${language}_COMPILER_LAUNCHER ${katt_launcher})
+  endforeach()
 endif()
 
 if(KATT_SANITIZE)
