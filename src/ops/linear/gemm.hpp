@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/views.hpp"
+
+namespace katt::linear {
+
+/// A dense product with its epilogue, on row-major matrices of any mix of dtypes:
+///
+///   C = alpha · op(A) · op(B) + beta · C + bias        op(X) = X or Xᵀ
+///
+/// Matrices lie in the memory of the backend, their rows are contiguous and may be any distance
+/// apart. C does not overlap the others.
+struct GemmArgs {
+  ConstTensorRef<2> a;  ///< (m, k); with trans_a (k, m)
+  ConstTensorRef<2> b;  ///< (k, n); with trans_b (n, k)
+  TensorRef<2> c;       ///< (m, n)
+  bool trans_a = false;
+  bool trans_b = false;
+  float alpha = 1.0F;
+  float beta = 0.0F;         ///< 0: C is written without being read
+  ConstTensorRef<1> bias{};  ///< (n), added to every row of C; optional
+
+  std::int64_t m() const { return c.extent[0]; }
+  std::int64_t n() const { return c.extent[1]; }
+  std::int64_t k() const { return a.extent[trans_a ? 0 : 1]; }
+};
+
+/// Bytes of workspace that gemm() needs. Reads shapes, strides and dtypes only, so pointers may be
+/// null. Throws InputError where the shapes do not fit together.
+template <class Exec>
+[[nodiscard]] std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args);
+
+/// Launches the product under the given label and returns without waiting for it. Products and sums
+/// are f32 whatever the dtypes; an f16 or bf16 C is rounded once, from alpha · op(A) · op(B) + beta
+/// · C
+/// + bias in f32. The bits of C depend on the shapes and dtypes, not on the number of threads.
+///
+/// A 16-bit operand is widened block by block into the workspace, never as a whole. On a host every
+/// block of C is one single-threaded library product; on a device it is the library's over panels.
+/// Throws InputError where the shapes do not fit together or the workspace is too small.
+template <class Exec>
+void gemm(const Exec& exec, const GemmArgs& args, Workspace workspace,
+          const char* label = "katt::linear::gemm");
+
+}  // namespace katt::linear

@@ -1,0 +1,168 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "core/views.hpp"
+#include "tile/elementwise.hpp"
+#include "tile/transpose.hpp"
+#include "tile/vec.hpp"
+
+/// The innermost parts of a product on a host (Goto & van de Geijn 2008, "Anatomy of
+/// High-Performance Matrix Multiplication"): packing, which also widens, and the kernel on packed
+/// panels.
+///
+///   panel of A: a few rows of op(A) over `depth` steps of k, packed (depth, rows)
+///   panel of B: a few vectors of columns of op(B) over the same steps, packed (depth, columns)
+///   kernel:     acc(r, ·) += a(k, r) · b(k, ·) for k = 0, 1, …, all of acc in registers
+///
+/// Every element of C is a chain of fused multiply-adds over k that starts anew every `depth`
+/// steps, in an order that does not depend on how rows and columns are cut into blocks.
+namespace katt::linear::impl {
+
+template <class Vec>
+struct Micro {
+  static constexpr int lanes = sizeof(Vec) / sizeof(float);
+  /// Rows and vectors of the accumulators. They, a row of B and a broadcast fill the registers.
+  static constexpr int rows = lanes == 16 ? 14 : lanes == 8 ? 6 : 4;
+  static constexpr int vectors = lanes >= 8 ? 2 : 4;
+  static constexpr int columns = vectors * lanes;
+  /// Steps of k in a panel: one of A and a part of one of B stay in the first-level cache.
+  static constexpr std::int64_t depth = 256;
+  /// Elements that the packing of a panel of A may write beyond its end.
+  static constexpr int slack = lanes;
+};
+
+/// Rows and steps of a panel within op(A), or columns and steps within op(B).
+struct PanelRange {
+  std::int64_t first, count;  ///< rows of op(A) or columns of op(B)
+  std::int64_t k, depth;
+};
+
+/// out(i, j) = source(first + j, k + i) for a matrix whose rows run along k: a transposition. Rows
+/// of `out` are `stride` apart; up to a vector beyond `count` is overwritten, with zeros.
+template <class Vec, class T>
+void pack_across(const T* source, std::int64_t source_stride, const PanelRange& range, float* out,
+                 std::int64_t stride) {
+  constexpr int lanes = Micro<Vec>::lanes;
+  for (std::int64_t step = 0; step < range.depth; step += lanes) {
+    const auto steps = static_cast<int>(std::min<std::int64_t>(lanes, range.depth - step));
+    for (std::int64_t first = 0; first < range.count; first += lanes) {
+      const auto used = static_cast<int>(std::min<std::int64_t>(lanes, range.count - first));
+      const T* corner = source + (range.first + first) * source_stride + range.k + step;
+      Vec square[lanes];
+      for (int i = 0; i < lanes; ++i) {
+        if (i >= used) {
+          square[i] = Vec(0.0F);
+        } else if (steps == lanes) {
+          square[i] = tile::load<Vec>(corner + i * source_stride);
+        } else {
+          square[i] = tile::load<Vec>(corner + i * source_stride, tile::PartialVector{steps});
+        }
+      }
+      tile::transpose(square);
+      for (int i = 0; i < steps; ++i) tile::store(out + (step + i) * stride + first, square[i]);
+    }
+  }
+}
+
+/// out(i, j) = source(k + i, first + j) for a matrix whose rows run across k; `columns` is its
+/// width, beyond which nothing is read. Writes as pack_across() does.
+template <class Vec, class T>
+void pack_along(const T* source, std::int64_t source_stride, std::int64_t columns,
+                const PanelRange& range, float* out, std::int64_t stride) {
+  constexpr int lanes = Micro<Vec>::lanes;
+  for (std::int64_t first = 0; first < range.count; first += lanes) {
+    const std::int64_t column = range.first + first;
+    const T* row = source + range.k * source_stride + column;
+    float* target = out + first;
+    if (column + lanes <= columns) {
+      for (std::int64_t step = 0; step < range.depth; ++step) {
+        tile::store(target + step * stride, tile::load<Vec>(row + step * source_stride));
+      }
+    } else {
+      const tile::PartialVector part{static_cast<int>(columns - column)};
+      for (std::int64_t step = 0; step < range.depth; ++step) {
+        tile::store(target + step * stride, tile::load<Vec>(row + step * source_stride, part));
+      }
+    }
+  }
+}
+
+/// Packs a panel of op(A) or op(B)ᵀ; `across` tells whether the rows of the matrix run along k.
+template <class Vec>
+void pack(const ConstTensorRef<2>& matrix, bool across, const PanelRange& range, float* out,
+          std::int64_t stride) {
+  visit_dtype(matrix.dtype, [&]<class T>() {
+    const T* source = static_cast<const T*>(matrix.data);
+    if (across) {
+      pack_across<Vec>(source, matrix.stride[0], range, out, stride);
+    } else {
+      pack_along<Vec>(source, matrix.stride[0], matrix.extent[1], range, out, stride);
+    }
+  });
+}
+
+/// Where the kernel puts its result: c = alpha · acc + beta · c. Columns from `columns` on are left
+/// alone.
+struct MicroTarget {
+  float* c;
+  std::int64_t stride;
+  int columns;
+  float alpha, beta;
+};
+
+template <class Vec, int Rows>
+void micro_kernel(const float* a, const float* b, std::int64_t depth, const MicroTarget& target) {
+  constexpr int lanes = Micro<Vec>::lanes;
+  constexpr int vectors = Micro<Vec>::vectors;
+  Vec acc[Rows][vectors];
+  for (int r = 0; r < Rows; ++r) {
+    for (int v = 0; v < vectors; ++v) acc[r][v] = Vec(0.0F);
+  }
+  for (std::int64_t k = 0; k < depth; ++k) {
+    Vec column[vectors];
+    for (int v = 0; v < vectors; ++v) column[v] = tile::load<Vec>(b + v * lanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      const Vec broadcast(a[r]);
+      for (int v = 0; v < vectors; ++v) acc[r][v] = tile::fma(broadcast, column[v], acc[r][v]);
+    }
+    a += Rows;
+    b += Micro<Vec>::columns;
+  }
+  const Vec alpha(target.alpha);
+  const Vec beta(target.beta);
+  const auto put = [&](float* c, const Vec& value, auto part) {
+    Vec result = alpha * value;
+    if (target.beta != 0.0F) result = tile::fma(beta, tile::load<Vec>(c, part), result);
+    tile::store(c, result, part);
+  };
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r) {
+    for (int v = 0; v < vectors; ++v) {
+      float* c = target.c + r * target.stride + v * lanes;
+      const int left = target.columns - v * lanes;
+      if (left >= lanes) {
+        put(c, acc[r][v], tile::WholeVector{});
+      } else if (left > 0) {
+        put(c, acc[r][v], tile::PartialVector{left});
+      }
+    }
+  }
+}
+
+/// The kernel for a number of rows, 1 … Micro<Vec>::rows.
+template <class Vec>
+auto micro_kernel_for(std::int64_t rows) {
+  using Kernel = void (*)(const float*, const float*, std::int64_t, const MicroTarget&);
+  static constexpr auto kernels = []<int... R>(std::integer_sequence<int, R...>) {
+    return std::array<Kernel, sizeof...(R)>{micro_kernel<Vec, R + 1>...};
+  }
+  (std::make_integer_sequence<int, Micro<Vec>::rows>{});
+  return kernels[static_cast<std::size_t>(rows - 1)];
+}
+
+}  // namespace katt::linear::impl

@@ -1,0 +1,236 @@
+#include "ops/linear/linear.hpp"
+
+#include <algorithm>
+
+#include "core/check.hpp"
+#include "ops/linear/gemm.hpp"
+#include "ops/linear/gemm_library.hpp"
+#include "ops/linear/linear_kernels.hpp"
+
+namespace katt::linear {
+
+namespace {
+
+/// The products of the two passes. Without data they serve for sizes.
+GemmArgs out_product(const ForwardArgs& args) {
+  return {.a = args.x, .b = args.weight, .c = args.out, .trans_b = true, .bias = args.bias};
+}
+
+GemmArgs dx_product(const BackwardArgs& args) {
+  return {.a = args.dout, .b = args.weight, .c = args.dx};
+}
+
+GemmArgs dweight_product(const BackwardArgs& args) {
+  return {.a = args.dout, .b = args.x, .c = args.dweight, .trans_a = true};
+}
+
+/// Calls multiply(product, label) for every matrix gradient that is asked for.
+template <class F>
+void for_each_product(const BackwardArgs& args, const F& multiply) {
+  if (args.dx.size() > 0) multiply(dx_product(args), "katt::linear::dx");
+  if (args.dweight.size() > 0) multiply(dweight_product(args), "katt::linear::dweight");
+}
+
+template <class Exec>
+void add_dbias(const Exec& exec, const BackwardArgs& args) {
+  if (args.dbias.size() == 0) return;
+  visit_dtype(args.dout.dtype, [&]<class T>() {
+    impl::column_sums(exec, "katt::linear::dbias", static_cast<const T*>(args.dout.data),
+                      args.tokens(), args.out_features(), args.dout.stride[0],
+                      static_cast<T*>(args.dbias.data));
+  });
+}
+
+const auto always = [](const auto&, const auto&, Tile) { return Status::ok(); };
+
+template <class Exec>
+Variant<Exec, ForwardArgs> naive_forward() {
+  return {
+      .name = "naive",
+      .description =
+          "operands widened as a whole, library GEMM, a pass that rounds, one for the bias",
+      .tiles = {},
+      .supports = always,
+      .workspace_bytes =
+          [](const Exec&, const ForwardArgs& args, Tile) {
+            return impl::library_gemm_workspace_bytes<Exec>(out_product(args), impl::whole_tensors);
+          },
+      .run =
+          [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
+            GemmArgs product = out_product(args);
+            product.bias = {};
+            impl::library_gemm(exec, product, impl::whole_tensors, workspace,
+                               "katt::linear::naive");
+            if (!args.bias) return;
+            visit_dtype(args.out.dtype, [&]<class T>() {
+              impl::add_bias(exec, "katt::linear::naive_bias", static_cast<T*>(args.out.data),
+                             args.tokens(), args.out_features(), args.out.stride[0],
+                             static_cast<const T*>(args.bias.data));
+            });
+          },
+  };
+}
+
+template <class Exec>
+Variant<Exec, ForwardArgs> fused_forward() {
+  return {
+      .name = "fused",
+      .description = "operands widened by blocks; bias and rounding in the epilogue",
+      .tiles = {},
+      .supports = always,
+      .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
+                            Tile) { return gemm_workspace_bytes(exec, out_product(args)); },
+      .run =
+          [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
+            gemm(exec, out_product(args), workspace, "katt::linear::forward");
+          },
+  };
+}
+
+template <class Exec>
+Variant<Exec, BackwardArgs> naive_backward() {
+  return {
+      .name = "naive",
+      .description = "operands widened as a whole, library GEMMs, passes that round",
+      .tiles = {},
+      .supports = always,
+      .workspace_bytes =
+          [](const Exec&, const BackwardArgs& args, Tile) {
+            std::size_t bytes = 0;
+            for_each_product(args, [&](const GemmArgs& product, const char*) {
+              bytes = std::max(
+                  bytes, impl::library_gemm_workspace_bytes<Exec>(product, impl::whole_tensors));
+            });
+            return bytes;
+          },
+      .run =
+          [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
+            for_each_product(args, [&](const GemmArgs& product, const char* label) {
+              impl::library_gemm(exec, product, impl::whole_tensors, workspace, label);
+            });
+            add_dbias(exec, args);
+          },
+  };
+}
+
+template <class Exec>
+Variant<Exec, BackwardArgs> fused_backward() {
+  return {
+      .name = "fused",
+      .description = "operands widened by blocks; rounding in the epilogue",
+      .tiles = {},
+      .supports = always,
+      .workspace_bytes =
+          [](const Exec& exec, const BackwardArgs& args, Tile) {
+            std::size_t bytes = 0;
+            for_each_product(args, [&](const GemmArgs& product, const char*) {
+              bytes = std::max(bytes, gemm_workspace_bytes(exec, product));
+            });
+            return bytes;
+          },
+      .run =
+          [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
+            for_each_product(args, [&](const GemmArgs& product, const char* label) {
+              gemm(exec, product, workspace, label);
+            });
+            add_dbias(exec, args);
+          },
+  };
+}
+
+double product_of(std::int64_t a, std::int64_t b) {
+  return static_cast<double>(a) * static_cast<double>(b);
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& forward_variants() {
+  static VariantTable<Exec, ForwardArgs> table = [] {
+    VariantTable<Exec, ForwardArgs> built_in;
+    built_in.add(naive_forward<Exec>());
+    built_in.add(fused_forward<Exec>());
+    return built_in;
+  }();
+  return table;
+}
+
+template <class Exec>
+VariantTable<Exec, BackwardArgs>& backward_variants() {
+  static VariantTable<Exec, BackwardArgs> table = [] {
+    VariantTable<Exec, BackwardArgs> built_in;
+    built_in.add(naive_backward<Exec>());
+    built_in.add(fused_backward<Exec>());
+    return built_in;
+  }();
+  return table;
+}
+
+void check(const ForwardArgs& args) {
+  const Dtype dtype = args.x.dtype;
+  check_tensor<2>("linear", "weight", args.weight, dtype,
+                  {args.out_features(), args.in_features()});
+  check_tensor<2>("linear", "out", args.out, dtype, {args.tokens(), args.out_features()});
+  if (args.bias.size() > 0) {
+    check_tensor<1>("linear", "bias", args.bias, dtype, {args.out_features()});
+  }
+}
+
+void check(const BackwardArgs& args) {
+  const Dtype dtype = args.x.dtype;
+  const std::int64_t tokens = args.tokens();
+  const std::int64_t in = args.in_features();
+  const std::int64_t out = args.out_features();
+  check_tensor<2>("linear", "weight", args.weight, dtype, {out, in});
+  check_tensor<2>("linear", "dout", args.dout, dtype, {tokens, out});
+  if (args.dx.size() > 0) check_tensor<2>("linear", "dx", args.dx, dtype, {tokens, in});
+  if (args.dweight.size() > 0) check_tensor<2>("linear", "dweight", args.dweight, dtype, {out, in});
+  if (args.dbias.size() > 0) check_tensor<1>("linear", "dbias", args.dbias, dtype, {out});
+}
+
+template <class Exec>
+Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
+               Workspace workspace) {
+  check(args);
+  return forward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+template <class Exec>
+Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
+                Workspace workspace) {
+  check(args);
+  return backward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+double forward_flops(const ForwardArgs& args) {
+  return 2.0 * product_of(args.tokens(), args.in_features()) *
+         static_cast<double>(args.out_features());
+}
+
+double backward_flops(const BackwardArgs& args) {
+  const int products = (args.dx.size() > 0 ? 1 : 0) + (args.dweight.size() > 0 ? 1 : 0);
+  return 2.0 * products * product_of(args.tokens(), args.in_features()) *
+         static_cast<double>(args.out_features());
+}
+
+double forward_bytes(const ForwardArgs& args) {
+  const std::int64_t elements =
+      args.x.size() + args.weight.size() + args.bias.size() + args.out.size();
+  return product_of(elements, static_cast<std::int64_t>(size_of(args.x.dtype)));
+}
+
+double backward_bytes(const BackwardArgs& args) {
+  const std::int64_t elements = args.x.size() + args.weight.size() + args.dout.size() +
+                                args.dx.size() + args.dweight.size() + args.dbias.size();
+  return product_of(elements, static_cast<std::int64_t>(size_of(args.x.dtype)));
+}
+
+#define KATT_INSTANTIATE_LINEAR(Exec)                                                       \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
+  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
+  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_LINEAR)
+
+}  // namespace katt::linear

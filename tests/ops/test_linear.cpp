@@ -1,0 +1,243 @@
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "memory/tracker.hpp"
+#include "ops/linear/linear.hpp"
+#include "ops/linear/linear_ref.hpp"
+#include "tests/ops/linear_problem.hpp"
+
+namespace katt::linear {
+namespace {
+
+using testing::ExpectedValue;
+using testing::Matrix;
+
+struct Problem {
+  Dtype dtype = Dtype::f32;
+  std::int64_t tokens = 0, in = 0, out = 0;
+  std::vector<float> x, weight, bias, dout;
+
+  HostProblem host() const { return {tokens, in, out, x, weight, bias, dout}; }
+  std::string name() const {
+    return std::string(name_of(dtype)) + " " + std::to_string(tokens) + "x" + std::to_string(in) +
+           "x" + std::to_string(out) + " ";
+  }
+};
+
+Problem make_problem(std::int64_t tokens, std::int64_t in, std::int64_t out, Dtype dtype) {
+  return {dtype,
+          tokens,
+          in,
+          out,
+          testing::random_values(tokens * in, 1, dtype),
+          testing::random_values(out * in, 2, dtype, 0.25F),
+          testing::random_values(out, 3, dtype),
+          testing::random_values(tokens * out, 4, dtype)};
+}
+
+struct Result {
+  std::vector<float> out, dx, dweight, dbias;
+  friend bool operator==(const Result&, const Result&) = default;
+};
+
+template <class Exec>
+Result run(const Exec& exec, const Problem& p, const std::string& variant, std::int64_t gap = 0) {
+  constexpr Backend backend = backend_of<Exec>();
+  const Matrix x(backend, p.dtype, p.tokens, p.in, gap, p.x);
+  const Matrix weight(backend, p.dtype, p.out, p.in, 2 * gap, p.weight);
+  const Matrix dout(backend, p.dtype, p.tokens, p.out, gap, p.dout);
+  const Matrix out(backend, p.dtype, p.tokens, p.out, 2 * gap);
+  const Matrix dx(backend, p.dtype, p.tokens, p.in, gap);
+  const Matrix dweight(backend, p.dtype, p.out, p.in, gap);
+  const bench::Tensor<1> bias("bias", backend, p.dtype, {p.out});
+  const bench::Tensor<1> dbias("dbias", backend, p.dtype, {p.out});
+  bias.upload(p.bias.empty() ? std::vector<float>(static_cast<std::size_t>(p.out)) : p.bias);
+  dbias.poison();
+
+  ForwardArgs forward{.x = x.ref(), .weight = weight.ref(), .out = out.ref()};
+  if (!p.bias.empty()) forward.bias = bias.ref();
+  check(forward);
+  testing::run_variant(exec, forward_variants<Exec>(), forward, {variant, {}});
+  const BackwardArgs backward{.x = x.ref(),
+                              .weight = weight.ref(),
+                              .dout = dout.ref(),
+                              .dx = dx.ref(),
+                              .dweight = dweight.ref(),
+                              .dbias = dbias.ref()};
+  check(backward);
+  testing::run_variant(exec, backward_variants<Exec>(), backward, {variant, {}});
+  EXPECT_TRUE(out.gaps_untouched() && dx.gaps_untouched() && dweight.gaps_untouched());
+  return {out.values(), dx.values(), dweight.values(), dbias.download()};
+}
+
+struct ExpectedResult {
+  std::vector<ExpectedValue> out, dx, dweight, dbias;
+};
+
+ExpectedResult reference(const Problem& p) {
+  const HostProblem host = p.host();
+  return {testing::expect_all(p.tokens, p.out,
+                              [&](auto t, auto o) { return reference_out(host, t, o, p.dtype); }),
+          testing::expect_all(p.tokens, p.in,
+                              [&](auto t, auto i) { return reference_dx(host, t, i, p.dtype); }),
+          testing::expect_all(
+              p.out, p.in, [&](auto o, auto i) { return reference_dweight(host, o, i, p.dtype); }),
+          testing::expect_all(1, p.out,
+                              [&](auto, auto o) { return reference_dbias(host, o, p.dtype); })};
+}
+
+void expect_reference(const Problem& p, const ExpectedResult& expected, const Result& result,
+                      const std::string& what) {
+  testing::expect_close(what + " out", result.out, p.out, expected.out, p.dtype);
+  testing::expect_close(what + " dx", result.dx, p.in, expected.dx, p.dtype);
+  testing::expect_close(what + " dweight", result.dweight, p.in, expected.dweight, p.dtype);
+  testing::expect_close(what + " dbias", result.dbias, p.out, expected.dbias, p.dtype);
+}
+
+TEST(LinearReference, GradientsMatchFiniteDifferences) {
+  Problem p = make_problem(3, 5, 4, Dtype::bf16);  // few digits, so that a step is exact in float
+  const auto loss = [&] {
+    double sum = 0;
+    for (std::int64_t t = 0; t < p.tokens; ++t) {
+      for (std::int64_t o = 0; o < p.out; ++o) {
+        sum += reference_out(p.host(), t, o, Dtype::f32).exact *
+               p.dout[static_cast<std::size_t>(t * p.out + o)];
+      }
+    }
+    return sum;
+  };
+  const ExpectedResult expected = reference(p);
+  testing::expect_gradient(p.x, testing::exact_of(expected.dx), 0x1p-10F, 1e-9, loss);
+  testing::expect_gradient(p.weight, testing::exact_of(expected.dweight), 0x1p-10F, 1e-9, loss);
+  testing::expect_gradient(p.bias, testing::exact_of(expected.dbias), 0x1p-10F, 1e-9, loss);
+}
+
+class Linear : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(Linear, MatchesReferenceForEveryShapeStrideVariantAndBackend) {
+  const std::vector<std::array<std::int64_t, 3>> shapes{{64, 64, 64},  {7, 13, 17},  {1, 129, 33},
+                                                        {33, 1, 5},    {5, 31, 1},   {1, 1, 1},
+                                                        {131, 67, 97}, {3, 300, 130}};
+  for (const auto& [tokens, in, out] : shapes) {
+    for (const bool bias : {true, false}) {
+      Problem p = make_problem(tokens, in, out, GetParam());
+      if (!bias) p.bias.clear();
+      const ExpectedResult expected = reference(p);
+      for (const std::int64_t gap : {0, 3}) {
+        testing::for_each_exec([&]<class Exec>(const Exec& exec) {
+          for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
+            expect_reference(p, expected, run(exec, p, variant, gap),
+                             p.name() + variant + " gap " + std::to_string(gap));
+          }
+        });
+      }
+    }
+  }
+}
+
+// Of "fused": the library behind "naive" cuts its sums by the number of threads.
+TEST_P(Linear, EqualBitsForAnyNumberOfThreads) {
+  const Problem p = make_problem(517, 300, 261, GetParam());
+  const Result one = run(Kokkos::OpenMP(1), p, "fused");
+  EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, "fused"));
+  EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, "fused")) << "again";
+  EXPECT_EQ(one, run(Kokkos::Serial(), p, "fused"));
+}
+
+TEST_P(Linear, AllocatesNothing) {
+  memory::install();
+  const Problem p = make_problem(37, 50, 20, GetParam());
+  using Exec = Kokkos::DefaultHostExecutionSpace;
+  const Exec exec;
+  const Matrix x(Backend::openmp, p.dtype, p.tokens, p.in, 0, p.x);
+  const Matrix weight(Backend::openmp, p.dtype, p.out, p.in, 0, p.weight);
+  const Matrix out(Backend::openmp, p.dtype, p.tokens, p.out);
+  const ForwardArgs args{.x = x.ref(), .weight = weight.ref(), .out = out.ref()};
+  for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
+    const bench::Buffer workspace(
+        "workspace", Backend::openmp,
+        forward_variants<Exec>().workspace_bytes(exec, args, {variant, {}}));
+    const memory::Scope scope;
+    EXPECT_TRUE(forward(exec, args, {variant, {}}, workspace.workspace()).is_ok());
+    EXPECT_EQ(scope.peak_bytes(), 0U) << variant;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, Linear, ::testing::ValuesIn(all_dtypes),
+                         [](const auto& dtype) { return std::string(name_of(dtype.param)); });
+
+TEST(LinearTest, AGradientThatIsLeftOutIsNotComputed) {
+  const Problem p = make_problem(9, 8, 7, Dtype::f32);
+  const Kokkos::Serial exec;
+  const Matrix x(Backend::serial, p.dtype, p.tokens, p.in, 0, p.x);
+  const Matrix weight(Backend::serial, p.dtype, p.out, p.in, 0, p.weight);
+  const Matrix dout(Backend::serial, p.dtype, p.tokens, p.out, 0, p.dout);
+  const Matrix dx(Backend::serial, p.dtype, p.tokens, p.in);
+  BackwardArgs args{.x = x.ref(), .weight = weight.ref(), .dout = dout.ref(), .dx = dx.ref()};
+  EXPECT_EQ(backward_flops(args), 2.0 * 9 * 8 * 7);
+  testing::run_variant(exec, backward_variants<Kokkos::Serial>(), args, {"fused", {}});
+  EXPECT_EQ(dx.values(), run(exec, p, "fused").dx);
+}
+
+TEST(LinearTest, NoTokensGiveZeroGradientsOfTheWeights) {
+  const Problem p = make_problem(0, 8, 7, Dtype::bf16);
+  testing::for_each_exec([&]<class Exec>(const Exec& exec) {
+    for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
+      const Result result = run(exec, p, variant);
+      EXPECT_EQ(result.dweight, std::vector<float>(56, 0.0F)) << variant;
+      EXPECT_EQ(result.dbias, std::vector<float>(7, 0.0F)) << variant;
+    }
+  });
+}
+
+TEST(LinearTest, ArgumentsThatDoNotFitAreRefused) {
+  const auto message = [](const ForwardArgs& args) -> std::string {
+    try {
+      check(args);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  ForwardArgs args;
+  args.x = {nullptr, Dtype::f32, {4, 8}};
+  args.weight = {nullptr, Dtype::f32, {3, 8}};
+  args.out = {nullptr, Dtype::f32, {4, 3}};
+  EXPECT_EQ(message(args), "");
+  args.bias = {nullptr, Dtype::f32, {4}};
+  EXPECT_EQ(message(args), "linear: bias: holds shape (4), expected (3)");
+  args.bias = {};
+  args.weight = {nullptr, Dtype::f32, {3, 7}};
+  EXPECT_EQ(message(args), "linear: weight: holds shape (3, 7), expected (3, 8)");
+  args.weight = {nullptr, Dtype::f16, {3, 8}};
+  EXPECT_EQ(message(args), "linear: weight: holds f16, expected f32");
+  args.x.dtype = args.weight.dtype = args.out.dtype = Dtype::f16;
+  EXPECT_THROW((void)forward(Kokkos::Serial(), args, {"fused", {}}, Workspace{}), InputError);
+}
+
+// The rows of the identity pick the columns of the weight.
+RC_GTEST_PROP(LinearProperty, IdentityGivesTheTransposedWeight, ()) {
+  const auto in = *rc::gen::inRange<std::int64_t>(1, 70);
+  const auto out = *rc::gen::inRange<std::int64_t>(1, 70);
+  const auto dtype = *rc::gen::elementOf(std::vector<Dtype>(all_dtypes.begin(), all_dtypes.end()));
+  Problem p = make_problem(in, in, out, dtype);
+  for (std::int64_t i = 0; i < in * in; ++i) {
+    p.x[static_cast<std::size_t>(i)] = i % (in + 1) == 0 ? 1.0F : 0.0F;
+  }
+  p.bias.clear();
+  for (const char* variant : {"naive", "fused"}) {
+    const Result result = run(Kokkos::OpenMP(2), p, variant);
+    for (std::int64_t i = 0; i < in; ++i) {
+      for (std::int64_t o = 0; o < out; ++o) {
+        RC_ASSERT(result.out[static_cast<std::size_t>(i * out + o)] ==
+                  p.weight[static_cast<std::size_t>(o * in + i)]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace katt::linear

@@ -1,0 +1,206 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "ops/linear/gemm.hpp"
+#include "tests/ops/linear_problem.hpp"
+
+namespace katt::linear {
+namespace {
+
+using testing::ExpectedValue;
+using testing::Matrix;
+
+/// A product on host values.
+struct Problem {
+  std::int64_t m = 0, n = 0, k = 0;
+  Dtype a_dtype = Dtype::f32, b_dtype = Dtype::f32, c_dtype = Dtype::f32;
+  bool trans_a = false, trans_b = false, bias = false;
+  float alpha = 1.0F, beta = 0.0F;
+  std::int64_t gap = 0;
+
+  std::string name() const {
+    const auto text = [](Dtype dtype) { return std::string(name_of(dtype)); };
+    return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + " " +
+           text(a_dtype) + (trans_a ? "ᵀ" : "") + "·" + text(b_dtype) + (trans_b ? "ᵀ" : "") + "→" +
+           text(c_dtype) + " beta " + std::to_string(beta) + " gap " + std::to_string(gap);
+  }
+};
+
+struct Values {
+  std::vector<float> a, b, c, bias;
+  explicit Values(const Problem& p)
+      : a(testing::random_values(p.m * p.k, 1, p.a_dtype)),
+        b(testing::random_values(p.n * p.k, 2, p.b_dtype)),
+        c(testing::random_values(p.m * p.n, 3, p.c_dtype)),
+        bias(testing::random_values(p.n, 4, Dtype::bf16)) {}
+};
+
+template <class Exec>
+std::vector<float> run(const Exec& exec, const Problem& p, const Values& v) {
+  constexpr Backend backend = backend_of<Exec>();
+  const auto [a_rows, a_columns] = p.trans_a ? std::pair{p.k, p.m} : std::pair{p.m, p.k};
+  const auto [b_rows, b_columns] = p.trans_b ? std::pair{p.n, p.k} : std::pair{p.k, p.n};
+  const Matrix a(backend, p.a_dtype, a_rows, a_columns, p.gap, v.a);
+  const Matrix b(backend, p.b_dtype, b_rows, b_columns, 2 * p.gap, v.b);
+  // With beta = 0 the old values of C are NaN and must not be read.
+  const Matrix c = p.beta == 0.0F ? Matrix(backend, p.c_dtype, p.m, p.n, p.gap)
+                                  : Matrix(backend, p.c_dtype, p.m, p.n, p.gap, v.c);
+  const bench::Tensor<1> bias("bias", backend, Dtype::bf16, {p.n});
+  bias.upload(v.bias);
+  GemmArgs args{.a = a.ref(),
+                .b = b.ref(),
+                .c = c.ref(),
+                .trans_a = p.trans_a,
+                .trans_b = p.trans_b,
+                .alpha = p.alpha,
+                .beta = p.beta};
+  if (p.bias) args.bias = bias.ref();
+  const bench::Tensor<1> workspace(
+      "workspace", backend, Dtype::f32,
+      {static_cast<std::int64_t>((gemm_workspace_bytes(exec, args) + 3) / 4)});
+  workspace.poison();
+  gemm(exec, args, {workspace.ref().data, workspace.bytes()});
+  exec.fence();
+  EXPECT_TRUE(c.gaps_untouched()) << p.name();
+  return c.values();
+}
+
+std::vector<ExpectedValue> reference(const Problem& p, const Values& v) {
+  struct Pair {
+    double exact, unfused;
+  };
+  return testing::expect_all(p.m, p.n, [&](std::int64_t i, std::int64_t j) {
+    double exact = 0;
+    float single = 0;
+    for (std::int64_t l = 0; l < p.k; ++l) {
+      const float a = v.a[static_cast<std::size_t>(p.trans_a ? l * p.m + i : i * p.k + l)];
+      const float b = v.b[static_cast<std::size_t>(p.trans_b ? j * p.k + l : l * p.n + j)];
+      exact += static_cast<double>(a) * static_cast<double>(b);
+      single += a * b;
+    }
+    const float c = v.c[static_cast<std::size_t>(i * p.n + j)];
+    const float bias = p.bias ? v.bias[static_cast<std::size_t>(j)] : 0.0F;
+    exact = static_cast<double>(p.alpha) * exact + static_cast<double>(p.beta) * c + bias;
+    const float rounded = round_to(p.c_dtype, p.alpha * single + p.beta * c + bias);
+    return Pair{exact, static_cast<double>(rounded)};
+  });
+}
+
+void expect_reference(const Problem& p) {
+  const Values values(p);
+  const auto expected = reference(p, values);
+  testing::for_each_exec([&](const auto& exec) {
+    testing::expect_close(p.name(), run(exec, p, values), p.n, expected, p.c_dtype);
+  });
+}
+
+TEST(Gemm, MatchesReferenceForEveryShapeTranspositionAndStride) {
+  const std::vector<std::array<std::int64_t, 3>> shapes{{1, 1, 1},    {16, 32, 64}, {7, 5, 3},
+                                                        {1, 67, 131}, {67, 1, 131}, {3, 70, 1},
+                                                        {4, 130, 40}, {97, 61, 29}, {130, 70, 300}};
+  for (const auto& [m, n, k] : shapes) {
+    for (const bool trans_a : {false, true}) {
+      for (const bool trans_b : {false, true}) {
+        for (const std::int64_t gap : {0, 5}) {
+          for (const Dtype dtype : all_dtypes) {
+            expect_reference({.m = m,
+                              .n = n,
+                              .k = k,
+                              .a_dtype = dtype,
+                              .b_dtype = dtype,
+                              .c_dtype = dtype,
+                              .trans_a = trans_a,
+                              .trans_b = trans_b,
+                              .gap = gap});
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, EpilogueAddsOldValuesAndBiasInAnyMixOfDtypes) {
+  for (const Dtype a : all_dtypes) {
+    for (const Dtype b : all_dtypes) {
+      for (const Dtype c : all_dtypes) {
+        for (const bool trans_b : {false, true}) {
+          expect_reference({.m = 37,
+                            .n = 45,
+                            .k = 70,
+                            .a_dtype = a,
+                            .b_dtype = b,
+                            .c_dtype = c,
+                            .trans_b = trans_b,
+                            .bias = true,
+                            .alpha = 0.5F,
+                            .beta = -1.5F,
+                            .gap = 1});
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, BlocksJoin) {
+  // Longer than any block in one extent at a time; ragged in all of them.
+  const std::vector<std::array<std::int64_t, 3>> shapes{
+      {1100, 33, 20}, {20, 1100, 33}, {18, 35, 4200}, {550, 600, 70}};
+  for (const auto& [m, n, k] : shapes) {
+    for (const bool trans_a : {false, true}) {
+      for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+        expect_reference({.m = m,
+                          .n = n,
+                          .k = k,
+                          .a_dtype = dtype,
+                          .b_dtype = dtype,
+                          .c_dtype = dtype,
+                          .trans_a = trans_a,
+                          .trans_b = !trans_a,
+                          .bias = true,
+                          .beta = 1.0F,
+                          .gap = 2});
+      }
+    }
+  }
+}
+
+TEST(Gemm, AnEmptySumIsZero) {
+  for (const Dtype dtype : all_dtypes) {
+    expect_reference({.m = 5, .n = 9, .k = 0, .c_dtype = dtype});
+    expect_reference({.m = 5, .n = 9, .k = 0, .c_dtype = dtype, .bias = true, .beta = 2.0F});
+    expect_reference({.m = 0, .n = 9, .k = 3, .c_dtype = dtype});
+  }
+}
+
+TEST(Gemm, EqualBitsForAnyNumberOfThreads) {
+  for (const std::int64_t k : {40, 333, 1000}) {
+    for (const Dtype dtype : all_dtypes) {
+      const Problem p{.m = 331,
+                      .n = 517,
+                      .k = k,
+                      .a_dtype = dtype,
+                      .b_dtype = dtype,
+                      .c_dtype = dtype,
+                      .trans_a = true};
+      const Values values(p);
+      const auto one = run(Kokkos::OpenMP(1), p, values);
+      EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, values)) << p.name();
+      EXPECT_EQ(one, run(Kokkos::Serial(), p, values)) << p.name();
+    }
+  }
+}
+
+TEST(Gemm, ArgumentsThatDoNotFitAreRefused) {
+  GemmArgs args;
+  args.a = {nullptr, Dtype::f32, {4, 8}};
+  args.b = {nullptr, Dtype::f32, {7, 3}};
+  args.c = {nullptr, Dtype::f32, {4, 3}};
+  EXPECT_THROW((void)gemm_workspace_bytes(Kokkos::Serial(), args), InputError);
+  args.b = {nullptr, Dtype::bf16, {8, 3}};
+  EXPECT_THROW(gemm(Kokkos::Serial(), args, Workspace{}), InputError);
+}
+
+}  // namespace
+}  // namespace katt::linear
