@@ -1,0 +1,149 @@
+#include "ops/swiglu_mlp/swiglu_mlp.hpp"
+
+#include <string>
+#include <type_traits>
+
+#include "core/backend.hpp"
+#include "core/check.hpp"
+#include "ops/swiglu_mlp/swiglu_mlp_fused.hpp"
+#include "ops/swiglu_mlp/swiglu_mlp_naive.hpp"
+
+namespace katt::swiglu_mlp {
+
+namespace {
+
+template <class Exec, class Args>
+Variant<Exec, Args> naive_variant() {
+  return {
+      .name = "naive",
+      .description = "gate and up stored for all tokens, one launch an operation",
+      .tiles = {},
+      .supports = [](const Exec&, const Args&, Tile) { return Status::ok(); },
+      .workspace_bytes = [](const Exec& exec, const Args& args,
+                            Tile) { return impl::naive_workspace_bytes(exec, args); },
+      .run =
+          [](const Exec& exec, const Args& args, Tile, Workspace workspace) {
+            if constexpr (std::is_same_v<Args, ForwardArgs>) {
+              impl::naive_forward(exec, args, workspace);
+            } else {
+              impl::naive_backward(exec, args, workspace);
+            }
+          },
+  };
+}
+
+template <class Exec, class Args>
+Variant<Exec, Args> fused_variant() {
+  return {
+      .name = "fused",
+      .description = "gate and up for one block of tokens and columns at a time",
+      .tiles = impl::fused_tiles(),
+      .supports = [](const Exec&, const Args&, Tile tile) { return impl::fused_supports(tile); },
+      .workspace_bytes = [](const Exec& exec, const Args& args,
+                            Tile tile) { return impl::fused_workspace_bytes(exec, args, tile); },
+      .run =
+          [](const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
+            if constexpr (std::is_same_v<Args, ForwardArgs>) {
+              impl::fused_forward(exec, args, tile, workspace);
+            } else {
+              impl::fused_backward(exec, args, tile, workspace);
+            }
+          },
+  };
+}
+
+template <class Exec, class Args>
+VariantTable<Exec, Args> built_in() {
+  VariantTable<Exec, Args> table;
+  table.add(naive_variant<Exec, Args>());
+  table.add(fused_variant<Exec, Args>());
+  return table;
+}
+
+/// tokens · hidden · intermediate
+template <class Args>
+double volume(const Args& args) {
+  return static_cast<double>(args.tokens()) * static_cast<double>(args.hidden()) *
+         static_cast<double>(args.intermediate());
+}
+
+/// The inputs that both passes have.
+template <class Args>
+void check_inputs(const Args& args) {
+  const Dtype dtype = args.x.dtype;
+  const std::int64_t h = args.hidden();
+  const std::int64_t f = args.intermediate();
+  if (args.tokens() == 0 || h == 0 || f == 0) {
+    throw InputError("swiglu_mlp: x: holds shape " + shape_text(args.x.extent) + " and w_gate " +
+                     shape_text(args.w_gate.extent) + ", expected no extent of 0");
+  }
+  check_tensor<2>("swiglu_mlp", "w_gate", args.w_gate, dtype, {f, h});
+  check_tensor<2>("swiglu_mlp", "w_up", args.w_up, dtype, {f, h});
+  check_tensor<2>("swiglu_mlp", "w_down", args.w_down, dtype, {h, f});
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& forward_variants() {
+  static VariantTable<Exec, ForwardArgs> table = built_in<Exec, ForwardArgs>();
+  return table;
+}
+
+template <class Exec>
+VariantTable<Exec, BackwardArgs>& backward_variants() {
+  static VariantTable<Exec, BackwardArgs> table = built_in<Exec, BackwardArgs>();
+  return table;
+}
+
+void check(const ForwardArgs& args) {
+  check_inputs(args);
+  check_tensor<2>("swiglu_mlp", "out", args.out, args.x.dtype, args.x.extent);
+}
+
+void check(const BackwardArgs& args) {
+  check_inputs(args);
+  const Dtype dtype = args.x.dtype;
+  check_tensor<2>("swiglu_mlp", "dout", args.dout, dtype, args.x.extent);
+  check_tensor<2>("swiglu_mlp", "dx", args.dx, dtype, args.x.extent);
+  check_tensor<2>("swiglu_mlp", "dw_gate", args.dw_gate, dtype, args.w_gate.extent);
+  check_tensor<2>("swiglu_mlp", "dw_up", args.dw_up, dtype, args.w_up.extent);
+  check_tensor<2>("swiglu_mlp", "dw_down", args.dw_down, dtype, args.w_down.extent);
+}
+
+template <class Exec>
+Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
+               Workspace workspace) {
+  check(args);
+  return forward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+template <class Exec>
+Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
+                Workspace workspace) {
+  check(args);
+  return backward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+double forward_flops(const ForwardArgs& args) { return 2.0 * 3.0 * volume(args); }
+double backward_flops(const BackwardArgs& args) { return 2.0 * 8.0 * volume(args); }
+
+double forward_bytes(const ForwardArgs& args) {
+  return static_cast<double>(size_of(args.x.dtype)) *
+         (2.0 * static_cast<double>(args.x.size()) + 3.0 * static_cast<double>(args.w_gate.size()));
+}
+
+double backward_bytes(const BackwardArgs& args) {
+  return static_cast<double>(size_of(args.x.dtype)) *
+         (3.0 * static_cast<double>(args.x.size()) + 6.0 * static_cast<double>(args.w_gate.size()));
+}
+
+#define KATT_INSTANTIATE_SWIGLU_MLP(Exec)                                                   \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
+  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
+  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SWIGLU_MLP)
+
+}  // namespace katt::swiglu_mlp

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/views.hpp"
+#include "ops/linear/gemm.hpp"
+
+/// Blocks of matrices and of the workspace, for both variants of swiglu_mlp.
+namespace katt::swiglu_mlp::impl {
+
+/// A range of rows or columns.
+struct Range {
+  std::int64_t begin, count;
+};
+
+/// Calls f(range) for the blocks of at most `size` that make up [0, total).
+template <class F>
+void for_each_block(std::int64_t total, std::int64_t size, const F& f) {
+  for (std::int64_t begin = 0; begin < total; begin += size) {
+    f(Range{begin, std::min(size, total - begin)});
+  }
+}
+
+/// Rows and columns of a matrix. One without memory gives one without memory.
+template <bool Const>
+BasicTensorRef<2, Const> part(BasicTensorRef<2, Const> matrix, Range rows, Range columns) {
+  using Byte = std::conditional_t<Const, const std::byte, std::byte>;
+  const std::int64_t offset = rows.begin * matrix.stride[0] + columns.begin;
+  if (matrix.data != nullptr) {
+    matrix.data =
+        static_cast<Byte*>(matrix.data) + offset * static_cast<std::int64_t>(size_of(matrix.dtype));
+  }
+  matrix.extent = {rows.count, columns.count};
+  return matrix;
+}
+
+template <bool Const>
+BasicTensorRef<2, Const> rows_of(const BasicTensorRef<2, Const>& matrix, Range rows) {
+  return part(matrix, rows, {0, matrix.extent[1]});
+}
+
+template <bool Const>
+BasicTensorRef<2, Const> columns_of(const BasicTensorRef<2, Const>& matrix, Range columns) {
+  return part(matrix, {0, matrix.extent[0]}, columns);
+}
+
+/// Hands out the workspace piece by piece. Without memory it only counts.
+class Arena {
+ public:
+  Arena() = default;
+  explicit Arena(const Workspace& workspace)
+      : base_(static_cast<std::byte*>(workspace.data)), bytes_(workspace.bytes) {}
+
+  TensorRef<2> matrix(Dtype dtype, std::int64_t rows, std::int64_t columns) {
+    return {
+        take(static_cast<std::size_t>(rows * columns) * size_of(dtype)), dtype, {rows, columns}};
+  }
+  Workspace rest() const {
+    return base_ == nullptr ? Workspace{} : Workspace{base_ + used_, bytes_ - used_};
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  void* take(std::size_t bytes) {
+    std::byte* piece = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (bytes + 63) / 64 * 64;
+    return piece;
+  }
+
+  std::byte* base_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::size_t used_ = 0;
+};
+
+/// Stands in for a run to find how much workspace its products need.
+template <class Exec>
+class ProductSizer {
+ public:
+  explicit ProductSizer(const Exec& exec) : exec_(exec) {}
+  void product(const linear::GemmArgs& args, const char* /*label*/) {
+    bytes_ = std::max(bytes_, linear::gemm_workspace_bytes(exec_, args));
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  const Exec& exec_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace katt::swiglu_mlp::impl

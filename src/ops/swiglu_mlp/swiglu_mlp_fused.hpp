@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "core/status.hpp"
+#include "ops/swiglu_mlp/swiglu_mlp.hpp"
+
+/// The fused variants: gate and up exist for one block of tokens and intermediate columns at a
+/// time, in f32.
+///
+/// Forward, for every block of tokens t:
+///   for every block of intermediate columns f:
+///     gate = x[t] · w_gate[f]ᵀ,  up = x[t] · w_up[f]ᵀ           (tile.q, tile.kv)
+///     gate ← silu(gate) · up
+///     sum += gate · w_down[:, f]ᵀ                               (tile.q, hidden)
+///   out[t] = sum, rounded once
+///
+/// Backward, for every block f, for every block t:
+///     gate, up as above;  dh = dout[t] · w_down[:, f]
+///     gate, up, dh ← dgate, dup, h
+///     dw_gate[f] += gateᵀ · x[t],  dw_up[f] += upᵀ · x[t],  dw_down[:, f] += dout[t]ᵀ · dh
+///     dx[t] += gate · w_gate[f] + up · w_up[f]
+///
+/// The loop over f is the outer one, so that the sums of the weight gradients are no larger than a
+/// block. Sums of 16-bit gradients are kept in f32 and rounded once.
+namespace katt::swiglu_mlp::impl {
+
+/// The tiles that can be asked for; the first is the default.
+const std::vector<Tile>& fused_tiles();
+
+/// ok, or skipped: a tile that is not among fused_tiles().
+Status fused_supports(Tile tile);
+
+template <class Exec>
+std::size_t fused_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile);
+template <class Exec>
+std::size_t fused_workspace_bytes(const Exec& exec, const BackwardArgs& args, Tile tile);
+
+template <class Exec>
+void fused_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace);
+template <class Exec>
+void fused_backward(const Exec& exec, const BackwardArgs& args, Tile tile, Workspace workspace);
+
+}  // namespace katt::swiglu_mlp::impl
