@@ -1,0 +1,166 @@
+#include "ops/linear_cross_entropy/linear_cross_entropy.hpp"
+
+#include <string>
+
+#include "core/backend.hpp"
+#include "core/error.hpp"
+#include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"
+
+namespace katt::linear_cross_entropy {
+
+namespace {
+
+[[noreturn]] void fail(const std::string& message) {
+  throw InputError("linear_cross_entropy: " + message);
+}
+
+void check_shape(const char* name, const ConstTensorRef<2>& tensor, Dtype dtype, std::int64_t rows,
+                 std::int64_t columns) {
+  if (tensor.extent[0] != rows || tensor.extent[1] != columns || tensor.dtype != dtype) {
+    fail(std::string(name) + ": holds (" + std::to_string(tensor.extent[0]) + ", " +
+         std::to_string(tensor.extent[1]) + ") " + std::string(name_of(tensor.dtype)) +
+         ", expected (" + std::to_string(rows) + ", " + std::to_string(columns) + ") " +
+         std::string(name_of(dtype)));
+  }
+}
+
+/// What both passes have in common.
+template <class Args>
+void check_inputs(const Args& args) {
+  if (args.vocab() < 1) fail("weight: holds no rows, expected at least 1");
+  check_shape("weight", args.weight, args.hidden.dtype, args.vocab(), args.hidden_size());
+  check_shape("statistics", args.statistics, Dtype::f32, args.tokens(), 2);
+  if (args.logits) {
+    check_shape("logits", args.logits, args.hidden.dtype, args.tokens(), args.vocab());
+  }
+}
+
+/// Without tensors, as for a forecast of memory, the logits are as good as there.
+Status has_logits(const BackwardArgs& args) {
+  if (args.hidden.data == nullptr || args.logits) return Status::ok();
+  return Status::skipped(
+      "variant naive reads the logits of its forward pass, which the arguments lack");
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& forward_variants() {
+  static VariantTable<Exec, ForwardArgs> table = [] {
+    VariantTable<Exec, ForwardArgs> built_in;
+    built_in.add({
+        .name = "naive",
+        .description = "logits stored by a GEMM, then cross-entropy",
+        .tiles = {},
+        .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
+        .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
+                              Tile) { return impl::naive_forward_bytes(exec, args); },
+        .run = [](const Exec& exec, const ForwardArgs& args, Tile,
+                  Workspace workspace) { impl::naive_forward(exec, args, workspace); },
+    });
+    built_in.add({
+        .name = "fused",
+        .description = "blocks of the vocabulary, online log-sum-exp, no stored logits",
+        .tiles = {},
+        .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
+        .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
+                              Tile) { return impl::fused_forward_bytes(exec, args); },
+        .run = [](const Exec& exec, const ForwardArgs& args, Tile,
+                  Workspace workspace) { impl::fused_forward(exec, args, workspace); },
+    });
+    return built_in;
+  }();
+  return table;
+}
+
+template <class Exec>
+VariantTable<Exec, BackwardArgs>& backward_variants() {
+  static VariantTable<Exec, BackwardArgs> table = [] {
+    VariantTable<Exec, BackwardArgs> built_in;
+    built_in.add({
+        .name = "naive",
+        .description = "from stored logits: their gradients stored, then two GEMMs",
+        .tiles = {},
+        .supports = [](const Exec&, const BackwardArgs& args, Tile) { return has_logits(args); },
+        .workspace_bytes = [](const Exec& exec, const BackwardArgs& args,
+                              Tile) { return impl::naive_backward_bytes(exec, args); },
+        .run = [](const Exec& exec, const BackwardArgs& args, Tile,
+                  Workspace workspace) { impl::naive_backward(exec, args, workspace); },
+    });
+    built_in.add({
+        .name = "fused",
+        .description = "blocks of logits computed again, two GEMMs a block",
+        .tiles = {},
+        .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
+        .workspace_bytes = [](const Exec& exec, const BackwardArgs& args,
+                              Tile) { return impl::fused_backward_bytes(exec, args); },
+        .run = [](const Exec& exec, const BackwardArgs& args, Tile,
+                  Workspace workspace) { impl::fused_backward(exec, args, workspace); },
+    });
+    return built_in;
+  }();
+  return table;
+}
+
+void check(const ForwardArgs& args) {
+  check_inputs(args);
+  if (args.loss.extent[0] != 1 || args.loss.dtype != Dtype::f32) {
+    fail("loss: holds " + std::to_string(args.loss.extent[0]) + " values of " +
+         std::string(name_of(args.loss.dtype)) + ", expected 1 of f32");
+  }
+}
+
+void check(const BackwardArgs& args) {
+  check_inputs(args);
+  check_shape("dhidden", args.dhidden, args.hidden.dtype, args.tokens(), args.hidden_size());
+  check_shape("dweight", args.dweight, args.hidden.dtype, args.vocab(), args.hidden_size());
+}
+
+template <class Exec>
+Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
+               Workspace workspace) {
+  check(args);
+  return forward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+template <class Exec>
+Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
+                Workspace workspace) {
+  check(args);
+  return backward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+namespace {
+
+template <class Args>
+double product_flops(const Args& args) {
+  return 2.0 * static_cast<double>(args.tokens()) * static_cast<double>(args.hidden_size()) *
+         static_cast<double>(args.vocab());
+}
+
+template <class Args>
+double input_bytes(const Args& args) {
+  return static_cast<double>(size_of(args.hidden.dtype)) *
+         static_cast<double>(args.hidden.size() + args.weight.size());
+}
+
+}  // namespace
+
+double forward_flops(const ForwardArgs& args) { return product_flops(args); }
+double backward_flops(const BackwardArgs& args) { return 2.0 * product_flops(args); }
+double forward_bytes(const ForwardArgs& args) {
+  return input_bytes(args) + 16.0 * static_cast<double>(args.tokens());
+}
+double backward_bytes(const BackwardArgs& args) {
+  return 2.0 * input_bytes(args) + 16.0 * static_cast<double>(args.tokens());
+}
+
+#define KATT_INSTANTIATE_LINEAR_CROSS_ENTROPY(Exec)                                         \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
+  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
+  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_LINEAR_CROSS_ENTROPY)
+
+}  // namespace katt::linear_cross_entropy

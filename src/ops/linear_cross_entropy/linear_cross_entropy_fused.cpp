@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <array>
+
+#include "core/backend.hpp"
+#include "ops/linear/gemm.hpp"
+#include "ops/linear_cross_entropy/linear_cross_entropy_kernels.hpp"
+#include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"
+#include "tile/elementwise.hpp"
+
+namespace katt::linear_cross_entropy::impl {
+
+namespace {
+
+/// Memory of a block of logits; it has at least least_columns all the same, so that its products
+/// stay matrix products.
+constexpr std::int64_t block_bytes = std::int64_t{16} << 20;
+constexpr std::int64_t least_columns = 128;
+constexpr std::int64_t most_columns = 8192;
+
+std::size_t aligned(std::int64_t floats) {
+  return (static_cast<std::size_t>(floats) * sizeof(float) + 63) / 64 * 64;
+}
+
+/// Rows first … first + rows of a matrix.
+template <class Ref>
+Ref rows_of(Ref matrix, std::int64_t first, std::int64_t rows) {
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(matrix.data)>>,
+                                  const std::byte, std::byte>;
+  if (matrix.data != nullptr) {
+    matrix.data = static_cast<Byte*>(matrix.data) +
+                  first * matrix.stride[0] * static_cast<std::int64_t>(size_of(matrix.dtype));
+  }
+  matrix.extent[0] = rows;
+  return matrix;
+}
+
+/// The workspace: a block of logits, running values of the tokens, f32 sums of dhidden where its
+/// dtype is a narrower one, and what the GEMMs need.
+template <class Exec, class Args>
+struct Layout {
+  std::int64_t columns;  ///< of a block
+  std::size_t tokens, sums, gemm;
+
+  explicit Layout(const Args& args, bool with_sums) {
+    const std::int64_t fitting = block_bytes / static_cast<std::int64_t>(sizeof(float)) /
+                                 std::max<std::int64_t>(1, args.tokens());
+    columns = std::min(args.vocab(), std::clamp(fitting / 16 * 16, least_columns, most_columns));
+    tokens = aligned(args.tokens() * columns);
+    sums = tokens + 3 * aligned(args.tokens());
+    gemm = sums + (with_sums ? aligned(args.hidden.size()) : 0);
+  }
+
+  /// Columns of the first block and of the last.
+  std::array<std::int64_t, 2> block_widths(const Args& args) const {
+    return {columns, args.vocab() - (args.vocab() - 1) / columns * columns};
+  }
+};
+
+template <class Args>
+linear::GemmArgs logits_product(const Args& args, const TensorRef<2>& block, std::int64_t first) {
+  return {.a = args.hidden,
+          .b = rows_of(args.weight, first, block.extent[1]),
+          .c = block,
+          .trans_b = true};
+}
+
+linear::GemmArgs weight_gradient(const BackwardArgs& args, const TensorRef<2>& block,
+                                 std::int64_t first) {
+  return {.a = block,
+          .b = args.hidden,
+          .c = rows_of(args.dweight, first, block.extent[1]),
+          .trans_a = true};
+}
+
+linear::GemmArgs hidden_gradient(const BackwardArgs& args, const TensorRef<2>& block,
+                                 const TensorRef<2>& dhidden, std::int64_t first) {
+  return {.a = block,
+          .b = rows_of(args.weight, first, block.extent[1]),
+          .c = dhidden,
+          .beta = first == 0 ? 0.0F : 1.0F};
+}
+
+/// dhidden itself, or its sums in f32.
+TensorRef<2> hidden_sums(const BackwardArgs& args, void* sums) {
+  if (args.dhidden.dtype == Dtype::f32) return args.dhidden;
+  return {sums, Dtype::f32, args.dhidden.extent};
+}
+
+template <class T>
+struct RoundHidden {
+  const float* sums;
+  std::int64_t columns;
+  T* dhidden;
+  std::int64_t stride;
+
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
+    tile::store(dhidden + row * stride + column,
+                tile::load<Vec>(sums + row * columns + column, lanes), lanes);
+  }
+};
+
+}  // namespace
+
+template <class Exec>
+std::size_t fused_forward_bytes(const Exec& exec, const ForwardArgs& args) {
+  const Layout<Exec, ForwardArgs> layout(args, false);
+  std::size_t products = 0;
+  for (const std::int64_t columns : layout.block_widths(args)) {
+    const TensorRef<2> block(nullptr, Dtype::f32, {args.tokens(), columns});
+    products =
+        std::max(products, linear::gemm_workspace_bytes(exec, logits_product(args, block, 0)));
+  }
+  return layout.gemm + products;
+}
+
+template <class Exec>
+void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
+  using Memory = typename Exec::memory_space;
+  const Layout<Exec, ForwardArgs> layout(args, false);
+  auto* base = static_cast<std::byte*>(workspace.data);
+  auto* logits = reinterpret_cast<float*>(base);
+  auto* values = reinterpret_cast<float*>(base + layout.tokens);
+  const auto step = static_cast<std::int64_t>(aligned(args.tokens()) / sizeof(float));
+  const RunningTokens running{values, values + step, values + 2 * step};
+  const Targets targets{args.targets, args.ignore_index, args.vocab()};
+  const Workspace rest(base + layout.gemm, workspace.bytes - layout.gemm);
+
+  for (std::int64_t first = 0; first < args.vocab(); first += layout.columns) {
+    const std::int64_t columns = std::min(layout.columns, args.vocab() - first);
+    const TensorRef<2> block(logits, Dtype::f32, {args.tokens(), columns});
+    linear::gemm(exec, logits_product(args, block, first), rest,
+                 "katt::linear_cross_entropy::fused_logits");
+    tile::for_each_row("katt::linear_cross_entropy::fused_merge", exec, args.tokens(),
+                       MergeBlock<Exec>{logits, first, columns, targets, running});
+  }
+  Kokkos::parallel_for(
+      "katt::linear_cross_entropy::fused_finish",
+      Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, args.tokens()),
+      FinishTokens<Exec>{running, targets, args.statistics.view<float, Memory>(), running.target});
+  tile::for_each_row("katt::linear_cross_entropy::mean", exec, 1,
+                     cross_entropy::impl::MeanLoss<Exec>{running.target, targets, args.tokens(),
+                                                         static_cast<float*>(args.loss.data)});
+}
+
+template <class Exec>
+std::size_t fused_backward_bytes(const Exec& exec, const BackwardArgs& args) {
+  const Layout<Exec, BackwardArgs> layout(args, args.dhidden.dtype != Dtype::f32);
+  const TensorRef<2> dhidden = hidden_sums(args, nullptr);
+  std::size_t products = 0;
+  for (const std::int64_t columns : layout.block_widths(args)) {
+    const TensorRef<2> block(nullptr, Dtype::f32, {args.tokens(), columns});
+    products =
+        std::max({products, linear::gemm_workspace_bytes(exec, logits_product(args, block, 0)),
+                  linear::gemm_workspace_bytes(exec, weight_gradient(args, block, 0)),
+                  linear::gemm_workspace_bytes(exec, hidden_gradient(args, block, dhidden, 0))});
+  }
+  return layout.gemm + products;
+}
+
+template <class Exec>
+void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+  using Memory = typename Exec::memory_space;
+  const bool with_sums = args.dhidden.dtype != Dtype::f32;
+  const Layout<Exec, BackwardArgs> layout(args, with_sums);
+  auto* base = static_cast<std::byte*>(workspace.data);
+  auto* logits = reinterpret_cast<float*>(base);
+  auto* factor = reinterpret_cast<float*>(base + layout.tokens);
+  const TensorRef<2> dhidden = hidden_sums(args, base + layout.sums);
+  const Targets targets{args.targets, args.ignore_index, args.vocab()};
+  const Workspace rest(base + layout.gemm, workspace.bytes - layout.gemm);
+
+  tile::for_each_row(
+      "katt::linear_cross_entropy::factor", exec, 1,
+      cross_entropy::impl::GradientFactor<Exec>{targets, args.tokens(), args.dloss, factor});
+  for (std::int64_t first = 0; first < args.vocab(); first += layout.columns) {
+    const std::int64_t columns = std::min(layout.columns, args.vocab() - first);
+    const TensorRef<2> block(logits, Dtype::f32, {args.tokens(), columns});
+    linear::gemm(exec, logits_product(args, block, first), rest,
+                 "katt::linear_cross_entropy::fused_logits");
+    tile::for_each_row("katt::linear_cross_entropy::fused_gradient", exec, args.tokens(),
+                       BlockGradient<Exec>{logits, first, columns, targets,
+                                           args.statistics.view<float, Memory>(), factor});
+    linear::gemm(exec, weight_gradient(args, block, first), rest,
+                 "katt::linear_cross_entropy::fused_dweight");
+    linear::gemm(exec, hidden_gradient(args, block, dhidden, first), rest,
+                 "katt::linear_cross_entropy::fused_dhidden");
+  }
+  if (!with_sums) return;
+  visit_dtype(args.dhidden.dtype, [&]<class T>() {
+    tile::for_each_vector(
+        exec, "katt::linear_cross_entropy::round_dhidden", args.tokens(), args.hidden_size(),
+        RoundHidden<T>{static_cast<const float*>(dhidden.data), args.hidden_size(),
+                       static_cast<T*>(args.dhidden.data), args.dhidden.stride[0]});
+  });
+}
+
+#define KATT_INSTANTIATE_FUSED(Exec)                                                 \
+  template std::size_t fused_forward_bytes<Exec>(const Exec&, const ForwardArgs&);   \
+  template void fused_forward<Exec>(const Exec&, const ForwardArgs&, Workspace);     \
+  template std::size_t fused_backward_bytes<Exec>(const Exec&, const BackwardArgs&); \
+  template void fused_backward<Exec>(const Exec&, const BackwardArgs&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FUSED)
+
+}  // namespace katt::linear_cross_entropy::impl
