@@ -1,0 +1,174 @@
+#pragma once
+
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/backend.hpp"
+#include "ops/ternary_linear/ternary_linear_pack.hpp"
+
+#if defined(__AVX512BW__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+/// Vectors of bytes on which packed rows are unpacked and multiplied. A vector type holds `width`
+/// consecutive bytes and supplies
+///   load            from unaligned memory
+///   low_digits(v)   the lowest two bits of every byte; shift(v) moves the next two there
+///   high_digits(v)  ⌊3·v / 256⌋ of every byte; triple(v) is 3·v mod 256
+///   dot(sums, u, s) sums + u·s for unsigned u ≤ 2 and signed s, four products to a 32-bit sum
+///   total(sums)     the sum over all lanes
+namespace katt::ternary_linear::impl {
+
+/// Four bytes in a 32-bit register: for devices, and hosts without vectors of bytes.
+struct FourBytes {
+  using Bytes = std::uint32_t;
+  using Sums = std::int32_t;
+  static constexpr int width = 4;
+
+  KOKKOS_FORCEINLINE_FUNCTION static Bytes load(const void* from) {
+    return *static_cast<const std::uint32_t*>(from);
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static Sums zero() { return 0; }
+  KOKKOS_FORCEINLINE_FUNCTION static Bytes low_digits(Bytes v) { return v & 0x03030303U; }
+  KOKKOS_FORCEINLINE_FUNCTION static Bytes shift(Bytes v) { return v >> 2; }
+  KOKKOS_FORCEINLINE_FUNCTION static Bytes high_digits(Bytes v) {
+    return ((even(v) * 3) >> 8 & mask) | (odd(v) * 3 & ~mask);
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static Bytes triple(Bytes v) {
+    return (even(v) * 3 & mask) | (odd(v) * 3 & mask) << 8;
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static Sums dot(Sums sums, Bytes u, Bytes s) {
+#if defined(__CUDA_ARCH__)
+    return __dp4a(static_cast<int>(u), static_cast<int>(s), sums);
+#else
+    for (int byte = 0; byte < 4; ++byte) {
+      sums += static_cast<std::int32_t>(u >> (8 * byte) & 0xFFU) *
+              static_cast<std::int8_t>(s >> (8 * byte) & 0xFFU);
+    }
+    return sums;
+#endif
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static std::int32_t total(Sums sums) { return sums; }
+
+ private:
+  static constexpr std::uint32_t mask = 0x00FF00FFU;
+  KOKKOS_FORCEINLINE_FUNCTION static std::uint32_t even(Bytes v) { return v & mask; }
+  KOKKOS_FORCEINLINE_FUNCTION static std::uint32_t odd(Bytes v) { return v >> 8 & mask; }
+};
+
+// Vectors have no 8-bit products. With halving averages h = (v′ + (v′ + 1) / 2 + 1) / 2 of v′ =
+// max(v − 1, 0) the upper two bits of h are ⌊3·v / 256⌋ for every byte v (a test goes through them
+// all). The idea is that of llama.cpp's ternary formats, github.com/ggml-org/llama.cpp/pull/8151.
+
+#if defined(__AVX512BW__)
+
+/// 64 bytes in an AVX-512 register.
+struct SixtyFourBytes {
+  using Bytes = __m512i;
+  using Sums = __m512i;
+  static constexpr int width = 64;
+
+  static Bytes load(const void* from) { return _mm512_loadu_si512(from); }
+  static Sums zero() { return _mm512_setzero_si512(); }
+  static Bytes low_digits(Bytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(3)); }
+  static Bytes shift(Bytes v) { return _mm512_srli_epi16(v, 2); }
+  static Bytes high_digits(Bytes v) {
+    const __m512i less = _mm512_subs_epu8(v, _mm512_set1_epi8(1));
+    const __m512i h = _mm512_avg_epu8(less, _mm512_avg_epu8(less, _mm512_setzero_si512()));
+    return _mm512_and_si512(_mm512_srli_epi16(h, 6), _mm512_set1_epi8(3));
+  }
+  static Bytes triple(Bytes v) { return _mm512_add_epi8(v, _mm512_add_epi8(v, v)); }
+  static Sums dot(Sums sums, Bytes u, Bytes s) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpbusd_epi32(sums, u, s);
+#else
+    const __m512i pairs = _mm512_maddubs_epi16(u, s);
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+#endif
+  }
+  static std::int32_t total(Sums sums) { return _mm512_reduce_add_epi32(sums); }
+};
+using HostBytes = SixtyFourBytes;
+
+#elif defined(__AVX2__)
+
+/// 32 bytes in an AVX2 register.
+struct ThirtyTwoBytes {
+  using Bytes = __m256i;
+  using Sums = __m256i;
+  static constexpr int width = 32;
+
+  static Bytes load(const void* from) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+  }
+  static Sums zero() { return _mm256_setzero_si256(); }
+  static Bytes low_digits(Bytes v) { return _mm256_and_si256(v, _mm256_set1_epi8(3)); }
+  static Bytes shift(Bytes v) { return _mm256_srli_epi16(v, 2); }
+  static Bytes high_digits(Bytes v) {
+    const __m256i less = _mm256_subs_epu8(v, _mm256_set1_epi8(1));
+    const __m256i h = _mm256_avg_epu8(less, _mm256_avg_epu8(less, _mm256_setzero_si256()));
+    return _mm256_and_si256(_mm256_srli_epi16(h, 6), _mm256_set1_epi8(3));
+  }
+  static Bytes triple(Bytes v) { return _mm256_add_epi8(v, _mm256_add_epi8(v, v)); }
+  static Sums dot(Sums sums, Bytes u, Bytes s) {
+#if defined(__AVXVNNI__)
+    return _mm256_dpbusd_avx_epi32(sums, u, s);
+#else
+    const __m256i pairs = _mm256_maddubs_epi16(u, s);
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#endif
+  }
+  static std::int32_t total(Sums sums) {
+    const __m128i half =
+        _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    const __m128i pair = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(pair, _mm_shuffle_epi32(pair, 0xB1)));
+  }
+};
+using HostBytes = ThirtyTwoBytes;
+
+#else
+using HostBytes = FourBytes;
+#endif
+
+/// The vector of bytes of an execution space.
+template <class Exec>
+using BytesOf = std::conditional_t<is_host_v<Exec>, HostBytes, FourBytes>;
+
+/// The digits of a vector of packed bytes, one vector after the other.
+template <class Vector, PackFormat Format>
+class Digits {
+ public:
+  Digits() = default;
+  KOKKOS_FORCEINLINE_FUNCTION explicit Digits(const std::uint8_t* from)
+      : rest_(Vector::load(from)) {}
+
+  KOKKOS_FORCEINLINE_FUNCTION typename Vector::Bytes next() {
+    const auto bytes = rest_;
+    if constexpr (Format == PackFormat::two_bit) {
+      rest_ = Vector::shift(bytes);
+      return Vector::low_digits(bytes);
+    } else {
+      rest_ = Vector::triple(bytes);
+      return Vector::high_digits(bytes);
+    }
+  }
+
+ private:
+  typename Vector::Bytes rest_;
+};
+
+/// The weight at one place of a packed row: −1, 0 or 1.
+KOKKOS_INLINE_FUNCTION int weight_at(PackFormat format, const std::uint8_t* row,
+                                     std::int64_t column) {
+  const std::int64_t in_block = column % block_weights(format);
+  const unsigned byte = row[column / block_weights(format) * block_bytes + in_block % block_bytes];
+  const auto digit = static_cast<int>(in_block / block_bytes);
+  if (format == PackFormat::two_bit) return static_cast<int>(byte >> (2 * digit) & 3U) - 1;
+  unsigned rest = byte;
+  for (int k = 0; k < digit; ++k) rest = rest * 3 & 0xFFU;
+  return static_cast<int>(rest * 3 >> 8) - 1;
+}
+
+}  // namespace katt::ternary_linear::impl

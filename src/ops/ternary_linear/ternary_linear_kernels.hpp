@@ -1,0 +1,164 @@
+#pragma once
+
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/views.hpp"
+#include "ops/ternary_linear/ternary_linear_dot.hpp"
+#include "tile/columns.hpp"
+
+/// Functors of the packed variants.
+namespace katt::ternary_linear::impl {
+
+/// v rounded to the nearest integer, half to even, for |v| < 2^51: adding 1.5·2^52 leaves no bits
+/// for a fraction. Unlike a call of rint() it compiles to vector additions everywhere.
+KOKKOS_FORCEINLINE_FUNCTION double round_half_even(double v) {
+  constexpr double magic = 0x1.8p52;
+  return (v + magic) - magic;
+}
+
+/// s_x = 127 / max(max |row|, 1e-5). In f64, as everything that is rounded to an integer: a product
+/// that falls on a half must round as the definition says, and f32 moves it off the half as often
+/// as not.
+template <class Exec, class Team, class T>
+KOKKOS_INLINE_FUNCTION double token_scale(const Team& team, const T* row, std::int64_t n) {
+  tile::RowMax<Exec> found(0.0F);
+  tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
+    found.add(V(Kokkos::abs(tile::load<V>(row + c))));
+  });
+  const auto largest = static_cast<double>(found.total(team));
+  return 127.0 / (largest > 1e-5 ? largest : 1e-5);
+}
+
+/// x_q of one value, still as a double; NaN stays NaN.
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION double quantised(const T& value, double scale) {
+  const double rounded = round_half_even(static_cast<double>(static_cast<float>(value)) * scale);
+  const double above = rounded < -128.0 ? -128.0 : rounded;
+  return above > 127.0 ? 127.0 : above;
+}
+
+/// Tokens as bytes: rows of `stride` values, zero beyond in_features.
+struct QuantisedTokens {
+  std::int8_t* values;  ///< (tokens, stride)
+  float* scale;         ///< (tokens): s_x; NaN where the token holds a NaN, which has no integer
+  std::int32_t* sum;    ///< (tokens): Σ x_q
+  std::int64_t stride;
+};
+
+/// x_q, s_x and Σ x_q of every token, one team each.
+template <class Exec, class T>
+struct QuantiseTokens {
+  using Memory = typename Exec::memory_space;
+  using Team = tile::RowTeam<Exec>;
+
+  StridedView<const T, 2, Memory> x;
+  QuantisedTokens out;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
+    const auto n = static_cast<std::int64_t>(x.extent(1));
+    const T* row = &x(t, 0);
+    std::int8_t* target = out.values + t * out.stride;
+    const double scale = token_scale<Exec>(team, row, n);
+
+    const std::int64_t first = team.team_rank();
+    const std::int64_t step = team.team_size();
+    std::int32_t sum = 0;
+    std::int32_t undefined = 0;
+    for (std::int64_t i = first; i < n; i += step) {
+      const double integer = quantised(row[i], scale);
+      const bool defined = integer == integer;
+      const auto value = static_cast<std::int32_t>(defined ? integer : 0.0);
+      target[i] = static_cast<std::int8_t>(value);
+      sum += value;
+      undefined += defined ? 0 : 1;
+    }
+    for (std::int64_t i = n + first; i < out.stride; i += step) target[i] = 0;
+    team.team_reduce(Kokkos::Sum<std::int32_t>(sum));
+    team.team_reduce(Kokkos::Sum<std::int32_t>(undefined));
+    if (team.team_rank() == 0) {
+      out.scale[t] =
+          undefined == 0 ? static_cast<float>(scale) : Kokkos::Experimental::quiet_NaN_v<float>;
+      out.sum[t] = sum;
+    }
+  }
+};
+
+/// out = (Σ x_q·d − Σ x_q) · s_w / s_x. A team takes `team_rows` packed rows, which stay in cache,
+/// and all tokens, a few at a time.
+template <class Exec, class T, PackFormat Format>
+struct PackedForward {
+  using Memory = typename Exec::memory_space;
+  using Team = tile::RowTeam<Exec>;
+  using Vector = BytesOf<Exec>;
+  static constexpr int block_rows = 4;    ///< rows that share the load of a token
+  static constexpr int block_tokens = 4;  ///< tokens that share the unpacking of a row
+  static constexpr int team_rows = is_host_v<Exec> ? 32 : block_rows;
+
+  const std::uint8_t* rows;
+  const float* weight_scale;
+  std::int64_t row_bytes;
+  QuantisedTokens tokens;
+  StridedView<T, 2, Memory> out;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t item) const {
+    const auto out_features = static_cast<std::int64_t>(out.extent(1));
+    const auto count = static_cast<std::int64_t>(out.extent(0));
+    const std::int64_t begin = item * team_rows;
+    const std::int64_t end = Kokkos::min<std::int64_t>(begin + team_rows, out_features);
+    std::int64_t t = 0;
+    for (; t + block_tokens <= count; t += block_tokens)
+      row_range<block_tokens>(team, begin, end, t);
+    for (; t < count; ++t) row_range<1>(team, begin, end, t);
+  }
+
+  template <int N>
+  KOKKOS_INLINE_FUNCTION void row_range(const Team& team, std::int64_t begin, std::int64_t end,
+                                        std::int64_t token) const {
+    std::int64_t row = begin;
+    for (; row + block_rows <= end; row += block_rows) block<block_rows, N>(team, row, token);
+    for (; row < end; ++row) block<1, N>(team, row, token);
+  }
+
+  template <int R, int N>
+  KOKKOS_INLINE_FUNCTION void block(const Team& team, std::int64_t row, std::int64_t token) const {
+    std::int32_t sums[R][N];
+    dot<Vector, Format>(
+        DotBlock<R, N>{rows + row * row_bytes, row_bytes, tokens.values + token * tokens.stride,
+                       tokens.stride, row_bytes, team.team_rank(), team.team_size()},
+        sums);
+    for (int r = 0; r < R; ++r) {
+      for (int n = 0; n < N; ++n) {
+        std::int32_t sum = sums[r][n];
+        team.team_reduce(Kokkos::Sum<std::int32_t>(sum));
+        if (team.team_rank() == 0) {
+          const std::int64_t t = token + n;
+          const auto product = static_cast<float>(sum - tokens.sum[t]);
+          out(t, row + r) = static_cast<T>(product * *weight_scale / tokens.scale[t]);
+        }
+      }
+    }
+  }
+};
+
+/// panel(t, c) = x_q(t, first + c) / s_x(t), for a panel of columns.
+template <class Exec>
+struct DequantiseTokens {
+  using Team = tile::RowTeam<Exec>;
+
+  QuantisedTokens tokens;
+  std::int64_t first;
+  std::int64_t columns;
+  float* panel;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
+    const std::int8_t* row = tokens.values + t * tokens.stride + first;
+    const std::int64_t step = team.team_size();
+    for (std::int64_t c = team.team_rank(); c < columns; c += step) {
+      panel[t * columns + c] = static_cast<float>(row[c]) / tokens.scale[t];
+    }
+  }
+};
+
+}  // namespace katt::ternary_linear::impl

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/views.hpp"
+
+/// Ternary weights in memory: quantisation, packing and dequantisation, done once, before a layer
+/// is used.
+namespace katt::ternary_linear {
+
+/// How weights in {−1, 0, 1} lie in bytes. Both code a weight w as the digit w + 1 and a row in
+/// blocks of 64 bytes: byte j of a block holds the weights j, 64 + j, 128 + j, … of the block, so
+/// that one vector of bytes unpacks into whole vectors of consecutive weights.
+enum class PackFormat : std::uint8_t {
+  two_bit,  ///< 4 weights a byte: bits 2k and 2k + 1 are digit k
+  five_per_byte  ///< 5 weights a byte, 1.6 bits each: ⌈v · 256 / 243⌉ for v = Σ_k digit_k · 3^(4 −
+                 ///< k)
+};
+
+inline constexpr std::int64_t block_bytes = 64;
+
+/// Weights in one byte.
+KOKKOS_INLINE_FUNCTION constexpr int digits_per_byte(PackFormat format) {
+  return format == PackFormat::two_bit ? 4 : 5;
+}
+
+/// Weights in one block of 64 bytes.
+KOKKOS_INLINE_FUNCTION constexpr std::int64_t block_weights(PackFormat format) {
+  return block_bytes * digits_per_byte(format);
+}
+
+/// A packed (out_features, in_features) weight. Does not own its memory, which holds the scale s_w
+/// as f32, padding to 64 bytes, and the rows, each padded with zero weights to whole blocks.
+struct PackedTernary {
+  std::byte* data = nullptr;
+  PackFormat format = PackFormat::two_bit;
+  std::int64_t out_features = 0;
+  std::int64_t in_features = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+  std::int64_t row_blocks() const {
+    return (in_features + block_weights(format) - 1) / block_weights(format);
+  }
+  std::int64_t row_bytes() const { return row_blocks() * block_bytes; }
+  const float* scale() const { return reinterpret_cast<const float*>(data); }
+  const std::uint8_t* rows() const {
+    return reinterpret_cast<const std::uint8_t*>(data + block_bytes);
+  }
+};
+
+/// Bytes of a packed weight.
+[[nodiscard]] std::size_t packed_bytes(PackFormat format, std::int64_t out_features,
+                                       std::int64_t in_features);
+
+/// Bytes of workspace that pack() needs.
+[[nodiscard]] std::size_t pack_workspace_bytes(std::int64_t out_features);
+
+/// Quantises and packs a weight (out_features, in_features) of any dtype (BitNet b1.58, Ma et al.
+/// 2024, arXiv:2402.17764):
+///
+///   s_w = max(mean |W|, 1e-5),  W_q = clamp(round(W / s_w), −1, 1), half to even, in f64
+///
+/// Launches on the instance and does not wait. Throws InputError where the shapes differ or the
+/// workspace is too small.
+template <class Exec>
+void pack(const Exec& exec, const ConstTensorRef<2>& weight, const PackedTernary& packed,
+          Workspace workspace);
+
+/// out = W_q · s_w, columns first … first + columns of out: (out_features, columns) of any dtype.
+template <class Exec>
+void dequantise(const Exec& exec, const PackedTernary& packed, std::int64_t first,
+                const TensorRef<2>& out);
+
+}  // namespace katt::ternary_linear

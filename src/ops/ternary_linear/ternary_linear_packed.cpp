@@ -1,0 +1,163 @@
+#include "ops/ternary_linear/ternary_linear_packed.hpp"
+
+#include <algorithm>
+
+#include "ops/linear/gemm.hpp"
+#include "ops/ternary_linear/ternary_linear_kernels.hpp"
+
+namespace katt::ternary_linear::impl {
+
+namespace {
+
+/// Blocks of weights in a panel of the backward pass.
+constexpr std::int64_t panel_blocks = 2;
+
+std::size_t aligned(std::int64_t bytes) { return (static_cast<std::size_t>(bytes) + 63) / 64 * 64; }
+
+/// The quantised tokens in the first `total` bytes of a workspace.
+struct TokenLayout {
+  std::int64_t stride;
+  std::size_t scale, sum, total;
+
+  TokenLayout(const ConstTensorRef<2>& x, PackFormat format) {
+    const std::int64_t block = block_weights(format);
+    stride = (x.extent[1] + block - 1) / block * block;
+    scale = aligned(x.extent[0] * stride);
+    sum = scale + aligned(x.extent[0] * static_cast<std::int64_t>(sizeof(float)));
+    total = sum + aligned(x.extent[0] * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  }
+  QuantisedTokens at(void* workspace) const {
+    auto* base = static_cast<std::byte*>(workspace);
+    return {reinterpret_cast<std::int8_t*>(base), reinterpret_cast<float*>(base + scale),
+            reinterpret_cast<std::int32_t*>(base + sum), stride};
+  }
+};
+
+template <class Exec, class T>
+QuantisedTokens quantise(const Exec& exec, const ConstTensorRef<2>& x, PackFormat format,
+                         Workspace workspace) {
+  using Memory = typename Exec::memory_space;
+  const QuantisedTokens tokens = TokenLayout(x, format).at(workspace.data);
+  tile::for_each_row("katt::ternary_linear::quantise", exec, x.extent[0],
+                     QuantiseTokens<Exec, T>{x.view<T, Memory>(), tokens});
+  return tokens;
+}
+
+/// Columns first … first + columns of a matrix.
+template <class Ref>
+Ref columns_of(Ref matrix, std::int64_t first, std::int64_t columns) {
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(matrix.data)>>,
+                                  const std::byte, std::byte>;
+  if (matrix.data != nullptr) {
+    matrix.data =
+        static_cast<Byte*>(matrix.data) + first * static_cast<std::int64_t>(size_of(matrix.dtype));
+  }
+  matrix.extent[1] = columns;
+  return matrix;
+}
+
+/// The two products of a panel; `panel` is (out_features, columns) for dx, (tokens, columns) for
+/// dweight.
+linear::GemmArgs input_gradient(const BackwardArgs& args, const TensorRef<2>& panel,
+                                std::int64_t first) {
+  return {.a = args.dout, .b = panel, .c = columns_of(args.dx, first, panel.extent[1])};
+}
+
+linear::GemmArgs weight_gradient(const BackwardArgs& args, const TensorRef<2>& panel,
+                                 std::int64_t first) {
+  return {.a = args.dout,
+          .b = panel,
+          .c = columns_of(args.dweight, first, panel.extent[1]),
+          .trans_a = true};
+}
+
+struct PanelLayout {
+  std::int64_t columns;
+  std::size_t panel, gemm, total;  ///< offsets in bytes
+
+  template <class Exec>
+  PanelLayout(const Exec& exec, const BackwardArgs& args, PackFormat format)
+      : columns(std::min(args.in_features(), panel_blocks * block_weights(format))),
+        panel(TokenLayout(args.x, format).total) {
+    gemm = panel + aligned(std::max(args.out_features(), args.tokens()) * columns *
+                           static_cast<std::int64_t>(sizeof(float)));
+    const std::int64_t last = args.in_features() - (args.in_features() - 1) / columns * columns;
+    std::size_t products = 0;
+    for (const std::int64_t width : {columns, last}) {
+      const TensorRef<2> weight(nullptr, Dtype::f32, {args.out_features(), width});
+      const TensorRef<2> tokens(nullptr, Dtype::f32, {args.tokens(), width});
+      products =
+          std::max({products, linear::gemm_workspace_bytes(exec, input_gradient(args, weight, 0)),
+                    linear::gemm_workspace_bytes(exec, weight_gradient(args, tokens, 0))});
+    }
+    total = gemm + products;
+  }
+};
+
+/// Calls f.operator()<Format>() for a run-time format.
+template <class F>
+void visit_format(PackFormat format, const F& f) {
+  if (format == PackFormat::two_bit) return f.template operator()<PackFormat::two_bit>();
+  f.template operator()<PackFormat::five_per_byte>();
+}
+
+}  // namespace
+
+template <class Exec, class T>
+std::size_t packed_forward_bytes(const Exec& /*exec*/, const ForwardArgs& args, PackFormat format) {
+  return TokenLayout(args.x, format).total;
+}
+
+template <class Exec, class T>
+void packed_forward(const Exec& exec, const ForwardArgs& args, PackFormat format,
+                    Workspace workspace) {
+  using Memory = typename Exec::memory_space;
+  const QuantisedTokens tokens = quantise<Exec, T>(exec, args.x, format, workspace);
+  visit_format(format, [&]<PackFormat Format>() {
+    using Functor = PackedForward<Exec, T, Format>;
+    tile::for_each_row("katt::ternary_linear::packed_forward", exec,
+                       (args.out_features() + Functor::team_rows - 1) / Functor::team_rows,
+                       Functor{args.packed.rows(), args.packed.scale(), args.packed.row_bytes(),
+                               tokens, args.out.view<T, Memory>()});
+  });
+}
+
+template <class Exec, class T>
+std::size_t packed_backward_bytes(const Exec& exec, const BackwardArgs& args, PackFormat format) {
+  return PanelLayout(exec, args, format).total;
+}
+
+template <class Exec, class T>
+void packed_backward(const Exec& exec, const BackwardArgs& args, PackFormat format,
+                     Workspace workspace) {
+  const QuantisedTokens tokens = quantise<Exec, T>(exec, args.x, format, workspace);
+  const PanelLayout layout(exec, args, format);
+  auto* base = static_cast<std::byte*>(workspace.data);
+  auto* panel = reinterpret_cast<float*>(base + layout.panel);
+  const Workspace rest(base + layout.gemm, workspace.bytes - layout.gemm);
+  for (std::int64_t first = 0; first < args.in_features(); first += layout.columns) {
+    const std::int64_t columns = std::min(layout.columns, args.in_features() - first);
+    const TensorRef<2> weights(panel, Dtype::f32, {args.out_features(), columns});
+    dequantise(exec, args.packed, first, weights);
+    linear::gemm(exec, input_gradient(args, weights, first), rest,
+                 "katt::ternary_linear::packed_dx");
+    tile::for_each_row("katt::ternary_linear::dequantise_tokens", exec, args.tokens(),
+                       DequantiseTokens<Exec>{tokens, first, columns, panel});
+    const TensorRef<2> x(panel, Dtype::f32, {args.tokens(), columns});
+    linear::gemm(exec, weight_gradient(args, x, first), rest,
+                 "katt::ternary_linear::packed_dweight");
+  }
+}
+
+#define KATT_INSTANTIATE_PACKED(Exec, T)                                                           \
+  template std::size_t packed_forward_bytes<Exec, T>(const Exec&, const ForwardArgs&, PackFormat); \
+  template void packed_forward<Exec, T>(const Exec&, const ForwardArgs&, PackFormat, Workspace);   \
+  template std::size_t packed_backward_bytes<Exec, T>(const Exec&, const BackwardArgs&,            \
+                                                      PackFormat);                                 \
+  template void packed_backward<Exec, T>(const Exec&, const BackwardArgs&, PackFormat, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PACKED, float)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PACKED, f16)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PACKED, bf16)
+
+}  // namespace katt::ternary_linear::impl
