@@ -1,0 +1,223 @@
+#include "ops/embedding/embedding.hpp"
+
+#include <limits>
+#include <string>
+
+#include "core/backend.hpp"
+#include "core/error.hpp"
+#include "ops/embedding/embedding_kernels.hpp"
+#include "tile/elementwise.hpp"
+
+namespace katt::embedding {
+
+namespace {
+
+template <class Exec>
+using Range = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
+
+[[noreturn]] void fail(const std::string& message) { throw InputError("embedding: " + message); }
+
+void check_pair(const char* name, const ConstTensorRef<2>& tensor, const ConstTensorRef<2>& like) {
+  if (tensor.extent[1] == like.extent[1] && tensor.dtype == like.dtype) return;
+  fail(std::string(name) + ": holds rows of " + std::to_string(tensor.extent[1]) + " " +
+       std::string(name_of(tensor.dtype)) + ", expected " + std::to_string(like.extent[1]) + " " +
+       std::string(name_of(like.dtype)));
+}
+
+std::size_t aligned(std::int64_t count, std::size_t element) {
+  return (static_cast<std::size_t>(count) * element + 63) / 64 * 64;
+}
+
+template <class Exec>
+void naive_forward(const Exec& exec, const ForwardArgs& args) {
+  using Memory = typename Exec::memory_space;
+  visit_dtype(args.out.dtype, [&]<class T>() {
+    Kokkos::parallel_for("katt::embedding::naive_gather", Range<Exec>(exec, 0, args.out.size()),
+                         impl::GatherElement<Exec, T>{args.weight.view<T, Memory>(), args.ids,
+                                                      args.out.view<T, Memory>()});
+  });
+}
+
+template <class Exec>
+void rows_forward(const Exec& exec, const ForwardArgs& args) {
+  using Memory = typename Exec::memory_space;
+  visit_dtype(args.out.dtype, [&]<class T>() {
+    tile::for_each_row("katt::embedding::rows_gather", exec, args.out.extent[0],
+                       impl::GatherRows<Exec, T>{args.weight.view<T, Memory>(), args.ids,
+                                                 args.out.view<T, Memory>()});
+  });
+}
+
+/// f32 sums in dweight itself where it is f32 and dense, else in the workspace.
+bool sums_in_place(const BackwardArgs& args) {
+  return args.dweight.dtype == Dtype::f32 && args.dweight.stride[0] == args.dweight.extent[1];
+}
+
+struct Clear {
+  float* sums;
+  std::int64_t columns;
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
+    tile::store(sums + row * columns + column, Vec(0.0F), lanes);
+  }
+};
+
+template <class T>
+struct Round {
+  const float* sums;
+  std::int64_t columns;
+  T* out;
+  std::int64_t stride;
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
+    tile::store(out + row * stride + column, tile::load<Vec>(sums + row * columns + column, lanes),
+                lanes);
+  }
+};
+
+template <class Exec>
+void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+  using Memory = typename Exec::memory_space;
+  const std::int64_t vocab = args.dweight.extent[0];
+  const std::int64_t columns = args.dweight.extent[1];
+  auto* sums = static_cast<float*>(sums_in_place(args) ? args.dweight.data : workspace.data);
+  tile::for_each_vector(exec, "katt::embedding::naive_clear", vocab, columns, Clear{sums, columns});
+  visit_dtype(args.dout.dtype, [&]<class T>() {
+    using Scatter = impl::ScatterColumns<Exec, T>;
+    Kokkos::parallel_for("katt::embedding::naive_scatter",
+                         Range<Exec>(exec, 0, (columns + Scatter::columns - 1) / Scatter::columns),
+                         Scatter{args.dout.view<T, Memory>(), args.ids, vocab, sums, columns});
+    if (sums_in_place(args)) return;
+    tile::for_each_vector(
+        exec, "katt::embedding::naive_round", vocab, columns,
+        Round<T>{sums, columns, static_cast<T*>(args.dweight.data), args.dweight.stride[0]});
+  });
+}
+
+template <class Exec>
+void rows_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+  using Memory = typename Exec::memory_space;
+  const std::int64_t vocab = args.dweight.extent[0];
+  const std::int64_t tokens = args.dout.extent[0];
+  auto* base = static_cast<std::byte*>(workspace.data);
+  auto* first = reinterpret_cast<std::int32_t*>(base);
+  auto* next = reinterpret_cast<std::int32_t*>(base + aligned(vocab, sizeof(std::int32_t)));
+  // A worker reads every id: few workers on a host, one for few rows on a device.
+  const std::int64_t rows = is_host_v<Exec> ? 4096 : 64;
+  Kokkos::parallel_for("katt::embedding::rows_link",
+                       Range<Exec>(exec, 0, (vocab + rows - 1) / rows),
+                       impl::LinkTokens{args.ids, tokens, vocab, rows, first, next});
+  visit_dtype(args.dout.dtype, [&]<class T>() {
+    tile::for_each_row("katt::embedding::rows_sum", exec, vocab,
+                       impl::SumLists<Exec, T>{args.dout.view<T, Memory>(), first, next,
+                                               args.dweight.view<T, Memory>()});
+  });
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& forward_variants() {
+  static VariantTable<Exec, ForwardArgs> table = [] {
+    VariantTable<Exec, ForwardArgs> built_in;
+    built_in.add({
+        .name = "naive",
+        .description = "one element at a time",
+        .tiles = {},
+        .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
+        .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },
+        .run = [](const Exec& exec, const ForwardArgs& args, Tile,
+                  Workspace) { naive_forward(exec, args); },
+    });
+    built_in.add({
+        .name = "rows",
+        .description = "vectors of whole rows",
+        .tiles = {},
+        .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
+        .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },
+        .run = [](const Exec& exec, const ForwardArgs& args, Tile,
+                  Workspace) { rows_forward(exec, args); },
+    });
+    return built_in;
+  }();
+  return table;
+}
+
+template <class Exec>
+VariantTable<Exec, BackwardArgs>& backward_variants() {
+  static VariantTable<Exec, BackwardArgs> table = [] {
+    VariantTable<Exec, BackwardArgs> built_in;
+    built_in.add({
+        .name = "naive",
+        .description = "a table of f32 sums: cleared, added to token by token, rounded",
+        .tiles = {},
+        .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
+        .workspace_bytes =
+            [](const Exec&, const BackwardArgs& args, Tile) {
+              return sums_in_place(args) ? 0 : aligned(args.dweight.size(), sizeof(float));
+            },
+        .run = [](const Exec& exec, const BackwardArgs& args, Tile,
+                  Workspace workspace) { naive_backward(exec, args, workspace); },
+    });
+    built_in.add({
+        .name = "rows",
+        .description = "lists of tokens by id, each row summed in registers and written once",
+        .tiles = {},
+        .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
+        .workspace_bytes =
+            [](const Exec&, const BackwardArgs& args, Tile) {
+              return aligned(args.dweight.extent[0], sizeof(std::int32_t)) +
+                     aligned(args.dout.extent[0], sizeof(std::int32_t));
+            },
+        .run = [](const Exec& exec, const BackwardArgs& args, Tile,
+                  Workspace workspace) { rows_backward(exec, args, workspace); },
+    });
+    return built_in;
+  }();
+  return table;
+}
+
+void check(const ForwardArgs& args) { check_pair("out", args.out, args.weight); }
+
+void check(const BackwardArgs& args) {
+  check_pair("dweight", args.dweight, args.dout);
+  if (args.dout.extent[0] > std::numeric_limits<std::int32_t>::max()) {
+    fail("dout: holds " + std::to_string(args.dout.extent[0]) +
+         " tokens, expected at most 2^31 − 1");
+  }
+}
+
+template <class Exec>
+Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
+               Workspace workspace) {
+  check(args);
+  return forward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+template <class Exec>
+Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
+                Workspace workspace) {
+  check(args);
+  return backward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+double forward_bytes(const ForwardArgs& args) {
+  return 2.0 * static_cast<double>(size_of(args.out.dtype)) * static_cast<double>(args.out.size()) +
+         8.0 * static_cast<double>(args.out.extent[0]);
+}
+
+double backward_bytes(const BackwardArgs& args) {
+  return static_cast<double>(size_of(args.dout.dtype)) *
+             static_cast<double>(args.dout.size() + args.dweight.size()) +
+         8.0 * static_cast<double>(args.dout.extent[0]);
+}
+
+#define KATT_INSTANTIATE_EMBEDDING(Exec)                                                    \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
+  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
+  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_EMBEDDING)
+
+}  // namespace katt::embedding
