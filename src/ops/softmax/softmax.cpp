@@ -1,0 +1,184 @@
+#include "ops/softmax/softmax.hpp"
+
+#include <string>
+
+#include "core/backend.hpp"
+#include "core/error.hpp"
+#include "ops/softmax/softmax_kernels.hpp"
+
+namespace katt::softmax {
+
+namespace {
+
+void check_like(const char* name, const ConstTensorRef<2>& tensor, const ConstTensorRef<2>& x) {
+  if (tensor.extent == x.extent && tensor.dtype == x.dtype) return;
+  const auto text = [](const ConstTensorRef<2>& t) {
+    return "(" + std::to_string(t.extent[0]) + ", " + std::to_string(t.extent[1]) + ") " +
+           std::string(name_of(t.dtype));
+  };
+  throw InputError("softmax: " + std::string(name) + ": holds " + text(tensor) + ", expected " +
+                   text(x));
+}
+
+std::size_t row_bytes(std::int64_t tokens) {
+  return (static_cast<std::size_t>(tokens) * sizeof(float) + 63) / 64 * 64;
+}
+
+/// out = softmax(x) in four launches; `values` holds a float for every row.
+template <class Exec, class T>
+void naive_softmax(const Exec& exec, const ConstTensorRef<2>& x, const TensorRef<2>& out,
+                   float* values) {
+  using Memory = typename Exec::memory_space;
+  const std::int64_t rows = x.extent[0];
+  const auto in = x.view<T, Memory>();
+  const auto target = out.view<T, Memory>();
+  tile::for_each_row("katt::softmax::naive_max", exec, rows,
+                     impl::LargestOfRow<Exec, T>{in, values});
+  tile::for_each_row("katt::softmax::naive_exp", exec, rows,
+                     impl::Exponential<Exec, T>{in, values, target});
+  tile::for_each_row("katt::softmax::naive_sum", exec, rows,
+                     impl::SumOfRow<Exec, T>{target, {}, values});
+  tile::for_each_row("katt::softmax::naive_divide", exec, rows,
+                     impl::Divide<Exec, T>{values, target});
+}
+
+template <class Exec>
+void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
+  visit_dtype(args.x.dtype, [&]<class T>() {
+    naive_softmax<Exec, T>(exec, args.x, args.out, static_cast<float*>(workspace.data));
+  });
+}
+
+template <class Exec>
+void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+  using Memory = typename Exec::memory_space;
+  const std::int64_t rows = args.x.extent[0];
+  auto* values = static_cast<float*>(workspace.data);
+  const TensorRef<2> p(static_cast<std::byte*>(workspace.data) + row_bytes(rows), args.x.dtype,
+                       args.x.extent);
+  visit_dtype(args.x.dtype, [&]<class T>() {
+    naive_softmax<Exec, T>(exec, args.x, p, values);
+    const auto probabilities = p.template view<T, Memory>();
+    const auto dout = args.dout.template view<T, Memory>();
+    tile::for_each_row("katt::softmax::naive_products", exec, rows,
+                       impl::SumOfRow<Exec, T>{probabilities, dout, values});
+    tile::for_each_row(
+        "katt::softmax::naive_combine", exec, rows,
+        impl::Combine<Exec, T>{probabilities, dout, values, args.dx.template view<T, Memory>()});
+  });
+}
+
+template <class Exec>
+void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace /*workspace*/) {
+  using Memory = typename Exec::memory_space;
+  visit_dtype(args.x.dtype, [&]<class T>() {
+    tile::for_each_row(
+        "katt::softmax::fused_forward", exec, args.x.extent[0],
+        impl::FusedForward<Exec, T>{args.x.view<T, Memory>(), args.out.view<T, Memory>()});
+  });
+}
+
+template <class Exec>
+void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace /*workspace*/) {
+  using Memory = typename Exec::memory_space;
+  visit_dtype(args.x.dtype, [&]<class T>() {
+    tile::for_each_row(
+        "katt::softmax::fused_backward", exec, args.x.extent[0],
+        impl::FusedBackward<Exec, T>{args.x.view<T, Memory>(), args.dout.view<T, Memory>(),
+                                     args.dx.view<T, Memory>()});
+  });
+}
+
+template <class Exec, class Args>
+Variant<Exec, Args> variant(std::string name, std::string description,
+                            std::size_t (*workspace)(const Args&),
+                            void (*run)(const Exec&, const Args&, Workspace)) {
+  return {.name = std::move(name),
+          .description = std::move(description),
+          .tiles = {},
+          .supports = [](const Exec&, const Args&, Tile) { return Status::ok(); },
+          .workspace_bytes = [workspace](const Exec&, const Args& args,
+                                         Tile) { return workspace(args); },
+          .run = [run](const Exec& exec, const Args& args, Tile,
+                       Workspace space) { run(exec, args, space); }};
+}
+
+std::size_t naive_forward_bytes(const ForwardArgs& args) { return row_bytes(args.x.extent[0]); }
+std::size_t naive_backward_bytes(const BackwardArgs& args) {
+  return row_bytes(args.x.extent[0]) +
+         static_cast<std::size_t>(args.x.size()) * size_of(args.x.dtype);
+}
+template <class Args>
+std::size_t nothing(const Args& /*args*/) {
+  return 0;
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& forward_variants() {
+  static VariantTable<Exec, ForwardArgs> table = [] {
+    VariantTable<Exec, ForwardArgs> built_in;
+    built_in.add(variant<Exec, ForwardArgs>("naive",
+                                            "maximum, exponential, sum, division: four launches",
+                                            naive_forward_bytes, naive_forward<Exec>));
+    built_in.add(variant<Exec, ForwardArgs>("fused", "one launch, rows stay in cache",
+                                            nothing<ForwardArgs>, fused_forward<Exec>));
+    return built_in;
+  }();
+  return table;
+}
+
+template <class Exec>
+VariantTable<Exec, BackwardArgs>& backward_variants() {
+  static VariantTable<Exec, BackwardArgs> table = [] {
+    VariantTable<Exec, BackwardArgs> built_in;
+    built_in.add(variant<Exec, BackwardArgs>("naive", "softmax stored, then two launches",
+                                             naive_backward_bytes, naive_backward<Exec>));
+    built_in.add(variant<Exec, BackwardArgs>("fused", "one launch, rows stay in cache",
+                                             nothing<BackwardArgs>, fused_backward<Exec>));
+    return built_in;
+  }();
+  return table;
+}
+
+void check(const ForwardArgs& args) { check_like("out", args.out, args.x); }
+
+void check(const BackwardArgs& args) {
+  check_like("dout", args.dout, args.x);
+  check_like("dx", args.dx, args.x);
+}
+
+template <class Exec>
+Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
+               Workspace workspace) {
+  check(args);
+  return forward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+template <class Exec>
+Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
+                Workspace workspace) {
+  check(args);
+  return backward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+double forward_flops(const ForwardArgs& args) { return 5.0 * static_cast<double>(args.x.size()); }
+double backward_flops(const BackwardArgs& args) { return 8.0 * static_cast<double>(args.x.size()); }
+
+double forward_bytes(const ForwardArgs& args) {
+  return 2.0 * static_cast<double>(size_of(args.x.dtype)) * static_cast<double>(args.x.size());
+}
+double backward_bytes(const BackwardArgs& args) {
+  return 3.0 * static_cast<double>(size_of(args.x.dtype)) * static_cast<double>(args.x.size());
+}
+
+#define KATT_INSTANTIATE_SOFTMAX(Exec)                                                      \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
+  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
+  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SOFTMAX)
+
+}  // namespace katt::softmax
