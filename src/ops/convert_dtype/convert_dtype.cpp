@@ -1,0 +1,129 @@
+#include "ops/convert_dtype/convert_dtype.hpp"
+
+#include <string>
+
+#include "core/backend.hpp"
+#include "core/error.hpp"
+#include "tile/elementwise.hpp"
+
+namespace katt::convert_dtype {
+
+namespace {
+
+/// Vectors of elements, through f32.
+template <class From, class To>
+struct ConvertVectors {
+  const From* x;
+  std::int64_t x_stride;
+  To* out;
+  std::int64_t out_stride;
+
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
+    tile::store(out + row * out_stride + column,
+                tile::load<Vec>(x + row * x_stride + column, lanes), lanes);
+  }
+};
+
+/// One element at a time.
+template <class From, class To>
+struct ConvertElement {
+  const From* x;
+  std::int64_t x_stride;
+  To* out;
+  std::int64_t out_stride;
+  std::int64_t columns;
+
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
+    const std::int64_t row = index / columns;
+    const std::int64_t column = index % columns;
+    out[row * out_stride + column] =
+        static_cast<To>(static_cast<float>(x[row * x_stride + column]));
+  }
+};
+
+/// Calls f.operator()<From, To>() with the element types of the arguments.
+template <class F>
+void visit_dtypes(const ForwardArgs& args, const F& f) {
+  visit_dtype(args.x.dtype, [&]<class From>() {
+    visit_dtype(args.out.dtype, [&]<class To>() { f.template operator()<From, To>(); });
+  });
+}
+
+template <class Exec>
+void run_naive(const Exec& exec, const ForwardArgs& args) {
+  visit_dtypes(args, [&]<class From, class To>() {
+    Kokkos::parallel_for(
+        "katt::convert::naive",
+        Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, args.x.size()),
+        ConvertElement<From, To>{static_cast<const From*>(args.x.data), args.x.stride[0],
+                                 static_cast<To*>(args.out.data), args.out.stride[0],
+                                 args.x.extent[1]});
+  });
+}
+
+template <class Exec>
+void run_vector(const Exec& exec, const ForwardArgs& args) {
+  visit_dtypes(args, [&]<class From, class To>() {
+    auto* out = static_cast<To*>(args.out.data);
+    tile::for_each_vector(
+        exec, "katt::convert::vector", args.x.extent[0], args.x.extent[1],
+        ConvertVectors<From, To>{static_cast<const From*>(args.x.data), args.x.stride[0], out,
+                                 args.out.stride[0]},
+        tile::should_stream<Exec>(out, args.x.extent[0], args.x.extent[1], args.out.stride[0]));
+  });
+}
+
+template <class Exec>
+Variant<Exec, ForwardArgs> variant(std::string name, std::string description,
+                                   void (*run)(const Exec&, const ForwardArgs&)) {
+  return {.name = std::move(name),
+          .description = std::move(description),
+          .tiles = {},
+          .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
+          .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },
+          .run = [run](const Exec& exec, const ForwardArgs& args, Tile,
+                       Workspace) { run(exec, args); }};
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& variants() {
+  static VariantTable<Exec, ForwardArgs> table = [] {
+    VariantTable<Exec, ForwardArgs> built_in;
+    built_in.add(variant<Exec>("naive", "one element at a time", run_naive<Exec>));
+    built_in.add(variant<Exec>("vector", "whole vectors; streaming stores for large outputs",
+                               run_vector<Exec>));
+    return built_in;
+  }();
+  return table;
+}
+
+void check(const ForwardArgs& args) {
+  if (args.x.extent != args.out.extent) {
+    throw InputError("convert: out: holds (" + std::to_string(args.out.extent[0]) + ", " +
+                     std::to_string(args.out.extent[1]) + "), expected (" +
+                     std::to_string(args.x.extent[0]) + ", " + std::to_string(args.x.extent[1]) +
+                     ")");
+  }
+}
+
+template <class Exec>
+Status forward(const Exec& exec, const ForwardArgs& args, const Config& config) {
+  check(args);
+  return variants<Exec>().run(exec, args, config, {});
+}
+
+double bytes(const ForwardArgs& args) {
+  return static_cast<double>(args.x.size()) *
+         static_cast<double>(size_of(args.x.dtype) + size_of(args.out.dtype));
+}
+
+#define KATT_INSTANTIATE_CONVERT(Exec)                        \
+  template VariantTable<Exec, ForwardArgs>& variants<Exec>(); \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_CONVERT)
+
+}  // namespace katt::convert_dtype

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/status.hpp"
+#include "core/variants.hpp"
+#include "core/views.hpp"
+
+/// Conversion of a matrix to another dtype: out = x rounded to nearest, ties to even; overflow
+/// gives infinity, infinities stay, NaN stays a NaN (IEEE 754-2019, §4.3.1 and §5.4.2). Every pair
+/// of f32, f16 and bf16, the same dtype included (a copy). The gradient is the conversion back.
+namespace katt::convert_dtype {
+
+/// Arguments, in the memory of the backend; rows may be any distance apart. x and out do not
+/// overlap.
+struct ForwardArgs {
+  ConstTensorRef<2> x;  ///< (tokens, hidden)
+  TensorRef<2> out;     ///< (tokens, hidden), of any dtype
+};
+
+/// The variants of an execution space: "naive" (one element at a time) and "vector". Both passes
+/// use them: backward, x is dout and out is dx.
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& variants();
+
+/// Throws InputError when the shapes of the arguments differ.
+void check(const ForwardArgs& args);
+
+/// Launches the conversion on the execution space instance and returns without waiting for it.
+/// Needs no workspace. Throws InputError for arguments that check() refuses and for an unknown
+/// variant.
+template <class Exec>
+Status forward(const Exec& exec, const ForwardArgs& args, const Config& config);
+
+/// Least traffic in bytes: x read once, out written once.
+[[nodiscard]] double bytes(const ForwardArgs& args);
+
+}  // namespace katt::convert_dtype
