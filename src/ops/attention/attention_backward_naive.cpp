@@ -14,9 +14,10 @@ namespace katt::attention::impl {
 
 namespace {
 
-template <class T, class Memory>
-using Dense =
-    Kokkos::View<T**, Kokkos::LayoutRight, Memory, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+// As in attention_naive.cpp: of the device of `Exec`, so that KokkosBlas calls the library.
+template <class T, class Exec>
+using Dense = Kokkos::View<T**, Kokkos::LayoutRight, typename Exec::device_type,
+                           Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
 /// Copies rows between storage dtypes; one work item is a row.
 template <class Exec, class From, class To>
@@ -151,7 +152,7 @@ std::size_t naive_backward_workspace_bytes(const BackwardArgs& args) {
 template <class Exec, class T>
 void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   using Memory = typename Exec::memory_space;
-  using Wide = Dense<float, Memory>;
+  using Wide = Dense<float, Exec>;
   const Layout layout = Layout::of<T>(args);
   auto* base = static_cast<std::byte*>(workspace.data);
   const auto floats = [base](std::size_t offset) {

@@ -13,9 +13,11 @@ namespace katt::attention::impl {
 
 namespace {
 
-template <class T, class Memory>
-using Dense =
-    Kokkos::View<T**, Kokkos::LayoutRight, Memory, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+// Of the device of `Exec`, not only of its memory: KokkosBlas passes views of another device than
+// that of the execution space to its own slow kernel instead of the library.
+template <class T, class Exec>
+using Dense = Kokkos::View<T**, Kokkos::LayoutRight, typename Exec::device_type,
+                           Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
 /// Rows of a score block that are in f32 at one time when the scores are stored in 16 bits.
 constexpr std::int64_t block_rows = 512;
@@ -231,9 +233,8 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
         const float* q = widened(args.q, b, h, row, count, rows);
         float* s = block;
         if constexpr (wide) s = scores_of(b, h, row);
-        KokkosBlas::gemm(exec, "N", "T", args.scale, Dense<const float, Memory>(q, count, d),
-                         Dense<const float, Memory>(k, n, d), 0.0F,
-                         Dense<float, Memory>(s, count, n));
+        KokkosBlas::gemm(exec, "N", "T", args.scale, Dense<const float, Exec>(q, count, d),
+                         Dense<const float, Exec>(k, n, d), 0.0F, Dense<float, Exec>(s, count, n));
         if constexpr (!wide) {
           convert_rows(exec, "katt::attention::naive_round", s, n, scores_of(b, h, row), n, count,
                        n);
@@ -266,9 +267,8 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
         const bool direct = wide && args.out.stride[2] == d;
         float* o = rows;
         if constexpr (wide) o = direct ? slice(args.out, b, h, row) : rows;
-        KokkosBlas::gemm(exec, "N", "N", 1.0F, Dense<const float, Memory>(p, count, n),
-                         Dense<const float, Memory>(v, n, d), 0.0F,
-                         Dense<float, Memory>(o, count, d));
+        KokkosBlas::gemm(exec, "N", "N", 1.0F, Dense<const float, Exec>(p, count, n),
+                         Dense<const float, Exec>(v, n, d), 0.0F, Dense<float, Exec>(o, count, d));
         if (!direct) {
           convert_rows(exec, "katt::attention::naive_round", o, d, slice(args.out, b, h, row),
                        args.out.stride[2], count, d);
