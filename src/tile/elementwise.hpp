@@ -80,6 +80,11 @@ struct HostElementwise {
     const std::int64_t begin = item % pieces * piece_elements;
     const std::int64_t end = begin + piece_elements < columns ? begin + piece_elements : columns;
     std::int64_t column = begin;
+    if constexpr (requires { body.template pair<Vec>(row, column, Whole{}); }) {
+      for (; column + 2 * lanes <= end; column += 2 * lanes) {
+        body.template pair<Vec>(row, column, Whole{});
+      }
+    }
     for (; column + lanes <= end; column += lanes) {
       body.template operator()<Vec>(row, column, Whole{});
     }
@@ -103,7 +108,9 @@ struct DeviceElementwise {
 }  // namespace impl
 
 /// Calls body.operator()<Vec>(row, column, lanes) for vectors that together hold every element of a
-/// rows × columns matrix once; load() and store() with these lanes move them. `stream` asks for
+/// rows × columns matrix once; load() and store() with these lanes move them. A body with long chains
+/// of arithmetic may have pair<Vec>(row, column, lanes) too, for two vectors side by side: it loads
+/// both before it stores one, so that the chains overlap. `stream` asks for
 /// streaming stores, where should_stream() holds for every output. Does not wait.
 template <class Exec, class Body>
 void for_each_vector(const Exec& exec, const char* label, std::int64_t rows, std::int64_t columns,

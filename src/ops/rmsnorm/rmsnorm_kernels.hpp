@@ -14,9 +14,11 @@
 namespace katt::rmsnorm::impl {
 
 /// Forward pass of one row:
+///   visit 0   residual_out, where there is a residual; h is read back from there. Streaming stores
+///             leave nothing to read back: then h is computed anew in every visit, and written last
 ///   visit 1   Σ h²
 ///   visit 2   max |out|, where out_q is wanted
-///   visit 3   residual_out, out, out_q
+///   visit 3   out, out_q
 template <class Exec, class T, bool Stream>
 struct Forward {
   using Vec = tile::VecOf<Exec>;
@@ -45,15 +47,37 @@ struct Forward {
     const bool streamed =
         Stream && tile::is_streamable(out.row(row)) && tile::is_streamable(residual_out.row(row));
     if (residual.data == nullptr) {
-      streamed ? normalise<false, Stream>(team, row) : normalise<false, false>(team, row);
+      const T* from = x.row(row);
+      streamed ? normalise<false, Stream>(team, row, from)
+               : normalise<false, false>(team, row, from);
+    } else if (streamed) {
+      normalise<true, Stream>(team, row, x.row(row));
     } else {
-      streamed ? normalise<true, Stream>(team, row) : normalise<true, false>(team, row);
+      add_residual(team, row);
+      normalise<false, false>(team, row, residual_out.row(row));
     }
   }
 
-  template <bool Residual, bool Streamed, class Team>
-  KOKKOS_FORCEINLINE_FUNCTION void normalise(const Team& team, std::int64_t row) const {
+  /// residual_out = x + residual. Every thread reads back what it wrote itself.
+  template <class Team>
+  KOKKOS_FORCEINLINE_FUNCTION void add_residual(const Team& team, std::int64_t row) const {
     const T* from = x.row(row);
+    const T* added = residual.row(row);
+    T* sum = residual_out.row(row);
+    tile::for_row<Exec>(
+        team, hidden,
+        [&](std::int64_t i, int) {
+          tile::store(sum + i, Vec(tile::load<Vec>(from + i) + tile::load<Vec>(added + i)));
+        },
+        [&](std::int64_t i) {
+          sum[i] = static_cast<T>(static_cast<float>(from[i]) + static_cast<float>(added[i]));
+        });
+  }
+
+  /// The visits from the first on, of the row `from` or, with Residual, of `from` + residual.
+  template <bool Residual, bool Streamed, class Team>
+  KOKKOS_FORCEINLINE_FUNCTION void normalise(const Team& team, std::int64_t row,
+                                             const T* from) const {
     const T* added = residual.row(row);
     const auto vector = [=](std::int64_t i) {
       if constexpr (Residual) {
