@@ -108,10 +108,10 @@ struct DeviceElementwise {
 }  // namespace impl
 
 /// Calls body.operator()<Vec>(row, column, lanes) for vectors that together hold every element of a
-/// rows × columns matrix once; load() and store() with these lanes move them. A body with long chains
-/// of arithmetic may have pair<Vec>(row, column, lanes) too, for two vectors side by side: it loads
-/// both before it stores one, so that the chains overlap. `stream` asks for
-/// streaming stores, where should_stream() holds for every output. Does not wait.
+/// rows × columns matrix once; load() and store() with these lanes move them. A body with long
+/// chains of arithmetic may have pair<Vec>(row, column, lanes) too, for two vectors side by side:
+/// it loads both before it stores one, so that the chains overlap. `stream` asks for streaming
+/// stores, where should_stream() holds for every output. Does not wait.
 template <class Exec, class Body>
 void for_each_vector(const Exec& exec, const char* label, std::int64_t rows, std::int64_t columns,
                      const Body& body, bool stream = false) {

@@ -74,6 +74,14 @@ struct Forward {
         });
   }
 
+  /// Asks for what the next row will read, so that memory is read while results are written.
+  KOKKOS_FORCEINLINE_FUNCTION void prefetch(std::int64_t row, std::int64_t i) const {
+    if constexpr (is_host_v<Exec>) {
+      __builtin_prefetch(x.row(row) + i);
+      if (residual.data != nullptr) __builtin_prefetch(residual.row(row) + i);
+    }
+  }
+
   /// The visits from the first on, of the row `from` or, with Residual, of `from` + residual.
   template <bool Residual, bool Streamed, class Team>
   KOKKOS_FORCEINLINE_FUNCTION void normalise(const Team& team, std::int64_t row,
@@ -125,6 +133,7 @@ struct Forward {
     tile::for_row<Exec>(
         team, hidden,
         [&](std::int64_t i, int) {
+          prefetch(row + 1, i);
           const Vec h = vector(i);
           const Vec y = normal(h, i);
           if constexpr (Residual) tile::store_to<Streamed>(sum + i, h);

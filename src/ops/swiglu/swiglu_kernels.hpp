@@ -21,8 +21,8 @@ KOKKOS_FORCEINLINE_FUNCTION Vec where_not_negative(const Vec& g, const Vec& chos
   }
 }
 
-/// 1 / x for 1 ≤ x ≤ 2, relative error below 2^-23. With AVX-512 by the table's 14 bits and one step of
-/// Newton's iteration: a division keeps its unit busy for longer than all of the rest.
+/// 1 / x for 1 ≤ x ≤ 2, relative error below 2^-23. With AVX-512 by the table's 14 bits and one
+/// step of Newton's iteration: a division keeps its unit busy for longer than all of the rest.
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION Vec reciprocal(const Vec& x) {
 #if defined(KATT_VEC_AVX512)
