@@ -20,9 +20,10 @@ struct Command {
   std::string_view help;
 };
 
-constexpr std::array<Command, 3> commands{{
+constexpr std::array<Command, 4> commands{{
     {"sweep", impl::sweep_command, "measure an operator over many points into a result file"},
     {"run", impl::run_command, "run one operator on the tensors of a file"},
+    {"tune", impl::tune_command, "find the fastest tiles of this machine, for --tile auto"},
     {"info", impl::info_command, "build, machine, backends, operators with variants and tiles"},
 }};
 

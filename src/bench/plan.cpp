@@ -6,6 +6,7 @@
 
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
+#include "bench/tuning.hpp"
 
 namespace katt::bench {
 namespace {
@@ -123,7 +124,7 @@ std::vector<Tile> tiles_for(const VariantInfo& info, const ConfigRequest& reques
 }
 
 std::vector<Config> configs_for(const Operator& op, const Point& point,
-                                const ConfigRequest& request) {
+                                const ConfigRequest& request, const Tuning& tuning) {
   const auto infos = op.variants(point.backend, point.pass);
   std::vector<std::string> names = request.variants;
   if (names.empty()) {
@@ -137,7 +138,14 @@ std::vector<Config> configs_for(const Operator& op, const Point& point,
       configs.push_back({.variant = name});  // of another backend or pass: becomes a skipped row
       continue;
     }
-    for (const Tile& tile : tiles_for(*info, request)) configs.push_back({name, tile});
+    for (Tile tile : tiles_for(*info, request)) {
+      if (tile == Tile{} && !info->tiles.empty() && !request.tiles.empty()) {
+        tile = tuning.find(op, point, name).value_or(Tile{});
+      }
+      add_once(configs, Config{name, tile}, [](const Config& a, const Config& b) {
+        return a.variant == b.variant && a.tile == b.tile;
+      });
+    }
   }
   return configs;
 }
@@ -191,7 +199,7 @@ std::string case_key(const PlannedCase& planned) {
 
 class Planner {
  public:
-  explicit Planner(std::uint64_t seed) : seed_(seed) {}
+  Planner(std::uint64_t seed, const Tuning& tuning) : seed_(seed), tuning_(tuning) {}
 
   void add(const SweepEntry& entry) {
     const auto typed = by_axis(entry);
@@ -230,7 +238,8 @@ class Planner {
       if (entry.where.empty()) throw;
       throw InputError(entry.where + ": " + error.what());
     }
-    PlannedCase planned{entry.op, entry.label, point, configs_for(*entry.op, point, request)};
+    PlannedCase planned{entry.op, entry.label, point,
+                        configs_for(*entry.op, point, request, tuning_)};
     if (planned.configs.empty()) {
       throw InputError(entry.op->name() + ": has no variant for pass " + point.pass +
                        " on the backend " + std::string(name_of(point.backend)));
@@ -252,6 +261,7 @@ class Planner {
   }
 
   std::uint64_t seed_;
+  const Tuning& tuning_;
   std::vector<PlannedCase> cases_;
   std::map<std::string, std::size_t> index_;
 };
@@ -338,7 +348,12 @@ int most_threads(std::span<const SweepEntry> entries) {
 }
 
 std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries, std::uint64_t seed) {
-  Planner planner(seed);
+  return plan_cases(entries, seed, Tuning{});
+}
+
+std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries, std::uint64_t seed,
+                                    const Tuning& tuning) {
+  Planner planner(seed, tuning);
   for (const SweepEntry& entry : entries) planner.add(entry);
   return planner.take();
 }

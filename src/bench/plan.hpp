@@ -14,6 +14,8 @@
 /// allocated.
 namespace katt::bench {
 
+class Tuning;
+
 /// One operator with its axes, as a sweep file or the command line names them.
 struct SweepEntry {
   const Operator* op = nullptr;
@@ -47,9 +49,12 @@ void override_axes(SweepEntry& entry, std::span<const AxisText> axes);
 [[nodiscard]] int most_threads(std::span<const SweepEntry> entries);
 
 /// The cartesian product of each entry's axes, each point once, checked by the operator. Throws
-/// InputError for the first thing that is wrong.
+/// InputError for the first thing that is wrong. `tile = auto` means what `tuning` holds, else the
+/// variant's default.
 [[nodiscard]] std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries,
                                                   std::uint64_t seed);
+[[nodiscard]] std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries,
+                                                  std::uint64_t seed, const Tuning& tuning);
 
 /// Why the operator does not list the variant or tile of a configuration; empty where it does.
 [[nodiscard]] std::string unlisted_reason(const PlannedCase& planned, const Config& config);

@@ -261,6 +261,7 @@ SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
     }
     file.commit_rows(rows);
     progress.finished(planned, results);
+    if (options.finished) options.finished(planned, results);
   }
   file.commit_run(closing(summary.interrupted ? "interrupted" : "done"));
   summary.elapsed_s =

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "bench/measure.hpp"
 #include "bench/plan.hpp"
 #include "bench/progress.hpp"
+#include "bench/results.hpp"
 #include "bench/sweep_file.hpp"
 
 namespace katt::bench {
@@ -18,6 +20,8 @@ struct SweepOptions {
   bool overwrite = false;
   std::string command;  ///< as typed, for the provenance
   bool measure_ceilings = true;
+  /// Called with the rows of a case once they are in the file; optional.
+  std::function<void(const PlannedCase&, std::span<const RowResult>)> finished{};
 };
 
 struct SweepSummary {

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <KokkosBlas3_gemm.hpp>
-
-#include "core/library_threads.hpp"
+#include "core/library_product.hpp"
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "tile/vec.hpp"
@@ -13,11 +11,6 @@
 namespace katt::attention::impl {
 
 namespace {
-
-// As in attention_naive.cpp: of the device of `Exec`, so that KokkosBlas calls the library.
-template <class T, class Exec>
-using Dense = Kokkos::View<T**, Kokkos::LayoutRight, typename Exec::device_type,
-                           Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
 /// Copies rows between storage dtypes; one work item is a row.
 template <class Exec, class From, class To>
@@ -152,7 +145,7 @@ std::size_t naive_backward_workspace_bytes(const BackwardArgs& args) {
 template <class Exec, class T>
 void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   using Memory = typename Exec::memory_space;
-  using Wide = Dense<float, Exec>;
+  using Wide = LibraryMatrix<float>;
   const Layout layout = Layout::of<T>(args);
   auto* base = static_cast<std::byte*>(workspace.data);
   const auto floats = [base](std::size_t offset) {
@@ -162,7 +155,6 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   const std::int64_t n = args.seq_kv();
   const std::int64_t d = args.head_dim();
   const std::int64_t group = args.heads() / args.kv_heads();
-  const LibraryThreads threads(exec.concurrency());
 
   const auto slice = [](const auto& tensor, std::int64_t b, std::int64_t h) {
     using Element =
@@ -188,30 +180,30 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
       const Wide dp(floats(layout.wide_b), m, n);
       T* p = reinterpret_cast<T*>(base + layout.p) + (b * args.heads() + h) * m * n;
       T* ds = reinterpret_cast<T*>(base + layout.ds) + (b * args.heads() + h) * m * n;
-      KokkosBlas::gemm(exec, "N", "T", args.scale, q, k, 0.0F, s);
-      KokkosBlas::gemm(exec, "N", "T", 1.0F, dout, v, 0.0F, dp);
+      library_product(exec, {.trans_b = true, .alpha = args.scale}, q, k, s);
+      library_product(exec, {.trans_b = true}, dout, v, dp);
       Kokkos::parallel_for(
           "katt::attention::naive_backward_rows",
           Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, m),
-          RowGradient<Exec, T>{s.data(), dp.data(), p, ds, args.out.view<T, Memory>(),
+          RowGradient<Exec, T>{s.data, dp.data, p, ds, args.out.view<T, Memory>(),
                                args.dout.view<T, Memory>(), args.lse.view<float, Memory>(),
                                Masks(args), Bias<T>(args.mask.bias), args.mask.softcap, b, h, n});
       // The stored P and dS, widened again for the library.
-      copy_rows(exec, "katt::attention::naive_backward_widen", p, n, s.data(), n, m, n);
-      copy_rows(exec, "katt::attention::naive_backward_widen", ds, n, dp.data(), n, m, n);
+      copy_rows(exec, "katt::attention::naive_backward_widen", p, n, s.data, n, m, n);
+      copy_rows(exec, "katt::attention::naive_backward_widen", ds, n, dp.data, n, m, n);
       const Wide grad_q(floats(layout.grad_q), m, d);
       const Wide grad_k(floats(layout.grad_k), n, d);
       const Wide grad_v(floats(layout.grad_v), n, d);
       const float keep = first_of_group ? 0.0F : 1.0F;
-      KokkosBlas::gemm(exec, "T", "N", 1.0F, s, dout, keep, grad_v);
-      KokkosBlas::gemm(exec, "T", "N", args.scale, dp, q, keep, grad_k);
-      KokkosBlas::gemm(exec, "N", "N", args.scale, dp, k, 0.0F, grad_q);
-      copy_rows(exec, "katt::attention::naive_backward_round", grad_q.data(), d,
-                slice(args.dq, b, h), args.dq.stride[2], m, d);
+      library_product(exec, {.trans_a = true, .beta = keep}, s, dout, grad_v);
+      library_product(exec, {.trans_a = true, .alpha = args.scale, .beta = keep}, dp, q, grad_k);
+      library_product(exec, {.alpha = args.scale}, dp, k, grad_q);
+      copy_rows(exec, "katt::attention::naive_backward_round", grad_q.data, d, slice(args.dq, b, h),
+                args.dq.stride[2], m, d);
       if (h % group == group - 1) {
-        copy_rows(exec, "katt::attention::naive_backward_round", grad_k.data(), d,
+        copy_rows(exec, "katt::attention::naive_backward_round", grad_k.data, d,
                   slice(args.dk, b, h / group), args.dk.stride[2], n, d);
-        copy_rows(exec, "katt::attention::naive_backward_round", grad_v.data(), d,
+        copy_rows(exec, "katt::attention::naive_backward_round", grad_v.data, d,
                   slice(args.dv, b, h / group), args.dv.stride[2], n, d);
       }
     }

@@ -2,9 +2,7 @@
 
 #include <cstdint>
 
-#include <KokkosBlas3_gemm.hpp>
-
-#include "core/library_threads.hpp"
+#include "core/library_product.hpp"
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "tile/vec.hpp"
@@ -12,12 +10,6 @@
 namespace katt::attention::impl {
 
 namespace {
-
-// Of the device of `Exec`, not only of its memory: KokkosBlas passes views of another device than
-// that of the execution space to its own slow kernel instead of the library.
-template <class T, class Exec>
-using Dense = Kokkos::View<T**, Kokkos::LayoutRight, typename Exec::device_type,
-                           Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
 /// Rows of a score block that are in f32 at one time when the scores are stored in 16 bits.
 constexpr std::int64_t block_rows = 512;
@@ -200,7 +192,6 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
   auto* rows = reinterpret_cast<float*>(base + layout.rows);
   auto* block = reinterpret_cast<float*>(base + layout.block);
   if (sq == 0 || args.batch() * args.heads() == 0) return;
-  const LibraryThreads threads(exec.concurrency());
 
   const auto slice = [](const auto& tensor, std::int64_t b, std::int64_t h, std::int64_t row) {
     using Element =
@@ -233,8 +224,9 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
         const float* q = widened(args.q, b, h, row, count, rows);
         float* s = block;
         if constexpr (wide) s = scores_of(b, h, row);
-        KokkosBlas::gemm(exec, "N", "T", args.scale, Dense<const float, Exec>(q, count, d),
-                         Dense<const float, Exec>(k, n, d), 0.0F, Dense<float, Exec>(s, count, n));
+        library_product(exec, {.trans_b = true, .alpha = args.scale},
+                        LibraryMatrix<const float>(q, count, d),
+                        LibraryMatrix<const float>(k, n, d), LibraryMatrix<float>(s, count, n));
         if constexpr (!wide) {
           convert_rows(exec, "katt::attention::naive_round", s, n, scores_of(b, h, row), n, count,
                        n);
@@ -267,8 +259,8 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
         const bool direct = wide && args.out.stride[2] == d;
         float* o = rows;
         if constexpr (wide) o = direct ? slice(args.out, b, h, row) : rows;
-        KokkosBlas::gemm(exec, "N", "N", 1.0F, Dense<const float, Exec>(p, count, n),
-                         Dense<const float, Exec>(v, n, d), 0.0F, Dense<float, Exec>(o, count, d));
+        library_product(exec, {}, LibraryMatrix<const float>(p, count, n),
+                        LibraryMatrix<const float>(v, n, d), LibraryMatrix<float>(o, count, d));
         if (!direct) {
           convert_rows(exec, "katt::attention::naive_round", o, d, slice(args.out, b, h, row),
                        args.out.stride[2], count, d);

@@ -2,24 +2,14 @@
 
 #include <algorithm>
 #include <climits>
-#include <utility>
 
-#include <KokkosBlas3_gemm.hpp>
-
-#include "core/library_threads.hpp"
+#include "core/library_product.hpp"
 #include "ops/linear/linear_kernels.hpp"
 #include "tile/elementwise.hpp"
 
 namespace katt::linear::impl {
 
 namespace {
-
-/// Part of a matrix: rows of `columns` elements, `stride` apart.
-template <class T>
-struct Block {
-  T* data;
-  std::int64_t rows, columns, stride;
-};
 
 /// What the library can work on where it lies. It reads a matrix of one column as a dense vector.
 template <class Ref>
@@ -51,31 +41,6 @@ struct Finish {
   }
 };
 
-template <class Exec>
-void multiply(const Exec& exec, const GemmArgs& args, const Block<const float>& a,
-              const Block<const float>& b, float beta, const Block<float>& c) {
-  // KokkosBlas passes views of another device than that of `exec` to its own slow kernel.
-  using Device = typename Exec::device_type;
-  const auto view = [](const auto& block) {
-    using Element = std::remove_pointer_t<decltype(block.data)>;
-    using Rows = Kokkos::View<Element**, Kokkos::LayoutRight, Device,
-                              Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
-    return Kokkos::subview(Rows(block.data, block.rows, block.stride),
-                           std::make_pair(std::int64_t{0}, block.rows),
-                           std::make_pair(std::int64_t{0}, block.columns));
-  };
-  const auto call = [&] {
-    KokkosBlas::gemm(exec, args.trans_a ? "T" : "N", args.trans_b ? "T" : "N", args.alpha, view(a),
-                     view(b), beta, view(c));
-  };
-  if constexpr (is_host_v<Exec>) {
-    const LibraryThreads threads(exec.concurrency());
-    call();
-  } else {
-    call();
-  }
-}
-
 /// Where the panels lie in the workspace; a panel that is used where it lies has no bytes.
 struct Layout {
   Panels panels;
@@ -103,9 +68,10 @@ struct Layout {
 
 /// The rows × columns block of a matrix at (row, column), widened into the workspace unless direct.
 template <class Exec>
-Block<const float> operand(const Exec& exec, const char* label, const ConstTensorRef<2>& matrix,
-                           bool direct, std::int64_t row, std::int64_t column, std::int64_t rows,
-                           std::int64_t columns, float* widened) {
+LibraryMatrix<const float> operand(const Exec& exec, const char* label,
+                                   const ConstTensorRef<2>& matrix, bool direct, std::int64_t row,
+                                   std::int64_t column, std::int64_t rows, std::int64_t columns,
+                                   float* widened) {
   const std::int64_t offset = row * matrix.stride[0] + column;
   if (direct) {
     return {static_cast<const float*>(matrix.data) + offset, rows, columns, matrix.stride[0]};
@@ -119,8 +85,9 @@ Block<const float> operand(const Exec& exec, const char* label, const ConstTenso
 }
 
 template <class Exec>
-void finish(const Exec& exec, const char* label, const GemmArgs& args, const Block<float>& product,
-            std::int64_t row, std::int64_t column, float beta) {
+void finish(const Exec& exec, const char* label, const GemmArgs& args,
+            const LibraryMatrix<float>& product, std::int64_t row, std::int64_t column,
+            float beta) {
   visit_dtype(args.c.dtype, [&]<class T>() {
     visit_dtype(args.bias.dtype, [&]<class B>() {
       const B* bias = args.bias ? static_cast<const B*>(args.bias.data) + column : nullptr;
@@ -156,7 +123,7 @@ void library_gemm(const Exec& exec, const GemmArgs& args, const Panels& largest,
     const std::int64_t n = std::min(panels.n, args.n() - j);
     for (std::int64_t i = 0; i < args.m(); i += panels.m) {
       const std::int64_t m = std::min(panels.m, args.m() - i);
-      Block<float> c{wide_c, m, n, n};
+      LibraryMatrix<float> c{wide_c, m, n, n};
       if (layout.direct_c) {
         c.data = static_cast<float*>(args.c.data) + i * args.c.stride[0] + j;
         c.stride = args.c.stride[0];
@@ -172,10 +139,15 @@ void library_gemm(const Exec& exec, const GemmArgs& args, const Panels& largest,
         const std::int64_t b_rows = args.trans_b ? n : k;
         const std::int64_t b_columns = args.trans_b ? k : n;
         const auto b = keep_b && !layout.direct_b
-                           ? Block<const float>{wide_b, b_rows, b_columns, b_columns}
+                           ? LibraryMatrix<const float>{wide_b, b_rows, b_columns, b_columns}
                            : operand(exec, label, args.b, layout.direct_b, args.trans_b ? j : p,
                                      args.trans_b ? p : j, b_rows, b_columns, wide_b);
-        multiply(exec, args, a, b, p == 0 ? beta : 1.0F, c);
+        library_product(exec,
+                        {.trans_a = args.trans_a,
+                         .trans_b = args.trans_b,
+                         .alpha = args.alpha,
+                         .beta = p == 0 ? beta : 1.0F},
+                        a, b, c);
       }
       if (!layout.direct_c) {
         finish(exec, label, args, c, i, j, args.beta);

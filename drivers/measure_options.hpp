@@ -1,0 +1,41 @@
+#pragma once
+
+#include <list>
+#include <optional>
+#include <string>
+
+#include "bench/sweep_file.hpp"
+#include "drivers/command_line.hpp"
+#include "drivers/commands.hpp"
+
+namespace katt::impl {
+
+/// What the operator or sweep file of a command line asks for, before its options are read: they
+/// are the axes of the operator. Throws InputError where the target is unknown; empty with --help
+/// alone.
+[[nodiscard]] bench::SweepRequest read_target(const Invocation& invocation);
+
+/// The options of the commands that measure: the axes of every operator of a request, and the
+/// settings of the measuring contract.
+class MeasureOptions {
+ public:
+  /// Adds the options, and the target, to a command line. Lives as long as it.
+  MeasureOptions(CommandLine& line, const bench::SweepRequest& request);
+
+  /// Puts what was typed into the request. Throws InputError of one line.
+  void apply(bench::SweepRequest& request) const;
+
+ private:
+  struct Option {
+    std::string name;
+    std::optional<std::string> value{};
+  };
+  void add(CommandLine& line, std::list<Option>& options, const std::string& key,
+           const std::string& alias, const std::string& help, const char* group);
+
+  std::optional<std::string> target_;
+  bool cold_ = false;
+  std::list<Option> axes_, settings_;
+};
+
+}  // namespace katt::impl

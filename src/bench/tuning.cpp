@@ -1,0 +1,266 @@
+#include "bench/tuning.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/machine.hpp"
+#include "bench/text.hpp"
+#include "io/atomic_file.hpp"
+
+namespace katt::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int schema = 1;
+
+Json tile_json(Tile tile) { return Json::array({tile.q, tile.kv}); }
+
+Json axis_json(const AxisValue& value) {
+  return std::visit([](const auto& held) { return Json(held); }, value);
+}
+
+AxisValue axis_of(const Json& json) {
+  if (json.is_number_integer()) return json.get<std::int64_t>();
+  if (json.is_number()) return json.get<double>();
+  return json.get<std::string>();
+}
+
+Json to_json(const TunedTile& tuned) {
+  Json axes = Json::object();
+  for (const auto& [name, value] : tuned.axes) axes[name] = axis_json(value);
+  return {{"op", tuned.op},
+          {"pass", tuned.pass},
+          {"variant", tuned.variant},
+          {"device", tuned.device},
+          {"backend", name_of(tuned.backend)},
+          {"threads", tuned.threads},
+          {"dtype", name_of(tuned.dtype)},
+          {"axes", axes},
+          {"tile", tile_json(tuned.tile)},
+          {"time_s", tuned.time_s},
+          {"default_tile", tile_json(tuned.usual)},
+          {"default_time_s", tuned.usual_time_s}};
+}
+
+/// Throws what the JSON library throws, and InputError for a name or an extent that means nothing.
+TunedTile from_json(const Json& json) {
+  TunedTile tuned;
+  tuned.op = json.at("op").get<std::string>();
+  tuned.pass = json.at("pass").get<std::string>();
+  tuned.variant = json.at("variant").get<std::string>();
+  tuned.device = json.at("device").get<std::string>();
+  const auto backend = backend_from_name(json.at("backend").get<std::string>());
+  const auto dtype = dtype_from_name(json.at("dtype").get<std::string>());
+  if (!backend || !dtype) throw InputError("unknown backend or dtype");
+  tuned.backend = *backend;
+  tuned.dtype = *dtype;
+  tuned.threads = json.at("threads").get<int>();
+  for (const auto& [name, value] : json.at("axes").items()) tuned.axes[name] = axis_of(value);
+  const auto tile = [&](const char* key) {
+    const Tile extents{json.at(key).at(0).get<int>(), json.at(key).at(1).get<int>()};
+    if (extents.q < 1 || extents.kv < 1) throw InputError("tile extents below 1");
+    return extents;
+  };
+  tuned.tile = tile("tile");
+  tuned.usual = tile("default_tile");
+  tuned.time_s = json.at("time_s").get<double>();
+  tuned.usual_time_s = json.at("default_time_s").get<double>();
+  return tuned;
+}
+
+bool same_kernel(const TunedTile& a, const TunedTile& b) {
+  return a.op == b.op && a.pass == b.pass && a.variant == b.variant && a.device == b.device &&
+         a.backend == b.backend && a.threads == b.threads && a.dtype == b.dtype;
+}
+
+TunedTile key_of(const Operator& op, const Point& point, const std::string& variant) {
+  TunedTile key;
+  key.op = op.name();
+  key.pass = point.pass;
+  key.variant = variant;
+  key.device = device_name(point.backend);
+  key.backend = point.backend;
+  key.threads = point.threads;
+  key.dtype = point.dtype;
+  key.axes = point.values;
+  return key;
+}
+
+double distance(const AxisValue& a, const AxisValue& b) {
+  constexpr double other_choice = 8;
+  const auto* x = std::get_if<std::int64_t>(&a);
+  const auto* y = std::get_if<std::int64_t>(&b);
+  if (x == nullptr || y == nullptr || *x < 0 || *y < 0) return a == b ? 0 : other_choice;
+  return std::abs(std::log2(static_cast<double>(*x + 1) / static_cast<double>(*y + 1)));
+}
+
+double distance(const TunedTile& a, const TunedTile& b) {
+  double sum = 0;
+  for (const auto& [name, value] : a.axes) {
+    const auto other = b.axes.find(name);
+    if (other != b.axes.end()) sum += distance(value, other->second);
+  }
+  return sum;
+}
+
+/// The tiles of an operator's variants, over the backends and passes of this build.
+struct Listed {
+  std::vector<std::string> variants, tiles;
+};
+
+void add_once(std::vector<std::string>& list, const std::string& text) {
+  if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(text);
+}
+
+Listed tiled_variants(const Operator& op) {
+  Listed listed;
+  for (const Backend backend : all_backends) {
+    if (!is_built(backend)) continue;
+    for (const std::string& pass : op.passes()) {
+      for (const VariantInfo& info : op.variants(backend, pass)) {
+        if (info.tiles.empty()) continue;
+        add_once(listed.variants, info.name);
+        for (const Tile tile : info.tiles) add_once(listed.tiles, to_text(tile));
+      }
+    }
+  }
+  return listed;
+}
+
+}  // namespace
+
+Tuning Tuning::read(const std::filesystem::path& path) {
+  Tuning tuning;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return tuning;
+  const auto refuse = [&](const std::string& what) {
+    return InputError(path.string() + ": is no tuning file (" + what +
+                      "); expected the JSON that katt tune writes");
+  };
+  std::ifstream stream(path);
+  std::stringstream text;
+  text << stream.rdbuf();
+  if (!stream) throw refuse("cannot be read");
+  try {
+    const Json json = Json::parse(text.str());
+    if (json.at("schema").get<int>() != schema) throw InputError("another schema");
+    for (const Json& entry : json.at("tiles")) tuning.put(from_json(entry));
+  } catch (const std::exception& problem) {
+    throw refuse(problem.what());
+  }
+  return tuning;
+}
+
+void Tuning::write(const std::filesystem::path& path) const {
+  Json tiles = Json::array();
+  for (const TunedTile& tile : tiles_) tiles.push_back(to_json(tile));
+  io::AtomicFile file(path);
+  std::ofstream stream(file.temporary());
+  stream << Json{{"schema", schema}, {"tiles", tiles}}.dump(1) << '\n';
+  stream.close();
+  if (!stream) throw InputError(path.string() + ": cannot be written");
+  file.commit();
+}
+
+void Tuning::put(TunedTile tile) {
+  for (TunedTile& known : tiles_) {
+    if (same_kernel(known, tile) && known.axes == tile.axes) {
+      known = std::move(tile);
+      return;
+    }
+  }
+  tiles_.push_back(std::move(tile));
+}
+
+std::optional<Tile> Tuning::find(const Operator& op, const Point& point,
+                                 const std::string& variant) const {
+  const TunedTile key = key_of(op, point, variant);
+  std::optional<Tile> nearest;
+  double least = 0;
+  for (const TunedTile& tuned : tiles_) {
+    if (!same_kernel(tuned, key)) continue;
+    const double far = distance(tuned, key);
+    if (nearest && far >= least) continue;
+    nearest = tuned.tile;
+    least = far;
+  }
+  return nearest;
+}
+
+std::filesystem::path usual_tuning_file() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::filesystem::path(value == nullptr ? "" : value);
+  };
+  std::filesystem::path folder = variable("XDG_CONFIG_HOME");
+  if (folder.empty()) {
+    const std::filesystem::path home = variable("HOME");
+    folder = home.empty() ? std::filesystem::path(".") : home / ".config";
+  }
+  return folder / "katt" / "tuning.json";
+}
+
+bool asks_for_tuning(std::span<const SweepEntry> entries) {
+  for (const SweepEntry& entry : entries) {
+    for (const AxisText& axis : entry.axes) {
+      if (axis.key != "tile") continue;
+      const auto tiles = split(axis.text, ',');
+      if (std::find(tiles.begin(), tiles.end(), "auto") != tiles.end()) return true;
+    }
+  }
+  return false;
+}
+
+void ask_for_all_tiles(std::span<SweepEntry> entries, const Registry& registry) {
+  for (SweepEntry& entry : entries) {
+    const Listed listed = tiled_variants(*entry.op);
+    if (listed.tiles.empty()) {
+      std::vector<std::string> tiled;
+      for (const Operator* op : registry.all()) {
+        if (!tiled_variants(*op).tiles.empty()) tiled.push_back(op->name());
+      }
+      throw InputError(entry.op->name() + ": has no variant with tiles; expected one of " +
+                       join(tiled, ", "));
+    }
+    const auto names = [&](std::span<const std::string> keys) {
+      return std::any_of(entry.axes.begin(), entry.axes.end(), [&](const AxisText& axis) {
+        return std::find(keys.begin(), keys.end(), axis.key) != keys.end();
+      });
+    };
+    const auto add = [&](const char* key, const std::vector<std::string>& values) {
+      entry.axes.push_back({.key = key, .text = join(values, ","), .where = key});
+    };
+    if (!names(std::vector<std::string>{"variant"})) add("variant", listed.variants);
+    if (!names(std::vector<std::string>{"tile", "tile_q", "tile_kv"})) add("tile", listed.tiles);
+  }
+}
+
+std::vector<TunedTile> fastest_tiles(const PlannedCase& planned, std::span<const RowResult> rows) {
+  std::vector<TunedTile> fastest;
+  for (const VariantInfo& info : planned.op->variants(planned.point.backend, planned.point.pass)) {
+    const RowResult* best = nullptr;
+    const RowResult* usual = nullptr;
+    for (const RowResult& row : rows) {
+      if (row.requested.variant != info.name || info.tiles.empty() || !row.status.is_ok()) continue;
+      if (best == nullptr || row.time_s.median < best->time_s.median) best = &row;
+      if (row.resolved.tile == info.tiles.front()) usual = &row;
+    }
+    if (best == nullptr) continue;
+    if (usual != nullptr && usual->time_s.lo <= best->time_s.hi) best = usual;
+    TunedTile tuned = key_of(*planned.op, planned.point, info.name);
+    tuned.tile = best->resolved.tile;
+    tuned.time_s = best->time_s.median;
+    tuned.usual = usual != nullptr ? usual->resolved.tile : info.tiles.front();
+    tuned.usual_time_s = usual != nullptr ? usual->time_s.median : 0;
+    fastest.push_back(std::move(tuned));
+  }
+  return fastest;
+}
+
+}  // namespace katt::bench
