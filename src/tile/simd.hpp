@@ -131,18 +131,40 @@ class SimdEngine {
   }
 
   KOKKOS_INLINE_FUNCTION void softmax() {
+    // Rows of keys side by side: a maximum or an exponential takes longer than what there is to do
+    // beside it.
+    constexpr int chains = on_host ? 4 : 1;
     for (int v = rank_; v < TileQ / lanes; v += size_) {
       float* column = s_ + v * lanes;
+      const auto score = [&](int j) { return load<Vec>(column + j * TileQ); };
       const Vec old_max = load<Vec>(max_ + v * lanes);
-      Vec new_max = old_max;
-      for (int j = 0; j < columns_; ++j) new_max = max(new_max, load<Vec>(column + j * TileQ));
-      const Vec rescale = exp2(Vec(old_max - new_max));
-      Vec sum = Vec(0.0F);
-      for (int j = 0; j < columns_; ++j) {
-        const Vec p = exp2(Vec(load<Vec>(column + j * TileQ) - new_max));
-        store(column + j * TileQ, p);
-        sum = sum + p;
+      const int whole = columns_ / chains * chains;
+      Vec part[chains];
+      for (int c = 0; c < chains; ++c) part[c] = old_max;
+      for (int j = 0; j < whole; j += chains) {
+        for (int c = 0; c < chains; ++c) part[c] = max(part[c], score(j + c));
       }
+      for (int j = whole; j < columns_; ++j) part[0] = max(part[0], score(j));
+      Vec new_max = part[0];
+      for (int c = 1; c < chains; ++c) new_max = max(new_max, part[c]);
+
+      for (int c = 0; c < chains; ++c) part[c] = Vec(0.0F);
+      for (int j = 0; j < whole; j += chains) {
+        Vec p[chains];
+        for (int c = 0; c < chains; ++c) p[c] = exp2(Vec(score(j + c) - new_max));
+        for (int c = 0; c < chains; ++c) {
+          store(column + (j + c) * TileQ, p[c]);
+          part[c] = part[c] + p[c];
+        }
+      }
+      for (int j = whole; j < columns_; ++j) {
+        const Vec p = exp2(Vec(score(j) - new_max));
+        store(column + j * TileQ, p);
+        part[0] = part[0] + p;
+      }
+      Vec sum = part[0];
+      for (int c = 1; c < chains; ++c) sum = sum + part[c];
+      const Vec rescale = exp2(Vec(old_max - new_max));
       store(sum_ + v * lanes, fma(load<Vec>(sum_ + v * lanes), rescale, sum));
       store(max_ + v * lanes, new_max);
       store(rescale_ + v * lanes, rescale);
