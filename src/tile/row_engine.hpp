@@ -72,25 +72,25 @@ class RowEngine {
   KOKKOS_INLINE_FUNCTION void load_queries(float scale, const RowPointer& row_pointer) {
     for_each_item(rows_, [&](int r) {
       const T* source = row_pointer(r);
-      float* q = q_ + static_cast<std::ptrdiff_t>(r) * row_;
-      float* o = o_ + static_cast<std::ptrdiff_t>(r) * row_;
-      for (int d = 0; d < row_; ++d) {
-        q[d] = d < head_dim_ ? static_cast<float>(source[d]) * scale : 0.0F;
-        o[d] = 0.0F;
-      }
+      const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(r) * row_;
+      for_each_part([&](int d, auto part) {
+        store(q_ + row + d, Vec(load<Vec>(source + d, part) * Vec(scale)));
+        store(o_ + row + d, Vec(0.0F));
+      });
       max_[r] = lowest;
       sum_[r] = 0.0F;
     });
     team_.team_barrier();
   }
 
-  /// S = Q·Kᵀ for these keys.
-  KOKKOS_INLINE_FUNCTION void scores(const Rows<T>& keys) {
+  /// S = Q·Kᵀ for these keys. `next` are the rows that will be read after them: a host asks memory for
+  /// them meanwhile, so that reading and computing overlap.
+  KOKKOS_INLINE_FUNCTION void scores(const Rows<T>& keys, const Rows<T>& next) {
     columns_ = keys.count;
     if constexpr (on_host) {
-      score_rows<row_block>(keys, 0);
+      score_rows<row_block>(keys, next, 0);
     } else {
-      score_rows<row_block>(stage(keys), 0);
+      score_rows<row_block>(stage(keys), next, 0);
     }
     team_.team_barrier();
   }
@@ -141,9 +141,9 @@ class RowEngine {
     team_.team_barrier();
   }
 
-  /// O = O·α + P·V for the value rows that belong to the last scores().
-  KOKKOS_INLINE_FUNCTION void accumulate(const Rows<T>& values) {
-    value_rows<row_block>(values, 0);
+  /// O = O·α + P·V for the value rows that belong to the last scores(). `next` as in scores().
+  KOKKOS_INLINE_FUNCTION void accumulate(const Rows<T>& values, const Rows<T>& next) {
+    value_rows<row_block>(values, next, 0);
     team_.team_barrier();
   }
 
@@ -154,12 +154,9 @@ class RowEngine {
     for_each_item(rows_, [&](int r) {
       const float* o = o_ + static_cast<std::ptrdiff_t>(r) * row_;
       f(r, sum_[r], max_[r], [&](auto* target, float factor) {
-        const int whole = head_dim_ / lanes * lanes;
-        for (int d = 0; d < whole; d += lanes) store(target + d, Vec(load<Vec>(o + d) * Vec(factor)));
-        if (whole < head_dim_) {
-          store(target + whole, Vec(load<Vec>(o + whole) * Vec(factor)),
-                PartialVector{head_dim_ - whole});
-        }
+        for_each_part([&](int d, auto part) {
+          store(target + d, Vec(load<Vec>(o + d) * Vec(factor)), part);
+        });
       });
     });
   }
@@ -169,6 +166,7 @@ class RowEngine {
   static constexpr int accumulators = lanes > 1 ? lanes : 4;
   static constexpr int row_block = on_host ? 4 : 2;
   static constexpr int value_accumulators = lanes == 16 ? 16 : 8;
+  static constexpr int line = 64 / static_cast<int>(sizeof(T));  ///< elements of a cache line
 
   /// Below every finite score, and finite: 2^(−inf − lowest) is 0 and 2^(lowest − lowest) is 1, so
   /// that rows without a visible key need no case of their own.
@@ -177,6 +175,14 @@ class RowEngine {
   template <class F>
   KOKKOS_FORCEINLINE_FUNCTION void for_each_item(int count, const F& f) const {
     for (int item = rank_; item < count; item += size_) f(item);
+  }
+
+  /// Calls f(d, lanes) for the vectors of a row of head_dim elements.
+  template <class F>
+  KOKKOS_FORCEINLINE_FUNCTION void for_each_part(const F& f) const {
+    const int whole = head_dim_ / lanes * lanes;
+    for (int d = 0; d < whole; d += lanes) f(d, WholeVector{});
+    if (whole < head_dim_) f(whole, PartialVector{head_dim_ - whole});
   }
 
   KOKKOS_FORCEINLINE_FUNCTION float* score_row(int r) const {
@@ -198,29 +204,34 @@ class RowEngine {
 
   /// Row blocks of R from `first` on, then of R / 2 …
   template <int R, class K>
-  KOKKOS_FORCEINLINE_FUNCTION void score_rows(const Rows<K>& keys, int first) const {
+  KOKKOS_FORCEINLINE_FUNCTION void score_rows(const Rows<K>& keys, const Rows<T>& next, int first) const {
     constexpr int key_block = accumulators / R > 0 ? accumulators / R : 1;
     const int blocks = (rows_ - first) / R;
     const int whole = columns_ / key_block;
     for_each_item(whole * blocks, [&](int item) {
-      score_block<R, key_block>(keys, first + item % blocks * R, item / blocks * key_block);
+      score_block<R, key_block>(keys, next, first + item % blocks * R, item / blocks * key_block);
     });
     const int rest = whole * key_block;
     for_each_item((columns_ - rest) * blocks, [&](int item) {
-      score_block<R, 1>(keys, first + item % blocks * R, rest + item / blocks);
+      score_block<R, 1>(keys, next, first + item % blocks * R, rest + item / blocks);
     });
-    if constexpr (R > 1) score_rows<R / 2>(keys, first + blocks * R);
+    if constexpr (R > 1) score_rows<R / 2>(keys, next, first + blocks * R);
   }
 
   template <int R, int Keys, class K>
-  KOKKOS_FORCEINLINE_FUNCTION void score_block(const Rows<K>& keys, int first_row,
+  KOKKOS_FORCEINLINE_FUNCTION void score_block(const Rows<K>& keys, const Rows<T>& next, int first_row,
                                                int first_key) const {
     const float* q = q_ + static_cast<std::ptrdiff_t>(first_row) * row_;
     const K* key = keys.data + first_key * keys.stride;
     Vec acc[R * Keys];
+#pragma GCC unroll 16
     for (int i = 0; i < R * Keys; ++i) acc[i] = Vec(0.0F);
+    const T* ahead = next.data + first_key * next.stride;
     const auto step = [&](int d, auto part) {
+#pragma GCC unroll 16
+      for (int j = 0; j < Keys; ++j) prefetch(ahead + j * next.stride + d);
       Vec query[R];
+#pragma GCC unroll 4
       for (int r = 0; r < R; ++r) query[r] = load<Vec>(q + r * row_ + d);
 #pragma GCC unroll 16
       for (int j = 0; j < Keys; ++j) {
@@ -229,9 +240,7 @@ class RowEngine {
         for (int r = 0; r < R; ++r) acc[r * Keys + j] = fma(query[r], k, acc[r * Keys + j]);
       }
     };
-    const int whole = head_dim_ / lanes * lanes;
-    for (int d = 0; d < whole; d += lanes) step(d, WholeVector{});
-    if (whole < head_dim_) step(whole, PartialVector{head_dim_ - whole});
+    for_each_part(step);
     float sums[R * Keys];
     lane_sums(acc, sums);
     for (int r = 0; r < R; ++r) {
@@ -241,35 +250,35 @@ class RowEngine {
   }
 
   template <int R>
-  KOKKOS_FORCEINLINE_FUNCTION void value_rows(const Rows<T>& values, int first) const {
+  KOKKOS_FORCEINLINE_FUNCTION void value_rows(const Rows<T>& values, const Rows<T>& next, int first) const {
     const int blocks = (rows_ - first) / R;
     constexpr int widest = value_accumulators / R < 8 ? value_accumulators / R : 8;
-    value_columns<R, widest>(values, first, blocks, 0);
+    value_columns<R, widest>(values, next, first, blocks, 0);
     if (const int rest = head_dim_ % lanes; rest > 0) {
       for_each_item(blocks, [&](int item) {
-        value_block<R, 1>(values, first + item * R, head_dim_ - rest, PartialVector{rest});
+        value_block<R, 1>(values, next, first + item * R, head_dim_ - rest, PartialVector{rest});
       });
     }
-    if constexpr (R > 1) value_rows<R / 2>(values, first + blocks * R);
+    if constexpr (R > 1) value_rows<R / 2>(values, next, first + blocks * R);
   }
 
   /// Column blocks of ND vectors from `begin` on, then of ND / 2 …
   template <int R, int ND>
-  KOKKOS_FORCEINLINE_FUNCTION void value_columns(const Rows<T>& values, int first, int blocks,
+  KOKKOS_FORCEINLINE_FUNCTION void value_columns(const Rows<T>& values, const Rows<T>& next, int first, int blocks,
                                                  int begin) const {
     constexpr int width = on_host ? ND : 1;  // on a device neighbouring threads take neighbours
     const int wide = (head_dim_ - begin) / (width * lanes);
     for_each_item(wide * blocks, [&](int item) {
-      value_block<R, width>(values, first + item / wide * R, begin + item % wide * width * lanes,
+      value_block<R, width>(values, next, first + item / wide * R, begin + item % wide * width * lanes,
                             WholeVector{});
     });
     if constexpr (width > 1) {
-      value_columns<R, width / 2>(values, first, blocks, begin + wide * width * lanes);
+      value_columns<R, width / 2>(values, next, first, blocks, begin + wide * width * lanes);
     }
   }
 
   template <int R, int ND, class Part>
-  KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<T>& values, int first_row, int first_dim,
+  KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<T>& values, const Rows<T>& next, int first_row, int first_dim,
                                                Part part) const {
     float* o = o_ + static_cast<std::ptrdiff_t>(first_row) * row_ + first_dim;
     const float* p = score_row(first_row);
@@ -279,7 +288,10 @@ class RowEngine {
       const Vec rescale(rescale_[first_row + r]);
       for (int n = 0; n < ND; ++n) acc[r][n] = load<Vec>(o + r * row_ + n * lanes) * rescale;
     }
+    const T* ahead = next.data + first_dim;
     for (int j = 0; j < columns_; ++j) {
+      for (int c = 0; c < ND * lanes; c += line) prefetch(ahead + c);
+      ahead += next.stride;
       Vec row[ND];
       for (int n = 0; n < ND; ++n) row[n] = load<Vec>(value + n * lanes, part);
 #pragma GCC unroll 4

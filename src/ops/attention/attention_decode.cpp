@@ -27,14 +27,18 @@ using KvRowsOf = decltype(keys_of<T>(std::declval<const Args&>()));
 
 }  // namespace
 
+template <class Exec>
 std::vector<Tile> decode_tiles() {
-  return {{64, 512}, {64, 64}, {64, 128}, {64, 256}, {64, 1024}, {64, 2048}, {64, 4096}};
+  // A host amortises the start of a split; a device needs many splits for its multiprocessors.
+  std::vector<Tile> tiles{{64, 1024}, {64, 256}, {64, 128}, {64, 512}, {64, 2048}, {64, 4096}};
+  if (!is_host_v<Exec>) std::swap(tiles[0], tiles[1]);
+  return tiles;
 }
 
 template <class Exec, class Args>
 Status decode_supports(const Exec& exec, const Args& args, Tile tile) {
   (void)exec;
-  const std::vector<Tile> built = decode_tiles();
+  const std::vector<Tile> built = decode_tiles<Exec>();
   if (std::find(built.begin(), built.end(), tile) == built.end()) {
     return Status::skipped("tile " + names({tile}) + " is not one of decode's: " + names(built));
   }
@@ -103,6 +107,9 @@ void decode_forward(const Exec& exec, const Args& args, Tile tile, Workspace wor
   template std::size_t decode_workspace_bytes<Exec, Args>(const Exec&, const Args&, Tile);    \
   template void decode_forward<Exec, Args>(const Exec&, const Args&, Tile, Workspace);
 
+#define KATT_INSTANTIATE_DECODE_TILES(Exec) template std::vector<Tile> decode_tiles<Exec>();
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_DECODE_TILES)
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_DECODE, ForwardArgs)
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_DECODE, PagedArgs)
 

@@ -15,6 +15,7 @@ namespace katt::attention::impl {
 
 /// tile.q: most query rows (seq_q · heads / kv_heads) of a K/V head; tile.kv: keys of a split. The
 /// first is the default.
+template <class Exec>
 std::vector<Tile> decode_tiles();
 
 /// ok, or skipped: the tile is not in the list, the rows are too many, or they do not fit the scratch
@@ -35,7 +36,7 @@ Variant<Exec, Args> decode_variant() {
   return {
       .name = "decode",
       .description = "few queries: keys split over work items, partial results merged",
-      .tiles = decode_tiles(),
+      .tiles = decode_tiles<Exec>(),
       .supports = decode_supports<Exec, Args>,
       .workspace_bytes = decode_workspace_bytes<Exec, Args>,
       .run = decode_forward<Exec, Args>,

@@ -87,8 +87,8 @@ PagedRows<T> values_of(const PagedArgs& args) {
   return PagedRows<T>(args, args.v_pages);
 }
 
-/// Keys of a tile: their scores, and the values that follow, stay in L1.
-inline constexpr int decode_tile_kv = 64;
+/// Keys of a tile: so few that they, and the rows asked for meanwhile, stay in L1.
+inline constexpr int decode_tile_kv = 32;
 
 /// Extents of a decoding step, and where its workspace lies: partial rows, their sums, scratch.
 struct DecodePlan {
@@ -196,10 +196,13 @@ struct DecodeSplit {
       const TileState state = rule.mask.tile(0, last, key, key_end);
       if (state != TileState::dead) {
         const int columns = static_cast<int>(key_end - key);
-        engine.scores({keys.row(b, kv_head, key), keys.stride_key, columns});
+        const tile::Rows<T> k{keys.row(b, kv_head, key), keys.stride_key, columns};
+        const tile::Rows<T> v{values.row(b, kv_head, key), values.stride_key, columns};
+        const T* next = key_end < live.end ? keys.row(b, kv_head, key_end) : k.data;
+        engine.scores(k, v);
         rule.apply(engine, state, b, packed, key, columns);
         engine.softmax();
-        engine.accumulate({values.row(b, kv_head, key), values.stride_key, columns});
+        engine.accumulate(v, {next, keys.stride_key, columns});
       }
       key = key_end;
     }
