@@ -13,20 +13,20 @@
 
 namespace katt::tile {
 
-/// The engine for few query rows and many keys, where reading K and V is the cost: the interface of a
-/// TileEngine, with a number of rows that is known at run time only.
+/// The engine for few query rows and many keys, where reading K and V is the cost: the interface of
+/// a TileEngine, with a number of rows that is known at run time only.
 ///
-/// SimdEngine puts 16 queries into a vector; with four rows it would leave twelve lanes empty and widen
-/// every key into scratch first. Here the scores lie as (rows × keys) and a vector is 16 elements of
-/// head_dim, so that K and V go from memory through registers once for a block of rows:
+/// SimdEngine puts 16 queries into a vector; with four rows it would leave twelve lanes empty and
+/// widen every key into scratch first. Here the scores lie as (rows × keys) and a vector is 16
+/// elements of head_dim, so that K and V go from memory through registers once for a block of rows:
 ///
 ///   scores      for keys in blocks of K, rows in blocks of R, R·K accumulators:
 ///                 for d: acc[R][K] += q[r][d] · k[key][d];   then sums over the lanes
 ///   accumulate  for head_dim in blocks of ND vectors, rows in blocks of R:
 ///                 for j: acc[R][ND] += p[r][j] · v[j][d]
 ///
-/// On a device a "vector" is a float and a thread takes a block; keys are staged in shared memory, from
-/// which threads read whole rows.
+/// On a device a "vector" is a float and a thread takes a block; keys are staged in shared memory,
+/// from which threads read whole rows.
 template <class Exec, class T, int TileKv>
 class RowEngine {
  public:
@@ -66,8 +66,8 @@ class RowEngine {
     staged_ = rescale_ + rows;
   }
 
-  /// Widens the queries, times `scale`, and clears O and the statistics. row_pointer(r) is the first
-  /// element of query row r.
+  /// Widens the queries, times `scale`, and clears O and the statistics. row_pointer(r) is the
+  /// first element of query row r.
   template <class RowPointer>
   KOKKOS_INLINE_FUNCTION void load_queries(float scale, const RowPointer& row_pointer) {
     for_each_item(rows_, [&](int r) {
@@ -83,8 +83,8 @@ class RowEngine {
     team_.team_barrier();
   }
 
-  /// S = Q·Kᵀ for these keys. `next` are the rows that will be read after them: a host asks memory for
-  /// them meanwhile, so that reading and computing overlap.
+  /// S = Q·Kᵀ for these keys. `next` are the rows that will be read after them: a host asks memory
+  /// for them meanwhile, so that reading and computing overlap.
   KOKKOS_INLINE_FUNCTION void scores(const Rows<T>& keys, const Rows<T>& next) {
     columns_ = keys.count;
     if constexpr (on_host) {
@@ -147,8 +147,9 @@ class RowEngine {
     team_.team_barrier();
   }
 
-  /// Calls f(row, sum, max, write) for every query row: the sum of its probabilities (0 where it saw
-  /// no visible key), its maximum in base 2, and write(target, factor), which stores factor · O(row).
+  /// Calls f(row, sum, max, write) for every query row: the sum of its probabilities (0 where it
+  /// saw no visible key), its maximum in base 2, and write(target, factor), which stores factor ·
+  /// O(row).
   template <class F>
   KOKKOS_INLINE_FUNCTION void for_each_output(const F& f) {
     for_each_item(rows_, [&](int r) {
@@ -162,7 +163,8 @@ class RowEngine {
   }
 
  private:
-  // Register blocks: as many accumulators as a vector has lanes, so that their sums fill one vector.
+  // Register blocks: as many accumulators as a vector has lanes, so that their sums fill one
+  // vector.
   static constexpr int accumulators = lanes > 1 ? lanes : 4;
   static constexpr int row_block = on_host ? 4 : 2;
   static constexpr int value_accumulators = lanes == 16 ? 16 : 8;
@@ -189,8 +191,8 @@ class RowEngine {
     return s_ + static_cast<std::ptrdiff_t>(r) * TileKv;
   }
 
-  /// The keys widened in shared memory, rows an odd number of floats apart: threads that read the same
-  /// element of different keys meet different banks.
+  /// The keys widened in shared memory, rows an odd number of floats apart: threads that read the
+  /// same element of different keys meet different banks.
   KOKKOS_INLINE_FUNCTION Rows<float> stage(const Rows<T>& source) const {
     const int stride = row_ + 1;
     for_each_item(source.count * head_dim_, [&](int i) {
@@ -204,7 +206,8 @@ class RowEngine {
 
   /// Row blocks of R from `first` on, then of R / 2 …
   template <int R, class K>
-  KOKKOS_FORCEINLINE_FUNCTION void score_rows(const Rows<K>& keys, const Rows<T>& next, int first) const {
+  KOKKOS_FORCEINLINE_FUNCTION void score_rows(const Rows<K>& keys, const Rows<T>& next,
+                                              int first) const {
     constexpr int key_block = accumulators / R > 0 ? accumulators / R : 1;
     const int blocks = (rows_ - first) / R;
     const int whole = columns_ / key_block;
@@ -219,8 +222,8 @@ class RowEngine {
   }
 
   template <int R, int Keys, class K>
-  KOKKOS_FORCEINLINE_FUNCTION void score_block(const Rows<K>& keys, const Rows<T>& next, int first_row,
-                                               int first_key) const {
+  KOKKOS_FORCEINLINE_FUNCTION void score_block(const Rows<K>& keys, const Rows<T>& next,
+                                               int first_row, int first_key) const {
     const float* q = q_ + static_cast<std::ptrdiff_t>(first_row) * row_;
     const K* key = keys.data + first_key * keys.stride;
     Vec acc[R * Keys];
@@ -250,7 +253,8 @@ class RowEngine {
   }
 
   template <int R>
-  KOKKOS_FORCEINLINE_FUNCTION void value_rows(const Rows<T>& values, const Rows<T>& next, int first) const {
+  KOKKOS_FORCEINLINE_FUNCTION void value_rows(const Rows<T>& values, const Rows<T>& next,
+                                              int first) const {
     const int blocks = (rows_ - first) / R;
     constexpr int widest = value_accumulators / R < 8 ? value_accumulators / R : 8;
     value_columns<R, widest>(values, next, first, blocks, 0);
@@ -264,13 +268,13 @@ class RowEngine {
 
   /// Column blocks of ND vectors from `begin` on, then of ND / 2 …
   template <int R, int ND>
-  KOKKOS_FORCEINLINE_FUNCTION void value_columns(const Rows<T>& values, const Rows<T>& next, int first, int blocks,
-                                                 int begin) const {
+  KOKKOS_FORCEINLINE_FUNCTION void value_columns(const Rows<T>& values, const Rows<T>& next,
+                                                 int first, int blocks, int begin) const {
     constexpr int width = on_host ? ND : 1;  // on a device neighbouring threads take neighbours
     const int wide = (head_dim_ - begin) / (width * lanes);
     for_each_item(wide * blocks, [&](int item) {
-      value_block<R, width>(values, next, first + item / wide * R, begin + item % wide * width * lanes,
-                            WholeVector{});
+      value_block<R, width>(values, next, first + item / wide * R,
+                            begin + item % wide * width * lanes, WholeVector{});
     });
     if constexpr (width > 1) {
       value_columns<R, width / 2>(values, next, first, blocks, begin + wide * width * lanes);
@@ -278,8 +282,8 @@ class RowEngine {
   }
 
   template <int R, int ND, class Part>
-  KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<T>& values, const Rows<T>& next, int first_row, int first_dim,
-                                               Part part) const {
+  KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<T>& values, const Rows<T>& next,
+                                               int first_row, int first_dim, Part part) const {
     float* o = o_ + static_cast<std::ptrdiff_t>(first_row) * row_ + first_dim;
     const float* p = score_row(first_row);
     const T* value = values.data + first_dim;

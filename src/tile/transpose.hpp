@@ -53,8 +53,8 @@ KOKKOS_FORCEINLINE_FUNCTION void transpose(Vec (&rows)[Lanes]) {
 #endif
 }
 
-/// sums[i] = the sum over the lanes of rows[i]; destroys the rows. A whole square of vectors is folded
-/// in half at a time, 30 shuffles for 16 vectors of 16, where 16 separate sums take 64.
+/// sums[i] = the sum over the lanes of rows[i]; destroys the rows. A whole square of vectors is
+/// folded in half at a time, 30 shuffles for 16 vectors of 16, where 16 separate sums take 64.
 template <class Vec, int Count>
 KOKKOS_FORCEINLINE_FUNCTION void lane_sums(Vec (&rows)[Count], float (&sums)[Count]) {
 #if defined(KATT_VEC_AVX512)

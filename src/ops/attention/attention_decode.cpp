@@ -51,8 +51,7 @@ Status decode_supports(const Exec& exec, const Args& args, Tile tile) {
   }
   if constexpr (!is_host_v<Exec>) {
     const std::size_t needed = plan.scratch_bytes<DecodeEngine<Exec, float>>();
-    const auto available =
-        static_cast<std::size_t>(Kokkos::TeamPolicy<Exec>::scratch_size_max(0));
+    const auto available = static_cast<std::size_t>(Kokkos::TeamPolicy<Exec>::scratch_size_max(0));
     if (needed > available) {
       return Status::skipped(std::to_string(plan.rows()) + " query rows at head_dim " +
                              std::to_string(plan.head_dim) + " need " + std::to_string(needed) +
@@ -90,8 +89,8 @@ void decode_forward(const Exec& exec, const Args& args, Tile tile, Workspace wor
     }
     Kokkos::parallel_for("katt::attention::decode_split", policy, split);
 
-    const ConstTensorRef<5> parts(
-        split.parts, Dtype::f32, {plan.splits, plan.batch, plan.heads, plan.seq_q, plan.head_dim});
+    const ConstTensorRef<5> parts(split.parts, Dtype::f32,
+                                  {plan.splits, plan.batch, plan.heads, plan.seq_q, plan.head_dim});
     const MergeParts<Exec, float, T, StoredSums> merge{
         parts.view<float, Memory>(),
         {split.sums, plan.batch, plan.heads, plan.seq_q},
@@ -102,9 +101,9 @@ void decode_forward(const Exec& exec, const Args& args, Tile tile, Workspace wor
   });
 }
 
-#define KATT_INSTANTIATE_DECODE(Exec, Args)                                                   \
-  template Status decode_supports<Exec, Args>(const Exec&, const Args&, Tile);                \
-  template std::size_t decode_workspace_bytes<Exec, Args>(const Exec&, const Args&, Tile);    \
+#define KATT_INSTANTIATE_DECODE(Exec, Args)                                                \
+  template Status decode_supports<Exec, Args>(const Exec&, const Args&, Tile);             \
+  template std::size_t decode_workspace_bytes<Exec, Args>(const Exec&, const Args&, Tile); \
   template void decode_forward<Exec, Args>(const Exec&, const Args&, Tile, Workspace);
 
 #define KATT_INSTANTIATE_DECODE_TILES(Exec) template std::vector<Tile> decode_tiles<Exec>();
@@ -127,8 +126,8 @@ VariantTable<Exec, PagedArgs>& paged_variants() {
 
 void check(const PagedArgs& args) {
   impl::check_heads(args);
-  const std::array<std::int64_t, 4> pages{args.k_pages.extent[0], args.kv_heads(),
-                                          args.page_size(), args.head_dim()};
+  const std::array<std::int64_t, 4> pages{args.k_pages.extent[0], args.kv_heads(), args.page_size(),
+                                          args.head_dim()};
   impl::check_tensor<4>("k_pages", args.k_pages, args.q.dtype, pages);
   impl::check_tensor<4>("v_pages", args.v_pages, args.q.dtype, pages);
   impl::check_mask(args);

@@ -18,8 +18,8 @@ namespace katt::attention::impl {
 template <class Exec>
 std::vector<Tile> decode_tiles();
 
-/// ok, or skipped: the tile is not in the list, the rows are too many, or they do not fit the scratch
-/// memory of the device.
+/// ok, or skipped: the tile is not in the list, the rows are too many, or they do not fit the
+/// scratch memory of the device.
 template <class Exec, class Args>
 Status decode_supports(const Exec& exec, const Args& args, Tile tile);
 

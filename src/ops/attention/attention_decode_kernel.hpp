@@ -11,8 +11,9 @@
 #include "ops/attention/attention_scores.hpp"
 #include "tile/row_engine.hpp"
 
-/// Attention of few queries against many keys (flash-decoding: Dao, Haziza, Massa & Sizov 2023). With
-/// one query there is one tile of rows a K/V head, too few work items, so the keys are split as well:
+/// Attention of few queries against many keys (flash-decoding: Dao, Haziza, Massa & Sizov 2023).
+/// With one query there is one tile of rows a K/V head, too few work items, so the keys are split
+/// as well:
 ///
 ///   for every (batch, kv head, split of the keys), in parallel:
 ///     the loop of flash attention over the live keys of the split
@@ -117,15 +118,15 @@ struct DecodePlan {
   std::size_t sums_bytes() const { return aligned(part_rows() * sizeof(PartSum)); }
   template <class Engine>
   std::size_t scratch_bytes() const {
-    return aligned(
-        Engine::scratch_bytes(static_cast<int>(rows()), static_cast<int>(head_dim)));
+    return aligned(Engine::scratch_bytes(static_cast<int>(rows()), static_cast<int>(head_dim)));
   }
 
  private:
   static std::size_t aligned(std::size_t bytes) { return (bytes + 127) / 128 * 128; }
 };
 
-/// The partial result of one split of the keys of one K/V head. KvRows: ContiguousRows or PagedRows.
+/// The partial result of one split of the keys of one K/V head. KvRows: ContiguousRows or
+/// PagedRows.
 template <class Exec, class T, class KvRows>
 struct DecodeSplit {
   using Memory = typename Exec::memory_space;

@@ -13,8 +13,8 @@ namespace katt::attention {
 ///
 ///   lse = log Σ_p exp(lse_p),   out = Σ_p exp(lse_p − lse) · out_p
 ///
-/// A part that saw no key (lse_p = −inf) counts nothing, whatever its out_p holds; where no part saw
-/// one, out = 0 and lse = −inf.
+/// A part that saw no key (lse_p = −inf) counts nothing, whatever its out_p holds; where no part
+/// saw one, out = 0 and lse = −inf.
 struct MergeArgs {
   ConstTensorRef<5> parts;      ///< (parts, batch, heads, seq_q, head_dim), any dtype
   ConstTensorRef<4> parts_lse;  ///< (parts, batch, heads, seq_q) f32, natural logarithm

@@ -12,15 +12,16 @@
 
 namespace katt::attention {
 
-/// Arguments of decoding against a paged cache (Kwon et al. 2023, PagedAttention, arXiv:2309.06180):
-/// attention as ForwardArgs describes it, where key j of batch entry b lies in slot j mod page_size of
-/// page block_table(b, j / page_size). All pages have one size; page numbers beyond a sequence's
-/// length are never read.
+/// Arguments of decoding against a paged cache (Kwon et al. 2023, PagedAttention,
+/// arXiv:2309.06180): attention as ForwardArgs describes it, where key j of batch entry b lies in
+/// slot j mod page_size of page block_table(b, j / page_size). All pages have one size; page
+/// numbers beyond a sequence's length are never read.
 struct PagedArgs {
   ConstTensorRef<4> q;        ///< (batch, heads, seq_q, head_dim)
   ConstTensorRef<4> k_pages;  ///< (pages, kv_heads, page_size, head_dim), any strides
   ConstTensorRef<4> v_pages;  ///< (pages, kv_heads, page_size, head_dim), any strides
-  /// (batch, pages_per_sequence), row-major, page numbers in [0, pages), in the memory of the backend
+  /// (batch, pages_per_sequence), row-major, page numbers in [0, pages), in the memory of the
+  /// backend
   const std::int64_t* block_table = nullptr;
   std::int64_t pages_per_sequence = 0;
   TensorRef<4> out;    ///< (batch, heads, seq_q, head_dim)
@@ -50,10 +51,10 @@ template <class Exec>
 [[nodiscard]] std::size_t workspace_bytes(const Exec& exec, const PagedArgs& args,
                                           const Config& config);
 
-/// Launches attention over a paged cache on the execution space instance and returns without waiting
-/// for it. Returns skipped with the reason, and launches nothing, when the variant cannot run these
-/// arguments with this tile. Throws InputError for arguments that check() refuses, an unknown
-/// variant, and a workspace smaller than workspace_bytes().
+/// Launches attention over a paged cache on the execution space instance and returns without
+/// waiting for it. Returns skipped with the reason, and launches nothing, when the variant cannot
+/// run these arguments with this tile. Throws InputError for arguments that check() refuses, an
+/// unknown variant, and a workspace smaller than workspace_bytes().
 template <class Exec>
 Status decode(const Exec& exec, const PagedArgs& args, const Config& config, Workspace workspace);
 
