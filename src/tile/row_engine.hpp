@@ -165,8 +165,8 @@ class RowEngine {
  private:
   // Register blocks: as many accumulators as a vector has lanes, so that their sums fill one
   // vector.
-  static constexpr int accumulators = lanes > 1 ? lanes : 4;
   static constexpr int row_block = on_host ? 4 : 2;
+  static constexpr int accumulators = lanes > 1 ? lanes : row_block;
   static constexpr int value_accumulators = lanes == 16 ? 16 : 8;
   static constexpr int line = 64 / static_cast<int>(sizeof(T));  ///< elements of a cache line
 

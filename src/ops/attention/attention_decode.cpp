@@ -19,7 +19,7 @@ namespace {
 constexpr int decode_team_size = 128;
 
 template <class Exec, class T>
-using DecodeEngine = tile::RowEngine<Exec, T, decode_tile_kv>;
+using DecodeEngine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>>;
 
 /// How these arguments locate a key.
 template <class T, class Args>

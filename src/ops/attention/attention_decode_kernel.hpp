@@ -88,8 +88,10 @@ PagedRows<T> values_of(const PagedArgs& args) {
   return PagedRows<T>(args, args.v_pages);
 }
 
-/// Keys of a tile: so few that they, and the rows asked for meanwhile, stay in L1.
-inline constexpr int decode_tile_kv = 32;
+/// Keys of a tile: on a host so few that they, and the rows asked for meanwhile, stay in L1; on a
+/// device one for every other thread of a team.
+template <class Exec>
+inline constexpr int decode_tile_kv = is_host_v<Exec> ? 32 : 64;
 
 /// Extents of a decoding step, and where its workspace lies: partial rows, their sums, scratch.
 struct DecodePlan {
@@ -132,7 +134,7 @@ struct DecodeSplit {
   using Memory = typename Exec::memory_space;
   using Policy = Kokkos::TeamPolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>>;
   using Team = typename Policy::member_type;
-  using Engine = tile::RowEngine<Exec, T, decode_tile_kv>;
+  using Engine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>>;
 
   DecodePlan plan;
   StridedView<const T, 4, Memory> q;
@@ -193,7 +195,7 @@ struct DecodeSplit {
 
     for (std::int64_t key = begin; key < end;) {
       const std::int64_t key_end =
-          keys.run_end(key, Kokkos::min<std::int64_t>(key + decode_tile_kv, end));
+          keys.run_end(key, Kokkos::min<std::int64_t>(key + Engine::tile_kv, end));
       const TileState state = rule.mask.tile(0, last, key, key_end);
       if (state != TileState::dead) {
         const int columns = static_cast<int>(key_end - key);
