@@ -53,4 +53,39 @@ KOKKOS_FORCEINLINE_FUNCTION void transpose(Vec (&rows)[Lanes]) {
 #endif
 }
 
+/// sums[i] = the sum over the lanes of rows[i]; destroys the rows. A whole square of vectors is
+/// folded in half at a time, 30 shuffles for 16 vectors of 16, where 16 separate sums take 64.
+template <class Vec, int Count>
+KOKKOS_FORCEINLINE_FUNCTION void lane_sums(Vec (&rows)[Count], float (&sums)[Count]) {
+#if defined(KATT_VEC_AVX512)
+  if constexpr (Count == 16 && sizeof(Vec) == 64) {
+    __m512 a[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) a[i] = static_cast<__m512>(rows[i]);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      a[i] = _mm512_add_ps(_mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]),
+                           _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]));
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512d low = _mm512_castps_pd(a[2 * i]);
+      const __m512d high = _mm512_castps_pd(a[2 * i + 1]);
+      a[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+                           _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+    }
+    // Every 128-bit part of a[i] now holds sums of the rows 4i … 4i + 3; the four parts are left.
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88),
+                           _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xDD));
+    }
+    store(sums, Vec(_mm512_add_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x88),
+                                  _mm512_shuffle_f32x4(a[0], a[1], 0xDD))));
+    return;
+  }
+#endif
+  for (int i = 0; i < Count; ++i) sums[i] = reduce_sum(rows[i]);
+}
+
 }  // namespace katt::tile

@@ -136,6 +136,13 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value) {
   }
 }
 
+/// Asks for the cache line of an address before it is needed; any address may be given. Nothing on a
+/// device.
+KOKKOS_FORCEINLINE_FUNCTION void prefetch(const void* address) {
+  KOKKOS_IF_ON_HOST((__builtin_prefetch(address);))
+  (void)address;
+}
+
 /// a·b + c, rounded once.
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION Vec fma(const Vec& a, const Vec& b, const Vec& c) {

@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "ops/attention/attention_check.hpp"
+#include "ops/attention/attention_decode.hpp"
 #include "ops/attention/attention_flash.hpp"
 #include "ops/attention/attention_naive.hpp"
 #include "ops/attention/attention_tiles.hpp"
@@ -68,6 +69,7 @@ VariantTable<Exec, ForwardArgs>& forward_variants() {
     VariantTable<Exec, ForwardArgs> built_in;
     built_in.add(naive_variant<Exec>());
     built_in.add(flash_variant<Exec>());
+    built_in.add(impl::decode_variant<Exec, ForwardArgs>());
     return built_in;
   }();
   return table;
@@ -75,10 +77,7 @@ VariantTable<Exec, ForwardArgs>& forward_variants() {
 
 void check(const ForwardArgs& args) {
   impl::check_inputs(args);
-  impl::check_tensor<4>("out", args.out, args.q.dtype, args.q.extent);
-  if (args.lse) {
-    impl::check_tensor<3>("lse", args.lse, Dtype::f32, {args.batch(), args.heads(), args.seq_q()});
-  }
+  impl::check_output(args);
 }
 
 template <class Exec>

@@ -38,12 +38,10 @@ void check_tensor(const char* name, const BasicTensorRef<Rank, true>& tensor, Dt
   }
 }
 
-/// q, k, v and the mask of either pass. Throws InputError.
+/// head_dim and the numbers of heads. Throws InputError.
 template <class Args>
-void check_inputs(const Args& args) {
+void check_heads(const Args& args) {
   const auto fail = [](const std::string& message) { throw InputError("attention: " + message); };
-  const Dtype dtype = args.q.dtype;
-  const std::int64_t b = args.batch();
   const std::int64_t d = args.head_dim();
   if (d <= 0 || d > max_head_dim || d % 8 != 0) {
     fail("head_dim " + std::to_string(d) + ": expected a multiple of 8 up to " +
@@ -53,17 +51,41 @@ void check_inputs(const Args& args) {
     fail("kv_heads " + std::to_string(args.kv_heads()) + ": does not divide heads " +
          std::to_string(args.heads()));
   }
-  check_tensor<4>("k", args.k, dtype, {b, args.kv_heads(), args.seq_kv(), d});
-  check_tensor<4>("v", args.v, dtype, {b, args.kv_heads(), args.seq_kv(), d});
+}
+
+/// softcap, bias and block mask. Throws InputError.
+template <class Args>
+void check_mask(const Args& args) {
+  const auto fail = [](const std::string& message) { throw InputError("attention: " + message); };
   const MaskArgs& mask = args.mask;
   if (!(mask.softcap >= 0.0F)) fail("softcap " + std::to_string(mask.softcap) + ": expected ≥ 0");
   if (mask.bias) {
-    check_tensor<4>("bias", mask.bias, dtype,
-                    {mask.bias.extent[0] == 1 ? 1 : b, mask.bias.extent[1] == 1 ? 1 : args.heads(),
-                     args.seq_q(), args.seq_kv()});
+    check_tensor<4>("bias", mask.bias, args.q.dtype,
+                    {mask.bias.extent[0] == 1 ? 1 : args.batch(),
+                     mask.bias.extent[1] == 1 ? 1 : args.heads(), args.seq_q(), args.seq_kv()});
   }
   if (mask.block_mask != nullptr && mask.block_size <= 0) {
     fail("block_size " + std::to_string(mask.block_size) + ": expected > 0 with a block mask");
+  }
+}
+
+/// q, k, v and the mask of either pass. Throws InputError.
+template <class Args>
+void check_inputs(const Args& args) {
+  check_heads(args);
+  const std::array<std::int64_t, 4> kv{args.batch(), args.kv_heads(), args.seq_kv(),
+                                       args.head_dim()};
+  check_tensor<4>("k", args.k, args.q.dtype, kv);
+  check_tensor<4>("v", args.v, args.q.dtype, kv);
+  check_mask(args);
+}
+
+/// out and lse of the forward pass. Throws InputError.
+template <class Args>
+void check_output(const Args& args) {
+  check_tensor<4>("out", args.out, args.q.dtype, args.q.extent);
+  if (args.lse) {
+    check_tensor<3>("lse", args.lse, Dtype::f32, {args.batch(), args.heads(), args.seq_q()});
   }
 }
 

@@ -7,7 +7,7 @@
 
 #include "core/thread_slot.hpp"
 #include "ops/attention/attention_flash.hpp"
-#include "ops/attention/attention_mask.hpp"
+#include "ops/attention/attention_scores.hpp"
 #include "ops/attention/attention_tiles.hpp"
 #include "tile/simd.hpp"
 
@@ -28,8 +28,6 @@ struct FlashForward {
   using Memory = typename Exec::memory_space;
   using Policy = Kokkos::TeamPolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>>;
   using Team = typename Policy::member_type;
-  static constexpr float log2e = 1.4426950408889634F;
-  static constexpr float ln2 = 0.6931471805599453F;
 
   StridedView<const T, 4, Memory> q, k, v;
   StridedView<T, 4, Memory> out;
@@ -85,18 +83,16 @@ struct FlashForward {
     const std::int64_t b = item / row_tiles / kv_heads;
     const int row_count =
         static_cast<int>(Kokkos::min<std::int64_t>(Engine::tile_q, rows - row_begin));
-    const auto query_of = [&](int r) { return (row_begin + r) / group; };
-    const auto head_of = [&](int r) { return kv_head * group + (row_begin + r) % group; };
-    const std::int64_t first = query_of(0);
-    const std::int64_t last = query_of(row_count - 1);
+    const PackedRows packed{kv_head, group, row_begin};
+    const std::int64_t first = packed.query(0);
+    const std::int64_t last = packed.query(row_count - 1);
+    const ScoreRule<T> rule{masks.of(b), bias, softcap};
+    const Mask& mask = rule.mask;
 
     Engine engine(team, scratch, static_cast<int>(q.extent(3)));
-    // Scores are kept in base 2; a softcap or bias works on natural ones, log2(e) follows after it.
-    const bool natural = softcap > 0.0F;
-    engine.load_queries(row_count, natural ? scale : scale * log2e,
-                        [&](int r) { return &q(b, head_of(r), query_of(r), 0); });
+    engine.load_queries(row_count, rule.query_scale(scale),
+                        [&](int r) { return &q(b, packed.head(r), packed.query(r), 0); });
 
-    const Mask mask = masks.of(b);
     const KeyRange live = mask.live(first, last);
     for (std::int64_t key = live.begin / Engine::tile_kv * Engine::tile_kv; key < live.end;
          key += Engine::tile_kv) {
@@ -105,37 +101,17 @@ struct FlashForward {
       if (state == TileState::dead) continue;
       const int columns = static_cast<int>(key_end - key);
       engine.scores({&k(b, kv_head, key, 0), static_cast<std::int64_t>(k.stride(2)), columns});
-      if (natural) {
-        using Vec = typename Engine::Vec;
-        const float cap = softcap;
-        engine.transform([cap](const Vec& s) {
-          return Vec(tile::tanh(Vec(s * Vec(1.0F / cap))) * Vec(cap * log2e));
-        });
-      }
-      if (bias || state == TileState::partial) {
-        engine.for_each_row([&](int r, const typename Engine::ScoreRow& score) {
-          const std::int64_t i = query_of(r);
-          if (bias) {
-            const T* added = bias.row(b, head_of(r), i) + key;
-            for (int j = 0; j < columns; ++j) score(j) += static_cast<float>(added[j]) * log2e;
-          }
-          if (state == TileState::partial) {
-            for (int j = 0; j < columns; ++j) {
-              if (!mask.visible(i, key + j)) score(j) = -Kokkos::Experimental::infinity_v<float>;
-            }
-          }
-        });
-      }
+      rule.apply(engine, state, b, packed, key, columns);
       engine.softmax();
       engine.accumulate({&v(b, kv_head, key, 0), static_cast<std::int64_t>(v.stride(2)), columns});
     }
 
     engine.for_each_output([&](int r, float sum, float max, const auto& write) {
-      const std::int64_t i = query_of(r);
-      write(&out(b, head_of(r), i, 0), sum == 0.0F ? 0.0F : 1.0F / sum);
+      const std::int64_t i = packed.query(r);
+      write(&out(b, packed.head(r), i, 0), sum == 0.0F ? 0.0F : 1.0F / sum);
       if (lse.data() != nullptr) {
-        lse(b, head_of(r), i) = sum == 0.0F ? -Kokkos::Experimental::infinity_v<float>
-                                            : (max + Kokkos::log2(sum)) * ln2;
+        lse(b, packed.head(r), i) = sum == 0.0F ? -Kokkos::Experimental::infinity_v<float>
+                                                : (max + Kokkos::log2(sum)) * ln2;
       }
     });
   }

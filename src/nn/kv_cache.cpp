@@ -1,0 +1,314 @@
+#include "nn/kv_cache.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/backend.hpp"
+#include "core/check.hpp"
+#include "core/error.hpp"
+#include "tile/rows.hpp"
+
+namespace katt::nn {
+
+namespace {
+
+[[noreturn]] void fail(const std::string& message) { throw InputError("kv cache: " + message); }
+
+std::string text(std::int64_t value) { return std::to_string(value); }
+
+/// Where the cache keeps token p of a sequence: the sinks at their place, the rest in a ring.
+struct Ring {
+  std::int64_t sinks, window;  ///< window 0: no ring
+
+  KOKKOS_INLINE_FUNCTION std::int64_t index(std::int64_t p) const {
+    return window == 0 || p < sinks ? p : sinks + (p - sinks) % window;
+  }
+  /// Whether token p is still kept when the sequence is `length` long.
+  KOKKOS_INLINE_FUNCTION bool keeps(std::int64_t p, std::int64_t length) const {
+    return window == 0 || p < sinks || p >= length - window;
+  }
+};
+
+/// Copies one new row of K and of V to its place; a work item is (batch entry, head, token).
+template <class Exec, class T>
+struct AppendRows {
+  using Memory = typename Exec::memory_space;
+  StridedView<const T, 4, Memory> k, v;
+  T* keys;
+  T* values;
+  const std::int64_t* block_table;
+  const std::int64_t* begin;
+  const std::int64_t* count;
+  std::int64_t pages_per_slot, page_size, tokens;
+  Ring ring;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const tile::RowTeam<Exec>& team, std::int64_t row) const {
+    const auto heads = static_cast<std::int64_t>(k.extent(1));
+    const auto head_dim = static_cast<std::int64_t>(k.extent(3));
+    const std::int64_t t = row % tokens;
+    const std::int64_t head = row / tokens % heads;
+    const std::int64_t b = row / tokens / heads;
+    const std::int64_t p = begin[b] + t;
+    if (t >= count[b] || !ring.keeps(p, begin[b] + count[b])) return;
+    const std::int64_t index = ring.index(p);
+    const std::int64_t page = block_table[b * pages_per_slot + index / page_size];
+    const std::int64_t target = ((page * heads + head) * page_size + index % page_size) * head_dim;
+    for (std::int64_t d = team.team_rank(); d < head_dim; d += team.team_size()) {
+      keys[target + d] = k(b, head, t, d);
+      values[target + d] = v(b, head, t, d);
+    }
+  }
+};
+
+template <class Exec, class Table>
+void copy_table(const Exec& exec, const Table& target, const std::vector<std::int64_t>& values) {
+  const Kokkos::View<const std::int64_t*, Kokkos::HostSpace,
+                     Kokkos::MemoryTraits<Kokkos::Unmanaged>>
+      source(values.data(), values.size());
+  Kokkos::deep_copy(exec, Kokkos::subview(target, std::make_pair(std::size_t{0}, values.size())),
+                    source);
+}
+
+/// The configuration with every extent filled in. Throws InputError.
+KvCacheConfig completed(KvCacheConfig c) {
+  const auto positive = [](const char* name, std::int64_t value) {
+    if (value <= 0) fail(std::string(name) + " " + text(value) + ": expected a positive number");
+  };
+  positive("layers", c.layers);
+  positive("slots", c.slots);
+  positive("kv_heads", c.kv_heads);
+  if (c.head_dim <= 0 || c.head_dim > attention::max_head_dim || c.head_dim % 8 != 0) {
+    fail("head_dim " + text(c.head_dim) + ": expected a multiple of 8 up to " +
+         text(attention::max_head_dim));
+  }
+  if (c.window < 0) fail("window " + text(c.window) + ": expected 0 (none) or more");
+  if (c.sinks < 0) fail("sinks " + text(c.sinks) + ": expected 0 or more");
+  if (c.window == 0 && c.sinks > 0)
+    fail("sinks " + text(c.sinks) + ": expected 0 without a window");
+  if (c.window > 0) {
+    if (c.capacity != 0 && c.capacity != c.sinks + c.window) {
+      fail("capacity " + text(c.capacity) + ": expected sinks + window, " +
+           text(c.sinks + c.window));
+    }
+    c.capacity = c.sinks + c.window;
+  }
+  positive("capacity", c.capacity);
+  if (c.page_size < 0) fail("page_size " + text(c.page_size) + ": expected 0 (contiguous) or more");
+  if (c.page_size == 0) {
+    if (c.pages != 0) fail("pages " + text(c.pages) + ": expected 0 with contiguous storage");
+    c.page_size = c.capacity;
+  }
+  if (c.pages < 0) fail("pages " + text(c.pages) + ": expected 0 (all) or more");
+  if (c.pages == 0) c.pages = c.slots * ((c.capacity + c.page_size - 1) / c.page_size);
+  return c;
+}
+
+}  // namespace
+
+template <class Exec>
+KvCache<Exec>::KvCache(const KvCacheConfig& config)
+    : config_(completed(config)),
+      pages_per_slot_((config_.capacity + config_.page_size - 1) / config_.page_size),
+      slots_(static_cast<std::size_t>(config_.slots)) {
+  const auto count = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+  const auto uninitialized = [](const char* label) {
+    return Kokkos::view_alloc(std::string(label), Kokkos::WithoutInitializing);
+  };
+  const std::size_t storage = count(config_.layers) * count(config_.pages) *
+                              count(config_.kv_heads) * count(config_.page_size) *
+                              count(config_.head_dim) * size_of(config_.dtype);
+  keys_ = Bytes(uninitialized("katt::kv_cache::keys"), storage);
+  values_ = Bytes(uninitialized("katt::kv_cache::values"), storage);
+  block_table_ = Table("katt::kv_cache::block_table", count(config_.slots * pages_per_slot_));
+  begin_ = Table("katt::kv_cache::begin", count(config_.slots));
+  count_ = Table("katt::kv_cache::count", count(config_.slots));
+  kept_ = Table("katt::kv_cache::kept", count(config_.slots));
+  for (std::int64_t page = config_.pages - 1; page >= 0; --page) free_pages_.push_back(page);
+}
+
+template <class Exec>
+std::int64_t KvCache<Exec>::acquire() {
+  for (std::size_t s = 0; s < slots_.size(); ++s) {
+    if (slots_[s].used) continue;
+    slots_[s].used = true;
+    return static_cast<std::int64_t>(s);
+  }
+  fail("no slot is free: all " + text(config_.slots) + " are in use");
+}
+
+template <class Exec>
+void KvCache<Exec>::release(std::int64_t slot) {
+  (void)used(slot);
+  Slot& given = slots_[static_cast<std::size_t>(slot)];
+  free_pages_.insert(free_pages_.end(), given.pages.rbegin(), given.pages.rend());
+  given = {};
+}
+
+template <class Exec>
+const typename KvCache<Exec>::Slot& KvCache<Exec>::used(std::int64_t slot) const {
+  if (slot < 0 || slot >= config_.slots) {
+    fail("slot " + text(slot) + ": expected one of 0 … " + text(config_.slots - 1));
+  }
+  const Slot& found = slots_[static_cast<std::size_t>(slot)];
+  if (!found.used) fail("slot " + text(slot) + ": is not in use");
+  return found;
+}
+
+template <class Exec>
+std::int64_t KvCache<Exec>::kept(std::int64_t length) const {
+  return std::min(length, config_.capacity);
+}
+
+template <class Exec>
+std::int64_t KvCache<Exec>::pages_for(std::int64_t length) const {
+  return (kept(length) + config_.page_size - 1) / config_.page_size;
+}
+
+template <class Exec>
+void KvCache<Exec>::check_step(std::span<const std::int64_t> slots,
+                               std::span<const std::int64_t> counts) const {
+  if (slots.size() != counts.size()) {
+    fail("counts: holds " + std::to_string(counts.size()) + " numbers, expected one for each of " +
+         std::to_string(slots.size()) + " slots");
+  }
+  std::int64_t pages = 0;
+  for (std::size_t b = 0; b < slots.size(); ++b) {
+    const Slot& slot = used(slots[b]);
+    if (std::find(slots.begin(), slots.begin() + static_cast<std::ptrdiff_t>(b), slots[b]) !=
+        slots.begin() + static_cast<std::ptrdiff_t>(b)) {
+      fail("slot " + text(slots[b]) + ": is named twice in one step");
+    }
+    if (counts[b] < 0) fail("counts: holds " + text(counts[b]) + ", expected 0 or more");
+    if (config_.window == 0 && counts[b] > config_.capacity - slot.length) {
+      fail("slot " + text(slots[b]) + " holds " + text(slot.length) + " tokens, " +
+           text(counts[b]) + " more exceed its capacity of " + text(config_.capacity));
+    }
+    pages += pages_for(slot.length + counts[b]) - static_cast<std::int64_t>(slot.pages.size());
+  }
+  if (pages > free_pages()) {
+    fail("the step needs " + text(pages) + " more pages of " + text(config_.page_size) +
+         " tokens, " + text(free_pages()) + " of " + text(config_.pages) + " are free");
+  }
+}
+
+template <class Exec>
+void KvCache<Exec>::extend(const Exec& exec, std::span<const std::int64_t> slots,
+                           std::span<const std::int64_t> counts) {
+  check_step(slots, counts);
+  batch_ = static_cast<std::int64_t>(slots.size());
+  largest_count_ = 0;
+  std::vector<std::int64_t> table(slots.size() * static_cast<std::size_t>(pages_per_slot_), 0);
+  std::vector<std::int64_t> begin, lengths;
+  for (std::size_t b = 0; b < slots.size(); ++b) {
+    Slot& slot = slots_[static_cast<std::size_t>(slots[b])];
+    begin.push_back(slot.length);
+    slot.length += counts[b];
+    lengths.push_back(kept(slot.length));
+    largest_count_ = std::max(largest_count_, counts[b]);
+    while (static_cast<std::int64_t>(slot.pages.size()) < pages_for(slot.length)) {
+      slot.pages.push_back(free_pages_.back());
+      free_pages_.pop_back();
+    }
+    std::copy(slot.pages.begin(), slot.pages.end(),
+              table.begin() + static_cast<std::ptrdiff_t>(b) * pages_per_slot_);
+  }
+  copy_table(exec, block_table_, table);
+  copy_table(exec, begin_, begin);
+  copy_table(exec, count_, std::vector<std::int64_t>(counts.begin(), counts.end()));
+  copy_table(exec, kept_, lengths);
+  exec.fence("katt::kv_cache::extend");  // the copies read the vectors of this call
+}
+
+template <class Exec>
+void KvCache<Exec>::check_tokens(const char* name, const ConstTensorRef<4>& tokens) const {
+  const std::int64_t count = std::max(tokens.extent[2], largest_count_);
+  check_tensor("kv cache", name, tokens, config_.dtype,
+               {batch_, config_.kv_heads, count, config_.head_dim});
+}
+
+template <class Exec>
+void KvCache<Exec>::append(const Exec& exec, std::int64_t layer, const ConstTensorRef<4>& k,
+                           const ConstTensorRef<4>& v) const {
+  check_tokens("k", k);
+  check_tokens("v", v);
+  const ConstTensorRef<4> key_pages = keys(layer);
+  const ConstTensorRef<4> value_pages = values(layer);
+  visit_dtype(config_.dtype, [&]<class T>() {
+    const AppendRows<Exec, T> rows{k.view<T, Memory>(),
+                                   v.view<T, Memory>(),
+                                   const_cast<T*>(static_cast<const T*>(key_pages.data)),
+                                   const_cast<T*>(static_cast<const T*>(value_pages.data)),
+                                   block_table_.data(),
+                                   begin_.data(),
+                                   count_.data(),
+                                   pages_per_slot_,
+                                   config_.page_size,
+                                   largest_count_,
+                                   {config_.sinks, config_.window}};
+    tile::for_each_row("katt::kv_cache::append", exec, batch_ * config_.kv_heads * largest_count_,
+                       rows);
+  });
+}
+
+template <class Exec>
+void KvCache<Exec>::positions(const Exec& exec, std::int64_t* positions, std::int64_t count) const {
+  const std::int64_t* begin = begin_.data();
+  Kokkos::parallel_for(
+      "katt::kv_cache::positions",
+      Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, batch_ * count),
+      KOKKOS_LAMBDA(std::int64_t i) { positions[i] = begin[i / count] + i % count; });
+}
+
+template <class Exec>
+void KvCache<Exec>::read(std::int64_t layer, attention::PagedArgs& args) const {
+  args.k_pages = keys(layer);
+  args.v_pages = values(layer);
+  args.block_table = block_table_.data();
+  args.pages_per_sequence = pages_per_slot_;
+  args.mask.kv_len = kept_.data();
+}
+
+template <class Exec>
+ConstTensorRef<4> KvCache<Exec>::tensor(const Bytes& storage, std::int64_t layer) const {
+  if (layer < 0 || layer >= config_.layers) {
+    fail("layer " + text(layer) + ": expected one of 0 … " + text(config_.layers - 1));
+  }
+  const std::size_t layer_bytes = storage.size() / static_cast<std::size_t>(config_.layers);
+  return {storage.data() + static_cast<std::size_t>(layer) * layer_bytes,
+          config_.dtype,
+          {config_.pages, config_.kv_heads, config_.page_size, config_.head_dim}};
+}
+
+template <class Exec>
+std::int64_t KvCache<Exec>::length(std::int64_t slot) const {
+  return used(slot).length;
+}
+
+template <class Exec>
+std::vector<std::int64_t> KvCache<Exec>::kept_positions(std::int64_t slot) const {
+  const std::int64_t length = used(slot).length;
+  const Ring ring{config_.sinks, config_.window};
+  std::vector<std::int64_t> found(static_cast<std::size_t>(kept(length)));
+  for (std::int64_t p = 0; p < length; ++p) {
+    if (ring.keeps(p, length)) found[static_cast<std::size_t>(ring.index(p))] = p;
+  }
+  return found;
+}
+
+template <class Exec>
+std::int64_t KvCache<Exec>::free_slots() const {
+  return std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.used; });
+}
+
+template <class Exec>
+std::size_t KvCache<Exec>::bytes() const {
+  const std::size_t entries = block_table_.size() + begin_.size() + count_.size() + kept_.size();
+  return keys_.size() + values_.size() + entries * sizeof(std::int64_t);
+}
+
+#define KATT_INSTANTIATE_KV_CACHE(Exec) template class KvCache<Exec>;
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_KV_CACHE)
+
+}  // namespace katt::nn

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/views.hpp"
+#include "ops/attention/attention_paged.hpp"
+
+namespace katt::nn {
+
+/// Extents of a KV cache.
+struct KvCacheConfig {
+  std::int64_t layers = 1;
+  std::int64_t slots = 1;  ///< sequences that it holds at once
+  std::int64_t kv_heads = 1;
+  std::int64_t head_dim = 64;
+  /// Tokens of a slot. With a window it follows from it, sinks + window, and is left 0.
+  std::int64_t capacity = 0;
+  Dtype dtype = Dtype::f32;
+  /// Tokens of a page; 0: contiguous, a slot is one page of its own.
+  std::int64_t page_size = 0;
+  /// Pages of a layer that the slots share; 0: enough for every slot to be full.
+  std::int64_t pages = 0;
+  /// Eviction (Xiao et al. 2023, StreamingLLM, arXiv:2309.17453): of a sequence that is longer, the
+  /// first `sinks` and the last `window` tokens stay. 0: nothing is evicted.
+  std::int64_t window = 0;
+  std::int64_t sinks = 0;
+};
+
+/// Keys and values of the tokens that sequences have seen, for every layer, in the memory of an
+/// execution space.
+///
+/// A sequence holds a slot from acquire() to release(). A step extends some slots by new tokens,
+/// appends their K and V layer by layer, and attends:
+///
+///   cache.extend(exec, slots, counts);          // room, pages, lengths; or an InputError
+///   cache.positions(exec, positions, count);    // for rope
+///   for every layer:
+///     cache.append(exec, layer, k, v);          // (batch, kv_heads, count, head_dim)
+///     cache.read(layer, args);  attention::decode(exec, args, …);
+///
+/// Contiguous storage is paged storage with one page a slot. Token p of a sequence keeps its
+/// absolute position p: keys are stored as they are given, after rope. With a window the storage
+/// behind the sinks is a ring, token p at sinks + (p − sinks) mod window, so that nothing is ever
+/// moved; the order of keys in memory is then no longer that of the positions, and only masks that
+/// do not depend on it may be used: one new query a step, without causal mask or window.
+///
+/// A step of several tokens behind a full ring overwrites keys that its first queries would still
+/// have seen: queries see what is kept after the step.
+template <class Exec>
+class KvCache {
+ public:
+  using Memory = typename Exec::memory_space;
+
+  /// Allocates. Throws InputError for extents that make no cache.
+  explicit KvCache(const KvCacheConfig& config);
+
+  /// A free slot, of length 0. Throws InputError when none is free.
+  [[nodiscard]] std::int64_t acquire();
+  /// Gives the slot and its pages back. Throws InputError when it is not in use.
+  void release(std::int64_t slot);
+
+  /// Begins a step: batch entry b is slot slots[b] and gets counts[b] ≥ 0 new tokens. Throws
+  /// InputError, with nothing changed, when a slot is not in use or named twice, when the tokens
+  /// exceed the capacity of a slot, or when too few pages are free. Tables are copied with exec.
+  void extend(const Exec& exec, std::span<const std::int64_t> slots,
+              std::span<const std::int64_t> counts);
+
+  /// Writes the new tokens of the step: k, v (batch, kv_heads, ≥ largest count, head_dim) in the
+  /// dtype of the cache, any strides; rows from counts[b] on are ignored. Launches and returns.
+  void append(const Exec& exec, std::int64_t layer, const ConstTensorRef<4>& k,
+              const ConstTensorRef<4>& v) const;
+
+  /// positions[b · count + t] = absolute position of new token t of batch entry b, in the memory of
+  /// the execution space; for t ≥ counts[b] it counts on.
+  void positions(const Exec& exec, std::int64_t* positions, std::int64_t count) const;
+
+  /// Sets the pages, block table and key lengths of the arguments to the step's batch.
+  void read(std::int64_t layer, attention::PagedArgs& args) const;
+
+  /// K or V of a layer: (pages, kv_heads, page_size, head_dim); with contiguous storage
+  /// (slots, kv_heads, capacity, head_dim).
+  [[nodiscard]] ConstTensorRef<4> keys(std::int64_t layer) const { return tensor(keys_, layer); }
+  [[nodiscard]] ConstTensorRef<4> values(std::int64_t layer) const {
+    return tensor(values_, layer);
+  }
+
+  /// Tokens that the sequence of a slot has seen.
+  [[nodiscard]] std::int64_t length(std::int64_t slot) const;
+  /// Absolute positions of the tokens that are kept of a slot, in the order in which they lie.
+  [[nodiscard]] std::vector<std::int64_t> kept_positions(std::int64_t slot) const;
+  [[nodiscard]] std::int64_t free_slots() const;
+  [[nodiscard]] std::int64_t free_pages() const {
+    return static_cast<std::int64_t>(free_pages_.size());
+  }
+  /// Bytes allocated: K, V and tables.
+  [[nodiscard]] std::size_t bytes() const;
+  /// The configuration with every extent filled in.
+  [[nodiscard]] const KvCacheConfig& config() const { return config_; }
+
+ private:
+  struct Slot {
+    bool used = false;
+    std::int64_t length = 0;
+    std::vector<std::int64_t> pages;
+  };
+  using Bytes = Kokkos::View<std::byte*, Memory>;
+  using Table = Kokkos::View<std::int64_t*, Memory>;
+
+  ConstTensorRef<4> tensor(const Bytes& storage, std::int64_t layer) const;
+  const Slot& used(std::int64_t slot) const;
+  std::int64_t kept(std::int64_t length) const;
+  std::int64_t pages_for(std::int64_t length) const;
+  void check_step(std::span<const std::int64_t> slots, std::span<const std::int64_t> counts) const;
+  void check_tokens(const char* name, const ConstTensorRef<4>& tokens) const;
+
+  KvCacheConfig config_;
+  std::int64_t pages_per_slot_ = 0;
+  Bytes keys_, values_;  ///< (layers, pages, kv_heads, page_size, head_dim)
+  std::vector<Slot> slots_;
+  std::vector<std::int64_t> free_pages_;
+
+  // The step: tables of its batch.
+  std::int64_t batch_ = 0;
+  std::int64_t largest_count_ = 0;
+  Table block_table_;  ///< (batch, pages_per_slot)
+  Table begin_;        ///< (batch) length before the step
+  Table count_;        ///< (batch) new tokens
+  Table kept_;         ///< (batch) keys after the step
+};
+
+}  // namespace katt::nn
