@@ -76,10 +76,8 @@ struct Forward {
 
   /// Asks for what the next row will read, so that memory is read while results are written.
   KOKKOS_FORCEINLINE_FUNCTION void prefetch(std::int64_t row, std::int64_t i) const {
-    if constexpr (is_host_v<Exec>) {
-      __builtin_prefetch(x.row(row) + i);
-      if (residual.data != nullptr) __builtin_prefetch(residual.row(row) + i);
-    }
+    tile::prefetch(x.row(row) + i);
+    if (residual.data != nullptr) tile::prefetch(residual.row(row) + i);
   }
 
   /// The visits from the first on, of the row `from` or, with Residual, of `from` + residual.

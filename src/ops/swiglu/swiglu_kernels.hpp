@@ -57,7 +57,7 @@ struct Matrix {
 /// loads fills the window in which a core would find the next misses by itself.
 template <class Vec, class T, class Lanes>
 KOKKOS_FORCEINLINE_FUNCTION Vec load_ahead(const T* source, Lanes lanes) {
-  if constexpr (!std::is_same_v<Vec, float>) __builtin_prefetch(source + 1024);
+  tile::prefetch(source + 1024);
   return tile::load<Vec>(source, lanes);
 }
 

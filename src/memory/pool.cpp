@@ -1,0 +1,211 @@
+#include "memory/pool.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+namespace katt::memory {
+
+namespace impl {
+
+namespace {
+
+/// The size class of a request: a multiple of 64 bytes with four significant bits.
+std::size_t size_class(std::size_t bytes) {
+  constexpr std::size_t least = 64;
+  if (bytes <= least) return least;
+  const std::size_t step = std::max(least, std::bit_floor(bytes - 1) / 8);
+  return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
+
+/// Shared by the pool and its blocks.
+class PoolState : public std::enable_shared_from_this<PoolState> {
+ public:
+  PoolState(std::string label, std::size_t limit, PoolBackend backend)
+      : label_(std::move(label)), backend_(std::move(backend)) {
+    statistics_.limit_bytes = limit;
+  }
+  ~PoolState() {
+    for (const auto& [size, cached] : cached_) backend_.free(cached.data, size);
+  }
+  PoolState(const PoolState&) = delete;
+  PoolState& operator=(const PoolState&) = delete;
+
+  PoolBlock allocate(std::size_t bytes, std::uint64_t instance, std::function<void()> fence) {
+    PoolBlock block;
+    if (bytes == 0) return block;
+    const std::lock_guard lock(mutex_);
+    const std::size_t reserved = size_class(bytes);
+    block.data_ = take_cached(reserved, instance);
+    if (block.data_ != nullptr) {
+      ++statistics_.reused;
+    } else {
+      make_room(bytes, reserved);
+      block.data_ = backend_.allocate(reserved);
+      statistics_.reserved_bytes += reserved;
+      statistics_.peak_reserved_bytes =
+          std::max(statistics_.peak_reserved_bytes, statistics_.reserved_bytes);
+    }
+    ++statistics_.allocations;
+    statistics_.live_bytes += bytes;
+    statistics_.peak_bytes = std::max(statistics_.peak_bytes, statistics_.live_bytes);
+    block.pool_ = shared_from_this();
+    block.bytes_ = bytes;
+    block.reserved_ = reserved;
+    block.instance_ = instance;
+    block.fence_ = std::move(fence);
+    return block;
+  }
+
+  void give_back(PoolBlock& block) {
+    const std::lock_guard lock(mutex_);
+    statistics_.live_bytes -= block.bytes_;
+    statistics_.cached_bytes += block.reserved_;
+    cached_.emplace(block.reserved_, Cached{block.data_, block.instance_, std::move(block.fence_)});
+  }
+
+  void trim() {
+    const std::lock_guard lock(mutex_);
+    release(statistics_.cached_bytes);
+  }
+
+  PoolStatistics statistics() const {
+    const std::lock_guard lock(mutex_);
+    return statistics_;
+  }
+
+ private:
+  struct Cached {
+    void* data;
+    std::uint64_t instance;       ///< whose launches may still use it
+    std::function<void()> fence;  ///< waits for them
+  };
+
+  /// A cached block of the class: one of the same instance, else another after its fence.
+  void* take_cached(std::size_t reserved, std::uint64_t instance) {
+    const auto [begin, end] = cached_.equal_range(reserved);
+    if (begin == end) return nullptr;
+    auto chosen = std::find_if(
+        begin, end, [&](const auto& entry) { return entry.second.instance == instance; });
+    if (chosen == end) {
+      chosen = begin;
+      chosen->second.fence();
+    }
+    void* data = chosen->second.data;
+    cached_.erase(chosen);
+    statistics_.cached_bytes -= reserved;
+    return data;
+  }
+
+  /// Returns cached blocks, the largest first, until `reserved` more bytes are within the limit.
+  void make_room(std::size_t bytes, std::size_t reserved) {
+    const std::size_t in_use = statistics_.reserved_bytes - statistics_.cached_bytes;
+    if (reserved > statistics_.limit_bytes || in_use > statistics_.limit_bytes - reserved) {
+      throw LimitError(label_ + ": " + std::to_string(bytes) + " bytes asked for with " +
+                       std::to_string(statistics_.live_bytes) + " live, the limit is " +
+                       std::to_string(statistics_.limit_bytes));
+    }
+    const std::size_t room = statistics_.limit_bytes - reserved;
+    if (statistics_.reserved_bytes > room) release(statistics_.reserved_bytes - room);
+  }
+
+  void release(std::size_t bytes) {
+    std::size_t released = 0;
+    while (released < bytes && !cached_.empty()) {
+      const auto largest = std::prev(cached_.end());
+      largest->second.fence();
+      backend_.free(largest->second.data, largest->first);
+      released += largest->first;
+      statistics_.reserved_bytes -= largest->first;
+      statistics_.cached_bytes -= largest->first;
+      cached_.erase(largest);
+    }
+  }
+
+  std::string label_;
+  PoolBackend backend_;
+  mutable std::mutex mutex_;
+  std::multimap<std::size_t, Cached> cached_;  ///< by size class
+  PoolStatistics statistics_;
+};
+
+}  // namespace impl
+
+double PoolStatistics::efficiency() const {
+  if (reserved_bytes == 0) return 1;
+  return static_cast<double>(live_bytes) / static_cast<double>(reserved_bytes);
+}
+
+double PoolStatistics::fragmentation() const {
+  if (reserved_bytes == 0) return 0;
+  return static_cast<double>(cached_bytes) / static_cast<double>(reserved_bytes);
+}
+
+std::string PoolStatistics::json() const {
+  return nlohmann::ordered_json{{"limit_bytes", limit_bytes},
+                                {"live_bytes", live_bytes},
+                                {"peak_bytes", peak_bytes},
+                                {"reserved_bytes", reserved_bytes},
+                                {"peak_reserved_bytes", peak_reserved_bytes},
+                                {"cached_bytes", cached_bytes},
+                                {"allocations", allocations},
+                                {"reused", reused},
+                                {"efficiency", efficiency()},
+                                {"fragmentation", fragmentation()}}
+      .dump();
+}
+
+PoolBlock::~PoolBlock() {
+  if (pool_ != nullptr) pool_->give_back(*this);
+}
+
+PoolBlock::PoolBlock(PoolBlock&& other) noexcept { *this = std::move(other); }
+
+PoolBlock& PoolBlock::operator=(PoolBlock&& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(reserved_, other.reserved_);
+  std::swap(instance_, other.instance_);
+  std::swap(fence_, other.fence_);
+  return *this;
+}
+
+template <class MemorySpace>
+MemoryPool<MemorySpace>::MemoryPool(const std::string& label, std::size_t limit_bytes)
+    : state_(std::make_shared<impl::PoolState>(
+          label, limit_bytes,
+          impl::PoolBackend{
+              .allocate =
+                  [label](std::size_t bytes) {
+                    return Kokkos::kokkos_malloc<MemorySpace>(label, bytes);
+                  },
+              .free = [](void* data, std::size_t) { Kokkos::kokkos_free<MemorySpace>(data); }})) {}
+
+template <class MemorySpace>
+PoolBlock MemoryPool<MemorySpace>::allocate(std::size_t bytes, std::uint64_t instance,
+                                            std::function<void()> fence) {
+  return state_->allocate(bytes, instance, std::move(fence));
+}
+
+template <class MemorySpace>
+void MemoryPool<MemorySpace>::trim() {
+  state_->trim();
+}
+
+template <class MemorySpace>
+PoolStatistics MemoryPool<MemorySpace>::statistics() const {
+  return state_->statistics();
+}
+
+template class MemoryPool<Kokkos::HostSpace>;
+#if defined(KOKKOS_ENABLE_CUDA)
+template class MemoryPool<Kokkos::CudaSpace>;
+template class MemoryPool<Kokkos::CudaHostPinnedSpace>;
+#endif
+
+}  // namespace katt::memory

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/views.hpp"
+
+namespace katt::memory {
+
+/// What a pool was asked for, and what it holds.
+struct PoolStatistics {
+  std::size_t limit_bytes = 0;     ///< most that may be reserved
+  std::size_t live_bytes = 0;      ///< asked for and not yet given back
+  std::size_t peak_bytes = 0;      ///< largest live_bytes so far
+  std::size_t reserved_bytes = 0;  ///< taken from the memory space: in use, rounded up, or cached
+  std::size_t peak_reserved_bytes = 0;
+  std::size_t cached_bytes = 0;   ///< reserved, and not in use
+  std::uint64_t allocations = 0;  ///< blocks handed out
+  std::uint64_t reused = 0;       ///< of those, without asking the memory space
+
+  /// live / reserved; 1 for an empty pool.
+  [[nodiscard]] double efficiency() const;
+  /// cached / reserved; 0 for an empty pool.
+  [[nodiscard]] double fragmentation() const;
+  /// A JSON object of all of the above, in bytes.
+  [[nodiscard]] std::string json() const;
+};
+
+/// An allocation beyond a pool's limit. The pool is as it was before it.
+class LimitError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+namespace impl {
+
+/// The memory space and the order of work, without their types.
+struct PoolBackend {
+  std::function<void*(std::size_t)> allocate;
+  std::function<void(void*, std::size_t)> free;
+};
+
+class PoolState;
+
+}  // namespace impl
+
+/// A block of a pool. Gives its bytes back when it is destroyed; may outlive the pool object.
+class PoolBlock {
+ public:
+  PoolBlock() = default;
+  ~PoolBlock();
+  PoolBlock(PoolBlock&& other) noexcept;
+  PoolBlock& operator=(PoolBlock&& other) noexcept;
+  PoolBlock(const PoolBlock&) = delete;
+  PoolBlock& operator=(const PoolBlock&) = delete;
+
+  [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
+  [[nodiscard]] std::size_t size() const { return bytes_; }
+  [[nodiscard]] Workspace workspace() const { return {data_, bytes_}; }
+
+ private:
+  friend class impl::PoolState;
+  std::shared_ptr<impl::PoolState> pool_;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;     ///< asked for
+  std::size_t reserved_ = 0;  ///< its size class
+  std::uint64_t instance_ = 0;
+  std::function<void()> fence_;
+};
+
+/// Memory of one memory space with a limit, kept for reuse: workspaces and activations come and go
+/// in every step and should cost neither a call of the allocator nor a hidden fence.
+///
+/// A request is rounded up to a size class, at most an eighth larger (64 bytes at least), so that a
+/// freed block serves requests of about its size. Blocks come from Kokkos under the pool's label,
+/// so the tracker sees what is reserved. What would exceed the limit first returns cached blocks to
+/// the memory space, and throws LimitError only then.
+///
+/// Work is ordered by execution space instances: a block that is freed while kernels of an instance
+/// still use it is handed out at once to the same instance, whose launches follow in order; another
+/// instance gets it after a fence of the first one. Thread safe.
+template <class MemorySpace>
+class MemoryPool {
+ public:
+  static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+
+  /// `label` as in "katt::training::pool".
+  explicit MemoryPool(const std::string& label, std::size_t limit_bytes = unlimited);
+
+  /// A block for use on an instance, aligned to 64 bytes; its content is undefined. A request of 0
+  /// bytes gives an empty block. Throws LimitError beyond the limit and std::bad_alloc where the
+  /// memory space has no more.
+  template <class Exec>
+  [[nodiscard]] PoolBlock allocate(const Exec& exec, std::size_t bytes) {
+    static_assert(Kokkos::SpaceAccessibility<Exec, MemorySpace>::accessible);
+    return allocate(bytes, instance_of(exec),
+                    [exec] { exec.fence("katt::memory::pool: block changes its instance"); });
+  }
+
+  /// Returns all cached blocks to the memory space.
+  void trim();
+
+  [[nodiscard]] PoolStatistics statistics() const;
+
+ private:
+  [[nodiscard]] PoolBlock allocate(std::size_t bytes, std::uint64_t instance,
+                                   std::function<void()> fence);
+  template <class Exec>
+  static std::uint64_t instance_of(const Exec& exec) {
+    return Kokkos::Tools::Experimental::device_id(exec);
+  }
+
+  std::shared_ptr<impl::PoolState> state_;
+};
+
+}  // namespace katt::memory
