@@ -165,8 +165,7 @@ const std::map<std::string, std::string>& Safetensors::metadata() const {
   return impl_->shards.empty() ? none : impl_->shards.begin()->second->header.metadata;
 }
 
-void Safetensors::read(const std::string& name, const std::vector<std::int64_t>& shape,
-                       std::span<float> values) const {
+void Safetensors::check(const std::string& name, const std::vector<std::int64_t>& shape) const {
   const auto found = impl_->tensors.find(name);
   if (found == impl_->tensors.end()) {
     throw InputError(impl_->path.string() + ": tensor " + name + ": is missing, expected shape " +
@@ -179,14 +178,27 @@ void Safetensors::read(const std::string& name, const std::vector<std::int64_t>&
     throw InputError(where + "shape " + impl::shape_text(entry.shape) + ", expected " +
                      impl::shape_text(shape));
   }
+  if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
+    throw InputError(where + entry.dtype + ", expected F32, F16 or BF16");
+  }
+}
+
+void Safetensors::read(const std::string& name, const std::vector<std::int64_t>& shape,
+                       std::span<float> values) const {
+  check(name, shape);
   if (values.size() != count_of(shape)) {
     throw std::invalid_argument("tensor " + name + ": the memory does not fit its shape");
   }
+  const Shard& shard = *impl_->tensors.at(name);
+  const SafetensorsEntry& entry = shard.header.tensors.at(name);
   const auto bytes = shard.mapped.bytes().subspan(entry.begin, entry.end - entry.begin);
-  if (entry.dtype == "F32") return widen<float>(bytes, values);
-  if (entry.dtype == "F16") return widen<f16>(bytes, values);
-  if (entry.dtype == "BF16") return widen<bf16>(bytes, values);
-  throw InputError(where + entry.dtype + ", expected F32, F16 or BF16");
+  if (entry.dtype == "F32") {
+    widen<float>(bytes, values);
+  } else if (entry.dtype == "F16") {
+    widen<f16>(bytes, values);
+  } else {
+    widen<bf16>(bytes, values);
+  }
 }
 
 void write_safetensors(const fs::path& path, std::span<const SafetensorsTensor> tensors,

@@ -54,8 +54,10 @@ class Safetensors {
   /// Metadata of the (first) file.
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const;
 
-  /// Reads a tensor of f32, f16 or bf16 as f32, row-major. Throws InputError that names the file
-  /// and the tensor where it is missing, of another shape or of another dtype.
+  /// Throws InputError that names the file and the tensor where it is missing, of another shape, or
+  /// none of f32, f16 and bf16.
+  void check(const std::string& name, const std::vector<std::int64_t>& shape) const;
+  /// Reads a tensor of f32, f16 or bf16 as f32, row-major. Throws as check().
   void read(const std::string& name, const std::vector<std::int64_t>& shape,
             std::span<float> values) const;
 

@@ -19,7 +19,7 @@ using nlohmann::json;
 constexpr std::size_t max_config_bytes = 1 << 20;
 constexpr int max_depth = 16;
 /// No size of a real model is near it, and no product of a few of them overflows.
-constexpr std::int64_t max_size = 1 << 24;
+constexpr std::int64_t max_size = 1 << 22;
 constexpr std::int64_t max_layers = 1 << 12;
 
 /// One JSON object with the path of its keys, for messages.
