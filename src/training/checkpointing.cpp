@@ -1,6 +1,8 @@
 #include "training/checkpointing.hpp"
 
+#include <algorithm>
 #include <charconv>
+#include <string_view>
 
 #include "core/backend.hpp"
 #include "core/error.hpp"

@@ -43,14 +43,16 @@ TokenData TokenData::from_bytes(const std::filesystem::path& path, std::int64_t 
   return {std::move(tokens), vocab_size, path.string()};
 }
 
+void TokenData::check(std::int64_t seq) const {
+  if (size() > seq) return;
+  throw InputError(name_ + ": holds " + std::to_string(size()) +
+                   " tokens, expected at least one more than the --seq of " + std::to_string(seq));
+}
+
 void TokenData::fill(std::int64_t first, std::int64_t seq, std::span<std::int64_t> ids,
                      std::span<std::int64_t> targets) const {
+  check(seq);
   const std::int64_t rows = (size() - 1) / seq;
-  if (rows < 1) {
-    throw InputError(name_ + ": holds " + std::to_string(size()) +
-                     " tokens, expected at least one more than the --seq of " +
-                     std::to_string(seq));
-  }
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto column = static_cast<std::int64_t>(i) % seq;
     const std::int64_t row = (first + static_cast<std::int64_t>(i) / seq) % rows;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace katt::training {
@@ -19,8 +20,9 @@ class TokenData {
   /// Any file, a token a byte.
   static TokenData from_bytes(const std::filesystem::path& path, std::int64_t vocab_size);
 
-  /// Fills `ids` and `targets`, (rows, seq), with rows first, first + 1, …. Throws InputError where
-  /// the text is shorter than one row.
+  /// Throws InputError where the text is shorter than one row of `seq` tokens and its targets.
+  void check(std::int64_t seq) const;
+  /// Fills `ids` and `targets`, (rows, seq), with rows first, first + 1, …. Throws as check().
   void fill(std::int64_t first, std::int64_t seq, std::span<std::int64_t> ids,
             std::span<std::int64_t> targets) const;
 
