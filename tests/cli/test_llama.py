@@ -205,7 +205,7 @@ def test_refusals(katt, tiny, random_model, text):
                                                      "--checkpoint-blocks", "budget:1000")
     assert "--schedule" in katt.refuses(*arguments, "--steps", 1, "--text", text, "--schedule", "step")
     assert "no such file" in katt.refuses(*arguments, "--steps", 1, "--text", "none.txt")
-    assert "tokens" in katt.refuses(*arguments, "--steps", 1, "--data", tiny / "model.safetensors")
+    assert "is not an HDF5 file" in katt.refuses(*arguments, "--steps", 1, "--data", tiny / "model.safetensors")
     assert train(katt, random_model, text, 1, "--out", "out").returncode == 0
     assert "--resume to continue" in katt.refuses(*arguments, "--steps", 2, "--text", text, "--out", "out")
     assert "batch: holds 2, expected 1" in katt.refuses(*arguments, "--steps", 2, "--text", text, "--out", "out",

@@ -197,14 +197,15 @@ TEST(Trainer, RefusesToContinueAnotherRun) {
 }
 
 TEST(Trainer, NeedsLossScalingInHalfPrecision) {
-  // With eps = 1 the norms leave small values small: activations and weights of 1e-6 give products
-  // below 2^-25, half of the smallest f16, and no gradient at all, unless the loss is scaled.
+  // With eps = 1 the norms leave small values small. Activations and weights of 2e-7 and a mean
+  // over 32 microbatches give gradients below 2^-25, half of the smallest f16: none at all, unless
+  // the loss is scaled.
   const TokenData data(std::vector<std::int32_t>(200, 5), 97, "test");
   const auto last_loss = [&](Dtype dtype, const training::LossScaling& scaling) {
-    Trainer trainer =
-        small_trainer({.dtype = dtype, .schedule = {.rate = 2e-2}, .scaling = scaling},
-                      {{"initializer_range", 1e-6}, {"rms_norm_eps", 1.0}});
-    for (int s = 0; s < 20; ++s) (void)trainer.step(data);
+    Trainer trainer = small_trainer(
+        {.accumulation = 32, .dtype = dtype, .schedule = {.rate = 5e-2}, .scaling = scaling},
+        {{"initializer_range", 2e-7}, {"rms_norm_eps", 1.0}});
+    for (int s = 0; s < 10; ++s) (void)trainer.step(data);
     return trainer.log().back().loss;
   };
   const training::LossScaling dynamic{.is_dynamic = true, .initial = 65536.0};
