@@ -19,5 +19,9 @@ int sweep_command(const Invocation& invocation);
 int run_command(const Invocation& invocation);
 int tune_command(const Invocation& invocation);
 int info_command(const Invocation& invocation);
+int logits_command(const Invocation& invocation);
+int generate_command(const Invocation& invocation);
+int train_command(const Invocation& invocation);
+int memory_command(const Invocation& invocation);
 
 }  // namespace katt::impl

@@ -1,10 +1,10 @@
 #include "drivers/driver.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <vector>
 
 #include "bench/provenance.hpp"
 #include "bench/text.hpp"
@@ -20,17 +20,27 @@ struct Command {
   std::string_view help;
 };
 
-constexpr std::array<Command, 4> commands{{
-    {"sweep", impl::sweep_command, "measure an operator over many points into a result file"},
-    {"run", impl::run_command, "run one operator on the tensors of a file"},
-    {"tune", impl::tune_command, "find the fastest tiles of this machine, for --tile auto"},
-    {"info", impl::info_command, "build, machine, backends, operators with variants and tiles"},
-}};
+std::vector<Command> commands() {
+  std::vector<Command> all{
+      {"sweep", impl::sweep_command, "measure an operator over many points into a result file"},
+      {"run", impl::run_command, "run one operator on the tensors of a file"},
+      {"tune", impl::tune_command, "find the fastest tiles of this machine, for --tile auto"},
+      {"info", impl::info_command, "build, machine, backends, operators with variants and tiles"},
+  };
+#if defined(KATT_HAS_MODEL)  // all operators of a LLaMA are built
+  all.push_back({"logits", impl::logits_command, "logits of a LLaMA for a prompt"});
+  all.push_back({"generate", impl::generate_command, "continue a prompt with a LLaMA"});
+  all.push_back({"train", impl::train_command, "train a LLaMA"});
+  all.push_back({"memory", impl::memory_command, "forecast the memory of a LLaMA"});
+#endif
+  return all;
+}
 
 void print_help() {
   std::printf("katt: a testbed of transformer kernels\n\nUsage: katt COMMAND [options]\n\n");
-  for (const Command& command : commands) {
-    std::printf("  %-8s%s\n", std::string(command.name).c_str(), std::string(command.help).c_str());
+  for (const Command& command : commands()) {
+    std::printf("  %-10s%s\n", std::string(command.name).c_str(),
+                std::string(command.help).c_str());
   }
   std::printf("\nkatt COMMAND --help tells more; katt --version prints the version.\n");
 }
@@ -38,7 +48,7 @@ void print_help() {
 int dispatch(int argc, char** argv, const bench::Registry& registry) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   std::vector<std::string> names;
-  for (const Command& command : commands) names.emplace_back(command.name);
+  for (const Command& command : commands()) names.emplace_back(command.name);
   if (arguments.empty())
     throw InputError("a command is missing; expected " + bench::join(names, ", "));
   const std::string& name = arguments.front();
@@ -51,7 +61,7 @@ int dispatch(int argc, char** argv, const bench::Registry& registry) {
                 build_info().dirty ? ", modified" : "");
     return 0;
   }
-  for (const Command& command : commands) {
+  for (const Command& command : commands()) {
     if (command.name == name) {
       return command.run({.registry = registry,
                           .arguments = std::span(arguments).subspan(1),

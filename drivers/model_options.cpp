@@ -1,0 +1,70 @@
+#include "drivers/model_options.hpp"
+
+#include <limits>
+
+#include "bench/axes.hpp"
+#include "bench/text.hpp"
+#include "core/error.hpp"
+#include "drivers/runtime.hpp"
+
+namespace katt::impl {
+
+namespace {
+
+constexpr std::int64_t largest_count = std::int64_t{1} << 40;
+
+Dtype dtype_option(const std::optional<std::string>& text) {
+  if (!text) return Dtype::f32;
+  const auto dtype = dtype_from_name(*text);
+  if (!dtype) throw InputError("--dtype " + *text + ": unknown; expected f32, f16, bf16");
+  return *dtype;
+}
+
+}  // namespace
+
+void ModelOptions::add_to(CommandLine& line) {
+  line.option("--model", model,
+              "folder of a Hugging Face LLaMA; with config.json alone, a random model");
+  line.option("--dtype", dtype_text, "f32 (default), f16 or bf16: of weights and activations");
+  line.option("--backend", backend_text, "openmp, serial or cuda");
+  line.option("--threads", threads_text, "host threads (default: every core)");
+  line.option("--seed", seed_text, "seed of all that is random (default: 0)");
+  line.flag("--json", json, "print the result as one line of JSON");
+}
+
+void ModelOptions::resolve(const std::string& usage) {
+  folder = required_option("--model", model, usage);
+  dtype = dtype_option(dtype_text);
+  backend = backend_option(backend_text);
+  threads = threads_option(threads_text);
+  seed = static_cast<std::uint64_t>(
+      seed_text
+          ? bench::parse_count("--seed", *seed_text, 0, std::numeric_limits<std::int64_t>::max())
+          : 0);
+}
+
+std::vector<std::int64_t> parse_tokens(const std::string& text) {
+  std::vector<std::int64_t> tokens;
+  for (const std::string& part : bench::split(text, ',')) {
+    tokens.push_back(bench::parse_count("--tokens", part, 0, largest_count));
+  }
+  return tokens;
+}
+
+std::int64_t count_option(const char* name, const std::optional<std::string>& text,
+                          std::int64_t minimum, std::int64_t fallback) {
+  return text ? bench::parse_count(name, *text, minimum, largest_count) : fallback;
+}
+
+double number_option(const char* name, const std::optional<std::string>& text, double minimum,
+                     double maximum, double fallback) {
+  return text ? bench::parse_number(name, *text, minimum, maximum) : fallback;
+}
+
+const std::string& required_option(const char* name, const std::optional<std::string>& text,
+                                   const std::string& usage) {
+  if (!text || text->empty()) throw InputError(std::string(name) + " is missing: " + usage);
+  return *text;
+}
+
+}  // namespace katt::impl

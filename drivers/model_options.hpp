@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/backend.hpp"
+#include "core/dtype.hpp"
+#include "drivers/command_line.hpp"
+
+namespace katt::impl {
+
+/// The options that every command on a model has.
+struct ModelOptions {
+  std::optional<std::string> model, dtype_text, backend_text, threads_text, seed_text;
+  bool json = false;
+
+  std::filesystem::path folder;
+  Dtype dtype = Dtype::f32;
+  Backend backend = Backend::openmp;
+  int threads = 0;
+  std::uint64_t seed = 0;
+
+  void add_to(CommandLine& line);
+  /// Reads the texts. Throws InputError; `usage` says how the command is called.
+  void resolve(const std::string& usage);
+};
+
+/// "1,2,3" as token ids. Throws InputError.
+[[nodiscard]] std::vector<std::int64_t> parse_tokens(const std::string& text);
+
+/// The text of an option as a count or a number, or what holds without it. Throws InputError.
+[[nodiscard]] std::int64_t count_option(const char* name, const std::optional<std::string>& text,
+                                        std::int64_t minimum, std::int64_t fallback);
+[[nodiscard]] double number_option(const char* name, const std::optional<std::string>& text,
+                                   double minimum, double maximum, double fallback);
+
+/// The text of an option that must be given.
+[[nodiscard]] const std::string& required_option(const char* name,
+                                                 const std::optional<std::string>& text,
+                                                 const std::string& usage);
+
+}  // namespace katt::impl

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <list>
+#include <optional>
+#include <string>
+
+#include "drivers/model_options.hpp"
+#include "training/run.hpp"
+
+namespace katt::impl {
+
+/// The options of `katt train`, from the command line and, for those not given there, from a TOML
+/// file whose keys are their names.
+class TrainCommandLine {
+ public:
+  TrainCommandLine();
+
+  /// False when help was asked for. Throws InputError.
+  [[nodiscard]] bool parse(std::span<const std::string> arguments);
+
+  ModelOptions model;
+  bool resume = false, overwrite = false;
+
+  /// What the texts mean; blocks of the model for the checkpointing. Throws InputError.
+  [[nodiscard]] training::TrainOptions options(std::int64_t blocks) const;
+  [[nodiscard]] training::RunOptions run_options() const;
+  [[nodiscard]] training::TokenData data(std::int64_t vocab_size) const;
+  /// Bytes of "budget:BYTES", or nothing.
+  [[nodiscard]] std::optional<std::size_t> memory_budget() const;
+  /// Throws InputError where the output is there already and is neither resumed nor replaced.
+  void check_output() const;
+
+ private:
+  struct Option {
+    std::string name;
+    std::optional<std::string> value{};
+  };
+  void add(const char* name, const char* help);
+  void read_config();
+  [[nodiscard]] const std::optional<std::string>& text(const char* name) const;
+  [[nodiscard]] std::int64_t count(const char* name, std::int64_t minimum,
+                                   std::int64_t fallback) const;
+  [[nodiscard]] double number(const char* name, double minimum, double maximum,
+                              double fallback) const;
+  [[nodiscard]] training::LossScaling loss_scaling() const;
+
+  CommandLine line_;
+  std::list<Option> options_;
+  bool checkpoint_ = false;
+};
+
+}  // namespace katt::impl

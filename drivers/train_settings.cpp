@@ -1,0 +1,66 @@
+#include "bench/axes.hpp"
+#include "core/error.hpp"
+#include "drivers/train_options.hpp"
+#include "training/checkpointing.hpp"
+
+/// What the options of `katt train` mean.
+namespace katt::impl {
+
+training::LossScaling TrainCommandLine::loss_scaling() const {
+  training::LossScaling scaling;
+  const auto& scale = text("--loss-scale");
+  scaling.is_dynamic = scale ? *scale == "dynamic" : model.dtype == Dtype::f16;
+  scaling.initial =
+      scaling.is_dynamic ? 65536.0 : number("--loss-scale", 1e-9, 1e9, scaling.initial);
+  scaling.growth_interval = count("--growth-interval", 1, scaling.growth_interval);
+  return scaling;
+}
+
+training::TrainOptions TrainCommandLine::options(std::int64_t blocks) const {
+  training::TrainOptions options;
+  options.shape = {.batch = count("--batch", 1, 1), .seq = count("--seq", 1, 128)};
+  options.accumulation = count("--accumulation", 1, 1);
+  options.dtype = model.dtype;
+  options.schedule = {.rate = number("--lr", 0, 1e3, 1e-3),
+                      .final_rate = number("--min-lr", 0, 1e3, 0),
+                      .warmup = count("--warmup", 0, 0),
+                      .steps = count("--steps", 1, 1)};
+  const std::string schedule = text("--schedule").value_or("constant");
+  if (schedule == "cosine") {
+    options.schedule.kind = training::Schedule::Kind::cosine;
+  } else if (schedule != "constant") {
+    throw InputError("--schedule " + schedule + ": unknown; expected constant, cosine");
+  }
+  options.optimizer = {.beta1 = number("--beta1", 0, 0.999999, 0.9),
+                       .beta2 = number("--beta2", 0, 0.999999, 0.95),
+                       .eps = number("--eps", 0, 1, 1e-8),
+                       .decay = number("--weight-decay", 0, 1e3, 0.1)};
+  options.clip = number("--clip", 0, 1e9, 1.0);
+  options.scaling = loss_scaling();
+  const std::string which = text("--checkpoint-blocks").value_or(checkpoint_ ? "all" : "none");
+  options.recompute = training::parse_checkpointing("--checkpoint-blocks",
+                                                    memory_budget() ? "none" : which, blocks);
+  return options;
+}
+
+std::optional<std::size_t> TrainCommandLine::memory_budget() const {
+  const auto& which = text("--checkpoint-blocks");
+  if (!which || !which->starts_with("budget:")) return std::nullopt;
+  return static_cast<std::size_t>(
+      bench::parse_number("--checkpoint-blocks budget", which->substr(7), 1, 1e18));
+}
+
+training::RunOptions TrainCommandLine::run_options() const {
+  return {.steps = count("--steps", 1, 1),
+          .save_every = count("--save-every", 0, 0),
+          .out = text("--out").value_or(""),
+          .log = text("--log").value_or(""),
+          .progress = stderr};
+}
+
+training::TokenData TrainCommandLine::data(std::int64_t vocab_size) const {
+  if (text("--data")) return training::TokenData::from_hdf5(*text("--data"), vocab_size);
+  return training::TokenData::from_bytes(*text("--text"), vocab_size);
+}
+
+}  // namespace katt::impl

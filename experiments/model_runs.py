@@ -1,0 +1,59 @@
+"""What the experiments on a model share: running the program, and a result file with a figure."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / "experiments" / "byte_model"
+KATT = os.environ.get("KATT", str(ROOT / "build" / "openmp" / "katt"))
+
+
+def katt(*arguments):
+    """The program's JSON. What it says on stderr passes through."""
+    command = [KATT, *map(str, arguments), "--json"]
+    print("katt", *command[1:], file=sys.stderr)
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+
+
+def save(name, rows):
+    """Rows (dictionaries with the same keys) as datasets of results/NAME/NAME.h5, with what made them."""
+    folder = ROOT / "results" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    info = json.loads(subprocess.run([KATT, "info", "--json"], check=True, capture_output=True, text=True).stdout)
+    with h5py.File(folder / f"{name}.h5", "w") as file:
+        for key in rows[0]:
+            values = [row[key] for row in rows]
+            file[key] = np.array(values, dtype=h5py.string_dtype() if isinstance(values[0], str) else None)
+        for part in ["build", "machine"]:
+            file.attrs[part] = json.dumps(info.get(part, {}))
+    return folder
+
+
+def figure(folder, name, title, xlabel, ylabel, lines, logx=False, logy=False):
+    """lines: label → (x, y)."""
+    plt.figure(figsize=(6.4, 4))
+    for label, (x, y) in lines.items():
+        plt.plot(x, y, marker="o" if len(x) < 20 else None, label=label)
+    plt.title(title)
+    plt.xlabel(xlabel)
+    plt.ylabel(ylabel)
+    if logx:
+        plt.xscale("log", base=2)
+    if logy:
+        plt.yscale("log")
+    plt.ylim(bottom=None if logy else 0)
+    plt.grid(alpha=0.3)
+    plt.legend()
+    plt.tight_layout()
+    plt.savefig(folder / f"{name}.png", dpi=120)
+    plt.close()

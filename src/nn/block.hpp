@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+
+#include "nn/arena.hpp"
+#include "nn/config.hpp"
+#include "nn/parameters.hpp"
+#include "nn/runner.hpp"
+
+/// One block of a LLaMA, as a sequence of operators. With T = batch · seq tokens:
+///
+///   n₁ = rmsnorm(x)                    x   (T, hidden)
+///   q, k, v = n₁·W_qkvᵀ                qkv (T, q_size + 2·kv_size); q and k turned by rope, in
+///   place a = attention(q, k, v)             a   (T, q_size) h = x + a·W_oᵀ,  n₂ = rmsnorm(h)   h
+///   (T, hidden) g, u = n₂·W_gate_upᵀ               gate_up (T, 2·intermediate) m = silu(g)·u m (T,
+///   intermediate) delta = m·W_downᵀ                  the next block's x is h + delta, added by its
+///   first norm
+namespace katt::nn {
+
+/// Shape of a batch of token rows.
+struct BatchShape {
+  std::int64_t batch = 0;
+  std::int64_t seq = 0;
+  [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
+};
+
+/// What a block writes on its way, in the dtype of the model.
+struct BlockActivations {
+  TensorRef<2> x;
+  TensorRef<2> n1;
+  TensorRef<2> qkv;
+  TensorRef<2> attended;
+  TensorRef<3> lse;  ///< (batch, heads, seq) f32; empty where no backward pass follows
+  TensorRef<2> h;
+  TensorRef<2> n2;
+  TensorRef<2> gate_up;
+  TensorRef<2> product;  ///< m
+
+  TensorRef<2> gate() const { return columns(gate_up, 0, product.extent[1]); }
+  TensorRef<2> up() const { return columns(gate_up, product.extent[1], product.extent[1]); }
+};
+
+/// Memory that no block keeps: the sum of what the backward pass needs beside the activations.
+struct BackwardBuffers {
+  TensorRef<2> g;          ///< (T, hidden): gradient of the residual stream
+  TensorRef<2> dqkv;       ///< as qkv
+  TensorRef<2> dattended;  ///< as attended
+  TensorRef<2> staging;    ///< dtype of the model: gradients on their way to f32
+};
+
+/// The parts of a block that its backward pass can do without, computed again from what is kept.
+enum class Recompute : std::uint8_t {
+  nothing,
+  cheap,  ///< n₁, n₂ and m: what costs no product
+  all     ///< everything but x
+};
+
+template <class Exec>
+class Block {
+ public:
+  /// `cos_sin`: the table of rope::build_cache.
+  Block(const LlamaConfig& config, const Kernels& kernels, ConstTensorRef<2> cos_sin)
+      : config_(config), kernels_(kernels), cos_sin_(cos_sin) {}
+
+  /// x = stream + delta (the stream of the block before; nothing to add where it is empty) and
+  /// n₁, then all else up to `delta`, which may be the delta of the block before.
+  void forward(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
+               BatchShape shape, ConstTensorRef<2> stream, const TensorRef<2>& delta) const;
+
+  /// The steps of forward(), for those who attend to more keys than the batch's own.
+  void norm_and_project(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
+                        BatchShape shape, std::int64_t first_position, ConstTensorRef<2> stream,
+                        ConstTensorRef<2> delta) const;
+  void attend(Runner<Exec>& run, const BlockActivations& at, BatchShape shape,
+              ConstTensorRef<4> keys, ConstTensorRef<4> values) const;
+  void finish(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
+              const TensorRef<2>& delta) const;
+
+  /// Computes again what was not kept. `scratch`: (T, hidden).
+  void recompute(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
+                 BatchShape shape, Recompute what, const TensorRef<2>& scratch) const;
+
+  /// From the gradient of the stream after the block, buffers.g, to that before it, in place; adds
+  /// the gradients of the weights to `gradients` (f32). Overwrites the activations other than x.
+  void backward(Runner<Exec>& run, const BlockWeights& weights, const BlockWeights& gradients,
+                const BlockActivations& at, BatchShape shape, const BackwardBuffers& buffers) const;
+
+ private:
+  void norm(Runner<Exec>& run, const TensorRef<1>& weight, ConstTensorRef<2> stream,
+            ConstTensorRef<2> delta, const TensorRef<2>& sum, const TensorRef<2>& out) const;
+  void project(Runner<Exec>& run, const TensorRef<2>& x, const TensorRef<2>& weight,
+               const TensorRef<1>& bias, const TensorRef<2>& out) const;
+  void project_qkv(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
+                   BatchShape shape, std::int64_t first_position) const;
+  void activate(Runner<Exec>& run, const BlockActivations& at) const;
+  void attend_own(Runner<Exec>& run, const BlockActivations& at, BatchShape shape) const;
+  void attend_backward(Runner<Exec>& run, const BlockActivations& at, BatchShape shape,
+                       const BackwardBuffers& buffers) const;
+
+  const LlamaConfig& config_;
+  const Kernels& kernels_;
+  ConstTensorRef<2> cos_sin_;
+};
+
+/// gradient += value, both of one size; gradient f32. An empty gradient takes nothing.
+template <class Exec>
+void add_gradient(Runner<Exec>& run, const void* value, Dtype dtype, void* gradient,
+                  std::int64_t count);
+
+/// Gradients of out = x·weightᵀ + bias: adds doutᵀ·x to dweight and the column sums of dout to
+/// dbias (f32).
+template <class Exec>
+void add_linear_gradients(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
+                          const TensorRef<2>& dout, const TensorRef<2>& dweight,
+                          const TensorRef<1>& dbias, const TensorRef<2>& staging);
+
+/// Gradients of a norm: dx = gradient of its input + dresidual; adds to dweight (f32).
+template <class Exec>
+void norm_backward(Runner<Exec>& run, const Kernels& kernels, float eps, const TensorRef<2>& dout,
+                   const TensorRef<2>& x, const TensorRef<1>& weight, ConstTensorRef<2> dresidual,
+                   const TensorRef<2>& dx, const TensorRef<1>& dweight,
+                   const TensorRef<2>& staging);
+
+}  // namespace katt::nn

@@ -1,0 +1,191 @@
+#include "nn/config.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "io/hdf5_input.hpp"
+#include "io/json_input.hpp"
+#include "ops/attention/attention.hpp"
+
+namespace katt::nn {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t max_config_bytes = 1 << 20;
+constexpr int max_depth = 16;
+/// No size of a real model is near it, and no product of a few of them overflows.
+constexpr std::int64_t max_size = 1 << 22;
+constexpr std::int64_t max_layers = 1 << 12;
+
+/// One JSON object with the path of its keys, for messages.
+class Table {
+ public:
+  Table(std::string where, const json& object) : where_(std::move(where)), object_(object) {}
+
+  /// The value of a key; null where it is missing or null.
+  [[nodiscard]] const json& at(const char* key) const {
+    static const json null;
+    const auto found = object_.find(key);
+    return found == object_.end() ? null : *found;
+  }
+
+  [[noreturn]] void refuse(const char* key, const std::string& expected) const {
+    const json& value = at(key);
+    const bool missing = !object_.contains(key);
+    throw InputError(where_ + key + ": " +
+                     (missing ? "is missing" : "holds " + io::impl::printable(value.dump())) +
+                     ", expected " + expected);
+  }
+
+  [[nodiscard]] std::int64_t size(const char* key, std::int64_t largest,
+                                  std::optional<std::int64_t> fallback = std::nullopt) const {
+    const json& value = at(key);
+    if (value.is_null() && fallback) return *fallback;
+    // As a double, no integer of the text is out of range.
+    const double number = value.is_number() ? value.get<double>() : 0;
+    if (!value.is_number_integer() || number < 1 || number > static_cast<double>(largest)) {
+      refuse(key, "an integer of 1 to " + std::to_string(largest));
+    }
+    return value.get<std::int64_t>();
+  }
+
+  [[nodiscard]] double positive(const char* key, std::optional<double> fallback) const {
+    const json& value = at(key);
+    if (value.is_null() && fallback) return *fallback;
+    if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<double>())) {
+      refuse(key, "a positive number");
+    }
+    return value.get<double>();
+  }
+
+  [[nodiscard]] bool truth(const char* key, bool fallback) const {
+    const json& value = at(key);
+    if (value.is_null()) return fallback;
+    if (!value.is_boolean()) refuse(key, "true or false");
+    return value.get<bool>();
+  }
+
+  /// Refuses any other value of a key than the given one, or none.
+  void only(const char* key, const json& supported) const {
+    const json& value = at(key);
+    if (!value.is_null() && value != supported) refuse(key, supported.dump() + " or nothing");
+  }
+
+  void none(const char* key) const {
+    if (!at(key).is_null()) refuse(key, "nothing: it is not supported");
+  }
+
+ private:
+  std::string where_;
+  const json& object_;
+};
+
+void check_kind(const Table& table) {
+  if (table.at("model_type") != "llama") table.refuse("model_type", "\"llama\"");
+  const json& architectures = table.at("architectures");
+  if (!architectures.is_null() && architectures != json::array({"LlamaForCausalLM"})) {
+    table.refuse("architectures", "[\"LlamaForCausalLM\"]");
+  }
+  table.only("hidden_act", "silu");
+  table.only("attention_dropout", 0.0);
+  table.only("pretraining_tp", 1);
+  table.only("partial_rotary_factor", 1.0);
+  for (const char* key : {"quantization_config", "sliding_window", "attn_logit_softcapping",
+                          "final_logit_softcapping", "num_local_experts"}) {
+    table.none(key);
+  }
+}
+
+/// `rope_parameters`, or what the older `rope_theta` and `rope_scaling` say.
+rope::FrequencyArgs rope_of(const std::string& name, const Table& top,
+                            std::int64_t max_position_embeddings) {
+  rope::FrequencyArgs rope{.precision = rope::AnglePrecision::f32};
+  rope.theta = top.positive("rope_theta", 10000.0);
+  const char* key = top.at("rope_parameters").is_null() ? "rope_scaling" : "rope_parameters";
+  const json& parameters = top.at(key);
+  if (parameters.is_null()) return rope;
+  if (!parameters.is_object()) top.refuse(key, "an object");
+  const Table table(name + ": " + key + "/", parameters);
+  rope.theta = table.positive("rope_theta", rope.theta);
+  table.only("partial_rotary_factor", 1.0);
+  const char* type_key = table.at("rope_type").is_null() ? "type" : "rope_type";
+  const json& type = table.at(type_key);
+  if (type.is_null() || type == "default") return rope;
+  if (type != "llama3") table.refuse(type_key, "\"default\" or \"llama3\"");
+  rope.scaling = rope::Scaling::llama3;
+  rope.factor = table.positive("factor", std::nullopt);
+  rope.low_freq_factor = table.positive("low_freq_factor", std::nullopt);
+  rope.high_freq_factor = table.positive("high_freq_factor", std::nullopt);
+  rope.original_max_position = table.size("original_max_position_embeddings", std::int64_t{1} << 40,
+                                          max_position_embeddings);
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    table.refuse("high_freq_factor", "more than low_freq_factor");
+  }
+  return rope;
+}
+
+}  // namespace
+
+LlamaConfig parse_config(const std::string& name, const std::string& text) {
+  const json root = io::impl::parse_json(name, text, max_depth);
+  if (!root.is_object()) throw InputError(name + ": expected a JSON object");
+  const Table table(name + ": ", root);
+  check_kind(table);
+
+  LlamaConfig config;
+  config.json = text;
+  config.vocab_size = table.size("vocab_size", max_size);
+  config.hidden_size = table.size("hidden_size", max_size);
+  config.intermediate_size = table.size("intermediate_size", max_size);
+  config.num_hidden_layers = table.size("num_hidden_layers", max_layers);
+  config.num_attention_heads = table.size("num_attention_heads", max_layers);
+  config.num_key_value_heads =
+      table.size("num_key_value_heads", max_layers, config.num_attention_heads);
+  if (config.num_attention_heads % config.num_key_value_heads != 0) {
+    table.refuse("num_key_value_heads",
+                 "a divisor of num_attention_heads " + std::to_string(config.num_attention_heads));
+  }
+  if (table.at("head_dim").is_null() && config.hidden_size % config.num_attention_heads != 0) {
+    table.refuse("hidden_size", "a multiple of num_attention_heads " +
+                                    std::to_string(config.num_attention_heads) +
+                                    " where no head_dim is given");
+  }
+  config.head_dim =
+      table.size("head_dim", max_size, config.hidden_size / config.num_attention_heads);
+  if (config.head_dim % 8 != 0 || config.head_dim > attention::max_head_dim) {
+    throw InputError(name + ": head_dim: is " + std::to_string(config.head_dim) +
+                     ", expected a multiple of 8 up to " + std::to_string(attention::max_head_dim));
+  }
+  config.max_position_embeddings =
+      table.size("max_position_embeddings", std::int64_t{1} << 30, config.max_position_embeddings);
+  config.rms_norm_eps = static_cast<float>(table.positive("rms_norm_eps", config.rms_norm_eps));
+  config.initializer_range =
+      static_cast<float>(table.positive("initializer_range", config.initializer_range));
+  config.tie_word_embeddings = table.truth("tie_word_embeddings", false);
+  config.attention_bias = table.truth("attention_bias", false);
+  config.mlp_bias = table.truth("mlp_bias", false);
+  config.rope = rope_of(name, table, config.max_position_embeddings);
+  if (const json& eos = table.at("eos_token_id"); eos.is_number_integer()) {
+    config.eos_token_id = eos.get<std::int64_t>();
+  }
+  return config;
+}
+
+LlamaConfig read_config(const std::filesystem::path& folder) {
+  const auto path = folder / "config.json";
+  return parse_config(path.string(),
+                      io::impl::read_text(path, max_config_bytes, "a Hugging Face configuration"));
+}
+
+std::string config_json_f32(const LlamaConfig& config) {
+  auto root = nlohmann::ordered_json::parse(config.json);
+  root[root.contains("torch_dtype") ? "torch_dtype" : "dtype"] = "float32";
+  return root.dump(2) + "\n";
+}
+
+}  // namespace katt::nn

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "ops/rope/rope.hpp"
+
+namespace katt::nn {
+
+/// The shape of a LLaMA (Touvron et al. 2023, arXiv:2302.13971), named as in a Hugging Face
+/// `config.json`.
+struct LlamaConfig {
+  std::int64_t vocab_size = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_hidden_layers = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_key_value_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t max_position_embeddings = 2048;
+  float rms_norm_eps = 1e-6F;
+  float initializer_range = 0.02F;
+  bool tie_word_embeddings = false;
+  bool attention_bias = false;  ///< of the q, k, v and o projections
+  bool mlp_bias = false;        ///< of the gate, up and down projections
+  rope::FrequencyArgs rope{.precision = rope::AnglePrecision::f32};
+  std::optional<std::int64_t> eos_token_id{};
+  std::string json;  ///< the text that this was read from
+
+  /// Columns of q, and of k or v.
+  [[nodiscard]] std::int64_t q_size() const { return num_attention_heads * head_dim; }
+  [[nodiscard]] std::int64_t kv_size() const { return num_key_value_heads * head_dim; }
+};
+
+/// Reads the text of a `config.json` called `name`: `rope_parameters`, or the older `rope_theta`
+/// and `rope_scaling`. Throws InputError of one line that names the key, what it holds and what was
+/// expected, for anything that this implementation does not compute as Hugging Face's
+/// LlamaForCausalLM.
+[[nodiscard]] LlamaConfig parse_config(const std::string& name, const std::string& text);
+
+/// Reads `config.json` of a model's folder.
+[[nodiscard]] LlamaConfig read_config(const std::filesystem::path& folder);
+
+/// The text of a `config.json` for the same model stored in f32.
+[[nodiscard]] std::string config_json_f32(const LlamaConfig& config);
+
+}  // namespace katt::nn

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/convert.hpp"
+#include "core/dtype.hpp"
+
+namespace katt::nn {
+
+/// A labelled block in the memory of an execution space, allocated through Kokkos, so that the
+/// tracker sees it. Copies to and from the host wait for their end.
+template <class Exec>
+class DeviceMemory {
+ public:
+  using Space = typename Exec::memory_space;
+
+  DeviceMemory() = default;
+  /// Filled with zeros, or left as it is found.
+  DeviceMemory(const std::string& label, std::size_t bytes, bool zeroed)
+      : view_(zeroed ? View(label, bytes)
+                     : View(Kokkos::view_alloc(Kokkos::WithoutInitializing, label), bytes)) {}
+
+  [[nodiscard]] std::byte* data() const { return view_.data(); }
+  [[nodiscard]] std::size_t bytes() const { return view_.size(); }
+  /// Fills it with zeros; does not wait.
+  void clear(const Exec& exec) const { Kokkos::deep_copy(exec, view_, std::byte{0}); }
+
+ private:
+  using View = Kokkos::View<std::byte*, Space>;
+  View view_;
+};
+
+/// Copies bytes between the host and the memory of an execution space, in order with the
+/// instance's operations, and waits.
+template <class Exec>
+void copy_to_host(const Exec& exec, const void* from, std::span<std::byte> to) {
+  using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+  Kokkos::deep_copy(exec,
+                    Kokkos::View<std::byte*, Kokkos::HostSpace, Unmanaged>(to.data(), to.size()),
+                    Kokkos::View<const std::byte*, typename Exec::memory_space, Unmanaged>(
+                        static_cast<const std::byte*>(from), to.size()));
+  exec.fence("katt::nn::copy_to_host");
+}
+
+template <class Exec>
+void copy_from_host(const Exec& exec, std::span<const std::byte> from, void* to) {
+  using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+  Kokkos::deep_copy(
+      exec,
+      Kokkos::View<std::byte*, typename Exec::memory_space, Unmanaged>(static_cast<std::byte*>(to),
+                                                                       from.size()),
+      Kokkos::View<const std::byte*, Kokkos::HostSpace, Unmanaged>(from.data(), from.size()));
+  exec.fence("katt::nn::copy_from_host");
+}
+
+/// The same for elements: f32 on the host, the dtype in the memory of the execution space.
+template <class Exec>
+void read_elements(const Exec& exec, const void* from, Dtype dtype, std::span<float> to) {
+  visit_dtype(dtype, [&]<class T>() {
+    if constexpr (std::is_same_v<T, float>) {
+      copy_to_host(exec, from, std::as_writable_bytes(to));
+    } else {
+      std::vector<T> narrow(to.size());
+      copy_to_host(exec, from, std::as_writable_bytes(std::span(narrow)));
+      convert(std::span<const T>(narrow), to);
+    }
+  });
+}
+
+template <class Exec>
+void write_elements(const Exec& exec, std::span<const float> from, Dtype dtype, void* to) {
+  visit_dtype(dtype, [&]<class T>() {
+    if constexpr (std::is_same_v<T, float>) {
+      copy_from_host(exec, std::as_bytes(from), to);
+    } else {
+      std::vector<T> narrow(from.size());
+      convert(from, std::span<T>(narrow));
+      copy_from_host(exec, std::as_bytes(std::span<const T>(narrow)), to);
+    }
+  });
+}
+
+}  // namespace katt::nn

@@ -1,0 +1,149 @@
+#include "nn/model.hpp"
+
+#include <cmath>
+#include <numbers>
+#include <set>
+#include <utility>
+
+#include "core/backend.hpp"
+#include "core/error.hpp"
+#include "io/hdf5_input.hpp"
+#include "testing/fill.hpp"
+
+namespace katt::nn {
+
+namespace {
+
+void* address_of(const Parameter& parameter, Dtype dtype, void* data) {
+  return static_cast<std::byte*>(data) +
+         static_cast<std::size_t>(parameter.offset) * size_of(dtype);
+}
+
+/// Refuses a checkpoint whose tensors are not those of the model. Those that transformers passes
+/// over may be there.
+void check_tensors(const LlamaConfig& config, const ParameterLayout& layout,
+                   const io::Safetensors& file) {
+  std::set<std::string> known;
+  for (const Parameter& parameter : layout.parameters()) {
+    file.check(parameter.name, parameter.shape);
+    known.insert(parameter.name);
+  }
+  for (const std::string& name : file.names()) {
+    const bool is_passed_over = name.ends_with("rotary_emb.inv_freq") ||
+                                (config.tie_word_embeddings && name == "lm_head.weight");
+    if (!known.contains(name) && !is_passed_over) {
+      throw InputError("tensor " + io::impl::printable(name) +
+                       ": is not part of the model that config.json describes");
+    }
+  }
+}
+
+/// Standard normal values (Box & Muller 1958) of a hash of (seed, index).
+float normal(std::uint64_t seed, std::uint64_t index) {
+  const double radius = std::sqrt(-2.0 * std::log(1.0 - testing::uniform(seed, 2 * index)));
+  const double angle = 2.0 * std::numbers::pi * testing::uniform(seed, 2 * index + 1);
+  return static_cast<float>(radius * std::cos(angle));
+}
+
+}  // namespace
+
+template <class Exec>
+Llama<Exec>::Llama(Exec exec, LlamaConfig config, Dtype dtype)
+    : exec_(std::move(exec)),
+      config_(std::move(config)),
+      layout_(config_),
+      dtype_(dtype),
+      memory_("katt::nn::parameters", static_cast<std::size_t>(layout_.size()) * size_of(dtype),
+              true),
+      weights_(bind_weights(config_, layout_, dtype, memory_.data())) {}
+
+template <class Exec>
+void load_parameters(const Exec& exec, const LlamaConfig& config, const ParameterLayout& layout,
+                     const io::Safetensors& file, Dtype dtype, void* data) {
+  check_tensors(config, layout, file);
+  std::vector<float> values;
+  for (const Parameter& parameter : layout.parameters()) {
+    values.resize(static_cast<std::size_t>(parameter.size()));
+    file.read(parameter.name, parameter.shape, values);
+    write_elements(exec, values, dtype, address_of(parameter, dtype, data));
+  }
+}
+
+template <class Exec>
+void randomize_parameters(const Exec& exec, const LlamaConfig& config,
+                          const ParameterLayout& layout, std::uint64_t seed, Dtype dtype,
+                          void* data) {
+  std::vector<float> values;
+  for (const Parameter& parameter : layout.parameters()) {
+    values.resize(static_cast<std::size_t>(parameter.size()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = parameter.shape.size() == 2
+                      ? config.initializer_range *
+                            normal(seed, static_cast<std::uint64_t>(parameter.offset) + i)
+                      : (parameter.name.ends_with(".bias") ? 0.0F : 1.0F);
+    }
+    write_elements(exec, values, dtype, address_of(parameter, dtype, data));
+  }
+}
+
+bool holds_parameters(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  return std::filesystem::exists(folder / "model.safetensors", ignored) ||
+         std::filesystem::exists(folder / "model.safetensors.index.json", ignored);
+}
+
+void check_folder(const LlamaConfig& config, const ParameterLayout& layout,
+                  const std::filesystem::path& folder) {
+  if (holds_parameters(folder)) check_tensors(config, layout, io::Safetensors(folder));
+}
+
+template <class Exec>
+void initialize_parameters(const Exec& exec, const LlamaConfig& config,
+                           const ParameterLayout& layout, const std::filesystem::path& folder,
+                           std::uint64_t seed, Dtype dtype, void* data) {
+  if (holds_parameters(folder)) {
+    load_parameters(exec, config, layout, io::Safetensors(folder), dtype, data);
+  } else {
+    randomize_parameters(exec, config, layout, seed, dtype, data);
+  }
+}
+
+template <class Exec>
+Llama<Exec> open_model(const Exec& exec, const std::filesystem::path& folder, Dtype dtype,
+                       std::uint64_t seed) {
+  LlamaConfig config = read_config(folder);
+  check_folder(config, ParameterLayout(config), folder);
+  Llama<Exec> model(exec, std::move(config), dtype);
+  initialize_parameters(exec, model.config(), model.layout(), folder, seed, dtype, model.data());
+  return model;
+}
+
+std::vector<io::SafetensorsTensor> named_tensors(const ParameterLayout& layout,
+                                                 std::span<const float> values,
+                                                 const std::string& prefix) {
+  std::vector<io::SafetensorsTensor> tensors;
+  for (const Parameter& parameter : layout.parameters()) {
+    tensors.push_back({.name = prefix + parameter.name,
+                       .dtype = Dtype::f32,
+                       .shape = parameter.shape,
+                       .values = values.subspan(static_cast<std::size_t>(parameter.offset),
+                                                static_cast<std::size_t>(parameter.size()))});
+  }
+  return tensors;
+}
+
+#define KATT_INSTANTIATE_MODEL(Exec)                                                              \
+  template class Llama<Exec>;                                                                     \
+  template void load_parameters<Exec>(const Exec&, const LlamaConfig&, const ParameterLayout&,    \
+                                      const io::Safetensors&, Dtype, void*);                      \
+  template void randomize_parameters<Exec>(const Exec&, const LlamaConfig&,                       \
+                                           const ParameterLayout&, std::uint64_t, Dtype, void*);  \
+  template void initialize_parameters<Exec>(const Exec&, const LlamaConfig&,                      \
+                                            const ParameterLayout&, const std::filesystem::path&, \
+                                            std::uint64_t, Dtype, void*);                         \
+  template Llama<Exec> open_model<Exec>(const Exec&, const std::filesystem::path&, Dtype,         \
+                                        std::uint64_t);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_MODEL)
+
+}  // namespace katt::nn

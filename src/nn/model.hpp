@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "io/safetensors.hpp"
+#include "nn/config.hpp"
+#include "nn/device_memory.hpp"
+#include "nn/parameters.hpp"
+
+namespace katt::nn {
+
+/// A LLaMA in the memory of an execution space: its configuration and its parameters in one dtype.
+template <class Exec>
+class Llama {
+ public:
+  /// Parameters are zero.
+  Llama(Exec exec, LlamaConfig config, Dtype dtype);
+
+  [[nodiscard]] const Exec& exec() const { return exec_; }
+  [[nodiscard]] const LlamaConfig& config() const { return config_; }
+  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+  [[nodiscard]] Dtype dtype() const { return dtype_; }
+  [[nodiscard]] const Weights& weights() const { return weights_; }
+  /// The flat array of the layout.
+  [[nodiscard]] void* data() const { return memory_.data(); }
+  [[nodiscard]] std::size_t bytes() const { return memory_.bytes(); }
+
+ private:
+  Exec exec_;
+  LlamaConfig config_;
+  ParameterLayout layout_;
+  Dtype dtype_;
+  DeviceMemory<Exec> memory_;
+  Weights weights_;
+};
+
+/// Fills a flat array of the dtype from a checkpoint. Throws InputError that names the tensor that
+/// is missing, of another shape than the configuration says, or not part of the model.
+template <class Exec>
+void load_parameters(const Exec& exec, const LlamaConfig& config, const ParameterLayout& layout,
+                     const io::Safetensors& file, Dtype dtype, void* data);
+
+/// Fills it at random: weights normal with mean 0 and standard deviation initializer_range, norms
+/// 1, biases 0. The same for a seed on every machine.
+template <class Exec>
+void randomize_parameters(const Exec& exec, const LlamaConfig& config,
+                          const ParameterLayout& layout, std::uint64_t seed, Dtype dtype,
+                          void* data);
+
+/// Whether the folder holds a checkpoint's tensors, in one file or in shards.
+[[nodiscard]] bool holds_parameters(const std::filesystem::path& folder);
+
+/// Throws as load_parameters() would for the folder's checkpoint, before anything of its size is
+/// allocated: the sizes of a configuration may be absurd.
+void check_folder(const LlamaConfig& config, const ParameterLayout& layout,
+                  const std::filesystem::path& folder);
+
+/// Fills it from the folder of a model, or at random where the folder holds `config.json` alone.
+template <class Exec>
+void initialize_parameters(const Exec& exec, const LlamaConfig& config,
+                           const ParameterLayout& layout, const std::filesystem::path& folder,
+                           std::uint64_t seed, Dtype dtype, void* data);
+
+/// The model of a folder: `config.json` with `model.safetensors` or its shards, or `config.json`
+/// alone (random parameters of the seed).
+template <class Exec>
+Llama<Exec> open_model(const Exec& exec, const std::filesystem::path& folder, Dtype dtype,
+                       std::uint64_t seed);
+
+/// The parameters of a layout inside flat host values, as tensors to be written in f32; names get
+/// the prefix.
+[[nodiscard]] std::vector<io::SafetensorsTensor> named_tensors(const ParameterLayout& layout,
+                                                               std::span<const float> values,
+                                                               const std::string& prefix);
+
+}  // namespace katt::nn

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/variants.hpp"
+#include "nn/device_memory.hpp"
+#include "ops/linear/gemm.hpp"
+
+namespace katt::nn {
+
+/// The variant of every operator that the model calls.
+struct Kernels {
+  std::string embedding = "rows";
+  std::string rmsnorm = "fused";
+  std::string linear = "fused";
+  std::string rope = "fused";
+  std::string attention = "flash";
+  std::string swiglu = "fused";
+  std::string linear_cross_entropy = "fused";
+};
+
+/// Runs operators on an execution space with a workspace of its own, which grows to the largest
+/// that one of them needs. A dry runner launches nothing and only finds out how large that is.
+template <class Exec>
+class Runner {
+ public:
+  explicit Runner(Exec exec, bool dry = false) : exec_(std::move(exec)), dry_(dry) {}
+
+  [[nodiscard]] const Exec& exec() const { return exec_; }
+  [[nodiscard]] bool is_dry() const { return dry_; }
+  /// Largest workspace asked for so far.
+  [[nodiscard]] std::size_t workspace_bytes() const { return needed_; }
+  /// Allocates the workspace at once.
+  void reserve(std::size_t bytes) {
+    needed_ = std::max(needed_, bytes);
+    if (dry_ || memory_.bytes() >= needed_) return;
+    memory_ = {};  // before the larger one, so that they never live together
+    memory_ = DeviceMemory<Exec>("katt::nn::workspace", needed_, false);
+  }
+
+  /// Runs a variant of a table. Throws InputError with the reason where it cannot run here.
+  template <class Args>
+  void operator()(const VariantTable<Exec, Args>& table, const Args& args,
+                  const std::string& variant) {
+    check(args);  // the operator's own
+    const Config config{.variant = variant};
+    if (const Status status = table.supports(exec_, args, config); !status.is_ok()) {
+      throw InputError("variant " + variant + ": " + status.reason());
+    }
+    reserve(table.workspace_bytes(exec_, args, config));
+    if (dry_) return;
+    const Status status = table.run(exec_, args, config, workspace());
+    if (!status.is_ok()) throw InputError("variant " + variant + ": " + status.reason());
+  }
+
+  /// A dense product that no operator computes: one that adds to f32 gradients.
+  void gemm(const linear::GemmArgs& args, const char* label) {
+    reserve(linear::gemm_workspace_bytes(exec_, args));
+    if (!dry_) linear::gemm(exec_, args, workspace(), label);
+  }
+
+ private:
+  [[nodiscard]] Workspace workspace() const { return {memory_.data(), memory_.bytes()}; }
+
+  Exec exec_;
+  bool dry_;
+  std::size_t needed_ = 0;
+  DeviceMemory<Exec> memory_;
+};
+
+}  // namespace katt::nn

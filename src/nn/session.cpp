@@ -1,0 +1,222 @@
+#include "nn/session.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/backend.hpp"
+#include "core/error.hpp"
+#include "ops/embedding/embedding.hpp"
+#include "ops/linear/linear.hpp"
+#include "ops/rmsnorm/rmsnorm.hpp"
+#include "ops/rope/rope.hpp"
+
+namespace katt::nn {
+
+namespace {
+
+template <class Exec>
+void copy_heads(const Exec& exec, const ConstTensorRef<4>& from, const TensorRef<4>& to) {
+  using Memory = typename Exec::memory_space;
+  visit_dtype(to.dtype, [&]<class T>() {
+    Kokkos::deep_copy(exec, to.view<T, Memory>(), from.view<T, Memory>());
+  });
+}
+
+/// The last of every n rows.
+TensorRef<2> last_rows(TensorRef<2> rows, std::int64_t n) {
+  rows.data = static_cast<std::byte*>(rows.data) +
+              static_cast<std::size_t>((n - 1) * rows.stride[0]) * size_of(rows.dtype);
+  rows.extent[0] /= n;
+  rows.stride[0] *= n;
+  return rows;
+}
+
+TensorRef<2> rows_from(TensorRef<2> rows, std::int64_t first, std::int64_t count) {
+  rows.data = static_cast<std::byte*>(rows.data) +
+              static_cast<std::size_t>(first * rows.stride[0]) * size_of(rows.dtype);
+  rows.extent[0] = count;
+  return rows;
+}
+
+/// Rows of logits computed at a time: those of a large vocabulary need more memory than all else.
+constexpr std::int64_t logit_rows = 64;
+
+}  // namespace
+
+template <class Exec>
+Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype, Weights weights,
+                       SessionOptions options, bool dry)
+    : config_(config),
+      dtype_(dtype),
+      weights_(std::move(weights)),
+      options_(std::move(options)),
+      run_(exec, dry) {
+  options_.chunk = std::min(options_.chunk, options_.capacity);
+  cache_bytes_ = static_cast<std::size_t>(2 * config_.num_hidden_layers * options_.batch *
+                                          config_.kv_size() * options_.capacity) *
+                 size_of(dtype_);
+  Arena sizes;
+  const Step largest = lay_out(sizes, options_.chunk);
+  activation_bytes_ = sizes.bytes();
+  Runner<Exec> rehearsal(exec, true);
+  length_ = options_.capacity - options_.chunk;
+  launch(rehearsal, largest, options_.chunk, true);
+  length_ = options_.capacity - 1;
+  launch(rehearsal, lay_out(sizes, 1), 1, true);
+  length_ = 0;
+  run_.reserve(rehearsal.workspace_bytes());
+  if (dry) return;
+  cache_ = {"katt::nn::kv_cache", cache_bytes_, false};
+  activations_ = {"katt::nn::activations", activation_bytes_, false};
+  Arena arena(activations_.data());
+  rope::build_cache(exec, config_.rope, lay_out(arena, 1).cos_sin);
+}
+
+template <class Exec>
+typename Session<Exec>::Step Session<Exec>::lay_out(Arena& arena, std::int64_t n) const {
+  const std::int64_t tokens = options_.batch * n;
+  const auto rows = [&](std::int64_t columns) {
+    return arena.tensor<2>(dtype_, {tokens, columns});
+  };
+  Step at;
+  at.cos_sin = arena.tensor<2>(Dtype::f32, {options_.capacity, config_.head_dim});
+  at.ids = arena.integers(tokens);
+  at.at.x = rows(config_.hidden_size);
+  at.at.n1 = rows(config_.hidden_size);
+  at.at.qkv = rows(config_.q_size() + 2 * config_.kv_size());
+  at.at.attended = rows(config_.q_size());
+  at.at.h = rows(config_.hidden_size);
+  at.at.n2 = rows(config_.hidden_size);
+  at.at.gate_up = rows(2 * config_.intermediate_size);
+  at.at.product = rows(config_.intermediate_size);
+  at.delta = rows(config_.hidden_size);
+  at.n = rows(config_.hidden_size);
+  at.logits = arena.tensor<2>(
+      dtype_, {std::min(tokens, std::max(options_.batch, logit_rows)), config_.vocab_size});
+  return at;
+}
+
+template <class Exec>
+TensorRef<4> Session<Exec>::cached(std::int64_t layer, int which, std::int64_t first,
+                                   std::int64_t count) const {
+  TensorRef<4> tensor(
+      nullptr, dtype_,
+      {options_.batch, config_.num_key_value_heads, options_.capacity, config_.head_dim});
+  const std::int64_t offset = (2 * layer + which) * tensor.size() + first * config_.head_dim;
+  tensor.data = cache_.data() + static_cast<std::size_t>(offset) * size_of(dtype_);
+  tensor.extent[2] = count;
+  return tensor;
+}
+
+template <class Exec>
+std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool all) {
+  const std::int64_t n = static_cast<std::int64_t>(ids.size()) / options_.batch;
+  for (const std::int64_t id : ids) {
+    if (id < 0 || id >= config_.vocab_size) {
+      throw InputError("token " + std::to_string(id) + ": expected 0 to " +
+                       std::to_string(config_.vocab_size - 1) + ", the vocabulary of the model");
+    }
+  }
+  if (n < 1 || length_ + n > options_.capacity) {
+    throw InputError("tokens: " + std::to_string(n) + " after " + std::to_string(length_) +
+                     " positions, expected 1 to " + std::to_string(options_.capacity - length_));
+  }
+  const auto vocab = static_cast<std::size_t>(config_.vocab_size);
+  std::vector<float> logits(static_cast<std::size_t>(all ? options_.batch * n : options_.batch) *
+                            vocab);
+  std::vector<std::int64_t> part;
+  std::vector<float> part_logits;
+  for (std::int64_t done = 0; done < n; done += options_.chunk) {
+    const std::int64_t count = std::min(options_.chunk, n - done);
+    part.clear();
+    for (std::int64_t b = 0; b < options_.batch; ++b) {
+      const auto from = ids.begin() + b * n + done;
+      part.insert(part.end(), from, from + count);
+    }
+    const std::size_t rows = static_cast<std::size_t>(all ? count : 1) * vocab;
+    part_logits.resize(static_cast<std::size_t>(options_.batch) * rows);
+    step(part, count, all, part_logits);
+    for (std::int64_t b = 0; b < options_.batch; ++b) {
+      const std::size_t to = static_cast<std::size_t>(all ? b * n + done : b) * vocab;
+      std::copy_n(part_logits.begin() + b * static_cast<std::ptrdiff_t>(rows), rows,
+                  logits.begin() + static_cast<std::ptrdiff_t>(to));
+    }
+  }
+  return logits;
+}
+
+template <class Exec>
+void Session<Exec>::launch_blocks(Runner<Exec>& run, const Step& at, BatchShape shape) {
+  const Block<Exec> block(config_, options_.kernels, at.cos_sin);
+  ConstTensorRef<2> stream = at.at.x;
+  ConstTensorRef<2> delta;  // nothing to add before the first block
+  for (std::size_t i = 0; i < weights_.blocks.size(); ++i) {
+    const auto layer = static_cast<std::int64_t>(i);
+    block.norm_and_project(run, weights_.blocks[i], at.at, shape, length_, stream, delta);
+    for (const int which : {0, 1}) {
+      if (run.is_dry()) continue;
+      copy_heads(run.exec(),
+                 heads_of(at.at.qkv, config_.q_size() + which * config_.kv_size(), shape.batch,
+                          config_.num_key_value_heads, config_.head_dim),
+                 cached(layer, which, length_, shape.seq));
+    }
+    const std::int64_t seen = length_ + shape.seq;
+    block.attend(run, at.at, shape, cached(layer, 0, 0, seen), cached(layer, 1, 0, seen));
+    block.finish(run, weights_.blocks[i], at.at, at.delta);
+    stream = at.at.h;
+    delta = at.delta;
+  }
+}
+
+template <class Exec>
+void Session<Exec>::launch(Runner<Exec>& run, const Step& at, std::int64_t n, bool all) {
+  run(embedding::forward_variants<Exec>(),
+      embedding::ForwardArgs{.weight = weights_.embedding, .ids = at.ids, .out = at.at.x},
+      options_.kernels.embedding);
+  launch_blocks(run, at, {.batch = options_.batch, .seq = n});
+  const auto wanted = [&](const TensorRef<2>& rows) { return all ? rows : last_rows(rows, n); };
+  run(rmsnorm::forward_variants<Exec>(),
+      rmsnorm::ForwardArgs{.x = wanted(at.delta),
+                           .weight = weights_.norm,
+                           .residual = wanted(at.at.h),
+                           .out = rows_from(at.n, 0, wanted(at.delta).extent[0]),
+                           .residual_out = wanted(at.at.x),
+                           .eps = config_.rms_norm_eps},
+      options_.kernels.rmsnorm);
+  if (run.is_dry()) (void)launch_head(run, at, 0, at.logits.extent[0]);
+}
+
+template <class Exec>
+TensorRef<2> Session<Exec>::launch_head(Runner<Exec>& run, const Step& at, std::int64_t first,
+                                        std::int64_t count) {
+  const TensorRef<2> out = rows_from(at.logits, 0, count);
+  run(linear::forward_variants<Exec>(),
+      linear::ForwardArgs{.x = rows_from(at.n, first, count), .weight = weights_.head, .out = out},
+      options_.kernels.linear);
+  return out;
+}
+
+template <class Exec>
+void Session<Exec>::step(std::span<const std::int64_t> ids, std::int64_t n, bool all,
+                         std::span<float> logits) {
+  Arena arena(activations_.data());
+  const Step at = lay_out(arena, n);
+  copy_from_host(run_.exec(), std::as_bytes(ids), at.ids);
+  launch(run_, at, n, all);
+  const std::int64_t rows = all ? options_.batch * n : options_.batch;
+  const std::int64_t at_once = at.logits.extent[0];
+  for (std::int64_t first = 0; first < rows; first += at_once) {
+    const TensorRef<2> out = launch_head(run_, at, first, std::min(at_once, rows - first));
+    read_elements(run_.exec(), out.data, out.dtype,
+                  logits.subspan(static_cast<std::size_t>(first * config_.vocab_size),
+                                 static_cast<std::size_t>(out.size())));
+  }
+  length_ += n;
+}
+
+#define KATT_INSTANTIATE_SESSION(Exec) template class Session<Exec>;
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SESSION)
+
+}  // namespace katt::nn

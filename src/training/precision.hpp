@@ -1,0 +1,55 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace katt::training {
+
+/// Loss scaling (Micikevicius et al. 2018, arXiv:1710.03740, section 3.2): gradients are taken of
+/// scale · loss, so that small ones do not vanish in f16, and divided by it in f32. A static scale
+/// stays. A dynamic one is multiplied by `backoff` when a gradient is not finite, and that step is
+/// skipped, and by `growth` after `growth_interval` good steps.
+struct LossScaling {
+  bool is_dynamic = false;
+  double initial = 1.0;
+  double growth = 2.0;
+  double backoff = 0.5;
+  std::int64_t growth_interval = 200;
+};
+
+class LossScaler {
+ public:
+  explicit LossScaler(const LossScaling& options) : options_(options), scale_(options.initial) {}
+
+  [[nodiscard]] double scale() const { return scale_; }
+  [[nodiscard]] std::int64_t good_steps() const { return good_steps_; }
+  /// Continues where another one stopped.
+  void restore(double scale, std::int64_t good_steps) {
+    scale_ = scale;
+    good_steps_ = good_steps;
+  }
+
+  /// After a step's gradients: whether the step counts.
+  bool update(bool is_finite) {
+    if (!options_.is_dynamic) return is_finite;
+    if (!is_finite) {
+      scale_ = std::max(scale_ * options_.backoff, smallest);
+      good_steps_ = 0;
+      return false;
+    }
+    if (++good_steps_ >= options_.growth_interval && scale_ * options_.growth <= largest) {
+      scale_ *= options_.growth;
+      good_steps_ = 0;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr double smallest = 0x1p-14;
+  static constexpr double largest = 0x1p+24;
+  LossScaling options_;
+  double scale_;
+  std::int64_t good_steps_ = 0;
+};
+
+}  // namespace katt::training

@@ -1,0 +1,126 @@
+#include "training/run.hpp"
+
+#include <chrono>
+#include <string>
+
+#include "core/backend.hpp"
+#include "io/atomic_file.hpp"
+#include "io/case_file.hpp"
+#include "training/state_file.hpp"
+
+namespace katt::training {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// "step 12/500 loss 3.214 norm 1.22 lr 1.0e-03 5120 tokens/s, 3 min 20 s left", at most one a
+/// second.
+class ProgressLine {
+ public:
+  ProgressLine(std::FILE* out, std::int64_t steps) : out_(out), steps_(steps) {}
+
+  void show(const StepLog& step, std::int64_t done, double tokens_per_s, double left_s) {
+    if (out_ == nullptr) return;
+    const bool is_due = done == steps_ || step.skipped || !shown_ || seconds_since(last_) >= 1.0;
+    if (!is_due) return;
+    shown_ = true;
+    last_ = Clock::now();
+    const auto left = static_cast<long>(left_s + 0.5);
+    std::fprintf(out_, "step %lld/%lld loss %.4f norm %.3g lr %.2e %.0f tokens/s, ",
+                 static_cast<long long>(done), static_cast<long long>(steps_), step.loss,
+                 step.grad_norm, step.rate, tokens_per_s);
+    if (left >= 60) std::fprintf(out_, "%ld min ", left / 60);
+    std::fprintf(out_, "%ld s left", left % 60);
+    if (step.skipped) std::fprintf(out_, ", skipped: not finite at loss scale %g", step.loss_scale);
+    std::fprintf(out_, "\n");
+    std::fflush(out_);
+  }
+
+ private:
+  std::FILE* out_;
+  std::int64_t steps_;
+  bool shown_ = false;
+  Clock::time_point last_{};
+};
+
+/// Throws InputError where a file could not be written there.
+void check_writable(const std::filesystem::path& path) { const io::AtomicFile probe(path); }
+
+template <class Exec>
+void save(const Trainer<Exec>& trainer, const RunOptions& options) {
+  if (!options.out.empty()) {
+    write_run(options.out, trainer.config(), trainer.layout(), trainer.options(), trainer.state());
+  }
+  if (!options.log.empty()) write_log(options.log, trainer.log(), trainer.options());
+}
+
+}  // namespace
+
+template <class Exec>
+RunSummary run(Trainer<Exec>& trainer, const TokenData& data, const RunOptions& options,
+               const std::atomic<bool>& stop) {
+  if (!options.out.empty()) check_writable(options.out / state_file);
+  if (!options.log.empty()) check_writable(options.log);
+  const TrainOptions& training = trainer.options();
+  const double step_tokens =
+      static_cast<double>(training.shape.tokens()) * static_cast<double>(training.accumulation);
+  ProgressLine progress(options.progress, options.steps);
+  RunSummary summary;
+  const std::int64_t first = trainer.steps();
+  const auto start = Clock::now();
+  while (trainer.steps() < options.steps && !stop) {
+    const StepLog step = trainer.step(data);
+    const auto done = static_cast<double>(trainer.steps() - first);
+    const double elapsed_s = seconds_since(start);
+    summary.tokens_per_s = done * step_tokens / elapsed_s;
+    summary.skipped += step.skipped ? 1 : 0;
+    progress.show(step, trainer.steps(), summary.tokens_per_s,
+                  elapsed_s / done * static_cast<double>(options.steps - trainer.steps()));
+    if (options.save_every > 0 && trainer.steps() % options.save_every == 0 &&
+        trainer.steps() < options.steps) {
+      save(trainer, options);
+    }
+  }
+  save(trainer, options);
+  summary.steps = trainer.steps();
+  summary.was_stopped = trainer.steps() < options.steps;
+  if (!trainer.log().empty()) {
+    summary.first_loss = trainer.log().front().loss;
+    summary.last_loss = trainer.log().back().loss;
+  }
+  return summary;
+}
+
+void write_log(const std::filesystem::path& path, const std::vector<StepLog>& log,
+               const TrainOptions& options) {
+  io::TensorFile file;
+  const auto column = [&](const char* name, auto value_of) {
+    io::FloatTensor tensor{{static_cast<std::int64_t>(log.size())}, {}};
+    for (const StepLog& step : log) tensor.values.push_back(value_of(step));
+    file.set(name, std::move(tensor));
+  };
+  column("loss", [](const StepLog& step) { return step.loss; });
+  column("grad_norm", [](const StepLog& step) { return step.grad_norm; });
+  column("lr", [](const StepLog& step) { return step.rate; });
+  column("time_s", [](const StepLog& step) { return step.time_s; });
+  column("loss_scale", [](const StepLog& step) { return step.loss_scale; });
+  column("skipped", [](const StepLog& step) { return step.skipped ? 1.0F : 0.0F; });
+  file.set_attribute("dtype", std::string(name_of(options.dtype)));
+  file.set_attribute("batch", options.shape.batch);
+  file.set_attribute("seq", options.shape.seq);
+  file.set_attribute("accumulation", options.accumulation);
+  file.write(path);
+}
+
+#define KATT_INSTANTIATE_RUN(Exec)                                                   \
+  template RunSummary run<Exec>(Trainer<Exec>&, const TokenData&, const RunOptions&, \
+                                const std::atomic<bool>&);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RUN)
+
+}  // namespace katt::training

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <vector>
+
+#include "training/trainer.hpp"
+
+/// The loop around a trainer: progress, log, checkpoints, an orderly stop.
+namespace katt::training {
+
+struct RunOptions {
+  std::int64_t steps = 1;       ///< of the whole run, those before it was continued included
+  std::int64_t save_every = 0;  ///< steps between checkpoints; 0: at the end only
+  std::filesystem::path out;    ///< folder of the checkpoint; empty: none
+  std::filesystem::path log;    ///< HDF5 file; empty: none
+  std::FILE* progress = nullptr;
+};
+
+struct RunSummary {
+  std::int64_t steps = 0;
+  std::int64_t skipped = 0;
+  double tokens_per_s = 0;
+  float first_loss = 0, last_loss = 0;
+  bool was_stopped = false;
+};
+
+/// Runs the steps that are left. When `stop` is set, or at the end, the run is saved. Throws
+/// InputError, before the first step, where `out` or `log` cannot be written.
+template <class Exec>
+RunSummary run(Trainer<Exec>& trainer, const TokenData& data, const RunOptions& options,
+               const std::atomic<bool>& stop);
+
+/// Writes the log: datasets loss, grad_norm, lr, time_s, loss_scale and skipped, one value a step.
+void write_log(const std::filesystem::path& path, const std::vector<StepLog>& log,
+               const TrainOptions& options);
+
+}  // namespace katt::training

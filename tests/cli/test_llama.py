@@ -1,0 +1,237 @@
+"""`katt logits`, `generate`, `train` and `memory` on a Hugging Face checkpoint with PyTorch's results."""
+
+import json
+import shutil
+import signal
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from conftest import CASES
+
+TINY = CASES / "llama_tiny"
+
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+@pytest.fixture
+def tiny():
+    if not TINY.is_dir():
+        pytest.skip("no folder ../shared/cases/llama_tiny")
+    return TINY
+
+
+@pytest.fixture
+def expected(tiny):
+    with h5py.File(tiny / "expected.h5") as file:
+        return {name: file[name][...] for name in ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]}
+
+
+@pytest.fixture
+def random_model(tmp_path):
+    """A folder that holds config.json alone: a model with random parameters."""
+    folder = tmp_path / "random"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    return path
+
+
+def ids(tokens):
+    return ",".join(str(token) for token in tokens)
+
+
+def last_ids(done):
+    assert done.returncode == 0, done.stderr
+    return [int(token) for token in done.stdout.splitlines()[-1].split(",")]
+
+
+def log_of(path):
+    with h5py.File(path) as file:
+        return {name: file[name][...] for name in ["loss", "grad_norm", "lr", "time_s"]}
+
+
+def test_logits(katt, tiny, expected):
+    done = katt("logits", "--model", tiny, "--tokens", ids(expected["prompt"]), "--out", "out.h5")
+    assert done.returncode == 0, done.stderr
+    with h5py.File(katt.folder / "out.h5") as file:
+        logits = file["logits"][...]
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits, expected["logits"], atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--no-cache"], ["--chunk", "7"], ["--threads", "1"],
+                                       ["--backend", "serial"], ["--temperature", "0"]])
+def test_greedy_continuation(katt, tiny, expected, arguments):
+    done = katt("generate", "--model", tiny, "--tokens", ids(expected["prompt"]), "--max-new-tokens", 40, *arguments)
+    assert last_ids(done) == expected["greedy"].tolist()
+    assert "tokens/s" in done.stdout and "peak" in done.stdout
+
+
+def test_sampling(katt, tiny):
+    def sample(*arguments):
+        return last_ids(katt("generate", "--model", tiny, "--tokens", "1,2,3", "--max-new-tokens", 20,
+                             "--temperature", 1, *arguments))
+
+    assert sample("--seed", 1) == sample("--seed", 1)
+    assert sample("--seed", 1) != sample("--seed", 2)
+    greedy = last_ids(katt("generate", "--model", tiny, "--tokens", "1,2,3", "--max-new-tokens", 20))
+    assert sample("--top-k", 1) == greedy
+    assert sample("--top-p", 1e-6) == greedy
+
+
+def test_generate_text_and_json(katt, tiny):
+    done = katt("generate", "--model", tiny, "--text", "GNU", "--max-new-tokens", 5)
+    assert len(last_ids(done)) == 5
+    done = katt("generate", "--model", tiny, "--text", "GNU", "--max-new-tokens", 5, "--json")
+    made = json.loads(done.stdout)
+    assert len(made["tokens"]) == 5 and made["peak_bytes"] > made["weight_bytes"] > 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["--checkpoint"], ["--checkpoint-blocks", "cheap"]])
+def test_trains_as_pytorch(katt, tiny, expected, arguments):
+    done = katt("train", "--model", tiny, "--data", tiny / "expected.h5", "--steps", 20, "--batch", 4, "--seq", 64,
+                "--accumulation", 2, "--lr", "1e-3", "--log", "log.h5", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "left" in done.stderr
+    log = log_of(katt.folder / "log.h5")
+    np.testing.assert_allclose(log["loss"], expected["train/losses"], rtol=1e-4)
+    np.testing.assert_allclose(log["grad_norm"], expected["train/grad_norms"], rtol=1e-3)
+    np.testing.assert_allclose(log["lr"], 1e-3)
+    assert (log["time_s"] > 0).all()
+
+
+def train(katt, model, text, steps, *arguments):
+    return katt("train", "--model", model, "--text", text, "--steps", steps, "--batch", 2, "--seq", 16,
+                "--lr", "3e-3", "--threads", 1, *arguments)
+
+
+def test_resumes_bit_for_bit(katt, random_model, text):
+    whole = train(katt, random_model, text, 6, "--out", "whole", "--log", "whole.h5")
+    assert whole.returncode == 0, whole.stderr
+    assert train(katt, random_model, text, 3, "--out", "parts").returncode == 0
+    assert train(katt, random_model, text, 6, "--out", "parts", "--resume", "--log", "parts.h5").returncode == 0
+    for name in ["model.safetensors", "config.json"]:
+        assert (katt.folder / "whole" / name).read_bytes() == (katt.folder / "parts" / name).read_bytes()
+    assert (log_of(katt.folder / "whole.h5")["loss"] == log_of(katt.folder / "parts.h5")["loss"]).all()
+    assert not list(katt.folder.rglob(".*part"))
+
+
+def test_sigterm_saves_and_stops(katt, random_model, text):
+    process = katt.start("train", "--model", random_model, "--text", text, "--steps", 1000000, "--batch", 2,
+                         "--seq", 16, "--out", "out", "--threads", 1)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "stopped after" in stdout
+    steps = int(stdout.split("stopped after ")[1].split()[0])
+    assert 0 < steps < 1000000
+    done = train(katt, random_model, text, steps + 2, "--out", "out", "--resume", "--log", "log.h5")
+    assert done.returncode == 0, done.stderr
+    assert len(log_of(katt.folder / "log.h5")["loss"]) == steps + 2
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_learns_from_random_start(katt, random_model, text, dtype):
+    done = train(katt, random_model, text, 40, "--dtype", dtype, "--log", "log.h5", "--json")
+    assert done.returncode == 0, done.stderr
+    loss = log_of(katt.folder / "log.h5")["loss"]
+    assert 5.3 < loss[0] < 5.8  # log 256 = 5.55
+    assert loss[-1] < 3.5
+    assert json.loads(done.stdout)["steps"] == 40
+
+
+def test_options_from_toml(katt, random_model, text):
+    (katt.folder / "train.toml").write_text(
+        f'model = "{random_model}"\ntext = "{text}"\nsteps = 3\nbatch = 2\nseq = 16\nschedule = "cosine"\n'
+        'lr = 1e-3\nwarmup = 2\nlog = "log.h5"\ncheckpoint = true\n')
+    done = katt("train", "--config", "train.toml", "--steps", 5)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(log_of(katt.folder / "log.h5")["lr"], [5e-4, 1e-3, 1e-3, 5e-4, 0], atol=1e-9)
+    (katt.folder / "bad.toml").write_text("stepz = 3\n")
+    assert "bad.toml:1: stepz" in katt.refuses("train", "--config", "bad.toml")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("arguments", [[], ["--checkpoint"]])
+def test_memory_forecast(katt, tiny, dtype, arguments):
+    done = katt("memory", "--model", tiny, "--batch", 4, "--seq", 128, "--dtype", dtype, "--measure", "--json",
+                *arguments)
+    assert done.returncode == 0, done.stderr
+    for use in json.loads(done.stdout).values():
+        assert use["total_bytes"] == pytest.approx(use["measured_bytes"], rel=0.1)
+
+
+def test_checkpointing_saves_memory(katt, tiny):
+    def activations(*arguments):
+        done = katt("memory", "--model", tiny, "--batch", 8, "--seq", 512, "--json", *arguments)
+        return json.loads(done.stdout)["training"]["activations_bytes"]
+
+    assert activations("--checkpoint") < activations("--checkpoint-blocks", "cheap") < activations()
+
+
+def test_refusals(katt, tiny, random_model, text):
+    tokens = ["--tokens", "1,2"]
+    assert "--model is missing" in katt.refuses("logits", *tokens, "--out", "o.h5")
+    assert "--tokens x: expected an integer" in katt.refuses("logits", "--model", tiny, "--tokens", "1,x", "--out", "o.h5")
+    assert "token 256" in katt.refuses("logits", "--model", tiny, "--tokens", "256", "--out", "o.h5")
+    assert "config.json: no such file" in katt.refuses("generate", "--model", "none", *tokens)
+    assert "--dtype f8: unknown" in katt.refuses("generate", "--model", tiny, *tokens, "--dtype", "f8")
+    assert "--top-p" in katt.refuses("generate", "--model", tiny, *tokens, "--temperature", 1, "--top-p", 2)
+    assert "--tokens or --text" in katt.refuses("generate", "--model", tiny)
+    arguments = ["train", "--model", random_model, "--lr", "1e-3"]
+    assert "--steps is missing" in katt.refuses(*arguments, "--text", text)
+    assert "--data or --text" in katt.refuses(*arguments, "--steps", 1)
+    assert "one more than the --seq" in katt.refuses(*arguments, "--steps", 1, "--text", text, "--seq", 100000)
+    assert "--checkpoint-blocks" in katt.refuses(*arguments, "--steps", 1, "--text", text, "--checkpoint-blocks", "7")
+    assert "budget holds 1000 bytes" in katt.refuses(*arguments, "--steps", 1, "--text", text,
+                                                     "--checkpoint-blocks", "budget:1000")
+    assert "--schedule" in katt.refuses(*arguments, "--steps", 1, "--text", text, "--schedule", "step")
+    assert "no such file" in katt.refuses(*arguments, "--steps", 1, "--text", "none.txt")
+    assert "is not an HDF5 file" in katt.refuses(*arguments, "--steps", 1, "--data", tiny / "model.safetensors")
+    assert train(katt, random_model, text, 1, "--out", "out").returncode == 0
+    assert "--resume to continue" in katt.refuses(*arguments, "--steps", 2, "--text", text, "--out", "out")
+    assert "batch: holds 2, expected 1" in katt.refuses(*arguments, "--steps", 2, "--text", text, "--out", "out",
+                                                        "--seq", 16, "--resume")
+
+
+def test_hostile_checkpoints(katt, tiny, tmp_path):
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    good = (tiny / "model.safetensors").read_bytes()
+    shutil.copy(tiny / "config.json", folder)
+    for name, content in {
+        "cut": good[:-1],
+        "long": good + b"\0",
+        "header": b"\xff" * 8 + good[8:],
+        "text": b"not a checkpoint",
+        "empty": b"",
+        "dtype": good.replace(b'"F32"', b'"I32"', 1),
+    }.items():
+        (folder / "model.safetensors").write_bytes(content)
+        line = katt.refuses("logits", "--model", folder, "--tokens", "1", "--out", "o.h5")
+        assert "model.safetensors" in line, (name, line)
+    config = json.loads((tiny / "config.json").read_text())
+    (folder / "model.safetensors").write_bytes(good)
+    for change, part in [({"hidden_size": 128}, "tensor"), ({"num_hidden_layers": 4}, "is missing"),
+                         ({"model_type": "gpt2"}, "model_type"), ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+                         ({"vocab_size": 4194304, "intermediate_size": 4194304}, "tensor")]:
+        (folder / "config.json").write_text(json.dumps({**config, **change}))
+        assert part in katt.refuses("logits", "--model", folder, "--tokens", "1", "--out", "o.h5")

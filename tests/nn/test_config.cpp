@@ -1,0 +1,136 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "nn/config.hpp"
+#include "tests/io/hdf5_builder.hpp"
+
+namespace katt {
+namespace {
+
+using nlohmann::json;
+using test::message_of;
+
+json tiny() {
+  return {{"model_type", "llama"},    {"architectures", {"LlamaForCausalLM"}},
+          {"vocab_size", 256},        {"hidden_size", 64},
+          {"intermediate_size", 176}, {"num_hidden_layers", 2},
+          {"num_attention_heads", 4}};
+}
+
+nn::LlamaConfig parse(const json& config) { return nn::parse_config("c.json", config.dump()); }
+
+/// Message with which a configuration is refused after a change.
+std::string refusal(const std::string& key, const json& value) {
+  json config = tiny();
+  if (value.is_discarded()) config.erase(key);
+  else config[key] = value;
+  return message_of<InputError>([&] { (void)parse(config); });
+}
+
+const json llama3 = {{"factor", 8.0},
+                     {"low_freq_factor", 1.0},
+                     {"high_freq_factor", 4.0},
+                     {"original_max_position_embeddings", 8192},
+                     {"rope_type", "llama3"}};
+
+TEST(Config, FillsInTheDefaultsOfTransformers) {
+  const nn::LlamaConfig config = parse(tiny());
+  EXPECT_EQ(config.num_key_value_heads, 4);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.rms_norm_eps, 1e-6F);
+  EXPECT_EQ(config.rope.theta, 10000.0);
+  EXPECT_EQ(config.rope.scaling, rope::Scaling::none);
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_FALSE(config.attention_bias);
+}
+
+TEST(Config, ReadsBothFormsOfRope) {
+  json old = tiny();
+  old["rope_theta"] = 500000.0;
+  old["rope_scaling"] = llama3;
+  json recent = tiny();
+  recent["rope_parameters"] = llama3;
+  recent["rope_parameters"]["rope_theta"] = 500000.0;
+  for (const json& form : {old, recent}) {
+    const rope::FrequencyArgs rope = parse(form).rope;
+    EXPECT_EQ(rope.theta, 500000.0);
+    EXPECT_EQ(rope.scaling, rope::Scaling::llama3);
+    EXPECT_EQ(rope.factor, 8.0);
+    EXPECT_EQ(rope.original_max_position, 8192);
+  }
+  old["rope_scaling"] = nullptr;
+  EXPECT_EQ(parse(old).rope.scaling, rope::Scaling::none);
+}
+
+TEST(Config, TakesAnExplicitHeadDim) {
+  json config = tiny();
+  config["head_dim"] = 32;
+  config["num_key_value_heads"] = 2;
+  config["attention_bias"] = true;
+  config["tie_word_embeddings"] = true;
+  const nn::LlamaConfig parsed = parse(config);
+  EXPECT_EQ(parsed.q_size(), 128);
+  EXPECT_EQ(parsed.kv_size(), 64);
+  EXPECT_TRUE(parsed.attention_bias);
+  EXPECT_TRUE(parsed.tie_word_embeddings);
+}
+
+TEST(Config, RefusesByName) {
+  const auto names = [](const std::string& key, const json& value, const std::string& part) {
+    const std::string message = refusal(key, value);
+    EXPECT_NE(message.find("c.json: " + key), std::string::npos) << message;
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+  };
+  const json missing(json::value_t::discarded);
+  names("model_type", "mistral", "holds \"mistral\", expected \"llama\"");
+  names("model_type", missing, "is missing");
+  names("architectures", {"LlamaForSequenceClassification"}, "expected [\"LlamaForCausalLM\"]");
+  names("hidden_act", "gelu", "expected \"silu\"");
+  names("vocab_size", missing, "is missing");
+  names("vocab_size", 0, "expected an integer of 1");
+  names("vocab_size", -5, "expected an integer of 1");
+  names("vocab_size", 1e30, "expected an integer of 1");
+  names("hidden_size", "64", "expected an integer");
+  names("hidden_size", 65, "expected a multiple of num_attention_heads");
+  names("head_dim", 12, "is 12, expected a multiple of 8");
+  names("head_dim", 512, "up to 256");
+  names("num_key_value_heads", 3, "expected a divisor");
+  names("rms_norm_eps", -1.0, "expected a positive number");
+  names("tie_word_embeddings", 1, "expected true or false");
+  names("quantization_config", {{"bits", 4}}, "not supported");
+  names("sliding_window", 4096, "not supported");
+  names("attention_dropout", 0.1, "expected 0.0");
+  names("rope_scaling", {{"type", "yarn"}, {"factor", 2.0}}, "\"yarn\"");
+  names("rope_scaling", 3, "expected an object");
+  json bad = llama3;
+  bad.erase("factor");
+  names("rope_scaling", bad, "factor: is missing");
+  bad = llama3;
+  bad["high_freq_factor"] = 0.5;
+  names("rope_parameters", bad, "more than low_freq_factor");
+}
+
+TEST(Config, RefusesWhatIsNoConfiguration) {
+  const auto refuses = [](const std::string& text) {
+    return message_of<InputError>([&] { (void)nn::parse_config("c.json", text); });
+  };
+  EXPECT_NE(refuses("").find("not valid JSON"), std::string::npos);
+  EXPECT_NE(refuses("[1]").find("expected a JSON object"), std::string::npos);
+  EXPECT_NE(refuses(R"({"model_type":"llama","model_type":"llama"})").find("twice"),
+            std::string::npos);
+  EXPECT_NE(refuses(R"({"a":)" + std::string(100000, '[')).find("nested"), std::string::npos);
+}
+
+TEST(Config, StoresTheDtype) {
+  json config = tiny();
+  config["torch_dtype"] = "bfloat16";
+  const json stored = json::parse(nn::config_json_f32(parse(config)));
+  EXPECT_EQ(stored["torch_dtype"], "float32");
+  EXPECT_EQ(stored["hidden_size"], 64);
+}
+
+}  // namespace
+}  // namespace katt

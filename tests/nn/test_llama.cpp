@@ -1,0 +1,167 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.hpp"
+#include "nn/model.hpp"
+#include "nn/sampling.hpp"
+#include "nn/session.hpp"
+#include "tests/io/hdf5_builder.hpp"
+#include "tests/nn/llama_tiny.hpp"
+
+namespace katt {
+namespace {
+
+template <class Exec>
+class Llama : public ::testing::Test {};
+
+#if defined(KOKKOS_ENABLE_CUDA)
+using Spaces = ::testing::Types<Kokkos::Cuda, Kokkos::OpenMP, Kokkos::Serial>;
+#else
+using Spaces = ::testing::Types<Kokkos::OpenMP, Kokkos::Serial>;
+#endif
+TYPED_TEST_SUITE(Llama, Spaces);
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
+    if (!(difference <= largest)) largest = difference;  // NaN stays
+  }
+  return largest;
+}
+
+template <class Exec>
+nn::Llama<Exec> random_model(nn::LlamaConfig config, Dtype dtype) {
+  nn::Llama<Exec> model(Exec(), std::move(config), dtype);
+  nn::randomize_parameters(model.exec(), model.config(), model.layout(), 3, dtype, model.data());
+  return model;
+}
+
+std::vector<std::int64_t> some_tokens(std::int64_t count, std::int64_t vocab) {
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int64_t>(i * i * 7 + 3 * i) % vocab;
+  }
+  return tokens;
+}
+
+TYPED_TEST(Llama, GivesTheLogitsOfTransformers) {
+  KATT_SKIP_WITHOUT_LLAMA_TINY();
+  const auto model = nn::open_model(TypeParam(), test::llama_tiny(), Dtype::f32, 0);
+  const auto prompt = test::expected_integers("prompt");
+  const auto count = static_cast<std::int64_t>(prompt.size());
+  const std::vector<float> expected = io::CaseFile(test::llama_tiny() / "expected.h5")
+                                          .floats("logits", {count, 256}, "(S, V)")
+                                          .values;
+  nn::Session<TypeParam> session(model, {.capacity = count});
+  EXPECT_LE(largest_difference(session.append(prompt, true), expected), 2e-5);
+}
+
+TYPED_TEST(Llama, ContinuesAsTransformersCachedAndNot) {
+  KATT_SKIP_WITHOUT_LLAMA_TINY();
+  const auto model = nn::open_model(TypeParam(), test::llama_tiny(), Dtype::f32, 0);
+  const auto prompt = test::expected_integers("prompt");
+  const auto expected = test::expected_integers("greedy");
+  const auto capacity = static_cast<std::int64_t>(prompt.size() + expected.size());
+  nn::Sampler greedy({});
+  for (const bool is_cached : {true, false}) {
+    nn::Session<TypeParam> session(model, {.capacity = capacity});
+    std::vector<std::int64_t> text = prompt;
+    std::vector<std::int64_t> added;
+    std::vector<float> logits = session.append(prompt);
+    while (added.size() < expected.size()) {
+      added.push_back(greedy.pick(logits));
+      text.push_back(added.back());
+      if (added.size() == expected.size()) break;
+      if (!is_cached) session.clear();
+      logits = is_cached ? session.append(std::span(added).last(1)) : session.append(text);
+    }
+    EXPECT_EQ(added, expected) << "cached " << is_cached;
+  }
+}
+
+TYPED_TEST(Llama, PrefillInChunksAndInBatches) {
+  for (const Dtype dtype : all_dtypes) {
+    const auto model = random_model<TypeParam>(test::small_config(), dtype);
+    const auto tokens = some_tokens(23, 97);
+    nn::Session<TypeParam> whole(model, {.capacity = 23});
+    const std::vector<float> logits = whole.append(tokens, true);
+    const double limit = 40 * epsilon_of(dtype);
+    for (const std::int64_t chunk : {1, 5, 8}) {
+      nn::Session<TypeParam> session(model, {.capacity = 23, .chunk = chunk});
+      EXPECT_LE(largest_difference(session.append(tokens, true), logits), limit)
+          << name_of(dtype) << " chunk " << chunk;
+      EXPECT_EQ(session.length(), 23);
+    }
+    // three sequences at once, the second another one
+    std::vector<std::int64_t> batch(tokens);
+    batch.insert(batch.end(), tokens.rbegin(), tokens.rend());
+    batch.insert(batch.end(), tokens.begin(), tokens.end());
+    nn::Session<TypeParam> session(model, {.batch = 3, .capacity = 23, .chunk = 7});
+    const std::vector<float> three = session.append(batch, true);
+    const std::vector<float> last(three.end() - static_cast<std::ptrdiff_t>(logits.size()),
+                                  three.end());
+    EXPECT_LE(largest_difference(last, logits), limit) << name_of(dtype);
+    nn::Session<TypeParam> final_only(model, {.batch = 3, .capacity = 23, .chunk = 7});
+    const std::vector<float> final_logits = final_only.append(batch);
+    EXPECT_LE(largest_difference({final_logits.end() - 97, final_logits.end()},
+                                 {three.end() - 97, three.end()}),
+              limit)
+        << name_of(dtype);
+  }
+}
+
+TYPED_TEST(Llama, HasBiasesTiedEmbeddingsAndBigHeads) {
+  // Biases of zero change nothing; a tied head is the embedding.
+  const auto plain =
+      random_model<TypeParam>(test::small_config({{"tie_word_embeddings", true}}), Dtype::f32);
+  const auto tokens = some_tokens(11, 97);
+  nn::Session<TypeParam> session(plain, {.capacity = 11});
+  EXPECT_EQ(session.append(tokens, true).size(), 11U * 97);
+  EXPECT_EQ(plain.weights().head.data, plain.weights().embedding.data);
+  const auto biased = random_model<TypeParam>(
+      test::small_config({{"attention_bias", true}, {"mlp_bias", true}, {"head_dim", 16}}),
+      Dtype::f32);
+  nn::Session<TypeParam> with_biases(biased, {.capacity = 11});
+  for (const float logit : with_biases.append(tokens)) EXPECT_TRUE(std::isfinite(logit));
+}
+
+TYPED_TEST(Llama, RefusesTokensThatItCannotTake) {
+  const auto model = random_model<TypeParam>(test::small_config(), Dtype::f32);
+  nn::Session<TypeParam> session(model, {.capacity = 4});
+  const auto refuses = [&](const std::vector<std::int64_t>& tokens) {
+    return test::message_of<InputError>([&] { (void)session.append(tokens); });
+  };
+  EXPECT_NE(refuses({97}).find("token 97: expected 0 to 96"), std::string::npos);
+  EXPECT_NE(refuses({-1}).find("token -1"), std::string::npos);
+  EXPECT_NE(refuses({}).find("tokens: 0"), std::string::npos);
+  EXPECT_NE(refuses({1, 2, 3, 4, 5}).find("expected 1 to 4"), std::string::npos);
+}
+
+TEST(LlamaFiles, RefusesACheckpointOfAnotherModel) {
+  KATT_SKIP_WITHOUT_LLAMA_TINY();
+  const test::TemporaryFolder folder;
+  std::filesystem::copy(test::llama_tiny() / "model.safetensors", folder / "model.safetensors");
+  nlohmann::json config =
+      nlohmann::json::parse(test::read_bytes(test::llama_tiny() / "config.json"));
+  const auto refusal = [&](const std::string& key, const nlohmann::json& value) {
+    nlohmann::json changed = config;
+    changed[key] = value;
+    test::write_bytes(folder / "config.json", changed.dump());
+    return test::message_of<InputError>(
+        [&] { (void)nn::open_model(Kokkos::Serial(), folder.path(), Dtype::f32, 0); });
+  };
+  EXPECT_NE(refusal("intermediate_size", 4194304).find("holds shape (176, 64), expected (4194304"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal("num_hidden_layers", 3).find("model.layers.2.input_layernorm.weight: is missing"),
+      std::string::npos);
+  EXPECT_NE(refusal("num_hidden_layers", 1).find("is not part of the model"), std::string::npos);
+  EXPECT_NE(refusal("attention_bias", true).find("q_proj.bias: is missing"), std::string::npos);
+  EXPECT_EQ(refusal("tie_word_embeddings", true), "");  // as transformers: the head is passed over
+}
+
+}  // namespace
+}  // namespace katt

@@ -1,0 +1,257 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "core/error.hpp"
+#include "memory/tracker.hpp"
+#include "nn/session.hpp"
+#include "tests/io/hdf5_builder.hpp"
+#include "tests/nn/llama_tiny.hpp"
+#include "training/state_file.hpp"
+#include "training/trainer.hpp"
+
+namespace katt {
+namespace {
+
+using nn::Recompute;
+using training::StepLog;
+using training::TokenData;
+using training::TrainOptions;
+
+#if defined(KOKKOS_ENABLE_CUDA)
+using Exec = Kokkos::Cuda;
+#else
+using Exec = Kokkos::OpenMP;
+#endif
+using Trainer = training::Trainer<Exec>;
+
+/// What PyTorch was trained with (attributes of /train of expected.h5).
+TrainOptions reference_options() {
+  return {
+      .shape = {.batch = 4, .seq = 64}, .accumulation = 2, .schedule = {.rate = 1e-3, .steps = 20}};
+}
+
+TokenData reference_data() { return TokenData::from_hdf5(test::llama_tiny() / "expected.h5", 256); }
+
+std::vector<float> expected_floats(const char* dataset) {
+  return io::CaseFile(test::llama_tiny() / "expected.h5").floats(dataset, {20}, "(steps)").values;
+}
+
+Trainer tiny_trainer(const TrainOptions& options) {
+  return {Exec(), nn::read_config(test::llama_tiny()), options, test::llama_tiny(), 0};
+}
+
+/// A random model, and a text of its vocabulary.
+Trainer small_trainer(TrainOptions options,
+                      const nlohmann::json& changes = nlohmann::json::object()) {
+  options.shape = {.batch = 2, .seq = 19};
+  return {Exec(), test::small_config(changes), options, "no checkpoint here", 7};
+}
+
+TokenData small_data() {
+  std::vector<std::int32_t> tokens(500);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int32_t>((i * i / 3 + 5 * i) % 97);
+  }
+  return {tokens, 97, "test"};
+}
+
+class ReferenceTraining : public ::testing::TestWithParam<std::vector<Recompute>> {};
+
+TEST_P(ReferenceTraining, LosesWhatPyTorchLoses) {
+  KATT_SKIP_WITHOUT_LLAMA_TINY();
+  TrainOptions options = reference_options();
+  options.recompute = GetParam();
+  Trainer trainer = tiny_trainer(options);
+  const TokenData data = reference_data();
+  const auto losses = expected_floats("train/losses");
+  const auto norms = expected_floats("train/grad_norms");
+  for (std::size_t s = 0; s < losses.size(); ++s) {
+    const StepLog log = trainer.step(data);
+    EXPECT_NEAR(log.loss, losses[s], 1e-4 * losses[s]) << "step " << s;
+    EXPECT_NEAR(log.grad_norm, norms[s], 1e-3 * norms[s]) << "step " << s;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpointing, ReferenceTraining,
+                         ::testing::Values(std::vector<Recompute>{},
+                                           std::vector{Recompute::cheap, Recompute::cheap},
+                                           std::vector{Recompute::all, Recompute::all}));
+
+TEST(Trainer, CheckpointingChangesNoBit) {
+  const TokenData data = small_data();
+  for (const Dtype dtype : all_dtypes) {
+    for (const bool tied : {false, true}) {
+      const nlohmann::json changes = {
+          {"tie_word_embeddings", tied}, {"attention_bias", tied}, {"mlp_bias", tied}};
+      const auto train = [&](std::vector<Recompute> recompute) {
+        Trainer trainer = small_trainer(
+            {.accumulation = 2, .dtype = dtype, .recompute = std::move(recompute)}, changes);
+        (void)trainer.step(data);
+        (void)trainer.step(data);
+        return std::pair(trainer.parameters(), trainer.gradients());
+      };
+      const auto plain = train({});
+      EXPECT_GT(*std::ranges::max_element(plain.second), 0.0F);
+      using enum Recompute;
+      for (const auto& recompute :
+           {std::vector{all, all, all, all}, std::vector{cheap, cheap, cheap, cheap},
+            std::vector{all, nothing, cheap, all}, std::vector{nothing, all, nothing, cheap}}) {
+        EXPECT_TRUE(train(recompute) == plain) << name_of(dtype) << " tied " << tied;
+      }
+    }
+  }
+}
+
+TEST(Trainer, GradientsAreThoseOfFiniteDifferences) {
+  // d loss / d p · direction, by central differences of the loss along the gradient itself.
+  const TokenData data = small_data();
+  for (const bool tied : {false, true}) {
+    const nlohmann::json changes = {
+        {"tie_word_embeddings", tied}, {"attention_bias", true}, {"mlp_bias", true}};
+    const auto loss_at = [&](const std::vector<float>& parameters) {
+      Trainer trainer = small_trainer({.schedule = {.rate = 0}}, changes);
+      training::TrainingState state = trainer.state();
+      state.parameters = parameters;
+      trainer.set_state(state);
+      return trainer.step(data).loss;
+    };
+    Trainer trainer = small_trainer({.schedule = {.rate = 0}}, changes);
+    const std::vector<float> at = trainer.parameters();
+    const StepLog log = trainer.step(data);
+    const std::vector<float> gradient = trainer.gradients();
+    const float step = 0.02F / log.grad_norm;  // along the unit vector
+    std::vector<float> plus = at, minus = at;
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      plus[i] += step * gradient[i];
+      minus[i] -= step * gradient[i];
+    }
+    const double slope = (loss_at(plus) - loss_at(minus)) / (2 * 0.02);
+    EXPECT_NEAR(slope, log.grad_norm, 0.01 * log.grad_norm) << "tied " << tied;
+  }
+}
+
+TEST(Trainer, ContinuesWithTheSameBits) {
+  const TokenData data = small_data();
+  for (const Dtype dtype : {Dtype::f32, Dtype::f16}) {
+    const TrainOptions options{.accumulation = 2,
+                               .dtype = dtype,
+                               .schedule = {.kind = training::Schedule::Kind::cosine,
+                                            .rate = 1e-2,
+                                            .warmup = 2,
+                                            .steps = 6},
+                               .scaling = {.is_dynamic = dtype == Dtype::f16,
+                                           .initial = dtype == Dtype::f16 ? 0x1p20 : 1.0,
+                                           .growth_interval = 2}};
+    Trainer whole = small_trainer(options);
+    for (int s = 0; s < 6; ++s) (void)whole.step(data);
+
+    const test::TemporaryFolder folder;
+    Trainer first = small_trainer(options);
+    for (int s = 0; s < 3; ++s) (void)first.step(data);
+    training::write_run(folder.path(), first.config(), first.layout(), first.options(),
+                        first.state());
+    Trainer second = small_trainer(options);
+    second.set_state(training::read_state(folder.path(), second.layout(), second.options()));
+    EXPECT_EQ(second.steps(), 3);
+    for (int s = 0; s < 3; ++s) (void)second.step(data);
+    EXPECT_TRUE(second.parameters() == whole.parameters()) << name_of(dtype);
+    for (std::size_t s = 0; s < 6; ++s) {
+      EXPECT_EQ(second.log()[s].loss, whole.log()[s].loss);
+      EXPECT_EQ(second.log()[s].grad_norm, whole.log()[s].grad_norm);
+      EXPECT_EQ(second.log()[s].skipped, whole.log()[s].skipped);
+      EXPECT_EQ(second.log()[s].loss_scale, whole.log()[s].loss_scale);
+    }
+    // what was written is a checkpoint that can be opened
+    const auto model = nn::open_model(Exec(), folder.path(), Dtype::f32, 0);
+    EXPECT_EQ(model.layout().size(), first.layout().size());
+  }
+}
+
+TEST(Trainer, RefusesToContinueAnotherRun) {
+  const test::TemporaryFolder folder;
+  const Trainer trainer = small_trainer({});
+  training::write_run(folder.path(), trainer.config(), trainer.layout(), trainer.options(),
+                      trainer.state());
+  const auto refusal = [&](const TrainOptions& options, const nn::LlamaConfig& config) {
+    return test::message_of<InputError>(
+        [&] { (void)training::read_state(folder.path(), nn::ParameterLayout(config), options); });
+  };
+  TrainOptions other = trainer.options();
+  EXPECT_EQ(refusal(other, trainer.config()), "");
+  other.accumulation = 3;
+  EXPECT_NE(refusal(other, trainer.config()).find("accumulation: holds 1, expected 3"),
+            std::string::npos);
+  other = trainer.options();
+  other.dtype = Dtype::bf16;
+  EXPECT_NE(refusal(other, trainer.config()).find("dtype: holds f32, expected bf16"),
+            std::string::npos);
+  EXPECT_NE(refusal(trainer.options(), test::small_config({{"hidden_size", 96}}))
+                .find("holds shape (97, 48), expected (97, 96)"),
+            std::string::npos);
+  test::write_bytes(folder / training::state_file, test::read_bytes(folder / "model.safetensors"));
+  EXPECT_NE(refusal(trainer.options(), trainer.config()).find("expected a training state"),
+            std::string::npos);
+}
+
+TEST(Trainer, NeedsLossScalingInHalfPrecision) {
+  // With eps = 1 the norms leave small values small. Activations and weights of 2e-7 and a mean
+  // over 32 microbatches give gradients below 2^-25, half of the smallest f16: none at all, unless
+  // the loss is scaled.
+  const TokenData data(std::vector<std::int32_t>(200, 5), 97, "test");
+  const auto last_loss = [&](Dtype dtype, const training::LossScaling& scaling) {
+    Trainer trainer = small_trainer(
+        {.accumulation = 32, .dtype = dtype, .schedule = {.rate = 5e-2}, .scaling = scaling},
+        {{"initializer_range", 2e-7}, {"rms_norm_eps", 1.0}});
+    for (int s = 0; s < 10; ++s) (void)trainer.step(data);
+    return trainer.log().back().loss;
+  };
+  const training::LossScaling dynamic{.is_dynamic = true, .initial = 65536.0};
+  EXPECT_LT(last_loss(Dtype::f32, {}), 0.5F);
+  EXPECT_LT(last_loss(Dtype::f16, dynamic), 0.5F);
+  EXPECT_GT(last_loss(Dtype::f16, {}), 4.5F);  // log 97 = 4.57: nothing learnt
+}
+
+TEST(Trainer, SkipsStepsThatOverflow) {
+  const TokenData data = small_data();
+  Trainer trainer = small_trainer({.dtype = Dtype::f16,
+                                   .schedule = {.rate = 1e-3},
+                                   .scaling = {.is_dynamic = true, .initial = 0x1p24}});
+  const std::vector<float> before = trainer.parameters();
+  const StepLog first = trainer.step(data);
+  ASSERT_TRUE(first.skipped);
+  EXPECT_TRUE(trainer.parameters() == before);
+  int skipped = 1;
+  for (int s = 0; s < 20; ++s) skipped += trainer.step(data).skipped ? 1 : 0;
+  EXPECT_LT(skipped, 15);
+  EXPECT_FALSE(trainer.log().back().skipped);
+  EXPECT_FALSE(trainer.parameters() == before);
+  EXPECT_LT(trainer.log().back().loss_scale, 0x1p24F);
+}
+
+TEST(Trainer, ForecastsItsMemory) {
+  memory::install();
+  const TokenData data = small_data();
+  for (const Dtype dtype : all_dtypes) {
+    for (const Recompute what : {Recompute::nothing, Recompute::cheap, Recompute::all}) {
+      for (const std::int64_t hidden : {48, 160}) {
+        const nlohmann::json changes = {{"hidden_size", hidden}, {"vocab_size", 97 + hidden}};
+        TrainOptions options{.dtype = dtype, .recompute = std::vector<Recompute>(4, what)};
+        options.shape = {.batch = 2, .seq = 19};
+        const double forecast = static_cast<double>(
+            training::training_memory(Exec(), test::small_config(changes), options).total());
+        const memory::Scope scope;
+        Trainer trainer = small_trainer(options, changes);
+        (void)trainer.step(data);
+        const auto measured = static_cast<double>(scope.peak_bytes());
+        EXPECT_NEAR(forecast, measured, 0.1 * measured)
+            << name_of(dtype) << " hidden " << hidden << " recompute " << static_cast<int>(what);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace katt
