@@ -17,7 +17,9 @@ std::size_t size_class(std::size_t bytes) {
   constexpr std::size_t least = 64;
   if (bytes <= least) return least;
   const std::size_t step = std::max(least, std::bit_floor(bytes - 1) / 8);
-  return (bytes + step - 1) / step * step;
+  const std::size_t above = (bytes - 1) / step;  // (bytes + step − 1) may not fit
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  return above >= most / step ? most : (above + 1) * step;
 }
 
 }  // namespace
@@ -104,7 +106,8 @@ class PoolState : public std::enable_shared_from_this<PoolState> {
   /// Returns cached blocks, the largest first, until `reserved` more bytes are within the limit.
   void make_room(std::size_t bytes, std::size_t reserved) {
     const std::size_t in_use = statistics_.reserved_bytes - statistics_.cached_bytes;
-    if (reserved > statistics_.limit_bytes || in_use > statistics_.limit_bytes - reserved) {
+    if (reserved == std::numeric_limits<std::size_t>::max() || reserved > statistics_.limit_bytes ||
+        in_use > statistics_.limit_bytes - reserved) {
       throw LimitError(label_ + ": " + std::to_string(bytes) + " bytes asked for with " +
                        std::to_string(statistics_.live_bytes) + " live, the limit is " +
                        std::to_string(statistics_.limit_bytes));

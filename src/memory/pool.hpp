@@ -114,9 +114,10 @@ class MemoryPool {
  private:
   [[nodiscard]] PoolBlock allocate(std::size_t bytes, std::uint64_t instance,
                                    std::function<void()> fence);
+  // What Kokkos gives its tools for an id is the same for all OpenMP instances.
   template <class Exec>
   static std::uint64_t instance_of(const Exec& exec) {
-    return Kokkos::Tools::Experimental::device_id(exec);
+    return reinterpret_cast<std::uintptr_t>(exec.impl_internal_space_instance());
   }
 
   std::shared_ptr<impl::PoolState> state_;
