@@ -44,6 +44,7 @@ Forecast forecast_inference(const Exec& exec, const ModelOptions& options,
        {"activations", dry.activation_bytes()},
        {"workspace", dry.workspace_bytes()}}};
   if (!measure) return forecast;
+  check_fits("inference", forecast.total(), options.backend);
   const memory::Scope scope;
   const auto model = nn::open_model(exec, options.folder, options.dtype, options.seed);
   nn::Session<Exec> session(model, session_options);
@@ -65,6 +66,7 @@ Forecast forecast_training(const Exec& exec, const ModelOptions& options,
                      {"activations", memory.activations},
                      {"workspace", memory.workspace}}};
   if (!measure) return forecast;
+  check_fits("training", forecast.total(), options.backend);
   const training::TokenData data(
       std::vector<std::int32_t>(static_cast<std::size_t>(train.shape.seq + 1), 0),
       config.vocab_size, "zeros");

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "bench/axes.hpp"
+#include "bench/machine.hpp"
 #include "bench/text.hpp"
 #include "core/error.hpp"
 #include "drivers/runtime.hpp"
@@ -11,7 +12,7 @@ namespace katt::impl {
 
 namespace {
 
-constexpr std::int64_t largest_count = std::int64_t{1} << 40;
+constexpr std::int64_t largest_count = 1 << 24;
 
 Dtype dtype_option(const std::optional<std::string>& text) {
   if (!text) return Dtype::f32;
@@ -59,6 +60,14 @@ std::int64_t count_option(const char* name, const std::optional<std::string>& te
 double number_option(const char* name, const std::optional<std::string>& text, double minimum,
                      double maximum, double fallback) {
   return text ? bench::parse_number(name, *text, minimum, maximum) : fallback;
+}
+
+void check_fits(const std::string& what, std::size_t bytes, Backend backend) {
+  const std::size_t available = bench::available_memory(backend);
+  if (bytes <= available) return;
+  throw InputError(what + " needs " + bench::human_bytes(static_cast<double>(bytes)) +
+                   " of memory, expected at most the " +
+                   bench::human_bytes(static_cast<double>(available)) + " that are available");
 }
 
 const std::string& required_option(const char* name, const std::optional<std::string>& text,

@@ -37,6 +37,9 @@ struct ModelOptions {
 [[nodiscard]] double number_option(const char* name, const std::optional<std::string>& text,
                                    double minimum, double maximum, double fallback);
 
+/// Throws InputError where the backend has not so much memory left.
+void check_fits(const std::string& what, std::size_t bytes, Backend backend);
+
 /// The text of an option that must be given.
 [[nodiscard]] const std::string& required_option(const char* name,
                                                  const std::optional<std::string>& text,

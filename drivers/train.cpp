@@ -53,6 +53,8 @@ training::RunSummary train(const Exec& exec, const TrainCommandLine& line) {
     options.recompute = training::checkpointing_for_budget(exec, config, options, *budget);
   }
   data.check(options.shape.seq);
+  check_fits("training", training::training_memory(exec, config, options).total(),
+             line.model.backend);
   training::Trainer<Exec> trainer(exec, std::move(config), options, line.model.folder,
                                   line.model.seed);
   if (continues) trainer.set_state(training::read_state(run.out, trainer.layout(), options));

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/check.hpp"
 #include "core/views.hpp"
 
 namespace katt::nn {
@@ -20,9 +21,14 @@ class Arena {
 
   template <int Rank>
   TensorRef<Rank> tensor(Dtype dtype, std::array<std::int64_t, Rank> extents) {
-    TensorRef<Rank> ref(nullptr, dtype, extents);
-    ref.data = take(static_cast<std::size_t>(ref.size()) * size_of(dtype));
-    return ref;
+    auto bytes = static_cast<std::int64_t>(size_of(dtype));
+    for (const std::int64_t extent : extents) {
+      if (__builtin_mul_overflow(bytes, extent, &bytes) || bytes > most_bytes) {
+        throw InputError("a tensor of " + shape_text(extents) +
+                         " elements: expected less than 2^56 bytes");
+      }
+    }
+    return {take(static_cast<std::size_t>(bytes)), dtype, extents};
   }
 
   std::int64_t* integers(std::int64_t count) {
@@ -38,6 +44,9 @@ class Arena {
     used_ += (bytes + alignment - 1) / alignment * alignment;
     return here;
   }
+
+  /// So large that no sum of such tensors overflows.
+  static constexpr std::int64_t most_bytes = std::int64_t{1} << 56;
 
   /// Where counting begins: not null, which would mean "no tensor".
   std::byte* base_ = reinterpret_cast<std::byte*>(alignment);  // NOLINT

@@ -53,9 +53,10 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
       options_(std::move(options)),
       run_(exec, dry) {
   options_.chunk = std::min(options_.chunk, options_.capacity);
-  cache_bytes_ = static_cast<std::size_t>(2 * config_.num_hidden_layers * options_.batch *
-                                          config_.kv_size() * options_.capacity) *
-                 size_of(dtype_);
+  Arena cache;
+  (void)cache.tensor<5>(dtype_, {2 * config_.num_hidden_layers, options_.batch,
+                                 config_.num_key_value_heads, options_.capacity, config_.head_dim});
+  cache_bytes_ = cache.bytes();
   Arena sizes;
   const Step largest = lay_out(sizes, options_.chunk);
   activation_bytes_ = sizes.bytes();
@@ -117,6 +118,10 @@ std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool
       throw InputError("token " + std::to_string(id) + ": expected 0 to " +
                        std::to_string(config_.vocab_size - 1) + ", the vocabulary of the model");
     }
+  }
+  if (n * options_.batch != static_cast<std::int64_t>(ids.size())) {
+    throw InputError("tokens: " + std::to_string(ids.size()) +
+                     ", expected a multiple of the batch " + std::to_string(options_.batch));
   }
   if (n < 1 || length_ + n > options_.capacity) {
     throw InputError("tokens: " + std::to_string(n) + " after " + std::to_string(length_) +

@@ -205,6 +205,8 @@ def test_refusals(katt, tiny, random_model, text):
                                                      "--checkpoint-blocks", "budget:1000")
     assert "--schedule" in katt.refuses(*arguments, "--steps", 1, "--text", text, "--schedule", "step")
     assert "no such file" in katt.refuses(*arguments, "--steps", 1, "--text", "none.txt")
+    assert "training needs" in katt.refuses(*arguments, "--steps", 1, "--text", text, "--batch", 10000000)
+    assert "2^56 bytes" in katt.refuses("memory", "--model", tiny, "--batch", 16777216, "--seq", 16777216)
     assert "is not an HDF5 file" in katt.refuses(*arguments, "--steps", 1, "--data", tiny / "model.safetensors")
     assert train(katt, random_model, text, 1, "--out", "out").returncode == 0
     assert "--resume to continue" in katt.refuses(*arguments, "--steps", 2, "--text", text, "--out", "out")
