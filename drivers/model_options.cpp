@@ -1,7 +1,5 @@
 #include "drivers/model_options.hpp"
 
-#include <limits>
-
 #include "bench/axes.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
@@ -13,13 +11,6 @@ namespace katt::impl {
 namespace {
 
 constexpr std::int64_t largest_count = 1 << 24;
-
-Dtype dtype_option(const std::optional<std::string>& text) {
-  if (!text) return Dtype::f32;
-  const auto dtype = dtype_from_name(*text);
-  if (!dtype) throw InputError("--dtype " + *text + ": unknown; expected f32, f16, bf16");
-  return *dtype;
-}
 
 }  // namespace
 
@@ -35,13 +26,10 @@ void ModelOptions::add_to(CommandLine& line) {
 
 void ModelOptions::resolve(const std::string& usage) {
   folder = required_option("--model", model, usage);
-  dtype = dtype_option(dtype_text);
+  dtype = dtype_option(dtype_text).value_or(Dtype::f32);
   backend = backend_option(backend_text);
   threads = threads_option(threads_text);
-  seed = static_cast<std::uint64_t>(
-      seed_text
-          ? bench::parse_count("--seed", *seed_text, 0, std::numeric_limits<std::int64_t>::max())
-          : 0);
+  seed = seed_option(seed_text, 0);
 }
 
 std::vector<std::int64_t> parse_tokens(const std::string& text) {

@@ -1,3 +1,7 @@
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
 #include "bench/axes.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
@@ -20,11 +24,27 @@ const std::string& required(const char* name, const std::optional<std::string>& 
   return *value;
 }
 
+/// {"op": …, "backend": …, "threads": …, "dtype": …, "out": FILE, "outputs": {"dq": [2, 8, 64,
+/// 64]}}
+void print_json(const bench::Operator& op, const bench::RunOptions& options, Dtype dtype,
+                const std::string& out, const io::TensorFile& result) {
+  nlohmann::ordered_json outputs = nlohmann::ordered_json::object();
+  for (const auto& [name, tensor] : result.tensors()) outputs[name] = tensor.shape;
+  const nlohmann::ordered_json summary{{"op", op.name()},
+                                       {"backend", name_of(options.backend)},
+                                       {"threads", options.threads},
+                                       {"dtype", name_of(dtype)},
+                                       {"out", out},
+                                       {"outputs", outputs}};
+  std::printf("%s\n", summary.dump().c_str());
+}
+
 }  // namespace
 
 int run_command(const Invocation& invocation) {
   CommandLine line("katt run", "Run one operator on tensors from a file");
-  std::optional<std::string> op, in, out, variant, tile_q, tile_kv, backend, threads;
+  std::optional<std::string> op, in, out, variant, tile_q, tile_kv, backend, threads, dtype, seed;
+  bool json = false;
   line.positional("op", op, "operator");
   line.option("--in", in, "case file (HDF5): inputs as datasets, parameters as attributes");
   line.option("--out", out, "file to write the outputs to");
@@ -33,6 +53,9 @@ int run_command(const Invocation& invocation) {
   line.option("--tile-kv", tile_kv, "key extent of the tile");
   line.option("--backend", backend, "openmp, serial or cuda");
   line.option("--threads", threads, "host threads (default: every core)");
+  line.option("--dtype", dtype, "f32, f16 or bf16: compute in it (default: the case's own)");
+  line.option("--seed", seed, "as everywhere; no operator draws random numbers");
+  line.flag("--json", json, "print what was run and written as one line of JSON");
   if (!line.parse(invocation.arguments)) return 0;
   if (!op)
     throw InputError("katt run: the operator is missing: katt run OP --in CASE.h5 --out OUT.h5");
@@ -44,13 +67,15 @@ int run_command(const Invocation& invocation) {
   options.threads = bench::resolved_threads(options.backend, most);
   options.config.variant = variant.value_or("");
   options.config.tile = {.q = extent("--tile-q", tile_q), .kv = extent("--tile-kv", tile_kv)};
+  static_cast<void>(seed_option(seed, 0));
   const std::string& target = required("--out", out);
-  const io::CaseFile input(required("--in", in));
+  const io::CaseFile input(required("--in", in), dtype_option(dtype));
 
   const Runtime runtime(most);
   io::TensorFile result;
   chosen.run_file(input, options, result);
   result.write(target);
+  if (json) print_json(chosen, options, input.dtype(), target, result);
   return 0;
 }
 

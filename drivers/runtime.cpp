@@ -1,5 +1,7 @@
 #include "drivers/runtime.hpp"
 
+#include <limits>
+
 #include "bench/axes.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
@@ -53,6 +55,18 @@ Backend backend_option(const std::optional<std::string>& text) {
 int threads_option(const std::optional<std::string>& text) {
   if (!text) return bench::machine().cores;
   return static_cast<int>(bench::parse_count("--threads", *text, 1, 4096));
+}
+
+std::optional<Dtype> dtype_option(const std::optional<std::string>& text) {
+  if (!text) return std::nullopt;
+  const auto dtype = dtype_from_name(*text);
+  if (!dtype) throw InputError("--dtype " + *text + ": unknown; expected f32, f16, bf16");
+  return dtype;
+}
+
+std::uint64_t seed_option(const std::optional<std::string>& text, std::uint64_t fallback) {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  return text ? static_cast<std::uint64_t>(bench::parse_count("--seed", *text, 0, most)) : fallback;
 }
 
 }  // namespace katt::impl

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
 #include "core/backend.hpp"
+#include "core/dtype.hpp"
 
 namespace katt::impl {
 
@@ -27,5 +29,12 @@ class Runtime {
 
 /// The number of host threads of an option's text; every core without it. Throws InputError.
 [[nodiscard]] int threads_option(const std::optional<std::string>& text);
+
+/// The dtype of an option's text; nothing without it. Throws InputError.
+[[nodiscard]] std::optional<Dtype> dtype_option(const std::optional<std::string>& text);
+
+/// The seed of an option's text, or the fallback. Throws InputError.
+[[nodiscard]] std::uint64_t seed_option(const std::optional<std::string>& text,
+                                        std::uint64_t fallback);
 
 }  // namespace katt::impl

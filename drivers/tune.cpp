@@ -45,6 +45,8 @@ int tune_command(const Invocation& invocation) {
   std::optional<std::string> results;
   line.option("-o,--output", output,
               "tuning file to update (default: " + bench::usual_tuning_file().string() + ")");
+  bool json = false;
+  line.flag("--json", json, "print the tiles as the JSON of a tuning file");
   line.option("--results", results, "result file (HDF5) to keep what was measured in");
   MeasureOptions measuring(line, request);
   if (!line.parse(invocation.arguments)) return 0;
@@ -68,7 +70,8 @@ int tune_command(const Invocation& invocation) {
   options.finished = [&](const bench::PlannedCase& planned,
                          std::span<const bench::RowResult> rows) {
     for (const bench::TunedTile& tuned : bench::fastest_tiles(planned, rows)) {
-      print(tuned);
+      if (!json) print(tuned);
+      found.put(tuned);
       tuning.put(tuned);
     }
     tuning.write(path);
@@ -80,6 +83,7 @@ int tune_command(const Invocation& invocation) {
       bench::run_sweep(invocation.registry, request, plan, options, progress, stop_requested);
   if (!results) std::filesystem::remove(options.output);
   progress.note(bench::summary_line(summary, path));
+  if (json) std::printf("%s\n", found.json().c_str());
   return summary.interrupted ? 130 : summary.failed > 0 ? 1 : 0;
 }
 

@@ -157,12 +157,16 @@ Tuning Tuning::read(const std::filesystem::path& path) {
   return tuning;
 }
 
-void Tuning::write(const std::filesystem::path& path) const {
+std::string Tuning::json() const {
   Json tiles = Json::array();
   for (const TunedTile& tile : tiles_) tiles.push_back(to_json(tile));
+  return Json{{"schema", schema}, {"tiles", tiles}}.dump(1);
+}
+
+void Tuning::write(const std::filesystem::path& path) const {
   io::AtomicFile file(path);
   std::ofstream stream(file.temporary());
-  stream << Json{{"schema", schema}, {"tiles", tiles}}.dump(1) << '\n';
+  stream << json() << '\n';
   stream.close();
   if (!stream) throw InputError(path.string() + ": cannot be written");
   file.commit();

@@ -36,6 +36,9 @@ class Tuning {
   /// Replaces the file in one step. Throws InputError where it cannot be written.
   void write(const std::filesystem::path& path) const;
 
+  /// The content of such a file.
+  [[nodiscard]] std::string json() const;
+
   /// Adds a tile, in place of one for the same point.
   void put(TunedTile tile);
 

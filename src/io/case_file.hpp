@@ -29,7 +29,8 @@ struct IntTensor {
 /// names the file and the dataset or attribute, what it holds and what was expected.
 class CaseFile {
  public:
-  explicit CaseFile(const std::filesystem::path& path);
+  /// `dtype` stands in for the attribute of that name, for a case that is to run in another one.
+  explicit CaseFile(const std::filesystem::path& path, std::optional<Dtype> dtype = std::nullopt);
   ~CaseFile();
   CaseFile(const CaseFile&) = delete;
   CaseFile& operator=(const CaseFile&) = delete;
@@ -39,7 +40,7 @@ class CaseFile {
   [[nodiscard]] bool has(std::string_view dataset) const;
   [[nodiscard]] bool has_attribute(std::string_view name) const;
 
-  /// Attribute `dtype`: "f32", "f16" or "bf16".
+  /// What the constructor was given, else the attribute `dtype`: "f32", "f16" or "bf16".
   [[nodiscard]] Dtype dtype() const;
   [[nodiscard]] std::int64_t integer(std::string_view attribute) const;
   [[nodiscard]] std::int64_t integer(std::string_view attribute, std::int64_t fallback) const;
@@ -73,6 +74,10 @@ class TensorFile {
   void set_attribute(std::string name, std::string value);
   void set_attribute(std::string name, double value);
   void set_attribute(std::string name, std::int64_t value);
+  /// The tensors in the order of set().
+  [[nodiscard]] const std::vector<std::pair<std::string, FloatTensor>>& tensors() const {
+    return tensors_;
+  }
   /// Throws InputError when the folder cannot be written.
   void write(const std::filesystem::path& path) const;
 
