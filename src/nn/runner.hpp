@@ -19,6 +19,7 @@ struct Kernels {
   std::string linear = "fused";
   std::string rope = "fused";
   std::string attention = "flash";
+  std::string decode = "decode";  ///< attention of one new token, where it takes so many heads
   std::string swiglu = "fused";
   std::string linear_cross_entropy = "fused";
 };
