@@ -196,7 +196,7 @@ def _ceilings(results: Results) -> str:
 _FIRST = (
     "title", "command", "started_at", "finished_at", "status", "device", "backend", "cores", "isa", "l1d_bytes",
     "l2_bytes", "l3_bytes", "memory_bytes", "os", "load_average", "katt_version", "commit", "dirty", "build_type",
-    "compiler",
+    "compiler", "peers",
 )  # fmt: skip
 _LONG = ("compile_flags", "environment", "settings", "kokkos_config", "sweep")
 _BYTES = ("l1d_bytes", "l2_bytes", "l3_bytes", "memory_bytes")
