@@ -24,10 +24,10 @@ def rows_of(path):
         return {row["variant"].decode(): row for row in file["points"][:]}
 
 
-def sweep(katt, peers, *more, program=TOY):
-    done = katt("sweep", "swiglu", "--tokens", 3, "--intermediate", 5, "--variant", "naive", "--threads", 1,
+def sweep(katt, peers, tokens="3", program=TOY):
+    done = katt("sweep", "swiglu", "--tokens", tokens, "--intermediate", 5, "--variant", "naive", "--threads", 1,
                 "--rounds", 4, "--peer", peers, "--peer-program", program, "--peer-timeout-s", 1.5,
-                "-o", "out.h5", "--overwrite", *more)  # fmt: skip
+                "-o", "out.h5")  # fmt: skip
     return done, rows_of(katt.folder / "out.h5")
 
 
@@ -71,7 +71,7 @@ def test_a_peer_is_a_row_of_the_case(katt):
     ],
 )
 def test_a_peer_that_misbehaves_fails_alone(katt, name, reason):
-    done, rows = sweep(katt, f"{name},right", "--tokens", "3,4")
+    done, rows = sweep(katt, f"{name},right", tokens="3,4")
     assert done.returncode == 1
     assert rows[name]["status"] == b"failed"
     assert reason in rows[name]["reason"].decode()
