@@ -56,6 +56,7 @@ MeasureOptions::MeasureOptions(CommandLine& line, const bench::SweepRequest& req
     }
   }
   add(line, axes_, "variant", "", "variants to compare (default: all)", "Axes");
+  add(line, axes_, "peer", "", "other libraries to compare with, e.g. torch_flash", "Axes");
   add(line, axes_, "tile", "", "tiles such as 64x64,128x64; auto: those that katt tune found",
       "Axes");
   add(line, axes_, "tile_q", "", "query extents of the tiles, combined with --tile-kv", "Axes");

@@ -39,21 +39,27 @@ install_packages() {
     die "apt-get could not install ${missing[*]}; see build/apt.log"
 }
 
-# Makes build/venv, the Python of the report and the tests, unless it is up to date.
-make_venv() {
-  local stamp
-  stamp=$(cat scripts/requirements.txt drivers/report/pyproject.toml <(pwd) | sha256sum)
-  if [ "$(cat build/venv/stamp 2>/dev/null)" = "$stamp" ] && build/venv/bin/python -c '' 2>/dev/null; then
+# make_environment NAME REQUIREMENTS PACKAGE: makes the Python environment build/NAME with the pinned
+# requirements and the package of this tree, unless it is up to date.
+make_environment() {
+  local name=$1 requirements=$2 package=$3 stamp
+  local venv=build/$name
+  stamp=$(cat "$requirements" "$package/pyproject.toml" <(pwd) | sha256sum)
+  if [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c '' 2>/dev/null; then
     return 0
   fi
-  say "making the Python environment build/venv"
-  rm -rf build/venv
-  if ! { quietly build/venv.log python3 -m venv build/venv &&
-    quietly build/venv.log build/venv/bin/pip install --disable-pip-version-check \
-      -r scripts/requirements.txt &&
-    quietly build/venv.log build/venv/bin/pip install --disable-pip-version-check \
-      --no-build-isolation --no-deps -e drivers/report; }; then
-    die "cannot make the Python environment build/venv (is there a network?); see build/venv.log"
+  say "making the Python environment $venv"
+  rm -rf "$venv"
+  if ! { quietly "$venv.log" python3 -m venv "$venv" &&
+    quietly "$venv.log" "$venv/bin/pip" install --disable-pip-version-check -r "$requirements" &&
+    quietly "$venv.log" "$venv/bin/pip" install --disable-pip-version-check \
+      --no-build-isolation --no-deps -e "$package"; }; then
+    die "cannot make the Python environment $venv (is there a network?); see $venv.log"
   fi
-  echo "$stamp" >build/venv/stamp
+  echo "$stamp" >"$venv/stamp"
+}
+
+# Makes build/venv, the Python of the report and the tests.
+make_venv() {
+  make_environment venv scripts/requirements.txt drivers/report
 }

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -98,14 +101,32 @@ inline void add_shapes(MatrixRefs& refs, const std::vector<MatrixSpec>& specs,
     refs.set(spec.name, {nullptr, dtype, shape_of(spec, extents)});
 }
 
-inline Errors compare(const Expected& expected, const DeviceMatrices& outputs,
-                      const std::vector<MatrixSpec>& specs, const Extents& extents, Dtype dtype) {
+/// `value_of(i)`: the values of the output specs[i].
+inline Errors compare(const Expected& expected, const std::vector<MatrixSpec>& specs,
+                      const std::function<std::vector<float>(std::size_t)>& value_of,
+                      const Extents& extents, Dtype dtype) {
   testing::Comparison comparison;
-  for (const MatrixSpec& spec : specs) {
-    testing::add_all(comparison, spec.name.c_str(), outputs.download(spec.name),
-                     shape_of(spec, extents)[1], expected.find(spec.name)->second, dtype);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    testing::add_all(comparison, specs[i].name.c_str(), value_of(i), shape_of(specs[i], extents)[1],
+                     expected.find(specs[i].name)->second, dtype);
   }
   return comparison.result();
+}
+
+/// Tensors for another program; with the values of those that have some.
+inline std::vector<ForeignTensor> foreign_tensors(const std::vector<MatrixSpec>& specs,
+                                                  const HostValues& values, const Extents& extents,
+                                                  Dtype dtype) {
+  std::vector<ForeignTensor> tensors;
+  for (const MatrixSpec& spec : specs) {
+    ForeignTensor& tensor = tensors.emplace_back();
+    tensor.name = spec.name;
+    tensor.dtype = dtype;
+    for (const std::string& axis : spec.axes) tensor.shape.push_back(extents.find(axis)->second);
+    if (const auto held = values.find(spec.name); held != values.end())
+      tensor.values = held->second;
+  }
+  return tensors;
 }
 
 }  // namespace impl
@@ -322,7 +343,7 @@ class MatrixOperator final : public Operator {
     }
 
     std::unique_ptr<Candidate> prepare(const Config& config) override {
-      if (expected_.empty()) expected_ = Op::expected(values_, extents_, dtype_, Pass::backward);
+      expect();
       return visit_backend(
           backend_, threads_, [&]<class Exec>(const Exec& exec) -> std::unique_ptr<Candidate> {
             const auto specs = gradients_of(Pass{}, inputs_);
@@ -337,12 +358,30 @@ class MatrixOperator final : public Operator {
                 "katt::" + std::string(Op::name) + "::workspace", exec,
                 Pass::template variants<Exec>(), args, config, std::move(made),
                 [this, specs](const impl::DeviceMatrices& outputs) {
-                  return impl::compare(expected_, outputs, specs, extents_, dtype_);
+                  return impl::compare(
+                      expected_, specs,
+                      [&](std::size_t i) { return outputs.download(specs[i].name); }, extents_,
+                      dtype_);
                 });
           });
     }
 
+    std::optional<ForeignCase> foreign() override {
+      expect();
+      const auto specs = gradients_of(Pass{}, inputs_);
+      return ForeignCase{.inputs = impl::foreign_tensors(inputs_, values_, extents_, dtype_),
+                         .outputs = impl::foreign_tensors(specs, {}, extents_, dtype_),
+                         .verify = [this, specs](std::span<const std::vector<float>> outputs) {
+                           return impl::compare(
+                               expected_, specs, [&](std::size_t i) { return outputs[i]; },
+                               extents_, dtype_);
+                         }};
+    }
+
    private:
+    void expect() {
+      if (expected_.empty()) expected_ = Op::expected(values_, extents_, dtype_, Pass::backward);
+    }
     [[nodiscard]] auto shapes() const { return shape_args(Pass{}, inputs_, extents_, dtype_); }
 
     Extents extents_;

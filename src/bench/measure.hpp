@@ -16,19 +16,24 @@
 ///   time for each candidate: warm up; choose how many runs make a sample repeat: for each
 ///   candidate in random order: (flush) fence, start, run…, fence, stop until every median is known
 ///   to the target, or the time budget is spent for each candidate: poison, run, verify again
+///
+/// Where the next candidate runs in another process than the last one, the idle threads of that one
+/// are given time to fall asleep, and the next one a run that does not count.
 namespace katt::bench {
 
 /// How a case is measured.
 struct Settings {
   int min_rounds = 7;
   int max_rounds = 1000;
-  int rounds = 0;             ///< exactly so many; 0: until the target or the budget is reached
-  double budget_s = 1;        ///< time of the rounds, for each candidate
-  double precision = 0.02;    ///< target: half of the 95 % interval of the median, relative to it
-  double shortest_s = 50e-6;  ///< a run shorter than this is timed in batches …
-  double batch_s = 200e-6;    ///< … of about this length
-  bool cold = false;          ///< flush the caches before every sample
-  std::uint64_t seed = 1;     ///< of the inputs and of the order within the rounds
+  int rounds = 0;               ///< exactly so many; 0: until the target or the budget is reached
+  double budget_s = 1;          ///< time of the rounds, for each candidate
+  double precision = 0.02;      ///< target: half of the 95 % interval of the median, relative to it
+  double shortest_s = 50e-6;    ///< a run shorter than this is timed in batches …
+  double batch_s = 200e-6;      ///< … of about this length
+  bool cold = false;            ///< flush the caches before every sample
+  std::string peer_program;     ///< what runs the peers; empty: usual_peer_program()
+  double peer_timeout_s = 300;  ///< a peer that is silent for longer has failed
+  std::uint64_t seed = 1;       ///< of the inputs and of the order within the rounds
 };
 
 /// Set by Ctrl-C: measuring stops at the next sample.

@@ -1,6 +1,7 @@
 #include "bench/plan.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <set>
 
@@ -21,8 +22,9 @@ struct Axis {
 /// What an entry asks of variants and tiles.
 struct ConfigRequest {
   std::vector<std::string> variants;  ///< empty: all
-  std::vector<Tile> tiles;            ///< of `tile`
-  std::vector<int> q, kv;             ///< of `tile_q`, `tile_kv`
+  std::vector<std::string> peers;
+  std::vector<Tile> tiles;  ///< of `tile`
+  std::vector<int> q, kv;   ///< of `tile_q`, `tile_kv`
 };
 
 template <class T>
@@ -51,6 +53,27 @@ AxisSpec variant_axis(const Operator& op) {
 
 AxisSpec tile_axis(std::string name) {
   return {.name = std::move(name), .fallback = std::int64_t{1}, .minimum = 1, .maximum = max_tile};
+}
+
+/// The names of peers, which only their own program knows.
+std::vector<std::string> read_peers(const Operator& op, const AxisText& typed) {
+  constexpr std::size_t longest = 32;  // of the column `variant`
+  const auto variants = variant_names(op);
+  std::vector<std::string> names;
+  for (const std::string& name : split(typed.text, ',')) {
+    const bool plain = std::all_of(
+        name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
+    if (name.empty() || name.size() > longest || !plain) {
+      throw InputError(typed.where + " \"" + truncated(name, 40) +
+                       "\": expected the name of a peer, such as torch_flash");
+    }
+    if (std::find(variants.begin(), variants.end(), name) != variants.end()) {
+      throw InputError(typed.where + " " + name + ": is a variant of " + op.name() +
+                       ", expected the name of a peer");
+    }
+    add_once(names, name, std::equal_to<>());
+  }
+  return names;
 }
 
 /// The typed axes of an entry by axis name, each at most once.
@@ -83,6 +106,7 @@ ConfigRequest read_configs(const SweepEntry& entry,
       request.variants.push_back(std::get<std::string>(name));
     }
   }
+  if (const AxisText* text = find("peer")) request.peers = read_peers(*entry.op, *text);
   if (const AxisText* text = find("tile")) {
     request.tiles = parse_tiles(*text);
     for (const char* other : {"tile_q", "tile_kv"}) {
@@ -147,6 +171,7 @@ std::vector<Config> configs_for(const Operator& op, const Point& point,
       });
     }
   }
+  for (const std::string& peer : request.peers) configs.push_back({.variant = peer});
   return configs;
 }
 
@@ -239,7 +264,7 @@ class Planner {
       throw InputError(entry.where + ": " + error.what());
     }
     PlannedCase planned{entry.op, entry.label, point,
-                        configs_for(*entry.op, point, request, tuning_)};
+                        configs_for(*entry.op, point, request, tuning_), request.peers};
     if (planned.configs.empty()) {
       throw InputError(entry.op->name() + ": has no variant for pass " + point.pass +
                        " on the backend " + std::string(name_of(point.backend)));
@@ -251,6 +276,9 @@ class Planner {
       }
       cases_.push_back(std::move(planned));
       return;
+    }
+    for (const std::string& peer : planned.peers) {
+      add_once(cases_[place->second].peers, peer, std::equal_to<>());
     }
     for (Config& config : planned.configs) {
       add_once(cases_[place->second].configs, std::move(config),
@@ -267,6 +295,10 @@ class Planner {
 };
 
 }  // namespace
+
+bool PlannedCase::is_peer(const Config& config) const {
+  return std::find(peers.begin(), peers.end(), config.variant) != peers.end();
+}
 
 std::vector<AxisSpec> common_axes(const Operator& op) {
   std::vector<std::string> backends;
@@ -301,7 +333,7 @@ std::vector<std::string> axis_keys(const Operator& op) {
       keys.push_back(spec.name);
     }
   }
-  keys.insert(keys.end(), {"variant", "tile", "tile_q", "tile_kv"});
+  keys.insert(keys.end(), {"variant", "peer", "tile", "tile_q", "tile_kv"});
   return keys;
 }
 
@@ -359,6 +391,7 @@ std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries, std::ui
 }
 
 std::string unlisted_reason(const PlannedCase& planned, const Config& config) {
+  if (planned.is_peer(config)) return {};
   for (const VariantInfo& info : planned.op->variants(planned.point.backend, planned.point.pass)) {
     if (info.name != config.variant) continue;
     if (config.tile == Tile{} ||
@@ -372,6 +405,14 @@ std::string unlisted_reason(const PlannedCase& planned, const Config& config) {
   }
   return "the backend " + std::string(name_of(planned.point.backend)) + " has no variant " +
          config.variant + " for pass " + planned.point.pass;
+}
+
+Footprint footprint(const PlannedCase& planned, const Config& config) {
+  if (!planned.is_peer(config)) return planned.op->footprint(planned.point, config);
+  const auto infos = planned.op->variants(planned.point.backend, planned.point.pass);
+  Footprint bytes = planned.op->footprint(planned.point, {.variant = infos.front().name});
+  bytes.workspace = bytes.tensors + bytes.outputs;
+  return bytes;
 }
 
 std::size_t own_bytes(const Footprint& footprint) {
@@ -397,15 +438,15 @@ void check_memory(std::span<const PlannedCase> plan) {
         any_fits = true;  // it becomes a row with that reason
         continue;
       }
-      const Footprint footprint = planned.op->footprint(point, config);
-      const std::size_t least_needed = footprint.tensors + footprint.outputs;
+      const Footprint forecast = footprint(planned, config);
+      const std::size_t least_needed = forecast.tensors + forecast.outputs;
       if (least_needed > memory->second) {
         throw InputError(point_text(planned) + ": the inputs and outputs alone need " +
                          human_bytes(static_cast<double>(least_needed)) +
                          ", expected at most the " +
                          human_bytes(static_cast<double>(memory->second)) + " of memory available");
       }
-      const std::size_t needed = footprint.tensors + own_bytes(footprint);
+      const std::size_t needed = forecast.tensors + own_bytes(forecast);
       any_fits = any_fits || needed <= memory->second;
       if (smallest.empty() || needed < least) {
         least = needed;

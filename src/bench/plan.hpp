@@ -29,14 +29,17 @@ struct PlannedCase {
   const Operator* op = nullptr;
   std::string label;
   Point point;
-  std::vector<Config> configs;  ///< tile {0, 0}: the variant's default
+  std::vector<Config> configs;       ///< tile {0, 0}: the variant's default
+  std::vector<std::string> peers{};  ///< configs of these names run in other programs
+
+  [[nodiscard]] bool is_peer(const Config& config) const;
 };
 
 /// Axes that every operator has: pass, backend, threads, dtype.
 [[nodiscard]] std::vector<AxisSpec> common_axes(const Operator& op);
 
-/// Every key that an entry of this operator may hold: axes by name and short name, variant, tile,
-/// tile_q, tile_kv.
+/// Every key that an entry of this operator may hold: axes by name and short name, variant, peer,
+/// tile, tile_q, tile_kv.
 [[nodiscard]] std::vector<std::string> axis_keys(const Operator& op);
 
 /// The axis that a key means ("seq" → "seq_q"), or nothing.
@@ -62,6 +65,10 @@ void override_axes(SweepEntry& entry, std::span<const AxisText> axes);
 /// Throws InputError when the inputs and outputs of a point cannot fit in memory whatever the
 /// variant, or when no row of the plan can.
 void check_memory(std::span<const PlannedCase> plan);
+
+/// Forecast of a configuration. A peer, of which only the tensors are known, is taken to need its
+/// inputs and outputs once more in the memory that it shares.
+[[nodiscard]] Footprint footprint(const PlannedCase& planned, const Config& config);
 
 /// Bytes that a variant needs on top of the inputs of its case.
 [[nodiscard]] std::size_t own_bytes(const Footprint& footprint);

@@ -51,6 +51,7 @@ io::Attributes provenance(const SweepRequest& request, const std::string& comman
       {"seed", static_cast<std::int64_t>(request.settings.seed)},
       {"started_at", utc_now()},
       {"finished_at", std::string()},
+      {"peers", std::string("{}")},
       {"status", std::string("running")},
       {"katt_version", std::string(build.version)},
       {"commit", std::string(build.commit)},
@@ -77,8 +78,8 @@ io::Attributes provenance(const SweepRequest& request, const std::string& comman
   };
 }
 
-io::Attributes closing(const std::string& status) {
-  return {{"status", status}, {"finished_at", utc_now()}};
+io::Attributes closing(const std::string& status, const std::string& peers) {
+  return {{"status", status}, {"finished_at", utc_now()}, {"peers", peers}};
 }
 
 std::string command_text(int argc, const char* const* argv) {

@@ -14,8 +14,9 @@ namespace katt::bench {
 [[nodiscard]] io::Attributes provenance(const SweepRequest& request, const std::string& command,
                                         const std::vector<Backend>& backends);
 
-/// The attributes that change when it ends; `status` is "done" or "interrupted".
-[[nodiscard]] io::Attributes closing(const std::string& status);
+/// The attributes that change when it ends; `status` is "done" or "interrupted", `peers` what the
+/// peers say of themselves (JSON).
+[[nodiscard]] io::Attributes closing(const std::string& status, const std::string& peers);
 
 /// The arguments as typed, quoted for a shell where needed, after "katt".
 [[nodiscard]] std::string command_text(int argc, const char* const* argv);

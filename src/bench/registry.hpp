@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -105,6 +107,30 @@ class Candidate {
   virtual void poison() = 0;
   /// Compares the outputs with the reference on sampled rows.
   virtual Errors verify() = 0;
+  /// Seconds of one run, the mean of `runs`, where the candidate keeps the time itself because its
+  /// runs happen in another process; nothing where the caller is to time run() and fence().
+  virtual std::optional<double> timed(int /*runs*/) { return std::nullopt; }
+  /// The process that runs; 0 is this one.
+  [[nodiscard]] virtual int process() const { return 0; }
+};
+
+/// A tensor of a case as another program sees it: on the host, in logical order, row-major.
+struct ForeignTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  Dtype dtype = Dtype::f32;
+  std::span<const float> values{};           ///< of an input, rounded to the dtype
+  std::span<const std::int64_t> integers{};  ///< of an input of integers, in place of values
+};
+
+/// A case for another program to compute (bench/peer.hpp): what it reads, what it is to write, and
+/// the check of what it wrote. Lives no longer than its case.
+struct ForeignCase {
+  std::vector<ForeignTensor> inputs;
+  std::vector<ForeignTensor> outputs;          ///< without values
+  std::map<std::string, double> parameters{};  ///< beyond the axes, e.g. {"eps", 1e-5}
+  /// Compares the outputs, in their order, with the reference on sampled rows.
+  std::function<Errors(std::span<const std::vector<float>>)> verify;
 };
 
 /// The inputs of one point, generated once and shared by the variants that are compared on it.
@@ -119,6 +145,8 @@ class Case {
   virtual Config resolve(const Config& config) const { return config; }
   /// Allocates outputs and workspace of one variant through Kokkos, with labels `katt::op::…`.
   virtual std::unique_ptr<Candidate> prepare(const Config& config) = 0;
+  /// The case as another program can compute it; nothing where these inputs have no such form.
+  virtual std::optional<ForeignCase> foreign() { return std::nullopt; }
 };
 
 /// What `katt run` was asked for.

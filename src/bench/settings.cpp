@@ -11,6 +11,8 @@ const std::vector<SettingSpec>& setting_specs() {
       {"budget_s", "seconds of rounds for each variant and tile of a case (1)"},
       {"precision", "half of the median's 95 % interval to stop at, relative (0.02)"},
       {"seed", "seed of the inputs and of the order within the rounds (1)"},
+      {"peer_program", "program that runs the peers (what scripts/peers installs)"},
+      {"peer_timeout_s", "seconds of silence after which a peer has failed (300)"},
   };
   return specs;
 }
@@ -29,6 +31,10 @@ bool set_setting(Settings& settings, std::string_view key, std::string_view text
     settings.precision = parse_number(where, text, 0, 1);
   } else if (key == "seed") {
     settings.seed = static_cast<std::uint64_t>(parse_count(where, text, 0, std::int64_t{1} << 53));
+  } else if (key == "peer_program") {
+    settings.peer_program = text;
+  } else if (key == "peer_timeout_s") {
+    settings.peer_timeout_s = parse_number(where, text, 0.1, day_s);
   } else if (key == "cold") {
     settings.cold = parse_count(where, text, 0, 1) != 0;
   } else {

@@ -10,6 +10,7 @@
 
 #include "bench/ceilings.hpp"
 #include "bench/machine.hpp"
+#include "bench/peer.hpp"
 #include "bench/provenance.hpp"
 #include "bench/results.hpp"
 #include "bench/text.hpp"
@@ -36,9 +37,9 @@ Admission admit(const PlannedCase& planned) {
       result.refused.emplace(i, not_run(config, Status::skipped(std::move(reason))));
       continue;
     }
-    const Footprint footprint = planned.op->footprint(planned.point, config);
-    used = std::max(used, footprint.tensors);
-    by_size.emplace_back(own_bytes(footprint), i);
+    const Footprint forecast = footprint(planned, config);
+    used = std::max(used, forecast.tensors);
+    by_size.emplace_back(own_bytes(forecast), i);
   }
   std::stable_sort(by_size.begin(), by_size.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -58,8 +59,9 @@ Admission admit(const PlannedCase& planned) {
 
 class Runner {
  public:
-  Runner(const Settings& settings, std::span<const io::CeilingRow> ceilings, const StopFlag& stop)
-      : settings_(settings), ceilings_(ceilings), stop_(stop) {}
+  Runner(const Settings& settings, std::span<const io::CeilingRow> ceilings, Peers& peers,
+         const StopFlag& stop)
+      : settings_(settings), ceilings_(ceilings), peers_(peers), stop_(stop) {}
 
   /// The rows of a case in the order of its configurations; empty when it was interrupted.
   std::vector<RowResult> run(const PlannedCase& planned) {
@@ -100,6 +102,16 @@ class Runner {
     for (const std::size_t i : admitted) {
       const Config& config = planned.configs[i];
       if (stop_) return;
+      if (planned.is_peer(config)) {
+        PeerEntry peer = peers_.enter(config.variant, *planned.op, point, *inputs);
+        if (!peer.status.is_ok()) {
+          rows.emplace(i, not_run(config, std::move(peer.status))).first->second.work = work;
+          continue;
+        }
+        indices.push_back(i);
+        contenders.push_back(enter([&] { return std::move(peer.candidate); }));
+        continue;
+      }
       if (Status status = inputs->supports(config); !status.is_ok()) {
         rows.emplace(i, not_run(config, std::move(status))).first->second.work = work;
         continue;
@@ -113,9 +125,11 @@ class Runner {
 
     for (std::size_t k = 0; k < indices.size(); ++k) {
       const Config& config = planned.configs[indices[k]];
-      RowResult row =
-          measured_row(config, inputs->resolve(config), std::move(contenders[k].measured), work,
-                       input_bytes, planned.op->footprint(point, config).outputs);
+      const bool peer = planned.is_peer(config);
+      RowResult row = measured_row(config, peer ? config : inputs->resolve(config),
+                                   std::move(contenders[k].measured), work, input_bytes,
+                                   footprint(planned, config).outputs);
+      if (peer) row.workspace_bytes = row.total_bytes = 0;  // of another process: not measured
       if (row.status.is_ok()) {
         row.ceiling =
             nearest_ceiling(ceilings_, point.backend, point.threads, work, row.time_s.median);
@@ -142,6 +156,7 @@ class Runner {
 
   Settings settings_;
   std::span<const io::CeilingRow> ceilings_;
+  Peers& peers_;
   const StopFlag& stop_;
   std::uint64_t case_number_ = 0;
 };
@@ -240,7 +255,11 @@ SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
   summary.run = file.run();
   progress.begin(left);
 
-  Runner runner(request.settings, ceilings, stop);
+  Peers peers(request.settings.peer_program.empty()
+                  ? usual_peer_program()
+                  : std::filesystem::path(request.settings.peer_program),
+              request.settings.peer_timeout_s, stop);
+  Runner runner(request.settings, ceilings, peers, stop);
   std::size_t number = 0;
   for (const PlannedCase& planned : left) {
     const std::vector<RowResult> results = stop ? std::vector<RowResult>{} : runner.run(planned);
@@ -263,7 +282,7 @@ SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
     progress.finished(planned, results);
     if (options.finished) options.finished(planned, results);
   }
-  file.commit_run(closing(summary.interrupted ? "interrupted" : "done"));
+  file.commit_run(closing(summary.interrupted ? "interrupted" : "done", peers.about()));
   summary.elapsed_s =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return summary;

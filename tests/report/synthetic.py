@@ -83,6 +83,7 @@ def run_attributes(**changes) -> dict:
     return {
         "command": "katt sweep experiments/attention_seqlen/sweep.toml -o results/attention_seqlen.h5",
         "started_at": "2025-03-04T09:12:31Z", "finished_at": "2025-03-04T09:19:02Z", "status": "done",
+        "peers": "{}",
         "katt_version": "0.1.0", "commit": "9f1c2ab7d0e4c1", "dirty": 0, "build_type": "Release",
         "compiler": "GNU 12.2.0", "compile_flags": "-O3 -march=native -fopenmp", "kokkos_version": "4.5.1",
         "kokkos_config": "OpenMP;Serial;AVX512", "kokkos_kernels_version": "4.5.1", "blas": "OpenBLAS 0.3.21",

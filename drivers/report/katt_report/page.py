@@ -164,8 +164,7 @@ def _results(row: dict, group: Group) -> list[str]:
         escape(rate_text(rate, group.rate_unit)),
         escape(f"{percent_text(row['ceiling_fraction'])} {row['ceiling']}" if row["ceiling"] else "–"),
         escape(speedup) + small(_range(row["speedup_lo"], row["speedup_hi"], ratio_text) if speedup else ""),
-        escape(bytes_text(row["workspace_bytes"])),
-        escape(bytes_text(row["total_bytes"])),
+        *(escape(bytes_text(row[name]) if row["total_bytes"] != 0 else "–") for name in ("workspace_bytes", "total_bytes")),
         escape(error_text(row["max_abs_err"])) + small(error_text(row["mean_abs_err"])),
         str(row["samples"]),
     ]
@@ -196,7 +195,7 @@ def _ceilings(results: Results) -> str:
 _FIRST = (
     "title", "command", "started_at", "finished_at", "status", "device", "backend", "cores", "isa", "l1d_bytes",
     "l2_bytes", "l3_bytes", "memory_bytes", "os", "load_average", "katt_version", "commit", "dirty", "build_type",
-    "compiler",
+    "compiler", "peers",
 )  # fmt: skip
 _LONG = ("compile_flags", "environment", "settings", "kokkos_config", "sweep")
 _BYTES = ("l1d_bytes", "l2_bytes", "l3_bytes", "memory_bytes")

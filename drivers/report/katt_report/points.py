@@ -63,6 +63,11 @@ class Points:
         return self.where(status="ok")
 
     @property
+    def with_memory(self) -> "Points":
+        """The rows whose memory was measured too: that of another program, a peer, is not."""
+        return self.ok.where(self.ok["total_bytes"] != 0)
+
+    @property
     def identity(self) -> list[str]:
         """The columns that say which point a row is."""
         return [name for name in self.columns if schema.is_identity(name)]

@@ -79,6 +79,20 @@ std::unique_ptr<ProblemData> generate(const Point& point) {
   return data;
 }
 
+/// What both passes read, for another program. An empty tensor is not there.
+std::vector<bench::ForeignTensor> foreign_inputs(const ProblemData& data) {
+  const HostProblem& p = data.shape;
+  std::vector<bench::ForeignTensor> tensors{
+      {"q", {p.batch, p.heads, p.seq_q, p.head_dim}, data.dtype, data.q},
+      {"k", {p.batch, p.kv_heads, p.seq_kv, p.head_dim}, data.dtype, data.k},
+      {"v", {p.batch, p.kv_heads, p.seq_kv, p.head_dim}, data.dtype, data.v}};
+  if (!data.bias.empty()) {
+    tensors.push_back({"bias", {1, 1, p.seq_q, p.seq_kv}, data.dtype, data.bias});
+  }
+  if (!data.kv_len.empty()) tensors.push_back({"kv_len", {p.batch}, Dtype::f32, {}, data.kv_len});
+  return tensors;
+}
+
 /// A case of the forward pass.
 class ForwardCase final : public bench::Case {
  public:
@@ -123,6 +137,20 @@ class ForwardCase final : public bench::Case {
                 return reference_->compare(made.out.download(), made.lse.download());
               });
         });
+  }
+
+  /// Of another program only `out` is asked: few give lse.
+  std::optional<bench::ForeignCase> foreign() override {
+    if (!data_->block_mask.empty()) return std::nullopt;
+    if (!reference_) reference_.emplace(*data_);
+    const HostProblem& p = data_->shape;
+    return bench::ForeignCase{
+        .inputs = foreign_inputs(*data_),
+        .outputs = {{"out", {p.batch, p.heads, p.seq_q, p.head_dim}, data_->dtype}},
+        .parameters = {{"scale", p.scale}},
+        .verify = [this](std::span<const std::vector<float>> outputs) {
+          return reference_->compare(outputs[0], {});
+        }};
   }
 
  private:
@@ -188,6 +216,23 @@ class BackwardCase final : public bench::Case {
                                            made.dv.download());
               });
         });
+  }
+
+  std::optional<bench::ForeignCase> foreign() override {
+    if (!data_->block_mask.empty()) return std::nullopt;
+    if (!reference_) reference_.emplace(*data_);
+    const HostProblem& p = data_->shape;
+    const std::vector<std::int64_t> q{p.batch, p.heads, p.seq_q, p.head_dim};
+    const std::vector<std::int64_t> kv{p.batch, p.kv_heads, p.seq_kv, p.head_dim};
+    auto inputs = foreign_inputs(*data_);
+    inputs.push_back({"dout", q, data_->dtype, data_->dout});
+    return bench::ForeignCase{
+        .inputs = std::move(inputs),
+        .outputs = {{"dq", q, data_->dtype}, {"dk", kv, data_->dtype}, {"dv", kv, data_->dtype}},
+        .parameters = {{"scale", p.scale}},
+        .verify = [this](std::span<const std::vector<float>> outputs) {
+          return reference_->compare(outputs[0], outputs[1], outputs[2]);
+        }};
   }
 
  private:

@@ -84,6 +84,7 @@ void run_case_file(const io::CaseFile& in, const bench::RunOptions& options, io:
 class Reference {
  public:
   explicit Reference(const ProblemData& data);
+  /// An empty `lse` is not compared.
   [[nodiscard]] bench::Errors compare(std::span<const float> out, std::span<const float> lse) const;
 
  private:

@@ -163,6 +163,20 @@ class Reference {
     return errors;
   }
 
+  /// A loss without statistics, against the reference of every token.
+  [[nodiscard]] bench::Errors mean_loss(double loss) const {
+    double sum = 0;
+    for (std::int64_t t = 0; t < shape_.tokens; ++t) {
+      sum += reference_lse(shape_, t) -
+             shape_.logits[static_cast<std::size_t>(t * shape_.vocab +
+                                                    shape_.targets[static_cast<std::size_t>(t)])];
+    }
+    testing::Comparison comparison;
+    comparison.add("loss", {0}, loss, sum / static_cast<double>(shape_.tokens),
+                   2 * loss_error_ + 16 * 0x1p-23 * scale_);
+    return comparison.result();
+  }
+
   [[nodiscard]] bench::Errors backward(const BackwardOutput& output) const {
     const auto dlogits = output.dlogits.download();
     testing::Comparison comparison;
@@ -223,6 +237,31 @@ class CrossEntropyCase final : public bench::Case {
     return visit_backend(backend_, threads_, [&]<class Exec>(const Exec& exec) {
       return backward_ ? backward_candidate(exec, config) : forward_candidate(exec, config);
     });
+  }
+
+  /// Of another program's forward pass only the loss is asked, not the statistics.
+  std::optional<bench::ForeignCase> foreign() override {
+    if (!reference_) reference_.emplace(*data_);
+    const HostProblem& p = data_->shape;
+    const std::vector<std::int64_t> shape{p.tokens, p.vocab};
+    bench::ForeignCase foreign;
+    foreign.inputs = {{"logits", shape, data_->dtype, data_->logits},
+                      {"targets", {p.tokens}, Dtype::f32, {}, data_->targets}};
+    if (backward_) {
+      foreign.outputs = {{"dlogits", shape, data_->dtype}};
+    } else {
+      foreign.outputs = {{"loss", {1}, Dtype::f32}};
+    }
+    foreign.verify = [this](std::span<const std::vector<float>> outputs) {
+      if (!backward_) return reference_->mean_loss(outputs[0][0]);
+      const BackwardOutput made{{"katt::cross_entropy::dlogits",
+                                 backend_,
+                                 data_->dtype,
+                                 {data_->shape.tokens, data_->shape.vocab}}};
+      made.dlogits.upload(outputs[0]);
+      return reference_->backward(made);
+    };
+    return foreign;
   }
 
  private:

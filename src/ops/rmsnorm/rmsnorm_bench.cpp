@@ -112,6 +112,36 @@ class RmsnormCase final : public bench::Case {
         });
   }
 
+  std::optional<bench::ForeignCase> foreign() override {
+    const HostProblem& p = data_->shape;
+    if (data_->options.quantise) return std::nullopt;
+    if (!reference_) reference_.emplace(*data_);
+    const std::vector<std::int64_t> shape{p.tokens, p.hidden};
+    bench::ForeignCase foreign;
+    foreign.parameters = {{"eps", p.eps}};
+    const auto reads = [&](const char* name, const std::vector<float>& values) {
+      if (!values.empty()) foreign.inputs.push_back({name, shape, p.dtype, values});
+    };
+    reads("x", data_->x);
+    reads("residual", data_->residual);
+    reads("dout", data_->dout);
+    reads("dresidual_out", data_->dresidual_out);
+    foreign.inputs.push_back({"weight", {p.hidden}, p.dtype, data_->weight});
+    const bool backward = data_->options.backward;
+    const bool sum = data_->options.residual && !backward;
+    foreign.outputs.push_back({backward ? "dx" : "out", shape, p.dtype});
+    if (sum) foreign.outputs.push_back({"residual_out", shape, p.dtype});
+    if (backward) foreign.outputs.push_back({"dweight", {p.hidden}, p.dtype});
+    foreign.verify = [this, sum, backward](std::span<const std::vector<float>> outputs) {
+      const DeviceOutput made(data_->shape, data_->options, point_.backend);
+      made.out.upload(outputs[0]);
+      if (sum) made.residual_out.upload(outputs[1]);
+      if (backward) made.dweight.upload(outputs[1]);
+      return reference_->compare(made);
+    };
+    return foreign;
+  }
+
  private:
   Point point_;
   std::unique_ptr<ProblemData> data_;

@@ -126,12 +126,35 @@ class RopeCase final : public bench::Case {
         });
   }
 
+  /// Another program reads the rows of the angles' table in the order of the tokens.
+  std::optional<bench::ForeignCase> foreign() override {
+    if (in_place_ || point_.pass == "backward" || data_->kv_heads == 0) return std::nullopt;
+    if (!reference_) reference_.emplace(*data_);
+    cache_ = device_.cache();
+    const HostProblem& p = data_->shape;
+    const std::vector<std::int64_t> x{p.batch, p.heads, p.seq, p.head_dim};
+    const std::vector<std::int64_t> x2{p.batch, data_->kv_heads, p.seq, p.head_dim};
+    const std::int64_t rows = cache_rows(p, explicit_positions(point_));
+    return bench::ForeignCase{.inputs = {{"x", x, data_->dtype, data_->x},
+                                         {"x2", x2, data_->dtype, data_->x2},
+                                         {"cache", {rows, p.head_dim}, Dtype::f32, cache_}},
+                              .outputs = {{"out", x, data_->dtype}, {"out2", x2, data_->dtype}},
+                              .verify = [this](std::span<const std::vector<float>> outputs) {
+                                const DeviceOutput made(*data_, point_.backend, layout_of(point_),
+                                                        false);
+                                made.out.upload(outputs[0]);
+                                made.out2.upload(outputs[1]);
+                                return reference_->compare(made);
+                              }};
+  }
+
  private:
   Point point_;
   bool in_place_;
   std::unique_ptr<ProblemData> data_;
   DeviceProblem device_;
   std::optional<Reference> reference_;
+  std::vector<float> cache_;  ///< of foreign()
 };
 
 /// Reads a problem from a case file.

@@ -78,6 +78,8 @@ class DeviceProblem {
                 bool inputs);
   /// Tensors that read these inputs; the outputs are left empty.
   [[nodiscard]] Tensors tensors() const;
+  /// The angles' table on the host.
+  [[nodiscard]] std::vector<float> cache() const { return cache_.download(); }
 
  private:
   Tensors shapes_;

@@ -18,7 +18,7 @@ def memory(group: Group) -> style.Plot | None:
     with style.context():
         figure, axes = style.grid(len(panels), style.columns_of(group, panels), 3.6, sharey=True)
         for panel, (title, _, values) in zip(axes, panels, strict=True):
-            rows = group.points.ok.match([*group.facets, "dtype"], values)
+            rows = group.points.with_memory.match([*group.facets, "dtype"], values)
             for variant, look in looks.items():
                 chosen = rows.where(variant=variant)
                 if len(chosen):
@@ -47,7 +47,7 @@ def exponents(group: Group) -> dict[tuple, PowerFit | None]:
     """The fit of workspace over x for every (facet values…, dtype, variant)."""
     fits = {}
     columns = [*group.facets, "dtype", "variant"]
-    rows = group.points.ok
+    rows = group.points.with_memory
     for key in rows.combinations(columns) if group.x else []:
         chosen = one_tile(rows.match(columns, key), group.x)
         fits[key] = fit_power(chosen[group.x], chosen["workspace_bytes"])

@@ -1,0 +1,50 @@
+"""The case that a sweep hands to a peer, and the memory in which its tensors lie."""
+
+import mmap
+from dataclasses import dataclass, field
+
+MEMORY = 3  # descriptor of the shared memory
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A tensor in the shared memory: row-major, `dtype` one of f32, f16, bf16, i64."""
+
+    name: str
+    dtype: str
+    shape: tuple
+    offset: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is to be computed: operator, pass, where, on how many threads, and the value of every axis."""
+
+    op: str
+    backward: bool
+    device: str  # "cpu" or "cuda"
+    threads: int
+    dtype: str
+    axes: dict
+    parameters: dict
+    inputs: tuple
+    outputs: tuple
+    memory: mmap.mmap = field(repr=False)
+
+    @staticmethod
+    def from_request(request):
+        def specs(name):
+            return tuple(Spec(t["name"], t["dtype"], tuple(t["shape"]), t["offset"]) for t in request[name])
+
+        return Case(
+            op=request["op"],
+            backward=request["pass"] == "backward",
+            device="cuda" if request["backend"] == "cuda" else "cpu",
+            threads=max(1, request["threads"]),
+            dtype=request["dtype"],
+            axes=request["axes"],
+            parameters=request["parameters"],
+            inputs=specs("inputs"),
+            outputs=specs("outputs"),
+            memory=mmap.mmap(MEMORY, request["bytes"]),
+        )

@@ -1,0 +1,36 @@
+"""The peers by name. A library is imported when a peer of it is opened."""
+
+import importlib
+from dataclasses import dataclass
+
+from .refusal import Refusal
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer: what it is, and the function `module:attribute` that opens a case as it."""
+
+    description: str
+    library: str
+    opener: str
+
+
+PEERS = {
+    "torch_flash": Peer("PyTorch attention, its flash kernel", "torch", "torch_attention:open_flash"),
+    "torch_math": Peer("PyTorch attention, its unfused form", "torch", "torch_attention:open_math"),
+    "torch_eager": Peer("PyTorch operators one by one", "torch", "torch_functions:open_eager"),
+    "torch_compile": Peer("PyTorch operators through torch.compile", "torch", "torch_functions:open_compiled"),
+}
+
+
+def open_case(name, case):
+    """Opens a case as a peer; raises Refusal where that cannot be."""
+    peer = PEERS.get(name)
+    if peer is None:
+        raise Refusal(f"peer {name} is unknown; there are {', '.join(PEERS)}")
+    try:
+        importlib.import_module(peer.library)
+    except ImportError as error:
+        raise Refusal(f"peer {peer.library} is not installed: scripts/peers installs it ({error})") from error
+    module, function = peer.opener.split(":")
+    return getattr(importlib.import_module(f".{module}", __package__), function)(case)

@@ -1,0 +1,79 @@
+"""Answers a sweep's requests, one JSON line each, with one open case at a time."""
+
+import ctypes
+import json
+import os
+import sys
+
+from .case import Case
+from .refusal import Refusal
+
+
+class Server:
+    """A peer at work. `open_case(case)` gives an object with run(times) → seconds a run, read(), forget(), about."""
+
+    def __init__(self, open_case):
+        self._open_case = open_case
+        self._opened = None
+
+    def answer(self, request):
+        match request["do"]:
+            case "open":
+                self._opened = None
+                take_all_processors_of(os.getppid())
+                self._opened = self._open_case(Case.from_request(request))
+                return {"ok": True, "about": self._opened.about}
+            case "run":
+                return {"seconds": self._opened.run(request["times"])}
+            case "forget":
+                self._opened.forget()
+            case "read":
+                self._opened.read()
+            case "close":
+                self._opened = None
+            case other:
+                return {"failed": f"unknown request {other}"}
+        return {"ok": True}
+
+    def serve(self, requests, replies):
+        keep_freed_memory()
+        for line in requests:
+            try:
+                reply = self.answer(json.loads(line))
+            except Refusal as refusal:
+                reply = {"skipped": str(refusal)}
+            except Exception as error:  # whatever a library raises is the row's reason
+                reply = {"failed": f"{type(error).__name__}: {first_line(error)}"}
+            replies.write(json.dumps(reply) + "\n")
+            replies.flush()
+
+
+def first_line(error):
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def take_all_processors_of(process):
+    """Lets this process run wherever any thread of another one may: a thread that OpenMP has bound starts its
+    children bound to the same processor."""
+    allowed = set()
+    for task in os.listdir(f"/proc/{process}/task"):
+        allowed |= os.sched_getaffinity(int(task))
+    os.sched_setaffinity(0, allowed)
+
+
+def keep_freed_memory():
+    """Lets malloc keep what is freed, so that outputs are written to memory that has been touched before, as the
+    outputs of a sweep's own variants are: page faults would dwarf an elementwise operator."""
+    m_trim_threshold, m_mmap_max = -1, -4  # <malloc.h>
+    libc = ctypes.CDLL(None)
+    libc.mallopt(m_mmap_max, 0)
+    libc.mallopt(m_trim_threshold, 2**31 - 1)
+
+
+def private_lines():
+    """The two ends of the sweep's socket; what libraries print goes to standard error instead."""
+    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return requests, replies

@@ -1,0 +1,76 @@
+"""A case on PyTorch: its tensors, and a function of them that is run and timed."""
+
+import time
+
+import torch
+
+from .refusal import Refusal
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64}
+
+
+def shared(case, spec):
+    """The tensor in the shared memory."""
+    count = 1
+    for extent in spec.shape:
+        count *= extent
+    flat = torch.frombuffer(case.memory, dtype=DTYPES[spec.dtype], count=count, offset=spec.offset)
+    return flat.view(spec.shape)
+
+
+def stored(case, tensor):
+    """The tensor in the storage order that the case asks for: (batch, head, seq, dim) may lie as (batch, seq, head,
+    dim)."""
+    swapped = case.axes.get("layout") == "bshd" and tensor.dim() == 4
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2) if swapped else tensor
+
+
+def inputs_of(case):
+    """Copies of the inputs on the device, by name."""
+    if case.device == "cuda" and not torch.cuda.is_available():
+        raise Refusal("PyTorch sees no CUDA device")
+    torch.set_num_threads(case.threads)
+    return {spec.name: stored(case, shared(case, spec).to(case.device, copy=True)) for spec in case.inputs}
+
+
+class TorchCase:
+    """Runs `function()`, which returns the outputs in the order of the case."""
+
+    def __init__(self, case, function):
+        self.about = f"torch {torch.__version__}"
+        self._case = case
+        self._function = function
+        self._results = None
+
+    def run(self, times):
+        """Runs and returns the seconds of one run, the mean of `times`."""
+        self._fence()
+        start = time.perf_counter()
+        for _ in range(times):
+            self._results = self._function()
+        self._fence()
+        return (time.perf_counter() - start) / times
+
+    def forget(self):
+        self._results = None
+
+    def read(self):
+        """Copies the outputs of the last run into the shared memory."""
+        for spec, result in zip(self._case.outputs, self._results, strict=True):
+            shared(self._case, spec).copy_(result.detach().reshape(spec.shape))
+
+    def _fence(self):
+        if self._case.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def gradients_of(function, inputs, names, dout):
+    """A function that computes the gradients of `function(inputs)` with respect to the inputs named. The forward
+    pass runs once, here: what it keeps is used by every run."""
+    variables = [inputs[name].requires_grad_() for name in names]
+    out = function(inputs)
+
+    def gradients():
+        return torch.autograd.grad(out, variables, dout, retain_graph=True)
+
+    return gradients

@@ -1,0 +1,225 @@
+#include "bench/peer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/peer_process.hpp"
+#include "bench/text.hpp"
+#include "core/convert.hpp"
+
+namespace katt::bench {
+namespace {
+
+using Json = nlohmann::json;
+
+/// The reply to a request. Throws std::runtime_error where it is no reply, or says "failed".
+Json reply_to(PeerProcess& process, const Json& request) {
+  const std::string line = process.ask(request.dump());
+  Json reply = Json::parse(line, nullptr, false);
+  if (!reply.is_object()) {
+    throw std::runtime_error("the peer answered \"" + truncated(line, 60) +
+                             "\", expected a JSON object");
+  }
+  if (const auto reason = reply.find("failed"); reason != reply.end()) {
+    throw std::runtime_error(reason->is_string() ? reason->get<std::string>() : reason->dump());
+  }
+  return reply;
+}
+
+std::string text_of(const Json& reply, const char* key) {
+  const auto found = reply.find(key);
+  return found != reply.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::size_t count_of(const ForeignTensor& tensor) {
+  std::size_t count = 1;
+  for (const std::int64_t extent : tensor.shape) count *= static_cast<std::size_t>(extent);
+  return count;
+}
+
+/// Calls f with the element type of a tensor.
+template <class F>
+void visit_element(const ForeignTensor& tensor, const F& f) {
+  if (!tensor.integers.empty()) f.template operator()<std::int64_t>();
+  else if (tensor.dtype == Dtype::f32) f.template operator()<float>();
+  else if (tensor.dtype == Dtype::f16) f.template operator()<f16>();
+  else f.template operator()<bf16>();
+}
+
+/// Where tensors lie in the shared memory, each on a boundary of 64 bytes.
+class Layout {
+ public:
+  Json place(const std::vector<ForeignTensor>& tensors, std::vector<std::size_t>& offsets) {
+    Json list = Json::array();
+    for (const ForeignTensor& tensor : tensors) {
+      offsets.push_back(bytes_);
+      std::size_t size = 0;
+      visit_element(tensor, [&]<class T>() { size = sizeof(T); });
+      list.push_back({{"name", tensor.name},
+                      {"dtype", tensor.integers.empty() ? name_of(tensor.dtype) : "i64"},
+                      {"shape", tensor.shape},
+                      {"offset", bytes_}});
+      bytes_ = (bytes_ + count_of(tensor) * size + 63) / 64 * 64;
+    }
+    return list;
+  }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_ = 0;
+};
+
+void write(const ForeignTensor& tensor, std::byte* target) {
+  visit_element(tensor, [&]<class T>() {
+    if constexpr (std::is_same_v<T, std::int64_t>) {
+      std::memcpy(target, tensor.integers.data(), tensor.integers.size_bytes());
+    } else {
+      convert(tensor.values, std::span(reinterpret_cast<T*>(target), tensor.values.size()));
+    }
+  });
+}
+
+std::vector<float> read(const ForeignTensor& tensor, const std::byte* source) {
+  std::vector<float> values(count_of(tensor));
+  visit_element(tensor, [&]<class T>() {
+    if constexpr (!std::is_same_v<T, std::int64_t>) {
+      convert(std::span(reinterpret_cast<const T*>(source), values.size()), std::span(values));
+    }
+  });
+  return values;
+}
+
+/// An open case of a peer.
+class PeerCandidate final : public Candidate {
+ public:
+  PeerCandidate(std::shared_ptr<PeerProcess> process, ForeignCase foreign,
+                std::span<std::byte> shared, std::vector<std::size_t> outputs)
+      : process_(std::move(process)),
+        foreign_(std::move(foreign)),
+        shared_(shared),
+        outputs_(std::move(outputs)) {}
+
+  ~PeerCandidate() override {
+    if (!process_->alive()) return;
+    try {
+      (void)process_->ask(Json{{"do", "close"}}.dump());
+    } catch (const std::exception&) {  // it is dead now, and the next case starts another
+    }
+  }
+
+  void run() override { (void)timed(1); }
+  void fence() override {}  // a run is over when the reply is here
+
+  std::optional<double> timed(int runs) override {
+    const Json reply = reply_to(*process_, {{"do", "run"}, {"times", runs}});
+    const auto seconds = reply.find("seconds");
+    if (seconds == reply.end() || !seconds->is_number() || !(seconds->get<double>() > 0)) {
+      throw std::runtime_error("the peer answered " + truncated(reply.dump(), 60) +
+                               ", expected the seconds of a run");
+    }
+    return seconds->get<double>();
+  }
+
+  [[nodiscard]] int process() const override { return process_->id(); }
+
+  void poison() override {
+    (void)reply_to(*process_, {{"do", "forget"}});
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      const ForeignTensor& tensor = foreign_.outputs[i];
+      std::memset(shared_.data() + outputs_[i], 0xFF, count_of(tensor) * size_of(tensor.dtype));
+    }
+  }
+
+  Errors verify() override {
+    (void)reply_to(*process_, {{"do", "read"}});
+    std::vector<std::vector<float>> values;
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      values.push_back(read(foreign_.outputs[i], shared_.data() + outputs_[i]));
+    }
+    return foreign_.verify(values);
+  }
+
+ private:
+  std::shared_ptr<PeerProcess> process_;
+  ForeignCase foreign_;
+  std::span<std::byte> shared_;
+  std::vector<std::size_t> outputs_;  ///< offsets
+};
+
+}  // namespace
+
+Peers::Peers(std::filesystem::path program, double timeout_s, const StopFlag& stop)
+    : program_(std::move(program)), timeout_s_(timeout_s), stop_(stop) {}
+
+Peers::~Peers() = default;
+
+PeerEntry Peers::enter(const std::string& name, const Operator& op, const Point& point,
+                       Case& inputs) {
+  try {
+    return open(name, op, point, inputs);
+  } catch (const std::bad_alloc&) {
+    return {Status::failed("out of memory"), nullptr};
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return {Status::failed(text.substr(0, text.find('\n'))), nullptr};
+  }
+}
+
+PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& point,
+                      Case& inputs) {
+  const auto skipped = [](std::string reason) {
+    return PeerEntry{Status::skipped(std::move(reason)), nullptr};
+  };
+  std::error_code error;
+  if (!std::filesystem::exists(program_, error)) {
+    return skipped("peer " + name + " is not installed: there is no " + program_.string() +
+                   "; scripts/peers makes it");
+  }
+  auto foreign = inputs.foreign();
+  if (!foreign) return skipped(op.name() + " cannot hand these inputs to a peer");
+
+  std::shared_ptr<PeerProcess>& process = processes_[name];
+  if (!process || !process->alive()) {
+    process = std::make_shared<PeerProcess>(program_, name, timeout_s_, stop_);
+  }
+  Layout layout;
+  std::vector<std::size_t> in;
+  std::vector<std::size_t> out;
+  Json axes = Json::object();
+  for (const auto& [axis, value] : point.values) {
+    std::visit([&, key = axis](const auto& held) { axes[key] = held; }, value);
+  }
+  Json request{{"do", "open"},
+               {"op", op.name()},
+               {"pass", point.pass},
+               {"backend", name_of(point.backend)},
+               {"threads", point.threads},
+               {"dtype", name_of(point.dtype)},
+               {"axes", std::move(axes)},
+               {"parameters", foreign->parameters},
+               {"inputs", layout.place(foreign->inputs, in)},
+               {"outputs", layout.place(foreign->outputs, out)}};
+  request["bytes"] = layout.bytes();
+  const std::span<std::byte> shared = process->share(layout.bytes());
+  for (std::size_t i = 0; i < in.size(); ++i) write(foreign->inputs[i], shared.data() + in[i]);
+
+  const Json reply = reply_to(*process, request);
+  if (std::string reason = text_of(reply, "skipped"); !reason.empty()) return skipped(reason);
+  if (std::string about = text_of(reply, "about"); !about.empty()) about_[name] = about;
+  return {Status::ok(),
+          std::make_unique<PeerCandidate>(process, std::move(*foreign), shared, std::move(out))};
+}
+
+std::string Peers::about() const { return Json(about_).dump(); }
+
+std::filesystem::path usual_peer_program() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return program.parent_path().parent_path() / "peers" / "bin" / "katt-peers";
+}
+
+}  // namespace katt::bench

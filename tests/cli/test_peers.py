@@ -1,0 +1,198 @@
+"""`katt sweep --peer`: other programs measured in the same run, with a toy in the place of a library."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from conftest import ROOT
+from toy_peer import SECONDS
+
+TOY = Path(__file__).with_name("toy_peer.py")
+PROGRAM = ROOT / "build" / "peers" / "bin" / "katt-peers"
+
+needs_libraries = pytest.mark.skipif(not PROGRAM.exists(), reason="no build/peers (scripts/peers makes it)")
+
+
+def rows_of(path):
+    with h5py.File(path) as file:
+        return {row["variant"].decode(): row for row in file["points"][:]}
+
+
+def sweep(katt, peers, tokens="3", program=TOY):
+    done = katt("sweep", "swiglu", "--tokens", tokens, "--intermediate", 5, "--variant", "naive", "--threads", 1,
+                "--rounds", 4, "--peer", peers, "--peer-program", program, "--peer-timeout-s", 1.5,
+                "-o", "out.h5")  # fmt: skip
+    return done, rows_of(katt.folder / "out.h5")
+
+
+def gone(katt, name):
+    """Whether the process of a toy is gone; a zombie is not."""
+    pid = int((katt.folder / f"{name}.pid").read_text())
+    for _ in range(50):
+        if not Path(f"/proc/{pid}").exists():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_peer_is_a_row_of_the_case(katt):
+    done, rows = sweep(katt, "right")
+    assert done.returncode == 0, done.stderr
+    row, naive = rows["right"], rows["naive"]
+    assert row["status"] == b"ok"
+    assert (row["point"], row["tokens"], row["samples"]) == (b"000002", 3, 4)
+    assert row["time_s"] == SECONDS, "the time is the one taken inside the peer"
+    assert row["speedup"] == pytest.approx(naive["time_s"] / SECONDS, rel=1)
+    assert row["flops"] == naive["flops"]
+    assert 0 <= row["max_abs_err"] < 1e-6
+    with h5py.File(katt.folder / "out.h5") as file:
+        run = row["run"].decode()
+        assert json.loads(file["runs"][run].attrs["peers"]) == {"right": "toy 1"}
+        assert np.all(file["samples"][run]["000002"][:] == SECONDS)
+    assert gone(katt, "right")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("wrong", "out(0, 1) is"),
+        ("lazy", "out(0, 0) is nan"),
+        ("dies", "the peer died: last words"),
+        ("hangs", "the peer gave no answer within 1 s"),
+        ("babbles", 'the peer answered "what?", expected a JSON object'),
+        ("timeless", "expected the seconds of a run"),
+        ("breaks", "it broke"),
+    ],
+)
+def test_a_peer_that_misbehaves_fails_alone(katt, name, reason):
+    done, rows = sweep(katt, f"{name},right", tokens="3,4")
+    assert done.returncode == 1
+    assert rows[name]["status"] == b"failed"
+    assert reason in rows[name]["reason"].decode()
+    assert rows["right"]["status"] == rows["naive"]["status"] == b"ok"
+    assert rows[name]["tokens"] == 4, "the sweep went on"
+    assert gone(katt, name)
+
+
+def test_what_a_peer_cannot_do_is_skipped(katt):
+    done, rows = sweep(katt, "refuses,right")
+    assert done.returncode == 0, done.stderr
+    assert (rows["refuses"]["status"], rows["refuses"]["reason"]) == (b"skipped", b"not today")
+    assert rows["right"]["status"] == b"ok"
+
+
+def test_a_missing_peer_is_named_and_the_sweep_goes_on(katt):
+    done, rows = sweep(katt, "torch_flash", program="nowhere/katt-peers")
+    assert done.returncode == 0, done.stderr
+    assert rows["torch_flash"]["status"] == b"skipped"
+    assert rows["torch_flash"]["reason"].startswith(b"peer torch_flash is not installed")
+    assert b"scripts/peers" in rows["torch_flash"]["reason"]
+    assert rows["naive"]["status"] == b"ok"
+
+
+def test_what_an_operator_cannot_hand_over_is_skipped(katt):
+    done = katt("sweep", "attention", "--seq", 16, "--block-density", 0.5, "--block-size", 8, "--variant", "flash",
+                "--peer", "right", "--peer-program", TOY, "--rounds", 2, "-o", "out.h5")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b"attention cannot hand these inputs to a peer" == rows_of(katt.folder / "out.h5")["right"]["reason"]
+
+
+def test_a_sweep_file_names_peers_and_resume_knows_them(katt):
+    (katt.folder / "sweep.toml").write_text(
+        f'op = "swiglu"\ntokens = 3\nintermediate = 5\nvariant = "naive"\npeer = ["right", "refuses"]\n'
+        f'rounds = 2\npeer_program = "{TOY}"\n'
+    )
+    assert katt("sweep", "sweep.toml", "-o", "out.h5").returncode == 0
+    assert set(rows_of(katt.folder / "out.h5")) == {"naive", "right", "refuses"}
+    again = katt("sweep", "sweep.toml", "-o", "out.h5", "--resume")
+    assert "nothing left to do" in again.stderr
+
+
+@pytest.mark.parametrize("name", ["naive", "a b", "", "x" * 33, "../x"])
+def test_what_is_no_name_of_a_peer_is_refused(katt, name):
+    line = katt.refuses("sweep", "swiglu", "--peer", name, "-o", "out.h5")
+    assert "--peer" in line and "expected the name of a peer" in line
+
+
+def test_ctrl_c_ends_a_peer_that_hangs(katt):
+    program = katt.start("sweep", "swiglu", "--tokens", 3, "--intermediate", 5, "--variant", "naive", "--peer", "hangs",
+                         "--peer-program", TOY, "-o", "out.h5")  # fmt: skip
+    while not (katt.folder / "hangs.pid").exists() or not (katt.folder / "hangs.pid").read_text():
+        assert program.poll() is None
+        time.sleep(0.05)
+    program.send_signal(signal.SIGINT)
+    _, errors = program.communicate(timeout=30)
+    assert program.returncode == 130, errors
+    assert gone(katt, "hangs")
+
+
+def test_a_killed_sweep_leaves_no_peer(katt):
+    program = katt.start("sweep", "swiglu", "--tokens", 3, "--intermediate", 5, "--variant", "naive", "--peer", "right",
+                         "--peer-program", TOY, "--rounds", 1000000, "-o", "out.h5")  # fmt: skip
+    while not (katt.folder / "right.pid").exists() or not (katt.folder / "right.pid").read_text():
+        assert program.poll() is None
+        time.sleep(0.05)
+    os.kill(program.pid, signal.SIGKILL)
+    program.communicate(timeout=30)
+    assert gone(katt, "right")
+
+
+def sweep_libraries(katt, *arguments):
+    done = katt("sweep", *map(str, arguments), "--peer-program", PROGRAM, "--rounds", 2, "--threads", 2,
+                "-o", "out.h5", timeout=600)  # fmt: skip
+    with h5py.File(katt.folder / "out.h5") as file:
+        rows = file["points"][:]
+    report = [(row["variant"], row["dtype"], row["pass"], row["status"], row["reason"]) for row in rows]
+    assert done.returncode == 0, report
+    return rows, report
+
+
+@needs_libraries
+def test_torch_attention_is_verified(katt):
+    rows, report = sweep_libraries(
+        katt, "attention", "--seq", "1,37", "--head-dim", 32, "--heads", 4, "--kv-heads", 2, "--dtype", "f32,f16,bf16",
+        "--causal", "0,1", "--layout", "bhsd,bshd", "--pass", "forward,backward", "--variant", "naive",
+        "--peer", "torch_flash,torch_math")  # fmt: skip
+    assert all(row["status"] == b"ok" for row in rows), report
+
+
+@needs_libraries
+def test_torch_attention_says_what_it_cannot_do(katt):
+    rows, report = sweep_libraries(
+        katt, "attention", "--seq", 33, "--seq-kv", 65, "--causal", "0,1", "--variant", "naive", "--peer", "torch_flash"
+    )
+    statuses = {int(row["causal"]): row["status"] for row in rows if row["variant"] == b"torch_flash"}
+    assert statuses == {0: b"ok", 1: b"skipped"}, report
+
+
+@needs_libraries
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("rmsnorm", "--tokens", 5, "--hidden", 33, "--residual", "0"),
+        ("swiglu", "--tokens", 5, "--intermediate", 33),
+        ("linear", "--tokens", 5, "--in-features", 33, "--out-features", 7, "--bias", "0,1"),
+        ("softmax", "--tokens", 5, "--vocab", 33),
+        ("cross_entropy", "--tokens", 5, "--vocab", 33),
+        ("rope", "--seq", 37, "--head-dim", 32, "--positions", "sequence,random", "--layout", "bhsd,bshd", "--pass", "forward"),
+        ("rmsnorm", "--tokens", 5, "--hidden", 33, "--residual", "1", "--pass", "forward"),
+    ],
+)
+def test_torch_functions_are_verified(katt, arguments):
+    passes = () if "--pass" in arguments else ("--pass", "forward,backward")
+    rows, report = sweep_libraries(
+        katt, *arguments, *passes, "--dtype", "f32,f16,bf16", "--variant", "naive", "--peer", "torch_eager")  # fmt: skip
+    assert all(row["status"] == b"ok" for row in rows), report
+
+
+@needs_libraries
+def test_torch_compile_is_verified(katt):
+    rows, report = sweep_libraries(katt, "rmsnorm", "--tokens", 5, "--hidden", 33, "--variant", "naive",
+                                   "--peer", "torch_compile")  # fmt: skip
+    assert [row["status"] for row in rows] == [b"ok", b"ok"], report

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""A peer of swiglu in f32 without any library, well-behaved or not as its name says; tests/cli/test_peers.py."""
+
+import array
+import json
+import math
+import mmap
+import os
+import pathlib
+import sys
+import time
+
+SECONDS = 0.125  # what it claims that a run takes
+
+
+def tensor(memory, spec):
+    count = math.prod(spec["shape"])
+    values = array.array("f")
+    values.frombytes(memory[spec["offset"] : spec["offset"] + 4 * count])
+    return values
+
+
+def compute(memory, request):
+    gate, up = (tensor(memory, spec) for spec in request["inputs"])
+    return array.array("f", [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up, strict=True)])
+
+
+def main():
+    name = sys.argv[1]
+    pathlib.Path(f"{name}.pid").write_text(str(os.getpid()))
+    request = memory = None
+    for line in sys.stdin:
+        message = json.loads(line)
+        reply = {"ok": True}
+        if message["do"] == "open":
+            request, memory = message, mmap.mmap(3, message["bytes"])
+            if name == "refuses":
+                reply = {"skipped": "not today"}
+            if name == "breaks":
+                reply = {"failed": "it broke"}
+            reply["about"] = "toy 1"
+        if message["do"] == "run":
+            if name == "dies":
+                sys.exit("first line\nlast words")
+            if name == "hangs":
+                time.sleep(1000)
+            reply = {"seconds": "soon"} if name == "timeless" else {"seconds": SECONDS}
+        if message["do"] == "read" and name != "lazy":
+            out = compute(memory, request)
+            if name == "wrong":
+                out[1] += 1
+            offset = request["outputs"][0]["offset"]
+            memory[offset : offset + 4 * len(out)] = out.tobytes()
+        print("what?" if name == "babbles" else json.dumps(reply), flush=True)
+
+
+if __name__ == "__main__":
+    main()
