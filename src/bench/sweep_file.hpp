@@ -21,8 +21,8 @@ struct SweepRequest {
 /// Reads a sweep file:
 ///
 ///   title = "Tiles of flash attention"
-///   budget_s = 0.5                 # settings: rounds, min_rounds, budget_s, precision, seed, cold,
-///                                  # peer_program, peer_timeout_s
+///   budget_s = 0.5                 # settings: rounds, min_rounds, budget_s, precision, seed,
+///                                  # cold, peer_program, peer_timeout_s
 ///   dtype = ["f32", "bf16"]        # axes here, or in a table [axes], hold for every [[sweep]]
 ///   [[sweep]]
 ///   op = "attention"

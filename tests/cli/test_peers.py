@@ -62,7 +62,7 @@ def test_a_peer_is_a_row_of_the_case(katt):
     ("name", "reason"),
     [
         ("wrong", "out(0, 1) is"),
-        ("lazy", "out(0, 0) is nan"),
+        ("lazy", "nan, expected"),
         ("dies", "the peer died: last words"),
         ("hangs", "the peer gave no answer within 1 s"),
         ("babbles", 'the peer answered "what?", expected a JSON object'),
@@ -143,8 +143,48 @@ def test_a_killed_sweep_leaves_no_peer(katt):
     assert gone(katt, "right")
 
 
+FUNCTIONS = """
+dtype = ["f32", "bf16"]
+pass = ["forward", "backward"]
+variant = ["naive"]
+peer = ["torch_eager"]
+[[sweep]]
+op = "rmsnorm"
+tokens = 5
+hidden = 33
+residual = [0, 1]
+[[sweep]]
+op = "swiglu"
+tokens = 5
+intermediate = 33
+[[sweep]]
+op = "linear"
+tokens = 5
+in_features = 33
+out_features = 7
+bias = [0, 1]
+[[sweep]]
+op = "softmax"
+tokens = 5
+vocab = 33
+[[sweep]]
+op = "cross_entropy"
+tokens = 5
+vocab = 33
+[[sweep]]
+op = "rope"
+pass = "forward"
+batch = 2
+kv_heads = 2
+seq = 37
+head_dim = 32
+positions = ["sequence", "random"]
+layout = ["bhsd", "bshd"]
+"""
+
+
 def sweep_libraries(katt, *arguments):
-    done = katt("sweep", *map(str, arguments), "--peer-program", PROGRAM, "--rounds", 2, "--threads", 2,
+    done = katt("sweep", *map(str, arguments), "--peer-program", PROGRAM, "--rounds", 1, "--threads", 1,
                 "-o", "out.h5", timeout=600)  # fmt: skip
     with h5py.File(katt.folder / "out.h5") as file:
         rows = file["points"][:]
@@ -156,7 +196,7 @@ def sweep_libraries(katt, *arguments):
 @needs_libraries
 def test_torch_attention_is_verified(katt):
     rows, report = sweep_libraries(
-        katt, "attention", "--seq", "1,37", "--head-dim", 32, "--heads", 4, "--kv-heads", 2, "--dtype", "f32,f16,bf16",
+        katt, "attention", "--seq", 37, "--head-dim", 32, "--heads", 4, "--kv-heads", 2, "--dtype", "f32,bf16",
         "--causal", "0,1", "--layout", "bhsd,bshd", "--pass", "forward,backward", "--variant", "naive",
         "--peer", "torch_flash,torch_math")  # fmt: skip
     assert all(row["status"] == b"ok" for row in rows), report
@@ -172,23 +212,12 @@ def test_torch_attention_says_what_it_cannot_do(katt):
 
 
 @needs_libraries
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("rmsnorm", "--tokens", 5, "--hidden", 33, "--residual", "0"),
-        ("swiglu", "--tokens", 5, "--intermediate", 33),
-        ("linear", "--tokens", 5, "--in-features", 33, "--out-features", 7, "--bias", "0,1"),
-        ("softmax", "--tokens", 5, "--vocab", 33),
-        ("cross_entropy", "--tokens", 5, "--vocab", 33),
-        ("rope", "--seq", 37, "--head-dim", 32, "--positions", "sequence,random", "--layout", "bhsd,bshd", "--pass", "forward"),
-        ("rmsnorm", "--tokens", 5, "--hidden", 33, "--residual", "1", "--pass", "forward"),
-    ],
-)
-def test_torch_functions_are_verified(katt, arguments):
-    passes = () if "--pass" in arguments else ("--pass", "forward,backward")
-    rows, report = sweep_libraries(
-        katt, *arguments, *passes, "--dtype", "f32,f16,bf16", "--variant", "naive", "--peer", "torch_eager")  # fmt: skip
-    assert all(row["status"] == b"ok" for row in rows), report
+def test_torch_functions_are_verified(katt):
+    (katt.folder / "sweep.toml").write_text(FUNCTIONS)
+    rows, report = sweep_libraries(katt, "sweep.toml")
+    refused = [row for row in rows if row["status"] != b"ok"]
+    assert all(row["reason"] == b"this peer computes the gradients of one output only" for row in refused), report
+    assert len(refused) == 2, report  # rmsnorm with a residual, backward, f32 and bf16
 
 
 @needs_libraries

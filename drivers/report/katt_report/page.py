@@ -159,12 +159,13 @@ def _results(row: dict, group: Group) -> list[str]:
     rate = row[group.rate] * (1e12 if group.rate == "tflops" else 1e9)
     known = math.isfinite(row["speedup"]) and row["variant"] != schema.BASELINE
     speedup = f"{ratio_text(row['speedup'])}×" if known else ""
+    peaks = [bytes_text(row[name]) if row["total_bytes"] != 0 else "–" for name in ("workspace_bytes", "total_bytes")]
     return [
         escape(seconds_text(row["time_s"])) + small(_range(row["time_lo_s"], row["time_hi_s"], seconds_text)),
         escape(rate_text(rate, group.rate_unit)),
         escape(f"{percent_text(row['ceiling_fraction'])} {row['ceiling']}" if row["ceiling"] else "–"),
         escape(speedup) + small(_range(row["speedup_lo"], row["speedup_hi"], ratio_text) if speedup else ""),
-        *(escape(bytes_text(row[name]) if row["total_bytes"] != 0 else "–") for name in ("workspace_bytes", "total_bytes")),
+        *map(escape, peaks),
         escape(error_text(row["max_abs_err"])) + small(error_text(row["mean_abs_err"])),
         str(row["samples"]),
     ]
