@@ -54,6 +54,7 @@ int tune_command(const Invocation& invocation) {
 
   const std::filesystem::path path =
       output ? std::filesystem::path(*output) : bench::usual_tuning_file();
+  bench::Tuning found;
   bench::Tuning tuning = bench::Tuning::read(path);
   tuning.write(path);  // a file that cannot be written is told before anything is measured
   bench::SweepOptions options;

@@ -136,8 +136,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value) {
   }
 }
 
-/// Asks for the cache line of an address before it is needed; any address may be given. Nothing on a
-/// device.
+/// Asks for the cache line of an address before it is needed; any address may be given. Nothing on
+/// a device.
 KOKKOS_FORCEINLINE_FUNCTION void prefetch(const void* address) {
   KOKKOS_IF_ON_HOST((__builtin_prefetch(address);))
   (void)address;
