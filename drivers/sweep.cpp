@@ -21,22 +21,13 @@ void on_signal(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
-/// What --tile auto means: the tuning file, where it is asked for.
-bench::Tuning tuning_for(const bench::SweepRequest& request,
-                         const std::optional<std::string>& option,
-                         const bench::Progress& progress) {
-  if (!bench::asks_for_tuning(request.entries)) return {};
-  const std::filesystem::path path =
-      option ? std::filesystem::path(*option) : bench::usual_tuning_file();
-  if (option && !std::filesystem::exists(path)) {
+/// Where --tile auto looks.
+std::filesystem::path tuning_path(const std::optional<std::string>& option) {
+  if (!option) return bench::usual_tuning_file();
+  if (!std::filesystem::exists(*option)) {
     throw InputError("--tuning " + *option + ": no such file; expected one that katt tune wrote");
   }
-  bench::Tuning tuning = bench::Tuning::read(path);
-  if (tuning.all().empty()) {
-    progress.note("--tile auto: " + path.string() +
-                  " holds no tiles, the variants' defaults are used; katt tune finds tiles");
-  }
-  return tuning;
+  return *option;
 }
 
 }  // namespace
@@ -60,11 +51,17 @@ int sweep_command(const Invocation& invocation) {
   options.command = invocation.command;
   bench::check_output(options);
   bench::Progress progress(stderr);
-  const bench::Tuning tuning = tuning_for(request, tuning_file, progress);
+  const std::filesystem::path tuned_tiles = tuning_path(tuning_file);
+  const bool tuned = bench::asks_for_tuning(request.entries);
+  const bench::Tuning tuning = tuned ? bench::Tuning::read(tuned_tiles) : bench::Tuning();
 
   const Runtime runtime(bench::most_threads(request.entries));
   const auto plan = bench::plan_cases(request.entries, request.settings.seed, tuning);
   bench::check_memory(plan);
+  if (tuned && tuning.all().empty()) {
+    progress.note("--tile auto: " + tuned_tiles.string() +
+                  " holds no tiles, the variants' defaults are used; katt tune finds tiles");
+  }
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   const bench::SweepSummary summary =
