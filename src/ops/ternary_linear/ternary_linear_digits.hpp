@@ -7,7 +7,12 @@
 #include "core/backend.hpp"
 #include "ops/ternary_linear/ternary_linear_pack.hpp"
 
-#if defined(__AVX512BW__) || defined(__AVX2__)
+// Not in a CUDA build: nvcc refuses vector types in any function that could also run on a device.
+#if defined(__AVX512BW__) && !defined(KOKKOS_ENABLE_CUDA)
+#define KATT_TERNARY_AVX512
+#include <immintrin.h>
+#elif defined(__AVX2__) && !defined(KOKKOS_ENABLE_CUDA)
+#define KATT_TERNARY_AVX2
 #include <immintrin.h>
 #endif
 
@@ -61,7 +66,7 @@ struct FourBytes {
 // max(v − 1, 0) the upper two bits of h are ⌊3·v / 256⌋ for every byte v (a test goes through them
 // all). The idea is that of llama.cpp's ternary formats, github.com/ggml-org/llama.cpp/pull/8151.
 
-#if defined(__AVX512BW__)
+#if defined(KATT_TERNARY_AVX512)
 
 /// 64 bytes in an AVX-512 register.
 struct SixtyFourBytes {
@@ -91,7 +96,7 @@ struct SixtyFourBytes {
 };
 using HostBytes = SixtyFourBytes;
 
-#elif defined(__AVX2__)
+#elif defined(KATT_TERNARY_AVX2)
 
 /// 32 bytes in an AVX2 register.
 struct ThirtyTwoBytes {
