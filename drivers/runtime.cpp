@@ -1,5 +1,6 @@
 #include "drivers/runtime.hpp"
 
+#include <csignal>
 #include <limits>
 
 #include "bench/axes.hpp"
@@ -35,6 +36,17 @@ Runtime::Runtime(int threads) {
 
 Runtime::~Runtime() {
   if (owner_) Kokkos::finalize();
+}
+
+const std::atomic<bool>& stop_on_signals() {
+  static std::atomic<bool> requested{false};
+  const auto on_signal = [](int signal) {
+    requested = true;
+    std::signal(signal, SIG_DFL);
+  };
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  return requested;
 }
 
 Backend backend_option(const std::optional<std::string>& text) {

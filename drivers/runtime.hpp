@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,6 +24,10 @@ class Runtime {
  private:
   bool owner_ = false;
 };
+
+/// From here on the first SIGINT or SIGTERM sets the flag that is returned, and what runs ends in
+/// order; a second one kills.
+[[nodiscard]] const std::atomic<bool>& stop_on_signals();
 
 /// The backend of an option's text, or the default. Throws InputError.
 [[nodiscard]] Backend backend_option(const std::optional<std::string>& text);

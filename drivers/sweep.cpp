@@ -1,6 +1,5 @@
 #include "bench/sweep.hpp"
 
-#include <csignal>
 #include <cstdio>
 
 #include "bench/json.hpp"
@@ -12,14 +11,6 @@
 
 namespace katt::impl {
 namespace {
-
-bench::StopFlag stop_requested{false};
-
-/// The first signal ends the sweep in order; a second one kills it.
-void on_signal(int signal) {
-  stop_requested = true;
-  std::signal(signal, SIG_DFL);
-}
 
 /// Where --tile auto looks.
 std::filesystem::path tuning_path(const std::optional<std::string>& option) {
@@ -62,10 +53,8 @@ int sweep_command(const Invocation& invocation) {
     progress.note("--tile auto: " + tuned_tiles.string() +
                   " holds no tiles, the variants' defaults are used; katt tune finds tiles");
   }
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
   const bench::SweepSummary summary =
-      bench::run_sweep(invocation.registry, request, plan, options, progress, stop_requested);
+      bench::run_sweep(invocation.registry, request, plan, options, progress, stop_on_signals());
   progress.note(bench::summary_line(summary, options.output));
   if (json) std::printf("%s\n", bench::summary_json(summary, options.output.string()).c_str());
   return summary.interrupted ? 130 : summary.failed > 0 ? 1 : 0;

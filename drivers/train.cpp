@@ -1,4 +1,3 @@
-#include <csignal>
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
@@ -14,14 +13,7 @@
 namespace katt::impl {
 namespace {
 
-std::atomic<bool> stop_requested{false};
 constexpr int interrupted = 130;
-
-/// The first signal ends the run in order; a second one kills it.
-void on_signal(int signal) {
-  stop_requested = true;
-  std::signal(signal, SIG_DFL);
-}
 
 void print_summary(const training::RunSummary& summary, std::size_t peak_bytes, bool json) {
   if (json) {
@@ -61,9 +53,7 @@ training::RunSummary train(const Exec& exec, const TrainCommandLine& line) {
   std::fprintf(stderr, "%.2f million parameters, %lld tokens of data, %s\n",
                static_cast<double>(trainer.layout().count()) / 1e6,
                static_cast<long long>(data.size()), std::string(name_of(options.dtype)).c_str());
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
-  return training::run(trainer, data, run, stop_requested);
+  return training::run(trainer, data, run, stop_on_signals());
 }
 
 }  // namespace

@@ -1,4 +1,3 @@
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
@@ -12,13 +11,6 @@
 
 namespace katt::impl {
 namespace {
-
-bench::StopFlag stop_requested{false};
-
-void on_signal(int signal) {
-  stop_requested = true;
-  std::signal(signal, SIG_DFL);
-}
 
 /// "attention forward flash f32: 128x64 3.21 ms, 1.12x the default 64x64"
 void print(const bench::TunedTile& tuned) {
@@ -78,10 +70,8 @@ int tune_command(const Invocation& invocation) {
     tuning.write(path);
   };
   bench::Progress progress(stderr);
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
   const bench::SweepSummary summary =
-      bench::run_sweep(invocation.registry, request, plan, options, progress, stop_requested);
+      bench::run_sweep(invocation.registry, request, plan, options, progress, stop_on_signals());
   if (!results) std::filesystem::remove(options.output);
   progress.note(bench::summary_line(summary, path));
   if (json) std::printf("%s\n", found.json().c_str());
