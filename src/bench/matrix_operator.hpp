@@ -337,8 +337,7 @@ class MatrixOperator final : public Operator {
 
     [[nodiscard]] Config resolve(const Config& config) const override {
       return visit_backend(backend_, threads_, [&]<class Exec>(const Exec&) {
-        return Config{config.variant,
-                      Pass::template variants<Exec>().find(config.variant).resolve(config.tile)};
+        return Pass::template variants<Exec>().resolve(shapes(), config);
       });
     }
 

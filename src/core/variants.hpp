@@ -40,8 +40,17 @@ struct Variant {
   /// Launches the operation on the instance; does not wait for it.
   std::function<void(const Exec&, const Args&, Tile, Workspace)> run;
 
-  /// The tile that a request means: {0, 0} is the default, the first of the list.
-  Tile resolve(Tile tile) const { return tile == Tile{} && !tiles.empty() ? tiles.front() : tile; }
+  /// Which units of the machine run() uses for these arguments, e.g. "amx", "avx512", "blas";
+  /// absent where the variant always uses the vectors that the build is for.
+  std::function<std::string(const Exec&, const Args&, Tile)> engine{};
+  /// The default tile for these arguments, where it depends on them; else the first of `tiles`.
+  std::function<Tile(const Args&)> default_tile{};
+
+  /// The tile that a request means: {0, 0} is the default.
+  Tile resolve(const Args& args, Tile tile) const {
+    if (tile != Tile{} || tiles.empty()) return tile;
+    return default_tile ? default_tile(args) : tiles.front();
+  }
 
   /// supports(), and a refusal of a tile where the variant takes none.
   Status check(const Exec& exec, const Args& args, Tile tile) const {
@@ -79,29 +88,35 @@ class VariantTable {
   }
 
   /// The configuration that a request means: its tile, or the variant's default.
-  Config resolve(const Config& config) const {
-    return {config.variant, find(config.variant).resolve(config.tile)};
+  Config resolve(const Args& args, const Config& config) const {
+    return {config.variant, find(config.variant).resolve(args, config.tile)};
   }
 
   /// Whether the variant and tile of `config` can run these arguments: ok, or skipped with the
   /// reason. Throws InputError for an unknown variant. Launches nothing.
   Status supports(const Exec& exec, const Args& args, const Config& config) const {
     const auto& variant = find(config.variant);
-    return variant.check(exec, args, variant.resolve(config.tile));
+    return variant.check(exec, args, variant.resolve(args, config.tile));
   }
 
   /// Bytes of workspace that run() needs; 0 where supports() refuses.
   std::size_t workspace_bytes(const Exec& exec, const Args& args, const Config& config) const {
     const auto& variant = find(config.variant);
-    const Tile tile = variant.resolve(config.tile);
+    const Tile tile = variant.resolve(args, config.tile);
     return variant.check(exec, args, tile).is_ok() ? variant.workspace_bytes(exec, args, tile) : 0;
+  }
+
+  /// What run() computes with; "" where the variant does not say.
+  std::string engine(const Exec& exec, const Args& args, const Config& config) const {
+    const auto& variant = find(config.variant);
+    return variant.engine ? variant.engine(exec, args, variant.resolve(args, config.tile)) : "";
   }
 
   /// Launches the variant, or refuses as supports() does. Throws InputError when the workspace is
   /// too small.
   Status run(const Exec& exec, const Args& args, const Config& config, Workspace workspace) const {
     const auto& variant = find(config.variant);
-    const Tile tile = variant.resolve(config.tile);
+    const Tile tile = variant.resolve(args, config.tile);
     if (Status status = variant.check(exec, args, tile); !status.is_ok()) return status;
     if (const std::size_t needed = variant.workspace_bytes(exec, args, tile);
         workspace.bytes < needed) {

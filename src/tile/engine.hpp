@@ -3,6 +3,10 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+
+#include <Kokkos_Core.hpp>
+#include <Kokkos_SIMD.hpp>
 
 namespace katt::tile {
 
@@ -14,6 +18,25 @@ struct Rows {
   int count = 0;
 };
 
+/// Columns begin ≤ j < end of a tile of scores.
+struct ColumnRange {
+  float begin = 0;
+  float end = 0;
+};
+
+/// score where begin ≤ column < end, else −inf, lane by lane.
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION Vec keep_between(const Vec& score, float column, const Vec& begin,
+                                             const Vec& end) {
+  const float hidden = -Kokkos::Experimental::infinity_v<float>;
+  if constexpr (std::is_same_v<Vec, float>) {
+    return begin <= column && column < end ? score : hidden;
+  } else {
+    const Vec j(column);
+    return Kokkos::Experimental::condition(begin <= j && j < end, score, Vec(hidden));
+  }
+}
+
 /// A tile engine holds one tile of queries and, for every tile of keys that streams past, computes
 ///   S = Q·Kᵀ   (tile_q × tile_kv, in base-2 logarithms: the caller folds log2(e) into the scale)
 ///   m′ = max(m, rowmax S),  P = 2^(S − m′),  l = l·2^(m − m′) + rowsum P     (online softmax,
@@ -22,7 +45,7 @@ struct Rows {
 ///   arXiv:2307.08691)
 /// in f32. The members are called by every thread of a team, in this order; each ends with the tile
 /// in a state that all threads of the team see. How S, P and O lie in memory is the engine's own
-/// affair: the mask reaches the scores through transform() and for_each_row().
+/// affair: the mask reaches the scores through transform(), for_each_row() and clip().
 template <class E>
 concept TileEngine = requires(E engine, int row, typename E::Element element,
                               Rows<typename E::Element> rows) {

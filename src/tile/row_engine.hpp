@@ -119,6 +119,17 @@ class RowEngine {
     team_.team_barrier();
   }
 
+  /// Scores outside of the columns range(row) of their query row become −inf.
+  template <class F>
+  KOKKOS_INLINE_FUNCTION void clip(const F& range) {
+    for_each_row([&](int r, const ScoreRow& score) {
+      const ColumnRange visible = range(r);
+      for (int j = 0; j < columns_; ++j) {
+        score(j) = keep_between(score(j), static_cast<float>(j), visible.begin, visible.end);
+      }
+    });
+  }
+
   /// Running maximum, probabilities and sum, over the columns of the last scores().
   KOKKOS_INLINE_FUNCTION void softmax() {
     for_each_item(rows_, [&](int r) {

@@ -130,6 +130,28 @@ class SimdEngine {
     team_.team_barrier();
   }
 
+  /// Scores outside of the columns range(row) of their query row become −inf.
+  template <class F>
+  KOKKOS_INLINE_FUNCTION void clip(const F& range) {
+    for_each_item(TileQ / lanes, [&](int v) {
+      float begin[lanes];
+      float end[lanes];
+      for (int lane = 0; lane < lanes; ++lane) {
+        const int row = v * lanes + lane;
+        const ColumnRange visible = row < rows_ ? range(row) : ColumnRange{};
+        begin[lane] = visible.begin;
+        end[lane] = visible.end;
+      }
+      const auto low = load<Vec>(begin);
+      const auto high = load<Vec>(end);
+      float* s = s_ + v * lanes;
+      for (int j = 0; j < columns_; ++j, s += TileQ) {
+        store(s, keep_between(load<Vec>(s), static_cast<float>(j), low, high));
+      }
+    });
+    team_.team_barrier();
+  }
+
   KOKKOS_INLINE_FUNCTION void softmax() {
     // Rows of keys side by side: a maximum or an exponential takes longer than what there is to do
     // beside it.

@@ -118,7 +118,7 @@ class ForwardCase final : public bench::Case {
 
   [[nodiscard]] Config resolve(const Config& config) const override {
     return visit_backend(backend_, threads_, [&]<class Exec>(const Exec&) {
-      return forward_variants<Exec>().resolve(config);
+      return forward_variants<Exec>().resolve(device_.args(), config);
     });
   }
 
@@ -198,7 +198,10 @@ class BackwardCase final : public bench::Case {
 
   [[nodiscard]] Config resolve(const Config& config) const override {
     return visit_backend(backend_, threads_, [&]<class Exec>(const Exec&) {
-      return backward_variants<Exec>().resolve(config);
+      BackwardArgs args;
+      args.q = device_.args().q;
+      args.k = device_.args().k;
+      return backward_variants<Exec>().resolve(args, config);
     });
   }
 

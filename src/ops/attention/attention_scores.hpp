@@ -5,6 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/attention_mask.hpp"
+#include "tile/engine.hpp"
 #include "tile/vec.hpp"
 
 /// What the forward kernels share: how query heads are packed into the rows of a tile, and what
@@ -52,17 +53,25 @@ struct ScoreRule {
         return Vec(tile::tanh(Vec(s * Vec(1.0F / cap))) * Vec(cap * log2e));
       });
     }
-    if (!bias && state == TileState::full) return;
+    if (bias) {
+      engine.for_each_row([&](int r, const typename Engine::ScoreRow& score) {
+        const T* added = bias.row(batch, rows.head(r), rows.query(r)) + key;
+        for (int j = 0; j < columns; ++j) score(j) += static_cast<float>(added[j]) * log2e;
+      });
+    }
+    if (state == TileState::full) return;
+    if (mask.blocks.blocks == nullptr) {
+      engine.clip([&](int r) {
+        const std::int64_t i = rows.query(r);
+        return tile::ColumnRange{static_cast<float>(mask.interval.begin(i) - key),
+                                 static_cast<float>(mask.interval.end(i) - key)};
+      });
+      return;
+    }
     engine.for_each_row([&](int r, const typename Engine::ScoreRow& score) {
       const std::int64_t i = rows.query(r);
-      if (bias) {
-        const T* added = bias.row(batch, rows.head(r), i) + key;
-        for (int j = 0; j < columns; ++j) score(j) += static_cast<float>(added[j]) * log2e;
-      }
-      if (state == TileState::partial) {
-        for (int j = 0; j < columns; ++j) {
-          if (!mask.visible(i, key + j)) score(j) = -Kokkos::Experimental::infinity_v<float>;
-        }
+      for (int j = 0; j < columns; ++j) {
+        if (!mask.visible(i, key + j)) score(j) = -Kokkos::Experimental::infinity_v<float>;
       }
     });
   }

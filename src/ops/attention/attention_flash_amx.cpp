@@ -1,0 +1,433 @@
+#include "ops/attention/attention_flash_amx.hpp"
+
+#include <algorithm>
+
+#include "core/thread_slot.hpp"
+#include "ops/attention/attention_scores.hpp"
+#include "ops/attention/attention_tiles.hpp"
+#include "tile/amx_engine.hpp"
+
+/// Flash attention, forward, on AMX tiles. K and V are packed into tiles once for each K/V head;
+/// then
+///
+///   for every (batch, kv head, group of query blocks), in parallel:
+///     for every section of keys that fits the second-level cache:
+///       for every block of 32 query rows of the group:
+///         for every live block of 32 keys of the section:  QueryBlock::push
+///     out = Oᵀ / l, transposed;  lse = (m + log2 l) · ln 2
+///
+/// This is the loop of attention_flash_kernel.hpp with another order: one pass of the tile unit
+/// over K and V would ask the second-level cache for 64 bytes a cycle, so the keys of a section are
+/// met by all blocks of the group before the next section, and the engine holds three stages of
+/// neighbouring key blocks in flight. Blocks see the keys in the same order whatever the group and
+/// the number of threads: the results have the same bits.
+namespace katt::attention::impl {
+
+const std::vector<Tile>& amx_tiles() {
+  static const std::vector<Tile> tiles{{512, 128}, {32, 128},  {64, 128},
+                                       {128, 128}, {256, 128}, {1024, 128}};
+  return tiles;
+}
+
+Status flash_amx_supports(const ForwardArgs& /*args*/, Tile tile) {
+  const auto& tiles = amx_tiles();
+  if (std::find(tiles.begin(), tiles.end(), tile) != tiles.end()) return Status::ok();
+  return Status::skipped("tile " + names({tile}) +
+                         " is not built for bf16 on AMX; built: " + names(tiles));
+}
+
+#if defined(KATT_AMX)
+namespace {
+
+namespace amx = tile::amx;
+
+constexpr int group_blocks = 4;  ///< blocks of keys between two additions to the output
+/// Packed K and V of a section: half of the second-level cache of the CPUs that have AMX.
+constexpr std::int64_t section_bytes = std::int64_t{1} << 20;
+/// Work items that a thread should have at least, so that all end together.
+constexpr std::int64_t items_per_thread = 4;
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Sizes and places of the packed tiles and of the scratch.
+struct Layout {
+  int depth;                 ///< 32 dimensions each
+  std::int64_t key_blocks;   ///< of 32 keys, up to whole groups
+  std::int64_t section;      ///< key blocks of a section, whole groups
+  std::int64_t heads;        ///< batch · kv heads
+  std::int64_t row_blocks;   ///< of 32 packed query rows
+  std::int64_t item_blocks;  ///< row blocks of a work item
+
+  Layout(const ForwardArgs& args, Tile tile, int threads)
+      : depth(amx::depth_tiles(args.head_dim())),
+        key_blocks(divide_up(divide_up(args.seq_kv(), amx::block), group_blocks) * group_blocks),
+        section(std::max<std::int64_t>(section_bytes / (2 * block_bytes()) / group_blocks, 1) *
+                group_blocks),
+        heads(args.batch() * args.kv_heads()),
+        row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), amx::block)),
+        item_blocks(std::clamp<std::int64_t>(
+            heads * row_blocks / (items_per_thread * threads), 1,
+            std::min<std::int64_t>(tile.q / amx::block, std::max<std::int64_t>(row_blocks, 1)))) {}
+
+  std::int64_t block_elements() const { return depth * 2LL * amx::tile_elements; }
+  std::int64_t block_bytes() const { return depth * 2LL * amx::tile_bytes; }
+  std::int64_t items() const { return divide_up(row_blocks, item_blocks); }
+
+  /// Bytes of all packed K, and of all packed V.
+  std::size_t packed_bytes() const {
+    return static_cast<std::size_t>(heads * key_blocks * block_bytes());
+  }
+  std::size_t scratch_bytes() const {
+    const std::size_t state = static_cast<std::size_t>(depth) * (2 + 4) * amx::tile_bytes +
+                              2 * amx::block * sizeof(float);
+    return static_cast<std::size_t>(8 + 4 * group_blocks) * amx::tile_bytes +
+           static_cast<std::size_t>(item_blocks) * state;
+  }
+
+  /// Tiles of K: [depth][key tile 2].
+  std::int64_t k_offset(std::int64_t head, std::int64_t block) const {
+    return (head * key_blocks + block) * block_elements();
+  }
+  /// Tiles of V: groups of blocks as [32 dimensions][block][dim tile 2].
+  std::int64_t v_offset(std::int64_t head, std::int64_t block) const {
+    const std::int64_t group = block / group_blocks;
+    return (head * key_blocks + group * group_blocks) * block_elements() +
+           block % group_blocks * 2 * amx::tile_elements;
+  }
+};
+
+constexpr std::ptrdiff_t v_stride = group_blocks * 2 * amx::tile_elements;
+
+/// The scores of a key block as ScoreRule sees them: [query tile 2][32 keys][16 queries].
+struct ScoreTile {
+  using Vec = amx::HostVec;
+  float* scores;
+  int rows;
+  int columns;
+
+  struct ScoreRow {
+    float* first;
+    float& operator()(int column) const { return first[column * amx::rows]; }
+  };
+
+  ScoreRow row(int r) const {
+    return {scores + r / amx::rows * 2 * amx::tile_floats + r % amx::rows};
+  }
+
+  template <class F>
+  void transform(const F& f) {
+    for (float* s = scores; s < scores + 4 * amx::tile_floats; s += amx::rows) {
+      tile::store(s, Vec(f(tile::load<Vec>(s))));
+    }
+  }
+  template <class F>
+  void for_each_row(const F& f) {
+    for (int r = 0; r < rows; ++r) f(r, row(r));
+  }
+  template <class F>
+  void clip(const F& range) {
+    for (int t = 0; t < 2; ++t) {
+      alignas(64) float begin[amx::rows];
+      alignas(64) float end[amx::rows];
+      for (int lane = 0; lane < amx::rows; ++lane) {
+        const int r = t * amx::rows + lane;
+        const tile::ColumnRange visible = r < rows ? range(r) : tile::ColumnRange{0, 0};
+        begin[lane] = visible.begin;
+        end[lane] = visible.end;
+      }
+      const auto low = tile::load<Vec>(begin);
+      const auto high = tile::load<Vec>(end);
+      float* s = scores + t * 2 * amx::tile_floats;
+      for (int j = 0; j < amx::block; ++j, s += amx::rows) {
+        tile::store(s, tile::keep_between(tile::load<Vec>(s), static_cast<float>(j), low, high));
+      }
+    }
+  }
+};
+
+struct AmxForward {
+  StridedView<const bf16, 4, Kokkos::HostSpace> q, k, v;
+  StridedView<bf16, 4, Kokkos::HostSpace> out;
+  StridedView<float, 3, Kokkos::HostSpace> lse;
+  Masks masks;
+  Bias<bf16> bias;
+  float scale;
+  float softcap;
+  std::int64_t group;  ///< query heads per K/V head
+  std::int64_t rows;   ///< packed query rows per K/V head
+  Layout layout;
+  bf16* packed_k;
+  bf16* packed_v;
+  std::byte* scratch;
+
+  AmxForward(const ForwardArgs& args, const Layout& places, Workspace space)
+      : q(args.q.view<bf16, Kokkos::HostSpace>()),
+        k(args.k.view<bf16, Kokkos::HostSpace>()),
+        v(args.v.view<bf16, Kokkos::HostSpace>()),
+        out(args.out.view<bf16, Kokkos::HostSpace>()),
+        lse(args.lse.view<float, Kokkos::HostSpace>()),
+        masks(args),
+        bias(args.mask.bias),
+        scale(args.scale),
+        softcap(args.mask.softcap),
+        group(args.heads() / args.kv_heads()),
+        rows(args.seq_q() * group),
+        layout(places) {
+    auto* bytes = static_cast<std::byte*>(space.data);
+    packed_k = reinterpret_cast<bf16*>(bytes);
+    packed_v = reinterpret_cast<bf16*>(bytes + layout.packed_bytes());
+    scratch = bytes + 2 * layout.packed_bytes();
+  }
+
+  /// One block of keys of one K/V head.
+  void pack(std::int64_t item) const {
+    const std::int64_t block = item % layout.key_blocks;
+    const std::int64_t head = item / layout.key_blocks;
+    const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
+    const std::int64_t first = block * amx::block;
+    const int live = static_cast<int>(
+        std::clamp<std::int64_t>(static_cast<std::int64_t>(k.extent(2)) - first, 0, amx::block));
+    const int head_dim = static_cast<int>(k.extent(3));
+    bf16* to_k = packed_k + layout.k_offset(head, block);
+    bf16* to_v = packed_v + layout.v_offset(head, block);
+    const auto row = [&](const auto& view, std::int64_t key) {
+      return key < static_cast<std::int64_t>(view.extent(2))
+                 ? &view(head / kv_heads, head % kv_heads, key, 0)
+                 : nullptr;
+    };
+    const auto k_stride = static_cast<std::int64_t>(k.stride(2));
+    for (int d = 0; d < layout.depth; ++d) {
+      for (int t = 0; t < 2; ++t) {
+        const bf16* source = row(k, first + t * amx::rows);
+        amx::pack_rows(source == nullptr ? nullptr : source + d * amx::depth, k_stride,
+                       live - t * amx::rows, head_dim - d * amx::depth,
+                       to_k + (d * 2 + t) * amx::tile_elements);
+      }
+    }
+    const bf16* source = row(v, first);
+    for (int d = 0; d < layout.depth * 2; ++d) {
+      const bool beyond = source == nullptr || d * amx::rows >= head_dim;
+      amx::pack_columns(beyond ? nullptr : source + d * amx::rows,
+                        static_cast<std::int64_t>(v.stride(2)), beyond ? 0 : live,
+                        head_dim - d * amx::rows,
+                        to_v + d / 2 * v_stride + d % 2 * amx::tile_elements);
+    }
+  }
+
+  /// A key block between its scores and its softmax.
+  struct Pending {
+    std::int64_t key = 0;
+    int columns = 0;
+    TileState state = TileState::full;
+  };
+
+  template <int Depth>
+  void attend(std::int64_t item, std::byte* buffers) const {
+    using Block = amx::QueryBlock<Depth, group_blocks>;
+    const std::int64_t items = layout.items();
+    const std::int64_t first_block = (items - 1 - item % items) * layout.item_blocks;
+    const std::int64_t head = item / items;
+    const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
+    const std::int64_t b = head / kv_heads;
+    const std::int64_t kv_head = head % kv_heads;
+    const ScoreRule<bf16> rule{masks.of(b), bias, softcap};
+    const std::int64_t blocks = std::min(layout.item_blocks, layout.row_blocks - first_block);
+
+    const typename Block::Buffers shared{reinterpret_cast<float*>(buffers),
+                                         reinterpret_cast<bf16*>(buffers + 8 * amx::tile_bytes)};
+    std::byte* states = buffers + (8 + 4 * group_blocks) * amx::tile_bytes;
+    const auto state_of = [&](std::int64_t n) {
+      std::byte* at = states + n * Block::state_bytes;
+      return typename Block::State(at);
+    };
+    const auto packed_of = [&](std::int64_t n) {
+      return PackedRows{kv_head, group, (first_block + n) * amx::block};
+    };
+    const auto count_of = [&](std::int64_t n) {
+      return static_cast<int>(
+          std::min<std::int64_t>(amx::block, rows - (first_block + n) * amx::block));
+    };
+
+    const amx::Session session;
+    for (std::int64_t n = 0; n < blocks; ++n)
+      load_queries(state_of(n), packed_of(n), count_of(n), b);
+
+    const std::int64_t first_query = packed_of(0).query(0);
+    const std::int64_t last_query = packed_of(blocks - 1).query(count_of(blocks - 1) - 1);
+    const KeyRange live = rule.mask.live(first_query, last_query);
+    const std::int64_t section_keys = layout.section * amx::block;
+    for (std::int64_t section = live.begin / section_keys * section_keys; section < live.end;
+         section += section_keys) {
+      for (std::int64_t n = 0; n < blocks; ++n) {
+        const std::int64_t section_end = std::min(section + section_keys, live.end);
+        meet<Depth>(Block(state_of(n), shared), rule, b, head, packed_of(n), count_of(n), section,
+                    section_end);
+      }
+    }
+    for (std::int64_t n = 0; n < blocks; ++n) {
+      write_output<Depth>(state_of(n), packed_of(n), count_of(n), b);
+    }
+  }
+
+  /// One block of queries and the keys [begin, end).
+  template <int Depth, class Block>
+  void meet(Block block, const ScoreRule<bf16>& rule, std::int64_t b, std::int64_t head,
+            const PackedRows& packed, int count, std::int64_t begin, std::int64_t end) const {
+    const std::int64_t first = packed.query(0);
+    const std::int64_t last = packed.query(count - 1);
+    const KeyRange live = rule.mask.live(first, last);
+    const float factor = scale * log2e;
+    const bool direct = softcap <= 0.0F && !bias && factor > 0.0F;
+    Pending pending;
+    const auto adjust = [&](float* scores) {
+      if (direct && pending.state == TileState::full) return factor;
+      ScoreTile tile{scores, count, pending.columns};
+      if (!direct) {
+        const amx::HostVec times(rule.query_scale(scale));
+        tile.transform([&](const amx::HostVec& s) { return amx::HostVec(s * times); });
+      }
+      rule.apply(tile, pending.state, b, packed, pending.key, pending.columns);
+      if (pending.columns < amx::block) {
+        const auto columns = static_cast<float>(pending.columns);
+        tile.clip([&](int) { return tile::ColumnRange{0.0F, columns}; });
+      }
+      return direct ? factor : 1.0F;
+    };
+    const std::int64_t stop = std::min(live.end, end);
+    std::int64_t key = std::max(live.begin / amx::block * amx::block, begin);
+    for (; key < stop; key += amx::block) {
+      const std::int64_t key_end = std::min<std::int64_t>(key + amx::block, live.end);
+      TileState state = rule.mask.tile(first, last, key, key_end);
+      if (state == TileState::dead) continue;
+      const int columns = static_cast<int>(key_end - key);
+      if (columns < amx::block && state == TileState::full) state = TileState::partial;
+      const std::int64_t n = key / amx::block;
+      block.push(packed_k + layout.k_offset(head, n), packed_v + layout.v_offset(head, n), v_stride,
+                 adjust);
+      pending = {key, columns, state};
+    }
+    block.finish(adjust);
+  }
+
+  template <class State>
+  void load_queries(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
+    const int head_dim = static_cast<int>(q.extent(3));
+    for (int d = 0; d < layout.depth; ++d) {
+      for (int t = 0; t < 2; ++t) {
+        amx::pack_transposed(
+            [&](int i) -> const bf16* {
+              const int r = t * amx::rows + i;
+              return r < count ? &q(b, packed.head(r), packed.query(r), d * amx::depth) : nullptr;
+            },
+            head_dim - d * amx::depth, state.q + (d * 2 + t) * amx::tile_elements);
+      }
+    }
+    state.clear();
+  }
+
+  template <int Depth, class State>
+  void write_output(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
+    using Vec = amx::HostVec;
+    const int head_dim = static_cast<int>(q.extent(3));
+    for (int t = 0; t * amx::rows < count; ++t) {
+      const float* sums = state.sum + t * amx::rows;
+      const auto sum = tile::load<Vec>(sums);
+      const Vec inverse =
+          Kokkos::Experimental::condition(sum == Vec(0.0F), Vec(0.0F), Vec(1.0F) / sum);
+      const int live = std::min(amx::rows, count - t * amx::rows);
+      for (int d = 0; d < Depth * 2 && d * amx::rows < head_dim; ++d) {
+        const float* o = state.o + (d * 2 + t) * amx::tile_floats;
+        Vec square[amx::rows];
+        for (int i = 0; i < amx::rows; ++i) {
+          square[i] = Vec(tile::load<Vec>(o + i * amx::rows) * inverse);
+        }
+        tile::transpose(square);
+        const int width = std::min(amx::rows, head_dim - d * amx::rows);
+        for (int i = 0; i < live; ++i) {
+          const int r = t * amx::rows + i;
+          bf16* target = &out(b, packed.head(r), packed.query(r), d * amx::rows);
+          if (width == amx::rows) {
+            tile::store(target, square[i]);
+          } else {
+            bf16 part[amx::rows];
+            tile::store(part, square[i]);
+            std::copy_n(part, width, target);
+          }
+        }
+      }
+      if (lse.data() == nullptr) continue;
+      for (int i = 0; i < live; ++i) {
+        const int r = t * amx::rows + i;
+        lse(b, packed.head(r), packed.query(r)) =
+            sums[i] == 0.0F ? -Kokkos::Experimental::infinity_v<float>
+                            : (state.max[r] + Kokkos::log2(sums[i])) * ln2;
+      }
+    }
+  }
+};
+
+/// Calls f.operator()<Depth>() for the depth of a head_dim up to max_head_dim.
+template <int Depth, class F>
+void visit_depth(int depth, const F& f) {
+  if constexpr (Depth * amx::depth <= max_head_dim) {
+    if (depth == Depth) {
+      f.template operator()<Depth>();
+    } else {
+      visit_depth<Depth + 1>(depth, f);
+    }
+  }
+}
+
+}  // namespace
+
+template <class Exec>
+std::size_t flash_amx_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile) {
+  const Layout layout(args, tile, exec.concurrency());
+  return 2 * layout.packed_bytes() +
+         static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
+}
+
+template <class Exec>
+void flash_amx_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
+  using Policy =
+      Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
+  const Layout layout(args, tile, exec.concurrency());
+  const AmxForward forward(args, layout, workspace);
+  Kokkos::parallel_for("katt::attention::flash_pack",
+                       Policy(exec, 0, layout.heads * layout.key_blocks),
+                       [forward](std::int64_t item) { forward.pack(item); });
+  visit_depth<1>(layout.depth, [&]<int Depth>() {
+    Policy policy(exec, 0, layout.heads * layout.items());
+    policy.set_chunk_size(1);
+    const ThreadSlot<Exec> thread;
+    Kokkos::parallel_for(
+        "katt::attention::flash_forward", policy, [forward, thread](std::int64_t item) {
+          const int slot = thread.acquire();
+          forward.template attend<Depth>(
+              item,
+              forward.scratch + static_cast<std::size_t>(slot) * forward.layout.scratch_bytes());
+          thread.release(slot);
+        });
+  });
+}
+
+#else
+
+template <class Exec>
+std::size_t flash_amx_workspace_bytes(const Exec&, const ForwardArgs&, Tile) {
+  return 0;
+}
+template <class Exec>
+void flash_amx_forward(const Exec&, const ForwardArgs&, Tile, Workspace) {
+  throw InputError("attention: " + tile::amx::refusal());
+}
+
+#endif
+
+#define KATT_INSTANTIATE_FLASH_AMX(Exec)                                                       \
+  template std::size_t flash_amx_workspace_bytes<Exec>(const Exec&, const ForwardArgs&, Tile); \
+  template void flash_amx_forward<Exec>(const Exec&, const ForwardArgs&, Tile, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_AMX)
+
+}  // namespace katt::attention::impl
