@@ -4,9 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/dtype.hpp"
-#include "tile/amx.hpp"
-#include "tile/transpose.hpp"
+#include "tile/amx_product.hpp"
 
 /// Flash attention on AMX tiles. A block of 32 queries meets 32 keys at a time:
 ///
@@ -26,72 +24,6 @@
 /// sums are f32 and P ≤ 2^8 keeps its relative accuracy.
 #if defined(KATT_AMX)
 namespace katt::tile::amx {
-
-inline constexpr int block = 32;  ///< queries, keys, and depth of a block
-inline constexpr int tile_elements = tile_bytes / 2;
-inline constexpr int tile_floats = tile_bytes / 4;
-using HostVec = VecOf<Kokkos::DefaultHostExecutionSpace>;
-
-/// Tiles of 32 dimensions that hold a head_dim.
-constexpr int depth_tiles(std::int64_t head_dim) {
-  return static_cast<int>((head_dim + depth - 1) / depth);
-}
-
-/// Reads `count` of 16 dwords, the others zero, from bf16 elements.
-inline __m512i load_dwords(const bf16* source, int elements) {
-  if (elements >= depth) return _mm512_loadu_si512(source);
-  const __mmask32 mask = elements <= 0 ? 0 : (1U << static_cast<unsigned>(elements)) - 1U;
-  return _mm512_maskz_loadu_epi16(mask, source);
-}
-
-/// target row i = column i of the 16 × 16 dwords in `square`.
-inline void store_transposed(HostVec (&square)[16], bf16* target) {
-  transpose(square);
-  for (int i = 0; i < 16; ++i) {
-    _mm512_storeu_ps(reinterpret_cast<float*>(target) + i * 16, static_cast<__m512>(square[i]));
-  }
-}
-
-/// Packs 16 rows as a tile of B = rowsᵀ: dimensions by rows, in pairs of dimensions. row(r) is the
-/// first of `elements` elements of row r, or nullptr for a row of zeros.
-template <class Row>
-void pack_transposed(const Row& row, int elements, bf16* target) {
-  HostVec square[16];
-  for (int r = 0; r < 16; ++r) {
-    const bf16* source = row(r);
-    square[r] = source == nullptr ? HostVec(0.0F)
-                                  : HostVec(_mm512_castsi512_ps(load_dwords(source, elements)));
-  }
-  store_transposed(square, target);
-}
-
-/// Packs 16 rows as a tile of A, zero from row `rows` on.
-inline void pack_rows(const bf16* source, std::int64_t stride, int rows, int elements,
-                      bf16* target) {
-  for (int r = 0; r < 16; ++r) {
-    const __m512i row =
-        r < rows ? load_dwords(source + r * stride, elements) : _mm512_setzero_si512();
-    _mm512_storeu_si512(target + r * depth, row);
-  }
-}
-
-/// Packs 32 rows × 16 dimensions as a tile of A, dimensions by rows, zero from row `rows` on.
-inline void pack_columns(const bf16* source, std::int64_t stride, int rows, int elements,
-                         bf16* target) {
-  const __mmask16 mask = elements >= 16
-                             ? 0xFFFF
-                             : static_cast<__mmask16>((1U << static_cast<unsigned>(elements)) - 1U);
-  const auto row = [&](int r) {
-    return r < rows ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, source + r * stride))
-                    : _mm512_setzero_si512();
-  };
-  HostVec square[16];
-  for (int p = 0; p < 16; ++p) {
-    square[p] = HostVec(
-        _mm512_castsi512_ps(_mm512_or_si512(row(2 * p), _mm512_slli_epi32(row(2 * p + 1), 16))));
-  }
-  store_transposed(square, target);
-}
 
 /// 2^x for x ≤ 127 to a relative error of 2.6e-6 (minimax polynomial of degree 4 on [0, 1), by
 /// Lawson's iteration), a thousandth of the rounding of a bf16; 2^−inf = 0.
@@ -137,16 +69,13 @@ struct Exponentials {
   KOKKOS_FORCEINLINE_FUNCTION __m512 sum() const { return _mm512_add_ps(even, odd); }
 };
 
-struct NoExponentials {
-  KOKKOS_FORCEINLINE_FUNCTION void share(int /*i*/, int /*steps*/) {}
-};
-
 /// One block of 32 queries and the keys that stream past it.
-template <int Depth, int Group>
+template <int Depth>
 class QueryBlock {
  public:
   static constexpr std::size_t state_bytes =
       Depth * (2 + 4) * tile_bytes + 2 * block * sizeof(float);
+  static constexpr int max_group = 8;
   /// Below every finite score, and finite: 2^(−inf − lowest) is 0 and 2^(lowest − lowest) is 1, so
   /// that rows without a visible key need no case of their own.
   static constexpr float lowest = -0x1p126F;
@@ -156,7 +85,7 @@ class QueryBlock {
   /// What lives across calls for a block of queries.
   struct State {
     bf16* q;     ///< [depth][query tile 2] tiles of B
-    float* o;    ///< [32 dimensions][dim tile 2][query tile 2] tiles
+    float* o;    ///< [32 dimensions][query tile 2][dim tile 2] tiles
     float* max;  ///< 32
     float* sum;  ///< 32
 
@@ -177,10 +106,12 @@ class QueryBlock {
   /// Buffers of the thread.
   struct Buffers {
     float* scores;  ///< 2 × 4 tiles
-    bf16* p;        ///< 2 × Group × 2 tiles
+    bf16* p;        ///< 2 × group × 2 tiles
   };
 
-  QueryBlock(const State& state, const Buffers& buffers) : state_(state), buffers_(buffers) {}
+  /// `group` key blocks are added to the output at a time: 1 … max_group, best 4 or 8.
+  QueryBlock(const State& state, const Buffers& buffers, int group)
+      : state_(state), buffers_(buffers), group_(group) {}
 
   /// Scores of 32 more keys. k: [depth][key tile 2] tiles; v: two tiles of 16 dimensions, then
   /// those of the next 32 dimensions v_stride elements on. Before that, the scores of the block
@@ -190,8 +121,7 @@ class QueryBlock {
   void push(const bf16* k, const bf16* v, std::ptrdiff_t v_stride, const Adjust& adjust_previous) {
     float* next = buffers_.scores + (parity_ ^ 1) * 4 * tile_floats;
     if (!pending_) {
-      NoExponentials none;
-      scores(k, next, none);
+      scores(k, next, nothing);
     } else {
       const float scale = adjust_previous(buffers_.scores + parity_ * 4 * tile_floats);
       make_room(scale);
@@ -227,7 +157,7 @@ class QueryBlock {
   Exponentials exponentials(int tile, float scale) const {
     return {
         .scores = buffers_.scores + (parity_ * 4 + tile * 2) * tile_floats,
-        .target = buffers_.p + ((current_ * Group + slots_) * 2 + tile) * tile_elements,
+        .target = probabilities(current_, slots_) + tile * tile_elements,
         .scale = _mm512_set1_ps(scale),
         .minus_max = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_load_ps(state_.max + tile * 16))};
   }
@@ -236,9 +166,9 @@ class QueryBlock {
     _mm512_store_ps(state_.sum, _mm512_add_ps(_mm512_load_ps(state_.sum), first.sum()));
     _mm512_store_ps(state_.sum + 16, _mm512_add_ps(_mm512_load_ps(state_.sum + 16), second.sum()));
     v_[current_][slots_] = pending_v_;
-    if (++slots_ == Group) {
+    if (++slots_ == group_) {
       current_ ^= 1;
-      queued_ = Group;
+      queued_ = group_;
       next_ = 0;
       slots_ = 0;
     }
@@ -275,9 +205,9 @@ class QueryBlock {
       _mm512_store_ps(state_.max + t * 16, now);
       _mm512_store_ps(state_.sum + t * 16,
                       _mm512_mul_ps(_mm512_load_ps(state_.sum + t * 16), factor));
-      for (int d = 0; d < Depth * 2; ++d) {
-        float* o = state_.o + (d * 2 + t) * tile_floats;
-        for (int i = 0; i < 16; ++i) {
+      for (int d = 0; d < Depth; ++d) {
+        float* o = state_.o + (d * 2 + t) * 2 * tile_floats;
+        for (int i = 0; i < 32; ++i) {
           _mm512_store_ps(o + i * 16, _mm512_mul_ps(_mm512_load_ps(o + i * 16), factor));
         }
       }
@@ -287,101 +217,57 @@ class QueryBlock {
   /// Sᵀ = K·Qᵀ, and exponentials of the block before beside it.
   template <class Beside>
   KOKKOS_FORCEINLINE_FUNCTION void scores(const bf16* k, float* target, Beside& beside) {
-    const bf16* q = state_.q;
-    zero<0>();
-    zero<1>();
-    zero<2>();
-    zero<3>();
-#pragma GCC unroll 8
-    for (int d = 0; d < Depth; ++d) {
-      load_once<4>(k + d * 2 * tile_elements);
-      load<6>(q + d * 2 * tile_elements);
-      product_bf16<0, 4, 6>();
-      beside.share(d * 4, Depth * 4);
-      load_once<5>(k + (d * 2 + 1) * tile_elements);
-      product_bf16<1, 5, 6>();
-      beside.share(d * 4 + 1, Depth * 4);
-      load<7>(q + (d * 2 + 1) * tile_elements);
-      product_bf16<2, 4, 7>();
-      beside.share(d * 4 + 2, Depth * 4);
-      product_bf16<3, 5, 7>();
-      beside.share(d * 4 + 3, Depth * 4);
-    }
-    store<0>(target);
-    store<1>(target + tile_floats);
-    store<2>(target + 2 * tile_floats);
-    store<3>(target + 3 * tile_floats);
+    product_2x2<false, Depth>([&](int d) { return k + d * 2 * tile_elements; },
+                              [&](int d) { return state_.q + d * 2 * tile_elements; }, Depth,
+                              target, beside);
   }
 
   /// Oᵀ += Vᵀ·Pᵀ for 32 dimensions and the first `count` slots of a buffer.
-  template <class Beside>
+  template <int Count, class Beside>
   KOKKOS_FORCEINLINE_FUNCTION void values(int dims, int buffer, int count, Beside& beside) {
-    float* o = state_.o + dims * 4 * tile_floats;
-    const bf16* p = buffers_.p + buffer * Group * 2 * tile_elements;
-    load<0>(o);
-    load<1>(o + tile_floats);
-    load<2>(o + 2 * tile_floats);
-    load<3>(o + 3 * tile_floats);
-    const auto step = [&](int slot) __attribute__((always_inline)) {
-      const bf16* v = v_[buffer][slot] + dims * v_stride_;
-      load_once<4>(v);
-      load<6>(p + slot * 2 * tile_elements);
-      product_bf16<0, 4, 6>();
-      beside.share(slot * 4, Group * 4);
-      load<7>(p + (slot * 2 + 1) * tile_elements);
-      product_bf16<1, 4, 7>();
-      beside.share(slot * 4 + 1, Group * 4);
-      load_once<5>(v + tile_elements);
-      product_bf16<2, 5, 6>();
-      beside.share(slot * 4 + 2, Group * 4);
-      product_bf16<3, 5, 7>();
-      beside.share(slot * 4 + 3, Group * 4);
-    };
-    if constexpr (std::is_same_v<Beside, NoExponentials>) {
-      for (int slot = 0; slot < count; ++slot) step(slot);
-    } else {
-#pragma GCC unroll 8
-      for (int slot = 0; slot < Group; ++slot) step(slot);
-    }
-    store<0>(o);
-    store<1>(o + tile_floats);
-    store<2>(o + 2 * tile_floats);
-    store<3>(o + 3 * tile_floats);
+    const bf16* p = probabilities(buffer, 0);
+    product_2x2<true, Count>([&](int slot) { return v_[buffer][slot] + dims * v_stride_; },
+                             [&](int slot) { return p + slot * 2 * tile_elements; }, count,
+                             state_.o + dims * 4 * tile_floats, beside);
   }
 
   /// This step's share of the queued products, beside the exponentials.
   KOKKOS_FORCEINLINE_FUNCTION void values_share(Exponentials& beside) {
-    if (queued_ == 0) {
+    const int end = queued_ == 0 ? next_ : (Depth * (slots_ + 1) + group_ - 1) / group_;
+    if (next_ >= end) {
       beside.share(0, 1);
       return;
     }
-    const int end = (Depth * (slots_ + 1) + Group - 1) / Group;
-    if (next_ == end) {
-      beside.share(0, 1);
-      return;
+    switch (group_) {
+      case 2: values<2>(next_++, current_ ^ 1, 2, beside); break;
+      case 4: values<4>(next_++, current_ ^ 1, 4, beside); break;
+      case 8: values<8>(next_++, current_ ^ 1, 8, beside); break;
+      default: beside.share(0, 1);
     }
-    values(next_++, current_ ^ 1, Group, beside);
-    NoExponentials none;
-    while (next_ < end) values(next_++, current_ ^ 1, Group, none);
+    while (next_ < end) values<0>(next_++, current_ ^ 1, queued_, nothing);
     if (next_ == Depth) queued_ = 0;
   }
 
   /// All products that are owed.
   void flush() {
-    NoExponentials none;
     if (queued_ > 0) {
-      while (next_ < Depth) values(next_++, current_ ^ 1, queued_, none);
+      while (next_ < Depth) values<0>(next_++, current_ ^ 1, queued_, nothing);
       queued_ = 0;
     }
     if (slots_ > 0) {
-      for (int d = 0; d < Depth; ++d) values(d, current_, slots_, none);
+      for (int d = 0; d < Depth; ++d) values<0>(d, current_, slots_, nothing);
       slots_ = 0;
     }
   }
 
+  bf16* probabilities(int buffer, int slot) const {
+    return buffers_.p + (buffer * group_ + slot) * 2 * tile_elements;
+  }
+
   State state_;
   Buffers buffers_;
-  const bf16* v_[2][Group] = {};
+  int group_;
+  const bf16* v_[2][max_group] = {};
   const bf16* pending_v_ = nullptr;
   std::ptrdiff_t v_stride_ = 0;
   int parity_ = 0;   ///< buffer of the pending scores

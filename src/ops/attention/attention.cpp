@@ -1,6 +1,5 @@
 #include "ops/attention/attention.hpp"
 
-#include <algorithm>
 #include <string>
 
 #include "core/error.hpp"
@@ -10,11 +9,13 @@
 #include "ops/attention/attention_flash_amx.hpp"
 #include "ops/attention/attention_naive.hpp"
 #include "ops/attention/attention_tiles.hpp"
-#include "tile/amx.hpp"
 
 namespace katt::attention {
 
 namespace {
+
+using impl::on_amx;
+using impl::with_amx_tiles;
 
 template <class Exec>
 Variant<Exec, ForwardArgs> naive_variant() {
@@ -37,57 +38,42 @@ Variant<Exec, ForwardArgs> naive_variant() {
   };
 }
 
-/// Whether flash computes these arguments on AMX tiles.
-template <class Exec>
-bool on_amx(const ForwardArgs& args) {
-  return is_host_v<Exec> && args.q.dtype == Dtype::bf16 && tile::amx::refusal().empty();
-}
-
-/// The tiles of both engines; which of them an engine has, supports() says.
-template <class Exec>
-std::vector<Tile> flash_tiles() {
-  std::vector<Tile> tiles = impl::FlashTiles<Exec>::all();
-  if (!is_host_v<Exec> || !tile::amx::refusal().empty()) return tiles;
-  for (const Tile tile : impl::amx_tiles()) {
-    if (std::find(tiles.begin(), tiles.end(), tile) == tiles.end()) tiles.push_back(tile);
-  }
-  return tiles;
-}
-
 template <class Exec>
 Variant<Exec, ForwardArgs> flash_variant() {
   return {
       .name = "flash",
       .description = "one pass over the keys, online softmax, no stored scores",
-      .tiles = flash_tiles<Exec>(),
+      .tiles = with_amx_tiles<Exec>(impl::FlashTiles<Exec>::all(), impl::amx_tiles()),
       .supports =
           [](const Exec& exec, const ForwardArgs& args, Tile tile) {
-            if (on_amx<Exec>(args)) return impl::flash_amx_supports(args, tile);
+            if (on_amx<Exec>(args.q.dtype)) return impl::flash_amx_supports(args, tile);
             return visit_dtype(args.q.dtype, [&]<class T>() {
               return impl::flash_supports<Exec, T>(exec, args, tile);
             });
           },
       .workspace_bytes =
           [](const Exec& exec, const ForwardArgs& args, Tile tile) {
-            if (on_amx<Exec>(args)) return impl::flash_amx_workspace_bytes(exec, args, tile);
+            if (on_amx<Exec>(args.q.dtype))
+              return impl::flash_amx_workspace_bytes(exec, args, tile);
             return visit_dtype(args.q.dtype, [&]<class T>() {
               return impl::flash_workspace_bytes<Exec, T>(exec, args, tile);
             });
           },
       .run =
           [](const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
-            if (on_amx<Exec>(args)) return impl::flash_amx_forward(exec, args, tile, workspace);
+            if (on_amx<Exec>(args.q.dtype))
+              return impl::flash_amx_forward(exec, args, tile, workspace);
             visit_dtype(args.q.dtype, [&]<class T>() {
               impl::flash_forward<Exec, T>(exec, args, tile, workspace);
             });
           },
       .engine = [](const Exec&, const ForwardArgs& args, Tile) -> std::string {
-        return on_amx<Exec>(args) ? "amx" : "";
+        return on_amx<Exec>(args.q.dtype) ? "amx" : "";
       },
       .default_tile =
           [](const ForwardArgs& args) {
-            return on_amx<Exec>(args) ? impl::amx_tiles().front()
-                                      : impl::FlashTiles<Exec>::all().front();
+            return on_amx<Exec>(args.q.dtype) ? impl::amx_tiles().front()
+                                              : impl::FlashTiles<Exec>::all().front();
           },
   };
 }

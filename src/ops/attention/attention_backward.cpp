@@ -2,12 +2,17 @@
 
 #include "core/backend.hpp"
 #include "ops/attention/attention_backward_flash.hpp"
+#include "ops/attention/attention_backward_flash_amx.hpp"
 #include "ops/attention/attention_backward_naive.hpp"
 #include "ops/attention/attention_check.hpp"
+#include "ops/attention/attention_tiles.hpp"
 
 namespace katt::attention {
 
 namespace {
+
+using impl::on_amx;
+using impl::with_amx_tiles;
 
 template <class Exec>
 Variant<Exec, BackwardArgs> naive_variant() {
@@ -35,24 +40,39 @@ Variant<Exec, BackwardArgs> flash_variant() {
   return {
       .name = "flash",
       .description = "scores recomputed from lse tile by tile, nothing stored",
-      .tiles = impl::flash_backward_tiles<Exec>(),
+      .tiles = with_amx_tiles<Exec>(impl::flash_backward_tiles<Exec>(), impl::amx_backward_tiles()),
       .supports =
           [](const Exec& exec, const BackwardArgs& args, Tile tile) {
+            if (on_amx<Exec>(args.q.dtype)) return impl::flash_amx_backward_supports(tile);
             return visit_dtype(args.q.dtype, [&]<class T>() {
               return impl::flash_backward_supports<Exec, T>(exec, args, tile);
             });
           },
       .workspace_bytes =
           [](const Exec& exec, const BackwardArgs& args, Tile tile) {
+            if (on_amx<Exec>(args.q.dtype)) {
+              return impl::flash_amx_backward_workspace_bytes(exec, args, tile);
+            }
             return visit_dtype(args.q.dtype, [&]<class T>() {
               return impl::flash_backward_workspace_bytes<Exec, T>(exec, args, tile);
             });
           },
       .run =
           [](const Exec& exec, const BackwardArgs& args, Tile tile, Workspace workspace) {
+            if (on_amx<Exec>(args.q.dtype)) {
+              return impl::flash_amx_backward(exec, args, tile, workspace);
+            }
             visit_dtype(args.q.dtype, [&]<class T>() {
               impl::flash_backward<Exec, T>(exec, args, tile, workspace);
             });
+          },
+      .engine = [](const Exec&, const BackwardArgs& args, Tile) -> std::string {
+        return on_amx<Exec>(args.q.dtype) ? "amx" : "";
+      },
+      .default_tile =
+          [](const BackwardArgs& args) {
+            return on_amx<Exec>(args.q.dtype) ? impl::amx_backward_tiles().front()
+                                              : impl::flash_backward_tiles<Exec>().front();
           },
   };
 }

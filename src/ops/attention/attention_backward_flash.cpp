@@ -45,17 +45,7 @@ struct Delta {
     const std::int64_t head = h * group + row % group;
     const T* o = &out(b, head, row / group, 0);
     const T* g = &dout(b, head, row / group, 0);
-    const auto d = static_cast<int>(out.extent(3));
-    using Vec = tile::VecOf<Exec>;
-    constexpr int lanes = tile::lanes_v<Exec>;
-    Vec vector_sum(0.0F);
-    int c = 0;
-    for (; c + lanes <= d; c += lanes) {
-      vector_sum = tile::fma(tile::load<Vec>(o + c), tile::load<Vec>(g + c), vector_sum);
-    }
-    float sum = tile::reduce_sum(vector_sum);
-    for (; c < d; ++c) sum += static_cast<float>(o[c]) * static_cast<float>(g[c]);
-    delta[index] = sum;
+    delta[index] = row_delta<tile::VecOf<Exec>>(o, g, static_cast<int>(out.extent(3)));
   }
 };
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/thread_slot.hpp"
-#include "ops/attention/attention_scores.hpp"
+#include "ops/attention/attention_amx.hpp"
 #include "ops/attention/attention_tiles.hpp"
 #include "tile/amx_engine.hpp"
 
@@ -24,8 +24,9 @@
 namespace katt::attention::impl {
 
 const std::vector<Tile>& amx_tiles() {
-  static const std::vector<Tile> tiles{{512, 128}, {32, 128},  {64, 128},
-                                       {128, 128}, {256, 128}, {1024, 128}};
+  static const std::vector<Tile> tiles{{512, 128}, {32, 32},   {32, 64},   {32, 128},  {64, 32},
+                                       {64, 64},   {64, 128},  {64, 256},  {128, 64},  {128, 128},
+                                       {128, 256}, {256, 128}, {256, 256}, {512, 256}, {1024, 128}};
   return tiles;
 }
 
@@ -39,19 +40,15 @@ Status flash_amx_supports(const ForwardArgs& /*args*/, Tile tile) {
 #if defined(KATT_AMX)
 namespace {
 
-namespace amx = tile::amx;
-
-constexpr int group_blocks = 4;  ///< blocks of keys between two additions to the output
 /// Packed K and V of a section: half of the second-level cache of the CPUs that have AMX.
 constexpr std::int64_t section_bytes = std::int64_t{1} << 20;
 /// Work items that a thread should have at least, so that all end together.
 constexpr std::int64_t items_per_thread = 4;
 
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 /// Sizes and places of the packed tiles and of the scratch.
 struct Layout {
   int depth;                 ///< 32 dimensions each
+  int group;                 ///< key blocks between two additions to the output
   std::int64_t key_blocks;   ///< of 32 keys, up to whole groups
   std::int64_t section;      ///< key blocks of a section, whole groups
   std::int64_t heads;        ///< batch · kv heads
@@ -60,9 +57,9 @@ struct Layout {
 
   Layout(const ForwardArgs& args, Tile tile, int threads)
       : depth(amx::depth_tiles(args.head_dim())),
-        key_blocks(divide_up(divide_up(args.seq_kv(), amx::block), group_blocks) * group_blocks),
-        section(std::max<std::int64_t>(section_bytes / (2 * block_bytes()) / group_blocks, 1) *
-                group_blocks),
+        group(tile.kv / amx::block),
+        key_blocks(divide_up(divide_up(args.seq_kv(), amx::block), group) * group),
+        section(std::max<std::int64_t>(section_bytes / (2 * block_bytes()) / group, 1) * group),
         heads(args.batch() * args.kv_heads()),
         row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), amx::block)),
         item_blocks(std::clamp<std::int64_t>(
@@ -80,7 +77,7 @@ struct Layout {
   std::size_t scratch_bytes() const {
     const std::size_t state = static_cast<std::size_t>(depth) * (2 + 4) * amx::tile_bytes +
                               2 * amx::block * sizeof(float);
-    return static_cast<std::size_t>(8 + 4 * group_blocks) * amx::tile_bytes +
+    return static_cast<std::size_t>(8 + 4 * group) * amx::tile_bytes +
            static_cast<std::size_t>(item_blocks) * state;
   }
 
@@ -88,61 +85,13 @@ struct Layout {
   std::int64_t k_offset(std::int64_t head, std::int64_t block) const {
     return (head * key_blocks + block) * block_elements();
   }
-  /// Tiles of V: groups of blocks as [32 dimensions][block][dim tile 2].
+  /// Tiles of V: groups of blocks as [32 dimensions][block of the group][dim tile 2].
   std::int64_t v_offset(std::int64_t head, std::int64_t block) const {
-    const std::int64_t group = block / group_blocks;
-    return (head * key_blocks + group * group_blocks) * block_elements() +
-           block % group_blocks * 2 * amx::tile_elements;
+    return (head * key_blocks + block / group * group) * block_elements() +
+           block % group * 2 * amx::tile_elements;
   }
-};
-
-constexpr std::ptrdiff_t v_stride = group_blocks * 2 * amx::tile_elements;
-
-/// The scores of a key block as ScoreRule sees them: [query tile 2][32 keys][16 queries].
-struct ScoreTile {
-  using Vec = amx::HostVec;
-  float* scores;
-  int rows;
-  int columns;
-
-  struct ScoreRow {
-    float* first;
-    float& operator()(int column) const { return first[column * amx::rows]; }
-  };
-
-  ScoreRow row(int r) const {
-    return {scores + r / amx::rows * 2 * amx::tile_floats + r % amx::rows};
-  }
-
-  template <class F>
-  void transform(const F& f) {
-    for (float* s = scores; s < scores + 4 * amx::tile_floats; s += amx::rows) {
-      tile::store(s, Vec(f(tile::load<Vec>(s))));
-    }
-  }
-  template <class F>
-  void for_each_row(const F& f) {
-    for (int r = 0; r < rows; ++r) f(r, row(r));
-  }
-  template <class F>
-  void clip(const F& range) {
-    for (int t = 0; t < 2; ++t) {
-      alignas(64) float begin[amx::rows];
-      alignas(64) float end[amx::rows];
-      for (int lane = 0; lane < amx::rows; ++lane) {
-        const int r = t * amx::rows + lane;
-        const tile::ColumnRange visible = r < rows ? range(r) : tile::ColumnRange{0, 0};
-        begin[lane] = visible.begin;
-        end[lane] = visible.end;
-      }
-      const auto low = tile::load<Vec>(begin);
-      const auto high = tile::load<Vec>(end);
-      float* s = scores + t * 2 * amx::tile_floats;
-      for (int j = 0; j < amx::block; ++j, s += amx::rows) {
-        tile::store(s, tile::keep_between(tile::load<Vec>(s), static_cast<float>(j), low, high));
-      }
-    }
-  }
+  /// From 32 dimensions of a block of V to the next.
+  std::ptrdiff_t v_stride() const { return group * 2 * amx::tile_elements; }
 };
 
 struct AmxForward {
@@ -210,7 +159,7 @@ struct AmxForward {
       amx::pack_columns(beyond ? nullptr : source + d * amx::rows,
                         static_cast<std::int64_t>(v.stride(2)), beyond ? 0 : live,
                         head_dim - d * amx::rows,
-                        to_v + d / 2 * v_stride + d % 2 * amx::tile_elements);
+                        to_v + d / 2 * layout.v_stride() + d % 2 * amx::tile_elements);
     }
   }
 
@@ -223,7 +172,7 @@ struct AmxForward {
 
   template <int Depth>
   void attend(std::int64_t item, std::byte* buffers) const {
-    using Block = amx::QueryBlock<Depth, group_blocks>;
+    using Block = amx::QueryBlock<Depth>;
     const std::int64_t items = layout.items();
     const std::int64_t first_block = (items - 1 - item % items) * layout.item_blocks;
     const std::int64_t head = item / items;
@@ -235,7 +184,7 @@ struct AmxForward {
 
     const typename Block::Buffers shared{reinterpret_cast<float*>(buffers),
                                          reinterpret_cast<bf16*>(buffers + 8 * amx::tile_bytes)};
-    std::byte* states = buffers + (8 + 4 * group_blocks) * amx::tile_bytes;
+    std::byte* states = buffers + (8 + 4 * layout.group) * amx::tile_bytes;
     const auto state_of = [&](std::int64_t n) {
       std::byte* at = states + n * Block::state_bytes;
       return typename Block::State(at);
@@ -260,8 +209,8 @@ struct AmxForward {
          section += section_keys) {
       for (std::int64_t n = 0; n < blocks; ++n) {
         const std::int64_t section_end = std::min(section + section_keys, live.end);
-        meet<Depth>(Block(state_of(n), shared), rule, b, head, packed_of(n), count_of(n), section,
-                    section_end);
+        meet<Depth>(Block(state_of(n), shared, layout.group), rule, b, head, packed_of(n),
+                    count_of(n), section, section_end);
       }
     }
     for (std::int64_t n = 0; n < blocks; ++n) {
@@ -302,8 +251,8 @@ struct AmxForward {
       const int columns = static_cast<int>(key_end - key);
       if (columns < amx::block && state == TileState::full) state = TileState::partial;
       const std::int64_t n = key / amx::block;
-      block.push(packed_k + layout.k_offset(head, n), packed_v + layout.v_offset(head, n), v_stride,
-                 adjust);
+      block.push(packed_k + layout.k_offset(head, n), packed_v + layout.v_offset(head, n),
+                 layout.v_stride(), adjust);
       pending = {key, columns, state};
     }
     block.finish(adjust);
@@ -336,24 +285,16 @@ struct AmxForward {
           Kokkos::Experimental::condition(sum == Vec(0.0F), Vec(0.0F), Vec(1.0F) / sum);
       const int live = std::min(amx::rows, count - t * amx::rows);
       for (int d = 0; d < Depth * 2 && d * amx::rows < head_dim; ++d) {
-        const float* o = state.o + (d * 2 + t) * amx::tile_floats;
+        const float* o = state.o + (d / 2 * 4 + t * 2 + d % 2) * amx::tile_floats;
         Vec square[amx::rows];
         for (int i = 0; i < amx::rows; ++i) {
           square[i] = Vec(tile::load<Vec>(o + i * amx::rows) * inverse);
         }
         tile::transpose(square);
-        const int width = std::min(amx::rows, head_dim - d * amx::rows);
-        for (int i = 0; i < live; ++i) {
+        store_rows(square, live, head_dim - d * amx::rows, [&](int i) {
           const int r = t * amx::rows + i;
-          bf16* target = &out(b, packed.head(r), packed.query(r), d * amx::rows);
-          if (width == amx::rows) {
-            tile::store(target, square[i]);
-          } else {
-            bf16 part[amx::rows];
-            tile::store(part, square[i]);
-            std::copy_n(part, width, target);
-          }
-        }
+          return &out(b, packed.head(r), packed.query(r), d * amx::rows);
+        });
       }
       if (lse.data() == nullptr) continue;
       for (int i = 0; i < live; ++i) {
@@ -365,18 +306,6 @@ struct AmxForward {
     }
   }
 };
-
-/// Calls f.operator()<Depth>() for the depth of a head_dim up to max_head_dim.
-template <int Depth, class F>
-void visit_depth(int depth, const F& f) {
-  if constexpr (Depth * amx::depth <= max_head_dim) {
-    if (depth == Depth) {
-      f.template operator()<Depth>();
-    } else {
-      visit_depth<Depth + 1>(depth, f);
-    }
-  }
-}
 
 }  // namespace
 

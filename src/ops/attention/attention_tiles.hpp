@@ -1,12 +1,15 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "core/backend.hpp"
+#include "core/dtype.hpp"
 #include "core/variants.hpp"
+#include "tile/amx.hpp"
 
 namespace katt::attention::impl {
 
@@ -48,6 +51,22 @@ using DeviceFlashTiles =
 /// dispatches and instantiates them.
 template <class Exec>
 using FlashTiles = std::conditional_t<is_host_v<Exec>, HostFlashTiles, DeviceFlashTiles>;
+
+/// Whether flash computes in this dtype on AMX tiles here.
+template <class Exec>
+bool on_amx(Dtype dtype) {
+  return is_host_v<Exec> && dtype == Dtype::bf16 && tile::amx::refusal().empty();
+}
+
+/// The tiles of both engines where AMX can run; which of them serve a dtype, supports() says.
+template <class Exec>
+std::vector<Tile> with_amx_tiles(std::vector<Tile> tiles, const std::vector<Tile>& amx_tiles) {
+  if (!on_amx<Exec>(Dtype::bf16)) return tiles;
+  for (const Tile tile : amx_tiles) {
+    if (std::find(tiles.begin(), tiles.end(), tile) == tiles.end()) tiles.push_back(tile);
+  }
+  return tiles;
+}
 
 /// "16x64, 32x32, …"
 inline std::string names(const std::vector<Tile>& tiles) {

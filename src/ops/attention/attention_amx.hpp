@@ -1,0 +1,93 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ops/attention/attention_scores.hpp"
+#include "tile/amx_product.hpp"
+
+/// What the passes on AMX tiles share.
+#if defined(KATT_AMX)
+namespace katt::attention::impl {
+
+namespace amx = tile::amx;
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// The scores of a key block as ScoreRule sees them: [query tile 2][32 keys][16 queries].
+struct ScoreTile {
+  using Vec = amx::HostVec;
+  float* scores;
+  int rows;
+  int columns;
+
+  struct ScoreRow {
+    float* first;
+    float& operator()(int column) const { return first[column * amx::rows]; }
+  };
+
+  ScoreRow row(int r) const {
+    return {scores + r / amx::rows * 2 * amx::tile_floats + r % amx::rows};
+  }
+
+  template <class F>
+  void transform(const F& f) {
+    for (float* s = scores; s < scores + 4 * amx::tile_floats; s += amx::rows) {
+      tile::store(s, Vec(f(tile::load<Vec>(s))));
+    }
+  }
+  template <class F>
+  void for_each_row(const F& f) {
+    for (int r = 0; r < rows; ++r) f(r, row(r));
+  }
+  template <class F>
+  void clip(const F& range) {
+    for (int t = 0; t < 2; ++t) {
+      alignas(64) float begin[amx::rows];
+      alignas(64) float end[amx::rows];
+      for (int lane = 0; lane < amx::rows; ++lane) {
+        const int r = t * amx::rows + lane;
+        const tile::ColumnRange visible = r < rows ? range(r) : tile::ColumnRange{0, 0};
+        begin[lane] = visible.begin;
+        end[lane] = visible.end;
+      }
+      const auto low = tile::load<Vec>(begin);
+      const auto high = tile::load<Vec>(end);
+      float* s = scores + t * 2 * amx::tile_floats;
+      for (int j = 0; j < amx::block; ++j, s += amx::rows) {
+        tile::store(s, tile::keep_between(tile::load<Vec>(s), static_cast<float>(j), low, high));
+      }
+    }
+  }
+};
+
+/// Stores the first `width` elements of the first `rows` rows of a square of vectors, rounded, at
+/// target(row).
+template <class Target>
+void store_rows(const amx::HostVec (&square)[amx::rows], int rows, int width,
+                const Target& target) {
+  for (int i = 0; i < rows; ++i) {
+    if (width >= amx::rows) {
+      tile::store(target(i), square[i]);
+    } else {
+      bf16 part[amx::rows];
+      tile::store(part, square[i]);
+      std::copy_n(part, width, target(i));
+    }
+  }
+}
+
+/// Calls f.operator()<Depth>() for the depth of a head_dim up to max_head_dim.
+template <int Depth, class F>
+void visit_depth(int depth, const F& f) {
+  if constexpr (Depth * amx::depth <= max_head_dim) {
+    if (depth == Depth) {
+      f.template operator()<Depth>();
+    } else {
+      visit_depth<Depth + 1>(depth, f);
+    }
+  }
+}
+
+}  // namespace katt::attention::impl
+#endif

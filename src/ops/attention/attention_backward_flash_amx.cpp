@@ -1,0 +1,612 @@
+#include "ops/attention/attention_backward_flash_amx.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "core/thread_slot.hpp"
+#include "ops/attention/attention_amx.hpp"
+#include "ops/attention/attention_backward_kernel.hpp"
+#include "ops/attention/attention_tiles.hpp"
+#include "tile/amx_engine.hpp"
+
+/// The backward pass of attention_backward_kernel.hpp on AMX tiles, transposed as the forward pass
+/// is, so that lse and Δ are vectors of queries:
+///
+///   for every (batch, kv head, chunk of key groups), in parallel:
+///     for every group of key blocks:  dK = dV = 0
+///       for every group of query blocks:
+///         for every live pair of blocks (32 keys × 32 queries):
+///           Sᵀ = K·Qᵀ, dPᵀ = V·dOᵀ;  Pᵀ = 2^(S − lse), dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
+///         dV += Pᵀ·dO, dK += dSᵀ·Q    for every key block, over the query blocks of the group
+///         dQᵀ(chunk) += Kᵀ·dSᵀ        for every query block, over the key blocks of the group
+///       write dK, dV
+///   afterwards dQ = Σ over chunks, in order, transposed
+///
+/// While the products of a pair are computed, the vector unit turns the pair before into Pᵀ and
+/// dSᵀ. Pᵀ is an operand A (keys × queries), dSᵀ both A and, in pairs of keys, B.
+namespace katt::attention::impl {
+
+const std::vector<Tile>& amx_backward_tiles() {
+  static const std::vector<Tile> tiles{{128, 128}, {32, 32},  {32, 64},  {32, 128}, {64, 32},
+                                       {64, 64},   {64, 128}, {64, 256}, {128, 64}, {256, 128}};
+  return tiles;
+}
+
+Status flash_amx_backward_supports(Tile tile) {
+  const auto& tiles = amx_backward_tiles();
+  if (std::find(tiles.begin(), tiles.end(), tile) != tiles.end()) return Status::ok();
+  return Status::skipped("tile " + names({tile}) +
+                         " is not built for bf16 on AMX; built: " + names(tiles));
+}
+
+#if defined(KATT_AMX)
+namespace {
+
+constexpr int largest_group = 8;                           ///< blocks of 32 in the largest tile
+constexpr std::size_t square_bytes = 4 * amx::tile_bytes;  ///< 32 × 32 f32
+constexpr std::size_t half_square_bytes = 2 * amx::tile_bytes;  ///< 32 × 32 bf16
+
+/// Sizes and places in the workspace.
+struct Layout {
+  int depth;                ///< 32 dimensions each
+  int query_group;          ///< blocks of 32 query rows
+  int key_group;            ///< blocks of 32 keys
+  std::int64_t group;       ///< query heads per K/V head
+  std::int64_t rows;        ///< packed query rows per K/V head
+  std::int64_t heads;       ///< batch · kv heads
+  std::int64_t row_blocks;  ///< per K/V head
+  std::int64_t key_blocks;  ///< per K/V head
+  std::int64_t key_groups;  ///< per K/V head
+  std::int64_t chunks;      ///< per K/V head, of key groups
+
+  Layout(const BackwardArgs& args, Tile tile)
+      : depth(amx::depth_tiles(args.head_dim())),
+        query_group(tile.q / amx::block),
+        key_group(tile.kv / amx::block),
+        group(args.heads() / args.kv_heads()),
+        rows(args.seq_q() * group),
+        heads(args.batch() * args.kv_heads()),
+        row_blocks(divide_up(rows, amx::block)),
+        key_blocks(divide_up(args.seq_kv(), amx::block)),
+        key_groups(divide_up(key_blocks, key_group)) {
+    const std::int64_t wanted = heads == 0 ? 1 : divide_up(BackwardPlan::least_items, heads);
+    chunks = std::max<std::int64_t>(1, std::min(wanted, key_groups));
+  }
+
+  /// Elements of a block of 32 rows of any packed operand.
+  std::int64_t block_elements() const { return depth * 2LL * amx::tile_elements; }
+
+  // Offsets in bytes. Operands: K, V (A by rows), K (A by columns); Q, dO (B transposed), Q, dO (B
+  // in pairs).
+  std::size_t key_operand(int n) const {
+    return static_cast<std::size_t>(n * heads * key_blocks * block_elements()) * sizeof(bf16);
+  }
+  std::size_t query_operand(int n) const {
+    return key_operand(3) +
+           static_cast<std::size_t>(n * heads * row_blocks * block_elements()) * sizeof(bf16);
+  }
+  std::size_t statistics(int n) const {
+    return query_operand(4) +
+           static_cast<std::size_t>(n * heads * row_blocks * amx::block) * sizeof(float);
+  }
+  std::size_t dq_bytes() const {
+    return static_cast<std::size_t>(heads * chunks * row_blocks * depth) * square_bytes;
+  }
+  std::size_t dq() const { return statistics(2); }
+  std::size_t scratch() const { return dq() + dq_bytes(); }
+  std::size_t scratch_bytes() const {
+    const auto pairs = static_cast<std::size_t>(query_group * key_group);
+    return 4 * square_bytes + 3 * pairs * half_square_bytes +
+           static_cast<std::size_t>(2 * key_group * depth) * square_bytes;
+  }
+};
+
+/// Pᵀ and dSᵀ of 32 keys × 32 queries, two keys at a call.
+struct Gradients {
+  const float* scores;  ///< [query tile 2][32 keys][16 queries]
+  const float* dp;      ///< likewise
+  bf16* p_rows;         ///< A: [32 keys][32 queries]
+  bf16* ds_rows;        ///< A
+  bf16* ds_pairs;       ///< B: [query tile 2][16 pairs of keys][16 queries]
+  __m512 scale;
+  __m512 shift[2];  ///< −lse in base 2, by query tile
+  __m512 delta[2];
+
+  /// Two vectors as 32 bf16, rounded to nearest, ties away from zero.
+  KOKKOS_FORCEINLINE_FUNCTION static __m512i narrow(__m512 low, __m512 high) {
+    const __m512i odd_words =
+        _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                         25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    return _mm512_permutex2var_epi16(rounded(low), odd_words, rounded(high));
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static __m512i rounded(__m512 x) {
+    return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION void pair(int i) const {
+    __m512 ds[2][2];
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; ++k) {
+      const int key = 2 * i + k;
+      __m512 p[2];
+#pragma GCC unroll 2
+      for (int t = 0; t < 2; ++t) {
+        const int at = (t * 32 + key) * 16;
+        p[t] = amx::exp2_bf16(_mm512_fmadd_ps(_mm512_load_ps(scores + at), scale, shift[t]));
+        ds[t][k] = _mm512_mul_ps(p[t], _mm512_sub_ps(_mm512_load_ps(dp + at), delta[t]));
+      }
+      _mm512_store_si512(p_rows + key * amx::depth, narrow(p[0], p[1]));
+      _mm512_store_si512(ds_rows + key * amx::depth, narrow(ds[0][k], ds[1][k]));
+    }
+#pragma GCC unroll 2
+    for (int t = 0; t < 2; ++t) {
+      _mm512_store_si512(
+          ds_pairs + t * amx::tile_elements + i * amx::depth,
+          _mm512_mask_blend_epi16(0xAAAAAAAAU, _mm512_srli_epi32(rounded(ds[t][0]), 16),
+                                  rounded(ds[t][1])));
+    }
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION void share(int i, int steps) const {
+    for (int p = 16 * i / steps; p < 16 * (i + 1) / steps; ++p) pair(p);
+  }
+};
+
+/// The first or the second half of another's work.
+struct Half {
+  const Gradients& work;
+  int half;
+  KOKKOS_FORCEINLINE_FUNCTION void share(int i, int steps) const {
+    work.share(half * steps + i, 2 * steps);
+  }
+};
+
+struct AmxBackward {
+  StridedView<const bf16, 4, Kokkos::HostSpace> q, k, v, out, dout;
+  StridedView<const float, 3, Kokkos::HostSpace> lse;
+  StridedView<bf16, 4, Kokkos::HostSpace> dq, dk, dv;
+  Masks masks;
+  Bias<bf16> bias;
+  float scale;
+  float softcap;
+  Layout layout;
+  std::byte* workspace;
+
+  AmxBackward(const BackwardArgs& args, const Layout& places, Workspace space)
+      : q(args.q.view<bf16, Kokkos::HostSpace>()),
+        k(args.k.view<bf16, Kokkos::HostSpace>()),
+        v(args.v.view<bf16, Kokkos::HostSpace>()),
+        out(args.out.view<bf16, Kokkos::HostSpace>()),
+        dout(args.dout.view<bf16, Kokkos::HostSpace>()),
+        lse(args.lse.view<float, Kokkos::HostSpace>()),
+        dq(args.dq.view<bf16, Kokkos::HostSpace>()),
+        dk(args.dk.view<bf16, Kokkos::HostSpace>()),
+        dv(args.dv.view<bf16, Kokkos::HostSpace>()),
+        masks(args),
+        bias(args.mask.bias),
+        scale(args.scale),
+        softcap(args.mask.softcap),
+        layout(places),
+        workspace(static_cast<std::byte*>(space.data)) {}
+
+  bf16* key_operand(int n, std::int64_t head, std::int64_t block) const {
+    return reinterpret_cast<bf16*>(workspace + layout.key_operand(n)) +
+           (head * layout.key_blocks + block) * layout.block_elements();
+  }
+  bf16* query_operand(int n, std::int64_t head, std::int64_t block) const {
+    return reinterpret_cast<bf16*>(workspace + layout.query_operand(n)) +
+           (head * layout.row_blocks + block) * layout.block_elements();
+  }
+  /// −lse in base 2 (n = 0) and Δ (n = 1) of a block of query rows.
+  float* statistics(int n, std::int64_t head, std::int64_t block) const {
+    return reinterpret_cast<float*>(workspace + layout.statistics(n)) +
+           (head * layout.row_blocks + block) * amx::block;
+  }
+  /// Partial dQᵀ: [32 dimensions][query tile 2][dim tile 2] tiles.
+  float* dq_part(std::int64_t head, std::int64_t chunk, std::int64_t block) const {
+    return reinterpret_cast<float*>(workspace + layout.dq()) +
+           ((head * layout.chunks + chunk) * layout.row_blocks + block) * layout.depth * 4 *
+               amx::tile_floats;
+  }
+
+  void pack_keys(std::int64_t item) const {
+    const std::int64_t head = item / layout.key_blocks;
+    const std::int64_t block = item % layout.key_blocks;
+    const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
+    const std::int64_t first = block * amx::block;
+    const int live = static_cast<int>(
+        std::min<std::int64_t>(amx::block, static_cast<std::int64_t>(k.extent(2)) - first));
+    const int head_dim = static_cast<int>(k.extent(3));
+    const bf16* from_k = &k(head / kv_heads, head % kv_heads, first, 0);
+    const bf16* from_v = &v(head / kv_heads, head % kv_heads, first, 0);
+    const auto k_stride = static_cast<std::int64_t>(k.stride(2));
+    const auto v_stride = static_cast<std::int64_t>(v.stride(2));
+    for (int d = 0; d < layout.depth; ++d) {
+      const int begin = d * amx::depth;
+      for (int t = 0; t < 2; ++t) {
+        const std::int64_t to = (d * 2 + t) * amx::tile_elements;
+        const std::int64_t row = t * amx::rows;
+        amx::pack_rows(from_k + row * k_stride + begin, k_stride, live - t * amx::rows,
+                       head_dim - begin, key_operand(0, head, block) + to);
+        amx::pack_rows(from_v + row * v_stride + begin, v_stride, live - t * amx::rows,
+                       head_dim - begin, key_operand(1, head, block) + to);
+        const int column = begin + t * amx::rows;
+        amx::pack_columns(from_k + column, k_stride, column < head_dim ? live : 0,
+                          head_dim - column, key_operand(2, head, block) + to);
+      }
+    }
+  }
+
+  PackedRows packed_rows(std::int64_t head, std::int64_t block) const {
+    return {head % static_cast<std::int64_t>(k.extent(1)), layout.group, block * amx::block};
+  }
+  int count_of(std::int64_t block) const {
+    return static_cast<int>(std::min<std::int64_t>(amx::block, layout.rows - block * amx::block));
+  }
+
+  void pack_queries(std::int64_t item) const {
+    const std::int64_t head = item / layout.row_blocks;
+    const std::int64_t block = item % layout.row_blocks;
+    const std::int64_t b = head / static_cast<std::int64_t>(k.extent(1));
+    const PackedRows packed = packed_rows(head, block);
+    const int count = count_of(block);
+    const int head_dim = static_cast<int>(q.extent(3));
+    for (int n = 0; n < 2; ++n) {
+      const auto& source = n == 0 ? q : dout;
+      const auto row = [&](int r, int d) -> const bf16* {
+        return r < count && d < head_dim ? &source(b, packed.head(r), packed.query(r), d) : nullptr;
+      };
+      bf16* transposed = query_operand(n, head, block);
+      bf16* pairs = query_operand(2 + n, head, block);
+      for (int d = 0; d < layout.depth * 2; ++d) {
+        amx::pack_transposed([&](int i) { return row(d % 2 * amx::rows + i, d / 2 * amx::depth); },
+                             head_dim - d / 2 * amx::depth, transposed + d * amx::tile_elements);
+        amx::pack_pairs([&](int r) { return row(r, d * amx::rows); }, head_dim - d * amx::rows,
+                        pairs + d * amx::tile_elements);
+      }
+    }
+    constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
+    float* shift = statistics(0, head, block);
+    float* delta = statistics(1, head, block);
+    for (int r = 0; r < amx::block; ++r) {
+      // A query without visible keys has lse = −inf and no gradient: every 2^(S − ∞) is 0.
+      const float row_lse = r < count ? lse(b, packed.head(r), packed.query(r)) : -infinity;
+      shift[r] = row_lse == -infinity ? -infinity : -row_lse * log2e;
+      delta[r] = r < count ? row_delta<amx::HostVec>(&out(b, packed.head(r), packed.query(r), 0),
+                                                     &dout(b, packed.head(r), packed.query(r), 0),
+                                                     head_dim)
+                           : 0.0F;
+    }
+  }
+
+  /// Buffers of a thread.
+  struct Scratch {
+    float* scores;   ///< two squares
+    float* dp;       ///< two squares
+    bf16* p_rows;    ///< [key block][query block] squares
+    bf16* ds_rows;   ///< likewise
+    bf16* ds_pairs;  ///< likewise
+    float* dk;       ///< [key block][32 dimensions] squares: [dim tile 2][key tile 2]
+    float* dv;       ///< likewise
+
+    Scratch(std::byte* at, const Layout& layout) {
+      const auto take = [&at]<class T>(T*& part, std::size_t bytes) {
+        part = reinterpret_cast<T*>(at);
+        at += bytes;
+      };
+      const auto pairs = static_cast<std::size_t>(layout.query_group * layout.key_group);
+      const std::size_t sums =
+          static_cast<std::size_t>(layout.key_group * layout.depth) * square_bytes;
+      take(scores, 2 * square_bytes);
+      take(dp, 2 * square_bytes);
+      take(p_rows, pairs * half_square_bytes);
+      take(ds_rows, pairs * half_square_bytes);
+      take(ds_pairs, pairs * half_square_bytes);
+      take(dk, sums);
+      take(dv, sums);
+    }
+  };
+
+  /// A live pair of blocks: which of its group, and its mask.
+  struct Pair {
+    int key_block = 0;
+    int query_block = 0;
+    int columns = 0;
+    TileState state = TileState::full;
+  };
+
+  template <int Depth>
+  void run(std::int64_t item, std::byte* memory) const {
+    const Scratch at(memory, layout);
+    const std::int64_t head = item / layout.chunks;
+    const std::int64_t chunk = item % layout.chunks;
+    const std::int64_t begin = layout.key_groups * chunk / layout.chunks;
+    const std::int64_t end = layout.key_groups * (chunk + 1) / layout.chunks;
+    std::fill_n(dq_part(head, chunk, 0), layout.row_blocks * Depth * 4 * amx::tile_floats, 0.0F);
+    const amx::Session session;
+    for (std::int64_t keys = begin; keys < end; ++keys) {
+      const std::int64_t first_key = keys * layout.key_group;
+      const auto key_blocks =
+          static_cast<int>(std::min<std::int64_t>(layout.key_group, layout.key_blocks - first_key));
+      std::fill_n(at.dk, key_blocks * Depth * 4 * amx::tile_floats, 0.0F);
+      std::fill_n(at.dv, key_blocks * Depth * 4 * amx::tile_floats, 0.0F);
+      for (std::int64_t row = 0; row < layout.row_blocks; row += layout.query_group) {
+        const auto row_blocks =
+            static_cast<int>(std::min<std::int64_t>(layout.query_group, layout.row_blocks - row));
+        meet<Depth>(at, head, chunk, first_key, key_blocks, row, row_blocks);
+      }
+      for (int n = 0; n < key_blocks; ++n) write_keys<Depth>(at, head, first_key + n, n);
+    }
+  }
+
+  /// One group of keys and one group of queries.
+  template <int Depth>
+  void meet(const Scratch& at, std::int64_t head, std::int64_t chunk, std::int64_t first_key,
+            int key_blocks, std::int64_t first_row, int row_blocks) const {
+    const std::int64_t b = head / static_cast<std::int64_t>(k.extent(1));
+    const ScoreRule<bf16> rule{masks.of(b), bias, softcap};
+    const auto seq_kv = static_cast<std::int64_t>(k.extent(2));
+    const auto slot = [&](int key_block, int query_block) {
+      return static_cast<std::ptrdiff_t>(key_block * layout.query_group + query_block) * 2 *
+             amx::tile_elements;
+    };
+    std::array<std::array<int, largest_group>, largest_group> rows_of_key{};
+    std::array<std::array<int, largest_group>, largest_group> keys_of_row{};
+    std::array<int, largest_group> row_counts{};
+    std::array<int, largest_group> key_counts{};
+    Pair before;
+    bool pending = false;
+    int parity = 0;
+    const auto gradients = [&]() {
+      const std::int64_t row = first_row + before.query_block;
+      float* scores = at.scores + parity * 4 * amx::tile_floats;
+      float* dp = at.dp + parity * 4 * amx::tile_floats;
+      const float* shift = statistics(0, head, row);
+      const float* delta = statistics(1, head, row);
+      const Adjusted factor = adjust(scores, dp, rule, b, packed_rows(head, row), count_of(row),
+                                     (first_key + before.key_block) * amx::block, before, delta);
+      const std::ptrdiff_t to = slot(before.key_block, before.query_block);
+      const auto delta_of = [&](int t) {
+        return factor.delta_applied ? _mm512_setzero_ps() : _mm512_loadu_ps(delta + t * 16);
+      };
+      return Gradients{.scores = scores,
+                       .dp = dp,
+                       .p_rows = at.p_rows + to,
+                       .ds_rows = at.ds_rows + to,
+                       .ds_pairs = at.ds_pairs + to,
+                       .scale = _mm512_set1_ps(factor.scale),
+                       .shift = {_mm512_loadu_ps(shift), _mm512_loadu_ps(shift + 16)},
+                       .delta = {delta_of(0), delta_of(1)}};
+    };
+    for (int kb = 0; kb < key_blocks; ++kb) {
+      const std::int64_t key = (first_key + kb) * amx::block;
+      for (int qb = 0; qb < row_blocks; ++qb) {
+        const PackedRows packed = packed_rows(head, first_row + qb);
+        const std::int64_t first = packed.query(0);
+        const std::int64_t last = packed.query(count_of(first_row + qb) - 1);
+        const int columns = static_cast<int>(std::min<std::int64_t>(amx::block, seq_kv - key));
+        TileState state = rule.mask.tile(first, last, key, key + columns);
+        if (state == TileState::dead) continue;
+        if (columns < amx::block) state = TileState::partial;
+        const bf16* k_tiles = key_operand(0, head, first_key + kb);
+        const bf16* v_tiles = key_operand(1, head, first_key + kb);
+        const bf16* q_tiles = query_operand(0, head, first_row + qb);
+        const bf16* do_tiles = query_operand(1, head, first_row + qb);
+        const auto products = [&](const auto& first_half, const auto& second_half) {
+          const int next = parity ^ 1;
+          amx::product_2x2<false, Depth>(
+              [&](int d) { return k_tiles + d * 2 * amx::tile_elements; },
+              [&](int d) { return q_tiles + d * 2 * amx::tile_elements; }, Depth,
+              at.scores + next * 4 * amx::tile_floats, first_half);
+          amx::product_2x2<false, Depth>(
+              [&](int d) { return v_tiles + d * 2 * amx::tile_elements; },
+              [&](int d) { return do_tiles + d * 2 * amx::tile_elements; }, Depth,
+              at.dp + next * 4 * amx::tile_floats, second_half);
+        };
+        if (pending) {
+          const Gradients work = gradients();
+          products(Half{work, 0}, Half{work, 1});
+        } else {
+          products(amx::nothing, amx::nothing);
+        }
+        parity ^= 1;
+        pending = true;
+        before = {kb, qb, columns, state};
+        rows_of_key[kb][row_counts[kb]++] = qb;
+        keys_of_row[qb][key_counts[qb]++] = kb;
+      }
+    }
+    if (!pending) return;
+    gradients().share(0, 1);
+
+    for (int kb = 0; kb < key_blocks; ++kb) {
+      for (int d = 0; d < Depth; ++d) {
+        const std::ptrdiff_t sum =
+            static_cast<std::ptrdiff_t>(kb * Depth + d) * 4 * amx::tile_floats;
+        const auto add = [&](const bf16* left, int operand, float* target) {
+          accumulate(
+              row_counts[kb], [&](int i) { return left + slot(kb, rows_of_key[kb][i]); },
+              [&](int i) {
+                return query_operand(operand, head, first_row + rows_of_key[kb][i]) +
+                       d * 2 * amx::tile_elements;
+              },
+              target + sum);
+        };
+        add(at.p_rows, 3, at.dv);
+        add(at.ds_rows, 2, at.dk);
+      }
+    }
+    for (int qb = 0; qb < row_blocks; ++qb) {
+      float* target = dq_part(head, chunk, first_row + qb);
+      for (int d = 0; d < Depth; ++d) {
+        accumulate(
+            key_counts[qb],
+            [&](int i) {
+              return key_operand(2, head, first_key + keys_of_row[qb][i]) +
+                     d * 2 * amx::tile_elements;
+            },
+            [&](int i) { return at.ds_pairs + slot(keys_of_row[qb][i], qb); },
+            target + d * 4 * amx::tile_floats);
+      }
+    }
+  }
+
+  template <class A, class B>
+  static void accumulate(int steps, const A& a, const B& b, float* target) {
+    if (steps == 4) amx::product_2x2<true, 4>(a, b, 4, target, amx::nothing);
+    else if (steps > 0) amx::product_2x2<true, 0>(a, b, steps, target, amx::nothing);
+  }
+
+  struct Adjusted {
+    float scale;         ///< puts the scores in base 2
+    bool delta_applied;  ///< dP holds (dP − Δ) times the slope of the softcap
+  };
+
+  /// Masks the scores of a pair, and applies bias and softcap where there are any.
+  Adjusted adjust(float* scores, float* dp, const ScoreRule<bf16>& rule, std::int64_t b,
+                  const PackedRows& packed, int count, std::int64_t key, const Pair& pair,
+                  const float* delta) const {
+    using Vec = amx::HostVec;
+    const float factor = scale * log2e;
+    const bool direct = softcap <= 0.0F && !bias;
+    if (direct && pair.state == TileState::full) return {factor, false};
+    ScoreTile tile{scores, count, pair.columns};
+    if (softcap > 0.0F) {
+      const Vec inner(scale / softcap);
+      for (int i = 0; i < 4 * amx::tile_floats; i += amx::rows) {
+        const Vec t = tile::tanh(Vec(tile::load<Vec>(scores + i) * inner));
+        const Vec slope = Vec(1.0F) - t * t;
+        const auto row_delta = tile::load<Vec>(delta + i / (2 * amx::tile_floats) * amx::rows);
+        tile::store(dp + i, Vec((tile::load<Vec>(dp + i) - row_delta) * slope));
+      }
+    }
+    if (!direct || factor <= 0.0F) {
+      const Vec times(rule.query_scale(scale));
+      tile.transform([&](const Vec& s) { return Vec(s * times); });
+    }
+    rule.apply(tile, pair.state, b, packed, key, pair.columns);
+    if (pair.columns < amx::block) {
+      const auto columns = static_cast<float>(pair.columns);
+      tile.clip([&](int) { return tile::ColumnRange{0.0F, columns}; });
+    }
+    return {direct && factor > 0.0F ? factor : 1.0F, softcap > 0.0F};
+  }
+
+  template <int Depth>
+  void write_keys(const Scratch& at, std::int64_t head, std::int64_t block, int n) const {
+    const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
+    const int head_dim = static_cast<int>(k.extent(3));
+    const std::int64_t first = block * amx::block;
+    const auto write = [&](const float* sums, float factor, const auto& target) {
+      for (int d = 0; d < Depth * 2 && d * amx::rows < head_dim; ++d) {
+        for (int t = 0; t < 2; ++t) {
+          const std::int64_t key = first + t * amx::rows;
+          const int live = static_cast<int>(
+              std::clamp<std::int64_t>(static_cast<std::int64_t>(k.extent(2)) - key, 0, amx::rows));
+          const float* tile = sums + ((n * Depth + d / 2) * 4 + d % 2 * 2 + t) * amx::tile_floats;
+          amx::HostVec rows[amx::rows];
+          for (int i = 0; i < amx::rows; ++i) {
+            rows[i] =
+                amx::HostVec(tile::load<amx::HostVec>(tile + i * amx::rows) * amx::HostVec(factor));
+          }
+          store_rows(rows, live, head_dim - d * amx::rows, [&](int i) {
+            return &target(head / kv_heads, head % kv_heads, key + i, d * amx::rows);
+          });
+        }
+      }
+    };
+    write(at.dk, scale, dk);
+    write(at.dv, 1.0F, dv);
+  }
+
+  /// dQ = scale · Σ over chunks, for a block of query rows.
+  void sum_queries(std::int64_t item) const {
+    using Vec = amx::HostVec;
+    const std::int64_t head = item / layout.row_blocks;
+    const std::int64_t block = item % layout.row_blocks;
+    const std::int64_t b = head / static_cast<std::int64_t>(k.extent(1));
+    const PackedRows packed = packed_rows(head, block);
+    const int count = count_of(block);
+    const int head_dim = static_cast<int>(q.extent(3));
+    for (int d = 0; d * amx::rows < head_dim; ++d) {
+      for (int t = 0; t * amx::rows < count; ++t) {
+        const int at = (d / 2 * 4 + t * 2 + d % 2) * amx::tile_floats;
+        Vec square[amx::rows];
+        for (int i = 0; i < amx::rows; ++i) {
+          Vec sum(0.0F);
+          for (std::int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
+            sum = sum + tile::load<Vec>(dq_part(head, chunk, block) + at + i * amx::rows);
+          }
+          square[i] = Vec(sum * Vec(scale));
+        }
+        tile::transpose(square);
+        store_rows(square, std::min(amx::rows, count - t * amx::rows), head_dim - d * amx::rows,
+                   [&](int i) {
+                     const int r = t * amx::rows + i;
+                     return &dq(b, packed.head(r), packed.query(r), d * amx::rows);
+                   });
+      }
+    }
+  }
+};
+
+}  // namespace
+
+template <class Exec>
+std::size_t flash_amx_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args,
+                                               Tile tile) {
+  const Layout layout(args, tile);
+  return layout.scratch() + static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
+}
+
+template <class Exec>
+void flash_amx_backward(const Exec& exec, const BackwardArgs& args, Tile tile,
+                        Workspace workspace) {
+  using Policy =
+      Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
+  const Layout layout(args, tile);
+  const AmxBackward backward(args, layout, workspace);
+  const std::int64_t rows = layout.heads * layout.row_blocks;
+  Kokkos::parallel_for("katt::attention::backward_pack_keys",
+                       Policy(exec, 0, layout.heads * layout.key_blocks),
+                       [backward](std::int64_t item) { backward.pack_keys(item); });
+  Kokkos::parallel_for("katt::attention::backward_pack_queries", Policy(exec, 0, rows),
+                       [backward](std::int64_t item) { backward.pack_queries(item); });
+  visit_depth<1>(layout.depth, [&]<int Depth>() {
+    Policy policy(exec, 0, layout.heads * layout.chunks);
+    policy.set_chunk_size(1);
+    const ThreadSlot<Exec> thread;
+    std::byte* scratch = backward.workspace + layout.scratch();
+    Kokkos::parallel_for(
+        "katt::attention::flash_backward", policy, [backward, thread, scratch](std::int64_t item) {
+          const int slot = thread.acquire();
+          backward.template run<Depth>(
+              item, scratch + static_cast<std::size_t>(slot) * backward.layout.scratch_bytes());
+          thread.release(slot);
+        });
+  });
+  Kokkos::parallel_for("katt::attention::backward_sum_dq", Policy(exec, 0, rows),
+                       [backward](std::int64_t item) { backward.sum_queries(item); });
+}
+
+#else
+
+template <class Exec>
+std::size_t flash_amx_backward_workspace_bytes(const Exec&, const BackwardArgs&, Tile) {
+  return 0;
+}
+template <class Exec>
+void flash_amx_backward(const Exec&, const BackwardArgs&, Tile, Workspace) {
+  throw InputError("attention: " + tile::amx::refusal());
+}
+
+#endif
+
+#define KATT_INSTANTIATE_FLASH_AMX_BACKWARD(Exec)                                                 \
+  template std::size_t flash_amx_backward_workspace_bytes<Exec>(const Exec&, const BackwardArgs&, \
+                                                                Tile);                            \
+  template void flash_amx_backward<Exec>(const Exec&, const BackwardArgs&, Tile, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_AMX_BACKWARD)
+
+}  // namespace katt::attention::impl

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+
+#include "core/status.hpp"
+#include "core/variants.hpp"
+#include "ops/attention/attention_backward.hpp"
+
+/// The flash variant of the backward pass in bf16 on AMX tiles.
+namespace katt::attention::impl {
+
+/// ok, or skipped: the tile is not in amx_backward_tiles().
+Status flash_amx_backward_supports(Tile tile);
+
+/// Query rows × keys between two additions to the gradients; the first is the default.
+const std::vector<Tile>& amx_backward_tiles();
+
+/// Packed tiles of q, k, v and dout, partial dQ in f32, and the scratch of every thread; linear in
+/// the sequence lengths.
+template <class Exec>
+std::size_t flash_amx_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args,
+                                               Tile tile);
+
+template <class Exec>
+void flash_amx_backward(const Exec& exec, const BackwardArgs& args, Tile tile, Workspace workspace);
+
+}  // namespace katt::attention::impl

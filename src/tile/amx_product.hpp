@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.hpp"
+#include "tile/amx.hpp"
+#include "tile/transpose.hpp"
+
+/// Operands of AMX products, packed into tiles of 1 KB one after the other, and the product of 2 ×
+/// 2 of them: two tiles of A and two of B feed four accumulators, one load for a product.
+#if defined(KATT_AMX)
+namespace katt::tile::amx {
+
+inline constexpr int block = 32;  ///< queries, keys, and depth of a block
+inline constexpr int tile_elements = tile_bytes / 2;
+inline constexpr int tile_floats = tile_bytes / 4;
+using HostVec = VecOf<Kokkos::DefaultHostExecutionSpace>;
+
+/// Tiles of 32 dimensions that hold a head_dim.
+constexpr int depth_tiles(std::int64_t head_dim) {
+  return static_cast<int>((head_dim + depth - 1) / depth);
+}
+
+/// Reads `count` of 16 dwords, the others zero, from bf16 elements.
+inline __m512i load_dwords(const bf16* source, int elements) {
+  if (elements >= depth) return _mm512_loadu_si512(source);
+  const __mmask32 mask = elements <= 0 ? 0 : (1U << static_cast<unsigned>(elements)) - 1U;
+  return _mm512_maskz_loadu_epi16(mask, source);
+}
+
+/// The first `count` of 16 lanes.
+inline __mmask16 first_lanes(int count) {
+  if (count >= 16) return 0xFFFF;
+  return count <= 0 ? 0 : static_cast<__mmask16>((1U << static_cast<unsigned>(count)) - 1U);
+}
+
+/// target row i = column i of the 16 × 16 dwords in `square`.
+inline void store_transposed(HostVec (&square)[16], bf16* target) {
+  transpose(square);
+  for (int i = 0; i < 16; ++i) {
+    _mm512_storeu_ps(reinterpret_cast<float*>(target) + i * 16, static_cast<__m512>(square[i]));
+  }
+}
+
+/// Packs 16 rows as a tile of B = rowsᵀ: dimensions by rows, in pairs of dimensions. row(r) is the
+/// first of `elements` elements of row r, or nullptr for a row of zeros.
+template <class Row>
+void pack_transposed(const Row& row, int elements, bf16* target) {
+  HostVec square[16];
+  for (int r = 0; r < 16; ++r) {
+    const bf16* source = row(r);
+    square[r] = source == nullptr ? HostVec(0.0F)
+                                  : HostVec(_mm512_castsi512_ps(load_dwords(source, elements)));
+  }
+  store_transposed(square, target);
+}
+
+/// Packs 16 rows as a tile of A, zero from row `rows` on.
+inline void pack_rows(const bf16* source, std::int64_t stride, int rows, int elements,
+                      bf16* target) {
+  for (int r = 0; r < 16; ++r) {
+    const __m512i row =
+        r < rows ? load_dwords(source + r * stride, elements) : _mm512_setzero_si512();
+    _mm512_storeu_si512(target + r * depth, row);
+  }
+}
+
+/// Packs 32 rows × 16 dimensions as a tile of A, dimensions by rows, zero from row `rows` on.
+inline void pack_columns(const bf16* source, std::int64_t stride, int rows, int elements,
+                         bf16* target) {
+  const __mmask16 mask = elements >= 16
+                             ? 0xFFFF
+                             : static_cast<__mmask16>((1U << static_cast<unsigned>(elements)) - 1U);
+  const auto row = [&](int r) {
+    return r < rows ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, source + r * stride))
+                    : _mm512_setzero_si512();
+  };
+  HostVec square[16];
+  for (int p = 0; p < 16; ++p) {
+    square[p] = HostVec(
+        _mm512_castsi512_ps(_mm512_or_si512(row(2 * p), _mm512_slli_epi32(row(2 * p + 1), 16))));
+  }
+  store_transposed(square, target);
+}
+
+/// Packs 32 rows × 16 dimensions as a tile of B = rows, in pairs of rows. row(r) is the first of
+/// `elements` elements of row r, or nullptr for a row of zeros.
+template <class Row>
+void pack_pairs(const Row& row, int elements, bf16* target) {
+  const __mmask16 mask = first_lanes(elements);
+  const auto dwords = [&](int r) {
+    const bf16* source = row(r);
+    return source == nullptr ? _mm512_setzero_si512()
+                             : _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, source));
+  };
+  for (int p = 0; p < 16; ++p) {
+    _mm512_store_si512(target + p * depth,
+                       _mm512_or_si512(dwords(2 * p), _mm512_slli_epi32(dwords(2 * p + 1), 16)));
+  }
+}
+
+/// No work beside the products.
+struct Nothing {
+  KOKKOS_FORCEINLINE_FUNCTION void share(int /*i*/, int /*steps*/) const {}
+};
+inline constexpr Nothing nothing;
+
+/// C(2 × 2 tiles) = or += A·B over `steps` tiles of depth; C lies as [tile of B][tile of A]. a(i)
+/// and b(i) are where the two tiles of step i begin. After every tile product, beside.share(i, n)
+/// does part i of n of other work. A streams past the first-level cache. Steps > 0 fixes the number
+/// of steps at compile time.
+template <bool Accumulate, int Steps, class A, class B, class Beside>
+KOKKOS_FORCEINLINE_FUNCTION void product_2x2(const A& a, const B& b, int steps, float* c,
+                                             Beside&& beside) {
+  if constexpr (Accumulate) {
+    load<0>(c);
+    load<1>(c + tile_floats);
+    load<2>(c + 2 * tile_floats);
+    load<3>(c + 3 * tile_floats);
+  } else {
+    zero<0>();
+    zero<1>();
+    zero<2>();
+    zero<3>();
+  }
+  const auto step = [&](int i, int count) __attribute__((always_inline)) {
+    const bf16* left = a(i);
+    const bf16* right = b(i);
+    load_once<4>(left);
+    load<6>(right);
+    product_bf16<0, 4, 6>();
+    beside.share(i * 4, count * 4);
+    load_once<5>(left + tile_elements);
+    product_bf16<1, 5, 6>();
+    beside.share(i * 4 + 1, count * 4);
+    load<7>(right + tile_elements);
+    product_bf16<2, 4, 7>();
+    beside.share(i * 4 + 2, count * 4);
+    product_bf16<3, 5, 7>();
+    beside.share(i * 4 + 3, count * 4);
+  };
+  // A constant number of steps is unrolled, so that every share is known at compile time.
+  if constexpr (Steps > 0) {
+#pragma GCC unroll 8
+    for (int i = 0; i < Steps; ++i) step(i, Steps);
+  } else {
+    for (int i = 0; i < steps; ++i) step(i, steps);
+  }
+  store<0>(c);
+  store<1>(c + tile_floats);
+  store<2>(c + 2 * tile_floats);
+  store<3>(c + 3 * tile_floats);
+}
+
+}  // namespace katt::tile::amx
+#endif
