@@ -39,6 +39,9 @@ struct Variant {
   std::function<std::size_t(const Exec&, const Args&, Tile)> workspace_bytes;
   /// Launches the operation on the instance; does not wait for it.
   std::function<void(const Exec&, const Args&, Tile, Workspace)> run;
+  /// Which units of the machine run() uses for these arguments, e.g. "amx", "avx512", "blas";
+  /// absent where the variant always uses the vectors that the build is for.
+  std::function<std::string(const Exec&, const Args&, Tile)> engine{};
 
   /// The tile that a request means: {0, 0} is the default, the first of the list.
   Tile resolve(Tile tile) const { return tile == Tile{} && !tiles.empty() ? tiles.front() : tile; }
@@ -95,6 +98,12 @@ class VariantTable {
     const auto& variant = find(config.variant);
     const Tile tile = variant.resolve(config.tile);
     return variant.check(exec, args, tile).is_ok() ? variant.workspace_bytes(exec, args, tile) : 0;
+  }
+
+  /// What run() computes with; "" where the variant does not say.
+  std::string engine(const Exec& exec, const Args& args, const Config& config) const {
+    const auto& variant = find(config.variant);
+    return variant.engine ? variant.engine(exec, args, variant.resolve(config.tile)) : "";
   }
 
   /// Launches the variant, or refuses as supports() does. Throws InputError when the workspace is

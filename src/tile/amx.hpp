@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
+#include "core/cpu_features.hpp"
 #include "tile/vec.hpp"
 
 /// The AMX tile unit: eight registers tmm0 … tmm7 of 16 rows × 64 bytes and a product
@@ -15,8 +17,20 @@
 /// no compiler flag, so that any AVX-512 build holds them and cpu_features() decides at run time.
 #if defined(KATT_VEC_AVX512) && defined(__x86_64__)
 #define KATT_AMX
+#endif
 
 namespace katt::tile::amx {
+
+/// Why kernels on bf16 tiles cannot run in this process; empty where they can.
+inline std::string refusal() {
+#if defined(KATT_AMX)
+  return cpu_features().amx_refusal;
+#else
+  return "this build has no AVX-512 vectors to feed AMX tiles with";
+#endif
+}
+
+#if defined(KATT_AMX)
 
 inline constexpr int rows = 16;          ///< rows of a tile register
 inline constexpr int row_bytes = 64;     ///< bytes of a row
@@ -69,6 +83,6 @@ KOKKOS_FORCEINLINE_FUNCTION void product_bf16() {
   asm volatile("tdpbf16ps %%tmm%c0, %%tmm%c1, %%tmm%c2" ::"i"(B), "i"(A), "i"(C));
 }
 
-}  // namespace katt::tile::amx
-
 #endif
+
+}  // namespace katt::tile::amx
