@@ -9,6 +9,7 @@
 #include "drivers/command_line.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/runtime.hpp"
+#include "tile/amx.hpp"
 
 namespace katt::impl {
 namespace {
@@ -35,6 +36,8 @@ void print_machine() {
   std::printf("\nmachine\n");
   print("cpu", host.cpu + ", " + std::to_string(host.cores) + " cores");
   print("isa", bench::join(host.isa, " "));
+  const std::string refusal = tile::amx::refusal();
+  print("AMX bf16", refusal.empty() ? "usable" : "not usable: " + refusal);
   for (const bench::CacheLevel& cache : host.caches) {
     print(
         ("L" + std::to_string(cache.level)).c_str(),

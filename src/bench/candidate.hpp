@@ -47,6 +47,7 @@ class VariantCandidate final : public Candidate {
   void fence() override { exec_.fence("katt::bench::candidate"); }
   void poison() override { output_.poison(); }
   Errors verify() override { return check_(output_); }
+  [[nodiscard]] std::string engine() const override { return table_.engine(exec_, args_, config_); }
 
  private:
   Exec exec_;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "bench/machine.hpp"
+#include "tile/amx.hpp"
 #include "tile/vec.hpp"
 
 namespace katt::bench {
@@ -41,6 +42,33 @@ struct FmaKernel {
     tile::store(&sink(worker * tile::lanes_v<Exec>), total);
   }
 };
+
+#if defined(KATT_AMX)
+/// Tile products on four independent accumulators, all operands in registers.
+struct AmxKernel {
+  static constexpr int products = 4;
+  std::int64_t passes;
+
+  void operator()(std::int64_t /*worker*/) const {
+    namespace amx = tile::amx;
+    alignas(64) std::uint16_t ones[amx::tile_bytes / 2];
+    std::fill(std::begin(ones), std::end(ones), std::uint16_t{0x3F80});
+    alignas(64) float sums[amx::tile_bytes / 4];
+    const amx::Session session;
+    amx::load<4>(ones);
+    amx::load<5>(ones);
+    amx::load<6>(ones);
+    amx::load<7>(ones);
+    for (std::int64_t pass = 0; pass < passes; ++pass) {
+      amx::product_bf16<0, 4, 6>();
+      amx::product_bf16<1, 4, 7>();
+      amx::product_bf16<2, 5, 6>();
+      amx::product_bf16<3, 5, 7>();
+    }
+    amx::store<0>(sums);
+  }
+};
+#endif
 
 /// One worker's part of a buffer: contiguous on the host, interleaved with its neighbours' on a
 /// device, where neighbouring workers are lanes of one warp.
@@ -146,6 +174,7 @@ class Bench {
 
   std::vector<io::CeilingRow> all() {
     fma();
+    amx();
     if constexpr (is_host_v<Exec>) {
       std::size_t largest = 0;
       for (const CacheLevel& cache : machine().caches) {
@@ -172,6 +201,20 @@ class Bench {
         best_launch(exec_, workers_, FmaKernel<Exec>{sink_, passes}, "katt::ceilings::fma");
     const auto operations = static_cast<double>(workers_ * passes * accumulators * lanes * 2);
     add("fma_f32", operations / seconds, "FLOP/s", 0);
+  }
+
+  void amx() {
+#if defined(KATT_AMX)
+    if constexpr (is_host_v<Exec>) {
+      if (!tile::amx::refusal().empty()) return;
+      constexpr std::int64_t passes = 10000;
+      const double seconds =
+          best_launch(exec_, workers_, AmxKernel{passes}, "katt::ceilings::amx_bf16");
+      constexpr double operations_of_product = 2.0 * 16 * 16 * 32;
+      const auto products = static_cast<double>(workers_ * passes * AmxKernel::products);
+      add("amx_bf16", products * operations_of_product / seconds, "FLOP/s", 0);
+    }
+#endif
   }
 
   void bandwidth(const std::string& level, std::size_t bytes) {
@@ -232,6 +275,12 @@ std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads) {
   return visit_backend(backend, threads, [&](const auto& exec) {
     return Bench<std::decay_t<decltype(exec)>>(exec, threads).all();
   });
+}
+
+std::string matrix_ceiling(Backend backend, Dtype dtype) {
+  return backend != Backend::cuda && dtype == Dtype::bf16 && tile::amx::refusal().empty()
+             ? "amx_bf16"
+             : "fma_f32";
 }
 
 NearestCeiling nearest_ceiling(std::span<const io::CeilingRow> ceilings, Backend backend,

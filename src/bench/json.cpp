@@ -8,6 +8,7 @@
 #include "bench/sweep.hpp"
 #include "bench/text.hpp"
 #include "core/build_info.hpp"
+#include "tile/amx.hpp"
 
 namespace katt::bench {
 namespace {
@@ -33,6 +34,7 @@ Json machine_json() {
   return {{"cpu", host.cpu},
           {"cores", host.cores},
           {"isa", host.isa},
+          {"amx_refusal", tile::amx::refusal()},
           {"caches", std::move(caches)},
           {"os", host.os},
           {"memory_bytes", host.memory_bytes},

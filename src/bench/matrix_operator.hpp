@@ -140,7 +140,7 @@ inline std::vector<ForeignTensor> foreign_tensors(const std::vector<MatrixSpec>&
 ///                                     the only output
 ///   forward_args(MatrixRefs), backward_args(MatrixRefs)
 ///   forward_variants<Exec>(), backward_variants<Exec>()
-///   work(args)                        of either pass
+///   work(args, backend)               of either pass
 ///   expected(HostValues, Extents, Dtype, backward)   a sample of every output
 template <class Op>
 class MatrixOperator final : public Operator {
@@ -327,7 +327,7 @@ class MatrixOperator final : public Operator {
       device_.upload(values_);
     }
 
-    [[nodiscard]] Work work() const override { return Op::work(shapes()); }
+    [[nodiscard]] Work work() const override { return Op::work(shapes(), backend_); }
 
     [[nodiscard]] Status supports(const Config& config) const override {
       return visit_backend(backend_, threads_, [&]<class Exec>(const Exec& exec) {

@@ -110,6 +110,8 @@ class Candidate {
   /// Seconds of one run, the mean of `runs`, where the candidate keeps the time itself because its
   /// runs happen in another process; nothing where the caller is to time run() and fence().
   virtual std::optional<double> timed(int /*runs*/) { return std::nullopt; }
+  /// Which units of the machine run() uses, e.g. "amx"; "" where the candidate does not say.
+  [[nodiscard]] virtual std::string engine() const { return ""; }
   /// The process that runs; 0 is this one.
   [[nodiscard]] virtual int process() const { return 0; }
 };

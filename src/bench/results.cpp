@@ -63,6 +63,7 @@ std::vector<io::Column> base_columns() {
       text_column("tile", 16),
       integer_column("inner"),
       integer_column("cold"),
+      text_column("engine", 16),
   };
 }
 
@@ -94,6 +95,7 @@ std::map<std::string, io::Cell> cells_of(const PlannedCase& planned, const RowRe
   cells["tile_kv"] = std::int64_t{result.resolved.tile.kv};
   cells["tile"] = to_text(result.requested.tile);
   cells["label"] = planned.label;
+  cells["engine"] = result.engine;
   cells["status"] = std::string(result.status.name());
   cells["reason"] = result.status.reason();
   cells["samples"] = count(result.samples_s.size());

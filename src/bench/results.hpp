@@ -23,6 +23,7 @@ struct RowResult {
   Estimate time_s;   ///< NaN where it did not run
   Estimate speedup;  ///< of the baseline's time to this one's, paired; NaN without a baseline
   bool baseline = false;
+  std::string engine;  ///< which units of the machine ran; "" where the variant does not say
   Work work;
   NearestCeiling ceiling;
   std::size_t workspace_bytes = 0;

@@ -131,6 +131,7 @@ class Runner {
                                    footprint(planned, config).outputs);
       if (peer) row.workspace_bytes = row.total_bytes = 0;  // of another process: not measured
       if (row.status.is_ok()) {
+        row.engine = contenders[k].candidate->engine();
         row.ceiling =
             nearest_ceiling(ceilings_, point.backend, point.threads, work, row.time_s.median);
       }

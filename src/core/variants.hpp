@@ -39,7 +39,6 @@ struct Variant {
   std::function<std::size_t(const Exec&, const Args&, Tile)> workspace_bytes;
   /// Launches the operation on the instance; does not wait for it.
   std::function<void(const Exec&, const Args&, Tile, Workspace)> run;
-
   /// Which units of the machine run() uses for these arguments, e.g. "amx", "avx512", "blas";
   /// absent where the variant always uses the vectors that the build is for.
   std::function<std::string(const Exec&, const Args&, Tile)> engine{};

@@ -88,6 +88,9 @@ TEST_F(Sweep, EveryConfigurationBecomesARow) {
   EXPECT_EQ(integer(table[1], "samples"), 3);
   EXPECT_GT(real(table[1], "time_s"), 0);
   EXPECT_GT(real(table[1], "speedup"), 0);
+  EXPECT_EQ(text(table[0], "engine"), "");
+  EXPECT_EQ(text(table[1], "engine"), "toy");
+  EXPECT_EQ(text(table[2], "engine"), "") << "it did not run";
   EXPECT_EQ(text(table[2], "reason"), "size below the tile");
   EXPECT_EQ(text(table[3], "reason"), "tile 4x4 is not among those of tiled: 8x8, 16x8");
   EXPECT_EQ(text(table[4], "status"), "failed");

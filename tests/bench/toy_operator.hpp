@@ -44,6 +44,7 @@ class ToyCandidate final : public bench::Candidate {
     for (std::size_t i = 0; i < output_.size(); ++i) output_(i) = 1.0F;
   }
   void fence() override {}
+  [[nodiscard]] std::string engine() const override { return name_ == "tiled" ? "toy" : ""; }
   void poison() override { note("poison"); }
   bench::Errors verify() override {
     note("verify");

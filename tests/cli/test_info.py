@@ -28,9 +28,14 @@ def test_text(katt):
 def test_measure(katt):
     done = katt("info", "--json", "--measure")
     assert done.returncode == 0, done.stderr
-    values = {row["name"]: row["value"] for row in json.loads(done.stdout)["ceilings"]}
+    info = json.loads(done.stdout)
+    values = {row["name"]: row["value"] for row in info["ceilings"]}
     assert values["fma_f32"] > 1e9
     assert values["read_dram"] > 1e8
+    # With AMX its peak is several times that of the vectors; without, the reason is told.
+    usable = info["machine"]["amx_refusal"] == ""
+    assert ("amx_bf16" in values) == usable
+    assert not usable or values["amx_bf16"] > 2 * values["fma_f32"]
 
 
 def test_help_and_version(katt):

@@ -13,7 +13,7 @@ import pytest
 COLUMNS = """op pass variant backend dtype batch heads kv_heads seq_q seq_kv head_dim causal tile_q tile_kv
 threads status reason samples time_s time_lo_s time_hi_s flops bytes tflops gbytes_s ceiling
 ceiling_fraction speedup workspace_bytes total_bytes max_abs_err mean_abs_err commit run point label
-speedup_lo speedup_hi tile inner cold window_left window_right softcap bias kv_len_min block_size
+speedup_lo speedup_hi tile inner cold engine window_left window_right softcap bias kv_len_min block_size
 block_density layout""".split()
 
 # One thread: on a busy machine threads that wait for each other make a small sweep last minutes.

@@ -50,6 +50,19 @@ TEST(VariantTable, AnUnknownNameListsTheKnownOnes) {
   }
 }
 
+TEST(VariantTable, AVariantMaySayWhatItComputesWith) {
+  Table table;
+  table.add(variant_named("naive"));
+  auto flash = variant_named("flash");
+  flash.engine = [](const Exec&, const Arguments& arguments, Tile) {
+    return arguments.length > 4 ? "amx" : "avx512";
+  };
+  table.add(flash);
+  EXPECT_EQ(table.engine(Exec(), {5}, {"naive", {}}), "");
+  EXPECT_EQ(table.engine(Exec(), {5}, {"flash", {}}), "amx");
+  EXPECT_EQ(table.engine(Exec(), {4}, {"flash", {}}), "avx512");
+}
+
 TEST(VariantTable, ARefusalHasItsReason) {
   const auto variant = variant_named("naive");
   EXPECT_TRUE(variant.supports(Exec(), {4}, {}).is_ok());

@@ -10,6 +10,7 @@ import numpy as np
 STRINGS = {
     "op": 32, "pass": 16, "variant": 32, "backend": 16, "dtype": 8, "status": 16, "reason": 256, "ceiling": 32,
     "commit": 48, "run": 16, "point": 96, "label": 64, "layout": 8, "tile": 16,
+    "engine": 16,
 }  # fmt: skip
 INTEGERS = {
     "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal", "tile_q", "tile_kv", "threads", "samples",
@@ -21,7 +22,7 @@ COLUMNS = [
     "tile_q", "tile_kv", "threads", "status", "reason", "samples", "time_s", "time_lo_s", "time_hi_s", "flops", "bytes",
     "tflops", "gbytes_s", "ceiling", "ceiling_fraction", "speedup", "workspace_bytes", "total_bytes", "max_abs_err",
     "mean_abs_err", "commit", "run", "point", "label", "speedup_lo", "speedup_hi", "tile", "inner", "cold",
-    "window_left", "window_right", "softcap", "bias", "kv_len_min", "block_size", "block_density", "layout",
+    "engine", "window_left", "window_right", "softcap", "bias", "kv_len_min", "block_size", "block_density", "layout",
 ]  # fmt: skip
 
 BYTES = {"f32": 4, "f16": 2, "bf16": 2}

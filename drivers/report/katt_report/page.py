@@ -147,7 +147,8 @@ def points_table(group: Group) -> str:
         if before is not None and key != before:
             apart.add(index)
         before = key
-        line = [escape(value_text(row[name])) for name in axes] + [escape(row["variant"])]
+        line = [escape(value_text(row[name])) for name in axes]
+        line += [escape(row["variant"]) + small(row["engine"])]
         line += [f"{row['tile_q']}&nbsp;×&nbsp;{row['tile_kv']}" if row["tile_q"] or row["tile_kv"] else ""] * tiled
         cells.append(line + [status(row["status"])] + _results(row, group))
     return table(heads, cells, apart)

@@ -54,11 +54,12 @@ OPTIONAL = {
     "tile": STRING,
     "inner": INTEGER,
     "cold": INTEGER,
+    "engine": STRING,
 }
 
 # Counts may be stored as integers or reals: both are exact below 2^53.
 _COUNTS = {"flops", "bytes", "workspace_bytes", "total_bytes"}
-_RESULTS = set(list(REQUIRED)[list(REQUIRED).index("status") :]) | {"point", "speedup_lo", "speedup_hi", "inner"}
+_RESULTS = set(list(REQUIRED)[list(REQUIRED).index("status") :]) | {"point", "speedup_lo", "speedup_hi", "inner", "engine"}
 _RESULT_SUFFIXES = ("_s", "_bytes", "_err", "_fraction")
 EXTENTS = ("tile_q", "tile_kv")
 """The tile that ran."""

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bench/candidate.hpp"
+#include "bench/ceilings.hpp"
 #include "bench/registry.hpp"
 #include "core/error.hpp"
 #include "ops/attention/attention_case.hpp"
@@ -107,7 +108,8 @@ class ForwardCase final : public bench::Case {
     const ForwardArgs args = host_masks(*data_, device_.args());
     const HostProblem& p = data_->shape;
     const double lse_bytes = 4.0 * static_cast<double>(p.batch * p.heads * p.seq_q);
-    return {forward_flops(args), forward_bytes(args) + lse_bytes, "fma_f32"};
+    return {forward_flops(args), forward_bytes(args) + lse_bytes,
+            bench::matrix_ceiling(backend_, data_->dtype)};
   }
 
   [[nodiscard]] Status supports(const Config& config) const override {
@@ -184,7 +186,8 @@ class BackwardCase final : public bench::Case {
     args.q = masked.q;
     args.k = masked.k;
     args.mask = masked.mask;
-    return {backward_flops(args), backward_bytes(args), "fma_f32"};
+    return {backward_flops(args), backward_bytes(args),
+            bench::matrix_ceiling(backend_, data_->dtype)};
   }
 
   [[nodiscard]] Status supports(const Config& config) const override {

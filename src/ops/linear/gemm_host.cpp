@@ -6,6 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/backend.hpp"
+#include "ops/linear/gemm_amx.hpp"
 #include "ops/linear/gemm_micro.hpp"
 #include "ops/linear/linear_kernels.hpp"
 #include "tile/elementwise.hpp"
@@ -266,6 +267,7 @@ std::size_t host_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
                ? 0
                : static_cast<std::size_t>(args.m() * args.k()) * sizeof(float);
   }
+  if (amx_takes(args)) return amx_gemm_workspace_bytes(exec, args);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   return static_cast<std::size_t>(ThreadSpace<Vec>(args, blocking).total) * sizeof(float) *
          static_cast<std::size_t>(exec.concurrency());
@@ -276,6 +278,7 @@ void host_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, cons
   using Vec = tile::VecOf<Exec>;
   if (args.m() == 0 || args.n() == 0) return;
   if (is_inner(args)) return inner_products(exec, args, workspace, label);
+  if (amx_takes(args)) return amx_gemm(exec, args, workspace, label);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/ceilings.hpp"
 #include "bench/matrix_operator.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/linear/linear_ref.hpp"
@@ -66,11 +67,12 @@ struct Description {
     return linear::backward_variants<Exec>();
   }
 
-  static bench::Work work(const ForwardArgs& args) {
-    return {forward_flops(args), forward_bytes(args), "fma_f32"};
+  static bench::Work work(const ForwardArgs& args, Backend backend) {
+    return {forward_flops(args), forward_bytes(args), bench::matrix_ceiling(backend, args.x.dtype)};
   }
-  static bench::Work work(const BackwardArgs& args) {
-    return {backward_flops(args), backward_bytes(args), "fma_f32"};
+  static bench::Work work(const BackwardArgs& args, Backend backend) {
+    return {backward_flops(args), backward_bytes(args),
+            bench::matrix_ceiling(backend, args.x.dtype)};
   }
 
   static bench::Expected expected(const bench::HostValues& values, const bench::Extents& extents,

@@ -49,10 +49,10 @@ struct Description {
     return swiglu::backward_variants<Exec>();
   }
 
-  static bench::Work work(const ForwardArgs& args) {
+  static bench::Work work(const ForwardArgs& args, Backend /*backend*/) {
     return {forward_flops(args), forward_bytes(args), "", "copy"};
   }
-  static bench::Work work(const BackwardArgs& args) {
+  static bench::Work work(const BackwardArgs& args, Backend /*backend*/) {
     return {backward_flops(args), backward_bytes(args), "", "copy"};
   }
 

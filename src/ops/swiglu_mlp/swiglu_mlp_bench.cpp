@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/ceilings.hpp"
 #include "bench/matrix_operator.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp_ref.hpp"
@@ -71,11 +72,12 @@ struct Description {
     return swiglu_mlp::backward_variants<Exec>();
   }
 
-  static bench::Work work(const ForwardArgs& args) {
-    return {forward_flops(args), forward_bytes(args), "fma_f32"};
+  static bench::Work work(const ForwardArgs& args, Backend backend) {
+    return {forward_flops(args), forward_bytes(args), bench::matrix_ceiling(backend, args.x.dtype)};
   }
-  static bench::Work work(const BackwardArgs& args) {
-    return {backward_flops(args), backward_bytes(args), "fma_f32"};
+  static bench::Work work(const BackwardArgs& args, Backend backend) {
+    return {backward_flops(args), backward_bytes(args),
+            bench::matrix_ceiling(backend, args.x.dtype)};
   }
 
   static bench::Expected expected(const bench::HostValues& values, const bench::Extents& extents,

@@ -1,0 +1,409 @@
+#include "ops/linear/gemm_amx.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/backend.hpp"
+#include "tile/amx.hpp"
+#include "tile/elementwise.hpp"
+#include "tile/transpose.hpp"
+
+namespace katt::linear::impl {
+
+namespace {
+
+constexpr std::int64_t blocks_of(std::int64_t extent, std::int64_t block) {
+  return (extent + block - 1) / block;
+}
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return blocks_of(value, unit) * unit;
+}
+
+/// Rows or columns of C that a panel holds: two tiles, so that four accumulators take four products
+/// for four loads.
+constexpr std::int64_t panel = 32;
+constexpr std::int64_t depth_of_tile = 32;
+constexpr std::int64_t tile_bytes = 1024;
+
+/// How a product is cut. One of its factors, the left one of L(i, k) · R(k, j), fills tiles row by
+/// row, the other one pairs of rows at a time. So a factor whose rows run along k is copied where
+/// it is on the left and transposed where it is on the right; one whose rows run across k is
+/// transposed on the left. Where that saves transpositions, Cᵀ = op(B)ᵀ · op(A)ᵀ is computed.
+///
+/// A block of one factor stays in the second-level cache, packed ("resident"); panels of the other
+/// one are packed as they pass by ("streamed").
+struct AmxPlan {
+  bool swapped = false;                                 ///< the left factor is op(B)ᵀ
+  bool left_resident = false;                           ///< else the right one is
+  std::int64_t resident = 0, streamed = 0;              ///< extents
+  std::int64_t resident_block = 0, streamed_block = 0;  ///< multiples of a panel
+  std::int64_t depth = 0;                               ///< steps of k at a time
+  bool one_pass = false;                                ///< depth is all of k
+
+  static constexpr std::int64_t resident_bytes = std::int64_t{1} << 20;
+  static constexpr std::int64_t largest_block = 512;
+  static constexpr std::int64_t largest_depth = 4096;
+
+  static AmxPlan of(const GemmArgs& args, int threads) {
+    const std::int64_t m = args.m();
+    const std::int64_t n = args.n();
+    const std::int64_t k = args.k();
+    // Elements that are transposed, in 16-bit pairs a step; those of C are as wide as a pair.
+    const auto transposed = [&](bool left_along, bool right_along, std::int64_t left,
+                                std::int64_t right) {
+      return ((left_along ? 0 : left) + (right_along ? right : 0)) * k;
+    };
+    const bool a_along = !args.trans_a;
+    const bool b_along = args.trans_b;
+    AmxPlan plan;
+    plan.swapped =
+        transposed(b_along, a_along, n, m) + 2 * m * n < transposed(a_along, b_along, m, n);
+    const std::int64_t left = plan.swapped ? n : m;
+    const std::int64_t right = plan.swapped ? m : n;
+    const bool left_costs = plan.swapped ? !b_along : !a_along;
+    const bool right_costs = plan.swapped ? a_along : b_along;
+    plan.left_resident = left_costs != right_costs ? left_costs : left < right;
+    plan.resident = plan.left_resident ? left : right;
+    plan.streamed = plan.left_resident ? right : left;
+
+    const auto cut = [](std::int64_t extent, std::int64_t count, std::int64_t unit) {
+      return round_up(blocks_of(extent, count), unit);
+    };
+    plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block), panel);
+    const std::int64_t fitting =
+        std::min(largest_depth, resident_bytes / (2 * plan.resident_block));
+    plan.depth = cut(k, blocks_of(k, fitting), depth_of_tile);
+    plan.one_pass = plan.depth >= k;
+    std::int64_t count = blocks_of(plan.streamed, largest_block);
+    const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
+    count = std::max(count, blocks_of(wanted, blocks_of(plan.resident, plan.resident_block)));
+    plan.streamed_block = cut(plan.streamed, count, panel);
+    return plan;
+  }
+
+  std::int64_t items() const {
+    return blocks_of(resident, resident_block) * blocks_of(streamed, streamed_block);
+  }
+  /// Bytes of a thread: the resident block, a streamed panel, sums between passes.
+  std::int64_t resident_space() const { return resident_block * depth * 2; }
+  std::int64_t streamed_space() const { return panel * depth * 2; }
+  std::int64_t space() const {
+    return resident_space() + streamed_space() +
+           (one_pass ? 0 : resident_block * streamed_block * 4);
+  }
+};
+
+#if defined(KATT_AMX)
+
+namespace amx = tile::amx;
+using Vec = tile::SimdOf<tile::impl::HostAbi>;
+
+/// A factor of the product: `extent` indices i over k steps.
+struct Factor {
+  const bf16* data;
+  std::int64_t stride;
+  bool along;  ///< rows run along k: element (i, k) at i · stride + k, else at k · stride + i
+  std::int64_t extent, k;
+
+  const bf16* at(std::int64_t index, std::int64_t step) const {
+    return data + (along ? index * stride + step : step * stride + index);
+  }
+};
+
+/// Sixteen indices over 32 steps as sixteen vectors, zero beyond the factor: where rows run along
+/// k, vector i is index i; else vector p holds the pairs of steps (2p, 2p + 1) of all indices.
+void load_square(const Factor& factor, std::int64_t index, std::int64_t step, Vec (&square)[16]) {
+  const auto indices = static_cast<int>(std::min<std::int64_t>(16, factor.extent - index));
+  const auto steps = static_cast<int>(std::min<std::int64_t>(32, factor.k - step));
+  const bf16* corner = factor.at(index, step);
+  const bool whole = indices == 16 && steps == 32;
+  if (factor.along) {
+    if (whole) {
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        square[i] = Vec(_mm512_castsi512_ps(_mm512_loadu_si512(corner + i * factor.stride)));
+      }
+      return;
+    }
+    const auto mask = static_cast<__mmask32>((std::uint64_t{1} << steps) - 1);
+    for (int i = 0; i < 16; ++i) {
+      const __m512i row = i < indices ? _mm512_maskz_loadu_epi16(mask, corner + i * factor.stride)
+                                      : _mm512_setzero_si512();
+      square[i] = Vec(_mm512_castsi512_ps(row));
+    }
+    return;
+  }
+  const auto pair = [](__m256i even, __m256i odd) {
+    return Vec(_mm512_castsi512_ps(_mm512_or_si512(
+        _mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16))));
+  };
+  if (whole) {
+#pragma GCC unroll 16
+    for (int p = 0; p < 16; ++p) {
+      const bf16* row = corner + 2 * p * factor.stride;
+      square[p] = pair(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)),
+                       _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + factor.stride)));
+    }
+    return;
+  }
+  const auto mask = static_cast<__mmask16>((1U << static_cast<unsigned>(indices)) - 1U);
+  const auto row = [&](int s) {
+    return s < steps ? _mm256_maskz_loadu_epi16(mask, corner + s * factor.stride)
+                     : _mm256_setzero_si256();
+  };
+  for (int p = 0; p < 16; ++p) square[p] = pair(row(2 * p), row(2 * p + 1));
+}
+
+/// Packs the panel of indices from `index` on over steps of k, a tile for every 16 indices and 32
+/// steps; returns its number of tiles a step.
+int pack_panel(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
+               std::int64_t steps, std::byte* out) {
+  const int tiles = factor.extent - index > 16 ? 2 : 1;
+  const bool transposed = factor.along != left;
+  for (std::int64_t s = 0; s < steps; s += depth_of_tile) {
+    for (int t = 0; t < tiles; ++t, out += tile_bytes) {
+      Vec square[16];
+      load_square(factor, index + 16 * t, step + s, square);
+      if (transposed) tile::transpose(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) tile::store(reinterpret_cast<float*>(out) + 16 * i, square[i]);
+    }
+  }
+  return tiles;
+}
+
+/// What the multiplication asks for ahead of its use: a line of every row a step.
+struct Ahead {
+  const std::byte* from = nullptr;
+  std::int64_t row_bytes = 0, step_bytes = 0;
+  int rows = 0;
+
+  void operator()() {
+    for (int r = 0; r < rows; ++r) __builtin_prefetch(from + r * row_bytes, 0, 2);
+    from += step_bytes;
+  }
+};
+
+/// sums(l, r) = (resume ? sums(l, r) : 0) + Σ left(l) · right(r), tiles of 1 KiB, r fastest.
+template <int Left, int Right>
+void multiply(const std::byte* left, const std::byte* right, std::int64_t tiles, bool resume,
+              float* sums, Ahead ahead) {
+  constexpr int area = amx::tile_bytes / 4;
+  const auto each = [&](const auto& f) {
+    f(std::integral_constant<int, 0>{});
+    if constexpr (Right > 1) f(std::integral_constant<int, 1>{});
+    if constexpr (Left > 1) f(std::integral_constant<int, 2>{});
+    if constexpr (Left > 1 && Right > 1) f(std::integral_constant<int, 3>{});
+  };
+  each([&](auto c) {
+    if (resume) amx::load<c>(sums + c * area);
+    else amx::zero<c>();
+  });
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    ahead();
+    amx::load<4>(left);
+    amx::load<6>(right);
+    amx::product_bf16<0, 4, 6>();
+    if constexpr (Right > 1) {
+      amx::load<7>(right + tile_bytes);
+      amx::product_bf16<1, 4, 7>();
+    }
+    if constexpr (Left > 1) {
+      amx::load<5>(left + tile_bytes);
+      amx::product_bf16<2, 5, 6>();
+      if constexpr (Right > 1) amx::product_bf16<3, 5, 7>();
+    }
+    left += Left * tile_bytes;
+    right += Right * tile_bytes;
+  }
+  each([&](auto c) { amx::store<c>(sums + c * area); });
+}
+
+void multiply(int left_tiles, int right_tiles, const std::byte* left, const std::byte* right,
+              std::int64_t tiles, bool resume, float* sums, const Ahead& ahead) {
+  if (left_tiles == 2 && right_tiles == 2) multiply<2, 2>(left, right, tiles, resume, sums, ahead);
+  else if (left_tiles == 2) multiply<2, 1>(left, right, tiles, resume, sums, ahead);
+  else if (right_tiles == 2) multiply<1, 2>(left, right, tiles, resume, sums, ahead);
+  else multiply<1, 1>(left, right, tiles, resume, sums, ahead);
+}
+
+/// Rounds to bf16 in one instruction, which every CPU with AMX has.
+void store_rounded(bf16* target, const Vec& value) {
+  __m256i narrow;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(narrow) : "v"(static_cast<__m512>(value)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), narrow);
+}
+template <class T>
+void store_rounded(T* target, const Vec& value) {
+  tile::store(target, value);
+}
+
+/// C = alpha · sums + beta · C + bias for the 16 × 16 sums of a tile at (row, column) of C.
+template <class T, class B>
+void finish_square(const GemmArgs& args, Vec (&square)[16], std::int64_t row, std::int64_t column) {
+  const auto rows = static_cast<int>(std::min<std::int64_t>(16, args.m() - row));
+  const auto columns = static_cast<int>(std::min<std::int64_t>(16, args.n() - column));
+  T* c = static_cast<T*>(args.c.data) + row * args.c.stride[0] + column;
+  const B* bias = args.bias ? static_cast<const B*>(args.bias.data) + column : nullptr;
+  const tile::PartialVector part{columns};
+  const bool whole = columns == 16;
+  const auto read = [&](const auto* from) {
+    return whole ? tile::load<Vec>(from) : tile::load<Vec>(from, part);
+  };
+  const Vec addend = bias != nullptr ? read(bias) : Vec(0.0F);
+  const Vec alpha(args.alpha);
+  const Vec beta(args.beta);
+  for (int i = 0; i < rows; ++i, c += args.c.stride[0]) {
+    Vec value = tile::fma(alpha, square[i], addend);
+    if (args.beta != 0.0F) value = tile::fma(beta, read(c), value);
+    if (whole) store_rounded(c, value);
+    else tile::store(c, value, part);
+  }
+}
+
+/// One block of C, or of Cᵀ.
+template <class Exec>
+struct AmxBlock {
+  using Token =
+      Kokkos::Experimental::UniqueToken<Exec, Kokkos::Experimental::UniqueTokenScope::Instance>;
+
+  GemmArgs args;
+  AmxPlan plan;
+  Factor resident, streamed;
+  Token slots;
+  std::byte* workspace;
+
+  void operator()(std::int64_t item) const {
+    const int slot = slots.acquire();
+    std::byte* packed = workspace + slot * plan.space();
+    std::byte* passing = packed + plan.resident_space();
+    auto* kept = reinterpret_cast<float*>(passing + plan.streamed_space());
+    const std::int64_t streamed_blocks = blocks_of(plan.streamed, plan.streamed_block);
+    const std::int64_t first = item / streamed_blocks * plan.resident_block;
+    const std::int64_t last = std::min(first + plan.resident_block, plan.resident);
+    const std::int64_t begin = item % streamed_blocks * plan.streamed_block;
+    const std::int64_t end = std::min(begin + plan.streamed_block, plan.streamed);
+    const std::int64_t panels = blocks_of(last - first, panel);
+    const amx::Session session;
+    for (std::int64_t k = 0; k < args.k(); k += plan.depth) {
+      const std::int64_t depth = std::min(plan.depth, args.k() - k);
+      const std::int64_t tiles = blocks_of(depth, depth_of_tile);
+      const std::int64_t panel_bytes = tiles * 2 * tile_bytes;
+      for (std::int64_t p = 0; p < panels; ++p) {
+        pack_panel(resident, plan.left_resident, first + p * panel, k, depth,
+                   packed + p * panel_bytes);
+      }
+      const bool finished = k + depth >= args.k();
+      for (std::int64_t s = begin; s < end; s += panel) {
+        const int streamed_tiles = pack_panel(streamed, !plan.left_resident, s, k, depth, passing);
+        for (std::int64_t p = 0; p < panels; ++p) {
+          const std::int64_t r = first + p * panel;
+          const int resident_tiles = plan.resident - r > 16 ? 2 : 1;
+          alignas(64) float once[4 * amx::tile_bytes / 4];
+          float* sums = plan.one_pass ? once : kept + ((s - begin) / panel * panels + p) * 1024;
+          const Ahead ahead = next_panel(s, end, k, p, panels);
+          if (plan.left_resident) {
+            multiply(resident_tiles, streamed_tiles, packed + p * panel_bytes, passing, tiles,
+                     k > 0, sums, ahead);
+            if (finished) finish(sums, r, resident_tiles, s, streamed_tiles);
+          } else {
+            multiply(streamed_tiles, resident_tiles, passing, packed + p * panel_bytes, tiles,
+                     k > 0, sums, ahead);
+            if (finished) finish(sums, s, streamed_tiles, r, resident_tiles);
+          }
+        }
+      }
+    }
+    slots.release(slot);
+  }
+
+  /// The share of the p-th multiplication in what follows the streamed panel at s.
+  Ahead next_panel(std::int64_t s, std::int64_t end, std::int64_t k, std::int64_t p,
+                   std::int64_t panels) const {
+    if (s + panel >= end) return {};
+    const std::int64_t begin = panel * p / panels;
+    const auto rows = static_cast<int>(panel * (p + 1) / panels - begin);
+    const std::int64_t row_bytes = streamed.stride * 2;
+    if (streamed.along) {
+      return {reinterpret_cast<const std::byte*>(streamed.at(s + panel + begin, k)), row_bytes, 64,
+              rows};
+    }
+    return {reinterpret_cast<const std::byte*>(streamed.at(s + panel, k + begin)), row_bytes,
+            row_bytes * depth_of_tile, rows};
+  }
+
+  /// Writes the sums of left_tiles × right_tiles tiles.
+  void finish(const float* sums, std::int64_t left, int left_tiles, std::int64_t right,
+              int right_tiles) const {
+    visit_dtype(args.c.dtype, [&]<class T>() {
+      visit_dtype(args.bias.dtype, [&]<class B>() {
+        for (int l = 0; l < left_tiles; ++l) {
+          for (int r = 0; r < right_tiles; ++r) {
+            const float* from = sums + (2 * l + r) * 256;
+            Vec square[16];
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; ++i) square[i] = tile::load<Vec>(from + 16 * i);
+            if (plan.swapped) {
+              tile::transpose(square);
+              finish_square<T, B>(args, square, right + 16 * r, left + 16 * l);
+            } else {
+              finish_square<T, B>(args, square, left + 16 * l, right + 16 * r);
+            }
+          }
+        }
+      });
+    });
+  }
+};
+
+#endif
+
+}  // namespace
+
+bool amx_takes(const GemmArgs& args) {
+  return args.a.dtype == Dtype::bf16 && args.b.dtype == Dtype::bf16 && args.k() > 0 &&
+         tile::amx::refusal().empty();
+}
+
+template <class Exec>
+std::size_t amx_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
+  const int threads = exec.concurrency();
+  return static_cast<std::size_t>(AmxPlan::of(args, threads).space()) *
+         static_cast<std::size_t>(threads);
+}
+
+template <class Exec>
+void amx_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
+#if defined(KATT_AMX)
+  const auto plan = AmxPlan::of(args, exec.concurrency());
+  const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),
+                 args.k()};
+  const Factor b{static_cast<const bf16*>(args.b.data), args.b.stride[0], args.trans_b, args.n(),
+                 args.k()};
+  const bool a_resident = plan.left_resident != plan.swapped;
+  using Policy =
+      Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
+  Policy policy(exec, 0, plan.items());
+  policy.set_chunk_size(1);
+  Kokkos::parallel_for(label, policy,
+                       AmxBlock<Exec>{args, plan, a_resident ? a : b, a_resident ? b : a,
+                                      typename AmxBlock<Exec>::Token(exec),
+                                      static_cast<std::byte*>(workspace.data)});
+#else
+  (void)exec, (void)args, (void)workspace, (void)label;
+#endif
+}
+
+#define KATT_INSTANTIATE_AMX_GEMM(Exec)                                              \
+  template std::size_t amx_gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \
+  template void amx_gemm<Exec>(const Exec&, const GemmArgs&, Workspace, const char*);
+
+#if defined(KOKKOS_ENABLE_OPENMP)
+KATT_INSTANTIATE_AMX_GEMM(Kokkos::OpenMP)
+#endif
+KATT_INSTANTIATE_AMX_GEMM(Kokkos::Serial)
+
+}  // namespace katt::linear::impl
