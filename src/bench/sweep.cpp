@@ -132,6 +132,7 @@ class Runner {
       if (peer) row.workspace_bytes = row.total_bytes = 0;  // of another process: not measured
       if (row.status.is_ok()) {
         row.engine = contenders[k].candidate->engine();
+        if (!peer) row.default_tile = inputs->resolve({config.variant, {}}).tile;
         row.ceiling =
             nearest_ceiling(ceilings_, point.backend, point.threads, work, row.time_s.median);
       }

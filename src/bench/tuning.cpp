@@ -253,14 +253,15 @@ std::vector<TunedTile> fastest_tiles(const PlannedCase& planned, std::span<const
     for (const RowResult& row : rows) {
       if (row.requested.variant != info.name || info.tiles.empty() || !row.status.is_ok()) continue;
       if (best == nullptr || row.time_s.median < best->time_s.median) best = &row;
-      if (row.resolved.tile == info.tiles.front()) usual = &row;
+      if (row.resolved.tile == row.default_tile) usual = &row;
     }
     if (best == nullptr) continue;
+    const Tile default_tile = best->default_tile;
     if (usual != nullptr && usual->time_s.lo <= best->time_s.hi) best = usual;
     TunedTile tuned = key_of(*planned.op, planned.point, info.name);
     tuned.tile = best->resolved.tile;
     tuned.time_s = best->time_s.median;
-    tuned.usual = usual != nullptr ? usual->resolved.tile : info.tiles.front();
+    tuned.usual = default_tile;
     tuned.usual_time_s = usual != nullptr ? usual->time_s.median : 0;
     fastest.push_back(std::move(tuned));
   }

@@ -138,6 +138,7 @@ TEST_F(TuningTest, AllTilesAreAskedForUnlessSomeAreNamed) {
 RowResult row(Tile tile, double median, double half_width, Status status = Status::ok()) {
   RowResult r;
   r.requested = r.resolved = {"tiled", tile};
+  r.default_tile = {8, 8};
   r.status = std::move(status);
   r.time_s = {median, median - half_width, median + half_width};
   return r;
