@@ -1,0 +1,156 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "testing/fill.hpp"
+#include "tile/amx_engine.hpp"
+
+namespace katt::tile::amx {
+namespace {
+
+#if defined(KATT_AMX)
+
+struct alignas(64) Tiles {
+  std::vector<float> f32 = std::vector<float>(16 * tile_floats + 16);
+  std::vector<bf16> half = std::vector<bf16>(16 * tile_elements + 32);
+  /// Aligned to a cache line.
+  float* floats() { return align(f32.data()); }
+  bf16* halves() { return align(half.data()); }
+
+ private:
+  template <class T>
+  static T* align(T* p) {
+    return reinterpret_cast<T*>((reinterpret_cast<std::uintptr_t>(p) + 63) / 64 * 64);
+  }
+};
+
+/// rows × columns of bf16 between −1 and 1, rows `columns` apart.
+std::vector<bf16> matrix(int rows, int columns, std::uint64_t seed) {
+  std::vector<float> values(static_cast<std::size_t>(rows * columns));
+  testing::fill(values, seed, Dtype::bf16);
+  std::vector<bf16> narrow(values.begin(), values.end());
+  return narrow;
+}
+
+class Amx : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = refusal(); !reason.empty())
+      GTEST_SKIP() << "skipped: " << reason;
+  }
+};
+
+/// C = A·B for 32 × 32 results over two steps of depth: A from rows, B from rows of Bᵀ.
+TEST_F(Amx, ProductOfPackedRowsEqualsThePlainOne) {
+  for (const int size : {32, 31, 17, 1}) {           // rows of either operand
+    for (const int depth_elements : {64, 56, 40}) {  // two tiles deep, the second one ragged
+      const auto a = matrix(size, depth_elements, 1);
+      const auto b = matrix(size, depth_elements, 2);
+      Tiles left;
+      Tiles right;
+      Tiles sums;
+      for (int d = 0; d < 2; ++d) {
+        for (int t = 0; t < 2; ++t) {
+          const int begin = d * depth;
+          pack_rows(a.data() + t * rows * depth_elements + begin, depth_elements, size - t * rows,
+                    depth_elements - begin, left.halves() + (d * 2 + t) * tile_elements);
+          pack_transposed(
+              [&](int r) {
+                const int row = t * rows + r;
+                return row < size ? b.data() + row * depth_elements + begin : nullptr;
+              },
+              depth_elements - begin, right.halves() + (d * 2 + t) * tile_elements);
+        }
+      }
+      {
+        const Session session;
+        const auto at = [](const bf16* tiles) {
+          return [tiles](int i) { return tiles + i * 2 * tile_elements; };
+        };
+        product_2x2<false, 0>(at(left.halves()), at(right.halves()), 2, sums.floats(), nothing);
+        product_2x2<true, 2>(at(left.halves()), at(right.halves()), 2, sums.floats(), nothing);
+      }
+      for (int i = 0; i < 32; ++i) {
+        for (int j = 0; j < 32; ++j) {
+          double expected = 0;
+          for (int d = 0; d < depth_elements && i < size && j < size; ++d) {
+            expected += 2.0 * static_cast<float>(a[i * depth_elements + d]) *
+                        static_cast<float>(b[j * depth_elements + d]);
+          }
+          // [tile of B][tile of A], rows of A.
+          const float got =
+              sums.floats()[(j / 16 * 2 + i / 16) * tile_floats + i % 16 * 16 + j % 16];
+          ASSERT_NEAR(got, expected, 1e-5 * depth_elements) << i << ", " << j << " of " << size;
+        }
+      }
+    }
+  }
+}
+
+/// C(dims × dims) = Xᵀ·Y over 32 rows: A from columns, B in pairs of rows.
+TEST_F(Amx, ProductOfPackedColumnsEqualsThePlainOne) {
+  for (const int count : {32, 31, 2, 1}) {
+    for (const int width : {32, 24, 8}) {
+      const auto x = matrix(count, width, 3);
+      const auto y = matrix(count, width, 4);
+      Tiles left;
+      Tiles right;
+      Tiles sums;
+      for (int t = 0; t < 2; ++t) {
+        const int begin = t * rows;
+        const bool beyond = begin >= width;
+        pack_columns(beyond ? nullptr : x.data() + begin, width, beyond ? 0 : count, width - begin,
+                     left.halves() + t * tile_elements);
+        pack_pairs(
+            [&](int r) { return r < count && !beyond ? y.data() + r * width + begin : nullptr; },
+            width - begin, right.halves() + t * tile_elements);
+      }
+      {
+        const Session session;
+        product_2x2<false, 1>([&](int) { return left.halves(); },
+                              [&](int) { return right.halves(); }, 1, sums.floats(), nothing);
+      }
+      for (int i = 0; i < 32; ++i) {
+        for (int j = 0; j < 32; ++j) {
+          double expected = 0;
+          for (int r = 0; r < count && i < width && j < width; ++r) {
+            expected += static_cast<double>(static_cast<float>(x[r * width + i])) *
+                        static_cast<float>(y[r * width + j]);
+          }
+          const float got =
+              sums.floats()[(j / 16 * 2 + i / 16) * tile_floats + i % 16 * 16 + j % 16];
+          ASSERT_NEAR(got, expected, 1e-4) << i << ", " << j << " of " << count << " x " << width;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Amx, PowersOfTwoAreFarBelowTheRoundingOfBf16) {
+  for (double x = -120; x <= 120; x += 0.01171875) {
+    alignas(64) float result[16];
+    _mm512_store_ps(result, exp2_bf16(_mm512_set1_ps(static_cast<float>(x))));
+    ASSERT_NEAR(result[0] / std::exp2(static_cast<double>(static_cast<float>(x))), 1.0, 3e-6) << x;
+  }
+  alignas(64) float result[16];
+  const float infinity = INFINITY;
+  _mm512_store_ps(result, exp2_bf16(_mm512_set1_ps(-infinity)));
+  EXPECT_EQ(result[0], 0.0F);
+  _mm512_store_ps(result, exp2_bf16(_mm512_set1_ps(-1e30F)));
+  EXPECT_EQ(result[0], 0.0F);
+  _mm512_store_ps(result, exp2_bf16(_mm512_set1_ps(NAN)));
+  EXPECT_TRUE(std::isnan(result[0]));
+}
+
+#else
+
+TEST(Amx, IsRefusedWithAReason) {
+  EXPECT_FALSE(refusal().empty());
+  GTEST_SKIP() << "skipped: " << refusal();
+}
+
+#endif
+
+}  // namespace
+}  // namespace katt::tile::amx
