@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -8,6 +9,7 @@
 #include "core/backend.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/engine.hpp"
+#include "tile/pairs.hpp"
 #include "tile/transpose.hpp"
 #include "tile/vec.hpp"
 
@@ -24,6 +26,11 @@ namespace katt::tile {
 ///                 for d: acc[R][K] += q[r][d] · k[key][d];   then sums over the lanes
 ///   accumulate  for head_dim in blocks of ND vectors, rows in blocks of R:
 ///                 for j: acc[R][ND] += p[r][j] · v[j][d]
+///
+/// Blocks are of `row_block` rows and then of as many as are left, so that K and V are widened once
+/// for up to `row_block` query rows. A host takes two vectors of a row at a time: a line of 16-bit
+/// elements. Of bf16 they are the even and the odd elements, whose widening is one instruction; Q
+/// and O lie in the same order.
 ///
 /// On a device a "vector" is a float and a thread takes a block; keys are staged in shared memory,
 /// from which threads read whole rows.
@@ -72,10 +79,15 @@ class RowEngine {
   KOKKOS_INLINE_FUNCTION void load_queries(float scale, const RowPointer& row_pointer) {
     for_each_item(rows_, [&](int r) {
       const T* source = row_pointer(r);
-      const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(r) * row_;
+      float* q = query_row(r);
+      float* o = o_ + static_cast<std::ptrdiff_t>(r) * row_;
+      const int step = rows_of_block(r);
       for_each_part([&](int d, auto part) {
-        store(q_ + row + d, Vec(load<Vec>(source + d, part) * Vec(scale)));
-        store(o_ + row + d, Vec(0.0F));
+        for_each_vector_of(part, [&]<int N>() {
+          const Vec query = load_part<N>(source + d, part);
+          store(q + (d + N * lanes) * step, Vec(query * Vec(scale)));
+          store(o + d + N * lanes, Vec(0.0F));
+        });
       });
       max_[r] = lowest;
       sum_[r] = 0.0F;
@@ -88,9 +100,9 @@ class RowEngine {
   KOKKOS_INLINE_FUNCTION void scores(const Rows<T>& keys, const Rows<T>& next) {
     columns_ = keys.count;
     if constexpr (on_host) {
-      score_rows<row_block>(keys, next, 0);
+      score_rows(keys, next);
     } else {
-      score_rows<row_block>(stage(keys), next, 0);
+      score_rows(stage(keys), next);
     }
     team_.team_barrier();
   }
@@ -145,8 +157,9 @@ class RowEngine {
         store(s + j, p);
         sum = sum + p;
       }
-      rescale_[r] = Kokkos::exp2(max_[r] - new_max);
-      sum_[r] = sum_[r] * rescale_[r] + reduce_sum(sum);
+      const float rescale = first_lane(exp2(Vec(max_[r] - new_max)));
+      rescale_[r] = rescale;
+      sum_[r] = sum_[r] * rescale + reduce_sum(sum);
       max_[r] = new_max;
     });
     team_.team_barrier();
@@ -154,7 +167,11 @@ class RowEngine {
 
   /// O = O·α + P·V for the value rows that belong to the last scores(). `next` as in scores().
   KOKKOS_INLINE_FUNCTION void accumulate(const Rows<T>& values, const Rows<T>& next) {
-    value_rows<row_block>(values, next, 0);
+    for_row_blocks([&]<int R>(int first, int blocks) {
+      constexpr int fitting = static_cast<int>(std::bit_floor(value_accumulators / R + 0U));
+      constexpr int widest = on_host ? Kokkos::min(fitting, 8) : 1;  // a device's threads are lanes
+      value_columns<R, widest>(values, next, first, blocks, 0);
+    });
     team_.team_barrier();
   }
 
@@ -167,19 +184,37 @@ class RowEngine {
       const float* o = o_ + static_cast<std::ptrdiff_t>(r) * row_;
       f(r, sum_[r], max_[r], [&](auto* target, float factor) {
         for_each_part([&](int d, auto part) {
-          store(target + d, Vec(load<Vec>(o + d) * Vec(factor)), part);
+          const Vec first = load<Vec>(o + d) * Vec(factor);
+          if constexpr (width_of<decltype(part)> == 1) {
+            store(target + d, first, part);
+          } else {
+            const Vec second = load<Vec>(o + d + lanes) * Vec(factor);
+            if constexpr (interleaved) {
+              store_pairs<false>(target + d, first, second);
+            } else {
+              store(target + d, first);
+              store(target + d + lanes, second);
+            }
+          }
         });
       });
     });
   }
 
  private:
-  // Register blocks: as many accumulators as a vector has lanes, so that their sums fill one
-  // vector.
-  static constexpr int row_block = on_host ? 4 : 2;
+  // Register blocks of a host with 32 registers or with 16: as many accumulators as a vector has
+  // lanes for the scores, so that their sums fill one vector.
+  static constexpr int row_block = lanes == 16 ? 8 : on_host ? 4 : 2;
   static constexpr int accumulators = lanes > 1 ? lanes : row_block;
-  static constexpr int value_accumulators = lanes == 16 ? 16 : 8;
+  static constexpr int value_accumulators = lanes == 16 ? 24 : 8;
   static constexpr int line = 64 / static_cast<int>(sizeof(T));  ///< elements of a cache line
+  /// Whether two vectors are the even and the odd elements of what they hold.
+  static constexpr bool interleaved = std::is_same_v<T, bf16> && lanes > 1;
+
+  /// Two whole vectors side by side.
+  struct PairOfVectors {};
+  template <class Part>
+  static constexpr int width_of = std::is_same_v<Part, PairOfVectors> ? 2 : 1;
 
   /// Below every finite score, and finite: 2^(−inf − lowest) is 0 and 2^(lowest − lowest) is 1, so
   /// that rows without a visible key need no case of their own.
@@ -190,12 +225,71 @@ class RowEngine {
     for (int item = rank_; item < count; item += size_) f(item);
   }
 
-  /// Calls f(d, lanes) for the vectors of a row of head_dim elements.
+  /// Calls f(a, b) for all a below `outer` and b below `inner`, a pair a thread.
+  template <class F>
+  KOKKOS_FORCEINLINE_FUNCTION void for_each_pair(int outer, int inner, const F& f) const {
+    if constexpr (on_host) {
+      for (int a = 0; a < outer; ++a) {
+        for (int b = 0; b < inner; ++b) f(a, b);
+      }
+    } else {
+      for_each_item(outer * inner, [&](int item) { f(item / inner, item % inner); });
+    }
+  }
+
+  /// Calls f(d, part) for the elements of a row of head_dim from d on: on a host two vectors at a
+  /// time, then what is left over.
   template <class F>
   KOKKOS_FORCEINLINE_FUNCTION void for_each_part(const F& f) const {
-    const int whole = head_dim_ / lanes * lanes;
-    for (int d = 0; d < whole; d += lanes) f(d, WholeVector{});
-    if (whole < head_dim_) f(whole, PartialVector{head_dim_ - whole});
+    int d = 0;
+    if constexpr (on_host) {
+      for (; d + 2 * lanes <= head_dim_; d += 2 * lanes) f(d, PairOfVectors{});
+    }
+    for (; d + lanes <= head_dim_; d += lanes) f(d, WholeVector{});
+    if (d < head_dim_) f(d, PartialVector{head_dim_ - d});
+  }
+
+  /// Calls f.operator()<N>() for the vectors of a part.
+  template <class Part, class F>
+  KOKKOS_FORCEINLINE_FUNCTION static void for_each_vector_of(Part /*part*/, const F& f) {
+    f.template operator()<0>();
+    if constexpr (width_of<Part> == 2) f.template operator()<1>();
+  }
+
+  /// Vector N of a part.
+  template <int N, class K, class Part>
+  KOKKOS_FORCEINLINE_FUNCTION static Vec load_part(const K* source, Part part) {
+    if constexpr (width_of<Part> == 1) {
+      return load<Vec>(source, part);
+    } else if constexpr (interleaved) {
+      return load_every_other<Vec, N>(source);
+    } else {
+      return load<Vec>(source + N * lanes);
+    }
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION static float first_lane(const Vec& value) {
+    if constexpr (lanes == 1) {
+      return value;
+    } else {
+      return value[0];
+    }
+  }
+
+  /// Calls f.operator()<R>(first, blocks) for the blocks of `row_block` rows, and for the rows that
+  /// are left over.
+  template <class F>
+  KOKKOS_FORCEINLINE_FUNCTION void for_row_blocks(const F& f) const {
+    const int whole = rows_ / row_block;
+    if (whole > 0) f.template operator()<row_block>(0, whole);
+    for_rest<row_block - 1>(f, rows_ % row_block);
+  }
+  template <int R, class F>
+  KOKKOS_FORCEINLINE_FUNCTION void for_rest(const F& f, int rest) const {
+    if constexpr (R > 0) {
+      if (rest == R) return f.template operator()<R>(rows_ - R, 1);
+      for_rest<R - 1>(f, rest);
+    }
   }
 
   KOKKOS_FORCEINLINE_FUNCTION float* score_row(int r) const {
@@ -215,114 +309,146 @@ class RowEngine {
     return {staged_, stride, source.count};
   }
 
-  /// Row blocks of R from `first` on, then of R / 2 …
-  template <int R, class K>
-  KOKKOS_FORCEINLINE_FUNCTION void score_rows(const Rows<K>& keys, const Rows<T>& next,
-                                              int first) const {
-    constexpr int key_block = accumulators / R > 0 ? accumulators / R : 1;
-    const int blocks = (rows_ - first) / R;
-    const int whole = columns_ / key_block;
-    for_each_item(whole * blocks, [&](int item) {
-      score_block<R, key_block>(keys, next, first + item % blocks * R, item / blocks * key_block);
-    });
-    const int rest = whole * key_block;
-    for_each_item((columns_ - rest) * blocks, [&](int item) {
-      score_block<R, 1>(keys, next, first + item % blocks * R, rest + item / blocks);
-    });
-    if constexpr (R > 1) score_rows<R / 2>(keys, next, first + blocks * R);
+  /// Rows of the block that row r belongs to.
+  KOKKOS_FORCEINLINE_FUNCTION int rows_of_block(int r) const {
+    const int left = rows_ - r / row_block * row_block;
+    return left < row_block ? left : row_block;
+  }
+  /// Q as the scores read it: (block of rows, vector of head_dim, row of the block, lane), so that
+  /// one pointer reaches all rows of a block.
+  KOKKOS_FORCEINLINE_FUNCTION float* query_row(int r) const {
+    return q_ + static_cast<std::ptrdiff_t>(r / row_block * row_block) * row_ +
+           r % row_block * lanes;
   }
 
+  template <class K>
+  KOKKOS_FORCEINLINE_FUNCTION void score_rows(const Rows<K>& keys, const Rows<T>& next) const {
+    for_row_blocks([&]<int R>(int first, int blocks) {
+      constexpr int fitting = static_cast<int>(std::bit_floor(accumulators / R + 0U));
+      constexpr int key_block = Kokkos::max(fitting, 1);
+      const int whole = columns_ / key_block;
+      const int rest = whole * key_block;
+      for_each_pair(blocks, whole, [&](int block, int item) {
+        score_block<R, key_block>(keys, next, first + block * R, item * key_block);
+      });
+      for_each_pair(blocks, columns_ - rest, [&](int block, int item) {
+        score_block<R, 1>(keys, next, first + block * R, rest + item);
+      });
+    });
+  }
+
+  /// The keys of a block a few at a time, whose pointers fit a host's registers.
   template <int R, int Keys, class K>
   KOKKOS_FORCEINLINE_FUNCTION void score_block(const Rows<K>& keys, const Rows<T>& next,
                                                int first_row, int first_key) const {
-    const float* q = q_ + static_cast<std::ptrdiff_t>(first_row) * row_;
-    const K* key = keys.data + first_key * keys.stride;
-    Vec acc[R * Keys];
-#pragma GCC unroll 16
-    for (int i = 0; i < R * Keys; ++i) acc[i] = Vec(0.0F);
-    const T* ahead = next.data + first_key * next.stride;
-    const auto step = [&](int d, auto part) {
-#pragma GCC unroll 16
-      for (int j = 0; j < Keys; ++j) prefetch(ahead + j * next.stride + d);
-      Vec query[R];
+    constexpr int few = Kokkos::min(Keys, 4);
+    const float* q = query_row(first_row);
+    Vec acc[Keys * R];
 #pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) query[r] = load<Vec>(q + r * row_ + d);
+    for (int j = 0; j < Keys; j += few) {
+      Vec sums[few * R];
+      score_keys<R>(keys.data + (first_key + j) * keys.stride, keys.stride,
+                    next.data + (first_key + j) * next.stride, next.stride, q, sums);
 #pragma GCC unroll 16
-      for (int j = 0; j < Keys; ++j) {
-        const Vec k = load<Vec>(key + j * keys.stride + d, part);
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) acc[r * Keys + j] = fma(query[r], k, acc[r * Keys + j]);
-      }
-    };
-    for_each_part(step);
-    float sums[R * Keys];
+      for (int i = 0; i < few * R; ++i) acc[j * R + i] = sums[i];
+    }
+    float sums[Keys * R];
     lane_sums(acc, sums);
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       float* s = score_row(first_row + r) + first_key;
-      for (int j = 0; j < Keys; ++j) s[j] = sums[r * Keys + j];
+      for (int j = 0; j < Keys; ++j) s[j] = sums[j * R + r];
     }
   }
 
-  template <int R>
-  KOKKOS_FORCEINLINE_FUNCTION void value_rows(const Rows<T>& values, const Rows<T>& next,
-                                              int first) const {
-    const int blocks = (rows_ - first) / R;
-    constexpr int widest = value_accumulators / R < 8 ? value_accumulators / R : 8;
-    value_columns<R, widest>(values, next, first, blocks, 0);
-    if (const int rest = head_dim_ % lanes; rest > 0) {
-      for_each_item(blocks, [&](int item) {
-        value_block<R, 1>(values, next, first + item * R, head_dim_ - rest, PartialVector{rest});
+  /// sums[j · R + r], over the lanes, is the product of key j and query r.
+  template <int R, class K, int Count>
+  KOKKOS_FORCEINLINE_FUNCTION void score_keys(const K* key, std::int64_t stride, const T* ahead,
+                                              std::int64_t ahead_stride, const float* q,
+                                              Vec (&sums)[Count]) const {
+    constexpr int keys = Count / R;
+#pragma GCC unroll 16
+    for (int i = 0; i < Count; ++i) sums[i] = Vec(0.0F);
+    for_each_part([&](int d, auto part) {
+      constexpr int width = width_of<decltype(part)>;
+#pragma GCC unroll 4
+      for (int j = 0; j < keys; ++j) {
+        for (int c = 0; c < width * lanes; c += line) prefetch(ahead + j * ahead_stride + d + c);
+      }
+      for_each_vector_of(part, [&]<int N>() {
+        Vec query[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) query[r] = load<Vec>(q + (d + N * lanes) * R + r * lanes);
+#pragma GCC unroll 4
+        for (int j = 0; j < keys; ++j) {
+          const Vec k = load_part<N>(key + j * stride + d, part);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) sums[j * R + r] = fma(query[r], k, sums[j * R + r]);
+        }
       });
-    }
-    if constexpr (R > 1) value_rows<R / 2>(values, next, first + blocks * R);
+    });
   }
 
-  /// Column blocks of ND vectors from `begin` on, then of ND / 2 …
+  /// Column blocks of ND vectors from `begin` on, then of ND / 2 … and what is left over.
   template <int R, int ND>
   KOKKOS_FORCEINLINE_FUNCTION void value_columns(const Rows<T>& values, const Rows<T>& next,
                                                  int first, int blocks, int begin) const {
-    constexpr int width = on_host ? ND : 1;  // on a device neighbouring threads take neighbours
-    const int wide = (head_dim_ - begin) / (width * lanes);
-    for_each_item(wide * blocks, [&](int item) {
-      value_block<R, width>(values, next, first + item / wide * R,
-                            begin + item % wide * width * lanes, WholeVector{});
+    using Part = std::conditional_t<ND % 2 == 0, PairOfVectors, WholeVector>;
+    const int wide = (head_dim_ - begin) / (ND * lanes);
+    for_each_pair(blocks, wide, [&](int block, int item) {
+      value_block<R, ND>(values, next, first + block * R, begin + item * ND * lanes, Part{});
     });
-    if constexpr (width > 1) {
-      value_columns<R, width / 2>(values, next, first, blocks, begin + wide * width * lanes);
+    begin += wide * ND * lanes;
+    if constexpr (ND > 1) {
+      value_columns<R, ND / 2>(values, next, first, blocks, begin);
+    } else if (begin < head_dim_) {
+      const PartialVector rest{head_dim_ - begin};
+      for_each_item(blocks, [&](int block) {
+        value_block<R, 1>(values, next, first + block * R, begin, rest);
+      });
     }
   }
 
   template <int R, int ND, class Part>
   KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<T>& values, const Rows<T>& next,
                                                int first_row, int first_dim, Part part) const {
+    constexpr int width = width_of<Part>;
     float* o = o_ + static_cast<std::ptrdiff_t>(first_row) * row_ + first_dim;
     const float* p = score_row(first_row);
     const T* value = values.data + first_dim;
+    const T* ahead = next.data + first_dim;
     Vec acc[R][ND];
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const Vec rescale(rescale_[first_row + r]);
+#pragma GCC unroll 8
       for (int n = 0; n < ND; ++n) acc[r][n] = load<Vec>(o + r * row_ + n * lanes) * rescale;
     }
-    const T* ahead = next.data + first_dim;
     for (int j = 0; j < columns_; ++j) {
       for (int c = 0; c < ND * lanes; c += line) prefetch(ahead + c);
-      ahead += next.stride;
-      Vec row[ND];
-      for (int n = 0; n < ND; ++n) row[n] = load<Vec>(value + n * lanes, part);
 #pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        const Vec broadcast(p[r * TileKv + j]);
-        for (int n = 0; n < ND; ++n) acc[r][n] = fma(broadcast, row[n], acc[r][n]);
+      for (int n = 0; n < ND; n += width) {
+        Vec v[width];
+        for_each_vector_of(part, [&]<int N>() { v[N] = load_part<N>(value + n * lanes, part); });
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          const Vec broadcast(p[r * TileKv + j]);
+#pragma GCC unroll 2
+          for (int m = 0; m < width; ++m) acc[r][n + m] = fma(broadcast, v[m], acc[r][n + m]);
+        }
       }
       value += values.stride;
+      ahead += next.stride;
     }
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
       for (int n = 0; n < ND; ++n) store(o + r * row_ + n * lanes, acc[r][n]);
     }
   }
 
   const Team& team_;
-  float* q_;        ///< rows × padded(head_dim)
+  float* q_;        ///< rows × padded(head_dim), see query_row()
   float* o_;        ///< rows × padded(head_dim)
   float* s_;        ///< rows × tile_kv: scores, then probabilities
   float* max_;      ///< rows

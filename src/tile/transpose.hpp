@@ -54,14 +54,15 @@ KOKKOS_FORCEINLINE_FUNCTION void transpose(Vec (&rows)[Lanes]) {
 }
 
 /// sums[i] = the sum over the lanes of rows[i]; destroys the rows. A whole square of vectors is
-/// folded in half at a time, 30 shuffles for 16 vectors of 16, where 16 separate sums take 64.
+/// folded in half at a time, 30 shuffles for 16 vectors of 16, where 16 separate sums take 64; most
+/// of a square is filled up to one.
 template <class Vec, int Count>
 KOKKOS_FORCEINLINE_FUNCTION void lane_sums(Vec (&rows)[Count], float (&sums)[Count]) {
 #if defined(KATT_VEC_AVX512)
-  if constexpr (Count == 16 && sizeof(Vec) == 64) {
+  if constexpr (Count > 8 && Count <= 16 && sizeof(Vec) == 64) {
     __m512 a[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) a[i] = static_cast<__m512>(rows[i]);
+    for (int i = 0; i < 16; ++i) a[i] = static_cast<__m512>(i < Count ? rows[i] : Vec(0.0F));
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
       a[i] = _mm512_add_ps(_mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]),
@@ -80,8 +81,15 @@ KOKKOS_FORCEINLINE_FUNCTION void lane_sums(Vec (&rows)[Count], float (&sums)[Cou
       a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88),
                            _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xDD));
     }
-    store(sums, Vec(_mm512_add_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x88),
-                                  _mm512_shuffle_f32x4(a[0], a[1], 0xDD))));
+    const __m512 total = _mm512_add_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x88),
+                                       _mm512_shuffle_f32x4(a[0], a[1], 0xDD));
+    if constexpr (Count == 16) {
+      store(sums, Vec(total));
+    } else {
+      alignas(64) float all[16];
+      store(all, Vec(total));
+      for (int i = 0; i < Count; ++i) sums[i] = all[i];
+    }
     return;
   }
 #endif

@@ -108,7 +108,7 @@ struct MergeParts {
     }
     if (team.team_rank() == 0 && lse.data() != nullptr) {
       lse(b, h, i) = total == 0.0F ? -Kokkos::Experimental::infinity_v<float>
-                                   : (largest + Kokkos::log2(total)) * ln2;
+                                   : natural_lse(largest, total);
     }
   }
 

@@ -15,6 +15,13 @@ namespace katt::attention::impl {
 inline constexpr float log2e = 1.4426950408889634F;
 inline constexpr float ln2 = 0.6931471805599453F;
 
+/// Natural log-sum-exp of a row with this maximum in base 2 and this sum of 2^(s − max) > 0. The
+/// maximum is not rounded again: P = exp(s − lse) of the backward pass has the error of lse as its
+/// relative error, in a whole row alike.
+KOKKOS_INLINE_FUNCTION float natural_lse(float max, float sum) {
+  return Kokkos::fma(max, ln2, Kokkos::log(sum));
+}
+
 /// The packed rows of one K/V head, from row `begin` on: packed row n is query n / group of head
 /// kv_head · group + n mod group, so that few queries and many heads (decoding) still fill a tile.
 struct PackedRows {

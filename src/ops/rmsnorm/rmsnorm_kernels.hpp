@@ -134,7 +134,7 @@ struct Forward {
           prefetch(row + 1, i);
           const Vec h = vector(i);
           const Vec y = normal(h, i);
-          if constexpr (Residual) tile::store_to<Streamed>(sum + i, h);
+          if constexpr (Residual) store_rounded<Streamed>(sum + i, h);
           if (to != nullptr) tile::store_to<Streamed>(to + i, y);
           if (quantised != nullptr) store_int8(quantised + i, Vec(rounded<T>(y) * Vec(step)));
         },

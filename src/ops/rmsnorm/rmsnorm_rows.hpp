@@ -6,6 +6,7 @@
 
 #include "core/views.hpp"
 #include "tile/rows.hpp"
+#include "tile/stream.hpp"
 #include "tile/vec.hpp"
 
 /// What the kernels of both variants share: rows, the statistics of a row, int8 stores.
@@ -42,10 +43,36 @@ requires(!std::is_same_v<Vec, float>) KOKKOS_FORCEINLINE_FUNCTION Vec rounded(co
   if constexpr (std::is_same_v<T, float>) {
     return value;
   } else {
+#if defined(KATT_VEC_AVX512)
+    if constexpr (std::is_same_v<T, bf16>) {
+      // To nearest even in the upper half. What is rounded here comes from bf16: the lower half of
+      // a NaN is zero, so that it cannot be carried away.
+      const __m512i bits = _mm512_castps_si512(static_cast<__m512>(value));
+      const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+      const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
+      return Vec(_mm512_castsi512_ps(
+          _mm512_and_si512(sum, _mm512_set1_epi32(static_cast<int>(0xFFFF0000U)))));
+    }
+#endif
     alignas(32) T narrow[sizeof(Vec) / sizeof(float)];
     tile::store(narrow, value);
     return tile::load<Vec>(narrow);
   }
+}
+
+/// Writes what rounded<T>() gave, which needs no rounding; past the caches where Stream.
+template <bool Stream, class Vec, class T>
+KOKKOS_FORCEINLINE_FUNCTION void store_rounded(T* target, const Vec& value) {
+#if defined(KATT_VEC_AVX512)
+  if constexpr (std::is_same_v<T, bf16>) {
+    const __m512i bits = _mm512_castps_si512(static_cast<__m512>(value));
+    const __m256i narrow = _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));
+    auto* to = reinterpret_cast<__m256i*>(target);
+    Stream ? _mm256_stream_si256(to, narrow) : _mm256_storeu_si256(to, narrow);
+    return;
+  }
+#endif
+  tile::store_to<Stream>(target, value);
 }
 
 /// clamp(round half to even(value), −128, 127)

@@ -5,7 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/rope/rope.hpp"
-#include "ops/rope/rope_pairs.hpp"
+#include "tile/pairs.hpp"
 #include "tile/rows.hpp"
 #include "tile/stream.hpp"
 #include "tile/vec.hpp"
@@ -202,11 +202,11 @@ struct Rotate {
       for (; i + lanes <= half; i += lanes) {
         Vec a;
         Vec b;
-        load_pairs(x + 2 * i, a, b);
+        tile::load_pairs(x + 2 * i, a, b);
         const auto c = tile::load<Vec>(cosines + i);
         const Vec s = tile::load<Vec>(sines + i) * Vec(sign);
-        store_pairs<Streamed>(y + 2 * i, tile::fma(a, c, Vec(-(b * s))),
-                              tile::fma(b, c, Vec(a * s)));
+        tile::store_pairs<Streamed>(y + 2 * i, tile::fma(a, c, Vec(-(b * s))),
+                                    tile::fma(b, c, Vec(a * s)));
       }
       return i;
     };

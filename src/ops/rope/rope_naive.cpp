@@ -73,8 +73,8 @@ struct RotateHalf {
           [&](std::int64_t i, int) {
             Vec even;
             Vec odd;
-            load_pairs(from + 2 * i, even, odd);
-            store_pairs<false>(to + 2 * i, Vec(-odd), even);
+            tile::load_pairs(from + 2 * i, even, odd);
+            tile::store_pairs<false>(to + 2 * i, Vec(-odd), even);
           },
           scalar);
       return;

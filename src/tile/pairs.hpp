@@ -7,7 +7,28 @@
 
 /// Vectors of interleaved pairs: (x0, x1, x2, x3, …) in memory, the even and the odd elements in
 /// registers.
-namespace katt::rope::impl {
+namespace katt::tile {
+
+/// Elements Odd, Odd + 2, Odd + 4 … of 2 · lanes contiguous ones: of 16 bits, an instruction.
+template <class Vec, int Odd>
+KOKKOS_FORCEINLINE_FUNCTION Vec load_every_other(const bf16* source) {
+#if defined(KATT_VEC_AVX512)
+  const __m512i pairs = _mm512_loadu_si512(source);
+  return Vec(_mm512_castsi512_ps(
+      Odd == 1 ? _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000U)))
+               : _mm512_slli_epi32(pairs, 16)));
+#elif defined(KATT_VEC_AVX2)
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+  return Vec(_mm256_castsi256_ps(
+      Odd == 1 ? _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000U)))
+               : _mm256_slli_epi32(pairs, 16)));
+#else
+  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  float wide[lanes];
+  for (int lane = 0; lane < lanes; ++lane) wide[lane] = static_cast<float>(source[2 * lane + Odd]);
+  return load<Vec>(wide);
+#endif
+}
 
 /// Reads 2 · lanes contiguous elements, widened to f32.
 template <class Vec, class T>
@@ -15,8 +36,11 @@ KOKKOS_FORCEINLINE_FUNCTION void load_pairs(const T* source, Vec& even, Vec& odd
   if constexpr (std::is_same_v<Vec, float>) {
     even = static_cast<float>(source[0]);
     odd = static_cast<float>(source[1]);
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    even = load_every_other<Vec, 0>(source);
+    odd = load_every_other<Vec, 1>(source);
   } else {
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
     if constexpr (std::is_same_v<T, float>) {
       const __m512i evens =
           _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
@@ -27,14 +51,8 @@ KOKKOS_FORCEINLINE_FUNCTION void load_pairs(const T* source, Vec& even, Vec& odd
       odd = Vec(_mm512_permutex2var_ps(low, odds, high));
     } else {
       const __m512i pairs = _mm512_loadu_si512(source);
-      if constexpr (std::is_same_v<T, bf16>) {
-        even = Vec(_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)));
-        odd = Vec(_mm512_castsi512_ps(
-            _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000U)))));
-      } else {
-        even = Vec(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs)));
-        odd = Vec(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pairs, 16))));
-      }
+      even = Vec(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs)));
+      odd = Vec(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pairs, 16))));
     }
 #else
     constexpr int lanes = sizeof(Vec) / sizeof(float);
@@ -44,8 +62,8 @@ KOKKOS_FORCEINLINE_FUNCTION void load_pairs(const T* source, Vec& even, Vec& odd
       evens[lane] = static_cast<float>(source[2 * lane]);
       odds[lane] = static_cast<float>(source[2 * lane + 1]);
     }
-    even = tile::load<Vec>(evens);
-    odd = tile::load<Vec>(odds);
+    even = load<Vec>(evens);
+    odd = load<Vec>(odds);
 #endif
   }
 }
@@ -57,20 +75,20 @@ KOKKOS_FORCEINLINE_FUNCTION void store_pairs(T* target, const Vec& even, const V
     target[0] = static_cast<T>(even);
     target[1] = static_cast<T>(odd);
   } else {
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
     if constexpr (std::is_same_v<T, float>) {
       const __m512i first =
           _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
       const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
       const auto e = static_cast<__m512>(even);
       const auto o = static_cast<__m512>(odd);
-      tile::store_to<Stream>(target, Vec(_mm512_permutex2var_ps(e, first, o)));
-      tile::store_to<Stream>(target + 16, Vec(_mm512_permutex2var_ps(e, second, o)));
+      store_to<Stream>(target, Vec(_mm512_permutex2var_ps(e, first, o)));
+      store_to<Stream>(target + 16, Vec(_mm512_permutex2var_ps(e, second, o)));
     } else {
       alignas(32) T evens[16];
       alignas(32) T odds[16];
-      tile::store(evens, even);
-      tile::store(odds, odd);
+      store(evens, even);
+      store(odds, odd);
       const auto wide = [](const T* half) {
         return _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(half)));
       };
@@ -85,8 +103,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store_pairs(T* target, const Vec& even, const V
     constexpr int lanes = sizeof(Vec) / sizeof(float);
     float evens[lanes];
     float odds[lanes];
-    tile::store(evens, even);
-    tile::store(odds, odd);
+    store(evens, even);
+    store(odds, odd);
     for (int lane = 0; lane < lanes; ++lane) {
       target[2 * lane] = static_cast<T>(evens[lane]);
       target[2 * lane + 1] = static_cast<T>(odds[lane]);
@@ -95,4 +113,4 @@ KOKKOS_FORCEINLINE_FUNCTION void store_pairs(T* target, const Vec& even, const V
   }
 }
 
-}  // namespace katt::rope::impl
+}  // namespace katt::tile
