@@ -71,6 +71,13 @@ KOKKOS_FORCEINLINE_FUNCTION void load(const void* source, std::ptrdiff_t stride 
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(source), "r"(stride), "i"(T) : "memory");
 }
 
+/// The same with the hint that the data is not used again soon: it goes past the first-level cache
+/// and leaves in place what lies there.
+template <int T>
+KOKKOS_FORCEINLINE_FUNCTION void load_past(const void* source, std::ptrdiff_t stride = row_bytes) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(source), "r"(stride), "i"(T) : "memory");
+}
+
 /// Writes register T to rows `stride` bytes apart.
 template <int T>
 KOKKOS_FORCEINLINE_FUNCTION void store(void* target, std::ptrdiff_t stride = row_bytes) {
