@@ -36,7 +36,9 @@ constexpr std::int64_t tile_bytes = 1024;
 /// The factor that needs transposing ("resident") is packed first, as a whole or, where it is
 /// large, chunk by chunk. A block of it then stays in the second-level cache, with the sums of a
 /// block of C, while panels of the other factor ("streamed") are packed into the first-level cache
-/// as they pass by. So a panel is short, and long sums are taken in passes over k.
+/// as they pass by. So a panel is short, and long sums are taken in passes over k. Where the
+/// resident factor is a single panel, as in generation, every streamed element is used once: its
+/// tiles are then read from where they lie ("direct"), where that is aligned.
 struct AmxPlan {
   bool swapped = false;                                 ///< the left factor is op(B)ᵀ
   bool left_resident = false;                           ///< else the right one is
@@ -45,12 +47,13 @@ struct AmxPlan {
   std::int64_t resident_block = 0, streamed_block = 0;  ///< of C; all are multiples of a panel
   std::int64_t depth = 0;                               ///< steps of k of a pass
   std::int64_t passes = 0;
+  bool direct = false;
 
   static constexpr std::int64_t largest_chunk_bytes = std::int64_t{8} << 20;
   static constexpr std::int64_t largest_block = 512;
   static constexpr std::int64_t largest_depth = 512;
 
-  static AmxPlan of(const GemmArgs& args, int threads) {
+  static AmxPlan of(const GemmArgs& args, int threads, bool may_be_direct) {
     const std::int64_t m = args.m();
     const std::int64_t n = args.n();
     const std::int64_t k = args.k();
@@ -75,7 +78,12 @@ struct AmxPlan {
     const auto cut = [](std::int64_t extent, std::int64_t count, std::int64_t unit) {
       return round_up(blocks_of(extent, count), unit);
     };
-    plan.depth = cut(k, blocks_of(k, largest_depth), depth_of_tile);
+    const ConstTensorRef<2>& passing = plan.left_resident != plan.swapped ? args.b : args.a;
+    plan.direct = may_be_direct && plan.resident <= panel && !plan.left_resident &&
+                  (plan.swapped ? b_along : a_along) && k % depth_of_tile == 0 &&
+                  plan.streamed % 16 == 0 && passing.stride[0] % 32 == 0 &&
+                  reinterpret_cast<std::uintptr_t>(passing.data) % 64 == 0;
+    plan.depth = plan.direct ? k : cut(k, blocks_of(k, largest_depth), depth_of_tile);
     plan.passes = blocks_of(k, plan.depth);
     plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block), panel);
     const std::int64_t blocks_in_chunk =
@@ -93,7 +101,7 @@ struct AmxPlan {
   std::int64_t packed_bytes() const { return chunk * depth * passes * 2; }
   std::int64_t panel_bytes() const { return panel * depth * 2; }
   std::int64_t thread_bytes() const {
-    return panel_bytes() + (passes == 1 ? 0 : resident_block * streamed_block * 4);
+    return (direct ? 0 : panel_bytes()) + (passes == 1 ? 0 : resident_block * streamed_block * 4);
   }
 };
 
@@ -159,9 +167,9 @@ void load_square(const Factor& factor, std::int64_t index, std::int64_t step, Ve
 }
 
 /// Packs the panel of indices from `index` on over steps of k, a tile for every 16 indices and 32
-/// steps; returns its number of tiles a step.
-int pack_panel(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
-               std::int64_t steps, std::byte* out) {
+/// steps.
+void pack_panel(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
+                std::int64_t steps, std::byte* out) {
   const int tiles = factor.extent - index > 16 ? 2 : 1;
   const bool transposed = factor.along != left;
   for (std::int64_t s = 0; s < steps; s += depth_of_tile) {
@@ -173,7 +181,6 @@ int pack_panel(const Factor& factor, bool left, std::int64_t index, std::int64_t
       for (int i = 0; i < 16; ++i) tile::store(reinterpret_cast<float*>(out) + 16 * i, square[i]);
     }
   }
-  return tiles;
 }
 
 /// What a multiplication asks for ahead of its use: so many lines a step.
@@ -195,6 +202,14 @@ struct TileWalk {
 
   static TileWalk packed(const std::byte* at, int tiles) {
     return {.at = at, .step_bytes = tiles * amx::tile_bytes};
+  }
+  /// Of a left factor whose rows run along k.
+  static TileWalk unpacked(const Factor& factor, std::int64_t index) {
+    const std::int64_t row_bytes = factor.stride * 2;
+    return {.at = reinterpret_cast<const std::byte*>(factor.at(index, 0)),
+            .row_bytes = row_bytes,
+            .tile_bytes = 16 * row_bytes,
+            .step_bytes = amx::row_bytes};
   }
 };
 
@@ -285,8 +300,8 @@ struct PackChunk {
 
   void operator()(std::int64_t item) const {
     const std::int64_t k = item / panels * plan.depth;
-    (void)pack_panel(resident, plan.left_resident, first + item % panels * panel, k,
-                     std::min(plan.depth, resident.k - k), packed + item * plan.panel_bytes());
+    pack_panel(resident, plan.left_resident, first + item % panels * panel, k,
+               std::min(plan.depth, resident.k - k), packed + item * plan.panel_bytes());
   }
 };
 
@@ -317,12 +332,13 @@ struct AmxBlock {
     const amx::Session session;
     for (std::int64_t pass = 0; pass < plan.passes; ++pass) {
       const std::int64_t k = pass * plan.depth;
-      const std::int64_t steps = blocks_of(std::min(plan.depth, args.k() - k), depth_of_tile);
+      const std::int64_t depth = std::min(plan.depth, args.k() - k);
+      const std::int64_t steps = blocks_of(depth, depth_of_tile);
       for (std::int64_t s = begin; s < end; s += panel) {
-        const int tiles =
-            pack_panel(streamed, !plan.left_resident, s, k,
-                       args.k() - k < plan.depth ? args.k() - k : plan.depth, passing);
-        const auto streamed_walk = TileWalk::packed(passing, tiles);
+        const int tiles = streamed.extent - s > 16 ? 2 : 1;
+        if (!plan.direct) pack_panel(streamed, !plan.left_resident, s, k, depth, passing);
+        const auto streamed_walk =
+            plan.direct ? TileWalk::unpacked(streamed, s) : TileWalk::packed(passing, tiles);
         for (std::int64_t p = p_begin; p < p_end; ++p) {
           const std::int64_t r = first + p * panel;
           const int resident_tiles = plan.resident - r > 16 ? 2 : 1;
@@ -352,9 +368,13 @@ struct AmxBlock {
                 const TileWalk& staying, std::int64_t steps, bool resume, float* sums,
                 const Ahead& ahead, const Ahead& too) const {
     const auto call = [&]<int S, int R>() {
-      if (plan.left_resident)
+      if (plan.left_resident) {
         impl::multiply<R, S, false>(staying, passing, steps, resume, sums, ahead, too);
-      else impl::multiply<S, R, true>(passing, staying, steps, resume, sums, ahead, too);
+      } else if (plan.direct) {
+        impl::multiply<S, R, false>(passing, staying, steps, resume, sums, ahead, too);
+      } else {
+        impl::multiply<S, R, true>(passing, staying, steps, resume, sums, ahead, too);
+      }
     };
     if (streamed_tiles == 2 && resident_tiles == 2) call.template operator()<2, 2>();
     else if (streamed_tiles == 2) call.template operator()<2, 1>();
@@ -434,14 +454,15 @@ bool amx_takes(const GemmArgs& args) {
 template <class Exec>
 std::size_t amx_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
   const int threads = exec.concurrency();
-  const auto plan = AmxPlan::of(args, threads);
+  // Only pointers tell whether it is direct, and that takes less.
+  const auto plan = AmxPlan::of(args, threads, false);
   return static_cast<std::size_t>(plan.packed_bytes() + threads * plan.thread_bytes());
 }
 
 template <class Exec>
 void amx_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
 #if defined(KATT_AMX)
-  const auto plan = AmxPlan::of(args, exec.concurrency());
+  const auto plan = AmxPlan::of(args, exec.concurrency(), true);
   const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),
                  args.k()};
   const Factor b{static_cast<const bf16*>(args.b.data), args.b.stride[0], args.trans_b, args.n(),
