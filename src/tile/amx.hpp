@@ -71,10 +71,10 @@ KOKKOS_FORCEINLINE_FUNCTION void load(const void* source, std::ptrdiff_t stride 
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(source), "r"(stride), "i"(T) : "memory");
 }
 
-/// load() of a tile that streams past: it is not kept in the first-level cache, where it would
-/// displace what is used again.
+/// The same with the hint that the data is not used again soon: it goes past the first-level cache
+/// and leaves in place what lies there.
 template <int T>
-KOKKOS_FORCEINLINE_FUNCTION void load_once(const void* source, std::ptrdiff_t stride = row_bytes) {
+KOKKOS_FORCEINLINE_FUNCTION void load_past(const void* source, std::ptrdiff_t stride = row_bytes) {
   asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(source), "r"(stride), "i"(T) : "memory");
 }
 

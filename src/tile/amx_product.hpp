@@ -127,11 +127,11 @@ KOKKOS_FORCEINLINE_FUNCTION void product_2x2(const A& a, const B& b, int steps, 
   const auto step = [&](int i, int count) __attribute__((always_inline)) {
     const bf16* left = a(i);
     const bf16* right = b(i);
-    load_once<4>(left);
+    load_past<4>(left);
     load<6>(right);
     product_bf16<0, 4, 6>();
     beside.share(i * 4, count * 4);
-    load_once<5>(left + tile_elements);
+    load_past<5>(left + tile_elements);
     product_bf16<1, 5, 6>();
     beside.share(i * 4 + 1, count * 4);
     load<7>(right + tile_elements);

@@ -33,31 +33,37 @@ constexpr std::int64_t tile_bytes = 1024;
 /// it is on the left and transposed where it is on the right; one whose rows run across k is
 /// transposed on the left. Where that saves transpositions, Cᵀ = op(B)ᵀ · op(A)ᵀ is computed.
 ///
-/// A block of one factor stays in the second-level cache, packed ("resident"); panels of the other
-/// one are packed as they pass by ("streamed").
+/// The factor that needs transposing ("resident") is packed first, as a whole or, where it is
+/// large, chunk by chunk. A block of it then stays in the second-level cache, with the sums of a
+/// block of C, while panels of the other factor ("streamed") are packed into the first-level cache
+/// as they pass by. So a panel is short, and long sums are taken in passes over k. Where the
+/// resident factor is a single panel, as in generation, every streamed element is used once: its
+/// tiles are then read from where they lie ("direct"), where that is aligned.
 struct AmxPlan {
   bool swapped = false;                                 ///< the left factor is op(B)ᵀ
   bool left_resident = false;                           ///< else the right one is
   std::int64_t resident = 0, streamed = 0;              ///< extents
-  std::int64_t resident_block = 0, streamed_block = 0;  ///< multiples of a panel
-  std::int64_t depth = 0;                               ///< steps of k at a time
-  bool one_pass = false;                                ///< depth is all of k
+  std::int64_t chunk = 0;                               ///< of resident, packed at one time
+  std::int64_t resident_block = 0, streamed_block = 0;  ///< of C; all are multiples of a panel
+  std::int64_t depth = 0;                               ///< steps of k of a pass
+  std::int64_t passes = 0;
+  bool direct = false;
 
-  static constexpr std::int64_t resident_bytes = std::int64_t{1} << 20;
+  static constexpr std::int64_t largest_chunk_bytes = std::int64_t{8} << 20;
   static constexpr std::int64_t largest_block = 512;
-  static constexpr std::int64_t largest_depth = 4096;
+  static constexpr std::int64_t largest_depth = 512;
 
-  static AmxPlan of(const GemmArgs& args, int threads) {
+  static AmxPlan of(const GemmArgs& args, int threads, bool may_be_direct) {
     const std::int64_t m = args.m();
     const std::int64_t n = args.n();
     const std::int64_t k = args.k();
-    // Elements that are transposed, in 16-bit pairs a step; those of C are as wide as a pair.
+    const bool a_along = !args.trans_a;
+    const bool b_along = args.trans_b;
+    // Vectors that are transposed; a vector of C holds half as many elements as one of a factor.
     const auto transposed = [&](bool left_along, bool right_along, std::int64_t left,
                                 std::int64_t right) {
       return ((left_along ? 0 : left) + (right_along ? right : 0)) * k;
     };
-    const bool a_along = !args.trans_a;
-    const bool b_along = args.trans_b;
     AmxPlan plan;
     plan.swapped =
         transposed(b_along, a_along, n, m) + 2 * m * n < transposed(a_along, b_along, m, n);
@@ -72,27 +78,30 @@ struct AmxPlan {
     const auto cut = [](std::int64_t extent, std::int64_t count, std::int64_t unit) {
       return round_up(blocks_of(extent, count), unit);
     };
+    const ConstTensorRef<2>& passing = plan.left_resident != plan.swapped ? args.b : args.a;
+    plan.direct = may_be_direct && plan.resident <= panel && !plan.left_resident &&
+                  (plan.swapped ? b_along : a_along) && k % depth_of_tile == 0 &&
+                  plan.streamed % 16 == 0 && passing.stride[0] % 32 == 0 &&
+                  reinterpret_cast<std::uintptr_t>(passing.data) % 64 == 0;
+    plan.depth = plan.direct ? k : cut(k, blocks_of(k, largest_depth), depth_of_tile);
+    plan.passes = blocks_of(k, plan.depth);
     plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block), panel);
-    const std::int64_t fitting =
-        std::min(largest_depth, resident_bytes / (2 * plan.resident_block));
-    plan.depth = cut(k, blocks_of(k, fitting), depth_of_tile);
-    plan.one_pass = plan.depth >= k;
-    std::int64_t count = blocks_of(plan.streamed, largest_block);
+    const std::int64_t blocks_in_chunk =
+        std::max<std::int64_t>(1, largest_chunk_bytes / (2 * plan.resident_block * k));
+    plan.chunk = std::min(blocks_in_chunk * plan.resident_block, round_up(plan.resident, panel));
     const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
-    count = std::max(count, blocks_of(wanted, blocks_of(plan.resident, plan.resident_block)));
+    const std::int64_t count =
+        std::max(blocks_of(plan.streamed, largest_block),
+                 blocks_of(wanted, blocks_of(plan.chunk, plan.resident_block)));
     plan.streamed_block = cut(plan.streamed, count, panel);
     return plan;
   }
 
-  std::int64_t items() const {
-    return blocks_of(resident, resident_block) * blocks_of(streamed, streamed_block);
-  }
-  /// Bytes of a thread: the resident block, a streamed panel, sums between passes.
-  std::int64_t resident_space() const { return resident_block * depth * 2; }
-  std::int64_t streamed_space() const { return panel * depth * 2; }
-  std::int64_t space() const {
-    return resident_space() + streamed_space() +
-           (one_pass ? 0 : resident_block * streamed_block * 4);
+  /// Bytes of the packed chunk, and of a thread: a streamed panel, sums between passes.
+  std::int64_t packed_bytes() const { return chunk * depth * passes * 2; }
+  std::int64_t panel_bytes() const { return panel * depth * 2; }
+  std::int64_t thread_bytes() const {
+    return (direct ? 0 : panel_bytes()) + (passes == 1 ? 0 : resident_block * streamed_block * 4);
   }
 };
 
@@ -158,9 +167,9 @@ void load_square(const Factor& factor, std::int64_t index, std::int64_t step, Ve
 }
 
 /// Packs the panel of indices from `index` on over steps of k, a tile for every 16 indices and 32
-/// steps; returns its number of tiles a step.
-int pack_panel(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
-               std::int64_t steps, std::byte* out) {
+/// steps.
+void pack_panel(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
+                std::int64_t steps, std::byte* out) {
   const int tiles = factor.extent - index > 16 ? 2 : 1;
   const bool transposed = factor.along != left;
   for (std::int64_t s = 0; s < steps; s += depth_of_tile) {
@@ -172,25 +181,50 @@ int pack_panel(const Factor& factor, bool left, std::int64_t index, std::int64_t
       for (int i = 0; i < 16; ++i) tile::store(reinterpret_cast<float*>(out) + 16 * i, square[i]);
     }
   }
-  return tiles;
 }
 
-/// What the multiplication asks for ahead of its use: a line of every row a step.
+/// What a multiplication asks for ahead of its use: so many lines a step.
 struct Ahead {
   const std::byte* from = nullptr;
-  std::int64_t row_bytes = 0, step_bytes = 0;
-  int rows = 0;
+  std::int64_t line_bytes = 0, step_bytes = 0;  ///< distances of lines and of steps
+  int lines = 0;
 
   void operator()() {
-    for (int r = 0; r < rows; ++r) __builtin_prefetch(from + r * row_bytes, 0, 2);
+    for (int i = 0; i < lines; ++i) __builtin_prefetch(from + i * line_bytes, 0, 2);
     from += step_bytes;
   }
 };
 
-/// sums(l, r) = (resume ? sums(l, r) : 0) + Σ left(l) · right(r), tiles of 1 KiB, r fastest.
-template <int Left, int Right>
-void multiply(const std::byte* left, const std::byte* right, std::int64_t tiles, bool resume,
-              float* sums, Ahead ahead) {
+/// Where the tiles of a factor lie: 32 steps of k are `step_bytes` apart.
+struct TileWalk {
+  const std::byte* at;
+  std::int64_t row_bytes = amx::row_bytes, tile_bytes = amx::tile_bytes, step_bytes = 0;
+
+  static TileWalk packed(const std::byte* at, int tiles) {
+    return {.at = at, .step_bytes = tiles * amx::tile_bytes};
+  }
+  /// Of a left factor whose rows run along k.
+  static TileWalk unpacked(const Factor& factor, std::int64_t index) {
+    const std::int64_t row_bytes = factor.stride * 2;
+    return {.at = reinterpret_cast<const std::byte*>(factor.at(index, 0)),
+            .row_bytes = row_bytes,
+            .tile_bytes = 16 * row_bytes,
+            .step_bytes = amx::row_bytes};
+  }
+};
+
+/// Reads a register past the first-level cache, from which it would drive out what stays there.
+template <bool Past, int T>
+void load_tile(const void* from, std::ptrdiff_t stride = amx::row_bytes) {
+  if constexpr (Past) amx::load_past<T>(from, stride);
+  else amx::load<T>(from, stride);
+}
+
+/// sums(l, r) = (resume ? sums(l, r) : 0) + Σ left(l) · right(r), tiles of 1 KiB at 2 l + r. One
+/// factor stays in the first-level cache, the other one and the sums go past it.
+template <int Left, int Right, bool KeepLeft>
+void multiply(TileWalk left, TileWalk right, std::int64_t steps, bool resume, float* sums,
+              Ahead ahead, Ahead ahead_too) {
   constexpr int area = amx::tile_bytes / 4;
   const auto each = [&](const auto& f) {
     f(std::integral_constant<int, 0>{});
@@ -199,35 +233,28 @@ void multiply(const std::byte* left, const std::byte* right, std::int64_t tiles,
     if constexpr (Left > 1 && Right > 1) f(std::integral_constant<int, 3>{});
   };
   each([&](auto c) {
-    if (resume) amx::load<c>(sums + c * area);
+    if (resume) amx::load_past<c>(sums + c * area);
     else amx::zero<c>();
   });
-  for (std::int64_t t = 0; t < tiles; ++t) {
+  for (std::int64_t t = 0; t < steps; ++t) {
     ahead();
-    amx::load<4>(left);
-    amx::load<6>(right);
+    ahead_too();
+    load_tile<KeepLeft, 6>(right.at, right.row_bytes);
+    load_tile<!KeepLeft, 4>(left.at, left.row_bytes);
     amx::product_bf16<0, 4, 6>();
-    if constexpr (Right > 1) {
-      amx::load<7>(right + tile_bytes);
-      amx::product_bf16<1, 4, 7>();
-    }
     if constexpr (Left > 1) {
-      amx::load<5>(left + tile_bytes);
+      load_tile<!KeepLeft, 5>(left.at + left.tile_bytes, left.row_bytes);
       amx::product_bf16<2, 5, 6>();
-      if constexpr (Right > 1) amx::product_bf16<3, 5, 7>();
     }
-    left += Left * tile_bytes;
-    right += Right * tile_bytes;
+    if constexpr (Right > 1) {
+      load_tile<KeepLeft, 7>(right.at + right.tile_bytes, right.row_bytes);
+      amx::product_bf16<1, 4, 7>();
+      if constexpr (Left > 1) amx::product_bf16<3, 5, 7>();
+    }
+    left.at += left.step_bytes;
+    right.at += right.step_bytes;
   }
   each([&](auto c) { amx::store<c>(sums + c * area); });
-}
-
-void multiply(int left_tiles, int right_tiles, const std::byte* left, const std::byte* right,
-              std::int64_t tiles, bool resume, float* sums, const Ahead& ahead) {
-  if (left_tiles == 2 && right_tiles == 2) multiply<2, 2>(left, right, tiles, resume, sums, ahead);
-  else if (left_tiles == 2) multiply<2, 1>(left, right, tiles, resume, sums, ahead);
-  else if (right_tiles == 2) multiply<1, 2>(left, right, tiles, resume, sums, ahead);
-  else multiply<1, 1>(left, right, tiles, resume, sums, ahead);
 }
 
 /// Rounds to bf16 in one instruction, which every CPU with AMX has.
@@ -264,6 +291,20 @@ void finish_square(const GemmArgs& args, Vec (&square)[16], std::int64_t row, st
   }
 }
 
+/// Packs a chunk of the resident factor: pass by pass, panel by panel. One item is one panel.
+struct PackChunk {
+  AmxPlan plan;
+  Factor resident;
+  std::int64_t first, panels;  ///< of the chunk
+  std::byte* packed;
+
+  void operator()(std::int64_t item) const {
+    const std::int64_t k = item / panels * plan.depth;
+    pack_panel(resident, plan.left_resident, first + item % panels * panel, k,
+               std::min(plan.depth, resident.k - k), packed + item * plan.panel_bytes());
+  }
+};
+
 /// One block of C, or of Cᵀ.
 template <class Exec>
 struct AmxBlock {
@@ -272,67 +313,109 @@ struct AmxBlock {
 
   GemmArgs args;
   AmxPlan plan;
-  Factor resident, streamed;
+  Factor streamed;
+  std::int64_t first, panels;  ///< of the chunk
+  const std::byte* packed;
   Token slots;
   std::byte* workspace;
 
   void operator()(std::int64_t item) const {
     const int slot = slots.acquire();
-    std::byte* packed = workspace + slot * plan.space();
-    std::byte* passing = packed + plan.resident_space();
-    auto* kept = reinterpret_cast<float*>(passing + plan.streamed_space());
+    std::byte* passing = workspace + slot * plan.thread_bytes();
+    auto* kept = reinterpret_cast<float*>(passing + plan.panel_bytes());
     const std::int64_t streamed_blocks = blocks_of(plan.streamed, plan.streamed_block);
-    const std::int64_t first = item / streamed_blocks * plan.resident_block;
-    const std::int64_t last = std::min(first + plan.resident_block, plan.resident);
+    const std::int64_t in_block = plan.resident_block / panel;
+    const std::int64_t p_begin = item / streamed_blocks * in_block;
+    const std::int64_t p_end = std::min(p_begin + in_block, panels);
     const std::int64_t begin = item % streamed_blocks * plan.streamed_block;
     const std::int64_t end = std::min(begin + plan.streamed_block, plan.streamed);
-    const std::int64_t panels = blocks_of(last - first, panel);
     const amx::Session session;
-    for (std::int64_t k = 0; k < args.k(); k += plan.depth) {
+    for (std::int64_t pass = 0; pass < plan.passes; ++pass) {
+      const std::int64_t k = pass * plan.depth;
       const std::int64_t depth = std::min(plan.depth, args.k() - k);
-      const std::int64_t tiles = blocks_of(depth, depth_of_tile);
-      const std::int64_t panel_bytes = tiles * 2 * tile_bytes;
-      for (std::int64_t p = 0; p < panels; ++p) {
-        pack_panel(resident, plan.left_resident, first + p * panel, k, depth,
-                   packed + p * panel_bytes);
-      }
-      const bool finished = k + depth >= args.k();
+      const std::int64_t steps = blocks_of(depth, depth_of_tile);
       for (std::int64_t s = begin; s < end; s += panel) {
-        const int streamed_tiles = pack_panel(streamed, !plan.left_resident, s, k, depth, passing);
-        for (std::int64_t p = 0; p < panels; ++p) {
+        const int tiles = streamed.extent - s > 16 ? 2 : 1;
+        if (!plan.direct) pack_panel(streamed, !plan.left_resident, s, k, depth, passing);
+        const auto streamed_walk =
+            plan.direct ? TileWalk::unpacked(streamed, s) : TileWalk::packed(passing, tiles);
+        for (std::int64_t p = p_begin; p < p_end; ++p) {
           const std::int64_t r = first + p * panel;
           const int resident_tiles = plan.resident - r > 16 ? 2 : 1;
           alignas(64) float once[4 * amx::tile_bytes / 4];
-          float* sums = plan.one_pass ? once : kept + ((s - begin) / panel * panels + p) * 1024;
-          const Ahead ahead = next_panel(s, end, k, p, panels);
-          if (plan.left_resident) {
-            multiply(resident_tiles, streamed_tiles, packed + p * panel_bytes, passing, tiles,
-                     k > 0, sums, ahead);
-            if (finished) finish(sums, r, resident_tiles, s, streamed_tiles);
-          } else {
-            multiply(streamed_tiles, resident_tiles, passing, packed + p * panel_bytes, tiles,
-                     k > 0, sums, ahead);
-            if (finished) finish(sums, s, streamed_tiles, r, resident_tiles);
-          }
+          const std::int64_t block = (s - begin) / panel * in_block + p - p_begin;
+          float* sums = plan.passes == 1 ? once : kept + block * 4 * amx::tile_bytes / 4;
+          const auto resident_walk =
+              TileWalk::packed(packed + (pass * panels + p) * plan.panel_bytes(), resident_tiles);
+          const Ahead next = next_panel(s, end, k, p - p_begin, p_end - p_begin);
+          const Ahead too =
+              pass + 1 < plan.passes
+                  ? next_pass(pass, (s - begin) / panel * (p_end - p_begin) + p - p_begin, p_begin,
+                              p_end, blocks_of(end - begin, panel), steps)
+                  : target(plan.left_resident ? r : s, plan.left_resident ? s : r, steps);
+          multiply(tiles, resident_tiles, streamed_walk, resident_walk, steps, pass > 0, sums, next,
+                   too);
+          if (pass + 1 < plan.passes) continue;
+          if (plan.left_resident) finish(sums, r, resident_tiles, s, tiles);
+          else finish(sums, s, tiles, r, resident_tiles);
         }
       }
     }
     slots.release(slot);
   }
 
-  /// The share of the p-th multiplication in what follows the streamed panel at s.
+  void multiply(int streamed_tiles, int resident_tiles, const TileWalk& passing,
+                const TileWalk& staying, std::int64_t steps, bool resume, float* sums,
+                const Ahead& ahead, const Ahead& too) const {
+    const auto call = [&]<int S, int R>() {
+      if (plan.left_resident) {
+        impl::multiply<R, S, false>(staying, passing, steps, resume, sums, ahead, too);
+      } else if (plan.direct) {
+        impl::multiply<S, R, false>(passing, staying, steps, resume, sums, ahead, too);
+      } else {
+        impl::multiply<S, R, true>(passing, staying, steps, resume, sums, ahead, too);
+      }
+    };
+    if (streamed_tiles == 2 && resident_tiles == 2) call.template operator()<2, 2>();
+    else if (streamed_tiles == 2) call.template operator()<2, 1>();
+    else if (resident_tiles == 2) call.template operator()<1, 2>();
+    else call.template operator()<1, 1>();
+  }
+
+  /// The share of the p-th multiplication in the streamed panel that follows.
   Ahead next_panel(std::int64_t s, std::int64_t end, std::int64_t k, std::int64_t p,
-                   std::int64_t panels) const {
+                   std::int64_t count) const {
     if (s + panel >= end) return {};
-    const std::int64_t begin = panel * p / panels;
-    const auto rows = static_cast<int>(panel * (p + 1) / panels - begin);
+    const std::int64_t begin = panel * p / count;
+    const auto lines = static_cast<int>(panel * (p + 1) / count - begin);
     const std::int64_t row_bytes = streamed.stride * 2;
     if (streamed.along) {
       return {reinterpret_cast<const std::byte*>(streamed.at(s + panel + begin, k)), row_bytes, 64,
-              rows};
+              lines};
     }
     return {reinterpret_cast<const std::byte*>(streamed.at(s + panel, k + begin)), row_bytes,
-            row_bytes * depth_of_tile, rows};
+            row_bytes * depth_of_tile, lines};
+  }
+
+  /// The share of the q-th multiplication in the resident block of the pass that follows.
+  Ahead next_pass(std::int64_t pass, std::int64_t q, std::int64_t p_begin, std::int64_t p_end,
+                  std::int64_t streamed_panels, std::int64_t steps) const {
+    constexpr std::int64_t line = 64;
+    const std::int64_t lines = blocks_of(panel, streamed_panels);
+    const std::int64_t from = q * lines * steps * line;
+    if (from >= (p_end - p_begin) * plan.panel_bytes()) return {};
+    return {packed + ((pass + 1) * panels + p_begin) * plan.panel_bytes() + from, line,
+            lines * line, static_cast<int>(lines)};
+  }
+
+  /// The rows of C that the sums of a left and a right panel go to.
+  Ahead target(std::int64_t left, std::int64_t right, std::int64_t steps) const {
+    const std::int64_t row = plan.swapped ? right : left;
+    const std::int64_t column = plan.swapped ? left : right;
+    const auto size = static_cast<std::int64_t>(size_of(args.c.dtype));
+    const std::int64_t lines = blocks_of(panel, steps);
+    return {static_cast<const std::byte*>(args.c.data) + (row * args.c.stride[0] + column) * size,
+            args.c.stride[0] * size, args.c.stride[0] * size * lines, static_cast<int>(lines)};
   }
 
   /// Writes the sums of left_tiles × right_tiles tiles.
@@ -371,27 +454,39 @@ bool amx_takes(const GemmArgs& args) {
 template <class Exec>
 std::size_t amx_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
   const int threads = exec.concurrency();
-  return static_cast<std::size_t>(AmxPlan::of(args, threads).space()) *
-         static_cast<std::size_t>(threads);
+  // Only pointers tell whether it is direct, and that takes less.
+  const auto plan = AmxPlan::of(args, threads, false);
+  return static_cast<std::size_t>(plan.packed_bytes() + threads * plan.thread_bytes());
 }
 
 template <class Exec>
 void amx_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
 #if defined(KATT_AMX)
-  const auto plan = AmxPlan::of(args, exec.concurrency());
+  const auto plan = AmxPlan::of(args, exec.concurrency(), true);
   const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),
                  args.k()};
   const Factor b{static_cast<const bf16*>(args.b.data), args.b.stride[0], args.trans_b, args.n(),
                  args.k()};
   const bool a_resident = plan.left_resident != plan.swapped;
+  const Factor& resident = a_resident ? a : b;
+  const Factor& streamed = a_resident ? b : a;
+  auto* packed = static_cast<std::byte*>(workspace.data);
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
-  Policy policy(exec, 0, plan.items());
-  policy.set_chunk_size(1);
-  Kokkos::parallel_for(label, policy,
-                       AmxBlock<Exec>{args, plan, a_resident ? a : b, a_resident ? b : a,
-                                      typename AmxBlock<Exec>::Token(exec),
-                                      static_cast<std::byte*>(workspace.data)});
+  for (std::int64_t first = 0; first < plan.resident; first += plan.chunk) {
+    const std::int64_t extent = std::min(plan.chunk, plan.resident - first);
+    const std::int64_t panels = blocks_of(extent, panel);
+    Kokkos::parallel_for(label, Policy(exec, 0, panels * plan.passes),
+                         PackChunk{plan, resident, first, panels, packed});
+    Policy blocks(
+        exec, 0,
+        blocks_of(extent, plan.resident_block) * blocks_of(plan.streamed, plan.streamed_block));
+    blocks.set_chunk_size(1);
+    Kokkos::parallel_for(
+        label, blocks,
+        AmxBlock<Exec>{args, plan, streamed, first, panels, packed,
+                       typename AmxBlock<Exec>::Token(exec), packed + plan.packed_bytes()});
+  }
 #else
   (void)exec, (void)args, (void)workspace, (void)label;
 #endif
