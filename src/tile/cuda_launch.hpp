@@ -20,8 +20,8 @@ template <int Threads, int SharedBytes, class Block, class Functor>
 __global__ void __launch_bounds__(Threads, Functor::blocks_per_multiprocessor)
     run_blocks(const __grid_constant__ Functor functor) {
   extern __shared__ __align__(1024) std::byte shared[];
-  Block block{};
-  functor.run(block, static_cast<std::int64_t>(blockIdx.x), shared);
+  Block block(shared);
+  functor.run(block, static_cast<std::int64_t>(blockIdx.x));
 }
 
 template <class Block, class Functor>

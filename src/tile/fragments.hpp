@@ -22,16 +22,16 @@ namespace katt::tile {
 
 /// Row and column of an element.
 struct Position {
-  int row;
-  int column;
+  unsigned row;
+  unsigned column;
   friend bool operator==(const Position&, const Position&) = default;
 };
 
-inline constexpr int warp_size = 32;
+inline constexpr unsigned warp_size = 32;
 
 /// mma.m16n8k16 and, for the warp's own 16 rows, wgmma.m64nNk16: element i (0 … 3) of a lane's
 /// accumulators, in a block of 16 × 8.
-KOKKOS_INLINE_FUNCTION constexpr Position accumulator_position(int lane, int i) {
+KOKKOS_INLINE_FUNCTION constexpr Position accumulator_position(unsigned lane, unsigned i) {
   return {lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2};
 }
 
@@ -39,28 +39,48 @@ KOKKOS_INLINE_FUNCTION constexpr Position accumulator_position(int lane, int i) 
 /// l / 8. These three are the first elements of those rows in a block of 16 × 16, so that the four
 /// registers are:
 /// the operand A (16 × 16), from a tile that holds A by rows;
-KOKKOS_INLINE_FUNCTION constexpr Position a_source(int lane) { return {lane % 16, lane / 16 * 8}; }
+KOKKOS_INLINE_FUNCTION constexpr Position a_source(unsigned lane) {
+  return {lane % 16, lane / 16 * 8};
+}
 /// two operands B (16 × 8, registers 0, 1 and 2, 3), from a tile whose rows are the columns of B
 /// (K in Q·Kᵀ);
-KOKKOS_INLINE_FUNCTION constexpr Position b_source_by_columns(int lane) {
+KOKKOS_INLINE_FUNCTION constexpr Position b_source_by_columns(unsigned lane) {
   return {lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8};
 }
 /// the same, with ldmatrix.trans, from a tile whose rows are the rows of B (V in P·V).
-KOKKOS_INLINE_FUNCTION constexpr Position b_source_by_rows(int lane) {
+KOKKOS_INLINE_FUNCTION constexpr Position b_source_by_rows(unsigned lane) {
   return {lane % 16, lane / 16 * 8};
 }
 
 /// 16-bit elements of a panel: a row of it is 128 bytes.
-inline constexpr int panel_columns = 64;
+inline constexpr unsigned panel_columns = 64;
 
 /// A tile of 16-bit elements in shared memory: panels of 64 columns one after another, each `rows`
 /// rows of 128 bytes; row r keeps its 16-byte chunk c at place c xor (r mod 8), so that eight rows
 /// of one chunk lie in eight different groups of banks. It is the 128-byte swizzle of wgmma and of
-/// TMA, provided that the tile begins at a multiple of 1024 bytes. In elements.
-KOKKOS_INLINE_FUNCTION constexpr int swizzled(int rows, int row, int column) {
-  const int chunk = column % panel_columns / 8;
-  return column / panel_columns * rows * panel_columns + row * panel_columns +
-         (chunk ^ (row % 8)) * 8 + column % 8;
+/// TMA, provided that the tile begins at a multiple of 1024 bytes. Returns the byte at which
+/// element (row, column) begins. Unsigned: divisions by powers of two are shifts.
+KOKKOS_INLINE_FUNCTION constexpr unsigned swizzled(unsigned rows, unsigned row, unsigned column) {
+  const unsigned chunk = column % panel_columns / 8;
+  return column / panel_columns * rows * 128 + row * 128 + (chunk ^ (row % 8)) * 16 +
+         column % 8 * 2;
 }
+
+/// The same for a lane's row of ldmatrix, from which the block of 16 × 16 that begins at row j and
+/// column d (multiples of 16) follows by one xor and an addition of constants.
+class SwizzledLane {
+ public:
+  /// `source`: a_source(lane) or its kind, in a tile that begins at byte `tile`.
+  KOKKOS_INLINE_FUNCTION constexpr SwizzledLane(unsigned tile, Position source)
+      : tile_(tile), first_(swizzled(0, source.row, source.column)) {}
+
+  KOKKOS_INLINE_FUNCTION constexpr unsigned at(unsigned rows, unsigned j, unsigned d) const {
+    return tile_ + (first_ ^ (d % panel_columns * 2)) + d / panel_columns * rows * 128 + j * 128;
+  }
+
+ private:
+  unsigned tile_;
+  unsigned first_;
+};
 
 }  // namespace katt::tile

@@ -14,8 +14,14 @@ namespace katt::tile {
 /// later), as seen by one of its threads. A kernel that asks for nothing else of the machine also
 /// runs on the host, under the emulator of the tests (tests/tile/warp_emulator.hpp), which has the
 /// same members.
-struct MmaBlock {
-  __device__ int thread() const { return static_cast<int>(threadIdx.x); }
+///
+/// Shared memory is addressed by bytes from its beginning.
+class MmaBlock {
+ public:
+  __device__ explicit MmaBlock(std::byte* shared)
+      : shared_(static_cast<std::uint32_t>(__cvta_generic_to_shared(shared))) {}
+
+  __device__ unsigned thread() const { return threadIdx.x; }
   __device__ void barrier() const { __syncthreads(); }
   __device__ void sync_warp() const { __syncwarp(); }
 
@@ -44,22 +50,25 @@ struct MmaBlock {
     return pair;
   }
 
-  /// Writes two elements, at a multiple of 4 bytes.
-  template <class T>
-  __device__ static void store_pair(T* target, std::uint32_t pair) {
-    *reinterpret_cast<std::uint32_t*>(target) = pair;
+  /// Writes two elements to shared memory, at a multiple of 4 bytes.
+  __device__ void store_pair(unsigned offset, std::uint32_t pair) const {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared_ + offset), "r"(pair) : "memory");
   }
-
-  /// Copies 16 bytes between multiples of 16 bytes.
-  __device__ static void copy_chunk(void* target, const void* source) {
-    *static_cast<uint4*>(target) = *static_cast<const uint4*>(source);
+  /// Copies 16 bytes from shared to global memory.
+  __device__ void copy_chunk(void* global, unsigned offset) const {
+    uint4 chunk;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+                 : "r"(shared_ + offset)
+                 : "memory");
+    *static_cast<uint4*>(global) = chunk;
   }
 
   /// Begins to copy 16 bytes from global to shared memory, or to clear them where not `live`. What
   /// was begun since the last commit() is one group.
-  __device__ static void copy_async(void* shared, const void* global, bool live) {
+  __device__ void copy_async(unsigned offset, const void* global, bool live) const {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address(shared)),
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_ + offset),
                  "l"(global), "r"(live ? 16 : 0)
                  : "memory");
 #else
@@ -79,25 +88,23 @@ struct MmaBlock {
 #endif
   }
 
-  /// Four matrices of 8 × 8 from the rows whose addresses the lanes give (see a_source()).
-  template <class T>
-  __device__ static void load_matrices(std::uint32_t (&registers)[4], const T* row) {
+  /// Four matrices of 8 × 8 from the rows that the lanes give (see a_source()).
+  __device__ void load_matrices(std::uint32_t (&registers)[4], unsigned offset) const {
 #if __CUDA_ARCH__ >= 800
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
-                 : "r"(address(row))
+                 : "r"(shared_ + offset)
                  : "memory");
 #else
     unsupported();
 #endif
   }
   /// The same, each matrix transposed.
-  template <class T>
-  __device__ static void load_matrices_transposed(std::uint32_t (&registers)[4], const T* row) {
+  __device__ void load_matrices_transposed(std::uint32_t (&registers)[4], unsigned offset) const {
 #if __CUDA_ARCH__ >= 800
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
-                 : "r"(address(row))
+                 : "r"(shared_ + offset)
                  : "memory");
 #else
     unsupported();
@@ -126,11 +133,10 @@ struct MmaBlock {
   }
 
  protected:
-  __device__ static std::uint32_t address(const void* shared) {
-    return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
-  }
   /// Variants that need later devices are refused on the host.
   __device__ static void unsupported() { __trap(); }
+
+  std::uint32_t shared_;
 };
 
 }  // namespace katt::tile

@@ -30,8 +30,8 @@ Result emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
   for (std::int64_t item = 0; item < kernel.blocks; ++item) {
     testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes,
                                     static_cast<std::uint32_t>(item));
-    const std::string failure = emulator.run(
-        [&](testing::EmulatedBlock& block) { kernel.run(block, item, emulator.shared()); });
+    const std::string failure =
+        emulator.run([&](testing::EmulatedBlock& block) { kernel.run(block, item); });
     EXPECT_EQ(failure, "") << "block " << item;
   }
   return {output.out.download(), output.lse.download()};

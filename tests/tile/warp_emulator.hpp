@@ -42,8 +42,6 @@ class BlockEmulator {
     size_ = shared_bytes;
   }
 
-  std::byte* shared() { return first_; }
-
   /// Runs f(EmulatedBlock&) on every thread. Returns what went wrong first, or "".
   std::string run(const std::function<void(EmulatedBlock&)>& f) {
     kernel_ = &f;
@@ -137,15 +135,14 @@ class BlockEmulator {
     swapcontext(&fiber.context, &scheduler_);
   }
 
-  bool holds(const void* address, std::size_t bytes, std::size_t alignment) {
-    const auto* at = static_cast<const std::byte*>(address);
-    if (at < first_ || at + bytes > first_ + size_ ||
-        static_cast<std::size_t>(at - first_) % alignment != 0) {
-      fail("shared memory: offset " + std::to_string(at - first_) + " with " +
-           std::to_string(bytes) + " bytes, of " + std::to_string(size_));
-      return false;
+  /// The shared memory at an offset; null, with a failure, where there is none.
+  std::byte* at(unsigned offset, std::size_t bytes) {
+    if (offset + bytes > size_ || offset % bytes != 0) {
+      fail("shared memory: " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+           " of " + std::to_string(size_));
+      return nullptr;
     }
-    return true;
+    return first_ + offset;
   }
 
   int threads_;
@@ -166,7 +163,7 @@ class EmulatedBlock {
  public:
   EmulatedBlock(BlockEmulator& emulator, int thread) : emulator_(emulator), thread_(thread) {}
 
-  int thread() const { return thread_; }
+  unsigned thread() const { return static_cast<unsigned>(thread_); }
   void barrier() const {
     emulator_.meet(emulator_.block_, thread_, thread_, "barrier", nullptr, [](auto&) {});
   }
@@ -195,18 +192,20 @@ class EmulatedBlock {
     return static_cast<std::uint32_t>(T(first).bits) | static_cast<std::uint32_t>(T(second).bits)
                                                            << 16;
   }
-  template <class T>
-  static void store_pair(T* target, std::uint32_t pair) {
-    std::memcpy(target, &pair, sizeof pair);
+  void store_pair(unsigned offset, std::uint32_t pair) const {
+    if (std::byte* target = emulator_.at(offset, 4)) std::memcpy(target, &pair, 4);
   }
-  static void copy_chunk(void* target, const void* source) { std::memcpy(target, source, 16); }
+  void copy_chunk(void* global, unsigned offset) const {
+    if (const std::byte* source = emulator_.at(offset, 16)) std::memcpy(global, source, 16);
+  }
 
   /// Takes effect no sooner than wait(): until then the target is NaN.
-  void copy_async(void* shared, const void* global, bool live) {
-    if (!emulator_.holds(shared, 16, 16)) return;
+  void copy_async(unsigned offset, const void* global, bool live) {
+    std::byte* target = emulator_.at(offset, 16);
+    if (target == nullptr) return;
     if (reinterpret_cast<std::uintptr_t>(global) % 16 != 0) emulator_.fail("misaligned copy");
-    std::memset(shared, 0xFF, 16);
-    open_.push_back({shared, global, live});
+    std::memset(target, 0xFF, 16);
+    open_.push_back({target, global, live});
   }
   void commit() {
     groups_.push_back(open_);
@@ -226,13 +225,11 @@ class EmulatedBlock {
     }
   }
 
-  template <class T>
-  void load_matrices(std::uint32_t (&registers)[4], const T* row) const {
-    load(registers, row, false);
+  void load_matrices(std::uint32_t (&registers)[4], unsigned offset) const {
+    load(registers, offset, false);
   }
-  template <class T>
-  void load_matrices_transposed(std::uint32_t (&registers)[4], const T* row) const {
-    load(registers, row, true);
+  void load_matrices_transposed(std::uint32_t (&registers)[4], unsigned offset) const {
+    load(registers, offset, true);
   }
 
   template <class T>
@@ -295,21 +292,22 @@ class EmulatedBlock {
                    operation, argument, act);
   }
 
-  void load(std::uint32_t (&registers)[4], const void* row, bool transposed) const {
+  void load(std::uint32_t (&registers)[4], unsigned offset, bool transposed) const {
     struct Argument {
-      const void* row;
+      unsigned offset;
       std::uint32_t* registers;
       bool transposed;
-    } argument{row, registers, transposed};
+    } argument{offset, registers, transposed};
     meet_warp("ldmatrix", &argument, [this](auto& arguments) {
       for (int m = 0; m < 4; ++m) {
         std::uint16_t matrix[8][8];
         std::array<bool, 8> banks{};
         for (int r = 0; r < 8; ++r) {
-          const void* source = at<Argument>(arguments, 8 * m + r)->row;
-          if (!emulator_.holds(source, 16, 16)) return;
+          const unsigned row = at<Argument>(arguments, 8 * m + r)->offset;
+          const std::byte* source = emulator_.at(row, 16);
+          if (source == nullptr) return;
           std::memcpy(matrix[r], source, 16);
-          bool& used = banks[reinterpret_cast<std::uintptr_t>(source) / 16 % 8];
+          bool& used = banks[row / 16 % 8];
           if (used) emulator_.fail("bank conflict");
           used = true;
         }

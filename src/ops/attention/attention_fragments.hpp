@@ -98,7 +98,7 @@ class FragmentSoftmax {
  public:
   /// For the lane's rows, `row` and `row` + 8 of the tile; rows from `rows` on count as the last.
   KOKKOS_INLINE_FUNCTION FragmentSoftmax(const ScoreRule<T>& rule, float scale, std::int64_t batch,
-                                         const PackedRows& packed, int row, int rows, int lane)
+                                         const PackedRows& packed, int row, int rows, unsigned lane)
       : rule_(rule), lane_(lane) {
     folded_ = scale > 0.0F && rule.softcap == 0.0F && !rule.bias;
     factor_ = rule.query_scale(scale);
@@ -186,7 +186,7 @@ class FragmentSoftmax {
   static constexpr float lowest = -0x1p126F;
 
   KOKKOS_INLINE_FUNCTION int column_of(int n, int i) const {
-    return 8 * n + tile::accumulator_position(lane_, i).column;
+    return 8 * n + static_cast<int>(tile::accumulator_position(lane_, i).column);
   }
   /// Bit 2·n + i is set where the block mask hides column_of(n, i) from a row. A loop of its own,
   /// not unrolled: it divides, and few calls have such a mask.
@@ -219,7 +219,7 @@ class FragmentSoftmax {
   }
 
   const ScoreRule<T>& rule_;
-  int lane_;
+  unsigned lane_;
   bool folded_;
   float factor_;    ///< of the scores, where it is not folded into the exponent
   float exponent_;  ///< c

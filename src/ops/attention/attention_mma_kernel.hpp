@@ -70,7 +70,7 @@ struct FlashMma {
   /// Block `item` of the grid: head-major, within a head from the last row tile, which sees the
   /// most keys under a causal mask, to the first.
   template <class Block>
-  KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t item, std::byte* shared) const {
+  KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t item) const {
     const std::int64_t row_begin = (row_tiles - 1 - item % row_tiles) * TileQ;
     const std::int64_t kv_head = item / row_tiles % kv_heads;
     const std::int64_t b = item / row_tiles / kv_heads;
@@ -78,15 +78,12 @@ struct FlashMma {
     const PackedRows packed{kv_head, group, row_begin};
     const ScoreRule<T> rule{masks.of(b), bias, softcap};
 
-    T* const q_tile = reinterpret_cast<T*>(shared);
-    T* const k_tile = q_tile + TileQ * HeadDim;
-    T* const v_tile = k_tile + TileKv * HeadDim;
     const T* const keys = k.row(b, kv_head, 0);
     const T* const values = v.row(b, kv_head, 0);
 
-    const int lane = block.thread() % tile::warp_size;
-    const int first_row = block.thread() / tile::warp_size * 16;  // of the warp
-    const int row = first_row + tile::accumulator_position(lane, 0).row;
+    const unsigned lane = block.thread() % tile::warp_size;
+    const unsigned first_row = block.thread() / tile::warp_size * 16;  // of the warp
+    const int row = static_cast<int>(first_row + tile::accumulator_position(lane, 0).row);
 
     FragmentSoftmax<T> softmax(rule, scale, b, packed, row, row_count, lane);
     float o[HeadDim / 8][4];
@@ -96,7 +93,7 @@ struct FlashMma {
 
     LiveTiles tiles(rule.mask, packed.query(0), packed.query(row_count - 1), TileKv);
     if (tiles.valid()) {
-      load_queries(block, q_tile, row_count, b, packed);
+      load_queries(block, row_count, b, packed);
       load_keys(block, k_tile, keys, k.stride_seq, tiles);
       block.commit();
     }
@@ -107,7 +104,7 @@ struct FlashMma {
       block.commit();
 
       float s[TileKv / 8][4];
-      scores(block, s, q_tile, first_row, k_tile, lane);
+      scores(block, s, first_row, lane);
       softmax.mask(s, tiles.state(), tiles.key(), tiles.columns());
       float rescale[2];
       softmax.probabilities(block, s, rescale);
@@ -122,39 +119,42 @@ struct FlashMma {
       KATT_UNROLL for (int n = 0; n < HeadDim / 8; ++n) {
         KATT_UNROLL for (int i = 0; i < 4; ++i) o[n][i] *= rescale[i / 2];
       }
-      accumulate(block, o, s, v_tile, lane);
+      accumulate(block, o, s, lane);
     }
 
     softmax.finish(block);
-    write(block, o, softmax, q_tile, first_row, row_count, b, packed, lane);
+    write(block, o, softmax, first_row, row_count, b, packed, lane);
   }
 
  private:
+  static constexpr unsigned q_tile = 0;  ///< where the tiles begin in shared memory, in bytes
+  static constexpr unsigned k_tile = TileQ * HeadDim * 2;
+  static constexpr unsigned v_tile = k_tile + TileKv * HeadDim * 2;
   static constexpr int chunks = HeadDim / 8;          ///< of 16 bytes in a row
   static constexpr int load_step = threads / chunks;  ///< rows that all threads load at once
 
   /// Begins to copy rows into a tile of `Rows`; rows from `live` on, and columns from head_dim on,
   /// are zero. row_pointer(r) is asked for the rows of this thread, in order.
   template <int Rows, class Block, class RowPointer>
-  KOKKOS_INLINE_FUNCTION void load(Block& block, T* target, int live,
+  KOKKOS_INLINE_FUNCTION void load(Block& block, unsigned target, int live,
                                    const RowPointer& row_pointer) const {
-    const int column = block.thread() % chunks * 8;
-    const int first = block.thread() / chunks;
+    const unsigned column = block.thread() % chunks * 8;
+    const unsigned first = block.thread() / chunks;
     static_assert(threads % chunks == 0 && Rows % load_step == 0);
-    const int count = column < head_dim ? live : 0;
+    const int count = static_cast<int>(column) < head_dim ? live : 0;
     KATT_UNROLL for (int i = 0; i < Rows / load_step; ++i) {
-      const int r = first + i * load_step;
+      const int r = static_cast<int>(first) + i * load_step;
       const T* source = row_pointer(r);
-      block.copy_async(target + tile::swizzled(Rows, r, column),
+      block.copy_async(target + tile::swizzled(Rows, first + i * load_step, column),
                        r < count ? source + column : q.data, r < count);
     }
   }
 
   /// The query rows.
   template <class Block>
-  KOKKOS_INLINE_FUNCTION void load_queries(Block& block, T* target, int row_count, std::int64_t b,
+  KOKKOS_INLINE_FUNCTION void load_queries(Block& block, int row_count, std::int64_t b,
                                            const PackedRows& packed) const {
-    load<TileQ>(block, target, row_count, [&](int r) {
+    load<TileQ>(block, q_tile, row_count, [&](int r) {
       return r < row_count ? q.row(b, packed.head(r), packed.query(r)) : q.data;
     });
   }
@@ -162,7 +162,7 @@ struct FlashMma {
   /// The rows of K or V that belong to the tile of `tiles`. The address steps from row to row: the
   /// multiples of the stride would fill registers.
   template <class Block>
-  KOKKOS_INLINE_FUNCTION void load_keys(Block& block, T* target, const T* first_row,
+  KOKKOS_INLINE_FUNCTION void load_keys(Block& block, unsigned target, const T* first_row,
                                         std::int64_t stride, const LiveTiles& tiles) const {
     const T* source = first_row + (tiles.key() + block.thread() / chunks) * stride;
     load<TileKv>(block, target, tiles.columns(), [&](int) {
@@ -175,20 +175,18 @@ struct FlashMma {
   /// S = Q·Kᵀ for the sixteen rows of the warp.
   template <class Block>
   KOKKOS_INLINE_FUNCTION static void scores(Block& block, float (&s)[TileKv / 8][4],
-                                            const T* q_tile, int first_row, const T* k_tile,
-                                            int lane) {
+                                            unsigned first_row, unsigned lane) {
     KATT_UNROLL for (int n = 0; n < TileKv / 8; ++n) {
       KATT_UNROLL for (int i = 0; i < 4; ++i) s[n][i] = 0.0F;
     }
-    const tile::Position a_row = tile::a_source(lane);
-    const tile::Position b_row = tile::b_source_by_columns(lane);
+    const tile::SwizzledLane queries(q_tile + first_row * 128, tile::a_source(lane));
+    const tile::SwizzledLane keys(k_tile, tile::b_source_by_columns(lane));
     KATT_UNROLL for (int d = 0; d < HeadDim; d += 16) {
       std::uint32_t a[4];
-      block.load_matrices(a,
-                          q_tile + tile::swizzled(TileQ, first_row + a_row.row, d + a_row.column));
+      block.load_matrices(a, queries.at(TileQ, 0, d));
       KATT_UNROLL for (int j = 0; j < TileKv; j += 16) {
         std::uint32_t pair[4];
-        block.load_matrices(pair, k_tile + tile::swizzled(TileKv, j + b_row.row, d + b_row.column));
+        block.load_matrices(pair, keys.at(TileKv, j, d));
         block.template mma<T>(s[j / 8], a, pair[0], pair[1]);
         block.template mma<T>(s[j / 8 + 1], a, pair[2], pair[3]);
       }
@@ -199,9 +197,8 @@ struct FlashMma {
   /// A of 16 × 16.
   template <class Block>
   KOKKOS_INLINE_FUNCTION static void accumulate(Block& block, float (&o)[HeadDim / 8][4],
-                                                const float (&p)[TileKv / 8][4], const T* v_tile,
-                                                int lane) {
-    const tile::Position b_row = tile::b_source_by_rows(lane);
+                                                const float (&p)[TileKv / 8][4], unsigned lane) {
+    const tile::SwizzledLane values(v_tile, tile::b_source_by_rows(lane));
     KATT_UNROLL for (int j = 0; j < TileKv; j += 16) {
       std::uint32_t a[4];
       KATT_UNROLL for (int i = 0; i < 4; ++i) {
@@ -210,8 +207,7 @@ struct FlashMma {
       }
       KATT_UNROLL for (int d = 0; d < HeadDim; d += 16) {
         std::uint32_t pair[4];
-        block.load_matrices_transposed(
-            pair, v_tile + tile::swizzled(TileKv, j + b_row.row, d + b_row.column));
+        block.load_matrices_transposed(pair, values.at(TileKv, j, d));
         block.template mma<T>(o[d / 8], a, pair[0], pair[1]);
         block.template mma<T>(o[d / 8 + 1], a, pair[2], pair[3]);
       }
@@ -222,32 +218,33 @@ struct FlashMma {
   /// so that whole chunks of 16 bytes are written.
   template <class Block>
   KOKKOS_INLINE_FUNCTION void write(Block& block, const float (&o)[HeadDim / 8][4],
-                                    const FragmentSoftmax<T>& softmax, T* tile_rows, int first_row,
+                                    const FragmentSoftmax<T>& softmax, unsigned first_row,
                                     int row_count, std::int64_t b, const PackedRows& packed,
-                                    int lane) const {
+                                    unsigned lane) const {
     block.sync_warp();
     KATT_UNROLL for (int half = 0; half < 2; ++half) {
       const tile::Position at = tile::accumulator_position(lane, 2 * half);
       const float factor = softmax.inverse_sum(half);
       KATT_UNROLL for (int n = 0; n < HeadDim / 8; ++n) {
-        Block::store_pair(
-            tile_rows + tile::swizzled(TileQ, first_row + at.row, 8 * n + at.column),
+        block.store_pair(
+            q_tile + tile::swizzled(TileQ, first_row + at.row, 8 * n + at.column),
             Block::template pack<T>(o[n][2 * half] * factor, o[n][2 * half + 1] * factor));
       }
-      const int r = first_row + at.row;
+      const int r = static_cast<int>(first_row + at.row);
       if (lse != nullptr && lane % 4 == 0 && r < row_count) {
         lse[b * lse_stride_batch + packed.head(r) * lse_stride_head +
             packed.query(r) * lse_stride_seq] = softmax.log_sum_exp(half);
       }
     }
     block.sync_warp();
-    const int live_rows = Kokkos::min(16, row_count - first_row);
-    for (int i = lane; i < live_rows * chunks; i += tile::warp_size) {
-      const int r = first_row + i / chunks;
+    const int live_rows = Kokkos::min(16, row_count - static_cast<int>(first_row));
+    for (int i = static_cast<int>(lane); i < live_rows * chunks;
+         i += static_cast<int>(tile::warp_size)) {
+      const int r = static_cast<int>(first_row) + i / chunks;
       const int column = i % chunks * 8;
       if (column < head_dim) {
-        Block::copy_chunk(out.row(b, packed.head(r), packed.query(r)) + column,
-                          tile_rows + tile::swizzled(TileQ, r, column));
+        block.copy_chunk(out.row(b, packed.head(r), packed.query(r)) + column,
+                         q_tile + tile::swizzled(TileQ, r, column));
       }
     }
   }
