@@ -39,7 +39,12 @@ bool visit_tensor_core_tile(const ForwardArgs& args, Tile tile, F&& f) {
 /// What every tensor-core variant asks of the arguments: f16 or bf16, and rows at multiples of 16
 /// bytes.
 inline Status tensor_core_supports(const ForwardArgs& args) {
+  constexpr std::int64_t limit = std::int64_t{1} << 30;  // positions are 32-bit
   if (args.q.dtype == Dtype::f32) return Status::skipped("takes f16 and bf16, not f32");
+  if (args.seq_q() * args.heads() > limit || args.seq_kv() > limit) {
+    return Status::skipped("takes up to " + std::to_string(limit) +
+                           " keys, and queries of all heads");
+  }
   const auto refused = [](const char* name) {
     return Status::skipped("rows of " + std::string(name) +
                            " do not begin at multiples of 16 bytes");

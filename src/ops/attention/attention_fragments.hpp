@@ -42,46 +42,61 @@ bool rows_are_aligned(const BasicTensorRef<4, Const>& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
 }
 
+/// Positions within a kernel are 32-bit, to save registers: seq_q and seq_kv below 2^31 are asked
+/// for.
+KOKKOS_INLINE_FUNCTION int position(std::int64_t value, std::int64_t limit) {
+  return static_cast<int>(Kokkos::min(Kokkos::max<std::int64_t>(value, 0), limit));
+}
+
 /// The tiles of `size` keys of which queries first … last see something, in order.
 class LiveTiles {
  public:
   KOKKOS_INLINE_FUNCTION LiveTiles(const Mask& mask, std::int64_t first, std::int64_t last,
                                    int size)
-      : mask_(mask), first_(first), last_(last), size_(size), live_(mask.live(first, last)) {
-    key_ = live_.begin / size * size;
+      : blocks_(mask.blocks),
+        first_(static_cast<int>(first)),
+        last_(static_cast<int>(last)),
+        size_(size) {
+    const IntervalMask& interval = mask.interval;
+    end_ = position(interval.end(last), interval.keys);
+    full_begin_ = position(interval.begin(last), interval.keys);
+    full_end_ = position(interval.end(first), interval.keys);
+    key_ = position(interval.begin(first), interval.keys) / size * size;
     skip_dead();
   }
 
-  KOKKOS_INLINE_FUNCTION bool valid() const { return key_ < live_.end; }
+  KOKKOS_INLINE_FUNCTION bool valid() const { return key_ < end_; }
   KOKKOS_INLINE_FUNCTION void next() {
     key_ += size_;
     skip_dead();
   }
 
-  KOKKOS_INLINE_FUNCTION std::int64_t key() const { return key_; }
+  KOKKOS_INLINE_FUNCTION int key() const { return key_; }
   /// Keys of the tile, at most `size`: the last tile may be ragged.
-  KOKKOS_INLINE_FUNCTION int columns() const {
-    return static_cast<int>(Kokkos::min<std::int64_t>(size_, live_.end - key_));
+  KOKKOS_INLINE_FUNCTION int columns() const { return Kokkos::min(size_, end_ - key_); }
+  /// full only where all `size` columns are visible to all queries.
+  KOKKOS_INLINE_FUNCTION TileState state() const {
+    return blocks_state_ == TileState::full && key_ >= full_begin_ && key_ + size_ <= full_end_
+               ? TileState::full
+               : TileState::partial;
   }
-  /// full only where all `size` columns are visible.
-  KOKKOS_INLINE_FUNCTION TileState state() const { return state_; }
 
  private:
   KOKKOS_INLINE_FUNCTION void skip_dead() {
+    if (blocks_.blocks == nullptr) return;
     for (; valid(); key_ += size_) {
-      state_ = mask_.tile(first_, last_, key_, key_ + columns());
-      if (state_ == TileState::dead) continue;
-      if (columns() < size_) state_ = TileState::partial;
-      return;
+      blocks_state_ = blocks_.tile(first_, last_, key_, key_ + columns());
+      if (blocks_state_ != TileState::dead) return;
     }
   }
 
-  const Mask& mask_;
-  std::int64_t first_, last_;
-  int size_;
-  KeyRange live_;
-  std::int64_t key_ = 0;
-  TileState state_ = TileState::dead;
+  const BlockMask& blocks_;
+  int first_, last_, size_;
+  int key_ = 0;
+  int end_ = 0;         ///< of the keys that some query sees
+  int full_begin_ = 0;  ///< keys [full_begin, full_end) are seen by all queries
+  int full_end_ = 0;
+  TileState blocks_state_ = TileState::full;
 };
 
 /// Mask and online softmax of the two rows, lane / 4 and lane / 4 + 8 of a warp's sixteen, of which
@@ -99,18 +114,17 @@ class FragmentSoftmax {
   /// For the lane's rows, `row` and `row` + 8 of the tile; rows from `rows` on count as the last.
   KOKKOS_INLINE_FUNCTION FragmentSoftmax(const ScoreRule<T>& rule, float scale, std::int64_t batch,
                                          const PackedRows& packed, int row, int rows, unsigned lane)
-      : rule_(rule), lane_(lane) {
+      : rule_(rule),
+        batch_(batch),
+        kv_head_(packed.kv_head),
+        group_(static_cast<unsigned>(packed.group)),
+        row_(static_cast<int>(packed.begin) + row),
+        last_row_(static_cast<int>(packed.begin) + rows - 1),
+        lane_(lane) {
     folded_ = scale > 0.0F && rule.softcap == 0.0F && !rule.bias;
     factor_ = rule.query_scale(scale);
     exponent_ = folded_ ? factor_ : 1.0F;
     for (int half = 0; half < 2; ++half) {
-      const int r = Kokkos::min(row + 8 * half, rows - 1);
-      query_[half] = packed.query(r);
-      bias_[half] = rule.bias ? rule.bias.row(batch, packed.head(r), query_[half]) : nullptr;
-      begin_[half] = static_cast<int>(
-          Kokkos::min(rule.mask.interval.begin(query_[half]), rule.mask.interval.keys));
-      end_[half] =
-          static_cast<int>(Kokkos::max<std::int64_t>(rule.mask.interval.end(query_[half]), 0));
       max_[half] = lowest;
       sum_[half] = 0.0F;
     }
@@ -118,17 +132,22 @@ class FragmentSoftmax {
 
   /// Scale, softcap, bias and visibility of a tile of 8·N keys, of which `columns` exist.
   template <int N>
-  KOKKOS_INLINE_FUNCTION void mask(float (&s)[N][4], TileState state, std::int64_t key,
-                                   int columns) const {
+  KOKKOS_INLINE_FUNCTION void mask(float (&s)[N][4], TileState state, int key, int columns) const {
     if (!folded_) prepare(s, key, columns);
     if (state == TileState::full) return;
+    const IntervalMask& interval = rule_.mask.interval;
+    int begin[2];
+    int end[2];
+    for (int half = 0; half < 2; ++half) {
+      begin[half] = position(interval.begin(query(half)), interval.keys) - key;
+      end[half] = position(interval.end(query(half)), interval.keys) - key;
+    }
     const std::uint32_t blocked[2] = {blocked_columns<N>(0, key), blocked_columns<N>(1, key)};
-    const int first = static_cast<int>(key);
     KATT_UNROLL for (int n = 0; n < N; ++n) {
       KATT_UNROLL for (int i = 0; i < 4; ++i) {
         const int half = i / 2;
-        const int column = first + column_of(n, i);
-        const bool hidden = column < begin_[half] || column >= end_[half] ||
+        const int column = column_of(n, i);
+        const bool hidden = column < begin[half] || column >= end[half] ||
                             (blocked[half] >> (2 * n + i % 2) & 1U) != 0;
         if (hidden) s[n][i] = -Kokkos::Experimental::infinity_v<float>;
       }
@@ -191,42 +210,56 @@ class FragmentSoftmax {
   /// Bit 2·n + i is set where the block mask hides column_of(n, i) from a row. A loop of its own,
   /// not unrolled: it divides, and few calls have such a mask.
   template <int N>
-  KOKKOS_INLINE_FUNCTION std::uint32_t blocked_columns(int half, std::int64_t key) const {
+  KOKKOS_INLINE_FUNCTION std::uint32_t blocked_columns(int half, int key) const {
     static_assert(2 * N <= 32);
     const BlockMask& blocks = rule_.mask.blocks;
     std::uint32_t bits = 0;
     if (blocks.blocks == nullptr) return bits;
     KATT_NO_UNROLL for (int bit = 0; bit < 2 * N; ++bit) {
-      const std::int64_t j = key + column_of(bit / 2, bit % 2);
-      const bool inside = j >= begin_[half] && j < end_[half];
-      if (inside && !blocks.visible(query_[half], j)) bits |= 1U << bit;
+      const int j = key + column_of(bit / 2, bit % 2);
+      if (j < rule_.mask.interval.keys && !blocks.visible(query(half), j)) bits |= 1U << bit;
     }
     return bits;
   }
 
   template <int N>
-  KOKKOS_INLINE_FUNCTION void prepare(float (&s)[N][4], std::int64_t key, int columns) const {
+  KOKKOS_INLINE_FUNCTION void prepare(float (&s)[N][4], int key, int columns) const {
     const float cap = rule_.softcap;
+    const float inverse_cap = 1.0F / cap;
+    const T* bias[2] = {bias_row(0), bias_row(1)};
     KATT_UNROLL for (int n = 0; n < N; ++n) {
       KATT_UNROLL for (int i = 0; i < 4; ++i) {
         s[n][i] *= factor_;
-        if (cap > 0.0F) s[n][i] = Kokkos::tanh(s[n][i] / cap) * (cap * log2e);
-        if (bias_[i / 2] != nullptr && column_of(n, i) < columns) {
-          s[n][i] += static_cast<float>(bias_[i / 2][key + column_of(n, i)]) * log2e;
+        if (cap > 0.0F) s[n][i] = Kokkos::tanh(s[n][i] * inverse_cap) * (cap * log2e);
+        if (rule_.bias && column_of(n, i) < columns) {
+          s[n][i] += static_cast<float>(bias[i / 2][key + column_of(n, i)]) * log2e;
         }
       }
     }
   }
+  KOKKOS_INLINE_FUNCTION const T* bias_row(int half) const {
+    if (!rule_.bias) return nullptr;
+    const std::int64_t head = kv_head_ * group_ + packed_row(half) % group_;
+    return rule_.bias.row(batch_, head, query(half));
+  }
+  /// The packed row that the lane's row `half` stands for; see PackedRows.
+  KOKKOS_INLINE_FUNCTION unsigned packed_row(int half) const {
+    return static_cast<unsigned>(Kokkos::min(row_ + 8 * half, last_row_));
+  }
+  KOKKOS_INLINE_FUNCTION int query(int half) const {
+    return static_cast<int>(packed_row(half) / group_);
+  }
 
   const ScoreRule<T>& rule_;
+  std::int64_t batch_;
+  std::int64_t kv_head_;
+  unsigned group_;  ///< query heads per K/V head
+  int row_;         ///< packed row of the first half
+  int last_row_;    ///< of the tile
   unsigned lane_;
   bool folded_;
   float factor_;    ///< of the scores, where it is not folded into the exponent
   float exponent_;  ///< c
-  std::int64_t query_[2];
-  const T* bias_[2];
-  int begin_[2];  ///< the keys that the interval mask leaves
-  int end_[2];
   float max_[2];
   float sum_[2];
 };
