@@ -7,8 +7,10 @@
 /// Before a loop whose arrays are to be registers on a device.
 #if defined(__CUDA_ARCH__)
 #define KATT_UNROLL _Pragma("unroll")
+#define KATT_UNROLL_4 _Pragma("unroll 4")
 #define KATT_NO_UNROLL _Pragma("unroll 1")
 #else
+#define KATT_UNROLL_4
 #define KATT_NO_UNROLL
 #define KATT_UNROLL
 #endif

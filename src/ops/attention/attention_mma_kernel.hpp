@@ -142,7 +142,7 @@ struct FlashMma {
     const unsigned first = block.thread() / chunks;
     static_assert(threads % chunks == 0 && Rows % load_step == 0);
     const int count = static_cast<int>(column) < head_dim ? live : 0;
-    KATT_UNROLL for (int i = 0; i < Rows / load_step; ++i) {
+    KATT_UNROLL_4 for (int i = 0; i < Rows / load_step; ++i) {
       const int r = static_cast<int>(first) + i * load_step;
       const T* source = row_pointer(r);
       block.copy_async(target + tile::swizzled(Rows, first + i * load_step, column),
