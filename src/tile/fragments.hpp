@@ -85,4 +85,33 @@ class SwizzledLane {
   unsigned first_;
 };
 
+/// The matrix descriptor of wgmma for a swizzled() tile that begins at a multiple of 1024 bytes;
+/// `address` (below 2^18) is the byte in shared memory of its first element, `leading` and `stride`
+/// are the byte offsets that the two functions below explain. Bits 0–13, 16–29 and 32–45 hold them
+/// divided by 16, bits 62–63 the swizzle (1: 128 bytes). A sum with n is the descriptor of the
+/// operand 16·n bytes on.
+/// Source: PTX ISA, "Matrix Descriptor Format".
+KOKKOS_INLINE_FUNCTION constexpr std::uint64_t matrix_descriptor(unsigned address, unsigned leading,
+                                                                 unsigned stride) {
+  return static_cast<std::uint64_t>(address / 16) | static_cast<std::uint64_t>(leading / 16) << 16 |
+         static_cast<std::uint64_t>(stride / 16) << 32 | std::uint64_t{1} << 62;
+}
+
+/// An operand whose rows in the tile run along the inner dimension of the product (Q and K in
+/// Q·Kᵀ), from row j and column d (multiples of 8 and 16) on: groups of eight rows are 1024 bytes
+/// apart; within a row the hardware applies the swizzle to whatever column the address points at.
+KOKKOS_INLINE_FUNCTION constexpr std::uint64_t row_major_descriptor(unsigned tile, unsigned rows,
+                                                                    unsigned j, unsigned d) {
+  return matrix_descriptor(tile + j * 128, 16, 1024) +
+         (d / panel_columns * rows * 128 + d % panel_columns * 2) / 16;
+}
+
+/// An operand whose rows in the tile run across the inner dimension (V in P·V: its keys are the
+/// inner dimension), from row j and column d (multiples of 16 and 64) on: panels of 64 columns are
+/// rows · 128 bytes apart, groups of eight rows 1024.
+KOKKOS_INLINE_FUNCTION constexpr std::uint64_t column_major_descriptor(unsigned tile, unsigned rows,
+                                                                       unsigned j, unsigned d) {
+  return matrix_descriptor(tile, rows * 128, 1024) + (d / panel_columns * rows + j) * 8;
+}
+
 }  // namespace katt::tile
