@@ -6,13 +6,17 @@
 
 #include "ops/attention/attention_case.hpp"
 #include "ops/attention/attention_mma_kernel.hpp"
+#include "ops/attention/attention_wgmma_kernel.hpp"
 #include "tests/ops/attention_problems.hpp"
 #include "tests/tile/warp_emulator.hpp"
 
-// The tensor-core kernel of the CUDA backend, run on the host by an emulator of its instructions:
+// The tensor-core kernels of the CUDA backend, run on the host by an emulator of its instructions:
 // the functor, the masks and the index arithmetic are those that a device runs.
 namespace katt::attention {
 namespace {
+
+using impl::FlashMma;
+using impl::FlashWgmma;
 
 struct Result {
   std::vector<float> out, lse;
@@ -37,20 +41,18 @@ Result emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
   return {output.out.download(), output.lse.download()};
 }
 
-/// The kernel whose head_dim is the least that holds the problem's.
-template <class T, int TileQ, int TileKv>
+/// A kernel for the least padded head_dim that holds the problem's.
+template <template <class, int, int, int> class Kernel, class T, int TileQ, int TileKv>
 Result emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
-  if (data.shape.head_dim <= 64) return emulate<impl::FlashMma<T, 64, TileQ, TileKv>>(data, layout);
-  if (data.shape.head_dim <= 128) {
-    return emulate<impl::FlashMma<T, 128, TileQ, TileKv>>(data, layout);
-  }
-  return emulate<impl::FlashMma<T, 256, TileQ, TileKv>>(data, layout);
+  if (data.shape.head_dim <= 64) return emulate<Kernel<T, 64, TileQ, TileKv>>(data, layout);
+  if (data.shape.head_dim <= 128) return emulate<Kernel<T, 128, TileQ, TileKv>>(data, layout);
+  return emulate<Kernel<T, 256, TileQ, TileKv>>(data, layout);
 }
 
-template <class T, int TileQ, int TileKv>
+template <template <class, int, int, int> class Kernel, class T, int TileQ, int TileKv>
 void expect_reference(const ProblemData& data, const std::string& what,
                       HeadLayout layout = HeadLayout::bhsd) {
-  const Result result = emulate<T, TileQ, TileKv>(data, layout);
+  const Result result = emulate<Kernel, T, TileQ, TileKv>(data, layout);
   const bench::Errors errors = Reference(data).compare(result.out, result.lse);
   EXPECT_TRUE(errors.status.is_ok()) << what << ": " << errors.status.reason();
 }
@@ -61,7 +63,7 @@ TEST(AttentionMma, MatchesReferenceForEveryShapeAndMask) {
       auto data = make_problem(shape, Dtype::bf16);
       mask.apply(*data);
       data->link();
-      expect_reference<bf16, 64, 64>(*data, describe(shape) + ", " + mask.name);
+      expect_reference<FlashMma, bf16, 64, 64>(*data, describe(shape) + ", " + mask.name);
     }
   }
 }
@@ -72,8 +74,8 @@ TEST(AttentionMma, MatchesReferenceInF16AndWithOtherTiles) {
       auto data = make_problem(shape, Dtype::f16);
       mask.apply(*data);
       data->link();
-      expect_reference<f16, 128, 64>(*data, describe(shape) + ", " + mask.name);
-      expect_reference<f16, 32, 32>(*data, describe(shape) + ", " + mask.name);
+      expect_reference<FlashMma, f16, 128, 64>(*data, describe(shape) + ", " + mask.name);
+      expect_reference<FlashMma, f16, 32, 32>(*data, describe(shape) + ", " + mask.name);
     }
   }
 }
@@ -81,7 +83,7 @@ TEST(AttentionMma, MatchesReferenceInF16AndWithOtherTiles) {
 TEST(AttentionMma, ReadsSequenceMajorStorage) {
   auto data = make_problem(shapes[1], Dtype::bf16);
   data->shape.causal = true;
-  expect_reference<bf16, 64, 64>(*data, "bshd", HeadLayout::bshd);
+  expect_reference<FlashMma, bf16, 64, 64>(*data, "bshd", HeadLayout::bshd);
 }
 
 TEST(AttentionMma, TakesAnyScale) {
@@ -89,14 +91,14 @@ TEST(AttentionMma, TakesAnyScale) {
     auto data = make_problem({1, 2, 1, 33, 70, 64}, Dtype::f16);
     data->shape.scale = scale;
     data->shape.causal = true;
-    expect_reference<f16, 64, 64>(*data, "scale " + std::to_string(scale));
+    expect_reference<FlashMma, f16, 64, 64>(*data, "scale " + std::to_string(scale));
   }
 }
 
 TEST(AttentionMma, HoldsForLargeScores) {
   auto data = make_problem({1, 2, 2, 40, 70, 64}, Dtype::bf16, 3, 40.0F);
   data->shape.scale = 1.0;
-  const Result result = emulate<bf16, 64, 64>(*data);
+  const Result result = emulate<FlashMma, bf16, 64, 64>(*data);
   for (const float value : result.out) ASSERT_TRUE(std::isfinite(value));
   for (const float value : result.lse) ASSERT_TRUE(std::isfinite(value));
 }
@@ -104,7 +106,39 @@ TEST(AttentionMma, HoldsForLargeScores) {
 TEST(AttentionMma, NanReachesTheOutputOfItsRowOnly) {
   auto data = make_problem({1, 1, 1, 33, 40, 32}, Dtype::bf16);
   data->q[5 * 32 + 3] = std::numeric_limits<float>::quiet_NaN();
-  const Result result = emulate<bf16, 64, 64>(*data);
+  const Result result = emulate<FlashMma, bf16, 64, 64>(*data);
+  for (std::size_t i = 0; i < result.out.size(); ++i) {
+    ASSERT_EQ(std::isnan(result.out[i]), i / 32 == 5) << i;
+  }
+}
+
+TEST(AttentionWgmma, MatchesReferenceForEveryShapeAndMask) {
+  for (const Shape& shape : shapes) {
+    for (const MaskCase& mask : masks) {
+      auto data = make_problem(shape, Dtype::bf16);
+      mask.apply(*data);
+      data->link();
+      expect_reference<FlashWgmma, bf16, 128, 64>(*data, describe(shape) + ", " + mask.name);
+    }
+  }
+}
+
+TEST(AttentionWgmma, MatchesReferenceInF16AndWithOtherTiles) {
+  // So many keys that every stage is used again, and again.
+  const Shape long_keys{1, 4, 2, 70, 700, 64};
+  for (const MaskCase& mask : {masks[0], masks[1], masks[5]}) {
+    auto data = make_problem(long_keys, Dtype::f16);
+    mask.apply(*data);
+    data->link();
+    expect_reference<FlashWgmma, f16, 128, 128>(*data, describe(long_keys) + ", " + mask.name);
+    expect_reference<FlashWgmma, f16, 64, 64>(*data, describe(long_keys) + ", " + mask.name);
+  }
+}
+
+TEST(AttentionWgmma, NanReachesTheOutputOfItsRowOnly) {
+  auto data = make_problem({1, 1, 1, 33, 40, 32}, Dtype::bf16);
+  data->q[5 * 32 + 3] = std::numeric_limits<float>::quiet_NaN();
+  const Result result = emulate<FlashWgmma, bf16, 128, 64>(*data);
   for (std::size_t i = 0; i < result.out.size(); ++i) {
     ASSERT_EQ(std::isnan(result.out[i]), i / 32 == 5) << i;
   }

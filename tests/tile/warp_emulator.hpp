@@ -12,14 +12,17 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/dtype.hpp"
 
-/// An emulator of thread blocks for kernels written against tile::MmaBlock: every thread of a block
-/// is a fiber, and the warps take turns in a random order, so that a missing barrier shows. The
-/// semantics are those of the PTX ISA, written down anew from its figures (element by element, as
-/// the inverse of what the kernels use), so that the kernels' index arithmetic is tested.
+/// An emulator of thread blocks for kernels written against tile::MmaBlock or tile::WgmmaBlock:
+/// every thread of a block is a fiber, and the warps take turns in a random order, so that a
+/// missing barrier shows. What is asynchronous happens as late as it may, and is compared with what
+/// would have happened at once. The semantics are those of the PTX ISA, written down anew from its
+/// figures (element by element, as the inverse of what the kernels use), so that the kernels' index
+/// arithmetic is tested.
 namespace katt::testing {
 
 class EmulatedBlock;
@@ -34,12 +37,15 @@ class BlockEmulator {
         block_{threads, 0, 0, {}},
         fibers_(static_cast<std::size_t>(threads)) {
     for (int w = 0; w < threads / 32; ++w) warps_.push_back({32, 0, 0, {}});
+    warpgroups_.resize(static_cast<std::size_t>((threads + 127) / 128));
+    for (auto& group : named_) group = {128, 0, 0, {}};
     // Memory that nobody wrote is NaN in every dtype.
     std::memset(shared_.data(), 0xFF, shared_.size());
     void* first = shared_.data();
     std::size_t space = shared_.size();
     first_ = static_cast<std::byte*>(std::align(1024, shared_bytes, first, space));
     size_ = shared_bytes;
+    unfenced_.resize(shared_bytes / 16 + 1);
   }
 
   /// Runs f(EmulatedBlock&) on every thread. Returns what went wrong first, or "".
@@ -77,6 +83,7 @@ class BlockEmulator {
           Fiber& fiber = fibers_[static_cast<std::size_t>(t)];
           if (!can_run(fiber)) continue;
           fiber.waiting = nullptr;
+          fiber.barrier = nullptr;
           swapcontext(&scheduler_, &fiber.context);
         }
       }
@@ -99,17 +106,47 @@ class BlockEmulator {
     std::array<void*, 512> arguments;
     std::string operation{};
   };
+  /// An mbarrier: a phase ends with `count` arrivals.
+  struct Barrier {
+    int count = 0;
+    int arrived = 0;
+    unsigned phase = 0;
+  };
   struct Fiber {
     ucontext_t context{};
     std::vector<char> stack;
     bool done = false;
     const Group* waiting = nullptr;
     unsigned generation = 0;
+    const Barrier* barrier = nullptr;
+    unsigned parity = 0;
+  };
+  /// Accumulators of a warpgroup that some wgmma has yet to write; the registers hold NaN
+  /// meanwhile.
+  struct Accumulators {
+    std::vector<float> values;  ///< 64 rows of `columns`
+    int columns = 0;
+    int pending = 0;
+    std::array<float*, 128> registers{};
+  };
+  /// One wgmma under way: operands as they were when it began.
+  struct Product {
+    float* accumulators;
+    bool accumulate;
+    std::function<std::vector<float>()> compute;
+    std::vector<float> at_once;
+  };
+  struct Warpgroup {
+    Group group{128, 0, 0, {}};
+    std::unordered_map<float*, Accumulators> accumulators{};
+    std::vector<Product> open{};
+    std::deque<std::vector<Product>> groups{};
   };
 
   static void enter(unsigned low, unsigned high, unsigned thread);
 
   static bool can_run(const Fiber& fiber) {
+    if (fiber.barrier != nullptr && fiber.barrier->phase % 2 == fiber.parity) return false;
     return !fiber.done &&
            (fiber.waiting == nullptr || fiber.waiting->generation != fiber.generation);
   }
@@ -153,6 +190,10 @@ class BlockEmulator {
   std::string failure_;
   Group block_;
   std::vector<Group> warps_;
+  std::array<Group, 16> named_{};
+  std::vector<Warpgroup> warpgroups_;
+  std::unordered_map<unsigned, Barrier> barriers_;
+  std::vector<bool> unfenced_;  ///< 16-byte chunks that only generic accesses see so far
   std::vector<Fiber> fibers_;
   ucontext_t scheduler_{};
   const std::function<void(EmulatedBlock&)>* kernel_ = nullptr;
@@ -215,6 +256,9 @@ class EmulatedBlock {
   void wait() {
     while (groups_.size() > Pending) {
       for (const Copy& copy : groups_.front()) {
+        const std::size_t chunk = static_cast<std::size_t>(copy.target - emulator_.first_) / 16;
+        emulator_.unfenced_[chunk] = true;
+        written_.push_back(chunk);
         if (copy.live) {
           std::memcpy(copy.target, copy.source, 16);
         } else {
@@ -268,9 +312,87 @@ class EmulatedBlock {
     });
   }
 
+  void barrier_init(unsigned offset, int count) const {
+    if (emulator_.at(offset, 8) != nullptr) emulator_.barriers_[offset] = {count, 0, 0};
+  }
+  void barrier_arrive(unsigned offset) const {
+    auto& barrier = emulator_.barriers_.at(offset);
+    if (++barrier.arrived < barrier.count) return;
+    barrier.arrived = 0;
+    ++barrier.phase;
+  }
+  void barrier_wait(unsigned offset, unsigned parity) const {
+    auto& barrier = emulator_.barriers_.at(offset);
+    if (barrier.phase % 2 != parity) return;
+    auto& fiber = emulator_.fibers_[static_cast<std::size_t>(thread_)];
+    fiber.barrier = &barrier;
+    fiber.parity = parity;
+    swapcontext(&fiber.context, &emulator_.scheduler_);
+  }
+  void barrier_group(int id, int threads) const {
+    auto& group = emulator_.named_.at(static_cast<std::size_t>(id));
+    group.size = threads;
+    emulator_.meet(group, thread_, thread_ % threads, "barrier_group", nullptr, [](auto&) {});
+  }
+  void fence_async_proxy() {
+    for (const std::size_t chunk : written_) emulator_.unfenced_[chunk] = false;
+    written_.clear();
+  }
+
+  template <int Registers>
+  static void increase_registers() {}
+  template <int Registers>
+  static void decrease_registers() {}
+  template <int N>
+  static void hold(float (&)[N][4]) {}
+  template <int N>
+  static void hold(std::uint32_t (&)[N][4]) {}
+  static unsigned computed_here(unsigned value) { return value; }
+
+  void wgmma_fence() const {
+    meet_warpgroup("wgmma_fence", nullptr, [](auto&) {});
+  }
+  void wgmma_commit() const {
+    meet_warpgroup("wgmma_commit", nullptr, [this](auto&) {
+      warpgroup().groups.push_back(std::move(warpgroup().open));
+      warpgroup().open.clear();
+    });
+  }
+  /// The products end here: their operands in shared memory must still be what they were.
+  template <int Pending>
+  void wgmma_wait() const {
+    meet_warpgroup("wgmma_wait", nullptr, [this](auto&) {
+      auto& groups = warpgroup().groups;
+      for (; groups.size() > Pending; groups.pop_front()) {
+        for (const auto& product : groups.front()) retire(product);
+      }
+    });
+  }
+
+  template <class T, int N>
+  void wgmma(float (&d)[N / 8][4], std::uint64_t a, std::uint64_t b, bool accumulate) const {
+    begin_product<T, N>(&d[0][0], accumulate, b, false,
+                        [this, a](int row, int k, auto&) { return element_at<T>(a, row, k); });
+  }
+  template <class T, int N, int First, int Blocks>
+  void wgmma(float (&all)[Blocks][4], const std::uint32_t (&a)[4], std::uint64_t b,
+             bool accumulate) const {
+    std::array<std::uint32_t, 4> registers{a[0], a[1], a[2], a[3]};
+    begin_product<T, N>(
+        &all[First][0], accumulate, b, true,
+        [](int row, int k, auto& held) {
+          // PTX ISA, figure of the operand A of wgmma.m64nNk16 in registers.
+          const int thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
+          const int i = row % 16 / 8 + k / 8 * 2;
+          return element<T>(held[static_cast<std::size_t>(thread)][static_cast<std::size_t>(i)],
+                            k % 2);
+        },
+        registers);
+  }
+
  private:
   struct Copy {
-    void* target;
+    std::byte* target;
     const void* source;
     bool live;
   };
@@ -284,6 +406,131 @@ class EmulatedBlock {
     T value;
     value.bits = static_cast<std::uint16_t>(pair >> (16 * which));
     return static_cast<float>(value);
+  }
+
+  BlockEmulator::Warpgroup& warpgroup() const {
+    return emulator_.warpgroups_[static_cast<std::size_t>(thread_ / 128)];
+  }
+  template <class Act>
+  void meet_warpgroup(const char* operation, void* argument, const Act& act) const {
+    emulator_.meet(warpgroup().group, thread_, thread_ % 128, operation, argument, act);
+  }
+
+  /// The byte that a descriptor with the 128-byte swizzle means by an offset from its address: PTX
+  /// ISA, "Shared Memory Matrix Layout" (bits 4–6 xor bits 7–9).
+  template <class T>
+  float element_of(std::uint64_t descriptor, unsigned offset) const {
+    if (descriptor >> 62 != 1) emulator_.fail("descriptor: not the 128-byte swizzle");
+    const auto address = static_cast<unsigned>(descriptor & 0x3FFF) * 16 + offset;
+    const unsigned byte = address ^ (address >> 7 & 7) << 4;
+    const std::byte* source = emulator_.at(byte, 2);
+    if (source == nullptr) return 0.0F;
+    if (emulator_.unfenced_[byte / 16]) emulator_.fail("wgmma reads what no proxy fence covers");
+    T value;
+    std::memcpy(&value, source, 2);
+    return static_cast<float>(value);
+  }
+  /// Inner dimension k along the rows: eight rows of 128 bytes, then the stride offset.
+  template <class T>
+  float element_at(std::uint64_t descriptor, int row, int k) const {
+    const auto stride = static_cast<unsigned>(descriptor >> 32 & 0x3FFF) * 16;
+    return element_of<T>(descriptor, static_cast<unsigned>(row) / 8 * stride +
+                                         static_cast<unsigned>(row) % 8 * 128 +
+                                         static_cast<unsigned>(k) * 2);
+  }
+  /// Inner dimension k across the rows: 64 columns, then the leading offset.
+  template <class T>
+  float element_across(std::uint64_t descriptor, int k, int column) const {
+    const auto leading = static_cast<unsigned>(descriptor >> 16 & 0x3FFF) * 16;
+    const auto stride = static_cast<unsigned>(descriptor >> 32 & 0x3FFF) * 16;
+    return element_of<T>(descriptor, static_cast<unsigned>(column) / 64 * leading +
+                                         static_cast<unsigned>(column) % 64 * 2 +
+                                         static_cast<unsigned>(k) / 8 * stride +
+                                         static_cast<unsigned>(k) % 8 * 128);
+  }
+
+  /// The element of D that a thread of the warpgroup holds in its register i: PTX ISA, figure of
+  /// the accumulator of wgmma.m64nNk16.
+  static int row_of(int thread, int i) {
+    return thread / 32 * 16 + thread % 32 / 4 + (i % 4 >= 2 ? 8 : 0);
+  }
+  static int column_of(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
+
+  template <class T, int N, class A>
+  void begin_product(float* d, bool accumulate, std::uint64_t b, bool across, const A& a,
+                     std::array<std::uint32_t, 4> registers = {}) const {
+    struct Argument {
+      float* d;
+      std::array<std::uint32_t, 4> registers;
+      std::uint64_t b;
+      bool accumulate;
+    } argument{d, registers, b, accumulate};
+    meet_warpgroup("wgmma", &argument, [&](auto& arguments) {
+      std::array<std::array<std::uint32_t, 4>, 128> held;
+      for (int t = 0; t < 128; ++t) {
+        const auto* own = at<Argument>(arguments, t);
+        held[static_cast<std::size_t>(t)] = own->registers;
+        if (own->b != b || own->accumulate != accumulate) emulator_.fail("descriptors differ");
+      }
+      float* first = at<Argument>(arguments, 0)->d;
+      auto& accumulators = warpgroup().accumulators[first];
+      if (accumulators.pending++ == 0) {
+        accumulators.columns = N;
+        accumulators.values.resize(64 * N);
+        for (int t = 0; t < 128; ++t) {
+          float* own = at<Argument>(arguments, t)->d;
+          accumulators.registers[static_cast<std::size_t>(t)] = own;
+          for (int i = 0; i < N / 2; ++i) {
+            accumulators.values[static_cast<std::size_t>(row_of(t, i) * N + column_of(t, i))] =
+                own[i];
+            own[i] = std::nanf("");
+          }
+        }
+      }
+      const auto compute = [this, held, b, across, a]() {
+        std::vector<float> product(64 * N);
+        float a_row[16];
+        std::vector<float> b_matrix(16 * N);
+        for (int k = 0; k < 16; ++k) {
+          for (int n = 0; n < N; ++n) {
+            b_matrix[static_cast<std::size_t>(k * N + n)] =
+                across ? element_across<T>(b, k, n) : element_at<T>(b, n, k);
+          }
+        }
+        for (int row = 0; row < 64; ++row) {
+          for (int k = 0; k < 16; ++k) a_row[k] = a(row, k, held);
+          float* out = &product[static_cast<std::size_t>(row * N)];
+          for (int k = 0; k < 16; ++k) {
+            for (int n = 0; n < N; ++n)
+              out[n] += a_row[k] * b_matrix[static_cast<std::size_t>(k * N + n)];
+          }
+        }
+        return product;
+      };
+      warpgroup().open.push_back({first, accumulate, compute, compute()});
+    });
+  }
+
+  void retire(const BlockEmulator::Product& product) const {
+    const std::vector<float> late = product.compute();
+    if (std::memcmp(late.data(), product.at_once.data(), late.size() * sizeof(float)) != 0) {
+      emulator_.fail("shared memory changed under a wgmma");
+    }
+    auto& accumulators = warpgroup().accumulators.at(product.accumulators);
+    for (std::size_t i = 0; i < late.size(); ++i) {
+      float& value = accumulators.values[i];
+      value = (product.accumulate ? value : 0.0F) + late[i];
+    }
+    if (--accumulators.pending > 0) return;
+    const int columns = accumulators.columns;
+    for (int t = 0; t < 128; ++t) {
+      float* own = accumulators.registers[static_cast<std::size_t>(t)];
+      for (int i = 0; i < columns / 2; ++i) {
+        if (!std::isnan(own[i])) emulator_.fail("registers written under a wgmma");
+        own[i] =
+            accumulators.values[static_cast<std::size_t>(row_of(t, i) * columns + column_of(t, i))];
+      }
+    }
   }
 
   template <class Act>
@@ -325,6 +572,7 @@ class EmulatedBlock {
 
   BlockEmulator& emulator_;
   int thread_;
+  std::vector<std::size_t> written_;  ///< chunks since the last fence_async_proxy()
   std::vector<Copy> open_;
   std::deque<std::vector<Copy>> groups_;
 };
