@@ -17,6 +17,15 @@ namespace katt::attention::impl {
 /// instantiates them, for every head_dim of TensorCoreHeadDims.
 using MmaTiles = TileList<TileShape<64, 64>, TileShape<128, 64>>;
 
+/// The tiles of flash_wgmma, likewise; the first fits every head_dim.
+using WgmmaTiles = TileList<TileShape<128, 64>, TileShape<128, 128>>;
+
+/// Whether scores (tile_kv / 2 registers of a thread), probabilities (tile_kv / 4) and output
+/// (head_dim / 2) leave room for the rest in the 224 registers that a computing thread has.
+constexpr bool wgmma_fits_registers(int head_dim, int tile_kv) {
+  return tile_kv / 2 + tile_kv / 4 + head_dim / 2 <= 176;
+}
+
 /// What head_dim is padded to, in registers and shared memory.
 inline constexpr std::array tensor_core_head_dims{64, 128, 256};
 
