@@ -2,6 +2,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -76,7 +77,11 @@ class BlockEmulator {
         if (any) runnable.push_back(w);
       }
       if (all_done || !failure_.empty()) return failure_;
-      if (runnable.empty()) return "deadlock: no thread can go on";
+      ++turn_;
+      if (runnable.empty()) {
+        if (turn_ < last_sleep_) continue;
+        return "deadlock: no thread can go on";
+      }
       const int warp = runnable[random_() % runnable.size()];
       for (unsigned turns = 1 + random_() % 100; turns > 0; --turns) {
         for (int t = 32 * warp; t < 32 * warp + 32; ++t) {
@@ -120,6 +125,7 @@ class BlockEmulator {
     unsigned generation = 0;
     const Barrier* barrier = nullptr;
     unsigned parity = 0;
+    std::uint64_t asleep_until = 0;  ///< turn of the scheduler
   };
   /// Accumulators of a warpgroup that some wgmma has yet to write; the registers hold NaN
   /// meanwhile.
@@ -145,10 +151,19 @@ class BlockEmulator {
 
   static void enter(unsigned low, unsigned high, unsigned thread);
 
-  static bool can_run(const Fiber& fiber) {
+  bool can_run(const Fiber& fiber) const {
+    if (turn_ < fiber.asleep_until) return false;
     if (fiber.barrier != nullptr && fiber.barrier->phase % 2 == fiber.parity) return false;
     return !fiber.done &&
            (fiber.waiting == nullptr || fiber.waiting->generation != fiber.generation);
+  }
+
+  /// Suspends a thread for a random while, so that others go far ahead of it.
+  void pause(int thread) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    fiber.asleep_until = turn_ + random_() % 32;
+    last_sleep_ = std::max(last_sleep_, fiber.asleep_until + 1);
+    swapcontext(&fiber.context, &scheduler_);
   }
 
   /// Thread `member` of a group arrives with its arguments; `act` gets those of all threads.
@@ -187,6 +202,8 @@ class BlockEmulator {
   std::byte* first_ = nullptr;
   std::size_t size_ = 0;
   std::mt19937 random_;
+  std::uint64_t turn_ = 0;
+  std::uint64_t last_sleep_ = 0;
   std::string failure_;
   Group block_;
   std::vector<Group> warps_;
@@ -317,9 +334,11 @@ class EmulatedBlock {
   }
   void barrier_arrive(unsigned offset) const {
     auto& barrier = emulator_.barriers_.at(offset);
-    if (++barrier.arrived < barrier.count) return;
-    barrier.arrived = 0;
-    ++barrier.phase;
+    if (++barrier.arrived == barrier.count) {
+      barrier.arrived = 0;
+      ++barrier.phase;
+    }
+    emulator_.pause(thread_);
   }
   void barrier_wait(unsigned offset, unsigned parity) const {
     auto& barrier = emulator_.barriers_.at(offset);

@@ -29,12 +29,11 @@ constexpr bool wgmma_fits_registers(int head_dim, int tile_kv) {
 /// What head_dim is padded to, in registers and shared memory.
 inline constexpr std::array tensor_core_head_dims{64, 128, 256};
 
-/// Calls f.operator()<HeadDim, Shape>() for the least padded head_dim that holds the arguments' own
-/// and for the tile; false where the list lacks the tile.
+/// Calls f.operator()<HeadDim, Shape>() for the least padded head_dim that holds `head_dim` and for
+/// the tile; false where the list lacks the tile.
 template <class Tiles, class F>
-bool visit_tensor_core_tile(const ForwardArgs& args, Tile tile, F&& f) {
+bool visit_tensor_core_tile(std::int64_t head_dim, Tile tile, F&& f) {
   return Tiles::visit(tile, [&]<class Shape>() {
-    const std::int64_t head_dim = args.head_dim();
     if (head_dim <= tensor_core_head_dims[0]) {
       f.template operator()<tensor_core_head_dims[0], Shape>();
     } else if (head_dim <= tensor_core_head_dims[1]) {

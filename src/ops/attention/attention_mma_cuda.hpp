@@ -13,10 +13,12 @@ namespace katt::attention::impl {
 
 template <class T>
 Status mma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile) {
+  if (KATT_CUDA_SM < 80)
+    return Status::skipped("needs a build for sm_80 or later (KATT_CUDA_ARCH)");
   if (Status status = tensor_core_supports(args); !status.is_ok()) return status;
   Status status =
       Status::skipped("tile " + names({tile}) + " is not built; built: " + names(MmaTiles::all()));
-  visit_tensor_core_tile<MmaTiles>(args, tile, [&]<int HeadDim, class Shape>() {
+  visit_tensor_core_tile<MmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
     using Kernel = FlashMma<T, HeadDim, Shape::q, Shape::kv>;
     status = tile::cuda_supports<Kernel>(exec, 8, Kernel(args).blocks);
   });
@@ -25,7 +27,7 @@ Status mma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile
 
 template <class T>
 void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile) {
-  visit_tensor_core_tile<MmaTiles>(args, tile, [&]<int HeadDim, class Shape>() {
+  visit_tensor_core_tile<MmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
     using Kernel = FlashMma<T, HeadDim, Shape::q, Shape::kv>;
     const Kernel kernel(args);
     tile::cuda_launch<tile::MmaBlock>(exec, "katt::attention::flash_mma", kernel.blocks, kernel);

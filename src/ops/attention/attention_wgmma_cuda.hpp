@@ -17,7 +17,7 @@ template <class T, class F>
 Status visit_wgmma(const ForwardArgs& args, Tile tile, F&& f) {
   Status status = Status::skipped("tile " + names({tile}) +
                                   " is not built; built: " + names(WgmmaTiles::all()));
-  visit_tensor_core_tile<WgmmaTiles>(args, tile, [&]<int HeadDim, class Shape>() {
+  visit_tensor_core_tile<WgmmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
     if constexpr (wgmma_fits_registers(HeadDim, Shape::kv)) {
       status = f.template operator()<FlashWgmma<T, HeadDim, Shape::q, Shape::kv>>();
     } else {
