@@ -7,8 +7,10 @@
 #include "ops/attention/attention_decode.hpp"
 #include "ops/attention/attention_flash.hpp"
 #include "ops/attention/attention_flash_amx.hpp"
+#include "ops/attention/attention_mma.hpp"
 #include "ops/attention/attention_naive.hpp"
 #include "ops/attention/attention_tiles.hpp"
+#include "ops/attention/attention_wgmma.hpp"
 
 namespace katt::attention {
 
@@ -86,6 +88,12 @@ VariantTable<Exec, ForwardArgs>& forward_variants() {
     VariantTable<Exec, ForwardArgs> built_in;
     built_in.add(naive_variant<Exec>());
     built_in.add(flash_variant<Exec>());
+#if defined(KOKKOS_ENABLE_CUDA)
+    if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) {
+      built_in.add(impl::mma_variant());
+      built_in.add(impl::wgmma_variant());
+    }
+#endif
     built_in.add(impl::decode_variant<Exec, ForwardArgs>());
     return built_in;
   }();

@@ -1,0 +1,267 @@
+#pragma once
+
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "ops/attention/attention_scores.hpp"
+#include "tile/fragments.hpp"
+
+/// What the tensor-core kernels share: rows of tensors, the live key tiles of a tile of queries,
+/// and mask and online softmax on scores that lie in the accumulators of matrix instructions.
+namespace katt::attention::impl {
+
+/// Rows of head_dim elements of a tensor (batch, head, seq, head_dim).
+template <class T>
+struct HeadRows {
+  T* data = nullptr;
+  std::int64_t stride_batch = 0;
+  std::int64_t stride_head = 0;
+  std::int64_t stride_seq = 0;
+
+  HeadRows() = default;
+  template <bool Const>
+  explicit HeadRows(const BasicTensorRef<4, Const>& tensor)
+      : data(static_cast<T*>(tensor.data)),
+        stride_batch(tensor.stride[0]),
+        stride_head(tensor.stride[1]),
+        stride_seq(tensor.stride[2]) {}
+
+  KOKKOS_INLINE_FUNCTION T* row(std::int64_t b, std::int64_t head, std::int64_t i) const {
+    return data + b * stride_batch + head * stride_head + i * stride_seq;
+  }
+};
+
+/// Whether every row begins at a multiple of 16 bytes, as 128-bit accesses need it.
+template <bool Const>
+bool rows_are_aligned(const BasicTensorRef<4, Const>& tensor) {
+  const auto per_chunk = static_cast<std::int64_t>(16 / size_of(tensor.dtype));
+  for (int axis = 0; axis < 3; ++axis) {
+    if (tensor.extent[axis] > 1 && tensor.stride[axis] % per_chunk != 0) return false;
+  }
+  return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+}
+
+/// Positions within a kernel are 32-bit, to save registers: seq_q and seq_kv below 2^31 are asked
+/// for.
+KOKKOS_INLINE_FUNCTION int position(std::int64_t value, std::int64_t limit) {
+  return static_cast<int>(Kokkos::min(Kokkos::max<std::int64_t>(value, 0), limit));
+}
+
+/// The tiles of `size` keys of which queries first … last see something, in order.
+class LiveTiles {
+ public:
+  KOKKOS_INLINE_FUNCTION LiveTiles(const Mask& mask, std::int64_t first, std::int64_t last,
+                                   int size)
+      : blocks_(mask.blocks),
+        first_(static_cast<int>(first)),
+        last_(static_cast<int>(last)),
+        size_(size) {
+    const IntervalMask& interval = mask.interval;
+    end_ = position(interval.end(last), interval.keys);
+    full_begin_ = position(interval.begin(last), interval.keys);
+    full_end_ = position(interval.end(first), interval.keys);
+    key_ = position(interval.begin(first), interval.keys) / size * size;
+    skip_dead();
+  }
+
+  KOKKOS_INLINE_FUNCTION bool valid() const { return key_ < end_; }
+  KOKKOS_INLINE_FUNCTION void next() {
+    key_ += size_;
+    skip_dead();
+  }
+
+  KOKKOS_INLINE_FUNCTION int key() const { return key_; }
+  /// Keys of the tile, at most `size`: the last tile may be ragged.
+  KOKKOS_INLINE_FUNCTION int columns() const { return Kokkos::min(size_, end_ - key_); }
+  /// full only where all `size` columns are visible to all queries.
+  KOKKOS_INLINE_FUNCTION TileState state() const {
+    return blocks_state_ == TileState::full && key_ >= full_begin_ && key_ + size_ <= full_end_
+               ? TileState::full
+               : TileState::partial;
+  }
+
+ private:
+  KOKKOS_INLINE_FUNCTION void skip_dead() {
+    if (blocks_.blocks == nullptr) return;
+    for (; valid(); key_ += size_) {
+      blocks_state_ = blocks_.tile(first_, last_, key_, key_ + columns());
+      if (blocks_state_ != TileState::dead) return;
+    }
+  }
+
+  const BlockMask& blocks_;
+  int first_, last_, size_;
+  int key_ = 0;
+  int end_ = 0;         ///< of the keys that some query sees
+  int full_begin_ = 0;  ///< keys [full_begin, full_end) are seen by all queries
+  int full_end_ = 0;
+  TileState blocks_state_ = TileState::full;
+};
+
+/// Mask and online softmax of the two rows, lane / 4 and lane / 4 + 8 of a warp's sixteen, of which
+/// a lane holds scores: s[n][i] is the score of row accumulator_position(lane, i).row and of column
+/// 8·n + accumulator_position(lane, i).column of the key tile.
+///
+///   m′ = max(m, rowmax s),  p = 2^((s − m′)·c),  l = l·2^((m − m′)·c) + rowsum p
+///
+/// where c turns scores into base 2. Q lies in 16 bits in shared memory, unscaled; the scale enters
+/// here, within the exponent where nothing else is done to the scores and it is positive, else by a
+/// pass over them.
+template <class T>
+class FragmentSoftmax {
+ public:
+  /// For the lane's rows, `row` and `row` + 8 of the tile; rows from `rows` on count as the last.
+  KOKKOS_INLINE_FUNCTION FragmentSoftmax(const ScoreRule<T>& rule, float scale, std::int64_t batch,
+                                         const PackedRows& packed, int row, int rows, unsigned lane)
+      : rule_(rule),
+        batch_(batch),
+        kv_head_(packed.kv_head),
+        group_(static_cast<unsigned>(packed.group)),
+        row_(static_cast<int>(packed.begin) + row),
+        last_row_(static_cast<int>(packed.begin) + rows - 1),
+        lane_(lane) {
+    folded_ = scale > 0.0F && rule.softcap == 0.0F && !rule.bias;
+    factor_ = rule.query_scale(scale);
+    exponent_ = folded_ ? factor_ : 1.0F;
+    for (int half = 0; half < 2; ++half) {
+      max_[half] = lowest;
+      sum_[half] = 0.0F;
+    }
+  }
+
+  /// Scale, softcap, bias and visibility of a tile of 8·N keys, of which `columns` exist.
+  template <int N>
+  KOKKOS_INLINE_FUNCTION void mask(float (&s)[N][4], TileState state, int key, int columns) const {
+    if (!folded_) prepare(s, key, columns);
+    if (state == TileState::full) return;
+    const IntervalMask& interval = rule_.mask.interval;
+    int begin[2];
+    int end[2];
+    for (int half = 0; half < 2; ++half) {
+      begin[half] = position(interval.begin(query(half)), interval.keys) - key;
+      end[half] = position(interval.end(query(half)), interval.keys) - key;
+    }
+    const std::uint32_t blocked[2] = {blocked_columns<N>(0, key), blocked_columns<N>(1, key)};
+    KATT_UNROLL for (int n = 0; n < N; ++n) {
+      KATT_UNROLL for (int i = 0; i < 4; ++i) {
+        const int half = i / 2;
+        const int column = column_of(n, i);
+        const bool hidden = column < begin[half] || column >= end[half] ||
+                            (blocked[half] >> (2 * n + i % 2) & 1U) != 0;
+        if (hidden) s[n][i] = -Kokkos::Experimental::infinity_v<float>;
+      }
+    }
+  }
+
+  /// Scores to probabilities; `rescale` is what the sums of the two rows so far are to be
+  /// multiplied with. The four lanes of a row agree on its maximum; the sum stays divided among
+  /// them until finish().
+  template <class Block, int N>
+  KOKKOS_INLINE_FUNCTION void probabilities(const Block& block, float (&s)[N][4],
+                                            float (&rescale)[2]) {
+    KATT_UNROLL for (int half = 0; half < 2; ++half) {
+      float high = max_[half];
+      KATT_UNROLL for (int n = 0; n < N; ++n) {
+        high = Kokkos::fmax(high, Kokkos::fmax(s[n][2 * half], s[n][2 * half + 1]));
+      }
+      high = Kokkos::fmax(high, block.shuffle_xor(high, 1));
+      high = Kokkos::fmax(high, block.shuffle_xor(high, 2));
+      rescale[half] = Block::exp2((max_[half] - high) * exponent_);
+      max_[half] = high;
+      // No visible key so far: every score is −inf, and 2^(−inf − 0) = 0.
+      const float offset = high == lowest ? 0.0F : high * exponent_;
+      float sum = 0.0F;
+      KATT_UNROLL for (int n = 0; n < N; ++n) {
+        KATT_UNROLL for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          s[n][i] = Block::exp2(Kokkos::fma(s[n][i], exponent_, -offset));
+          sum += s[n][i];
+        }
+      }
+      sum_[half] = Kokkos::fma(sum_[half], rescale[half], sum);
+    }
+  }
+
+  /// Adds up the sums of the lanes of a row. Call it once, after the last tile.
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION void finish(const Block& block) {
+    for (int half = 0; half < 2; ++half) {
+      sum_[half] += block.shuffle_xor(sum_[half], 1);
+      sum_[half] += block.shuffle_xor(sum_[half], 2);
+    }
+  }
+  /// After finish(): what O is to be multiplied with, 0 where no key was visible.
+  KOKKOS_INLINE_FUNCTION float inverse_sum(int half) const {
+    return sum_[half] == 0.0F ? 0.0F : 1.0F / sum_[half];
+  }
+  /// After finish(): natural logarithm of the sum of the exponentials.
+  KOKKOS_INLINE_FUNCTION float log_sum_exp(int half) const {
+    return sum_[half] == 0.0F ? -Kokkos::Experimental::infinity_v<float>
+                              : (max_[half] * exponent_ + Kokkos::log2(sum_[half])) * ln2;
+  }
+
+ private:
+  /// Below every finite score, and finite: see SimdEngine.
+  static constexpr float lowest = -0x1p126F;
+
+  KOKKOS_INLINE_FUNCTION int column_of(int n, int i) const {
+    return 8 * n + static_cast<int>(tile::accumulator_position(lane_, i).column);
+  }
+  /// Bit 2·n + i is set where the block mask hides column_of(n, i) from a row. A loop of its own,
+  /// not unrolled: it divides, and few calls have such a mask.
+  template <int N>
+  KOKKOS_INLINE_FUNCTION std::uint32_t blocked_columns(int half, int key) const {
+    static_assert(2 * N <= 32);
+    const BlockMask& blocks = rule_.mask.blocks;
+    std::uint32_t bits = 0;
+    if (blocks.blocks == nullptr) return bits;
+    KATT_NO_UNROLL for (int bit = 0; bit < 2 * N; ++bit) {
+      const int j = key + column_of(bit / 2, bit % 2);
+      if (j < rule_.mask.interval.keys && !blocks.visible(query(half), j)) bits |= 1U << bit;
+    }
+    return bits;
+  }
+
+  template <int N>
+  KOKKOS_INLINE_FUNCTION void prepare(float (&s)[N][4], int key, int columns) const {
+    const float cap = rule_.softcap;
+    const float inverse_cap = 1.0F / cap;
+    const T* bias[2] = {bias_row(0), bias_row(1)};
+    KATT_UNROLL for (int n = 0; n < N; ++n) {
+      KATT_UNROLL for (int i = 0; i < 4; ++i) {
+        s[n][i] *= factor_;
+        if (cap > 0.0F) s[n][i] = Kokkos::tanh(s[n][i] * inverse_cap) * (cap * log2e);
+        if (rule_.bias && column_of(n, i) < columns) {
+          s[n][i] += static_cast<float>(bias[i / 2][key + column_of(n, i)]) * log2e;
+        }
+      }
+    }
+  }
+  KOKKOS_INLINE_FUNCTION const T* bias_row(int half) const {
+    if (!rule_.bias) return nullptr;
+    const std::int64_t head = kv_head_ * group_ + packed_row(half) % group_;
+    return rule_.bias.row(batch_, head, query(half));
+  }
+  /// The packed row that the lane's row `half` stands for; see PackedRows.
+  KOKKOS_INLINE_FUNCTION unsigned packed_row(int half) const {
+    return static_cast<unsigned>(Kokkos::min(row_ + 8 * half, last_row_));
+  }
+  KOKKOS_INLINE_FUNCTION int query(int half) const {
+    return static_cast<int>(packed_row(half) / group_);
+  }
+
+  const ScoreRule<T>& rule_;
+  std::int64_t batch_;
+  std::int64_t kv_head_;
+  unsigned group_;  ///< query heads per K/V head
+  int row_;         ///< packed row of the first half
+  int last_row_;    ///< of the tile
+  unsigned lane_;
+  bool folded_;
+  float factor_;    ///< of the scores, where it is not folded into the exponent
+  float exponent_;  ///< c
+  float max_[2];
+  float sum_[2];
+};
+
+}  // namespace katt::attention::impl

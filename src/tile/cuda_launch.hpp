@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/status.hpp"
+
+#if defined(KOKKOS_ENABLE_CUDA)
+
+/// Launches of kernels that need more shared memory than the 48 KiB that Kokkos gives a team (4.5
+/// does not raise the limit of a kernel), on the stream of a Kokkos instance.
+namespace katt::tile {
+
+/// The threads and the shared memory of a block are template arguments so that scripts/kernel_table
+/// reads them in the kernel's name.
+template <int Threads, int SharedBytes, class Block, class Functor>
+__global__ void __launch_bounds__(Threads, Functor::blocks_per_multiprocessor)
+    run_blocks(const __grid_constant__ Functor functor) {
+  extern __shared__ __align__(1024) std::byte shared[];
+  Block block(shared);
+  functor.run(block, static_cast<std::int64_t>(blockIdx.x));
+}
+
+template <class Block, class Functor>
+inline constexpr auto* kernel_of =
+    &run_blocks<Functor::threads, Functor::shared_bytes, Block, Functor>;
+
+/// ok, or skipped where the device is older than compute capability `major`.0, or has not the
+/// shared memory that a block of the functor needs, or the grid would be too long.
+template <class Functor>
+Status cuda_supports(const Kokkos::Cuda& exec, int major, std::int64_t blocks) {
+  const cudaDeviceProp& device = exec.cuda_device_prop();
+  if (device.major < major) {
+    return Status::skipped("needs compute capability " + std::to_string(major) +
+                           ".0, the device has " + std::to_string(device.major) + "." +
+                           std::to_string(device.minor));
+  }
+  if (Functor::shared_bytes > device.sharedMemPerBlockOptin) {
+    return Status::skipped("needs " + std::to_string(Functor::shared_bytes) +
+                           " bytes of shared memory, a block of this device can have " +
+                           std::to_string(device.sharedMemPerBlockOptin));
+  }
+  if (blocks > 0x7FFFFFFF) {
+    return Status::skipped("needs " + std::to_string(blocks) + " blocks, more than 2147483647");
+  }
+  return Status::ok();
+}
+
+/// Launches `blocks` blocks of the functor on the stream of `exec`, under `label` for Kokkos Tools.
+template <class Block, class Functor>
+void cuda_launch(const Kokkos::Cuda& exec, const std::string& label, std::int64_t blocks,
+                 const Functor& functor) {
+  if (blocks == 0) return;
+  std::uint64_t id = 0;
+  Kokkos::Tools::beginParallelFor(label, Kokkos::Tools::Experimental::device_id(exec), &id);
+  auto* const kernel = kernel_of<Block, Functor>;
+  KOKKOS_IMPL_CUDA_SAFE_CALL(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Functor::shared_bytes));
+  kernel<<<static_cast<unsigned>(blocks), Functor::threads, Functor::shared_bytes,
+           exec.cuda_stream()>>>(functor);
+  KOKKOS_IMPL_CUDA_SAFE_CALL(cudaGetLastError());
+  Kokkos::Tools::endParallelFor(id);
+}
+
+}  // namespace katt::tile
+
+#endif

@@ -1,0 +1,144 @@
+#pragma once
+
+#include "core/dtype.hpp"
+#include "tile/fragments.hpp"
+
+#if defined(KOKKOS_ENABLE_CUDA)
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace katt::tile {
+
+/// A thread block with warp-wide matrix instructions (mma.sync, ldmatrix, cp.async: sm_80 and
+/// later), as seen by one of its threads. A kernel that asks for nothing else of the machine also
+/// runs on the host, under the emulator of the tests (tests/tile/warp_emulator.hpp), which has the
+/// same members.
+///
+/// Shared memory is addressed by bytes from its beginning.
+class MmaBlock {
+ public:
+  __device__ explicit MmaBlock(std::byte* shared)
+      : shared_(static_cast<std::uint32_t>(__cvta_generic_to_shared(shared))) {}
+
+  __device__ unsigned thread() const { return threadIdx.x; }
+  __device__ void barrier() const { __syncthreads(); }
+  __device__ void sync_warp() const { __syncwarp(); }
+
+  __device__ float shuffle_xor(float value, int mask) const {
+    return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
+  }
+
+  /// 2^x, relative error 2^-22; results below 2^-126 are 0.
+  __device__ static float exp2(float x) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+  }
+
+  /// Two elements in a register, the first in the lower half, rounded to nearest even.
+  template <class T>
+  __device__ static std::uint32_t pack(float first, float second) {
+    std::uint32_t pair;
+    if constexpr (std::is_same_v<T, f16>) {
+      const __half2 value = __floats2half2_rn(first, second);
+      __builtin_memcpy(&pair, &value, sizeof(pair));
+    } else {
+      const __nv_bfloat162 value = __floats2bfloat162_rn(first, second);
+      __builtin_memcpy(&pair, &value, sizeof(pair));
+    }
+    return pair;
+  }
+
+  /// Writes two elements to shared memory, at a multiple of 4 bytes.
+  __device__ void store_pair(unsigned offset, std::uint32_t pair) const {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared_ + offset), "r"(pair) : "memory");
+  }
+  /// Copies 16 bytes from shared to global memory.
+  __device__ void copy_chunk(void* global, unsigned offset) const {
+    uint4 chunk;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+                 : "r"(shared_ + offset)
+                 : "memory");
+    *static_cast<uint4*>(global) = chunk;
+  }
+
+  /// Begins to copy 16 bytes from global to shared memory, or to clear them where not `live`. What
+  /// was begun since the last commit() is one group.
+  __device__ void copy_async(unsigned offset, const void* global, bool live) const {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_ + offset),
+                 "l"(global), "r"(live ? 16 : 0)
+                 : "memory");
+#else
+    unsupported();
+#endif
+  }
+  __device__ static void commit() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+  }
+  /// Waits until at most `Pending` groups of this thread are under way.
+  template <int Pending>
+  __device__ static void wait() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+#endif
+  }
+
+  /// Four matrices of 8 × 8 from the rows that the lanes give (see a_source()).
+  __device__ void load_matrices(std::uint32_t (&registers)[4], unsigned offset) const {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
+                 : "r"(shared_ + offset)
+                 : "memory");
+#else
+    unsupported();
+#endif
+  }
+  /// The same, each matrix transposed.
+  __device__ void load_matrices_transposed(std::uint32_t (&registers)[4], unsigned offset) const {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
+                 : "r"(shared_ + offset)
+                 : "memory");
+#else
+    unsupported();
+#endif
+  }
+
+  /// C += A·B with A 16 × 16, B 16 × 8, both of T, and C in f32.
+  template <class T>
+  __device__ static void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                             std::uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (std::is_same_v<T, f16>) {
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+          "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    } else {
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+          "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+#else
+    unsupported();
+#endif
+  }
+
+ protected:
+  /// Variants that need later devices are refused on the host.
+  __device__ static void unsupported() { __trap(); }
+
+  std::uint32_t shared_;
+};
+
+}  // namespace katt::tile
+
+#endif

@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "ops/attention/attention_case.hpp"
+#include "ops/attention/attention_mma_kernel.hpp"
+#include "ops/attention/attention_wgmma_kernel.hpp"
+#include "tests/ops/attention_problems.hpp"
+#include "tests/tile/warp_emulator.hpp"
+
+// The tensor-core kernels of the CUDA backend, run on the host by an emulator of its instructions:
+// the functor, the masks and the index arithmetic are those that a device runs.
+namespace katt::attention {
+namespace {
+
+using impl::FlashMma;
+using impl::FlashWgmma;
+
+struct Result {
+  std::vector<float> out, lse;
+};
+
+template <class Kernel>
+Result emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
+  const DeviceProblem problem(data, Backend::serial, layout);
+  const DeviceOutput output(data.shape, data.dtype, Backend::serial, layout);
+  output.poison();
+  ForwardArgs args = problem.args();
+  args.out = output.out.ref();
+  args.lse = output.lse.ref();
+  const Kernel kernel(args);
+  for (std::int64_t item = 0; item < kernel.blocks; ++item) {
+    testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes,
+                                    static_cast<std::uint32_t>(item));
+    const std::string failure =
+        emulator.run([&](testing::EmulatedBlock& block) { kernel.run(block, item); });
+    EXPECT_EQ(failure, "") << "block " << item;
+  }
+  return {output.out.download(), output.lse.download()};
+}
+
+/// A kernel for the least padded head_dim that holds the problem's.
+template <template <class, int, int, int> class Kernel, class T, int TileQ, int TileKv>
+Result emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
+  if (data.shape.head_dim <= 64) return emulate<Kernel<T, 64, TileQ, TileKv>>(data, layout);
+  if (data.shape.head_dim <= 128) return emulate<Kernel<T, 128, TileQ, TileKv>>(data, layout);
+  return emulate<Kernel<T, 256, TileQ, TileKv>>(data, layout);
+}
+
+template <template <class, int, int, int> class Kernel, class T, int TileQ, int TileKv>
+void expect_reference(const ProblemData& data, const std::string& what,
+                      HeadLayout layout = HeadLayout::bhsd) {
+  const Result result = emulate<Kernel, T, TileQ, TileKv>(data, layout);
+  const bench::Errors errors = Reference(data).compare(result.out, result.lse);
+  EXPECT_TRUE(errors.status.is_ok()) << what << ": " << errors.status.reason();
+}
+
+TEST(AttentionMma, MatchesReferenceForEveryShapeAndMask) {
+  for (const Shape& shape : shapes) {
+    for (const MaskCase& mask : masks) {
+      auto data = make_problem(shape, Dtype::bf16);
+      mask.apply(*data);
+      data->link();
+      expect_reference<FlashMma, bf16, 64, 64>(*data, describe(shape) + ", " + mask.name);
+    }
+  }
+}
+
+TEST(AttentionMma, MatchesReferenceInF16AndWithOtherTiles) {
+  for (const Shape& shape : {shapes[1], shapes[6]}) {
+    for (const MaskCase& mask : {masks[1], masks[5], masks[10]}) {
+      auto data = make_problem(shape, Dtype::f16);
+      mask.apply(*data);
+      data->link();
+      expect_reference<FlashMma, f16, 128, 64>(*data, describe(shape) + ", " + mask.name);
+      expect_reference<FlashMma, f16, 32, 32>(*data, describe(shape) + ", " + mask.name);
+    }
+  }
+}
+
+TEST(AttentionMma, ReadsSequenceMajorStorage) {
+  auto data = make_problem(shapes[1], Dtype::bf16);
+  data->shape.causal = true;
+  expect_reference<FlashMma, bf16, 64, 64>(*data, "bshd", HeadLayout::bshd);
+}
+
+TEST(AttentionMma, TakesAnyScale) {
+  for (const double scale : {0.0, -0.5, 3.0}) {
+    auto data = make_problem({1, 2, 1, 33, 70, 64}, Dtype::f16);
+    data->shape.scale = scale;
+    data->shape.causal = true;
+    expect_reference<FlashMma, f16, 64, 64>(*data, "scale " + std::to_string(scale));
+  }
+}
+
+TEST(AttentionMma, HoldsForLargeScores) {
+  auto data = make_problem({1, 2, 2, 40, 70, 64}, Dtype::bf16, 3, 40.0F);
+  data->shape.scale = 1.0;
+  const Result result = emulate<FlashMma, bf16, 64, 64>(*data);
+  for (const float value : result.out) ASSERT_TRUE(std::isfinite(value));
+  for (const float value : result.lse) ASSERT_TRUE(std::isfinite(value));
+}
+
+TEST(AttentionMma, NanReachesTheOutputOfItsRowOnly) {
+  auto data = make_problem({1, 1, 1, 33, 40, 32}, Dtype::bf16);
+  data->q[5 * 32 + 3] = std::numeric_limits<float>::quiet_NaN();
+  const Result result = emulate<FlashMma, bf16, 64, 64>(*data);
+  for (std::size_t i = 0; i < result.out.size(); ++i) {
+    ASSERT_EQ(std::isnan(result.out[i]), i / 32 == 5) << i;
+  }
+}
+
+TEST(AttentionWgmma, MatchesReferenceForEveryShapeAndMask) {
+  for (const Shape& shape : shapes) {
+    for (const MaskCase& mask : masks) {
+      auto data = make_problem(shape, Dtype::bf16);
+      mask.apply(*data);
+      data->link();
+      expect_reference<FlashWgmma, bf16, 128, 64>(*data, describe(shape) + ", " + mask.name);
+    }
+  }
+}
+
+TEST(AttentionWgmma, MatchesReferenceInF16AndWithOtherTiles) {
+  // So many keys that every stage is used again, and again.
+  const Shape long_keys{1, 4, 2, 70, 700, 64};
+  for (const MaskCase& mask : {masks[0], masks[1], masks[5]}) {
+    auto data = make_problem(long_keys, Dtype::f16);
+    mask.apply(*data);
+    data->link();
+    expect_reference<FlashWgmma, f16, 128, 128>(*data, describe(long_keys) + ", " + mask.name);
+    expect_reference<FlashWgmma, f16, 64, 64>(*data, describe(long_keys) + ", " + mask.name);
+  }
+}
+
+TEST(AttentionWgmma, NanReachesTheOutputOfItsRowOnly) {
+  auto data = make_problem({1, 1, 1, 33, 40, 32}, Dtype::bf16);
+  data->q[5 * 32 + 3] = std::numeric_limits<float>::quiet_NaN();
+  const Result result = emulate<FlashWgmma, bf16, 128, 64>(*data);
+  for (std::size_t i = 0; i < result.out.size(); ++i) {
+    ASSERT_EQ(std::isnan(result.out[i]), i / 32 == 5) << i;
+  }
+}
+
+}  // namespace
+}  // namespace katt::attention

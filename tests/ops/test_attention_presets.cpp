@@ -1,0 +1,64 @@
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "ops/attention/attention_presets.hpp"
+
+namespace katt::attention {
+namespace {
+
+TEST(AttentionPresets, AreFoundByName) {
+  EXPECT_EQ(device_preset("a100")->title, "A100");
+  EXPECT_EQ(device_preset("h200")->shared_bytes, 228 * 1024);
+  EXPECT_FALSE(device_preset("a101"));
+}
+
+TEST(AttentionPresets, ATileIsThereForEveryDeviceAndHeadDim) {
+  for (const DevicePreset& device : device_presets) {
+    for (const std::int64_t head_dim : {8, 64, 72, 128, 136, 256}) {
+      const auto tile = preset_tile(device, "flash_mma", head_dim);
+      ASSERT_TRUE(tile) << device.name << " " << head_dim;
+      EXPECT_TRUE(preset_supports(device, "flash_mma", head_dim, *tile).is_ok());
+      EXPECT_GT(preset_occupancy(device, "flash_mma", head_dim, *tile), 0);
+      EXPECT_EQ(preset_tile(device, "flash_wgmma", head_dim).has_value(), device.capability == 90)
+          << device.name;
+    }
+  }
+}
+
+TEST(AttentionPresets, RefuseWithTheReason) {
+  const auto reason = [](const char* device, const char* variant, std::int64_t head_dim,
+                         Tile tile) {
+    return preset_supports(*device_preset(device), variant, head_dim, tile).reason();
+  };
+  EXPECT_EQ(
+      reason("rtx3090ti", "flash_mma", 256, {128, 64}),
+      "flash_mma with tile 128x64 at head_dim 256 needs 131072 bytes of shared memory, a block "
+      "of an RTX 3090 Ti can have 101376");
+  EXPECT_EQ(reason("rtx5080", "flash_wgmma", 64, {128, 64}),
+            "flash_wgmma does not run on compute capability 12.0");
+  EXPECT_EQ(reason("h200", "flash_wgmma", 256, {128, 128}),
+            "flash_wgmma with tile 128x128 at head_dim 256 is not built");
+  EXPECT_EQ(reason("h200", "flash_mma", 64, {48, 64}),
+            "flash_mma with tile 48x64 at head_dim 64 is not built");
+  EXPECT_EQ(reason("a100", "flash_mma", 256, {128, 64}), "");
+}
+
+TEST(AttentionPresets, OccupancyFollowsRegistersThreadsAndSharedMemory) {
+  const DevicePreset a100 = *device_preset("a100");
+  const DevicePreset rtx = *device_preset("rtx3090ti");
+  // Nothing binds but the number of blocks; then threads, registers, shared memory.
+  EXPECT_EQ(impl::resident_blocks(a100, {32, 16, 0}), 32);
+  EXPECT_EQ(impl::resident_blocks(a100, {512, 16, 0}), 4);
+  EXPECT_EQ(impl::resident_blocks(rtx, {512, 16, 0}), 3);
+  EXPECT_EQ(impl::resident_blocks(a100, {128, 255, 0}), 2);
+  EXPECT_EQ(impl::resident_blocks(a100, {128, 168, 0}), 3);
+  EXPECT_EQ(impl::resident_blocks(a100, {128, 32, 81 * 1024}), 2);
+  EXPECT_EQ(impl::resident_blocks(rtx, {128, 32, 81 * 1024}), 1);
+  // head_dim 128, 64x64: 48 KiB and 208 registers: two blocks of four warps on 64 warps.
+  EXPECT_DOUBLE_EQ(preset_occupancy(a100, "flash_mma", 128, {64, 64}), 8.0 / 64);
+  EXPECT_DOUBLE_EQ(preset_occupancy(rtx, "flash_mma", 256, {64, 64}), 4.0 / 48);
+}
+
+}  // namespace
+}  // namespace katt::attention

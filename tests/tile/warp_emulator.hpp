@@ -1,0 +1,609 @@
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/dtype.hpp"
+
+/// An emulator of thread blocks for kernels written against tile::MmaBlock or tile::WgmmaBlock:
+/// every thread of a block is a fiber, and the warps take turns in a random order, so that a
+/// missing barrier shows. What is asynchronous happens as late as it may, and is compared with what
+/// would have happened at once. The semantics are those of the PTX ISA, written down anew from its
+/// figures (element by element, as the inverse of what the kernels use), so that the kernels' index
+/// arithmetic is tested.
+namespace katt::testing {
+
+class EmulatedBlock;
+
+/// One thread block: shared memory, fibers, and what went wrong.
+class BlockEmulator {
+ public:
+  BlockEmulator(int threads, std::size_t shared_bytes, std::uint32_t seed)
+      : threads_(threads),
+        shared_(shared_bytes + 1024),
+        random_(seed),
+        block_{threads, 0, 0, {}},
+        fibers_(static_cast<std::size_t>(threads)) {
+    for (int w = 0; w < threads / 32; ++w) warps_.push_back({32, 0, 0, {}});
+    warpgroups_.resize(static_cast<std::size_t>((threads + 127) / 128));
+    for (auto& group : named_) group = {128, 0, 0, {}};
+    // Memory that nobody wrote is NaN in every dtype.
+    std::memset(shared_.data(), 0xFF, shared_.size());
+    void* first = shared_.data();
+    std::size_t space = shared_.size();
+    first_ = static_cast<std::byte*>(std::align(1024, shared_bytes, first, space));
+    size_ = shared_bytes;
+    unfenced_.resize(shared_bytes / 16 + 1);
+  }
+
+  /// Runs f(EmulatedBlock&) on every thread. Returns what went wrong first, or "".
+  std::string run(const std::function<void(EmulatedBlock&)>& f) {
+    kernel_ = &f;
+    for (int t = 0; t < threads_; ++t) {
+      Fiber& fiber = fibers_[static_cast<std::size_t>(t)];
+      fiber.stack.resize(stack_bytes);
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.data();
+      fiber.context.uc_stack.ss_size = stack_bytes;
+      fiber.context.uc_link = &scheduler_;
+      const auto self = reinterpret_cast<std::uintptr_t>(this);
+      makecontext(&fiber.context, reinterpret_cast<void (*)()>(&BlockEmulator::enter), 3,
+                  static_cast<unsigned>(self & 0xFFFFFFFFU), static_cast<unsigned>(self >> 32),
+                  static_cast<unsigned>(t));
+    }
+    std::vector<int> runnable;
+    for (;;) {
+      runnable.clear();
+      bool all_done = true;
+      for (int w = 0; w < threads_ / 32; ++w) {
+        bool any = false;
+        for (int t = 32 * w; t < 32 * w + 32; ++t) {
+          all_done = all_done && fibers_[static_cast<std::size_t>(t)].done;
+          any = any || can_run(fibers_[static_cast<std::size_t>(t)]);
+        }
+        if (any) runnable.push_back(w);
+      }
+      if (all_done || !failure_.empty()) return failure_;
+      ++turn_;
+      if (runnable.empty()) {
+        if (turn_ < last_sleep_) continue;
+        return "deadlock: no thread can go on";
+      }
+      const int warp = runnable[random_() % runnable.size()];
+      for (unsigned turns = 1 + random_() % 100; turns > 0; --turns) {
+        for (int t = 32 * warp; t < 32 * warp + 32; ++t) {
+          Fiber& fiber = fibers_[static_cast<std::size_t>(t)];
+          if (!can_run(fiber)) continue;
+          fiber.waiting = nullptr;
+          fiber.barrier = nullptr;
+          swapcontext(&scheduler_, &fiber.context);
+        }
+      }
+    }
+  }
+
+  void fail(const std::string& what) {
+    if (failure_.empty()) failure_ = what;
+  }
+
+ private:
+  friend class EmulatedBlock;
+  static constexpr std::size_t stack_bytes = std::size_t{256} << 10;
+
+  /// Threads that meet: the last to arrive does the work of all of them.
+  struct Group {
+    int size;
+    int arrived;
+    unsigned generation;
+    std::array<void*, 512> arguments;
+    std::string operation{};
+  };
+  /// An mbarrier: a phase ends with `count` arrivals.
+  struct Barrier {
+    int count = 0;
+    int arrived = 0;
+    unsigned phase = 0;
+  };
+  struct Fiber {
+    ucontext_t context{};
+    std::vector<char> stack;
+    bool done = false;
+    const Group* waiting = nullptr;
+    unsigned generation = 0;
+    const Barrier* barrier = nullptr;
+    unsigned parity = 0;
+    std::uint64_t asleep_until = 0;  ///< turn of the scheduler
+  };
+  /// Accumulators of a warpgroup that some wgmma has yet to write; the registers hold NaN
+  /// meanwhile.
+  struct Accumulators {
+    std::vector<float> values;  ///< 64 rows of `columns`
+    int columns = 0;
+    int pending = 0;
+    std::array<float*, 128> registers{};
+  };
+  /// One wgmma under way: operands as they were when it began.
+  struct Product {
+    float* accumulators;
+    bool accumulate;
+    std::function<std::vector<float>()> compute;
+    std::vector<float> at_once;
+  };
+  struct Warpgroup {
+    Group group{128, 0, 0, {}};
+    std::unordered_map<float*, Accumulators> accumulators{};
+    std::vector<Product> open{};
+    std::deque<std::vector<Product>> groups{};
+  };
+
+  static void enter(unsigned low, unsigned high, unsigned thread);
+
+  bool can_run(const Fiber& fiber) const {
+    if (turn_ < fiber.asleep_until) return false;
+    if (fiber.barrier != nullptr && fiber.barrier->phase % 2 == fiber.parity) return false;
+    return !fiber.done &&
+           (fiber.waiting == nullptr || fiber.waiting->generation != fiber.generation);
+  }
+
+  /// Suspends a thread for a random while, so that others go far ahead of it.
+  void pause(int thread) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    fiber.asleep_until = turn_ + random_() % 32;
+    last_sleep_ = std::max(last_sleep_, fiber.asleep_until + 1);
+    swapcontext(&fiber.context, &scheduler_);
+  }
+
+  /// Thread `member` of a group arrives with its arguments; `act` gets those of all threads.
+  template <class Act>
+  void meet(Group& group, int thread, int member, const char* operation, void* argument,
+            const Act& act) {
+    if (group.arrived == 0) group.operation = operation;
+    if (group.operation != operation) {
+      fail("threads diverge: " + group.operation + " and " + operation);
+    }
+    group.arguments[static_cast<std::size_t>(member)] = argument;
+    if (++group.arrived == group.size) {
+      act(group.arguments);
+      group.arrived = 0;
+      ++group.generation;
+      return;
+    }
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    fiber.waiting = &group;
+    fiber.generation = group.generation;
+    swapcontext(&fiber.context, &scheduler_);
+  }
+
+  /// The shared memory at an offset; null, with a failure, where there is none.
+  std::byte* at(unsigned offset, std::size_t bytes) {
+    if (offset + bytes > size_ || offset % bytes != 0) {
+      fail("shared memory: " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+           " of " + std::to_string(size_));
+      return nullptr;
+    }
+    return first_ + offset;
+  }
+
+  int threads_;
+  std::vector<std::byte> shared_;
+  std::byte* first_ = nullptr;
+  std::size_t size_ = 0;
+  std::mt19937 random_;
+  std::uint64_t turn_ = 0;
+  std::uint64_t last_sleep_ = 0;
+  std::string failure_;
+  Group block_;
+  std::vector<Group> warps_;
+  std::array<Group, 16> named_{};
+  std::vector<Warpgroup> warpgroups_;
+  std::unordered_map<unsigned, Barrier> barriers_;
+  std::vector<bool> unfenced_;  ///< 16-byte chunks that only generic accesses see so far
+  std::vector<Fiber> fibers_;
+  ucontext_t scheduler_{};
+  const std::function<void(EmulatedBlock&)>* kernel_ = nullptr;
+};
+
+/// A thread's view of its block: the members of tile::MmaBlock.
+class EmulatedBlock {
+ public:
+  EmulatedBlock(BlockEmulator& emulator, int thread) : emulator_(emulator), thread_(thread) {}
+
+  unsigned thread() const { return static_cast<unsigned>(thread_); }
+  void barrier() const {
+    emulator_.meet(emulator_.block_, thread_, thread_, "barrier", nullptr, [](auto&) {});
+  }
+  void sync_warp() const {
+    meet_warp("sync_warp", nullptr, [](auto&) {});
+  }
+
+  float shuffle_xor(float value, int mask) const {
+    struct Argument {
+      float in, out;
+      int mask;
+    } argument{value, 0, mask};
+    meet_warp("shuffle_xor", &argument, [](auto& arguments) {
+      for (int lane = 0; lane < 32; ++lane) {
+        auto* own = at<Argument>(arguments, lane);
+        own->out = at<Argument>(arguments, lane ^ own->mask)->in;
+      }
+    });
+    return argument.out;
+  }
+
+  static float exp2(float x) { return std::exp2(x); }
+
+  template <class T>
+  static std::uint32_t pack(float first, float second) {
+    return static_cast<std::uint32_t>(T(first).bits) | static_cast<std::uint32_t>(T(second).bits)
+                                                           << 16;
+  }
+  void store_pair(unsigned offset, std::uint32_t pair) const {
+    if (std::byte* target = emulator_.at(offset, 4)) std::memcpy(target, &pair, 4);
+  }
+  void copy_chunk(void* global, unsigned offset) const {
+    if (const std::byte* source = emulator_.at(offset, 16)) std::memcpy(global, source, 16);
+  }
+
+  /// Takes effect no sooner than wait(): until then the target is NaN.
+  void copy_async(unsigned offset, const void* global, bool live) {
+    std::byte* target = emulator_.at(offset, 16);
+    if (target == nullptr) return;
+    if (reinterpret_cast<std::uintptr_t>(global) % 16 != 0) emulator_.fail("misaligned copy");
+    std::memset(target, 0xFF, 16);
+    open_.push_back({target, global, live});
+  }
+  void commit() {
+    groups_.push_back(open_);
+    open_.clear();
+  }
+  template <int Pending>
+  void wait() {
+    while (groups_.size() > Pending) {
+      for (const Copy& copy : groups_.front()) {
+        const std::size_t chunk = static_cast<std::size_t>(copy.target - emulator_.first_) / 16;
+        emulator_.unfenced_[chunk] = true;
+        written_.push_back(chunk);
+        if (copy.live) {
+          std::memcpy(copy.target, copy.source, 16);
+        } else {
+          std::memset(copy.target, 0, 16);
+        }
+      }
+      groups_.pop_front();
+    }
+  }
+
+  void load_matrices(std::uint32_t (&registers)[4], unsigned offset) const {
+    load(registers, offset, false);
+  }
+  void load_matrices_transposed(std::uint32_t (&registers)[4], unsigned offset) const {
+    load(registers, offset, true);
+  }
+
+  template <class T>
+  void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) const {
+    struct Argument {
+      float* c;
+      const std::uint32_t* a;
+      std::uint32_t b[2];
+    } argument{c, a, {b0, b1}};
+    meet_warp("mma", &argument, [](auto& arguments) {
+      // Who holds an element: PTX ISA, figures of mma.m16n8k16.
+      float a_matrix[16][16];
+      float b_matrix[16][8];
+      for (int lane = 0; lane < 32; ++lane) {
+        const auto* held = at<Argument>(arguments, lane);
+        const int group = lane >> 2;
+        const int in_group = lane % 4;
+        for (int i = 0; i < 8; ++i) {
+          const int row = (i < 2 || (i >= 4 && i < 6)) ? group : group + 8;
+          const int column = in_group * 2 + (i & 1) + (i >= 4 ? 8 : 0);
+          a_matrix[row][column] = element<T>(held->a[i / 2], i % 2);
+        }
+        for (int i = 0; i < 4; ++i) {
+          const int row = in_group * 2 + (i & 1) + (i >= 2 ? 8 : 0);
+          b_matrix[row][group] = element<T>(held->b[i / 2], i % 2);
+        }
+      }
+      for (int lane = 0; lane < 32; ++lane) {
+        auto* held = at<Argument>(arguments, lane);
+        for (int i = 0; i < 4; ++i) {
+          const int row = i < 2 ? lane >> 2 : (lane >> 2) + 8;
+          const int column = lane % 4 * 2 + (i & 1);
+          for (int k = 0; k < 16; ++k) held->c[i] += a_matrix[row][k] * b_matrix[k][column];
+        }
+      }
+    });
+  }
+
+  void barrier_init(unsigned offset, int count) const {
+    if (emulator_.at(offset, 8) != nullptr) emulator_.barriers_[offset] = {count, 0, 0};
+  }
+  void barrier_arrive(unsigned offset) const {
+    auto& barrier = emulator_.barriers_.at(offset);
+    if (++barrier.arrived == barrier.count) {
+      barrier.arrived = 0;
+      ++barrier.phase;
+    }
+    emulator_.pause(thread_);
+  }
+  void barrier_wait(unsigned offset, unsigned parity) const {
+    auto& barrier = emulator_.barriers_.at(offset);
+    if (barrier.phase % 2 != parity) return;
+    auto& fiber = emulator_.fibers_[static_cast<std::size_t>(thread_)];
+    fiber.barrier = &barrier;
+    fiber.parity = parity;
+    swapcontext(&fiber.context, &emulator_.scheduler_);
+  }
+  void barrier_group(int id, int threads) const {
+    auto& group = emulator_.named_.at(static_cast<std::size_t>(id));
+    group.size = threads;
+    emulator_.meet(group, thread_, thread_ % threads, "barrier_group", nullptr, [](auto&) {});
+  }
+  void fence_async_proxy() {
+    for (const std::size_t chunk : written_) emulator_.unfenced_[chunk] = false;
+    written_.clear();
+  }
+
+  template <int Registers>
+  static void increase_registers() {}
+  template <int Registers>
+  static void decrease_registers() {}
+  template <int N>
+  static void hold(float (&)[N][4]) {}
+  template <int N>
+  static void hold(std::uint32_t (&)[N][4]) {}
+  static unsigned computed_here(unsigned value) { return value; }
+
+  void wgmma_fence() const {
+    meet_warpgroup("wgmma_fence", nullptr, [](auto&) {});
+  }
+  void wgmma_commit() const {
+    meet_warpgroup("wgmma_commit", nullptr, [this](auto&) {
+      warpgroup().groups.push_back(std::move(warpgroup().open));
+      warpgroup().open.clear();
+    });
+  }
+  /// The products end here: their operands in shared memory must still be what they were.
+  template <int Pending>
+  void wgmma_wait() const {
+    meet_warpgroup("wgmma_wait", nullptr, [this](auto&) {
+      auto& groups = warpgroup().groups;
+      for (; groups.size() > Pending; groups.pop_front()) {
+        for (const auto& product : groups.front()) retire(product);
+      }
+    });
+  }
+
+  template <class T, int N>
+  void wgmma(float (&d)[N / 8][4], std::uint64_t a, std::uint64_t b, bool accumulate) const {
+    begin_product<T, N>(&d[0][0], accumulate, b, false,
+                        [this, a](int row, int k, auto&) { return element_at<T>(a, row, k); });
+  }
+  template <class T, int N, int First, int Blocks>
+  void wgmma(float (&all)[Blocks][4], const std::uint32_t (&a)[4], std::uint64_t b,
+             bool accumulate) const {
+    std::array<std::uint32_t, 4> registers{a[0], a[1], a[2], a[3]};
+    begin_product<T, N>(
+        &all[First][0], accumulate, b, true,
+        [](int row, int k, auto& held) {
+          // PTX ISA, figure of the operand A of wgmma.m64nNk16 in registers.
+          const int thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
+          const int i = row % 16 / 8 + k / 8 * 2;
+          return element<T>(held[static_cast<std::size_t>(thread)][static_cast<std::size_t>(i)],
+                            k % 2);
+        },
+        registers);
+  }
+
+ private:
+  struct Copy {
+    std::byte* target;
+    const void* source;
+    bool live;
+  };
+
+  template <class Argument, class Arguments>
+  static Argument* at(Arguments& arguments, int lane) {
+    return static_cast<Argument*>(arguments[static_cast<std::size_t>(lane)]);
+  }
+  template <class T>
+  static float element(std::uint32_t pair, int which) {
+    T value;
+    value.bits = static_cast<std::uint16_t>(pair >> (16 * which));
+    return static_cast<float>(value);
+  }
+
+  BlockEmulator::Warpgroup& warpgroup() const {
+    return emulator_.warpgroups_[static_cast<std::size_t>(thread_ / 128)];
+  }
+  template <class Act>
+  void meet_warpgroup(const char* operation, void* argument, const Act& act) const {
+    emulator_.meet(warpgroup().group, thread_, thread_ % 128, operation, argument, act);
+  }
+
+  /// The byte that a descriptor with the 128-byte swizzle means by an offset from its address: PTX
+  /// ISA, "Shared Memory Matrix Layout" (bits 4–6 xor bits 7–9).
+  template <class T>
+  float element_of(std::uint64_t descriptor, unsigned offset) const {
+    if (descriptor >> 62 != 1) emulator_.fail("descriptor: not the 128-byte swizzle");
+    const auto address = static_cast<unsigned>(descriptor & 0x3FFF) * 16 + offset;
+    const unsigned byte = address ^ (address >> 7 & 7) << 4;
+    const std::byte* source = emulator_.at(byte, 2);
+    if (source == nullptr) return 0.0F;
+    if (emulator_.unfenced_[byte / 16]) emulator_.fail("wgmma reads what no proxy fence covers");
+    T value;
+    std::memcpy(&value, source, 2);
+    return static_cast<float>(value);
+  }
+  /// Inner dimension k along the rows: eight rows of 128 bytes, then the stride offset.
+  template <class T>
+  float element_at(std::uint64_t descriptor, int row, int k) const {
+    const auto stride = static_cast<unsigned>(descriptor >> 32 & 0x3FFF) * 16;
+    return element_of<T>(descriptor, static_cast<unsigned>(row) / 8 * stride +
+                                         static_cast<unsigned>(row) % 8 * 128 +
+                                         static_cast<unsigned>(k) * 2);
+  }
+  /// Inner dimension k across the rows: 64 columns, then the leading offset.
+  template <class T>
+  float element_across(std::uint64_t descriptor, int k, int column) const {
+    const auto leading = static_cast<unsigned>(descriptor >> 16 & 0x3FFF) * 16;
+    const auto stride = static_cast<unsigned>(descriptor >> 32 & 0x3FFF) * 16;
+    return element_of<T>(descriptor, static_cast<unsigned>(column) / 64 * leading +
+                                         static_cast<unsigned>(column) % 64 * 2 +
+                                         static_cast<unsigned>(k) / 8 * stride +
+                                         static_cast<unsigned>(k) % 8 * 128);
+  }
+
+  /// The element of D that a thread of the warpgroup holds in its register i: PTX ISA, figure of
+  /// the accumulator of wgmma.m64nNk16.
+  static int row_of(int thread, int i) {
+    return thread / 32 * 16 + thread % 32 / 4 + (i % 4 >= 2 ? 8 : 0);
+  }
+  static int column_of(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
+
+  template <class T, int N, class A>
+  void begin_product(float* d, bool accumulate, std::uint64_t b, bool across, const A& a,
+                     std::array<std::uint32_t, 4> registers = {}) const {
+    struct Argument {
+      float* d;
+      std::array<std::uint32_t, 4> registers;
+      std::uint64_t b;
+      bool accumulate;
+    } argument{d, registers, b, accumulate};
+    meet_warpgroup("wgmma", &argument, [&](auto& arguments) {
+      std::array<std::array<std::uint32_t, 4>, 128> held;
+      for (int t = 0; t < 128; ++t) {
+        const auto* own = at<Argument>(arguments, t);
+        held[static_cast<std::size_t>(t)] = own->registers;
+        if (own->b != b || own->accumulate != accumulate) emulator_.fail("descriptors differ");
+      }
+      float* first = at<Argument>(arguments, 0)->d;
+      auto& accumulators = warpgroup().accumulators[first];
+      if (accumulators.pending++ == 0) {
+        accumulators.columns = N;
+        accumulators.values.resize(64 * N);
+        for (int t = 0; t < 128; ++t) {
+          float* own = at<Argument>(arguments, t)->d;
+          accumulators.registers[static_cast<std::size_t>(t)] = own;
+          for (int i = 0; i < N / 2; ++i) {
+            accumulators.values[static_cast<std::size_t>(row_of(t, i) * N + column_of(t, i))] =
+                own[i];
+            own[i] = std::nanf("");
+          }
+        }
+      }
+      const auto compute = [this, held, b, across, a]() {
+        std::vector<float> product(64 * N);
+        float a_row[16];
+        std::vector<float> b_matrix(16 * N);
+        for (int k = 0; k < 16; ++k) {
+          for (int n = 0; n < N; ++n) {
+            b_matrix[static_cast<std::size_t>(k * N + n)] =
+                across ? element_across<T>(b, k, n) : element_at<T>(b, n, k);
+          }
+        }
+        for (int row = 0; row < 64; ++row) {
+          for (int k = 0; k < 16; ++k) a_row[k] = a(row, k, held);
+          float* out = &product[static_cast<std::size_t>(row * N)];
+          for (int k = 0; k < 16; ++k) {
+            for (int n = 0; n < N; ++n)
+              out[n] += a_row[k] * b_matrix[static_cast<std::size_t>(k * N + n)];
+          }
+        }
+        return product;
+      };
+      warpgroup().open.push_back({first, accumulate, compute, compute()});
+    });
+  }
+
+  void retire(const BlockEmulator::Product& product) const {
+    const std::vector<float> late = product.compute();
+    if (std::memcmp(late.data(), product.at_once.data(), late.size() * sizeof(float)) != 0) {
+      emulator_.fail("shared memory changed under a wgmma");
+    }
+    auto& accumulators = warpgroup().accumulators.at(product.accumulators);
+    for (std::size_t i = 0; i < late.size(); ++i) {
+      float& value = accumulators.values[i];
+      value = (product.accumulate ? value : 0.0F) + late[i];
+    }
+    if (--accumulators.pending > 0) return;
+    const int columns = accumulators.columns;
+    for (int t = 0; t < 128; ++t) {
+      float* own = accumulators.registers[static_cast<std::size_t>(t)];
+      for (int i = 0; i < columns / 2; ++i) {
+        if (!std::isnan(own[i])) emulator_.fail("registers written under a wgmma");
+        own[i] =
+            accumulators.values[static_cast<std::size_t>(row_of(t, i) * columns + column_of(t, i))];
+      }
+    }
+  }
+
+  template <class Act>
+  void meet_warp(const char* operation, void* argument, const Act& act) const {
+    emulator_.meet(emulator_.warps_[static_cast<std::size_t>(thread_ / 32)], thread_, thread_ % 32,
+                   operation, argument, act);
+  }
+
+  void load(std::uint32_t (&registers)[4], unsigned offset, bool transposed) const {
+    struct Argument {
+      unsigned offset;
+      std::uint32_t* registers;
+      bool transposed;
+    } argument{offset, registers, transposed};
+    meet_warp("ldmatrix", &argument, [this](auto& arguments) {
+      for (int m = 0; m < 4; ++m) {
+        std::uint16_t matrix[8][8];
+        std::array<bool, 8> banks{};
+        for (int r = 0; r < 8; ++r) {
+          const unsigned row = at<Argument>(arguments, 8 * m + r)->offset;
+          const std::byte* source = emulator_.at(row, 16);
+          if (source == nullptr) return;
+          std::memcpy(matrix[r], source, 16);
+          bool& used = banks[row / 16 % 8];
+          if (used) emulator_.fail("bank conflict");
+          used = true;
+        }
+        for (int lane = 0; lane < 32; ++lane) {
+          const auto* own = at<Argument>(arguments, lane);
+          const int i = lane / 4;
+          const int j = lane % 4 * 2;
+          const std::uint32_t low = own->transposed ? matrix[j][i] : matrix[i][j];
+          const std::uint32_t high = own->transposed ? matrix[j + 1][i] : matrix[i][j + 1];
+          own->registers[m] = low | high << 16;
+        }
+      }
+    });
+  }
+
+  BlockEmulator& emulator_;
+  int thread_;
+  std::vector<std::size_t> written_;  ///< chunks since the last fence_async_proxy()
+  std::vector<Copy> open_;
+  std::deque<std::vector<Copy>> groups_;
+};
+
+inline void BlockEmulator::enter(unsigned low, unsigned high, unsigned thread) {
+  auto* self = reinterpret_cast<BlockEmulator*>(static_cast<std::uintptr_t>(low) |
+                                                static_cast<std::uintptr_t>(high) << 32);
+  {
+    EmulatedBlock block(*self, static_cast<int>(thread));
+    (*self->kernel_)(block);
+  }
+  self->fibers_[thread].done = true;
+}
+
+}  // namespace katt::testing
