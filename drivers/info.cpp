@@ -63,6 +63,9 @@ void print_operators(const bench::Registry& registry) {
   std::printf("\noperators\n");
   for (const bench::Operator* op : registry.all()) {
     std::printf("  %s: %s\n", op->name().c_str(), op->summary().c_str());
+    if (const auto presets = op->presets(); !presets.empty()) {
+      std::printf("    presets of tiles: %s\n", bench::join(presets, ", ").c_str());
+    }
     for (const Backend backend : all_backends) {
       if (!Kokkos::is_initialized() || !is_built(backend)) continue;
       for (const std::string& pass : op->passes()) {

@@ -57,7 +57,9 @@ MeasureOptions::MeasureOptions(CommandLine& line, const bench::SweepRequest& req
   }
   add(line, axes_, "variant", "", "variants to compare (default: all)", "Axes");
   add(line, axes_, "peer", "", "other libraries to compare with, e.g. torch_flash", "Axes");
-  add(line, axes_, "tile", "", "tiles such as 64x64,128x64; auto: those that katt tune found",
+  add(line, axes_, "tile", "",
+      "tiles such as 64x64,128x64; auto: those that katt tune found; presets of "
+      "devices such as avx512, amx, h200 (katt info)",
       "Axes");
   add(line, axes_, "tile_q", "", "query extents of the tiles, combined with --tile-kv", "Axes");
   add(line, axes_, "tile_kv", "", "key extents of the tiles", "Axes");

@@ -137,23 +137,24 @@ std::vector<AxisValue> parse_axis(const AxisSpec& spec, const AxisText& typed) {
   return Parser(spec, typed).parse();
 }
 
-std::vector<Tile> parse_tiles(const AxisText& typed) {
-  constexpr std::string_view expected = "expected auto, or tiles such as 64x64,128x32";
+std::vector<Tile> parse_tiles(const AxisText& typed, std::span<const std::string> presets) {
+  const std::string expected =
+      "expected auto, tiles such as 64x64,128x32" +
+      (presets.empty() ? std::string() : ", or presets: " + join(presets, ", "));
   std::vector<Tile> tiles;
   for (const std::string& item : split(typed.text, ',')) {
     Tile tile;
     if (item != "auto") {
       const auto extents = split(item, 'x');
       if (extents.size() != 2) {
-        reject(typed.where, typed.text, quoted(item) + " is no tile; " + std::string(expected));
+        reject(typed.where, typed.text, quoted(item) + " is no tile; " + expected);
       }
       for (std::size_t i = 0; i < 2; ++i) {
         const Parsed extent = parse_integer(extents[i]);
         if (!extent.problem.empty() || extent.integer < 1 || extent.integer > max_tile) {
           reject(typed.where, typed.text,
                  "extent " + quoted(extents[i]) + " of " + quoted(item) +
-                     " is not an integer from 1 to " + std::to_string(max_tile) + "; " +
-                     std::string(expected));
+                     " is not an integer from 1 to " + std::to_string(max_tile) + "; " + expected);
         }
         (i == 0 ? tile.q : tile.kv) = static_cast<int>(extent.integer);
       }

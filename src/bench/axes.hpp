@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,8 @@ struct AxisText {
 [[nodiscard]] std::vector<AxisValue> parse_axis(const AxisSpec& spec, const AxisText& typed);
 
 /// Tiles written QxKV: "64x64,128x32". "auto" is {0, 0}, the variant's default.
-[[nodiscard]] std::vector<Tile> parse_tiles(const AxisText& typed);
+[[nodiscard]] std::vector<Tile> parse_tiles(const AxisText& typed,
+                                            std::span<const std::string> presets = {});
 
 /// One positive integer, for options that are no axes.
 [[nodiscard]] std::int64_t parse_count(std::string_view where, std::string_view text,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -23,8 +24,9 @@ struct Axis {
 struct ConfigRequest {
   std::vector<std::string> variants;  ///< empty: all
   std::vector<std::string> peers;
-  std::vector<Tile> tiles;  ///< of `tile`
-  std::vector<int> q, kv;   ///< of `tile_q`, `tile_kv`
+  std::vector<Tile> tiles;           ///< of `tile`
+  std::vector<std::string> presets;  ///< of `tile`, by name
+  std::vector<int> q, kv;            ///< of `tile_q`, `tile_kv`
 };
 
 template <class T>
@@ -108,7 +110,15 @@ ConfigRequest read_configs(const SweepEntry& entry,
   }
   if (const AxisText* text = find("peer")) request.peers = read_peers(*entry.op, *text);
   if (const AxisText* text = find("tile")) {
-    request.tiles = parse_tiles(*text);
+    const auto presets = entry.op->presets();
+    AxisText tiles = *text;
+    std::vector<std::string> others;
+    for (const std::string& item : split(text->text, ',')) {
+      const bool preset = std::find(presets.begin(), presets.end(), item) != presets.end();
+      (preset ? request.presets : others).push_back(item);
+    }
+    tiles.text = join(others, ",");
+    if (request.presets.empty() || !others.empty()) request.tiles = parse_tiles(tiles, presets);
     for (const char* other : {"tile_q", "tile_kv"}) {
       if (const AxisText* extra = find(other)) {
         throw InputError(extra->where + " " + extra->text + ": cannot be combined with " +
@@ -129,7 +139,7 @@ ConfigRequest read_configs(const SweepEntry& entry,
 /// The tiles to ask a variant for. With one extent open: its tiles that have the other one.
 std::vector<Tile> tiles_for(const VariantInfo& info, const ConfigRequest& request) {
   if (info.tiles.empty()) return {Tile{}};
-  if (!request.tiles.empty()) return request.tiles;
+  if (!request.tiles.empty() || !request.presets.empty()) return request.tiles;
   if (request.q.empty() && request.kv.empty()) return {Tile{}};
   std::vector<Tile> tiles;
   for (const int q : request.q.empty() ? std::vector<int>{0} : request.q) {
@@ -147,14 +157,18 @@ std::vector<Tile> tiles_for(const VariantInfo& info, const ConfigRequest& reques
   return tiles;
 }
 
-std::vector<Config> configs_for(const Operator& op, const Point& point,
-                                const ConfigRequest& request, const Tuning& tuning) {
+bool same(const Config& a, const Config& b) { return a.variant == b.variant && a.tile == b.tile; }
+
+/// Adds the configurations of a point to its case.
+void add_configs(PlannedCase& planned, const ConfigRequest& request, const Tuning& tuning) {
+  const Operator& op = *planned.op;
+  const Point& point = planned.point;
   const auto infos = op.variants(point.backend, point.pass);
   std::vector<std::string> names = request.variants;
   if (names.empty()) {
     for (const VariantInfo& info : infos) names.push_back(info.name);
   }
-  std::vector<Config> configs;
+  std::vector<Config>& configs = planned.configs;
   for (const std::string& name : names) {
     const auto info = std::find_if(infos.begin(), infos.end(),
                                    [&](const VariantInfo& known) { return known.name == name; });
@@ -166,13 +180,17 @@ std::vector<Config> configs_for(const Operator& op, const Point& point,
       if (tile == Tile{} && !info->tiles.empty() && !request.tiles.empty()) {
         tile = tuning.find(op, point, name).value_or(Tile{});
       }
-      add_once(configs, Config{name, tile}, [](const Config& a, const Config& b) {
-        return a.variant == b.variant && a.tile == b.tile;
-      });
+      add_once(configs, Config{name, tile}, same);
+    }
+    for (const std::string& preset : request.presets) {
+      if (info->tiles.empty()) break;  // takes no tile
+      const PresetTile choice = op.preset(point, name, preset).value_or(PresetTile{});
+      const Config config{name, choice.tile};
+      add_once(configs, Config(config), same);
+      if (!choice.refusal.empty()) planned.refused.emplace_back(config, choice.refusal);
     }
   }
   for (const std::string& peer : request.peers) configs.push_back({.variant = peer});
-  return configs;
 }
 
 void set_value(Point& point, const std::string& axis, const AxisValue& value) {
@@ -263,8 +281,12 @@ class Planner {
       if (entry.where.empty()) throw;
       throw InputError(entry.where + ": " + error.what());
     }
-    PlannedCase planned{entry.op, entry.label, point,
-                        configs_for(*entry.op, point, request, tuning_), request.peers};
+    PlannedCase planned{.op = entry.op,
+                        .label = entry.label,
+                        .point = point,
+                        .configs = {},
+                        .peers = request.peers};
+    add_configs(planned, request, tuning_);
     if (planned.configs.empty()) {
       throw InputError(entry.op->name() + ": has no variant for pass " + point.pass +
                        " on the backend " + std::string(name_of(point.backend)));
@@ -281,11 +303,10 @@ class Planner {
       add_once(cases_[place->second].peers, peer, std::equal_to<>());
     }
     for (Config& config : planned.configs) {
-      add_once(cases_[place->second].configs, std::move(config),
-               [](const Config& a, const Config& b) {
-                 return a.variant == b.variant && a.tile == b.tile;
-               });
+      add_once(cases_[place->second].configs, std::move(config), same);
     }
+    std::move(planned.refused.begin(), planned.refused.end(),
+              std::back_inserter(cases_[place->second].refused));
   }
 
   std::uint64_t seed_;
@@ -392,6 +413,9 @@ std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries, std::ui
 
 std::string unlisted_reason(const PlannedCase& planned, const Config& config) {
   if (planned.is_peer(config)) return {};
+  for (const auto& [refused, reason] : planned.refused) {
+    if (same(refused, config)) return reason;
+  }
   for (const VariantInfo& info : planned.op->variants(planned.point.backend, planned.point.pass)) {
     if (info.name != config.variant) continue;
     if (config.tile == Tile{} ||

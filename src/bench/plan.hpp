@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bench/axes.hpp"
@@ -31,6 +32,8 @@ struct PlannedCase {
   Point point;
   std::vector<Config> configs;       ///< tile {0, 0}: the variant's default
   std::vector<std::string> peers{};  ///< configs of these names run in other programs
+  /// Presets of tiles that the device cannot run: their configs, and why.
+  std::vector<std::pair<Config, std::string>> refused{};
 
   [[nodiscard]] bool is_peer(const Config& config) const;
 };

@@ -71,6 +71,12 @@ struct VariantInfo {
   bool baseline = false;    ///< the naive one that speedups refer to
 };
 
+/// What a named preset of tiles means for a variant at a point.
+struct PresetTile {
+  Tile tile;
+  std::string refusal{};  ///< why the device of the point cannot run it; empty where it can
+};
+
 /// Least work of a point, for rates and ceilings.
 struct Work {
   double flops = 0;             ///< floating-point operations that the mathematics needs
@@ -169,6 +175,13 @@ class Operator {
   virtual std::vector<std::string> passes() const = 0;
   /// Variants of a pass on a backend; the baseline is among them.
   virtual std::vector<VariantInfo> variants(Backend backend, std::string_view pass) const = 0;
+  /// Names of devices whose tiles can be asked for in place of a tile, e.g. "h200", "amx".
+  virtual std::vector<std::string> presets() const { return {}; }
+  /// The tile of a variant for one of presets(); nothing where the variant takes its default.
+  virtual std::optional<PresetTile> preset(const Point& /*point*/, std::string_view /*variant*/,
+                                           std::string_view /*name*/) const {
+    return std::nullopt;
+  }
   /// Throws InputError naming the axis, its value and what was expected.
   virtual void validate(const Point& point) const = 0;
   virtual Footprint footprint(const Point& point, const Config& config) const = 0;

@@ -159,3 +159,20 @@ def test_kill_at_random_instants(katt):
 def has_points(path):
     with h5py.File(path) as file:
         return "points" in file
+
+
+def test_presets_of_tiles(katt):
+    done = katt("sweep", "attention", "--seq", "64", "--heads", "1", "--head-dim", "32", "--rounds", "2", "--threads",
+                "1", "--dtype", "f32", "--variant", "naive,flash", "--tile", "avx2,amx,h200", "-o", "out.h5")
+    assert done.returncode == 0, done.stderr
+    frame = table(katt.folder / "out.h5")
+    assert list(frame["variant"]) == ["naive", "flash", "flash", "flash"]
+    flash = frame[frame["variant"] == "flash"]
+    assert (flash["tile_q"] > 0).all()
+    reasons = list(flash["reason"])
+    assert "AMX take bf16" in reasons[1] and "h200 is of a GPU" in reasons[2]
+    assert list(flash["status"][1:]) == ["skipped", "skipped"]
+
+    done = katt("sweep", "attention", "--seq", "64", "--tile", "h300", "-o", "other.h5")
+    assert done.returncode == 2
+    assert "h300" in done.stderr and "h200" in done.stderr and done.stderr.count("\n") == 1

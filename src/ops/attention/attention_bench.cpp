@@ -9,6 +9,7 @@
 #include "bench/registry.hpp"
 #include "core/error.hpp"
 #include "ops/attention/attention_case.hpp"
+#include "ops/attention/attention_named_tiles.hpp"
 #include "testing/fill.hpp"
 
 namespace katt::attention {
@@ -321,6 +322,13 @@ class AttentionOperator final : public bench::Operator {
       return pass == "backward" ? bench::describe(backward_variants<Exec>())
                                 : bench::describe(forward_variants<Exec>());
     });
+  }
+
+  [[nodiscard]] std::vector<std::string> presets() const override { return tile_presets(); }
+  [[nodiscard]] std::optional<bench::PresetTile> preset(const Point& point,
+                                                        std::string_view variant,
+                                                        std::string_view name) const override {
+    return preset_tile_of(point, variant, name);
   }
 
   void validate(const Point& point) const override {
