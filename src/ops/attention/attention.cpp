@@ -23,13 +23,13 @@ template <class Exec>
 Variant<Exec, ForwardArgs> naive_variant() {
   return {
       .name = "naive",
-      .description = "library GEMM, softmax over stored scores, library GEMM",
+      .description = "GEMM, softmax over stored scores, GEMM",
       .tiles = {},
       .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
       .workspace_bytes =
-          [](const Exec&, const ForwardArgs& args, Tile) {
+          [](const Exec& exec, const ForwardArgs& args, Tile) {
             return visit_dtype(args.q.dtype, [&]<class T>() {
-              return impl::naive_workspace_bytes<Exec, T>(args);
+              return impl::naive_workspace_bytes<Exec, T>(exec, args);
             });
           },
       .run =
@@ -37,6 +37,9 @@ Variant<Exec, ForwardArgs> naive_variant() {
             visit_dtype(args.q.dtype,
                         [&]<class T>() { impl::naive_forward<Exec, T>(exec, args, workspace); });
           },
+      .engine = [](const Exec&, const ForwardArgs& args, Tile) -> std::string {
+        return on_amx<Exec>(args.q.dtype) ? "amx" : "blas";
+      },
   };
 }
 

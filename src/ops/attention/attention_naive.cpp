@@ -1,18 +1,17 @@
 #include "ops/attention/attention_naive.hpp"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/library_product.hpp"
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_mask.hpp"
+#include "ops/linear/gemm.hpp"
 #include "tile/vec.hpp"
 
 namespace katt::attention::impl {
 
 namespace {
-
-/// Rows of a score block that are in f32 at one time when the scores are stored in 16 bits.
-constexpr std::int64_t block_rows = 512;
 
 /// Calls vector(i) for whole vectors and scalar(i) for the tail of a row of n elements, shared
 /// among the threads of a team.
@@ -145,133 +144,188 @@ struct RowSoftmax {
   }
 };
 
-/// Where the parts of the workspace begin, in bytes.
-struct Layout {
-  std::size_t scores, key, value, rows, block, total;
+/// A (rows × columns) slice of one head.
+template <class Ref>
+BasicTensorRef<2, std::is_const_v<std::remove_pointer_t<typename Ref::Pointer>>> head_slice(
+    const Ref& tensor, std::int64_t b, std::int64_t h) {
+  constexpr bool constant = std::is_const_v<std::remove_pointer_t<typename Ref::Pointer>>;
+  using Byte = std::conditional_t<constant, const std::byte, std::byte>;
+  BasicTensorRef<2, constant> slice;
+  slice.dtype = tensor.dtype;
+  slice.extent = {tensor.extent[2], tensor.extent[3]};
+  slice.stride = {tensor.stride[2], tensor.stride[3]};
+  const std::int64_t first = b * tensor.stride[0] + h * tensor.stride[1];
+  slice.data = tensor.data == nullptr
+                   ? nullptr
+                   : static_cast<Byte*>(tensor.data) +
+                         first * static_cast<std::int64_t>(size_of(tensor.dtype));
+  return slice;
+}
 
-  template <class T>
-  static Layout of(const ForwardArgs& args) {
-    const auto align = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
-    const auto d = static_cast<std::size_t>(args.head_dim());
-    const auto n = static_cast<std::size_t>(args.seq_kv());
-    const auto sq = static_cast<std::size_t>(args.seq_q());
-    const auto rows_at_once = std::is_same_v<T, float> ? sq : std::min<std::size_t>(sq, block_rows);
-    Layout l{};
-    l.scores = 0;
-    l.key = align(static_cast<std::size_t>(args.batch() * args.heads()) * sq * n * sizeof(T));
-    l.value = l.key + align(n * d * sizeof(float));
-    l.rows = l.value + align(n * d * sizeof(float));
-    l.block = l.rows + align(rows_at_once * d * sizeof(float));
-    l.total = l.block + (std::is_same_v<T, float> ? 0 : align(rows_at_once * n * sizeof(float)));
-    return l;
+/// The products of one head in 16 bits, S = scale · Q·Kᵀ and out = P·V with S and P in one place.
+struct HalfProducts {
+  linear::GemmArgs scores;
+  linear::GemmArgs output;
+
+  HalfProducts(const ForwardArgs& args, std::int64_t b, std::int64_t h, void* stored) {
+    const std::int64_t kv_head = h / (args.heads() / args.kv_heads());
+    const TensorRef<2> s(stored, args.q.dtype, {args.seq_q(), args.seq_kv()});
+    scores.a = head_slice(args.q, b, h);
+    scores.b = head_slice(args.k, b, kv_head);
+    scores.trans_b = true;
+    scores.alpha = args.scale;
+    scores.c = s;
+    output.a = s;
+    output.b = head_slice(args.v, b, kv_head);
+    output.c = head_slice(args.out, b, h);
+    if (output.c.dtype != args.q.dtype || output.c.extent[0] == 0) {  // shapes alone are asked for
+      output.c = {nullptr, args.q.dtype, {args.seq_q(), args.head_dim()}};
+    }
   }
 };
 
-}  // namespace
-
-template <class Exec, class T>
-std::size_t naive_workspace_bytes(const ForwardArgs& args) {
-  if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
-  return Layout::of<T>(args).total;
+/// Where the parts of the workspace begin, in bytes: the scores, then rows for the products.
+template <class T>
+std::size_t score_bytes(const ForwardArgs& args) {
+  return (static_cast<std::size_t>(args.batch() * args.heads() * args.seq_q() * args.seq_kv()) *
+              sizeof(T) +
+          63) /
+         64 * 64;
 }
 
+/// f32 rows of K, V and of Q or out that are not dense where they lie.
+struct WideRows {
+  std::size_t key, value, rows, total;
+  explicit WideRows(const ForwardArgs& args) {
+    const auto bytes = [&](std::int64_t count) {
+      return (static_cast<std::size_t>(count * args.head_dim()) * sizeof(float) + 63) / 64 * 64;
+    };
+    key = score_bytes<float>(args);
+    value = key + bytes(args.seq_kv());
+    rows = value + bytes(args.seq_kv());
+    total = rows + bytes(args.seq_q());
+  }
+};
+
+template <class T>
+T* head_pointer(const TensorRef<4>& tensor, std::int64_t b, std::int64_t h) {
+  return static_cast<T*>(tensor.data) + b * tensor.stride[0] + h * tensor.stride[1];
+}
+template <class T>
+const T* head_pointer(const ConstTensorRef<4>& tensor, std::int64_t b, std::int64_t h) {
+  return static_cast<const T*>(tensor.data) + b * tensor.stride[0] + h * tensor.stride[1];
+}
+
+/// P = softmax(S), in place, and lse.
 template <class Exec, class T>
-void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
-  using Memory = typename Exec::memory_space;
-  constexpr bool wide = std::is_same_v<T, float>;
-  const Layout layout = Layout::of<T>(args);
-  auto* base = static_cast<std::byte*>(workspace.data);
+void softmax_rows(const Exec& exec, const ForwardArgs& args, T* scores) {
+  using Softmax = RowSoftmax<Exec, T>;
+  const auto league = static_cast<int>(args.batch() * args.heads() * args.seq_q());
+  Kokkos::parallel_for("katt::attention::naive_softmax",
+                       typename Softmax::Policy(exec, league, is_host_v<Exec> ? 1 : 128),
+                       Softmax{scores, args.heads(), args.seq_q(), args.seq_kv(), Masks(args),
+                               Bias<T>(args.mask.bias), args.mask.softcap,
+                               args.lse.template view<float, typename Exec::memory_space>()});
+}
+
+/// In f32: the library's products on all threads. Rows that are dense already are used where they
+/// lie.
+template <class Exec>
+void forward_f32(const Exec& exec, const ForwardArgs& args, std::byte* base) {
+  const WideRows places(args);
   const std::int64_t n = args.seq_kv();
   const std::int64_t sq = args.seq_q();
   const std::int64_t d = args.head_dim();
   const std::int64_t group = args.heads() / args.kv_heads();
-  const std::int64_t rows_at_once = wide ? sq : std::min(sq, block_rows);
-  auto* scores = reinterpret_cast<T*>(base + layout.scores);
-  auto* key = reinterpret_cast<float*>(base + layout.key);
-  auto* value = reinterpret_cast<float*>(base + layout.value);
-  auto* rows = reinterpret_cast<float*>(base + layout.rows);
-  auto* block = reinterpret_cast<float*>(base + layout.block);
-  if (sq == 0 || args.batch() * args.heads() == 0) return;
-
-  const auto slice = [](const auto& tensor, std::int64_t b, std::int64_t h, std::int64_t row) {
-    using Element =
-        std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(tensor.data)>>, const T,
-                           T>;
-    return static_cast<Element*>(tensor.data) + b * tensor.stride[0] + h * tensor.stride[1] +
-           row * tensor.stride[2];
-  };
-  // f32 rows that are dense already are used where they lie.
-  const auto widened = [&](const ConstTensorRef<4>& tensor, std::int64_t b, std::int64_t h,
-                           std::int64_t row, std::int64_t count, float* target) -> const float* {
-    const T* source = slice(tensor, b, h, row);
-    if constexpr (wide) {
-      if (tensor.stride[2] == d) return source;
-    }
-    convert_rows(exec, "katt::attention::naive_widen", source, tensor.stride[2], target, d, count,
-                 d);
+  auto* scores = reinterpret_cast<float*>(base);
+  auto* rows = reinterpret_cast<float*>(base + places.rows);
+  const auto dense = [&](const ConstTensorRef<4>& tensor, std::int64_t b, std::int64_t h,
+                         std::size_t place) -> const float* {
+    const float* source = head_pointer<float>(tensor, b, h);
+    if (tensor.stride[2] == d) return source;
+    auto* target = reinterpret_cast<float*>(base + place);
+    convert_rows(exec, "katt::attention::naive_gather", source, tensor.stride[2], target, d,
+                 tensor.extent[2], d);
     return target;
   };
-  const auto scores_of = [&](std::int64_t b, std::int64_t h, std::int64_t row) {
-    return scores + ((b * args.heads() + h) * sq + row) * n;
-  };
-
-  // S = scale · Q·Kᵀ
   for (std::int64_t b = 0; b < args.batch(); ++b) {
     for (std::int64_t h = 0; h < args.heads() && n > 0; ++h) {
-      const float* k = widened(args.k, b, h / group, 0, n, key);
-      for (std::int64_t row = 0; row < sq; row += rows_at_once) {
-        const std::int64_t count = std::min(rows_at_once, sq - row);
-        const float* q = widened(args.q, b, h, row, count, rows);
-        float* s = block;
-        if constexpr (wide) s = scores_of(b, h, row);
-        library_product(exec, {.trans_b = true, .alpha = args.scale},
-                        LibraryMatrix<const float>(q, count, d),
-                        LibraryMatrix<const float>(k, n, d), LibraryMatrix<float>(s, count, n));
-        if constexpr (!wide) {
-          convert_rows(exec, "katt::attention::naive_round", s, n, scores_of(b, h, row), n, count,
-                       n);
-        }
-      }
+      library_product(exec, {.trans_b = true, .alpha = args.scale},
+                      LibraryMatrix<const float>(dense(args.q, b, h, places.rows), sq, d),
+                      LibraryMatrix<const float>(dense(args.k, b, h / group, places.key), n, d),
+                      LibraryMatrix<float>(scores + (b * args.heads() + h) * sq * n, sq, n));
     }
   }
-
-  // P = softmax(S)
-  using Softmax = RowSoftmax<Exec, T>;
-  const auto league = static_cast<int>(args.batch() * args.heads() * sq);
-  Kokkos::parallel_for("katt::attention::naive_softmax",
-                       typename Softmax::Policy(exec, league, is_host_v<Exec> ? 1 : 128),
-                       Softmax{scores, args.heads(), sq, n, Masks(args), Bias<T>(args.mask.bias),
-                               args.mask.softcap, args.lse.template view<float, Memory>()});
-
-  // out = P·V
+  softmax_rows(exec, args, scores);
   for (std::int64_t b = 0; b < args.batch(); ++b) {
     for (std::int64_t h = 0; h < args.heads(); ++h) {
-      const float* v = n > 0 ? widened(args.v, b, h / group, 0, n, value) : value;
-      for (std::int64_t row = 0; row < sq; row += rows_at_once) {
-        const std::int64_t count = std::min(rows_at_once, sq - row);
-        const float* p = block;
-        if constexpr (wide) {
-          p = scores_of(b, h, row);
-        } else if (n > 0) {
-          convert_rows(exec, "katt::attention::naive_widen", scores_of(b, h, row), n, block, n,
-                       count, n);
-        }
-        const bool direct = wide && args.out.stride[2] == d;
-        float* o = rows;
-        if constexpr (wide) o = direct ? slice(args.out, b, h, row) : rows;
-        library_product(exec, {}, LibraryMatrix<const float>(p, count, n),
-                        LibraryMatrix<const float>(v, n, d), LibraryMatrix<float>(o, count, d));
-        if (!direct) {
-          convert_rows(exec, "katt::attention::naive_round", o, d, slice(args.out, b, h, row),
-                       args.out.stride[2], count, d);
-        }
+      const bool direct = args.out.stride[2] == d;
+      float* out = head_pointer<float>(args.out, b, h);
+      float* o = direct ? out : rows;
+      library_product(exec, {},
+                      LibraryMatrix<const float>(scores + (b * args.heads() + h) * sq * n, sq, n),
+                      LibraryMatrix<const float>(dense(args.v, b, h / group, places.value), n, d),
+                      LibraryMatrix<float>(o, sq, d));
+      if (!direct) {
+        convert_rows(exec, "katt::attention::naive_scatter", o, d, out, args.out.stride[2], sq, d);
       }
     }
   }
 }
 
-#define KATT_INSTANTIATE_NAIVE(Exec, T)                                         \
-  template std::size_t naive_workspace_bytes<Exec, T>(const ForwardArgs& args); \
+/// In 16 bits: the products of linear, which take the operands as they are (AMX where there is any,
+/// else widened block by block).
+template <class Exec, class T>
+void forward_half(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
+  auto* scores = static_cast<T*>(workspace.data);
+  const std::size_t stored = score_bytes<T>(args);
+  const Workspace rest{static_cast<std::byte*>(workspace.data) + stored, workspace.bytes - stored};
+  const auto each_head = [&](const auto& product) {
+    for (std::int64_t b = 0; b < args.batch(); ++b) {
+      for (std::int64_t h = 0; h < args.heads(); ++h) {
+        product(HalfProducts(args, b, h,
+                             scores + (b * args.heads() + h) * args.seq_q() * args.seq_kv()));
+      }
+    }
+  };
+  each_head([&](const HalfProducts& products) {
+    if (args.seq_kv() > 0) {
+      linear::gemm(exec, products.scores, rest, "katt::attention::naive_scores");
+    }
+  });
+  softmax_rows(exec, args, scores);
+  each_head([&](const HalfProducts& products) {
+    linear::gemm(exec, products.output, rest, "katt::attention::naive_output");
+  });
+}
+
+}  // namespace
+
+template <class Exec, class T>
+std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args) {
+  if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
+  if constexpr (std::is_same_v<T, float>) {
+    (void)exec;
+    return WideRows(args).total;
+  } else {
+    const HalfProducts products(args, 0, 0, nullptr);
+    return score_bytes<T>(args) + std::max(linear::gemm_workspace_bytes(exec, products.scores),
+                                           linear::gemm_workspace_bytes(exec, products.output));
+  }
+}
+
+template <class Exec, class T>
+void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
+  if (args.seq_q() == 0 || args.batch() * args.heads() == 0) return;
+  if constexpr (std::is_same_v<T, float>) {
+    forward_f32(exec, args, static_cast<std::byte*>(workspace.data));
+  } else {
+    forward_half<Exec, T>(exec, args, workspace);
+  }
+}
+
+#define KATT_INSTANTIATE_NAIVE(Exec, T)                                                 \
+  template std::size_t naive_workspace_bytes<Exec, T>(const Exec&, const ForwardArgs&); \
   template void naive_forward<Exec, T>(const Exec&, const ForwardArgs&, Workspace);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_NAIVE, float)
