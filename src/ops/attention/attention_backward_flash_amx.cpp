@@ -95,9 +95,9 @@ struct Layout {
   std::size_t dq() const { return statistics(2); }
   std::size_t scratch() const { return dq() + dq_bytes(); }
   std::size_t scratch_bytes() const {
-    const auto pairs = static_cast<std::size_t>(query_group * key_group);
+    const auto pairs = static_cast<std::size_t>(query_group) * static_cast<std::size_t>(key_group);
     return 4 * square_bytes + 3 * pairs * half_square_bytes +
-           static_cast<std::size_t>(2 * key_group * depth) * square_bytes;
+           2 * static_cast<std::size_t>(key_group) * static_cast<std::size_t>(depth) * square_bytes;
   }
 };
 
@@ -294,9 +294,10 @@ struct AmxBackward {
         part = reinterpret_cast<T*>(at);
         at += bytes;
       };
-      const auto pairs = static_cast<std::size_t>(layout.query_group * layout.key_group);
-      const std::size_t sums =
-          static_cast<std::size_t>(layout.key_group * layout.depth) * square_bytes;
+      const auto pairs =
+          static_cast<std::size_t>(layout.query_group) * static_cast<std::size_t>(layout.key_group);
+      const std::size_t sums = static_cast<std::size_t>(layout.key_group) *
+                               static_cast<std::size_t>(layout.depth) * square_bytes;
       take(scores, 2 * square_bytes);
       take(dp, 2 * square_bytes);
       take(p_rows, pairs * half_square_bytes);
