@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/library_product.hpp"
+#include "core/parts.hpp"
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "tile/vec.hpp"
@@ -151,18 +152,19 @@ struct Layout {
 
   template <class T>
   static Layout of(const ForwardArgs& args) {
-    const auto align = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
     const auto d = static_cast<std::size_t>(args.head_dim());
     const auto n = static_cast<std::size_t>(args.seq_kv());
     const auto sq = static_cast<std::size_t>(args.seq_q());
     const auto rows_at_once = std::is_same_v<T, float> ? sq : std::min<std::size_t>(sq, block_rows);
     Layout l{};
     l.scores = 0;
-    l.key = align(static_cast<std::size_t>(args.batch() * args.heads()) * sq * n * sizeof(T));
-    l.value = l.key + align(n * d * sizeof(float));
-    l.rows = l.value + align(n * d * sizeof(float));
-    l.block = l.rows + align(rows_at_once * d * sizeof(float));
-    l.total = l.block + (std::is_same_v<T, float> ? 0 : align(rows_at_once * n * sizeof(float)));
+    l.key =
+        aligned_bytes(static_cast<std::size_t>(args.batch() * args.heads()) * sq * n * sizeof(T));
+    l.value = l.key + aligned_bytes(n * d * sizeof(float));
+    l.rows = l.value + aligned_bytes(n * d * sizeof(float));
+    l.block = l.rows + aligned_bytes(rows_at_once * d * sizeof(float));
+    l.total =
+        l.block + (std::is_same_v<T, float> ? 0 : aligned_bytes(rows_at_once * n * sizeof(float)));
     return l;
   }
 };
