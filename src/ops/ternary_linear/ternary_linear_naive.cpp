@@ -26,10 +26,11 @@ struct FakeQuantise {
     const auto n = static_cast<std::int64_t>(x.extent(1));
     const T* row = &x(t, 0);
     T* target = out + t * n;
-    const double scale = token_scale<Exec>(team, row, n);
+    const double largest = token_largest<Exec>(team, row, n);
+    const double scale = 127.0 / largest;
     const std::int64_t step = team.team_size();
     for (std::int64_t i = team.team_rank(); i < n; i += step) {
-      target[i] = static_cast<T>(static_cast<float>(quantised(row[i], scale) / scale));
+      target[i] = static_cast<T>(static_cast<float>(quantised(row[i], largest) / scale));
     }
   }
 };
