@@ -5,6 +5,7 @@
 
 #include "core/backend.hpp"
 #include "core/check.hpp"
+#include "core/parts.hpp"
 #include "ops/attention/attention_backward.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/rope/rope.hpp"
@@ -17,8 +18,6 @@ constexpr const char* layer = "multi-head attention";
 
 using Args = MultiHeadAttentionArgs;
 using Layer = MultiHeadAttentionConfig;
-
-std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 void must_run(const Status& status) {
   if (!status.is_ok()) throw InputError(std::string(layer) + ": " + status.reason());
@@ -147,7 +146,7 @@ struct BackwardSpace {
   BackwardSpace(const MultiHeadAttentionShape& s, void* workspace) {
     auto* base = static_cast<std::byte*>(workspace);
     const auto bytes = [&](std::int64_t features) {
-      return aligned(static_cast<std::size_t>(s.tokens() * features) * size_of(s.dtype));
+      return aligned_bytes(static_cast<std::size_t>(s.tokens() * features) * size_of(s.dtype));
     };
     const std::size_t first = bytes(s.attended_features());
     parts = first + bytes(s.qkv_features());

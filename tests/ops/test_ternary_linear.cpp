@@ -126,6 +126,31 @@ TEST_P(TernaryLinear, HalvesRoundToEven) {
   });
 }
 
+TEST_P(TernaryLinear, HalfOfTheLargestIsAHalfWhateverTheLargest) {
+  // 127 / largest is rounded, and largest / 2 times it may fall beside 63.5.
+  constexpr std::int64_t tokens = 300;
+  auto data = make_problem({tokens, 8, 1}, GetParam());
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const float largest = round_to(GetParam(), 1.0F + 0.013F * static_cast<float>(t));
+    for (std::int64_t i = 0; i < 8; ++i) data->x[t * 8 + i] = i == 0 ? largest : largest / 2;
+  }
+  data->weight.assign(8, 1.0F);
+  data->link();
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    EXPECT_EQ(reference_token(data->shape, t).values,
+              (std::vector<int>{127, 64, 64, 64, 64, 64, 64, 64}));
+  }
+  testing::for_each_exec([&](const auto& exec) {
+    for (const char* variant : {"naive", "packed2", "packed5"}) {
+      const Result result = run(exec, *data, variant);
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        const double expected = 575.0 / 127.0 * data->x[t * 8];  // 568 with 63 for a half
+        EXPECT_NEAR(result.out[t], expected, 0.006 * expected) << variant << ", token " << t;
+      }
+    }
+  });
+}
+
 TEST_P(TernaryLinear, ZerosGiveZeros) {
   auto data = make_problem({3, 70, 10}, GetParam());
   data->x.assign(data->x.size(), 0.0F);

@@ -5,6 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/parts.hpp"
 #include "core/thread_slot.hpp"
 #include "ops/attention/attention_decode.hpp"
 #include "ops/attention/attention_merge_kernel.hpp"
@@ -124,7 +125,7 @@ struct DecodePlan {
   }
 
  private:
-  static std::size_t aligned(std::size_t bytes) { return (bytes + 127) / 128 * 128; }
+  static std::size_t aligned(std::size_t bytes) { return aligned_bytes(bytes, 128); }
 };
 
 /// The partial result of one split of the keys of one K/V head. KvRows: ContiguousRows or

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/library_product.hpp"
+#include "core/parts.hpp"
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "ops/linear/gemm.hpp"
@@ -144,22 +145,16 @@ struct RowSoftmax {
   }
 };
 
-/// A (rows × columns) slice of one head.
-template <class Ref>
-BasicTensorRef<2, std::is_const_v<std::remove_pointer_t<typename Ref::Pointer>>> head_slice(
-    const Ref& tensor, std::int64_t b, std::int64_t h) {
-  constexpr bool constant = std::is_const_v<std::remove_pointer_t<typename Ref::Pointer>>;
-  using Byte = std::conditional_t<constant, const std::byte, std::byte>;
-  BasicTensorRef<2, constant> slice;
-  slice.dtype = tensor.dtype;
-  slice.extent = {tensor.extent[2], tensor.extent[3]};
-  slice.stride = {tensor.stride[2], tensor.stride[3]};
-  const std::int64_t first = b * tensor.stride[0] + h * tensor.stride[1];
-  slice.data = tensor.data == nullptr
-                   ? nullptr
-                   : static_cast<Byte*>(tensor.data) +
-                         first * static_cast<std::int64_t>(size_of(tensor.dtype));
-  return slice;
+/// The rows of one head.
+template <bool Const>
+BasicTensorRef<2, Const> head_rows(const BasicTensorRef<4, Const>& tensor, std::int64_t b,
+                                   std::int64_t h) {
+  BasicTensorRef<2, Const> rows;
+  rows.data = tensor.data;
+  rows.dtype = tensor.dtype;
+  rows.extent = {tensor.extent[2], tensor.extent[3]};
+  rows.stride = {tensor.stride[2], tensor.stride[3]};
+  return katt::impl::from_element(rows, b * tensor.stride[0] + h * tensor.stride[1]);
 }
 
 /// The products of one head in 16 bits, S = scale · Q·Kᵀ and out = P·V with S and P in one place.
@@ -170,14 +165,14 @@ struct HalfProducts {
   HalfProducts(const ForwardArgs& args, std::int64_t b, std::int64_t h, void* stored) {
     const std::int64_t kv_head = h / (args.heads() / args.kv_heads());
     const TensorRef<2> s(stored, args.q.dtype, {args.seq_q(), args.seq_kv()});
-    scores.a = head_slice(args.q, b, h);
-    scores.b = head_slice(args.k, b, kv_head);
+    scores.a = head_rows(args.q, b, h);
+    scores.b = head_rows(args.k, b, kv_head);
     scores.trans_b = true;
     scores.alpha = args.scale;
     scores.c = s;
     output.a = s;
-    output.b = head_slice(args.v, b, kv_head);
-    output.c = head_slice(args.out, b, h);
+    output.b = head_rows(args.v, b, kv_head);
+    output.c = head_rows(args.out, b, h);
     if (output.c.dtype != args.q.dtype || output.c.extent[0] == 0) {  // shapes alone are asked for
       output.c = {nullptr, args.q.dtype, {args.seq_q(), args.head_dim()}};
     }
@@ -187,10 +182,7 @@ struct HalfProducts {
 /// Where the parts of the workspace begin, in bytes: the scores, then rows for the products.
 template <class T>
 std::size_t score_bytes(const ForwardArgs& args) {
-  return (static_cast<std::size_t>(args.batch() * args.heads() * args.seq_q() * args.seq_kv()) *
-              sizeof(T) +
-          63) /
-         64 * 64;
+  return aligned_bytes<T>(args.batch() * args.heads() * args.seq_q() * args.seq_kv());
 }
 
 /// f32 rows of K, V and of Q or out that are not dense where they lie.
@@ -198,7 +190,7 @@ struct WideRows {
   std::size_t key, value, rows, total;
   explicit WideRows(const ForwardArgs& args) {
     const auto bytes = [&](std::int64_t count) {
-      return (static_cast<std::size_t>(count * args.head_dim()) * sizeof(float) + 63) / 64 * 64;
+      return aligned_bytes<float>(count * args.head_dim());
     };
     key = score_bytes<float>(args);
     value = key + bytes(args.seq_kv());

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "core/parts.hpp"
 #include "ops/cross_entropy/cross_entropy_kernels.hpp"
 
 namespace katt::cross_entropy {
@@ -21,11 +22,6 @@ void check_shape(const char* name, const ConstTensorRef<2>& tensor, Dtype dtype,
          ", expected (" + std::to_string(rows) + ", " + std::to_string(columns) + ") " +
          std::string(name_of(dtype)));
   }
-}
-
-/// Bytes of n floats, as parts of a workspace are aligned.
-std::size_t float_bytes(std::int64_t n) {
-  return (static_cast<std::size_t>(n) * sizeof(float) + 63) / 64 * 64;
 }
 
 std::size_t stored_bytes(const ConstTensorRef<2>& logits) {
@@ -54,7 +50,7 @@ struct Forward {
 
   template <class T>
   void naive() const {
-    auto* stored = reinterpret_cast<T*>(workspace + float_bytes(args.tokens()));
+    auto* stored = reinterpret_cast<T*>(workspace + aligned_bytes<float>(args.tokens()));
     tile::for_each_row(
         "katt::cross_entropy::naive_log_softmax", exec, args.tokens(),
         impl::StoredSoftmax<Exec, T, false>{args.logits.view<T, Memory>(),
@@ -101,7 +97,7 @@ struct Backward {
   template <class T>
   void naive() const {
     const float* scale = factor();
-    auto* stored = reinterpret_cast<T*>(workspace + float_bytes(1));
+    auto* stored = reinterpret_cast<T*>(workspace + aligned_bytes<float>(1));
     tile::for_each_row(
         "katt::cross_entropy::naive_softmax", exec, args.tokens(),
         impl::StoredSoftmax<Exec, T, true>{args.logits.view<T, Memory>(), {}, stored});
@@ -129,7 +125,7 @@ VariantTable<Exec, ForwardArgs>& forward_variants() {
         .supports = any<Exec, ForwardArgs>,
         .workspace_bytes =
             [](const Exec&, const ForwardArgs& args, Tile) {
-              return float_bytes(args.tokens()) + stored_bytes(args.logits);
+              return aligned_bytes<float>(args.tokens()) + stored_bytes(args.logits);
             },
         .run =
             [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
@@ -144,7 +140,7 @@ VariantTable<Exec, ForwardArgs>& forward_variants() {
         .tiles = {},
         .supports = any<Exec, ForwardArgs>,
         .workspace_bytes = [](const Exec&, const ForwardArgs& args,
-                              Tile) { return float_bytes(args.tokens()); },
+                              Tile) { return aligned_bytes<float>(args.tokens()); },
         .run =
             [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
               const Forward<Exec> pass{
@@ -167,7 +163,7 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
         .tiles = {},
         .supports = any<Exec, BackwardArgs>,
         .workspace_bytes = [](const Exec&, const BackwardArgs& args,
-                              Tile) { return float_bytes(1) + stored_bytes(args.logits); },
+                              Tile) { return aligned_bytes<float>(1) + stored_bytes(args.logits); },
         .run =
             [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
               const Backward<Exec> pass{
@@ -180,7 +176,8 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
         .description = "one pass, from the statistics of the forward pass",
         .tiles = {},
         .supports = any<Exec, BackwardArgs>,
-        .workspace_bytes = [](const Exec&, const BackwardArgs&, Tile) { return float_bytes(1); },
+        .workspace_bytes = [](const Exec&, const BackwardArgs&,
+                              Tile) { return aligned_bytes<float>(1); },
         .run =
             [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
               const Backward<Exec> pass{

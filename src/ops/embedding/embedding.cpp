@@ -5,6 +5,7 @@
 
 #include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/parts.hpp"
 #include "ops/embedding/embedding_kernels.hpp"
 #include "tile/elementwise.hpp"
 
@@ -22,10 +23,6 @@ void check_pair(const char* name, const ConstTensorRef<2>& tensor, const ConstTe
   fail(std::string(name) + ": holds rows of " + std::to_string(tensor.extent[1]) + " " +
        std::string(name_of(tensor.dtype)) + ", expected " + std::to_string(like.extent[1]) + " " +
        std::string(name_of(like.dtype)));
-}
-
-std::size_t aligned(std::int64_t count, std::size_t element) {
-  return (static_cast<std::size_t>(count) * element + 63) / 64 * 64;
 }
 
 template <class Exec>
@@ -101,7 +98,7 @@ void rows_backward(const Exec& exec, const BackwardArgs& args, Workspace workspa
   const std::int64_t tokens = args.dout.extent[0];
   auto* base = static_cast<std::byte*>(workspace.data);
   auto* first = reinterpret_cast<std::int32_t*>(base);
-  auto* next = reinterpret_cast<std::int32_t*>(base + aligned(vocab, sizeof(std::int32_t)));
+  auto* next = reinterpret_cast<std::int32_t*>(base + aligned_bytes<std::int32_t>(vocab));
   // A worker reads every id: few workers on a host, one for few rows on a device.
   const std::int64_t rows = is_host_v<Exec> ? 4096 : 64;
   Kokkos::parallel_for("katt::embedding::rows_link",
@@ -154,7 +151,7 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
         .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
         .workspace_bytes =
             [](const Exec&, const BackwardArgs& args, Tile) {
-              return sums_in_place(args) ? 0 : aligned(args.dweight.size(), sizeof(float));
+              return sums_in_place(args) ? 0 : aligned_bytes<float>(args.dweight.size());
             },
         .run = [](const Exec& exec, const BackwardArgs& args, Tile,
                   Workspace workspace) { naive_backward(exec, args, workspace); },
@@ -166,8 +163,8 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
         .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
         .workspace_bytes =
             [](const Exec&, const BackwardArgs& args, Tile) {
-              return aligned(args.dweight.extent[0], sizeof(std::int32_t)) +
-                     aligned(args.dout.extent[0], sizeof(std::int32_t));
+              return aligned_bytes<std::int32_t>(args.dweight.extent[0]) +
+                     aligned_bytes<std::int32_t>(args.dout.extent[0]);
             },
         .run = [](const Exec& exec, const BackwardArgs& args, Tile,
                   Workspace workspace) { rows_backward(exec, args, workspace); },

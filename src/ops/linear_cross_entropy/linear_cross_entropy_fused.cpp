@@ -2,6 +2,7 @@
 #include <array>
 
 #include "core/backend.hpp"
+#include "core/parts.hpp"
 #include "ops/linear/gemm.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_kernels.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"
@@ -17,23 +18,6 @@ constexpr std::int64_t block_bytes = std::int64_t{16} << 20;
 constexpr std::int64_t least_columns = 128;
 constexpr std::int64_t most_columns = 8192;
 
-std::size_t aligned(std::int64_t floats) {
-  return (static_cast<std::size_t>(floats) * sizeof(float) + 63) / 64 * 64;
-}
-
-/// Rows first … first + rows of a matrix.
-template <class Ref>
-Ref rows_of(Ref matrix, std::int64_t first, std::int64_t rows) {
-  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(matrix.data)>>,
-                                  const std::byte, std::byte>;
-  if (matrix.data != nullptr) {
-    matrix.data = static_cast<Byte*>(matrix.data) +
-                  first * matrix.stride[0] * static_cast<std::int64_t>(size_of(matrix.dtype));
-  }
-  matrix.extent[0] = rows;
-  return matrix;
-}
-
 /// The workspace: a block of logits, running values of the tokens, f32 sums of dhidden where its
 /// dtype is a narrower one, and what the GEMMs need.
 template <class Exec, class Args>
@@ -45,9 +29,9 @@ struct Layout {
     const std::int64_t fitting = block_bytes / static_cast<std::int64_t>(sizeof(float)) /
                                  std::max<std::int64_t>(1, args.tokens());
     columns = std::min(args.vocab(), std::clamp(fitting / 16 * 16, least_columns, most_columns));
-    tokens = aligned(args.tokens() * columns);
-    sums = tokens + 3 * aligned(args.tokens());
-    gemm = sums + (with_sums ? aligned(args.hidden.size()) : 0);
+    tokens = aligned_bytes<float>(args.tokens() * columns);
+    sums = tokens + 3 * aligned_bytes<float>(args.tokens());
+    gemm = sums + (with_sums ? aligned_bytes<float>(args.hidden.size()) : 0);
   }
 
   /// Columns of the first block and of the last.
@@ -121,7 +105,7 @@ void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
   auto* base = static_cast<std::byte*>(workspace.data);
   auto* logits = reinterpret_cast<float*>(base);
   auto* values = reinterpret_cast<float*>(base + layout.tokens);
-  const auto step = static_cast<std::int64_t>(aligned(args.tokens()) / sizeof(float));
+  const auto step = static_cast<std::int64_t>(aligned_bytes<float>(args.tokens()) / sizeof(float));
   const RunningTokens running{values, values + step, values + 2 * step};
   const Targets targets{args.targets, args.ignore_index, args.vocab()};
   const Workspace rest(base + layout.gemm, workspace.bytes - layout.gemm);

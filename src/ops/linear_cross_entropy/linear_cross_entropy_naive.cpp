@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/backend.hpp"
+#include "core/parts.hpp"
 #include "ops/linear/gemm.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"
 
@@ -9,7 +10,7 @@ namespace katt::linear_cross_entropy::impl {
 namespace {
 
 std::size_t logit_bytes(std::int64_t tokens, std::int64_t vocab, Dtype dtype) {
-  return (static_cast<std::size_t>(tokens * vocab) * size_of(dtype) + 63) / 64 * 64;
+  return aligned_bytes(static_cast<std::size_t>(tokens * vocab) * size_of(dtype));
 }
 
 Workspace after(Workspace workspace, std::size_t bytes) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "core/parts.hpp"
 #include "ops/rmsnorm/rmsnorm_kernels.hpp"
 
 namespace katt::rmsnorm::impl {
@@ -231,7 +232,7 @@ class Parts {
   }
   template <class T>
   static std::size_t bytes(std::int64_t count) {
-    return (static_cast<std::size_t>(count) * sizeof(T) + 63) / 64 * 64;
+    return aligned_bytes<T>(count);
   }
 
  private:

@@ -4,6 +4,7 @@
 
 #include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/parts.hpp"
 #include "ops/softmax/softmax_kernels.hpp"
 
 namespace katt::softmax {
@@ -18,10 +19,6 @@ void check_like(const char* name, const ConstTensorRef<2>& tensor, const ConstTe
   };
   throw InputError("softmax: " + std::string(name) + ": holds " + text(tensor) + ", expected " +
                    text(x));
-}
-
-std::size_t row_bytes(std::int64_t tokens) {
-  return (static_cast<std::size_t>(tokens) * sizeof(float) + 63) / 64 * 64;
 }
 
 /// out = softmax(x) in four launches; `values` holds a float for every row.
@@ -54,8 +51,8 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   using Memory = typename Exec::memory_space;
   const std::int64_t rows = args.x.extent[0];
   auto* values = static_cast<float*>(workspace.data);
-  const TensorRef<2> p(static_cast<std::byte*>(workspace.data) + row_bytes(rows), args.x.dtype,
-                       args.x.extent);
+  const TensorRef<2> p(static_cast<std::byte*>(workspace.data) + aligned_bytes<float>(rows),
+                       args.x.dtype, args.x.extent);
   visit_dtype(args.x.dtype, [&]<class T>() {
     naive_softmax<Exec, T>(exec, args.x, p, values);
     const auto probabilities = p.template view<T, Memory>();
@@ -103,9 +100,11 @@ Variant<Exec, Args> variant(std::string name, std::string description,
                        Workspace space) { run(exec, args, space); }};
 }
 
-std::size_t naive_forward_bytes(const ForwardArgs& args) { return row_bytes(args.x.extent[0]); }
+std::size_t naive_forward_bytes(const ForwardArgs& args) {
+  return aligned_bytes<float>(args.x.extent[0]);
+}
 std::size_t naive_backward_bytes(const BackwardArgs& args) {
-  return row_bytes(args.x.extent[0]) +
+  return aligned_bytes<float>(args.x.extent[0]) +
          static_cast<std::size_t>(args.x.size()) * size_of(args.x.dtype);
 }
 template <class Args>

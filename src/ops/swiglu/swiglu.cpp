@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "core/check.hpp"
+#include "core/parts.hpp"
 #include "ops/swiglu/swiglu_kernels.hpp"
 #include "ops/swiglu/swiglu_naive.hpp"
 
@@ -61,8 +62,7 @@ const auto nothing = [](const auto&, const auto&, Tile) { return std::size_t{0};
 /// One intermediate of the naive variants: (tokens, intermediate), dense, in the dtype.
 template <class Args>
 std::size_t buffer_bytes(const Args& args) {
-  const auto bytes = static_cast<std::size_t>(args.gate.size()) * size_of(args.gate.dtype);
-  return (bytes + 63) / 64 * 64;
+  return aligned_bytes(args.gate);
 }
 
 template <class T>

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/parts.hpp"
 #include "core/views.hpp"
 #include "ops/linear/gemm.hpp"
 
@@ -23,27 +24,20 @@ void for_each_block(std::int64_t total, std::int64_t size, const F& f) {
   }
 }
 
-/// Rows and columns of a matrix. One without memory gives one without memory.
 template <bool Const>
-BasicTensorRef<2, Const> part(BasicTensorRef<2, Const> matrix, Range rows, Range columns) {
-  using Byte = std::conditional_t<Const, const std::byte, std::byte>;
-  const std::int64_t offset = rows.begin * matrix.stride[0] + columns.begin;
-  if (matrix.data != nullptr) {
-    matrix.data =
-        static_cast<Byte*>(matrix.data) + offset * static_cast<std::int64_t>(size_of(matrix.dtype));
-  }
-  matrix.extent = {rows.count, columns.count};
-  return matrix;
+BasicTensorRef<2, Const> part(const BasicTensorRef<2, Const>& matrix, Range rows, Range columns) {
+  return katt::columns_of(katt::rows_of(matrix, rows.begin, rows.count), columns.begin,
+                          columns.count);
 }
 
 template <bool Const>
 BasicTensorRef<2, Const> rows_of(const BasicTensorRef<2, Const>& matrix, Range rows) {
-  return part(matrix, rows, {0, matrix.extent[1]});
+  return katt::rows_of(matrix, rows.begin, rows.count);
 }
 
 template <bool Const>
 BasicTensorRef<2, Const> columns_of(const BasicTensorRef<2, Const>& matrix, Range columns) {
-  return part(matrix, {0, matrix.extent[0]}, columns);
+  return katt::columns_of(matrix, columns.begin, columns.count);
 }
 
 /// Hands out the workspace piece by piece. Without memory it only counts.
@@ -65,7 +59,7 @@ class Arena {
  private:
   void* take(std::size_t bytes) {
     std::byte* piece = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += (bytes + 63) / 64 * 64;
+    used_ += aligned_bytes(bytes);
     return piece;
   }
 

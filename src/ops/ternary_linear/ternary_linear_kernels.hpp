@@ -18,23 +18,26 @@ KOKKOS_FORCEINLINE_FUNCTION double round_half_even(double v) {
   return (v + magic) - magic;
 }
 
-/// s_x = 127 / max(max |row|, 1e-5). In f64, as everything that is rounded to an integer: a product
-/// that falls on a half must round as the definition says, and f32 moves it off the half as often
-/// as not.
+/// max(max |row|, 1e-5), what a token is divided by. In f64, as everything that is rounded to an
+/// integer: a quotient that falls on a half must round as the definition says, and f32 moves it off
+/// the half as often as not.
 template <class Exec, class Team, class T>
-KOKKOS_INLINE_FUNCTION double token_scale(const Team& team, const T* row, std::int64_t n) {
+KOKKOS_INLINE_FUNCTION double token_largest(const Team& team, const T* row, std::int64_t n) {
   tile::RowMax<Exec> found(0.0F);
   tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
     found.add(V(Kokkos::abs(tile::load<V>(row + c))));
   });
   const auto largest = static_cast<double>(found.total(team));
-  return 127.0 / (largest > 1e-5 ? largest : 1e-5);
+  return largest > 1e-5 ? largest : 1e-5;
 }
 
-/// x_q of one value, still as a double; NaN stays NaN.
+/// x_q of one value, still as a double; NaN stays NaN. 127 · x is exact and the quotient is rounded
+/// once, so that halves stay halves: x · s_x, with a rounded s_x, may fall beside one, and a
+/// compiler may or may not fuse that product with the addition that rounds it.
 template <class T>
-KOKKOS_FORCEINLINE_FUNCTION double quantised(const T& value, double scale) {
-  const double rounded = round_half_even(static_cast<double>(static_cast<float>(value)) * scale);
+KOKKOS_FORCEINLINE_FUNCTION double quantised(const T& value, double largest) {
+  const double exact = static_cast<double>(static_cast<float>(value)) * 127.0 / largest;
+  const double rounded = round_half_even(exact);
   const double above = rounded < -128.0 ? -128.0 : rounded;
   return above > 127.0 ? 127.0 : above;
 }
@@ -60,14 +63,14 @@ struct QuantiseTokens {
     const auto n = static_cast<std::int64_t>(x.extent(1));
     const T* row = &x(t, 0);
     std::int8_t* target = out.values + t * out.stride;
-    const double scale = token_scale<Exec>(team, row, n);
+    const double largest = token_largest<Exec>(team, row, n);
 
     const std::int64_t first = team.team_rank();
     const std::int64_t step = team.team_size();
     std::int32_t sum = 0;
     std::int32_t undefined = 0;
     for (std::int64_t i = first; i < n; i += step) {
-      const double integer = quantised(row[i], scale);
+      const double integer = quantised(row[i], largest);
       const bool defined = integer == integer;
       const auto value = static_cast<std::int32_t>(defined ? integer : 0.0);
       target[i] = static_cast<std::int8_t>(value);
@@ -78,8 +81,8 @@ struct QuantiseTokens {
     team.team_reduce(Kokkos::Sum<std::int32_t>(sum));
     team.team_reduce(Kokkos::Sum<std::int32_t>(undefined));
     if (team.team_rank() == 0) {
-      out.scale[t] =
-          undefined == 0 ? static_cast<float>(scale) : Kokkos::Experimental::quiet_NaN_v<float>;
+      out.scale[t] = undefined == 0 ? static_cast<float>(127.0 / largest)
+                                    : Kokkos::Experimental::quiet_NaN_v<float>;
       out.sum[t] = sum;
     }
   }

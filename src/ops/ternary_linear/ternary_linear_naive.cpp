@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/parts.hpp"
 #include "ops/linear/gemm.hpp"
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
 
@@ -25,10 +26,11 @@ struct FakeQuantise {
     const auto n = static_cast<std::int64_t>(x.extent(1));
     const T* row = &x(t, 0);
     T* target = out + t * n;
-    const double scale = token_scale<Exec>(team, row, n);
+    const double largest = token_largest<Exec>(team, row, n);
+    const double scale = 127.0 / largest;
     const std::int64_t step = team.team_size();
     for (std::int64_t i = team.team_rank(); i < n; i += step) {
-      target[i] = static_cast<T>(static_cast<float>(quantised(row[i], scale) / scale));
+      target[i] = static_cast<T>(static_cast<float>(quantised(row[i], largest) / scale));
     }
   }
 };
@@ -75,10 +77,6 @@ struct MatrixVector {
   }
 };
 
-std::size_t stored_bytes(const ConstTensorRef<2>& x) {
-  return (static_cast<std::size_t>(x.size()) * size_of(x.dtype) + 63) / 64 * 64;
-}
-
 /// x_d at the beginning of the workspace.
 template <class Exec, class T>
 ConstTensorRef<2> fake_quantise(const Exec& exec, const ConstTensorRef<2>& x, Workspace workspace) {
@@ -110,7 +108,7 @@ linear::GemmArgs weight_gradient(const ConstTensorRef<2>& x, const BackwardArgs&
 template <class Exec, class T>
 std::size_t naive_forward_bytes(const Exec& exec, const ForwardArgs& args) {
   const ConstTensorRef<2> x(nullptr, args.x.dtype, args.x.extent);
-  return stored_bytes(x) +
+  return aligned_bytes(x) +
          (args.tokens() <= few_tokens ? 0 : linear::gemm_workspace_bytes(exec, product(x, args)));
 }
 
@@ -119,7 +117,7 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
   using Memory = typename Exec::memory_space;
   const ConstTensorRef<2> x = fake_quantise<Exec, T>(exec, args.x, workspace);
   if (args.tokens() > few_tokens) {
-    linear::gemm(exec, product(x, args), after(workspace, stored_bytes(x)),
+    linear::gemm(exec, product(x, args), after(workspace, aligned_bytes(x)),
                  "katt::ternary_linear::naive_gemm");
     return;
   }
@@ -136,14 +134,14 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
 template <class Exec, class T>
 std::size_t naive_backward_bytes(const Exec& exec, const BackwardArgs& args) {
   const ConstTensorRef<2> x(nullptr, args.x.dtype, args.x.extent);
-  return stored_bytes(x) + std::max(linear::gemm_workspace_bytes(exec, input_gradient(args)),
-                                    linear::gemm_workspace_bytes(exec, weight_gradient(x, args)));
+  return aligned_bytes(x) + std::max(linear::gemm_workspace_bytes(exec, input_gradient(args)),
+                                     linear::gemm_workspace_bytes(exec, weight_gradient(x, args)));
 }
 
 template <class Exec, class T>
 void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   const ConstTensorRef<2> x = fake_quantise<Exec, T>(exec, args.x, workspace);
-  const Workspace rest = after(workspace, stored_bytes(x));
+  const Workspace rest = after(workspace, aligned_bytes(x));
   linear::gemm(exec, input_gradient(args), rest, "katt::ternary_linear::naive_dx");
   linear::gemm(exec, weight_gradient(x, args), rest, "katt::ternary_linear::naive_dweight");
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/parts.hpp"
 #include "ops/linear/gemm.hpp"
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
 
@@ -12,8 +13,6 @@ namespace {
 /// Blocks of weights in a panel of the backward pass.
 constexpr std::int64_t panel_blocks = 2;
 
-std::size_t aligned(std::int64_t bytes) { return (static_cast<std::size_t>(bytes) + 63) / 64 * 64; }
-
 /// The quantised tokens in the first `total` bytes of a workspace.
 struct TokenLayout {
   std::int64_t stride;
@@ -22,9 +21,9 @@ struct TokenLayout {
   TokenLayout(const ConstTensorRef<2>& x, PackFormat format) {
     const std::int64_t block = block_weights(format);
     stride = (x.extent[1] + block - 1) / block * block;
-    scale = aligned(x.extent[0] * stride);
-    sum = scale + aligned(x.extent[0] * static_cast<std::int64_t>(sizeof(float)));
-    total = sum + aligned(x.extent[0] * static_cast<std::int64_t>(sizeof(std::int32_t)));
+    scale = aligned_bytes<std::int8_t>(x.extent[0] * stride);
+    sum = scale + aligned_bytes<float>(x.extent[0]);
+    total = sum + aligned_bytes<std::int32_t>(x.extent[0]);
   }
   QuantisedTokens at(void* workspace) const {
     auto* base = static_cast<std::byte*>(workspace);
@@ -41,19 +40,6 @@ QuantisedTokens quantise(const Exec& exec, const ConstTensorRef<2>& x, PackForma
   tile::for_each_row("katt::ternary_linear::quantise", exec, x.extent[0],
                      QuantiseTokens<Exec, T>{x.view<T, Memory>(), tokens});
   return tokens;
-}
-
-/// Columns first … first + columns of a matrix.
-template <class Ref>
-Ref columns_of(Ref matrix, std::int64_t first, std::int64_t columns) {
-  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(matrix.data)>>,
-                                  const std::byte, std::byte>;
-  if (matrix.data != nullptr) {
-    matrix.data =
-        static_cast<Byte*>(matrix.data) + first * static_cast<std::int64_t>(size_of(matrix.dtype));
-  }
-  matrix.extent[1] = columns;
-  return matrix;
 }
 
 /// The two products of a panel; `panel` is (out_features, columns) for dx, (tokens, columns) for
@@ -79,8 +65,7 @@ struct PanelLayout {
   PanelLayout(const Exec& exec, const BackwardArgs& args, PackFormat format)
       : columns(std::min(args.in_features(), panel_blocks * block_weights(format))),
         panel(TokenLayout(args.x, format).total) {
-    gemm = panel + aligned(std::max(args.out_features(), args.tokens()) * columns *
-                           static_cast<std::int64_t>(sizeof(float)));
+    gemm = panel + aligned_bytes<float>(std::max(args.out_features(), args.tokens()) * columns);
     const std::int64_t last = args.in_features() - (args.in_features() - 1) / columns * columns;
     std::size_t products = 0;
     for (const std::int64_t width : {columns, last}) {

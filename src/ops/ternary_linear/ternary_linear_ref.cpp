@@ -46,7 +46,7 @@ QuantisedToken reference_token(const HostProblem& problem, std::int64_t token) {
   QuantisedToken result{127.0 / largest, {}};
   for (const float value : row) {
     result.values.push_back(
-        static_cast<int>(std::clamp(std::nearbyint(value * result.scale), -128.0, 127.0)));
+        static_cast<int>(std::clamp(std::nearbyint(127.0 * value / largest), -128.0, 127.0)));
   }
   return result;
 }

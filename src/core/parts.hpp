@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "core/views.hpp"
+
+/// Parts of a workspace and of a matrix.
+namespace katt {
+
+/// Bytes rounded up, so that what follows in a workspace begins at a multiple of `alignment`: a
+/// cache line.
+constexpr std::size_t aligned_bytes(std::size_t bytes, std::size_t alignment = 64) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+/// The same for `count` elements of type T.
+template <class T>
+constexpr std::size_t aligned_bytes(std::int64_t count) {
+  return aligned_bytes(static_cast<std::size_t>(count) * sizeof(T));
+}
+
+/// The same for the elements of a tensor, dense.
+template <int Rank, bool Const>
+std::size_t aligned_bytes(const BasicTensorRef<Rank, Const>& tensor) {
+  return aligned_bytes(static_cast<std::size_t>(tensor.size()) * size_of(tensor.dtype));
+}
+
+namespace impl {
+
+template <bool Const>
+BasicTensorRef<2, Const> from_element(BasicTensorRef<2, Const> matrix, std::int64_t offset) {
+  using Byte = std::conditional_t<Const, const std::byte, std::byte>;
+  if (matrix.data != nullptr) {
+    matrix.data =
+        static_cast<Byte*>(matrix.data) + offset * static_cast<std::int64_t>(size_of(matrix.dtype));
+  }
+  return matrix;
+}
+
+}  // namespace impl
+
+/// Rows first … first + count − 1 of a matrix (rows, columns). One without memory gives one without
+/// memory.
+template <bool Const>
+BasicTensorRef<2, Const> rows_of(const BasicTensorRef<2, Const>& matrix, std::int64_t first,
+                                 std::int64_t count) {
+  BasicTensorRef<2, Const> part = impl::from_element(matrix, first * matrix.stride[0]);
+  part.extent[0] = count;
+  return part;
+}
+
+/// Columns first … first + count − 1 of a matrix (rows, columns).
+template <bool Const>
+BasicTensorRef<2, Const> columns_of(const BasicTensorRef<2, Const>& matrix, std::int64_t first,
+                                    std::int64_t count) {
+  BasicTensorRef<2, Const> part = impl::from_element(matrix, first);
+  part.extent[1] = count;
+  return part;
+}
+
+}  // namespace katt
