@@ -38,12 +38,16 @@ namespace impl {
 
 #if defined(KATT_VEC_AVX512)
 using HostAbi = Kokkos::Experimental::simd_abi::avx512_fixed_size<16>;
+inline constexpr const char* host_name = "avx512";
 #elif defined(KATT_VEC_AVX2)
 using HostAbi = Kokkos::Experimental::simd_abi::avx2_fixed_size<8>;
+inline constexpr const char* host_name = "avx2";
 #elif defined(KOKKOS_ARCH_ARM_NEON) && !defined(KOKKOS_ENABLE_CUDA)
 using HostAbi = Kokkos::Experimental::simd_abi::neon_fixed_size<4>;
+inline constexpr const char* host_name = "neon";
 #else
 using HostAbi = void;  // single floats
+inline constexpr const char* host_name = "scalar";
 #endif
 
 template <class Abi>
@@ -65,6 +69,9 @@ struct vec_of {
 /// The vector type of an execution space.
 template <class Exec>
 using VecOf = typename impl::vec_of<Exec>::type;
+
+/// The name of the host's vectors: "avx512", "avx2", "neon" or "scalar".
+inline constexpr const char* vector_name = impl::host_name;
 
 /// Number of f32 lanes of the vector type of an execution space.
 template <class Exec>

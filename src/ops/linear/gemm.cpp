@@ -36,6 +36,12 @@ std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
 }
 
 template <class Exec>
+std::string gemm_engine(const Exec& /*exec*/, const GemmArgs& args) {
+  if constexpr (is_host_v<Exec>) return impl::host_gemm_engine(args);
+  return "blas";
+}
+
+template <class Exec>
 void gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
   if (const std::size_t needed = gemm_workspace_bytes(exec, args); workspace.bytes < needed) {
     throw InputError("gemm: workspace holds " + std::to_string(workspace.bytes) +
@@ -50,6 +56,7 @@ void gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const cha
 
 #define KATT_INSTANTIATE_GEMM(Exec)                                              \
   template std::size_t gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \
+  template std::string gemm_engine<Exec>(const Exec&, const GemmArgs&);          \
   template void gemm<Exec>(const Exec&, const GemmArgs&, Workspace, const char*);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_GEMM)

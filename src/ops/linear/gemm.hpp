@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include <Kokkos_Core.hpp>
 
@@ -35,13 +36,19 @@ struct GemmArgs {
 template <class Exec>
 [[nodiscard]] std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args);
 
+/// Which units of the machine gemm() uses for this product: "amx", the vectors of the build
+/// ("avx512", "avx2", "neon", "scalar"), or "blas" on a device.
+template <class Exec>
+[[nodiscard]] std::string gemm_engine(const Exec& exec, const GemmArgs& args);
+
 /// Launches the product under the given label and returns without waiting for it. Products and sums
 /// are f32 whatever the dtypes; an f16 or bf16 C is rounded once, from alpha · op(A) · op(B) + beta
 /// · C
 /// + bias in f32. The bits of C depend on the shapes and dtypes, not on the number of threads.
 ///
-/// A 16-bit operand is widened block by block into the workspace, never as a whole. On a host every
-/// block of C is one single-threaded library product; on a device it is the library's over panels.
+/// On a host products of two bf16 matrices run on AMX tiles where this process may use them, and
+/// the others on vectors, for which a 16-bit operand is widened block by block. On a device it is
+/// the library's product over panels.
 /// Throws InputError where the shapes do not fit together or the workspace is too small.
 template <class Exec>
 void gemm(const Exec& exec, const GemmArgs& args, Workspace workspace,

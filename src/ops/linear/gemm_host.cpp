@@ -273,6 +273,11 @@ std::size_t host_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
          static_cast<std::size_t>(exec.concurrency());
 }
 
+std::string host_gemm_engine(const GemmArgs& args) {
+  if (!is_inner(args) && amx_takes(args)) return "amx";
+  return tile::vector_name;
+}
+
 template <class Exec>
 void host_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
   using Vec = tile::VecOf<Exec>;

@@ -1,6 +1,7 @@
 #include "ops/linear/linear.hpp"
 
 #include <algorithm>
+#include <string>
 
 #include "core/check.hpp"
 #include "ops/linear/gemm.hpp"
@@ -43,6 +44,8 @@ void add_dbias(const Exec& exec, const BackwardArgs& args) {
 
 const auto always = [](const auto&, const auto&, Tile) { return Status::ok(); };
 
+const auto blas = [](const auto&, const auto&, Tile) -> std::string { return "blas"; };
+
 template <class Exec>
 Variant<Exec, ForwardArgs> naive_forward() {
   return {
@@ -68,6 +71,7 @@ Variant<Exec, ForwardArgs> naive_forward() {
                              static_cast<const T*>(args.bias.data));
             });
           },
+      .engine = blas,
   };
 }
 
@@ -84,6 +88,8 @@ Variant<Exec, ForwardArgs> fused_forward() {
           [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
             gemm(exec, out_product(args), workspace, "katt::linear::forward");
           },
+      .engine = [](const Exec& exec, const ForwardArgs& args,
+                   Tile) { return gemm_engine(exec, out_product(args)); },
   };
 }
 
@@ -110,6 +116,7 @@ Variant<Exec, BackwardArgs> naive_backward() {
             });
             add_dbias(exec, args);
           },
+      .engine = blas,
   };
 }
 
@@ -134,6 +141,14 @@ Variant<Exec, BackwardArgs> fused_backward() {
               gemm(exec, product, workspace, label);
             });
             add_dbias(exec, args);
+          },
+      .engine =
+          [](const Exec& exec, const BackwardArgs& args, Tile) {
+            std::string engine;
+            for_each_product(args, [&](const GemmArgs& product, const char*) {
+              engine = gemm_engine(exec, product);
+            });
+            return engine;
           },
   };
 }
