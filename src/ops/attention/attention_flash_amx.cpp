@@ -245,6 +245,8 @@ struct AmxForward {
     const std::int64_t stop = std::min(live.end, end);
     std::int64_t key = std::max(live.begin / amx::block * amx::block, begin);
     for (; key < stop; key += amx::block) {
+      key = rule.mask.blocks.next_live(first, last, key, stop) / amx::block * amx::block;
+      if (key >= stop) break;
       const std::int64_t key_end = std::min<std::int64_t>(key + amx::block, live.end);
       TileState state = rule.mask.tile(first, last, key, key_end);
       if (state == TileState::dead) continue;
@@ -299,9 +301,9 @@ struct AmxForward {
       if (lse.data() == nullptr) continue;
       for (int i = 0; i < live; ++i) {
         const int r = t * amx::rows + i;
-        lse(b, packed.head(r), packed.query(r)) =
-            sums[i] == 0.0F ? -Kokkos::Experimental::infinity_v<float>
-                            : (state.max[r] + Kokkos::log2(sums[i])) * ln2;
+        lse(b, packed.head(r), packed.query(r)) = sums[i] == 0.0F
+                                                      ? -Kokkos::Experimental::infinity_v<float>
+                                                      : natural_lse(state.max[r], sums[i]);
       }
     }
   }

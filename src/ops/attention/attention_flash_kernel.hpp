@@ -110,8 +110,8 @@ struct FlashForward {
       const std::int64_t i = packed.query(r);
       write(&out(b, packed.head(r), i, 0), sum == 0.0F ? 0.0F : 1.0F / sum);
       if (lse.data() != nullptr) {
-        lse(b, packed.head(r), i) = sum == 0.0F ? -Kokkos::Experimental::infinity_v<float>
-                                                : (max + Kokkos::log2(sum)) * ln2;
+        lse(b, packed.head(r), i) =
+            sum == 0.0F ? -Kokkos::Experimental::infinity_v<float> : natural_lse(max, sum);
       }
     });
   }

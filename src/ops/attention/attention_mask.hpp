@@ -72,6 +72,21 @@ struct BlockMask {
     }
     return all ? TileState::full : any ? TileState::partial : TileState::dead;
   }
+  /// The first key from `key` on, below `end`, whose block any of the queries first … last sees;
+  /// `end` where there is none.
+  KOKKOS_INLINE_FUNCTION std::int64_t next_live(std::int64_t first, std::int64_t last,
+                                                std::int64_t key, std::int64_t end) const {
+    if (blocks == nullptr) return key;
+    const std::int64_t top = first / size;
+    const std::int64_t bottom = last / size;
+    std::int64_t c = key / size;
+    for (; c * size < end; ++c) {
+      for (std::int64_t r = top; r <= bottom; ++r) {
+        if (blocks[r * columns + c] != 0) return Kokkos::max(key, c * size);
+      }
+    }
+    return end;
+  }
 };
 
 /// Both at once: what the arguments of attention can ask for, for one batch entry.

@@ -27,11 +27,9 @@ struct Round {
   }
 };
 
-Matrix<float> wide(const TensorRef<2>& block) {
-  return {static_cast<float*>(block.data), block.stride[0]};
-}
-Matrix<const float> readable(const TensorRef<2>& block) {
-  return {static_cast<const float*>(block.data), block.stride[0]};
+template <class T>
+Matrix<T> matrix(const TensorRef<2>& block) {
+  return {static_cast<T*>(block.data), block.stride[0]};
 }
 
 /// Finds the workspace of the products; the other steps need none.
@@ -55,21 +53,25 @@ class Runner {
   }
   /// gate ← silu(gate) · up
   void activate(const TensorRef<2>& gate, const TensorRef<2>& up) {
-    tile::for_each_vector(exec_, "katt::swiglu_mlp::activate", gate.extent[0], gate.extent[1],
-                          Activate<float, float>{readable(gate), readable(up), wide(gate)});
+    visit_dtype(gate.dtype, [&]<class T>() {
+      tile::for_each_vector(
+          exec_, "katt::swiglu_mlp::activate", gate.extent[0], gate.extent[1],
+          Activate<T, T>{matrix<const T>(gate), matrix<const T>(up), matrix<T>(gate)});
+    });
   }
   /// gate, up, dh ← dgate, dup, h
   void activate_backward(const TensorRef<2>& gate, const TensorRef<2>& up, const TensorRef<2>& dh) {
-    tile::for_each_vector(exec_, "katt::swiglu_mlp::activate_backward", gate.extent[0],
-                          gate.extent[1],
-                          ActivateBackward<float, float>{readable(gate), readable(up), readable(dh),
-                                                         wide(gate), wide(up), wide(dh)});
+    visit_dtype(gate.dtype, [&]<class T>() {
+      tile::for_each_vector(
+          exec_, "katt::swiglu_mlp::activate_backward", gate.extent[0], gate.extent[1],
+          ActivateBackward<T, T>{matrix<const T>(gate), matrix<const T>(up), matrix<const T>(dh),
+                                 matrix<T>(gate), matrix<T>(up), matrix<T>(dh)});
+    });
   }
   void round(const TensorRef<2>& sum, const TensorRef<2>& target, const char* label) {
     visit_dtype(target.dtype, [&]<class T>() {
-      tile::for_each_vector(
-          exec_, label, target.extent[0], target.extent[1],
-          Round<T>{readable(sum), {static_cast<T*>(target.data), target.stride[0]}});
+      tile::for_each_vector(exec_, label, target.extent[0], target.extent[1],
+                            Round<T>{matrix<const float>(sum), matrix<T>(target)});
     });
   }
 
@@ -106,8 +108,8 @@ struct ForwardBuffers {
       : tokens(std::min<std::int64_t>(tile.q, args.tokens())),
         columns(std::min<std::int64_t>(tile.kv, args.intermediate())),
         buffered(!is_wide(args.out) && columns < args.intermediate()),
-        gate(arena.matrix(Dtype::f32, tokens, columns)),
-        up(arena.matrix(Dtype::f32, tokens, columns)),
+        gate(arena.matrix(args.x.dtype, tokens, columns)),
+        up(arena.matrix(args.x.dtype, tokens, columns)),
         sum(buffered ? arena.matrix(Dtype::f32, tokens, args.hidden()) : TensorRef<2>{}) {}
 };
 
@@ -146,9 +148,9 @@ struct BackwardBuffers {
         columns(std::min<std::int64_t>(tile.kv, args.intermediate())),
         buffered_weights(!is_wide(args.dw_gate) && tokens < args.tokens()),
         buffered_x(!is_wide(args.dx)),
-        gate(arena.matrix(Dtype::f32, tokens, columns)),
-        up(arena.matrix(Dtype::f32, tokens, columns)),
-        dh(arena.matrix(Dtype::f32, tokens, columns)) {
+        gate(arena.matrix(args.x.dtype, tokens, columns)),
+        up(arena.matrix(args.x.dtype, tokens, columns)),
+        dh(arena.matrix(args.x.dtype, tokens, columns)) {
     if (buffered_weights) {
       dw_gate = arena.matrix(Dtype::f32, columns, args.hidden());
       dw_up = arena.matrix(Dtype::f32, columns, args.hidden());

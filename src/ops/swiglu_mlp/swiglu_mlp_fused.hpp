@@ -7,7 +7,7 @@
 #include "ops/swiglu_mlp/swiglu_mlp.hpp"
 
 /// The fused variants: gate and up exist for one block of tokens and intermediate columns at a
-/// time, in f32.
+/// time, in the dtype of x.
 ///
 /// Forward, for every block of tokens t:
 ///   for every block of intermediate columns f:
