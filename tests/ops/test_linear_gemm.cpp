@@ -5,6 +5,7 @@
 
 #include "ops/linear/gemm.hpp"
 #include "tests/ops/linear_problem.hpp"
+#include "tile/amx.hpp"
 
 namespace katt::linear {
 namespace {
@@ -164,6 +165,51 @@ TEST(Gemm, BlocksJoin) {
       }
     }
   }
+}
+
+// With AMX: a packed factor in several chunks; long sums in passes; tiles read from where they lie.
+TEST(Gemm, TilesOfBf16JoinInEveryPlan) {
+  const auto expect = [](std::int64_t m, std::int64_t n, std::int64_t k, bool trans_a, bool trans_b,
+                         std::int64_t gap) {
+    expect_reference({.m = m,
+                      .n = n,
+                      .k = k,
+                      .a_dtype = Dtype::bf16,
+                      .b_dtype = Dtype::bf16,
+                      .trans_a = trans_a,
+                      .trans_b = trans_b,
+                      .alpha = 0.5F,
+                      .beta = 1.0F,
+                      .gap = gap});
+  };
+  expect(1100, 20, 4200, true, false, 0);
+  expect(20, 600, 1100, false, true, 1);
+  for (const std::int64_t tokens : {5, 16, 20, 32, 33}) expect(tokens, 80, 1056, false, true, 0);
+}
+
+TEST(Gemm, TilesGiveTheSameBitsWhereverTheyAreRead) {
+  Problem p{
+      .m = 7, .n = 48, .k = 1056, .a_dtype = Dtype::bf16, .b_dtype = Dtype::bf16, .trans_b = true};
+  const Values values(p);
+  const auto aligned = run(Kokkos::Serial(), p, values);
+  p.gap = 5;
+  EXPECT_EQ(aligned, run(Kokkos::Serial(), p, values));
+}
+
+TEST(Gemm, TheEngineIsTold) {
+  const auto engine = [](Dtype a, Dtype b, std::int64_t m) {
+    GemmArgs args;
+    args.a = {nullptr, a, {m, 8}};
+    args.b = {nullptr, b, {3, 8}};
+    args.c = {nullptr, Dtype::f32, {m, 3}};
+    args.trans_b = true;
+    return gemm_engine(Kokkos::Serial(), args);
+  };
+  const std::string tiles = tile::amx::refusal().empty() ? "amx" : tile::vector_name;
+  EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 64), tiles);
+  EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 1), tile::vector_name) << "inner products";
+  EXPECT_EQ(engine(Dtype::bf16, Dtype::f32, 64), tile::vector_name);
+  EXPECT_EQ(engine(Dtype::f16, Dtype::f16, 64), tile::vector_name);
 }
 
 TEST(Gemm, AnEmptySumIsZero) {
