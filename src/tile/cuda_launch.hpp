@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 #include <Kokkos_Core.hpp>
@@ -49,7 +50,13 @@ Status cuda_supports(const Kokkos::Cuda& exec, int major, std::int64_t blocks) {
   return Status::ok();
 }
 
+/// Throws std::runtime_error where a call of the CUDA runtime failed.
+inline void cuda_check(cudaError_t result, const std::string& label) {
+  if (result != cudaSuccess) throw std::runtime_error(label + ": " + cudaGetErrorString(result));
+}
+
 /// Launches `blocks` blocks of the functor on the stream of `exec`, under `label` for Kokkos Tools.
+/// Throws std::runtime_error where CUDA refuses the launch.
 template <class Block, class Functor>
 void cuda_launch(const Kokkos::Cuda& exec, const std::string& label, std::int64_t blocks,
                  const Functor& functor) {
@@ -57,11 +64,13 @@ void cuda_launch(const Kokkos::Cuda& exec, const std::string& label, std::int64_
   std::uint64_t id = 0;
   Kokkos::Tools::beginParallelFor(label, Kokkos::Tools::Experimental::device_id(exec), &id);
   auto* const kernel = kernel_of<Block, Functor>;
-  KOKKOS_IMPL_CUDA_SAFE_CALL(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Functor::shared_bytes));
+  cuda_check(cudaSetDevice(exec.cuda_device()), label);
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  Functor::shared_bytes),
+             label);
   kernel<<<static_cast<unsigned>(blocks), Functor::threads, Functor::shared_bytes,
            exec.cuda_stream()>>>(functor);
-  KOKKOS_IMPL_CUDA_SAFE_CALL(cudaGetLastError());
+  cuda_check(cudaGetLastError(), label);
   Kokkos::Tools::endParallelFor(id);
 }
 

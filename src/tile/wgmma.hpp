@@ -21,7 +21,11 @@ namespace katt::tile {
 /// alone), as seen by one of its threads. Elsewhere its kernels do not run; the host refuses them.
 class WgmmaBlock : public MmaBlock {
  public:
-  using MmaBlock::MmaBlock;
+  /// Descriptors of swizzled tiles count on tiles at multiples of 1024 bytes: stop, rather than
+  /// compute something else.
+  __device__ explicit WgmmaBlock(std::byte* shared) : MmaBlock(shared) {
+    if (shared_ % 1024 != 0) __trap();
+  }
 
   /// A barrier of shared memory at byte `offset`: a phase ends with `count` arrivals. One thread
   /// calls it; a barrier() of the block must follow.
