@@ -244,11 +244,17 @@ struct AmxForward {
     };
     const std::int64_t stop = std::min(live.end, end);
     std::int64_t key = std::max(live.begin / amx::block * amx::block, begin);
+    LiveColumns columns_seen(rule.mask.blocks, first, last);
     for (; key < stop; key += amx::block) {
-      key = rule.mask.blocks.next_live(first, last, key, stop) / amx::block * amx::block;
-      if (key >= stop) break;
+      if (const std::int64_t next = columns_seen.next(key, stop); next >= key + amx::block) {
+        key = next / amx::block * amx::block;
+        if (next >= stop) break;
+      }
       const std::int64_t key_end = std::min<std::int64_t>(key + amx::block, live.end);
-      TileState state = rule.mask.tile(first, last, key, key_end);
+      TileState state = rule.mask.interval.tile(first, last, key, key_end);
+      if (state != TileState::dead) {
+        state = both(state, columns_seen.tile(first, last, key, key_end));
+      }
       if (state == TileState::dead) continue;
       const int columns = static_cast<int>(key_end - key);
       if (columns < amx::block && state == TileState::full) state = TileState::partial;

@@ -14,6 +14,11 @@ namespace katt::attention::impl {
 /// State of a tile: no pair visible, all pairs visible, or some.
 enum class TileState { dead, full, partial };
 
+/// State under an interval, which is not dead, and a block mask.
+KOKKOS_INLINE_FUNCTION TileState both(TileState interval, TileState blocks) {
+  return blocks == TileState::full ? interval : blocks;
+}
+
 /// Keys [begin, end) outside of which no query of a range sees anything.
 struct KeyRange {
   std::int64_t begin = 0;
@@ -72,21 +77,49 @@ struct BlockMask {
     }
     return all ? TileState::full : any ? TileState::partial : TileState::dead;
   }
-  /// The first key from `key` on, below `end`, whose block any of the queries first … last sees;
-  /// `end` where there is none.
-  KOKKOS_INLINE_FUNCTION std::int64_t next_live(std::int64_t first, std::int64_t last,
-                                                std::int64_t key, std::int64_t end) const {
-    if (blocks == nullptr) return key;
-    const std::int64_t top = first / size;
-    const std::int64_t bottom = last / size;
-    std::int64_t c = key / size;
-    for (; c * size < end; ++c) {
-      for (std::int64_t r = top; r <= bottom; ++r) {
-        if (blocks[r * columns + c] != 0) return Kokkos::max(key, c * size);
+};
+
+/// Walks over the block columns that a range of queries sees, dividing once a column: for kernels
+/// whose tiles are smaller than a block.
+class LiveColumns {
+ public:
+  KOKKOS_INLINE_FUNCTION LiveColumns(const BlockMask& mask, std::int64_t first, std::int64_t last)
+      : mask_(mask), top_(first / mask.size), bottom_(last / mask.size) {}
+
+  /// The first key from `key` on, below `end`, whose block any of the queries sees; `end` where
+  /// there is none.
+  KOKKOS_INLINE_FUNCTION std::int64_t next(std::int64_t key, std::int64_t end) {
+    if (mask_.blocks == nullptr || key < column_end_) return key;
+    for (std::int64_t c = key / mask_.size; c * mask_.size < end; ++c) {
+      bool any = false;
+      bool all = true;
+      for (std::int64_t r = top_; r <= bottom_; ++r) {
+        const bool live = mask_.blocks[r * mask_.columns + c] != 0;
+        any = any || live;
+        all = all && live;
       }
+      if (!any) continue;
+      column_end_ = (c + 1) * mask_.size;
+      state_ = all ? TileState::full : TileState::partial;
+      return Kokkos::max(key, c * mask_.size);
     }
     return end;
   }
+
+  /// State of keys [key, key_end), where `key` is at or behind what next() gave.
+  KOKKOS_INLINE_FUNCTION TileState tile(std::int64_t first, std::int64_t last, std::int64_t key,
+                                        std::int64_t key_end) const {
+    if (mask_.blocks == nullptr) return TileState::full;
+    if (key >= column_end_ - mask_.size && key_end <= column_end_) return state_;
+    return mask_.tile(first, last, key, key_end);
+  }
+
+ private:
+  BlockMask mask_;
+  std::int64_t top_;
+  std::int64_t bottom_;
+  std::int64_t column_end_ = 0;
+  TileState state_ = TileState::full;
 };
 
 /// Both at once: what the arguments of attention can ask for, for one batch entry.
@@ -104,8 +137,7 @@ struct Mask {
                                         std::int64_t key_begin, std::int64_t key_end) const {
     const TileState state = interval.tile(first, last, key_begin, key_end);
     if (state == TileState::dead) return state;
-    const TileState block_state = blocks.tile(first, last, key_begin, key_end);
-    return block_state == TileState::full ? state : block_state;
+    return both(state, blocks.tile(first, last, key_begin, key_end));
   }
 };
 
