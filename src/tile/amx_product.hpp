@@ -69,9 +69,7 @@ inline void pack_rows(const bf16* source, std::int64_t stride, int rows, int ele
 /// Packs 32 rows × 16 dimensions as a tile of A, dimensions by rows, zero from row `rows` on.
 inline void pack_columns(const bf16* source, std::int64_t stride, int rows, int elements,
                          bf16* target) {
-  const __mmask16 mask = elements >= 16
-                             ? 0xFFFF
-                             : static_cast<__mmask16>((1U << static_cast<unsigned>(elements)) - 1U);
+  const __mmask16 mask = first_lanes(elements);
   const auto row = [&](int r) {
     return r < rows ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, source + r * stride))
                     : _mm512_setzero_si512();
