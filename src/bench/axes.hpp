@@ -24,7 +24,8 @@ struct AxisText {
 /// hits it. Throws InputError of one line: where, what it holds, what was expected.
 [[nodiscard]] std::vector<AxisValue> parse_axis(const AxisSpec& spec, const AxisText& typed);
 
-/// Tiles written QxKV: "64x64,128x32". "auto" is {0, 0}, the variant's default.
+/// Tiles written QxKV: "64x64,128x32". "auto" is {0, 0}, the variant's default. A message
+/// about any other text lists `presets`, which the caller has taken out.
 [[nodiscard]] std::vector<Tile> parse_tiles(const AxisText& typed,
                                             std::span<const std::string> presets = {});
 

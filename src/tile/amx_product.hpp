@@ -66,6 +66,19 @@ inline void pack_rows(const bf16* source, std::int64_t stride, int rows, int ele
   }
 }
 
+/// Packs 32 rows of head_dim elements as tiles of A, [32 dimensions][row tile 2], zero from row
+/// `rows` on.
+inline void pack_row_block(const bf16* source, std::int64_t stride, int rows, int head_dim,
+                           bf16* target) {
+  for (int d = 0; d < depth_tiles(head_dim); ++d) {
+    for (int t = 0; t < 2; ++t) {
+      const int live = rows - t * amx::rows;
+      pack_rows(live > 0 ? source + t * amx::rows * stride + d * depth : nullptr, stride, live,
+                head_dim - d * depth, target + (d * 2 + t) * tile_elements);
+    }
+  }
+}
+
 /// Packs 32 rows × 16 dimensions as a tile of A, dimensions by rows, zero from row `rows` on.
 inline void pack_columns(const bf16* source, std::int64_t stride, int rows, int elements,
                          bf16* target) {

@@ -221,19 +221,12 @@ struct AmxBackward {
     const bf16* from_v = &v(head / kv_heads, head % kv_heads, first, 0);
     const auto k_stride = static_cast<std::int64_t>(k.stride(2));
     const auto v_stride = static_cast<std::int64_t>(v.stride(2));
-    for (int d = 0; d < layout.depth; ++d) {
-      const int begin = d * amx::depth;
-      for (int t = 0; t < 2; ++t) {
-        const std::int64_t to = (d * 2 + t) * amx::tile_elements;
-        const std::int64_t row = t * amx::rows;
-        amx::pack_rows(from_k + row * k_stride + begin, k_stride, live - t * amx::rows,
-                       head_dim - begin, key_operand(0, head, block) + to);
-        amx::pack_rows(from_v + row * v_stride + begin, v_stride, live - t * amx::rows,
-                       head_dim - begin, key_operand(1, head, block) + to);
-        const int column = begin + t * amx::rows;
-        amx::pack_columns(from_k + column, k_stride, column < head_dim ? live : 0,
-                          head_dim - column, key_operand(2, head, block) + to);
-      }
+    amx::pack_row_block(from_k, k_stride, live, head_dim, key_operand(0, head, block));
+    amx::pack_row_block(from_v, v_stride, live, head_dim, key_operand(1, head, block));
+    for (int d = 0; d < layout.depth * 2; ++d) {
+      const int column = d * amx::rows;
+      amx::pack_columns(from_k + column, k_stride, column < head_dim ? live : 0, head_dim - column,
+                        key_operand(2, head, block) + d * amx::tile_elements);
     }
   }
 
@@ -468,10 +461,6 @@ struct AmxBackward {
                   const PackedRows& packed, int count, std::int64_t key, const Pair& pair,
                   const float* delta) const {
     using Vec = amx::HostVec;
-    const float factor = scale * log2e;
-    const bool direct = softcap <= 0.0F && !bias;
-    if (direct && pair.state == TileState::full) return {factor, false};
-    ScoreTile tile{scores, count, pair.columns};
     if (softcap > 0.0F) {
       const Vec inner(scale / softcap);
       for (int i = 0; i < 4 * amx::tile_floats; i += amx::rows) {
@@ -481,16 +470,8 @@ struct AmxBackward {
         tile::store(dp + i, Vec((tile::load<Vec>(dp + i) - row_delta) * slope));
       }
     }
-    if (!direct || factor <= 0.0F) {
-      const Vec times(rule.query_scale(scale));
-      tile.transform([&](const Vec& s) { return Vec(s * times); });
-    }
-    rule.apply(tile, pair.state, b, packed, key, pair.columns);
-    if (pair.columns < amx::block) {
-      const auto columns = static_cast<float>(pair.columns);
-      tile.clip([&](int) { return tile::ColumnRange{0.0F, columns}; });
-    }
-    return {direct && factor > 0.0F ? factor : 1.0F, softcap > 0.0F};
+    return {adjust_scores({scores, count, pair.columns}, rule, scale, pair.state, b, packed, key),
+            softcap > 0.0F};
   }
 
   template <int Depth>

@@ -139,21 +139,11 @@ struct AmxForward {
     const int head_dim = static_cast<int>(k.extent(3));
     bf16* to_k = packed_k + layout.k_offset(head, block);
     bf16* to_v = packed_v + layout.v_offset(head, block);
-    const auto row = [&](const auto& view, std::int64_t key) {
-      return key < static_cast<std::int64_t>(view.extent(2))
-                 ? &view(head / kv_heads, head % kv_heads, key, 0)
-                 : nullptr;
+    const auto row = [&](const auto& view) {
+      return live > 0 ? &view(head / kv_heads, head % kv_heads, first, 0) : nullptr;
     };
-    const auto k_stride = static_cast<std::int64_t>(k.stride(2));
-    for (int d = 0; d < layout.depth; ++d) {
-      for (int t = 0; t < 2; ++t) {
-        const bf16* source = row(k, first + t * amx::rows);
-        amx::pack_rows(source == nullptr ? nullptr : source + d * amx::depth, k_stride,
-                       live - t * amx::rows, head_dim - d * amx::depth,
-                       to_k + (d * 2 + t) * amx::tile_elements);
-      }
-    }
-    const bf16* source = row(v, first);
+    amx::pack_row_block(row(k), static_cast<std::int64_t>(k.stride(2)), live, head_dim, to_k);
+    const bf16* source = row(v);
     for (int d = 0; d < layout.depth * 2; ++d) {
       const bool beyond = source == nullptr || d * amx::rows >= head_dim;
       amx::pack_columns(beyond ? nullptr : source + d * amx::rows,
@@ -225,22 +215,10 @@ struct AmxForward {
     const std::int64_t first = packed.query(0);
     const std::int64_t last = packed.query(count - 1);
     const KeyRange live = rule.mask.live(first, last);
-    const float factor = scale * log2e;
-    const bool direct = softcap <= 0.0F && !bias && factor > 0.0F;
     Pending pending;
     const auto adjust = [&](float* scores) {
-      if (direct && pending.state == TileState::full) return factor;
-      ScoreTile tile{scores, count, pending.columns};
-      if (!direct) {
-        const amx::HostVec times(rule.query_scale(scale));
-        tile.transform([&](const amx::HostVec& s) { return amx::HostVec(s * times); });
-      }
-      rule.apply(tile, pending.state, b, packed, pending.key, pending.columns);
-      if (pending.columns < amx::block) {
-        const auto columns = static_cast<float>(pending.columns);
-        tile.clip([&](int) { return tile::ColumnRange{0.0F, columns}; });
-      }
-      return direct ? factor : 1.0F;
+      return adjust_scores({scores, count, pending.columns}, rule, scale, pending.state, b, packed,
+                           pending.key);
     };
     const std::int64_t stop = std::min(live.end, end);
     std::int64_t key = std::max(live.begin / amx::block * amx::block, begin);

@@ -179,13 +179,14 @@ struct HalfProducts {
   }
 };
 
-/// Where the parts of the workspace begin, in bytes: the scores, then rows for the products.
+/// Bytes of the stored scores.
 template <class T>
 std::size_t score_bytes(const ForwardArgs& args) {
   return aligned_bytes<T>(args.batch() * args.heads() * args.seq_q() * args.seq_kv());
 }
 
-/// f32 rows of K, V and of Q or out that are not dense where they lie.
+/// Where the parts of the workspace begin in f32, in bytes: the scores, then dense rows of K, V and
+/// of Q or out where theirs are not.
 struct WideRows {
   std::size_t key, value, rows, total;
   explicit WideRows(const ForwardArgs& args) {
