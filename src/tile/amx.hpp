@@ -22,11 +22,12 @@
 namespace katt::tile::amx {
 
 /// Why kernels on bf16 tiles cannot run in this process; empty where they can.
-inline std::string refusal() {
+inline const std::string& refusal() {
 #if defined(KATT_AMX)
   return cpu_features().amx_refusal;
 #else
-  return "this build has no AVX-512 vectors to feed AMX tiles with";
+  static const std::string reason = "this build has no AVX-512 vectors to feed AMX tiles with";
+  return reason;
 #endif
 }
 
