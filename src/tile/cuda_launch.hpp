@@ -25,9 +25,16 @@ __global__ void __launch_bounds__(Threads, Functor::blocks_per_multiprocessor)
   functor.run(block, static_cast<std::int64_t>(blockIdx.x));
 }
 
-template <class Block, class Functor>
-inline constexpr auto* kernel_of =
-    &run_blocks<Functor::threads, Functor::shared_bytes, Block, Functor>;
+/// ok, or skipped where a block of the device cannot have so much shared memory. The reason begins
+/// with `what`: nothing, or who needs it and a space.
+inline Status cuda_shared_memory_supports(const Kokkos::Cuda& exec, std::size_t bytes,
+                                          const std::string& what = "") {
+  const std::size_t available = exec.cuda_device_prop().sharedMemPerBlockOptin;
+  if (bytes <= available) return Status::ok();
+  return Status::skipped(what + "needs " + std::to_string(bytes) +
+                         " bytes of shared memory, a block of this device can have " +
+                         std::to_string(available));
+}
 
 /// ok, or skipped where the device is older than compute capability `major`.0, or has not the
 /// shared memory that a block of the functor needs, or the grid would be too long.
@@ -39,15 +46,10 @@ Status cuda_supports(const Kokkos::Cuda& exec, int major, std::int64_t blocks) {
                            ".0, the device has " + std::to_string(device.major) + "." +
                            std::to_string(device.minor));
   }
-  if (Functor::shared_bytes > device.sharedMemPerBlockOptin) {
-    return Status::skipped("needs " + std::to_string(Functor::shared_bytes) +
-                           " bytes of shared memory, a block of this device can have " +
-                           std::to_string(device.sharedMemPerBlockOptin));
-  }
   if (blocks > 0x7FFFFFFF) {
     return Status::skipped("needs " + std::to_string(blocks) + " blocks, more than 2147483647");
   }
-  return Status::ok();
+  return cuda_shared_memory_supports(exec, Functor::shared_bytes);
 }
 
 /// Throws std::runtime_error where a call of the CUDA runtime failed.
@@ -55,23 +57,32 @@ inline void cuda_check(cudaError_t result, const std::string& label) {
   if (result != cudaSuccess) throw std::runtime_error(label + ": " + cudaGetErrorString(result));
 }
 
-/// Launches `blocks` blocks of the functor on the stream of `exec`, under `label` for Kokkos Tools.
-/// Throws std::runtime_error where CUDA refuses the launch.
-template <class Block, class Functor>
-void cuda_launch(const Kokkos::Cuda& exec, const std::string& label, std::int64_t blocks,
-                 const Functor& functor) {
+/// Launches a kernel on the stream of `exec`, under `label` for Kokkos Tools. `shared_limit`: what
+/// later launches of this kernel may ask for, at least `shared_bytes`. Throws std::runtime_error
+/// where CUDA refuses the launch.
+template <class Functor>
+void cuda_launch_kernel(const Kokkos::Cuda& exec, const std::string& label, void (*kernel)(Functor),
+                        std::int64_t blocks, int threads, std::size_t shared_bytes,
+                        std::size_t shared_limit, const Functor& functor) {
   if (blocks == 0) return;
   std::uint64_t id = 0;
   Kokkos::Tools::beginParallelFor(label, Kokkos::Tools::Experimental::device_id(exec), &id);
-  auto* const kernel = kernel_of<Block, Functor>;
   cuda_check(cudaSetDevice(exec.cuda_device()), label);
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  Functor::shared_bytes),
+                                  static_cast<int>(shared_limit)),
              label);
-  kernel<<<static_cast<unsigned>(blocks), Functor::threads, Functor::shared_bytes,
-           exec.cuda_stream()>>>(functor);
+  kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, exec.cuda_stream()>>>(functor);
   cuda_check(cudaGetLastError(), label);
   Kokkos::Tools::endParallelFor(id);
+}
+
+/// Launches `blocks` blocks of the functor; as cuda_launch_kernel().
+template <class Block, class Functor>
+void cuda_launch(const Kokkos::Cuda& exec, const std::string& label, std::int64_t blocks,
+                 const Functor& functor) {
+  cuda_launch_kernel(exec, label,
+                     &run_blocks<Functor::threads, Functor::shared_bytes, Block, Functor>, blocks,
+                     Functor::threads, Functor::shared_bytes, Functor::shared_bytes, functor);
 }
 
 }  // namespace katt::tile

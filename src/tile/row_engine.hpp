@@ -10,6 +10,7 @@
 #include "tile/elementwise.hpp"
 #include "tile/engine.hpp"
 #include "tile/pairs.hpp"
+#include "tile/teams.hpp"
 #include "tile/transpose.hpp"
 #include "tile/vec.hpp"
 
@@ -39,7 +40,7 @@ class RowEngine {
  public:
   using Element = T;
   using Vec = VecOf<Exec>;
-  using Team = typename Kokkos::TeamPolicy<Exec>::member_type;
+  using Team = TeamOf<Exec>;
   static constexpr int tile_kv = TileKv;
   static constexpr int lanes = lanes_v<Exec>;
   static constexpr bool on_host = is_host_v<Exec>;

@@ -7,9 +7,23 @@
 
 #include "core/backend.hpp"
 #include "tile/engine.hpp"
+#include "tile/teams.hpp"
 #include "tile/vec.hpp"
 
 namespace katt::tile {
+
+/// Scratch of a SimdEngine for rows of head_dim padded to `row` elements; on a device, where
+/// nothing is padded, both are head_dim.
+KOKKOS_INLINE_FUNCTION constexpr std::size_t simd_scratch_bytes(std::size_t tile_q,
+                                                                std::size_t tile_kv,
+                                                                std::size_t head_dim,
+                                                                std::size_t row) {
+  const std::size_t q = head_dim * tile_q;
+  const std::size_t s = tile_kv * tile_q;
+  const std::size_t o = tile_q * row;
+  const std::size_t staged = tile_kv * row;
+  return sizeof(float) * (q + s + o + staged + 3 * tile_q);
+}
 
 /// The portable engine: vectors of Kokkos SIMD on the host (a team is one thread), one float per
 /// thread on a device (a team is a thread block). Every element is widened to f32; products and
@@ -29,7 +43,7 @@ class SimdEngine {
  public:
   using Element = T;
   using Vec = VecOf<Exec>;
-  using Team = typename Kokkos::TeamPolicy<Exec>::member_type;
+  using Team = TeamOf<Exec>;
   static constexpr int tile_q = TileQ;
   static constexpr int tile_kv = TileKv;
   static constexpr int lanes = lanes_v<Exec>;
@@ -41,11 +55,7 @@ class SimdEngine {
   }
 
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t scratch_bytes(int head_dim) {
-    const auto q = static_cast<std::size_t>(head_dim) * TileQ;
-    const auto s = static_cast<std::size_t>(TileKv) * TileQ;
-    const auto o = static_cast<std::size_t>(TileQ) * padded(head_dim);
-    const auto staged = static_cast<std::size_t>(TileKv) * padded(head_dim);
-    return sizeof(float) * (q + s + o + staged + 3 * TileQ);
+    return simd_scratch_bytes(TileQ, TileKv, head_dim, padded(head_dim));
   }
 
   KOKKOS_INLINE_FUNCTION SimdEngine(const Team& team, float* scratch, int head_dim)

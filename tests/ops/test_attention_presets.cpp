@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
+#include "ops/attention/attention_portable_tiles.hpp"
 #include "ops/attention/attention_presets.hpp"
 
 namespace katt::attention {
@@ -24,6 +26,27 @@ TEST(AttentionPresets, ATileIsThereForEveryDeviceAndHeadDim) {
           << device.name;
     }
   }
+}
+
+TEST(AttentionPresets, PortableTilesFitEveryDeviceAtEveryHeadDim) {
+  for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    const Tile forward = impl::portable_forward_tile(head_dim);
+    const Tile backward = impl::portable_backward_tile(head_dim);
+    for (const DevicePreset& device : device_presets) {
+      const auto available = static_cast<std::size_t>(device.block_shared_bytes);
+      EXPECT_LE(impl::portable_forward_bytes(forward, head_dim), available) << head_dim;
+      EXPECT_LE(impl::portable_backward_bytes(backward, head_dim), available) << head_dim;
+    }
+  }
+  EXPECT_EQ(impl::portable_forward_tile(128), (Tile{64, 32}));
+  EXPECT_EQ(impl::portable_forward_tile(256), (Tile{32, 16}));
+  EXPECT_EQ(impl::portable_forward_tile(256, 232448), (Tile{64, 32}));
+  EXPECT_EQ(impl::portable_backward_tile(64), (Tile{32, 32}));
+  EXPECT_EQ(impl::portable_backward_tile(128), (Tile{32, 16}));
+  EXPECT_EQ(impl::portable_backward_tile(256), (Tile{16, 8}));
+  // As the engines count it on a device: Q, S, O, staged K or V, and three statistics a row.
+  EXPECT_EQ(impl::portable_forward_bytes({64, 32}, 128),
+            4U * (128 * 64 + 32 * 64 + 64 * 128 + 32 * 128 + 3 * 64));
 }
 
 TEST(AttentionPresets, RefuseWithTheReason) {

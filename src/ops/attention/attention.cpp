@@ -9,6 +9,7 @@
 #include "ops/attention/attention_flash_amx.hpp"
 #include "ops/attention/attention_mma.hpp"
 #include "ops/attention/attention_naive.hpp"
+#include "ops/attention/attention_portable_tiles.hpp"
 #include "ops/attention/attention_tiles.hpp"
 #include "ops/attention/attention_wgmma.hpp"
 
@@ -77,6 +78,7 @@ Variant<Exec, ForwardArgs> flash_variant() {
       },
       .default_tile =
           [](const ForwardArgs& args) {
+            if (!is_host_v<Exec>) return impl::portable_forward_tile(args.head_dim());
             return on_amx<Exec>(args.q.dtype) ? impl::amx_tiles().front()
                                               : impl::FlashTiles<Exec>::all().front();
           },

@@ -5,6 +5,7 @@
 #include "ops/attention/attention_backward_flash_amx.hpp"
 #include "ops/attention/attention_backward_naive.hpp"
 #include "ops/attention/attention_check.hpp"
+#include "ops/attention/attention_portable_tiles.hpp"
 #include "ops/attention/attention_tiles.hpp"
 
 namespace katt::attention {
@@ -71,6 +72,7 @@ Variant<Exec, BackwardArgs> flash_variant() {
       },
       .default_tile =
           [](const BackwardArgs& args) {
+            if (!is_host_v<Exec>) return impl::portable_backward_tile(args.head_dim());
             return on_amx<Exec>(args.q.dtype) ? impl::amx_backward_tiles().front()
                                               : impl::flash_backward_tiles<Exec>().front();
           },

@@ -3,13 +3,12 @@
 #include <string>
 
 #include "ops/attention/attention_backward_kernel.hpp"
+#include "ops/attention/attention_portable_tiles.hpp"
 #include "ops/attention/attention_tiles.hpp"
 
 namespace katt::attention::impl {
 
 namespace {
-
-constexpr int device_team_size = 128;
 
 /// Where the parts of the workspace begin, in bytes.
 struct Layout {
@@ -20,12 +19,7 @@ struct Layout {
     l.delta = 0;
     l.dq = plan.delta_bytes();
     l.scratch = l.dq + plan.dq_bytes();
-    l.total = l.scratch;
-    if constexpr (is_host_v<Exec>) {
-      l.total += static_cast<std::size_t>(exec.concurrency()) * plan.scratch_bytes();
-    } else {
-      (void)exec;
-    }
+    l.total = l.scratch + tile::team_workspace_bytes(exec, plan.scratch_bytes());
     return l;
   }
 };
@@ -80,13 +74,12 @@ std::vector<Tile> flash_backward_tiles() {
   if constexpr (is_host_v<Exec>) {
     return FlashTiles<Exec>::all();
   } else {
-    return {{32, 32}, {16, 16}, {32, 16}, {64, 32}};
+    return portable_backward_tiles();
   }
 }
 
 template <class Exec, class T>
 Status flash_backward_supports(const Exec& exec, const BackwardArgs& args, Tile tile) {
-  (void)exec;
   bool known = false;
   for (const Tile built : flash_backward_tiles<Exec>()) known = known || built == tile;
   if (!known) {
@@ -94,18 +87,9 @@ Status flash_backward_supports(const Exec& exec, const BackwardArgs& args, Tile 
                            std::string(name_of(backend_of<Exec>())) +
                            "; listed: " + names(flash_backward_tiles<Exec>()));
   }
-  if constexpr (!is_host_v<Exec>) {
-    const BackwardPlan plan(args, tile, tile::lanes_v<Exec>);
-    const auto available =
-        static_cast<std::size_t>(FlashBackward<Exec, T>::Policy::scratch_size_max(0));
-    if (plan.scratch_bytes() > available) {
-      return Status::skipped(
-          "tile " + names({tile}) + " at head_dim " + std::to_string(args.head_dim()) + " needs " +
-          std::to_string(plan.scratch_bytes()) + " bytes of scratch memory, the device has " +
-          std::to_string(available));
-    }
-  }
-  return Status::ok();
+  return tile::teams_support(
+      exec, BackwardPlan(args, tile, tile::lanes_v<Exec>).scratch_bytes(),
+      "tile " + names({tile}) + " at head_dim " + std::to_string(args.head_dim()));
 }
 
 template <class Exec, class T>
@@ -142,17 +126,9 @@ void flash_backward(const Exec& exec, const BackwardArgs& args, Tile tile, Works
                         args.scale,
                         args.mask.softcap,
                         delta,
-                        parts,
-                        base + layout.scratch,
-                        plan.scratch_bytes(),
-                        {}};
-  typename Functor::Policy policy(exec, static_cast<int>(plan.heads * plan.chunks),
-                                  is_host_v<Exec> ? 1 : device_team_size);
-  policy.set_chunk_size(1);
-  if constexpr (!is_host_v<Exec>) {
-    policy.set_scratch_size(0, Kokkos::PerTeam(plan.scratch_bytes()));
-  }
-  Kokkos::parallel_for("katt::attention::flash_backward", policy, functor);
+                        parts};
+  tile::launch_teams("katt::attention::flash_backward", exec, plan.heads * plan.chunks,
+                     plan.scratch_bytes(), base + layout.scratch, functor);
 
   Kokkos::parallel_for(
       "katt::attention::backward_sum_dq", all_rows,

@@ -5,10 +5,10 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/thread_slot.hpp"
 #include "ops/attention/attention_backward.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "tile/product.hpp"
+#include "tile/teams.hpp"
 #include "tile/vec.hpp"
 
 /// Flash attention, backward, with the scores recomputed from lse (FlashAttention-2,
@@ -57,8 +57,9 @@ struct BackwardPlan {
   std::size_t dq_bytes() const {
     return aligned(sizeof(float) * count(heads * chunks * rows) * count(row));
   }
+  std::size_t scratch_bytes() const { return scratch_bytes(tile, head_dim, row, columns); }
   /// Scratch of one team.
-  std::size_t scratch_bytes() const {
+  static constexpr std::size_t scratch_bytes(Tile tile, int head_dim, int row, int columns) {
     const std::size_t transposed = 2 * count(head_dim) * count(columns);
     const std::size_t keys = 3 * count(tile.kv) * count(row);
     const std::size_t queries = 2 * count(tile.q) * count(row);
@@ -67,8 +68,8 @@ struct BackwardPlan {
   }
 
  private:
-  static std::size_t count(std::int64_t n) { return static_cast<std::size_t>(n); }
-  static std::size_t aligned(std::size_t bytes) { return (bytes + 127) / 128 * 128; }
+  static constexpr std::size_t count(std::int64_t n) { return static_cast<std::size_t>(n); }
+  static constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 127) / 128 * 128; }
 };
 
 /// Δ of one query row: Σ_d dout · out.
@@ -88,8 +89,7 @@ KOKKOS_INLINE_FUNCTION float row_delta(const T* out, const T* dout, int head_dim
 template <class Exec, class T>
 struct FlashBackward {
   using Memory = typename Exec::memory_space;
-  using Policy = Kokkos::TeamPolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>>;
-  using Team = typename Policy::member_type;
+  using Team = tile::TeamOf<Exec>;
   using Vec = tile::VecOf<Exec>;
   static constexpr int lanes = tile::lanes_v<Exec>;
   static constexpr float log2e = 1.4426950408889634F;
@@ -102,28 +102,15 @@ struct FlashBackward {
   Bias<T> bias;
   float scale;
   float softcap;
-  const float* delta;    ///< heads × rows, packed
-  float* dq_parts;       ///< heads × chunks × rows × row
-  std::byte* workspace;  ///< host: scratch of every thread
-  std::size_t scratch_bytes;
-  ThreadSlot<Exec> thread;
+  const float* delta;  ///< heads × rows, packed
+  float* dq_parts;     ///< heads × chunks × rows × row
 
   /// The parts of a team's scratch.
   struct Scratch {
     float *kt, *vt, *k, *dk, *dv, *q, *dout, *s, *dp;
   };
 
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
-    if constexpr (is_host_v<Exec>) {
-      const auto slot = thread.acquire();
-      run(team, reinterpret_cast<float*>(workspace + slot * scratch_bytes));
-      thread.release(slot);
-    } else {
-      run(team, static_cast<float*>(team.team_scratch(0).get_shmem(scratch_bytes)));
-    }
-  }
-
-  KOKKOS_INLINE_FUNCTION void run(const Team& team, float* memory) const {
+  KOKKOS_INLINE_FUNCTION void run(const Team& team, std::int64_t item, float* memory) const {
     Scratch at{};
     const auto take = [&memory](std::int64_t n) {
       float* begin = memory;
@@ -140,7 +127,6 @@ struct FlashBackward {
     at.s = take(static_cast<std::int64_t>(plan.tile.q) * plan.columns);
     at.dp = take(static_cast<std::int64_t>(plan.tile.q) * plan.columns);
 
-    const std::int64_t item = team.league_rank();
     const std::int64_t chunk = item % plan.chunks;
     const std::int64_t head = item / plan.chunks;  // of batch · kv_heads
     float* dq = dq_parts + item * plan.rows * plan.row;

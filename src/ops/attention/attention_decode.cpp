@@ -15,9 +15,6 @@ namespace impl {
 
 namespace {
 
-/// Threads of a device team.
-constexpr int decode_team_size = 128;
-
 template <class Exec, class T>
 using DecodeEngine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>>;
 
@@ -37,7 +34,6 @@ std::vector<Tile> decode_tiles() {
 
 template <class Exec, class Args>
 Status decode_supports(const Exec& exec, const Args& args, Tile tile) {
-  (void)exec;
   const std::vector<Tile> built = decode_tiles<Exec>();
   if (std::find(built.begin(), built.end(), tile) == built.end()) {
     return Status::skipped("tile " + names({tile}) + " is not one of decode's: " + names(built));
@@ -49,28 +45,16 @@ Status decode_supports(const Exec& exec, const Args& args, Tile tile) {
                            " × heads / kv_heads " + std::to_string(plan.group()) + " are " +
                            std::to_string(plan.rows()));
   }
-  if constexpr (!is_host_v<Exec>) {
-    const std::size_t needed = plan.scratch_bytes<DecodeEngine<Exec, float>>();
-    const auto available = static_cast<std::size_t>(Kokkos::TeamPolicy<Exec>::scratch_size_max(0));
-    if (needed > available) {
-      return Status::skipped(std::to_string(plan.rows()) + " query rows at head_dim " +
-                             std::to_string(plan.head_dim) + " need " + std::to_string(needed) +
-                             " bytes of scratch memory, the device has " +
-                             std::to_string(available));
-    }
-  }
-  return Status::ok();
+  return tile::teams_support(
+      exec, plan.scratch_bytes<DecodeEngine<Exec, float>>(),
+      std::to_string(plan.rows()) + " query rows at head_dim " + std::to_string(plan.head_dim));
 }
 
 template <class Exec, class Args>
 std::size_t decode_workspace_bytes(const Exec& exec, const Args& args, Tile tile) {
   const DecodePlan plan(args, tile);
-  std::size_t bytes = plan.parts_bytes() + plan.sums_bytes();
-  if constexpr (is_host_v<Exec>) {
-    bytes += static_cast<std::size_t>(exec.concurrency()) *
-             plan.scratch_bytes<DecodeEngine<Exec, float>>();
-  }
-  return bytes;
+  return plan.parts_bytes() + plan.sums_bytes() +
+         tile::team_workspace_bytes(exec, plan.scratch_bytes<DecodeEngine<Exec, float>>());
 }
 
 template <class Exec, class Args>
@@ -81,13 +65,10 @@ void decode_forward(const Exec& exec, const Args& args, Tile tile, Workspace wor
   visit_dtype(args.q.dtype, [&]<class T>() {
     using Split = DecodeSplit<Exec, T, KvRowsOf<T, Args>>;
     const Split split(args, plan, workspace);
-    typename Split::Policy policy(exec, static_cast<int>(plan.work_items()),
-                                  is_host_v<Exec> ? 1 : decode_team_size);
-    policy.set_chunk_size(1);
-    if constexpr (!is_host_v<Exec>) {
-      policy.set_scratch_size(0, Kokkos::PerTeam(split.scratch_bytes));
-    }
-    Kokkos::parallel_for("katt::attention::decode_split", policy, split);
+    tile::launch_teams(
+        "katt::attention::decode_split", exec, plan.work_items(),
+        plan.scratch_bytes<typename Split::Engine>(),
+        static_cast<std::byte*>(workspace.data) + plan.parts_bytes() + plan.sums_bytes(), split);
 
     const ConstTensorRef<5> parts(split.parts, Dtype::f32,
                                   {plan.splits, plan.batch, plan.heads, plan.seq_q, plan.head_dim});

@@ -6,7 +6,6 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/parts.hpp"
-#include "core/thread_slot.hpp"
 #include "ops/attention/attention_decode.hpp"
 #include "ops/attention/attention_merge_kernel.hpp"
 #include "ops/attention/attention_scores.hpp"
@@ -133,8 +132,6 @@ struct DecodePlan {
 template <class Exec, class T, class KvRows>
 struct DecodeSplit {
   using Memory = typename Exec::memory_space;
-  using Policy = Kokkos::TeamPolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>>;
-  using Team = typename Policy::member_type;
   using Engine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>>;
 
   DecodePlan plan;
@@ -146,9 +143,6 @@ struct DecodeSplit {
   float softcap;
   float* parts;  ///< (splits, batch, heads, seq_q, head_dim)
   PartSum* sums;
-  std::byte* scratch;  ///< host: scratch of every thread
-  std::size_t scratch_bytes;
-  ThreadSlot<Exec> thread;
 
   template <class Args>
   DecodeSplit(const Args& args, const DecodePlan& extents, Workspace workspace)
@@ -159,26 +153,14 @@ struct DecodeSplit {
         masks(args),
         bias(args.mask.bias),
         scale(args.scale),
-        softcap(args.mask.softcap),
-        scratch_bytes(plan.scratch_bytes<Engine>()) {
+        softcap(args.mask.softcap) {
     auto* memory = static_cast<std::byte*>(workspace.data);
     parts = reinterpret_cast<float*>(memory);
     sums = reinterpret_cast<PartSum*>(memory + plan.parts_bytes());
-    scratch = memory + plan.parts_bytes() + plan.sums_bytes();
   }
 
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
-    if constexpr (is_host_v<Exec>) {
-      const auto slot = thread.acquire();
-      run(team, reinterpret_cast<float*>(scratch + slot * scratch_bytes));
-      thread.release(slot);
-    } else {
-      run(team, static_cast<float*>(team.team_scratch(0).get_shmem(scratch_bytes)));
-    }
-  }
-
-  KOKKOS_INLINE_FUNCTION void run(const Team& team, float* memory) const {
-    const std::int64_t item = team.league_rank();
+  KOKKOS_INLINE_FUNCTION void run(const typename Engine::Team& team, std::int64_t item,
+                                  float* memory) const {
     const std::int64_t split = item % plan.splits;
     const std::int64_t kv_head = item / plan.splits % plan.kv_heads;
     const std::int64_t b = item / plan.splits / plan.kv_heads;

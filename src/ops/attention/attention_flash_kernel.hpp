@@ -5,11 +5,11 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/thread_slot.hpp"
 #include "ops/attention/attention_flash.hpp"
 #include "ops/attention/attention_scores.hpp"
 #include "ops/attention/attention_tiles.hpp"
 #include "tile/simd.hpp"
+#include "tile/teams.hpp"
 
 /// Flash attention, forward (Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1): one pass
 /// over the keys with an online softmax; no buffer grows with seq_q · seq_kv.
@@ -26,8 +26,6 @@ namespace katt::attention::impl {
 template <class Exec, class T, class Engine>
 struct FlashForward {
   using Memory = typename Exec::memory_space;
-  using Policy = Kokkos::TeamPolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>>;
-  using Team = typename Policy::member_type;
 
   StridedView<const T, 4, Memory> q, k, v;
   StridedView<T, 4, Memory> out;
@@ -39,11 +37,8 @@ struct FlashForward {
   std::int64_t group;      ///< query heads per K/V head
   std::int64_t rows;       ///< packed query rows per K/V head
   std::int64_t row_tiles;  ///< tiles of packed rows per K/V head
-  std::byte* workspace;    ///< host: scratch of every thread
-  std::size_t scratch_bytes;
-  ThreadSlot<Exec> thread;
 
-  FlashForward(const ForwardArgs& args, Workspace space, std::size_t team_scratch)
+  explicit FlashForward(const ForwardArgs& args)
       : q(args.q.view<T, Memory>()),
         k(args.k.view<T, Memory>()),
         v(args.v.view<T, Memory>()),
@@ -55,9 +50,7 @@ struct FlashForward {
         softcap(args.mask.softcap),
         group(args.heads() / args.kv_heads()),
         rows(args.seq_q() * group),
-        row_tiles((rows + Engine::tile_q - 1) / Engine::tile_q),
-        workspace(static_cast<std::byte*>(space.data)),
-        scratch_bytes(team_scratch) {}
+        row_tiles((rows + Engine::tile_q - 1) / Engine::tile_q) {}
 
   /// Work items: head-major, so that the threads share a head's keys in cache; within a head from
   /// the last row tile, which sees the most keys under a causal mask, to the first.
@@ -65,18 +58,8 @@ struct FlashForward {
     return static_cast<std::int64_t>(q.extent(0) * k.extent(1)) * row_tiles;
   }
 
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
-    if constexpr (is_host_v<Exec>) {
-      const auto slot = thread.acquire();
-      run(team, reinterpret_cast<float*>(workspace + slot * scratch_bytes));
-      thread.release(slot);
-    } else {
-      run(team, static_cast<float*>(team.team_scratch(0).get_shmem(scratch_bytes)));
-    }
-  }
-
-  KOKKOS_INLINE_FUNCTION void run(const Team& team, float* scratch) const {
-    const std::int64_t item = team.league_rank();
+  KOKKOS_INLINE_FUNCTION void run(const typename Engine::Team& team, std::int64_t item,
+                                  float* scratch) const {
     const std::int64_t row_begin = (row_tiles - 1 - item % row_tiles) * Engine::tile_q;
     const std::int64_t kv_heads = static_cast<std::int64_t>(k.extent(1));
     const std::int64_t kv_head = item / row_tiles % kv_heads;
@@ -120,65 +103,42 @@ struct FlashForward {
 template <class Exec, class T, class Shape>
 using FlashEngine = tile::SimdEngine<Exec, T, Shape::q, Shape::kv>;
 
-/// Threads of a device team.
-inline constexpr int device_team_size = 128;
-
-template <class Exec, class T>
-Status flash_supports(const Exec& exec, const ForwardArgs& args, Tile tile) {
-  (void)exec;
-  Status status = Status::skipped("tile " + names({tile}) + " is not built for " +
-                                  std::string(name_of(backend_of<Exec>())) +
-                                  "; built: " + names(FlashTiles<Exec>::all()));
-  FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
-    status = Status::ok();
-    if constexpr (!is_host_v<Exec>) {
-      using Functor = FlashForward<Exec, T, FlashEngine<Exec, T, Shape>>;
-      const std::size_t needed =
-          FlashEngine<Exec, T, Shape>::scratch_bytes(static_cast<int>(args.head_dim()));
-      const auto available = static_cast<std::size_t>(Functor::Policy::scratch_size_max(0));
-      if (needed > available) {
-        status = Status::skipped(
-            "tile " + names({tile}) + " at head_dim " + std::to_string(args.head_dim()) +
-            " needs " + std::to_string(needed) + " bytes of scratch memory, the device has " +
-            std::to_string(available));
-      }
-    } else {
-      (void)args;
-    }
-  });
-  return status;
-}
-
 template <class Exec, class T, class Shape>
-std::size_t team_scratch_bytes(const ForwardArgs& args) {
+std::size_t flash_scratch_bytes(const ForwardArgs& args) {
   const std::size_t bytes =
       FlashEngine<Exec, T, Shape>::scratch_bytes(static_cast<int>(args.head_dim()));
   return (bytes + 127) / 128 * 128;
 }
 
 template <class Exec, class T>
+Status flash_supports(const Exec& exec, const ForwardArgs& args, Tile tile) {
+  Status status = Status::skipped("tile " + names({tile}) + " is not built for " +
+                                  std::string(name_of(backend_of<Exec>())) +
+                                  "; built: " + names(FlashTiles<Exec>::all()));
+  FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
+    status = tile::teams_support(
+        exec, flash_scratch_bytes<Exec, T, Shape>(args),
+        "tile " + names({tile}) + " at head_dim " + std::to_string(args.head_dim()));
+  });
+  return status;
+}
+
+template <class Exec, class T>
 std::size_t flash_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile) {
   std::size_t bytes = 0;
-  if constexpr (is_host_v<Exec>) {
-    FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
-      bytes =
-          static_cast<std::size_t>(exec.concurrency()) * team_scratch_bytes<Exec, T, Shape>(args);
-    });
-  }
+  FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
+    bytes = tile::team_workspace_bytes(exec, flash_scratch_bytes<Exec, T, Shape>(args));
+  });
   return bytes;
 }
 
 template <class Exec, class T>
 void flash_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
   FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
-    using Functor = FlashForward<Exec, T, FlashEngine<Exec, T, Shape>>;
-    const std::size_t bytes = team_scratch_bytes<Exec, T, Shape>(args);
-    const Functor functor(args, workspace, bytes);
-    const auto items = static_cast<int>(functor.work_items());
-    typename Functor::Policy policy(exec, items, is_host_v<Exec> ? 1 : device_team_size);
-    policy.set_chunk_size(1);
-    if constexpr (!is_host_v<Exec>) policy.set_scratch_size(0, Kokkos::PerTeam(bytes));
-    Kokkos::parallel_for("katt::attention::flash_forward", policy, functor);
+    const FlashForward<Exec, T, FlashEngine<Exec, T, Shape>> functor(args);
+    tile::launch_teams("katt::attention::flash_forward", exec, functor.work_items(),
+                       flash_scratch_bytes<Exec, T, Shape>(args),
+                       static_cast<std::byte*>(workspace.data), functor);
   });
 }
 

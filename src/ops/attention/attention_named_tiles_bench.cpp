@@ -4,6 +4,7 @@
 #include "ops/attention/attention_backward_flash_amx.hpp"
 #include "ops/attention/attention_flash_amx.hpp"
 #include "ops/attention/attention_named_tiles.hpp"
+#include "ops/attention/attention_portable_tiles.hpp"
 #include "ops/attention/attention_presets.hpp"
 #include "ops/attention/attention_tiles.hpp"
 
@@ -70,9 +71,10 @@ std::optional<bench::PresetTile> preset_tile_of(const bench::Point& point, std::
   }
   if (!device) return std::nullopt;
   const std::int64_t head_dim = point.integer("head_dim");
-  // The portable kernel has one tile that fits every device: its shared memory is checked when the
-  // device is known.
-  const Tile portable = impl::DeviceFlashTiles::all().front();
+  const auto shared_bytes = static_cast<std::size_t>(device->block_shared_bytes);
+  const Tile portable = point.pass == "backward"
+                            ? impl::portable_backward_tile(head_dim, shared_bytes)
+                            : impl::portable_forward_tile(head_dim, shared_bytes);
   if (variant == "flash" || on_host) {
     if (variant != "flash") return std::nullopt;
     return bench::PresetTile{portable, on_host

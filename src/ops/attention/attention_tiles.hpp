@@ -42,13 +42,13 @@ using HostFlashTiles =
              TileShape<128, 64>, TileShape<128, 128>>;
 #endif
 
-/// Tiles for shared memory; whether one fits the device is checked at run time, where head_dim is
-/// known.
-using DeviceFlashTiles =
-    TileList<TileShape<64, 32>, TileShape<32, 32>, TileShape<64, 64>, TileShape<128, 32>>;
+/// Tiles for shared memory; which of them is the default depends on head_dim, see
+/// attention_portable_tiles.hpp.
+using DeviceFlashTiles = TileList<TileShape<64, 32>, TileShape<32, 32>, TileShape<64, 64>,
+                                  TileShape<128, 32>, TileShape<32, 16>>;
 
-/// The tiles of the flash variant, by backend; the first is the default. This list alone names,
-/// dispatches and instantiates them.
+/// The tiles of the flash variant, by backend; on a host the first is the default. This list alone
+/// names, dispatches and instantiates them.
 template <class Exec>
 using FlashTiles = std::conditional_t<is_host_v<Exec>, HostFlashTiles, DeviceFlashTiles>;
 
