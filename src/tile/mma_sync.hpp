@@ -56,12 +56,17 @@ class MmaBlock {
   }
   /// Copies 16 bytes from shared to global memory.
   __device__ void copy_chunk(void* global, unsigned offset) const {
-    uint4 chunk;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
-                 : "r"(shared_ + offset)
-                 : "memory");
-    *static_cast<uint4*>(global) = chunk;
+    *static_cast<uint4*>(global) = load_words(offset);
+  }
+
+  /// Reads 16 bytes of shared memory.
+  template <class Chunk>
+  __device__ Chunk load_chunk(unsigned offset) const {
+    static_assert(sizeof(Chunk) == 16);
+    const uint4 words = load_words(offset);
+    Chunk chunk;
+    __builtin_memcpy(&chunk, &words, sizeof(chunk));
+    return chunk;
   }
 
   /// Begins to copy 16 bytes from global to shared memory, or to clear them where not `live`. What
@@ -135,6 +140,15 @@ class MmaBlock {
  protected:
   /// Variants that need later devices are refused on the host.
   __device__ static void unsupported() { __trap(); }
+
+  __device__ uint4 load_words(unsigned offset) const {
+    uint4 words;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "r"(shared_ + offset)
+                 : "memory");
+    return words;
+  }
 
   std::uint32_t shared_;
 };

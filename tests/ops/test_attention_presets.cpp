@@ -28,6 +28,24 @@ TEST(AttentionPresets, ATileIsThereForEveryDeviceAndHeadDim) {
   }
 }
 
+TEST(AttentionPresets, ATileOfTheBackwardPassIsThereWhereItIsBuilt) {
+  for (const DevicePreset& device : device_presets) {
+    for (const std::int64_t head_dim : {8, 64, 72, 128}) {
+      const auto tile = preset_tile(device, "flash_mma", head_dim, Pass::backward);
+      ASSERT_TRUE(tile) << device.name << " " << head_dim;
+      EXPECT_GT(preset_occupancy(device, "flash_mma", head_dim, *tile, Pass::backward), 0);
+    }
+    EXPECT_FALSE(preset_tile(device, "flash_mma", 136, Pass::backward));
+    EXPECT_FALSE(preset_tile(device, "flash_wgmma", 64, Pass::backward));
+  }
+  const std::vector<Tile> at_64{{32, 64}, {64, 64}};
+  const std::vector<Tile> at_128{{32, 64}};
+  EXPECT_EQ(impl::backward_tiles(64), at_64);
+  EXPECT_EQ(impl::backward_tiles(128), at_128);
+  EXPECT_EQ(impl::mma_backward_takes(136).reason(),
+            "takes head_dim up to 128, not 136: dK and dV of a tile would not fit the registers");
+}
+
 TEST(AttentionPresets, PortableTilesFitEveryDeviceAtEveryHeadDim) {
   for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
     const Tile forward = impl::portable_forward_tile(head_dim);

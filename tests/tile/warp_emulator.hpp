@@ -257,6 +257,14 @@ class EmulatedBlock {
     if (const std::byte* source = emulator_.at(offset, 16)) std::memcpy(global, source, 16);
   }
 
+  template <class Chunk>
+  Chunk load_chunk(unsigned offset) const {
+    static_assert(sizeof(Chunk) == 16);
+    Chunk chunk{};
+    if (const std::byte* source = emulator_.at(offset, 16)) std::memcpy(&chunk, source, 16);
+    return chunk;
+  }
+
   /// Takes effect no sooner than wait(): until then the target is NaN.
   void copy_async(unsigned offset, const void* global, bool live) {
     std::byte* target = emulator_.at(offset, 16);

@@ -7,11 +7,10 @@
 #include "ops/attention/attention_decode.hpp"
 #include "ops/attention/attention_flash.hpp"
 #include "ops/attention/attention_flash_amx.hpp"
-#include "ops/attention/attention_mma.hpp"
 #include "ops/attention/attention_naive.hpp"
 #include "ops/attention/attention_portable_tiles.hpp"
+#include "ops/attention/attention_tensor_core_variants.hpp"
 #include "ops/attention/attention_tiles.hpp"
-#include "ops/attention/attention_wgmma.hpp"
 
 namespace katt::attention {
 

@@ -6,6 +6,7 @@
 #include "ops/attention/attention_backward_naive.hpp"
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_portable_tiles.hpp"
+#include "ops/attention/attention_tensor_core_variants.hpp"
 #include "ops/attention/attention_tiles.hpp"
 
 namespace katt::attention {
@@ -87,6 +88,9 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
     VariantTable<Exec, BackwardArgs> built_in;
     built_in.add(naive_variant<Exec>());
     built_in.add(flash_variant<Exec>());
+#if defined(KOKKOS_ENABLE_CUDA)
+    if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) built_in.add(impl::mma_backward_variant());
+#endif
     return built_in;
   }();
   return table;

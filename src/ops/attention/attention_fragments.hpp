@@ -99,6 +99,115 @@ class LiveTiles {
   TileState blocks_state_ = TileState::full;
 };
 
+/// The column, of a tile whose blocks of 16 × 8 are s[n], of score s[n][i] of a lane.
+KOKKOS_INLINE_FUNCTION int fragment_column(unsigned lane, int n, int i) {
+  return 8 * n + static_cast<int>(tile::accumulator_position(lane, i).column);
+}
+
+/// What is visible of the scores that a lane holds of its two rows, lane / 4 and lane / 4 + 8: the
+/// columns begin ≤ c < end whose bit in `blocked` is not set. Bit 2·n + i mod 2 is that of s[n][i].
+struct VisibleScores {
+  int begin[2];
+  int end[2];
+  std::uint32_t blocked[2];
+
+  /// The others become −inf.
+  template <int N>
+  KOKKOS_INLINE_FUNCTION void apply(float (&s)[N][4], unsigned lane) const {
+    KATT_UNROLL for (int n = 0; n < N; ++n) {
+      KATT_UNROLL for (int i = 0; i < 4; ++i) {
+        const int half = i / 2;
+        const int column = fragment_column(lane, n, i);
+        const bool hidden = column < begin[half] || column >= end[half] ||
+                            (blocked[half] >> (2 * n + i % 2) & 1U) != 0;
+        if (hidden) s[n][i] = -Kokkos::Experimental::infinity_v<float>;
+      }
+    }
+  }
+};
+
+/// Bits of VisibleScores::blocked for a row: hidden(column) says whether the block mask hides one.
+/// A loop of its own, not unrolled: it divides, and few calls have such a mask.
+template <int N, class Hidden>
+KOKKOS_INLINE_FUNCTION std::uint32_t blocked_columns(unsigned lane, const Hidden& hidden) {
+  static_assert(2 * N <= 32);
+  std::uint32_t bits = 0;
+  KATT_NO_UNROLL for (int bit = 0; bit < 2 * N; ++bit) {
+    if (hidden(fragment_column(lane, bit / 2, bit % 2))) bits |= 1U << bit;
+  }
+  return bits;
+}
+
+/// The two packed query rows that a lane holds scores of, where the rows of a tile are queries and
+/// its columns keys.
+template <class T>
+class FragmentRows {
+ public:
+  /// For the lane's rows, `row` and `row` + 8 of the tile; rows from `rows` on count as the last.
+  KOKKOS_INLINE_FUNCTION FragmentRows(const ScoreRule<T>& rule, std::int64_t batch,
+                                      const PackedRows& packed, int row, int rows, unsigned lane)
+      : rule_(rule),
+        batch_(batch),
+        kv_head_(packed.kv_head),
+        group_(static_cast<unsigned>(packed.group)),
+        row_(static_cast<int>(packed.begin) + row),
+        last_row_(static_cast<int>(packed.begin) + rows - 1),
+        lane_(lane) {}
+
+  KOKKOS_INLINE_FUNCTION const ScoreRule<T>& rule() const { return rule_; }
+  KOKKOS_INLINE_FUNCTION int query(int half) const {
+    return static_cast<int>(packed_row(half) / group_);
+  }
+  KOKKOS_INLINE_FUNCTION std::int64_t head(int half) const {
+    return kv_head_ * group_ + packed_row(half) % group_;
+  }
+  KOKKOS_INLINE_FUNCTION const T* bias_row(int half) const {
+    return rule_.bias ? rule_.bias.row(batch_, head(half), query(half)) : nullptr;
+  }
+  KOKKOS_INLINE_FUNCTION int column_of(int n, int i) const { return fragment_column(lane_, n, i); }
+
+  /// Of 8·N keys from `key` on.
+  template <int N>
+  KOKKOS_INLINE_FUNCTION VisibleScores visible(int key) const {
+    const IntervalMask& interval = rule_.mask.interval;
+    VisibleScores scores;
+    for (int half = 0; half < 2; ++half) {
+      scores.begin[half] = position(interval.begin(query(half)), interval.keys) - key;
+      scores.end[half] = position(interval.end(query(half)), interval.keys) - key;
+    }
+    scores.blocked[0] = blocked<N>(0, key);
+    scores.blocked[1] = blocked<N>(1, key);
+    return scores;
+  }
+  template <int N>
+  KOKKOS_INLINE_FUNCTION void hide(float (&s)[N][4], int key) const {
+    visible<N>(key).apply(s, lane_);
+  }
+
+ private:
+  template <int N>
+  KOKKOS_INLINE_FUNCTION std::uint32_t blocked(int half, int key) const {
+    const BlockMask& blocks = rule_.mask.blocks;
+    if (blocks.blocks == nullptr) return 0;
+    return blocked_columns<N>(lane_, [&](int column) {
+      const int j = key + column;
+      return j < rule_.mask.interval.keys && !blocks.visible(query(half), j);
+    });
+  }
+  /// The packed row that the lane's row `half` stands for; see PackedRows.
+  KOKKOS_INLINE_FUNCTION unsigned packed_row(int half) const {
+    return static_cast<unsigned>(Kokkos::min(row_ + 8 * half, last_row_));
+  }
+
+  const ScoreRule<T>& rule_;
+  std::int64_t batch_;
+  std::int64_t kv_head_;
+  unsigned group_;  ///< query heads per K/V head
+  int row_;         ///< packed row of the first half
+  int last_row_;    ///< of the tile
+  unsigned lane_;
+};
+
 /// Mask and online softmax of the two rows, lane / 4 and lane / 4 + 8 of a warp's sixteen, of which
 /// a lane holds scores: s[n][i] is the score of row accumulator_position(lane, i).row and of column
 /// 8·n + accumulator_position(lane, i).column of the key tile.
@@ -111,16 +220,10 @@ class LiveTiles {
 template <class T>
 class FragmentSoftmax {
  public:
-  /// For the lane's rows, `row` and `row` + 8 of the tile; rows from `rows` on count as the last.
+  /// Rows as FragmentRows takes them.
   KOKKOS_INLINE_FUNCTION FragmentSoftmax(const ScoreRule<T>& rule, float scale, std::int64_t batch,
                                          const PackedRows& packed, int row, int rows, unsigned lane)
-      : rule_(rule),
-        batch_(batch),
-        kv_head_(packed.kv_head),
-        group_(static_cast<unsigned>(packed.group)),
-        row_(static_cast<int>(packed.begin) + row),
-        last_row_(static_cast<int>(packed.begin) + rows - 1),
-        lane_(lane) {
+      : rows_(rule, batch, packed, row, rows, lane) {
     folded_ = scale > 0.0F && rule.softcap == 0.0F && !rule.bias;
     factor_ = rule.query_scale(scale);
     exponent_ = folded_ ? factor_ : 1.0F;
@@ -134,24 +237,7 @@ class FragmentSoftmax {
   template <int N>
   KOKKOS_INLINE_FUNCTION void mask(float (&s)[N][4], TileState state, int key, int columns) const {
     if (!folded_) prepare(s, key, columns);
-    if (state == TileState::full) return;
-    const IntervalMask& interval = rule_.mask.interval;
-    int begin[2];
-    int end[2];
-    for (int half = 0; half < 2; ++half) {
-      begin[half] = position(interval.begin(query(half)), interval.keys) - key;
-      end[half] = position(interval.end(query(half)), interval.keys) - key;
-    }
-    const std::uint32_t blocked[2] = {blocked_columns<N>(0, key), blocked_columns<N>(1, key)};
-    KATT_UNROLL for (int n = 0; n < N; ++n) {
-      KATT_UNROLL for (int i = 0; i < 4; ++i) {
-        const int half = i / 2;
-        const int column = column_of(n, i);
-        const bool hidden = column < begin[half] || column >= end[half] ||
-                            (blocked[half] >> (2 * n + i % 2) & 1U) != 0;
-        if (hidden) s[n][i] = -Kokkos::Experimental::infinity_v<float>;
-      }
-    }
+    if (state != TileState::full) rows_.hide(s, key);
   }
 
   /// Scores to probabilities; `rescale` is what the sums of the two rows so far are to be
@@ -204,59 +290,22 @@ class FragmentSoftmax {
   /// Below every finite score, and finite: see SimdEngine.
   static constexpr float lowest = -0x1p126F;
 
-  KOKKOS_INLINE_FUNCTION int column_of(int n, int i) const {
-    return 8 * n + static_cast<int>(tile::accumulator_position(lane_, i).column);
-  }
-  /// Bit 2·n + i is set where the block mask hides column_of(n, i) from a row. A loop of its own,
-  /// not unrolled: it divides, and few calls have such a mask.
-  template <int N>
-  KOKKOS_INLINE_FUNCTION std::uint32_t blocked_columns(int half, int key) const {
-    static_assert(2 * N <= 32);
-    const BlockMask& blocks = rule_.mask.blocks;
-    std::uint32_t bits = 0;
-    if (blocks.blocks == nullptr) return bits;
-    KATT_NO_UNROLL for (int bit = 0; bit < 2 * N; ++bit) {
-      const int j = key + column_of(bit / 2, bit % 2);
-      if (j < rule_.mask.interval.keys && !blocks.visible(query(half), j)) bits |= 1U << bit;
-    }
-    return bits;
-  }
-
   template <int N>
   KOKKOS_INLINE_FUNCTION void prepare(float (&s)[N][4], int key, int columns) const {
-    const float cap = rule_.softcap;
+    const float cap = rows_.rule().softcap;
     const float inverse_cap = 1.0F / cap;
-    const T* bias[2] = {bias_row(0), bias_row(1)};
+    const T* bias[2] = {rows_.bias_row(0), rows_.bias_row(1)};
     KATT_UNROLL for (int n = 0; n < N; ++n) {
       KATT_UNROLL for (int i = 0; i < 4; ++i) {
         s[n][i] *= factor_;
         if (cap > 0.0F) s[n][i] = Kokkos::tanh(s[n][i] * inverse_cap) * (cap * log2e);
-        if (rule_.bias && column_of(n, i) < columns) {
-          s[n][i] += static_cast<float>(bias[i / 2][key + column_of(n, i)]) * log2e;
+        if (bias[0] != nullptr && rows_.column_of(n, i) < columns) {
+          s[n][i] += static_cast<float>(bias[i / 2][key + rows_.column_of(n, i)]) * log2e;
         }
       }
     }
   }
-  KOKKOS_INLINE_FUNCTION const T* bias_row(int half) const {
-    if (!rule_.bias) return nullptr;
-    const std::int64_t head = kv_head_ * group_ + packed_row(half) % group_;
-    return rule_.bias.row(batch_, head, query(half));
-  }
-  /// The packed row that the lane's row `half` stands for; see PackedRows.
-  KOKKOS_INLINE_FUNCTION unsigned packed_row(int half) const {
-    return static_cast<unsigned>(Kokkos::min(row_ + 8 * half, last_row_));
-  }
-  KOKKOS_INLINE_FUNCTION int query(int half) const {
-    return static_cast<int>(packed_row(half) / group_);
-  }
-
-  const ScoreRule<T>& rule_;
-  std::int64_t batch_;
-  std::int64_t kv_head_;
-  unsigned group_;  ///< query heads per K/V head
-  int row_;         ///< packed row of the first half
-  int last_row_;    ///< of the tile
-  unsigned lane_;
+  FragmentRows<T> rows_;
   bool folded_;
   float factor_;    ///< of the scores, where it is not folded into the exponent
   float exponent_;  ///< c

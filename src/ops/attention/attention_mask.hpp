@@ -39,6 +39,13 @@ struct IntervalMask {
   KOKKOS_INLINE_FUNCTION std::int64_t end(std::int64_t i) const {
     return Kokkos::min(keys, i + offset + right + 1);
   }
+  /// The queries that see key j < keys, as far as there are such: [query_begin(j), query_end(j)).
+  KOKKOS_INLINE_FUNCTION std::int64_t query_begin(std::int64_t j) const {
+    return Kokkos::max<std::int64_t>(0, j - offset - right);
+  }
+  KOKKOS_INLINE_FUNCTION std::int64_t query_end(std::int64_t j) const {
+    return j < keys ? j - offset + left + 1 : 0;
+  }
   KOKKOS_INLINE_FUNCTION bool visible(std::int64_t i, std::int64_t j) const {
     return j >= begin(i) && j < end(i);
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/attention/attention_mma.hpp"
+#include "ops/attention/attention_tensor_core_variants.hpp"
 
 #if defined(KOKKOS_ENABLE_CUDA)
 
@@ -26,7 +26,8 @@ Status mma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile
 }
 
 template <class T>
-void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile) {
+void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile,
+                 Workspace /*workspace*/) {
   visit_tensor_core_tile<MmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
     using Kernel = FlashMma<T, HeadDim, Shape::q, Shape::kv>;
     const Kernel kernel(args);
@@ -41,6 +42,6 @@ void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile) {
   template katt::Status katt::attention::impl::mma_supports<T>(              \
       const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile); \
   template void katt::attention::impl::mma_forward<T>(                       \
-      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile);
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile, katt::Workspace);
 
 #endif

@@ -60,7 +60,7 @@ struct FlashMma : TensorCoreForward<T, HeadDim, TileQ> {
       block.commit();
 
       float s[TileKv / 8][4];
-      scores(block, s, first_row, lane);
+      multiply_by_rows<T, HeadDim, TileQ>(block, s, q_tile, first_row, k_tile, lane);
       softmax.mask(s, tiles.state(), tiles.key(), tiles.columns());
       float rescale[2];
       softmax.probabilities(block, s, rescale);
@@ -73,7 +73,7 @@ struct FlashMma : TensorCoreForward<T, HeadDim, TileQ> {
         block.commit();
       }
       multiply_rows(o, rescale);
-      accumulate(block, o, s, lane);
+      accumulate<T, HeadDim>(block, o, s, v_tile, lane);
     }
 
     softmax.finish(block);
@@ -84,42 +84,6 @@ struct FlashMma : TensorCoreForward<T, HeadDim, TileQ> {
   static constexpr unsigned q_tile = 0;  ///< where the tiles begin in shared memory, in bytes
   static constexpr unsigned k_tile = TileQ * HeadDim * 2;
   static constexpr unsigned v_tile = k_tile + TileKv * HeadDim * 2;
-
-  /// S = Q·Kᵀ for the sixteen rows of the warp.
-  template <class Block>
-  KOKKOS_INLINE_FUNCTION static void scores(Block& block, float (&s)[TileKv / 8][4],
-                                            unsigned first_row, unsigned lane) {
-    clear(s);
-    const tile::SwizzledLane queries(q_tile + first_row * 128, tile::a_source(lane));
-    const tile::SwizzledLane keys(k_tile, tile::b_source_by_columns(lane));
-    KATT_UNROLL for (int d = 0; d < HeadDim; d += 16) {
-      std::uint32_t a[4];
-      block.load_matrices(a, queries.at(TileQ, 0, d));
-      KATT_UNROLL for (int j = 0; j < TileKv; j += 16) {
-        std::uint32_t pair[4];
-        block.load_matrices(pair, keys.at(TileKv, j, d));
-        block.template mma<T>(s[j / 8], a, pair[0], pair[1]);
-        block.template mma<T>(s[j / 8 + 1], a, pair[2], pair[3]);
-      }
-    }
-  }
-
-  /// O += P·V.
-  template <class Block>
-  KOKKOS_INLINE_FUNCTION static void accumulate(Block& block, float (&o)[HeadDim / 8][4],
-                                                const float (&p)[TileKv / 8][4], unsigned lane) {
-    const tile::SwizzledLane values(v_tile, tile::b_source_by_rows(lane));
-    KATT_UNROLL for (int j = 0; j < TileKv; j += 16) {
-      std::uint32_t a[4];
-      KATT_UNROLL for (int i = 0; i < 4; ++i) a[i] = operand_a<T, Block>(p, j / 16, i);
-      KATT_UNROLL for (int d = 0; d < HeadDim; d += 16) {
-        std::uint32_t pair[4];
-        block.load_matrices_transposed(pair, values.at(TileKv, j, d));
-        block.template mma<T>(o[d / 8], a, pair[0], pair[1]);
-        block.template mma<T>(o[d / 8 + 1], a, pair[2], pair[3]);
-      }
-    }
-  }
 };
 
 }  // namespace katt::attention::impl

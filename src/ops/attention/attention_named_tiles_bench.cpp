@@ -84,11 +84,14 @@ std::optional<bench::PresetTile> preset_tile_of(const bench::Point& point, std::
                                            : ""};
   }
   if (variant != "flash_mma" && variant != "flash_wgmma") return std::nullopt;
-  if (const auto tile = preset_tile(*device, variant, head_dim)) return bench::PresetTile{*tile};
-  const Tile first =
-      variant == "flash_wgmma" ? impl::WgmmaTiles::all().front() : impl::MmaTiles::all().front();
-  return bench::PresetTile{first, "preset " + std::string(preset) + ": " +
-                                      preset_supports(*device, variant, head_dim, first).reason()};
+  const Pass pass = point.pass == "backward" ? Pass::backward : Pass::forward;
+  if (const auto tile = preset_tile(*device, variant, head_dim, pass)) {
+    return bench::PresetTile{*tile};
+  }
+  const Tile first = impl::tensor_core_tiles(variant, pass).front();
+  return bench::PresetTile{first,
+                           "preset " + std::string(preset) + ": " +
+                               preset_supports(*device, variant, head_dim, first, pass).reason()};
 }
 
 }  // namespace katt::attention

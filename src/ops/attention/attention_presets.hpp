@@ -6,8 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/status.hpp"
+#include "ops/attention/attention_backward_mma_kernel.hpp"
 #include "ops/attention/attention_device_tiles.hpp"
 #include "ops/attention/attention_mma_kernel.hpp"
 #include "ops/attention/attention_wgmma_kernel.hpp"
@@ -38,6 +40,8 @@ inline constexpr std::array device_presets{
     DevicePreset{"h200", "H200", 90, 2048, 32, 65536, 233472, 232448},
 };
 
+enum class Pass { forward, backward };
+
 /// The preset of that name, or nothing.
 constexpr std::optional<DevicePreset> device_preset(std::string_view name) {
   for (const DevicePreset& preset : device_presets) {
@@ -47,6 +51,12 @@ constexpr std::optional<DevicePreset> device_preset(std::string_view name) {
 }
 
 namespace impl {
+
+/// The tiles of a tensor-core variant.
+inline std::vector<Tile> tensor_core_tiles(std::string_view variant, Pass pass) {
+  if (pass == Pass::backward) return MmaBackwardTiles::all();
+  return variant == "flash_wgmma" ? WgmmaTiles::all() : MmaTiles::all();
+}
 
 /// What a block of a kernel takes.
 struct BlockNeeds {
@@ -60,13 +70,25 @@ struct BlockNeeds {
 constexpr int mma_registers(int head_dim) {
   return head_dim <= 64 ? 168 : head_dim <= 128 ? 208 : 256;
 }
+/// Of the kernel of dK and dV.
+constexpr int mma_backward_registers(int head_dim, int tile_q) {
+  return head_dim <= 64 && tile_q <= 32 ? 192 : 248;
+}
 
-/// What the kernel of a variant takes, or nothing where it is not built. head_dim need not be one
-/// of the padded ones.
+/// What the kernel of a variant takes, or nothing where it is not built; of the two kernels of the
+/// backward pass the larger shared memory. head_dim need not be one of the padded ones.
 inline std::optional<BlockNeeds> block_needs(std::string_view variant, std::int64_t head_dim,
-                                             Tile tile) {
+                                             Tile tile, Pass pass = Pass::forward) {
   std::optional<BlockNeeds> needs;
-  if (variant == "flash_mma") {
+  if (pass == Pass::backward) {
+    if (variant != "flash_mma" || !mma_backward_takes(head_dim).is_ok()) return needs;
+    visit_backward_tile(head_dim, tile, [&]<int HeadDim, class Shape>() {
+      using Keys = FlashMmaBackwardKv<bf16, HeadDim, Shape::q, Shape::kv>;
+      using Queries = FlashMmaBackwardQ<bf16, HeadDim, backward_block_rows, Shape::kv>;
+      needs = {Keys::threads, mma_backward_registers(HeadDim, Shape::q),
+               std::max(Keys::shared_bytes, Queries::shared_bytes)};
+    });
+  } else if (variant == "flash_mma") {
     visit_tensor_core_tile<MmaTiles>(head_dim, tile, [&]<int HeadDim, class Shape>() {
       using Kernel = FlashMma<bf16, HeadDim, Shape::q, Shape::kv>;
       needs = {Kernel::threads, mma_registers(HeadDim), Kernel::shared_bytes};
@@ -97,10 +119,10 @@ constexpr int resident_blocks(const DevicePreset& device, const BlockNeeds& bloc
 
 /// ok, or skipped with the reason why the variant cannot run this tile on the device.
 inline Status preset_supports(const DevicePreset& device, std::string_view variant,
-                              std::int64_t head_dim, Tile tile) {
+                              std::int64_t head_dim, Tile tile, Pass pass = Pass::forward) {
   const std::string what = std::string(variant) + " with tile " + impl::names({tile}) +
                            " at head_dim " + std::to_string(head_dim);
-  const auto needs = impl::block_needs(variant, head_dim, tile);
+  const auto needs = impl::block_needs(variant, head_dim, tile, pass);
   if (!needs) return Status::skipped(what + " is not built");
   if (variant == "flash_wgmma" ? device.capability / 10 != 9 : device.capability < 80) {
     return Status::skipped(std::string(variant) + " does not run on compute capability " +
@@ -118,21 +140,20 @@ inline Status preset_supports(const DevicePreset& device, std::string_view varia
 /// The share of the resident threads of the device that the variant reaches with the tile, by its
 /// registers and shared memory; 0 where preset_supports() refuses.
 inline double preset_occupancy(const DevicePreset& device, std::string_view variant,
-                               std::int64_t head_dim, Tile tile) {
-  if (!preset_supports(device, variant, head_dim, tile).is_ok()) return 0;
-  const auto needs = *impl::block_needs(variant, head_dim, tile);
+                               std::int64_t head_dim, Tile tile, Pass pass = Pass::forward) {
+  if (!preset_supports(device, variant, head_dim, tile, pass).is_ok()) return 0;
+  const auto needs = *impl::block_needs(variant, head_dim, tile, pass);
   return static_cast<double>(impl::resident_blocks(device, needs) * needs.threads) / device.threads;
 }
 
 /// The tile of the variant with the highest occupancy on the device, among equals the one with the
 /// most scores; nothing where the device can run none.
 inline std::optional<Tile> preset_tile(const DevicePreset& device, std::string_view variant,
-                                       std::int64_t head_dim) {
+                                       std::int64_t head_dim, Pass pass = Pass::forward) {
   std::optional<Tile> best;
   double best_occupancy = 0;
-  const auto tiles = variant == "flash_wgmma" ? impl::WgmmaTiles::all() : impl::MmaTiles::all();
-  for (const Tile tile : tiles) {
-    const double occupancy = preset_occupancy(device, variant, head_dim, tile);
+  for (const Tile tile : impl::tensor_core_tiles(variant, pass)) {
+    const double occupancy = preset_occupancy(device, variant, head_dim, tile, pass);
     const bool larger = best && tile.q * tile.kv > best->q * best->kv;
     if (occupancy > best_occupancy || (occupancy > 0 && occupancy == best_occupancy && larger)) {
       best = tile;

@@ -9,12 +9,88 @@
 
 namespace katt::attention::impl {
 
-/// The frame of a tensor-core kernel: arguments, work items, and the ways of rows between global
-/// and shared memory. Tiles of queries, keys and values lie in shared memory as tile::swizzled()
-/// says, head_dim padded with zeros to HeadDim.
+/// The ways of rows of head_dim elements between global memory and tiles in shared memory, which
+/// lie there as tile::swizzled() says, head_dim padded with zeros to HeadDim.
+template <class T, int HeadDim>
+struct RowCopies {
+  static_assert(sizeof(T) == 2 && HeadDim % tile::panel_columns == 0);
+  static constexpr int chunks = HeadDim / 8;  ///< of 16 bytes in a row
+
+  /// Begins to copy rows into a tile of `Rows`, by `Threads` threads of which this is `thread`;
+  /// rows from `live` on, and columns from head_dim on, are zero. row_pointer(r) is asked for the
+  /// rows of this thread, in order; `anywhere` is some address that may be read.
+  template <int Threads, int Rows, class Block, class RowPointer>
+  KOKKOS_INLINE_FUNCTION static void load(Block& block, unsigned thread, unsigned target,
+                                          int head_dim, int live, const T* anywhere,
+                                          const RowPointer& row_pointer) {
+    constexpr int step = Threads / chunks;  // rows that all threads load at once
+    static_assert(Threads % chunks == 0 && Rows % step == 0);
+    const unsigned column = thread % chunks * 8;
+    const unsigned first = thread / chunks;
+    const int count = static_cast<int>(column) < head_dim ? live : 0;
+    KATT_UNROLL_4 for (int i = 0; i < Rows / step; ++i) {
+      const int r = static_cast<int>(first) + i * step;
+      const T* source = row_pointer(r);
+      block.copy_async(target + tile::swizzled(Rows, first + i * step, column),
+                       r < count ? source + column : anywhere, r < count);
+    }
+  }
+
+  /// Writes accumulators, times a factor a row, for the sixteen rows of a warp, from `first_row` of
+  /// a tile of `Rows` on, of which the first `live` of the tile exist. They go through the warp's
+  /// rows of the tile at byte `tile`, which must not be read any more, so that whole chunks of 16
+  /// bytes are written.
+  template <int Rows, class Block, class RowPointer>
+  KOKKOS_INLINE_FUNCTION static void store(Block& block, const float (&o)[HeadDim / 8][4],
+                                           const float (&factor)[2], unsigned tile,
+                                           unsigned first_row, int head_dim, int live,
+                                           const RowPointer& row_pointer) {
+    const unsigned lane = block.thread() % tile::warp_size;
+    block.sync_warp();
+    KATT_UNROLL for (int half = 0; half < 2; ++half) {
+      const tile::Position at = tile::accumulator_position(lane, 2 * half);
+      KATT_UNROLL for (int n = 0; n < HeadDim / 8; ++n) {
+        block.store_pair(tile + tile::swizzled(Rows, first_row + at.row, 8 * n + at.column),
+                         Block::template pack<T>(o[n][2 * half] * factor[half],
+                                                 o[n][2 * half + 1] * factor[half]));
+      }
+    }
+    block.sync_warp();
+    const int live_rows = Kokkos::min(16, live - static_cast<int>(first_row));
+    for (int i = static_cast<int>(lane); i < live_rows * chunks;
+         i += static_cast<int>(tile::warp_size)) {
+      const int r = static_cast<int>(first_row) + i / chunks;
+      const int column = i % chunks * 8;
+      if (column < head_dim) {
+        block.copy_chunk(row_pointer(r) + column, tile + tile::swizzled(Rows, r, column));
+      }
+    }
+  }
+};
+
+/// Begins to copy `count` rows of K or V from `key` on into a tile of `Rows`. The address steps
+/// from row to row: the multiples of the stride would fill registers.
+template <int HeadDim, int Threads, int Rows, class T, class Block>
+KOKKOS_INLINE_FUNCTION void load_keys_of(Block& block, unsigned thread, unsigned target,
+                                         int head_dim, const HeadRows<const T>& tensor,
+                                         std::int64_t batch, std::int64_t kv_head, int key,
+                                         int count) {
+  constexpr int chunks = RowCopies<T, HeadDim>::chunks;
+  const std::int64_t stride = tensor.stride_seq;
+  const T* source = tensor.row(batch, kv_head, key + thread / chunks);
+  RowCopies<T, HeadDim>::template load<Threads, Rows>(block, thread, target, head_dim, count,
+                                                      tensor.data, [&](int) {
+                                                        const T* row = source;
+                                                        source += Threads / chunks * stride;
+                                                        return row;
+                                                      });
+}
+
+/// The frame of a forward kernel: arguments, work items, and which rows are loaded and written.
 template <class T, int HeadDim, int TileQ>
 struct TensorCoreForward {
-  static_assert(sizeof(T) == 2 && HeadDim % tile::panel_columns == 0 && TileQ % 16 == 0);
+  static_assert(TileQ % 16 == 0);
+  using Copies = RowCopies<T, HeadDim>;
 
   HeadRows<const T> q, k, v;
   HeadRows<T> out;
@@ -73,88 +149,43 @@ struct TensorCoreForward {
     return {masks.of(item.batch), bias, softcap};
   }
 
-  static constexpr int chunks = HeadDim / 8;  ///< of 16 bytes in a row
-
-  /// Begins to copy rows into a tile of `Rows`, by `Threads` threads of which this is `thread`;
-  /// rows from `live` on, and columns from head_dim on, are zero. row_pointer(r) is asked for the
-  /// rows of this thread, in order.
-  template <int Threads, int Rows, class Block, class RowPointer>
-  KOKKOS_INLINE_FUNCTION void load(Block& block, unsigned thread, unsigned target, int live,
-                                   const RowPointer& row_pointer) const {
-    constexpr int step = Threads / chunks;  // rows that all threads load at once
-    static_assert(Threads % chunks == 0 && Rows % step == 0);
-    const unsigned column = thread % chunks * 8;
-    const unsigned first = thread / chunks;
-    const int count = static_cast<int>(column) < head_dim ? live : 0;
-    KATT_UNROLL_4 for (int i = 0; i < Rows / step; ++i) {
-      const int r = static_cast<int>(first) + i * step;
-      const T* source = row_pointer(r);
-      block.copy_async(target + tile::swizzled(Rows, first + i * step, column),
-                       r < count ? source + column : q.data, r < count);
-    }
-  }
-
   /// The query rows.
   template <int Threads, class Block>
   KOKKOS_INLINE_FUNCTION void load_queries(Block& block, unsigned thread, unsigned target,
                                            const Item& item) const {
-    load<Threads, TileQ>(block, thread, target, item.rows, [&](int r) {
-      return r < item.rows ? q.row(item.batch, item.packed.head(r), item.packed.query(r)) : q.data;
-    });
+    Copies::template load<Threads, TileQ>(
+        block, thread, target, head_dim, item.rows, q.data, [&](int r) {
+          return r < item.rows ? q.row(item.batch, item.packed.head(r), item.packed.query(r))
+                               : q.data;
+        });
   }
 
-  /// The rows of K or V that belong to the tile of `tiles`. The address steps from row to row: the
-  /// multiples of the stride would fill registers.
+  /// The rows of K or V that belong to the tile of `tiles`.
   template <int Threads, int TileKv, class Block>
   KOKKOS_INLINE_FUNCTION void load_keys(Block& block, unsigned thread, unsigned target,
                                         const HeadRows<const T>& tensor, const Item& item,
                                         const LiveTiles& tiles) const {
-    const std::int64_t stride = tensor.stride_seq;
-    const T* source = tensor.row(item.batch, item.packed.kv_head, tiles.key() + thread / chunks);
-    load<Threads, TileKv>(block, thread, target, tiles.columns(), [&](int) {
-      const T* row = source;
-      source += Threads / chunks * stride;
-      return row;
-    });
+    load_keys_of<HeadDim, Threads, TileKv>(block, thread, target, head_dim, tensor, item.batch,
+                                           item.packed.kv_head, tiles.key(), tiles.columns());
   }
 
-  /// O / l and lse for the sixteen rows of a warp, from `first_row` of the tile on. O goes through
-  /// the warp's rows of the query tile at byte `q_tile`, which must not be read any more, so that
-  /// whole chunks of 16 bytes are written.
+  /// O / l and lse for the sixteen rows of a warp; see RowCopies::store().
   template <class Block>
   KOKKOS_INLINE_FUNCTION void write(Block& block, const float (&o)[HeadDim / 8][4],
                                     const FragmentSoftmax<T>& softmax, unsigned q_tile,
                                     unsigned first_row, const Item& item) const {
     const unsigned lane = block.thread() % tile::warp_size;
-    const auto index = [&](int r) {
-      return item.batch * lse_stride_batch + item.packed.head(r) * lse_stride_head +
-             item.packed.query(r) * lse_stride_seq;
-    };
-    block.sync_warp();
-    KATT_UNROLL for (int half = 0; half < 2; ++half) {
-      const tile::Position at = tile::accumulator_position(lane, 2 * half);
-      const float factor = softmax.inverse_sum(half);
-      KATT_UNROLL for (int n = 0; n < HeadDim / 8; ++n) {
-        block.store_pair(
-            q_tile + tile::swizzled(TileQ, first_row + at.row, 8 * n + at.column),
-            Block::template pack<T>(o[n][2 * half] * factor, o[n][2 * half + 1] * factor));
-      }
-      const int r = static_cast<int>(first_row + at.row);
+    for (int half = 0; half < 2; ++half) {
+      const int r = static_cast<int>(first_row + tile::accumulator_position(lane, 2 * half).row);
       if (lse != nullptr && lane % 4 == 0 && r < item.rows) {
-        lse[index(r)] = softmax.log_sum_exp(half);
+        lse[item.batch * lse_stride_batch + item.packed.head(r) * lse_stride_head +
+            item.packed.query(r) * lse_stride_seq] = softmax.log_sum_exp(half);
       }
     }
-    block.sync_warp();
-    const int live_rows = Kokkos::min(16, item.rows - static_cast<int>(first_row));
-    for (int i = static_cast<int>(lane); i < live_rows * chunks;
-         i += static_cast<int>(tile::warp_size)) {
-      const int r = static_cast<int>(first_row) + i / chunks;
-      const int column = i % chunks * 8;
-      if (column < head_dim) {
-        block.copy_chunk(out.row(item.batch, item.packed.head(r), item.packed.query(r)) + column,
-                         q_tile + tile::swizzled(TileQ, r, column));
-      }
-    }
+    const float factor[2] = {softmax.inverse_sum(0), softmax.inverse_sum(1)};
+    Copies::template store<TileQ>(
+        block, o, factor, q_tile, first_row, head_dim, item.rows,
+        [&](int r) { return out.row(item.batch, item.packed.head(r), item.packed.query(r)); });
   }
 };
 
@@ -178,6 +209,43 @@ template <class T, class Block, int N>
 KOKKOS_INLINE_FUNCTION std::uint32_t operand_a(const float (&p)[N][4], int j, int i) {
   const float(&block_p)[4] = p[2 * j + i / 2];
   return Block::template pack<T>(block_p[i % 2 * 2], block_p[i % 2 * 2 + 1]);
+}
+
+/// S = A·Bᵀ for the sixteen rows of a warp, from `first_row` on, of a tile A of RowsA, and all rows
+/// of a tile B of N · 8; the tiles begin at bytes a_tile and b_tile.
+template <class T, int HeadDim, int RowsA, class Block, int N>
+KOKKOS_INLINE_FUNCTION void multiply_by_rows(Block& block, float (&s)[N][4], unsigned a_tile,
+                                             unsigned first_row, unsigned b_tile, unsigned lane) {
+  clear(s);
+  const tile::SwizzledLane left(a_tile + first_row * 128, tile::a_source(lane));
+  const tile::SwizzledLane right(b_tile, tile::b_source_by_columns(lane));
+  KATT_UNROLL for (int d = 0; d < HeadDim; d += 16) {
+    std::uint32_t a[4];
+    block.load_matrices(a, left.at(RowsA, 0, d));
+    KATT_UNROLL for (int j = 0; j < N; j += 2) {
+      std::uint32_t pair[4];
+      block.load_matrices(pair, right.at(N * 8, j * 8, d));
+      block.template mma<T>(s[j], a, pair[0], pair[1]);
+      block.template mma<T>(s[j + 1], a, pair[2], pair[3]);
+    }
+  }
+}
+
+/// O += P·B for sixteen rows of P in a warp's registers, rounded to T, and a tile B of N · 8 rows.
+template <class T, int HeadDim, class Block, int N>
+KOKKOS_INLINE_FUNCTION void accumulate(Block& block, float (&o)[HeadDim / 8][4],
+                                       const float (&p)[N][4], unsigned b_tile, unsigned lane) {
+  const tile::SwizzledLane values(b_tile, tile::b_source_by_rows(lane));
+  KATT_UNROLL for (int j = 0; j < N; j += 2) {
+    std::uint32_t a[4];
+    KATT_UNROLL for (int i = 0; i < 4; ++i) a[i] = operand_a<T, Block>(p, j / 2, i);
+    KATT_UNROLL for (int d = 0; d < HeadDim; d += 16) {
+      std::uint32_t pair[4];
+      block.load_matrices_transposed(pair, values.at(N * 8, j * 8, d));
+      block.template mma<T>(o[d / 8], a, pair[0], pair[1]);
+      block.template mma<T>(o[d / 8 + 1], a, pair[2], pair[3]);
+    }
+  }
 }
 
 }  // namespace katt::attention::impl

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/attention/attention_wgmma.hpp"
+#include "ops/attention/attention_tensor_core_variants.hpp"
 
 #if defined(KOKKOS_ENABLE_CUDA)
 
@@ -48,7 +48,8 @@ Status wgmma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile ti
 }
 
 template <class T>
-void wgmma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile) {
+void wgmma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile,
+                   Workspace /*workspace*/) {
 #if defined(KATT_CUDA_SM90A)
   (void)visit_wgmma<T>(args, tile, [&]<class Kernel>() {
     const Kernel kernel(args);
@@ -68,6 +69,6 @@ void wgmma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile)
   template katt::Status katt::attention::impl::wgmma_supports<T>(            \
       const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile); \
   template void katt::attention::impl::wgmma_forward<T>(                     \
-      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile);
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile, katt::Workspace);
 
 #endif

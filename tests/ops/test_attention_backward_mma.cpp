@@ -1,0 +1,128 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/attention/attention_backward_mma_kernel.hpp"
+#include "ops/attention/attention_case.hpp"
+#include "ops/attention/attention_device_tiles.hpp"
+#include "tests/ops/attention_problems.hpp"
+#include "tests/tile/warp_emulator.hpp"
+
+// The backward kernels on tensor cores, run on the host by an emulator of their instructions: the
+// functors, the masks and the index arithmetic are those that a device runs.
+namespace katt::attention {
+namespace {
+
+struct Gradients {
+  std::vector<float> dq, dk, dv;
+};
+
+template <class Kernel>
+void emulate(const Kernel& kernel) {
+  for (std::int64_t item = 0; item < kernel.blocks; ++item) {
+    testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes,
+                                    static_cast<std::uint32_t>(item));
+    const std::string failure =
+        emulator.run([&](testing::EmulatedBlock& block) { kernel.run(block, item); });
+    EXPECT_EQ(failure, "") << "block " << item;
+  }
+}
+
+template <class T, int HeadDim, int TileQ, int TileKv>
+Gradients emulate(const ProblemData& data, HeadLayout layout) {
+  const DeviceProblem problem(data, Backend::serial, layout);
+  const DeviceOutput forward(data.shape, data.dtype, Backend::serial, layout);
+  run_forward(problem, forward, {"flash", {}}, Backend::serial, 0);
+  const bench::Tensor<4> dout("dout", Backend::serial, data.dtype, forward.out.ref().extent,
+                              layout);
+  dout.upload(data.dout);
+  const DeviceGradients gradients(data.shape, data.dtype, Backend::serial, layout);
+  gradients.poison();
+  const BackwardArgs args = backward_args(problem.args(), forward, dout, gradients);
+  // What the first kernel does not write for the second is not a number.
+  std::vector<impl::RowStatistics> statistics(
+      impl::backward_statistics_bytes(args) / sizeof(impl::RowStatistics),
+      {{NAN, NAN}, {NAN, NAN}});
+  emulate(impl::FlashMmaBackwardQ<T, HeadDim, impl::backward_block_rows, TileKv>(
+      args, statistics.data()));
+  emulate(impl::FlashMmaBackwardKv<T, HeadDim, TileQ, TileKv>(args, statistics.data()));
+  return {gradients.dq.download(), gradients.dk.download(), gradients.dv.download()};
+}
+
+template <class T, int TileQ, int TileKv>
+Gradients emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
+  return data.shape.head_dim <= 64 ? emulate<T, 64, TileQ, TileKv>(data, layout)
+                                   : emulate<T, 128, TileQ, TileKv>(data, layout);
+}
+
+void add_dout(ProblemData& data) {
+  data.dout.resize(data.q.size());
+  testing::fill(data.dout, 11, data.dtype);
+  data.link();
+}
+
+template <class T, int TileQ, int TileKv>
+void expect_reference(const ProblemData& data, const std::string& what,
+                      HeadLayout layout = HeadLayout::bhsd) {
+  const Gradients g = emulate<T, TileQ, TileKv>(data, layout);
+  const bench::Errors errors = GradientReference(data).compare(g.dq, g.dk, g.dv);
+  EXPECT_TRUE(errors.status.is_ok()) << what << ": " << errors.status.reason();
+}
+
+TEST(AttentionBackwardMma, MatchesReferenceForEveryShapeAndMask) {
+  for (const Shape& shape : shapes) {
+    if (shape.head_dim > 128) continue;
+    for (const MaskCase& mask : masks) {
+      auto data = make_problem(shape, Dtype::bf16);
+      mask.apply(*data);
+      add_dout(*data);
+      expect_reference<bf16, 64, 64>(*data, describe(shape) + ", " + mask.name);
+    }
+  }
+}
+
+TEST(AttentionBackwardMma, MatchesReferenceInF16AndWithOtherTiles) {
+  for (const Shape& shape : {shapes[1], Shape{1, 2, 1, 70, 90, 96}, Shape{1, 6, 2, 45, 170, 64}}) {
+    for (const MaskCase& mask : {masks[2], masks[5], masks[10]}) {
+      auto data = make_problem(shape, Dtype::f16);
+      mask.apply(*data);
+      add_dout(*data);
+      expect_reference<f16, 32, 64>(*data, describe(shape) + ", " + mask.name);
+      expect_reference<f16, 64, 128>(*data, describe(shape) + ", " + mask.name);
+    }
+  }
+}
+
+TEST(AttentionBackwardMma, ReadsSequenceMajorStorage) {
+  auto data = make_problem(shapes[1], Dtype::bf16);
+  data->shape.causal = true;
+  add_dout(*data);
+  expect_reference<bf16, 64, 64>(*data, "bshd", HeadLayout::bshd);
+}
+
+TEST(AttentionBackwardMma, TakesAnyScale) {
+  for (const double scale : {0.0, -0.5, 3.0}) {
+    auto data = make_problem({1, 2, 1, 33, 70, 64}, Dtype::f16);
+    data->shape.scale = scale;
+    data->shape.causal = true;
+    add_dout(*data);
+    expect_reference<f16, 64, 64>(*data, "scale " + std::to_string(scale));
+  }
+}
+
+TEST(AttentionBackwardMma, HoldsForLargeScores) {
+  auto data = make_problem({1, 2, 2, 40, 70, 64}, Dtype::bf16, 3, 40.0F);
+  data->shape.scale = 1.0;
+  add_dout(*data);
+  const Gradients g = emulate<bf16, 64, 64>(*data);
+  for (const auto* gradient : {&g.dq, &g.dk, &g.dv}) {
+    for (const float value : *gradient) ASSERT_TRUE(std::isfinite(value));
+  }
+}
+
+}  // namespace
+}  // namespace katt::attention
