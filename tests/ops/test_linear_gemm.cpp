@@ -1,9 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/linear/gemm.hpp"
+#include "ops/linear/gemm_column_major.hpp"
 #include "tests/ops/linear_problem.hpp"
 #include "tile/amx.hpp"
 
@@ -95,6 +99,72 @@ void expect_reference(const Problem& p) {
   testing::for_each_exec([&](const auto& exec) {
     testing::expect_close(p.name(), run(exec, p, values), p.n, expected, p.c_dtype);
   });
+}
+
+/// A column-major product, as a BLAS computes it.
+std::vector<float> column_major_product(const impl::ColumnMajorProduct& p, const float* first,
+                                        const float* second) {
+  const auto element = [](const float* matrix, const impl::ColumnMajor& shape, bool transposed,
+                          std::int64_t row, std::int64_t column) {
+    if (transposed) std::swap(row, column);
+    EXPECT_TRUE(row < shape.rows && column < shape.columns);
+    return matrix[column * shape.leading + row];
+  };
+  std::vector<float> result(static_cast<std::size_t>(p.result.columns * p.result.leading), -1.0F);
+  const std::int64_t depth = p.trans_first ? p.first.rows : p.first.columns;
+  for (std::int64_t column = 0; column < p.result.columns; ++column) {
+    for (std::int64_t row = 0; row < p.result.rows; ++row) {
+      float sum = 0;
+      for (std::int64_t l = 0; l < depth; ++l) {
+        sum += element(first, p.first, p.trans_first, row, l) *
+               element(second, p.second, p.trans_second, l, column);
+      }
+      result[static_cast<std::size_t>(column * p.result.leading + row)] = sum;
+    }
+  }
+  return result;
+}
+
+TEST(Gemm, IsAColumnMajorProductOfTheFactorsInTheOtherOrder) {
+  constexpr std::int64_t m = 3;
+  constexpr std::int64_t n = 5;
+  constexpr std::int64_t k = 4;
+  for (const bool trans_a : {false, true}) {
+    for (const bool trans_b : {false, true}) {
+      for (const std::int64_t gap : {0, 2}) {
+        const auto matrix = [gap](std::int64_t rows, std::int64_t columns, void* data) {
+          TensorRef<2> ref(data, Dtype::f32, {rows, columns});
+          ref.stride[0] += gap;
+          return ref;
+        };
+        std::vector<float> a(64);
+        std::vector<float> b(64);
+        for (std::size_t i = 0; i < a.size(); ++i) {
+          a[i] = static_cast<float>(i % 7) - 3.0F;
+          b[i] = static_cast<float>(i % 5) - 2.0F;
+        }
+        GemmArgs args{.a = matrix(trans_a ? k : m, trans_a ? m : k, a.data()),
+                      .b = matrix(trans_b ? n : k, trans_b ? k : n, b.data()),
+                      .c = matrix(m, n, nullptr),
+                      .trans_a = trans_a,
+                      .trans_b = trans_b};
+        const std::vector<float> c =
+            column_major_product(impl::ColumnMajorProduct(args), b.data(), a.data());
+        ASSERT_EQ(c.size(), static_cast<std::size_t>(m * (n + gap)));
+        for (std::int64_t i = 0; i < m; ++i) {
+          for (std::int64_t j = 0; j < n; ++j) {
+            float sum = 0;
+            for (std::int64_t l = 0; l < k; ++l) {
+              const std::int64_t at_a = trans_a ? l * (m + gap) + i : i * (k + gap) + l;
+              const std::int64_t at_b = trans_b ? j * (k + gap) + l : l * (n + gap) + j;
+              sum += a[static_cast<std::size_t>(at_a)] * b[static_cast<std::size_t>(at_b)];
+            }
+            EXPECT_EQ(c[static_cast<std::size_t>(i * (n + gap) + j)], sum);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Gemm, MatchesReferenceForEveryShapeTranspositionAndStride) {

@@ -37,7 +37,7 @@ template <class Exec>
 [[nodiscard]] std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args);
 
 /// Which units of the machine gemm() uses for this product: "amx", the vectors of the build
-/// ("avx512", "avx2", "neon", "scalar"), or "blas" on a device.
+/// ("avx512", "avx2", "neon", "scalar"), or on a device "cublaslt" or "blas".
 template <class Exec>
 [[nodiscard]] std::string gemm_engine(const Exec& exec, const GemmArgs& args);
 
@@ -48,7 +48,8 @@ template <class Exec>
 ///
 /// On a host products of two bf16 matrices run on AMX tiles where this process may use them, and
 /// the others on vectors, for which a 16-bit operand is widened block by block. On a device it is
-/// the library's product over panels.
+/// cuBLASLt's product where A and B have one dtype, C has that or f32 and the bias C's, on tensor
+/// cores in 16 bits; else the library's product of f32 over panels.
 /// Throws InputError where the shapes do not fit together or the workspace is too small.
 template <class Exec>
 void gemm(const Exec& exec, const GemmArgs& args, Workspace workspace,
