@@ -8,6 +8,16 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#if __CUDA_ARCH__ >= 800
+#define KATT_LDMATRIX(transposed)                                                               \
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4" transposed ".shared.b16 {%0, %1, %2, %3}, [%4];" \
+               : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3]) \
+               : "r"(shared_ + offset)                                                          \
+               : "memory")
+#else
+#define KATT_LDMATRIX(transposed) unsupported()
+#endif
+
 namespace katt::tile {
 
 /// A thread block with warp-wide matrix instructions (mma.sync, ldmatrix, cp.async: sm_80 and
@@ -95,25 +105,11 @@ class MmaBlock {
 
   /// Four matrices of 8 × 8 from the rows that the lanes give (see a_source()).
   __device__ void load_matrices(std::uint32_t (&registers)[4], unsigned offset) const {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
-                 : "r"(shared_ + offset)
-                 : "memory");
-#else
-    unsupported();
-#endif
+    KATT_LDMATRIX("");
   }
   /// The same, each matrix transposed.
   __device__ void load_matrices_transposed(std::uint32_t (&registers)[4], unsigned offset) const {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
-                 : "r"(shared_ + offset)
-                 : "memory");
-#else
-    unsupported();
-#endif
+    KATT_LDMATRIX(".trans");
   }
 
   /// C += A·B with A 16 × 16, B 16 × 8, both of T, and C in f32.
@@ -154,5 +150,7 @@ class MmaBlock {
 };
 
 }  // namespace katt::tile
+
+#undef KATT_LDMATRIX
 
 #endif

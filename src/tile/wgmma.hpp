@@ -15,6 +15,25 @@
 #define KATT_ACCUMULATORS_128(d) \
   KATT_ACCUMULATORS_64(d), KATT_ACCUMULATORS_16(d, 8), KATT_ACCUMULATORS_16(d, 12)
 
+// Their names in the text of the statement, where they come first.
+#define KATT_REGISTERS_32                                                                      \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define KATT_REGISTERS_64 "{" KATT_REGISTERS_32 "}"
+#define KATT_REGISTERS_128                                                                  \
+  "{" KATT_REGISTERS_32                                                                     \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
+  "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+
+// D = A·B or D += A·B with the accumulators d: 64 × N of `type`. `sources` is the rest of the
+// instruction, the operands follow; `flag` is the number of the last one, whether to accumulate.
+#define KATT_WGMMA(N, type, flag, sources, ...)                                      \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag                              \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type \
+               " " KATT_REGISTERS_##N ", " sources ";\n}"                            \
+               : KATT_ACCUMULATORS_##N(d)                                            \
+               : __VA_ARGS__, "r"(accumulate ? 1 : 0))
+
 namespace katt::tile {
 
 /// A thread block with the matrix instructions of a warpgroup (wgmma, mbarrier, setmaxnreg: sm_90a
@@ -131,57 +150,13 @@ class WgmmaBlock : public MmaBlock {
     const std::uint64_t a = operand(tile_a);
     const std::uint64_t b = operand(tile_b);
     if constexpr (N == 64 && std::is_same_v<T, f16>) {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-          "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-          "{%0, %1, %2, %3, %4, %5, %6, %7, "
-          "%8, %9, %10, %11, %12, %13, %14, %15, "
-          "%16, %17, %18, %19, %20, %21, %22, %23, "
-          "%24, %25, %26, %27, %28, %29, %30, %31}, "
-          "%32, %33, p, 1, 1, 0, 0;\n}"
-          : KATT_ACCUMULATORS_64(d)
-          : "l"(a), "l"(b), "r"(accumulate ? 1 : 0));
+      KATT_WGMMA(64, "f16", "%34", "%32, %33, p, 1, 1, 0, 0", "l"(a), "l"(b));
     } else if constexpr (N == 64 && std::is_same_v<T, bf16>) {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-          "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-          "{%0, %1, %2, %3, %4, %5, %6, %7, "
-          "%8, %9, %10, %11, %12, %13, %14, %15, "
-          "%16, %17, %18, %19, %20, %21, %22, %23, "
-          "%24, %25, %26, %27, %28, %29, %30, %31}, "
-          "%32, %33, p, 1, 1, 0, 0;\n}"
-          : KATT_ACCUMULATORS_64(d)
-          : "l"(a), "l"(b), "r"(accumulate ? 1 : 0));
+      KATT_WGMMA(64, "bf16", "%34", "%32, %33, p, 1, 1, 0, 0", "l"(a), "l"(b));
     } else if constexpr (N == 128 && std::is_same_v<T, f16>) {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-          "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-          "{%0, %1, %2, %3, %4, %5, %6, %7, "
-          "%8, %9, %10, %11, %12, %13, %14, %15, "
-          "%16, %17, %18, %19, %20, %21, %22, %23, "
-          "%24, %25, %26, %27, %28, %29, %30, %31, "
-          "%32, %33, %34, %35, %36, %37, %38, %39, "
-          "%40, %41, %42, %43, %44, %45, %46, %47, "
-          "%48, %49, %50, %51, %52, %53, %54, %55, "
-          "%56, %57, %58, %59, %60, %61, %62, %63}, "
-          "%64, %65, p, 1, 1, 0, 0;\n}"
-          : KATT_ACCUMULATORS_128(d)
-          : "l"(a), "l"(b), "r"(accumulate ? 1 : 0));
+      KATT_WGMMA(128, "f16", "%66", "%64, %65, p, 1, 1, 0, 0", "l"(a), "l"(b));
     } else if constexpr (N == 128 && std::is_same_v<T, bf16>) {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-          "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-          "{%0, %1, %2, %3, %4, %5, %6, %7, "
-          "%8, %9, %10, %11, %12, %13, %14, %15, "
-          "%16, %17, %18, %19, %20, %21, %22, %23, "
-          "%24, %25, %26, %27, %28, %29, %30, %31, "
-          "%32, %33, %34, %35, %36, %37, %38, %39, "
-          "%40, %41, %42, %43, %44, %45, %46, %47, "
-          "%48, %49, %50, %51, %52, %53, %54, %55, "
-          "%56, %57, %58, %59, %60, %61, %62, %63}, "
-          "%64, %65, p, 1, 1, 0, 0;\n}"
-          : KATT_ACCUMULATORS_128(d)
-          : "l"(a), "l"(b), "r"(accumulate ? 1 : 0));
+      KATT_WGMMA(128, "bf16", "%66", "%64, %65, p, 1, 1, 0, 0", "l"(a), "l"(b));
     }
 #else
     unsupported();
@@ -197,57 +172,17 @@ class WgmmaBlock : public MmaBlock {
     float(*const d)[4] = all + First;
     const std::uint64_t b = operand(tile_b);
     if constexpr (N == 64 && std::is_same_v<T, f16>) {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-          "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-          "{%0, %1, %2, %3, %4, %5, %6, %7, "
-          "%8, %9, %10, %11, %12, %13, %14, %15, "
-          "%16, %17, %18, %19, %20, %21, %22, %23, "
-          "%24, %25, %26, %27, %28, %29, %30, %31}, "
-          "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
-          : KATT_ACCUMULATORS_64(d)
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate ? 1 : 0));
+      KATT_WGMMA(64, "f16", "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "r"(a[0]), "r"(a[1]),
+                 "r"(a[2]), "r"(a[3]), "l"(b));
     } else if constexpr (N == 64 && std::is_same_v<T, bf16>) {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-          "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-          "{%0, %1, %2, %3, %4, %5, %6, %7, "
-          "%8, %9, %10, %11, %12, %13, %14, %15, "
-          "%16, %17, %18, %19, %20, %21, %22, %23, "
-          "%24, %25, %26, %27, %28, %29, %30, %31}, "
-          "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
-          : KATT_ACCUMULATORS_64(d)
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate ? 1 : 0));
+      KATT_WGMMA(64, "bf16", "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "r"(a[0]), "r"(a[1]),
+                 "r"(a[2]), "r"(a[3]), "l"(b));
     } else if constexpr (N == 128 && std::is_same_v<T, f16>) {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-          "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-          "{%0, %1, %2, %3, %4, %5, %6, %7, "
-          "%8, %9, %10, %11, %12, %13, %14, %15, "
-          "%16, %17, %18, %19, %20, %21, %22, %23, "
-          "%24, %25, %26, %27, %28, %29, %30, %31, "
-          "%32, %33, %34, %35, %36, %37, %38, %39, "
-          "%40, %41, %42, %43, %44, %45, %46, %47, "
-          "%48, %49, %50, %51, %52, %53, %54, %55, "
-          "%56, %57, %58, %59, %60, %61, %62, %63}, "
-          "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
-          : KATT_ACCUMULATORS_128(d)
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate ? 1 : 0));
+      KATT_WGMMA(128, "f16", "%69", "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "r"(a[0]), "r"(a[1]),
+                 "r"(a[2]), "r"(a[3]), "l"(b));
     } else if constexpr (N == 128 && std::is_same_v<T, bf16>) {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-          "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-          "{%0, %1, %2, %3, %4, %5, %6, %7, "
-          "%8, %9, %10, %11, %12, %13, %14, %15, "
-          "%16, %17, %18, %19, %20, %21, %22, %23, "
-          "%24, %25, %26, %27, %28, %29, %30, %31, "
-          "%32, %33, %34, %35, %36, %37, %38, %39, "
-          "%40, %41, %42, %43, %44, %45, %46, %47, "
-          "%48, %49, %50, %51, %52, %53, %54, %55, "
-          "%56, %57, %58, %59, %60, %61, %62, %63}, "
-          "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
-          : KATT_ACCUMULATORS_128(d)
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate ? 1 : 0));
+      KATT_WGMMA(128, "bf16", "%69", "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "r"(a[0]), "r"(a[1]),
+                 "r"(a[2]), "r"(a[3]), "l"(b));
     }
 #else
     unsupported();
@@ -256,5 +191,7 @@ class WgmmaBlock : public MmaBlock {
 };
 
 }  // namespace katt::tile
+
+#undef KATT_WGMMA
 
 #endif
