@@ -35,6 +35,7 @@ Json machine_json() {
           {"cores", host.cores},
           {"isa", host.isa},
           {"amx_refusal", tile::amx::refusal()},
+          {"avx512_bf16", cpu_features().avx512_bf16},
           {"caches", std::move(caches)},
           {"os", host.os},
           {"memory_bytes", host.memory_bytes},

@@ -1,16 +1,16 @@
-#include "ops/attention/attention_backward_flash_amx.hpp"
+#include "ops/attention/attention_backward_flash_bf16_tiles.hpp"
 
 #include <algorithm>
 #include <array>
 
 #include "core/thread_slot.hpp"
-#include "ops/attention/attention_amx.hpp"
 #include "ops/attention/attention_backward_kernel.hpp"
+#include "ops/attention/attention_bf16_tiles.hpp"
 #include "ops/attention/attention_tiles.hpp"
-#include "tile/amx_engine.hpp"
+#include "tile/bf16_engine.hpp"
 
-/// The backward pass of attention_backward_kernel.hpp on AMX tiles, transposed as the forward pass
-/// is, so that lse and Δ are vectors of queries:
+/// The backward pass of attention_backward_kernel.hpp on packed bf16 tiles, transposed as the
+/// forward pass is, so that lse and Δ are vectors of queries:
 ///
 ///   for every (batch, kv head, chunk of key groups), in parallel:
 ///     for every group of key blocks:  dK = dV = 0
@@ -26,25 +26,25 @@
 /// dSᵀ. Pᵀ is an operand A (keys × queries), dSᵀ both A and, in pairs of keys, B.
 namespace katt::attention::impl {
 
-const std::vector<Tile>& amx_backward_tiles() {
+const std::vector<Tile>& bf16_backward_tile_list() {
   static const std::vector<Tile> tiles{{128, 128}, {32, 32},  {32, 64},  {32, 128}, {64, 32},
                                        {64, 64},   {64, 128}, {64, 256}, {128, 64}, {256, 128}};
   return tiles;
 }
 
-Status flash_amx_backward_supports(Tile tile) {
-  const auto& tiles = amx_backward_tiles();
+Status flash_bf16_backward_supports(Tile tile) {
+  const auto& tiles = bf16_backward_tile_list();
   if (std::find(tiles.begin(), tiles.end(), tile) != tiles.end()) return Status::ok();
   return Status::skipped("tile " + names({tile}) +
-                         " is not built for bf16 on AMX; built: " + names(tiles));
+                         " is not built for bf16 on tiles; built: " + names(tiles));
 }
 
-#if defined(KATT_AMX)
+#if defined(KATT_BF16_TILES)
 namespace {
 
-constexpr int largest_group = 8;                           ///< blocks of 32 in the largest tile
-constexpr std::size_t square_bytes = 4 * amx::tile_bytes;  ///< 32 × 32 f32
-constexpr std::size_t half_square_bytes = 2 * amx::tile_bytes;  ///< 32 × 32 bf16
+constexpr int largest_group = 8;  ///< blocks of 32 in the largest tile
+constexpr std::size_t square_bytes = 4 * bf16_tiles::tile_bytes;       ///< 32 × 32 f32
+constexpr std::size_t half_square_bytes = 2 * bf16_tiles::tile_bytes;  ///< 32 × 32 bf16
 
 /// Sizes and places in the workspace.
 struct Layout {
@@ -60,21 +60,21 @@ struct Layout {
   std::int64_t chunks;      ///< per K/V head, of key groups
 
   Layout(const BackwardArgs& args, Tile tile)
-      : depth(amx::depth_tiles(args.head_dim())),
-        query_group(tile.q / amx::block),
-        key_group(tile.kv / amx::block),
+      : depth(bf16_tiles::depth_tiles(args.head_dim())),
+        query_group(tile.q / bf16_tiles::block),
+        key_group(tile.kv / bf16_tiles::block),
         group(args.heads() / args.kv_heads()),
         rows(args.seq_q() * group),
         heads(args.batch() * args.kv_heads()),
-        row_blocks(divide_up(rows, amx::block)),
-        key_blocks(divide_up(args.seq_kv(), amx::block)),
+        row_blocks(divide_up(rows, bf16_tiles::block)),
+        key_blocks(divide_up(args.seq_kv(), bf16_tiles::block)),
         key_groups(divide_up(key_blocks, key_group)) {
     const std::int64_t wanted = heads == 0 ? 1 : divide_up(BackwardPlan::least_items, heads);
     chunks = std::max<std::int64_t>(1, std::min(wanted, key_groups));
   }
 
   /// Elements of a block of 32 rows of any packed operand.
-  std::int64_t block_elements() const { return depth * 2LL * amx::tile_elements; }
+  std::int64_t block_elements() const { return depth * 2LL * bf16_tiles::tile_elements; }
 
   // Offsets in bytes. Operands: K, V (A by rows), K (A by columns); Q, dO (B transposed), Q, dO (B
   // in pairs).
@@ -87,7 +87,7 @@ struct Layout {
   }
   std::size_t statistics(int n) const {
     return query_operand(4) +
-           static_cast<std::size_t>(n * heads * row_blocks * amx::block) * sizeof(float);
+           static_cast<std::size_t>(n * heads * row_blocks * bf16_tiles::block) * sizeof(float);
   }
   std::size_t dq_bytes() const {
     return static_cast<std::size_t>(heads * chunks * row_blocks * depth) * square_bytes;
@@ -132,16 +132,16 @@ struct Gradients {
 #pragma GCC unroll 2
       for (int t = 0; t < 2; ++t) {
         const int at = (t * 32 + key) * 16;
-        p[t] = amx::exp2_bf16(_mm512_fmadd_ps(_mm512_load_ps(scores + at), scale, shift[t]));
+        p[t] = bf16_tiles::exp2_bf16(_mm512_fmadd_ps(_mm512_load_ps(scores + at), scale, shift[t]));
         ds[t][k] = _mm512_mul_ps(p[t], _mm512_sub_ps(_mm512_load_ps(dp + at), delta[t]));
       }
-      _mm512_store_si512(p_rows + key * amx::depth, narrow(p[0], p[1]));
-      _mm512_store_si512(ds_rows + key * amx::depth, narrow(ds[0][k], ds[1][k]));
+      _mm512_store_si512(p_rows + key * bf16_tiles::depth, narrow(p[0], p[1]));
+      _mm512_store_si512(ds_rows + key * bf16_tiles::depth, narrow(ds[0][k], ds[1][k]));
     }
 #pragma GCC unroll 2
     for (int t = 0; t < 2; ++t) {
       _mm512_store_si512(
-          ds_pairs + t * amx::tile_elements + i * amx::depth,
+          ds_pairs + t * bf16_tiles::tile_elements + i * bf16_tiles::depth,
           _mm512_mask_blend_epi16(0xAAAAAAAAU, _mm512_srli_epi32(rounded(ds[t][0]), 16),
                                   rounded(ds[t][1])));
     }
@@ -161,7 +161,7 @@ struct Half {
   }
 };
 
-struct AmxBackward {
+struct Bf16Backward {
   StridedView<const bf16, 4, Kokkos::HostSpace> q, k, v, out, dout;
   StridedView<const float, 3, Kokkos::HostSpace> lse;
   StridedView<bf16, 4, Kokkos::HostSpace> dq, dk, dv;
@@ -172,7 +172,7 @@ struct AmxBackward {
   Layout layout;
   std::byte* workspace;
 
-  AmxBackward(const BackwardArgs& args, const Layout& places, Workspace space)
+  Bf16Backward(const BackwardArgs& args, const Layout& places, Workspace space)
       : q(args.q.view<bf16, Kokkos::HostSpace>()),
         k(args.k.view<bf16, Kokkos::HostSpace>()),
         v(args.v.view<bf16, Kokkos::HostSpace>()),
@@ -200,41 +200,43 @@ struct AmxBackward {
   /// −lse in base 2 (n = 0) and Δ (n = 1) of a block of query rows.
   float* statistics(int n, std::int64_t head, std::int64_t block) const {
     return reinterpret_cast<float*>(workspace + layout.statistics(n)) +
-           (head * layout.row_blocks + block) * amx::block;
+           (head * layout.row_blocks + block) * bf16_tiles::block;
   }
   /// Partial dQᵀ: [32 dimensions][query tile 2][dim tile 2] tiles.
   float* dq_part(std::int64_t head, std::int64_t chunk, std::int64_t block) const {
     return reinterpret_cast<float*>(workspace + layout.dq()) +
            ((head * layout.chunks + chunk) * layout.row_blocks + block) * layout.depth * 4 *
-               amx::tile_floats;
+               bf16_tiles::tile_floats;
   }
 
   void pack_keys(std::int64_t item) const {
     const std::int64_t head = item / layout.key_blocks;
     const std::int64_t block = item % layout.key_blocks;
     const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
-    const std::int64_t first = block * amx::block;
+    const std::int64_t first = block * bf16_tiles::block;
     const int live = static_cast<int>(
-        std::min<std::int64_t>(amx::block, static_cast<std::int64_t>(k.extent(2)) - first));
+        std::min<std::int64_t>(bf16_tiles::block, static_cast<std::int64_t>(k.extent(2)) - first));
     const int head_dim = static_cast<int>(k.extent(3));
     const bf16* from_k = &k(head / kv_heads, head % kv_heads, first, 0);
     const bf16* from_v = &v(head / kv_heads, head % kv_heads, first, 0);
     const auto k_stride = static_cast<std::int64_t>(k.stride(2));
     const auto v_stride = static_cast<std::int64_t>(v.stride(2));
-    amx::pack_row_block(from_k, k_stride, live, head_dim, key_operand(0, head, block));
-    amx::pack_row_block(from_v, v_stride, live, head_dim, key_operand(1, head, block));
+    bf16_tiles::pack_row_block(from_k, k_stride, live, head_dim, key_operand(0, head, block));
+    bf16_tiles::pack_row_block(from_v, v_stride, live, head_dim, key_operand(1, head, block));
     for (int d = 0; d < layout.depth * 2; ++d) {
-      const int column = d * amx::rows;
-      amx::pack_columns(from_k + column, k_stride, column < head_dim ? live : 0, head_dim - column,
-                        key_operand(2, head, block) + d * amx::tile_elements);
+      const int column = d * bf16_tiles::rows;
+      bf16_tiles::pack_columns(from_k + column, k_stride, column < head_dim ? live : 0,
+                               head_dim - column,
+                               key_operand(2, head, block) + d * bf16_tiles::tile_elements);
     }
   }
 
   PackedRows packed_rows(std::int64_t head, std::int64_t block) const {
-    return {head % static_cast<std::int64_t>(k.extent(1)), layout.group, block * amx::block};
+    return {head % static_cast<std::int64_t>(k.extent(1)), layout.group, block * bf16_tiles::block};
   }
   int count_of(std::int64_t block) const {
-    return static_cast<int>(std::min<std::int64_t>(amx::block, layout.rows - block * amx::block));
+    return static_cast<int>(
+        std::min<std::int64_t>(bf16_tiles::block, layout.rows - block * bf16_tiles::block));
   }
 
   void pack_queries(std::int64_t item) const {
@@ -252,22 +254,24 @@ struct AmxBackward {
       bf16* transposed = query_operand(n, head, block);
       bf16* pairs = query_operand(2 + n, head, block);
       for (int d = 0; d < layout.depth * 2; ++d) {
-        amx::pack_transposed([&](int i) { return row(d % 2 * amx::rows + i, d / 2 * amx::depth); },
-                             head_dim - d / 2 * amx::depth, transposed + d * amx::tile_elements);
-        amx::pack_pairs([&](int r) { return row(r, d * amx::rows); }, head_dim - d * amx::rows,
-                        pairs + d * amx::tile_elements);
+        bf16_tiles::pack_transposed(
+            [&](int i) { return row(d % 2 * bf16_tiles::rows + i, d / 2 * bf16_tiles::depth); },
+            head_dim - d / 2 * bf16_tiles::depth, transposed + d * bf16_tiles::tile_elements);
+        bf16_tiles::pack_pairs([&](int r) { return row(r, d * bf16_tiles::rows); },
+                               head_dim - d * bf16_tiles::rows,
+                               pairs + d * bf16_tiles::tile_elements);
       }
     }
     constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
     float* shift = statistics(0, head, block);
     float* delta = statistics(1, head, block);
-    for (int r = 0; r < amx::block; ++r) {
+    for (int r = 0; r < bf16_tiles::block; ++r) {
       // A query without visible keys has lse = −inf and no gradient: every 2^(S − ∞) is 0.
       const float row_lse = r < count ? lse(b, packed.head(r), packed.query(r)) : -infinity;
       shift[r] = row_lse == -infinity ? -infinity : -row_lse * log2e;
-      delta[r] = r < count ? row_delta<amx::HostVec>(&out(b, packed.head(r), packed.query(r), 0),
-                                                     &dout(b, packed.head(r), packed.query(r), 0),
-                                                     head_dim)
+      delta[r] = r < count ? row_delta<bf16_tiles::HostVec>(
+                                 &out(b, packed.head(r), packed.query(r), 0),
+                                 &dout(b, packed.head(r), packed.query(r), 0), head_dim)
                            : 0.0F;
     }
   }
@@ -309,32 +313,33 @@ struct AmxBackward {
     TileState state = TileState::full;
   };
 
-  template <int Depth>
+  template <bf16_tiles::Unit U, int Depth>
   void run(std::int64_t item, std::byte* memory) const {
     const Scratch at(memory, layout);
     const std::int64_t head = item / layout.chunks;
     const std::int64_t chunk = item % layout.chunks;
     const std::int64_t begin = layout.key_groups * chunk / layout.chunks;
     const std::int64_t end = layout.key_groups * (chunk + 1) / layout.chunks;
-    std::fill_n(dq_part(head, chunk, 0), layout.row_blocks * Depth * 4 * amx::tile_floats, 0.0F);
-    const amx::Session session;
+    std::fill_n(dq_part(head, chunk, 0), layout.row_blocks * Depth * 4 * bf16_tiles::tile_floats,
+                0.0F);
+    [[maybe_unused]] const typename U::Session session;
     for (std::int64_t keys = begin; keys < end; ++keys) {
       const std::int64_t first_key = keys * layout.key_group;
       const auto key_blocks =
           static_cast<int>(std::min<std::int64_t>(layout.key_group, layout.key_blocks - first_key));
-      std::fill_n(at.dk, key_blocks * Depth * 4 * amx::tile_floats, 0.0F);
-      std::fill_n(at.dv, key_blocks * Depth * 4 * amx::tile_floats, 0.0F);
+      std::fill_n(at.dk, key_blocks * Depth * 4 * bf16_tiles::tile_floats, 0.0F);
+      std::fill_n(at.dv, key_blocks * Depth * 4 * bf16_tiles::tile_floats, 0.0F);
       for (std::int64_t row = 0; row < layout.row_blocks; row += layout.query_group) {
         const auto row_blocks =
             static_cast<int>(std::min<std::int64_t>(layout.query_group, layout.row_blocks - row));
-        meet<Depth>(at, head, chunk, first_key, key_blocks, row, row_blocks);
+        meet<U, Depth>(at, head, chunk, first_key, key_blocks, row, row_blocks);
       }
       for (int n = 0; n < key_blocks; ++n) write_keys<Depth>(at, head, first_key + n, n);
     }
   }
 
   /// One group of keys and one group of queries.
-  template <int Depth>
+  template <bf16_tiles::Unit U, int Depth>
   void meet(const Scratch& at, std::int64_t head, std::int64_t chunk, std::int64_t first_key,
             int key_blocks, std::int64_t first_row, int row_blocks) const {
     const std::int64_t b = head / static_cast<std::int64_t>(k.extent(1));
@@ -342,7 +347,7 @@ struct AmxBackward {
     const auto seq_kv = static_cast<std::int64_t>(k.extent(2));
     const auto slot = [&](int key_block, int query_block) {
       return static_cast<std::ptrdiff_t>(key_block * layout.query_group + query_block) * 2 *
-             amx::tile_elements;
+             bf16_tiles::tile_elements;
     };
     std::array<std::array<int, largest_group>, largest_group> rows_of_key{};
     std::array<std::array<int, largest_group>, largest_group> keys_of_row{};
@@ -353,12 +358,13 @@ struct AmxBackward {
     int parity = 0;
     const auto gradients = [&]() {
       const std::int64_t row = first_row + before.query_block;
-      float* scores = at.scores + parity * 4 * amx::tile_floats;
-      float* dp = at.dp + parity * 4 * amx::tile_floats;
+      float* scores = at.scores + parity * 4 * bf16_tiles::tile_floats;
+      float* dp = at.dp + parity * 4 * bf16_tiles::tile_floats;
       const float* shift = statistics(0, head, row);
       const float* delta = statistics(1, head, row);
-      const Adjusted factor = adjust(scores, dp, rule, b, packed_rows(head, row), count_of(row),
-                                     (first_key + before.key_block) * amx::block, before, delta);
+      const Adjusted factor =
+          adjust(scores, dp, rule, b, packed_rows(head, row), count_of(row),
+                 (first_key + before.key_block) * bf16_tiles::block, before, delta);
       const std::ptrdiff_t to = slot(before.key_block, before.query_block);
       const auto delta_of = [&](int t) {
         return factor.delta_applied ? _mm512_setzero_ps() : _mm512_loadu_ps(delta + t * 16);
@@ -373,35 +379,36 @@ struct AmxBackward {
                        .delta = {delta_of(0), delta_of(1)}};
     };
     for (int kb = 0; kb < key_blocks; ++kb) {
-      const std::int64_t key = (first_key + kb) * amx::block;
+      const std::int64_t key = (first_key + kb) * bf16_tiles::block;
       for (int qb = 0; qb < row_blocks; ++qb) {
         const PackedRows packed = packed_rows(head, first_row + qb);
         const std::int64_t first = packed.query(0);
         const std::int64_t last = packed.query(count_of(first_row + qb) - 1);
-        const int columns = static_cast<int>(std::min<std::int64_t>(amx::block, seq_kv - key));
+        const int columns =
+            static_cast<int>(std::min<std::int64_t>(bf16_tiles::block, seq_kv - key));
         TileState state = rule.mask.tile(first, last, key, key + columns);
         if (state == TileState::dead) continue;
-        if (columns < amx::block) state = TileState::partial;
+        if (columns < bf16_tiles::block) state = TileState::partial;
         const bf16* k_tiles = key_operand(0, head, first_key + kb);
         const bf16* v_tiles = key_operand(1, head, first_key + kb);
         const bf16* q_tiles = query_operand(0, head, first_row + qb);
         const bf16* do_tiles = query_operand(1, head, first_row + qb);
         const auto products = [&](const auto& first_half, const auto& second_half) {
           const int next = parity ^ 1;
-          amx::product_2x2<false, Depth>(
-              [&](int d) { return k_tiles + d * 2 * amx::tile_elements; },
-              [&](int d) { return q_tiles + d * 2 * amx::tile_elements; }, Depth,
-              at.scores + next * 4 * amx::tile_floats, first_half);
-          amx::product_2x2<false, Depth>(
-              [&](int d) { return v_tiles + d * 2 * amx::tile_elements; },
-              [&](int d) { return do_tiles + d * 2 * amx::tile_elements; }, Depth,
-              at.dp + next * 4 * amx::tile_floats, second_half);
+          U::template product_2x2<false, Depth>(
+              [&](int d) { return k_tiles + d * 2 * bf16_tiles::tile_elements; },
+              [&](int d) { return q_tiles + d * 2 * bf16_tiles::tile_elements; }, Depth,
+              at.scores + next * 4 * bf16_tiles::tile_floats, first_half);
+          U::template product_2x2<false, Depth>(
+              [&](int d) { return v_tiles + d * 2 * bf16_tiles::tile_elements; },
+              [&](int d) { return do_tiles + d * 2 * bf16_tiles::tile_elements; }, Depth,
+              at.dp + next * 4 * bf16_tiles::tile_floats, second_half);
         };
         if (pending) {
           const Gradients work = gradients();
           products(Half{work, 0}, Half{work, 1});
         } else {
-          products(amx::nothing, amx::nothing);
+          products(bf16_tiles::nothing, bf16_tiles::nothing);
         }
         parity ^= 1;
         pending = true;
@@ -416,13 +423,13 @@ struct AmxBackward {
     for (int kb = 0; kb < key_blocks; ++kb) {
       for (int d = 0; d < Depth; ++d) {
         const std::ptrdiff_t sum =
-            static_cast<std::ptrdiff_t>(kb * Depth + d) * 4 * amx::tile_floats;
+            static_cast<std::ptrdiff_t>(kb * Depth + d) * 4 * bf16_tiles::tile_floats;
         const auto add = [&](const bf16* left, int operand, float* target) {
-          accumulate(
+          accumulate<U>(
               row_counts[kb], [&](int i) { return left + slot(kb, rows_of_key[kb][i]); },
               [&](int i) {
                 return query_operand(operand, head, first_row + rows_of_key[kb][i]) +
-                       d * 2 * amx::tile_elements;
+                       d * 2 * bf16_tiles::tile_elements;
               },
               target + sum);
         };
@@ -433,22 +440,22 @@ struct AmxBackward {
     for (int qb = 0; qb < row_blocks; ++qb) {
       float* target = dq_part(head, chunk, first_row + qb);
       for (int d = 0; d < Depth; ++d) {
-        accumulate(
+        accumulate<U>(
             key_counts[qb],
             [&](int i) {
               return key_operand(2, head, first_key + keys_of_row[qb][i]) +
-                     d * 2 * amx::tile_elements;
+                     d * 2 * bf16_tiles::tile_elements;
             },
             [&](int i) { return at.ds_pairs + slot(keys_of_row[qb][i], qb); },
-            target + d * 4 * amx::tile_floats);
+            target + d * 4 * bf16_tiles::tile_floats);
       }
     }
   }
 
-  template <class A, class B>
+  template <bf16_tiles::Unit U, class A, class B>
   static void accumulate(int steps, const A& a, const B& b, float* target) {
-    if (steps == 4) amx::product_2x2<true, 4>(a, b, 4, target, amx::nothing);
-    else if (steps > 0) amx::product_2x2<true, 0>(a, b, steps, target, amx::nothing);
+    if (steps == 4) U::template product_2x2<true, 4>(a, b, 4, target, bf16_tiles::nothing);
+    else if (steps > 0) U::template product_2x2<true, 0>(a, b, steps, target, bf16_tiles::nothing);
   }
 
   struct Adjusted {
@@ -460,13 +467,14 @@ struct AmxBackward {
   Adjusted adjust(float* scores, float* dp, const ScoreRule<bf16>& rule, std::int64_t b,
                   const PackedRows& packed, int count, std::int64_t key, const Pair& pair,
                   const float* delta) const {
-    using Vec = amx::HostVec;
+    using Vec = bf16_tiles::HostVec;
     if (softcap > 0.0F) {
       const Vec inner(scale / softcap);
-      for (int i = 0; i < 4 * amx::tile_floats; i += amx::rows) {
+      for (int i = 0; i < 4 * bf16_tiles::tile_floats; i += bf16_tiles::rows) {
         const Vec t = tile::tanh(Vec(tile::load<Vec>(scores + i) * inner));
         const Vec slope = Vec(1.0F) - t * t;
-        const auto row_delta = tile::load<Vec>(delta + i / (2 * amx::tile_floats) * amx::rows);
+        const auto row_delta =
+            tile::load<Vec>(delta + i / (2 * bf16_tiles::tile_floats) * bf16_tiles::rows);
         tile::store(dp + i, Vec((tile::load<Vec>(dp + i) - row_delta) * slope));
       }
     }
@@ -478,21 +486,23 @@ struct AmxBackward {
   void write_keys(const Scratch& at, std::int64_t head, std::int64_t block, int n) const {
     const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
     const int head_dim = static_cast<int>(k.extent(3));
-    const std::int64_t first = block * amx::block;
+    const std::int64_t first = block * bf16_tiles::block;
     const auto write = [&](const float* sums, float factor, const auto& target) {
-      for (int d = 0; d < Depth * 2 && d * amx::rows < head_dim; ++d) {
+      for (int d = 0; d < Depth * 2 && d * bf16_tiles::rows < head_dim; ++d) {
         for (int t = 0; t < 2; ++t) {
-          const std::int64_t key = first + t * amx::rows;
-          const int live = static_cast<int>(
-              std::clamp<std::int64_t>(static_cast<std::int64_t>(k.extent(2)) - key, 0, amx::rows));
-          const float* tile = sums + ((n * Depth + d / 2) * 4 + d % 2 * 2 + t) * amx::tile_floats;
-          amx::HostVec rows[amx::rows];
-          for (int i = 0; i < amx::rows; ++i) {
+          const std::int64_t key = first + t * bf16_tiles::rows;
+          const int live = static_cast<int>(std::clamp<std::int64_t>(
+              static_cast<std::int64_t>(k.extent(2)) - key, 0, bf16_tiles::rows));
+          const float* tile =
+              sums + ((n * Depth + d / 2) * 4 + d % 2 * 2 + t) * bf16_tiles::tile_floats;
+          bf16_tiles::HostVec rows[bf16_tiles::rows];
+          for (int i = 0; i < bf16_tiles::rows; ++i) {
             rows[i] =
-                amx::HostVec(tile::load<amx::HostVec>(tile + i * amx::rows) * amx::HostVec(factor));
+                bf16_tiles::HostVec(tile::load<bf16_tiles::HostVec>(tile + i * bf16_tiles::rows) *
+                                    bf16_tiles::HostVec(factor));
           }
-          store_rows(rows, live, head_dim - d * amx::rows, [&](int i) {
-            return &target(head / kv_heads, head % kv_heads, key + i, d * amx::rows);
+          store_rows(rows, live, head_dim - d * bf16_tiles::rows, [&](int i) {
+            return &target(head / kv_heads, head % kv_heads, key + i, d * bf16_tiles::rows);
           });
         }
       }
@@ -503,29 +513,29 @@ struct AmxBackward {
 
   /// dQ = scale · Σ over chunks, for a block of query rows.
   void sum_queries(std::int64_t item) const {
-    using Vec = amx::HostVec;
+    using Vec = bf16_tiles::HostVec;
     const std::int64_t head = item / layout.row_blocks;
     const std::int64_t block = item % layout.row_blocks;
     const std::int64_t b = head / static_cast<std::int64_t>(k.extent(1));
     const PackedRows packed = packed_rows(head, block);
     const int count = count_of(block);
     const int head_dim = static_cast<int>(q.extent(3));
-    for (int d = 0; d * amx::rows < head_dim; ++d) {
-      for (int t = 0; t * amx::rows < count; ++t) {
-        const int at = (d / 2 * 4 + t * 2 + d % 2) * amx::tile_floats;
-        Vec square[amx::rows];
-        for (int i = 0; i < amx::rows; ++i) {
+    for (int d = 0; d * bf16_tiles::rows < head_dim; ++d) {
+      for (int t = 0; t * bf16_tiles::rows < count; ++t) {
+        const int at = (d / 2 * 4 + t * 2 + d % 2) * bf16_tiles::tile_floats;
+        Vec square[bf16_tiles::rows];
+        for (int i = 0; i < bf16_tiles::rows; ++i) {
           Vec sum(0.0F);
           for (std::int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
-            sum = sum + tile::load<Vec>(dq_part(head, chunk, block) + at + i * amx::rows);
+            sum = sum + tile::load<Vec>(dq_part(head, chunk, block) + at + i * bf16_tiles::rows);
           }
           square[i] = Vec(sum * Vec(scale));
         }
         tile::transpose(square);
-        store_rows(square, std::min(amx::rows, count - t * amx::rows), head_dim - d * amx::rows,
-                   [&](int i) {
-                     const int r = t * amx::rows + i;
-                     return &dq(b, packed.head(r), packed.query(r), d * amx::rows);
+        store_rows(square, std::min(bf16_tiles::rows, count - t * bf16_tiles::rows),
+                   head_dim - d * bf16_tiles::rows, [&](int i) {
+                     const int r = t * bf16_tiles::rows + i;
+                     return &dq(b, packed.head(r), packed.query(r), d * bf16_tiles::rows);
                    });
       }
     }
@@ -535,26 +545,26 @@ struct AmxBackward {
 }  // namespace
 
 template <class Exec>
-std::size_t flash_amx_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args,
-                                               Tile tile) {
+std::size_t flash_bf16_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args,
+                                                Tile tile) {
   const Layout layout(args, tile);
   return layout.scratch() + static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
 }
 
 template <class Exec>
-void flash_amx_backward(const Exec& exec, const BackwardArgs& args, Tile tile,
-                        Workspace workspace) {
+void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, Tile tile,
+                         Workspace workspace) {
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
   const Layout layout(args, tile);
-  const AmxBackward backward(args, layout, workspace);
+  const Bf16Backward backward(args, layout, workspace);
   const std::int64_t rows = layout.heads * layout.row_blocks;
   Kokkos::parallel_for("katt::attention::backward_pack_keys",
                        Policy(exec, 0, layout.heads * layout.key_blocks),
                        [backward](std::int64_t item) { backward.pack_keys(item); });
   Kokkos::parallel_for("katt::attention::backward_pack_queries", Policy(exec, 0, rows),
                        [backward](std::int64_t item) { backward.pack_queries(item); });
-  visit_depth<1>(layout.depth, [&]<int Depth>() {
+  visit_unit_and_depth(layout.depth, [&]<class U, int Depth>() {
     Policy policy(exec, 0, layout.heads * layout.chunks);
     policy.set_chunk_size(1);
     const ThreadSlot<Exec> thread;
@@ -562,7 +572,7 @@ void flash_amx_backward(const Exec& exec, const BackwardArgs& args, Tile tile,
     Kokkos::parallel_for(
         "katt::attention::flash_backward", policy, [backward, thread, scratch](std::int64_t item) {
           const int slot = thread.acquire();
-          backward.template run<Depth>(
+          backward.template run<U, Depth>(
               item, scratch + static_cast<std::size_t>(slot) * backward.layout.scratch_bytes());
           thread.release(slot);
         });
@@ -574,21 +584,21 @@ void flash_amx_backward(const Exec& exec, const BackwardArgs& args, Tile tile,
 #else
 
 template <class Exec>
-std::size_t flash_amx_backward_workspace_bytes(const Exec&, const BackwardArgs&, Tile) {
+std::size_t flash_bf16_backward_workspace_bytes(const Exec&, const BackwardArgs&, Tile) {
   return 0;
 }
 template <class Exec>
-void flash_amx_backward(const Exec&, const BackwardArgs&, Tile, Workspace) {
-  throw InputError("attention: " + tile::amx::refusal());
+void flash_bf16_backward(const Exec&, const BackwardArgs&, Tile, Workspace) {
+  throw InputError("attention: this build has no unit for bf16 tiles");
 }
 
 #endif
 
-#define KATT_INSTANTIATE_FLASH_AMX_BACKWARD(Exec)                                                 \
-  template std::size_t flash_amx_backward_workspace_bytes<Exec>(const Exec&, const BackwardArgs&, \
-                                                                Tile);                            \
-  template void flash_amx_backward<Exec>(const Exec&, const BackwardArgs&, Tile, Workspace);
+#define KATT_INSTANTIATE_FLASH_BF16_BACKWARD(Exec)                                                 \
+  template std::size_t flash_bf16_backward_workspace_bytes<Exec>(const Exec&, const BackwardArgs&, \
+                                                                 Tile);                            \
+  template void flash_bf16_backward<Exec>(const Exec&, const BackwardArgs&, Tile, Workspace);
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_AMX_BACKWARD)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BF16_BACKWARD)
 
 }  // namespace katt::attention::impl
