@@ -8,6 +8,7 @@
 
 #include "core/backend.hpp"
 #include "ops/linear/gemm_bf16_multiply.hpp"
+#include "tile/bf16_units.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/transpose.hpp"
 
@@ -50,7 +51,11 @@ struct Bf16Plan {
   bool direct = false;
 
   static constexpr std::int64_t largest_chunk_bytes = std::int64_t{8} << 20;
-  static constexpr std::int64_t largest_block = 512;
+  /// Rows and columns of a block of C, so that its sums stay in the second-level cache: 2 MiB where
+  /// there is AMX, else 1 MiB or less.
+  static std::int64_t largest_block() {
+    return tile::bf16_tiles::unit() == tile::bf16_tiles::UnitName::amx ? 512 : 256;
+  }
   static constexpr std::int64_t largest_depth = 512;
 
   static Bf16Plan of(const GemmArgs& args, int threads, bool may_be_direct) {
@@ -85,13 +90,13 @@ struct Bf16Plan {
                   reinterpret_cast<std::uintptr_t>(passing.data) % 64 == 0;
     plan.depth = plan.direct ? k : cut(k, blocks_of(k, largest_depth), depth_of_tile);
     plan.passes = blocks_of(k, plan.depth);
-    plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block), panel);
+    plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block()), panel);
     const std::int64_t blocks_in_chunk =
         std::max<std::int64_t>(1, largest_chunk_bytes / (2 * plan.resident_block * k));
     plan.chunk = std::min(blocks_in_chunk * plan.resident_block, round_up(plan.resident, panel));
     const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
     const std::int64_t count =
-        std::max(blocks_of(plan.streamed, largest_block),
+        std::max(blocks_of(plan.streamed, largest_block()),
                  blocks_of(wanted, blocks_of(plan.chunk, plan.resident_block)));
     plan.streamed_block = cut(plan.streamed, count, panel);
     return plan;
@@ -107,7 +112,6 @@ struct Bf16Plan {
 
 #if defined(KATT_BF16_TILES)
 
-namespace bf16_tiles = tile::bf16_tiles;
 using Vec = tile::SimdOf<tile::impl::HostAbi>;
 
 /// Sixteen indices over 32 steps as sixteen vectors, zero beyond the factor: where rows run along
