@@ -31,8 +31,9 @@ struct TileList {
   static std::vector<Tile> all() { return {Shapes::tile...}; }
 };
 
-#if defined(KOKKOS_ENABLE_CUDA)
-/// A CUDA build has its host backends for tests, without vectors: few tiles, for a short build.
+#if defined(KOKKOS_ENABLE_CUDA) || defined(KATT_FEW_TILES)
+/// A CUDA build has its host backends for tests, without vectors: few tiles, for a short build. So
+/// has a build with sanitizers.
 using HostFlashTiles = TileList<TileShape<64, 64>, TileShape<32, 32>, TileShape<32, 64>>;
 #else
 /// Tiles whose S, P and O stay in L1 or L2.
