@@ -158,9 +158,9 @@ Peers::Peers(std::filesystem::path program, double timeout_s, const StopFlag& st
 Peers::~Peers() = default;
 
 PeerEntry Peers::enter(const std::string& name, const Operator& op, const Point& point,
-                       Case& inputs) {
+                       Case& inputs, const Bound& bound) {
   try {
-    return open(name, op, point, inputs);
+    return open(name, op, point, inputs, bound);
   } catch (const std::bad_alloc&) {
     return {Status::failed("out of memory"), nullptr};
   } catch (const std::exception& error) {
@@ -169,8 +169,8 @@ PeerEntry Peers::enter(const std::string& name, const Operator& op, const Point&
   }
 }
 
-PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& point,
-                      Case& inputs) {
+PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& point, Case& inputs,
+                      const Bound& bound) {
   const auto skipped = [](std::string reason) {
     return PeerEntry{Status::skipped(std::move(reason)), nullptr};
   };
@@ -198,6 +198,8 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
                {"pass", point.pass},
                {"backend", name_of(point.backend)},
                {"threads", point.threads},
+               {"processors", allowed_processors()},
+               {"bound", bound.processors()},
                {"dtype", name_of(point.dtype)},
                {"axes", std::move(axes)},
                {"parameters", foreign->parameters},

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -79,6 +81,42 @@ def test_a_peer_that_misbehaves_fails_alone(katt, name, reason):
     assert rows["right"]["status"] == rows["naive"]["status"] == b"ok"
     assert rows[name]["tokens"] == 4, "the sweep went on"
     assert gone(katt, name)
+
+
+needs_two_processors = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
+
+
+@needs_two_processors
+@pytest.mark.parametrize(("threads", "bind", "bound"), [(1, 1, 0), (2, 0, 0), (2, 1, 2)])
+def test_a_peer_is_told_the_processors(katt, threads, bind, bound):
+    done = katt("sweep", "swiglu", "--tokens", 3, "--intermediate", 5, "--variant", "naive", "--rounds", 1,
+                "--threads", threads, "--bind", bind, "--peer", "right", "--peer-program", TOY,
+                "-o", "out.h5", env={"OMP_PROC_BIND": "true"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    request = json.loads((katt.folder / "right.json").read_text())
+    assert request["processors"] == sorted(os.sched_getaffinity(0))
+    assert len(request["bound"]) == len(set(request["bound"])) == bound
+    assert set(request["bound"]) <= set(request["processors"])
+    with h5py.File(katt.folder / "out.h5") as file:
+        assert json.loads(file["runs/run-0001"].attrs["settings"])["bind"] == bool(bind)
+
+
+@needs_two_processors
+def test_a_peer_binds_the_threads_of_openmp():
+    script = """
+import ctypes, os, sys
+from katt_peers.processors import bind, openmp
+assert openmp() is None
+ctypes.CDLL("libgomp.so.1")
+first, second = sorted(os.sched_getaffinity(0))[:2]
+bind(openmp(), [second, first])
+others = [int(thread) for thread in os.listdir("/proc/self/task") if int(thread) != os.getpid()]
+assert os.sched_getaffinity(0) == {second}
+assert [os.sched_getaffinity(thread) for thread in others] == [{first}]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "drivers" / "peers")})  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_a_peer_cannot_do_is_skipped(katt):
