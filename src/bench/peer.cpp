@@ -97,11 +97,12 @@ std::vector<float> read(const ForeignTensor& tensor, const std::byte* source) {
 class PeerCandidate final : public Candidate {
  public:
   PeerCandidate(std::shared_ptr<PeerProcess> process, ForeignCase foreign,
-                std::span<std::byte> shared, std::vector<std::size_t> outputs)
+                std::span<std::byte> shared, std::vector<std::size_t> outputs, std::string engine)
       : process_(std::move(process)),
         foreign_(std::move(foreign)),
         shared_(shared),
-        outputs_(std::move(outputs)) {}
+        outputs_(std::move(outputs)),
+        engine_(std::move(engine)) {}
 
   ~PeerCandidate() override {
     if (!process_->alive()) return;
@@ -125,6 +126,7 @@ class PeerCandidate final : public Candidate {
   }
 
   [[nodiscard]] int process() const override { return process_->id(); }
+  [[nodiscard]] std::string engine() const override { return engine_; }
 
   void poison() override {
     (void)reply_to(*process_, {{"do", "forget"}});
@@ -148,6 +150,7 @@ class PeerCandidate final : public Candidate {
   ForeignCase foreign_;
   std::span<std::byte> shared_;
   std::vector<std::size_t> outputs_;  ///< offsets
+  std::string engine_;
 };
 
 }  // namespace
@@ -212,8 +215,8 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
   const Json reply = reply_to(*process, request);
   if (std::string reason = text_of(reply, "skipped"); !reason.empty()) return skipped(reason);
   if (std::string about = text_of(reply, "about"); !about.empty()) about_[name] = about;
-  return {Status::ok(),
-          std::make_unique<PeerCandidate>(process, std::move(*foreign), shared, std::move(out))};
+  return {Status::ok(), std::make_unique<PeerCandidate>(process, std::move(*foreign), shared,
+                                                        std::move(out), text_of(reply, "engine"))};
 }
 
 std::string Peers::about() const { return Json(about_).dump(); }

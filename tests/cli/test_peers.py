@@ -1,5 +1,6 @@
 """`katt sweep --peer`: other programs measured in the same run, with a toy in the place of a library."""
 
+import ctypes.util
 import json
 import os
 import signal
@@ -50,6 +51,7 @@ def test_a_peer_is_a_row_of_the_case(katt):
     assert row["status"] == b"ok"
     assert (row["point"], row["tokens"], row["samples"]) == (b"000002", 3, 4)
     assert row["time_s"] == SECONDS, "the time is the one taken inside the peer"
+    assert row["engine"] == b"abacus"
     assert row["flops"] == naive["flops"]
     assert 0 <= row["max_abs_err"] < 1e-6
     with h5py.File(katt.folder / "out.h5") as file:
@@ -159,6 +161,11 @@ def test_what_is_no_name_of_a_peer_is_refused(katt, name):
     assert "--peer" in line and "expected the name of a peer" in line
 
 
+def test_a_peer_named_as_a_variant_is_told_apart(katt):
+    line = katt.refuses("sweep", "attention", "--variant", "torch_flash", "-o", "out.h5")
+    assert "torch_flash" in line and line.endswith("another library is named by --peer")
+
+
 def test_ctrl_c_ends_a_peer_that_hangs(katt):
     program = katt.start("sweep", "swiglu", "--tokens", 3, "--intermediate", 5, "--variant", "naive", "--peer", "hangs",
                          "--peer-program", TOY, "-o", "out.h5")  # fmt: skip
@@ -257,6 +264,49 @@ def test_torch_functions_are_verified(katt):
     refused = [row for row in rows if row["status"] != b"ok"]
     assert all(row["reason"] == b"this peer computes the gradients of one output only" for row in refused), report
     assert len(refused) == 2, report  # rmsnorm with a residual, backward, f32 and bf16
+
+
+@needs_libraries
+def test_onednn_is_verified(katt):
+    (katt.folder / "sweep.toml").write_text("""
+dtype = ["f32", "bf16", "f16"]
+pass = ["forward", "backward"]
+variant = ["naive"]
+peer = ["onednn"]
+[[sweep]]
+op = "linear"
+tokens = [1, 5]
+in_features = 33
+out_features = 7
+bias = [0, 1]
+[[sweep]]
+op = "softmax"
+tokens = 5
+vocab = 33
+""")
+    rows, report = sweep_libraries(katt, "sweep.toml")
+    ours = [row for row in rows if row["variant"] == b"onednn"]
+    if b"not installed" in ours[0]["reason"]:
+        pytest.skip(ours[0]["reason"].decode())
+    for row in ours:
+        assert row["status"] == b"ok" or row["reason"].startswith(b"oneDNN has "), report
+    assert all(row["status"] == b"ok" for row in ours if row["dtype"] == b"f32"), report
+    assert all(row["engine"] for row in ours if row["status"] == b"ok"), report
+
+
+@needs_libraries
+@pytest.mark.skipif(ctypes.util.find_library("dnnl") is not None, reason="the system has oneDNN")
+def test_onednn_that_is_missing_is_named(katt):
+    program = katt.folder / "katt-peers"
+    program.write_text(f'#!/bin/sh\nexec "{PROGRAM.parent}/python" -c "import sys; sys.prefix = \'/nowhere\'; '
+                       'from katt_peers.__main__ import main; sys.exit(main())" "$@"\n')  # fmt: skip
+    program.chmod(0o755)
+    done = katt("sweep", "softmax", "--tokens", 3, "--vocab", 5, "--variant", "naive", "--rounds", 1,
+                "--peer", "onednn", "--peer-program", program, "-o", "out.h5")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    row = rows_of(katt.folder / "out.h5")["onednn"]
+    assert row["status"] == b"skipped"
+    assert b"oneDNN is not installed" in row["reason"] and b"scripts/peers" in row["reason"]
 
 
 @needs_libraries

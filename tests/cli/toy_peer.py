@@ -39,7 +39,7 @@ def main():
                 reply = {"skipped": "not today"}
             if name == "breaks":
                 reply = {"failed": "it broke"}
-            reply["about"] = "toy 1"
+            reply |= {"about": "toy 1", "engine": "abacus"}
         if message["do"] == "run":
             if name == "dies":
                 sys.exit("first line\nlast words")

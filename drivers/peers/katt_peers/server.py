@@ -26,7 +26,7 @@ class Server:
                 allow(request["processors"])
                 self._opened = self._open_case(Case.from_request(request))
                 self._openmp, self._bound = openmp(), request["bound"]
-                return {"ok": True, "about": self._opened.about}
+                return {"ok": True, "about": self._opened.about, "engine": getattr(self._opened, "engine", "")}
             case "run":
                 bind(self._openmp, self._bound)  # anew: a smaller team in between ends threads
                 return {"seconds": self._opened.run(request["times"])}
