@@ -9,7 +9,8 @@
 namespace katt::bench {
 
 /// The processors that this process may use, ascending, read once: those of the calling thread and,
-/// where the environment has told OpenMP to bind that thread to one of them, all of OpenMP's places.
+/// where the environment has told OpenMP to bind that thread to one of them, all of OpenMP's
+/// places.
 [[nodiscard]] const std::vector<int>& allowed_processors();
 
 /// While it lives, each of the first `threads` threads of OpenMP's team is bound to a processor of
