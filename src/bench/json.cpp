@@ -101,6 +101,7 @@ std::string settings_json(const Settings& settings) {
                      {"shortest_s", settings.shortest_s},
                      {"batch_s", settings.batch_s},
                      {"cold", settings.cold},
+                     {"bind", settings.bind},
                      {"peer_timeout_s", settings.peer_timeout_s},
                      {"seed", settings.seed}});
 }
