@@ -15,6 +15,10 @@ if(KATT_CCACHE)
   endforeach()
 endif()
 
+if(KATT_FEW_TILES)
+  add_compile_definitions(KATT_FEW_TILES)
+endif()
+
 if(KATT_SANITIZE)
   set(katt_sanitize_flags -fsanitize=${KATT_SANITIZE} -fno-omit-frame-pointer
                           -fno-sanitize-recover=all)

@@ -38,6 +38,7 @@ void print_machine() {
   print("isa", bench::join(host.isa, " "));
   const std::string refusal = tile::amx::refusal();
   print("AMX bf16", refusal.empty() ? "usable" : "not usable: " + refusal);
+  print("AVX512-BF16", cpu_features().avx512_bf16 ? "yes" : "no");
   for (const bench::CacheLevel& cache : host.caches) {
     print(
         ("L" + std::to_string(cache.level)).c_str(),

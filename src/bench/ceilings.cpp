@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "bench/machine.hpp"
-#include "tile/amx.hpp"
+#include "tile/bf16_units.hpp"
 #include "tile/vec.hpp"
 
 namespace katt::bench {
@@ -43,7 +43,7 @@ struct FmaKernel {
   }
 };
 
-#if defined(KATT_AMX)
+#if defined(KATT_BF16_TILES)
 /// Tile products on four independent accumulators, all operands in registers.
 struct AmxKernel {
   static constexpr int products = 4;
@@ -66,6 +66,22 @@ struct AmxKernel {
       amx::product_bf16<3, 5, 7>();
     }
     amx::store<0>(sums);
+  }
+};
+
+/// Dot products of pairs on twelve independent accumulators, all operands in registers.
+struct DotKernel {
+  static constexpr int products = 12;
+  std::int64_t passes;
+
+  void operator()(std::int64_t /*worker*/) const {
+    const __m512i ones = _mm512_set1_epi16(0x3F80);
+    __m512 sums[products];
+    for (auto& sum : sums) sum = _mm512_setzero_ps();
+    for (std::int64_t pass = 0; pass < passes; ++pass) {
+#pragma GCC unroll 12
+      for (auto& sum : sums) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(sum) : "v"(ones));
+    }
   }
 };
 #endif
@@ -174,7 +190,7 @@ class Bench {
 
   std::vector<io::CeilingRow> all() {
     fma();
-    amx();
+    bf16();
     if constexpr (is_host_v<Exec>) {
       std::size_t largest = 0;
       for (const CacheLevel& cache : machine().caches) {
@@ -203,16 +219,19 @@ class Bench {
     add("fma_f32", operations / seconds, "FLOP/s", 0);
   }
 
-  void amx() {
-#if defined(KATT_AMX)
+  void bf16() {
+#if defined(KATT_BF16_TILES)
     if constexpr (is_host_v<Exec>) {
-      if (!tile::amx::refusal().empty()) return;
-      constexpr std::int64_t passes = 10000;
-      const double seconds =
-          best_launch(exec_, workers_, AmxKernel{passes}, "katt::ceilings::amx_bf16");
-      constexpr double operations_of_product = 2.0 * 16 * 16 * 32;
-      const auto products = static_cast<double>(workers_ * passes * AmxKernel::products);
-      add("amx_bf16", products * operations_of_product / seconds, "FLOP/s", 0);
+      const auto measure = [&](const auto& kernel, double operations_of_product) {
+        const std::string name = matrix_ceiling(Backend::openmp, Dtype::bf16);
+        const double seconds = best_launch(exec_, workers_, kernel, "katt::ceilings::" + name);
+        const auto products = static_cast<double>(workers_ * kernel.passes * kernel.products);
+        add(name, products * operations_of_product / seconds, "FLOP/s", 0);
+      };
+      using tile::bf16_tiles::UnitName;
+      const UnitName unit = tile::bf16_tiles::unit();
+      if (unit == UnitName::amx) measure(AmxKernel{10000}, 2.0 * 16 * 16 * 32);
+      if (unit == UnitName::dot) measure(DotKernel{50000}, 2.0 * 16 * 2);
     }
 #endif
   }
@@ -278,9 +297,12 @@ std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads) {
 }
 
 std::string matrix_ceiling(Backend backend, Dtype dtype) {
-  return backend != Backend::cuda && dtype == Dtype::bf16 && tile::amx::refusal().empty()
-             ? "amx_bf16"
-             : "fma_f32";
+  if (backend == Backend::cuda || dtype != Dtype::bf16) return "fma_f32";
+  switch (tile::bf16_tiles::unit()) {
+    case tile::bf16_tiles::UnitName::amx: return "amx_bf16";
+    case tile::bf16_tiles::UnitName::dot: return "avx512_bf16";
+    default: return "fma_f32";
+  }
 }
 
 NearestCeiling nearest_ceiling(std::span<const io::CeilingRow> ceilings, Backend backend,

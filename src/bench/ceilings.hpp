@@ -14,6 +14,8 @@ namespace katt::bench {
 /// rounds, since disturbances only make it slower.
 ///   fma_f32             FLOP/s of independent f32 fused multiply-adds on registers, 2 FLOPs a lane
 ///   amx_bf16            FLOP/s of bf16 tile products on registers, where this process may use AMX
+///   avx512_bf16         FLOP/s of bf16 dot products (VDPBF16PS) on registers, where the CPU has
+///                       them and no AMX
 ///   read_l1 … read_dram B/s of summing a working set that stays in that level: half of each cache,
 ///                       four times the last one for dram
 ///   copy_l1 … copy_dram the same for copying one half of the set to the other: bytes read +
@@ -23,7 +25,7 @@ namespace katt::bench {
 [[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads);
 
 /// The peak that bounds matrix products of a dtype here: that of the matrix unit which takes it,
-/// "amx_bf16", else "fma_f32". For Work::compute_ceiling.
+/// "amx_bf16" or "avx512_bf16", else "fma_f32". For Work::compute_ceiling.
 [[nodiscard]] std::string matrix_ceiling(Backend backend, Dtype dtype);
 
 /// The measured limit that leaves least room above a measured time.

@@ -35,6 +35,7 @@ Json machine_json() {
           {"cores", host.cores},
           {"isa", host.isa},
           {"amx_refusal", tile::amx::refusal()},
+          {"avx512_bf16", cpu_features().avx512_bf16},
           {"caches", std::move(caches)},
           {"os", host.os},
           {"memory_bytes", host.memory_bytes},
@@ -100,6 +101,7 @@ std::string settings_json(const Settings& settings) {
                      {"shortest_s", settings.shortest_s},
                      {"batch_s", settings.batch_s},
                      {"cold", settings.cold},
+                     {"bind", settings.bind},
                      {"peer_timeout_s", settings.peer_timeout_s},
                      {"seed", settings.seed}});
 }

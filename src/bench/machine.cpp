@@ -1,6 +1,5 @@
 #include "bench/machine.hpp"
 
-#include <sched.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <limits>
 #include <sstream>
 
+#include "bench/affinity.hpp"
 #include "bench/text.hpp"
 
 #if defined(KOKKOS_ENABLE_CUDA)
@@ -101,9 +101,7 @@ Machine read_machine() {
   uname(&kernel);
   found.cpu = field("/proc/cpuinfo", "model name");
   if (found.cpu.empty()) found.cpu = kernel.machine;
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) found.cores = CPU_COUNT(&allowed);
+  found.cores = std::max(1, static_cast<int>(allowed_processors().size()));
   found.isa = read_isa();
   found.caches = read_caches();
   found.memory_bytes = number(field("/proc/meminfo", "MemTotal")) * 1024U;

@@ -1,12 +1,14 @@
 #include "bench/measure.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <exception>
 #include <new>
 #include <random>
-#include <thread>
+#include <stdexcept>
 
 #include "bench/statistics.hpp"
 #include "memory/tracker.hpp"
@@ -81,21 +83,30 @@ void warm_up(Contender& contender, const Settings& settings) {
 /// Keeps the processes that take turns out of each other's way.
 class Turns {
  public:
-  explicit Turns(bool cold) : cold_(cold) {}
+  Turns(bool cold, const Bound& bound) : cold_(cold), bound_(bound) {}
 
   /// Before a sample: once the threads of the process that ran last sleep, a run brings the caches
-  /// back to this one's. libgomp's idle threads spin for 300,000 pauses of 140 cycles.
+  /// back to this one's. Throws std::runtime_error where they do not fall asleep.
   void give_to(Candidate& candidate) {
-    if (candidate.process() == last_) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    if (!cold_) (void)sample(candidate, 1);
-    last_ = candidate.process();
+    const int process = candidate.process();
+    if (process != last_) {
+      constexpr double patience_s = 2;
+      if (!wait_for_rest(last_ == 0 ? getpid() : last_, patience_s)) {
+        throw std::runtime_error(
+            "idle threads of what ran before it do not fall asleep "
+            "(is OMP_WAIT_POLICY=active set?)");
+      }
+    }
+    if (process == 0) bound_.renew();
+    if (process != last_ && !cold_) (void)sample(candidate, 1);
+    last_ = process;
   }
   /// The caches have been flushed, by threads of this process.
   void flushed() { last_ = 0; }
 
  private:
   bool cold_;
+  const Bound& bound_;
   int last_ = 0;
 };
 
@@ -139,14 +150,14 @@ Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare) {
 }
 
 bool measure(std::span<Contender> contenders, const Settings& settings,
-             const std::function<void()>& flush, const StopFlag& stop) {
+             const std::function<void()>& flush, const StopFlag& stop, const Bound& bound) {
   for (Contender* contender : running(contenders)) {
     if (stop) return false;
     guarded(*contender, [&] { warm_up(*contender, settings); });
   }
 
   std::mt19937_64 random(settings.seed);
-  Turns turns(settings.cold);
+  Turns turns(settings.cold, bound);
   const auto start = Clock::now();
   for (int round = 0; round < (settings.rounds > 0 ? settings.rounds : settings.max_rounds);
        ++round) {

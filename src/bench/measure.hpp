@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/affinity.hpp"
 #include "bench/registry.hpp"
 
 /// The measuring contract (docs/measuring.md). For the candidates of one case:
@@ -18,7 +19,7 @@
 ///   to the target, or the time budget is spent for each candidate: poison, run, verify again
 ///
 /// Where the next candidate runs in another process than the last one, the idle threads of that one
-/// are given time to fall asleep, and the next one a run that does not count.
+/// are waited for until they sleep, and the next one has a run that does not count.
 namespace katt::bench {
 
 /// How a case is measured.
@@ -31,7 +32,8 @@ struct Settings {
   double shortest_s = 50e-6;    ///< a run shorter than this is timed in batches …
   double batch_s = 200e-6;      ///< … of about this length
   bool cold = false;            ///< flush the caches before every sample
-  std::string peer_program;     ///< what runs the peers; empty: usual_peer_program()
+  bool bind = true;             ///< bind threads to processors, one each
+  std::string peer_program{};   ///< what runs the peers; empty: usual_peer_program()
   double peer_timeout_s = 300;  ///< a peer that is silent for longer has failed
   std::uint64_t seed = 1;       ///< of the inputs and of the order within the rounds
 };
@@ -60,9 +62,11 @@ struct Contender {
 [[nodiscard]] Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare);
 
 /// Warms up, times the contenders whose status is ok in interleaved rounds, and verifies them
-/// again. `flush` empties the caches (called before every sample where settings.cold). Returns
-/// false when `stop` was set; what it measured until then is not to be used.
+/// again. `flush` empties the caches (called before every sample where settings.cold); `bound` is
+/// what this process' threads are bound to. Returns false when `stop` was set; what it measured
+/// until then is not to be used.
 [[nodiscard]] bool measure(std::span<Contender> contenders, const Settings& settings,
-                           const std::function<void()>& flush, const StopFlag& stop);
+                           const std::function<void()>& flush, const StopFlag& stop,
+                           const Bound& bound = Bound());
 
 }  // namespace katt::bench

@@ -97,11 +97,12 @@ std::vector<float> read(const ForeignTensor& tensor, const std::byte* source) {
 class PeerCandidate final : public Candidate {
  public:
   PeerCandidate(std::shared_ptr<PeerProcess> process, ForeignCase foreign,
-                std::span<std::byte> shared, std::vector<std::size_t> outputs)
+                std::span<std::byte> shared, std::vector<std::size_t> outputs, std::string engine)
       : process_(std::move(process)),
         foreign_(std::move(foreign)),
         shared_(shared),
-        outputs_(std::move(outputs)) {}
+        outputs_(std::move(outputs)),
+        engine_(std::move(engine)) {}
 
   ~PeerCandidate() override {
     if (!process_->alive()) return;
@@ -125,6 +126,7 @@ class PeerCandidate final : public Candidate {
   }
 
   [[nodiscard]] int process() const override { return process_->id(); }
+  [[nodiscard]] std::string engine() const override { return engine_; }
 
   void poison() override {
     (void)reply_to(*process_, {{"do", "forget"}});
@@ -148,6 +150,7 @@ class PeerCandidate final : public Candidate {
   ForeignCase foreign_;
   std::span<std::byte> shared_;
   std::vector<std::size_t> outputs_;  ///< offsets
+  std::string engine_;
 };
 
 }  // namespace
@@ -158,9 +161,9 @@ Peers::Peers(std::filesystem::path program, double timeout_s, const StopFlag& st
 Peers::~Peers() = default;
 
 PeerEntry Peers::enter(const std::string& name, const Operator& op, const Point& point,
-                       Case& inputs) {
+                       Case& inputs, const Bound& bound) {
   try {
-    return open(name, op, point, inputs);
+    return open(name, op, point, inputs, bound);
   } catch (const std::bad_alloc&) {
     return {Status::failed("out of memory"), nullptr};
   } catch (const std::exception& error) {
@@ -169,8 +172,8 @@ PeerEntry Peers::enter(const std::string& name, const Operator& op, const Point&
   }
 }
 
-PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& point,
-                      Case& inputs) {
+PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& point, Case& inputs,
+                      const Bound& bound) {
   const auto skipped = [](std::string reason) {
     return PeerEntry{Status::skipped(std::move(reason)), nullptr};
   };
@@ -198,6 +201,8 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
                {"pass", point.pass},
                {"backend", name_of(point.backend)},
                {"threads", point.threads},
+               {"processors", allowed_processors()},
+               {"bound", bound.processors()},
                {"dtype", name_of(point.dtype)},
                {"axes", std::move(axes)},
                {"parameters", foreign->parameters},
@@ -210,8 +215,8 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
   const Json reply = reply_to(*process, request);
   if (std::string reason = text_of(reply, "skipped"); !reason.empty()) return skipped(reason);
   if (std::string about = text_of(reply, "about"); !about.empty()) about_[name] = about;
-  return {Status::ok(),
-          std::make_unique<PeerCandidate>(process, std::move(*foreign), shared, std::move(out))};
+  return {Status::ok(), std::make_unique<PeerCandidate>(process, std::move(*foreign), shared,
+                                                        std::move(out), text_of(reply, "engine"))};
 }
 
 std::string Peers::about() const { return Json(about_).dump(); }

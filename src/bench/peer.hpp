@@ -30,16 +30,18 @@ class Peers {
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  /// Hands the inputs of a case to a peer. Skipped where there is no such peer or it cannot compute
-  /// this, failed where it broke down; nothing is thrown.
+  /// Hands the inputs of a case to a peer, whose threads are to be bound as ours are. Skipped where
+  /// there is no such peer or it cannot compute this, failed where it broke down; nothing is
+  /// thrown.
   [[nodiscard]] PeerEntry enter(const std::string& name, const Operator& op, const Point& point,
-                                Case& inputs);
+                                Case& inputs, const Bound& bound);
 
   /// What the peers that ran say of themselves, as JSON: {"torch_flash": "torch 2.15.0"}.
   [[nodiscard]] std::string about() const;
 
  private:
-  PeerEntry open(const std::string& name, const Operator& op, const Point& point, Case& inputs);
+  PeerEntry open(const std::string& name, const Operator& op, const Point& point, Case& inputs,
+                 const Bound& bound);
 
   std::filesystem::path program_;
   double timeout_s_;

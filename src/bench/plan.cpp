@@ -57,6 +57,19 @@ AxisSpec tile_axis(std::string name) {
   return {.name = std::move(name), .fallback = std::int64_t{1}, .minimum = 1, .maximum = max_tile};
 }
 
+std::vector<std::string> read_variants(const Operator& op, const AxisText& typed) {
+  std::vector<std::string> names;
+  try {
+    for (const AxisValue& name : parse_axis(variant_axis(op), typed)) {
+      names.push_back(std::get<std::string>(name));
+    }
+  } catch (const InputError& error) {  // perhaps the name of a peer, which only its program knows
+    throw InputError(std::string(error.what()) + "; another library is named by " +
+                     (typed.where.starts_with("--") ? "--peer" : "peer"));
+  }
+  return names;
+}
+
 /// The names of peers, which only their own program knows.
 std::vector<std::string> read_peers(const Operator& op, const AxisText& typed) {
   constexpr std::size_t longest = 32;  // of the column `variant`
@@ -104,9 +117,7 @@ ConfigRequest read_configs(const SweepEntry& entry,
     return found == typed.end() ? nullptr : found->second;
   };
   if (const AxisText* text = find("variant")) {
-    for (const AxisValue& name : parse_axis(variant_axis(*entry.op), *text)) {
-      request.variants.push_back(std::get<std::string>(name));
-    }
+    request.variants = read_variants(*entry.op, *text);
   }
   if (const AxisText* text = find("peer")) request.peers = read_peers(*entry.op, *text);
   if (const AxisText* text = find("tile")) {

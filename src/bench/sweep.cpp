@@ -91,6 +91,7 @@ class Runner {
     const Point& point = planned.point;
     std::function<void()> flush;
     if (settings_.cold) flush = cache_flusher(point.backend, point.threads);
+    const Bound bound(settings_.bind ? point.threads : 0);
 
     const std::size_t before = memory::live_bytes();
     const std::unique_ptr<Case> inputs = planned.op->make_case(point);
@@ -103,7 +104,7 @@ class Runner {
       const Config& config = planned.configs[i];
       if (stop_) return;
       if (planned.is_peer(config)) {
-        PeerEntry peer = peers_.enter(config.variant, *planned.op, point, *inputs);
+        PeerEntry peer = peers_.enter(config.variant, *planned.op, point, *inputs, bound);
         if (!peer.status.is_ok()) {
           rows.emplace(i, not_run(config, std::move(peer.status))).first->second.work = work;
           continue;
@@ -121,7 +122,7 @@ class Runner {
     }
     Settings settings = settings_;
     settings.seed += case_number_++;  // another order in every case
-    if (!measure(contenders, settings, flush, stop_)) return;
+    if (!measure(contenders, settings, flush, stop_, bound)) return;
 
     for (std::size_t k = 0; k < indices.size(); ++k) {
       const Config& config = planned.configs[indices[k]];

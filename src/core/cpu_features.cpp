@@ -13,6 +13,7 @@ namespace {
 CpuFeatures detect() {
   CpuFeatures features;
 #if defined(__x86_64__) && defined(__linux__)
+  constexpr unsigned bit_avx512_bf16 = 1U << 5U;
   constexpr unsigned bit_amx_bf16 = 1U << 22U;
   constexpr unsigned bit_avx512_fp16 = 1U << 23U;
   constexpr unsigned bit_amx_tile = 1U << 24U;
@@ -21,6 +22,9 @@ CpuFeatures detect() {
   unsigned ebx = 0;
   unsigned ecx = 0;
   unsigned edx = 0;
+  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0) {
+    features.avx512_bf16 = (eax & bit_avx512_bf16) != 0;
+  }
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) edx = 0;
   features.avx512_fp16 = (edx & bit_avx512_fp16) != 0;
   if ((edx & bit_amx_tile) == 0 || (edx & bit_amx_bf16) == 0) {

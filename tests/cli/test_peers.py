@@ -1,8 +1,11 @@
 """`katt sweep --peer`: other programs measured in the same run, with a toy in the place of a library."""
 
+import ctypes.util
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -48,6 +51,7 @@ def test_a_peer_is_a_row_of_the_case(katt):
     assert row["status"] == b"ok"
     assert (row["point"], row["tokens"], row["samples"]) == (b"000002", 3, 4)
     assert row["time_s"] == SECONDS, "the time is the one taken inside the peer"
+    assert row["engine"] == b"abacus"
     assert row["flops"] == naive["flops"]
     assert 0 <= row["max_abs_err"] < 1e-6
     with h5py.File(katt.folder / "out.h5") as file:
@@ -79,6 +83,42 @@ def test_a_peer_that_misbehaves_fails_alone(katt, name, reason):
     assert rows["right"]["status"] == rows["naive"]["status"] == b"ok"
     assert rows[name]["tokens"] == 4, "the sweep went on"
     assert gone(katt, name)
+
+
+needs_two_processors = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
+
+
+@needs_two_processors
+@pytest.mark.parametrize(("threads", "bind", "bound"), [(1, 1, 0), (2, 0, 0), (2, 1, 2)])
+def test_a_peer_is_told_the_processors(katt, threads, bind, bound):
+    done = katt("sweep", "swiglu", "--tokens", 3, "--intermediate", 5, "--variant", "naive", "--rounds", 1,
+                "--threads", threads, "--bind", bind, "--peer", "right", "--peer-program", TOY,
+                "-o", "out.h5", env={"OMP_PROC_BIND": "true"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    request = json.loads((katt.folder / "right.json").read_text())
+    assert request["processors"] == sorted(os.sched_getaffinity(0))
+    assert len(request["bound"]) == len(set(request["bound"])) == bound
+    assert set(request["bound"]) <= set(request["processors"])
+    with h5py.File(katt.folder / "out.h5") as file:
+        assert json.loads(file["runs/run-0001"].attrs["settings"])["bind"] == bool(bind)
+
+
+@needs_two_processors
+def test_a_peer_binds_the_threads_of_openmp():
+    script = """
+import ctypes, os, sys
+from katt_peers.processors import bind, openmp
+assert openmp() is None
+ctypes.CDLL("libgomp.so.1")
+first, second = sorted(os.sched_getaffinity(0))[:2]
+bind(openmp(), [second, first])
+others = [int(thread) for thread in os.listdir("/proc/self/task") if int(thread) != os.getpid()]
+assert os.sched_getaffinity(0) == {second}
+assert [os.sched_getaffinity(thread) for thread in others] == [{first}]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "drivers" / "peers")})  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_a_peer_cannot_do_is_skipped(katt):
@@ -119,6 +159,11 @@ def test_a_sweep_file_names_peers_and_resume_knows_them(katt):
 def test_what_is_no_name_of_a_peer_is_refused(katt, name):
     line = katt.refuses("sweep", "swiglu", "--peer", name, "-o", "out.h5")
     assert "--peer" in line and "expected the name of a peer" in line
+
+
+def test_a_peer_named_as_a_variant_is_told_apart(katt):
+    line = katt.refuses("sweep", "attention", "--variant", "torch_flash", "-o", "out.h5")
+    assert "torch_flash" in line and line.endswith("another library is named by --peer")
 
 
 def test_ctrl_c_ends_a_peer_that_hangs(katt):
@@ -219,6 +264,49 @@ def test_torch_functions_are_verified(katt):
     refused = [row for row in rows if row["status"] != b"ok"]
     assert all(row["reason"] == b"this peer computes the gradients of one output only" for row in refused), report
     assert len(refused) == 2, report  # rmsnorm with a residual, backward, f32 and bf16
+
+
+@needs_libraries
+def test_onednn_is_verified(katt):
+    (katt.folder / "sweep.toml").write_text("""
+dtype = ["f32", "bf16", "f16"]
+pass = ["forward", "backward"]
+variant = ["naive"]
+peer = ["onednn"]
+[[sweep]]
+op = "linear"
+tokens = [1, 5]
+in_features = 33
+out_features = 7
+bias = [0, 1]
+[[sweep]]
+op = "softmax"
+tokens = 5
+vocab = 33
+""")
+    rows, report = sweep_libraries(katt, "sweep.toml")
+    ours = [row for row in rows if row["variant"] == b"onednn"]
+    if b"not installed" in ours[0]["reason"]:
+        pytest.skip(ours[0]["reason"].decode())
+    for row in ours:
+        assert row["status"] == b"ok" or row["reason"].startswith(b"oneDNN has "), report
+    assert all(row["status"] == b"ok" for row in ours if row["dtype"] == b"f32"), report
+    assert all(row["engine"] for row in ours if row["status"] == b"ok"), report
+
+
+@needs_libraries
+@pytest.mark.skipif(ctypes.util.find_library("dnnl") is not None, reason="the system has oneDNN")
+def test_onednn_that_is_missing_is_named(katt):
+    program = katt.folder / "katt-peers"
+    program.write_text(f'#!/bin/sh\nexec "{PROGRAM.parent}/python" -c "import sys; sys.prefix = \'/nowhere\'; '
+                       'from katt_peers.__main__ import main; sys.exit(main())" "$@"\n')  # fmt: skip
+    program.chmod(0o755)
+    done = katt("sweep", "softmax", "--tokens", 3, "--vocab", 5, "--variant", "naive", "--rounds", 1,
+                "--peer", "onednn", "--peer-program", program, "-o", "out.h5")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    row = rows_of(katt.folder / "out.h5")["onednn"]
+    assert row["status"] == b"skipped"
+    assert b"oneDNN is not installed" in row["reason"] and b"scripts/peers" in row["reason"]
 
 
 @needs_libraries

@@ -34,11 +34,12 @@ def main():
         reply = {"ok": True}
         if message["do"] == "open":
             request, memory = message, mmap.mmap(3, message["bytes"])
+            pathlib.Path(f"{name}.json").write_text(line)
             if name == "refuses":
                 reply = {"skipped": "not today"}
             if name == "breaks":
                 reply = {"failed": "it broke"}
-            reply["about"] = "toy 1"
+            reply |= {"about": "toy 1", "engine": "abacus"}
         if message["do"] == "run":
             if name == "dies":
                 sys.exit("first line\nlast words")

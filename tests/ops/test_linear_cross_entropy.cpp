@@ -202,8 +202,12 @@ TEST(LinearCrossEntropyMemory, FusedWorkspaceDoesNotGrowWithTheVocabulary) {
   };
   for (const Dtype dtype : all_dtypes) {
     for (const bool backward : {false, true}) {
-      EXPECT_EQ(bytes(32000, dtype, backward), bytes(262144, dtype, backward));
-      EXPECT_LT(bytes(262144, dtype, backward), std::size_t{64} << 20);
+      // What is left of the last block may be cut otherwise by the GEMM: a tenth at most.
+      const std::size_t one_block = bytes(8192, dtype, backward);
+      for (const std::int64_t vocab : {32000, 50257, 128256, 262144}) {
+        EXPECT_LE(bytes(vocab, dtype, backward), one_block + one_block / 10) << vocab;
+      }
+      EXPECT_LT(one_block, std::size_t{64} << 20);
     }
   }
 }

@@ -9,7 +9,7 @@
 #include "ops/linear/gemm.hpp"
 #include "ops/linear/gemm_column_major.hpp"
 #include "tests/ops/linear_problem.hpp"
-#include "tile/amx.hpp"
+#include "tile/bf16_units.hpp"
 
 namespace katt::linear {
 namespace {
@@ -237,7 +237,8 @@ TEST(Gemm, BlocksJoin) {
   }
 }
 
-// With AMX: a packed factor in several chunks; long sums in passes; tiles read from where they lie.
+// On bf16 tiles: a packed factor in several chunks; long sums in passes; tiles read from where they
+// lie.
 TEST(Gemm, TilesOfBf16JoinInEveryPlan) {
   const auto expect = [](std::int64_t m, std::int64_t n, std::int64_t k, bool trans_a, bool trans_b,
                          std::int64_t gap) {
@@ -275,7 +276,8 @@ TEST(Gemm, TheEngineIsTold) {
     args.trans_b = true;
     return gemm_engine(Kokkos::Serial(), args);
   };
-  const std::string tiles = tile::amx::refusal().empty() ? "amx" : tile::vector_name;
+  const std::string tiles =
+      tile::bf16_tiles::usable() ? tile::bf16_tiles::unit_name() : tile::vector_name;
   EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 64), tiles);
   EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 1), tile::vector_name) << "inner products";
   EXPECT_EQ(engine(Dtype::bf16, Dtype::f32, 64), tile::vector_name);

@@ -11,7 +11,7 @@ class Peer:
     """A peer: what it is, and the function `module:attribute` that opens a case as it."""
 
     description: str
-    library: str
+    library: str  # a Python module, "" where the opener loads what it needs
     opener: str
 
 
@@ -20,6 +20,7 @@ PEERS = {
     "torch_math": Peer("PyTorch attention, its unfused form", "torch", "torch_attention:open_math"),
     "torch_eager": Peer("PyTorch operators one by one", "torch", "torch_functions:open_eager"),
     "torch_compile": Peer("PyTorch operators through torch.compile", "torch", "torch_functions:open_compiled"),
+    "onednn": Peer("oneDNN primitives on row-major tensors", "", "onednn_case:OneDnnCase"),
 }
 
 
@@ -29,7 +30,8 @@ def open_case(name, case):
     if peer is None:
         raise Refusal(f"peer {name} is unknown; there are {', '.join(PEERS)}")
     try:
-        importlib.import_module(peer.library)
+        if peer.library:
+            importlib.import_module(peer.library)
     except ImportError as error:
         raise Refusal(f"peer {peer.library} is not installed: scripts/peers installs it ({error})") from error
     module, function = peer.opener.split(":")

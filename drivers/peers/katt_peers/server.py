@@ -6,6 +6,7 @@ import os
 import sys
 
 from .case import Case
+from .processors import allow, bind, openmp
 from .refusal import Refusal
 
 
@@ -15,15 +16,19 @@ class Server:
     def __init__(self, open_case):
         self._open_case = open_case
         self._opened = None
+        self._openmp = None
+        self._bound = []
 
     def answer(self, request):
         match request["do"]:
             case "open":
                 self._opened = None
-                take_all_processors_of(os.getppid())
+                allow(request["processors"])
                 self._opened = self._open_case(Case.from_request(request))
-                return {"ok": True, "about": self._opened.about}
+                self._openmp, self._bound = openmp(), request["bound"]
+                return {"ok": True, "about": self._opened.about, "engine": getattr(self._opened, "engine", "")}
             case "run":
+                bind(self._openmp, self._bound)  # anew: a smaller team in between ends threads
                 return {"seconds": self._opened.run(request["times"])}
             case "forget":
                 self._opened.forget()
@@ -50,15 +55,6 @@ class Server:
 
 def first_line(error):
     return (str(error).strip().splitlines() or [""])[0]
-
-
-def take_all_processors_of(process):
-    """Lets this process run wherever any thread of another one may: a thread that OpenMP has bound starts its
-    children bound to the same processor."""
-    allowed = set()
-    for task in os.listdir(f"/proc/{process}/task"):
-        allowed |= os.sched_getaffinity(int(task))
-    os.sched_setaffinity(0, allowed)
 
 
 def keep_freed_memory():

@@ -6,7 +6,7 @@
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_decode.hpp"
 #include "ops/attention/attention_flash.hpp"
-#include "ops/attention/attention_flash_amx.hpp"
+#include "ops/attention/attention_flash_bf16_tiles.hpp"
 #include "ops/attention/attention_naive.hpp"
 #include "ops/attention/attention_portable_tiles.hpp"
 #include "ops/attention/attention_tensor_core_variants.hpp"
@@ -16,8 +16,8 @@ namespace katt::attention {
 
 namespace {
 
-using impl::on_amx;
-using impl::with_amx_tiles;
+using impl::on_bf16_tiles;
+using impl::with_bf16_tiles;
 
 template <class Exec>
 Variant<Exec, ForwardArgs> naive_variant() {
@@ -38,7 +38,9 @@ Variant<Exec, ForwardArgs> naive_variant() {
                         [&]<class T>() { impl::naive_forward<Exec, T>(exec, args, workspace); });
           },
       .engine = [](const Exec&, const ForwardArgs& args, Tile) -> std::string {
-        return on_amx<Exec>(args.q.dtype) ? "amx" : "blas";
+        if (!is_host_v<Exec> || args.q.dtype == Dtype::f32) return "blas";
+        return on_bf16_tiles<Exec>(args.q.dtype) ? tile::bf16_tiles::unit_name()
+                                                 : tile::vector_name;
       },
   };
 }
@@ -48,38 +50,38 @@ Variant<Exec, ForwardArgs> flash_variant() {
   return {
       .name = "flash",
       .description = "one pass over the keys, online softmax, no stored scores",
-      .tiles = with_amx_tiles<Exec>(impl::FlashTiles<Exec>::all(), impl::amx_tiles()),
+      .tiles = with_bf16_tiles<Exec>(impl::FlashTiles<Exec>::all(), impl::bf16_tile_list()),
       .supports =
           [](const Exec& exec, const ForwardArgs& args, Tile tile) {
-            if (on_amx<Exec>(args.q.dtype)) return impl::flash_amx_supports(args, tile);
+            if (on_bf16_tiles<Exec>(args.q.dtype)) return impl::flash_bf16_supports(args, tile);
             return visit_dtype(args.q.dtype, [&]<class T>() {
               return impl::flash_supports<Exec, T>(exec, args, tile);
             });
           },
       .workspace_bytes =
           [](const Exec& exec, const ForwardArgs& args, Tile tile) {
-            if (on_amx<Exec>(args.q.dtype))
-              return impl::flash_amx_workspace_bytes(exec, args, tile);
+            if (on_bf16_tiles<Exec>(args.q.dtype))
+              return impl::flash_bf16_workspace_bytes(exec, args, tile);
             return visit_dtype(args.q.dtype, [&]<class T>() {
               return impl::flash_workspace_bytes<Exec, T>(exec, args, tile);
             });
           },
       .run =
           [](const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
-            if (on_amx<Exec>(args.q.dtype))
-              return impl::flash_amx_forward(exec, args, tile, workspace);
+            if (on_bf16_tiles<Exec>(args.q.dtype))
+              return impl::flash_bf16_forward(exec, args, tile, workspace);
             visit_dtype(args.q.dtype, [&]<class T>() {
               impl::flash_forward<Exec, T>(exec, args, tile, workspace);
             });
           },
       .engine = [](const Exec&, const ForwardArgs& args, Tile) -> std::string {
-        return on_amx<Exec>(args.q.dtype) ? "amx" : "";
+        return on_bf16_tiles<Exec>(args.q.dtype) ? tile::bf16_tiles::unit_name() : "";
       },
       .default_tile =
           [](const ForwardArgs& args) {
             if (!is_host_v<Exec>) return impl::portable_forward_tile(args.head_dim());
-            return on_amx<Exec>(args.q.dtype) ? impl::amx_tiles().front()
-                                              : impl::FlashTiles<Exec>::all().front();
+            return on_bf16_tiles<Exec>(args.q.dtype) ? impl::bf16_tile_list().front()
+                                                     : impl::FlashTiles<Exec>::all().front();
           },
   };
 }

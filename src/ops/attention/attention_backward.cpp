@@ -2,7 +2,7 @@
 
 #include "core/backend.hpp"
 #include "ops/attention/attention_backward_flash.hpp"
-#include "ops/attention/attention_backward_flash_amx.hpp"
+#include "ops/attention/attention_backward_flash_bf16_tiles.hpp"
 #include "ops/attention/attention_backward_naive.hpp"
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_portable_tiles.hpp"
@@ -13,8 +13,8 @@ namespace katt::attention {
 
 namespace {
 
-using impl::on_amx;
-using impl::with_amx_tiles;
+using impl::on_bf16_tiles;
+using impl::with_bf16_tiles;
 
 template <class Exec>
 Variant<Exec, BackwardArgs> naive_variant() {
@@ -42,18 +42,19 @@ Variant<Exec, BackwardArgs> flash_variant() {
   return {
       .name = "flash",
       .description = "scores recomputed from lse tile by tile, nothing stored",
-      .tiles = with_amx_tiles<Exec>(impl::flash_backward_tiles<Exec>(), impl::amx_backward_tiles()),
+      .tiles = with_bf16_tiles<Exec>(impl::flash_backward_tiles<Exec>(),
+                                     impl::bf16_backward_tile_list()),
       .supports =
           [](const Exec& exec, const BackwardArgs& args, Tile tile) {
-            if (on_amx<Exec>(args.q.dtype)) return impl::flash_amx_backward_supports(tile);
+            if (on_bf16_tiles<Exec>(args.q.dtype)) return impl::flash_bf16_backward_supports(tile);
             return visit_dtype(args.q.dtype, [&]<class T>() {
               return impl::flash_backward_supports<Exec, T>(exec, args, tile);
             });
           },
       .workspace_bytes =
           [](const Exec& exec, const BackwardArgs& args, Tile tile) {
-            if (on_amx<Exec>(args.q.dtype)) {
-              return impl::flash_amx_backward_workspace_bytes(exec, args, tile);
+            if (on_bf16_tiles<Exec>(args.q.dtype)) {
+              return impl::flash_bf16_backward_workspace_bytes(exec, args, tile);
             }
             return visit_dtype(args.q.dtype, [&]<class T>() {
               return impl::flash_backward_workspace_bytes<Exec, T>(exec, args, tile);
@@ -61,21 +62,21 @@ Variant<Exec, BackwardArgs> flash_variant() {
           },
       .run =
           [](const Exec& exec, const BackwardArgs& args, Tile tile, Workspace workspace) {
-            if (on_amx<Exec>(args.q.dtype)) {
-              return impl::flash_amx_backward(exec, args, tile, workspace);
+            if (on_bf16_tiles<Exec>(args.q.dtype)) {
+              return impl::flash_bf16_backward(exec, args, tile, workspace);
             }
             visit_dtype(args.q.dtype, [&]<class T>() {
               impl::flash_backward<Exec, T>(exec, args, tile, workspace);
             });
           },
       .engine = [](const Exec&, const BackwardArgs& args, Tile) -> std::string {
-        return on_amx<Exec>(args.q.dtype) ? "amx" : "";
+        return on_bf16_tiles<Exec>(args.q.dtype) ? tile::bf16_tiles::unit_name() : "";
       },
       .default_tile =
           [](const BackwardArgs& args) {
             if (!is_host_v<Exec>) return impl::portable_backward_tile(args.head_dim());
-            return on_amx<Exec>(args.q.dtype) ? impl::amx_backward_tiles().front()
-                                              : impl::flash_backward_tiles<Exec>().front();
+            return on_bf16_tiles<Exec>(args.q.dtype) ? impl::bf16_backward_tile_list().front()
+                                                     : impl::flash_backward_tiles<Exec>().front();
           },
   };
 }

@@ -266,8 +266,8 @@ void forward_f32(const Exec& exec, const ForwardArgs& args, std::byte* base) {
   }
 }
 
-/// In 16 bits: the products of linear, which take the operands as they are (AMX where there is any,
-/// else widened block by block).
+/// In 16 bits: the products of linear, which take the operands as they are (bf16
+/// tiles where a unit multiplies them, else widened block by block).
 template <class Exec, class T>
 void forward_half(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
   auto* scores = static_cast<T*>(workspace.data);

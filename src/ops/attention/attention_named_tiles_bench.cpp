@@ -1,8 +1,8 @@
 #include <array>
 
 #include "bench/machine.hpp"
-#include "ops/attention/attention_backward_flash_amx.hpp"
-#include "ops/attention/attention_flash_amx.hpp"
+#include "ops/attention/attention_backward_flash_bf16_tiles.hpp"
+#include "ops/attention/attention_flash_bf16_tiles.hpp"
 #include "ops/attention/attention_named_tiles.hpp"
 #include "ops/attention/attention_portable_tiles.hpp"
 #include "ops/attention/attention_presets.hpp"
@@ -35,9 +35,9 @@ std::string amx_refusal(const bench::Point& point) {
 
 std::optional<bench::PresetTile> host_tile(const bench::Point& point, std::string_view preset) {
   if (preset == "amx") {
-    return bench::PresetTile{
-        point.pass == "backward" ? impl::amx_backward_tiles().front() : impl::amx_tiles().front(),
-        amx_refusal(point)};
+    return bench::PresetTile{point.pass == "backward" ? impl::bf16_backward_tile_list().front()
+                                                      : impl::bf16_tile_list().front(),
+                             amx_refusal(point)};
   }
   for (const HostPreset& known : host_presets) {
     if (known.name != preset) continue;

@@ -9,7 +9,7 @@
 #include "core/backend.hpp"
 #include "core/dtype.hpp"
 #include "core/variants.hpp"
-#include "tile/amx.hpp"
+#include "tile/bf16_units.hpp"
 
 namespace katt::attention::impl {
 
@@ -31,8 +31,9 @@ struct TileList {
   static std::vector<Tile> all() { return {Shapes::tile...}; }
 };
 
-#if defined(KOKKOS_ENABLE_CUDA)
-/// A CUDA build has its host backends for tests, without vectors: few tiles, for a short build.
+#if defined(KOKKOS_ENABLE_CUDA) || defined(KATT_FEW_TILES)
+/// A CUDA build has its host backends for tests, without vectors: few tiles, for a short build. So
+/// has a build with sanitizers.
 using HostFlashTiles = TileList<TileShape<64, 64>, TileShape<32, 32>, TileShape<32, 64>>;
 #else
 /// Tiles whose S, P and O stay in L1 or L2.
@@ -52,17 +53,18 @@ using DeviceFlashTiles = TileList<TileShape<64, 32>, TileShape<32, 32>, TileShap
 template <class Exec>
 using FlashTiles = std::conditional_t<is_host_v<Exec>, HostFlashTiles, DeviceFlashTiles>;
 
-/// Whether flash computes in this dtype on AMX tiles here.
+/// Whether flash computes in this dtype on packed bf16 tiles here.
 template <class Exec>
-bool on_amx(Dtype dtype) {
-  return is_host_v<Exec> && dtype == Dtype::bf16 && tile::amx::refusal().empty();
+bool on_bf16_tiles(Dtype dtype) {
+  return is_host_v<Exec> && dtype == Dtype::bf16 && tile::bf16_tiles::usable();
 }
 
-/// The tiles of both engines where AMX can run; which of them serve a dtype, supports() says.
+/// The tiles of both engines where bf16 tiles can be multiplied; which of them serve a dtype,
+/// supports() says.
 template <class Exec>
-std::vector<Tile> with_amx_tiles(std::vector<Tile> tiles, const std::vector<Tile>& amx_tiles) {
-  if (!on_amx<Exec>(Dtype::bf16)) return tiles;
-  for (const Tile tile : amx_tiles) {
+std::vector<Tile> with_bf16_tiles(std::vector<Tile> tiles, const std::vector<Tile>& bf16_list) {
+  if (!on_bf16_tiles<Exec>(Dtype::bf16)) return tiles;
+  for (const Tile tile : bf16_list) {
     if (std::find(tiles.begin(), tiles.end(), tile) == tiles.end()) tiles.push_back(tile);
   }
   return tiles;

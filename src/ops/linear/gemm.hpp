@@ -36,8 +36,8 @@ struct GemmArgs {
 template <class Exec>
 [[nodiscard]] std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args);
 
-/// Which units of the machine gemm() uses for this product: "amx", the vectors of the build
-/// ("avx512", "avx2", "neon", "scalar"), or on a device "cublaslt" or "blas".
+/// Which units of the machine gemm() uses for this product: "amx", "avx512_bf16", the vectors of
+/// the build ("avx512", "avx2", "neon", "scalar"), or on a device "cublaslt" or "blas".
 template <class Exec>
 [[nodiscard]] std::string gemm_engine(const Exec& exec, const GemmArgs& args);
 

@@ -6,9 +6,10 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/backend.hpp"
-#include "ops/linear/gemm_amx.hpp"
+#include "ops/linear/gemm_bf16.hpp"
 #include "ops/linear/gemm_micro.hpp"
 #include "ops/linear/linear_kernels.hpp"
+#include "tile/bf16_units.hpp"
 #include "tile/elementwise.hpp"
 
 namespace katt::linear::impl {
@@ -267,14 +268,14 @@ std::size_t host_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
                ? 0
                : static_cast<std::size_t>(args.m() * args.k()) * sizeof(float);
   }
-  if (amx_takes(args)) return amx_gemm_workspace_bytes(exec, args);
+  if (bf16_takes(args)) return bf16_gemm_workspace_bytes(exec, args);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   return static_cast<std::size_t>(ThreadSpace<Vec>(args, blocking).total) * sizeof(float) *
          static_cast<std::size_t>(exec.concurrency());
 }
 
 std::string host_gemm_engine(const GemmArgs& args) {
-  if (!is_inner(args) && amx_takes(args)) return "amx";
+  if (!is_inner(args) && bf16_takes(args)) return tile::bf16_tiles::unit_name();
   return tile::vector_name;
 }
 
@@ -283,7 +284,7 @@ void host_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, cons
   using Vec = tile::VecOf<Exec>;
   if (args.m() == 0 || args.n() == 0) return;
   if (is_inner(args)) return inner_products(exec, args, workspace, label);
-  if (amx_takes(args)) return amx_gemm(exec, args, workspace, label);
+  if (bf16_takes(args)) return bf16_gemm(exec, args, workspace, label);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;

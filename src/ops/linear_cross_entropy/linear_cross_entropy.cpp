@@ -4,6 +4,7 @@
 
 #include "core/backend.hpp"
 #include "core/error.hpp"
+#include "ops/linear/gemm.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"
 
 namespace katt::linear_cross_entropy {
@@ -42,6 +43,15 @@ Status has_logits(const BackwardArgs& args) {
       "variant naive reads the logits of its forward pass, which the arguments lack");
 }
 
+/// What multiplies hidden and weight.
+template <class Exec, class Args>
+std::string engine(const Exec& exec, const Args& args, Tile) {
+  return linear::gemm_engine(exec, {.a = args.hidden,
+                                    .b = args.weight,
+                                    .c = {nullptr, Dtype::f32, {args.tokens(), args.vocab()}},
+                                    .trans_b = true});
+}
+
 }  // namespace
 
 template <class Exec>
@@ -57,6 +67,7 @@ VariantTable<Exec, ForwardArgs>& forward_variants() {
                               Tile) { return impl::naive_forward_bytes(exec, args); },
         .run = [](const Exec& exec, const ForwardArgs& args, Tile,
                   Workspace workspace) { impl::naive_forward(exec, args, workspace); },
+        .engine = engine<Exec, ForwardArgs>,
     });
     built_in.add({
         .name = "fused",
@@ -67,6 +78,7 @@ VariantTable<Exec, ForwardArgs>& forward_variants() {
                               Tile) { return impl::fused_forward_bytes(exec, args); },
         .run = [](const Exec& exec, const ForwardArgs& args, Tile,
                   Workspace workspace) { impl::fused_forward(exec, args, workspace); },
+        .engine = engine<Exec, ForwardArgs>,
     });
     return built_in;
   }();
@@ -86,6 +98,7 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
                               Tile) { return impl::naive_backward_bytes(exec, args); },
         .run = [](const Exec& exec, const BackwardArgs& args, Tile,
                   Workspace workspace) { impl::naive_backward(exec, args, workspace); },
+        .engine = engine<Exec, BackwardArgs>,
     });
     built_in.add({
         .name = "fused",
@@ -96,6 +109,7 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
                               Tile) { return impl::fused_backward_bytes(exec, args); },
         .run = [](const Exec& exec, const BackwardArgs& args, Tile,
                   Workspace workspace) { impl::fused_backward(exec, args, workspace); },
+        .engine = engine<Exec, BackwardArgs>,
     });
     return built_in;
   }();

@@ -4,6 +4,7 @@
 
 #include "bench/adapter.hpp"
 #include "bench/candidate.hpp"
+#include "bench/ceilings.hpp"
 #include "io/case_file.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_case.hpp"
 #include "testing/fill.hpp"
@@ -65,12 +66,13 @@ class LinearCrossEntropyCase final : public bench::Case {
   }
 
   [[nodiscard]] bench::Work work() const override {
+    const std::string ceiling = bench::matrix_ceiling(backend_, data_->dtype);
     if (backward_) {
       const BackwardArgs args = backward_shape(data_->shape, data_->dtype);
-      return {backward_flops(args), backward_bytes(args), "fma_f32"};
+      return {backward_flops(args), backward_bytes(args), ceiling};
     }
     const ForwardArgs args = forward_shape(data_->shape, data_->dtype);
-    return {forward_flops(args), forward_bytes(args), "fma_f32"};
+    return {forward_flops(args), forward_bytes(args), ceiling};
   }
 
   [[nodiscard]] Status supports(const Config& config) const override {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "core/backend.hpp"
 #include "core/parts.hpp"
@@ -18,18 +19,29 @@ constexpr std::int64_t block_bytes = std::int64_t{16} << 20;
 constexpr std::int64_t least_columns = 128;
 constexpr std::int64_t most_columns = 8192;
 
-/// The workspace: a block of logits, running values of the tokens, f32 sums of dhidden where its
-/// dtype is a narrower one, and what the GEMMs need.
+/// The gradients of logits in bf16 are rounded, as naive stores them: both factors of their
+/// products are bf16 then, which units of their own multiply. In f16 they could vanish, and stay
+/// f32.
+template <class Args>
+constexpr bool rounds_gradients(const Args& args) {
+  return std::is_same_v<Args, BackwardArgs> && args.hidden.dtype == Dtype::bf16;
+}
+
+/// The workspace: a block of logits, one of their rounded gradients where there is one, running
+/// values of the tokens, f32 sums of dhidden where its dtype is a narrower one, and what the GEMMs
+/// need.
 template <class Exec, class Args>
 struct Layout {
   std::int64_t columns;  ///< of a block
-  std::size_t tokens, sums, gemm;
+  std::size_t gradients, tokens, sums, gemm;
 
   explicit Layout(const Args& args, bool with_sums) {
-    const std::int64_t fitting = block_bytes / static_cast<std::int64_t>(sizeof(float)) /
-                                 std::max<std::int64_t>(1, args.tokens());
+    const bool rounded = rounds_gradients(args);
+    const std::int64_t element = sizeof(float) + (rounded ? sizeof(bf16) : 0);
+    const std::int64_t fitting = block_bytes / element / std::max<std::int64_t>(1, args.tokens());
     columns = std::min(args.vocab(), std::clamp(fitting / 16 * 16, least_columns, most_columns));
-    tokens = aligned_bytes<float>(args.tokens() * columns);
+    gradients = aligned_bytes<float>(args.tokens() * columns);
+    tokens = gradients + (rounded ? aligned_bytes<bf16>(args.tokens() * columns) : 0);
     sums = tokens + 3 * aligned_bytes<float>(args.tokens());
     gemm = sums + (with_sums ? aligned_bytes<float>(args.hidden.size()) : 0);
   }
@@ -134,10 +146,12 @@ std::size_t fused_backward_bytes(const Exec& exec, const BackwardArgs& args) {
   std::size_t products = 0;
   for (const std::int64_t columns : layout.block_widths(args)) {
     const TensorRef<2> block(nullptr, Dtype::f32, {args.tokens(), columns});
-    products =
-        std::max({products, linear::gemm_workspace_bytes(exec, logits_product(args, block, 0)),
-                  linear::gemm_workspace_bytes(exec, weight_gradient(args, block, 0)),
-                  linear::gemm_workspace_bytes(exec, hidden_gradient(args, block, dhidden, 0))});
+    const TensorRef<2> gradients(nullptr, rounds_gradients(args) ? Dtype::bf16 : Dtype::f32,
+                                 block.extent);
+    products = std::max(
+        {products, linear::gemm_workspace_bytes(exec, logits_product(args, block, 0)),
+         linear::gemm_workspace_bytes(exec, weight_gradient(args, gradients, 0)),
+         linear::gemm_workspace_bytes(exec, hidden_gradient(args, gradients, dhidden, 0))});
   }
   return layout.gemm + products;
 }
@@ -162,12 +176,18 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
     const TensorRef<2> block(logits, Dtype::f32, {args.tokens(), columns});
     linear::gemm(exec, logits_product(args, block, first), rest,
                  "katt::linear_cross_entropy::fused_logits");
-    tile::for_each_row("katt::linear_cross_entropy::fused_gradient", exec, args.tokens(),
-                       BlockGradient<Exec>{logits, first, columns, targets,
-                                           args.statistics.view<float, Memory>(), factor});
-    linear::gemm(exec, weight_gradient(args, block, first), rest,
+    const auto gradient = [&]<class T>(T* gradients) {
+      tile::for_each_row("katt::linear_cross_entropy::fused_gradient", exec, args.tokens(),
+                         BlockGradient<Exec, T>{logits, gradients, first, columns, targets,
+                                                args.statistics.view<float, Memory>(), factor});
+      return TensorRef<2>(gradients, dtype_of<T>, {args.tokens(), columns});
+    };
+    const TensorRef<2> gradients = rounds_gradients(args)
+                                       ? gradient(reinterpret_cast<bf16*>(base + layout.gradients))
+                                       : gradient(logits);
+    linear::gemm(exec, weight_gradient(args, gradients, first), rest,
                  "katt::linear_cross_entropy::fused_dweight");
-    linear::gemm(exec, hidden_gradient(args, block, dhidden, first), rest,
+    linear::gemm(exec, hidden_gradient(args, gradients, dhidden, first), rest,
                  "katt::linear_cross_entropy::fused_dhidden");
   }
   if (!with_sums) return;

@@ -72,13 +72,14 @@ struct FinishTokens {
   }
 };
 
-/// Turns a block of logits into their gradients, in place.
-template <class Exec>
+/// The gradients of a block of logits, in f32 perhaps in the place of the logits.
+template <class Exec, class T>
 struct BlockGradient {
   using Memory = typename Exec::memory_space;
   using Team = tile::RowTeam<Exec>;
 
-  float* block;
+  const float* block;
+  T* gradients;
   std::int64_t first;
   std::int64_t columns;
   Targets targets;
@@ -86,23 +87,28 @@ struct BlockGradient {
   const float* factor;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
-    float* row = block + t * columns;
+    const float* row = block + t * columns;
+    T* out = gradients + t * columns;
     if (!targets.counts(t)) {
       tile::for_columns<Exec>(team, 0, columns,
-                              [&]<class V>(std::int64_t c) { tile::store(row + c, V(0.0F)); });
+                              [&]<class V>(std::int64_t c) { tile::store(out + c, V(0.0F)); });
       return;
     }
     const float scale = *factor;
     const float max = statistics(t, 0);
     const float shift = -statistics(t, 1) * tile::log2e;
+    const auto probability = [&]<class V>(const V& logit) {
+      return V(tile::exp2(tile::fma(V(logit - V(max)), V(tile::log2e), V(shift))) * V(scale));
+    };
+    const std::int64_t target = targets.values[t] - first;
+    const bool inside = target >= 0 && target < columns;
+    const float logit = inside ? row[target] : 0.0F;
+    team.team_barrier();
     tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t c) {
-      const V below = V(tile::load<V>(row + c) - V(max));
-      const V p = tile::exp2(tile::fma(below, V(tile::log2e), V(shift)));
-      tile::store(row + c, V(p * V(scale)));
+      tile::store(out + c, probability(tile::load<V>(row + c)));
     });
     team.team_barrier();
-    const std::int64_t target = targets.values[t] - first;
-    if (team.team_rank() == 0 && target >= 0 && target < columns) row[target] -= scale;
+    if (team.team_rank() == 0 && inside) tile::store(out + target, probability(logit) - scale);
   }
 };
 

@@ -146,20 +146,20 @@ struct PackedForward {
 };
 
 /// panel(t, c) = x_q(t, first + c) / s_x(t), for a panel of columns.
-template <class Exec>
+template <class Exec, class T>
 struct DequantiseTokens {
   using Team = tile::RowTeam<Exec>;
 
   QuantisedTokens tokens;
   std::int64_t first;
   std::int64_t columns;
-  float* panel;
+  T* panel;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
     const std::int8_t* row = tokens.values + t * tokens.stride + first;
     const std::int64_t step = team.team_size();
     for (std::int64_t c = team.team_rank(); c < columns; c += step) {
-      panel[t * columns + c] = static_cast<float>(row[c]) / tokens.scale[t];
+      panel[t * columns + c] = static_cast<T>(static_cast<float>(row[c]) / tokens.scale[t]);
     }
   }
 };

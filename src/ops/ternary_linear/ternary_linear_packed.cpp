@@ -1,6 +1,7 @@
 #include "ops/ternary_linear/ternary_linear_packed.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "core/parts.hpp"
 #include "ops/linear/gemm.hpp"
@@ -57,20 +58,25 @@ linear::GemmArgs weight_gradient(const BackwardArgs& args, const TensorRef<2>& p
           .trans_a = true};
 }
 
+/// In bf16 panels are rounded, as naive rounds what it dequantises: both factors of the products
+/// are bf16 then, which units of their own multiply. Else they are f32.
+template <class T>
+using Panel = std::conditional_t<std::is_same_v<T, bf16>, bf16, float>;
+
 struct PanelLayout {
   std::int64_t columns;
   std::size_t panel, gemm, total;  ///< offsets in bytes
 
   template <class Exec>
-  PanelLayout(const Exec& exec, const BackwardArgs& args, PackFormat format)
+  PanelLayout(const Exec& exec, const BackwardArgs& args, PackFormat format, Dtype element)
       : columns(std::min(args.in_features(), panel_blocks * block_weights(format))),
         panel(TokenLayout(args.x, format).total) {
     gemm = panel + aligned_bytes<float>(std::max(args.out_features(), args.tokens()) * columns);
     const std::int64_t last = args.in_features() - (args.in_features() - 1) / columns * columns;
     std::size_t products = 0;
     for (const std::int64_t width : {columns, last}) {
-      const TensorRef<2> weight(nullptr, Dtype::f32, {args.out_features(), width});
-      const TensorRef<2> tokens(nullptr, Dtype::f32, {args.tokens(), width});
+      const TensorRef<2> weight(nullptr, element, {args.out_features(), width});
+      const TensorRef<2> tokens(nullptr, element, {args.tokens(), width});
       products =
           std::max({products, linear::gemm_workspace_bytes(exec, input_gradient(args, weight, 0)),
                     linear::gemm_workspace_bytes(exec, weight_gradient(args, tokens, 0))});
@@ -109,26 +115,26 @@ void packed_forward(const Exec& exec, const ForwardArgs& args, PackFormat format
 
 template <class Exec, class T>
 std::size_t packed_backward_bytes(const Exec& exec, const BackwardArgs& args, PackFormat format) {
-  return PanelLayout(exec, args, format).total;
+  return PanelLayout(exec, args, format, dtype_of<Panel<T>>).total;
 }
 
 template <class Exec, class T>
 void packed_backward(const Exec& exec, const BackwardArgs& args, PackFormat format,
                      Workspace workspace) {
   const QuantisedTokens tokens = quantise<Exec, T>(exec, args.x, format, workspace);
-  const PanelLayout layout(exec, args, format);
+  const PanelLayout layout(exec, args, format, dtype_of<Panel<T>>);
   auto* base = static_cast<std::byte*>(workspace.data);
-  auto* panel = reinterpret_cast<float*>(base + layout.panel);
+  auto* panel = reinterpret_cast<Panel<T>*>(base + layout.panel);
   const Workspace rest(base + layout.gemm, workspace.bytes - layout.gemm);
   for (std::int64_t first = 0; first < args.in_features(); first += layout.columns) {
     const std::int64_t columns = std::min(layout.columns, args.in_features() - first);
-    const TensorRef<2> weights(panel, Dtype::f32, {args.out_features(), columns});
+    const TensorRef<2> weights(panel, dtype_of<Panel<T>>, {args.out_features(), columns});
     dequantise(exec, args.packed, first, weights);
     linear::gemm(exec, input_gradient(args, weights, first), rest,
                  "katt::ternary_linear::packed_dx");
     tile::for_each_row("katt::ternary_linear::dequantise_tokens", exec, args.tokens(),
-                       DequantiseTokens<Exec>{tokens, first, columns, panel});
-    const TensorRef<2> x(panel, Dtype::f32, {args.tokens(), columns});
+                       DequantiseTokens<Exec, Panel<T>>{tokens, first, columns, panel});
+    const TensorRef<2> x(panel, dtype_of<Panel<T>>, {args.tokens(), columns});
     linear::gemm(exec, weight_gradient(args, x, first), rest,
                  "katt::ternary_linear::packed_dweight");
   }

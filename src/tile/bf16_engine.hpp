@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tile/amx_product.hpp"
+#include "tile/bf16_units.hpp"
 
-/// Flash attention on AMX tiles. A block of 32 queries meets 32 keys at a time:
+/// Flash attention on packed bf16 tiles. A block of 32 queries meets 32 keys at a time:
 ///
 ///   Sᵀ(32 keys × 32 queries)  = K·Qᵀ      depth · 4 tile products, stored as f32
 ///   Pᵀ = 2^(c·Sᵀ − m)                     vector unit, rounded to bf16 in pairs of keys
@@ -16,14 +16,14 @@
 /// Transposed, a vector is 16 queries: the statistics are vertical, a row of keys is a row of A as
 /// it lies in memory, and two rows of exponentials make one row of B without a shuffle.
 ///
-/// The tile unit and the vector unit work at the same time: while the scores of key block n + 1 are
+/// A tile unit and the vector unit work at the same time: while the scores of key block n + 1 are
 /// multiplied, and a part of Vᵀ·Pᵀ of the group before, the exponentials of block n are computed,
 /// one pair of rows after every tile product. (The idea of overlapping them: FlashAttention-3, Shah
 /// et al. 2024, arXiv:2407.08608, §3.2.) The running maximum moves only where scores exceed it by
 /// more than 2^8, so that Oᵀ is rescaled rarely (FlashAttention-4 skips small moves likewise); the
 /// sums are f32 and P ≤ 2^8 keeps its relative accuracy.
-#if defined(KATT_AMX)
-namespace katt::tile::amx {
+#if defined(KATT_BF16_TILES)
+namespace katt::tile::bf16_tiles {
 
 /// 2^x for x ≤ 127 to a relative error of 2.6e-6 (minimax polynomial of degree 4 on [0, 1), by
 /// Lawson's iteration), a thousandth of the rounding of a bf16; 2^−inf = 0.
@@ -70,7 +70,7 @@ struct Exponentials {
 };
 
 /// One block of 32 queries and the keys that stream past it.
-template <int Depth>
+template <Unit U, int Depth>
 class QueryBlock {
  public:
   static constexpr std::size_t state_bytes =
@@ -217,18 +217,19 @@ class QueryBlock {
   /// Sᵀ = K·Qᵀ, and exponentials of the block before beside it.
   template <class Beside>
   KOKKOS_FORCEINLINE_FUNCTION void scores(const bf16* k, float* target, Beside& beside) {
-    product_2x2<false, Depth>([&](int d) { return k + d * 2 * tile_elements; },
-                              [&](int d) { return state_.q + d * 2 * tile_elements; }, Depth,
-                              target, beside);
+    U::template product_2x2<false, Depth>([&](int d) { return k + d * 2 * tile_elements; },
+                                          [&](int d) { return state_.q + d * 2 * tile_elements; },
+                                          Depth, target, beside);
   }
 
   /// Oᵀ += Vᵀ·Pᵀ for 32 dimensions and the first `count` slots of a buffer.
   template <int Count, class Beside>
   KOKKOS_FORCEINLINE_FUNCTION void values(int dims, int buffer, int count, Beside& beside) {
     const bf16* p = probabilities(buffer, 0);
-    product_2x2<true, Count>([&](int slot) { return v_[buffer][slot] + dims * v_stride_; },
-                             [&](int slot) { return p + slot * 2 * tile_elements; }, count,
-                             state_.o + dims * 4 * tile_floats, beside);
+    U::template product_2x2<true, Count>(
+        [&](int slot) { return v_[buffer][slot] + dims * v_stride_; },
+        [&](int slot) { return p + slot * 2 * tile_elements; }, count,
+        state_.o + dims * 4 * tile_floats, beside);
   }
 
   /// This step's share of the queued products, beside the exponentials.
@@ -278,5 +279,5 @@ class QueryBlock {
   bool pending_ = false;
 };
 
-}  // namespace katt::tile::amx
+}  // namespace katt::tile::bf16_tiles
 #endif

@@ -1,15 +1,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
 #include "testing/fill.hpp"
-#include "tile/amx_engine.hpp"
+#include "tile/bf16_engine.hpp"
 
-namespace katt::tile::amx {
+namespace katt::tile::bf16_tiles {
 namespace {
 
-#if defined(KATT_AMX)
+#if defined(KATT_BF16_TILES)
 
 struct alignas(64) Tiles {
   std::vector<float> f32 = std::vector<float>(16 * tile_floats + 16);
@@ -33,16 +34,24 @@ std::vector<bf16> matrix(int rows, int columns, std::uint64_t seed) {
   return narrow;
 }
 
-class Amx : public ::testing::Test {
+/// Every unit that this CPU has is tested, whichever of them a process uses.
+template <class U>
+class Bf16Tiles : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (const std::string reason = refusal(); !reason.empty())
-      GTEST_SKIP() << "skipped: " << reason;
+    if (std::is_same_v<U, AmxUnit> && !amx::refusal().empty()) {
+      GTEST_SKIP() << "skipped: " << amx::refusal();
+    }
+    if (std::is_same_v<U, DotUnit> && !cpu_features().avx512_bf16) {
+      GTEST_SKIP() << "skipped: this CPU has no AVX512-BF16";
+    }
   }
 };
+using Units = ::testing::Types<AmxUnit, DotUnit>;
+TYPED_TEST_SUITE(Bf16Tiles, Units);
 
 /// C = A·B for 32 × 32 results over two steps of depth: A from rows, B from rows of Bᵀ.
-TEST_F(Amx, ProductOfPackedRowsEqualsThePlainOne) {
+TYPED_TEST(Bf16Tiles, ProductOfPackedRowsEqualsThePlainOne) {
   for (const int size : {32, 31, 17, 1}) {           // rows of either operand
     for (const int depth_elements : {64, 56, 40}) {  // two tiles deep, the second one ragged
       const auto a = matrix(size, depth_elements, 1);
@@ -64,12 +73,14 @@ TEST_F(Amx, ProductOfPackedRowsEqualsThePlainOne) {
         }
       }
       {
-        const Session session;
+        [[maybe_unused]] const typename TypeParam::Session session;
         const auto at = [](const bf16* tiles) {
           return [tiles](int i) { return tiles + i * 2 * tile_elements; };
         };
-        product_2x2<false, 0>(at(left.halves()), at(right.halves()), 2, sums.floats(), nothing);
-        product_2x2<true, 2>(at(left.halves()), at(right.halves()), 2, sums.floats(), nothing);
+        TypeParam::template product_2x2<false, 0>(at(left.halves()), at(right.halves()), 2,
+                                                  sums.floats(), nothing);
+        TypeParam::template product_2x2<true, 2>(at(left.halves()), at(right.halves()), 2,
+                                                 sums.floats(), nothing);
       }
       for (int i = 0; i < 32; ++i) {
         for (int j = 0; j < 32; ++j) {
@@ -89,7 +100,7 @@ TEST_F(Amx, ProductOfPackedRowsEqualsThePlainOne) {
 }
 
 /// C(dims × dims) = Xᵀ·Y over 32 rows: A from columns, B in pairs of rows.
-TEST_F(Amx, ProductOfPackedColumnsEqualsThePlainOne) {
+TYPED_TEST(Bf16Tiles, ProductOfPackedColumnsEqualsThePlainOne) {
   for (const int count : {32, 31, 2, 1}) {
     for (const int width : {32, 24, 8}) {
       const auto x = matrix(count, width, 3);
@@ -107,9 +118,10 @@ TEST_F(Amx, ProductOfPackedColumnsEqualsThePlainOne) {
             width - begin, right.halves() + t * tile_elements);
       }
       {
-        const Session session;
-        product_2x2<false, 1>([&](int) { return left.halves(); },
-                              [&](int) { return right.halves(); }, 1, sums.floats(), nothing);
+        [[maybe_unused]] const typename TypeParam::Session session;
+        TypeParam::template product_2x2<false, 1>([&](int) { return left.halves(); },
+                                                  [&](int) { return right.halves(); }, 1,
+                                                  sums.floats(), nothing);
       }
       for (int i = 0; i < 32; ++i) {
         for (int j = 0; j < 32; ++j) {
@@ -127,7 +139,7 @@ TEST_F(Amx, ProductOfPackedColumnsEqualsThePlainOne) {
   }
 }
 
-TEST_F(Amx, PowersOfTwoAreFarBelowTheRoundingOfBf16) {
+TEST(Bf16Exponentials, PowersOfTwoAreFarBelowTheRoundingOfBf16) {
   for (double x = -120; x <= 120; x += 0.01171875) {
     alignas(64) float result[16];
     _mm512_store_ps(result, exp2_bf16(_mm512_set1_ps(static_cast<float>(x))));
@@ -145,12 +157,12 @@ TEST_F(Amx, PowersOfTwoAreFarBelowTheRoundingOfBf16) {
 
 #else
 
-TEST(Amx, IsRefusedWithAReason) {
-  EXPECT_FALSE(refusal().empty());
-  GTEST_SKIP() << "skipped: " << refusal();
+TEST(Bf16Tiles, AreRefusedWithAReason) {
+  EXPECT_FALSE(usable());
+  GTEST_SKIP() << "skipped: " << amx::refusal();
 }
 
 #endif
 
 }  // namespace
-}  // namespace katt::tile::amx
+}  // namespace katt::tile::bf16_tiles

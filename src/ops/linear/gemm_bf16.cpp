@@ -1,4 +1,4 @@
-#include "ops/linear/gemm_amx.hpp"
+#include "ops/linear/gemm_bf16.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,7 +7,8 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/backend.hpp"
-#include "tile/amx.hpp"
+#include "ops/linear/gemm_bf16_multiply.hpp"
+#include "tile/bf16_units.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/transpose.hpp"
 
@@ -39,7 +40,7 @@ constexpr std::int64_t tile_bytes = 1024;
 /// as they pass by. So a panel is short, and long sums are taken in passes over k. Where the
 /// resident factor is a single panel, as in generation, every streamed element is used once: its
 /// tiles are then read from where they lie ("direct"), where that is aligned.
-struct AmxPlan {
+struct Bf16Plan {
   bool swapped = false;                                 ///< the left factor is op(B)ᵀ
   bool left_resident = false;                           ///< else the right one is
   std::int64_t resident = 0, streamed = 0;              ///< extents
@@ -50,10 +51,14 @@ struct AmxPlan {
   bool direct = false;
 
   static constexpr std::int64_t largest_chunk_bytes = std::int64_t{8} << 20;
-  static constexpr std::int64_t largest_block = 512;
+  /// Rows and columns of a block of C, so that its sums stay in the second-level cache: 2 MiB where
+  /// there is AMX, else 1 MiB or less.
+  static std::int64_t largest_block() {
+    return tile::bf16_tiles::unit() == tile::bf16_tiles::UnitName::amx ? 512 : 256;
+  }
   static constexpr std::int64_t largest_depth = 512;
 
-  static AmxPlan of(const GemmArgs& args, int threads, bool may_be_direct) {
+  static Bf16Plan of(const GemmArgs& args, int threads, bool may_be_direct) {
     const std::int64_t m = args.m();
     const std::int64_t n = args.n();
     const std::int64_t k = args.k();
@@ -64,7 +69,7 @@ struct AmxPlan {
                                 std::int64_t right) {
       return ((left_along ? 0 : left) + (right_along ? right : 0)) * k;
     };
-    AmxPlan plan;
+    Bf16Plan plan;
     plan.swapped =
         transposed(b_along, a_along, n, m) + 2 * m * n < transposed(a_along, b_along, m, n);
     const std::int64_t left = plan.swapped ? n : m;
@@ -85,13 +90,13 @@ struct AmxPlan {
                   reinterpret_cast<std::uintptr_t>(passing.data) % 64 == 0;
     plan.depth = plan.direct ? k : cut(k, blocks_of(k, largest_depth), depth_of_tile);
     plan.passes = blocks_of(k, plan.depth);
-    plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block), panel);
+    plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block()), panel);
     const std::int64_t blocks_in_chunk =
         std::max<std::int64_t>(1, largest_chunk_bytes / (2 * plan.resident_block * k));
     plan.chunk = std::min(blocks_in_chunk * plan.resident_block, round_up(plan.resident, panel));
     const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
     const std::int64_t count =
-        std::max(blocks_of(plan.streamed, largest_block),
+        std::max(blocks_of(plan.streamed, largest_block()),
                  blocks_of(wanted, blocks_of(plan.chunk, plan.resident_block)));
     plan.streamed_block = cut(plan.streamed, count, panel);
     return plan;
@@ -105,22 +110,9 @@ struct AmxPlan {
   }
 };
 
-#if defined(KATT_AMX)
+#if defined(KATT_BF16_TILES)
 
-namespace amx = tile::amx;
 using Vec = tile::SimdOf<tile::impl::HostAbi>;
-
-/// A factor of the product: `extent` indices i over k steps.
-struct Factor {
-  const bf16* data;
-  std::int64_t stride;
-  bool along;  ///< rows run along k: element (i, k) at i · stride + k, else at k · stride + i
-  std::int64_t extent, k;
-
-  const bf16* at(std::int64_t index, std::int64_t step) const {
-    return data + (along ? index * stride + step : step * stride + index);
-  }
-};
 
 /// Sixteen indices over 32 steps as sixteen vectors, zero beyond the factor: where rows run along
 /// k, vector i is index i; else vector p holds the pairs of steps (2p, 2p + 1) of all indices.
@@ -183,81 +175,7 @@ void pack_panel(const Factor& factor, bool left, std::int64_t index, std::int64_
   }
 }
 
-/// What a multiplication asks for ahead of its use: so many lines a step.
-struct Ahead {
-  const std::byte* from = nullptr;
-  std::int64_t line_bytes = 0, step_bytes = 0;  ///< distances of lines and of steps
-  int lines = 0;
-
-  void operator()() {
-    for (int i = 0; i < lines; ++i) __builtin_prefetch(from + i * line_bytes, 0, 2);
-    from += step_bytes;
-  }
-};
-
-/// Where the tiles of a factor lie: 32 steps of k are `step_bytes` apart.
-struct TileWalk {
-  const std::byte* at;
-  std::int64_t row_bytes = amx::row_bytes, tile_bytes = amx::tile_bytes, step_bytes = 0;
-
-  static TileWalk packed(const std::byte* at, int tiles) {
-    return {.at = at, .step_bytes = tiles * amx::tile_bytes};
-  }
-  /// Of a left factor whose rows run along k.
-  static TileWalk unpacked(const Factor& factor, std::int64_t index) {
-    const std::int64_t row_bytes = factor.stride * 2;
-    return {.at = reinterpret_cast<const std::byte*>(factor.at(index, 0)),
-            .row_bytes = row_bytes,
-            .tile_bytes = 16 * row_bytes,
-            .step_bytes = amx::row_bytes};
-  }
-};
-
-/// Reads a register past the first-level cache, from which it would drive out what stays there.
-template <bool Past, int T>
-void load_tile(const void* from, std::ptrdiff_t stride = amx::row_bytes) {
-  if constexpr (Past) amx::load_past<T>(from, stride);
-  else amx::load<T>(from, stride);
-}
-
-/// sums(l, r) = (resume ? sums(l, r) : 0) + Σ left(l) · right(r), tiles of 1 KiB at 2 l + r. One
-/// factor stays in the first-level cache, the other one and the sums go past it.
-template <int Left, int Right, bool KeepLeft>
-void multiply(TileWalk left, TileWalk right, std::int64_t steps, bool resume, float* sums,
-              Ahead ahead, Ahead ahead_too) {
-  constexpr int area = amx::tile_bytes / 4;
-  const auto each = [&](const auto& f) {
-    f(std::integral_constant<int, 0>{});
-    if constexpr (Right > 1) f(std::integral_constant<int, 1>{});
-    if constexpr (Left > 1) f(std::integral_constant<int, 2>{});
-    if constexpr (Left > 1 && Right > 1) f(std::integral_constant<int, 3>{});
-  };
-  each([&](auto c) {
-    if (resume) amx::load_past<c>(sums + c * area);
-    else amx::zero<c>();
-  });
-  for (std::int64_t t = 0; t < steps; ++t) {
-    ahead();
-    ahead_too();
-    load_tile<KeepLeft, 6>(right.at, right.row_bytes);
-    load_tile<!KeepLeft, 4>(left.at, left.row_bytes);
-    amx::product_bf16<0, 4, 6>();
-    if constexpr (Left > 1) {
-      load_tile<!KeepLeft, 5>(left.at + left.tile_bytes, left.row_bytes);
-      amx::product_bf16<2, 5, 6>();
-    }
-    if constexpr (Right > 1) {
-      load_tile<KeepLeft, 7>(right.at + right.tile_bytes, right.row_bytes);
-      amx::product_bf16<1, 4, 7>();
-      if constexpr (Left > 1) amx::product_bf16<3, 5, 7>();
-    }
-    left.at += left.step_bytes;
-    right.at += right.step_bytes;
-  }
-  each([&](auto c) { amx::store<c>(sums + c * area); });
-}
-
-/// Rounds to bf16 in one instruction, which every CPU with AMX has.
+/// Rounds to bf16 in one instruction, which every CPU with such a unit has.
 void store_rounded(bf16* target, const Vec& value) {
   __m256i narrow;
   asm("vcvtneps2bf16 %1, %0" : "=v"(narrow) : "v"(static_cast<__m512>(value)));
@@ -293,7 +211,7 @@ void finish_square(const GemmArgs& args, Vec (&square)[16], std::int64_t row, st
 
 /// Packs a chunk of the resident factor: pass by pass, panel by panel. One item is one panel.
 struct PackChunk {
-  AmxPlan plan;
+  Bf16Plan plan;
   Factor resident;
   std::int64_t first, panels;  ///< of the chunk
   std::byte* packed;
@@ -306,13 +224,13 @@ struct PackChunk {
 };
 
 /// One block of C, or of Cᵀ.
-template <class Exec>
-struct AmxBlock {
+template <bf16_tiles::Unit U, class Exec>
+struct Bf16Block {
   using Token =
       Kokkos::Experimental::UniqueToken<Exec, Kokkos::Experimental::UniqueTokenScope::Instance>;
 
   GemmArgs args;
-  AmxPlan plan;
+  Bf16Plan plan;
   Factor streamed;
   std::int64_t first, panels;  ///< of the chunk
   const std::byte* packed;
@@ -329,7 +247,7 @@ struct AmxBlock {
     const std::int64_t p_end = std::min(p_begin + in_block, panels);
     const std::int64_t begin = item % streamed_blocks * plan.streamed_block;
     const std::int64_t end = std::min(begin + plan.streamed_block, plan.streamed);
-    const amx::Session session;
+    [[maybe_unused]] const typename U::Session session;
     for (std::int64_t pass = 0; pass < plan.passes; ++pass) {
       const std::int64_t k = pass * plan.depth;
       const std::int64_t depth = std::min(plan.depth, args.k() - k);
@@ -342,9 +260,9 @@ struct AmxBlock {
         for (std::int64_t p = p_begin; p < p_end; ++p) {
           const std::int64_t r = first + p * panel;
           const int resident_tiles = plan.resident - r > 16 ? 2 : 1;
-          alignas(64) float once[4 * amx::tile_bytes / 4];
+          alignas(64) float once[4 * bf16_tiles::tile_bytes / 4];
           const std::int64_t block = (s - begin) / panel * in_block + p - p_begin;
-          float* sums = plan.passes == 1 ? once : kept + block * 4 * amx::tile_bytes / 4;
+          float* sums = plan.passes == 1 ? once : kept + block * 4 * bf16_tiles::tile_bytes / 4;
           const auto resident_walk =
               TileWalk::packed(packed + (pass * panels + p) * plan.panel_bytes(), resident_tiles);
           const Ahead next = next_panel(s, end, k, p - p_begin, p_end - p_begin);
@@ -369,11 +287,11 @@ struct AmxBlock {
                 const Ahead& ahead, const Ahead& too) const {
     const auto call = [&]<int S, int R>() {
       if (plan.left_resident) {
-        impl::multiply<R, S, false>(staying, passing, steps, resume, sums, ahead, too);
+        Multiply<U>::template run<R, S, false>(staying, passing, steps, resume, sums, ahead, too);
       } else if (plan.direct) {
-        impl::multiply<S, R, false>(passing, staying, steps, resume, sums, ahead, too);
+        Multiply<U>::template run<S, R, false>(passing, staying, steps, resume, sums, ahead, too);
       } else {
-        impl::multiply<S, R, true>(passing, staying, steps, resume, sums, ahead, too);
+        Multiply<U>::template run<S, R, true>(passing, staying, steps, resume, sums, ahead, too);
       }
     };
     if (streamed_tiles == 2 && resident_tiles == 2) call.template operator()<2, 2>();
@@ -446,23 +364,23 @@ struct AmxBlock {
 
 }  // namespace
 
-bool amx_takes(const GemmArgs& args) {
+bool bf16_takes(const GemmArgs& args) {
   return args.a.dtype == Dtype::bf16 && args.b.dtype == Dtype::bf16 && args.k() > 0 &&
-         tile::amx::refusal().empty();
+         tile::bf16_tiles::usable();
 }
 
 template <class Exec>
-std::size_t amx_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
+std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
   const int threads = exec.concurrency();
   // Only pointers tell whether it is direct, and that takes less.
-  const auto plan = AmxPlan::of(args, threads, false);
+  const auto plan = Bf16Plan::of(args, threads, false);
   return static_cast<std::size_t>(plan.packed_bytes() + threads * plan.thread_bytes());
 }
 
 template <class Exec>
-void amx_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
-#if defined(KATT_AMX)
-  const auto plan = AmxPlan::of(args, exec.concurrency(), true);
+void bf16_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
+#if defined(KATT_BF16_TILES)
+  const auto plan = Bf16Plan::of(args, exec.concurrency(), true);
   const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),
                  args.k()};
   const Factor b{static_cast<const bf16*>(args.b.data), args.b.stride[0], args.trans_b, args.n(),
@@ -482,23 +400,25 @@ void amx_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const
         exec, 0,
         blocks_of(extent, plan.resident_block) * blocks_of(plan.streamed, plan.streamed_block));
     blocks.set_chunk_size(1);
-    Kokkos::parallel_for(
-        label, blocks,
-        AmxBlock<Exec>{args, plan, streamed, first, panels, packed,
-                       typename AmxBlock<Exec>::Token(exec), packed + plan.packed_bytes()});
+    bf16_tiles::visit_unit([&]<bf16_tiles::Unit U>() {
+      using Block = Bf16Block<U, Exec>;
+      Kokkos::parallel_for(label, blocks,
+                           Block{args, plan, streamed, first, panels, packed,
+                                 typename Block::Token(exec), packed + plan.packed_bytes()});
+    });
   }
 #else
   (void)exec, (void)args, (void)workspace, (void)label;
 #endif
 }
 
-#define KATT_INSTANTIATE_AMX_GEMM(Exec)                                              \
-  template std::size_t amx_gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \
-  template void amx_gemm<Exec>(const Exec&, const GemmArgs&, Workspace, const char*);
+#define KATT_INSTANTIATE_BF16_GEMM(Exec)                                              \
+  template std::size_t bf16_gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \
+  template void bf16_gemm<Exec>(const Exec&, const GemmArgs&, Workspace, const char*);
 
 #if defined(KOKKOS_ENABLE_OPENMP)
-KATT_INSTANTIATE_AMX_GEMM(Kokkos::OpenMP)
+KATT_INSTANTIATE_BF16_GEMM(Kokkos::OpenMP)
 #endif
-KATT_INSTANTIATE_AMX_GEMM(Kokkos::Serial)
+KATT_INSTANTIATE_BF16_GEMM(Kokkos::Serial)
 
 }  // namespace katt::linear::impl

@@ -7,10 +7,16 @@
 #include "tile/amx.hpp"
 #include "tile/transpose.hpp"
 
-/// Operands of AMX products, packed into tiles of 1 KB one after the other, and the product of 2 ×
-/// 2 of them: two tiles of A and two of B feed four accumulators, one load for a product.
-#if defined(KATT_AMX)
-namespace katt::tile::amx {
+/// Operands of bf16 products, packed into tiles of 1 KB one after the other, as the registers of
+/// AMX hold them (tile/amx.hpp): a tile of A is 16 rows of 32 elements, a tile of B 16 pairs of
+/// rows of 16 columns.
+#if defined(KATT_BF16_TILES)
+namespace katt::tile::bf16_tiles {
+
+using amx::depth;
+using amx::row_bytes;
+using amx::rows;
+using amx::tile_bytes;
 
 inline constexpr int block = 32;  ///< queries, keys, and depth of a block
 inline constexpr int tile_elements = tile_bytes / 2;
@@ -117,52 +123,5 @@ struct Nothing {
 };
 inline constexpr Nothing nothing;
 
-/// C(2 × 2 tiles) = or += A·B over `steps` tiles of depth; C lies as [tile of B][tile of A]. a(i)
-/// and b(i) are where the two tiles of step i begin. After every tile product, beside.share(i, n)
-/// does part i of n of other work. A streams past the first-level cache. Steps > 0 fixes the number
-/// of steps at compile time.
-template <bool Accumulate, int Steps, class A, class B, class Beside>
-KOKKOS_FORCEINLINE_FUNCTION void product_2x2(const A& a, const B& b, int steps, float* c,
-                                             Beside&& beside) {
-  if constexpr (Accumulate) {
-    load<0>(c);
-    load<1>(c + tile_floats);
-    load<2>(c + 2 * tile_floats);
-    load<3>(c + 3 * tile_floats);
-  } else {
-    zero<0>();
-    zero<1>();
-    zero<2>();
-    zero<3>();
-  }
-  const auto step = [&](int i, int count) __attribute__((always_inline)) {
-    const bf16* left = a(i);
-    const bf16* right = b(i);
-    load_past<4>(left);
-    load<6>(right);
-    product_bf16<0, 4, 6>();
-    beside.share(i * 4, count * 4);
-    load_past<5>(left + tile_elements);
-    product_bf16<1, 5, 6>();
-    beside.share(i * 4 + 1, count * 4);
-    load<7>(right + tile_elements);
-    product_bf16<2, 4, 7>();
-    beside.share(i * 4 + 2, count * 4);
-    product_bf16<3, 5, 7>();
-    beside.share(i * 4 + 3, count * 4);
-  };
-  // A constant number of steps is unrolled, so that every share is known at compile time.
-  if constexpr (Steps > 0) {
-#pragma GCC unroll 8
-    for (int i = 0; i < Steps; ++i) step(i, Steps);
-  } else {
-    for (int i = 0; i < steps; ++i) step(i, steps);
-  }
-  store<0>(c);
-  store<1>(c + tile_floats);
-  store<2>(c + 2 * tile_floats);
-  store<3>(c + 3 * tile_floats);
-}
-
-}  // namespace katt::tile::amx
+}  // namespace katt::tile::bf16_tiles
 #endif

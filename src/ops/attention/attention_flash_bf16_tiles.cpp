@@ -1,13 +1,14 @@
-#include "ops/attention/attention_flash_amx.hpp"
+#include "ops/attention/attention_flash_bf16_tiles.hpp"
 
 #include <algorithm>
 
 #include "core/thread_slot.hpp"
-#include "ops/attention/attention_amx.hpp"
+#include "ops/attention/attention_bf16_tiles.hpp"
 #include "ops/attention/attention_tiles.hpp"
-#include "tile/amx_engine.hpp"
+#include "tile/bf16_engine.hpp"
 
-/// Flash attention, forward, on AMX tiles. K and V are packed into tiles once for each K/V head;
+/// Flash attention, forward, on packed bf16 tiles (tile/bf16_units.hpp: AMX, or the dot
+/// products of AVX512-BF16). K and V are packed into tiles once for each K/V head;
 /// then
 ///
 ///   for every (batch, kv head, group of query blocks), in parallel:
@@ -23,25 +24,23 @@
 /// the number of threads: the results have the same bits.
 namespace katt::attention::impl {
 
-const std::vector<Tile>& amx_tiles() {
+const std::vector<Tile>& bf16_tile_list() {
   static const std::vector<Tile> tiles{{512, 128}, {32, 32},   {32, 64},   {32, 128},  {64, 32},
                                        {64, 64},   {64, 128},  {64, 256},  {128, 64},  {128, 128},
                                        {128, 256}, {256, 128}, {256, 256}, {512, 256}, {1024, 128}};
   return tiles;
 }
 
-Status flash_amx_supports(const ForwardArgs& /*args*/, Tile tile) {
-  const auto& tiles = amx_tiles();
+Status flash_bf16_supports(const ForwardArgs& /*args*/, Tile tile) {
+  const auto& tiles = bf16_tile_list();
   if (std::find(tiles.begin(), tiles.end(), tile) != tiles.end()) return Status::ok();
   return Status::skipped("tile " + names({tile}) +
-                         " is not built for bf16 on AMX; built: " + names(tiles));
+                         " is not built for bf16 on tiles; built: " + names(tiles));
 }
 
-#if defined(KATT_AMX)
+#if defined(KATT_BF16_TILES)
 namespace {
 
-/// Packed K and V of a section: half of the second-level cache of the CPUs that have AMX.
-constexpr std::int64_t section_bytes = std::int64_t{1} << 20;
 /// Work items that a thread should have at least, so that all end together.
 constexpr std::int64_t items_per_thread = 4;
 
@@ -56,18 +55,21 @@ struct Layout {
   std::int64_t item_blocks;  ///< row blocks of a work item
 
   Layout(const ForwardArgs& args, Tile tile, int threads)
-      : depth(amx::depth_tiles(args.head_dim())),
-        group(tile.kv / amx::block),
-        key_blocks(divide_up(divide_up(args.seq_kv(), amx::block), group) * group),
-        section(std::max<std::int64_t>(section_bytes / (2 * block_bytes()) / group, 1) * group),
+      : depth(bf16_tiles::depth_tiles(args.head_dim())),
+        group(tile.kv / bf16_tiles::block),
+        key_blocks(divide_up(divide_up(args.seq_kv(), bf16_tiles::block), group) * group),
+        section(
+            std::max<std::int64_t>(bf16_tiles::section_bytes() / (2 * block_bytes()) / group, 1) *
+            group),
         heads(args.batch() * args.kv_heads()),
-        row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), amx::block)),
+        row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), bf16_tiles::block)),
         item_blocks(std::clamp<std::int64_t>(
             heads * row_blocks / (items_per_thread * threads), 1,
-            std::min<std::int64_t>(tile.q / amx::block, std::max<std::int64_t>(row_blocks, 1)))) {}
+            std::min<std::int64_t>(tile.q / bf16_tiles::block,
+                                   std::max<std::int64_t>(row_blocks, 1)))) {}
 
-  std::int64_t block_elements() const { return depth * 2LL * amx::tile_elements; }
-  std::int64_t block_bytes() const { return depth * 2LL * amx::tile_bytes; }
+  std::int64_t block_elements() const { return depth * 2LL * bf16_tiles::tile_elements; }
+  std::int64_t block_bytes() const { return depth * 2LL * bf16_tiles::tile_bytes; }
   std::int64_t items() const { return divide_up(row_blocks, item_blocks); }
 
   /// Bytes of all packed K, and of all packed V.
@@ -75,9 +77,9 @@ struct Layout {
     return static_cast<std::size_t>(heads * key_blocks * block_bytes());
   }
   std::size_t scratch_bytes() const {
-    const std::size_t state = static_cast<std::size_t>(depth) * (2 + 4) * amx::tile_bytes +
-                              2 * amx::block * sizeof(float);
-    return static_cast<std::size_t>(8 + 4 * group) * amx::tile_bytes +
+    const std::size_t state = static_cast<std::size_t>(depth) * (2 + 4) * bf16_tiles::tile_bytes +
+                              2 * bf16_tiles::block * sizeof(float);
+    return static_cast<std::size_t>(8 + 4 * group) * bf16_tiles::tile_bytes +
            static_cast<std::size_t>(item_blocks) * state;
   }
 
@@ -88,13 +90,13 @@ struct Layout {
   /// Tiles of V: groups of blocks as [32 dimensions][block of the group][dim tile 2].
   std::int64_t v_offset(std::int64_t head, std::int64_t block) const {
     return (head * key_blocks + block / group * group) * block_elements() +
-           block % group * 2 * amx::tile_elements;
+           block % group * 2 * bf16_tiles::tile_elements;
   }
   /// From 32 dimensions of a block of V to the next.
-  std::ptrdiff_t v_stride() const { return group * 2 * amx::tile_elements; }
+  std::ptrdiff_t v_stride() const { return group * 2 * bf16_tiles::tile_elements; }
 };
 
-struct AmxForward {
+struct Bf16Forward {
   StridedView<const bf16, 4, Kokkos::HostSpace> q, k, v;
   StridedView<bf16, 4, Kokkos::HostSpace> out;
   StridedView<float, 3, Kokkos::HostSpace> lse;
@@ -109,7 +111,7 @@ struct AmxForward {
   bf16* packed_v;
   std::byte* scratch;
 
-  AmxForward(const ForwardArgs& args, const Layout& places, Workspace space)
+  Bf16Forward(const ForwardArgs& args, const Layout& places, Workspace space)
       : q(args.q.view<bf16, Kokkos::HostSpace>()),
         k(args.k.view<bf16, Kokkos::HostSpace>()),
         v(args.v.view<bf16, Kokkos::HostSpace>()),
@@ -133,23 +135,24 @@ struct AmxForward {
     const std::int64_t block = item % layout.key_blocks;
     const std::int64_t head = item / layout.key_blocks;
     const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
-    const std::int64_t first = block * amx::block;
-    const int live = static_cast<int>(
-        std::clamp<std::int64_t>(static_cast<std::int64_t>(k.extent(2)) - first, 0, amx::block));
+    const std::int64_t first = block * bf16_tiles::block;
+    const int live = static_cast<int>(std::clamp<std::int64_t>(
+        static_cast<std::int64_t>(k.extent(2)) - first, 0, bf16_tiles::block));
     const int head_dim = static_cast<int>(k.extent(3));
     bf16* to_k = packed_k + layout.k_offset(head, block);
     bf16* to_v = packed_v + layout.v_offset(head, block);
     const auto row = [&](const auto& view) {
       return live > 0 ? &view(head / kv_heads, head % kv_heads, first, 0) : nullptr;
     };
-    amx::pack_row_block(row(k), static_cast<std::int64_t>(k.stride(2)), live, head_dim, to_k);
+    bf16_tiles::pack_row_block(row(k), static_cast<std::int64_t>(k.stride(2)), live, head_dim,
+                               to_k);
     const bf16* source = row(v);
     for (int d = 0; d < layout.depth * 2; ++d) {
-      const bool beyond = source == nullptr || d * amx::rows >= head_dim;
-      amx::pack_columns(beyond ? nullptr : source + d * amx::rows,
-                        static_cast<std::int64_t>(v.stride(2)), beyond ? 0 : live,
-                        head_dim - d * amx::rows,
-                        to_v + d / 2 * layout.v_stride() + d % 2 * amx::tile_elements);
+      const bool beyond = source == nullptr || d * bf16_tiles::rows >= head_dim;
+      bf16_tiles::pack_columns(
+          beyond ? nullptr : source + d * bf16_tiles::rows, static_cast<std::int64_t>(v.stride(2)),
+          beyond ? 0 : live, head_dim - d * bf16_tiles::rows,
+          to_v + d / 2 * layout.v_stride() + d % 2 * bf16_tiles::tile_elements);
     }
   }
 
@@ -160,9 +163,9 @@ struct AmxForward {
     TileState state = TileState::full;
   };
 
-  template <int Depth>
+  template <bf16_tiles::Unit U, int Depth>
   void attend(std::int64_t item, std::byte* buffers) const {
-    using Block = amx::QueryBlock<Depth>;
+    using Block = bf16_tiles::QueryBlock<U, Depth>;
     const std::int64_t items = layout.items();
     const std::int64_t first_block = (items - 1 - item % items) * layout.item_blocks;
     const std::int64_t head = item / items;
@@ -172,29 +175,30 @@ struct AmxForward {
     const ScoreRule<bf16> rule{masks.of(b), bias, softcap};
     const std::int64_t blocks = std::min(layout.item_blocks, layout.row_blocks - first_block);
 
-    const typename Block::Buffers shared{reinterpret_cast<float*>(buffers),
-                                         reinterpret_cast<bf16*>(buffers + 8 * amx::tile_bytes)};
-    std::byte* states = buffers + (8 + 4 * layout.group) * amx::tile_bytes;
+    const typename Block::Buffers shared{
+        reinterpret_cast<float*>(buffers),
+        reinterpret_cast<bf16*>(buffers + 8 * bf16_tiles::tile_bytes)};
+    std::byte* states = buffers + (8 + 4 * layout.group) * bf16_tiles::tile_bytes;
     const auto state_of = [&](std::int64_t n) {
       std::byte* at = states + n * Block::state_bytes;
       return typename Block::State(at);
     };
     const auto packed_of = [&](std::int64_t n) {
-      return PackedRows{kv_head, group, (first_block + n) * amx::block};
+      return PackedRows{kv_head, group, (first_block + n) * bf16_tiles::block};
     };
     const auto count_of = [&](std::int64_t n) {
       return static_cast<int>(
-          std::min<std::int64_t>(amx::block, rows - (first_block + n) * amx::block));
+          std::min<std::int64_t>(bf16_tiles::block, rows - (first_block + n) * bf16_tiles::block));
     };
 
-    const amx::Session session;
+    [[maybe_unused]] const typename U::Session session;
     for (std::int64_t n = 0; n < blocks; ++n)
       load_queries(state_of(n), packed_of(n), count_of(n), b);
 
     const std::int64_t first_query = packed_of(0).query(0);
     const std::int64_t last_query = packed_of(blocks - 1).query(count_of(blocks - 1) - 1);
     const KeyRange live = rule.mask.live(first_query, last_query);
-    const std::int64_t section_keys = layout.section * amx::block;
+    const std::int64_t section_keys = layout.section * bf16_tiles::block;
     for (std::int64_t section = live.begin / section_keys * section_keys; section < live.end;
          section += section_keys) {
       for (std::int64_t n = 0; n < blocks; ++n) {
@@ -221,22 +225,22 @@ struct AmxForward {
                            pending.key);
     };
     const std::int64_t stop = std::min(live.end, end);
-    std::int64_t key = std::max(live.begin / amx::block * amx::block, begin);
+    std::int64_t key = std::max(live.begin / bf16_tiles::block * bf16_tiles::block, begin);
     LiveColumns columns_seen(rule.mask.blocks, first, last);
-    for (; key < stop; key += amx::block) {
-      if (const std::int64_t next = columns_seen.next(key, stop); next >= key + amx::block) {
-        key = next / amx::block * amx::block;
+    for (; key < stop; key += bf16_tiles::block) {
+      if (const std::int64_t next = columns_seen.next(key, stop); next >= key + bf16_tiles::block) {
+        key = next / bf16_tiles::block * bf16_tiles::block;
         if (next >= stop) break;
       }
-      const std::int64_t key_end = std::min<std::int64_t>(key + amx::block, live.end);
+      const std::int64_t key_end = std::min<std::int64_t>(key + bf16_tiles::block, live.end);
       TileState state = rule.mask.interval.tile(first, last, key, key_end);
       if (state != TileState::dead) {
         state = both(state, columns_seen.tile(first, last, key, key_end));
       }
       if (state == TileState::dead) continue;
       const int columns = static_cast<int>(key_end - key);
-      if (columns < amx::block && state == TileState::full) state = TileState::partial;
-      const std::int64_t n = key / amx::block;
+      if (columns < bf16_tiles::block && state == TileState::full) state = TileState::partial;
+      const std::int64_t n = key / bf16_tiles::block;
       block.push(packed_k + layout.k_offset(head, n), packed_v + layout.v_offset(head, n),
                  layout.v_stride(), adjust);
       pending = {key, columns, state};
@@ -249,12 +253,13 @@ struct AmxForward {
     const int head_dim = static_cast<int>(q.extent(3));
     for (int d = 0; d < layout.depth; ++d) {
       for (int t = 0; t < 2; ++t) {
-        amx::pack_transposed(
+        bf16_tiles::pack_transposed(
             [&](int i) -> const bf16* {
-              const int r = t * amx::rows + i;
-              return r < count ? &q(b, packed.head(r), packed.query(r), d * amx::depth) : nullptr;
+              const int r = t * bf16_tiles::rows + i;
+              return r < count ? &q(b, packed.head(r), packed.query(r), d * bf16_tiles::depth)
+                               : nullptr;
             },
-            head_dim - d * amx::depth, state.q + (d * 2 + t) * amx::tile_elements);
+            head_dim - d * bf16_tiles::depth, state.q + (d * 2 + t) * bf16_tiles::tile_elements);
       }
     }
     state.clear();
@@ -262,29 +267,29 @@ struct AmxForward {
 
   template <int Depth, class State>
   void write_output(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
-    using Vec = amx::HostVec;
+    using Vec = bf16_tiles::HostVec;
     const int head_dim = static_cast<int>(q.extent(3));
-    for (int t = 0; t * amx::rows < count; ++t) {
-      const float* sums = state.sum + t * amx::rows;
+    for (int t = 0; t * bf16_tiles::rows < count; ++t) {
+      const float* sums = state.sum + t * bf16_tiles::rows;
       const auto sum = tile::load<Vec>(sums);
       const Vec inverse =
           Kokkos::Experimental::condition(sum == Vec(0.0F), Vec(0.0F), Vec(1.0F) / sum);
-      const int live = std::min(amx::rows, count - t * amx::rows);
-      for (int d = 0; d < Depth * 2 && d * amx::rows < head_dim; ++d) {
-        const float* o = state.o + (d / 2 * 4 + t * 2 + d % 2) * amx::tile_floats;
-        Vec square[amx::rows];
-        for (int i = 0; i < amx::rows; ++i) {
-          square[i] = Vec(tile::load<Vec>(o + i * amx::rows) * inverse);
+      const int live = std::min(bf16_tiles::rows, count - t * bf16_tiles::rows);
+      for (int d = 0; d < Depth * 2 && d * bf16_tiles::rows < head_dim; ++d) {
+        const float* o = state.o + (d / 2 * 4 + t * 2 + d % 2) * bf16_tiles::tile_floats;
+        Vec square[bf16_tiles::rows];
+        for (int i = 0; i < bf16_tiles::rows; ++i) {
+          square[i] = Vec(tile::load<Vec>(o + i * bf16_tiles::rows) * inverse);
         }
         tile::transpose(square);
-        store_rows(square, live, head_dim - d * amx::rows, [&](int i) {
-          const int r = t * amx::rows + i;
-          return &out(b, packed.head(r), packed.query(r), d * amx::rows);
+        store_rows(square, live, head_dim - d * bf16_tiles::rows, [&](int i) {
+          const int r = t * bf16_tiles::rows + i;
+          return &out(b, packed.head(r), packed.query(r), d * bf16_tiles::rows);
         });
       }
       if (lse.data() == nullptr) continue;
       for (int i = 0; i < live; ++i) {
-        const int r = t * amx::rows + i;
+        const int r = t * bf16_tiles::rows + i;
         lse(b, packed.head(r), packed.query(r)) = sums[i] == 0.0F
                                                       ? -Kokkos::Experimental::infinity_v<float>
                                                       : natural_lse(state.max[r], sums[i]);
@@ -296,29 +301,29 @@ struct AmxForward {
 }  // namespace
 
 template <class Exec>
-std::size_t flash_amx_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile) {
+std::size_t flash_bf16_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile) {
   const Layout layout(args, tile, exec.concurrency());
   return 2 * layout.packed_bytes() +
          static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
 }
 
 template <class Exec>
-void flash_amx_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
+void flash_bf16_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
   const Layout layout(args, tile, exec.concurrency());
-  const AmxForward forward(args, layout, workspace);
+  const Bf16Forward forward(args, layout, workspace);
   Kokkos::parallel_for("katt::attention::flash_pack",
                        Policy(exec, 0, layout.heads * layout.key_blocks),
                        [forward](std::int64_t item) { forward.pack(item); });
-  visit_depth<1>(layout.depth, [&]<int Depth>() {
+  visit_unit_and_depth(layout.depth, [&]<class U, int Depth>() {
     Policy policy(exec, 0, layout.heads * layout.items());
     policy.set_chunk_size(1);
     const ThreadSlot<Exec> thread;
     Kokkos::parallel_for(
         "katt::attention::flash_forward", policy, [forward, thread](std::int64_t item) {
           const int slot = thread.acquire();
-          forward.template attend<Depth>(
+          forward.template attend<U, Depth>(
               item,
               forward.scratch + static_cast<std::size_t>(slot) * forward.layout.scratch_bytes());
           thread.release(slot);
@@ -329,20 +334,20 @@ void flash_amx_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Wor
 #else
 
 template <class Exec>
-std::size_t flash_amx_workspace_bytes(const Exec&, const ForwardArgs&, Tile) {
+std::size_t flash_bf16_workspace_bytes(const Exec&, const ForwardArgs&, Tile) {
   return 0;
 }
 template <class Exec>
-void flash_amx_forward(const Exec&, const ForwardArgs&, Tile, Workspace) {
-  throw InputError("attention: " + tile::amx::refusal());
+void flash_bf16_forward(const Exec&, const ForwardArgs&, Tile, Workspace) {
+  throw InputError("attention: this build has no unit for bf16 tiles");
 }
 
 #endif
 
-#define KATT_INSTANTIATE_FLASH_AMX(Exec)                                                       \
-  template std::size_t flash_amx_workspace_bytes<Exec>(const Exec&, const ForwardArgs&, Tile); \
-  template void flash_amx_forward<Exec>(const Exec&, const ForwardArgs&, Tile, Workspace);
+#define KATT_INSTANTIATE_FLASH_BF16(Exec)                                                       \
+  template std::size_t flash_bf16_workspace_bytes<Exec>(const Exec&, const ForwardArgs&, Tile); \
+  template void flash_bf16_forward<Exec>(const Exec&, const ForwardArgs&, Tile, Workspace);
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_AMX)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BF16)
 
 }  // namespace katt::attention::impl

@@ -1,0 +1,30 @@
+"""Where the threads of this process run. A sweep binds each of its own to a processor and asks the same of a peer:
+threads that are woken on the same processor share it for a time slice while another is idle."""
+
+import ctypes
+import os
+
+
+def allow(processors):
+    """Lets this thread, and those that it starts from now on, run on any of these."""
+    os.sched_setaffinity(0, processors)
+
+
+def openmp():
+    """The OpenMP library (libgomp) of whatever has been loaded, or None."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        paths = [line.split(maxsplit=5)[5].strip() for line in maps if "libgomp" in line]
+    return ctypes.CDLL(paths[0]) if paths else None
+
+
+def bind(library, processors):
+    """Binds each thread of OpenMP's team to the processor in its place."""
+    if library is None or not processors:
+        return
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def bind_one(_):
+        os.sched_setaffinity(0, {processors[library.omp_get_thread_num()]})
+
+    # What a compiler makes of "#pragma omp parallel num_threads(n)".
+    library.GOMP_parallel(bind_one, None, len(processors), 0)
