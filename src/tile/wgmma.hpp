@@ -74,6 +74,10 @@ class WgmmaBlock : public MmaBlock {
   __device__ static void barrier_group(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
   }
+  /// Arrives at such a barrier, for others to wait at.
+  __device__ static void barrier_group_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+  }
   /// What this thread wrote to shared memory is there for wgmma.
   __device__ static void fence_async_proxy() {
 #if __CUDA_ARCH__ >= 900

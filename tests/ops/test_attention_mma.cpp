@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
@@ -132,6 +133,50 @@ TEST(AttentionWgmma, MatchesReferenceInF16AndWithOtherTiles) {
     data->link();
     expect_reference<FlashWgmma, f16, 128, 128>(*data, describe(long_keys) + ", " + mask.name);
     expect_reference<FlashWgmma, f16, 64, 64>(*data, describe(long_keys) + ", " + mask.name);
+  }
+}
+
+/// A block that writes down which warpgroup began products, in order.
+class WatchedBlock : public testing::EmulatedBlock {
+ public:
+  WatchedBlock(const testing::EmulatedBlock& block, std::vector<unsigned>& turns)
+      : testing::EmulatedBlock(block), turns_(turns) {}
+
+  template <class T, int N>
+  void wgmma(float (&d)[N / 8][4], std::uint64_t a, std::uint64_t b, bool accumulate) const {
+    // The first instruction of S = Q·Kᵀ.
+    if (!accumulate && thread() % 128 == 0) turns_.push_back(thread() / 128 - 1);
+    testing::EmulatedBlock::wgmma<T, N>(d, a, b, accumulate);
+  }
+  template <class T, int N, int First, int Blocks>
+  void wgmma(float (&all)[Blocks][4], const std::uint32_t (&a)[4], std::uint64_t b,
+             bool accumulate) const {
+    testing::EmulatedBlock::wgmma<T, N, First>(all, a, b, accumulate);
+  }
+
+ private:
+  std::vector<unsigned>& turns_;
+};
+
+TEST(AttentionWgmma, TheTwoComputingGroupsBeginTheirProductsInTurns) {
+  const auto data = make_problem({1, 1, 1, 128, 330, 64}, Dtype::bf16);
+  const DeviceProblem problem(*data, Backend::serial, HeadLayout::bhsd);
+  const DeviceOutput output(data->shape, data->dtype, Backend::serial, HeadLayout::bhsd);
+  ForwardArgs args = problem.args();
+  args.out = output.out.ref();
+  args.lse = output.lse.ref();
+  using Kernel = FlashWgmma<bf16, 64, 128, 64>;
+  const Kernel kernel(args);
+  ASSERT_EQ(kernel.blocks, 1);
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    std::vector<unsigned> turns;
+    testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes, seed);
+    const std::string failure = emulator.run([&](testing::EmulatedBlock& block) {
+      WatchedBlock watched(block, turns);
+      kernel.run(watched, 0);
+    });
+    ASSERT_EQ(failure, "");
+    ASSERT_EQ(turns, (std::vector<unsigned>{0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1})) << seed;
   }
 }
 

@@ -361,6 +361,16 @@ class EmulatedBlock {
     group.size = threads;
     emulator_.meet(group, thread_, thread_ % threads, "barrier_group", nullptr, [](auto&) {});
   }
+  void barrier_group_arrive(int id, int threads) const {
+    auto& group = emulator_.named_.at(static_cast<std::size_t>(id));
+    group.size = threads;
+    if (group.arrived == 0) group.operation = "barrier_group";
+    if (++group.arrived == group.size) {
+      group.arrived = 0;
+      ++group.generation;
+    }
+    emulator_.pause(thread_);
+  }
   void fence_async_proxy() {
     for (const std::size_t chunk : written_) emulator_.unfenced_[chunk] = false;
     written_.clear();

@@ -132,11 +132,14 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ> {
     clear(o);
     clear(s);
 
+    const Turns turns{static_cast<int>(group_row / 64)};
     const auto release = [&](Part part, unsigned n) {
       if (lane == 0) block.barrier_arrive(empty(part, n % stages));
     };
     if (tiles.valid()) {
+      turns.wait(block, 0);
       begin_scores(block, s, group_row, 0);
+      turns.pass(block);
       block.template wgmma_wait<0>();
       block.hold(s);
       release(Part::k, 0);
@@ -146,8 +149,10 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ> {
       unsigned n = 0;
       for (tiles.next(); tiles.valid(); tiles.next()) {
         ++n;
+        turns.wait(block, n);
         begin_scores(block, s, group_row, n);
         begin_values(block, o, p, n - 1);
+        turns.pass(block);
         block.template wgmma_wait<1>();
         block.hold(s);
         release(Part::k, n);
@@ -164,12 +169,37 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ> {
       block.template wgmma_wait<0>();
       block.hold(o);
       block.hold(p);
+      turns.end(block);
     }
     // No warp of the group reads its queries any more.
     block.barrier_group(1 + static_cast<int>(group_row / 64), group_threads);
     softmax.finish(block);
     this->write(block, o, softmax, q_tile, first_row, item);
   }
+
+  /// Two computing warpgroups begin their products in turns, 0, 1, 0, 1, …, so that the softmax of
+  /// one runs beside the products of the other (ping-pong; Shah et al. 2024, FlashAttention-3,
+  /// arXiv:2407.08608, section 3.1). A turn is one phase of a barrier that one group waits at and
+  /// the other only arrives at; barriers 1 and 2 are those of the groups alone.
+  struct Turns {
+    int group;
+    static constexpr bool taken = computing_groups == 2;
+
+    /// For the turn of tile n; group 0 begins.
+    template <class Block>
+    KOKKOS_INLINE_FUNCTION void wait(const Block& block, unsigned n) const {
+      if (taken && (group == 1 || n > 0)) block.barrier_group(3 + group, 2 * group_threads);
+    }
+    template <class Block>
+    KOKKOS_INLINE_FUNCTION void pass(const Block& block) const {
+      if (taken) block.barrier_group_arrive(4 - group, 2 * group_threads);
+    }
+    /// Takes the last turn that group 1 passed on: no barrier is left with arrivals.
+    template <class Block>
+    KOKKOS_INLINE_FUNCTION void end(const Block& block) const {
+      if (taken && group == 0) block.barrier_group(3, 2 * group_threads);
+    }
+  };
 
   /// Begins S = Q·K(n)ᵀ.
   template <class Block>
