@@ -6,6 +6,7 @@
 #include "drivers/commands.hpp"
 #include "drivers/runtime.hpp"
 #include "drivers/train_options.hpp"
+#include "memory/pool.hpp"
 #include "memory/tracker.hpp"
 #include "training/checkpointing.hpp"
 #include "training/state_file.hpp"
@@ -18,6 +19,7 @@ constexpr int interrupted = 130;
 struct Trained {
   training::RunSummary summary;
   training::Checkpointing checkpointing;
+  memory::PoolStatistics pool;
 };
 
 nlohmann::ordered_json costs_json(const std::vector<training::RecomputeCost>& costs) {
@@ -31,15 +33,17 @@ nlohmann::ordered_json costs_json(const std::vector<training::RecomputeCost>& co
 void print_summary(const Trained& trained, std::size_t peak_bytes, bool json) {
   const training::RunSummary& summary = trained.summary;
   if (json) {
-    const nlohmann::ordered_json object{{"steps", summary.steps},
-                                        {"skipped", summary.skipped},
-                                        {"stopped", summary.was_stopped},
-                                        {"first_loss", summary.first_loss},
-                                        {"last_loss", summary.last_loss},
-                                        {"tokens_s", summary.tokens_per_s},
-                                        {"peak_bytes", peak_bytes},
-                                        {"checkpoint_blocks", trained.checkpointing.text},
-                                        {"recompute", costs_json(trained.checkpointing.costs)}};
+    const nlohmann::ordered_json object{
+        {"steps", summary.steps},
+        {"skipped", summary.skipped},
+        {"stopped", summary.was_stopped},
+        {"first_loss", summary.first_loss},
+        {"last_loss", summary.last_loss},
+        {"tokens_s", summary.tokens_per_s},
+        {"peak_bytes", peak_bytes},
+        {"checkpoint_blocks", trained.checkpointing.text},
+        {"recompute", costs_json(trained.checkpointing.costs)},
+        {"pool", nlohmann::ordered_json::parse(trained.pool.json())}};
     std::printf("%s\n", object.dump().c_str());
     return;
   }
@@ -77,13 +81,15 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   print_costs(run.checkpointing);
   check_fits("training", training::training_memory(exec, config, options).total(),
              line.model.backend);
+  const nn::Pool<Exec> pool("katt::train::pool");
   training::Trainer<Exec> trainer(exec, std::move(config), options, line.model.folder,
-                                  line.model.seed);
+                                  line.model.seed, pool);
   if (continues) trainer.set_state(training::read_state(run.out, trainer.layout(), options));
   std::fprintf(stderr, "%.2f million parameters, %lld tokens of data, %s\n",
                static_cast<double>(trainer.layout().count()) / 1e6,
                static_cast<long long>(data.size()), std::string(name_of(options.dtype)).c_str());
-  return {training::run(trainer, data, run, stop_on_signals()), run.checkpointing};
+  const training::RunSummary summary = training::run(trainer, data, run, stop_on_signals());
+  return {summary, run.checkpointing, pool.statistics()};
 }
 
 }  // namespace

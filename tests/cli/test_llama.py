@@ -200,6 +200,7 @@ def test_a_budget_is_met_by_measured_costs(katt, random_model, text):
     budget = plain["peak_bytes"] * 9 // 10
     chosen, chosen_losses, attributes = run("--checkpoint-blocks", f"budget:{budget}")
     assert chosen["peak_bytes"] <= budget
+    assert 0 < chosen["pool"]["live_bytes"] <= chosen["pool"]["peak_reserved_bytes"] < budget
     assert set(chosen["recompute"]) == {"n1", "qkv", "attended", "h", "n2", "gate_up", "product"}
     for name, cost in chosen["recompute"].items():
         assert attributes[f"recompute_{name}_bytes"] == cost["bytes"] > 0
