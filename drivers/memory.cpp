@@ -118,12 +118,12 @@ int memory_command(const Invocation& invocation) {
   const std::int64_t tokens = count_option("--seq", seq, 1, 512);
   const nn::LlamaConfig config = nn::read_config(options.folder);
   training::TrainOptions train{.shape = {.batch = rows, .seq = tokens}, .dtype = options.dtype};
-  train.recompute = training::parse_checkpointing("--checkpoint-blocks",
-                                                  blocks.value_or(checkpoint ? "all" : "none"),
-                                                  config.num_hidden_layers);
 
   const Runtime runtime(options.threads);
   const auto forecasts = visit_backend(options.backend, options.threads, [&](const auto& exec) {
+    train.recompute = training::plan_checkpointing(exec, config, train, "--checkpoint-blocks",
+                                                   blocks.value_or(checkpoint ? "all" : "none"))
+                          .recompute;
     return std::vector{
         forecast_inference(exec, options, config, {.batch = rows, .capacity = tokens}, measure),
         forecast_training(exec, options, config, train, measure)};

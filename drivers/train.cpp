@@ -6,6 +6,7 @@
 #include "drivers/commands.hpp"
 #include "drivers/runtime.hpp"
 #include "drivers/train_options.hpp"
+#include "memory/pool.hpp"
 #include "memory/tracker.hpp"
 #include "training/checkpointing.hpp"
 #include "training/state_file.hpp"
@@ -15,13 +16,34 @@ namespace {
 
 constexpr int interrupted = 130;
 
-void print_summary(const training::RunSummary& summary, std::size_t peak_bytes, bool json) {
+struct Trained {
+  training::RunSummary summary;
+  training::Checkpointing checkpointing;
+  memory::PoolStatistics pool;
+};
+
+nlohmann::ordered_json costs_json(const std::vector<training::RecomputeCost>& costs) {
+  auto object = nlohmann::ordered_json::object();
+  for (const training::RecomputeCost& cost : costs) {
+    object[training::name_of(cost.part)] = {{"bytes", cost.bytes}, {"time_s", cost.time_s}};
+  }
+  return object;
+}
+
+void print_summary(const Trained& trained, std::size_t peak_bytes, bool json) {
+  const training::RunSummary& summary = trained.summary;
   if (json) {
     const nlohmann::ordered_json object{
-        {"steps", summary.steps},         {"skipped", summary.skipped},
-        {"stopped", summary.was_stopped}, {"first_loss", summary.first_loss},
-        {"last_loss", summary.last_loss}, {"tokens_s", summary.tokens_per_s},
-        {"peak_bytes", peak_bytes}};
+        {"steps", summary.steps},
+        {"skipped", summary.skipped},
+        {"stopped", summary.was_stopped},
+        {"first_loss", summary.first_loss},
+        {"last_loss", summary.last_loss},
+        {"tokens_s", summary.tokens_per_s},
+        {"peak_bytes", peak_bytes},
+        {"checkpoint_blocks", trained.checkpointing.text},
+        {"recompute", costs_json(trained.checkpointing.costs)},
+        {"pool", nlohmann::ordered_json::parse(trained.pool.json())}};
     std::printf("%s\n", object.dump().c_str());
     return;
   }
@@ -32,28 +54,42 @@ void print_summary(const training::RunSummary& summary, std::size_t peak_bytes, 
       summary.tokens_per_s, bench::human_bytes(static_cast<double>(peak_bytes)).c_str());
 }
 
+/// Says by what a budget was met.
+void print_costs(const training::Checkpointing& checkpointing) {
+  if (checkpointing.costs.empty()) return;
+  std::fprintf(stderr, "computed again: %s; measured a block:\n", checkpointing.text.c_str());
+  for (const training::RecomputeCost& cost : checkpointing.costs) {
+    std::fprintf(stderr, "  %-9s%10s%10s\n", training::name_of(cost.part),
+                 bench::human_bytes(static_cast<double>(cost.bytes)).c_str(),
+                 bench::human_seconds(cost.time_s).c_str());
+  }
+}
+
 template <class Exec>
-training::RunSummary train(const Exec& exec, const TrainCommandLine& line) {
-  const training::RunOptions run = line.run_options();
+Trained train(const Exec& exec, const TrainCommandLine& line) {
+  training::RunOptions run = line.run_options();
   std::error_code ignored;
   const bool continues =
       line.resume && std::filesystem::exists(run.out / training::state_file, ignored);
   nn::LlamaConfig config = nn::read_config(line.model.folder);
   const training::TokenData data = line.data(config.vocab_size);
-  training::TrainOptions options = line.options(config.num_hidden_layers);
-  if (const auto budget = line.memory_budget()) {
-    options.recompute = training::checkpointing_for_budget(exec, config, options, *budget);
-  }
+  training::TrainOptions options = line.options();
   data.check(options.shape.seq);
+  run.checkpointing = training::plan_checkpointing(exec, config, options, "--checkpoint-blocks",
+                                                   line.checkpointing());
+  options.recompute = run.checkpointing.recompute;
+  print_costs(run.checkpointing);
   check_fits("training", training::training_memory(exec, config, options).total(),
              line.model.backend);
+  const nn::Pool<Exec> pool("katt::train::pool");
   training::Trainer<Exec> trainer(exec, std::move(config), options, line.model.folder,
-                                  line.model.seed);
+                                  line.model.seed, pool);
   if (continues) trainer.set_state(training::read_state(run.out, trainer.layout(), options));
   std::fprintf(stderr, "%.2f million parameters, %lld tokens of data, %s\n",
                static_cast<double>(trainer.layout().count()) / 1e6,
                static_cast<long long>(data.size()), std::string(name_of(options.dtype)).c_str());
-  return training::run(trainer, data, run, stop_on_signals());
+  const training::RunSummary summary = training::run(trainer, data, run, stop_on_signals());
+  return {summary, run.checkpointing, pool.statistics()};
 }
 
 }  // namespace
@@ -64,10 +100,10 @@ int train_command(const Invocation& invocation) {
   line.check_output();
   const Runtime runtime(line.model.threads);
   const memory::Scope scope;
-  const training::RunSummary summary = visit_backend(
-      line.model.backend, line.model.threads, [&](const auto& exec) { return train(exec, line); });
-  print_summary(summary, scope.peak_bytes(), line.model.json);
-  return summary.was_stopped ? interrupted : 0;
+  const Trained trained = visit_backend(line.model.backend, line.model.threads,
+                                        [&](const auto& exec) { return train(exec, line); });
+  print_summary(trained, scope.peak_bytes(), line.model.json);
+  return trained.summary.was_stopped ? interrupted : 0;
 }
 
 }  // namespace katt::impl

@@ -40,7 +40,7 @@ TrainCommandLine::TrainCommandLine()
   add("--loss-scale", "dynamic (default in f16) or a factor (default else: 1)");
   add("--growth-interval", "good steps after which a dynamic scale doubles (default: 200)");
   add("--checkpoint-blocks",
-      "blocks computed again backward: all, none, cheap, every:K, 0,2,5 or budget:BYTES");
+      "computed again backward: all, none, cheap, every:K, 0,2,5, n1:8,product:3 or budget:BYTES");
   add("--out", "folder to write the trained model to, and all that --resume needs");
   add("--log", "HDF5 file with loss, grad_norm, lr and time_s of every step");
   add("--save-every", "steps between saves (default: 0, at the end only)");

@@ -21,12 +21,12 @@ class TrainCommandLine {
   ModelOptions model;
   bool resume = false, overwrite = false;
 
-  /// What the texts mean; blocks of the model for the checkpointing. Throws InputError.
-  [[nodiscard]] training::TrainOptions options(std::int64_t blocks) const;
+  /// What the texts mean, but for the checkpointing. Throws InputError.
+  [[nodiscard]] training::TrainOptions options() const;
+  /// The text of the checkpointing.
+  [[nodiscard]] std::string checkpointing() const;
   [[nodiscard]] training::RunOptions run_options() const;
   [[nodiscard]] training::TokenData data(std::int64_t vocab_size) const;
-  /// Bytes of "budget:BYTES", or nothing.
-  [[nodiscard]] std::optional<std::size_t> memory_budget() const;
   /// Throws InputError where the output is there already and is neither resumed nor replaced.
   void check_output() const;
 

@@ -1,7 +1,6 @@
 #include "bench/axes.hpp"
 #include "core/error.hpp"
 #include "drivers/train_options.hpp"
-#include "training/checkpointing.hpp"
 
 /// What the options of `katt train` mean.
 namespace katt::impl {
@@ -16,7 +15,7 @@ training::LossScaling TrainCommandLine::loss_scaling() const {
   return scaling;
 }
 
-training::TrainOptions TrainCommandLine::options(std::int64_t blocks) const {
+training::TrainOptions TrainCommandLine::options() const {
   training::TrainOptions options;
   options.shape = {.batch = count("--batch", 1, 1), .seq = count("--seq", 1, 128)};
   options.accumulation = count("--accumulation", 1, 1);
@@ -37,17 +36,11 @@ training::TrainOptions TrainCommandLine::options(std::int64_t blocks) const {
                        .decay = number("--weight-decay", 0, 1e3, 0.1)};
   options.clip = number("--clip", 0, 1e9, 1.0);
   options.scaling = loss_scaling();
-  const std::string which = text("--checkpoint-blocks").value_or(checkpoint_ ? "all" : "none");
-  options.recompute = training::parse_checkpointing("--checkpoint-blocks",
-                                                    memory_budget() ? "none" : which, blocks);
   return options;
 }
 
-std::optional<std::size_t> TrainCommandLine::memory_budget() const {
-  const auto& which = text("--checkpoint-blocks");
-  if (!which || !which->starts_with("budget:")) return std::nullopt;
-  return static_cast<std::size_t>(
-      bench::parse_number("--checkpoint-blocks budget", which->substr(7), 1, 1e18));
+std::string TrainCommandLine::checkpointing() const {
+  return text("--checkpoint-blocks").value_or(checkpoint_ ? "all" : "none");
 }
 
 training::RunOptions TrainCommandLine::run_options() const {

@@ -25,17 +25,20 @@ def katt(*arguments):
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
-def save(name, rows):
-    """Rows (dictionaries with the same keys) as datasets of results/NAME/NAME.h5, with what made them."""
+def save(name, rows, summary=(), settings=None):
+    """Rows (dictionaries with the same keys) as datasets of results/NAME/NAME.h5, those of the summary in a group, with
+    what made them."""
     folder = ROOT / "results" / name
     folder.mkdir(parents=True, exist_ok=True)
     info = json.loads(subprocess.run([KATT, "info", "--json"], check=True, capture_output=True, text=True).stdout)
     with h5py.File(folder / f"{name}.h5", "w") as file:
-        for key in rows[0]:
-            values = [row[key] for row in rows]
-            file[key] = np.array(values, dtype=h5py.string_dtype() if isinstance(values[0], str) else None)
+        for prefix, table in [("", rows), ("summary/", summary)]:
+            for key in table[0] if table else ():
+                values = [row[key] for row in table]
+                file[prefix + key] = np.array(values, dtype=h5py.string_dtype() if isinstance(values[0], str) else None)
         for part in ["build", "machine"]:
             file.attrs[part] = json.dumps(info.get(part, {}))
+        file.attrs.update(settings or {})
     return folder
 
 

@@ -8,21 +8,19 @@
 
 namespace katt::memory {
 
-namespace impl {
-
-namespace {
-
-/// The size class of a request: a multiple of 64 bytes with four significant bits.
-std::size_t size_class(std::size_t bytes) {
+/// A multiple of 64 bytes with four significant bits, seven where it is large.
+std::size_t reserved_bytes(std::size_t bytes) {
   constexpr std::size_t least = 64;
+  constexpr std::size_t large = std::size_t{1} << 20;
+  if (bytes == 0) return 0;
   if (bytes <= least) return least;
-  const std::size_t step = std::max(least, std::bit_floor(bytes - 1) / 8);
+  const std::size_t step = std::max(least, std::bit_floor(bytes - 1) / (bytes > large ? 64 : 8));
   const std::size_t above = (bytes - 1) / step;  // (bytes + step − 1) may not fit
   constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
   return above >= most / step ? most : (above + 1) * step;
 }
 
-}  // namespace
+namespace impl {
 
 /// Shared by the pool and its blocks.
 class PoolState : public std::enable_shared_from_this<PoolState> {
@@ -41,7 +39,7 @@ class PoolState : public std::enable_shared_from_this<PoolState> {
     PoolBlock block;
     if (bytes == 0) return block;
     const std::lock_guard lock(mutex_);
-    const std::size_t reserved = size_class(bytes);
+    const std::size_t reserved = reserved_bytes(bytes);
     block.data_ = take_cached(reserved, instance);
     if (block.data_ != nullptr) {
       ++statistics_.reused;

@@ -35,6 +35,9 @@ struct PoolStatistics {
   [[nodiscard]] std::string json() const;
 };
 
+/// Bytes that a pool reserves for a request: its size class.
+[[nodiscard]] std::size_t reserved_bytes(std::size_t bytes);
+
 /// An allocation beyond a pool's limit. The pool is as it was before it.
 class LimitError : public std::runtime_error {
  public:
@@ -77,13 +80,14 @@ class PoolBlock {
   std::function<void()> fence_;
 };
 
-/// Memory of one memory space with a limit, kept for reuse: workspaces and activations come and go
-/// in every step and should cost neither a call of the allocator nor a hidden fence.
+/// Memory of one memory space with a limit, shared by the copies of the object, kept for reuse:
+/// workspaces and activations come and go in every step and should cost neither a call of the
+/// allocator nor a hidden fence.
 ///
-/// A request is rounded up to a size class, at most an eighth larger (64 bytes at least), so that a
-/// freed block serves requests of about its size. Blocks come from Kokkos under the pool's label,
-/// so the tracker sees what is reserved. What would exceed the limit first returns cached blocks to
-/// the memory space, and throws LimitError only then.
+/// A request is rounded up to a size class, at most an eighth larger (64 bytes at least), and
+/// beyond 1 MiB at most a 64th, so that a freed block serves requests of about its size. Blocks
+/// come from Kokkos under the pool's label, so the tracker sees what is reserved. What would exceed
+/// the limit first returns cached blocks to the memory space, and throws LimitError only then.
 ///
 /// Work is ordered by execution space instances: a block that is freed while kernels of an instance
 /// still use it is handed out at once to the same instance, whose launches follow in order; another
@@ -93,8 +97,9 @@ class MemoryPool {
  public:
   static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
 
-  /// `label` as in "katt::training::pool".
   explicit MemoryPool(const std::string& label, std::size_t limit_bytes = unlimited);
+  /// Without a limit.
+  MemoryPool() : MemoryPool("katt::memory::pool") {}
 
   /// A block for use on an instance, aligned to 64 bytes; its content is undefined. A request of 0
   /// bytes gives an empty block. Throws LimitError beyond the limit and std::bad_alloc where the

@@ -39,6 +39,23 @@ struct AddGradient {
 
 }  // namespace
 
+void lay_out_block(Arena& arena, const LlamaConfig& config, Dtype dtype, BatchShape shape,
+                   Recompute parts, BlockActivations& at) {
+  const auto take = [&](Recompute part, TensorRef<2>& tensor, std::int64_t columns) {
+    if (has(parts, part)) tensor = arena.tensor<2>(dtype, {shape.tokens(), columns});
+  };
+  take(Recompute::n1, at.n1, config.hidden_size);
+  take(Recompute::qkv, at.qkv, config.q_size() + 2 * config.kv_size());
+  take(Recompute::attended, at.attended, config.q_size());
+  if (has(parts, Recompute::attended)) {
+    at.lse = arena.tensor<3>(Dtype::f32, {shape.batch, config.num_attention_heads, shape.seq});
+  }
+  take(Recompute::h, at.h, config.hidden_size);
+  take(Recompute::n2, at.n2, config.hidden_size);
+  take(Recompute::gate_up, at.gate_up, 2 * config.intermediate_size);
+  take(Recompute::product, at.product, config.intermediate_size);
+}
+
 template <class Exec>
 void Block<Exec>::norm(Runner<Exec>& run, const TensorRef<1>& weight, ConstTensorRef<2> stream,
                        ConstTensorRef<2> delta, const TensorRef<2>& sum,
@@ -139,18 +156,19 @@ template <class Exec>
 void Block<Exec>::recompute(Runner<Exec>& run, const BlockWeights& weights,
                             const BlockActivations& at, BatchShape shape, Recompute what,
                             const TensorRef<2>& scratch) const {
-  if (what == Recompute::nothing) return;
-  norm(run, weights.input_norm, at.x, {}, {}, at.n1);
-  if (what == Recompute::cheap) {
-    norm(run, weights.post_norm, at.h, {}, {}, at.n2);
-  } else {
-    project_qkv(run, weights, at, shape, 0);
-    attend_own(run, at, shape);
+  if (has(what, Recompute::n1)) norm(run, weights.input_norm, at.x, {}, {}, at.n1);
+  if (has(what, Recompute::qkv)) project_qkv(run, weights, at, shape, 0);
+  if (has(what, Recompute::attended)) attend_own(run, at, shape);
+  if (has(what, Recompute::h)) {
     project(run, at.attended, weights.o, weights.o_bias, scratch);
     norm(run, weights.post_norm, at.x, scratch, at.h, at.n2);
+  } else if (has(what, Recompute::n2)) {
+    norm(run, weights.post_norm, at.h, {}, {}, at.n2);
+  }
+  if (has(what, Recompute::gate_up)) {
     project(run, at.n2, weights.gate_up, weights.gate_up_bias, at.gate_up);
   }
-  activate(run, at);
+  if (has(what, Recompute::product)) activate(run, at);
 }
 
 template <class Exec>

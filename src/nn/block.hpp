@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "nn/arena.hpp"
@@ -9,12 +10,14 @@
 
 /// One block of a LLaMA, as a sequence of operators. With T = batch · seq tokens:
 ///
-///   n₁ = rmsnorm(x)                    x   (T, hidden)
-///   q, k, v = n₁·W_qkvᵀ                qkv (T, q_size + 2·kv_size); q and k turned by rope, in
-///   place a = attention(q, k, v)             a   (T, q_size) h = x + a·W_oᵀ,  n₂ = rmsnorm(h)   h
-///   (T, hidden) g, u = n₂·W_gate_upᵀ               gate_up (T, 2·intermediate) m = silu(g)·u m (T,
-///   intermediate) delta = m·W_downᵀ                  the next block's x is h + delta, added by its
-///   first norm
+///   n₁ = rmsnorm(x)          | x (T, hidden)
+///   q, k, v = n₁·W_qkvᵀ      | qkv (T, q_size + 2·kv_size); q and k turned by rope in place
+///   a = attention(q, k, v)   | attended (T, q_size)
+///   h = x + a·W_oᵀ           | (T, hidden)
+///   n₂ = rmsnorm(h)          | (T, hidden)
+///   g, u = n₂·W_gate_upᵀ     | gate_up (T, 2·intermediate)
+///   m = silu(g)·u            | product (T, intermediate)
+///   delta = m·W_downᵀ        | the next block's x is h + delta, added by its first norm
 namespace katt::nn {
 
 /// Shape of a batch of token rows.
@@ -48,12 +51,42 @@ struct BackwardBuffers {
   TensorRef<2> staging;    ///< dtype of the model: gradients on their way to f32
 };
 
-/// The parts of a block that its backward pass can do without, computed again from what is kept.
+/// What a block does not keep for its backward pass but computes again from what it keeps: a set of
+/// the tensors that it writes after x.
 enum class Recompute : std::uint8_t {
-  nothing,
-  cheap,  ///< n₁, n₂ and m: what costs no product
-  all     ///< everything but x
+  nothing = 0,
+  n1 = 1U << 0U,
+  qkv = 1U << 1U,
+  attended = 1U << 2U,  ///< with lse
+  h = 1U << 3U,         ///< with n₂, which its kernel writes too
+  n2 = 1U << 4U,
+  gate_up = 1U << 5U,
+  product = 1U << 6U,
+  cheap = n1 | n2 | product,  ///< what costs no product
+  all = cheap | qkv | attended | h | gate_up
 };
+
+/// The tensors of a block that can be computed again, in the order in which they are.
+inline constexpr std::array recomputable{Recompute::n1,     Recompute::qkv, Recompute::attended,
+                                         Recompute::h,      Recompute::n2,  Recompute::gate_up,
+                                         Recompute::product};
+
+[[nodiscard]] constexpr Recompute operator|(Recompute a, Recompute b) {
+  return static_cast<Recompute>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+[[nodiscard]] constexpr Recompute operator&(Recompute a, Recompute b) {
+  return static_cast<Recompute>(static_cast<unsigned>(a) & static_cast<unsigned>(b));
+}
+[[nodiscard]] constexpr Recompute without(Recompute set, Recompute part) {
+  return static_cast<Recompute>(static_cast<unsigned>(set) & ~static_cast<unsigned>(part));
+}
+[[nodiscard]] constexpr bool has(Recompute set, Recompute part) {
+  return (set & part) != Recompute::nothing;
+}
+
+/// Takes memory for the tensors of the set, in the dtype, for a block over so many tokens.
+void lay_out_block(Arena& arena, const LlamaConfig& config, Dtype dtype, BatchShape shape,
+                   Recompute parts, BlockActivations& at);
 
 template <class Exec>
 class Block {
@@ -76,7 +109,8 @@ class Block {
   void finish(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
               const TensorRef<2>& delta) const;
 
-  /// Computes again what was not kept. `scratch`: (T, hidden).
+  /// Computes again what was not kept: the same operators in the order of forward(), so that the
+  /// bits are the same. `scratch`: (T, hidden).
   void recompute(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                  BatchShape shape, Recompute what, const TensorRef<2>& scratch) const;
 

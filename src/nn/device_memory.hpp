@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,16 +23,24 @@ class DeviceMemory {
   DeviceMemory() = default;
   /// Filled with zeros, or left as it is found.
   DeviceMemory(const std::string& label, std::size_t bytes, bool zeroed)
-      : view_(zeroed ? View(label, bytes)
-                     : View(Kokkos::view_alloc(Kokkos::WithoutInitializing, label), bytes)) {}
+      : bytes_(bytes),
+        view_(zeroed ? View(label, words(bytes))
+                     : View(Kokkos::view_alloc(Kokkos::WithoutInitializing, label), words(bytes))) {
+  }
 
-  [[nodiscard]] std::byte* data() const { return view_.data(); }
-  [[nodiscard]] std::size_t bytes() const { return view_.size(); }
+  [[nodiscard]] std::byte* data() const { return reinterpret_cast<std::byte*>(view_.data()); }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
   /// Fills it with zeros; does not wait.
-  void clear(const Exec& exec) const { Kokkos::deep_copy(exec, view_, std::byte{0}); }
+  void clear(const Exec& exec) const { Kokkos::deep_copy(exec, view_, std::uint64_t{0}); }
 
  private:
-  using View = Kokkos::View<std::byte*, Space>;
+  // Words, because Kokkos fills element by element.
+  using View = Kokkos::View<std::uint64_t*, Space>;
+  static std::size_t words(std::size_t bytes) {
+    return (bytes + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t);
+  }
+
+  std::size_t bytes_ = 0;
   View view_;
 };
 

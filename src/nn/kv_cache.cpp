@@ -7,6 +7,7 @@
 #include "core/backend.hpp"
 #include "core/check.hpp"
 #include "core/error.hpp"
+#include "nn/arena.hpp"
 #include "tile/rows.hpp"
 
 namespace katt::nn {
@@ -104,7 +105,21 @@ KvCacheConfig completed(KvCacheConfig c) {
   return c;
 }
 
+/// Bytes of K, or of V, of a completed configuration.
+std::size_t storage_bytes(const KvCacheConfig& c) {
+  const TensorRef<5> storage =
+      Arena().tensor<5>(c.dtype, {c.layers, c.pages, c.kv_heads, c.page_size, c.head_dim});
+  return static_cast<std::size_t>(storage.size()) * size_of(c.dtype);
+}
+
 }  // namespace
+
+std::size_t kv_cache_bytes(const KvCacheConfig& config) {
+  const KvCacheConfig c = completed(config);
+  const std::int64_t pages_per_slot = (c.capacity + c.page_size - 1) / c.page_size;
+  const std::int64_t entries = c.slots * (pages_per_slot + 3);
+  return 2 * storage_bytes(c) + static_cast<std::size_t>(entries) * sizeof(std::int64_t);
+}
 
 template <class Exec>
 KvCache<Exec>::KvCache(const KvCacheConfig& config)
@@ -115,9 +130,7 @@ KvCache<Exec>::KvCache(const KvCacheConfig& config)
   const auto uninitialized = [](const char* label) {
     return Kokkos::view_alloc(std::string(label), Kokkos::WithoutInitializing);
   };
-  const std::size_t storage = count(config_.layers) * count(config_.pages) *
-                              count(config_.kv_heads) * count(config_.page_size) *
-                              count(config_.head_dim) * size_of(config_.dtype);
+  const std::size_t storage = storage_bytes(config_);
   keys_ = Bytes(uninitialized("katt::kv_cache::keys"), storage);
   values_ = Bytes(uninitialized("katt::kv_cache::values"), storage);
   block_table_ = Table("katt::kv_cache::block_table", count(config_.slots * pages_per_slot_));
@@ -165,6 +178,17 @@ std::int64_t KvCache<Exec>::pages_for(std::int64_t length) const {
   return (kept(length) + config_.page_size - 1) / config_.page_size;
 }
 
+/// A free page; of contiguous storage that of the slot itself, so that slots lie in order.
+template <class Exec>
+std::int64_t KvCache<Exec>::take_page(std::int64_t slot) {
+  const bool is_contiguous = pages_per_slot_ == 1 && config_.pages == config_.slots;
+  const auto taken =
+      is_contiguous ? std::ranges::find(free_pages_, slot) : std::prev(free_pages_.end());
+  const std::int64_t page = *taken;
+  free_pages_.erase(taken);
+  return page;
+}
+
 template <class Exec>
 void KvCache<Exec>::check_step(std::span<const std::int64_t> slots,
                                std::span<const std::int64_t> counts) const {
@@ -207,8 +231,7 @@ void KvCache<Exec>::extend(const Exec& exec, std::span<const std::int64_t> slots
     lengths.push_back(kept(slot.length));
     largest_count_ = std::max(largest_count_, counts[b]);
     while (static_cast<std::int64_t>(slot.pages.size()) < pages_for(slot.length)) {
-      slot.pages.push_back(free_pages_.back());
-      free_pages_.pop_back();
+      slot.pages.push_back(take_page(slots[b]));
     }
     std::copy(slot.pages.begin(), slot.pages.end(),
               table.begin() + static_cast<std::ptrdiff_t>(b) * pages_per_slot_);

@@ -31,6 +31,10 @@ struct KvCacheConfig {
   std::int64_t sinks = 0;
 };
 
+/// Bytes that a KvCache of this configuration allocates. Throws InputError for extents that make no
+/// cache.
+[[nodiscard]] std::size_t kv_cache_bytes(const KvCacheConfig& config);
+
 /// Keys and values of the tokens that sequences have seen, for every layer, in the memory of an
 /// execution space.
 ///
@@ -83,7 +87,7 @@ class KvCache {
   void read(std::int64_t layer, attention::PagedArgs& args) const;
 
   /// K or V of a layer: (pages, kv_heads, page_size, head_dim); with contiguous storage
-  /// (slots, kv_heads, capacity, head_dim).
+  /// (slots, kv_heads, capacity, head_dim), in the order of the slots.
   [[nodiscard]] ConstTensorRef<4> keys(std::int64_t layer) const { return tensor(keys_, layer); }
   [[nodiscard]] ConstTensorRef<4> values(std::int64_t layer) const {
     return tensor(values_, layer);
@@ -115,6 +119,7 @@ class KvCache {
   const Slot& used(std::int64_t slot) const;
   std::int64_t kept(std::int64_t length) const;
   std::int64_t pages_for(std::int64_t length) const;
+  std::int64_t take_page(std::int64_t slot);
   void check_step(std::span<const std::int64_t> slots, std::span<const std::int64_t> counts) const;
   void check_tokens(const char* name, const ConstTensorRef<4>& tokens) const;
 

@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/variants.hpp"
-#include "nn/device_memory.hpp"
+#include "memory/pool.hpp"
 #include "ops/linear/gemm.hpp"
 
 namespace katt::nn {
@@ -24,23 +24,28 @@ struct Kernels {
   std::string linear_cross_entropy = "fused";
 };
 
-/// Runs operators on an execution space with a workspace of its own, which grows to the largest
+/// Where the activations and workspaces of models come from.
+template <class Exec>
+using Pool = memory::MemoryPool<typename Exec::memory_space>;
+
+/// Runs operators on an execution space with one workspace from a pool, which grows to the largest
 /// that one of them needs. A dry runner launches nothing and only finds out how large that is.
 template <class Exec>
 class Runner {
  public:
-  explicit Runner(Exec exec, bool dry = false) : exec_(std::move(exec)), dry_(dry) {}
+  explicit Runner(Exec exec, bool dry = false, Pool<Exec> pool = {})
+      : exec_(std::move(exec)), dry_(dry), pool_(std::move(pool)) {}
 
   [[nodiscard]] const Exec& exec() const { return exec_; }
   [[nodiscard]] bool is_dry() const { return dry_; }
   /// Largest workspace asked for so far.
   [[nodiscard]] std::size_t workspace_bytes() const { return needed_; }
-  /// Allocates the workspace at once.
+  /// Allocates the workspace at once. Throws memory::LimitError.
   void reserve(std::size_t bytes) {
     needed_ = std::max(needed_, bytes);
-    if (dry_ || memory_.bytes() >= needed_) return;
+    if (dry_ || memory_.size() >= needed_) return;
     memory_ = {};  // before the larger one, so that they never live together
-    memory_ = DeviceMemory<Exec>("katt::nn::workspace", needed_, false);
+    memory_ = pool_.allocate(exec_, needed_);
   }
 
   /// Runs a variant of a table. Throws InputError with the reason where it cannot run here.
@@ -54,23 +59,22 @@ class Runner {
     }
     reserve(table.workspace_bytes(exec_, args, config));
     if (dry_) return;
-    const Status status = table.run(exec_, args, config, workspace());
+    const Status status = table.run(exec_, args, config, memory_.workspace());
     if (!status.is_ok()) throw InputError("variant " + variant + ": " + status.reason());
   }
 
   /// A dense product that no operator computes: one that adds to f32 gradients.
   void gemm(const linear::GemmArgs& args, const char* label) {
     reserve(linear::gemm_workspace_bytes(exec_, args));
-    if (!dry_) linear::gemm(exec_, args, workspace(), label);
+    if (!dry_) linear::gemm(exec_, args, memory_.workspace(), label);
   }
 
  private:
-  [[nodiscard]] Workspace workspace() const { return {memory_.data(), memory_.bytes()}; }
-
   Exec exec_;
   bool dry_;
   std::size_t needed_ = 0;
-  DeviceMemory<Exec> memory_;
+  Pool<Exec> pool_;
+  memory::PoolBlock memory_;
 };
 
 }  // namespace katt::nn

@@ -15,14 +15,6 @@ namespace katt::nn {
 
 namespace {
 
-template <class Exec>
-void copy_heads(const Exec& exec, const ConstTensorRef<4>& from, const TensorRef<4>& to) {
-  using Memory = typename Exec::memory_space;
-  visit_dtype(to.dtype, [&]<class T>() {
-    Kokkos::deep_copy(exec, to.view<T, Memory>(), from.view<T, Memory>());
-  });
-}
-
 /// The last of every n rows.
 TensorRef<2> last_rows(TensorRef<2> rows, std::int64_t n) {
   rows.data = static_cast<std::byte*>(rows.data) +
@@ -46,17 +38,13 @@ constexpr std::int64_t logit_rows = 64;
 
 template <class Exec>
 Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype, Weights weights,
-                       SessionOptions options, bool dry)
+                       SessionOptions options, bool dry, Pool<Exec> pool)
     : config_(config),
       dtype_(dtype),
       weights_(std::move(weights)),
       options_(std::move(options)),
-      run_(exec, dry) {
+      run_(exec, dry, pool) {
   options_.chunk = std::min(options_.chunk, options_.capacity);
-  Arena cache;
-  (void)cache.tensor<5>(dtype_, {2 * config_.num_hidden_layers, options_.batch,
-                                 config_.num_key_value_heads, options_.capacity, config_.head_dim});
-  cache_bytes_ = cache.bytes();
   Arena sizes;
   const Step largest = lay_out(sizes, options_.chunk);
   activation_bytes_ = sizes.bytes();
@@ -68,8 +56,9 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   length_ = 0;
   run_.reserve(rehearsal.workspace_bytes());
   if (dry) return;
-  cache_ = {"katt::nn::kv_cache", cache_bytes_, false};
-  activations_ = {"katt::nn::activations", activation_bytes_, false};
+  cache_.emplace(cache_config());
+  while (std::ssize(slots_) < options_.batch) slots_.push_back(cache_->acquire());
+  activations_ = pool.allocate(exec, activation_bytes_);
   Arena arena(activations_.data());
   rope::build_cache(exec, config_.rope, lay_out(arena, 1).cos_sin);
 }
@@ -84,13 +73,9 @@ typename Session<Exec>::Step Session<Exec>::lay_out(Arena& arena, std::int64_t n
   at.cos_sin = arena.tensor<2>(Dtype::f32, {options_.capacity, config_.head_dim});
   at.ids = arena.integers(tokens);
   at.at.x = rows(config_.hidden_size);
-  at.at.n1 = rows(config_.hidden_size);
-  at.at.qkv = rows(config_.q_size() + 2 * config_.kv_size());
-  at.at.attended = rows(config_.q_size());
-  at.at.h = rows(config_.hidden_size);
-  at.at.n2 = rows(config_.hidden_size);
-  at.at.gate_up = rows(2 * config_.intermediate_size);
-  at.at.product = rows(config_.intermediate_size);
+  at.at.attended = rows(config_.q_size());  // without lse
+  lay_out_block(arena, config_, dtype_, {.batch = options_.batch, .seq = n},
+                without(Recompute::all, Recompute::attended), at.at);
   at.delta = rows(config_.hidden_size);
   at.n = rows(config_.hidden_size);
   at.logits = arena.tensor<2>(
@@ -99,15 +84,35 @@ typename Session<Exec>::Step Session<Exec>::lay_out(Arena& arena, std::int64_t n
 }
 
 template <class Exec>
-TensorRef<4> Session<Exec>::cached(std::int64_t layer, int which, std::int64_t first,
-                                   std::int64_t count) const {
-  TensorRef<4> tensor(
-      nullptr, dtype_,
-      {options_.batch, config_.num_key_value_heads, options_.capacity, config_.head_dim});
-  const std::int64_t offset = (2 * layer + which) * tensor.size() + first * config_.head_dim;
-  tensor.data = cache_.data() + static_cast<std::size_t>(offset) * size_of(dtype_);
-  tensor.extent[2] = count;
-  return tensor;
+KvCacheConfig Session<Exec>::cache_config() const {
+  return {.layers = config_.num_hidden_layers,
+          .slots = options_.batch,
+          .kv_heads = config_.num_key_value_heads,
+          .head_dim = config_.head_dim,
+          .capacity = options_.capacity,
+          .dtype = dtype_};
+}
+
+template <class Exec>
+typename Session<Exec>::Cached Session<Exec>::cached(std::int64_t layer, std::int64_t seen) const {
+  Cached of_layer;
+  if (cache_) {
+    of_layer = {cache_->keys(layer), cache_->values(layer)};
+  } else {
+    of_layer.keys = Arena().tensor<4>(
+        dtype_, {options_.batch, config_.num_key_value_heads, options_.capacity, config_.head_dim});
+    of_layer.values = of_layer.keys;
+  }
+  of_layer.keys.extent[2] = seen;
+  of_layer.values.extent[2] = seen;
+  return of_layer;
+}
+
+template <class Exec>
+void Session<Exec>::clear() {
+  for (const std::int64_t slot : slots_) cache_->release(slot);
+  for (std::int64_t& slot : slots_) slot = cache_->acquire();
+  length_ = 0;
 }
 
 template <class Exec>
@@ -156,18 +161,16 @@ void Session<Exec>::launch_blocks(Runner<Exec>& run, const Step& at, BatchShape 
   const Block<Exec> block(config_, options_.kernels, at.cos_sin);
   ConstTensorRef<2> stream = at.at.x;
   ConstTensorRef<2> delta;  // nothing to add before the first block
+  const auto heads = [&](std::int64_t column) {
+    return heads_of(at.at.qkv, config_.q_size() + column, shape.batch, config_.num_key_value_heads,
+                    config_.head_dim);
+  };
   for (std::size_t i = 0; i < weights_.blocks.size(); ++i) {
     const auto layer = static_cast<std::int64_t>(i);
     block.norm_and_project(run, weights_.blocks[i], at.at, shape, length_, stream, delta);
-    for (const int which : {0, 1}) {
-      if (run.is_dry()) continue;
-      copy_heads(run.exec(),
-                 heads_of(at.at.qkv, config_.q_size() + which * config_.kv_size(), shape.batch,
-                          config_.num_key_value_heads, config_.head_dim),
-                 cached(layer, which, length_, shape.seq));
-    }
-    const std::int64_t seen = length_ + shape.seq;
-    block.attend(run, at.at, shape, cached(layer, 0, 0, seen), cached(layer, 1, 0, seen));
+    if (!run.is_dry()) cache_->append(run.exec(), layer, heads(0), heads(config_.kv_size()));
+    const Cached seen = cached(layer, length_ + shape.seq);
+    block.attend(run, at.at, shape, seen.keys, seen.values);
     block.finish(run, weights_.blocks[i], at.at, at.delta);
     stream = at.at.h;
     delta = at.delta;
@@ -208,6 +211,7 @@ void Session<Exec>::step(std::span<const std::int64_t> ids, std::int64_t n, bool
   Arena arena(activations_.data());
   const Step at = lay_out(arena, n);
   copy_from_host(run_.exec(), std::as_bytes(ids), at.ids);
+  cache_->extend(run_.exec(), slots_, std::vector<std::int64_t>(slots_.size(), n));
   launch(run_, at, n, all);
   const std::int64_t rows = all ? options_.batch * n : options_.batch;
   const std::int64_t at_once = at.logits.extent[0];

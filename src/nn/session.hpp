@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "nn/block.hpp"
+#include "nn/kv_cache.hpp"
 #include "nn/model.hpp"
 
 namespace katt::nn {
@@ -18,16 +20,18 @@ struct SessionOptions {
   Kernels kernels{};
 };
 
-/// Inference: sequences of equal length that grow together, their keys and values cached for every
-/// layer (batch, kv_heads, capacity, head_dim).
+/// Inference: sequences of equal length that grow together, their keys and values in a contiguous
+/// KvCache.
 template <class Exec>
 class Session {
  public:
-  /// Allocates nothing, and can be asked for sizes only, when `dry`.
+  /// Allocates nothing, and can be asked for sizes only, when `dry`. Activations and workspace come
+  /// from the pool; throws memory::LimitError beyond its limit.
   Session(const Exec& exec, const LlamaConfig& config, Dtype dtype, Weights weights,
-          SessionOptions options, bool dry = false);
-  Session(const Llama<Exec>& model, SessionOptions options)
-      : Session(model.exec(), model.config(), model.dtype(), model.weights(), std::move(options)) {}
+          SessionOptions options, bool dry = false, Pool<Exec> pool = {});
+  Session(const Llama<Exec>& model, SessionOptions options, Pool<Exec> pool = {})
+      : Session(model.exec(), model.config(), model.dtype(), model.weights(), std::move(options),
+                false, std::move(pool)) {}
 
   /// Appends (batch, n) tokens. Returns the logits of the last of them, (batch, vocab); of all of
   /// them, (batch, n, vocab), when `all`. Throws InputError when a token is not in the vocabulary
@@ -37,11 +41,16 @@ class Session {
   /// Positions that are filled.
   [[nodiscard]] std::int64_t length() const { return length_; }
   /// Empties the cache.
-  void clear() { length_ = 0; }
+  void clear();
 
-  [[nodiscard]] std::size_t cache_bytes() const { return cache_bytes_; }
-  [[nodiscard]] std::size_t activation_bytes() const { return activation_bytes_; }
-  [[nodiscard]] std::size_t workspace_bytes() const { return run_.workspace_bytes(); }
+  [[nodiscard]] std::size_t cache_bytes() const { return kv_cache_bytes(cache_config()); }
+  /// Bytes that the pool reserves.
+  [[nodiscard]] std::size_t activation_bytes() const {
+    return memory::reserved_bytes(activation_bytes_);
+  }
+  [[nodiscard]] std::size_t workspace_bytes() const {
+    return memory::reserved_bytes(run_.workspace_bytes());
+  }
 
  private:
   /// Memory of one step over n tokens of every sequence.
@@ -60,7 +69,12 @@ class Session {
   /// Logits of the rows first … of the normalised output.
   TensorRef<2> launch_head(Runner<Exec>& run, const Step& at, std::int64_t first,
                            std::int64_t count);
-  TensorRef<4> cached(std::int64_t layer, int which, std::int64_t first, std::int64_t count) const;
+  [[nodiscard]] KvCacheConfig cache_config() const;
+  /// Keys and values of a layer at the positions before `seen`, (batch, kv_heads, seen, head_dim).
+  struct Cached {
+    ConstTensorRef<4> keys, values;
+  };
+  [[nodiscard]] Cached cached(std::int64_t layer, std::int64_t seen) const;
 
   LlamaConfig config_;
   Dtype dtype_;
@@ -68,9 +82,10 @@ class Session {
   SessionOptions options_;
   std::int64_t length_ = 0;
   Runner<Exec> run_;
-  std::size_t cache_bytes_ = 0, activation_bytes_ = 0;
-  DeviceMemory<Exec> cache_;
-  DeviceMemory<Exec> activations_;
+  std::size_t activation_bytes_ = 0;
+  std::optional<KvCache<Exec>> cache_;  ///< none when dry
+  std::vector<std::int64_t> slots_;     ///< of the sequences, in their order
+  memory::PoolBlock activations_;
 };
 
 }  // namespace katt::nn

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/backend.hpp"
+#include "nn/device_memory.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy.hpp"
 #include "ops/rmsnorm/rmsnorm.hpp"
@@ -14,19 +15,20 @@ namespace katt::nn {
 
 template <class Exec>
 TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dtype dtype,
-                                 PassOptions options, Weights weights, Weights gradients, bool dry)
+                                 PassOptions options, Weights weights, Weights gradients, bool dry,
+                                 Pool<Exec> pool)
     : config_(config),
       dtype_(dtype),
       options_(std::move(options)),
       weights_(std::move(weights)),
       gradients_(std::move(gradients)),
-      run_(exec, dry) {
+      run_(exec, dry, pool) {
   if (options_.recompute.size() != static_cast<std::size_t>(config_.num_hidden_layers)) {
     throw std::invalid_argument("recompute: expected one entry a block");
   }
   lay_out(Arena());
   if (!dry) {
-    memory_ = DeviceMemory<Exec>("katt::nn::activations", activation_bytes_, false);
+    memory_ = pool.allocate(exec, activation_bytes_);
     lay_out(Arena(memory_.data()));
     rope::build_cache(exec, config_.rope, cos_sin_);
   }
@@ -38,7 +40,6 @@ TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dt
 
 template <class Exec>
 void TrainingPass<Exec>::lay_out(Arena arena) {
-  const auto [batch, seq] = options_.shape;
   const std::int64_t tokens = options_.shape.tokens();
   const auto rows = [&](std::int64_t columns) {
     return arena.tensor<2>(dtype_, {tokens, columns});
@@ -48,33 +49,18 @@ void TrainingPass<Exec>::lay_out(Arena arena) {
 
   ids_ = arena.integers(tokens);
   targets_ = arena.integers(tokens);
-  cos_sin_ = arena.tensor<2>(Dtype::f32, {seq, config_.head_dim});
+  cos_sin_ = arena.tensor<2>(Dtype::f32, {options_.shape.seq, config_.head_dim});
 
-  const auto allocate_cheap = [&](BlockActivations& at) {
-    at.n1 = rows(hidden);
-    at.n2 = rows(hidden);
-    at.product = rows(config_.intermediate_size);
-  };
-  const auto allocate_dear = [&](BlockActivations& at) {
-    at.qkv = rows(qkv);
-    at.attended = rows(config_.q_size());
-    at.lse = arena.tensor<3>(Dtype::f32, {batch, config_.num_attention_heads, seq});
-    at.h = rows(hidden);
-    at.gate_up = rows(2 * config_.intermediate_size);
-  };
   // What is computed again lies in one place for all blocks.
-  const auto has = [&](Recompute least) {
-    return std::ranges::any_of(options_.recompute, [=](Recompute what) { return what >= least; });
-  };
+  auto again = Recompute::nothing;
+  for (const Recompute what : options_.recompute) again = again | what;
   BlockActivations shared;
-  if (has(Recompute::cheap)) allocate_cheap(shared);
-  if (has(Recompute::all)) allocate_dear(shared);
+  lay_out_block(arena, config_, dtype_, options_.shape, again, shared);
   blocks_.clear();
   for (const Recompute what : options_.recompute) {
     BlockActivations& at = blocks_.emplace_back(shared);
     at.x = rows(hidden);
-    if (what == Recompute::nothing) allocate_cheap(at);
-    if (what != Recompute::all) allocate_dear(at);
+    lay_out_block(arena, config_, dtype_, options_.shape, without(Recompute::all, what), at);
   }
   delta_ = rows(hidden);
   x_ = rows(hidden);

@@ -20,9 +20,10 @@ struct PassOptions {
 template <class Exec>
 class TrainingPass {
  public:
-  /// `gradients`: f32. Allocates nothing, and can be asked for sizes only, when `dry`.
+  /// `gradients`: f32. Allocates nothing, and can be asked for sizes only, when `dry`. Activations
+  /// and workspace come from the pool; throws memory::LimitError beyond its limit.
   TrainingPass(const Exec& exec, const LlamaConfig& config, Dtype dtype, PassOptions options,
-               Weights weights, Weights gradients, bool dry = false);
+               Weights weights, Weights gradients, bool dry = false, Pool<Exec> pool = {});
 
   /// The batch: (batch, seq) token ids and the ids that should follow them; −100 is not counted.
   void set_batch(std::span<const std::int64_t> ids, std::span<const std::int64_t> targets);
@@ -32,8 +33,13 @@ class TrainingPass {
   /// Adds dloss times the gradients of the last forward() to `gradients`; does not wait.
   void backward(float dloss);
 
-  [[nodiscard]] std::size_t activation_bytes() const { return activation_bytes_; }
-  [[nodiscard]] std::size_t workspace_bytes() const { return run_.workspace_bytes(); }
+  /// Bytes that the pool reserves.
+  [[nodiscard]] std::size_t activation_bytes() const {
+    return memory::reserved_bytes(activation_bytes_);
+  }
+  [[nodiscard]] std::size_t workspace_bytes() const {
+    return memory::reserved_bytes(run_.workspace_bytes());
+  }
 
  private:
   void lay_out(Arena arena);
@@ -48,7 +54,7 @@ class TrainingPass {
   Weights gradients_;
   Runner<Exec> run_;
   std::size_t activation_bytes_ = 0;
-  DeviceMemory<Exec> memory_;
+  memory::PoolBlock memory_;
 
   std::int64_t* ids_ = nullptr;
   std::int64_t* targets_ = nullptr;

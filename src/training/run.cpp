@@ -56,7 +56,9 @@ void save(const Trainer<Exec>& trainer, const RunOptions& options) {
   if (!options.out.empty()) {
     write_run(options.out, trainer.config(), trainer.layout(), trainer.options(), trainer.state());
   }
-  if (!options.log.empty()) write_log(options.log, trainer.log(), trainer.options());
+  if (!options.log.empty()) {
+    write_log(options.log, trainer.log(), trainer.options(), options.checkpointing);
+  }
 }
 
 }  // namespace
@@ -97,7 +99,7 @@ RunSummary run(Trainer<Exec>& trainer, const TokenData& data, const RunOptions& 
 }
 
 void write_log(const std::filesystem::path& path, const std::vector<StepLog>& log,
-               const TrainOptions& options) {
+               const TrainOptions& options, const Checkpointing& checkpointing) {
   io::TensorFile file;
   const auto column = [&](const char* name, auto value_of) {
     io::FloatTensor tensor{{static_cast<std::int64_t>(log.size())}, {}};
@@ -114,6 +116,12 @@ void write_log(const std::filesystem::path& path, const std::vector<StepLog>& lo
   file.set_attribute("batch", options.shape.batch);
   file.set_attribute("seq", options.shape.seq);
   file.set_attribute("accumulation", options.accumulation);
+  file.set_attribute("checkpoint_blocks", checkpointing.text);
+  for (const RecomputeCost& cost : checkpointing.costs) {
+    const std::string prefix = std::string("recompute_") + name_of(cost.part);
+    file.set_attribute(prefix + "_bytes", static_cast<std::int64_t>(cost.bytes));
+    file.set_attribute(prefix + "_s", cost.time_s);
+  }
   file.write(path);
 }
 

@@ -6,16 +6,18 @@
 #include <filesystem>
 #include <vector>
 
+#include "training/checkpointing.hpp"
 #include "training/trainer.hpp"
 
 /// The loop around a trainer: progress, log, checkpoints, an orderly stop.
 namespace katt::training {
 
 struct RunOptions {
-  std::int64_t steps = 1;       ///< of the whole run, those before it was continued included
-  std::int64_t save_every = 0;  ///< steps between checkpoints; 0: at the end only
-  std::filesystem::path out;    ///< folder of the checkpoint; empty: none
-  std::filesystem::path log;    ///< HDF5 file; empty: none
+  std::int64_t steps = 1;         ///< of the whole run, those before it was continued included
+  std::int64_t save_every = 0;    ///< steps between checkpoints; 0: at the end only
+  std::filesystem::path out;      ///< folder of the checkpoint; empty: none
+  std::filesystem::path log;      ///< HDF5 file; empty: none
+  Checkpointing checkpointing{};  ///< for the log
   std::FILE* progress = nullptr;
 };
 
@@ -33,8 +35,10 @@ template <class Exec>
 RunSummary run(Trainer<Exec>& trainer, const TokenData& data, const RunOptions& options,
                const std::atomic<bool>& stop);
 
-/// Writes the log: datasets loss, grad_norm, lr, time_s, loss_scale and skipped, one value a step.
+/// Writes the log: datasets loss, grad_norm, lr, time_s, loss_scale and skipped, one value a step;
+/// attributes that say what was trained how, `checkpoint_blocks` among them, and of each tensor
+/// that checkpointing was chosen by `recompute_NAME_bytes` and `recompute_NAME_s`.
 void write_log(const std::filesystem::path& path, const std::vector<StepLog>& log,
-               const TrainOptions& options);
+               const TrainOptions& options, const Checkpointing& checkpointing);
 
 }  // namespace katt::training

@@ -76,7 +76,7 @@ TrainingMemory training_memory(const Exec& exec, const nn::LlamaConfig& config,
 
 template <class Exec>
 Trainer<Exec>::Trainer(const Exec& exec, nn::LlamaConfig config, TrainOptions options,
-                       const std::filesystem::path& folder, std::uint64_t seed)
+                       const std::filesystem::path& folder, std::uint64_t seed, nn::Pool<Exec> pool)
     : exec_(exec),
       config_(std::move(config)),
       layout_(checked_layout(config_, folder)),
@@ -93,7 +93,8 @@ Trainer<Exec>::Trainer(const Exec& exec, nn::LlamaConfig config, TrainOptions op
       sums_("katt::training::sums", norm_bytes(layout_), false),
       pass_(exec, config_, options_.dtype, pass_options(config_, options_),
             nn::bind_weights(config_, layout_, options_.dtype, copy_.data()),
-            nn::bind_weights(config_, layout_, Dtype::f32, gradients_.data())),
+            nn::bind_weights(config_, layout_, Dtype::f32, gradients_.data()), false,
+            std::move(pool)),
       ids_(static_cast<std::size_t>(options_.shape.tokens())),
       targets_(ids_.size()) {
   nn::initialize_parameters(exec_, config_, layout_, folder, seed, Dtype::f32, master_.data());

@@ -67,9 +67,10 @@ template <class Exec>
 template <class Exec>
 class Trainer {
  public:
-  /// Parameters are those of the folder, or random (nn::initialize_parameters).
+  /// Parameters are those of the folder, or random (nn::initialize_parameters). Activations and
+  /// workspace come from the pool; throws memory::LimitError beyond its limit.
   Trainer(const Exec& exec, nn::LlamaConfig config, TrainOptions options,
-          const std::filesystem::path& folder, std::uint64_t seed);
+          const std::filesystem::path& folder, std::uint64_t seed, nn::Pool<Exec> pool = {});
 
   /// Microbatch m of step s takes the rows (s · accumulation + m) · batch … of the data.
   StepLog step(const TokenData& data);

@@ -187,6 +187,31 @@ def test_checkpointing_saves_memory(katt, tiny):
     assert activations("--checkpoint") < activations("--checkpoint-blocks", "cheap") < activations()
 
 
+def test_a_budget_is_met_by_measured_costs(katt, random_model, text):
+    def run(*arguments):
+        done = katt("train", "--model", random_model, "--text", text, "--steps", 3, "--batch", 8, "--seq", 64, "--json",
+                    "--log", "log.h5", *arguments)
+        assert done.returncode == 0, done.stderr
+        with h5py.File(katt.folder / "log.h5") as file:
+            return json.loads(done.stdout), file["loss"][...], dict(file.attrs)
+
+    plain, losses, attributes = run()
+    assert attributes["checkpoint_blocks"] == "none" and plain["recompute"] == {}
+    budget = plain["peak_bytes"] * 9 // 10
+    chosen, chosen_losses, attributes = run("--checkpoint-blocks", f"budget:{budget}")
+    assert chosen["peak_bytes"] <= budget
+    assert 0 < chosen["pool"]["live_bytes"] <= chosen["pool"]["peak_reserved_bytes"] < budget
+    assert set(chosen["recompute"]) == {"n1", "qkv", "attended", "h", "n2", "gate_up", "product"}
+    for name, cost in chosen["recompute"].items():
+        assert attributes[f"recompute_{name}_bytes"] == cost["bytes"] > 0
+        assert attributes[f"recompute_{name}_s"] == cost["time_s"] > 0
+    assert attributes["checkpoint_blocks"] == chosen["checkpoint_blocks"] != "none"
+    again, again_losses, _ = run("--checkpoint-blocks", chosen["checkpoint_blocks"])
+    assert again["peak_bytes"] == pytest.approx(chosen["peak_bytes"], rel=0.02)
+    # whatever is computed again, the bits are the same
+    assert (chosen_losses == losses).all() and (again_losses == losses).all()
+
+
 def test_refusals(katt, tiny, random_model, text):
     tokens = ["--tokens", "1,2"]
     assert "--model is missing" in katt.refuses("logits", *tokens, "--out", "o.h5")

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/device_memory.hpp"
 #include "nn/kv_cache.hpp"
 #include "ops/attention/attention.hpp"
 #include "tests/ops/attention_problems.hpp"
@@ -204,6 +205,26 @@ TEST(KvCache, StoresEveryDtypeAndCountsItsBytes) {
     EXPECT_EQ(counting.mean(), 20.5F) << name_of(dtype);
     // 9 pages of 16 tokens, K and V; a table of 3 × 3, and begin, count and kept of 3 slots.
     EXPECT_EQ(counting.cache.bytes(), 2 * 9 * 16 * 16 * size_of(dtype) + (9 + 9) * 8);
+    EXPECT_EQ(nn::kv_cache_bytes(counting.cache.config()), counting.cache.bytes());
+  }
+}
+
+TEST(KvCache, ContiguousSlotsLieInTheirOrder) {
+  KvCache<Exec> cache({.slots = 3, .head_dim = 8, .capacity = 2});
+  const Ids first{cache.acquire(), cache.acquire(), cache.acquire()};
+  cache.extend(Exec(), first, Ids{1, 1, 1});
+  for (const std::int64_t slot : {0, 2, 1}) cache.release(slot);
+  const Ids slots{cache.acquire(), cache.acquire(), cache.acquire()};
+  bench::Tensor<4> tokens("tokens", backend, Dtype::f32, {3, 1, 1, 8});
+  std::vector<float> values(3 * 8);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i / 8);
+  tokens.upload(values);
+  cache.extend(Exec(), slots, Ids{1, 1, 1});
+  cache.append(Exec(), 0, tokens.ref(), tokens.ref());
+  std::vector<float> keys(3 * 2 * 8);
+  nn::read_elements(Exec(), cache.keys(0).data, Dtype::f32, keys);
+  for (std::size_t s = 0; s < 3; ++s) {
+    EXPECT_EQ(keys[s * 2 * 8], static_cast<float>(slots[s])) << "slot " << slots[s];
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "memory/tracker.hpp"
 #include "nn/model.hpp"
 #include "nn/sampling.hpp"
 #include "nn/session.hpp"
@@ -138,6 +139,58 @@ TYPED_TEST(Llama, RefusesTokensThatItCannotTake) {
   EXPECT_NE(refuses({-1}).find("token -1"), std::string::npos);
   EXPECT_NE(refuses({}).find("tokens: 0"), std::string::npos);
   EXPECT_NE(refuses({1, 2, 3, 4, 5}).find("expected 1 to 4"), std::string::npos);
+}
+
+TYPED_TEST(Llama, ForecastsItsMemory) {
+  memory::install();
+  for (const Dtype dtype : all_dtypes) {
+    for (const nlohmann::json& changes :
+         {nlohmann::json{{"vocab_size", 999}}, nlohmann::json{{"head_dim", 64}}}) {
+      for (const nn::SessionOptions& options : {nn::SessionOptions{.batch = 1, .capacity = 500},
+                                                {.batch = 3, .capacity = 40},
+                                                {.batch = 2, .capacity = 300, .chunk = 16}}) {
+        const nn::LlamaConfig config = test::small_config(changes);
+        const memory::Scope scope;
+        const auto model = random_model<TypeParam>(config, dtype);
+        const nn::Session<TypeParam> dry(TypeParam(), config, dtype, model.weights(), options,
+                                         true);
+        nn::Session<TypeParam> session(model, options);
+        (void)session.append(some_tokens(options.batch * options.capacity, config.vocab_size));
+        const auto forecast = static_cast<double>(model.bytes() + dry.cache_bytes() +
+                                                  dry.activation_bytes() + dry.workspace_bytes());
+        const auto measured = static_cast<double>(scope.peak_bytes());
+        EXPECT_NEAR(forecast, measured, 0.1 * measured)
+            << name_of(dtype) << " batch " << options.batch << " chunk " << options.chunk;
+      }
+    }
+  }
+}
+
+TYPED_TEST(Llama, AHitLimitIsAnErrorAndTheProgramGoesOn) {
+  const auto model = random_model<TypeParam>(test::small_config(), Dtype::f32);
+  const nn::Pool<TypeParam> pool("katt::test::pool", 1 << 20);
+  const auto last = [&](std::int64_t chunk) {
+    nn::Session<TypeParam> session(model, {.capacity = 900, .chunk = chunk}, pool);
+    return session.append(some_tokens(900, 97));
+  };
+  const std::vector<float> logits = last(16);
+  EXPECT_NE(test::message_of<memory::LimitError>([&] {
+              (void)last(900);
+            }).find("live, the limit is 1048576"),
+            std::string::npos);
+  EXPECT_EQ(last(16), logits);
+}
+
+TYPED_TEST(Llama, BeginsAgainInTheSameCache) {
+  const auto model = random_model<TypeParam>(test::small_config(), Dtype::bf16);
+  nn::Session<TypeParam> session(model, {.batch = 2, .capacity = 9});
+  const auto tokens = some_tokens(18, 97);
+  const std::vector<float> logits = session.append(tokens);
+  session.clear();
+  EXPECT_EQ(session.length(), 0);
+  (void)session.append(some_tokens(4, 50));
+  session.clear();
+  EXPECT_EQ(session.append(tokens), logits);
 }
 
 TEST(LlamaFiles, RefusesACheckpointOfAnotherModel) {

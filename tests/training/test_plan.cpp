@@ -19,6 +19,7 @@ using nn::Recompute;
 using test::message_of;
 using training::Schedule;
 using training::TokenData;
+using training::TrainOptions;
 
 TEST(Schedule, RisesAndStays) {
   const Schedule constant{.rate = 0.5, .warmup = 4, .steps = 10};
@@ -84,31 +85,103 @@ TEST(Checkpointing, ReadsWhichBlocks) {
   EXPECT_EQ(parse("cheap"), (std::vector{cheap, cheap, cheap, cheap}));
   EXPECT_EQ(parse("every:3"), (std::vector{all, nothing, nothing, all}));
   EXPECT_EQ(parse("1,2"), (std::vector{nothing, all, all, nothing}));
-  for (const char* bad : {"every:0", "every:x", "4", "-1", "1,,2", "some", "1;2"}) {
+  EXPECT_EQ(parse("n1:4,gate_up:1"), (std::vector{n1, n1, n1, n1 | gate_up}));
+  EXPECT_EQ(parse("n1:4,n2:4,product:4"), parse("cheap"));
+  for (const char* bad : {"every:0", "every:x", "4", "-1", "1,,2", "some", "1;2", "n1",
+                          "n1:", "n1:0", "n1:5", "n3:1", "n1:1,x:1"}) {
     EXPECT_NE(message_of<InputError>([&] { (void)parse(bad); }).find(bad), std::string::npos)
         << bad;
   }
 }
 
-TEST(Checkpointing, FitsABudget) {
+/// Times that nobody measured: `dear` takes a second, everything else a millisecond.
+std::vector<training::RecomputeCost> costs_where(const nn::LlamaConfig& config,
+                                                 const TrainOptions& options, Recompute dear) {
+  std::vector<training::RecomputeCost> costs =
+      training::recompute_costs(Kokkos::Serial(), config, options);
+  for (auto& cost : costs) cost.time_s = cost.part == dear ? 1.0 : 1e-3;
+  return costs;
+}
+
+TEST(Checkpointing, MeasuresEveryTensorOfABlock) {
+  const nn::LlamaConfig config = test::small_config();
+  for (const Dtype dtype : all_dtypes) {
+    const TrainOptions options{.shape = {.batch = 4, .seq = 64}, .dtype = dtype};
+    const auto costs = training::recompute_costs(Kokkos::Serial(), config, options);
+    ASSERT_EQ(costs.size(), nn::recomputable.size());
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+      EXPECT_EQ(costs[i].part, nn::recomputable[i]);
+      EXPECT_GT(costs[i].time_s, 0);
+      bytes += costs[i].bytes;
+    }
+    // n1, h, n2; qkv; attended and lse; gate_up and product, of 256 tokens
+    EXPECT_EQ(bytes, 256 * ((3 * 48 + 96 + 48 + 3 * 80) * size_of(dtype) + 6 * 4));
+  }
+}
+
+TEST(Checkpointing, FitsABudgetWithTheLeastTime) {
   const nn::LlamaConfig config = test::small_config();
   const Kokkos::Serial exec;
-  training::TrainOptions options{.shape = {.batch = 4, .seq = 64}};
-  const auto bytes = [&](Recompute what) {
-    options.recompute.assign(4, what);
+  TrainOptions options{.shape = {.batch = 4, .seq = 64}};
+  const auto bytes = [&](const std::vector<Recompute>& recompute) {
+    options.recompute = recompute;
     return training::training_memory(exec, config, options).total();
   };
-  const std::size_t plain = bytes(Recompute::nothing);
-  const std::size_t least = bytes(Recompute::all);
+  const std::size_t plain = bytes(std::vector(4, Recompute::nothing));
+  const std::size_t least = bytes(std::vector(4, Recompute::all));
   ASSERT_LT(least, plain);
-  for (const std::size_t budget : {plain, plain - 1, (plain + least) / 2, least}) {
-    options.recompute = training::checkpointing_for_budget(exec, config, options, budget);
-    EXPECT_LE(training::training_memory(exec, config, options).total(), budget);
+  for (const Recompute dear : nn::recomputable) {
+    const auto costs = costs_where(config, options, dear);
+    for (const std::size_t budget : {plain, plain - 1, (plain + least) / 2, least}) {
+      const auto choice = training::checkpointing_for_budget(exec, config, options, costs, budget);
+      EXPECT_LE(bytes(choice.recompute), budget);
+      EXPECT_EQ(training::parse_checkpointing("text", choice.text, 4), choice.recompute);
+      // What is dear is kept while all else is not enough, and nothing comes for no reason.
+      const bool is_dear_again = std::ranges::any_of(
+          choice.recompute, [=](Recompute what) { return nn::has(what, dear); });
+      EXPECT_EQ(is_dear_again, bytes(std::vector(4, nn::without(Recompute::all, dear))) > budget)
+          << training::name_of(dear) << " " << choice.text;
+      for (std::size_t block = 0; block < 4; ++block) {
+        for (const Recompute part : nn::recomputable) {
+          if (!nn::has(choice.recompute[block], part) || part == Recompute::n2) continue;
+          auto more = choice.recompute;
+          more[block] = nn::without(more[block], part);
+          const bool is_last_of_all = bytes(more) == bytes(choice.recompute);
+          EXPECT_TRUE(is_last_of_all || bytes(more) > budget)
+              << training::name_of(part) << " in block " << block << " of " << choice.text;
+        }
+      }
+    }
+    EXPECT_NE(test::message_of<InputError>([&] {
+                (void)training::checkpointing_for_budget(exec, config, options, costs, least / 2);
+              }).find("expected at least " + std::to_string(least)),
+              std::string::npos);
   }
-  EXPECT_NE(message_of<InputError>([&] {
-              (void)training::checkpointing_for_budget(exec, config, options, least / 2);
-            }).find("expected at least " + std::to_string(least)),
-            std::string::npos);
+}
+
+TEST(Checkpointing, MeasuresOnlyWhereThereIsAChoice) {
+  const nn::LlamaConfig config = test::small_config();
+  const Kokkos::Serial exec;
+  const TrainOptions options{.shape = {.batch = 4, .seq = 64}};
+  const auto plan = [&](const std::string& text) {
+    return training::plan_checkpointing(exec, config, options, "--checkpoint-blocks", text);
+  };
+  EXPECT_EQ(plan("cheap").recompute, std::vector(4, Recompute::cheap));
+  const auto roomy = plan("budget:1e12");
+  EXPECT_EQ(roomy.text, "none");
+  EXPECT_TRUE(roomy.costs.empty());
+  TrainOptions plain = options;
+  plain.recompute = roomy.recompute;
+  const std::size_t needed = training::training_memory(exec, config, plain).total();
+  const auto tight = plan("budget:" + std::to_string(needed - 1));
+  EXPECT_EQ(tight.costs.size(), nn::recomputable.size());
+  EXPECT_NE(tight.text, "none");
+  for (const char* bad : {"budget:", "budget:x", "budget:-1", "budget:1000", "budget:nan"}) {
+    EXPECT_NE(test::message_of<InputError>([&] { (void)plan(bad); }).find("budget holds"),
+              std::string::npos)
+        << bad;
+  }
 }
 
 }  // namespace

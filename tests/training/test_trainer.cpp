@@ -82,7 +82,8 @@ TEST_P(ReferenceTraining, LosesWhatPyTorchLoses) {
 INSTANTIATE_TEST_SUITE_P(Checkpointing, ReferenceTraining,
                          ::testing::Values(std::vector<Recompute>{},
                                            std::vector{Recompute::cheap, Recompute::cheap},
-                                           std::vector{Recompute::all, Recompute::all}));
+                                           std::vector{Recompute::all, Recompute::all},
+                                           std::vector{Recompute::h, Recompute::gate_up}));
 
 TEST(Trainer, CheckpointingChangesNoBit) {
   const TokenData data = small_data();
@@ -102,7 +103,10 @@ TEST(Trainer, CheckpointingChangesNoBit) {
       using enum Recompute;
       for (const auto& recompute :
            {std::vector{all, all, all, all}, std::vector{cheap, cheap, cheap, cheap},
-            std::vector{all, nothing, cheap, all}, std::vector{nothing, all, nothing, cheap}}) {
+            std::vector{all, nothing, cheap, all}, std::vector{nothing, all, nothing, cheap},
+            std::vector{n1, qkv, attended, h}, std::vector{n2, gate_up, product, n1 | gate_up},
+            std::vector{h, h | product, qkv | h | n2, all},
+            std::vector{gate_up, qkv, h, nothing}}) {
         EXPECT_TRUE(train(recompute) == plain) << name_of(dtype) << " tied " << tied;
       }
     }
@@ -238,11 +242,18 @@ TEST(Trainer, SkipsStepsThatOverflow) {
 TEST(Trainer, ForecastsItsMemory) {
   memory::install();
   const TokenData data = small_data();
+  using enum Recompute;
+  const nlohmann::json grouped = {{"num_key_value_heads", 2}, {"attention_bias", true}};
+  const nlohmann::json tied = {
+      {"hidden_size", 160}, {"vocab_size", 257}, {"tie_word_embeddings", true}};
+  const nlohmann::json wide = {{"head_dim", 64}, {"intermediate_size", 320}, {"mlp_bias", true}};
   for (const Dtype dtype : all_dtypes) {
-    for (const Recompute what : {Recompute::nothing, Recompute::cheap, Recompute::all}) {
-      for (const std::int64_t hidden : {48, 160}) {
-        const nlohmann::json changes = {{"hidden_size", hidden}, {"vocab_size", 97 + hidden}};
-        TrainOptions options{.dtype = dtype, .recompute = std::vector<Recompute>(4, what)};
+    for (const auto& recompute :
+         {std::vector{nothing, nothing, nothing, nothing}, std::vector{cheap, cheap, cheap, cheap},
+          std::vector{all, all, all, all}, std::vector{nothing, all, nothing, all},
+          std::vector{nothing, gate_up, gate_up | product, gate_up | product}}) {
+      for (const nlohmann::json& changes : {grouped, tied, wide}) {
+        TrainOptions options{.accumulation = 2, .dtype = dtype, .recompute = recompute};
         options.shape = {.batch = 2, .seq = 19};
         const double forecast = static_cast<double>(
             training::training_memory(Exec(), test::small_config(changes), options).total());
@@ -251,10 +262,65 @@ TEST(Trainer, ForecastsItsMemory) {
         (void)trainer.step(data);
         const auto measured = static_cast<double>(scope.peak_bytes());
         EXPECT_NEAR(forecast, measured, 0.1 * measured)
-            << name_of(dtype) << " hidden " << hidden << " recompute " << static_cast<int>(what);
+            << name_of(dtype) << " " << changes << " recompute " << static_cast<int>(recompute[1]);
       }
     }
   }
+}
+
+TEST(Trainer, ForecastsItsMemoryWhereActivationsAreMost) {
+  memory::install();
+  const nn::LlamaConfig config = test::small_config();
+  const TokenData data(std::vector<std::int32_t>(2000, 5), 97, "test");
+  std::size_t previous = 0;
+  for (const Recompute what : {Recompute::all, Recompute::cheap, Recompute::nothing}) {
+    const TrainOptions options{
+        .shape = {.batch = 4, .seq = 300}, .dtype = Dtype::bf16, .recompute = std::vector(4, what)};
+    const auto forecast = training::training_memory(Exec(), config, options);
+    EXPECT_GT(forecast.activations, forecast.parameters + forecast.gradients + forecast.optimizer);
+    const memory::Scope scope;
+    Trainer trainer(Exec(), config, options, "no checkpoint here", 7);
+    (void)trainer.step(data);
+    const auto measured = static_cast<double>(scope.peak_bytes());
+    EXPECT_NEAR(static_cast<double>(forecast.total()), measured, 0.1 * measured);
+    EXPECT_GT(forecast.activations, previous);
+    previous = forecast.activations;
+  }
+}
+
+TEST(Trainer, AHitLimitIsAnErrorAndTheProgramGoesOn) {
+  const nn::LlamaConfig config = test::small_config();
+  const TokenData data = small_data();
+  TrainOptions options{.shape = {.batch = 2, .seq = 19}};
+  const auto forecast = training::training_memory(Exec(), config, options);
+  const std::size_t limit = (forecast.activations + forecast.workspace) * 5 / 4;
+  nn::Pool<Exec> pool("katt::test::pool", limit);
+  const auto train = [&](std::int64_t batch) {
+    options.shape.batch = batch;
+    return Trainer(Exec(), config, options, "no checkpoint here", 7, pool).step(data).loss;
+  };
+  const float loss = train(2);
+  EXPECT_EQ(pool.statistics().peak_reserved_bytes, forecast.activations + forecast.workspace);
+  EXPECT_EQ(pool.statistics().live_bytes, 0U);
+  EXPECT_NE(test::message_of<memory::LimitError>([&] {
+              (void)train(8);
+            }).find(" bytes asked for with 0 live, the limit is " + std::to_string(limit)),
+            std::string::npos);
+  EXPECT_EQ(train(2), loss);
+}
+
+TEST(Trainer, TakesAgainFromThePoolWhatOneBeforeGaveBack) {
+  const nn::Pool<Exec> pool("katt::test::pool");
+  const TokenData data = small_data();
+  const TrainOptions options{.shape = {.batch = 2, .seq = 19}};
+  std::size_t reserved = 0;
+  for (int run = 0; run < 3; ++run) {
+    Trainer trainer(Exec(), test::small_config(), options, "no checkpoint here", 7, pool);
+    (void)trainer.step(data);
+    if (run == 0) reserved = pool.statistics().reserved_bytes;
+  }
+  EXPECT_EQ(pool.statistics().peak_reserved_bytes, reserved);
+  EXPECT_EQ(pool.statistics().reused, 2 * pool.statistics().allocations / 3);
 }
 
 }  // namespace
