@@ -81,7 +81,7 @@ std::uint32_t alignment_of(const void* data) {
 bool cublas_takes(const GemmArgs& args) {
   return args.c.size() > 0 && args.k() > 0 && args.a.dtype == args.b.dtype &&
          (args.c.dtype == args.a.dtype || args.c.dtype == Dtype::f32) &&
-         (!args.bias || args.bias.dtype == args.c.dtype);
+         (args.bias.size() == 0 || args.bias.dtype == args.c.dtype);
 }
 
 void cublas_gemm(const Kokkos::Cuda& exec, const GemmArgs& args, Workspace workspace,
