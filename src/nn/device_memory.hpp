@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
 
 #include <Kokkos_Core.hpp>
 
@@ -44,8 +43,8 @@ class DeviceMemory {
   View view_;
 };
 
-/// Copies bytes between the host and the memory of an execution space, in order with the
-/// instance's operations, and waits.
+/// Copies a few bytes (token ids, a loss) between the host and the memory of an execution space, in
+/// order with the instance's operations, and waits. Tensors go through a memory::Transfer.
 template <class Exec>
 void copy_to_host(const Exec& exec, const void* from, std::span<std::byte> to) {
   using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
@@ -67,29 +66,36 @@ void copy_from_host(const Exec& exec, std::span<const std::byte> from, void* to)
   exec.fence("katt::nn::copy_from_host");
 }
 
-/// The same for elements: f32 on the host, the dtype in the memory of the execution space.
-template <class Exec>
-void read_elements(const Exec& exec, const void* from, Dtype dtype, std::span<float> to) {
+/// Copies elements by a memory::Transfer: f32 on the host, the dtype in the memory of the execution
+/// space.
+template <class Transfer>
+void read_elements(Transfer& transfer, const void* from, Dtype dtype, std::span<float> to) {
   visit_dtype(dtype, [&]<class T>() {
     if constexpr (std::is_same_v<T, float>) {
-      copy_to_host(exec, from, std::as_writable_bytes(to));
+      transfer.download(from, std::as_writable_bytes(to));
     } else {
-      std::vector<T> narrow(to.size());
-      copy_to_host(exec, from, std::as_writable_bytes(std::span(narrow)));
-      convert(std::span<const T>(narrow), to);
+      transfer.download(from, to.size() * sizeof(T),
+                        [&](std::size_t offset, std::span<const std::byte> bytes) {
+                          const std::span<const T> chunk(reinterpret_cast<const T*>(bytes.data()),
+                                                         bytes.size() / sizeof(T));
+                          convert(chunk, to.subspan(offset / sizeof(T), chunk.size()));
+                        });
     }
   });
 }
 
-template <class Exec>
-void write_elements(const Exec& exec, std::span<const float> from, Dtype dtype, void* to) {
+/// Returns when `from` may change; the elements are there after transfer.wait().
+template <class Transfer>
+void write_elements(Transfer& transfer, std::span<const float> from, Dtype dtype, void* to) {
   visit_dtype(dtype, [&]<class T>() {
     if constexpr (std::is_same_v<T, float>) {
-      copy_from_host(exec, std::as_bytes(from), to);
+      transfer.upload(to, std::as_bytes(from));
     } else {
-      std::vector<T> narrow(from.size());
-      convert(from, std::span<T>(narrow));
-      copy_from_host(exec, std::as_bytes(std::span<const T>(narrow)), to);
+      transfer.upload(
+          to, from.size() * sizeof(T), [&](std::size_t offset, std::span<std::byte> bytes) {
+            const std::span<T> chunk(reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T));
+            convert(from.subspan(offset / sizeof(T), chunk.size()), chunk);
+          });
     }
   });
 }

@@ -8,6 +8,7 @@
 #include "core/backend.hpp"
 #include "core/error.hpp"
 #include "io/hdf5_input.hpp"
+#include "memory/transfer.hpp"
 #include "testing/fill.hpp"
 
 namespace katt::nn {
@@ -61,11 +62,12 @@ template <class Exec>
 void load_parameters(const Exec& exec, const LlamaConfig& config, const ParameterLayout& layout,
                      const io::Safetensors& file, Dtype dtype, void* data) {
   check_tensors(config, layout, file);
+  memory::Transfer<Exec> transfer(exec);
   std::vector<float> values;
   for (const Parameter& parameter : layout.parameters()) {
     values.resize(static_cast<std::size_t>(parameter.size()));
     file.read(parameter.name, parameter.shape, values);
-    write_elements(exec, values, dtype, address_of(parameter, dtype, data));
+    write_elements(transfer, values, dtype, address_of(parameter, dtype, data));
   }
 }
 
@@ -73,6 +75,7 @@ template <class Exec>
 void randomize_parameters(const Exec& exec, const LlamaConfig& config,
                           const ParameterLayout& layout, std::uint64_t seed, Dtype dtype,
                           void* data) {
+  memory::Transfer<Exec> transfer(exec);
   std::vector<float> values;
   for (const Parameter& parameter : layout.parameters()) {
     values.resize(static_cast<std::size_t>(parameter.size()));
@@ -82,7 +85,7 @@ void randomize_parameters(const Exec& exec, const LlamaConfig& config,
                             normal(seed, static_cast<std::uint64_t>(parameter.offset) + i)
                       : (parameter.name.ends_with(".bias") ? 0.0F : 1.0F);
     }
-    write_elements(exec, values, dtype, address_of(parameter, dtype, data));
+    write_elements(transfer, values, dtype, address_of(parameter, dtype, data));
   }
 }
 

@@ -43,7 +43,8 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
       dtype_(dtype),
       weights_(std::move(weights)),
       options_(std::move(options)),
-      run_(exec, dry, pool) {
+      run_(exec, dry, pool),
+      transfer_(exec) {
   options_.chunk = std::min(options_.chunk, options_.capacity);
   Arena sizes;
   const Step largest = lay_out(sizes, options_.chunk);
@@ -217,7 +218,7 @@ void Session<Exec>::step(std::span<const std::int64_t> ids, std::int64_t n, bool
   const std::int64_t at_once = at.logits.extent[0];
   for (std::int64_t first = 0; first < rows; first += at_once) {
     const TensorRef<2> out = launch_head(run_, at, first, std::min(at_once, rows - first));
-    read_elements(run_.exec(), out.data, out.dtype,
+    read_elements(transfer_, out.data, out.dtype,
                   logits.subspan(static_cast<std::size_t>(first * config_.vocab_size),
                                  static_cast<std::size_t>(out.size())));
   }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory/transfer.hpp"
 #include "nn/block.hpp"
 #include "nn/kv_cache.hpp"
 #include "nn/model.hpp"
@@ -82,6 +83,7 @@ class Session {
   SessionOptions options_;
   std::int64_t length_ = 0;
   Runner<Exec> run_;
+  memory::Transfer<Exec> transfer_;  ///< of the logits
   std::size_t activation_bytes_ = 0;
   std::optional<KvCache<Exec>> cache_;  ///< none when dry
   std::vector<std::int64_t> slots_;     ///< of the sequences, in their order

@@ -88,7 +88,7 @@ template <class Exec>
 float TrainingPass<Exec>::forward() {
   launch_forward(run_);
   float loss = 0;
-  read_elements(run_.exec(), loss_.data, Dtype::f32, std::span(&loss, 1));
+  copy_to_host(run_.exec(), loss_.data, std::as_writable_bytes(std::span(&loss, 1)));
   return loss;
 }
 

@@ -9,6 +9,7 @@
 
 #include "core/backend.hpp"
 #include "core/error.hpp"
+#include "memory/transfer.hpp"
 #include "ops/rope/rope.hpp"
 #include "testing/fill.hpp"
 
@@ -78,7 +79,8 @@ class BlockProbe {
     for (std::size_t i = 0; i < x.size(); ++i) {
       x[i] = static_cast<float>(testing::uniform(1, i)) - 0.5F;
     }
-    nn::write_elements(exec, x, options.dtype, at_.x.data);
+    memory::Transfer<Exec> transfer(exec);
+    nn::write_elements(transfer, x, options.dtype, at_.x.data);
   }
 
   /// Seconds of one launch.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/backend.hpp"
+#include "memory/transfer.hpp"
 
 namespace katt::training {
 
@@ -169,7 +170,7 @@ void Trainer<Exec>::update(double factor, double rate) {
 template <class Exec>
 std::vector<float> Trainer<Exec>::values(const nn::DeviceMemory<Exec>& memory) const {
   std::vector<float> result(static_cast<std::size_t>(layout_.size()));
-  nn::read_elements(exec_, memory.data(), Dtype::f32, result);
+  memory::Transfer<Exec>(exec_).download(memory.data(), std::as_writable_bytes(std::span(result)));
   return result;
 }
 
@@ -186,9 +187,11 @@ TrainingState Trainer<Exec>::state() const {
 
 template <class Exec>
 void Trainer<Exec>::set_state(const TrainingState& state) {
-  nn::write_elements(exec_, state.parameters, Dtype::f32, master_.data());
-  nn::write_elements(exec_, state.m, Dtype::f32, m_.data());
-  nn::write_elements(exec_, state.v, Dtype::f32, v_.data());
+  memory::Transfer<Exec> transfer(exec_);
+  transfer.upload(master_.data(), std::as_bytes(std::span(state.parameters)));
+  transfer.upload(m_.data(), std::as_bytes(std::span(state.m)));
+  transfer.upload(v_.data(), std::as_bytes(std::span(state.v)));
+  transfer.wait();
   updates_ = state.updates;
   scaler_.restore(state.loss_scale, state.good_steps);
   log_ = state.log;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -222,7 +223,7 @@ TEST(KvCache, ContiguousSlotsLieInTheirOrder) {
   cache.extend(Exec(), slots, Ids{1, 1, 1});
   cache.append(Exec(), 0, tokens.ref(), tokens.ref());
   std::vector<float> keys(3 * 2 * 8);
-  nn::read_elements(Exec(), cache.keys(0).data, Dtype::f32, keys);
+  nn::copy_to_host(Exec(), cache.keys(0).data, std::as_writable_bytes(std::span(keys)));
   for (std::size_t s = 0; s < 3; ++s) {
     EXPECT_EQ(keys[s * 2 * 8], static_cast<float>(slots[s])) << "slot " << slots[s];
   }

@@ -1,0 +1,187 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+#include <Kokkos_Core.hpp>
+
+namespace katt::memory {
+
+namespace impl {
+
+/// Host memory that the device of a memory space reads and writes by itself.
+template <class Exec>
+struct StagingSpace {
+  using type = Kokkos::HostSpace;
+};
+#if defined(KOKKOS_ENABLE_CUDA)
+template <>
+struct StagingSpace<Kokkos::Cuda> {
+  using type = Kokkos::CudaHostPinnedSpace;
+};
+#endif
+
+/// Two instances whose copies need not follow each other.
+template <class Exec>
+std::array<Exec, 2> two_instances(const Exec& exec) {
+#if defined(KOKKOS_ENABLE_CUDA)
+  if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) {
+    const auto parts = Kokkos::Experimental::partition_space(exec, 1, 1);
+    return {parts[0], parts[1]};
+  }
+#endif
+  return {exec, exec};
+}
+
+}  // namespace impl
+
+/// Whether the host reads and writes the memory of an execution space directly.
+template <class Exec>
+inline constexpr bool host_accessible =
+    Kokkos::SpaceAccessibility<Kokkos::DefaultHostExecutionSpace,
+                               typename Exec::memory_space>::accessible;
+
+/// Moves bytes between host memory and the memory of an execution space.
+///
+/// Where the two differ, the way leads through two pinned chunks in turn, each with an instance of
+/// its own: while the device copies one, the host fills or empties the other, so that the host's
+/// work (a conversion, a read of a mapped file) and the copy overlap, and a copy of pageable memory
+/// by the driver, which stops everything, never happens. Where they are the same there are no
+/// chunks, and the host works in place.
+///
+/// Every call first waits for what the given instance has been asked to do. upload() returns when
+/// the source may change; what is launched after wait(), or after the object's end, sees the bytes.
+/// download() returns when the bytes are there. Pinned memory is allocated with the first call that
+/// needs it, as "katt::memory::transfer", and kept. One thread at a time.
+template <class Exec, bool Staged = !host_accessible<Exec>>
+class Transfer {
+ public:
+  using Space = typename Exec::memory_space;
+  static constexpr std::size_t default_chunk_bytes = std::size_t{4} << 20;
+  /// Chunks begin at multiples of this.
+  static constexpr std::size_t alignment = 64;
+
+  /// A chunk is rounded up to a multiple of `alignment`, 64 bytes.
+  explicit Transfer(const Exec& exec, std::size_t chunk_bytes = default_chunk_bytes)
+      : exec_(exec),
+        chunk_bytes_((std::max<std::size_t>(chunk_bytes, 1) + alignment - 1) / alignment *
+                     alignment) {}
+  ~Transfer() { wait(); }
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+  /// Calls fill(offset, std::span<std::byte>) for chunk after chunk, in order, and copies what it
+  /// wrote to `to` + offset.
+  template <class Fill>
+  void upload(void* to, std::size_t bytes, Fill&& fill) {
+    exec_.fence("katt::memory::transfer: before an upload");
+    auto* const target = static_cast<std::byte*>(to);
+    if constexpr (!Staged) {
+      if (bytes > 0) fill(std::size_t{0}, std::span(target, bytes));
+    } else {
+      prepare(bytes);
+      for (std::size_t offset = 0; offset < bytes; offset += chunk_bytes_) {
+        Chunk& chunk = next();
+        chunk.wait();
+        const std::span<std::byte> host(chunk.memory.data(),
+                                        std::min(chunk_bytes_, bytes - offset));
+        fill(offset, host);
+        Kokkos::deep_copy(chunk.exec, Device(target + offset, host.size()),
+                          Host(host.data(), host.size()));
+        chunk.busy = true;
+      }
+    }
+  }
+
+  void upload(void* to, std::span<const std::byte> from) {
+    upload(to, from.size(), [&](std::size_t offset, std::span<std::byte> chunk) {
+      std::memcpy(chunk.data(), from.data() + offset, chunk.size());
+    });
+  }
+
+  /// Calls drain(offset, std::span<const std::byte>) for chunk after chunk, in order.
+  template <class Drain>
+  void download(const void* from, std::size_t bytes, Drain&& drain) {
+    wait();
+    exec_.fence("katt::memory::transfer: before a download");
+    const auto* const source = static_cast<const std::byte*>(from);
+    if constexpr (!Staged) {
+      if (bytes > 0) drain(std::size_t{0}, std::span(source, bytes));
+    } else {
+      prepare(bytes);
+      const auto size_at = [&](std::size_t offset) {
+        return std::min(chunk_bytes_, bytes - offset);
+      };
+      const auto start = [&](std::size_t offset) {
+        if (offset >= bytes) return;
+        Chunk& chunk = next();
+        Kokkos::deep_copy(chunk.exec, Host(chunk.memory.data(), size_at(offset)),
+                          ConstDevice(source + offset, size_at(offset)));
+        chunk.busy = true;
+      };
+      start(0);
+      for (std::size_t offset = 0; offset < bytes; offset += chunk_bytes_) {
+        Chunk& chunk = chunks_[1 - turn_];  // the one that was started last
+        start(offset + chunk_bytes_);
+        chunk.wait();
+        drain(offset, std::span<const std::byte>(chunk.memory.data(), size_at(offset)));
+      }
+    }
+  }
+
+  void download(const void* from, std::span<std::byte> to) {
+    download(from, to.size(), [&](std::size_t offset, std::span<const std::byte> chunk) {
+      std::memcpy(to.data() + offset, chunk.data(), chunk.size());
+    });
+  }
+
+  /// Waits until every upload has arrived.
+  void wait() {
+    for (Chunk& chunk : chunks_) chunk.wait();
+  }
+
+ private:
+  using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+  using Staging = typename impl::StagingSpace<Exec>::type;
+  using Host = Kokkos::View<std::byte*, Staging, Unmanaged>;
+  using Device = Kokkos::View<std::byte*, Space, Unmanaged>;
+  using ConstDevice = Kokkos::View<const std::byte*, Space, Unmanaged>;
+
+  struct Chunk {
+    Exec exec;
+    Kokkos::View<std::byte*, Staging> memory;
+    bool busy = false;
+
+    void wait() {
+      if (busy) exec.fence("katt::memory::transfer: a chunk");
+      busy = false;
+    }
+  };
+
+  void prepare(std::size_t bytes) {
+    if (bytes == 0 || chunks_[0].memory.size() > 0) return;
+    const std::array<Exec, 2> instances = impl::two_instances(exec_);
+    for (std::size_t i = 0; i < chunks_.size(); ++i) {
+      chunks_[i].exec = instances[i];
+      chunks_[i].memory = decltype(Chunk::memory)(
+          Kokkos::view_alloc(Kokkos::WithoutInitializing, "katt::memory::transfer"), chunk_bytes_);
+    }
+  }
+
+  Chunk& next() {
+    Chunk& chunk = chunks_[turn_];
+    turn_ = 1 - turn_;
+    return chunk;
+  }
+
+  Exec exec_;
+  std::size_t chunk_bytes_;
+  std::array<Chunk, 2> chunks_;
+  std::size_t turn_ = 0;
+};
+
+}  // namespace katt::memory
