@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,6 +65,10 @@ struct Variant {
 template <class Exec, class Args>
 class VariantTable {
  public:
+  VariantTable(std::initializer_list<Variant<Exec, Args>> built_in) {
+    for (const auto& variant : built_in) add(variant);
+  }
+
   /// Adds a variant. Throws InputError when the name is taken.
   void add(Variant<Exec, Args> variant) {
     for (const auto& known : variants_) {
@@ -132,3 +137,11 @@ class VariantTable {
 };
 
 }  // namespace katt
+
+/// Instantiates what an operator with a forward and a backward pass declares in its header for an
+/// execution space; for KATT_FOR_EACH_EXEC.
+#define KATT_INSTANTIATE_PASSES(Exec)                                                       \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
+  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
+  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
+  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);

@@ -71,15 +71,13 @@ struct BasicTensorRef {
   }
 
   /// A writable tensor is also a readable one.
-  operator BasicTensorRef<Rank, true>() const  // NOLINT(google-explicit-constructor)
-      requires(!Const) {
-    BasicTensorRef<Rank, true> readable;
-    readable.data = data;
-    readable.dtype = dtype;
-    readable.extent = extent;
-    readable.stride = stride;
-    return readable;
-  }
+  template <bool OtherConst>
+  requires(Const && !OtherConst) BasicTensorRef(
+      const BasicTensorRef<Rank, OtherConst>& writable)  // NOLINT(google-explicit-constructor)
+      : data(writable.data),
+        dtype(writable.dtype),
+        extent(writable.extent),
+        stride(writable.stride) {}
 
   explicit operator bool() const { return data != nullptr; }
 

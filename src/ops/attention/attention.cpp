@@ -91,9 +91,7 @@ Variant<Exec, ForwardArgs> flash_variant() {
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
   static VariantTable<Exec, ForwardArgs> table = [] {
-    VariantTable<Exec, ForwardArgs> built_in;
-    built_in.add(naive_variant<Exec>());
-    built_in.add(flash_variant<Exec>());
+    VariantTable<Exec, ForwardArgs> built_in{naive_variant<Exec>(), flash_variant<Exec>()};
 #if defined(KOKKOS_ENABLE_CUDA)
     if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) {
       built_in.add(impl::mma_variant());

@@ -86,9 +86,7 @@ Variant<Exec, BackwardArgs> flash_variant() {
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table = [] {
-    VariantTable<Exec, BackwardArgs> built_in;
-    built_in.add(naive_variant<Exec>());
-    built_in.add(flash_variant<Exec>());
+    VariantTable<Exec, BackwardArgs> built_in{naive_variant<Exec>(), flash_variant<Exec>()};
 #if defined(KOKKOS_ENABLE_CUDA)
     if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) built_in.add(impl::mma_backward_variant());
 #endif

@@ -97,11 +97,7 @@ KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_DECODE, PagedArgs)
 
 template <class Exec>
 VariantTable<Exec, PagedArgs>& paged_variants() {
-  static VariantTable<Exec, PagedArgs> table = [] {
-    VariantTable<Exec, PagedArgs> built_in;
-    built_in.add(impl::decode_variant<Exec, PagedArgs>());
-    return built_in;
-  }();
+  static VariantTable<Exec, PagedArgs> table{impl::decode_variant<Exec, PagedArgs>()};
   return table;
 }
 

@@ -90,13 +90,10 @@ Variant<Exec, ForwardArgs> variant(std::string name, std::string description,
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& variants() {
-  static VariantTable<Exec, ForwardArgs> table = [] {
-    VariantTable<Exec, ForwardArgs> built_in;
-    built_in.add(variant<Exec>("naive", "one element at a time", run_naive<Exec>));
-    built_in.add(variant<Exec>("vector", "whole vectors; streaming stores for large outputs",
-                               run_vector<Exec>));
-    return built_in;
-  }();
+  static VariantTable<Exec, ForwardArgs> table{
+      variant<Exec>("naive", "one element at a time", run_naive<Exec>),
+      variant<Exec>("vector", "whole vectors; streaming stores for large outputs",
+                    run_vector<Exec>)};
   return table;
 }
 

@@ -116,77 +116,77 @@ Status any(const Exec&, const Args&, Tile) {
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table = [] {
-    VariantTable<Exec, ForwardArgs> built_in;
-    built_in.add({
-        .name = "naive",
-        .description = "log-softmax stored, then gathered, then averaged",
-        .tiles = {},
-        .supports = any<Exec, ForwardArgs>,
-        .workspace_bytes =
-            [](const Exec&, const ForwardArgs& args, Tile) {
-              return aligned_bytes<float>(args.tokens()) + stored_bytes(args.logits);
-            },
-        .run =
-            [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-              const Forward<Exec> pass{
-                  .exec = exec, .args = args, .workspace = static_cast<std::byte*>(workspace.data)};
-              visit_dtype(args.logits.dtype, [&]<class T>() { pass.template naive<T>(); });
-            },
-    });
-    built_in.add({
-        .name = "fused",
-        .description = "online log-sum-exp, one pass over the logits",
-        .tiles = {},
-        .supports = any<Exec, ForwardArgs>,
-        .workspace_bytes = [](const Exec&, const ForwardArgs& args,
-                              Tile) { return aligned_bytes<float>(args.tokens()); },
-        .run =
-            [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-              const Forward<Exec> pass{
-                  .exec = exec, .args = args, .workspace = static_cast<std::byte*>(workspace.data)};
-              visit_dtype(args.logits.dtype, [&]<class T>() { pass.template fused<T>(); });
-            },
-    });
-    return built_in;
-  }();
+  static VariantTable<Exec, ForwardArgs> table{
+      {
+          .name = "naive",
+          .description = "log-softmax stored, then gathered, then averaged",
+          .tiles = {},
+          .supports = any<Exec, ForwardArgs>,
+          .workspace_bytes =
+              [](const Exec&, const ForwardArgs& args, Tile) {
+                return aligned_bytes<float>(args.tokens()) + stored_bytes(args.logits);
+              },
+          .run =
+              [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
+                const Forward<Exec> pass{.exec = exec,
+                                         .args = args,
+                                         .workspace = static_cast<std::byte*>(workspace.data)};
+                visit_dtype(args.logits.dtype, [&]<class T>() { pass.template naive<T>(); });
+              },
+      },
+      {
+          .name = "fused",
+          .description = "online log-sum-exp, one pass over the logits",
+          .tiles = {},
+          .supports = any<Exec, ForwardArgs>,
+          .workspace_bytes = [](const Exec&, const ForwardArgs& args,
+                                Tile) { return aligned_bytes<float>(args.tokens()); },
+          .run =
+              [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
+                const Forward<Exec> pass{.exec = exec,
+                                         .args = args,
+                                         .workspace = static_cast<std::byte*>(workspace.data)};
+                visit_dtype(args.logits.dtype, [&]<class T>() { pass.template fused<T>(); });
+              },
+      }};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table = [] {
-    VariantTable<Exec, BackwardArgs> built_in;
-    built_in.add({
-        .name = "naive",
-        .description = "softmax stored, then the target subtracted",
-        .tiles = {},
-        .supports = any<Exec, BackwardArgs>,
-        .workspace_bytes = [](const Exec&, const BackwardArgs& args,
-                              Tile) { return aligned_bytes<float>(1) + stored_bytes(args.logits); },
-        .run =
-            [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
-              const Backward<Exec> pass{
-                  .exec = exec, .args = args, .workspace = static_cast<std::byte*>(workspace.data)};
-              visit_dtype(args.logits.dtype, [&]<class T>() { pass.template naive<T>(); });
-            },
-    });
-    built_in.add({
-        .name = "fused",
-        .description = "one pass, from the statistics of the forward pass",
-        .tiles = {},
-        .supports = any<Exec, BackwardArgs>,
-        .workspace_bytes = [](const Exec&, const BackwardArgs&,
-                              Tile) { return aligned_bytes<float>(1); },
-        .run =
-            [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
-              const Backward<Exec> pass{
-                  .exec = exec, .args = args, .workspace = static_cast<std::byte*>(workspace.data)};
-              visit_dtype(args.logits.dtype, [&]<class T>() { pass.template fused<T>(); });
-            },
-    });
-    return built_in;
-  }();
+  static VariantTable<Exec, BackwardArgs> table{
+      {
+          .name = "naive",
+          .description = "softmax stored, then the target subtracted",
+          .tiles = {},
+          .supports = any<Exec, BackwardArgs>,
+          .workspace_bytes =
+              [](const Exec&, const BackwardArgs& args, Tile) {
+                return aligned_bytes<float>(1) + stored_bytes(args.logits);
+              },
+          .run =
+              [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
+                const Backward<Exec> pass{.exec = exec,
+                                          .args = args,
+                                          .workspace = static_cast<std::byte*>(workspace.data)};
+                visit_dtype(args.logits.dtype, [&]<class T>() { pass.template naive<T>(); });
+              },
+      },
+      {
+          .name = "fused",
+          .description = "one pass, from the statistics of the forward pass",
+          .tiles = {},
+          .supports = any<Exec, BackwardArgs>,
+          .workspace_bytes = [](const Exec&, const BackwardArgs&,
+                                Tile) { return aligned_bytes<float>(1); },
+          .run =
+              [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
+                const Backward<Exec> pass{.exec = exec,
+                                          .args = args,
+                                          .workspace = static_cast<std::byte*>(workspace.data)};
+                visit_dtype(args.logits.dtype, [&]<class T>() { pass.template fused<T>(); });
+              },
+      }};
   return table;
 }
 
@@ -238,12 +238,6 @@ double backward_bytes(const BackwardArgs& args) {
          16.0 * static_cast<double>(args.tokens());
 }
 
-#define KATT_INSTANTIATE_CROSS_ENTROPY(Exec)                                                \
-  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
-  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
-  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
-  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
-
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_CROSS_ENTROPY)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
 
 }  // namespace katt::cross_entropy

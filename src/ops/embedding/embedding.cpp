@@ -115,62 +115,56 @@ void rows_backward(const Exec& exec, const BackwardArgs& args, Workspace workspa
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table = [] {
-    VariantTable<Exec, ForwardArgs> built_in;
-    built_in.add({
-        .name = "naive",
-        .description = "one element at a time",
-        .tiles = {},
-        .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
-        .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },
-        .run = [](const Exec& exec, const ForwardArgs& args, Tile,
-                  Workspace) { naive_forward(exec, args); },
-    });
-    built_in.add({
-        .name = "rows",
-        .description = "vectors of whole rows",
-        .tiles = {},
-        .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
-        .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },
-        .run = [](const Exec& exec, const ForwardArgs& args, Tile,
-                  Workspace) { rows_forward(exec, args); },
-    });
-    return built_in;
-  }();
+  static VariantTable<Exec, ForwardArgs> table{
+      {
+          .name = "naive",
+          .description = "one element at a time",
+          .tiles = {},
+          .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
+          .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },
+          .run = [](const Exec& exec, const ForwardArgs& args, Tile,
+                    Workspace) { naive_forward(exec, args); },
+      },
+      {
+          .name = "rows",
+          .description = "vectors of whole rows",
+          .tiles = {},
+          .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
+          .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },
+          .run = [](const Exec& exec, const ForwardArgs& args, Tile,
+                    Workspace) { rows_forward(exec, args); },
+      }};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table = [] {
-    VariantTable<Exec, BackwardArgs> built_in;
-    built_in.add({
-        .name = "naive",
-        .description = "a table of f32 sums: cleared, added to token by token, rounded",
-        .tiles = {},
-        .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
-        .workspace_bytes =
-            [](const Exec&, const BackwardArgs& args, Tile) {
-              return sums_in_place(args) ? 0 : aligned_bytes<float>(args.dweight.size());
-            },
-        .run = [](const Exec& exec, const BackwardArgs& args, Tile,
-                  Workspace workspace) { naive_backward(exec, args, workspace); },
-    });
-    built_in.add({
-        .name = "rows",
-        .description = "lists of tokens by id, each row summed in registers and written once",
-        .tiles = {},
-        .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
-        .workspace_bytes =
-            [](const Exec&, const BackwardArgs& args, Tile) {
-              return aligned_bytes<std::int32_t>(args.dweight.extent[0]) +
-                     aligned_bytes<std::int32_t>(args.dout.extent[0]);
-            },
-        .run = [](const Exec& exec, const BackwardArgs& args, Tile,
-                  Workspace workspace) { rows_backward(exec, args, workspace); },
-    });
-    return built_in;
-  }();
+  static VariantTable<Exec, BackwardArgs> table{
+      {
+          .name = "naive",
+          .description = "a table of f32 sums: cleared, added to token by token, rounded",
+          .tiles = {},
+          .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
+          .workspace_bytes =
+              [](const Exec&, const BackwardArgs& args, Tile) {
+                return sums_in_place(args) ? 0 : aligned_bytes<float>(args.dweight.size());
+              },
+          .run = [](const Exec& exec, const BackwardArgs& args, Tile,
+                    Workspace workspace) { naive_backward(exec, args, workspace); },
+      },
+      {
+          .name = "rows",
+          .description = "lists of tokens by id, each row summed in registers and written once",
+          .tiles = {},
+          .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
+          .workspace_bytes =
+              [](const Exec&, const BackwardArgs& args, Tile) {
+                return aligned_bytes<std::int32_t>(args.dweight.extent[0]) +
+                       aligned_bytes<std::int32_t>(args.dout.extent[0]);
+              },
+          .run = [](const Exec& exec, const BackwardArgs& args, Tile,
+                    Workspace workspace) { rows_backward(exec, args, workspace); },
+      }};
   return table;
 }
 
@@ -209,12 +203,6 @@ double backward_bytes(const BackwardArgs& args) {
          8.0 * static_cast<double>(args.dout.extent[0]);
 }
 
-#define KATT_INSTANTIATE_EMBEDDING(Exec)                                                    \
-  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
-  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
-  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
-  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
-
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_EMBEDDING)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
 
 }  // namespace katt::embedding

@@ -56,63 +56,57 @@ std::string engine(const Exec& exec, const Args& args, Tile) {
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table = [] {
-    VariantTable<Exec, ForwardArgs> built_in;
-    built_in.add({
-        .name = "naive",
-        .description = "logits stored by a GEMM, then cross-entropy",
-        .tiles = {},
-        .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
-        .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
-                              Tile) { return impl::naive_forward_bytes(exec, args); },
-        .run = [](const Exec& exec, const ForwardArgs& args, Tile,
-                  Workspace workspace) { impl::naive_forward(exec, args, workspace); },
-        .engine = engine<Exec, ForwardArgs>,
-    });
-    built_in.add({
-        .name = "fused",
-        .description = "blocks of the vocabulary, online log-sum-exp, no stored logits",
-        .tiles = {},
-        .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
-        .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
-                              Tile) { return impl::fused_forward_bytes(exec, args); },
-        .run = [](const Exec& exec, const ForwardArgs& args, Tile,
-                  Workspace workspace) { impl::fused_forward(exec, args, workspace); },
-        .engine = engine<Exec, ForwardArgs>,
-    });
-    return built_in;
-  }();
+  static VariantTable<Exec, ForwardArgs> table{
+      {
+          .name = "naive",
+          .description = "logits stored by a GEMM, then cross-entropy",
+          .tiles = {},
+          .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
+          .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
+                                Tile) { return impl::naive_forward_bytes(exec, args); },
+          .run = [](const Exec& exec, const ForwardArgs& args, Tile,
+                    Workspace workspace) { impl::naive_forward(exec, args, workspace); },
+          .engine = engine<Exec, ForwardArgs>,
+      },
+      {
+          .name = "fused",
+          .description = "blocks of the vocabulary, online log-sum-exp, no stored logits",
+          .tiles = {},
+          .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
+          .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
+                                Tile) { return impl::fused_forward_bytes(exec, args); },
+          .run = [](const Exec& exec, const ForwardArgs& args, Tile,
+                    Workspace workspace) { impl::fused_forward(exec, args, workspace); },
+          .engine = engine<Exec, ForwardArgs>,
+      }};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table = [] {
-    VariantTable<Exec, BackwardArgs> built_in;
-    built_in.add({
-        .name = "naive",
-        .description = "from stored logits: their gradients stored, then two GEMMs",
-        .tiles = {},
-        .supports = [](const Exec&, const BackwardArgs& args, Tile) { return has_logits(args); },
-        .workspace_bytes = [](const Exec& exec, const BackwardArgs& args,
-                              Tile) { return impl::naive_backward_bytes(exec, args); },
-        .run = [](const Exec& exec, const BackwardArgs& args, Tile,
-                  Workspace workspace) { impl::naive_backward(exec, args, workspace); },
-        .engine = engine<Exec, BackwardArgs>,
-    });
-    built_in.add({
-        .name = "fused",
-        .description = "blocks of logits computed again, two GEMMs a block",
-        .tiles = {},
-        .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
-        .workspace_bytes = [](const Exec& exec, const BackwardArgs& args,
-                              Tile) { return impl::fused_backward_bytes(exec, args); },
-        .run = [](const Exec& exec, const BackwardArgs& args, Tile,
-                  Workspace workspace) { impl::fused_backward(exec, args, workspace); },
-        .engine = engine<Exec, BackwardArgs>,
-    });
-    return built_in;
-  }();
+  static VariantTable<Exec, BackwardArgs> table{
+      {
+          .name = "naive",
+          .description = "from stored logits: their gradients stored, then two GEMMs",
+          .tiles = {},
+          .supports = [](const Exec&, const BackwardArgs& args, Tile) { return has_logits(args); },
+          .workspace_bytes = [](const Exec& exec, const BackwardArgs& args,
+                                Tile) { return impl::naive_backward_bytes(exec, args); },
+          .run = [](const Exec& exec, const BackwardArgs& args, Tile,
+                    Workspace workspace) { impl::naive_backward(exec, args, workspace); },
+          .engine = engine<Exec, BackwardArgs>,
+      },
+      {
+          .name = "fused",
+          .description = "blocks of logits computed again, two GEMMs a block",
+          .tiles = {},
+          .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
+          .workspace_bytes = [](const Exec& exec, const BackwardArgs& args,
+                                Tile) { return impl::fused_backward_bytes(exec, args); },
+          .run = [](const Exec& exec, const BackwardArgs& args, Tile,
+                    Workspace workspace) { impl::fused_backward(exec, args, workspace); },
+          .engine = engine<Exec, BackwardArgs>,
+      }};
   return table;
 }
 
@@ -169,12 +163,6 @@ double backward_bytes(const BackwardArgs& args) {
   return 2.0 * input_bytes(args) + 16.0 * static_cast<double>(args.tokens());
 }
 
-#define KATT_INSTANTIATE_LINEAR_CROSS_ENTROPY(Exec)                                         \
-  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
-  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
-  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
-  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
-
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_LINEAR_CROSS_ENTROPY)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
 
 }  // namespace katt::linear_cross_entropy

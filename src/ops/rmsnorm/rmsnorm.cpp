@@ -159,25 +159,17 @@ Variant<Exec, BackwardArgs> naive_backward() {
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table = [] {
-    VariantTable<Exec, ForwardArgs> built_in;
-    built_in.add(naive_forward<Exec>());
-    built_in.add(fused_forward<Exec, Stores::cached>());
-    built_in.add(fused_forward<Exec, Stores::streamed>());
-    return built_in;
-  }();
+  static VariantTable<Exec, ForwardArgs> table{naive_forward<Exec>(),
+                                               fused_forward<Exec, Stores::cached>(),
+                                               fused_forward<Exec, Stores::streamed>()};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table = [] {
-    VariantTable<Exec, BackwardArgs> built_in;
-    built_in.add(naive_backward<Exec>());
-    built_in.add(fused_backward<Exec, Stores::cached>());
-    built_in.add(fused_backward<Exec, Stores::streamed>());
-    return built_in;
-  }();
+  static VariantTable<Exec, BackwardArgs> table{naive_backward<Exec>(),
+                                                fused_backward<Exec, Stores::cached>(),
+                                                fused_backward<Exec, Stores::streamed>()};
   return table;
 }
 
@@ -268,14 +260,11 @@ double backward_bytes(const BackwardArgs& args) {
          (tensors * static_cast<double>(args.x.size()) + 2.0 * static_cast<double>(args.hidden()));
 }
 
-#define KATT_INSTANTIATE_RMSNORM(Exec)                                                         \
-  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                          \
-  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                        \
-  template std::size_t workspace_bytes<Exec>(const Exec&, const ForwardArgs&, const Config&);  \
-  template std::size_t workspace_bytes<Exec>(const Exec&, const BackwardArgs&, const Config&); \
-  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace);    \
-  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
+#define KATT_INSTANTIATE_RMSNORM(Exec)                                                        \
+  template std::size_t workspace_bytes<Exec>(const Exec&, const ForwardArgs&, const Config&); \
+  template std::size_t workspace_bytes<Exec>(const Exec&, const BackwardArgs&, const Config&);
 
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RMSNORM)
 
 }  // namespace katt::rmsnorm

@@ -116,28 +116,21 @@ std::size_t nothing(const Args& /*args*/) {
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table = [] {
-    VariantTable<Exec, ForwardArgs> built_in;
-    built_in.add(variant<Exec, ForwardArgs>("naive",
-                                            "maximum, exponential, sum, division: four launches",
-                                            naive_forward_bytes, naive_forward<Exec>));
-    built_in.add(variant<Exec, ForwardArgs>("fused", "one launch, rows stay in cache",
-                                            nothing<ForwardArgs>, fused_forward<Exec>));
-    return built_in;
-  }();
+  static VariantTable<Exec, ForwardArgs> table{
+      variant<Exec, ForwardArgs>("naive", "maximum, exponential, sum, division: four launches",
+                                 naive_forward_bytes, naive_forward<Exec>),
+      variant<Exec, ForwardArgs>("fused", "one launch, rows stay in cache", nothing<ForwardArgs>,
+                                 fused_forward<Exec>)};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table = [] {
-    VariantTable<Exec, BackwardArgs> built_in;
-    built_in.add(variant<Exec, BackwardArgs>("naive", "softmax stored, then two launches",
-                                             naive_backward_bytes, naive_backward<Exec>));
-    built_in.add(variant<Exec, BackwardArgs>("fused", "one launch, rows stay in cache",
-                                             nothing<BackwardArgs>, fused_backward<Exec>));
-    return built_in;
-  }();
+  static VariantTable<Exec, BackwardArgs> table{
+      variant<Exec, BackwardArgs>("naive", "softmax stored, then two launches",
+                                  naive_backward_bytes, naive_backward<Exec>),
+      variant<Exec, BackwardArgs>("fused", "one launch, rows stay in cache", nothing<BackwardArgs>,
+                                  fused_backward<Exec>)};
   return table;
 }
 
@@ -172,12 +165,6 @@ double backward_bytes(const BackwardArgs& args) {
   return 3.0 * static_cast<double>(size_of(args.x.dtype)) * static_cast<double>(args.x.size());
 }
 
-#define KATT_INSTANTIATE_SOFTMAX(Exec)                                                      \
-  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
-  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
-  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
-  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
-
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SOFTMAX)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
 
 }  // namespace katt::softmax

@@ -181,23 +181,13 @@ Variant<Exec, BackwardArgs> fused_backward() {
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table = [] {
-    VariantTable<Exec, ForwardArgs> built_in;
-    built_in.add(naive_forward<Exec>());
-    built_in.add(fused_forward<Exec>());
-    return built_in;
-  }();
+  static VariantTable<Exec, ForwardArgs> table{naive_forward<Exec>(), fused_forward<Exec>()};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table = [] {
-    VariantTable<Exec, BackwardArgs> built_in;
-    built_in.add(naive_backward<Exec>());
-    built_in.add(fused_backward<Exec>());
-    return built_in;
-  }();
+  static VariantTable<Exec, BackwardArgs> table{naive_backward<Exec>(), fused_backward<Exec>()};
   return table;
 }
 
@@ -247,12 +237,6 @@ double backward_bytes(const BackwardArgs& args) {
          static_cast<double>(size_of(args.gate.dtype));
 }
 
-#define KATT_INSTANTIATE_SWIGLU(Exec)                                                       \
-  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
-  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
-  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
-  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
-
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SWIGLU)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
 
 }  // namespace katt::swiglu

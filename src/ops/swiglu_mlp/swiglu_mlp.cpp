@@ -54,10 +54,7 @@ Variant<Exec, Args> fused_variant() {
 
 template <class Exec, class Args>
 VariantTable<Exec, Args> built_in() {
-  VariantTable<Exec, Args> table;
-  table.add(naive_variant<Exec, Args>());
-  table.add(fused_variant<Exec, Args>());
-  return table;
+  return {naive_variant<Exec, Args>(), fused_variant<Exec, Args>()};
 }
 
 /// tokens · hidden · intermediate
@@ -138,12 +135,6 @@ double backward_bytes(const BackwardArgs& args) {
          (3.0 * static_cast<double>(args.x.size()) + 6.0 * static_cast<double>(args.w_gate.size()));
 }
 
-#define KATT_INSTANTIATE_SWIGLU_MLP(Exec)                                                   \
-  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
-  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
-  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
-  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
-
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SWIGLU_MLP)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
 
 }  // namespace katt::swiglu_mlp

@@ -110,61 +110,56 @@ Variant<Exec, BackwardArgs> packed_backward(std::string name, PackFormat format,
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table = [] {
-    VariantTable<Exec, ForwardArgs> built_in;
-    built_in.add({
-        .name = "naive",
-        .description = "dequantised weights in the dtype, matrix-vector product or GEMM",
-        .tiles = {},
-        .supports = [](const Exec&, const ForwardArgs& args, Tile) { return has_dense(args); },
-        .workspace_bytes =
-            [](const Exec& exec, const ForwardArgs& args, Tile) {
-              return visit_dtype(args.x.dtype, [&]<class T>() {
-                return impl::naive_forward_bytes<Exec, T>(exec, args);
-              });
-            },
-        .run =
-            [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-              visit_dtype(args.x.dtype,
-                          [&]<class T>() { impl::naive_forward<Exec, T>(exec, args, workspace); });
-            },
-    });
-    built_in.add(
-        packed_forward<Exec>("packed2", PackFormat::two_bit, "2 bits a weight, int8 dot products"));
-    built_in.add(packed_forward<Exec>("packed5", PackFormat::five_per_byte,
-                                      "5 weights a byte, int8 dot products"));
-    return built_in;
-  }();
+  static VariantTable<Exec, ForwardArgs> table{
+      {
+          .name = "naive",
+          .description = "dequantised weights in the dtype, matrix-vector product or GEMM",
+          .tiles = {},
+          .supports = [](const Exec&, const ForwardArgs& args, Tile) { return has_dense(args); },
+          .workspace_bytes =
+              [](const Exec& exec, const ForwardArgs& args, Tile) {
+                return visit_dtype(args.x.dtype, [&]<class T>() {
+                  return impl::naive_forward_bytes<Exec, T>(exec, args);
+                });
+              },
+          .run =
+              [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
+                visit_dtype(args.x.dtype, [&]<class T>() {
+                  impl::naive_forward<Exec, T>(exec, args, workspace);
+                });
+              },
+      },
+      packed_forward<Exec>("packed2", PackFormat::two_bit, "2 bits a weight, int8 dot products"),
+      packed_forward<Exec>("packed5", PackFormat::five_per_byte,
+                           "5 weights a byte, int8 dot products")};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table = [] {
-    VariantTable<Exec, BackwardArgs> built_in;
-    built_in.add({
-        .name = "naive",
-        .description = "dequantised weights and inputs in the dtype, two GEMMs",
-        .tiles = {},
-        .supports = [](const Exec&, const BackwardArgs& args, Tile) { return has_dense(args); },
-        .workspace_bytes =
-            [](const Exec& exec, const BackwardArgs& args, Tile) {
-              return visit_dtype(args.x.dtype, [&]<class T>() {
-                return impl::naive_backward_bytes<Exec, T>(exec, args);
-              });
-            },
-        .run =
-            [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
-              visit_dtype(args.x.dtype,
-                          [&]<class T>() { impl::naive_backward<Exec, T>(exec, args, workspace); });
-            },
-    });
-    built_in.add(packed_backward<Exec>("packed2", PackFormat::two_bit,
-                                       "2 bits a weight, unpacked by panels, two GEMMs each"));
-    built_in.add(packed_backward<Exec>("packed5", PackFormat::five_per_byte,
-                                       "5 weights a byte, unpacked by panels, two GEMMs each"));
-    return built_in;
-  }();
+  static VariantTable<Exec, BackwardArgs> table{
+      {
+          .name = "naive",
+          .description = "dequantised weights and inputs in the dtype, two GEMMs",
+          .tiles = {},
+          .supports = [](const Exec&, const BackwardArgs& args, Tile) { return has_dense(args); },
+          .workspace_bytes =
+              [](const Exec& exec, const BackwardArgs& args, Tile) {
+                return visit_dtype(args.x.dtype, [&]<class T>() {
+                  return impl::naive_backward_bytes<Exec, T>(exec, args);
+                });
+              },
+          .run =
+              [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
+                visit_dtype(args.x.dtype, [&]<class T>() {
+                  impl::naive_backward<Exec, T>(exec, args, workspace);
+                });
+              },
+      },
+      packed_backward<Exec>("packed2", PackFormat::two_bit,
+                            "2 bits a weight, unpacked by panels, two GEMMs each"),
+      packed_backward<Exec>("packed5", PackFormat::five_per_byte,
+                            "5 weights a byte, unpacked by panels, two GEMMs each")};
   return table;
 }
 
@@ -225,12 +220,6 @@ double backward_bytes(const BackwardArgs& args) {
              static_cast<double>(2 * args.x.size() + args.dout.size() + args.dweight.size());
 }
 
-#define KATT_INSTANTIATE_TERNARY_LINEAR(Exec)                                               \
-  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
-  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
-  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
-  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
-
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_TERNARY_LINEAR)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
 
 }  // namespace katt::ternary_linear
