@@ -37,16 +37,12 @@ def speedup(group: Group) -> style.Plot | None:
                     capsize=2.5,
                     **look.curve(linestyle=chosen),
                 )
-            panel.axhline(1.0, color=style.GREY, linewidth=1.0, zorder=1)
+            panel.axhline(1.0, color=style.GREY, linewidth=1.0, zorder=1, label=f"{schema.BASELINE} = 1×")
             panel.set_title(group.facet_text(values))
             panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}×")
             style.x_axis(panel, points[group.x], group.x_title)
         # The panels share the y axis: its limits are known once all are drawn.
         axes[0].set_ylim(bottom=0.0, top=max(axes[0].get_ylim()[1], 1.3))
-        for panel in axes:
-            panel.annotate(f"{schema.BASELINE} = 1×", (1.0, 1.0), xycoords=("axes fraction", "data"),
-                           xytext=(-2, 2.5), textcoords="offset points", ha="right", va="bottom", color=style.GREY,
-                           fontsize=8)  # fmt: skip
         _left_labels(axes, f"speedup over {schema.BASELINE}")
         style.legend_of_figure(figure, axes)
     names = list_text(variants)
