@@ -108,6 +108,7 @@ int generate_command(const Invocation& invocation) {
 
   const Runtime runtime(options.threads);
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
+    allocate_scratch(exec);
     const memory::Scope scope;
     const auto model = nn::open_model(exec, options.folder, options.dtype, options.seed);
     if (text && model.config().vocab_size != bytes_of_a_text) {

@@ -121,6 +121,7 @@ int memory_command(const Invocation& invocation) {
 
   const Runtime runtime(options.threads);
   const auto forecasts = visit_backend(options.backend, options.threads, [&](const auto& exec) {
+    allocate_scratch(exec);
     train.recompute = training::plan_checkpointing(exec, config, train, "--checkpoint-blocks",
                                                    blocks.value_or(checkpoint ? "all" : "none"))
                           .recompute;

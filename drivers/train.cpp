@@ -99,11 +99,13 @@ int train_command(const Invocation& invocation) {
   if (!line.parse(invocation.arguments)) return 0;
   line.check_output();
   const Runtime runtime(line.model.threads);
-  const memory::Scope scope;
-  const Trained trained = visit_backend(line.model.backend, line.model.threads,
-                                        [&](const auto& exec) { return train(exec, line); });
-  print_summary(trained, scope.peak_bytes(), line.model.json);
-  return trained.summary.was_stopped ? interrupted : 0;
+  return visit_backend(line.model.backend, line.model.threads, [&](const auto& exec) {
+    allocate_scratch(exec);
+    const memory::Scope scope;
+    const Trained trained = train(exec, line);
+    print_summary(trained, scope.peak_bytes(), line.model.json);
+    return trained.summary.was_stopped ? interrupted : 0;
+  });
 }
 
 }  // namespace katt::impl
