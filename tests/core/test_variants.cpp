@@ -23,7 +23,7 @@ Variant<Exec, Arguments> variant_named(const std::string& name) {
 }
 
 TEST(VariantTable, FindsByNameAndKeepsTheOrder) {
-  Table table;
+  Table table{};
   table.add(variant_named("naive"));
   table.add(variant_named("flash"));
   ASSERT_EQ(table.all().size(), 2U);
@@ -32,14 +32,14 @@ TEST(VariantTable, FindsByNameAndKeepsTheOrder) {
 }
 
 TEST(VariantTable, ATakenNameIsRefused) {
-  Table table;
+  Table table{};
   table.add(variant_named("naive"));
   EXPECT_THROW(table.add(variant_named("naive")), InputError);
   EXPECT_EQ(table.all().size(), 1U);
 }
 
 TEST(VariantTable, AnUnknownNameListsTheKnownOnes) {
-  Table table;
+  Table table{};
   table.add(variant_named("naive"));
   table.add(variant_named("flash"));
   try {
@@ -51,7 +51,7 @@ TEST(VariantTable, AnUnknownNameListsTheKnownOnes) {
 }
 
 TEST(VariantTable, AVariantMaySayWhatItComputesWith) {
-  Table table;
+  Table table{};
   table.add(variant_named("naive"));
   auto flash = variant_named("flash");
   flash.engine = [](const Exec&, const Arguments& arguments, Tile) {
