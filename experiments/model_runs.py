@@ -44,7 +44,7 @@ def save(name, rows, summary=(), settings=None):
 
 def figure(folder, name, title, xlabel, ylabel, lines, logx=False, logy=False):
     """lines: label → (x, y)."""
-    plt.figure(figsize=(6.4, 4))
+    plt.figure(figsize=(8, 4))
     for label, (x, y) in lines.items():
         plt.plot(x, y, marker="o" if len(x) < 20 else None, label=label)
     plt.title(title)
@@ -56,7 +56,7 @@ def figure(folder, name, title, xlabel, ylabel, lines, logx=False, logy=False):
         plt.yscale("log")
     plt.ylim(bottom=None if logy else 0)
     plt.grid(alpha=0.3)
-    plt.legend()
+    plt.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)  # beside the lines, never on them
     plt.tight_layout()
     plt.savefig(folder / f"{name}.png", dpi=120)
     plt.close()
