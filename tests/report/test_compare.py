@@ -124,6 +124,20 @@ def test_another_state_of_the_machine_is_no_regression(pair):
     assert compare(old, new, metric="speedup").regressions > 3
 
 
+def test_a_faster_baseline_alone_is_no_regression(pair):
+    def faster(file, names):
+        for row in file.rows:
+            if row["dtype"] == "f32" and row["status"] == "ok" and row["variant"] in names:
+                file.samples["run-0001", row["point"]] /= 1.4
+                row["time_s"] /= 1.4
+
+    old, new = pair(lambda file: faster(file, ("naive",)), seeds=(1, 1), naive_limit=16384)
+    found = compare(old, new)
+    assert (found.regressions, found.count("unclear")) == (0, 6)
+    assert "it lost nothing" in found.rows[0].reasons[0]
+    assert compare(old, new, metric="speedup").regressions > 3
+
+
 def test_without_samples_the_stored_intervals_serve(pair):
     def change(file):
         file.samples.clear()

@@ -119,9 +119,10 @@ def compare(old: Results, new: Results, tolerance: float = 0.05, metric: str = "
     a regression, one that is missing or refused is listed as lost.
 
     Metric `speedup`: the paired speedup over the baseline. `time`: the median time as it is. `auto`: the
-    speedup, unclear where the baseline of the case itself moved by more than `COMPARABLE`; where a row has
-    none the time, which must leave the range in which the baseline's times and the measured ceilings moved
-    between the two files; the baseline's own times are shown, not judged.
+    speedup, unclear where the baseline of the case itself moved by more than `COMPARABLE`, or became faster
+    while the row did not become slower (both by `tolerance`); where a row has none the time, which must leave
+    the range in which the baseline's times and the measured ceilings moved between the two files; the
+    baseline's own times are shown, not judged.
     """
     names, notes = _identity(old.points, new.points)
     sides = [_side(results, names) for results in (old, new)]
@@ -264,6 +265,7 @@ def _judge_speed(row: Row, sides, before: dict, after: dict, level, tolerance, m
         row.verdict = BASELINE
         return
     moved = _baseline_ratio(sides, before, after) if paired and metric == "auto" else 1.0
+    own = before["time_s"] / after["time_s"] if after["time_s"] > 0 else math.nan
     floor, roof = min(margin[0], 1.0), max(margin[1], 1.0)
     upper = math.inf if row.hi is None else row.hi
     if (1.0 - tolerance) * floor <= row.ratio <= (1.0 + tolerance) * roof:
@@ -271,10 +273,13 @@ def _judge_speed(row: Row, sides, before: dict, after: dict, level, tolerance, m
     elif not 1.0 / COMPARABLE <= moved <= COMPARABLE:
         row.verdict = UNCLEAR
         row.reasons = [f"{schema.BASELINE} ran at {significant(moved, 2)}× its old speed: not the same conditions"]
+    elif paired and row.ratio < 1.0 and moved > 1.0 + tolerance and own >= 1.0 - tolerance:
+        row.verdict = UNCLEAR
+        row.reasons = [f"{schema.BASELINE} ran at {moved:.2f}× its old speed, it itself at {own:.2f}×: it lost nothing"]
     elif row.ratio < 1.0 and upper < floor:
         row.verdict, row.reasons = REGRESSION, [f"{row.ratio:.2f}× the old {'speedup' if paired else 'speed'}"]
         if paired:
-            own, base = before["time_s"] / after["time_s"], _baseline_ratio(sides, before, after)
+            base = _baseline_ratio(sides, before, after)
             row.reasons.append(f"its own speed {own:.2f}×, {schema.BASELINE}'s {base:.2f}×")
     elif row.ratio > 1.0 and row.lo > roof:
         row.verdict = IMPROVED
