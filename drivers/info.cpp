@@ -36,7 +36,7 @@ void print_machine() {
   std::printf("\nmachine\n");
   print("cpu", host.cpu + ", " + std::to_string(host.cores) + " cores");
   print("isa", bench::join(host.isa, " "));
-  const std::string refusal = tile::amx::refusal();
+  const std::string& refusal = tile::amx::refusal();
   print("AMX bf16", refusal.empty() ? "usable" : "not usable: " + refusal);
   print("AVX512-BF16", cpu_features().avx512_bf16 ? "yes" : "no");
   for (const bench::CacheLevel& cache : host.caches) {

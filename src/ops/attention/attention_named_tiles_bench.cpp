@@ -29,7 +29,7 @@ std::string amx_refusal(const bench::Point& point) {
     return "preset amx: the tiles of AMX take bf16, the dtype is " +
            std::string(name_of(point.dtype));
   }
-  const std::string reason = tile::amx::refusal();
+  const std::string& reason = tile::amx::refusal();
   return reason.empty() ? "" : "preset amx: " + reason;
 }
 

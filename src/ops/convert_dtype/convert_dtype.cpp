@@ -75,10 +75,10 @@ void run_vector(const Exec& exec, const ForwardArgs& args) {
 }
 
 template <class Exec>
-Variant<Exec, ForwardArgs> variant(std::string name, std::string description,
+Variant<Exec, ForwardArgs> variant(const char* name, const char* description,
                                    void (*run)(const Exec&, const ForwardArgs&)) {
-  return {.name = std::move(name),
-          .description = std::move(description),
+  return {.name = name,
+          .description = description,
           .tiles = {},
           .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
           .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },

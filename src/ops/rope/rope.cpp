@@ -65,7 +65,7 @@ enum class Stores : std::uint8_t { cached, streamed };
 
 template <class Exec, class Args, Stores kind>
 Variant<Exec, Args> fused_variant() {
-  constexpr bool stream = kind == Stores::streamed;
+  static constexpr bool stream = kind == Stores::streamed;
   return {
       .name = stream ? "stream" : "fused",
       .description = stream ? "fused, with stores past the caches: for tensors larger than them"

@@ -87,11 +87,11 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace /*work
 }
 
 template <class Exec, class Args>
-Variant<Exec, Args> variant(std::string name, std::string description,
+Variant<Exec, Args> variant(const char* name, const char* description,
                             std::size_t (*workspace)(const Args&),
                             void (*run)(const Exec&, const Args&, Workspace)) {
-  return {.name = std::move(name),
-          .description = std::move(description),
+  return {.name = name,
+          .description = description,
           .tiles = {},
           .supports = [](const Exec&, const Args&, Tile) { return Status::ok(); },
           .workspace_bytes = [workspace](const Exec&, const Args& args,

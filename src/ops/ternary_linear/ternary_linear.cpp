@@ -59,11 +59,11 @@ Status has_dense(const Args& args) {
 }
 
 template <class Exec>
-Variant<Exec, ForwardArgs> packed_forward(std::string name, PackFormat format,
-                                          std::string description) {
+Variant<Exec, ForwardArgs> packed_forward(const char* name, PackFormat format,
+                                          const char* description) {
   return {
-      .name = std::move(name),
-      .description = std::move(description),
+      .name = name,
+      .description = description,
       .tiles = {},
       .supports = [format](const Exec&, const ForwardArgs& args,
                            Tile) { return has_format(args, format); },
@@ -83,11 +83,11 @@ Variant<Exec, ForwardArgs> packed_forward(std::string name, PackFormat format,
 }
 
 template <class Exec>
-Variant<Exec, BackwardArgs> packed_backward(std::string name, PackFormat format,
-                                            std::string description) {
+Variant<Exec, BackwardArgs> packed_backward(const char* name, PackFormat format,
+                                            const char* description) {
   return {
-      .name = std::move(name),
-      .description = std::move(description),
+      .name = name,
+      .description = description,
       .tiles = {},
       .supports = [format](const Exec&, const BackwardArgs& args,
                            Tile) { return has_format(args, format); },
