@@ -6,6 +6,7 @@
 
 #include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/parts.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/rmsnorm/rmsnorm.hpp"
@@ -16,19 +17,10 @@ namespace katt::nn {
 namespace {
 
 /// The last of every n rows.
-TensorRef<2> last_rows(TensorRef<2> rows, std::int64_t n) {
-  rows.data = static_cast<std::byte*>(rows.data) +
-              static_cast<std::size_t>((n - 1) * rows.stride[0]) * size_of(rows.dtype);
-  rows.extent[0] /= n;
-  rows.stride[0] *= n;
-  return rows;
-}
-
-TensorRef<2> rows_from(TensorRef<2> rows, std::int64_t first, std::int64_t count) {
-  rows.data = static_cast<std::byte*>(rows.data) +
-              static_cast<std::size_t>(first * rows.stride[0]) * size_of(rows.dtype);
-  rows.extent[0] = count;
-  return rows;
+TensorRef<2> last_rows(const TensorRef<2>& rows, std::int64_t n) {
+  TensorRef<2> last = rows_of(rows, n - 1, rows.extent[0] / n);
+  last.stride[0] *= n;
+  return last;
 }
 
 /// Rows of logits computed at a time: those of a large vocabulary need more memory than all else.
@@ -189,7 +181,7 @@ void Session<Exec>::launch(Runner<Exec>& run, const Step& at, std::int64_t n, bo
       rmsnorm::ForwardArgs{.x = wanted(at.delta),
                            .weight = weights_.norm,
                            .residual = wanted(at.at.h),
-                           .out = rows_from(at.n, 0, wanted(at.delta).extent[0]),
+                           .out = rows_of(at.n, 0, wanted(at.delta).extent[0]),
                            .residual_out = wanted(at.at.x),
                            .eps = config_.rms_norm_eps},
       options_.kernels.rmsnorm);
@@ -199,9 +191,9 @@ void Session<Exec>::launch(Runner<Exec>& run, const Step& at, std::int64_t n, bo
 template <class Exec>
 TensorRef<2> Session<Exec>::launch_head(Runner<Exec>& run, const Step& at, std::int64_t first,
                                         std::int64_t count) {
-  const TensorRef<2> out = rows_from(at.logits, 0, count);
+  const TensorRef<2> out = rows_of(at.logits, 0, count);
   run(linear::forward_variants<Exec>(),
-      linear::ForwardArgs{.x = rows_from(at.n, first, count), .weight = weights_.head, .out = out},
+      linear::ForwardArgs{.x = rows_of(at.n, first, count), .weight = weights_.head, .out = out},
       options_.kernels.linear);
   return out;
 }
