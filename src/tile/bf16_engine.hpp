@@ -25,18 +25,6 @@
 #if defined(KATT_BF16_TILES)
 namespace katt::tile::bf16_tiles {
 
-/// 2^x for x ≤ 127 to a relative error of 2.6e-6 (minimax polynomial of degree 4 on [0, 1), by
-/// Lawson's iteration), a thousandth of the rounding of a bf16; 2^−inf = 0.
-KOKKOS_FORCEINLINE_FUNCTION __m512 exp2_bf16(__m512 x) {
-  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
-  __m512 p = _mm512_set1_ps(0x1.bb7cd4p-7F);
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.aa13fp-5F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ee798ap-3F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62d166p-1F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.00002cp+0F));
-  return _mm512_scalef_ps(p, x);
-}
-
 /// The exponentials of 32 keys × 16 queries, a pair of keys at a call.
 struct Exponentials {
   const float* scores;  ///< 32 rows of 16
@@ -48,7 +36,7 @@ struct Exponentials {
 
   KOKKOS_FORCEINLINE_FUNCTION void pair(int p) {
     const auto exponential = [&](int row) {
-      return exp2_bf16(_mm512_fmadd_ps(_mm512_load_ps(scores + row * 16), scale, minus_max));
+      return exp2_of_16_bits(_mm512_fmadd_ps(_mm512_load_ps(scores + row * 16), scale, minus_max));
     };
     const __m512 a = exponential(2 * p);
     const __m512 b = exponential(2 * p + 1);
@@ -201,7 +189,7 @@ class QueryBlock {
     for (int t = 0; t < 2; ++t) {
       const __m512 old = _mm512_load_ps(state_.max + t * 16);
       const __m512 now = _mm512_max_ps(old, largest[t]);
-      const __m512 factor = exp2_bf16(_mm512_sub_ps(old, now));
+      const __m512 factor = exp2_of_16_bits(_mm512_sub_ps(old, now));
       _mm512_store_ps(state_.max + t * 16, now);
       _mm512_store_ps(state_.sum + t * 16,
                       _mm512_mul_ps(_mm512_load_ps(state_.sum + t * 16), factor));

@@ -42,6 +42,13 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value, Lanes /*lane
   store_to<Lanes::streamed>(target, value);
 }
 
+/// Two whole vectors, side by side.
+template <class Vec, class T, class Lanes>
+KOKKOS_FORCEINLINE_FUNCTION void store_two(T* target, const Vec& first, const Vec& second,
+                                           Lanes /*lanes*/) {
+  store_two_to<Lanes::streamed>(target, first, second);
+}
+
 template <class Vec, class T>
 KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value, PartialVector lanes) {
   T padded[sizeof(Vec) / sizeof(float)];

@@ -85,14 +85,10 @@ KOKKOS_FORCEINLINE_FUNCTION void store_pairs(T* target, const Vec& even, const V
       store_to<Stream>(target, Vec(_mm512_permutex2var_ps(e, first, o)));
       store_to<Stream>(target + 16, Vec(_mm512_permutex2var_ps(e, second, o)));
     } else {
-      alignas(32) T evens[16];
-      alignas(32) T odds[16];
-      store(evens, even);
-      store(odds, odd);
-      const auto wide = [](const T* half) {
-        return _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(half)));
+      const auto wide = [](const Vec& half) {
+        return _mm512_cvtepu16_epi32(impl::narrow<T>(static_cast<__m512>(half)));
       };
-      const __m512i pairs = _mm512_or_si512(wide(evens), _mm512_slli_epi32(wide(odds), 16));
+      const __m512i pairs = _mm512_or_si512(wide(even), _mm512_slli_epi32(wide(odd), 16));
       if constexpr (Stream) {
         _mm512_stream_si512(reinterpret_cast<__m512i*>(target), pairs);
       } else {

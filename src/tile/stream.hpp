@@ -13,7 +13,7 @@ namespace katt::tile {
 
 /// Whether the vectors of an execution space have streaming stores.
 template <class Exec>
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
 inline constexpr bool can_stream_v = is_host_v<Exec>;
 #else
 inline constexpr bool can_stream_v = false;
@@ -31,22 +31,57 @@ KOKKOS_FORCEINLINE_FUNCTION void store_to(T* target, const Vec& value) {
   if constexpr (!Stream) {
     store(target, value);
   } else {
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
+    const auto wide = static_cast<__m512>(value);
     if constexpr (std::is_same_v<T, float>) {
-      _mm512_stream_ps(target, static_cast<__m512>(value));
+      _mm512_stream_ps(target, wide);
     } else {
-      alignas(32) T narrow[lanes_v<Kokkos::Serial>];
-      store(narrow, value);
-      _mm256_stream_si256(reinterpret_cast<__m256i*>(target),
-                          _mm256_load_si256(reinterpret_cast<const __m256i*>(narrow)));
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(target), impl::narrow<T>(wide));
     }
 #endif
   }
 }
 
+/// store_to() of two vectors to contiguous elements; a streamed target is aligned to the size of
+/// what is written. In 16 bits they make a cache line, which goes out in one piece.
+template <bool Stream, class Vec, class T>
+KOKKOS_FORCEINLINE_FUNCTION void store_two_to(T* target, const Vec& first, const Vec& second) {
+#if defined(KATT_VEC_AVX512)
+  if constexpr (sizeof(T) == 2 && !std::is_same_v<Vec, float>) {
+    const __m512i line =
+        _mm512_inserti64x4(_mm512_castsi256_si512(impl::narrow<T>(static_cast<__m512>(first))),
+                           impl::narrow<T>(static_cast<__m512>(second)), 1);
+    if constexpr (Stream) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(target), line);
+    } else {
+      _mm512_storeu_si512(target, line);
+    }
+    return;
+  }
+#endif
+  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  store_to<Stream>(target, first);
+  store_to<Stream>(target + lanes, second);
+}
+
+/// Copies the elements of two vectors past the caches; `target` is_streamable().
+template <class Vec, class T>
+KOKKOS_FORCEINLINE_FUNCTION void stream_copy_two(const T* source, T* target) {
+#if defined(KATT_VEC_AVX512)
+  constexpr int line = 64 / sizeof(T);
+  constexpr int elements = 2 * sizeof(Vec) / sizeof(float);
+  for (int i = 0; i < elements; i += line) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(target + i), _mm512_loadu_si512(source + i));
+  }
+#else
+  (void)source;
+  (void)target;
+#endif
+}
+
 /// Orders the streaming stores of this thread before its later stores.
 KOKKOS_FORCEINLINE_FUNCTION void stream_fence() {
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
   KOKKOS_IF_ON_HOST((_mm_sfence();))
 #endif
 }

@@ -142,16 +142,16 @@ TYPED_TEST(Bf16Tiles, ProductOfPackedColumnsEqualsThePlainOne) {
 TEST(Bf16Exponentials, PowersOfTwoAreFarBelowTheRoundingOfBf16) {
   for (double x = -120; x <= 120; x += 0.01171875) {
     alignas(64) float result[16];
-    _mm512_store_ps(result, exp2_bf16(_mm512_set1_ps(static_cast<float>(x))));
+    _mm512_store_ps(result, exp2_of_16_bits(_mm512_set1_ps(static_cast<float>(x))));
     ASSERT_NEAR(result[0] / std::exp2(static_cast<double>(static_cast<float>(x))), 1.0, 3e-6) << x;
   }
   alignas(64) float result[16];
   const float infinity = INFINITY;
-  _mm512_store_ps(result, exp2_bf16(_mm512_set1_ps(-infinity)));
+  _mm512_store_ps(result, exp2_of_16_bits(_mm512_set1_ps(-infinity)));
   EXPECT_EQ(result[0], 0.0F);
-  _mm512_store_ps(result, exp2_bf16(_mm512_set1_ps(-1e30F)));
+  _mm512_store_ps(result, exp2_of_16_bits(_mm512_set1_ps(-1e30F)));
   EXPECT_EQ(result[0], 0.0F);
-  _mm512_store_ps(result, exp2_bf16(_mm512_set1_ps(NAN)));
+  _mm512_store_ps(result, exp2_of_16_bits(_mm512_set1_ps(NAN)));
   EXPECT_TRUE(std::isnan(result[0]));
 }
 

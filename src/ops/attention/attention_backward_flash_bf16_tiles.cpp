@@ -73,7 +73,7 @@ struct Gradients {
 #pragma GCC unroll 2
       for (int t = 0; t < 2; ++t) {
         const int at = (t * 32 + key) * 16;
-        p[t] = bf16_tiles::exp2_bf16(_mm512_fmadd_ps(_mm512_load_ps(scores + at), scale, shift[t]));
+        p[t] = tile::exp2_of_16_bits(_mm512_fmadd_ps(_mm512_load_ps(scores + at), scale, shift[t]));
         ds[t][k] = _mm512_mul_ps(p[t], _mm512_sub_ps(_mm512_load_ps(dp + at), delta[t]));
       }
       _mm512_store_si512(p_rows + key * bf16_tiles::depth, narrow(p[0], p[1]));

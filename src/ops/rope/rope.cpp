@@ -82,7 +82,7 @@ Variant<Exec, Args> fused_variant() {
           [](const Exec& exec, const Args& args, Tile, Workspace) {
             const impl::Turn turn(args);
             visit_dtype(turn.in[0].dtype, [&]<class T>() {
-              const impl::Rotate<Exec, T, stream && tile::can_stream_v<Exec>> rotate(turn);
+              const impl::Rotate<Exec, T, stream && tile::can_stream_v<Exec>> rotate(exec, turn);
               tile::for_each_row(turn.inverse ? "katt::rope::backward" : "katt::rope::forward",
                                  exec, rotate.items(), rotate);
             });

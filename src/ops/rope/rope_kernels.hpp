@@ -78,9 +78,9 @@ struct BuildCache {
   }
 };
 
-/// One pass over the tensors. A work item is a few positions of a few heads, sized and ordered so
-/// that the angles of a position are reused from L1 by every head while the tensor is read in the
-/// order in which it is stored:
+/// One pass over the tensors. A work item is some positions of some heads, sized and ordered so
+/// that the angles of a position are reused from a cache by every head while the tensor is read in
+/// the order in which it is stored:
 ///   (B, H, S, D)  one head, a block of positions; the next item is the next head at these
 ///   positions (B, S, H, D)  all heads of a few positions
 template <class Exec, class T, bool Stream>
@@ -98,7 +98,7 @@ struct Rotate {
   bool interleaved;
   float sign;  ///< of the angle
 
-  explicit Rotate(const Turn& turn)
+  Rotate(const Exec& exec, const Turn& turn)
       : in{turn.in[0].view<T, Memory>(), turn.in[1].view<T, Memory>()},
         out{turn.out[0].view<T, Memory>(), turn.out[1].view<T, Memory>()},
         cache(static_cast<const float*>(turn.cache.data)),
@@ -106,19 +106,32 @@ struct Rotate {
         half(turn.in[0].extent[3] / 2),
         interleaved(turn.interleaved),
         sign(turn.inverse ? -1.0F : 1.0F) {
-    constexpr std::int64_t angle_bytes = 16384;  // half of an L1
     constexpr std::int64_t heads_inner_rows = 4;
-    constexpr std::int64_t most_rows = 64;
     const auto heads_inner = [](const ConstTensorRef<4>& x) { return x.stride[1] < x.stride[2]; };
-    const std::int64_t fitting =
-        Kokkos::min(most_rows, angle_bytes / (2 * half * static_cast<std::int64_t>(sizeof(float))));
-    seq_block = heads_inner(turn.in[0]) ? heads_inner_rows : fitting;
+    seq_block = heads_inner(turn.in[0]) ? heads_inner_rows : positions_of_item(exec, turn);
     seq_blocks = (positions.seq + seq_block - 1) / seq_block;
     for (int t = 0; t < 2; ++t) {
       const std::int64_t heads = turn.in[t].extent[1];
       head_block[t] = heads_inner(turn.in[t]) ? Kokkos::max<std::int64_t>(heads, 1) : 1;
       head_blocks[t] = (heads + head_block[t] - 1) / head_block[t];
     }
+  }
+
+  /// Positions of an item of one head. On a host as many as leave half of a second-level cache to
+  /// their angles, since a long run of memory is read faster than many short ones, but no more than
+  /// leave every thread several items.
+  static std::int64_t positions_of_item(const Exec& exec, const Turn& turn) {
+    constexpr std::int64_t angle_bytes = is_host_v<Exec> ? 262144 : 16384;
+    constexpr std::int64_t items_a_thread = 8;
+    constexpr std::int64_t fewest = 32;
+    constexpr std::int64_t most = is_host_v<Exec> ? 512 : 64;
+    const ConstTensorRef<4>& x = turn.in[0];
+    const std::int64_t fitting =
+        angle_bytes / (x.extent[3] * static_cast<std::int64_t>(sizeof(float)));
+    const std::int64_t rows = x.extent[0] * x.extent[2] * (x.extent[1] + turn.in[1].extent[1]);
+    const std::int64_t shared =
+        is_host_v<Exec> ? Kokkos::max(fewest, rows / (exec.concurrency() * items_a_thread)) : most;
+    return Kokkos::min(Kokkos::min(most, fitting), shared);
   }
 
   std::int64_t items() const {
@@ -158,6 +171,10 @@ struct Rotate {
                                             std::int64_t s) const {
     const T* x = &in[t](b, h, s, 0);
     T* y = &out[t](b, h, s, 0);
+    // The arithmetic of a row fills the window in which a core would find the next misses itself.
+    constexpr std::int64_t ahead = 4096 / sizeof(T);
+    constexpr std::int64_t line = 64 / sizeof(T);
+    for (std::int64_t i = 0; i < 2 * half; i += line) tile::prefetch(x + ahead + i);
     const std::int64_t row = positions.row(b, s);
     std::int64_t i = 0;
     if (row >= 0) {
@@ -171,18 +188,34 @@ struct Rotate {
     for (; i < half; ++i) turn_pair(x, y, row, i);
   }
 
+  /// A vector of each half of a row, turned.
+  struct Halves {
+    Vec first, second;
+  };
+  KOKKOS_FORCEINLINE_FUNCTION Halves turned(const T* x, const float* cosines,
+                                            const float* sines) const {
+    const auto a = tile::load<Vec>(x);
+    const auto b = tile::load<Vec>(x + half);
+    const auto c = tile::load<Vec>(cosines);
+    const Vec s = tile::load<Vec>(sines) * Vec(sign);
+    return {tile::fma(a, c, Vec(-(b * s))), tile::fma(b, c, Vec(a * s))};
+  }
+
   /// The whole vectors of a row of half-rotation pairs; returns the number of pairs done.
   KOKKOS_FORCEINLINE_FUNCTION std::int64_t turn_halves(const T* x, T* y, const float* cosines,
                                                        const float* sines) const {
     const auto run = [&]<bool Streamed>() {
       std::int64_t i = 0;
+      for (; i + 2 * lanes <= half; i += 2 * lanes) {
+        const Halves low = turned(x + i, cosines + i, sines + i);
+        const Halves high = turned(x + i + lanes, cosines + i + lanes, sines + i + lanes);
+        tile::store_two_to<Streamed>(y + i, low.first, high.first);
+        tile::store_two_to<Streamed>(y + half + i, low.second, high.second);
+      }
       for (; i + lanes <= half; i += lanes) {
-        const auto a = tile::load<Vec>(x + i);
-        const auto b = tile::load<Vec>(x + half + i);
-        const auto c = tile::load<Vec>(cosines + i);
-        const Vec s = tile::load<Vec>(sines + i) * Vec(sign);
-        tile::store_to<Streamed>(y + i, tile::fma(a, c, Vec(-(b * s))));
-        tile::store_to<Streamed>(y + half + i, tile::fma(b, c, Vec(a * s)));
+        const Halves one = turned(x + i, cosines + i, sines + i);
+        tile::store_to<Streamed>(y + i, one.first);
+        tile::store_to<Streamed>(y + half + i, one.second);
       }
       return i;
     };

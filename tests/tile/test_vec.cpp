@@ -1,0 +1,145 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tile/pairs.hpp"
+#include "tile/stream.hpp"
+#include "tile/vec.hpp"
+
+namespace katt::tile {
+namespace {
+
+using Exec = Kokkos::DefaultHostExecutionSpace;
+using Vec = VecOf<Exec>;
+constexpr int lanes = lanes_v<Exec>;
+
+std::uint16_t bits(bf16 value) { return std::bit_cast<std::uint16_t>(value); }
+std::uint16_t bits(f16 value) { return std::bit_cast<std::uint16_t>(value); }
+
+/// Every upper half of an f32 with lower halves around the ties: all signs and exponents, subnormal
+/// numbers, infinities and NaN.
+std::vector<float> hard_values() {
+  std::vector<float> values;
+  for (std::uint32_t high = 0; high < 0x10000; ++high) {
+    for (const std::uint32_t low : {0x0000U, 0x0001U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
+      values.push_back(std::bit_cast<float>(high << 16 | low));
+    }
+  }
+  values.resize(values.size() / (2 * lanes) * (2 * lanes));
+  return values;
+}
+
+template <class T>
+void expect_rounded(const std::vector<float>& values, const T* made, const char* how) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const T expected(values[i]);
+    if (std::isnan(values[i])) {
+      ASSERT_TRUE(std::isnan(static_cast<float>(made[i]))) << how << ' ' << values[i];
+    } else {
+      ASSERT_EQ(bits(made[i]), bits(expected)) << how << ' ' << values[i];
+    }
+  }
+}
+
+template <class T>
+void check_stores() {
+  const std::vector<float> values = hard_values();
+  const auto count = static_cast<std::int64_t>(values.size());
+  const Kokkos::View<T*, Kokkos::HostSpace> target("target", values.size());
+  T* to = target.data();
+  ASSERT_TRUE(is_streamable(to));
+  const auto each = [&](const auto& write, const char* how) {
+    Kokkos::deep_copy(target, T(7.0F));
+    write();
+    stream_fence();
+    expect_rounded(values, to, how);
+  };
+  const auto one_by_one = [&](const auto& write) {
+    for (std::int64_t i = 0; i < count; i += lanes) write(to + i, load<Vec>(&values[i]));
+  };
+  const auto two_by_two = [&](const auto& write) {
+    for (std::int64_t i = 0; i < count; i += 2 * lanes) {
+      write(to + i, load<Vec>(&values[i]), load<Vec>(&values[i + lanes]));
+    }
+  };
+  const auto pairs = [&](const auto& write) {
+    for (std::int64_t i = 0; i < count; i += 2 * lanes) {
+      Vec even;
+      Vec odd;
+      load_pairs(&values[i], even, odd);
+      write(to + i, even, odd);
+    }
+  };
+  each([&] { one_by_one([](T* t, const Vec& v) { store(t, v); }); }, "store");
+  each([&] { two_by_two([](T* t, const Vec& a, const Vec& b) { store_two_to<false>(t, a, b); }); },
+       "store_two_to");
+  each([&] { pairs([](T* t, const Vec& a, const Vec& b) { store_pairs<false>(t, a, b); }); },
+       "store_pairs");
+  if constexpr (can_stream_v<Exec>) {
+    each([&] { one_by_one([](T* t, const Vec& v) { store_to<true>(t, v); }); }, "store_to");
+    each([&] { two_by_two([](T* t, const Vec& a, const Vec& b) { store_two_to<true>(t, a, b); }); },
+         "store_two_to, streamed");
+    each([&] { pairs([](T* t, const Vec& a, const Vec& b) { store_pairs<true>(t, a, b); }); },
+         "store_pairs, streamed");
+  }
+}
+
+TEST(Vectors, StoresRoundToNearestEvenInBf16) { check_stores<bf16>(); }
+TEST(Vectors, StoresRoundToNearestEvenInF16) { check_stores<f16>(); }
+
+template <class T>
+void check_stream_copy() {
+  const Kokkos::View<T*, Kokkos::HostSpace> source("source", 10 * lanes);
+  const Kokkos::View<T*, Kokkos::HostSpace> target("target", 10 * lanes);
+  for (int i = 0; i < 10 * lanes; ++i) source(i) = T(static_cast<float>(i % 256));
+  Kokkos::deep_copy(target, T(-1.0F));
+  ASSERT_TRUE(is_streamable(target.data()));
+  for (int i = 2 * lanes; i < 8 * lanes; i += 2 * lanes) {
+    stream_copy_two<Vec>(source.data() + i, target.data() + i);
+  }
+  stream_fence();
+  for (int i = 0; i < 10 * lanes; ++i) {
+    const bool copied = i >= 2 * lanes && i < 8 * lanes;
+    ASSERT_EQ(static_cast<float>(target(i)), copied ? static_cast<float>(i % 256) : -1.0F) << i;
+  }
+}
+
+TEST(Vectors, StreamCopyWritesTwoVectorsAndNothingElse) {
+  if constexpr (can_stream_v<Exec>) {
+    check_stream_copy<float>();
+    check_stream_copy<f16>();
+    check_stream_copy<bf16>();
+  } else {
+    GTEST_SKIP() << "skipped: no streaming stores";
+  }
+}
+
+TEST(Vectors, PowersOfTwo) {
+  const auto check = [](const auto& power, double limit) {
+    for (double x = -125; x <= 126.5; x += 0.01171875) {
+      float result[lanes];
+      store(result, Vec(power(Vec(static_cast<float>(x)))));
+      ASSERT_NEAR(result[0] / std::exp2(static_cast<double>(static_cast<float>(x))), 1.0, limit)
+          << x;
+    }
+    const auto of = [&](float x) {
+      float result[lanes];
+      store(result, Vec(power(Vec(x))));
+      return result[lanes - 1];
+    };
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    EXPECT_EQ(of(-infinity), 0.0F);
+    EXPECT_EQ(of(-1e30F), 0.0F);
+    EXPECT_EQ(of(128.0F), infinity);
+    EXPECT_TRUE(std::isnan(of(std::numeric_limits<float>::quiet_NaN())));
+  };
+  check([](const Vec& x) { return exp2(x); }, 0x1p-23);
+  check([](const Vec& x) { return exp2_of_16_bits(x); }, 3e-6);
+}
+
+}  // namespace
+}  // namespace katt::tile
