@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <Kokkos_Core.hpp>
@@ -15,13 +16,15 @@ namespace katt::rmsnorm::impl {
 
 /// Forward pass of one row:
 ///   visit 0   residual_out, where there is a residual; h is read back from there. Streaming stores
-///             leave nothing to read back: then h is computed anew in every visit, and written last
+///             leave nothing to read back: then it is a row of scratch until visit 3
 ///   visit 1   Σ h²
 ///   visit 2   max |out|, where out_q is wanted
 ///   visit 3   out, out_q
 template <class Exec, class T, bool Stream>
 struct Forward {
   using Vec = tile::VecOf<Exec>;
+  /// Of a row of scratch, on the stack of a host's thread.
+  static constexpr std::int64_t scratch_bytes = 32768;
 
   Matrix<const T> x, residual;
   const T* weight;
@@ -44,26 +47,29 @@ struct Forward {
 
   template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
+    const bool added = residual.data != nullptr;
     const bool streamed =
-        Stream && tile::is_streamable(out.row(row)) && tile::is_streamable(residual_out.row(row));
-    if (residual.data == nullptr) {
-      const T* from = x.row(row);
-      streamed ? normalise<false, Stream>(team, row, from)
-               : normalise<false, false>(team, row, from);
-    } else if (streamed) {
-      normalise<true, Stream>(team, row, x.row(row));
+        Stream && tile::is_streamable(out.row(row)) && tile::is_streamable(residual_out.row(row)) &&
+        (!added || hidden * static_cast<std::int64_t>(sizeof(T)) <= scratch_bytes);
+    T* sum = residual_out.row(row);
+    if (!streamed) {
+      if (added) add_residual(team, row, sum);
+      normalise<false>(team, row, added ? sum : x.row(row), nullptr);
+    } else if (!added) {
+      normalise<Stream>(team, row, x.row(row), nullptr);
     } else {
-      add_residual(team, row);
-      normalise<false, false>(team, row, residual_out.row(row));
+      alignas(64) std::byte bytes[Stream ? scratch_bytes : 1];  // not T: its constructor clears it
+      T* scratch = reinterpret_cast<T*>(bytes);
+      add_residual(team, row, scratch);
+      normalise<Stream>(team, row, scratch, sum);
     }
   }
 
-  /// residual_out = x + residual. Every thread reads back what it wrote itself.
+  /// sum = x + residual. Every thread reads back what it wrote itself.
   template <class Team>
-  KOKKOS_FORCEINLINE_FUNCTION void add_residual(const Team& team, std::int64_t row) const {
+  KOKKOS_FORCEINLINE_FUNCTION void add_residual(const Team& team, std::int64_t row, T* sum) const {
     const T* from = x.row(row);
     const T* added = residual.row(row);
-    T* sum = residual_out.row(row);
     tile::for_row<Exec>(
         team, hidden,
         [&](std::int64_t i, int) {
@@ -80,31 +86,18 @@ struct Forward {
     if (residual.data != nullptr) tile::prefetch(residual.row(row) + i);
   }
 
-  /// The visits from the first on, of the row `from` or, with Residual, of `from` + residual.
-  template <bool Residual, bool Streamed, class Team>
-  KOKKOS_FORCEINLINE_FUNCTION void normalise(const Team& team, std::int64_t row,
-                                             const T* from) const {
-    const T* added = residual.row(row);
-    const auto vector = [=](std::int64_t i) {
-      if constexpr (Residual) {
-        return rounded<T>(Vec(tile::load<Vec>(from + i) + tile::load<Vec>(added + i)));
-      } else {
-        return tile::load<Vec>(from + i);
-      }
-    };
-    const auto scalar = [=](std::int64_t i) {
-      if constexpr (Residual) {
-        return rounded<T>(static_cast<float>(from[i]) + static_cast<float>(added[i]));
-      } else {
-        return static_cast<float>(from[i]);
-      }
-    };
+  /// The visits from the first on, of the row h, which goes to `copy` too where there is one.
+  template <bool Streamed, class Team>
+  KOKKOS_FORCEINLINE_FUNCTION void normalise(const Team& team, std::int64_t row, const T* h,
+                                             T* copy) const {
+    const auto vector = [=](std::int64_t i) { return tile::load<Vec>(h + i); };
+    const auto scalar = [=](std::int64_t i) { return static_cast<float>(h[i]); };
     const RowScale scale = row_scale<Exec>(team, hidden, eps, vector, scalar);
-    const auto normal = [=, w = weight](const Vec& h, std::int64_t i) {
-      return Vec(scale.apply(h) * tile::load<Vec>(w + i));
+    const auto normal = [=, w = weight](std::int64_t i) {
+      return Vec(scale.apply(vector(i)) * tile::load<Vec>(w + i));
     };
-    const auto normal_scalar = [=, w = weight](float h, std::int64_t i) {
-      return scale.apply(h) * static_cast<float>(w[i]);
+    const auto normal_scalar = [=, w = weight](std::int64_t i) {
+      return scale.apply(scalar(i)) * static_cast<float>(w[i]);
     };
 
     std::int8_t* quantised = out_q.row(row);
@@ -115,10 +108,10 @@ struct Forward {
       tile::for_row<Exec>(
           team, hidden,
           [&](std::int64_t i, int) {
-            largest = tile::max(Vec(Kokkos::abs(rounded<T>(normal(vector(i), i)))), largest);
+            largest = tile::max(Vec(Kokkos::abs(rounded<T>(normal(i)))), largest);
           },
           [&](std::int64_t i) {
-            tail = tile::max(Kokkos::abs(rounded<T>(normal_scalar(scalar(i), i))), tail);
+            tail = tile::max(Kokkos::abs(rounded<T>(normal_scalar(i))), tail);
           });
       float most = tile::max(tile::reduce_max(largest), tail);
       team.team_reduce(Kokkos::Max<float>(most));
@@ -126,22 +119,35 @@ struct Forward {
       if (team.team_rank() == 0) out_q_scale[row] = step;
     }
 
-    T* sum = residual_out.row(row);
     T* to = out.row(row);
-    tile::for_row<Exec>(
+    const auto quantise = [=](std::int64_t i, const Vec& y) {
+      if (quantised != nullptr) store_int8(quantised + i, Vec(rounded<T>(y) * Vec(step)));
+    };
+    tile::for_row_pairs<Exec>(
         team, hidden,
-        [&](std::int64_t i, int) {
-          prefetch(row + 1, i);
-          const Vec h = vector(i);
-          const Vec y = normal(h, i);
-          if constexpr (Residual) store_rounded<Streamed>(sum + i, h);
-          if (to != nullptr) tile::store_to<Streamed>(to + i, y);
-          if (quantised != nullptr) store_int8(quantised + i, Vec(rounded<T>(y) * Vec(step)));
+        [=, this](std::int64_t i) {
+          constexpr int lanes = tile::lanes_v<Exec>;
+          for (std::int64_t line = i; line < i + 2 * lanes; line += 64 / sizeof(T)) {
+            prefetch(row + 1, line);
+          }
+          const Vec first = normal(i);
+          const Vec second = normal(i + lanes);
+          if constexpr (Streamed) {
+            if (copy != nullptr) tile::stream_copy_two<Vec>(h + i, copy + i);
+          }
+          if (to != nullptr) tile::store_two_to<Streamed>(to + i, first, second);
+          quantise(i, first);
+          quantise(i + lanes, second);
         },
-        [&](std::int64_t i) {
-          const float h = scalar(i);
-          const float y = normal_scalar(h, i);
-          if constexpr (Residual) sum[i] = static_cast<T>(h);
+        [=](std::int64_t i) {
+          const Vec y = normal(i);
+          if (copy != nullptr) tile::store(copy + i, vector(i));
+          if (to != nullptr) tile::store(to + i, y);
+          quantise(i, y);
+        },
+        [=](std::int64_t i) {
+          const float y = normal_scalar(i);
+          if (copy != nullptr) copy[i] = h[i];
           if (to != nullptr) to[i] = static_cast<T>(y);
           if (quantised != nullptr) quantised[i] = to_int8(rounded<T>(y) * step);
         });

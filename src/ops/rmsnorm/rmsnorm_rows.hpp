@@ -60,21 +60,6 @@ requires(!std::is_same_v<Vec, float>) KOKKOS_FORCEINLINE_FUNCTION Vec rounded(co
   }
 }
 
-/// Writes what rounded<T>() gave, which needs no rounding; past the caches where Stream.
-template <bool Stream, class Vec, class T>
-KOKKOS_FORCEINLINE_FUNCTION void store_rounded(T* target, const Vec& value) {
-#if defined(KATT_VEC_AVX512)
-  if constexpr (std::is_same_v<T, bf16>) {
-    const __m512i bits = _mm512_castps_si512(static_cast<__m512>(value));
-    const __m256i narrow = _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));
-    auto* to = reinterpret_cast<__m256i*>(target);
-    Stream ? _mm256_stream_si256(to, narrow) : _mm256_storeu_si256(to, narrow);
-    return;
-  }
-#endif
-  tile::store_to<Stream>(target, value);
-}
-
 /// clamp(round half to even(value), −128, 127)
 KOKKOS_FORCEINLINE_FUNCTION std::int8_t to_int8(float value) {
   return static_cast<std::int8_t>(
