@@ -10,37 +10,42 @@
 /// The fused kernels of SwiGLU: one pass over memory. Also used by swiglu_mlp, on blocks in f32.
 namespace katt::swiglu::impl {
 
-/// `chosen` where g ≥ 0, else `other`.
-template <class Vec>
-KOKKOS_FORCEINLINE_FUNCTION Vec where_not_negative(const Vec& g, const Vec& chosen,
-                                                   const Vec& other) {
-  if constexpr (std::is_same_v<Vec, float>) {
-    return g >= 0.0F ? chosen : other;
-  } else {
-    return Kokkos::Experimental::condition(g >= Vec(0.0F), chosen, other);
-  }
-}
-
-/// 1 / x for 1 ≤ x ≤ 2, relative error below 2^-23. With AVX-512 by the table's 14 bits and one
-/// step of Newton's iteration: a division keeps its unit busy for longer than all of the rest.
-template <class Vec>
+/// 1 / x for x ≥ 1, relative error below 2^-23, or 2^-14 where the result becomes a bf16. With
+/// AVX-512 by the table's 14 bits and one step of Newton's iteration, since a division keeps its
+/// unit busy for longer than all of the rest.
+template <class Out, class Vec>
 KOKKOS_FORCEINLINE_FUNCTION Vec reciprocal(const Vec& x) {
 #if defined(KATT_VEC_AVX512)
   if constexpr (!std::is_same_v<Vec, float>) {
-    const Vec y(_mm512_rcp14_ps(static_cast<__m512>(x)));
-    return tile::fma(y, tile::fma(Vec(-x), y, Vec(1.0F)), y);
+    const auto value = static_cast<__m512>(x);
+    const __m512 y = _mm512_rcp14_ps(value);
+    if constexpr (std::is_same_v<Out, bf16>) {
+      return Vec(y);
+    } else {
+      const __mmask16 finite = _mm512_cmp_ps_mask(value, _mm512_set1_ps(0x1p126F), _CMP_LT_OQ);
+      const __m512 error = _mm512_fnmadd_ps(value, y, _mm512_set1_ps(1.0F));
+      return Vec(_mm512_mask_fmadd_ps(y, finite, error, y));
+    }
   }
 #endif
   return Vec(1.0F) / x;
 }
 
-/// σ(g) = 1 / (1 + e^−|g|) for g ≥ 0 and e^−|g| / (1 + e^−|g|) for g < 0: the exponential never
-/// overflows, and small results keep their relative precision.
-template <class Vec>
+/// σ(g) = 1 / (1 + e^−g), for a result that becomes an Out. Below g = −87, where e^−g leaves f32,
+/// it is 0.
+template <class Out, class Vec>
 KOKKOS_FORCEINLINE_FUNCTION Vec sigmoid(const Vec& g) {
   constexpr float log2e = 1.4426950408889634F;
-  const Vec e = tile::exp2(Vec(Kokkos::abs(g) * Vec(-log2e)));
-  return where_not_negative(g, Vec(1.0F), e) * reciprocal(Vec(Vec(1.0F) + e));
+  constexpr float infinite = 128.0F;  // 2^128
+  const auto exponential = [&] {
+    const Vec exponent = -tile::max(Vec(-infinite), Vec(g * Vec(log2e)));
+    if constexpr (std::is_same_v<Out, float>) {
+      return tile::exp2(exponent);
+    } else {
+      return tile::exp2_of_16_bits(exponent);
+    }
+  };
+  return reciprocal<Out>(Vec(Vec(1.0F) + exponential()));
 }
 
 /// A row-major matrix: its first element and the distance of its rows.
@@ -76,8 +81,7 @@ struct Activate {
     constexpr int width = sizeof(Vec) / sizeof(float);
     const Vec first = value<Vec>(row, column, lanes);
     const Vec second = value<Vec>(row, column + width, lanes);
-    tile::store(out.at(row, column), first, lanes);
-    tile::store(out.at(row, column + width), second, lanes);
+    tile::store_two(out.at(row, column), first, second, lanes);
   }
 
  private:
@@ -85,16 +89,16 @@ struct Activate {
   KOKKOS_FORCEINLINE_FUNCTION Vec value(std::int64_t row, std::int64_t column, Lanes lanes) const {
     const Vec g = load_ahead<Vec>(gate.at(row, column), lanes);
     const Vec u = load_ahead<Vec>(up.at(row, column), lanes);
-    return Vec(g * sigmoid(g) * u);
+    return Vec(g * sigmoid<Out>(g) * u);
   }
 };
 
-/// silu(g) and its derivative σ(g) · (1 + g · (1 − σ(g))).
-template <class Vec>
+/// silu(g) and its derivative σ(g) · (1 + g · (1 − σ(g))), for results that become an Out.
+template <class Out, class Vec>
 struct SiluPair {
   Vec value, slope;
   KOKKOS_FORCEINLINE_FUNCTION explicit SiluPair(const Vec& g) {
-    const Vec s = sigmoid(g);
+    const Vec s = sigmoid<Out>(g);
     value = g * s;
     slope = tile::fma(value, Vec(Vec(1.0F) - s), s);
   }
@@ -110,7 +114,7 @@ struct ActivateBackward {
 
   template <class Vec, class Lanes>
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
-    const SiluPair<Vec> silu(load_ahead<Vec>(gate.at(row, column), lanes));
+    const SiluPair<Out, Vec> silu(load_ahead<Vec>(gate.at(row, column), lanes));
     const Vec u = load_ahead<Vec>(up.at(row, column), lanes);
     const Vec d = load_ahead<Vec>(dout.at(row, column), lanes);
     tile::store(dgate.at(row, column), Vec(d * u * silu.slope), lanes);

@@ -18,7 +18,7 @@ struct SigmoidPass {
 
   template <class Vec, class Lanes>
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
-    tile::store(out.at(row, column), sigmoid(tile::load<Vec>(in.at(row, column), lanes)), lanes);
+    tile::store(out.at(row, column), sigmoid<T>(tile::load<Vec>(in.at(row, column), lanes)), lanes);
   }
 };
 
