@@ -26,7 +26,7 @@
 /// block. Sums of 16-bit gradients are kept in f32 and rounded once.
 namespace katt::swiglu_mlp::impl {
 
-/// The tiles that can be asked for; the first is the default.
+/// The tiles that can be asked for; the first is the default but for 16-bit outputs.
 const std::vector<Tile>& fused_tiles();
 
 /// ok, or skipped: a tile that is not among fused_tiles().
