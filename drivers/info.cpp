@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "bench/affinity.hpp"
 #include "bench/axes.hpp"
 #include "bench/ceilings.hpp"
 #include "bench/json.hpp"
@@ -108,7 +109,9 @@ int info_command(const Invocation& invocation) {
   if (measure || bench::backend_problem(host).empty()) runtime.emplace(bench::machine().cores);
   std::vector<io::CeilingRow> ceilings;
   if (measure) {
-    ceilings = bench::measure_ceilings(host, bench::resolved_threads(host, 0));
+    const int threads = bench::resolved_threads(host, 0);
+    const bench::Bound bound(threads);
+    ceilings = bench::measure_ceilings(host, threads);
     if (is_built(Backend::cuda)) {
       const auto device = bench::measure_ceilings(Backend::cuda, 0);
       ceilings.insert(ceilings.end(), device.begin(), device.end());

@@ -1,10 +1,9 @@
 #include "bench/ceilings.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <limits>
-#include <memory>
+#include <cmath>
 
+#include "bench/bandwidth.hpp"
 #include "bench/machine.hpp"
 #include "tile/bf16_units.hpp"
 #include "tile/vec.hpp"
@@ -12,15 +11,8 @@
 namespace katt::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int accumulators =
     12;  ///< latency 4 × two FMA ports = 8 at least, and 16 registers at most
-
-/// Keeps the compiler from merging repeated passes over the same memory.
-KOKKOS_FORCEINLINE_FUNCTION void forget_memory() {
-  KOKKOS_IF_ON_HOST((asm volatile("" ::: "memory");))
-}
 
 /// acc ← acc · a + b on independent accumulators that stay in registers.
 template <class Exec>
@@ -86,90 +78,9 @@ struct DotKernel {
 };
 #endif
 
-/// One worker's part of a buffer: contiguous on the host, interleaved with its neighbours' on a
-/// device, where neighbouring workers are lanes of one warp.
-struct Part {
-  std::int64_t begin, end, step;
-};
-template <class Exec>
-KOKKOS_FORCEINLINE_FUNCTION Part part_of(std::int64_t worker, std::int64_t workers,
-                                         std::int64_t floats) {
-  if constexpr (is_host_v<Exec>) {
-    const std::int64_t each = floats / workers;
-    return {worker * each, (worker + 1) * each, tile::lanes_v<Exec>};
-  } else {
-    return {worker, floats, workers};
-  }
-}
-
-constexpr int reads_in_flight = 8;
-
-template <class Exec>
-struct ReadKernel {
-  using Vec = tile::VecOf<Exec>;
-  Kokkos::View<float*, typename Exec::memory_space> data, sink;
-  std::int64_t workers, passes;
-
-  KOKKOS_FUNCTION void operator()(std::int64_t worker) const {
-    const Part part = part_of<Exec>(worker, workers, static_cast<std::int64_t>(data.extent(0)));
-    Vec sums[reads_in_flight];
-    for (int k = 0; k < reads_in_flight; ++k) sums[k] = Vec(0.0F);
-    for (std::int64_t pass = 0; pass < passes; ++pass) {
-      const float* source = data.data();
-      std::int64_t i = part.begin;
-      for (; i + (reads_in_flight - 1) * part.step < part.end; i += reads_in_flight * part.step) {
-        for (int k = 0; k < reads_in_flight; ++k) {
-          sums[k] = sums[k] + tile::load<Vec>(source + i + k * part.step);
-        }
-      }
-      forget_memory();
-    }
-    Vec total = sums[0];
-    for (int k = 1; k < reads_in_flight; ++k) total = total + sums[k];
-    tile::store(&sink(worker * tile::lanes_v<Exec>), total);
-  }
-};
-
-template <class Exec>
-struct CopyKernel {
-  using Vec = tile::VecOf<Exec>;
-  Kokkos::View<float*, typename Exec::memory_space> source, target;
-  std::int64_t workers, passes;
-
-  KOKKOS_FUNCTION void operator()(std::int64_t worker) const {
-    const Part part = part_of<Exec>(worker, workers, static_cast<std::int64_t>(source.extent(0)));
-    for (std::int64_t pass = 0; pass < passes; ++pass) {
-      const float* from = source.data();
-      float* to = target.data();
-      std::int64_t i = part.begin;
-      for (; i + (reads_in_flight - 1) * part.step < part.end; i += reads_in_flight * part.step) {
-        for (int k = 0; k < reads_in_flight; ++k) {
-          tile::store(to + i + k * part.step, tile::load<Vec>(from + i + k * part.step));
-        }
-      }
-      forget_memory();
-    }
-  }
-};
-
-/// Fewest seconds of a launch, over at least five launches and 20 ms.
-template <class Exec, class Kernel>
-double best_launch(const Exec& exec, std::int64_t workers, const Kernel& kernel,
-                   const std::string& label) {
-  Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>> policy(exec, 0, workers);
-  if constexpr (is_host_v<Exec>) policy.set_chunk_size(1);
-  double best = std::numeric_limits<double>::infinity();
-  const auto begin = Clock::now();
-  for (int launch = 0; launch < 6 || Clock::now() - begin < std::chrono::milliseconds(20);
-       ++launch) {
-    const auto start = Clock::now();
-    Kokkos::parallel_for(label, policy, kernel);
-    exec.fence("katt::ceilings::launch");
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (launch > 0) best = std::min(best, seconds);  // the first one warms up
-  }
-  return best;
-}
+/// Launches of a measurement: this many, and 20 ms.
+constexpr int fewest_launches = 5;
+constexpr double least_s = 0.02;
 
 /// Passes that make a launch last about a quarter of a millisecond at `bytes_per_s`: short enough
 /// that some launches go undisturbed on a busy machine.
@@ -180,13 +91,7 @@ std::int64_t passes_for(double bytes, double bytes_per_s) {
 template <class Exec>
 class Bench {
  public:
-  using Buffer = Kokkos::View<float*, typename Exec::memory_space>;
-
-  Bench(const Exec& exec, int threads)
-      : exec_(exec),
-        threads_(threads),
-        workers_(is_host_v<Exec> ? std::max(threads, 1) : exec.concurrency()),
-        sink_("katt::ceilings::sink", static_cast<std::size_t>(workers_ * lanes)) {}
+  Bench(const Exec& exec, int threads) : threads_(threads), workers_(exec, threads) {}
 
   std::vector<io::CeilingRow> all() {
     fma();
@@ -196,8 +101,8 @@ class Bench {
       for (const CacheLevel& cache : machine().caches) {
         const auto sharing = static_cast<std::size_t>(std::clamp(threads_, 1, cache.shared_by));
         bandwidth("l" + std::to_string(cache.level),
-                  cache.bytes / 2 / sharing * static_cast<std::size_t>(workers_));
-        const std::size_t instances = (workers_ + cache.shared_by - 1) / cache.shared_by;
+                  cache.bytes / 2 / sharing * static_cast<std::size_t>(workers_.count()));
+        const std::size_t instances = (workers_.count() + cache.shared_by - 1) / cache.shared_by;
         largest = std::max(largest, cache.bytes * instances);
       }
       bandwidth("dram", std::clamp<std::size_t>(4 * largest, 64U << 20U,
@@ -211,11 +116,16 @@ class Bench {
  private:
   static constexpr std::int64_t lanes = tile::lanes_v<Exec>;
 
+  template <class Kernel>
+  double best_launch(const Kernel& kernel, const std::string& name) const {
+    return workers_.best_launch(kernel, "katt::ceilings::" + name, fewest_launches, least_s);
+  }
+
   void fma() {
     constexpr std::int64_t passes = is_host_v<Exec> ? 50000 : 4000;
-    const double seconds =
-        best_launch(exec_, workers_, FmaKernel<Exec>{sink_, passes}, "katt::ceilings::fma");
-    const auto operations = static_cast<double>(workers_ * passes * accumulators * lanes * 2);
+    const double seconds = best_launch(FmaKernel<Exec>{workers_.sink(), passes}, "fma");
+    const auto operations =
+        static_cast<double>(workers_.count() * passes * accumulators * lanes * 2);
     add("fma_f32", operations / seconds, "FLOP/s", 0);
   }
 
@@ -224,8 +134,9 @@ class Bench {
     if constexpr (is_host_v<Exec>) {
       const auto measure = [&](const auto& kernel, double operations_of_product) {
         const std::string name = matrix_ceiling(Backend::openmp, Dtype::bf16);
-        const double seconds = best_launch(exec_, workers_, kernel, "katt::ceilings::" + name);
-        const auto products = static_cast<double>(workers_ * kernel.passes * kernel.products);
+        const double seconds = best_launch(kernel, name);
+        const auto products =
+            static_cast<double>(workers_.count() * kernel.passes * kernel.products);
         add(name, products * operations_of_product / seconds, "FLOP/s", 0);
       };
       using tile::bf16_tiles::UnitName;
@@ -237,41 +148,39 @@ class Bench {
   }
 
   void bandwidth(const std::string& level, std::size_t bytes) {
-    // Whole unrolled steps for every worker, so that what is counted is what is moved.
-    const std::int64_t grain = workers_ * lanes * reads_in_flight;
-    const auto whole = [&](std::size_t n) {
-      return std::max<std::int64_t>(1, static_cast<std::int64_t>(n / sizeof(float)) / grain) *
-             grain;
-    };
-    const std::int64_t floats = whole(bytes);
+    using Buffer = impl::Floats<Exec>;
     const double expected = 20e9 * static_cast<double>(std::max(threads_, 1));
+    const std::int64_t floats = workers_.whole_floats(bytes);
     {
       const Buffer data("katt::ceilings::data", static_cast<std::size_t>(floats));
       const auto set = static_cast<double>(floats * 4);
       const std::int64_t passes = is_host_v<Exec> ? passes_for(set, expected) : 1;
       const double seconds = best_launch(
-          exec_, workers_, ReadKernel<Exec>{data, sink_, workers_, passes}, "katt::ceilings::read");
+          impl::ReadKernel<Exec>{data, workers_.sink(), workers_.count(), passes}, "read");
       add("read_" + level, set * static_cast<double>(passes) / seconds, "B/s", floats * 4);
     }
-    const std::int64_t half = whole(bytes / 2);
+    const std::int64_t half = workers_.whole_floats(bytes / 2);
     const Buffer source("katt::ceilings::source", static_cast<std::size_t>(half));
     const Buffer target("katt::ceilings::target", static_cast<std::size_t>(half));
     const auto moved = static_cast<double>(half * 8);
     const std::int64_t passes = is_host_v<Exec> ? passes_for(moved, expected) : 1;
-    const double seconds =
-        best_launch(exec_, workers_, CopyKernel<Exec>{source, target, workers_, passes},
-                    "katt::ceilings::copy");
-    add("copy_" + level, moved * static_cast<double>(passes) / seconds, "B/s", half * 8);
+    const auto copy = [&]<bool Stream>(const std::string& name) {
+      const impl::CopyKernel<Exec, Stream> kernel{source, target, workers_.count(), passes};
+      add(name + level, moved * static_cast<double>(passes) / best_launch(kernel, "copy"), "B/s",
+          half * 8);
+    };
+    copy.template operator()<false>("copy_");
+    if constexpr (tile::can_stream_v<Exec>) {
+      if (level == "dram") copy.template operator()<true>("stream_copy_");
+    }
   }
 
   void add(std::string name, double value, std::string unit, std::int64_t bytes) {
     rows_.push_back({std::move(name), value, std::move(unit), threads_, bytes});
   }
 
-  Exec exec_;
   int threads_;
-  std::int64_t workers_;
-  Buffer sink_;
+  impl::Workers<Exec> workers_;
   std::vector<io::CeilingRow> rows_;
 };
 
@@ -306,16 +215,22 @@ std::string matrix_ceiling(Backend backend, Dtype dtype) {
 }
 
 NearestCeiling nearest_ceiling(std::span<const io::CeilingRow> ceilings, Backend backend,
-                               int threads, const Work& work, double time_s) {
-  NearestCeiling nearest{.name = "", .fraction = std::numeric_limits<double>::quiet_NaN()};
+                               int threads, const Work& work, double time_s,
+                               double bandwidth_fraction) {
+  NearestCeiling nearest;
   const std::string memory = work.traffic + "_" + level_of(backend, threads, work.bytes);
   for (const io::CeilingRow& ceiling : ceilings) {
     if (ceiling.threads != threads || ceiling.value <= 0) continue;
+    const bool bandwidth = ceiling.name == memory;
     const double amount = ceiling.name == work.compute_ceiling ? work.flops
-                          : ceiling.name == memory             ? work.bytes
+                          : bandwidth                          ? work.bytes
                                                                : 0;
-    const double fraction = amount / time_s / ceiling.value;
-    if (amount > 0 && !(fraction <= nearest.fraction)) nearest = {ceiling.name, fraction};
+    const double fraction = bandwidth && std::isfinite(bandwidth_fraction)
+                                ? bandwidth_fraction
+                                : amount / time_s / ceiling.value;
+    if (amount > 0 && !(fraction <= nearest.fraction)) {
+      nearest = {.name = ceiling.name, .fraction = fraction, .bandwidth = bandwidth};
+    }
   }
   return nearest;
 }

@@ -132,7 +132,6 @@ RowResult not_run(const Config& config, Status status) {
   row.status = std::move(status);
   row.time_s = {.median = nan, .lo = nan, .hi = nan};
   row.speedup = row.time_s;
-  row.ceiling.fraction = nan;
   row.max_abs_err = nan;
   row.mean_abs_err = nan;
   return row;

@@ -8,6 +8,7 @@
 #include <new>
 #include <set>
 
+#include "bench/bandwidth.hpp"
 #include "bench/ceilings.hpp"
 #include "bench/machine.hpp"
 #include "bench/peer.hpp"
@@ -120,9 +121,22 @@ class Runner {
       indices.push_back(i);
       contenders.push_back(enter([&] { return inputs->prepare(config); }));
     }
+    double moved_bytes = 0;
+    const auto ready = [](const Contender& one) { return one.measured.status.is_ok(); };
+    if (moves_memory(point, work) && std::any_of(contenders.begin(), contenders.end(), ready)) {
+      contenders.push_back(enter([&] {
+        return bandwidth_candidate(point.backend, point.threads, work.traffic, work.bytes,
+                                   moved_bytes);
+      }));
+    }
     Settings settings = settings_;
     settings.seed += case_number_++;  // another order in every case
     if (!measure(contenders, settings, flush, stop_, bound)) return;
+    std::vector<double> moving_s;  // the time to move what the case has to
+    if (moved_bytes > 0) {
+      moving_s = contenders.back().measured.samples_s;
+      for (double& seconds : moving_s) seconds *= work.bytes / moved_bytes;
+    }
 
     for (std::size_t k = 0; k < indices.size(); ++k) {
       const Config& config = planned.configs[indices[k]];
@@ -135,10 +149,18 @@ class Runner {
         row.engine = contenders[k].candidate->engine();
         if (!peer) row.default_tile = inputs->resolve({config.variant, {}}).tile;
         row.ceiling =
-            nearest_ceiling(ceilings_, point.backend, point.threads, work, row.time_s.median);
+            nearest_ceiling(ceilings_, point.backend, point.threads, work, row.time_s.median,
+                            paired_ratio(moving_s, row.samples_s).median);
       }
       rows.emplace(indices[k], std::move(row));
     }
+  }
+
+  /// Whether a case is limited by bandwidth, and its bytes may be moved once more beside it.
+  [[nodiscard]] bool moves_memory(const Point& point, const Work& work) const {
+    constexpr double any_time_s = 1;
+    return nearest_ceiling(ceilings_, point.backend, point.threads, work, any_time_s).bandwidth &&
+           work.bytes < static_cast<double>(available_memory(point.backend)) / 2;
   }
 
   static void fail_rest(const PlannedCase& planned, std::map<std::size_t, RowResult>& rows,
@@ -183,11 +205,12 @@ std::vector<PlannedCase> remaining(const Registry& registry, std::span<const Pla
   return left;
 }
 
-std::vector<io::CeilingRow> ceilings_for(std::span<const PlannedCase> plan) {
+std::vector<io::CeilingRow> ceilings_for(std::span<const PlannedCase> plan, bool bind) {
   std::vector<io::CeilingRow> rows;
   std::set<int> measured;  // by threads: a GPU has 0, and serial is one thread
   for (const PlannedCase& planned : plan) {
     if (!measured.insert(planned.point.threads).second) continue;
+    const Bound bound(bind ? planned.point.threads : 0);
     const auto found = measure_ceilings(planned.point.backend, planned.point.threads);
     rows.insert(rows.end(), found.begin(), found.end());
   }
@@ -252,7 +275,7 @@ SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
       remaining(registry, plan, columns, file, request.settings.cold, summary.present);
   if (left.empty()) return summary;
   std::vector<io::CeilingRow> ceilings;
-  if (options.measure_ceilings) ceilings = ceilings_for(left);
+  if (options.measure_ceilings) ceilings = ceilings_for(left, request.settings.bind);
   file.commit_run(provenance(request, options.command, backends_of(left)));
   if (!ceilings.empty()) file.commit_ceilings(ceilings);
   summary.run = file.run();

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "bench/bandwidth.hpp"
 #include "bench/results.hpp"
 #include "bench/sweep.hpp"
 #include "memory/tracker.hpp"
@@ -229,7 +230,40 @@ TEST(Ceiling, TheNearestLeavesLeastRoom) {
   nearest = nearest_ceiling(ceilings, Backend::openmp, 2, memory, huge);
   EXPECT_EQ(nearest.name, "read_dram");
   EXPECT_DOUBLE_EQ(nearest.fraction, 0.8);
+  EXPECT_TRUE(nearest.bandwidth);
   EXPECT_TRUE(nearest_ceiling({}, Backend::openmp, 2, memory, huge).name.empty());
+}
+
+TEST(Ceiling, WhatWasMeasuredInTurnReplacesTheBandwidth) {
+  const std::vector<io::CeilingRow> ceilings{{"fma_f32", 100, "FLOP/s", 2, 0},
+                                             {"read_dram", 10, "B/s", 2, 1}};
+  const double huge = 1e15;
+  const Work work{.flops = 50 * huge, .bytes = 8 * huge, .compute_ceiling = "fma_f32"};
+  NearestCeiling nearest = nearest_ceiling(ceilings, Backend::openmp, 2, work, huge, 0.9);
+  EXPECT_EQ(nearest.name, "read_dram");
+  EXPECT_DOUBLE_EQ(nearest.fraction, 0.9);
+  nearest = nearest_ceiling(ceilings, Backend::openmp, 2, work, huge, 0.4);
+  EXPECT_EQ(nearest.name, "fma_f32");
+  EXPECT_FALSE(nearest.bandwidth);
+}
+
+TEST(Bandwidth, MovesAsManyBytesAsAreAskedFor) {
+  for (const char* traffic : {"read", "copy"}) {
+    for (const double bytes : {1.0, 1e6, 1.5e7}) {
+      double moved = 0;
+      const std::size_t before = memory::live_bytes();
+      const auto candidate = bandwidth_candidate(Backend::openmp, 2, traffic, bytes, moved);
+      EXPECT_GE(static_cast<double>(memory::live_bytes() - before), moved);
+      EXPECT_GT(moved, 0);
+      if (bytes > 1) {
+        EXPECT_LE(moved, bytes);
+        EXPECT_GT(moved, 0.99 * bytes);
+      }
+      candidate->run();
+      candidate->fence();
+      EXPECT_TRUE(candidate->verify().status.is_ok());
+    }
+  }
 }
 
 }  // namespace

@@ -195,7 +195,7 @@ def cautions(results: Results) -> list[str]:
     if over:
         lines.append(
             f"{over} point{'s'[: over != 1]} above the ceiling: the machine was busier while the ceilings were "
-            "measured, or the kernel uses units or caches that the named ceiling does not."
+            "measured, or the kernel uses units, caches or streaming stores that the named ceiling does not."
         )
     if results.replaced:
         lines.append(f"{results.replaced} earlier rows were measured again later; the last row of a point counts.")
