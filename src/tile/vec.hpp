@@ -164,10 +164,17 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value) {
   }
 }
 
-/// Asks for the cache line of an address before it is needed; any address may be given. Nothing on
-/// a device.
+/// Asks for the cache line of an address before it is needed; any address may be given. Into the
+/// first-level cache, on Zen into the second, where its cores have more misses in flight
+/// (docs/performance.md). Nothing on a device.
 KOKKOS_FORCEINLINE_FUNCTION void prefetch(const void* address) {
-  KOKKOS_IF_ON_HOST((__builtin_prefetch(address);))
+#if defined(__znver1__) || defined(__znver2__) || defined(__znver3__) || defined(__znver4__) || \
+    defined(__znver5__)
+  constexpr int locality = 2;
+#else
+  constexpr int locality = 3;
+#endif
+  KOKKOS_IF_ON_HOST((__builtin_prefetch(address, 0, locality);))
   (void)address;
 }
 
