@@ -343,28 +343,26 @@ struct Bf16Backward : PackedBackward {
   /// dQ = scale · Σ over chunks, for a block of query rows.
   void sum_queries(std::int64_t item) const {
     using Vec = bf16_tiles::HostVec;
-    const std::int64_t head = item / layout.row_blocks;
-    const std::int64_t block = item % layout.row_blocks;
-    const std::int64_t b = head / static_cast<std::int64_t>(k.extent(1));
-    const PackedRows packed = packed_rows(head, block);
-    const int count = count_of(block);
+    const QueryItem query = query_item(item);
+    const PackedRows& packed = query.packed;
     const int head_dim = static_cast<int>(q.extent(3));
     for (int d = 0; d * bf16_tiles::rows < head_dim; ++d) {
-      for (int t = 0; t * bf16_tiles::rows < count; ++t) {
+      for (int t = 0; t * bf16_tiles::rows < query.count; ++t) {
         const int at = (d / 2 * 4 + t * 2 + d % 2) * bf16_tiles::tile_floats;
         Vec square[bf16_tiles::rows];
         for (int i = 0; i < bf16_tiles::rows; ++i) {
           Vec sum(0.0F);
           for (std::int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
-            sum = sum + tile::load<Vec>(dq_part(head, chunk, block) + at + i * bf16_tiles::rows);
+            sum = sum + tile::load<Vec>(dq_part(query.head, chunk, query.block) + at +
+                                        i * bf16_tiles::rows);
           }
           square[i] = Vec(sum * Vec(scale));
         }
         tile::transpose(square);
-        store_rows(square, std::min(bf16_tiles::rows, count - t * bf16_tiles::rows),
+        store_rows(square, std::min(bf16_tiles::rows, query.count - t * bf16_tiles::rows),
                    head_dim - d * bf16_tiles::rows, [&](int i) {
                      const int r = t * bf16_tiles::rows + i;
-                     return &dq(b, packed.head(r), packed.query(r), d * bf16_tiles::rows);
+                     return &dq(query.b, packed.head(r), packed.query(r), d * bf16_tiles::rows);
                    });
       }
     }

@@ -150,20 +150,31 @@ struct PackedBackward {
         std::min<std::int64_t>(bf16_tiles::block, layout.rows - block * bf16_tiles::block));
   }
 
-  void pack_queries(std::int64_t item) const {
+  /// A block of packed query rows: the work of one item.
+  struct QueryItem {
+    std::int64_t head, block, b;
+    PackedRows packed;
+    int count;
+  };
+  QueryItem query_item(std::int64_t item) const {
     const std::int64_t head = item / layout.row_blocks;
     const std::int64_t block = item % layout.row_blocks;
-    const std::int64_t b = head / static_cast<std::int64_t>(k.extent(1));
-    const PackedRows packed = packed_rows(head, block);
-    const int count = count_of(block);
+    return {head, block, head / static_cast<std::int64_t>(k.extent(1)), packed_rows(head, block),
+            count_of(block)};
+  }
+
+  void pack_queries(std::int64_t item) const {
+    const QueryItem at = query_item(item);
+    const PackedRows& packed = at.packed;
     const int head_dim = static_cast<int>(q.extent(3));
     for (int n = 0; n < 2; ++n) {
       const auto& source = n == 0 ? q : dout;
       const auto row = [&](int r, int d) -> const bf16* {
-        return r < count && d < head_dim ? &source(b, packed.head(r), packed.query(r), d) : nullptr;
+        return r < at.count && d < head_dim ? &source(at.b, packed.head(r), packed.query(r), d)
+                                            : nullptr;
       };
-      bf16* transposed = query_operand(n, head, block);
-      bf16* pairs = query_operand(2 + n, head, block);
+      bf16* transposed = query_operand(n, at.head, at.block);
+      bf16* pairs = query_operand(2 + n, at.head, at.block);
       for (int d = 0; d < layout.depth * 2; ++d) {
         bf16_tiles::pack_transposed(
             [&](int i) { return row(d % 2 * bf16_tiles::rows + i, d / 2 * bf16_tiles::depth); },
@@ -174,16 +185,16 @@ struct PackedBackward {
       }
     }
     constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
-    float* shift = statistics(0, head, block);
-    float* delta = statistics(1, head, block);
+    float* shift = statistics(0, at.head, at.block);
+    float* delta = statistics(1, at.head, at.block);
     for (int r = 0; r < bf16_tiles::block; ++r) {
       // A query without visible keys has lse = −inf and no gradient: every 2^(S − ∞) is 0.
-      const float row_lse = r < count ? lse(b, packed.head(r), packed.query(r)) : -infinity;
+      const float row_lse = r < at.count ? lse(at.b, packed.head(r), packed.query(r)) : -infinity;
       shift[r] = row_lse == -infinity ? -infinity : -row_lse * log2e;
-      delta[r] = r < count ? row_delta<bf16_tiles::HostVec>(
-                                 &out(b, packed.head(r), packed.query(r), 0),
-                                 &dout(b, packed.head(r), packed.query(r), 0), head_dim)
-                           : 0.0F;
+      delta[r] = r < at.count ? row_delta<bf16_tiles::HostVec>(
+                                    &out(at.b, packed.head(r), packed.query(r), 0),
+                                    &dout(at.b, packed.head(r), packed.query(r), 0), head_dim)
+                              : 0.0F;
     }
   }
 };

@@ -1,0 +1,214 @@
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+/// An emulator of thread blocks for kernels written against tile::MmaBlock or tile::WgmmaBlock:
+/// every thread of a block is a fiber, and the warps take turns in a random order, so that a
+/// missing barrier shows. What is asynchronous happens as late as it may, and is compared with what
+/// would have happened at once. The instructions are in warp_emulator.hpp.
+namespace katt::testing {
+
+class EmulatedBlock;
+
+/// One thread block: shared memory, fibers, and what went wrong.
+class BlockEmulator {
+ public:
+  BlockEmulator(int threads, std::size_t shared_bytes, std::uint32_t seed)
+      : threads_(threads),
+        shared_(shared_bytes + 1024),
+        random_(seed),
+        block_{threads, 0, 0, {}},
+        fibers_(static_cast<std::size_t>(threads)) {
+    for (int w = 0; w < threads / 32; ++w) warps_.push_back({32, 0, 0, {}});
+    warpgroups_.resize(static_cast<std::size_t>((threads + 127) / 128));
+    for (auto& group : named_) group = {128, 0, 0, {}};
+    // Memory that nobody wrote is NaN in every dtype.
+    std::memset(shared_.data(), 0xFF, shared_.size());
+    void* first = shared_.data();
+    std::size_t space = shared_.size();
+    first_ = static_cast<std::byte*>(std::align(1024, shared_bytes, first, space));
+    size_ = shared_bytes;
+    unfenced_.resize(shared_bytes / 16 + 1);
+  }
+
+  /// Runs f(EmulatedBlock&) on every thread. Returns what went wrong first, or "".
+  std::string run(const std::function<void(EmulatedBlock&)>& f) {
+    kernel_ = &f;
+    for (int t = 0; t < threads_; ++t) {
+      Fiber& fiber = fibers_[static_cast<std::size_t>(t)];
+      fiber.stack.resize(stack_bytes);
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.data();
+      fiber.context.uc_stack.ss_size = stack_bytes;
+      fiber.context.uc_link = &scheduler_;
+      const auto self = reinterpret_cast<std::uintptr_t>(this);
+      makecontext(&fiber.context, reinterpret_cast<void (*)()>(&BlockEmulator::enter), 3,
+                  static_cast<unsigned>(self & 0xFFFFFFFFU), static_cast<unsigned>(self >> 32),
+                  static_cast<unsigned>(t));
+    }
+    std::vector<int> runnable;
+    for (;;) {
+      runnable.clear();
+      bool all_done = true;
+      for (int w = 0; w < threads_ / 32; ++w) {
+        bool any = false;
+        for (int t = 32 * w; t < 32 * w + 32; ++t) {
+          all_done = all_done && fibers_[static_cast<std::size_t>(t)].done;
+          any = any || can_run(fibers_[static_cast<std::size_t>(t)]);
+        }
+        if (any) runnable.push_back(w);
+      }
+      if (all_done || !failure_.empty()) return failure_;
+      ++turn_;
+      if (runnable.empty()) {
+        if (turn_ < last_sleep_) continue;
+        return "deadlock: no thread can go on";
+      }
+      const int warp = runnable[random_() % runnable.size()];
+      for (unsigned turns = 1 + random_() % 100; turns > 0; --turns) {
+        for (int t = 32 * warp; t < 32 * warp + 32; ++t) {
+          Fiber& fiber = fibers_[static_cast<std::size_t>(t)];
+          if (!can_run(fiber)) continue;
+          fiber.waiting = nullptr;
+          fiber.barrier = nullptr;
+          swapcontext(&scheduler_, &fiber.context);
+        }
+      }
+    }
+  }
+
+  void fail(const std::string& what) {
+    if (failure_.empty()) failure_ = what;
+  }
+
+ private:
+  friend class EmulatedBlock;
+  static constexpr std::size_t stack_bytes = std::size_t{256} << 10;
+
+  /// Threads that meet: the last to arrive does the work of all of them.
+  struct Group {
+    int size;
+    int arrived;
+    unsigned generation;
+    std::array<void*, 512> arguments;
+    std::string operation{};
+  };
+  /// An mbarrier: a phase ends with `count` arrivals.
+  struct Barrier {
+    int count = 0;
+    int arrived = 0;
+    unsigned phase = 0;
+  };
+  struct Fiber {
+    ucontext_t context{};
+    std::vector<char> stack;
+    bool done = false;
+    const Group* waiting = nullptr;
+    unsigned generation = 0;
+    const Barrier* barrier = nullptr;
+    unsigned parity = 0;
+    std::uint64_t asleep_until = 0;  ///< turn of the scheduler
+  };
+  /// Accumulators of a warpgroup that some wgmma has yet to write; the registers hold NaN
+  /// meanwhile.
+  struct Accumulators {
+    std::vector<float> values;  ///< 64 rows of `columns`
+    int columns = 0;
+    int pending = 0;
+    std::array<float*, 128> registers{};
+  };
+  /// One wgmma under way: operands as they were when it began.
+  struct Product {
+    float* accumulators;
+    bool accumulate;
+    std::function<std::vector<float>()> compute;
+    std::vector<float> at_once;
+  };
+  struct Warpgroup {
+    Group group{128, 0, 0, {}};
+    std::unordered_map<float*, Accumulators> accumulators{};
+    std::vector<Product> open{};
+    std::deque<std::vector<Product>> groups{};
+  };
+
+  static void enter(unsigned low, unsigned high, unsigned thread);
+
+  bool can_run(const Fiber& fiber) const {
+    if (turn_ < fiber.asleep_until) return false;
+    if (fiber.barrier != nullptr && fiber.barrier->phase % 2 == fiber.parity) return false;
+    return !fiber.done &&
+           (fiber.waiting == nullptr || fiber.waiting->generation != fiber.generation);
+  }
+
+  /// Suspends a thread for a random while, so that others go far ahead of it.
+  void pause(int thread) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    fiber.asleep_until = turn_ + random_() % 32;
+    last_sleep_ = std::max(last_sleep_, fiber.asleep_until + 1);
+    swapcontext(&fiber.context, &scheduler_);
+  }
+
+  /// Thread `member` of a group arrives with its arguments; `act` gets those of all threads.
+  template <class Act>
+  void meet(Group& group, int thread, int member, const char* operation, void* argument,
+            const Act& act) {
+    if (group.arrived == 0) group.operation = operation;
+    if (group.operation != operation) {
+      fail("threads diverge: " + group.operation + " and " + operation);
+    }
+    group.arguments[static_cast<std::size_t>(member)] = argument;
+    if (++group.arrived == group.size) {
+      act(group.arguments);
+      group.arrived = 0;
+      ++group.generation;
+      return;
+    }
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    fiber.waiting = &group;
+    fiber.generation = group.generation;
+    swapcontext(&fiber.context, &scheduler_);
+  }
+
+  /// The shared memory at an offset; null, with a failure, where there is none.
+  std::byte* at(unsigned offset, std::size_t bytes) {
+    if (offset + bytes > size_ || offset % bytes != 0) {
+      fail("shared memory: " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+           " of " + std::to_string(size_));
+      return nullptr;
+    }
+    return first_ + offset;
+  }
+
+  int threads_;
+  std::vector<std::byte> shared_;
+  std::byte* first_ = nullptr;
+  std::size_t size_ = 0;
+  std::mt19937 random_;
+  std::uint64_t turn_ = 0;
+  std::uint64_t last_sleep_ = 0;
+  std::string failure_;
+  Group block_;
+  std::vector<Group> warps_;
+  std::array<Group, 16> named_{};
+  std::vector<Warpgroup> warpgroups_;
+  std::unordered_map<unsigned, Barrier> barriers_;
+  std::vector<bool> unfenced_;  ///< 16-byte chunks that only generic accesses see so far
+  std::vector<Fiber> fibers_;
+  ucontext_t scheduler_{};
+  const std::function<void(EmulatedBlock&)>* kernel_ = nullptr;
+};
+
+}  // namespace katt::testing
