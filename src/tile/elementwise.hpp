@@ -5,6 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/backend.hpp"
+#include "tile/pairs.hpp"
 #include "tile/stream.hpp"
 #include "tile/vec.hpp"
 
@@ -42,11 +43,10 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value, Lanes /*lane
   store_to<Lanes::streamed>(target, value);
 }
 
-/// Two whole vectors, side by side.
+/// Two whole vectors that lie as those of load_two().
 template <class Vec, class T, class Lanes>
-KOKKOS_FORCEINLINE_FUNCTION void store_two(T* target, const Vec& first, const Vec& second,
-                                           Lanes /*lanes*/) {
-  store_two_to<Lanes::streamed>(target, first, second);
+KOKKOS_FORCEINLINE_FUNCTION void store_two(T* target, const Vec& a, const Vec& b, Lanes /*lanes*/) {
+  store_two<Lanes::streamed>(target, a, b);
 }
 
 template <class Vec, class T>

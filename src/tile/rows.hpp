@@ -52,21 +52,24 @@ KOKKOS_FORCEINLINE_FUNCTION void for_row(const Team& team, std::int64_t count,
   }
 }
 
-/// for_row() for a body that writes a cache line at a time: pair(i) for the two vectors at element
-/// i of a host's row, vector(i) for a whole vector that is left and for all elements of a device.
-template <class Exec, class Team, class PairF, class VectorF, class ScalarF>
+/// for_row() for a body that takes two vectors at a time: pair(i, slot) for those at element i of a
+/// host's row, with a slot 0 or 1 that depends on i alone, vector(i, slot) for a whole vector that
+/// is left and for all elements of a device, or of a host without Pairs.
+template <class Exec, bool Pairs = true, class Team, class PairF, class VectorF, class ScalarF>
 KOKKOS_FORCEINLINE_FUNCTION void for_row_pairs(const Team& team, std::int64_t count,
                                                const PairF& pair, const VectorF& vector,
                                                const ScalarF& scalar) {
   constexpr int lanes = lanes_v<Exec>;
-  if constexpr (is_host_v<Exec> && lanes > 1) {
+  if constexpr (Pairs && is_host_v<Exec> && lanes > 1) {
     std::int64_t i = 0;
-    for (; i + 2 * lanes <= count; i += 2 * lanes) pair(i);
-    for (; i + lanes <= count; i += lanes) vector(i);
+    for (; i + 4 * lanes <= count; i += 4 * lanes) {
+      pair(i, 0);
+      pair(i + 2 * lanes, 1);
+    }
+    for (; i + lanes <= count; i += lanes) vector(i, 0);
     for (; i < count; ++i) scalar(i);
   } else {
-    for_row<Exec>(
-        team, count, [&](std::int64_t i, int) { vector(i); }, scalar);
+    for_row<Exec>(team, count, vector, scalar);
   }
 }
 

@@ -77,41 +77,17 @@ inline constexpr const char* vector_name = impl::host_name;
 template <class Exec>
 inline constexpr int lanes_v = sizeof(VecOf<Exec>) / sizeof(float);
 
-/// Reads one vector from contiguous elements of any dtype, widened to f32.
-template <class Vec, class T>
-KOKKOS_FORCEINLINE_FUNCTION Vec load(const T* source) {
-  if constexpr (std::is_same_v<Vec, float>) {
-    return static_cast<float>(*source);
-  } else if constexpr (std::is_same_v<T, float>) {
-    Vec value;
-    value.copy_from(source, Kokkos::Experimental::element_aligned_tag());
-    return value;
-  } else {
-#if defined(KATT_VEC_AVX512)
-    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
-    if constexpr (std::is_same_v<T, f16>) {
-      return Vec(_mm512_cvtph_ps(half));
-    } else {
-      return Vec(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)));
-    }
-#elif defined(KATT_VEC_AVX2)
-    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
-    if constexpr (std::is_same_v<T, f16>) {
-      return Vec(_mm256_cvtph_ps(half));
-    } else {
-      return Vec(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16)));
-    }
-#else
-    constexpr int lanes = sizeof(Vec) / sizeof(float);
-    float wide[lanes];
-    for (int lane = 0; lane < lanes; ++lane) wide[lane] = static_cast<float>(source[lane]);
-    return load<Vec>(wide);
-#endif
-  }
-}
-
 #if defined(KATT_VEC_AVX512)
 namespace impl {
+
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION __m512 widen(__m256i narrow) {
+  if constexpr (std::is_same_v<T, f16>) {
+    return _mm512_cvtph_ps(narrow);
+  } else {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
+  }
+}
 
 /// To nearest even in the upper half of each lane; a NaN stays one.
 KOKKOS_FORCEINLINE_FUNCTION __m256i bf16_by_integers(__m512 wide) {
@@ -144,6 +120,34 @@ KOKKOS_FORCEINLINE_FUNCTION __m256i narrow(__m512 wide) {
 }  // namespace impl
 #endif
 
+/// Reads one vector from contiguous elements of any dtype, widened to f32.
+template <class Vec, class T>
+KOKKOS_FORCEINLINE_FUNCTION Vec load(const T* source) {
+  if constexpr (std::is_same_v<Vec, float>) {
+    return static_cast<float>(*source);
+  } else if constexpr (std::is_same_v<T, float>) {
+    Vec value;
+    value.copy_from(source, Kokkos::Experimental::element_aligned_tag());
+    return value;
+  } else {
+#if defined(KATT_VEC_AVX512)
+    return Vec(impl::widen<T>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source))));
+#elif defined(KATT_VEC_AVX2)
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    if constexpr (std::is_same_v<T, f16>) {
+      return Vec(_mm256_cvtph_ps(half));
+    } else {
+      return Vec(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16)));
+    }
+#else
+    constexpr int lanes = sizeof(Vec) / sizeof(float);
+    float wide[lanes];
+    for (int lane = 0; lane < lanes; ++lane) wide[lane] = static_cast<float>(source[lane]);
+    return load<Vec>(wide);
+#endif
+  }
+}
+
 /// Writes one vector to contiguous elements of any dtype, rounded to nearest even.
 template <class Vec, class T>
 KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value) {
@@ -160,6 +164,24 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value) {
     float wide[lanes];
     store(wide, value);
     for (int lane = 0; lane < lanes; ++lane) target[lane] = static_cast<T>(wide[lane]);
+#endif
+  }
+}
+
+/// The vector as it is after a trip through T.
+template <class T, class Vec>
+KOKKOS_FORCEINLINE_FUNCTION Vec rounded(const Vec& value) {
+  if constexpr (std::is_same_v<T, float>) {
+    return value;
+  } else if constexpr (std::is_same_v<Vec, float>) {
+    return static_cast<float>(static_cast<T>(value));
+  } else {
+#if defined(KATT_VEC_AVX512)
+    return Vec(impl::widen<T>(impl::narrow<T>(static_cast<__m512>(value))));
+#else
+    T narrow[sizeof(Vec) / sizeof(float)];
+    store(narrow, value);
+    return load<Vec>(narrow);
 #endif
   }
 }

@@ -79,6 +79,7 @@ void check_stores() {
        "store_two_to");
   each([&] { pairs([](T* t, const Vec& a, const Vec& b) { store_pairs<false>(t, a, b); }); },
        "store_pairs");
+  each([&] { one_by_one([](T* t, const Vec& v) { store(t, rounded<T>(v)); }); }, "rounded");
   if constexpr (can_stream_v<Exec>) {
     each([&] { one_by_one([](T* t, const Vec& v) { store_to<true>(t, v); }); }, "store_to");
     each([&] { two_by_two([](T* t, const Vec& a, const Vec& b) { store_two_to<true>(t, a, b); }); },

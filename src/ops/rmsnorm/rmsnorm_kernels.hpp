@@ -23,6 +23,8 @@ namespace katt::rmsnorm::impl {
 template <class Exec, class T, bool Stream>
 struct Forward {
   using Vec = tile::VecOf<Exec>;
+  /// Whether two vectors at a time are loaded and stored in fewer instructions than one by one.
+  static constexpr bool paired = std::is_same_v<T, bf16>;
   /// Of a row of scratch, on the stack of a host's thread.
   static constexpr std::int64_t scratch_bytes = 32768;
 
@@ -70,8 +72,15 @@ struct Forward {
   KOKKOS_FORCEINLINE_FUNCTION void add_residual(const Team& team, std::int64_t row, T* sum) const {
     const T* from = x.row(row);
     const T* added = residual.row(row);
-    tile::for_row<Exec>(
+    tile::for_row_pairs<Exec, paired>(
         team, hidden,
+        [=](std::int64_t i, int) {
+          Vec a[2];
+          Vec b[2];
+          tile::load_two(from + i, a[0], a[1]);
+          tile::load_two(added + i, b[0], b[1]);
+          tile::store_two<false>(sum + i, Vec(a[0] + b[0]), Vec(a[1] + b[1]));
+        },
         [&](std::int64_t i, int) {
           tile::store(sum + i, Vec(tile::load<Vec>(from + i) + tile::load<Vec>(added + i)));
         },
@@ -92,7 +101,9 @@ struct Forward {
                                              T* copy) const {
     const auto vector = [=](std::int64_t i) { return tile::load<Vec>(h + i); };
     const auto scalar = [=](std::int64_t i) { return static_cast<float>(h[i]); };
-    const RowScale scale = row_scale<Exec>(team, hidden, eps, vector, scalar);
+    const RowScale scale = row_scale<Exec, paired>(
+        team, hidden, eps, [=](std::int64_t i, Vec& a, Vec& b) { tile::load_two(h + i, a, b); },
+        vector, scalar);
     const auto normal = [=, w = weight](std::int64_t i) {
       return Vec(scale.apply(vector(i)) * tile::load<Vec>(w + i));
     };
@@ -107,49 +118,57 @@ struct Forward {
       float tail = 0.0F;
       tile::for_row<Exec>(
           team, hidden,
-          [&](std::int64_t i, int) {
-            largest = tile::max(Vec(Kokkos::abs(rounded<T>(normal(i)))), largest);
-          },
-          [&](std::int64_t i) {
-            tail = tile::max(Kokkos::abs(rounded<T>(normal_scalar(i))), tail);
-          });
-      float most = tile::max(tile::reduce_max(largest), tail);
+          [&](std::int64_t i, int) { largest = tile::max(Vec(Kokkos::abs(normal(i))), largest); },
+          [&](std::int64_t i) { tail = tile::max(Kokkos::abs(normal_scalar(i)), tail); });
+      // Rounding keeps the order: the largest of the rounded values is the largest one, rounded.
+      float most = tile::rounded<T>(tile::max(tile::reduce_max(largest), tail));
       team.team_reduce(Kokkos::Max<float>(most));
       step = 127.0F / tile::max(most, 1e-5F);
       if (team.team_rank() == 0) out_q_scale[row] = step;
     }
 
     T* to = out.row(row);
-    const auto quantise = [=](std::int64_t i, const Vec& y) {
-      if (quantised != nullptr) store_int8(quantised + i, Vec(rounded<T>(y) * Vec(step)));
+    const auto write = [=](std::int64_t i, int /*slot*/) {
+      const Vec y = normal(i);
+      if (copy != nullptr) tile::store(copy + i, vector(i));
+      if (to != nullptr) tile::store(to + i, y);
+      if (quantised != nullptr) store_int8(quantised + i, Vec(tile::rounded<T>(y) * Vec(step)));
     };
     tile::for_row_pairs<Exec>(
         team, hidden,
-        [=, this](std::int64_t i) {
+        [=, this, w = weight](std::int64_t i, int) {
           constexpr int lanes = tile::lanes_v<Exec>;
           for (std::int64_t line = i; line < i + 2 * lanes; line += 64 / sizeof(T)) {
             prefetch(row + 1, line);
           }
-          const Vec first = normal(i);
-          const Vec second = normal(i + lanes);
+          if (quantised != nullptr) {
+            write(i, 0);
+            write(i + lanes, 0);
+            return;
+          }
+          Vec first;
+          Vec second;
+          if constexpr (paired) {
+            Vec gain[2];
+            tile::load_two(h + i, first, second);
+            tile::load_two(w + i, gain[0], gain[1]);
+            first = scale.apply(first) * gain[0];
+            second = scale.apply(second) * gain[1];
+          } else {
+            first = normal(i);
+            second = normal(i + lanes);
+          }
           if constexpr (Streamed) {
             if (copy != nullptr) tile::stream_copy_two<Vec>(h + i, copy + i);
           }
-          if (to != nullptr) tile::store_two_to<Streamed>(to + i, first, second);
-          quantise(i, first);
-          quantise(i + lanes, second);
+          tile::store_two<Streamed>(to + i, first, second);
         },
-        [=](std::int64_t i) {
-          const Vec y = normal(i);
-          if (copy != nullptr) tile::store(copy + i, vector(i));
-          if (to != nullptr) tile::store(to + i, y);
-          quantise(i, y);
-        },
+        write,
         [=](std::int64_t i) {
           const float y = normal_scalar(i);
           if (copy != nullptr) copy[i] = h[i];
           if (to != nullptr) to[i] = static_cast<T>(y);
-          if (quantised != nullptr) quantised[i] = to_int8(rounded<T>(y) * step);
+          if (quantised != nullptr) quantised[i] = to_int8(tile::rounded<T>(y) * step);
         });
     if constexpr (Streamed) tile::stream_fence();
   }

@@ -5,6 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/views.hpp"
+#include "tile/pairs.hpp"
 #include "tile/rows.hpp"
 #include "tile/stream.hpp"
 #include "tile/vec.hpp"
@@ -28,37 +29,6 @@ struct Matrix {
     return data == nullptr ? nullptr : data + i * stride;
   }
 };
-
-/// The value as it is after a trip through T.
-template <class T>
-KOKKOS_FORCEINLINE_FUNCTION float rounded(float value) {
-  if constexpr (std::is_same_v<T, float>) {
-    return value;
-  } else {
-    return static_cast<float>(static_cast<T>(value));
-  }
-}
-template <class T, class Vec>
-requires(!std::is_same_v<Vec, float>) KOKKOS_FORCEINLINE_FUNCTION Vec rounded(const Vec& value) {
-  if constexpr (std::is_same_v<T, float>) {
-    return value;
-  } else {
-#if defined(KATT_VEC_AVX512)
-    if constexpr (std::is_same_v<T, bf16>) {
-      // To nearest even in the upper half. What is rounded here comes from bf16: the lower half of
-      // a NaN is zero, so that it cannot be carried away.
-      const __m512i bits = _mm512_castps_si512(static_cast<__m512>(value));
-      const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-      const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
-      return Vec(_mm512_castsi512_ps(
-          _mm512_and_si512(sum, _mm512_set1_epi32(static_cast<int>(0xFFFF0000U)))));
-    }
-#endif
-    alignas(32) T narrow[sizeof(Vec) / sizeof(float)];
-    tile::store(narrow, value);
-    return tile::load<Vec>(narrow);
-  }
-}
 
 /// clamp(round half to even(value), −128, 127)
 KOKKOS_FORCEINLINE_FUNCTION std::int8_t to_int8(float value) {
@@ -105,20 +75,30 @@ struct RowScale {
   }
 };
 
-/// RowScale of a row whose whole vectors are vector(i) and whose tail is scalar(i).
-template <class Exec, class Team, class VectorF, class ScalarF>
+/// RowScale of a row whose vectors are vector(i), with Pairs pair(i, a, b), and whose tail is
+/// scalar(i).
+template <class Exec, bool Pairs, class Team, class PairF, class VectorF, class ScalarF>
 KOKKOS_FORCEINLINE_FUNCTION RowScale row_scale(const Team& team, std::int64_t hidden, float eps,
-                                               const VectorF& vector, const ScalarF& scalar) {
+                                               const PairF& pair, const VectorF& vector,
+                                               const ScalarF& scalar) {
   using Vec = tile::VecOf<Exec>;
   const auto sum_of_squares = [&](float scale) {
     Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
     float tail = 0.0F;
-    tile::for_row<Exec>(
+    const auto add = [&](const Vec& value, int slot) {
+      const Vec h = value * Vec(scale);
+      sums[slot] = tile::fma(h, h, sums[slot]);
+    };
+    tile::for_row_pairs<Exec, Pairs>(
         team, hidden,
         [&](std::int64_t i, int slot) {
-          const Vec h = vector(i) * Vec(scale);
-          sums[slot] = tile::fma(h, h, sums[slot]);
+          Vec a;
+          Vec b;
+          pair(i, a, b);
+          add(a, 2 * slot);
+          add(b, 2 * slot + 1);
         },
+        [&](std::int64_t i, int slot) { add(vector(i), slot); },
         [&](std::int64_t i) {
           const float h = scalar(i) * scale;
           tail += h * h;

@@ -58,12 +58,23 @@ struct Matrix {
   }
 };
 
-/// Reads a vector and asks for what comes a thousand elements later: the arithmetic between two
-/// loads fills the window in which a core would find the next misses by itself.
+/// Asks for what comes a thousand elements later: the arithmetic between two loads fills the window
+/// in which a core would find the next misses by itself.
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void ask_ahead(const T* source) {
+  tile::prefetch(source + 1024);
+}
 template <class Vec, class T, class Lanes>
 KOKKOS_FORCEINLINE_FUNCTION Vec load_ahead(const T* source, Lanes lanes) {
-  tile::prefetch(source + 1024);
+  ask_ahead(source);
   return tile::load<Vec>(source, lanes);
+}
+template <class Vec, class T>
+KOKKOS_FORCEINLINE_FUNCTION void load_two_ahead(const T* source, Vec& a, Vec& b) {
+  constexpr int elements = 2 * sizeof(Vec) / sizeof(float);
+  constexpr int line = 64 / sizeof(T);
+  for (int i = 0; i < elements; i += line) ask_ahead(source + i);
+  tile::load_two(source, a, b);
 }
 
 /// out = silu(gate) · up. T and Out may differ: f32 blocks give a product operand in the dtype.
@@ -77,19 +88,34 @@ struct Activate {
     tile::store(out.at(row, column), value<Vec>(row, column, lanes), lanes);
   }
   template <class Vec, class Lanes>
-  KOKKOS_INLINE_FUNCTION void pair(std::int64_t row, std::int64_t column, Lanes lanes) const {
-    constexpr int width = sizeof(Vec) / sizeof(float);
-    const Vec first = value<Vec>(row, column, lanes);
-    const Vec second = value<Vec>(row, column + width, lanes);
-    tile::store_two(out.at(row, column), first, second, lanes);
+  KOKKOS_INLINE_FUNCTION void pair(std::int64_t row, std::int64_t column,
+                                   Lanes lanes) const requires std::is_same_v<T, Out> {
+    if constexpr (std::is_same_v<T, bf16>) {
+      Vec g[2];
+      Vec u[2];
+      load_two_ahead(gate.at(row, column), g[0], g[1]);
+      load_two_ahead(up.at(row, column), u[0], u[1]);
+      const Vec first = product(g[0], u[0]);
+      const Vec second = product(g[1], u[1]);
+      tile::store_two(out.at(row, column), first, second, lanes);
+    } else {
+      constexpr int width = sizeof(Vec) / sizeof(float);
+      const Vec first = value<Vec>(row, column, lanes);
+      const Vec second = value<Vec>(row, column + width, lanes);
+      tile::store_two(out.at(row, column), first, second, lanes);
+    }
   }
 
  private:
+  template <class Vec>
+  KOKKOS_FORCEINLINE_FUNCTION static Vec product(const Vec& g, const Vec& u) {
+    return Vec(g * sigmoid<Out>(g) * u);
+  }
   template <class Vec, class Lanes>
   KOKKOS_FORCEINLINE_FUNCTION Vec value(std::int64_t row, std::int64_t column, Lanes lanes) const {
     const Vec g = load_ahead<Vec>(gate.at(row, column), lanes);
     const Vec u = load_ahead<Vec>(up.at(row, column), lanes);
-    return Vec(g * sigmoid<Out>(g) * u);
+    return product(g, u);
   }
 };
 
