@@ -186,17 +186,19 @@ KOKKOS_FORCEINLINE_FUNCTION Vec rounded(const Vec& value) {
   }
 }
 
-/// Asks for the cache line of an address before it is needed; any address may be given. Into the
-/// first-level cache, on Zen into the second, where its cores have more misses in flight
-/// (docs/performance.md). Nothing on a device.
-KOKKOS_FORCEINLINE_FUNCTION void prefetch(const void* address) {
+/// The cache that prefetch() fills, as __builtin_prefetch counts them: the first-level one, on Zen
+/// the second, where its cores have more misses in flight (docs/performance.md).
 #if defined(__znver1__) || defined(__znver2__) || defined(__znver3__) || defined(__znver4__) || \
     defined(__znver5__)
-  constexpr int locality = 2;
+inline constexpr int prefetch_locality = 2;
 #else
-  constexpr int locality = 3;
+inline constexpr int prefetch_locality = 3;
 #endif
-  KOKKOS_IF_ON_HOST((__builtin_prefetch(address, 0, locality);))
+
+/// Asks for the cache line of an address before it is needed; any address may be given. Nothing on
+/// a device.
+KOKKOS_FORCEINLINE_FUNCTION void prefetch(const void* address) {
+  KOKKOS_IF_ON_HOST((__builtin_prefetch(address, 0, prefetch_locality);))
   (void)address;
 }
 
