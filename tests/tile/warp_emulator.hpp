@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
-#include <string>
 #include <utility>
 #include <vector>
 
