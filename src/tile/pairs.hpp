@@ -156,4 +156,37 @@ KOKKOS_FORCEINLINE_FUNCTION void store_two(T* target, const Vec& a, const Vec& b
   }
 }
 
+/// load_two(), or load() of one vector or element.
+template <class Vec, int N, class T>
+KOKKOS_FORCEINLINE_FUNCTION void load_all(const T* source, Vec (&values)[N]) {
+  static_assert(N == 1 || N == 2);
+  if constexpr (N == 2) {
+    load_two(source, values[0], values[1]);
+  } else {
+    values[0] = load<Vec>(source);
+  }
+}
+
+/// store_two(), or store() of one vector or element, which never goes past the caches.
+template <bool Stream, class Vec, int N, class T>
+KOKKOS_FORCEINLINE_FUNCTION void store_all(T* target, const Vec (&values)[N]) {
+  static_assert(N == 1 || N == 2);
+  if constexpr (N == 2) {
+    store_two<Stream>(target, values[0], values[1]);
+  } else {
+    store(target, values[0]);
+  }
+}
+
+/// What load_all() and store_all() of the same elements would do, without widening and rounding.
+template <bool Stream, class Vec, int N, class T>
+KOKKOS_FORCEINLINE_FUNCTION void copy_all(const T* source, T* target) {
+  if constexpr (Stream && N == 2) {
+    stream_copy_two<Vec>(source, target);
+  } else {
+    for (int i = 0; i < N * static_cast<int>(sizeof(Vec) / sizeof(float)); ++i)
+      target[i] = source[i];
+  }
+}
+
 }  // namespace katt::tile

@@ -54,13 +54,13 @@ KOKKOS_FORCEINLINE_FUNCTION void for_row(const Team& team, std::int64_t count,
 
 /// for_row() for a body that takes two vectors at a time: pair(i, slot) for those at element i of a
 /// host's row, with a slot 0 or 1 that depends on i alone, vector(i, slot) for a whole vector that
-/// is left and for all elements of a device, or of a host without Pairs.
-template <class Exec, bool Pairs = true, class Team, class PairF, class VectorF, class ScalarF>
+/// is left and for all elements of a device.
+template <class Exec, class Team, class PairF, class VectorF, class ScalarF>
 KOKKOS_FORCEINLINE_FUNCTION void for_row_pairs(const Team& team, std::int64_t count,
                                                const PairF& pair, const VectorF& vector,
                                                const ScalarF& scalar) {
   constexpr int lanes = lanes_v<Exec>;
-  if constexpr (Pairs && is_host_v<Exec> && lanes > 1) {
+  if constexpr (is_host_v<Exec> && lanes > 1) {
     std::int64_t i = 0;
     for (; i + 4 * lanes <= count; i += 4 * lanes) {
       pair(i, 0);

@@ -5,7 +5,8 @@
 #include <string>
 
 #include "core/error.hpp"
-#include "ops/rmsnorm/rmsnorm_kernels.hpp"
+#include "ops/rmsnorm/rmsnorm_backward_kernel.hpp"
+#include "ops/rmsnorm/rmsnorm_forward_kernel.hpp"
 #include "ops/rmsnorm/rmsnorm_naive.hpp"
 
 namespace katt::rmsnorm {
@@ -81,8 +82,16 @@ Variant<Exec, ForwardArgs> fused_forward() {
       .run =
           [](const Exec& exec, const ForwardArgs& args, Tile, Workspace) {
             visit_dtype(args.x.dtype, [&]<class T>() {
-              const impl::Forward<Exec, T, streams_v<Exec, kind>> kernel(args);
-              tile::for_each_row("katt::rmsnorm::forward", exec, args.tokens(), kernel);
+              const auto launch = [&]<bool Stream>() {
+                const impl::Forward<Exec, T, Stream> kernel(exec, args);
+                tile::for_each_row("katt::rmsnorm::forward", exec, kernel.blocks, kernel);
+              };
+              if constexpr (streams_v<Exec, kind>) {
+                if (impl::Forward<Exec, T, true>::can_stream(args)) {
+                  return launch.template operator()<true>();
+                }
+              }
+              launch.template operator()<false>();
             });
           },
   };

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "core/parts.hpp"
-#include "ops/rmsnorm/rmsnorm_kernels.hpp"
+#include "ops/rmsnorm/rmsnorm_backward_kernel.hpp"
 
 namespace katt::rmsnorm::impl {
 

@@ -35,17 +35,42 @@ KOKKOS_FORCEINLINE_FUNCTION std::int8_t to_int8(float value) {
   return static_cast<std::int8_t>(
       Kokkos::nearbyint(Kokkos::fmax(-128.0F, Kokkos::fmin(value, 127.0F))));
 }
+#if defined(KATT_VEC_AVX512)
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION __m128i to_int8_lanes(const Vec& value) {
+  return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(static_cast<__m512>(value)));
+}
+#endif
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec& value) {
   if constexpr (std::is_same_v<Vec, float>) {
     *target = to_int8(value);
   } else {
-#if defined(KOKKOS_ARCH_AVX512XEON)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(target),
-                     _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(static_cast<__m512>(value))));
+#if defined(KATT_VEC_AVX512)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target), to_int8_lanes(value));
 #else
     for (std::size_t lane = 0; lane < Vec::size(); ++lane) target[lane] = to_int8(value[lane]);
 #endif
+  }
+}
+/// Of vectors that lie as tile::load_all() of elements T leaves them.
+template <class T, class Vec, int N>
+KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec (&values)[N]) {
+  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  if constexpr (N == 2 && std::is_same_v<T, bf16>) {  // even and odd elements
+#if defined(KATT_VEC_AVX512)
+    const __m128i even = to_int8_lanes(values[0]);
+    const __m128i odd = to_int8_lanes(values[1]);
+    auto* to = reinterpret_cast<__m128i*>(target);
+    _mm_storeu_si128(to, _mm_unpacklo_epi8(even, odd));
+    _mm_storeu_si128(to + 1, _mm_unpackhi_epi8(even, odd));
+#else
+    for (int lane = 0; lane < lanes; ++lane) {
+      for (int k = 0; k < N; ++k) target[2 * lane + k] = to_int8(values[k][lane]);
+    }
+#endif
+  } else {
+    for (int k = 0; k < N; ++k) store_int8(target + k * lanes, values[k]);
   }
 }
 
@@ -75,41 +100,24 @@ struct RowScale {
   }
 };
 
-/// RowScale of a row whose vectors are vector(i), with Pairs pair(i, a, b), and whose tail is
-/// scalar(i).
-template <class Exec, bool Pairs, class Team, class PairF, class VectorF, class ScalarF>
-KOKKOS_FORCEINLINE_FUNCTION RowScale row_scale(const Team& team, std::int64_t hidden, float eps,
-                                               const PairF& pair, const VectorF& vector,
-                                               const ScalarF& scalar) {
+/// Σ (scale · h)² of a row.
+template <class Exec, class T, class Team>
+KOKKOS_FORCEINLINE_FUNCTION float sum_of_squares(const Team& team, const T* h, std::int64_t hidden,
+                                                 float scale) {
   using Vec = tile::VecOf<Exec>;
-  const auto sum_of_squares = [&](float scale) {
-    Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
-    float tail = 0.0F;
-    const auto add = [&](const Vec& value, int slot) {
-      const Vec h = value * Vec(scale);
-      sums[slot] = tile::fma(h, h, sums[slot]);
-    };
-    tile::for_row_pairs<Exec, Pairs>(
-        team, hidden,
-        [&](std::int64_t i, int slot) {
-          Vec a;
-          Vec b;
-          pair(i, a, b);
-          add(a, 2 * slot);
-          add(b, 2 * slot + 1);
-        },
-        [&](std::int64_t i, int slot) { add(vector(i), slot); },
-        [&](std::int64_t i) {
-          const float h = scalar(i) * scale;
-          tail += h * h;
-        });
-    return tile::sum_over(team, sums, tail);
-  };
-  const auto n = static_cast<float>(hidden);
-  const float sum = sum_of_squares(1.0F);
-  if (RowScale::is_plain(sum, eps * n)) return RowScale::of(1.0F, sum, n, eps);
-  const float scale = RowScale::rescue(sum);
-  return RowScale::of(scale, sum_of_squares(scale), n, eps);
+  Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+  float tail = 0.0F;
+  tile::for_row<Exec>(
+      team, hidden,
+      [&](std::int64_t i, int slot) {
+        const Vec value = tile::load<Vec>(h + i) * Vec(scale);
+        sums[slot] = tile::fma(value, value, sums[slot]);
+      },
+      [&](std::int64_t i) {
+        const float value = static_cast<float>(h[i]) * scale;
+        tail = tile::fma(value, value, tail);
+      });
+  return tile::sum_over(team, sums, tail);
 }
 
 }  // namespace katt::rmsnorm::impl

@@ -1,0 +1,242 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "ops/rmsnorm/rmsnorm.hpp"
+#include "ops/rmsnorm/rmsnorm_rows.hpp"
+#include "tile/rows.hpp"
+#include "tile/stream.hpp"
+
+/// The fused forward pass. A row comes from memory once and from cache after that.
+namespace katt::rmsnorm::impl {
+
+/// Forward pass of a block of rows. Every row is read once, for h and Σ h², and written once, out
+/// and out_q; in between its largest |out| is found where out_q is wanted. A thread of a host
+/// writes a row while it reads the next one, element by element, so that its loads and stores of
+/// memory never wait for each other; a thread block of a device has one row.
+///
+/// With a residual, h is written on reading and read back on writing: from residual_out, or, where
+/// streaming stores leave nothing there to read back, from one of two rows of scratch.
+template <class Exec, class T, bool Stream>
+struct Forward {
+  using Vec = tile::VecOf<Exec>;
+  /// Of a row of scratch, on the stack of a host's thread.
+  static constexpr std::int64_t scratch_bytes = 32768;
+
+  Matrix<const T> x, residual;
+  const T* weight;
+  Matrix<T> out, residual_out;
+  Matrix<std::int8_t> out_q;
+  float* out_q_scale;
+  std::int64_t tokens, hidden, blocks;
+  float eps;
+
+  Forward(const Exec& exec, const ForwardArgs& args)
+      : x(args.x),
+        residual(args.residual),
+        weight(static_cast<const T*>(args.weight.data)),
+        out(args.out),
+        residual_out(args.residual_out),
+        out_q(args.out_q, args.hidden()),
+        out_q_scale(args.out_q_scale),
+        tokens(args.tokens()),
+        hidden(args.hidden()),
+        blocks(is_host_v<Exec> ? Kokkos::min<std::int64_t>(tokens, exec.concurrency()) : tokens),
+        eps(args.eps) {}
+
+  /// Whether streaming stores reach the outputs of these arguments.
+  static bool can_stream(const ForwardArgs& args) {
+    const auto aligned = [](const TensorRef<2>& tensor) {
+      return tile::is_streamable(tensor.data) &&
+             tensor.stride[0] * static_cast<std::int64_t>(sizeof(T)) % 64 == 0;
+    };
+    return aligned(args.out) &&
+           (args.residual.data == nullptr ||
+            (aligned(args.residual_out) &&
+             args.hidden() * static_cast<std::int64_t>(sizeof(T)) <= scratch_bytes));
+  }
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t block) const {
+    // Not of T, which clears itself. A row lies there as x does in its page: see step().
+    constexpr std::int64_t page = 4096;
+    alignas(page) std::byte scratch[Stream ? 2 * (scratch_bytes + page) : 1];
+    std::byte* rows = scratch + reinterpret_cast<std::uintptr_t>(x.data) % page / 64 * 64;
+    const auto source = [&](std::int64_t row) {
+      T* sum = residual_out.row(row);
+      T* kept = Stream ? reinterpret_cast<T*>(rows + row % 2 * (scratch_bytes + page)) : sum;
+      return Source{x.row(row), residual.row(row), sum, kept};
+    };
+    const std::int64_t end = tokens * (block + 1) / blocks;
+    std::int64_t row = tokens * block / blocks;
+    Source current = source(row);
+    RowScale scale = scale_of(team, current.h(), visit<true, false>(team, current, {}));
+    for (; is_host_v<Exec> && row + 1 < end; ++row) {
+      const Sink sink = sink_of(team, row, current.h(), scale);
+      const Source next = source(row + 1);
+      float sum = 0.0F;
+      if (scale.scale == 1.0F) {
+        sum = visit<true, true>(team, next, sink);
+      } else {
+        visit<false, true>(team, {}, sink);
+        sum = visit<true, false>(team, next, {});
+      }
+      scale = scale_of(team, next.h(), sum);
+      current = next;
+    }
+    visit<false, true>(team, {}, sink_of(team, row, current.h(), scale));
+    if constexpr (Stream) tile::stream_fence();
+  }
+
+ private:
+  /// A row that is read.
+  struct Source {
+    const T* x = nullptr;
+    const T* residual = nullptr;
+    T* sum = nullptr;   ///< x + residual, as a result
+    T* kept = nullptr;  ///< the same, to be read back; may be `sum`
+
+    KOKKOS_FORCEINLINE_FUNCTION const T* h() const { return residual == nullptr ? x : kept; }
+  };
+  /// A row that is written.
+  struct Sink {
+    const T* h = nullptr;
+    RowScale scale;
+    T* out = nullptr;
+    std::int8_t* quantised = nullptr;
+    float step = 0.0F;  ///< out_q ≈ out · step
+  };
+
+  template <class Team>
+  KOKKOS_FORCEINLINE_FUNCTION Sink sink_of(const Team& team, std::int64_t row, const T* h,
+                                           const RowScale& scale) const {
+    const float step = out_q.data == nullptr ? 0.0F : quantisation_step(team, row, h, scale);
+    return {h, scale, out.row(row), out_q.row(row), step};
+  }
+
+  /// Reads a row, writes another, or both; returns Σ h² of the one that is read. Every thread reads
+  /// back what it wrote itself.
+  template <bool Read, bool Write, class Team>
+  KOKKOS_FORCEINLINE_FUNCTION float visit(const Team& team, const Source& source,
+                                          const Sink& sink) const {
+    Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+    float tail = 0.0F;
+    tile::for_row_pairs<Exec>(
+        team, hidden,
+        [&](std::int64_t i, int slot) __attribute__((always_inline)) {
+          step<Read, Write, 2>(source, sink, i, &sums[2 * slot]);
+        },
+        [&](std::int64_t i, int slot) { step<Read, Write, 1>(source, sink, i, &sums[slot]); },
+        [&](std::int64_t i) { step<Read, Write, 1>(source, sink, i, &tail); });
+    if constexpr (!Read) return 0.0F;
+    return tile::sum_over(team, sums, tail);
+  }
+
+  /// The work of visit() at element i, for N vectors or an element: all loads, then all stores. A
+  /// processor holds a load back while a store before it that agrees in the last 12 bits of the
+  /// address waits, and rows of different tensors often do.
+  template <bool Read, bool Write, int N, class V>
+  KOKKOS_FORCEINLINE_FUNCTION void step(const Source& source, const Sink& sink, std::int64_t i,
+                                        V* sums) const {
+    V h[N];
+    V y[N];
+    if constexpr (Read) load_sum(source, i, h);
+    if constexpr (Write) normal<Read>(sink.h, sink.scale, i, y);
+    if constexpr (Read) keep(source, i, h, sums);
+    if constexpr (Write) write(sink, i, y);
+  }
+
+  /// x + residual. Asks for what comes 4 KiB later.
+  template <class V, int N>
+  KOKKOS_FORCEINLINE_FUNCTION static void load_sum(const Source& row, std::int64_t i, V (&h)[N]) {
+    load_ahead(row.x + i, h);
+    if (row.residual != nullptr) {
+      V added[N];
+      load_ahead(row.residual + i, added);
+      for (int k = 0; k < N; ++k) h[k] = h[k] + added[k];
+    }
+  }
+
+  /// Keeps x + residual, rounded, where there is a residual, and adds its squares to sums[0] …
+  /// sums[N − 1].
+  template <class V, int N>
+  KOKKOS_FORCEINLINE_FUNCTION static void keep(const Source& row, std::int64_t i, V (&h)[N],
+                                               V* sums) {
+    if (row.residual != nullptr) {
+      tile::store_all<false>(row.kept + i, h);
+      if constexpr (Stream) tile::copy_all<Stream, V, N>(row.kept + i, row.sum + i);
+      tile::load_all(row.kept + i, h);
+    }
+    for (int k = 0; k < N; ++k) sums[k] = tile::fma(h[k], h[k], sums[k]);
+  }
+
+  template <class V, int N>
+  KOKKOS_FORCEINLINE_FUNCTION static void load_ahead(const T* source, V (&values)[N]) {
+    if constexpr (N > 1) {
+      constexpr std::int64_t ahead = 4096 / sizeof(T);
+      constexpr std::int64_t line = 64 / sizeof(T);
+      constexpr std::int64_t elements = N * sizeof(V) / sizeof(float);
+      for (std::int64_t i = 0; i < elements; i += line) tile::prefetch(source + ahead + i);
+    }
+    tile::load_all(source, values);
+  }
+
+  /// h · rstd · weight of N vectors, or an element. Plain: the scale is 1.
+  template <bool Plain, class V, int N>
+  KOKKOS_FORCEINLINE_FUNCTION void normal(const T* h, const RowScale& scale, std::int64_t i,
+                                          V (&values)[N]) const {
+    V gain[N];
+    tile::load_all(h + i, values);
+    tile::load_all(weight + i, gain);
+    for (int k = 0; k < N; ++k) {
+      const V normal = Plain ? V(values[k] * V(scale.rstd)) : scale.apply(values[k]);
+      values[k] = normal * gain[k];
+    }
+  }
+
+  template <class V, int N>
+  KOKKOS_FORCEINLINE_FUNCTION static void write(const Sink& row, std::int64_t i, V (&y)[N]) {
+    if (row.out != nullptr) tile::store_all<Stream>(row.out + i, y);
+    if (row.quantised != nullptr) {
+      for (int k = 0; k < N; ++k) y[k] = tile::rounded<T>(y[k]) * V(row.step);
+      store_int8<T>(row.quantised + i, y);
+    }
+  }
+
+  /// 127 / max(max |out|, 1e-5) of a row, which goes to out_q_scale too.
+  template <class Team>
+  KOKKOS_FORCEINLINE_FUNCTION float quantisation_step(const Team& team, std::int64_t row,
+                                                      const T* h, const RowScale& scale) const {
+    Vec largest(0.0F);
+    float tail = 0.0F;
+    const auto most_of = [&]<int N, class V>(std::int64_t i, V& most) {
+      V y[N];
+      normal<false>(h, scale, i, y);
+      for (int k = 0; k < N; ++k) most = tile::max(V(Kokkos::abs(y[k])), most);
+    };
+    tile::for_row_pairs<Exec>(
+        team, hidden, [&](std::int64_t i, int) { most_of.template operator()<2>(i, largest); },
+        [&](std::int64_t i, int) { most_of.template operator()<1>(i, largest); },
+        [&](std::int64_t i) { most_of.template operator()<1>(i, tail); });
+    // Rounding keeps the order: the largest of the rounded values is the largest one, rounded.
+    float most = tile::rounded<T>(tile::max(tile::reduce_max(largest), tail));
+    team.team_reduce(Kokkos::Max<float>(most));
+    const float step = 127.0F / tile::max(most, 1e-5F);
+    if (team.team_rank() == 0) out_q_scale[row] = step;
+    return step;
+  }
+
+  /// The scale of a row from Σ h², which is summed once more where f32 could not hold it.
+  template <class Team>
+  KOKKOS_FORCEINLINE_FUNCTION RowScale scale_of(const Team& team, const T* h, float sum) const {
+    const auto n = static_cast<float>(hidden);
+    if (RowScale::is_plain(sum, eps * n)) return RowScale::of(1.0F, sum, n, eps);
+    const float scale = RowScale::rescue(sum);
+    return RowScale::of(scale, sum_of_squares<Exec>(team, h, hidden, scale), n, eps);
+  }
+};
+
+}  // namespace katt::rmsnorm::impl
