@@ -86,12 +86,11 @@ Variant<Exec, ForwardArgs> fused_forward() {
                 const impl::Forward<Exec, T, Stream> kernel(exec, args);
                 tile::for_each_row("katt::rmsnorm::forward", exec, kernel.blocks, kernel);
               };
-              if constexpr (streams_v<Exec, kind>) {
-                if (impl::Forward<Exec, T, true>::can_stream(args)) {
-                  return launch.template operator()<true>();
-                }
+              if (streams_v<Exec, kind> && impl::Forward<Exec, T, true>::can_stream(args)) {
+                launch.template operator()<streams_v<Exec, kind>>();
+              } else {
+                launch.template operator()<false>();
               }
-              launch.template operator()<false>();
             });
           },
   };
@@ -115,10 +114,18 @@ Variant<Exec, BackwardArgs> fused_backward() {
             const std::int64_t blocks = impl::Partition::of(args.tokens()).blocks;
             auto* partial = static_cast<float*>(workspace.data);
             visit_dtype(args.x.dtype, [&]<class T>() {
-              const impl::Backward<Exec, T, streams_v<Exec, kind>> kernel(args, partial);
-              tile::for_each_row("katt::rmsnorm::backward", exec, blocks, kernel);
-              impl::sum_partials<Exec, T>("katt::rmsnorm::weight_gradient", exec, partial, blocks,
-                                          args.hidden(), args.dweight);
+              const auto launch = [&]<bool Stream>() {
+                const impl::Backward<Exec, T, Stream> kernel(args, partial);
+                tile::for_each_row("katt::rmsnorm::backward", exec, blocks, kernel);
+              };
+              if (streams_v<Exec, kind> && impl::rows_are_streamable<T>(args.dx)) {
+                launch.template operator()<streams_v<Exec, kind>>();
+              } else {
+                launch.template operator()<false>();
+              }
+              impl::sum_partials<Exec, T, impl::Order::loaded>("katt::rmsnorm::weight_gradient",
+                                                               exec, partial, blocks, args.hidden(),
+                                                               args.dweight);
             });
           },
   };

@@ -28,9 +28,9 @@ struct Partition {
   }
 };
 
-/// Backward pass of a block of rows: dx, and the block's sum of dout · x̂ in f32.
-///   visit 1 of a row   Σ x²,  Σ g · x
-///   visit 2            dx, partial += dout · x̂
+/// Backward pass of a block of rows: dx, and the block's sum of dout · x̂ in f32. Every row is read
+/// once for its statistics, Σ x² and Σ g · x, and once more, from cache, for what is written. A
+/// thread of a host writes a row while it reads the next one, as in the forward pass.
 template <class Exec, class T, bool Stream>
 struct Backward {
   using Vec = tile::VecOf<Exec>;
@@ -38,7 +38,7 @@ struct Backward {
   Matrix<const T> dout, x, dresidual;
   const T* weight;
   Matrix<T> dx;
-  Matrix<float> partial;  ///< (blocks, hidden)
+  Matrix<float> partial;  ///< (blocks, hidden), in Order::loaded
   std::int64_t tokens, hidden, block_rows;
   float eps;
 
@@ -58,87 +58,162 @@ struct Backward {
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t block) const {
     const std::int64_t begin = block * block_rows;
     const std::int64_t end = Kokkos::min(begin + block_rows, tokens);
+    const auto source = [&](std::int64_t row) { return Source{x.row(row), dout.row(row)}; };
+    Source current = source(begin);
+    Statistics statistics = statistics_of(team, current, visit<true, false>(team, current, Sink{}));
     for (std::int64_t row = begin; row < end; ++row) {
-      const bool streamed = Stream && tile::is_streamable(dx.row(row));
-      streamed ? differentiate<Stream>(team, row, partial.row(block), row == begin)
-               : differentiate<false>(team, row, partial.row(block), row == begin);
+      const Sink sink{current,      dresidual.row(row), dx.row(row), partial.row(block),
+                      row == begin, statistics};
+      const bool more = row + 1 < end;
+      const Source next = more ? source(row + 1) : current;
+      Sums sums;
+      if (is_host_v<Exec> && more && statistics.scale.is_plain()) {
+        sums = visit<true, true>(team, next, sink);
+      } else {
+        visit<false, true>(team, Source{}, sink);
+        if (more) sums = visit<true, false>(team, next, Sink{});
+      }
+      if (more) statistics = statistics_of(team, next, sums);
+      current = next;
     }
     if constexpr (Stream) tile::stream_fence();
   }
 
-  /// Statistics of a row in one visit: Σ (scale · x)² and Σ g · scale · x.
+ private:
   struct Sums {
-    float squares, products;
+    float squares = 0.0F;   ///< Σ x²
+    float products = 0.0F;  ///< Σ g · x
   };
-  template <class Team>
-  KOKKOS_FORCEINLINE_FUNCTION Sums sums_of(const Team& team, const T* h, const T* d,
-                                           float scale) const {
+  struct Statistics {
+    RowScale scale;
+    float mean = 0.0F;  ///< of g · x̂
+  };
+  /// A row that is read.
+  struct Source {
+    const T* x = nullptr;
+    const T* dout = nullptr;
+  };
+  /// A row that is written.
+  struct Sink {
+    Source source;
+    const T* dresidual = nullptr;
+    T* dx = nullptr;
+    float* sum = nullptr;  ///< of the block
+    bool first = false;    ///< of the block: the sum begins
+    Statistics statistics;
+  };
+
+  /// Reads a row, writes another, or both; returns the sums of the one that is read.
+  template <bool Read, bool Write, class Team>
+  KOKKOS_FORCEINLINE_FUNCTION Sums visit(const Team& team, const Source& source,
+                                         const Sink& sink) const {
     Vec squares[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
     Vec products[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
-    float square_tail = 0.0F;
-    float product_tail = 0.0F;
-    const T* w = weight;
-    tile::for_row<Exec>(
+    Sums tail;
+    tile::for_row_pairs<Exec>(
         team, hidden,
+        [&](std::int64_t i, int slot) __attribute__((always_inline)) {
+          if constexpr (Read) read<2>(source, i, &squares[2 * slot], &products[2 * slot]);
+          if constexpr (Write) write<Read, 2, Vec>(sink, i);
+        },
         [&](std::int64_t i, int slot) {
-          const Vec value = tile::load<Vec>(h + i) * Vec(scale);
-          const Vec g = tile::load<Vec>(d + i) * tile::load<Vec>(w + i);
-          squares[slot] = tile::fma(value, value, squares[slot]);
-          products[slot] = tile::fma(g, value, products[slot]);
+          if constexpr (Read) read<1>(source, i, &squares[slot], &products[slot]);
+          if constexpr (Write) write<Read, 1, Vec>(sink, i);
         },
         [&](std::int64_t i) {
-          const float value = static_cast<float>(h[i]) * scale;
-          square_tail += value * value;
-          product_tail += static_cast<float>(d[i]) * static_cast<float>(w[i]) * value;
+          if constexpr (Read) read<1>(source, i, &tail.squares, &tail.products);
+          if constexpr (Write) write<Read, 1, float>(sink, i);
         });
-    return {tile::sum_over(team, squares, square_tail),
-            tile::sum_over(team, products, product_tail)};
+    if constexpr (!Read) return {};
+    return {tile::sum_over(team, squares, tail.squares),
+            tile::sum_over(team, products, tail.products)};
   }
 
-  template <bool Streamed, class Team>
-  KOKKOS_FORCEINLINE_FUNCTION void differentiate(const Team& team, std::int64_t row, float* sum,
-                                                 bool first) const {
-    const T* h = x.row(row);
-    const T* d = dout.row(row);
-    const T* w = weight;
-    const T* added = dresidual.row(row);
-    T* to = dx.row(row);
-    const auto n = static_cast<float>(hidden);
+  /// Adds x² and g · x of N vectors, or an element, to squares[0] … [N − 1] and products.
+  template <int N, class V>
+  KOKKOS_FORCEINLINE_FUNCTION void read(const Source& row, std::int64_t i, V* squares,
+                                        V* products) const {
+    V h[N];
+    V g[N];
+    V gain[N];
+    load_ahead(row.x + i, h);
+    load_ahead(row.dout + i, g);
+    tile::load_all(weight + i, gain);
+    for (int k = 0; k < N; ++k) {
+      squares[k] = tile::fma(h[k], h[k], squares[k]);
+      products[k] = tile::fma(V(g[k] * gain[k]), h[k], products[k]);
+    }
+  }
 
+  /// dx of N vectors, or an element, and their part of the sum. Plain where the scale is plain. All
+  /// loads come before all stores, see Forward::step().
+  template <bool Plain, int N, class V>
+  KOKKOS_FORCEINLINE_FUNCTION void write(const Sink& row, std::int64_t i) const {
+    constexpr int lanes = sizeof(V) / sizeof(float);
+    const auto& [scale, mean] = row.statistics;
+    V normal[N];
+    V dy[N];
+    V gain[N];
+    V gradient[N];
+    V sum[N];
+    tile::load_all(row.source.x + i, normal);
+    tile::load_all(row.source.dout + i, dy);
+    tile::load_all(weight + i, gain);
+    if (row.dresidual != nullptr) load_ahead(row.dresidual + i, gradient);
+    for (int k = 0; k < N; ++k) {
+      normal[k] = scale.template apply<Plain>(normal[k]);
+      const V own =
+          scale.template apply<Plain>(V(tile::fma(normal[k], V(-mean), V(dy[k] * gain[k]))));
+      gradient[k] = row.dresidual != nullptr ? V(own + gradient[k]) : own;
+      const V before = row.first ? V(0.0F) : tile::load<V>(row.sum + i + k * lanes);
+      sum[k] = tile::fma(dy[k], normal[k], before);
+    }
+    tile::store_all<Stream>(row.dx + i, gradient);
+    for (int k = 0; k < N; ++k) tile::store(row.sum + i + k * lanes, sum[k]);
+  }
+
+  /// The statistics of a row from its sums, which are summed once more where f32 could not hold Σ
+  /// x².
+  template <class Team>
+  KOKKOS_FORCEINLINE_FUNCTION Statistics statistics_of(const Team& team, const Source& row,
+                                                       Sums sums) const {
+    const auto n = static_cast<float>(hidden);
     float factor = 1.0F;
-    Sums sums = sums_of(team, h, d, factor);
     if (!RowScale::is_plain(sums.squares, eps * n)) {
       factor = RowScale::rescue(sums.squares);
-      sums = sums_of(team, h, d, factor);
+      sums = {sum_of_squares<Exec>(team, row.x, hidden, factor),
+              sum_of_products(team, row, factor)};
     }
     const RowScale scale = RowScale::of(factor, sums.squares, n, eps);
-    const float mean = sums.products * scale.rstd / n;  // of g · x̂
+    return {scale, sums.products * scale.rstd / n};
+  }
 
+  /// Σ g · (scale · x) of a row.
+  template <class Team>
+  KOKKOS_FORCEINLINE_FUNCTION float sum_of_products(const Team& team, const Source& row,
+                                                    float scale) const {
+    Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+    float tail = 0.0F;
+    const T* w = weight;
+    const auto add = [=]<class V>(std::int64_t i, V& sum) {
+      const V value = tile::load<V>(row.x + i) * V(scale);
+      const V g = tile::load<V>(row.dout + i) * tile::load<V>(w + i);
+      sum = tile::fma(g, value, sum);
+    };
     tile::for_row<Exec>(
-        team, hidden,
-        [&](std::int64_t i, int) {
-          const Vec normal = scale.apply(tile::load<Vec>(h + i));
-          const auto dy = tile::load<Vec>(d + i);
-          const Vec g = dy * tile::load<Vec>(w + i);
-          Vec gradient = scale.apply(Vec(tile::fma(normal, Vec(-mean), g)));
-          if (added != nullptr) gradient = gradient + tile::load<Vec>(added + i);
-          tile::store_to<Streamed>(to + i, gradient);
-          const Vec before = first ? Vec(0.0F) : tile::load<Vec>(sum + i);
-          tile::store(sum + i, tile::fma(dy, normal, before));
-        },
-        [&](std::int64_t i) {
-          const float normal = scale.apply(static_cast<float>(h[i]));
-          const auto dy = static_cast<float>(d[i]);
-          float gradient = scale.apply(Kokkos::fma(normal, -mean, dy * static_cast<float>(w[i])));
-          if (added != nullptr) gradient += static_cast<float>(added[i]);
-          to[i] = static_cast<T>(gradient);
-          sum[i] = Kokkos::fma(dy, normal, first ? 0.0F : sum[i]);
-        });
+        team, hidden, [&](std::int64_t i, int slot) { add(i, sums[slot]); },
+        [&](std::int64_t i) { add(i, tail); });
+    return tile::sum_over(team, sums, tail);
   }
 };
 
-/// dweight = Σ partial, a chunk of columns at a time, blocks in order.
-template <class Exec, class T>
+/// Where an element of a row lies in a partial sum: in its place, or where tile::load_all() of the
+/// elements T of a row put it.
+enum class Order : std::uint8_t { natural, loaded };
+
+/// dweight = Σ partial, a chunk of columns at a time, blocks in order. A chunk is a whole number of
+/// steps of tile::for_row_pairs(), so that elements are loaded there as in a row.
+template <class Exec, class T, Order order>
 struct SumPartials {
   using Vec = tile::VecOf<Exec>;
   static constexpr std::int64_t columns = is_host_v<Exec> ? 64 : tile::row_team_size;
@@ -152,29 +227,38 @@ struct SumPartials {
   template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t chunk) const {
     const std::int64_t begin = chunk * columns;
-    const float* from = partial + begin;
-    T* to = dweight + begin;
-    tile::for_row<Exec>(
+    tile::for_row_pairs<Exec>(
         team, Kokkos::min(std::int64_t{columns}, hidden - begin),
         [&](std::int64_t i, int) {
-          Vec sum(0.0F);
-          for (std::int64_t b = 0; b < blocks; ++b)
-            sum = sum + tile::load<Vec>(from + b * hidden + i);
-          tile::store(to + i, sum);
+          const Vec sums[2] = {sum<Vec>(begin + i), sum<Vec>(begin + i + tile::lanes_v<Exec>)};
+          if constexpr (order == Order::loaded) {
+            tile::store_all<false>(dweight + begin + i, sums);
+          } else {
+            for (int k = 0; k < 2; ++k) {
+              tile::store(dweight + begin + i + k * tile::lanes_v<Exec>, sums[k]);
+            }
+          }
         },
-        [&](std::int64_t i) {
-          float sum = 0.0F;
-          for (std::int64_t b = 0; b < blocks; ++b) sum += from[b * hidden + i];
-          to[i] = static_cast<T>(sum);
-        });
+        [&](std::int64_t i, int) { tile::store(dweight + begin + i, sum<Vec>(begin + i)); },
+        [&](std::int64_t i) { tile::store(dweight + begin + i, sum<float>(begin + i)); });
+  }
+
+ private:
+  template <class V>
+  KOKKOS_FORCEINLINE_FUNCTION V sum(std::int64_t column) const {
+    V sum(0.0F);
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      sum = sum + tile::load<V>(partial + b * hidden + column);
+    }
+    return sum;
   }
 };
 
 /// Launches SumPartials under a label.
-template <class Exec, class T>
+template <class Exec, class T, Order order>
 void sum_partials(const char* label, const Exec& exec, const float* partial, std::int64_t blocks,
                   std::int64_t hidden, const TensorRef<1>& dweight) {
-  const SumPartials<Exec, T> sum{partial, blocks, hidden, static_cast<T*>(dweight.data)};
+  const SumPartials<Exec, T, order> sum{partial, blocks, hidden, static_cast<T*>(dweight.data)};
   tile::for_each_row(label, exec, sum.chunks(), sum);
 }
 

@@ -49,26 +49,28 @@ struct Forward {
 
   /// Whether streaming stores reach the outputs of these arguments.
   static bool can_stream(const ForwardArgs& args) {
-    const auto aligned = [](const TensorRef<2>& tensor) {
-      return tile::is_streamable(tensor.data) &&
-             tensor.stride[0] * static_cast<std::int64_t>(sizeof(T)) % 64 == 0;
-    };
-    return aligned(args.out) &&
+    return rows_are_streamable<T>(args.out) &&
            (args.residual.data == nullptr ||
-            (aligned(args.residual_out) &&
+            (rows_are_streamable<T>(args.residual_out) &&
              args.hidden() * static_cast<std::int64_t>(sizeof(T)) <= scratch_bytes));
   }
 
   template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t block) const {
-    // Not of T, which clears itself. A row lies there as x does in its page: see step().
     constexpr std::int64_t page = 4096;
-    alignas(page) std::byte scratch[Stream ? 2 * (scratch_bytes + page) : 1];
-    std::byte* rows = scratch + reinterpret_cast<std::uintptr_t>(x.data) % page / 64 * 64;
+    alignas(Stream ? page : 1) std::byte
+        scratch[Stream ? 2 * (scratch_bytes + page) : 1];  // not of T, which clears itself
+    const auto kept = [&](std::int64_t row) {
+      if constexpr (Stream) {
+        // A row lies there as those of x do in their pages: see step().
+        const auto offset = reinterpret_cast<std::uintptr_t>(x.data) % page / 64 * 64;
+        return reinterpret_cast<T*>(scratch + row % 2 * (scratch_bytes + page) + offset);
+      } else {
+        return residual_out.row(row);
+      }
+    };
     const auto source = [&](std::int64_t row) {
-      T* sum = residual_out.row(row);
-      T* kept = Stream ? reinterpret_cast<T*>(rows + row % 2 * (scratch_bytes + page)) : sum;
-      return Source{x.row(row), residual.row(row), sum, kept};
+      return Source{x.row(row), residual.row(row), residual_out.row(row), kept(row)};
     };
     const std::int64_t end = tokens * (block + 1) / blocks;
     std::int64_t row = tokens * block / blocks;
@@ -78,7 +80,7 @@ struct Forward {
       const Sink sink = sink_of(team, row, current.h(), scale);
       const Source next = source(row + 1);
       float sum = 0.0F;
-      if (scale.scale == 1.0F) {
+      if (scale.is_plain()) {
         sum = visit<true, true>(team, next, sink);
       } else {
         visit<false, true>(team, {}, sink);
@@ -173,18 +175,7 @@ struct Forward {
     for (int k = 0; k < N; ++k) sums[k] = tile::fma(h[k], h[k], sums[k]);
   }
 
-  template <class V, int N>
-  KOKKOS_FORCEINLINE_FUNCTION static void load_ahead(const T* source, V (&values)[N]) {
-    if constexpr (N > 1) {
-      constexpr std::int64_t ahead = 4096 / sizeof(T);
-      constexpr std::int64_t line = 64 / sizeof(T);
-      constexpr std::int64_t elements = N * sizeof(V) / sizeof(float);
-      for (std::int64_t i = 0; i < elements; i += line) tile::prefetch(source + ahead + i);
-    }
-    tile::load_all(source, values);
-  }
-
-  /// h · rstd · weight of N vectors, or an element. Plain: the scale is 1.
+  /// h · rstd · weight of N vectors, or an element; Plain where the scale is plain.
   template <bool Plain, class V, int N>
   KOKKOS_FORCEINLINE_FUNCTION void normal(const T* h, const RowScale& scale, std::int64_t i,
                                           V (&values)[N]) const {
@@ -192,8 +183,7 @@ struct Forward {
     tile::load_all(h + i, values);
     tile::load_all(weight + i, gain);
     for (int k = 0; k < N; ++k) {
-      const V normal = Plain ? V(values[k] * V(scale.rstd)) : scale.apply(values[k]);
-      values[k] = normal * gain[k];
+      values[k] = scale.template apply<Plain>(values[k]) * gain[k];
     }
   }
 

@@ -316,8 +316,8 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
                      Elementwise<Exec, T, Times>{dout, read(normal), product, columns, {}});
   tile::for_each_row("katt::rmsnorm::naive_block_sums", exec, partition.blocks,
                      BlockSums<Exec, T>{read(product), rows, columns, partition.rows, partial});
-  sum_partials<Exec, T>("katt::rmsnorm::naive_weight_gradient", exec, partial.data,
-                        partition.blocks, columns, args.dweight);
+  sum_partials<Exec, T, Order::natural>("katt::rmsnorm::naive_weight_gradient", exec, partial.data,
+                                        partition.blocks, columns, args.dweight);
   tile::for_each_row("katt::rmsnorm::naive_weight", exec, rows,
                      Elementwise<Exec, T, Times>{dout, weight, product, columns, {}});
   tile::for_each_row("katt::rmsnorm::naive_mean", exec, rows,

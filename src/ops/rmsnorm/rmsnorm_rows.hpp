@@ -30,6 +30,13 @@ struct Matrix {
   }
 };
 
+/// Whether streaming stores reach every row of a tensor.
+template <class T>
+bool rows_are_streamable(const TensorRef<2>& tensor) {
+  return tile::is_streamable(tensor.data) &&
+         tensor.stride[0] * static_cast<std::int64_t>(sizeof(T)) % 64 == 0;
+}
+
 /// clamp(round half to even(value), −128, 127)
 KOKKOS_FORCEINLINE_FUNCTION std::int8_t to_int8(float value) {
   return static_cast<std::int8_t>(
@@ -74,6 +81,18 @@ KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec (&val
   }
 }
 
+/// tile::load_all(), which asks for what comes 4 KiB later.
+template <class T, class V, int N>
+KOKKOS_FORCEINLINE_FUNCTION void load_ahead(const T* source, V (&values)[N]) {
+  if constexpr (N > 1) {  // not at the end of a row
+    constexpr std::int64_t ahead = 4096 / sizeof(T);
+    constexpr std::int64_t line = 64 / sizeof(T);
+    constexpr std::int64_t elements = N * sizeof(V) / sizeof(float);
+    for (std::int64_t i = 0; i < elements; i += line) tile::prefetch(source + ahead + i);
+  }
+  tile::load_all(source, values);
+}
+
 /// A row's statistics. The row is multiplied by `scale` and then by `rstd`; the first is 1 except
 /// for rows whose sum of squares f32 cannot hold.
 struct RowScale {
@@ -91,12 +110,16 @@ struct RowScale {
     return sum < 1.0F ? 0x1p100F : 0x1p-80F;
   }
 
+  /// Whether `scale` is 1.
+  KOKKOS_FORCEINLINE_FUNCTION bool is_plain() const { return scale == 1.0F; }
+
   KOKKOS_FORCEINLINE_FUNCTION static RowScale of(float scale, float sum, float hidden, float eps) {
     return {scale, 1.0F / Kokkos::sqrt(sum / hidden + eps * scale * scale)};
   }
-  template <class Vec>
+  /// value · scale · rstd; Plain where is_plain().
+  template <bool Plain, class Vec>
   KOKKOS_FORCEINLINE_FUNCTION Vec apply(const Vec& value) const {
-    return Vec(Vec(value * Vec(scale)) * Vec(rstd));
+    return Plain ? Vec(value * Vec(rstd)) : Vec(Vec(value * Vec(scale)) * Vec(rstd));
   }
 };
 
