@@ -94,9 +94,11 @@ const std::vector<Options> all_options{{},
 TEST(Rmsnorm, EveryVariantMatchesTheReference) {
   std::uint64_t seed = 1;
   int compared = 0;
-  // Powers of two, primes, length 1, whole vectors and tails, more rows than one block of dweight.
+  // Powers of two, primes, length 1, whole vectors and tails, more rows than one block of dweight,
+  // rows that are streamed with a tail, and rows too long for the scratch of `stream`.
   const std::vector<std::pair<std::int64_t, std::int64_t>> shapes{
-      {1, 1}, {1, 64}, {2, 8}, {17, 31}, {37, 384}, {5, 1000}, {64, 97}, {300, 128}, {3, 4096}};
+      {1, 1},   {1, 64},    {2, 8},    {17, 31}, {37, 384}, {5, 1000},
+      {64, 97}, {300, 128}, {3, 4096}, {9, 96},  {3, 16416}};
   for (const auto& [tokens, hidden] : shapes) {
     for (const Dtype dtype : all_dtypes) {
       for (const Options& options : all_options) {
@@ -118,7 +120,7 @@ TEST(Rmsnorm, EveryVariantMatchesTheReference) {
       }
     }
   }
-  EXPECT_GE(compared, 9 * 3 * 6 * 4);
+  EXPECT_GE(compared, 11 * 3 * 6 * 4);
 }
 
 TEST(Rmsnorm, GradientsOfTheReferenceAreThoseOfFiniteDifferences) {
@@ -157,18 +159,25 @@ TEST(Rmsnorm, GradientsOfTheReferenceAreThoseOfFiniteDifferences) {
 }
 
 TEST(Rmsnorm, ThreadsDoNotChangeABit) {
-  for (const char* variant : {"naive", "fused"}) {
-    const auto data = problem(5003, 67, Dtype::bf16, {.backward = true}, 31);
-    std::vector<float> dx;
-    std::vector<float> dweight;
-    for (const Place& place : hosts) {
-      const auto output = normalised(*data, place, variant);
-      if (dx.empty()) {
-        dx = output->out.download();
-        dweight = output->dweight.download();
+  for (const char* variant : {"naive", "fused", "stream"}) {
+    for (const Options& options : {Options{.backward = true}, Options{.residual = true}}) {
+      for (const std::int64_t hidden : {67, 96}) {
+        const auto data = problem(5003, hidden, Dtype::bf16, options, 31);
+        std::vector<float> out;
+        std::vector<float> other;
+        for (const Place& place : hosts) {
+          const auto output = normalised(*data, place, variant);
+          if (!output) continue;
+          const std::vector<float> second =
+              options.backward ? output->dweight.download() : output->residual_out.download();
+          if (out.empty()) {
+            out = output->out.download();
+            other = second;
+          }
+          EXPECT_EQ(output->out.download(), out) << variant << " " << place.threads;
+          EXPECT_EQ(second, other) << variant << " " << place.threads;
+        }
       }
-      EXPECT_EQ(output->out.download(), dx) << variant << " " << place.threads;
-      EXPECT_EQ(output->dweight.download(), dweight) << variant << " " << place.threads;
     }
   }
 }
@@ -212,8 +221,10 @@ RC_GTEST_PROP(RmsnormProperty, TheOutputHasUnitMeanSquare, ()) {
 }
 
 /// The largest relative difference from the reference over rows of f32.
-void expect_relative(const ProblemData& data, const Place& place, double limit) {
-  const auto output = normalised(data, place, "fused");
+void expect_relative(const ProblemData& data, const Place& place, const char* variant,
+                     double limit) {
+  const auto output = normalised(data, place, variant);
+  if (!output) return;
   const std::vector<float> got = output->out.download();
   const std::vector<std::int64_t> no_columns;
   for (std::int64_t row = 0; row < data.shape.tokens; ++row) {
@@ -235,15 +246,16 @@ TEST(Rmsnorm, RowsOfAnyMagnitudeKeepTheirDigits) {
     for (const Place& place : places()) {
       const std::vector<float> magnitudes{1e-36F, 1e-30F, 1e-18F, 1e-10F, 1e10F,
                                           1e18F,  1e20F,  1e30F,  9e37F};
-      const auto data = problem(static_cast<std::int64_t>(magnitudes.size()), 333, Dtype::f32,
+      constexpr std::int64_t hidden = 336;
+      const auto data = problem(static_cast<std::int64_t>(magnitudes.size()), hidden, Dtype::f32,
                                 {.backward = backward}, 41);
       data->shape.eps = 0;
-      for (std::size_t i = 0; i < data->x.size(); ++i) data->x[i] *= magnitudes[i / 333];
+      for (std::size_t i = 0; i < data->x.size(); ++i) data->x[i] *= magnitudes[i / hidden];
       // Gradients of huge rows are tiny: bring them back into range.
       for (std::size_t i = 0; i < data->dout.size(); ++i) {
-        data->dout[i] *= std::clamp(magnitudes[i / 333], 1.0F, 1e18F);
+        data->dout[i] *= std::clamp(magnitudes[i / hidden], 1.0F, 1e18F);
       }
-      expect_relative(*data, place, 2e-6);
+      for (const char* variant : {"fused", "stream"}) expect_relative(*data, place, variant, 2e-6);
     }
   }
   // The largest values of the 16-bit dtypes.
