@@ -225,39 +225,80 @@ struct Bf16Forward {
                            pending.key);
     };
     const std::int64_t stop = std::min(live.end, end);
-    std::int64_t key = std::max(live.begin / bf16_tiles::block * bf16_tiles::block, begin);
     LiveColumns columns_seen(rule.mask.blocks, first, last);
-    for (; key < stop; key += bf16_tiles::block) {
-      if (const std::int64_t next = columns_seen.next(key, stop); next >= key + bf16_tiles::block) {
-        key = next / bf16_tiles::block * bf16_tiles::block;
-        if (next >= stop) break;
+    // The first live block of keys from `key` on, at or behind `stop` where there is none.
+    const auto live_block = [&](std::int64_t key) {
+      for (; key < stop; key += bf16_tiles::block) {
+        if (const std::int64_t next = columns_seen.next(key, stop);
+            next >= key + bf16_tiles::block) {
+          key = next / bf16_tiles::block * bf16_tiles::block;
+          if (next >= stop) break;
+        }
+        const std::int64_t key_end = std::min<std::int64_t>(key + bf16_tiles::block, live.end);
+        TileState state = rule.mask.interval.tile(first, last, key, key_end);
+        if (state != TileState::dead) {
+          state = both(state, columns_seen.tile(first, last, key, key_end));
+        }
+        if (state == TileState::dead) continue;
+        const int columns = static_cast<int>(key_end - key);
+        if (columns < bf16_tiles::block && state == TileState::full) state = TileState::partial;
+        return Pending{key, columns, state};
       }
-      const std::int64_t key_end = std::min<std::int64_t>(key + bf16_tiles::block, live.end);
-      TileState state = rule.mask.interval.tile(first, last, key, key_end);
-      if (state != TileState::dead) {
-        state = both(state, columns_seen.tile(first, last, key, key_end));
-      }
-      if (state == TileState::dead) continue;
-      const int columns = static_cast<int>(key_end - key);
-      if (columns < bf16_tiles::block && state == TileState::full) state = TileState::partial;
-      const std::int64_t n = key / bf16_tiles::block;
+      return Pending{stop, 0, TileState::dead};
+    };
+    const bool sparse = rule.mask.blocks.blocks != nullptr;
+    Pending current =
+        live_block(std::max(live.begin / bf16_tiles::block * bf16_tiles::block, begin));
+    while (current.key < stop) {
+      const Pending next = live_block(current.key + bf16_tiles::block);
+      if (sparse && next.key < stop) ask_for<Depth>(head, next.key / bf16_tiles::block);
+      const std::int64_t n = current.key / bf16_tiles::block;
       block.push(packed_k + layout.k_offset(head, n), packed_v + layout.v_offset(head, n),
                  layout.v_stride(), adjust);
-      pending = {key, columns, state};
+      pending = current;
+      current = next;
     }
     block.finish(adjust);
   }
 
+  /// Asks for a block of keys, from the second-level cache as the tile unit does: where the mask is
+  /// sparse few blocks of queries meet it, and most of them would wait for the last cache.
+  template <int Depth>
+  void ask_for(std::int64_t head, std::int64_t n) const {
+    constexpr int line = 64 / sizeof(bf16);
+    const bf16* keys = packed_k + layout.k_offset(head, n);
+    const bf16* values = packed_v + layout.v_offset(head, n);
+    for (int d = 0; d < Depth; ++d) {
+      for (int i = 0; i < 2 * bf16_tiles::tile_elements; i += line) {
+        _mm_prefetch(keys + d * 2 * bf16_tiles::tile_elements + i, _MM_HINT_T1);
+        _mm_prefetch(values + d * layout.v_stride() + i, _MM_HINT_T1);
+      }
+    }
+  }
+
+  /// The rows of a block: divided once, not for each tile.
+  struct Rows {
+    std::int64_t head[bf16_tiles::block];
+    std::int64_t query[bf16_tiles::block];
+
+    Rows(const PackedRows& packed, int count) {
+      for (int r = 0; r < count; ++r) {
+        head[r] = packed.head(r);
+        query[r] = packed.query(r);
+      }
+    }
+  };
+
   template <class State>
   void load_queries(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
     const int head_dim = static_cast<int>(q.extent(3));
+    const Rows at(packed, count);
     for (int d = 0; d < layout.depth; ++d) {
       for (int t = 0; t < 2; ++t) {
         bf16_tiles::pack_transposed(
             [&](int i) -> const bf16* {
               const int r = t * bf16_tiles::rows + i;
-              return r < count ? &q(b, packed.head(r), packed.query(r), d * bf16_tiles::depth)
-                               : nullptr;
+              return r < count ? &q(b, at.head[r], at.query[r], d * bf16_tiles::depth) : nullptr;
             },
             head_dim - d * bf16_tiles::depth, state.q + (d * 2 + t) * bf16_tiles::tile_elements);
       }
@@ -269,12 +310,14 @@ struct Bf16Forward {
   void write_output(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
     using Vec = bf16_tiles::HostVec;
     const int head_dim = static_cast<int>(q.extent(3));
+    const Rows at(packed, count);
     for (int t = 0; t * bf16_tiles::rows < count; ++t) {
       const float* sums = state.sum + t * bf16_tiles::rows;
       const auto sum = tile::load<Vec>(sums);
       const Vec inverse =
           Kokkos::Experimental::condition(sum == Vec(0.0F), Vec(0.0F), Vec(1.0F) / sum);
-      const int live = std::min(bf16_tiles::rows, count - t * bf16_tiles::rows);
+      const int first = t * bf16_tiles::rows;
+      const int live = std::min(bf16_tiles::rows, count - first);
       for (int d = 0; d < Depth * 2 && d * bf16_tiles::rows < head_dim; ++d) {
         const float* o = state.o + (d / 2 * 4 + t * 2 + d % 2) * bf16_tiles::tile_floats;
         Vec square[bf16_tiles::rows];
@@ -283,16 +326,14 @@ struct Bf16Forward {
         }
         tile::transpose(square);
         store_rows(square, live, head_dim - d * bf16_tiles::rows, [&](int i) {
-          const int r = t * bf16_tiles::rows + i;
-          return &out(b, packed.head(r), packed.query(r), d * bf16_tiles::rows);
+          return &out(b, at.head[first + i], at.query[first + i], d * bf16_tiles::rows);
         });
       }
       if (lse.data() == nullptr) continue;
-      for (int i = 0; i < live; ++i) {
-        const int r = t * bf16_tiles::rows + i;
-        lse(b, packed.head(r), packed.query(r)) = sums[i] == 0.0F
-                                                      ? -Kokkos::Experimental::infinity_v<float>
-                                                      : natural_lse(state.max[r], sums[i]);
+      for (int r = first; r < first + live; ++r) {
+        lse(b, at.head[r], at.query[r]) = state.sum[r] == 0.0F
+                                              ? -Kokkos::Experimental::infinity_v<float>
+                                              : natural_lse(state.max[r], state.sum[r]);
       }
     }
   }
