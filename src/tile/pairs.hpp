@@ -112,13 +112,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store_pairs(T* target, const Vec& even, const V
       store_to<Stream>(target, Vec(_mm512_permutex2var_ps(e, first, o)));
       store_to<Stream>(target + 16, Vec(_mm512_permutex2var_ps(e, second, o)));
     } else {
-      const __m512i pairs =
-          impl::narrow_pairs<T>(static_cast<__m512>(even), static_cast<__m512>(odd));
-      if constexpr (Stream) {
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(target), pairs);
-      } else {
-        _mm512_storeu_si512(target, pairs);
-      }
+      impl::store_line<Stream>(
+          target, impl::narrow_pairs<T>(static_cast<__m512>(even), static_cast<__m512>(odd)));
     }
 #else
     constexpr int lanes = sizeof(Vec) / sizeof(float);

@@ -42,6 +42,22 @@ KOKKOS_FORCEINLINE_FUNCTION void store_to(T* target, const Vec& value) {
   }
 }
 
+#if defined(KATT_VEC_AVX512)
+namespace impl {
+
+/// 64 bytes, past the caches where Stream; `target` is then is_streamable().
+template <bool Stream>
+KOKKOS_FORCEINLINE_FUNCTION void store_line(void* target, __m512i line) {
+  if constexpr (Stream) {
+    _mm512_stream_si512(static_cast<__m512i*>(target), line);
+  } else {
+    _mm512_storeu_si512(target, line);
+  }
+}
+
+}  // namespace impl
+#endif
+
 /// store_to() of two vectors to contiguous elements; a streamed target is aligned to the size of
 /// what is written. In 16 bits they make a cache line, which goes out in one piece.
 template <bool Stream, class Vec, class T>
@@ -51,12 +67,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_two_to(T* target, const Vec& first, const
     const __m512i line =
         _mm512_inserti64x4(_mm512_castsi256_si512(impl::narrow<T>(static_cast<__m512>(first))),
                            impl::narrow<T>(static_cast<__m512>(second)), 1);
-    if constexpr (Stream) {
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(target), line);
-    } else {
-      _mm512_storeu_si512(target, line);
-    }
-    return;
+    return impl::store_line<Stream>(target, line);
   }
 #endif
   constexpr int lanes = sizeof(Vec) / sizeof(float);
@@ -71,7 +82,7 @@ KOKKOS_FORCEINLINE_FUNCTION void stream_copy_two(const T* source, T* target) {
   constexpr int line = 64 / sizeof(T);
   constexpr int elements = 2 * sizeof(Vec) / sizeof(float);
   for (int i = 0; i < elements; i += line) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(target + i), _mm512_loadu_si512(source + i));
+    impl::store_line<true>(target + i, _mm512_loadu_si512(source + i));
   }
 #else
   (void)source;

@@ -64,7 +64,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec& valu
 template <class T, class Vec, int N>
 KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec (&values)[N]) {
   constexpr int lanes = sizeof(Vec) / sizeof(float);
-  if constexpr (N == 2 && std::is_same_v<T, bf16>) {  // even and odd elements
+  if constexpr (lanes > 1 && N == 2 && std::is_same_v<T, bf16>) {  // even and odd elements
 #if defined(KATT_VEC_AVX512)
     const __m128i even = to_int8_lanes(values[0]);
     const __m128i odd = to_int8_lanes(values[1]);

@@ -110,7 +110,7 @@ Variant<Exec, ForwardArgs> fused_forward() {
               const Launcher launch(exec, args.gate, args.up, args.out);
               const auto out = matrix<T>(args.out);
               launch("katt::swiglu::forward",
-                     impl::Activate<T, T>{matrix<T>(args.gate), matrix<T>(args.up), out}, out);
+                     impl::Activate<T>{matrix<T>(args.gate), matrix<T>(args.up), out}, out);
             });
           },
   };
@@ -165,12 +165,12 @@ Variant<Exec, BackwardArgs> fused_backward() {
               const auto dgate = matrix<T>(args.dgate);
               const auto dup = matrix<T>(args.dup);
               launch("katt::swiglu::backward",
-                     impl::ActivateBackward<T, T>{matrix<T>(args.gate),
-                                                  matrix<T>(args.up),
-                                                  matrix<T>(args.dout),
-                                                  dgate,
-                                                  dup,
-                                                  {nullptr, 0}},
+                     impl::ActivateBackward<T>{matrix<T>(args.gate),
+                                               matrix<T>(args.up),
+                                               matrix<T>(args.dout),
+                                               dgate,
+                                               dup,
+                                               {nullptr, 0}},
                      dgate, dup);
             });
           },

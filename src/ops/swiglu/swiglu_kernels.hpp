@@ -77,54 +77,40 @@ KOKKOS_FORCEINLINE_FUNCTION void load_two_ahead(const T* source, Vec& a, Vec& b)
   tile::load_two(source, a, b);
 }
 
-/// out = silu(gate) · up. T and Out may differ: f32 blocks give a product operand in the dtype.
-template <class T, class Out>
+/// out = silu(gate) · up.
+template <class T>
 struct Activate {
   Matrix<const T> gate, up;
-  Matrix<Out> out;
+  Matrix<T> out;
 
   template <class Vec, class Lanes>
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
-    tile::store(out.at(row, column), value<Vec>(row, column, lanes), lanes);
+    const Vec g = load_ahead<Vec>(gate.at(row, column), lanes);
+    const Vec u = load_ahead<Vec>(up.at(row, column), lanes);
+    tile::store(out.at(row, column), product(g, u), lanes);
   }
   template <class Vec, class Lanes>
-  KOKKOS_INLINE_FUNCTION void pair(std::int64_t row, std::int64_t column,
-                                   Lanes lanes) const requires std::is_same_v<T, Out> {
-    if constexpr (std::is_same_v<T, bf16>) {
-      Vec g[2];
-      Vec u[2];
-      load_two_ahead(gate.at(row, column), g[0], g[1]);
-      load_two_ahead(up.at(row, column), u[0], u[1]);
-      const Vec first = product(g[0], u[0]);
-      const Vec second = product(g[1], u[1]);
-      tile::store_two(out.at(row, column), first, second, lanes);
-    } else {
-      constexpr int width = sizeof(Vec) / sizeof(float);
-      const Vec first = value<Vec>(row, column, lanes);
-      const Vec second = value<Vec>(row, column + width, lanes);
-      tile::store_two(out.at(row, column), first, second, lanes);
-    }
+  KOKKOS_INLINE_FUNCTION void pair(std::int64_t row, std::int64_t column, Lanes lanes) const {
+    Vec g[2];
+    Vec u[2];
+    load_two_ahead(gate.at(row, column), g[0], g[1]);
+    load_two_ahead(up.at(row, column), u[0], u[1]);
+    tile::store_two(out.at(row, column), product(g[0], u[0]), product(g[1], u[1]), lanes);
   }
 
  private:
   template <class Vec>
   KOKKOS_FORCEINLINE_FUNCTION static Vec product(const Vec& g, const Vec& u) {
-    return Vec(g * sigmoid<Out>(g) * u);
-  }
-  template <class Vec, class Lanes>
-  KOKKOS_FORCEINLINE_FUNCTION Vec value(std::int64_t row, std::int64_t column, Lanes lanes) const {
-    const Vec g = load_ahead<Vec>(gate.at(row, column), lanes);
-    const Vec u = load_ahead<Vec>(up.at(row, column), lanes);
-    return product(g, u);
+    return Vec(g * sigmoid<T>(g) * u);
   }
 };
 
-/// silu(g) and its derivative σ(g) · (1 + g · (1 − σ(g))), for results that become an Out.
-template <class Out, class Vec>
+/// silu(g) and its derivative σ(g) · (1 + g · (1 − σ(g))), for results that become a T.
+template <class T, class Vec>
 struct SiluPair {
   Vec value, slope;
   KOKKOS_FORCEINLINE_FUNCTION explicit SiluPair(const Vec& g) {
-    const Vec s = sigmoid<Out>(g);
+    const Vec s = sigmoid<T>(g);
     value = g * s;
     slope = tile::fma(value, Vec(Vec(1.0F) - s), s);
   }
@@ -132,15 +118,15 @@ struct SiluPair {
 
 /// dgate = dout · up · silu′(gate), dup = dout · silu(gate); and out = silu(gate) · up where asked
 /// for.
-template <class T, class Out>
+template <class T>
 struct ActivateBackward {
   Matrix<const T> gate, up, dout;
-  Matrix<Out> dgate, dup;
-  Matrix<Out> out;  ///< null: not wanted
+  Matrix<T> dgate, dup;
+  Matrix<T> out;  ///< null: not wanted
 
   template <class Vec, class Lanes>
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
-    const SiluPair<Out, Vec> silu(load_ahead<Vec>(gate.at(row, column), lanes));
+    const SiluPair<T, Vec> silu(load_ahead<Vec>(gate.at(row, column), lanes));
     const Vec u = load_ahead<Vec>(up.at(row, column), lanes);
     const Vec d = load_ahead<Vec>(dout.at(row, column), lanes);
     tile::store(dgate.at(row, column), Vec(d * u * silu.slope), lanes);

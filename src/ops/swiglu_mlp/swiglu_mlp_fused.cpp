@@ -56,7 +56,7 @@ class Runner {
     visit_dtype(gate.dtype, [&]<class T>() {
       tile::for_each_vector(
           exec_, "katt::swiglu_mlp::activate", gate.extent[0], gate.extent[1],
-          Activate<T, T>{matrix<const T>(gate), matrix<const T>(up), matrix<T>(gate)});
+          Activate<T>{matrix<const T>(gate), matrix<const T>(up), matrix<T>(gate)});
     });
   }
   /// gate, up, dh ← dgate, dup, h
@@ -64,8 +64,8 @@ class Runner {
     visit_dtype(gate.dtype, [&]<class T>() {
       tile::for_each_vector(
           exec_, "katt::swiglu_mlp::activate_backward", gate.extent[0], gate.extent[1],
-          ActivateBackward<T, T>{matrix<const T>(gate), matrix<const T>(up), matrix<const T>(dh),
-                                 matrix<T>(gate), matrix<T>(up), matrix<T>(dh)});
+          ActivateBackward<T>{matrix<const T>(gate), matrix<const T>(up), matrix<const T>(dh),
+                              matrix<T>(gate), matrix<T>(up), matrix<T>(dh)});
     });
   }
   void round(const TensorRef<2>& sum, const TensorRef<2>& target, const char* label) {
