@@ -9,6 +9,12 @@
 /// registers.
 namespace katt::tile {
 
+/// Number of f32 lanes of a vector, or of an element.
+template <class Vec>
+inline constexpr int width_v = static_cast<int>(Vec::size());
+template <>
+inline constexpr int width_v<float> = 1;
+
 #if defined(KATT_VEC_AVX512)
 namespace impl {
 
@@ -179,8 +185,7 @@ KOKKOS_FORCEINLINE_FUNCTION void copy_all(const T* source, T* target) {
   if constexpr (Stream && N == 2) {
     stream_copy_two<Vec>(source, target);
   } else {
-    for (int i = 0; i < N * static_cast<int>(sizeof(Vec) / sizeof(float)); ++i)
-      target[i] = source[i];
+    for (int i = 0; i < N * width_v<Vec>; ++i) target[i] = source[i];
   }
 }
 

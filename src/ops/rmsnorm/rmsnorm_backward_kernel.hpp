@@ -149,7 +149,7 @@ struct Backward {
   /// loads come before all stores, see Forward::step().
   template <bool Plain, int N, class V>
   KOKKOS_FORCEINLINE_FUNCTION void write(const Sink& row, std::int64_t i) const {
-    constexpr int lanes = sizeof(V) / sizeof(float);
+    constexpr int lanes = tile::width_v<V>;
     const auto& [scale, mean] = row.statistics;
     V normal[N];
     V dy[N];

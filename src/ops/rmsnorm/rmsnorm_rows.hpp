@@ -63,7 +63,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec& valu
 /// Of vectors that lie as tile::load_all() of elements T leaves them.
 template <class T, class Vec, int N>
 KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec (&values)[N]) {
-  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  constexpr int lanes = tile::width_v<Vec>;
   if constexpr (lanes > 1 && N == 2 && std::is_same_v<T, bf16>) {  // even and odd elements
 #if defined(KATT_VEC_AVX512)
     const __m128i even = to_int8_lanes(values[0]);
@@ -87,7 +87,7 @@ KOKKOS_FORCEINLINE_FUNCTION void load_ahead(const T* source, V (&values)[N]) {
   if constexpr (N > 1) {  // not at the end of a row
     constexpr std::int64_t ahead = 4096 / sizeof(T);
     constexpr std::int64_t line = 64 / sizeof(T);
-    constexpr std::int64_t elements = N * sizeof(V) / sizeof(float);
+    constexpr std::int64_t elements = N * tile::width_v<V>;
     for (std::int64_t i = 0; i < elements; i += line) tile::prefetch(source + ahead + i);
   }
   tile::load_all(source, values);
