@@ -167,7 +167,8 @@ TEST(Rmsnorm, ThreadsDoNotChangeABit) {
         std::vector<float> other;
         for (const Place& place : hosts) {
           const auto output = normalised(*data, place, variant);
-          if (!output) continue;
+          if (!output && std::string(variant) == "stream") continue;  // built for AVX-512 alone
+          ASSERT_TRUE(output) << variant;
           const std::vector<float> second =
               options.backward ? output->dweight.download() : output->residual_out.download();
           if (out.empty()) {
@@ -224,7 +225,8 @@ RC_GTEST_PROP(RmsnormProperty, TheOutputHasUnitMeanSquare, ()) {
 void expect_relative(const ProblemData& data, const Place& place, const char* variant,
                      double limit) {
   const auto output = normalised(data, place, variant);
-  if (!output) return;
+  if (!output && std::string(variant) == "stream") return;  // built for AVX-512 alone
+  ASSERT_TRUE(output) << variant;
   const std::vector<float> got = output->out.download();
   const std::vector<std::int64_t> no_columns;
   for (std::int64_t row = 0; row < data.shape.tokens; ++row) {
@@ -242,20 +244,24 @@ void expect_relative(const ProblemData& data, const Place& place, const char* va
 }
 
 TEST(Rmsnorm, RowsOfAnyMagnitudeKeepTheirDigits) {
+  const std::vector<float> magnitudes{1e-36F, 1e-30F, 1e-18F, 1e-10F, 1e10F,
+                                      1e18F,  1e20F,  1e30F,  9e37F};
   for (const bool backward : {false, true}) {
-    for (const Place& place : places()) {
-      const std::vector<float> magnitudes{1e-36F, 1e-30F, 1e-18F, 1e-10F, 1e10F,
-                                          1e18F,  1e20F,  1e30F,  9e37F};
-      constexpr std::int64_t hidden = 336;
-      const auto data = problem(static_cast<std::int64_t>(magnitudes.size()), hidden, Dtype::f32,
-                                {.backward = backward}, 41);
+    for (const std::size_t hidden : {333, 336}) {  // with a tail; streamed
+      const auto data =
+          problem(static_cast<std::int64_t>(magnitudes.size()), static_cast<std::int64_t>(hidden),
+                  Dtype::f32, {.backward = backward}, 41);
       data->shape.eps = 0;
       for (std::size_t i = 0; i < data->x.size(); ++i) data->x[i] *= magnitudes[i / hidden];
       // Gradients of huge rows are tiny: bring them back into range.
       for (std::size_t i = 0; i < data->dout.size(); ++i) {
         data->dout[i] *= std::clamp(magnitudes[i / hidden], 1.0F, 1e18F);
       }
-      for (const char* variant : {"fused", "stream"}) expect_relative(*data, place, variant, 2e-6);
+      for (const Place& place : places()) {
+        for (const char* variant : {"fused", "stream"}) {
+          expect_relative(*data, place, variant, 2e-6);
+        }
+      }
     }
   }
   // The largest values of the 16-bit dtypes.

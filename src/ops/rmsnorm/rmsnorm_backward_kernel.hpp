@@ -181,29 +181,15 @@ struct Backward {
     float factor = 1.0F;
     if (!RowScale::is_plain(sums.squares, eps * n)) {
       factor = RowScale::rescue(sums.squares);
+      const auto g_and_x = [=, w = weight]<class V>(std::int64_t i, V& g, V& value) {
+        g = tile::load<V>(row.dout + i) * tile::load<V>(w + i);
+        value = tile::load<V>(row.x + i) * V(factor);
+      };
       sums = {sum_of_squares<Exec>(team, row.x, hidden, factor),
-              sum_of_products(team, row, factor)};
+              sum_of_products<Exec>(team, hidden, g_and_x)};
     }
     const RowScale scale = RowScale::of(factor, sums.squares, n, eps);
     return {scale, sums.products * scale.rstd / n};
-  }
-
-  /// Σ g · (scale · x) of a row.
-  template <class Team>
-  KOKKOS_FORCEINLINE_FUNCTION float sum_of_products(const Team& team, const Source& row,
-                                                    float scale) const {
-    Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
-    float tail = 0.0F;
-    const T* w = weight;
-    const auto add = [=]<class V>(std::int64_t i, V& sum) {
-      const V value = tile::load<V>(row.x + i) * V(scale);
-      const V g = tile::load<V>(row.dout + i) * tile::load<V>(w + i);
-      sum = tile::fma(g, value, sum);
-    };
-    tile::for_row<Exec>(
-        team, hidden, [&](std::int64_t i, int slot) { add(i, sums[slot]); },
-        [&](std::int64_t i) { add(i, tail); });
-    return tile::sum_over(team, sums, tail);
   }
 };
 

@@ -123,24 +123,33 @@ struct RowScale {
   }
 };
 
+/// Σ a · b over a row; factors(i, a, b) gives both for the vector, or the element, at i.
+template <class Exec, class Team, class FactorsF>
+KOKKOS_FORCEINLINE_FUNCTION float sum_of_products(const Team& team, std::int64_t hidden,
+                                                  const FactorsF& factors) {
+  using Vec = tile::VecOf<Exec>;
+  Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+  float tail = 0.0F;
+  const auto add = [&]<class V>(std::int64_t i, V& sum) {
+    V a;
+    V b;
+    factors(i, a, b);
+    sum = tile::fma(a, b, sum);
+  };
+  tile::for_row<Exec>(
+      team, hidden, [&](std::int64_t i, int slot) { add(i, sums[slot]); },
+      [&](std::int64_t i) { add(i, tail); });
+  return tile::sum_over(team, sums, tail);
+}
+
 /// Σ (scale · h)² of a row.
 template <class Exec, class T, class Team>
 KOKKOS_FORCEINLINE_FUNCTION float sum_of_squares(const Team& team, const T* h, std::int64_t hidden,
                                                  float scale) {
-  using Vec = tile::VecOf<Exec>;
-  Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
-  float tail = 0.0F;
-  tile::for_row<Exec>(
-      team, hidden,
-      [&](std::int64_t i, int slot) {
-        const Vec value = tile::load<Vec>(h + i) * Vec(scale);
-        sums[slot] = tile::fma(value, value, sums[slot]);
-      },
-      [&](std::int64_t i) {
-        const float value = static_cast<float>(h[i]) * scale;
-        tail = tile::fma(value, value, tail);
-      });
-  return tile::sum_over(team, sums, tail);
+  return sum_of_products<Exec>(team, hidden, [=]<class V>(std::int64_t i, V& a, V& b) {
+    a = tile::load<V>(h + i) * V(scale);
+    b = a;
+  });
 }
 
 }  // namespace katt::rmsnorm::impl
