@@ -9,6 +9,7 @@ mark_as_advanced(KATT_CCACHE)
 if(KATT_CCACHE)
   # Paths below the tree count as relative: clones share what they compile.
   set(katt_launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+                    CCACHE_SLOPPINESS=pch_defines,time_macros
                     ${KATT_CCACHE})
   foreach(language C CXX CUDA)
     set(CMAKE_${language}_COMPILER_LAUNCHER ${katt_launcher})

@@ -24,6 +24,7 @@ function(katt_add_test name)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(${target} PRIVATE katt_test_main)
   katt_target_defaults(${target})
+  katt_precompile(${target} REUSE_FROM katt_test_main)
   add_test(NAME ${name} COMMAND ${katt_test_launcher} $<TARGET_FILE:${target}>
                                 --gtest_brief=1)
   katt_test_properties(${name} ${arg_LABELS})

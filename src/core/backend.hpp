@@ -36,13 +36,22 @@ template <class Exec>
 inline constexpr bool is_host_v =
     Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Exec::memory_space>::accessible;
 
-/// The Backend of an execution space.
+#if defined(KOKKOS_ENABLE_OPENMP)
+/// The execution space of both host backends: kernels are compiled for it alone.
+using Host = Kokkos::OpenMP;
+/// An instance with one thread: the backend `serial`, and what a program whose own execution space
+/// is Kokkos::Serial passes to an operator.
+inline Host serial_host() { return Host(1); }
+#else
+using Host = Kokkos::Serial;
+inline Host serial_host() { return {}; }
+#endif
+
+/// The Backend of an execution space; of Host the one that may have many threads.
 template <class Exec>
 constexpr Backend backend_of() {
-#if defined(KOKKOS_ENABLE_SERIAL)
-  if constexpr (std::is_same_v<Exec, Kokkos::Serial>) return Backend::serial;
-#endif
-  return is_host_v<Exec> ? Backend::openmp : Backend::cuda;
+  if constexpr (!is_host_v<Exec>) return Backend::cuda;
+  return std::is_same_v<Exec, Kokkos::Serial> ? Backend::serial : Backend::openmp;
 }
 
 /// Whether this build contains the backend.
@@ -55,11 +64,7 @@ constexpr bool is_built(Backend backend) {
       return false;
 #endif
     case Backend::serial:
-#if defined(KOKKOS_ENABLE_SERIAL)
       return true;
-#else
-      return false;
-#endif
     case Backend::cuda: break;
   }
 #if defined(KOKKOS_ENABLE_CUDA)
@@ -70,7 +75,7 @@ constexpr bool is_built(Backend backend) {
 }
 
 /// Calls f(exec) with an execution space instance of the backend; `threads` (0: all) is the number
-/// of host threads of an OpenMP instance. Throws InputError where this build lacks the backend.
+/// of host threads where the backend is openmp. Throws InputError where this build lacks the backend.
 template <class F>
 decltype(auto) visit_backend(Backend backend, int threads, F&& f) {
 #if defined(KOKKOS_ENABLE_CUDA)
@@ -80,9 +85,7 @@ decltype(auto) visit_backend(Backend backend, int threads, F&& f) {
   if (backend == Backend::openmp)
     return f(threads > 0 ? Kokkos::OpenMP(threads) : Kokkos::OpenMP());
 #endif
-#if defined(KOKKOS_ENABLE_SERIAL)
-  if (backend == Backend::serial) return f(Kokkos::Serial());
-#endif
+  if (backend == Backend::serial) return f(serial_host());
   (void)threads;
   throw InputError("--backend " + std::string(name_of(backend)) +
                    ": this build does not contain it");
@@ -97,12 +100,6 @@ decltype(auto) visit_backend(Backend backend, int threads, F&& f) {
 #else
 #define KATT_FOR_CUDA_(MACRO, ...)
 #endif
-#if defined(KOKKOS_ENABLE_OPENMP)
-#define KATT_FOR_OPENMP_(MACRO, ...) MACRO(Kokkos::OpenMP __VA_OPT__(, ) __VA_ARGS__)
-#else
-#define KATT_FOR_OPENMP_(MACRO, ...)
-#endif
-#define KATT_FOR_EACH_EXEC(MACRO, ...)               \
-  KATT_FOR_OPENMP_(MACRO __VA_OPT__(, ) __VA_ARGS__) \
-  KATT_FOR_CUDA_(MACRO __VA_OPT__(, ) __VA_ARGS__)   \
-  MACRO(Kokkos::Serial __VA_OPT__(, ) __VA_ARGS__)
+#define KATT_FOR_EACH_EXEC(MACRO, ...)       \
+  MACRO(katt::Host __VA_OPT__(, ) __VA_ARGS__) \
+  KATT_FOR_CUDA_(MACRO __VA_OPT__(, ) __VA_ARGS__)

@@ -84,9 +84,7 @@ Point small_point(const Operator& op, const std::string& pass, Backend backend, 
 
 Kokkos::Tools::Experimental::DeviceType device_of(Backend backend) {
   using Kokkos::Tools::Experimental::DeviceType;
-  return backend == Backend::serial   ? DeviceType::Serial
-         : backend == Backend::openmp ? DeviceType::OpenMP
-                                      : DeviceType::Cuda;
+  return backend == Backend::cuda ? DeviceType::Cuda : DeviceType::OpenMP;
 }
 
 /// "katt::OP::phase"

@@ -18,9 +18,9 @@ template <class Exec>
 class Llama : public ::testing::Test {};
 
 #if defined(KOKKOS_ENABLE_CUDA)
-using Spaces = ::testing::Types<Kokkos::Cuda, Kokkos::OpenMP, Kokkos::Serial>;
+using Spaces = ::testing::Types<Kokkos::Cuda, Host>;
 #else
-using Spaces = ::testing::Types<Kokkos::OpenMP, Kokkos::Serial>;
+using Spaces = ::testing::Types<Host>;
 #endif
 TYPED_TEST_SUITE(Llama, Spaces);
 
@@ -204,7 +204,7 @@ TEST(LlamaFiles, RefusesACheckpointOfAnotherModel) {
     changed[key] = value;
     test::write_bytes(folder / "config.json", changed.dump());
     return test::message_of<InputError>(
-        [&] { (void)nn::open_model(Kokkos::Serial(), folder.path(), Dtype::f32, 0); });
+        [&] { (void)nn::open_model(serial_host(), folder.path(), Dtype::f32, 0); });
   };
   EXPECT_NE(refusal("intermediate_size", 4194304).find("holds shape (176, 64), expected (4194304"),
             std::string::npos);

@@ -273,14 +273,14 @@ TEST(MultiHeadAttention, BitsDoNotDependOnThreads) {
 TEST(MultiHeadAttention, RefusesWhatDoesNotFit) {
   const Problem p = make_problem(shapes[0]);
   const MultiHeadAttentionConfig unknown{{"fused", {}}, {"fused", {}}, {"nonsense", {}}};
-  EXPECT_THROW(run(Kokkos::Serial(), p, unknown), InputError);
+  EXPECT_THROW(run(serial_host(), p, unknown), InputError);
 
   MultiHeadAttentionArgs args;
   args.shape = shapes[0];
   const std::vector<float> x(8);
   args.x = {x.data(), Dtype::f32, {2, 4}};
   try {
-    forward(Kokkos::Serial(), args, {}, fused, {});
+    forward(serial_host(), args, {}, fused, {});
     FAIL() << "accepts an x of another shape";
   } catch (const InputError& error) {
     EXPECT_STREQ(error.what(), "multi-head attention: x: holds shape (2, 4), expected (13, 24)");

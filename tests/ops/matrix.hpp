@@ -118,14 +118,13 @@ std::vector<std::string> names_of(const VariantTable<Exec, Args>& table) {
 /// Calls f(exec) for every execution space of this build, OpenMP with one thread and with two.
 template <class F>
 void for_each_exec(const F& f) {
+  f(serial_host());
 #if defined(KOKKOS_ENABLE_OPENMP)
-  f(Kokkos::OpenMP(1));
   f(Kokkos::OpenMP(2));
 #endif
 #if defined(KOKKOS_ENABLE_CUDA)
   f(Kokkos::Cuda());
 #endif
-  f(Kokkos::Serial());
 }
 
 }  // namespace katt::testing

@@ -51,10 +51,10 @@ std::vector<Config> all_configs(const ProblemData& data) {
 
 template <class Exec>
 void expect_reference(const ProblemData& data, const std::string& what,
-                      HeadLayout layout = HeadLayout::bhsd) {
+                      HeadLayout layout = HeadLayout::bhsd, const Exec& exec = Exec()) {
   const Reference reference(data);
   for (const Config& config : all_configs<Exec>(data)) {
-    const Result result = run(Exec(), data, config, layout);
+    const Result result = run(exec, data, config, layout);
     const bench::Errors errors = reference.compare(result.out, result.lse);
     EXPECT_TRUE(errors.status.is_ok())
         << what << ", " << name_of(data.dtype) << ", " << config.variant << " " << config.tile.q
@@ -87,7 +87,7 @@ TEST_P(AttentionForward, ReadsSequenceMajorStorage) {
 TEST_P(AttentionForward, SerialMatchesReference) {
   auto data = make_problem(shapes[1], GetParam());
   data->shape.causal = true;
-  expect_reference<Kokkos::Serial>(*data, "serial");
+  expect_reference(*data, "serial", HeadLayout::bhsd, serial_host());
 }
 
 TEST_P(AttentionForward, HoldsForLargeScores) {
@@ -150,7 +150,7 @@ TEST(AttentionThreads, FlashGivesTheSameBitsOnAnyNumberOfThreads) {
 #endif
 
 TEST(AttentionRefusal, NamesTheReason) {
-  const Kokkos::Serial exec;
+  const Host exec = serial_host();
   auto data = make_problem({1, 4, 2, 8, 8, 16}, Dtype::f32);
   const DeviceProblem problem(*data, Backend::serial, HeadLayout::bhsd);
   const DeviceOutput output(data->shape, Dtype::f32, Backend::serial, HeadLayout::bhsd);

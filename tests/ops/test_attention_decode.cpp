@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionDecode, ::testing::ValuesIn(all_dtypes
 TEST(AttentionDecodeBits, DoNotDependOnTheThreads) {
   auto data = make_problem({2, 8, 2, 1, 1000, 64}, Dtype::bf16);
   const Config config{"decode", {64, 128}};
-  const Result serial = run(Kokkos::Serial(), *data, config);
+  const Result serial = run(serial_host(), *data, config);
 #if defined(KOKKOS_ENABLE_OPENMP)
   for (const int threads : {1, 2}) {
     const Result result = run(Kokkos::OpenMP(threads), *data, config);
@@ -186,7 +186,7 @@ TEST(AttentionDecodeBits, DoNotDependOnTheThreads) {
     EXPECT_EQ(result.lse, serial.lse) << threads;
   }
 #endif
-  const Result again = run(Kokkos::Serial(), *data, config);
+  const Result again = run(serial_host(), *data, config);
   EXPECT_EQ(again.out, serial.out);
 }
 
@@ -203,10 +203,10 @@ TEST(AttentionDecodePages, OfWholeTilesGiveTheBitsOfContiguousKeys) {
 }
 
 TEST(AttentionDecodeRefusal, NamesTheReason) {
-  const Kokkos::Serial exec;
+  const Host exec = serial_host();
   const auto refusal = [&](const Shape& s, Tile tile) {
     const auto data = make_problem(s, Dtype::f32);
-    return forward_variants<Kokkos::Serial>().supports(exec, shape_args(data->shape, Dtype::f32),
+    return forward_variants<Host>().supports(exec, shape_args(data->shape, Dtype::f32),
                                                        {"decode", tile});
   };
   EXPECT_TRUE(refusal({1, 4, 1, 16, 9, 8}, {}).is_ok());

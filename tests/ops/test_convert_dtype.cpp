@@ -157,7 +157,7 @@ TEST(Convert, LargeOutputsAreStreamed) {
 TEST(Convert, ShapesThatDifferAreRefused) {
   const ForwardArgs args{{nullptr, Dtype::f32, {4, 8}}, {nullptr, Dtype::f16, {4, 9}}};
   EXPECT_THROW(check(args), InputError);
-  EXPECT_THROW((void)forward(Kokkos::Serial(), args, {"vector", {}}), InputError);
+  EXPECT_THROW((void)forward(serial_host(), args, {"vector", {}}), InputError);
   EXPECT_EQ(bytes({{nullptr, Dtype::f32, {4, 8}}, {nullptr, Dtype::f16, {4, 8}}}), 32 * 6);
 }
 

@@ -175,7 +175,7 @@ TEST(EmbeddingRefusal, NamesTheReason) {
   back.dweight = {nullptr, Dtype::f16, {8, 16}};
   EXPECT_THROW(check(back), InputError);
   back.dweight.dtype = Dtype::f32;
-  EXPECT_THROW((void)backward(Kokkos::Serial(), back, {"rows", {}}, {}),
+  EXPECT_THROW((void)backward(serial_host(), back, {"rows", {}}, {}),
                InputError);  // no workspace
   EXPECT_EQ(backward_bytes(back), 4 * (48 + 128) + 24);
 }

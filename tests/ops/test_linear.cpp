@@ -144,7 +144,7 @@ TEST_P(Linear, EqualBitsForAnyNumberOfThreads) {
   const Result one = run(Kokkos::OpenMP(1), p, "fused");
   EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, "fused"));
   EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, "fused")) << "again";
-  EXPECT_EQ(one, run(Kokkos::Serial(), p, "fused"));
+  EXPECT_EQ(one, run(serial_host(), p, "fused"));
 }
 
 TEST_P(Linear, AllocatesNothing) {
@@ -171,14 +171,14 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, Linear, ::testing::ValuesIn(all_dtypes),
 
 TEST(LinearTest, AGradientThatIsLeftOutIsNotComputed) {
   const Problem p = make_problem(9, 8, 7, Dtype::f32);
-  const Kokkos::Serial exec;
+  const Host exec = serial_host();
   const Matrix x(Backend::serial, p.dtype, p.tokens, p.in, 0, p.x);
   const Matrix weight(Backend::serial, p.dtype, p.out, p.in, 0, p.weight);
   const Matrix dout(Backend::serial, p.dtype, p.tokens, p.out, 0, p.dout);
   const Matrix dx(Backend::serial, p.dtype, p.tokens, p.in);
   BackwardArgs args{.x = x.ref(), .weight = weight.ref(), .dout = dout.ref(), .dx = dx.ref()};
   EXPECT_EQ(backward_flops(args), 2.0 * 9 * 8 * 7);
-  testing::run_variant(exec, backward_variants<Kokkos::Serial>(), args, {"fused", {}});
+  testing::run_variant(exec, backward_variants<Host>(), args, {"fused", {}});
   EXPECT_EQ(dx.values(), run(exec, p, "fused").dx);
 }
 
@@ -215,7 +215,7 @@ TEST(LinearTest, ArgumentsThatDoNotFitAreRefused) {
   args.weight = {nullptr, Dtype::f16, {3, 8}};
   EXPECT_EQ(message(args), "linear: weight: holds f16, expected f32");
   args.x.dtype = args.weight.dtype = args.out.dtype = Dtype::f16;
-  EXPECT_THROW((void)forward(Kokkos::Serial(), args, {"fused", {}}, Workspace{}), InputError);
+  EXPECT_THROW((void)forward(serial_host(), args, {"fused", {}}, Workspace{}), InputError);
 }
 
 // The rows of the identity pick the columns of the weight.

@@ -213,7 +213,7 @@ TEST(LinearCrossEntropyMemory, FusedWorkspaceDoesNotGrowWithTheVocabulary) {
 }
 
 TEST(LinearCrossEntropyRefusal, NamesTheReason) {
-  const Kokkos::Serial exec;
+  const Host exec = serial_host();
   const auto data = make_problem({4, 8, 16}, Dtype::f32);
   const DeviceProblem problem(*data, Backend::serial);
   const ForwardOutput forward_output(data->shape, Dtype::f32, Backend::serial, false);

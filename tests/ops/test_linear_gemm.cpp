@@ -262,9 +262,9 @@ TEST(Gemm, TilesGiveTheSameBitsWhereverTheyAreRead) {
   Problem p{
       .m = 7, .n = 48, .k = 1056, .a_dtype = Dtype::bf16, .b_dtype = Dtype::bf16, .trans_b = true};
   const Values values(p);
-  const auto aligned = run(Kokkos::Serial(), p, values);
+  const auto aligned = run(serial_host(), p, values);
   p.gap = 5;
-  EXPECT_EQ(aligned, run(Kokkos::Serial(), p, values));
+  EXPECT_EQ(aligned, run(serial_host(), p, values));
 }
 
 TEST(Gemm, TheEngineIsTold) {
@@ -274,7 +274,7 @@ TEST(Gemm, TheEngineIsTold) {
     args.b = {nullptr, b, {3, 8}};
     args.c = {nullptr, Dtype::f32, {m, 3}};
     args.trans_b = true;
-    return gemm_engine(Kokkos::Serial(), args);
+    return gemm_engine(serial_host(), args);
   };
   const std::string tiles =
       tile::bf16_tiles::usable() ? tile::bf16_tiles::unit_name() : tile::vector_name;
@@ -305,7 +305,7 @@ TEST(Gemm, EqualBitsForAnyNumberOfThreads) {
       const Values values(p);
       const auto one = run(Kokkos::OpenMP(1), p, values);
       EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, values)) << p.name();
-      EXPECT_EQ(one, run(Kokkos::Serial(), p, values)) << p.name();
+      EXPECT_EQ(one, run(serial_host(), p, values)) << p.name();
     }
   }
 }
@@ -315,9 +315,9 @@ TEST(Gemm, ArgumentsThatDoNotFitAreRefused) {
   args.a = {nullptr, Dtype::f32, {4, 8}};
   args.b = {nullptr, Dtype::f32, {7, 3}};
   args.c = {nullptr, Dtype::f32, {4, 3}};
-  EXPECT_THROW((void)gemm_workspace_bytes(Kokkos::Serial(), args), InputError);
+  EXPECT_THROW((void)gemm_workspace_bytes(serial_host(), args), InputError);
   args.b = {nullptr, Dtype::bf16, {8, 3}};
-  EXPECT_THROW(gemm(Kokkos::Serial(), args, Workspace{}), InputError);
+  EXPECT_THROW(gemm(serial_host(), args, Workspace{}), InputError);
 }
 
 }  // namespace

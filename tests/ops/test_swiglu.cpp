@@ -206,21 +206,21 @@ TEST_P(Swiglu, EqualBitsForAnyNumberOfThreads) {
   for (const char* variant : {"naive", "fused"}) {
     const Result one = run(Kokkos::OpenMP(1), p, variant);
     EXPECT_TRUE(one == run(Kokkos::OpenMP(2), p, variant)) << variant;
-    EXPECT_TRUE(one == run(Kokkos::Serial(), p, variant)) << variant;
+    EXPECT_TRUE(one == run(serial_host(), p, variant)) << variant;
   }
 }
 
 TEST_P(Swiglu, AllocatesNothing) {
   memory::install();
   const Problem p = make_problem(9, 100, GetParam());
-  const Kokkos::Serial exec;
+  const Host exec = serial_host();
   const Matrix gate(Backend::serial, p.dtype, p.tokens, p.intermediate, 0, p.gate);
   const Matrix out(Backend::serial, p.dtype, p.tokens, p.intermediate);
   const ForwardArgs args{.gate = gate.ref(), .up = gate.ref(), .out = out.ref()};
   for (const char* variant : {"naive", "fused"}) {
     const bench::Buffer workspace(
         "workspace", Backend::serial,
-        forward_variants<Kokkos::Serial>().workspace_bytes(exec, args, {variant, {}}));
+        forward_variants<Host>().workspace_bytes(exec, args, {variant, {}}));
     const memory::Scope scope;
     EXPECT_TRUE(forward(exec, args, {variant, {}}, workspace.workspace()).is_ok());
     EXPECT_EQ(scope.peak_bytes(), 0U) << variant;
@@ -242,8 +242,8 @@ TEST(SwigluTest, ArgumentsThatDoNotFitAreRefused) {
     EXPECT_STREQ(error.what(), "swiglu: up: holds shape (4, 7), expected (4, 8)");
   }
   args.up = {nullptr, Dtype::f32, {4, 8}};
-  EXPECT_THROW((void)forward(Kokkos::Serial(), args, {"naive", {}}, Workspace{}), InputError);
-  EXPECT_THROW((void)forward(Kokkos::Serial(), args, {"none", {}}, Workspace{}), InputError);
+  EXPECT_THROW((void)forward(serial_host(), args, {"naive", {}}, Workspace{}), InputError);
+  EXPECT_THROW((void)forward(serial_host(), args, {"none", {}}, Workspace{}), InputError);
 }
 
 // silu(g) − silu(−g) = g·σ(g) + g·σ(−g) = g.
@@ -256,9 +256,9 @@ RC_GTEST_PROP(SwigluProperty, SiluOfBothSignsAddsUpToTheArgument, ()) {
             testing::random_values(count, seed, Dtype::f32, 6.0F),
             std::vector<float>(static_cast<std::size_t>(count), 1.0F),
             std::vector<float>(static_cast<std::size_t>(count), 1.0F)};
-  const Result plus = run(Kokkos::Serial(), p, "fused");
+  const Result plus = run(serial_host(), p, "fused");
   for (float& g : p.gate) g = -g;
-  const Result minus = run(Kokkos::Serial(), p, "fused");
+  const Result minus = run(serial_host(), p, "fused");
   for (std::size_t i = 0; i < p.gate.size(); ++i) {
     RC_ASSERT(std::abs(plus.out[i] - minus.out[i] + p.gate[i]) <=
               4 * 0x1p-23F * std::abs(p.gate[i]));
@@ -272,9 +272,9 @@ RC_GTEST_PROP(SwigluProperty, LinearInUp, ()) {
   const auto count = *rc::gen::inRange<std::int64_t>(1, 200);
   const auto dtype = *rc::gen::elementOf(std::vector<Dtype>{Dtype::f32, Dtype::bf16});
   Problem p = make_problem(1, count, dtype);
-  const Result once = run(Kokkos::Serial(), p, "fused");
+  const Result once = run(serial_host(), p, "fused");
   for (float& u : p.up) u *= 4.0F;
-  const Result four = run(Kokkos::Serial(), p, "fused");
+  const Result four = run(serial_host(), p, "fused");
   for (std::size_t i = 0; i < p.up.size(); ++i) {
     RC_ASSERT(four.out[i] == 4.0F * once.out[i]);
     RC_ASSERT(four.dgate[i] == 4.0F * once.dgate[i]);

@@ -196,7 +196,7 @@ TEST_P(SwigluMlp, EqualBitsForAnyNumberOfThreads) {
     const Result one = run(Kokkos::OpenMP(1), p, config);
     EXPECT_TRUE(one == run(Kokkos::OpenMP(2), p, config)) << config.variant;
     EXPECT_TRUE(one == run(Kokkos::OpenMP(2), p, config)) << config.variant << ", again";
-    EXPECT_TRUE(one == run(Kokkos::Serial(), p, config)) << config.variant;
+    EXPECT_TRUE(one == run(serial_host(), p, config)) << config.variant;
   }
 }
 
@@ -253,7 +253,7 @@ TEST_P(SwigluMlp, FusedNeedsAtMostThreeFifthsOfTheMemory) {
 }
 
 TEST_P(SwigluMlp, WorkspaceOfTheForwardPassDoesNotGrowWithTheTokens) {
-  const Kokkos::Serial exec;
+  const Host exec = serial_host();
   const auto bytes = [&](std::int64_t tokens) {
     ForwardArgs args;
     args.x = {nullptr, GetParam(), {tokens, 4096}};
@@ -261,7 +261,7 @@ TEST_P(SwigluMlp, WorkspaceOfTheForwardPassDoesNotGrowWithTheTokens) {
     args.w_up = args.w_gate;
     args.w_down = {nullptr, GetParam(), {4096, 11008}};
     args.out = {nullptr, GetParam(), {tokens, 4096}};
-    return forward_variants<Kokkos::Serial>().workspace_bytes(exec, args, {"fused", {}});
+    return forward_variants<Host>().workspace_bytes(exec, args, {"fused", {}});
   };
   EXPECT_EQ(bytes(1024), bytes(1 << 20));
 }
@@ -283,7 +283,7 @@ TEST(SwigluMlpTest, ArgumentsAndTilesThatDoNotFitAreRefused) {
     EXPECT_STREQ(error.what(), "swiglu_mlp: w_down: holds shape (8, 15), expected (8, 16)");
   }
   args.w_down = {nullptr, Dtype::f32, {8, 16}};
-  const Kokkos::Serial exec;
+  const Host exec = serial_host();
   EXPECT_EQ(forward(exec, args, {"fused", {3, 5}}, {}).code(), Status::Code::skipped);
   EXPECT_EQ(forward(exec, args, {"naive", {64, 64}}, {}).code(), Status::Code::skipped);
   EXPECT_THROW((void)forward(exec, args, {"fused", {}}, {}), InputError);
@@ -313,8 +313,8 @@ RC_GTEST_PROP(SwigluMlpProperty, PermutedColumnsGiveTheSameOutput, ()) {
           p.w_down[static_cast<std::size_t>(i * intermediate + g)];
     }
   }
-  const Result a = run(Kokkos::Serial(), p, {"fused", {}});
-  const Result b = run(Kokkos::Serial(), q, {"fused", {}});
+  const Result a = run(serial_host(), p, {"fused", {}});
+  const Result b = run(serial_host(), q, {"fused", {}});
   for (std::size_t i = 0; i < a.out.size(); ++i) {
     RC_ASSERT(std::abs(a.out[i] - b.out[i]) <= 1e-5F);
   }

@@ -355,7 +355,7 @@ TEST(TernaryThreads, SameBitsOnAnyNumberOfThreads) {
 #endif
 
 TEST(TernaryRefusal, NamesTheReason) {
-  const Kokkos::Serial exec;
+  const Host exec = serial_host();
   const auto data = make_problem({2, 40, 6}, Dtype::f32);
   const PreparedWeight prepared(*data, Backend::serial, 0);
   const auto weight = prepared.upload("packed2", Backend::serial);

@@ -98,7 +98,7 @@ TEST(Checkpointing, ReadsWhichBlocks) {
 std::vector<training::RecomputeCost> costs_where(const nn::LlamaConfig& config,
                                                  const TrainOptions& options, Recompute dear) {
   std::vector<training::RecomputeCost> costs =
-      training::recompute_costs(Kokkos::Serial(), config, options);
+      training::recompute_costs(serial_host(), config, options);
   for (auto& cost : costs) cost.time_s = cost.part == dear ? 1.0 : 1e-3;
   return costs;
 }
@@ -107,7 +107,7 @@ TEST(Checkpointing, MeasuresEveryTensorOfABlock) {
   const nn::LlamaConfig config = test::small_config();
   for (const Dtype dtype : all_dtypes) {
     const TrainOptions options{.shape = {.batch = 4, .seq = 64}, .dtype = dtype};
-    const auto costs = training::recompute_costs(Kokkos::Serial(), config, options);
+    const auto costs = training::recompute_costs(serial_host(), config, options);
     ASSERT_EQ(costs.size(), nn::recomputable.size());
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < costs.size(); ++i) {
@@ -122,7 +122,7 @@ TEST(Checkpointing, MeasuresEveryTensorOfABlock) {
 
 TEST(Checkpointing, FitsABudgetWithTheLeastTime) {
   const nn::LlamaConfig config = test::small_config();
-  const Kokkos::Serial exec;
+  const Host exec = serial_host();
   TrainOptions options{.shape = {.batch = 4, .seq = 64}};
   const auto bytes = [&](const std::vector<Recompute>& recompute) {
     options.recompute = recompute;
@@ -162,7 +162,7 @@ TEST(Checkpointing, FitsABudgetWithTheLeastTime) {
 
 TEST(Checkpointing, MeasuresOnlyWhereThereIsAChoice) {
   const nn::LlamaConfig config = test::small_config();
-  const Kokkos::Serial exec;
+  const Host exec = serial_host();
   const TrainOptions options{.shape = {.batch = 4, .seq = 64}};
   const auto plan = [&](const std::string& text) {
     return training::plan_checkpointing(exec, config, options, "--checkpoint-blocks", text);

@@ -20,16 +20,8 @@ using training::StepLog;
 using training::TokenData;
 using training::TrainOptions;
 
-// The reference is trained on every core; what is asked of small models does not depend on threads.
-#if defined(KOKKOS_ENABLE_CUDA)
-using Exec = Kokkos::Cuda;
-using ReferenceExec = Kokkos::Cuda;
-#else
-using Exec = Kokkos::Serial;
-using ReferenceExec = Kokkos::OpenMP;
-#endif
+using Exec = Kokkos::DefaultExecutionSpace;
 using Trainer = training::Trainer<Exec>;
-using ReferenceTrainer = training::Trainer<ReferenceExec>;
 
 /// What PyTorch was trained with (attributes of /train of expected.h5).
 TrainOptions reference_options() {
@@ -43,8 +35,8 @@ std::vector<float> expected_floats(const char* dataset) {
   return io::CaseFile(test::llama_tiny() / "expected.h5").floats(dataset, {20}, "(steps)").values;
 }
 
-ReferenceTrainer tiny_trainer(const TrainOptions& options) {
-  return {ReferenceExec(), nn::read_config(test::llama_tiny()), options, test::llama_tiny(), 0};
+Trainer tiny_trainer(const TrainOptions& options) {
+  return {Exec(), nn::read_config(test::llama_tiny()), options, test::llama_tiny(), 0};
 }
 
 /// A random model, and a text of its vocabulary.
@@ -68,7 +60,7 @@ TEST_P(ReferenceTraining, LosesWhatPyTorchLoses) {
   KATT_SKIP_WITHOUT_LLAMA_TINY();
   TrainOptions options = reference_options();
   options.recompute = GetParam();
-  ReferenceTrainer trainer = tiny_trainer(options);
+  Trainer trainer = tiny_trainer(options);
   const TokenData data = reference_data();
   const auto losses = expected_floats("train/losses");
   const auto norms = expected_floats("train/grad_norms");

@@ -416,9 +416,6 @@ void bf16_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, cons
   template std::size_t bf16_gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \
   template void bf16_gemm<Exec>(const Exec&, const GemmArgs&, Workspace, const char*);
 
-#if defined(KOKKOS_ENABLE_OPENMP)
-KATT_INSTANTIATE_BF16_GEMM(Kokkos::OpenMP)
-#endif
-KATT_INSTANTIATE_BF16_GEMM(Kokkos::Serial)
+KATT_INSTANTIATE_BF16_GEMM(Host)
 
 }  // namespace katt::linear::impl

@@ -300,9 +300,6 @@ void host_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, cons
   template std::size_t host_gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \
   template void host_gemm<Exec>(const Exec&, const GemmArgs&, Workspace, const char*);
 
-#if defined(KOKKOS_ENABLE_OPENMP)
-KATT_INSTANTIATE_HOST_GEMM(Kokkos::OpenMP)
-#endif
-KATT_INSTANTIATE_HOST_GEMM(Kokkos::Serial)
+KATT_INSTANTIATE_HOST_GEMM(Host)
 
 }  // namespace katt::linear::impl
