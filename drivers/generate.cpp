@@ -8,6 +8,7 @@
 #include "drivers/commands.hpp"
 #include "drivers/model_options.hpp"
 #include "drivers/runtime.hpp"
+#include "drivers/scratch.hpp"
 #include "memory/tracker.hpp"
 
 namespace katt::impl {

@@ -6,6 +6,7 @@
 #include "drivers/commands.hpp"
 #include "drivers/model_options.hpp"
 #include "drivers/runtime.hpp"
+#include "drivers/scratch.hpp"
 #include "memory/tracker.hpp"
 #include "nn/session.hpp"
 #include "training/checkpointing.hpp"

@@ -3,6 +3,8 @@
 #include <csignal>
 #include <limits>
 
+#include <Kokkos_Core.hpp>
+
 #include "bench/axes.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"

@@ -5,8 +5,6 @@
 #include <optional>
 #include <string>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/backend.hpp"
 #include "core/dtype.hpp"
 
@@ -26,21 +24,6 @@ class Runtime {
  private:
   bool owner_ = false;
 };
-
-/// A kernel of teams that does nothing.
-template <class Exec>
-struct EmptyTeams {
-  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& /*team*/) const {}
-};
-
-/// Has a host backend allocate the scratch of its threads, which else comes with the first teams:
-/// it is memory of the program, not of the model that is measured next.
-template <class Exec>
-void allocate_scratch(const Exec& exec) {
-  Kokkos::parallel_for("katt::runtime::scratch", Kokkos::TeamPolicy<Exec>(exec, 1, 1),
-                       EmptyTeams<Exec>());
-}
 
 /// From here on the first SIGINT or SIGTERM sets the flag that is returned, and what runs ends in
 /// order; a second one kills.

@@ -5,6 +5,7 @@
 #include "bench/text.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/runtime.hpp"
+#include "drivers/scratch.hpp"
 #include "drivers/train_options.hpp"
 #include "memory/pool.hpp"
 #include "memory/tracker.hpp"

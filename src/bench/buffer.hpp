@@ -9,10 +9,10 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/backend.hpp"
 #include "core/convert.hpp"
 #include "core/dtype.hpp"
-#include "core/views.hpp"
+#include "core/execution.hpp"
+#include "core/tensor.hpp"
 
 namespace katt::bench {
 
@@ -22,7 +22,7 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(const std::string& label, Backend backend, std::size_t bytes) {
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
     if (backend == Backend::cuda) {
       device_ = decltype(device_)(label, bytes);
       return;
@@ -33,13 +33,13 @@ class Buffer {
   }
 
   [[nodiscard]] std::byte* data() const {
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
     if (device_.data() != nullptr) return device_.data();
 #endif
     return host_.data();
   }
   [[nodiscard]] std::size_t size() const {
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
     if (device_.data() != nullptr) return device_.size();
 #endif
     return host_.size();
@@ -64,14 +64,14 @@ class Buffer {
         Kokkos::deep_copy(host, Kokkos::subview(view, range));
       }
     };
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
     if (device_.data() != nullptr) return move(device_);
 #endif
     move(host_);
   }
 
   Kokkos::View<std::byte*, Kokkos::HostSpace> host_;
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
   Kokkos::View<std::byte*, Kokkos::CudaSpace> device_;
 #endif
 };

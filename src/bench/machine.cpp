@@ -13,7 +13,7 @@
 #include "bench/affinity.hpp"
 #include "bench/text.hpp"
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 #include <cuda_runtime_api.h>
 #endif
 
@@ -166,7 +166,7 @@ double load_average() {
 
 std::size_t available_memory(Backend backend) {
   std::size_t bytes = 0;
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
   if (backend == Backend::cuda) {
     std::size_t total = 0;
     if (cudaMemGetInfo(&bytes, &total) != cudaSuccess) bytes = 0;
@@ -179,7 +179,7 @@ std::size_t available_memory(Backend backend) {
 }
 
 std::string device_name(Backend backend) {
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
   if (backend == Backend::cuda) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, 0) == cudaSuccess) return properties.name;
@@ -192,7 +192,7 @@ std::string device_name(Backend backend) {
 
 std::string backend_problem(Backend backend) {
   if (!is_built(backend)) return "this build does not contain it";
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
   // Kokkos initialises every backend of the build and aborts without a device, so the host backends
   // of such a build are out of reach as well.
   int devices = 0;

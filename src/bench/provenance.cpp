@@ -5,6 +5,8 @@
 #include <ctime>
 #include <sstream>
 
+#include <Kokkos_Core.hpp>
+
 #include "bench/json.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"

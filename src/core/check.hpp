@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/error.hpp"
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 
 namespace katt {
 

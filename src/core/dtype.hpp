@@ -8,15 +8,14 @@
 #include <string_view>
 #include <type_traits>
 
-#include <Kokkos_Core.hpp>
-
-#if defined(KOKKOS_ENABLE_CUDA)
-#include <cuda_bf16.h>
+#if defined(__CUDACC__)
 #include <cuda_fp16.h>
 #endif
 #if defined(__F16C__)
 #include <immintrin.h>
 #endif
+
+#include "core/host_device.hpp"
 
 namespace katt {
 
@@ -30,7 +29,7 @@ namespace impl {
 
 /// float -> IEEE binary16 bits, round to nearest even; overflow gives infinity, NaN stays a quiet
 /// NaN.
-KOKKOS_INLINE_FUNCTION constexpr std::uint16_t f16_bits_from_float(float value) {
+KATT_INLINE_FUNCTION constexpr std::uint16_t f16_bits_from_float(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
@@ -56,7 +55,7 @@ KOKKOS_INLINE_FUNCTION constexpr std::uint16_t f16_bits_from_float(float value) 
                                     ((mantissa + half + ((mantissa >> shift) & 1U)) >> shift));
 }
 
-KOKKOS_INLINE_FUNCTION constexpr float float_from_f16_bits(std::uint16_t half) {
+KATT_INLINE_FUNCTION constexpr float float_from_f16_bits(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000U) << 16;
   const std::uint32_t exponent = (half >> 10) & 0x1FU;
   const std::uint32_t mantissa = half & 0x03FFU;
@@ -72,7 +71,7 @@ KOKKOS_INLINE_FUNCTION constexpr float float_from_f16_bits(std::uint16_t half) {
 }
 
 /// float -> bfloat16 bits, round to nearest even; NaN stays a quiet NaN.
-KOKKOS_INLINE_FUNCTION constexpr std::uint16_t bf16_bits_from_float(float value) {
+KATT_INLINE_FUNCTION constexpr std::uint16_t bf16_bits_from_float(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {
     return static_cast<std::uint16_t>((bits >> 16) | 0x0040U);
@@ -88,17 +87,19 @@ struct f16 {
   std::uint16_t bits = 0;
 
   f16() = default;
-  KOKKOS_INLINE_FUNCTION explicit f16(float value) {
-#if defined(KOKKOS_ENABLE_CUDA)
-    KOKKOS_IF_ON_DEVICE((bits = __half_as_ushort(__float2half_rn(value));))
+  KATT_INLINE_FUNCTION explicit f16(float value) {
+#if defined(__CUDA_ARCH__)
+    bits = __half_as_ushort(__float2half_rn(value));
+#else
+    bits = host_bits(value);
 #endif
-    KOKKOS_IF_ON_HOST((bits = host_bits(value);))
   }
-  KOKKOS_INLINE_FUNCTION explicit operator float() const {
-#if defined(KOKKOS_ENABLE_CUDA)
-    KOKKOS_IF_ON_DEVICE((return __half2float(__ushort_as_half(bits));))
+  KATT_INLINE_FUNCTION explicit operator float() const {
+#if defined(__CUDA_ARCH__)
+    return __half2float(__ushort_as_half(bits));
+#else
+    return host_float(bits);
 #endif
-    KOKKOS_IF_ON_HOST((return host_float(bits);))
   }
 
  private:
@@ -119,8 +120,8 @@ struct bf16 {
   std::uint16_t bits = 0;
 
   bf16() = default;
-  KOKKOS_INLINE_FUNCTION explicit bf16(float value) : bits(impl::bf16_bits_from_float(value)) {}
-  KOKKOS_INLINE_FUNCTION explicit operator float() const {
+  KATT_INLINE_FUNCTION explicit bf16(float value) : bits(impl::bf16_bits_from_float(value)) {}
+  KATT_INLINE_FUNCTION explicit operator float() const {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   }
 };

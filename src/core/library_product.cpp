@@ -5,7 +5,7 @@
 
 #include <KokkosBlas3_gemm.hpp>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "core/library_threads.hpp"
 
 namespace katt {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 
 /// Parts of a workspace and of a matrix.
 namespace katt {

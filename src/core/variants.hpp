@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/status.hpp"
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 
 namespace katt {
 

@@ -1,13 +1,11 @@
 #pragma once
 
-#include <array>
-#include <cstdint>
+#include <cstddef>
 #include <type_traits>
 
 #include <Kokkos_Core.hpp>
 
-#include "core/dtype.hpp"
-#include "core/error.hpp"
+#include "core/tensor.hpp"
 
 namespace katt {
 
@@ -29,94 +27,16 @@ template <class T, int Rank, class MemorySpace>
 using StridedView = Kokkos::View<typename impl::pointer_to<T, Rank>::type, Kokkos::LayoutStride,
                                  MemorySpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
-/// A tensor whose dtype is chosen at run time: pointer, dtype, extents and strides (in elements) in
-/// logical order, e.g. (batch, head, seq, dim) whatever the storage order; the last axis is
-/// contiguous. It does not own its memory. Made from any Kokkos::View of float, f16 or bf16; turned
-/// back into a View by view<T, MemorySpace>().
 template <int Rank, bool Const>
-struct BasicTensorRef {
-  using Pointer = std::conditional_t<Const, const void*, void*>;
-
-  Pointer data = nullptr;
-  Dtype dtype = Dtype::f32;
-  std::array<std::int64_t, Rank> extent{};
-  std::array<std::int64_t, Rank> stride{};
-
-  BasicTensorRef() = default;
-
-  /// From a View. Throws InputError when the last axis is not contiguous.
-  template <class T, class... Properties>
-  requires is_element_v<typename Kokkos::View<T, Properties...>::non_const_value_type> &&
-      (Kokkos::View<T, Properties...>::rank() == Rank) BasicTensorRef(
-          const Kokkos::View<T, Properties...>& view)  // NOLINT(google-explicit-constructor)
-      : data(view.data()), dtype(dtype_of<typename Kokkos::View<T, Properties...>::value_type>) {
-    for (int axis = 0; axis < Rank; ++axis) {
-      extent[axis] = static_cast<std::int64_t>(view.extent(axis));
-      stride[axis] = static_cast<std::int64_t>(view.stride(axis));
-    }
-    if (extent[Rank - 1] > 1 && stride[Rank - 1] != 1) {
-      throw InputError("tensor " + view.label() + ": its last axis has stride " +
-                       std::to_string(stride[Rank - 1]) + ", expected 1");
-    }
+template <class T, class MemorySpace>
+auto BasicTensorRef<Rank, Const>::view() const {
+  using Element = std::conditional_t<Const, const T, T>;
+  Kokkos::LayoutStride layout;
+  for (int axis = 0; axis < Rank; ++axis) {
+    layout.dimension[axis] = static_cast<std::size_t>(extent[axis]);
+    layout.stride[axis] = static_cast<std::size_t>(stride[axis]);
   }
-
-  /// A dense row-major tensor at a pointer.
-  BasicTensorRef(Pointer pointer, Dtype type, std::array<std::int64_t, Rank> extents)
-      : data(pointer), dtype(type), extent(extents) {
-    std::int64_t step = 1;
-    for (int axis = Rank - 1; axis >= 0; --axis) {
-      stride[axis] = step;
-      step *= extents[axis];
-    }
-  }
-
-  /// A writable tensor is also a readable one.
-  template <bool OtherConst>
-  requires(Const && !OtherConst) BasicTensorRef(
-      const BasicTensorRef<Rank, OtherConst>& writable)  // NOLINT(google-explicit-constructor)
-      : data(writable.data),
-        dtype(writable.dtype),
-        extent(writable.extent),
-        stride(writable.stride) {}
-
-  explicit operator bool() const { return data != nullptr; }
-
-  std::int64_t size() const {
-    std::int64_t count = 1;
-    for (const std::int64_t n : extent) count *= n;
-    return count;
-  }
-
-  /// The tensor as a View of element type T, which must be the tensor's own.
-  template <class T, class MemorySpace>
-  auto view() const {
-    using Element = std::conditional_t<Const, const T, T>;
-    Kokkos::LayoutStride layout;
-    for (int axis = 0; axis < Rank; ++axis) {
-      layout.dimension[axis] = static_cast<std::size_t>(extent[axis]);
-      layout.stride[axis] = static_cast<std::size_t>(stride[axis]);
-    }
-    return StridedView<Element, Rank, MemorySpace>(static_cast<Element*>(data), layout);
-  }
-};
-
-template <int Rank>
-using TensorRef = BasicTensorRef<Rank, false>;
-template <int Rank>
-using ConstTensorRef = BasicTensorRef<Rank, true>;
-
-/// Scratch memory handed to an operation: bytes in the memory space of its execution space, aligned
-/// to at least 64. The operation's workspace_bytes() says how many it needs.
-struct Workspace {
-  void* data = nullptr;
-  std::size_t bytes = 0;
-
-  Workspace() = default;
-  Workspace(void* pointer, std::size_t size) : data(pointer), bytes(size) {}
-  template <class... Properties>
-  Workspace(
-      const Kokkos::View<std::byte*, Properties...>& view)  // NOLINT(google-explicit-constructor)
-      : data(view.data()), bytes(view.size()) {}
-};
+  return StridedView<Element, Rank, MemorySpace>(static_cast<Element*>(data), layout);
+}
 
 }  // namespace katt

@@ -204,7 +204,7 @@ PoolStatistics MemoryPool<MemorySpace>::statistics() const {
 }
 
 template class MemoryPool<Kokkos::HostSpace>;
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 template class MemoryPool<Kokkos::CudaSpace>;
 template class MemoryPool<Kokkos::CudaHostPinnedSpace>;
 #endif

@@ -12,7 +12,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 
 namespace katt::memory {
 

@@ -18,7 +18,7 @@ template <class Exec>
 struct StagingSpace {
   using type = Kokkos::HostSpace;
 };
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 template <>
 struct StagingSpace<Kokkos::Cuda> {
   using type = Kokkos::CudaHostPinnedSpace;
@@ -28,7 +28,7 @@ struct StagingSpace<Kokkos::Cuda> {
 /// Two instances whose copies need not follow each other.
 template <class Exec>
 std::array<Exec, 2> two_instances(const Exec& exec) {
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
   if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) {
     const auto parts = Kokkos::Experimental::partition_space(exec, 1, 1);
     return {parts[0], parts[1]};

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "core/check.hpp"
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 
 namespace katt::nn {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/attention/attention_backward.hpp"
 #include "ops/linear/linear.hpp"

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 
 namespace katt::nn {
 

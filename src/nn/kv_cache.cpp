@@ -4,9 +4,10 @@
 #include <string>
 #include <utility>
 
-#include "core/backend.hpp"
 #include "core/check.hpp"
 #include "core/error.hpp"
+#include "core/execution.hpp"
+#include "core/views.hpp"
 #include "nn/arena.hpp"
 #include "tile/rows.hpp"
 

@@ -7,7 +7,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 #include "ops/attention/attention_paged.hpp"
 
 namespace katt::nn {

@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/execution.hpp"
 #include "io/hdf5_input.hpp"
 #include "memory/transfer.hpp"
 #include "testing/fill.hpp"

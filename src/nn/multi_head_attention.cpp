@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "core/backend.hpp"
 #include "core/check.hpp"
+#include "core/execution.hpp"
 #include "core/parts.hpp"
 #include "ops/attention/attention_backward.hpp"
 #include "ops/linear/linear.hpp"

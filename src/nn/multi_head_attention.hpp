@@ -3,10 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <Kokkos_Core.hpp>
-
+#include "core/tensor.hpp"
 #include "core/variants.hpp"
-#include "core/views.hpp"
 #include "ops/attention/attention.hpp"
 
 /// The multi-head attention layer of a transformer (Vaswani et al. 2017, arXiv:1706.03762, section

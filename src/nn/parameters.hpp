@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 #include "nn/config.hpp"
 
 namespace katt::nn {

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/execution.hpp"
 #include "core/parts.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/linear/linear.hpp"

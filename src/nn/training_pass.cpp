@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "nn/device_memory.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy.hpp"

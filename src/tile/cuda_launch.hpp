@@ -9,7 +9,7 @@
 
 #include "core/status.hpp"
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 
 /// Launches of kernels that need more shared memory than the 48 KiB that Kokkos gives a team (4.5
 /// does not raise the limit of a kernel), on the stream of a Kokkos instance.

@@ -4,7 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "tile/pairs.hpp"
 #include "tile/stream.hpp"
 #include "tile/vec.hpp"

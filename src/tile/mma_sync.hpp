@@ -3,7 +3,7 @@
 #include "core/dtype.hpp"
 #include "tile/fragments.hpp"
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -6,7 +6,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/engine.hpp"
 #include "tile/pairs.hpp"

@@ -6,7 +6,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "tile/vec.hpp"
 
 /// Kernels over the rows of a tensor: one worker a row, a thread of a host or a thread block of a

@@ -5,7 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "tile/engine.hpp"
 #include "tile/teams.hpp"
 #include "tile/vec.hpp"

@@ -7,7 +7,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "core/status.hpp"
 #include "core/thread_slot.hpp"
 #include "tile/cuda_launch.hpp"
@@ -25,7 +25,7 @@ namespace katt::tile {
 /// Threads of a team on a device.
 inline constexpr int team_threads = 128;
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 
 /// A thread block as a team: those members of a Kokkos team that the tile engines use.
 class BlockTeam {
@@ -53,7 +53,7 @@ template <class Exec>
 struct team_of {
   using type = typename Kokkos::TeamPolicy<Exec>::member_type;
 };
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 template <>
 struct team_of<Kokkos::Cuda> {
   using type = BlockTeam;
@@ -94,7 +94,7 @@ std::size_t team_workspace_bytes(const Exec& exec, std::size_t scratch_bytes) {
 /// ok, or skipped where a block of the device cannot have so much shared memory; `what` needs it.
 template <class Exec>
 Status teams_support(const Exec& exec, std::size_t scratch_bytes, const std::string& what) {
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
   if constexpr (!is_host_v<Exec>) {
     return cuda_shared_memory_supports(exec, scratch_bytes, what + " ");
   }
@@ -115,7 +115,7 @@ void launch_teams(const std::string& label, const Exec& exec, std::int64_t items
     Kokkos::parallel_for(label, policy,
                          impl::HostTeams<Exec, Functor>{functor, workspace, scratch_bytes});
   } else {
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
     // The limit of a kernel is that of the device whatever this launch needs: host threads may
     // launch the same kernel with different tiles at one time.
     cuda_launch_kernel(exec, label, &run_teams<team_threads, Functor>, items, team_threads,

@@ -7,12 +7,12 @@
 #include <Kokkos_Core.hpp>
 #include <Kokkos_SIMD.hpp>
 
-#include "core/backend.hpp"
 #include "core/dtype.hpp"
+#include "core/execution.hpp"
 
 // nvcc refuses vector types in any function that could also run on a device, and every kernel
 // could: in a CUDA build the vectors of the host are single floats too.
-#if !defined(KOKKOS_ENABLE_CUDA)
+#if !defined(KATT_HAS_CUDA)
 #if defined(KOKKOS_ARCH_AVX512XEON)
 #define KATT_VEC_AVX512
 #include <immintrin.h>
@@ -42,7 +42,7 @@ inline constexpr const char* host_name = "avx512";
 #elif defined(KATT_VEC_AVX2)
 using HostAbi = Kokkos::Experimental::simd_abi::avx2_fixed_size<8>;
 inline constexpr const char* host_name = "avx2";
-#elif defined(KOKKOS_ARCH_ARM_NEON) && !defined(KOKKOS_ENABLE_CUDA)
+#elif defined(KOKKOS_ARCH_ARM_NEON) && !defined(KATT_HAS_CUDA)
 using HostAbi = Kokkos::Experimental::simd_abi::neon_fixed_size<4>;
 inline constexpr const char* host_name = "neon";
 #else

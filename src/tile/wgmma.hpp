@@ -4,7 +4,7 @@
 #include "tile/fragments.hpp"
 #include "tile/mma_sync.hpp"
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 
 // The accumulators of wgmma as operands of an asm statement.
 #define KATT_ACCUMULATORS_4(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])

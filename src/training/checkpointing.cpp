@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
-#include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/execution.hpp"
 #include "memory/transfer.hpp"
 #include "ops/rope/rope.hpp"
 #include "testing/fill.hpp"

@@ -6,7 +6,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "nn/device_memory.hpp"
 
 namespace katt::training {

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <string>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "io/atomic_file.hpp"
 #include "io/case_file.hpp"
 #include "training/state_file.hpp"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "memory/transfer.hpp"
 
 namespace katt::training {

@@ -156,7 +156,7 @@ void expect_rules(Case& made, const Config& config, const std::string& op, Backe
 }
 
 TEST_P(RegisteredOperator, LabelsWhatItLaunchesAndAllocatesNothing) {
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
   if (GetParam().backend == Backend::cuda && Kokkos::num_devices() < 1) {
     GTEST_SKIP() << "skipped: no device";
   }

@@ -126,7 +126,7 @@ TEST(InPlaceTransfer, HoldsNothing) {
   EXPECT_EQ(live_bytes(), before);
 }
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 TEST(CudaTransfer, BytesArriveThereAndBack) {
   if (Kokkos::num_devices() < 1) GTEST_SKIP() << "skipped: no device";
   Transfer<Kokkos::Cuda> transfer(Kokkos::Cuda(), 1 << 16);

@@ -17,7 +17,7 @@ namespace {
 template <class Exec>
 class Llama : public ::testing::Test {};
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 using Spaces = ::testing::Types<Kokkos::Cuda, Host>;
 #else
 using Spaces = ::testing::Types<Host>;

@@ -122,7 +122,7 @@ void for_each_exec(const F& f) {
 #if defined(KOKKOS_ENABLE_OPENMP)
   f(Kokkos::OpenMP(2));
 #endif
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
   f(Kokkos::Cuda());
 #endif
 }

@@ -2,8 +2,6 @@
 
 #include <vector>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/error.hpp"
 #include "tests/io/hdf5_builder.hpp"
 #include "tests/nn/llama_tiny.hpp"

@@ -92,7 +92,7 @@ template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
   static VariantTable<Exec, ForwardArgs> table = [] {
     VariantTable<Exec, ForwardArgs> built_in{naive_variant<Exec>(), flash_variant<Exec>()};
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
     if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) {
       built_in.add(impl::mma_variant());
       built_in.add(impl::wgmma_variant());

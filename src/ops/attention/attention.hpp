@@ -3,11 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/status.hpp"
+#include "core/tensor.hpp"
 #include "core/variants.hpp"
-#include "core/views.hpp"
 
 /// Scaled dot-product attention over heads (Vaswani et al. 2017, arXiv:1706.03762, eq. 1):
 ///

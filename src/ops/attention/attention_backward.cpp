@@ -1,6 +1,6 @@
 #include "ops/attention/attention_backward.hpp"
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "ops/attention/attention_backward_flash.hpp"
 #include "ops/attention/attention_backward_flash_bf16_tiles.hpp"
 #include "ops/attention/attention_backward_naive.hpp"
@@ -87,7 +87,7 @@ template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table = [] {
     VariantTable<Exec, BackwardArgs> built_in{naive_variant<Exec>(), flash_variant<Exec>()};
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
     if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) built_in.add(impl::mma_backward_variant());
 #endif
     return built_in;

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "core/status.hpp"
+#include "core/tensor.hpp"
 #include "core/variants.hpp"
-#include "core/views.hpp"
 #include "ops/attention/attention.hpp"
 
 /// Gradients of attention (Dao et al. 2022, FlashAttention, arXiv:2205.14135, appendix B.2): with

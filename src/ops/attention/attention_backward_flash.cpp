@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/views.hpp"
 #include "ops/attention/attention_backward_kernel.hpp"
 #include "ops/attention/attention_portable_tiles.hpp"
 #include "ops/attention/attention_tiles.hpp"

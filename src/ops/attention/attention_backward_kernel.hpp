@@ -5,6 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/views.hpp"
 #include "ops/attention/attention_backward.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "tile/product.hpp"

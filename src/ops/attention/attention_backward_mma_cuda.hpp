@@ -2,7 +2,7 @@
 
 #include "ops/attention/attention_tensor_core_variants.hpp"
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 
 #include "ops/attention/attention_backward_mma_kernel.hpp"
 #include "ops/attention/attention_device_tiles.hpp"

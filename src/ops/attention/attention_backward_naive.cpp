@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/library_product.hpp"
+#include "core/views.hpp"
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "tile/vec.hpp"

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/views.hpp"
 #include "ops/attention/attention_backward_kernel.hpp"
 #include "ops/attention/attention_bf16_tiles.hpp"
 

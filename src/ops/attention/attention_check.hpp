@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/error.hpp"
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/attention/attention_mask.hpp"
 

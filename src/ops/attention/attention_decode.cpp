@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/views.hpp"
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_decode_kernel.hpp"
 #include "ops/attention/attention_tiles.hpp"

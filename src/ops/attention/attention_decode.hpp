@@ -3,8 +3,6 @@
 #include <cstddef>
 #include <vector>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/status.hpp"
 #include "core/variants.hpp"
 #include "ops/attention/attention.hpp"

@@ -6,6 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/parts.hpp"
+#include "core/views.hpp"
 #include "ops/attention/attention_decode.hpp"
 #include "ops/attention/attention_merge_kernel.hpp"
 #include "ops/attention/attention_scores.hpp"

@@ -2,8 +2,6 @@
 
 #include <cstddef>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/status.hpp"
 #include "core/variants.hpp"
 #include "ops/attention/attention.hpp"

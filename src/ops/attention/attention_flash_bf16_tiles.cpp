@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/thread_slot.hpp"
+#include "core/views.hpp"
 #include "ops/attention/attention_bf16_tiles.hpp"
 #include "ops/attention/attention_tiles.hpp"
 #include "tile/bf16_engine.hpp"

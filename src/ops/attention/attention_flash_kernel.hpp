@@ -5,6 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/views.hpp"
 #include "ops/attention/attention_flash.hpp"
 #include "ops/attention/attention_scores.hpp"
 #include "ops/attention/attention_tiles.hpp"

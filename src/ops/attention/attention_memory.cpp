@@ -1,6 +1,6 @@
 #include "ops/attention/attention_memory.hpp"
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 
 namespace katt::attention {
 

@@ -1,8 +1,9 @@
 #include "ops/attention/attention_merge.hpp"
 
-#include "core/backend.hpp"
 #include "core/check.hpp"
 #include "core/error.hpp"
+#include "core/execution.hpp"
+#include "core/views.hpp"
 #include "ops/attention/attention_merge_kernel.hpp"
 
 namespace katt::attention {

@@ -2,9 +2,7 @@
 
 #include <cstdint>
 
-#include <Kokkos_Core.hpp>
-
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 
 namespace katt::attention {
 

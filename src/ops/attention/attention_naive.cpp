@@ -5,6 +5,7 @@
 
 #include "core/library_product.hpp"
 #include "core/parts.hpp"
+#include "core/views.hpp"
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "ops/linear/gemm.hpp"

@@ -1,6 +1,6 @@
 #include "ops/attention/attention_tensor_core_variants.hpp"
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 
 #include <string>
 #include <vector>

@@ -6,7 +6,7 @@
 #include "ops/attention/attention.hpp"
 #include "ops/attention/attention_backward.hpp"
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 
 /// The variants on the tensor cores of CUDA devices, for f16 and bf16. The kernels of each are
 /// instantiated by dtype in attention_KIND_DTYPE.cpp.

@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/backend.hpp"
 #include "core/dtype.hpp"
+#include "core/execution.hpp"
 #include "core/variants.hpp"
 #include "tile/bf16_units.hpp"
 
@@ -31,7 +31,7 @@ struct TileList {
   static std::vector<Tile> all() { return {Shapes::tile...}; }
 };
 
-#if defined(KOKKOS_ENABLE_CUDA) || defined(KATT_FEW_TILES)
+#if defined(KATT_HAS_CUDA) || defined(KATT_FEW_TILES)
 /// A CUDA build has its host backends for tests, without vectors: few tiles, for a short build. So
 /// has a build with sanitizers.
 using HostFlashTiles = TileList<TileShape<64, 64>, TileShape<32, 32>, TileShape<32, 64>>;

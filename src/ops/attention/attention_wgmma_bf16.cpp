@@ -1,5 +1,5 @@
 #include "ops/attention/attention_wgmma_cuda.hpp"
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 KATT_INSTANTIATE_WGMMA(katt::bf16)
 #endif

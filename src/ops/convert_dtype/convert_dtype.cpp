@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/execution.hpp"
 #include "tile/elementwise.hpp"
 
 namespace katt::convert_dtype {

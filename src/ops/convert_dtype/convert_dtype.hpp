@@ -2,11 +2,9 @@
 
 #include <cstddef>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/status.hpp"
+#include "core/tensor.hpp"
 #include "core/variants.hpp"
-#include "core/views.hpp"
 
 /// Conversion of a matrix to another dtype: out = x rounded to nearest, ties to even; overflow
 /// gives infinity, infinities stay, NaN stays a NaN (IEEE 754-2019, §4.3.1 and §5.4.2). Every pair

@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "core/parts.hpp"
+#include "core/views.hpp"
 #include "ops/cross_entropy/cross_entropy_kernels.hpp"
 
 namespace katt::cross_entropy {

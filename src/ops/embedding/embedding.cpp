@@ -3,9 +3,10 @@
 #include <limits>
 #include <string>
 
-#include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/execution.hpp"
 #include "core/parts.hpp"
+#include "core/views.hpp"
 #include "ops/embedding/embedding_kernels.hpp"
 #include "tile/elementwise.hpp"
 

@@ -3,11 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/status.hpp"
+#include "core/tensor.hpp"
 #include "core/variants.hpp"
-#include "core/views.hpp"
 
 /// Rows of a table by index:
 ///

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/execution.hpp"
 #include "ops/linear/gemm_cublas.hpp"
 #include "ops/linear/gemm_host.hpp"
 #include "ops/linear/gemm_library.hpp"
@@ -32,7 +32,7 @@ std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
   if constexpr (is_host_v<Exec>) {
     return impl::host_gemm_workspace_bytes(exec, args);
   } else {
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
     if (impl::cublas_takes(args)) return impl::cublas_workspace_bytes;
 #endif
     return impl::library_gemm_workspace_bytes<Exec>(args, impl::Panels{});
@@ -42,7 +42,7 @@ std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
 template <class Exec>
 std::string gemm_engine(const Exec& /*exec*/, const GemmArgs& args) {
   if constexpr (is_host_v<Exec>) return impl::host_gemm_engine(args);
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
   if (impl::cublas_takes(args)) return "cublaslt";
 #endif
   return "blas";
@@ -57,7 +57,7 @@ void gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const cha
   if constexpr (is_host_v<Exec>) {
     impl::host_gemm(exec, args, workspace, label);
   } else {
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
     if (impl::cublas_takes(args)) return impl::cublas_gemm(exec, args, workspace, label);
 #endif
     impl::library_gemm(exec, args, impl::Panels{}, workspace, label);

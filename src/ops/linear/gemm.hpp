@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include <Kokkos_Core.hpp>
-
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 
 namespace katt::linear {
 

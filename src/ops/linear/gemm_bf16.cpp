@@ -6,7 +6,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "ops/linear/gemm_bf16_multiply.hpp"
 #include "tile/bf16_units.hpp"
 #include "tile/elementwise.hpp"

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 #include "ops/linear/gemm.hpp"
 
 /// gemm() on a host with a unit for bf16 tiles (tile/bf16_units.hpp): products of bf16 matrices,

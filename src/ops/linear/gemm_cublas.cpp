@@ -1,6 +1,6 @@
 #include "ops/linear/gemm_cublas.hpp"
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 
 #include <cublasLt.h>
 

@@ -4,10 +4,10 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 #include "ops/linear/gemm.hpp"
 
-#if defined(KOKKOS_ENABLE_CUDA)
+#if defined(KATT_HAS_CUDA)
 
 /// Products by cuBLASLt, which reads 16-bit matrices where they lie: tensor cores, f32 sums, the
 /// bias in the epilogue. Documentation: docs.nvidia.com/cuda/cublas, "Using the cuBLASLt API".

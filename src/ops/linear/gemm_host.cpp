@@ -5,7 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "ops/linear/gemm_bf16.hpp"
 #include "ops/linear/gemm_micro.hpp"
 #include "ops/linear/linear_kernels.hpp"

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string>
 
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 #include "ops/linear/gemm.hpp"
 
 /// gemm() on a host: blocks of C are shared out among the threads, each block is made panel by

@@ -3,9 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <Kokkos_Core.hpp>
-
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 #include "ops/linear/gemm.hpp"
 
 /// Products by the BLAS library (KokkosBlas::gemm: OpenBLAS on a host, cuBLAS on a device where it

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/transpose.hpp"
 #include "tile/vec.hpp"

@@ -4,7 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "tile/elementwise.hpp"
 
 /// The passes of linear that are no product.

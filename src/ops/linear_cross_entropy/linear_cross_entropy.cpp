@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/execution.hpp"
 #include "ops/linear/gemm.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"
 

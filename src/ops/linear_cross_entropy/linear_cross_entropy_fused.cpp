@@ -2,8 +2,9 @@
 #include <array>
 #include <type_traits>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "core/parts.hpp"
+#include "core/views.hpp"
 #include "ops/linear/gemm.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_kernels.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "core/parts.hpp"
 #include "ops/linear/gemm.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"

@@ -3,11 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/status.hpp"
+#include "core/tensor.hpp"
 #include "core/variants.hpp"
-#include "core/views.hpp"
 
 /// Root mean square normalisation (Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4) of every row,
 /// with what usually stands before and after it:

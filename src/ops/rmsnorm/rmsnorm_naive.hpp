@@ -2,8 +2,6 @@
 
 #include <cstddef>
 
-#include <Kokkos_Core.hpp>
-
 #include "ops/rmsnorm/rmsnorm.hpp"
 
 /// The naive variant, the baseline that speedups refer to: every step a kernel of its own, with

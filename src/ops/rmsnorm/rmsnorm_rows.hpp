@@ -4,7 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 #include "tile/pairs.hpp"
 #include "tile/rows.hpp"
 #include "tile/stream.hpp"

@@ -4,11 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/status.hpp"
+#include "core/tensor.hpp"
 #include "core/variants.hpp"
-#include "core/views.hpp"
 
 /// Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.2.2): pair i of a head's
 /// elements is turned by the angle position · frequency(i).

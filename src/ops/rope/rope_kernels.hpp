@@ -4,6 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/views.hpp"
 #include "ops/rope/rope.hpp"
 #include "tile/pairs.hpp"
 #include "tile/rows.hpp"

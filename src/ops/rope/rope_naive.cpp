@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/views.hpp"
 #include "tile/rows.hpp"
 #include "tile/vec.hpp"
 

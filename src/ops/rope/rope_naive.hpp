@@ -2,8 +2,6 @@
 
 #include <cstddef>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/variants.hpp"
 #include "ops/rope/rope_kernels.hpp"
 

@@ -2,9 +2,10 @@
 
 #include <string>
 
-#include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/execution.hpp"
 #include "core/parts.hpp"
+#include "core/views.hpp"
 #include "ops/softmax/softmax_kernels.hpp"
 
 namespace katt::softmax {

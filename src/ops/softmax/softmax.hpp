@@ -2,11 +2,9 @@
 
 #include <cstddef>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/status.hpp"
+#include "core/tensor.hpp"
 #include "core/variants.hpp"
-#include "core/views.hpp"
 
 /// Softmax of the rows of a matrix:
 ///

@@ -3,11 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/status.hpp"
+#include "core/tensor.hpp"
 #include "core/variants.hpp"
-#include "core/views.hpp"
 
 /// The activation of SwiGLU (Shazeer 2020, arXiv:2002.05202, eq. 6), element by element:
 ///

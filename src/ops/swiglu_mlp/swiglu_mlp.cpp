@@ -3,8 +3,8 @@
 #include <string>
 #include <type_traits>
 
-#include "core/backend.hpp"
 #include "core/check.hpp"
+#include "core/execution.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp_fused.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp_naive.hpp"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "core/parts.hpp"
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 #include "ops/linear/gemm.hpp"
 
 /// Blocks of matrices and of the workspace, for both variants of swiglu_mlp.

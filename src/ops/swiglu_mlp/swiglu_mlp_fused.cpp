@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "ops/swiglu/swiglu_kernels.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp_blocks.hpp"
 

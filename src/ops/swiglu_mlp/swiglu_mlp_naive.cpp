@@ -1,6 +1,6 @@
 #include "ops/swiglu_mlp/swiglu_mlp_naive.hpp"
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "ops/swiglu/swiglu.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp_blocks.hpp"
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "core/backend.hpp"
 #include "core/error.hpp"
+#include "core/execution.hpp"
 #include "ops/ternary_linear/ternary_linear_naive.hpp"
 #include "ops/ternary_linear/ternary_linear_packed.hpp"
 

@@ -3,11 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <Kokkos_Core.hpp>
-
 #include "core/status.hpp"
+#include "core/tensor.hpp"
 #include "core/variants.hpp"
-#include "core/views.hpp"
 #include "ops/ternary_linear/ternary_linear_pack.hpp"
 
 /// A linear layer with ternary weights and 8-bit activations (BitNet b1.58, Ma et al. 2024,

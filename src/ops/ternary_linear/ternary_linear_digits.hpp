@@ -4,14 +4,14 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/backend.hpp"
+#include "core/execution.hpp"
 #include "ops/ternary_linear/ternary_linear_pack.hpp"
 
 // Not in a CUDA build: nvcc refuses vector types in any function that could also run on a device.
-#if defined(__AVX512BW__) && !defined(KOKKOS_ENABLE_CUDA)
+#if defined(__AVX512BW__) && !defined(KATT_HAS_CUDA)
 #define KATT_TERNARY_AVX512
 #include <immintrin.h>
-#elif defined(__AVX2__) && !defined(KOKKOS_ENABLE_CUDA)
+#elif defined(__AVX2__) && !defined(KATT_HAS_CUDA)
 #define KATT_TERNARY_AVX2
 #include <immintrin.h>
 #endif

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/parts.hpp"
+#include "core/views.hpp"
 #include "ops/linear/gemm.hpp"
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
 
@@ -146,14 +147,14 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   linear::gemm(exec, weight_gradient(x, args), rest, "katt::ternary_linear::naive_dweight");
 }
 
-#define KATT_INSTANTIATE_NAIVE(Exec, T)                                                 \
+#define KATT_INSTANTIATE_TERNARY_NAIVE(Exec, T)                                         \
   template std::size_t naive_forward_bytes<Exec, T>(const Exec&, const ForwardArgs&);   \
   template void naive_forward<Exec, T>(const Exec&, const ForwardArgs&, Workspace);     \
   template std::size_t naive_backward_bytes<Exec, T>(const Exec&, const BackwardArgs&); \
   template void naive_backward<Exec, T>(const Exec&, const BackwardArgs&, Workspace);
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_NAIVE, float)
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_NAIVE, f16)
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_NAIVE, bf16)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_TERNARY_NAIVE, float)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_TERNARY_NAIVE, f16)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_TERNARY_NAIVE, bf16)
 
 }  // namespace katt::ternary_linear::impl

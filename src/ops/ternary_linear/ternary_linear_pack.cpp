@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "core/views.hpp"
 #include "ops/ternary_linear/ternary_linear_digits.hpp"
 #include "tile/rows.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/views.hpp"
+#include "core/tensor.hpp"
 
 /// Ternary weights in memory: quantisation, packing and dequantisation, done once, before a layer
 /// is used.

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "core/parts.hpp"
+#include "core/views.hpp"
 #include "ops/linear/gemm.hpp"
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
 
