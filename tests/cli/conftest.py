@@ -2,12 +2,24 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CASES = ROOT.parent / "shared" / "cases"
+# The cases of the tree, and those beside it where there are some.
+CASES = ROOT / "tests" / "cases"
+CASES_BESIDE = ROOT.parent / "shared" / "cases"
+sys.path.insert(0, str(CASES))  # the checker
+
+TINY = CASES / "llama_tiny"
+
+
+def skipped_where_missing(path):
+    """The path as a parameter of a test; one that is not there is reported as skipped."""
+    missing = pytest.mark.skipif(not path.exists(), reason=f"no {os.path.relpath(path, ROOT)}")
+    return pytest.param(path, id=os.path.relpath(path, ROOT), marks=missing)
 
 
 class Program:
@@ -56,10 +68,3 @@ def katt(tmp_path):
     if not path:
         pytest.skip("KATT does not name the program")
     return Program(path, tmp_path)
-
-
-@pytest.fixture(scope="session")
-def cases():
-    if not CASES.is_dir():
-        pytest.skip("no folder ../shared/cases")
-    return CASES

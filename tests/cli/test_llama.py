@@ -9,9 +9,9 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import CASES
+from conftest import CASES_BESIDE, TINY, skipped_where_missing
 
-TINY = CASES / "llama_tiny"
+CHECKPOINTS = [TINY, CASES_BESIDE / "llama_tiny"]
 
 CONFIG = {
     "model_type": "llama",
@@ -24,17 +24,18 @@ CONFIG = {
 }
 
 
-@pytest.fixture
-def tiny():
-    if not TINY.is_dir():
-        pytest.skip("no folder ../shared/cases/llama_tiny")
-    return TINY
+@pytest.fixture(params=map(skipped_where_missing, CHECKPOINTS))
+def checkpoint(request):
+    """A checkpoint's folder: that of the tree, and another one where it is there."""
+    return request.param
 
 
 @pytest.fixture
-def expected(tiny):
-    with h5py.File(tiny / "expected.h5") as file:
-        return {name: file[name][...] for name in ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]}
+def expected(checkpoint):
+    """What transformers and PyTorch computed from the checkpoint, and the options of the training."""
+    with h5py.File(checkpoint / "expected.h5") as file:
+        names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
+        return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}
 
 
 @pytest.fixture
@@ -67,8 +68,8 @@ def log_of(path):
         return {name: file[name][...] for name in ["loss", "grad_norm", "lr", "time_s"]}
 
 
-def test_logits(katt, tiny, expected):
-    done = katt("logits", "--model", tiny, "--tokens", ids(expected["prompt"]), "--out", "out.h5")
+def test_logits(katt, checkpoint, expected):
+    done = katt("logits", "--model", checkpoint, "--tokens", ids(expected["prompt"]), "--out", "out.h5")
     assert done.returncode == 0, done.stderr
     with h5py.File(katt.folder / "out.h5") as file:
         logits = file["logits"][...]
@@ -78,42 +79,45 @@ def test_logits(katt, tiny, expected):
 
 @pytest.mark.parametrize("arguments", [[], ["--no-cache"], ["--chunk", "7"], ["--threads", "1"],
                                        ["--backend", "serial"], ["--temperature", "0"]])
-def test_greedy_continuation(katt, tiny, expected, arguments):
-    done = katt("generate", "--model", tiny, "--tokens", ids(expected["prompt"]), "--max-new-tokens", 40, *arguments)
+def test_greedy_continuation(katt, checkpoint, expected, arguments):
+    done = katt("generate", "--model", checkpoint, "--tokens", ids(expected["prompt"]), "--max-new-tokens",
+                len(expected["greedy"]), *arguments)
     assert last_ids(done) == expected["greedy"].tolist()
     assert "tokens/s" in done.stdout and "peak" in done.stdout
 
 
-def test_sampling(katt, tiny):
+def test_sampling(katt):
     def sample(*arguments):
-        return last_ids(katt("generate", "--model", tiny, "--tokens", "1,2,3", "--max-new-tokens", 20,
+        return last_ids(katt("generate", "--model", TINY, "--tokens", "1,2,3", "--max-new-tokens", 20,
                              "--temperature", 1, *arguments))
 
     assert sample("--seed", 1) == sample("--seed", 1)
     assert sample("--seed", 1) != sample("--seed", 2)
-    greedy = last_ids(katt("generate", "--model", tiny, "--tokens", "1,2,3", "--max-new-tokens", 20))
+    greedy = last_ids(katt("generate", "--model", TINY, "--tokens", "1,2,3", "--max-new-tokens", 20))
     assert sample("--top-k", 1) == greedy
     assert sample("--top-p", 1e-6) == greedy
 
 
-def test_generate_text_and_json(katt, tiny):
-    done = katt("generate", "--model", tiny, "--text", "GNU", "--max-new-tokens", 5)
+def test_generate_text_and_json(katt):
+    done = katt("generate", "--model", TINY, "--text", "GNU", "--max-new-tokens", 5)
     assert len(last_ids(done)) == 5
-    done = katt("generate", "--model", tiny, "--text", "GNU", "--max-new-tokens", 5, "--json")
+    done = katt("generate", "--model", TINY, "--text", "GNU", "--max-new-tokens", 5, "--json")
     made = json.loads(done.stdout)
     assert len(made["tokens"]) == 5 and made["peak_bytes"] > made["weight_bytes"] > 0
 
 
 @pytest.mark.parametrize("arguments", [[], ["--checkpoint"], ["--checkpoint-blocks", "cheap"]])
-def test_trains_as_pytorch(katt, tiny, expected, arguments):
-    done = katt("train", "--model", tiny, "--data", tiny / "expected.h5", "--steps", 20, "--batch", 4, "--seq", 64,
-                "--accumulation", 2, "--lr", "1e-3", "--log", "log.h5", *arguments)
+def test_trains_as_pytorch(katt, checkpoint, expected, arguments):
+    options = [part for name in ["steps", "batch", "seq", "accumulation", "lr"]
+               for part in ["--" + name, expected["options"][name]]]
+    done = katt("train", "--model", checkpoint, "--data", checkpoint / "expected.h5", "--log", "log.h5", *options,
+                *arguments)
     assert done.returncode == 0, done.stderr
     assert "left" in done.stderr
     log = log_of(katt.folder / "log.h5")
     np.testing.assert_allclose(log["loss"], expected["train/losses"], rtol=1e-4)
     np.testing.assert_allclose(log["grad_norm"], expected["train/grad_norms"], rtol=1e-3)
-    np.testing.assert_allclose(log["lr"], 1e-3)
+    np.testing.assert_allclose(log["lr"], expected["options"]["lr"])
     assert (log["time_s"] > 0).all()
 
 
@@ -171,17 +175,17 @@ def test_options_from_toml(katt, random_model, text):
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("arguments", [[], ["--checkpoint"]])
-def test_memory_forecast(katt, tiny, dtype, arguments):
-    done = katt("memory", "--model", tiny, "--batch", 4, "--seq", 128, "--dtype", dtype, "--measure", "--json",
+def test_memory_forecast(katt, dtype, arguments):
+    done = katt("memory", "--model", TINY, "--batch", 4, "--seq", 128, "--dtype", dtype, "--measure", "--json",
                 *arguments)
     assert done.returncode == 0, done.stderr
     for use in json.loads(done.stdout).values():
         assert use["total_bytes"] == pytest.approx(use["measured_bytes"], rel=0.1)
 
 
-def test_checkpointing_saves_memory(katt, tiny):
+def test_checkpointing_saves_memory(katt):
     def activations(*arguments):
-        done = katt("memory", "--model", tiny, "--batch", 8, "--seq", 512, "--json", *arguments)
+        done = katt("memory", "--model", TINY, "--batch", 8, "--seq", 512, "--json", *arguments)
         return json.loads(done.stdout)["training"]["activations_bytes"]
 
     assert activations("--checkpoint") < activations("--checkpoint-blocks", "cheap") < activations()
@@ -212,15 +216,15 @@ def test_a_budget_is_met_by_measured_costs(katt, random_model, text):
     assert (chosen_losses == losses).all() and (again_losses == losses).all()
 
 
-def test_refusals(katt, tiny, random_model, text):
+def test_refusals(katt, random_model, text):
     tokens = ["--tokens", "1,2"]
     assert "--model is missing" in katt.refuses("logits", *tokens, "--out", "o.h5")
-    assert "--tokens x: expected an integer" in katt.refuses("logits", "--model", tiny, "--tokens", "1,x", "--out", "o.h5")
-    assert "token 256" in katt.refuses("logits", "--model", tiny, "--tokens", "256", "--out", "o.h5")
+    assert "--tokens x: expected an integer" in katt.refuses("logits", "--model", TINY, "--tokens", "1,x", "--out", "o.h5")
+    assert "token 257" in katt.refuses("logits", "--model", TINY, "--tokens", "257", "--out", "o.h5")
     assert "config.json: no such file" in katt.refuses("generate", "--model", "none", *tokens)
-    assert "--dtype f8: unknown" in katt.refuses("generate", "--model", tiny, *tokens, "--dtype", "f8")
-    assert "--top-p" in katt.refuses("generate", "--model", tiny, *tokens, "--temperature", 1, "--top-p", 2)
-    assert "--tokens or --text" in katt.refuses("generate", "--model", tiny)
+    assert "--dtype f8: unknown" in katt.refuses("generate", "--model", TINY, *tokens, "--dtype", "f8")
+    assert "--top-p" in katt.refuses("generate", "--model", TINY, *tokens, "--temperature", 1, "--top-p", 2)
+    assert "--tokens or --text" in katt.refuses("generate", "--model", TINY)
     arguments = ["train", "--model", random_model, "--lr", "1e-3"]
     assert "--steps is missing" in katt.refuses(*arguments, "--text", text)
     assert "--data or --text" in katt.refuses(*arguments, "--steps", 1)
@@ -231,31 +235,31 @@ def test_refusals(katt, tiny, random_model, text):
     assert "--schedule" in katt.refuses(*arguments, "--steps", 1, "--text", text, "--schedule", "step")
     assert "no such file" in katt.refuses(*arguments, "--steps", 1, "--text", "none.txt")
     assert "training needs" in katt.refuses(*arguments, "--steps", 1, "--text", text, "--batch", 10000000)
-    assert "2^56 bytes" in katt.refuses("memory", "--model", tiny, "--batch", 16777216, "--seq", 16777216)
-    assert "is not an HDF5 file" in katt.refuses(*arguments, "--steps", 1, "--data", tiny / "model.safetensors")
+    assert "2^56 bytes" in katt.refuses("memory", "--model", TINY, "--batch", 16777216, "--seq", 16777216)
+    assert "is not an HDF5 file" in katt.refuses(*arguments, "--steps", 1, "--data", TINY / "model.safetensors")
     assert train(katt, random_model, text, 1, "--out", "out").returncode == 0
     assert "--resume to continue" in katt.refuses(*arguments, "--steps", 2, "--text", text, "--out", "out")
     assert "batch: holds 2, expected 1" in katt.refuses(*arguments, "--steps", 2, "--text", text, "--out", "out",
                                                         "--seq", 16, "--resume")
 
 
-def test_hostile_checkpoints(katt, tiny, tmp_path):
+def test_hostile_checkpoints(katt, tmp_path):
     folder = tmp_path / "hostile"
     folder.mkdir()
-    good = (tiny / "model.safetensors").read_bytes()
-    shutil.copy(tiny / "config.json", folder)
+    good = (TINY / "model.safetensors").read_bytes()
+    shutil.copy(TINY / "config.json", folder)
     for name, content in {
         "cut": good[:-1],
         "long": good + b"\0",
         "header": b"\xff" * 8 + good[8:],
         "text": b"not a checkpoint",
         "empty": b"",
-        "dtype": good.replace(b'"F32"', b'"I32"', 1),
+        "dtype": good.replace(b'"BF16"', b'"U16" ', 1),
     }.items():
         (folder / "model.safetensors").write_bytes(content)
         line = katt.refuses("logits", "--model", folder, "--tokens", "1", "--out", "o.h5")
         assert "model.safetensors" in line, (name, line)
-    config = json.loads((tiny / "config.json").read_text())
+    config = json.loads((TINY / "config.json").read_text())
     (folder / "model.safetensors").write_bytes(good)
     for change, part in [({"hidden_size": 128}, "tensor"), ({"num_hidden_layers": 4}, "is missing"),
                          ({"model_type": "gpt2"}, "model_type"), ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),

@@ -1,30 +1,51 @@
 #pragma once
 
-#include <gtest/gtest.h>
+#include <hdf5.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "io/case_file.hpp"
+#include "io/hdf5_handle.hpp"
 #include "nn/config.hpp"
+#include "tests/cases/folders.hpp"
 
 namespace katt::test {
 
-/// The Hugging Face checkpoint beside the repository, with what transformers and PyTorch computed.
-inline std::filesystem::path llama_tiny() {
-  return std::filesystem::path(KATT_SOURCE_DIR) / ".." / "shared" / "cases" / "llama_tiny";
+/// Folders of Hugging Face checkpoints, each with what transformers and PyTorch computed from it in
+/// expected.h5: that of the tree, then others.
+inline std::vector<std::filesystem::path> checkpoints() {
+  std::vector<std::filesystem::path> found;
+  for (const auto& folder : case_folders()) {
+    const auto checkpoint = folder / "llama_tiny";
+    if (found.empty() || std::filesystem::exists(checkpoint)) found.push_back(checkpoint);
+  }
+  return found;
 }
 
-#define KATT_SKIP_WITHOUT_LLAMA_TINY()                    \
-  if (!std::filesystem::exists(katt::test::llama_tiny())) \
-  GTEST_SKIP() << "no folder ../shared/cases/llama_tiny"
+inline io::CaseFile expected_of(const std::filesystem::path& checkpoint) {
+  return io::CaseFile(checkpoint / "expected.h5");
+}
 
-inline std::vector<std::int64_t> expected_integers(const std::string& dataset) {
-  return io::CaseFile(llama_tiny() / "expected.h5").integers(dataset, {-1}, "(N)").values;
+inline std::vector<std::int64_t> expected_integers(const std::filesystem::path& checkpoint,
+                                                   const std::string& dataset) {
+  return expected_of(checkpoint).integers(dataset, {-1}, "(N)").values;
+}
+
+/// An option of the training in expected.h5, an attribute of its group /train.
+inline double training_attribute(const std::filesystem::path& checkpoint, const char* name) {
+  const io::impl::Handle file(
+      H5Fopen((checkpoint / "expected.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
+  const io::impl::Handle attribute(
+      H5Aopen_by_name(file.get(), "train", name, H5P_DEFAULT, H5P_DEFAULT));
+  double value = std::numeric_limits<double>::quiet_NaN();
+  H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value);
+  return value;
 }
 
 /// A configuration of a model that is random and small; `changes` are merged into it.

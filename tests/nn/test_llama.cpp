@@ -49,37 +49,42 @@ std::vector<std::int64_t> some_tokens(std::int64_t count, std::int64_t vocab) {
 }
 
 TYPED_TEST(Llama, GivesTheLogitsOfTransformers) {
-  KATT_SKIP_WITHOUT_LLAMA_TINY();
-  const auto model = nn::open_model(TypeParam(), test::llama_tiny(), Dtype::f32, 0);
-  const auto prompt = test::expected_integers("prompt");
-  const auto count = static_cast<std::int64_t>(prompt.size());
-  const std::vector<float> expected = io::CaseFile(test::llama_tiny() / "expected.h5")
-                                          .floats("logits", {count, 256}, "(S, V)")
-                                          .values;
-  nn::Session<TypeParam> session(model, {.capacity = count});
-  EXPECT_LE(largest_difference(session.append(prompt, true), expected), 2e-5);
+  for (const auto& checkpoint : test::checkpoints()) {
+    SCOPED_TRACE(checkpoint);
+    const auto model = nn::open_model(TypeParam(), checkpoint, Dtype::f32, 0);
+    const auto prompt = test::expected_integers(checkpoint, "prompt");
+    const auto count = static_cast<std::int64_t>(prompt.size());
+    const std::vector<float> expected =
+        test::expected_of(checkpoint)
+            .floats("logits", {count, model.config().vocab_size}, "(S, V)")
+            .values;
+    nn::Session<TypeParam> session(model, {.capacity = count});
+    EXPECT_LE(largest_difference(session.append(prompt, true), expected), 2e-5);
+  }
 }
 
 TYPED_TEST(Llama, ContinuesAsTransformersCachedAndNot) {
-  KATT_SKIP_WITHOUT_LLAMA_TINY();
-  const auto model = nn::open_model(TypeParam(), test::llama_tiny(), Dtype::f32, 0);
-  const auto prompt = test::expected_integers("prompt");
-  const auto expected = test::expected_integers("greedy");
-  const auto capacity = static_cast<std::int64_t>(prompt.size() + expected.size());
-  nn::Sampler greedy({});
-  for (const bool is_cached : {true, false}) {
-    nn::Session<TypeParam> session(model, {.capacity = capacity});
-    std::vector<std::int64_t> text = prompt;
-    std::vector<std::int64_t> added;
-    std::vector<float> logits = session.append(prompt);
-    while (added.size() < expected.size()) {
-      added.push_back(greedy.pick(logits));
-      text.push_back(added.back());
-      if (added.size() == expected.size()) break;
-      if (!is_cached) session.clear();
-      logits = is_cached ? session.append(std::span(added).last(1)) : session.append(text);
+  for (const auto& checkpoint : test::checkpoints()) {
+    SCOPED_TRACE(checkpoint);
+    const auto model = nn::open_model(TypeParam(), checkpoint, Dtype::f32, 0);
+    const auto prompt = test::expected_integers(checkpoint, "prompt");
+    const auto expected = test::expected_integers(checkpoint, "greedy");
+    const auto capacity = static_cast<std::int64_t>(prompt.size() + expected.size());
+    nn::Sampler greedy({});
+    for (const bool is_cached : {true, false}) {
+      nn::Session<TypeParam> session(model, {.capacity = capacity});
+      std::vector<std::int64_t> text = prompt;
+      std::vector<std::int64_t> added;
+      std::vector<float> logits = session.append(prompt);
+      while (added.size() < expected.size()) {
+        added.push_back(greedy.pick(logits));
+        text.push_back(added.back());
+        if (added.size() == expected.size()) break;
+        if (!is_cached) session.clear();
+        logits = is_cached ? session.append(std::span(added).last(1)) : session.append(text);
+      }
+      EXPECT_EQ(added, expected) << "cached " << is_cached;
     }
-    EXPECT_EQ(added, expected) << "cached " << is_cached;
   }
 }
 
@@ -194,11 +199,10 @@ TYPED_TEST(Llama, BeginsAgainInTheSameCache) {
 }
 
 TEST(LlamaFiles, RefusesACheckpointOfAnotherModel) {
-  KATT_SKIP_WITHOUT_LLAMA_TINY();
+  const auto checkpoint = test::checkpoints().front();
   const test::TemporaryFolder folder;
-  std::filesystem::copy(test::llama_tiny() / "model.safetensors", folder / "model.safetensors");
-  nlohmann::json config =
-      nlohmann::json::parse(test::read_bytes(test::llama_tiny() / "config.json"));
+  std::filesystem::copy(checkpoint / "model.safetensors", folder / "model.safetensors");
+  const nlohmann::json config = nlohmann::json::parse(test::read_bytes(checkpoint / "config.json"));
   const auto refusal = [&](const std::string& key, const nlohmann::json& value) {
     nlohmann::json changed = config;
     changed[key] = value;
@@ -206,14 +210,34 @@ TEST(LlamaFiles, RefusesACheckpointOfAnotherModel) {
     return test::message_of<InputError>(
         [&] { (void)nn::open_model(serial_host(), folder.path(), Dtype::f32, 0); });
   };
-  EXPECT_NE(refusal("intermediate_size", 4194304).find("holds shape (176, 64), expected (4194304"),
+  EXPECT_NE(refusal("intermediate_size", 4194304).find("holds shape (104, 48), expected (4194304"),
             std::string::npos);
   EXPECT_NE(
       refusal("num_hidden_layers", 3).find("model.layers.2.input_layernorm.weight: is missing"),
       std::string::npos);
   EXPECT_NE(refusal("num_hidden_layers", 1).find("is not part of the model"), std::string::npos);
   EXPECT_NE(refusal("attention_bias", true).find("q_proj.bias: is missing"), std::string::npos);
-  EXPECT_EQ(refusal("tie_word_embeddings", true), "");  // as transformers: the head is passed over
+  EXPECT_NE(refusal("tie_word_embeddings", false).find("lm_head.weight: is missing"),
+            std::string::npos);
+}
+
+TEST(LlamaFiles, PassesOverAHeadBesideTiedEmbeddings) {  // as transformers does
+  const nn::LlamaConfig untied = test::small_config();
+  const nn::ParameterLayout layout(untied);
+  const std::vector<float> zeros(static_cast<std::size_t>(layout.size()));
+  std::vector<io::SafetensorsTensor> tensors;
+  for (const nn::Parameter& parameter : layout.parameters()) {
+    tensors.push_back({parameter.name, Dtype::f32, parameter.shape,
+                       std::span(zeros).first(static_cast<std::size_t>(parameter.size()))});
+  }
+  const test::TemporaryFolder folder;
+  io::write_safetensors(folder / "model.safetensors", tensors, {});
+  nlohmann::json config = nlohmann::json::parse(untied.json);
+  config["tie_word_embeddings"] = true;
+  test::write_bytes(folder / "config.json", config.dump());
+  EXPECT_EQ(test::message_of<InputError>(
+                [&] { (void)nn::open_model(Kokkos::Serial(), folder.path(), Dtype::f32, 0); }),
+            "");
 }
 
 }  // namespace

@@ -23,20 +23,18 @@ using training::TrainOptions;
 using Exec = Kokkos::DefaultExecutionSpace;
 using Trainer = training::Trainer<Exec>;
 
-/// What PyTorch was trained with (attributes of /train of expected.h5).
-TrainOptions reference_options() {
-  return {
-      .shape = {.batch = 4, .seq = 64}, .accumulation = 2, .schedule = {.rate = 1e-3, .steps = 20}};
-}
-
-TokenData reference_data() { return TokenData::from_hdf5(test::llama_tiny() / "expected.h5", 256); }
-
-std::vector<float> expected_floats(const char* dataset) {
-  return io::CaseFile(test::llama_tiny() / "expected.h5").floats(dataset, {20}, "(steps)").values;
-}
-
-Trainer tiny_trainer(const TrainOptions& options) {
-  return {Exec(), nn::read_config(test::llama_tiny()), options, test::llama_tiny(), 0};
+/// What PyTorch was trained with.
+TrainOptions reference_options(const std::filesystem::path& checkpoint) {
+  const auto real = [&](const char* name) { return test::training_attribute(checkpoint, name); };
+  const auto integer = [&](const char* name) { return static_cast<std::int64_t>(real(name)); };
+  return {.shape = {.batch = integer("batch"), .seq = integer("seq")},
+          .accumulation = integer("accumulation"),
+          .schedule = {.rate = real("lr"), .steps = integer("steps")},
+          .optimizer = {.beta1 = real("beta1"),
+                        .beta2 = real("beta2"),
+                        .eps = real("eps"),
+                        .decay = real("weight_decay")},
+          .clip = real("clip")};
 }
 
 /// A random model, and a text of its vocabulary.
@@ -54,16 +52,23 @@ TokenData small_data() {
   return {tokens, 97, "test"};
 }
 
-class ReferenceTraining : public ::testing::TestWithParam<std::vector<Recompute>> {};
+class ReferenceTraining
+    : public ::testing::TestWithParam<std::tuple<std::filesystem::path, std::vector<Recompute>>> {};
 
 TEST_P(ReferenceTraining, LosesWhatPyTorchLoses) {
-  KATT_SKIP_WITHOUT_LLAMA_TINY();
-  TrainOptions options = reference_options();
-  options.recompute = GetParam();
-  Trainer trainer = tiny_trainer(options);
-  const TokenData data = reference_data();
-  const auto losses = expected_floats("train/losses");
-  const auto norms = expected_floats("train/grad_norms");
+  const auto& [checkpoint, recompute] = GetParam();
+  TrainOptions options = reference_options(checkpoint);
+  options.recompute = recompute;
+  const nn::LlamaConfig config = nn::read_config(checkpoint);
+  Trainer trainer(Exec(), config, options, checkpoint, 0);
+  const TokenData data = TokenData::from_hdf5(checkpoint / "expected.h5", config.vocab_size);
+  const auto expected = [&](const char* dataset) {
+    return test::expected_of(checkpoint)
+        .floats(dataset, {options.schedule.steps}, "(steps)")
+        .values;
+  };
+  const auto losses = expected("train/losses");
+  const auto norms = expected("train/grad_norms");
   for (std::size_t s = 0; s < losses.size(); ++s) {
     const StepLog log = trainer.step(data);
     EXPECT_NEAR(log.loss, losses[s], 1e-4 * losses[s]) << "step " << s;
@@ -71,11 +76,13 @@ TEST_P(ReferenceTraining, LosesWhatPyTorchLoses) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpointing, ReferenceTraining,
-                         ::testing::Values(std::vector<Recompute>{},
-                                           std::vector{Recompute::cheap, Recompute::cheap},
-                                           std::vector{Recompute::all, Recompute::all},
-                                           std::vector{Recompute::h, Recompute::gate_up}));
+INSTANTIATE_TEST_SUITE_P(
+    Checkpointing, ReferenceTraining,
+    ::testing::Combine(::testing::ValuesIn(test::checkpoints()),
+                       ::testing::Values(std::vector<Recompute>{},
+                                         std::vector{Recompute::cheap, Recompute::cheap},
+                                         std::vector{Recompute::all, Recompute::all},
+                                         std::vector{Recompute::h, Recompute::gate_up})));
 
 TEST(Trainer, CheckpointingChangesNoBit) {
   const TokenData data = small_data();

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+namespace katt::test {
+
+/// The folders of operator cases and checkpoints with expected results: that of the tree, and one
+/// beside the tree where there is one.
+inline std::vector<std::filesystem::path> case_folders() {
+  const std::filesystem::path root = KATT_SOURCE_DIR;
+  std::vector folders{root / "tests/cases"};
+  const auto beside = root / "../shared/cases";
+  if (std::filesystem::exists(beside)) folders.push_back(beside);
+  return folders;
+}
+
+}  // namespace katt::test
