@@ -21,6 +21,14 @@ def run(capsys, *arguments):
     return status, captured.out, captured.err
 
 
+@pytest.mark.skipif("KATT_BUILD_DIR" not in os.environ, reason="KATT_BUILD_DIR does not name a build")
+def test_lies_beside_the_program():
+    done = subprocess.run([os.environ["KATT_BUILD_DIR"] + "/katt-report", "compare", "none.h5", "none.h5"],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("katt-report: none.h5: ")
+
+
 def test_report(files, tmp_path, capsys):
     status, out, err = run(capsys, files["seqlen"], "-o", tmp_path / "deep" / "er" / "report")
     assert (status, err) == (0, "")
