@@ -8,7 +8,8 @@ Run once, with torch 2.15 and h5py (of which the tests need h5py alone):
 A case holds the inputs of an operator, rounded to its dtype, its parameters as attributes, and in the group `expected`
 the outputs; with `dout` also the gradients, `d` and an input's name. References are computed in float64 from the
 rounded inputs. The attribute `budget` of an expected dataset is the largest error of the same formulas in the case's
-dtype, every step rounded (but angles, and lse of 16-bit scores): what check_case.py measures an output by.
+dtype, every step rounded (but angles, and lse of 16-bit scores), and half as much again for gradients of attention whose heads share keys or whose
+scores are capped: what check_case.py measures an output by.
 """
 
 from pathlib import Path
@@ -114,6 +115,11 @@ def computed(operator, attributes, inputs, dtype, gradients):
     return {name: value.detach().to(torch.float64) for name, value in made.items()}
 
 
+def is_summed_or_capped(attributes, inputs):
+    """Whether the tests of FlashAttention-3 grant gradients three times the plain error in place of two."""
+    return attributes["softcap"] > 0 or inputs["q"].shape[1] != inputs["k"].shape[1]
+
+
 def write(name, operator, dtype, inputs, gradients=True, **attributes):
     """One case. `inputs` maps names to shapes, of which normal numbers are drawn, or to tensors."""
     inputs = {key: value if torch.is_tensor(value) else torch.randn(value) for key, value in inputs.items()}
@@ -129,6 +135,8 @@ def write(name, operator, dtype, inputs, gradients=True, **attributes):
             finite = torch.isfinite(value)
             assert torch.equal(finite, torch.isfinite(plain[key]))
             budget = (plain[key] - value)[finite].abs().max().item()
+            if key in ("dq", "dk", "dv") and is_summed_or_capped(attributes, inputs):
+                budget *= 1.5
             stored = value.numpy().astype(np.float64 if dtype == "f32" else np.float32)
             file.create_dataset(f"expected/{key}", data=stored).attrs["budget"] = budget
 
