@@ -20,8 +20,7 @@ namespace katt::bench {
 ///   read_l1 … read_dram B/s of summing a working set that stays in that level: half of each cache,
 ///                       four times the last one for dram
 ///   copy_l1 … copy_dram the same for copying one half of the set to the other with ordinary
-///   stores:
-///                       bytes read + written
+///                       stores: bytes read + written
 ///   stream_copy_dram    the same with streaming stores, where the vectors have them
 /// Caches that several of the threads share are divided among them; levels that the machine lacks
 /// are left out. A GPU has fma_f32, read_dram and copy_dram.

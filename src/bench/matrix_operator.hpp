@@ -136,8 +136,7 @@ inline std::vector<ForeignTensor> foreign_tensors(const std::vector<MatrixSpec>&
 ///   axes()                            the axes of a sweep
 ///   inputs(), outputs()               tensors of the forward pass
 ///   gradients()                       of the backward pass, which also reads `dout`, of the shape
-///   of
-///                                     the only output
+///                                     of the only output
 ///   forward_args(MatrixRefs), backward_args(MatrixRefs)
 ///   forward_variants<Exec>(), backward_variants<Exec>()
 ///   work(args, backend)               of either pass

@@ -13,10 +13,12 @@
 
 /// The measuring contract (docs/measuring.md). For the candidates of one case:
 ///
-///   for each candidate: prepare; poison, run, verify          memory is measured here, one at a
-///   time for each candidate: warm up; choose how many runs make a sample repeat: for each
-///   candidate in random order: (flush) fence, start, run…, fence, stop until every median is known
-///   to the target, or the time budget is spent for each candidate: poison, run, verify again
+///   for each candidate: prepare; poison, run, verify      memory is measured here, one at a time
+///   for each candidate: warm up; choose how many runs make a sample
+///   repeat
+///     for each candidate, in random order: (flush) fence, start, run…, fence, stop
+///   until every median is known to the target, or the time budget is spent
+///   for each candidate: poison, run, verify again
 ///
 /// Where the next candidate runs in another process than the last one, the idle threads of that one
 /// are waited for until they sleep, and the next one has a run that does not count.

@@ -27,8 +27,8 @@ struct SweepRequest {
 ///   [[sweep]]
 ///   op = "attention"
 ///   label = "LLaMA 3 8B"
-///   seq = "512:4096:x2"            # integer, real, boolean, string in axis syntax, or array of
-///   them
+///   seq = "512:4096:x2"            # integer, real, boolean, string in axis syntax, or
+///                                  # an array of them
 ///
 /// [sweep] is one such table; without any the top level is the only entry. Throws InputError of one
 /// line, "FILE:LINE: …", for anything else.

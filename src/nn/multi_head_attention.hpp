@@ -10,10 +10,11 @@
 /// The multi-head attention layer of a transformer (Vaswani et al. 2017, arXiv:1706.03762, section
 /// 3.2.2), with grouped heads and rotary positions: a composition of linear, rope and attention.
 ///
-///   [Q | K | V] = x · w_qkvᵀ + b_qkv       (batch·seq, (heads + 2·kv_heads)·head_dim), split by
-///   views Q, K        ← rope(Q), rope(K)         in place, where a cache of angles is given
-///   attended    = attention(Q, K, V)       (batch, heads, seq, head_dim), stored (batch·seq,
-///   heads·head_dim) out         = attended · w_outᵀ + b_out
+///   [Q | K | V] = x · w_qkvᵀ + b_qkv    (batch·seq, (heads + 2·kv_heads)·head_dim), split by views
+///   Q, K        ← rope(Q), rope(K)      in place, where a cache of angles is given
+///   attended    = attention(Q, K, V)    (batch, heads, seq, head_dim),
+///                                       stored (batch·seq, heads·head_dim)
+///   out         = attended · w_outᵀ + b_out
 namespace katt::nn {
 
 struct MultiHeadAttentionShape {

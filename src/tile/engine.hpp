@@ -41,8 +41,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec keep_between(const Vec& score, float column, con
 ///   S = Q·Kᵀ   (tile_q × tile_kv, in base-2 logarithms: the caller folds log2(e) into the scale)
 ///   m′ = max(m, rowmax S),  P = 2^(S − m′),  l = l·2^(m − m′) + rowsum P     (online softmax,
 ///        Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 3)
-///   O = O·2^(m − m′) + P·V                                     (FlashAttention-2,
-///   arXiv:2307.08691)
+///   O = O·2^(m − m′) + P·V                            (FlashAttention-2, arXiv:2307.08691)
 /// in f32. The members are called by every thread of a team, in this order; each ends with the tile
 /// in a state that all threads of the team see. How S, P and O lie in memory is the engine's own
 /// affair: the mask reaches the scores through transform(), for_each_row() and clip().

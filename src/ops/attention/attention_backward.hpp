@@ -11,9 +11,10 @@
 /// Gradients of attention (Dao et al. 2022, FlashAttention, arXiv:2205.14135, appendix B.2): with
 /// P(i, j) = exp(S(i, j) − lse(i)) and Δ(i) = Σ_d dout(i, d) · out(i, d),
 ///
-///   dV = Pᵀ·dout,  dP = dout·Vᵀ,  dS = P ∘ (dP − Δ) [∘ (1 − (S₀ / softcap)²) with a softcap, S₀
-///   the capped score before the bias],  dQ = scale · dS·K,  dK = scale · dSᵀ·Q
+///   dV = Pᵀ·dout,  dP = dout·Vᵀ,  dS = P ∘ (dP − Δ) [∘ (1 − (S₀ / softcap)²) with a softcap]
+///   dQ = scale · dS·K,  dK = scale · dSᵀ·Q
 ///
+/// where S₀ is the capped score before the bias.
 /// dK and dV of a key/value head are summed over the query heads that share it. The order of every
 /// sum depends on the shapes alone: two runs give the same bits, whatever the number of threads.
 namespace katt::attention {

@@ -12,14 +12,18 @@
 /// Flash attention, backward, with warp-wide matrix instructions (Dao 2023, FlashAttention-2,
 /// arXiv:2307.08691, Algorithm 2, in two kernels so that nothing is added up by atomics):
 ///
-///   for every (batch, kv head, tile of query rows):       for every (batch, kv head, tile of
-///   keys):
-///     Δ = rowsum dO ∘ O, kept with lse                      for every live tile of query rows:
-///     for every live tile of keys:                            Sᵀ = K·Qᵀ,  dPᵀ = V·dOᵀ
-///       S = Q·Kᵀ,  dP = dO·Vᵀ                                 Pᵀ = exp(Sᵀ − lse),
-///       P = exp(S − lse),  dS = P ∘ (dP − Δ)                    dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
-///       dQ += dS·K                                            dV += Pᵀ·dO,  dK += dSᵀ·Q
-///     write scale · dQ                                      write scale · dK and dV
+///   for every (batch, kv head, tile of query rows):
+///     Δ = rowsum dO ∘ O, kept with lse
+///     for every live tile of keys:
+///       S = Q·Kᵀ,  dP = dO·Vᵀ;  P = exp(S − lse),  dS = P ∘ (dP − Δ)
+///       dQ += dS·K
+///     write scale · dQ
+///
+///   for every (batch, kv head, tile of keys):
+///     for every live tile of query rows:
+///       Sᵀ = K·Qᵀ,  dPᵀ = V·dOᵀ;  Pᵀ = exp(Sᵀ − lse),  dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
+///       dV += Pᵀ·dO,  dK += dSᵀ·Q
+///     write scale · dK and dV
 ///
 /// That is seven products where one kernel would take five. Either way a warp has sixteen rows of
 /// its tile, and P and dS go from its accumulators into its operands without leaving registers. The

@@ -40,9 +40,9 @@ template <class Exec>
 [[nodiscard]] std::string gemm_engine(const Exec& exec, const GemmArgs& args);
 
 /// Launches the product under the given label and returns without waiting for it. Products and sums
-/// are f32 whatever the dtypes; an f16 or bf16 C is rounded once, from alpha · op(A) · op(B) + beta
-/// · C
-/// + bias in f32. The bits of C depend on the shapes and dtypes, not on the number of threads.
+/// are f32 whatever the dtypes; an f16 or bf16 C is rounded once, from
+/// alpha · op(A) · op(B) + beta · C + bias in f32. The bits of C depend on the shapes and dtypes, not
+/// on the number of threads.
 ///
 /// On a host products of two bf16 matrices run on AMX tiles where this process may use them, and
 /// the others on vectors, for which a 16-bit operand is widened block by block. On a device it is

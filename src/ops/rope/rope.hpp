@@ -12,11 +12,9 @@
 /// elements is turned by the angle position · frequency(i).
 ///
 ///   out(a) = x(a) · cos − x(b) · sin
-///   out(b) = x(b) · cos + x(a) · sin      a, b = i, i + head_dim/2   half-rotation (LLaMA
-///   checkpoints
-///                                                                    of Hugging Face, GPT-NeoX)
-///                                         a, b = 2i, 2i + 1          interleaved (Meta's LLaMA,
-///                                         GPT-J)
+///   out(b) = x(b) · cos + x(a) · sin
+///     a, b = i, i + head_dim/2   half-rotation (LLaMA checkpoints of Hugging Face, GPT-NeoX)
+///     a, b = 2i, 2i + 1          interleaved (Meta's LLaMA, GPT-J)
 ///   frequency(i) = theta^(−2i / head_dim), 0 ≤ i < head_dim/2, then scaled
 ///
 /// Backward: the gradient is turned by the negative angle.

@@ -82,8 +82,8 @@ struct BuildCache {
 /// One pass over the tensors. A work item is some positions of some heads, sized and ordered so
 /// that the angles of a position are reused from a cache by every head while the tensor is read in
 /// the order in which it is stored:
-///   (B, H, S, D)  one head, a block of positions; the next item is the next head at these
-///   positions (B, S, H, D)  all heads of a few positions
+///   (B, H, S, D)  one head, a block of positions; the next item is the next head there
+///   (B, S, H, D)  all heads of a few positions
 template <class Exec, class T, bool Stream>
 struct Rotate {
   using Memory = typename Exec::memory_space;

@@ -7,8 +7,7 @@
 /// The naive variant, the baseline that speedups refer to: dequantised weights in the dtype.
 ///   x_d = x_q / s_x by rows, stored in the dtype
 ///   out = x_d · W_dᵀ: for few tokens a matrix-vector product of ours, which reads the weights once
-///   at the
-///         speed of memory; for many the GEMM of linear
+///         at the speed of memory; for many the GEMM of linear
 ///   dx = dout · W_d,  dweight = doutᵀ · x_d by the same GEMM
 namespace katt::ternary_linear::impl {
 
