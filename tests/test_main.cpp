@@ -2,8 +2,11 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "tests/arguments.hpp"
+
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  katt::test::arguments().assign(argv + 1, argv + argc);
   Kokkos::ScopeGuard kokkos(argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -7,12 +7,14 @@
 #include <utility>
 
 #include "io/hdf5_input.hpp"
+#include "io/text.hpp"
 
 namespace katt::io {
 
 namespace {
 
-using impl::Handle;
+using impl::DatasetInfo;
+using impl::ElementKind;
 using impl::Hdf5Input;
 using impl::Scalar;
 
@@ -34,10 +36,11 @@ std::string expected_shape(const Shape& shape, std::string_view axes) {
   return std::string(axes) + (known ? " = " + impl::shape_text(shape) : "");
 }
 
-Shape checked_shape(const Hdf5Input& input, const Handle& dataset, std::string_view name,
-                    const Shape& wanted, std::string_view axes) {
+DatasetInfo checked(const Hdf5Input& input, std::string_view name, const Shape& wanted,
+                    std::string_view axes) {
   const std::string expected = expected_shape(wanted, axes);
-  Shape held = input.extents(dataset, name, "shape " + expected);
+  DatasetInfo info = input.describe(name, "shape " + expected);
+  const Shape& held = info.shape;
   const auto agrees = [](std::int64_t extent, std::int64_t want) {
     return want < 0 || extent == want;
   };
@@ -48,13 +51,7 @@ Shape checked_shape(const Hdf5Input& input, const Handle& dataset, std::string_v
     input.reject_dataset(name, "holds shape " + impl::shape_text(held) + ", expected " + expected +
                                    " with no extent of 0");
   }
-  return held;
-}
-
-Handle type_of(const Hdf5Input& input, const Handle& dataset, std::string_view name) {
-  Handle type(H5Dget_type(dataset.get()));
-  if (!type.valid()) input.reject_dataset(name, "is damaged: its type cannot be read");
-  return type;
+  return info;
 }
 
 template <class T>
@@ -142,41 +139,34 @@ std::string CaseFile::text(std::string_view attribute, std::string_view fallback
 
 std::vector<std::int64_t> CaseFile::shape(std::string_view dataset, int rank,
                                           std::string_view axes) const {
-  const Handle handle = impl_->input.dataset(dataset, "shape " + std::string(axes));
-  return checked_shape(impl_->input, handle, dataset, Shape(static_cast<std::size_t>(rank), -1),
-                       axes);
+  const Shape any(static_cast<std::size_t>(rank), -1);
+  return checked(impl_->input, dataset, any, axes).shape;
 }
 
 FloatTensor CaseFile::floats(std::string_view dataset, const Shape& shape,
                              std::string_view axes) const {
   const Hdf5Input& input = impl_->input;
-  const Handle handle = input.dataset(dataset, "shape " + expected_shape(shape, axes));
-  Shape held = checked_shape(input, handle, dataset, shape, axes);
-  const Handle type = type_of(input, handle, dataset);
-  if (H5Tget_class(type.get()) != H5T_FLOAT) {
-    input.reject_dataset(dataset,
-                         "holds " + impl::type_text(type.get()) + ", expected floating point");
+  DatasetInfo info = checked(input, dataset, shape, axes);
+  if (info.kind != ElementKind::real) {
+    input.reject_dataset(dataset, "holds " + info.type + ", expected floating point");
   }
-  const std::size_t count = input.readable_count(handle, dataset, held, sizeof(float));
-  FloatTensor tensor{std::move(held), allocate<float>(input, dataset, count)};
-  input.read(handle, dataset, H5T_NATIVE_FLOAT, std::as_writable_bytes(std::span(tensor.values)));
+  const std::size_t count = input.readable_count(dataset, info, sizeof(float));
+  FloatTensor tensor{std::move(info.shape), allocate<float>(input, dataset, count)};
+  input.read(dataset, H5T_NATIVE_FLOAT, std::as_writable_bytes(std::span(tensor.values)));
   return tensor;
 }
 
 IntTensor CaseFile::integers(std::string_view dataset, const Shape& shape,
                              std::string_view axes) const {
   const Hdf5Input& input = impl_->input;
-  const Handle handle = input.dataset(dataset, "shape " + expected_shape(shape, axes));
-  Shape held = checked_shape(input, handle, dataset, shape, axes);
-  const Handle type = type_of(input, handle, dataset);
-  const H5T_class_t kind = H5Tget_class(type.get());
-  if (kind != H5T_INTEGER && kind != H5T_ENUM) {  // numpy's booleans are an enumeration
-    input.reject_dataset(dataset, "holds " + impl::type_text(type.get()) + ", expected integers");
+  DatasetInfo info = checked(input, dataset, shape, axes);
+  const bool is_unsigned = info.kind == ElementKind::unsigned_integer;
+  if (info.kind != ElementKind::integer && !is_unsigned) {
+    input.reject_dataset(dataset, "holds " + info.type + ", expected integers");
   }
-  const std::size_t count = input.readable_count(handle, dataset, held, sizeof(std::int64_t));
-  IntTensor tensor{std::move(held), allocate<std::int64_t>(input, dataset, count)};
-  const bool is_unsigned = kind == H5T_INTEGER && H5Tget_sign(type.get()) == H5T_SGN_NONE;
-  input.read(handle, dataset, is_unsigned ? H5T_NATIVE_UINT64 : H5T_NATIVE_INT64,
+  const std::size_t count = input.readable_count(dataset, info, sizeof(std::int64_t));
+  IntTensor tensor{std::move(info.shape), allocate<std::int64_t>(input, dataset, count)};
+  input.read(dataset, is_unsigned ? H5T_NATIVE_UINT64 : H5T_NATIVE_INT64,
              std::as_writable_bytes(std::span(tensor.values)));
   if (is_unsigned && std::ranges::any_of(tensor.values, [](std::int64_t n) { return n < 0; })) {
     input.reject_dataset(dataset, "holds a value above 9223372036854775807, expected int64");

@@ -1,316 +1,174 @@
 #include "io/hdf5_input.hpp"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
-#include <system_error>
+#include <exception>
 
 #include "core/error.hpp"
-#include "io/guarded_read.hpp"
+#include "io/message.hpp"
 
 namespace katt::io::impl {
 
 namespace {
 
-namespace fs = std::filesystem;
+/// The requests; arguments and answers as answer_request() takes and makes them.
+enum class Verb : std::uint8_t { open, has, has_attribute, attribute, describe, count, read };
 
-/// Longest text that is read as an attribute.
-constexpr std::size_t max_text_bytes = std::size_t{1} << 16;
-
-/// Deflate expands a byte to at most 1032 (RFC 1951: a length code of 258 bytes in 2 bits).
-constexpr std::size_t max_expansion = 1032;
-
-/// Time that a guarded read may take: a least one, and the pace of a slow disk.
-constexpr unsigned min_read_s = 5;
-constexpr std::size_t slowest_read_bytes_s = 20'000'000;
-
-std::size_t physical_memory_bytes() {
-  return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
-         static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+/// A type as bytes: only this process makes them, so that they can be trusted.
+std::string encoded(hid_t type) {
+  std::size_t size = 0;
+  if (type < 0 || H5Tencode(type, nullptr, &size) < 0) return {};
+  std::string bytes(size, '\0');
+  H5Tencode(type, bytes.data(), &size);
+  return bytes;
 }
 
-herr_t refuse_external_link(const char*, const char*, const char*, const char*, unsigned*, hid_t,
-                            void*) {
-  return -1;
+Handle decoded(const std::string& bytes) {
+  return bytes.empty() ? Handle() : Handle(H5Tdecode(bytes.data()));
 }
 
-Handle open_file(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  const auto reject = [&path](const std::string& message) {
-    throw InputError(path.string() + ": " + message);
-  };
-  if (!fs::exists(status)) reject("no such file, expected an HDF5 file");
-  if (fs::is_directory(status)) reject("is a folder, expected an HDF5 file");
-  // a pipe would block, a device has no end
-  if (!fs::is_regular_file(status)) reject("is not a regular file, expected an HDF5 file");
-  if (::access(path.c_str(), R_OK) != 0) {
-    reject("cannot be read: " + std::generic_category().message(errno));
+void add(MessageWriter& answer, const std::optional<Scalar>& value) {
+  answer.add(static_cast<std::uint64_t>(value ? value->index() + 1 : 0));
+  if (value) std::visit([&](const auto& held) { answer.add(held); }, *value);
+}
+
+std::optional<Scalar> take_scalar(MessageReader& answer) {
+  switch (answer.take<std::uint64_t>()) {
+    case 0: return std::nullopt;
+    case 1: return answer.take<std::int64_t>();
+    case 2: return answer.take<double>();
+    default: return answer.text();
   }
-  if (fs::file_size(path, error) == 0) reject("is empty, expected an HDF5 file");
-  if (H5Fis_hdf5(path.c_str()) <= 0) reject("is not an HDF5 file");
-  Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
-  if (!file.valid()) reject("is a damaged HDF5 file: " + printable(last_error()));
-  return file;
 }
 
-bool is_compressed(const Handle& dataset) {
-  const Handle creation(H5Dget_create_plist(dataset.get()));
-  return H5Pget_nfilters(creation.get()) > 0;
+void add(MessageWriter& answer, const DatasetInfo& info) {
+  answer.add(std::uint64_t{info.shape.size()});
+  for (const std::int64_t extent : info.shape) answer.add(extent);
+  answer.add(info.kind).add(info.type).add(std::uint64_t{info.columns.size()});
+  for (const ColumnInfo& column : info.columns) {
+    answer.add(column.name).add(column.type).add(static_cast<std::uint8_t>(column.is_expected));
+  }
 }
 
-std::optional<Scalar> read_number(hid_t attribute, hid_t type) {
-  if (H5Tget_class(type) == H5T_FLOAT) {
-    double value = 0;
-    if (H5Aread(attribute, H5T_NATIVE_DOUBLE, &value) < 0) return std::nullopt;
-    return value;
+DatasetInfo take_info(MessageReader& answer) {
+  DatasetInfo info;
+  for (auto rank = answer.take<std::uint64_t>(); rank > 0; --rank) {
+    info.shape.push_back(answer.take<std::int64_t>());
   }
-  std::int64_t value = 0;
-  // a value that does not fit is clipped by HDF5, so it is read as what it is and refused
-  const bool is_unsigned = H5Tget_class(type) == H5T_INTEGER && H5Tget_sign(type) == H5T_SGN_NONE;
-  if (H5Aread(attribute, is_unsigned ? H5T_NATIVE_UINT64 : H5T_NATIVE_INT64, &value) < 0 ||
-      (is_unsigned && value < 0)) {
-    return std::nullopt;
+  info.kind = answer.take<ElementKind>();
+  info.type = answer.text();
+  for (auto columns = answer.take<std::uint64_t>(); columns > 0; --columns) {
+    ColumnInfo column{.name = answer.text(), .type = answer.text()};
+    column.is_expected = answer.take<std::uint8_t>() != 0;
+    info.columns.push_back(std::move(column));
   }
-  return value;
+  return info;
 }
 
-std::optional<Scalar> read_text(hid_t attribute, hid_t type) {
-  Handle memory(H5Tcopy(H5T_C_S1));
-  H5Tset_cset(memory.get(), H5Tget_cset(type));
-  if (H5Tis_variable_str(type) > 0) {
-    H5Tset_size(memory.get(), H5T_VARIABLE);
-    return read_guarded(
-        [&]() -> std::optional<std::string> {
-          char* text = nullptr;
-          if (H5Aread(attribute, memory.get(), static_cast<void*>(&text)) < 0) return std::nullopt;
-          std::string value = text == nullptr ? "" : text;
-          H5free_memory(text);
-          if (value.size() > max_text_bytes) return std::nullopt;
-          return value;
-        },
-        min_read_s);
+bool take_truth(MessageReader& answer) { return answer.take<std::uint8_t>() != 0; }
+
+/// In the child.
+void answer_request(std::shared_ptr<Hdf5Reader>& file, const std::filesystem::path& path,
+                    std::string_view message, Reply& reply) {
+  MessageReader request(message);
+  const auto verb = request.take<Verb>();
+  const std::string name = request.text();
+  MessageWriter answer;
+  switch (verb) {
+    case Verb::open: file = std::make_shared<Hdf5Reader>(path); return;
+    case Verb::has: answer.add(static_cast<std::uint8_t>(file->has(name))); break;
+    case Verb::has_attribute:
+      answer.add(static_cast<std::uint8_t>(file->has_attribute(name)));
+      break;
+    case Verb::attribute: add(answer, file->attribute(name)); break;
+    case Verb::describe: {
+      const std::string expected = request.text();
+      add(answer, file->describe(name, expected, decoded(request.text())));
+      break;
+    }
+    case Verb::count:
+      answer.add(std::uint64_t{file->readable_count(name, request.take<std::uint64_t>())});
+      break;
+    case Verb::read: file->read(name, decoded(request.text()), reply); return;
   }
-  const std::size_t bytes = H5Tget_size(type);
-  if (bytes == 0 || bytes > max_text_bytes) return std::nullopt;
-  std::string value(bytes + 1, '\0');
-  H5Tset_size(memory.get(), bytes + 1);
-  if (H5Aread(attribute, memory.get(), value.data()) < 0) return std::nullopt;
-  value.resize(value.find('\0'));
-  return value;
+  reply.send(answer.bytes());
+}
+
+MessageWriter request(Verb verb, std::string_view name) {
+  MessageWriter message;
+  message.add(verb).add(name);
+  return message;
 }
 
 }  // namespace
 
-std::string printable(std::string_view text) {
-  constexpr std::size_t longest = 160;
-  std::string line(text.substr(0, longest));
-  std::ranges::replace_if(
-      line, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, '?');
-  return text.size() > longest ? line + "..." : line;
-}
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t extent : shape) {
-    text += (text.empty() ? "" : ", ") + (extent < 0 ? "any" : std::to_string(extent));
-  }
-  return "(" + text + (shape.size() == 1 ? ",)" : ")");
-}
-
-std::string type_text(hid_t type) {
-  const std::string bits = std::to_string(8 * H5Tget_size(type));
-  switch (H5Tget_class(type)) {
-    case H5T_FLOAT: return "float" + bits;
-    case H5T_INTEGER: return (H5Tget_sign(type) == H5T_SGN_NONE ? "uint" : "int") + bits;
-    case H5T_ENUM: return "an enumeration";
-    case H5T_STRING: return "text";
-    case H5T_COMPOUND: return "a compound type";
-    case H5T_ARRAY: return "an array type";
-    case H5T_VLEN: return "a variable-length type";
-    case H5T_REFERENCE: return "references";
-    case H5T_OPAQUE: return "opaque bytes";
-    case H5T_BITFIELD: return "a bit field";
-    default: return "an unknown type";
+template <class Function>
+auto Hdf5Input::guard(std::string_view object, const Function& function) const {
+  const std::string start = "is a damaged HDF5 file: reading " + std::string(object) + " ";
+  try {
+    return function();
+  } catch (const InputError&) {
+    throw;
+  } catch (const ChildGone& gone) {
+    reject(start + gone.what());
+  } catch (const std::exception& error) {
+    // nonsense where an answer was expected, or a size that made the child run out of memory
+    reject(start + "fails: " + error.what());
   }
 }
 
-Hdf5Input::Hdf5Input(fs::path path) : path_(std::move(path)) {
+Hdf5Input::Hdf5Input(std::filesystem::path path)
+    : NamedFile(std::move(path)),
+      child_(std::make_unique<ChildProcess>(
+          [path = this->path(), file = std::shared_ptr<Hdf5Reader>()](std::string_view message,
+                                                                      Reply& reply) mutable {
+            answer_request(file, path, message, reply);
+          })) {
   silence_errors();
-  file_ = open_file(path_);
-  access_ = Handle(H5Pcreate(H5P_LINK_ACCESS));
-  H5Pset_elink_cb(access_.get(), refuse_external_link, nullptr);
+  guard("it", [&] { return child_->ask(request(Verb::open, "").bytes()); });
+}
+
+Hdf5Input::~Hdf5Input() = default;
+
+template <class Take>
+auto Hdf5Input::ask(const MessageWriter& request, std::string_view object, const Take& take) const {
+  return guard(object, [&] {
+    const std::string answer = child_->ask(request.bytes());
+    MessageReader reader(answer);
+    return take(reader);
+  });
 }
 
 bool Hdf5Input::has(std::string_view name) const {
-  return H5Lexists(file_.get(), std::string(name).c_str(), access_.get()) > 0;
+  return ask(request(Verb::has, name), name, take_truth);
 }
 
 bool Hdf5Input::has_attribute(std::string_view name) const {
-  return H5Aexists(file_.get(), std::string(name).c_str()) > 0;
+  return ask(request(Verb::has_attribute, name), name, take_truth);
 }
 
 std::optional<Scalar> Hdf5Input::attribute(std::string_view name) const {
-  if (!has_attribute(name)) return std::nullopt;
-  const Handle attribute(H5Aopen(file_.get(), std::string(name).c_str(), H5P_DEFAULT));
-  if (!attribute.valid()) reject_attribute(name, "is damaged: " + printable(last_error()));
-  const Handle space(H5Aget_space(attribute.get()));
-  const Handle type(H5Aget_type(attribute.get()));
-  if (!space.valid() || !type.valid()) reject_attribute(name, "is damaged");
-  // (1,) is how some writers say scalar
-  const hssize_t count = H5Sget_simple_extent_npoints(space.get());
-  if (count != 1) {
-    reject_attribute(name, "holds " + std::to_string(count) + " values, expected one");
-  }
-  std::optional<Scalar> value;
-  switch (H5Tget_class(type.get())) {
-    case H5T_FLOAT:
-    case H5T_INTEGER:
-    case H5T_ENUM: value = read_number(attribute.get(), type.get()); break;
-    case H5T_STRING: value = read_text(attribute.get(), type.get()); break;
-    default:
-      reject_attribute(name,
-                       "holds " + type_text(type.get()) + ", expected a number or a short text");
-  }
-  if (!value) {
-    reject_attribute(name, "holds " + type_text(type.get()) + " that cannot be read, expected a " +
-                               "number within int64 or float64, or a short text");
-  }
-  return value;
+  return ask(request(Verb::attribute, name), name, take_scalar);
 }
 
-void Hdf5Input::check_link(const std::string& name) const {
-  H5L_info_t info;
-  if (H5Lget_info(file_.get(), name.c_str(), &info, access_.get()) < 0) {
-    reject_dataset(name, "is damaged: " + printable(last_error()));
-  }
-  if (info.type != H5L_TYPE_HARD && info.type != H5L_TYPE_SOFT) {
-    reject_dataset(name, "is a link to another file, expected a dataset in this one");
-  }
+DatasetInfo Hdf5Input::describe(std::string_view name, const std::string& expected,
+                                const Handle& table) const {
+  return ask(request(Verb::describe, name).add(expected).add(encoded(table.get())), name,
+             take_info);
 }
 
-void Hdf5Input::check_storage(const Handle& dataset, std::string_view name) const {
-  const Handle creation(H5Dget_create_plist(dataset.get()));
-  if (!creation.valid()) reject_dataset(name, "is damaged: " + printable(last_error()));
-  if (H5Pget_layout(creation.get()) == H5D_VIRTUAL || H5Pget_external_count(creation.get()) != 0) {
-    reject_dataset(name, "keeps its data in other files, expected them in this one");
-  }
-  // any other filter would be a plugin, which HDF5 would load and run
-  constexpr std::array known{H5Z_FILTER_DEFLATE, H5Z_FILTER_SHUFFLE, H5Z_FILTER_FLETCHER32};
-  const int filters = H5Pget_nfilters(creation.get());
-  for (int index = 0; index < filters; ++index) {
-    unsigned flags = 0;
-    std::size_t parameters = 0;
-    const H5Z_filter_t filter = H5Pget_filter2(creation.get(), static_cast<unsigned>(index), &flags,
-                                               &parameters, nullptr, 0, nullptr, nullptr);
-    if (std::ranges::find(known, filter) == known.end()) {
-      reject_dataset(name, "is compressed by HDF5 filter " + std::to_string(filter) +
-                               ", expected no compression or gzip");
-    }
-  }
-}
-
-Handle Hdf5Input::dataset(std::string_view name, const std::string& expected) const {
-  const std::string key(name);
-  if (!has(name)) reject_dataset(name, "is missing, expected " + expected);
-  check_link(key);
-  Handle dataset(H5Oopen(file_.get(), key.c_str(), access_.get()));
-  if (!dataset.valid()) reject_dataset(name, "cannot be opened: " + printable(last_error()));
-  if (H5Iget_type(dataset.get()) != H5I_DATASET) {
-    reject_dataset(name, "is a group or a type, expected a dataset of " + expected);
-  }
-  check_storage(dataset, name);
-  return dataset;
-}
-
-std::vector<std::int64_t> Hdf5Input::extents(const Handle& dataset, std::string_view name,
-                                             const std::string& expected) const {
-  const Handle space(H5Dget_space(dataset.get()));
-  if (!space.valid()) reject_dataset(name, "is damaged: " + printable(last_error()));
-  if (H5Sget_simple_extent_type(space.get()) == H5S_NULL) {
-    reject_dataset(name, "holds no data, expected " + expected);
-  }
-  std::array<hsize_t, H5S_MAX_RANK> dims{};
-  const int rank = H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr);
-  if (rank < 0) reject_dataset(name, "is damaged: " + printable(last_error()));
-  std::vector<std::int64_t> shape;
-  for (int axis = 0; axis < rank; ++axis) {
-    const hsize_t extent = dims[static_cast<std::size_t>(axis)];
-    if (extent > static_cast<hsize_t>(INT64_MAX)) {
-      reject_dataset(name, "claims an extent of " + std::to_string(extent) + ", expected " +
-                               expected + " within this machine's memory");
-    }
-    shape.push_back(static_cast<std::int64_t>(extent));
-  }
-  return shape;
-}
-
-std::size_t Hdf5Input::readable_count(const Handle& dataset, std::string_view name,
-                                      const std::vector<std::int64_t>& extents,
+std::size_t Hdf5Input::readable_count(std::string_view name, const DatasetInfo& info,
                                       std::size_t memory_bytes) const {
-  const Handle type(H5Dget_type(dataset.get()));
-  const std::size_t file_bytes = type.valid() ? H5Tget_size(type.get()) : 0;
-  if (file_bytes == 0) reject_dataset(name, "is damaged: " + printable(last_error()));
-
-  const std::size_t limit = physical_memory_bytes() / std::max(file_bytes, memory_bytes);
-  std::size_t count = 1;
-  for (const std::int64_t extent : extents) {
-    if (extent == 0) return 0;
-    if (static_cast<std::size_t>(extent) > limit / count) {
-      reject_dataset(name, "claims shape " + shape_text(extents) + ", more than the " +
-                               std::to_string(physical_memory_bytes()) +
-                               " bytes of this machine's memory");
-    }
-    count *= static_cast<std::size_t>(extent);
-  }
-
-  // without this, a file of a few bytes could ask for all of the memory, filled with zeros
-  const auto stored = static_cast<std::size_t>(H5Dget_storage_size(dataset.get()));
-  const std::size_t claimed = count * file_bytes;
-  if (stored < (is_compressed(dataset) ? claimed / max_expansion : claimed)) {
-    reject_dataset(name, "stores " + std::to_string(stored) + " bytes, expected " +
-                             std::to_string(claimed) + " for shape " + shape_text(extents));
-  }
+  const std::size_t count = ask(request(Verb::count, name).add(std::uint64_t{memory_bytes}), name,
+                                [](MessageReader& answer) { return answer.take<std::uint64_t>(); });
+  std::size_t product = 1;
+  for (const std::int64_t extent : info.shape) product *= static_cast<std::size_t>(extent);
+  // our callers index by the shape: it is not left to the child alone that both agree
+  if (product != count) reject_dataset(name, "is damaged: its shape changes while it is read");
   return count;
 }
 
-void Hdf5Input::read(const Handle& dataset, std::string_view name, hid_t memory_type,
-                     std::span<std::byte> out) const {
-  const auto read_into = [&](void* data) {
-    return H5Dread(dataset.get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0;
-  };
-  if (!is_compressed(dataset)) {
-    if (!read_into(out.data())) {
-      reject_dataset(name, "cannot be read: " + printable(last_error()));
-    }
-    return;
-  }
-  const auto bytes = read_guarded(
-      [&]() -> std::optional<std::string> {
-        std::string values(out.size(), '\0');
-        if (!read_into(values.data())) return std::nullopt;
-        return values;
-      },
-      min_read_s + static_cast<unsigned>(out.size() / slowest_read_bytes_s));
-  if (!bytes || bytes->size() != out.size()) {
-    reject_dataset(name, "cannot be read: its compressed data are damaged");
-  }
-  std::memcpy(out.data(), bytes->data(), out.size());
-}
-
-void Hdf5Input::reject(const std::string& message) const {
-  throw InputError(path_.string() + ": " + message);
-}
-
-void Hdf5Input::reject_dataset(std::string_view name, const std::string& message) const {
-  reject("dataset " + std::string(name) + ": " + message);
-}
-
-void Hdf5Input::reject_attribute(std::string_view name, const std::string& message) const {
-  reject("attribute " + std::string(name) + ": " + message);
+void Hdf5Input::read(std::string_view name, hid_t memory_type, std::span<std::byte> out) const {
+  const MessageWriter message = request(Verb::read, name).add(encoded(memory_type));
+  guard(name, [&] { child_->ask(message.bytes(), out); });
 }
 
 }  // namespace katt::io::impl

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "io/hdf5_input.hpp"
+#include "io/text.hpp"
 
 namespace katt::io::impl {
 

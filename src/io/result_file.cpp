@@ -9,6 +9,7 @@
 #include "io/atomic_file.hpp"
 #include "io/hdf5_input.hpp"
 #include "io/hdf5_output.hpp"
+#include "io/text.hpp"
 
 namespace katt::io {
 
@@ -160,29 +161,25 @@ std::string kind_text(const Column& column) {
   return "float64";
 }
 
-/// Checks that the compound type of /points is that of `columns`.
-void check_columns(const Hdf5Input& input, hid_t type, const std::vector<Column>& columns) {
+/// Checks that the table /points has the given columns.
+void check_columns(const Hdf5Input& input, const impl::DatasetInfo& info,
+                   const std::vector<Column>& columns) {
   const auto reject = [&input](const std::string& holds, const std::string& expected) {
     input.reject_dataset("points", holds + ", expected " + expected +
                                        "; it is of another version of katt or of another program");
   };
-  if (H5Tget_class(type) != H5T_COMPOUND) reject("holds " + impl::type_text(type), "a table");
-  const int members = H5Tget_nmembers(type);
-  for (int i = 0; i < std::max(members, static_cast<int>(columns.size())); ++i) {
+  if (info.kind != impl::ElementKind::table) reject("holds " + info.type, "a table");
+  for (std::size_t i = 0; i < std::max(info.columns.size(), columns.size()); ++i) {
     const std::string place = "column " + std::to_string(i + 1) + " ";
-    if (i >= static_cast<int>(columns.size())) {
-      reject("holds " + std::to_string(members) + " columns", std::to_string(columns.size()));
+    if (i >= columns.size()) {
+      reject("holds " + std::to_string(info.columns.size()) + " columns",
+             std::to_string(columns.size()));
     }
-    const Column& column = columns[static_cast<std::size_t>(i)];
-    const std::string expected = column.name + " (" + kind_text(column) + ")";
-    if (i >= members) reject(place + "is missing", expected);
-    char* member = H5Tget_member_name(type, static_cast<unsigned>(i));
-    const std::string name = member == nullptr ? "" : member;
-    H5free_memory(member);
-    const Handle held(H5Tget_member_type(type, static_cast<unsigned>(i)));
-    if (name != column.name || H5Tequal(held.get(), type_of(column).get()) <= 0) {
-      reject(place + "is " + impl::printable(name) + " (" + impl::type_text(held.get()) + ")",
-             expected);
+    const std::string expected = columns[i].name + " (" + kind_text(columns[i]) + ")";
+    if (i >= info.columns.size()) reject(place + "is missing", expected);
+    const impl::ColumnInfo& held = info.columns[i];
+    if (!held.is_expected) {
+      reject(place + "is " + impl::printable(held.name) + " (" + held.type + ")", expected);
     }
   }
 }
@@ -190,18 +187,17 @@ void check_columns(const Hdf5Input& input, hid_t type, const std::vector<Column>
 std::vector<std::vector<Cell>> read_rows(const Hdf5Input& input,
                                          const std::vector<Column>& columns) {
   const std::string expected = "a table of one row per point and variant";
-  const Handle points = input.dataset("points", expected);
-  const Handle type(H5Dget_type(points.get()));
-  check_columns(input, type.get(), columns);
-  const std::vector<std::int64_t> shape = input.extents(points, "points", expected);
-  if (shape.size() != 1) {
+  const Handle row = type_of(columns);
+  const impl::DatasetInfo info = input.describe("points", expected, row);
+  check_columns(input, info, columns);
+  if (info.shape.size() != 1) {
     input.reject_dataset("points",
-                         "holds shape " + impl::shape_text(shape) + ", expected " + expected);
+                         "holds shape " + impl::shape_text(info.shape) + ", expected " + expected);
   }
   const std::size_t width = bytes_of(columns);
-  const std::size_t count = input.readable_count(points, "points", shape, width);
+  const std::size_t count = input.readable_count("points", info, width);
   std::vector<std::byte> packed(count * width);
-  if (count > 0) input.read(points, "points", type_of(columns).get(), packed);
+  if (count > 0) input.read("points", row.get(), packed);
   std::vector<std::vector<Cell>> rows;
   rows.reserve(count);
   for (std::size_t i = 0; i < count; ++i)
@@ -249,16 +245,40 @@ ResultFile ResultFile::resume(const std::filesystem::path& path, std::vector<Col
   file.rows_ = read_rows(input, file.columns_);
   file.run_ = next_run(input);
   file.exists_ = true;
+  file.is_foreign_ = true;
+  file.rehearse();
   return file;
 }
 
-void ResultFile::commit(const std::function<void(std::int64_t)>& change) {
-  impl::silence_errors();
-  AtomicFile target(path_);
-  if (exists_) target.copy_current();
-  {
-    Handle file =
-        exists_ ? impl::open_output(target.temporary()) : start_file(target.temporary(), columns_);
+void ResultFile::rehearse() const {
+  Row row{.cells = {}, .samples_s = {0.0}};
+  for (const Column& column : columns_) {
+    switch (column.kind) {
+      case ColumnKind::text: row.cells.emplace_back("x"); break;
+      case ColumnKind::integer: row.cells.emplace_back(std::int64_t{0}); break;
+      case ColumnKind::real: row.cells.emplace_back(0.0); break;
+    }
+  }
+  try {
+    const AtomicFile discarded(path_);
+    discarded.copy_current();
+    edit(discarded.temporary(), [&](hid_t file) {
+      for (const char* group : {"/runs/", "/samples/", "/ceilings/"}) {
+        (void)impl::open_group(file, group + run_);
+      }
+      append_rows(file, columns_, {row});
+    });
+  } catch (const std::runtime_error& error) {
+    throw InputError(path_.string() +
+                     ": is a damaged result file: it can be read, but to continue it " +
+                     impl::printable(error.what()));
+  }
+}
+
+void ResultFile::edit(const std::filesystem::path& temporary,
+                      const std::function<void(std::int64_t)>& change) const {
+  const auto apply = [&] {
+    Handle file = exists_ ? impl::open_output(temporary) : start_file(temporary, columns_);
     const Handle points(
         require(H5Dopen2(file.get(), "points", H5P_DEFAULT), "open dataset points"));
     if (row_count(points) != rows_.size()) {
@@ -267,8 +287,20 @@ void ResultFile::commit(const std::function<void(std::int64_t)>& change) {
                                ": another program has written to it");
     }
     change(file.get());
-    impl::close_output(std::move(file), target.temporary());
-  }
+    impl::close_output(std::move(file), temporary);
+  };
+  if (!is_foreign_) return apply();
+  impl::run_in_child([&] {
+    H5Lunregister(H5L_TYPE_EXTERNAL);  // a group of the file may lie in no other file
+    apply();
+  });
+}
+
+void ResultFile::commit(const std::function<void(std::int64_t)>& change) {
+  impl::silence_errors();
+  AtomicFile target(path_);
+  if (exists_) target.copy_current();
+  edit(target.temporary(), change);
   target.commit();
   exists_ = true;
 }

@@ -77,12 +77,20 @@ class ResultFile {
   /// Makes a change (given the identifier of the open HDF5 file) to the file on disk, all or
   /// nothing.
   void commit(const std::function<void(std::int64_t)>& change);
+  /// The same to a copy. A file that this process has not started is edited in a child process, as
+  /// it is read (io/hdf5_input.hpp).
+  void edit(const std::filesystem::path& temporary,
+            const std::function<void(std::int64_t)>& change) const;
+  /// Throws InputError where the file cannot be continued: better now than after hours of
+  /// measuring.
+  void rehearse() const;
 
   std::filesystem::path path_;
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_;
   std::string run_;
   bool exists_ = false;
+  bool is_foreign_ = false;  ///< started by another process
 };
 
 }  // namespace katt::io

@@ -12,9 +12,9 @@
 #include "core/convert.hpp"
 #include "core/error.hpp"
 #include "io/atomic_file.hpp"
-#include "io/hdf5_input.hpp"
 #include "io/json_input.hpp"
 #include "io/mapped_file.hpp"
+#include "io/text.hpp"
 
 namespace katt::io {
 

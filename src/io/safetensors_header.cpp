@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "io/hdf5_input.hpp"
 #include "io/json_input.hpp"
 #include "io/safetensors.hpp"
+#include "io/text.hpp"
 
 namespace katt::io {
 

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "io/hdf5_input.hpp"
 #include "io/json_input.hpp"
+#include "io/text.hpp"
 #include "ops/attention/attention.hpp"
 
 namespace katt::nn {

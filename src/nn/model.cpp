@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/execution.hpp"
-#include "io/hdf5_input.hpp"
+#include "io/text.hpp"
 #include "memory/transfer.hpp"
 #include "testing/fill.hpp"
 

@@ -236,7 +236,7 @@ TEST(LlamaFiles, PassesOverAHeadBesideTiedEmbeddings) {  // as transformers does
   config["tie_word_embeddings"] = true;
   test::write_bytes(folder / "config.json", config.dump());
   EXPECT_EQ(test::message_of<InputError>(
-                [&] { (void)nn::open_model(Kokkos::Serial(), folder.path(), Dtype::f32, 0); }),
+                [&] { (void)nn::open_model(serial_host(), folder.path(), Dtype::f32, 0); }),
             "");
 }
 
