@@ -121,6 +121,11 @@ class Parser {
     const double slack = is_real(spec_) ? 1e-9 * std::max(std::abs(last), std::abs(first)) : 0;
     double value = first;
     for (std::int64_t i = 1; value <= last + slack; ++i) {
+      // a step may be too small to change the number that it is added to
+      if (i > static_cast<std::int64_t>(max_values)) {
+        fail("the range " + quoted(item) + " has more than " + std::to_string(max_values) +
+             " values");
+      }
       add_number(std::min(value, last));
       value = factor ? value * step.real : first + static_cast<double>(i) * step.real;
     }

@@ -1,15 +1,18 @@
 #include "bench/sweep_file.hpp"
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include "bench/settings.hpp"
 #include "bench/text.hpp"
 #include "bench/toml_document.hpp"
+#include "io/json_input.hpp"
+#include "io/text.hpp"
 
 namespace katt::bench {
 namespace {
+
+/// A sweep is written by hand.
+constexpr std::size_t max_file_bytes = 1 << 20;
 
 class Reader {
  public:
@@ -17,7 +20,8 @@ class Reader {
       : name_(path.string()), registry_(registry) {}
 
   SweepRequest read() {
-    request_.source = read_text();
+    request_.source =
+        io::impl::read_text(name_, max_file_bytes, "a sweep file or the name of an operator");
     document_ = parse_toml(name_, request_.source);
     if (document_.sweeps) {
       for (const TomlTable& table : *document_.sweeps) {
@@ -38,18 +42,6 @@ class Reader {
  private:
   [[noreturn]] void fail(int line, const std::string& message) const {
     throw InputError(name_ + ":" + std::to_string(line) + ": " + message);
-  }
-
-  std::string read_text() const {
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(name_, error)) {
-      throw InputError(name_ + ": no such file; expected a sweep file or the name of an operator");
-    }
-    std::ifstream file(name_, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    if (!file) throw InputError(name_ + ": cannot be read");
-    return text.str();
   }
 
   void add_entry(const TomlTable& table) {
@@ -135,17 +127,18 @@ class Reader {
   AxisText axis(const TomlKey& key) const {
     return {.key = canonical_key(key.name),
             .text = key.text,
-            .where = name_ + ":" + std::to_string(key.line) + ": " + key.name};
+            .where = name_ + ":" + std::to_string(key.line) + ": " + io::impl::printable(key.name)};
   }
 
   [[noreturn]] void unknown(const TomlKey& key, const std::vector<std::string>& known) const {
     const std::string near = suggestion(canonical_key(key.name), known);
-    fail(key.line, "key \"" + key.name + "\" is unknown; " +
+    fail(key.line, "key \"" + io::impl::printable(key.name) + "\" is unknown; " +
                        (near.empty() ? "expected one of " + join(known, ", ") : near));
   }
 
   std::string string_of(const TomlKey& key) const {
-    if (!key.is_string) fail(key.line, "key \"" + key.name + "\": expected a string");
+    if (!key.is_string)
+      fail(key.line, "key \"" + io::impl::printable(key.name) + "\": expected a string");
     return key.text;
   }
 

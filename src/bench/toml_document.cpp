@@ -4,6 +4,7 @@
 
 #include "bench/text.hpp"
 #include "core/error.hpp"
+#include "io/text.hpp"
 
 namespace katt::bench {
 namespace {
@@ -73,14 +74,15 @@ class Reader {
     if (const auto* truth = node.as_boolean()) return truth->get() ? "1" : "0";
     const toml::array* list = node.as_array();
     if (list == nullptr) {
-      fail(line_of(node), "key \"" + name +
+      fail(line_of(node), "key \"" + io::impl::printable(name) +
                               "\": expected an integer, a number, true or false, a string, or an "
                               "array");
     }
     std::vector<std::string> items;
     for (const toml::node& item : *list) {
       if (item.is_array()) {
-        fail(line_of(node), "key \"" + name + "\": expected an array without arrays in it");
+        fail(line_of(node),
+             "key \"" + io::impl::printable(name) + "\": expected an array without arrays in it");
       }
       items.push_back(text_of(name, item));
     }
@@ -105,7 +107,7 @@ TomlDocument parse_toml(const std::string& name, const std::string& text) {
     return reader.read(toml::parse(text));
   } catch (const toml::parse_error& error) {
     reader.fail(static_cast<int>(error.source().begin.line),
-                "not valid TOML: " + std::string(error.description()));
+                "not valid TOML: " + io::impl::printable(error.description()));
   }
 }
 

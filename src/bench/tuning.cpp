@@ -4,13 +4,15 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
 #include "io/atomic_file.hpp"
+#include "io/json_input.hpp"
+#include "io/text.hpp"
 
 namespace katt::bench {
 namespace {
@@ -18,6 +20,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int schema = 1;
+constexpr std::size_t max_file_bytes = 1 << 26;
+constexpr int max_depth = 8;
 
 Json tile_json(Tile tile) { return Json::array({tile.q, tile.kv}); }
 
@@ -25,10 +29,19 @@ Json axis_json(const AxisValue& value) {
   return std::visit([](const auto& held) { return Json(held); }, value);
 }
 
-AxisValue axis_of(const Json& json) {
+AxisValue axis_of(const nlohmann::json& json) {
   if (json.is_number_integer()) return json.get<std::int64_t>();
   if (json.is_number()) return json.get<double>();
   return json.get<std::string>();
+}
+
+/// A number of threads or of rows: as an int, no number of the text is out of range.
+int count_of(const nlohmann::json& json) {
+  const double number = json.is_number_integer() ? json.get<double>() : 0;
+  if (number < 1 || number > std::numeric_limits<int>::max()) {
+    throw InputError("holds " + io::impl::printable(json.dump()) + " as a count");
+  }
+  return json.get<int>();
 }
 
 Json to_json(const TunedTile& tuned) {
@@ -49,7 +62,7 @@ Json to_json(const TunedTile& tuned) {
 }
 
 /// Throws what the JSON library throws, and InputError for a name or an extent that means nothing.
-TunedTile from_json(const Json& json) {
+TunedTile from_json(const nlohmann::json& json) {
   TunedTile tuned;
   tuned.op = json.at("op").get<std::string>();
   tuned.pass = json.at("pass").get<std::string>();
@@ -60,12 +73,10 @@ TunedTile from_json(const Json& json) {
   if (!backend || !dtype) throw InputError("unknown backend or dtype");
   tuned.backend = *backend;
   tuned.dtype = *dtype;
-  tuned.threads = json.at("threads").get<int>();
+  tuned.threads = count_of(json.at("threads"));
   for (const auto& [name, value] : json.at("axes").items()) tuned.axes[name] = axis_of(value);
   const auto tile = [&](const char* key) {
-    const Tile extents{json.at(key).at(0).get<int>(), json.at(key).at(1).get<int>()};
-    if (extents.q < 1 || extents.kv < 1) throw InputError("tile extents below 1");
-    return extents;
+    return Tile{count_of(json.at(key).at(0)), count_of(json.at(key).at(1))};
   };
   tuned.tile = tile("tile");
   tuned.usual = tile("default_tile");
@@ -143,16 +154,13 @@ Tuning Tuning::read(const std::filesystem::path& path) {
     return InputError(path.string() + ": is no tuning file (" + what +
                       "); expected the JSON that katt tune writes");
   };
-  std::ifstream stream(path);
-  std::stringstream text;
-  text << stream.rdbuf();
-  if (!stream) throw refuse("cannot be read");
+  const std::string text = io::impl::read_text(path, max_file_bytes, "the JSON of katt tune");
   try {
-    const Json json = Json::parse(text.str());
-    if (json.at("schema").get<int>() != schema) throw InputError("another schema");
-    for (const Json& entry : json.at("tiles")) tuning.put(from_json(entry));
+    const nlohmann::json json = io::impl::parse_json(path.string(), text, max_depth);
+    if (json.at("schema") != schema) throw InputError("another schema");
+    for (const nlohmann::json& entry : json.at("tiles")) tuning.put(from_json(entry));
   } catch (const std::exception& problem) {
-    throw refuse(problem.what());
+    throw refuse(io::impl::printable(problem.what()));
   }
   return tuning;
 }

@@ -67,13 +67,12 @@ bool read_all(int socket, void* data, std::size_t size) {
   return true;
 }
 
-/// Ends this process, the child, when it computes for `limit_s` seconds from now on; or, should it
-/// wait for something that never comes, after four times as many. The first does not count a slow
-/// network disk or a stopped terminal.
-void arm(unsigned limit_s) {
-  const itimerval limit{.it_interval = {}, .it_value = {static_cast<time_t>(limit_s), 0}};
-  ::setitimer(ITIMER_PROF, &limit, nullptr);
-  ::alarm(4 * limit_s);
+/// Ends this process, the child, when it takes longer than the limits from now on.
+void arm(Limits limits) {
+  const itimerval processor{.it_interval = {},
+                            .it_value = {static_cast<time_t>(limits.processor_s), 0}};
+  ::setitimer(ITIMER_PROF, &processor, nullptr);
+  ::alarm(limits.any_s);
 }
 
 /// Waiting for a request takes as long as it takes.
@@ -94,7 +93,7 @@ void prepare_to_crash() {
   }
 }
 
-[[noreturn]] void serve(const ChildProcess::Answer& answer, int socket, unsigned limit_s) {
+[[noreturn]] void serve(const ChildProcess::Answer& answer, int socket, Limits limits) {
   prepare_to_crash();
   Head head;
   std::string request;
@@ -104,8 +103,8 @@ void prepare_to_crash() {
     Kind outcome = Kind::failed;
     std::string message;
     try {
-      arm(limit_s);
-      Reply reply(socket, limit_s);
+      arm(limits);
+      Reply reply(socket, limits);
       answer(request, reply);
       outcome = Kind::done;
     } catch (const InputError& error) {
@@ -121,10 +120,11 @@ void prepare_to_crash() {
 }
 
 /// "ends with SIGSEGV", from what waitpid tells.
-std::string ending(int status, unsigned limit_s) {
+std::string ending(int status, Limits limits) {
   if (!WIFSIGNALED(status)) return "ends its process";
   const int number = WTERMSIG(status);
   if (number == SIGPROF || number == SIGALRM) {
+    const unsigned limit_s = number == SIGPROF ? limits.processor_s : limits.any_s;
     return "takes longer than " + std::to_string(limit_s) + " s";
   }
   constexpr std::array<std::pair<int, const char*>, 6> names{{{SIGSEGV, "SIGSEGV"},
@@ -143,14 +143,15 @@ std::string ending(int status, unsigned limit_s) {
 
 void Reply::send(std::string_view bytes) {
   if (!write_message(socket_, Kind::part, bytes)) ::_exit(1);  // nobody waits for the rest
-  arm(limit_s_);
+  arm(limits_);
 }
 
 void Reply::expect_bytes(std::size_t bytes) const {
-  arm(limit_s_ + static_cast<unsigned>(bytes / slowest_bytes_s));
+  const auto more_s = static_cast<unsigned>(bytes / slowest_bytes_s);
+  arm({limits_.processor_s + more_s, limits_.any_s + more_s});
 }
 
-ChildProcess::ChildProcess(Answer answer, unsigned limit_s) : limit_s_(limit_s) {
+ChildProcess::ChildProcess(Answer answer, Limits limits) : limits_(limits) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw std::system_error(errno, std::generic_category(), "cannot make a socket");
@@ -158,7 +159,7 @@ ChildProcess::ChildProcess(Answer answer, unsigned limit_s) : limit_s_(limit_s) 
   pid_ = ::fork();
   if (pid_ == 0) {
     ::close(ends[0]);
-    serve(answer, ends[1], limit_s);
+    serve(answer, ends[1], limits);
   }
   const int fork_error = errno;
   ::close(ends[1]);
@@ -180,7 +181,7 @@ std::string ChildProcess::end() {
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
   pid_ = -1;
-  return ending(status, limit_s_);
+  return ending(status, limits_);
 }
 
 void ChildProcess::give_up(const std::string& reason) {

@@ -12,16 +12,23 @@
 namespace katt::io::impl {
 
 /// A child process that died, or said what makes no sense, in place of an answer: "ends with
-/// SIGSEGV", "takes longer than 5 s".
+/// SIGSEGV", "takes longer than 2 s".
 class ChildGone : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
+/// What a part of an answer may take. Processor time finds a library that runs in circles, however
+/// busy the machine is; any time one that waits for what never comes, however slow the disk is.
+struct Limits {
+  unsigned processor_s = 2;
+  unsigned any_s = 60;
+};
+
 /// Where a child process puts its answer.
 class Reply {
  public:
-  Reply(int socket, unsigned limit_s) : socket_(socket), limit_s_(limit_s) {}
+  Reply(int socket, Limits limits) : socket_(socket), limits_(limits) {}
 
   /// The next part of the answer; the time limit begins anew.
   void send(std::string_view bytes);
@@ -30,7 +37,7 @@ class Reply {
 
  private:
   int socket_;
-  unsigned limit_s_;
+  Limits limits_;
 };
 
 /// A child process (made by fork) that answers requests one after another, for a library that a
@@ -42,9 +49,8 @@ class ChildProcess {
  public:
   using Answer = std::function<void(std::string_view request, Reply& reply)>;
 
-  /// `answer` runs in the child, which keeps its state from one request to the next. A part of an
-  /// answer may take `limit_s` seconds of processor time, and four times as many of any.
-  explicit ChildProcess(Answer answer, unsigned limit_s = 5);
+  /// `answer` runs in the child, which keeps its state from one request to the next.
+  explicit ChildProcess(Answer answer, Limits limits = {});
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -63,7 +69,7 @@ class ChildProcess {
 
   pid_t pid_ = -1;
   int socket_ = -1;
-  unsigned limit_s_;
+  Limits limits_;
   std::string gone_;  ///< why there is no child any more
 };
 

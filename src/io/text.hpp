@@ -7,7 +7,8 @@
 
 namespace katt::io::impl {
 
-/// Text of a foreign file made fit for a one-line message: no control characters, not too long.
+/// Text of a foreign file made fit for a one-line message: UTF-8 without control characters, and
+/// not too long.
 std::string printable(std::string_view text);
 
 /// "(2, 3)"; an extent of -1 is printed as "any".

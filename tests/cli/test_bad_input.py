@@ -5,6 +5,7 @@ import os
 import h5py
 import numpy as np
 import pytest
+from conftest import ROOT
 
 SWEEP = ("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "2")
 
@@ -159,6 +160,33 @@ def test_truncated_case(katt):
     for size in (0, 7, 100, len(whole) // 2, len(whole) - 1):
         (katt.folder / "case.h5").write_bytes(whole[:size])
         assert "case.h5" in katt.refuses("run", "attention", "--in", "case.h5", "--out", "out.h5")
+
+
+def undefined(path, *, at):
+    """The 8-byte address `at` of the file becomes HDF5's undefined one, which 1.10 crashes on."""
+    content = bytearray(path.read_bytes())
+    content[at : at + 8] = b"\xff" * 8
+    path.write_bytes(content)
+
+
+def test_addresses_that_crash_hdf5(katt):
+    write_case(katt.folder / "case.h5")
+    whole = (katt.folder / "case.h5").read_bytes()
+    for block in (b"TREE", b"HEAP"):  # of the root group
+        address = whole.index(block).to_bytes(8, "little")
+        (katt.folder / "case.h5").write_bytes(whole)
+        undefined(katt.folder / "case.h5", at=whole.index(address))
+        line = katt.refuses("run", "attention", "--in", "case.h5", "--out", "out.h5")
+        assert "case.h5" in line
+
+
+HOSTILE = sorted((ROOT.parent / "shared" / "hostile").glob("*.h5"))
+
+
+@pytest.mark.skipif(not HOSTILE, reason="no folder ../shared/hostile")
+@pytest.mark.parametrize("path", HOSTILE, ids=lambda path: path.stem)
+def test_hostile_cases(katt, path):
+    assert path.name in katt.refuses("run", path.stem.split("_")[0], "--in", path, "--out", "out.h5")
 
 
 def test_refused_tile_and_variant(katt):

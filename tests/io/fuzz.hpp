@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "core/error.hpp"
 #include "hdf5_builder.hpp"
 #include "mutate.hpp"
@@ -113,6 +115,11 @@ inline std::string complaint_about(const std::string& errors, const fs::path& fi
   }
   const auto is_odd = [](char c) { return (c >= 0 && c < 0x20 && c != '\n') || c == 0x7F; };
   if (std::ranges::any_of(errors, is_odd)) return "is refused with control characters in the line";
+  try {
+    (void)nlohmann::json(errors).dump();
+  } catch (const nlohmann::json::exception&) {
+    return "is refused with a line that is no UTF-8";
+  }
   if (errors.size() > 4000) return "is refused with a line of more than 4000 bytes";
   if (errors.find(file.filename().string()) == std::string::npos) {
     return "is refused without the file's name";
@@ -239,6 +246,12 @@ inline std::string wait_for(pid_t worker, const fs::path& notes) {
   return WEXITSTATUS(status) == 0 ? "" : "ends the worker";
 }
 
+/// In memory where that is possible: thousands of files are synced.
+inline fs::path fast_folder() {
+  const fs::path shared = "/dev/shm";
+  return ::access(shared.c_str(), W_OK | X_OK) == 0 ? shared : fs::temp_directory_path();
+}
+
 /// The body of a test.
 inline void run(const Prepare& prepare, std::uint64_t default_count) {
   if (const std::string notes = argument("worker", ""); !notes.empty()) {
@@ -250,7 +263,7 @@ inline void run(const Prepare& prepare, std::uint64_t default_count) {
   }
   const std::uint64_t seed = number_argument("seed", 1);
   const std::uint64_t end = number_argument("first", 0) + number_argument("count", default_count);
-  const TemporaryFolder notes;
+  const TemporaryFolder notes(fast_folder());
   int crashes = 0;
   const auto fail = [&](const std::string& index, const std::string& problem) {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();

@@ -4,11 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <random>
 
 #include "core/error.hpp"
 #include "hdf5_builder.hpp"
 #include "io/case_file.hpp"
+#include "io/result_file.hpp"
+#include "result_columns.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 /// A damaged size makes HDF5 ask for more memory than there is, which it expects to be told.
@@ -126,6 +129,68 @@ TEST(HostileCase, BytesChangedAtRandomNeverCrash) {
     }
   }
   EXPECT_GT(refused, 10);
+}
+
+/// Places of a little-endian address in a file, behind the superblock's signature.
+std::vector<std::size_t> places_of(const std::string& file, std::size_t address) {
+  const std::uint64_t value = address;
+  const std::string wanted(reinterpret_cast<const char*>(&value), sizeof value);
+  std::vector<std::size_t> places;
+  for (std::size_t at = file.find(wanted, 8); at != std::string::npos;
+       at = file.find(wanted, at + 1)) {
+    places.push_back(at);
+  }
+  return places;
+}
+
+/// HDF5 1.10 copies from a null pointer where it reads something at the undefined address, all
+/// ones.
+TEST(HostileCase, UndefinedAddresses) {
+  const TemporaryFolder folder;
+  write_valid_case(folder / "case.h5");
+  const std::string good = test::read_bytes(folder / "case.h5");
+  // the B-tree and the heap of the root group, and the heap's data, which lie behind its head
+  const std::size_t heap = good.find("HEAP");
+  std::uint64_t names = 0;
+  std::memcpy(&names, good.data() + heap + 24, sizeof names);
+  for (const std::size_t block : {good.find("TREE"), heap, std::size_t{names}}) {
+    const std::vector<std::size_t> places = places_of(good, block);
+    ASSERT_FALSE(places.empty()) << block;
+    std::string bytes = good;
+    for (const std::size_t place : places) bytes.replace(place, 8, 8, '\xFF');
+    test::write_bytes(folder / "changed.h5", bytes);
+    expect_message(folder / "changed.h5", "");
+    EXPECT_NE(read_message(folder / "changed.h5"), "") << "block at " << block;
+  }
+  // and any other before the texts: each integer of eight bytes in turn
+  const std::size_t texts = good.find("GCOL");
+  for (std::size_t place = 8; place < texts; place += 8) {
+    std::string bytes = good;
+    bytes.replace(place, 8, 8, '\xFF');
+    test::write_bytes(folder / "changed.h5", bytes);
+    const std::string message = read_message(folder / "changed.h5");
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+/// A result file of which a group lies in another file: it is not written to.
+TEST(HostileCase, AResultFileThatLeadsElsewhere) {
+  const TemporaryFolder folder;
+  const auto path = folder / "result.h5";
+  io::ResultFile::create(path, test::some_columns()).commit_run({{"status", "done"}});
+  { const Hdf5Builder other(folder / "other.h5"); }
+  const std::string before = test::read_bytes(folder / "other.h5");
+  {
+    const io::impl::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
+    H5Ldelete(file.get(), "samples", H5P_DEFAULT);
+    H5Lcreate_external("other.h5", "/", file.get(), "samples", H5P_DEFAULT, H5P_DEFAULT);
+  }
+  const std::string message =
+      message_of<InputError>([&] { (void)io::ResultFile::resume(path, test::some_columns()); });
+  EXPECT_NE(message.find("is a damaged result file"), std::string::npos) << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  EXPECT_EQ(test::read_bytes(folder / "other.h5"), before);
+  EXPECT_FALSE(std::filesystem::exists(folder / ".result.h5.part"));
 }
 
 TEST(HostileCase, ACompressedChunkThatUnpacksToLess) {

@@ -81,9 +81,10 @@ TEST(ChildProcess, EndsAChildThatDoesNot) {
         volatile int sum = 0;
         while (sum >= 0) sum = 1;
       },
-      1);
+      {.processor_s = 1, .any_s = 600});
   EXPECT_EQ(message_of<ChildGone>([&] { (void)computes.ask(""); }), "takes longer than 1 s");
-  ChildProcess waits([](std::string_view, Reply&) { ::sleep(60); }, 1);
+  ChildProcess waits([](std::string_view, Reply&) { ::sleep(600); },
+                     {.processor_s = 600, .any_s = 1});
   EXPECT_EQ(message_of<ChildGone>([&] { (void)waits.ask(""); }), "takes longer than 1 s");
 }
 
