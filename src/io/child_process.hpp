@@ -41,10 +41,9 @@ class Reply {
 };
 
 /// A child process (made by fork) that answers requests one after another, for a library that a
-/// damaged file can make crash or run for ever: both end the child alone. It costs a fork, which is
-/// 0.3 ms before Kokkos has started its threads, and tens of microseconds a request. The child is
-/// single-threaded, whatever the parent is: only what runs no threads of its own may be asked of
-/// it.
+/// damaged file can make crash or run for ever: both end the child alone. It costs a fork, and a
+/// message each way for a request. The child is single-threaded, whatever the parent is: only what
+/// runs no threads of its own may be asked of it.
 class ChildProcess {
  public:
   using Answer = std::function<void(std::string_view request, Reply& reply)>;

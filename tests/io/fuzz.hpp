@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -216,6 +217,7 @@ inline pid_t start_worker(const fs::path& notes, std::uint64_t seed, std::uint64
   pointers.push_back(nullptr);
   const pid_t child = ::fork();
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // an interrupted test leaves none behind
     ::setenv("OMP_NUM_THREADS", "1", 1);
     const int none = ::open("/dev/null", O_WRONLY);
     ::dup2(none, STDOUT_FILENO);
