@@ -162,22 +162,14 @@ def test_truncated_case(katt):
         assert "case.h5" in katt.refuses("run", "attention", "--in", "case.h5", "--out", "out.h5")
 
 
-def undefined(path, *, at):
-    """The 8-byte address `at` of the file becomes HDF5's undefined one, which 1.10 crashes on."""
-    content = bytearray(path.read_bytes())
-    content[at : at + 8] = b"\xff" * 8
-    path.write_bytes(content)
-
-
 def test_addresses_that_crash_hdf5(katt):
+    """HDF5 1.10 copies from a null pointer where a file has its undefined address, all ones."""
     write_case(katt.folder / "case.h5")
     whole = (katt.folder / "case.h5").read_bytes()
     for block in (b"TREE", b"HEAP"):  # of the root group
         address = whole.index(block).to_bytes(8, "little")
-        (katt.folder / "case.h5").write_bytes(whole)
-        undefined(katt.folder / "case.h5", at=whole.index(address))
-        line = katt.refuses("run", "attention", "--in", "case.h5", "--out", "out.h5")
-        assert "case.h5" in line
+        (katt.folder / "case.h5").write_bytes(whole.replace(address, b"\xff" * 8))
+        assert "case.h5" in katt.refuses("run", "attention", "--in", "case.h5", "--out", "out.h5")
 
 
 HOSTILE = sorted((ROOT.parent / "shared" / "hostile").glob("*.h5"))
