@@ -47,6 +47,8 @@ struct Format {
   fs::path file;  ///< the place at which damaged files are put
   Damage damage = damage_bytes;
   std::vector<Valid> valid;
+  /// What a refusal may name in place of the file: those that it has to agree with.
+  std::vector<std::string> companions{};
 };
 
 /// Makes the valid files of a format, below a folder of its own.
@@ -109,7 +111,7 @@ inline std::map<fs::path, std::uintmax_t> files_below(const fs::path& folder) {
 }
 
 /// What is wrong with a refusal; empty where nothing is.
-inline std::string complaint_about(const std::string& errors, const fs::path& file) {
+inline std::string complaint_about(const std::string& errors, const Format& format) {
   if (!errors.starts_with("katt: ") || errors.find('\n') != errors.size() - 1) {
     return "is refused with " + std::to_string(std::ranges::count(errors, '\n')) +
            " lines, expected one that begins with \"katt: \"";
@@ -122,7 +124,10 @@ inline std::string complaint_about(const std::string& errors, const fs::path& fi
     return "is refused with a line that is no UTF-8";
   }
   if (errors.size() > 4000) return "is refused with a line of more than 4000 bytes";
-  if (errors.find(file.filename().string()) == std::string::npos) {
+  std::vector<std::string> names = format.companions;
+  names.push_back(format.file.filename().string());
+  if (std::ranges::none_of(
+          names, [&](const std::string& name) { return errors.find(name) != std::string::npos; })) {
     return "is refused without the file's name";
   }
   return "";
@@ -145,7 +150,7 @@ inline std::string try_one(const Format& format, const fs::path& folder, const E
   const auto after = files_below(folder);
   std::string problem;
   if (status == 2) {
-    problem = complaint_about(said, format.file);
+    problem = complaint_about(said, format);
     if (problem.empty() && before != after) problem = "is refused, and leaves files behind";
   } else if (status != 0) {
     problem = "ends with status " + std::to_string(status) + ", expected 0 or 2";

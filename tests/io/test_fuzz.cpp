@@ -292,6 +292,9 @@ fs::path trained_model(const fs::path& folder) {
   return model;
 }
 
+/// The files of trained_model() agree with one another; the folder stands for them all.
+const std::vector<std::string> model_files{"/model: ", "config.json", ".safetensors"};
+
 int logits(const fs::path& model) {
   return katt_command(
       {"logits", "--model", model, "--tokens", "1,2,3", "--out", model.parent_path() / "out.h5"});
@@ -320,7 +323,8 @@ TEST(Fuzz, Safetensors) {
         const fs::path file = model / "model.safetensors";
         return Format{.file = file,
                       .damage = damage_header,
-                      .valid = {{read_bytes(file), [=] { return logits(model); }}}};
+                      .valid = {{read_bytes(file), [=] { return logits(model); }}},
+                      .companions = model_files};
       },
       few);
 }
@@ -351,7 +355,8 @@ TEST(Fuzz, ModelConfig) {
         const auto run_it = [=] { return logits(model); };
         return Format{.file = file,
                       .damage = damage_text,
-                      .valid = {{config_json, run_it}, {config_json, forecast}}};
+                      .valid = {{config_json, run_it}, {config_json, forecast}},
+                      .companions = model_files};
       },
       few);
 }
@@ -370,8 +375,10 @@ TEST(Fuzz, ShardIndex) {
         fs::rename(model / "model.safetensors", model / "shard-1.safetensors");
         const std::string index =
             "{\n  \"metadata\": {\"total_size\": 1},\n  \"weight_map\": {" + map + "\n  }\n}\n";
-        return Format{
-            .file = file, .damage = damage_text, .valid = {{index, [=] { return logits(model); }}}};
+        return Format{.file = file,
+                      .damage = damage_text,
+                      .valid = {{index, [=] { return logits(model); }}},
+                      .companions = model_files};
       },
       few);
 }
