@@ -11,7 +11,6 @@
 #include <stdexcept>
 
 #include "bench/statistics.hpp"
-#include "memory/tracker.hpp"
 
 namespace katt::bench {
 namespace {
@@ -138,7 +137,7 @@ Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare) {
       contender.candidate->poison();
       contender.candidate->run();
       contender.candidate->fence();
-      contender.measured.peak_bytes = scope.peak_bytes();
+      contender.measured.peak = scope.peak();
     }
     const Errors errors = contender.candidate->verify();
     contender.measured.max_abs_err = errors.max_abs;

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "bench/affinity.hpp"
 #include "bench/registry.hpp"
+#include "memory/tracker.hpp"
 
 /// The measuring contract (docs/measuring.md). For the candidates of one case:
 ///
@@ -50,7 +52,8 @@ struct Measured {
   int inner = 1;
   double max_abs_err = 0;  ///< over the rows that were checked, before timing
   double mean_abs_err = 0;
-  std::size_t peak_bytes = 0;  ///< measured: prepare and one run, beyond what was live before
+  /// Of prepare and one run in this process, beyond what was live before; nothing where it threw.
+  std::optional<memory::Bytes> peak{};
 };
 
 /// A candidate of a case and what has been measured of it. Owns the outputs and workspace.

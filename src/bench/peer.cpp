@@ -35,6 +35,21 @@ std::string text_of(const Json& reply, const char* key) {
   return found != reply.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+/// What a reply says of the peer's memory, "host_bytes" and "device_bytes"; nothing where it says
+/// nothing. Throws std::runtime_error where one of them is missing or is no count.
+std::optional<memory::Bytes> peak_of(const Json& reply) {
+  const auto host = reply.find("host_bytes");
+  const auto device = reply.find("device_bytes");
+  if (host == reply.end() && device == reply.end()) return std::nullopt;
+  for (const auto& count : {host, device}) {
+    if (count == reply.end() || !count->is_number_unsigned()) {
+      throw std::runtime_error("the peer answered " + truncated(reply.dump(), 60) +
+                               ", expected host_bytes and device_bytes, each a whole number");
+    }
+  }
+  return memory::Bytes{host->get<std::size_t>(), device->get<std::size_t>()};
+}
+
 std::size_t count_of(const ForeignTensor& tensor) {
   std::size_t count = 1;
   for (const std::int64_t extent : tensor.shape) count *= static_cast<std::size_t>(extent);
@@ -136,8 +151,10 @@ class PeerCandidate final : public Candidate {
     }
   }
 
+  [[nodiscard]] std::optional<memory::Bytes> peak() const override { return peak_; }
+
   Errors verify() override {
-    (void)reply_to(*process_, {{"do", "read"}});
+    if (const auto told = peak_of(reply_to(*process_, {{"do", "read"}}))) peak_ = told;
     std::vector<std::vector<float>> values;
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       values.push_back(read(foreign_.outputs[i], shared_.data() + outputs_[i]));
@@ -151,6 +168,7 @@ class PeerCandidate final : public Candidate {
   std::span<std::byte> shared_;
   std::vector<std::size_t> outputs_;  ///< offsets
   std::string engine_;
+  std::optional<memory::Bytes> peak_;  ///< once the peer has said it
 };
 
 }  // namespace
@@ -165,17 +183,17 @@ PeerEntry Peers::enter(const std::string& name, const Operator& op, const Point&
   try {
     return open(name, op, point, inputs, bound);
   } catch (const std::bad_alloc&) {
-    return {Status::failed("out of memory"), nullptr};
+    return {Status::failed("out of memory"), nullptr, 0};
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    return {Status::failed(text.substr(0, text.find('\n'))), nullptr};
+    return {Status::failed(text.substr(0, text.find('\n'))), nullptr, 0};
   }
 }
 
 PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& point, Case& inputs,
                       const Bound& bound) {
   const auto skipped = [](std::string reason) {
-    return PeerEntry{Status::skipped(std::move(reason)), nullptr};
+    return PeerEntry{Status::skipped(std::move(reason)), nullptr, 0};
   };
   std::error_code error;
   if (!std::filesystem::exists(program_, error)) {
@@ -215,8 +233,14 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
   const Json reply = reply_to(*process, request);
   if (std::string reason = text_of(reply, "skipped"); !reason.empty()) return skipped(reason);
   if (std::string about = text_of(reply, "about"); !about.empty()) about_[name] = about;
-  return {Status::ok(), std::make_unique<PeerCandidate>(process, std::move(*foreign), shared,
-                                                        std::move(out), text_of(reply, "engine"))};
+  std::size_t output_bytes = 0;
+  for (const ForeignTensor& tensor : foreign->outputs) {
+    output_bytes += count_of(tensor) * size_of(tensor.dtype);
+  }
+  return {Status::ok(),
+          std::make_unique<PeerCandidate>(process, std::move(*foreign), shared, std::move(out),
+                                          text_of(reply, "engine")),
+          output_bytes};
 }
 
 std::string Peers::about() const { return Json(about_).dump(); }

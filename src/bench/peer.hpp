@@ -19,6 +19,7 @@ class PeerProcess;
 struct PeerEntry {
   Status status;
   std::unique_ptr<Candidate> candidate;
+  std::size_t output_bytes = 0;  ///< of what it is asked to compute
 };
 
 /// The peers of a sweep. Entries are used up before the next case is entered, and before this ends.

@@ -16,6 +16,7 @@
 #include "core/dtype.hpp"
 #include "core/status.hpp"
 #include "core/variants.hpp"
+#include "memory/tracker.hpp"
 
 namespace katt::io {
 class CaseFile;
@@ -118,6 +119,9 @@ class Candidate {
   virtual std::optional<double> timed(int /*runs*/) { return std::nullopt; }
   /// Which units of the machine run() uses, e.g. "amx"; "" where the candidate does not say.
   [[nodiscard]] virtual std::string engine() const { return ""; }
+  /// The most memory that a run held at a time, inputs and outputs included, where it happens in
+  /// another process and that process tells. What runs here is seen by memory::Scope.
+  [[nodiscard]] virtual std::optional<memory::Bytes> peak() const { return std::nullopt; }
   /// The process that runs; 0 is this one.
   [[nodiscard]] virtual int process() const { return 0; }
 };

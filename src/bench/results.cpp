@@ -22,48 +22,20 @@ io::Column real_column(std::string name) { return {std::move(name), ColumnKind::
 /// Columns of interfaces.md in its order, then Katt's own.
 std::vector<io::Column> base_columns() {
   return {
-      text_column("op", 32),
-      text_column("pass", 8),
-      text_column("variant", 32),
-      text_column("backend", 8),
-      text_column("dtype", 8),
-      integer_column("batch"),
-      integer_column("heads"),
-      integer_column("kv_heads"),
-      integer_column("seq_q"),
-      integer_column("seq_kv"),
-      integer_column("head_dim"),
-      integer_column("causal"),
-      integer_column("tile_q"),
-      integer_column("tile_kv"),
-      integer_column("threads"),
-      text_column("status", 8),
-      text_column("reason", 256),
-      integer_column("samples"),
-      real_column("time_s"),
-      real_column("time_lo_s"),
-      real_column("time_hi_s"),
-      real_column("flops"),
-      real_column("bytes"),
-      real_column("tflops"),
-      real_column("gbytes_s"),
-      text_column("ceiling", 24),
-      real_column("ceiling_fraction"),
-      real_column("speedup"),
-      integer_column("workspace_bytes"),
-      integer_column("total_bytes"),
-      real_column("max_abs_err"),
-      real_column("mean_abs_err"),
-      text_column("commit", 48),
-      text_column("run", 16),
-      text_column("point", 16),
-      text_column("label", 64),
-      real_column("speedup_lo"),
-      real_column("speedup_hi"),
-      text_column("tile", 16),
-      integer_column("inner"),
-      integer_column("cold"),
-      text_column("engine", 16),
+      text_column("op", 32),      text_column("pass", 8),         text_column("variant", 32),
+      text_column("backend", 8),  text_column("dtype", 8),        integer_column("batch"),
+      integer_column("heads"),    integer_column("kv_heads"),     integer_column("seq_q"),
+      integer_column("seq_kv"),   integer_column("head_dim"),     integer_column("causal"),
+      integer_column("tile_q"),   integer_column("tile_kv"),      integer_column("threads"),
+      text_column("status", 8),   text_column("reason", 256),     integer_column("samples"),
+      real_column("time_s"),      real_column("time_lo_s"),       real_column("time_hi_s"),
+      real_column("flops"),       real_column("bytes"),           real_column("tflops"),
+      real_column("gbytes_s"),    text_column("ceiling", 24),     real_column("ceiling_fraction"),
+      real_column("speedup"),     real_column("workspace_bytes"), real_column("total_bytes"),
+      real_column("max_abs_err"), real_column("mean_abs_err"),    text_column("commit", 48),
+      text_column("run", 16),     text_column("point", 16),       text_column("label", 64),
+      real_column("speedup_lo"),  real_column("speedup_hi"),      text_column("tile", 16),
+      integer_column("inner"),    integer_column("cold"),         text_column("engine", 16),
   };
 }
 
@@ -77,6 +49,20 @@ io::Cell empty_cell(ColumnKind kind) {
 }
 
 std::int64_t count(std::size_t n) { return static_cast<std::int64_t>(n); }
+
+/// Memory in bytes; NaN where it was not measured.
+void add_memory(const RowResult& result, std::map<std::string, io::Cell>& cells) {
+  for (const char* name : {"workspace_bytes", "total_bytes", "host_bytes", "device_bytes"}) {
+    cells[name] = nan;
+  }
+  if (!result.total) return;
+  const std::size_t total = result.total->total();
+  cells["workspace_bytes"] =
+      static_cast<double>(total > result.tensor_bytes ? total - result.tensor_bytes : 0);
+  cells["total_bytes"] = static_cast<double>(total);
+  cells["host_bytes"] = static_cast<double>(result.total->host);
+  cells["device_bytes"] = static_cast<double>(result.total->device);
+}
 
 std::map<std::string, io::Cell> cells_of(const PlannedCase& planned, const RowResult& result,
                                          const RowOrigin& origin) {
@@ -113,8 +99,7 @@ std::map<std::string, io::Cell> cells_of(const PlannedCase& planned, const RowRe
   cells["speedup"] = result.speedup.median;
   cells["speedup_lo"] = result.speedup.lo;
   cells["speedup_hi"] = result.speedup.hi;
-  cells["workspace_bytes"] = count(result.workspace_bytes);
-  cells["total_bytes"] = count(result.total_bytes);
+  add_memory(result, cells);
   cells["max_abs_err"] = result.max_abs_err;
   cells["mean_abs_err"] = result.mean_abs_err;
   cells["commit"] = origin.commit;
@@ -138,12 +123,10 @@ RowResult not_run(const Config& config, Status status) {
 }
 
 RowResult measured_row(const Config& requested, const Config& resolved, Measured measured,
-                       const Work& work, std::size_t input_bytes, std::size_t output_bytes) {
+                       const Work& work) {
   RowResult row = not_run(requested, measured.status);
   row.resolved = resolved;
   row.work = work;
-  row.workspace_bytes = measured.peak_bytes > output_bytes ? measured.peak_bytes - output_bytes : 0;
-  row.total_bytes = input_bytes + measured.peak_bytes;
   row.max_abs_err = measured.max_abs_err;
   row.mean_abs_err = measured.mean_abs_err;
   if (row.status.is_ok()) {
@@ -182,6 +165,10 @@ std::vector<io::Column> result_columns(const Registry& registry) {
                          " has another kind than the column of that name");
       }
     }
+  }
+  // behind the axes: readers that count columns find the earlier ones where they were
+  for (const char* name : {"host_bytes", "device_bytes"}) {
+    columns.push_back({name, ColumnKind::real, 0, true});
   }
   return columns;
 }

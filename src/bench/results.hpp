@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "bench/plan.hpp"
 #include "bench/statistics.hpp"
 #include "io/result_file.hpp"
+#include "memory/tracker.hpp"
 
 namespace katt::bench {
 
@@ -27,8 +29,8 @@ struct RowResult {
   std::string engine;  ///< which units of the machine ran; "" where the variant does not say
   Work work;
   NearestCeiling ceiling;
-  std::size_t workspace_bytes = 0;
-  std::size_t total_bytes = 0;
+  std::optional<memory::Bytes> total{};  ///< peak with inputs and outputs; nothing: not measured
+  std::size_t tensor_bytes = 0;          ///< of these, what inputs and outputs take
   double max_abs_err = 0;
   double mean_abs_err = 0;
 };
@@ -36,15 +38,15 @@ struct RowResult {
 /// A row for a configuration that did not run.
 [[nodiscard]] RowResult not_run(const Config& config, Status status);
 
-/// What measuring a candidate gave, as a row without its speedup.
+/// What measuring a candidate gave, as a row without its speedup and its memory.
 [[nodiscard]] RowResult measured_row(const Config& requested, const Config& resolved,
-                                     Measured measured, const Work& work, std::size_t input_bytes,
-                                     std::size_t output_bytes);
+                                     Measured measured, const Work& work);
 
 /// Fills in the speedups over the baseline among the rows of a case.
 void add_speedups(std::span<RowResult> rows);
 
-/// The columns of /points: those of schema 1, then one for every further axis of the operators.
+/// The columns of /points: those of schema 1, one for every further axis of the operators, and what
+/// came later.
 [[nodiscard]] std::vector<io::Column> result_columns(const Registry& registry);
 
 /// Where a row comes from.

@@ -94,12 +94,13 @@ class Runner {
     if (settings_.cold) flush = cache_flusher(point.backend, point.threads);
     const Bound bound(settings_.bind ? point.threads : 0);
 
-    const std::size_t before = memory::live_bytes();
+    const memory::Bytes before = memory::live();
     const std::unique_ptr<Case> inputs = planned.op->make_case(point);
-    const std::size_t input_bytes = memory::live_bytes() - before;
+    const memory::Bytes input_bytes = memory::live() - before;
     const Work work = inputs->work();
 
     std::vector<std::size_t> indices;
+    std::vector<std::size_t> output_bytes;
     std::vector<Contender> contenders;
     for (const std::size_t i : admitted) {
       const Config& config = planned.configs[i];
@@ -111,6 +112,7 @@ class Runner {
           continue;
         }
         indices.push_back(i);
+        output_bytes.push_back(peer.output_bytes);
         contenders.push_back(enter([&] { return std::move(peer.candidate); }));
         continue;
       }
@@ -119,6 +121,7 @@ class Runner {
         continue;
       }
       indices.push_back(i);
+      output_bytes.push_back(footprint(planned, config).outputs);
       contenders.push_back(enter([&] { return inputs->prepare(config); }));
     }
     double moved_bytes = 0;
@@ -141,11 +144,13 @@ class Runner {
     for (std::size_t k = 0; k < indices.size(); ++k) {
       const Config& config = planned.configs[indices[k]];
       const bool peer = planned.is_peer(config);
+      const auto peak = contenders[k].measured.peak;  // of a peer: what this process needs for it
       RowResult row = measured_row(config, peer ? config : inputs->resolve(config),
-                                   std::move(contenders[k].measured), work, input_bytes,
-                                   footprint(planned, config).outputs);
-      if (peer) row.workspace_bytes = row.total_bytes = 0;  // of another process: not measured
+                                   std::move(contenders[k].measured), work);
+      if (!peer && peak) row.total = input_bytes + *peak;
+      row.tensor_bytes = input_bytes.total() + output_bytes[k];
       if (row.status.is_ok()) {
+        if (peer) row.total = contenders[k].candidate->peak();
         row.engine = contenders[k].candidate->engine();
         if (!peer) row.default_tile = inputs->resolve({config.variant, {}}).tile;
         row.ceiling =

@@ -44,7 +44,9 @@ void add(MessageWriter& answer, const DatasetInfo& info) {
   for (const std::int64_t extent : info.shape) answer.add(extent);
   answer.add(info.kind).add(info.type).add(std::uint64_t{info.columns.size()});
   for (const ColumnInfo& column : info.columns) {
-    answer.add(column.name).add(column.type).add(static_cast<std::uint8_t>(column.is_expected));
+    answer.add(column.name).add(column.type);
+    answer.add(static_cast<std::uint8_t>(column.is_expected));
+    answer.add(static_cast<std::uint8_t>(column.is_int64));
   }
 }
 
@@ -58,6 +60,7 @@ DatasetInfo take_info(MessageReader& answer) {
   for (auto columns = answer.take<std::uint64_t>(); columns > 0; --columns) {
     ColumnInfo column{.name = answer.text(), .type = answer.text()};
     column.is_expected = answer.take<std::uint8_t>() != 0;
+    column.is_int64 = answer.take<std::uint8_t>() != 0;
     info.columns.push_back(std::move(column));
   }
   return info;

@@ -96,13 +96,14 @@ std::string member_name(hid_t type, unsigned member) {
 std::vector<ColumnInfo> columns_of(hid_t type, const Handle& expected) {
   std::vector<ColumnInfo> columns;
   if (!expected.valid() || H5Tget_class(type) != H5T_COMPOUND) return columns;
-  const int known = H5Tget_nmembers(expected.get());
   for (int i = 0; i < H5Tget_nmembers(type); ++i) {
     const auto member = static_cast<unsigned>(i);
     const Handle held(H5Tget_member_type(type, member));
     ColumnInfo column{.name = member_name(type, member), .type = type_text(held.get())};
-    if (i < known && column.name == member_name(expected.get(), member)) {
-      const Handle wanted(H5Tget_member_type(expected.get(), member));
+    column.is_int64 = H5Tequal(held.get(), H5T_NATIVE_INT64) > 0;
+    const int known = H5Tget_member_index(expected.get(), column.name.c_str());
+    if (known >= 0) {
+      const Handle wanted(H5Tget_member_type(expected.get(), static_cast<unsigned>(known)));
       column.is_expected = H5Tequal(held.get(), wanted.get()) > 0;
     }
     columns.push_back(std::move(column));

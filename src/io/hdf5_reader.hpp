@@ -24,7 +24,8 @@ enum class ElementKind : std::uint8_t { real, integer, unsigned_integer, table, 
 struct ColumnInfo {
   std::string name;
   std::string type;          ///< for messages: "float64", "text"
-  bool is_expected = false;  ///< of the name and type that was asked for in its place
+  bool is_expected = false;  ///< of the type that was asked for under its name
+  bool is_int64 = false;
 };
 
 struct DatasetInfo {

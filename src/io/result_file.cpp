@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <stdexcept>
+#include <tuple>
 
 #include "core/error.hpp"
 #include "io/atomic_file.hpp"
@@ -107,6 +109,18 @@ void check_columns(const std::vector<Column>& columns) {
   (void)index_of(columns, "run");
 }
 
+void create_points(hid_t file, const std::vector<Column>& columns) {
+  const hsize_t none = 0;
+  const hsize_t unlimited = H5S_UNLIMITED;
+  const Handle space(H5Screate_simple(1, &none, &unlimited));
+  const Handle creation(H5Pcreate(H5P_DATASET_CREATE));
+  H5Pset_chunk(creation.get(), 1, &rows_per_chunk);
+  H5Pset_obj_track_times(creation.get(), 0);
+  const Handle points(require(H5Dcreate2(file, "points", type_of(columns).get(), space.get(),
+                                         H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+                              "create dataset points"));
+}
+
 Handle start_file(const std::filesystem::path& path, const std::vector<Column>& columns) {
   Handle file = impl::create_output(path);
   impl::write_attribute(file.get(), "schema", schema_version);
@@ -114,15 +128,7 @@ Handle start_file(const std::filesystem::path& path, const std::vector<Column>& 
   for (const char* group : {"runs", "samples", "ceilings"}) {
     (void)impl::open_group(file.get(), group);
   }
-  const hsize_t none = 0;
-  const hsize_t unlimited = H5S_UNLIMITED;
-  const Handle space(H5Screate_simple(1, &none, &unlimited));
-  const Handle creation(H5Pcreate(H5P_DATASET_CREATE));
-  H5Pset_chunk(creation.get(), 1, &rows_per_chunk);
-  H5Pset_obj_track_times(creation.get(), 0);
-  const Handle points(require(H5Dcreate2(file.get(), "points", type_of(columns).get(), space.get(),
-                                         H5P_DEFAULT, creation.get(), H5P_DEFAULT),
-                              "create dataset points"));
+  create_points(file.get(), columns);
   return file;
 }
 
@@ -132,11 +138,13 @@ hsize_t row_count(const Handle& points) {
       require(H5Sget_simple_extent_npoints(space.get()), "read the length of /points"));
 }
 
-void append_rows(hid_t file, const std::vector<Column>& columns, const std::vector<Row>& rows) {
+void append_rows(hid_t file, const std::vector<Column>& columns,
+                 const std::vector<std::vector<Cell>>& rows) {
+  if (rows.empty()) return;
   const std::size_t width = bytes_of(columns);
   std::vector<std::byte> packed(rows.size() * width);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    pack(columns, rows[i].cells, packed.data() + i * width);
+    pack(columns, rows[i], packed.data() + i * width);
   }
   const Handle points(require(H5Dopen2(file, "points", H5P_DEFAULT), "open dataset points"));
   const hsize_t start = row_count(points);
@@ -161,35 +169,62 @@ std::string kind_text(const Column& column) {
   return "float64";
 }
 
-/// Checks that the table /points has the given columns.
-void check_columns(const Hdf5Input& input, const impl::DatasetInfo& info,
-                   const std::vector<Column>& columns) {
+/// Which of `columns` the table /points has, in their order: all but later ones. Refuses any other table.
+struct HeldColumns {
+  std::vector<bool> held;
+  bool to_the_letter = true;  ///< none is missing, and no int64 stands in the place of a float64
+};
+
+HeldColumns check_columns(const Hdf5Input& input, const impl::DatasetInfo& info,
+                          const std::vector<Column>& columns) {
   const auto reject = [&input](const std::string& holds, const std::string& expected) {
     input.reject_dataset("points", holds + ", expected " + expected +
                                        "; it is of another version of katt or of another program");
   };
   if (info.kind != impl::ElementKind::table) reject("holds " + info.type, "a table");
-  for (std::size_t i = 0; i < std::max(info.columns.size(), columns.size()); ++i) {
-    const std::string place = "column " + std::to_string(i + 1) + " ";
-    if (i >= columns.size()) {
-      reject("holds " + std::to_string(info.columns.size()) + " columns",
-             std::to_string(columns.size()));
+  HeldColumns answer;
+  std::size_t next = 0;
+  for (const Column& column : columns) {
+    const std::string place = "column " + std::to_string(next + 1) + " ";
+    const std::string expected = column.name + " (" + kind_text(column) + ")";
+    const bool at_end = next == info.columns.size();
+    if (column.later && (at_end || info.columns[next].name != column.name)) {
+      answer.held.push_back(false);
+      answer.to_the_letter = false;
+      continue;
     }
-    const std::string expected = columns[i].name + " (" + kind_text(columns[i]) + ")";
-    if (i >= info.columns.size()) reject(place + "is missing", expected);
-    const impl::ColumnInfo& held = info.columns[i];
-    if (!held.is_expected) {
+    if (at_end) reject(place + "is missing", expected);
+    const impl::ColumnInfo& held = info.columns[next++];
+    const bool count = column.kind == ColumnKind::real && held.is_int64;
+    if (held.name != column.name || !(held.is_expected || count)) {
       reject(place + "is " + impl::printable(held.name) + " (" + held.type + ")", expected);
     }
+    answer.held.push_back(true);
+    answer.to_the_letter = answer.to_the_letter && held.is_expected;
   }
+  if (next < info.columns.size()) {
+    reject("holds " + std::to_string(info.columns.size()) + " columns",
+           std::to_string(columns.size()));
+  }
+  return answer;
 }
 
-std::vector<std::vector<Cell>> read_rows(const Hdf5Input& input,
-                                         const std::vector<Column>& columns) {
+/// What stands for the cell of a column that the file lacks.
+Cell unknown_cell(const Column& column) {
+  switch (column.kind) {
+    case ColumnKind::text: return std::string();
+    case ColumnKind::integer: return std::int64_t{0};
+    case ColumnKind::real: break;
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+/// The rows, and whether their table is as this version writes it.
+std::pair<std::vector<std::vector<Cell>>, bool> read_rows(const Hdf5Input& input,
+                                                          const std::vector<Column>& columns) {
   const std::string expected = "a table of one row per point and variant";
-  const Handle row = type_of(columns);
-  const impl::DatasetInfo info = input.describe("points", expected, row);
-  check_columns(input, info, columns);
+  const impl::DatasetInfo info = input.describe("points", expected, type_of(columns));
+  const HeldColumns held = check_columns(input, info, columns);
   if (info.shape.size() != 1) {
     input.reject_dataset("points",
                          "holds shape " + impl::shape_text(info.shape) + ", expected " + expected);
@@ -197,12 +232,16 @@ std::vector<std::vector<Cell>> read_rows(const Hdf5Input& input,
   const std::size_t width = bytes_of(columns);
   const std::size_t count = input.readable_count("points", info, width);
   std::vector<std::byte> packed(count * width);
-  if (count > 0) input.read("points", row.get(), packed);
+  if (count > 0) input.read("points", type_of(columns).get(), packed);
   std::vector<std::vector<Cell>> rows;
   rows.reserve(count);
-  for (std::size_t i = 0; i < count; ++i)
+  for (std::size_t i = 0; i < count; ++i) {
     rows.push_back(unpack(columns, packed.data() + i * width));
-  return rows;
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      if (!held.held[c]) rows.back()[c] = unknown_cell(columns[c]);
+    }
+  }
+  return {std::move(rows), held.to_the_letter};
 }
 
 std::string run_name(int number) {
@@ -242,7 +281,9 @@ ResultFile ResultFile::resume(const std::filesystem::path& path, std::vector<Col
     input.reject("attribute schema: expected " + std::to_string(schema_version) +
                  ", the version that this katt writes");
   }
-  file.rows_ = read_rows(input, file.columns_);
+  bool same = true;
+  std::tie(file.rows_, same) = read_rows(input, file.columns_);
+  file.outdated_ = !same;
   file.run_ = next_run(input);
   file.exists_ = true;
   file.is_foreign_ = true;
@@ -251,12 +292,12 @@ ResultFile ResultFile::resume(const std::filesystem::path& path, std::vector<Col
 }
 
 void ResultFile::rehearse() const {
-  Row row{.cells = {}, .samples_s = {0.0}};
+  std::vector<Cell> cells;
   for (const Column& column : columns_) {
     switch (column.kind) {
-      case ColumnKind::text: row.cells.emplace_back("x"); break;
-      case ColumnKind::integer: row.cells.emplace_back(std::int64_t{0}); break;
-      case ColumnKind::real: row.cells.emplace_back(0.0); break;
+      case ColumnKind::text: cells.emplace_back("x"); break;
+      case ColumnKind::integer: cells.emplace_back(std::int64_t{0}); break;
+      case ColumnKind::real: cells.emplace_back(0.0); break;
     }
   }
   try {
@@ -266,7 +307,7 @@ void ResultFile::rehearse() const {
       for (const char* group : {"/runs/", "/samples/", "/ceilings/"}) {
         (void)impl::open_group(file, group + run_);
       }
-      append_rows(file, columns_, {row});
+      append_rows(file, columns_, {cells});
     });
   } catch (const std::runtime_error& error) {
     throw InputError(path_.string() +
@@ -279,12 +320,19 @@ void ResultFile::edit(const std::filesystem::path& temporary,
                       const std::function<void(std::int64_t)>& change) const {
   const auto apply = [&] {
     Handle file = exists_ ? impl::open_output(temporary) : start_file(temporary, columns_);
-    const Handle points(
-        require(H5Dopen2(file.get(), "points", H5P_DEFAULT), "open dataset points"));
-    if (row_count(points) != rows_.size()) {
-      throw std::runtime_error(path_.string() + ": holds " + std::to_string(row_count(points)) +
-                               " rows, expected " + std::to_string(rows_.size()) +
-                               ": another program has written to it");
+    {
+      const Handle points(
+          require(H5Dopen2(file.get(), "points", H5P_DEFAULT), "open dataset points"));
+      if (row_count(points) != rows_.size()) {
+        throw std::runtime_error(path_.string() + ": holds " + std::to_string(row_count(points)) +
+                                 " rows, expected " + std::to_string(rows_.size()) +
+                                 ": another program has written to it");
+      }
+    }
+    if (outdated_) {
+      require(H5Ldelete(file.get(), "points", H5P_DEFAULT), "replace dataset points");
+      create_points(file.get(), columns_);
+      append_rows(file.get(), columns_, rows_);
     }
     change(file.get());
     impl::close_output(std::move(file), temporary);
@@ -303,6 +351,7 @@ void ResultFile::commit(const std::function<void(std::int64_t)>& change) {
   edit(target.temporary(), change);
   target.commit();
   exists_ = true;
+  outdated_ = false;
 }
 
 void ResultFile::commit_run(const Attributes& attributes) {
@@ -376,7 +425,9 @@ void ResultFile::commit_rows(const std::vector<Row>& rows) {
     }
   }
   commit([&](std::int64_t file) {
-    append_rows(file, columns_, rows);
+    std::vector<std::vector<Cell>> cells;
+    for (const Row& row : rows) cells.push_back(row.cells);
+    append_rows(file, columns_, cells);
     const Handle group = impl::open_group(file, "/samples/" + run_);
     for (const Row& row : rows) {
       if (row.samples_s.empty()) continue;

@@ -19,6 +19,7 @@ struct Column {
   std::string name;
   ColumnKind kind = ColumnKind::real;
   std::size_t width = 0;
+  bool later = false;  ///< a real one that files of earlier versions lack; their rows then hold NaN
   friend bool operator==(const Column&, const Column&) = default;
 };
 
@@ -54,8 +55,10 @@ class ResultFile {
   /// that is there. `columns` hold at least the texts "point" and "run". Throws InputError when the
   /// folder cannot be made or written.
   static ResultFile create(const std::filesystem::path& path, std::vector<Column> columns);
-  /// Continues a file, or starts it where it is missing. Throws InputError when it is not a result
-  /// file of this schema or its columns differ from `columns`.
+  /// Continues a file, or starts it where it is missing. A file without the later columns, or with
+  /// int64 where `columns` say real, is read as if it had them; the first commit rewrites its
+  /// table. Throws InputError when it is not a result file of this schema or its columns differ
+  /// otherwise.
   static ResultFile resume(const std::filesystem::path& path, std::vector<Column> columns);
 
   /// Name of the run that this program adds ("run-0001", one more than the last in the file).
@@ -91,6 +94,7 @@ class ResultFile {
   std::string run_;
   bool exists_ = false;
   bool is_foreign_ = false;  ///< started by another process
+  bool outdated_ = false;    ///< the table on disk lacks later columns
 };
 
 }  // namespace katt::io

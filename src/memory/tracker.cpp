@@ -13,8 +13,14 @@ namespace katt::memory {
 
 /// The tracker's own access to a Scope.
 struct ScopeAccess {
-  static void raise(Scope& scope, std::size_t live) {
-    if (live > scope.base_) scope.peak_ = std::max(scope.peak_, live - scope.base_);
+  static void raise(Scope& scope, Bytes live) {
+    raise(scope.peak_.host, live.host, scope.base_.host);
+    raise(scope.peak_.device, live.device, scope.base_.device);
+  }
+
+ private:
+  static void raise(std::size_t& peak, std::size_t live, std::size_t base) {
+    if (live > base) peak = std::max(peak, live - base);
   }
 };
 
@@ -32,7 +38,7 @@ struct State {
   std::vector<SpaceUsage> spaces;
   // sizes by pointer: what was allocated before install() is freed without being counted
   std::unordered_map<const void*, Allocation> allocations;
-  std::size_t live = 0;
+  Bytes live;
   std::vector<Scope*> scopes;
 
   std::size_t index_of(std::string_view space) {
@@ -42,11 +48,16 @@ struct State {
     return spaces.size() - 1;
   }
 
+  std::size_t& live_in(std::size_t space) {
+    return is_host_space(spaces[space].space) ? live.host : live.device;
+  }
+
   void remove(const void* pointer) {
     const auto known = allocations.find(pointer);
     if (known == allocations.end()) return;
-    live -= known->second.bytes;
-    spaces[known->second.space].live_bytes -= known->second.bytes;
+    const auto [bytes, space] = known->second;
+    live_in(space) -= bytes;
+    spaces[space].live_bytes -= bytes;
     allocations.erase(known);
   }
 
@@ -54,7 +65,7 @@ struct State {
     remove(pointer);
     const std::size_t index = index_of(space);
     allocations[pointer] = {bytes, index};
-    live += bytes;
+    live_in(index) += bytes;
     SpaceUsage& usage = spaces[index];
     usage.live_bytes += bytes;
     usage.peak_bytes = std::max(usage.peak_bytes, usage.live_bytes);
@@ -92,6 +103,8 @@ void on_deallocate(Kokkos::Tools::SpaceHandle space, const char* label, const vo
 
 }  // namespace
 
+bool is_host_space(std::string_view name) { return name.find("Host") != std::string_view::npos; }
+
 void install() {
   State& tracker = state();
   const std::lock_guard lock(tracker.mutex);
@@ -107,10 +120,12 @@ std::vector<SpaceUsage> usage() {
   return state().spaces;
 }
 
-std::size_t live_bytes() {
+Bytes live() {
   const std::lock_guard lock(state().mutex);
   return state().live;
 }
+
+std::size_t live_bytes() { return live().total(); }
 
 Scope::Scope() {
   const std::lock_guard lock(state().mutex);
@@ -123,7 +138,7 @@ Scope::~Scope() {
   std::erase(state().scopes, this);
 }
 
-std::size_t Scope::peak_bytes() const {
+Bytes Scope::peak() const {
   const std::lock_guard lock(state().mutex);
   return peak_;
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace katt::memory {
@@ -14,6 +15,20 @@ struct SpaceUsage {
   std::size_t peak_bytes = 0;  ///< largest live_bytes since install()
 };
 
+/// Bytes by the kind of memory that they lie in.
+struct Bytes {
+  std::size_t host = 0;    ///< "Host", and what is pinned there for a device ("CudaHostPinned")
+  std::size_t device = 0;  ///< every other space: "Cuda", and managed memory ("CudaUVM")
+
+  [[nodiscard]] std::size_t total() const { return host + device; }
+  friend Bytes operator+(Bytes a, Bytes b) { return {a.host + b.host, a.device + b.device}; }
+  friend Bytes operator-(Bytes a, Bytes b) { return {a.host - b.host, a.device - b.device}; }
+  friend bool operator==(Bytes, Bytes) = default;
+};
+
+/// Whether a memory space of this name belongs to the host.
+[[nodiscard]] bool is_host_space(std::string_view name);
+
 /// Registers the allocation callbacks (Kokkos Tools) and begins to count. Call once, after
 /// Kokkos::initialize; later calls do nothing. Callbacks of a tool that was loaded before are still
 /// called. Thread safe.
@@ -22,11 +37,15 @@ void install();
 /// Usage of every space seen so far.
 [[nodiscard]] std::vector<SpaceUsage> usage();
 
+/// Live bytes now, by the kind of memory.
+[[nodiscard]] Bytes live();
 /// Live bytes over all spaces.
 [[nodiscard]] std::size_t live_bytes();
 
-/// Measures the allocations made while it lives: the peak over all memory spaces beyond what was
-/// live when it began. Scopes nest; each has its own peak.
+/// Measures the allocations made while it lives: the peak of each kind of memory beyond what was
+/// live of it when the scope began. A host and a device cannot lend each other memory, so each kind
+/// has a peak of its own, and their sum is what a machine must have. Scopes nest; each has its own
+/// peaks.
 class Scope {
  public:
   Scope();
@@ -35,14 +54,16 @@ class Scope {
   Scope& operator=(const Scope&) = delete;
 
   /// Live bytes when the scope began.
-  [[nodiscard]] std::size_t base_bytes() const { return base_; }
-  /// Peak of (live − base) so far, in bytes; never negative.
-  [[nodiscard]] std::size_t peak_bytes() const;
+  [[nodiscard]] std::size_t base_bytes() const { return base_.total(); }
+  /// Peaks of (live − base) so far; never negative.
+  [[nodiscard]] Bytes peak() const;
+  /// The sum of the peaks.
+  [[nodiscard]] std::size_t peak_bytes() const { return peak().total(); }
 
  private:
   friend struct ScopeAccess;
-  std::size_t base_ = 0;
-  std::size_t peak_ = 0;
+  Bytes base_;
+  Bytes peak_;
 };
 
 }  // namespace katt::memory

@@ -137,10 +137,10 @@ TEST(Measure, MeasuresTheMemoryOfEachAlone) {
   memory::install();
   const Contender small = make("small", {}, nullptr, 1000);
   const Contender large = make("large", {}, nullptr, 100000);
-  EXPECT_GE(small.measured.peak_bytes, 4000U);
-  EXPECT_LT(small.measured.peak_bytes, 5000U);
-  EXPECT_GE(large.measured.peak_bytes, 400000U);
-  EXPECT_LT(large.measured.peak_bytes, 401000U);
+  EXPECT_GE(small.measured.peak->host, 4000U);
+  EXPECT_LT(small.measured.peak->host, 5000U);
+  EXPECT_GE(large.measured.peak->host, 400000U);
+  EXPECT_LT(large.measured.peak->host, 401000U);
 }
 
 }  // namespace

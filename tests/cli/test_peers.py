@@ -73,6 +73,8 @@ def test_a_peer_is_a_row_of_the_case(katt):
         ("babbles", 'the peer answered "what?", expected a JSON object'),
         ("timeless", "expected the seconds of a run"),
         ("breaks", "it broke"),
+        ("half", "expected host_bytes and device_bytes"),
+        ("negative", "expected host_bytes and device_bytes"),
     ],
 )
 def test_a_peer_that_misbehaves_fails_alone(katt, name, reason):
@@ -83,6 +85,17 @@ def test_a_peer_that_misbehaves_fails_alone(katt, name, reason):
     assert rows["right"]["status"] == rows["naive"]["status"] == b"ok"
     assert rows[name]["tokens"] == 4, "the sweep went on"
     assert gone(katt, name)
+
+
+def test_the_memory_of_a_peer_is_what_it_says(katt):
+    done, rows = sweep(katt, "remembers,right")
+    assert done.returncode == 0, done.stderr
+    said, tensors = rows["remembers"], 3 * (3 * 5) * 4  # gate, up and out
+    assert (said["host_bytes"], said["device_bytes"], said["total_bytes"]) == (1000, 24, 1024)
+    assert said["workspace_bytes"] == 1024 - tensors
+    for name in ("workspace_bytes", "total_bytes", "host_bytes", "device_bytes"):
+        assert np.isnan(rows["right"][name]), "it says nothing"
+        assert np.isfinite(rows["naive"][name])
 
 
 needs_two_processors = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
@@ -246,6 +259,20 @@ def test_torch_attention_is_verified(katt):
         "--causal", "0,1", "--layout", "bhsd,bshd", "--pass", "forward,backward", "--variant", "naive",
         "--peer", "torch_flash,torch_math")  # fmt: skip
     assert all(row["status"] == b"ok" for row in rows), report
+
+
+@needs_libraries
+def test_torch_tells_its_peak(katt):
+    rows, report = sweep_libraries(
+        katt, "attention", "--seq", 256, "--head-dim", 32, "--heads", 2, "--pass", "forward,backward",
+        "--variant", "naive,flash", "--peer", "torch_flash,torch_math")  # fmt: skip
+    scores, tensor = 2 * 256 * 256 * 4, 2 * 256 * 32 * 4
+    for row in rows:
+        assert row["status"] == b"ok", report
+        assert row["host_bytes"] + row["device_bytes"] == row["total_bytes"]
+        assert row["total_bytes"] >= (4 if row["pass"] == b"forward" else 7) * tensor, "inputs and outputs"
+        unfused = row["variant"] in (b"naive", b"torch_math")
+        assert (row["workspace_bytes"] >= scores) == unfused, report
 
 
 @needs_libraries

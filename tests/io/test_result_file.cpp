@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 
@@ -194,6 +195,42 @@ TEST(ResultFile, ResumeRefusesForeignAndDamagedFiles) {
     test::write_bytes(path, bytes.substr(0, length));
     EXPECT_NE(message(some_columns()), "") << length;
   }
+}
+
+TEST(ResultFile, LaterColumnsAreAddedToAFileWithoutThem) {
+  const TemporaryFolder folder;
+  const auto path = folder / "r.h5";
+  {
+    ResultFile old = ResultFile::create(path, some_columns());
+    old.commit_rows({some_row("a", old.run(), 3), some_row("b", old.run(), 0)});
+  }
+  auto columns = some_columns();
+  columns.back().kind = ColumnKind::real;  // workspace_bytes, an integer in the file
+  columns.insert(columns.begin() + 9, {"before_speedup", ColumnKind::real, 0, true});
+  columns.push_back({"at_the_end", ColumnKind::real, 0, true});
+  const auto expect = [&columns, &path](std::size_t count) {
+    const ResultFile file = ResultFile::resume(path, columns);
+    ASSERT_EQ(file.rows().size(), count);
+    const auto& cells = file.rows()[1];
+    EXPECT_EQ(std::get<std::string>(cells[0]), "b");
+    EXPECT_EQ(std::get<double>(cells[8]), 0.25) << "time_s";
+    EXPECT_TRUE(std::isnan(std::get<double>(cells[9])));
+    EXPECT_EQ(std::get<double>(cells[11]), -1) << "workspace_bytes";
+    EXPECT_TRUE(std::isnan(std::get<double>(cells[12])));
+  };
+  const std::string before = test::read_bytes(path);
+  expect(2);
+  EXPECT_EQ(test::read_bytes(path), before) << "reading changes nothing";
+
+  ResultFile file = ResultFile::resume(path, columns);
+  io::Row row = some_row("c", file.run(), 2);
+  row.cells[10] = 7.0;
+  row.cells.insert(row.cells.begin() + 9, 8.0);
+  row.cells.emplace_back(9.0);
+  file.commit_rows({row});
+  expect(3);
+  EXPECT_EQ(std::get<double>(ResultFile::resume(path, columns).rows()[2][12]), 9.0);
+  EXPECT_THROW((void)ResultFile::resume(path, some_columns()), InputError) << "newer than these";
 }
 
 TEST(ResultFile, RefusesAPlaceThatCannotBeWritten) {

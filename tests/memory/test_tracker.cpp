@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -113,6 +114,59 @@ TEST_F(Tracker, ReallocationCountsBothWhileItCopies) {
   Kokkos::resize(bytes, 2000);
   EXPECT_EQ(scope.peak_bytes(), 3000U);
   EXPECT_EQ(memory::live_bytes(), scope.base_bytes() + 2000);
+}
+
+/// An allocation that Kokkos reports in a space of this name; no such device is needed.
+class Reported {
+ public:
+  Reported(const char* space, std::size_t bytes)
+      : space_(Kokkos::Tools::make_space_handle(space)), bytes_(bytes) {
+    const auto report = Kokkos::Tools::Experimental::get_callbacks().allocate_data;
+    report(space_, "reported", address_.get(), bytes_);
+  }
+  ~Reported() {
+    const auto report = Kokkos::Tools::Experimental::get_callbacks().deallocate_data;
+    report(space_, "reported", address_.get(), bytes_);
+  }
+  Reported(const Reported&) = delete;
+  Reported& operator=(const Reported&) = delete;
+
+ private:
+  Kokkos::Tools::SpaceHandle space_;
+  std::size_t bytes_;
+  std::unique_ptr<char> address_ = std::make_unique<char>();
+};
+
+TEST_F(Tracker, HostAndDeviceAreToldApart) {
+  const memory::Bytes before = memory::live();
+  const memory::Scope scope;
+  {
+    const Reported device("Cuda", 7000);
+    const Reported managed("CudaUVM", 500);
+    const Reported pinned("CudaHostPinned", 30);
+    const Bytes host("host", 4);
+    EXPECT_EQ(memory::live() - before, (memory::Bytes{.host = 34, .device = 7500}));
+    EXPECT_EQ(memory::live_bytes(), before.total() + 7534);
+  }
+  EXPECT_EQ(memory::live(), before);
+  EXPECT_EQ(scope.peak(), (memory::Bytes{.host = 34, .device = 7500}));
+  const auto spaces = memory::usage();
+  const auto cuda = std::ranges::find(spaces, "Cuda", &memory::SpaceUsage::space);
+  ASSERT_NE(cuda, spaces.end());
+  EXPECT_EQ(cuda->live_bytes, 0U);
+  EXPECT_EQ(cuda->peak_bytes, 7000U);
+}
+
+TEST_F(Tracker, EachKindOfMemoryHasItsOwnPeak) {
+  const Reported before("Cuda", 100);
+  const memory::Scope scope;
+  { const Bytes staging("on the host first", 3000); }
+  const Reported result("Cuda", 2000);  // the two are never there at the same time
+  EXPECT_EQ(scope.peak(), (memory::Bytes{.host = 3000, .device = 2000}));
+  EXPECT_EQ(scope.peak_bytes(), 5000U) << "what the two memories must hold together";
+  const memory::Scope later;
+  EXPECT_EQ(later.base_bytes(), scope.base_bytes() + 2000);
+  EXPECT_EQ(later.peak(), memory::Bytes{});
 }
 
 TEST_F(Tracker, ConcurrentAllocationsAddUp) {

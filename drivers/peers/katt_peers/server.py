@@ -11,11 +11,13 @@ from .refusal import Refusal
 
 
 class Server:
-    """A peer at work. `open_case(case)` gives an object with run(times) → seconds a run, read(), forget(), about."""
+    """A peer at work. `open_case(case)` gives an object with run(times) → seconds a run, read(), forget(), about; and
+    where its allocator tells, memory() → {"host_bytes", "device_bytes"}, the most that a run holds at a time."""
 
     def __init__(self, open_case):
         self._open_case = open_case
         self._opened = None
+        self._memory = None
         self._openmp = None
         self._bound = []
 
@@ -25,6 +27,7 @@ class Server:
                 self._opened = None
                 allow(request["processors"])
                 self._opened = self._open_case(Case.from_request(request))
+                self._memory = None
                 self._openmp, self._bound = openmp(), request["bound"]
                 return {"ok": True, "about": self._opened.about, "engine": getattr(self._opened, "engine", "")}
             case "run":
@@ -34,6 +37,9 @@ class Server:
                 self._opened.forget()
             case "read":
                 self._opened.read()
+                if self._memory is None:  # the first read is before the timing
+                    self._memory = getattr(self._opened, "memory", dict)()
+                return {"ok": True, **self._memory}
             case "close":
                 self._opened = None
             case other:

@@ -1,5 +1,6 @@
 """A case on PyTorch: its tensors, and a function of them that is run and timed."""
 
+import math
 import time
 
 import torch
@@ -11,9 +12,7 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i
 
 def shared(case, spec):
     """The tensor in the shared memory."""
-    count = 1
-    for extent in spec.shape:
-        count *= extent
+    count = math.prod(spec.shape)
     flat = torch.frombuffer(case.memory, dtype=DTYPES[spec.dtype], count=count, offset=spec.offset)
     return flat.view(spec.shape)
 
@@ -59,18 +58,58 @@ class TorchCase:
         for spec, result in zip(self._case.outputs, self._results, strict=True):
             shared(self._case, spec).copy_(result.detach().reshape(spec.shape))
 
+    def memory(self):
+        """The most bytes that PyTorch's allocators hold at a time in a run, with the inputs, the outputs and what a
+        forward pass before it keeps. The results of the last run are dropped."""
+        self.forget()
+        on_device = self._case.device == "cuda"
+        before = sum(math.prod(spec.shape) * DTYPES[spec.dtype].itemsize for spec in self._case.inputs)
+        before += getattr(self._function, "kept_bytes", 0)
+        if on_device:
+            torch.cuda.reset_peak_memory_stats()
+        host = peak_of_host(self._function)
+        device = torch.cuda.max_memory_allocated() if on_device else 0
+        return {"host_bytes": host if on_device else before + host, "device_bytes": device}
+
     def _fence(self):
         if self._case.device == "cuda":
             torch.cuda.synchronize()
 
 
+def peak_of_host(function):
+    """The most bytes that a call of `function` holds at a time of PyTorch's allocator for the CPU, which has no counter
+    of its own: the running sum of the allocations and releases that the profiler records."""
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu], profile_memory=True) as profiler:
+        results = function()
+    del results
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if event.device_type() == torch.autograd.DeviceType.CPU:
+            live += event.nbytes()
+            peak = max(peak, live)
+    return peak
+
+
 def gradients_of(function, inputs, names, dout):
     """A function that computes the gradients of `function(inputs)` with respect to the inputs named. The forward
-    pass runs once, here: what it keeps is used by every run."""
+    pass runs once, here: what it keeps is used by every run, and is the function's attribute `kept_bytes`."""
     variables = [inputs[name].requires_grad_() for name in names]
-    out = function(inputs)
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = function(inputs)
+    for tensor in inputs.values():
+        kept.pop(tensor.untyped_storage().data_ptr(), None)
 
     def gradients():
         return torch.autograd.grad(out, variables, dout, retain_graph=True)
 
+    gradients.kept_bytes = sum(kept.values())
     return gradients

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 
 from katt_report import schema
-from katt_report.figures.memory import exponents
+from katt_report.figures.memory import exponents, growth_text
 from katt_report.groups import Group, groups
 from katt_report.load import Results
 from katt_report.points import Points
@@ -123,17 +123,24 @@ def _growth(group: Group) -> list[str]:
             fits.setdefault(key[-1], []).append(fit)
     if not fits:
         return []
+    names = [name for name in group.variants if name in fits]
+    growing = {name: [fit for fit in fits[name] if fit.exponent] for name in names}
     parts = []
-    for variant in [name for name in group.variants if name in fits]:
-        powers = [fit.exponent for fit in fits[variant]]
-        low, high = f"{min(powers):.2f}", f"{max(powers):.2f}"
-        power = f"{group.symbol}^{low}" + (f" to {group.symbol}^{high}" if high != low else "")
-        parts.append(f"{power} for {variant}")
-    every = [fit for values in fits.values() for fit in values]
-    first, last = min(fit.first for fit in every), max(fit.last for fit in every)
-    return [
-        f"Measured workspace grows as {list_text(parts)} (fitted within {group.symbol} = {first:.0f} … {last:.0f})."
-    ]
+    for name in [name for name in names if growing[name]]:
+        ends = [growth_text(pick(growing[name], key=lambda fit: fit.exponent), group.symbol) for pick in (min, max)]
+        parts.append(f"{' to '.join(dict.fromkeys(ends))} for {name}")
+    every = [fit for name in names for fit in fits[name]]
+    where = f"{group.symbol} = {min(fit.first for fit in every):.0f} … {max(fit.last for fit in every):.0f}"
+    lines = [f"Measured workspace grows as {list_text(parts)} (fitted within {where})."] if parts else []
+    still = {name: list(dict.fromkeys(growth_text(fit, group.symbol) for fit in fits[name])) for name in names
+             if not growing[name]}  # fmt: skip
+    none = [name for name, texts in still.items() if texts == ["none"]]
+    if none:
+        lines.append(f"No workspace: {list_text(none)}.")
+    same = [name for name in still if name not in none]
+    if same:
+        lines.append(f"Workspace that does not grow with {group.symbol}: {list_text(same)}.")
+    return lines
 
 
 def _errors(group: Group) -> str:

@@ -153,6 +153,10 @@ def _read_points(file: h5py.File, path: Path) -> Points:
         columns[name] = _plain_column(column, known)
     for name, kind in schema.OPTIONAL.items():
         columns.setdefault(name, np.full(len(table), schema.default(kind)))
+    # Files once held 0 where memory was not measured: of other programs, and of what did not run.
+    unknown = columns["total_bytes"] == 0
+    for name in schema.MEMORY:
+        columns[name] = np.where(unknown, np.nan, columns[name])
     # A file that does not say which tile was asked for: then the one that ran.
     ran = [f"{q}x{kv}" if q or kv else "auto" for q, kv in zip(columns["tile_q"], columns["tile_kv"], strict=True)]
     columns["tile"] = np.where(columns["tile"] == "", ran, columns["tile"])

@@ -34,7 +34,8 @@ HOW_TO_READ = [
     "the distribution of the noise.",
     f"The speedup is paired: the median of the ratios to {schema.BASELINE} round by round, with its own interval. "
     "It is steadier than the quotient of two medians, and it is what to compare between runs. Times are not.",
-    "Workspace and total memory are measured peaks of the allocation tracker, not formulas.",
+    "Workspace and total memory are measured peaks of the allocation tracker, not formulas; of another program what "
+    "its own allocator says, or a dash where it says nothing.",
     "Throughput counts useful work: the FLOPs of the visible scores, or the least traffic in bytes. Ceilings are "
     "measured in the same run with the same threads.",
 ]
@@ -160,13 +161,18 @@ def _results(row: dict, group: Group) -> list[str]:
     rate = row[group.rate] * (1e12 if group.rate == "tflops" else 1e9)
     known = math.isfinite(row["speedup"]) and row["variant"] != schema.BASELINE
     speedup = f"{ratio_text(row['speedup'])}×" if known else ""
-    peaks = [bytes_text(row[name]) if row["total_bytes"] != 0 else "–" for name in ("workspace_bytes", "total_bytes")]
+    # Where both a host and a device hold something, which holds how much.
+    parts = [f"{bytes_text(row[name + '_bytes'])} {name}" for name in ("host", "device") if row[name + "_bytes"] > 0]
+    peaks = [
+        "none" if row["workspace_bytes"] == 0 else bytes_text(row["workspace_bytes"]),
+        escape(bytes_text(row["total_bytes"])) + small(" + ".join(parts) if len(parts) > 1 else ""),
+    ]
     return [
         escape(seconds_text(row["time_s"])) + small(_range(row["time_lo_s"], row["time_hi_s"], seconds_text)),
         escape(rate_text(rate, group.rate_unit)),
         escape(f"{percent_text(row['ceiling_fraction'])} {row['ceiling']}" if row["ceiling"] else "–"),
         escape(speedup) + small(_range(row["speedup_lo"], row["speedup_hi"], ratio_text) if speedup else ""),
-        *map(escape, peaks),
+        *peaks,
         escape(error_text(row["max_abs_err"])) + small(error_text(row["mean_abs_err"])),
         str(row["samples"]),
     ]

@@ -64,8 +64,8 @@ class Points:
 
     @property
     def with_memory(self) -> "Points":
-        """The rows whose memory was measured too: that of another program, a peer, is not."""
-        return self.ok.where(self.ok["total_bytes"] != 0)
+        """The rows whose memory was measured too; of another program, a peer, it is where its allocator tells."""
+        return self.ok.where(np.isfinite(self.ok["total_bytes"]))
 
     @property
     def identity(self) -> list[str]:

@@ -55,10 +55,14 @@ OPTIONAL = {
     "inner": INTEGER,
     "cold": INTEGER,
     "engine": STRING,
+    "host_bytes": REAL,
+    "device_bytes": REAL,
 }
+MEMORY = ("workspace_bytes", "total_bytes", "host_bytes", "device_bytes")
+"""Measured peaks; NaN where nobody measured them."""
 
 # Counts may be stored as integers or reals: both are exact below 2^53.
-_COUNTS = {"flops", "bytes", "workspace_bytes", "total_bytes"}
+_COUNTS = {"flops", "bytes", *MEMORY}
 _RESULTS = set(list(REQUIRED)[list(REQUIRED).index("status") :]) | {"point", "speedup_lo", "speedup_hi", "inner", "engine"}
 _RESULT_SUFFIXES = ("_s", "_bytes", "_err", "_fraction")
 EXTENTS = ("tile_q", "tile_kv")

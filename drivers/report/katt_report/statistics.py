@@ -114,7 +114,10 @@ def _student_inside(t: float, freedom: int) -> float:
 
 @dataclass(frozen=True)
 class PowerFit:
-    """y = factor · x^exponent, fitted over the `used` points whose x runs from `first` to `last`."""
+    """y = factor · x^exponent, fitted over the `used` points whose x runs from `first` to `last`.
+
+    Where y does not change with x the exponent is 0 and `factor` is y.
+    """
 
     exponent: float
     factor: float
@@ -123,26 +126,29 @@ class PowerFit:
     used: int
 
 
+_CONSTANT = 1.01
+_FEWEST_SIZES = 3
+
+
 def fit_power(x, y) -> PowerFit | None:
     """Least squares of log y on log x over the upper half of x, at least the three largest.
 
-    Small x are left out because fixed costs dominate there. All-zero y has exponent 0. None with fewer
-    than two different x, or where y is zero at only some of the points used (no power describes that).
+    Small x are left out because fixed costs dominate there. y that stays the same within a hundredth, or is zero
+    throughout, has exponent 0. None with fewer than three different x, or where y is zero at only some of the points
+    used (no power describes that).
     """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     usable = np.isfinite(x) & np.isfinite(y) & (x > 0) & (y >= 0)
     x, y = x[usable], y[usable]
     different = np.unique(x)
-    if different.size < 2:
+    if different.size < _FEWEST_SIZES:
         return None
-    keep = x >= different[-max(3, (different.size + 1) // 2) :][0]
+    keep = x >= different[-max(_FEWEST_SIZES, (different.size + 1) // 2)]
     x, y = x[keep], y[keep]
     first, last = float(x.min()), float(x.max())
-    if not y.any():
-        return PowerFit(0.0, 0.0, first, last, x.size)
+    if y.max() <= _CONSTANT * y.min():
+        return PowerFit(0.0, float(y.max()), first, last, x.size)
     if not y.all():
         return None
     exponent, constant = np.polyfit(np.log(x), np.log(y), 1)
-    # Rounding makes a constant fit as ±1e-17; a printed "-0.00" would puzzle.
-    exponent = 0.0 if abs(exponent) < 5e-4 else float(exponent)
-    return PowerFit(exponent, float(math.exp(constant)), first, last, x.size)
+    return PowerFit(float(exponent), float(math.exp(constant)), first, last, x.size)

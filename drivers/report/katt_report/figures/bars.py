@@ -66,7 +66,7 @@ def throughput_bars(group: Group) -> style.Plot | None:
         return ends * group.rates(rows) / scale
 
     with style.context():
-        figure, axes = _by_variant(group, lambda rows: group.rates(rows) / scale, significant, intervals)
+        figure, axes = _by_variant(group, group.best, lambda rows: group.rates(rows) / scale, significant, intervals)
         for panel in axes:
             panel.set_xlim(0, panel.get_xlim()[1] * 1.15)
             panel.set_xlabel(f"throughput, {unit}")
@@ -82,12 +82,12 @@ def throughput_bars(group: Group) -> style.Plot | None:
 
 def memory_bars(group: Group) -> style.Plot | None:
     """Total measured peak by label, a bar a variant, a panel a dtype, logarithmic."""
-    if not np.any(group.best["total_bytes"] > 0):
+    known = group.best.with_memory
+    if not len(known):
         return None
     with style.context():
-        figure, axes = _by_variant(group, lambda rows: rows["total_bytes"], bytes_text)
-        least = float(group.best["total_bytes"][group.best["total_bytes"] > 0].min())
-        most = float(group.best["total_bytes"].max())
+        figure, axes = _by_variant(group, known, lambda rows: rows["total_bytes"], bytes_text)
+        least, most = float(known["total_bytes"].min()), float(known["total_bytes"].max())
         for panel in axes:
             panel.set_xscale("log", base=2)
             panel.set_xlim(least / 2, most * 6)
@@ -99,7 +99,8 @@ def memory_bars(group: Group) -> style.Plot | None:
         style.plot_name("memory", group),
         "Memory",
         figure,
-        "Measured peak of everything a call holds, inputs and outputs included; shorter is better, logarithmic.",
+        "Measured peak of everything a call holds, inputs and outputs included; shorter is better, logarithmic. No bar: "
+        "another program, whose allocator does not tell.",
         f"Bar charts of peak memory by {_what(group)} and variant, a panel a dtype.",
     )
 
@@ -113,12 +114,12 @@ def _panels(count: int, bars: int):
     return figure, axes
 
 
-def _by_variant(group: Group, value, text, intervals=None):
+def _by_variant(group: Group, points: Points, value, text, intervals=None):
     names = categories(group, group.best)
     looks = style.variant_looks(group.variants)
     figure, axes = _panels(len(group.dtypes), len(names) * len(looks))
     for panel, dtype in zip(axes, group.dtypes, strict=False):
-        series = {v: (look, group.best.where(dtype=dtype, variant=v)) for v, look in looks.items()}
+        series = {v: (look, points.where(dtype=dtype, variant=v)) for v, look in looks.items()}
         _bars(panel, group, names, series, value, text, intervals)
         panel.set_title(dtype)
     style.legend_of_figure(figure, axes)

@@ -1,17 +1,17 @@
 """Peak memory over the x axis with the fitted exponents."""
 
-import numpy as np
 from matplotlib.axes import Axes
 
 from katt_report.figures import style
 from katt_report.groups import Group, one_tile
 from katt_report.points import Points
 from katt_report.statistics import PowerFit, fit_power
+from katt_report.text import bytes_text
 
 
 def memory(group: Group) -> style.Plot | None:
     """Measured workspace and total peak by variant, both axes logarithmic, exponents in the legend."""
-    if not len(group.best) or not np.any(group.best["total_bytes"] > 0):
+    if not len(group.best.with_memory):
         return None
     looks = style.variant_looks(group.variants)
     panels = style.dtype_panels(group)
@@ -36,8 +36,9 @@ def memory(group: Group) -> style.Plot | None:
         figure,
         "Measured peaks of the allocation tracker: workspace (heavy line) is what a call takes beyond its inputs and "
         f"outputs, total (thin line, hollow markers) is everything. The exponent p of workspace ∝ {group.symbol}^p is "
-        f"fitted to the upper half of the {group.symbol} measured (at least three), where fixed costs no longer "
-        "count; a workspace of zero cannot be drawn on this axis and is named in the legend."
+        f"fitted to the upper half of the {group.symbol} measured, at least three of them, where fixed costs no longer "
+        "count; a workspace that is the same at all of them has none, and one of zero cannot be drawn on this axis. "
+        "What another program takes is what its own allocator says; without a line it says nothing."
         + style.panels_note(len(panels), group),
         f"Log-log charts of workspace and total memory by variant against {group.x_title}.",
     )
@@ -54,19 +55,24 @@ def exponents(group: Group) -> dict[tuple, PowerFit | None]:
     return fits
 
 
-def exponent_text(fit: PowerFit | None, symbol: str) -> str:
-    """`N^2.00`, or why there is no exponent."""
-    return f"{symbol}^{fit.exponent:.2f}" if fit else "no fit (too few sizes)"
+def growth_text(fit: PowerFit, symbol: str) -> str:
+    """How a workspace grows: `none`, `576 KiB at every N` or `N^2.00`."""
+    if fit.exponent:
+        return f"{symbol}^{fit.exponent:.2f}"
+    return f"{bytes_text(fit.factor)} at every {symbol}" if fit.factor else "none"
 
 
 def _draw(panel: Axes, group: Group, rows: Points, look: style.Look, variant: str) -> None:
     x, workspace = rows[group.x], rows["workspace_bytes"]
     fit = fit_power(x, workspace)
-    power = f"{group.symbol}$^{{{fit.exponent:.2f}}}$" if fit else "no fit"
+    label = f"{variant} workspace"
+    if not workspace.any():
+        label += ": none"
+    elif fit and not fit.exponent:
+        label += f": {growth_text(fit, group.symbol)}"
+    elif fit:
+        label += f" ∝ {group.symbol}$^{{{fit.exponent:.2f}}}$"
     drawn = workspace > 0
-    if drawn.any():
-        panel.plot(x[drawn], workspace[drawn], label=f"{variant} workspace ∝ {power}", **look.curve())
-    else:
-        panel.plot([], [], label=f"{variant} workspace 0 B ∝ {power}", **look.curve())
+    panel.plot(x[drawn], workspace[drawn], label=label, **look.curve())
     thin = look.curve(linewidth=0.9, markerfacecolor="white", markeredgecolor=look.colour, markersize=4.5)
-    panel.plot(x, np.where(rows["total_bytes"] > 0, rows["total_bytes"], np.nan), label=f"{variant} total", **thin)
+    panel.plot(x, rows["total_bytes"], label=f"{variant} total", **thin)
