@@ -16,6 +16,8 @@ import numpy as np  # noqa: E402
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "experiments" / "byte_model"
 KATT = os.environ.get("KATT", str(ROOT / "build" / "openmp" / "katt"))
+SCHEMA = "model_runs 1"
+"""The form of the files that save() writes; docs/schema.md."""
 
 
 def katt(*arguments):
@@ -36,6 +38,7 @@ def save(name, rows, summary=(), settings=None):
             for key in table[0] if table else ():
                 values = [row[key] for row in table]
                 file[prefix + key] = np.array(values, dtype=h5py.string_dtype() if isinstance(values[0], str) else None)
+        file.attrs.update({"schema": SCHEMA, "generator": "katt experiments"})
         for part in ["build", "machine"]:
             file.attrs[part] = json.dumps(info.get(part, {}))
         file.attrs.update(settings or {})

@@ -16,6 +16,8 @@ _GROUP_COLUMNS = ("op", "pass", "backend")
 # The last among equals: what a reader expects least.
 _LATE_X = ("batch", "heads", "kv_heads", "head_dim", "threads")
 _FEWEST_CURVE_POINTS = 4
+MOST_PANELS = 18
+"""Panels that a figure holds at most."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def groups(results: Results) -> list[Group]:
     """Splits the points by operator, pass and backend; by file too where two files hold the same point.
 
     A file may hold a sweep over N under one label and a tile grid under another: labels with curves and
-    labels without are separate groups.
+    labels without are separate groups, and so is every label with curves where they are too many to draw together.
     """
     points = results.points
     identity = points.tuples(points.identity)
@@ -115,13 +117,20 @@ def groups(results: Results) -> list[Group]:
         rows = points.match(columns, key)
         parts = _label_parts(rows)
         for labels in parts:
-            part = rows.where(np.isin(rows["label"], labels))
-            words = [str(key[columns.index(name)]) for name in changing]
-            words += labels[:2] if len(parts) > 1 else []
-            title = f"{key[0]} {key[1]} on {key[2]}" + (f", {key[3]}" if len(key) > 3 else "")
-            title += f": {list_text(labels)}" if len(parts) > 1 and any(labels) else ""
-            found.append(_group(results, part, key, _file_stem(words), title))
+            group = _of_labels(results, rows, labels, key, changing, columns, len(parts) > 1)
+            if group.x and len(labels) > 1 and len(group.best.combinations([*group.facets, "dtype"])) > MOST_PANELS:
+                found += [_of_labels(results, rows, [label], key, changing, columns, True) for label in labels]
+            else:
+                found.append(group)
     return found
+
+
+def _of_labels(results: Results, rows: Points, labels, key, changing, columns, several: bool) -> Group:
+    """The group of the rows with these labels; `several`: its name and title say which they are."""
+    words = [str(key[columns.index(name)]) for name in changing] + (labels[:2] if several else [])
+    title = f"{key[0]} {key[1]} on {key[2]}" + (f", {key[3]}" if len(key) > 3 else "")
+    title += f": {list_text(labels)}" if several and any(labels) else ""
+    return _group(results, rows.where(np.isin(rows["label"], labels)), key, _file_stem(words), title)
 
 
 def _file_stem(words: list[str]) -> str:

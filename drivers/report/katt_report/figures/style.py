@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from matplotlib.transforms import ScaledTranslation
 
 from katt_report import schema
-from katt_report.groups import Group, sort_dtypes, sort_variants
+from katt_report.groups import MOST_PANELS, Group, sort_dtypes, sort_variants
 from katt_report.points import Points
 from katt_report.text import bytes_text, seconds_text
 
@@ -101,9 +101,6 @@ def context():
 def plot_name(kind: str, group: Group) -> str:
     """The file stem of a figure: the kind alone where the report has one group."""
     return f"{kind}_{group.name}" if group.name else kind
-
-
-MOST_PANELS = 18
 
 
 def dtype_panels(group: Group, points: Points | None = None) -> list[tuple[str, Points, tuple]]:

@@ -1,85 +1,107 @@
 """Heat map of the speed of every tile."""
 
 import math
+import textwrap
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter
 
 from katt_report import schema
 from katt_report.figures import style
-from katt_report.groups import Group, sort_dtypes
+from katt_report.groups import MOST_PANELS, Group, sort_dtypes
 from katt_report.points import Points
-from katt_report.text import significant
-
-_MOST_PANELS = 12
-
+from katt_report.text import percent_text, rate_text
 
 def tiles(group: Group) -> style.Plot | None:
-    """Throughput over tile_q × tile_kv: a panel a variant, dtype, facet and x."""
-    panels = _panels(group)
+    """Share of the fastest tile's throughput over tile_q × tile_kv: a panel a variant, facet, x and dtype."""
+    panels, total = _panels(group)
     if not panels:
         return None
-    total = len(panels)
-    panels = panels[:_MOST_PANELS]
-    rates = np.concatenate([group.rates(rows.ok) for _, rows in panels])
-    scale, unit = style.rate_scale(rates, group.rate_unit)
-    largest = max(len(rows.values("tile_q")) for _, rows in panels)
+    shares = [_share(rows) for _, rows in panels]
+    colours = Normalize(min(0.9, math.floor(10 * min(map(np.nanmin, shares))) / 10), 1.0)
+    dtypes = sort_dtypes({rows["dtype"][0] for _, rows in panels})
+    columns = len(dtypes) if [rows["dtype"][0] for _, rows in panels] == dtypes * (len(panels) // len(dtypes)) else 3
+    largest = max(len(_extents(rows)[0]) for _, rows in panels)
     with style.context():
-        figure, axes = style.grid(len(panels), len(panels), 1.25 + 0.42 * largest)
-        for panel, (title, rows) in zip(axes, panels, strict=True):
-            image = _draw(panel, rows, group.rates(rows) / scale)
-            panel.set_title(title)
-            bar = figure.colorbar(image, ax=panel, shrink=0.9, pad=0.02)
-            bar.outline.set_visible(False)
-            bar.ax.set_ylabel(unit, fontsize=8.5)
-    more = f" The first {len(panels)} of {total} panels are drawn." if total > len(panels) else ""
+        figure, axes = style.grid(len(panels), columns if len(dtypes) > 1 else len(panels), 1.35 + 0.36 * largest)
+        for panel, (title, rows), share in zip(axes, panels, shares, strict=True):
+            _draw(panel, rows, share, colours)
+            best = rows.where(np.array([np.nanargmax(share)]))
+            rate = rate_text(group.rates(best)[0], group.rate_unit)
+            fastest = f"{best['tile_q'][0]} × {best['tile_kv'][0]}: {rate}"
+            panel.set_title("\n".join([*textwrap.wrap(title, 42), fastest]), fontsize=9.0)
+        bar = figure.colorbar(
+            ScalarMappable(colours, "cividis"), ax=axes, location="top", shrink=0.5, aspect=45, pad=0.02
+        )
+        bar.outline.set_visible(False)
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: percent_text(value)))
+        bar.set_label("throughput, of the panel's fastest tile")
+    more = f" {len(panels)} of {total} panels are drawn; the table has all." if total > len(panels) else ""
     return style.Plot(
         style.plot_name("tiles", group),
         "Tiles",
         figure,
-        f"Throughput in {unit} for every tile (median time), brighter is faster, the framed cell is the fastest. "
-        "Hatched: refused or failed, with the reason in the table; empty: not asked for. Every panel has its own "
-        "colour scale." + more,
+        "What a tile loses against the fastest of its panel, which is framed and named above it with its throughput "
+        "(median times; brighter is faster, one scale for all panels). Hatched: refused or failed, with the reason in "
+        "the table; empty: not asked for. Extents with which nothing ran are left out." + more,
         "Heat maps of throughput over tile_q and tile_kv.",
     )
 
 
-def _panels(group: Group) -> list[tuple[str, Points]]:
-    """Panels of every x where they fit, else of the x with the most tiles, the largest of equals."""
+def _panels(group: Group) -> tuple[list[tuple[str, Points]], int]:
+    """The panels, a row of dtypes for each variant, facet and x, and how many there would be.
+
+    Where not every x fits, each row has the x with the most tiles, the largest of equals.
+    """
     tiled = group.points.where((group.points["tile_q"] > 0) | (group.points["tile_kv"] > 0))
     along = [group.x] if group.x else []
-    columns = [*group.facets, "variant", "dtype", *along]
-    found: dict[tuple, dict] = {}
-    dtypes, place = sort_dtypes(tiled.values("dtype")), columns.index("dtype")
-    for key in sorted(tiled.combinations(columns), key=lambda key: (dtypes.index(key[place]), key)):
+    columns = [*group.facets, "variant", *along, "dtype"]
+    dtypes = sort_dtypes(tiled.values("dtype"))
+    found: dict[tuple, Points] = {}
+    for key in sorted(tiled.combinations(columns), key=lambda key: (*key[:-1], dtypes.index(key[-1]))):
         rows = tiled.match(columns, key)
-        if len(rows.combinations(schema.EXTENTS)) > 1 and len(rows.ok):
-            split = len(columns) - len(along)
-            found.setdefault(key[:split], {})[key[split:]] = rows
-    every = sum(len(panels) for panels in found.values()) <= _MOST_PANELS
+        if len(rows.ok.combinations(schema.EXTENTS)) > 1:
+            found[key] = rows
+    total, split = len(found), len(columns) - 1 - len(along)
+    if along and total > MOST_PANELS:
+        best: dict[tuple, tuple] = {}
+        for key, rows in found.items():
+            size = (len(rows.ok), key[split])
+            best[key[:split]] = max(best.get(key[:split], size), size)
+        found = {key: rows for key, rows in found.items() if best[key[:split]][1] == key[split]}
     titled = []
-    for key, panels in found.items():
-        best = max(panels, key=lambda x: (len(panels[x].ok), x))
-        for x, rows in panels.items():
-            if every or x == best:
-                where = f"{group.symbol} = {x[0]}" if x else ""
-                parts = (*key[len(group.facets) :], group.facet_text(key[: len(group.facets)]), where)
-                titled.append((" · ".join(part for part in parts if part), rows))
-    return titled
+    for key, rows in list(found.items())[:MOST_PANELS]:
+        where = f"{group.symbol} = {key[split]}" if along else ""
+        parts = (key[-1], key[split - 1], group.facet_text(key[: split - 1]), where)
+        titled.append((" · ".join(part for part in parts if part), rows))
+    return titled, total
 
 
-def _draw(panel: Axes, rows: Points, rates: np.ndarray):
-    tile_q, tile_kv = rows.values("tile_q"), rows.values("tile_kv")
+def _share(rows: Points) -> np.ndarray:
+    """The speed of each row, of the fastest; NaN where it did not run."""
+    ran = rows["status"] == "ok"
+    return np.where(ran, np.nanmin(rows["time_s"][ran]) / rows["time_s"], np.nan)
+
+
+def _extents(rows: Points) -> tuple[list, list]:
+    """The tile_q and the tile_kv with which anything ran."""
+    return rows.ok.values("tile_q"), rows.ok.values("tile_kv")
+
+
+def _draw(panel: Axes, rows: Points, share: np.ndarray, colours: Normalize) -> None:
+    tile_q, tile_kv = _extents(rows)
     cells = np.full((len(tile_q), len(tile_kv)), math.nan)
     statuses = {}
     for index, row in enumerate(rows.rows()):
-        place = tile_q.index(row["tile_q"]), tile_kv.index(row["tile_kv"])
-        statuses[place] = row["status"]
-        if row["status"] == "ok":
-            cells[place] = rates[index]
-    image = panel.imshow(cells, cmap="cividis", aspect="auto", origin="lower")
-    low, high = np.nanmin(cells), np.nanmax(cells)
+        if row["tile_q"] in tile_q and row["tile_kv"] in tile_kv:
+            place = tile_q.index(row["tile_q"]), tile_kv.index(row["tile_kv"])
+            statuses[place] = row["status"]
+            cells[place] = share[index]
+    panel.imshow(cells, cmap="cividis", norm=colours, aspect="auto", origin="lower")
     for (i, j), status in statuses.items():
         value = cells[i, j]
         if math.isnan(value):
@@ -87,10 +109,10 @@ def _draw(panel: Axes, rows: Points, rates: np.ndarray):
                                       hatch="////", linewidth=0))  # fmt: skip
             text, colour = {"skipped": "refused"}.get(status, status), "#222222"
         else:
-            text = significant(value)
-            colour = "white" if high > low and (value - low) / (high - low) < 0.55 else "black"
+            text = "best" if value == 1 else f"−{100 * (1 - value):.{0 if value < 0.9005 else 1}f} %"
+            colour = "white" if colours(value) < 0.55 else "black"
         back = {"facecolor": "#eeeeee", "edgecolor": "none", "pad": 1.0} if math.isnan(value) else None
-        panel.text(j, i, text, ha="center", va="center", color=colour, fontsize=8, bbox=back)
+        panel.text(j, i, text, ha="center", va="center", color=colour, fontsize=7.5, bbox=back)
     best = np.unravel_index(np.nanargmax(cells), cells.shape)
     panel.add_patch(Rectangle((best[1] - 0.47, best[0] - 0.47), 0.94, 0.94, fill=False, edgecolor="#D55E00",
                               linewidth=2.2))  # fmt: skip
@@ -102,4 +124,3 @@ def _draw(panel: Axes, rows: Points, rates: np.ndarray):
     panel.tick_params(length=0)
     for spine in panel.spines.values():
         spine.set_visible(False)
-    return image
