@@ -249,12 +249,29 @@ def rmsnorm(seed: int = 0) -> File:
     return file
 
 
+def measured_by_space(file: File, device: float = 0.0) -> File:
+    """The rows with memory by space, a share `device` of it on the device, and NaN where nothing was measured."""
+    for line in file.rows:
+        known = line["total_bytes"] > 0
+        total = float(line["total_bytes"]) if known else math.nan
+        line |= {"workspace_bytes": float(line["workspace_bytes"]) if known else math.nan, "total_bytes": total,
+                 "host_bytes": total * (1 - device), "device_bytes": total * device}  # fmt: skip
+    return file
+
+
 def write(path, file: File, **attributes) -> str:
-    """Writes the file; extra integer columns of the rows become columns of the table."""
+    """Writes the file; extra columns of the rows become columns of the table: reals where a row holds one, else integers.
+
+    So does a count of bytes: `measured_by_space` makes the file as this version of katt writes it, the rest is the
+    form of earlier ones.
+    """
     names = [*COLUMNS, *dict.fromkeys(name for line in file.rows for name in line if name not in COLUMNS)]
-    kinds = [
-        f"S{STRINGS[n]}" if n in STRINGS else "<f8" if n in COLUMNS and n not in INTEGERS else "<i8" for n in names
-    ]
+
+    def real(name: str) -> bool:
+        known = name in COLUMNS and name not in INTEGERS
+        return known or any(isinstance(line.get(name), float) for line in file.rows)
+
+    kinds = [f"S{STRINGS[n]}" if n in STRINGS else "<f8" if real(n) else "<i8" for n in names]
     table = np.zeros(len(file.rows), np.dtype(list(zip(names, kinds, strict=True))))
     for index, line in enumerate(file.rows):
         for name in names:

@@ -158,6 +158,30 @@ def test_refused_and_failed_rows_are_visible(files, quick):
     assert "1 failed, 2 skipped" in page
 
 
+def test_a_heat_map_says_what_a_tile_loses(files):
+    (group,) = groups(load(files["tiling"]))
+    (plot,) = (plot for plot in draw_all(group) if plot.name == "tiles")
+    panels = [panel for panel in plot.figure.axes if panel.get_xlabel() == "tile_kv"]
+    assert [panel.get_title().split(" ")[0] for panel in panels] == ["f32", "bf16"]
+    for panel in panels:
+        texts = [text.get_text() for text in panel.texts]
+        assert texts.count("best") == 1
+        assert sum(bool(re.fullmatch(r"−[\d.]+ %", text)) for text in texts) >= 12
+        assert re.search(r"\d × \d+: [\d.]+ .?FLOP/s$", panel.get_title())
+    assert [text.get_text() for text in panels[0].texts].count("refused") == 1
+
+
+def test_labels_that_are_too_many_panels_are_groups_of_their_own(tmp_path):
+    file = synthetic.File(runs={"run-0001": synthetic.run_attributes()})
+    for label, head_dims in (("some", (32, 64, 96, 128)), ("others", (32, 64, 128))):
+        for head_dim in head_dims:
+            part = synthetic.attention_seqlen(sizes=(512, 1024, 2048, 4096), head_dim=head_dim)
+            file.rows += [row | {"label": label, "point": f"{label}{head_dim}{row['point']}"} for row in part.rows]
+    found = groups(load(synthetic.write(tmp_path / "r.h5", file)))
+    assert [group.title for group in found] == [f"attention forward on openmp: {name}" for name in ("some", "others")]
+    assert [group.facets for group in found] == [["head_dim"], ["head_dim"]]
+
+
 def test_every_row_is_in_the_table(files, quick):
     results = load(files["seqlen"])
     page = page_of(results)

@@ -25,10 +25,13 @@ def test_fit_leaves_small_sizes_out():
 def test_fit_of_nothing_growing():
     assert fit_power([1, 2, 4], [0, 0, 0]).exponent == 0.0
     assert fit_power([1, 2, 4], [4096, 4096, 4096]).exponent == 0.0
+    assert fit_power([1, 2, 4], [4096, 4100, 4110]) == fit_power([1, 2, 4], [4110, 4110, 4110])
+    assert fit_power([1, 2, 4], [4096, 4200, 4300]).exponent > 0
 
 
 def test_fit_refuses_what_is_no_power():
     assert fit_power([512], [100]) is None
+    assert fit_power([512, 1024], [100, 200]) is None, "two sizes fit any power"
     assert fit_power([512, 512], [100, 100]) is None
     assert fit_power([1, 2, 4], [0, 8, 16]) is None
     assert fit_power([1, 2, 4], [math.nan] * 3) is None

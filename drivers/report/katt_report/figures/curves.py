@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 
 from katt_report import schema
 from katt_report.figures import style
-from katt_report.groups import Group, sort_dtypes
+from katt_report.groups import MOST_PANELS, Group, sort_dtypes
 from katt_report.points import Points
 from katt_report.text import list_text
 
@@ -18,7 +18,7 @@ def speedup(group: Group) -> style.Plot | None:
     variants = points.values("variant")
     dtypes = style.dtype_looks(points.values("dtype"))
     looks = style.variant_looks(group.variants)
-    panels = group.panels(points)[: MOST_PANELS]
+    panels = group.panels(points)[:MOST_PANELS]
     with style.context():
         figure, axes = style.grid(len(panels), len(panels), 3.4, sharey=True)
         for panel, (values, rows) in zip(axes, panels, strict=True):
