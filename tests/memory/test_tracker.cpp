@@ -144,12 +144,12 @@ TEST_F(Tracker, HostAndDeviceAreToldApart) {
     const Reported device("Cuda", 7000);
     const Reported managed("CudaUVM", 500);
     const Reported pinned("CudaHostPinned", 30);
-    const Bytes host("host", 4);
-    EXPECT_EQ(memory::live() - before, (memory::Bytes{.host = 34, .device = 7500}));
-    EXPECT_EQ(memory::live_bytes(), before.total() + 7534);
+    const Bytes host("host", 8);
+    EXPECT_EQ(memory::live() - before, (memory::Bytes{.host = 38, .device = 7500}));
+    EXPECT_EQ(memory::live_bytes(), before.total() + 7538);
   }
   EXPECT_EQ(memory::live(), before);
-  EXPECT_EQ(scope.peak(), (memory::Bytes{.host = 34, .device = 7500}));
+  EXPECT_EQ(scope.peak(), (memory::Bytes{.host = 38, .device = 7500}));
   const auto spaces = memory::usage();
   const auto cuda = std::ranges::find(spaces, "Cuda", &memory::SpaceUsage::space);
   ASSERT_NE(cuda, spaces.end());
