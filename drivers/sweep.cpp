@@ -30,14 +30,17 @@ int sweep_command(const Invocation& invocation) {
   std::optional<std::string> tuning_file;
   bench::SweepOptions options;
   bool json = false;
+  bool profile = false;
   line.option("-o,--output", output, "result file (HDF5) to write");
   line.flag("--resume", options.resume, "continue the result file; start it if missing");
   line.flag("--overwrite", options.overwrite, "replace the result file");
   line.flag("--json", json, "print a summary as JSON");
   line.option("--tuning", tuning_file, "file that katt tune wrote, for --tile auto");
+  line.flag("--profile", profile, "tell and record where the time goes, from further runs");
   MeasureOptions measuring(line, request);
   if (!line.parse(invocation.arguments)) return 0;
   measuring.apply(request);
+  request.settings.profile |= profile;
   options.output = output.value_or("");
   options.command = invocation.command;
   bench::check_output(options);

@@ -48,6 +48,7 @@ void guarded(Contender& contender, F&& f) {
 /// Poison, run, compare: the outputs that are judged can only come from this run.
 Errors run_and_verify(Candidate& candidate) {
   candidate.poison();
+  candidate.restore();
   candidate.run();
   candidate.fence();
   return candidate.verify();
@@ -67,11 +68,13 @@ double sample(Candidate& candidate, int inner) {
 /// chooses how many runs make a sample.
 void warm_up(Contender& contender, const Settings& settings) {
   const auto start = Clock::now();
+  bool restored = contender.candidate->restore();
   double fastest = sample(*contender.candidate, 1);
   for (int run = 1; run < 3 && seconds_since(start) < settings.budget_s / 10; ++run) {
+    restored = contender.candidate->restore();
     fastest = std::min(fastest, sample(*contender.candidate, 1));
   }
-  if (!settings.cold && fastest < settings.shortest_s) {
+  if (!settings.cold && !restored && fastest < settings.shortest_s) {
     constexpr double most = 10000;
     contender.measured.inner = static_cast<int>(
         std::clamp(std::ceil(settings.batch_s / std::max(fastest, 1e-9)), 1.0, most));
@@ -97,7 +100,10 @@ class Turns {
       }
     }
     if (process == 0) bound_.renew();
-    if (process != last_ && !cold_) (void)sample(candidate, 1);
+    if (process != last_ && !cold_) {
+      candidate.restore();
+      (void)sample(candidate, 1);
+    }
     last_ = process;
   }
   /// The caches have been flushed, by threads of this process.
@@ -135,6 +141,7 @@ Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare) {
       const memory::Scope scope;
       contender.candidate = prepare();
       contender.candidate->poison();
+      contender.candidate->restore();
       contender.candidate->run();
       contender.candidate->fence();
       contender.measured.peak = scope.peak();
@@ -177,10 +184,12 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
       Contender& contender = *active[i];
       guarded(contender, [&] {
         if (settings.cold) {
+          contender.candidate->restore();  // which fills the caches
           flush();
           turns.flushed();
         }
         turns.give_to(*contender.candidate);
+        if (!settings.cold) contender.candidate->restore();
         contender.measured.samples_s.push_back(
             sample(*contender.candidate, contender.measured.inner));
       });

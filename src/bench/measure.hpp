@@ -37,6 +37,7 @@ struct Settings {
   double batch_s = 200e-6;      ///< … of about this length
   bool cold = false;            ///< flush the caches before every sample
   bool bind = true;             ///< bind threads to processors, one each
+  bool profile = false;         ///< some further runs tell where the time goes
   std::string peer_program{};   ///< what runs the peers; empty: usual_peer_program()
   double peer_timeout_s = 300;  ///< a peer that is silent for longer has failed
   std::uint64_t seed = 1;       ///< of the inputs and of the order within the rounds

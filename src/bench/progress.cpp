@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "bench/profile.hpp"
 #include "bench/text.hpp"
 
 namespace katt::bench {
@@ -128,6 +129,9 @@ void Progress::finished(const PlannedCase& planned, std::span<const RowResult> r
                                        static_cast<double>(configs_left_));
   }
   note(line);
+  for (const RowResult& row : rows) {
+    if (row.profile.runs > 0) note("    " + config_text(row) + ": " + shares_text(row.profile));
+  }
 }
 
 void Progress::note(const std::string& line) const {

@@ -108,6 +108,9 @@ class Candidate {
   virtual ~Candidate() = default;
   /// Launches the operation once; the caller fences.
   virtual void run() = 0;
+  /// Before every run(), and not in its time: brings back what the last one overwrote. True where
+  /// there is such a thing, so that runs cannot follow each other without it.
+  virtual bool restore() { return false; }
   /// Waits for the launches of run().
   virtual void fence() = 0;
   /// Fills the outputs with NaN, so that an earlier result cannot pass for a new one.

@@ -184,6 +184,7 @@ io::Row make_row(const std::vector<io::Column>& columns, const PlannedCase& plan
     row.cells.push_back(std::move(cell));
   }
   row.samples_s = result.samples_s;
+  row.profile = result.profile;
   return row;
 }
 

@@ -33,6 +33,7 @@ struct RowResult {
   std::size_t tensor_bytes = 0;          ///< of these, what inputs and outputs take
   double max_abs_err = 0;
   double mean_abs_err = 0;
+  io::Profile profile{};
 };
 
 /// A row for a configuration that did not run.

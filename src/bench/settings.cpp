@@ -40,6 +40,8 @@ bool set_setting(Settings& settings, std::string_view key, std::string_view text
     settings.bind = parse_count(where, text, 0, 1) != 0;
   } else if (key == "cold") {
     settings.cold = parse_count(where, text, 0, 1) != 0;
+  } else if (key == "profile") {
+    settings.profile = parse_count(where, text, 0, 1) != 0;
   } else {
     return false;
   }

@@ -12,6 +12,7 @@
 #include "bench/ceilings.hpp"
 #include "bench/machine.hpp"
 #include "bench/peer.hpp"
+#include "bench/profile.hpp"
 #include "bench/provenance.hpp"
 #include "bench/results.hpp"
 #include "bench/text.hpp"
@@ -156,6 +157,9 @@ class Runner {
         row.ceiling =
             nearest_ceiling(ceilings_, point.backend, point.threads, work, row.time_s.median,
                             paired_ratio(moving_s, row.samples_s).median);
+        if (settings.profile && !peer) {
+          row.profile = profile(*contenders[k].candidate, row.time_s.median);
+        }
       }
       rows.emplace(indices[k], std::move(row));
     }

@@ -121,6 +121,26 @@ void create_points(hid_t file, const std::vector<Column>& columns) {
                               "create dataset points"));
 }
 
+void write_profile(hid_t file, const std::string& run, const std::string& point,
+                   const Profile& profile) {
+  static const std::vector<Column> columns{{"name", ColumnKind::text, 96},
+                                           {"depth", ColumnKind::integer},
+                                           {"calls", ColumnKind::real},
+                                           {"time_s", ColumnKind::real}};
+  const std::size_t width = bytes_of(columns);
+  std::vector<std::byte> packed(profile.rows.size() * width);
+  for (std::size_t i = 0; i < profile.rows.size(); ++i) {
+    const ProfileRow& row = profile.rows[i];
+    pack(columns, {row.name, row.depth, row.calls, row.time_s}, packed.data() + i * width);
+  }
+  const Handle group = impl::open_group(file, "/profile/" + run);
+  impl::write_dataset(group.get(), point, type_of(columns).get(),
+                      {static_cast<std::int64_t>(profile.rows.size())}, packed.data());
+  const Handle data(require(H5Dopen2(group.get(), point.c_str(), H5P_DEFAULT), "open a profile"));
+  impl::write_attribute(data.get(), "runs", profile.runs);
+  impl::write_attribute(data.get(), "time_s", profile.time_s);
+}
+
 Handle start_file(const std::filesystem::path& path, const std::vector<Column>& columns) {
   Handle file = impl::create_output(path);
   impl::write_attribute(file.get(), "schema", schema_version);
@@ -430,9 +450,13 @@ void ResultFile::commit_rows(const std::vector<Row>& rows) {
     append_rows(file, columns_, cells);
     const Handle group = impl::open_group(file, "/samples/" + run_);
     for (const Row& row : rows) {
-      if (row.samples_s.empty()) continue;
-      impl::write_dataset(group.get(), std::get<std::string>(row.cells[point]), H5T_NATIVE_DOUBLE,
-                          {static_cast<std::int64_t>(row.samples_s.size())}, row.samples_s.data());
+      const auto& name = std::get<std::string>(row.cells[point]);
+      if (!row.samples_s.empty()) {
+        impl::write_dataset(group.get(), name, H5T_NATIVE_DOUBLE,
+                            {static_cast<std::int64_t>(row.samples_s.size())},
+                            row.samples_s.data());
+      }
+      if (row.profile.runs > 0) write_profile(file, run_, name, row.profile);
     }
   });
   for (const Row& row : rows) rows_.push_back(row.cells);

@@ -25,11 +25,27 @@ struct Column {
 
 using Cell = std::variant<std::string, std::int64_t, double>;
 
-/// One finished (point, variant): cells in column order, and its samples in seconds (empty where it
-/// did not run), stored as /samples/RUN/POINT.
+/// A region or kernel of a profile. One of depth 1 is part of the nearest one of depth 0 before it.
+struct ProfileRow {
+  std::string name;  ///< e.g. "katt::rope"
+  std::int64_t depth = 0;
+  double calls = 0;   ///< in one run
+  double time_s = 0;  ///< of all of them
+};
+
+/// Where the time of a run goes.
+struct Profile {
+  std::int64_t runs = 0;  ///< that were averaged; 0: no profile was taken
+  double time_s = 0;      ///< of one run, profiled
+  std::vector<ProfileRow> rows{};
+};
+
+/// One finished (point, variant): cells in column order, its samples in seconds (empty where it
+/// did not run), stored as /samples/RUN/POINT, and its profile, if any, as /profile/RUN/POINT.
 struct Row {
   std::vector<Cell> cells;
   std::vector<double> samples_s;
+  Profile profile{};
 };
 
 /// A measured limit of the machine, a row of /ceilings/RUN.
@@ -71,7 +87,7 @@ class ResultFile {
   /// Writes /ceilings/RUN.
   void commit_ceilings(const std::vector<CeilingRow>& ceilings);
   /// Appends finished rows, all or none. The column "point" names each row's dataset below
-  /// /samples/RUN, so it is unique in the run; the column "run" is run().
+  /// /samples/RUN and /profile/RUN, so it is unique in the run; the column "run" is run().
   void commit_rows(const std::vector<Row>& rows);
 
  private:

@@ -1,0 +1,210 @@
+#include "bench/profile.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include <Kokkos_Core.hpp>
+
+#include "bench/text.hpp"
+
+namespace katt::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
+
+struct Node {
+  std::string name;
+  std::int64_t calls = 0;
+  double time_s = 0;
+  std::vector<std::size_t> children{};
+};
+
+struct Open {
+  std::size_t node = 0;
+  Clock::time_point start{};
+};
+
+}  // namespace
+
+struct Profiler::State {
+  std::thread::id thread = std::this_thread::get_id();
+  Kokkos::Tools::Experimental::EventSet previous{};
+  std::vector<Node> nodes{Node{}};  // the first is the root
+  std::vector<Open> open{Open{}};
+
+  /// The one that lives, for callbacks, which carry no pointer of ours.
+  static inline State* current = nullptr;
+
+  void begin(std::string_view name) {
+    if (std::this_thread::get_id() != thread) return;
+    const std::size_t parent = open.back().node;
+    std::size_t child = 0;
+    for (const std::size_t known : nodes[parent].children) {
+      if (nodes[known].name == name) child = known;
+    }
+    if (child == 0) {
+      child = nodes.size();
+      nodes.push_back({.name = std::string(name)});
+      nodes[parent].children.push_back(child);
+    }
+    open.push_back({.node = child, .start = Clock::now()});
+  }
+
+  void end() {
+    const auto now = Clock::now();
+    if (std::this_thread::get_id() != thread || open.size() == 1) return;
+    Node& node = nodes[open.back().node];
+    node.time_s += seconds_between(open.back().start, now);
+    ++node.calls;
+    open.pop_back();
+  }
+};
+
+namespace {
+
+using State = Profiler::State;
+using Kokkos::Tools::Experimental::EventSet;
+
+/// A kernel's two callbacks, which call those of the tool that was there before.
+template <auto BeginMember, auto EndMember>
+struct Kernel {
+  static void begin(const char* label, std::uint32_t device, std::uint64_t* id) {
+    if (const auto before = State::current->previous.*BeginMember) before(label, device, id);
+    State::current->begin(label);
+  }
+  static void end(std::uint64_t id) {
+    State::current->end();
+    if (const auto before = State::current->previous.*EndMember) before(id);
+  }
+};
+
+using For = Kernel<&EventSet::begin_parallel_for, &EventSet::end_parallel_for>;
+using Reduce = Kernel<&EventSet::begin_parallel_reduce, &EventSet::end_parallel_reduce>;
+using Scan = Kernel<&EventSet::begin_parallel_scan, &EventSet::end_parallel_scan>;
+
+void on_push(const char* name) {
+  if (const auto before = State::current->previous.push_region) before(name);
+  State::current->begin(name);
+}
+
+void on_pop() {
+  State::current->end();
+  if (const auto before = State::current->previous.pop_region) before();
+}
+
+/// Sets the callbacks of regions and kernels, and leaves all others, such as those of the memory
+/// tracker, as they are.
+void set(const EventSet& callbacks) {
+  using namespace Kokkos::Tools::Experimental;
+  set_push_region_callback(callbacks.push_region);
+  set_pop_region_callback(callbacks.pop_region);
+  set_begin_parallel_for_callback(callbacks.begin_parallel_for);
+  set_end_parallel_for_callback(callbacks.end_parallel_for);
+  set_begin_parallel_reduce_callback(callbacks.begin_parallel_reduce);
+  set_end_parallel_reduce_callback(callbacks.end_parallel_reduce);
+  set_begin_parallel_scan_callback(callbacks.begin_parallel_scan);
+  set_end_parallel_scan_callback(callbacks.end_parallel_scan);
+}
+
+}  // namespace
+
+Profiler::Profiler() : state_(std::make_unique<State>()) {}
+
+Profiler::~Profiler() { stop(); }
+
+void Profiler::start() {
+  if (State::current != nullptr) throw std::logic_error("a Profiler gathers already");
+  State::current = state_.get();
+  state_->previous = Kokkos::Tools::Experimental::get_callbacks();
+  EventSet ours{};
+  ours.push_region = on_push;
+  ours.pop_region = on_pop;
+  ours.begin_parallel_for = For::begin;
+  ours.end_parallel_for = For::end;
+  ours.begin_parallel_reduce = Reduce::begin;
+  ours.end_parallel_reduce = Reduce::end;
+  ours.begin_parallel_scan = Scan::begin;
+  ours.end_parallel_scan = Scan::end;
+  set(ours);
+}
+
+void Profiler::stop() {
+  if (State::current != state_.get()) return;
+  set(state_->previous);
+  state_->open.resize(1);  // what has not ended is not counted
+  State::current = nullptr;
+}
+
+std::vector<io::ProfileRow> Profiler::rows() const {
+  std::vector<io::ProfileRow> rows;
+  const std::function<void(std::size_t, std::int64_t)> add = [&](std::size_t at,
+                                                                 std::int64_t depth) {
+    const Node& node = state_->nodes[at];
+    if (at != 0) {
+      rows.push_back({.name = node.name,
+                      .depth = depth,
+                      .calls = static_cast<double>(node.calls),
+                      .time_s = node.time_s});
+    }
+    for (const std::size_t child : node.children) add(child, at == 0 ? 0 : depth + 1);
+  };
+  add(0, 0);
+  return rows;
+}
+
+io::Profile profile(Candidate& candidate, double time_s) {
+  constexpr double wanted_s = 0.1;
+  const double runs = std::clamp(std::ceil(wanted_s / std::max(time_s, 1e-9)), 2.0, 100.0);
+  io::Profile result{.runs = static_cast<std::int64_t>(runs)};
+  Profiler profiler;
+  for (std::int64_t run = 0; run < result.runs; ++run) {
+    candidate.restore();
+    candidate.fence();
+    profiler.start();
+    const auto start = Clock::now();
+    candidate.run();
+    candidate.fence();
+    result.time_s += seconds_between(start, Clock::now()) / runs;
+    profiler.stop();
+  }
+  result.rows = profiler.rows();
+  for (io::ProfileRow& row : result.rows) {
+    row.calls /= runs;
+    row.time_s /= runs;
+  }
+  return result;
+}
+
+std::string shares_text(const io::Profile& profile) {
+  std::vector<io::ProfileRow> shares;
+  double rest_s = profile.time_s;
+  for (const io::ProfileRow& row : profile.rows) {
+    if (row.depth > 0) continue;
+    shares.push_back(row);
+    rest_s -= row.time_s;
+  }
+  std::stable_sort(shares.begin(), shares.end(),
+                   [](const auto& a, const auto& b) { return a.time_s > b.time_s; });
+  shares.push_back({.name = "rest", .time_s = std::max(rest_s, 0.0)});
+  std::vector<std::string> parts;
+  for (const io::ProfileRow& row : shares) {
+    char text[32];
+    std::snprintf(text, sizeof text, " %.1f %%", 100 * row.time_s / profile.time_s);
+    parts.push_back(row.name + text);
+  }
+  return join(parts, ", ");
+}
+
+}  // namespace katt::bench

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/measure.hpp"
+#include "io/result_file.hpp"
+
+namespace katt::bench {
+
+/// Where the time goes between start() and stop(): Kokkos Tools callbacks gather the regions
+/// (Kokkos::Profiling::pushRegion) and the kernels inside and outside of them, by their labels.
+/// Kokkos waits for all launches before it calls a tool, so that the time of a region or kernel is
+/// its own on every backend, and small ones take longer than without. Otherwise nothing is called
+/// and nothing costs. Tools that were there before are still called. What other threads launch is
+/// not seen.
+class Profiler {
+ public:
+  Profiler();
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  /// Throws std::logic_error while a Profiler gathers.
+  void start();
+  /// Regions that are still open are not counted.
+  void stop();
+
+  /// All calls so far and their seconds: parents before their children, siblings in the order of
+  /// their first calls.
+  [[nodiscard]] std::vector<io::ProfileRow> rows() const;
+
+  struct State;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+/// Profiles some runs of a candidate of this process, each after restore(): times and calls are
+/// those of one run. `time_s` is about how long a run takes; more short runs are made than long
+/// ones.
+[[nodiscard]] io::Profile profile(Candidate& candidate, double time_s);
+
+/// "katt::linear 61.2 %, katt::attention 30.1 %, …": the outermost regions and kernels with the
+/// largest shares first, and what none of them holds.
+[[nodiscard]] std::string shares_text(const io::Profile& profile);
+
+}  // namespace katt::bench
