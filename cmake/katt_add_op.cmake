@@ -2,11 +2,24 @@
 # the driver library and every other *.cpp joins the library; the driver's generated
 # registered_ops.cpp calls katt::OP::register_op. Its tests, tests/ops/test_OP*.cpp, are found by
 # their names. A build that needs few operators says so: -DKATT_OPS="rope;rmsnorm".
+#
+# katt_add_op(NAME DIR src/… NEEDS OP…): something above the operators that is swept like one. It is
+# left out where one of them is.
 function(katt_add_op op)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DIR" "NEEDS")
   if(KATT_OPS AND NOT op IN_LIST KATT_OPS)
     return()
   endif()
+  get_property(added GLOBAL PROPERTY KATT_OPS)
+  list(REMOVE_ITEM arg_NEEDS "" ${added})
+  if(arg_NEEDS)
+    message(STATUS "${op} left out: it needs the operators ${arg_NEEDS}")
+    return()
+  endif()
   set(dir ${PROJECT_SOURCE_DIR}/src/ops/${op})
+  if(arg_DIR)
+    set(dir ${PROJECT_SOURCE_DIR}/${arg_DIR})
+  endif()
   file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cpp)
   file(GLOB bench CONFIGURE_DEPENDS ${dir}/*_bench.cpp)
   if(NOT bench)

@@ -209,12 +209,17 @@ void Block<Exec>::backward(Runner<Exec>& run, const BlockWeights& weights,
         linear::BackwardArgs{.x = x, .weight = weight, .dout = dout, .dx = dx}, kernels_.linear);
   };
   const TensorRef<2>& g = buffers.g;
+  const TensorRef<2> dgate_up = buffers.dgate_up ? buffers.dgate_up : at.gate_up;
+  const std::int64_t half = at.product.extent[1];
   through(at.product, weights.down, g, at.product, gradients.down, gradients.down_bias);
   run(swiglu::backward_variants<Exec>(),
-      swiglu::BackwardArgs{
-          .gate = at.gate(), .up = at.up(), .dout = at.product, .dgate = at.gate(), .dup = at.up()},
+      swiglu::BackwardArgs{.gate = at.gate(),
+                           .up = at.up(),
+                           .dout = at.product,
+                           .dgate = columns(dgate_up, 0, half),
+                           .dup = columns(dgate_up, half, half)},
       kernels_.swiglu);
-  through(at.n2, weights.gate_up, at.gate_up, at.n2, gradients.gate_up, gradients.gate_up_bias);
+  through(at.n2, weights.gate_up, dgate_up, at.n2, gradients.gate_up, gradients.gate_up_bias);
   norm_backward(run, kernels_, config_.rms_norm_eps, at.n2, at.h, weights.post_norm, g, g,
                 gradients.post_norm, buffers.staging);
   through(at.attended, weights.o, g, buffers.dattended, gradients.o, gradients.o_bias);
@@ -240,8 +245,17 @@ template <class Exec>
 void add_linear_gradients(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
                           const TensorRef<2>& dout, const TensorRef<2>& dweight,
                           const TensorRef<1>& dbias, const TensorRef<2>& staging) {
-  run.gemm({.a = dout, .b = x, .c = dweight, .trans_a = true, .beta = 1.0F},
-           "katt::nn::weight_gradient");
+  if (kernels.products_add) {
+    run.gemm({.a = dout, .b = x, .c = dweight, .trans_a = true, .beta = 1.0F},
+             "katt::nn::weight_gradient");
+  } else {
+    const TensorRef<2> product(staging.data, dout.dtype, dweight.extent);
+    run(linear::backward_variants<Exec>(),
+        linear::BackwardArgs{
+            .x = x, .weight = product, .dout = dout, .dweight = product},  // reads no weight
+        kernels.linear);
+    add_gradient(run, product.data, product.dtype, dweight.data, product.size());
+  }
   if (!dbias) return;
   const TensorRef<1> sums(staging.data, dout.dtype, dbias.extent);
   run(linear::backward_variants<Exec>(),

@@ -45,10 +45,11 @@ struct BlockActivations {
 
 /// Memory that no block keeps: the sum of what the backward pass needs beside the activations.
 struct BackwardBuffers {
-  TensorRef<2> g;          ///< (T, hidden): gradient of the residual stream
-  TensorRef<2> dqkv;       ///< as qkv
-  TensorRef<2> dattended;  ///< as attended
-  TensorRef<2> staging;    ///< dtype of the model: gradients on their way to f32
+  TensorRef<2> g;           ///< (T, hidden): gradient of the residual stream
+  TensorRef<2> dqkv;        ///< as qkv
+  TensorRef<2> dattended;   ///< as attended
+  TensorRef<2> staging;     ///< dtype of the model: gradients on their way to f32
+  TensorRef<2> dgate_up{};  ///< as gate_up; left out, its place is taken: "fused"
 };
 
 /// What a block does not keep for its backward pass but computes again from what it keeps: a set of
@@ -100,12 +101,13 @@ class Block {
   void forward(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                BatchShape shape, ConstTensorRef<2> stream, const TensorRef<2>& delta) const;
 
-  /// The steps of forward(), for those who attend to more keys than the batch's own.
+  /// The steps of forward(), for those who attend to more keys than the batch's own (attend_own).
   void norm_and_project(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                         BatchShape shape, std::int64_t first_position, ConstTensorRef<2> stream,
                         ConstTensorRef<2> delta) const;
   void attend(Runner<Exec>& run, const BlockActivations& at, BatchShape shape,
               ConstTensorRef<4> keys, ConstTensorRef<4> values) const;
+  void attend_own(Runner<Exec>& run, const BlockActivations& at, BatchShape shape) const;
   void finish(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
               const TensorRef<2>& delta) const;
 
@@ -115,7 +117,7 @@ class Block {
                  BatchShape shape, Recompute what, const TensorRef<2>& scratch) const;
 
   /// From the gradient of the stream after the block, buffers.g, to that before it, in place; adds
-  /// the gradients of the weights to `gradients` (f32). Overwrites the activations other than x.
+  /// the gradients of the weights to `gradients` (f32). Overwrites activations.
   void backward(Runner<Exec>& run, const BlockWeights& weights, const BlockWeights& gradients,
                 const BlockActivations& at, BatchShape shape, const BackwardBuffers& buffers) const;
 
@@ -127,7 +129,6 @@ class Block {
   void project_qkv(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                    BatchShape shape, std::int64_t first_position) const;
   void activate(Runner<Exec>& run, const BlockActivations& at) const;
-  void attend_own(Runner<Exec>& run, const BlockActivations& at, BatchShape shape) const;
   void attend_backward(Runner<Exec>& run, const BlockActivations& at, BatchShape shape,
                        const BackwardBuffers& buffers) const;
 

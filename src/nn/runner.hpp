@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <source_location>
 #include <string>
+#include <string_view>
 #include <utility>
+
+#include <Kokkos_Core.hpp>
+#include <Kokkos_Profiling_ScopedRegion.hpp>
 
 #include "core/error.hpp"
 #include "core/variants.hpp"
@@ -22,14 +27,28 @@ struct Kernels {
   std::string decode = "decode";  ///< attention of one new token, where it takes so many heads
   std::string swiglu = "fused";
   std::string linear_cross_entropy = "fused";
+  /// Whether the products of weight gradients add to the gradients themselves; else they are
+  /// stored in the dtype of the model, and a pass of its own adds them.
+  bool products_add = true;
 };
+
+/// "katt::rope" for the type katt::rope::ForwardArgs: the namespace of an operator's arguments.
+template <class Args>
+[[nodiscard]] std::string operator_of() {
+  const std::string_view function = std::source_location::current().function_name();
+  const std::string_view start = "Args = ";
+  const std::size_t first = function.find(start) + start.size();
+  const std::string_view type = function.substr(first, function.find_first_of(";]", first) - first);
+  return std::string(type.substr(0, type.rfind("::")));
+}
 
 /// Where the activations and workspaces of models come from.
 template <class Exec>
 using Pool = memory::MemoryPool<typename Exec::memory_space>;
 
 /// Runs operators on an execution space with one workspace from a pool, which grows to the largest
-/// that one of them needs. A dry runner launches nothing and only finds out how large that is.
+/// that one of them needs. Each call is a region of Kokkos' profiling interface, "katt::rope". A
+/// dry runner launches nothing and only finds out how large that is.
 template <class Exec>
 class Runner {
  public:
@@ -59,6 +78,8 @@ class Runner {
     }
     reserve(table.workspace_bytes(exec_, args, config));
     if (dry_) return;
+    static const std::string name = operator_of<Args>();
+    const Kokkos::Profiling::ScopedRegion region(name);
     const Status status = table.run(exec_, args, config, memory_.workspace());
     if (!status.is_ok()) throw InputError("variant " + variant + ": " + status.reason());
   }
@@ -66,7 +87,9 @@ class Runner {
   /// A dense product that no operator computes: one that adds to f32 gradients.
   void gemm(const linear::GemmArgs& args, const char* label) {
     reserve(linear::gemm_workspace_bytes(exec_, args));
-    if (!dry_) linear::gemm(exec_, args, memory_.workspace(), label);
+    if (dry_) return;
+    const Kokkos::Profiling::ScopedRegion region("katt::linear");
+    linear::gemm(exec_, args, memory_.workspace(), label);
   }
 
  private:

@@ -1,0 +1,279 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bench/profile.hpp"
+#include "bench/registry.hpp"
+#include "nn/llama_block/llama_block.hpp"
+#include "nn/llama_block/llama_block_ref.hpp"
+#include "testing/fill.hpp"
+
+namespace katt::llama_block {
+
+void register_op(bench::Registry& registry);
+
+namespace {
+
+const bench::Operator& block() {
+  static const bench::Registry registry = [] {
+    bench::Registry made;
+    register_op(made);
+    return made;
+  }();
+  return registry.find("llama_block");
+}
+
+bench::Point point(const Shape& s, const std::string& pass, Dtype dtype) {
+  bench::Point at;
+  at.pass = pass;
+  at.threads = 2;
+  at.dtype = dtype;
+  at.values = {{"batch", s.batch},      {"seq_q", s.seq},
+               {"hidden", s.hidden},    {"intermediate", s.intermediate},
+               {"heads", s.heads},      {"kv_heads", s.kv_heads},
+               {"head_dim", s.head_dim}};
+  return at;
+}
+
+/// Odd lengths, grouped heads, a q that is wider or narrower than the stream; the last has more
+/// tokens than are checked at once.
+const std::vector<Shape> shapes{{.batch = 1,
+                                 .seq = 1,
+                                 .hidden = 24,
+                                 .intermediate = 40,
+                                 .heads = 2,
+                                 .kv_heads = 2,
+                                 .head_dim = 8},
+                                {.batch = 2,
+                                 .seq = 17,
+                                 .hidden = 41,
+                                 .intermediate = 67,
+                                 .heads = 6,
+                                 .kv_heads = 2,
+                                 .head_dim = 16},
+                                {.batch = 1,
+                                 .seq = 33,
+                                 .hidden = 96,
+                                 .intermediate = 64,
+                                 .heads = 4,
+                                 .kv_heads = 1,
+                                 .head_dim = 8},
+                                {.batch = 3,
+                                 .seq = 61,
+                                 .hidden = 40,
+                                 .intermediate = 80,
+                                 .heads = 3,
+                                 .kv_heads = 3,
+                                 .head_dim = 24}};
+
+struct Values {
+  explicit Values(const Shape& s) {
+    std::uint64_t stream = 3;
+    const auto make = [&](const char* name, std::int64_t count, float scale) {
+      std::vector<float>& filled = of[name];
+      filled.resize(static_cast<std::size_t>(count));
+      testing::fill(filled, ++stream, Dtype::f32, scale);
+    };
+    make("stream", s.tokens() * s.hidden, 1);
+    make("delta", s.tokens() * s.hidden, 1);
+    make("dout", s.tokens() * s.hidden, 1);
+    make("input_norm", s.hidden, 1);
+    make("post_norm", s.hidden, 1);
+    make("qkv", s.qkv_size() * s.hidden, 0.3F);
+    make("o", s.hidden * s.q_size(), 0.3F);
+    make("gate_up", 2 * s.intermediate * s.hidden, 0.3F);
+    make("down", s.hidden * s.intermediate, 0.3F);
+  }
+  HostProblem problem(const Shape& s) const {
+    return {.shape = s,
+            .dtype = Dtype::f32,
+            .stream = of.at("stream"),
+            .delta = of.at("delta"),
+            .input_norm = of.at("input_norm"),
+            .qkv = of.at("qkv"),
+            .o = of.at("o"),
+            .post_norm = of.at("post_norm"),
+            .gate_up = of.at("gate_up"),
+            .down = of.at("down"),
+            .dout = of.at("dout")};
+  }
+  std::map<std::string, std::vector<float>> of;
+};
+
+/// Σ dout · (h + delta_out)
+double loss(const Values& values, const Shape& s, const std::vector<std::int64_t>& tokens) {
+  const Expected out = expected_forward(values.problem(s), tokens);
+  double sum = 0;
+  for (const char* name : {"h", "delta_out"}) {
+    for (const testing::ExpectedValue& value : out.at(name)) {
+      sum += value.exact * values.of.at("dout")[static_cast<std::size_t>(value.index)];
+    }
+  }
+  return sum;
+}
+
+TEST(LlamaBlockReference, GradientsAreFiniteDifferences) {
+  const Shape s{.batch = 2,
+                .seq = 5,
+                .hidden = 12,
+                .intermediate = 14,
+                .heads = 4,
+                .kv_heads = 2,
+                .head_dim = 8};
+  const std::vector<std::int64_t> tokens = sampled_tokens(s);
+  ASSERT_EQ(std::ssize(tokens), s.tokens());
+  Values values(s);
+  const Expected gradients = expected_backward(values.problem(s), tokens);
+  const std::map<std::string, std::string> inputs{{"dx", "stream"},
+                                                  {"dqkv", "qkv"},
+                                                  {"do", "o"},
+                                                  {"dinput_norm", "input_norm"},
+                                                  {"ddown", "down"},
+                                                  {"dgate_up", "gate_up"},
+                                                  {"dpost_norm", "post_norm"}};
+  ASSERT_EQ(gradients.size(), inputs.size());
+  for (const auto& [gradient, input] : inputs) {
+    const auto& expected = gradients.at(gradient);
+    for (std::size_t i = 0; i < expected.size(); i += 1 + expected.size() / 12) {
+      float& value = values.of.at(input)[static_cast<std::size_t>(expected[i].index)];
+      const float before = value;
+      value = before + 0x1p-9F;
+      const float above = value;
+      const double up = loss(values, s, tokens);
+      value = before - 0x1p-9F;
+      const double slope = (up - loss(values, s, tokens)) / (above - value);
+      value = before;
+      EXPECT_NEAR(slope, expected[i].exact, 2e-4 * (1 + std::abs(slope)))
+          << gradient << " at " << expected[i].index;
+      EXPECT_NEAR(expected[i].unfused, expected[i].exact, 1e-4 * (1 + std::abs(slope)));
+    }
+  }
+}
+
+TEST(LlamaBlockReference, TheRowsOfFewTokensAreThoseOfAll) {
+  const Shape s = shapes[1];
+  const Values values(s);
+  const std::vector<std::int64_t> all = sampled_tokens(s);
+  const std::vector<std::int64_t> few{3, 16, 20};
+  const Expected whole = expected_forward(values.problem(s), all);
+  for (const auto& [name, rows] : expected_forward(values.problem(s), few)) {
+    for (const testing::ExpectedValue& value : rows) {
+      EXPECT_EQ(value.exact, whole.at(name)[static_cast<std::size_t>(value.index)].exact) << name;
+    }
+  }
+}
+
+class LlamaBlock : public testing::TestWithParam<std::tuple<Shape, const char*, Dtype>> {};
+
+TEST_P(LlamaBlock, EveryCompositionAgreesWithTheReference) {
+  const auto& [shape, pass, dtype] = GetParam();
+  const bench::Point at = point(shape, pass, dtype);
+  block().validate(at);
+  const auto made = block().make_case(at);
+  for (const bench::VariantInfo& variant : block().variants(at.backend, pass)) {
+    SCOPED_TRACE(variant.name);
+    const Config config{.variant = variant.name};
+    ASSERT_TRUE(made->supports(config).is_ok());
+    const auto candidate = made->prepare(config);
+    candidate->poison();
+    candidate->restore();
+    candidate->run();
+    candidate->fence();
+    const bench::Errors errors = candidate->verify();
+    EXPECT_TRUE(errors.status.is_ok()) << errors.status.reason();
+    EXPECT_GT(errors.max_abs, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LlamaBlock,
+                         testing::Combine(testing::ValuesIn(shapes),
+                                          testing::Values("forward", "backward"),
+                                          testing::ValuesIn(all_dtypes)),
+                         [](const auto& info) {
+                           const Shape& s = std::get<0>(info.param);
+                           return std::string(std::get<1>(info.param)) + "_" +
+                                  std::string(name_of(std::get<2>(info.param))) + "_" +
+                                  std::to_string(s.tokens());
+                         });
+
+TEST(LlamaBlockCase, ARunWithoutRestoreIsNotTakenForARightOne) {
+  const auto made = block().make_case(point(shapes[1], "backward", Dtype::f32));
+  const auto candidate = made->prepare({.variant = "fused"});
+  ASSERT_TRUE(candidate->restore());
+  candidate->run();
+  candidate->run();
+  candidate->fence();
+  EXPECT_FALSE(candidate->verify().status.is_ok());
+  const auto forward = block().make_case(point(shapes[1], "forward", Dtype::f32));
+  EXPECT_FALSE(forward->prepare({.variant = "fused"})->restore());
+}
+
+TEST(LlamaBlockCase, FusionsSaveMemory) {
+  Shape s = shapes[2];
+  s.seq = 512;
+  for (const char* pass : {"forward", "backward"}) {
+    const bench::Point at = point(s, pass, Dtype::f32);
+    const auto bytes = [&](const char* variant) {
+      return block().footprint(at, {.variant = variant}).workspace;
+    };
+    EXPECT_GT(bytes("naive"), bytes("fused") + 4 * 4 * 512 * 512) << "the scores of four heads";
+    EXPECT_GT(bytes("naive"), bytes("naive_rope"));
+    EXPECT_GE(bytes("naive_attention"), bytes("fused") + 4 * 4 * 512 * 512);
+  }
+}
+
+TEST(LlamaBlockCase, EveryOperatorIsARegionOfTheProfile) {
+  const auto calls = [](const char* pass, const char* variant) {
+    const auto made = block().make_case(point(shapes[1], pass, Dtype::f32));
+    const auto candidate = made->prepare({.variant = variant});
+    std::map<std::string, double> found;
+    for (const io::ProfileRow& row : bench::profile(*candidate, 1).rows) {
+      if (row.depth == 0) found[row.name] = row.calls;
+    }
+    return found;
+  };
+  const std::map<std::string, double> forward{{"katt::rmsnorm", 2},
+                                              {"katt::linear", 4},
+                                              {"katt::rope", 1},
+                                              {"katt::attention", 1},
+                                              {"katt::swiglu", 1}};
+  for (const char* variant : {"naive", "fused"}) EXPECT_EQ(calls("forward", variant), forward);
+  auto backward = forward;
+  backward["katt::linear"] = 8;  // dx and the weight's gradient
+  backward["katt::nn::add_gradient"] = 2;
+  EXPECT_EQ(calls("backward", "fused"), backward);
+  backward["katt::nn::add_gradient"] = 6;
+  EXPECT_EQ(calls("backward", "naive"), backward);
+}
+
+TEST(LlamaBlockCase, RefusesShapesThatMeanNothing) {
+  Shape s = shapes[1];
+  s.kv_heads = 4;
+  EXPECT_THROW(block().validate(point(s, "forward", Dtype::f32)), InputError);
+  s.kv_heads = 2;
+  s.head_dim = 12;
+  EXPECT_THROW(block().validate(point(s, "forward", Dtype::f32)), InputError);
+}
+
+TEST(LlamaBlockWork, CountsProductsAndVisibleScores) {
+  const Shape s{.batch = 2,
+                .seq = 3,
+                .hidden = 8,
+                .intermediate = 16,
+                .heads = 2,
+                .kv_heads = 1,
+                .head_dim = 8};
+  const double products = 2.0 * 6 * (8 * 32 + 16 * 8 + 3 * 16 * 8);
+  const double attention = 4.0 * 2 * 2 * 8 * (1 + 2 + 3);
+  EXPECT_EQ(flops(s, false), products + attention);
+  EXPECT_EQ(flops(s, true), 2 * products + 2.5 * attention);
+}
+
+}  // namespace
+}  // namespace katt::llama_block
