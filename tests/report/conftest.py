@@ -33,5 +33,6 @@ def files(tmp_path_factory) -> dict[str, str]:
         "tiling": synthetic.attention_tiling(),
         "models": synthetic.attention_real_models(),
         "rmsnorm": synthetic.rmsnorm(),
+        "block": synthetic.llama_block(),
     }
     return {name: synthetic.write(folder / f"{name}.h5", file) for name, file in made.items()}

@@ -44,6 +44,7 @@ class File:
     samples: dict = field(default_factory=dict)
     runs: dict = field(default_factory=dict)
     ceilings: dict = field(default_factory=dict)
+    profiles: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -259,6 +260,43 @@ def measured_by_space(file: File, device: float = 0.0) -> File:
     return file
 
 
+BLOCKS = {"SmolLM2 135M": (576, 1536, 9, 3, 64, 7e-3), "LLaMA 3.2 1B": (2048, 8192, 32, 8, 64, 0.12)}
+
+
+def llama_block(seed: int = 0) -> File:
+    """A whole block by model and length, with the share of each operator and its phases."""
+    machine = Machine(np.random.default_rng(seed))
+    file = File(runs={"run-0001": run_attributes(title="A LLaMA block")}, ceilings={"run-0001": CEILINGS})
+    for label, (hidden, intermediate, heads, kv_heads, head_dim, seconds) in BLOCKS.items():
+        for seq in (512, 2048):
+            for dtype in ("f32", "bf16"):
+                case = {"op": "llama_block", "label": label, "dtype": dtype, "heads": heads, "kv_heads": kv_heads,
+                        "head_dim": head_dim, "seq_q": seq, "hidden": hidden, "intermediate": intermediate,
+                        "flops": seconds * 2e11}  # fmt: skip
+                parts = {"rmsnorm": 0.04, "linear": 0.5, "rope": 0.06, "attention": 0.3 * seq / 512, "swiglu": 0.05}
+                less = {"rmsnorm": 0.5, "linear": 0.9, "rope": 0.3, "attention": 0.3, "swiglu": 0.4}
+                scale = seconds * seq / 512 * (0.5 if dtype == "bf16" else 1.0)
+                naive = {f"katt::{name}": share * scale for name, share in parts.items()}
+                fused = {name: time * less[name.removeprefix("katt::")] for name, time in naive.items()}
+                first = len(file.rows)
+                case_rows(case, {
+                    name: {"time": sum(times.values()) * 1.02, "workspace": seq * size, "total": seq * size * 2,
+                           "error": ERROR[dtype]}
+                    for name, times, size in (("naive", naive, 900000), ("fused", fused, 200000))
+                }, machine, 12, file)  # fmt: skip
+                for line, times in zip(file.rows[first:], (naive, fused), strict=True):
+                    file.profiles["run-0001", line["point"]] = profile(times)
+    return file
+
+
+def profile(times: dict[str, float]) -> tuple[int, float, list]:
+    """Runs, their time and the rows of a profile whose parts have two phases each and leave 4 % to the rest."""
+    rows = []
+    for name, time in times.items():
+        rows += [(name, 0, 1.0, time), (f"{name}::first", 1, 1.0, 0.7 * time), (f"{name}::second", 1, 2.0, 0.2 * time)]
+    return 3, sum(times.values()) / 0.96, rows
+
+
 def write(path, file: File, **attributes) -> str:
     """Writes the file; extra columns of the rows become columns of the table: reals where a row holds one, else integers.
 
@@ -284,6 +322,10 @@ def write(path, file: File, **attributes) -> str:
         out["points"] = table
         for (run, point), seconds in file.samples.items():
             out[f"samples/{run}/{point}"] = seconds
+        for (run, point), (runs, seconds, rows) in file.profiles.items():
+            kind = np.dtype([("name", "S96"), ("depth", "<i8"), ("calls", "<f8"), ("time_s", "<f8")])
+            data = out.create_dataset(f"profile/{run}/{point}", data=np.array(rows, kind))
+            data.attrs.update(runs=np.int64(runs), time_s=seconds)
         for run, about in file.runs.items():
             out.create_group(f"runs/{run}").attrs.update(
                 {name: np.bytes_(value.encode()) if isinstance(value, str) else value for name, value in about.items()}

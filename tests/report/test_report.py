@@ -1,5 +1,6 @@
 """The page and its figures: complete, self-contained, honest about what is missing."""
 
+import dataclasses
 import io
 import math
 import re
@@ -12,8 +13,10 @@ import synthetic
 from katt_report import figures, groups, headline, load
 from katt_report.figures import draw_all
 from katt_report.figures.memory import exponents
+from katt_report.figures.shares import shares
 from katt_report.output import render
 from katt_report.page import report
+from katt_report.shares_table import shares_table
 
 
 @pytest.fixture
@@ -55,6 +58,7 @@ EXPECTED = {
     "tiling": ["tiles", "roofline", "ceiling", "errors"],
     "models": ["speedup", "throughput", "memory", "roofline", "ceiling", "errors"],
     "rmsnorm": ["speedup", "throughput", "time", "memory", "ceiling", "errors"],
+    "block": ["speedup", "throughput", "memory", "shares", "ceiling", "errors"],
 }
 
 
@@ -330,3 +334,44 @@ def test_the_same_points_in_two_files_are_kept_apart(tmp_path, quick):
     results = load(*paths)
     assert [group.title for group in groups(results)] == [f"attention forward on openmp, {n}.h5" for n in range(2)]
     assert {"speedup_0_h5.png", "speedup_1_h5.png"} <= set(report(results))
+
+
+def test_shares_of_the_operators(files):
+    """Bars in parts of naive's time; a table that says what each operator takes and saves."""
+    group = groups(load(files["block"]))[0]
+    plot = next(plot for plot in draw_all(group) if plot.title == "Where the time goes")
+    panels = plot.figure.get_axes()
+    assert [panel.get_title() for panel in panels] == ["f32", "bf16"]
+    names = [label.get_text().split()[-1] for label in panels[0].get_yticklabels()]
+    assert names == ["naive", "fused"] * 4
+    assert not panels[1].get_yticklabels()  # named once for both
+    for panel in panels:
+        ends: dict[float, float] = {}
+        for bar in panel.patches:
+            ends[round(bar.get_y(), 3)] = bar.get_x() + bar.get_width()
+        lengths = [ends[y] for y in sorted(ends)]
+        assert lengths[::2] == pytest.approx([1.0] * 4)
+        assert all(length < 0.8 for length in lengths[1::2])
+    legend = [text.get_text() for text in plot.figure.legends[0].get_texts()]
+    assert legend[:2] == ["linear", "attention"]
+    assert legend[-1] == "rest"
+
+    text = shares_table(group)
+    row = re.search(r"<tr[^>]*>(?:(?!</tr>).)*<td class=\"\">fused</td><td class=\"\">rmsnorm</td>.*?</tr>", text).group(0)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
+    assert cells[1:4] == ["f32", "fused", "rmsnorm"]
+    # 0.04 of 0.95 in naive, of which half is saved, and 4 % of either whole is the rest
+    assert cells[7] == "2.0 %"
+    assert "first 70 %, second 20 %" in cells[8]
+    assert text.count("<b>all</b>") == len(group.best)
+
+
+def test_rows_without_a_profile_have_no_shares(files):
+    """One run of several may have been profiled."""
+    results = load(files["block"])
+    profiles = dict(list(results.profiles.items())[:2])
+    group = groups(dataclasses.replace(results, profiles=profiles))[0]
+    panels = next(plot for plot in draw_all(group) if plot.title == "Where the time goes").figure.get_axes()
+    assert len(panels) == 1
+    assert len(panels[0].get_yticklabels()) == 2
+    assert shares(groups(dataclasses.replace(results, profiles={}))[0]) is None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from katt_report import schema
-from katt_report.load import Ceiling, Results
+from katt_report.load import Ceiling, Profile, Results
 from katt_report.points import Points
 from katt_report.text import list_text, names_text, usual_value
 
@@ -39,6 +39,7 @@ class Group:
     facets: list[str]
     rate: str
     ceilings: list[Ceiling]
+    profiles: dict[tuple, Profile]
 
     @property
     def symbol(self) -> str:
@@ -60,6 +61,10 @@ class Group:
     def rates(self, points: Points) -> np.ndarray:
         """Throughput of points in `rate_unit`."""
         return points[self.rate] * (1e12 if self.rate == "tflops" else 1e9)
+
+    def profile_of(self, row: dict) -> Profile | None:
+        """Where the time of a row goes, if that was recorded."""
+        return self.profiles.get((row["source"], row["run"], row["point"]))
 
     @property
     def dtypes(self) -> list[str]:
@@ -169,7 +174,7 @@ def _group(results: Results, points: Points, key: tuple, name: str, title: str) 
     bound = [ceiling in bandwidths for ceiling in best["ceiling"].tolist()]
     by_bytes = len(best) > 0 and (not np.any(best["flops"] > 0) or sum(bound) > len(bound) / 2)
     rate = "gbytes_s" if by_bytes else "tflops"
-    return Group(key, name, title, points, best, x, also, facets, rate, ceilings)
+    return Group(key, name, title, points, best, x, also, facets, rate, ceilings, results.profiles)
 
 
 def fastest_tiles(points: Points) -> Points:

@@ -28,11 +28,42 @@ class Ceiling:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A region or kernel of a profile; one of depth 1 is part of the nearest one of depth 0 before it."""
+
+    name: str
+    depth: int
+    calls: float
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of a run goes: the mean of `runs` profiled runs."""
+
+    runs: int
+    time_s: float
+    parts: list[Part]
+
+    @property
+    def outermost(self) -> list[Part]:
+        """What no other part holds."""
+        return [part for part in self.parts if part.depth == 0]
+
+    def inside(self, outer: Part) -> list[Part]:
+        """The parts that a part of depth 0 holds directly."""
+        after = self.parts[self.parts.index(outer) + 1 :]
+        end = next((index for index, part in enumerate(after) if part.depth == 0), len(after))
+        return [part for part in after[:end] if part.depth == 1]
+
+
+@dataclass(frozen=True)
 class Results:
     """The contents of one result file or several.
 
     `points` holds the last row of every point, with the column `source` (the file's name);
-    `samples` maps (source, run, point) to seconds, `runs` maps (source, run) to the provenance.
+    `samples` maps (source, run, point) to seconds, `runs` maps (source, run) to the provenance,
+    `profiles` maps (source, run, point) to the profiles of the rows that have one.
     """
 
     points: Points
@@ -40,6 +71,7 @@ class Results:
     runs: dict[tuple[str, str], dict] = field(default_factory=dict)
     ceilings: list[Ceiling] = field(default_factory=list)
     replaced: int = 0
+    profiles: dict[tuple[str, str, str], Profile] = field(default_factory=dict)
 
     def samples_of(self, row: dict) -> np.ndarray | None:
         """The times of one row in seconds, or None if the file has none."""
@@ -63,6 +95,7 @@ def merge(parts: list[Results]) -> Results:
         {key: value for part in parts for key, value in part.runs.items()},
         [ceiling for part in parts for ceiling in part.ceilings],
         len(merged) - len(latest),
+        {key: value for part in parts for key, value in part.profiles.items()},
     )
 
 
@@ -124,7 +157,20 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
         if isinstance(data, h5py.Dataset)
         for row in _checked(path, data)[()]
     ]
-    return Results(points, samples, runs, ceilings)
+    profiles = {
+        (source, run, point): _profile(_checked(path, data))
+        for run, group in _groups(file, "profile")
+        for point, data in group.items()
+        if isinstance(data, h5py.Dataset)
+    }
+    return Results(points, samples, runs, ceilings, profiles=profiles)
+
+
+def _profile(data: h5py.Dataset) -> Profile:
+    parts = [
+        Part(_plain(row["name"]), int(row["depth"]), float(row["calls"]), float(row["time_s"])) for row in data[()]
+    ]
+    return Profile(int(data.attrs["runs"]), float(data.attrs["time_s"]), parts)
 
 
 def _read_points(file: h5py.File, path: Path) -> Points:

@@ -7,12 +7,14 @@ import numpy as np
 
 from katt_report import schema
 from katt_report.figures import draw_all
+from katt_report.figures.shares import TITLE as SHARES
 from katt_report.figures.style import Plot
 from katt_report.groups import Group, groups, sort_dtypes, sort_variants
 from katt_report.headline import cautions, sentences
 from katt_report.load import Results
 from katt_report.markup import bullets, escape, figure, page, small, status, table
 from katt_report.output import render
+from katt_report.shares_table import shares_table
 from katt_report.text import (
     bytes_text,
     error_text,
@@ -61,6 +63,8 @@ def report(results: Results) -> dict[str, bytes]:
         for plot in plots:
             body.append(f"<h3>{escape(plot.title)}</h3>")
             body.append(_add(plot, files))
+            if plot.title == SHARES:
+                body.append(shares_table(group))
         body.append(f"<h3>All points</h3>{points_table(group)}</section>")
     body += [_ceilings(results), _provenance(results), _how_to_read(results)]
     title, under = _title(results, parts)

@@ -1,0 +1,149 @@
+"""Where the time of a run goes: stacked bars of its regions and kernels, from the profiles of the rows."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from katt_report import schema
+from katt_report.figures import style
+from katt_report.groups import Group
+from katt_report.load import Part, Profile
+from katt_report.points import Points
+from katt_report.text import percent_text, seconds_text
+
+TITLE = "Where the time goes"
+REST = "rest"
+_MOST_PARTS = 7
+_MOST_BARS = 60
+_LOOKS = [
+    ("#0072B2", ""), ("#E69F00", "////"), ("#009E73", "...."), ("#CC79A7", "xxxx"), ("#56B4E9", "----"),
+    ("#F0E442", "++++"), ("#D55E00", "\\\\\\\\"),
+]  # fmt: skip
+_REST_LOOK = ("#BBBBBB", "")
+
+
+def shares(group: Group) -> style.Plot | None:
+    """Bars of the profiled time by point and variant, relative to the baseline's, a panel a dtype."""
+    rows = profiled(group)
+    if not len(rows):
+        return None
+    looks = _looks([group.profile_of(row) for row in rows.rows()])
+    dtypes = [dtype for dtype in group.dtypes if len(rows.where(dtype=dtype))]
+    panels = {dtype: _bars(group, rows.where(dtype=dtype)) for dtype in dtypes}
+    tallest = max(len(bars) for bars in panels.values())
+    with style.context():
+        # Points are named once a row of panels where all panels have the same.
+        same = len({tuple((point, variant) for point, variant, *_ in bars) for bars in panels.values()}) == 1
+        figure, axes = style.grid(len(panels), 3 if same else 2, 1.0 + 0.27 * tallest)
+        for panel, (dtype, bars) in zip(axes, panels.items(), strict=True):
+            _draw(panel, bars, looks)
+            if same and not panel.get_subplotspec().is_first_col():
+                panel.tick_params(labelleft=False)
+            panel.set_title(dtype)
+            panel.set_xlabel(f"time / {schema.BASELINE}'s time")
+        style.legend_of_figure(figure, axes)
+    return style.Plot(
+        style.plot_name("shares", group),
+        TITLE,
+        figure,
+        f"Time of the operators inside one run, each bar in parts of {schema.BASELINE}'s whole time at that point, so "
+        "that a shorter bar is faster; the percentages are shares of the bar's own time, which stands at its end. "
+        "From further runs with Kokkos' profiling callbacks, not from the samples; time that no region or kernel "
+        f"holds is the {REST}.",
+        "Stacked bar charts of the time of each operator by point and variant, a panel a dtype.",
+    )
+
+
+def profiled(group: Group) -> Points:
+    """The rows with a profile, in the order of their points and dtypes, the baseline first at each."""
+    rows = group.best
+    rows = rows.where(np.array([group.profile_of(row) is not None for row in rows.rows()], bool))
+    points = rows.tuples(_columns(group))
+    places = {key: index for index, key in enumerate(dict.fromkeys(points))}
+    dtypes, variants = group.dtypes, group.variants
+
+    def place(i: int) -> tuple:
+        return places[points[i]], dtypes.index(rows["dtype"][i]), variants.index(rows["variant"][i])
+
+    order = sorted(range(len(rows)), key=place)
+    return rows.where(np.array(order, int))
+
+
+def point_text(group: Group, row: dict) -> str:
+    """The point of a row among those of its dtype."""
+    text = group.short_text(tuple(row[name] for name in group.facets))
+    along = f"{group.symbol} = {row[group.x]}" if group.x else ""
+    return ", ".join(part for part in (text, along) if part) or group.key[0]
+
+
+def short_name(name: str, outer: str = "katt") -> str:
+    """`rope` for `katt::rope`; inside `katt::rope`, `turn` for `katt::rope::turn`."""
+    return name.removeprefix(f"{outer}::").removeprefix("katt::")
+
+
+def rest_of(profile: Profile) -> Part:
+    """The time that no region or kernel holds."""
+    return Part(REST, 0, 0.0, max(0.0, profile.time_s - sum(part.time_s for part in profile.outermost)))
+
+
+def baseline_of(group: Group, rows: Points, row: dict) -> Profile | None:
+    """The baseline's profile at the point of a row."""
+    columns = [*_columns(group), "dtype"]
+    base = rows.match(columns, [row[name] for name in columns]).where(variant=schema.BASELINE)
+    return group.profile_of(base.row(0)) if len(base) else None
+
+
+def _columns(group: Group) -> list[str]:
+    return [*group.facets, *([group.x] if group.x else [])]
+
+
+def _looks(profiles: list[Profile]) -> dict[str, tuple[str, str]]:
+    """Colour and hatch of the parts with the largest shares of any bar; the others are part of the rest."""
+    largest: dict[str, float] = {}
+    for profile in profiles:
+        for part in profile.outermost:
+            largest[part.name] = max(largest.get(part.name, 0.0), part.time_s / profile.time_s)
+    names = sorted(largest, key=lambda name: -largest[name])[:_MOST_PARTS]
+    return dict(zip(names, _LOOKS, strict=False)) | {REST: _REST_LOOK}
+
+
+def _bars(group: Group, rows: Points) -> list[tuple[str, str, Profile, float]]:
+    """(point, variant, profile, whole length) of the bars of a panel; the point is said once."""
+    bars = []
+    said = None
+    for row in list(rows.rows())[:_MOST_BARS]:
+        profile = group.profile_of(row)
+        base = baseline_of(group, rows, row) or profile
+        point = point_text(group, row)
+        bars.append(("" if point == said else point, row["variant"], profile, profile.time_s / base.time_s))
+        said = point
+    return bars
+
+
+def _draw(panel: Axes, bars, looks: dict) -> None:
+    places, place = [], -0.35
+    for point, _, _, _ in bars:
+        place += 1.0 + (0.35 if point else 0.0)
+        places.append(place)
+    longest = max(length for *_, length in bars)
+    for where, (_, _, profile, length) in zip(places, bars, strict=True):
+        left = 0.0
+        named = {name: 0.0 for name in looks}
+        for part in [*profile.outermost, rest_of(profile)]:
+            named[part.name if part.name in looks else REST] += part.time_s / profile.time_s
+        for name, share in named.items():
+            colour, hatch = looks[name]
+            width = share * length
+            panel.barh(where, width, 0.86, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
+                       label=short_name(name))  # fmt: skip
+            if width > 0.075 * longest:
+                panel.text(left + width / 2, where, percent_text(share), ha="center", va="center", fontsize=7,
+                           bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.8})  # fmt: skip
+            left += width
+        panel.annotate(seconds_text(profile.time_s), (left, where), xytext=(4, 0), textcoords="offset points",
+                       va="center", fontsize=7.5)  # fmt: skip
+    panel.set_yticks(places, [f"{point}  {variant}" if point else variant for point, variant, _, _ in bars])
+    panel.set_ylim(places[-1] + 0.7, places[0] - 0.7)
+    panel.set_xlim(0, longest * 1.17)
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.grid(axis="y", visible=False)
