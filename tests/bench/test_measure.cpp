@@ -33,6 +33,24 @@ TEST(Measure, VerifiesPoisonedOutputsBeforeAndAfterTiming) {
   EXPECT_EQ(contenders[0].measured.max_abs_err, 0.25);
 }
 
+TEST(Measure, RestoresBeforeEveryRun) {
+  for (const bool cold : {false, true}) {
+    Journal journal;
+    std::vector<Contender> contenders;
+    contenders.push_back(make("a", {.restores = true}, &journal));
+    const StopFlag stop{false};
+    ASSERT_TRUE(measure(contenders, {.rounds = 4, .cold = cold}, no_flush, stop));
+    const auto runs = std::count(journal.begin(), journal.end(), "run a");
+    EXPECT_EQ(std::count(journal.begin(), journal.end(), "restore a"), runs);
+    for (std::size_t i = 1; i < journal.size(); ++i) {
+      if (journal[i] == "run a") {
+        EXPECT_EQ(journal[i - 1], "restore a") << i;
+      }
+    }
+    EXPECT_EQ(contenders[0].measured.inner, 1) << "such runs are never batched";
+  }
+}
+
 TEST(Measure, RunsEveryContenderOnceARoundInVaryingOrder) {
   Journal journal;
   std::vector<Contender> contenders;

@@ -22,6 +22,7 @@ struct Behaviour {
   bool throws = false;       ///< run() throws
   bool no_memory = false;    ///< prepare() throws bad_alloc
   double run_s = 0;          ///< busy time of a run
+  bool restores = false;     ///< restore() is needed before every run
 };
 
 class ToyCandidate final : public bench::Candidate {
@@ -42,6 +43,10 @@ class ToyCandidate final : public bench::Candidate {
     }
     if (!output_.data()) return;
     for (std::size_t i = 0; i < output_.size(); ++i) output_(i) = 1.0F;
+  }
+  bool restore() override {
+    if (behaviour_.restores) note("restore");
+    return behaviour_.restores;
   }
   void fence() override {}
   [[nodiscard]] std::string engine() const override { return name_ == "tiled" ? "toy" : ""; }

@@ -49,6 +49,32 @@ TEST(ResultFile, NothingIsOnDiskBeforeTheFirstCommit) {
   EXPECT_FALSE(std::filesystem::exists(path.parent_path() / ".r.h5.part"));
 }
 
+TEST(ResultFile, AProfileStandsBesideTheSamples) {
+  const TemporaryFolder folder;
+  const auto path = folder / "r.h5";
+  ResultFile file = ResultFile::create(path, some_columns());
+  io::Row row = some_row("a", file.run(), 2);
+  row.profile = {.runs = 3,
+                 .time_s = 0.5,
+                 .rows = {{"katt::rope", 0, 1, 0.25}, {"katt::rope::forward", 1, 2.5, 0.125}}};
+  file.commit_rows({row, some_row("b", file.run(), 2)});
+  const Handle raw(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
+  EXPECT_EQ(H5Lexists(raw.get(), "/profile/run-0001/b", H5P_DEFAULT), 0);
+  const Handle table(H5Dopen2(raw.get(), "/profile/run-0001/a", H5P_DEFAULT));
+  const auto column = [&](const char* name, hid_t kind, auto first) {
+    const Handle type(H5Tcreate(H5T_COMPOUND, sizeof first));
+    H5Tinsert(type.get(), name, 0, kind);
+    std::vector<decltype(first)> values(2);
+    EXPECT_GE(H5Dread(table.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+    return values;
+  };
+  EXPECT_EQ(column("depth", H5T_NATIVE_INT64, std::int64_t{}), (std::vector<std::int64_t>{0, 1}));
+  EXPECT_EQ(column("calls", H5T_NATIVE_DOUBLE, 0.0), (std::vector<double>{1, 2.5}));
+  EXPECT_EQ(column("time_s", H5T_NATIVE_DOUBLE, 0.0), (std::vector<double>{0.25, 0.125}));
+  EXPECT_GT(H5Aexists(table.get(), "runs"), 0);
+  EXPECT_GT(H5Aexists(table.get(), "time_s"), 0);
+}
+
 TEST(ResultFile, ResumeGivesBackWhatWasCommitted) {
   const TemporaryFolder folder;
   const auto path = folder / "r.h5";
