@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <source_location>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,12 +31,12 @@ struct Kernels {
   bool products_add = true;
 };
 
-/// "katt::rope" for the type katt::rope::ForwardArgs: the namespace of an operator's arguments.
+/// "katt::rope" for the type katt::rope::ForwardArgs: the namespace of an operator's arguments,
+/// which the compiler spells out as "… [with Args = katt::rope::ForwardArgs]".
 template <class Args>
 [[nodiscard]] std::string operator_of() {
-  const std::string_view function = std::source_location::current().function_name();
-  const std::string_view start = "Args = ";
-  const std::size_t first = function.find(start) + start.size();
+  const std::string_view function = __PRETTY_FUNCTION__;
+  const std::size_t first = function.find("katt::", function.find("Args"));
   const std::string_view type = function.substr(first, function.find_first_of(";]", first) - first);
   return std::string(type.substr(0, type.rfind("::")));
 }
