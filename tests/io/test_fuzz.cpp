@@ -26,8 +26,8 @@ namespace katt::test::fuzz {
 namespace {
 
 /// Files through the whole program cost a millisecond or two each, those of a text less.
-constexpr std::uint64_t few = 400;
-constexpr std::uint64_t many = 2000;
+constexpr std::uint64_t few = 150;
+constexpr std::uint64_t many = 1000;
 
 const bench::Registry& registry() {
   static const auto all = [] {
