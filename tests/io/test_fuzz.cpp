@@ -293,7 +293,7 @@ fs::path trained_model(const fs::path& folder) {
 }
 
 /// The files of trained_model() agree with one another; the folder stands for them all.
-const std::vector<std::string> model_files{"/model: ", "config.json", ".safetensors"};
+const std::vector<std::string> model_files{"/files/model", "config.json"};
 
 int logits(const fs::path& model) {
   return katt_command(
