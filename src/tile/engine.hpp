@@ -38,16 +38,16 @@ KOKKOS_FORCEINLINE_FUNCTION Vec keep_between(const Vec& score, float column, con
 }
 
 /// A tile engine holds one tile of queries and, for every tile of keys that streams past, computes
-///   S = Q·Kᵀ   (tile_q × tile_kv, in base-2 logarithms: the caller folds log2(e) into the scale)
-///   m′ = max(m, rowmax S),  P = 2^(S − m′),  l = l·2^(m − m′) + rowsum P     (online softmax,
+///   S = Q·Kᵀ   (tile_q × tile_kv)
+///   m′ = max(m, c · rowmax S),  P = 2^(c·S − m′),  l = l·2^(m − m′) + rowsum P    (online softmax,
 ///        Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 3)
 ///   O = O·2^(m − m′) + P·V                            (FlashAttention-2, arXiv:2307.08691)
-/// in f32. The members are called by every thread of a team, in this order; each ends with the tile
-/// in a state that all threads of the team see. How S, P and O lie in memory is the engine's own
-/// affair: the mask reaches the scores through transform(), for_each_row() and clip().
+/// in f32, where c > 0 puts the scores in base 2. The members are called by every thread of a team,
+/// in this order; each ends with the tile in a state that all threads of the team see. How S, P and
+/// O lie in memory is the engine's own affair: the mask reaches the scores through transform(),
+/// for_each_row() and clip().
 template <class E>
-concept TileEngine = requires(E engine, int row, typename E::Element element,
-                              Rows<typename E::Element> rows) {
+concept TileEngine = requires(E engine, int row, float factor, Rows<typename E::Element> rows) {
   typename E::Element;
   typename E::Vec;
   { E::tile_q } -> std::convertible_to<int>;
@@ -56,8 +56,9 @@ concept TileEngine = requires(E engine, int row, typename E::Element element,
   { E::scratch_bytes(row) } -> std::same_as<std::size_t>;
   /// S = Q·Kᵀ for the rows of this key tile.
   engine.scores(rows);
-  /// Running maximum, probabilities and sum, over the columns of the last scores().
-  engine.softmax();
+  /// Running maximum, probabilities and sum, over the columns of the last scores(), which are in
+  /// base 2 when multiplied with this factor > 0.
+  engine.softmax(factor);
   /// O = O·α + P·V for the value rows that belong to the last scores().
   engine.accumulate(rows);
 };

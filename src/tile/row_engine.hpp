@@ -74,10 +74,10 @@ class RowEngine {
     staged_ = rescale_ + rows;
   }
 
-  /// Widens the queries, times `scale`, and clears O and the statistics. row_pointer(r) is the
-  /// first element of query row r.
+  /// Widens the queries, and clears O and the statistics. row_pointer(r) is the first element of
+  /// query row r.
   template <class RowPointer>
-  KOKKOS_INLINE_FUNCTION void load_queries(float scale, const RowPointer& row_pointer) {
+  KOKKOS_INLINE_FUNCTION void load_queries(const RowPointer& row_pointer) {
     for_each_item(rows_, [&](int r) {
       const T* source = row_pointer(r);
       float* q = query_row(r);
@@ -85,8 +85,7 @@ class RowEngine {
       const int step = rows_of_block(r);
       for_each_part([&](int d, auto part) {
         for_each_vector_of(part, [&]<int N>() {
-          const Vec query = load_part<N>(source + d, part);
-          store(q + (d + N * lanes) * step, Vec(query * Vec(scale)));
+          store(q + (d + N * lanes) * step, load_part<N>(source + d, part));
           store(o + d + N * lanes, Vec(0.0F));
         });
       });
@@ -143,18 +142,19 @@ class RowEngine {
     });
   }
 
-  /// Running maximum, probabilities and sum, over the columns of the last scores().
-  KOKKOS_INLINE_FUNCTION void softmax() {
+  /// Running maximum, probabilities and sum, over the columns of the last scores(), which are in
+  /// base 2 when multiplied with `factor` > 0.
+  KOKKOS_INLINE_FUNCTION void softmax(float factor) {
     for_each_item(rows_, [&](int r) {
       float* s = score_row(r);
       int end = columns_;
       for (; end % lanes != 0; ++end) s[end] = -Kokkos::Experimental::infinity_v<float>;
-      Vec largest(max_[r]);
+      Vec largest(-Kokkos::Experimental::infinity_v<float>);
       for (int j = 0; j < end; j += lanes) largest = max(largest, load<Vec>(s + j));
-      const float new_max = reduce_max(largest);
+      const float new_max = max(max_[r], reduce_max(largest) * factor);
       Vec sum(0.0F);
       for (int j = 0; j < end; j += lanes) {
-        const Vec p = exp2(Vec(load<Vec>(s + j) - Vec(new_max)));
+        const Vec p = exp2(Vec(fma(load<Vec>(s + j), Vec(factor), Vec(-new_max))));
         store(s + j, p);
         sum = sum + p;
       }

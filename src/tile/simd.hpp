@@ -73,16 +73,16 @@ class SimdEngine {
     rescale_ = sum_ + TileQ;
   }
 
-  /// Packs the queries, times `scale`, and clears O and the statistics. row_pointer(r) is the first
-  /// element of query row r; rows from `rows` on are zero.
+  /// Packs the queries, and clears O and the statistics. row_pointer(r) is the first element of
+  /// query row r; rows from `rows` on are zero.
   template <class RowPointer>
-  KOKKOS_INLINE_FUNCTION void load_queries(int rows, float scale, const RowPointer& row_pointer) {
+  KOKKOS_INLINE_FUNCTION void load_queries(int rows, const RowPointer& row_pointer) {
     rows_ = rows;
     for (int r = rank_; r < TileQ; r += size_) {
       const T* source = r < rows ? row_pointer(r) : nullptr;
       float* target = q_ + query_offset(r);
       for (int d = 0; d < head_dim_; ++d) {
-        target[d * group_q] = source != nullptr ? static_cast<float>(source[d]) * scale : 0.0F;
+        target[d * group_q] = source != nullptr ? static_cast<float>(source[d]) : 0.0F;
       }
       max_[r] = lowest;
       sum_[r] = 0.0F;
@@ -162,7 +162,9 @@ class SimdEngine {
     team_.team_barrier();
   }
 
-  KOKKOS_INLINE_FUNCTION void softmax() {
+  /// Running maximum, probabilities and sum, over the columns of the last scores(), which are in
+  /// base 2 when multiplied with `factor` > 0.
+  KOKKOS_INLINE_FUNCTION void softmax(float factor) {
     // Rows of keys side by side: a maximum or an exponential takes longer than what there is to do
     // beside it.
     constexpr int chains = on_host ? 4 : 1;
@@ -172,25 +174,29 @@ class SimdEngine {
       const Vec old_max = load<Vec>(max_ + v * lanes);
       const int whole = columns_ / chains * chains;
       Vec part[chains];
-      for (int c = 0; c < chains; ++c) part[c] = old_max;
+      for (int c = 0; c < chains; ++c) part[c] = Vec(-Kokkos::Experimental::infinity_v<float>);
       for (int j = 0; j < whole; j += chains) {
         for (int c = 0; c < chains; ++c) part[c] = max(part[c], score(j + c));
       }
       for (int j = whole; j < columns_; ++j) part[0] = max(part[0], score(j));
       Vec new_max = part[0];
       for (int c = 1; c < chains; ++c) new_max = max(new_max, part[c]);
+      new_max = max(old_max, Vec(new_max * Vec(factor)));
+      const auto probability = [&](int j) {
+        return exp2(Vec(fma(score(j), Vec(factor), Vec(-new_max))));
+      };
 
       for (int c = 0; c < chains; ++c) part[c] = Vec(0.0F);
       for (int j = 0; j < whole; j += chains) {
         Vec p[chains];
-        for (int c = 0; c < chains; ++c) p[c] = exp2(Vec(score(j + c) - new_max));
+        for (int c = 0; c < chains; ++c) p[c] = probability(j + c);
         for (int c = 0; c < chains; ++c) {
           store(column + (j + c) * TileQ, p[c]);
           part[c] = part[c] + p[c];
         }
       }
       for (int j = whole; j < columns_; ++j) {
-        const Vec p = exp2(Vec(score(j) - new_max));
+        const Vec p = probability(j);
         store(column + j * TileQ, p);
         part[0] = part[0] + p;
       }

@@ -172,7 +172,7 @@ struct Bf16Backward : PackedBackward {
   void meet(const Scratch& at, std::int64_t head, std::int64_t chunk, std::int64_t first_key,
             int key_blocks, std::int64_t first_row, int row_blocks) const {
     const std::int64_t b = head / static_cast<std::int64_t>(k.extent(1));
-    const ScoreRule<bf16> rule{masks.of(b), bias, softcap};
+    const ScoreRule<bf16> rule{masks.of(b), bias, softcap, scale};
     const auto seq_kv = static_cast<std::int64_t>(k.extent(2));
     const auto slot = [&](int key_block, int query_block) {
       return static_cast<std::ptrdiff_t>(key_block * layout.query_group + query_block) * 2 *
@@ -298,16 +298,15 @@ struct Bf16Backward : PackedBackward {
                   const float* delta) const {
     using Vec = bf16_tiles::HostVec;
     if (softcap > 0.0F) {
-      const Vec inner(scale / softcap);
       for (int i = 0; i < 4 * bf16_tiles::tile_floats; i += bf16_tiles::rows) {
-        const Vec t = tile::tanh(Vec(tile::load<Vec>(scores + i) * inner));
-        const Vec slope = Vec(1.0F) - t * t;
+        Vec slope;
+        (void)rule.score(tile::load<Vec>(scores + i), slope);
         const auto row_delta =
             tile::load<Vec>(delta + i / (2 * bf16_tiles::tile_floats) * bf16_tiles::rows);
         tile::store(dp + i, Vec((tile::load<Vec>(dp + i) - row_delta) * slope));
       }
     }
-    return {adjust_scores({scores, count, pair.columns}, rule, scale, pair.state, b, packed, key),
+    return {adjust_scores({scores, count, pair.columns}, rule, pair.state, b, packed, key),
             softcap > 0.0F};
   }
 

@@ -7,7 +7,7 @@
 
 #include "core/views.hpp"
 #include "ops/attention/attention_backward.hpp"
-#include "ops/attention/attention_mask.hpp"
+#include "ops/attention/attention_scores.hpp"
 #include "tile/product.hpp"
 #include "tile/teams.hpp"
 #include "tile/vec.hpp"
@@ -93,7 +93,6 @@ struct FlashBackward {
   using Team = tile::TeamOf<Exec>;
   using Vec = tile::VecOf<Exec>;
   static constexpr int lanes = tile::lanes_v<Exec>;
-  static constexpr float log2e = 1.4426950408889634F;
 
   BackwardPlan plan;
   StridedView<const T, 4, Memory> q, k, v, dout;
@@ -148,12 +147,12 @@ struct FlashBackward {
     const int keys = static_cast<int>(
         Kokkos::min<std::int64_t>(plan.tile.kv, static_cast<std::int64_t>(k.extent(2)) - key));
     pack_keys(team, at, b, h, key, keys);
-    const Mask mask = masks.of(b);
+    const ScoreRule<T> rule{masks.of(b), bias, softcap, scale};
     for (std::int64_t row = 0; row < plan.rows; row += plan.tile.q) {
       const int rows = static_cast<int>(Kokkos::min<std::int64_t>(plan.tile.q, plan.rows - row));
       const std::int64_t first = row / plan.group;
       const std::int64_t last = (row + rows - 1) / plan.group;
-      const TileState state = mask.tile(first, last, key, key + keys);
+      const TileState state = rule.mask.tile(first, last, key, key + keys);
       if (state == TileState::dead) continue;
       stage_queries(team, at, b, h, row, rows);
       team.team_barrier();
@@ -165,7 +164,7 @@ struct FlashBackward {
       team.team_barrier();
       for (int r = team.team_rank(); r < rows; r += team.team_size()) {
         score_row(at.s + static_cast<std::ptrdiff_t>(r) * plan.columns,
-                  at.dp + static_cast<std::ptrdiff_t>(r) * plan.columns, mask,
+                  at.dp + static_cast<std::ptrdiff_t>(r) * plan.columns, rule,
                   state == TileState::partial || keys < plan.columns, b, h, row + r, key, keys,
                   delta[head * plan.rows + row + r]);
       }
@@ -232,41 +231,39 @@ struct FlashBackward {
     }
   }
 
-  /// Turns a row of raw products s and dP into P and dS.
-  KOKKOS_INLINE_FUNCTION void score_row(float* s, float* dp, const Mask& mask, bool partial,
+  /// Turns a row of products s and dP into P and dS.
+  KOKKOS_INLINE_FUNCTION void score_row(float* s, float* dp, const ScoreRule<T>& rule, bool partial,
                                         std::int64_t b, std::int64_t h, std::int64_t row,
                                         std::int64_t key, int keys, float row_delta) const {
     const std::int64_t i = row / plan.group;
     const std::int64_t head = h * plan.group + row % plan.group;
-    const float row_lse = lse(b, head, i);
-    constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
-    // A query without visible keys has lse = −inf and no gradient: every 2^(S − ∞) is 0.
-    const Vec shift(row_lse == -infinity ? -infinity : -row_lse);
-    const float cap = softcap;
-    const bool plain = cap <= 0.0F && !bias && !partial;
-    if (!plain) {
-      const T* added = bias ? bias.row(b, head, i) + key : nullptr;
-      // Natural scores first; with a softcap dP is scaled by its derivative after P is known, so
-      // the derivative 1 − t² is applied here to (dP − Δ) through dp, and Δ is folded in at once.
-      for (int j = 0; j < plan.columns; ++j) {
-        float score = s[j] * scale;
-        float slope = 1.0F;
-        if (cap > 0.0F) {
-          const float t = Kokkos::tanh(score / cap);
-          score = cap * t;
-          slope = 1.0F - t * t;
-        }
-        if (added != nullptr && j < keys) score += static_cast<float>(added[j]);
-        if (j >= keys || (partial && !mask.visible(i, key + j))) score = -infinity;
-        s[j] = score;
-        dp[j] = (dp[j] - row_delta) * slope;
+    const BinaryLse row_lse(lse(b, head, i));
+    const bool folded = rule.folded();
+    if (!folded) {
+      // dP is scaled by the slope of the scores, and so is Δ: it is folded in at once.
+      for (int j = 0; j < plan.columns; j += lanes) {
+        Vec slope;
+        tile::store(s + j, rule.score(tile::load<Vec>(s + j), slope));
+        tile::store(dp + j, Vec((tile::load<Vec>(dp + j) - Vec(row_delta)) * slope));
       }
     }
-    const Vec factor(plain ? scale : 1.0F);
-    const Vec subtract(plain ? row_delta : 0.0F);
+    if (bias) {
+      const T* added = bias.row(b, head, i) + key;
+      for (int j = 0; j < keys; ++j) s[j] = rule.biased(s[j], added[j]);
+    }
+    if (partial) {
+      for (int j = 0; j < plan.columns; ++j) {
+        if (j >= keys || !rule.mask.visible(i, key + j)) {
+          s[j] = -Kokkos::Experimental::infinity_v<float>;
+        }
+      }
+    }
+    const Vec factor(rule.factor());
+    const Vec high(-row_lse.high);
+    const Vec low(row_lse.low);
+    const Vec subtract(folded ? row_delta : 0.0F);
     for (int j = 0; j < plan.columns; j += lanes) {
-      // S − lse first: it is small where P is not, so that log2(e) costs no accuracy.
-      const Vec p = tile::exp2(Vec(tile::fma(tile::load<Vec>(s + j), factor, shift) * Vec(log2e)));
+      const Vec p = tile::exp2(Vec(tile::fma(tile::load<Vec>(s + j), factor, high) - low));
       tile::store(s + j, p);
       tile::store(dp + j, Vec(p * (tile::load<Vec>(dp + j) - subtract)));
     }

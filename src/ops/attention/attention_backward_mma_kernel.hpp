@@ -31,7 +31,7 @@
 /// for FlashMma.
 namespace katt::attention::impl {
 
-/// lse and Δ of two neighbouring packed query rows: one asynchronous copy.
+/// lse in base 2 and Δ of two neighbouring packed query rows: one asynchronous copy.
 struct alignas(16) RowStatistics {
   float lse[2];
   float delta[2];
@@ -132,36 +132,29 @@ struct MmaBackward {
   /// statistics(n).lse[which(i)] and delta[which(i)], is biased by bias_of(n, i), 0 where there is
   /// no such pair, and hide(s) makes hidden scores −inf.
   template <class Block, int N, class Statistics, class Which, class BiasOf, class Hide>
-  KOKKOS_INLINE_FUNCTION void differentiate(const Block& /*block*/, float (&s)[N][4],
-                                            float (&dp)[N][4], bool partial,
+  KOKKOS_INLINE_FUNCTION void differentiate(const Block& /*block*/, const ScoreRule<T>& rule,
+                                            float (&s)[N][4], float (&dp)[N][4], bool partial,
                                             const Statistics& statistics_at, const Which& which,
                                             const BiasOf& bias_of, const Hide& hide) const {
-    const bool plain = scale > 0.0F && softcap == 0.0F && !bias;
-    if (!plain) {
+    const bool folded = rule.folded();
+    if (!folded) {
       KATT_UNROLL for (int n = 0; n < N; ++n) {
         const RowStatistics row = statistics_at(n);
         KATT_UNROLL for (int i = 0; i < 4; ++i) {
-          float score = s[n][i] * scale;
-          float slope = 1.0F;
-          if (softcap > 0.0F) {
-            const float t = Kokkos::tanh(score / softcap);
-            score = softcap * t;
-            slope = 1.0F - t * t;
-          }
-          if (bias) score += bias_of(n, i);
-          s[n][i] = score;
+          float slope;
+          s[n][i] = rule.score(s[n][i], slope);
+          if (bias) s[n][i] = rule.biased(s[n][i], bias_of(n, i));
           dp[n][i] = (dp[n][i] - row.delta[which(i)]) * slope;
         }
       }
     }
     if (partial) hide(s);
-    const float factor = plain ? scale : 1.0F;
-    const float subtract = plain ? 1.0F : 0.0F;
+    const float factor = rule.factor();
+    const float subtract = folded ? 1.0F : 0.0F;
     KATT_UNROLL for (int n = 0; n < N; ++n) {
       const RowStatistics row = statistics_at(n);
       KATT_UNROLL for (int i = 0; i < 4; ++i) {
-        // S − lse first: it is small where P is not, so that log2(e) costs no accuracy.
-        s[n][i] = Block::exp2(Kokkos::fma(s[n][i], factor, -row.lse[which(i)]) * log2e);
+        s[n][i] = Block::exp2(Kokkos::fma(s[n][i], factor, -row.lse[which(i)]));
         dp[n][i] = s[n][i] * Kokkos::fma(-subtract, row.delta[which(i)], dp[n][i]);
       }
     }
@@ -193,7 +186,7 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
     const std::int64_t kv_head = index / row_tiles % this->kv_heads;
     const std::int64_t batch = index / row_tiles / this->kv_heads;
     const PackedRows packed{kv_head, this->group, begin};
-    const ScoreRule<T> rule{this->masks.of(batch), this->bias, this->softcap};
+    const ScoreRule<T> rule{this->masks.of(batch), this->bias, this->softcap, this->scale};
     const unsigned lane = block.thread() % tile::warp_size;
     const unsigned first_row = block.thread() / tile::warp_size * 16;  // of the warp
     const int row = static_cast<int>(first_row + tile::accumulator_position(lane, 0).row);
@@ -226,11 +219,10 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
       multiply_by_rows<T, HeadDim, TileQ>(block, s, q_tile, first_row, k_tile(stage), lane);
       multiply_by_rows<T, HeadDim, TileQ>(block, dp, dout_tile, first_row, v_tile(stage), lane);
       this->differentiate(
-          block, s, dp, partial, [&](int) { return own; }, [](int i) { return i / 2; },
+          block, rule, s, dp, partial, [&](int) { return own; }, [](int i) { return i / 2; },
           [&](int n, int i) {
             const int column = fragment.column_of(n, i);
-            return column < columns ? static_cast<float>(fragment.bias_row(i / 2)[key + column])
-                                    : 0.0F;
+            return column < columns ? fragment.bias_row(i / 2)[key + column] : T(0.0F);
           },
           [&](float(&scores)[TileKv / 8][4]) { fragment.hide(scores, key); });
       accumulate<T, HeadDim>(block, dq, dp, k_tile(stage), lane);
@@ -253,8 +245,7 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
   }
 
   /// lse and Δ of the lane's rows, `row` and `row` + 8 of the tile, and 0 for rows that are not
-  /// there; also to memory, for the other kernel. A query that sees no key has lse = −inf and no
-  /// gradient: with +inf in its place every exp(S − lse) is 0.
+  /// there; also to memory, for the other kernel.
   template <class Block>
   KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Block& block, std::int64_t batch,
                                                       std::int64_t kv_head, int begin, int row,
@@ -262,7 +253,6 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
     struct alignas(16) Chunk {
       T element[8];
     };
-    constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
     RowStatistics own{};
     KATT_UNROLL for (int half = 0; half < 2; ++half) {
       const int r = row + 8 * half;
@@ -280,10 +270,11 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
         }
         const auto packed = static_cast<unsigned>(begin + r);
         const auto group = static_cast<unsigned>(this->group);
-        const float sum = this->lse[batch * this->lse_stride_batch +
-                                    (kv_head * group + packed % group) * this->lse_stride_head +
-                                    packed / group * this->lse_stride_seq];
-        own.lse[half] = sum == -infinity ? infinity : sum;
+        own.lse[half] =
+            BinaryLse(this->lse[batch * this->lse_stride_batch +
+                                (kv_head * group + packed % group) * this->lse_stride_head +
+                                packed / group * this->lse_stride_seq])
+                .high;
       }
       delta += block.shuffle_xor(delta, 1);
       delta += block.shuffle_xor(delta, 2);
@@ -370,7 +361,7 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
     const int count = Kokkos::min(TileKv, this->keys - key);
     const std::int64_t kv_head = index / key_tiles % this->kv_heads;
     const std::int64_t batch = index / key_tiles / this->kv_heads;
-    const ScoreRule<T> rule{this->masks.of(batch), this->bias, this->softcap};
+    const ScoreRule<T> rule{this->masks.of(batch), this->bias, this->softcap, this->scale};
     const unsigned lane = block.thread() % tile::warp_size;
     const unsigned first_key = block.thread() / tile::warp_size * 16;  // of the warp
     const int own_key = key + static_cast<int>(first_key + tile::accumulator_position(lane, 0).row);
@@ -396,7 +387,7 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
       multiply_by_rows<T, HeadDim, TileKv>(block, s, k_tile, first_key, q_tile(stage), lane);
       multiply_by_rows<T, HeadDim, TileKv>(block, dp, v_tile, first_key, dout_tile(stage), lane);
       this->differentiate(
-          block, s, dp, partial,
+          block, rule, s, dp, partial,
           [&](int n) {
             return block.template load_chunk<RowStatistics>(
                 statistics_at(stage) + static_cast<unsigned>(fragment_column(lane, n, 0)) / 2 * 16);
@@ -405,9 +396,8 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
           [&](int n, int i) {
             const int j = own_key + i / 2 * 8;
             const int packed = row + fragment_column(lane, n, i);
-            return j < this->keys && packed < this->rows
-                       ? static_cast<float>(bias_row(batch, kv_head, packed)[j])
-                       : 0.0F;
+            return j < this->keys && packed < this->rows ? bias_row(batch, kv_head, packed)[j]
+                                                         : T(0.0F);
           },
           [&](float(&scores)[TileQ / 8][4]) {
             visible(rule.mask, own_key, row, lane).apply(scores, lane);

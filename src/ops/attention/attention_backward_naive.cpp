@@ -6,8 +6,8 @@
 #include "core/library_product.hpp"
 #include "core/views.hpp"
 #include "ops/attention/attention_check.hpp"
-#include "ops/attention/attention_mask.hpp"
-#include "tile/vec.hpp"
+#include "ops/attention/attention_scores.hpp"
+#include "tile/columns.hpp"
 
 namespace katt::attention::impl {
 
@@ -43,62 +43,74 @@ void copy_rows(const Exec& exec, const char* label, const From* from, std::int64
                        CopyRows<Exec, From, To>{from, from_stride, to, to_stride, columns});
 }
 
-/// Turns the raw products of one head into P and dS (both stored in T), row by row.
+/// Turns the products of one head into P and dS (both stored in T), row by row. lse is the shift of
+/// the exponentials alone: P is divided by its sum, which is at hand here, so that it sums to one
+/// however the forward pass rounded its scores.
 template <class Exec, class T>
 struct RowGradient {
   using Memory = typename Exec::memory_space;
-  const float* s;   ///< seq_q × seq_kv: scale · Q·Kᵀ
-  const float* dp;  ///< seq_q × seq_kv: dO·Vᵀ
+  float* s;   ///< seq_q × seq_kv: Q·Kᵀ; overwritten
+  float* dp;  ///< seq_q × seq_kv: dO·Vᵀ; overwritten
   T* p;
   T* ds;
   StridedView<const T, 4, Memory> out, dout;
   StridedView<const float, 3, Memory> lse;
   Masks masks;
   Bias<T> bias;
-  float softcap;
+  float softcap, scale;
   std::int64_t b, h, seq_kv;
 
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i) const {
-    constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
-    constexpr float log2e = 1.4426950408889634F;
     float delta = 0;
     for (std::size_t d = 0; d < out.extent(3); ++d) {
       delta += static_cast<float>(out(b, h, i, d)) * static_cast<float>(dout(b, h, i, d));
     }
-    const float row_lse = lse(b, h, i);
-    const Mask mask = masks.of(b);
-    const T* added = bias ? bias.row(b, h, i) : nullptr;
-    const std::int64_t begin = Kokkos::min(mask.interval.begin(i), seq_kv);
-    const std::int64_t end = Kokkos::max(begin, mask.interval.end(i));
-    const auto at = [&](std::int64_t j) { return i * seq_kv + j; };
-    for (std::int64_t j = 0; j < begin; ++j) p[at(j)] = ds[at(j)] = T(0.0F);
-    for (std::int64_t j = end; j < seq_kv; ++j) p[at(j)] = ds[at(j)] = T(0.0F);
+    const BinaryLse row_lse(lse(b, h, i));
+    const ScoreRule<T> rule{masks.of(b), bias, softcap, scale};
+    const std::int64_t begin = Kokkos::min(rule.mask.interval.begin(i), seq_kv);
+    const std::int64_t end = Kokkos::max(begin, rule.mask.interval.end(i));
+    float* row_s = s + i * seq_kv;
+    float* row_dp = dp + i * seq_kv;
+    T* row_p = p + i * seq_kv;
+    T* row_ds = ds + i * seq_kv;
+    for (std::int64_t j = 0; j < begin; ++j) row_p[j] = row_ds[j] = T(0.0F);
+    for (std::int64_t j = end; j < seq_kv; ++j) row_p[j] = row_ds[j] = T(0.0F);
+    const auto each = [begin, end](const auto& f) {
+      tile::for_columns<Exec>(tile::SoloTeam{}, begin, end, f);
+    };
 
-    std::int64_t j = begin;
-    if (softcap <= 0.0F && added == nullptr && mask.blocks.blocks == nullptr) {
-      using Vec = tile::VecOf<Exec>;
-      constexpr int lanes = tile::lanes_v<Exec>;
-      const Vec shift(row_lse == -infinity ? -infinity : -row_lse);
-      for (; j + lanes <= end; j += lanes) {
-        const Vec e = tile::exp2(Vec((tile::load<Vec>(s + at(j)) + shift) * Vec(log2e)));
-        tile::store(p + at(j), e);
-        tile::store(ds + at(j), Vec(e * (tile::load<Vec>(dp + at(j)) - Vec(delta))));
+    const bool folded = rule.folded();
+    if (!folded) {
+      // dP is scaled by the slope of the scores, and so is Δ: it is folded in at once.
+      each([&]<class V>(std::int64_t j) {
+        V slope;
+        tile::store(row_s + j, rule.score(tile::load<V>(row_s + j), slope));
+        tile::store(row_dp + j, V((tile::load<V>(row_dp + j) - V(delta)) * slope));
+      });
+    }
+    if (bias || rule.mask.blocks.blocks != nullptr) {
+      const T* added = bias ? bias.row(b, h, i) : nullptr;
+      for (std::int64_t j = begin; j < end; ++j) {
+        if (added != nullptr) row_s[j] = rule.biased(row_s[j], added[j]);
+        if (!rule.mask.blocks.visible(i, j)) row_s[j] = -Kokkos::Experimental::infinity_v<float>;
       }
     }
-    for (; j < end; ++j) {
-      float score = s[at(j)];
-      float slope = 1.0F;
-      if (softcap > 0.0F) {
-        const float t = Kokkos::tanh(score / softcap);
-        score = softcap * t;
-        slope = 1.0F - t * t;
-      }
-      if (added != nullptr) score += static_cast<float>(added[j]);
-      const bool seen = mask.blocks.visible(i, j) && row_lse != -infinity;
-      const float e = seen ? Kokkos::exp(score - row_lse) : 0.0F;
-      p[at(j)] = static_cast<T>(e);
-      ds[at(j)] = static_cast<T>(e * (dp[at(j)] - delta) * slope);
-    }
+    tile::RowSum<Exec> sum;
+    each([&]<class V>(std::int64_t j) {
+      const V e =
+          tile::exp2(V(tile::fma(tile::load<V>(row_s + j), V(rule.factor()), V(-row_lse.high)) -
+                       V(row_lse.low)));
+      tile::store(row_s + j, e);
+      sum.add(e);
+    });
+    const float total = sum.mine();
+    const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
+    const float subtract = folded ? delta : 0.0F;
+    each([&]<class V>(std::int64_t j) {
+      const V probability = tile::load<V>(row_s + j) * V(inverse);
+      tile::store(row_p + j, probability);
+      tile::store(row_ds + j, V(probability * (tile::load<V>(row_dp + j) - V(subtract))));
+    });
   }
 };
 
@@ -181,14 +193,15 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
       const Wide dp(floats(layout.wide_b), m, n);
       T* p = reinterpret_cast<T*>(base + layout.p) + (b * args.heads() + h) * m * n;
       T* ds = reinterpret_cast<T*>(base + layout.ds) + (b * args.heads() + h) * m * n;
-      library_product(exec, {.trans_b = true, .alpha = args.scale}, q, k, s);
+      library_product(exec, {.trans_b = true}, q, k, s);
       library_product(exec, {.trans_b = true}, dout, v, dp);
       Kokkos::parallel_for(
           "katt::attention::naive_backward_rows",
           Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, m),
           RowGradient<Exec, T>{s.data, dp.data, p, ds, args.out.view<T, Memory>(),
                                args.dout.view<T, Memory>(), args.lse.view<float, Memory>(),
-                               Masks(args), Bias<T>(args.mask.bias), args.mask.softcap, b, h, n});
+                               Masks(args), Bias<T>(args.mask.bias), args.mask.softcap, args.scale,
+                               b, h, n});
       // The stored P and dS, widened again for the library.
       copy_rows(exec, "katt::attention::naive_backward_widen", p, n, s.data, n, m, n);
       copy_rows(exec, "katt::attention::naive_backward_widen", ds, n, dp.data, n, m, n);

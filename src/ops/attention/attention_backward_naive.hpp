@@ -7,7 +7,7 @@
 
 /// The naive variant of the backward pass: P and dS of all heads stored (batch, heads, seq_q,
 /// seq_kv) in the dtype, and a library GEMM (KokkosBlas::gemm, f32) for each of the five products:
-///   S = scale·Q·Kᵀ, P = exp(S − lse);  dP = dO·Vᵀ, dS = P ∘ (dP − Δ);
+///   S = scale·Q·Kᵀ, P = softmax(S);  dP = dO·Vᵀ, dS = P ∘ (dP − Δ);
 ///   dV = Pᵀ·dO, dQ = scale·dS·K, dK = scale·dSᵀ·Q
 namespace katt::attention::impl {
 

@@ -185,13 +185,11 @@ struct PackedBackward {
                                pairs + d * bf16_tiles::tile_elements);
       }
     }
-    constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
     float* shift = statistics(0, at.head, at.block);
     float* delta = statistics(1, at.head, at.block);
     for (int r = 0; r < bf16_tiles::block; ++r) {
-      // A query without visible keys has lse = −inf and no gradient: every 2^(S − ∞) is 0.
-      const float row_lse = r < at.count ? lse(at.b, packed.head(r), packed.query(r)) : -infinity;
-      shift[r] = row_lse == -infinity ? -infinity : -row_lse * log2e;
+      shift[r] = r < at.count ? -BinaryLse(lse(at.b, packed.head(r), packed.query(r))).high
+                              : -Kokkos::Experimental::infinity_v<float>;
       delta[r] = r < at.count ? row_delta<bf16_tiles::HostVec>(
                                     &out(at.b, packed.head(r), packed.query(r), 0),
                                     &dout(at.b, packed.head(r), packed.query(r), 0), head_dim)

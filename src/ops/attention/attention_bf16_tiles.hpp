@@ -61,24 +61,17 @@ struct ScoreTile {
   }
 };
 
-/// Applies scale, softcap, bias and mask to the scores of a key block, as far as they cannot wait
-/// for the exponential. Returns the factor that then puts them in base 2.
-inline float adjust_scores(ScoreTile tile, const ScoreRule<bf16>& rule, float scale,
-                           TileState state, std::int64_t batch, const PackedRows& packed,
-                           std::int64_t key) {
-  const float factor = scale * log2e;
-  const bool direct = rule.softcap <= 0.0F && !rule.bias && factor > 0.0F;
-  if (direct && state == TileState::full) return factor;
-  if (!direct) {
-    const bf16_tiles::HostVec times(rule.query_scale(scale));
-    tile.transform([&](const bf16_tiles::HostVec& s) { return bf16_tiles::HostVec(s * times); });
-  }
+/// Applies the rule to the products of a key block, and hides the keys that are not there. Returns
+/// the factor that then puts them in base 2.
+inline float adjust_scores(ScoreTile tile, const ScoreRule<bf16>& rule, TileState state,
+                           std::int64_t batch, const PackedRows& packed, std::int64_t key) {
+  if (rule.folded() && state == TileState::full) return rule.factor();
   rule.apply(tile, state, batch, packed, key, tile.columns);
   if (tile.columns < bf16_tiles::block) {
     const auto columns = static_cast<float>(tile.columns);
     tile.clip([&](int) { return tile::ColumnRange{0.0F, columns}; });
   }
-  return direct ? factor : 1.0F;
+  return rule.factor();
 }
 
 /// Stores the first `width` elements of the first `rows` rows of a square of vectors, rounded, at

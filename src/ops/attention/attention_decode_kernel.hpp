@@ -167,15 +167,15 @@ struct DecodeSplit {
     const std::int64_t b = item / plan.splits / plan.kv_heads;
     const PackedRows packed{kv_head, plan.heads / plan.kv_heads, 0};
     const std::int64_t last = plan.seq_q - 1;
-    const ScoreRule<T> rule{masks.of(b), bias, softcap};
+    const ScoreRule<T> rule{masks.of(b), bias, softcap, scale};
 
     const KeyRange live = rule.mask.live(0, last);
     const std::int64_t begin = Kokkos::max(live.begin, split * plan.split_keys);
     const std::int64_t end = Kokkos::min(live.end, (split + 1) * plan.split_keys);
     const auto rows = static_cast<int>(plan.seq_q * packed.group);
     Engine engine(team, memory, rows, static_cast<int>(plan.head_dim));
-    engine.load_queries(rule.query_scale(scale),
-                        [&](int r) { return &q(b, packed.head(r), packed.query(r), 0); });
+    engine.load_queries([&](int r) { return &q(b, packed.head(r), packed.query(r), 0); });
+    const float factor = rule.factor();
 
     for (std::int64_t key = begin; key < end;) {
       const std::int64_t key_end =
@@ -188,7 +188,7 @@ struct DecodeSplit {
         const T* next = key_end < live.end ? keys.row(b, kv_head, key_end) : k.data;
         engine.scores(k, v);
         rule.apply(engine, state, b, packed, key, columns);
-        engine.softmax();
+        engine.softmax(factor);
         engine.accumulate(v, {next, keys.stride_key, columns});
       }
       key = key_end;

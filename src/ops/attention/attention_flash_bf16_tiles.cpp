@@ -173,7 +173,7 @@ struct Bf16Forward {
     const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
     const std::int64_t b = head / kv_heads;
     const std::int64_t kv_head = head % kv_heads;
-    const ScoreRule<bf16> rule{masks.of(b), bias, softcap};
+    const ScoreRule<bf16> rule{masks.of(b), bias, softcap, scale};
     const std::int64_t blocks = std::min(layout.item_blocks, layout.row_blocks - first_block);
 
     const typename Block::Buffers shared{
@@ -222,7 +222,7 @@ struct Bf16Forward {
     const KeyRange live = rule.mask.live(first, last);
     Pending pending;
     const auto adjust = [&](float* scores) {
-      return adjust_scores({scores, count, pending.columns}, rule, scale, pending.state, b, packed,
+      return adjust_scores({scores, count, pending.columns}, rule, pending.state, b, packed,
                            pending.key);
     };
     const std::int64_t stop = std::min(live.end, end);

@@ -70,12 +70,13 @@ struct FlashForward {
     const PackedRows packed{kv_head, group, row_begin};
     const std::int64_t first = packed.query(0);
     const std::int64_t last = packed.query(row_count - 1);
-    const ScoreRule<T> rule{masks.of(b), bias, softcap};
+    const ScoreRule<T> rule{masks.of(b), bias, softcap, scale};
     const Mask& mask = rule.mask;
 
     Engine engine(team, scratch, static_cast<int>(q.extent(3)));
-    engine.load_queries(row_count, rule.query_scale(scale),
+    engine.load_queries(row_count,
                         [&](int r) { return &q(b, packed.head(r), packed.query(r), 0); });
+    const float factor = rule.factor();
 
     const KeyRange live = mask.live(first, last);
     for (std::int64_t key = live.begin / Engine::tile_kv * Engine::tile_kv; key < live.end;
@@ -86,7 +87,7 @@ struct FlashForward {
       const int columns = static_cast<int>(key_end - key);
       engine.scores({&k(b, kv_head, key, 0), static_cast<std::int64_t>(k.stride(2)), columns});
       rule.apply(engine, state, b, packed, key, columns);
-      engine.softmax();
+      engine.softmax(factor);
       engine.accumulate({&v(b, kv_head, key, 0), static_cast<std::int64_t>(v.stride(2)), columns});
     }
 

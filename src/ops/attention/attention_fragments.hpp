@@ -214,26 +214,24 @@ class FragmentRows {
 ///
 ///   m′ = max(m, rowmax s),  p = 2^((s − m′)·c),  l = l·2^((m − m′)·c) + rowsum p
 ///
-/// where c turns scores into base 2. Q lies in 16 bits in shared memory, unscaled; the scale enters
-/// here, within the exponent where nothing else is done to the scores and it is positive, else by a
-/// pass over them.
+/// where c is ScoreRule::factor(): scale · log2(e) where nothing else is done to the scores and it
+/// is positive, else 1, after a pass over them.
 template <class T>
 class FragmentSoftmax {
  public:
   /// Rows as FragmentRows takes them.
-  KOKKOS_INLINE_FUNCTION FragmentSoftmax(const ScoreRule<T>& rule, float scale, std::int64_t batch,
+  KOKKOS_INLINE_FUNCTION FragmentSoftmax(const ScoreRule<T>& rule, std::int64_t batch,
                                          const PackedRows& packed, int row, int rows, unsigned lane)
-      : rows_(rule, batch, packed, row, rows, lane) {
-    folded_ = scale > 0.0F && rule.softcap == 0.0F && !rule.bias;
-    factor_ = rule.query_scale(scale);
-    exponent_ = folded_ ? factor_ : 1.0F;
+      : rows_(rule, batch, packed, row, rows, lane),
+        folded_(rule.folded()),
+        factor_(rule.factor()) {
     for (int half = 0; half < 2; ++half) {
       max_[half] = lowest;
       sum_[half] = 0.0F;
     }
   }
 
-  /// Scale, softcap, bias and visibility of a tile of 8·N keys, of which `columns` exist.
+  /// Score rule and visibility of a tile of 8·N keys, of which `columns` exist.
   template <int N>
   KOKKOS_INLINE_FUNCTION void mask(float (&s)[N][4], TileState state, int key, int columns) const {
     if (!folded_) prepare(s, key, columns);
@@ -253,14 +251,14 @@ class FragmentSoftmax {
       }
       high = Kokkos::fmax(high, block.shuffle_xor(high, 1));
       high = Kokkos::fmax(high, block.shuffle_xor(high, 2));
-      rescale[half] = Block::exp2((max_[half] - high) * exponent_);
+      rescale[half] = Block::exp2((max_[half] - high) * factor_);
       max_[half] = high;
       // No visible key so far: every score is −inf, and 2^(−inf − 0) = 0.
-      const float offset = high == lowest ? 0.0F : high * exponent_;
+      const float offset = high == lowest ? 0.0F : high * factor_;
       float sum = 0.0F;
       KATT_UNROLL for (int n = 0; n < N; ++n) {
         KATT_UNROLL for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          s[n][i] = Block::exp2(Kokkos::fma(s[n][i], exponent_, -offset));
+          s[n][i] = Block::exp2(Kokkos::fma(s[n][i], factor_, -offset));
           sum += s[n][i];
         }
       }
@@ -283,7 +281,7 @@ class FragmentSoftmax {
   /// After finish(): natural logarithm of the sum of the exponentials.
   KOKKOS_INLINE_FUNCTION float log_sum_exp(int half) const {
     return sum_[half] == 0.0F ? -Kokkos::Experimental::infinity_v<float>
-                              : (max_[half] * exponent_ + Kokkos::log2(sum_[half])) * ln2;
+                              : natural_lse(max_[half] * factor_, sum_[half]);
   }
 
  private:
@@ -292,23 +290,20 @@ class FragmentSoftmax {
 
   template <int N>
   KOKKOS_INLINE_FUNCTION void prepare(float (&s)[N][4], int key, int columns) const {
-    const float cap = rows_.rule().softcap;
-    const float inverse_cap = 1.0F / cap;
+    const ScoreRule<T>& rule = rows_.rule();
     const T* bias[2] = {rows_.bias_row(0), rows_.bias_row(1)};
     KATT_UNROLL for (int n = 0; n < N; ++n) {
       KATT_UNROLL for (int i = 0; i < 4; ++i) {
-        s[n][i] *= factor_;
-        if (cap > 0.0F) s[n][i] = Kokkos::tanh(s[n][i] * inverse_cap) * (cap * log2e);
+        s[n][i] = rule.score(s[n][i]);
         if (bias[0] != nullptr && rows_.column_of(n, i) < columns) {
-          s[n][i] += static_cast<float>(bias[i / 2][key + rows_.column_of(n, i)]) * log2e;
+          s[n][i] = rule.biased(s[n][i], bias[i / 2][key + rows_.column_of(n, i)]);
         }
       }
     }
   }
   FragmentRows<T> rows_;
   bool folded_;
-  float factor_;    ///< of the scores, where it is not folded into the exponent
-  float exponent_;  ///< c
+  float factor_;  ///< c
   float max_[2];
   float sum_[2];
 };

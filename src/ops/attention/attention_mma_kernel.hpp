@@ -43,7 +43,7 @@ struct FlashMma : TensorCoreForward<T, HeadDim, TileQ> {
     const unsigned first_row = thread / tile::warp_size * 16;  // of the warp
     const int row = static_cast<int>(first_row + tile::accumulator_position(lane, 0).row);
 
-    FragmentSoftmax<T> softmax(rule, this->scale, item.batch, item.packed, row, item.rows, lane);
+    FragmentSoftmax<T> softmax(rule, item.batch, item.packed, row, item.rows, lane);
     float o[HeadDim / 8][4];
     clear(o);
 

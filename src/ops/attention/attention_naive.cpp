@@ -7,7 +7,7 @@
 #include "core/parts.hpp"
 #include "core/views.hpp"
 #include "ops/attention/attention_check.hpp"
-#include "ops/attention/attention_mask.hpp"
+#include "ops/attention/attention_scores.hpp"
 #include "ops/linear/gemm.hpp"
 #include "tile/vec.hpp"
 
@@ -48,21 +48,22 @@ void convert_rows(const Exec& exec, const char* label, const From* from, std::in
       });
 }
 
-/// Masked softmax of every row of S (batch · heads · seq_q rows of seq_kv scores), in place, and
-/// lse.
+/// Masked softmax of every row of products (batch · heads · seq_q rows of seq_kv), in place, and
+/// lse. In 16 bits, where the products are rounded when they are stored, they have been scaled
+/// before, so that they keep the range of scores; f32 rounds scores as every other kernel does.
 template <class Exec, class T>
 struct RowSoftmax {
   using Memory = typename Exec::memory_space;
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Team = typename Policy::member_type;
   using Vec = tile::VecOf<Exec>;
-  static constexpr float log2e = 1.4426950408889634F;
 
   T* scores;
   std::int64_t heads, seq_q, seq_kv;
   Masks masks;
   Bias<T> bias;
   float softcap;
+  float scale;  ///< of the products as they are stored
   StridedView<float, 3, Memory> lse;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
@@ -71,26 +72,25 @@ struct RowSoftmax {
     const std::int64_t h = item / seq_q % heads;
     const std::int64_t b = item / seq_q / heads;
     T* row = scores + item * seq_kv;
-    const Mask mask = masks.of(b);
-    const std::int64_t begin = mask.interval.begin(i);
-    const std::int64_t end = Kokkos::max(begin, mask.interval.end(i));
+    const ScoreRule<T> rule{masks.of(b), bias, softcap, scale};
+    const std::int64_t begin = rule.mask.interval.begin(i);
+    const std::int64_t end = Kokkos::max(begin, rule.mask.interval.end(i));
+    constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
 
-    if (softcap > 0.0F || bias || mask.blocks.blocks != nullptr) {
+    if (!rule.folded() || rule.mask.blocks.blocks != nullptr) {
       const T* added = bias ? bias.row(b, h, i) : nullptr;
       for (std::int64_t j = begin + team.team_rank(); j < end; j += team.team_size()) {
         auto s = static_cast<float>(row[j]);
-        if (softcap > 0.0F) s = softcap * Kokkos::tanh(s / softcap);
-        if (added != nullptr) s += static_cast<float>(added[j]);
-        if (!mask.blocks.visible(i, j)) s = -Kokkos::Experimental::infinity_v<float>;
+        if (!rule.folded()) s = rule.score(s);
+        if (added != nullptr) s = rule.biased(s, added[j]);
+        if (!rule.mask.blocks.visible(i, j)) s = -infinity;
         row[j] = static_cast<T>(s);
       }
       team.team_barrier();
     }
 
-    // Finite, so that a row whose scores are all −inf has sum 0 without a case of its own.
-    constexpr float lowest = -0x1p126F;
-    Vec vector_max(lowest);
-    float largest = lowest;
+    Vec vector_max(-infinity);
+    float largest = -infinity;
     for_row<Exec>(
         team, begin, end,
         [&](std::int64_t j) { vector_max = tile::max(vector_max, tile::load<Vec>(row + j)); },
@@ -98,19 +98,21 @@ struct RowSoftmax {
     largest = tile::max(largest, tile::reduce_max(vector_max));
     team.team_reduce(Kokkos::Max<float>(largest));
 
-    // Base-2 exponentials: 2^(s·log2(e) − max·log2(e)).
-    const float shift = -largest * log2e;
+    const float factor = rule.factor();
+    // Finite, so that a row whose scores are all −inf has sum 0 without a case of its own.
+    largest = tile::max(-0x1p126F, largest * factor);
+    const float shift = -largest;
     Vec vector_sum(0.0F);
     float sum = 0.0F;
     for_row<Exec>(
         team, begin, end,
         [&](std::int64_t j) {
-          const Vec e = tile::exp2(tile::fma(tile::load<Vec>(row + j), Vec(log2e), Vec(shift)));
+          const Vec e = tile::exp2(tile::fma(tile::load<Vec>(row + j), Vec(factor), Vec(shift)));
           vector_sum = vector_sum + e;
           if constexpr (std::is_same_v<T, float>) tile::store(row + j, e);
         },
         [&](std::int64_t j) {
-          const float e = Kokkos::exp2(Kokkos::fma(static_cast<float>(row[j]), log2e, shift));
+          const float e = Kokkos::exp2(Kokkos::fma(static_cast<float>(row[j]), factor, shift));
           sum += e;
           if constexpr (std::is_same_v<T, float>) row[j] = e;
         });
@@ -123,13 +125,13 @@ struct RowSoftmax {
         [&](std::int64_t j) {
           Vec e = tile::load<Vec>(row + j);
           if constexpr (!std::is_same_v<T, float>) {
-            e = tile::exp2(tile::fma(e, Vec(log2e), Vec(shift)));
+            e = tile::exp2(tile::fma(e, Vec(factor), Vec(shift)));
           }
           tile::store(row + j, Vec(e * Vec(inverse)));
         },
         [&](std::int64_t j) {
           auto e = static_cast<float>(row[j]);
-          if constexpr (!std::is_same_v<T, float>) e = Kokkos::exp2(Kokkos::fma(e, log2e, shift));
+          if constexpr (!std::is_same_v<T, float>) e = Kokkos::exp2(Kokkos::fma(e, factor, shift));
           row[j] = static_cast<T>(e * inverse);
         });
     for (std::int64_t j = team.team_rank(); j < Kokkos::min(begin, seq_kv); j += team.team_size()) {
@@ -140,8 +142,7 @@ struct RowSoftmax {
       row[j] = T(0.0F);
     }
     if (lse.data() != nullptr && team.team_rank() == 0) {
-      lse(b, h, i) =
-          sum == 0.0F ? -Kokkos::Experimental::infinity_v<float> : largest + Kokkos::log(sum);
+      lse(b, h, i) = sum == 0.0F ? -infinity : natural_lse(largest, sum);
     }
   }
 };
@@ -219,6 +220,7 @@ void softmax_rows(const Exec& exec, const ForwardArgs& args, T* scores) {
                        typename Softmax::Policy(exec, league, is_host_v<Exec> ? 1 : 128),
                        Softmax{scores, args.heads(), args.seq_q(), args.seq_kv(), Masks(args),
                                Bias<T>(args.mask.bias), args.mask.softcap,
+                               std::is_same_v<T, float> ? args.scale : 1.0F,
                                args.lse.template view<float, typename Exec::memory_space>()});
 }
 
@@ -244,7 +246,7 @@ void forward_f32(const Exec& exec, const ForwardArgs& args, std::byte* base) {
   };
   for (std::int64_t b = 0; b < args.batch(); ++b) {
     for (std::int64_t h = 0; h < args.heads() && n > 0; ++h) {
-      library_product(exec, {.trans_b = true, .alpha = args.scale},
+      library_product(exec, {.trans_b = true},
                       LibraryMatrix<const float>(dense(args.q, b, h, places.rows), sq, d),
                       LibraryMatrix<const float>(dense(args.k, b, h / group, places.key), n, d),
                       LibraryMatrix<float>(scores + (b * args.heads() + h) * sq * n, sq, n));

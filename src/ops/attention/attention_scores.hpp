@@ -22,6 +22,23 @@ KOKKOS_INLINE_FUNCTION float natural_lse(float max, float sum) {
   return Kokkos::fma(max, ln2, Kokkos::log(sum));
 }
 
+/// A natural log-sum-exp in base 2, high + low: rounded to one float it would add as much to the
+/// error of P as lse brings along. Of a row that sees no key, whose lse is −inf, it is +inf, so
+/// that every 2^(s − high) is 0.
+struct BinaryLse {
+  float high, low;
+
+  KOKKOS_INLINE_FUNCTION explicit BinaryLse(float lse) : high(lse * log2e), low(0.0F) {
+    constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
+    constexpr float log2e_low = 1.92596299e-8F;  // log2(e) − log2e
+    if (lse == -infinity) {
+      high = infinity;
+    } else {
+      low = Kokkos::fma(lse, log2e_low, Kokkos::fma(lse, log2e, -high));
+    }
+  }
+};
+
 /// The packed rows of one K/V head, from row `begin` on: packed row n is query n / group of head
 /// kv_head · group + n mod group, so that few queries and many heads (decoding) still fill a tile.
 struct PackedRows {
@@ -35,35 +52,59 @@ struct PackedRows {
   }
 };
 
-/// The mask of one batch entry, the bias and the softcap, applied to tiles of scores.
+/// What makes scores of the products q·k: scale, softcap and bias, and the mask of one batch entry.
 ///
-/// Scores are kept in base 2; a softcap works on natural ones, log2(e) follows after it.
+/// Both passes of every variant round scores alike, or P = 2^(s − lse) of the backward pass would
+/// not sum to one: at scores of 270, in f32, one rounding is 3e-5 of P. Products are f32 sums over
+/// head_dim of the operands as they are. Where nothing else is done to them, the score in base 2 is
+/// product · fl(scale · log2 e) within the fused multiply-add that subtracts the maximum or lse,
+/// and is not rounded by itself. Otherwise it is what score() and biased() give.
 template <class T>
 struct ScoreRule {
   Mask mask;
   Bias<T> bias;
   float softcap;
+  float scale;
 
-  /// Factor of the queries.
-  KOKKOS_INLINE_FUNCTION float query_scale(float scale) const {
-    return softcap > 0.0F ? scale : scale * log2e;
+  /// Whether a positive factor is all that is done to the products.
+  KOKKOS_INLINE_FUNCTION bool folded() const {
+    return softcap <= 0.0F && !bias && scale * log2e > 0.0F;
+  }
+  /// What puts the scores that apply() leaves in base 2.
+  KOKKOS_INLINE_FUNCTION float factor() const { return folded() ? scale * log2e : 1.0F; }
+
+  /// The score of a product in base 2, but for the bias; `slope` is d score / d product, relative
+  /// to what it is without a softcap.
+  template <class Vec>
+  KOKKOS_INLINE_FUNCTION Vec score(const Vec& product, Vec& slope) const {
+    if (softcap <= 0.0F) {
+      slope = Vec(1.0F);
+      return Vec(product * Vec(scale * log2e));
+    }
+    const Vec t = tile::tanh(Vec(product * Vec(scale / softcap)));
+    slope = Vec(1.0F) - t * t;
+    return Vec(t * Vec(softcap * log2e));
+  }
+  template <class Vec>
+  KOKKOS_INLINE_FUNCTION Vec score(const Vec& product) const {
+    Vec slope;
+    return score(product, slope);
+  }
+  KOKKOS_INLINE_FUNCTION static float biased(float score, T added) {
+    return Kokkos::fma(static_cast<float>(added), log2e, score);
   }
 
-  /// To the scores of keys [key, key + columns) of a tile in this state, which is not dead.
+  /// To the products of keys [key, key + columns) of a tile in this state, which is not dead.
   template <class Engine>
   KOKKOS_INLINE_FUNCTION void apply(Engine& engine, TileState state, std::int64_t batch,
                                     const PackedRows& rows, std::int64_t key, int columns) const {
-    if (softcap > 0.0F) {
-      using Vec = typename Engine::Vec;
-      const float cap = softcap;
-      engine.transform([cap](const Vec& s) {
-        return Vec(tile::tanh(Vec(s * Vec(1.0F / cap))) * Vec(cap * log2e));
-      });
+    if (!folded()) {
+      engine.transform([this](const typename Engine::Vec& product) { return score(product); });
     }
     if (bias) {
-      engine.for_each_row([&](int r, const typename Engine::ScoreRow& score) {
+      engine.for_each_row([&](int r, const typename Engine::ScoreRow& row) {
         const T* added = bias.row(batch, rows.head(r), rows.query(r)) + key;
-        for (int j = 0; j < columns; ++j) score(j) += static_cast<float>(added[j]) * log2e;
+        for (int j = 0; j < columns; ++j) row(j) = biased(row(j), added[j]);
       });
     }
     if (state == TileState::full) return;

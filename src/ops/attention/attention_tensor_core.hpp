@@ -146,7 +146,7 @@ struct TensorCoreForward {
             static_cast<int>(Kokkos::min<std::int64_t>(TileQ, rows - begin))};
   }
   KOKKOS_INLINE_FUNCTION ScoreRule<T> rule(const Item& item) const {
-    return {masks.of(item.batch), bias, softcap};
+    return {masks.of(item.batch), bias, softcap, scale};
   }
 
   /// The query rows.
