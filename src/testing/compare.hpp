@@ -59,11 +59,4 @@ class Comparison {
   std::string first_;
 };
 
-/// What a value may lose by one trip through the dtype and an addition: |round(round(v + 0.3) −
-/// 0.3) − v|, the second term of FlashAttention-3's own test rule.
-inline double rounding_loss(Dtype dtype, double value) {
-  const float shifted = round_to(dtype, static_cast<float>(value) + 0.3F);
-  return std::abs(static_cast<double>(round_to(dtype, shifted - 0.3F)) - value);
-}
-
 }  // namespace katt::testing

@@ -2,6 +2,7 @@
 
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -49,6 +50,34 @@ inline std::unique_ptr<ProblemData> make_problem(const Shape& s, Dtype dtype,
   testing::fill(data->v, seed + 2, dtype);
   data->link();
   return data;
+}
+
+inline void add_dout(ProblemData& data, std::uint64_t seed = 11) {
+  data.dout.resize(data.q.size());
+  testing::fill(data.dout, seed, data.dtype);
+  data.link();
+}
+
+/// Multiplies the queries so that the largest |scale · q·k| is about this.
+inline void stretch_scores(ProblemData& data, double largest) {
+  const HostProblem& p = data.shape;
+  const auto d = static_cast<std::size_t>(p.head_dim);
+  const auto rows = [d](const std::vector<float>& values) { return values.size() / d; };
+  double now = 0;
+  for (std::size_t i = 0; i < rows(data.q); ++i) {
+    // The keys of the query's batch entry and group.
+    const std::size_t head = i / static_cast<std::size_t>(p.seq_q);
+    const std::size_t kv_head = head / static_cast<std::size_t>(p.heads / p.kv_heads);
+    for (std::size_t j = 0; j < static_cast<std::size_t>(p.seq_kv); ++j) {
+      const float* q = data.q.data() + i * d;
+      const float* k = data.k.data() + (kv_head * static_cast<std::size_t>(p.seq_kv) + j) * d;
+      double sum = 0;
+      for (std::size_t c = 0; c < d; ++c) sum += double{q[c]} * double{k[c]};
+      now = std::max(now, std::abs(sum * p.scale));
+    }
+  }
+  const auto factor = static_cast<float>(std::min(largest / std::max(now, 1e-3), 1e3));
+  for (float& value : data.q) value = round_to(data.dtype, value * factor);
 }
 
 inline std::string describe(const Shape& s) {
@@ -126,6 +155,10 @@ inline const std::vector<MaskCase> masks{
      }},
 };
 
+/// The largest scores that property tests draw: in 16 bits, where they are stored in the dtype by
+/// an unfused implementation, a rounding is a quarter.
+inline double largest_score(Dtype dtype) { return dtype == Dtype::f32 ? 300.0 : 80.0; }
+
 inline Shape arbitrary_shape() {
   const auto kv_heads = *rc::gen::inRange<std::int64_t>(1, 4);
   return {*rc::gen::inRange<std::int64_t>(1, 3),
@@ -134,6 +167,31 @@ inline Shape arbitrary_shape() {
           *rc::gen::inRange<std::int64_t>(1, 140),
           *rc::gen::inRange<std::int64_t>(1, 200),
           8 * *rc::gen::inRange<std::int64_t>(1, 33)};
+}
+
+/// A problem of any dtype, mask and size of scores; half of them of few enough rows for decode.
+inline std::unique_ptr<ProblemData> arbitrary_problem() {
+  Shape shape = arbitrary_shape();
+  if (*rc::gen::arbitrary<bool>()) shape.seq_q = 1 + shape.seq_q % 8;
+  const Dtype dtype = *rc::gen::elementOf(std::vector<Dtype>(all_dtypes.begin(), all_dtypes.end()));
+  auto data = make_problem(shape, dtype, *rc::gen::arbitrary<std::uint16_t>());
+  (*rc::gen::elementOf(masks)).apply(*data);
+  stretch_scores(*data, *rc::gen::inRange(1, static_cast<int>(largest_score(dtype)) + 1));
+  data->link();
+  return data;
+}
+
+/// One configuration of every variant: those of a list that has all tiles of a variant side by
+/// side.
+inline std::vector<Config> one_of_each_variant(const std::vector<Config>& configs) {
+  std::vector<Config> chosen;
+  for (auto first = configs.begin(); first != configs.end();) {
+    const auto last = std::find_if(first, configs.end(),
+                                   [&](const Config& c) { return c.variant != first->variant; });
+    chosen.push_back(*rc::gen::elementOf(std::vector<Config>(first, last)));
+    first = last;
+  }
+  return chosen;
 }
 
 }  // namespace katt::attention

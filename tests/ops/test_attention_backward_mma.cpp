@@ -59,12 +59,6 @@ Gradients emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd)
                                    : emulate<T, 128, TileQ, TileKv>(data, layout);
 }
 
-void add_dout(ProblemData& data) {
-  data.dout.resize(data.q.size());
-  testing::fill(data.dout, 11, data.dtype);
-  data.link();
-}
-
 template <class T, int TileQ, int TileKv>
 void expect_reference(const ProblemData& data, const std::string& what,
                       HeadLayout layout = HeadLayout::bhsd) {
@@ -111,6 +105,16 @@ TEST(AttentionBackwardMma, TakesAnyScale) {
     data->shape.causal = true;
     add_dout(*data);
     expect_reference<f16, 64, 64>(*data, "scale " + std::to_string(scale));
+  }
+}
+
+TEST(AttentionBackwardMma, MatchesReferenceForLargeScores) {
+  for (const MaskCase& mask : {masks[1], masks[5]}) {  // with the scale in the exponent, and before
+    auto data = make_problem({1, 2, 1, 33, 70, 40}, Dtype::f16);
+    mask.apply(*data);
+    stretch_scores(*data, largest_score(Dtype::f16));
+    add_dout(*data);
+    expect_reference<f16, 64, 64>(*data, mask.name);
   }
 }
 

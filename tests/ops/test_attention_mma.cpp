@@ -104,6 +104,17 @@ TEST(AttentionMma, HoldsForLargeScores) {
   for (const float value : result.lse) ASSERT_TRUE(std::isfinite(value));
 }
 
+TEST(AttentionMma, MatchesReferenceForLargeScores) {
+  for (const MaskCase& mask : {masks[1], masks[5]}) {  // with the scale in the exponent, and before
+    auto data = make_problem({1, 2, 1, 33, 70, 40}, Dtype::f16);
+    mask.apply(*data);
+    stretch_scores(*data, largest_score(Dtype::f16));
+    data->link();
+    expect_reference<FlashMma, f16, 64, 64>(*data, mask.name);
+    expect_reference<FlashWgmma, f16, 64, 64>(*data, mask.name + ", wgmma");
+  }
+}
+
 TEST(AttentionMma, NanReachesTheOutputOfItsRowOnly) {
   auto data = make_problem({1, 1, 1, 33, 40, 32}, Dtype::bf16);
   data->q[5 * 32 + 3] = std::numeric_limits<float>::quiet_NaN();

@@ -7,6 +7,7 @@
 
 #include "ops/embedding/embedding.hpp"
 #include "ops/embedding/embedding_ref.hpp"
+#include "testing/expected.hpp"
 #include "tests/ops/matrix.hpp"
 
 namespace katt::embedding {
@@ -80,14 +81,11 @@ void expect_reference(const Problem& p, const Result& result, const std::string&
   for (std::int64_t v = 0; v < p.vocab; ++v) {
     const auto exact = reference_dweight(p.dout, p.ids, p.hidden, v);
     const auto unfused = unfused_dweight(p.dout, p.ids, p.hidden, v, p.dtype);
-    double limit = 0;
+    testing::ErrorRule rule(p.dtype);
+    for (std::size_t c = 0; c < exact.size(); ++c) rule.add(exact[c], unfused[c]);
     for (std::size_t c = 0; c < exact.size(); ++c) {
-      const double rounded = round_to(p.dtype, static_cast<float>(exact[c]));
-      limit = std::max(limit, 2 * std::abs(unfused[c] - exact[c]) +
-                                  2 * std::abs(rounded - exact[c]) + 0x1p-22 * std::abs(exact[c]));
-    }
-    for (std::size_t c = 0; c < exact.size(); ++c) {
-      ASSERT_NEAR(result.dweight[static_cast<std::size_t>(v * p.hidden) + c], exact[c], limit)
+      ASSERT_NEAR(result.dweight[static_cast<std::size_t>(v * p.hidden) + c], exact[c],
+                  rule.limit())
           << what << ": dweight(" << v << ", " << c << ")";
     }
   }

@@ -8,6 +8,7 @@
 
 #include "ops/softmax/softmax.hpp"
 #include "ops/softmax/softmax_ref.hpp"
+#include "testing/expected.hpp"
 #include "tests/ops/matrix.hpp"
 
 namespace katt::softmax {
@@ -56,24 +57,19 @@ Result run(const Exec& exec, const Problem& p, const std::string& variant, std::
   return {result.values(), gradient.values()};
 }
 
-/// Rows within 2·max|unfused − exact| + 2·max|round(exact) − exact|, and four roundings of f32 at
-/// 1, because unfused f32 can be exact by chance.
+/// Rows by testing::ErrorRule, and four roundings of f32 at 1, of which the rows are parts.
 void expect_rows(const Problem& p, const std::vector<float>& got, bool backward,
                  const std::string& what) {
   std::vector<std::vector<double>> rows;
-  double limit = 4 * 0x1p-23;
+  testing::ErrorRule rule(p.dtype);
   for (std::int64_t t = 0; t < p.tokens; ++t) {
     const auto x = p.row(p.x, t);
     const auto dout = p.row(p.dout, t);
     rows.push_back(backward ? reference_gradient(x, dout) : reference_row(x));
     const auto unfused = backward ? unfused_gradient(x, dout, p.dtype) : unfused_row(x, p.dtype);
-    for (std::size_t c = 0; c < unfused.size(); ++c) {
-      const double exact = rows.back()[c];
-      const double rounded = round_to(p.dtype, static_cast<float>(exact));
-      limit = std::max(
-          limit, 2 * std::abs(unfused[c] - exact) + 2 * std::abs(rounded - exact) + 4 * 0x1p-23);
-    }
+    for (std::size_t c = 0; c < unfused.size(); ++c) rule.add(rows.back()[c], unfused[c]);
   }
+  const double limit = rule.limit() + 4 * 0x1p-23;
   for (std::size_t t = 0; t < rows.size(); ++t) {
     for (std::size_t c = 0; c < rows[t].size(); ++c) {
       ASSERT_NEAR(got[t * rows[t].size() + c], rows[t][c], limit)

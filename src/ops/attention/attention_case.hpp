@@ -78,9 +78,8 @@ void run_forward(const DeviceProblem& problem, const DeviceOutput& output, const
 /// `katt run attention`: the case file's problem forward, and backward when it holds dout.
 void run_case_file(const io::CaseFile& in, const bench::RunOptions& options, io::TensorFile& out);
 
-/// Reference rows of a sample of the queries of a problem, and the limit that an output may differ
-/// by: max|out − ref| ≤ 2·max|unfused − ref| + 2·max|round(round(ref + 0.3) − 0.3) − ref|, rounding
-/// to the output dtype (the rule of FlashAttention-3's own tests).
+/// Reference rows of a sample of the queries of a problem, and the limits that out and lse may
+/// differ by: testing::ErrorRule, and a rounding of the largest score in f32, which P repeats.
 class Reference {
  public:
   explicit Reference(const ProblemData& data);
@@ -96,8 +95,9 @@ class Reference {
 };
 
 /// Reference gradients of all key/value heads of a small problem, of a hashed choice in a large
-/// one, and the limits that gradients may differ by: the rule of Reference with 3 in place of 2 for
-/// the first term, as FlashAttention-3's tests have it for grouped heads and softcaps.
+/// one, and the limits that gradients may differ by, as in Reference; where heads are grouped or
+/// scores capped with 3 in place of 2 for the first term, as in FlashAttention-3's tests. dq and dk
+/// may differ by two f32 roundings of the terms that they are the difference of, besides.
 class GradientReference {
  public:
   explicit GradientReference(const ProblemData& data);

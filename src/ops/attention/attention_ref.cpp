@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 namespace katt::attention {
 
@@ -32,9 +33,15 @@ float bias_at(const HostProblem& p, const QueryIndex& at, std::int64_t key) {
                                          key)];
 }
 
-/// Σ a·b over head_dim elements, in eight partial sums.
+/// Σ a·b over head_dim elements: in double in eight partial sums, in float one product after the
+/// other, as kernels and libraries do it, with the error that this has.
 template <class Real, class A, class B>
 Real dot_product(const A* a, const B* b, std::size_t count) {
+  if constexpr (std::is_same_v<Real, float>) {
+    float sum = 0;
+    for (std::size_t c = 0; c < count; ++c) sum = std::fma(a[c], b[c], sum);
+    return sum;
+  }
   Real partial[8] = {};
   for (std::size_t c = 0; c < count; c += 8) {  // head_dim is a multiple of 8
     for (std::size_t l = 0; l < 8; ++l) {
@@ -88,7 +95,7 @@ ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounde
     for (std::size_t c = 0; c < d; ++c) out[c] += probability * static_cast<Real>(v[j * d + c]);
   }
   for (std::size_t c = 0; c < d; ++c) result.out[c] = static_cast<double>(out[c]);
-  result.lse = static_cast<double>(largest) + static_cast<double>(std::log(sum));
+  result.lse = static_cast<double>(largest + std::log(sum));
   return result;
 }
 
@@ -103,7 +110,13 @@ ReferenceGradients gradients(const HostProblem& p, std::int64_t batch, std::int6
   const float* k = p.k.data() + kv_offset;
   const float* v = p.v.data() + kv_offset;
   std::vector<Real> dk(n * d), dv(n * d), dq(static_cast<std::size_t>(group * p.seq_q) * d);
-  std::vector<Real> score(n), slope(n), out(d);
+  std::vector<Real> score(n), slope(n), out(d), key_terms(n);
+  const auto largest_of = [](const float* values, std::size_t count) {
+    Real largest = 0;
+    for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(Real{values[i]}));
+    return largest;
+  };
+  Real largest_query = 0, largest_row_terms = 0;
   double largest_lse = 0;
   constexpr Real none = -std::numeric_limits<Real>::infinity();
 
@@ -132,24 +145,30 @@ ReferenceGradients gradients(const HostProblem& p, std::int64_t batch, std::int6
       }
       if (largest == none) continue;  // sees no key: no gradient
       Real sum = 0;
-      for (Real& s : score) {
-        s = std::exp(s - largest);
-        sum += s;
-      }
-      largest_lse = std::max(largest_lse, std::abs(static_cast<double>(largest + std::log(sum))));
+      for (const Real s : score) sum += std::exp(s - largest);
+      const Real lse = largest + std::log(sum);
+      largest_lse = std::max(largest_lse, std::abs(static_cast<double>(lse)));
       std::fill(out.begin(), out.end(), Real{0});
       for (std::size_t j = 0; j < n; ++j) {
-        score[j] = rounded(score[j] / sum);  // P from here on
+        score[j] = rounded(std::exp(score[j] - lse));  // P from here on
         for (std::size_t c = 0; c < d; ++c) out[c] += score[j] * static_cast<Real>(v[j * d + c]);
       }
       Real delta = 0;
-      for (std::size_t c = 0; c < d; ++c) delta += rounded(out[c]) * static_cast<Real>(dout[c]);
+      Real row_terms = 0;
+      for (std::size_t c = 0; c < d; ++c) {
+        const Real term = rounded(out[c]) * static_cast<Real>(dout[c]);
+        delta += term;
+        row_terms += std::abs(term);
+      }
+      largest_row_terms = std::max(largest_row_terms, row_terms);
+      largest_query = std::max(largest_query, largest_of(q, d));
       Real* dq_row = dq.data() + static_cast<std::size_t>(g * p.seq_q + i) * d;
       for (std::size_t j = 0; j < n; ++j) {
         if (score[j] == Real{0}) continue;
         const Real dp = rounded(dot_product<Real>(dout, v + j * d, d));
         const Real ds = rounded(score[j] * (dp - delta) * slope[j]);
         const Real scaled = ds * static_cast<Real>(p.scale);
+        key_terms[j] += score[j] * row_terms;
         for (std::size_t c = 0; c < d; ++c) {
           dv[j * d + c] += score[j] * static_cast<Real>(dout[c]);
           dk[j * d + c] += scaled * static_cast<Real>(q[c]);
@@ -164,7 +183,13 @@ ReferenceGradients gradients(const HostProblem& p, std::int64_t batch, std::int6
                    [&](Real value) { return static_cast<double>(rounded(value)); });
     return wide;
   };
-  return {widened(dq), widened(dk), widened(dv), largest_lse};
+  const double scale = std::abs(p.scale);
+  return {widened(dq),
+          widened(dk),
+          widened(dv),
+          largest_lse,
+          scale * static_cast<double>(largest_row_terms * largest_of(k, n * d)),
+          scale * static_cast<double>(n == 0 ? 0 : std::ranges::max(key_terms) * largest_query)};
 }
 
 }  // namespace

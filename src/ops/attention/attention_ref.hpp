@@ -47,8 +47,7 @@ struct ReferenceRow {
 
 /// The same row as an unfused implementation in `dtype` computes it: scores and probabilities
 /// rounded to the dtype where they are stored, sums in f32. Its distance from reference_row() is
-/// the error that a fused kernel is allowed twice of (FlashAttention-3, arXiv:2407.08608,
-/// section 4.3).
+/// the error that a fused kernel is allowed twice of (testing::ErrorRule).
 [[nodiscard]] ReferenceRow unfused_row(const HostProblem& problem, const QueryIndex& index,
                                        Dtype dtype);
 
@@ -58,6 +57,9 @@ struct ReferenceGradients {
   std::vector<double> dq;      ///< (heads / kv_heads, seq_q, head_dim)
   std::vector<double> dk, dv;  ///< (seq_kv, head_dim)
   double largest_lse = 0;      ///< max |lse| over the queries
+  /// Bounds of Σ P·|Δ|·|k| and Σ P·|Δ|·|q|, with |Δ| for Σ |dout · out|: dS = P ∘ (dP − Δ) is a
+  /// difference, and dq and dk may be small beside what they are the difference of.
+  double dq_terms = 0, dk_terms = 0;
 };
 
 /// Gradients of Σ dout ∘ out in float64, by the chain rule through the definition.
@@ -65,7 +67,8 @@ struct ReferenceGradients {
                                                      std::int64_t kv_head);
 
 /// The same gradients as an unfused implementation in `dtype` computes them: scores, P, dP, dS and
-/// out rounded to the dtype where they are stored, sums in f32.
+/// out rounded to the dtype where they are stored, sums and lse in f32; P = exp(S − lse), since lse
+/// is what a backward pass has of the forward pass.
 [[nodiscard]] ReferenceGradients unfused_gradients(const HostProblem& problem, std::int64_t batch,
                                                    std::int64_t kv_head, Dtype dtype);
 

@@ -9,7 +9,7 @@
 #include "io/case_file.hpp"
 #include "ops/cross_entropy/cross_entropy.hpp"
 #include "ops/cross_entropy/cross_entropy_ref.hpp"
-#include "testing/compare.hpp"
+#include "testing/expected.hpp"
 #include "testing/fill.hpp"
 #include "testing/sample.hpp"
 
@@ -116,8 +116,7 @@ class Reference {
   explicit Reference(const ProblemData& data)
       : shape_(data.shape),
         sample_(testing::sample(shape_.tokens, 4e6 / static_cast<double>(shape_.vocab))) {
-    double gradient_error = 0;
-    double rounding = 0;
+    testing::ErrorRule gradient(data.dtype);
     for (const std::int64_t t : sample_) {
       const auto exact = reference_dlogits(shape_, t);
       const UnfusedToken unfused = unfused_token(shape_, t, data.dtype);
@@ -127,15 +126,9 @@ class Reference {
                     t * shape_.vocab + shape_.targets[static_cast<std::size_t>(t)])];
       loss_error_ = std::max(loss_error_, std::abs(unfused.loss - loss));
       scale_ = std::max({scale_, 1.0, std::abs(lse)});
-      for (std::size_t v = 0; v < exact.size(); ++v) {
-        gradient_error = std::max(gradient_error, std::abs(unfused.dlogits[v] - exact[v]));
-        // dlogits are about 1 / count: the fixed offset of rounding_loss() would hide any error.
-        rounding = std::max(
-            rounding, std::abs(round_to(data.dtype, static_cast<float>(exact[v])) - exact[v]) +
-                          2 * 0x1p-23 * std::abs(exact[v]));
-      }
+      for (std::size_t v = 0; v < exact.size(); ++v) gradient.add(exact[v], unfused.dlogits[v]);
     }
-    gradient_limit_ = 2 * gradient_error + 2 * rounding;
+    gradient_limit_ = gradient.limit();
   }
 
   [[nodiscard]] bench::Errors forward(const ForwardOutput& output) const {

@@ -8,7 +8,7 @@
 #include "io/case_file.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/embedding/embedding_ref.hpp"
-#include "testing/compare.hpp"
+#include "testing/expected.hpp"
 #include "testing/fill.hpp"
 #include "testing/sample.hpp"
 
@@ -127,16 +127,12 @@ class EmbeddingCase final : public bench::Case {
     for (const std::int64_t row : rows) {
       const auto exact = reference_dweight(values_, ids_, shape_.hidden, row);
       const auto unfused = unfused_dweight(values_, ids_, shape_.hidden, row, shape_.dtype);
-      double limit = 0;
-      for (std::size_t c = 0; c < exact.size(); ++c) {
-        const double rounded = round_to(shape_.dtype, static_cast<float>(exact[c]));
-        limit =
-            std::max(limit, 2 * std::abs(unfused[c] - exact[c]) + 2 * std::abs(rounded - exact[c]) +
-                                0x1p-22 * std::abs(exact[c]));
-      }
+      testing::ErrorRule rule(shape_.dtype);
+      for (std::size_t c = 0; c < exact.size(); ++c) rule.add(exact[c], unfused[c]);
       for (std::size_t c = 0; c < exact.size(); ++c) {
         comparison.add("dweight", {row, static_cast<std::int64_t>(c)},
-                       got[static_cast<std::size_t>(row * shape_.hidden) + c], exact[c], limit);
+                       got[static_cast<std::size_t>(row * shape_.hidden) + c], exact[c],
+                       rule.limit());
       }
     }
     return comparison.result();

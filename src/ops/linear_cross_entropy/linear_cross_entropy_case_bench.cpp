@@ -3,7 +3,7 @@
 
 #include "bench/adapter.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_case.hpp"
-#include "testing/compare.hpp"
+#include "testing/expected.hpp"
 #include "testing/sample.hpp"
 
 namespace katt::linear_cross_entropy {
@@ -13,15 +13,10 @@ namespace {
 /// Rows of an output, exact and unfused, and how far an output may be from them.
 class Rows {
  public:
-  Rows(const char* name, Dtype dtype) : name_(name), dtype_(dtype) {}
+  Rows(const char* name, Dtype dtype) : name_(name), rule_(dtype) {}
 
   void add(std::int64_t row, std::vector<double> exact, const std::vector<double>& unfused) {
-    for (std::size_t c = 0; c < exact.size(); ++c) {
-      const double rounded = round_to(dtype_, static_cast<float>(exact[c]));
-      unfused_ = std::max(unfused_, std::abs(unfused[c] - exact[c]));
-      rounding_ =
-          std::max(rounding_, std::abs(rounded - exact[c]) + 2 * 0x1p-23 * std::abs(exact[c]));
-    }
+    for (std::size_t c = 0; c < exact.size(); ++c) rule_.add(exact[c], unfused[c]);
     rows_.push_back(row);
     exact_.push_back(std::move(exact));
   }
@@ -33,7 +28,7 @@ class Rows {
       for (std::size_t c = 0; c < n; ++c) {
         comparison.add(name_, {rows_[i], static_cast<std::int64_t>(c)},
                        got[static_cast<std::size_t>(rows_[i]) * n + c], exact_[i][c],
-                       2 * unfused_ + 2 * rounding_);
+                       rule_.limit());
       }
     }
     return comparison.result();
@@ -41,11 +36,9 @@ class Rows {
 
  private:
   const char* name_;
-  Dtype dtype_;
+  testing::ErrorRule rule_;
   std::vector<std::int64_t> rows_;
   std::vector<std::vector<double>> exact_;
-  double unfused_ = 0;
-  double rounding_ = 0;
 };
 
 }  // namespace

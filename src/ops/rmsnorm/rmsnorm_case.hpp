@@ -68,10 +68,9 @@ struct DeviceOutput {
   void poison() const;
 };
 
-/// Reference values of a sample of rows and columns, and the limits that outputs may differ by:
-/// max|out − ref| ≤ factor · max|unfused − ref| + 2·max|round(round(ref + 0.3) − 0.3) − ref|,
-/// factor 2, for dweight 3 (a sum over all tokens in another order). dx may differ by two f32
-/// roundings of the terms that it is the difference of, quantised values by half a step.
+/// Reference values of a sample of rows and columns, and the limits that outputs may differ by
+/// (testing::ErrorRule); dx by two f32 roundings of the terms that it is the difference of, and
+/// quantised values by half a step, besides.
 class Reference {
  public:
   explicit Reference(const ProblemData& data);

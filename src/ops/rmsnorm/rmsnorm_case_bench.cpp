@@ -4,7 +4,7 @@
 #include <set>
 
 #include "ops/rmsnorm/rmsnorm_case.hpp"
-#include "testing/compare.hpp"
+#include "testing/expected.hpp"
 #include "testing/fill.hpp"
 
 namespace katt::rmsnorm {
@@ -160,16 +160,10 @@ std::vector<std::int64_t> sample(std::int64_t count, std::int64_t wanted, std::u
   return {chosen.begin(), chosen.end()};
 }
 
-/// The two terms of a limit.
-struct Loss {
-  double unfused = 0, rounding = 0;
-  void add(Dtype dtype, const std::vector<double>& exact, const std::vector<double>& rounded) {
-    for (std::size_t i = 0; i < exact.size(); ++i) {
-      unfused = std::max(unfused, std::abs(rounded[i] - exact[i]));
-      rounding = std::max(rounding, testing::rounding_loss(dtype, exact[i]));
-    }
-  }
-};
+void add_all(testing::ErrorRule& rule, const std::vector<double>& exact,
+             const std::vector<double>& unfused) {
+  for (std::size_t i = 0; i < exact.size(); ++i) rule.add(exact[i], unfused[i]);
+}
 
 }  // namespace
 
@@ -181,24 +175,23 @@ Reference::Reference(const ProblemData& data)
           std::clamp<std::int64_t>((1 << 22) / std::max<std::int64_t>(1, shape_.hidden), 4, 1024),
           7)),
       columns_(options_.backward ? sample(shape_.hidden, 64, 8) : std::vector<std::int64_t>()) {
-  Loss loss;
+  testing::ErrorRule rule(shape_.dtype);
   if (!options_.backward) {
     for (const std::int64_t row : rows_) {
       forward_.push_back(reference_forward(shape_, row));
-      loss.add(shape_.dtype, forward_.back().out, unfused_forward(shape_, row).out);
+      add_all(rule, forward_.back().out, unfused_forward(shape_, row).out);
     }
-    limit_ = 2 * loss.unfused + 2 * loss.rounding;
+    limit_ = rule.limit();
     return;
   }
   gradients_ = reference_backward(shape_, rows_, columns_);
   const Gradients unfused = unfused_backward(shape_, rows_, columns_);
-  for (std::size_t r = 0; r < rows_.size(); ++r)
-    loss.add(shape_.dtype, gradients_.dx[r], unfused.dx[r]);
+  for (std::size_t r = 0; r < rows_.size(); ++r) add_all(rule, gradients_.dx[r], unfused.dx[r]);
   // dx may be a small difference of terms that f32 rounds.
-  limit_ = 2 * loss.unfused + 2 * loss.rounding + 2 * 0x1p-23 * gradients_.largest_term;
-  Loss dweight;
-  dweight.add(shape_.dtype, gradients_.dweight, unfused.dweight);
-  dweight_limit_ = 3 * dweight.unfused + 2 * dweight.rounding;
+  limit_ = rule.limit() + 2 * 0x1p-23 * gradients_.largest_term;
+  testing::ErrorRule dweight(shape_.dtype);
+  add_all(dweight, gradients_.dweight, unfused.dweight);
+  dweight_limit_ = dweight.limit();
 }
 
 bench::Errors Reference::compare(const DeviceOutput& output) const {

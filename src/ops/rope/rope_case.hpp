@@ -103,8 +103,8 @@ class DeviceOutput {
   const ProblemData* source_;  ///< of the values in place; null elsewhere
 };
 
-/// Reference rows of a sample of a problem, and the limit that an output may differ by:
-/// max|out − ref| ≤ 2·max|unfused − ref| + 2·max|round(round(ref + 0.3) − 0.3) − ref|.
+/// Reference rows of a sample of a problem, and the limit that each output may differ by
+/// (testing::ErrorRule).
 class Reference {
  public:
   explicit Reference(const ProblemData& data);
@@ -115,11 +115,11 @@ class Reference {
     HostProblem shape;
     std::vector<RowIndex> rows;
     std::vector<std::vector<double>> expected;
+    double limit = 0;
   };
   void add(const HostProblem& problem, Dtype dtype);
 
   std::vector<Sample> samples_;
-  double limit_ = 0;
 };
 
 }  // namespace katt::rope

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "ops/rope/rope_case.hpp"
-#include "testing/compare.hpp"
+#include "testing/expected.hpp"
 #include "testing/fill.hpp"
 
 namespace katt::rope {
@@ -142,19 +142,15 @@ Reference::Reference(const ProblemData& data) {
 }
 
 void Reference::add(const HostProblem& problem, Dtype dtype) {
-  Sample sample{problem, sample_rows(problem), {}};
-  double unfused_error = 0;
-  double rounding = 0;
+  Sample sample{problem, sample_rows(problem), {}, 0};
+  testing::ErrorRule rule(dtype);
   for (const RowIndex& index : sample.rows) {
     sample.expected.push_back(reference_row(problem, index));
     const std::vector<double>& exact = sample.expected.back();
     const std::vector<double> unfused = unfused_row(problem, index, dtype);
-    for (std::size_t c = 0; c < exact.size(); ++c) {
-      unfused_error = std::max(unfused_error, std::abs(unfused[c] - exact[c]));
-      rounding = std::max(rounding, testing::rounding_loss(dtype, exact[c]));
-    }
+    for (std::size_t c = 0; c < exact.size(); ++c) rule.add(exact[c], unfused[c]);
   }
-  limit_ = std::max(limit_, 2 * unfused_error + 2 * rounding);
+  sample.limit = rule.limit();
   samples_.push_back(std::move(sample));
 }
 
@@ -171,7 +167,7 @@ bench::Errors Reference::compare(const DeviceOutput& output) const {
       for (std::size_t c = 0; c < sample.expected[r].size(); ++c) {
         comparison.add(t == 0 ? "out" : "out2",
                        {at.batch, at.head, at.seq, static_cast<std::int64_t>(c)}, got[first + c],
-                       sample.expected[r][c], limit_);
+                       sample.expected[r][c], sample.limit);
       }
     }
   }

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ops/ternary_linear/ternary_linear_case.hpp"
-#include "testing/compare.hpp"
+#include "testing/expected.hpp"
 #include "testing/sample.hpp"
 
 namespace katt::ternary_linear {
@@ -19,27 +19,22 @@ struct Value {
 };
 
 /// Compares a sample of a (rows, columns) output, each of whose elements costs `terms` products,
-/// within 2·max|unfused − exact| + 2·max|round(exact) − exact|.
+/// by testing::ErrorRule.
 template <class F>
 bench::Errors compare(const char* name, std::span<const float> got, std::int64_t columns,
                       std::int64_t terms, Dtype dtype, const F& value_at) {
   const auto sample = testing::sample(static_cast<std::int64_t>(got.size()),
                                       4e6 / static_cast<double>(std::max<std::int64_t>(1, terms)));
   std::vector<Value> values;
-  double unfused = 0;
-  double rounding = 0;
+  testing::ErrorRule rule(dtype);
   for (const std::int64_t index : sample) {
     values.push_back(value_at(index / columns, index % columns));
-    const Value& v = values.back();
-    const double rounded = round_to(dtype, static_cast<float>(v.exact));
-    unfused = std::max(unfused, std::abs(v.unfused - v.exact));
-    rounding = std::max(rounding, std::abs(rounded - v.exact) + 2 * 0x1p-23 * std::abs(v.exact));
+    rule.add(values.back().exact, values.back().unfused);
   }
   testing::Comparison comparison;
   for (std::size_t i = 0; i < sample.size(); ++i) {
     comparison.add(name, {sample[i] / columns, sample[i] % columns},
-                   got[static_cast<std::size_t>(sample[i])], values[i].exact,
-                   2 * unfused + 2 * rounding);
+                   got[static_cast<std::size_t>(sample[i])], values[i].exact, rule.limit());
   }
   return comparison.result();
 }
