@@ -3,6 +3,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <KokkosBlas2_gemv.hpp>
 #include <KokkosBlas3_gemm.hpp>
 
 #include "core/execution.hpp"
@@ -26,6 +27,16 @@ void library_product(const Exec& exec, const LibraryProduct& product,
                            std::make_pair(std::int64_t{0}, matrix.columns));
   };
   const auto call = [&] {
+    // Libraries take a product of one row for any other and pack all of B for it.
+    if (c.rows == 1 && !product.trans_a) {
+      const auto vector = [](const auto& matrix) {
+        using Element = std::remove_pointer_t<decltype(matrix.data)>;
+        return Kokkos::View<Element*, Kokkos::LayoutRight, Device,
+                            Kokkos::MemoryTraits<Kokkos::Unmanaged>>(matrix.data, matrix.columns);
+      };
+      return KokkosBlas::gemv(exec, product.trans_b ? "N" : "T", product.alpha, view(b), vector(a),
+                              product.beta, vector(c));
+    }
     KokkosBlas::gemm(exec, product.trans_a ? "T" : "N", product.trans_b ? "T" : "N", product.alpha,
                      view(a), view(b), product.beta, view(c));
   };

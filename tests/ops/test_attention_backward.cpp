@@ -94,6 +94,18 @@ TEST_P(AttentionBackward, SerialMatchesReference) {
   expect_reference<Host>(*data, "serial", {{"naive", {}}, {"flash", {}}});
 }
 
+TEST_P(AttentionBackward, NaiveSaysWhatMultiplies) {
+  using Exec = Kokkos::DefaultHostExecutionSpace;
+  const auto data = make_problem({1, 2, 2, 40, 70, 64}, GetParam());
+  BackwardArgs args;
+  const ForwardArgs forward = shape_args(data->shape, data->dtype);
+  args.q = forward.q;
+  args.k = forward.k;
+  const std::string engine = backward_variants<Exec>().find("naive").engine(Exec(), args, Tile{});
+  EXPECT_EQ(engine == "blas", GetParam() == Dtype::f32) << engine;
+  EXPECT_NE(engine, "");
+}
+
 TEST_P(AttentionBackward, HoldsForLargeScores) {
   auto data = make_problem({1, 2, 2, 40, 70, 64}, GetParam(), 3, 40.0F);
   data->shape.scale = 1.0;

@@ -1,10 +1,10 @@
-"""torch.nn.functional.scaled_dot_product_attention with a given backend."""
+"""torch.nn.functional.scaled_dot_product_attention with a given backend, and attention step by step."""
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .refusal import Refusal
-from .torch_case import TorchCase, gradients_of, inputs_of
+from .torch_case import DTYPES, TorchCase, gradients_of, inputs_of
 
 
 def open_flash(case):
@@ -49,21 +49,67 @@ def open_attention(case, backend):
             )
 
     try:
-        if case.backward:
-            return TorchCase(case, gradients_of(attention, inputs, ["q", "k", "v"], inputs.pop("dout")))
-        return TorchCase(case, forward(attention, inputs))
+        return opened(case, attention, inputs)
     except RuntimeError as error:
         if "No available kernel" in str(error):
             raise Refusal(f"PyTorch has no {backend.name} kernel for this case") from error
         raise
 
 
-def forward(attention, inputs):
-    """The forward pass as a function without arguments, tried once."""
+def open_eager(case):
+    """Matrix product, scale, softcap, mask, softmax, matrix product, as models write them: one operator after the
+    other, K and V repeated for the heads that share them, the mask an additive one that is made beforehand."""
+    inputs = inputs_of(case)
+    group = case.axes["heads"] // case.axes["kv_heads"]
+    softcap = case.axes["softcap"]
+    mask = additive_mask(case, inputs.pop("kv_len", None))
+    bias = inputs.pop("bias", None)
+    if bias is not None:
+        mask = bias if mask is None else mask + bias
 
-    def run():
-        with torch.no_grad():
-            return [attention(inputs)]
+    def attention(tensors):
+        k, v = tensors["k"], tensors["v"]
+        if group > 1:
+            k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+        scores = torch.matmul(tensors["q"], k.transpose(2, 3)) * case.parameters["scale"]
+        if softcap != 0:
+            scores = torch.tanh(scores / softcap) * softcap
+        if mask is not None:
+            scores = scores + mask
+        return torch.matmul(torch.softmax(scores, dim=-1), v)
+
+    return opened(case, attention, inputs)
+
+
+def additive_mask(case, kv_len):
+    """0 where query i sees key j and −∞ elsewhere, (1 or B, 1, seq_q, seq_kv); None where every query sees all keys."""
+    axes = case.axes
+    right = 0 if axes["causal"] else axes["window_right"]
+    if right < 0 and axes["window_left"] < 0 and kv_len is None:
+        return None
+    keys = torch.full((1,), axes["seq_kv"]) if kv_len is None else kv_len
+    keys = keys.view(-1, 1, 1, 1).to(case.device)
+    j = torch.arange(axes["seq_kv"], device=case.device)
+    distance = j - torch.arange(axes["seq_q"], device=case.device).view(-1, 1) - (keys - axes["seq_q"])
+    seen = j < keys
+    if right >= 0:
+        seen = seen & (distance <= right)
+    if axes["window_left"] >= 0:
+        seen = seen & (distance >= -axes["window_left"])
+    if not seen.any(dim=-1).all():
+        raise Refusal("a query sees no key, which softmax over −∞ makes NaN")
+    return torch.zeros(seen.shape, dtype=DTYPES[case.dtype], device=case.device).masked_fill(~seen, float("-inf"))
+
+
+def opened(case, attention, inputs):
+    """A pass of `attention`, tried once."""
+    if case.backward:
+        run = gradients_of(attention, inputs, ["q", "k", "v"], inputs.pop("dout"))
+    else:
+
+        def run():
+            with torch.no_grad():
+                return [attention(inputs)]
 
     run()
-    return run
+    return TorchCase(case, run)

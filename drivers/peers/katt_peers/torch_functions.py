@@ -6,9 +6,10 @@ import torch._dynamo
 import torch._inductor.config
 from torch.nn import functional
 
+from . import torch_attention
 from .refusal import Refusal
 from .server import first_line
-from .torch_case import TorchCase, gradients_of, inputs_of
+from .torch_case import DTYPES, TorchCase, gradients_of, inputs_of
 
 
 def rmsnorm(case, t):
@@ -43,6 +44,25 @@ def swiglu_mlp(_case, t):
     return (functional.linear(hidden, t["w_down"]),)
 
 
+class EightBits(torch.autograd.Function):
+    """x quantised to 8 bits a token and back, in f32, as BitNet's modules of transformers do; the gradient is taken for
+    that of x itself."""
+
+    @staticmethod
+    def forward(_context, x):
+        scale = 127.0 / x.float().abs().amax(dim=-1, keepdim=True).clamp(min=1e-5)
+        return ((x.float() * scale).round() / scale).to(x.dtype)
+
+    @staticmethod
+    def backward(_context, gradient):
+        return gradient
+
+
+def ternary_linear(_case, t):
+    """8 bits of x · weightᵀ, the weight dequantised"""
+    return (functional.linear(EightBits.apply(t["x"]), t["weight"]),)
+
+
 def linear(_case, t):
     """x · weightᵀ + bias"""
     return (functional.linear(t["x"], t["weight"], t.get("bias")),)
@@ -58,12 +78,43 @@ def cross_entropy(_case, t):
     return (functional.cross_entropy(t["logits"].float(), t["targets"]),)
 
 
+def linear_cross_entropy(case, t):
+    """cross_entropy() of the logits hidden · weightᵀ, which are stored"""
+    logits = functional.linear(t["hidden"], t["weight"])
+    return cross_entropy(case, {"logits": logits, "targets": t["targets"]})
+
+
+def embedding(case, t):
+    """Rows of the table"""
+    return (functional.embedding(t["ids"], t["weight"]),)
+
+
+def convert(case, t):
+    """x in the dtype of the output"""
+    return (t["x"].to(DTYPES[case.outputs[0].dtype], copy=True),)
+
+
 FUNCTIONS = {
-    function.__name__: function for function in (rmsnorm, rope, swiglu, swiglu_mlp, linear, softmax, cross_entropy)
+    function.__name__: function
+    for function in (
+        rmsnorm,
+        rope,
+        swiglu,
+        swiglu_mlp,
+        linear,
+        ternary_linear,
+        softmax,
+        cross_entropy,
+        linear_cross_entropy,
+        embedding,
+        convert,
+    )
 }
 
 
 def open_eager(case):
+    if case.op == "attention":
+        return torch_attention.open_eager(case)
     return open_function(case, lambda function: function)
 
 
@@ -81,7 +132,7 @@ def open_function(case, transform):
         raise Refusal(f"this peer computes {', '.join(FUNCTIONS)}, not {case.op}")
     inputs = inputs_of(case)
     compute = transform(lambda tensors: FUNCTIONS[case.op](case, tensors))
-    if case.backward:
+    if case.backward and case.op != "convert":  # whose backward pass converts the other way, and keeps nothing
         return TorchCase(case, backward(case, compute, inputs))
 
     def run():
@@ -93,10 +144,15 @@ def open_function(case, transform):
 
 
 def backward(case, compute, inputs):
-    if "residual" in inputs or "dresidual_out" in inputs or "x2" in inputs:
-        raise Refusal("this peer computes the gradients of one output only")
-    dout = inputs.pop("dout", None)
+    """The gradients with respect to what the outputs name, d…, from those of the function's outputs."""
     names = [spec.name.removeprefix("d") for spec in case.outputs]
-    run = gradients_of(lambda tensors: compute(tensors)[0], inputs, names, dout)
+    given = [inputs.pop(name) for name in ("dout", "dout2", "dresidual_out") if name in inputs]
+    if case.op == "rope":  # linear: its gradient does not depend on where it is taken
+        inputs |= {name: torch.zeros_like(dout) for name, dout in zip(names, given, strict=True)}
+    elif case.op == "embedding":  # nor this one on the table
+        inputs["weight"] = torch.zeros(case.outputs[0].shape, dtype=given[0].dtype, device=given[0].device)
+    elif len(given) == 2:  # RMSNorm, whose x is the sum already: the gradients of both outputs meet in it
+        inputs["residual"] = torch.zeros_like(inputs["x"])
+    run = gradients_of(compute, inputs, names, given or None)
     run()
     return run

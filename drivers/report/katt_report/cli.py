@@ -1,4 +1,4 @@
-"""The command `katt-report`: make a report, or compare two result files."""
+"""The command `katt-report`: make a report, compare two result files, or judge the baselines of one."""
 
 import argparse
 import json
@@ -15,10 +15,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 1 `compare` found a regression, 2 bad usage or input (one line on stderr)."""
+    """Exit status: 0 done, 1 `compare` found a regression or `baselines` an unexplained case above the limit, 2 bad
+    usage or input (one line on stderr)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        return _compare(arguments[1:]) if arguments[:1] == ["compare"] else _report(arguments)
+        commands = {"compare": _compare, "baselines": _baselines}
+        command = commands.get(arguments[0]) if arguments else None
+        return command(arguments[1:]) if command else _report(arguments)
     except InputError as error:
         print(f"katt-report: {error}", file=sys.stderr)
         return 2
@@ -32,7 +35,8 @@ def _report(arguments: list[str]) -> int:
     parser = _Parser(
         prog="katt-report",
         description="Makes report.html, with its figures as PNG and SVG, from result files of katt sweep.",
-        epilog="katt-report compare OLD.h5 NEW.h5 judges one file against another.",
+        epilog="katt-report compare OLD.h5 NEW.h5 judges one file against another, katt-report baselines RESULT.h5 "
+        "naive against PyTorch.",
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.h5", help="result files, shown together")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="folder for the report")
@@ -78,6 +82,35 @@ def _compare(arguments: list[str]) -> int:
         write_folder(options.output, lambda: compare_report(found, options.old.name, options.new.name))
     print(json.dumps(found.as_dict(), indent=1, allow_nan=False) if options.json else table_text(found))
     return 1 if found.regressions else 0
+
+
+def _baselines(arguments: list[str]) -> int:
+    parser = _Parser(
+        prog="katt-report baselines",
+        description="Lists the cases in which naive is too slow beside PyTorch eager; exit status 1 if one is not "
+        "explained.",
+    )
+    parser.add_argument("result", type=Path, metavar="RESULT.h5")
+    parser.add_argument("--explained", type=Path, metavar="FILE.toml",
+                        help="tables [[explained]]: columns, their values, and the reason")  # fmt: skip
+    parser.add_argument("--limit", type=_positive, default=1.5, metavar="X", help="naive's time over the peer's (1.5)")
+    parser.add_argument("--peer", default="torch_eager", metavar="NAME", help="what naive is held against")
+    options = parser.parse_args(arguments)
+    from katt_report.baselines import judge, read_explanations, table_text
+    from katt_report.isolation import load_isolated
+
+    results = load_isolated(options.result)
+    explanations = read_explanations(options.explained, list(results.points.columns)) if options.explained else []
+    verdict = judge(results, explanations, options.limit, options.peer)
+    print(table_text(verdict))
+    return 1 if verdict.unexplained else 0
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"holds {text}, expected a positive number")
+    return value
 
 
 def _fraction(text: str) -> float:

@@ -20,13 +20,13 @@ template <class Exec>
 Variant<Exec, BackwardArgs> naive_variant() {
   return {
       .name = "naive",
-      .description = "five library GEMMs over stored P and dS",
+      .description = "five GEMMs over stored P and dS",
       .tiles = {},
       .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
       .workspace_bytes =
-          [](const Exec&, const BackwardArgs& args, Tile) {
+          [](const Exec& exec, const BackwardArgs& args, Tile) {
             return visit_dtype(args.q.dtype, [&]<class T>() {
-              return impl::naive_backward_workspace_bytes<Exec, T>(args);
+              return impl::naive_backward_workspace_bytes<Exec, T>(exec, args);
             });
           },
       .run =
@@ -34,6 +34,8 @@ Variant<Exec, BackwardArgs> naive_variant() {
             visit_dtype(args.q.dtype,
                         [&]<class T>() { impl::naive_backward<Exec, T>(exec, args, workspace); });
           },
+      .engine = [](const Exec& exec, const BackwardArgs& args,
+                   Tile) { return impl::naive_backward_engine(exec, args); },
   };
 }
 

@@ -2,53 +2,28 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
-#include "core/library_product.hpp"
+#include "core/parts.hpp"
 #include "core/views.hpp"
 #include "ops/attention/attention_check.hpp"
 #include "ops/attention/attention_scores.hpp"
+#include "ops/linear/gemm_naive.hpp"
+#include "ops/linear/linear_kernels.hpp"
 #include "tile/columns.hpp"
+#include "tile/rows.hpp"
 
 namespace katt::attention::impl {
 
 namespace {
 
-/// Copies rows between storage dtypes; one work item is a row.
-template <class Exec, class From, class To>
-struct CopyRows {
-  const From* from;
-  std::int64_t from_stride;
-  To* to;
-  std::int64_t to_stride;
-  std::int64_t columns;
-
-  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row) const {
-    using Vec = tile::VecOf<Exec>;
-    constexpr int lanes = tile::lanes_v<Exec>;
-    const From* source = from + row * from_stride;
-    To* target = to + row * to_stride;
-    std::int64_t c = 0;
-    for (; c + lanes <= columns; c += lanes) {
-      tile::store(target + c, tile::load<Vec>(source + c));
-    }
-    for (; c < columns; ++c) target[c] = static_cast<To>(static_cast<float>(source[c]));
-  }
-};
-
-template <class Exec, class From, class To>
-void copy_rows(const Exec& exec, const char* label, const From* from, std::int64_t from_stride,
-               To* to, std::int64_t to_stride, std::int64_t rows, std::int64_t columns) {
-  Kokkos::parallel_for(label,
-                       Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, rows),
-                       CopyRows<Exec, From, To>{from, from_stride, to, to_stride, columns});
-}
-
-/// Turns the products of one head into P and dS (both stored in T), row by row. lse is the shift of
-/// the exponentials alone: P is divided by its sum, which is at hand here, so that it sums to one
-/// however the forward pass rounded its scores.
+/// Turns the products of one head into P and dS (both stored in T), row by row. In f32 they take the
+/// products' place. lse is the shift of the exponentials alone: P is divided by its sum, which is at
+/// hand here, so that it sums to one however the forward pass rounded its scores.
 template <class Exec, class T>
 struct RowGradient {
   using Memory = typename Exec::memory_space;
+  using Team = tile::RowTeam<Exec>;
   float* s;   ///< seq_q × seq_kv: Q·Kᵀ; overwritten
   float* dp;  ///< seq_q × seq_kv: dO·Vᵀ; overwritten
   T* p;
@@ -60,172 +35,223 @@ struct RowGradient {
   float softcap, scale;
   std::int64_t b, h, seq_kv;
 
-  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i) const {
-    float delta = 0;
-    for (std::size_t d = 0; d < out.extent(3); ++d) {
-      delta += static_cast<float>(out(b, h, i, d)) * static_cast<float>(dout(b, h, i, d));
-    }
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t i) const {
+    tile::RowSum<Exec> products;
+    const T* out_row = &out(b, h, i, 0);
+    const T* dout_row = &dout(b, h, i, 0);
+    tile::for_columns<Exec>(
+        team, 0, static_cast<std::int64_t>(out.extent(3)), [&]<class V>(std::int64_t c) {
+          products.multiply_add(tile::load<V>(out_row + c), tile::load<V>(dout_row + c));
+        });
+    const float delta = products.total(team);
     const BinaryLse row_lse(lse(b, h, i));
     const ScoreRule<T> rule{masks.of(b), bias, softcap, scale};
-    const std::int64_t begin = Kokkos::min(rule.mask.interval.begin(i), seq_kv);
-    const std::int64_t end = Kokkos::max(begin, rule.mask.interval.end(i));
-    float* row_s = s + i * seq_kv;
-    float* row_dp = dp + i * seq_kv;
-    T* row_p = p + i * seq_kv;
-    T* row_ds = ds + i * seq_kv;
-    for (std::int64_t j = 0; j < begin; ++j) row_p[j] = row_ds[j] = T(0.0F);
-    for (std::int64_t j = end; j < seq_kv; ++j) row_p[j] = row_ds[j] = T(0.0F);
-    const auto each = [begin, end](const auto& f) {
-      tile::for_columns<Exec>(tile::SoloTeam{}, begin, end, f);
-    };
-
-    const bool folded = rule.folded();
-    if (!folded) {
-      // dP is scaled by the slope of the scores, and so is Δ: it is folded in at once.
-      each([&]<class V>(std::int64_t j) {
-        V slope;
-        tile::store(row_s + j, rule.score(tile::load<V>(row_s + j), slope));
-        tile::store(row_dp + j, V((tile::load<V>(row_dp + j) - V(delta)) * slope));
+    const T* added = bias ? bias.row(b, h, i) : nullptr;
+    tile::RowSum<Exec> sum;
+    for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
+      if (!visible) return;
+      tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
+        const std::int64_t at = i * seq_kv + j;
+        V score = tile::load<V>(s + at);
+        V slope(1.0F);
+        if (!rule.folded()) score = rule.score(score, slope);
+        if (added != nullptr) score = tile::fma(tile::load<V>(added + j), V(log2e), score);
+        const V e =
+            tile::exp2(V(tile::fma(score, V(rule.factor()), V(-row_lse.high)) - V(row_lse.low)));
+        sum.add(e);
+        tile::store(s + at, e);
+        tile::store(dp + at, V((tile::load<V>(dp + at) - V(delta)) * slope));
       });
-    }
-    if (bias || rule.mask.blocks.blocks != nullptr) {
-      const T* added = bias ? bias.row(b, h, i) : nullptr;
-      for (std::int64_t j = begin; j < end; ++j) {
-        if (added != nullptr) row_s[j] = rule.biased(row_s[j], added[j]);
-        if (!rule.mask.blocks.visible(i, j)) row_s[j] = -Kokkos::Experimental::infinity_v<float>;
+    });
+    const float total = sum.total(team);
+    const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
+    for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
+      tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
+        const std::int64_t at = i * seq_kv + j;
+        const V probability = visible ? V(tile::load<V>(s + at) * V(inverse)) : V(0.0F);
+        const V gradient = visible ? V(probability * tile::load<V>(dp + at)) : V(0.0F);
+        tile::store(p + at, probability);
+        tile::store(ds + at, gradient);
+      });
+    });
+  }
+
+  /// Calls f(visible, begin, end) for the runs of keys that query i sees or does not see, in order.
+  template <class F>
+  KOKKOS_INLINE_FUNCTION void for_each_run(const Mask& mask, std::int64_t i, const F& f) const {
+    const std::int64_t begin = Kokkos::min(mask.interval.begin(i), seq_kv);
+    const std::int64_t end = Kokkos::max(begin, mask.interval.end(i));
+    f(false, 0, begin);
+    if (mask.blocks.blocks == nullptr) {
+      f(true, begin, end);
+    } else {
+      for (std::int64_t j = begin; j < end;) {
+        const std::int64_t next = Kokkos::min(end, (j / mask.blocks.size + 1) * mask.blocks.size);
+        f(mask.blocks.visible(i, j), j, next);
+        j = next;
       }
     }
-    tile::RowSum<Exec> sum;
-    each([&]<class V>(std::int64_t j) {
-      const V e =
-          tile::exp2(V(tile::fma(tile::load<V>(row_s + j), V(rule.factor()), V(-row_lse.high)) -
-                       V(row_lse.low)));
-      tile::store(row_s + j, e);
-      sum.add(e);
-    });
-    const float total = sum.mine();
-    const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
-    const float subtract = folded ? delta : 0.0F;
-    each([&]<class V>(std::int64_t j) {
-      const V probability = tile::load<V>(row_s + j) * V(inverse);
-      tile::store(row_p + j, probability);
-      tile::store(row_ds + j, V(probability * (tile::load<V>(row_dp + j) - V(subtract))));
-    });
+    f(false, end, seq_kv);
   }
 };
 
-/// Where the parts of the workspace begin, in bytes.
-struct Layout {
-  std::size_t p, ds, wide_a, wide_b, q, k, v, dout, grad_q, grad_k, grad_v, total;
+/// The rows of one head of a tensor like `like`, which has the shape where `tensor` itself is not
+/// given, because sizes alone are asked for.
+template <bool Const, bool LikeConst>
+BasicTensorRef<2, Const> head_rows(const BasicTensorRef<4, Const>& tensor,
+                                   const BasicTensorRef<4, LikeConst>& like, std::int64_t b,
+                                   std::int64_t h) {
+  if (tensor.data == nullptr) return {nullptr, like.dtype, {like.extent[2], like.extent[3]}};
+  BasicTensorRef<2, Const> rows;
+  rows.data = tensor.data;
+  rows.dtype = tensor.dtype;
+  rows.extent = {tensor.extent[2], tensor.extent[3]};
+  rows.stride = {tensor.stride[2], tensor.stride[3]};
+  return katt::impl::from_element(rows, b * tensor.stride[0] + h * tensor.stride[1]);
+}
 
-  template <class T>
-  static Layout of(const BackwardArgs& args) {
+/// Where the parts of the workspace begin, in bytes: P and dS of all heads, then of one head the
+/// raw products and the sums of dK and dV over the heads that share them, in f32 where that is not
+/// the dtype.
+struct Layout {
+  std::size_t p, ds, s, dp, dk, dv, rest;
+
+  explicit Layout(const BackwardArgs& args) {
     std::size_t next = 0;
     const auto take = [&next](std::size_t bytes) {
       const std::size_t begin = next;
-      next += (bytes + 63) / 64 * 64;
+      next += aligned_bytes(bytes);
       return begin;
     };
     const auto d = static_cast<std::size_t>(args.head_dim());
     const auto n = static_cast<std::size_t>(args.seq_kv());
     const auto m = static_cast<std::size_t>(args.seq_q());
     const auto heads = static_cast<std::size_t>(args.batch() * args.heads());
-    Layout l{};
-    l.p = take(heads * m * n * sizeof(T));
-    l.ds = take(heads * m * n * sizeof(T));
-    l.wide_a = take(m * n * sizeof(float));
-    l.wide_b = take(m * n * sizeof(float));
-    l.q = take(m * d * sizeof(float));
-    l.k = take(n * d * sizeof(float));
-    l.v = take(n * d * sizeof(float));
-    l.dout = take(m * d * sizeof(float));
-    l.grad_q = take(m * d * sizeof(float));
-    l.grad_k = take(n * d * sizeof(float));
-    l.grad_v = take(n * d * sizeof(float));
-    l.total = next;
-    return l;
+    const bool wide = args.q.dtype != Dtype::f32;
+    const std::size_t sums = wide && args.heads() > args.kv_heads() ? n * d * sizeof(float) : 0;
+    p = take(heads * m * n * size_of(args.q.dtype));
+    ds = take(heads * m * n * size_of(args.q.dtype));
+    s = take(wide ? m * n * sizeof(float) : 0);
+    dp = take(wide ? m * n * sizeof(float) : 0);
+    dk = take(sums);
+    dv = take(sums);
+    rest = next;
   }
 };
 
-}  // namespace
+/// The five products of one head. Without memory they serve for sizes.
+struct HeadProducts {
+  linear::GemmArgs s, dp, dv, dk, dq;
+  bool summed = false;  ///< dK and dV are sums in f32 that are still to be rounded
+  bool last_of_group;   ///< and this head is the last one
+  TensorRef<2> dk_rounded, dv_rounded;
+  TensorRef<2> p, ds;
+
+  HeadProducts(const BackwardArgs& args, const Layout& at, std::byte* base, std::int64_t b,
+               std::int64_t h) {
+    const std::int64_t m = args.seq_q();
+    const std::int64_t n = args.seq_kv();
+    const std::int64_t d = args.head_dim();
+    const std::int64_t group = args.heads() / args.kv_heads();
+    const Dtype dtype = args.q.dtype;
+    const bool wide = dtype != Dtype::f32;
+    const auto place = [base](std::size_t offset) {
+      return base == nullptr ? nullptr : base + offset;
+    };
+    const auto stored = static_cast<std::size_t>((b * args.heads() + h) * m * n) * size_of(dtype);
+    p = {place(at.p + stored), dtype, {m, n}};
+    ds = {place(at.ds + stored), dtype, {m, n}};
+    const TensorRef<2> scores = wide ? TensorRef<2>(place(at.s), Dtype::f32, {m, n}) : p;
+    const TensorRef<2> slopes = wide ? TensorRef<2>(place(at.dp), Dtype::f32, {m, n}) : ds;
+    const auto q = head_rows(args.q, args.q, b, h);
+    const auto k = head_rows(args.k, args.k, b, h / group);
+    const auto v = head_rows(args.v, args.k, b, h / group);
+    const auto dout = head_rows(args.dout, args.q, b, h);
+    dk_rounded = head_rows(args.dk, args.k, b, h / group);
+    dv_rounded = head_rows(args.dv, args.k, b, h / group);
+    last_of_group = h % group == group - 1;
+    summed = wide && group > 1;
+    const float keep = h % group == 0 ? 0.0F : 1.0F;
+    s = {.a = q, .b = k, .c = scores, .trans_b = true};
+    dp = {.a = dout, .b = v, .c = slopes, .trans_b = true};
+    dv = {.a = p, .b = dout, .c = dv_rounded, .trans_a = true, .beta = keep};
+    dk = {.a = ds, .b = q, .c = dk_rounded, .trans_a = true, .alpha = args.scale, .beta = keep};
+    dq = {.a = ds, .b = k, .c = head_rows(args.dq, args.q, b, h), .alpha = args.scale};
+    if (summed) {
+      dk.c = {place(at.dk), Dtype::f32, {n, d}};
+      dv.c = {place(at.dv), Dtype::f32, {n, d}};
+    }
+  }
+};
 
 template <class Exec, class T>
-std::size_t naive_backward_workspace_bytes(const BackwardArgs& args) {
+void round_sums(const Exec& exec, const TensorRef<2>& sums, const TensorRef<2>& target) {
+  tile::for_each_vector(
+      exec, "katt::attention::naive_backward_round", target.extent[0], target.extent[1],
+      linear::impl::Convert<float, T>{static_cast<const float*>(sums.data), sums.stride[0],
+                                      static_cast<T*>(target.data), target.stride[0]});
+}
+
+}  // namespace
+
+template <class Exec>
+std::string naive_backward_engine(const Exec& exec, const BackwardArgs& args) {
+  return linear::naive_gemm_engine(exec, HeadProducts(args, Layout(args), nullptr, 0, 0).dq);
+}
+
+template <class Exec, class T>
+std::size_t naive_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
   if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
-  return Layout::of<T>(args).total;
+  const Layout layout(args);
+  const HeadProducts products(args, layout, nullptr, 0, 0);
+  std::size_t bytes = 0;
+  for (const linear::GemmArgs* product :
+       {&products.s, &products.dp, &products.dv, &products.dk, &products.dq}) {
+    bytes = std::max(bytes, linear::naive_gemm_workspace_bytes(exec, *product));
+  }
+  return layout.rest + bytes;
 }
 
 template <class Exec, class T>
 void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   using Memory = typename Exec::memory_space;
-  using Wide = LibraryMatrix<float>;
-  const Layout layout = Layout::of<T>(args);
+  const Layout layout(args);
   auto* base = static_cast<std::byte*>(workspace.data);
-  const auto floats = [base](std::size_t offset) {
-    return reinterpret_cast<float*>(base + offset);
+  const Workspace rest{base + layout.rest, workspace.bytes - layout.rest};
+  const auto multiply = [&](const linear::GemmArgs& product, const char* label) {
+    linear::naive_gemm(exec, product, rest, label);
   };
-  const std::int64_t m = args.seq_q();
-  const std::int64_t n = args.seq_kv();
-  const std::int64_t d = args.head_dim();
-  const std::int64_t group = args.heads() / args.kv_heads();
-
-  const auto slice = [](const auto& tensor, std::int64_t b, std::int64_t h) {
-    using Element =
-        std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(tensor.data)>>, const T,
-                           T>;
-    return static_cast<Element*>(tensor.data) + b * tensor.stride[0] + h * tensor.stride[1];
-  };
-  const auto widen = [&](const ConstTensorRef<4>& tensor, std::int64_t b, std::int64_t h,
-                         std::int64_t rows, std::size_t offset) {
-    copy_rows(exec, "katt::attention::naive_backward_widen", slice(tensor, b, h), tensor.stride[2],
-              floats(offset), d, rows, d);
-    return Wide(floats(offset), rows, d);
-  };
-
   for (std::int64_t b = 0; b < args.batch(); ++b) {
     for (std::int64_t h = 0; h < args.heads(); ++h) {
-      const bool first_of_group = h % group == 0;
-      const Wide q = widen(args.q, b, h, m, layout.q);
-      const Wide k = widen(args.k, b, h / group, n, layout.k);
-      const Wide v = widen(args.v, b, h / group, n, layout.v);
-      const Wide dout = widen(args.dout, b, h, m, layout.dout);
-      const Wide s(floats(layout.wide_a), m, n);
-      const Wide dp(floats(layout.wide_b), m, n);
-      T* p = reinterpret_cast<T*>(base + layout.p) + (b * args.heads() + h) * m * n;
-      T* ds = reinterpret_cast<T*>(base + layout.ds) + (b * args.heads() + h) * m * n;
-      library_product(exec, {.trans_b = true}, q, k, s);
-      library_product(exec, {.trans_b = true}, dout, v, dp);
-      Kokkos::parallel_for(
-          "katt::attention::naive_backward_rows",
-          Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, m),
-          RowGradient<Exec, T>{s.data, dp.data, p, ds, args.out.view<T, Memory>(),
+      const HeadProducts head(args, layout, base, b, h);
+      multiply(head.s, "katt::attention::naive_backward_scores");
+      multiply(head.dp, "katt::attention::naive_backward_dp");
+      tile::for_each_row(
+          "katt::attention::naive_backward_rows", exec, args.seq_q(),
+          RowGradient<Exec, T>{static_cast<float*>(head.s.c.data),
+                               static_cast<float*>(head.dp.c.data), static_cast<T*>(head.p.data),
+                               static_cast<T*>(head.ds.data), args.out.view<T, Memory>(),
                                args.dout.view<T, Memory>(), args.lse.view<float, Memory>(),
                                Masks(args), Bias<T>(args.mask.bias), args.mask.softcap, args.scale,
-                               b, h, n});
-      // The stored P and dS, widened again for the library.
-      copy_rows(exec, "katt::attention::naive_backward_widen", p, n, s.data, n, m, n);
-      copy_rows(exec, "katt::attention::naive_backward_widen", ds, n, dp.data, n, m, n);
-      const Wide grad_q(floats(layout.grad_q), m, d);
-      const Wide grad_k(floats(layout.grad_k), n, d);
-      const Wide grad_v(floats(layout.grad_v), n, d);
-      const float keep = first_of_group ? 0.0F : 1.0F;
-      library_product(exec, {.trans_a = true, .beta = keep}, s, dout, grad_v);
-      library_product(exec, {.trans_a = true, .alpha = args.scale, .beta = keep}, dp, q, grad_k);
-      library_product(exec, {.alpha = args.scale}, dp, k, grad_q);
-      copy_rows(exec, "katt::attention::naive_backward_round", grad_q.data, d, slice(args.dq, b, h),
-                args.dq.stride[2], m, d);
-      if (h % group == group - 1) {
-        copy_rows(exec, "katt::attention::naive_backward_round", grad_k.data, d,
-                  slice(args.dk, b, h / group), args.dk.stride[2], n, d);
-        copy_rows(exec, "katt::attention::naive_backward_round", grad_v.data, d,
-                  slice(args.dv, b, h / group), args.dv.stride[2], n, d);
+                               b, h, args.seq_kv()});
+      multiply(head.dv, "katt::attention::naive_backward_dv");
+      multiply(head.dk, "katt::attention::naive_backward_dk");
+      multiply(head.dq, "katt::attention::naive_backward_dq");
+      if (head.summed && head.last_of_group) {
+        round_sums<Exec, T>(exec, head.dk.c, head.dk_rounded);
+        round_sums<Exec, T>(exec, head.dv.c, head.dv_rounded);
       }
     }
   }
 }
 
-#define KATT_INSTANTIATE_NAIVE_BACKWARD(Exec, T)                                          \
-  template std::size_t naive_backward_workspace_bytes<Exec, T>(const BackwardArgs& args); \
+#define KATT_INSTANTIATE_NAIVE_BACKWARD_ENGINE(Exec) \
+  template std::string naive_backward_engine<Exec>(const Exec&, const BackwardArgs&);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_NAIVE_BACKWARD_ENGINE)
+
+#define KATT_INSTANTIATE_NAIVE_BACKWARD(Exec, T)                                                  \
+  template std::size_t naive_backward_workspace_bytes<Exec, T>(const Exec&, const BackwardArgs&); \
   template void naive_backward<Exec, T>(const Exec&, const BackwardArgs&, Workspace);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_NAIVE_BACKWARD, float)

@@ -25,23 +25,6 @@ struct ConvertVectors {
   }
 };
 
-/// One element at a time.
-template <class From, class To>
-struct ConvertElement {
-  const From* x;
-  std::int64_t x_stride;
-  To* out;
-  std::int64_t out_stride;
-  std::int64_t columns;
-
-  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
-    const std::int64_t row = index / columns;
-    const std::int64_t column = index % columns;
-    out[row * out_stride + column] =
-        static_cast<To>(static_cast<float>(x[row * x_stride + column]));
-  }
-};
-
 /// Calls f.operator()<From, To>() with the element types of the arguments.
 template <class F>
 void visit_dtypes(const ForwardArgs& args, const F& f) {
@@ -50,28 +33,28 @@ void visit_dtypes(const ForwardArgs& args, const F& f) {
   });
 }
 
+/// With or without streaming stores for outputs that are large enough for them.
 template <class Exec>
-void run_naive(const Exec& exec, const ForwardArgs& args) {
+void convert(const Exec& exec, const ForwardArgs& args, const char* label, bool stream) {
   visit_dtypes(args, [&]<class From, class To>() {
-    Kokkos::parallel_for(
-        "katt::convert::naive",
-        Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, args.x.size()),
-        ConvertElement<From, To>{static_cast<const From*>(args.x.data), args.x.stride[0],
-                                 static_cast<To*>(args.out.data), args.out.stride[0],
-                                 args.x.extent[1]});
+    auto* out = static_cast<To*>(args.out.data);
+    tile::for_each_vector(
+        exec, label, args.x.extent[0], args.x.extent[1],
+        ConvertVectors<From, To>{static_cast<const From*>(args.x.data), args.x.stride[0], out,
+                                 args.out.stride[0]},
+        stream &&
+            tile::should_stream<Exec>(out, args.x.extent[0], args.x.extent[1], args.out.stride[0]));
   });
 }
 
 template <class Exec>
+void run_naive(const Exec& exec, const ForwardArgs& args) {
+  convert(exec, args, "katt::convert::naive", false);
+}
+
+template <class Exec>
 void run_vector(const Exec& exec, const ForwardArgs& args) {
-  visit_dtypes(args, [&]<class From, class To>() {
-    auto* out = static_cast<To*>(args.out.data);
-    tile::for_each_vector(
-        exec, "katt::convert::vector", args.x.extent[0], args.x.extent[1],
-        ConvertVectors<From, To>{static_cast<const From*>(args.x.data), args.x.stride[0], out,
-                                 args.out.stride[0]},
-        tile::should_stream<Exec>(out, args.x.extent[0], args.x.extent[1], args.out.stride[0]));
-  });
+  convert(exec, args, "katt::convert::vector", true);
 }
 
 template <class Exec>
@@ -91,7 +74,7 @@ Variant<Exec, ForwardArgs> variant(const char* name, const char* description,
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& variants() {
   static VariantTable<Exec, ForwardArgs> table{
-      variant<Exec>("naive", "one element at a time", run_naive<Exec>),
+      variant<Exec>("naive", "whole vectors, ordinary stores", run_naive<Exec>),
       variant<Exec>("vector", "whole vectors; streaming stores for large outputs",
                     run_vector<Exec>)};
   return table;

@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bench/adapter.hpp"
@@ -61,6 +62,15 @@ class ConvertCase final : public bench::Case {
               "katt::convert::workspace", exec, katt::convert_dtype::variants<Exec>(), args, config,
               std::move(out), [this](const Output& made) { return verify(made.download()); });
         });
+  }
+
+  std::optional<bench::ForeignCase> foreign() override {
+    const std::vector<std::int64_t> shape(shape_.x.extent.begin(), shape_.x.extent.end());
+    return bench::ForeignCase{.inputs = {{"x", shape, shape_.x.dtype, values_}},
+                              .outputs = {{"out", shape, shape_.out.dtype}},
+                              .verify = [this](std::span<const std::vector<float>> outputs) {
+                                return verify(outputs[0]);
+                              }};
   }
 
  private:

@@ -28,11 +28,12 @@ void check_pair(const char* name, const ConstTensorRef<2>& tensor, const ConstTe
 
 template <class Exec>
 void naive_forward(const Exec& exec, const ForwardArgs& args) {
-  using Memory = typename Exec::memory_space;
   visit_dtype(args.out.dtype, [&]<class T>() {
-    Kokkos::parallel_for("katt::embedding::naive_gather", Range<Exec>(exec, 0, args.out.size()),
-                         impl::GatherElement<Exec, T>{args.weight.view<T, Memory>(), args.ids,
-                                                      args.out.view<T, Memory>()});
+    tile::for_each_vector(
+        exec, "katt::embedding::naive_gather", args.out.extent[0], args.out.extent[1],
+        impl::GatherVectors<T>{static_cast<const T*>(args.weight.data), args.weight.stride[0],
+                               args.weight.extent[0], args.ids, static_cast<T*>(args.out.data),
+                               args.out.stride[0]});
   });
 }
 
@@ -119,7 +120,7 @@ VariantTable<Exec, ForwardArgs>& forward_variants() {
   static VariantTable<Exec, ForwardArgs> table{
       {
           .name = "naive",
-          .description = "one element at a time",
+          .description = "one vector at a time",
           .tiles = {},
           .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
           .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bench/adapter.hpp"
@@ -103,6 +104,20 @@ class EmbeddingCase final : public bench::Case {
               "katt::embedding::workspace", exec, forward_variants<Exec>(), args, config,
               std::move(out), [this](const Output& made) { return verify_out(made.download()); });
         });
+  }
+
+  std::optional<bench::ForeignCase> foreign() override {
+    const std::vector<std::int64_t> table{shape_.vocab, shape_.hidden};
+    const std::vector<std::int64_t> rows{shape_.tokens, shape_.hidden};
+    bench::ForeignCase foreign;
+    foreign.inputs = {
+        {backward_ ? "dout" : "weight", backward_ ? rows : table, shape_.dtype, values_},
+        {"ids", {shape_.tokens}, Dtype::f32, {}, ids_}};
+    foreign.outputs = {{backward_ ? "dweight" : "out", backward_ ? table : rows, shape_.dtype}};
+    foreign.verify = [this](std::span<const std::vector<float>> outputs) {
+      return backward_ ? verify_dweight(outputs[0]) : verify_out(outputs[0]);
+    };
+    return foreign;
   }
 
  private:

@@ -6,6 +6,7 @@
 
 #include "core/views.hpp"
 #include "tile/columns.hpp"
+#include "tile/elementwise.hpp"
 
 /// Functors of the embedding.
 namespace katt::embedding::impl {
@@ -38,21 +39,22 @@ struct GatherRows {
   }
 };
 
-/// The same, element by element.
-template <class Exec, class T>
-struct GatherElement {
-  using Memory = typename Exec::memory_space;
-  StridedView<const T, 2, Memory> weight;
+/// The same for vectors of elements, one id looked up for each.
+template <class T>
+struct GatherVectors {
+  const T* weight;
+  std::int64_t weight_stride, vocab;
   const std::int64_t* ids;
-  StridedView<T, 2, Memory> out;
+  T* out;
+  std::int64_t out_stride;
 
-  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
-    const auto columns = static_cast<std::int64_t>(out.extent(1));
-    const std::int64_t t = index / columns;
-    const std::int64_t c = index % columns;
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t t, std::int64_t c, Lanes lanes) const {
     const std::int64_t id = ids[t];
-    const bool known = id >= 0 && id < static_cast<std::int64_t>(weight.extent(0));
-    out(t, c) = known ? weight(id, c) : static_cast<T>(not_a_number);
+    const bool known = id >= 0 && id < vocab;
+    const Vec value =
+        known ? tile::load<Vec>(weight + id * weight_stride + c, lanes) : Vec(not_a_number);
+    tile::store(out + t * out_stride + c, value, lanes);
   }
 };
 

@@ -248,7 +248,7 @@ void inner_products(const Exec& exec, const GemmArgs& args, Workspace workspace,
     visit_dtype(args.a.dtype, [&]<class T>() {
       tile::for_each_vector(
           exec, label, args.m(), args.k(),
-          Widen<T>{static_cast<const T*>(args.a.data), args.a.stride[0], wide, args.k()});
+          Convert<T, float>{static_cast<const T*>(args.a.data), args.a.stride[0], wide, args.k()});
     });
     a = wide;
     a_stride = args.k();

@@ -77,9 +77,9 @@ LibraryMatrix<const float> operand(const Exec& exec, const char* label,
     return {static_cast<const float*>(matrix.data) + offset, rows, columns, matrix.stride[0]};
   }
   visit_dtype(matrix.dtype, [&]<class T>() {
-    tile::for_each_vector(
-        exec, label, rows, columns,
-        Widen<T>{static_cast<const T*>(matrix.data) + offset, matrix.stride[0], widened, columns});
+    tile::for_each_vector(exec, label, rows, columns,
+                          Convert<T, float>{static_cast<const T*>(matrix.data) + offset,
+                                            matrix.stride[0], widened, columns});
   });
   return {widened, rows, columns, columns};
 }

@@ -5,7 +5,7 @@
 
 #include "core/check.hpp"
 #include "ops/linear/gemm.hpp"
-#include "ops/linear/gemm_library.hpp"
+#include "ops/linear/gemm_naive.hpp"
 #include "ops/linear/linear_kernels.hpp"
 
 namespace katt::linear {
@@ -15,6 +15,12 @@ namespace {
 /// The products of the two passes. Without data they serve for sizes.
 GemmArgs out_product(const ForwardArgs& args) {
   return {.a = args.x, .b = args.weight, .c = args.out, .trans_b = true, .bias = args.bias};
+}
+
+GemmArgs unbiased(const ForwardArgs& args) {
+  GemmArgs product = out_product(args);
+  product.bias = {};
+  return product;
 }
 
 GemmArgs dx_product(const BackwardArgs& args) {
@@ -44,26 +50,21 @@ void add_dbias(const Exec& exec, const BackwardArgs& args) {
 
 const auto always = [](const auto&, const auto&, Tile) { return Status::ok(); };
 
-const auto blas = [](const auto&, const auto&, Tile) -> std::string { return "blas"; };
-
 template <class Exec>
 Variant<Exec, ForwardArgs> naive_forward() {
   return {
       .name = "naive",
       .description =
-          "operands widened as a whole, library GEMM, a pass that rounds, one for the bias",
+          "a product (the library's in f32), a pass that rounds its sums, one for the bias",
       .tiles = {},
       .supports = always,
       .workspace_bytes =
-          [](const Exec&, const ForwardArgs& args, Tile) {
-            return impl::library_gemm_workspace_bytes<Exec>(out_product(args), impl::whole_tensors);
+          [](const Exec& exec, const ForwardArgs& args, Tile) {
+            return naive_rounded_gemm_workspace_bytes(exec, unbiased(args));
           },
       .run =
           [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-            GemmArgs product = out_product(args);
-            product.bias = {};
-            impl::library_gemm(exec, product, impl::whole_tensors, workspace,
-                               "katt::linear::naive");
+            naive_rounded_gemm(exec, unbiased(args), workspace, "katt::linear::naive");
             if (!args.bias) return;
             visit_dtype(args.out.dtype, [&]<class T>() {
               impl::add_bias(exec, "katt::linear::naive_bias", static_cast<T*>(args.out.data),
@@ -71,7 +72,8 @@ Variant<Exec, ForwardArgs> naive_forward() {
                              static_cast<const T*>(args.bias.data));
             });
           },
-      .engine = blas,
+      .engine = [](const Exec& exec, const ForwardArgs& args,
+                   Tile) { return naive_gemm_engine(exec, unbiased(args)); },
   };
 }
 
@@ -97,26 +99,32 @@ template <class Exec>
 Variant<Exec, BackwardArgs> naive_backward() {
   return {
       .name = "naive",
-      .description = "operands widened as a whole, library GEMMs, passes that round",
+      .description = "products (the library's in f32), passes that round their sums",
       .tiles = {},
       .supports = always,
       .workspace_bytes =
-          [](const Exec&, const BackwardArgs& args, Tile) {
+          [](const Exec& exec, const BackwardArgs& args, Tile) {
             std::size_t bytes = 0;
             for_each_product(args, [&](const GemmArgs& product, const char*) {
-              bytes = std::max(
-                  bytes, impl::library_gemm_workspace_bytes<Exec>(product, impl::whole_tensors));
+              bytes = std::max(bytes, naive_rounded_gemm_workspace_bytes(exec, product));
             });
             return bytes;
           },
       .run =
           [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
             for_each_product(args, [&](const GemmArgs& product, const char* label) {
-              impl::library_gemm(exec, product, impl::whole_tensors, workspace, label);
+              naive_rounded_gemm(exec, product, workspace, label);
             });
             add_dbias(exec, args);
           },
-      .engine = blas,
+      .engine =
+          [](const Exec& exec, const BackwardArgs& args, Tile) {
+            std::string engine;
+            for_each_product(args, [&](const GemmArgs& product, const char*) {
+              engine = naive_gemm_engine(exec, product);
+            });
+            return engine;
+          },
   };
 }
 

@@ -10,12 +10,12 @@
 /// The passes of linear that are no product.
 namespace katt::linear::impl {
 
-/// to = from, widened
-template <class T>
-struct Widen {
-  const T* from;
+/// to = from, in another dtype
+template <class From, class To>
+struct Convert {
+  const From* from;
   std::int64_t from_stride;
-  float* to;
+  To* to;
   std::int64_t to_stride;
 
   template <class Vec, class Lanes>

@@ -91,6 +91,34 @@ class LinearCrossEntropyCase final : public bench::Case {
     });
   }
 
+  /// Another program keeps its own statistics of the tokens: its loss and gradients are compared.
+  std::optional<bench::ForeignCase> foreign() override {
+    if (!reference_) reference_.emplace(*data_);
+    const HostProblem& p = data_->shape;
+    const std::vector<std::int64_t> hidden{p.tokens, p.hidden_size};
+    const std::vector<std::int64_t> weight{p.vocab, p.hidden_size};
+    bench::ForeignCase foreign;
+    foreign.inputs = {{"hidden", hidden, data_->dtype, data_->hidden},
+                      {"weight", weight, data_->dtype, data_->weight},
+                      {"targets", {p.tokens}, Dtype::f32, {}, data_->targets}};
+    if (!backward_) {
+      foreign.outputs = {{"loss", {1}, Dtype::f32}};
+      // The mean is held against statistics of our own forward pass, which the reference checks.
+      visit_backend(backend_, threads_, [&]<class Exec>(const Exec& exec) {
+        bench::run_variant("linear_cross_entropy", exec, forward_variants<Exec>(),
+                           link(device_, forward_), {}, "fused");
+      });
+    } else {
+      foreign.outputs = {{"dhidden", hidden, data_->dtype}, {"dweight", weight, data_->dtype}};
+    }
+    foreign.verify = [this](std::span<const std::vector<float>> outputs) {
+      const auto statistics = forward_.statistics.download();
+      return backward_ ? reference_->backward(outputs[0], outputs[1], statistics)
+                       : reference_->forward(outputs[0][0], statistics);
+    };
+    return foreign;
+  }
+
  private:
   template <class Exec>
   std::unique_ptr<bench::Candidate> forward_candidate(const Exec& exec, const Config& config) {

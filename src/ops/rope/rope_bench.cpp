@@ -128,17 +128,19 @@ class RopeCase final : public bench::Case {
 
   /// Another program reads the rows of the angles' table in the order of the tokens.
   std::optional<bench::ForeignCase> foreign() override {
-    if (in_place_ || point_.pass == "backward" || data_->kv_heads == 0) return std::nullopt;
+    if (in_place_ || data_->kv_heads == 0) return std::nullopt;
     if (!reference_) reference_.emplace(*data_);
     cache_ = device_.cache();
     const HostProblem& p = data_->shape;
     const std::vector<std::int64_t> x{p.batch, p.heads, p.seq, p.head_dim};
     const std::vector<std::int64_t> x2{p.batch, data_->kv_heads, p.seq, p.head_dim};
     const std::int64_t rows = cache_rows(p, explicit_positions(point_));
-    return bench::ForeignCase{.inputs = {{"x", x, data_->dtype, data_->x},
-                                         {"x2", x2, data_->dtype, data_->x2},
+    const bool back = point_.pass == "backward";
+    return bench::ForeignCase{.inputs = {{back ? "dout" : "x", x, data_->dtype, data_->x},
+                                         {back ? "dout2" : "x2", x2, data_->dtype, data_->x2},
                                          {"cache", {rows, p.head_dim}, Dtype::f32, cache_}},
-                              .outputs = {{"out", x, data_->dtype}, {"out2", x2, data_->dtype}},
+                              .outputs = {{back ? "dx" : "out", x, data_->dtype},
+                                          {back ? "dx2" : "out2", x2, data_->dtype}},
                               .verify = [this](std::span<const std::vector<float>> outputs) {
                                 const DeviceOutput made(*data_, point_.backend, layout_of(point_),
                                                         false);

@@ -45,11 +45,6 @@ class Launcher {
         (tile::should_stream<Exec>(outputs.data, rows_, columns_, outputs.stride) && ...);
     tile::for_each_vector(exec_, label, rows_, columns_, body, stream);
   }
-  /// For a body that writes what it has just read.
-  template <class Body>
-  void in_place(const char* label, const Body& body) const {
-    tile::for_each_vector(exec_, label, rows_, columns_, body);
-  }
 
  private:
   const Exec& exec_;
@@ -74,7 +69,7 @@ template <class Exec>
 Variant<Exec, ForwardArgs> naive_forward() {
   return {
       .name = "naive",
-      .description = "three passes: sigmoid, times gate, times up",
+      .description = "two passes: silu of the gate, times up",
       .tiles = {},
       .supports = always,
       .workspace_bytes = [](const Exec&, const ForwardArgs& args,
@@ -86,9 +81,7 @@ Variant<Exec, ForwardArgs> naive_forward() {
               const auto gate = matrix<T>(args.gate);
               const auto silu = buffer<T>(workspace, 0, args.intermediate());
               const auto out = matrix<T>(args.out);
-              launch("katt::swiglu::naive_sigmoid", impl::SigmoidPass<T>{gate, silu}, silu);
-              launch.in_place("katt::swiglu::naive_silu",
-                              impl::MultiplyPass<T>{gate, readable(silu), silu});
+              launch("katt::swiglu::naive_silu", impl::SiluPass<T>{gate, silu}, silu);
               launch("katt::swiglu::naive_multiply",
                      impl::MultiplyPass<T>{readable(silu), matrix<T>(args.up), out}, out);
             });
@@ -120,31 +113,28 @@ template <class Exec>
 Variant<Exec, BackwardArgs> naive_backward() {
   return {
       .name = "naive",
-      .description = "five passes over stored sigmoid and silu",
+      .description = "four passes: silu, dup, dout · up, dgate from it",
       .tiles = {},
       .supports = always,
       .workspace_bytes = [](const Exec&, const BackwardArgs& args,
-                            Tile) { return 2 * buffer_bytes(args); },
+                            Tile) { return buffer_bytes(args); },
       .run =
           [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
             visit_dtype(args.gate.dtype, [&]<class T>() {
               const Launcher launch(exec, args.gate, args.up, args.dout, args.dgate, args.dup);
               const auto gate = matrix<T>(args.gate);
               const auto dout = matrix<T>(args.dout);
-              const auto sigmoid = buffer<T>(workspace, 0, args.intermediate());
-              const auto other = buffer<T>(workspace, buffer_bytes(args), args.intermediate());
+              // silu(gate) first, then dout · up.
+              const auto stored = buffer<T>(workspace, 0, args.intermediate());
               const auto dgate = matrix<T>(args.dgate);
               const auto dup = matrix<T>(args.dup);
-              launch("katt::swiglu::naive_sigmoid", impl::SigmoidPass<T>{gate, sigmoid}, sigmoid);
-              launch("katt::swiglu::naive_silu",
-                     impl::MultiplyPass<T>{gate, readable(sigmoid), other}, other);
-              launch("katt::swiglu::naive_dup", impl::MultiplyPass<T>{dout, readable(other), dup},
+              launch("katt::swiglu::naive_silu", impl::SiluPass<T>{gate, stored}, stored);
+              launch("katt::swiglu::naive_dup", impl::MultiplyPass<T>{dout, readable(stored), dup},
                      dup);
               launch("katt::swiglu::naive_dsilu",
-                     impl::MultiplyPass<T>{dout, matrix<T>(args.up), other}, other);
+                     impl::MultiplyPass<T>{dout, matrix<T>(args.up), stored}, stored);
               launch("katt::swiglu::naive_dgate",
-                     impl::SiluSlopePass<T>{gate, readable(sigmoid), readable(other), dgate},
-                     dgate);
+                     impl::SiluSlopePass<T>{gate, readable(stored), dgate}, dgate);
             });
           },
   };

@@ -10,15 +10,16 @@
 /// rounded to the dtype where it is stored, as a framework runs a formula operation by operation.
 namespace katt::swiglu::impl {
 
-/// out = σ(in)
+/// out = silu(in)
 template <class T>
-struct SigmoidPass {
+struct SiluPass {
   Matrix<const T> in;
   Matrix<T> out;
 
   template <class Vec, class Lanes>
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
-    tile::store(out.at(row, column), sigmoid<T>(tile::load<Vec>(in.at(row, column), lanes)), lanes);
+    const SiluPair<T, Vec> silu(tile::load<Vec>(in.at(row, column), lanes));
+    tile::store(out.at(row, column), silu.value, lanes);
   }
 };
 
@@ -36,18 +37,17 @@ struct MultiplyPass {
   }
 };
 
-/// out = d · s · (1 + g · (1 − s)): the derivative of silu from its stored sigmoid s.
+/// out = d · silu′(gate); out may be d.
 template <class T>
 struct SiluSlopePass {
-  Matrix<const T> gate, sigmoid, d;
+  Matrix<const T> gate, d;
   Matrix<T> out;
 
   template <class Vec, class Lanes>
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
-    const Vec g = tile::load<Vec>(gate.at(row, column), lanes);
-    const Vec s = tile::load<Vec>(sigmoid.at(row, column), lanes);
-    const Vec slope = tile::fma(Vec(g * s), Vec(Vec(1.0F) - s), s);
-    tile::store(out.at(row, column), Vec(tile::load<Vec>(d.at(row, column), lanes) * slope), lanes);
+    const SiluPair<T, Vec> silu(tile::load<Vec>(gate.at(row, column), lanes));
+    const Vec product = tile::load<Vec>(d.at(row, column), lanes) * silu.slope;
+    tile::store(out.at(row, column), product, lanes);
   }
 };
 

@@ -14,7 +14,7 @@ ReferenceElement reference_element(double gate, double up, double dout) {
 
 ReferenceElement unfused_element(float gate, float up, float dout, Dtype dtype) {
   const auto stored = [dtype](float value) { return round_to(dtype, value); };
-  const float sigmoid = stored(1.0F / (1.0F + std::exp(-gate)));
+  const float sigmoid = 1.0F / (1.0F + std::exp(-gate));
   const float silu = stored(gate * sigmoid);
   const float dsilu = stored(dout * up);
   const float slope = sigmoid + gate * sigmoid * (1.0F - sigmoid);

@@ -158,6 +158,28 @@ class TernaryCase final : public bench::Case {
         });
   }
 
+  /// Another program gets the weight as naive does: quantised, and dequantised again.
+  std::optional<bench::ForeignCase> foreign() override {
+    if (!checks_) checks_.emplace(*data_);
+    const HostProblem& p = data_->shape;
+    const Dtype dtype = data_->dtype;
+    const std::vector<std::int64_t> x{p.tokens, p.in_features};
+    const std::vector<std::int64_t> weight{p.out_features, p.in_features};
+    const std::vector<std::int64_t> out{p.tokens, p.out_features};
+    bench::ForeignCase foreign;
+    foreign.inputs = {{"x", x, dtype, data_->x}, {"weight", weight, dtype, weight_.dense()}};
+    if (backward_) {
+      foreign.inputs.push_back({"dout", out, dtype, data_->dout});
+      foreign.outputs = {{"dx", x, dtype}, {"dweight", weight, dtype}};
+    } else {
+      foreign.outputs = {{"out", out, dtype}};
+    }
+    foreign.verify = [this](std::span<const std::vector<float>> outputs) {
+      return backward_ ? checks_->backward(outputs[0], outputs[1]) : checks_->forward(outputs[0]);
+    };
+    return foreign;
+  }
+
  private:
   template <class Exec, class Args>
   std::unique_ptr<bench::Candidate> candidate(const Exec& exec, const Args& shape,

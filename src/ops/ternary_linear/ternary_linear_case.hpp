@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,9 @@ class PreparedWeight {
     }
   };
   [[nodiscard]] OnDevice upload(const std::string& variant, Backend backend) const;
+
+  /// The weight dequantised, on the host.
+  [[nodiscard]] std::span<const float> dense() const { return dense_; }
 
  private:
   HostProblem shape_;
