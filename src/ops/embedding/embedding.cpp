@@ -52,44 +52,69 @@ bool sums_in_place(const BackwardArgs& args) {
   return args.dweight.dtype == Dtype::f32 && args.dweight.stride[0] == args.dweight.extent[1];
 }
 
-struct Clear {
-  float* sums;
-  std::int64_t columns;
-  template <class Vec, class Lanes>
-  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
-    tile::store(sums + row * columns + column, Vec(0.0F), lanes);
-  }
-};
-
 template <class T>
-struct Round {
-  const float* sums;
-  std::int64_t columns;
+struct Clear {
   T* out;
   std::int64_t stride;
   template <class Vec, class Lanes>
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
-    tile::store(out + row * stride + column, tile::load<Vec>(sums + row * columns + column, lanes),
-                lanes);
+    tile::store(out + row * stride + column, Vec(0.0F), lanes);
   }
 };
+
+/// Where the parts of a workspace begin, in bytes: the lists of the tokens of every id, then
+/// naive's f32 sums, a row a token.
+struct Places {
+  std::size_t next, sums, total;
+  explicit Places(const BackwardArgs& args)
+      : next(aligned_bytes<std::int32_t>(args.dweight.extent[0])),
+        sums(next + aligned_bytes<std::int32_t>(args.dout.extent[0])),
+        total(sums + aligned_bytes<float>(args.dout.size())) {}
+};
+
+/// The lists of the tokens of every id; `first` begins the workspace.
+template <class Exec>
+impl::LinkTokens link_tokens(const Exec& exec, const char* label, const BackwardArgs& args,
+                             Workspace workspace) {
+  auto* base = static_cast<std::byte*>(workspace.data);
+  const std::int64_t vocab = args.dweight.extent[0];
+  // A worker reads every id: few workers on a host, one for few rows on a device.
+  const std::int64_t rows = is_host_v<Exec> ? 4096 : 64;
+  const impl::LinkTokens lists{args.ids,
+                               args.dout.extent[0],
+                               vocab,
+                               rows,
+                               reinterpret_cast<std::int32_t*>(base),
+                               reinterpret_cast<std::int32_t*>(base + Places(args).next)};
+  Kokkos::parallel_for(label, Range<Exec>(exec, 0, (vocab + rows - 1) / rows), lists);
+  return lists;
+}
 
 template <class Exec>
 void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   using Memory = typename Exec::memory_space;
   const std::int64_t vocab = args.dweight.extent[0];
   const std::int64_t columns = args.dweight.extent[1];
-  auto* sums = static_cast<float*>(sums_in_place(args) ? args.dweight.data : workspace.data);
-  tile::for_each_vector(exec, "katt::embedding::naive_clear", vocab, columns, Clear{sums, columns});
+  const bool in_place = sums_in_place(args);
   visit_dtype(args.dout.dtype, [&]<class T>() {
+    auto* dweight = static_cast<T*>(args.dweight.data);
+    const std::int64_t stride = args.dweight.stride[0];
+    tile::for_each_vector(exec, "katt::embedding::naive_clear", vocab, columns,
+                          Clear<T>{dweight, stride});
+    const std::int32_t* first =
+        in_place ? nullptr
+                 : link_tokens(exec, "katt::embedding::naive_first", args, workspace).first;
+    auto* sums = reinterpret_cast<float*>(
+        in_place ? args.dweight.data : static_cast<std::byte*>(workspace.data) + Places(args).sums);
     using Scatter = impl::ScatterColumns<Exec, T>;
-    Kokkos::parallel_for("katt::embedding::naive_scatter",
-                         Range<Exec>(exec, 0, (columns + Scatter::columns - 1) / Scatter::columns),
-                         Scatter{args.dout.view<T, Memory>(), args.ids, vocab, sums, columns});
-    if (sums_in_place(args)) return;
+    Kokkos::parallel_for(
+        "katt::embedding::naive_scatter",
+        Range<Exec>(exec, 0, (columns + Scatter::columns - 1) / Scatter::columns),
+        Scatter{args.dout.view<T, Memory>(), args.ids, vocab, first, sums, columns});
+    if (in_place) return;
     tile::for_each_vector(
-        exec, "katt::embedding::naive_round", vocab, columns,
-        Round<T>{sums, columns, static_cast<T*>(args.dweight.data), args.dweight.stride[0]});
+        exec, "katt::embedding::naive_round", args.dout.extent[0], columns,
+        impl::RoundFirst<T>{sums, columns, args.ids, vocab, first, dweight, stride});
   });
 }
 
@@ -97,18 +122,10 @@ template <class Exec>
 void rows_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   using Memory = typename Exec::memory_space;
   const std::int64_t vocab = args.dweight.extent[0];
-  const std::int64_t tokens = args.dout.extent[0];
-  auto* base = static_cast<std::byte*>(workspace.data);
-  auto* first = reinterpret_cast<std::int32_t*>(base);
-  auto* next = reinterpret_cast<std::int32_t*>(base + aligned_bytes<std::int32_t>(vocab));
-  // A worker reads every id: few workers on a host, one for few rows on a device.
-  const std::int64_t rows = is_host_v<Exec> ? 4096 : 64;
-  Kokkos::parallel_for("katt::embedding::rows_link",
-                       Range<Exec>(exec, 0, (vocab + rows - 1) / rows),
-                       impl::LinkTokens{args.ids, tokens, vocab, rows, first, next});
+  const impl::LinkTokens lists = link_tokens(exec, "katt::embedding::rows_link", args, workspace);
   visit_dtype(args.dout.dtype, [&]<class T>() {
     tile::for_each_row("katt::embedding::rows_sum", exec, vocab,
-                       impl::SumLists<Exec, T>{args.dout.view<T, Memory>(), first, next,
+                       impl::SumLists<Exec, T>{args.dout.view<T, Memory>(), lists.first, lists.next,
                                                args.dweight.view<T, Memory>()});
   });
 }
@@ -144,13 +161,11 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table{
       {
           .name = "naive",
-          .description = "a table of f32 sums: cleared, added to token by token, rounded",
+          .description = "cleared; added to token by token in f32; rounded",
           .tiles = {},
           .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
-          .workspace_bytes =
-              [](const Exec&, const BackwardArgs& args, Tile) {
-                return sums_in_place(args) ? 0 : aligned_bytes<float>(args.dweight.size());
-              },
+          .workspace_bytes = [](const Exec&, const BackwardArgs& args,
+                                Tile) { return sums_in_place(args) ? 0 : Places(args).total; },
           .run = [](const Exec& exec, const BackwardArgs& args, Tile,
                     Workspace workspace) { naive_backward(exec, args, workspace); },
       },
@@ -159,11 +174,8 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
           .description = "lists of tokens by id, each row summed in registers and written once",
           .tiles = {},
           .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
-          .workspace_bytes =
-              [](const Exec&, const BackwardArgs& args, Tile) {
-                return aligned_bytes<std::int32_t>(args.dweight.extent[0]) +
-                       aligned_bytes<std::int32_t>(args.dout.extent[0]);
-              },
+          .workspace_bytes = [](const Exec&, const BackwardArgs& args,
+                                Tile) { return Places(args).sums; },
           .run = [](const Exec& exec, const BackwardArgs& args, Tile,
                     Workspace workspace) { rows_backward(exec, args, workspace); },
       }};

@@ -123,7 +123,9 @@ struct SumLists {
   }
 };
 
-/// sums(ids(t), c) += dout(t, c) for a slice of columns and all tokens in order.
+/// sums(row of t, c) += dout(t, c) for a slice of columns and all tokens in order. The row is the
+/// token's id or, where there is a `first`, the first token with that id, whose values start the
+/// sum.
 template <class Exec, class T>
 struct ScatterColumns {
   using Memory = typename Exec::memory_space;
@@ -132,6 +134,7 @@ struct ScatterColumns {
   StridedView<const T, 2, Memory> dout;
   const std::int64_t* ids;
   std::int64_t vocab;
+  const std::int32_t* first;
   float* sums;
   std::int64_t stride;
 
@@ -142,10 +145,32 @@ struct ScatterColumns {
     for (std::int64_t t = 0; t < static_cast<std::int64_t>(dout.extent(0)); ++t) {
       const std::int64_t id = ids[t];
       if (id < 0 || id >= vocab) continue;
+      const std::int64_t row = first == nullptr ? id : first[id];
+      const bool starts = first != nullptr && row == t;
+      float* sum = sums + row * stride;
       for (std::int64_t c = begin; c < end; ++c) {
-        sums[id * stride + c] += static_cast<float>(dout(t, c));
+        sum[c] = (starts ? 0.0F : sum[c]) + static_cast<float>(dout(t, c));
       }
     }
+  }
+};
+
+/// dweight(ids(t), ·) = sums(t, ·), rounded, for the tokens that are the first with their id.
+template <class T>
+struct RoundFirst {
+  const float* sums;
+  std::int64_t columns;
+  const std::int64_t* ids;
+  std::int64_t vocab;
+  const std::int32_t* first;
+  T* out;
+  std::int64_t stride;
+
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t t, std::int64_t c, Lanes lanes) const {
+    const std::int64_t id = ids[t];
+    if (id < 0 || id >= vocab || first[id] != t) return;
+    tile::store(out + id * stride + c, tile::load<Vec>(sums + t * columns + c, lanes), lanes);
   }
 };
 

@@ -23,7 +23,7 @@ struct Blocks {
 
   explicit Blocks(const GemmArgs& args) {
     constexpr std::int64_t long_sum = 512;         // k from which the pass that rounds is cheap
-    constexpr std::int64_t elements = 1LL << 20U;  // 4 MiB of sums
+    constexpr std::int64_t elements = 1LL << 18U;  // 1 MiB of sums
     rows = std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, args.n()));
     if (args.k() >= long_sum || rows > args.m()) rows = args.m();
     bytes = aligned_bytes<float>(rows * args.n());

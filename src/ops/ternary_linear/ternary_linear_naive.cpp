@@ -4,7 +4,7 @@
 
 #include "core/parts.hpp"
 #include "core/views.hpp"
-#include "ops/linear/gemm.hpp"
+#include "ops/linear/gemm_naive.hpp"
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
 
 namespace katt::ternary_linear::impl {
@@ -109,8 +109,9 @@ linear::GemmArgs weight_gradient(const ConstTensorRef<2>& x, const BackwardArgs&
 template <class Exec, class T>
 std::size_t naive_forward_bytes(const Exec& exec, const ForwardArgs& args) {
   const ConstTensorRef<2> x(nullptr, args.x.dtype, args.x.extent);
-  return aligned_bytes(x) +
-         (args.tokens() <= few_tokens ? 0 : linear::gemm_workspace_bytes(exec, product(x, args)));
+  return aligned_bytes(x) + (args.tokens() <= few_tokens
+                                 ? 0
+                                 : linear::naive_gemm_workspace_bytes(exec, product(x, args)));
 }
 
 template <class Exec, class T>
@@ -118,8 +119,8 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
   using Memory = typename Exec::memory_space;
   const ConstTensorRef<2> x = fake_quantise<Exec, T>(exec, args.x, workspace);
   if (args.tokens() > few_tokens) {
-    linear::gemm(exec, product(x, args), after(workspace, aligned_bytes(x)),
-                 "katt::ternary_linear::naive_gemm");
+    linear::naive_gemm(exec, product(x, args), after(workspace, aligned_bytes(x)),
+                       "katt::ternary_linear::naive_gemm");
     return;
   }
   using Functor = MatrixVector<Exec, T>;
@@ -135,16 +136,17 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
 template <class Exec, class T>
 std::size_t naive_backward_bytes(const Exec& exec, const BackwardArgs& args) {
   const ConstTensorRef<2> x(nullptr, args.x.dtype, args.x.extent);
-  return aligned_bytes(x) + std::max(linear::gemm_workspace_bytes(exec, input_gradient(args)),
-                                     linear::gemm_workspace_bytes(exec, weight_gradient(x, args)));
+  return aligned_bytes(x) +
+         std::max(linear::naive_gemm_workspace_bytes(exec, input_gradient(args)),
+                  linear::naive_gemm_workspace_bytes(exec, weight_gradient(x, args)));
 }
 
 template <class Exec, class T>
 void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   const ConstTensorRef<2> x = fake_quantise<Exec, T>(exec, args.x, workspace);
   const Workspace rest = after(workspace, aligned_bytes(x));
-  linear::gemm(exec, input_gradient(args), rest, "katt::ternary_linear::naive_dx");
-  linear::gemm(exec, weight_gradient(x, args), rest, "katt::ternary_linear::naive_dweight");
+  linear::naive_gemm(exec, input_gradient(args), rest, "katt::ternary_linear::naive_dx");
+  linear::naive_gemm(exec, weight_gradient(x, args), rest, "katt::ternary_linear::naive_dweight");
 }
 
 #define KATT_INSTANTIATE_TERNARY_NAIVE(Exec, T)                                         \
