@@ -98,10 +98,10 @@ def test_sampling(katt):
     assert sample("--top-p", 1e-6) == greedy
 
 
-def test_generate_text_and_json(katt):
-    done = katt("generate", "--model", TINY, "--text", "GNU", "--max-new-tokens", 5)
+def test_generate_text_and_json(katt, random_model):
+    done = katt("generate", "--model", random_model, "--text", "GNU", "--max-new-tokens", 5)
     assert len(last_ids(done)) == 5
-    done = katt("generate", "--model", TINY, "--text", "GNU", "--max-new-tokens", 5, "--json")
+    done = katt("generate", "--model", random_model, "--text", "GNU", "--max-new-tokens", 5, "--json")
     made = json.loads(done.stdout)
     assert len(made["tokens"]) == 5 and made["peak_bytes"] > made["weight_bytes"] > 0
 
