@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/text.hpp"
+#include "core/execution.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/runtime.hpp"
 #include "drivers/scratch.hpp"

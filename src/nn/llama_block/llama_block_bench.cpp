@@ -248,9 +248,10 @@ class BlockCandidate final : public bench::Candidate {
 
  private:
   [[nodiscard]] Tensors tensors() const {
-    Tensors all{.stream = in_.tensors.matrix("stream"),
-                .delta = in_.tensors.matrix("delta"),
-                .weights = weights_of(in_.tensors)};
+    Tensors all;
+    all.stream = in_.tensors.matrix("stream");
+    all.delta = in_.tensors.matrix("delta");
+    all.weights = weights_of(in_.tensors);
     if (in_.backward) {
       all.dx = outputs_.matrix("dx");
       all.gradients = weights_of(gradients_, "d");
