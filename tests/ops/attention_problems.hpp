@@ -86,6 +86,11 @@ inline std::string describe(const Shape& s) {
          std::to_string(s.seq_kv) + " D" + std::to_string(s.head_dim);
 }
 
+inline std::string describe(const Config& config) {
+  return config.variant + " " + std::to_string(config.tile.q) + "x" +
+         std::to_string(config.tile.kv);
+}
+
 struct MaskCase {
   std::string name;
   std::function<void(ProblemData&)> apply;

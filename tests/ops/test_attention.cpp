@@ -190,8 +190,7 @@ RC_GTEST_PROP(AttentionProperty, EveryVariantMatchesReferenceAtAnySizeOfScores, 
   for (const Config& config : one_of_each_variant(all_configs<Exec>(*data))) {
     const Result result = run(Exec(), *data, config);
     const Status status = reference.compare(result.out, result.lse).status;
-    if (!status.is_ok())
-      RC_FAIL(config.variant + " " + names({config.tile}) + ": " + status.reason());
+    if (!status.is_ok()) RC_FAIL(describe(config) + ": " + status.reason());
   }
 }
 

@@ -191,8 +191,7 @@ RC_GTEST_PROP(AttentionBackwardProperty, EveryVariantMatchesReferenceAtAnySizeOf
     const Gradients g = run(Exec(), *data, config, HeadLayout::bhsd, forward);
     const Status status = reference.compare(g.dq, g.dk, g.dv).status;
     if (!status.is_ok()) {
-      RC_FAIL(config.variant + " " + names({config.tile}) + " after " + forward + ": " +
-              status.reason());
+      RC_FAIL(describe(config) + " after " + forward + ": " + status.reason());
     }
   }
 }

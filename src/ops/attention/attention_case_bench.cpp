@@ -182,7 +182,7 @@ std::vector<QueryIndex> sample_queries(const HostProblem& p) {
 Reference::Reference(const ProblemData& data)
     : shape_(data.shape), sample_(sample_queries(shape_)) {
   testing::ErrorRule out(data.dtype);
-  testing::ErrorRule lse(Dtype::f32);
+  testing::ErrorRule lse(data.dtype);
   for (const QueryIndex& index : sample_) {
     ReferenceRow exact = reference_row(shape_, index);
     const ReferenceRow unfused = unfused_row(shape_, index, data.dtype);
@@ -191,7 +191,7 @@ Reference::Reference(const ProblemData& data)
     rows_.push_back(std::move(exact));
   }
   limit_ = out.limit() + score_rounding(lse.scale()) * out.scale();
-  // f32 whatever the dtype; its terms may cancel.
+  // Of scores that an unfused variant stores in the dtype; its terms may cancel.
   lse_limit_ = lse.limit() + score_rounding(lse.scale());
 }
 
