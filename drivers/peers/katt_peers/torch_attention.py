@@ -97,7 +97,7 @@ def additive_mask(case, kv_len):
     if axes["window_left"] >= 0:
         seen = seen & (distance >= -axes["window_left"])
     if not seen.any(dim=-1).all():
-        raise Refusal("a query sees no key, which softmax over −∞ makes NaN")
+        raise Refusal("a query sees no key, which softmax over -inf makes NaN")
     return torch.zeros(seen.shape, dtype=DTYPES[case.dtype], device=case.device).masked_fill(~seen, float("-inf"))
 
 
