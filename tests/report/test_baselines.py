@@ -57,6 +57,11 @@ def test_an_explanation_is_printed_and_suffices(slow, tmp_path, capsys):
     assert "1 explained" in out.splitlines()[-1]
 
 
+def test_a_file_without_explanations_explains_nothing(slow, tmp_path, capsys):
+    (tmp_path / "why.toml").write_text("# nothing yet\n")
+    assert run(capsys, "baselines", slow, "--explained", tmp_path / "why.toml")[0] == 1
+
+
 def test_an_explanation_of_other_rows_does_not(slow, tmp_path, capsys):
     (tmp_path / "why.toml").write_text(EXPLAINED.replace("1024", "512"))
     status, out, _ = run(capsys, "baselines", slow, "--explained", tmp_path / "why.toml")

@@ -104,7 +104,7 @@ def _case(results: Results, row: dict, other: dict | None, peer: str) -> Case:
 
 
 def read_explanations(path: Path, columns: list[str]) -> list[Explanation]:
-    """The tables [[explained]] of a TOML file: columns and their values, and `reason`, which is not empty."""
+    """The tables [[explained]] of a TOML file, if any: columns and their values, and `reason`, which is not empty."""
     kind = "tables [[explained]] of columns and a reason"
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -112,9 +112,9 @@ def read_explanations(path: Path, columns: list[str]) -> list[Explanation]:
         raise InputError(path, f"nothing that can be read ({error.strerror})", kind) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(path, f"no TOML ({error})", kind) from error
-    tables = document.get("explained")
-    if set(document) != {"explained"} or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
-        raise InputError(path, f"the keys {', '.join(document) or '(none)'}", kind)
+    tables = document.get("explained", [])
+    if set(document) - {"explained"} or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
+        raise InputError(path, f"the keys {', '.join(document)}", kind)
     explanations = []
     for number, table in enumerate(tables, 1):
         reason = table.pop("reason", "")
