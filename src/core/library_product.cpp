@@ -27,8 +27,10 @@ void library_product(const Exec& exec, const LibraryProduct& product,
                            std::make_pair(std::int64_t{0}, matrix.columns));
   };
   const auto call = [&] {
-    // Libraries take a product of one row for any other and pack all of B for it.
-    if (c.rows == 1 && !product.trans_a) {
+    // Libraries take a product of one row for any other and pack all of B for it, which a small B
+    // does not feel.
+    constexpr std::int64_t small = 4096;
+    if (c.rows == 1 && !product.trans_a && b.rows * b.columns > small) {
       const auto vector = [](const auto& matrix) {
         using Element = std::remove_pointer_t<decltype(matrix.data)>;
         return Kokkos::View<Element*, Kokkos::LayoutRight, Device,
