@@ -77,6 +77,8 @@ struct RowSoftmax {
     const std::int64_t end = Kokkos::max(begin, rule.mask.interval.end(i));
     constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
 
+    // 16 bits round as a user's do, who stores what he hands to the exponential.
+    const bool stores_natural = !std::is_same_v<T, float> && !rule.folded();
     if (!rule.folded() || rule.mask.blocks.blocks != nullptr) {
       const T* added = bias ? bias.row(b, h, i) : nullptr;
       for (std::int64_t j = begin + team.team_rank(); j < end; j += team.team_size()) {
@@ -84,7 +86,7 @@ struct RowSoftmax {
         if (!rule.folded()) s = rule.score(s);
         if (added != nullptr) s = rule.biased(s, added[j]);
         if (!rule.mask.blocks.visible(i, j)) s = -infinity;
-        row[j] = static_cast<T>(s);
+        row[j] = static_cast<T>(stores_natural ? s * ln2 : s);
       }
       team.team_barrier();
     }
@@ -98,7 +100,7 @@ struct RowSoftmax {
     largest = tile::max(largest, tile::reduce_max(vector_max));
     team.team_reduce(Kokkos::Max<float>(largest));
 
-    const float factor = rule.factor();
+    const float factor = stores_natural ? log2e : rule.factor();
     // Finite, so that a row whose scores are all −inf has sum 0 without a case of its own.
     largest = tile::max(-0x1p126F, largest * factor);
     const float shift = -largest;
