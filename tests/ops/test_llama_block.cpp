@@ -169,7 +169,7 @@ TEST(LlamaBlockReference, TheRowsOfFewTokensAreThoseOfAll) {
   }
 }
 
-class LlamaBlock : public testing::TestWithParam<std::tuple<Shape, const char*, Dtype>> {};
+class LlamaBlock : public ::testing::TestWithParam<std::tuple<Shape, const char*, Dtype>> {};
 
 TEST_P(LlamaBlock, EveryCompositionAgreesWithTheReference) {
   const auto& [shape, pass, dtype] = GetParam();
@@ -192,9 +192,9 @@ TEST_P(LlamaBlock, EveryCompositionAgreesWithTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LlamaBlock,
-                         testing::Combine(testing::ValuesIn(shapes),
-                                          testing::Values("forward", "backward"),
-                                          testing::ValuesIn(all_dtypes)),
+                         ::testing::Combine(::testing::ValuesIn(shapes),
+                                          ::testing::Values("forward", "backward"),
+                                          ::testing::ValuesIn(all_dtypes)),
                          [](const auto& info) {
                            const Shape& s = std::get<0>(info.param);
                            return std::string(std::get<1>(info.param)) + "_" +
