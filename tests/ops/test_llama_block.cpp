@@ -45,8 +45,8 @@ bench::Point point(const Shape& s, const std::string& pass, Dtype dtype) {
 /// tokens than are checked at once.
 const std::vector<Shape> shapes{{.batch = 1,
                                  .seq = 1,
-                                 .hidden = 24,
-                                 .intermediate = 40,
+                                 .hidden = 136,
+                                 .intermediate = 200,
                                  .heads = 2,
                                  .kv_heads = 2,
                                  .head_dim = 8},
@@ -193,8 +193,8 @@ TEST_P(LlamaBlock, EveryCompositionAgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(All, LlamaBlock,
                          ::testing::Combine(::testing::ValuesIn(shapes),
-                                          ::testing::Values("forward", "backward"),
-                                          ::testing::ValuesIn(all_dtypes)),
+                                            ::testing::Values("forward", "backward"),
+                                            ::testing::ValuesIn(all_dtypes)),
                          [](const auto& info) {
                            const Shape& s = std::get<0>(info.param);
                            return std::string(std::get<1>(info.param)) + "_" +

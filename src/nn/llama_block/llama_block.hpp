@@ -64,11 +64,11 @@ struct Composition {
 
 /// Tensors outside the block, in the memory of the backend.
 struct Tensors {
-  TensorRef<2> stream, delta;    ///< (tokens, hidden)
-  nn::BlockWeights weights;      ///< without biases
-  TensorRef<2> h, delta_out;     ///< (tokens, hidden); outputs of the forward pass
-  TensorRef<2> dx;               ///< (tokens, hidden); output of the backward pass
-  nn::BlockWeights gradients{};  ///< f32; outputs of the backward pass
+  TensorRef<2> stream{}, delta{};  ///< (tokens, hidden)
+  nn::BlockWeights weights{};      ///< without biases
+  TensorRef<2> h{}, delta_out{};   ///< (tokens, hidden); outputs of the forward pass
+  TensorRef<2> dx{};               ///< (tokens, hidden); output of the backward pass
+  nn::BlockWeights gradients{};    ///< f32; outputs of the backward pass
 };
 
 /// A pass with its memory: what lies between the operators, and their workspace. Dry, it allocates
