@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "core/execution.hpp"
 #include "memory/tracker.hpp"
 #include "nn/model.hpp"
 #include "nn/sampling.hpp"
