@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/execution.hpp"
 #include "tests/io/hdf5_builder.hpp"
 #include "tests/nn/llama_tiny.hpp"
 #include "training/checkpointing.hpp"
