@@ -37,3 +37,7 @@ constexpr bool is_built(Backend backend) {
 }
 
 }  // namespace katt
+
+#if !defined(KATT_BUILDING)
+#include "core/execution.hpp"  // for users: katt's own sources name what they need
+#endif

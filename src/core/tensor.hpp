@@ -99,3 +99,7 @@ struct Workspace {
 };
 
 }  // namespace katt
+
+#if !defined(KATT_BUILDING)
+#include "core/views.hpp"  // for users: katt's own sources name what they need
+#endif

@@ -106,7 +106,8 @@ TEST_P(AttentionForward, OneKeyGivesItsValue) {
   for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>(*data)) {
     const Result result = run(Kokkos::DefaultExecutionSpace(), *data, config);
     for (std::size_t i = 0; i < result.out.size(); ++i) {
-      ASSERT_EQ(result.out[i], data->v[i % 24]) << config.variant << " at " << i;
+      // P / ΣP is one but for f32 roundings: the maximum is rounded, the score beside it is not.
+      ASSERT_FLOAT_EQ(result.out[i], data->v[i % 24]) << config.variant << " at " << i;
     }
   }
 }

@@ -17,18 +17,18 @@ namespace katt::attention::impl {
 
 namespace {
 
-/// Turns the products of one head into P and dS (both stored in T), row by row. In f32 they take the
-/// products' place. lse is the shift of the exponentials alone: P is divided by its sum, which is at
-/// hand here, so that it sums to one however the forward pass rounded its scores.
+/// Turns the products of one head into P and dS = P ∘ (dP − Δ), Δ = Σ P ∘ dP, both stored in T, row
+/// by row. In f32 they take the products' place. lse is the shift of the exponentials alone: P is
+/// divided by its sum, which is at hand here, so that it sums to one however the forward pass
+/// rounded its scores; nor does Δ depend on how it rounded out.
 template <class Exec, class T>
 struct RowGradient {
   using Memory = typename Exec::memory_space;
   using Team = tile::RowTeam<Exec>;
-  float* s;   ///< seq_q × seq_kv: Q·Kᵀ; overwritten
-  float* dp;  ///< seq_q × seq_kv: dO·Vᵀ; overwritten
+  const float* s;   ///< seq_q × seq_kv: Q·Kᵀ
+  const float* dp;  ///< seq_q × seq_kv: dO·Vᵀ
   T* p;
   T* ds;
-  StridedView<const T, 4, Memory> out, dout;
   StridedView<const float, 3, Memory> lse;
   Masks masks;
   Bias<T> bias;
@@ -36,40 +36,40 @@ struct RowGradient {
   std::int64_t b, h, seq_kv;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t i) const {
-    tile::RowSum<Exec> products;
-    const T* out_row = &out(b, h, i, 0);
-    const T* dout_row = &dout(b, h, i, 0);
-    tile::for_columns<Exec>(
-        team, 0, static_cast<std::int64_t>(out.extent(3)), [&]<class V>(std::int64_t c) {
-          products.multiply_add(tile::load<V>(out_row + c), tile::load<V>(dout_row + c));
-        });
-    const float delta = products.total(team);
     const BinaryLse row_lse(lse(b, h, i));
     const ScoreRule<T> rule{masks.of(b), bias, softcap, scale};
     const T* added = bias ? bias.row(b, h, i) : nullptr;
+    const auto exponential = [&]<class V>(std::int64_t j, V& slope) {
+      V score = tile::load<V>(s + i * seq_kv + j);
+      slope = V(1.0F);
+      if (!rule.folded()) score = rule.score(score, slope);
+      if (added != nullptr) score = tile::fma(tile::load<V>(added + j), V(log2e), score);
+      return tile::exp2(V(tile::fma(score, V(rule.factor()), V(-row_lse.high)) - V(row_lse.low)));
+    };
     tile::RowSum<Exec> sum;
+    tile::RowSum<Exec> weighted;
     for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
       if (!visible) return;
       tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
-        const std::int64_t at = i * seq_kv + j;
-        V score = tile::load<V>(s + at);
-        V slope(1.0F);
-        if (!rule.folded()) score = rule.score(score, slope);
-        if (added != nullptr) score = tile::fma(tile::load<V>(added + j), V(log2e), score);
-        const V e =
-            tile::exp2(V(tile::fma(score, V(rule.factor()), V(-row_lse.high)) - V(row_lse.low)));
+        V slope;
+        const V e = exponential.template operator()<V>(j, slope);
         sum.add(e);
-        tile::store(s + at, e);
-        tile::store(dp + at, V((tile::load<V>(dp + at) - V(delta)) * slope));
+        weighted.multiply_add(e, tile::load<V>(dp + i * seq_kv + j));
       });
     });
     const float total = sum.total(team);
     const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
+    const float delta = weighted.total(team) * inverse;
     for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
       tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
         const std::int64_t at = i * seq_kv + j;
-        const V probability = visible ? V(tile::load<V>(s + at) * V(inverse)) : V(0.0F);
-        const V gradient = visible ? V(probability * tile::load<V>(dp + at)) : V(0.0F);
+        V probability(0.0F);
+        V gradient(0.0F);
+        if (visible) {
+          V slope;
+          probability = exponential.template operator()<V>(j, slope) * V(inverse);
+          gradient = probability * (tile::load<V>(dp + at) - V(delta)) * slope;
+        }
         tile::store(p + at, probability);
         tile::store(ds + at, gradient);
       });
@@ -228,12 +228,11 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
       multiply(head.dp, "katt::attention::naive_backward_dp");
       tile::for_each_row(
           "katt::attention::naive_backward_rows", exec, args.seq_q(),
-          RowGradient<Exec, T>{static_cast<float*>(head.s.c.data),
-                               static_cast<float*>(head.dp.c.data), static_cast<T*>(head.p.data),
-                               static_cast<T*>(head.ds.data), args.out.view<T, Memory>(),
-                               args.dout.view<T, Memory>(), args.lse.view<float, Memory>(),
-                               Masks(args), Bias<T>(args.mask.bias), args.mask.softcap, args.scale,
-                               b, h, args.seq_kv()});
+          RowGradient<Exec, T>{static_cast<const float*>(head.s.c.data),
+                               static_cast<const float*>(head.dp.c.data),
+                               static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),
+                               args.lse.view<float, Memory>(), Masks(args), Bias<T>(args.mask.bias),
+                               args.mask.softcap, args.scale, b, h, args.seq_kv()});
       multiply(head.dv, "katt::attention::naive_backward_dv");
       multiply(head.dk, "katt::attention::naive_backward_dk");
       multiply(head.dq, "katt::attention::naive_backward_dq");
