@@ -174,10 +174,13 @@ inline Shape arbitrary_shape() {
           8 * *rc::gen::inRange<std::int64_t>(1, 33)};
 }
 
-/// A problem of any dtype, mask and size of scores; half of them of few enough rows for decode.
-inline std::unique_ptr<ProblemData> arbitrary_problem() {
+/// A problem of any dtype, mask and size of scores; half of them of few enough rows for decode,
+/// unless `fewest` queries and keys are asked for.
+inline std::unique_ptr<ProblemData> arbitrary_problem(std::int64_t fewest = 1) {
   Shape shape = arbitrary_shape();
   if (*rc::gen::arbitrary<bool>()) shape.seq_q = 1 + shape.seq_q % 8;
+  shape.seq_q = std::max(shape.seq_q, fewest);
+  shape.seq_kv = std::max(shape.seq_kv, fewest);
   const Dtype dtype = *rc::gen::elementOf(std::vector<Dtype>(all_dtypes.begin(), all_dtypes.end()));
   auto data = make_problem(shape, dtype, *rc::gen::arbitrary<std::uint16_t>());
   (*rc::gen::elementOf(masks)).apply(*data);

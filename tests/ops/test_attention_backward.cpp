@@ -179,7 +179,8 @@ TEST(AttentionReference, GradientsAgreeWithFiniteDifferences) {
 
 RC_GTEST_PROP(AttentionBackwardProperty, EveryVariantMatchesReferenceAtAnySizeOfScores, ()) {
   using Exec = Kokkos::DefaultExecutionSpace;
-  const auto data = arbitrary_problem();
+  // The yardstick is the largest of the unfused errors: of a few rows it may be small by chance.
+  const auto data = arbitrary_problem(24);
   add_dout(*data);
   const GradientReference reference(*data);
   // naive's lse is that of products which the library sums in another order (in 16 bits of rounded
