@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "core/execution.hpp"
 #include "core/variants.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/attention/attention_backward.hpp"
