@@ -4,6 +4,7 @@ include(katt_cuda_language)
 set(KATT_INCLUDE_ROOTS ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
 
 function(katt_target_defaults target)
+  target_compile_definitions(${target} PRIVATE KATT_BUILDING) # see core/tensor.hpp
   target_compile_options(
     ${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>
                       $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall>)
