@@ -1,5 +1,5 @@
-#include "drivers/commands.hpp"
 #include "core/execution.hpp"
+#include "drivers/commands.hpp"
 #include "drivers/model_options.hpp"
 #include "drivers/runtime.hpp"
 #include "io/case_file.hpp"
