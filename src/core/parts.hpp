@@ -51,6 +51,18 @@ BasicTensorRef<2, Const> rows_of(const BasicTensorRef<2, Const>& matrix, std::in
   return part;
 }
 
+/// Rows of head h of batch b of a tensor (batch, head, rows, columns).
+template <bool Const>
+BasicTensorRef<2, Const> rows_of(const BasicTensorRef<4, Const>& tensor, std::int64_t b,
+                                 std::int64_t h) {
+  BasicTensorRef<2, Const> rows;
+  rows.data = tensor.data;
+  rows.dtype = tensor.dtype;
+  rows.extent = {tensor.extent[2], tensor.extent[3]};
+  rows.stride = {tensor.stride[2], tensor.stride[3]};
+  return impl::from_element(rows, b * tensor.stride[0] + h * tensor.stride[1]);
+}
+
 /// Columns first … first + count − 1 of a matrix (rows, columns).
 template <bool Const>
 BasicTensorRef<2, Const> columns_of(const BasicTensorRef<2, Const>& matrix, std::int64_t first,

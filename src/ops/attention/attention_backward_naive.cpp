@@ -102,12 +102,7 @@ BasicTensorRef<2, Const> head_rows(const BasicTensorRef<4, Const>& tensor,
                                    const BasicTensorRef<4, LikeConst>& like, std::int64_t b,
                                    std::int64_t h) {
   if (tensor.data == nullptr) return {nullptr, like.dtype, {like.extent[2], like.extent[3]}};
-  BasicTensorRef<2, Const> rows;
-  rows.data = tensor.data;
-  rows.dtype = tensor.dtype;
-  rows.extent = {tensor.extent[2], tensor.extent[3]};
-  rows.stride = {tensor.stride[2], tensor.stride[3]};
-  return katt::impl::from_element(rows, b * tensor.stride[0] + h * tensor.stride[1]);
+  return rows_of(tensor, b, h);
 }
 
 /// Where the parts of the workspace begin, in bytes: P and dS of all heads, then of one head the

@@ -149,18 +149,6 @@ struct RowSoftmax {
   }
 };
 
-/// The rows of one head.
-template <bool Const>
-BasicTensorRef<2, Const> head_rows(const BasicTensorRef<4, Const>& tensor, std::int64_t b,
-                                   std::int64_t h) {
-  BasicTensorRef<2, Const> rows;
-  rows.data = tensor.data;
-  rows.dtype = tensor.dtype;
-  rows.extent = {tensor.extent[2], tensor.extent[3]};
-  rows.stride = {tensor.stride[2], tensor.stride[3]};
-  return katt::impl::from_element(rows, b * tensor.stride[0] + h * tensor.stride[1]);
-}
-
 /// The products of one head in 16 bits, S = scale · Q·Kᵀ and out = P·V with S and P in one place.
 struct HalfProducts {
   linear::GemmArgs scores;
@@ -169,14 +157,14 @@ struct HalfProducts {
   HalfProducts(const ForwardArgs& args, std::int64_t b, std::int64_t h, void* stored) {
     const std::int64_t kv_head = h / (args.heads() / args.kv_heads());
     const TensorRef<2> s(stored, args.q.dtype, {args.seq_q(), args.seq_kv()});
-    scores.a = head_rows(args.q, b, h);
-    scores.b = head_rows(args.k, b, kv_head);
+    scores.a = rows_of(args.q, b, h);
+    scores.b = rows_of(args.k, b, kv_head);
     scores.trans_b = true;
     scores.alpha = args.scale;
     scores.c = s;
     output.a = s;
-    output.b = head_rows(args.v, b, kv_head);
-    output.c = head_rows(args.out, b, h);
+    output.b = rows_of(args.v, b, kv_head);
+    output.c = rows_of(args.out, b, h);
     if (output.c.dtype != args.q.dtype || output.c.extent[0] == 0) {  // shapes alone are asked for
       output.c = {nullptr, args.q.dtype, {args.seq_q(), args.head_dim()}};
     }
