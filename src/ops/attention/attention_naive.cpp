@@ -81,12 +81,21 @@ struct RowSoftmax {
     const bool stores_natural = !std::is_same_v<T, float> && !rule.folded();
     if (!rule.folded() || rule.mask.blocks.blocks != nullptr) {
       const T* added = bias ? bias.row(b, h, i) : nullptr;
-      for (std::int64_t j = begin + team.team_rank(); j < end; j += team.team_size()) {
-        auto s = static_cast<float>(row[j]);
-        if (!rule.folded()) s = rule.score(s);
-        if (added != nullptr) s = rule.biased(s, added[j]);
-        if (!rule.mask.blocks.visible(i, j)) s = -infinity;
-        row[j] = static_cast<T>(stores_natural ? s * ln2 : s);
+      if (!rule.folded()) {
+        const auto score = [&]<class V>(std::int64_t j) {
+          V s = rule.score(tile::load<V>(row + j));
+          if (added != nullptr) s = tile::fma(tile::load<V>(added + j), V(log2e), s);
+          tile::store(row + j, stores_natural ? V(s * V(ln2)) : s);
+        };
+        for_row<Exec>(
+            team, begin, end, [&](std::int64_t j) { score.template operator()<Vec>(j); },
+            [&](std::int64_t j) { score.template operator()<float>(j); });
+        team.team_barrier();
+      }
+      if (rule.mask.blocks.blocks != nullptr) {
+        for (std::int64_t j = begin + team.team_rank(); j < end; j += team.team_size()) {
+          if (!rule.mask.blocks.visible(i, j)) row[j] = static_cast<T>(-infinity);
+        }
       }
       team.team_barrier();
     }

@@ -11,7 +11,8 @@
 /// The product of the naive variants, what a careful user has at hand without fusing anything: in
 /// f32 that of the BLAS library, on the operands as they lie; in 16 bits, for which the BLAS of a
 /// host has no product (cblas_sbgemm is an option that Debian's OpenBLAS is built without, and
-/// widening a whole weight first reads and writes it three times), gemm().
+/// widening a whole weight first reads and writes it three times), gemm(), which rounds C once, as
+/// the 16-bit products of libraries do.
 namespace katt::linear {
 
 /// Which units naive_gemm() uses: "blas", or those of gemm().
@@ -25,17 +26,5 @@ template <class Exec>
 /// As gemm(), with operands of one dtype; in f32 the bits of C depend on the number of threads.
 template <class Exec>
 void naive_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label);
-
-/// Bytes of workspace that naive_rounded_gemm() needs.
-template <class Exec>
-[[nodiscard]] std::size_t naive_rounded_gemm_workspace_bytes(const Exec& exec,
-                                                             const GemmArgs& args);
-
-/// C = op(A) · op(B) in two steps, a product that leaves f32 sums, and a pass that rounds them to
-/// the dtype of C; one step in f32. Where the sums are short, and so writing them would cost more
-/// than making them, block by block of the rows of C, so that they stay in the caches.
-template <class Exec>
-void naive_rounded_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace,
-                        const char* label);
 
 }  // namespace katt::linear

@@ -54,17 +54,14 @@ template <class Exec>
 Variant<Exec, ForwardArgs> naive_forward() {
   return {
       .name = "naive",
-      .description =
-          "a product (the library's in f32), a pass that rounds its sums, one for the bias",
+      .description = "a product (the library's in f32), a pass for the bias",
       .tiles = {},
       .supports = always,
-      .workspace_bytes =
-          [](const Exec& exec, const ForwardArgs& args, Tile) {
-            return naive_rounded_gemm_workspace_bytes(exec, unbiased(args));
-          },
+      .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
+                            Tile) { return naive_gemm_workspace_bytes(exec, unbiased(args)); },
       .run =
           [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-            naive_rounded_gemm(exec, unbiased(args), workspace, "katt::linear::naive");
+            naive_gemm(exec, unbiased(args), workspace, "katt::linear::naive");
             if (!args.bias) return;
             visit_dtype(args.out.dtype, [&]<class T>() {
               impl::add_bias(exec, "katt::linear::naive_bias", static_cast<T*>(args.out.data),
@@ -99,21 +96,21 @@ template <class Exec>
 Variant<Exec, BackwardArgs> naive_backward() {
   return {
       .name = "naive",
-      .description = "products (the library's in f32), passes that round their sums",
+      .description = "products (the library's in f32)",
       .tiles = {},
       .supports = always,
       .workspace_bytes =
           [](const Exec& exec, const BackwardArgs& args, Tile) {
             std::size_t bytes = 0;
             for_each_product(args, [&](const GemmArgs& product, const char*) {
-              bytes = std::max(bytes, naive_rounded_gemm_workspace_bytes(exec, product));
+              bytes = std::max(bytes, naive_gemm_workspace_bytes(exec, product));
             });
             return bytes;
           },
       .run =
           [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
             for_each_product(args, [&](const GemmArgs& product, const char* label) {
-              naive_rounded_gemm(exec, product, workspace, label);
+              naive_gemm(exec, product, workspace, label);
             });
             add_dbias(exec, args);
           },
