@@ -1,5 +1,5 @@
-# katt_add_op(OP): the one registration of an operator, the folder src/ops/OP. Its *_bench.cpp join
-# the driver library and every other *.cpp joins the library; the driver's generated
+# katt_add_op(OP): the one registration of an operator, the folder src/ops/OP. The sources of its
+# folder bench/ join the driver library, all others, of whatever folder, join the library; the driver's generated
 # registered_ops.cpp calls katt::OP::register_op. Its tests, tests/ops/test_OP*.cpp, are found by
 # their names. A build that needs few operators says so: -DKATT_OPS="rope;rmsnorm".
 #
@@ -20,10 +20,10 @@ function(katt_add_op op)
   if(arg_DIR)
     set(dir ${PROJECT_SOURCE_DIR}/${arg_DIR})
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cpp)
-  file(GLOB bench CONFIGURE_DEPENDS ${dir}/*_bench.cpp)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
+  file(GLOB bench CONFIGURE_DEPENDS ${dir}/bench/*.cpp)
   if(NOT bench)
-    message(FATAL_ERROR "katt_add_op(${op}): ${dir} has no *_bench.cpp")
+    message(FATAL_ERROR "katt_add_op(${op}): ${dir}/bench has no *.cpp")
   endif()
   list(REMOVE_ITEM sources ${bench})
   set_property(GLOBAL APPEND PROPERTY KATT_OPS ${op})

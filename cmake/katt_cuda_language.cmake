@@ -38,14 +38,14 @@ function(katt_reaches_kokkos file result)
 endfunction()
 
 # nvcc takes 18 s for the first line of a source that reaches Kokkos (cudafe++, cicc and the host compiler read it one
-# after the other). Sources of one target are joined, no two of a folder in one file: a folder is a namespace, so that
-# what is local to a source does not meet its like.
+# after the other). Sources of one target are joined, no two of an operator's, or of another
+# folder, in one file: they share a namespace, and what is local to a source must not meet its like.
 function(katt_join_cuda_sources target)
   set(joined_at_most 3)
   set(folders "")
   set(batches 0)
   foreach(source ${ARGN})
-    cmake_path(GET source PARENT_PATH folder)
+    string(REGEX REPLACE "(.*/src/ops/[^/]+|.*)/.*" "\\1" folder ${source})
     if(NOT folder IN_LIST folders)
       list(APPEND folders ${folder})
     endif()

@@ -171,7 +171,7 @@ struct RunOptions {
   Config config;  ///< an empty variant name asks for the operator's default
 };
 
-/// An operator as sweeps and `katt run` see it: the adapter in OP_bench.cpp. name(), summary(),
+/// An operator as sweeps and `katt run` see it: the adapter in OP/bench. name(), summary(),
 /// axes() and passes() are also called before Kokkos is initialised, the rest only after.
 class Operator {
  public:

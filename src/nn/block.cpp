@@ -4,7 +4,7 @@
 
 #include "core/execution.hpp"
 #include "ops/attention/attention.hpp"
-#include "ops/attention/attention_backward.hpp"
+#include "ops/attention/backward.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/rmsnorm/rmsnorm.hpp"
 #include "ops/rope/rope.hpp"

@@ -6,7 +6,7 @@
 #include "core/check.hpp"
 #include "core/execution.hpp"
 #include "core/parts.hpp"
-#include "ops/attention/attention_backward.hpp"
+#include "ops/attention/backward.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/rope/rope.hpp"
 

@@ -12,7 +12,7 @@
 #include "core/error.hpp"
 #include "core/variants.hpp"
 #include "memory/pool.hpp"
-#include "ops/linear/gemm.hpp"
+#include "ops/linear/gemm/gemm.hpp"
 
 namespace katt::nn {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention/attention_case.hpp"
+#include "ops/attention/bench/case.hpp"
 #include "testing/fill.hpp"
 
 /// Attention problems that the tests of both passes share.

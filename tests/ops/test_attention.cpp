@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/attention/attention.hpp"
-#include "ops/attention/attention_case.hpp"
+#include "ops/attention/bench/case.hpp"
 #include "tests/ops/attention_problems.hpp"
 
 namespace katt::attention {

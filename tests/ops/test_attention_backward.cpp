@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention/attention_backward.hpp"
-#include "ops/attention/attention_case.hpp"
+#include "ops/attention/backward.hpp"
+#include "ops/attention/bench/case.hpp"
 #include "tests/ops/attention_problems.hpp"
 
 namespace katt::attention {

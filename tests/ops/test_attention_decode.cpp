@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention/attention_merge.hpp"
-#include "ops/attention/attention_paged.hpp"
+#include "ops/attention/merge.hpp"
+#include "ops/attention/paged.hpp"
 #include "tests/ops/attention_problems.hpp"
 
 namespace katt::attention {

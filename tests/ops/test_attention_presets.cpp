@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention/attention_portable_tiles.hpp"
-#include "ops/attention/attention_presets.hpp"
+#include "ops/attention/portable/device_tiles.hpp"
+#include "ops/attention/presets.hpp"
 
 namespace katt::attention {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "memory/tracker.hpp"
+#include "ops/linear_cross_entropy/bench/case.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy.hpp"
-#include "ops/linear_cross_entropy/linear_cross_entropy_case.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_ref.hpp"
 #include "tests/ops/matrix.hpp"
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "ops/linear/gemm.hpp"
-#include "ops/linear/gemm_column_major.hpp"
+#include "ops/linear/gemm/column_major.hpp"
+#include "ops/linear/gemm/gemm.hpp"
 #include "tests/ops/linear_problem.hpp"
 #include "tile/bf16_units.hpp"
 

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "core/error.hpp"
+#include "ops/rmsnorm/bench/case.hpp"
 #include "ops/rmsnorm/rmsnorm.hpp"
-#include "ops/rmsnorm/rmsnorm_case.hpp"
 #include "testing/fill.hpp"
 
 namespace katt::rmsnorm {

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "core/error.hpp"
+#include "ops/rope/bench/case.hpp"
 #include "ops/rope/rope.hpp"
-#include "ops/rope/rope_case.hpp"
 #include "testing/fill.hpp"
 
 namespace katt::rope {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/ternary_linear/bench/case.hpp"
 #include "ops/ternary_linear/ternary_linear.hpp"
-#include "ops/ternary_linear/ternary_linear_case.hpp"
 #include "ops/ternary_linear/ternary_linear_digits.hpp"
 #include "ops/ternary_linear/ternary_linear_ref.hpp"
 #include "tests/ops/matrix.hpp"

@@ -3,14 +3,14 @@
 #include <string>
 
 #include "core/error.hpp"
-#include "ops/attention/attention_check.hpp"
-#include "ops/attention/attention_decode.hpp"
-#include "ops/attention/attention_flash.hpp"
-#include "ops/attention/attention_flash_bf16_tiles.hpp"
-#include "ops/attention/attention_naive.hpp"
-#include "ops/attention/attention_portable_tiles.hpp"
-#include "ops/attention/attention_tensor_core_variants.hpp"
-#include "ops/attention/attention_tiles.hpp"
+#include "ops/attention/bf16_panels/forward.hpp"
+#include "ops/attention/check.hpp"
+#include "ops/attention/decode/decode.hpp"
+#include "ops/attention/naive/forward.hpp"
+#include "ops/attention/portable/device_tiles.hpp"
+#include "ops/attention/portable/forward.hpp"
+#include "ops/attention/tensor_cores/variants.hpp"
+#include "ops/attention/tiles.hpp"
 
 namespace katt::attention {
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "core/check.hpp"
-#include "ops/linear/gemm.hpp"
-#include "ops/linear/gemm_naive.hpp"
+#include "ops/linear/gemm/gemm.hpp"
+#include "ops/linear/gemm/naive.hpp"
 #include "ops/linear/linear_kernels.hpp"
 
 namespace katt::linear {

@@ -4,7 +4,7 @@
 
 #include "core/error.hpp"
 #include "core/execution.hpp"
-#include "ops/linear/gemm.hpp"
+#include "ops/linear/gemm/gemm.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"
 
 namespace katt::linear_cross_entropy {

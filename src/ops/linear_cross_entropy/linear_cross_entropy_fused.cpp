@@ -5,7 +5,7 @@
 #include "core/execution.hpp"
 #include "core/parts.hpp"
 #include "core/views.hpp"
-#include "ops/linear/gemm.hpp"
+#include "ops/linear/gemm/gemm.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_kernels.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"
 #include "tile/elementwise.hpp"

@@ -2,7 +2,7 @@
 
 #include "core/execution.hpp"
 #include "core/parts.hpp"
-#include "ops/linear/gemm.hpp"
+#include "ops/linear/gemm/gemm.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"
 
 namespace katt::linear_cross_entropy::impl {

@@ -6,7 +6,7 @@
 
 #include "core/parts.hpp"
 #include "core/tensor.hpp"
-#include "ops/linear/gemm.hpp"
+#include "ops/linear/gemm/gemm.hpp"
 
 /// Blocks of matrices and of the workspace, for both variants of swiglu_mlp.
 namespace katt::swiglu_mlp::impl {

@@ -4,7 +4,7 @@
 
 #include "core/parts.hpp"
 #include "core/views.hpp"
-#include "ops/linear/gemm_naive.hpp"
+#include "ops/linear/gemm/naive.hpp"
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
 
 namespace katt::ternary_linear::impl {

@@ -5,7 +5,7 @@
 
 #include "core/parts.hpp"
 #include "core/views.hpp"
-#include "ops/linear/gemm.hpp"
+#include "ops/linear/gemm/gemm.hpp"
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
 
 namespace katt::ternary_linear::impl {

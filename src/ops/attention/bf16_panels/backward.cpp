@@ -1,0 +1,430 @@
+#include "ops/attention/bf16_panels/backward.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "core/thread_slot.hpp"
+#include "ops/attention/bf16_panels/backward_operands.hpp"
+#include "ops/attention/portable/backward_kernel.hpp"
+#include "ops/attention/tiles.hpp"
+#include "tile/bf16_engine.hpp"
+
+/// The backward pass of portable/backward_kernel.hpp on packed bf16 tiles, transposed as the
+/// forward pass is, so that lse and Δ are vectors of queries:
+///
+///   for every (batch, kv head, chunk of key groups), in parallel:
+///     for every group of key blocks:  dK = dV = 0
+///       for every group of query blocks:
+///         for every live pair of blocks (32 keys × 32 queries):
+///           Sᵀ = K·Qᵀ, dPᵀ = V·dOᵀ;  Pᵀ = 2^(S − lse), dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
+///         dV += Pᵀ·dO, dK += dSᵀ·Q    for every key block, over the query blocks of the group
+///         dQᵀ(chunk) += Kᵀ·dSᵀ        for every query block, over the key blocks of the group
+///       write dK, dV
+///   afterwards dQ = Σ over chunks, in order, transposed
+///
+/// While the products of a pair are computed, the vector unit turns the pair before into Pᵀ and
+/// dSᵀ. Pᵀ is an operand A (keys × queries), dSᵀ both A and, in pairs of keys, B.
+namespace katt::attention::impl {
+
+const std::vector<Tile>& bf16_backward_tile_list() {
+  static const std::vector<Tile> tiles{{128, 128}, {32, 32},  {32, 64},  {32, 128}, {64, 32},
+                                       {64, 64},   {64, 128}, {64, 256}, {128, 64}, {256, 128}};
+  return tiles;
+}
+
+Status flash_bf16_backward_supports(Tile tile) {
+  const auto& tiles = bf16_backward_tile_list();
+  if (std::find(tiles.begin(), tiles.end(), tile) != tiles.end()) return Status::ok();
+  return Status::skipped("tile " + names({tile}) +
+                         " is not built for bf16 on tiles; built: " + names(tiles));
+}
+
+#if defined(KATT_BF16_TILES)
+namespace {
+
+/// Pᵀ and dSᵀ of 32 keys × 32 queries, two keys at a call.
+struct Gradients {
+  const float* scores;  ///< [query tile 2][32 keys][16 queries]
+  const float* dp;      ///< likewise
+  bf16* p_rows;         ///< A: [32 keys][32 queries]
+  bf16* ds_rows;        ///< A
+  bf16* ds_pairs;       ///< B: [query tile 2][16 pairs of keys][16 queries]
+  __m512 scale;
+  __m512 shift[2];  ///< −lse in base 2, by query tile
+  __m512 delta[2];
+
+  /// Two vectors as 32 bf16, rounded to nearest, ties away from zero.
+  KOKKOS_FORCEINLINE_FUNCTION static __m512i narrow(__m512 low, __m512 high) {
+    const __m512i odd_words =
+        _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                         25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    return _mm512_permutex2var_epi16(rounded(low), odd_words, rounded(high));
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static __m512i rounded(__m512 x) {
+    return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION void pair(int i) const {
+    __m512 ds[2][2];
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; ++k) {
+      const int key = 2 * i + k;
+      __m512 p[2];
+#pragma GCC unroll 2
+      for (int t = 0; t < 2; ++t) {
+        const int at = (t * 32 + key) * 16;
+        p[t] = tile::exp2_of_16_bits(_mm512_fmadd_ps(_mm512_load_ps(scores + at), scale, shift[t]));
+        ds[t][k] = _mm512_mul_ps(p[t], _mm512_sub_ps(_mm512_load_ps(dp + at), delta[t]));
+      }
+      _mm512_store_si512(p_rows + key * bf16_tiles::depth, narrow(p[0], p[1]));
+      _mm512_store_si512(ds_rows + key * bf16_tiles::depth, narrow(ds[0][k], ds[1][k]));
+    }
+#pragma GCC unroll 2
+    for (int t = 0; t < 2; ++t) {
+      _mm512_store_si512(
+          ds_pairs + t * bf16_tiles::tile_elements + i * bf16_tiles::depth,
+          _mm512_mask_blend_epi16(0xAAAAAAAAU, _mm512_srli_epi32(rounded(ds[t][0]), 16),
+                                  rounded(ds[t][1])));
+    }
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION void share(int i, int steps) const {
+    for (int p = 16 * i / steps; p < 16 * (i + 1) / steps; ++p) pair(p);
+  }
+};
+
+/// The first or the second half of another's work.
+struct Half {
+  const Gradients& work;
+  int half;
+  KOKKOS_FORCEINLINE_FUNCTION void share(int i, int steps) const {
+    work.share(half * steps + i, 2 * steps);
+  }
+};
+
+struct Bf16Backward : PackedBackward {
+  using PackedBackward::PackedBackward;
+
+  /// Buffers of a thread.
+  struct Scratch {
+    float* scores;   ///< two squares
+    float* dp;       ///< two squares
+    bf16* p_rows;    ///< [key block][query block] squares
+    bf16* ds_rows;   ///< likewise
+    bf16* ds_pairs;  ///< likewise
+    float* dk;       ///< [key block][32 dimensions] squares: [dim tile 2][key tile 2]
+    float* dv;       ///< likewise
+
+    Scratch(std::byte* at, const BackwardLayout& layout) {
+      const auto take = [&at]<class T>(T*& part, std::size_t bytes) {
+        part = reinterpret_cast<T*>(at);
+        at += bytes;
+      };
+      const auto pairs =
+          static_cast<std::size_t>(layout.query_group) * static_cast<std::size_t>(layout.key_group);
+      const std::size_t sums = static_cast<std::size_t>(layout.key_group) *
+                               static_cast<std::size_t>(layout.depth) * square_bytes;
+      take(scores, 2 * square_bytes);
+      take(dp, 2 * square_bytes);
+      take(p_rows, pairs * half_square_bytes);
+      take(ds_rows, pairs * half_square_bytes);
+      take(ds_pairs, pairs * half_square_bytes);
+      take(dk, sums);
+      take(dv, sums);
+    }
+  };
+
+  /// A live pair of blocks: which of its group, and its mask.
+  struct Pair {
+    int key_block = 0;
+    int query_block = 0;
+    int columns = 0;
+    TileState state = TileState::full;
+  };
+
+  template <bf16_tiles::Unit U, int Depth>
+  void run(std::int64_t item, std::byte* memory) const {
+    const Scratch at(memory, layout);
+    const std::int64_t head = item / layout.chunks;
+    const std::int64_t chunk = item % layout.chunks;
+    const std::int64_t begin = layout.key_groups * chunk / layout.chunks;
+    const std::int64_t end = layout.key_groups * (chunk + 1) / layout.chunks;
+    std::fill_n(dq_part(head, chunk, 0), layout.row_blocks * Depth * 4 * bf16_tiles::tile_floats,
+                0.0F);
+    [[maybe_unused]] const typename U::Session session;
+    for (std::int64_t keys = begin; keys < end; ++keys) {
+      const std::int64_t first_key = keys * layout.key_group;
+      const auto key_blocks =
+          static_cast<int>(std::min<std::int64_t>(layout.key_group, layout.key_blocks - first_key));
+      std::fill_n(at.dk, key_blocks * Depth * 4 * bf16_tiles::tile_floats, 0.0F);
+      std::fill_n(at.dv, key_blocks * Depth * 4 * bf16_tiles::tile_floats, 0.0F);
+      for (std::int64_t row = 0; row < layout.row_blocks; row += layout.query_group) {
+        const auto row_blocks =
+            static_cast<int>(std::min<std::int64_t>(layout.query_group, layout.row_blocks - row));
+        meet<U, Depth>(at, head, chunk, first_key, key_blocks, row, row_blocks);
+      }
+      for (int n = 0; n < key_blocks; ++n) write_keys<Depth>(at, head, first_key + n, n);
+    }
+  }
+
+  /// One group of keys and one group of queries.
+  template <bf16_tiles::Unit U, int Depth>
+  void meet(const Scratch& at, std::int64_t head, std::int64_t chunk, std::int64_t first_key,
+            int key_blocks, std::int64_t first_row, int row_blocks) const {
+    const std::int64_t b = head / static_cast<std::int64_t>(k.extent(1));
+    const ScoreRule<bf16> rule{masks.of(b), bias, softcap, scale};
+    const auto seq_kv = static_cast<std::int64_t>(k.extent(2));
+    const auto slot = [&](int key_block, int query_block) {
+      return static_cast<std::ptrdiff_t>(key_block * layout.query_group + query_block) * 2 *
+             bf16_tiles::tile_elements;
+    };
+    std::array<std::array<int, largest_group>, largest_group> rows_of_key{};
+    std::array<std::array<int, largest_group>, largest_group> keys_of_row{};
+    std::array<int, largest_group> row_counts{};
+    std::array<int, largest_group> key_counts{};
+    Pair before;
+    bool pending = false;
+    int parity = 0;
+    const auto gradients = [&]() {
+      const std::int64_t row = first_row + before.query_block;
+      float* scores = at.scores + parity * 4 * bf16_tiles::tile_floats;
+      float* dp = at.dp + parity * 4 * bf16_tiles::tile_floats;
+      const float* shift = statistics(0, head, row);
+      const float* delta = statistics(1, head, row);
+      const Adjusted factor =
+          adjust(scores, dp, rule, b, packed_rows(head, row), count_of(row),
+                 (first_key + before.key_block) * bf16_tiles::block, before, delta);
+      const std::ptrdiff_t to = slot(before.key_block, before.query_block);
+      const auto delta_of = [&](int t) {
+        return factor.delta_applied ? _mm512_setzero_ps() : _mm512_loadu_ps(delta + t * 16);
+      };
+      return Gradients{.scores = scores,
+                       .dp = dp,
+                       .p_rows = at.p_rows + to,
+                       .ds_rows = at.ds_rows + to,
+                       .ds_pairs = at.ds_pairs + to,
+                       .scale = _mm512_set1_ps(factor.scale),
+                       .shift = {_mm512_loadu_ps(shift), _mm512_loadu_ps(shift + 16)},
+                       .delta = {delta_of(0), delta_of(1)}};
+    };
+    for (int kb = 0; kb < key_blocks; ++kb) {
+      const std::int64_t key = (first_key + kb) * bf16_tiles::block;
+      for (int qb = 0; qb < row_blocks; ++qb) {
+        const PackedRows packed = packed_rows(head, first_row + qb);
+        const std::int64_t first = packed.query(0);
+        const std::int64_t last = packed.query(count_of(first_row + qb) - 1);
+        const int columns =
+            static_cast<int>(std::min<std::int64_t>(bf16_tiles::block, seq_kv - key));
+        TileState state = rule.mask.tile(first, last, key, key + columns);
+        if (state == TileState::dead) continue;
+        if (columns < bf16_tiles::block) state = TileState::partial;
+        const bf16* k_tiles = key_operand(0, head, first_key + kb);
+        const bf16* v_tiles = key_operand(1, head, first_key + kb);
+        const bf16* q_tiles = query_operand(0, head, first_row + qb);
+        const bf16* do_tiles = query_operand(1, head, first_row + qb);
+        const auto products = [&](const auto& first_half, const auto& second_half) {
+          const int next = parity ^ 1;
+          U::template product_2x2<false, Depth>(
+              [&](int d) { return k_tiles + d * 2 * bf16_tiles::tile_elements; },
+              [&](int d) { return q_tiles + d * 2 * bf16_tiles::tile_elements; }, Depth,
+              at.scores + next * 4 * bf16_tiles::tile_floats, first_half);
+          U::template product_2x2<false, Depth>(
+              [&](int d) { return v_tiles + d * 2 * bf16_tiles::tile_elements; },
+              [&](int d) { return do_tiles + d * 2 * bf16_tiles::tile_elements; }, Depth,
+              at.dp + next * 4 * bf16_tiles::tile_floats, second_half);
+        };
+        if (pending) {
+          const Gradients work = gradients();
+          products(Half{work, 0}, Half{work, 1});
+        } else {
+          products(bf16_tiles::nothing, bf16_tiles::nothing);
+        }
+        parity ^= 1;
+        pending = true;
+        before = {kb, qb, columns, state};
+        rows_of_key[kb][row_counts[kb]++] = qb;
+        keys_of_row[qb][key_counts[qb]++] = kb;
+      }
+    }
+    if (!pending) return;
+    gradients().share(0, 1);
+
+    for (int kb = 0; kb < key_blocks; ++kb) {
+      for (int d = 0; d < Depth; ++d) {
+        const std::ptrdiff_t sum =
+            static_cast<std::ptrdiff_t>(kb * Depth + d) * 4 * bf16_tiles::tile_floats;
+        const auto add = [&](const bf16* left, int operand, float* target) {
+          accumulate<U>(
+              row_counts[kb], [&](int i) { return left + slot(kb, rows_of_key[kb][i]); },
+              [&](int i) {
+                return query_operand(operand, head, first_row + rows_of_key[kb][i]) +
+                       d * 2 * bf16_tiles::tile_elements;
+              },
+              target + sum);
+        };
+        add(at.p_rows, 3, at.dv);
+        add(at.ds_rows, 2, at.dk);
+      }
+    }
+    for (int qb = 0; qb < row_blocks; ++qb) {
+      float* target = dq_part(head, chunk, first_row + qb);
+      for (int d = 0; d < Depth; ++d) {
+        accumulate<U>(
+            key_counts[qb],
+            [&](int i) {
+              return key_operand(2, head, first_key + keys_of_row[qb][i]) +
+                     d * 2 * bf16_tiles::tile_elements;
+            },
+            [&](int i) { return at.ds_pairs + slot(keys_of_row[qb][i], qb); },
+            target + d * 4 * bf16_tiles::tile_floats);
+      }
+    }
+  }
+
+  template <bf16_tiles::Unit U, class A, class B>
+  static void accumulate(int steps, const A& a, const B& b, float* target) {
+    if (steps == 4) U::template product_2x2<true, 4>(a, b, 4, target, bf16_tiles::nothing);
+    else if (steps > 0) U::template product_2x2<true, 0>(a, b, steps, target, bf16_tiles::nothing);
+  }
+
+  struct Adjusted {
+    float scale;         ///< puts the scores in base 2
+    bool delta_applied;  ///< dP holds (dP − Δ) times the slope of the softcap
+  };
+
+  /// Masks the scores of a pair, and applies bias and softcap where there are any.
+  Adjusted adjust(float* scores, float* dp, const ScoreRule<bf16>& rule, std::int64_t b,
+                  const PackedRows& packed, int count, std::int64_t key, const Pair& pair,
+                  const float* delta) const {
+    using Vec = bf16_tiles::HostVec;
+    if (softcap > 0.0F) {
+      for (int i = 0; i < 4 * bf16_tiles::tile_floats; i += bf16_tiles::rows) {
+        Vec slope;
+        (void)rule.score(tile::load<Vec>(scores + i), slope);
+        const auto row_delta =
+            tile::load<Vec>(delta + i / (2 * bf16_tiles::tile_floats) * bf16_tiles::rows);
+        tile::store(dp + i, Vec((tile::load<Vec>(dp + i) - row_delta) * slope));
+      }
+    }
+    return {adjust_scores({scores, count, pair.columns}, rule, pair.state, b, packed, key),
+            softcap > 0.0F};
+  }
+
+  template <int Depth>
+  void write_keys(const Scratch& at, std::int64_t head, std::int64_t block, int n) const {
+    const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
+    const int head_dim = static_cast<int>(k.extent(3));
+    const std::int64_t first = block * bf16_tiles::block;
+    const auto write = [&](const float* sums, float factor, const auto& target) {
+      for (int d = 0; d < Depth * 2 && d * bf16_tiles::rows < head_dim; ++d) {
+        for (int t = 0; t < 2; ++t) {
+          const std::int64_t key = first + t * bf16_tiles::rows;
+          const int live = static_cast<int>(std::clamp<std::int64_t>(
+              static_cast<std::int64_t>(k.extent(2)) - key, 0, bf16_tiles::rows));
+          const float* tile =
+              sums + ((n * Depth + d / 2) * 4 + d % 2 * 2 + t) * bf16_tiles::tile_floats;
+          bf16_tiles::HostVec rows[bf16_tiles::rows];
+          for (int i = 0; i < bf16_tiles::rows; ++i) {
+            rows[i] =
+                bf16_tiles::HostVec(tile::load<bf16_tiles::HostVec>(tile + i * bf16_tiles::rows) *
+                                    bf16_tiles::HostVec(factor));
+          }
+          store_rows(rows, live, head_dim - d * bf16_tiles::rows, [&](int i) {
+            return &target(head / kv_heads, head % kv_heads, key + i, d * bf16_tiles::rows);
+          });
+        }
+      }
+    };
+    write(at.dk, scale, dk);
+    write(at.dv, 1.0F, dv);
+  }
+
+  /// dQ = scale · Σ over chunks, for a block of query rows.
+  void sum_queries(std::int64_t item) const {
+    using Vec = bf16_tiles::HostVec;
+    const QueryItem query = query_item(item);
+    const PackedRows& packed = query.packed;
+    const int head_dim = static_cast<int>(q.extent(3));
+    for (int d = 0; d * bf16_tiles::rows < head_dim; ++d) {
+      for (int t = 0; t * bf16_tiles::rows < query.count; ++t) {
+        const int at = (d / 2 * 4 + t * 2 + d % 2) * bf16_tiles::tile_floats;
+        Vec square[bf16_tiles::rows];
+        for (int i = 0; i < bf16_tiles::rows; ++i) {
+          Vec sum(0.0F);
+          for (std::int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
+            sum = sum + tile::load<Vec>(dq_part(query.head, chunk, query.block) + at +
+                                        i * bf16_tiles::rows);
+          }
+          square[i] = Vec(sum * Vec(scale));
+        }
+        tile::transpose(square);
+        store_rows(square, std::min(bf16_tiles::rows, query.count - t * bf16_tiles::rows),
+                   head_dim - d * bf16_tiles::rows, [&](int i) {
+                     const int r = t * bf16_tiles::rows + i;
+                     return &dq(query.b, packed.head(r), packed.query(r), d * bf16_tiles::rows);
+                   });
+      }
+    }
+  }
+};
+
+}  // namespace
+
+template <class Exec>
+std::size_t flash_bf16_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args,
+                                                Tile tile) {
+  const BackwardLayout layout(args, tile);
+  return layout.scratch() + static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
+}
+
+template <class Exec>
+void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, Tile tile,
+                         Workspace workspace) {
+  using Policy =
+      Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
+  const BackwardLayout layout(args, tile);
+  const Bf16Backward backward(args, layout, workspace);
+  const std::int64_t rows = layout.heads * layout.row_blocks;
+  Kokkos::parallel_for("katt::attention::backward_pack_keys",
+                       Policy(exec, 0, layout.heads * layout.key_blocks),
+                       [backward](std::int64_t item) { backward.pack_keys(item); });
+  Kokkos::parallel_for("katt::attention::backward_pack_queries", Policy(exec, 0, rows),
+                       [backward](std::int64_t item) { backward.pack_queries(item); });
+  visit_unit_and_depth(layout.depth, [&]<class U, int Depth>() {
+    Policy policy(exec, 0, layout.heads * layout.chunks);
+    policy.set_chunk_size(1);
+    const ThreadSlot<Exec> thread;
+    std::byte* scratch = backward.workspace + layout.scratch();
+    Kokkos::parallel_for(
+        "katt::attention::flash_backward", policy, [backward, thread, scratch](std::int64_t item) {
+          const int slot = thread.acquire();
+          backward.template run<U, Depth>(
+              item, scratch + static_cast<std::size_t>(slot) * backward.layout.scratch_bytes());
+          thread.release(slot);
+        });
+  });
+  Kokkos::parallel_for("katt::attention::backward_sum_dq", Policy(exec, 0, rows),
+                       [backward](std::int64_t item) { backward.sum_queries(item); });
+}
+
+#else
+
+template <class Exec>
+std::size_t flash_bf16_backward_workspace_bytes(const Exec&, const BackwardArgs&, Tile) {
+  return 0;
+}
+template <class Exec>
+void flash_bf16_backward(const Exec&, const BackwardArgs&, Tile, Workspace) {
+  throw InputError("attention: this build has no unit for bf16 tiles");
+}
+
+#endif
+
+#define KATT_INSTANTIATE_FLASH_BF16_BACKWARD(Exec)                                                 \
+  template std::size_t flash_bf16_backward_workspace_bytes<Exec>(const Exec&, const BackwardArgs&, \
+                                                                 Tile);                            \
+  template void flash_bf16_backward<Exec>(const Exec&, const BackwardArgs&, Tile, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BF16_BACKWARD)
+
+}  // namespace katt::attention::impl

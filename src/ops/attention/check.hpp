@@ -1,0 +1,125 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "core/error.hpp"
+#include "core/tensor.hpp"
+#include "ops/attention/attention.hpp"
+#include "ops/attention/mask.hpp"
+
+/// What the two passes check and count alike.
+namespace katt::attention::impl {
+
+template <int Rank>
+inline std::string shape_text(const BasicTensorRef<Rank, true>& tensor) {
+  std::string text = "(";
+  for (int axis = 0; axis < Rank; ++axis) {
+    text += (axis > 0 ? ", " : "") + std::to_string(tensor.extent[axis]);
+  }
+  return text + ")";
+}
+
+template <int Rank>
+void check_tensor(const char* name, const BasicTensorRef<Rank, true>& tensor, Dtype dtype,
+                  const std::array<std::int64_t, Rank>& expected) {
+  BasicTensorRef<Rank, true> wanted;
+  wanted.extent = expected;
+  if (tensor.extent != expected) {
+    throw InputError("attention: " + std::string(name) + ": holds shape " + shape_text(tensor) +
+                     ", expected " + shape_text(wanted));
+  }
+  if (tensor.dtype != dtype) {
+    throw InputError("attention: " + std::string(name) + ": holds " +
+                     std::string(name_of(tensor.dtype)) + ", expected " +
+                     std::string(name_of(dtype)));
+  }
+}
+
+/// head_dim and the numbers of heads. Throws InputError.
+template <class Args>
+void check_heads(const Args& args) {
+  const auto fail = [](const std::string& message) { throw InputError("attention: " + message); };
+  const std::int64_t d = args.head_dim();
+  if (d <= 0 || d > max_head_dim || d % 8 != 0) {
+    fail("head_dim " + std::to_string(d) + ": expected a multiple of 8 up to " +
+         std::to_string(max_head_dim));
+  }
+  if (args.kv_heads() <= 0 || args.heads() % args.kv_heads() != 0) {
+    fail("kv_heads " + std::to_string(args.kv_heads()) + ": does not divide heads " +
+         std::to_string(args.heads()));
+  }
+}
+
+/// softcap, bias and block mask. Throws InputError.
+template <class Args>
+void check_mask(const Args& args) {
+  const auto fail = [](const std::string& message) { throw InputError("attention: " + message); };
+  const MaskArgs& mask = args.mask;
+  if (!(mask.softcap >= 0.0F)) fail("softcap " + std::to_string(mask.softcap) + ": expected ≥ 0");
+  if (mask.bias) {
+    check_tensor<4>("bias", mask.bias, args.q.dtype,
+                    {mask.bias.extent[0] == 1 ? 1 : args.batch(),
+                     mask.bias.extent[1] == 1 ? 1 : args.heads(), args.seq_q(), args.seq_kv()});
+  }
+  if (mask.block_mask != nullptr && mask.block_size <= 0) {
+    fail("block_size " + std::to_string(mask.block_size) + ": expected > 0 with a block mask");
+  }
+}
+
+/// q, k, v and the mask of either pass. Throws InputError.
+template <class Args>
+void check_inputs(const Args& args) {
+  check_heads(args);
+  const std::array<std::int64_t, 4> kv{args.batch(), args.kv_heads(), args.seq_kv(),
+                                       args.head_dim()};
+  check_tensor<4>("k", args.k, args.q.dtype, kv);
+  check_tensor<4>("v", args.v, args.q.dtype, kv);
+  check_mask(args);
+}
+
+/// out and lse of the forward pass. Throws InputError.
+template <class Args>
+void check_output(const Args& args) {
+  check_tensor<4>("out", args.out, args.q.dtype, args.q.extent);
+  if (args.lse) {
+    check_tensor<3>("lse", args.lse, Dtype::f32, {args.batch(), args.heads(), args.seq_q()});
+  }
+}
+
+/// Scores that an unfused implementation stores, counted without overflow.
+template <class Args>
+double stored_scores(const Args& args) {
+  return static_cast<double>(args.batch()) * static_cast<double>(args.heads()) *
+         static_cast<double>(args.seq_q()) * static_cast<double>(args.seq_kv());
+}
+
+/// Visible (query, key) pairs of one head, summed over the batch. The masks must be readable on the
+/// host.
+template <class Args>
+double visible_pairs(const Args& args) {
+  const Masks masks(args);
+  double pairs = 0;
+  for (std::int64_t b = 0; b < args.batch(); ++b) {
+    const Mask mask = masks.of(b);
+    for (std::int64_t i = 0; i < args.seq_q(); ++i) {
+      const std::int64_t begin = mask.interval.begin(i);
+      const std::int64_t end = mask.interval.end(i);
+      if (mask.blocks.blocks == nullptr) {
+        pairs += static_cast<double>(std::max<std::int64_t>(0, end - begin));
+        continue;
+      }
+      const std::int64_t size = mask.blocks.size;
+      for (std::int64_t j = begin; j < end; j = (j / size + 1) * size) {
+        if (mask.blocks.visible(i, j)) {
+          pairs += static_cast<double>(std::min(end, (j / size + 1) * size) - j);
+        }
+      }
+    }
+  }
+  return pairs;
+}
+
+}  // namespace katt::attention::impl

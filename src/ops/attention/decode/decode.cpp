@@ -1,0 +1,143 @@
+#include "ops/attention/decode/decode.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/views.hpp"
+#include "ops/attention/check.hpp"
+#include "ops/attention/decode/kernel.hpp"
+#include "ops/attention/tiles.hpp"
+
+namespace katt::attention {
+
+namespace impl {
+
+namespace {
+
+template <class Exec, class T>
+using DecodeEngine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>>;
+
+/// How these arguments locate a key.
+template <class T, class Args>
+using KvRowsOf = decltype(keys_of<T>(std::declval<const Args&>()));
+
+}  // namespace
+
+template <class Exec>
+std::vector<Tile> decode_tiles() {
+  // A host amortises the start of a split; a device needs many splits for its multiprocessors.
+  std::vector<Tile> tiles{{64, 1024}, {64, 256}, {64, 128}, {64, 512}, {64, 2048}, {64, 4096}};
+  if (!is_host_v<Exec>) std::swap(tiles[0], tiles[1]);
+  return tiles;
+}
+
+template <class Exec, class Args>
+Status decode_supports(const Exec& exec, const Args& args, Tile tile) {
+  const std::vector<Tile> built = decode_tiles<Exec>();
+  if (std::find(built.begin(), built.end(), tile) == built.end()) {
+    return Status::skipped("tile " + names({tile}) + " is not one of decode's: " + names(built));
+  }
+  const DecodePlan plan(args, tile);
+  if (plan.rows() > tile.q) {
+    return Status::skipped("decode takes at most " + std::to_string(tile.q) +
+                           " query rows for each K/V head, seq_q " + std::to_string(plan.seq_q) +
+                           " × heads / kv_heads " + std::to_string(plan.group()) + " are " +
+                           std::to_string(plan.rows()));
+  }
+  return tile::teams_support(
+      exec, plan.scratch_bytes<DecodeEngine<Exec, float>>(),
+      std::to_string(plan.rows()) + " query rows at head_dim " + std::to_string(plan.head_dim));
+}
+
+template <class Exec, class Args>
+std::size_t decode_workspace_bytes(const Exec& exec, const Args& args, Tile tile) {
+  const DecodePlan plan(args, tile);
+  return plan.parts_bytes() + plan.sums_bytes() +
+         tile::team_workspace_bytes(exec, plan.scratch_bytes<DecodeEngine<Exec, float>>());
+}
+
+template <class Exec, class Args>
+void decode_forward(const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
+  using Memory = typename Exec::memory_space;
+  const DecodePlan plan(args, tile);
+  if (plan.part_rows() == 0) return;
+  visit_dtype(args.q.dtype, [&]<class T>() {
+    using Split = DecodeSplit<Exec, T, KvRowsOf<T, Args>>;
+    const Split split(args, plan, workspace);
+    tile::launch_teams(
+        "katt::attention::decode_split", exec, plan.work_items(),
+        plan.scratch_bytes<typename Split::Engine>(),
+        static_cast<std::byte*>(workspace.data) + plan.parts_bytes() + plan.sums_bytes(), split);
+
+    const ConstTensorRef<5> parts(split.parts, Dtype::f32,
+                                  {plan.splits, plan.batch, plan.heads, plan.seq_q, plan.head_dim});
+    const MergeParts<Exec, float, T, StoredSums> merge{
+        parts.view<float, Memory>(),
+        {split.sums, plan.batch, plan.heads, plan.seq_q},
+        args.out.template view<T, Memory>(),
+        args.lse.template view<float, Memory>()};
+    tile::for_each_row("katt::attention::decode_merge", exec, plan.batch * plan.heads * plan.seq_q,
+                       merge);
+  });
+}
+
+#define KATT_INSTANTIATE_DECODE(Exec, Args)                                                \
+  template Status decode_supports<Exec, Args>(const Exec&, const Args&, Tile);             \
+  template std::size_t decode_workspace_bytes<Exec, Args>(const Exec&, const Args&, Tile); \
+  template void decode_forward<Exec, Args>(const Exec&, const Args&, Tile, Workspace);
+
+#define KATT_INSTANTIATE_DECODE_TILES(Exec) template std::vector<Tile> decode_tiles<Exec>();
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_DECODE_TILES)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_DECODE, ForwardArgs)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_DECODE, PagedArgs)
+
+}  // namespace impl
+
+template <class Exec>
+VariantTable<Exec, PagedArgs>& paged_variants() {
+  static VariantTable<Exec, PagedArgs> table{impl::decode_variant<Exec, PagedArgs>()};
+  return table;
+}
+
+void check(const PagedArgs& args) {
+  impl::check_heads(args);
+  const std::array<std::int64_t, 4> pages{args.k_pages.extent[0], args.kv_heads(), args.page_size(),
+                                          args.head_dim()};
+  impl::check_tensor<4>("k_pages", args.k_pages, args.q.dtype, pages);
+  impl::check_tensor<4>("v_pages", args.v_pages, args.q.dtype, pages);
+  impl::check_mask(args);
+  impl::check_output(args);
+  const auto require = [](bool holds, const char* message) {
+    if (!holds) throw InputError(std::string("attention: ") + message);
+  };
+  require(args.page_size() > 0, "k_pages: holds page_size 0, expected a positive number");
+  require(args.pages_per_sequence >= 0, "pages_per_sequence: is negative, expected 0 or more");
+  require(args.block_table != nullptr || args.batch() * args.pages_per_sequence == 0,
+          "block_table: is missing, expected (batch, pages_per_sequence) page numbers");
+  require(args.mask.kv_len != nullptr,
+          "kv_len: is missing, expected the length of every sequence in the paged cache");
+}
+
+template <class Exec>
+std::size_t workspace_bytes(const Exec& exec, const PagedArgs& args, const Config& config) {
+  check(args);
+  return paged_variants<Exec>().workspace_bytes(exec, args, config);
+}
+
+template <class Exec>
+Status decode(const Exec& exec, const PagedArgs& args, const Config& config, Workspace workspace) {
+  check(args);
+  return paged_variants<Exec>().run(exec, args, config, workspace);
+}
+
+#define KATT_INSTANTIATE_PAGED(Exec)                                                        \
+  template VariantTable<Exec, PagedArgs>& paged_variants<Exec>();                           \
+  template std::size_t workspace_bytes<Exec>(const Exec&, const PagedArgs&, const Config&); \
+  template Status decode<Exec>(const Exec&, const PagedArgs&, const Config&, Workspace);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PAGED)
+
+}  // namespace katt::attention

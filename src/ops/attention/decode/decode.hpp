@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "core/status.hpp"
+#include "core/variants.hpp"
+#include "ops/attention/attention.hpp"
+#include "ops/attention/paged.hpp"
+
+/// The decode variant of the forward pass, for Args = ForwardArgs and PagedArgs.
+namespace katt::attention::impl {
+
+/// tile.q: most query rows (seq_q · heads / kv_heads) of a K/V head; tile.kv: keys of a split. The
+/// first is the default.
+template <class Exec>
+std::vector<Tile> decode_tiles();
+
+/// ok, or skipped: the tile is not in the list, the rows are too many, or they do not fit the
+/// scratch memory of the device.
+template <class Exec, class Args>
+Status decode_supports(const Exec& exec, const Args& args, Tile tile);
+
+/// The partial results of the splits, and on a host the scratch of every thread.
+template <class Exec, class Args>
+std::size_t decode_workspace_bytes(const Exec& exec, const Args& args, Tile tile);
+
+template <class Exec, class Args>
+void decode_forward(const Exec& exec, const Args& args, Tile tile, Workspace workspace);
+
+/// The variant as its tables hold it.
+template <class Exec, class Args>
+Variant<Exec, Args> decode_variant() {
+  return {
+      .name = "decode",
+      .description = "few queries: keys split over work items, partial results merged",
+      .tiles = decode_tiles<Exec>(),
+      .supports = decode_supports<Exec, Args>,
+      .workspace_bytes = decode_workspace_bytes<Exec, Args>,
+      .run = decode_forward<Exec, Args>,
+  };
+}
+
+}  // namespace katt::attention::impl

@@ -1,0 +1,206 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/parts.hpp"
+#include "core/views.hpp"
+#include "ops/attention/decode/decode.hpp"
+#include "ops/attention/decode/merge_kernel.hpp"
+#include "ops/attention/scores.hpp"
+#include "tile/row_engine.hpp"
+
+/// Attention of few queries against many keys (flash-decoding: Dao, Haziza, Massa & Sizov 2023).
+/// With one query there is one tile of rows a K/V head, too few work items, so the keys are split
+/// as well:
+///
+///   for every (batch, kv head, split of the keys), in parallel:
+///     the loop of flash attention over the live keys of the split
+///     part(split) = O / l,  sum(split) = (m, l)
+///   afterwards out, lse = merge of the parts, in order
+///
+/// A split is a fixed number of keys: neither it nor the order of the sums depends on the threads.
+namespace katt::attention::impl {
+
+/// Rows of K or of V in a tensor.
+template <class T>
+struct ContiguousRows {
+  const T* data;
+  std::int64_t stride_batch, stride_head, stride_key;
+
+  explicit ContiguousRows(const ConstTensorRef<4>& tensor)
+      : data(static_cast<const T*>(tensor.data)),
+        stride_batch(tensor.stride[0]),
+        stride_head(tensor.stride[1]),
+        stride_key(tensor.stride[2]) {}
+
+  KOKKOS_INLINE_FUNCTION const T* row(std::int64_t b, std::int64_t head, std::int64_t key) const {
+    return data + b * stride_batch + head * stride_head + key * stride_key;
+  }
+  /// End, at most `end`, of the keys from `key` on that lie stride_key apart.
+  KOKKOS_INLINE_FUNCTION std::int64_t run_end(std::int64_t /*key*/, std::int64_t end) const {
+    return end;
+  }
+};
+
+/// Rows of K or of V in pages.
+template <class T>
+struct PagedRows {
+  const T* data;
+  std::int64_t stride_page, stride_head, stride_key;
+  const std::int64_t* block_table;
+  std::int64_t pages_per_sequence;
+  std::int64_t page_size;
+
+  PagedRows(const PagedArgs& args, const ConstTensorRef<4>& pages)
+      : data(static_cast<const T*>(pages.data)),
+        stride_page(pages.stride[0]),
+        stride_head(pages.stride[1]),
+        stride_key(pages.stride[2]),
+        block_table(args.block_table),
+        pages_per_sequence(args.pages_per_sequence),
+        page_size(args.page_size()) {}
+
+  KOKKOS_INLINE_FUNCTION const T* row(std::int64_t b, std::int64_t head, std::int64_t key) const {
+    const std::int64_t page = block_table[b * pages_per_sequence + key / page_size];
+    return data + page * stride_page + head * stride_head + key % page_size * stride_key;
+  }
+  KOKKOS_INLINE_FUNCTION std::int64_t run_end(std::int64_t key, std::int64_t end) const {
+    return Kokkos::min(end, (key / page_size + 1) * page_size);
+  }
+};
+
+template <class T>
+ContiguousRows<T> keys_of(const ForwardArgs& args) {
+  return ContiguousRows<T>(args.k);
+}
+template <class T>
+ContiguousRows<T> values_of(const ForwardArgs& args) {
+  return ContiguousRows<T>(args.v);
+}
+template <class T>
+PagedRows<T> keys_of(const PagedArgs& args) {
+  return PagedRows<T>(args, args.k_pages);
+}
+template <class T>
+PagedRows<T> values_of(const PagedArgs& args) {
+  return PagedRows<T>(args, args.v_pages);
+}
+
+/// Keys of a tile: on a host so few that they, and the rows asked for meanwhile, stay in L1; on a
+/// device one for every other thread of a team.
+template <class Exec>
+inline constexpr int decode_tile_kv = is_host_v<Exec> ? 32 : 64;
+
+/// Extents of a decoding step, and where its workspace lies: partial rows, their sums, scratch.
+struct DecodePlan {
+  std::int64_t batch, heads, kv_heads, seq_q, head_dim;
+  std::int64_t split_keys;
+  std::int64_t splits;
+
+  template <class Args>
+  DecodePlan(const Args& args, Tile tile)
+      : batch(args.batch()),
+        heads(args.heads()),
+        kv_heads(args.kv_heads()),
+        seq_q(args.seq_q()),
+        head_dim(args.head_dim()),
+        split_keys(tile.kv),
+        splits(Kokkos::max<std::int64_t>(1, (args.seq_kv() + tile.kv - 1) / tile.kv)) {}
+
+  std::int64_t group() const { return heads / kv_heads; }
+  /// Packed query rows of a K/V head.
+  std::int64_t rows() const { return seq_q * group(); }
+  std::int64_t work_items() const { return batch * kv_heads * splits; }
+  std::size_t part_rows() const { return static_cast<std::size_t>(splits * batch * heads * seq_q); }
+  std::size_t parts_bytes() const {
+    return aligned(part_rows() * static_cast<std::size_t>(head_dim) * sizeof(float));
+  }
+  std::size_t sums_bytes() const { return aligned(part_rows() * sizeof(PartSum)); }
+  template <class Engine>
+  std::size_t scratch_bytes() const {
+    return aligned(Engine::scratch_bytes(static_cast<int>(rows()), static_cast<int>(head_dim)));
+  }
+
+ private:
+  static std::size_t aligned(std::size_t bytes) { return aligned_bytes(bytes, 128); }
+};
+
+/// The partial result of one split of the keys of one K/V head. KvRows: ContiguousRows or
+/// PagedRows.
+template <class Exec, class T, class KvRows>
+struct DecodeSplit {
+  using Memory = typename Exec::memory_space;
+  using Engine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>>;
+
+  DecodePlan plan;
+  StridedView<const T, 4, Memory> q;
+  KvRows keys, values;
+  Masks masks;
+  Bias<T> bias;
+  float scale;
+  float softcap;
+  float* parts;  ///< (splits, batch, heads, seq_q, head_dim)
+  PartSum* sums;
+
+  template <class Args>
+  DecodeSplit(const Args& args, const DecodePlan& extents, Workspace workspace)
+      : plan(extents),
+        q(args.q.template view<T, Memory>()),
+        keys(keys_of<T>(args)),
+        values(values_of<T>(args)),
+        masks(args),
+        bias(args.mask.bias),
+        scale(args.scale),
+        softcap(args.mask.softcap) {
+    auto* memory = static_cast<std::byte*>(workspace.data);
+    parts = reinterpret_cast<float*>(memory);
+    sums = reinterpret_cast<PartSum*>(memory + plan.parts_bytes());
+  }
+
+  KOKKOS_INLINE_FUNCTION void run(const typename Engine::Team& team, std::int64_t item,
+                                  float* memory) const {
+    const std::int64_t split = item % plan.splits;
+    const std::int64_t kv_head = item / plan.splits % plan.kv_heads;
+    const std::int64_t b = item / plan.splits / plan.kv_heads;
+    const PackedRows packed{kv_head, plan.heads / plan.kv_heads, 0};
+    const std::int64_t last = plan.seq_q - 1;
+    const ScoreRule<T> rule{masks.of(b), bias, softcap, scale};
+
+    const KeyRange live = rule.mask.live(0, last);
+    const std::int64_t begin = Kokkos::max(live.begin, split * plan.split_keys);
+    const std::int64_t end = Kokkos::min(live.end, (split + 1) * plan.split_keys);
+    const auto rows = static_cast<int>(plan.seq_q * packed.group);
+    Engine engine(team, memory, rows, static_cast<int>(plan.head_dim));
+    engine.load_queries([&](int r) { return &q(b, packed.head(r), packed.query(r), 0); });
+    const float factor = rule.factor();
+
+    for (std::int64_t key = begin; key < end;) {
+      const std::int64_t key_end =
+          keys.run_end(key, Kokkos::min<std::int64_t>(key + Engine::tile_kv, end));
+      const TileState state = rule.mask.tile(0, last, key, key_end);
+      if (state != TileState::dead) {
+        const int columns = static_cast<int>(key_end - key);
+        const tile::Rows<T> k{keys.row(b, kv_head, key), keys.stride_key, columns};
+        const tile::Rows<T> v{values.row(b, kv_head, key), values.stride_key, columns};
+        const T* next = key_end < live.end ? keys.row(b, kv_head, key_end) : k.data;
+        engine.scores(k, v);
+        rule.apply(engine, state, b, packed, key, columns);
+        engine.softmax(factor);
+        engine.accumulate(v, {next, keys.stride_key, columns});
+      }
+      key = key_end;
+    }
+
+    engine.for_each_output([&](int r, float sum, float max, const auto& write) {
+      const std::int64_t row =
+          ((split * plan.batch + b) * plan.heads + packed.head(r)) * plan.seq_q + packed.query(r);
+      sums[row] = {max, sum};
+      if (sum != 0.0F) write(parts + row * plan.head_dim, 1.0F / sum);
+    });
+  }
+};
+
+}  // namespace katt::attention::impl

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "core/variants.hpp"
+#include "ops/attention/backward.hpp"
+
+/// The naive variant of the backward pass: P and dS of all heads stored (batch, heads, seq_q,
+/// seq_kv) in the dtype, and a product for each of the five (linear/gemm/naive.hpp: the library's
+/// in f32, in 16 bits linear's on operands as they lie):
+///   S = scale·Q·Kᵀ, P = softmax(S);  dP = dO·Vᵀ, dS = P ∘ (dP − Δ);
+///   dV = Pᵀ·dO, dQ = scale·dS·K, dK = scale·dSᵀ·Q
+/// S and dP of one head at a time are f32.
+namespace katt::attention::impl {
+
+/// What multiplies: "blas", or the units of linear's products.
+template <class Exec>
+std::string naive_backward_engine(const Exec& exec, const BackwardArgs& args);
+
+template <class Exec, class T>
+std::size_t naive_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args);
+
+template <class Exec, class T>
+void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace);
+
+}  // namespace katt::attention::impl

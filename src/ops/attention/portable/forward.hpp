@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+
+#include "core/status.hpp"
+#include "core/variants.hpp"
+#include "ops/attention/attention.hpp"
+
+/// The flash variant of the forward pass. Instantiated by dtype in forward_DTYPE.cpp.
+namespace katt::attention::impl {
+
+/// ok, or skipped: the tile is not in the list, or does not fit the scratch memory of the device.
+template <class Exec, class T>
+Status flash_supports(const Exec& exec, const ForwardArgs& args, Tile tile);
+
+/// Tile scratch of every thread on a host; 0 on a device, where it is shared memory.
+template <class Exec, class T>
+std::size_t flash_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile);
+
+template <class Exec, class T>
+void flash_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace);
+
+}  // namespace katt::attention::impl

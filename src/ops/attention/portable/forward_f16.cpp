@@ -1,0 +1,3 @@
+#include "ops/attention/portable/forward_kernel.hpp"
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH, katt::f16)

@@ -1,0 +1,221 @@
+#include "ops/attention/reference.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+namespace katt::attention {
+
+namespace {
+
+/// Visibility straight from the definition, one pair at a time.
+bool sees(const HostProblem& p, const QueryIndex& at, std::int64_t key) {
+  const std::int64_t length =
+      p.kv_len.empty() ? p.seq_kv : p.kv_len[static_cast<std::size_t>(at.batch)];
+  if (key >= length) return false;
+  const std::int64_t position = at.query + length - p.seq_q;  // of the query among the keys
+  if (p.causal && key > position) return false;
+  if (!p.causal && p.window_right >= 0 && key > position + p.window_right) return false;
+  if (p.window_left >= 0 && key < position - p.window_left) return false;
+  if (!p.block_mask.empty()) {
+    const std::int64_t columns = (p.seq_kv + p.block_size - 1) / p.block_size;
+    const std::int64_t block = at.query / p.block_size * columns + key / p.block_size;
+    if (p.block_mask[static_cast<std::size_t>(block)] == 0) return false;
+  }
+  return true;
+}
+
+float bias_at(const HostProblem& p, const QueryIndex& at, std::int64_t key) {
+  const std::int64_t b = p.bias_batch == 1 ? 0 : at.batch;
+  const std::int64_t h = p.bias_heads == 1 ? 0 : at.head;
+  return p.bias[static_cast<std::size_t>(((b * p.bias_heads + h) * p.seq_q + at.query) * p.seq_kv +
+                                         key)];
+}
+
+/// Σ a·b over head_dim elements: in double in eight partial sums, in float one product after the
+/// other, as kernels and libraries do it, with the error that this has.
+template <class Real, class A, class B>
+Real dot_product(const A* a, const B* b, std::size_t count) {
+  if constexpr (std::is_same_v<Real, float>) {
+    float sum = 0;
+    for (std::size_t c = 0; c < count; ++c) sum = std::fma(a[c], b[c], sum);
+    return sum;
+  }
+  Real partial[8] = {};
+  for (std::size_t c = 0; c < count; c += 8) {  // head_dim is a multiple of 8
+    for (std::size_t l = 0; l < 8; ++l) {
+      partial[l] += static_cast<Real>(a[c + l]) * static_cast<Real>(b[c + l]);
+    }
+  }
+  Real sum = 0;
+  for (const Real part : partial) sum += part;
+  return sum;
+}
+
+/// One row in arithmetic type Real; `rounded` is applied to every stored score and probability.
+template <class Real, class Round>
+ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounded) {
+  const auto d = static_cast<std::size_t>(p.head_dim);
+  const auto n = static_cast<std::size_t>(p.seq_kv);
+  const std::int64_t kv_head = at.head / (p.heads / p.kv_heads);
+  const float* q =
+      p.q.data() +
+      static_cast<std::size_t>((at.batch * p.heads + at.head) * p.seq_q + at.query) * d;
+  const std::size_t kv_offset = static_cast<std::size_t>(at.batch * p.kv_heads + kv_head) * n * d;
+  const float* k = p.k.data() + kv_offset;
+  const float* v = p.v.data() + kv_offset;
+
+  std::vector<Real> score(n, -std::numeric_limits<Real>::infinity());
+  Real largest = -std::numeric_limits<Real>::infinity();
+  for (std::size_t j = 0; j < n; ++j) {
+    const auto key = static_cast<std::int64_t>(j);
+    if (!sees(p, at, key)) continue;
+    const Real dot = dot_product<Real>(q, k + j * d, d);
+    Real s = rounded(dot * static_cast<Real>(p.scale));
+    if (p.softcap > 0) {
+      s = rounded(static_cast<Real>(p.softcap) * std::tanh(s / static_cast<Real>(p.softcap)));
+    }
+    if (!p.bias.empty()) s = rounded(s + static_cast<Real>(bias_at(p, at, key)));
+    score[j] = s;
+    largest = std::max(largest, s);
+  }
+
+  ReferenceRow result{std::vector<double>(d, 0.0), -std::numeric_limits<double>::infinity()};
+  if (largest == -std::numeric_limits<Real>::infinity()) return result;
+  Real sum = 0;
+  for (Real& s : score) {
+    s = std::exp(s - largest);
+    sum += s;
+  }
+  std::vector<Real> out(d, Real{0});
+  for (std::size_t j = 0; j < n; ++j) {
+    const Real probability = rounded(score[j] / sum);
+    if (probability == Real{0}) continue;
+    for (std::size_t c = 0; c < d; ++c) out[c] += probability * static_cast<Real>(v[j * d + c]);
+  }
+  for (std::size_t c = 0; c < d; ++c) result.out[c] = static_cast<double>(out[c]);
+  result.lse = static_cast<double>(largest + std::log(sum));
+  return result;
+}
+
+/// Gradients of one K/V head in arithmetic type Real.
+template <class Real, class Round>
+ReferenceGradients gradients(const HostProblem& p, std::int64_t batch, std::int64_t kv_head,
+                             const Round& rounded) {
+  const auto d = static_cast<std::size_t>(p.head_dim);
+  const auto n = static_cast<std::size_t>(p.seq_kv);
+  const std::int64_t group = p.heads / p.kv_heads;
+  const std::size_t kv_offset = static_cast<std::size_t>(batch * p.kv_heads + kv_head) * n * d;
+  const float* k = p.k.data() + kv_offset;
+  const float* v = p.v.data() + kv_offset;
+  std::vector<Real> dk(n * d), dv(n * d), dq(static_cast<std::size_t>(group * p.seq_q) * d);
+  std::vector<Real> score(n), slope(n), out(d), key_terms(n);
+  const auto largest_of = [](const float* values, std::size_t count) {
+    Real largest = 0;
+    for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(Real{values[i]}));
+    return largest;
+  };
+  Real largest_query = 0, largest_row_terms = 0;
+  double largest_lse = 0;
+  constexpr Real none = -std::numeric_limits<Real>::infinity();
+
+  for (std::int64_t g = 0; g < group; ++g) {
+    for (std::int64_t i = 0; i < p.seq_q; ++i) {
+      const QueryIndex at{batch, kv_head * group + g, i};
+      const auto row = static_cast<std::size_t>((batch * p.heads + at.head) * p.seq_q + i);
+      const float* q = p.q.data() + row * d;
+      const float* dout = p.dout.data() + row * d;
+      Real largest = none;
+      for (std::size_t j = 0; j < n; ++j) {
+        score[j] = none;
+        slope[j] = 1;
+        if (!sees(p, at, static_cast<std::int64_t>(j))) continue;
+        Real s = rounded(dot_product<Real>(q, k + j * d, d) * static_cast<Real>(p.scale));
+        if (p.softcap > 0) {
+          const Real t = std::tanh(s / static_cast<Real>(p.softcap));
+          slope[j] = 1 - t * t;
+          s = rounded(static_cast<Real>(p.softcap) * t);
+        }
+        if (!p.bias.empty()) {
+          s = rounded(s + static_cast<Real>(bias_at(p, at, static_cast<std::int64_t>(j))));
+        }
+        score[j] = s;
+        largest = std::max(largest, s);
+      }
+      if (largest == none) continue;  // sees no key: no gradient
+      Real sum = 0;
+      for (const Real s : score) sum += std::exp(s - largest);
+      const Real lse = largest + std::log(sum);
+      largest_lse = std::max(largest_lse, std::abs(static_cast<double>(lse)));
+      std::fill(out.begin(), out.end(), Real{0});
+      for (std::size_t j = 0; j < n; ++j) {
+        score[j] = rounded(std::exp(score[j] - lse));  // P from here on
+        for (std::size_t c = 0; c < d; ++c) out[c] += score[j] * static_cast<Real>(v[j * d + c]);
+      }
+      Real delta = 0;
+      Real row_terms = 0;
+      for (std::size_t c = 0; c < d; ++c) {
+        const Real term = rounded(out[c]) * static_cast<Real>(dout[c]);
+        delta += term;
+        row_terms += std::abs(term);
+      }
+      largest_row_terms = std::max(largest_row_terms, row_terms);
+      largest_query = std::max(largest_query, largest_of(q, d));
+      Real* dq_row = dq.data() + static_cast<std::size_t>(g * p.seq_q + i) * d;
+      for (std::size_t j = 0; j < n; ++j) {
+        if (score[j] == Real{0}) continue;
+        const Real dp = rounded(dot_product<Real>(dout, v + j * d, d));
+        const Real ds = rounded(score[j] * (dp - delta) * slope[j]);
+        const Real scaled = ds * static_cast<Real>(p.scale);
+        key_terms[j] += score[j] * row_terms;
+        for (std::size_t c = 0; c < d; ++c) {
+          dv[j * d + c] += score[j] * static_cast<Real>(dout[c]);
+          dk[j * d + c] += scaled * static_cast<Real>(q[c]);
+          dq_row[c] += scaled * static_cast<Real>(k[j * d + c]);
+        }
+      }
+    }
+  }
+  const auto widened = [&](const std::vector<Real>& values) {
+    std::vector<double> wide(values.size());
+    std::transform(values.begin(), values.end(), wide.begin(),
+                   [&](Real value) { return static_cast<double>(rounded(value)); });
+    return wide;
+  };
+  const double scale = std::abs(p.scale);
+  return {widened(dq),
+          widened(dk),
+          widened(dv),
+          largest_lse,
+          scale * static_cast<double>(largest_row_terms * largest_of(k, n * d)),
+          scale * static_cast<double>(n == 0 ? 0 : std::ranges::max(key_terms) * largest_query)};
+}
+
+}  // namespace
+
+ReferenceRow reference_row(const HostProblem& problem, const QueryIndex& index) {
+  return row<double>(problem, index, [](double value) { return value; });
+}
+
+ReferenceRow unfused_row(const HostProblem& problem, const QueryIndex& index, Dtype dtype) {
+  ReferenceRow result =
+      row<float>(problem, index, [dtype](float value) { return round_to(dtype, value); });
+  for (double& value : result.out) {
+    value = static_cast<double>(round_to(dtype, static_cast<float>(value)));
+  }
+  return result;
+}
+
+ReferenceGradients reference_gradients(const HostProblem& problem, std::int64_t batch,
+                                       std::int64_t kv_head) {
+  return gradients<double>(problem, batch, kv_head, [](double value) { return value; });
+}
+
+ReferenceGradients unfused_gradients(const HostProblem& problem, std::int64_t batch,
+                                     std::int64_t kv_head, Dtype dtype) {
+  return gradients<float>(problem, batch, kv_head,
+                          [dtype](float value) { return round_to(dtype, value); });
+}
+
+}  // namespace katt::attention

@@ -1,0 +1,311 @@
+#pragma once
+
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "ops/attention/scores.hpp"
+#include "tile/fragments.hpp"
+
+/// What the tensor-core kernels share: rows of tensors, the live key tiles of a tile of queries,
+/// and mask and online softmax on scores that lie in the accumulators of matrix instructions.
+namespace katt::attention::impl {
+
+/// Rows of head_dim elements of a tensor (batch, head, seq, head_dim).
+template <class T>
+struct HeadRows {
+  T* data = nullptr;
+  std::int64_t stride_batch = 0;
+  std::int64_t stride_head = 0;
+  std::int64_t stride_seq = 0;
+
+  HeadRows() = default;
+  template <bool Const>
+  explicit HeadRows(const BasicTensorRef<4, Const>& tensor)
+      : data(static_cast<T*>(tensor.data)),
+        stride_batch(tensor.stride[0]),
+        stride_head(tensor.stride[1]),
+        stride_seq(tensor.stride[2]) {}
+
+  KOKKOS_INLINE_FUNCTION T* row(std::int64_t b, std::int64_t head, std::int64_t i) const {
+    return data + b * stride_batch + head * stride_head + i * stride_seq;
+  }
+};
+
+/// Whether every row begins at a multiple of 16 bytes, as 128-bit accesses need it.
+template <bool Const>
+bool rows_are_aligned(const BasicTensorRef<4, Const>& tensor) {
+  const auto per_chunk = static_cast<std::int64_t>(16 / size_of(tensor.dtype));
+  for (int axis = 0; axis < 3; ++axis) {
+    if (tensor.extent[axis] > 1 && tensor.stride[axis] % per_chunk != 0) return false;
+  }
+  return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+}
+
+/// Positions within a kernel are 32-bit, to save registers: seq_q and seq_kv below 2^31 are asked
+/// for.
+KOKKOS_INLINE_FUNCTION int position(std::int64_t value, std::int64_t limit) {
+  return static_cast<int>(Kokkos::min(Kokkos::max<std::int64_t>(value, 0), limit));
+}
+
+/// The tiles of `size` keys of which queries first … last see something, in order.
+class LiveTiles {
+ public:
+  KOKKOS_INLINE_FUNCTION LiveTiles(const Mask& mask, std::int64_t first, std::int64_t last,
+                                   int size)
+      : blocks_(mask.blocks),
+        first_(static_cast<int>(first)),
+        last_(static_cast<int>(last)),
+        size_(size) {
+    const IntervalMask& interval = mask.interval;
+    end_ = position(interval.end(last), interval.keys);
+    full_begin_ = position(interval.begin(last), interval.keys);
+    full_end_ = position(interval.end(first), interval.keys);
+    key_ = position(interval.begin(first), interval.keys) / size * size;
+    skip_dead();
+  }
+
+  KOKKOS_INLINE_FUNCTION bool valid() const { return key_ < end_; }
+  KOKKOS_INLINE_FUNCTION void next() {
+    key_ += size_;
+    skip_dead();
+  }
+
+  KOKKOS_INLINE_FUNCTION int key() const { return key_; }
+  /// Keys of the tile, at most `size`: the last tile may be ragged.
+  KOKKOS_INLINE_FUNCTION int columns() const { return Kokkos::min(size_, end_ - key_); }
+  /// full only where all `size` columns are visible to all queries.
+  KOKKOS_INLINE_FUNCTION TileState state() const {
+    return blocks_state_ == TileState::full && key_ >= full_begin_ && key_ + size_ <= full_end_
+               ? TileState::full
+               : TileState::partial;
+  }
+
+ private:
+  KOKKOS_INLINE_FUNCTION void skip_dead() {
+    if (blocks_.blocks == nullptr) return;
+    for (; valid(); key_ += size_) {
+      blocks_state_ = blocks_.tile(first_, last_, key_, key_ + columns());
+      if (blocks_state_ != TileState::dead) return;
+    }
+  }
+
+  const BlockMask& blocks_;
+  int first_, last_, size_;
+  int key_ = 0;
+  int end_ = 0;         ///< of the keys that some query sees
+  int full_begin_ = 0;  ///< keys [full_begin, full_end) are seen by all queries
+  int full_end_ = 0;
+  TileState blocks_state_ = TileState::full;
+};
+
+/// The column, of a tile whose blocks of 16 × 8 are s[n], of score s[n][i] of a lane.
+KOKKOS_INLINE_FUNCTION int fragment_column(unsigned lane, int n, int i) {
+  return 8 * n + static_cast<int>(tile::accumulator_position(lane, i).column);
+}
+
+/// What is visible of the scores that a lane holds of its two rows, lane / 4 and lane / 4 + 8: the
+/// columns begin ≤ c < end whose bit in `blocked` is not set. Bit 2·n + i mod 2 is that of s[n][i].
+struct VisibleScores {
+  int begin[2];
+  int end[2];
+  std::uint32_t blocked[2];
+
+  /// The others become −inf.
+  template <int N>
+  KOKKOS_INLINE_FUNCTION void apply(float (&s)[N][4], unsigned lane) const {
+    KATT_UNROLL for (int n = 0; n < N; ++n) {
+      KATT_UNROLL for (int i = 0; i < 4; ++i) {
+        const int half = i / 2;
+        const int column = fragment_column(lane, n, i);
+        const bool hidden = column < begin[half] || column >= end[half] ||
+                            (blocked[half] >> (2 * n + i % 2) & 1U) != 0;
+        if (hidden) s[n][i] = -Kokkos::Experimental::infinity_v<float>;
+      }
+    }
+  }
+};
+
+/// Bits of VisibleScores::blocked for a row: hidden(column) says whether the block mask hides one.
+/// A loop of its own, not unrolled: it divides, and few calls have such a mask.
+template <int N, class Hidden>
+KOKKOS_INLINE_FUNCTION std::uint32_t blocked_columns(unsigned lane, const Hidden& hidden) {
+  static_assert(2 * N <= 32);
+  std::uint32_t bits = 0;
+  KATT_NO_UNROLL for (int bit = 0; bit < 2 * N; ++bit) {
+    if (hidden(fragment_column(lane, bit / 2, bit % 2))) bits |= 1U << bit;
+  }
+  return bits;
+}
+
+/// The two packed query rows that a lane holds scores of, where the rows of a tile are queries and
+/// its columns keys.
+template <class T>
+class FragmentRows {
+ public:
+  /// For the lane's rows, `row` and `row` + 8 of the tile; rows from `rows` on count as the last.
+  KOKKOS_INLINE_FUNCTION FragmentRows(const ScoreRule<T>& rule, std::int64_t batch,
+                                      const PackedRows& packed, int row, int rows, unsigned lane)
+      : rule_(rule),
+        batch_(batch),
+        kv_head_(packed.kv_head),
+        group_(static_cast<unsigned>(packed.group)),
+        row_(static_cast<int>(packed.begin) + row),
+        last_row_(static_cast<int>(packed.begin) + rows - 1),
+        lane_(lane) {}
+
+  KOKKOS_INLINE_FUNCTION const ScoreRule<T>& rule() const { return rule_; }
+  KOKKOS_INLINE_FUNCTION int query(int half) const {
+    return static_cast<int>(packed_row(half) / group_);
+  }
+  KOKKOS_INLINE_FUNCTION std::int64_t head(int half) const {
+    return kv_head_ * group_ + packed_row(half) % group_;
+  }
+  KOKKOS_INLINE_FUNCTION const T* bias_row(int half) const {
+    return rule_.bias ? rule_.bias.row(batch_, head(half), query(half)) : nullptr;
+  }
+  KOKKOS_INLINE_FUNCTION int column_of(int n, int i) const { return fragment_column(lane_, n, i); }
+
+  /// Of 8·N keys from `key` on.
+  template <int N>
+  KOKKOS_INLINE_FUNCTION VisibleScores visible(int key) const {
+    const IntervalMask& interval = rule_.mask.interval;
+    VisibleScores scores;
+    for (int half = 0; half < 2; ++half) {
+      scores.begin[half] = position(interval.begin(query(half)), interval.keys) - key;
+      scores.end[half] = position(interval.end(query(half)), interval.keys) - key;
+    }
+    scores.blocked[0] = blocked<N>(0, key);
+    scores.blocked[1] = blocked<N>(1, key);
+    return scores;
+  }
+  template <int N>
+  KOKKOS_INLINE_FUNCTION void hide(float (&s)[N][4], int key) const {
+    visible<N>(key).apply(s, lane_);
+  }
+
+ private:
+  template <int N>
+  KOKKOS_INLINE_FUNCTION std::uint32_t blocked(int half, int key) const {
+    const BlockMask& blocks = rule_.mask.blocks;
+    if (blocks.blocks == nullptr) return 0;
+    return blocked_columns<N>(lane_, [&](int column) {
+      const int j = key + column;
+      return j < rule_.mask.interval.keys && !blocks.visible(query(half), j);
+    });
+  }
+  /// The packed row that the lane's row `half` stands for; see PackedRows.
+  KOKKOS_INLINE_FUNCTION unsigned packed_row(int half) const {
+    return static_cast<unsigned>(Kokkos::min(row_ + 8 * half, last_row_));
+  }
+
+  const ScoreRule<T>& rule_;
+  std::int64_t batch_;
+  std::int64_t kv_head_;
+  unsigned group_;  ///< query heads per K/V head
+  int row_;         ///< packed row of the first half
+  int last_row_;    ///< of the tile
+  unsigned lane_;
+};
+
+/// Mask and online softmax of the two rows, lane / 4 and lane / 4 + 8 of a warp's sixteen, of which
+/// a lane holds scores: s[n][i] is the score of row accumulator_position(lane, i).row and of column
+/// 8·n + accumulator_position(lane, i).column of the key tile.
+///
+///   m′ = max(m, rowmax s),  p = 2^((s − m′)·c),  l = l·2^((m − m′)·c) + rowsum p
+///
+/// where c is ScoreRule::factor(): scale · log2(e) where nothing else is done to the scores and it
+/// is positive, else 1, after a pass over them.
+template <class T>
+class FragmentSoftmax {
+ public:
+  /// Rows as FragmentRows takes them.
+  KOKKOS_INLINE_FUNCTION FragmentSoftmax(const ScoreRule<T>& rule, std::int64_t batch,
+                                         const PackedRows& packed, int row, int rows, unsigned lane)
+      : rows_(rule, batch, packed, row, rows, lane),
+        folded_(rule.folded()),
+        factor_(rule.factor()) {
+    for (int half = 0; half < 2; ++half) {
+      max_[half] = lowest;
+      sum_[half] = 0.0F;
+    }
+  }
+
+  /// Score rule and visibility of a tile of 8·N keys, of which `columns` exist.
+  template <int N>
+  KOKKOS_INLINE_FUNCTION void mask(float (&s)[N][4], TileState state, int key, int columns) const {
+    if (!folded_) prepare(s, key, columns);
+    if (state != TileState::full) rows_.hide(s, key);
+  }
+
+  /// Scores to probabilities; `rescale` is what the sums of the two rows so far are to be
+  /// multiplied with. The four lanes of a row agree on its maximum; the sum stays divided among
+  /// them until finish().
+  template <class Block, int N>
+  KOKKOS_INLINE_FUNCTION void probabilities(const Block& block, float (&s)[N][4],
+                                            float (&rescale)[2]) {
+    KATT_UNROLL for (int half = 0; half < 2; ++half) {
+      float high = max_[half];
+      KATT_UNROLL for (int n = 0; n < N; ++n) {
+        high = Kokkos::fmax(high, Kokkos::fmax(s[n][2 * half], s[n][2 * half + 1]));
+      }
+      high = Kokkos::fmax(high, block.shuffle_xor(high, 1));
+      high = Kokkos::fmax(high, block.shuffle_xor(high, 2));
+      rescale[half] = Block::exp2((max_[half] - high) * factor_);
+      max_[half] = high;
+      // No visible key so far: every score is −inf, and 2^(−inf − 0) = 0.
+      const float offset = high == lowest ? 0.0F : high * factor_;
+      float sum = 0.0F;
+      KATT_UNROLL for (int n = 0; n < N; ++n) {
+        KATT_UNROLL for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          s[n][i] = Block::exp2(Kokkos::fma(s[n][i], factor_, -offset));
+          sum += s[n][i];
+        }
+      }
+      sum_[half] = Kokkos::fma(sum_[half], rescale[half], sum);
+    }
+  }
+
+  /// Adds up the sums of the lanes of a row. Call it once, after the last tile.
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION void finish(const Block& block) {
+    for (int half = 0; half < 2; ++half) {
+      sum_[half] += block.shuffle_xor(sum_[half], 1);
+      sum_[half] += block.shuffle_xor(sum_[half], 2);
+    }
+  }
+  /// After finish(): what O is to be multiplied with, 0 where no key was visible.
+  KOKKOS_INLINE_FUNCTION float inverse_sum(int half) const {
+    return sum_[half] == 0.0F ? 0.0F : 1.0F / sum_[half];
+  }
+  /// After finish(): natural logarithm of the sum of the exponentials.
+  KOKKOS_INLINE_FUNCTION float log_sum_exp(int half) const {
+    return sum_[half] == 0.0F ? -Kokkos::Experimental::infinity_v<float>
+                              : natural_lse(max_[half] * factor_, sum_[half]);
+  }
+
+ private:
+  /// Below every finite score, and finite: see SimdEngine.
+  static constexpr float lowest = -0x1p126F;
+
+  template <int N>
+  KOKKOS_INLINE_FUNCTION void prepare(float (&s)[N][4], int key, int columns) const {
+    const ScoreRule<T>& rule = rows_.rule();
+    const T* bias[2] = {rows_.bias_row(0), rows_.bias_row(1)};
+    KATT_UNROLL for (int n = 0; n < N; ++n) {
+      KATT_UNROLL for (int i = 0; i < 4; ++i) {
+        s[n][i] = rule.score(s[n][i]);
+        if (bias[0] != nullptr && rows_.column_of(n, i) < columns) {
+          s[n][i] = rule.biased(s[n][i], bias[i / 2][key + rows_.column_of(n, i)]);
+        }
+      }
+    }
+  }
+  FragmentRows<T> rows_;
+  bool folded_;
+  float factor_;  ///< c
+  float max_[2];
+  float sum_[2];
+};
+
+}  // namespace katt::attention::impl

@@ -1,0 +1,251 @@
+#pragma once
+
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "ops/attention/tensor_cores/fragments.hpp"
+#include "tile/fragments.hpp"
+
+namespace katt::attention::impl {
+
+/// The ways of rows of head_dim elements between global memory and tiles in shared memory, which
+/// lie there as tile::swizzled() says, head_dim padded with zeros to HeadDim.
+template <class T, int HeadDim>
+struct RowCopies {
+  static_assert(sizeof(T) == 2 && HeadDim % tile::panel_columns == 0);
+  static constexpr int chunks = HeadDim / 8;  ///< of 16 bytes in a row
+
+  /// Begins to copy rows into a tile of `Rows`, by `Threads` threads of which this is `thread`;
+  /// rows from `live` on, and columns from head_dim on, are zero. row_pointer(r) is asked for the
+  /// rows of this thread, in order; `anywhere` is some address that may be read.
+  template <int Threads, int Rows, class Block, class RowPointer>
+  KOKKOS_INLINE_FUNCTION static void load(Block& block, unsigned thread, unsigned target,
+                                          int head_dim, int live, const T* anywhere,
+                                          const RowPointer& row_pointer) {
+    constexpr int step = Threads / chunks;  // rows that all threads load at once
+    static_assert(Threads % chunks == 0 && Rows % step == 0);
+    const unsigned column = thread % chunks * 8;
+    const unsigned first = thread / chunks;
+    const int count = static_cast<int>(column) < head_dim ? live : 0;
+    KATT_UNROLL_4 for (int i = 0; i < Rows / step; ++i) {
+      const int r = static_cast<int>(first) + i * step;
+      const T* source = row_pointer(r);
+      block.copy_async(target + tile::swizzled(Rows, first + i * step, column),
+                       r < count ? source + column : anywhere, r < count);
+    }
+  }
+
+  /// Writes accumulators, times a factor a row, for the sixteen rows of a warp, from `first_row` of
+  /// a tile of `Rows` on, of which the first `live` of the tile exist. They go through the warp's
+  /// rows of the tile at byte `tile`, which must not be read any more, so that whole chunks of 16
+  /// bytes are written.
+  template <int Rows, class Block, class RowPointer>
+  KOKKOS_INLINE_FUNCTION static void store(Block& block, const float (&o)[HeadDim / 8][4],
+                                           const float (&factor)[2], unsigned tile,
+                                           unsigned first_row, int head_dim, int live,
+                                           const RowPointer& row_pointer) {
+    const unsigned lane = block.thread() % tile::warp_size;
+    block.sync_warp();
+    KATT_UNROLL for (int half = 0; half < 2; ++half) {
+      const tile::Position at = tile::accumulator_position(lane, 2 * half);
+      KATT_UNROLL for (int n = 0; n < HeadDim / 8; ++n) {
+        block.store_pair(tile + tile::swizzled(Rows, first_row + at.row, 8 * n + at.column),
+                         Block::template pack<T>(o[n][2 * half] * factor[half],
+                                                 o[n][2 * half + 1] * factor[half]));
+      }
+    }
+    block.sync_warp();
+    const int live_rows = Kokkos::min(16, live - static_cast<int>(first_row));
+    for (int i = static_cast<int>(lane); i < live_rows * chunks;
+         i += static_cast<int>(tile::warp_size)) {
+      const int r = static_cast<int>(first_row) + i / chunks;
+      const int column = i % chunks * 8;
+      if (column < head_dim) {
+        block.copy_chunk(row_pointer(r) + column, tile + tile::swizzled(Rows, r, column));
+      }
+    }
+  }
+};
+
+/// Begins to copy `count` rows of K or V from `key` on into a tile of `Rows`. The address steps
+/// from row to row: the multiples of the stride would fill registers.
+template <int HeadDim, int Threads, int Rows, class T, class Block>
+KOKKOS_INLINE_FUNCTION void load_keys_of(Block& block, unsigned thread, unsigned target,
+                                         int head_dim, const HeadRows<const T>& tensor,
+                                         std::int64_t batch, std::int64_t kv_head, int key,
+                                         int count) {
+  constexpr int chunks = RowCopies<T, HeadDim>::chunks;
+  const std::int64_t stride = tensor.stride_seq;
+  const T* source = tensor.row(batch, kv_head, key + thread / chunks);
+  RowCopies<T, HeadDim>::template load<Threads, Rows>(block, thread, target, head_dim, count,
+                                                      tensor.data, [&](int) {
+                                                        const T* row = source;
+                                                        source += Threads / chunks * stride;
+                                                        return row;
+                                                      });
+}
+
+/// The frame of a forward kernel: arguments, work items, and which rows are loaded and written.
+template <class T, int HeadDim, int TileQ>
+struct TensorCoreForward {
+  static_assert(TileQ % 16 == 0);
+  using Copies = RowCopies<T, HeadDim>;
+
+  HeadRows<const T> q, k, v;
+  HeadRows<T> out;
+  float* lse;
+  std::int64_t lse_stride_batch, lse_stride_head, lse_stride_seq;
+  Masks masks;
+  Bias<T> bias;
+  float scale;
+  float softcap;
+  int head_dim;
+  std::int64_t kv_heads;
+  std::int64_t group;      ///< query heads per K/V head
+  std::int64_t rows;       ///< packed query rows per K/V head
+  std::int64_t row_tiles;  ///< tiles of packed rows per K/V head
+  std::int64_t blocks;     ///< thread blocks of the grid
+
+  explicit TensorCoreForward(const ForwardArgs& args)
+      : q(args.q),
+        k(args.k),
+        v(args.v),
+        out(args.out),
+        lse(static_cast<float*>(args.lse.data)),
+        lse_stride_batch(args.lse.stride[0]),
+        lse_stride_head(args.lse.stride[1]),
+        lse_stride_seq(args.lse.stride[2]),
+        masks(args),
+        bias(args.mask.bias),
+        scale(args.scale),
+        softcap(args.mask.softcap),
+        head_dim(static_cast<int>(args.head_dim())),
+        kv_heads(args.kv_heads()),
+        group(args.heads() / args.kv_heads()),
+        rows(args.seq_q() * group),
+        row_tiles((rows + TileQ - 1) / TileQ),
+        blocks(args.batch() * kv_heads * row_tiles) {}
+
+  /// The tile of packed query rows of one block of the grid.
+  struct Item {
+    std::int64_t batch;
+    PackedRows packed;
+    int rows;  ///< at most TileQ
+
+    KOKKOS_INLINE_FUNCTION std::int64_t first_query() const { return packed.query(0); }
+    KOKKOS_INLINE_FUNCTION std::int64_t last_query() const { return packed.query(rows - 1); }
+  };
+
+  /// Head-major, within a head from the last row tile, which sees the most keys under a causal
+  /// mask, to the first.
+  KOKKOS_INLINE_FUNCTION Item item(std::int64_t index) const {
+    const std::int64_t begin = (row_tiles - 1 - index % row_tiles) * TileQ;
+    return {index / row_tiles / kv_heads,
+            {index / row_tiles % kv_heads, group, begin},
+            static_cast<int>(Kokkos::min<std::int64_t>(TileQ, rows - begin))};
+  }
+  KOKKOS_INLINE_FUNCTION ScoreRule<T> rule(const Item& item) const {
+    return {masks.of(item.batch), bias, softcap, scale};
+  }
+
+  /// The query rows.
+  template <int Threads, class Block>
+  KOKKOS_INLINE_FUNCTION void load_queries(Block& block, unsigned thread, unsigned target,
+                                           const Item& item) const {
+    Copies::template load<Threads, TileQ>(
+        block, thread, target, head_dim, item.rows, q.data, [&](int r) {
+          return r < item.rows ? q.row(item.batch, item.packed.head(r), item.packed.query(r))
+                               : q.data;
+        });
+  }
+
+  /// The rows of K or V that belong to the tile of `tiles`.
+  template <int Threads, int TileKv, class Block>
+  KOKKOS_INLINE_FUNCTION void load_keys(Block& block, unsigned thread, unsigned target,
+                                        const HeadRows<const T>& tensor, const Item& item,
+                                        const LiveTiles& tiles) const {
+    load_keys_of<HeadDim, Threads, TileKv>(block, thread, target, head_dim, tensor, item.batch,
+                                           item.packed.kv_head, tiles.key(), tiles.columns());
+  }
+
+  /// O / l and lse for the sixteen rows of a warp; see RowCopies::store().
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION void write(Block& block, const float (&o)[HeadDim / 8][4],
+                                    const FragmentSoftmax<T>& softmax, unsigned q_tile,
+                                    unsigned first_row, const Item& item) const {
+    const unsigned lane = block.thread() % tile::warp_size;
+    for (int half = 0; half < 2; ++half) {
+      const int r = static_cast<int>(first_row + tile::accumulator_position(lane, 2 * half).row);
+      if (lse != nullptr && lane % 4 == 0 && r < item.rows) {
+        lse[item.batch * lse_stride_batch + item.packed.head(r) * lse_stride_head +
+            item.packed.query(r) * lse_stride_seq] = softmax.log_sum_exp(half);
+      }
+    }
+    const float factor[2] = {softmax.inverse_sum(0), softmax.inverse_sum(1)};
+    Copies::template store<TileQ>(
+        block, o, factor, q_tile, first_row, head_dim, item.rows,
+        [&](int r) { return out.row(item.batch, item.packed.head(r), item.packed.query(r)); });
+  }
+};
+
+/// O = 0 or O = O·α.
+template <int N>
+KOKKOS_INLINE_FUNCTION void clear(float (&o)[N][4]) {
+  KATT_UNROLL for (int n = 0; n < N; ++n) {
+    KATT_UNROLL for (int i = 0; i < 4; ++i) o[n][i] = 0.0F;
+  }
+}
+template <int N>
+KOKKOS_INLINE_FUNCTION void multiply_rows(float (&o)[N][4], const float (&factor)[2]) {
+  KATT_UNROLL for (int n = 0; n < N; ++n) {
+    KATT_UNROLL for (int i = 0; i < 4; ++i) o[n][i] *= factor[i / 2];
+  }
+}
+
+/// Register i of the operand A, 16 rows × 16 keys from key 16·j on, out of probabilities: two
+/// neighbouring blocks of 16 × 8 accumulators are, rounded, an operand of 16 × 16.
+template <class T, class Block, int N>
+KOKKOS_INLINE_FUNCTION std::uint32_t operand_a(const float (&p)[N][4], int j, int i) {
+  const float(&block_p)[4] = p[2 * j + i / 2];
+  return Block::template pack<T>(block_p[i % 2 * 2], block_p[i % 2 * 2 + 1]);
+}
+
+/// S = A·Bᵀ for the sixteen rows of a warp, from `first_row` on, of a tile A of RowsA, and all rows
+/// of a tile B of N · 8; the tiles begin at bytes a_tile and b_tile.
+template <class T, int HeadDim, int RowsA, class Block, int N>
+KOKKOS_INLINE_FUNCTION void multiply_by_rows(Block& block, float (&s)[N][4], unsigned a_tile,
+                                             unsigned first_row, unsigned b_tile, unsigned lane) {
+  clear(s);
+  const tile::SwizzledLane left(a_tile + first_row * 128, tile::a_source(lane));
+  const tile::SwizzledLane right(b_tile, tile::b_source_by_columns(lane));
+  KATT_UNROLL for (int d = 0; d < HeadDim; d += 16) {
+    std::uint32_t a[4];
+    block.load_matrices(a, left.at(RowsA, 0, d));
+    KATT_UNROLL for (int j = 0; j < N; j += 2) {
+      std::uint32_t pair[4];
+      block.load_matrices(pair, right.at(N * 8, j * 8, d));
+      block.template mma<T>(s[j], a, pair[0], pair[1]);
+      block.template mma<T>(s[j + 1], a, pair[2], pair[3]);
+    }
+  }
+}
+
+/// O += P·B for sixteen rows of P in a warp's registers, rounded to T, and a tile B of N · 8 rows.
+template <class T, int HeadDim, class Block, int N>
+KOKKOS_INLINE_FUNCTION void accumulate(Block& block, float (&o)[HeadDim / 8][4],
+                                       const float (&p)[N][4], unsigned b_tile, unsigned lane) {
+  const tile::SwizzledLane values(b_tile, tile::b_source_by_rows(lane));
+  KATT_UNROLL for (int j = 0; j < N; j += 2) {
+    std::uint32_t a[4];
+    KATT_UNROLL for (int i = 0; i < 4; ++i) a[i] = operand_a<T, Block>(p, j / 2, i);
+    KATT_UNROLL for (int d = 0; d < HeadDim; d += 16) {
+      std::uint32_t pair[4];
+      block.load_matrices_transposed(pair, values.at(N * 8, j * 8, d));
+      block.template mma<T>(o[d / 8], a, pair[0], pair[1]);
+      block.template mma<T>(o[d / 8 + 1], a, pair[2], pair[3]);
+    }
+  }
+}
+
+}  // namespace katt::attention::impl

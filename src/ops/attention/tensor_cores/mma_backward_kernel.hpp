@@ -1,0 +1,478 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "ops/attention/backward.hpp"
+#include "ops/attention/tensor_cores/frame.hpp"
+#include "tile/fragments.hpp"
+
+/// Flash attention, backward, with warp-wide matrix instructions (Dao 2023, FlashAttention-2,
+/// arXiv:2307.08691, Algorithm 2, in two kernels so that nothing is added up by atomics):
+///
+///   for every (batch, kv head, tile of query rows):
+///     Δ = rowsum dO ∘ O, kept with lse
+///     for every live tile of keys:
+///       S = Q·Kᵀ,  dP = dO·Vᵀ;  P = exp(S − lse),  dS = P ∘ (dP − Δ)
+///       dQ += dS·K
+///     write scale · dQ
+///
+///   for every (batch, kv head, tile of keys):
+///     for every live tile of query rows:
+///       Sᵀ = K·Qᵀ,  dPᵀ = V·dOᵀ;  Pᵀ = exp(Sᵀ − lse),  dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
+///       dV += Pᵀ·dO,  dK += dSᵀ·Q
+///     write scale · dK and dV
+///
+/// That is seven products where one kernel would take five. Either way a warp has sixteen rows of
+/// its tile, and P and dS go from its accumulators into its operands without leaving registers. The
+/// next tile is copied while one is computed. A block is what the kernels know of the machine, as
+/// for FlashMma.
+namespace katt::attention::impl {
+
+/// lse in base 2 and Δ of two neighbouring packed query rows: one asynchronous copy.
+struct alignas(16) RowStatistics {
+  float lse[2];
+  float delta[2];
+};
+
+/// Bytes of the statistics of all rows: the workspace of the two kernels.
+inline std::size_t backward_statistics_bytes(const BackwardArgs& args) {
+  const std::int64_t packed = args.seq_q() * (args.heads() / args.kv_heads());
+  return static_cast<std::size_t>(args.batch() * args.kv_heads() * ((packed + 1) / 2)) *
+         sizeof(RowStatistics);
+}
+
+/// Arguments of both kernels.
+template <class T, int HeadDim, int TileQ, int TileKv>
+struct MmaBackward {
+  static_assert(TileQ % 16 == 0 && TileKv % 16 == 0);
+  using Copies = RowCopies<T, HeadDim>;
+
+  HeadRows<const T> q, k, v, out, dout;
+  HeadRows<T> dq, dk, dv;
+  const float* lse;
+  std::int64_t lse_stride_batch, lse_stride_head, lse_stride_seq;
+  RowStatistics* statistics;  ///< (batch, kv_heads, row_pairs)
+  Masks masks;
+  Bias<T> bias;
+  float scale;
+  float softcap;
+  int head_dim;
+  int group;  ///< query heads per K/V head
+  int rows;   ///< packed query rows per K/V head
+  int keys;   ///< seq_kv
+  std::int64_t batches, kv_heads;
+
+  MmaBackward(const BackwardArgs& args, void* workspace)
+      : q(args.q),
+        k(args.k),
+        v(args.v),
+        out(args.out),
+        dout(args.dout),
+        dq(args.dq),
+        dk(args.dk),
+        dv(args.dv),
+        lse(static_cast<const float*>(args.lse.data)),
+        lse_stride_batch(args.lse.stride[0]),
+        lse_stride_head(args.lse.stride[1]),
+        lse_stride_seq(args.lse.stride[2]),
+        statistics(static_cast<RowStatistics*>(workspace)),
+        masks(args),
+        bias(args.mask.bias),
+        scale(args.scale),
+        softcap(args.mask.softcap),
+        head_dim(static_cast<int>(args.head_dim())),
+        group(static_cast<int>(args.heads() / args.kv_heads())),
+        rows(static_cast<int>(args.seq_q()) * group),
+        keys(static_cast<int>(args.seq_kv())),
+        batches(args.batch()),
+        kv_heads(args.kv_heads()) {}
+
+  /// Of a (batch, K/V head).
+  KOKKOS_INLINE_FUNCTION RowStatistics* statistics_of(std::int64_t batch,
+                                                      std::int64_t kv_head) const {
+    return statistics + (batch * kv_heads + kv_head) * ((rows + 1) / 2);
+  }
+
+  /// Row r of a tensor of queries, packed from `begin` on; see PackedRows.
+  template <class U>
+  KOKKOS_INLINE_FUNCTION U* packed_row(const HeadRows<U>& tensor, std::int64_t batch,
+                                       std::int64_t kv_head, int r) const {
+    const auto row = static_cast<unsigned>(r);
+    const auto divisor = static_cast<unsigned>(group);
+    return tensor.row(batch, kv_head * group + row % divisor, row / divisor);
+  }
+  /// Begins to copy `count` packed rows of q and dout from `begin` on.
+  template <int Threads, class Block>
+  KOKKOS_INLINE_FUNCTION void load_rows(Block& block, unsigned q_tile, unsigned dout_tile,
+                                        std::int64_t batch, std::int64_t kv_head, int begin,
+                                        int count) const {
+    const auto load = [&](unsigned target, const HeadRows<const T>& tensor) {
+      Copies::template load<Threads, TileQ>(
+          block, block.thread(), target, head_dim, count, tensor.data, [&](int r) {
+            return r < count ? packed_row(tensor, batch, kv_head, begin + r) : tensor.data;
+          });
+    };
+    load(q_tile, q);
+    load(dout_tile, dout);
+  }
+  template <int Threads, class Block>
+  KOKKOS_INLINE_FUNCTION void load_keys(Block& block, unsigned k_tile, unsigned v_tile,
+                                        std::int64_t batch, std::int64_t kv_head, int key,
+                                        int count) const {
+    load_keys_of<HeadDim, Threads, TileKv>(block, block.thread(), k_tile, head_dim, k, batch,
+                                           kv_head, key, count);
+    load_keys_of<HeadDim, Threads, TileKv>(block, block.thread(), v_tile, head_dim, v, batch,
+                                           kv_head, key, count);
+  }
+
+  /// P in place of the products S, and dS in place of dP. Element [n][i] has lse and Δ
+  /// statistics(n).lse[which(i)] and delta[which(i)], is biased by bias_of(n, i), 0 where there is
+  /// no such pair, and hide(s) makes hidden scores −inf.
+  template <class Block, int N, class Statistics, class Which, class BiasOf, class Hide>
+  KOKKOS_INLINE_FUNCTION void differentiate(const Block& /*block*/, const ScoreRule<T>& rule,
+                                            float (&s)[N][4], float (&dp)[N][4], bool partial,
+                                            const Statistics& statistics_at, const Which& which,
+                                            const BiasOf& bias_of, const Hide& hide) const {
+    const bool folded = rule.folded();
+    if (!folded) {
+      KATT_UNROLL for (int n = 0; n < N; ++n) {
+        const RowStatistics row = statistics_at(n);
+        KATT_UNROLL for (int i = 0; i < 4; ++i) {
+          float slope;
+          s[n][i] = rule.score(s[n][i], slope);
+          if (bias) s[n][i] = rule.biased(s[n][i], bias_of(n, i));
+          dp[n][i] = (dp[n][i] - row.delta[which(i)]) * slope;
+        }
+      }
+    }
+    if (partial) hide(s);
+    const float factor = rule.factor();
+    const float subtract = folded ? 1.0F : 0.0F;
+    KATT_UNROLL for (int n = 0; n < N; ++n) {
+      const RowStatistics row = statistics_at(n);
+      KATT_UNROLL for (int i = 0; i < 4; ++i) {
+        s[n][i] = Block::exp2(Kokkos::fma(s[n][i], factor, -row.lse[which(i)]));
+        dp[n][i] = s[n][i] * Kokkos::fma(-subtract, row.delta[which(i)], dp[n][i]);
+      }
+    }
+  }
+};
+
+/// dQ, and lse and Δ as the other kernel reads them.
+template <class T, int HeadDim, int TileQ, int TileKv>
+struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
+  using Frame = MmaBackward<T, HeadDim, TileQ, TileKv>;
+
+  static constexpr int threads = TileQ / 16 * tile::warp_size;
+  static constexpr int shared_bytes = (2 * TileQ + 4 * TileKv) * HeadDim * 2;
+  static constexpr int blocks_per_multiprocessor = 1;
+  std::int64_t row_tiles;
+  std::int64_t blocks;  ///< thread blocks of the grid
+
+  FlashMmaBackwardQ(const BackwardArgs& args, void* workspace)
+      : Frame(args, workspace),
+        row_tiles((this->rows + TileQ - 1) / TileQ),
+        blocks(this->batches * this->kv_heads * row_tiles) {}
+
+  /// Block `index` of the grid: head-major, within a head from the last row tile, which sees the
+  /// most keys under a causal mask, to the first.
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t index) const {
+    const int begin = static_cast<int>(row_tiles - 1 - index % row_tiles) * TileQ;
+    const int count = Kokkos::min(TileQ, this->rows - begin);
+    const std::int64_t kv_head = index / row_tiles % this->kv_heads;
+    const std::int64_t batch = index / row_tiles / this->kv_heads;
+    const PackedRows packed{kv_head, this->group, begin};
+    const ScoreRule<T> rule{this->masks.of(batch), this->bias, this->softcap, this->scale};
+    const unsigned lane = block.thread() % tile::warp_size;
+    const unsigned first_row = block.thread() / tile::warp_size * 16;  // of the warp
+    const int row = static_cast<int>(first_row + tile::accumulator_position(lane, 0).row);
+
+    LiveTiles tiles(rule.mask, packed.query(0), packed.query(count - 1), TileKv);
+    if (tiles.valid()) {
+      this->template load_rows<threads>(block, q_tile, dout_tile, batch, kv_head, begin, count);
+      this->template load_keys<threads>(block, k_tile(0), v_tile(0), batch, kv_head, tiles.key(),
+                                        tiles.columns());
+      block.commit();
+    }
+    const RowStatistics own = row_statistics(block, batch, kv_head, begin, row, count, lane);
+    const FragmentRows<T> fragment(rule, batch, packed, row, count, lane);
+    float dq[HeadDim / 8][4];
+    clear(dq);
+    for (unsigned stage = 0; tiles.valid(); stage ^= 1U) {
+      block.template wait<0>();
+      block.barrier();  // this tile is here for all threads, and none reads the other stage
+      const int key = tiles.key();
+      const int columns = tiles.columns();
+      const bool partial = tiles.state() != TileState::full;
+      tiles.next();
+      if (tiles.valid()) {
+        this->template load_keys<threads>(block, k_tile(stage ^ 1U), v_tile(stage ^ 1U), batch,
+                                          kv_head, tiles.key(), tiles.columns());
+        block.commit();
+      }
+      float s[TileKv / 8][4];
+      float dp[TileKv / 8][4];
+      multiply_by_rows<T, HeadDim, TileQ>(block, s, q_tile, first_row, k_tile(stage), lane);
+      multiply_by_rows<T, HeadDim, TileQ>(block, dp, dout_tile, first_row, v_tile(stage), lane);
+      this->differentiate(
+          block, rule, s, dp, partial, [&](int) { return own; }, [](int i) { return i / 2; },
+          [&](int n, int i) {
+            const int column = fragment.column_of(n, i);
+            return column < columns ? fragment.bias_row(i / 2)[key + column] : T(0.0F);
+          },
+          [&](float(&scores)[TileKv / 8][4]) { fragment.hide(scores, key); });
+      accumulate<T, HeadDim>(block, dq, dp, k_tile(stage), lane);
+    }
+    const float factor[2] = {this->scale, this->scale};
+    Frame::Copies::template store<TileQ>(
+        block, dq, factor, q_tile, first_row, this->head_dim, count,
+        [&](int r) { return this->packed_row(this->dq, batch, kv_head, begin + r); });
+  }
+
+ private:
+  // Where the tiles begin in shared memory, in bytes; K and V have two stages.
+  static constexpr unsigned q_tile = 0;
+  static constexpr unsigned dout_tile = TileQ * HeadDim * 2;
+  KOKKOS_INLINE_FUNCTION static constexpr unsigned k_tile(unsigned stage) {
+    return 2 * TileQ * HeadDim * 2 + stage * 2 * TileKv * HeadDim * 2;
+  }
+  KOKKOS_INLINE_FUNCTION static constexpr unsigned v_tile(unsigned stage) {
+    return k_tile(stage) + TileKv * HeadDim * 2;
+  }
+
+  /// lse and Δ of the lane's rows, `row` and `row` + 8 of the tile, and 0 for rows that are not
+  /// there; also to memory, for the other kernel.
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Block& block, std::int64_t batch,
+                                                      std::int64_t kv_head, int begin, int row,
+                                                      int count, unsigned lane) const {
+    struct alignas(16) Chunk {
+      T element[8];
+    };
+    RowStatistics own{};
+    KATT_UNROLL for (int half = 0; half < 2; ++half) {
+      const int r = row + 8 * half;
+      float delta = 0.0F;
+      if (r < count) {
+        const T* from_out = this->packed_row(this->out, batch, kv_head, begin + r);
+        const T* from_dout = this->packed_row(this->dout, batch, kv_head, begin + r);
+        for (int d = static_cast<int>(lane) % 4 * 8; d < this->head_dim; d += 32) {
+          const Chunk o = *reinterpret_cast<const Chunk*>(from_out + d);
+          const Chunk g = *reinterpret_cast<const Chunk*>(from_dout + d);
+          KATT_UNROLL for (int i = 0; i < 8; ++i) {
+            delta = Kokkos::fma(static_cast<float>(o.element[i]), static_cast<float>(g.element[i]),
+                                delta);
+          }
+        }
+        const auto packed = static_cast<unsigned>(begin + r);
+        const auto group = static_cast<unsigned>(this->group);
+        own.lse[half] =
+            BinaryLse(this->lse[batch * this->lse_stride_batch +
+                                (kv_head * group + packed % group) * this->lse_stride_head +
+                                packed / group * this->lse_stride_seq])
+                .high;
+      }
+      delta += block.shuffle_xor(delta, 1);
+      delta += block.shuffle_xor(delta, 2);
+      own.delta[half] = delta;
+      const int pair_end = (this->rows + 1) / 2 * 2;  // the last pair may lack its second row
+      if (lane % 4 == 0 && begin + r < pair_end) {
+        RowStatistics& target = this->statistics_of(batch, kv_head)[(begin + r) / 2];
+        target.lse[(begin + r) % 2] = own.lse[half];
+        target.delta[(begin + r) % 2] = own.delta[half];
+      }
+    }
+    return own;
+  }
+};
+
+/// The tiles of `size` packed query rows that see some key of [key, key_end), in order.
+class LiveRows {
+ public:
+  KOKKOS_INLINE_FUNCTION LiveRows(const Mask& mask, int key, int key_end, int group, int rows,
+                                  int size)
+      : mask_(mask), key_(key), key_end_(key_end), group_(group), rows_(rows), size_(size) {
+    const IntervalMask& interval = mask.interval;
+    const int queries = rows / group;
+    // Keys beyond the visible ones have no queries; those before them see no fewer.
+    const std::int64_t last = Kokkos::min<std::int64_t>(key_end, interval.keys) - 1;
+    row_ = position(interval.query_begin(key), queries) * group / size * size;
+    end_ = last < key ? 0 : position(interval.query_end(last), queries) * group;
+    skip_dead();
+  }
+
+  KOKKOS_INLINE_FUNCTION bool valid() const { return row_ < end_; }
+  KOKKOS_INLINE_FUNCTION void next() {
+    row_ += size_;
+    skip_dead();
+  }
+  KOKKOS_INLINE_FUNCTION int row() const { return row_; }
+  /// Rows of the tile, at most `size`.
+  KOKKOS_INLINE_FUNCTION int count() const { return Kokkos::min(size_, rows_ - row_); }
+  /// full only where all `size` rows see all keys.
+  KOKKOS_INLINE_FUNCTION TileState state() const {
+    return count() == size_ ? state_ : TileState::partial;
+  }
+
+ private:
+  KOKKOS_INLINE_FUNCTION void skip_dead() {
+    for (; valid(); row_ += size_) {
+      const auto group = static_cast<unsigned>(group_);
+      state_ = mask_.tile(static_cast<unsigned>(row_) / group,
+                          static_cast<unsigned>(row_ + count() - 1) / group, key_, key_end_);
+      if (state_ != TileState::dead) return;
+    }
+  }
+
+  const Mask& mask_;
+  int key_, key_end_, group_, rows_, size_;
+  int row_ = 0;
+  int end_ = 0;
+  TileState state_ = TileState::full;
+};
+
+/// dK and dV, after FlashMmaBackwardQ.
+template <class T, int HeadDim, int TileQ, int TileKv>
+struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
+  using Frame = MmaBackward<T, HeadDim, TileQ, TileKv>;
+
+  static constexpr int threads = TileKv / 16 * tile::warp_size;
+  static constexpr int statistics_bytes = TileQ / 2 * static_cast<int>(sizeof(RowStatistics));
+  static constexpr int shared_bytes = (4 * TileQ + 2 * TileKv) * HeadDim * 2 + 2 * statistics_bytes;
+  static constexpr int blocks_per_multiprocessor = 1;
+  static_assert(TileQ / 2 <= threads);
+  std::int64_t key_tiles;
+  std::int64_t blocks;  ///< thread blocks of the grid
+
+  FlashMmaBackwardKv(const BackwardArgs& args, void* workspace)
+      : Frame(args, workspace),
+        key_tiles((this->keys + TileKv - 1) / TileKv),
+        blocks(this->batches * this->kv_heads * key_tiles) {}
+
+  /// Block `index` of the grid: head-major, within a head from the first keys, which the most rows
+  /// see under a causal mask, to the last.
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t index) const {
+    const int key = static_cast<int>(index % key_tiles) * TileKv;
+    const int count = Kokkos::min(TileKv, this->keys - key);
+    const std::int64_t kv_head = index / key_tiles % this->kv_heads;
+    const std::int64_t batch = index / key_tiles / this->kv_heads;
+    const ScoreRule<T> rule{this->masks.of(batch), this->bias, this->softcap, this->scale};
+    const unsigned lane = block.thread() % tile::warp_size;
+    const unsigned first_key = block.thread() / tile::warp_size * 16;  // of the warp
+    const int own_key = key + static_cast<int>(first_key + tile::accumulator_position(lane, 0).row);
+
+    LiveRows tiles(rule.mask, key, key + count, this->group, this->rows, TileQ);
+    if (tiles.valid()) {
+      this->template load_keys<threads>(block, k_tile, v_tile, batch, kv_head, key, count);
+      load_tile(block, 0, batch, kv_head, tiles);
+    }
+    float dk[HeadDim / 8][4];
+    float dv[HeadDim / 8][4];
+    clear(dk);
+    clear(dv);
+    for (unsigned stage = 0; tiles.valid(); stage ^= 1U) {
+      block.template wait<0>();
+      block.barrier();  // this tile is here for all threads, and none reads the other stage
+      const int row = tiles.row();
+      const bool partial = tiles.state() != TileState::full;
+      tiles.next();
+      if (tiles.valid()) load_tile(block, stage ^ 1U, batch, kv_head, tiles);
+      float s[TileQ / 8][4];
+      float dp[TileQ / 8][4];
+      multiply_by_rows<T, HeadDim, TileKv>(block, s, k_tile, first_key, q_tile(stage), lane);
+      multiply_by_rows<T, HeadDim, TileKv>(block, dp, v_tile, first_key, dout_tile(stage), lane);
+      this->differentiate(
+          block, rule, s, dp, partial,
+          [&](int n) {
+            return block.template load_chunk<RowStatistics>(
+                statistics_at(stage) + static_cast<unsigned>(fragment_column(lane, n, 0)) / 2 * 16);
+          },
+          [](int i) { return i % 2; },
+          [&](int n, int i) {
+            const int j = own_key + i / 2 * 8;
+            const int packed = row + fragment_column(lane, n, i);
+            return j < this->keys && packed < this->rows ? bias_row(batch, kv_head, packed)[j]
+                                                         : T(0.0F);
+          },
+          [&](float(&scores)[TileQ / 8][4]) {
+            visible(rule.mask, own_key, row, lane).apply(scores, lane);
+          });
+      accumulate<T, HeadDim>(block, dv, s, dout_tile(stage), lane);
+      accumulate<T, HeadDim>(block, dk, dp, q_tile(stage), lane);
+    }
+    const auto store = [&](const float(&gradient)[HeadDim / 8][4], float factor, unsigned tile,
+                           const HeadRows<T>& target) {
+      const float factors[2] = {factor, factor};
+      Frame::Copies::template store<TileKv>(
+          block, gradient, factors, tile, first_key, this->head_dim, count,
+          [&](int r) { return target.row(batch, kv_head, key + r); });
+    };
+    store(dk, this->scale, k_tile, this->dk);
+    store(dv, 1.0F, v_tile, this->dv);
+  }
+
+ private:
+  // Where the tiles begin in shared memory, in bytes; Q, dO and the statistics have two stages.
+  static constexpr unsigned k_tile = 0;
+  static constexpr unsigned v_tile = TileKv * HeadDim * 2;
+  KOKKOS_INLINE_FUNCTION static constexpr unsigned q_tile(unsigned stage) {
+    return 2 * TileKv * HeadDim * 2 + stage * 2 * TileQ * HeadDim * 2;
+  }
+  KOKKOS_INLINE_FUNCTION static constexpr unsigned dout_tile(unsigned stage) {
+    return q_tile(stage) + TileQ * HeadDim * 2;
+  }
+  KOKKOS_INLINE_FUNCTION static constexpr unsigned statistics_at(unsigned stage) {
+    return q_tile(2) + stage * statistics_bytes;
+  }
+
+  /// Begins to copy rows, lse and Δ of a tile. Rows that are not there have zeros for all of them:
+  /// their P is finite and their dO, Q and Δ are 0.
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION void load_tile(Block& block, unsigned stage, std::int64_t batch,
+                                        std::int64_t kv_head, const LiveRows& tiles) const {
+    const unsigned thread = block.thread();
+    this->template load_rows<threads>(block, q_tile(stage), dout_tile(stage), batch, kv_head,
+                                      tiles.row(), tiles.count());
+    if (thread < TileQ / 2) {
+      const RowStatistics* first = this->statistics_of(batch, kv_head);
+      const int pair = tiles.row() / 2 + static_cast<int>(thread);
+      const bool live = pair < (this->rows + 1) / 2;
+      block.copy_async(statistics_at(stage) + thread * 16, live ? first + pair : first, live);
+    }
+    block.commit();
+  }
+
+  KOKKOS_INLINE_FUNCTION const T* bias_row(std::int64_t batch, std::int64_t kv_head,
+                                           int packed) const {
+    const auto row = static_cast<unsigned>(packed);
+    const auto group = static_cast<unsigned>(this->group);
+    return this->bias.row(batch, kv_head * group + row % group, row / group);
+  }
+
+  /// Of the packed rows from `row` on, to the lane's keys, own_key and own_key + 8.
+  KOKKOS_INLINE_FUNCTION VisibleScores visible(const Mask& mask, int own_key, int row,
+                                               unsigned lane) const {
+    VisibleScores scores;
+    const int queries = this->rows / this->group;
+    for (int half = 0; half < 2; ++half) {
+      const int j = own_key + 8 * half;
+      scores.begin[half] = position(mask.interval.query_begin(j), queries) * this->group - row;
+      scores.end[half] = position(mask.interval.query_end(j), queries) * this->group - row;
+      scores.blocked[half] = 0;
+      if (mask.blocks.blocks == nullptr) continue;
+      scores.blocked[half] = blocked_columns<TileQ / 8>(lane, [&](int column) {
+        const int packed = row + column;
+        return packed < this->rows && j < mask.interval.keys &&
+               !mask.blocks.visible(packed / this->group, j);
+      });
+    }
+    return scores;
+  }
+};
+
+}  // namespace katt::attention::impl

@@ -1,0 +1,47 @@
+#pragma once
+
+#include "ops/attention/tensor_cores/variants.hpp"
+
+#if defined(KATT_HAS_CUDA)
+
+#include "ops/attention/tensor_cores/mma_kernel.hpp"
+#include "ops/attention/tensor_cores/tiles.hpp"
+#include "tile/cuda_launch.hpp"
+#include "tile/mma_sync.hpp"
+
+namespace katt::attention::impl {
+
+template <class T>
+Status mma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile) {
+  if (KATT_CUDA_SM < 80)
+    return Status::skipped("needs a build for sm_80 or later (KATT_CUDA_ARCH)");
+  if (Status status = tensor_core_supports(args); !status.is_ok()) return status;
+  Status status =
+      Status::skipped("tile " + names({tile}) + " is not built; built: " + names(MmaTiles::all()));
+  visit_tensor_core_tile<MmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
+    using Kernel = FlashMma<T, HeadDim, Shape::q, Shape::kv>;
+    status = tile::cuda_supports<Kernel>(exec, 8, Kernel(args).blocks);
+  });
+  return status;
+}
+
+template <class T>
+void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile,
+                 Workspace /*workspace*/) {
+  visit_tensor_core_tile<MmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
+    using Kernel = FlashMma<T, HeadDim, Shape::q, Shape::kv>;
+    const Kernel kernel(args);
+    tile::cuda_launch<tile::MmaBlock>(exec, "katt::attention::flash_mma", kernel.blocks, kernel);
+  });
+}
+
+}  // namespace katt::attention::impl
+
+/// Defines the flash_mma variant of an element type.
+#define KATT_INSTANTIATE_MMA(T)                                              \
+  template katt::Status katt::attention::impl::mma_supports<T>(              \
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile); \
+  template void katt::attention::impl::mma_forward<T>(                       \
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile, katt::Workspace);
+
+#endif

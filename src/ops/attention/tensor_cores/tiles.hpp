@@ -1,0 +1,136 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/status.hpp"
+#include "ops/attention/attention.hpp"
+#include "ops/attention/tensor_cores/fragments.hpp"
+#include "ops/attention/tiles.hpp"
+
+/// Tiles of the tensor-core variants, and what fits which device.
+namespace katt::attention::impl {
+
+/// The tiles of flash_mma; the first is the default. This list alone names, dispatches and
+/// instantiates them, for every head_dim of TensorCoreHeadDims.
+using MmaTiles = TileList<TileShape<64, 64>, TileShape<128, 64>>;
+
+/// The tiles of its backward pass: query rows that meet the keys of a block at a time × those keys.
+/// The kernel of dQ has blocks of 64 query rows, which meet as many keys.
+using MmaBackwardTiles = TileList<TileShape<32, 64>, TileShape<64, 64>>;
+inline constexpr int backward_block_rows = 64;
+
+/// Whether P and dS (tile_q / 2 registers of a thread each), dK and dV (head_dim / 2 each) leave
+/// room for the rest in 255 registers.
+constexpr bool backward_fits_registers(int head_dim, int tile_q) {
+  return tile_q + head_dim <= 160;
+}
+
+/// The tiles of flash_wgmma, likewise; the first fits every head_dim.
+using WgmmaTiles = TileList<TileShape<128, 64>, TileShape<128, 128>>;
+
+/// Whether scores (tile_kv / 2 registers of a thread), probabilities (tile_kv / 4) and output
+/// (head_dim / 2) leave room for the rest in the 224 registers that a computing thread has.
+constexpr bool wgmma_fits_registers(int head_dim, int tile_kv) {
+  return tile_kv / 2 + tile_kv / 4 + head_dim / 2 <= 176;
+}
+
+/// What head_dim is padded to, in registers and shared memory.
+inline constexpr std::array tensor_core_head_dims{64, 128, 256};
+
+/// Calls f.operator()<HeadDim, Shape>() for the least padded head_dim that holds `head_dim` and for
+/// the tile; false where the list lacks the tile.
+template <class Tiles, class F>
+bool visit_tensor_core_tile(std::int64_t head_dim, Tile tile, F&& f) {
+  return Tiles::visit(tile, [&]<class Shape>() {
+    if (head_dim <= tensor_core_head_dims[0]) {
+      f.template operator()<tensor_core_head_dims[0], Shape>();
+    } else if (head_dim <= tensor_core_head_dims[1]) {
+      f.template operator()<tensor_core_head_dims[1], Shape>();
+    } else {
+      f.template operator()<tensor_core_head_dims[2], Shape>();
+    }
+  });
+}
+
+/// What the backward pass pads head_dim to: dK and dV of 256 do not fit a thread's registers.
+inline constexpr std::array backward_head_dims{64, 128};
+
+/// ok, or skipped where head_dim is too large for the backward pass.
+inline Status mma_backward_takes(std::int64_t head_dim) {
+  if (head_dim <= backward_head_dims.back()) return Status::ok();
+  return Status::skipped("takes head_dim up to " + std::to_string(backward_head_dims.back()) +
+                         ", not " + std::to_string(head_dim) +
+                         ": dK and dV of a tile would not fit the registers");
+}
+
+/// The padded head_dim of the backward pass.
+constexpr int backward_head_dim(std::int64_t head_dim) {
+  return head_dim <= backward_head_dims[0] ? backward_head_dims[0] : backward_head_dims[1];
+}
+
+/// As visit_tensor_core_tile(), for head_dim that mma_backward_takes() and tiles that fit
+/// registers.
+template <class F>
+bool visit_backward_tile(std::int64_t head_dim, Tile tile, F&& f) {
+  bool found = false;
+  MmaBackwardTiles::visit(tile, [&]<class Shape>() {
+    const auto visit = [&]<int HeadDim>() {
+      if constexpr (backward_fits_registers(HeadDim, Shape::q)) {
+        f.template operator()<HeadDim, Shape>();
+        found = true;
+      }
+    };
+    if (backward_head_dim(head_dim) == backward_head_dims[0]) {
+      visit.template operator()<backward_head_dims[0]>();
+    } else {
+      visit.template operator()<backward_head_dims[1]>();
+    }
+  });
+  return found;
+}
+
+/// The tiles that are built for a head_dim; the last, which has the most query rows, is the
+/// default.
+inline std::vector<Tile> backward_tiles(std::int64_t head_dim) {
+  std::vector<Tile> tiles;
+  for (const Tile tile : MmaBackwardTiles::all()) {
+    if (backward_fits_registers(backward_head_dim(head_dim), tile.q)) tiles.push_back(tile);
+  }
+  return tiles;
+}
+
+/// What every tensor-core variant asks of the arguments of its pass: f16 or bf16, and rows at
+/// multiples of 16 bytes.
+template <class Args>
+Status tensor_core_supports(const Args& args) {
+  constexpr std::int64_t limit = std::int64_t{1} << 30;  // positions are 32-bit
+  if (args.q.dtype == Dtype::f32) return Status::skipped("takes f16 and bf16, not f32");
+  if (args.seq_q() * args.heads() > limit || args.seq_kv() > limit) {
+    return Status::skipped("takes up to " + std::to_string(limit) +
+                           " keys, and queries of all heads");
+  }
+  Status status = Status::ok();
+  const auto require_aligned = [&](const char* name, const ConstTensorRef<4>& tensor) {
+    if (status.is_ok() && !rows_are_aligned(tensor)) {
+      status = Status::skipped("rows of " + std::string(name) +
+                               " do not begin at multiples of 16 bytes");
+    }
+  };
+  require_aligned("q", args.q);
+  require_aligned("k", args.k);
+  require_aligned("v", args.v);
+  require_aligned("out", args.out);
+  if constexpr (requires { args.dout; }) {
+    require_aligned("dout", args.dout);
+    require_aligned("dq", args.dq);
+    require_aligned("dk", args.dk);
+    require_aligned("dv", args.dv);
+  }
+  return status;
+}
+
+}  // namespace katt::attention::impl

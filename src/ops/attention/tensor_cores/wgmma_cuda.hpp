@@ -1,0 +1,74 @@
+#pragma once
+
+#include "ops/attention/tensor_cores/variants.hpp"
+
+#if defined(KATT_HAS_CUDA)
+
+#include "ops/attention/tensor_cores/tiles.hpp"
+#include "ops/attention/tensor_cores/wgmma_kernel.hpp"
+#include "tile/cuda_launch.hpp"
+#include "tile/wgmma.hpp"
+
+namespace katt::attention::impl {
+
+/// Calls f.operator()<Kernel>() for the kernel of a tile, and returns ok; or skipped, with the
+/// reason.
+template <class T, class F>
+Status visit_wgmma(const ForwardArgs& args, Tile tile, F&& f) {
+  Status status = Status::skipped("tile " + names({tile}) +
+                                  " is not built; built: " + names(WgmmaTiles::all()));
+  visit_tensor_core_tile<WgmmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
+    if constexpr (wgmma_fits_registers(HeadDim, Shape::kv)) {
+      status = f.template operator()<FlashWgmma<T, HeadDim, Shape::q, Shape::kv>>();
+    } else {
+      status = Status::skipped("tile " + names({tile}) + " at head_dim " +
+                               std::to_string(args.head_dim()) +
+                               " needs more registers than a thread has");
+    }
+  });
+  return status;
+}
+
+template <class T>
+Status wgmma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile) {
+#if defined(KATT_CUDA_SM90A)
+  if (Status status = tensor_core_supports(args); !status.is_ok()) return status;
+  if (exec.cuda_device_prop().major != 9) {
+    return Status::skipped("runs on compute capability 9.0 alone, the device has " +
+                           std::to_string(exec.cuda_device_prop().major) + "." +
+                           std::to_string(exec.cuda_device_prop().minor));
+  }
+  return visit_wgmma<T>(args, tile, [&]<class Kernel>() {
+    return tile::cuda_supports<Kernel>(exec, 9, Kernel(args).blocks);
+  });
+#else
+  (void)exec, (void)args, (void)tile;
+  return Status::skipped("needs a build for sm_90a (KATT_CUDA_ARCH)");
+#endif
+}
+
+template <class T>
+void wgmma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile,
+                   Workspace /*workspace*/) {
+#if defined(KATT_CUDA_SM90A)
+  (void)visit_wgmma<T>(args, tile, [&]<class Kernel>() {
+    const Kernel kernel(args);
+    tile::cuda_launch<tile::WgmmaBlock>(exec, "katt::attention::flash_wgmma", kernel.blocks,
+                                        kernel);
+    return Status::ok();
+  });
+#else
+  (void)exec, (void)args, (void)tile;
+#endif
+}
+
+}  // namespace katt::attention::impl
+
+/// Defines the flash_wgmma variant of an element type.
+#define KATT_INSTANTIATE_WGMMA(T)                                            \
+  template katt::Status katt::attention::impl::wgmma_supports<T>(            \
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile); \
+  template void katt::attention::impl::wgmma_forward<T>(                     \
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile, katt::Workspace);
+
+#endif

@@ -1,0 +1,421 @@
+#include "ops/linear/gemm/bf16.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/execution.hpp"
+#include "ops/linear/gemm/bf16_multiply.hpp"
+#include "tile/bf16_units.hpp"
+#include "tile/elementwise.hpp"
+#include "tile/transpose.hpp"
+
+namespace katt::linear::impl {
+
+namespace {
+
+constexpr std::int64_t blocks_of(std::int64_t extent, std::int64_t block) {
+  return (extent + block - 1) / block;
+}
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return blocks_of(value, unit) * unit;
+}
+
+/// Rows or columns of C that a panel holds: two tiles, so that four accumulators take four products
+/// for four loads.
+constexpr std::int64_t panel = 32;
+constexpr std::int64_t depth_of_tile = 32;
+constexpr std::int64_t tile_bytes = 1024;
+
+/// How a product is cut. One of its factors, the left one of L(i, k) · R(k, j), fills tiles row by
+/// row, the other one pairs of rows at a time. So a factor whose rows run along k is copied where
+/// it is on the left and transposed where it is on the right; one whose rows run across k is
+/// transposed on the left. Where that saves transpositions, Cᵀ = op(B)ᵀ · op(A)ᵀ is computed.
+///
+/// The factor that needs transposing ("resident") is packed first, as a whole or, where it is
+/// large, chunk by chunk. A block of it then stays in the second-level cache, with the sums of a
+/// block of C, while panels of the other factor ("streamed") are packed into the first-level cache
+/// as they pass by. So a panel is short, and long sums are taken in passes over k. Where the
+/// resident factor is a single panel, as in generation, every streamed element is used once: its
+/// tiles are then read from where they lie ("direct"), where that is aligned.
+struct Bf16Plan {
+  bool swapped = false;                                 ///< the left factor is op(B)ᵀ
+  bool left_resident = false;                           ///< else the right one is
+  std::int64_t resident = 0, streamed = 0;              ///< extents
+  std::int64_t chunk = 0;                               ///< of resident, packed at one time
+  std::int64_t resident_block = 0, streamed_block = 0;  ///< of C; all are multiples of a panel
+  std::int64_t depth = 0;                               ///< steps of k of a pass
+  std::int64_t passes = 0;
+  bool direct = false;
+
+  static constexpr std::int64_t largest_chunk_bytes = std::int64_t{8} << 20;
+  /// Rows and columns of a block of C, so that its sums stay in the second-level cache: 2 MiB where
+  /// there is AMX, else 1 MiB or less.
+  static std::int64_t largest_block() {
+    return tile::bf16_tiles::unit() == tile::bf16_tiles::UnitName::amx ? 512 : 256;
+  }
+  static constexpr std::int64_t largest_depth = 512;
+
+  static Bf16Plan of(const GemmArgs& args, int threads, bool may_be_direct) {
+    const std::int64_t m = args.m();
+    const std::int64_t n = args.n();
+    const std::int64_t k = args.k();
+    const bool a_along = !args.trans_a;
+    const bool b_along = args.trans_b;
+    // Vectors that are transposed; a vector of C holds half as many elements as one of a factor.
+    const auto transposed = [&](bool left_along, bool right_along, std::int64_t left,
+                                std::int64_t right) {
+      return ((left_along ? 0 : left) + (right_along ? right : 0)) * k;
+    };
+    Bf16Plan plan;
+    plan.swapped =
+        transposed(b_along, a_along, n, m) + 2 * m * n < transposed(a_along, b_along, m, n);
+    const std::int64_t left = plan.swapped ? n : m;
+    const std::int64_t right = plan.swapped ? m : n;
+    const bool left_costs = plan.swapped ? !b_along : !a_along;
+    const bool right_costs = plan.swapped ? a_along : b_along;
+    plan.left_resident = left_costs != right_costs ? left_costs : left < right;
+    plan.resident = plan.left_resident ? left : right;
+    plan.streamed = plan.left_resident ? right : left;
+
+    const auto cut = [](std::int64_t extent, std::int64_t count, std::int64_t unit) {
+      return round_up(blocks_of(extent, count), unit);
+    };
+    const ConstTensorRef<2>& passing = plan.left_resident != plan.swapped ? args.b : args.a;
+    plan.direct = may_be_direct && plan.resident <= panel && !plan.left_resident &&
+                  (plan.swapped ? b_along : a_along) && k % depth_of_tile == 0 &&
+                  plan.streamed % 16 == 0 && passing.stride[0] % 32 == 0 &&
+                  reinterpret_cast<std::uintptr_t>(passing.data) % 64 == 0;
+    plan.depth = plan.direct ? k : cut(k, blocks_of(k, largest_depth), depth_of_tile);
+    plan.passes = blocks_of(k, plan.depth);
+    plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block()), panel);
+    const std::int64_t blocks_in_chunk =
+        std::max<std::int64_t>(1, largest_chunk_bytes / (2 * plan.resident_block * k));
+    plan.chunk = std::min(blocks_in_chunk * plan.resident_block, round_up(plan.resident, panel));
+    const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
+    const std::int64_t count =
+        std::max(blocks_of(plan.streamed, largest_block()),
+                 blocks_of(wanted, blocks_of(plan.chunk, plan.resident_block)));
+    plan.streamed_block = cut(plan.streamed, count, panel);
+    return plan;
+  }
+
+  /// Bytes of the packed chunk, and of a thread: a streamed panel, sums between passes.
+  std::int64_t packed_bytes() const { return chunk * depth * passes * 2; }
+  std::int64_t panel_bytes() const { return panel * depth * 2; }
+  std::int64_t thread_bytes() const {
+    return (direct ? 0 : panel_bytes()) + (passes == 1 ? 0 : resident_block * streamed_block * 4);
+  }
+};
+
+#if defined(KATT_BF16_TILES)
+
+using Vec = tile::SimdOf<tile::impl::HostAbi>;
+
+/// Sixteen indices over 32 steps as sixteen vectors, zero beyond the factor: where rows run along
+/// k, vector i is index i; else vector p holds the pairs of steps (2p, 2p + 1) of all indices.
+void load_square(const Factor& factor, std::int64_t index, std::int64_t step, Vec (&square)[16]) {
+  const auto indices = static_cast<int>(std::min<std::int64_t>(16, factor.extent - index));
+  const auto steps = static_cast<int>(std::min<std::int64_t>(32, factor.k - step));
+  const bf16* corner = factor.at(index, step);
+  const bool whole = indices == 16 && steps == 32;
+  if (factor.along) {
+    if (whole) {
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        square[i] = Vec(_mm512_castsi512_ps(_mm512_loadu_si512(corner + i * factor.stride)));
+      }
+      return;
+    }
+    const auto mask = static_cast<__mmask32>((std::uint64_t{1} << steps) - 1);
+    for (int i = 0; i < 16; ++i) {
+      const __m512i row = i < indices ? _mm512_maskz_loadu_epi16(mask, corner + i * factor.stride)
+                                      : _mm512_setzero_si512();
+      square[i] = Vec(_mm512_castsi512_ps(row));
+    }
+    return;
+  }
+  const auto pair = [](__m256i even, __m256i odd) {
+    return Vec(_mm512_castsi512_ps(_mm512_or_si512(
+        _mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16))));
+  };
+  if (whole) {
+#pragma GCC unroll 16
+    for (int p = 0; p < 16; ++p) {
+      const bf16* row = corner + 2 * p * factor.stride;
+      square[p] = pair(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)),
+                       _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + factor.stride)));
+    }
+    return;
+  }
+  const auto mask = static_cast<__mmask16>((1U << static_cast<unsigned>(indices)) - 1U);
+  const auto row = [&](int s) {
+    return s < steps ? _mm256_maskz_loadu_epi16(mask, corner + s * factor.stride)
+                     : _mm256_setzero_si256();
+  };
+  for (int p = 0; p < 16; ++p) square[p] = pair(row(2 * p), row(2 * p + 1));
+}
+
+/// Packs the panel of indices from `index` on over steps of k, a tile for every 16 indices and 32
+/// steps.
+void pack_panel(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
+                std::int64_t steps, std::byte* out) {
+  const int tiles = factor.extent - index > 16 ? 2 : 1;
+  const bool transposed = factor.along != left;
+  for (std::int64_t s = 0; s < steps; s += depth_of_tile) {
+    for (int t = 0; t < tiles; ++t, out += tile_bytes) {
+      Vec square[16];
+      load_square(factor, index + 16 * t, step + s, square);
+      if (transposed) tile::transpose(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) tile::store(reinterpret_cast<float*>(out) + 16 * i, square[i]);
+    }
+  }
+}
+
+/// Rounds to bf16 in one instruction, which every CPU with such a unit has.
+void store_rounded(bf16* target, const Vec& value) {
+  __m256i narrow;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(narrow) : "v"(static_cast<__m512>(value)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), narrow);
+}
+template <class T>
+void store_rounded(T* target, const Vec& value) {
+  tile::store(target, value);
+}
+
+/// C = alpha · sums + beta · C + bias for the 16 × 16 sums of a tile at (row, column) of C.
+template <class T, class B>
+void finish_square(const GemmArgs& args, Vec (&square)[16], std::int64_t row, std::int64_t column) {
+  const auto rows = static_cast<int>(std::min<std::int64_t>(16, args.m() - row));
+  const auto columns = static_cast<int>(std::min<std::int64_t>(16, args.n() - column));
+  T* c = static_cast<T*>(args.c.data) + row * args.c.stride[0] + column;
+  const B* bias = args.bias ? static_cast<const B*>(args.bias.data) + column : nullptr;
+  const tile::PartialVector part{columns};
+  const bool whole = columns == 16;
+  const auto read = [&](const auto* from) {
+    return whole ? tile::load<Vec>(from) : tile::load<Vec>(from, part);
+  };
+  const Vec addend = bias != nullptr ? read(bias) : Vec(0.0F);
+  const Vec alpha(args.alpha);
+  const Vec beta(args.beta);
+  for (int i = 0; i < rows; ++i, c += args.c.stride[0]) {
+    Vec value = tile::fma(alpha, square[i], addend);
+    if (args.beta != 0.0F) value = tile::fma(beta, read(c), value);
+    if (whole) store_rounded(c, value);
+    else tile::store(c, value, part);
+  }
+}
+
+/// Packs a chunk of the resident factor: pass by pass, panel by panel. One item is one panel.
+struct PackChunk {
+  Bf16Plan plan;
+  Factor resident;
+  std::int64_t first, panels;  ///< of the chunk
+  std::byte* packed;
+
+  void operator()(std::int64_t item) const {
+    const std::int64_t k = item / panels * plan.depth;
+    pack_panel(resident, plan.left_resident, first + item % panels * panel, k,
+               std::min(plan.depth, resident.k - k), packed + item * plan.panel_bytes());
+  }
+};
+
+/// One block of C, or of Cᵀ.
+template <bf16_tiles::Unit U, class Exec>
+struct Bf16Block {
+  using Token =
+      Kokkos::Experimental::UniqueToken<Exec, Kokkos::Experimental::UniqueTokenScope::Instance>;
+
+  GemmArgs args;
+  Bf16Plan plan;
+  Factor streamed;
+  std::int64_t first, panels;  ///< of the chunk
+  const std::byte* packed;
+  Token slots;
+  std::byte* workspace;
+
+  void operator()(std::int64_t item) const {
+    const int slot = slots.acquire();
+    std::byte* passing = workspace + slot * plan.thread_bytes();
+    auto* kept = reinterpret_cast<float*>(passing + plan.panel_bytes());
+    const std::int64_t streamed_blocks = blocks_of(plan.streamed, plan.streamed_block);
+    const std::int64_t in_block = plan.resident_block / panel;
+    const std::int64_t p_begin = item / streamed_blocks * in_block;
+    const std::int64_t p_end = std::min(p_begin + in_block, panels);
+    const std::int64_t begin = item % streamed_blocks * plan.streamed_block;
+    const std::int64_t end = std::min(begin + plan.streamed_block, plan.streamed);
+    [[maybe_unused]] const typename U::Session session;
+    for (std::int64_t pass = 0; pass < plan.passes; ++pass) {
+      const std::int64_t k = pass * plan.depth;
+      const std::int64_t depth = std::min(plan.depth, args.k() - k);
+      const std::int64_t steps = blocks_of(depth, depth_of_tile);
+      for (std::int64_t s = begin; s < end; s += panel) {
+        const int tiles = streamed.extent - s > 16 ? 2 : 1;
+        if (!plan.direct) pack_panel(streamed, !plan.left_resident, s, k, depth, passing);
+        const auto streamed_walk =
+            plan.direct ? TileWalk::unpacked(streamed, s) : TileWalk::packed(passing, tiles);
+        for (std::int64_t p = p_begin; p < p_end; ++p) {
+          const std::int64_t r = first + p * panel;
+          const int resident_tiles = plan.resident - r > 16 ? 2 : 1;
+          alignas(64) float once[4 * bf16_tiles::tile_bytes / 4];
+          const std::int64_t block = (s - begin) / panel * in_block + p - p_begin;
+          float* sums = plan.passes == 1 ? once : kept + block * 4 * bf16_tiles::tile_bytes / 4;
+          const auto resident_walk =
+              TileWalk::packed(packed + (pass * panels + p) * plan.panel_bytes(), resident_tiles);
+          const Ahead next = next_panel(s, end, k, p - p_begin, p_end - p_begin);
+          const Ahead too =
+              pass + 1 < plan.passes
+                  ? next_pass(pass, (s - begin) / panel * (p_end - p_begin) + p - p_begin, p_begin,
+                              p_end, blocks_of(end - begin, panel), steps)
+                  : target(plan.left_resident ? r : s, plan.left_resident ? s : r, steps);
+          multiply(tiles, resident_tiles, streamed_walk, resident_walk, steps, pass > 0, sums, next,
+                   too);
+          if (pass + 1 < plan.passes) continue;
+          if (plan.left_resident) finish(sums, r, resident_tiles, s, tiles);
+          else finish(sums, s, tiles, r, resident_tiles);
+        }
+      }
+    }
+    slots.release(slot);
+  }
+
+  void multiply(int streamed_tiles, int resident_tiles, const TileWalk& passing,
+                const TileWalk& staying, std::int64_t steps, bool resume, float* sums,
+                const Ahead& ahead, const Ahead& too) const {
+    const auto call = [&]<int S, int R>() {
+      if (plan.left_resident) {
+        Multiply<U>::template run<R, S, false>(staying, passing, steps, resume, sums, ahead, too);
+      } else if (plan.direct) {
+        Multiply<U>::template run<S, R, false>(passing, staying, steps, resume, sums, ahead, too);
+      } else {
+        Multiply<U>::template run<S, R, true>(passing, staying, steps, resume, sums, ahead, too);
+      }
+    };
+    if (streamed_tiles == 2 && resident_tiles == 2) call.template operator()<2, 2>();
+    else if (streamed_tiles == 2) call.template operator()<2, 1>();
+    else if (resident_tiles == 2) call.template operator()<1, 2>();
+    else call.template operator()<1, 1>();
+  }
+
+  /// The share of the p-th multiplication in the streamed panel that follows.
+  Ahead next_panel(std::int64_t s, std::int64_t end, std::int64_t k, std::int64_t p,
+                   std::int64_t count) const {
+    if (s + panel >= end) return {};
+    const std::int64_t begin = panel * p / count;
+    const auto lines = static_cast<int>(panel * (p + 1) / count - begin);
+    const std::int64_t row_bytes = streamed.stride * 2;
+    if (streamed.along) {
+      return {reinterpret_cast<const std::byte*>(streamed.at(s + panel + begin, k)), row_bytes, 64,
+              lines};
+    }
+    return {reinterpret_cast<const std::byte*>(streamed.at(s + panel, k + begin)), row_bytes,
+            row_bytes * depth_of_tile, lines};
+  }
+
+  /// The share of the q-th multiplication in the resident block of the pass that follows.
+  Ahead next_pass(std::int64_t pass, std::int64_t q, std::int64_t p_begin, std::int64_t p_end,
+                  std::int64_t streamed_panels, std::int64_t steps) const {
+    constexpr std::int64_t line = 64;
+    const std::int64_t lines = blocks_of(panel, streamed_panels);
+    const std::int64_t from = q * lines * steps * line;
+    if (from >= (p_end - p_begin) * plan.panel_bytes()) return {};
+    return {packed + ((pass + 1) * panels + p_begin) * plan.panel_bytes() + from, line,
+            lines * line, static_cast<int>(lines)};
+  }
+
+  /// The rows of C that the sums of a left and a right panel go to.
+  Ahead target(std::int64_t left, std::int64_t right, std::int64_t steps) const {
+    const std::int64_t row = plan.swapped ? right : left;
+    const std::int64_t column = plan.swapped ? left : right;
+    const auto size = static_cast<std::int64_t>(size_of(args.c.dtype));
+    const std::int64_t lines = blocks_of(panel, steps);
+    return {static_cast<const std::byte*>(args.c.data) + (row * args.c.stride[0] + column) * size,
+            args.c.stride[0] * size, args.c.stride[0] * size * lines, static_cast<int>(lines)};
+  }
+
+  /// Writes the sums of left_tiles × right_tiles tiles.
+  void finish(const float* sums, std::int64_t left, int left_tiles, std::int64_t right,
+              int right_tiles) const {
+    visit_dtype(args.c.dtype, [&]<class T>() {
+      visit_dtype(args.bias.dtype, [&]<class B>() {
+        for (int l = 0; l < left_tiles; ++l) {
+          for (int r = 0; r < right_tiles; ++r) {
+            const float* from = sums + (2 * l + r) * 256;
+            Vec square[16];
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; ++i) square[i] = tile::load<Vec>(from + 16 * i);
+            if (plan.swapped) {
+              tile::transpose(square);
+              finish_square<T, B>(args, square, right + 16 * r, left + 16 * l);
+            } else {
+              finish_square<T, B>(args, square, left + 16 * l, right + 16 * r);
+            }
+          }
+        }
+      });
+    });
+  }
+};
+
+#endif
+
+}  // namespace
+
+bool bf16_takes(const GemmArgs& args) {
+  return args.a.dtype == Dtype::bf16 && args.b.dtype == Dtype::bf16 && args.k() > 0 &&
+         tile::bf16_tiles::usable();
+}
+
+template <class Exec>
+std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
+  const int threads = exec.concurrency();
+  // Only pointers tell whether it is direct, and that takes less.
+  const auto plan = Bf16Plan::of(args, threads, false);
+  return static_cast<std::size_t>(plan.packed_bytes() + threads * plan.thread_bytes());
+}
+
+template <class Exec>
+void bf16_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
+#if defined(KATT_BF16_TILES)
+  const auto plan = Bf16Plan::of(args, exec.concurrency(), true);
+  const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),
+                 args.k()};
+  const Factor b{static_cast<const bf16*>(args.b.data), args.b.stride[0], args.trans_b, args.n(),
+                 args.k()};
+  const bool a_resident = plan.left_resident != plan.swapped;
+  const Factor& resident = a_resident ? a : b;
+  const Factor& streamed = a_resident ? b : a;
+  auto* packed = static_cast<std::byte*>(workspace.data);
+  using Policy =
+      Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
+  for (std::int64_t first = 0; first < plan.resident; first += plan.chunk) {
+    const std::int64_t extent = std::min(plan.chunk, plan.resident - first);
+    const std::int64_t panels = blocks_of(extent, panel);
+    Kokkos::parallel_for(label, Policy(exec, 0, panels * plan.passes),
+                         PackChunk{plan, resident, first, panels, packed});
+    Policy blocks(
+        exec, 0,
+        blocks_of(extent, plan.resident_block) * blocks_of(plan.streamed, plan.streamed_block));
+    blocks.set_chunk_size(1);
+    bf16_tiles::visit_unit([&]<bf16_tiles::Unit U>() {
+      using Block = Bf16Block<U, Exec>;
+      Kokkos::parallel_for(label, blocks,
+                           Block{args, plan, streamed, first, panels, packed,
+                                 typename Block::Token(exec), packed + plan.packed_bytes()});
+    });
+  }
+#else
+  (void)exec, (void)args, (void)workspace, (void)label;
+#endif
+}
+
+#define KATT_INSTANTIATE_BF16_GEMM(Exec)                                              \
+  template std::size_t bf16_gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \
+  template void bf16_gemm<Exec>(const Exec&, const GemmArgs&, Workspace, const char*);
+
+KATT_INSTANTIATE_BF16_GEMM(Host)
+
+}  // namespace katt::linear::impl
