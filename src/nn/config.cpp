@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -79,6 +80,11 @@ class Table {
   void none(const char* key) const {
     if (!at(key).is_null()) refuse(key, "nothing: it is not supported");
   }
+  void none_that_begin_with(std::string_view beginning) const {
+    for (const auto& [key, value] : object_.items()) {
+      if (key.starts_with(beginning)) none(key.c_str());
+    }
+  }
 
  private:
   std::string where_;
@@ -95,10 +101,11 @@ void check_kind(const Table& table) {
   table.only("attention_dropout", 0.0);
   table.only("pretraining_tp", 1);
   table.only("partial_rotary_factor", 1.0);
-  for (const char* key : {"quantization_config", "sliding_window", "attn_logit_softcapping",
-                          "final_logit_softcapping", "num_local_experts"}) {
+  for (const char* key : {"quantization_config", "sliding_window", "num_local_experts"}) {
     table.none(key);
   }
+  table.none_that_begin_with("attn_logit_");  // Gemma's caps
+  table.none_that_begin_with("final_logit_");
 }
 
 /// `rope_parameters`, or what the older `rope_theta` and `rope_scaling` say.

@@ -8,6 +8,8 @@
 #include <Kokkos_Core.hpp>
 #include <Kokkos_SIMD.hpp>
 
+#include "tile/vec.hpp"
+
 namespace katt::tile {
 
 /// Rows of keys or values in memory: `count` rows of `head_dim` elements, `stride` elements apart.
@@ -23,6 +25,52 @@ struct ColumnRange {
   float begin = 0;
   float end = 0;
 };
+
+/// Numbers that belong to a row of scores.
+template <int N>
+struct RowNumbers {
+  float value[N];
+};
+
+/// Where scores lie: the columns of a vector of them, and the numbers of their rows.
+template <class Vec, int N>
+struct Place {
+  Vec column;
+  Vec row[N];
+};
+
+/// The places of `lanes` rows one below the other in column 0. numbers(lane) are those of a row.
+template <class Vec, class Numbers>
+KOKKOS_FORCEINLINE_FUNCTION auto place_of_rows(const Numbers& numbers) {
+  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  constexpr int count = sizeof(numbers(0)) / sizeof(float);
+  Place<Vec, count> place;
+  place.column = Vec(0.0F);
+  if constexpr (lanes == 1) {
+    const auto of = numbers(0);
+    for (int n = 0; n < count; ++n) place.row[n] = of.value[n];
+  } else {
+    float values[count][lanes];
+    for (int lane = 0; lane < lanes; ++lane) {
+      const auto of = numbers(lane);
+      for (int n = 0; n < count; ++n) values[n][lane] = of.value[n];
+    }
+    for (int n = 0; n < count; ++n) place.row[n] = load<Vec>(values[n]);
+  }
+  return place;
+}
+
+/// The places of `lanes` columns side by side, from 0 on, in a row with these numbers.
+template <class Vec, int N>
+KOKKOS_FORCEINLINE_FUNCTION Place<Vec, N> place_of_columns(const RowNumbers<N>& numbers) {
+  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  Place<Vec, N> place;
+  float columns[lanes];
+  for (int lane = 0; lane < lanes; ++lane) columns[lane] = static_cast<float>(lane);
+  place.column = load<Vec>(columns);
+  for (int n = 0; n < N; ++n) place.row[n] = Vec(numbers.value[n]);
+  return place;
+}
 
 /// score where begin ≤ column < end, else −inf, lane by lane.
 template <class Vec>

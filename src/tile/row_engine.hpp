@@ -107,13 +107,17 @@ class RowEngine {
     team_.team_barrier();
   }
 
-  /// Replaces every score by f(score), f taking and giving a Vec.
-  template <class F>
-  KOKKOS_INLINE_FUNCTION void transform(const F& f) {
+  /// Replaces every score by f(score, place), f taking and giving a Vec; numbers(r) are those of
+  /// query row r.
+  template <class Numbers, class F>
+  KOKKOS_INLINE_FUNCTION void transform(const Numbers& numbers, const F& f) {
     const int vectors = (columns_ + lanes - 1) / lanes;
     for_each_item(rows_ * vectors, [&](int item) {
-      float* s = score_row(item / vectors) + item % vectors * lanes;
-      store(s, Vec(f(load<Vec>(s))));
+      const int first = item % vectors * lanes;
+      float* s = score_row(item / vectors) + first;
+      auto place = place_of_columns<Vec>(numbers(item / vectors));
+      place.column = place.column + Vec(static_cast<float>(first));
+      store(s, Vec(f(load<Vec>(s), place)));
     });
     team_.team_barrier();
   }

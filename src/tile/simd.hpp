@@ -115,11 +115,23 @@ class SimdEngine {
     team_.team_barrier();
   }
 
-  /// Replaces every score by f(score), f taking and giving a Vec.
-  template <class F>
-  KOKKOS_INLINE_FUNCTION void transform(const F& f) {
-    for_each_item(columns_ * TileQ / lanes, [&](int item) {
-      store(s_ + item * lanes, Vec(f(load<Vec>(s_ + item * lanes))));
+  /// Replaces every score by f(score, place), f taking and giving a Vec; numbers(r) are those of
+  /// query row r.
+  template <class Numbers, class F>
+  KOKKOS_INLINE_FUNCTION void transform(const Numbers& numbers, const F& f) {
+    constexpr int parts = on_host ? 1 : 4;  // of the columns, so that a device's threads have work
+    for_each_item(TileQ / lanes * parts, [&](int item) {
+      const int v = item % (TileQ / lanes);
+      auto place = place_of_rows<Vec>([&](int lane) {
+        return numbers(Kokkos::max(0, Kokkos::min(v * lanes + lane, rows_ - 1)));
+      });
+      const int part = item / (TileQ / lanes);
+      const int end = columns_ * (part + 1) / parts;
+      for (int j = columns_ * part / parts; j < end; ++j) {
+        float* s = s_ + j * TileQ + v * lanes;
+        place.column = Vec(static_cast<float>(j));
+        store(s, Vec(f(load<Vec>(s), place)));
+      }
     });
     team_.team_barrier();
   }

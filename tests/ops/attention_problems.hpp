@@ -118,7 +118,7 @@ inline const std::vector<MaskCase> masks{
        d.shape.causal = true;
        d.shape.window_left = 0;
      }},
-    {"softcap", [](ProblemData& d) { d.shape.softcap = 1.5; }},
+    {"softcap", [](ProblemData& d) { d.shape.score.softcap = 1.5; }},
     {"bias per batch and head, causal",
      [](ProblemData& d) {
        HostProblem& p = d.shape;
@@ -129,8 +129,20 @@ inline const std::vector<MaskCase> masks{
      }},
     {"bias broadcast, softcap",
      [](ProblemData& d) {
-       d.shape.softcap = 2.0;
+       d.shape.score.softcap = 2.0;
        d.bias = random_bias(d.shape.seq_q * d.shape.seq_kv, d.dtype);
+     }},
+    {"ALiBi, causal",
+     [](ProblemData& d) {
+       d.shape.causal = true;
+       d.alibi_slopes = alibi_slopes(d.shape.heads);
+     }},
+    {"ALiBi, softcap, bias, key lengths",
+     [](ProblemData& d) {
+       d.shape.score.softcap = 2.5;
+       d.alibi_slopes = alibi_slopes(d.shape.heads);
+       d.bias = random_bias(d.shape.seq_q * d.shape.seq_kv, d.dtype);
+       d.kv_len.assign(static_cast<std::size_t>(d.shape.batch), (d.shape.seq_kv + 2) / 3);
      }},
     {"key lengths",
      [](ProblemData& d) {

@@ -141,7 +141,7 @@ TEST(AttentionReference, GradientsAgreeWithFiniteDifferences) {
   for (const bool capped : {false, true}) {
     auto data = make_problem({1, 2, 1, 5, 7, 8}, Dtype::f32);
     data->shape.causal = true;
-    data->shape.softcap = capped ? 1.5 : 0.0;
+    data->shape.score.softcap = capped ? 1.5 : 0.0;
     add_dout(*data);
     const ReferenceGradients exact = reference_gradients(data->shape, 0, 0);
     const auto objective = [&] {

@@ -115,6 +115,7 @@ Result run_paged(const ProblemData& data, std::int64_t page_size, const Config& 
     args.out = output.out.ref();
     args.lse = output.lse.ref();
     args.scale = contiguous.scale;
+    args.score = contiguous.score;
     args.mask = contiguous.mask;
     args.mask.kv_len = reinterpret_cast<const std::int64_t*>(pages.lengths.data());
     const bench::Buffer workspace("workspace", backend, workspace_bytes(exec, args, config));
@@ -148,7 +149,7 @@ TEST_P(AttentionDecode, MatchesReferenceForEveryShapeMaskTileAndLayout) {
 
 TEST_P(AttentionDecode, PagedMatchesReference) {
   for (const Shape& shape : decode_shapes) {
-    for (const std::size_t mask : {0, 1, 2, 4, 7, 8}) {
+    for (const std::size_t mask : {0, 1, 2, 4, 7, 9, 10}) {
       auto data = make_problem(shape, GetParam());
       masks[mask].apply(*data);
       data->link();

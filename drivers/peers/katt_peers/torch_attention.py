@@ -21,6 +21,8 @@ def refuse_masks(axes):
         raise Refusal("PyTorch SDPA has no sliding window")
     if axes["softcap"] != 0:
         raise Refusal("PyTorch SDPA has no softcap")
+    if axes["alibi"]:
+        raise Refusal("PyTorch SDPA has no ALiBi")
     if axes["kv_len_min"] >= 0:
         raise Refusal("PyTorch SDPA has no key lengths")
     if axes["causal"] and axes["seq_q"] != axes["seq_kv"]:
@@ -62,10 +64,17 @@ def open_eager(case):
     inputs = inputs_of(case)
     group = case.axes["heads"] // case.axes["kv_heads"]
     softcap = case.axes["softcap"]
-    mask = additive_mask(case, inputs.pop("kv_len", None))
-    bias = inputs.pop("bias", None)
-    if bias is not None:
-        mask = bias if mask is None else mask + bias
+    kv_len = inputs.pop("kv_len", None)
+    added = [
+        term
+        for term in (
+            additive_mask(case, kv_len),
+            alibi(case, inputs.pop("alibi_slopes", None), kv_len),
+            inputs.pop("bias", None),
+        )
+        if term is not None
+    ]
+    mask = sum(added[1:], added[0]) if added else None
 
     def attention(tensors):
         k, v = tensors["k"], tensors["v"]
@@ -76,9 +85,28 @@ def open_eager(case):
             scores = torch.tanh(scores / softcap) * softcap
         if mask is not None:
             scores = scores + mask
-        return torch.matmul(torch.softmax(scores, dim=-1), v)
+        return torch.matmul(torch.softmax(scores, dim=-1).to(v.dtype), v)
 
     return opened(case, attention, inputs)
+
+
+def key_counts(case, kv_len):
+    """Keys of every sequence, (1 or B, 1, 1, 1)."""
+    keys = torch.full((1,), case.axes["seq_kv"]) if kv_len is None else kv_len
+    return keys.view(-1, 1, 1, 1).to(case.device)
+
+
+def distances(case, keys):
+    """j − (i + o), (1 or B, 1, seq_q, seq_kv)."""
+    j = torch.arange(case.axes["seq_kv"], device=case.device)
+    return j - torch.arange(case.axes["seq_q"], device=case.device).view(-1, 1) - (keys - case.axes["seq_q"])
+
+
+def alibi(case, slopes, kv_len):
+    """−slope · |distance|, (1 or B, H, seq_q, seq_kv), made beforehand like a mask; None without slopes."""
+    if slopes is None:
+        return None
+    return -slopes.view(1, -1, 1, 1) * distances(case, key_counts(case, kv_len)).abs()
 
 
 def additive_mask(case, kv_len):
@@ -87,11 +115,9 @@ def additive_mask(case, kv_len):
     right = 0 if axes["causal"] else axes["window_right"]
     if right < 0 and axes["window_left"] < 0 and kv_len is None:
         return None
-    keys = torch.full((1,), axes["seq_kv"]) if kv_len is None else kv_len
-    keys = keys.view(-1, 1, 1, 1).to(case.device)
-    j = torch.arange(axes["seq_kv"], device=case.device)
-    distance = j - torch.arange(axes["seq_q"], device=case.device).view(-1, 1) - (keys - axes["seq_q"])
-    seen = j < keys
+    keys = key_counts(case, kv_len)
+    distance = distances(case, keys)
+    seen = torch.arange(axes["seq_kv"], device=case.device) < keys
     if right >= 0:
         seen = seen & (distance <= right)
     if axes["window_left"] >= 0:

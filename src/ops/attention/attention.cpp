@@ -1,5 +1,7 @@
 #include "ops/attention/attention.hpp"
 
+#include <bit>
+#include <cmath>
 #include <string>
 
 #include "core/error.hpp"
@@ -34,8 +36,9 @@ Variant<Exec, ForwardArgs> naive_variant() {
           },
       .run =
           [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-            visit_dtype(args.q.dtype,
-                        [&]<class T>() { impl::naive_forward<Exec, T>(exec, args, workspace); });
+            visit_dtype(args.q.dtype, [&]<class T>() {
+              impl::naive_forward<Exec, T>(exec, args, NoRule{}, workspace);
+            });
           },
       .engine = [](const Exec&, const ForwardArgs& args, Tile) -> std::string {
         if (!is_host_v<Exec> || args.q.dtype == Dtype::f32) return "blas";
@@ -69,9 +72,9 @@ Variant<Exec, ForwardArgs> flash_variant() {
       .run =
           [](const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
             if (on_bf16_tiles<Exec>(args.q.dtype))
-              return impl::flash_bf16_forward(exec, args, tile, workspace);
+              return impl::flash_bf16_forward(exec, args, NoRule{}, tile, workspace);
             visit_dtype(args.q.dtype, [&]<class T>() {
-              impl::flash_forward<Exec, T>(exec, args, tile, workspace);
+              impl::flash_forward<Exec, T>(exec, args, NoRule{}, tile, workspace);
             });
           },
       .engine = [](const Exec&, const ForwardArgs& args, Tile) -> std::string {
@@ -120,6 +123,19 @@ Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace) {
   check(args);
   return forward_variants<Exec>().run(exec, args, config, workspace);
+}
+
+std::vector<float> alibi_slopes(std::int64_t heads) {
+  // Of the largest power of two up to `heads`; then every other one of twice as many heads.
+  const auto whole = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
+  std::vector<float> slopes;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const double exponent =
+        h < whole ? -8.0 * static_cast<double>(h + 1) / static_cast<double>(whole)
+                  : -4.0 * static_cast<double>(2 * (h - whole) + 1) / static_cast<double>(whole);
+    slopes.push_back(static_cast<float>(std::exp2(exponent)));
+  }
+  return slopes;
 }
 
 double forward_flops(const ForwardArgs& args) {

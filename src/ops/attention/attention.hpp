@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
@@ -9,12 +10,36 @@
 
 /// Scaled dot-product attention over heads (Vaswani et al. 2017, arXiv:1706.03762, eq. 1):
 ///
-///   S = scale · Q·Kᵀ;  S ← softcap · tanh(S / softcap) if softcap > 0;  S ← S + bias;
+///   S = scale · Q·Kᵀ;  S ← the score rule of ScoreArgs;  S ← S + bias;
 ///   S(i, j) ← −inf where key j is not visible to query i
 ///   out = softmax(S) · V,   lse(i) = log Σ_j exp S(i, j)
 ///
 /// With kv_heads < heads, query head h uses key/value head h / (heads / kv_heads) (GQA, MQA).
 namespace katt::attention {
+
+/// What is done to the scores before bias and mask, in this order:
+///   S ← softcap · tanh(S / softcap)          if softcap > 0  (Gemma 2, arXiv:2408.00118, section 2)
+///   S ← S − alibi_slopes[h] · |i + o − j|    where there are slopes, o as in MaskArgs
+///                                            (ALiBi: Press et al. 2022, arXiv:2108.12409)
+/// A rule of a user's own comes after both; see own_rule.hpp.
+struct ScoreArgs {
+  float softcap = 0.0F;                 ///< 0: none
+  const float* alibi_slopes = nullptr;  ///< (heads) f32, in the memory of the backend
+};
+
+/// The slopes of the paper for a number of heads: 2^(−8(h + 1)/n) where n is a power of two; else
+/// those of the largest power of two below, then every other slope of the next one.
+[[nodiscard]] std::vector<float> alibi_slopes(std::int64_t heads);
+
+/// The numbers of ScoreArgs by name: the attributes of case files, and axes of sweeps.
+struct ScoreParameter {
+  const char* name;
+  float ScoreArgs::*value;
+  float minimum, maximum;
+  const char* help;
+};
+inline constexpr ScoreParameter score_parameters[]{
+    {"softcap", &ScoreArgs::softcap, 0.0F, 1e6F, "cap of the scores; 0: none"}};
 
 /// Which keys a query sees, and what is added to its scores. With n = kv_len[b] where given, else
 /// seq_kv, and o = n − seq_q (bottom-right alignment, as FlashAttention 2.1 and later):
@@ -27,7 +52,6 @@ struct MaskArgs {
   bool causal = false;
   std::int64_t window_left = -1;   ///< keys to the left that stay visible; −1: all
   std::int64_t window_right = -1;  ///< keys to the right that stay visible; −1: all
-  float softcap = 0.0F;            ///< Gemma 2's cap of the scores; 0: none
   /// Added to the scores, in the dtype of q: (batch or 1, heads or 1, seq_q, seq_kv). May hold
   /// −inf.
   ConstTensorRef<4> bias{};
@@ -52,6 +76,7 @@ struct ForwardArgs {
   TensorRef<4> out;     ///< (batch, heads, seq_q, head_dim)
   TensorRef<3> lse{};   ///< (batch, heads, seq_q) f32, natural logarithm; optional
   float scale = 0.0F;   ///< factor of Q·Kᵀ, usually 1 / √head_dim
+  ScoreArgs score{};
   MaskArgs mask{};
 
   std::int64_t batch() const { return q.extent[0]; }

@@ -31,8 +31,9 @@ Variant<Exec, BackwardArgs> naive_variant() {
           },
       .run =
           [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
-            visit_dtype(args.q.dtype,
-                        [&]<class T>() { impl::naive_backward<Exec, T>(exec, args, workspace); });
+            visit_dtype(args.q.dtype, [&]<class T>() {
+              impl::naive_backward<Exec, T>(exec, args, NoRule{}, workspace);
+            });
           },
       .engine = [](const Exec& exec, const BackwardArgs& args,
                    Tile) { return impl::naive_backward_engine(exec, args); },
@@ -65,10 +66,10 @@ Variant<Exec, BackwardArgs> flash_variant() {
       .run =
           [](const Exec& exec, const BackwardArgs& args, Tile tile, Workspace workspace) {
             if (on_bf16_tiles<Exec>(args.q.dtype)) {
-              return impl::flash_bf16_backward(exec, args, tile, workspace);
+              return impl::flash_bf16_backward(exec, args, NoRule{}, tile, workspace);
             }
             visit_dtype(args.q.dtype, [&]<class T>() {
-              impl::flash_backward<Exec, T>(exec, args, tile, workspace);
+              impl::flash_backward<Exec, T>(exec, args, NoRule{}, tile, workspace);
             });
           },
       .engine = [](const Exec&, const BackwardArgs& args, Tile) -> std::string {

@@ -11,10 +11,10 @@
 /// Gradients of attention (Dao et al. 2022, FlashAttention, arXiv:2205.14135, appendix B.2): with
 /// P(i, j) = exp(S(i, j) − lse(i)) and Δ(i) = Σ_d dout(i, d) · out(i, d),
 ///
-///   dV = Pᵀ·dout,  dP = dout·Vᵀ,  dS = P ∘ (dP − Δ) [∘ (1 − (S₀ / softcap)²) with a softcap]
+///   dV = Pᵀ·dout,  dP = dout·Vᵀ,  dS = P ∘ (dP − Δ) ∘ r′(S)
 ///   dQ = scale · dS·K,  dK = scale · dSᵀ·Q
 ///
-/// where S₀ is the capped score before the bias.
+/// where r′ is the slope of the score rule at the scores before it, 1 where there is none.
 /// dK and dV of a key/value head are summed over the query heads that share it. The order of every
 /// sum depends on the shapes alone: two runs give the same bits, whatever the number of threads.
 namespace katt::attention {
@@ -29,6 +29,7 @@ struct BackwardArgs {
   TensorRef<4> dq;            ///< (batch, heads, seq_q, head_dim)
   TensorRef<4> dk, dv;        ///< (batch, kv_heads, seq_kv, head_dim)
   float scale = 0.0F;
+  ScoreArgs score{};
   MaskArgs mask{};
 
   std::int64_t batch() const { return q.extent[0]; }

@@ -53,12 +53,17 @@ void check_heads(const Args& args) {
   }
 }
 
-/// softcap, bias and block mask. Throws InputError.
+/// Score rule, bias and block mask. Throws InputError.
 template <class Args>
 void check_mask(const Args& args) {
   const auto fail = [](const std::string& message) { throw InputError("attention: " + message); };
   const MaskArgs& mask = args.mask;
-  if (!(mask.softcap >= 0.0F)) fail("softcap " + std::to_string(mask.softcap) + ": expected ≥ 0");
+  for (const ScoreParameter& parameter : score_parameters) {
+    const float value = args.score.*parameter.value;
+    if (value >= parameter.minimum && value <= parameter.maximum) continue;
+    fail(std::string(parameter.name) + " " + std::to_string(value) + ": expected " +
+         std::to_string(parameter.minimum) + " … " + std::to_string(parameter.maximum));
+  }
   if (mask.bias) {
     check_tensor<4>("bias", mask.bias, args.q.dtype,
                     {mask.bias.extent[0] == 1 ? 1 : args.batch(),

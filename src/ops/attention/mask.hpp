@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <Kokkos_Core.hpp>
 
@@ -73,10 +74,15 @@ struct BlockMask {
   KOKKOS_INLINE_FUNCTION TileState tile(std::int64_t first, std::int64_t last,
                                         std::int64_t key_begin, std::int64_t key_end) const {
     if (blocks == nullptr) return TileState::full;
+    return of_blocks(first / size, last / size, key_begin / size, (key_end - 1) / size);
+  }
+  /// Of the blocks in rows top … bottom and columns left … right.
+  KOKKOS_INLINE_FUNCTION TileState of_blocks(std::int64_t top, std::int64_t bottom,
+                                             std::int64_t left, std::int64_t right) const {
     bool any = false;
     bool all = true;
-    for (std::int64_t r = first / size; r <= last / size; ++r) {
-      for (std::int64_t c = key_begin / size; c <= (key_end - 1) / size; ++c) {
+    for (std::int64_t r = top; r <= bottom; ++r) {
+      for (std::int64_t c = left; c <= right; ++c) {
         const bool live = blocks[r * columns + c] != 0;
         any = any || live;
         all = all && live;
@@ -84,49 +90,6 @@ struct BlockMask {
     }
     return all ? TileState::full : any ? TileState::partial : TileState::dead;
   }
-};
-
-/// Walks over the block columns that a range of queries sees, dividing once a column: for kernels
-/// whose tiles are smaller than a block.
-class LiveColumns {
- public:
-  KOKKOS_INLINE_FUNCTION LiveColumns(const BlockMask& mask, std::int64_t first, std::int64_t last)
-      : mask_(mask), top_(first / mask.size), bottom_(last / mask.size) {}
-
-  /// The first key from `key` on, below `end`, whose block any of the queries sees; `end` where
-  /// there is none.
-  KOKKOS_INLINE_FUNCTION std::int64_t next(std::int64_t key, std::int64_t end) {
-    if (mask_.blocks == nullptr || key < column_end_) return key;
-    for (std::int64_t c = key / mask_.size; c * mask_.size < end; ++c) {
-      bool any = false;
-      bool all = true;
-      for (std::int64_t r = top_; r <= bottom_; ++r) {
-        const bool live = mask_.blocks[r * mask_.columns + c] != 0;
-        any = any || live;
-        all = all && live;
-      }
-      if (!any) continue;
-      column_end_ = (c + 1) * mask_.size;
-      state_ = all ? TileState::full : TileState::partial;
-      return Kokkos::max(key, c * mask_.size);
-    }
-    return end;
-  }
-
-  /// State of keys [key, key_end), where `key` is at or behind what next() gave.
-  KOKKOS_INLINE_FUNCTION TileState tile(std::int64_t first, std::int64_t last, std::int64_t key,
-                                        std::int64_t key_end) const {
-    if (mask_.blocks == nullptr) return TileState::full;
-    if (key >= column_end_ - mask_.size && key_end <= column_end_) return state_;
-    return mask_.tile(first, last, key, key_end);
-  }
-
- private:
-  BlockMask mask_;
-  std::int64_t top_;
-  std::int64_t bottom_;
-  std::int64_t column_end_ = 0;
-  TileState state_ = TileState::full;
 };
 
 /// Both at once: what the arguments of attention can ask for, for one batch entry.
@@ -146,6 +109,126 @@ struct Mask {
     if (state == TileState::dead) return state;
     return both(state, blocks.tile(first, last, key_begin, key_end));
   }
+};
+
+/// A position clamped to [0, limit].
+template <class Int>
+KOKKOS_INLINE_FUNCTION Int position(std::int64_t value, std::int64_t limit) {
+  return static_cast<Int>(Kokkos::min(Kokkos::max<std::int64_t>(value, 0), limit));
+}
+
+/// The tiles of `size` keys, of those in [begin, end), of which queries first … last see something,
+/// in order. Int: of 32 bits where registers are few and positions below 2^31 are asked for.
+template <class Int>
+class LiveKeys {
+ public:
+  KOKKOS_INLINE_FUNCTION LiveKeys(const Mask& mask, std::int64_t first, std::int64_t last, int size,
+                                  std::int64_t begin = 0, std::int64_t end = std::int64_t{1} << 40)
+      : blocks_(mask.blocks),
+        top_(static_cast<Int>(first / mask.blocks.size)),
+        bottom_(static_cast<Int>(last / mask.blocks.size)),
+        size_(size) {
+    const IntervalMask& interval = mask.interval;
+    end_ = position<Int>(Kokkos::min(interval.end(last), end), interval.keys);
+    full_begin_ = position<Int>(interval.begin(last), interval.keys);
+    full_end_ = position<Int>(interval.end(first), interval.keys);
+    key_ = position<Int>(Kokkos::max(interval.begin(first), begin), interval.keys) / size * size;
+    skip_dead();
+  }
+
+  KOKKOS_INLINE_FUNCTION bool valid() const { return key_ < end_; }
+  KOKKOS_INLINE_FUNCTION void next() {
+    key_ += size_;
+    skip_dead();
+  }
+
+  KOKKOS_INLINE_FUNCTION Int key() const { return key_; }
+  /// Keys of the tile, at most `size`: the last tile may be ragged.
+  KOKKOS_INLINE_FUNCTION int columns() const {
+    return static_cast<int>(Kokkos::min<Int>(size_, end_ - key_));
+  }
+  /// full only where all `size` columns are visible to all queries.
+  KOKKOS_INLINE_FUNCTION TileState state() const {
+    return blocks_state_ == TileState::full && key_ >= full_begin_ && key_ + size_ <= full_end_
+               ? TileState::full
+               : TileState::partial;
+  }
+
+ private:
+  /// Divides once a column of blocks, not once a tile.
+  KOKKOS_INLINE_FUNCTION void skip_dead() {
+    if (blocks_.blocks == nullptr) return;
+    for (; valid(); key_ += size_) {
+      if (key_ + columns() > column_end_) {
+        const auto size = static_cast<Int>(blocks_.size);
+        const Int left = key_ / size;
+        const Int right = (key_ + columns() - 1) / size;
+        blocks_state_ = blocks_.of_blocks(top_, bottom_, left, right);
+        column_end_ = left == right ? (left + 1) * size : 0;
+      }
+      if (blocks_state_ != TileState::dead) return;
+    }
+  }
+
+  const BlockMask& blocks_;
+  Int top_, bottom_;  ///< rows of blocks
+  int size_;
+  Int key_ = 0;
+  Int end_ = 0;         ///< of the keys that some query sees
+  Int full_begin_ = 0;  ///< keys [full_begin, full_end) are seen by all queries
+  Int full_end_ = 0;
+  Int column_end_ = 0;  ///< up to which blocks_state_ holds
+  TileState blocks_state_ = TileState::full;
+};
+
+/// The tiles of `size` packed query rows (PackedRows) that see some key of [key, key_end), in order.
+template <class Int>
+class LiveQueries {
+ public:
+  KOKKOS_INLINE_FUNCTION LiveQueries(const Mask& mask, Int key, Int key_end, Int group, Int rows,
+                                     int size)
+      : mask_(mask), key_(key), key_end_(key_end), group_(group), rows_(rows), size_(size) {
+    const IntervalMask& interval = mask.interval;
+    const Int queries = rows / group;
+    // Keys beyond the visible ones have no queries; those before them see no fewer.
+    const std::int64_t last = Kokkos::min<std::int64_t>(key_end, interval.keys) - 1;
+    row_ = position<Int>(interval.query_begin(key), queries) * group / size * size;
+    end_ = last < key ? 0 : position<Int>(interval.query_end(last), queries) * group;
+    skip_dead();
+  }
+
+  KOKKOS_INLINE_FUNCTION bool valid() const { return row_ < end_; }
+  KOKKOS_INLINE_FUNCTION void next() {
+    row_ += size_;
+    skip_dead();
+  }
+  KOKKOS_INLINE_FUNCTION Int row() const { return row_; }
+  /// Rows of the tile, at most `size`.
+  KOKKOS_INLINE_FUNCTION int count() const {
+    return static_cast<int>(Kokkos::min<Int>(size_, rows_ - row_));
+  }
+  /// full only where all `size` rows see all keys.
+  KOKKOS_INLINE_FUNCTION TileState state() const {
+    return count() == size_ ? state_ : TileState::partial;
+  }
+
+ private:
+  KOKKOS_INLINE_FUNCTION void skip_dead() {
+    using Unsigned = std::make_unsigned_t<Int>;
+    for (; valid(); row_ += size_) {
+      const auto group = static_cast<Unsigned>(group_);
+      state_ = mask_.tile(static_cast<Unsigned>(row_) / group,
+                          static_cast<Unsigned>(row_ + count() - 1) / group, key_, key_end_);
+      if (state_ != TileState::dead) return;
+    }
+  }
+
+  const Mask& mask_;
+  Int key_, key_end_, group_, rows_;
+  int size_;
+  Int row_ = 0;
+  Int end_ = 0;
+  TileState state_ = TileState::full;
 };
 
 /// The masks of all batch entries.

@@ -25,7 +25,8 @@ struct PagedArgs {
   TensorRef<4> out;    ///< (batch, heads, seq_q, head_dim)
   TensorRef<3> lse{};  ///< (batch, heads, seq_q) f32, natural logarithm; optional
   float scale = 0.0F;  ///< factor of Q·Kᵀ, usually 1 / √head_dim
-  MaskArgs mask{};     ///< kv_len is required: the keys that each sequence holds
+  ScoreArgs score{};
+  MaskArgs mask{};  ///< kv_len is required: the keys that each sequence holds
 
   std::int64_t batch() const { return q.extent[0]; }
   std::int64_t heads() const { return q.extent[1]; }

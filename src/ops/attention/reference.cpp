@@ -9,12 +9,19 @@ namespace katt::attention {
 
 namespace {
 
+std::int64_t length_of(const HostProblem& p, const QueryIndex& at) {
+  return p.kv_len.empty() ? p.seq_kv : p.kv_len[static_cast<std::size_t>(at.batch)];
+}
+
+/// The position of the query among the keys.
+std::int64_t position_of(const HostProblem& p, const QueryIndex& at) {
+  return at.query + length_of(p, at) - p.seq_q;
+}
+
 /// Visibility straight from the definition, one pair at a time.
 bool sees(const HostProblem& p, const QueryIndex& at, std::int64_t key) {
-  const std::int64_t length =
-      p.kv_len.empty() ? p.seq_kv : p.kv_len[static_cast<std::size_t>(at.batch)];
-  if (key >= length) return false;
-  const std::int64_t position = at.query + length - p.seq_q;  // of the query among the keys
+  if (key >= length_of(p, at)) return false;
+  const std::int64_t position = position_of(p, at);
   if (p.causal && key > position) return false;
   if (!p.causal && p.window_right >= 0 && key > position + p.window_right) return false;
   if (p.window_left >= 0 && key < position - p.window_left) return false;
@@ -24,6 +31,24 @@ bool sees(const HostProblem& p, const QueryIndex& at, std::int64_t key) {
     if (p.block_mask[static_cast<std::size_t>(block)] == 0) return false;
   }
   return true;
+}
+
+/// The score rule on one score; `slope` becomes d score / d (score before it). `rounded` is applied
+/// to what an unfused implementation stores.
+template <class Real, class Round>
+Real scored(const HostProblem& p, const QueryIndex& at, std::int64_t key, Real s, Real& slope,
+            const Round& rounded) {
+  slope = 1;
+  if (p.score.softcap > 0) {
+    const Real t = std::tanh(s / static_cast<Real>(p.score.softcap));
+    slope = 1 - t * t;
+    s = rounded(static_cast<Real>(p.score.softcap) * t);
+  }
+  if (p.score.alibi_slopes != nullptr) {
+    const auto distance = static_cast<Real>(std::abs(position_of(p, at) - key));
+    s = rounded(s - static_cast<Real>(p.score.alibi_slopes[at.head]) * distance);
+  }
+  return s;
 }
 
 float bias_at(const HostProblem& p, const QueryIndex& at, std::int64_t key) {
@@ -73,9 +98,8 @@ ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounde
     if (!sees(p, at, key)) continue;
     const Real dot = dot_product<Real>(q, k + j * d, d);
     Real s = rounded(dot * static_cast<Real>(p.scale));
-    if (p.softcap > 0) {
-      s = rounded(static_cast<Real>(p.softcap) * std::tanh(s / static_cast<Real>(p.softcap)));
-    }
+    Real slope;
+    s = scored(p, at, key, s, slope, rounded);
     if (!p.bias.empty()) s = rounded(s + static_cast<Real>(bias_at(p, at, key)));
     score[j] = s;
     largest = std::max(largest, s);
@@ -132,11 +156,7 @@ ReferenceGradients gradients(const HostProblem& p, std::int64_t batch, std::int6
         slope[j] = 1;
         if (!sees(p, at, static_cast<std::int64_t>(j))) continue;
         Real s = rounded(dot_product<Real>(q, k + j * d, d) * static_cast<Real>(p.scale));
-        if (p.softcap > 0) {
-          const Real t = std::tanh(s / static_cast<Real>(p.softcap));
-          slope[j] = 1 - t * t;
-          s = rounded(static_cast<Real>(p.softcap) * t);
-        }
+        s = scored(p, at, static_cast<std::int64_t>(j), s, slope[j], rounded);
         if (!p.bias.empty()) {
           s = rounded(s + static_cast<Real>(bias_at(p, at, static_cast<std::int64_t>(j))));
         }

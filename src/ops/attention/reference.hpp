@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "ops/attention/attention.hpp"
 
 /// Float64 reference of attention on the host, row by row, so that any sample of rows of a large
 /// case can be checked without its own memory growing. Shares no code with the kernels or their
@@ -20,7 +21,7 @@ struct HostProblem {
   double scale = 0;
   bool causal = false;
   std::int64_t window_left = -1, window_right = -1;
-  double softcap = 0;
+  ScoreArgs score{};            ///< slopes in host memory
   std::span<const float> bias;  ///< (bias_batch, bias_heads, seq_q, seq_kv) or empty
   std::int64_t bias_batch = 1, bias_heads = 1;
   std::span<const std::int64_t> kv_len;      ///< (batch) or empty

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <Kokkos_Core.hpp>
 
@@ -8,18 +9,36 @@
 #include "tile/engine.hpp"
 #include "tile/vec.hpp"
 
-/// What the forward kernels share: how query heads are packed into the rows of a tile, and what
-/// happens to the scores of a tile between Q·Kᵀ and the softmax.
-namespace katt::attention::impl {
+/// What makes scores of the products q·k, in both passes of every engine: scale, score rule, bias
+/// and mask.
+namespace katt::attention {
+
+/// Where a score lies, for a rule of a user's own. V is float or a vector, whose lanes may differ in
+/// query, head and key.
+template <class V>
+struct ScorePlace {
+  V query;             ///< i + o: the position of the query among the keys
+  V key;               ///< j
+  const V* parameter;  ///< the rule's parameters for the head
+};
+
+/// The rule that does nothing; see own_rule.hpp for what a rule is.
+struct NoRule {
+  static constexpr int parameters = 0;
+  KOKKOS_INLINE_FUNCTION float parameter(int, std::int64_t, std::int64_t) const { return 0.0F; }
+};
+
+namespace impl {
 
 inline constexpr float log2e = 1.4426950408889634F;
 inline constexpr float ln2 = 0.6931471805599453F;
 
-/// Natural log-sum-exp of a row with this maximum in base 2 and this sum of 2^(s − max) > 0. The
-/// maximum is not rounded again: P = exp(s − lse) of the backward pass has the error of lse as its
+/// Natural log-sum-exp of a row with this maximum in base 2 and this sum of 2^(s − max): −inf where
+/// that is 0, as in a row that sees no key. The maximum is not rounded again: P = exp(s − lse) of the backward pass has the error of lse as its
 /// relative error, in a whole row alike.
 KOKKOS_INLINE_FUNCTION float natural_lse(float max, float sum) {
-  return Kokkos::fma(max, ln2, Kokkos::log(sum));
+  return sum == 0.0F ? -Kokkos::Experimental::infinity_v<float>
+                     : Kokkos::fma(max, ln2, Kokkos::log(sum));
 }
 
 /// A natural log-sum-exp in base 2, high + low: rounded to one float it would add as much to the
@@ -52,59 +71,133 @@ struct PackedRows {
   }
 };
 
-/// What makes scores of the products q·k: scale, softcap and bias, and the mask of one batch entry.
+/// What is done to the products of all batch entries alike.
 ///
-/// Both passes of every variant round scores alike, or P = 2^(s − lse) of the backward pass would
+/// Both passes of every variant round scores alike, or P = exp(s − lse) of the backward pass would
 /// not sum to one: at scores of 270, in f32, one rounding is 3e-5 of P. Products are f32 sums over
 /// head_dim of the operands as they are. Where nothing else is done to them, the score in base 2 is
 /// product · fl(scale · log2 e) within the fused multiply-add that subtracts the maximum or lse,
-/// and is not rounded by itself. Otherwise it is what score() and biased() give.
-template <class T>
-struct ScoreRule {
-  Mask mask;
+/// and is not rounded by itself. Otherwise it is what score() and biased() give, and log2 e is the
+/// factor in that multiply-add.
+template <class T, class Rule>
+struct ScoreRules {
+  static constexpr bool has_rule = !std::is_same_v<Rule, NoRule>;
+  /// What score() knows of a row: the position of its query, its ALiBi slope, the rule's own.
+  static constexpr int numbers = 2 + Rule::parameters;
+  using RowNumbers = tile::RowNumbers<numbers>;
+  template <class V>
+  using Place = tile::Place<V, numbers>;
+
   Bias<T> bias;
-  float softcap;
   float scale;
+  ScoreArgs args;
+  Rule rule;
 
   /// Whether a positive factor is all that is done to the products.
   KOKKOS_INLINE_FUNCTION bool folded() const {
-    return softcap <= 0.0F && !bias && scale * log2e > 0.0F;
+    return !has_rule && args.softcap <= 0.0F && args.alibi_slopes == nullptr && !bias &&
+           scale * log2e > 0.0F;
   }
   /// What puts the scores that apply() leaves in base 2.
-  KOKKOS_INLINE_FUNCTION float factor() const { return folded() ? scale * log2e : 1.0F; }
+  KOKKOS_INLINE_FUNCTION float factor() const { return folded() ? scale * log2e : log2e; }
+  /// Whether score() has a slope.
+  KOKKOS_INLINE_FUNCTION bool sloped() const { return has_rule || args.softcap > 0.0F; }
+  /// Whether score() asks where a score lies.
+  KOKKOS_INLINE_FUNCTION bool placed() const { return has_rule || args.alibi_slopes != nullptr; }
 
-  /// The score of a product in base 2, but for the bias; `slope` is d score / d product, relative
-  /// to what it is without a softcap.
-  template <class Vec>
-  KOKKOS_INLINE_FUNCTION Vec score(const Vec& product, Vec& slope) const {
-    if (softcap <= 0.0F) {
-      slope = Vec(1.0F);
-      return Vec(product * Vec(scale * log2e));
+  /// The score of a product, but for the bias, and d score / d (scale · product). Columns of
+  /// `at` count from key `first`.
+  template <class V>
+  KOKKOS_INLINE_FUNCTION V score(const V& product, const Place<V>& at, std::int64_t first,
+                                 V& slope) const {
+    V s = product * V(scale);
+    slope = V(1.0F);
+    if (args.softcap > 0.0F) {
+      const V t = tile::tanh(V(product * V(scale / args.softcap)));
+      slope = V(1.0F) - t * t;
+      s = t * V(args.softcap);
     }
-    const Vec t = tile::tanh(Vec(product * Vec(scale / softcap)));
-    slope = Vec(1.0F) - t * t;
-    return Vec(t * Vec(softcap * log2e));
-  }
-  template <class Vec>
-  KOKKOS_INLINE_FUNCTION Vec score(const Vec& product) const {
-    Vec slope;
-    return score(product, slope);
+    if (!placed()) return s;
+    const V key = at.column + V(static_cast<float>(first));
+    const V right = key - at.row[0];
+    s = tile::fma(V(-at.row[1]), tile::max(right, V(-right)), s);
+    if constexpr (has_rule) {
+      V own(1.0F);
+      s = call_rule(rule, s, ScorePlace<V>{at.row[0], key, at.row + 2}, own);
+      slope = slope * own;
+    }
+    return s;
   }
   KOKKOS_INLINE_FUNCTION static float biased(float score, T added) {
-    return Kokkos::fma(static_cast<float>(added), log2e, score);
+    return score + static_cast<float>(added);
+  }
+
+ private:
+  /// A rule takes vectors, or floats alone: then it is called lane by lane.
+  template <class V>
+  KOKKOS_INLINE_FUNCTION static V call_rule(const Rule& rule, const V& score,
+                                            const ScorePlace<V>& at, V& slope) {
+    if constexpr (std::is_invocable_v<const Rule&, const V&, const ScorePlace<V>&, V&>) {
+      return rule(score, at, slope);
+    } else {
+      constexpr int lanes = sizeof(V) / sizeof(float);
+      constexpr int parameters = Rule::parameters > 0 ? Rule::parameters : 1;
+      float scores[lanes], slopes[lanes], queries[lanes], keys[lanes], numbers_[parameters][lanes];
+      tile::store(scores, score);
+      tile::store(queries, at.query);
+      tile::store(keys, at.key);
+      for (int n = 0; n < Rule::parameters; ++n) tile::store(numbers_[n], at.parameter[n]);
+      for (int lane = 0; lane < lanes; ++lane) {
+        float own[parameters] = {};
+        for (int n = 0; n < Rule::parameters; ++n) own[n] = numbers_[n][lane];
+        slopes[lane] = 1.0F;
+        scores[lane] =
+            rule(scores[lane], ScorePlace<float>{queries[lane], keys[lane], own}, slopes[lane]);
+      }
+      slope = tile::load<V>(slopes);
+      return tile::load<V>(scores);
+    }
+  }
+};
+
+/// The scores of one batch entry.
+template <class T, class Rule>
+struct EntryScores : ScoreRules<T, Rule> {
+  using Rules = ScoreRules<T, Rule>;
+  template <class V>
+  using Place = typename Rules::template Place<V>;
+
+  Mask mask;
+  std::int64_t batch;
+
+  /// The numbers of a row; zeros where score() does not ask for them.
+  KOKKOS_INLINE_FUNCTION typename Rules::RowNumbers row(std::int64_t head,
+                                                        std::int64_t query) const {
+    typename Rules::RowNumbers of{};
+    if (!this->placed()) return of;
+    of.value[0] = static_cast<float>(query + mask.interval.offset);
+    if (this->args.alibi_slopes != nullptr) of.value[1] = this->args.alibi_slopes[head];
+    for (int n = 0; n < Rule::parameters; ++n) {
+      of.value[2 + n] = this->rule.parameter(n, batch, head);
+    }
+    return of;
   }
 
   /// To the products of keys [key, key + columns) of a tile in this state, which is not dead.
   template <class Engine>
-  KOKKOS_INLINE_FUNCTION void apply(Engine& engine, TileState state, std::int64_t batch,
-                                    const PackedRows& rows, std::int64_t key, int columns) const {
-    if (!folded()) {
-      engine.transform([this](const typename Engine::Vec& product) { return score(product); });
+  KOKKOS_INLINE_FUNCTION void apply(Engine& engine, TileState state, const PackedRows& rows,
+                                    std::int64_t key, int columns) const {
+    if (!this->folded()) {
+      engine.transform([&](int r) { return row(rows.head(r), rows.query(r)); },
+                       [&]<class V>(const V& product, const Place<V>& at) {
+                         V slope;
+                         return this->score(product, at, key, slope);
+                       });
     }
-    if (bias) {
+    if (this->bias) {
       engine.for_each_row([&](int r, const typename Engine::ScoreRow& row) {
-        const T* added = bias.row(batch, rows.head(r), rows.query(r)) + key;
-        for (int j = 0; j < columns; ++j) row(j) = biased(row(j), added[j]);
+        const T* added = this->bias.row(batch, rows.head(r), rows.query(r)) + key;
+        for (int j = 0; j < columns; ++j) row(j) = this->biased(row(j), added[j]);
       });
     }
     if (state == TileState::full) return;
@@ -125,4 +218,21 @@ struct ScoreRule {
   }
 };
 
-}  // namespace katt::attention::impl
+/// The scores of all batch entries.
+template <class T, class Rule>
+struct Scores : ScoreRules<T, Rule> {
+  Masks masks;
+
+  /// From the arguments of either pass.
+  template <class Args>
+  Scores(const Args& from, const Rule& own)
+      : ScoreRules<T, Rule>{Bias<T>(from.mask.bias), from.scale, from.score, own}, masks(from) {}
+
+  KOKKOS_INLINE_FUNCTION EntryScores<T, Rule> of(std::int64_t batch) const {
+    return {*this, masks.of(batch), batch};
+  }
+};
+
+}  // namespace impl
+
+}  // namespace katt::attention

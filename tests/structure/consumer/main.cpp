@@ -67,8 +67,9 @@ int main(int argc, char** argv) {
           [](const Exec&, const ForwardArgs& args, katt::Tile) {
             if (args.q.dtype != katt::Dtype::f32) return katt::Status::skipped("f32 only");
             const auto& mask = args.mask;
-            if (mask.window_left >= 0 || mask.window_right >= 0 || mask.softcap > 0 || mask.bias ||
-                mask.kv_len != nullptr || mask.block_mask != nullptr) {
+            if (mask.window_left >= 0 || mask.window_right >= 0 || args.score.softcap > 0 ||
+                args.score.alibi_slopes != nullptr || mask.bias || mask.kv_len != nullptr ||
+                mask.block_mask != nullptr) {
               return katt::Status::skipped("no mask but the causal one");
             }
             return katt::Status::ok();

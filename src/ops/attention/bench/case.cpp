@@ -17,6 +17,7 @@ void ProblemData::link() {
   shape.v = v;
   shape.bias = bias;
   shape.dout = dout;
+  shape.score.alibi_slopes = alibi_slopes.empty() ? nullptr : alibi_slopes.data();
   shape.kv_len = kv_len;
   shape.block_mask = block_mask;
 }
@@ -32,10 +33,10 @@ ForwardArgs shape_args(const HostProblem& problem, Dtype dtype) {
   args.v = {nullptr, dtype, kv};
   args.out = {nullptr, dtype, q};
   args.scale = static_cast<float>(problem.scale);
+  args.score = problem.score;
   args.mask.causal = problem.causal;
   args.mask.window_left = problem.window_left;
   args.mask.window_right = problem.window_right;
-  args.mask.softcap = static_cast<float>(problem.softcap);
   args.mask.block_size = problem.block_size;
   return args;
 }
@@ -62,6 +63,9 @@ DeviceProblem::DeviceProblem(const ProblemData& data, Backend backend, bench::He
     buffer.upload(bytes);
     return buffer;
   };
+  if (!data.alibi_slopes.empty()) {
+    alibi_slopes_ = copied("katt::attention::alibi_slopes", data.alibi_slopes);
+  }
   if (!data.kv_len.empty()) kv_len_ = copied("katt::attention::kv_len", data.kv_len);
   if (!data.block_mask.empty()) {
     block_mask_ = copied("katt::attention::block_mask", data.block_mask);
@@ -74,6 +78,9 @@ ForwardArgs DeviceProblem::args() const {
   args.k = k_.ref();
   args.v = v_.ref();
   args.mask.bias = bias_.ref();
+  if (alibi_slopes_.size() > 0) {
+    args.score.alibi_slopes = reinterpret_cast<const float*>(alibi_slopes_.data());
+  }
   if (kv_len_.size() > 0) {
     args.mask.kv_len = reinterpret_cast<const std::int64_t*>(kv_len_.data());
   }
@@ -142,6 +149,7 @@ BackwardArgs backward_args(const ForwardArgs& inputs, const DeviceOutput& forwar
   args.dk = gradients.dk.ref();
   args.dv = gradients.dv.ref();
   args.scale = inputs.scale;
+  args.score = inputs.score;
   args.mask = inputs.mask;
   return args;
 }
@@ -248,7 +256,10 @@ GradientReference::GradientReference(const ProblemData& data) : shape_(data.shap
     dk_terms = std::max(dk_terms, exact.dk_terms);
     heads_.push_back({b, h, std::move(exact)});
   }
-  const double factor = p.heads > p.kv_heads || p.softcap > 0 ? 3 : 2;
+  const bool bent = std::ranges::any_of(score_parameters, [&](const ScoreParameter& parameter) {
+    return p.score.*parameter.value != parameter.minimum;
+  });
+  const double factor = p.heads > p.kv_heads || bent ? 3 : 2;
   const auto limit = [&](const testing::ErrorRule& rule) {
     return rule.limit(factor) + score_rounding(largest_lse) * rule.scale();
   };

@@ -20,7 +20,7 @@ namespace katt::attention {
 struct ProblemData {
   HostProblem shape;  ///< its spans point into the vectors below
   Dtype dtype = Dtype::f32;
-  std::vector<float> q, k, v, bias, dout;
+  std::vector<float> q, k, v, bias, alibi_slopes, dout;
   std::vector<std::int64_t> kv_len;
   std::vector<std::uint8_t> block_mask;
 
@@ -44,7 +44,7 @@ class DeviceProblem {
  private:
   HostProblem shape_;
   bench::Tensor<4> q_, k_, v_, bias_;
-  bench::Buffer kv_len_, block_mask_;
+  bench::Buffer kv_len_, block_mask_, alibi_slopes_;
 };
 
 /// out and lse of one variant in the memory of a backend.

@@ -43,12 +43,16 @@ std::unique_ptr<ProblemData> read(const io::CaseFile& file) {
   p.causal = file.integer("causal", 0) != 0;
   p.window_left = file.integer("window_left", -1);
   p.window_right = file.integer("window_right", -1);
-  p.softcap = file.real("softcap", 0.0);
-  if (!std::isfinite(p.scale)) file.reject("scale", "holds a value that is not finite");
-  if (!(p.softcap >= 0) || !std::isfinite(p.softcap)) {
-    file.reject("softcap",
-                "holds " + std::to_string(p.softcap) + ", expected 0 (none) or a positive number");
+  for (const ScoreParameter& parameter : score_parameters) {
+    const double value = file.real(parameter.name, p.score.*parameter.value);
+    if (!(value >= parameter.minimum && value <= parameter.maximum)) {
+      file.reject(parameter.name, "holds " + std::to_string(value) +
+                                      ", expected 0 (none) or a number up to " +
+                                      std::to_string(parameter.maximum));
+    }
+    p.score.*parameter.value = static_cast<float>(value);
   }
+  if (!std::isfinite(p.scale)) file.reject("scale", "holds a value that is not finite");
   if (file.has("mask")) {
     const auto shape = file.shape("mask", 4, "(B or 1, Hq or 1, Sq, Skv)");
     p.bias_batch = shape[0] == 1 ? 1 : p.batch;
@@ -56,6 +60,9 @@ std::unique_ptr<ProblemData> read(const io::CaseFile& file) {
     data->bias = file.floats("mask", {p.bias_batch, p.bias_heads, p.seq_q, p.seq_kv},
                              "(B or 1, Hq or 1, Sq, Skv)")
                      .values;
+  }
+  if (file.has("alibi_slopes")) {
+    data->alibi_slopes = file.floats("alibi_slopes", {p.heads}, "(Hq)").values;
   }
   if (file.has("dout")) data->dout = file.floats("dout", q, "(B, Hq, Sq, D)").values;
   if (file.has("kv_len")) {

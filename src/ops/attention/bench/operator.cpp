@@ -39,7 +39,9 @@ HostProblem problem_of(const Point& point) {
   p.causal = point.integer("causal") != 0;
   p.window_left = point.integer("window_left");
   p.window_right = point.integer("window_right");
-  p.softcap = point.real("softcap");
+  for (const ScoreParameter& parameter : score_parameters) {
+    p.score.*parameter.value = static_cast<float>(point.real(parameter.name));
+  }
   p.block_size = point.real("block_density") < 1.0 ? point.integer("block_size") : 0;
   return p;
 }
@@ -61,6 +63,7 @@ std::unique_ptr<ProblemData> generate(const Point& point) {
   if (point.pass == "backward") {
     data->dout = values(p.batch * p.heads * p.seq_q * p.head_dim, 7);
   }
+  if (point.integer("alibi") != 0) data->alibi_slopes = alibi_slopes(p.heads);
   if (point.integer("bias") != 0) data->bias = values(p.seq_q * p.seq_kv, 4);
   if (const std::int64_t least = point.integer("kv_len_min"); least >= 0) {
     for (std::int64_t b = 0; b < p.batch; ++b) {
@@ -90,6 +93,9 @@ std::vector<bench::ForeignTensor> foreign_inputs(const ProblemData& data) {
       {"v", {p.batch, p.kv_heads, p.seq_kv, p.head_dim}, data.dtype, data.v}};
   if (!data.bias.empty()) {
     tensors.push_back({"bias", {1, 1, p.seq_q, p.seq_kv}, data.dtype, data.bias});
+  }
+  if (!data.alibi_slopes.empty()) {
+    tensors.push_back({"alibi_slopes", {p.heads}, Dtype::f32, data.alibi_slopes});
   }
   if (!data.kv_len.empty()) tensors.push_back({"kv_len", {p.batch}, Dtype::f32, {}, data.kv_len});
   return tensors;
@@ -282,11 +288,7 @@ class AttentionOperator final : public bench::Operator {
         integer("causal", 0, 0, 1, "1: key j is visible to query i if j <= i + seq_kv - seq_q"),
         integer("window_left", -1, -1, largest_extent, "keys visible to the left; -1: all"),
         integer("window_right", -1, -1, largest_extent, "keys visible to the right; -1: all"),
-        {.name = "softcap",
-         .fallback = 0.0,
-         .minimum = 0,
-         .maximum = 1e6,
-         .help = "cap of the scores; 0: none"},
+        integer("alibi", 0, 0, 1, "1: ALiBi, with the slopes of its paper for so many heads"),
         integer("bias", 0, 0, 1, "1: an additive mask (1, 1, seq_q, seq_kv)"),
         integer("kv_len_min", -1, -1, largest_extent, "least of random key lengths; -1: all keys"),
         integer("block_size", 64, 1, largest_extent, "edge of a block of the block mask"),
@@ -300,6 +302,13 @@ class AttentionOperator final : public bench::Operator {
          .choices = {"bhsd", "bshd"},
          .help = "storage order of q, k, v, out"},
     };
+    for (const ScoreParameter& parameter : score_parameters) {
+      axes.push_back({.name = parameter.name,
+                      .fallback = 0.0,
+                      .minimum = parameter.minimum,
+                      .maximum = parameter.maximum,
+                      .help = parameter.help});
+    }
     const auto amend = [&](const char* name, const char* follows, const char* short_name) {
       for (AxisSpec& axis : axes) {
         if (axis.name != name) continue;

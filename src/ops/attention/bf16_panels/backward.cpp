@@ -5,7 +5,6 @@
 
 #include "core/thread_slot.hpp"
 #include "ops/attention/bf16_panels/backward_operands.hpp"
-#include "ops/attention/portable/backward_kernel.hpp"
 #include "ops/attention/tiles.hpp"
 #include "tile/bf16_engine.hpp"
 
@@ -103,7 +102,11 @@ struct Half {
 };
 
 struct Bf16Backward : PackedBackward {
-  using PackedBackward::PackedBackward;
+  BlockScores block_scores;
+
+  Bf16Backward(const BackwardArgs& args, const BlockScores& rule, const BackwardLayout& places,
+               Workspace space)
+      : PackedBackward(args, places, space), block_scores(rule) {}
 
   /// Buffers of a thread.
   struct Scratch {
@@ -171,9 +174,8 @@ struct Bf16Backward : PackedBackward {
   template <bf16_tiles::Unit U, int Depth>
   void meet(const Scratch& at, std::int64_t head, std::int64_t chunk, std::int64_t first_key,
             int key_blocks, std::int64_t first_row, int row_blocks) const {
-    const std::int64_t b = head / static_cast<std::int64_t>(k.extent(1));
-    const ScoreRule<bf16> rule{masks.of(b), bias, softcap, scale};
-    const auto seq_kv = static_cast<std::int64_t>(k.extent(2));
+    const std::int64_t b = head / kv_heads;
+    const Mask mask = scores.masks.of(b);
     const auto slot = [&](int key_block, int query_block) {
       return static_cast<std::ptrdiff_t>(key_block * layout.query_group + query_block) * 2 *
              bf16_tiles::tile_elements;
@@ -187,23 +189,25 @@ struct Bf16Backward : PackedBackward {
     int parity = 0;
     const auto gradients = [&]() {
       const std::int64_t row = first_row + before.query_block;
-      float* scores = at.scores + parity * 4 * bf16_tiles::tile_floats;
+      float* products = at.scores + parity * 4 * bf16_tiles::tile_floats;
       float* dp = at.dp + parity * 4 * bf16_tiles::tile_floats;
       const float* shift = statistics(0, head, row);
       const float* delta = statistics(1, head, row);
-      const Adjusted factor =
-          adjust(scores, dp, rule, b, packed_rows(head, row), count_of(row),
-                 (first_key + before.key_block) * bf16_tiles::block, before, delta);
+      const std::int64_t key = (first_key + before.key_block) * bf16_tiles::block;
+      const ScoreTile pair{products, count_of(row), before.columns};
+      const PackedRows packed = packed_rows(head, row);
+      const bool delta_applied = block_scores.differentiate(pair, dp, delta, b, packed, key);
+      const float factor = block_scores.adjust(pair, before.state, b, packed, key);
       const std::ptrdiff_t to = slot(before.key_block, before.query_block);
       const auto delta_of = [&](int t) {
-        return factor.delta_applied ? _mm512_setzero_ps() : _mm512_loadu_ps(delta + t * 16);
+        return delta_applied ? _mm512_setzero_ps() : _mm512_loadu_ps(delta + t * 16);
       };
-      return Gradients{.scores = scores,
+      return Gradients{.scores = products,
                        .dp = dp,
                        .p_rows = at.p_rows + to,
                        .ds_rows = at.ds_rows + to,
                        .ds_pairs = at.ds_pairs + to,
-                       .scale = _mm512_set1_ps(factor.scale),
+                       .scale = _mm512_set1_ps(factor),
                        .shift = {_mm512_loadu_ps(shift), _mm512_loadu_ps(shift + 16)},
                        .delta = {delta_of(0), delta_of(1)}};
     };
@@ -215,7 +219,7 @@ struct Bf16Backward : PackedBackward {
         const std::int64_t last = packed.query(count_of(first_row + qb) - 1);
         const int columns =
             static_cast<int>(std::min<std::int64_t>(bf16_tiles::block, seq_kv - key));
-        TileState state = rule.mask.tile(first, last, key, key + columns);
+        TileState state = mask.tile(first, last, key, key + columns);
         if (state == TileState::dead) continue;
         if (columns < bf16_tiles::block) state = TileState::partial;
         const bf16* k_tiles = key_operand(0, head, first_key + kb);
@@ -287,40 +291,15 @@ struct Bf16Backward : PackedBackward {
     else if (steps > 0) U::template product_2x2<true, 0>(a, b, steps, target, bf16_tiles::nothing);
   }
 
-  struct Adjusted {
-    float scale;         ///< puts the scores in base 2
-    bool delta_applied;  ///< dP holds (dP − Δ) times the slope of the softcap
-  };
-
-  /// Masks the scores of a pair, and applies bias and softcap where there are any.
-  Adjusted adjust(float* scores, float* dp, const ScoreRule<bf16>& rule, std::int64_t b,
-                  const PackedRows& packed, int count, std::int64_t key, const Pair& pair,
-                  const float* delta) const {
-    using Vec = bf16_tiles::HostVec;
-    if (softcap > 0.0F) {
-      for (int i = 0; i < 4 * bf16_tiles::tile_floats; i += bf16_tiles::rows) {
-        Vec slope;
-        (void)rule.score(tile::load<Vec>(scores + i), slope);
-        const auto row_delta =
-            tile::load<Vec>(delta + i / (2 * bf16_tiles::tile_floats) * bf16_tiles::rows);
-        tile::store(dp + i, Vec((tile::load<Vec>(dp + i) - row_delta) * slope));
-      }
-    }
-    return {adjust_scores({scores, count, pair.columns}, rule, pair.state, b, packed, key),
-            softcap > 0.0F};
-  }
-
   template <int Depth>
   void write_keys(const Scratch& at, std::int64_t head, std::int64_t block, int n) const {
-    const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
-    const int head_dim = static_cast<int>(k.extent(3));
     const std::int64_t first = block * bf16_tiles::block;
-    const auto write = [&](const float* sums, float factor, const auto& target) {
+    const auto write = [&](const float* sums, float factor, const HeadRows<bf16>& target) {
       for (int d = 0; d < Depth * 2 && d * bf16_tiles::rows < head_dim; ++d) {
         for (int t = 0; t < 2; ++t) {
           const std::int64_t key = first + t * bf16_tiles::rows;
-          const int live = static_cast<int>(std::clamp<std::int64_t>(
-              static_cast<std::int64_t>(k.extent(2)) - key, 0, bf16_tiles::rows));
+          const int live =
+              static_cast<int>(std::clamp<std::int64_t>(seq_kv - key, 0, bf16_tiles::rows));
           const float* tile =
               sums + ((n * Depth + d / 2) * 4 + d % 2 * 2 + t) * bf16_tiles::tile_floats;
           bf16_tiles::HostVec rows[bf16_tiles::rows];
@@ -330,38 +309,39 @@ struct Bf16Backward : PackedBackward {
                                     bf16_tiles::HostVec(factor));
           }
           store_rows(rows, live, head_dim - d * bf16_tiles::rows, [&](int i) {
-            return &target(head / kv_heads, head % kv_heads, key + i, d * bf16_tiles::rows);
+            return target.row(head / kv_heads, head % kv_heads, key + i) + d * bf16_tiles::rows;
           });
         }
       }
     };
-    write(at.dk, scale, dk);
+    write(at.dk, scores.scale, dk);
     write(at.dv, 1.0F, dv);
   }
 
   /// dQ = scale · Σ over chunks, for a block of query rows.
   void sum_queries(std::int64_t item) const {
     using Vec = bf16_tiles::HostVec;
-    const QueryItem query = query_item(item);
-    const PackedRows& packed = query.packed;
-    const int head_dim = static_cast<int>(q.extent(3));
+    const std::int64_t head = item / layout.row_blocks;
+    const std::int64_t block = item % layout.row_blocks;
+    const PackedRows packed = packed_rows(head, block);
+    const int count = count_of(block);
     for (int d = 0; d * bf16_tiles::rows < head_dim; ++d) {
-      for (int t = 0; t * bf16_tiles::rows < query.count; ++t) {
+      for (int t = 0; t * bf16_tiles::rows < count; ++t) {
         const int at = (d / 2 * 4 + t * 2 + d % 2) * bf16_tiles::tile_floats;
         Vec square[bf16_tiles::rows];
         for (int i = 0; i < bf16_tiles::rows; ++i) {
           Vec sum(0.0F);
           for (std::int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
-            sum = sum + tile::load<Vec>(dq_part(query.head, chunk, query.block) + at +
-                                        i * bf16_tiles::rows);
+            sum = sum + tile::load<Vec>(dq_part(head, chunk, block) + at + i * bf16_tiles::rows);
           }
-          square[i] = Vec(sum * Vec(scale));
+          square[i] = Vec(sum * Vec(scores.scale));
         }
         tile::transpose(square);
-        store_rows(square, std::min(bf16_tiles::rows, query.count - t * bf16_tiles::rows),
+        store_rows(square, std::min(bf16_tiles::rows, count - t * bf16_tiles::rows),
                    head_dim - d * bf16_tiles::rows, [&](int i) {
                      const int r = t * bf16_tiles::rows + i;
-                     return &dq(query.b, packed.head(r), packed.query(r), d * bf16_tiles::rows);
+                     return dq.row(head / kv_heads, packed.head(r), packed.query(r)) +
+                            d * bf16_tiles::rows;
                    });
       }
     }
@@ -378,12 +358,12 @@ std::size_t flash_bf16_backward_workspace_bytes(const Exec& exec, const Backward
 }
 
 template <class Exec>
-void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, Tile tile,
-                         Workspace workspace) {
+void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, const BlockScores& scores,
+                         Tile tile, Workspace workspace) {
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
   const BackwardLayout layout(args, tile);
-  const Bf16Backward backward(args, layout, workspace);
+  const Bf16Backward backward(args, scores, layout, workspace);
   const std::int64_t rows = layout.heads * layout.row_blocks;
   Kokkos::parallel_for("katt::attention::backward_pack_keys",
                        Policy(exec, 0, layout.heads * layout.key_blocks),
@@ -413,18 +393,19 @@ template <class Exec>
 std::size_t flash_bf16_backward_workspace_bytes(const Exec&, const BackwardArgs&, Tile) {
   return 0;
 }
-template <class Exec>
-void flash_bf16_backward(const Exec&, const BackwardArgs&, Tile, Workspace) {
-  throw InputError("attention: this build has no unit for bf16 tiles");
-}
-
 #endif
 
 #define KATT_INSTANTIATE_FLASH_BF16_BACKWARD(Exec)                                                 \
   template std::size_t flash_bf16_backward_workspace_bytes<Exec>(const Exec&, const BackwardArgs&, \
-                                                                 Tile);                            \
-  template void flash_bf16_backward<Exec>(const Exec&, const BackwardArgs&, Tile, Workspace);
+                                                                 Tile);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BF16_BACKWARD)
+
+#if defined(KATT_BF16_TILES)
+#define KATT_INSTANTIATE_BLOCKS(Exec)                                                           \
+  template void flash_bf16_backward<Exec>(const Exec&, const BackwardArgs&, const BlockScores&, \
+                                          Tile, Workspace);
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_BLOCKS)
+#endif
 
 }  // namespace katt::attention::impl

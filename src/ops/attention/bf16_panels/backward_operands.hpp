@@ -22,8 +22,6 @@ struct BackwardLayout {
   int depth;                ///< 32 dimensions each
   int query_group;          ///< blocks of 32 query rows
   int key_group;            ///< blocks of 32 keys
-  std::int64_t group;       ///< query heads per K/V head
-  std::int64_t rows;        ///< packed query rows per K/V head
   std::int64_t heads;       ///< batch · kv heads
   std::int64_t row_blocks;  ///< per K/V head
   std::int64_t key_blocks;  ///< per K/V head
@@ -34,15 +32,11 @@ struct BackwardLayout {
       : depth(bf16_tiles::depth_tiles(args.head_dim())),
         query_group(tile.q / bf16_tiles::block),
         key_group(tile.kv / bf16_tiles::block),
-        group(args.heads() / args.kv_heads()),
-        rows(args.seq_q() * group),
         heads(args.batch() * args.kv_heads()),
-        row_blocks(divide_up(rows, bf16_tiles::block)),
+        row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), bf16_tiles::block)),
         key_blocks(divide_up(args.seq_kv(), bf16_tiles::block)),
-        key_groups(divide_up(key_blocks, key_group)) {
-    const std::int64_t wanted = heads == 0 ? 1 : divide_up(BackwardPlan::least_items, heads);
-    chunks = std::max<std::int64_t>(1, std::min(wanted, key_groups));
-  }
+        key_groups(divide_up(key_blocks, key_group)),
+        chunks(key_sections(heads, key_groups)) {}
 
   /// Elements of a block of 32 rows of any packed operand.
   std::int64_t block_elements() const { return depth * 2LL * bf16_tiles::tile_elements; }
@@ -73,33 +67,12 @@ struct BackwardLayout {
 };
 
 /// The tensors of a backward pass and their packed forms.
-struct PackedBackward {
-  StridedView<const bf16, 4, Kokkos::HostSpace> q, k, v, out, dout;
-  StridedView<const float, 3, Kokkos::HostSpace> lse;
-  StridedView<bf16, 4, Kokkos::HostSpace> dq, dk, dv;
-  Masks masks;
-  Bias<bf16> bias;
-  float scale;
-  float softcap;
+struct PackedBackward : BackwardProblem<bf16, NoRule> {
   BackwardLayout layout;
   std::byte* workspace;
 
   PackedBackward(const BackwardArgs& args, const BackwardLayout& places, Workspace space)
-      : q(args.q.view<bf16, Kokkos::HostSpace>()),
-        k(args.k.view<bf16, Kokkos::HostSpace>()),
-        v(args.v.view<bf16, Kokkos::HostSpace>()),
-        out(args.out.view<bf16, Kokkos::HostSpace>()),
-        dout(args.dout.view<bf16, Kokkos::HostSpace>()),
-        lse(args.lse.view<float, Kokkos::HostSpace>()),
-        dq(args.dq.view<bf16, Kokkos::HostSpace>()),
-        dk(args.dk.view<bf16, Kokkos::HostSpace>()),
-        dv(args.dv.view<bf16, Kokkos::HostSpace>()),
-        masks(args),
-        bias(args.mask.bias),
-        scale(args.scale),
-        softcap(args.mask.softcap),
-        layout(places),
-        workspace(static_cast<std::byte*>(space.data)) {}
+      : BackwardProblem(args, {}), layout(places), workspace(static_cast<std::byte*>(space.data)) {}
 
   bf16* key_operand(int n, std::int64_t head, std::int64_t block) const {
     return reinterpret_cast<bf16*>(workspace + layout.key_operand(n)) +
@@ -124,58 +97,42 @@ struct PackedBackward {
   void pack_keys(std::int64_t item) const {
     const std::int64_t head = item / layout.key_blocks;
     const std::int64_t block = item % layout.key_blocks;
-    const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
     const std::int64_t first = block * bf16_tiles::block;
-    const int live = static_cast<int>(
-        std::min<std::int64_t>(bf16_tiles::block, static_cast<std::int64_t>(k.extent(2)) - first));
-    const int head_dim = static_cast<int>(k.extent(3));
-    const bf16* from_k = &k(head / kv_heads, head % kv_heads, first, 0);
-    const bf16* from_v = &v(head / kv_heads, head % kv_heads, first, 0);
-    const auto k_stride = static_cast<std::int64_t>(k.stride(2));
-    const auto v_stride = static_cast<std::int64_t>(v.stride(2));
-    bf16_tiles::pack_row_block(from_k, k_stride, live, head_dim, key_operand(0, head, block));
-    bf16_tiles::pack_row_block(from_v, v_stride, live, head_dim, key_operand(1, head, block));
+    const int live = static_cast<int>(std::min<std::int64_t>(bf16_tiles::block, seq_kv - first));
+    const bf16* from_k = k.row(head / kv_heads, head % kv_heads, first);
+    const bf16* from_v = v.row(head / kv_heads, head % kv_heads, first);
+    bf16_tiles::pack_row_block(from_k, k.stride_seq, live, head_dim, key_operand(0, head, block));
+    bf16_tiles::pack_row_block(from_v, v.stride_seq, live, head_dim, key_operand(1, head, block));
     for (int d = 0; d < layout.depth * 2; ++d) {
       const int column = d * bf16_tiles::rows;
-      bf16_tiles::pack_columns(from_k + column, k_stride, column < head_dim ? live : 0,
+      bf16_tiles::pack_columns(from_k + column, k.stride_seq, column < head_dim ? live : 0,
                                head_dim - column,
                                key_operand(2, head, block) + d * bf16_tiles::tile_elements);
     }
   }
 
   PackedRows packed_rows(std::int64_t head, std::int64_t block) const {
-    return {head % static_cast<std::int64_t>(k.extent(1)), layout.group, block * bf16_tiles::block};
+    return {head % kv_heads, group, block * bf16_tiles::block};
   }
   int count_of(std::int64_t block) const {
     return static_cast<int>(
-        std::min<std::int64_t>(bf16_tiles::block, layout.rows - block * bf16_tiles::block));
-  }
-
-  /// A block of packed query rows: the work of one item.
-  struct QueryItem {
-    std::int64_t head, block, b;
-    PackedRows packed;
-    int count;
-  };
-  QueryItem query_item(std::int64_t item) const {
-    const std::int64_t head = item / layout.row_blocks;
-    const std::int64_t block = item % layout.row_blocks;
-    return {head, block, head / static_cast<std::int64_t>(k.extent(1)), packed_rows(head, block),
-            count_of(block)};
+        std::min<std::int64_t>(bf16_tiles::block, rows - block * bf16_tiles::block));
   }
 
   void pack_queries(std::int64_t item) const {
-    const QueryItem at = query_item(item);
-    const PackedRows& packed = at.packed;
-    const int head_dim = static_cast<int>(q.extent(3));
+    const std::int64_t head = item / layout.row_blocks;
+    const std::int64_t block = item % layout.row_blocks;
+    const std::int64_t b = head / kv_heads;
+    const PackedRows packed = packed_rows(head, block);
+    const int count = count_of(block);
     for (int n = 0; n < 2; ++n) {
       const auto& source = n == 0 ? q : dout;
       const auto row = [&](int r, int d) -> const bf16* {
-        return r < at.count && d < head_dim ? &source(at.b, packed.head(r), packed.query(r), d)
-                                            : nullptr;
+        return r < count && d < head_dim ? source.row(b, packed.head(r), packed.query(r)) + d
+                                         : nullptr;
       };
-      bf16* transposed = query_operand(n, at.head, at.block);
-      bf16* pairs = query_operand(2 + n, at.head, at.block);
+      bf16* transposed = query_operand(n, head, block);
+      bf16* pairs = query_operand(2 + n, head, block);
       for (int d = 0; d < layout.depth * 2; ++d) {
         bf16_tiles::pack_transposed(
             [&](int i) { return row(d % 2 * bf16_tiles::rows + i, d / 2 * bf16_tiles::depth); },
@@ -185,15 +142,15 @@ struct PackedBackward {
                                pairs + d * bf16_tiles::tile_elements);
       }
     }
-    float* shift = statistics(0, at.head, at.block);
-    float* delta = statistics(1, at.head, at.block);
+    float* shift = statistics(0, head, block);
+    float* delta = statistics(1, head, block);
     for (int r = 0; r < bf16_tiles::block; ++r) {
-      shift[r] = r < at.count ? -BinaryLse(lse(at.b, packed.head(r), packed.query(r))).high
-                              : -Kokkos::Experimental::infinity_v<float>;
-      delta[r] = r < at.count ? row_delta<bf16_tiles::HostVec>(
-                                    &out(at.b, packed.head(r), packed.query(r), 0),
-                                    &dout(at.b, packed.head(r), packed.query(r), 0), head_dim)
-                              : 0.0F;
+      shift[r] = r < count ? -BinaryLse(lse(b, packed.head(r), packed.query(r))).high
+                           : -Kokkos::Experimental::infinity_v<float>;
+      delta[r] = r < count ? row_delta<bf16_tiles::HostVec>(
+                                 out.row(b, packed.head(r), packed.query(r)),
+                                 dout.row(b, packed.head(r), packed.query(r)), head_dim)
+                           : 0.0F;
     }
   }
 };

@@ -97,34 +97,16 @@ struct Layout {
   std::ptrdiff_t v_stride() const { return group * 2 * bf16_tiles::tile_elements; }
 };
 
-struct Bf16Forward {
-  StridedView<const bf16, 4, Kokkos::HostSpace> q, k, v;
-  StridedView<bf16, 4, Kokkos::HostSpace> out;
-  StridedView<float, 3, Kokkos::HostSpace> lse;
-  Masks masks;
-  Bias<bf16> bias;
-  float scale;
-  float softcap;
-  std::int64_t group;  ///< query heads per K/V head
-  std::int64_t rows;   ///< packed query rows per K/V head
+struct Bf16Forward : ForwardProblem<bf16, NoRule> {
+  BlockScores block_scores;
   Layout layout;
   bf16* packed_k;
   bf16* packed_v;
   std::byte* scratch;
 
-  Bf16Forward(const ForwardArgs& args, const Layout& places, Workspace space)
-      : q(args.q.view<bf16, Kokkos::HostSpace>()),
-        k(args.k.view<bf16, Kokkos::HostSpace>()),
-        v(args.v.view<bf16, Kokkos::HostSpace>()),
-        out(args.out.view<bf16, Kokkos::HostSpace>()),
-        lse(args.lse.view<float, Kokkos::HostSpace>()),
-        masks(args),
-        bias(args.mask.bias),
-        scale(args.scale),
-        softcap(args.mask.softcap),
-        group(args.heads() / args.kv_heads()),
-        rows(args.seq_q() * group),
-        layout(places) {
+  Bf16Forward(const ForwardArgs& args, const BlockScores& rule, const Layout& places,
+              Workspace space)
+      : ForwardProblem(args, {}), block_scores(rule), layout(places) {
     auto* bytes = static_cast<std::byte*>(space.data);
     packed_k = reinterpret_cast<bf16*>(bytes);
     packed_v = reinterpret_cast<bf16*>(bytes + layout.packed_bytes());
@@ -135,34 +117,24 @@ struct Bf16Forward {
   void pack(std::int64_t item) const {
     const std::int64_t block = item % layout.key_blocks;
     const std::int64_t head = item / layout.key_blocks;
-    const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
     const std::int64_t first = block * bf16_tiles::block;
-    const int live = static_cast<int>(std::clamp<std::int64_t>(
-        static_cast<std::int64_t>(k.extent(2)) - first, 0, bf16_tiles::block));
-    const int head_dim = static_cast<int>(k.extent(3));
+    const int live =
+        static_cast<int>(std::clamp<std::int64_t>(seq_kv - first, 0, bf16_tiles::block));
     bf16* to_k = packed_k + layout.k_offset(head, block);
     bf16* to_v = packed_v + layout.v_offset(head, block);
-    const auto row = [&](const auto& view) {
-      return live > 0 ? &view(head / kv_heads, head % kv_heads, first, 0) : nullptr;
+    const auto row = [&](const HeadRows<const bf16>& tensor) {
+      return live > 0 ? tensor.row(head / kv_heads, head % kv_heads, first) : nullptr;
     };
-    bf16_tiles::pack_row_block(row(k), static_cast<std::int64_t>(k.stride(2)), live, head_dim,
-                               to_k);
+    bf16_tiles::pack_row_block(row(k), k.stride_seq, live, head_dim, to_k);
     const bf16* source = row(v);
     for (int d = 0; d < layout.depth * 2; ++d) {
       const bool beyond = source == nullptr || d * bf16_tiles::rows >= head_dim;
       bf16_tiles::pack_columns(
-          beyond ? nullptr : source + d * bf16_tiles::rows, static_cast<std::int64_t>(v.stride(2)),
-          beyond ? 0 : live, head_dim - d * bf16_tiles::rows,
+          beyond ? nullptr : source + d * bf16_tiles::rows, v.stride_seq, beyond ? 0 : live,
+          head_dim - d * bf16_tiles::rows,
           to_v + d / 2 * layout.v_stride() + d % 2 * bf16_tiles::tile_elements);
     }
   }
-
-  /// A key block between its scores and its softmax.
-  struct Pending {
-    std::int64_t key = 0;
-    int columns = 0;
-    TileState state = TileState::full;
-  };
 
   template <bf16_tiles::Unit U, int Depth>
   void attend(std::int64_t item, std::byte* buffers) const {
@@ -170,10 +142,9 @@ struct Bf16Forward {
     const std::int64_t items = layout.items();
     const std::int64_t first_block = (items - 1 - item % items) * layout.item_blocks;
     const std::int64_t head = item / items;
-    const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
     const std::int64_t b = head / kv_heads;
     const std::int64_t kv_head = head % kv_heads;
-    const ScoreRule<bf16> rule{masks.of(b), bias, softcap, scale};
+    const Mask mask = scores.masks.of(b);
     const std::int64_t blocks = std::min(layout.item_blocks, layout.row_blocks - first_block);
 
     const typename Block::Buffers shared{
@@ -198,13 +169,13 @@ struct Bf16Forward {
 
     const std::int64_t first_query = packed_of(0).query(0);
     const std::int64_t last_query = packed_of(blocks - 1).query(count_of(blocks - 1) - 1);
-    const KeyRange live = rule.mask.live(first_query, last_query);
+    const KeyRange live = mask.live(first_query, last_query);
     const std::int64_t section_keys = layout.section * bf16_tiles::block;
     for (std::int64_t section = live.begin / section_keys * section_keys; section < live.end;
          section += section_keys) {
       for (std::int64_t n = 0; n < blocks; ++n) {
         const std::int64_t section_end = std::min(section + section_keys, live.end);
-        meet<Depth>(Block(state_of(n), shared, layout.group), rule, b, head, packed_of(n),
+        meet<Depth>(Block(state_of(n), shared, layout.group), mask, b, head, packed_of(n),
                     count_of(n), section, section_end);
       }
     }
@@ -215,49 +186,31 @@ struct Bf16Forward {
 
   /// One block of queries and the keys [begin, end).
   template <int Depth, class Block>
-  void meet(Block block, const ScoreRule<bf16>& rule, std::int64_t b, std::int64_t head,
+  void meet(Block block, const Mask& mask, std::int64_t b, std::int64_t head,
             const PackedRows& packed, int count, std::int64_t begin, std::int64_t end) const {
-    const std::int64_t first = packed.query(0);
-    const std::int64_t last = packed.query(count - 1);
-    const KeyRange live = rule.mask.live(first, last);
-    Pending pending;
-    const auto adjust = [&](float* scores) {
-      return adjust_scores({scores, count, pending.columns}, rule, pending.state, b, packed,
-                           pending.key);
+    struct {
+      std::int64_t key = 0;
+      int columns = 0;
+      TileState state = TileState::full;
+    } pending;  // between its scores and its softmax
+    const auto adjust = [&](float* products) {
+      return block_scores.adjust({products, count, pending.columns}, pending.state, b, packed,
+                                 pending.key);
     };
-    const std::int64_t stop = std::min(live.end, end);
-    LiveColumns columns_seen(rule.mask.blocks, first, last);
-    // The first live block of keys from `key` on, at or behind `stop` where there is none.
-    const auto live_block = [&](std::int64_t key) {
-      for (; key < stop; key += bf16_tiles::block) {
-        if (const std::int64_t next = columns_seen.next(key, stop);
-            next >= key + bf16_tiles::block) {
-          key = next / bf16_tiles::block * bf16_tiles::block;
-          if (next >= stop) break;
-        }
-        const std::int64_t key_end = std::min<std::int64_t>(key + bf16_tiles::block, live.end);
-        TileState state = rule.mask.interval.tile(first, last, key, key_end);
-        if (state != TileState::dead) {
-          state = both(state, columns_seen.tile(first, last, key, key_end));
-        }
-        if (state == TileState::dead) continue;
-        const int columns = static_cast<int>(key_end - key);
-        if (columns < bf16_tiles::block && state == TileState::full) state = TileState::partial;
-        return Pending{key, columns, state};
+    LiveKeys<std::int64_t> blocks(mask, packed.query(0), packed.query(count - 1), bf16_tiles::block,
+                                  begin, end);
+    while (blocks.valid()) {
+      const std::int64_t key = blocks.key();
+      const int columns = blocks.columns();
+      const TileState state = blocks.state();
+      blocks.next();
+      if (mask.blocks.blocks != nullptr && blocks.valid()) {
+        ask_for<Depth>(head, blocks.key() / bf16_tiles::block);
       }
-      return Pending{stop, 0, TileState::dead};
-    };
-    const bool sparse = rule.mask.blocks.blocks != nullptr;
-    Pending current =
-        live_block(std::max(live.begin / bf16_tiles::block * bf16_tiles::block, begin));
-    while (current.key < stop) {
-      const Pending next = live_block(current.key + bf16_tiles::block);
-      if (sparse && next.key < stop) ask_for<Depth>(head, next.key / bf16_tiles::block);
-      const std::int64_t n = current.key / bf16_tiles::block;
+      const std::int64_t n = key / bf16_tiles::block;
       block.push(packed_k + layout.k_offset(head, n), packed_v + layout.v_offset(head, n),
                  layout.v_stride(), adjust);
-      pending = current;
-      current = next;
+      pending = {key, columns, state};
     }
     block.finish(adjust);
   }
@@ -292,14 +245,14 @@ struct Bf16Forward {
 
   template <class State>
   void load_queries(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
-    const int head_dim = static_cast<int>(q.extent(3));
     const Rows at(packed, count);
     for (int d = 0; d < layout.depth; ++d) {
       for (int t = 0; t < 2; ++t) {
         bf16_tiles::pack_transposed(
             [&](int i) -> const bf16* {
               const int r = t * bf16_tiles::rows + i;
-              return r < count ? &q(b, at.head[r], at.query[r], d * bf16_tiles::depth) : nullptr;
+              return r < count ? q.row(b, at.head[r], at.query[r]) + d * bf16_tiles::depth
+                               : nullptr;
             },
             head_dim - d * bf16_tiles::depth, state.q + (d * 2 + t) * bf16_tiles::tile_elements);
       }
@@ -310,7 +263,6 @@ struct Bf16Forward {
   template <int Depth, class State>
   void write_output(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
     using Vec = bf16_tiles::HostVec;
-    const int head_dim = static_cast<int>(q.extent(3));
     const Rows at(packed, count);
     for (int t = 0; t * bf16_tiles::rows < count; ++t) {
       const float* sums = state.sum + t * bf16_tiles::rows;
@@ -327,14 +279,12 @@ struct Bf16Forward {
         }
         tile::transpose(square);
         store_rows(square, live, head_dim - d * bf16_tiles::rows, [&](int i) {
-          return &out(b, at.head[first + i], at.query[first + i], d * bf16_tiles::rows);
+          return out.row(b, at.head[first + i], at.query[first + i]) + d * bf16_tiles::rows;
         });
       }
-      if (lse.data() == nullptr) continue;
+      if (!lse) continue;
       for (int r = first; r < first + live; ++r) {
-        lse(b, at.head[r], at.query[r]) = state.sum[r] == 0.0F
-                                              ? -Kokkos::Experimental::infinity_v<float>
-                                              : natural_lse(state.max[r], state.sum[r]);
+        lse(b, at.head[r], at.query[r]) = natural_lse(state.max[r], state.sum[r]);
       }
     }
   }
@@ -350,11 +300,12 @@ std::size_t flash_bf16_workspace_bytes(const Exec& exec, const ForwardArgs& args
 }
 
 template <class Exec>
-void flash_bf16_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
+void flash_bf16_forward(const Exec& exec, const ForwardArgs& args, const BlockScores& scores,
+                        Tile tile, Workspace workspace) {
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
   const Layout layout(args, tile, exec.concurrency());
-  const Bf16Forward forward(args, layout, workspace);
+  const Bf16Forward forward(args, scores, layout, workspace);
   Kokkos::parallel_for("katt::attention::flash_pack",
                        Policy(exec, 0, layout.heads * layout.key_blocks),
                        [forward](std::int64_t item) { forward.pack(item); });
@@ -379,17 +330,18 @@ template <class Exec>
 std::size_t flash_bf16_workspace_bytes(const Exec&, const ForwardArgs&, Tile) {
   return 0;
 }
-template <class Exec>
-void flash_bf16_forward(const Exec&, const ForwardArgs&, Tile, Workspace) {
-  throw InputError("attention: this build has no unit for bf16 tiles");
-}
-
 #endif
 
-#define KATT_INSTANTIATE_FLASH_BF16(Exec)                                                       \
-  template std::size_t flash_bf16_workspace_bytes<Exec>(const Exec&, const ForwardArgs&, Tile); \
-  template void flash_bf16_forward<Exec>(const Exec&, const ForwardArgs&, Tile, Workspace);
+#define KATT_INSTANTIATE_FLASH_BF16(Exec) \
+  template std::size_t flash_bf16_workspace_bytes<Exec>(const Exec&, const ForwardArgs&, Tile);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BF16)
+
+#if defined(KATT_BF16_TILES)
+#define KATT_INSTANTIATE_BLOCKS(Exec)                                                         \
+  template void flash_bf16_forward<Exec>(const Exec&, const ForwardArgs&, const BlockScores&, \
+                                         Tile, Workspace);
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_BLOCKS)
+#endif
 
 }  // namespace katt::attention::impl

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/attention/scores.hpp"
+#include "ops/attention/problem.hpp"
 #include "tile/bf16_units.hpp"
 
 /// What the passes on packed bf16 tiles share.
@@ -14,7 +14,7 @@ namespace bf16_tiles = tile::bf16_tiles;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// The scores of a key block as ScoreRule sees them: [query tile 2][32 keys][16 queries].
+/// The scores of a key block as EntryScores sees them: [query tile 2][32 keys][16 queries].
 struct ScoreTile {
   using Vec = bf16_tiles::HostVec;
   float* scores;
@@ -30,11 +30,24 @@ struct ScoreTile {
     return {scores + r / bf16_tiles::rows * 2 * bf16_tiles::tile_floats + r % bf16_tiles::rows};
   }
 
-  template <class F>
-  void transform(const F& f) {
-    for (float* s = scores; s < scores + 4 * bf16_tiles::tile_floats; s += bf16_tiles::rows) {
-      tile::store(s, Vec(f(tile::load<Vec>(s))));
+  /// Calls f(score, place) for every vector of scores, where numbers(r) are those of row r.
+  template <class Numbers, class F>
+  void for_each_vector(const Numbers& numbers, const F& f) const {
+    for (int t = 0; t < 2; ++t) {
+      auto place = tile::place_of_rows<Vec>(
+          [&](int lane) { return numbers(std::min(t * bf16_tiles::rows + lane, rows - 1)); });
+      float* s = scores + t * 2 * bf16_tiles::tile_floats;
+      for (int j = 0; j < bf16_tiles::block; ++j, s += bf16_tiles::rows) {
+        place.column = Vec(static_cast<float>(j));
+        f(s, place);
+      }
     }
+  }
+  template <class Numbers, class F>
+  void transform(const Numbers& numbers, const F& f) {
+    for_each_vector(numbers, [&](float* s, const auto& place) {
+      tile::store(s, Vec(f(tile::load<Vec>(s), place)));
+    });
   }
   template <class F>
   void for_each_row(const F& f) {
@@ -61,18 +74,72 @@ struct ScoreTile {
   }
 };
 
-/// Applies the rule to the products of a key block, and hides the keys that are not there. Returns
-/// the factor that then puts them in base 2.
-inline float adjust_scores(ScoreTile tile, const ScoreRule<bf16>& rule, TileState state,
-                           std::int64_t batch, const PackedRows& packed, std::int64_t key) {
-  if (rule.folded() && state == TileState::full) return rule.factor();
-  rule.apply(tile, state, batch, packed, key, tile.columns);
-  if (tile.columns < bf16_tiles::block) {
+/// The scores of a call, for kernels that are compiled once for all score rules: what they do for a
+/// rule is a call a block of 32 × 32 scores.
+class BlockScores {
+ public:
+  /// `scores` outlives this.
+  template <class Rule>
+  explicit BlockScores(const Scores<bf16, Rule>& scores)
+      : scores_(&scores),
+        folded_(scores.folded()),
+        sloped_(scores.sloped()),
+        factor_(scores.factor()),
+        apply_(&apply<Rule>),
+        differentiate_(&differentiate<Rule>) {}
+
+  /// To the products of a key block: hides keys that are not there, too. Returns the factor that
+  /// then puts them in base 2.
+  float adjust(ScoreTile tile, TileState state, std::int64_t batch, const PackedRows& packed,
+               std::int64_t key) const {
+    if (!folded_ || state != TileState::full) apply_(scores_, tile, state, batch, packed, key);
+    return factor_;
+  }
+
+  /// dP ← (dP − Δ) · slope of the products in `tile`, which are left as they are; true where that
+  /// was done because the slope is not one. delta: of the tile's rows.
+  bool differentiate(ScoreTile tile, float* dp, const float* delta, std::int64_t batch,
+                     const PackedRows& packed, std::int64_t key) const {
+    if (!sloped_) return false;
+    differentiate_(scores_, tile, dp, delta, batch, packed, key);
+    return true;
+  }
+
+ private:
+  template <class Rule>
+  static void apply(const void* all, ScoreTile tile, TileState state, std::int64_t batch,
+                    const PackedRows& packed, std::int64_t key) {
+    const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch);
+    scores.apply(tile, state, packed, key, tile.columns);
+    if (tile.columns == bf16_tiles::block) return;
     const auto columns = static_cast<float>(tile.columns);
     tile.clip([&](int) { return tile::ColumnRange{0.0F, columns}; });
   }
-  return rule.factor();
-}
+
+  template <class Rule>
+  static void differentiate(const void* all, ScoreTile tile, float* dp, const float* delta,
+                            std::int64_t batch, const PackedRows& packed, std::int64_t key) {
+    using Vec = ScoreTile::Vec;
+    const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch);
+    tile.for_each_vector([&](int r) { return scores.row(packed.head(r), packed.query(r)); },
+                         [&](const float* s, const auto& place) {
+                           Vec slope;
+                           (void)scores.score(tile::load<Vec>(s), place, key, slope);
+                           float* d = dp + (s - tile.scores);
+                           const auto t = (s - tile.scores) / (2 * bf16_tiles::tile_floats);
+                           const auto row_delta = tile::load<Vec>(delta + t * bf16_tiles::rows);
+                           tile::store(d, Vec((tile::load<Vec>(d) - row_delta) * slope));
+                         });
+  }
+
+  const void* scores_;
+  bool folded_;
+  bool sloped_;
+  float factor_;
+  void (*apply_)(const void*, ScoreTile, TileState, std::int64_t, const PackedRows&, std::int64_t);
+  void (*differentiate_)(const void*, ScoreTile, float*, const float*, std::int64_t,
+                         const PackedRows&, std::int64_t);
+};
 
 /// Stores the first `width` elements of the first `rows` rows of a square of vectors, rounded, at
 /// target(row).

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/views.hpp"
 #include "ops/attention/check.hpp"
 #include "ops/attention/decode/kernel.hpp"
 #include "ops/attention/tiles.hpp"
@@ -18,10 +17,6 @@ namespace {
 
 template <class Exec, class T>
 using DecodeEngine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>>;
-
-/// How these arguments locate a key.
-template <class T, class Args>
-using KvRowsOf = decltype(keys_of<T>(std::declval<const Args&>()));
 
 }  // namespace
 
@@ -58,35 +53,11 @@ std::size_t decode_workspace_bytes(const Exec& exec, const Args& args, Tile tile
          tile::team_workspace_bytes(exec, plan.scratch_bytes<DecodeEngine<Exec, float>>());
 }
 
-template <class Exec, class Args>
-void decode_forward(const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
-  using Memory = typename Exec::memory_space;
-  const DecodePlan plan(args, tile);
-  if (plan.part_rows() == 0) return;
-  visit_dtype(args.q.dtype, [&]<class T>() {
-    using Split = DecodeSplit<Exec, T, KvRowsOf<T, Args>>;
-    const Split split(args, plan, workspace);
-    tile::launch_teams(
-        "katt::attention::decode_split", exec, plan.work_items(),
-        plan.scratch_bytes<typename Split::Engine>(),
-        static_cast<std::byte*>(workspace.data) + plan.parts_bytes() + plan.sums_bytes(), split);
-
-    const ConstTensorRef<5> parts(split.parts, Dtype::f32,
-                                  {plan.splits, plan.batch, plan.heads, plan.seq_q, plan.head_dim});
-    const MergeParts<Exec, float, T, StoredSums> merge{
-        parts.view<float, Memory>(),
-        {split.sums, plan.batch, plan.heads, plan.seq_q},
-        args.out.template view<T, Memory>(),
-        args.lse.template view<float, Memory>()};
-    tile::for_each_row("katt::attention::decode_merge", exec, plan.batch * plan.heads * plan.seq_q,
-                       merge);
-  });
-}
-
 #define KATT_INSTANTIATE_DECODE(Exec, Args)                                                \
   template Status decode_supports<Exec, Args>(const Exec&, const Args&, Tile);             \
   template std::size_t decode_workspace_bytes<Exec, Args>(const Exec&, const Args&, Tile); \
-  template void decode_forward<Exec, Args>(const Exec&, const Args&, Tile, Workspace);
+  template void decode_forward<Exec, Args>(const Exec&, const Args&, const NoRule&, Tile,  \
+                                           Workspace);
 
 #define KATT_INSTANTIATE_DECODE_TILES(Exec) template std::vector<Tile> decode_tiles<Exec>();
 

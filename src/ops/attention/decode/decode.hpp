@@ -7,6 +7,7 @@
 #include "core/variants.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/attention/paged.hpp"
+#include "ops/attention/scores.hpp"
 
 /// The decode variant of the forward pass, for Args = ForwardArgs and PagedArgs.
 namespace katt::attention::impl {
@@ -25,19 +26,21 @@ Status decode_supports(const Exec& exec, const Args& args, Tile tile);
 template <class Exec, class Args>
 std::size_t decode_workspace_bytes(const Exec& exec, const Args& args, Tile tile);
 
-template <class Exec, class Args>
-void decode_forward(const Exec& exec, const Args& args, Tile tile, Workspace workspace);
+template <class Exec, class Args, class Rule>
+void decode_forward(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
+                    Workspace workspace);
 
 /// The variant as its tables hold it.
-template <class Exec, class Args>
-Variant<Exec, Args> decode_variant() {
+template <class Exec, class Args, class Rule = NoRule>
+Variant<Exec, Args> decode_variant(const Rule& rule = {}) {
   return {
       .name = "decode",
       .description = "few queries: keys split over work items, partial results merged",
       .tiles = decode_tiles<Exec>(),
       .supports = decode_supports<Exec, Args>,
       .workspace_bytes = decode_workspace_bytes<Exec, Args>,
-      .run = decode_forward<Exec, Args>,
+      .run = [rule](const Exec& exec, const Args& args, Tile tile,
+                    Workspace workspace) { decode_forward(exec, args, rule, tile, workspace); },
   };
 }
 

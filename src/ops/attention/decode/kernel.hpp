@@ -2,14 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include <Kokkos_Core.hpp>
 
 #include "core/parts.hpp"
-#include "core/views.hpp"
 #include "ops/attention/decode/decode.hpp"
 #include "ops/attention/decode/merge_kernel.hpp"
-#include "ops/attention/scores.hpp"
+#include "ops/attention/problem.hpp"
 #include "tile/row_engine.hpp"
 
 /// Attention of few queries against many keys (flash-decoding: Dao, Haziza, Massa & Sizov 2023).
@@ -26,19 +26,12 @@ namespace katt::attention::impl {
 
 /// Rows of K or of V in a tensor.
 template <class T>
-struct ContiguousRows {
-  const T* data;
-  std::int64_t stride_batch, stride_head, stride_key;
+struct ContiguousRows : HeadRows<const T> {
+  std::int64_t stride_key;
 
   explicit ContiguousRows(const ConstTensorRef<4>& tensor)
-      : data(static_cast<const T*>(tensor.data)),
-        stride_batch(tensor.stride[0]),
-        stride_head(tensor.stride[1]),
-        stride_key(tensor.stride[2]) {}
+      : HeadRows<const T>(tensor), stride_key(tensor.stride[2]) {}
 
-  KOKKOS_INLINE_FUNCTION const T* row(std::int64_t b, std::int64_t head, std::int64_t key) const {
-    return data + b * stride_batch + head * stride_head + key * stride_key;
-  }
   /// End, at most `end`, of the keys from `key` on that lie stride_key apart.
   KOKKOS_INLINE_FUNCTION std::int64_t run_end(std::int64_t /*key*/, std::int64_t end) const {
     return end;
@@ -130,31 +123,24 @@ struct DecodePlan {
 
 /// The partial result of one split of the keys of one K/V head. KvRows: ContiguousRows or
 /// PagedRows.
-template <class Exec, class T, class KvRows>
+template <class Exec, class T, class KvRows, class Rule>
 struct DecodeSplit {
-  using Memory = typename Exec::memory_space;
   using Engine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>>;
 
   DecodePlan plan;
-  StridedView<const T, 4, Memory> q;
+  HeadRows<const T> q;
   KvRows keys, values;
-  Masks masks;
-  Bias<T> bias;
-  float scale;
-  float softcap;
+  Scores<T, Rule> scores;
   float* parts;  ///< (splits, batch, heads, seq_q, head_dim)
   PartSum* sums;
 
   template <class Args>
-  DecodeSplit(const Args& args, const DecodePlan& extents, Workspace workspace)
+  DecodeSplit(const Args& args, const Rule& rule, const DecodePlan& extents, Workspace workspace)
       : plan(extents),
-        q(args.q.template view<T, Memory>()),
+        q(args.q),
         keys(keys_of<T>(args)),
         values(values_of<T>(args)),
-        masks(args),
-        bias(args.mask.bias),
-        scale(args.scale),
-        softcap(args.mask.softcap) {
+        scores(args, rule) {
     auto* memory = static_cast<std::byte*>(workspace.data);
     parts = reinterpret_cast<float*>(memory);
     sums = reinterpret_cast<PartSum*>(memory + plan.parts_bytes());
@@ -167,27 +153,27 @@ struct DecodeSplit {
     const std::int64_t b = item / plan.splits / plan.kv_heads;
     const PackedRows packed{kv_head, plan.heads / plan.kv_heads, 0};
     const std::int64_t last = plan.seq_q - 1;
-    const ScoreRule<T> rule{masks.of(b), bias, softcap, scale};
+    const EntryScores<T, Rule> entry = scores.of(b);
 
-    const KeyRange live = rule.mask.live(0, last);
+    const KeyRange live = entry.mask.live(0, last);
     const std::int64_t begin = Kokkos::max(live.begin, split * plan.split_keys);
     const std::int64_t end = Kokkos::min(live.end, (split + 1) * plan.split_keys);
     const auto rows = static_cast<int>(plan.seq_q * packed.group);
     Engine engine(team, memory, rows, static_cast<int>(plan.head_dim));
-    engine.load_queries([&](int r) { return &q(b, packed.head(r), packed.query(r), 0); });
-    const float factor = rule.factor();
+    engine.load_queries([&](int r) { return q.row(b, packed.head(r), packed.query(r)); });
+    const float factor = entry.factor();
 
     for (std::int64_t key = begin; key < end;) {
       const std::int64_t key_end =
           keys.run_end(key, Kokkos::min<std::int64_t>(key + Engine::tile_kv, end));
-      const TileState state = rule.mask.tile(0, last, key, key_end);
+      const TileState state = entry.mask.tile(0, last, key, key_end);
       if (state != TileState::dead) {
         const int columns = static_cast<int>(key_end - key);
         const tile::Rows<T> k{keys.row(b, kv_head, key), keys.stride_key, columns};
         const tile::Rows<T> v{values.row(b, kv_head, key), values.stride_key, columns};
         const T* next = key_end < live.end ? keys.row(b, kv_head, key_end) : k.data;
         engine.scores(k, v);
-        rule.apply(engine, state, b, packed, key, columns);
+        entry.apply(engine, state, packed, key, columns);
         engine.softmax(factor);
         engine.accumulate(v, {next, keys.stride_key, columns});
       }
@@ -202,5 +188,35 @@ struct DecodeSplit {
     });
   }
 };
+
+/// How these arguments locate a key.
+template <class T, class Args>
+using KvRowsOf = decltype(keys_of<T>(std::declval<const Args&>()));
+
+template <class Exec, class Args, class Rule>
+void decode_forward(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
+                    Workspace workspace) {
+  using Memory = typename Exec::memory_space;
+  const DecodePlan plan(args, tile);
+  if (plan.part_rows() == 0) return;
+  visit_dtype(args.q.dtype, [&]<class T>() {
+    using Split = DecodeSplit<Exec, T, KvRowsOf<T, Args>, Rule>;
+    const Split split(args, rule, plan, workspace);
+    tile::launch_teams(
+        "katt::attention::decode_split", exec, plan.work_items(),
+        plan.scratch_bytes<typename Split::Engine>(),
+        static_cast<std::byte*>(workspace.data) + plan.parts_bytes() + plan.sums_bytes(), split);
+
+    const ConstTensorRef<5> parts(split.parts, Dtype::f32,
+                                  {plan.splits, plan.batch, plan.heads, plan.seq_q, plan.head_dim});
+    const MergeParts<Exec, float, T, StoredSums> merge{
+        parts.view<float, Memory>(),
+        {split.sums, plan.batch, plan.heads, plan.seq_q},
+        args.out.template view<T, Memory>(),
+        args.lse.template view<float, Memory>()};
+    tile::for_each_row("katt::attention::decode_merge", exec, plan.batch * plan.heads * plan.seq_q,
+                       merge);
+  });
+}
 
 }  // namespace katt::attention::impl

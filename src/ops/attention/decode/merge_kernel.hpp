@@ -107,8 +107,7 @@ struct MergeParts {
       }
     }
     if (team.team_rank() == 0 && lse.data() != nullptr) {
-      lse(b, h, i) =
-          total == 0.0F ? -Kokkos::Experimental::infinity_v<float> : natural_lse(largest, total);
+      lse(b, h, i) = natural_lse(largest, total);
     }
   }
 

@@ -21,7 +21,8 @@ std::string naive_backward_engine(const Exec& exec, const BackwardArgs& args);
 template <class Exec, class T>
 std::size_t naive_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args);
 
-template <class Exec, class T>
-void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace);
+template <class Exec, class T, class Rule>
+void naive_backward(const Exec& exec, const BackwardArgs& args, const Rule& rule,
+                    Workspace workspace);
 
 }  // namespace katt::attention::impl

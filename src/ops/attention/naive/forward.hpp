@@ -18,7 +18,8 @@ namespace katt::attention::impl {
 template <class Exec, class T>
 std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args);
 
-template <class Exec, class T>
-void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace);
+template <class Exec, class T, class Rule>
+void naive_forward(const Exec& exec, const ForwardArgs& args, const Rule& rule,
+                   Workspace workspace);
 
 }  // namespace katt::attention::impl

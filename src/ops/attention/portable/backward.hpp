@@ -22,7 +22,8 @@ Status flash_backward_supports(const Exec& exec, const BackwardArgs& args, Tile 
 template <class Exec, class T>
 std::size_t flash_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args, Tile tile);
 
-template <class Exec, class T>
-void flash_backward(const Exec& exec, const BackwardArgs& args, Tile tile, Workspace workspace);
+template <class Exec, class T, class Rule>
+void flash_backward(const Exec& exec, const BackwardArgs& args, const Rule& rule, Tile tile,
+                    Workspace workspace);
 
 }  // namespace katt::attention::impl

@@ -5,9 +5,8 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/views.hpp"
-#include "ops/attention/backward.hpp"
-#include "ops/attention/scores.hpp"
+#include "ops/attention/portable/backward.hpp"
+#include "ops/attention/problem.hpp"
 #include "tile/product.hpp"
 #include "tile/teams.hpp"
 #include "tile/vec.hpp"
@@ -27,10 +26,36 @@
 /// Rows are packed over the query heads of a group as in the forward pass.
 namespace katt::attention::impl {
 
+/// The scratch of a team, and its size in floats: one account for both.
+struct BackwardScratch {
+  float *kt, *vt;      ///< head_dim × columns
+  float *k, *dk, *dv;  ///< tile_kv × row
+  float *q, *dout;     ///< tile_q × row
+  float *s, *dp;       ///< tile_q × columns
+  std::int64_t size = 0;
+
+  KOKKOS_INLINE_FUNCTION BackwardScratch(float* memory, Tile tile, int head_dim, int row,
+                                         int columns) {
+    const auto take = [&](std::int64_t rows, std::int64_t width) {
+      float* begin = memory == nullptr ? nullptr : memory + size;
+      size += rows * width;
+      return begin;
+    };
+    kt = take(head_dim, columns);
+    vt = take(head_dim, columns);
+    k = take(tile.kv, row);
+    dk = take(tile.kv, row);
+    dv = take(tile.kv, row);
+    q = take(tile.q, row);
+    dout = take(tile.q, row);
+    s = take(tile.q, columns);
+    dp = take(tile.q, columns);
+  }
+};
+
 /// Extents of a backward pass and of its tiles, and where its workspace lies.
 struct BackwardPlan {
   Tile tile;
-  std::int64_t group = 1;  ///< query heads per K/V head
   std::int64_t rows = 0;   ///< packed query rows per K/V head
   std::int64_t heads = 0;  ///< batch · kv_heads
   std::int64_t key_tiles = 0;
@@ -39,20 +64,15 @@ struct BackwardPlan {
   int row = 0;      ///< head_dim padded to whole vectors
   int columns = 0;  ///< tile_kv padded to whole vectors
 
-  /// Work items below which keys are split into chunks: enough for the threads of a large host.
-  static constexpr std::int64_t least_items = 16;
-
   BackwardPlan(const BackwardArgs& args, Tile tile_shape, int lanes)
-      : tile(tile_shape), head_dim(static_cast<int>(args.head_dim())) {
-    group = args.heads() / args.kv_heads();
-    rows = args.seq_q() * group;
-    heads = args.batch() * args.kv_heads();
-    key_tiles = (args.seq_kv() + tile.kv - 1) / tile.kv;
-    const std::int64_t wanted = heads == 0 ? 1 : (least_items + heads - 1) / heads;
-    chunks = Kokkos::max<std::int64_t>(1, Kokkos::min(wanted, key_tiles));
-    row = (head_dim + lanes - 1) / lanes * lanes;
-    columns = (tile.kv + lanes - 1) / lanes * lanes;
-  }
+      : tile(tile_shape),
+        rows(args.seq_q() * (args.heads() / args.kv_heads())),
+        heads(args.batch() * args.kv_heads()),
+        key_tiles((args.seq_kv() + tile.kv - 1) / tile.kv),
+        chunks(key_sections(heads, key_tiles)),
+        head_dim(static_cast<int>(args.head_dim())),
+        row((head_dim + lanes - 1) / lanes * lanes),
+        columns((tile.kv + lanes - 1) / lanes * lanes) {}
 
   std::size_t delta_bytes() const { return aligned(sizeof(float) * count(heads * rows)); }
   std::size_t dq_bytes() const {
@@ -60,12 +80,9 @@ struct BackwardPlan {
   }
   std::size_t scratch_bytes() const { return scratch_bytes(tile, head_dim, row, columns); }
   /// Scratch of one team.
-  static constexpr std::size_t scratch_bytes(Tile tile, int head_dim, int row, int columns) {
-    const std::size_t transposed = 2 * count(head_dim) * count(columns);
-    const std::size_t keys = 3 * count(tile.kv) * count(row);
-    const std::size_t queries = 2 * count(tile.q) * count(row);
-    const std::size_t scores = 2 * count(tile.q) * count(columns);
-    return aligned(sizeof(float) * (transposed + keys + queries + scores));
+  static std::size_t scratch_bytes(Tile tile, int head_dim, int row, int columns) {
+    return aligned(sizeof(float) *
+                   count(BackwardScratch(nullptr, tile, head_dim, row, columns).size));
   }
 
  private:
@@ -73,60 +90,23 @@ struct BackwardPlan {
   static constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 127) / 128 * 128; }
 };
 
-/// Δ of one query row: Σ_d dout · out.
-template <class Vec, class T>
-KOKKOS_INLINE_FUNCTION float row_delta(const T* out, const T* dout, int head_dim) {
-  constexpr int lanes = sizeof(Vec) / sizeof(float);
-  Vec vector_sum(0.0F);
-  int d = 0;
-  for (; d + lanes <= head_dim; d += lanes) {
-    vector_sum = tile::fma(tile::load<Vec>(out + d), tile::load<Vec>(dout + d), vector_sum);
-  }
-  float sum = tile::reduce_sum(vector_sum);
-  for (; d < head_dim; ++d) sum += static_cast<float>(out[d]) * static_cast<float>(dout[d]);
-  return sum;
-}
-
-template <class Exec, class T>
-struct FlashBackward {
-  using Memory = typename Exec::memory_space;
+template <class Exec, class T, class Rule>
+struct FlashBackward : BackwardProblem<T, Rule> {
   using Team = tile::TeamOf<Exec>;
   using Vec = tile::VecOf<Exec>;
+  using Scores = EntryScores<T, Rule>;
   static constexpr int lanes = tile::lanes_v<Exec>;
 
   BackwardPlan plan;
-  StridedView<const T, 4, Memory> q, k, v, dout;
-  StridedView<const float, 3, Memory> lse;
-  StridedView<T, 4, Memory> dk, dv;
-  Masks masks;
-  Bias<T> bias;
-  float scale;
-  float softcap;
   const float* delta;  ///< heads × rows, packed
   float* dq_parts;     ///< heads × chunks × rows × row
 
-  /// The parts of a team's scratch.
-  struct Scratch {
-    float *kt, *vt, *k, *dk, *dv, *q, *dout, *s, *dp;
-  };
+  FlashBackward(const BackwardArgs& args, const Rule& rule, const BackwardPlan& extents,
+                const float* row_deltas, float* parts)
+      : BackwardProblem<T, Rule>(args, rule), plan(extents), delta(row_deltas), dq_parts(parts) {}
 
   KOKKOS_INLINE_FUNCTION void run(const Team& team, std::int64_t item, float* memory) const {
-    Scratch at{};
-    const auto take = [&memory](std::int64_t n) {
-      float* begin = memory;
-      memory += n;
-      return begin;
-    };
-    at.kt = take(static_cast<std::int64_t>(plan.head_dim) * plan.columns);
-    at.vt = take(static_cast<std::int64_t>(plan.head_dim) * plan.columns);
-    at.k = take(static_cast<std::int64_t>(plan.tile.kv) * plan.row);
-    at.dk = take(static_cast<std::int64_t>(plan.tile.kv) * plan.row);
-    at.dv = take(static_cast<std::int64_t>(plan.tile.kv) * plan.row);
-    at.q = take(static_cast<std::int64_t>(plan.tile.q) * plan.row);
-    at.dout = take(static_cast<std::int64_t>(plan.tile.q) * plan.row);
-    at.s = take(static_cast<std::int64_t>(plan.tile.q) * plan.columns);
-    at.dp = take(static_cast<std::int64_t>(plan.tile.q) * plan.columns);
-
+    const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
     const std::int64_t chunk = item % plan.chunks;
     const std::int64_t head = item / plan.chunks;  // of batch · kv_heads
     float* dq = dq_parts + item * plan.rows * plan.row;
@@ -139,22 +119,20 @@ struct FlashBackward {
   }
 
   /// One key tile against all query rows of its head.
-  KOKKOS_INLINE_FUNCTION void key_pass(const Team& team, const Scratch& at, std::int64_t head,
-                                       std::int64_t key, float* dq) const {
-    const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
-    const std::int64_t b = head / kv_heads;
-    const std::int64_t h = head % kv_heads;
-    const int keys = static_cast<int>(
-        Kokkos::min<std::int64_t>(plan.tile.kv, static_cast<std::int64_t>(k.extent(2)) - key));
+  KOKKOS_INLINE_FUNCTION void key_pass(const Team& team, const BackwardScratch& at,
+                                       std::int64_t head, std::int64_t key, float* dq) const {
+    const std::int64_t b = head / this->kv_heads;
+    const std::int64_t h = head % this->kv_heads;
+    const int keys = static_cast<int>(Kokkos::min<std::int64_t>(plan.tile.kv, this->seq_kv - key));
     pack_keys(team, at, b, h, key, keys);
-    const ScoreRule<T> rule{masks.of(b), bias, softcap, scale};
-    for (std::int64_t row = 0; row < plan.rows; row += plan.tile.q) {
-      const int rows = static_cast<int>(Kokkos::min<std::int64_t>(plan.tile.q, plan.rows - row));
-      const std::int64_t first = row / plan.group;
-      const std::int64_t last = (row + rows - 1) / plan.group;
-      const TileState state = rule.mask.tile(first, last, key, key + keys);
-      if (state == TileState::dead) continue;
-      stage_queries(team, at, b, h, row, rows);
+    const Scores scores = this->scores.of(b);
+    LiveQueries<std::int64_t> tiles(scores.mask, key, key + keys, this->group, plan.rows,
+                                    plan.tile.q);
+    for (; tiles.valid(); tiles.next()) {
+      const std::int64_t row = tiles.row();
+      const int rows = tiles.count();
+      const PackedRows packed{h, this->group, row};
+      stage_queries(team, at, b, packed, rows);
       team.team_barrier();
       const int vectors = plan.columns / lanes;
       tile::product<Exec, false>(team, rows, vectors, plan.head_dim, {at.q, plan.row, 1},
@@ -162,11 +140,11 @@ struct FlashBackward {
       tile::product<Exec, false>(team, rows, vectors, plan.head_dim, {at.dout, plan.row, 1},
                                  {at.vt, plan.columns}, {at.dp, plan.columns});
       team.team_barrier();
+      const bool partial = tiles.state() == TileState::partial || keys < plan.columns;
       for (int r = team.team_rank(); r < rows; r += team.team_size()) {
         score_row(at.s + static_cast<std::ptrdiff_t>(r) * plan.columns,
-                  at.dp + static_cast<std::ptrdiff_t>(r) * plan.columns, rule,
-                  state == TileState::partial || keys < plan.columns, b, h, row + r, key, keys,
-                  delta[head * plan.rows + row + r]);
+                  at.dp + static_cast<std::ptrdiff_t>(r) * plan.columns, scores, partial,
+                  packed.head(r), packed.query(r), key, keys, delta[head * plan.rows + row + r]);
       }
       team.team_barrier();
       const int width = plan.row / lanes;
@@ -181,8 +159,8 @@ struct FlashBackward {
     for (int item = team.team_rank(); item < keys * plan.head_dim; item += team.team_size()) {
       const int j = item / plan.head_dim;
       const int d = item % plan.head_dim;
-      dk(b, h, key + j, d) = static_cast<T>(at.dk[j * plan.row + d] * scale);
-      dv(b, h, key + j, d) = static_cast<T>(at.dv[j * plan.row + d]);
+      this->dk.row(b, h, key + j)[d] = static_cast<T>(at.dk[j * plan.row + d] * scores.scale);
+      this->dv.row(b, h, key + j)[d] = static_cast<T>(at.dv[j * plan.row + d]);
     }
     team.team_barrier();
   }
@@ -194,13 +172,13 @@ struct FlashBackward {
   }
 
   /// Kᵀ and Vᵀ (head_dim × columns, missing keys zero), K by rows, and cleared dK and dV.
-  KOKKOS_INLINE_FUNCTION void pack_keys(const Team& team, const Scratch& at, std::int64_t b,
+  KOKKOS_INLINE_FUNCTION void pack_keys(const Team& team, const BackwardScratch& at, std::int64_t b,
                                         std::int64_t h, std::int64_t key, int keys) const {
     clear(team, at.dk, static_cast<std::int64_t>(plan.tile.kv) * plan.row);
     clear(team, at.dv, static_cast<std::int64_t>(plan.tile.kv) * plan.row);
     for (int j = team.team_rank(); j < plan.columns; j += team.team_size()) {
-      const T* from_k = j < keys ? &k(b, h, key + j, 0) : nullptr;
-      const T* from_v = j < keys ? &v(b, h, key + j, 0) : nullptr;
+      const T* from_k = j < keys ? this->k.row(b, h, key + j) : nullptr;
+      const T* from_v = j < keys ? this->v.row(b, h, key + j) : nullptr;
       for (int d = 0; d < plan.head_dim; ++d) {
         const float value = j < keys ? static_cast<float>(from_k[d]) : 0.0F;
         at.kt[d * plan.columns + j] = value;
@@ -214,13 +192,14 @@ struct FlashBackward {
   }
 
   /// Rows of q and dout, widened, padded with zeros to whole vectors.
-  KOKKOS_INLINE_FUNCTION void stage_queries(const Team& team, const Scratch& at, std::int64_t b,
-                                            std::int64_t h, std::int64_t row, int rows) const {
+  KOKKOS_INLINE_FUNCTION void stage_queries(const Team& team, const BackwardScratch& at,
+                                            std::int64_t b, const PackedRows& packed,
+                                            int rows) const {
     for (int r = team.team_rank(); r < rows; r += team.team_size()) {
-      const std::int64_t i = (row + r) / plan.group;
-      const std::int64_t head = h * plan.group + (row + r) % plan.group;
-      widen(&q(b, head, i, 0), at.q + static_cast<std::ptrdiff_t>(r) * plan.row);
-      widen(&dout(b, head, i, 0), at.dout + static_cast<std::ptrdiff_t>(r) * plan.row);
+      const std::int64_t i = packed.query(r);
+      const std::int64_t head = packed.head(r);
+      widen(this->q.row(b, head, i), at.q + static_cast<std::ptrdiff_t>(r) * plan.row);
+      widen(this->dout.row(b, head, i), at.dout + static_cast<std::ptrdiff_t>(r) * plan.row);
     }
   }
   KOKKOS_INLINE_FUNCTION void widen(const T* from, float* to) const {
@@ -232,33 +211,33 @@ struct FlashBackward {
   }
 
   /// Turns a row of products s and dP into P and dS.
-  KOKKOS_INLINE_FUNCTION void score_row(float* s, float* dp, const ScoreRule<T>& rule, bool partial,
-                                        std::int64_t b, std::int64_t h, std::int64_t row,
-                                        std::int64_t key, int keys, float row_delta) const {
-    const std::int64_t i = row / plan.group;
-    const std::int64_t head = h * plan.group + row % plan.group;
-    const BinaryLse row_lse(lse(b, head, i));
-    const bool folded = rule.folded();
+  KOKKOS_INLINE_FUNCTION void score_row(float* s, float* dp, const Scores& scores, bool partial,
+                                        std::int64_t head, std::int64_t i, std::int64_t key,
+                                        int keys, float row_delta) const {
+    const BinaryLse row_lse(this->lse(scores.batch, head, i));
+    const bool folded = scores.folded();
     if (!folded) {
       // dP is scaled by the slope of the scores, and so is Δ: it is folded in at once.
+      auto place = tile::place_of_columns<Vec>(scores.row(head, i));
       for (int j = 0; j < plan.columns; j += lanes) {
         Vec slope;
-        tile::store(s + j, rule.score(tile::load<Vec>(s + j), slope));
+        tile::store(s + j, scores.score(tile::load<Vec>(s + j), place, key, slope));
         tile::store(dp + j, Vec((tile::load<Vec>(dp + j) - Vec(row_delta)) * slope));
+        place.column = place.column + Vec(static_cast<float>(lanes));
       }
     }
-    if (bias) {
-      const T* added = bias.row(b, head, i) + key;
-      for (int j = 0; j < keys; ++j) s[j] = rule.biased(s[j], added[j]);
+    if (scores.bias) {
+      const T* added = scores.bias.row(scores.batch, head, i) + key;
+      for (int j = 0; j < keys; ++j) s[j] = scores.biased(s[j], added[j]);
     }
     if (partial) {
       for (int j = 0; j < plan.columns; ++j) {
-        if (j >= keys || !rule.mask.visible(i, key + j)) {
+        if (j >= keys || !scores.mask.visible(i, key + j)) {
           s[j] = -Kokkos::Experimental::infinity_v<float>;
         }
       }
     }
-    const Vec factor(rule.factor());
+    const Vec factor(scores.factor());
     const Vec high(-row_lse.high);
     const Vec low(row_lse.low);
     const Vec subtract(folded ? row_delta : 0.0F);
@@ -269,5 +248,56 @@ struct FlashBackward {
     }
   }
 };
+
+/// Δ of every query row, in the packed order of the rows.
+template <class Exec, class T, class Rule>
+struct BackwardDelta : FlashBackward<Exec, T, Rule> {
+  float* target;
+
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
+    const std::int64_t head = index / this->plan.rows;
+    const std::int64_t b = head / this->kv_heads;
+    const PackedRows packed{head % this->kv_heads, this->group, index % this->plan.rows};
+    target[index] = row_delta<tile::VecOf<Exec>>(this->out.row(b, packed.head(0), packed.query(0)),
+                                                 this->dout.row(b, packed.head(0), packed.query(0)),
+                                                 this->head_dim);
+  }
+};
+
+/// dq = scale · Σ over chunks of the partial dQ, in order.
+template <class Exec, class T, class Rule>
+struct SumQueries : FlashBackward<Exec, T, Rule> {
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
+    const BackwardPlan& plan = this->plan;
+    const std::int64_t head = index / plan.rows;
+    const PackedRows packed{head % this->kv_heads, this->group, index % plan.rows};
+    const float* first =
+        this->dq_parts + (head * plan.chunks * plan.rows + packed.begin) * plan.row;
+    T* target = this->dq.row(head / this->kv_heads, packed.head(0), packed.query(0));
+    for (int d = 0; d < plan.head_dim; ++d) {
+      float sum = 0.0F;
+      for (std::int64_t c = 0; c < plan.chunks; ++c) sum += first[c * plan.rows * plan.row + d];
+      target[d] = static_cast<T>(sum * this->scores.scale);
+    }
+  }
+};
+
+template <class Exec, class T, class Rule>
+void flash_backward(const Exec& exec, const BackwardArgs& args, const Rule& rule, Tile tile,
+                    Workspace workspace) {
+  const BackwardPlan plan(args, tile, tile::lanes_v<Exec>);
+  auto* base = static_cast<std::byte*>(workspace.data);
+  auto* delta = reinterpret_cast<float*>(base);
+  auto* parts = reinterpret_cast<float*>(base + plan.delta_bytes());
+  const FlashBackward<Exec, T, Rule> functor(args, rule, plan, delta, parts);
+  const Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>> all_rows(exec, 0,
+                                                                            plan.heads * plan.rows);
+  Kokkos::parallel_for("katt::attention::backward_delta", all_rows,
+                       BackwardDelta<Exec, T, Rule>{functor, delta});
+  tile::launch_teams("katt::attention::flash_backward", exec, plan.heads * plan.chunks,
+                     plan.scratch_bytes(), base + plan.delta_bytes() + plan.dq_bytes(), functor);
+  Kokkos::parallel_for("katt::attention::backward_sum_dq", all_rows,
+                       SumQueries<Exec, T, Rule>{functor});
+}
 
 }  // namespace katt::attention::impl

@@ -17,7 +17,8 @@ Status flash_supports(const Exec& exec, const ForwardArgs& args, Tile tile);
 template <class Exec, class T>
 std::size_t flash_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile);
 
-template <class Exec, class T>
-void flash_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace);
+template <class Exec, class T, class Rule>
+void flash_forward(const Exec& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
+                   Workspace workspace);
 
 }  // namespace katt::attention::impl

@@ -4,33 +4,13 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "ops/attention/scores.hpp"
+#include "ops/attention/problem.hpp"
 #include "tile/fragments.hpp"
 
-/// What the tensor-core kernels share: rows of tensors, the live key tiles of a tile of queries,
-/// and mask and online softmax on scores that lie in the accumulators of matrix instructions.
+/// What the tensor-core kernels share: mask and online softmax on scores that lie in the
+/// accumulators of matrix instructions. Positions are 32-bit, to save registers: seq_q and seq_kv
+/// below 2^31 are asked for.
 namespace katt::attention::impl {
-
-/// Rows of head_dim elements of a tensor (batch, head, seq, head_dim).
-template <class T>
-struct HeadRows {
-  T* data = nullptr;
-  std::int64_t stride_batch = 0;
-  std::int64_t stride_head = 0;
-  std::int64_t stride_seq = 0;
-
-  HeadRows() = default;
-  template <bool Const>
-  explicit HeadRows(const BasicTensorRef<4, Const>& tensor)
-      : data(static_cast<T*>(tensor.data)),
-        stride_batch(tensor.stride[0]),
-        stride_head(tensor.stride[1]),
-        stride_seq(tensor.stride[2]) {}
-
-  KOKKOS_INLINE_FUNCTION T* row(std::int64_t b, std::int64_t head, std::int64_t i) const {
-    return data + b * stride_batch + head * stride_head + i * stride_seq;
-  }
-};
 
 /// Whether every row begins at a multiple of 16 bytes, as 128-bit accesses need it.
 template <bool Const>
@@ -41,63 +21,6 @@ bool rows_are_aligned(const BasicTensorRef<4, Const>& tensor) {
   }
   return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
 }
-
-/// Positions within a kernel are 32-bit, to save registers: seq_q and seq_kv below 2^31 are asked
-/// for.
-KOKKOS_INLINE_FUNCTION int position(std::int64_t value, std::int64_t limit) {
-  return static_cast<int>(Kokkos::min(Kokkos::max<std::int64_t>(value, 0), limit));
-}
-
-/// The tiles of `size` keys of which queries first … last see something, in order.
-class LiveTiles {
- public:
-  KOKKOS_INLINE_FUNCTION LiveTiles(const Mask& mask, std::int64_t first, std::int64_t last,
-                                   int size)
-      : blocks_(mask.blocks),
-        first_(static_cast<int>(first)),
-        last_(static_cast<int>(last)),
-        size_(size) {
-    const IntervalMask& interval = mask.interval;
-    end_ = position(interval.end(last), interval.keys);
-    full_begin_ = position(interval.begin(last), interval.keys);
-    full_end_ = position(interval.end(first), interval.keys);
-    key_ = position(interval.begin(first), interval.keys) / size * size;
-    skip_dead();
-  }
-
-  KOKKOS_INLINE_FUNCTION bool valid() const { return key_ < end_; }
-  KOKKOS_INLINE_FUNCTION void next() {
-    key_ += size_;
-    skip_dead();
-  }
-
-  KOKKOS_INLINE_FUNCTION int key() const { return key_; }
-  /// Keys of the tile, at most `size`: the last tile may be ragged.
-  KOKKOS_INLINE_FUNCTION int columns() const { return Kokkos::min(size_, end_ - key_); }
-  /// full only where all `size` columns are visible to all queries.
-  KOKKOS_INLINE_FUNCTION TileState state() const {
-    return blocks_state_ == TileState::full && key_ >= full_begin_ && key_ + size_ <= full_end_
-               ? TileState::full
-               : TileState::partial;
-  }
-
- private:
-  KOKKOS_INLINE_FUNCTION void skip_dead() {
-    if (blocks_.blocks == nullptr) return;
-    for (; valid(); key_ += size_) {
-      blocks_state_ = blocks_.tile(first_, last_, key_, key_ + columns());
-      if (blocks_state_ != TileState::dead) return;
-    }
-  }
-
-  const BlockMask& blocks_;
-  int first_, last_, size_;
-  int key_ = 0;
-  int end_ = 0;         ///< of the keys that some query sees
-  int full_begin_ = 0;  ///< keys [full_begin, full_end) are seen by all queries
-  int full_end_ = 0;
-  TileState blocks_state_ = TileState::full;
-};
 
 /// The column, of a tile whose blocks of 16 × 8 are s[n], of score s[n][i] of a lane.
 KOKKOS_INLINE_FUNCTION int fragment_column(unsigned lane, int n, int i) {
@@ -140,21 +63,20 @@ KOKKOS_INLINE_FUNCTION std::uint32_t blocked_columns(unsigned lane, const Hidden
 
 /// The two packed query rows that a lane holds scores of, where the rows of a tile are queries and
 /// its columns keys.
-template <class T>
+template <class T, class Rule>
 class FragmentRows {
  public:
   /// For the lane's rows, `row` and `row` + 8 of the tile; rows from `rows` on count as the last.
-  KOKKOS_INLINE_FUNCTION FragmentRows(const ScoreRule<T>& rule, std::int64_t batch,
-                                      const PackedRows& packed, int row, int rows, unsigned lane)
-      : rule_(rule),
-        batch_(batch),
+  KOKKOS_INLINE_FUNCTION FragmentRows(const EntryScores<T, Rule>& scores, const PackedRows& packed,
+                                      int row, int rows, unsigned lane)
+      : scores_(scores),
         kv_head_(packed.kv_head),
         group_(static_cast<unsigned>(packed.group)),
         row_(static_cast<int>(packed.begin) + row),
         last_row_(static_cast<int>(packed.begin) + rows - 1),
         lane_(lane) {}
 
-  KOKKOS_INLINE_FUNCTION const ScoreRule<T>& rule() const { return rule_; }
+  KOKKOS_INLINE_FUNCTION const EntryScores<T, Rule>& scores() const { return scores_; }
   KOKKOS_INLINE_FUNCTION int query(int half) const {
     return static_cast<int>(packed_row(half) / group_);
   }
@@ -162,18 +84,22 @@ class FragmentRows {
     return kv_head_ * group_ + packed_row(half) % group_;
   }
   KOKKOS_INLINE_FUNCTION const T* bias_row(int half) const {
-    return rule_.bias ? rule_.bias.row(batch_, head(half), query(half)) : nullptr;
+    return scores_.bias ? scores_.bias.row(scores_.batch, head(half), query(half)) : nullptr;
+  }
+  /// Of the lane's scores of a row, but for their column.
+  KOKKOS_INLINE_FUNCTION auto place(int half) const {
+    return tile::place_of_columns<float>(scores_.row(head(half), query(half)));
   }
   KOKKOS_INLINE_FUNCTION int column_of(int n, int i) const { return fragment_column(lane_, n, i); }
 
   /// Of 8·N keys from `key` on.
   template <int N>
   KOKKOS_INLINE_FUNCTION VisibleScores visible(int key) const {
-    const IntervalMask& interval = rule_.mask.interval;
+    const IntervalMask& interval = scores_.mask.interval;
     VisibleScores scores;
     for (int half = 0; half < 2; ++half) {
-      scores.begin[half] = position(interval.begin(query(half)), interval.keys) - key;
-      scores.end[half] = position(interval.end(query(half)), interval.keys) - key;
+      scores.begin[half] = position<int>(interval.begin(query(half)), interval.keys) - key;
+      scores.end[half] = position<int>(interval.end(query(half)), interval.keys) - key;
     }
     scores.blocked[0] = blocked<N>(0, key);
     scores.blocked[1] = blocked<N>(1, key);
@@ -187,11 +113,11 @@ class FragmentRows {
  private:
   template <int N>
   KOKKOS_INLINE_FUNCTION std::uint32_t blocked(int half, int key) const {
-    const BlockMask& blocks = rule_.mask.blocks;
+    const BlockMask& blocks = scores_.mask.blocks;
     if (blocks.blocks == nullptr) return 0;
     return blocked_columns<N>(lane_, [&](int column) {
       const int j = key + column;
-      return j < rule_.mask.interval.keys && !blocks.visible(query(half), j);
+      return j < scores_.mask.interval.keys && !blocks.visible(query(half), j);
     });
   }
   /// The packed row that the lane's row `half` stands for; see PackedRows.
@@ -199,8 +125,7 @@ class FragmentRows {
     return static_cast<unsigned>(Kokkos::min(row_ + 8 * half, last_row_));
   }
 
-  const ScoreRule<T>& rule_;
-  std::int64_t batch_;
+  const EntryScores<T, Rule>& scores_;
   std::int64_t kv_head_;
   unsigned group_;  ///< query heads per K/V head
   int row_;         ///< packed row of the first half
@@ -214,17 +139,14 @@ class FragmentRows {
 ///
 ///   m′ = max(m, rowmax s),  p = 2^((s − m′)·c),  l = l·2^((m − m′)·c) + rowsum p
 ///
-/// where c is ScoreRule::factor(): scale · log2(e) where nothing else is done to the scores and it
-/// is positive, else 1, after a pass over them.
-template <class T>
+/// where c is ScoreRules::factor(), after a pass over the products where more than scaling is done to them.
+template <class T, class Rule>
 class FragmentSoftmax {
  public:
   /// Rows as FragmentRows takes them.
-  KOKKOS_INLINE_FUNCTION FragmentSoftmax(const ScoreRule<T>& rule, std::int64_t batch,
+  KOKKOS_INLINE_FUNCTION FragmentSoftmax(const EntryScores<T, Rule>& scores,
                                          const PackedRows& packed, int row, int rows, unsigned lane)
-      : rows_(rule, batch, packed, row, rows, lane),
-        folded_(rule.folded()),
-        factor_(rule.factor()) {
+      : rows_(scores, packed, row, rows, lane), folded_(scores.folded()), factor_(scores.factor()) {
     for (int half = 0; half < 2; ++half) {
       max_[half] = lowest;
       sum_[half] = 0.0F;
@@ -280,8 +202,7 @@ class FragmentSoftmax {
   }
   /// After finish(): natural logarithm of the sum of the exponentials.
   KOKKOS_INLINE_FUNCTION float log_sum_exp(int half) const {
-    return sum_[half] == 0.0F ? -Kokkos::Experimental::infinity_v<float>
-                              : natural_lse(max_[half] * factor_, sum_[half]);
+    return natural_lse(max_[half] * factor_, sum_[half]);
   }
 
  private:
@@ -290,18 +211,23 @@ class FragmentSoftmax {
 
   template <int N>
   KOKKOS_INLINE_FUNCTION void prepare(float (&s)[N][4], int key, int columns) const {
-    const ScoreRule<T>& rule = rows_.rule();
+    const EntryScores<T, Rule>& scores = rows_.scores();
     const T* bias[2] = {rows_.bias_row(0), rows_.bias_row(1)};
+    typename EntryScores<T, Rule>::template Place<float> place[2] = {rows_.place(0),
+                                                                     rows_.place(1)};
     KATT_UNROLL for (int n = 0; n < N; ++n) {
       KATT_UNROLL for (int i = 0; i < 4; ++i) {
-        s[n][i] = rule.score(s[n][i]);
-        if (bias[0] != nullptr && rows_.column_of(n, i) < columns) {
-          s[n][i] = rule.biased(s[n][i], bias[i / 2][key + rows_.column_of(n, i)]);
+        const int column = rows_.column_of(n, i);
+        float slope;
+        place[i / 2].column = static_cast<float>(column);
+        s[n][i] = scores.score(s[n][i], place[i / 2], key, slope);
+        if (bias[0] != nullptr && column < columns) {
+          s[n][i] = scores.biased(s[n][i], bias[i / 2][key + column]);
         }
       }
     }
   }
-  FragmentRows<T> rows_;
+  FragmentRows<T, Rule> rows_;
   bool folded_;
   float factor_;  ///< c
   float max_[2];

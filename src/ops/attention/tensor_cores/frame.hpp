@@ -87,105 +87,56 @@ KOKKOS_INLINE_FUNCTION void load_keys_of(Block& block, unsigned thread, unsigned
 }
 
 /// The frame of a forward kernel: arguments, work items, and which rows are loaded and written.
-template <class T, int HeadDim, int TileQ>
-struct TensorCoreForward {
+template <class T, int HeadDim, int TileQ, class Rule>
+struct TensorCoreForward : ForwardProblem<T, Rule> {
   static_assert(TileQ % 16 == 0);
   using Copies = RowCopies<T, HeadDim>;
+  using Softmax = FragmentSoftmax<T, Rule>;
 
-  HeadRows<const T> q, k, v;
-  HeadRows<T> out;
-  float* lse;
-  std::int64_t lse_stride_batch, lse_stride_head, lse_stride_seq;
-  Masks masks;
-  Bias<T> bias;
-  float scale;
-  float softcap;
-  int head_dim;
-  std::int64_t kv_heads;
-  std::int64_t group;      ///< query heads per K/V head
-  std::int64_t rows;       ///< packed query rows per K/V head
-  std::int64_t row_tiles;  ///< tiles of packed rows per K/V head
-  std::int64_t blocks;     ///< thread blocks of the grid
+  std::int64_t blocks;  ///< thread blocks of the grid, one a tile of query rows
 
-  explicit TensorCoreForward(const ForwardArgs& args)
-      : q(args.q),
-        k(args.k),
-        v(args.v),
-        out(args.out),
-        lse(static_cast<float*>(args.lse.data)),
-        lse_stride_batch(args.lse.stride[0]),
-        lse_stride_head(args.lse.stride[1]),
-        lse_stride_seq(args.lse.stride[2]),
-        masks(args),
-        bias(args.mask.bias),
-        scale(args.scale),
-        softcap(args.mask.softcap),
-        head_dim(static_cast<int>(args.head_dim())),
-        kv_heads(args.kv_heads()),
-        group(args.heads() / args.kv_heads()),
-        rows(args.seq_q() * group),
-        row_tiles((rows + TileQ - 1) / TileQ),
-        blocks(args.batch() * kv_heads * row_tiles) {}
-
-  /// The tile of packed query rows of one block of the grid.
-  struct Item {
-    std::int64_t batch;
-    PackedRows packed;
-    int rows;  ///< at most TileQ
-
-    KOKKOS_INLINE_FUNCTION std::int64_t first_query() const { return packed.query(0); }
-    KOKKOS_INLINE_FUNCTION std::int64_t last_query() const { return packed.query(rows - 1); }
-  };
-
-  /// Head-major, within a head from the last row tile, which sees the most keys under a causal
-  /// mask, to the first.
-  KOKKOS_INLINE_FUNCTION Item item(std::int64_t index) const {
-    const std::int64_t begin = (row_tiles - 1 - index % row_tiles) * TileQ;
-    return {index / row_tiles / kv_heads,
-            {index / row_tiles % kv_heads, group, begin},
-            static_cast<int>(Kokkos::min<std::int64_t>(TileQ, rows - begin))};
-  }
-  KOKKOS_INLINE_FUNCTION ScoreRule<T> rule(const Item& item) const {
-    return {masks.of(item.batch), bias, softcap, scale};
-  }
+  explicit TensorCoreForward(const ForwardArgs& args, const Rule& rule = {})
+      : ForwardProblem<T, Rule>(args, rule), blocks(this->heads() * this->row_tiles(TileQ)) {}
 
   /// The query rows.
   template <int Threads, class Block>
   KOKKOS_INLINE_FUNCTION void load_queries(Block& block, unsigned thread, unsigned target,
-                                           const Item& item) const {
+                                           const QueryTile& item) const {
     Copies::template load<Threads, TileQ>(
-        block, thread, target, head_dim, item.rows, q.data, [&](int r) {
-          return r < item.rows ? q.row(item.batch, item.packed.head(r), item.packed.query(r))
-                               : q.data;
+        block, thread, target, this->head_dim, item.rows, this->q.data, [&](int r) {
+          return r < item.rows ? this->q.row(item.batch, item.packed.head(r), item.packed.query(r))
+                               : this->q.data;
         });
   }
 
   /// The rows of K or V that belong to the tile of `tiles`.
   template <int Threads, int TileKv, class Block>
   KOKKOS_INLINE_FUNCTION void load_keys(Block& block, unsigned thread, unsigned target,
-                                        const HeadRows<const T>& tensor, const Item& item,
-                                        const LiveTiles& tiles) const {
-    load_keys_of<HeadDim, Threads, TileKv>(block, thread, target, head_dim, tensor, item.batch,
-                                           item.packed.kv_head, tiles.key(), tiles.columns());
+                                        const HeadRows<const T>& tensor, const QueryTile& item,
+                                        const LiveKeys<int>& tiles) const {
+    load_keys_of<HeadDim, Threads, TileKv>(block, thread, target, this->head_dim, tensor,
+                                           item.batch, item.packed.kv_head, tiles.key(),
+                                           tiles.columns());
   }
 
   /// O / l and lse for the sixteen rows of a warp; see RowCopies::store().
   template <class Block>
   KOKKOS_INLINE_FUNCTION void write(Block& block, const float (&o)[HeadDim / 8][4],
-                                    const FragmentSoftmax<T>& softmax, unsigned q_tile,
-                                    unsigned first_row, const Item& item) const {
+                                    const Softmax& softmax, unsigned q_tile, unsigned first_row,
+                                    const QueryTile& item) const {
     const unsigned lane = block.thread() % tile::warp_size;
     for (int half = 0; half < 2; ++half) {
       const int r = static_cast<int>(first_row + tile::accumulator_position(lane, 2 * half).row);
-      if (lse != nullptr && lane % 4 == 0 && r < item.rows) {
-        lse[item.batch * lse_stride_batch + item.packed.head(r) * lse_stride_head +
-            item.packed.query(r) * lse_stride_seq] = softmax.log_sum_exp(half);
+      if (this->lse && lane % 4 == 0 && r < item.rows) {
+        this->lse(item.batch, item.packed.head(r), item.packed.query(r)) =
+            softmax.log_sum_exp(half);
       }
     }
     const float factor[2] = {softmax.inverse_sum(0), softmax.inverse_sum(1)};
     Copies::template store<TileQ>(
-        block, o, factor, q_tile, first_row, head_dim, item.rows,
-        [&](int r) { return out.row(item.batch, item.packed.head(r), item.packed.query(r)); });
+        block, o, factor, q_tile, first_row, this->head_dim, item.rows, [&](int r) {
+          return this->out.row(item.batch, item.packed.head(r), item.packed.query(r));
+        });
   }
 };
 

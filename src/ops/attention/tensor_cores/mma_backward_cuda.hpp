@@ -29,13 +29,14 @@ Status mma_backward_supports(const Kokkos::Cuda& exec, const BackwardArgs& args,
   return status;
 }
 
-template <class T>
-void mma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, Tile tile,
+template <class T, class Rule>
+void mma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, const Rule& rule, Tile tile,
                   Workspace workspace) {
   visit_backward_tile(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
-    const FlashMmaBackwardQ<T, HeadDim, backward_block_rows, Shape::kv> queries(args,
-                                                                                workspace.data);
-    const FlashMmaBackwardKv<T, HeadDim, Shape::q, Shape::kv> keys(args, workspace.data);
+    const FlashMmaBackwardQ<T, HeadDim, backward_block_rows, Shape::kv, Rule> queries(
+        args, workspace.data, rule);
+    const FlashMmaBackwardKv<T, HeadDim, Shape::q, Shape::kv, Rule> keys(args, workspace.data,
+                                                                         rule);
     tile::cuda_launch<tile::MmaBlock>(exec, "katt::attention::flash_mma_backward_dq",
                                       queries.blocks, queries);
     tile::cuda_launch<tile::MmaBlock>(exec, "katt::attention::flash_mma_backward_dkv", keys.blocks,
@@ -46,10 +47,11 @@ void mma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, Tile tile,
 }  // namespace katt::attention::impl
 
 /// Defines the backward pass of flash_mma for an element type.
-#define KATT_INSTANTIATE_MMA_BACKWARD(T)                                      \
-  template katt::Status katt::attention::impl::mma_backward_supports<T>(      \
-      const Kokkos::Cuda&, const katt::attention::BackwardArgs&, katt::Tile); \
-  template void katt::attention::impl::mma_backward<T>(                       \
-      const Kokkos::Cuda&, const katt::attention::BackwardArgs&, katt::Tile, katt::Workspace);
+#define KATT_INSTANTIATE_MMA_BACKWARD(T)                                                         \
+  template katt::Status katt::attention::impl::mma_backward_supports<T>(                         \
+      const Kokkos::Cuda&, const katt::attention::BackwardArgs&, katt::Tile);                    \
+  template void katt::attention::impl::mma_backward<T>(                                          \
+      const Kokkos::Cuda&, const katt::attention::BackwardArgs&, const katt::attention::NoRule&, \
+      katt::Tile, katt::Workspace);
 
 #endif

@@ -5,7 +5,6 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "ops/attention/backward.hpp"
 #include "ops/attention/tensor_cores/frame.hpp"
 #include "tile/fragments.hpp"
 
@@ -45,55 +44,29 @@ inline std::size_t backward_statistics_bytes(const BackwardArgs& args) {
 }
 
 /// Arguments of both kernels.
-template <class T, int HeadDim, int TileQ, int TileKv>
-struct MmaBackward {
+template <class T, int HeadDim, int TileQ, int TileKv, class Rule>
+struct MmaBackward : BackwardProblem<T, Rule> {
   static_assert(TileQ % 16 == 0 && TileKv % 16 == 0);
   using Copies = RowCopies<T, HeadDim>;
+  using Scores = EntryScores<T, Rule>;
+  using Place = typename Scores::template Place<float>;
 
-  HeadRows<const T> q, k, v, out, dout;
-  HeadRows<T> dq, dk, dv;
-  const float* lse;
-  std::int64_t lse_stride_batch, lse_stride_head, lse_stride_seq;
   RowStatistics* statistics;  ///< (batch, kv_heads, row_pairs)
-  Masks masks;
-  Bias<T> bias;
-  float scale;
-  float softcap;
-  int head_dim;
-  int group;  ///< query heads per K/V head
-  int rows;   ///< packed query rows per K/V head
-  int keys;   ///< seq_kv
-  std::int64_t batches, kv_heads;
+  int group;                  ///< those of the problem in 32 bits, which registers are few for
+  int rows;
+  int keys;
 
-  MmaBackward(const BackwardArgs& args, void* workspace)
-      : q(args.q),
-        k(args.k),
-        v(args.v),
-        out(args.out),
-        dout(args.dout),
-        dq(args.dq),
-        dk(args.dk),
-        dv(args.dv),
-        lse(static_cast<const float*>(args.lse.data)),
-        lse_stride_batch(args.lse.stride[0]),
-        lse_stride_head(args.lse.stride[1]),
-        lse_stride_seq(args.lse.stride[2]),
+  MmaBackward(const BackwardArgs& args, void* workspace, const Rule& rule)
+      : BackwardProblem<T, Rule>(args, rule),
         statistics(static_cast<RowStatistics*>(workspace)),
-        masks(args),
-        bias(args.mask.bias),
-        scale(args.scale),
-        softcap(args.mask.softcap),
-        head_dim(static_cast<int>(args.head_dim())),
-        group(static_cast<int>(args.heads() / args.kv_heads())),
-        rows(static_cast<int>(args.seq_q()) * group),
-        keys(static_cast<int>(args.seq_kv())),
-        batches(args.batch()),
-        kv_heads(args.kv_heads()) {}
+        group(static_cast<int>(BackwardProblem<T, Rule>::group)),
+        rows(static_cast<int>(BackwardProblem<T, Rule>::rows)),
+        keys(static_cast<int>(args.seq_kv())) {}
 
   /// Of a (batch, K/V head).
   KOKKOS_INLINE_FUNCTION RowStatistics* statistics_of(std::int64_t batch,
                                                       std::int64_t kv_head) const {
-    return statistics + (batch * kv_heads + kv_head) * ((rows + 1) / 2);
+    return statistics + (batch * this->kv_heads + kv_head) * ((rows + 1) / 2);
   }
 
   /// Row r of a tensor of queries, packed from `begin` on; see PackedRows.
@@ -111,45 +84,48 @@ struct MmaBackward {
                                         int count) const {
     const auto load = [&](unsigned target, const HeadRows<const T>& tensor) {
       Copies::template load<Threads, TileQ>(
-          block, block.thread(), target, head_dim, count, tensor.data, [&](int r) {
+          block, block.thread(), target, this->head_dim, count, tensor.data, [&](int r) {
             return r < count ? packed_row(tensor, batch, kv_head, begin + r) : tensor.data;
           });
     };
-    load(q_tile, q);
-    load(dout_tile, dout);
+    load(q_tile, this->q);
+    load(dout_tile, this->dout);
   }
   template <int Threads, class Block>
   KOKKOS_INLINE_FUNCTION void load_keys(Block& block, unsigned k_tile, unsigned v_tile,
                                         std::int64_t batch, std::int64_t kv_head, int key,
                                         int count) const {
-    load_keys_of<HeadDim, Threads, TileKv>(block, block.thread(), k_tile, head_dim, k, batch,
-                                           kv_head, key, count);
-    load_keys_of<HeadDim, Threads, TileKv>(block, block.thread(), v_tile, head_dim, v, batch,
-                                           kv_head, key, count);
+    load_keys_of<HeadDim, Threads, TileKv>(block, block.thread(), k_tile, this->head_dim, this->k,
+                                           batch, kv_head, key, count);
+    load_keys_of<HeadDim, Threads, TileKv>(block, block.thread(), v_tile, this->head_dim, this->v,
+                                           batch, kv_head, key, count);
   }
 
   /// P in place of the products S, and dS in place of dP. Element [n][i] has lse and Δ
-  /// statistics(n).lse[which(i)] and delta[which(i)], is biased by bias_of(n, i), 0 where there is
-  /// no such pair, and hide(s) makes hidden scores −inf.
-  template <class Block, int N, class Statistics, class Which, class BiasOf, class Hide>
-  KOKKOS_INLINE_FUNCTION void differentiate(const Block& /*block*/, const ScoreRule<T>& rule,
+  /// statistics(n).lse[which(i)] and delta[which(i)], lies at place_of(n, i) from key `first` on, is
+  /// biased by bias_of(n, i), 0 where there is no such pair, and hide(s) makes hidden scores −inf.
+  template <class Block, int N, class Statistics, class Which, class PlaceOf, class BiasOf,
+            class Hide>
+  KOKKOS_INLINE_FUNCTION void differentiate(const Block& /*block*/, const Scores& scores,
                                             float (&s)[N][4], float (&dp)[N][4], bool partial,
-                                            const Statistics& statistics_at, const Which& which,
+                                            int first, const Statistics& statistics_at,
+                                            const Which& which, const PlaceOf& place_of,
                                             const BiasOf& bias_of, const Hide& hide) const {
-    const bool folded = rule.folded();
+    const bool folded = scores.folded();
     if (!folded) {
       KATT_UNROLL for (int n = 0; n < N; ++n) {
         const RowStatistics row = statistics_at(n);
         KATT_UNROLL for (int i = 0; i < 4; ++i) {
           float slope;
-          s[n][i] = rule.score(s[n][i], slope);
-          if (bias) s[n][i] = rule.biased(s[n][i], bias_of(n, i));
+          const Place place = scores.placed() ? place_of(n, i) : Place{};
+          s[n][i] = scores.score(s[n][i], place, first, slope);
+          if (scores.bias) s[n][i] = scores.biased(s[n][i], bias_of(n, i));
           dp[n][i] = (dp[n][i] - row.delta[which(i)]) * slope;
         }
       }
     }
     if (partial) hide(s);
-    const float factor = rule.factor();
+    const float factor = scores.factor();
     const float subtract = folded ? 1.0F : 0.0F;
     KATT_UNROLL for (int n = 0; n < N; ++n) {
       const RowStatistics row = statistics_at(n);
@@ -162,9 +138,10 @@ struct MmaBackward {
 };
 
 /// dQ, and lse and Δ as the other kernel reads them.
-template <class T, int HeadDim, int TileQ, int TileKv>
-struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
-  using Frame = MmaBackward<T, HeadDim, TileQ, TileKv>;
+template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
+struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
+  using Frame = MmaBackward<T, HeadDim, TileQ, TileKv, Rule>;
+  using typename Frame::Place;
 
   static constexpr int threads = TileQ / 16 * tile::warp_size;
   static constexpr int shared_bytes = (2 * TileQ + 4 * TileKv) * HeadDim * 2;
@@ -172,10 +149,10 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
   std::int64_t row_tiles;
   std::int64_t blocks;  ///< thread blocks of the grid
 
-  FlashMmaBackwardQ(const BackwardArgs& args, void* workspace)
-      : Frame(args, workspace),
+  FlashMmaBackwardQ(const BackwardArgs& args, void* workspace, const Rule& rule = {})
+      : Frame(args, workspace, rule),
         row_tiles((this->rows + TileQ - 1) / TileQ),
-        blocks(this->batches * this->kv_heads * row_tiles) {}
+        blocks(this->heads() * row_tiles) {}
 
   /// Block `index` of the grid: head-major, within a head from the last row tile, which sees the
   /// most keys under a causal mask, to the first.
@@ -186,12 +163,12 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
     const std::int64_t kv_head = index / row_tiles % this->kv_heads;
     const std::int64_t batch = index / row_tiles / this->kv_heads;
     const PackedRows packed{kv_head, this->group, begin};
-    const ScoreRule<T> rule{this->masks.of(batch), this->bias, this->softcap, this->scale};
+    const EntryScores<T, Rule> scores = this->scores.of(batch);
     const unsigned lane = block.thread() % tile::warp_size;
     const unsigned first_row = block.thread() / tile::warp_size * 16;  // of the warp
     const int row = static_cast<int>(first_row + tile::accumulator_position(lane, 0).row);
 
-    LiveTiles tiles(rule.mask, packed.query(0), packed.query(count - 1), TileKv);
+    LiveKeys<int> tiles(scores.mask, packed.query(0), packed.query(count - 1), TileKv);
     if (tiles.valid()) {
       this->template load_rows<threads>(block, q_tile, dout_tile, batch, kv_head, begin, count);
       this->template load_keys<threads>(block, k_tile(0), v_tile(0), batch, kv_head, tiles.key(),
@@ -199,7 +176,7 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
       block.commit();
     }
     const RowStatistics own = row_statistics(block, batch, kv_head, begin, row, count, lane);
-    const FragmentRows<T> fragment(rule, batch, packed, row, count, lane);
+    const FragmentRows<T, Rule> fragment(scores, packed, row, count, lane);
     float dq[HeadDim / 8][4];
     clear(dq);
     for (unsigned stage = 0; tiles.valid(); stage ^= 1U) {
@@ -219,15 +196,20 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
       multiply_by_rows<T, HeadDim, TileQ>(block, s, q_tile, first_row, k_tile(stage), lane);
       multiply_by_rows<T, HeadDim, TileQ>(block, dp, dout_tile, first_row, v_tile(stage), lane);
       this->differentiate(
-          block, rule, s, dp, partial, [&](int) { return own; }, [](int i) { return i / 2; },
+          block, scores, s, dp, partial, key, [&](int) { return own; }, [](int i) { return i / 2; },
+          [&](int n, int i) {
+            Place place = fragment.place(i / 2);
+            place.column = static_cast<float>(fragment.column_of(n, i));
+            return place;
+          },
           [&](int n, int i) {
             const int column = fragment.column_of(n, i);
             return column < columns ? fragment.bias_row(i / 2)[key + column] : T(0.0F);
           },
-          [&](float(&scores)[TileKv / 8][4]) { fragment.hide(scores, key); });
+          [&](float(&shown)[TileKv / 8][4]) { fragment.hide(shown, key); });
       accumulate<T, HeadDim>(block, dq, dp, k_tile(stage), lane);
     }
-    const float factor[2] = {this->scale, this->scale};
+    const float factor[2] = {scores.scale, scores.scale};
     Frame::Copies::template store<TileQ>(
         block, dq, factor, q_tile, first_row, this->head_dim, count,
         [&](int r) { return this->packed_row(this->dq, batch, kv_head, begin + r); });
@@ -271,10 +253,7 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
         const auto packed = static_cast<unsigned>(begin + r);
         const auto group = static_cast<unsigned>(this->group);
         own.lse[half] =
-            BinaryLse(this->lse[batch * this->lse_stride_batch +
-                                (kv_head * group + packed % group) * this->lse_stride_head +
-                                packed / group * this->lse_stride_seq])
-                .high;
+            BinaryLse(this->lse(batch, kv_head * group + packed % group, packed / group)).high;
       }
       delta += block.shuffle_xor(delta, 1);
       delta += block.shuffle_xor(delta, 2);
@@ -290,55 +269,11 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv> {
   }
 };
 
-/// The tiles of `size` packed query rows that see some key of [key, key_end), in order.
-class LiveRows {
- public:
-  KOKKOS_INLINE_FUNCTION LiveRows(const Mask& mask, int key, int key_end, int group, int rows,
-                                  int size)
-      : mask_(mask), key_(key), key_end_(key_end), group_(group), rows_(rows), size_(size) {
-    const IntervalMask& interval = mask.interval;
-    const int queries = rows / group;
-    // Keys beyond the visible ones have no queries; those before them see no fewer.
-    const std::int64_t last = Kokkos::min<std::int64_t>(key_end, interval.keys) - 1;
-    row_ = position(interval.query_begin(key), queries) * group / size * size;
-    end_ = last < key ? 0 : position(interval.query_end(last), queries) * group;
-    skip_dead();
-  }
-
-  KOKKOS_INLINE_FUNCTION bool valid() const { return row_ < end_; }
-  KOKKOS_INLINE_FUNCTION void next() {
-    row_ += size_;
-    skip_dead();
-  }
-  KOKKOS_INLINE_FUNCTION int row() const { return row_; }
-  /// Rows of the tile, at most `size`.
-  KOKKOS_INLINE_FUNCTION int count() const { return Kokkos::min(size_, rows_ - row_); }
-  /// full only where all `size` rows see all keys.
-  KOKKOS_INLINE_FUNCTION TileState state() const {
-    return count() == size_ ? state_ : TileState::partial;
-  }
-
- private:
-  KOKKOS_INLINE_FUNCTION void skip_dead() {
-    for (; valid(); row_ += size_) {
-      const auto group = static_cast<unsigned>(group_);
-      state_ = mask_.tile(static_cast<unsigned>(row_) / group,
-                          static_cast<unsigned>(row_ + count() - 1) / group, key_, key_end_);
-      if (state_ != TileState::dead) return;
-    }
-  }
-
-  const Mask& mask_;
-  int key_, key_end_, group_, rows_, size_;
-  int row_ = 0;
-  int end_ = 0;
-  TileState state_ = TileState::full;
-};
-
 /// dK and dV, after FlashMmaBackwardQ.
-template <class T, int HeadDim, int TileQ, int TileKv>
-struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
-  using Frame = MmaBackward<T, HeadDim, TileQ, TileKv>;
+template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
+struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
+  using Frame = MmaBackward<T, HeadDim, TileQ, TileKv, Rule>;
+  using typename Frame::Place;
 
   static constexpr int threads = TileKv / 16 * tile::warp_size;
   static constexpr int statistics_bytes = TileQ / 2 * static_cast<int>(sizeof(RowStatistics));
@@ -348,10 +283,10 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
   std::int64_t key_tiles;
   std::int64_t blocks;  ///< thread blocks of the grid
 
-  FlashMmaBackwardKv(const BackwardArgs& args, void* workspace)
-      : Frame(args, workspace),
+  FlashMmaBackwardKv(const BackwardArgs& args, void* workspace, const Rule& rule = {})
+      : Frame(args, workspace, rule),
         key_tiles((this->keys + TileKv - 1) / TileKv),
-        blocks(this->batches * this->kv_heads * key_tiles) {}
+        blocks(this->heads() * key_tiles) {}
 
   /// Block `index` of the grid: head-major, within a head from the first keys, which the most rows
   /// see under a causal mask, to the last.
@@ -361,12 +296,12 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
     const int count = Kokkos::min(TileKv, this->keys - key);
     const std::int64_t kv_head = index / key_tiles % this->kv_heads;
     const std::int64_t batch = index / key_tiles / this->kv_heads;
-    const ScoreRule<T> rule{this->masks.of(batch), this->bias, this->softcap, this->scale};
+    const EntryScores<T, Rule> scores = this->scores.of(batch);
     const unsigned lane = block.thread() % tile::warp_size;
     const unsigned first_key = block.thread() / tile::warp_size * 16;  // of the warp
     const int own_key = key + static_cast<int>(first_key + tile::accumulator_position(lane, 0).row);
 
-    LiveRows tiles(rule.mask, key, key + count, this->group, this->rows, TileQ);
+    LiveQueries<int> tiles(scores.mask, key, key + count, this->group, this->rows, TileQ);
     if (tiles.valid()) {
       this->template load_keys<threads>(block, k_tile, v_tile, batch, kv_head, key, count);
       load_tile(block, 0, batch, kv_head, tiles);
@@ -387,20 +322,29 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
       multiply_by_rows<T, HeadDim, TileKv>(block, s, k_tile, first_key, q_tile(stage), lane);
       multiply_by_rows<T, HeadDim, TileKv>(block, dp, v_tile, first_key, dout_tile(stage), lane);
       this->differentiate(
-          block, rule, s, dp, partial,
+          block, scores, s, dp, partial, own_key,
           [&](int n) {
             return block.template load_chunk<RowStatistics>(
                 statistics_at(stage) + static_cast<unsigned>(fragment_column(lane, n, 0)) / 2 * 16);
           },
           [](int i) { return i % 2; },
           [&](int n, int i) {
+            const int packed = Kokkos::min(row + fragment_column(lane, n, i), this->rows - 1);
+            const auto at = static_cast<unsigned>(packed);
+            const auto of_group = static_cast<unsigned>(this->group);
+            Place place = tile::place_of_columns<float>(
+                scores.row(kv_head * of_group + at % of_group, at / of_group));
+            place.column = static_cast<float>(i / 2 * 8);
+            return place;
+          },
+          [&](int n, int i) {
             const int j = own_key + i / 2 * 8;
             const int packed = row + fragment_column(lane, n, i);
-            return j < this->keys && packed < this->rows ? bias_row(batch, kv_head, packed)[j]
+            return j < this->keys && packed < this->rows ? bias_row(scores, kv_head, packed)[j]
                                                          : T(0.0F);
           },
-          [&](float(&scores)[TileQ / 8][4]) {
-            visible(rule.mask, own_key, row, lane).apply(scores, lane);
+          [&](float(&shown)[TileQ / 8][4]) {
+            visible(scores.mask, own_key, row, lane).apply(shown, lane);
           });
       accumulate<T, HeadDim>(block, dv, s, dout_tile(stage), lane);
       accumulate<T, HeadDim>(block, dk, dp, q_tile(stage), lane);
@@ -412,7 +356,7 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
           block, gradient, factors, tile, first_key, this->head_dim, count,
           [&](int r) { return target.row(batch, kv_head, key + r); });
     };
-    store(dk, this->scale, k_tile, this->dk);
+    store(dk, scores.scale, k_tile, this->dk);
     store(dv, 1.0F, v_tile, this->dv);
   }
 
@@ -434,7 +378,7 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
   /// their P is finite and their dO, Q and Δ are 0.
   template <class Block>
   KOKKOS_INLINE_FUNCTION void load_tile(Block& block, unsigned stage, std::int64_t batch,
-                                        std::int64_t kv_head, const LiveRows& tiles) const {
+                                        std::int64_t kv_head, const LiveQueries<int>& tiles) const {
     const unsigned thread = block.thread();
     this->template load_rows<threads>(block, q_tile(stage), dout_tile(stage), batch, kv_head,
                                       tiles.row(), tiles.count());
@@ -447,11 +391,11 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
     block.commit();
   }
 
-  KOKKOS_INLINE_FUNCTION const T* bias_row(std::int64_t batch, std::int64_t kv_head,
+  KOKKOS_INLINE_FUNCTION const T* bias_row(const EntryScores<T, Rule>& scores, std::int64_t kv_head,
                                            int packed) const {
     const auto row = static_cast<unsigned>(packed);
     const auto group = static_cast<unsigned>(this->group);
-    return this->bias.row(batch, kv_head * group + row % group, row / group);
+    return scores.bias.row(scores.batch, kv_head * group + row % group, row / group);
   }
 
   /// Of the packed rows from `row` on, to the lane's keys, own_key and own_key + 8.
@@ -461,8 +405,8 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv> {
     const int queries = this->rows / this->group;
     for (int half = 0; half < 2; ++half) {
       const int j = own_key + 8 * half;
-      scores.begin[half] = position(mask.interval.query_begin(j), queries) * this->group - row;
-      scores.end[half] = position(mask.interval.query_end(j), queries) * this->group - row;
+      scores.begin[half] = position<int>(mask.interval.query_begin(j), queries) * this->group - row;
+      scores.end[half] = position<int>(mask.interval.query_end(j), queries) * this->group - row;
       scores.blocked[half] = 0;
       if (mask.blocks.blocks == nullptr) continue;
       scores.blocked[half] = blocked_columns<TileQ / 8>(lane, [&](int column) {

@@ -25,12 +25,11 @@ Status mma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile
   return status;
 }
 
-template <class T>
-void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile,
+template <class T, class Rule>
+void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
                  Workspace /*workspace*/) {
   visit_tensor_core_tile<MmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
-    using Kernel = FlashMma<T, HeadDim, Shape::q, Shape::kv>;
-    const Kernel kernel(args);
+    const FlashMma<T, HeadDim, Shape::q, Shape::kv, Rule> kernel(args, rule);
     tile::cuda_launch<tile::MmaBlock>(exec, "katt::attention::flash_mma", kernel.blocks, kernel);
   });
 }
@@ -38,10 +37,11 @@ void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile,
 }  // namespace katt::attention::impl
 
 /// Defines the flash_mma variant of an element type.
-#define KATT_INSTANTIATE_MMA(T)                                              \
-  template katt::Status katt::attention::impl::mma_supports<T>(              \
-      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile); \
-  template void katt::attention::impl::mma_forward<T>(                       \
-      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile, katt::Workspace);
+#define KATT_INSTANTIATE_MMA(T)                                                                 \
+  template katt::Status katt::attention::impl::mma_supports<T>(                                 \
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile);                    \
+  template void katt::attention::impl::mma_forward<T>(                                          \
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, const katt::attention::NoRule&, \
+      katt::Tile, katt::Workspace);
 
 #endif

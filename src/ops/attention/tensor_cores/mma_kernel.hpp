@@ -23,10 +23,10 @@
 /// tests on the host.
 namespace katt::attention::impl {
 
-template <class T, int HeadDim, int TileQ, int TileKv>
-struct FlashMma : TensorCoreForward<T, HeadDim, TileQ> {
+template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
+struct FlashMma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
   static_assert(TileKv % 16 == 0);
-  using Frame = TensorCoreForward<T, HeadDim, TileQ>;
+  using Frame = TensorCoreForward<T, HeadDim, TileQ, Rule>;
   using Frame::Frame;
 
   static constexpr int threads = TileQ / 16 * tile::warp_size;
@@ -36,18 +36,18 @@ struct FlashMma : TensorCoreForward<T, HeadDim, TileQ> {
   /// Block `index` of the grid.
   template <class Block>
   KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t index) const {
-    const typename Frame::Item item = this->item(index);
-    const ScoreRule<T> rule = this->rule(item);
+    const QueryTile item = this->query_tile(index, TileQ);
+    const EntryScores<T, Rule> scores = this->scores.of(item.batch);
     const unsigned thread = block.thread();
     const unsigned lane = thread % tile::warp_size;
     const unsigned first_row = thread / tile::warp_size * 16;  // of the warp
     const int row = static_cast<int>(first_row + tile::accumulator_position(lane, 0).row);
 
-    FragmentSoftmax<T> softmax(rule, item.batch, item.packed, row, item.rows, lane);
+    typename Frame::Softmax softmax(scores, item.packed, row, item.rows, lane);
     float o[HeadDim / 8][4];
     clear(o);
 
-    LiveTiles tiles(rule.mask, item.first_query(), item.last_query(), TileKv);
+    LiveKeys<int> tiles(scores.mask, item.first(), item.last(), TileKv);
     if (tiles.valid()) {
       this->template load_queries<threads>(block, thread, q_tile, item);
       this->template load_keys<threads, TileKv>(block, thread, k_tile, this->k, item, tiles);

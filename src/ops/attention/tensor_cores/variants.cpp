@@ -16,7 +16,7 @@ namespace {
 template <class Args>
 struct Kernels {
   Status (*supports)(const Kokkos::Cuda&, const Args&, Tile);
-  void (*run)(const Kokkos::Cuda&, const Args&, Tile, Workspace);
+  void (*run)(const Kokkos::Cuda&, const Args&, const NoRule&, Tile, Workspace);
 };
 
 /// supports() of either refuses other dtypes.
@@ -37,7 +37,7 @@ Variant<Kokkos::Cuda, Args> variant(const std::string& name, const std::string& 
       .workspace_bytes = [workspace_bytes](const Kokkos::Cuda&, const Args& args,
                                            Tile) { return workspace_bytes(args); },
       .run = [of](const Kokkos::Cuda& exec, const Args& args, Tile tile,
-                  Workspace workspace) { of(args).run(exec, args, tile, workspace); },
+                  Workspace workspace) { of(args).run(exec, args, NoRule{}, tile, workspace); },
   };
 }
 

@@ -16,19 +16,20 @@ namespace katt::attention::impl {
 /// device does not fit.
 template <class T>
 Status mma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile);
-template <class T>
-void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile, Workspace workspace);
+template <class T, class Rule>
+void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
+                 Workspace workspace);
 
 template <class T>
 Status wgmma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile);
-template <class T>
-void wgmma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile,
+template <class T, class Rule>
+void wgmma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
                    Workspace workspace);
 
 template <class T>
 Status mma_backward_supports(const Kokkos::Cuda& exec, const BackwardArgs& args, Tile tile);
-template <class T>
-void mma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, Tile tile,
+template <class T, class Rule>
+void mma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, const Rule& rule, Tile tile,
                   Workspace workspace);
 
 /// "flash_mma": mma.sync, ldmatrix and cp.async, compute capability 8.0 and later.

@@ -13,13 +13,13 @@ namespace katt::attention::impl {
 
 /// Calls f.operator()<Kernel>() for the kernel of a tile, and returns ok; or skipped, with the
 /// reason.
-template <class T, class F>
+template <class T, class Rule, class F>
 Status visit_wgmma(const ForwardArgs& args, Tile tile, F&& f) {
   Status status = Status::skipped("tile " + names({tile}) +
                                   " is not built; built: " + names(WgmmaTiles::all()));
   visit_tensor_core_tile<WgmmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
     if constexpr (wgmma_fits_registers(HeadDim, Shape::kv)) {
-      status = f.template operator()<FlashWgmma<T, HeadDim, Shape::q, Shape::kv>>();
+      status = f.template operator()<FlashWgmma<T, HeadDim, Shape::q, Shape::kv, Rule>>();
     } else {
       status = Status::skipped("tile " + names({tile}) + " at head_dim " +
                                std::to_string(args.head_dim()) +
@@ -38,7 +38,7 @@ Status wgmma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile ti
                            std::to_string(exec.cuda_device_prop().major) + "." +
                            std::to_string(exec.cuda_device_prop().minor));
   }
-  return visit_wgmma<T>(args, tile, [&]<class Kernel>() {
+  return visit_wgmma<T, NoRule>(args, tile, [&]<class Kernel>() {
     return tile::cuda_supports<Kernel>(exec, 9, Kernel(args).blocks);
   });
 #else
@@ -47,28 +47,29 @@ Status wgmma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile ti
 #endif
 }
 
-template <class T>
-void wgmma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile,
+template <class T, class Rule>
+void wgmma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
                    Workspace /*workspace*/) {
 #if defined(KATT_CUDA_SM90A)
-  (void)visit_wgmma<T>(args, tile, [&]<class Kernel>() {
-    const Kernel kernel(args);
+  (void)visit_wgmma<T, Rule>(args, tile, [&]<class Kernel>() {
+    const Kernel kernel(args, rule);
     tile::cuda_launch<tile::WgmmaBlock>(exec, "katt::attention::flash_wgmma", kernel.blocks,
                                         kernel);
     return Status::ok();
   });
 #else
-  (void)exec, (void)args, (void)tile;
+  (void)exec, (void)args, (void)rule, (void)tile;
 #endif
 }
 
 }  // namespace katt::attention::impl
 
 /// Defines the flash_wgmma variant of an element type.
-#define KATT_INSTANTIATE_WGMMA(T)                                            \
-  template katt::Status katt::attention::impl::wgmma_supports<T>(            \
-      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile); \
-  template void katt::attention::impl::wgmma_forward<T>(                     \
-      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile, katt::Workspace);
+#define KATT_INSTANTIATE_WGMMA(T)                                                               \
+  template katt::Status katt::attention::impl::wgmma_supports<T>(                               \
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile);                    \
+  template void katt::attention::impl::wgmma_forward<T>(                                        \
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, const katt::attention::NoRule&, \
+      katt::Tile, katt::Workspace);
 
 #endif

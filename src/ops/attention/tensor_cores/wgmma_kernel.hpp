@@ -21,10 +21,10 @@
 /// the tests on the host.
 namespace katt::attention::impl {
 
-template <class T, int HeadDim, int TileQ, int TileKv>
-struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ> {
+template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
+struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
   static_assert(TileQ % 64 == 0 && (TileKv == 64 || TileKv == 128));
-  using Frame = TensorCoreForward<T, HeadDim, TileQ>;
+  using Frame = TensorCoreForward<T, HeadDim, TileQ, Rule>;
   using Frame::Frame;
 
   static constexpr int group_threads = 128;  ///< of a warpgroup
@@ -49,16 +49,16 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ> {
       }
     }
     block.barrier();
-    const typename Frame::Item item = this->item(index);
-    const ScoreRule<T> rule = this->rule(item);
-    LiveTiles tiles(rule.mask, item.first_query(), item.last_query(), TileKv);
+    const QueryTile item = this->query_tile(index, TileQ);
+    const EntryScores<T, Rule> scores = this->scores.of(item.batch);
+    LiveKeys<int> tiles(scores.mask, item.first(), item.last(), TileKv);
     // 128 · 56 + 256 · 224 registers are those that 384 threads start with, 168 each.
     if (block.thread() < group_threads) {
       if constexpr (computing_groups == 2) block.template decrease_registers<56>();
       load(block, item, tiles);
     } else {
       if constexpr (computing_groups == 2) block.template increase_registers<224>();
-      compute(block, item, rule, tiles);
+      compute(block, item, scores, tiles);
     }
   }
 
@@ -80,8 +80,8 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ> {
   /// The loading warpgroup. Copies are begun in the order K(0) with Q, V(0), K(1), V(1), …; the
   /// one before the last is waited for after each, so that two are always on their way.
   template <class Block>
-  KOKKOS_INLINE_FUNCTION void load(Block& block, const typename Frame::Item& item,
-                                   LiveTiles& tiles) const {
+  KOKKOS_INLINE_FUNCTION void load(Block& block, const QueryTile& item,
+                                   LiveKeys<int>& tiles) const {
     const unsigned thread = block.thread();
     const auto announce = [&](unsigned copy) {  // 2·n is K(n), 2·n + 1 is V(n)
       block.fence_async_proxy();
@@ -116,15 +116,16 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ> {
 
   /// A computing warpgroup: the rows of the tile from 64 times its number on.
   template <class Block>
-  KOKKOS_INLINE_FUNCTION void compute(Block& block, const typename Frame::Item& item,
-                                      const ScoreRule<T>& rule, LiveTiles& tiles) const {
+  KOKKOS_INLINE_FUNCTION void compute(Block& block, const QueryTile& item,
+                                      const EntryScores<T, Rule>& scores,
+                                      LiveKeys<int>& tiles) const {
     const unsigned thread = block.thread() - group_threads;
     const unsigned lane = thread % tile::warp_size;
     const unsigned group_row = thread / group_threads * 64;
     const unsigned first_row = thread / tile::warp_size * 16;  // of the warp
     const int row = static_cast<int>(first_row + tile::accumulator_position(lane, 0).row);
 
-    FragmentSoftmax<T> softmax(rule, item.batch, item.packed, row, item.rows, lane);
+    typename Frame::Softmax softmax(scores, item.packed, row, item.rows, lane);
     float o[HeadDim / 8][4];
     float s[TileKv / 8][4];
     std::uint32_t p[TileKv / 16][4];

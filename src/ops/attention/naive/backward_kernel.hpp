@@ -1,0 +1,243 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "core/parts.hpp"
+#include "ops/attention/check.hpp"
+#include "ops/attention/naive/backward.hpp"
+#include "ops/attention/problem.hpp"
+#include "ops/linear/gemm/naive.hpp"
+#include "ops/linear/linear_kernels.hpp"
+#include "tile/columns.hpp"
+#include "tile/rows.hpp"
+
+/// The kernels and the products of the naive backward pass; see backward.hpp.
+namespace katt::attention::impl::naive {
+
+/// Turns the products of one head into P and dS = P ∘ (dP − Δ), Δ = Σ P ∘ dP, both stored in T, row
+/// by row. In f32 they take the products' place. lse is the shift of the exponentials alone: P is
+/// divided by its sum, which is at hand here, so that it sums to one however the forward pass
+/// rounded its scores; nor does Δ depend on how it rounded out.
+template <class Exec, class T, class Rule>
+struct RowGradient {
+  using Team = tile::RowTeam<Exec>;
+  const float* s;   ///< seq_q × seq_kv: Q·Kᵀ
+  const float* dp;  ///< seq_q × seq_kv: dO·Vᵀ
+  T* p;
+  T* ds;
+  RowValues<const float> lse;
+  Scores<T, Rule> scores;
+  std::int64_t b, h, seq_kv;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t i) const {
+    const BinaryLse row_lse(lse(b, h, i));
+    const EntryScores<T, Rule> rule = scores.of(b);
+    const auto numbers = rule.row(h, i);
+    const T* added = rule.bias ? rule.bias.row(b, h, i) : nullptr;
+    const auto exponential = [&]<class V>(std::int64_t j, V& slope) {
+      V score = tile::load<V>(s + i * seq_kv + j);
+      slope = V(1.0F);
+      if (!rule.folded()) {
+        score = rule.score(score, tile::place_of_columns<V>(numbers), j, slope);
+      }
+      if (added != nullptr) score = score + tile::load<V>(added + j);
+      return tile::exp2(V(tile::fma(score, V(rule.factor()), V(-row_lse.high)) - V(row_lse.low)));
+    };
+    tile::RowSum<Exec> sum;
+    tile::RowSum<Exec> weighted;
+    for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
+      if (!visible) return;
+      tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
+        V slope;
+        const V e = exponential.template operator()<V>(j, slope);
+        sum.add(e);
+        weighted.multiply_add(e, tile::load<V>(dp + i * seq_kv + j));
+      });
+    });
+    const float total = sum.total(team);
+    const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
+    const float delta = weighted.total(team) * inverse;
+    for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
+      tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
+        const std::int64_t at = i * seq_kv + j;
+        V probability(0.0F);
+        V gradient(0.0F);
+        if (visible) {
+          V slope;
+          probability = exponential.template operator()<V>(j, slope) * V(inverse);
+          gradient = probability * (tile::load<V>(dp + at) - V(delta)) * slope;
+        }
+        tile::store(p + at, probability);
+        tile::store(ds + at, gradient);
+      });
+    });
+  }
+
+  /// Calls f(visible, begin, end) for the runs of keys that query i sees or does not see, in order.
+  template <class F>
+  KOKKOS_INLINE_FUNCTION void for_each_run(const Mask& mask, std::int64_t i, const F& f) const {
+    const std::int64_t begin = Kokkos::min(mask.interval.begin(i), seq_kv);
+    const std::int64_t end = Kokkos::max(begin, mask.interval.end(i));
+    f(false, 0, begin);
+    if (mask.blocks.blocks == nullptr) {
+      f(true, begin, end);
+    } else {
+      for (std::int64_t j = begin; j < end;) {
+        const std::int64_t next = Kokkos::min(end, (j / mask.blocks.size + 1) * mask.blocks.size);
+        f(mask.blocks.visible(i, j), j, next);
+        j = next;
+      }
+    }
+    f(false, end, seq_kv);
+  }
+};
+
+/// The rows of one head of a tensor like `like`, which has the shape where `tensor` itself is not
+/// given, because sizes alone are asked for.
+template <bool Const, bool LikeConst>
+BasicTensorRef<2, Const> head_rows(const BasicTensorRef<4, Const>& tensor,
+                                   const BasicTensorRef<4, LikeConst>& like, std::int64_t b,
+                                   std::int64_t h) {
+  if (tensor.data == nullptr) return {nullptr, like.dtype, {like.extent[2], like.extent[3]}};
+  return rows_of(tensor, b, h);
+}
+
+/// Where the parts of the workspace begin, in bytes: P and dS of all heads, then of one head the
+/// raw products and the sums of dK and dV over the heads that share them, in f32 where that is not
+/// the dtype.
+struct Layout {
+  std::size_t p, ds, s, dp, dk, dv, rest;
+
+  explicit Layout(const BackwardArgs& args) {
+    std::size_t next = 0;
+    const auto take = [&next](std::size_t bytes) {
+      const std::size_t begin = next;
+      next += aligned_bytes(bytes);
+      return begin;
+    };
+    const auto d = static_cast<std::size_t>(args.head_dim());
+    const auto n = static_cast<std::size_t>(args.seq_kv());
+    const auto m = static_cast<std::size_t>(args.seq_q());
+    const auto heads = static_cast<std::size_t>(args.batch() * args.heads());
+    const bool wide = args.q.dtype != Dtype::f32;
+    const std::size_t sums = wide && args.heads() > args.kv_heads() ? n * d * sizeof(float) : 0;
+    p = take(heads * m * n * size_of(args.q.dtype));
+    ds = take(heads * m * n * size_of(args.q.dtype));
+    s = take(wide ? m * n * sizeof(float) : 0);
+    dp = take(wide ? m * n * sizeof(float) : 0);
+    dk = take(sums);
+    dv = take(sums);
+    rest = next;
+  }
+};
+
+/// The five products of one head. Without memory they serve for sizes.
+struct HeadProducts {
+  linear::GemmArgs s, dp, dv, dk, dq;
+  bool summed = false;  ///< dK and dV are sums in f32 that are still to be rounded
+  bool last_of_group;   ///< and this head is the last one
+  TensorRef<2> dk_rounded, dv_rounded;
+  TensorRef<2> p, ds;
+
+  HeadProducts(const BackwardArgs& args, const Layout& at, std::byte* base, std::int64_t b,
+               std::int64_t h) {
+    const std::int64_t m = args.seq_q();
+    const std::int64_t n = args.seq_kv();
+    const std::int64_t d = args.head_dim();
+    const std::int64_t group = args.heads() / args.kv_heads();
+    const Dtype dtype = args.q.dtype;
+    const bool wide = dtype != Dtype::f32;
+    const auto place = [base](std::size_t offset) {
+      return base == nullptr ? nullptr : base + offset;
+    };
+    const auto stored = static_cast<std::size_t>((b * args.heads() + h) * m * n) * size_of(dtype);
+    p = {place(at.p + stored), dtype, {m, n}};
+    ds = {place(at.ds + stored), dtype, {m, n}};
+    const TensorRef<2> scores = wide ? TensorRef<2>(place(at.s), Dtype::f32, {m, n}) : p;
+    const TensorRef<2> slopes = wide ? TensorRef<2>(place(at.dp), Dtype::f32, {m, n}) : ds;
+    const auto q = head_rows(args.q, args.q, b, h);
+    const auto k = head_rows(args.k, args.k, b, h / group);
+    const auto v = head_rows(args.v, args.k, b, h / group);
+    const auto dout = head_rows(args.dout, args.q, b, h);
+    dk_rounded = head_rows(args.dk, args.k, b, h / group);
+    dv_rounded = head_rows(args.dv, args.k, b, h / group);
+    last_of_group = h % group == group - 1;
+    summed = wide && group > 1;
+    const float keep = h % group == 0 ? 0.0F : 1.0F;
+    s = {.a = q, .b = k, .c = scores, .trans_b = true};
+    dp = {.a = dout, .b = v, .c = slopes, .trans_b = true};
+    dv = {.a = p, .b = dout, .c = dv_rounded, .trans_a = true, .beta = keep};
+    dk = {.a = ds, .b = q, .c = dk_rounded, .trans_a = true, .alpha = args.scale, .beta = keep};
+    dq = {.a = ds, .b = k, .c = head_rows(args.dq, args.q, b, h), .alpha = args.scale};
+    if (summed) {
+      dk.c = {place(at.dk), Dtype::f32, {n, d}};
+      dv.c = {place(at.dv), Dtype::f32, {n, d}};
+    }
+  }
+};
+
+template <class Exec, class T>
+void round_sums(const Exec& exec, const TensorRef<2>& sums, const TensorRef<2>& target) {
+  tile::for_each_vector(
+      exec, "katt::attention::naive_backward_round", target.extent[0], target.extent[1],
+      linear::impl::Convert<float, T>{static_cast<const float*>(sums.data), sums.stride[0],
+                                      static_cast<T*>(target.data), target.stride[0]});
+}
+
+}  // namespace katt::attention::impl::naive
+
+namespace katt::attention::impl {
+
+template <class Exec>
+std::string naive_backward_engine(const Exec& exec, const BackwardArgs& args) {
+  return linear::naive_gemm_engine(
+      exec, naive::HeadProducts(args, naive::Layout(args), nullptr, 0, 0).dq);
+}
+
+template <class Exec, class T>
+std::size_t naive_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
+  if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
+  const naive::Layout layout(args);
+  const naive::HeadProducts products(args, layout, nullptr, 0, 0);
+  std::size_t bytes = 0;
+  for (const linear::GemmArgs* product :
+       {&products.s, &products.dp, &products.dv, &products.dk, &products.dq}) {
+    bytes = std::max(bytes, linear::naive_gemm_workspace_bytes(exec, *product));
+  }
+  return layout.rest + bytes;
+}
+
+template <class Exec, class T, class Rule>
+void naive_backward(const Exec& exec, const BackwardArgs& args, const Rule& rule,
+                    Workspace workspace) {
+  const naive::Layout layout(args);
+  auto* base = static_cast<std::byte*>(workspace.data);
+  const Workspace rest{base + layout.rest, workspace.bytes - layout.rest};
+  const auto multiply = [&](const linear::GemmArgs& product, const char* label) {
+    linear::naive_gemm(exec, product, rest, label);
+  };
+  for (std::int64_t b = 0; b < args.batch(); ++b) {
+    for (std::int64_t h = 0; h < args.heads(); ++h) {
+      const naive::HeadProducts head(args, layout, base, b, h);
+      multiply(head.s, "katt::attention::naive_backward_scores");
+      multiply(head.dp, "katt::attention::naive_backward_dp");
+      tile::for_each_row(
+          "katt::attention::naive_backward_rows", exec, args.seq_q(),
+          naive::RowGradient<Exec, T, Rule>{
+              static_cast<const float*>(head.s.c.data), static_cast<const float*>(head.dp.c.data),
+              static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),
+              RowValues<const float>(args.lse), Scores<T, Rule>(args, rule), b, h, args.seq_kv()});
+      multiply(head.dv, "katt::attention::naive_backward_dv");
+      multiply(head.dk, "katt::attention::naive_backward_dk");
+      multiply(head.dq, "katt::attention::naive_backward_dq");
+      if (head.summed && head.last_of_group) {
+        naive::round_sums<Exec, T>(exec, head.dk.c, head.dk_rounded);
+        naive::round_sums<Exec, T>(exec, head.dv.c, head.dv_rounded);
+      }
+    }
+  }
+}
+
+}  // namespace katt::attention::impl

@@ -1,0 +1,156 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "ops/attention/attention.hpp"
+#include "ops/attention/backward.hpp"
+#include "ops/attention/scores.hpp"
+#include "tile/vec.hpp"
+
+/// The arguments of a call as kernels see them: rows of tensors, extents, score rule, and the
+/// division of the packed query rows into tiles.
+namespace katt::attention::impl {
+
+/// Rows of head_dim elements of a tensor (batch, head, seq, head_dim).
+template <class T>
+struct HeadRows {
+  T* data = nullptr;
+  std::int64_t stride_batch = 0;
+  std::int64_t stride_head = 0;
+  std::int64_t stride_seq = 0;
+
+  HeadRows() = default;
+  template <bool Const>
+  explicit HeadRows(const BasicTensorRef<4, Const>& tensor)
+      : data(static_cast<T*>(tensor.data)),
+        stride_batch(tensor.stride[0]),
+        stride_head(tensor.stride[1]),
+        stride_seq(tensor.stride[2]) {}
+
+  KOKKOS_INLINE_FUNCTION T* row(std::int64_t b, std::int64_t head, std::int64_t i) const {
+    return data + b * stride_batch + head * stride_head + i * stride_seq;
+  }
+};
+
+/// A number for every query row (batch, head, seq), such as lse.
+template <class T>
+struct RowValues {
+  T* data = nullptr;
+  std::int64_t stride_batch = 0;
+  std::int64_t stride_head = 0;
+  std::int64_t stride_seq = 0;
+
+  template <bool Const>
+  explicit RowValues(const BasicTensorRef<3, Const>& tensor)
+      : data(static_cast<T*>(tensor.data)),
+        stride_batch(tensor.stride[0]),
+        stride_head(tensor.stride[1]),
+        stride_seq(tensor.stride[2]) {}
+
+  KOKKOS_INLINE_FUNCTION explicit operator bool() const { return data != nullptr; }
+  KOKKOS_INLINE_FUNCTION T& operator()(std::int64_t b, std::int64_t head, std::int64_t i) const {
+    return data[b * stride_batch + head * stride_head + i * stride_seq];
+  }
+};
+
+/// Some of the packed query rows of a K/V head of a batch entry.
+struct QueryTile {
+  std::int64_t batch;
+  PackedRows packed;
+  int rows;
+
+  KOKKOS_INLINE_FUNCTION std::int64_t first() const { return packed.query(0); }
+  KOKKOS_INLINE_FUNCTION std::int64_t last() const { return packed.query(rows - 1); }
+};
+
+/// What both passes read.
+template <class T, class Rule>
+struct Problem {
+  HeadRows<const T> q, k, v;
+  Scores<T, Rule> scores;
+  std::int64_t batch, kv_heads, seq_kv;
+  std::int64_t group;  ///< query heads per K/V head
+  std::int64_t rows;   ///< packed query rows per K/V head
+  int head_dim;
+
+  template <class Args>
+  Problem(const Args& args, const Rule& rule)
+      : q(args.q),
+        k(args.k),
+        v(args.v),
+        scores(args, rule),
+        batch(args.batch()),
+        kv_heads(args.kv_heads()),
+        seq_kv(args.seq_kv()),
+        group(args.heads() / args.kv_heads()),
+        rows(args.seq_q() * group),
+        head_dim(static_cast<int>(args.head_dim())) {}
+
+  /// Pairs of a batch entry and a K/V head.
+  KOKKOS_INLINE_FUNCTION std::int64_t heads() const { return batch * kv_heads; }
+  KOKKOS_INLINE_FUNCTION std::int64_t row_tiles(int size) const { return (rows + size - 1) / size; }
+
+  /// Tile `index` of heads() · row_tiles(size): head-major, so that those who work side by side
+  /// share a head's keys in cache; within a head from the last rows, which see the most keys under a
+  /// causal mask, to the first.
+  KOKKOS_INLINE_FUNCTION QueryTile query_tile(std::int64_t index, int size) const {
+    const std::int64_t tiles = row_tiles(size);
+    const std::int64_t begin = (tiles - 1 - index % tiles) * size;
+    return {index / tiles / kv_heads,
+            {index / tiles % kv_heads, group, begin},
+            static_cast<int>(Kokkos::min<std::int64_t>(size, rows - begin))};
+  }
+};
+
+template <class T, class Rule>
+struct ForwardProblem : Problem<T, Rule> {
+  HeadRows<T> out;
+  RowValues<float> lse;
+
+  ForwardProblem(const ForwardArgs& args, const Rule& rule)
+      : Problem<T, Rule>(args, rule), out(args.out), lse(args.lse) {}
+};
+
+template <class T, class Rule>
+struct BackwardProblem : Problem<T, Rule> {
+  HeadRows<const T> out, dout;
+  RowValues<const float> lse;
+  HeadRows<T> dq, dk, dv;
+
+  BackwardProblem(const BackwardArgs& args, const Rule& rule)
+      : Problem<T, Rule>(args, rule),
+        out(args.out),
+        dout(args.dout),
+        lse(args.lse),
+        dq(args.dq),
+        dk(args.dk),
+        dv(args.dv) {}
+};
+
+/// Sections into which the key tiles of a head are divided where heads are few: each has a sum of dQ
+/// of its own. Enough for the threads of a large host; not of this one, so that results do not
+/// depend on it.
+KOKKOS_INLINE_FUNCTION std::int64_t key_sections(std::int64_t heads, std::int64_t key_tiles) {
+  constexpr std::int64_t least_items = 16;
+  const std::int64_t wanted = heads == 0 ? 1 : (least_items + heads - 1) / heads;
+  return Kokkos::max<std::int64_t>(1, Kokkos::min(wanted, key_tiles));
+}
+
+/// Δ of one query row: Σ_d dout · out.
+template <class Vec, class T>
+KOKKOS_INLINE_FUNCTION float row_delta(const T* out, const T* dout, int head_dim) {
+  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  Vec vector_sum(0.0F);
+  int d = 0;
+  for (; d + lanes <= head_dim; d += lanes) {
+    vector_sum = tile::fma(tile::load<Vec>(out + d), tile::load<Vec>(dout + d), vector_sum);
+  }
+  float sum = tile::reduce_sum(vector_sum);
+  for (; d < head_dim; ++d) sum += static_cast<float>(out[d]) * static_cast<float>(dout[d]);
+  return sum;
+}
+
+}  // namespace katt::attention::impl
