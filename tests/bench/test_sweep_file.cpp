@@ -122,7 +122,7 @@ TEST_F(SweepFile, TheCommandLineReplacesAxesOfTheFile) {
   ASSERT_EQ(plan.size(), 2U);
   EXPECT_EQ(plan[0].point.integer("size"), 4);
   ASSERT_EQ(plan[0].configs.size(), 1U);
-  EXPECT_EQ(plan[0].configs[0].tile, Tile{});
+  EXPECT_EQ(plan[0].configs[0].setting, Setting{});
 }
 
 TEST_F(SweepFile, TilesApplyToVariantsThatHaveThem) {
@@ -131,7 +131,7 @@ TEST_F(SweepFile, TilesApplyToVariantsThatHaveThem) {
     std::vector<std::string> texts;
     const auto plan = plan_cases(request.entries, 1);
     for (const Config& config : plan[0].configs) {
-      texts.push_back(config.variant + " " + to_text(config.tile));
+      texts.push_back(config.variant + " " + to_text(config.setting));
     }
     return texts;
   };

@@ -140,11 +140,11 @@ TEST_P(Linear, MatchesReferenceForEveryShapeStrideVariantAndBackend) {
 }
 
 // Sums of three products are rounded in blocks of rows of dweight, here of 291, 45 left over; in
-// 16 bits they are those of "fused".
+// 16 bits they are those of "auto".
 TEST_P(Linear, BlocksOfRoundedSumsJoin) {
   Problem p = make_problem(3, 900, 1500, GetParam());
   const Result naive = run(Kokkos::OpenMP(2), p, "naive");
-  const Result fused = run(Kokkos::OpenMP(2), p, "fused");
+  const Result fused = run(Kokkos::OpenMP(2), p, "auto");
   for (std::size_t i = 0; i < naive.dweight.size(); ++i) {
     const float limit = p.dtype == Dtype::f32 ? 1e-5F : 0.0F;
     ASSERT_LE(std::abs(naive.dweight[i] - fused.dweight[i]), limit) << i;
@@ -161,14 +161,14 @@ TEST_P(Linear, NaiveSaysWhatMultiplies) {
                               .dout = {nullptr, GetParam(), {64, 32}},
                               .dx = {nullptr, GetParam(), {64, 48}}};
   const auto engine = [&](auto& table, const auto& args, const char* name) {
-    return table.find(name).engine(exec, args, Tile{});
+    return table.engine(exec, args, {name, {}});
   };
   for (const bool back : {false, true}) {
     const auto of = [&](const char* name) {
       return back ? engine(backward_variants<Kokkos::OpenMP>(), backward, name)
                   : engine(forward_variants<Kokkos::OpenMP>(), forward, name);
     };
-    EXPECT_EQ(of("naive"), GetParam() == Dtype::f32 ? "blas" : of("fused"));
+    EXPECT_EQ(of("naive"), GetParam() == Dtype::f32 ? "blas" : of("auto"));
   }
 }
 

@@ -276,8 +276,9 @@ TEST(Gemm, TheEngineIsTold) {
     args.trans_b = true;
     return gemm_engine(serial_host(), args);
   };
-  const std::string tiles =
-      tile::bf16_tiles::usable() ? tile::bf16_tiles::unit_name() : tile::vector_name;
+  const std::string tiles = tile::bf16_tiles::usable()
+                                ? tile::bf16_tiles::name_of(tile::bf16_tiles::unit())
+                                : tile::vector_name;
   EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 64), tiles);
   EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 1), tile::vector_name) << "inner products";
   EXPECT_EQ(engine(Dtype::bf16, Dtype::f32, 64), tile::vector_name);

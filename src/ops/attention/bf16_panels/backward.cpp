@@ -32,13 +32,6 @@ const std::vector<Tile>& bf16_backward_tile_list() {
   return tiles;
 }
 
-Status flash_bf16_backward_supports(Tile tile) {
-  const auto& tiles = bf16_backward_tile_list();
-  if (std::find(tiles.begin(), tiles.end(), tile) != tiles.end()) return Status::ok();
-  return Status::skipped("tile " + names({tile}) +
-                         " is not built for bf16 on tiles; built: " + names(tiles));
-}
-
 #if defined(KATT_BF16_TILES)
 namespace {
 
@@ -372,13 +365,13 @@ struct Bf16Backward : PackedBackward {
 
 template <class Exec>
 std::size_t flash_bf16_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args,
-                                                Tile tile) {
+                                                Tile tile, UnitName /*unit*/) {
   const BackwardLayout layout(args, tile);
   return layout.scratch() + static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
 }
 
 template <class Exec>
-void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, Tile tile,
+void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, Tile tile, UnitName unit,
                          Workspace workspace) {
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
@@ -390,7 +383,7 @@ void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, Tile tile,
                        [backward](std::int64_t item) { backward.pack_keys(item); });
   Kokkos::parallel_for("katt::attention::backward_pack_queries", Policy(exec, 0, rows),
                        [backward](std::int64_t item) { backward.pack_queries(item); });
-  visit_unit_and_depth(layout.depth, [&]<class U, int Depth>() {
+  visit_unit_and_depth(unit, layout.depth, [&]<class U, int Depth>() {
     Policy policy(exec, 0, layout.heads * layout.chunks);
     policy.set_chunk_size(1);
     const ThreadSlot<Exec> thread;
@@ -410,11 +403,11 @@ void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, Tile tile,
 #else
 
 template <class Exec>
-std::size_t flash_bf16_backward_workspace_bytes(const Exec&, const BackwardArgs&, Tile) {
+std::size_t flash_bf16_backward_workspace_bytes(const Exec&, const BackwardArgs&, Tile, UnitName) {
   return 0;
 }
 template <class Exec>
-void flash_bf16_backward(const Exec&, const BackwardArgs&, Tile, Workspace) {
+void flash_bf16_backward(const Exec&, const BackwardArgs&, Tile, UnitName, Workspace) {
   throw InputError("attention: this build has no unit for bf16 tiles");
 }
 
@@ -422,8 +415,9 @@ void flash_bf16_backward(const Exec&, const BackwardArgs&, Tile, Workspace) {
 
 #define KATT_INSTANTIATE_FLASH_BF16_BACKWARD(Exec)                                                 \
   template std::size_t flash_bf16_backward_workspace_bytes<Exec>(const Exec&, const BackwardArgs&, \
-                                                                 Tile);                            \
-  template void flash_bf16_backward<Exec>(const Exec&, const BackwardArgs&, Tile, Workspace);
+                                                                 Tile, UnitName);                  \
+  template void flash_bf16_backward<Exec>(const Exec&, const BackwardArgs&, Tile, UnitName,        \
+                                          Workspace);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BF16_BACKWARD)
 

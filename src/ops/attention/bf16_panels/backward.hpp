@@ -1,16 +1,15 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
-#include "core/status.hpp"
-#include "core/variants.hpp"
 #include "ops/attention/backward.hpp"
+#include "tile/bf16_units.hpp"
 
-/// The flash variant of the backward pass in bf16 on packed tiles.
+/// The variants "flash_amx" and "flash_avx512_bf16" of the backward pass: bf16 on packed tiles.
 namespace katt::attention::impl {
 
-/// ok, or skipped: the tile is not in bf16_backward_tile_list().
-Status flash_bf16_backward_supports(Tile tile);
+using tile::bf16_tiles::UnitName;
 
 /// Query rows × keys between two additions to the gradients; the first is the default.
 const std::vector<Tile>& bf16_backward_tile_list();
@@ -19,10 +18,10 @@ const std::vector<Tile>& bf16_backward_tile_list();
 /// the sequence lengths.
 template <class Exec>
 std::size_t flash_bf16_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args,
-                                                Tile tile);
+                                                Tile tile, UnitName unit);
 
 template <class Exec>
-void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, Tile tile,
+void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, Tile tile, UnitName unit,
                          Workspace workspace);
 
 }  // namespace katt::attention::impl

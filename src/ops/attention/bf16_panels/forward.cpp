@@ -32,13 +32,6 @@ const std::vector<Tile>& bf16_tile_list() {
   return tiles;
 }
 
-Status flash_bf16_supports(const ForwardArgs& /*args*/, Tile tile) {
-  const auto& tiles = bf16_tile_list();
-  if (std::find(tiles.begin(), tiles.end(), tile) != tiles.end()) return Status::ok();
-  return Status::skipped("tile " + names({tile}) +
-                         " is not built for bf16 on tiles; built: " + names(tiles));
-}
-
 #if defined(KATT_BF16_TILES)
 namespace {
 
@@ -55,13 +48,13 @@ struct Layout {
   std::int64_t row_blocks;   ///< of 32 packed query rows
   std::int64_t item_blocks;  ///< row blocks of a work item
 
-  Layout(const ForwardArgs& args, Tile tile, int threads)
+  Layout(const ForwardArgs& args, Tile tile, UnitName unit, int threads)
       : depth(bf16_tiles::depth_tiles(args.head_dim())),
         group(tile.kv / bf16_tiles::block),
         key_blocks(divide_up(divide_up(args.seq_kv(), bf16_tiles::block), group) * group),
-        section(
-            std::max<std::int64_t>(bf16_tiles::section_bytes() / (2 * block_bytes()) / group, 1) *
-            group),
+        section(std::max<std::int64_t>(
+                    bf16_tiles::section_bytes(unit) / (2 * block_bytes()) / group, 1) *
+                group),
         heads(args.batch() * args.kv_heads()),
         row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), bf16_tiles::block)),
         item_blocks(std::clamp<std::int64_t>(
@@ -343,22 +336,24 @@ struct Bf16Forward {
 }  // namespace
 
 template <class Exec>
-std::size_t flash_bf16_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile) {
-  const Layout layout(args, tile, exec.concurrency());
+std::size_t flash_bf16_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile,
+                                       UnitName unit) {
+  const Layout layout(args, tile, unit, exec.concurrency());
   return 2 * layout.packed_bytes() +
          static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
 }
 
 template <class Exec>
-void flash_bf16_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
+void flash_bf16_forward(const Exec& exec, const ForwardArgs& args, Tile tile, UnitName unit,
+                        Workspace workspace) {
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
-  const Layout layout(args, tile, exec.concurrency());
+  const Layout layout(args, tile, unit, exec.concurrency());
   const Bf16Forward forward(args, layout, workspace);
   Kokkos::parallel_for("katt::attention::flash_pack",
                        Policy(exec, 0, layout.heads * layout.key_blocks),
                        [forward](std::int64_t item) { forward.pack(item); });
-  visit_unit_and_depth(layout.depth, [&]<class U, int Depth>() {
+  visit_unit_and_depth(unit, layout.depth, [&]<class U, int Depth>() {
     Policy policy(exec, 0, layout.heads * layout.items());
     policy.set_chunk_size(1);
     const ThreadSlot<Exec> thread;
@@ -376,19 +371,21 @@ void flash_bf16_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Wo
 #else
 
 template <class Exec>
-std::size_t flash_bf16_workspace_bytes(const Exec&, const ForwardArgs&, Tile) {
+std::size_t flash_bf16_workspace_bytes(const Exec&, const ForwardArgs&, Tile, UnitName) {
   return 0;
 }
 template <class Exec>
-void flash_bf16_forward(const Exec&, const ForwardArgs&, Tile, Workspace) {
+void flash_bf16_forward(const Exec&, const ForwardArgs&, Tile, UnitName, Workspace) {
   throw InputError("attention: this build has no unit for bf16 tiles");
 }
 
 #endif
 
-#define KATT_INSTANTIATE_FLASH_BF16(Exec)                                                       \
-  template std::size_t flash_bf16_workspace_bytes<Exec>(const Exec&, const ForwardArgs&, Tile); \
-  template void flash_bf16_forward<Exec>(const Exec&, const ForwardArgs&, Tile, Workspace);
+#define KATT_INSTANTIATE_FLASH_BF16(Exec)                                                      \
+  template std::size_t flash_bf16_workspace_bytes<Exec>(const Exec&, const ForwardArgs&, Tile, \
+                                                        UnitName);                             \
+  template void flash_bf16_forward<Exec>(const Exec&, const ForwardArgs&, Tile, UnitName,      \
+                                         Workspace);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BF16)
 

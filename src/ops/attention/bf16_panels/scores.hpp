@@ -102,10 +102,10 @@ void visit_depth(int depth, const F& f) {
   }
 }
 
-/// Calls f.operator()<U, Depth>() for the unit of this process and the depth of a head_dim.
+/// Calls f.operator()<U, Depth>() for a unit and the depth of a head_dim.
 template <class F>
-void visit_unit_and_depth(int depth, const F& f) {
-  bf16_tiles::visit_unit([&]<bf16_tiles::Unit U>() {
+void visit_unit_and_depth(bf16_tiles::UnitName unit, int depth, const F& f) {
+  bf16_tiles::visit_unit(unit, [&]<bf16_tiles::Unit U>() {
     visit_depth<1>(depth, [&]<int Depth>() { f.template operator()<U, Depth>(); });
   });
 }

@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
-#include "ops/attention/tensor_cores/tiles.hpp"
+#include "ops/attention/tensor_cores/presets.hpp"
 
 namespace katt::attention::impl {
 
@@ -21,21 +20,23 @@ struct Kernels {
 
 /// supports() of either refuses other dtypes.
 template <class Args>
-Variant<Kokkos::Cuda, Args> variant(const std::string& name, const std::string& description,
-                                    std::vector<Tile> tiles,
+Variant<Kokkos::Cuda, Args> variant(const TensorCoreVariant& tiled, int rank,
+                                    const std::string& description,
                                     std::size_t (*workspace_bytes)(const Args&), Kernels<Args> half,
                                     Kernels<Args> brain) {
   const auto of = [half, brain](const Args& args) {
     return args.q.dtype == Dtype::f16 ? half : brain;
   };
   return {
-      .name = name,
+      .name = std::string(tiled.name),
       .description = description,
-      .tiles = std::move(tiles),
+      .rank = rank,
+      .parameters = tile_parameters,
+      .settings = settings_of(tiled.tiles()),
+      .presets = tensor_core_presets<Kokkos::Cuda, Args>(tiled),
       .supports = [of](const Kokkos::Cuda& exec, const Args& args,
                        Tile tile) { return of(args).supports(exec, args, tile); },
-      .workspace_bytes = [workspace_bytes](const Kokkos::Cuda&, const Args& args,
-                                           Tile) { return workspace_bytes(args); },
+      .workspace_bytes = workspace_bytes,
       .run = [of](const Kokkos::Cuda& exec, const Args& args, Tile tile,
                   Workspace workspace) { of(args).run(exec, args, tile, workspace); },
   };
@@ -46,25 +47,25 @@ std::size_t no_workspace(const ForwardArgs& /*args*/) { return 0; }
 }  // namespace
 
 Variant<Kokkos::Cuda, ForwardArgs> mma_variant() {
-  return variant<ForwardArgs>("flash_mma", "flash on tensor cores: mma.sync, ldmatrix and cp.async",
-                              MmaTiles::all(), no_workspace, {mma_supports<f16>, mma_forward<f16>},
-                              {mma_supports<bf16>, mma_forward<bf16>});
+  return variant<ForwardArgs>(
+      mma_on_gpus, 2, "flash on tensor cores: mma.sync, ldmatrix and cp.async", no_workspace,
+      {mma_supports<f16>, mma_forward<f16>}, {mma_supports<bf16>, mma_forward<bf16>});
 }
 
 Variant<Kokkos::Cuda, ForwardArgs> wgmma_variant() {
-  return variant<ForwardArgs>(
-      "flash_wgmma", "flash on tensor cores: wgmma, cp.async, a warpgroup that loads",
-      WgmmaTiles::all(), no_workspace, {wgmma_supports<f16>, wgmma_forward<f16>},
-      {wgmma_supports<bf16>, wgmma_forward<bf16>});
+  return variant<ForwardArgs>(wgmma_on_gpus, 3,
+                              "flash on tensor cores: wgmma, cp.async, a warpgroup that loads",
+                              no_workspace, {wgmma_supports<f16>, wgmma_forward<f16>},
+                              {wgmma_supports<bf16>, wgmma_forward<bf16>});
 }
 
 Variant<Kokkos::Cuda, BackwardArgs> mma_backward_variant() {
   auto built = variant<BackwardArgs>(
-      "flash_mma", "flash on tensor cores: a kernel for dQ and one for dK and dV, without atomics",
-      MmaBackwardTiles::all(), backward_statistics_bytes,
-      {mma_backward_supports<f16>, mma_backward<f16>},
+      mma_backward_on_gpus, 2,
+      "flash on tensor cores: a kernel for dQ and one for dK and dV, without atomics",
+      backward_statistics_bytes, {mma_backward_supports<f16>, mma_backward<f16>},
       {mma_backward_supports<bf16>, mma_backward<bf16>});
-  built.default_tile = [](const BackwardArgs& args) {
+  built.default_setting = [](const BackwardArgs& args) {
     return backward_tiles(args.head_dim()).back();
   };
   return built;
