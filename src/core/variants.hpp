@@ -20,26 +20,12 @@ namespace katt {
 using Setting = std::vector<int>;
 
 /// "64x32", "64x*" with a value left open, "auto" for the default.
-inline std::string to_text(const Setting& setting) {
-  std::string text;
-  for (const int value : setting) {
-    text += (text.empty() ? "" : "x") + (value > 0 ? std::to_string(value) : std::string("*"));
-  }
-  return text.empty() ? "auto" : text;
-}
+[[nodiscard]] std::string to_text(const Setting& setting);
 
 /// Why a variant does not take a setting; empty where it does.
-inline std::string setting_refusal(const std::string& variant, const std::vector<Setting>& settings,
-                                   const Setting& setting) {
-  if (setting.empty()) return {};
-  if (settings.empty()) return "variant " + variant + " takes no tile";
-  if (std::find(settings.begin(), settings.end(), setting) != settings.end()) return {};
-  std::string reason = "tile " + to_text(setting) + " is not among those of " + variant + ": ";
-  for (const Setting& one : settings) {
-    reason += (one == settings.front() ? "" : ", ") + to_text(one);
-  }
-  return reason;
-}
+[[nodiscard]] std::string setting_refusal(const std::string& variant,
+                                          const std::vector<Setting>& settings,
+                                          const Setting& setting);
 
 /// Names the fastest variant that accepts the arguments.
 inline constexpr std::string_view auto_variant = "auto";
@@ -258,8 +244,8 @@ class VariantTable {
     check(args);                                                                               \
     return pass##_variants<Exec>().run(exec, args, config, workspace);                         \
   }                                                                                            \
-  KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASS, pass, Args)
-#define KATT_INSTANTIATE_PASS(Exec, pass, Args)               \
+  KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RUN, pass, Args)
+#define KATT_INSTANTIATE_RUN(Exec, pass, Args)                \
   template VariantTable<Exec, Args>& pass##_variants<Exec>(); \
   template Status pass<Exec>(const Exec&, const Args&, const Config&, Workspace);
 
@@ -270,6 +256,6 @@ class VariantTable {
     check(args);                                                                          \
     return pass##_variants<Exec>().workspace_bytes(exec, args, config);                   \
   }                                                                                       \
-  KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_WORKSPACE_BYTES, Args)
-#define KATT_INSTANTIATE_WORKSPACE_BYTES(Exec, Args) \
+  KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SIZE, Args)
+#define KATT_INSTANTIATE_SIZE(Exec, Args) \
   template std::size_t workspace_bytes<Exec>(const Exec&, const Args&, const Config&);

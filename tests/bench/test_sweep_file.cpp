@@ -145,5 +145,22 @@ TEST_F(SweepFile, TilesApplyToVariantsThatHaveThem) {
             (Texts{"naive auto", "tiled 8x8", "tiled 16x8", "tiled *x2"}));
 }
 
+TEST_F(SweepFile, AutoIsPlannedAsTheVariantThatItMeans) {
+  const auto names = [&](const std::string& lines) {
+    std::vector<std::string> texts;
+    for (const PlannedCase& planned : plan_cases(read("op = \"toy\"\n" + lines).entries, 1)) {
+      for (const Config& config : planned.configs) {
+        texts.push_back(config.variant + " " + to_text(config.setting));
+      }
+    }
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(names("variant = \"auto\"\nn = [8, 16]"), (Texts{"naive auto", "tiled auto"}));
+  EXPECT_EQ(names("variant = \"tiled,auto,naive\"\nn = 16"), (Texts{"tiled auto", "naive auto"}))
+      << "each once";
+  EXPECT_EQ(names("variant = \"auto\"\nn = 16\ntile = \"16x8\""), (Texts{"tiled 16x8"}));
+}
+
 }  // namespace
 }  // namespace katt::bench

@@ -47,42 +47,47 @@ constexpr int mma_backward_registers(int head_dim, int tile_q) {
   return head_dim <= 64 && tile_q <= 32 ? 192 : 248;
 }
 
-inline constexpr TensorCoreVariant mma_on_gpus{
-    "flash_mma", MmaTiles::all, [](int capability) { return capability >= 80; },
-    [](std::int64_t head_dim, Tile tile) {
-      std::optional<BlockNeeds> needs;
-      visit_tensor_core_tile<MmaTiles>(head_dim, tile, [&]<int HeadDim, class Shape>() {
-        using Kernel = FlashMma<bf16, HeadDim, Shape::q, Shape::kv>;
-        needs = {Kernel::threads, mma_registers(HeadDim), Kernel::shared_bytes};
-      });
-      return needs;
-    }};
+inline std::optional<BlockNeeds> mma_needs(std::int64_t head_dim, Tile tile) {
+  std::optional<BlockNeeds> needs;
+  visit_tensor_core_tile<MmaTiles>(head_dim, tile, [&]<int HeadDim, class Shape>() {
+    using Kernel = FlashMma<bf16, HeadDim, Shape::q, Shape::kv>;
+    needs = {Kernel::threads, mma_registers(HeadDim), Kernel::shared_bytes};
+  });
+  return needs;
+}
 
-inline constexpr TensorCoreVariant mma_backward_on_gpus{
-    "flash_mma", MmaBackwardTiles::all, mma_on_gpus.runs_on, [](std::int64_t head_dim, Tile tile) {
-      std::optional<BlockNeeds> needs;
-      if (!mma_backward_takes(head_dim).is_ok()) return needs;
-      visit_backward_tile(head_dim, tile, [&]<int HeadDim, class Shape>() {
-        using Keys = FlashMmaBackwardKv<bf16, HeadDim, Shape::q, Shape::kv>;
-        using Queries = FlashMmaBackwardQ<bf16, HeadDim, backward_block_rows, Shape::kv>;
-        needs = {Keys::threads, mma_backward_registers(HeadDim, Shape::q),
-                 std::max(Keys::shared_bytes, Queries::shared_bytes)};
-      });
-      return needs;
-    }};
+inline std::optional<BlockNeeds> mma_backward_needs(std::int64_t head_dim, Tile tile) {
+  std::optional<BlockNeeds> needs;
+  if (!mma_backward_takes(head_dim).is_ok()) return needs;
+  visit_backward_tile(head_dim, tile, [&]<int HeadDim, class Shape>() {
+    using Keys = FlashMmaBackwardKv<bf16, HeadDim, Shape::q, Shape::kv>;
+    using Queries = FlashMmaBackwardQ<bf16, HeadDim, backward_block_rows, Shape::kv>;
+    needs = {Keys::threads, mma_backward_registers(HeadDim, Shape::q),
+             std::max(Keys::shared_bytes, Queries::shared_bytes)};
+  });
+  return needs;
+}
 
-inline constexpr TensorCoreVariant wgmma_on_gpus{
-    "flash_wgmma", WgmmaTiles::all, [](int capability) { return capability / 10 == 9; },
-    [](std::int64_t head_dim, Tile tile) {
-      std::optional<BlockNeeds> needs;
-      visit_tensor_core_tile<WgmmaTiles>(head_dim, tile, [&]<int HeadDim, class Shape>() {
-        if constexpr (wgmma_fits_registers(HeadDim, Shape::kv)) {
-          using Kernel = FlashWgmma<bf16, HeadDim, Shape::q, Shape::kv>;
-          needs = {Kernel::threads, 65536 / Kernel::threads / 8 * 8, Kernel::shared_bytes};
-        }
-      });
-      return needs;
-    }};
+inline std::optional<BlockNeeds> wgmma_needs(std::int64_t head_dim, Tile tile) {
+  std::optional<BlockNeeds> needs;
+  visit_tensor_core_tile<WgmmaTiles>(head_dim, tile, [&]<int HeadDim, class Shape>() {
+    if constexpr (wgmma_fits_registers(HeadDim, Shape::kv)) {
+      using Kernel = FlashWgmma<bf16, HeadDim, Shape::q, Shape::kv>;
+      needs = {Kernel::threads, 65536 / Kernel::threads / 8 * 8, Kernel::shared_bytes};
+    }
+  });
+  return needs;
+}
+
+inline bool ampere_and_later(int capability) { return capability >= 80; }
+inline bool hopper(int capability) { return capability / 10 == 9; }
+
+inline constexpr TensorCoreVariant mma_on_gpus{"flash_mma", MmaTiles::all, ampere_and_later,
+                                               mma_needs};
+inline constexpr TensorCoreVariant mma_backward_on_gpus{"flash_mma", MmaBackwardTiles::all,
+                                                        ampere_and_later, mma_backward_needs};
+inline constexpr TensorCoreVariant wgmma_on_gpus{"flash_wgmma", WgmmaTiles::all, hopper,
+                                                 wgmma_needs};
 
 /// Blocks that a multiprocessor holds at once. Registers are given to warps by 256 and shared
 /// memory to blocks by 128 bytes, of which each block costs 1 KiB more.
