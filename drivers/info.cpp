@@ -5,6 +5,7 @@
 #include "bench/ceilings.hpp"
 #include "bench/json.hpp"
 #include "bench/machine.hpp"
+#include "bench/plan.hpp"
 #include "bench/text.hpp"
 #include "core/build_info.hpp"
 #include "drivers/command_line.hpp"
@@ -65,7 +66,7 @@ void print_operators(const bench::Registry& registry) {
   std::printf("\noperators\n");
   for (const bench::Operator* op : registry.all()) {
     std::printf("  %s: %s\n", op->name().c_str(), op->summary().c_str());
-    if (const auto presets = op->presets(); !presets.empty()) {
+    if (const auto presets = bench::preset_names(*op); !presets.empty()) {
       std::printf("    presets of tiles: %s\n", bench::join(presets, ", ").c_str());
     }
     for (const Backend backend : all_backends) {
@@ -73,7 +74,7 @@ void print_operators(const bench::Registry& registry) {
       for (const std::string& pass : op->passes()) {
         for (const bench::VariantInfo& info : op->variants(backend, pass)) {
           std::vector<std::string> tiles;
-          for (const Tile& tile : info.tiles) tiles.push_back(bench::to_text(tile));
+          for (const Setting& tile : info.settings) tiles.push_back(to_text(tile));
           std::printf("    %-8s%-10s%-12s%s%s\n", std::string(name_of(backend)).c_str(),
                       pass.c_str(), info.name.c_str(), info.description.c_str(),
                       info.baseline ? " (baseline)" : "");

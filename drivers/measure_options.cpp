@@ -55,7 +55,8 @@ MeasureOptions::MeasureOptions(CommandLine& line, const bench::SweepRequest& req
       }
     }
   }
-  add(line, axes_, "variant", "", "variants to compare (default: all)", "Axes");
+  add(line, axes_, "variant", "",
+      "variants to compare; auto: the fastest at each point (default: all)", "Axes");
   add(line, axes_, "peer", "", "other libraries to compare with, e.g. torch_flash", "Axes");
   add(line, axes_, "tile", "",
       "tiles such as 64x64,128x64; auto: those that katt tune found; presets of "

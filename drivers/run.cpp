@@ -13,6 +13,7 @@
 namespace katt::impl {
 namespace {
 
+/// 0 where it is left open.
 int extent(const char* name, const std::optional<std::string>& text) {
   return text ? static_cast<int>(bench::parse_count(name, *text, 1, bench::max_tile)) : 0;
 }
@@ -48,7 +49,8 @@ int run_command(const Invocation& invocation) {
   line.positional("op", op, "operator");
   line.option("--in", in, "case file (HDF5): inputs as datasets, parameters as attributes");
   line.option("--out", out, "file to write the outputs to");
-  line.option("--variant", variant, "variant to run (default: the operator's)");
+  line.option("--variant", variant,
+              "variant to run (default: auto, the fastest that accepts the arguments)");
   line.option("--tile-q", tile_q, "query extent of the tile (default: the variant's)");
   line.option("--tile-kv", tile_kv, "key extent of the tile");
   line.option("--backend", backend, "openmp, serial or cuda");
@@ -65,8 +67,10 @@ int run_command(const Invocation& invocation) {
   options.backend = backend_option(backend);
   const int most = threads_option(threads);
   options.threads = bench::resolved_threads(options.backend, most);
-  options.config.variant = variant.value_or("");
-  options.config.tile = {.q = extent("--tile-q", tile_q), .kv = extent("--tile-kv", tile_kv)};
+  if (variant) options.config.variant = *variant;
+  if (tile_q || tile_kv) {
+    options.config.setting = {extent("--tile-q", tile_q), extent("--tile-kv", tile_kv)};
+  }
   static_cast<void>(seed_option(seed, 0));
   const std::string& target = required("--out", out);
   const io::CaseFile input(required("--in", in), dtype_option(dtype));

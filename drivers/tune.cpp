@@ -15,14 +15,14 @@ namespace {
 /// "attention forward flash f32: 128x64 3.21 ms, 1.12x the default 64x64"
 void print(const bench::TunedTile& tuned) {
   std::string line = tuned.op + " " + tuned.pass + " " + tuned.variant + " " +
-                     std::string(name_of(tuned.dtype)) + ": " + bench::to_text(tuned.tile) + " " +
+                     std::string(name_of(tuned.dtype)) + ": " + to_text(tuned.tile) + " " +
                      bench::human_seconds(tuned.time_s);
   if (tuned.tile == tuned.usual) {
     line += ", the default";
   } else if (tuned.usual_time_s > 0) {
     char ratio[32];
     std::snprintf(ratio, sizeof ratio, "%.2fx", tuned.usual_time_s / tuned.time_s);
-    line += std::string(", ") + ratio + " the default " + bench::to_text(tuned.usual);
+    line += std::string(", ") + ratio + " the default " + to_text(tuned.usual);
   }
   std::printf("%s\n", line.c_str());
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include "bench/text.hpp"
 #include "core/error.hpp"
 #include "core/variants.hpp"
+#include "io/case_file.hpp"
 
 /// What the bench adapters of operators have in common.
 namespace katt::bench {
@@ -40,12 +42,12 @@ inline const std::int64_t* integers_of(const Buffer& buffer) {
   return reinterpret_cast<const std::int64_t*>(buffer.data());
 }
 
-/// Runs one variant to its end, for `katt run`: where the request names none, `usual`. Throws
-/// InputError for a variant or tile that is refused and a workspace that does not fit.
+/// Runs one variant to its end, for `katt run`, and returns which. Throws InputError for a variant
+/// or tile that is refused and a workspace that does not fit.
 template <class Exec, class Args>
-void run_variant(const std::string& op, const Exec& exec, const VariantTable<Exec, Args>& table,
-                 const Args& args, Config config, const char* usual) {
-  if (config.variant.empty()) config.variant = usual;
+Config run_variant(const std::string& op, const Exec& exec, const VariantTable<Exec, Args>& table,
+                   const Args& args, const Config& request) {
+  const Config config = table.resolve(exec, args, request);
   if (const Status status = table.supports(exec, args, config); !status.is_ok()) {
     throw InputError(op + ": " + status.reason());
   }
@@ -60,6 +62,20 @@ void run_variant(const std::string& op, const Exec& exec, const VariantTable<Exe
     throw InputError(op + ": " + status.reason());
   }
   exec.fence("katt::bench::run_variant");
+  return config;
+}
+
+/// Writes which variant ran, and its setting, as attributes of an output file: "variant", "tile_q"
+/// and so on; "backward_variant" … of the backward pass.
+template <class Exec, class Args>
+void record_variant(io::TensorFile& out, const VariantTable<Exec, Args>& table,
+                    const Config& config, bool backward = false) {
+  const std::string prefix = backward ? "backward_" : "";
+  out.set_attribute(prefix + "variant", config.variant);
+  const auto& parameters = table.find(config.variant).parameters;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    out.set_attribute(prefix + parameters[i], std::int64_t{config.setting.at(i)});
+  }
 }
 
 }  // namespace katt::bench

@@ -142,26 +142,26 @@ std::vector<AxisValue> parse_axis(const AxisSpec& spec, const AxisText& typed) {
   return Parser(spec, typed).parse();
 }
 
-std::vector<Tile> parse_tiles(const AxisText& typed, std::span<const std::string> presets) {
+std::vector<Setting> parse_tiles(const AxisText& typed, std::span<const std::string> presets) {
   const std::string expected =
       "expected auto, tiles such as 64x64,128x32" +
       (presets.empty() ? std::string() : ", or presets: " + join(presets, ", "));
-  std::vector<Tile> tiles;
+  std::vector<Setting> tiles;
   for (const std::string& item : split(typed.text, ',')) {
-    Tile tile;
+    Setting tile;
     if (item != "auto") {
       const auto extents = split(item, 'x');
       if (extents.size() != 2) {
         reject(typed.where, typed.text, quoted(item) + " is no tile; " + expected);
       }
-      for (std::size_t i = 0; i < 2; ++i) {
-        const Parsed extent = parse_integer(extents[i]);
+      for (const std::string& text : extents) {
+        const Parsed extent = parse_integer(text);
         if (!extent.problem.empty() || extent.integer < 1 || extent.integer > max_tile) {
           reject(typed.where, typed.text,
-                 "extent " + quoted(extents[i]) + " of " + quoted(item) +
+                 "extent " + quoted(text) + " of " + quoted(item) +
                      " is not an integer from 1 to " + std::to_string(max_tile) + "; " + expected);
         }
-        (i == 0 ? tile.q : tile.kv) = static_cast<int>(extent.integer);
+        tile.push_back(static_cast<int>(extent.integer));
       }
     }
     if (std::find(tiles.begin(), tiles.end(), tile) == tiles.end()) tiles.push_back(tile);
@@ -192,12 +192,6 @@ std::string to_text(const AxisValue& value) {
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return std::to_string(*integer);
   if (const auto* real = std::get_if<double>(&value)) return to_text(*real);
   return std::get<std::string>(value);
-}
-
-std::string to_text(Tile tile) {
-  if (tile == Tile{}) return "auto";
-  const auto extent = [](int n) { return n > 0 ? std::to_string(n) : std::string("*"); };
-  return extent(tile.q) + "x" + extent(tile.kv);
 }
 
 std::string canonical_key(std::string_view key) {

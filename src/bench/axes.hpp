@@ -24,10 +24,10 @@ struct AxisText {
 /// hits it. Throws InputError of one line: where, what it holds, what was expected.
 [[nodiscard]] std::vector<AxisValue> parse_axis(const AxisSpec& spec, const AxisText& typed);
 
-/// Tiles written QxKV: "64x64,128x32". "auto" is {0, 0}, the variant's default. A message
-/// about any other text lists `presets`, which the caller has taken out.
-[[nodiscard]] std::vector<Tile> parse_tiles(const AxisText& typed,
-                                            std::span<const std::string> presets = {});
+/// Tiles written QxKV: "64x64,128x32". "auto" is the variant's default. A message about any other
+/// text lists `presets`, which the caller has taken out.
+[[nodiscard]] std::vector<Setting> parse_tiles(const AxisText& typed,
+                                               std::span<const std::string> presets = {});
 
 /// One positive integer, for options that are no axes.
 [[nodiscard]] std::int64_t parse_count(std::string_view where, std::string_view text,
@@ -38,8 +38,7 @@ struct AxisText {
 
 /// The value as it is typed.
 [[nodiscard]] std::string to_text(const AxisValue& value);
-/// "64x64", or "auto" for {0, 0}; an extent left open is "*".
-[[nodiscard]] std::string to_text(Tile tile);
+using katt::to_text;
 
 /// A key or option as it is looked up: '_' for '-', without leading dashes.
 [[nodiscard]] std::string canonical_key(std::string_view key);

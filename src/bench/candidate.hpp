@@ -1,7 +1,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,9 +19,24 @@ template <class Exec, class Args>
 std::vector<VariantInfo> describe(const VariantTable<Exec, Args>& table) {
   std::vector<VariantInfo> infos;
   for (const auto& variant : table.all()) {
-    infos.push_back({variant.name, variant.description, variant.tiles, infos.empty()});
+    infos.push_back(
+        {variant.name, variant.description, infos.empty(), variant.parameters, variant.settings});
+    for (const auto& preset : variant.presets) infos.back().presets.push_back(preset.name);
   }
   return infos;
+}
+
+/// A preset of a variant for these arguments; nothing where the variant has none of that name.
+template <class Exec, class Args>
+std::optional<PresetTile> find_preset(const VariantTable<Exec, Args>& table, const Exec& exec,
+                                      const Args& args, std::string_view variant,
+                                      std::string_view name) {
+  for (const auto& preset : table.find(std::string(variant)).presets) {
+    if (preset.name != name) continue;
+    const Status status = preset.supports ? preset.supports(exec, args, {}) : Status::ok();
+    return PresetTile{preset.setting(exec, args, {}), status.reason()};
+  }
+  return std::nullopt;
 }
 
 /// A candidate for any operation with a variant table: owns its outputs (an object with poison())

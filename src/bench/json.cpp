@@ -60,7 +60,7 @@ Json operator_json(const Operator& op) {
     for (const std::string& pass : op.passes()) {
       for (const VariantInfo& info : op.variants(backend, pass)) {
         std::vector<std::string> tiles;
-        for (const Tile& tile : info.tiles) tiles.push_back(to_text(tile));
+        for (const Setting& tile : info.settings) tiles.push_back(to_text(tile));
         variants.push_back({{"backend", name_of(backend)},
                             {"pass", pass},
                             {"name", info.name},

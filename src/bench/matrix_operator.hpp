@@ -132,7 +132,7 @@ inline std::vector<ForeignTensor> foreign_tensors(const std::vector<MatrixSpec>&
 }  // namespace impl
 
 /// An adapter from a description Op with static members
-///   name, summary, usual_variant      texts
+///   name, summary                     texts
 ///   axes()                            the axes of a sweep
 ///   inputs(), outputs()               tensors of the forward pass
 ///   gradients()                       of the backward pass, which also reads `dout`, of the shape
@@ -154,6 +154,16 @@ class MatrixOperator final : public Operator {
                                                   std::string_view pass) const override {
     return visit_backend(backend, 0, [&]<class Exec>(const Exec&) {
       return visit_pass(pass, [](auto p) { return describe(p.template variants<Exec>()); });
+    });
+  }
+
+  [[nodiscard]] Config resolve(const Point& point, const Config& config) const override {
+    return visit_pass(point.pass, [&](auto pass) {
+      return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+        return pass.template variants<Exec>().resolve(
+            exec, shape_args(pass, present(pass.inputs(), point), extents_of(point), point.dtype),
+            config);
+      });
     });
   }
 
@@ -215,8 +225,9 @@ class MatrixOperator final : public Operator {
         made.add_to(refs);
         const auto args = pass.args(refs);
         check(args);
-        run_variant(Op::name, exec, pass.template variants<Exec>(), args, options.config,
-                    Op::usual_variant);
+        const auto& table = pass.template variants<Exec>();
+        record_variant(out, table, run_variant(Op::name, exec, table, args, options.config),
+                       pass.backward);
         for (const MatrixSpec& spec : specs) {
           std::vector<std::int64_t> shape;
           for (const std::string& axis : spec.axes) shape.push_back(extents.find(axis)->second);
@@ -331,12 +342,6 @@ class MatrixOperator final : public Operator {
     [[nodiscard]] Status supports(const Config& config) const override {
       return visit_backend(backend_, threads_, [&]<class Exec>(const Exec& exec) {
         return Pass::template variants<Exec>().supports(exec, shapes(), config);
-      });
-    }
-
-    [[nodiscard]] Config resolve(const Config& config) const override {
-      return visit_backend(backend_, threads_, [&]<class Exec>(const Exec&) {
-        return Pass::template variants<Exec>().resolve(shapes(), config);
       });
     }
 

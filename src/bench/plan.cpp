@@ -24,9 +24,9 @@ struct Axis {
 struct ConfigRequest {
   std::vector<std::string> variants;  ///< empty: all
   std::vector<std::string> peers;
-  std::vector<Tile> tiles;           ///< of `tile`
-  std::vector<std::string> presets;  ///< of `tile`, by name
-  std::vector<int> q, kv;            ///< of `tile_q`, `tile_kv`
+  std::vector<Setting> tiles;                         ///< of `tile`
+  std::vector<std::string> presets;                   ///< of `tile`, by name
+  std::map<std::string, std::vector<int>> extents{};  ///< of `tile_q`, `tile_kv`
 };
 
 template <class T>
@@ -36,16 +36,21 @@ void add_once(std::vector<T>& list, T value, auto&& same) {
   }
 }
 
-std::vector<std::string> variant_names(const Operator& op) {
-  std::vector<std::string> names;
+/// Calls f(info) for the variants of every backend of this build and every pass.
+template <class F>
+void for_each_variant(const Operator& op, const F& f) {
   for (const Backend backend : all_backends) {
     if (!is_built(backend)) continue;
     for (const std::string& pass : op.passes()) {
-      for (const VariantInfo& info : op.variants(backend, pass)) {
-        add_once(names, info.name, std::equal_to<>());
-      }
+      for (const VariantInfo& info : op.variants(backend, pass)) f(info);
     }
   }
+}
+
+std::vector<std::string> variant_names(const Operator& op) {
+  std::vector<std::string> names{std::string(auto_variant)};
+  for_each_variant(op,
+                   [&](const VariantInfo& info) { add_once(names, info.name, std::equal_to<>()); });
   return names;
 }
 
@@ -121,7 +126,7 @@ ConfigRequest read_configs(const SweepEntry& entry,
   }
   if (const AxisText* text = find("peer")) request.peers = read_peers(*entry.op, *text);
   if (const AxisText* text = find("tile")) {
-    const auto presets = entry.op->presets();
+    const auto presets = preset_names(*entry.op);
     AxisText tiles = *text;
     std::vector<std::string> others;
     for (const std::string& item : split(text->text, ',')) {
@@ -137,45 +142,69 @@ ConfigRequest read_configs(const SweepEntry& entry,
       }
     }
   }
-  for (const auto& [key, extents] : {std::pair{"tile_q", &request.q}, {"tile_kv", &request.kv}}) {
+  for (const char* key : {"tile_q", "tile_kv"}) {
     if (const AxisText* text = find(key)) {
       for (const AxisValue& value : parse_axis(tile_axis(key), *text)) {
-        extents->push_back(static_cast<int>(std::get<std::int64_t>(value)));
+        request.extents[key].push_back(static_cast<int>(std::get<std::int64_t>(value)));
       }
     }
   }
   return request;
 }
 
-/// The tiles to ask a variant for. With one extent open: its tiles that have the other one.
-std::vector<Tile> tiles_for(const VariantInfo& info, const ConfigRequest& request) {
-  if (info.tiles.empty()) return {Tile{}};
-  if (!request.tiles.empty() || !request.presets.empty()) return request.tiles;
-  if (request.q.empty() && request.kv.empty()) return {Tile{}};
-  std::vector<Tile> tiles;
-  for (const int q : request.q.empty() ? std::vector<int>{0} : request.q) {
-    for (const int kv : request.kv.empty() ? std::vector<int>{0} : request.kv) {
-      bool listed = false;
-      for (const Tile& tile : info.tiles) {
-        if ((q == 0 || tile.q == q) && (kv == 0 || tile.kv == kv)) {
-          add_once(tiles, tile, std::equal_to<>());
-          listed = true;
-        }
-      }
-      if (!listed) tiles.push_back({q, kv});
+/// Every combination of the extents that are asked for, 0 for a parameter that is left open.
+std::vector<Setting> asked_settings(const VariantInfo& info, const ConfigRequest& request) {
+  std::vector<Setting> asked{Setting{}};
+  for (const std::string& parameter : info.parameters) {
+    const auto extents = request.extents.find(parameter);
+    const std::vector<int> values =
+        extents == request.extents.end() ? std::vector<int>{0} : extents->second;
+    std::vector<Setting> longer;
+    for (const Setting& setting : asked) {
+      for (const int value : values) longer.emplace_back(setting).push_back(value);
     }
+    asked = std::move(longer);
   }
-  return tiles;
+  return asked;
 }
 
-bool same(const Config& a, const Config& b) { return a.variant == b.variant && a.tile == b.tile; }
+/// The settings to ask a variant for. With one extent open: its settings that have the others.
+std::vector<Setting> settings_for(const VariantInfo& info, const ConfigRequest& request) {
+  if (info.settings.empty()) return {Setting{}};
+  if (!request.tiles.empty() || !request.presets.empty()) return request.tiles;
+  if (request.extents.empty()) return {Setting{}};
+  const auto fits = [](const Setting& setting, const Setting& asked) {
+    return std::equal(setting.begin(), setting.end(), asked.begin(), asked.end(),
+                      [](int value, int wanted) { return wanted == 0 || value == wanted; });
+  };
+  std::vector<Setting> settings;
+  for (const Setting& asked : asked_settings(info, request)) {
+    bool listed = false;
+    for (const Setting& setting : info.settings) {
+      if (!fits(setting, asked)) continue;
+      add_once(settings, setting, std::equal_to<>());
+      listed = true;
+    }
+    if (!listed) settings.push_back(asked);
+  }
+  return settings;
+}
+
+bool same(const Config& a, const Config& b) {
+  return a.variant == b.variant && a.setting == b.setting;
+}
 
 /// Adds the configurations of a point to its case.
 void add_configs(PlannedCase& planned, const ConfigRequest& request, const Tuning& tuning) {
   const Operator& op = *planned.op;
   const Point& point = planned.point;
   const auto infos = op.variants(point.backend, point.pass);
-  std::vector<std::string> names = request.variants;
+  std::vector<std::string> names;
+  for (const std::string& name : request.variants) {
+    const Config asked{.variant = name};
+    add_once(names, name == auto_variant ? op.resolve(point, asked).variant : name,
+             std::equal_to<>());
+  }
   if (names.empty()) {
     for (const VariantInfo& info : infos) names.push_back(info.name);
   }
@@ -187,16 +216,16 @@ void add_configs(PlannedCase& planned, const ConfigRequest& request, const Tunin
       configs.push_back({.variant = name});  // of another backend or pass: becomes a skipped row
       continue;
     }
-    for (Tile tile : tiles_for(*info, request)) {
-      if (tile == Tile{} && !info->tiles.empty() && !request.tiles.empty()) {
-        tile = tuning.find(op, point, name).value_or(Tile{});
+    for (Setting setting : settings_for(*info, request)) {
+      if (setting.empty() && !info->settings.empty() && !request.tiles.empty()) {
+        setting = tuning.find(op, point, name).value_or(Setting{});
       }
-      add_once(configs, Config{name, tile}, same);
+      add_once(configs, Config{name, setting}, same);
     }
     for (const std::string& preset : request.presets) {
-      if (info->tiles.empty()) break;  // takes no tile
+      if (info->settings.empty()) break;  // takes no tile
       const PresetTile choice = op.preset(point, name, preset).value_or(PresetTile{});
-      const Config config{name, choice.tile};
+      const Config config{name, choice.setting};
       add_once(configs, Config(config), same);
       if (!choice.refusal.empty()) planned.refused.emplace_back(config, choice.refusal);
     }
@@ -378,6 +407,14 @@ std::optional<std::string> axis_of_key(const Operator& op, std::string_view key)
   return std::nullopt;
 }
 
+std::vector<std::string> preset_names(const Operator& op) {
+  std::vector<std::string> names;
+  for_each_variant(op, [&](const VariantInfo& info) {
+    for (const std::string& name : info.presets) add_once(names, name, std::equal_to<>());
+  });
+  return names;
+}
+
 void override_axes(SweepEntry& entry, std::span<const AxisText> axes) {
   for (const AxisText& axis : axes) {
     const auto name = axis_of_key(*entry.op, axis.key);
@@ -429,14 +466,7 @@ std::string unlisted_reason(const PlannedCase& planned, const Config& config) {
   }
   for (const VariantInfo& info : planned.op->variants(planned.point.backend, planned.point.pass)) {
     if (info.name != config.variant) continue;
-    if (config.tile == Tile{} ||
-        std::find(info.tiles.begin(), info.tiles.end(), config.tile) != info.tiles.end()) {
-      return {};
-    }
-    std::vector<std::string> listed;
-    for (const Tile& tile : info.tiles) listed.push_back(to_text(tile));
-    return "tile " + to_text(config.tile) + " is not among those of " + info.name + ": " +
-           join(listed, ", ");
+    return setting_refusal(info.name, info.settings, config.setting);
   }
   return "the backend " + std::string(name_of(planned.point.backend)) + " has no variant " +
          config.variant + " for pass " + planned.point.pass;

@@ -30,7 +30,7 @@ struct PlannedCase {
   const Operator* op = nullptr;
   std::string label;
   Point point;
-  std::vector<Config> configs;       ///< tile {0, 0}: the variant's default
+  std::vector<Config> configs;       ///< without a setting: the variant's default
   std::vector<std::string> peers{};  ///< configs of these names run in other programs
   /// Presets of tiles that the device cannot run: their configs, and why.
   std::vector<std::pair<Config, std::string>> refused{};
@@ -48,6 +48,9 @@ struct PlannedCase {
 /// The axis that a key means ("seq" → "seq_q"), or nothing.
 [[nodiscard]] std::optional<std::string> axis_of_key(const Operator& op, std::string_view key);
 
+/// Names of devices whose tiles can be asked for in place of a tile, e.g. "h200", "amx".
+[[nodiscard]] std::vector<std::string> preset_names(const Operator& op);
+
 /// Replaces axes of an entry; those of another operator are ignored.
 void override_axes(SweepEntry& entry, std::span<const AxisText> axes);
 
@@ -55,8 +58,8 @@ void override_axes(SweepEntry& entry, std::span<const AxisText> axes);
 [[nodiscard]] int most_threads(std::span<const SweepEntry> entries);
 
 /// The cartesian product of each entry's axes, each point once, checked by the operator. Throws
-/// InputError for the first thing that is wrong. `tile = auto` means what `tuning` holds, else the
-/// variant's default.
+/// InputError for the first thing that is wrong. `variant = auto` is planned as the variant that it
+/// is at the point; `tile = auto` means what `tuning` holds, else the variant's default.
 [[nodiscard]] std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries,
                                                   std::uint64_t seed);
 [[nodiscard]] std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries,

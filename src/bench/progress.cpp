@@ -12,7 +12,7 @@ namespace {
 
 std::string config_text(const RowResult& row) {
   return row.resolved.variant +
-         (row.resolved.tile == Tile{} ? "" : " " + to_text(row.resolved.tile));
+         (row.resolved.setting.empty() ? "" : " " + to_text(row.resolved.setting));
 }
 
 /// The row to show: the fastest that is not the baseline, else the baseline.

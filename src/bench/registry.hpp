@@ -68,13 +68,15 @@ class Point {
 struct VariantInfo {
   std::string name;
   std::string description;
-  std::vector<Tile> tiles;  ///< empty: takes no tile
-  bool baseline = false;    ///< the naive one that speedups refer to
+  bool baseline = false;                  ///< the naive one that speedups refer to
+  std::vector<std::string> parameters{};  ///< names, e.g. {"tile_q", "tile_kv"}
+  std::vector<Setting> settings{};        ///< of the parameters; empty: takes no tile
+  std::vector<std::string> presets{};     ///< names of settings, e.g. "h200", "amx"
 };
 
 /// What a named preset of tiles means for a variant at a point.
 struct PresetTile {
-  Tile tile;
+  Setting setting;
   std::string refusal{};  ///< why the device of the point cannot run it; empty where it can
 };
 
@@ -155,9 +157,6 @@ class Case {
   virtual Work work() const = 0;
   /// ok, or skipped with the reason why this variant and tile cannot run here. Allocates nothing.
   virtual Status supports(const Config& config) const = 0;
-  /// The configuration with the variant's default tile filled in where the request names none.
-  /// Allocates nothing.
-  virtual Config resolve(const Config& config) const { return config; }
   /// Allocates outputs and workspace of one variant through Kokkos, with labels `katt::op::…`.
   virtual std::unique_ptr<Candidate> prepare(const Config& config) = 0;
   /// The case as another program can compute it; nothing where these inputs have no such form.
@@ -168,7 +167,7 @@ class Case {
 struct RunOptions {
   Backend backend = Backend::openmp;
   int threads = 0;
-  Config config;  ///< an empty variant name asks for the operator's default
+  Config config;
 };
 
 /// An operator as sweeps and `katt run` see it: the adapter in OP/bench. name(), summary(),
@@ -182,9 +181,10 @@ class Operator {
   virtual std::vector<std::string> passes() const = 0;
   /// Variants of a pass on a backend; the baseline is among them.
   virtual std::vector<VariantInfo> variants(Backend backend, std::string_view pass) const = 0;
-  /// Names of devices whose tiles can be asked for in place of a tile, e.g. "h200", "amx".
-  virtual std::vector<std::string> presets() const { return {}; }
-  /// The tile of a variant for one of presets(); nothing where the variant takes its default.
+  /// The configuration that a request means at a point: the variant of "auto" and the default
+  /// setting filled in. Allocates nothing.
+  virtual Config resolve(const Point& point, const Config& config) const = 0;
+  /// The setting of a variant of that name; nothing where the variant takes its default.
   virtual std::optional<PresetTile> preset(const Point& /*point*/, std::string_view /*variant*/,
                                            std::string_view /*name*/) const {
     return std::nullopt;
@@ -193,7 +193,8 @@ class Operator {
   virtual void validate(const Point& point) const = 0;
   virtual Footprint footprint(const Point& point, const Config& config) const = 0;
   virtual std::unique_ptr<Case> make_case(const Point& point) const = 0;
-  /// Runs the operator on the tensors of a file and puts its outputs into `out` (`katt run`).
+  /// Runs the operator on the tensors of a file and puts its outputs into `out`, and what ran
+  /// (record_variant() of bench/adapter.hpp), for `katt run`.
   /// Throws InputError for a file that lacks a dataset or holds a wrong shape, and for a variant or
   /// tile that is refused.
   virtual void run_file(const io::CaseFile& in, const RunOptions& options,

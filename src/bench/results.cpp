@@ -77,9 +77,14 @@ std::map<std::string, io::Cell> cells_of(const PlannedCase& planned, const RowRe
   cells["backend"] = std::string(name_of(point.backend));
   cells["dtype"] = std::string(name_of(point.dtype));
   cells["threads"] = std::int64_t{point.threads};
-  cells["tile_q"] = std::int64_t{result.resolved.tile.q};
-  cells["tile_kv"] = std::int64_t{result.resolved.tile.kv};
-  cells["tile"] = to_text(result.requested.tile);
+  for (const VariantInfo& info : planned.op->variants(point.backend, point.pass)) {
+    if (info.name != result.resolved.variant) continue;
+    const Setting& setting = result.resolved.setting;
+    for (std::size_t i = 0; i < std::min(setting.size(), info.parameters.size()); ++i) {
+      cells[info.parameters[i]] = std::int64_t{setting[i]};
+    }
+  }
+  cells["tile"] = to_text(result.requested.setting);
   cells["label"] = planned.label;
   cells["engine"] = result.engine;
   cells["status"] = std::string(result.status.name());

@@ -18,8 +18,8 @@ namespace katt::bench {
 /// What became of one configuration of a case: everything a row of /points says.
 struct RowResult {
   Config requested;
-  Config resolved;      ///< what ran: with the default tile filled in
-  Tile default_tile{};  ///< the variant's own for this point
+  Config resolved;          ///< what ran: with the default tile filled in
+  Setting default_setting;  ///< the variant's own for this point
   Status status;
   std::vector<double> samples_s;
   int inner = 0;

@@ -146,14 +146,14 @@ class Runner {
       const Config& config = planned.configs[indices[k]];
       const bool peer = planned.is_peer(config);
       const auto peak = contenders[k].measured.peak;  // of a peer: what this process needs for it
-      RowResult row = measured_row(config, peer ? config : inputs->resolve(config),
+      RowResult row = measured_row(config, peer ? config : planned.op->resolve(point, config),
                                    std::move(contenders[k].measured), work);
       if (!peer && peak) row.total = input_bytes + *peak;
       row.tensor_bytes = input_bytes.total() + output_bytes[k];
       if (row.status.is_ok()) {
         if (peer) row.total = contenders[k].candidate->peak();
         row.engine = contenders[k].candidate->engine();
-        if (!peer) row.default_tile = inputs->resolve({config.variant, {}}).tile;
+        if (!peer) row.default_setting = planned.op->resolve(point, {config.variant, {}}).setting;
         row.ceiling =
             nearest_ceiling(ceilings_, point.backend, point.threads, work, row.time_s.median,
                             paired_ratio(moving_s, row.samples_s).median);

@@ -23,8 +23,6 @@ constexpr int schema = 1;
 constexpr std::size_t max_file_bytes = 1 << 26;
 constexpr int max_depth = 8;
 
-Json tile_json(Tile tile) { return Json::array({tile.q, tile.kv}); }
-
 Json axis_json(const AxisValue& value) {
   return std::visit([](const auto& held) { return Json(held); }, value);
 }
@@ -55,9 +53,9 @@ Json to_json(const TunedTile& tuned) {
           {"threads", tuned.threads},
           {"dtype", name_of(tuned.dtype)},
           {"axes", axes},
-          {"tile", tile_json(tuned.tile)},
+          {"tile", tuned.tile},
           {"time_s", tuned.time_s},
-          {"default_tile", tile_json(tuned.usual)},
+          {"default_tile", tuned.usual},
           {"default_time_s", tuned.usual_time_s}};
 }
 
@@ -76,7 +74,10 @@ TunedTile from_json(const nlohmann::json& json) {
   tuned.threads = count_of(json.at("threads"));
   for (const auto& [name, value] : json.at("axes").items()) tuned.axes[name] = axis_of(value);
   const auto tile = [&](const char* key) {
-    return Tile{count_of(json.at(key).at(0)), count_of(json.at(key).at(1))};
+    Setting setting;
+    for (const auto& extent : json.at(key).get_ref<const nlohmann::json::array_t&>())
+      setting.push_back(count_of(extent));
+    return setting;
   };
   tuned.tile = tile("tile");
   tuned.usual = tile("default_tile");
@@ -135,9 +136,9 @@ Listed tiled_variants(const Operator& op) {
     if (!is_built(backend)) continue;
     for (const std::string& pass : op.passes()) {
       for (const VariantInfo& info : op.variants(backend, pass)) {
-        if (info.tiles.empty()) continue;
+        if (info.settings.empty()) continue;
         add_once(listed.variants, info.name);
-        for (const Tile tile : info.tiles) add_once(listed.tiles, to_text(tile));
+        for (const Setting& tile : info.settings) add_once(listed.tiles, to_text(tile));
       }
     }
   }
@@ -190,13 +191,18 @@ void Tuning::put(TunedTile tile) {
   tiles_.push_back(std::move(tile));
 }
 
-std::optional<Tile> Tuning::find(const Operator& op, const Point& point,
-                                 const std::string& variant) const {
+std::optional<Setting> Tuning::find(const Operator& op, const Point& point,
+                                    const std::string& variant) const {
   const TunedTile key = key_of(op, point, variant);
-  std::optional<Tile> nearest;
+  std::vector<Setting> listed;
+  for (const VariantInfo& info : op.variants(point.backend, point.pass)) {
+    if (info.name == variant) listed = info.settings;
+  }
+  std::optional<Setting> nearest;
   double least = 0;
   for (const TunedTile& tuned : tiles_) {
     if (!same_kernel(tuned, key)) continue;
+    if (std::find(listed.begin(), listed.end(), tuned.tile) == listed.end()) continue;
     const double far = distance(tuned, key);
     if (nearest && far >= least) continue;
     nearest = tuned.tile;
@@ -259,17 +265,18 @@ std::vector<TunedTile> fastest_tiles(const PlannedCase& planned, std::span<const
     const RowResult* best = nullptr;
     const RowResult* usual = nullptr;
     for (const RowResult& row : rows) {
-      if (row.requested.variant != info.name || info.tiles.empty() || !row.status.is_ok()) continue;
+      if (row.requested.variant != info.name || info.settings.empty() || !row.status.is_ok())
+        continue;
       if (best == nullptr || row.time_s.median < best->time_s.median) best = &row;
-      if (row.resolved.tile == row.default_tile) usual = &row;
+      if (row.resolved.setting == row.default_setting) usual = &row;
     }
     if (best == nullptr) continue;
-    const Tile default_tile = best->default_tile;
+    const Setting default_setting = best->default_setting;
     if (usual != nullptr && usual->time_s.lo <= best->time_s.hi) best = usual;
     TunedTile tuned = key_of(*planned.op, planned.point, info.name);
-    tuned.tile = best->resolved.tile;
+    tuned.tile = best->resolved.setting;
     tuned.time_s = best->time_s.median;
-    tuned.usual = default_tile;
+    tuned.usual = default_setting;
     tuned.usual_time_s = usual != nullptr ? usual->time_s.median : 0;
     fastest.push_back(std::move(tuned));
   }

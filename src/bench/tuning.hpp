@@ -21,9 +21,9 @@ struct TunedTile {
   int threads = 0;
   Dtype dtype = Dtype::f32;
   std::map<std::string, AxisValue, std::less<>> axes;
-  Tile tile;
+  Setting tile;
   double time_s = 0;
-  Tile usual;  ///< the variant's default
+  Setting usual;  ///< the variant's default
   double usual_time_s = 0;
 };
 
@@ -43,11 +43,12 @@ class Tuning {
   void put(TunedTile tile);
 
   /// The tile for a variant at a point: that of the nearest point tuned for the same operator,
-  /// pass, variant, device, backend, threads and dtype, nothing where there is none. The distance
+  /// pass, variant, device, backend, threads and dtype that the variant still lists, nothing where
+  /// there is none. The distance
   /// is the sum of |log2| of the ratios of integer axes; a choice that differs counts as a factor
   /// of 256.
-  [[nodiscard]] std::optional<Tile> find(const Operator& op, const Point& point,
-                                         const std::string& variant) const;
+  [[nodiscard]] std::optional<Setting> find(const Operator& op, const Point& point,
+                                            const std::string& variant) const;
 
   [[nodiscard]] const std::vector<TunedTile>& all() const { return tiles_; }
 

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -12,52 +15,120 @@
 
 namespace katt {
 
-/// Extents of a tile: queries × keys for attention; other operators say what the two mean.
-/// {0, 0} asks for the variant's default.
-struct Tile {
-  int q = 0;
-  int kv = 0;
-  friend bool operator==(const Tile&, const Tile&) = default;
+/// Values of a variant's parameters, in the order of their names. Empty asks for the default; 0 is
+/// a value that is left open.
+using Setting = std::vector<int>;
+
+/// "64x32", "64x*" with a value left open, "auto" for the default.
+[[nodiscard]] std::string to_text(const Setting& setting);
+
+/// Why a variant does not take a setting; empty where it does.
+[[nodiscard]] std::string setting_refusal(const std::string& variant,
+                                          const std::vector<Setting>& settings,
+                                          const Setting& setting);
+
+/// Names the fastest variant that accepts the arguments.
+inline constexpr std::string_view auto_variant = "auto";
+
+/// Which kernel is to run: a variant by name, with a setting where the variant has parameters.
+struct Config {
+  std::string variant{auto_variant};
+  Setting setting{};
 };
 
-/// Which kernel is to run: a variant by name, with a tile where the variant has tiles.
-struct Config {
-  std::string variant;
-  Tile tile{};
+namespace impl {
+
+/// A property of a variant: a value, or a function of (args, rest…), of (exec, args, rest…), or of
+/// (exec, args, setting, rest…), which takes the setting as anything that a Setting converts to. A
+/// function may do without the rest.
+template <class R, class Exec, class Args, class... Rest>
+class Property {
+ public:
+  Property() = default;
+
+  template <class F, class = std::enable_if_t<!std::is_same_v<std::decay_t<F>, Property>>>
+  Property(F f) {
+    using E = const Exec&;
+    using A = const Args&;
+    using S = const Setting&;
+    if constexpr (std::is_invocable_v<const F&, E, A, S, Rest...>) {
+      call_ = std::move(f);
+    } else if constexpr (std::is_invocable_v<const F&, E, A, Rest...>) {
+      call_ = [f](E exec, A args, S, Rest... rest) -> R { return f(exec, args, rest...); };
+    } else if constexpr (std::is_invocable_v<const F&, E, A>) {
+      call_ = [f](E exec, A args, S, Rest...) -> R { return f(exec, args); };
+    } else if constexpr (std::is_invocable_v<const F&, A>) {
+      call_ = [f](E, A args, S, Rest...) -> R { return f(args); };
+    } else {
+      call_ = [value = R(std::move(f))](E, A, S, Rest...) -> R { return value; };
+    }
+  }
+
+  explicit operator bool() const { return static_cast<bool>(call_); }
+  R operator()(const Exec& exec, const Args& args, const Setting& setting, Rest... rest) const {
+    return call_(exec, args, setting, rest...);
+  }
+
+ private:
+  std::function<R(const Exec&, const Args&, const Setting&, Rest...)> call_;
+};
+
+}  // namespace impl
+
+/// A setting by name, usually that of a device.
+template <class Exec, class Args>
+struct Preset {
+  std::string name;
+  impl::Property<Setting, Exec, Args> setting;
+  /// ok, or skipped with the reason why this machine cannot run it; absent: wherever the variant
+  /// runs.
+  impl::Property<Status, Exec, Args> supports{};
 };
 
 /// One way to compute an operation on an execution space. Built-in variants and those that a user's
-/// program registers have the same form.
+/// program registers have the same form. What is left out of it means what is said beside it.
+/// Functions take (exec, args), and a variant with parameters may take the setting third: a
+/// Setting, or a type of the operator's own that a Setting converts to.
 template <class Exec, class Args>
 struct Variant {
+  template <class R, class... Rest>
+  using Property = impl::Property<R, Exec, Args, Rest...>;
+
   std::string name;
   std::string description;
-  /// The tiles that can be asked for; empty when the variant takes none.
-  std::vector<Tile> tiles;
-  /// Whether it can run these arguments: ok, or skipped with the reason. Launches nothing.
-  std::function<Status(const Exec&, const Args&, Tile)> supports;
-  /// Bytes of workspace that run() needs for these arguments.
-  std::function<std::size_t(const Exec&, const Args&, Tile)> workspace_bytes;
+  /// Variant "auto" is the one of the highest rank that accepts the arguments, the first of equals.
+  /// Left out, 0: the baseline, and what nobody has measured.
+  Property<int> rank{};
+  /// Names of the parameters, e.g. {"tile_q", "tile_kv"}, and the settings that can be asked for.
+  std::vector<std::string> parameters{};
+  std::vector<Setting> settings{};
+  /// The default, where it is not the first of `settings`.
+  Property<Setting> default_setting{};
+  /// Settings by name, for devices.
+  std::vector<Preset<Exec, Args>> presets{};
+  /// Whether it can run these arguments: ok, or skipped with the reason. Launches nothing. Left
+  /// out: always.
+  Property<Status> supports{};
+  /// Bytes of workspace that run() needs for these arguments. Left out: none.
+  Property<std::size_t> workspace_bytes{};
   /// Launches the operation on the instance; does not wait for it.
-  std::function<void(const Exec&, const Args&, Tile, Workspace)> run;
-  /// Which units of the machine run() uses for these arguments, e.g. "amx", "avx512", "blas";
-  /// absent where the variant always uses the vectors that the build is for.
-  std::function<std::string(const Exec&, const Args&, Tile)> engine{};
-  /// The default tile for these arguments, where it depends on them; else the first of `tiles`.
-  std::function<Tile(const Args&)> default_tile{};
+  Property<void, Workspace> run;
+  /// Which units of the machine run() uses for these arguments, e.g. "amx", "avx512", "blas". Left
+  /// out: always the vectors that the build is for.
+  Property<std::string> engine{};
 
-  /// The tile that a request means: {0, 0} is the default.
-  Tile resolve(const Args& args, Tile tile) const {
-    if (tile != Tile{} || tiles.empty()) return tile;
-    return default_tile ? default_tile(args) : tiles.front();
+  /// The setting that a request means.
+  Setting resolve(const Exec& exec, const Args& args, const Setting& setting) const {
+    if (!setting.empty() || settings.empty()) return setting;
+    return default_setting ? default_setting(exec, args, setting) : settings.front();
   }
 
-  /// supports(), and a refusal of a tile where the variant takes none.
-  Status check(const Exec& exec, const Args& args, Tile tile) const {
-    if (tiles.empty() && tile != Tile{}) {
-      return Status::skipped("variant " + name + " takes no tile");
+  /// supports(), and a refusal of a setting that is not listed.
+  Status check(const Exec& exec, const Args& args, const Setting& setting) const {
+    if (std::string refusal = setting_refusal(name, settings, setting); !refusal.empty()) {
+      return Status::skipped(std::move(refusal));
     }
-    return supports(exec, args, tile);
+    return supports ? supports(exec, args, setting) : Status::ok();
   }
 };
 
@@ -71,10 +142,9 @@ class VariantTable {
 
   /// Adds a variant. Throws InputError when the name is taken.
   void add(Variant<Exec, Args> variant) {
-    for (const auto& known : variants_) {
-      if (known.name == variant.name) {
-        throw InputError("variant " + variant.name + ": the name is taken");
-      }
+    const auto taken = [&](const auto& known) { return known.name == variant.name; };
+    if (variant.name == auto_variant || std::any_of(variants_.begin(), variants_.end(), taken)) {
+      throw InputError("variant " + variant.name + ": the name is taken");
     }
     variants_.push_back(std::move(variant));
   }
@@ -83,65 +153,109 @@ class VariantTable {
 
   /// The variant of that name. Throws InputError, which lists the known names.
   const Variant<Exec, Args>& find(const std::string& name) const {
-    std::string known;
+    std::string known(auto_variant);
     for (const auto& variant : variants_) {
       if (variant.name == name) return variant;
-      known += (known.empty() ? "" : ", ") + variant.name;
+      known += ", " + variant.name;
     }
     throw InputError("variant " + name + ": unknown; expected one of " + known);
   }
 
-  /// The configuration that a request means: its tile, or the variant's default.
-  Config resolve(const Args& args, const Config& config) const {
-    return {config.variant, find(config.variant).resolve(args, config.tile)};
+  /// The configuration that a request means: the variant that "auto" (or no name) is for these
+  /// arguments, and its default where no setting is asked for.
+  Config resolve(const Exec& exec, const Args& args, const Config& config) const {
+    const auto& variant = chosen(exec, args, config);
+    return {variant.name, variant.resolve(exec, args, config.setting)};
   }
 
-  /// Whether the variant and tile of `config` can run these arguments: ok, or skipped with the
+  /// Whether the variant and setting of `config` can run these arguments: ok, or skipped with the
   /// reason. Throws InputError for an unknown variant. Launches nothing.
   Status supports(const Exec& exec, const Args& args, const Config& config) const {
-    const auto& variant = find(config.variant);
-    return variant.check(exec, args, variant.resolve(args, config.tile));
+    const auto& variant = chosen(exec, args, config);
+    return variant.check(exec, args, variant.resolve(exec, args, config.setting));
   }
 
   /// Bytes of workspace that run() needs; 0 where supports() refuses.
   std::size_t workspace_bytes(const Exec& exec, const Args& args, const Config& config) const {
-    const auto& variant = find(config.variant);
-    const Tile tile = variant.resolve(args, config.tile);
-    return variant.check(exec, args, tile).is_ok() ? variant.workspace_bytes(exec, args, tile) : 0;
+    const auto& variant = chosen(exec, args, config);
+    const Setting setting = variant.resolve(exec, args, config.setting);
+    return variant.check(exec, args, setting).is_ok() ? bytes_of(variant, exec, args, setting) : 0;
   }
 
   /// What run() computes with; "" where the variant does not say.
   std::string engine(const Exec& exec, const Args& args, const Config& config) const {
-    const auto& variant = find(config.variant);
-    return variant.engine ? variant.engine(exec, args, variant.resolve(args, config.tile)) : "";
+    const auto& variant = chosen(exec, args, config);
+    if (!variant.engine) return "";
+    return variant.engine(exec, args, variant.resolve(exec, args, config.setting));
   }
 
   /// Launches the variant, or refuses as supports() does. Throws InputError when the workspace is
   /// too small.
   Status run(const Exec& exec, const Args& args, const Config& config, Workspace workspace) const {
-    const auto& variant = find(config.variant);
-    const Tile tile = variant.resolve(args, config.tile);
-    if (Status status = variant.check(exec, args, tile); !status.is_ok()) return status;
-    if (const std::size_t needed = variant.workspace_bytes(exec, args, tile);
+    const auto& variant = chosen(exec, args, config);
+    const Setting setting = variant.resolve(exec, args, config.setting);
+    if (Status status = variant.check(exec, args, setting); !status.is_ok()) return status;
+    if (const std::size_t needed = bytes_of(variant, exec, args, setting);
         workspace.bytes < needed) {
       throw InputError("variant " + variant.name + ": workspace holds " +
                        std::to_string(workspace.bytes) + " bytes, expected " +
                        std::to_string(needed));
     }
-    variant.run(exec, args, tile, workspace);
+    variant.run(exec, args, setting, workspace);
     return Status::ok();
   }
 
  private:
+  static std::size_t bytes_of(const Variant<Exec, Args>& variant, const Exec& exec,
+                              const Args& args, const Setting& setting) {
+    return variant.workspace_bytes ? variant.workspace_bytes(exec, args, setting) : 0;
+  }
+
+  /// The variant that is named; of "auto" the fastest that accepts, or that would where none does.
+  const Variant<Exec, Args>& chosen(const Exec& exec, const Args& args,
+                                    const Config& config) const {
+    if (!config.variant.empty() && config.variant != auto_variant) return find(config.variant);
+    const Variant<Exec, Args>* best = nullptr;
+    std::pair<bool, int> merit{false, 0};  // whether it accepts, and its rank
+    for (const auto& variant : variants_) {
+      const int rank = variant.rank ? variant.rank(exec, args, {}) : 0;
+      if (best != nullptr && std::pair(true, rank) <= merit) continue;
+      const Setting setting = variant.resolve(exec, args, config.setting);
+      const std::pair own(variant.check(exec, args, setting).is_ok(), rank);
+      if (best != nullptr && own <= merit) continue;
+      best = &variant;
+      merit = own;
+    }
+    if (best == nullptr) throw InputError("variant auto: there is no variant");
+    return *best;
+  }
+
   std::vector<Variant<Exec, Args>> variants_;
 };
 
 }  // namespace katt
 
-/// Instantiates what an operator with a forward and a backward pass declares in its header for an
-/// execution space; for KATT_FOR_EACH_EXEC.
-#define KATT_INSTANTIATE_PASSES(Exec)                                                       \
-  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>();                       \
-  template VariantTable<Exec, BackwardArgs>& backward_variants<Exec>();                     \
-  template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&, Workspace); \
-  template Status backward<Exec>(const Exec&, const BackwardArgs&, const Config&, Workspace);
+/// Defines what an operator declares in its header for a pass ("forward" of ForwardArgs), for every
+/// execution space of KATT_FOR_EACH_EXEC: forward(), which checks the arguments and runs a variant
+/// of forward_variants().
+#define KATT_DEFINE_PASS(pass, Args)                                                           \
+  template <class Exec>                                                                        \
+  Status pass(const Exec& exec, const Args& args, const Config& config, Workspace workspace) { \
+    check(args);                                                                               \
+    return pass##_variants<Exec>().run(exec, args, config, workspace);                         \
+  }                                                                                            \
+  KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RUN, pass, Args)
+#define KATT_INSTANTIATE_RUN(Exec, pass, Args)                \
+  template VariantTable<Exec, Args>& pass##_variants<Exec>(); \
+  template Status pass<Exec>(const Exec&, const Args&, const Config&, Workspace);
+
+/// The same for workspace_bytes() of operators that declare it.
+#define KATT_DEFINE_WORKSPACE_BYTES(pass, Args)                                           \
+  template <class Exec>                                                                   \
+  std::size_t workspace_bytes(const Exec& exec, const Args& args, const Config& config) { \
+    check(args);                                                                          \
+    return pass##_variants<Exec>().workspace_bytes(exec, args, config);                   \
+  }                                                                                       \
+  KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SIZE, Args)
+#define KATT_INSTANTIATE_SIZE(Exec, Args) \
+  template std::size_t workspace_bytes<Exec>(const Exec&, const Args&, const Config&);

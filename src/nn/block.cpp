@@ -112,10 +112,7 @@ void Block<Exec>::attend(Runner<Exec>& run, const BlockActivations& at, BatchSha
       .lse = at.lse,
       .scale = scale_of(config_),
       .mask = {.causal = true}};
-  const auto& variants = attention::forward_variants<Exec>();
-  const bool decodes = shape.seq == 1 && !at.lse &&
-                       variants.supports(run.exec(), args, {.variant = kernels_.decode}).is_ok();
-  run(variants, args, decodes ? kernels_.decode : kernels_.attention);
+  run(attention::forward_variants<Exec>(), args, kernels_.attention);
 }
 
 template <class Exec>

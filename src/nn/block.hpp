@@ -49,7 +49,7 @@ struct BackwardBuffers {
   TensorRef<2> dqkv;        ///< as qkv
   TensorRef<2> dattended;   ///< as attended
   TensorRef<2> staging;     ///< dtype of the model: gradients on their way to f32
-  TensorRef<2> dgate_up{};  ///< as gate_up; left out, its place is taken: "fused"
+  TensorRef<2> dgate_up{};  ///< as gate_up; left out, its place is taken: all but "naive"
 };
 
 /// What a block does not keep for its backward pass but computes again from what it keeps: a set of

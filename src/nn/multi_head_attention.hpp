@@ -63,9 +63,9 @@ struct MultiHeadAttentionArgs {
 
 /// Variants of the parts. The naive layer is {{"naive"}, {"naive"}, {"naive"}}.
 struct MultiHeadAttentionConfig {
-  Config linear{"fused", {}};
-  Config rope{"fused", {}};
-  Config attention{"flash", {}};
+  Config linear{};
+  Config rope{};
+  Config attention{};
 };
 
 /// Bytes of workspace of the passes; shapes are read, tensors are not.

@@ -16,16 +16,15 @@
 
 namespace katt::nn {
 
-/// The variant of every operator that the model calls.
+/// The variant of every operator that the model calls: the fastest that accepts the arguments.
 struct Kernels {
-  std::string embedding = "rows";
-  std::string rmsnorm = "fused";
-  std::string linear = "fused";
-  std::string rope = "fused";
-  std::string attention = "flash";
-  std::string decode = "decode";  ///< attention of one new token, where it takes so many heads
-  std::string swiglu = "fused";
-  std::string linear_cross_entropy = "fused";
+  std::string embedding = "auto";
+  std::string rmsnorm = "auto";
+  std::string linear = "auto";
+  std::string rope = "auto";
+  std::string attention = "auto";
+  std::string swiglu = "auto";
+  std::string linear_cross_entropy = "auto";
   /// Whether the products of weight gradients add to the gradients themselves; else they are
   /// stored in the dtype of the model, and a pass of its own adds them.
   bool products_add = true;
@@ -71,16 +70,16 @@ class Runner {
   void operator()(const VariantTable<Exec, Args>& table, const Args& args,
                   const std::string& variant) {
     check(args);  // the operator's own
-    const Config config{.variant = variant};
+    const Config config = table.resolve(exec_, args, {.variant = variant});
     if (const Status status = table.supports(exec_, args, config); !status.is_ok()) {
-      throw InputError("variant " + variant + ": " + status.reason());
+      throw InputError("variant " + config.variant + ": " + status.reason());
     }
     reserve(table.workspace_bytes(exec_, args, config));
     if (dry_) return;
     static const std::string name = operator_of<Args>();
     const Kokkos::Profiling::ScopedRegion region(name);
     const Status status = table.run(exec_, args, config, memory_.workspace());
-    if (!status.is_ok()) throw InputError("variant " + variant + ": " + status.reason());
+    if (!status.is_ok()) throw InputError("variant " + config.variant + ": " + status.reason());
   }
 
   /// A dense product that no operator computes: one that adds to f32 gradients.

@@ -16,8 +16,7 @@
 ///
 /// Both take subnormal operands as 0 and make subnormal sums 0. They add the products in different
 /// orders, so that results of the two differ in the last bits; those of one do not, however the
-/// work is cut. Kernels are templates of the unit; which one a process uses is asked once, at run
-/// time.
+/// work is cut. Kernels are templates of the unit; which of them a process may use is asked at run time.
 namespace katt::tile::bf16_tiles {
 
 /// The unit of this process: the fastest one that the CPU has and the kernel grants.
@@ -34,10 +33,23 @@ inline UnitName unit() {
 /// Whether kernels on packed bf16 tiles can run in this process.
 inline bool usable() { return unit() != UnitName::none; }
 
+/// Why this process cannot use a unit; empty where it can.
+inline std::string refusal(UnitName unit) {
+#if defined(KATT_BF16_TILES)
+  if (unit == UnitName::dot) {
+    return cpu_features().avx512_bf16 ? "" : "this CPU has no AVX512-BF16";
+  }
+  return amx::refusal();
+#else
+  (void)unit;
+  return "this build has no AVX-512 vectors";
+#endif
+}
+
 /// "amx", "avx512_bf16", or "" where there is none.
-inline const char* unit_name() {
+inline const char* name_of(UnitName unit) {
   constexpr std::array names{"", "avx512_bf16", "amx"};
-  return names[static_cast<std::size_t>(unit())];
+  return names[static_cast<std::size_t>(unit)];
 }
 
 #if defined(KATT_BF16_TILES)
@@ -160,16 +172,16 @@ struct DotUnit {
 
 static_assert(Unit<AmxUnit> && Unit<DotUnit>);
 
-/// Calls f.operator()<U>() for the unit of this process; usable() must hold.
+/// Calls f.operator()<U>() for a unit, and returns what it returns.
 template <class F>
-void visit_unit(const F& f) {
-  if (unit() == UnitName::amx) f.template operator()<AmxUnit>();
-  else f.template operator()<DotUnit>();
+decltype(auto) visit_unit(UnitName unit, const F& f) {
+  if (unit == UnitName::amx) return f.template operator()<AmxUnit>();
+  return f.template operator()<DotUnit>();
 }
 
-/// section_bytes of the unit of this process.
-inline std::int64_t section_bytes() {
-  return unit() == UnitName::amx ? AmxUnit::section_bytes : DotUnit::section_bytes;
+/// Bytes of packed operands that a pass over them may take with a unit.
+inline std::int64_t section_bytes(UnitName unit) {
+  return visit_unit(unit, []<Unit U>() { return U::section_bytes; });
 }
 
 #endif

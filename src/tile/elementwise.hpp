@@ -56,10 +56,6 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value, PartialVecto
   for (int lane = 0; lane < lanes.count; ++lane) target[lane] = padded[lane];
 }
 
-/// Output of element-wise kernels from which on streaming stores pay: a multiple of what the caches
-/// of a core keep.
-inline constexpr std::int64_t streaming_bytes = std::int64_t{32} << 20;
-
 /// Whether a rows × columns output at `data`, rows `stride` elements apart, is large enough and so
 /// aligned that it can be written with streaming stores.
 template <class Exec, class T>

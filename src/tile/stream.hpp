@@ -4,6 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/status.hpp"
 #include "tile/vec.hpp"
 
 /// Streaming stores: written past the caches, so that a line is not first read from memory. They
@@ -18,6 +19,17 @@ inline constexpr bool can_stream_v = is_host_v<Exec>;
 #else
 inline constexpr bool can_stream_v = false;
 #endif
+
+/// Output of element-wise kernels from which on streaming stores pay: a multiple of what the caches
+/// of a core keep.
+inline constexpr std::int64_t streaming_bytes = std::int64_t{32} << 20;
+
+/// ok, or skipped with the reason: what a variant of streaming stores says.
+template <class Exec>
+Status stream_support() {
+  return can_stream_v<Exec> ? Status::ok()
+                            : Status::skipped("streaming stores are built for hosts with AVX-512");
+}
 
 /// Whether a row may be written with streaming stores of whole vectors.
 KOKKOS_FORCEINLINE_FUNCTION bool is_streamable(const void* row) {

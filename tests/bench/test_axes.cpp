@@ -99,7 +99,8 @@ TEST(Axes, RejectsInOneLineThatNamesOptionValueAndExpectation) {
 }
 
 TEST(Axes, ReadsTiles) {
-  EXPECT_EQ(parse_tiles({"tile", "64x32,auto,64x32", "--tile"}), (std::vector<Tile>{{64, 32}, {}}));
+  EXPECT_EQ(parse_tiles({"tile", "64x32,auto,64x32", "--tile"}),
+            (std::vector<Setting>{{64, 32}, {}}));
   for (const char* text : {"64", "64x", "0x64", "64x0", "nanx4", "-1x4", "4x4x4", "", "auto,"}) {
     EXPECT_FALSE(message_of([&] { (void)parse_tiles({"tile", text, "--tile"}); }).empty()) << text;
   }

@@ -173,7 +173,7 @@ TEST_P(RegisteredOperator, LabelsWhatItLaunchesAndAllocatesNothing) {
       const auto made = op.make_case(point);
       for (const VariantInfo& variant : op.variants(point.backend, pass)) {
         SCOPED_TRACE(pass + ", " + std::string(name_of(dtype)) + ", " + variant.name);
-        const Config config = made->resolve({variant.name, {}});
+        const Config config = op.resolve(point, {variant.name, {}});
         const Status supported = made->supports(config);
         if (supported.is_ok()) {
           expect_rules(*made, config, op.name(), point.backend);

@@ -122,7 +122,7 @@ TEST_F(SweepFile, TheCommandLineReplacesAxesOfTheFile) {
   ASSERT_EQ(plan.size(), 2U);
   EXPECT_EQ(plan[0].point.integer("size"), 4);
   ASSERT_EQ(plan[0].configs.size(), 1U);
-  EXPECT_EQ(plan[0].configs[0].tile, Tile{});
+  EXPECT_EQ(plan[0].configs[0].setting, Setting{});
 }
 
 TEST_F(SweepFile, TilesApplyToVariantsThatHaveThem) {
@@ -131,7 +131,7 @@ TEST_F(SweepFile, TilesApplyToVariantsThatHaveThem) {
     std::vector<std::string> texts;
     const auto plan = plan_cases(request.entries, 1);
     for (const Config& config : plan[0].configs) {
-      texts.push_back(config.variant + " " + to_text(config.tile));
+      texts.push_back(config.variant + " " + to_text(config.setting));
     }
     return texts;
   };
@@ -143,6 +143,23 @@ TEST_F(SweepFile, TilesApplyToVariantsThatHaveThem) {
   EXPECT_EQ(configs("tile_q = 16"), (Texts{"naive auto", "tiled 16x8"}));
   EXPECT_EQ(configs("tile_kv = [8, 2]"),
             (Texts{"naive auto", "tiled 8x8", "tiled 16x8", "tiled *x2"}));
+}
+
+TEST_F(SweepFile, AutoIsPlannedAsTheVariantThatItMeans) {
+  const auto names = [&](const std::string& lines) {
+    std::vector<std::string> texts;
+    for (const PlannedCase& planned : plan_cases(read("op = \"toy\"\n" + lines).entries, 1)) {
+      for (const Config& config : planned.configs) {
+        texts.push_back(config.variant + " " + to_text(config.setting));
+      }
+    }
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(names("variant = \"auto\"\nn = [8, 16]"), (Texts{"naive auto", "tiled auto"}));
+  EXPECT_EQ(names("variant = \"tiled,auto,naive\"\nn = 16"), (Texts{"tiled auto", "naive auto"}))
+      << "each once";
+  EXPECT_EQ(names("variant = \"auto\"\nn = 16\ntile = \"16x8\""), (Texts{"tiled 16x8"}));
 }
 
 }  // namespace

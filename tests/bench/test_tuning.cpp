@@ -21,7 +21,7 @@ class TuningTest : public testing::Test {
   }
   ~TuningTest() override { std::filesystem::remove_all(folder); }
 
-  TunedTile tuned(std::int64_t size, Tile tile) const {
+  TunedTile tuned(std::int64_t size, Setting tile) const {
     TunedTile t;
     t.op = "toy";
     t.pass = "forward";
@@ -60,8 +60,8 @@ TEST_F(TuningTest, GivesTheTileOfTheNearestPoint) {
   Tuning tuning;
   tuning.put(tuned(16, {8, 8}));
   tuning.put(tuned(1024, {16, 8}));
-  EXPECT_EQ(tuning.find(op, point(20), "tiled"), (Tile{8, 8}));
-  EXPECT_EQ(tuning.find(op, point(4000), "tiled"), (Tile{16, 8}));
+  EXPECT_EQ(tuning.find(op, point(20), "tiled"), (Setting{8, 8}));
+  EXPECT_EQ(tuning.find(op, point(4000), "tiled"), (Setting{16, 8}));
   EXPECT_EQ(tuning.find(op, point(16), "naive"), std::nullopt);
   Point other = point(16);
   other.threads = 1;
@@ -76,7 +76,7 @@ TEST_F(TuningTest, ALaterTileReplacesAnEarlierOneOfTheSamePoint) {
   tuning.put(tuned(16, {8, 8}));
   tuning.put(tuned(16, {16, 8}));
   EXPECT_EQ(tuning.all().size(), 1U);
-  EXPECT_EQ(tuning.find(op, point(16), "tiled"), (Tile{16, 8}));
+  EXPECT_EQ(tuning.find(op, point(16), "tiled"), (Setting{16, 8}));
 }
 
 TEST_F(TuningTest, AFileHoldsEverything) {
@@ -87,10 +87,10 @@ TEST_F(TuningTest, AFileHoldsEverything) {
   ASSERT_EQ(read.all().size(), 1U);
   const TunedTile& tile = read.all().front();
   EXPECT_EQ(tile.axes, tuning.all().front().axes);
-  EXPECT_EQ(tile.usual, (Tile{8, 8}));
+  EXPECT_EQ(tile.usual, (Setting{8, 8}));
   EXPECT_EQ(tile.time_s, 1e-3);
   EXPECT_EQ(tile.usual_time_s, 2e-3);
-  EXPECT_EQ(read.find(op, point(16), "tiled"), (Tile{16, 8}));
+  EXPECT_EQ(read.find(op, point(16), "tiled"), (Setting{16, 8}));
   EXPECT_TRUE(Tuning::read(folder / "missing.json").all().empty());
 }
 
@@ -115,10 +115,11 @@ TEST_F(TuningTest, AutoInAPlanIsTheTunedTile) {
     const auto plan = plan_cases(entries, 1, tuning);
     return plan.at(0).configs;
   };
-  EXPECT_EQ(tile_in("auto").at(0).tile, (Tile{16, 8}));
+  EXPECT_EQ(tile_in("auto").at(0).setting, (Setting{16, 8}));
   EXPECT_TRUE(asks_for_tuning(entries));
   EXPECT_EQ(tile_in("auto,16x8").size(), 1U) << "the same tile twice";
-  EXPECT_EQ(tile_in(nullptr).at(0).tile, Tile{}) << "the default, where nothing was asked for";
+  EXPECT_EQ(tile_in(nullptr).at(0).setting, Setting{})
+      << "the default, where nothing was asked for";
   EXPECT_FALSE(asks_for_tuning(entries));
 }
 
@@ -135,10 +136,10 @@ TEST_F(TuningTest, AllTilesAreAskedForUnlessSomeAreNamed) {
   EXPECT_THROW(ask_for_all_tiles(entries, registry), InputError);
 }
 
-RowResult row(Tile tile, double median, double half_width, Status status = Status::ok()) {
+RowResult row(Setting tile, double median, double half_width, Status status = Status::ok()) {
   RowResult r;
   r.requested = r.resolved = {"tiled", tile};
-  r.default_tile = {8, 8};
+  r.default_setting = {8, 8};
   r.status = std::move(status);
   r.time_s = {median, median - half_width, median + half_width};
   return r;
@@ -150,15 +151,15 @@ TEST_F(TuningTest, TheDefaultStaysUnlessATileIsClearlyFaster) {
   planned.point = point(16);
   const auto chosen = [&](std::vector<RowResult> rows) {
     const auto tiles = fastest_tiles(planned, rows);
-    return tiles.empty() ? Tile{} : tiles.front().tile;
+    return tiles.empty() ? Setting{} : tiles.front().tile;
   };
-  EXPECT_EQ(chosen({row({8, 8}, 2.0, 0.1), row({16, 8}, 1.0, 0.1)}), (Tile{16, 8}));
-  EXPECT_EQ(chosen({row({8, 8}, 1.1, 0.1), row({16, 8}, 1.0, 0.1)}), (Tile{8, 8}));
+  EXPECT_EQ(chosen({row({8, 8}, 2.0, 0.1), row({16, 8}, 1.0, 0.1)}), (Setting{16, 8}));
+  EXPECT_EQ(chosen({row({8, 8}, 1.1, 0.1), row({16, 8}, 1.0, 0.1)}), (Setting{8, 8}));
   EXPECT_EQ(chosen({row({8, 8}, 2.0, 0.1), row({16, 8}, 1.0, 0.1, Status::failed("wrong"))}),
-            (Tile{8, 8}));
+            (Setting{8, 8}));
   EXPECT_EQ(chosen({row({8, 8}, 2.0, 0.1, Status::skipped("no")), row({16, 8}, 3.0, 0.1)}),
-            (Tile{16, 8}));
-  EXPECT_EQ(chosen({}), Tile{});
+            (Setting{16, 8}));
+  EXPECT_EQ(chosen({}), Setting{});
 }
 
 }  // namespace

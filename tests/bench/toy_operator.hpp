@@ -102,16 +102,26 @@ class ToyOperator final : public bench::Operator {
   [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend, std::string_view) const override {
     std::vector<bench::VariantInfo> list;
     for (const auto& [name, behaviour] : behaviours) {
-      list.push_back(
-          {.name = name,
-           .description = "",
-           .tiles = name == "tiled" ? std::vector<Tile>{{8, 8}, {16, 8}} : std::vector<Tile>{},
-           .baseline = name == "naive"});
+      list.push_back({.name = name,
+                      .description = "",
+                      .baseline = name == "naive",
+                      .parameters = {"tile_q", "tile_kv"},
+                      .settings = name == "tiled" ? std::vector<Setting>{{8, 8}, {16, 8}}
+                                                  : std::vector<Setting>{}});
     }
     return list;
   }
   void validate(const bench::Point& point) const override {
     if (point.integer("size") % 2 != 0) throw InputError("size: expected an even number");
+  }
+  /// "auto" is "tiled" from 16 on, else "naive".
+  [[nodiscard]] Config resolve(const bench::Point& point, const Config& config) const override {
+    Config resolved = config;
+    if (config.variant == auto_variant) {
+      resolved.variant = point.integer("size") < 16 ? "naive" : "tiled";
+    }
+    if (resolved.variant == "tiled" && config.setting.empty()) resolved.setting = {8, 8};
+    return resolved;
   }
   [[nodiscard]] bench::Footprint footprint(const bench::Point& point,
                                            const Config& config) const override {
@@ -139,12 +149,9 @@ class ToyOperator final : public bench::Operator {
               .compute_ceiling = "fma_f32"};
     }
     [[nodiscard]] Status supports(const Config& config) const override {
-      if (config.tile == Tile{16, 8} && n_ < 16) return Status::skipped("size below the tile");
+      if (config.setting == Setting{16, 8} && n_ < 16)
+        return Status::skipped("size below the tile");
       return Status::ok();
-    }
-    [[nodiscard]] Config resolve(const Config& config) const override {
-      if (config.variant != "tiled" || config.tile != Tile{}) return config;
-      return {.variant = config.variant, .tile = {8, 8}};
     }
     std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
       for (const auto& [name, behaviour] : op_.behaviours) {

@@ -50,6 +50,30 @@ def test_cases(katt, case):
         assert wrong == [], (backend, variant, tile)
 
 
+def test_the_output_says_what_ran(katt):
+    """Variant auto, the default, and its tile; of the backward pass apart."""
+    case = CASES / "attention_bf16_mask_kv_len.h5"
+    assert katt("run", "attention", "--in", case, "--out", "out.h5").returncode == 0
+    with h5py.File(katt.folder / "out.h5") as file:
+        ran = file.attrs["variant"]
+        assert ran in ("flash", "flash_amx", "flash_avx512_bf16", "decode")
+        assert file.attrs["tile_q"] > 0 and file.attrs["tile_kv"] > 0
+        if "dq" in file:
+            assert file.attrs["backward_variant"] != "naive" and file.attrs["backward_tile_q"] > 0
+    assert katt("run", "attention", "--in", case, "--out", "named.h5", "--variant", ran).returncode == 0
+    with h5py.File(katt.folder / "out.h5") as one, h5py.File(katt.folder / "named.h5") as other:
+        assert (one["out"][...] == other["out"][...]).all()
+    for path in sorted(CASES.glob("*.h5")):
+        with h5py.File(path) as file:
+            op = file.attrs["op"]
+        assert katt("run", op, "--in", path, "--out", "out.h5").returncode == 0
+        with h5py.File(katt.folder / "out.h5") as file:
+            assert file.attrs["variant"] not in ("auto", "naive"), op
+        assert katt("run", op, "--in", path, "--out", "out.h5", "--variant", "naive").returncode == 0
+        with h5py.File(katt.folder / "out.h5") as file:
+            assert file.attrs["variant"] == "naive" and "tile_q" not in file.attrs
+
+
 def test_threads_do_not_matter(katt):
     case = CASES / "attention_f32_causal_gqa.h5"
     outputs = []

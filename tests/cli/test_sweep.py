@@ -71,6 +71,45 @@ def test_table(katt):
             assert np.median(samples) == pytest.approx(row["time_s"])
 
 
+def test_auto_is_a_row_of_the_variant_that_it_means(katt):
+    arguments = ("sweep", "attention", "--seq", "1,64", "--seq-kv", "64", "--heads", "1", "--head-dim", "32",
+                 "--rounds", "1", "--threads", "1", "-o", "out.h5", "--resume")  # fmt: skip
+    assert katt(*arguments, "--dtype", "f32,bf16", "--variant", "naive,auto").returncode == 0
+    frame = table(katt.folder / "out.h5")
+    chosen = {(row["seq_q"], row["dtype"]): row["variant"] for _, row in frame[frame["variant"] != "naive"].iterrows()}
+    assert len(frame) == 8 and set(frame["status"]) == {"ok"}
+    assert chosen[1, "f32"] == chosen[1, "bf16"] == "decode"
+    assert chosen[64, "f32"] == "flash"
+    assert chosen[64, "bf16"] in ("flash", "flash_amx", "flash_avx512_bf16")
+    # named as well it is the same row
+    again = katt(*arguments, "--dtype", "f32", "--variant", "auto,decode,flash,naive")
+    assert again.returncode == 0 and len(table(katt.folder / "out.h5")) == 10, again.stderr
+    line = katt.refuses("sweep", "attention", "--variant", "turbo", "-o", "other.h5")
+    assert "auto, naive, flash" in line
+
+
+def test_engines_are_compared_side_by_side(katt):
+    variants = "naive,flash,flash_amx,flash_avx512_bf16"
+    done = katt("sweep", "attention", "--seq", "96", "--heads", "2", "--head-dim", "40", "--dtype", "bf16", "--pass",
+                "forward,backward", "--rounds", "1", "--threads", "1", "-o", "out.h5", "--variant", variants)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    frame = table(katt.folder / "out.h5")
+    assert list(frame["variant"]) == variants.split(",") * 2
+    for _, row in frame.iterrows():
+        unit = row["variant"].removeprefix("flash_")
+        if row["status"] == "ok":
+            assert row["max_abs_err"] > 0
+            assert row["engine"] == unit or unit in ("naive", "flash")
+        else:
+            assert unit != row["variant"] and ("CPU" in row["reason"] or "build" in row["reason"]), row["reason"]
+    done = katt("sweep", "linear", "--tokens", "33", "--in-features", "40", "--out-features", "50", "--dtype", "bf16",
+                "--pass", "forward,backward", "--rounds", "1", "--threads", "1", "-o", "linear.h5")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    frame = table(katt.folder / "linear.h5")
+    assert list(frame["variant"]) == ["naive", "fused", "amx", "avx512_bf16"] * 2
+    assert set(frame[frame["variant"].isin(["naive", "fused"])]["status"]) == {"ok"}
+
+
 def test_refused_tile_is_a_row(katt):
     done = katt("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "1", "--rounds", "1",
                 "--threads", "1", "--variant", "flash", "--tile", "48x48,auto")
@@ -163,15 +202,17 @@ def has_points(path):
 
 def test_presets_of_tiles(katt):
     done = katt("sweep", "attention", "--seq", "64", "--heads", "1", "--head-dim", "32", "--rounds", "2", "--threads",
-                "1", "--dtype", "f32", "--variant", "naive,flash", "--tile", "avx2,amx,h200", "-o", "out.h5")
+                "1", "--dtype", "f32", "--variant", "naive,flash,flash_amx", "--tile", "avx2,amx,h200", "-o", "out.h5")
     assert done.returncode == 0, done.stderr
     frame = table(katt.folder / "out.h5")
-    assert list(frame["variant"]) == ["naive", "flash", "flash", "flash"]
+    assert list(frame["variant"]) == ["naive", "flash", "flash", "flash", "flash_amx", "flash_amx"]
     flash = frame[frame["variant"] == "flash"]
     assert (flash["tile_q"] > 0).all()
-    reasons = list(flash["reason"])
-    assert "AMX take bf16" in reasons[1] and "h200 is of a GPU" in reasons[2]
-    assert list(flash["status"][1:]) == ["skipped", "skipped"]
+    assert flash["status"].iloc[0] == "ok" or "preset avx2: vectors of 8" in flash["reason"].iloc[0]
+    assert flash["status"].iloc[2] == "skipped" and "h200 is of a GPU" in flash["reason"].iloc[2]
+    amx = frame[frame["variant"] == "flash_amx"]
+    assert list(amx["reason"]) == ["takes bf16, not f32"] * 2
+    assert list(amx["tile"]) == ["auto", "512x128"], "a preset of another device is the default"
 
     done = katt("sweep", "attention", "--seq", "64", "--tile", "h300", "-o", "other.h5")
     assert done.returncode == 2

@@ -87,8 +87,7 @@ inline std::string describe(const Shape& s) {
 }
 
 inline std::string describe(const Config& config) {
-  return config.variant + " " + std::to_string(config.tile.q) + "x" +
-         std::to_string(config.tile.kv);
+  return config.variant + " " + to_text(config.setting);
 }
 
 struct MaskCase {

@@ -9,6 +9,7 @@
 #include "ops/attention/attention.hpp"
 #include "ops/attention/bench/case.hpp"
 #include "tests/ops/attention_problems.hpp"
+#include "tile/bf16_units.hpp"
 
 namespace katt::attention {
 namespace {
@@ -43,8 +44,8 @@ std::vector<Config> all_configs(const ProblemData& data) {
     if (forward_variants<Exec>().supports(Exec(), args, config).is_ok()) configs.push_back(config);
   };
   for (const auto& variant : forward_variants<Exec>().all()) {
-    if (variant.tiles.empty()) add({variant.name, {}});
-    for (const Tile tile : variant.tiles) add({variant.name, tile});
+    if (variant.settings.empty()) add({variant.name, {}});
+    for (const Setting& tile : variant.settings) add({variant.name, tile});
   }
   return configs;
 }
@@ -56,9 +57,8 @@ void expect_reference(const ProblemData& data, const std::string& what,
   for (const Config& config : all_configs<Exec>(data)) {
     const Result result = run(exec, data, config, layout);
     const bench::Errors errors = reference.compare(result.out, result.lse);
-    EXPECT_TRUE(errors.status.is_ok())
-        << what << ", " << name_of(data.dtype) << ", " << config.variant << " " << config.tile.q
-        << "x" << config.tile.kv << ": " << errors.status.reason();
+    EXPECT_TRUE(errors.status.is_ok()) << what << ", " << name_of(data.dtype) << ", "
+                                       << describe(config) << ": " << errors.status.reason();
   }
 }
 
@@ -136,19 +136,55 @@ TEST_P(AttentionForward, NanReachesTheOutput) {
   }
 }
 
+#if defined(KOKKOS_ENABLE_OPENMP)
+TEST_P(AttentionForward, FlashGivesTheSameBitsOnAnyNumberOfThreads) {
+  auto data = make_problem({2, 4, 2, 150, 170, 64}, GetParam());
+  for (const Config& config : all_configs<Kokkos::OpenMP>(*data)) {
+    if (!config.variant.starts_with("flash")) continue;
+    const Result one = run(Kokkos::OpenMP(1), *data, config);
+    const Result all = run(Kokkos::OpenMP(), *data, config);
+    EXPECT_EQ(one.out, all.out) << describe(config);
+    EXPECT_EQ(one.lse, all.lse) << describe(config);
+  }
+}
+#endif
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionForward, ::testing::ValuesIn(all_dtypes),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-#if defined(KOKKOS_ENABLE_OPENMP)
-TEST(AttentionThreads, FlashGivesTheSameBitsOnAnyNumberOfThreads) {
-  auto data = make_problem({2, 4, 2, 150, 170, 64}, Dtype::f32);
-  const Config config{"flash", {}};
-  const Result one = run(Kokkos::OpenMP(1), *data, config);
-  const Result all = run(Kokkos::OpenMP(), *data, config);
-  EXPECT_EQ(one.out, all.out);
-  EXPECT_EQ(one.lse, all.lse);
+TEST(AttentionAuto, IsTheFastestThatAccepts) {
+  const Host exec = serial_host();
+  const auto chosen = [&](const Shape& shape, Dtype dtype, const Setting& tile = {}) {
+    const auto data = make_problem(shape, dtype);
+    const ForwardArgs args = shape_args(data->shape, dtype);
+    const Config config = forward_variants<Host>().resolve(exec, args, {"auto", tile});
+    EXPECT_TRUE(forward_variants<Host>().supports(exec, args, config).is_ok()) << config.variant;
+    return config.variant;
+  };
+  const std::string unit = tile::bf16_tiles::name_of(tile::bf16_tiles::unit());
+  const std::string on_tiles = unit.empty() ? "flash" : "flash_" + unit;
+  const Shape many{1, 8, 2, 128, 128, 64};
+  EXPECT_EQ(chosen(many, Dtype::f32), "flash");
+  EXPECT_EQ(chosen(many, Dtype::f16), "flash");
+  EXPECT_EQ(chosen(many, Dtype::bf16), on_tiles);
+  EXPECT_EQ(chosen({1, 8, 2, 1, 128, 64}, Dtype::bf16), "decode") << "one query";
+  EXPECT_EQ(chosen({1, 256, 2, 1, 128, 64}, Dtype::f32), "flash") << "more rows than decode takes";
+  EXPECT_EQ(chosen({1, 8, 2, 1, 128, 64}, Dtype::f32, {32, 32}), "flash")
+      << "decode lacks the tile";
 }
-#endif
+
+TEST(AttentionRefusal, UnitsNameTheReason) {
+  const auto data = make_problem({1, 2, 2, 8, 8, 16}, Dtype::f32);
+  const ForwardArgs args = shape_args(data->shape, Dtype::f32);
+  for (const char* name : {"flash_amx", "flash_avx512_bf16"}) {
+    const auto status = forward_variants<Host>().supports(serial_host(), args, {name, {}});
+    EXPECT_EQ(status.reason(), "takes bf16, not f32");
+  }
+  ForwardArgs brain = args;
+  brain.q.dtype = Dtype::bf16;
+  const auto status = forward_variants<Host>().supports(serial_host(), brain, {"flash_amx", {}});
+  EXPECT_EQ(status.reason(), tile::bf16_tiles::refusal(tile::bf16_tiles::UnitName::amx));
+}
 
 TEST(AttentionRefusal, NamesTheReason) {
   const Host exec = serial_host();

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
+#include <algorithm>#include <rapidcheck/gtest.h>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -18,7 +18,7 @@ struct Gradients {
 
 template <class Exec>
 Gradients run(const Exec& exec, const ProblemData& data, const Config& config,
-              HeadLayout layout = HeadLayout::bhsd, const std::string& forward_variant = "flash") {
+              HeadLayout layout = HeadLayout::bhsd, const std::string& forward_variant = "auto") {
   constexpr Backend backend = backend_of<Exec>();
   const DeviceProblem problem(data, backend, layout);
   const DeviceOutput forward(data.shape, data.dtype, backend, layout);
@@ -47,9 +47,19 @@ std::vector<Config> all_configs(const ProblemData& data) {
     if (backward_variants<Exec>().supports(Exec(), args, config).is_ok()) configs.push_back(config);
   };
   for (const auto& variant : backward_variants<Exec>().all()) {
-    if (variant.tiles.empty()) add({variant.name, {}});
-    for (const Tile tile : variant.tiles) add({variant.name, tile});
+    if (variant.settings.empty()) add({variant.name, {}});
+    for (const Setting& tile : variant.settings) add({variant.name, tile});
   }
+  return configs;
+}
+
+/// Every variant that takes the problem, with its default tile.
+template <class Exec>
+std::vector<Config> all_variants(const ProblemData& data) {
+  std::vector<Config> configs = all_configs<Exec>(data);
+  for (Config& config : configs) config.setting = {};
+  const auto same = [](const Config& a, const Config& b) { return a.variant == b.variant; };
+  configs.erase(std::unique(configs.begin(), configs.end(), same), configs.end());
   return configs;
 }
 
@@ -60,9 +70,8 @@ void expect_reference(const ProblemData& data, const std::string& what,
   for (const Config& config : configs) {
     const Gradients g = run(Exec(), data, config, layout);
     const bench::Errors errors = reference.compare(g.dq, g.dk, g.dv);
-    EXPECT_TRUE(errors.status.is_ok())
-        << what << ", " << name_of(data.dtype) << ", " << config.variant << " " << config.tile.q
-        << "x" << config.tile.kv << ": " << errors.status.reason();
+    EXPECT_TRUE(errors.status.is_ok()) << what << ", " << name_of(data.dtype) << ", "
+                                       << describe(config) << ": " << errors.status.reason();
   }
 }
 
@@ -74,8 +83,9 @@ TEST_P(AttentionBackward, MatchesReferenceForEveryShapeAndMask) {
       auto data = make_problem(shape, GetParam());
       mask.apply(*data);
       add_dout(*data);
-      expect_reference<Kokkos::DefaultExecutionSpace>(*data, describe(shape) + ", " + mask.name,
-                                                      {{"naive", {}}, {"flash", {}}});
+      expect_reference<Kokkos::DefaultExecutionSpace>(
+          *data, describe(shape) + ", " + mask.name,
+          all_variants<Kokkos::DefaultExecutionSpace>(*data));
     }
   }
 }
@@ -91,7 +101,7 @@ TEST_P(AttentionBackward, MatchesReferenceForEveryTileAndStorage) {
 TEST_P(AttentionBackward, SerialMatchesReference) {
   auto data = make_problem(shapes[1], GetParam());
   add_dout(*data);
-  expect_reference<Host>(*data, "serial", {{"naive", {}}, {"flash", {}}});
+  expect_reference<Host>(*data, "serial", all_variants<Host>(*data));
 }
 
 TEST_P(AttentionBackward, NaiveSaysWhatMultiplies) {
@@ -101,7 +111,7 @@ TEST_P(AttentionBackward, NaiveSaysWhatMultiplies) {
   const ForwardArgs forward = shape_args(data->shape, data->dtype);
   args.q = forward.q;
   args.k = forward.k;
-  const std::string engine = backward_variants<Exec>().find("naive").engine(Exec(), args, Tile{});
+  const std::string engine = backward_variants<Exec>().find("naive").engine(Exec(), args, {});
   EXPECT_EQ(engine == "blas", GetParam() == Dtype::f32) << engine;
   EXPECT_NE(engine, "");
 }
@@ -118,22 +128,25 @@ TEST_P(AttentionBackward, HoldsForLargeScores) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionBackward, ::testing::ValuesIn(all_dtypes),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
-
 #if defined(KOKKOS_ENABLE_OPENMP)
-TEST(AttentionBackwardThreads, FlashGivesTheSameBitsOnAnyNumberOfThreadsAndEveryRun) {
-  auto data = make_problem({1, 4, 2, 150, 170, 64}, Dtype::f32);
+TEST_P(AttentionBackward, FlashGivesTheSameBitsOnAnyNumberOfThreadsAndEveryRun) {
+  auto data = make_problem({1, 4, 2, 150, 170, 64}, GetParam());
   add_dout(*data);
-  const Gradients one = run(Kokkos::OpenMP(1), *data, {"flash", {}});
-  for (int repeat = 0; repeat < 3; ++repeat) {
-    const Gradients all = run(Kokkos::OpenMP(), *data, {"flash", {}});
-    EXPECT_EQ(one.dq, all.dq);
-    EXPECT_EQ(one.dk, all.dk);
-    EXPECT_EQ(one.dv, all.dv);
+  for (const Config& config : all_variants<Kokkos::OpenMP>(*data)) {
+    if (config.variant == "naive") continue;
+    const Gradients one = run(Kokkos::OpenMP(1), *data, config);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const Gradients all = run(Kokkos::OpenMP(), *data, config);
+      EXPECT_EQ(one.dq, all.dq) << config.variant;
+      EXPECT_EQ(one.dk, all.dk) << config.variant;
+      EXPECT_EQ(one.dv, all.dv) << config.variant;
+    }
   }
 }
 #endif
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionBackward, ::testing::ValuesIn(all_dtypes),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST(AttentionReference, GradientsAgreeWithFiniteDifferences) {
   // f(q, k, v) = Σ dout ∘ out; central differences in double through the reference forward pass.
@@ -187,7 +200,7 @@ RC_GTEST_PROP(AttentionBackwardProperty, EveryVariantMatchesReferenceAtAnySizeOf
   // scores too), and fits its own gradients alone: those divide P by its sum.
   const bool naive_lse = *rc::gen::arbitrary<bool>();
   for (const Config& config : one_of_each_variant(all_configs<Exec>(*data))) {
-    const std::string forward = naive_lse && config.variant == "naive" ? "naive" : "flash";
+    const std::string forward = naive_lse && config.variant == "naive" ? "naive" : "auto";
     const Gradients g = run(Exec(), *data, config, HeadLayout::bhsd, forward);
     const Status status = reference.compare(g.dq, g.dk, g.dv).status;
     if (!status.is_ok()) {

@@ -205,7 +205,7 @@ TEST(AttentionDecodePages, OfWholeTilesGiveTheBitsOfContiguousKeys) {
 
 TEST(AttentionDecodeRefusal, NamesTheReason) {
   const Host exec = serial_host();
-  const auto refusal = [&](const Shape& s, Tile tile) {
+  const auto refusal = [&](const Shape& s, const Setting& tile) {
     const auto data = make_problem(s, Dtype::f32);
     return forward_variants<Host>().supports(exec, shape_args(data->shape, Dtype::f32),
                                              {"decode", tile});

@@ -64,13 +64,13 @@ TEST_P(AttentionMemory, EstimateIsWithinFivePercentOfThePeak) {
       ForwardArgs args = problem.args();
       args.out = output.out.ref();
       args.lse = output.lse.ref();
-      for (const std::string variant : {"naive", "flash"}) {
+      for (const std::string variant : {"naive", "flash", "auto"}) {
         expect_close(estimate_memory(Exec(), args, {variant, {}}).total(),
                      measured_forward(*data, {variant, {}}),
                      describe(shape) + ", " + mask.name + ", " + variant + " forward");
       }
       const BackwardArgs back = backward_args(problem.args(), output, dout, gradients);
-      for (const std::string variant : {"naive", "flash"}) {
+      for (const std::string variant : {"naive", "flash", "auto"}) {
         expect_close(estimate_memory(Exec(), back, {variant, {}}).total(),
                      measured_backward(*data, {variant, {}}),
                      describe(shape) + ", " + mask.name + ", " + variant + " backward");

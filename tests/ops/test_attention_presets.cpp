@@ -4,39 +4,39 @@
 #include <vector>
 
 #include "ops/attention/portable/device_tiles.hpp"
-#include "ops/attention/presets.hpp"
+#include "ops/attention/tensor_cores/presets.hpp"
 
 namespace katt::attention {
 namespace {
 
 TEST(AttentionPresets, AreFoundByName) {
-  EXPECT_EQ(device_preset("a100")->title, "A100");
-  EXPECT_EQ(device_preset("h200")->shared_bytes, 228 * 1024);
-  EXPECT_FALSE(device_preset("a101"));
+  EXPECT_EQ(find_gpu("a100")->title, "A100");
+  EXPECT_EQ(find_gpu("h200")->shared_bytes, 228 * 1024);
+  EXPECT_FALSE(find_gpu("a101"));
 }
 
 TEST(AttentionPresets, ATileIsThereForEveryDeviceAndHeadDim) {
-  for (const DevicePreset& device : device_presets) {
+  for (const Gpu& gpu : gpus) {
     for (const std::int64_t head_dim : {8, 64, 72, 128, 136, 256}) {
-      const auto tile = preset_tile(device, "flash_mma", head_dim);
-      ASSERT_TRUE(tile) << device.name << " " << head_dim;
-      EXPECT_TRUE(preset_supports(device, "flash_mma", head_dim, *tile).is_ok());
-      EXPECT_GT(preset_occupancy(device, "flash_mma", head_dim, *tile), 0);
-      EXPECT_EQ(preset_tile(device, "flash_wgmma", head_dim).has_value(), device.capability == 90)
-          << device.name;
+      const auto tile = impl::tile_for(gpu, impl::mma_on_gpus, head_dim);
+      ASSERT_TRUE(tile) << gpu.name << " " << head_dim;
+      EXPECT_TRUE(impl::gpu_supports(gpu, impl::mma_on_gpus, head_dim, *tile).is_ok());
+      EXPECT_GT(impl::occupancy(gpu, impl::mma_on_gpus, head_dim, *tile), 0);
+      EXPECT_EQ(impl::tile_for(gpu, impl::wgmma_on_gpus, head_dim).has_value(),
+                gpu.capability == 90)
+          << gpu.name;
     }
   }
 }
 
 TEST(AttentionPresets, ATileOfTheBackwardPassIsThereWhereItIsBuilt) {
-  for (const DevicePreset& device : device_presets) {
+  for (const Gpu& gpu : gpus) {
     for (const std::int64_t head_dim : {8, 64, 72, 128}) {
-      const auto tile = preset_tile(device, "flash_mma", head_dim, Pass::backward);
-      ASSERT_TRUE(tile) << device.name << " " << head_dim;
-      EXPECT_GT(preset_occupancy(device, "flash_mma", head_dim, *tile, Pass::backward), 0);
+      const auto tile = impl::tile_for(gpu, impl::mma_backward_on_gpus, head_dim);
+      ASSERT_TRUE(tile) << gpu.name << " " << head_dim;
+      EXPECT_GT(impl::occupancy(gpu, impl::mma_backward_on_gpus, head_dim, *tile), 0);
     }
-    EXPECT_FALSE(preset_tile(device, "flash_mma", 136, Pass::backward));
-    EXPECT_FALSE(preset_tile(device, "flash_wgmma", 64, Pass::backward));
+    EXPECT_FALSE(impl::tile_for(gpu, impl::mma_backward_on_gpus, 136));
   }
   const std::vector<Tile> at_64{{32, 64}, {64, 64}};
   const std::vector<Tile> at_128{{32, 64}};
@@ -48,46 +48,47 @@ TEST(AttentionPresets, ATileOfTheBackwardPassIsThereWhereItIsBuilt) {
 
 TEST(AttentionPresets, PortableTilesFitEveryDeviceAtEveryHeadDim) {
   for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
-    const Tile forward = impl::portable_forward_tile(head_dim);
-    const Tile backward = impl::portable_backward_tile(head_dim);
-    for (const DevicePreset& device : device_presets) {
-      const auto available = static_cast<std::size_t>(device.block_shared_bytes);
-      EXPECT_LE(impl::portable_forward_bytes(forward, head_dim), available) << head_dim;
-      EXPECT_LE(impl::portable_backward_bytes(backward, head_dim), available) << head_dim;
+    const Tile forward = impl::portable_device_tile<ForwardArgs>(head_dim);
+    const Tile backward = impl::portable_device_tile<BackwardArgs>(head_dim);
+    for (const Gpu& gpu : gpus) {
+      const auto available = static_cast<std::size_t>(gpu.block_shared_bytes);
+      EXPECT_LE(impl::portable_shared_bytes<ForwardArgs>(forward, head_dim), available) << head_dim;
+      EXPECT_LE(impl::portable_shared_bytes<BackwardArgs>(backward, head_dim), available)
+          << head_dim;
     }
   }
-  EXPECT_EQ(impl::portable_forward_tile(128), (Tile{64, 32}));
-  EXPECT_EQ(impl::portable_forward_tile(256), (Tile{32, 16}));
-  EXPECT_EQ(impl::portable_forward_tile(256, 232448), (Tile{64, 32}));
-  EXPECT_EQ(impl::portable_backward_tile(64), (Tile{32, 32}));
-  EXPECT_EQ(impl::portable_backward_tile(128), (Tile{32, 16}));
-  EXPECT_EQ(impl::portable_backward_tile(256), (Tile{16, 8}));
+  EXPECT_EQ(impl::portable_device_tile<ForwardArgs>(128), (Tile{64, 32}));
+  EXPECT_EQ(impl::portable_device_tile<ForwardArgs>(256), (Tile{32, 16}));
+  EXPECT_EQ(impl::portable_device_tile<ForwardArgs>(256, 232448), (Tile{64, 32}));
+  EXPECT_EQ(impl::portable_device_tile<BackwardArgs>(64), (Tile{32, 32}));
+  EXPECT_EQ(impl::portable_device_tile<BackwardArgs>(128), (Tile{32, 16}));
+  EXPECT_EQ(impl::portable_device_tile<BackwardArgs>(256), (Tile{16, 8}));
   // As the engines count it on a device: Q, S, O, staged K or V, and three statistics a row.
-  EXPECT_EQ(impl::portable_forward_bytes({64, 32}, 128),
+  EXPECT_EQ(impl::portable_shared_bytes<ForwardArgs>({64, 32}, 128),
             4U * (128 * 64 + 32 * 64 + 64 * 128 + 32 * 128 + 3 * 64));
 }
 
 TEST(AttentionPresets, RefuseWithTheReason) {
-  const auto reason = [](const char* device, const char* variant, std::int64_t head_dim,
-                         Tile tile) {
-    return preset_supports(*device_preset(device), variant, head_dim, tile).reason();
+  const auto reason = [](const char* gpu, const impl::TensorCoreVariant& variant,
+                         std::int64_t head_dim, Tile tile) {
+    return impl::gpu_supports(*find_gpu(gpu), variant, head_dim, tile).reason();
   };
   EXPECT_EQ(
-      reason("rtx3090ti", "flash_mma", 256, {128, 64}),
+      reason("rtx3090ti", impl::mma_on_gpus, 256, {128, 64}),
       "flash_mma with tile 128x64 at head_dim 256 needs 131072 bytes of shared memory, a block "
       "of an RTX 3090 Ti can have 101376");
-  EXPECT_EQ(reason("rtx5080", "flash_wgmma", 64, {128, 64}),
+  EXPECT_EQ(reason("rtx5080", impl::wgmma_on_gpus, 64, {128, 64}),
             "flash_wgmma does not run on compute capability 12.0");
-  EXPECT_EQ(reason("h200", "flash_wgmma", 256, {128, 128}),
+  EXPECT_EQ(reason("h200", impl::wgmma_on_gpus, 256, {128, 128}),
             "flash_wgmma with tile 128x128 at head_dim 256 is not built");
-  EXPECT_EQ(reason("h200", "flash_mma", 64, {48, 64}),
+  EXPECT_EQ(reason("h200", impl::mma_on_gpus, 64, {48, 64}),
             "flash_mma with tile 48x64 at head_dim 64 is not built");
-  EXPECT_EQ(reason("a100", "flash_mma", 256, {128, 64}), "");
+  EXPECT_EQ(reason("a100", impl::mma_on_gpus, 256, {128, 64}), "");
 }
 
 TEST(AttentionPresets, OccupancyFollowsRegistersThreadsAndSharedMemory) {
-  const DevicePreset a100 = *device_preset("a100");
-  const DevicePreset rtx = *device_preset("rtx3090ti");
+  const Gpu a100 = *find_gpu("a100");
+  const Gpu rtx = *find_gpu("rtx3090ti");
   // Nothing binds but the number of blocks; then threads, registers, shared memory.
   EXPECT_EQ(impl::resident_blocks(a100, {32, 16, 0}), 32);
   EXPECT_EQ(impl::resident_blocks(a100, {512, 16, 0}), 4);
@@ -97,8 +98,8 @@ TEST(AttentionPresets, OccupancyFollowsRegistersThreadsAndSharedMemory) {
   EXPECT_EQ(impl::resident_blocks(a100, {128, 32, 81 * 1024}), 2);
   EXPECT_EQ(impl::resident_blocks(rtx, {128, 32, 81 * 1024}), 1);
   // head_dim 128, 64x64: 48 KiB and 208 registers: two blocks of four warps on 64 warps.
-  EXPECT_DOUBLE_EQ(preset_occupancy(a100, "flash_mma", 128, {64, 64}), 8.0 / 64);
-  EXPECT_DOUBLE_EQ(preset_occupancy(rtx, "flash_mma", 256, {64, 64}), 4.0 / 48);
+  EXPECT_DOUBLE_EQ(impl::occupancy(a100, impl::mma_on_gpus, 128, {64, 64}), 8.0 / 64);
+  EXPECT_DOUBLE_EQ(impl::occupancy(rtx, impl::mma_on_gpus, 256, {64, 64}), 4.0 / 48);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "ops/linear/linear.hpp"
 #include "ops/linear/linear_ref.hpp"
 #include "tests/ops/linear_problem.hpp"
+#include "tile/bf16_units.hpp"
 
 namespace katt::linear {
 namespace {
@@ -74,6 +75,24 @@ Result run(const Exec& exec, const Problem& p, const std::string& variant, std::
   return {out.values(), dx.values(), dweight.values(), dbias.download()};
 }
 
+/// The variants that take a problem in both passes.
+template <class Exec>
+std::vector<std::string> variants_for(const Exec& exec, const Problem& p) {
+  const TensorRef<2> x(nullptr, p.dtype, {p.tokens, p.in});
+  const TensorRef<2> weight(nullptr, p.dtype, {p.out, p.in});
+  const TensorRef<2> out(nullptr, p.dtype, {p.tokens, p.out});
+  const ForwardArgs forward{.x = x, .weight = weight, .out = out};
+  const BackwardArgs backward{.x = x, .weight = weight, .dout = out, .dx = x, .dweight = weight};
+  std::vector<std::string> names;
+  for (const std::string& name : testing::names_of(forward_variants<Exec>())) {
+    if (forward_variants<Exec>().supports(exec, forward, {name, {}}).is_ok() &&
+        backward_variants<Exec>().supports(exec, backward, {name, {}}).is_ok()) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
 struct ExpectedResult {
   std::vector<ExpectedValue> out, dx, dweight, dbias;
 };
@@ -129,7 +148,7 @@ TEST_P(Linear, MatchesReferenceForEveryShapeStrideVariantAndBackend) {
       const ExpectedResult expected = reference(p);
       for (const std::int64_t gap : {0, 3}) {
         testing::for_each_exec([&]<class Exec>(const Exec& exec) {
-          for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
+          for (const std::string& variant : variants_for(exec, p)) {
             expect_reference(p, expected, run(exec, p, variant, gap),
                              p.name() + variant + " gap " + std::to_string(gap));
           }
@@ -140,11 +159,11 @@ TEST_P(Linear, MatchesReferenceForEveryShapeStrideVariantAndBackend) {
 }
 
 // Sums of three products are rounded in blocks of rows of dweight, here of 291, 45 left over; in
-// 16 bits they are those of "fused".
+// 16 bits they are those of "auto".
 TEST_P(Linear, BlocksOfRoundedSumsJoin) {
   Problem p = make_problem(3, 900, 1500, GetParam());
   const Result naive = run(Kokkos::OpenMP(2), p, "naive");
-  const Result fused = run(Kokkos::OpenMP(2), p, "fused");
+  const Result fused = run(Kokkos::OpenMP(2), p, "auto");
   for (std::size_t i = 0; i < naive.dweight.size(); ++i) {
     const float limit = p.dtype == Dtype::f32 ? 1e-5F : 0.0F;
     ASSERT_LE(std::abs(naive.dweight[i] - fused.dweight[i]), limit) << i;
@@ -161,24 +180,51 @@ TEST_P(Linear, NaiveSaysWhatMultiplies) {
                               .dout = {nullptr, GetParam(), {64, 32}},
                               .dx = {nullptr, GetParam(), {64, 48}}};
   const auto engine = [&](auto& table, const auto& args, const char* name) {
-    return table.find(name).engine(exec, args, Tile{});
+    return table.engine(exec, args, {name, {}});
   };
   for (const bool back : {false, true}) {
     const auto of = [&](const char* name) {
       return back ? engine(backward_variants<Kokkos::OpenMP>(), backward, name)
                   : engine(forward_variants<Kokkos::OpenMP>(), forward, name);
     };
-    EXPECT_EQ(of("naive"), GetParam() == Dtype::f32 ? "blas" : of("fused"));
+    EXPECT_EQ(of("naive"), GetParam() == Dtype::f32 ? "blas" : of("auto"));
   }
 }
 
-// Of "fused": the library behind "naive" cuts its sums by the number of threads.
+// But of "naive": the library behind it cuts its sums by the number of threads.
 TEST_P(Linear, EqualBitsForAnyNumberOfThreads) {
   const Problem p = make_problem(517, 300, 261, GetParam());
-  const Result one = run(Kokkos::OpenMP(1), p, "fused");
-  EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, "fused"));
-  EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, "fused")) << "again";
-  EXPECT_EQ(one, run(serial_host(), p, "fused"));
+  for (const std::string& variant : variants_for(serial_host(), p)) {
+    if (variant == "naive") continue;
+    const Result one = run(Kokkos::OpenMP(1), p, variant);
+    EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, variant)) << variant;
+    EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, variant)) << variant << " again";
+    EXPECT_EQ(one, run(serial_host(), p, variant)) << variant;
+  }
+}
+
+TEST_P(Linear, AutoIsTheEngineOfGemm) {
+  const Host exec = serial_host();
+  const auto chosen = [&](std::int64_t tokens) {
+    const Problem p = make_problem(tokens, 48, 32, GetParam());
+    const ForwardArgs args{.x = {nullptr, p.dtype, {p.tokens, p.in}},
+                           .weight = {nullptr, p.dtype, {p.out, p.in}},
+                           .out = {nullptr, p.dtype, {p.tokens, p.out}}};
+    return forward_variants<Host>().resolve(exec, args, {}).variant;
+  };
+  const bool on_tiles = GetParam() == Dtype::bf16 && tile::bf16_tiles::usable();
+  EXPECT_EQ(chosen(64), on_tiles ? tile::bf16_tiles::name_of(tile::bf16_tiles::unit()) : "fused");
+  EXPECT_EQ(chosen(2), "fused") << "inner products";
+}
+
+TEST(LinearTest, AnEngineSaysWhyNot) {
+  const ForwardArgs args{.x = {nullptr, Dtype::f32, {8, 8}},
+                         .weight = {nullptr, Dtype::f32, {8, 8}},
+                         .out = {nullptr, Dtype::f32, {8, 8}}};
+  for (const char* name : {"amx", "avx512_bf16"}) {
+    const Status status = forward_variants<Host>().supports(serial_host(), args, {name, {}});
+    EXPECT_FALSE(status.reason().empty()) << name;
+  }
 }
 
 TEST_P(Linear, AllocatesNothing) {
@@ -190,7 +236,7 @@ TEST_P(Linear, AllocatesNothing) {
   const Matrix weight(Backend::openmp, p.dtype, p.out, p.in, 0, p.weight);
   const Matrix out(Backend::openmp, p.dtype, p.tokens, p.out);
   const ForwardArgs args{.x = x.ref(), .weight = weight.ref(), .out = out.ref()};
-  for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
+  for (const std::string& variant : variants_for(exec, p)) {
     const bench::Buffer workspace(
         "workspace", Backend::openmp,
         forward_variants<Exec>().workspace_bytes(exec, args, {variant, {}}));
@@ -219,7 +265,7 @@ TEST(LinearTest, AGradientThatIsLeftOutIsNotComputed) {
 TEST(LinearTest, NoTokensGiveZeroGradientsOfTheWeights) {
   const Problem p = make_problem(0, 8, 7, Dtype::bf16);
   testing::for_each_exec([&]<class Exec>(const Exec& exec) {
-    for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
+    for (const std::string& variant : variants_for(exec, p)) {
       const Result result = run(exec, p, variant);
       EXPECT_EQ(result.dweight, std::vector<float>(56, 0.0F)) << variant;
       EXPECT_EQ(result.dbias, std::vector<float>(7, 0.0F)) << variant;
@@ -262,7 +308,7 @@ RC_GTEST_PROP(LinearProperty, IdentityGivesTheTransposedWeight, ()) {
     p.x[static_cast<std::size_t>(i)] = i % (in + 1) == 0 ? 1.0F : 0.0F;
   }
   p.bias.clear();
-  for (const char* variant : {"naive", "fused"}) {
+  for (const std::string& variant : variants_for(serial_host(), p)) {
     const Result result = run(Kokkos::OpenMP(2), p, variant);
     for (std::int64_t i = 0; i < in; ++i) {
       for (std::int64_t o = 0; o < out; ++o) {

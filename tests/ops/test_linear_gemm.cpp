@@ -43,7 +43,8 @@ struct Values {
 };
 
 template <class Exec>
-std::vector<float> run(const Exec& exec, const Problem& p, const Values& v) {
+std::vector<float> run(const Exec& exec, const Problem& p, const Values& v,
+                       GemmEngine engine = GemmEngine::fastest) {
   constexpr Backend backend = backend_of<Exec>();
   const auto [a_rows, a_columns] = p.trans_a ? std::pair{p.k, p.m} : std::pair{p.m, p.k};
   const auto [b_rows, b_columns] = p.trans_b ? std::pair{p.n, p.k} : std::pair{p.k, p.n};
@@ -64,9 +65,9 @@ std::vector<float> run(const Exec& exec, const Problem& p, const Values& v) {
   if (p.bias) args.bias = bias.ref();
   const bench::Tensor<1> workspace(
       "workspace", backend, Dtype::f32,
-      {static_cast<std::int64_t>((gemm_workspace_bytes(exec, args) + 3) / 4)});
+      {static_cast<std::int64_t>((gemm_workspace_bytes(exec, args, engine) + 3) / 4)});
   workspace.poison();
-  gemm(exec, args, {workspace.ref().data, workspace.bytes()});
+  gemm(exec, args, {workspace.ref().data, workspace.bytes()}, "katt::linear::gemm", engine);
   exec.fence();
   EXPECT_TRUE(c.gaps_untouched()) << p.name();
   return c.values();
@@ -96,8 +97,20 @@ std::vector<ExpectedValue> reference(const Problem& p, const Values& v) {
 void expect_reference(const Problem& p) {
   const Values values(p);
   const auto expected = reference(p, values);
-  testing::for_each_exec([&](const auto& exec) {
-    testing::expect_close(p.name(), run(exec, p, values), p.n, expected, p.c_dtype);
+  testing::for_each_exec([&]<class Exec>(const Exec& exec) {
+    GemmArgs shape;
+    shape.a = {nullptr, p.a_dtype, {p.trans_a ? p.k : p.m, p.trans_a ? p.m : p.k}};
+    shape.b = {nullptr, p.b_dtype, {p.trans_b ? p.n : p.k, p.trans_b ? p.k : p.n}};
+    shape.c = {nullptr, p.c_dtype, {p.m, p.n}};
+    shape.trans_a = p.trans_a;
+    shape.trans_b = p.trans_b;
+    if (p.bias) shape.bias = {nullptr, Dtype::bf16, {p.n}};
+    for (const GemmEngine engine :
+         {GemmEngine::widened, GemmEngine::amx, GemmEngine::avx512_bf16, GemmEngine::cublaslt}) {
+      if (!gemm_supports<Exec>(shape, engine).is_ok()) continue;
+      testing::expect_close(p.name() + " " + gemm_engine(exec, shape, engine),
+                            run(exec, p, values, engine), p.n, expected, p.c_dtype);
+    }
   });
 }
 
@@ -276,8 +289,9 @@ TEST(Gemm, TheEngineIsTold) {
     args.trans_b = true;
     return gemm_engine(serial_host(), args);
   };
-  const std::string tiles =
-      tile::bf16_tiles::usable() ? tile::bf16_tiles::unit_name() : tile::vector_name;
+  const std::string tiles = tile::bf16_tiles::usable()
+                                ? tile::bf16_tiles::name_of(tile::bf16_tiles::unit())
+                                : tile::vector_name;
   EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 64), tiles);
   EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 1), tile::vector_name) << "inner products";
   EXPECT_EQ(engine(Dtype::bf16, Dtype::f32, 64), tile::vector_name);

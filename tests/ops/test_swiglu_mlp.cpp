@@ -154,7 +154,7 @@ std::vector<Config> all_configs() {
   std::vector<Config> configs;
   for (const auto& variant : forward_variants<Exec>().all()) {
     if (variant.tiles.empty()) configs.push_back({variant.name, {}});
-    for (const Tile tile : variant.tiles) configs.push_back({variant.name, tile});
+    for (const Setting& tile : variant.settings) configs.push_back({variant.name, tile});
   }
   return configs;
 }
@@ -185,8 +185,7 @@ TEST_P(SwigluMlp, BlocksJoinForEveryTile) {
   const Kokkos::OpenMP exec(2);
   for (const Config& config : all_configs<Kokkos::OpenMP>()) {
     expect_reference(p, expected, run(exec, p, config),
-                     p.name() + config.variant + " " + std::to_string(config.tile.q) + "x" +
-                         std::to_string(config.tile.kv));
+                     p.name() + config.variant + " " + to_text(config.setting));
   }
 }
 

@@ -77,6 +77,19 @@ def test_optional_columns_may_be_missing(tmp_path):
     assert points.values("label") == [""]
 
 
+def test_engines_of_older_files_are_the_variants_of_today(tmp_path):
+    file = synthetic.attention_seqlen(sizes=(512,), dtypes=("f32", "bf16"))
+    for row in file.rows:
+        row["engine"] = {"naive": "amx"}.get(row["variant"], "amx" if row["dtype"] == "bf16" else "")
+    points = load(synthetic.write(tmp_path / "r.h5", file)).points
+    assert points.where(dtype="bf16").values("variant") == ["flash_amx", "naive"]
+    assert points.where(dtype="f32").values("variant") == ["flash", "naive"]
+    for row in file.rows:
+        row |= {"op": "linear", "variant": row["variant"].replace("flash", "fused")}
+    points = load(synthetic.write(tmp_path / "linear.h5", file)).points
+    assert points.where(dtype="bf16").values("variant") == ["amx", "naive"]
+
+
 def test_several_files_are_merged(files):
     both = load(files["seqlen"], files["rmsnorm"])
     assert both.points.values("source") == ["rmsnorm.h5", "seqlen.h5"]

@@ -12,6 +12,9 @@ from katt_report.points import Points, concatenate
 
 # A result file of a year of sweeps is a few megabytes; more than this is a damaged size field.
 _LARGEST_DATASET_BYTES = 1 << 30
+# Files once held what these engines computed under the name of the variant that chose among them.
+_ENGINES = ("amx", "avx512_bf16", "cublaslt")
+_VARIANTS_OF_ENGINES = {("attention", "flash"): "flash_{}", ("linear", "fused"): "{}"}
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,10 @@ def _read_points(file: h5py.File, path: Path) -> Points:
     # A file that does not say which tile was asked for: then the one that ran.
     ran = [f"{q}x{kv}" if q or kv else "auto" for q, kv in zip(columns["tile_q"], columns["tile_kv"], strict=True)]
     columns["tile"] = np.where(columns["tile"] == "", ran, columns["tile"])
+    columns["variant"] = np.array([
+        _VARIANTS_OF_ENGINES.get((op, variant), variant).format(engine) if engine in _ENGINES else variant
+        for op, variant, engine in zip(columns["op"], columns["variant"], columns["engine"], strict=True)
+    ], dtype=np.str_)  # fmt: skip
     return Points(columns)
 
 

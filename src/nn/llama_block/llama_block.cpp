@@ -24,8 +24,7 @@ nn::LlamaConfig config_of(const Shape& shape) {
 const std::vector<Composition>& compositions() {
   static const std::vector<Composition> all = [] {
     nn::Kernels naive;
-    naive.rmsnorm = naive.linear = naive.rope = naive.swiglu = "naive";
-    naive.attention = naive.decode = "naive";
+    naive.rmsnorm = naive.linear = naive.rope = naive.swiglu = naive.attention = "naive";
     naive.products_add = false;
     std::vector<Composition> list{
         {"naive", "every operator unfused: residual sums, norms, RoPE, stored scores, activation",
@@ -35,7 +34,7 @@ const std::vector<Composition>& compositions() {
       list.push_back({"naive_" + op, "fused, but " + op, {}});
       change(list.back().kernels);
     };
-    but("attention", [](nn::Kernels& k) { k.attention = k.decode = "naive"; });
+    but("attention", [](nn::Kernels& k) { k.attention = "naive"; });
     but("linear", [](nn::Kernels& k) {
       k.linear = "naive";
       k.products_add = false;

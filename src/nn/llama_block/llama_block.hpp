@@ -168,7 +168,7 @@ class Pass {
     buffers_.g = tensors_.dx;
     buffers_.dqkv = rows(qkv);
     buffers_.dattended = rows(config_.q_size());
-    if (kernels_.swiglu != "fused") buffers_.dgate_up = rows(2 * config_.intermediate_size);
+    if (kernels_.swiglu == "naive") buffers_.dgate_up = rows(2 * config_.intermediate_size);
     // Gradients of the norms, and of matrices where their products do not add.
     const std::int64_t widest = std::max({qkv, config_.q_size(), 2 * config_.intermediate_size});
     buffers_.staging = arena.tensor<2>(

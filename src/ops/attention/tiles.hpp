@@ -1,15 +1,12 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-#include "core/dtype.hpp"
 #include "core/execution.hpp"
-#include "core/variants.hpp"
-#include "tile/bf16_units.hpp"
+#include "ops/attention/tile.hpp"
 
 namespace katt::attention::impl {
 
@@ -53,21 +50,10 @@ using DeviceFlashTiles = TileList<TileShape<64, 32>, TileShape<32, 32>, TileShap
 template <class Exec>
 using FlashTiles = std::conditional_t<is_host_v<Exec>, HostFlashTiles, DeviceFlashTiles>;
 
-/// Whether flash computes in this dtype on packed bf16 tiles here.
-template <class Exec>
-bool on_bf16_tiles(Dtype dtype) {
-  return is_host_v<Exec> && dtype == Dtype::bf16 && tile::bf16_tiles::usable();
-}
-
-/// The tiles of both engines where bf16 tiles can be multiplied; which of them serve a dtype,
-/// supports() says.
-template <class Exec>
-std::vector<Tile> with_bf16_tiles(std::vector<Tile> tiles, const std::vector<Tile>& bf16_list) {
-  if (!on_bf16_tiles<Exec>(Dtype::bf16)) return tiles;
-  for (const Tile tile : bf16_list) {
-    if (std::find(tiles.begin(), tiles.end(), tile) == tiles.end()) tiles.push_back(tile);
-  }
-  return tiles;
+/// Names of the parameters, and tiles as the settings of a variant.
+inline const std::vector<std::string> tile_parameters{"tile_q", "tile_kv"};
+inline std::vector<Setting> settings_of(const std::vector<Tile>& tiles) {
+  return {tiles.begin(), tiles.end()};
 }
 
 /// "16x64, 32x32, …"

@@ -57,26 +57,16 @@ void run_vector(const Exec& exec, const ForwardArgs& args) {
   convert(exec, args, "katt::convert::vector", true);
 }
 
-template <class Exec>
-Variant<Exec, ForwardArgs> variant(const char* name, const char* description,
-                                   void (*run)(const Exec&, const ForwardArgs&)) {
-  return {.name = name,
-          .description = description,
-          .tiles = {},
-          .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
-          .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },
-          .run = [run](const Exec& exec, const ForwardArgs& args, Tile,
-                       Workspace) { run(exec, args); }};
-}
-
 }  // namespace
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& variants() {
   static VariantTable<Exec, ForwardArgs> table{
-      variant<Exec>("naive", "whole vectors, ordinary stores", run_naive<Exec>),
-      variant<Exec>("vector", "whole vectors; streaming stores for large outputs",
-                    run_vector<Exec>)};
+      {.name = "naive", .description = "whole vectors, ordinary stores", .run = run_naive<Exec>},
+      {.name = "vector",
+       .description = "whole vectors; streaming stores for large outputs",
+       .rank = 1,
+       .run = run_vector<Exec>}};
   return table;
 }
 

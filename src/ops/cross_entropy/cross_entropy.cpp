@@ -108,9 +108,12 @@ struct Backward {
   }
 };
 
-template <class Exec, class Args>
-Status any(const Exec&, const Args&, Tile) {
-  return Status::ok();
+/// Makes a pass of the arguments and calls f.operator()<T>(pass) for the dtype of the logits.
+template <template <class> class Pass, class Exec, class Args, class F>
+void visit(const Exec& exec, const Args& args, Workspace workspace, const F& f) {
+  const Pass<Exec> pass{
+      .exec = exec, .args = args, .workspace = static_cast<std::byte*>(workspace.data)};
+  visit_dtype(args.logits.dtype, [&]<class T>() { f.template operator()<T>(pass); });
 }
 
 }  // namespace
@@ -118,76 +121,52 @@ Status any(const Exec&, const Args&, Tile) {
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
   static VariantTable<Exec, ForwardArgs> table{
-      {
-          .name = "naive",
-          .description = "log-softmax stored, then gathered, then averaged",
-          .tiles = {},
-          .supports = any<Exec, ForwardArgs>,
-          .workspace_bytes =
-              [](const Exec&, const ForwardArgs& args, Tile) {
-                return aligned_bytes<float>(args.tokens()) + stored_bytes(args.logits);
-              },
-          .run =
-              [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-                const Forward<Exec> pass{.exec = exec,
-                                         .args = args,
-                                         .workspace = static_cast<std::byte*>(workspace.data)};
-                visit_dtype(args.logits.dtype, [&]<class T>() { pass.template naive<T>(); });
-              },
-      },
-      {
-          .name = "fused",
-          .description = "online log-sum-exp, one pass over the logits",
-          .tiles = {},
-          .supports = any<Exec, ForwardArgs>,
-          .workspace_bytes = [](const Exec&, const ForwardArgs& args,
-                                Tile) { return aligned_bytes<float>(args.tokens()); },
-          .run =
-              [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-                const Forward<Exec> pass{.exec = exec,
-                                         .args = args,
-                                         .workspace = static_cast<std::byte*>(workspace.data)};
-                visit_dtype(args.logits.dtype, [&]<class T>() { pass.template fused<T>(); });
-              },
-      }};
+      {.name = "naive",
+       .description = "log-softmax stored, then gathered, then averaged",
+       .workspace_bytes =
+           [](const ForwardArgs& args) {
+             return aligned_bytes<float>(args.tokens()) + stored_bytes(args.logits);
+           },
+       .run =
+           [](const Exec& exec, const ForwardArgs& args, Workspace workspace) {
+             visit<Forward>(exec, args, workspace,
+                            []<class T>(const auto& pass) { pass.template naive<T>(); });
+           }},
+      {.name = "fused",
+       .description = "online log-sum-exp, one pass over the logits",
+       .rank = 1,
+       .workspace_bytes =
+           [](const ForwardArgs& args) { return aligned_bytes<float>(args.tokens()); },
+       .run =
+           [](const Exec& exec, const ForwardArgs& args, Workspace workspace) {
+             visit<Forward>(exec, args, workspace,
+                            []<class T>(const auto& pass) { pass.template fused<T>(); });
+           }}};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table{
-      {
-          .name = "naive",
-          .description = "softmax stored, then the target subtracted",
-          .tiles = {},
-          .supports = any<Exec, BackwardArgs>,
-          .workspace_bytes =
-              [](const Exec&, const BackwardArgs& args, Tile) {
-                return aligned_bytes<float>(1) + stored_bytes(args.logits);
-              },
-          .run =
-              [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
-                const Backward<Exec> pass{.exec = exec,
-                                          .args = args,
-                                          .workspace = static_cast<std::byte*>(workspace.data)};
-                visit_dtype(args.logits.dtype, [&]<class T>() { pass.template naive<T>(); });
-              },
-      },
-      {
-          .name = "fused",
-          .description = "one pass, from the statistics of the forward pass",
-          .tiles = {},
-          .supports = any<Exec, BackwardArgs>,
-          .workspace_bytes = [](const Exec&, const BackwardArgs&,
-                                Tile) { return aligned_bytes<float>(1); },
-          .run =
-              [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
-                const Backward<Exec> pass{.exec = exec,
-                                          .args = args,
-                                          .workspace = static_cast<std::byte*>(workspace.data)};
-                visit_dtype(args.logits.dtype, [&]<class T>() { pass.template fused<T>(); });
-              },
-      }};
+      {.name = "naive",
+       .description = "softmax stored, then the target subtracted",
+       .workspace_bytes =
+           [](const BackwardArgs& args) {
+             return aligned_bytes<float>(1) + stored_bytes(args.logits);
+           },
+       .run =
+           [](const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+             visit<Backward>(exec, args, workspace,
+                             []<class T>(const auto& pass) { pass.template naive<T>(); });
+           }},
+      {.name = "fused",
+       .description = "one pass, from the statistics of the forward pass",
+       .rank = 1,
+       .workspace_bytes = aligned_bytes<float>(1),
+       .run = [](const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+         visit<Backward>(exec, args, workspace,
+                         []<class T>(const auto& pass) { pass.template fused<T>(); });
+       }}};
   return table;
 }
 
@@ -204,20 +183,6 @@ void check(const BackwardArgs& args) {
   if (args.vocab() < 1) fail("logits: holds no classes, expected at least 1");
   check_shape("statistics", args.statistics, Dtype::f32, args.tokens(), 2);
   check_shape("dlogits", args.dlogits, args.logits.dtype, args.tokens(), args.vocab());
-}
-
-template <class Exec>
-Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
-               Workspace workspace) {
-  check(args);
-  return forward_variants<Exec>().run(exec, args, config, workspace);
-}
-
-template <class Exec>
-Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
-                Workspace workspace) {
-  check(args);
-  return backward_variants<Exec>().run(exec, args, config, workspace);
 }
 
 double forward_flops(const ForwardArgs& args) {
@@ -239,6 +204,7 @@ double backward_bytes(const BackwardArgs& args) {
          16.0 * static_cast<double>(args.tokens());
 }
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
+KATT_DEFINE_PASS(forward, ForwardArgs)
+KATT_DEFINE_PASS(backward, BackwardArgs)
 
 }  // namespace katt::cross_entropy

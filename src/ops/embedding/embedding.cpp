@@ -135,50 +135,27 @@ void rows_backward(const Exec& exec, const BackwardArgs& args, Workspace workspa
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
   static VariantTable<Exec, ForwardArgs> table{
-      {
-          .name = "naive",
-          .description = "one vector at a time",
-          .tiles = {},
-          .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
-          .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },
-          .run = [](const Exec& exec, const ForwardArgs& args, Tile,
-                    Workspace) { naive_forward(exec, args); },
-      },
-      {
-          .name = "rows",
-          .description = "vectors of whole rows",
-          .tiles = {},
-          .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
-          .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },
-          .run = [](const Exec& exec, const ForwardArgs& args, Tile,
-                    Workspace) { rows_forward(exec, args); },
-      }};
+      {.name = "naive", .description = "one vector at a time", .run = naive_forward<Exec>},
+      {.name = "rows",
+       .description = "vectors of whole rows",
+       .rank = 1,
+       .run = rows_forward<Exec>}};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table{
-      {
-          .name = "naive",
-          .description = "cleared; added to token by token in f32; rounded",
-          .tiles = {},
-          .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
-          .workspace_bytes = [](const Exec&, const BackwardArgs& args,
-                                Tile) { return sums_in_place(args) ? 0 : Places(args).total; },
-          .run = [](const Exec& exec, const BackwardArgs& args, Tile,
-                    Workspace workspace) { naive_backward(exec, args, workspace); },
-      },
-      {
-          .name = "rows",
-          .description = "lists of tokens by id, each row summed in registers and written once",
-          .tiles = {},
-          .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
-          .workspace_bytes = [](const Exec&, const BackwardArgs& args,
-                                Tile) { return Places(args).sums; },
-          .run = [](const Exec& exec, const BackwardArgs& args, Tile,
-                    Workspace workspace) { rows_backward(exec, args, workspace); },
-      }};
+      {.name = "naive",
+       .description = "cleared; added to token by token in f32; rounded",
+       .workspace_bytes =
+           [](const BackwardArgs& args) { return sums_in_place(args) ? 0 : Places(args).total; },
+       .run = naive_backward<Exec>},
+      {.name = "rows",
+       .description = "lists of tokens by id, each row summed in registers and written once",
+       .rank = 1,
+       .workspace_bytes = [](const BackwardArgs& args) { return Places(args).sums; },
+       .run = rows_backward<Exec>}};
   return table;
 }
 
@@ -192,20 +169,6 @@ void check(const BackwardArgs& args) {
   }
 }
 
-template <class Exec>
-Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
-               Workspace workspace) {
-  check(args);
-  return forward_variants<Exec>().run(exec, args, config, workspace);
-}
-
-template <class Exec>
-Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
-                Workspace workspace) {
-  check(args);
-  return backward_variants<Exec>().run(exec, args, config, workspace);
-}
-
 double forward_bytes(const ForwardArgs& args) {
   return 2.0 * static_cast<double>(size_of(args.out.dtype)) * static_cast<double>(args.out.size()) +
          8.0 * static_cast<double>(args.out.extent[0]);
@@ -217,6 +180,7 @@ double backward_bytes(const BackwardArgs& args) {
          8.0 * static_cast<double>(args.dout.extent[0]);
 }
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
+KATT_DEFINE_PASS(forward, ForwardArgs)
+KATT_DEFINE_PASS(backward, BackwardArgs)
 
 }  // namespace katt::embedding

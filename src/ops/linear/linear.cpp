@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "core/check.hpp"
 #include "ops/linear/gemm/gemm.hpp"
@@ -31,7 +33,11 @@ GemmArgs dweight_product(const BackwardArgs& args) {
   return {.a = args.dout, .b = args.x, .c = args.dweight, .trans_a = true};
 }
 
-/// Calls multiply(product, label) for every matrix gradient that is asked for.
+/// Calls multiply(product, label) for every product of a pass that is asked for.
+template <class F>
+void for_each_product(const ForwardArgs& args, const F& multiply) {
+  multiply(out_product(args), "katt::linear::forward");
+}
 template <class F>
 void for_each_product(const BackwardArgs& args, const F& multiply) {
   if (args.dx.size() > 0) multiply(dx_product(args), "katt::linear::dx");
@@ -48,19 +54,77 @@ void add_dbias(const Exec& exec, const BackwardArgs& args) {
   });
 }
 
-const auto always = [](const auto&, const auto&, Tile) { return Status::ok(); };
+/// An engine of gemm(), with bias and rounding in its epilogue. The fastest one for these arguments
+/// has the highest rank.
+template <class Exec, class Args>
+Variant<Exec, Args> engine_variant(const char* name, const char* description, GemmEngine engine) {
+  return {
+      .name = name,
+      .description = description,
+      .rank =
+          [engine](const Args& args) {
+            int rank = 2;
+            for_each_product(args, [&](const GemmArgs& product, const char*) {
+              if (fastest_engine<Exec>(product) != engine) rank = 1;
+            });
+            return rank;
+          },
+      .supports =
+          [engine](const Args& args) {
+            Status status = Status::ok();
+            for_each_product(args, [&](const GemmArgs& product, const char*) {
+              if (status.is_ok()) status = gemm_supports<Exec>(product, engine);
+            });
+            return status;
+          },
+      .workspace_bytes =
+          [engine](const Exec& exec, const Args& args) {
+            std::size_t bytes = 0;
+            for_each_product(args, [&](const GemmArgs& product, const char*) {
+              bytes = std::max(bytes, gemm_workspace_bytes(exec, product, engine));
+            });
+            return bytes;
+          },
+      .run =
+          [engine](const Exec& exec, const Args& args, Workspace workspace) {
+            for_each_product(args, [&](const GemmArgs& product, const char* label) {
+              gemm(exec, product, workspace, label, engine);
+            });
+            if constexpr (std::is_same_v<Args, BackwardArgs>) add_dbias(exec, args);
+          },
+      .engine = [engine](const Exec& exec,
+                         const Args&) { return gemm_engine(exec, GemmArgs{}, engine); },
+  };
+}
+
+/// The table of a pass: "naive", and every engine of the execution space.
+template <class Exec, class Args>
+VariantTable<Exec, Args> with_engines(Variant<Exec, Args> naive) {
+  const auto engine = engine_variant<Exec, Args>;
+  VariantTable<Exec, Args> table{
+      std::move(naive),
+      engine("fused", "operands widened by blocks; rounding and bias in the epilogue",
+             GemmEngine::widened)};
+  if constexpr (is_host_v<Exec>) {
+    table.add(engine("amx", "bf16 tiles of AMX", GemmEngine::amx));
+    table.add(engine("avx512_bf16", "dot products of AVX512-BF16", GemmEngine::avx512_bf16));
+  } else {
+    table.add(engine("cublaslt", "cuBLASLt, tensor cores in 16 bits", GemmEngine::cublaslt));
+  }
+  return table;
+}
 
 template <class Exec>
 Variant<Exec, ForwardArgs> naive_forward() {
   return {
       .name = "naive",
       .description = "a product (the library's in f32), a pass for the bias",
-      .tiles = {},
-      .supports = always,
-      .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
-                            Tile) { return naive_gemm_workspace_bytes(exec, unbiased(args)); },
+      .workspace_bytes =
+          [](const Exec& exec, const ForwardArgs& args) {
+            return naive_gemm_workspace_bytes(exec, unbiased(args));
+          },
       .run =
-          [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
+          [](const Exec& exec, const ForwardArgs& args, Workspace workspace) {
             naive_gemm(exec, unbiased(args), workspace, "katt::linear::naive");
             if (!args.bias) return;
             visit_dtype(args.out.dtype, [&]<class T>() {
@@ -69,26 +133,8 @@ Variant<Exec, ForwardArgs> naive_forward() {
                              static_cast<const T*>(args.bias.data));
             });
           },
-      .engine = [](const Exec& exec, const ForwardArgs& args,
-                   Tile) { return naive_gemm_engine(exec, unbiased(args)); },
-  };
-}
-
-template <class Exec>
-Variant<Exec, ForwardArgs> fused_forward() {
-  return {
-      .name = "fused",
-      .description = "operands widened by blocks; bias and rounding in the epilogue",
-      .tiles = {},
-      .supports = always,
-      .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
-                            Tile) { return gemm_workspace_bytes(exec, out_product(args)); },
-      .run =
-          [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-            gemm(exec, out_product(args), workspace, "katt::linear::forward");
-          },
-      .engine = [](const Exec& exec, const ForwardArgs& args,
-                   Tile) { return gemm_engine(exec, out_product(args)); },
+      .engine = [](const Exec& exec,
+                   const ForwardArgs& args) { return naive_gemm_engine(exec, unbiased(args)); },
   };
 }
 
@@ -97,10 +143,8 @@ Variant<Exec, BackwardArgs> naive_backward() {
   return {
       .name = "naive",
       .description = "products (the library's in f32)",
-      .tiles = {},
-      .supports = always,
       .workspace_bytes =
-          [](const Exec& exec, const BackwardArgs& args, Tile) {
+          [](const Exec& exec, const BackwardArgs& args) {
             std::size_t bytes = 0;
             for_each_product(args, [&](const GemmArgs& product, const char*) {
               bytes = std::max(bytes, naive_gemm_workspace_bytes(exec, product));
@@ -108,50 +152,17 @@ Variant<Exec, BackwardArgs> naive_backward() {
             return bytes;
           },
       .run =
-          [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
+          [](const Exec& exec, const BackwardArgs& args, Workspace workspace) {
             for_each_product(args, [&](const GemmArgs& product, const char* label) {
               naive_gemm(exec, product, workspace, label);
             });
             add_dbias(exec, args);
           },
       .engine =
-          [](const Exec& exec, const BackwardArgs& args, Tile) {
+          [](const Exec& exec, const BackwardArgs& args) {
             std::string engine;
             for_each_product(args, [&](const GemmArgs& product, const char*) {
               engine = naive_gemm_engine(exec, product);
-            });
-            return engine;
-          },
-  };
-}
-
-template <class Exec>
-Variant<Exec, BackwardArgs> fused_backward() {
-  return {
-      .name = "fused",
-      .description = "operands widened by blocks; rounding in the epilogue",
-      .tiles = {},
-      .supports = always,
-      .workspace_bytes =
-          [](const Exec& exec, const BackwardArgs& args, Tile) {
-            std::size_t bytes = 0;
-            for_each_product(args, [&](const GemmArgs& product, const char*) {
-              bytes = std::max(bytes, gemm_workspace_bytes(exec, product));
-            });
-            return bytes;
-          },
-      .run =
-          [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
-            for_each_product(args, [&](const GemmArgs& product, const char* label) {
-              gemm(exec, product, workspace, label);
-            });
-            add_dbias(exec, args);
-          },
-      .engine =
-          [](const Exec& exec, const BackwardArgs& args, Tile) {
-            std::string engine;
-            for_each_product(args, [&](const GemmArgs& product, const char*) {
-              engine = gemm_engine(exec, product);
             });
             return engine;
           },
@@ -166,13 +177,13 @@ double product_of(std::int64_t a, std::int64_t b) {
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table{naive_forward<Exec>(), fused_forward<Exec>()};
+  static VariantTable<Exec, ForwardArgs> table = with_engines(naive_forward<Exec>());
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table{naive_backward<Exec>(), fused_backward<Exec>()};
+  static VariantTable<Exec, BackwardArgs> table = with_engines(naive_backward<Exec>());
   return table;
 }
 
@@ -198,20 +209,6 @@ void check(const BackwardArgs& args) {
   if (args.dbias.size() > 0) check_tensor<1>("linear", "dbias", args.dbias, dtype, {out});
 }
 
-template <class Exec>
-Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
-               Workspace workspace) {
-  check(args);
-  return forward_variants<Exec>().run(exec, args, config, workspace);
-}
-
-template <class Exec>
-Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
-                Workspace workspace) {
-  check(args);
-  return backward_variants<Exec>().run(exec, args, config, workspace);
-}
-
 double forward_flops(const ForwardArgs& args) {
   return 2.0 * product_of(args.tokens(), args.in_features()) *
          static_cast<double>(args.out_features());
@@ -235,6 +232,7 @@ double backward_bytes(const BackwardArgs& args) {
   return product_of(elements, static_cast<std::int64_t>(size_of(args.x.dtype)));
 }
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
+KATT_DEFINE_PASS(forward, ForwardArgs)
+KATT_DEFINE_PASS(backward, BackwardArgs)
 
 }  // namespace katt::linear

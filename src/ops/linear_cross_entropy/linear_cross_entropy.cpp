@@ -45,7 +45,7 @@ Status has_logits(const BackwardArgs& args) {
 
 /// What multiplies hidden and weight.
 template <class Exec, class Args>
-std::string engine(const Exec& exec, const Args& args, Tile) {
+std::string engine(const Exec& exec, const Args& args) {
   return linear::gemm_engine(exec, {.a = args.hidden,
                                     .b = args.weight,
                                     .c = {nullptr, Dtype::f32, {args.tokens(), args.vocab()}},
@@ -57,56 +57,35 @@ std::string engine(const Exec& exec, const Args& args, Tile) {
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
   static VariantTable<Exec, ForwardArgs> table{
-      {
-          .name = "naive",
-          .description = "logits stored by a GEMM, then cross-entropy",
-          .tiles = {},
-          .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
-          .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
-                                Tile) { return impl::naive_forward_bytes(exec, args); },
-          .run = [](const Exec& exec, const ForwardArgs& args, Tile,
-                    Workspace workspace) { impl::naive_forward(exec, args, workspace); },
-          .engine = engine<Exec, ForwardArgs>,
-      },
-      {
-          .name = "fused",
-          .description = "blocks of the vocabulary, online log-sum-exp, no stored logits",
-          .tiles = {},
-          .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
-          .workspace_bytes = [](const Exec& exec, const ForwardArgs& args,
-                                Tile) { return impl::fused_forward_bytes(exec, args); },
-          .run = [](const Exec& exec, const ForwardArgs& args, Tile,
-                    Workspace workspace) { impl::fused_forward(exec, args, workspace); },
-          .engine = engine<Exec, ForwardArgs>,
-      }};
+      {.name = "naive",
+       .description = "logits stored by a GEMM, then cross-entropy",
+       .workspace_bytes = impl::naive_forward_bytes<Exec>,
+       .run = impl::naive_forward<Exec>,
+       .engine = engine<Exec, ForwardArgs>},
+      {.name = "fused",
+       .description = "blocks of the vocabulary, online log-sum-exp, no stored logits",
+       .rank = 1,
+       .workspace_bytes = impl::fused_forward_bytes<Exec>,
+       .run = impl::fused_forward<Exec>,
+       .engine = engine<Exec, ForwardArgs>}};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table{
-      {
-          .name = "naive",
-          .description = "from stored logits: their gradients stored, then two GEMMs",
-          .tiles = {},
-          .supports = [](const Exec&, const BackwardArgs& args, Tile) { return has_logits(args); },
-          .workspace_bytes = [](const Exec& exec, const BackwardArgs& args,
-                                Tile) { return impl::naive_backward_bytes(exec, args); },
-          .run = [](const Exec& exec, const BackwardArgs& args, Tile,
-                    Workspace workspace) { impl::naive_backward(exec, args, workspace); },
-          .engine = engine<Exec, BackwardArgs>,
-      },
-      {
-          .name = "fused",
-          .description = "blocks of logits computed again, two GEMMs a block",
-          .tiles = {},
-          .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
-          .workspace_bytes = [](const Exec& exec, const BackwardArgs& args,
-                                Tile) { return impl::fused_backward_bytes(exec, args); },
-          .run = [](const Exec& exec, const BackwardArgs& args, Tile,
-                    Workspace workspace) { impl::fused_backward(exec, args, workspace); },
-          .engine = engine<Exec, BackwardArgs>,
-      }};
+      {.name = "naive",
+       .description = "from stored logits: their gradients stored, then two GEMMs",
+       .supports = has_logits,
+       .workspace_bytes = impl::naive_backward_bytes<Exec>,
+       .run = impl::naive_backward<Exec>,
+       .engine = engine<Exec, BackwardArgs>},
+      {.name = "fused",
+       .description = "blocks of logits computed again, two GEMMs a block",
+       .rank = 1,
+       .workspace_bytes = impl::fused_backward_bytes<Exec>,
+       .run = impl::fused_backward<Exec>,
+       .engine = engine<Exec, BackwardArgs>}};
   return table;
 }
 
@@ -122,20 +101,6 @@ void check(const BackwardArgs& args) {
   check_inputs(args);
   check_shape("dhidden", args.dhidden, args.hidden.dtype, args.tokens(), args.hidden_size());
   check_shape("dweight", args.dweight, args.hidden.dtype, args.vocab(), args.hidden_size());
-}
-
-template <class Exec>
-Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
-               Workspace workspace) {
-  check(args);
-  return forward_variants<Exec>().run(exec, args, config, workspace);
-}
-
-template <class Exec>
-Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
-                Workspace workspace) {
-  check(args);
-  return backward_variants<Exec>().run(exec, args, config, workspace);
 }
 
 namespace {
@@ -163,6 +128,7 @@ double backward_bytes(const BackwardArgs& args) {
   return 2.0 * input_bytes(args) + 16.0 * static_cast<double>(args.tokens());
 }
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
+KATT_DEFINE_PASS(forward, ForwardArgs)
+KATT_DEFINE_PASS(backward, BackwardArgs)
 
 }  // namespace katt::linear_cross_entropy

@@ -58,7 +58,7 @@ linear::GemmArgs weight_gradient(const BackwardArgs& args, const TensorRef<2>& d
   return {.a = dlogits, .b = args.hidden, .c = args.dweight, .trans_a = true};
 }
 
-const Config fused_loss{.variant = "fused", .tile = {}};
+const Config fused_loss{.variant = "fused"};
 
 }  // namespace
 

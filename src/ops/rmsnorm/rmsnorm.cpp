@@ -50,142 +50,126 @@ void check_common(std::int64_t hidden, float eps) {
   }
 }
 
-/// Which stores the fused kernels make.
-enum class Stores : std::uint8_t { cached, streamed };
-
-template <class Exec, Stores kind>
-inline constexpr bool streams_v = kind == Stores::streamed&& tile::can_stream_v<Exec>;
-
-template <class Exec, Stores kind>
-Status supports() {
-  if (kind == Stores::streamed && !tile::can_stream_v<Exec>) {
-    return Status::skipped("streaming stores are built for hosts with AVX-512");
+/// Bytes of the tensors that a pass writes, 0 where one of them is an input; without tensors, as
+/// for a forecast, they are apart.
+std::int64_t new_bytes(const ForwardArgs& args) {
+  const auto size = static_cast<std::int64_t>(size_of(args.x.dtype));
+  for (const auto* out : {args.out.data, args.residual_out.data}) {
+    if (out != nullptr && (out == args.x.data || out == args.residual.data)) return 0;
   }
-  return Status::ok();
+  return size * (args.out.size() + args.residual_out.size());
+}
+std::int64_t new_bytes(const BackwardArgs& args) {
+  for (const void* in : {args.dout.data, args.x.data, args.dresidual_out.data}) {
+    if (in != nullptr && in == args.dx.data) return 0;
+  }
+  return args.dx.size() * static_cast<std::int64_t>(size_of(args.dx.dtype));
 }
 
-template <Stores kind>
-constexpr const char* variant_name = kind == Stores::streamed ? "stream" : "fused";
-template <Stores kind>
-constexpr const char* variant_description =
-    kind == Stores::streamed ? "fused, with stores past the caches: for tensors larger than them"
-                             : "one pass over memory, everything in one kernel";
-
-template <class Exec, Stores kind>
-Variant<Exec, ForwardArgs> fused_forward() {
-  return {
-      .name = variant_name<kind>,
-      .description = variant_description<kind>,
-      .tiles = {},
-      .supports = [](const Exec&, const ForwardArgs&, Tile) { return supports<Exec, kind>(); },
-      .workspace_bytes = [](const Exec&, const ForwardArgs&, Tile) { return std::size_t{0}; },
-      .run =
-          [](const Exec& exec, const ForwardArgs& args, Tile, Workspace) {
-            visit_dtype(args.x.dtype, [&]<class T>() {
-              const auto launch = [&]<bool Stream>() {
-                const impl::Forward<Exec, T, Stream> kernel(exec, args);
-                tile::for_each_row("katt::rmsnorm::forward", exec, kernel.blocks, kernel);
-              };
-              if (streams_v<Exec, kind> && impl::Forward<Exec, T, true>::can_stream(args)) {
-                launch.template operator()<streams_v<Exec, kind>>();
-              } else {
-                launch.template operator()<false>();
-              }
-            });
-          },
-  };
+/// Stream: stores go past the caches where the rows are aligned for it.
+template <class Exec, bool Stream>
+void fused_forward(const Exec& exec, const ForwardArgs& args) {
+  visit_dtype(args.x.dtype, [&]<class T>() {
+    const auto launch = [&]<bool Streamed>() {
+      const impl::Forward<Exec, T, Streamed> kernel(exec, args);
+      tile::for_each_row("katt::rmsnorm::forward", exec, kernel.blocks, kernel);
+    };
+    constexpr bool stream = Stream && tile::can_stream_v<Exec>;
+    if (stream && impl::Forward<Exec, T, true>::can_stream(args)) {
+      launch.template operator()<stream>();
+    } else {
+      launch.template operator()<false>();
+    }
+  });
 }
 
-template <class Exec, Stores kind>
-Variant<Exec, BackwardArgs> fused_backward() {
-  return {
-      .name = variant_name<kind>,
-      .description = variant_description<kind>,
-      .tiles = {},
-      .supports = [](const Exec&, const BackwardArgs&, Tile) { return supports<Exec, kind>(); },
-      .workspace_bytes =
-          [](const Exec&, const BackwardArgs& args, Tile) {
-            return static_cast<std::size_t>(impl::Partition::of(args.tokens()).blocks *
-                                            args.hidden()) *
-                   sizeof(float);
-          },
-      .run =
-          [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
-            const std::int64_t blocks = impl::Partition::of(args.tokens()).blocks;
-            auto* partial = static_cast<float*>(workspace.data);
-            visit_dtype(args.x.dtype, [&]<class T>() {
-              const auto launch = [&]<bool Stream>() {
-                const impl::Backward<Exec, T, Stream> kernel(args, partial);
-                tile::for_each_row("katt::rmsnorm::backward", exec, blocks, kernel);
-              };
-              if (streams_v<Exec, kind> && impl::rows_are_streamable<T>(args.dx)) {
-                launch.template operator()<streams_v<Exec, kind>>();
-              } else {
-                launch.template operator()<false>();
-              }
-              impl::sum_partials<Exec, T, impl::Order::loaded>("katt::rmsnorm::weight_gradient",
-                                                               exec, partial, blocks, args.hidden(),
-                                                               args.dweight);
-            });
-          },
-  };
+template <class Exec, bool Stream>
+void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+  const std::int64_t blocks = impl::Partition::of(args.tokens()).blocks;
+  auto* partial = static_cast<float*>(workspace.data);
+  visit_dtype(args.x.dtype, [&]<class T>() {
+    const auto launch = [&]<bool Streamed>() {
+      const impl::Backward<Exec, T, Streamed> kernel(args, partial);
+      tile::for_each_row("katt::rmsnorm::backward", exec, blocks, kernel);
+    };
+    constexpr bool stream = Stream && tile::can_stream_v<Exec>;
+    if (stream && impl::rows_are_streamable<T>(args.dx)) {
+      launch.template operator()<stream>();
+    } else {
+      launch.template operator()<false>();
+    }
+    impl::sum_partials<Exec, T, impl::Order::loaded>("katt::rmsnorm::weight_gradient", exec,
+                                                     partial, blocks, args.hidden(), args.dweight);
+  });
 }
 
-template <class Exec>
-Variant<Exec, ForwardArgs> naive_forward() {
-  return {
-      .name = "naive",
-      .description = "addition, statistics, normalisation, weight and quantisation apart",
-      .tiles = {},
-      .supports = [](const Exec&, const ForwardArgs&, Tile) { return Status::ok(); },
-      .workspace_bytes =
-          [](const Exec&, const ForwardArgs& args, Tile) {
-            return visit_dtype(args.x.dtype,
-                               [&]<class T>() { return impl::naive_workspace_bytes<T>(args); });
-          },
-      .run =
-          [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-            visit_dtype(args.x.dtype,
-                        [&]<class T>() { impl::naive_forward<Exec, T>(exec, args, workspace); });
-          },
-  };
+std::size_t partial_bytes(const BackwardArgs& args) {
+  return static_cast<std::size_t>(impl::Partition::of(args.tokens()).blocks * args.hidden()) *
+         sizeof(float);
 }
 
-template <class Exec>
-Variant<Exec, BackwardArgs> naive_backward() {
-  return {
-      .name = "naive",
-      .description = "statistics, products, means, dx and column sums apart",
-      .tiles = {},
-      .supports = [](const Exec&, const BackwardArgs&, Tile) { return Status::ok(); },
-      .workspace_bytes =
-          [](const Exec&, const BackwardArgs& args, Tile) {
-            return visit_dtype(args.x.dtype,
-                               [&]<class T>() { return impl::naive_workspace_bytes<T>(args); });
-          },
-      .run =
-          [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
-            visit_dtype(args.x.dtype,
-                        [&]<class T>() { impl::naive_backward<Exec, T>(exec, args, workspace); });
-          },
-  };
+template <class Args>
+std::size_t naive_bytes(const Args& args) {
+  return visit_dtype(args.x.dtype, [&]<class T>() { return impl::naive_workspace_bytes<T>(args); });
+}
+
+constexpr const char* fused_description = "one pass over memory, everything in one kernel";
+constexpr const char* stream_description =
+    "fused, with stores past the caches: for tensors larger than them";
+
+/// fused has 2.
+template <class Args>
+int stream_rank(const Args& args) {
+  return new_bytes(args) >= tile::streaming_bytes ? 3 : 1;
 }
 
 }  // namespace
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table{naive_forward<Exec>(),
-                                               fused_forward<Exec, Stores::cached>(),
-                                               fused_forward<Exec, Stores::streamed>()};
+  static VariantTable<Exec, ForwardArgs> table{
+      {.name = "naive",
+       .description = "addition, statistics, normalisation, weight and quantisation apart",
+       .workspace_bytes = naive_bytes<ForwardArgs>,
+       .run =
+           [](const Exec& exec, const ForwardArgs& args, Workspace workspace) {
+             visit_dtype(args.x.dtype,
+                         [&]<class T>() { impl::naive_forward<Exec, T>(exec, args, workspace); });
+           }},
+      {.name = "fused",
+       .description = fused_description,
+       .rank = 2,
+       .run = fused_forward<Exec, false>},
+      {.name = "stream",
+       .description = stream_description,
+       .rank = stream_rank<ForwardArgs>,
+       .supports = tile::stream_support<Exec>(),
+       .run = fused_forward<Exec, true>}};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table{naive_backward<Exec>(),
-                                                fused_backward<Exec, Stores::cached>(),
-                                                fused_backward<Exec, Stores::streamed>()};
+  static VariantTable<Exec, BackwardArgs> table{
+      {.name = "naive",
+       .description = "statistics, products, means, dx and column sums apart",
+       .workspace_bytes = naive_bytes<BackwardArgs>,
+       .run =
+           [](const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+             visit_dtype(args.x.dtype,
+                         [&]<class T>() { impl::naive_backward<Exec, T>(exec, args, workspace); });
+           }},
+      {.name = "fused",
+       .description = fused_description,
+       .rank = 2,
+       .workspace_bytes = partial_bytes,
+       .run = fused_backward<Exec, false>},
+      {.name = "stream",
+       .description = stream_description,
+       .rank = stream_rank<BackwardArgs>,
+       .supports = tile::stream_support<Exec>(),
+       .workspace_bytes = partial_bytes,
+       .run = fused_backward<Exec, true>}};
   return table;
 }
 
@@ -221,32 +205,6 @@ void check(const BackwardArgs& args) {
   check_tensor<1>("dweight", args.dweight, dtype, {args.hidden()});
 }
 
-template <class Exec>
-std::size_t workspace_bytes(const Exec& exec, const ForwardArgs& args, const Config& config) {
-  check(args);
-  return forward_variants<Exec>().workspace_bytes(exec, args, config);
-}
-
-template <class Exec>
-std::size_t workspace_bytes(const Exec& exec, const BackwardArgs& args, const Config& config) {
-  check(args);
-  return backward_variants<Exec>().workspace_bytes(exec, args, config);
-}
-
-template <class Exec>
-Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
-               Workspace workspace) {
-  check(args);
-  return forward_variants<Exec>().run(exec, args, config, workspace);
-}
-
-template <class Exec>
-Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
-                Workspace workspace) {
-  check(args);
-  return backward_variants<Exec>().run(exec, args, config, workspace);
-}
-
 double forward_flops(const ForwardArgs& args) {
   // square and sum 2, two products 2; addition 1; absmax and product 2
   const int each = 4 + (has(args.residual) ? 1 : 0) + (args.out_q != nullptr ? 2 : 0);
@@ -276,11 +234,9 @@ double backward_bytes(const BackwardArgs& args) {
          (tensors * static_cast<double>(args.x.size()) + 2.0 * static_cast<double>(args.hidden()));
 }
 
-#define KATT_INSTANTIATE_RMSNORM(Exec)                                                        \
-  template std::size_t workspace_bytes<Exec>(const Exec&, const ForwardArgs&, const Config&); \
-  template std::size_t workspace_bytes<Exec>(const Exec&, const BackwardArgs&, const Config&);
-
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RMSNORM)
+KATT_DEFINE_PASS(forward, ForwardArgs)
+KATT_DEFINE_PASS(backward, BackwardArgs)
+KATT_DEFINE_WORKSPACE_BYTES(forward, ForwardArgs)
+KATT_DEFINE_WORKSPACE_BYTES(backward, BackwardArgs)
 
 }  // namespace katt::rmsnorm

@@ -60,62 +60,55 @@ void check_turn(const impl::Turn& turn, const Names& names) {
   }
 }
 
-/// Which stores the one-pass kernel makes.
-enum class Stores : std::uint8_t { cached, streamed };
-
-template <class Exec, class Args, Stores kind>
-Variant<Exec, Args> fused_variant() {
-  static constexpr bool stream = kind == Stores::streamed;
-  return {
-      .name = stream ? "stream" : "fused",
-      .description = stream ? "fused, with stores past the caches: for tensors larger than them"
-                            : "one pass, angles reused from cache by every head",
-      .tiles = {},
-      .supports =
-          [](const Exec&, const Args&, Tile) {
-            return stream && !tile::can_stream_v<Exec>
-                       ? Status::skipped("streaming stores are built for hosts with AVX-512")
-                       : Status::ok();
-          },
-      .workspace_bytes = [](const Exec&, const Args&, Tile) { return std::size_t{0}; },
-      .run =
-          [](const Exec& exec, const Args& args, Tile, Workspace) {
-            const impl::Turn turn(args);
-            visit_dtype(turn.in[0].dtype, [&]<class T>() {
-              const impl::Rotate<Exec, T, stream && tile::can_stream_v<Exec>> rotate(exec, turn);
-              tile::for_each_row(turn.inverse ? "katt::rope::backward" : "katt::rope::forward",
-                                 exec, rotate.items(), rotate);
-            });
-          },
-  };
+/// Bytes that are written, 0 in place; without tensors, as for a forecast, they are apart.
+std::int64_t new_bytes(const impl::Turn& turn) {
+  std::int64_t bytes = 0;
+  for (int t = 0; t < 2 && turn.has(t); ++t) {
+    if (turn.out[t].data != nullptr && turn.out[t].data == turn.in[t].data) return 0;
+    bytes += turn.out[t].size() * static_cast<std::int64_t>(size_of(turn.out[t].dtype));
+  }
+  return bytes;
 }
 
-template <class Exec, class Args>
-Variant<Exec, Args> naive_variant() {
-  return {
-      .name = "naive",
-      .description = "angles gathered and expanded, rotate_half stored, products and sum apart",
-      .tiles = {},
-      .supports = [](const Exec&, const Args&, Tile) { return Status::ok(); },
-      .workspace_bytes =
-          [](const Exec&, const Args& args, Tile) {
-            const impl::Turn turn(args);
-            return visit_dtype(turn.in[0].dtype,
-                               [&]<class T>() { return impl::naive_workspace_bytes<T>(turn); });
-          },
-      .run =
-          [](const Exec& exec, const Args& args, Tile, Workspace workspace) {
-            const impl::Turn turn(args);
-            visit_dtype(turn.in[0].dtype,
-                        [&]<class T>() { impl::naive_turn<Exec, T>(exec, turn, workspace); });
-          },
-  };
+template <class Exec, class Args, bool Stream>
+void fused(const Exec& exec, const Args& args) {
+  const impl::Turn turn(args);
+  visit_dtype(turn.in[0].dtype, [&]<class T>() {
+    const impl::Rotate<Exec, T, Stream && tile::can_stream_v<Exec>> rotate(exec, turn);
+    tile::for_each_row(turn.inverse ? "katt::rope::backward" : "katt::rope::forward", exec,
+                       rotate.items(), rotate);
+  });
 }
 
 template <class Exec, class Args>
 VariantTable<Exec, Args> built_in_variants() {
-  return {naive_variant<Exec, Args>(), fused_variant<Exec, Args, Stores::cached>(),
-          fused_variant<Exec, Args, Stores::streamed>()};
+  return VariantTable<Exec, Args>{
+      {.name = "naive",
+       .description = "angles gathered and expanded, rotate_half stored, products and sum apart",
+       .workspace_bytes =
+           [](const Args& args) {
+             const impl::Turn turn(args);
+             return visit_dtype(turn.in[0].dtype,
+                                [&]<class T>() { return impl::naive_workspace_bytes<T>(turn); });
+           },
+       .run =
+           [](const Exec& exec, const Args& args, Workspace workspace) {
+             const impl::Turn turn(args);
+             visit_dtype(turn.in[0].dtype,
+                         [&]<class T>() { impl::naive_turn<Exec, T>(exec, turn, workspace); });
+           }},
+      {.name = "fused",
+       .description = "one pass, angles reused from cache by every head",
+       .rank = 2,
+       .run = fused<Exec, Args, false>},
+      {.name = "stream",
+       .description = "fused, with stores past the caches: for tensors larger than them",
+       .rank =
+           [](const Args& args) {
+             return new_bytes(impl::Turn(args)) >= tile::streaming_bytes ? 3 : 1;
+           },
+       .supports = tile::stream_support<Exec>(),
+       .run = fused<Exec, Args, true>}};
 }
 
 }  // namespace
@@ -156,32 +149,6 @@ void build_cache(const Exec& exec, const FrequencyArgs& args, const TensorRef<2>
   tile::for_each_row("katt::rope::cache", exec, cache.extent[0], kernel);
 }
 
-template <class Exec>
-std::size_t workspace_bytes(const Exec& exec, const ForwardArgs& args, const Config& config) {
-  check(args);
-  return forward_variants<Exec>().workspace_bytes(exec, args, config);
-}
-
-template <class Exec>
-std::size_t workspace_bytes(const Exec& exec, const BackwardArgs& args, const Config& config) {
-  check(args);
-  return backward_variants<Exec>().workspace_bytes(exec, args, config);
-}
-
-template <class Exec>
-Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
-               Workspace workspace) {
-  check(args);
-  return forward_variants<Exec>().run(exec, args, config, workspace);
-}
-
-template <class Exec>
-Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
-                Workspace workspace) {
-  check(args);
-  return backward_variants<Exec>().run(exec, args, config, workspace);
-}
-
 namespace {
 
 double elements(const ForwardArgs& args) {
@@ -199,13 +166,14 @@ double forward_bytes(const ForwardArgs& args, std::int64_t cache_rows) {
          (args.positions != nullptr ? 8.0 * positions : 0.0);
 }
 
-#define KATT_INSTANTIATE_ROPE(Exec)                                                           \
-  template void build_cache<Exec>(const Exec&, const FrequencyArgs&, const TensorRef<2>&,     \
-                                  const std::int64_t*);                                       \
-  template std::size_t workspace_bytes<Exec>(const Exec&, const ForwardArgs&, const Config&); \
-  template std::size_t workspace_bytes<Exec>(const Exec&, const BackwardArgs&, const Config&);
+#define KATT_INSTANTIATE_ROPE_CACHE(Exec)                                                 \
+  template void build_cache<Exec>(const Exec&, const FrequencyArgs&, const TensorRef<2>&, \
+                                  const std::int64_t*);
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_ROPE)
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_ROPE_CACHE)
+KATT_DEFINE_PASS(forward, ForwardArgs)
+KATT_DEFINE_PASS(backward, BackwardArgs)
+KATT_DEFINE_WORKSPACE_BYTES(forward, ForwardArgs)
+KATT_DEFINE_WORKSPACE_BYTES(backward, BackwardArgs)
 
 }  // namespace katt::rope

@@ -67,7 +67,7 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
 }
 
 template <class Exec>
-void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace /*workspace*/) {
+void fused_forward(const Exec& exec, const ForwardArgs& args) {
   using Memory = typename Exec::memory_space;
   visit_dtype(args.x.dtype, [&]<class T>() {
     tile::for_each_row(
@@ -77,7 +77,7 @@ void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace /*worksp
 }
 
 template <class Exec>
-void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace /*workspace*/) {
+void fused_backward(const Exec& exec, const BackwardArgs& args) {
   using Memory = typename Exec::memory_space;
   visit_dtype(args.x.dtype, [&]<class T>() {
     tile::for_each_row(
@@ -87,20 +87,6 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace /*work
   });
 }
 
-template <class Exec, class Args>
-Variant<Exec, Args> variant(const char* name, const char* description,
-                            std::size_t (*workspace)(const Args&),
-                            void (*run)(const Exec&, const Args&, Workspace)) {
-  return {.name = name,
-          .description = description,
-          .tiles = {},
-          .supports = [](const Exec&, const Args&, Tile) { return Status::ok(); },
-          .workspace_bytes = [workspace](const Exec&, const Args& args,
-                                         Tile) { return workspace(args); },
-          .run = [run](const Exec& exec, const Args& args, Tile,
-                       Workspace space) { run(exec, args, space); }};
-}
-
 std::size_t naive_forward_bytes(const ForwardArgs& args) {
   return aligned_bytes<float>(args.x.extent[0]);
 }
@@ -108,30 +94,32 @@ std::size_t naive_backward_bytes(const BackwardArgs& args) {
   return aligned_bytes<float>(args.x.extent[0]) +
          static_cast<std::size_t>(args.x.size()) * size_of(args.x.dtype);
 }
-template <class Args>
-std::size_t nothing(const Args& /*args*/) {
-  return 0;
-}
-
 }  // namespace
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
   static VariantTable<Exec, ForwardArgs> table{
-      variant<Exec, ForwardArgs>("naive", "maximum, exponential, sum, division: four launches",
-                                 naive_forward_bytes, naive_forward<Exec>),
-      variant<Exec, ForwardArgs>("fused", "one launch, rows stay in cache", nothing<ForwardArgs>,
-                                 fused_forward<Exec>)};
+      {.name = "naive",
+       .description = "maximum, exponential, sum, division: four launches",
+       .workspace_bytes = naive_forward_bytes,
+       .run = naive_forward<Exec>},
+      {.name = "fused",
+       .description = "one launch, rows stay in cache",
+       .rank = 1,
+       .run = fused_forward<Exec>}};
   return table;
 }
 
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table{
-      variant<Exec, BackwardArgs>("naive", "softmax stored, then two launches",
-                                  naive_backward_bytes, naive_backward<Exec>),
-      variant<Exec, BackwardArgs>("fused", "one launch, rows stay in cache", nothing<BackwardArgs>,
-                                  fused_backward<Exec>)};
+  static VariantTable<Exec, BackwardArgs> table{{.name = "naive",
+                                                 .description = "softmax stored, then two launches",
+                                                 .workspace_bytes = naive_backward_bytes,
+                                                 .run = naive_backward<Exec>},
+                                                {.name = "fused",
+                                                 .description = "one launch, rows stay in cache",
+                                                 .rank = 1,
+                                                 .run = fused_backward<Exec>}};
   return table;
 }
 
@@ -140,20 +128,6 @@ void check(const ForwardArgs& args) { check_like("out", args.out, args.x); }
 void check(const BackwardArgs& args) {
   check_like("dout", args.dout, args.x);
   check_like("dx", args.dx, args.x);
-}
-
-template <class Exec>
-Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
-               Workspace workspace) {
-  check(args);
-  return forward_variants<Exec>().run(exec, args, config, workspace);
-}
-
-template <class Exec>
-Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
-                Workspace workspace) {
-  check(args);
-  return backward_variants<Exec>().run(exec, args, config, workspace);
 }
 
 double forward_flops(const ForwardArgs& args) { return 5.0 * static_cast<double>(args.x.size()); }
@@ -166,6 +140,7 @@ double backward_bytes(const BackwardArgs& args) {
   return 3.0 * static_cast<double>(size_of(args.x.dtype)) * static_cast<double>(args.x.size());
 }
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
+KATT_DEFINE_PASS(forward, ForwardArgs)
+KATT_DEFINE_PASS(backward, BackwardArgs)
 
 }  // namespace katt::softmax

@@ -51,9 +51,6 @@ class Launcher {
   std::int64_t rows_, columns_;
 };
 
-const auto always = [](const auto&, const auto&, Tile) { return Status::ok(); };
-const auto nothing = [](const auto&, const auto&, Tile) { return std::size_t{0}; };
-
 /// One intermediate of the naive variants: (tokens, intermediate), dense, in the dtype.
 template <class Args>
 std::size_t buffer_bytes(const Args& args) {
@@ -70,12 +67,9 @@ Variant<Exec, ForwardArgs> naive_forward() {
   return {
       .name = "naive",
       .description = "two passes: silu of the gate, times up",
-      .tiles = {},
-      .supports = always,
-      .workspace_bytes = [](const Exec&, const ForwardArgs& args,
-                            Tile) { return buffer_bytes(args); },
+      .workspace_bytes = buffer_bytes<ForwardArgs>,
       .run =
-          [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
+          [](const Exec& exec, const ForwardArgs& args, Workspace workspace) {
             visit_dtype(args.gate.dtype, [&]<class T>() {
               const Launcher launch(exec, args.gate, args.up, args.out);
               const auto gate = matrix<T>(args.gate);
@@ -94,11 +88,9 @@ Variant<Exec, ForwardArgs> fused_forward() {
   return {
       .name = "fused",
       .description = "one pass",
-      .tiles = {},
-      .supports = always,
-      .workspace_bytes = nothing,
+      .rank = 1,
       .run =
-          [](const Exec& exec, const ForwardArgs& args, Tile, Workspace) {
+          [](const Exec& exec, const ForwardArgs& args) {
             visit_dtype(args.gate.dtype, [&]<class T>() {
               const Launcher launch(exec, args.gate, args.up, args.out);
               const auto out = matrix<T>(args.out);
@@ -114,12 +106,9 @@ Variant<Exec, BackwardArgs> naive_backward() {
   return {
       .name = "naive",
       .description = "four passes: silu, dup, dout · up, dgate from it",
-      .tiles = {},
-      .supports = always,
-      .workspace_bytes = [](const Exec&, const BackwardArgs& args,
-                            Tile) { return buffer_bytes(args); },
+      .workspace_bytes = buffer_bytes<BackwardArgs>,
       .run =
-          [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
+          [](const Exec& exec, const BackwardArgs& args, Workspace workspace) {
             visit_dtype(args.gate.dtype, [&]<class T>() {
               const Launcher launch(exec, args.gate, args.up, args.dout, args.dgate, args.dup);
               const auto gate = matrix<T>(args.gate);
@@ -145,11 +134,9 @@ Variant<Exec, BackwardArgs> fused_backward() {
   return {
       .name = "fused",
       .description = "one pass",
-      .tiles = {},
-      .supports = always,
-      .workspace_bytes = nothing,
+      .rank = 1,
       .run =
-          [](const Exec& exec, const BackwardArgs& args, Tile, Workspace) {
+          [](const Exec& exec, const BackwardArgs& args) {
             visit_dtype(args.gate.dtype, [&]<class T>() {
               const Launcher launch(exec, args.gate, args.up, args.dout, args.dgate, args.dup);
               const auto dgate = matrix<T>(args.dgate);
@@ -195,20 +182,6 @@ void check(const BackwardArgs& args) {
   check_tensor<2>("swiglu", "dup", args.dup, dtype, args.gate.extent);
 }
 
-template <class Exec>
-Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
-               Workspace workspace) {
-  check(args);
-  return forward_variants<Exec>().run(exec, args, config, workspace);
-}
-
-template <class Exec>
-Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
-                Workspace workspace) {
-  check(args);
-  return backward_variants<Exec>().run(exec, args, config, workspace);
-}
-
 double forward_flops(const ForwardArgs& args) {
   return 5.0 * static_cast<double>(args.gate.size());
 }
@@ -227,6 +200,7 @@ double backward_bytes(const BackwardArgs& args) {
          static_cast<double>(size_of(args.gate.dtype));
 }
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
+KATT_DEFINE_PASS(forward, ForwardArgs)
+KATT_DEFINE_PASS(backward, BackwardArgs)
 
 }  // namespace katt::swiglu

@@ -13,54 +13,38 @@ namespace katt::swiglu_mlp {
 namespace {
 
 template <class Exec, class Args>
-Variant<Exec, Args> naive_variant() {
-  return {
-      .name = "naive",
-      .description = "gate and up stored for all tokens, one launch an operation",
-      .tiles = {},
-      .supports = [](const Exec&, const Args&, Tile) { return Status::ok(); },
-      .workspace_bytes = [](const Exec& exec, const Args& args,
-                            Tile) { return impl::naive_workspace_bytes(exec, args); },
-      .run =
-          [](const Exec& exec, const Args& args, Tile, Workspace workspace) {
-            if constexpr (std::is_same_v<Args, ForwardArgs>) {
-              impl::naive_forward(exec, args, workspace);
-            } else {
-              impl::naive_backward(exec, args, workspace);
-            }
-          },
-  };
-}
-
-template <class Exec, class Args>
-Variant<Exec, Args> fused_variant() {
-  return {
-      .name = "fused",
-      .description = "gate and up for one block of tokens and columns at a time",
-      .tiles = impl::fused_tiles(),
-      .supports = [](const Exec&, const Args&, Tile tile) { return impl::fused_supports(tile); },
-      .workspace_bytes = [](const Exec& exec, const Args& args,
-                            Tile tile) { return impl::fused_workspace_bytes(exec, args, tile); },
-      .run =
-          [](const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
-            if constexpr (std::is_same_v<Args, ForwardArgs>) {
-              impl::fused_forward(exec, args, tile, workspace);
-            } else {
-              impl::fused_backward(exec, args, tile, workspace);
-            }
-          },
-      .default_tile = [](const Args& args) -> Tile {
-        // In 16 bits the outputs of a tile's tokens have sums in f32, twice the size of the
-        // outputs.
-        if (std::is_same_v<Args, ForwardArgs> && args.x.dtype != Dtype::f32) return {512, 1024};
-        return impl::fused_tiles().front();
-      },
-  };
-}
-
-template <class Exec, class Args>
 VariantTable<Exec, Args> built_in() {
-  return {naive_variant<Exec, Args>(), fused_variant<Exec, Args>()};
+  static constexpr bool forward = std::is_same_v<Args, ForwardArgs>;
+  return VariantTable<Exec, Args>{
+      {.name = "naive",
+       .description = "gate and up stored for all tokens, one launch an operation",
+       .workspace_bytes = [](const Exec& exec,
+                             const Args& args) { return impl::naive_workspace_bytes(exec, args); },
+       .run =
+           [](const Exec& exec, const Args& args, Workspace workspace) {
+             if constexpr (forward) impl::naive_forward(exec, args, workspace);
+             else impl::naive_backward(exec, args, workspace);
+           }},
+      {.name = "fused",
+       .description = "gate and up for one block of tokens and columns at a time",
+       .rank = 1,
+       .parameters = {"tile_q", "tile_kv"},
+       .settings = impl::fused_tiles(),
+       .default_setting = [](const Args& args) -> Setting {
+         // In 16 bits the outputs of a tile's tokens have sums in f32, twice the size of the
+         // outputs.
+         if (forward && args.x.dtype != Dtype::f32) return {512, 1024};
+         return impl::fused_tiles().front();
+       },
+       .workspace_bytes =
+           [](const Exec& exec, const Args& args, impl::Tile tile) {
+             return impl::fused_workspace_bytes(exec, args, tile);
+           },
+       .run =
+           [](const Exec& exec, const Args& args, impl::Tile tile, Workspace workspace) {
+             if constexpr (forward) impl::fused_forward(exec, args, tile, workspace);
+             else impl::fused_backward(exec, args, tile, workspace);
+           }}};
 }
 
 /// tokens · hidden · intermediate
@@ -114,20 +98,6 @@ void check(const BackwardArgs& args) {
   check_tensor<2>("swiglu_mlp", "dw_down", args.dw_down, dtype, args.w_down.extent);
 }
 
-template <class Exec>
-Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
-               Workspace workspace) {
-  check(args);
-  return forward_variants<Exec>().run(exec, args, config, workspace);
-}
-
-template <class Exec>
-Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
-                Workspace workspace) {
-  check(args);
-  return backward_variants<Exec>().run(exec, args, config, workspace);
-}
-
 double forward_flops(const ForwardArgs& args) { return 2.0 * 3.0 * volume(args); }
 double backward_flops(const BackwardArgs& args) { return 2.0 * 8.0 * volume(args); }
 
@@ -141,6 +111,7 @@ double backward_bytes(const BackwardArgs& args) {
          (3.0 * static_cast<double>(args.x.size()) + 6.0 * static_cast<double>(args.w_gate.size()));
 }
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
+KATT_DEFINE_PASS(forward, ForwardArgs)
+KATT_DEFINE_PASS(backward, BackwardArgs)
 
 }  // namespace katt::swiglu_mlp

@@ -105,8 +105,8 @@ struct ForwardBuffers {
   TensorRef<2> gate, up, sum;
 
   ForwardBuffers(Arena& arena, const ForwardArgs& args, Tile tile)
-      : tokens(std::min<std::int64_t>(tile.q, args.tokens())),
-        columns(std::min<std::int64_t>(tile.kv, args.intermediate())),
+      : tokens(std::min<std::int64_t>(tile.tokens, args.tokens())),
+        columns(std::min<std::int64_t>(tile.columns, args.intermediate())),
         buffered(!is_wide(args.out) && columns < args.intermediate()),
         gate(arena.matrix(args.x.dtype, tokens, columns)),
         up(arena.matrix(args.x.dtype, tokens, columns)),
@@ -144,8 +144,8 @@ struct BackwardBuffers {
   TensorRef<2> gate, up, dh, dw_gate, dw_up, dw_down, dx;
 
   BackwardBuffers(Arena& arena, const BackwardArgs& args, Tile tile)
-      : tokens(std::min<std::int64_t>(tile.q, args.tokens())),
-        columns(std::min<std::int64_t>(tile.kv, args.intermediate())),
+      : tokens(std::min<std::int64_t>(tile.tokens, args.tokens())),
+        columns(std::min<std::int64_t>(tile.columns, args.intermediate())),
         buffered_weights(!is_wide(args.dw_gate) && tokens < args.tokens()),
         buffered_x(!is_wide(args.dx)),
         gate(arena.matrix(args.x.dtype, tokens, columns)),
@@ -223,21 +223,10 @@ void run(const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
 
 }  // namespace
 
-const std::vector<Tile>& fused_tiles() {
-  static const std::vector<Tile> tiles{{1024, 1024}, {256, 256},   {256, 1024}, {512, 512},
-                                       {512, 1024},  {1024, 2048}, {2048, 1024}};
+const std::vector<Setting>& fused_tiles() {
+  static const std::vector<Setting> tiles{{1024, 1024}, {256, 256},   {256, 1024}, {512, 512},
+                                          {512, 1024},  {1024, 2048}, {2048, 1024}};
   return tiles;
-}
-
-Status fused_supports(Tile tile) {
-  const auto& tiles = fused_tiles();
-  if (std::find(tiles.begin(), tiles.end(), tile) != tiles.end()) return Status::ok();
-  std::string known;
-  for (const Tile& one : tiles) {
-    known += (known.empty() ? "" : ", ") + std::to_string(one.q) + "x" + std::to_string(one.kv);
-  }
-  return Status::skipped("tile " + std::to_string(tile.q) + "x" + std::to_string(tile.kv) +
-                         ": not built; expected one of " + known);
 }
 
 template <class Exec>

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <vector>
 
-#include "core/status.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp.hpp"
 
 /// The fused variants: gate and up exist for one block of tokens and intermediate columns at a
@@ -11,9 +10,9 @@
 ///
 /// Forward, for every block of tokens t:
 ///   for every block of intermediate columns f:
-///     gate = x[t] · w_gate[f]ᵀ,  up = x[t] · w_up[f]ᵀ           (tile.q, tile.kv)
+///     gate = x[t] · w_gate[f]ᵀ,  up = x[t] · w_up[f]ᵀ           (tile.tokens, tile.columns)
 ///     gate ← silu(gate) · up
-///     sum += gate · w_down[:, f]ᵀ                               (tile.q, hidden)
+///     sum += gate · w_down[:, f]ᵀ                               (tile.tokens, hidden)
 ///   out[t] = sum, rounded once
 ///
 /// Backward, for every block f, for every block t:
@@ -26,11 +25,14 @@
 /// block. Sums of 16-bit gradients are kept in f32 and rounded once.
 namespace katt::swiglu_mlp::impl {
 
-/// The tiles that can be asked for; the first is the default but for 16-bit outputs.
-const std::vector<Tile>& fused_tiles();
+/// A block of gate and up: the parameters tile_q and tile_kv.
+struct Tile {
+  int tokens, columns;
+  Tile(const Setting& setting) : tokens(setting.at(0)), columns(setting.at(1)) {}  // NOLINT
+};
 
-/// ok, or skipped: a tile that is not among fused_tiles().
-Status fused_supports(Tile tile);
+/// The tiles that can be asked for; the first is the default but for 16-bit outputs.
+const std::vector<Setting>& fused_tiles();
 
 template <class Exec>
 std::size_t fused_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile);

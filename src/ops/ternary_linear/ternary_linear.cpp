@@ -59,51 +59,45 @@ Status has_dense(const Args& args) {
 }
 
 template <class Exec>
-Variant<Exec, ForwardArgs> packed_forward(const char* name, PackFormat format,
+Variant<Exec, ForwardArgs> packed_forward(const char* name, int rank, PackFormat format,
                                           const char* description) {
-  return {
-      .name = name,
-      .description = description,
-      .tiles = {},
-      .supports = [format](const Exec&, const ForwardArgs& args,
-                           Tile) { return has_format(args, format); },
-      .workspace_bytes =
-          [format](const Exec& exec, const ForwardArgs& args, Tile) {
-            return visit_dtype(args.x.dtype, [&]<class T>() {
-              return impl::packed_forward_bytes<Exec, T>(exec, args, format);
-            });
-          },
-      .run =
-          [format](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-            visit_dtype(args.x.dtype, [&]<class T>() {
-              impl::packed_forward<Exec, T>(exec, args, format, workspace);
-            });
-          },
-  };
+  return {.name = name,
+          .description = description,
+          .rank = rank,
+          .supports = [format](const ForwardArgs& args) { return has_format(args, format); },
+          .workspace_bytes =
+              [format](const Exec& exec, const ForwardArgs& args) {
+                return visit_dtype(args.x.dtype, [&]<class T>() {
+                  return impl::packed_forward_bytes<Exec, T>(exec, args, format);
+                });
+              },
+          .run =
+              [format](const Exec& exec, const ForwardArgs& args, Workspace workspace) {
+                visit_dtype(args.x.dtype, [&]<class T>() {
+                  impl::packed_forward<Exec, T>(exec, args, format, workspace);
+                });
+              }};
 }
 
 template <class Exec>
-Variant<Exec, BackwardArgs> packed_backward(const char* name, PackFormat format,
+Variant<Exec, BackwardArgs> packed_backward(const char* name, int rank, PackFormat format,
                                             const char* description) {
-  return {
-      .name = name,
-      .description = description,
-      .tiles = {},
-      .supports = [format](const Exec&, const BackwardArgs& args,
-                           Tile) { return has_format(args, format); },
-      .workspace_bytes =
-          [format](const Exec& exec, const BackwardArgs& args, Tile) {
-            return visit_dtype(args.x.dtype, [&]<class T>() {
-              return impl::packed_backward_bytes<Exec, T>(exec, args, format);
-            });
-          },
-      .run =
-          [format](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
-            visit_dtype(args.x.dtype, [&]<class T>() {
-              impl::packed_backward<Exec, T>(exec, args, format, workspace);
-            });
-          },
-  };
+  return {.name = name,
+          .description = description,
+          .rank = rank,
+          .supports = [format](const BackwardArgs& args) { return has_format(args, format); },
+          .workspace_bytes =
+              [format](const Exec& exec, const BackwardArgs& args) {
+                return visit_dtype(args.x.dtype, [&]<class T>() {
+                  return impl::packed_backward_bytes<Exec, T>(exec, args, format);
+                });
+              },
+          .run =
+              [format](const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+                visit_dtype(args.x.dtype, [&]<class T>() {
+                  impl::packed_backward<Exec, T>(exec, args, format, workspace);
+                });
+              }};
 }
 
 }  // namespace
@@ -111,26 +105,22 @@ Variant<Exec, BackwardArgs> packed_backward(const char* name, PackFormat format,
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
   static VariantTable<Exec, ForwardArgs> table{
-      {
-          .name = "naive",
-          .description = "dequantised weights in the dtype, matrix-vector product or GEMM",
-          .tiles = {},
-          .supports = [](const Exec&, const ForwardArgs& args, Tile) { return has_dense(args); },
-          .workspace_bytes =
-              [](const Exec& exec, const ForwardArgs& args, Tile) {
-                return visit_dtype(args.x.dtype, [&]<class T>() {
-                  return impl::naive_forward_bytes<Exec, T>(exec, args);
-                });
-              },
-          .run =
-              [](const Exec& exec, const ForwardArgs& args, Tile, Workspace workspace) {
-                visit_dtype(args.x.dtype, [&]<class T>() {
-                  impl::naive_forward<Exec, T>(exec, args, workspace);
-                });
-              },
-      },
-      packed_forward<Exec>("packed2", PackFormat::two_bit, "2 bits a weight, int8 dot products"),
-      packed_forward<Exec>("packed5", PackFormat::five_per_byte,
+      {.name = "naive",
+       .description = "dequantised weights in the dtype, matrix-vector product or GEMM",
+       .supports = has_dense<ForwardArgs>,
+       .workspace_bytes =
+           [](const Exec& exec, const ForwardArgs& args) {
+             return visit_dtype(args.x.dtype, [&]<class T>() {
+               return impl::naive_forward_bytes<Exec, T>(exec, args);
+             });
+           },
+       .run =
+           [](const Exec& exec, const ForwardArgs& args, Workspace workspace) {
+             visit_dtype(args.x.dtype,
+                         [&]<class T>() { impl::naive_forward<Exec, T>(exec, args, workspace); });
+           }},
+      packed_forward<Exec>("packed2", 2, PackFormat::two_bit, "2 bits a weight, int8 dot products"),
+      packed_forward<Exec>("packed5", 1, PackFormat::five_per_byte,
                            "5 weights a byte, int8 dot products")};
   return table;
 }
@@ -138,27 +128,23 @@ VariantTable<Exec, ForwardArgs>& forward_variants() {
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table{
-      {
-          .name = "naive",
-          .description = "dequantised weights and inputs in the dtype, two GEMMs",
-          .tiles = {},
-          .supports = [](const Exec&, const BackwardArgs& args, Tile) { return has_dense(args); },
-          .workspace_bytes =
-              [](const Exec& exec, const BackwardArgs& args, Tile) {
-                return visit_dtype(args.x.dtype, [&]<class T>() {
-                  return impl::naive_backward_bytes<Exec, T>(exec, args);
-                });
-              },
-          .run =
-              [](const Exec& exec, const BackwardArgs& args, Tile, Workspace workspace) {
-                visit_dtype(args.x.dtype, [&]<class T>() {
-                  impl::naive_backward<Exec, T>(exec, args, workspace);
-                });
-              },
-      },
-      packed_backward<Exec>("packed2", PackFormat::two_bit,
+      {.name = "naive",
+       .description = "dequantised weights and inputs in the dtype, two GEMMs",
+       .supports = has_dense<BackwardArgs>,
+       .workspace_bytes =
+           [](const Exec& exec, const BackwardArgs& args) {
+             return visit_dtype(args.x.dtype, [&]<class T>() {
+               return impl::naive_backward_bytes<Exec, T>(exec, args);
+             });
+           },
+       .run =
+           [](const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+             visit_dtype(args.x.dtype,
+                         [&]<class T>() { impl::naive_backward<Exec, T>(exec, args, workspace); });
+           }},
+      packed_backward<Exec>("packed2", 2, PackFormat::two_bit,
                             "2 bits a weight, unpacked by panels, two GEMMs each"),
-      packed_backward<Exec>("packed5", PackFormat::five_per_byte,
+      packed_backward<Exec>("packed5", 1, PackFormat::five_per_byte,
                             "5 weights a byte, unpacked by panels, two GEMMs each")};
   return table;
 }
@@ -173,20 +159,6 @@ void check(const BackwardArgs& args) {
   check_shape("dout", args.dout, args.x.dtype, args.tokens(), args.out_features());
   check_shape("dx", args.dx, args.x.dtype, args.tokens(), args.in_features());
   check_shape("dweight", args.dweight, args.x.dtype, args.out_features(), args.in_features());
-}
-
-template <class Exec>
-Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
-               Workspace workspace) {
-  check(args);
-  return forward_variants<Exec>().run(exec, args, config, workspace);
-}
-
-template <class Exec>
-Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
-                Workspace workspace) {
-  check(args);
-  return backward_variants<Exec>().run(exec, args, config, workspace);
 }
 
 namespace {
@@ -220,6 +192,7 @@ double backward_bytes(const BackwardArgs& args) {
              static_cast<double>(2 * args.x.size() + args.dout.size() + args.dweight.size());
 }
 
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASSES)
+KATT_DEFINE_PASS(forward, ForwardArgs)
+KATT_DEFINE_PASS(backward, BackwardArgs)
 
 }  // namespace katt::ternary_linear

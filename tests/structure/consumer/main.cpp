@@ -15,8 +15,7 @@ using katt::attention::ForwardArgs;
 using Exec = Kokkos::OpenMP;
 
 /// The textbook loop: one query row at a time, scores of that row in the workspace of its thread.
-void row_at_a_time(const Exec& exec, const ForwardArgs& args, katt::Tile,
-                   katt::Workspace workspace) {
+void row_at_a_time(const Exec& exec, const ForwardArgs& args, katt::Workspace workspace) {
   const auto q = args.q.view<float, Kokkos::HostSpace>();
   const auto k = args.k.view<float, Kokkos::HostSpace>();
   const auto v = args.v.view<float, Kokkos::HostSpace>();
@@ -62,9 +61,8 @@ int main(int argc, char** argv) {
   katt::attention::forward_variants<Exec>().add({
       .name = "row_at_a_time",
       .description = "one query row after the other, no tiles",
-      .tiles = {},
       .supports =
-          [](const Exec&, const ForwardArgs& args, katt::Tile) {
+          [](const Exec&, const ForwardArgs& args) {
             if (args.q.dtype != katt::Dtype::f32) return katt::Status::skipped("f32 only");
             const auto& mask = args.mask;
             if (mask.window_left >= 0 || mask.window_right >= 0 || args.score.softcap > 0 ||
@@ -75,7 +73,7 @@ int main(int argc, char** argv) {
             return katt::Status::ok();
           },
       .workspace_bytes =
-          [](const Exec& exec, const ForwardArgs& args, katt::Tile) {
+          [](const Exec& exec, const ForwardArgs& args) {
             return sizeof(float) * static_cast<std::size_t>(exec.concurrency()) *
                    static_cast<std::size_t>(args.seq_kv());
           },

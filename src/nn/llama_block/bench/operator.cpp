@@ -279,7 +279,7 @@ class BlockCase final : public bench::Case {
   }
 
   [[nodiscard]] Status supports(const Config& config) const override {
-    if (config.tile != Tile{}) return Status::skipped("llama_block takes no tile");
+    if (!config.setting.empty()) return Status::skipped("llama_block takes no tile");
     try {
       visit_backend(in_.backend, in_.threads, [&]<class Exec>(const Exec& exec) {
         const Pass<Exec> rehearsal(exec, in_.shape, in_.dtype, kernels_of(config),
@@ -333,7 +333,7 @@ class BlockOperator final : public bench::Operator {
                                                          std::string_view) const override {
     std::vector<bench::VariantInfo> infos;
     for (const Composition& one : compositions()) {
-      infos.push_back({one.name, one.description, {}, infos.empty()});
+      infos.push_back({one.name, one.description, infos.empty()});
     }
     return infos;
   }
@@ -347,6 +347,10 @@ class BlockOperator final : public bench::Operator {
     if (s.head_dim % 8 != 0) {
       throw InputError("head_dim " + std::to_string(s.head_dim) + ": expected a multiple of 8");
     }
+  }
+
+  [[nodiscard]] Config resolve(const Point& /*point*/, const Config& config) const override {
+    return config.variant == auto_variant ? Config{.variant = "fused"} : config;
   }
 
   [[nodiscard]] bench::Footprint footprint(const Point& point,

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "bench/adapter.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
 #include "core/error.hpp"
@@ -97,8 +98,8 @@ void run_case_file(const io::CaseFile& in, const bench::RunOptions& options, io:
   const std::unique_ptr<ProblemData> data = read(in);
   const HostProblem& p = data->shape;
   const bool with_gradients = !data->dout.empty();
-  Config config = options.config;
-  if (config.variant.empty()) config.variant = "flash";
+  Config config;
+  Config back;
 
   // Everything that could be refused is refused before anything is allocated.
   visit_backend(options.backend, options.threads, [&]<class Exec>(const Exec& exec) {
@@ -106,14 +107,18 @@ void run_case_file(const io::CaseFile& in, const bench::RunOptions& options, io:
       if (!status.is_ok()) throw InputError("attention: " + status.reason());
     };
     const ForwardArgs shape = shape_args(p, data->dtype);
+    config = forward_variants<Exec>().resolve(exec, shape, options.config);
+    bench::record_variant(out, forward_variants<Exec>(), config);
     refuse(forward_variants<Exec>().supports(exec, shape, config));
     std::size_t needed = forward_variants<Exec>().workspace_bytes(exec, shape, config);
     if (with_gradients) {
       BackwardArgs gradients;
       gradients.q = shape.q;
       gradients.k = shape.k;
-      refuse(backward_variants<Exec>().supports(exec, gradients, config));
-      needed = std::max(needed, backward_variants<Exec>().workspace_bytes(exec, gradients, config));
+      back = backward_variants<Exec>().resolve(exec, gradients, options.config);
+      bench::record_variant(out, backward_variants<Exec>(), back, true);
+      refuse(backward_variants<Exec>().supports(exec, gradients, back));
+      needed = std::max(needed, backward_variants<Exec>().workspace_bytes(exec, gradients, back));
     }
     if (const std::size_t available = bench::available_memory(options.backend);
         needed > available) {
@@ -137,9 +142,8 @@ void run_case_file(const io::CaseFile& in, const bench::RunOptions& options, io:
   const BackwardArgs args = backward_args(problem.args(), output, dout, gradients);
   visit_backend(options.backend, options.threads, [&]<class Exec>(const Exec& exec) {
     const bench::Buffer workspace("katt::attention::workspace", options.backend,
-                                  workspace_bytes(exec, args, config));
-    if (const Status status = backward(exec, args, config, workspace.workspace());
-        !status.is_ok()) {
+                                  workspace_bytes(exec, args, back));
+    if (const Status status = backward(exec, args, back, workspace.workspace()); !status.is_ok()) {
       throw InputError("attention: " + status.reason());
     }
     exec.fence("katt::attention::run_file");

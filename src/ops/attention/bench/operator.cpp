@@ -9,7 +9,6 @@
 #include "bench/registry.hpp"
 #include "core/error.hpp"
 #include "ops/attention/bench/case.hpp"
-#include "ops/attention/bench/named_tiles.hpp"
 #include "testing/fill.hpp"
 
 namespace katt::attention {
@@ -125,12 +124,6 @@ class ForwardCase final : public bench::Case {
     });
   }
 
-  [[nodiscard]] Config resolve(const Config& config) const override {
-    return visit_backend(backend_, threads_, [&]<class Exec>(const Exec&) {
-      return forward_variants<Exec>().resolve(device_.args(), config);
-    });
-  }
-
   std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
     if (!reference_) reference_.emplace(*data_);
     return visit_backend(
@@ -171,7 +164,7 @@ class ForwardCase final : public bench::Case {
   HeadLayout layout_;
 };
 
-/// A case of the backward pass. Its inputs out and lse come from the flash forward pass.
+/// A case of the backward pass. Its inputs out and lse come from the fastest forward pass.
 class BackwardCase final : public bench::Case {
  public:
   explicit BackwardCase(const Point& point)
@@ -184,7 +177,7 @@ class BackwardCase final : public bench::Case {
         threads_(point.threads),
         layout_(layout_of(point)) {
     dout_.upload(data_->dout);
-    run_forward(device_, forward_, {"flash", {}}, backend_, threads_);
+    run_forward(device_, forward_, {}, backend_, threads_);
   }
 
   [[nodiscard]] bench::Work work() const override {
@@ -203,15 +196,6 @@ class BackwardCase final : public bench::Case {
       args.q = device_.args().q;
       args.k = device_.args().k;
       return backward_variants<Exec>().supports(exec, args, config);
-    });
-  }
-
-  [[nodiscard]] Config resolve(const Config& config) const override {
-    return visit_backend(backend_, threads_, [&]<class Exec>(const Exec&) {
-      BackwardArgs args;
-      args.q = device_.args().q;
-      args.k = device_.args().k;
-      return backward_variants<Exec>().resolve(args, config);
     });
   }
 
@@ -258,6 +242,19 @@ class BackwardCase final : public bench::Case {
   int threads_;
   HeadLayout layout_;
 };
+
+/// Calls f(exec, table, args) with the variants of a point's pass and arguments without tensors.
+template <class F>
+auto visit(const Point& point, const F& f) {
+  return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+    const ForwardArgs args = shape_args(problem_of(point), point.dtype);
+    if (point.pass != "backward") return f(exec, forward_variants<Exec>(), args);
+    BackwardArgs gradients;
+    gradients.q = args.q;
+    gradients.k = args.k;
+    return f(exec, backward_variants<Exec>(), gradients);
+  });
+}
 
 class AttentionOperator final : public bench::Operator {
  public:
@@ -333,11 +330,18 @@ class AttentionOperator final : public bench::Operator {
     });
   }
 
-  [[nodiscard]] std::vector<std::string> presets() const override { return tile_presets(); }
+  [[nodiscard]] Config resolve(const Point& point, const Config& config) const override {
+    return visit(point, [&](const auto& exec, const auto& table, const auto& args) {
+      return table.resolve(exec, args, config);
+    });
+  }
+
   [[nodiscard]] std::optional<bench::PresetTile> preset(const Point& point,
                                                         std::string_view variant,
                                                         std::string_view name) const override {
-    return preset_tile_of(point, variant, name);
+    return visit(point, [&](const auto& exec, const auto& table, const auto& args) {
+      return bench::find_preset(table, exec, args, variant, name);
+    });
   }
 
   void validate(const Point& point) const override {
@@ -382,15 +386,9 @@ class AttentionOperator final : public bench::Operator {
     // The generated values stay on the host beside the tensors, for the reference.
     bytes.tensors = whole((element + 4.0) * inputs + 2 * blocks + (backward ? 4.0 * rows : 0));
     bytes.outputs = whole(backward ? element * (q + 2 * kv) : element * q + 4.0 * rows);
-    bytes.workspace =
-        visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
-          const ForwardArgs args = shape_args(p, point.dtype);
-          if (!backward) return forward_variants<Exec>().workspace_bytes(exec, args, config);
-          BackwardArgs gradients;
-          gradients.q = args.q;
-          gradients.k = args.k;
-          return backward_variants<Exec>().workspace_bytes(exec, gradients, config);
-        });
+    bytes.workspace = visit(point, [&](const auto& exec, const auto& table, const auto& args) {
+      return table.workspace_bytes(exec, args, config);
+    });
     return bytes;
   }
 

@@ -25,17 +25,11 @@
 /// dSᵀ. Pᵀ is an operand A (keys × queries), dSᵀ both A and, in pairs of keys, B.
 namespace katt::attention::impl {
 
-const std::vector<Tile>& bf16_backward_tile_list() {
+template <>
+const std::vector<Tile>& panel_tiles<BackwardArgs>() {
   static const std::vector<Tile> tiles{{128, 128}, {32, 32},  {32, 64},  {32, 128}, {64, 32},
                                        {64, 64},   {64, 128}, {64, 256}, {128, 64}, {256, 128}};
   return tiles;
-}
-
-Status flash_bf16_backward_supports(Tile tile) {
-  const auto& tiles = bf16_backward_tile_list();
-  if (std::find(tiles.begin(), tiles.end(), tile) != tiles.end()) return Status::ok();
-  return Status::skipped("tile " + names({tile}) +
-                         " is not built for bf16 on tiles; built: " + names(tiles));
 }
 
 #if defined(KATT_BF16_TILES)
@@ -351,15 +345,15 @@ struct Bf16Backward : PackedBackward {
 }  // namespace
 
 template <class Exec>
-std::size_t flash_bf16_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args,
-                                                Tile tile) {
+std::size_t panels_workspace_bytes(const Exec& exec, const BackwardArgs& args, Tile tile,
+                                   UnitName /*unit*/) {
   const BackwardLayout layout(args, tile);
   return layout.scratch() + static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
 }
 
 template <class Exec>
-void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, const BlockScores& scores,
-                         Tile tile, Workspace workspace) {
+void run_on_panels(const Exec& exec, const BackwardArgs& args, const BlockScores& scores, Tile tile,
+                   UnitName unit, Workspace workspace) {
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
   const BackwardLayout layout(args, tile);
@@ -370,7 +364,7 @@ void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, const Block
                        [backward](std::int64_t item) { backward.pack_keys(item); });
   Kokkos::parallel_for("katt::attention::backward_pack_queries", Policy(exec, 0, rows),
                        [backward](std::int64_t item) { backward.pack_queries(item); });
-  visit_unit_and_depth(layout.depth, [&]<class U, int Depth>() {
+  visit_unit_and_depth(unit, layout.depth, [&]<class U, int Depth>() {
     Policy policy(exec, 0, layout.heads * layout.chunks);
     policy.set_chunk_size(1);
     const ThreadSlot<Exec> thread;
@@ -390,21 +384,21 @@ void flash_bf16_backward(const Exec& exec, const BackwardArgs& args, const Block
 #else
 
 template <class Exec>
-std::size_t flash_bf16_backward_workspace_bytes(const Exec&, const BackwardArgs&, Tile) {
+std::size_t panels_workspace_bytes(const Exec&, const BackwardArgs&, Tile, UnitName) {
   return 0;
 }
 #endif
 
-#define KATT_INSTANTIATE_FLASH_BF16_BACKWARD(Exec)                                                 \
-  template std::size_t flash_bf16_backward_workspace_bytes<Exec>(const Exec&, const BackwardArgs&, \
-                                                                 Tile);
+#define KATT_INSTANTIATE_FLASH_BF16_BACKWARD(Exec)                                          \
+  template std::size_t panels_workspace_bytes<Exec>(const Exec&, const BackwardArgs&, Tile, \
+                                                    UnitName);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BF16_BACKWARD)
 
 #if defined(KATT_BF16_TILES)
 #define KATT_INSTANTIATE_BLOCKS(Exec)                                                           \
-  template void flash_bf16_backward<Exec>(const Exec&, const BackwardArgs&, const BlockScores&, \
-                                          Tile, Workspace);
+  template void run_on_panels<Exec>(const Exec&, const BackwardArgs&, const BlockScores&, Tile, \
+                                    UnitName, Workspace);
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_BLOCKS)
 #endif
 

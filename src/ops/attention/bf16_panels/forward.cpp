@@ -25,18 +25,12 @@
 /// the number of threads: the results have the same bits.
 namespace katt::attention::impl {
 
-const std::vector<Tile>& bf16_tile_list() {
+template <>
+const std::vector<Tile>& panel_tiles<ForwardArgs>() {
   static const std::vector<Tile> tiles{{512, 128}, {32, 32},   {32, 64},   {32, 128},  {64, 32},
                                        {64, 64},   {64, 128},  {64, 256},  {128, 64},  {128, 128},
                                        {128, 256}, {256, 128}, {256, 256}, {512, 256}, {1024, 128}};
   return tiles;
-}
-
-Status flash_bf16_supports(const ForwardArgs& /*args*/, Tile tile) {
-  const auto& tiles = bf16_tile_list();
-  if (std::find(tiles.begin(), tiles.end(), tile) != tiles.end()) return Status::ok();
-  return Status::skipped("tile " + names({tile}) +
-                         " is not built for bf16 on tiles; built: " + names(tiles));
 }
 
 #if defined(KATT_BF16_TILES)
@@ -55,13 +49,13 @@ struct Layout {
   std::int64_t row_blocks;   ///< of 32 packed query rows
   std::int64_t item_blocks;  ///< row blocks of a work item
 
-  Layout(const ForwardArgs& args, Tile tile, int threads)
+  Layout(const ForwardArgs& args, Tile tile, UnitName unit, int threads)
       : depth(bf16_tiles::depth_tiles(args.head_dim())),
         group(tile.kv / bf16_tiles::block),
         key_blocks(divide_up(divide_up(args.seq_kv(), bf16_tiles::block), group) * group),
-        section(
-            std::max<std::int64_t>(bf16_tiles::section_bytes() / (2 * block_bytes()) / group, 1) *
-            group),
+        section(std::max<std::int64_t>(
+                    bf16_tiles::section_bytes(unit) / (2 * block_bytes()) / group, 1) *
+                group),
         heads(args.batch() * args.kv_heads()),
         row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), bf16_tiles::block)),
         item_blocks(std::clamp<std::int64_t>(
@@ -293,23 +287,24 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
 }  // namespace
 
 template <class Exec>
-std::size_t flash_bf16_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile) {
-  const Layout layout(args, tile, exec.concurrency());
+std::size_t panels_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile,
+                                   UnitName unit) {
+  const Layout layout(args, tile, unit, exec.concurrency());
   return 2 * layout.packed_bytes() +
          static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
 }
 
 template <class Exec>
-void flash_bf16_forward(const Exec& exec, const ForwardArgs& args, const BlockScores& scores,
-                        Tile tile, Workspace workspace) {
+void run_on_panels(const Exec& exec, const ForwardArgs& args, const BlockScores& scores, Tile tile,
+                   UnitName unit, Workspace workspace) {
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
-  const Layout layout(args, tile, exec.concurrency());
+  const Layout layout(args, tile, unit, exec.concurrency());
   const Bf16Forward forward(args, scores, layout, workspace);
   Kokkos::parallel_for("katt::attention::flash_pack",
                        Policy(exec, 0, layout.heads * layout.key_blocks),
                        [forward](std::int64_t item) { forward.pack(item); });
-  visit_unit_and_depth(layout.depth, [&]<class U, int Depth>() {
+  visit_unit_and_depth(unit, layout.depth, [&]<class U, int Depth>() {
     Policy policy(exec, 0, layout.heads * layout.items());
     policy.set_chunk_size(1);
     const ThreadSlot<Exec> thread;
@@ -327,20 +322,21 @@ void flash_bf16_forward(const Exec& exec, const ForwardArgs& args, const BlockSc
 #else
 
 template <class Exec>
-std::size_t flash_bf16_workspace_bytes(const Exec&, const ForwardArgs&, Tile) {
+std::size_t panels_workspace_bytes(const Exec&, const ForwardArgs&, Tile, UnitName) {
   return 0;
 }
 #endif
 
-#define KATT_INSTANTIATE_FLASH_BF16(Exec) \
-  template std::size_t flash_bf16_workspace_bytes<Exec>(const Exec&, const ForwardArgs&, Tile);
+#define KATT_INSTANTIATE_FLASH_BF16(Exec)                                                  \
+  template std::size_t panels_workspace_bytes<Exec>(const Exec&, const ForwardArgs&, Tile, \
+                                                    UnitName);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BF16)
 
 #if defined(KATT_BF16_TILES)
-#define KATT_INSTANTIATE_BLOCKS(Exec)                                                         \
-  template void flash_bf16_forward<Exec>(const Exec&, const ForwardArgs&, const BlockScores&, \
-                                         Tile, Workspace);
+#define KATT_INSTANTIATE_BLOCKS(Exec)                                                          \
+  template void run_on_panels<Exec>(const Exec&, const ForwardArgs&, const BlockScores&, Tile, \
+                                    UnitName, Workspace);
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_BLOCKS)
 #endif
 

@@ -2,11 +2,21 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "ops/attention/problem.hpp"
+#include "ops/attention/tile.hpp"
 #include "tile/bf16_units.hpp"
 
 /// What the passes on packed bf16 tiles share.
+namespace katt::attention::impl {
+
+/// The tiles of a pass.
+template <class Args>
+const std::vector<Tile>& panel_tiles();
+
+}  // namespace katt::attention::impl
+
 #if defined(KATT_BF16_TILES)
 namespace katt::attention::impl {
 
@@ -169,10 +179,10 @@ void visit_depth(int depth, const F& f) {
   }
 }
 
-/// Calls f.operator()<U, Depth>() for the unit of this process and the depth of a head_dim.
+/// Calls f.operator()<U, Depth>() for a unit and the depth of a head_dim.
 template <class F>
-void visit_unit_and_depth(int depth, const F& f) {
-  bf16_tiles::visit_unit([&]<bf16_tiles::Unit U>() {
+void visit_unit_and_depth(bf16_tiles::UnitName unit, int depth, const F& f) {
+  bf16_tiles::visit_unit(unit, [&]<bf16_tiles::Unit U>() {
     visit_depth<1>(depth, [&]<int Depth>() { f.template operator()<U, Depth>(); });
   });
 }

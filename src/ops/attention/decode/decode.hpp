@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "core/status.hpp"
@@ -8,6 +9,7 @@
 #include "ops/attention/attention.hpp"
 #include "ops/attention/paged.hpp"
 #include "ops/attention/scores.hpp"
+#include "ops/attention/tiles.hpp"
 
 /// The decode variant of the forward pass, for Args = ForwardArgs and PagedArgs.
 namespace katt::attention::impl {
@@ -17,8 +19,7 @@ namespace katt::attention::impl {
 template <class Exec>
 std::vector<Tile> decode_tiles();
 
-/// ok, or skipped: the tile is not in the list, the rows are too many, or they do not fit the
-/// scratch memory of the device.
+/// ok, or skipped: the rows are too many, or they do not fit the scratch memory of the device.
 template <class Exec, class Args>
 Status decode_supports(const Exec& exec, const Args& args, Tile tile);
 
@@ -27,8 +28,15 @@ template <class Exec, class Args>
 std::size_t decode_workspace_bytes(const Exec& exec, const Args& args, Tile tile);
 
 template <class Exec, class Args, class Rule>
-void decode_forward(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
-                    Workspace workspace);
+void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
+                Workspace workspace);
+
+/// Above flash on any unit for one query of a sequence, or few rows in all: they wait for the keys.
+template <class Args>
+int decode_rank(const Args& args) {
+  constexpr std::int64_t few_rows = 16;
+  return args.seq_q() == 1 || args.seq_q() * args.heads() <= few_rows * args.kv_heads() ? 4 : 0;
+}
 
 /// The variant as its tables hold it.
 template <class Exec, class Args, class Rule = NoRule>
@@ -36,11 +44,13 @@ Variant<Exec, Args> decode_variant(const Rule& rule = {}) {
   return {
       .name = "decode",
       .description = "few queries: keys split over work items, partial results merged",
-      .tiles = decode_tiles<Exec>(),
+      .rank = decode_rank<Args>,
+      .parameters = tile_parameters,
+      .settings = settings_of(decode_tiles<Exec>()),
       .supports = decode_supports<Exec, Args>,
       .workspace_bytes = decode_workspace_bytes<Exec, Args>,
       .run = [rule](const Exec& exec, const Args& args, Tile tile,
-                    Workspace workspace) { decode_forward(exec, args, rule, tile, workspace); },
+                    Workspace workspace) { run_decode(exec, args, rule, tile, workspace); },
   };
 }
 

@@ -194,8 +194,8 @@ template <class T, class Args>
 using KvRowsOf = decltype(keys_of<T>(std::declval<const Args&>()));
 
 template <class Exec, class Args, class Rule>
-void decode_forward(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
-                    Workspace workspace) {
+void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
+                Workspace workspace) {
   using Memory = typename Exec::memory_space;
   const DecodePlan plan(args, tile);
   if (plan.part_rows() == 0) return;

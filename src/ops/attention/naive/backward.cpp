@@ -4,10 +4,10 @@
 namespace katt::attention::impl {
 
 #define KATT_INSTANTIATE_NAIVE_BACKWARD_ENGINE(Exec) \
-  template std::string naive_backward_engine<Exec>(const Exec&, const BackwardArgs&);
-#define KATT_INSTANTIATE_NAIVE_BACKWARD(Exec, T)                                                  \
-  template std::size_t naive_backward_workspace_bytes<Exec, T>(const Exec&, const BackwardArgs&); \
-  template void naive_backward<Exec, T>(const Exec&, const BackwardArgs&, const NoRule&, Workspace);
+  template std::string naive_engine<Exec>(const Exec&, const BackwardArgs&);
+#define KATT_INSTANTIATE_NAIVE_BACKWARD(Exec, T)                                         \
+  template std::size_t naive_workspace_bytes<Exec, T>(const Exec&, const BackwardArgs&); \
+  template void run_naive<Exec, T>(const Exec&, const BackwardArgs&, const NoRule&, Workspace);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_NAIVE_BACKWARD_ENGINE)
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_NAIVE_BACKWARD, float)

@@ -16,13 +16,12 @@ namespace katt::attention::impl {
 
 /// What multiplies: "blas", or the units of linear's products.
 template <class Exec>
-std::string naive_backward_engine(const Exec& exec, const BackwardArgs& args);
+std::string naive_engine(const Exec& exec, const BackwardArgs& args);
 
 template <class Exec, class T>
-std::size_t naive_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args);
+std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args);
 
 template <class Exec, class T, class Rule>
-void naive_backward(const Exec& exec, const BackwardArgs& args, const Rule& rule,
-                    Workspace workspace);
+void run_naive(const Exec& exec, const BackwardArgs& args, const Rule& rule, Workspace workspace);
 
 }  // namespace katt::attention::impl

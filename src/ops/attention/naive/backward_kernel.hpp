@@ -191,13 +191,13 @@ void round_sums(const Exec& exec, const TensorRef<2>& sums, const TensorRef<2>& 
 namespace katt::attention::impl {
 
 template <class Exec>
-std::string naive_backward_engine(const Exec& exec, const BackwardArgs& args) {
+std::string naive_engine(const Exec& exec, const BackwardArgs& args) {
   return linear::naive_gemm_engine(
       exec, naive::HeadProducts(args, naive::Layout(args), nullptr, 0, 0).dq);
 }
 
 template <class Exec, class T>
-std::size_t naive_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
+std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
   if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
   const naive::Layout layout(args);
   const naive::HeadProducts products(args, layout, nullptr, 0, 0);
@@ -210,8 +210,7 @@ std::size_t naive_backward_workspace_bytes(const Exec& exec, const BackwardArgs&
 }
 
 template <class Exec, class T, class Rule>
-void naive_backward(const Exec& exec, const BackwardArgs& args, const Rule& rule,
-                    Workspace workspace) {
+void run_naive(const Exec& exec, const BackwardArgs& args, const Rule& rule, Workspace workspace) {
   const naive::Layout layout(args);
   auto* base = static_cast<std::byte*>(workspace.data);
   const Workspace rest{base + layout.rest, workspace.bytes - layout.rest};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "core/variants.hpp"
 #include "ops/attention/attention.hpp"
@@ -15,11 +16,14 @@
 /// the dtype where they are stored, as an unfused implementation in that dtype does.
 namespace katt::attention::impl {
 
+/// What multiplies: "blas", or the units of linear's products.
+template <class Exec>
+std::string naive_engine(const Exec& exec, const ForwardArgs& args);
+
 template <class Exec, class T>
 std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args);
 
 template <class Exec, class T, class Rule>
-void naive_forward(const Exec& exec, const ForwardArgs& args, const Rule& rule,
-                   Workspace workspace);
+void run_naive(const Exec& exec, const ForwardArgs& args, const Rule& rule, Workspace workspace);
 
 }  // namespace katt::attention::impl

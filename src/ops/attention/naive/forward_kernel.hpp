@@ -298,6 +298,12 @@ void forward_half(const Exec& exec, const ForwardArgs& args, const Rule& rule,
 
 namespace katt::attention::impl {
 
+template <class Exec>
+std::string naive_engine(const Exec& exec, const ForwardArgs& args) {
+  if (args.q.dtype == Dtype::f32) return "blas";
+  return linear::gemm_engine(exec, naive::HalfProducts(args, 0, 0, nullptr).scores);
+}
+
 template <class Exec, class T>
 std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args) {
   if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
@@ -313,8 +319,7 @@ std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args) {
 }
 
 template <class Exec, class T, class Rule>
-void naive_forward(const Exec& exec, const ForwardArgs& args, const Rule& rule,
-                   Workspace workspace) {
+void run_naive(const Exec& exec, const ForwardArgs& args, const Rule& rule, Workspace workspace) {
   if (args.seq_q() == 0 || args.batch() * args.heads() == 0) return;
   if constexpr (std::is_same_v<T, float>) {
     naive::forward_f32(exec, args, rule, static_cast<std::byte*>(workspace.data));

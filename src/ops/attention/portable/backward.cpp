@@ -9,45 +9,25 @@
 
 namespace katt::attention::impl {
 
-template <class Exec>
-std::vector<Tile> flash_backward_tiles() {
-  if constexpr (is_host_v<Exec>) {
-    return FlashTiles<Exec>::all();
-  } else {
-    return portable_backward_tiles();
-  }
-}
-
 template <class Exec, class T>
-Status flash_backward_supports(const Exec& exec, const BackwardArgs& args, Tile tile) {
-  bool known = false;
-  for (const Tile built : flash_backward_tiles<Exec>()) known = known || built == tile;
-  if (!known) {
-    return Status::skipped("tile " + names({tile}) + " is not in the list for " +
-                           std::string(name_of(backend_of<Exec>())) +
-                           "; listed: " + names(flash_backward_tiles<Exec>()));
-  }
+Status flash_supports(const Exec& exec, const BackwardArgs& args, Tile tile) {
   return tile::teams_support(
       exec, BackwardPlan(args, tile, tile::lanes_v<Exec>).scratch_bytes(),
       "tile " + names({tile}) + " at head_dim " + std::to_string(args.head_dim()));
 }
 
 template <class Exec, class T>
-std::size_t flash_backward_workspace_bytes(const Exec& exec, const BackwardArgs& args, Tile tile) {
+std::size_t flash_workspace_bytes(const Exec& exec, const BackwardArgs& args, Tile tile) {
   const BackwardPlan plan(args, tile, tile::lanes_v<Exec>);
   return plan.delta_bytes() + plan.dq_bytes() +
          tile::team_workspace_bytes(exec, plan.scratch_bytes());
 }
 
-#define KATT_INSTANTIATE_FLASH_BACKWARD(Exec, T)                                                 \
-  template Status flash_backward_supports<Exec, T>(const Exec&, const BackwardArgs&, Tile);      \
-  template std::size_t flash_backward_workspace_bytes<Exec, T>(const Exec&, const BackwardArgs&, \
-                                                               Tile);                            \
-  template void flash_backward<Exec, T>(const Exec&, const BackwardArgs&, const NoRule&, Tile,   \
-                                        Workspace);
-#define KATT_INSTANTIATE_TILES(Exec) template std::vector<Tile> flash_backward_tiles<Exec>();
-
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_TILES)
+#define KATT_INSTANTIATE_FLASH_BACKWARD(Exec, T)                                               \
+  template Status flash_supports<Exec, T>(const Exec&, const BackwardArgs&, Tile);             \
+  template std::size_t flash_workspace_bytes<Exec, T>(const Exec&, const BackwardArgs&, Tile); \
+  template void run_flash<Exec, T>(const Exec&, const BackwardArgs&, const NoRule&, Tile,      \
+                                   Workspace);
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BACKWARD, float)
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BACKWARD, f16)
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BACKWARD, bf16)

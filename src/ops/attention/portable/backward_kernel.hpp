@@ -283,8 +283,8 @@ struct SumQueries : FlashBackward<Exec, T, Rule> {
 };
 
 template <class Exec, class T, class Rule>
-void flash_backward(const Exec& exec, const BackwardArgs& args, const Rule& rule, Tile tile,
-                    Workspace workspace) {
+void run_flash(const Exec& exec, const BackwardArgs& args, const Rule& rule, Tile tile,
+               Workspace workspace) {
   const BackwardPlan plan(args, tile, tile::lanes_v<Exec>);
   auto* base = static_cast<std::byte*>(workspace.data);
   auto* delta = reinterpret_cast<float*>(base);

@@ -9,7 +9,7 @@
 /// The flash variant of the forward pass. Instantiated by dtype in forward_DTYPE.cpp.
 namespace katt::attention::impl {
 
-/// ok, or skipped: the tile is not in the list, or does not fit the scratch memory of the device.
+/// ok, or skipped: the tile does not fit the scratch memory of the device.
 template <class Exec, class T>
 Status flash_supports(const Exec& exec, const ForwardArgs& args, Tile tile);
 
@@ -18,7 +18,7 @@ template <class Exec, class T>
 std::size_t flash_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile);
 
 template <class Exec, class T, class Rule>
-void flash_forward(const Exec& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
-                   Workspace workspace);
+void run_flash(const Exec& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
+               Workspace workspace);
 
 }  // namespace katt::attention::impl

@@ -71,9 +71,7 @@ std::size_t flash_scratch_bytes(const ForwardArgs& args) {
 
 template <class Exec, class T>
 Status flash_supports(const Exec& exec, const ForwardArgs& args, Tile tile) {
-  Status status = Status::skipped("tile " + names({tile}) + " is not built for " +
-                                  std::string(name_of(backend_of<Exec>())) +
-                                  "; built: " + names(FlashTiles<Exec>::all()));
+  Status status = Status::ok();
   FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
     status = tile::teams_support(
         exec, flash_scratch_bytes<Exec, T, Shape>(args),
@@ -92,8 +90,8 @@ std::size_t flash_workspace_bytes(const Exec& exec, const ForwardArgs& args, Til
 }
 
 template <class Exec, class T, class Rule>
-void flash_forward(const Exec& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
-                   Workspace workspace) {
+void run_flash(const Exec& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
+               Workspace workspace) {
   FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
     const FlashForward<Exec, T, FlashEngine<Exec, T, Shape>, Rule> functor(args, rule);
     tile::launch_teams("katt::attention::flash_forward", exec, functor.work_items(),
@@ -110,5 +108,5 @@ void flash_forward(const Exec& exec, const ForwardArgs& args, const Rule& rule, 
                                                                        const ForwardArgs&, Tile); \
   template std::size_t katt::attention::impl::flash_workspace_bytes<Exec, T>(                     \
       const Exec&, const ForwardArgs&, Tile);                                                     \
-  template void katt::attention::impl::flash_forward<Exec, T>(                                    \
+  template void katt::attention::impl::run_flash<Exec, T>(                                        \
       const Exec&, const ForwardArgs&, const katt::attention::NoRule&, Tile, Workspace);

@@ -30,8 +30,8 @@ Status mma_backward_supports(const Kokkos::Cuda& exec, const BackwardArgs& args,
 }
 
 template <class T, class Rule>
-void mma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, const Rule& rule, Tile tile,
-                  Workspace workspace) {
+void run_mma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, const Rule& rule,
+                      Tile tile, Workspace workspace) {
   visit_backward_tile(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
     const FlashMmaBackwardQ<T, HeadDim, backward_block_rows, Shape::kv, Rule> queries(
         args, workspace.data, rule);
@@ -50,7 +50,7 @@ void mma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, const Rule
 #define KATT_INSTANTIATE_MMA_BACKWARD(T)                                                         \
   template katt::Status katt::attention::impl::mma_backward_supports<T>(                         \
       const Kokkos::Cuda&, const katt::attention::BackwardArgs&, katt::Tile);                    \
-  template void katt::attention::impl::mma_backward<T>(                                          \
+  template void katt::attention::impl::run_mma_backward<T>(                                      \
       const Kokkos::Cuda&, const katt::attention::BackwardArgs&, const katt::attention::NoRule&, \
       katt::Tile, katt::Workspace);
 

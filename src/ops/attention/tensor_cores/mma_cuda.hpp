@@ -26,8 +26,8 @@ Status mma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile
 }
 
 template <class T, class Rule>
-void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
-                 Workspace /*workspace*/) {
+void run_mma(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
+             Workspace /*workspace*/) {
   visit_tensor_core_tile<MmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
     const FlashMma<T, HeadDim, Shape::q, Shape::kv, Rule> kernel(args, rule);
     tile::cuda_launch<tile::MmaBlock>(exec, "katt::attention::flash_mma", kernel.blocks, kernel);
@@ -40,7 +40,7 @@ void mma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& 
 #define KATT_INSTANTIATE_MMA(T)                                                                 \
   template katt::Status katt::attention::impl::mma_supports<T>(                                 \
       const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile);                    \
-  template void katt::attention::impl::mma_forward<T>(                                          \
+  template void katt::attention::impl::run_mma<T>(                                              \
       const Kokkos::Cuda&, const katt::attention::ForwardArgs&, const katt::attention::NoRule&, \
       katt::Tile, katt::Workspace);
 

@@ -48,8 +48,8 @@ Status wgmma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile ti
 }
 
 template <class T, class Rule>
-void wgmma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
-                   Workspace /*workspace*/) {
+void run_wgmma(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
+               Workspace /*workspace*/) {
 #if defined(KATT_CUDA_SM90A)
   (void)visit_wgmma<T, Rule>(args, tile, [&]<class Kernel>() {
     const Kernel kernel(args, rule);
@@ -68,7 +68,7 @@ void wgmma_forward(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule
 #define KATT_INSTANTIATE_WGMMA(T)                                                               \
   template katt::Status katt::attention::impl::wgmma_supports<T>(                               \
       const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile);                    \
-  template void katt::attention::impl::wgmma_forward<T>(                                        \
+  template void katt::attention::impl::run_wgmma<T>(                                            \
       const Kokkos::Cuda&, const katt::attention::ForwardArgs&, const katt::attention::NoRule&, \
       katt::Tile, katt::Workspace);
 

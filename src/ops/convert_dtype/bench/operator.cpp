@@ -115,6 +115,12 @@ class ConvertOperator final : public bench::Operator {
 
   void validate(const Point& /*point*/) const override {}
 
+  [[nodiscard]] Config resolve(const Point& point, const Config& config) const override {
+    return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+      return katt::convert_dtype::variants<Exec>().resolve(exec, shape_of(point), config);
+    });
+  }
+
   [[nodiscard]] bench::Footprint footprint(const Point& point,
                                            const Config& /*config*/) const override {
     const ForwardArgs shape = shape_of(point);
@@ -140,8 +146,10 @@ class ConvertOperator final : public bench::Operator {
       const bench::Tensor<2> made("katt::convert::out", options.backend, target, extents);
       given.upload(in.floats(input, shape, "(T, H)").values);
       visit_backend(options.backend, options.threads, [&]<class Exec>(const Exec& exec) {
-        bench::run_variant("convert", exec, katt::convert_dtype::variants<Exec>(),
-                           ForwardArgs{given.ref(), made.ref()}, options.config, "vector");
+        const auto& table = katt::convert_dtype::variants<Exec>();
+        const Config ran = bench::run_variant("convert", exec, table,
+                                              ForwardArgs{given.ref(), made.ref()}, options.config);
+        bench::record_variant(out, table, ran, std::string_view(input) == "dout");
       });
       return made.download();
     };

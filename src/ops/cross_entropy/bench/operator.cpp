@@ -203,7 +203,7 @@ class CrossEntropyCase final : public bench::Case {
     if (!backward_) return;
     visit_backend(backend_, threads_, [&]<class Exec>(const Exec& exec) {
       bench::run_variant("cross_entropy", exec, forward_variants<Exec>(),
-                         forward_args(device_, statistics_), {}, "fused");
+                         forward_args(device_, statistics_), {});
     });
   }
 
@@ -336,6 +336,17 @@ class CrossEntropyOperator final : public bench::Operator {
 
   void validate(const Point&) const override {}
 
+  [[nodiscard]] Config resolve(const Point& point, const Config& config) const override {
+    HostProblem p;
+    p.tokens = point.integer("tokens");
+    p.vocab = point.integer("vocab");
+    return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+      return point.pass == "backward"
+                 ? backward_variants<Exec>().resolve(exec, backward_shape(p, point.dtype), config)
+                 : forward_variants<Exec>().resolve(exec, forward_shape(p, point.dtype), config);
+    });
+  }
+
   [[nodiscard]] bench::Footprint footprint(const Point& point,
                                            const Config& config) const override {
     HostProblem p;
@@ -370,7 +381,10 @@ class CrossEntropyOperator final : public bench::Operator {
       const ForwardOutput output(p, options.backend);
       const ForwardArgs args = forward_args(problem, output);
       check(args);
-      bench::run_variant(name(), exec, forward_variants<Exec>(), args, options.config, "fused");
+      const auto& forward = forward_variants<Exec>();
+      const auto& backward = backward_variants<Exec>();
+      bench::record_variant(out, forward,
+                            bench::run_variant(name(), exec, forward, args, options.config));
       out.set("loss", {{}, output.loss.download()});
 
       BackwardArgs back = backward_shape(p, data->dtype);
@@ -381,7 +395,8 @@ class CrossEntropyOperator final : public bench::Operator {
       back.statistics = args.statistics;
       back.dlogits = dlogits.ref();
       check(back);
-      bench::run_variant(name(), exec, backward_variants<Exec>(), back, options.config, "fused");
+      bench::record_variant(out, backward,
+                            bench::run_variant(name(), exec, backward, back, options.config), true);
       out.set("dlogits", {{p.tokens, p.vocab}, dlogits.download()});
     });
   }

@@ -184,6 +184,15 @@ class EmbeddingOperator final : public bench::Operator {
 
   void validate(const Point& /*point*/) const override {}
 
+  [[nodiscard]] Config resolve(const Point& point, const Config& config) const override {
+    const Shape shape = shape_of(point);
+    return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+      return point.pass == "backward"
+                 ? backward_variants<Exec>().resolve(exec, backward_shape(shape), config)
+                 : forward_variants<Exec>().resolve(exec, forward_shape(shape), config);
+    });
+  }
+
   [[nodiscard]] bench::Footprint footprint(const Point& point,
                                            const Config& config) const override {
     const Shape shape = shape_of(point);
@@ -232,7 +241,10 @@ class EmbeddingOperator final : public bench::Operator {
       args.ids = bench::integers_of(device_ids);
       args.out = rows.ref();
       check(args);
-      bench::run_variant(name(), exec, forward_variants<Exec>(), args, options.config, "rows");
+      const auto& forward = forward_variants<Exec>();
+      const auto& backward = backward_variants<Exec>();
+      bench::record_variant(out, forward,
+                            bench::run_variant(name(), exec, forward, args, options.config));
       out.set("out", {{shape.tokens, shape.hidden}, rows.download()});
       if (!in.has("dout")) return;
       rows.upload(in.floats("dout", {shape.tokens, shape.hidden}, "(T, H)").values);
@@ -243,7 +255,8 @@ class EmbeddingOperator final : public bench::Operator {
       back.ids = args.ids;
       back.dweight = dweight.ref();
       check(back);
-      bench::run_variant(name(), exec, backward_variants<Exec>(), back, options.config, "rows");
+      bench::record_variant(out, backward,
+                            bench::run_variant(name(), exec, backward, back, options.config), true);
       out.set("dweight", {table, dweight.download()});
     });
   }

@@ -18,7 +18,6 @@ using bench::MatrixSpec;
 struct Description {
   static constexpr const char* name = "linear";
   static constexpr const char* summary = "x · weightᵀ + bias";
-  static constexpr const char* usual_variant = "fused";
 
   static std::vector<bench::AxisSpec> axes() {
     return {bench::integer_axis("tokens", 1024, 1, "rows of x"),

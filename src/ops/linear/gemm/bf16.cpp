@@ -53,12 +53,10 @@ struct Bf16Plan {
   static constexpr std::int64_t largest_chunk_bytes = std::int64_t{8} << 20;
   /// Rows and columns of a block of C, so that its sums stay in the second-level cache: 2 MiB where
   /// there is AMX, else 1 MiB or less.
-  static std::int64_t largest_block() {
-    return tile::bf16_tiles::unit() == tile::bf16_tiles::UnitName::amx ? 512 : 256;
-  }
+  static std::int64_t largest_block(UnitName unit) { return unit == UnitName::amx ? 512 : 256; }
   static constexpr std::int64_t largest_depth = 512;
 
-  static Bf16Plan of(const GemmArgs& args, int threads, bool may_be_direct) {
+  static Bf16Plan of(const GemmArgs& args, UnitName unit, int threads, bool may_be_direct) {
     const std::int64_t m = args.m();
     const std::int64_t n = args.n();
     const std::int64_t k = args.k();
@@ -90,13 +88,13 @@ struct Bf16Plan {
                   reinterpret_cast<std::uintptr_t>(passing.data) % 64 == 0;
     plan.depth = plan.direct ? k : cut(k, blocks_of(k, largest_depth), depth_of_tile);
     plan.passes = blocks_of(k, plan.depth);
-    plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block()), panel);
+    plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block(unit)), panel);
     const std::int64_t blocks_in_chunk =
         std::max<std::int64_t>(1, largest_chunk_bytes / (2 * plan.resident_block * k));
     plan.chunk = std::min(blocks_in_chunk * plan.resident_block, round_up(plan.resident, panel));
     const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
     const std::int64_t count =
-        std::max(blocks_of(plan.streamed, largest_block()),
+        std::max(blocks_of(plan.streamed, largest_block(unit)),
                  blocks_of(wanted, blocks_of(plan.chunk, plan.resident_block)));
     plan.streamed_block = cut(plan.streamed, count, panel);
     return plan;
@@ -365,22 +363,22 @@ struct Bf16Block {
 }  // namespace
 
 bool bf16_takes(const GemmArgs& args) {
-  return args.a.dtype == Dtype::bf16 && args.b.dtype == Dtype::bf16 && args.k() > 0 &&
-         tile::bf16_tiles::usable();
+  return args.a.dtype == Dtype::bf16 && args.b.dtype == Dtype::bf16 && args.k() > 0;
 }
 
 template <class Exec>
-std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
+std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args, UnitName unit) {
   const int threads = exec.concurrency();
   // Only pointers tell whether it is direct, and that takes less.
-  const auto plan = Bf16Plan::of(args, threads, false);
+  const auto plan = Bf16Plan::of(args, unit, threads, false);
   return static_cast<std::size_t>(plan.packed_bytes() + threads * plan.thread_bytes());
 }
 
 template <class Exec>
-void bf16_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
+void bf16_gemm(const Exec& exec, const GemmArgs& args, UnitName unit, Workspace workspace,
+               const char* label) {
 #if defined(KATT_BF16_TILES)
-  const auto plan = Bf16Plan::of(args, exec.concurrency(), true);
+  const auto plan = Bf16Plan::of(args, unit, exec.concurrency(), true);
   const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),
                  args.k()};
   const Factor b{static_cast<const bf16*>(args.b.data), args.b.stride[0], args.trans_b, args.n(),
@@ -400,7 +398,7 @@ void bf16_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, cons
         exec, 0,
         blocks_of(extent, plan.resident_block) * blocks_of(plan.streamed, plan.streamed_block));
     blocks.set_chunk_size(1);
-    bf16_tiles::visit_unit([&]<bf16_tiles::Unit U>() {
+    bf16_tiles::visit_unit(unit, [&]<bf16_tiles::Unit U>() {
       using Block = Bf16Block<U, Exec>;
       Kokkos::parallel_for(label, blocks,
                            Block{args, plan, streamed, first, panels, packed,
@@ -408,13 +406,13 @@ void bf16_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, cons
     });
   }
 #else
-  (void)exec, (void)args, (void)workspace, (void)label;
+  (void)exec, (void)args, (void)unit, (void)workspace, (void)label;
 #endif
 }
 
-#define KATT_INSTANTIATE_BF16_GEMM(Exec)                                              \
-  template std::size_t bf16_gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \
-  template void bf16_gemm<Exec>(const Exec&, const GemmArgs&, Workspace, const char*);
+#define KATT_INSTANTIATE_BF16_GEMM(Exec)                                                        \
+  template std::size_t bf16_gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&, UnitName); \
+  template void bf16_gemm<Exec>(const Exec&, const GemmArgs&, UnitName, Workspace, const char*);
 
 KATT_INSTANTIATE_BF16_GEMM(Host)
 

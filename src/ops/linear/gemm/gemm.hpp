@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/status.hpp"
 #include "core/tensor.hpp"
 
 namespace katt::linear {
@@ -29,28 +30,49 @@ struct GemmArgs {
   std::int64_t k() const { return a.extent[trans_a ? 0 : 1]; }
 };
 
+/// What computes a product.
+enum class GemmEngine : std::uint8_t {
+  fastest,      ///< of the others, for this product
+  widened,      ///< vectors of the build, or the library of a device; 16-bit operands are widened
+  amx,          ///< AMX tiles of a CPU: two bf16 operands
+  avx512_bf16,  ///< dot products of a CPU: two bf16 operands
+  cublaslt,     ///< of a CUDA device: tensor cores in 16 bits
+};
+
+/// The one that is meant by `fastest`. Reads shapes and dtypes only.
+template <class Exec>
+[[nodiscard]] GemmEngine fastest_engine(const GemmArgs& args);
+
+/// ok, or skipped with the reason why the engine cannot compute this product here. Reads shapes
+/// and dtypes only.
+template <class Exec>
+[[nodiscard]] Status gemm_supports(const GemmArgs& args, GemmEngine engine);
+
 /// Bytes of workspace that gemm() needs. Reads shapes, strides and dtypes only, so pointers may be
 /// null. Throws InputError where the shapes do not fit together.
 template <class Exec>
-[[nodiscard]] std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args);
+[[nodiscard]] std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args,
+                                               GemmEngine engine = GemmEngine::fastest);
 
 /// Which units of the machine gemm() uses for this product: "amx", "avx512_bf16", the vectors of
 /// the build ("avx512", "avx2", "neon", "scalar"), or on a device "cublaslt" or "blas".
 template <class Exec>
-[[nodiscard]] std::string gemm_engine(const Exec& exec, const GemmArgs& args);
+[[nodiscard]] std::string gemm_engine(const Exec& exec, const GemmArgs& args,
+                                      GemmEngine engine = GemmEngine::fastest);
 
 /// Launches the product under the given label and returns without waiting for it. Products and sums
 /// are f32 whatever the dtypes; an f16 or bf16 C is rounded once, from
 /// alpha · op(A) · op(B) + beta · C + bias in f32. The bits of C depend on the shapes and dtypes, not
 /// on the number of threads.
 ///
-/// On a host products of two bf16 matrices run on AMX tiles where this process may use them, and
-/// the others on vectors, for which a 16-bit operand is widened block by block. On a device it is
-/// cuBLASLt's product where A and B have one dtype, C has that or f32 and the bias C's, on tensor
-/// cores in 16 bits; else the library's product of f32 over panels.
-/// Throws InputError where the shapes do not fit together or the workspace is too small.
+/// The fastest engine on a host: for products of two bf16 matrices AMX tiles or else dot products,
+/// where this process may use them; for others, and for few rows of A against rows of B, vectors,
+/// for which a 16-bit operand is widened block by block. On a device it is cuBLASLt where A and B
+/// have one dtype, C has that or f32 and the bias C's; else the library's product of f32 over
+/// panels. Throws InputError where the shapes do not fit together, the engine cannot compute the
+/// product, or the workspace is too small.
 template <class Exec>
 void gemm(const Exec& exec, const GemmArgs& args, Workspace workspace,
-          const char* label = "katt::linear::gemm");
+          const char* label = "katt::linear::gemm", GemmEngine engine = GemmEngine::fastest);
 
 }  // namespace katt::linear

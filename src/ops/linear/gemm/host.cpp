@@ -6,10 +6,8 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "ops/linear/gemm/bf16.hpp"
 #include "ops/linear/gemm/micro.hpp"
 #include "ops/linear/linear_kernels.hpp"
-#include "tile/bf16_units.hpp"
 #include "tile/elementwise.hpp"
 
 namespace katt::linear::impl {
@@ -170,10 +168,6 @@ struct ProductBlock {
 /// Most rows of A that are multiplied as inner products.
 constexpr std::int64_t most_inner_rows = 4;
 
-bool is_inner(const GemmArgs& args) {
-  return args.trans_b && !args.trans_a && args.m() <= most_inner_rows;
-}
-
 /// C(·, j) for a few rows of A, in f32, against the rows j of B: sums over k by vectors.
 template <class Exec>
 struct InnerProducts {
@@ -260,6 +254,10 @@ void inner_products(const Exec& exec, const GemmArgs& args, Workspace workspace,
 
 }  // namespace
 
+bool is_inner(const GemmArgs& args) {
+  return args.trans_b && !args.trans_a && args.m() <= most_inner_rows;
+}
+
 template <class Exec>
 std::size_t host_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
   using Vec = tile::VecOf<Exec>;
@@ -268,23 +266,15 @@ std::size_t host_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
                ? 0
                : static_cast<std::size_t>(args.m() * args.k()) * sizeof(float);
   }
-  if (bf16_takes(args)) return bf16_gemm_workspace_bytes(exec, args);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   return static_cast<std::size_t>(ThreadSpace<Vec>(args, blocking).total) * sizeof(float) *
          static_cast<std::size_t>(exec.concurrency());
 }
 
-std::string host_gemm_engine(const GemmArgs& args) {
-  if (!is_inner(args) && bf16_takes(args)) return tile::bf16_tiles::unit_name();
-  return tile::vector_name;
-}
-
 template <class Exec>
 void host_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
   using Vec = tile::VecOf<Exec>;
-  if (args.m() == 0 || args.n() == 0) return;
   if (is_inner(args)) return inner_products(exec, args, workspace, label);
-  if (bf16_takes(args)) return bf16_gemm(exec, args, workspace, label);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;

@@ -61,7 +61,7 @@ class LinearCrossEntropyCase final : public bench::Case {
     if (!backward_) return;
     visit_backend(backend_, threads_, [&]<class Exec>(const Exec& exec) {
       bench::run_variant("linear_cross_entropy", exec, forward_variants<Exec>(),
-                         link(device_, forward_), {}, "fused");
+                         link(device_, forward_), {});
     });
   }
 
@@ -106,7 +106,7 @@ class LinearCrossEntropyCase final : public bench::Case {
       // The mean is held against statistics of our own forward pass, which the reference checks.
       visit_backend(backend_, threads_, [&]<class Exec>(const Exec& exec) {
         bench::run_variant("linear_cross_entropy", exec, forward_variants<Exec>(),
-                           link(device_, forward_), {}, "fused");
+                           link(device_, forward_), {});
       });
     } else {
       foreign.outputs = {{"dhidden", hidden, data_->dtype}, {"dweight", weight, data_->dtype}};
@@ -138,7 +138,7 @@ class LinearCrossEntropyCase final : public bench::Case {
         "naive") {  // the logits that it keeps from its forward pass are its memory
       output.saved.emplace(data_->shape, data_->dtype, backend_, true);
       bench::run_variant("linear_cross_entropy", exec, forward_variants<Exec>(),
-                         link(device_, *output.saved), {}, "naive");
+                         link(device_, *output.saved), {"naive", {}});
     }
     const BackwardArgs args = link(device_, forward_, output);
     return std::make_unique<bench::VariantCandidate<Exec, BackwardArgs, BackwardOutput>>(
@@ -205,6 +205,15 @@ class LinearCrossEntropyOperator final : public bench::Operator {
 
   void validate(const Point& /*point*/) const override {}
 
+  [[nodiscard]] Config resolve(const Point& point, const Config& config) const override {
+    const HostProblem p = problem_of(point);
+    return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+      return point.pass == "backward"
+                 ? backward_variants<Exec>().resolve(exec, backward_shape(p, point.dtype), config)
+                 : forward_variants<Exec>().resolve(exec, forward_shape(p, point.dtype), config);
+    });
+  }
+
   [[nodiscard]] bench::Footprint footprint(const Point& point,
                                            const Config& config) const override {
     const HostProblem p = problem_of(point);
@@ -240,12 +249,17 @@ class LinearCrossEntropyOperator final : public bench::Operator {
       const DeviceProblem problem(*data, options.backend);
       const ForwardOutput forward(p, data->dtype, options.backend,
                                   options.config.variant == "naive");
-      bench::run_variant(name(), exec, forward_variants<Exec>(), link(problem, forward),
-                         options.config, "fused");
+      const auto& table = forward_variants<Exec>();
+      const auto& back = backward_variants<Exec>();
+      bench::record_variant(
+          out, table,
+          bench::run_variant(name(), exec, table, link(problem, forward), options.config));
       out.set("loss", {{}, forward.loss.download()});
       const BackwardOutput gradients = backward_output(p, data->dtype, options.backend);
-      bench::run_variant(name(), exec, backward_variants<Exec>(), link(problem, forward, gradients),
-                         options.config, "fused");
+      bench::record_variant(
+          out, back,
+          bench::run_variant(name(), exec, back, link(problem, forward, gradients), options.config),
+          true);
       out.set("dhidden", {{p.tokens, p.hidden_size}, gradients.dhidden.download()});
       out.set("dweight", {{p.vocab, p.hidden_size}, gradients.dweight.download()});
     });

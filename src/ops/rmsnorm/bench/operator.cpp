@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "bench/adapter.hpp"
 #include "bench/candidate.hpp"
 #include "bench/machine.hpp"
 #include "bench/registry.hpp"
@@ -178,12 +179,12 @@ std::unique_ptr<ProblemData> read(const io::CaseFile& file) {
 /// Runs one pass on a problem and returns its outputs.
 template <class Args>
 DeviceOutput run_pass(const ProblemData& data, const bench::RunOptions& options,
-                      const std::string& path) {
+                      const std::string& path, io::TensorFile& out) {
   return visit_backend(options.backend, options.threads, [&]<class Exec>(const Exec& exec) {
-    Config config = options.config;
-    if (config.variant.empty()) config.variant = "fused";
     const Args shapes = shape_args<Args>(data.shape, data.options);
     const auto& table = variants_of<Exec, Args>();
+    const Config config = table.resolve(exec, shapes, options.config);
+    bench::record_variant(out, table, config, std::is_same_v<Args, BackwardArgs>);
     if (const Status status = table.supports(exec, shapes, config); !status.is_ok()) {
       throw InputError("rmsnorm: " + status.reason());
     }
@@ -245,6 +246,14 @@ class RmsnormOperator final : public bench::Operator {
 
   void validate(const Point& /*point*/) const override {}
 
+  [[nodiscard]] Config resolve(const Point& point, const Config& config) const override {
+    return visit(point.backend, point.threads, point.pass,
+                 [&]<class Exec, class Args>(const Exec& exec) {
+                   return variants_of<Exec, Args>().resolve(
+                       exec, shape_args<Args>(problem_of(point), options_of(point)), config);
+                 });
+  }
+
   [[nodiscard]] bench::Footprint footprint(const Point& point,
                                            const Config& config) const override {
     const HostProblem p = problem_of(point);
@@ -277,12 +286,12 @@ class RmsnormOperator final : public bench::Operator {
     const std::unique_ptr<ProblemData> data = read(in);
     const std::vector<std::int64_t> shape{data->shape.tokens, data->shape.hidden};
     const std::string path = in.path().string();
-    const DeviceOutput forward = run_pass<ForwardArgs>(*data, options, path);
+    const DeviceOutput forward = run_pass<ForwardArgs>(*data, options, path, out);
     out.set("out", {shape, forward.out.download()});
     if (data->options.residual) out.set("residual_out", {shape, forward.residual_out.download()});
     if (data->dout.empty()) return;
     data->options = {.backward = true};
-    const DeviceOutput backward = run_pass<BackwardArgs>(*data, options, path);
+    const DeviceOutput backward = run_pass<BackwardArgs>(*data, options, path, out);
     out.set("dx", {shape, backward.out.download()});
     out.set("dweight", {{data->shape.hidden}, backward.dweight.download()});
   }

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "bench/adapter.hpp"
 #include "bench/candidate.hpp"
 #include "bench/machine.hpp"
 #include "bench/registry.hpp"
@@ -205,13 +206,13 @@ std::unique_ptr<ProblemData> read(const io::CaseFile& file) {
 /// Runs one pass on the tensors of a problem and returns its output.
 template <class Args>
 std::vector<float> run_pass(const ProblemData& data, const bench::RunOptions& options,
-                            const std::string& path) {
+                            const std::string& path, io::TensorFile& out) {
   return visit_backend(options.backend, options.threads, [&]<class Exec>(const Exec& exec) {
-    Config config = options.config;
-    if (config.variant.empty()) config.variant = "fused";
     const bool positions = !data.positions.empty();
     const Args shapes = shapes_of(data.shape, 0, data.dtype, positions).args<Args>();
     const auto& table = variants_of<Exec, Args>();
+    const Config config = table.resolve(exec, shapes, options.config);
+    bench::record_variant(out, table, config, std::is_same_v<Args, BackwardArgs>);
     if (const Status status = table.supports(exec, shapes, config); !status.is_ok()) {
       throw InputError("rope: " + status.reason());
     }
@@ -295,6 +296,13 @@ class RopeOperator final : public bench::Operator {
     }
   }
 
+  [[nodiscard]] Config resolve(const Point& point, const Config& config) const override {
+    return visit(
+        point.backend, point.threads, point.pass, [&]<class Exec, class Args>(const Exec& exec) {
+          return variants_of<Exec, Args>().resolve(exec, shapes_of(point).args<Args>(), config);
+        });
+  }
+
   [[nodiscard]] bench::Footprint footprint(const Point& point,
                                            const Config& config) const override {
     const HostProblem p = problem_of(point);
@@ -327,11 +335,11 @@ class RopeOperator final : public bench::Operator {
     const HostProblem& p = data->shape;
     const std::vector<std::int64_t> shape{p.batch, p.heads, p.seq, p.head_dim};
     const std::string path = in.path().string();
-    out.set("out", {shape, run_pass<ForwardArgs>(*data, options, path)});
+    out.set("out", {shape, run_pass<ForwardArgs>(*data, options, path, out)});
     if (!in.has("dout")) return;
     data->x = in.floats("dout", shape, "(B, H, S, D)").values;
     data->link();
-    out.set("dx", {shape, run_pass<BackwardArgs>(*data, options, path)});
+    out.set("dx", {shape, run_pass<BackwardArgs>(*data, options, path, out)});
   }
 };
 

@@ -21,7 +21,6 @@ MatrixSpec matrix(const char* name, float scale = 1.0F) {
 struct Description {
   static constexpr const char* name = "softmax";
   static constexpr const char* summary = "softmax of the rows of a matrix";
-  static constexpr const char* usual_variant = "fused";
 
   static std::vector<bench::AxisSpec> axes() {
     return {bench::integer_axis("tokens", 1024, 1, "rows"),

@@ -16,7 +16,6 @@ using bench::MatrixSpec;
 struct Description {
   static constexpr const char* name = "swiglu";
   static constexpr const char* summary = "silu(gate) · up";
-  static constexpr const char* usual_variant = "fused";
 
   static std::vector<bench::AxisSpec> axes() {
     return {bench::integer_axis("tokens", 1024, 1, "rows"),

@@ -17,7 +17,6 @@ using bench::MatrixSpec;
 struct Description {
   static constexpr const char* name = "swiglu_mlp";
   static constexpr const char* summary = "(silu(x · w_gateᵀ) · (x · w_upᵀ)) · w_downᵀ";
-  static constexpr const char* usual_variant = "fused";
 
   static std::vector<bench::AxisSpec> axes() {
     return {bench::integer_axis("tokens", 1024, 1, "rows of x"),

@@ -255,6 +255,14 @@ class TernaryLinearOperator final : public bench::Operator {
 
   void validate(const Point& /*point*/) const override {}
 
+  [[nodiscard]] Config resolve(const Point& point, const Config& config) const override {
+    return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+      return visit_pass(
+          point.pass == "backward", problem_of(point), point.dtype,
+          [&](const auto& args) { return table_of<Exec>(args).resolve(exec, args, config); });
+    });
+  }
+
   [[nodiscard]] bench::Footprint footprint(const Point& point,
                                            const Config& config) const override {
     const HostProblem p = problem_of(point);
@@ -285,15 +293,16 @@ class TernaryLinearOperator final : public bench::Operator {
                 io::TensorFile& out) const override {
     const auto data = read(in);
     const HostProblem& p = data->shape;
-    Config config = options.config;
-    if (config.variant.empty()) config.variant = "packed2";
     const DeviceProblem problem(*data, options.backend);
     const PreparedWeight weight(*data, options.backend, options.threads);
     visit_backend(options.backend, options.threads, [&]<class Exec>(const Exec& exec) {
       const auto run = [&](const auto& shape) {
+        const auto& table = table_of<Exec>(shape);
+        const Config config = table.resolve(exec, shape, options.config);
         auto made = make_output(shape, weight, config.variant, options.backend);
         const auto args = link(shape, problem, made);
-        bench::run_variant(name(), exec, table_of<Exec>(args), args, config, "packed2");
+        bench::record_variant(out, table, bench::run_variant(name(), exec, table, args, config),
+                              std::is_same_v<decltype(args), const BackwardArgs>);
         return made;
       };
       out.set("out",

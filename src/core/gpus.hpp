@@ -1,0 +1,39 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string_view>
+
+namespace katt {
+
+/// What a multiprocessor of a GPU has (CUDA C++ Programming Guide, "Technical Specifications per
+/// Compute Capability").
+struct Gpu {
+  std::string_view name;  ///< as users type it
+  std::string_view title;
+  int capability;          ///< 10 · major + minor
+  int threads;             ///< resident threads
+  int blocks;              ///< resident blocks
+  int registers;           ///< 32-bit registers
+  int shared_bytes;        ///< of the multiprocessor
+  int block_shared_bytes;  ///< that one block can ask for
+};
+
+/// The GPUs that tiles and occupancies are known for; scripts/kernel_table reads these lines.
+inline constexpr std::array gpus{
+    Gpu{"rtx3090ti", "RTX 3090 Ti", 86, 1536, 16, 65536, 102400, 101376},
+    Gpu{"rtx5080", "RTX 5080", 120, 1536, 24, 65536, 102400, 101376},
+    Gpu{"a100", "A100", 80, 2048, 32, 65536, 167936, 166912},
+    Gpu{"h100", "H100", 90, 2048, 32, 65536, 233472, 232448},
+    Gpu{"h200", "H200", 90, 2048, 32, 65536, 233472, 232448},
+};
+
+/// The GPU of that name, or nothing.
+constexpr std::optional<Gpu> find_gpu(std::string_view name) {
+  for (const Gpu& gpu : gpus) {
+    if (gpu.name == name) return gpu;
+  }
+  return std::nullopt;
+}
+
+}  // namespace katt

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "core/execution.hpp"
+#include "core/variants.hpp"
+#include "ops/attention/bf16_panels/backward.hpp"
+#include "ops/attention/bf16_panels/forward.hpp"
+#include "ops/attention/tiles.hpp"
+#include "tile/bf16_units.hpp"
+
+namespace katt::attention::impl {
+
+/// Adds the variants of a pass on packed bf16 tiles, one a unit: "flash_amx" and
+/// "flash_avx512_bf16".
+template <class Exec, class Args, class Rule>
+void add_panel_variants(VariantTable<Exec, Args>& table, const Rule& rule) {
+  if constexpr (is_host_v<Exec>) {
+    for (const UnitName unit : {UnitName::amx, UnitName::dot}) {
+      const bool amx = unit == UnitName::amx;
+      const std::string name = tile::bf16_tiles::name_of(unit);
+      const auto& tiles = panel_tiles<Args>();
+      Variant<Exec, Args> variant{
+          .name = "flash_" + name,
+          .description = std::string("flash on packed bf16 tiles: ") +
+                         (amx ? "AMX" : "dot products of AVX512-BF16"),
+          .rank = amx ? 3 : 2,
+          .parameters = tile_parameters,
+          .settings = settings_of(tiles),
+          .supports =
+              [unit](const Args& args) {
+                if (args.q.dtype != Dtype::bf16) {
+                  return Status::skipped("takes bf16, not " + std::string(name_of(args.q.dtype)));
+                }
+                std::string reason = tile::bf16_tiles::refusal(unit);
+                return reason.empty() ? Status::ok() : Status::skipped(std::move(reason));
+              },
+          .workspace_bytes =
+              [unit](const Exec& exec, const Args& args, Tile tile) {
+                return panels_workspace_bytes(exec, args, tile, unit);
+              },
+          .run =
+              [unit, rule](const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
+                run_on_panels(exec, args, rule, tile, unit, workspace);
+              },
+          .engine = name,
+      };
+      if (amx) variant.presets.push_back({name, tiles.front()});
+      table.add(std::move(variant));
+    }
+  }
+}
+
+}  // namespace katt::attention::impl

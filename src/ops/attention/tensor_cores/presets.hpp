@@ -1,0 +1,170 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/gpus.hpp"
+#include "core/status.hpp"
+#include "core/variants.hpp"
+#include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
+#include "ops/attention/tensor_cores/mma_kernel.hpp"
+#include "ops/attention/tensor_cores/tiles.hpp"
+#include "ops/attention/tensor_cores/wgmma_kernel.hpp"
+
+/// Tiles of the tensor-core variants by the name of a GPU: those whose threads, registers and
+/// shared memory let the most warps be resident on a multiprocessor. Computed, not measured: what a
+/// tuning file says of a machine comes before them.
+namespace katt::attention::impl {
+
+/// What a block of a kernel takes.
+struct BlockNeeds {
+  int threads;
+  int registers;  ///< of a thread
+  int shared_bytes;
+};
+
+/// A variant on tensor cores as GPUs see it.
+struct TensorCoreVariant {
+  std::string_view name;
+  std::vector<Tile> (*tiles)();
+  bool (*runs_on)(int capability);
+  /// What its kernel takes, or nothing where it is not built; of two kernels the larger shared
+  /// memory. head_dim need not be one of the padded ones.
+  std::optional<BlockNeeds> (*needs)(std::int64_t head_dim, Tile tile);
+};
+
+/// Registers as scripts/kernel_table prints them for sm_80 and sm_90a, rounded up to eight; the
+/// launch bounds of flash_wgmma fix its own.
+constexpr int mma_registers(int head_dim) {
+  return head_dim <= 64 ? 168 : head_dim <= 128 ? 208 : 256;
+}
+/// Of the kernel of dK and dV.
+constexpr int mma_backward_registers(int head_dim, int tile_q) {
+  return head_dim <= 64 && tile_q <= 32 ? 192 : 248;
+}
+
+inline std::optional<BlockNeeds> mma_needs(std::int64_t head_dim, Tile tile) {
+  std::optional<BlockNeeds> needs;
+  visit_tensor_core_tile<MmaTiles>(head_dim, tile, [&]<int HeadDim, class Shape>() {
+    using Kernel = FlashMma<bf16, HeadDim, Shape::q, Shape::kv>;
+    needs = {Kernel::threads, mma_registers(HeadDim), Kernel::shared_bytes};
+  });
+  return needs;
+}
+
+inline std::optional<BlockNeeds> mma_backward_needs(std::int64_t head_dim, Tile tile) {
+  std::optional<BlockNeeds> needs;
+  if (!mma_backward_takes(head_dim).is_ok()) return needs;
+  visit_backward_tile(head_dim, tile, [&]<int HeadDim, class Shape>() {
+    using Keys = FlashMmaBackwardKv<bf16, HeadDim, Shape::q, Shape::kv>;
+    using Queries = FlashMmaBackwardQ<bf16, HeadDim, backward_block_rows, Shape::kv>;
+    needs = {Keys::threads, mma_backward_registers(HeadDim, Shape::q),
+             std::max(Keys::shared_bytes, Queries::shared_bytes)};
+  });
+  return needs;
+}
+
+inline std::optional<BlockNeeds> wgmma_needs(std::int64_t head_dim, Tile tile) {
+  std::optional<BlockNeeds> needs;
+  visit_tensor_core_tile<WgmmaTiles>(head_dim, tile, [&]<int HeadDim, class Shape>() {
+    if constexpr (wgmma_fits_registers(HeadDim, Shape::kv)) {
+      using Kernel = FlashWgmma<bf16, HeadDim, Shape::q, Shape::kv>;
+      needs = {Kernel::threads, 65536 / Kernel::threads / 8 * 8, Kernel::shared_bytes};
+    }
+  });
+  return needs;
+}
+
+inline bool ampere_and_later(int capability) { return capability >= 80; }
+inline bool hopper(int capability) { return capability / 10 == 9; }
+
+inline constexpr TensorCoreVariant mma_on_gpus{"flash_mma", MmaTiles::all, ampere_and_later,
+                                               mma_needs};
+inline constexpr TensorCoreVariant mma_backward_on_gpus{"flash_mma", MmaBackwardTiles::all,
+                                                        ampere_and_later, mma_backward_needs};
+inline constexpr TensorCoreVariant wgmma_on_gpus{"flash_wgmma", WgmmaTiles::all, hopper,
+                                                 wgmma_needs};
+
+/// Blocks that a multiprocessor holds at once. Registers are given to warps by 256 and shared
+/// memory to blocks by 128 bytes, of which each block costs 1 KiB more.
+constexpr int resident_blocks(const Gpu& gpu, const BlockNeeds& block) {
+  const int warps = (block.threads + 31) / 32;
+  const int registers_of_warp = (block.registers * 32 + 255) / 256 * 256;
+  const int shared = (block.shared_bytes + 1024 + 127) / 128 * 128;
+  return std::min({gpu.blocks, gpu.threads / (32 * warps),
+                   gpu.registers / 4 / registers_of_warp * 4 / warps, gpu.shared_bytes / shared});
+}
+
+/// ok, or skipped with the reason why the variant cannot run this tile on the GPU.
+inline Status gpu_supports(const Gpu& gpu, const TensorCoreVariant& variant, std::int64_t head_dim,
+                           Tile tile) {
+  const std::string name(variant.name);
+  const std::string what =
+      name + " with tile " + names({tile}) + " at head_dim " + std::to_string(head_dim);
+  const auto needs = variant.needs(head_dim, tile);
+  if (!needs) return Status::skipped(what + " is not built");
+  if (!variant.runs_on(gpu.capability)) {
+    return Status::skipped(name + " does not run on compute capability " +
+                           std::to_string(gpu.capability / 10) + "." +
+                           std::to_string(gpu.capability % 10));
+  }
+  if (needs->shared_bytes > gpu.block_shared_bytes) {
+    return Status::skipped(what + " needs " + std::to_string(needs->shared_bytes) +
+                           " bytes of shared memory, a block of an " + std::string(gpu.title) +
+                           " can have " + std::to_string(gpu.block_shared_bytes));
+  }
+  return Status::ok();
+}
+
+/// The share of the resident threads of the GPU that the variant reaches with the tile, by its
+/// registers and shared memory; 0 where gpu_supports() refuses.
+inline double occupancy(const Gpu& gpu, const TensorCoreVariant& variant, std::int64_t head_dim,
+                        Tile tile) {
+  if (!gpu_supports(gpu, variant, head_dim, tile).is_ok()) return 0;
+  const auto needs = *variant.needs(head_dim, tile);
+  return static_cast<double>(resident_blocks(gpu, needs) * needs.threads) / gpu.threads;
+}
+
+/// The tile of the variant with the highest occupancy on the GPU, among equals the one with the
+/// most scores; nothing where the GPU can run none.
+inline std::optional<Tile> tile_for(const Gpu& gpu, const TensorCoreVariant& variant,
+                                    std::int64_t head_dim) {
+  std::optional<Tile> best;
+  double best_occupancy = 0;
+  for (const Tile tile : variant.tiles()) {
+    const double reached = occupancy(gpu, variant, head_dim, tile);
+    const bool larger = best && tile.q * tile.kv > best->q * best->kv;
+    if (reached > best_occupancy || (reached > 0 && reached == best_occupancy && larger)) {
+      best = tile;
+      best_occupancy = reached;
+    }
+  }
+  return best;
+}
+
+/// The presets of the variant: a tile for every GPU.
+template <class Exec, class Args>
+std::vector<Preset<Exec, Args>> tensor_core_presets(const TensorCoreVariant& variant) {
+  std::vector<Preset<Exec, Args>> presets;
+  for (const Gpu& gpu : gpus) {
+    presets.push_back(
+        {.name = std::string(gpu.name),
+         .setting =
+             [gpu, variant](const Args& args) {
+               return tile_for(gpu, variant, args.head_dim()).value_or(variant.tiles().front());
+             },
+         .supports =
+             [gpu, variant](const Args& args) {
+               const auto tile = tile_for(gpu, variant, args.head_dim());
+               return tile ? Status::ok()
+                           : gpu_supports(gpu, variant, args.head_dim(), variant.tiles().front());
+             }});
+  }
+  return presets;
+}
+
+}  // namespace katt::attention::impl
