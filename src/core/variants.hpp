@@ -244,8 +244,8 @@ class VariantTable {
     check(args);                                                                               \
     return pass##_variants<Exec>().run(exec, args, config, workspace);                         \
   }                                                                                            \
-  KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RUN, pass, Args)
-#define KATT_INSTANTIATE_RUN(Exec, pass, Args)                \
+  KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASS_, pass, Args)
+#define KATT_INSTANTIATE_PASS_(Exec, pass, Args)              \
   template VariantTable<Exec, Args>& pass##_variants<Exec>(); \
   template Status pass<Exec>(const Exec&, const Args&, const Config&, Workspace);
 
@@ -256,6 +256,6 @@ class VariantTable {
     check(args);                                                                          \
     return pass##_variants<Exec>().workspace_bytes(exec, args, config);                   \
   }                                                                                       \
-  KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SIZE, Args)
-#define KATT_INSTANTIATE_SIZE(Exec, Args) \
+  KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_BYTES_, Args)
+#define KATT_INSTANTIATE_BYTES_(Exec, Args) \
   template std::size_t workspace_bytes<Exec>(const Exec&, const Args&, const Config&);
