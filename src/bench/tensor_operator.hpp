@@ -250,7 +250,7 @@ class TensorOperator final : public Operator {
     const Problem problem = problem_of(point);
     const auto bytes_of = [&](const TensorSpec& spec) {
       return spec.is_in(problem)
-                 ? static_cast<std::size_t>(spec.size(problem)) * spec.element_bytes(problem.dtype)
+                 ? static_cast<std::size_t>(spec.size(problem)) * spec.element_bytes(problem)
                  : 0;
     };
     return visit_pass(point.pass, [&](auto pass) {
@@ -258,7 +258,7 @@ class TensorOperator final : public Operator {
       for (const TensorSpec& spec : pass.outputs()) bytes.outputs += bytes_of(spec);
       for (const TensorSpec& spec : pass.inputs()) {
         const std::size_t device = bytes_of(spec);
-        const std::size_t elements = device / spec.element_bytes(problem.dtype);
+        const std::size_t elements = device / spec.element_bytes(problem);
         const std::size_t on_host = spec.element == Element::i64 ? 8 : spec.derived ? 0 : 4;
         bytes.tensors += device + elements * on_host;  // but for those that lie in an output
       }
@@ -466,9 +466,8 @@ class TensorOperator final : public Operator {
     /// Adds a tensor for another program, where it sees this one.
     bool add(std::vector<ForeignTensor>& tensors, const TensorSpec& spec) const {
       if (!spec.foreign || !spec.is_in(problem_)) return false;
-      tensors.push_back({.name = spec.name,
-                         .shape = spec.shape(problem_),
-                         .dtype = spec.element == Element::dtype ? problem_.dtype : Dtype::f32});
+      tensors.push_back(
+          {.name = spec.name, .shape = spec.shape(problem_), .dtype = spec.dtype(problem_)});
       return true;
     }
 

@@ -16,10 +16,6 @@ std::array<std::int64_t, 4> padded(const TensorSpec& spec, const Problem& proble
   return extents;
 }
 
-Dtype dtype_of(const TensorSpec& spec, const Problem& problem) {
-  return spec.element == Element::dtype ? problem.dtype : Dtype::f32;
-}
-
 bool is_float(Element element) { return element == Element::dtype || element == Element::f32; }
 
 /// The axis `layout` of an operator says how (batch, head, seq, dim) is stored.
@@ -39,13 +35,13 @@ DeviceTensors::DeviceTensors(std::string_view op, Backend backend, const TensorS
     if (is_float(spec.element)) {
       held.floats = {label,
                      backend,
-                     dtype_of(spec, problem),
+                     spec.dtype(problem),
                      padded(spec, problem),
                      layout_of(spec, problem),
                      spec.axes.size() > 1 && spec.element == Element::dtype ? gap : 0};
     } else {
       held.bytes = {label, backend,
-                    static_cast<std::size_t>(spec.size(problem)) * spec.element_bytes(Dtype::f32)};
+                    static_cast<std::size_t>(spec.size(problem)) * spec.element_bytes(problem)};
     }
     held_.emplace(spec.name, std::move(held));
   }
@@ -121,7 +117,7 @@ void generate(Problem& problem, const TensorSpecs& inputs, std::uint64_t seed) {
     } else {
       std::vector<float>& values = problem.values[spec.name];
       values.resize(size);
-      testing::fill(values, stream, dtype_of(spec, problem), spec.scale);
+      testing::fill(values, stream, spec.dtype(problem), spec.scale);
     }
   }
 }
@@ -132,7 +128,7 @@ void add_shapes(Tensors& tensors, const TensorSpecs& specs, const Problem& probl
     if (!spec.is_in(problem)) continue;
     const bool integers = !is_float(spec.element);
     tensors.set(spec.name,
-                {integers ? &something : nullptr, dtype_of(spec, problem), padded(spec, problem)});
+                {integers ? &something : nullptr, spec.dtype(problem), padded(spec, problem)});
   }
 }
 

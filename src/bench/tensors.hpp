@@ -34,6 +34,7 @@ struct TensorSpec {
   std::string unless{};  ///< an axis: the tensor is there where it is 0
   float scale = 1.0F;    ///< standard deviation of generated values
   Element element = Element::dtype;
+  std::string dtype_axis{};  ///< an axis that names the dtype in place of the one under test
   /// Of an input of integers: a value from a uniform number in [0, 1).
   std::function<std::int64_t(double, const Problem&)> draw{};
   /// An input that the operator's derive() makes of the others, once for all variants.
@@ -57,14 +58,15 @@ struct TensorSpec {
     for (const std::int64_t extent : shape(problem)) count *= extent;
     return count;
   }
-  [[nodiscard]] std::size_t element_bytes(Dtype dtype) const {
-    switch (element) {
-      case Element::i8: return 1;
-      case Element::i64: return sizeof(std::int64_t);
-      case Element::f32: return sizeof(float);
-      case Element::dtype: break;
-    }
-    return size_of(dtype);
+  /// Of what is no integer.
+  [[nodiscard]] Dtype dtype(const Problem& problem) const {
+    if (element != Element::dtype) return Dtype::f32;
+    return dtype_axis.empty() ? problem.dtype
+                              : all_dtypes[static_cast<std::size_t>(problem.extent(dtype_axis))];
+  }
+  [[nodiscard]] std::size_t element_bytes(const Problem& problem) const {
+    if (element == Element::i8) return 1;
+    return element == Element::i64 ? sizeof(std::int64_t) : size_of(dtype(problem));
   }
 };
 

@@ -268,7 +268,9 @@ TYPED_TEST_P(OperatorSuite, AllocatesNothingAndRefusesWhatItDoesNotKnow) {
       const memory::Scope scope;
       EXPECT_TRUE(table.run(exec, args, config, workspace.workspace()).is_ok());
       EXPECT_EQ(scope.peak_bytes(), 0U) << variant;
-      if (bytes > 0) EXPECT_THROW((void)table.run(exec, args, config, {}), InputError) << variant;
+      if (bytes > 0) {
+        EXPECT_THROW((void)table.run(exec, args, config, {}), InputError) << variant;
+      }
     }
     EXPECT_THROW((void)table.run(exec, args, {"no such variant", {}}, {}), InputError);
   });
