@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -83,29 +86,34 @@ class Buffer {
 enum class HeadLayout : std::uint8_t { bhsd, bshd };
 
 /// A tensor that owns its memory on a backend. Values go in and out as float32 in logical,
-/// row-major order; they are rounded to the dtype on the way in.
+/// row-major order; they are rounded to the dtype on the way in. Rows may lie `gap` elements further
+/// apart than they are long; what lies between them is NaN.
 template <int Rank>
 class Tensor {
  public:
   Tensor() = default;
   Tensor(const std::string& label, Backend backend, Dtype dtype,
-         std::array<std::int64_t, Rank> extents, HeadLayout layout = HeadLayout::bhsd) {
-    ref_ = TensorRef<Rank>(nullptr, dtype, extents);
+         std::array<std::int64_t, Rank> extents, HeadLayout layout = HeadLayout::bhsd,
+         std::int64_t gap = 0) {
+    auto spaced = extents;
+    spaced[Rank - 1] += gap;
+    ref_ = TensorRef<Rank>(nullptr, dtype, spaced);
     if constexpr (Rank == 4) {
       if (layout == HeadLayout::bshd) {
-        ref_.stride[2] = extents[1] * extents[3];
-        ref_.stride[1] = extents[3];
+        ref_.stride[2] = spaced[1] * spaced[3];
+        ref_.stride[1] = spaced[3];
       }
     }
     buffer_ = Buffer(label, backend, static_cast<std::size_t>(ref_.size()) * size_of(dtype));
     ref_.data = buffer_.data();
+    ref_.extent = extents;
   }
 
   [[nodiscard]] const TensorRef<Rank>& ref() const { return ref_; }
   [[nodiscard]] std::size_t bytes() const { return buffer_.size(); }
 
   void upload(std::span<const float> values) const {
-    std::vector<float> stored(values.size());
+    std::vector<float> stored(elements(), std::numeric_limits<float>::quiet_NaN());
     reorder([&](std::size_t at, std::size_t logical) { stored[at] = values[logical]; });
     if (ref_.dtype == Dtype::f32) return buffer_.upload(std::as_bytes(std::span(stored)));
     visit_half([&]<class T>() {
@@ -116,19 +124,18 @@ class Tensor {
   }
 
   [[nodiscard]] std::vector<float> download() const {
-    std::vector<float> stored(static_cast<std::size_t>(ref_.size()));
-    if (ref_.dtype == Dtype::f32) {
-      buffer_.download(std::as_writable_bytes(std::span(stored)));
-    } else {
-      visit_half([&]<class T>() {
-        std::vector<T> narrow(stored.size());
-        buffer_.download(std::as_writable_bytes(std::span(narrow)));
-        convert(std::span<const T>(narrow), std::span<float>(stored));
-      });
-    }
-    std::vector<float> values(stored.size());
+    const std::vector<float> stored = download_all();
+    std::vector<float> values(static_cast<std::size_t>(ref_.size()));
     reorder([&](std::size_t at, std::size_t logical) { values[logical] = stored[at]; });
     return values;
+  }
+
+  /// Whether nothing was written between the rows.
+  [[nodiscard]] bool gaps_are_nan() const {
+    std::vector<float> stored = download_all();
+    reorder(
+        [&](std::size_t at, std::size_t) { stored[at] = std::numeric_limits<float>::quiet_NaN(); });
+    return std::all_of(stored.begin(), stored.end(), [](float x) { return std::isnan(x); });
   }
 
   /// Sets every byte to 0xFF: NaN in every dtype.
@@ -138,6 +145,23 @@ class Tensor {
   }
 
  private:
+  [[nodiscard]] std::size_t elements() const { return buffer_.size() / size_of(ref_.dtype); }
+
+  /// Everything in the order of storage.
+  [[nodiscard]] std::vector<float> download_all() const {
+    std::vector<float> stored(elements());
+    if (ref_.dtype == Dtype::f32) {
+      buffer_.download(std::as_writable_bytes(std::span(stored)));
+      return stored;
+    }
+    visit_half([&]<class T>() {
+      std::vector<T> narrow(stored.size());
+      buffer_.download(std::as_writable_bytes(std::span(narrow)));
+      convert(std::span<const T>(narrow), std::span<float>(stored));
+    });
+    return stored;
+  }
+
   template <class F>
   void visit_half(const F& f) const {
     if (ref_.dtype == Dtype::f16) return f.template operator()<f16>();

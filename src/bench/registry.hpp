@@ -17,6 +17,7 @@
 #include "core/status.hpp"
 #include "core/variants.hpp"
 #include "memory/tracker.hpp"
+#include "testing/compare.hpp"
 
 namespace katt::io {
 class CaseFile;
@@ -96,13 +97,7 @@ struct Footprint {
   std::size_t workspace = 0;  ///< of one variant
 };
 
-/// Agreement of an output with the float64 reference, over the rows that were checked.
-struct Errors {
-  double max_abs = 0;
-  double mean_abs = 0;
-  /// ok, or failed with the first places that differ and the limit they broke.
-  Status status;
-};
+using testing::Errors;
 
 /// One variant made ready on the inputs of a case. Owns its outputs and workspace.
 class Candidate {

@@ -4,19 +4,27 @@
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
+#include <span>
 #include <string>
 
-#include "bench/registry.hpp"
-#include "core/dtype.hpp"
+#include "core/status.hpp"
 
 namespace katt::testing {
+
+/// Agreement of an output with the float64 reference, over the rows that were checked.
+struct Errors {
+  double max_abs = 0;
+  double mean_abs = 0;
+  /// ok, or failed with the first places that differ and the limit they broke.
+  Status status;
+};
 
 /// Gathers the differences between an output and its float64 reference, and reports the first
 /// places that break their limit. Infinities must agree in place and sign; NaN never agrees.
 class Comparison {
  public:
   /// One value at an index of the output `name`.
-  void add(const char* name, std::initializer_list<std::int64_t> index, double got, double expected,
+  void add(const char* name, std::span<const std::int64_t> index, double got, double expected,
            double limit) {
     ++count_;
     if (std::isinf(expected) || std::isinf(got)) {
@@ -29,8 +37,13 @@ class Comparison {
     sum_ += error;
   }
 
-  [[nodiscard]] bench::Errors result() const {
-    bench::Errors errors;
+  void add(const char* name, std::initializer_list<std::int64_t> index, double got, double expected,
+           double limit) {
+    add(name, std::span(index.begin(), index.size()), got, expected, limit);
+  }
+
+  [[nodiscard]] Errors result() const {
+    Errors errors;
     errors.max_abs = max_;
     errors.mean_abs = count_ == 0 ? 0 : sum_ / static_cast<double>(count_);
     if (broken_ > 0) {
@@ -41,8 +54,8 @@ class Comparison {
   }
 
  private:
-  void note(const char* name, std::initializer_list<std::int64_t> index, double got,
-            double expected, double limit) {
+  void note(const char* name, std::span<const std::int64_t> index, double got, double expected,
+            double limit) {
     if (++broken_ > 3) return;
     std::string at;
     for (const std::int64_t i : index) at += (at.empty() ? "" : ", ") + std::to_string(i);

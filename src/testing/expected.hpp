@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "core/dtype.hpp"
 #include "testing/compare.hpp"
@@ -58,7 +60,52 @@ inline double error_limit(std::span<const ExpectedValue> values, Dtype dtype) {
   return rule.limit();
 }
 
-/// Adds every expected value of an output of so many columns to a comparison.
+/// Elements of one output that share a limit. An output may have several such parts.
+struct ExpectedPart {
+  std::string output;
+  std::vector<ExpectedValue> values{};
+  double slack = 0;       ///< added to the rule's limit
+  bool is_exact = false;  ///< there is one right answer: the limit is 0
+  /// Decides whether the output passes, and stays out of the errors that are reported.
+  bool unreported = false;
+
+  /// Elements `first`, first + step, …
+  void add(std::int64_t first, std::span<const double> exact, std::span<const double> unfused,
+           std::int64_t step = 1) {
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      values.push_back({first + static_cast<std::int64_t>(i) * step, exact[i], unfused[i]});
+    }
+  }
+  [[nodiscard]] double limit(Dtype dtype) const {
+    return is_exact ? 0 : error_limit(values, dtype) + slack;
+  }
+};
+
+/// A sample of every output.
+using Expected = std::vector<ExpectedPart>;
+
+/// Where element `index` of a row-major tensor lies.
+inline std::vector<std::int64_t> index_of(std::int64_t index,
+                                          std::span<const std::int64_t> extents) {
+  std::vector<std::int64_t> place(extents.size());
+  for (std::size_t axis = extents.size(); axis-- > 0;) {
+    place[axis] = index % extents[axis];
+    index /= extents[axis];
+  }
+  return place;
+}
+
+/// Adds the elements of a part to a comparison, of an output with these extents.
+inline void add_all(Comparison& comparison, const ExpectedPart& part, std::span<const float> got,
+                    std::span<const std::int64_t> extents, Dtype dtype) {
+  const double limit = part.limit(dtype);
+  for (const ExpectedValue& value : part.values) {
+    comparison.add(part.output.c_str(), index_of(value.index, extents),
+                   got[static_cast<std::size_t>(value.index)], value.exact, limit);
+  }
+}
+
+/// The same for elements of a matrix.
 inline void add_all(Comparison& comparison, const char* name, std::span<const float> got,
                     std::int64_t columns, std::span<const ExpectedValue> expected, Dtype dtype) {
   const double limit = error_limit(expected, dtype);

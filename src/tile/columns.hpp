@@ -93,4 +93,40 @@ class RowMax {
   float tail_;
 };
 
+/// N sums over the columns of a row, the same for all threads of the team.
+template <int N>
+struct RowSums {
+  float of[N];
+};
+
+/// Σ_c terms(c): f(c, terms) sets the N terms of the vector, or of the element, at column c. Each has
+/// four sums side by side, so that the additions do not wait for each other: 10 to 20 % faster than
+/// RowSum where little else is done.
+template <class Exec, int N, class Team, class F>
+KOKKOS_FORCEINLINE_FUNCTION RowSums<N> row_sums(const Team& team, std::int64_t columns,
+                                                const F& f) {
+  using Vec = VecOf<Exec>;
+  Vec sums[N][row_unroll];
+  float tails[N];
+  for (int k = 0; k < N; ++k) {
+    tails[k] = 0.0F;
+    for (Vec& sum : sums[k]) sum = Vec(0.0F);
+  }
+  for_row<Exec>(
+      team, columns,
+      [&](std::int64_t c, int slot) {
+        Vec terms[N];
+        f(c, terms);
+        for (int k = 0; k < N; ++k) sums[k][slot] = sums[k][slot] + terms[k];
+      },
+      [&](std::int64_t c) {
+        float terms[N];
+        f(c, terms);
+        for (int k = 0; k < N; ++k) tails[k] += terms[k];
+      });
+  RowSums<N> totals;
+  for (int k = 0; k < N; ++k) totals.of[k] = sum_over(team, sums[k], tails[k]);
+  return totals;
+}
+
 }  // namespace katt::tile

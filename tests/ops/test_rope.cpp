@@ -1,167 +1,100 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <numeric>
-#include <optional>
 
 #include "core/error.hpp"
-#include "ops/rope/bench/case.hpp"
-#include "ops/rope/rope.hpp"
-#include "testing/fill.hpp"
+#include "ops/rope/bench/description.hpp"
+#include "tests/ops/suite.hpp"
 
 namespace katt::rope {
 namespace {
 
-struct Place {
-  Backend backend;
-  int threads;
-};
+using Fwd = testing::Forward<Description>;
+using Bwd = testing::Backward<Description>;
+using testing::Problem;
 
-std::vector<Place> places() {
-  std::vector<Place> built;
-  for (const Place place :
-       {Place{Backend::serial, 1}, Place{Backend::openmp, 2}, Place{Backend::cuda, 0}}) {
-    if (is_built(place.backend)) built.push_back(place);
-  }
-  return built;
-}
-
-/// Where the same bits are expected.
-const std::vector<Place> hosts{
-    {Backend::serial, 1}, {Backend::openmp, 1}, {Backend::openmp, 2}, {Backend::openmp, 3}};
-
-struct Shape {
-  std::int64_t batch, heads, kv_heads, seq, head_dim;
-};
-// A power of two, a prime, length 1, whole vectors, tails, the largest head_dim.
-const std::vector<Shape> shapes{{1, 1, 0, 1, 2},   {2, 3, 1, 17, 64}, {1, 4, 2, 33, 128},
-                                {1, 2, 0, 1, 80},  {3, 1, 5, 7, 6},   {2, 2, 2, 64, 32},
-                                {1, 1, 1, 5, 512}, {2, 1, 1, 130, 96}};
-
-std::unique_ptr<ProblemData> problem(const Shape& shape, Dtype dtype, std::uint64_t seed) {
-  auto data = std::make_unique<ProblemData>();
-  HostProblem& p = data->shape;
-  p.batch = shape.batch;
-  p.heads = shape.heads;
-  p.seq = shape.seq;
-  p.head_dim = shape.head_dim;
-  data->kv_heads = shape.kv_heads;
-  data->dtype = dtype;
-  data->x.resize(static_cast<std::size_t>(p.batch * p.heads * p.seq * p.head_dim));
-  data->x2.resize(static_cast<std::size_t>(p.batch * shape.kv_heads * p.seq * p.head_dim));
-  testing::fill(data->x, seed, dtype);
-  testing::fill(data->x2, seed + 1, dtype);
-  data->link();
-  return data;
-}
-
-/// Runs one pass of a variant; nothing where it is refused here.
-template <class Args>
-std::optional<DeviceOutput> turned(const ProblemData& data, const Place& place,
-                                   const std::string& variant, bench::HeadLayout layout,
-                                   bool in_place) {
-  const DeviceProblem device(data, place.backend, place.threads, layout, !in_place);
-  DeviceOutput output(data, place.backend, layout, in_place);
-  output.poison();
-  Tensors tensors = device.tensors();
-  output.link(tensors);
-  const Args args = tensors.args<Args>();
-  return visit_backend(place.backend, place.threads,
-                       [&](const auto& exec) -> std::optional<DeviceOutput> {
-                         const Config config{variant, {}};
-                         const bench::Buffer workspace("test::workspace", place.backend,
-                                                       workspace_bytes(exec, args, config));
-                         Status status;
-                         if constexpr (std::is_same_v<Args, ForwardArgs>) {
-                           status = forward(exec, args, config, workspace.workspace());
-                         } else {
-                           status = backward(exec, args, config, workspace.workspace());
-                         }
-                         exec.fence("test::fence");
-                         if (!status.is_ok()) return std::nullopt;
-                         return output;
-                       });
-}
-
-TEST(Rope, EveryVariantMatchesTheReference) {
-  std::uint64_t seed = 1;
-  int compared = 0;
-  int problems = 0;
-  for (const Shape& shape : shapes) {
-    for (const Dtype dtype : all_dtypes) {
+/// A power of two, a prime, length 1, whole vectors, tails, the largest head_dim; with every
+/// combination of pairs, storage, places and positions.
+struct Cases : testing::SuiteDefaults {
+  using Op = Description;
+  static constexpr bool has_gradient_check = false;  // below: the backward pass reads dout alone
+  static std::vector<testing::Extents> shapes() {
+    const std::vector<std::array<std::int64_t, 5>> sizes{
+        {1, 1, 0, 1, 2},   {2, 3, 1, 17, 64},  {1, 4, 2, 33, 128},
+        {1, 2, 0, 1, 80},  {3, 1, 5, 7, 6},    {2, 2, 2, 64, 32},
+        {1, 1, 1, 5, 512}, {2, 1, 1, 130, 96}, {2, 5, 3, 257, 64}};
+    std::vector<testing::Extents> all;
+    std::int64_t next = 0;
+    for (const auto& [batch, heads, kv_heads, seq, head_dim] : sizes) {
       // Four of the sixteen combinations each time; all of them come up.
-      for (int options = problems++ % 4; options < 16; options += 4) {
-        const auto data = problem(shape, dtype, seed += 2);
-        data->shape.interleaved = (options & 1) != 0;
-        data->shape.backward = (options & 2) != 0;
-        const bool in_place = (options & 4) != 0;
-        const auto layout = (options & 8) != 0 ? bench::HeadLayout::bshd : bench::HeadLayout::bhsd;
-        if (seed % 4 == 1) {
-          data->shape.frequencies = {.theta = 500000.0, .scaling = Scaling::llama3};
-          for (std::int64_t i = 0; i < shape.batch * shape.seq; ++i) {
-            data->positions.push_back(static_cast<std::int64_t>(
-                testing::uniform(seed, static_cast<std::uint64_t>(i)) * 200000));
-          }
-          data->link();
-        }
-        const Reference reference(*data);
-        for (const Place& place : places()) {
-          for (const char* variant : {"naive", "fused", "stream"}) {
-            const auto output = data->shape.backward
-                                    ? turned<BackwardArgs>(*data, place, variant, layout, in_place)
-                                    : turned<ForwardArgs>(*data, place, variant, layout, in_place);
-            if (!output) continue;
-            const bench::Errors errors = reference.compare(*output);
-            ASSERT_TRUE(errors.status.is_ok())
-                << variant << " on " << name_of(place.backend) << " " << place.threads << ", "
-                << name_of(dtype) << ", head_dim " << shape.head_dim << ", options " << options
-                << ": " << errors.status.reason();
-            ++compared;
-          }
-        }
+      for (std::int64_t options = next++ % 4; options < 16; options += 4) {
+        all.push_back({{"batch", batch},
+                       {"heads", heads},
+                       {"kv_heads", kv_heads},
+                       {"seq_q", seq},
+                       {"head_dim", head_dim},
+                       {"interleaved", options & 1},
+                       {"positions", options >> 1 & 1},
+                       {"in_place", options >> 2 & 1},
+                       {"layout", options >> 3 & 1}});
       }
     }
+    return all;
   }
-  EXPECT_GE(compared, 8 * 3 * 4 * 4);
-}
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Rope, OperatorSuite, Cases);
 
 TEST(Rope, TheGradientOfTheReferenceIsThatOfFiniteDifferences) {
-  for (const bool interleaved : {false, true}) {
-    const auto data = problem({1, 2, 0, 5, 8}, Dtype::bf16, 11);
-    data->shape.interleaved = interleaved;
-    const std::vector<float> dout = problem({1, 2, 0, 5, 8}, Dtype::bf16, 12)->x;
-    HostProblem backward = data->shape;
-    backward.x = dout;
-    backward.backward = true;
-    const RowIndex at{0, 1, 3};
-    const std::size_t first = (1 * 5 + 3) * 8;
-    const std::vector<double> gradient = reference_row(backward, at);
-    for (std::size_t i = 0; i < 8; ++i) {
-      const auto loss = [&](float shift) {
-        data->x[first + i] += shift;
-        const std::vector<double> out = reference_row(data->shape, at);
-        data->x[first + i] -= shift;
-        return std::inner_product(out.begin(), out.end(), dout.begin() + first, 0.0);
-      };
-      EXPECT_NEAR((loss(0x1p-8F) - loss(-0x1p-8F)) / 0x1p-7, gradient[i], 1e-12) << i;
+  for (const std::int64_t interleaved : {0, 1}) {
+    const testing::Extents shape{{"batch", 1},    {"heads", 2},    {"seq_q", 5},
+                                 {"head_dim", 8}, {"kv_heads", 0}, {"interleaved", interleaved}};
+    auto forward = testing::make_problem<Description, Fwd>(shape, Dtype::bf16, 11);
+    const auto backward = testing::make_problem<Description, Bwd>(shape, Dtype::bf16, 12);
+    const auto loss = [&] {
+      double sum = 0;
+      for (const auto& value : Description::expected(forward).front().values) {
+        sum += value.exact * backward.floats("dout")[static_cast<std::size_t>(value.index)];
+      }
+      return sum;
+    };
+    for (const auto& value : Description::expected(backward).front().values) {
+      float& x = forward.values["x"][static_cast<std::size_t>(value.index)];
+      const float before = x;
+      x = before + 0x1p-8F;
+      const double above = loss();
+      x = before - 0x1p-8F;
+      const double below = loss();
+      x = before;
+      EXPECT_NEAR((above - below) / 0x1p-7, value.exact, 1e-11) << value.index;
     }
   }
+}
+
+/// A problem of one row.
+Problem one_row(const std::vector<float>& row, std::int64_t position, bool interleaved) {
+  auto p = testing::make_problem<Description, Fwd>({{"batch", 1},
+                                                    {"heads", 1},
+                                                    {"kv_heads", 0},
+                                                    {"seq_q", 1},
+                                                    {"head_dim", std::ssize(row)},
+                                                    {"interleaved", interleaved ? 1 : 0},
+                                                    {"positions", 1}},
+                                                   Dtype::f32);
+  p.values["x"] = row;
+  p.integers["positions"] = {position};
+  return p;
 }
 
 /// One row of values turned to a position by the fused kernel in f32.
 std::vector<float> turned_row(const std::vector<float>& row, std::int64_t position,
                               bool interleaved) {
-  const Place place = places().front();
-  ProblemData data;
-  data.shape.batch = data.shape.heads = data.shape.seq = 1;
-  data.shape.head_dim = static_cast<std::int64_t>(row.size());
-  data.shape.interleaved = interleaved;
-  data.x = row;
-  data.positions = {position};
-  data.link();
-  return turned<ForwardArgs>(data, place, "fused", bench::HeadLayout::bhsd, false)->out.download();
+  return testing::outputs_of<Description, Fwd>(Kokkos::DefaultExecutionSpace(),
+                                               one_row(row, position, interleaved), "fused")
+      ->at("out");
 }
 
 double dot(const std::vector<float>& a, const std::vector<float>& b) {
@@ -199,28 +132,15 @@ RC_GTEST_PROP(RopeProperty, ScoresDependOnTheDistanceOfPositionsOnly, ()) {
 }
 
 RC_GTEST_PROP(RopeProperty, BackwardUndoesForward, ()) {
-  const auto half = *rc::gen::inRange(1, 70);
-  const auto data =
-      problem({1, 2, 1, 3, 2 * half}, Dtype::f32, *rc::gen::arbitrary<std::uint32_t>());
-  data->shape.interleaved = *rc::gen::arbitrary<bool>();
-  const std::vector<float> before = data->x;
-  const auto layout = bench::HeadLayout::bhsd;
-  data->x = turned<ForwardArgs>(*data, places().front(), "fused", layout, false)->out.download();
-  data->link();
-  const auto after =
-      turned<BackwardArgs>(*data, places().front(), "fused", layout, true)->out.download();
-  for (std::size_t i = 0; i < before.size(); ++i)
-    RC_ASSERT(std::abs(after[i] - before[i]) <= 1e-6F);
-}
-
-TEST(Rope, ThreadsDoNotChangeABit) {
-  const auto data = problem({2, 5, 3, 257, 64}, Dtype::bf16, 5);
-  std::vector<std::vector<float>> outputs;
-  for (const Place& place : hosts) {
-    outputs.push_back(turned<ForwardArgs>(*data, place, "fused", bench::HeadLayout::bhsd, false)
-                          ->out2.download());
-  }
-  for (const auto& output : outputs) EXPECT_EQ(output, outputs.front());
+  const auto row = random_row(static_cast<std::size_t>(2 * *rc::gen::inRange(1, 70)));
+  const std::int64_t position = *rc::gen::inRange(0, 1 << 20);
+  auto p = one_row(row, position, *rc::gen::arbitrary<bool>());
+  const Kokkos::DefaultExecutionSpace exec;
+  auto made = testing::outputs_of<Description, Fwd>(exec, p, "fused");
+  p.backward = true;
+  p.values["dout"] = made->at("out");
+  const auto after = testing::outputs_of<Description, Bwd>(exec, p, "fused")->at("dx");
+  for (std::size_t i = 0; i < row.size(); ++i) RC_ASSERT(std::abs(after[i] - row[i]) <= 1e-6F);
 }
 
 // theta 10000 at head_dim 8; theta 500000 at head_dim 128 with the scaling of LLaMA 3.1 (8, 1, 4,

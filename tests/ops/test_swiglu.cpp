@@ -1,230 +1,109 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "memory/tracker.hpp"
-#include "ops/swiglu/swiglu.hpp"
-#include "ops/swiglu/swiglu_ref.hpp"
-#include "tests/ops/linear_problem.hpp"
+#include "ops/swiglu/bench/description.hpp"
+#include "tests/ops/suite.hpp"
 
 namespace katt::swiglu {
 namespace {
 
-using testing::ExpectedValue;
-using testing::Matrix;
+using Fwd = testing::Forward<Description>;
+using Bwd = testing::Backward<Description>;
+using testing::HostValues;
+using testing::Problem;
 
-struct Problem {
-  Dtype dtype = Dtype::f32;
-  std::int64_t tokens = 0, intermediate = 0;
-  std::vector<float> gate, up, dout;
-};
-
-Problem make_problem(std::int64_t tokens, std::int64_t intermediate, Dtype dtype,
-                     float scale = 2.0F) {
-  const std::int64_t count = tokens * intermediate;
-  return {dtype,
-          tokens,
-          intermediate,
-          testing::random_values(count, 1, dtype, scale),
-          testing::random_values(count, 2, dtype),
-          testing::random_values(count, 3, dtype)};
-}
-
-struct Result {
-  std::vector<float> out, dgate, dup;
-  friend bool operator==(const Result&, const Result&) = default;
-};
-
-template <class Exec>
-Result run(const Exec& exec, const Problem& p, const std::string& variant, std::int64_t gap = 0) {
-  constexpr Backend backend = backend_of<Exec>();
-  const auto given = [&](std::int64_t rows_gap, const std::vector<float>& values) {
-    return Matrix(backend, p.dtype, p.tokens, p.intermediate, rows_gap, values);
-  };
-  const Matrix gate = given(gap, p.gate);
-  const Matrix up = given(2 * gap, p.up);
-  const Matrix dout = given(gap, p.dout);
-  const Matrix out(backend, p.dtype, p.tokens, p.intermediate, 3 * gap);
-  const Matrix dgate(backend, p.dtype, p.tokens, p.intermediate, gap);
-  const Matrix dup(backend, p.dtype, p.tokens, p.intermediate, 2 * gap);
-  const ForwardArgs forward{.gate = gate.ref(), .up = up.ref(), .out = out.ref()};
-  check(forward);
-  testing::run_variant(exec, forward_variants<Exec>(), forward, {variant, {}});
-  const BackwardArgs backward{.gate = gate.ref(),
-                              .up = up.ref(),
-                              .dout = dout.ref(),
-                              .dgate = dgate.ref(),
-                              .dup = dup.ref()};
-  check(backward);
-  testing::run_variant(exec, backward_variants<Exec>(), backward, {variant, {}});
-  EXPECT_TRUE(out.gaps_untouched() && dgate.gaps_untouched() && dup.gaps_untouched());
-  return {out.values(), dgate.values(), dup.values()};
-}
-
-void expect_reference(const Problem& p, const Result& result, const std::string& what) {
-  const auto expect = [&](const char* name, const std::vector<float>& got,
-                          double ReferenceElement::*member) {
-    struct Pair {
-      double exact, unfused;
-    };
-    const auto expected =
-        testing::expect_all(p.tokens, p.intermediate, [&](std::int64_t t, std::int64_t f) {
-          const auto at = static_cast<std::size_t>(t * p.intermediate + f);
-          return Pair{reference_element(p.gate[at], p.up[at], p.dout[at]).*member,
-                      unfused_element(p.gate[at], p.up[at], p.dout[at], p.dtype).*member};
-        });
-    testing::expect_close(what + " " + name, got, p.intermediate, expected, p.dtype);
-  };
-  expect("out", result.out, &ReferenceElement::out);
-  expect("dgate", result.dgate, &ReferenceElement::dgate);
-  expect("dup", result.dup, &ReferenceElement::dup);
-}
-
-TEST(SwigluReference, GradientsMatchFiniteDifferences) {
-  Problem p = make_problem(3, 7, Dtype::bf16);  // few digits, so that a step is exact in float
-  std::vector<double> dgate;
-  std::vector<double> dup;
-  for (std::size_t i = 0; i < p.gate.size(); ++i) {
-    const ReferenceElement element = reference_element(p.gate[i], p.up[i], p.dout[i]);
-    dgate.push_back(element.dgate);
-    dup.push_back(element.dup);
-  }
-  const auto loss = [&] {
-    double sum = 0;
-    for (std::size_t i = 0; i < p.gate.size(); ++i) {
-      sum += reference_element(p.gate[i], p.up[i], 0).out * p.dout[i];
+struct Cases : testing::SuiteDefaults {
+  using Op = Description;
+  static constexpr double gradient_tolerance = 1e-6;
+  static std::vector<testing::Extents> shapes() {
+    std::vector<testing::Extents> all;
+    for (const auto& [tokens, intermediate] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {3, 7}, {1, 1}, {64, 128}, {7, 13}, {1, 4099}, {31, 1}, {3, 2049}, {19, 5003}}) {
+      all.push_back({{"tokens", tokens}, {"intermediate", intermediate}});
     }
-    return sum;
-  };
-  testing::expect_gradient(p.gate, dgate, 0x1p-12F, 1e-6, loss);
-  testing::expect_gradient(p.up, dup, 0x1p-12F, 1e-9, loss);
+    return all;
+  }
+  static std::vector<std::int64_t> gaps() { return {0, 3, 32}; }
+  static std::vector<std::vector<testing::Taken>> in_place() {
+    return {{{"out", "gate"}}, {{"out", "up"}}};
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Swiglu, OperatorSuite, Cases);
+
+template <class Pass>
+Problem make_problem(std::int64_t tokens, std::int64_t intermediate, Dtype dtype,
+                     std::uint64_t seed = 1) {
+  return testing::make_problem<Description, Pass>(
+      {{"tokens", tokens}, {"intermediate", intermediate}}, dtype, seed);
+}
+
+/// The outputs of both passes, of a problem of the backward one.
+template <class Exec>
+HostValues run(const Exec& exec, Problem p, const std::string& variant) {
+  HostValues made = *testing::outputs_of<Description, Bwd>(exec, p, variant);
+  p.backward = false;
+  made.merge(*testing::outputs_of<Description, Fwd>(exec, p, variant));
+  return made;
 }
 
 class Swiglu : public ::testing::TestWithParam<Dtype> {};
-
-TEST_P(Swiglu, MatchesReferenceForEveryShapeStrideVariantAndBackend) {
-  const std::vector<std::pair<std::int64_t, std::int64_t>> shapes{{1, 1},    {64, 128}, {7, 13},
-                                                                  {1, 4099}, {31, 1},   {3, 2049}};
-  for (const auto& [tokens, intermediate] : shapes) {
-    const Problem p = make_problem(tokens, intermediate, GetParam());
-    for (const std::int64_t gap : {0, 3, 32}) {
-      testing::for_each_exec([&]<class Exec>(const Exec& exec) {
-        for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
-          expect_reference(p, run(exec, p, variant, gap),
-                           variant + " (" + std::to_string(tokens) + ", " +
-                               std::to_string(intermediate) + ") gap " + std::to_string(gap));
-        }
-      });
-    }
-  }
-}
 
 TEST_P(Swiglu, LargeTensorsTakeTheSameValuesPastTheCaches) {
   // Large enough for streaming stores, which the short rows are not.
   constexpr std::int64_t columns = 4096;
   const std::int64_t rows =
       (std::int64_t{36} << 20) / columns / static_cast<std::int64_t>(size_of(GetParam()));
-  Problem large = make_problem(rows, columns, GetParam());
-  const Problem small = make_problem(2, columns, GetParam());
-  for (std::size_t i = 0; i < small.gate.size(); ++i) {
-    large.gate[i] = small.gate[i];
-    large.up[i] = small.up[i];
-    large.dout[i] = small.dout[i];
+  Problem large = make_problem<Bwd>(rows, columns, GetParam());
+  const Problem small = make_problem<Bwd>(2, columns, GetParam());
+  for (const auto& [name, values] : small.values) {
+    std::copy(values.begin(), values.end(), large.values[name].begin());
   }
   testing::for_each_exec([&](const auto& exec) {
-    const Result all = run(exec, large, "fused");
-    const Result some = run(exec, small, "fused");
-    const auto begins_with = [](const std::vector<float>& whole, const std::vector<float>& part) {
-      return std::equal(part.begin(), part.end(), whole.begin());
-    };
-    EXPECT_TRUE(begins_with(all.out, some.out));
-    EXPECT_TRUE(begins_with(all.dgate, some.dgate));
-    EXPECT_TRUE(begins_with(all.dup, some.dup));
-    EXPECT_FALSE(std::isnan(all.out.back()));
+    const HostValues all = run(exec, large, "fused");
+    for (const auto& [name, some] : run(exec, small, "fused")) {
+      EXPECT_TRUE(std::equal(some.begin(), some.end(), all.at(name).begin())) << name;
+    }
+    EXPECT_FALSE(std::isnan(all.at("out").back()));
   });
 }
 
 TEST_P(Swiglu, LargeValuesGiveNoNan) {
   const float largest = GetParam() == Dtype::f16 ? 6e4F : 1e38F;
-  Problem p{GetParam(), 1, 12, {}, {}, {}};
-  for (const float g : {1e4F, -1e4F, 88.0F, -88.0F, 200.0F, -200.0F, largest, -largest, 0.0F, -0.0F,
-                        1e-7F, -1e-7F}) {
-    p.gate.push_back(round_to(p.dtype, g));
-    p.up.push_back(1.0F);
-    p.dout.push_back(1.0F);
-  }
+  Problem p = make_problem<Bwd>(1, 12, GetParam());
+  p.values["gate"] = {1e4F,    -1e4F,    88.0F, -88.0F, 200.0F, -200.0F,
+                      largest, -largest, 0.0F,  -0.0F,  1e-7F,  -1e-7F};
+  for (float& gate : p.values["gate"]) gate = round_to(p.dtype, gate);
+  p.values["up"].assign(12, 1.0F);
+  p.values["dout"].assign(12, 1.0F);
   testing::for_each_exec([&]<class Exec>(const Exec& exec) {
     for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
-      const Result result = run(exec, p, variant);
-      for (std::size_t i = 0; i < p.gate.size(); ++i) {
-        const ReferenceElement exact = reference_element(p.gate[i], 1, 1);
-        const double relative = 4 * epsilon_of(p.dtype);
-        const std::string what = variant + " at " + std::to_string(p.gate[i]);
-        EXPECT_NEAR(result.out[i], exact.out, relative * std::abs(exact.out) + 1e-30) << what;
-        EXPECT_NEAR(result.dup[i], exact.dup, relative * std::abs(exact.dup) + 1e-30) << what;
-        EXPECT_NEAR(result.dgate[i], exact.dgate, relative * std::abs(exact.dgate) + 1e-30) << what;
+      const HostValues made = run(exec, p, variant);
+      for (std::size_t i = 0; i < 12; ++i) {
+        const ReferenceElement exact = reference_element(p.values["gate"][i], 1, 1);
+        const auto expect = [&](const char* name, double value) {
+          EXPECT_NEAR(made.at(name)[i], value, 4 * epsilon_of(p.dtype) * std::abs(value) + 1e-30)
+              << variant << " " << name << " at " << p.values["gate"][i];
+        };
+        expect("out", exact.out);
+        expect("dup", exact.dup);
+        expect("dgate", exact.dgate);
       }
     }
   });
 }
 
-TEST_P(Swiglu, AnOutputMayBeAnInput) {
-  const Problem p = make_problem(5, 261, GetParam());
-  testing::for_each_exec([&]<class Exec>(const Exec& exec) {
-    constexpr Backend backend = backend_of<Exec>();
-    const auto given = [&](const std::vector<float>& values) {
-      return Matrix(backend, p.dtype, p.tokens, p.intermediate, 0, values);
-    };
-    for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
-      const Result apart = run(exec, p, variant);
-      const Matrix gate = given(p.gate);
-      const Matrix up = given(p.up);
-      const ForwardArgs args{.gate = gate.ref(), .up = up.ref(), .out = gate.ref()};
-      testing::run_variant(exec, forward_variants<Exec>(), args, {variant, {}});
-      EXPECT_EQ(gate.values(), apart.out) << variant;
-    }
-    const Result apart = run(exec, p, "fused");
-    const Matrix gate = given(p.gate);
-    const Matrix up = given(p.up);
-    const Matrix dout = given(p.dout);
-    const BackwardArgs args{.gate = gate.ref(),
-                            .up = up.ref(),
-                            .dout = dout.ref(),
-                            .dgate = dout.ref(),
-                            .dup = up.ref()};
-    testing::run_variant(exec, backward_variants<Exec>(), args, {"fused", {}});
-    EXPECT_EQ(dout.values(), apart.dgate);
-    EXPECT_EQ(up.values(), apart.dup);
+TEST_P(Swiglu, TwoGradientsMayBeTwoInputs) {
+  const Problem p = make_problem<Bwd>(5, 261, GetParam());
+  testing::for_each_exec([&](const auto& exec) {
+    EXPECT_TRUE((testing::outputs_of<Description, Bwd>(exec, p, "fused", 0,
+                                                       {{"dgate", "dout"}, {"dup", "up"}})) ==
+                (testing::outputs_of<Description, Bwd>(exec, p, "fused")));
   });
-}
-
-TEST_P(Swiglu, EqualBitsForAnyNumberOfThreads) {
-  const Problem p = make_problem(19, 5003, GetParam());
-  for (const char* variant : {"naive", "fused"}) {
-    const Result one = run(Kokkos::OpenMP(1), p, variant);
-    EXPECT_TRUE(one == run(Kokkos::OpenMP(2), p, variant)) << variant;
-    EXPECT_TRUE(one == run(serial_host(), p, variant)) << variant;
-  }
-}
-
-TEST_P(Swiglu, AllocatesNothing) {
-  memory::install();
-  const Problem p = make_problem(9, 100, GetParam());
-  const Host exec = serial_host();
-  const Matrix gate(Backend::serial, p.dtype, p.tokens, p.intermediate, 0, p.gate);
-  const Matrix out(Backend::serial, p.dtype, p.tokens, p.intermediate);
-  const ForwardArgs args{.gate = gate.ref(), .up = gate.ref(), .out = out.ref()};
-  for (const char* variant : {"naive", "fused"}) {
-    const bench::Buffer workspace(
-        "workspace", Backend::serial,
-        forward_variants<Host>().workspace_bytes(exec, args, {variant, {}}));
-    const memory::Scope scope;
-    EXPECT_TRUE(forward(exec, args, {variant, {}}, workspace.workspace()).is_ok());
-    EXPECT_EQ(scope.peak_bytes(), 0U) << variant;
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Swiglu, ::testing::ValuesIn(all_dtypes),
@@ -250,19 +129,18 @@ TEST(SwigluTest, ArgumentsThatDoNotFitAreRefused) {
 RC_GTEST_PROP(SwigluProperty, SiluOfBothSignsAddsUpToTheArgument, ()) {
   const auto count = *rc::gen::inRange<std::int64_t>(1, 200);
   const auto seed = *rc::gen::inRange<std::uint64_t>(1, 1000);
-  Problem p{Dtype::f32,
-            1,
-            count,
-            testing::random_values(count, seed, Dtype::f32, 6.0F),
-            std::vector<float>(static_cast<std::size_t>(count), 1.0F),
-            std::vector<float>(static_cast<std::size_t>(count), 1.0F)};
-  const Result plus = run(serial_host(), p, "fused");
-  for (float& g : p.gate) g = -g;
-  const Result minus = run(serial_host(), p, "fused");
-  for (std::size_t i = 0; i < p.gate.size(); ++i) {
-    RC_ASSERT(std::abs(plus.out[i] - minus.out[i] + p.gate[i]) <=
-              4 * 0x1p-23F * std::abs(p.gate[i]));
-    RC_ASSERT(std::abs(plus.dgate[i] + minus.dgate[i] - 1.0F) <=
+  Problem p = make_problem<Bwd>(1, count, Dtype::f32, seed);
+  p.values["up"].assign(static_cast<std::size_t>(count), 1.0F);
+  p.values["dout"].assign(static_cast<std::size_t>(count), 1.0F);
+  const std::vector<float> gate = testing::random_values(count, seed, Dtype::f32, 6.0F);
+  p.values["gate"] = gate;
+  const HostValues plus = run(serial_host(), p, "fused");
+  for (float& g : p.values["gate"]) g = -g;
+  const HostValues minus = run(serial_host(), p, "fused");
+  for (std::size_t i = 0; i < gate.size(); ++i) {
+    RC_ASSERT(std::abs(plus.at("out")[i] - minus.at("out")[i] - gate[i]) <=
+              4 * 0x1p-23F * std::abs(gate[i]));
+    RC_ASSERT(std::abs(plus.at("dgate")[i] + minus.at("dgate")[i] - 1.0F) <=
               1e-5F);  // silu′(g) + silu′(−g) = 1
   }
 }
@@ -271,14 +149,14 @@ RC_GTEST_PROP(SwigluProperty, SiluOfBothSignsAddsUpToTheArgument, ()) {
 RC_GTEST_PROP(SwigluProperty, LinearInUp, ()) {
   const auto count = *rc::gen::inRange<std::int64_t>(1, 200);
   const auto dtype = *rc::gen::elementOf(std::vector<Dtype>{Dtype::f32, Dtype::bf16});
-  Problem p = make_problem(1, count, dtype);
-  const Result once = run(serial_host(), p, "fused");
-  for (float& u : p.up) u *= 4.0F;
-  const Result four = run(serial_host(), p, "fused");
-  for (std::size_t i = 0; i < p.up.size(); ++i) {
-    RC_ASSERT(four.out[i] == 4.0F * once.out[i]);
-    RC_ASSERT(four.dgate[i] == 4.0F * once.dgate[i]);
-    RC_ASSERT(four.dup[i] == once.dup[i]);
+  Problem p = make_problem<Bwd>(1, count, dtype);
+  const HostValues once = run(serial_host(), p, "fused");
+  for (float& u : p.values["up"]) u *= 4.0F;
+  const HostValues four = run(serial_host(), p, "fused");
+  for (std::size_t i = 0; i < p.values["up"].size(); ++i) {
+    RC_ASSERT(four.at("out")[i] == 4.0F * once.at("out")[i]);
+    RC_ASSERT(four.at("dgate")[i] == 4.0F * once.at("dgate")[i]);
+    RC_ASSERT(four.at("dup")[i] == once.at("dup")[i]);
   }
 }
 

@@ -16,11 +16,11 @@ class Peer:
 
 
 PEERS = {
-    "torch_flash": Peer("PyTorch attention, its flash kernel", "torch", "torch_attention:open_flash"),
-    "torch_math": Peer("PyTorch attention, its unfused form", "torch", "torch_attention:open_math"),
-    "torch_eager": Peer("PyTorch operators one by one", "torch", "torch_functions:open_eager"),
-    "torch_compile": Peer("PyTorch operators through torch.compile", "torch", "torch_functions:open_compiled"),
-    "onednn": Peer("oneDNN primitives on row-major tensors", "", "onednn_case:OneDnnCase"),
+    "torch_flash": Peer("PyTorch attention, its flash kernel", "torch", "torch_peers:open_flash"),
+    "torch_math": Peer("PyTorch attention, its unfused form", "torch", "torch_peers:open_math"),
+    "torch_eager": Peer("PyTorch operators one by one", "torch", "torch_peers:open_eager"),
+    "torch_compile": Peer("PyTorch operators through torch.compile", "torch", "torch_peers:open_compiled"),
+    "onednn": Peer("oneDNN primitives on row-major tensors", "", "onednn:OneDnnCase"),
 }
 
 

@@ -5,6 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "testing/precision.hpp"
 #include "testing/sample.hpp"
 
 namespace katt::llama_block {
@@ -23,18 +24,8 @@ void in_parallel(std::int64_t count, const F& f) {
   Kokkos::DefaultHostExecutionSpace().fence("katt::llama_block::reference");
 }
 
-/// By the definition, in float64.
-struct Exactly {
-  using Real = double;
-  double operator()(double value) const { return value; }
-};
-
-/// As an unfused implementation in the dtype: sums in f32, rounded where a tensor is stored.
-struct Unfused {
-  using Real = float;
-  Dtype dtype;
-  float operator()(float value) const { return round_to(dtype, value); }
-};
+using testing::Exactly;
+using testing::Unfused;
 
 template <class Real>
 struct Matrix {

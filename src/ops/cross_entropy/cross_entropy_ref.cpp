@@ -4,13 +4,14 @@
 #include <cmath>
 #include <limits>
 
+#include "testing/precision.hpp"
+
 namespace katt::cross_entropy {
 
 namespace {
 
 std::span<const float> row_of(const HostProblem& p, std::int64_t token) {
-  return p.logits.subspan(static_cast<std::size_t>(token * p.vocab),
-                          static_cast<std::size_t>(p.vocab));
+  return testing::row_of(p.logits, p.vocab, token);
 }
 
 std::int64_t target_of(const HostProblem& p, std::int64_t token) {

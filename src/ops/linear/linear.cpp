@@ -9,6 +9,7 @@
 #include "ops/linear/gemm/gemm.hpp"
 #include "ops/linear/gemm/naive.hpp"
 #include "ops/linear/linear_kernels.hpp"
+#include "tile/column_sums.hpp"
 
 namespace katt::linear {
 
@@ -48,7 +49,7 @@ template <class Exec>
 void add_dbias(const Exec& exec, const BackwardArgs& args) {
   if (args.dbias.size() == 0) return;
   visit_dtype(args.dout.dtype, [&]<class T>() {
-    impl::column_sums(exec, "katt::linear::dbias", static_cast<const T*>(args.dout.data),
+    tile::column_sums(exec, "katt::linear::dbias", static_cast<const T*>(args.dout.data),
                       args.tokens(), args.out_features(), args.dout.stride[0],
                       static_cast<T*>(args.dbias.data));
   });

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "testing/precision.hpp"
+
 namespace katt::linear_cross_entropy {
 
 namespace {
+
+using testing::dot;
+using testing::row_of;
 
 double counted(const HostProblem& p) {
   return static_cast<double>(
@@ -15,19 +20,6 @@ double counted(const HostProblem& p) {
 
 double rounded(const Precision& precision, double value) {
   return precision.exact ? value : round_to(precision.dtype, static_cast<float>(value));
-}
-
-std::span<const float> row_of(std::span<const float> matrix, std::int64_t row,
-                              std::int64_t columns) {
-  return matrix.subspan(static_cast<std::size_t>(row * columns), static_cast<std::size_t>(columns));
-}
-
-template <class Real>
-Real dot(std::span<const float> a, std::span<const float> b) {
-  Real sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    sum += static_cast<Real>(a[i]) * static_cast<Real>(b[i]);
-  return sum;
 }
 
 /// sum += factor · row, in f64, or in f32 where the precision is not exact.
@@ -57,8 +49,8 @@ void round_all(std::vector<double>& values, const Precision& precision) {
 
 double reference_logit(const HostProblem& problem, std::int64_t token, std::int64_t column,
                        const Precision& precision) {
-  const auto hidden = row_of(problem.hidden, token, problem.hidden_size);
-  const auto weight = row_of(problem.weight, column, problem.hidden_size);
+  const auto hidden = row_of(problem.hidden, problem.hidden_size, token);
+  const auto weight = row_of(problem.weight, problem.hidden_size, column);
   if (precision.exact) return dot<double>(hidden, weight);
   return rounded(precision, dot<float>(hidden, weight));
 }
@@ -91,7 +83,7 @@ std::vector<double> reference_dhidden(const HostProblem& problem, std::int64_t t
   const double count = counted(problem);
   for (std::int64_t v = 0; v < problem.vocab; ++v) {
     add_scaled(gradient, logit_gradient(problem, token, v, lse, count, precision),
-               row_of(problem.weight, v, problem.hidden_size), precision);
+               row_of(problem.weight, problem.hidden_size, v), precision);
   }
   round_all(gradient, precision);
   return gradient;
@@ -105,7 +97,7 @@ std::vector<double> reference_dweight(const HostProblem& problem, std::int64_t c
     add_scaled(
         gradient,
         logit_gradient(problem, t, column, lse[static_cast<std::size_t>(t)], count, precision),
-        row_of(problem.hidden, t, problem.hidden_size), precision);
+        row_of(problem.hidden, problem.hidden_size, t), precision);
   }
   round_all(gradient, precision);
   return gradient;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "core/check.hpp"
 #include "core/error.hpp"
 #include "ops/rmsnorm/rmsnorm_backward_kernel.hpp"
 #include "ops/rmsnorm/rmsnorm_forward_kernel.hpp"
@@ -15,26 +16,10 @@ namespace {
 
 [[noreturn]] void fail(const std::string& message) { throw InputError("rmsnorm: " + message); }
 
-template <std::size_t Rank>
-std::string shape_text(const std::array<std::int64_t, Rank>& shape) {
-  std::string text = "(";
-  for (std::size_t axis = 0; axis < Rank; ++axis) {
-    text += (axis > 0 ? ", " : "") + std::to_string(shape[axis]);
-  }
-  return text + ")";
-}
-
-template <int Rank>
-void check_tensor(const char* name, const BasicTensorRef<Rank, true>& tensor, Dtype dtype,
+template <int Rank, bool Const>
+void check_tensor(const char* name, const BasicTensorRef<Rank, Const>& tensor, Dtype dtype,
                   const std::array<std::int64_t, Rank>& expected) {
-  if (tensor.extent != expected) {
-    fail(std::string(name) + ": holds shape " + shape_text(tensor.extent) + ", expected " +
-         shape_text(expected));
-  }
-  if (tensor.dtype != dtype) {
-    fail(std::string(name) + ": holds " + std::string(name_of(tensor.dtype)) + ", expected " +
-         std::string(name_of(dtype)));
-  }
+  katt::check_tensor<Rank>("rmsnorm", name, tensor, dtype, expected);
 }
 
 /// Whether an optional tensor is there, by its shape.
@@ -85,7 +70,7 @@ void fused_forward(const Exec& exec, const ForwardArgs& args) {
 
 template <class Exec, bool Stream>
 void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
-  const std::int64_t blocks = impl::Partition::of(args.tokens()).blocks;
+  const std::int64_t blocks = tile::RowBlocks::of(args.tokens()).blocks;
   auto* partial = static_cast<float*>(workspace.data);
   visit_dtype(args.x.dtype, [&]<class T>() {
     const auto launch = [&]<bool Streamed>() {
@@ -98,13 +83,13 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
     } else {
       launch.template operator()<false>();
     }
-    impl::sum_partials<Exec, T, impl::Order::loaded>("katt::rmsnorm::weight_gradient", exec,
-                                                     partial, blocks, args.hidden(), args.dweight);
+    tile::sum_partials<T, tile::Order::loaded>(exec, "katt::rmsnorm::weight_gradient", partial,
+                                               blocks, args.hidden(), args.dweight);
   });
 }
 
 std::size_t partial_bytes(const BackwardArgs& args) {
-  return static_cast<std::size_t>(impl::Partition::of(args.tokens()).blocks * args.hidden()) *
+  return static_cast<std::size_t>(tile::RowBlocks::of(args.tokens()).blocks * args.hidden()) *
          sizeof(float);
 }
 

@@ -6,27 +6,13 @@
 
 #include "ops/rmsnorm/rmsnorm.hpp"
 #include "ops/rmsnorm/rmsnorm_rows.hpp"
+#include "tile/column_sums.hpp"
 #include "tile/rows.hpp"
 #include "tile/stream.hpp"
 
 /// The fused backward pass. A row comes from memory once, for its statistics, and from cache after
 /// that.
 namespace katt::rmsnorm::impl {
-
-/// Rows that share one partial sum of dweight. The partition depends on the shape alone, so that
-/// the sums are the same bits with any number of threads.
-struct Partition {
-  std::int64_t rows;  ///< per block
-  std::int64_t blocks;
-
-  static Partition of(std::int64_t tokens) {
-    constexpr std::int64_t least_rows = 16;
-    constexpr std::int64_t most_blocks = 256;
-    const auto divided = [](std::int64_t n, std::int64_t d) { return (n + d - 1) / d; };
-    const std::int64_t rows = Kokkos::max(least_rows, divided(tokens, most_blocks));
-    return {rows, divided(tokens, rows)};
-  }
-};
 
 /// Backward pass of a block of rows: dx, and the block's sum of dout · x̂ in f32. Every row is read
 /// once for its statistics, Σ x² and Σ g · x, and once more, from cache, for what is written. A
@@ -38,7 +24,7 @@ struct Backward {
   Matrix<const T> dout, x, dresidual;
   const T* weight;
   Matrix<T> dx;
-  Matrix<float> partial;  ///< (blocks, hidden), in Order::loaded
+  Matrix<float> partial;  ///< (blocks, hidden), in tile::Order::loaded
   std::int64_t tokens, hidden, block_rows;
   float eps;
 
@@ -51,7 +37,7 @@ struct Backward {
         partial(partial_sums, args.hidden()),
         tokens(args.tokens()),
         hidden(args.hidden()),
-        block_rows(Partition::of(args.tokens()).rows),
+        block_rows(tile::RowBlocks::of(args.tokens()).rows),
         eps(args.eps) {}
 
   template <class Team>
@@ -192,60 +178,5 @@ struct Backward {
     return {scale, sums.products * scale.rstd / n};
   }
 };
-
-/// Where an element of a row lies in a partial sum: in its place, or where tile::load_all() of the
-/// elements T of a row put it.
-enum class Order : std::uint8_t { natural, loaded };
-
-/// dweight = Σ partial, a chunk of columns at a time, blocks in order. A chunk is a whole number of
-/// steps of tile::for_row_pairs(), so that elements are loaded there as in a row.
-template <class Exec, class T, Order order>
-struct SumPartials {
-  using Vec = tile::VecOf<Exec>;
-  static constexpr std::int64_t columns = is_host_v<Exec> ? 64 : tile::row_team_size;
-
-  const float* partial;
-  std::int64_t blocks, hidden;
-  T* dweight;
-
-  std::int64_t chunks() const { return (hidden + columns - 1) / columns; }
-
-  template <class Team>
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t chunk) const {
-    const std::int64_t begin = chunk * columns;
-    tile::for_row_pairs<Exec>(
-        team, Kokkos::min(std::int64_t{columns}, hidden - begin),
-        [&](std::int64_t i, int) {
-          const Vec sums[2] = {sum<Vec>(begin + i), sum<Vec>(begin + i + tile::lanes_v<Exec>)};
-          if constexpr (order == Order::loaded) {
-            tile::store_all<false>(dweight + begin + i, sums);
-          } else {
-            for (int k = 0; k < 2; ++k) {
-              tile::store(dweight + begin + i + k * tile::lanes_v<Exec>, sums[k]);
-            }
-          }
-        },
-        [&](std::int64_t i, int) { tile::store(dweight + begin + i, sum<Vec>(begin + i)); },
-        [&](std::int64_t i) { tile::store(dweight + begin + i, sum<float>(begin + i)); });
-  }
-
- private:
-  template <class V>
-  KOKKOS_FORCEINLINE_FUNCTION V sum(std::int64_t column) const {
-    V sum(0.0F);
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      sum = sum + tile::load<V>(partial + b * hidden + column);
-    }
-    return sum;
-  }
-};
-
-/// Launches SumPartials under a label.
-template <class Exec, class T, Order order>
-void sum_partials(const char* label, const Exec& exec, const float* partial, std::int64_t blocks,
-                  std::int64_t hidden, const TensorRef<1>& dweight) {
-  const SumPartials<Exec, T, order> sum{partial, blocks, hidden, static_cast<T*>(dweight.data)};
-  tile::for_each_row(label, exec, sum.chunks(), sum);
-}
 
 }  // namespace katt::rmsnorm::impl

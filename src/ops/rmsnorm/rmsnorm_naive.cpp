@@ -3,7 +3,8 @@
 #include <cstdint>
 
 #include "core/parts.hpp"
-#include "ops/rmsnorm/rmsnorm_backward_kernel.hpp"
+#include "ops/rmsnorm/rmsnorm_rows.hpp"
+#include "tile/column_sums.hpp"
 
 namespace katt::rmsnorm::impl {
 
@@ -193,33 +194,6 @@ struct InputGradient {
   }
 };
 
-/// Sum of a block of rows, in f32.
-template <class Exec, class T>
-struct BlockSums {
-  using Vec = tile::VecOf<Exec>;
-  Matrix<const T> product;
-  std::int64_t tokens, columns, block_rows;
-  Matrix<float> partial;
-
-  template <class Team>
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t block) const {
-    const std::int64_t begin = block * block_rows;
-    const std::int64_t end = Kokkos::min(begin + block_rows, tokens);
-    float* sum = partial.row(block);
-    for (std::int64_t row = begin; row < end; ++row) {
-      const T* from = product.row(row);
-      const bool first = row == begin;
-      tile::for_row<Exec>(
-          team, columns,
-          [&](std::int64_t i, int) {
-            const Vec before = first ? Vec(0.0F) : tile::load<Vec>(sum + i);
-            tile::store(sum + i, Vec(before + tile::load<Vec>(from + i)));
-          },
-          [&](std::int64_t i) { sum[i] = (first ? 0.0F : sum[i]) + static_cast<float>(from[i]); });
-    }
-  }
-};
-
 /// Hands out parts of the workspace, each aligned to 64 bytes.
 class Parts {
  public:
@@ -249,7 +223,7 @@ std::size_t naive_workspace_bytes(const ForwardArgs& args) {
 template <class T>
 std::size_t naive_workspace_bytes(const BackwardArgs& args) {
   return 2 * (Parts::bytes<float>(args.tokens()) + Parts::bytes<T>(args.x.size())) +
-         Parts::bytes<float>(Partition::of(args.tokens()).blocks * args.hidden());
+         Parts::bytes<float>(tile::RowBlocks::of(args.tokens()).blocks * args.hidden());
 }
 
 template <class Exec, class T>
@@ -292,13 +266,13 @@ template <class Exec, class T>
 void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   const std::int64_t rows = args.tokens();
   const std::int64_t columns = args.hidden();
-  const Partition partition = Partition::of(rows);
+  const auto partition = tile::RowBlocks::of(rows);
   Parts parts(workspace);
   auto* rstd = parts.take<float>(rows);
   auto* mean = parts.take<float>(rows);
   const Matrix<T> normal(parts.take<T>(args.x.size()), columns);
   const Matrix<T> product(parts.take<T>(args.x.size()), columns);
-  const Matrix<float> partial(parts.take<float>(partition.blocks * columns), columns);
+  auto* partial = parts.take<float>(partition.blocks * columns);
   const auto read = [](const Matrix<T>& matrix) {
     return Matrix<const T>(matrix.data, matrix.stride);
   };
@@ -314,10 +288,11 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   // The product of the weight gradient first: dx may be dout.
   tile::for_each_row("katt::rmsnorm::naive_product", exec, rows,
                      Elementwise<Exec, T, Times>{dout, read(normal), product, columns, {}});
-  tile::for_each_row("katt::rmsnorm::naive_block_sums", exec, partition.blocks,
-                     BlockSums<Exec, T>{read(product), rows, columns, partition.rows, partial});
-  sum_partials<Exec, T, Order::natural>("katt::rmsnorm::naive_weight_gradient", exec, partial.data,
-                                        partition.blocks, columns, args.dweight);
+  tile::for_each_row(
+      "katt::rmsnorm::naive_block_sums", exec, partition.blocks,
+      tile::BlockSums<Exec, T>{product.data, columns, rows, columns, partition.rows, partial});
+  tile::sum_partials<T, tile::Order::natural>(exec, "katt::rmsnorm::naive_weight_gradient", partial,
+                                              partition.blocks, columns, args.dweight);
   tile::for_each_row("katt::rmsnorm::naive_weight", exec, rows,
                      Elementwise<Exec, T, Times>{dout, weight, product, columns, {}});
   tile::for_each_row("katt::rmsnorm::naive_mean", exec, rows,

@@ -3,33 +3,22 @@
 #include <algorithm>
 #include <cmath>
 
+#include "testing/precision.hpp"
+
 namespace katt::rmsnorm {
 
 namespace {
 
-/// How an implementation computes: in arithmetic type Real, rounding what it stores.
-struct Exactly {
-  using Real = double;
-  double operator()(double value) const { return value; }
-};
-struct Unfused {
-  using Real = float;
-  Dtype dtype;
-  float operator()(float value) const { return round_to(dtype, value); }
-};
-
-std::span<const float> row_of(std::span<const float> tensor, const HostProblem& p,
-                              std::int64_t row) {
-  return tensor.subspan(static_cast<std::size_t>(row * p.hidden),
-                        static_cast<std::size_t>(p.hidden));
-}
+using testing::Exactly;
+using testing::row_of;
+using testing::Unfused;
 
 /// h of a row. Its rounding to the dtype is part of the definition.
 std::vector<float> summed(const HostProblem& p, std::int64_t row) {
-  const auto x = row_of(p.x, p, row);
+  const auto x = row_of(p.x, p.hidden, row);
   std::vector<float> h(x.begin(), x.end());
   if (p.residual.empty()) return h;
-  const auto residual = row_of(p.residual, p, row);
+  const auto residual = row_of(p.residual, p.hidden, row);
   for (std::size_t j = 0; j < h.size(); ++j) h[j] = round_to(p.dtype, x[j] + residual[j]);
   return h;
 }
@@ -62,7 +51,7 @@ Gradients backward(const HostProblem& p, std::span<const std::int64_t> rows,
   for (const std::int64_t row : rows) {
     const std::vector<float> h = summed(p, row);
     const auto rstd = rstd_of<Real>(p, h);
-    const auto dout = row_of(p.dout, p, row);
+    const auto dout = row_of(p.dout, p.hidden, row);
     const auto g = [&](std::size_t j) {
       return stored(static_cast<Real>(dout[j]) * static_cast<Real>(p.weight[j]));
     };
@@ -74,7 +63,7 @@ Gradients backward(const HostProblem& p, std::span<const std::int64_t> rows,
     for (std::size_t j = 0; j < h.size(); ++j) {
       Real value = stored(rstd * (g(j) - normal(j) * mean));
       if (!p.dresidual_out.empty()) {
-        value = stored(value + static_cast<Real>(row_of(p.dresidual_out, p, row)[j]));
+        value = stored(value + static_cast<Real>(row_of(p.dresidual_out, p.hidden, row)[j]));
       }
       dx.push_back(value);
       result.largest_term =
@@ -86,7 +75,7 @@ Gradients backward(const HostProblem& p, std::span<const std::int64_t> rows,
   for (std::int64_t row = 0; row < p.tokens && !columns.empty(); ++row) {
     const std::vector<float> h = summed(p, row);
     const auto rstd = rstd_of<Real>(p, h);
-    const auto dout = row_of(p.dout, p, row);
+    const auto dout = row_of(p.dout, p.hidden, row);
     for (std::size_t c = 0; c < columns.size(); ++c) {
       const auto j = static_cast<std::size_t>(columns[c]);
       sums[c] += stored(static_cast<Real>(dout[j]) * stored(static_cast<Real>(h[j]) * rstd));

@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "core/check.hpp"
 #include "core/error.hpp"
 #include "ops/rope/rope_kernels.hpp"
 #include "ops/rope/rope_naive.hpp"
@@ -12,26 +13,11 @@ namespace katt::rope {
 
 namespace {
 
-template <int Rank>
-std::string shape_text(const std::array<std::int64_t, Rank>& shape) {
-  std::string text = "(";
-  for (int axis = 0; axis < Rank; ++axis)
-    text += (axis > 0 ? ", " : "") + std::to_string(shape[axis]);
-  return text + ")";
-}
-
 [[noreturn]] void fail(const std::string& message) { throw InputError("rope: " + message); }
 
 void check_tensor(const char* name, const ConstTensorRef<4>& tensor,
                   const ConstTensorRef<4>& like) {
-  if (tensor.extent != like.extent) {
-    fail(std::string(name) + ": holds shape " + shape_text<4>(tensor.extent) + ", expected " +
-         shape_text<4>(like.extent));
-  }
-  if (tensor.dtype != like.dtype) {
-    fail(std::string(name) + ": holds " + std::string(name_of(tensor.dtype)) + ", expected " +
-         std::string(name_of(like.dtype)));
-  }
+  katt::check_tensor<4>("rope", name, tensor, like.dtype, like.extent);
 }
 
 struct Names {
@@ -54,7 +40,7 @@ void check_turn(const impl::Turn& turn, const Names& names) {
   }
   const ConstTensorRef<2>& cache = turn.cache;
   if (cache.dtype != Dtype::f32 || cache.extent[1] != d || cache.stride[0] != d) {
-    fail("cache: holds shape " + shape_text<2>(cache.extent) + " of " +
+    fail("cache: holds shape " + shape_text(cache.extent) + " of " +
          std::string(name_of(cache.dtype)) + ", expected dense (rows, " + std::to_string(d) +
          ") of f32");
   }

@@ -1,8 +1,6 @@
 #include "ops/softmax/softmax.hpp"
 
-#include <string>
-
-#include "core/error.hpp"
+#include "core/check.hpp"
 #include "core/execution.hpp"
 #include "core/parts.hpp"
 #include "core/views.hpp"
@@ -13,13 +11,7 @@ namespace katt::softmax {
 namespace {
 
 void check_like(const char* name, const ConstTensorRef<2>& tensor, const ConstTensorRef<2>& x) {
-  if (tensor.extent == x.extent && tensor.dtype == x.dtype) return;
-  const auto text = [](const ConstTensorRef<2>& t) {
-    return "(" + std::to_string(t.extent[0]) + ", " + std::to_string(t.extent[1]) + ") " +
-           std::string(name_of(t.dtype));
-  };
-  throw InputError("softmax: " + std::string(name) + ": holds " + text(tensor) + ", expected " +
-                   text(x));
+  check_tensor<2>("softmax", name, tensor, x.dtype, x.extent);
 }
 
 /// out = softmax(x) in four launches; `values` holds a float for every row.

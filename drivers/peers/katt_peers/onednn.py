@@ -1,4 +1,7 @@
-"""Products and softmax by oneDNN, called through its C interface (dnnl.h, version 3) without any binding."""
+"""oneDNN, called through its C interface (dnnl.h, version 3) without any binding. What it computes stands in the folders
+of the operators, in bench/onednn_peer.py:
+
+    steps(library, case, t)  a list of Primitives on the matrices t by name; the first names the engine"""
 
 import ctypes
 import glob
@@ -6,6 +9,7 @@ import os
 import sys
 import time
 
+from .operators import function_of
 from .processors import openmp
 from .refusal import Refusal
 
@@ -122,49 +126,11 @@ def product(library, out, a, b, bias=None):
     return Primitive(library, description, memories | ({BIAS: bias[1]} if bias else {}))
 
 
-def linear(library, case, t):
-    """x · weightᵀ + bias; its gradients dout · weight, doutᵀ · x and 1 · dout."""
-    if not case.backward:
-        return [product(library, t["out"].view(), t["x"].view(), t["weight"].view(transposed=True),
-                        t["bias"].view() if "bias" in t else None)]  # fmt: skip
-    dout = t["dout"]
-    steps = [product(library, t["dx"].view(), dout.view(), t["weight"].view()),
-             product(library, t["dweight"].view(), dout.view(transposed=True), t["x"].view())]  # fmt: skip
-    if "dbias" in t:
-        tokens = dout.shape[0]
-        t["ones"] = Matrix(library, case.dtype, 1, tokens, ONE[case.dtype] * tokens)
-        steps.append(product(library, t["dbias"].view(), t["ones"].view(), dout.view()))
-    return steps
-
-
-def softmax(library, case, t):
-    """softmax over rows; its gradient starts from the forward pass's output, computed here once."""
-    columns = ctypes.c_int(1)
-    x = t["x"].view()
-    if case.backward:
-        t["out"] = Matrix(library, case.dtype, *t["x"].shape)
-    out = t["out"].view()
-    forward = library.make("softmax_forward_primitive_desc_create", library.engine, ctypes.c_int(FORWARD_TRAINING),
-                           ctypes.c_int(SOFTMAX), x[0], out[0], columns, Pointer())  # fmt: skip
-    step = Primitive(library, forward, {SRC: x[1], DST: out[1]})
-    if not case.backward:
-        return [step]
-    step.execute()
-    dx, dout = t["dx"].view(), t["dout"].view()
-    backward = library.make("softmax_backward_primitive_desc_create", library.engine, ctypes.c_int(SOFTMAX),
-                            dx[0], dout[0], out[0], columns, forward, Pointer())  # fmt: skip
-    return [Primitive(library, backward, {DST: out[1], DIFF_DST: dout[1], DIFF_SRC: dx[1]})]
-
-
-FUNCTIONS = {"linear": linear, "softmax": softmax}
-
-
 class OneDnnCase:
     """A list of primitives on matrices of its own, run one after the other."""
 
     def __init__(self, case):
-        if case.op not in FUNCTIONS:
-            raise Refusal(f"this peer computes {', '.join(FUNCTIONS)}, not {case.op}")
+        steps = function_of("onednn", case.op, "steps")
         if case.device != "cpu":
             raise Refusal("this peer computes on the CPU")
         library = Library()
@@ -176,7 +142,7 @@ class OneDnnCase:
             rows, columns = spec.shape if len(spec.shape) == 2 else (1, *spec.shape)
             content = bytes(case.memory[spec.offset : spec.offset + rows * columns * BYTES[spec.dtype]])
             self._tensors[spec.name] = Matrix(library, spec.dtype, rows, columns, content)
-        self._steps = FUNCTIONS[case.op](library, case, self._tensors)
+        self._steps = steps(library, case, self._tensors)
         self._execute()
         self.about = library.about
         self.engine = self._steps[0].implementation.split(":")[-1]  # "brg:avx512_core_bf16"

@@ -1,0 +1,30 @@
+"""What the folder of an operator says of a library: the module bench/LIBRARY_peer.py in it."""
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+from .refusal import Refusal
+
+SOURCE = Path(__file__).resolve().parents[3] / "src"  # scripts/peers installs this package where it lies
+
+
+@cache
+def modules(library):
+    """The modules for a library by the operator, which is named like its folder, or as OPERATOR says."""
+    found = {}
+    for path in sorted(SOURCE.glob(f"*/*/bench/{library}_peer.py")):
+        folder = path.parents[1].name
+        spec = importlib.util.spec_from_file_location(f"katt_{folder}_{path.stem}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found[getattr(module, "OPERATOR", folder)] = module
+    return found
+
+
+def function_of(library, op, name):
+    """The function of that name that an operator has for a library; Refusal where it has none."""
+    having = {op: getattr(module, name) for op, module in modules(library).items() if hasattr(module, name)}
+    if op not in having:
+        raise Refusal(f"this peer computes {', '.join(having)}, not {op}")
+    return having[op]

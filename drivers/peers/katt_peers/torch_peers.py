@@ -1,0 +1,71 @@
+"""The peers on PyTorch. What they compute stands in the folders of the operators, in bench/torch_peer.py:
+
+    compute(case, t)        the outputs of the forward pass, a tuple, from the tensors t by name, as a user writes it
+    prepare(case, t, dout)  optional: adds to t what the gradients are taken at, where the backward pass does not read it
+    backward(case, t)       optional: the backward pass, where it is not to be the gradient of compute()
+
+or, in place of these, a function open_eager(case), and open_flash(case), open_math(case) for the peers of that name,
+that makes the TorchCase itself. The 16-bit forms compute in f32 where LLaMA's modules of Hugging Face transformers do."""
+
+import torch
+import torch._dynamo
+import torch._inductor.config
+
+from .operators import function_of, modules
+from .refusal import Refusal
+from .server import first_line
+from .torch_case import TorchCase, gradients_of, inputs_of
+
+
+def open_flash(case):
+    return function_of("torch", case.op, "open_flash")(case)
+
+
+def open_math(case):
+    return function_of("torch", case.op, "open_math")(case)
+
+
+def open_eager(case):
+    module = modules("torch").get(case.op)
+    if hasattr(module, "open_eager"):
+        return module.open_eager(case)
+    return open_function(case, lambda function: function)
+
+
+def open_compiled(case):
+    torch._dynamo.reset()  # a case is compiled for its own shapes and threads
+    torch._inductor.config.compile_threads = 1  # no pool of compiling processes beside the measurement
+    try:
+        return open_function(case, lambda function: torch.compile(function, dynamic=False))
+    except torch._dynamo.exc.TorchDynamoException as error:
+        raise Refusal(f"torch.compile: {first_line(error)}") from error
+
+
+def open_function(case, transform):
+    function = function_of("torch", case.op, "compute")
+    module = modules("torch")[case.op]
+    inputs = inputs_of(case)
+    if case.backward and hasattr(module, "backward"):
+        function = module.backward
+    compute = transform(lambda tensors: function(case, tensors))
+    if case.backward and not hasattr(module, "backward"):
+        return TorchCase(case, gradients(case, module, compute, inputs))
+
+    def run():
+        with torch.no_grad():
+            return compute(inputs)
+
+    run()  # compiles
+    return TorchCase(case, run)
+
+
+def gradients(case, module, compute, inputs):
+    """The gradients with respect to what the outputs name, d…, from those of the function's outputs, which the case
+    names dout, dout2 and d…_out."""
+    names = [spec.name.removeprefix("d") for spec in case.outputs]
+    given = [inputs.pop(name) for name in ("dout", "dout2", "dresidual_out") if name in inputs]
+    if hasattr(module, "prepare"):
+        module.prepare(case, inputs, given)
+    run = gradients_of(compute, inputs, names, given or None)
+    run()
+    return run

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "bench/tensors.hpp"
+#include "io/case_file.hpp"
+#include "ops/convert_dtype/convert_dtype.hpp"
+#include "ops/convert_dtype/convert_dtype_ref.hpp"
+#include "testing/expected.hpp"
+#include "testing/sample.hpp"
+
+namespace katt::convert_dtype {
+
+using bench::TensorSpec;
+using bench::TensorSpecs;
+
+/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp): from the
+/// dtype of the point to that of the axis `to`, backward the other way.
+struct Description {
+  static constexpr const char* name = "convert";
+  static constexpr const char* summary = "a matrix in another dtype";
+
+  static std::vector<bench::AxisSpec> axes() {
+    return {bench::integer_axis("tokens", 4096, 1, "rows"),
+            bench::integer_axis("hidden", 4096, 1, "columns"),
+            {.name = "to",
+             .fallback = std::string("bf16"),
+             .choices = {"f32", "f16", "bf16"},
+             .help = "dtype of the output"}};
+  }
+
+  static TensorSpec matrix(const char* name, const char* dtype_axis = "") {
+    return {
+        .name = name, .axes = {"tokens", "hidden"}, .letters = "(T, H)", .dtype_axis = dtype_axis};
+  }
+  static TensorSpecs inputs() { return {matrix("x")}; }
+  static TensorSpecs outputs() { return {matrix("out", "to")}; }
+  static TensorSpecs backward_inputs() { return {matrix("dout", "to")}; }
+  static TensorSpecs gradients() { return {matrix("dx")}; }
+
+  static ForwardArgs forward_args(const bench::Tensors& t) {
+    return {t.matrix("x"), t.matrix("out")};
+  }
+  static ForwardArgs backward_args(const bench::Tensors& t) {
+    return {t.matrix("dout"), t.matrix("dx")};
+  }
+  template <class Exec>
+  static auto& forward_variants() {
+    return katt::convert_dtype::variants<Exec>();
+  }
+  template <class Exec>
+  static auto& backward_variants() {
+    return katt::convert_dtype::variants<Exec>();
+  }
+
+  static bench::Work work(const ForwardArgs& args, Backend /*backend*/) {
+    return {0, bytes(args), "", "copy"};
+  }
+
+  /// A conversion has one right answer.
+  static testing::Expected expected(const bench::Problem& p) {
+    const TensorSpec output = (p.backward ? gradients() : outputs()).front();
+    const auto given = p.floats(p.backward ? "dout" : "x");
+    testing::ExpectedPart part{.output = output.name, .is_exact = true};
+    for (const std::int64_t i : testing::sample(output.size(p), 4096)) {
+      const double value = reference_round(output.dtype(p), given[static_cast<std::size_t>(i)]);
+      part.values.push_back({i, value, value});
+    }
+    return {part};
+  }
+
+  static void read(const io::CaseFile& file, bench::Problem& p) {
+    const std::string to = file.text("to", "bf16");
+    const auto dtype = dtype_from_name(to);
+    if (!dtype) file.reject("to", "holds " + to + ", expected f32, f16 or bf16");
+    p.extents["to"] = std::find(all_dtypes.begin(), all_dtypes.end(), *dtype) - all_dtypes.begin();
+  }
+};
+
+}  // namespace katt::convert_dtype

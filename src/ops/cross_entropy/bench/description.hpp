@@ -1,0 +1,163 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/tensors.hpp"
+#include "io/case_file.hpp"
+#include "ops/cross_entropy/cross_entropy.hpp"
+#include "ops/cross_entropy/cross_entropy_ref.hpp"
+#include "testing/expected.hpp"
+#include "testing/sample.hpp"
+
+namespace katt::cross_entropy {
+
+using bench::Element;
+using bench::TensorSpec;
+using bench::TensorSpecs;
+
+/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+struct Description {
+  KATT_PASSES_OF(cross_entropy)
+  static constexpr const char* summary =
+      "mean of log Σ exp(logits) − logits[target] over the tokens";
+
+  static std::vector<bench::AxisSpec> axes() {
+    return {bench::integer_axis("tokens", 1024, 1, "rows of the logits"),
+            bench::integer_axis("vocab", 32000, 1, "classes")};
+  }
+
+  /// Logits spread like those of a trained model: most classes far below the largest.
+  static TensorSpec logits(const char* name) {
+    return {.name = name, .axes = {"tokens", "vocab"}, .letters = "(T, V)", .scale = 3.0F};
+  }
+  static TensorSpec statistics(bool derived) {
+    return {.name = "statistics",
+            .axes = {"tokens", "statistics"},
+            .letters = "(T, 2)",
+            .element = Element::f32,
+            .derived = derived,
+            .foreign = false};
+  }
+  static TensorSpecs inputs() {
+    return {logits("logits"),
+            {.name = "targets",
+             .axes = {"tokens"},
+             .letters = "(T)",
+             .element = Element::i64,
+             .draw = [](double u, const bench::Problem& p) {
+               return static_cast<std::int64_t>(u * static_cast<double>(p.extent("vocab")));
+             }}};
+  }
+  static TensorSpecs outputs() {
+    return {{.name = "loss", .axes = {}, .letters = "()", .element = Element::f32},
+            statistics(false)};
+  }
+  static TensorSpecs backward_inputs() {
+    TensorSpecs specs = inputs();
+    specs.push_back(statistics(true));
+    return specs;
+  }
+  static TensorSpecs gradients() { return {logits("dlogits")}; }
+  static void complete(bench::Problem& p) { p.extents["statistics"] = 2; }
+
+  static ForwardArgs forward_args(const bench::Tensors& t) {
+    return {.logits = t.matrix("logits"),
+            .targets = t.indices("targets"),
+            .loss = t.vector("loss"),
+            .statistics = t.matrix("statistics")};
+  }
+  static BackwardArgs backward_args(const bench::Tensors& t) {
+    return {.logits = t.matrix("logits"),
+            .targets = t.indices("targets"),
+            .statistics = t.matrix("statistics"),
+            .dlogits = t.matrix("dlogits")};
+  }
+  template <class Exec>
+  static void derive(const Exec& exec, const bench::Tensors& t) {
+    const bench::Tensor<1> loss("katt::cross_entropy::loss", backend_of<Exec>(), Dtype::f32, {1});
+    ForwardArgs args = forward_args(t);
+    args.loss = loss.ref();
+  }
+  static bench::Work work(const ForwardArgs& args, Backend /*backend*/) {
+    return {forward_flops(args), forward_bytes(args), "", "read"};
+  }
+  static bench::Work work(const BackwardArgs& args, Backend /*backend*/) {
+    return {backward_flops(args), backward_bytes(args), "", "copy"};
+  }
+
+  static HostProblem host(const bench::Problem& p) {
+    return {.tokens = p.extent("tokens"),
+            .vocab = p.extent("vocab"),
+            .logits = p.floats("logits"),
+            .targets = p.indices("targets")};
+  }
+  static double target_logit(const HostProblem& p, std::int64_t token) {
+    return p.logits[static_cast<std::size_t>(token * p.vocab +
+                                             p.targets[static_cast<std::size_t>(token)])];
+  }
+
+  /// dlogits; of the forward pass what compare() reads: lse and loss of some tokens.
+  static testing::Expected expected(const bench::Problem& problem) {
+    const HostProblem p = host(problem);
+    testing::ExpectedPart dlogits{"dlogits"};
+    testing::ExpectedPart lse{"lse"};
+    testing::ExpectedPart losses{"losses"};
+    for (const std::int64_t t : testing::sample(p.tokens, 4e6 / static_cast<double>(p.vocab))) {
+      const UnfusedToken unfused = unfused_token(p, t, problem.dtype);
+      if (problem.backward) {
+        dlogits.add(t * p.vocab, reference_dlogits(p, t), unfused.dlogits);
+      } else {
+        lse.values.push_back({t, reference_lse(p, t), 0});
+        losses.values.push_back({t, lse.values.back().exact - target_logit(p, t), unfused.loss});
+      }
+    }
+    return problem.backward ? testing::Expected{dlogits} : testing::Expected{lse, losses};
+  }
+
+  /// The loss is the mean of all tokens: from statistics, of which a sample vouches for the others,
+  /// or from the reference of every token where another program made it.
+  static void compare(const bench::Problem& problem, const testing::Expected& expected,
+                      const bench::HostValues& made, testing::Comparison& reported,
+                      testing::Comparison& unreported) {
+    if (problem.backward) return;
+    const HostProblem p = host(problem);
+    double scale = 1;
+    double loss_error = 0;
+    for (const auto& value : expected[0].values) scale = std::max(scale, std::abs(value.exact));
+    for (const auto& value : expected[1].values) {
+      loss_error = std::max(loss_error, std::abs(value.unfused - value.exact));
+    }
+    const double limit = 16 * 0x1p-23 * scale;
+    const auto statistics = made.find("statistics");
+    const auto lse = [&](std::int64_t t) {
+      if (statistics == made.end()) return reference_lse(p, t);
+      const auto at = static_cast<std::size_t>(2 * t);
+      return static_cast<double>(statistics->second[at]) + statistics->second[at + 1];
+    };
+    for (const auto& value : expected[0].values) {
+      unreported.add("lse", {value.index}, lse(value.index), value.exact, limit);
+    }
+    double sum = 0;
+    for (std::int64_t t = 0; t < p.tokens; ++t) sum += lse(t) - target_logit(p, t);
+    reported.add("loss", {0}, made.find("loss")->second[0], sum / static_cast<double>(p.tokens),
+                 2 * loss_error + limit);
+  }
+
+  static void read(const io::CaseFile& file, const bench::Problem& problem) {
+    const HostProblem p = host(problem);
+    if (p.vocab < 1) file.reject("logits", "holds no classes, expected at least 1");
+    for (const std::int64_t target : p.targets) {
+      if (target != p.ignore_index && (target < 0 || target >= p.vocab)) {
+        file.reject("targets", "holds " + std::to_string(target) + ", expected 0 to " +
+                                   std::to_string(p.vocab - 1) + " or " +
+                                   std::to_string(p.ignore_index));
+      }
+    }
+  }
+};
+
+}  // namespace katt::cross_entropy

@@ -1,0 +1,4 @@
+#include "bench/tensor_operator.hpp"
+#include "ops/layernorm/bench/description.hpp"
+
+KATT_REGISTER_OPERATOR(layernorm)

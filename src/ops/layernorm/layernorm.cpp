@@ -1,0 +1,182 @@
+#include "ops/layernorm/layernorm.hpp"
+
+#include <cmath>
+#include <string>
+
+#include "core/check.hpp"
+#include "core/parts.hpp"
+#include "ops/layernorm/layernorm_kernels.hpp"
+#include "tile/column_sums.hpp"
+#include "tile/elementwise.hpp"
+
+namespace katt::layernorm {
+
+namespace {
+
+using impl::Statistics;
+using impl::Step;
+
+/// One launch of a pass, with streaming stores where they pay.
+template <bool backward, Step step, class Exec, class Args>
+void launch(const Exec& exec, const char* label, const Args& args, std::int64_t block_rows,
+            void* stored, void* partial) {
+  using Memory = typename Exec::memory_space;
+  visit_dtype(args.x.dtype, [&]<class T>() {
+    const auto run = [&]<bool stream>() {
+      impl::Pass<Exec, T, backward, step, stream> pass;
+      pass.x = args.x.template view<T, Memory>();
+      pass.weight = static_cast<const T*>(args.weight.data);
+      if constexpr (backward) {
+        pass.dout = args.dout.template view<T, Memory>();
+        pass.out = args.dx.template view<T, Memory>();
+      } else {
+        pass.bias = static_cast<const T*>(args.bias.data);
+        pass.out = args.out.template view<T, Memory>();
+      }
+      pass.eps = args.eps;
+      pass.block_rows = block_rows;
+      pass.stored = static_cast<Statistics*>(stored);
+      pass.partial = static_cast<float*>(partial);
+      tile::for_each_row(label, exec, (args.x.extent[0] + block_rows - 1) / block_rows, pass);
+    };
+    TensorRef<2> out;
+    if constexpr (backward) out = args.dx;
+    else out = args.out;
+    if constexpr (tile::can_stream_v<Exec> && (step == Step::all || step == Step::rows)) {
+      if (tile::should_stream<Exec>(static_cast<const T*>(out.data), out.extent[0], out.extent[1],
+                                    out.stride[0])) {
+        return run.template operator()<true>();
+      }
+    }
+    run.template operator()<false>();
+  });
+}
+
+template <class Args>
+std::size_t statistics_bytes(const Args& args) {
+  return aligned_bytes<Statistics>(args.x.extent[0]);
+}
+std::size_t partial_bytes(const BackwardArgs& args) {
+  return aligned_bytes<float>(tile::RowBlocks::of(args.x.extent[0]).blocks * 2 * args.x.extent[1]);
+}
+
+template <class Exec>
+void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
+  launch<false, Step::statistics>(exec, "katt::layernorm::naive_statistics", args, 1,
+                                  workspace.data, nullptr);
+  launch<false, Step::rows>(exec, "katt::layernorm::naive_normalise", args, 1, workspace.data,
+                            nullptr);
+}
+
+template <class Exec>
+void fused_forward(const Exec& exec, const ForwardArgs& args) {
+  launch<false, Step::all>(exec, "katt::layernorm::forward", args, 1, nullptr, nullptr);
+}
+
+/// dweight and dbias from the partial sums of the blocks.
+template <class Exec>
+void sum_blocks(const Exec& exec, const BackwardArgs& args, const void* partial) {
+  const std::int64_t columns = args.x.extent[1];
+  const auto* sums = static_cast<const float*>(partial);
+  visit_dtype(args.x.dtype, [&]<class T>() {
+    for (const TensorRef<1>& target : {args.dweight, args.dbias}) {
+      tile::sum_partials<T, tile::Order::natural>(exec, "katt::layernorm::weight_gradients", sums,
+                                                  tile::RowBlocks::of(args.x.extent[0]).blocks,
+                                                  2 * columns, target);
+      sums += columns;
+    }
+  });
+}
+
+template <class Exec>
+void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+  const std::int64_t rows = tile::RowBlocks::of(args.x.extent[0]).rows;
+  void* partial = static_cast<std::byte*>(workspace.data) + statistics_bytes(args);
+  launch<true, Step::statistics>(exec, "katt::layernorm::naive_statistics", args, 1, workspace.data,
+                                 partial);
+  launch<true, Step::rows>(exec, "katt::layernorm::naive_dx", args, 1, workspace.data, partial);
+  launch<true, Step::sums>(exec, "katt::layernorm::naive_sums", args, rows, workspace.data,
+                           partial);
+  sum_blocks(exec, args, partial);
+}
+
+template <class Exec>
+void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
+  const std::int64_t rows = tile::RowBlocks::of(args.x.extent[0]).rows;
+  launch<true, Step::all>(exec, "katt::layernorm::backward", args, rows, nullptr, workspace.data);
+  sum_blocks(exec, args, workspace.data);
+}
+
+template <class Args>
+void check_common(const Args& args) {
+  const std::int64_t hidden = args.x.extent[1];
+  if (hidden <= 0) throw InputError("layernorm: hidden 0: expected at least 1");
+  if (!(args.eps >= 0.0F) || !std::isfinite(args.eps)) {
+    throw InputError("layernorm: eps " + std::to_string(args.eps) +
+                     ": expected a finite number ≥ 0");
+  }
+  check_tensor<1>("layernorm", "weight", args.weight, args.x.dtype, {hidden});
+}
+
+}  // namespace
+
+template <class Exec>
+VariantTable<Exec, ForwardArgs>& forward_variants() {
+  static VariantTable<Exec, ForwardArgs> table{{.name = "naive",
+                                                .description = "statistics, normalisation apart",
+                                                .workspace_bytes = statistics_bytes<ForwardArgs>,
+                                                .run = naive_forward<Exec>},
+                                               {.name = "fused",
+                                                .description = "one launch, rows stay in cache",
+                                                .rank = 1,
+                                                .run = fused_forward<Exec>}};
+  return table;
+}
+
+template <class Exec>
+VariantTable<Exec, BackwardArgs>& backward_variants() {
+  static VariantTable<Exec, BackwardArgs> table{
+      {.name = "naive",
+       .description = "statistics, dx and sums over rows apart",
+       .workspace_bytes =
+           [](const BackwardArgs& args) { return statistics_bytes(args) + partial_bytes(args); },
+       .run = naive_backward<Exec>},
+      {.name = "fused",
+       .description = "one launch, rows stay in cache, and one for the sums",
+       .rank = 1,
+       .workspace_bytes = partial_bytes,
+       .run = fused_backward<Exec>}};
+  return table;
+}
+
+void check(const ForwardArgs& args) {
+  check_common(args);
+  check_tensor<1>("layernorm", "bias", args.bias, args.x.dtype, {args.x.extent[1]});
+  check_tensor<2>("layernorm", "out", args.out, args.x.dtype, args.x.extent);
+}
+
+void check(const BackwardArgs& args) {
+  check_common(args);
+  check_tensor<2>("layernorm", "dout", args.dout, args.x.dtype, args.x.extent);
+  check_tensor<2>("layernorm", "dx", args.dx, args.x.dtype, args.x.extent);
+  check_tensor<1>("layernorm", "dweight", args.dweight, args.x.dtype, {args.x.extent[1]});
+  check_tensor<1>("layernorm", "dbias", args.dbias, args.x.dtype, {args.x.extent[1]});
+}
+
+double forward_flops(const ForwardArgs& args) { return 8.0 * static_cast<double>(args.x.size()); }
+double backward_flops(const BackwardArgs& args) {
+  return 16.0 * static_cast<double>(args.x.size());
+}
+double forward_bytes(const ForwardArgs& args) {
+  return static_cast<double>(2 * (args.x.size() + args.x.extent[1])) *
+         static_cast<double>(size_of(args.x.dtype));
+}
+double backward_bytes(const BackwardArgs& args) {
+  return static_cast<double>(3 * (args.x.size() + args.x.extent[1])) *
+         static_cast<double>(size_of(args.x.dtype));
+}
+
+KATT_DEFINE_PASS(forward, ForwardArgs)
+KATT_DEFINE_PASS(backward, BackwardArgs)
+
+}  // namespace katt::layernorm

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bench/ceilings.hpp"
+#include "bench/tensors.hpp"
+#include "ops/linear/linear.hpp"
+#include "ops/linear/linear_ref.hpp"
+#include "testing/expected.hpp"
+#include "testing/sample.hpp"
+
+namespace katt::linear {
+
+using bench::TensorSpec;
+using bench::TensorSpecs;
+
+/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+struct Description {
+  KATT_PASSES_OF(linear)
+  static constexpr const char* summary = "x · weightᵀ + bias";
+
+  static std::vector<bench::AxisSpec> axes() {
+    return {bench::integer_axis("tokens", 1024, 1, "rows of x"),
+            bench::integer_axis("in_features", 1024, 1, "columns of x"),
+            bench::integer_axis("out_features", 1024, 1, "columns of out"),
+            bench::integer_axis("bias", 1, 0, "1: with a bias", 1)};
+  }
+
+  static TensorSpecs inputs() {
+    return {{.name = "x", .axes = {"tokens", "in_features"}, .letters = "(T, I)"},
+            {.name = "weight",
+             .axes = {"out_features", "in_features"},
+             .letters = "(O, I)",
+             .scale = 0.03125F},
+            {.name = "bias", .axes = {"out_features"}, .letters = "(O)", .when = "bias"}};
+  }
+  static TensorSpecs outputs() {
+    return {{.name = "out", .axes = {"tokens", "out_features"}, .letters = "(T, O)"}};
+  }
+  static TensorSpecs gradients() {
+    return {{.name = "dx", .axes = {"tokens", "in_features"}, .letters = "(T, I)"},
+            {.name = "dweight", .axes = {"out_features", "in_features"}, .letters = "(O, I)"},
+            {.name = "dbias", .axes = {"out_features"}, .letters = "(O)", .when = "bias"}};
+  }
+
+  static ForwardArgs forward_args(const bench::Tensors& tensors) {
+    return {.x = tensors.matrix("x"),
+            .weight = tensors.matrix("weight"),
+            .bias = tensors.vector("bias"),
+            .out = tensors.matrix("out")};
+  }
+  static BackwardArgs backward_args(const bench::Tensors& tensors) {
+    return {.x = tensors.matrix("x"),
+            .weight = tensors.matrix("weight"),
+            .dout = tensors.matrix("dout"),
+            .dx = tensors.matrix("dx"),
+            .dweight = tensors.matrix("dweight"),
+            .dbias = tensors.vector("dbias")};
+  }
+  static bench::Work work(const ForwardArgs& args, Backend backend) {
+    return {forward_flops(args), forward_bytes(args), bench::matrix_ceiling(backend, args.x.dtype)};
+  }
+  static bench::Work work(const BackwardArgs& args, Backend backend) {
+    return {backward_flops(args), backward_bytes(args),
+            bench::matrix_ceiling(backend, args.x.dtype)};
+  }
+
+  static testing::Expected expected(const bench::Problem& problem) {
+    const HostProblem p{.tokens = problem.extent("tokens"),
+                        .in_features = problem.extent("in_features"),
+                        .out_features = problem.extent("out_features"),
+                        .x = problem.floats("x"),
+                        .weight = problem.floats("weight"),
+                        .bias = problem.floats("bias"),
+                        .dout = problem.floats("dout")};
+    const Dtype dtype = problem.dtype;
+    testing::Expected result;
+    // Elements of a rows × columns output, each a sum over `terms`.
+    const auto add = [&](const char* output, std::int64_t rows, std::int64_t columns,
+                         std::int64_t terms, const auto& reference) {
+      testing::ExpectedPart& part = result.emplace_back(testing::ExpectedPart{output});
+      for (const std::int64_t index :
+           testing::sample(rows * columns, 1e7 / static_cast<double>(terms + 1))) {
+        const ReferenceValue value = reference(index / columns, index % columns);
+        part.values.push_back({index, value.exact, value.unfused});
+      }
+    };
+    if (!problem.backward) {
+      add("out", p.tokens, p.out_features, p.in_features,
+          [&](std::int64_t t, std::int64_t o) { return reference_out(p, t, o, dtype); });
+      return result;
+    }
+    add("dx", p.tokens, p.in_features, p.out_features,
+        [&](std::int64_t t, std::int64_t i) { return reference_dx(p, t, i, dtype); });
+    add("dweight", p.out_features, p.in_features, p.tokens,
+        [&](std::int64_t o, std::int64_t i) { return reference_dweight(p, o, i, dtype); });
+    if (p.bias.empty()) return result;
+    add("dbias", 1, p.out_features, p.tokens,
+        [&](std::int64_t, std::int64_t o) { return reference_dbias(p, o, dtype); });
+    return result;
+  }
+};
+
+}  // namespace katt::linear

@@ -1,0 +1,172 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/tensors.hpp"
+#include "io/case_file.hpp"
+#include "ops/rmsnorm/rmsnorm.hpp"
+#include "ops/rmsnorm/rmsnorm_ref.hpp"
+#include "testing/expected.hpp"
+#include "testing/sample.hpp"
+
+namespace katt::rmsnorm {
+
+using bench::Element;
+using bench::TensorSpec;
+using bench::TensorSpecs;
+
+/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+struct Description {
+  KATT_PASSES_OF(rmsnorm)
+  static constexpr const char* summary = "x / sqrt(mean(x²) + eps) · weight over rows";
+
+  static std::vector<bench::AxisSpec> axes() {
+    return {bench::integer_axis("tokens", 2048, 1, "rows"),
+            bench::integer_axis("hidden", 4096, 1, "elements of a row"),
+            bench::integer_axis(
+                "residual", 0, 0,
+                "1: a residual is added first; backward: its gradient is added to dx", 1),
+            bench::integer_axis("quantise", 0, 0,
+                                "1: int8 output with a scale per row instead of out (forward)", 1)};
+  }
+  static std::map<std::string, double> parameters() { return {{"eps", 1e-5}}; }
+
+  static TensorSpec matrix(const char* name, const char* when = "", const char* unless = "") {
+    return {.name = name,
+            .axes = {"tokens", "hidden"},
+            .letters = "(T, H)",
+            .when = when,
+            .unless = unless};
+  }
+  static TensorSpec row(const char* name) {
+    return {.name = name, .axes = {"hidden"}, .letters = "(H)"};
+  }
+  static TensorSpecs inputs() {
+    return {matrix("x"), row("weight"), matrix("residual", "residual")};
+  }
+  static TensorSpecs outputs() {
+    TensorSpec out_q = matrix("out_q", "quantise");
+    out_q.element = Element::i8;
+    return {matrix("out", "", "quantise"),
+            matrix("residual_out", "residual"),
+            out_q,
+            {.name = "out_q_scale",
+             .axes = {"tokens"},
+             .letters = "(T)",
+             .when = "quantise",
+             .element = Element::f32}};
+  }
+  static TensorSpecs backward_inputs() {
+    return {matrix("x"), row("weight"), matrix("dresidual_out", "residual"), matrix("dout")};
+  }
+  static TensorSpecs gradients() { return {matrix("dx"), row("dweight")}; }
+
+  static float eps_of(const bench::Tensors& t) {
+    return static_cast<float>(t.problem().parameter("eps"));
+  }
+  static ForwardArgs forward_args(const bench::Tensors& t) {
+    return {.x = t.matrix("x"),
+            .weight = t.vector("weight"),
+            .residual = t.matrix("residual"),
+            .out = t.matrix("out"),
+            .residual_out = t.matrix("residual_out"),
+            .out_q = t.bytes("out_q"),
+            .out_q_scale = static_cast<float*>(t.vector("out_q_scale").data),
+            .eps = eps_of(t)};
+  }
+  static BackwardArgs backward_args(const bench::Tensors& t) {
+    return {.dout = t.matrix("dout"),
+            .x = t.matrix("x"),
+            .weight = t.vector("weight"),
+            .dresidual_out = t.matrix("dresidual_out"),
+            .dx = t.matrix("dx"),
+            .dweight = t.vector("dweight"),
+            .eps = eps_of(t)};
+  }
+  static Status supports(const bench::Problem& p) {
+    if (!p.backward || p.extent("quantise") == 0) return Status::ok();
+    return Status::skipped("quantise: the backward pass quantises nothing");
+  }
+  static bool is_foreign(const bench::Problem& p) { return p.extent("quantise") == 0; }
+
+  static testing::Expected expected(const bench::Problem& problem) {
+    const HostProblem p{.tokens = problem.extent("tokens"),
+                        .hidden = problem.extent("hidden"),
+                        .dtype = problem.dtype,
+                        .x = problem.floats("x"),
+                        .weight = problem.floats("weight"),
+                        .residual = problem.floats("residual"),
+                        .dout = problem.floats("dout"),
+                        .dresidual_out = problem.floats("dresidual_out"),
+                        .eps = problem.parameter("eps")};
+    const auto rows = testing::sample(p.tokens, 4e6 / static_cast<double>(p.hidden));
+    if (!problem.backward) {
+      testing::ExpectedPart out{"out"};
+      testing::ExpectedPart sum{.output = "residual_out", .is_exact = true, .unreported = true};
+      for (const std::int64_t row : rows) {
+        const ForwardRow exact = reference_forward(p, row);
+        out.add(row * p.hidden, exact.out, unfused_forward(p, row).out);
+        sum.add(row * p.hidden, exact.sum, exact.sum);
+      }
+      return {out, sum};
+    }
+    const auto columns = testing::sample(p.hidden, 64);
+    const Gradients exact = reference_backward(p, rows, columns);
+    const Gradients unfused = unfused_backward(p, rows, columns);
+    // dx may be a small difference of terms that f32 rounds.
+    testing::ExpectedPart dx{.output = "dx", .slack = 2 * 0x1p-23 * exact.largest_term};
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      dx.add(rows[r] * p.hidden, exact.dx[r], unfused.dx[r]);
+    }
+    testing::ExpectedPart dweight{.output = "dweight", .unreported = true};
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      dweight.values.push_back({columns[c], exact.dweight[c], unfused.dweight[c]});
+    }
+    return {dx, dweight};
+  }
+
+  /// Quantised values may be half a step from out, besides.
+  static void compare(const bench::Problem& p, const testing::Expected& expected,
+                      const bench::HostValues& made, testing::Comparison& reported,
+                      testing::Comparison& unreported) {
+    const auto quantised = made.find("out_q");
+    if (quantised == made.end()) return;
+    const std::vector<float>& scales = made.find("out_q_scale")->second;
+    const double limit = expected.front().limit(p.dtype);
+    const std::int64_t hidden = p.extent("hidden");
+    std::map<std::int64_t, double> largest;  // |out| of every row
+    for (const testing::ExpectedValue& value : expected.front().values) {
+      const std::int64_t row = value.index / hidden;
+      const auto scale = static_cast<double>(scales[static_cast<std::size_t>(row)]);
+      double& most = largest.emplace(row, 1e-5).first->second;
+      most = std::max(most, std::abs(value.exact));
+      reported.add("out_q / scale", {row, value.index % hidden},
+                   quantised->second[static_cast<std::size_t>(value.index)] / scale, value.exact,
+                   limit + 0.5000001 / scale);
+    }
+    for (const auto& [row, most] : largest) {
+      unreported.add("127 / out_q_scale", {row}, 127.0 / scales[static_cast<std::size_t>(row)],
+                     most, limit + 0x1p-22 * most);
+    }
+  }
+
+  static void read(const io::CaseFile& file, const bench::Problem& p) {
+    if (p.extent("hidden") == 0) {
+      file.reject("x", "holds rows of no elements, expected (T, H) with H > 0");
+    }
+    if (const double eps = p.parameter("eps"); !(eps >= 0) || !std::isfinite(eps)) {
+      file.reject("eps",
+                  "holds " + std::to_string(eps) + ", expected a finite number of at least 0");
+    }
+  }
+  /// The backward pass reads the sum.
+  static void after_forward(bench::Problem& p) {
+    if (p.has("residual")) p.values["x"] = p.values["residual_out"];
+  }
+};
+
+}  // namespace katt::rmsnorm

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bench/tensors.hpp"
+#include "ops/softmax/softmax.hpp"
+#include "ops/softmax/softmax_ref.hpp"
+#include "testing/expected.hpp"
+#include "testing/sample.hpp"
+
+namespace katt::softmax {
+
+using bench::TensorSpec;
+using bench::TensorSpecs;
+
+/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+struct Description {
+  KATT_PASSES_OF(softmax)
+  static constexpr const char* summary = "softmax of the rows of a matrix";
+
+  static std::vector<bench::AxisSpec> axes() {
+    return {bench::integer_axis("tokens", 1024, 1, "rows"),
+            bench::integer_axis("vocab", 32000, 1, "columns")};
+  }
+  static TensorSpec matrix(const char* name, float scale = 1.0F) {
+    return {.name = name, .axes = {"tokens", "vocab"}, .letters = "(T, V)", .scale = scale};
+  }
+  static TensorSpecs inputs() { return {matrix("x", 3.0F)}; }
+  static TensorSpecs outputs() { return {matrix("out")}; }
+  static TensorSpecs gradients() { return {matrix("dx")}; }
+
+  static ForwardArgs forward_args(const bench::Tensors& tensors) {
+    return {.x = tensors.matrix("x"), .out = tensors.matrix("out")};
+  }
+  static BackwardArgs backward_args(const bench::Tensors& tensors) {
+    return {.x = tensors.matrix("x"), .dout = tensors.matrix("dout"), .dx = tensors.matrix("dx")};
+  }
+  static testing::Expected expected(const bench::Problem& p) {
+    const std::int64_t columns = p.extent("vocab");
+    testing::ExpectedPart part{p.backward ? "dx" : "out"};
+    for (const std::int64_t row :
+         testing::sample(p.extent("tokens"), 2e6 / static_cast<double>(columns))) {
+      const auto x = p.row("x", columns, row);
+      if (p.backward) {
+        const auto dout = p.row("dout", columns, row);
+        part.add(row * columns, reference_gradient(x, dout), unfused_gradient(x, dout, p.dtype));
+      } else {
+        part.add(row * columns, reference_row(x), unfused_row(x, p.dtype));
+      }
+    }
+    return {part};
+  }
+};
+
+}  // namespace katt::softmax

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bench/ceilings.hpp"
+#include "bench/tensors.hpp"
+#include "ops/swiglu_mlp/swiglu_mlp.hpp"
+#include "ops/swiglu_mlp/swiglu_mlp_ref.hpp"
+#include "testing/expected.hpp"
+#include "testing/sample.hpp"
+
+namespace katt::swiglu_mlp {
+
+using bench::TensorSpec;
+using bench::TensorSpecs;
+
+/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+struct Description {
+  KATT_PASSES_OF(swiglu_mlp)
+  static constexpr const char* summary = "(silu(x · w_gateᵀ) · (x · w_upᵀ)) · w_downᵀ";
+
+  static std::vector<bench::AxisSpec> axes() {
+    return {bench::integer_axis("tokens", 1024, 1, "rows of x"),
+            bench::integer_axis("hidden", 1024, 1, "columns of x and out"),
+            bench::integer_axis("intermediate", 2816, 1, "columns of gate and up")};
+  }
+
+  static TensorSpec tokens(const char* name) {
+    return {.name = name, .axes = {"tokens", "hidden"}, .letters = "(T, H)"};
+  }
+  /// Weights are as small as those of a trained model, so that gate and up are of order one.
+  static TensorSpec in_weight(const char* name) {
+    return {
+        .name = name, .axes = {"intermediate", "hidden"}, .letters = "(F, H)", .scale = 0.03125F};
+  }
+  static TensorSpec out_weight(const char* name) {
+    return {
+        .name = name, .axes = {"hidden", "intermediate"}, .letters = "(H, F)", .scale = 0.03125F};
+  }
+  static TensorSpecs inputs() {
+    return {tokens("x"), in_weight("w_gate"), in_weight("w_up"), out_weight("w_down")};
+  }
+  static TensorSpecs outputs() { return {tokens("out")}; }
+  static TensorSpecs gradients() {
+    return {tokens("dx"), in_weight("dw_gate"), in_weight("dw_up"), out_weight("dw_down")};
+  }
+
+  static ForwardArgs forward_args(const bench::Tensors& tensors) {
+    return {.x = tensors.matrix("x"),
+            .w_gate = tensors.matrix("w_gate"),
+            .w_up = tensors.matrix("w_up"),
+            .w_down = tensors.matrix("w_down"),
+            .out = tensors.matrix("out")};
+  }
+  static BackwardArgs backward_args(const bench::Tensors& tensors) {
+    return {.x = tensors.matrix("x"),
+            .w_gate = tensors.matrix("w_gate"),
+            .w_up = tensors.matrix("w_up"),
+            .w_down = tensors.matrix("w_down"),
+            .dout = tensors.matrix("dout"),
+            .dx = tensors.matrix("dx"),
+            .dw_gate = tensors.matrix("dw_gate"),
+            .dw_up = tensors.matrix("dw_up"),
+            .dw_down = tensors.matrix("dw_down")};
+  }
+  static bench::Work work(const ForwardArgs& args, Backend backend) {
+    return {forward_flops(args), forward_bytes(args), bench::matrix_ceiling(backend, args.x.dtype)};
+  }
+  static bench::Work work(const BackwardArgs& args, Backend backend) {
+    return {backward_flops(args), backward_bytes(args),
+            bench::matrix_ceiling(backend, args.x.dtype)};
+  }
+
+  static testing::Expected expected(const bench::Problem& problem) {
+    const HostProblem p{.tokens = problem.extent("tokens"),
+                        .hidden = problem.extent("hidden"),
+                        .intermediate = problem.extent("intermediate"),
+                        .x = problem.floats("x"),
+                        .w_gate = problem.floats("w_gate"),
+                        .w_up = problem.floats("w_up"),
+                        .w_down = problem.floats("w_down"),
+                        .dout = problem.floats("dout")};
+    const Dtype dtype = problem.dtype;
+    const double budget = 3e7;  // multiplications
+    const double row_cost = static_cast<double>(p.hidden) * static_cast<double>(p.intermediate);
+    testing::ExpectedPart rows{problem.backward ? "dx" : "out"};
+    for (const std::int64_t t : testing::sample(p.tokens, budget / row_cost)) {
+      const ReferenceValues row =
+          problem.backward ? reference_dx(p, t, dtype) : reference_out(p, t, dtype);
+      rows.add(t * p.hidden, row.exact, row.unfused);
+    }
+    if (!problem.backward) return {rows};
+    testing::ExpectedPart dw_gate{"dw_gate"};
+    testing::ExpectedPart dw_up{"dw_up"};
+    testing::ExpectedPart dw_down{"dw_down"};
+    const double column_cost = static_cast<double>(p.hidden) * static_cast<double>(p.tokens);
+    for (const std::int64_t f : testing::sample(p.intermediate, budget / column_cost)) {
+      const ReferenceWeights weights = reference_weights(p, f, dtype);
+      dw_gate.add(f * p.hidden, weights.dw_gate.exact, weights.dw_gate.unfused);
+      dw_up.add(f * p.hidden, weights.dw_up.exact, weights.dw_up.unfused);
+      dw_down.add(f, weights.dw_down.exact, weights.dw_down.unfused, p.intermediate);
+    }
+    return {rows, dw_gate, dw_up, dw_down};
+  }
+};
+
+}  // namespace katt::swiglu_mlp

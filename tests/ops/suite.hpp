@@ -1,0 +1,284 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/tensor_operator.hpp"
+#include "memory/tracker.hpp"
+#include "tests/ops/matrix.hpp"
+
+/// What holds for every operator that has a description (OP/bench/description.hpp): a test writes
+/// a struct of cases and instantiates the suite,
+///
+///   struct Cases : testing::SuiteDefaults {
+///     using Op = Description;
+///     static std::vector<testing::Extents> shapes() { return {{{"tokens", 3}, {"hidden", 64}}}; }
+///   };
+///   INSTANTIATE_TYPED_TEST_SUITE_P(Softmax, OperatorSuite, Cases);
+///
+/// The last shape is the one of the tests that need one only; the first is that of the finite
+/// differences, so few elements.
+namespace katt::testing {
+
+/// Values of axes by name; axes that are not named have their defaults.
+using Extents = std::map<std::string, std::int64_t>;
+
+/// An output that may be the memory of an input.
+struct Taken {
+  const char* output;
+  const char* input;
+};
+
+struct SuiteDefaults {
+  static std::vector<std::int64_t> gaps() { return {0, 3}; }
+  /// Added to the limits of the error rule, which are narrow where all values are small.
+  static constexpr double slack = 0;
+  static constexpr bool has_gradient_check = true;
+  static constexpr double gradient_tolerance = 1e-5;
+  /// Of either pass; each a set that holds at once.
+  static std::vector<std::vector<Taken>> in_place() { return {}; }
+};
+
+/// A problem of a pass with seeded inputs.
+template <class Op, class Pass>
+Problem make_problem(const Extents& extents, Dtype dtype, std::uint64_t seed = 1) {
+  Problem problem;
+  problem.dtype = dtype;
+  problem.backward = Pass::backward;
+  if constexpr (requires { Op::parameters(); }) {
+    for (const auto& [name, value] : Op::parameters()) problem.parameters[name] = value;
+  }
+  for (const bench::AxisSpec& axis : Op::axes()) {
+    if (const auto* integer = std::get_if<std::int64_t>(&axis.fallback)) {
+      problem.extents[axis.name] = *integer;
+    } else if (const auto* real = std::get_if<double>(&axis.fallback)) {
+      problem.parameters[axis.name] = *real;
+    }
+  }
+  for (const auto& [axis, value] : extents) problem.extents[axis] = value;
+  bench::complete<Op>(problem);
+  bench::generate(problem, Pass::inputs(), seed);
+  return problem;
+}
+
+/// Runs a variant of a pass and returns its outputs; nothing where it is refused here. Rows lie
+/// further apart by `gap`; the outputs of `taken` have the memory of inputs.
+template <class Op, class Pass, class Exec>
+std::optional<HostValues> outputs_of(const Exec& exec, const Problem& problem,
+                                     const std::string& variant, std::int64_t gap = 0,
+                                     const std::vector<Taken>& taken = {}) {
+  if constexpr (requires { Op::supports(problem); }) {
+    if (!Op::supports(problem).is_ok()) return std::nullopt;
+  }
+  constexpr Backend backend = backend_of<Exec>();
+  const bench::DeviceInputs<Op, Pass> inputs(problem, backend, 1, gap);
+  const bench::DeviceOutputs<Op, Pass> outputs(problem, backend, 2 * gap);
+  outputs.poison();
+  bench::Tensors refs(problem);
+  inputs.add_to(refs);
+  outputs.add_to(refs);
+  for (const Taken& pair : taken) refs.set(pair.output, refs.template tensor<4>(pair.input));
+  const auto args = Pass::args(refs);
+  check(args);
+  const auto& table = Pass::template variants<Exec>();
+  if (!table.supports(exec, args, {variant, {}}).is_ok()) return std::nullopt;
+  run_variant(exec, table, args, {variant, {}});
+  HostValues made = outputs.download();
+  EXPECT_TRUE(outputs.gaps_are_nan()) << variant << " wrote between rows";
+  for (const Taken& pair : taken) made[pair.output] = inputs.download(pair.input);
+  return made;
+}
+
+template <class Op>
+using Forward = bench::ForwardPass<Op>;
+template <class Op>
+using Backward = bench::BackwardPass<Op>;
+
+/// Calls f(pass) for both passes.
+template <class Op, class F>
+void for_each_pass(const F& f) {
+  f(Forward<Op>{});
+  f(Backward<Op>{});
+}
+
+inline std::string text_of(const Problem& problem) {
+  std::string text = std::string(name_of(problem.dtype)) + (problem.backward ? " backward" : "");
+  for (const auto& [axis, value] : problem.extents) {
+    text += ", " + axis + " " + std::to_string(value);
+  }
+  return text;
+}
+
+/// Holds the outputs of a pass against its reference.
+template <class Op, class Pass>
+void expect_outputs(const Problem& problem, const HostValues& made, const std::string& what,
+                    double slack = 0) {
+  Expected expected = Op::expected(problem);
+  for (ExpectedPart& part : expected) part.slack += slack;
+  const Errors errors = bench::compare<Op, Pass>(problem, expected, made);
+  EXPECT_TRUE(errors.status.is_ok())
+      << what << ", " << text_of(problem) << ": " << errors.status.reason();
+}
+
+}  // namespace katt::testing
+
+namespace katt {
+
+template <class Cases>
+class OperatorSuite : public ::testing::Test {};
+TYPED_TEST_SUITE_P(OperatorSuite);
+
+TYPED_TEST_P(OperatorSuite, MatchesTheReferenceForEveryShapeStrideVariantAndBackend) {
+  using Op = typename TypeParam::Op;
+  std::uint64_t seed = 0;
+  testing::for_each_pass<Op>([&]<class Pass>(Pass) {
+    for (const Dtype dtype : all_dtypes) {
+      for (const testing::Extents& shape : TypeParam::shapes()) {
+        const auto problem = testing::make_problem<Op, Pass>(shape, dtype, ++seed);
+        auto expected = Op::expected(problem);
+        for (testing::ExpectedPart& part : expected) part.slack += TypeParam::slack;
+        for (const std::int64_t gap : TypeParam::gaps()) {
+          testing::for_each_exec([&]<class Exec>(const Exec& exec) {
+            for (const std::string& variant : testing::names_of(Pass::template variants<Exec>())) {
+              const auto made = testing::outputs_of<Op, Pass>(exec, problem, variant, gap);
+              if (!made) continue;
+              const auto errors = bench::compare<Op, Pass>(problem, expected, *made);
+              ASSERT_TRUE(errors.status.is_ok())
+                  << variant << ", " << testing::text_of(problem) << ", gap " << gap << ": "
+                  << errors.status.reason();
+            }
+          });
+        }
+      }
+    }
+  });
+}
+
+/// Σ out · dout of the exact outputs, whose gradients the backward pass has.
+template <class Op>
+double objective(const testing::Problem& problem) {
+  testing::Problem forward = problem;
+  forward.backward = false;
+  double sum = 0;
+  const testing::Expected expected = Op::expected(forward);
+  for (const auto& value : expected.front().values) {
+    sum += value.exact * problem.floats("dout")[static_cast<std::size_t>(value.index)];
+  }
+  return sum;
+}
+
+TYPED_TEST_P(OperatorSuite, GradientsOfTheReferenceAreThoseOfFiniteDifferences) {
+  if constexpr (TypeParam::has_gradient_check) {
+    using Op = typename TypeParam::Op;
+    // Few digits, so that a step is exact in f32.
+    auto problem =
+        testing::make_problem<Op, testing::Backward<Op>>(TypeParam::shapes().front(), Dtype::bf16);
+    problem.dtype = Dtype::f32;
+    constexpr float step = 0x1p-10F;
+    for (const testing::ExpectedPart& part : Op::expected(problem)) {
+      const auto input = problem.values.find(part.output.substr(1));  // d…
+      ASSERT_NE(input, problem.values.end()) << part.output;
+      ASSERT_EQ(part.values.size(), input->second.size()) << part.output << ": not every element";
+      for (const testing::ExpectedValue& value : part.values) {
+        float& at = input->second[static_cast<std::size_t>(value.index)];
+        const float before = at;
+        at = before + step;
+        ASSERT_EQ(at - before, step);
+        const double above = objective<Op>(problem);
+        at = before - step;
+        const double below = objective<Op>(problem);
+        at = before;
+        EXPECT_NEAR((above - below) / (2.0 * step), value.exact, TypeParam::gradient_tolerance)
+            << part.output << "(" << value.index << ")";
+      }
+    }
+  }
+}
+
+TYPED_TEST_P(OperatorSuite, ThreadsDoNotChangeABit) {
+  using Op = typename TypeParam::Op;
+  testing::for_each_pass<Op>([&]<class Pass>(Pass) {
+    for (const Dtype dtype : all_dtypes) {
+      const auto problem = testing::make_problem<Op, Pass>(TypeParam::shapes().back(), dtype);
+      for (const std::string& variant : testing::names_of(Pass::template variants<Host>())) {
+        const auto one = testing::outputs_of<Op, Pass>(serial_host(), problem, variant);
+        if (!one) continue;
+#if defined(KOKKOS_ENABLE_OPENMP)
+        for (const int threads : {1, 2, 3}) {
+          const auto more =
+              testing::outputs_of<Op, Pass>(Kokkos::OpenMP(threads), problem, variant);
+          EXPECT_TRUE(*more == *one)
+              << variant << " on " << threads << " threads, " << testing::text_of(problem);
+        }
+#endif
+      }
+    }
+  });
+}
+
+TYPED_TEST_P(OperatorSuite, AnOutputMayBeAnInput) {
+  using Op = typename TypeParam::Op;
+  for (const std::vector<testing::Taken>& taken : TypeParam::in_place()) {
+    testing::for_each_pass<Op>([&]<class Pass>(Pass) {
+      const bench::TensorSpecs outputs = Pass::outputs();
+      if (std::none_of(outputs.begin(), outputs.end(),
+                       [&](const auto& spec) { return spec.name == taken.front().output; })) {
+        return;
+      }
+      for (const Dtype dtype : all_dtypes) {
+        const auto problem = testing::make_problem<Op, Pass>(TypeParam::shapes().back(), dtype);
+        testing::for_each_exec([&]<class Exec>(const Exec& exec) {
+          for (const std::string& variant : testing::names_of(Pass::template variants<Exec>())) {
+            const auto apart = testing::outputs_of<Op, Pass>(exec, problem, variant);
+            if (!apart) continue;
+            EXPECT_TRUE(*apart ==
+                        *(testing::outputs_of<Op, Pass>(exec, problem, variant, 0, taken)))
+                << variant << ", " << testing::text_of(problem) << ": " << taken.front().output
+                << " in place";
+          }
+        });
+      }
+    });
+  }
+}
+
+TYPED_TEST_P(OperatorSuite, AllocatesNothingAndRefusesWhatItDoesNotKnow) {
+  using Op = typename TypeParam::Op;
+  memory::install();
+  const Host exec = serial_host();
+  testing::for_each_pass<Op>([&]<class Pass>(Pass) {
+    const auto problem = testing::make_problem<Op, Pass>(TypeParam::shapes().back(), Dtype::bf16);
+    const bench::DeviceInputs<Op, Pass> inputs(problem, Backend::serial, 1);
+    const bench::DeviceOutputs<Op, Pass> outputs(problem, Backend::serial);
+    const auto args = bench::make_args(problem, inputs, outputs);
+    const auto& table = Pass::template variants<Host>();
+    for (const std::string& variant : testing::names_of(table)) {
+      const Config config{variant, {}};
+      if (!table.supports(exec, args, config).is_ok()) continue;
+      const std::size_t bytes = table.workspace_bytes(exec, args, config);
+      const bench::Buffer workspace("workspace", Backend::serial, bytes);
+      const memory::Scope scope;
+      EXPECT_TRUE(table.run(exec, args, config, workspace.workspace()).is_ok());
+      EXPECT_EQ(scope.peak_bytes(), 0U) << variant;
+      if (bytes > 0) {
+        EXPECT_THROW((void)table.run(exec, args, config, {}), InputError) << variant;
+      }
+    }
+    EXPECT_THROW((void)table.run(exec, args, {"no such variant", {}}, {}), InputError);
+  });
+}
+
+REGISTER_TYPED_TEST_SUITE_P(OperatorSuite, MatchesTheReferenceForEveryShapeStrideVariantAndBackend,
+                            GradientsOfTheReferenceAreThoseOfFiniteDifferences,
+                            ThreadsDoNotChangeABit, AnOutputMayBeAnInput,
+                            AllocatesNothingAndRefusesWhatItDoesNotKnow);
+
+}  // namespace katt
