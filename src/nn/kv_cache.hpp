@@ -8,7 +8,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/tensor.hpp"
-#include "ops/attention/paged.hpp"
+#include "ops/attention/decode/paged.hpp"
 
 namespace katt::nn {
 

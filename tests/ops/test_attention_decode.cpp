@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention/merge.hpp"
-#include "ops/attention/paged.hpp"
+#include "ops/attention/decode/merge.hpp"
+#include "ops/attention/decode/paged.hpp"
 #include "tests/ops/attention_problems.hpp"
 
 namespace katt::attention {

@@ -14,12 +14,13 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
 void check(const BackwardArgs& args) {
   impl::check_inputs(args);
   const Dtype dtype = args.q.dtype;
-  impl::check_tensor<4>("out", args.out, dtype, args.q.extent);
-  impl::check_tensor<4>("dout", args.dout, dtype, args.q.extent);
-  impl::check_tensor<3>("lse", args.lse, Dtype::f32, {args.batch(), args.heads(), args.seq_q()});
-  impl::check_tensor<4>("dq", args.dq, dtype, args.q.extent);
-  impl::check_tensor<4>("dk", args.dk, dtype, args.k.extent);
-  impl::check_tensor<4>("dv", args.dv, dtype, args.k.extent);
+  check_tensor<4>("attention", "out", args.out, dtype, args.q.extent);
+  check_tensor<4>("attention", "dout", args.dout, dtype, args.q.extent);
+  check_tensor<3>("attention", "lse", args.lse, Dtype::f32,
+                  {args.batch(), args.heads(), args.seq_q()});
+  check_tensor<4>("attention", "dq", args.dq, dtype, args.q.extent);
+  check_tensor<4>("attention", "dk", args.dk, dtype, args.k.extent);
+  check_tensor<4>("attention", "dv", args.dv, dtype, args.k.extent);
 }
 
 double backward_flops(const BackwardArgs& args) {

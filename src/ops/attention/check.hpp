@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/check.hpp"
 #include "core/error.hpp"
 #include "core/tensor.hpp"
 #include "ops/attention/attention.hpp"
@@ -12,31 +13,6 @@
 
 /// What the two passes check and count alike.
 namespace katt::attention::impl {
-
-template <int Rank>
-inline std::string shape_text(const BasicTensorRef<Rank, true>& tensor) {
-  std::string text = "(";
-  for (int axis = 0; axis < Rank; ++axis) {
-    text += (axis > 0 ? ", " : "") + std::to_string(tensor.extent[axis]);
-  }
-  return text + ")";
-}
-
-template <int Rank>
-void check_tensor(const char* name, const BasicTensorRef<Rank, true>& tensor, Dtype dtype,
-                  const std::array<std::int64_t, Rank>& expected) {
-  BasicTensorRef<Rank, true> wanted;
-  wanted.extent = expected;
-  if (tensor.extent != expected) {
-    throw InputError("attention: " + std::string(name) + ": holds shape " + shape_text(tensor) +
-                     ", expected " + shape_text(wanted));
-  }
-  if (tensor.dtype != dtype) {
-    throw InputError("attention: " + std::string(name) + ": holds " +
-                     std::string(name_of(tensor.dtype)) + ", expected " +
-                     std::string(name_of(dtype)));
-  }
-}
 
 /// head_dim and the numbers of heads. Throws InputError.
 template <class Args>
@@ -65,7 +41,7 @@ void check_mask(const Args& args) {
          std::to_string(parameter.minimum) + " … " + std::to_string(parameter.maximum));
   }
   if (mask.bias) {
-    check_tensor<4>("bias", mask.bias, args.q.dtype,
+    check_tensor<4>("attention", "bias", mask.bias, args.q.dtype,
                     {mask.bias.extent[0] == 1 ? 1 : args.batch(),
                      mask.bias.extent[1] == 1 ? 1 : args.heads(), args.seq_q(), args.seq_kv()});
   }
@@ -80,17 +56,18 @@ void check_inputs(const Args& args) {
   check_heads(args);
   const std::array<std::int64_t, 4> kv{args.batch(), args.kv_heads(), args.seq_kv(),
                                        args.head_dim()};
-  check_tensor<4>("k", args.k, args.q.dtype, kv);
-  check_tensor<4>("v", args.v, args.q.dtype, kv);
+  check_tensor<4>("attention", "k", args.k, args.q.dtype, kv);
+  check_tensor<4>("attention", "v", args.v, args.q.dtype, kv);
   check_mask(args);
 }
 
 /// out and lse of the forward pass. Throws InputError.
 template <class Args>
 void check_output(const Args& args) {
-  check_tensor<4>("out", args.out, args.q.dtype, args.q.extent);
+  check_tensor<4>("attention", "out", args.out, args.q.dtype, args.q.extent);
   if (args.lse) {
-    check_tensor<3>("lse", args.lse, Dtype::f32, {args.batch(), args.heads(), args.seq_q()});
+    check_tensor<3>("attention", "lse", args.lse, Dtype::f32,
+                    {args.batch(), args.heads(), args.seq_q()});
   }
 }
 

@@ -48,6 +48,13 @@ Real scored(const HostProblem& p, const QueryIndex& at, std::int64_t key, Real s
     const auto distance = static_cast<Real>(std::abs(position_of(p, at) - key));
     s = rounded(s - static_cast<Real>(p.score.alibi_slopes[at.head]) * distance);
   }
+  if (p.rule) {
+    double own = 1;
+    s = rounded(
+        static_cast<Real>(p.rule(static_cast<double>(s), static_cast<double>(position_of(p, at)),
+                                 static_cast<double>(key), at.batch, at.head, own)));
+    slope *= static_cast<Real>(own);
+  }
   return s;
 }
 

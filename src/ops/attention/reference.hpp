@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,10 @@
 /// masks.
 namespace katt::attention {
 
+/// A score rule of a user's own on one score (own_rule.hpp), with its slope.
+using ExactRule = std::function<double(double score, double query, double key, std::int64_t batch,
+                                       std::int64_t head, double& slope)>;
+
 /// A problem in host memory: dense row-major float32 tensors whose values are already rounded to
 /// the dtype under test. Mask parameters as in MaskArgs.
 struct HostProblem {
@@ -22,6 +27,7 @@ struct HostProblem {
   bool causal = false;
   std::int64_t window_left = -1, window_right = -1;
   ScoreArgs score{};            ///< slopes in host memory
+  ExactRule rule{};             ///< after those of `score`, where there is one
   std::span<const float> bias;  ///< (bias_batch, bias_heads, seq_q, seq_kv) or empty
   std::int64_t bias_batch = 1, bias_heads = 1;
   std::span<const std::int64_t> kv_len;      ///< (batch) or empty

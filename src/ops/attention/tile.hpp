@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "core/variants.hpp"
 
 namespace katt::attention {
@@ -15,5 +18,42 @@ struct Tile {
   operator Setting() const { return {q, kv}; }                          // NOLINT
   friend constexpr bool operator==(const Tile&, const Tile&) = default;
 };
+
+namespace impl {
+
+/// tile_q × tile_kv as a type.
+template <int TileQ, int TileKv>
+struct TileShape {
+  static constexpr int q = TileQ;
+  static constexpr int kv = TileKv;
+  static constexpr Tile tile{TileQ, TileKv};
+};
+
+template <class... Shapes>
+struct TileList {
+  /// Calls f.operator()<Shape>() for the shape that equals `tile`; false where there is none.
+  template <class F>
+  static bool visit(Tile tile, F&& f) {
+    return ((Shapes::tile == tile ? (f.template operator()<Shapes>(), true) : false) || ...);
+  }
+  static std::vector<Tile> all() { return {Shapes::tile...}; }
+};
+
+/// Names of the parameters, and tiles as the settings of a variant.
+inline const std::vector<std::string> tile_parameters{"tile_q", "tile_kv"};
+inline std::vector<Setting> settings_of(const std::vector<Tile>& tiles) {
+  return {tiles.begin(), tiles.end()};
+}
+
+/// "16x64, 32x32, …"
+inline std::string names(const std::vector<Tile>& tiles) {
+  std::string text;
+  for (const Tile tile : tiles) {
+    text += (text.empty() ? "" : ", ") + std::to_string(tile.q) + "x" + std::to_string(tile.kv);
+  }
+  return text;
+}
+
+}  // namespace impl
 
 }  // namespace katt::attention

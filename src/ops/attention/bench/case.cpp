@@ -122,18 +122,10 @@ ForwardArgs host_masks(const ProblemData& data, ForwardArgs args) {
   return args;
 }
 
-void run_forward(const DeviceProblem& problem, const DeviceOutput& output, const Config& config,
-                 Backend backend, int threads) {
-  visit_backend(backend, threads, [&]<class Exec>(const Exec& exec) {
-    ForwardArgs args = problem.args();
-    args.out = output.out.ref();
-    args.lse = output.lse.ref();
-    const bench::Buffer workspace("katt::attention::workspace", backend,
-                                  workspace_bytes(exec, args, config));
-    const Status status = forward(exec, args, config, workspace.workspace());
-    if (!status.is_ok()) throw InputError("attention: " + status.reason());
-    exec.fence("katt::attention::run_forward");
-  });
+ForwardArgs forward_args(ForwardArgs inputs, const DeviceOutput& outputs) {
+  inputs.out = outputs.out.ref();
+  inputs.lse = outputs.lse.ref();
+  return inputs;
 }
 
 BackwardArgs backward_args(const ForwardArgs& inputs, const DeviceOutput& forward,

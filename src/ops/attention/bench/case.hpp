@@ -71,9 +71,8 @@ struct DeviceGradients {
 /// them.
 [[nodiscard]] ForwardArgs host_masks(const ProblemData& data, ForwardArgs args);
 
-/// Runs the forward pass to its end. Throws InputError where it is refused.
-void run_forward(const DeviceProblem& problem, const DeviceOutput& output, const Config& config,
-                 Backend backend, int threads);
+/// Arguments of the forward pass that write `outputs`.
+[[nodiscard]] ForwardArgs forward_args(ForwardArgs inputs, const DeviceOutput& outputs);
 
 /// `katt run attention`: the case file's problem forward, and backward when it holds dout.
 void run_case_file(const io::CaseFile& in, const bench::RunOptions& options, io::TensorFile& out);

@@ -4,11 +4,10 @@
 #include <string>
 
 #include "bench/adapter.hpp"
-#include "bench/machine.hpp"
-#include "bench/text.hpp"
 #include "core/error.hpp"
 #include "io/case_file.hpp"
 #include "ops/attention/bench/case.hpp"
+#include "ops/attention/score_rules.hpp"
 
 namespace katt::attention {
 
@@ -97,57 +96,26 @@ std::unique_ptr<ProblemData> read(const io::CaseFile& file) {
 void run_case_file(const io::CaseFile& in, const bench::RunOptions& options, io::TensorFile& out) {
   const std::unique_ptr<ProblemData> data = read(in);
   const HostProblem& p = data->shape;
-  const bool with_gradients = !data->dout.empty();
-  Config config;
-  Config back;
-
-  // Everything that could be refused is refused before anything is allocated.
-  visit_backend(options.backend, options.threads, [&]<class Exec>(const Exec& exec) {
-    const auto refuse = [](const Status& status) {
-      if (!status.is_ok()) throw InputError("attention: " + status.reason());
-    };
-    const ForwardArgs shape = shape_args(p, data->dtype);
-    config = forward_variants<Exec>().resolve(exec, shape, options.config);
-    bench::record_variant(out, forward_variants<Exec>(), config);
-    refuse(forward_variants<Exec>().supports(exec, shape, config));
-    std::size_t needed = forward_variants<Exec>().workspace_bytes(exec, shape, config);
-    if (with_gradients) {
-      BackwardArgs gradients;
-      gradients.q = shape.q;
-      gradients.k = shape.k;
-      back = backward_variants<Exec>().resolve(exec, gradients, options.config);
-      bench::record_variant(out, backward_variants<Exec>(), back, true);
-      refuse(backward_variants<Exec>().supports(exec, gradients, back));
-      needed = std::max(needed, backward_variants<Exec>().workspace_bytes(exec, gradients, back));
-    }
-    if (const std::size_t available = bench::available_memory(options.backend);
-        needed > available) {
-      throw InputError(in.path().string() + ": variant " + config.variant + " needs " +
-                       bench::human_bytes(static_cast<double>(needed)) + " of workspace, " +
-                       bench::human_bytes(static_cast<double>(available)) + " are available");
-    }
-  });
-
   const DeviceProblem problem(*data, options.backend, bench::HeadLayout::bhsd);
   const DeviceOutput output(p, data->dtype, options.backend, bench::HeadLayout::bhsd);
-  run_forward(problem, output, config, options.backend, options.threads);
+  const auto run = [&](const auto& args, bool backward) {
+    check(args);
+    visit_backend(options.backend, options.threads, [&]<class Exec>(const Exec& exec) {
+      const auto table = variants_of<Exec, std::decay_t<decltype(args)>>(nullptr, p.heads);
+      const Config config = bench::run_variant("attention", exec, table, args, options.config);
+      bench::record_variant(out, table, config, backward);
+    });
+  };
+  run(forward_args(problem.args(), output), false);
   const auto& q = output.out.ref().extent;
   out.set("out", {{q.begin(), q.end()}, output.out.download()});
   out.set("lse", {{p.batch, p.heads, p.seq_q}, output.lse.download()});
-  if (!with_gradients) return;
+  if (data->dout.empty()) return;
 
   const bench::Tensor<4> dout("katt::attention::dout", options.backend, data->dtype, q);
   dout.upload(data->dout);
   const DeviceGradients gradients(p, data->dtype, options.backend, bench::HeadLayout::bhsd);
-  const BackwardArgs args = backward_args(problem.args(), output, dout, gradients);
-  visit_backend(options.backend, options.threads, [&]<class Exec>(const Exec& exec) {
-    const bench::Buffer workspace("katt::attention::workspace", options.backend,
-                                  workspace_bytes(exec, args, back));
-    if (const Status status = backward(exec, args, back, workspace.workspace()); !status.is_ok()) {
-      throw InputError("attention: " + status.reason());
-    }
-    exec.fence("katt::attention::run_file");
-  });
+  run(backward_args(problem.args(), output, dout, gradients), true);
   const auto& k = gradients.dk.ref().extent;
   out.set("dq", {{q.begin(), q.end()}, gradients.dq.download()});
   out.set("dk", {{k.begin(), k.end()}, gradients.dk.download()});

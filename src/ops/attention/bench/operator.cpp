@@ -3,12 +3,17 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "bench/adapter.hpp"
 #include "bench/candidate.hpp"
 #include "bench/ceilings.hpp"
 #include "bench/registry.hpp"
 #include "core/error.hpp"
 #include "ops/attention/bench/case.hpp"
+#include "ops/attention/score_rules.hpp"
 #include "testing/fill.hpp"
 
 namespace katt::attention {
@@ -24,6 +29,8 @@ constexpr double largest_extent = 1LL << 31;
 HeadLayout layout_of(const Point& point) {
   return point.choice("layout") == "bshd" ? HeadLayout::bshd : HeadLayout::bhsd;
 }
+
+const NamedRule* rule_of(const Point& point) { return find_rule(point.choice("score_rule")); }
 
 /// The shape and mask parameters of a point, without values.
 HostProblem problem_of(const Point& point) {
@@ -62,6 +69,7 @@ std::unique_ptr<ProblemData> generate(const Point& point) {
   if (point.pass == "backward") {
     data->dout = values(p.batch * p.heads * p.seq_q * p.head_dim, 7);
   }
+  if (const NamedRule* rule = rule_of(point)) p.rule = rule->exact(p.heads);
   if (point.integer("alibi") != 0) data->alibi_slopes = alibi_slopes(p.heads);
   if (point.integer("bias") != 0) data->bias = values(p.seq_q * p.seq_kv, 4);
   if (const std::int64_t least = point.integer("kv_len_min"); least >= 0) {
@@ -100,147 +108,164 @@ std::vector<bench::ForeignTensor> foreign_inputs(const ProblemData& data) {
   return tensors;
 }
 
-/// A case of the forward pass.
-class ForwardCase final : public bench::Case {
- public:
-  explicit ForwardCase(const Point& point)
-      : data_(generate(point)),
-        device_(*data_, point.backend, layout_of(point)),
-        backend_(point.backend),
-        threads_(point.threads),
-        layout_(layout_of(point)) {}
+/// The inputs of a point and where they lie.
+struct Inputs {
+  std::unique_ptr<ProblemData> data;
+  DeviceProblem device;
+  Backend backend;
+  int threads;
+  HeadLayout layout;
+  const NamedRule* rule;
 
-  [[nodiscard]] bench::Work work() const override {
-    const ForwardArgs args = host_masks(*data_, device_.args());
-    const HostProblem& p = data_->shape;
-    const double lse_bytes = 4.0 * static_cast<double>(p.batch * p.heads * p.seq_q);
-    return {forward_flops(args), forward_bytes(args) + lse_bytes,
-            bench::matrix_ceiling(backend_, data_->dtype)};
+  explicit Inputs(const Point& point)
+      : data(generate(point)),
+        device(*data, point.backend, layout_of(point)),
+        backend(point.backend),
+        threads(point.threads),
+        layout(layout_of(point)),
+        rule(rule_of(point)) {}
+
+  template <class Exec, class Args>
+  [[nodiscard]] VariantTable<Exec, Args> variants() const {
+    return variants_of<Exec, Args>(rule, data->shape.heads);
   }
-
-  [[nodiscard]] Status supports(const Config& config) const override {
-    return visit_backend(backend_, threads_, [&]<class Exec>(const Exec& exec) {
-      return forward_variants<Exec>().supports(exec, device_.args(), config);
-    });
-  }
-
-  std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
-    if (!reference_) reference_.emplace(*data_);
-    return visit_backend(
-        backend_, threads_, [&]<class Exec>(Exec exec) -> std::unique_ptr<bench::Candidate> {
-          DeviceOutput output(data_->shape, data_->dtype, backend_, layout_);
-          ForwardArgs args = device_.args();
-          args.out = output.out.ref();
-          args.lse = output.lse.ref();
-          check(args);
-          return std::make_unique<bench::VariantCandidate<Exec, ForwardArgs, DeviceOutput>>(
-              "katt::attention::workspace", std::move(exec), forward_variants<Exec>(), args, config,
-              std::move(output), [this](const DeviceOutput& made) {
-                return reference_->compare(made.out.download(), made.lse.download());
-              });
-        });
-  }
-
-  /// Of another program only `out` is asked: few give lse.
-  std::optional<bench::ForeignCase> foreign() override {
-    if (!data_->block_mask.empty()) return std::nullopt;
-    if (!reference_) reference_.emplace(*data_);
-    const HostProblem& p = data_->shape;
-    return bench::ForeignCase{
-        .inputs = foreign_inputs(*data_),
-        .outputs = {{"out", {p.batch, p.heads, p.seq_q, p.head_dim}, data_->dtype}},
-        .parameters = {{"scale", p.scale}},
-        .verify = [this](std::span<const std::vector<float>> outputs) {
-          return reference_->compare(outputs[0], {});
-        }};
-  }
-
- private:
-  std::unique_ptr<ProblemData> data_;
-  DeviceProblem device_;
-  std::optional<Reference> reference_;
-  Backend backend_;
-  int threads_;
-  HeadLayout layout_;
 };
 
-/// A case of the backward pass. Its inputs out and lse come from the fastest forward pass.
-class BackwardCase final : public bench::Case {
- public:
-  explicit BackwardCase(const Point& point)
-      : data_(generate(point)),
-        device_(*data_, point.backend, layout_of(point)),
-        forward_(data_->shape, data_->dtype, point.backend, layout_of(point)),
-        dout_("katt::attention::dout", point.backend, data_->dtype, forward_.out.ref().extent,
-              layout_of(point)),
-        backend_(point.backend),
-        threads_(point.threads),
-        layout_(layout_of(point)) {
-    dout_.upload(data_->dout);
-    run_forward(device_, forward_, {}, backend_, threads_);
+struct ForwardPass {
+  using Args = ForwardArgs;
+  using Outputs = DeviceOutput;
+  using Expected = Reference;
+
+  explicit ForwardPass(const Inputs& /*inputs*/) {}
+
+  static ForwardArgs args(const ForwardArgs& inputs) { return inputs; }
+  static ForwardArgs args(const ForwardArgs& inputs, const DeviceOutput& outputs) {
+    return forward_args(inputs, outputs);
+  }
+  static std::pair<double, double> work(const ForwardArgs& args) {
+    const auto rows = static_cast<double>(args.batch() * args.heads() * args.seq_q());
+    return {forward_flops(args), forward_bytes(args) + 4.0 * rows};
+  }
+  static bench::Errors compare(const Reference& expected, const DeviceOutput& made) {
+    return expected.compare(made.out.download(), made.lse.download());
+  }
+  /// Of another program only `out` is asked: few give lse.
+  static std::vector<const char*> foreign_outputs() { return {"out"}; }
+  static bench::Errors compare(const Reference& expected,
+                               std::span<const std::vector<float>> outputs) {
+    return expected.compare(outputs[0], {});
+  }
+};
+
+/// Its inputs out and lse come from the fastest forward pass.
+struct BackwardPass {
+  using Args = BackwardArgs;
+  using Outputs = DeviceGradients;
+  using Expected = GradientReference;
+
+  explicit BackwardPass(const Inputs& in)
+      : forward(in.data->shape, in.data->dtype, in.backend, in.layout),
+        dout("katt::attention::dout", in.backend, in.data->dtype, forward.out.ref().extent,
+             in.layout) {
+    dout.upload(in.data->dout);
+    visit_backend(in.backend, in.threads, [&]<class Exec>(const Exec& exec) {
+      bench::run_variant("attention", exec, in.variants<Exec, ForwardArgs>(),
+                         forward_args(in.device.args(), forward), {});
+    });
   }
 
-  [[nodiscard]] bench::Work work() const override {
+  static BackwardArgs args(const ForwardArgs& inputs) {
     BackwardArgs args;
-    const ForwardArgs masked = host_masks(*data_, device_.args());
-    args.q = masked.q;
-    args.k = masked.k;
-    args.mask = masked.mask;
-    return {backward_flops(args), backward_bytes(args),
-            bench::matrix_ceiling(backend_, data_->dtype)};
+    args.q = inputs.q;
+    args.k = inputs.k;
+    args.mask = inputs.mask;
+    return args;
+  }
+  [[nodiscard]] BackwardArgs args(const ForwardArgs& inputs, const DeviceGradients& outputs) const {
+    return backward_args(inputs, forward, dout, outputs);
+  }
+  static std::pair<double, double> work(const BackwardArgs& args) {
+    return {backward_flops(args), backward_bytes(args)};
+  }
+  static bench::Errors compare(const GradientReference& expected, const DeviceGradients& made) {
+    return expected.compare(made.dq.download(), made.dk.download(), made.dv.download());
+  }
+  static std::vector<const char*> foreign_outputs() { return {"dq", "dk", "dv"}; }
+  static bench::Errors compare(const GradientReference& expected,
+                               std::span<const std::vector<float>> outputs) {
+    return expected.compare(outputs[0], outputs[1], outputs[2]);
+  }
+
+  DeviceOutput forward;
+  bench::Tensor<4> dout;
+};
+
+template <class Pass>
+class PassCase final : public bench::Case {
+  using Args = typename Pass::Args;
+  using Outputs = typename Pass::Outputs;
+
+ public:
+  explicit PassCase(const Point& point) : in_(point), pass_(in_) {}
+
+  [[nodiscard]] bench::Work work() const override {
+    const auto [flops, bytes] = Pass::work(Pass::args(host_masks(*in_.data, in_.device.args())));
+    return {flops, bytes, bench::matrix_ceiling(in_.backend, in_.data->dtype)};
   }
 
   [[nodiscard]] Status supports(const Config& config) const override {
-    return visit_backend(backend_, threads_, [&]<class Exec>(const Exec& exec) {
-      BackwardArgs args;
-      args.q = device_.args().q;
-      args.k = device_.args().k;
-      return backward_variants<Exec>().supports(exec, args, config);
+    return visit_backend(in_.backend, in_.threads, [&]<class Exec>(const Exec& exec) {
+      return in_.variants<Exec, Args>().supports(exec, Pass::args(in_.device.args()), config);
     });
   }
 
   std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
-    if (!reference_) reference_.emplace(*data_);
+    expect();
     return visit_backend(
-        backend_, threads_, [&]<class Exec>(Exec exec) -> std::unique_ptr<bench::Candidate> {
-          DeviceGradients gradients(data_->shape, data_->dtype, backend_, layout_);
-          const BackwardArgs args = backward_args(device_.args(), forward_, dout_, gradients);
+        in_.backend, in_.threads, [&]<class Exec>(Exec exec) -> std::unique_ptr<bench::Candidate> {
+          const auto table = std::make_shared<VariantTable<Exec, Args>>(in_.variants<Exec, Args>());
+          tables_.push_back(table);
+          Outputs outputs(in_.data->shape, in_.data->dtype, in_.backend, in_.layout);
+          const Args args = pass_.args(in_.device.args(), outputs);
           check(args);
-          return std::make_unique<bench::VariantCandidate<Exec, BackwardArgs, DeviceGradients>>(
-              "katt::attention::workspace", std::move(exec), backward_variants<Exec>(), args,
-              config, std::move(gradients), [this](const DeviceGradients& made) {
-                return reference_->compare(made.dq.download(), made.dk.download(),
-                                           made.dv.download());
-              });
+          return std::make_unique<bench::VariantCandidate<Exec, Args, Outputs>>(
+              "katt::attention::workspace", std::move(exec), *table, args, config,
+              std::move(outputs),
+              [this](const Outputs& made) { return Pass::compare(*expected_, made); });
         });
   }
 
   std::optional<bench::ForeignCase> foreign() override {
-    if (!data_->block_mask.empty()) return std::nullopt;
-    if (!reference_) reference_.emplace(*data_);
-    const HostProblem& p = data_->shape;
+    const ProblemData& data = *in_.data;
+    const HostProblem& p = data.shape;
+    if (!data.block_mask.empty() || p.rule) return std::nullopt;
+    expect();
     const std::vector<std::int64_t> q{p.batch, p.heads, p.seq_q, p.head_dim};
     const std::vector<std::int64_t> kv{p.batch, p.kv_heads, p.seq_kv, p.head_dim};
-    auto inputs = foreign_inputs(*data_);
-    inputs.push_back({"dout", q, data_->dtype, data_->dout});
-    return bench::ForeignCase{
-        .inputs = std::move(inputs),
-        .outputs = {{"dq", q, data_->dtype}, {"dk", kv, data_->dtype}, {"dv", kv, data_->dtype}},
-        .parameters = {{"scale", p.scale}},
-        .verify = [this](std::span<const std::vector<float>> outputs) {
-          return reference_->compare(outputs[0], outputs[1], outputs[2]);
-        }};
+    auto inputs = foreign_inputs(data);
+    if (!data.dout.empty()) inputs.push_back({"dout", q, data.dtype, data.dout});
+    std::vector<bench::ForeignTensor> outputs;
+    for (const char* name : Pass::foreign_outputs()) {
+      const bool of_keys = name == std::string_view("dk") || name == std::string_view("dv");
+      outputs.push_back({name, of_keys ? kv : q, data.dtype});
+    }
+    return bench::ForeignCase{.inputs = std::move(inputs),
+                              .outputs = std::move(outputs),
+                              .parameters = {{"scale", p.scale}},
+                              .verify = [this](std::span<const std::vector<float>> made) {
+                                return Pass::compare(*expected_, made);
+                              }};
   }
 
  private:
-  std::unique_ptr<ProblemData> data_;
-  DeviceProblem device_;
-  DeviceOutput forward_;
-  bench::Tensor<4> dout_;
-  std::optional<GradientReference> reference_;
-  Backend backend_;
-  int threads_;
-  HeadLayout layout_;
+  void expect() {
+    if (!expected_) expected_.emplace(*in_.data);
+  }
+
+  Inputs in_;
+  Pass pass_;
+  std::optional<typename Pass::Expected> expected_;
+  std::vector<std::shared_ptr<void>> tables_;  ///< of the candidates
 };
 
 /// Calls f(exec, table, args) with the variants of a point's pass and arguments without tensors.
@@ -248,11 +273,12 @@ template <class F>
 auto visit(const Point& point, const F& f) {
   return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
     const ForwardArgs args = shape_args(problem_of(point), point.dtype);
-    if (point.pass != "backward") return f(exec, forward_variants<Exec>(), args);
-    BackwardArgs gradients;
-    gradients.q = args.q;
-    gradients.k = args.k;
-    return f(exec, backward_variants<Exec>(), gradients);
+    const auto of_pass = [&]<class Pass>() {
+      const auto table = variants_of<Exec, typename Pass::Args>(rule_of(point), args.heads());
+      return f(exec, table, Pass::args(args));
+    };
+    if (point.pass == "backward") return of_pass.template operator()<BackwardPass>();
+    return of_pass.template operator()<ForwardPass>();
   });
 }
 
@@ -266,14 +292,10 @@ class AttentionOperator final : public bench::Operator {
   [[nodiscard]] std::vector<AxisSpec> axes() const override {
     const auto integer = [](const char* name, std::int64_t fallback, double minimum, double maximum,
                             const char* help) {
-      AxisSpec axis;
-      axis.name = name;
-      axis.fallback = fallback;
-      axis.minimum = minimum;
-      axis.maximum = maximum;
-      axis.help = help;
-      return axis;
+      return bench::integer_axis(name, fallback, minimum, help, maximum);
     };
+    std::vector<std::string> rules{"none"};
+    for (const NamedRule& rule : named_rules()) rules.push_back(rule.name);
     std::vector<AxisSpec> axes{
         integer("batch", 1, 1, largest_extent, "sequences"),
         integer("heads", 8, 1, largest_extent, "query heads"),
@@ -294,6 +316,10 @@ class AttentionOperator final : public bench::Operator {
          .minimum = 0,
          .maximum = 1,
          .help = "share of live blocks; 1: no block mask"},
+        {.name = "score_rule",
+         .fallback = std::string("none"),
+         .choices = rules,
+         .help = "a rule of the user's own for the scores"},
         {.name = "layout",
          .fallback = std::string("bhsd"),
          .choices = {"bhsd", "bshd"},
@@ -393,8 +419,8 @@ class AttentionOperator final : public bench::Operator {
   }
 
   [[nodiscard]] std::unique_ptr<bench::Case> make_case(const Point& point) const override {
-    if (point.pass == "backward") return std::make_unique<BackwardCase>(point);
-    return std::make_unique<ForwardCase>(point);
+    if (point.pass == "backward") return std::make_unique<PassCase<BackwardPass>>(point);
+    return std::make_unique<PassCase<ForwardPass>>(point);
   }
 
   void run_file(const io::CaseFile& in, const bench::RunOptions& options,

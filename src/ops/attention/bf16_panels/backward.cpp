@@ -5,7 +5,7 @@
 
 #include "core/thread_slot.hpp"
 #include "ops/attention/bf16_panels/backward_operands.hpp"
-#include "ops/attention/tiles.hpp"
+#include "ops/attention/tile.hpp"
 #include "tile/bf16_engine.hpp"
 
 /// The backward pass of portable/backward_kernel.hpp on packed bf16 tiles, transposed as the

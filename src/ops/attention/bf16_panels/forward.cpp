@@ -5,7 +5,7 @@
 #include "core/thread_slot.hpp"
 #include "core/views.hpp"
 #include "ops/attention/bf16_panels/scores.hpp"
-#include "ops/attention/tiles.hpp"
+#include "ops/attention/tile.hpp"
 #include "tile/bf16_engine.hpp"
 
 /// Flash attention, forward, on packed bf16 tiles (tile/bf16_units.hpp: AMX, or the dot

@@ -7,7 +7,7 @@
 #include "core/variants.hpp"
 #include "ops/attention/bf16_panels/backward.hpp"
 #include "ops/attention/bf16_panels/forward.hpp"
-#include "ops/attention/tiles.hpp"
+#include "ops/attention/tile.hpp"
 #include "tile/bf16_units.hpp"
 
 namespace katt::attention::impl {

@@ -6,7 +6,7 @@
 #include "core/error.hpp"
 #include "ops/attention/check.hpp"
 #include "ops/attention/decode/kernel.hpp"
-#include "ops/attention/tiles.hpp"
+#include "ops/attention/tile.hpp"
 
 namespace katt::attention {
 
@@ -71,8 +71,8 @@ void check(const PagedArgs& args) {
   impl::check_heads(args);
   const std::array<std::int64_t, 4> pages{args.k_pages.extent[0], args.kv_heads(), args.page_size(),
                                           args.head_dim()};
-  impl::check_tensor<4>("k_pages", args.k_pages, args.q.dtype, pages);
-  impl::check_tensor<4>("v_pages", args.v_pages, args.q.dtype, pages);
+  check_tensor<4>("attention", "k_pages", args.k_pages, args.q.dtype, pages);
+  check_tensor<4>("attention", "v_pages", args.v_pages, args.q.dtype, pages);
   impl::check_mask(args);
   impl::check_output(args);
   const auto require = [](bool holds, const char* message) {

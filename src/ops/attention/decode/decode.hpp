@@ -7,9 +7,9 @@
 #include "core/status.hpp"
 #include "core/variants.hpp"
 #include "ops/attention/attention.hpp"
-#include "ops/attention/paged.hpp"
+#include "ops/attention/decode/paged.hpp"
 #include "ops/attention/scores.hpp"
-#include "ops/attention/tiles.hpp"
+#include "ops/attention/tile.hpp"
 
 /// The decode variant of the forward pass, for Args = ForwardArgs and PagedArgs.
 namespace katt::attention::impl {

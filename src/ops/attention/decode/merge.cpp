@@ -1,4 +1,4 @@
-#include "ops/attention/merge.hpp"
+#include "ops/attention/decode/merge.hpp"
 
 #include "core/check.hpp"
 #include "core/error.hpp"

@@ -5,7 +5,7 @@
 #include "core/execution.hpp"
 #include "ops/attention/portable/backward_kernel.hpp"
 #include "ops/attention/portable/device_tiles.hpp"
-#include "ops/attention/tiles.hpp"
+#include "ops/attention/portable/tiles.hpp"
 
 namespace katt::attention::impl {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ops/attention/portable/backward_kernel.hpp"
-#include "ops/attention/tiles.hpp"
+#include "ops/attention/portable/tiles.hpp"
 #include "tile/simd.hpp"
 
 /// Tiles of the portable flash on devices: what they take of a block's shared memory, and the first

@@ -6,8 +6,8 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/portable/forward.hpp"
+#include "ops/attention/portable/tiles.hpp"
 #include "ops/attention/problem.hpp"
-#include "ops/attention/tiles.hpp"
 #include "tile/simd.hpp"
 #include "tile/teams.hpp"
 

@@ -9,7 +9,7 @@
 #include "core/status.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/attention/tensor_cores/fragments.hpp"
-#include "ops/attention/tiles.hpp"
+#include "ops/attention/tile.hpp"
 
 /// Tiles of the tensor-core variants, and what fits which device.
 namespace katt::attention::impl {

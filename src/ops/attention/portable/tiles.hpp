@@ -1,32 +1,12 @@
 #pragma once
 
-#include <cstddef>
-#include <string>
 #include <type_traits>
-#include <vector>
 
 #include "core/execution.hpp"
 #include "ops/attention/tile.hpp"
 
+/// The tiles that the portable kernels are built for.
 namespace katt::attention::impl {
-
-/// tile_q × tile_kv as a type.
-template <int TileQ, int TileKv>
-struct TileShape {
-  static constexpr int q = TileQ;
-  static constexpr int kv = TileKv;
-  static constexpr Tile tile{TileQ, TileKv};
-};
-
-template <class... Shapes>
-struct TileList {
-  /// Calls f.operator()<Shape>() for the shape that equals `tile`; false where there is none.
-  template <class F>
-  static bool visit(Tile tile, F&& f) {
-    return ((Shapes::tile == tile ? (f.template operator()<Shapes>(), true) : false) || ...);
-  }
-  static std::vector<Tile> all() { return {Shapes::tile...}; }
-};
 
 #if defined(KATT_HAS_CUDA) || defined(KATT_FEW_TILES)
 /// A CUDA build has its host backends for tests, without vectors: few tiles, for a short build. So
@@ -49,20 +29,5 @@ using DeviceFlashTiles = TileList<TileShape<64, 32>, TileShape<32, 32>, TileShap
 /// names, dispatches and instantiates them.
 template <class Exec>
 using FlashTiles = std::conditional_t<is_host_v<Exec>, HostFlashTiles, DeviceFlashTiles>;
-
-/// Names of the parameters, and tiles as the settings of a variant.
-inline const std::vector<std::string> tile_parameters{"tile_q", "tile_kv"};
-inline std::vector<Setting> settings_of(const std::vector<Tile>& tiles) {
-  return {tiles.begin(), tiles.end()};
-}
-
-/// "16x64, 32x32, …"
-inline std::string names(const std::vector<Tile>& tiles) {
-  std::string text;
-  for (const Tile tile : tiles) {
-    text += (text.empty() ? "" : ", ") + std::to_string(tile.q) + "x" + std::to_string(tile.kv);
-  }
-  return text;
-}
 
 }  // namespace katt::attention::impl
