@@ -1,10 +1,9 @@
-#include "ops/attention/bf16_panels/backward.hpp"
-
 #include <algorithm>
 #include <array>
 
 #include "core/thread_slot.hpp"
 #include "ops/attention/bf16_panels/backward_operands.hpp"
+#include "ops/attention/bf16_panels/panels.hpp"
 #include "ops/attention/tile.hpp"
 #include "tile/bf16_engine.hpp"
 
@@ -344,18 +343,16 @@ struct Bf16Backward : PackedBackward {
 
 }  // namespace
 
-template <class Exec>
-std::size_t panels_workspace_bytes(const Exec& exec, const BackwardArgs& args, Tile tile,
+std::size_t panels_workspace_bytes(const Host& exec, const BackwardArgs& args, Tile tile,
                                    UnitName /*unit*/) {
   const BackwardLayout layout(args, tile);
   return layout.scratch() + static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
 }
 
-template <class Exec>
-void run_on_panels(const Exec& exec, const BackwardArgs& args, const BlockScores& scores, Tile tile,
+void run_on_panels(const Host& exec, const BackwardArgs& args, const BlockScores& scores, Tile tile,
                    UnitName unit, Workspace workspace) {
   using Policy =
-      Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
+      Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
   const BackwardLayout layout(args, tile);
   const Bf16Backward backward(args, scores, layout, workspace);
   const std::int64_t rows = layout.heads * layout.row_blocks;
@@ -367,7 +364,7 @@ void run_on_panels(const Exec& exec, const BackwardArgs& args, const BlockScores
   visit_unit_and_depth(unit, layout.depth, [&]<class U, int Depth>() {
     Policy policy(exec, 0, layout.heads * layout.chunks);
     policy.set_chunk_size(1);
-    const ThreadSlot<Exec> thread;
+    const ThreadSlot<Host> thread;
     std::byte* scratch = backward.workspace + layout.scratch();
     Kokkos::parallel_for(
         "katt::attention::flash_backward", policy, [backward, thread, scratch](std::int64_t item) {
@@ -381,25 +378,6 @@ void run_on_panels(const Exec& exec, const BackwardArgs& args, const BlockScores
                        [backward](std::int64_t item) { backward.sum_queries(item); });
 }
 
-#else
-
-template <class Exec>
-std::size_t panels_workspace_bytes(const Exec&, const BackwardArgs&, Tile, UnitName) {
-  return 0;
-}
-#endif
-
-#define KATT_INSTANTIATE_FLASH_BF16_BACKWARD(Exec)                                          \
-  template std::size_t panels_workspace_bytes<Exec>(const Exec&, const BackwardArgs&, Tile, \
-                                                    UnitName);
-
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BF16_BACKWARD)
-
-#if defined(KATT_BF16_TILES)
-#define KATT_INSTANTIATE_BLOCKS(Exec)                                                           \
-  template void run_on_panels<Exec>(const Exec&, const BackwardArgs&, const BlockScores&, Tile, \
-                                    UnitName, Workspace);
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_BLOCKS)
 #endif
 
 }  // namespace katt::attention::impl

@@ -1,9 +1,8 @@
-#include "ops/attention/bf16_panels/forward.hpp"
-
 #include <algorithm>
 
 #include "core/thread_slot.hpp"
 #include "core/views.hpp"
+#include "ops/attention/bf16_panels/panels.hpp"
 #include "ops/attention/bf16_panels/scores.hpp"
 #include "ops/attention/tile.hpp"
 #include "tile/bf16_engine.hpp"
@@ -286,19 +285,17 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
 
 }  // namespace
 
-template <class Exec>
-std::size_t panels_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile,
+std::size_t panels_workspace_bytes(const Host& exec, const ForwardArgs& args, Tile tile,
                                    UnitName unit) {
   const Layout layout(args, tile, unit, exec.concurrency());
   return 2 * layout.packed_bytes() +
          static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
 }
 
-template <class Exec>
-void run_on_panels(const Exec& exec, const ForwardArgs& args, const BlockScores& scores, Tile tile,
+void run_on_panels(const Host& exec, const ForwardArgs& args, const BlockScores& scores, Tile tile,
                    UnitName unit, Workspace workspace) {
   using Policy =
-      Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
+      Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
   const Layout layout(args, tile, unit, exec.concurrency());
   const Bf16Forward forward(args, scores, layout, workspace);
   Kokkos::parallel_for("katt::attention::flash_pack",
@@ -307,7 +304,7 @@ void run_on_panels(const Exec& exec, const ForwardArgs& args, const BlockScores&
   visit_unit_and_depth(unit, layout.depth, [&]<class U, int Depth>() {
     Policy policy(exec, 0, layout.heads * layout.items());
     policy.set_chunk_size(1);
-    const ThreadSlot<Exec> thread;
+    const ThreadSlot<Host> thread;
     Kokkos::parallel_for(
         "katt::attention::flash_forward", policy, [forward, thread](std::int64_t item) {
           const int slot = thread.acquire();
@@ -319,25 +316,6 @@ void run_on_panels(const Exec& exec, const ForwardArgs& args, const BlockScores&
   });
 }
 
-#else
-
-template <class Exec>
-std::size_t panels_workspace_bytes(const Exec&, const ForwardArgs&, Tile, UnitName) {
-  return 0;
-}
-#endif
-
-#define KATT_INSTANTIATE_FLASH_BF16(Exec)                                                  \
-  template std::size_t panels_workspace_bytes<Exec>(const Exec&, const ForwardArgs&, Tile, \
-                                                    UnitName);
-
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_FLASH_BF16)
-
-#if defined(KATT_BF16_TILES)
-#define KATT_INSTANTIATE_BLOCKS(Exec)                                                          \
-  template void run_on_panels<Exec>(const Exec&, const ForwardArgs&, const BlockScores&, Tile, \
-                                    UnitName, Workspace);
-KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_BLOCKS)
 #endif
 
 }  // namespace katt::attention::impl

@@ -9,14 +9,6 @@
 #include "tile/bf16_units.hpp"
 
 /// What the passes on packed bf16 tiles share.
-namespace katt::attention::impl {
-
-/// The tiles of a pass.
-template <class Args>
-const std::vector<Tile>& panel_tiles();
-
-}  // namespace katt::attention::impl
-
 #if defined(KATT_BF16_TILES)
 namespace katt::attention::impl {
 

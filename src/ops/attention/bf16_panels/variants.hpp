@@ -5,8 +5,7 @@
 
 #include "core/execution.hpp"
 #include "core/variants.hpp"
-#include "ops/attention/bf16_panels/backward.hpp"
-#include "ops/attention/bf16_panels/forward.hpp"
+#include "ops/attention/bf16_panels/panels.hpp"
 #include "ops/attention/tile.hpp"
 #include "tile/bf16_units.hpp"
 
@@ -36,16 +35,17 @@ void add_panel_variants(VariantTable<Exec, Args>& table, const Rule& rule) {
                 std::string reason = tile::bf16_tiles::refusal(unit);
                 return reason.empty() ? Status::ok() : Status::skipped(std::move(reason));
               },
-          .workspace_bytes =
-              [unit](const Exec& exec, const Args& args, Tile tile) {
-                return panels_workspace_bytes(exec, args, tile, unit);
-              },
-          .run =
-              [unit, rule](const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
-                run_on_panels(exec, args, rule, tile, unit, workspace);
-              },
           .engine = name,
       };
+#if defined(KATT_BF16_TILES)
+      variant.workspace_bytes = [unit](const Exec& exec, const Args& args, Tile tile) {
+        return panels_workspace_bytes(exec, args, tile, unit);
+      };
+      variant.run = [unit, rule](const Exec& exec, const Args& args, Tile tile, Workspace space) {
+        const Scores<bf16, Rule> scores(args, rule);  // outlives the launches: they are done here
+        run_on_panels(exec, args, BlockScores(scores), tile, unit, space);
+      };
+#endif
       if (amx) variant.presets.push_back({name, tiles.front()});
       table.add(std::move(variant));
     }

@@ -6,7 +6,7 @@
 
 #include "core/parts.hpp"
 #include "ops/attention/check.hpp"
-#include "ops/attention/naive/backward.hpp"
+#include "ops/attention/naive/naive.hpp"
 #include "ops/attention/problem.hpp"
 #include "ops/linear/gemm/naive.hpp"
 #include "ops/linear/linear_kernels.hpp"

@@ -6,7 +6,7 @@
 #include "core/library_product.hpp"
 #include "core/parts.hpp"
 #include "ops/attention/check.hpp"
-#include "ops/attention/naive/forward.hpp"
+#include "ops/attention/naive/naive.hpp"
 #include "ops/attention/problem.hpp"
 #include "ops/linear/gemm/gemm.hpp"
 #include "tile/vec.hpp"

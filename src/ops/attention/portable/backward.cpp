@@ -1,10 +1,9 @@
-#include "ops/attention/portable/backward.hpp"
-
 #include <string>
 
 #include "core/execution.hpp"
 #include "ops/attention/portable/backward_kernel.hpp"
 #include "ops/attention/portable/device_tiles.hpp"
+#include "ops/attention/portable/portable.hpp"
 #include "ops/attention/portable/tiles.hpp"
 
 namespace katt::attention::impl {

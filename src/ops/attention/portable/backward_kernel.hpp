@@ -5,7 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "ops/attention/portable/backward.hpp"
+#include "ops/attention/portable/portable.hpp"
 #include "ops/attention/problem.hpp"
 #include "tile/product.hpp"
 #include "tile/teams.hpp"

@@ -5,7 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "ops/attention/portable/forward.hpp"
+#include "ops/attention/portable/portable.hpp"
 #include "ops/attention/portable/tiles.hpp"
 #include "ops/attention/problem.hpp"
 #include "tile/simd.hpp"

@@ -101,25 +101,36 @@ struct MmaBackward : BackwardProblem<T, Rule> {
                                            batch, kv_head, key, count);
   }
 
-  /// P in place of the products S, and dS in place of dP. Element [n][i] has lse and Δ
-  /// statistics(n).lse[which(i)] and delta[which(i)], lies at place_of(n, i) from key `first` on, is
-  /// biased by bias_of(n, i), 0 where there is no such pair, and hide(s) makes hidden scores −inf.
-  template <class Block, int N, class Statistics, class Which, class PlaceOf, class BiasOf,
-            class Hide>
+  /// A packed query row of a K/V head and a key, either beyond those that there are.
+  struct Pair {
+    int row, key;
+  };
+
+  /// P in place of the products S, and dS in place of dP. Element [n][i] is that of pair_of(n, i),
+  /// with lse and Δ statistics(n).lse[which(i)] and delta[which(i)]; hide(s) makes hidden scores −inf.
+  template <class Block, int N, class Statistics, class Which, class PairOf, class Hide>
   KOKKOS_INLINE_FUNCTION void differentiate(const Block& /*block*/, const Scores& scores,
-                                            float (&s)[N][4], float (&dp)[N][4], bool partial,
-                                            int first, const Statistics& statistics_at,
-                                            const Which& which, const PlaceOf& place_of,
-                                            const BiasOf& bias_of, const Hide& hide) const {
+                                            std::int64_t kv_head, float (&s)[N][4],
+                                            float (&dp)[N][4], bool partial,
+                                            const Statistics& statistics_at, const Which& which,
+                                            const PairOf& pair_of, const Hide& hide) const {
     const bool folded = scores.folded();
+    const bool placed = scores.placed() || scores.bias;
     if (!folded) {
       KATT_UNROLL for (int n = 0; n < N; ++n) {
         const RowStatistics row = statistics_at(n);
         KATT_UNROLL for (int i = 0; i < 4; ++i) {
+          const Pair pair = pair_of(n, i);
+          const auto packed = static_cast<unsigned>(Kokkos::min(pair.row, rows - 1));
+          const std::int64_t head = placed ? kv_head * group + packed % group : 0;
+          const std::int64_t query = placed ? packed / group : 0;
+          Place place = tile::place_of_columns<float>(scores.row(head, query));
+          place.column = static_cast<float>(pair.key);
           float slope;
-          const Place place = scores.placed() ? place_of(n, i) : Place{};
-          s[n][i] = scores.score(s[n][i], place, first, slope);
-          if (scores.bias) s[n][i] = scores.biased(s[n][i], bias_of(n, i));
+          s[n][i] = scores.score(s[n][i], place, 0, slope);
+          if (scores.bias && pair.row < rows && pair.key < keys) {
+            s[n][i] = scores.biased(s[n][i], scores.bias.row(scores.batch, head, query)[pair.key]);
+          }
           dp[n][i] = (dp[n][i] - row.delta[which(i)]) * slope;
         }
       }
@@ -141,7 +152,7 @@ struct MmaBackward : BackwardProblem<T, Rule> {
 template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
 struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
   using Frame = MmaBackward<T, HeadDim, TileQ, TileKv, Rule>;
-  using typename Frame::Place;
+  using typename Frame::Pair;
 
   static constexpr int threads = TileQ / 16 * tile::warp_size;
   static constexpr int shared_bytes = (2 * TileQ + 4 * TileKv) * HeadDim * 2;
@@ -183,7 +194,6 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
       block.template wait<0>();
       block.barrier();  // this tile is here for all threads, and none reads the other stage
       const int key = tiles.key();
-      const int columns = tiles.columns();
       const bool partial = tiles.state() != TileState::full;
       tiles.next();
       if (tiles.valid()) {
@@ -196,15 +206,10 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
       multiply_by_rows<T, HeadDim, TileQ>(block, s, q_tile, first_row, k_tile(stage), lane);
       multiply_by_rows<T, HeadDim, TileQ>(block, dp, dout_tile, first_row, v_tile(stage), lane);
       this->differentiate(
-          block, scores, s, dp, partial, key, [&](int) { return own; }, [](int i) { return i / 2; },
+          block, scores, kv_head, s, dp, partial, [&](int) { return own; },
+          [](int i) { return i / 2; },
           [&](int n, int i) {
-            Place place = fragment.place(i / 2);
-            place.column = static_cast<float>(fragment.column_of(n, i));
-            return place;
-          },
-          [&](int n, int i) {
-            const int column = fragment.column_of(n, i);
-            return column < columns ? fragment.bias_row(i / 2)[key + column] : T(0.0F);
+            return Pair{begin + row + i / 2 * 8, key + fragment.column_of(n, i)};
           },
           [&](float(&shown)[TileKv / 8][4]) { fragment.hide(shown, key); });
       accumulate<T, HeadDim>(block, dq, dp, k_tile(stage), lane);
@@ -273,7 +278,7 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
 template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
 struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
   using Frame = MmaBackward<T, HeadDim, TileQ, TileKv, Rule>;
-  using typename Frame::Place;
+  using typename Frame::Pair;
 
   static constexpr int threads = TileKv / 16 * tile::warp_size;
   static constexpr int statistics_bytes = TileQ / 2 * static_cast<int>(sizeof(RowStatistics));
@@ -322,26 +327,14 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
       multiply_by_rows<T, HeadDim, TileKv>(block, s, k_tile, first_key, q_tile(stage), lane);
       multiply_by_rows<T, HeadDim, TileKv>(block, dp, v_tile, first_key, dout_tile(stage), lane);
       this->differentiate(
-          block, scores, s, dp, partial, own_key,
+          block, scores, kv_head, s, dp, partial,
           [&](int n) {
             return block.template load_chunk<RowStatistics>(
                 statistics_at(stage) + static_cast<unsigned>(fragment_column(lane, n, 0)) / 2 * 16);
           },
           [](int i) { return i % 2; },
           [&](int n, int i) {
-            const int packed = Kokkos::min(row + fragment_column(lane, n, i), this->rows - 1);
-            const auto at = static_cast<unsigned>(packed);
-            const auto of_group = static_cast<unsigned>(this->group);
-            Place place = tile::place_of_columns<float>(
-                scores.row(kv_head * of_group + at % of_group, at / of_group));
-            place.column = static_cast<float>(i / 2 * 8);
-            return place;
-          },
-          [&](int n, int i) {
-            const int j = own_key + i / 2 * 8;
-            const int packed = row + fragment_column(lane, n, i);
-            return j < this->keys && packed < this->rows ? bias_row(scores, kv_head, packed)[j]
-                                                         : T(0.0F);
+            return Pair{row + fragment_column(lane, n, i), own_key + i / 2 * 8};
           },
           [&](float(&shown)[TileQ / 8][4]) {
             visible(scores.mask, own_key, row, lane).apply(shown, lane);
@@ -389,13 +382,6 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
       block.copy_async(statistics_at(stage) + thread * 16, live ? first + pair : first, live);
     }
     block.commit();
-  }
-
-  KOKKOS_INLINE_FUNCTION const T* bias_row(const EntryScores<T, Rule>& scores, std::int64_t kv_head,
-                                           int packed) const {
-    const auto row = static_cast<unsigned>(packed);
-    const auto group = static_cast<unsigned>(this->group);
-    return scores.bias.row(scores.batch, kv_head * group + row % group, row / group);
   }
 
   /// Of the packed rows from `row` on, to the lane's keys, own_key and own_key + 8.

@@ -5,6 +5,7 @@
 
 #include "core/variants.hpp"
 #include "ops/attention/attention.hpp"
+#include "ops/attention/backward.hpp"
 
 /// The naive variant of the forward pass, the baseline that speedups refer to:
 ///   S = scale · Q·Kᵀ for every head, stored (batch, heads, seq_q, seq_kv) in the dtype
@@ -14,6 +15,13 @@
 /// host, cuBLAS on a device where it is built in), in f16 and bf16 linear::gemm, which has AMX
 /// tiles and otherwise widens the operands block by block for the library. S and P are rounded to
 /// the dtype where they are stored, as an unfused implementation in that dtype does.
+///
+/// The naive variant of the backward pass: P and dS of all heads stored (batch, heads, seq_q,
+/// seq_kv) in the dtype, and a product for each of the five (linear/gemm/naive.hpp: the library's
+/// in f32, in 16 bits linear's on operands as they lie):
+///   S = scale·Q·Kᵀ, P = softmax(S);  dP = dO·Vᵀ, dS = P ∘ (dP − Δ);
+///   dV = Pᵀ·dO, dQ = scale·dS·K, dK = scale·dSᵀ·Q
+/// S and dP of one head at a time are f32.
 namespace katt::attention::impl {
 
 /// What multiplies: "blas", or the units of linear's products.
@@ -25,5 +33,14 @@ std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args);
 
 template <class Exec, class T, class Rule>
 void run_naive(const Exec& exec, const ForwardArgs& args, const Rule& rule, Workspace workspace);
+
+template <class Exec>
+std::string naive_engine(const Exec& exec, const BackwardArgs& args);
+
+template <class Exec, class T>
+std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args);
+
+template <class Exec, class T, class Rule>
+void run_naive(const Exec& exec, const BackwardArgs& args, const Rule& rule, Workspace workspace);
 
 }  // namespace katt::attention::impl
