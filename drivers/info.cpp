@@ -75,10 +75,10 @@ void print_operators(const bench::Registry& registry) {
         for (const bench::VariantInfo& info : op->variants(backend, pass)) {
           std::vector<std::string> tiles;
           for (const Setting& tile : info.settings) tiles.push_back(to_text(tile));
-          std::printf("    %-8s%-10s%-12s%s%s\n", std::string(name_of(backend)).c_str(),
+          std::printf("    %-8s%-10s%-19s%s%s\n", std::string(name_of(backend)).c_str(),
                       pass.c_str(), info.name.c_str(), info.description.c_str(),
                       info.baseline ? " (baseline)" : "");
-          if (!tiles.empty()) std::printf("%30stiles %s\n", "", bench::join(tiles, ", ").c_str());
+          if (!tiles.empty()) std::printf("%41stiles %s\n", "", bench::join(tiles, ", ").c_str());
         }
       }
     }

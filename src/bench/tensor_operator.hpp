@@ -169,12 +169,22 @@ class DeviceOutputs {
   DeviceTensors tensors_;
 };
 
-/// The arguments of a pass without memory.
+/// The arguments of a pass without memory; of tensors that share some, in place, the address is
+/// the same.
 template <class Pass>
 auto shape_args(const Problem& problem) {
   Tensors tensors(problem);
   add_shapes(tensors, Pass::inputs(), problem);
   add_shapes(tensors, Pass::outputs(), problem);
+  static std::byte shared;
+  for (const TensorSpec& output : Pass::outputs()) {
+    if (problem.extent("in_place") == 0 || output.over.empty() || !output.is_in(problem)) continue;
+    for (const std::string& name : {output.name, output.over}) {
+      TensorRef<4> ref = tensors.tensor<4>(name);
+      ref.data = &shared;
+      tensors.set(name, ref);
+    }
+  }
   return Pass::args(tensors);
 }
 

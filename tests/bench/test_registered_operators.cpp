@@ -12,6 +12,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "bench/registry.hpp"
+#include "tile/stream.hpp"
 
 namespace katt::bench {
 namespace {
@@ -183,6 +184,37 @@ TEST_P(RegisteredOperator, LabelsWhatItLaunchesAndAllocatesNothing) {
         }
       }
     }
+  }
+}
+
+TEST_P(RegisteredOperator, AutoIsAVariantThatRuns) {
+  const Operator& op = registry().find(GetParam().op);
+  for (const std::string& pass : op.passes()) {
+    for (const Dtype dtype : all_dtypes) {
+      const Point point = small_point(op, pass, GetParam().backend, dtype);
+      const Config config = op.resolve(point, {});
+      const auto variants = op.variants(point.backend, pass);
+      const auto chosen = std::ranges::find(variants, config.variant, &VariantInfo::name);
+      ASSERT_NE(chosen, variants.end()) << config.variant;
+      EXPECT_FALSE(chosen->baseline) << pass << ": " << config.variant;
+      EXPECT_EQ(config.setting.size(), chosen->parameters.size()) << config.variant;
+    }
+  }
+}
+
+// Stores go past the caches where the output is larger than them and is not the input.
+TEST(Auto, DependsOnSizeAndPlace) {
+  for (const Operator* op : registry().all()) {
+    if (op->name() != "rope") continue;
+    const auto chosen = [&](std::int64_t seq, std::int64_t in_place) {
+      Point point = small_point(*op, "forward", Backend::serial, Dtype::f32);
+      point.values["seq_q"] = seq;
+      point.values["in_place"] = in_place;
+      return op->resolve(point, {}).variant;
+    };
+    EXPECT_EQ(chosen(16, 0), "fused");
+    EXPECT_EQ(chosen(std::int64_t{1} << 20, 1), "fused");
+    EXPECT_EQ(chosen(std::int64_t{1} << 20, 0), tile::can_stream_v<Host> ? "stream" : "fused");
   }
 }
 
