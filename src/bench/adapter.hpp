@@ -29,6 +29,18 @@ inline AxisSpec integer_axis(std::string name, std::int64_t fallback, double min
   return axis;
 }
 
+/// An axis of real numbers.
+inline AxisSpec real_axis(std::string name, double fallback, double minimum, double maximum,
+                          std::string help) {
+  AxisSpec axis;
+  axis.name = std::move(name);
+  axis.fallback = fallback;
+  axis.minimum = minimum;
+  axis.maximum = maximum;
+  axis.help = std::move(help);
+  return axis;
+}
+
 /// Integers in the memory of a backend.
 inline Buffer integer_buffer(const std::string& label, Backend backend,
                              std::span<const std::int64_t> values) {

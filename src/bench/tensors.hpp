@@ -78,6 +78,10 @@ class Tensors {
   explicit Tensors(const Problem& problem) : problem_(&problem) {}
   [[nodiscard]] const Problem& problem() const { return *problem_; }
 
+  [[nodiscard]] float parameter(std::string_view name) const {
+    return static_cast<float>(problem_->parameter(name));
+  }
+
   void set(const std::string& name, const TensorRef<4>& ref) { refs_[name] = ref; }
   template <int Rank>
   [[nodiscard]] TensorRef<Rank> tensor(std::string_view name) const {

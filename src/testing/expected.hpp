@@ -84,24 +84,19 @@ struct ExpectedPart {
 /// A sample of every output.
 using Expected = std::vector<ExpectedPart>;
 
-/// Where element `index` of a row-major tensor lies.
-inline std::vector<std::int64_t> index_of(std::int64_t index,
-                                          std::span<const std::int64_t> extents) {
-  std::vector<std::int64_t> place(extents.size());
-  for (std::size_t axis = extents.size(); axis-- > 0;) {
-    place[axis] = index % extents[axis];
-    index /= extents[axis];
-  }
-  return place;
-}
-
 /// Adds the elements of a part to a comparison, of an output with these extents.
 inline void add_all(Comparison& comparison, const ExpectedPart& part, std::span<const float> got,
                     std::span<const std::int64_t> extents, Dtype dtype) {
   const double limit = part.limit(dtype);
+  std::vector<std::int64_t> place(extents.size());
   for (const ExpectedValue& value : part.values) {
-    comparison.add(part.output.c_str(), index_of(value.index, extents),
-                   got[static_cast<std::size_t>(value.index)], value.exact, limit);
+    std::int64_t rest = value.index;
+    for (std::size_t axis = extents.size(); axis-- > 0;) {
+      place[axis] = rest % extents[axis];
+      rest /= extents[axis];
+    }
+    comparison.add(part.output.c_str(), place, got[static_cast<std::size_t>(value.index)],
+                   value.exact, limit);
   }
 }
 

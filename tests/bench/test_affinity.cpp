@@ -43,7 +43,7 @@ std::vector<std::vector<int>> team() {
   return masks;
 }
 
-class Affinity : public testing::Test {
+class Affinity : public ::testing::Test {
  protected:
   void SetUp() override {
     if (allowed_processors().size() < 2) GTEST_SKIP() << "one processor";

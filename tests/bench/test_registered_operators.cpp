@@ -125,7 +125,7 @@ std::vector<Parameter> parameters() {
   return all;
 }
 
-class RegisteredOperator : public testing::TestWithParam<Parameter> {};
+class RegisteredOperator : public ::testing::TestWithParam<Parameter> {};
 
 void expect_rules(Case& made, const Config& config, const std::string& op, Backend backend) {
   Recorder preparing;
@@ -218,8 +218,8 @@ TEST(Auto, DependsOnSizeAndPlace) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RegisteredOperator, testing::ValuesIn(parameters()),
-                         [](const testing::TestParamInfo<Parameter>& info) {
+INSTANTIATE_TEST_SUITE_P(All, RegisteredOperator, ::testing::ValuesIn(parameters()),
+                         [](const ::testing::TestParamInfo<Parameter>& info) {
                            return info.param.op + "_" + std::string(name_of(info.param.backend));
                          });
 

@@ -15,7 +15,7 @@
 namespace katt::bench {
 namespace {
 
-class Sweep : public testing::Test {
+class Sweep : public ::testing::Test {
  protected:
   Sweep() {
     memory::install();

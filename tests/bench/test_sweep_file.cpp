@@ -10,7 +10,7 @@
 namespace katt::bench {
 namespace {
 
-class SweepFile : public testing::Test {
+class SweepFile : public ::testing::Test {
  protected:
   SweepFile() {
     registry.add(std::make_unique<toy::ToyOperator>());

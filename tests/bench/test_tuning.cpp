@@ -11,7 +11,7 @@
 namespace katt::bench {
 namespace {
 
-class TuningTest : public testing::Test {
+class TuningTest : public ::testing::Test {
  protected:
   TuningTest()
       : folder(std::filesystem::temp_directory_path() /

@@ -213,6 +213,10 @@ tokens = 5
 hidden = 33
 residual = [0, 1]
 [[sweep]]
+op = "layernorm"
+tokens = 5
+hidden = 33
+[[sweep]]
 op = "swiglu"
 tokens = 5
 intermediate = 33
@@ -314,7 +318,7 @@ def test_torch_functions_are_verified(katt):
     rows, report = sweep_libraries(katt, "sweep.toml")
     assert all(row["status"] == b"ok" for row in rows), report
     assert {row["op"].decode() for row in rows} == {
-        "rmsnorm", "swiglu", "linear", "softmax", "cross_entropy", "swiglu_mlp", "ternary_linear",
+        "rmsnorm", "layernorm", "swiglu", "linear", "softmax", "cross_entropy", "swiglu_mlp", "ternary_linear",
         "linear_cross_entropy", "embedding", "convert", "rope",
     }  # fmt: skip
 

@@ -19,57 +19,22 @@ class Matrix {
  public:
   Matrix(Backend backend, Dtype dtype, std::int64_t rows, std::int64_t columns,
          std::int64_t gap = 0)
-      : rows_(rows),
-        columns_(columns),
-        stored_("matrix", backend, dtype, {rows, columns + gap}),
-        ref_(stored_.ref()) {
-    ref_.extent[1] = columns;
+      : stored_("matrix", backend, dtype, {rows, columns}, bench::HeadLayout::bhsd, gap) {
     stored_.poison();
   }
   Matrix(Backend backend, Dtype dtype, std::int64_t rows, std::int64_t columns, std::int64_t gap,
          std::span<const float> values)
       : Matrix(backend, dtype, rows, columns, gap) {
-    std::vector<float> spread(static_cast<std::size_t>(rows * (columns + gap)),
-                              std::numeric_limits<float>::quiet_NaN());
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t c = 0; c < columns; ++c) {
-        spread[static_cast<std::size_t>(r * (columns + gap) + c)] =
-            values[static_cast<std::size_t>(r * columns + c)];
-      }
-    }
-    stored_.upload(spread);
+    stored_.upload(values);
   }
 
-  [[nodiscard]] const TensorRef<2>& ref() const { return ref_; }
-
-  [[nodiscard]] std::vector<float> values() const {
-    const auto spread = stored_.download();
-    std::vector<float> dense;
-    const std::int64_t stride = stored_.ref().extent[1];
-    for (std::int64_t r = 0; r < rows_; ++r) {
-      for (std::int64_t c = 0; c < columns_; ++c) {
-        dense.push_back(spread[static_cast<std::size_t>(r * stride + c)]);
-      }
-    }
-    return dense;
-  }
-
+  [[nodiscard]] const TensorRef<2>& ref() const { return stored_.ref(); }
+  [[nodiscard]] std::vector<float> values() const { return stored_.download(); }
   /// Whether every element between the rows is still NaN.
-  [[nodiscard]] bool gaps_untouched() const {
-    const auto spread = stored_.download();
-    const std::int64_t stride = stored_.ref().extent[1];
-    for (std::int64_t r = 0; r < rows_; ++r) {
-      for (std::int64_t c = columns_; c < stride; ++c) {
-        if (!std::isnan(spread[static_cast<std::size_t>(r * stride + c)])) return false;
-      }
-    }
-    return true;
-  }
+  [[nodiscard]] bool gaps_untouched() const { return stored_.gaps_are_nan(); }
 
  private:
-  std::int64_t rows_, columns_;
   bench::Tensor<2> stored_;
-  TensorRef<2> ref_;
 };
 
 /// Integers on a backend.

@@ -16,44 +16,37 @@ namespace {
 using impl::Statistics;
 using impl::Step;
 
+const TensorRef<2>& result_of(const ForwardArgs& args) { return args.out; }
+const TensorRef<2>& result_of(const BackwardArgs& args) { return args.dx; }
+
 /// One launch of a pass, with streaming stores where they pay.
 template <bool backward, Step step, class Exec, class Args>
 void launch(const Exec& exec, const char* label, const Args& args, std::int64_t block_rows,
             void* stored, void* partial) {
   using Memory = typename Exec::memory_space;
-  visit_dtype(args.x.dtype, [&]<class T>() {
+  const TensorRef<2>& out = result_of(args);
+  visit_dtype(out.dtype, [&]<class T>() {
     const auto run = [&]<bool stream>() {
       impl::Pass<Exec, T, backward, step, stream> pass;
       pass.x = args.x.template view<T, Memory>();
+      if constexpr (backward) pass.dout = args.dout.template view<T, Memory>();
       pass.weight = static_cast<const T*>(args.weight.data);
-      if constexpr (backward) {
-        pass.dout = args.dout.template view<T, Memory>();
-        pass.out = args.dx.template view<T, Memory>();
-      } else {
-        pass.bias = static_cast<const T*>(args.bias.data);
-        pass.out = args.out.template view<T, Memory>();
-      }
+      if constexpr (!backward) pass.bias = static_cast<const T*>(args.bias.data);
+      pass.out = out.view<T, Memory>();
       pass.eps = args.eps;
       pass.block_rows = block_rows;
       pass.stored = static_cast<Statistics*>(stored);
       pass.partial = static_cast<float*>(partial);
-      tile::for_each_row(label, exec, (args.x.extent[0] + block_rows - 1) / block_rows, pass);
+      tile::for_each_row(label, exec, (out.extent[0] + block_rows - 1) / block_rows, pass);
     };
-    TensorRef<2> out;
-    if constexpr (backward) out = args.dx;
-    else out = args.out;
-    if constexpr (tile::can_stream_v<Exec> && (step == Step::all || step == Step::rows)) {
-      if (tile::should_stream<Exec>(static_cast<const T*>(out.data), out.extent[0], out.extent[1],
-                                    out.stride[0])) {
-        return run.template operator()<true>();
-      }
-    }
-    run.template operator()<false>();
+    constexpr bool can_stream = tile::can_stream_v<Exec> && step >= Step::rows;
+    const bool stream = tile::should_stream<Exec>(static_cast<const T*>(out.data), out.extent[0],
+                                                  out.extent[1], out.stride[0]);
+    can_stream&& stream ? run.template operator()<can_stream>() : run.template operator()<false>();
   });
 }
 
-template <class Args>
-std::size_t statistics_bytes(const Args& args) {
+std::size_t statistics_bytes(const auto& args) {
   return aligned_bytes<Statistics>(args.x.extent[0]);
 }
 std::size_t partial_bytes(const BackwardArgs& args) {
@@ -107,13 +100,11 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   sum_blocks(exec, args, workspace.data);
 }
 
-template <class Args>
-void check_common(const Args& args) {
+void check_common(const auto& args) {
   const std::int64_t hidden = args.x.extent[1];
   if (hidden <= 0) throw InputError("layernorm: hidden 0: expected at least 1");
   if (!(args.eps >= 0.0F) || !std::isfinite(args.eps)) {
-    throw InputError("layernorm: eps " + std::to_string(args.eps) +
-                     ": expected a finite number ≥ 0");
+    throw InputError("layernorm: eps " + std::to_string(args.eps) + ": expected ≥ 0");
   }
   check_tensor<1>("layernorm", "weight", args.weight, args.x.dtype, {hidden});
 }
@@ -122,14 +113,15 @@ void check_common(const Args& args) {
 
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table{{.name = "naive",
-                                                .description = "statistics, normalisation apart",
-                                                .workspace_bytes = statistics_bytes<ForwardArgs>,
-                                                .run = naive_forward<Exec>},
-                                               {.name = "fused",
-                                                .description = "one launch, rows stay in cache",
-                                                .rank = 1,
-                                                .run = fused_forward<Exec>}};
+  static VariantTable<Exec, ForwardArgs> table{
+      {.name = "naive",
+       .description = "statistics, normalisation apart",
+       .workspace_bytes = [](const ForwardArgs& args) { return statistics_bytes(args); },
+       .run = naive_forward<Exec>},
+      {.name = "fused",
+       .description = "one launch, rows stay in cache",
+       .rank = 1,
+       .run = fused_forward<Exec>}};
   return table;
 }
 

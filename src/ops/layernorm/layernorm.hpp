@@ -17,12 +17,10 @@
 ///   dx         = rstd · (g − mean_j g(j) − x̂ · mean_j(g(j) · x̂(j)))
 ///   dweight(j) = Σ_rows dout(j) · x̂(j),  dbias(j) = Σ_rows dout(j)
 ///
-/// The backward pass computes the statistics again from x. They are f32; squares of deviations have
-/// to fit into it.
+/// The backward pass computes the statistics again from x. They are f32, as the squares must fit.
 namespace katt::layernorm {
 
-/// Arguments of the forward pass, in the memory of the backend and of one dtype; rows may be any
-/// distance apart.
+/// Arguments, in the memory of the backend and of one dtype; rows may be any distance apart.
 struct ForwardArgs {
   ConstTensorRef<2> x;       ///< (tokens, hidden)
   ConstTensorRef<1> weight;  ///< (hidden)
@@ -31,7 +29,6 @@ struct ForwardArgs {
   float eps = 1e-5F;
 };
 
-/// Arguments of the backward pass.
 struct BackwardArgs {
   ConstTensorRef<2> x;       ///< (tokens, hidden)
   ConstTensorRef<1> weight;  ///< (hidden)
@@ -42,8 +39,7 @@ struct BackwardArgs {
   float eps = 1e-5F;
 };
 
-/// The variants of an execution space: "naive" (statistics stored, then a launch for each result)
-/// and "fused" (one launch, rows stay in cache; backward, one more for the sums over rows).
+/// The variants of an execution space: "naive" and "fused" (rows stay in cache).
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants();
 template <class Exec>

@@ -18,9 +18,9 @@ struct Statistics {
   float mean, rstd, mean_g, mean_gx;
 };
 
-/// What a launch computes: the statistics, or from stored ones out or dx, or the sums over rows; or
-/// all at once.
-enum class Step : std::uint8_t { statistics, rows, sums, all };
+/// What a launch computes: the statistics; from stored ones the sums over rows, or out or dx; or all
+/// at once.
+enum class Step : std::uint8_t { statistics, sums, rows, all };
 
 /// A pass over blocks of rows, one team a block.
 template <class Exec, class T, bool backward, Step step, bool stream>

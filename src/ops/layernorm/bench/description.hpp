@@ -20,11 +20,7 @@ struct Description {
   static std::vector<bench::AxisSpec> axes() {
     return {bench::integer_axis("tokens", 2048, 1, "rows"),
             bench::integer_axis("hidden", 4096, 1, "elements of a row"),
-            {.name = "eps",
-             .fallback = 1e-5,
-             .minimum = 0,
-             .maximum = 1,
-             .help = "added to the variance"}};
+            bench::real_axis("eps", 1e-5, 0, 1, "added to the variance")};
   }
 
   static TensorSpec matrix(const char* name) {
@@ -37,15 +33,12 @@ struct Description {
   static TensorSpecs outputs() { return {matrix("out")}; }
   static TensorSpecs gradients() { return {matrix("dx"), row("dweight"), row("dbias")}; }
 
-  static float eps_of(const bench::Tensors& t) {
-    return static_cast<float>(t.problem().parameter("eps"));
-  }
   static ForwardArgs forward_args(const bench::Tensors& t) {
     return {.x = t.matrix("x"),
             .weight = t.vector("weight"),
             .bias = t.vector("bias"),
             .out = t.matrix("out"),
-            .eps = eps_of(t)};
+            .eps = t.parameter("eps")};
   }
   static BackwardArgs backward_args(const bench::Tensors& t) {
     return {.x = t.matrix("x"),
@@ -54,7 +47,7 @@ struct Description {
             .dx = t.matrix("dx"),
             .dweight = t.vector("dweight"),
             .dbias = t.vector("dbias"),
-            .eps = eps_of(t)};
+            .eps = t.parameter("eps")};
   }
   static testing::Expected expected(const bench::Problem& p) { return layernorm::expected(p); }
 };

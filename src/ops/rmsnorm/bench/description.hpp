@@ -65,9 +65,6 @@ struct Description {
   }
   static TensorSpecs gradients() { return {matrix("dx"), row("dweight")}; }
 
-  static float eps_of(const bench::Tensors& t) {
-    return static_cast<float>(t.problem().parameter("eps"));
-  }
   static ForwardArgs forward_args(const bench::Tensors& t) {
     return {.x = t.matrix("x"),
             .weight = t.vector("weight"),
@@ -76,7 +73,7 @@ struct Description {
             .residual_out = t.matrix("residual_out"),
             .out_q = t.bytes("out_q"),
             .out_q_scale = static_cast<float*>(t.vector("out_q_scale").data),
-            .eps = eps_of(t)};
+            .eps = t.parameter("eps")};
   }
   static BackwardArgs backward_args(const bench::Tensors& t) {
     return {.dout = t.matrix("dout"),
@@ -85,7 +82,7 @@ struct Description {
             .dresidual_out = t.matrix("dresidual_out"),
             .dx = t.matrix("dx"),
             .dweight = t.vector("dweight"),
-            .eps = eps_of(t)};
+            .eps = t.parameter("eps")};
   }
   static Status supports(const bench::Problem& p) {
     if (!p.backward || p.extent("quantise") == 0) return Status::ok();
