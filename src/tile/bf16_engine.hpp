@@ -42,11 +42,7 @@ struct Exponentials {
     const __m512 b = exponential(2 * p + 1);
     even = _mm512_add_ps(even, a);
     odd = _mm512_add_ps(odd, b);
-    // Round to nearest, ties away from zero: the operands are not negative and finite.
-    const __m512i half = _mm512_set1_epi32(0x8000);
-    const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(a), half), 16);
-    const __m512i high = _mm512_add_epi32(_mm512_castps_si512(b), half);
-    _mm512_store_si512(target + p * depth, _mm512_mask_blend_epi16(0xAAAAAAAAU, low, high));
+    _mm512_store_si512(target + p * depth, avx512::bf16_pairs_of_finite(a, b));
   }
 
   /// Pairs that belong to step `i` of `steps`.
@@ -64,9 +60,6 @@ class QueryBlock {
   static constexpr std::size_t state_bytes =
       Depth * (2 + 4) * tile_bytes + 2 * block * sizeof(float);
   static constexpr int max_group = 8;
-  /// Below every finite score, and finite: 2^(−inf − lowest) is 0 and 2^(lowest − lowest) is 1, so
-  /// that rows without a visible key need no case of their own.
-  static constexpr float lowest = -0x1p126F;
   /// How far scores may exceed the running maximum before it moves.
   static constexpr float slack = 8.0F;
 
@@ -87,7 +80,7 @@ class QueryBlock {
     /// O = 0, no key seen.
     void clear() const {
       std::fill_n(o, Depth * 4 * tile_floats, 0.0F);
-      std::fill_n(max, block, lowest);
+      std::fill_n(max, block, lowest_score);
       std::fill_n(sum, block, 0.0F);
     }
   };

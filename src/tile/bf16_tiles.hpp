@@ -21,7 +21,7 @@ using amx::tile_bytes;
 inline constexpr int block = 32;  ///< queries, keys, and depth of a block
 inline constexpr int tile_elements = tile_bytes / 2;
 inline constexpr int tile_floats = tile_bytes / 4;
-using HostVec = VecOf<Kokkos::DefaultHostExecutionSpace>;
+using tile::impl::HostVec;
 
 /// Tiles of 32 dimensions that hold a head_dim.
 constexpr int depth_tiles(std::int64_t head_dim) {

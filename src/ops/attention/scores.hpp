@@ -12,8 +12,8 @@
 /// happens to the scores of a tile between Q·Kᵀ and the softmax.
 namespace katt::attention::impl {
 
-inline constexpr float log2e = 1.4426950408889634F;
-inline constexpr float ln2 = 0.6931471805599453F;
+using tile::ln2;
+using tile::log2e;
 
 /// Natural log-sum-exp of a row with this maximum in base 2 and this sum of 2^(s − max) > 0. The
 /// maximum is not rounded again: P = exp(s − lse) of the backward pass has the error of lse as its
@@ -30,11 +30,10 @@ struct BinaryLse {
 
   KOKKOS_INLINE_FUNCTION explicit BinaryLse(float lse) : high(lse * log2e), low(0.0F) {
     constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
-    constexpr float log2e_low = 1.92596299e-8F;  // log2(e) − log2e
     if (lse == -infinity) {
       high = infinity;
     } else {
-      low = Kokkos::fma(lse, log2e_low, Kokkos::fma(lse, log2e, -high));
+      low = Kokkos::fma(lse, tile::log2e_low, Kokkos::fma(lse, log2e, -high));
     }
   }
 };
@@ -124,5 +123,19 @@ struct ScoreRule {
     });
   }
 };
+
+/// Δ of one query row: Σ_d dout · out.
+template <class Vec, class T>
+KOKKOS_INLINE_FUNCTION float row_delta(const T* out, const T* dout, int head_dim) {
+  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  Vec vector_sum(0.0F);
+  int d = 0;
+  for (; d + lanes <= head_dim; d += lanes) {
+    vector_sum = tile::fma(tile::load<Vec>(out + d), tile::load<Vec>(dout + d), vector_sum);
+  }
+  float sum = tile::reduce_sum(vector_sum);
+  for (; d < head_dim; ++d) sum += static_cast<float>(out[d]) * static_cast<float>(dout[d]);
+  return sum;
+}
 
 }  // namespace katt::attention::impl

@@ -84,7 +84,7 @@ Variant<Exec, ForwardArgs> fused_forward() {
             visit_dtype(args.x.dtype, [&]<class T>() {
               const auto launch = [&]<bool Stream>() {
                 const impl::Forward<Exec, T, Stream> kernel(exec, args);
-                tile::for_each_row("katt::rmsnorm::forward", exec, kernel.blocks, kernel);
+                tile::for_each_row(exec, "katt::rmsnorm::forward", kernel.blocks, kernel);
               };
               if (streams_v<Exec, kind> && impl::Forward<Exec, T, true>::can_stream(args)) {
                 launch.template operator()<streams_v<Exec, kind>>();
@@ -116,16 +116,16 @@ Variant<Exec, BackwardArgs> fused_backward() {
             visit_dtype(args.x.dtype, [&]<class T>() {
               const auto launch = [&]<bool Stream>() {
                 const impl::Backward<Exec, T, Stream> kernel(args, partial);
-                tile::for_each_row("katt::rmsnorm::backward", exec, blocks, kernel);
+                tile::for_each_row(exec, "katt::rmsnorm::backward", blocks, kernel);
               };
               if (streams_v<Exec, kind> && impl::rows_are_streamable<T>(args.dx)) {
                 launch.template operator()<streams_v<Exec, kind>>();
               } else {
                 launch.template operator()<false>();
               }
-              impl::sum_partials<Exec, T, impl::Order::loaded>("katt::rmsnorm::weight_gradient",
-                                                               exec, partial, blocks, args.hidden(),
-                                                               args.dweight);
+              impl::sum_partials<Exec, T, impl::Order::loaded>(
+                  exec, "katt::rmsnorm::weight_gradient", partial, blocks, args.hidden(),
+                  args.dweight);
             });
           },
   };

@@ -107,10 +107,10 @@ struct Backward {
   template <bool Read, bool Write, class Team>
   KOKKOS_FORCEINLINE_FUNCTION Sums visit(const Team& team, const Source& source,
                                          const Sink& sink) const {
-    Vec squares[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
-    Vec products[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+    Vec squares[tile::column_slots] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+    Vec products[tile::column_slots] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
     Sums tail;
-    tile::for_row_pairs<Exec>(
+    tile::for_column_pairs<Exec>(
         team, hidden,
         [&](std::int64_t i, int slot) __attribute__((always_inline)) {
           if constexpr (Read) read<2>(source, i, &squares[2 * slot], &products[2 * slot]);
@@ -198,7 +198,7 @@ struct Backward {
 enum class Order : std::uint8_t { natural, loaded };
 
 /// dweight = Σ partial, a chunk of columns at a time, blocks in order. A chunk is a whole number of
-/// steps of tile::for_row_pairs(), so that elements are loaded there as in a row.
+/// steps of tile::for_column_pairs(), so that elements are loaded there as in a row.
 template <class Exec, class T, Order order>
 struct SumPartials {
   using Vec = tile::VecOf<Exec>;
@@ -213,7 +213,7 @@ struct SumPartials {
   template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t chunk) const {
     const std::int64_t begin = chunk * columns;
-    tile::for_row_pairs<Exec>(
+    tile::for_column_pairs<Exec>(
         team, Kokkos::min(std::int64_t{columns}, hidden - begin),
         [&](std::int64_t i, int) {
           const Vec sums[2] = {sum<Vec>(begin + i), sum<Vec>(begin + i + tile::lanes_v<Exec>)};
@@ -242,10 +242,10 @@ struct SumPartials {
 
 /// Launches SumPartials under a label.
 template <class Exec, class T, Order order>
-void sum_partials(const char* label, const Exec& exec, const float* partial, std::int64_t blocks,
+void sum_partials(const Exec& exec, const char* label, const float* partial, std::int64_t blocks,
                   std::int64_t hidden, const TensorRef<1>& dweight) {
   const SumPartials<Exec, T, order> sum{partial, blocks, hidden, static_cast<T*>(dweight.data)};
-  tile::for_each_row(label, exec, sum.chunks(), sum);
+  tile::for_each_row(exec, label, sum.chunks(), sum);
 }
 
 }  // namespace katt::rmsnorm::impl

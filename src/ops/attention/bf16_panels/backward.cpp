@@ -5,7 +5,6 @@
 
 #include "core/thread_slot.hpp"
 #include "ops/attention/bf16_panels/backward_operands.hpp"
-#include "ops/attention/portable/backward_kernel.hpp"
 #include "ops/attention/tiles.hpp"
 #include "tile/bf16_engine.hpp"
 
@@ -53,17 +52,6 @@ struct Gradients {
   __m512 shift[2];  ///< −lse in base 2, by query tile
   __m512 delta[2];
 
-  /// Two vectors as 32 bf16, rounded to nearest, ties away from zero.
-  KOKKOS_FORCEINLINE_FUNCTION static __m512i narrow(__m512 low, __m512 high) {
-    const __m512i odd_words =
-        _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
-                         25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
-    return _mm512_permutex2var_epi16(rounded(low), odd_words, rounded(high));
-  }
-  KOKKOS_FORCEINLINE_FUNCTION static __m512i rounded(__m512 x) {
-    return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
-  }
-
   KOKKOS_FORCEINLINE_FUNCTION void pair(int i) const {
     __m512 ds[2][2];
 #pragma GCC unroll 2
@@ -76,15 +64,14 @@ struct Gradients {
         p[t] = tile::exp2_of_16_bits(_mm512_fmadd_ps(_mm512_load_ps(scores + at), scale, shift[t]));
         ds[t][k] = _mm512_mul_ps(p[t], _mm512_sub_ps(_mm512_load_ps(dp + at), delta[t]));
       }
-      _mm512_store_si512(p_rows + key * bf16_tiles::depth, narrow(p[0], p[1]));
-      _mm512_store_si512(ds_rows + key * bf16_tiles::depth, narrow(ds[0][k], ds[1][k]));
+      _mm512_store_si512(p_rows + key * bf16_tiles::depth, avx512::bf16_of_finite(p[0], p[1]));
+      _mm512_store_si512(ds_rows + key * bf16_tiles::depth,
+                         avx512::bf16_of_finite(ds[0][k], ds[1][k]));
     }
 #pragma GCC unroll 2
     for (int t = 0; t < 2; ++t) {
-      _mm512_store_si512(
-          ds_pairs + t * bf16_tiles::tile_elements + i * bf16_tiles::depth,
-          _mm512_mask_blend_epi16(0xAAAAAAAAU, _mm512_srli_epi32(rounded(ds[t][0]), 16),
-                                  rounded(ds[t][1])));
+      _mm512_store_si512(ds_pairs + t * bf16_tiles::tile_elements + i * bf16_tiles::depth,
+                         avx512::bf16_pairs_of_finite(ds[t][0], ds[t][1]));
     }
   }
 

@@ -6,7 +6,7 @@
 
 #include "core/views.hpp"
 #include "ops/attention/bf16_panels/scores.hpp"
-#include "ops/attention/portable/backward_kernel.hpp"
+#include "ops/attention/scores.hpp"
 
 /// What the backward pass on bf16 tiles reads, packed into its workspace: K and V, Q and dO in the
 /// forms that the five products take them in, and lse and Δ of every query row.
@@ -40,7 +40,9 @@ struct BackwardLayout {
         row_blocks(divide_up(rows, bf16_tiles::block)),
         key_blocks(divide_up(args.seq_kv(), bf16_tiles::block)),
         key_groups(divide_up(key_blocks, key_group)) {
-    const std::int64_t wanted = heads == 0 ? 1 : divide_up(BackwardPlan::least_items, heads);
+    // Work items below which keys are split into chunks: enough for the threads of a large host.
+    constexpr std::int64_t least_items = 16;
+    const std::int64_t wanted = heads == 0 ? 1 : divide_up(least_items, heads);
     chunks = std::max<std::int64_t>(1, std::min(wanted, key_groups));
   }
 

@@ -222,7 +222,7 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
       multiply(head.s, "katt::attention::naive_backward_scores");
       multiply(head.dp, "katt::attention::naive_backward_dp");
       tile::for_each_row(
-          "katt::attention::naive_backward_rows", exec, args.seq_q(),
+          exec, "katt::attention::naive_backward_rows", args.seq_q(),
           RowGradient<Exec, T>{static_cast<const float*>(head.s.c.data),
                                static_cast<const float*>(head.dp.c.data),
                                static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),

@@ -128,7 +128,7 @@ void flash_backward(const Exec& exec, const BackwardArgs& args, Tile tile, Works
                         args.mask.softcap,
                         delta,
                         parts};
-  tile::launch_teams("katt::attention::flash_backward", exec, plan.heads * plan.chunks,
+  tile::launch_teams(exec, "katt::attention::flash_backward", plan.heads * plan.chunks,
                      plan.scratch_bytes(), base + layout.scratch, functor);
 
   Kokkos::parallel_for(

@@ -73,20 +73,6 @@ struct BackwardPlan {
   static constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 127) / 128 * 128; }
 };
 
-/// Δ of one query row: Σ_d dout · out.
-template <class Vec, class T>
-KOKKOS_INLINE_FUNCTION float row_delta(const T* out, const T* dout, int head_dim) {
-  constexpr int lanes = sizeof(Vec) / sizeof(float);
-  Vec vector_sum(0.0F);
-  int d = 0;
-  for (; d + lanes <= head_dim; d += lanes) {
-    vector_sum = tile::fma(tile::load<Vec>(out + d), tile::load<Vec>(dout + d), vector_sum);
-  }
-  float sum = tile::reduce_sum(vector_sum);
-  for (; d < head_dim; ++d) sum += static_cast<float>(out[d]) * static_cast<float>(dout[d]);
-  return sum;
-}
-
 template <class Exec, class T>
 struct FlashBackward {
   using Memory = typename Exec::memory_space;

@@ -138,7 +138,7 @@ template <class Exec, class T>
 void flash_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
   FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
     const FlashForward<Exec, T, FlashEngine<Exec, T, Shape>> functor(args);
-    tile::launch_teams("katt::attention::flash_forward", exec, functor.work_items(),
+    tile::launch_teams(exec, "katt::attention::flash_forward", functor.work_items(),
                        flash_scratch_bytes<Exec, T, Shape>(args),
                        static_cast<std::byte*>(workspace.data), functor);
   });

@@ -112,7 +112,7 @@ struct Bf16Plan {
 
 #if defined(KATT_BF16_TILES)
 
-using Vec = tile::SimdOf<tile::impl::HostAbi>;
+using Vec = bf16_tiles::HostVec;
 
 /// Sixteen indices over 32 steps as sixteen vectors, zero beyond the factor: where rows run along
 /// k, vector i is index i; else vector p holds the pairs of steps (2p, 2p + 1) of all indices.
