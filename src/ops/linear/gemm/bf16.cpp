@@ -255,8 +255,6 @@ struct Bf16Block {
       for (std::int64_t s = begin; s < end; s += panel) {
         const int tiles = streamed.extent - s > 16 ? 2 : 1;
         if (!plan.direct) pack_panel(streamed, !plan.left_resident, s, k, depth, passing);
-        const auto streamed_walk =
-            plan.direct ? TileWalk::unpacked(streamed, s) : TileWalk::packed(passing, tiles);
         for (std::int64_t p = p_begin; p < p_end; ++p) {
           const std::int64_t r = first + p * panel;
           const int resident_tiles = plan.resident - r > 16 ? 2 : 1;
@@ -264,15 +262,30 @@ struct Bf16Block {
           const std::int64_t block = (s - begin) / panel * in_block + p - p_begin;
           float* sums = plan.passes == 1 ? once : kept + block * 4 * bf16_tiles::tile_bytes / 4;
           const auto resident_walk =
-              TileWalk::packed(packed + (pass * panels + p) * plan.panel_bytes(), resident_tiles);
+              PackedWalk::of(packed + (pass * panels + p) * plan.panel_bytes(), resident_tiles);
           const Ahead next = next_panel(s, end, k, p - p_begin, p_end - p_begin);
           const Ahead too =
               pass + 1 < plan.passes
                   ? next_pass(pass, (s - begin) / panel * (p_end - p_begin) + p - p_begin, p_begin,
                               p_end, blocks_of(end - begin, panel), steps)
                   : target(plan.left_resident ? r : s, plan.left_resident ? s : r, steps);
-          multiply(tiles, resident_tiles, streamed_walk, resident_walk, steps, pass > 0, sums, next,
-                   too);
+          const auto call = [&]<int S, int R>() {
+            const auto streamed_walk = PackedWalk::of(passing, tiles);
+            if (plan.left_resident) {
+              multiply<{.left = R, .right = S, .keeps_sums = false}>(
+                  resident_walk, streamed_walk, steps, pass > 0, sums, {next, too});
+            } else if (plan.direct) {
+              multiply<{.left = S, .right = R, .keeps_sums = false}>(
+                  RowWalk(streamed, s), resident_walk, steps, pass > 0, sums, {next, too});
+            } else {
+              multiply<{.left = S, .right = R, .keeps_left = true, .keeps_sums = false}>(
+                  streamed_walk, resident_walk, steps, pass > 0, sums, {next, too});
+            }
+          };
+          if (tiles == 2 && resident_tiles == 2) call.template operator()<2, 2>();
+          else if (tiles == 2) call.template operator()<2, 1>();
+          else if (resident_tiles == 2) call.template operator()<1, 2>();
+          else call.template operator()<1, 1>();
           if (pass + 1 < plan.passes) continue;
           if (plan.left_resident) finish(sums, r, resident_tiles, s, tiles);
           else finish(sums, s, tiles, r, resident_tiles);
@@ -282,22 +295,10 @@ struct Bf16Block {
     slots.release(slot);
   }
 
-  void multiply(int streamed_tiles, int resident_tiles, const TileWalk& passing,
-                const TileWalk& staying, std::int64_t steps, bool resume, float* sums,
-                const Ahead& ahead, const Ahead& too) const {
-    const auto call = [&]<int S, int R>() {
-      if (plan.left_resident) {
-        Multiply<U>::template run<R, S, false>(staying, passing, steps, resume, sums, ahead, too);
-      } else if (plan.direct) {
-        Multiply<U>::template run<S, R, false>(passing, staying, steps, resume, sums, ahead, too);
-      } else {
-        Multiply<U>::template run<S, R, true>(passing, staying, steps, resume, sums, ahead, too);
-      }
-    };
-    if (streamed_tiles == 2 && resident_tiles == 2) call.template operator()<2, 2>();
-    else if (streamed_tiles == 2) call.template operator()<2, 1>();
-    else if (resident_tiles == 2) call.template operator()<1, 2>();
-    else call.template operator()<1, 1>();
+  template <bf16_tiles::Product product, class A, class B>
+  static void multiply(const A& left, const B& right, std::int64_t steps, bool resume, float* sums,
+                       Prefetches beside) {
+    U::template product<product>(left, right, static_cast<int>(steps), resume, sums, beside);
   }
 
   /// The share of the p-th multiplication in the streamed panel that follows.
@@ -343,7 +344,7 @@ struct Bf16Block {
       visit_dtype(args.bias.dtype, [&]<class B>() {
         for (int l = 0; l < left_tiles; ++l) {
           for (int r = 0; r < right_tiles; ++r) {
-            const float* from = sums + (2 * l + r) * 256;
+            const float* from = sums + (l + 2 * r) * 256;
             Vec square[16];
 #pragma GCC unroll 16
             for (int i = 0; i < 16; ++i) square[i] = tile::load<Vec>(from + 16 * i);

@@ -2,12 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "core/dtype.hpp"
 #include "tile/bf16_units.hpp"
 
-/// The innermost loop of gemm/bf16.cpp for every unit that multiplies bf16 tiles.
+/// What the products of gemm/bf16.cpp read, and what they ask for ahead.
 #if defined(KATT_BF16_TILES)
 namespace katt::linear::impl {
 
@@ -25,7 +24,7 @@ struct Factor {
   }
 };
 
-/// What a multiplication asks for ahead of its use: so many lines a step.
+/// Lines that are asked for ahead of their use: so many a step.
 struct Ahead {
   const std::byte* from = nullptr;
   std::int64_t line_bytes = 0, step_bytes = 0;  ///< distances of lines and of steps
@@ -37,121 +36,41 @@ struct Ahead {
   }
 };
 
-/// Where the tiles of a factor lie: 32 steps of k are `step_bytes` apart.
-struct TileWalk {
-  const std::byte* at;
-  std::int64_t row_bytes = bf16_tiles::row_bytes, tile_bytes = bf16_tiles::tile_bytes,
-               step_bytes = 0;
+/// What a multiplication does beside its products.
+struct Prefetches {
+  Ahead first, second;
 
-  static TileWalk packed(const std::byte* at, int tiles) {
-    return {.at = at, .step_bytes = tiles * bf16_tiles::tile_bytes};
+  KOKKOS_FORCEINLINE_FUNCTION void ahead() {
+    first();
+    second();
   }
-  /// Of a left factor whose rows run along k.
-  static TileWalk unpacked(const Factor& factor, std::int64_t index) {
-    const std::int64_t row_bytes = factor.stride * 2;
-    return {.at = reinterpret_cast<const std::byte*>(factor.at(index, 0)),
-            .row_bytes = row_bytes,
-            .tile_bytes = 16 * row_bytes,
-            .step_bytes = bf16_tiles::row_bytes};
+  KOKKOS_FORCEINLINE_FUNCTION void share(int /*i*/, int /*n*/) const {}
+};
+
+/// Operands of a product (bf16_units.hpp). Packed, 32 steps of k are `step_bytes` apart.
+struct PackedWalk {
+  const std::byte* from;
+  std::int64_t step_bytes;
+
+  static bf16_tiles::Packed<PackedWalk> of(const std::byte* from, int tiles) {
+    return {{.from = from, .step_bytes = tiles * bf16_tiles::tile_bytes}};
+  }
+  KOKKOS_FORCEINLINE_FUNCTION const bf16* operator()(int step) const {
+    return reinterpret_cast<const bf16*>(from + step * step_bytes);
   }
 };
 
-/// sums(l, r) = (resume ? sums(l, r) : 0) + Σ left(l) · right(r), tiles of 1 KiB at 2 l + r, over
-/// `steps` steps of 32. `ahead` and `too` are asked once a step.
-template <bf16_tiles::Unit U>
-struct Multiply;
+/// Rows along k of a left factor, where they lie.
+struct RowWalk {
+  const bf16* from;
+  std::int64_t row_bytes, tile_bytes;
 
-template <>
-struct Multiply<bf16_tiles::AmxUnit> {
-  /// Reads a register past the first-level cache, from which it would drive out what stays there.
-  template <bool Past, int T>
-  static void load_tile(const void* from, std::ptrdiff_t stride) {
-    if constexpr (Past) tile::amx::load_past<T>(from, stride);
-    else tile::amx::load<T>(from, stride);
-  }
-
-  /// One factor stays in the first-level cache, the other one and the sums go past it.
-  template <int Left, int Right, bool KeepLeft>
-  static void run(TileWalk left, TileWalk right, std::int64_t steps, bool resume, float* sums,
-                  Ahead ahead, Ahead too) {
-    namespace amx = tile::amx;
-    const auto each = [&](const auto& f) {
-      f(std::integral_constant<int, 0>{});
-      if constexpr (Right > 1) f(std::integral_constant<int, 1>{});
-      if constexpr (Left > 1) f(std::integral_constant<int, 2>{});
-      if constexpr (Left > 1 && Right > 1) f(std::integral_constant<int, 3>{});
-    };
-    each([&](auto c) {
-      if (resume) amx::load_past<c>(sums + c * bf16_tiles::tile_floats);
-      else amx::zero<c>();
-    });
-    for (std::int64_t t = 0; t < steps; ++t) {
-      ahead();
-      too();
-      load_tile<KeepLeft, 6>(right.at, right.row_bytes);
-      load_tile<!KeepLeft, 4>(left.at, left.row_bytes);
-      amx::product_bf16<0, 4, 6>();
-      if constexpr (Left > 1) {
-        load_tile<!KeepLeft, 5>(left.at + left.tile_bytes, left.row_bytes);
-        amx::product_bf16<2, 5, 6>();
-      }
-      if constexpr (Right > 1) {
-        load_tile<KeepLeft, 7>(right.at + right.tile_bytes, right.row_bytes);
-        amx::product_bf16<1, 4, 7>();
-        if constexpr (Left > 1) amx::product_bf16<3, 5, 7>();
-      }
-      left.at += left.step_bytes;
-      right.at += right.step_bytes;
-    }
-    each([&](auto c) { amx::store<c>(sums + c * bf16_tiles::tile_floats); });
-  }
-};
-
-template <>
-struct Multiply<bf16_tiles::DotUnit> {
-  using Dot = bf16_tiles::DotUnit;
-
-  /// Eight rows of the left factor at a time; what is asked for ahead, with the first ones.
-  template <int Left, int Right, bool KeepLeft>
-  static void run(const TileWalk& left, const TileWalk& right, std::int64_t steps, bool resume,
-                  float* sums, Ahead ahead, Ahead too) {
-    constexpr int rows = Dot::rows;
-    constexpr int lanes = bf16_tiles::rows;
-    for (int row = 0; row < Left * lanes; row += rows) {
-      float* target = sums + row / lanes * 2 * bf16_tiles::tile_floats + row % lanes * lanes;
-      __m512 sum[rows][Right];
-#pragma GCC unroll 16
-      for (int i = 0; i < rows * Right; ++i) {
-        const float* from = target + i % Right * bf16_tiles::tile_floats + i / Right * lanes;
-        sum[i / Right][i % Right] = resume ? _mm512_load_ps(from) : _mm512_setzero_ps();
-      }
-      const std::byte* a = left.at + row / lanes * left.tile_bytes + row % lanes * left.row_bytes;
-      const std::byte* b = right.at;
-      for (std::int64_t t = 0; t < steps; ++t, a += left.step_bytes, b += right.step_bytes) {
-        if (row == 0) {
-          ahead();
-          too();
-        }
-#pragma GCC unroll 2
-        for (int p = 0; p < lanes; ++p) {
-          __m512i pairs[Right];
-          for (int r = 0; r < Right; ++r) {
-            pairs[r] = _mm512_load_si512(b + r * bf16_tiles::tile_bytes + p * 64);
-          }
-#pragma GCC unroll 16
-          for (int i = 0; i < rows * Right; ++i) {
-            const std::byte* pair = a + i / Right * left.row_bytes + p * 4;
-            sum[i / Right][i % Right] = Dot::product(
-                sum[i / Right][i % Right], reinterpret_cast<const bf16*>(pair), pairs[i % Right]);
-          }
-        }
-      }
-#pragma GCC unroll 16
-      for (int i = 0; i < rows * Right; ++i) {
-        _mm512_store_ps(target + i % Right * bf16_tiles::tile_floats + i / Right * lanes,
-                        sum[i / Right][i % Right]);
-      }
-    }
+  RowWalk(const Factor& factor, std::int64_t index)
+      : from(factor.at(index, 0)),
+        row_bytes(factor.stride * 2),
+        tile_bytes(bf16_tiles::rows * row_bytes) {}
+  KOKKOS_FORCEINLINE_FUNCTION const bf16* operator()(int step) const {
+    return from + step * bf16_tiles::depth;
   }
 };
 
