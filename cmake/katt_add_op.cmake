@@ -1,10 +1,10 @@
 # katt_add_op(OP): the one registration of an operator, the folder src/ops/OP. The sources of its
-# folder bench/ join the driver library, all others, of whatever folder, join the library; the driver's generated
+# folder bench/ join the driver library, all others, of whatever folder, join katt_ops; the driver's generated
 # registered_ops.cpp calls katt::OP::register_op. Its tests, tests/ops/test_OP*.cpp, are found by
 # their names. A build that needs few operators says so: -DKATT_OPS="rope;rmsnorm".
 #
-# katt_add_op(NAME DIR src/… NEEDS OP…): something above the operators that is swept like one. It is
-# left out where one of them is.
+# katt_add_op(NAME DIR src/… NEEDS OP…): something above the operators that is swept like one; its
+# sources join katt_nn. It is left out where one of them is.
 function(katt_add_op op)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "DIR" "NEEDS")
   if(KATT_OPS AND NOT op IN_LIST KATT_OPS)
@@ -17,8 +17,10 @@ function(katt_add_op op)
     return()
   endif()
   set(dir ${PROJECT_SOURCE_DIR}/src/ops/${op})
+  set(library KATT_OP_SOURCES)
   if(arg_DIR)
     set(dir ${PROJECT_SOURCE_DIR}/${arg_DIR})
+    set(library KATT_OP_SOURCES_ABOVE)
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
   file(GLOB bench CONFIGURE_DEPENDS ${dir}/bench/*.cpp)
@@ -27,7 +29,7 @@ function(katt_add_op op)
   endif()
   list(REMOVE_ITEM sources ${bench})
   set_property(GLOBAL APPEND PROPERTY KATT_OPS ${op})
-  set_property(GLOBAL APPEND PROPERTY KATT_OP_SOURCES ${sources})
+  set_property(GLOBAL APPEND PROPERTY ${library} ${sources})
   set_property(GLOBAL APPEND PROPERTY KATT_OP_BENCH_SOURCES ${bench})
 endfunction()
 

@@ -19,7 +19,7 @@ namespace {
 constexpr int interrupted = 130;
 
 struct Trained {
-  training::RunSummary summary;
+  RunSummary summary;
   training::Checkpointing checkpointing;
   memory::PoolStatistics pool;
 };
@@ -33,7 +33,7 @@ nlohmann::ordered_json costs_json(const std::vector<training::RecomputeCost>& co
 }
 
 void print_summary(const Trained& trained, std::size_t peak_bytes, bool json) {
-  const training::RunSummary& summary = trained.summary;
+  const RunSummary& summary = trained.summary;
   if (json) {
     const nlohmann::ordered_json object{
         {"steps", summary.steps},
@@ -69,7 +69,7 @@ void print_costs(const training::Checkpointing& checkpointing) {
 
 template <class Exec>
 Trained train(const Exec& exec, const TrainCommandLine& line) {
-  training::RunOptions run = line.run_options();
+  RunOptions run = line.run_options();
   std::error_code ignored;
   const bool continues =
       line.resume && std::filesystem::exists(run.out / training::state_file, ignored);
@@ -90,7 +90,7 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   std::fprintf(stderr, "%.2f million parameters, %lld tokens of data, %s\n",
                static_cast<double>(trainer.layout().count()) / 1e6,
                static_cast<long long>(data.size()), std::string(name_of(options.dtype)).c_str());
-  const training::RunSummary summary = training::run(trainer, data, run, stop_on_signals());
+  const RunSummary summary = impl::run(trainer, data, run, stop_on_signals());
   return {summary, run.checkpointing, pool.statistics()};
 }
 

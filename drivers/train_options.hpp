@@ -5,7 +5,7 @@
 #include <string>
 
 #include "drivers/model_options.hpp"
-#include "training/run.hpp"
+#include "drivers/training_run.hpp"
 
 namespace katt::impl {
 
@@ -25,7 +25,7 @@ class TrainCommandLine {
   [[nodiscard]] training::TrainOptions options() const;
   /// The text of the checkpointing.
   [[nodiscard]] std::string checkpointing() const;
-  [[nodiscard]] training::RunOptions run_options() const;
+  [[nodiscard]] RunOptions run_options() const;
   [[nodiscard]] training::TokenData data(std::int64_t vocab_size) const;
   /// Throws InputError where the output is there already and is neither resumed nor replaced.
   void check_output() const;

@@ -43,7 +43,7 @@ std::string TrainCommandLine::checkpointing() const {
   return text("--checkpoint-blocks").value_or(checkpoint_ ? "all" : "none");
 }
 
-training::RunOptions TrainCommandLine::run_options() const {
+RunOptions TrainCommandLine::run_options() const {
   return {.steps = count("--steps", 1, 1),
           .save_every = count("--save-every", 0, 0),
           .out = text("--out").value_or(""),
@@ -52,7 +52,7 @@ training::RunOptions TrainCommandLine::run_options() const {
 }
 
 training::TokenData TrainCommandLine::data(std::int64_t vocab_size) const {
-  if (text("--data")) return training::TokenData::from_hdf5(*text("--data"), vocab_size);
+  if (text("--data")) return tokens_from_hdf5(*text("--data"), vocab_size);
   return training::TokenData::from_bytes(*text("--text"), vocab_size);
 }
 

@@ -5,9 +5,11 @@
 #include <stdexcept>
 #include <string>
 
-#if defined(__AVX512F__) || defined(__F16C__)
+#if defined(__F16C__)
 #include <immintrin.h>
 #endif
+
+#include "core/avx512.hpp"
 
 namespace katt {
 
@@ -29,39 +31,17 @@ void convert_rest(std::span<const In> in, std::span<Out> out, std::size_t first)
 
 #if defined(__AVX512F__)
 
-// AVX-512F contains the 16-wide forms of F16C. For bf16 there is VCVTNEPS2BF16, but it flushes
-// subnormal numbers to zero, so the rounding is done on the bits.
-
 constexpr std::size_t lanes = 16;
 
-__m256i load_half(const void* from) {
-  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+template <class Half>
+void convert_vector(const float* in, Half* out) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), avx512::narrow<Half>(_mm512_loadu_ps(in)));
 }
 
-void store_half(void* to, __m256i bits) { _mm256_storeu_si256(static_cast<__m256i*>(to), bits); }
-
-void convert_vector(const float* in, f16* out) {
-  store_half(out, _mm512_cvtps_ph(_mm512_loadu_ps(in), _MM_FROUND_TO_NEAREST_INT));
-}
-
-void convert_vector(const f16* in, float* out) {
-  _mm512_storeu_ps(out, _mm512_cvtph_ps(load_half(in)));
-}
-
-void convert_vector(const float* in, bf16* out) {
-  const __m512 value = _mm512_loadu_ps(in);
-  const __m512i bits = _mm512_castps_si512(value);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
-  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x00400000));
-  const __m512i result = _mm512_mask_blend_epi32(nan, rounded, quiet);
-  store_half(out, _mm512_cvtepi32_epi16(_mm512_srli_epi32(result, 16)));
-}
-
-void convert_vector(const bf16* in, float* out) {
-  const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(load_half(in)), 16);
-  _mm512_storeu_ps(out, _mm512_castsi512_ps(bits));
+template <class Half>
+void convert_vector(const Half* in, float* out) {
+  const auto half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in));
+  _mm512_storeu_ps(out, avx512::widen<Half>(half));
 }
 
 #elif defined(__F16C__)

@@ -5,6 +5,7 @@
 
 #include "nn/arena.hpp"
 #include "nn/config.hpp"
+#include "nn/multi_head_attention.hpp"
 #include "nn/parameters.hpp"
 #include "nn/runner.hpp"
 
@@ -20,20 +21,10 @@
 ///   delta = m·W_downᵀ        | the next block's x is h + delta, added by its first norm
 namespace katt::nn {
 
-/// Shape of a batch of token rows.
-struct BatchShape {
-  std::int64_t batch = 0;
-  std::int64_t seq = 0;
-  [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
-};
-
 /// What a block writes on its way, in the dtype of the model.
-struct BlockActivations {
+struct BlockActivations : AttentionActivations {
   TensorRef<2> x;
   TensorRef<2> n1;
-  TensorRef<2> qkv;
-  TensorRef<2> attended;
-  TensorRef<3> lse;  ///< (batch, heads, seq) f32; empty where no backward pass follows
   TensorRef<2> h;
   TensorRef<2> n2;
   TensorRef<2> gate_up;
@@ -44,12 +35,9 @@ struct BlockActivations {
 };
 
 /// Memory that no block keeps: the sum of what the backward pass needs beside the activations.
-struct BackwardBuffers {
+struct BackwardBuffers : AttentionBuffers {
   TensorRef<2> g;           ///< (T, hidden): gradient of the residual stream
-  TensorRef<2> dqkv;        ///< as qkv
-  TensorRef<2> dattended;   ///< as attended
-  TensorRef<2> staging;     ///< dtype of the model: gradients on their way to f32
-  TensorRef<2> dgate_up{};  ///< as gate_up; left out, its place is taken: all but "naive"
+  TensorRef<2> dgate_up{};  ///< as gate_up; left out, its place is taken: "fused"
 };
 
 /// What a block does not keep for its backward pass but computes again from what it keeps: a set of
@@ -94,22 +82,27 @@ class Block {
  public:
   /// `cos_sin`: the table of rope::build_cache.
   Block(const LlamaConfig& config, const Kernels& kernels, ConstTensorRef<2> cos_sin)
-      : config_(config), kernels_(kernels), cos_sin_(cos_sin) {}
+      : config_(config),
+        kernels_(kernels),
+        attention_({.heads = config.num_attention_heads,
+                    .kv_heads = config.num_key_value_heads,
+                    .head_dim = config.head_dim},
+                   kernels, cos_sin) {}
 
   /// x = stream + delta (the stream of the block before; nothing to add where it is empty) and
   /// n₁, then all else up to `delta`, which may be the delta of the block before.
   void forward(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                BatchShape shape, ConstTensorRef<2> stream, const TensorRef<2>& delta) const;
 
-  /// The steps of forward(), for those who attend to more keys than the batch's own (attend_own).
+  /// The parts of forward() before and after attention().attend(), for those who attend to more
+  /// keys than the batch's own.
   void norm_and_project(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                         BatchShape shape, std::int64_t first_position, ConstTensorRef<2> stream,
                         ConstTensorRef<2> delta) const;
-  void attend(Runner<Exec>& run, const BlockActivations& at, BatchShape shape,
-              ConstTensorRef<4> keys, ConstTensorRef<4> values) const;
-  void attend_own(Runner<Exec>& run, const BlockActivations& at, BatchShape shape) const;
   void finish(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
               const TensorRef<2>& delta) const;
+
+  [[nodiscard]] const MultiHeadAttention<Exec>& attention() const { return attention_; }
 
   /// Computes again what was not kept: the same operators in the order of forward(), so that the
   /// bits are the same. `scratch`: (T, hidden).
@@ -124,30 +117,12 @@ class Block {
  private:
   void norm(Runner<Exec>& run, const TensorRef<1>& weight, ConstTensorRef<2> stream,
             ConstTensorRef<2> delta, const TensorRef<2>& sum, const TensorRef<2>& out) const;
-  void project(Runner<Exec>& run, const TensorRef<2>& x, const TensorRef<2>& weight,
-               const TensorRef<1>& bias, const TensorRef<2>& out) const;
-  void project_qkv(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
-                   BatchShape shape, std::int64_t first_position) const;
   void activate(Runner<Exec>& run, const BlockActivations& at) const;
-  void attend_backward(Runner<Exec>& run, const BlockActivations& at, BatchShape shape,
-                       const BackwardBuffers& buffers) const;
 
   const LlamaConfig& config_;
   const Kernels& kernels_;
-  ConstTensorRef<2> cos_sin_;
+  MultiHeadAttention<Exec> attention_;
 };
-
-/// gradient += value, both of one size; gradient f32. An empty gradient takes nothing.
-template <class Exec>
-void add_gradient(Runner<Exec>& run, const void* value, Dtype dtype, void* gradient,
-                  std::int64_t count);
-
-/// Gradients of out = x·weightᵀ + bias: adds doutᵀ·x to dweight and the column sums of dout to
-/// dbias (f32).
-template <class Exec>
-void add_linear_gradients(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
-                          const TensorRef<2>& dout, const TensorRef<2>& dweight,
-                          const TensorRef<1>& dbias, const TensorRef<2>& staging);
 
 /// Gradients of a norm: dx = gradient of its input + dresidual; adds to dweight (f32).
 template <class Exec>

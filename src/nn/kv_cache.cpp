@@ -270,7 +270,7 @@ void KvCache<Exec>::append(const Exec& exec, std::int64_t layer, const ConstTens
                                    config_.page_size,
                                    largest_count_,
                                    {config_.sinks, config_.window}};
-    tile::for_each_row("katt::kv_cache::append", exec, batch_ * config_.kv_heads * largest_count_,
+    tile::for_each_row(exec, "katt::kv_cache::append", batch_ * config_.kv_heads * largest_count_,
                        rows);
   });
 }

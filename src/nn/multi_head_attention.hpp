@@ -1,96 +1,96 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
-#include "core/tensor.hpp"
-#include "core/variants.hpp"
+#include "nn/parameters.hpp"
+#include "nn/runner.hpp"
 #include "ops/attention/attention.hpp"
 
 /// The multi-head attention layer of a transformer (Vaswani et al. 2017, arXiv:1706.03762, section
 /// 3.2.2), with grouped heads and rotary positions: a composition of linear, rope and attention.
+/// With T = batch · seq tokens:
 ///
-///   [Q | K | V] = x · w_qkvᵀ + b_qkv    (batch·seq, (heads + 2·kv_heads)·head_dim), split by views
-///   Q, K        ← rope(Q), rope(K)      in place, where a cache of angles is given
-///   attended    = attention(Q, K, V)    (batch, heads, seq, head_dim),
-///                                       stored (batch·seq, heads·head_dim)
-///   out         = attended · w_outᵀ + b_out
+///   [q | k | v] = x · W_qkvᵀ + b_qkv    (T, q_size + 2·kv_size), split by views
+///   q, k        ← rope(q), rope(k)      in place, where there is a table of angles
+///   attended    = attention(q, k, v)    (T, q_size)
+///   out         = attended · W_oᵀ + b_o
 namespace katt::nn {
 
-struct MultiHeadAttentionShape {
-  std::int64_t batch = 1;
+/// Shape of a batch of token rows.
+struct BatchShape {
+  std::int64_t batch = 0;
   std::int64_t seq = 0;
-  std::int64_t hidden = 0;
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;
-  Dtype dtype = Dtype::f32;
-
-  std::int64_t tokens() const { return batch * seq; }
-  std::int64_t qkv_features() const { return (heads + 2 * kv_heads) * head_dim; }
-  std::int64_t attended_features() const { return heads * head_dim; }
+  [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
 };
 
-/// Weights of the layer, or their gradients. Rows of w_qkv: those of Q's heads, then K's, then V's.
-template <bool Const>
-struct MultiHeadAttentionWeights {
-  BasicTensorRef<2, Const> w_qkv;    ///< (qkv_features, hidden)
-  BasicTensorRef<1, Const> b_qkv{};  ///< (qkv_features); optional
-  BasicTensorRef<2, Const> w_out;    ///< (hidden, attended_features)
-  BasicTensorRef<1, Const> b_out{};  ///< (hidden); optional
-};
-
-/// What the forward pass leaves for the backward pass.
-struct MultiHeadAttentionState {
-  TensorRef<2> qkv;       ///< (tokens, qkv_features), Q and K after rope
-  TensorRef<2> attended;  ///< (tokens, attended_features)
-  TensorRef<3> lse;       ///< (batch, heads, seq) f32
-};
-
-/// Arguments of both passes, in the memory of the backend and of the dtype of the shape.
-struct MultiHeadAttentionArgs {
-  MultiHeadAttentionShape shape;
-  ConstTensorRef<2> x;  ///< (tokens, hidden)
-  MultiHeadAttentionWeights<true> weights;
-  MultiHeadAttentionState state;
-  /// (rows, head_dim) f32 of rope::build_cache(); empty: no rotary positions
-  ConstTensorRef<2> rope_cache{};
-  const std::int64_t* positions = nullptr;  ///< (batch, seq), as in rope::ForwardArgs
-  bool rope_interleaved = false;
-  float scale = 0.0F;  ///< of the scores, usually 1 / √head_dim
-  attention::MaskArgs mask{};
-};
-
-/// Variants of the parts. The naive layer is {{"naive"}, {"naive"}, {"naive"}}.
 struct MultiHeadAttentionConfig {
-  Config linear{};
-  Config rope{};
-  Config attention{};
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;  ///< divides heads
+  std::int64_t head_dim = 0;
+  attention::MaskArgs mask{.causal = true};
+
+  [[nodiscard]] std::int64_t q_size() const { return heads * head_dim; }
+  [[nodiscard]] std::int64_t kv_size() const { return kv_heads * head_dim; }
+  [[nodiscard]] std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
 };
 
-/// Bytes of workspace of the passes; shapes are read, tensors are not.
-template <class Exec>
-[[nodiscard]] std::size_t forward_workspace_bytes(const Exec& exec,
-                                                  const MultiHeadAttentionArgs& args,
-                                                  const MultiHeadAttentionConfig& config);
-template <class Exec>
-[[nodiscard]] std::size_t backward_workspace_bytes(const Exec& exec,
-                                                   const MultiHeadAttentionArgs& args,
-                                                   const MultiHeadAttentionConfig& config);
+/// What the layer writes on its way, in the dtype of the model.
+struct AttentionActivations {
+  TensorRef<2> qkv;       ///< (T, q_size + 2·kv_size), q and k after rope
+  TensorRef<2> attended;  ///< (T, q_size)
+  TensorRef<3> lse{};     ///< (batch, heads, seq) f32; empty where no backward pass follows
+};
 
-/// Launches the forward pass and returns without waiting for it: writes out (tokens, hidden) and
-/// args.state. Throws InputError where shapes or dtypes do not fit together, a variant is unknown
-/// or refuses the arguments, and for a workspace that is too small.
-template <class Exec>
-void forward(const Exec& exec, const MultiHeadAttentionArgs& args, const TensorRef<2>& out,
-             const MultiHeadAttentionConfig& config, Workspace workspace);
+/// Memory of its backward pass beside the activations.
+struct AttentionBuffers {
+  TensorRef<2> dqkv;       ///< as qkv
+  TensorRef<2> dattended;  ///< as attended
+  TensorRef<2> staging;    ///< dtype of the model: gradients on their way to f32
+};
 
-/// The backward pass: from dout (tokens, hidden) and the state that forward() left, dx (tokens,
-/// hidden) and the gradients of the weights; those left out are not computed. The bits do not
-/// depend on the number of threads. Throws like forward().
+/// Both passes launch operators of `kernels` and return; what cannot run here is an InputError.
 template <class Exec>
-void backward(const Exec& exec, const MultiHeadAttentionArgs& args, const ConstTensorRef<2>& dout,
-              const TensorRef<2>& dx, const MultiHeadAttentionWeights<false>& gradients,
-              const MultiHeadAttentionConfig& config, Workspace workspace);
+class MultiHeadAttention {
+ public:
+  /// `cos_sin`: the table of rope::build_cache; empty: no rotary positions. `kernels` must outlive
+  /// the layer.
+  MultiHeadAttention(const MultiHeadAttentionConfig& config, const Kernels& kernels,
+                     ConstTensorRef<2> cos_sin);
+
+  /// From x (T, hidden) to out (T, hidden).
+  void forward(Runner<Exec>& run, const AttentionWeights& weights, const TensorRef<2>& x,
+               const AttentionActivations& at, BatchShape shape, const TensorRef<2>& out) const;
+
+  /// The steps of forward(), for those who attend to more keys than the batch's own.
+  void project_in(Runner<Exec>& run, const AttentionWeights& weights, const TensorRef<2>& x,
+                  const AttentionActivations& at, BatchShape shape,
+                  std::int64_t first_position) const;
+  void attend(Runner<Exec>& run, const AttentionActivations& at, BatchShape shape,
+              ConstTensorRef<4> keys, ConstTensorRef<4> values) const;
+  void attend_own(Runner<Exec>& run, const AttentionActivations& at, BatchShape shape) const;
+  void project_out(Runner<Exec>& run, const AttentionWeights& weights,
+                   const AttentionActivations& at, const TensorRef<2>& out) const;
+
+  /// From dout (T, hidden) to dx (T, hidden), which may be the memory of x; adds the gradients of
+  /// the weights to `gradients` (f32).
+  void backward(Runner<Exec>& run, const AttentionWeights& weights,
+                const AttentionWeights& gradients, const TensorRef<2>& x,
+                const AttentionActivations& at, BatchShape shape, const TensorRef<2>& dout,
+                const TensorRef<2>& dx, const AttentionBuffers& buffers) const;
+
+  /// Keys and values of the batch within qkv: (batch, kv_heads, seq, head_dim).
+  [[nodiscard]] TensorRef<4> keys(const AttentionActivations& at, BatchShape shape) const;
+  [[nodiscard]] TensorRef<4> values(const AttentionActivations& at, BatchShape shape) const;
+
+ private:
+  [[nodiscard]] TensorRef<4> query_heads(const TensorRef<2>& rows, BatchShape shape) const;
+  [[nodiscard]] TensorRef<4> key_heads(const TensorRef<2>& qkv, BatchShape shape) const;
+  [[nodiscard]] TensorRef<4> value_heads(const TensorRef<2>& qkv, BatchShape shape) const;
+
+  MultiHeadAttentionConfig config_;
+  const Kernels& kernels_;
+  ConstTensorRef<2> cos_sin_;
+  float scale_;  ///< 1 / √head_dim
+};
 
 }  // namespace katt::nn

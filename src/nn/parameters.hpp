@@ -41,16 +41,20 @@ class ParameterLayout {
   std::int64_t size_ = 0;
 };
 
-/// The parameters of one block as the operators take them; biases are empty where the model has
-/// none.
-struct BlockWeights {
-  TensorRef<1> input_norm;  ///< (hidden)
-  TensorRef<2> qkv;         ///< (q_size + 2·kv_size, hidden)
-  TensorRef<1> qkv_bias;
+/// The parameters of multi-head attention as the operators take them; biases are empty where the
+/// model has none.
+struct AttentionWeights {
+  TensorRef<2> qkv;  ///< (q_size + 2·kv_size, hidden): the rows of q's heads, of k's, then of v's
+  TensorRef<1> qkv_bias{};
   TensorRef<2> o;  ///< (hidden, q_size)
-  TensorRef<1> o_bias;
-  TensorRef<1> post_norm;  ///< (hidden)
-  TensorRef<2> gate_up;    ///< (2·intermediate, hidden)
+  TensorRef<1> o_bias{};
+};
+
+/// Those of one block.
+struct BlockWeights : AttentionWeights {
+  TensorRef<1> input_norm;  ///< (hidden)
+  TensorRef<1> post_norm;   ///< (hidden)
+  TensorRef<2> gate_up;     ///< (2·intermediate, hidden)
   TensorRef<1> gate_up_bias;
   TensorRef<2> down;  ///< (hidden, intermediate)
   TensorRef<1> down_bias;

@@ -152,18 +152,18 @@ std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool
 template <class Exec>
 void Session<Exec>::launch_blocks(Runner<Exec>& run, const Step& at, BatchShape shape) {
   const Block<Exec> block(config_, options_.kernels, at.cos_sin);
+  const MultiHeadAttention<Exec>& attention = block.attention();
   ConstTensorRef<2> stream = at.at.x;
   ConstTensorRef<2> delta;  // nothing to add before the first block
-  const auto heads = [&](std::int64_t column) {
-    return heads_of(at.at.qkv, config_.q_size() + column, shape.batch, config_.num_key_value_heads,
-                    config_.head_dim);
-  };
   for (std::size_t i = 0; i < weights_.blocks.size(); ++i) {
     const auto layer = static_cast<std::int64_t>(i);
     block.norm_and_project(run, weights_.blocks[i], at.at, shape, length_, stream, delta);
-    if (!run.is_dry()) cache_->append(run.exec(), layer, heads(0), heads(config_.kv_size()));
+    if (!run.is_dry()) {
+      cache_->append(run.exec(), layer, attention.keys(at.at, shape),
+                     attention.values(at.at, shape));
+    }
     const Cached seen = cached(layer, length_ + shape.seq);
-    block.attend(run, at.at, shape, seen.keys, seen.values);
+    attention.attend(run, at.at, shape, seen.keys, seen.values);
     block.finish(run, weights_.blocks[i], at.at, at.delta);
     stream = at.at.h;
     delta = at.delta;

@@ -6,6 +6,7 @@
 
 #include "core/execution.hpp"
 #include "nn/device_memory.hpp"
+#include "nn/products.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy.hpp"
 #include "ops/rmsnorm/rmsnorm.hpp"

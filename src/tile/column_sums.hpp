@@ -5,6 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/tensor.hpp"
+#include "tile/columns.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/pairs.hpp"
 #include "tile/rows.hpp"
@@ -33,7 +34,7 @@ struct RowBlocks {
 enum class Order : std::uint8_t { natural, loaded };
 
 /// sums = Σ partial, a chunk of columns at a time, blocks in order. A chunk is a whole number of
-/// steps of for_row_pairs(), so that elements are loaded there as in a row.
+/// steps of for_column_pairs(), so that elements are loaded there as in a row.
 template <class Exec, class T, Order order>
 struct SumPartials {
   using Vec = VecOf<Exec>;
@@ -49,7 +50,7 @@ struct SumPartials {
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t chunk) const {
     const std::int64_t begin = chunk * chunk_columns;
     T* to = sums + begin;
-    for_row_pairs<Exec>(
+    for_column_pairs<Exec>(
         team, Kokkos::min(std::int64_t{chunk_columns}, columns - begin),
         [&](std::int64_t i, int) {
           const Vec pair[2] = {sum<Vec>(begin + i), sum<Vec>(begin + i + lanes_v<Exec>)};
@@ -80,13 +81,12 @@ void sum_partials(const Exec& exec, const char* label, const float* partial, std
                   std::int64_t stride, const TensorRef<1>& sums) {
   const SumPartials<Exec, T, order> kernel{partial, blocks, sums.extent[0], stride,
                                            static_cast<T*>(sums.data)};
-  for_each_row(label, exec, kernel.chunks(), kernel);
+  for_each_row(exec, label, kernel.chunks(), kernel);
 }
 
 /// The partial sum of a block of rows, in f32.
 template <class Exec, class T>
 struct BlockSums {
-  using Vec = VecOf<Exec>;
   const T* values;
   std::int64_t stride, rows, columns, block_rows;
   float* partial;  ///< (blocks, columns)
@@ -99,13 +99,10 @@ struct BlockSums {
     for (std::int64_t row = begin; row < end; ++row) {
       const T* from = values + row * stride;
       const bool first = row == begin;
-      for_row<Exec>(
-          team, columns,
-          [&](std::int64_t i, int) {
-            const Vec before = first ? Vec(0.0F) : load<Vec>(sum + i);
-            store(sum + i, Vec(before + load<Vec>(from + i)));
-          },
-          [&](std::int64_t i) { sum[i] = (first ? 0.0F : sum[i]) + static_cast<float>(from[i]); });
+      for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t i, int) {
+        const V before = first ? V(0.0F) : load<V>(sum + i);
+        store(sum + i, V(before + load<V>(from + i)));
+      });
     }
   }
 };

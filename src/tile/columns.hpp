@@ -11,47 +11,106 @@
 /// Loops and sums over the columns of a row, written once for vectors and for what is left over.
 namespace katt::tile {
 
+/// Vectors that for_columns() hands out in one step to a body with slots.
+inline constexpr int column_slots = 4;
+
 /// Calls f.operator()<Vec>(c) for the whole vectors of columns [begin, end) and
 /// f.operator()<float>(c) for every column that is left over, shared among the threads of a team.
+/// A body may take a slot, 0 … column_slots − 1, beside c, so that its sums have independent
+/// accumulators: it depends on c and the size of the team alone.
 template <class Exec, class Team, class F>
 KOKKOS_FORCEINLINE_FUNCTION void for_columns(const Team& team, std::int64_t begin, std::int64_t end,
                                              const F& f) {
+  using Vec = VecOf<Exec>;
   constexpr int lanes = lanes_v<Exec>;
+  constexpr bool slots = requires { f.template operator()<Vec>(begin, 0); };
+  const auto call = [&]<class V>(std::int64_t c, int slot) {
+    if constexpr (slots) {
+      f.template operator()<V>(c, slot);
+    } else {
+      f.template operator()<V>(c);
+    }
+  };
   const std::int64_t vectors = end > begin ? (end - begin) / lanes : 0;
-  for (std::int64_t v = team.team_rank(); v < vectors; v += team.team_size()) {
-    f.template operator()<VecOf<Exec>>(begin + v * lanes);
+  const std::int64_t step = team.team_size();
+  std::int64_t v = team.team_rank();
+  if constexpr (slots) {
+    for (; v + (column_slots - 1) * step < vectors; v += column_slots * step) {
+      for (int slot = 0; slot < column_slots; ++slot) {
+        call.template operator()<Vec>(begin + (v + slot * step) * lanes, slot);
+      }
+    }
   }
+  for (; v < vectors; v += step) call.template operator()<Vec>(begin + v * lanes, 0);
   if constexpr (lanes > 1) {
-    for (std::int64_t c = begin + vectors * lanes + team.team_rank(); c < end;
-         c += team.team_size()) {
-      f.template operator()<float>(c);
+    for (std::int64_t c = begin + vectors * lanes + team.team_rank(); c < end; c += step) {
+      call.template operator()<float>(c, 0);
     }
   }
 }
 
-/// A sum over the columns of a row.
-template <class Exec>
-class RowSum {
- public:
-  template <class V>
-  KOKKOS_FORCEINLINE_FUNCTION void add(const V& value) {
-    if constexpr (std::is_same_v<V, VecOf<Exec>>) {
-      vector_ = vector_ + value;
-    } else {
-      tail_ += value;
+/// for_columns() for a body that takes two vectors at a time, written out three times because the
+/// pairs alone are worth inlining: pair(c, slot) for those at column c of a host's row, with a slot
+/// 0 or 1, vector(c, slot) for a whole vector that is left and for all columns of a device,
+/// scalar(c) for what no vector holds.
+template <class Exec, class Team, class PairF, class VectorF, class ScalarF>
+KOKKOS_FORCEINLINE_FUNCTION void for_column_pairs(const Team& team, std::int64_t end,
+                                                  const PairF& pair, const VectorF& vector,
+                                                  const ScalarF& scalar) {
+  constexpr int lanes = lanes_v<Exec>;
+  if constexpr (is_host_v<Exec> && lanes > 1) {
+    static_assert(column_slots == 4);
+    std::int64_t c = 0;
+    for (; c + 4 * lanes <= end; c += 4 * lanes) {
+      pair(c, 0);
+      pair(c + 2 * lanes, 1);
     }
+    for (; c + lanes <= end; c += lanes) vector(c, 0);
+    for (; c < end; ++c) scalar(c);
+  } else {
+    for_columns<Exec>(team, 0, end, [&]<class V>(std::int64_t c, int slot) { vector(c, slot); });
+  }
+}
+
+/// Sum of accumulators, one a slot, and of what no vector holds over the team; every thread gets it.
+template <class Vec, class Team>
+KOKKOS_FORCEINLINE_FUNCTION float sum_over(const Team& team, const Vec (&sums)[column_slots],
+                                           float tail) {
+  static_assert(column_slots == 4);
+  float sum = reduce_sum(Vec((sums[0] + sums[1]) + (sums[2] + sums[3]))) + tail;
+  team.team_reduce(Kokkos::Sum<float>(sum));
+  return sum;
+}
+
+/// A sum over the columns of a row, in as many accumulators as the loop has slots.
+template <class Exec, int Slots = 1>
+class RowSum {
+  static_assert(Slots == 1 || Slots == column_slots);
+  using Vec = VecOf<Exec>;
+
+ public:
+  KOKKOS_FORCEINLINE_FUNCTION RowSum() {
+    for (Vec& sum : vectors_) sum = Vec(0.0F);
+  }
+  template <class V>
+  KOKKOS_FORCEINLINE_FUNCTION void add(const V& value, int slot = 0) {
+    V& sum = at<V>(slot);
+    sum = sum + value;
   }
   /// Adds a·b.
   template <class V>
-  KOKKOS_FORCEINLINE_FUNCTION void multiply_add(const V& a, const V& b) {
-    if constexpr (std::is_same_v<V, VecOf<Exec>>) {
-      vector_ = fma(a, b, vector_);
-    } else {
-      tail_ = fma(a, b, tail_);
-    }
+  KOKKOS_FORCEINLINE_FUNCTION void multiply_add(const V& a, const V& b, int slot = 0) {
+    V& sum = at<V>(slot);
+    sum = fma(a, b, sum);
   }
   /// What this thread has seen.
-  KOKKOS_FORCEINLINE_FUNCTION float mine() const { return reduce_sum(vector_) + tail_; }
+  KOKKOS_FORCEINLINE_FUNCTION float mine() const {
+    if constexpr (Slots == 1) {
+      return reduce_sum(vectors_[0]) + tail_;
+    } else {
+      return reduce_sum(Vec((vectors_[0] + vectors_[1]) + (vectors_[2] + vectors_[3]))) + tail_;
+    }
+  }
   /// The sum over the team, the same for all of its threads; the order of the additions is fixed.
   template <class Team>
   KOKKOS_FORCEINLINE_FUNCTION float total(const Team& team) const {
@@ -61,7 +120,16 @@ class RowSum {
   }
 
  private:
-  VecOf<Exec> vector_ = VecOf<Exec>(0.0F);
+  template <class V>
+  KOKKOS_FORCEINLINE_FUNCTION V& at(int slot) {
+    if constexpr (std::is_same_v<V, Vec>) {
+      return vectors_[slot];
+    } else {
+      return tail_;
+    }
+  }
+
+  Vec vectors_[Slots];
   float tail_ = 0.0F;
 };
 
@@ -105,27 +173,14 @@ struct RowSums {
 template <class Exec, int N, class Team, class F>
 KOKKOS_FORCEINLINE_FUNCTION RowSums<N> row_sums(const Team& team, std::int64_t columns,
                                                 const F& f) {
-  using Vec = VecOf<Exec>;
-  Vec sums[N][row_unroll];
-  float tails[N];
-  for (int k = 0; k < N; ++k) {
-    tails[k] = 0.0F;
-    for (Vec& sum : sums[k]) sum = Vec(0.0F);
-  }
-  for_row<Exec>(
-      team, columns,
-      [&](std::int64_t c, int slot) {
-        Vec terms[N];
-        f(c, terms);
-        for (int k = 0; k < N; ++k) sums[k][slot] = sums[k][slot] + terms[k];
-      },
-      [&](std::int64_t c) {
-        float terms[N];
-        f(c, terms);
-        for (int k = 0; k < N; ++k) tails[k] += terms[k];
-      });
+  RowSum<Exec, column_slots> sums[N];
+  for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t c, int slot) {
+    V terms[N];
+    f(c, terms);
+    for (int k = 0; k < N; ++k) sums[k].add(terms[k], slot);
+  });
   RowSums<N> totals;
-  for (int k = 0; k < N; ++k) totals.of[k] = sum_over(team, sums[k], tails[k]);
+  for (int k = 0; k < N; ++k) totals.of[k] = sums[k].total(team);
   return totals;
 }
 

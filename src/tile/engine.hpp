@@ -1,7 +1,5 @@
 #pragma once
 
-#include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -10,6 +8,16 @@
 
 #include "tile/vec.hpp"
 
+/// What tile engines have in common. An engine holds one tile of queries and, for every tile of keys
+/// that streams past, computes
+///   scores      S = Q·Kᵀ   (tile_q × tile_kv)
+///   softmax     m′ = max(m, c · rowmax S),  P = 2^(c·S − m′),  l = l·2^(m − m′) + rowsum P
+///               (online softmax, Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 3)
+///   accumulate  O = O·2^(m − m′) + P·V            (FlashAttention-2, arXiv:2307.08691)
+/// in f32, where c > 0 puts the scores in base 2. The members are called by every thread of a team,
+/// in this order; each ends with the tile in a state that all threads of the team see. How S, P and
+/// O lie in memory is the engine's own affair: what changes scores reaches them through
+/// transform(), for_each_row() and clip().
 namespace katt::tile {
 
 /// Rows of keys or values in memory: `count` rows of `head_dim` elements, `stride` elements apart.
@@ -84,31 +92,5 @@ KOKKOS_FORCEINLINE_FUNCTION Vec keep_between(const Vec& score, float column, con
     return Kokkos::Experimental::condition(begin <= j && j < end, score, Vec(hidden));
   }
 }
-
-/// A tile engine holds one tile of queries and, for every tile of keys that streams past, computes
-///   S = Q·Kᵀ   (tile_q × tile_kv)
-///   m′ = max(m, c · rowmax S),  P = 2^(c·S − m′),  l = l·2^(m − m′) + rowsum P    (online softmax,
-///        Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 3)
-///   O = O·2^(m − m′) + P·V                            (FlashAttention-2, arXiv:2307.08691)
-/// in f32, where c > 0 puts the scores in base 2. The members are called by every thread of a team,
-/// in this order; each ends with the tile in a state that all threads of the team see. How S, P and
-/// O lie in memory is the engine's own affair: the mask reaches the scores through transform(),
-/// for_each_row() and clip().
-template <class E>
-concept TileEngine = requires(E engine, int row, float factor, Rows<typename E::Element> rows) {
-  typename E::Element;
-  typename E::Vec;
-  { E::tile_q } -> std::convertible_to<int>;
-  { E::tile_kv } -> std::convertible_to<int>;
-  /// Bytes that one team needs for a head_dim.
-  { E::scratch_bytes(row) } -> std::same_as<std::size_t>;
-  /// S = Q·Kᵀ for the rows of this key tile.
-  engine.scores(rows);
-  /// Running maximum, probabilities and sum, over the columns of the last scores(), which are in
-  /// base 2 when multiplied with this factor > 0.
-  engine.softmax(factor);
-  /// O = O·α + P·V for the value rows that belong to the last scores().
-  engine.accumulate(rows);
-};
 
 }  // namespace katt::tile

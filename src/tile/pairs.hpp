@@ -15,33 +15,6 @@ inline constexpr int width_v = static_cast<int>(Vec::size());
 template <>
 inline constexpr int width_v<float> = 1;
 
-#if defined(KATT_VEC_AVX512)
-namespace impl {
-
-/// Vectors of even and of odd elements, rounded, side by side again.
-template <class T>
-KOKKOS_FORCEINLINE_FUNCTION __m512i narrow_pairs(__m512 even, __m512 odd) {
-#if defined(__AVX512BF16__)
-  if constexpr (std::is_same_v<T, bf16>) {
-    constexpr int subnormal = 0x20;  // which the instruction takes as 0
-    if ((_mm512_fpclass_ps_mask(even, subnormal) | _mm512_fpclass_ps_mask(odd, subnormal)) == 0)
-        [[likely]] {
-      const __m512i turns = _mm512_add_epi32(
-          _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-          _mm512_slli_epi32(
-              _mm512_set_epi32(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16),
-              16));
-      return _mm512_permutexvar_epi16(turns, __m512i(_mm512_cvtne2ps_pbh(odd, even)));
-    }
-  }
-#endif
-  return _mm512_or_si512(_mm512_cvtepu16_epi32(narrow<T>(even)),
-                         _mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow<T>(odd)), 16));
-}
-
-}  // namespace impl
-#endif
-
 /// Elements Odd, Odd + 2, Odd + 4 … of 2 · lanes contiguous ones: of 16 bits, an instruction.
 template <class Vec, int Odd>
 KOKKOS_FORCEINLINE_FUNCTION Vec load_every_other(const bf16* source) {
@@ -119,7 +92,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_pairs(T* target, const Vec& even, const V
       store_to<Stream>(target + 16, Vec(_mm512_permutex2var_ps(e, second, o)));
     } else {
       impl::store_line<Stream>(
-          target, impl::narrow_pairs<T>(static_cast<__m512>(even), static_cast<__m512>(odd)));
+          target, avx512::narrow_pairs<T>(static_cast<__m512>(even), static_cast<__m512>(odd)));
     }
 #else
     constexpr int lanes = sizeof(Vec) / sizeof(float);

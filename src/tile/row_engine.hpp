@@ -16,8 +16,8 @@
 
 namespace katt::tile {
 
-/// The engine for few query rows and many keys, where reading K and V is the cost: the interface of
-/// a TileEngine, with a number of rows that is known at run time only.
+/// The engine for few query rows and many keys, where reading K and V is the cost (see engine.hpp);
+/// the number of rows is known at run time only.
 ///
 /// SimdEngine puts 16 queries into a vector; with four rows it would leave twelve lanes empty and
 /// widen every key into scratch first. Here the scores lie as (rows × keys) and a vector is 16
@@ -89,7 +89,7 @@ class RowEngine {
           store(o + d + N * lanes, Vec(0.0F));
         });
       });
-      max_[r] = lowest;
+      max_[r] = lowest_score;
       sum_[r] = 0.0F;
     });
     team_.team_barrier();
@@ -220,10 +220,6 @@ class RowEngine {
   struct PairOfVectors {};
   template <class Part>
   static constexpr int width_of = std::is_same_v<Part, PairOfVectors> ? 2 : 1;
-
-  /// Below every finite score, and finite: 2^(−inf − lowest) is 0 and 2^(lowest − lowest) is 1, so
-  /// that rows without a visible key need no case of their own.
-  static constexpr float lowest = -0x1p126F;
 
   template <class F>
   KOKKOS_FORCEINLINE_FUNCTION void for_each_item(int count, const F& f) const {

@@ -5,8 +5,6 @@
 /// Softmax statistics of a row in one pass over memory.
 namespace katt::tile {
 
-inline constexpr float log2e = 1.4426950408889634F;
-
 /// max = max_j x_j and sum = Σ_j exp(x_j − max), so that log Σ exp x = max + log(sum). The two are
 /// kept apart because their sum would round away the digits of small terms where |max| is large.
 struct RowStatistics {

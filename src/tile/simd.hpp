@@ -84,7 +84,7 @@ class SimdEngine {
       for (int d = 0; d < head_dim_; ++d) {
         target[d * group_q] = source != nullptr ? static_cast<float>(source[d]) : 0.0F;
       }
-      max_[r] = lowest;
+      max_[r] = lowest_score;
       sum_[r] = 0.0F;
     }
     for (int i = rank_; i < TileQ * row_ / lanes; i += size_) store(o_ + i * lanes, Vec(0.0F));
@@ -279,10 +279,6 @@ class SimdEngine {
   static constexpr int block_d = lanes == 8 ? 2 : 4;
   static constexpr int block_q = !on_host ? 4 : accumulators / block_d;
   static_assert(TileQ % group_q == 0);
-
-  /// Below every finite score, and finite: 2^(−inf − lowest) is 0 and 2^(lowest − lowest) is 1, so
-  /// that rows without a visible key need no case of their own.
-  static constexpr float lowest = -0x1p126F;
 
   KOKKOS_INLINE_FUNCTION static constexpr std::ptrdiff_t group_offset(int group, int head_dim) {
     return static_cast<std::ptrdiff_t>(group) * head_dim * group_q;

@@ -48,7 +48,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_to(T* target, const Vec& value) {
     if constexpr (std::is_same_v<T, float>) {
       _mm512_stream_ps(target, wide);
     } else {
-      _mm256_stream_si256(reinterpret_cast<__m256i*>(target), impl::narrow<T>(wide));
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(target), avx512::narrow<T>(wide));
     }
 #endif
   }
@@ -77,8 +77,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store_two_to(T* target, const Vec& first, const
 #if defined(KATT_VEC_AVX512)
   if constexpr (sizeof(T) == 2 && !std::is_same_v<Vec, float>) {
     const __m512i line =
-        _mm512_inserti64x4(_mm512_castsi256_si512(impl::narrow<T>(static_cast<__m512>(first))),
-                           impl::narrow<T>(static_cast<__m512>(second)), 1);
+        _mm512_inserti64x4(_mm512_castsi256_si512(avx512::narrow<T>(static_cast<__m512>(first))),
+                           avx512::narrow<T>(static_cast<__m512>(second)), 1);
     return impl::store_line<Stream>(target, line);
   }
 #endif

@@ -106,7 +106,7 @@ Status teams_support(const Exec& exec, std::size_t scratch_bytes, const std::str
 /// Launches functor.run() for the items 0 … items − 1 on the instance under `label`; `workspace`:
 /// team_workspace_bytes() of it.
 template <class Exec, class Functor>
-void launch_teams(const std::string& label, const Exec& exec, std::int64_t items,
+void launch_teams(const Exec& exec, const std::string& label, std::int64_t items,
                   std::size_t scratch_bytes, std::byte* workspace, const Functor& functor) {
   if constexpr (is_host_v<Exec>) {
     Kokkos::TeamPolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>> policy(exec,

@@ -10,7 +10,7 @@ namespace katt::tile {
 template <class Vec, int Lanes>
 KOKKOS_FORCEINLINE_FUNCTION void transpose(Vec (&rows)[Lanes]) {
   static_assert(Lanes == static_cast<int>(sizeof(Vec) / sizeof(float)));
-#if defined(KOKKOS_ARCH_AVX512XEON)
+#if defined(KATT_VEC_AVX512)
   // Pairs of f32, then pairs of pairs within each 128-bit part, then the parts themselves.
   __m512 a[16];
   __m512 b[16];

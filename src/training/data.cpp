@@ -1,11 +1,9 @@
 #include "training/data.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include "core/error.hpp"
-#include "io/case_file.hpp"
 #include "io/mapped_file.hpp"
 
 namespace katt::training {
@@ -20,19 +18,6 @@ TokenData::TokenData(std::vector<std::int32_t> tokens, std::int64_t vocab_size,
                      std::to_string(*outside) + ", expected 0 to " +
                      std::to_string(vocab_size - 1) + ", the vocabulary of the model");
   }
-}
-
-TokenData TokenData::from_hdf5(const std::filesystem::path& path, std::int64_t vocab_size) {
-  const io::CaseFile file(path);
-  const char* dataset = !file.has("tokens") && file.has("train/tokens") ? "train/tokens" : "tokens";
-  const std::vector<std::int64_t> values = file.integers(dataset, {-1}, "(N)").values;
-  const auto narrow = [](std::int64_t value) {
-    using Limits = std::numeric_limits<std::int32_t>;
-    return static_cast<std::int32_t>(std::clamp<std::int64_t>(value, Limits::min(), Limits::max()));
-  };
-  std::vector<std::int32_t> tokens(values.size());
-  std::ranges::transform(values, tokens.begin(), narrow);
-  return {std::move(tokens), vocab_size, path.string() + ": dataset " + dataset};
 }
 
 TokenData TokenData::from_bytes(const std::filesystem::path& path, std::int64_t vocab_size) {

@@ -15,8 +15,6 @@ class TokenData {
   /// Throws InputError where a token is not in 0 … vocab_size − 1.
   TokenData(std::vector<std::int32_t> tokens, std::int64_t vocab_size, const std::string& name);
 
-  /// Dataset `tokens` (or `train/tokens`) of an HDF5 file: (N) integers.
-  static TokenData from_hdf5(const std::filesystem::path& path, std::int64_t vocab_size);
   /// Any file, a token a byte.
   static TokenData from_bytes(const std::filesystem::path& path, std::int64_t vocab_size);
 

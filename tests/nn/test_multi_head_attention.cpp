@@ -2,10 +2,12 @@
 // against finite differences of that formula.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
+#include "nn/arena.hpp"
 #include "nn/multi_head_attention.hpp"
 #include "ops/rope/rope.hpp"
 #include "tests/ops/matrix.hpp"
@@ -16,12 +18,26 @@ namespace {
 using testing::Matrix;
 using Values = std::vector<double>;
 
-const MultiHeadAttentionConfig naive{{"naive", {}}, {"naive", {}}, {"naive", {}}};
-const MultiHeadAttentionConfig fused{};
+const Kernels fused{};
+const Kernels naive = [] {
+  Kernels kernels;
+  kernels.linear = kernels.rope = kernels.attention = kernels.decode = "naive";
+  kernels.products_add = false;
+  return kernels;
+}();
+
+struct Shape {
+  std::int64_t batch = 1, seq = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  Dtype dtype = Dtype::f32;
+
+  std::int64_t tokens() const { return batch * seq; }
+  std::int64_t qkv_features() const { return (heads + 2 * kv_heads) * head_dim; }
+  std::int64_t attended_features() const { return heads * head_dim; }
+};
 
 /// Host values of a problem: everything that a finite difference can nudge is a double.
 struct Problem {
-  MultiHeadAttentionShape s;
+  Shape s;
   bool causal = true;
   bool rotary = true;
   Values x, w_qkv, b_qkv, w_out, b_out, dout;
@@ -34,7 +50,7 @@ Values doubles(std::int64_t count, std::uint64_t seed, Dtype dtype, float scale)
 
 std::vector<float> floats(const Values& values) { return {values.begin(), values.end()}; }
 
-Problem make_problem(const MultiHeadAttentionShape& s) {
+Problem make_problem(const Shape& s) {
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.hidden)));
   return {.s = s,
           .x = doubles(s.tokens() * s.hidden, 1, s.dtype, 1.0F),
@@ -63,7 +79,7 @@ Values project(const Values& x, const Values& w, const Values& b, std::int64_t i
 }
 
 Values reference(const Problem& p) {
-  const MultiHeadAttentionShape& s = p.s;
+  const Shape& s = p.s;
   const std::int64_t width = s.qkv_features();
   const std::int64_t d = s.head_dim;
   Values qkv = project(p.x, p.w_qkv, p.b_qkv, s.hidden);
@@ -117,14 +133,18 @@ struct Result {
 };
 
 template <class Exec>
-Result run(const Exec& exec, const Problem& p, const MultiHeadAttentionConfig& config) {
+Result run(const Exec& exec, const Problem& p, const Kernels& kernels) {
   constexpr Backend backend = backend_of<Exec>();
-  const MultiHeadAttentionShape& s = p.s;
+  const Shape& s = p.s;
   const auto matrix = [&](std::int64_t rows, std::int64_t columns, const Values& values) {
     return Matrix(backend, s.dtype, rows, columns, 0, floats(values));
   };
   const auto empty = [&](std::int64_t rows, std::int64_t columns) {
     return Matrix(backend, s.dtype, rows, columns);
+  };
+  const auto zeros = [&](std::int64_t rows, std::int64_t columns) {
+    return Matrix(backend, Dtype::f32, rows, columns, 0,
+                  std::vector<float>(static_cast<std::size_t>(rows * columns)));
   };
   const auto row = [](const Matrix& m) {
     return TensorRef<1>(m.ref().data, m.ref().dtype, {m.ref().extent[1]});
@@ -141,31 +161,34 @@ Result run(const Exec& exec, const Problem& p, const MultiHeadAttentionConfig& c
   const bench::Tensor<2> cache("cache", backend, Dtype::f32, {s.seq, s.head_dim});
   rope::build_cache(exec, {}, cache.ref());
 
-  MultiHeadAttentionArgs args;
-  args.shape = s;
-  args.x = x.ref();
-  args.weights = {
-      .w_qkv = w_qkv.ref(), .b_qkv = row(b_qkv), .w_out = w_out.ref(), .b_out = row(b_out)};
-  args.state = {qkv.ref(), attended.ref(), lse.ref()};
-  if (p.rotary) args.rope_cache = cache.ref();
-  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.head_dim)));
-  args.mask.causal = p.causal;
-
+  const MultiHeadAttention<Exec> layer(
+      {.heads = s.heads,
+       .kv_heads = s.kv_heads,
+       .head_dim = s.head_dim,
+       .mask = {.causal = p.causal}},
+      kernels, p.rotary ? ConstTensorRef<2>(cache.ref()) : ConstTensorRef<2>());
+  const AttentionWeights weights{
+      .qkv = w_qkv.ref(), .qkv_bias = row(b_qkv), .o = w_out.ref(), .o_bias = row(b_out)};
+  const AttentionActivations at{.qkv = qkv.ref(), .attended = attended.ref(), .lse = lse.ref()};
+  const BatchShape shape{.batch = s.batch, .seq = s.seq};
   const Matrix out = empty(s.tokens(), s.hidden);
-  const bench::Buffer forward_space("workspace", backend,
-                                    forward_workspace_bytes(exec, args, config));
-  forward(exec, args, out.ref(), config, forward_space.workspace());
+  Runner<Exec> runner(exec);
+  layer.forward(runner, weights, x.ref(), at, shape, out.ref());
+
   const Matrix dx = empty(s.tokens(), s.hidden);
-  const Matrix dw_qkv = empty(s.qkv_features(), s.hidden);
-  const Matrix db_qkv = empty(1, s.qkv_features());
-  const Matrix dw_out = empty(s.hidden, s.attended_features());
-  const Matrix db_out = empty(1, s.hidden);
-  const bench::Buffer backward_space("workspace", backend,
-                                     backward_workspace_bytes(exec, args, config));
-  backward(
-      exec, args, dout.ref(), dx.ref(),
-      {.w_qkv = dw_qkv.ref(), .b_qkv = row(db_qkv), .w_out = dw_out.ref(), .b_out = row(db_out)},
-      config, backward_space.workspace());
+  const Matrix dw_qkv = zeros(s.qkv_features(), s.hidden);
+  const Matrix db_qkv = zeros(1, s.qkv_features());
+  const Matrix dw_out = zeros(s.hidden, s.attended_features());
+  const Matrix db_out = zeros(1, s.hidden);
+  const Matrix dqkv = empty(s.tokens(), s.qkv_features());
+  const Matrix dattended = empty(s.tokens(), s.attended_features());
+  const Matrix staging =
+      empty(1, std::max(s.qkv_features(), s.attended_features()) * std::max(s.hidden, s.head_dim));
+  layer.backward(
+      runner, weights,
+      {.qkv = dw_qkv.ref(), .qkv_bias = row(db_qkv), .o = dw_out.ref(), .o_bias = row(db_out)},
+      x.ref(), at, shape, dout.ref(), dx.ref(),
+      {.dqkv = dqkv.ref(), .dattended = dattended.ref(), .staging = staging.ref()});
   exec.fence();
   return {out.values(),    dx.values(),     dw_qkv.values(),
           db_qkv.values(), dw_out.values(), db_out.values()};
@@ -199,11 +222,11 @@ double finite_difference(Problem& p, double& value) {
 }
 
 /// Grouped heads, one key/value head, one token, a prime length, two sequences.
-const std::vector<MultiHeadAttentionShape> shapes{
+const std::vector<Shape> shapes{
     {1, 13, 24, 4, 2, 8}, {2, 7, 40, 3, 1, 16}, {1, 1, 8, 2, 2, 8}, {1, 32, 32, 2, 2, 16}};
 
 TEST(MultiHeadAttention, MatchesTheFormula) {
-  for (const MultiHeadAttentionShape& shape : shapes) {
+  for (const Shape& shape : shapes) {
     for (const bool rotary : {false, true}) {
       for (const bool causal : {false, true}) {
         Problem p = make_problem(shape);
@@ -220,7 +243,7 @@ TEST(MultiHeadAttention, MatchesTheFormula) {
 }
 
 TEST(MultiHeadAttention, GradientsAreThoseOfFiniteDifferences) {
-  for (const MultiHeadAttentionShape& shape : shapes) {
+  for (const Shape& shape : shapes) {
     Problem p = make_problem(shape);
     const Result result = run(Kokkos::DefaultExecutionSpace(), p, fused);
     const auto expect_gradient = [&](const char* name, const std::vector<float>& got,
@@ -241,7 +264,7 @@ TEST(MultiHeadAttention, GradientsAreThoseOfFiniteDifferences) {
 }
 
 TEST(MultiHeadAttention, SixteenBitErrorIsThatOfTheNaiveLayer) {
-  for (MultiHeadAttentionShape shape : shapes) {
+  for (Shape shape : shapes) {
     for (const Dtype dtype : {Dtype::f16, Dtype::bf16}) {
       shape.dtype = dtype;
       const Problem p = make_problem(shape);
@@ -270,21 +293,35 @@ TEST(MultiHeadAttention, BitsDoNotDependOnThreads) {
 #endif
 }
 
-TEST(MultiHeadAttention, RefusesWhatDoesNotFit) {
-  const Problem p = make_problem(shapes[0]);
-  const MultiHeadAttentionConfig unknown{{"fused", {}}, {"fused", {}}, {"nonsense", {}}};
-  EXPECT_THROW(run(serial_host(), p, unknown), InputError);
+TEST(MultiHeadAttention, RehearsalAsksForWorkspaceAndRefusesOtherShapes) {
+  const Problem p = make_problem(shapes[1]);
+  const MultiHeadAttentionConfig config{
+      .heads = p.s.heads, .kv_heads = p.s.kv_heads, .head_dim = p.s.head_dim};
+  using Exec = Kokkos::DefaultHostExecutionSpace;
+  const MultiHeadAttention<Exec> layer(config, fused, {});
+  Runner<Exec> dry(Exec(), true);
+  Arena arena;
+  const auto tensor = [&](std::int64_t rows, std::int64_t columns) {
+    return arena.tensor<2>(p.s.dtype, {rows, columns});
+  };
+  const AttentionWeights weights{.qkv = tensor(config.qkv_size(), p.s.hidden),
+                                 .o = tensor(p.s.hidden, config.q_size())};
+  const TensorRef<2> x = tensor(p.s.tokens(), p.s.hidden);
+  const AttentionActivations at{.qkv = tensor(p.s.tokens(), config.qkv_size()),
+                                .attended = tensor(p.s.tokens(), config.q_size())};
+  const TensorRef<2> out = tensor(p.s.tokens(), p.s.hidden);
+  const BatchShape shape{.batch = p.s.batch, .seq = p.s.seq};
+  layer.forward(dry, weights, x, at, shape, out);
+  EXPECT_GT(dry.workspace_bytes(), 0U);
+  const TensorRef<2> wider = tensor(p.s.tokens(), p.s.hidden + 1);
+  EXPECT_THROW(layer.forward(dry, weights, wider, at, shape, out), InputError);
+}
 
-  MultiHeadAttentionArgs args;
-  args.shape = shapes[0];
-  const std::vector<float> x(8);
-  args.x = {x.data(), Dtype::f32, {2, 4}};
-  try {
-    forward(serial_host(), args, {}, fused, {});
-    FAIL() << "accepts an x of another shape";
-  } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(), "multi-head attention: x: holds shape (2, 4), expected (13, 24)");
-  }
+TEST(MultiHeadAttention, RefusesUnknownVariants) {
+  const Problem p = make_problem(shapes[0]);
+  Kernels unknown;
+  unknown.attention = "nonsense";
+  EXPECT_THROW(run(serial_host(), p, unknown), InputError);
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ TEST(AttentionAuto, IsTheFastestThatAccepts) {
     EXPECT_TRUE(forward_variants<Host>().supports(exec, args, config).is_ok()) << config.variant;
     return config.variant;
   };
-  const std::string unit = tile::bf16_tiles::name_of(tile::bf16_tiles::unit());
+  const std::string unit = tile::bf16_panels::name_of(tile::bf16_panels::unit());
   const std::string on_tiles = unit.empty() ? "flash" : "flash_" + unit;
   const Shape many{1, 8, 2, 128, 128, 64};
   EXPECT_EQ(chosen(many, Dtype::f32), "flash");
@@ -183,7 +183,7 @@ TEST(AttentionRefusal, UnitsNameTheReason) {
   ForwardArgs brain = args;
   brain.q.dtype = Dtype::bf16;
   const auto status = forward_variants<Host>().supports(serial_host(), brain, {"flash_amx", {}});
-  EXPECT_EQ(status.reason(), tile::bf16_tiles::refusal(tile::bf16_tiles::UnitName::amx));
+  EXPECT_EQ(status.reason(), tile::bf16_panels::refusal(tile::bf16_panels::UnitName::amx));
 }
 
 TEST(AttentionRefusal, NamesTheReason) {

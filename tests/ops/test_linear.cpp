@@ -212,8 +212,8 @@ TEST_P(Linear, AutoIsTheEngineOfGemm) {
                            .out = {nullptr, p.dtype, {p.tokens, p.out}}};
     return forward_variants<Host>().resolve(exec, args, {}).variant;
   };
-  const bool on_tiles = GetParam() == Dtype::bf16 && tile::bf16_tiles::usable();
-  EXPECT_EQ(chosen(64), on_tiles ? tile::bf16_tiles::name_of(tile::bf16_tiles::unit()) : "fused");
+  const bool on_tiles = GetParam() == Dtype::bf16 && tile::bf16_panels::usable();
+  EXPECT_EQ(chosen(64), on_tiles ? tile::bf16_panels::name_of(tile::bf16_panels::unit()) : "fused");
   EXPECT_EQ(chosen(2), "fused") << "inner products";
 }
 

@@ -250,7 +250,7 @@ TEST(Gemm, BlocksJoin) {
   }
 }
 
-// On bf16 tiles: a packed factor in several chunks; long sums in passes; tiles read from where they
+// On bf16 panels: a packed factor in several chunks; long sums in passes; tiles read from where they
 // lie.
 TEST(Gemm, TilesOfBf16JoinInEveryPlan) {
   const auto expect = [](std::int64_t m, std::int64_t n, std::int64_t k, bool trans_a, bool trans_b,
@@ -289,8 +289,8 @@ TEST(Gemm, TheEngineIsTold) {
     args.trans_b = true;
     return gemm_engine(serial_host(), args);
   };
-  const std::string tiles = tile::bf16_tiles::usable()
-                                ? tile::bf16_tiles::name_of(tile::bf16_tiles::unit())
+  const std::string tiles = tile::bf16_panels::usable()
+                                ? tile::bf16_panels::name_of(tile::bf16_panels::unit())
                                 : tile::vector_name;
   EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 64), tiles);
   EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 1), tile::vector_name) << "inner products";

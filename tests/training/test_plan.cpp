@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "core/execution.hpp"
+#include "drivers/training_run.hpp"
 #include "tests/io/hdf5_builder.hpp"
 #include "tests/nn/llama_tiny.hpp"
 #include "training/checkpointing.hpp"
@@ -65,8 +66,8 @@ TEST(TokenData, ReadsFiles) {
     test::Hdf5Builder large(folder / "large.h5");
     large.dataset("tokens", H5T_STD_I64LE, {4}, H5T_NATIVE_INT64, tokens.data());
   }
-  EXPECT_EQ(TokenData::from_hdf5(folder / "tokens.h5", 8).size(), 3);
-  EXPECT_NE(message_of<InputError>([&] { (void)TokenData::from_hdf5(folder / "large.h5", 8); }),
+  EXPECT_EQ(impl::tokens_from_hdf5(folder / "tokens.h5", 8).size(), 3);
+  EXPECT_NE(message_of<InputError>([&] { (void)impl::tokens_from_hdf5(folder / "large.h5", 8); }),
             "");
   test::write_bytes(folder / "text", "a\xFF\n");
   EXPECT_EQ(TokenData::from_bytes(folder / "text", 256).size(), 3);

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "core/error.hpp"
+#include "drivers/training_run.hpp"
 #include "memory/tracker.hpp"
 #include "nn/session.hpp"
 #include "tests/io/hdf5_builder.hpp"
@@ -61,7 +62,7 @@ TEST_P(ReferenceTraining, LosesWhatPyTorchLoses) {
   options.recompute = recompute;
   const nn::LlamaConfig config = nn::read_config(checkpoint);
   Trainer trainer(Exec(), config, options, checkpoint, 0);
-  const TokenData data = TokenData::from_hdf5(checkpoint / "expected.h5", config.vocab_size);
+  const TokenData data = impl::tokens_from_hdf5(checkpoint / "expected.h5", config.vocab_size);
   const auto expected = [&](const char* dataset) {
     return test::expected_of(checkpoint)
         .floats(dataset, {options.schedule.steps}, "(steps)")

@@ -30,8 +30,8 @@ struct NoRule {
 
 namespace impl {
 
-inline constexpr float log2e = 1.4426950408889634F;
-inline constexpr float ln2 = 0.6931471805599453F;
+using tile::ln2;
+using tile::log2e;
 
 /// Natural log-sum-exp of a row with this maximum in base 2 and this sum of 2^(s − max): −inf where
 /// that is 0, as in a row that sees no key. The maximum is not rounded again: P = exp(s − lse) of the backward pass has the error of lse as its
@@ -49,11 +49,10 @@ struct BinaryLse {
 
   KOKKOS_INLINE_FUNCTION explicit BinaryLse(float lse) : high(lse * log2e), low(0.0F) {
     constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
-    constexpr float log2e_low = 1.92596299e-8F;  // log2(e) − log2e
     if (lse == -infinity) {
       high = infinity;
     } else {
-      low = Kokkos::fma(lse, log2e_low, Kokkos::fma(lse, log2e, -high));
+      low = Kokkos::fma(lse, tile::log2e_low, Kokkos::fma(lse, log2e, -high));
     }
   }
 };

@@ -43,7 +43,7 @@ struct Forward {
   template <class T>
   void fused() const {
     tile::for_each_row(
-        "katt::cross_entropy::fused_forward", exec, args.tokens(),
+        exec, "katt::cross_entropy::fused_forward", args.tokens(),
         impl::FusedForward<Exec, T>{args.logits.view<T, Memory>(), targets,
                                     args.statistics.view<float, Memory>(), token_losses()});
     mean();
@@ -53,7 +53,7 @@ struct Forward {
   void naive() const {
     auto* stored = reinterpret_cast<T*>(workspace + aligned_bytes<float>(args.tokens()));
     tile::for_each_row(
-        "katt::cross_entropy::naive_log_softmax", exec, args.tokens(),
+        exec, "katt::cross_entropy::naive_log_softmax", args.tokens(),
         impl::StoredSoftmax<Exec, T, false>{args.logits.view<T, Memory>(),
                                             args.statistics.view<float, Memory>(), stored});
     Kokkos::parallel_for(
@@ -64,7 +64,7 @@ struct Forward {
   }
 
   void mean() const {
-    tile::for_each_row("katt::cross_entropy::mean", exec, 1,
+    tile::for_each_row(exec, "katt::cross_entropy::mean", 1,
                        impl::MeanLoss<Exec>{token_losses(), targets, args.tokens(),
                                             static_cast<float*>(args.loss.data)});
   }
@@ -81,7 +81,7 @@ struct Backward {
 
   float* factor() const {
     auto* target = reinterpret_cast<float*>(workspace);
-    tile::for_each_row("katt::cross_entropy::factor", exec, 1,
+    tile::for_each_row(exec, "katt::cross_entropy::factor", 1,
                        impl::GradientFactor<Exec>{targets, args.tokens(), args.dloss, target});
     return target;
   }
@@ -89,7 +89,7 @@ struct Backward {
   template <class T>
   void fused() const {
     const float* scale = factor();
-    tile::for_each_row("katt::cross_entropy::fused_backward", exec, args.tokens(),
+    tile::for_each_row(exec, "katt::cross_entropy::fused_backward", args.tokens(),
                        impl::FusedBackward<Exec, T>{args.logits.view<T, Memory>(), targets,
                                                     args.statistics.view<float, Memory>(), scale,
                                                     args.dlogits.view<T, Memory>()});
@@ -100,10 +100,10 @@ struct Backward {
     const float* scale = factor();
     auto* stored = reinterpret_cast<T*>(workspace + aligned_bytes<float>(1));
     tile::for_each_row(
-        "katt::cross_entropy::naive_softmax", exec, args.tokens(),
+        exec, "katt::cross_entropy::naive_softmax", args.tokens(),
         impl::StoredSoftmax<Exec, T, true>{args.logits.view<T, Memory>(), {}, stored});
     tile::for_each_row(
-        "katt::cross_entropy::naive_subtract", exec, args.tokens(),
+        exec, "katt::cross_entropy::naive_subtract", args.tokens(),
         impl::SubtractTarget<Exec, T>{stored, targets, scale, args.dlogits.view<T, Memory>()});
   }
 };

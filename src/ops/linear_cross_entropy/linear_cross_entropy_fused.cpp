@@ -128,14 +128,14 @@ void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
     const TensorRef<2> block(logits, Dtype::f32, {args.tokens(), columns});
     linear::gemm(exec, logits_product(args, block, first), rest,
                  "katt::linear_cross_entropy::fused_logits");
-    tile::for_each_row("katt::linear_cross_entropy::fused_merge", exec, args.tokens(),
+    tile::for_each_row(exec, "katt::linear_cross_entropy::fused_merge", args.tokens(),
                        MergeBlock<Exec>{logits, first, columns, targets, running});
   }
   Kokkos::parallel_for(
       "katt::linear_cross_entropy::fused_finish",
       Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, args.tokens()),
       FinishTokens<Exec>{running, targets, args.statistics.view<float, Memory>(), running.target});
-  tile::for_each_row("katt::linear_cross_entropy::mean", exec, 1,
+  tile::for_each_row(exec, "katt::linear_cross_entropy::mean", 1,
                      cross_entropy::impl::MeanLoss<Exec>{running.target, targets, args.tokens(),
                                                          static_cast<float*>(args.loss.data)});
 }
@@ -170,7 +170,7 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   const Workspace rest(base + layout.gemm, workspace.bytes - layout.gemm);
 
   tile::for_each_row(
-      "katt::linear_cross_entropy::factor", exec, 1,
+      exec, "katt::linear_cross_entropy::factor", 1,
       cross_entropy::impl::GradientFactor<Exec>{targets, args.tokens(), args.dloss, factor});
   for (std::int64_t first = 0; first < args.vocab(); first += layout.columns) {
     const std::int64_t columns = std::min(layout.columns, args.vocab() - first);
@@ -178,7 +178,7 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
     linear::gemm(exec, logits_product(args, block, first), rest,
                  "katt::linear_cross_entropy::fused_logits");
     const auto gradient = [&]<class T>(T* gradients) {
-      tile::for_each_row("katt::linear_cross_entropy::fused_gradient", exec, args.tokens(),
+      tile::for_each_row(exec, "katt::linear_cross_entropy::fused_gradient", args.tokens(),
                          BlockGradient<Exec, T>{logits, gradients, first, columns, targets,
                                                 args.statistics.view<float, Memory>(), factor});
       return TensorRef<2>(gradients, dtype_of<T>, {args.tokens(), columns});

@@ -57,7 +57,7 @@ void fused_forward(const Exec& exec, const ForwardArgs& args) {
   visit_dtype(args.x.dtype, [&]<class T>() {
     const auto launch = [&]<bool Streamed>() {
       const impl::Forward<Exec, T, Streamed> kernel(exec, args);
-      tile::for_each_row("katt::rmsnorm::forward", exec, kernel.blocks, kernel);
+      tile::for_each_row(exec, "katt::rmsnorm::forward", kernel.blocks, kernel);
     };
     constexpr bool stream = Stream && tile::can_stream_v<Exec>;
     if (stream && impl::Forward<Exec, T, true>::can_stream(args)) {
@@ -75,7 +75,7 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   visit_dtype(args.x.dtype, [&]<class T>() {
     const auto launch = [&]<bool Streamed>() {
       const impl::Backward<Exec, T, Streamed> kernel(args, partial);
-      tile::for_each_row("katt::rmsnorm::backward", exec, blocks, kernel);
+      tile::for_each_row(exec, "katt::rmsnorm::backward", blocks, kernel);
     };
     constexpr bool stream = Stream && tile::can_stream_v<Exec>;
     if (stream && impl::rows_are_streamable<T>(args.dx)) {

@@ -93,10 +93,10 @@ struct Backward {
   template <bool Read, bool Write, class Team>
   KOKKOS_FORCEINLINE_FUNCTION Sums visit(const Team& team, const Source& source,
                                          const Sink& sink) const {
-    Vec squares[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
-    Vec products[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+    Vec squares[tile::column_slots] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+    Vec products[tile::column_slots] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
     Sums tail;
-    tile::for_row_pairs<Exec>(
+    tile::for_column_pairs<Exec>(
         team, hidden,
         [&](std::int64_t i, int slot) __attribute__((always_inline)) {
           if constexpr (Read) read<2>(source, i, &squares[2 * slot], &products[2 * slot]);

@@ -124,9 +124,9 @@ struct Forward {
   template <bool Read, bool Write, class Team>
   KOKKOS_FORCEINLINE_FUNCTION float visit(const Team& team, const Source& source,
                                           const Sink& sink) const {
-    Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+    Vec sums[tile::column_slots] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
     float tail = 0.0F;
-    tile::for_row_pairs<Exec>(
+    tile::for_column_pairs<Exec>(
         team, hidden,
         [&](std::int64_t i, int slot) __attribute__((always_inline)) {
           step<Read, Write, 2>(source, sink, i, &sums[2 * slot]);
@@ -207,7 +207,7 @@ struct Forward {
       normal<false>(h, scale, i, y);
       for (int k = 0; k < N; ++k) most = tile::max(V(Kokkos::abs(y[k])), most);
     };
-    tile::for_row_pairs<Exec>(
+    tile::for_column_pairs<Exec>(
         team, hidden, [&](std::int64_t i, int) { most_of.template operator()<2>(i, largest); },
         [&](std::int64_t i, int) { most_of.template operator()<1>(i, largest); },
         [&](std::int64_t i) { most_of.template operator()<1>(i, tail); });

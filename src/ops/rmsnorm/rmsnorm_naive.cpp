@@ -13,7 +13,6 @@ namespace {
 /// out = f(a, b) elementwise; b is a matrix or, with stride 0, one row for all.
 template <class Exec, class T, class F>
 struct Elementwise {
-  using Vec = tile::VecOf<Exec>;
   Matrix<const T> a, b;
   Matrix<T> out;
   std::int64_t columns;
@@ -24,14 +23,9 @@ struct Elementwise {
     const T* first = a.row(row);
     const T* second = b.row(row);
     T* to = out.row(row);
-    tile::for_row<Exec>(
-        team, columns,
-        [&](std::int64_t i, int) {
-          tile::store(to + i, Vec(f(tile::load<Vec>(first + i), tile::load<Vec>(second + i))));
-        },
-        [&](std::int64_t i) {
-          to[i] = static_cast<T>(f(static_cast<float>(first[i]), static_cast<float>(second[i])));
-        });
+    tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t i, int) {
+      tile::store(to + i, V(f(tile::load<V>(first + i), tile::load<V>(second + i))));
+    });
   }
 };
 
@@ -51,7 +45,6 @@ struct Times {
 /// rstd of every row.
 template <class Exec, class T>
 struct Statistics {
-  using Vec = tile::VecOf<Exec>;
   Matrix<const T> x;
   std::int64_t columns;
   float eps;
@@ -60,16 +53,12 @@ struct Statistics {
   template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
     const T* from = x.row(row);
-    Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
-    float tail = 0.0F;
-    tile::for_row<Exec>(
-        team, columns,
-        [&](std::int64_t i, int slot) {
-          const auto v = tile::load<Vec>(from + i);
-          sums[slot] = tile::fma(v, v, sums[slot]);
-        },
-        [&](std::int64_t i) { tail += static_cast<float>(from[i]) * static_cast<float>(from[i]); });
-    const float mean = tile::sum_over(team, sums, tail) / static_cast<float>(columns);
+    tile::RowSum<Exec, tile::column_slots> sum;
+    tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t i, int slot) {
+      const auto v = tile::load<V>(from + i);
+      sum.multiply_add(v, v, slot);
+    });
+    const float mean = sum.total(team) / static_cast<float>(columns);
     if (team.team_rank() == 0) rstd[row] = 1.0F / Kokkos::sqrt(mean + eps);
   }
 };
@@ -77,7 +66,6 @@ struct Statistics {
 /// out = a · factor(row)
 template <class Exec, class T>
 struct ScaleRows {
-  using Vec = tile::VecOf<Exec>;
   Matrix<const T> a;
   const float* factor;
   Matrix<T> out;
@@ -88,17 +76,15 @@ struct ScaleRows {
     const T* from = a.row(row);
     T* to = out.row(row);
     const float by = factor[row];
-    tile::for_row<Exec>(
-        team, columns,
-        [&](std::int64_t i, int) { tile::store(to + i, Vec(tile::load<Vec>(from + i) * Vec(by))); },
-        [&](std::int64_t i) { to[i] = static_cast<T>(static_cast<float>(from[i]) * by); });
+    tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t i, int) {
+      tile::store(to + i, V(tile::load<V>(from + i) * V(by)));
+    });
   }
 };
 
 /// scale = 127 / max(max |y|, 1e-5) of every row.
 template <class Exec, class T>
 struct AbsMax {
-  using Vec = tile::VecOf<Exec>;
   Matrix<const T> y;
   std::int64_t columns;
   float* scale;
@@ -106,23 +92,17 @@ struct AbsMax {
   template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
     const T* from = y.row(row);
-    Vec largest(0.0F);
-    float most = 0.0F;
-    tile::for_row<Exec>(
-        team, columns,
-        [&](std::int64_t i, int) {
-          largest = tile::max(Vec(Kokkos::abs(tile::load<Vec>(from + i))), largest);
-        },
-        [&](std::int64_t i) { most = tile::max(Kokkos::abs(static_cast<float>(from[i])), most); });
-    most = tile::max(tile::reduce_max(largest), most);
-    team.team_reduce(Kokkos::Max<float>(most));
+    tile::RowMax<Exec> largest(0.0F);
+    tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t i, int) {
+      largest.add(V(Kokkos::abs(tile::load<V>(from + i))));
+    });
+    const float most = largest.total(team);
     if (team.team_rank() == 0) scale[row] = 127.0F / tile::max(most, 1e-5F);
   }
 };
 
 template <class Exec, class T>
 struct Quantise {
-  using Vec = tile::VecOf<Exec>;
   Matrix<const T> y;
   const float* scale;
   Matrix<std::int8_t> out;
@@ -133,17 +113,15 @@ struct Quantise {
     const T* from = y.row(row);
     std::int8_t* to = out.row(row);
     const float by = scale[row];
-    tile::for_row<Exec>(
-        team, columns,
-        [&](std::int64_t i, int) { store_int8(to + i, Vec(tile::load<Vec>(from + i) * Vec(by))); },
-        [&](std::int64_t i) { to[i] = to_int8(static_cast<float>(from[i]) * by); });
+    tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t i, int) {
+      store_int8(to + i, V(tile::load<V>(from + i) * V(by)));
+    });
   }
 };
 
 /// mean(g · x̂) of every row.
 template <class Exec, class T>
 struct MeanProduct {
-  using Vec = tile::VecOf<Exec>;
   Matrix<const T> g, normal;
   std::int64_t columns;
   float* mean;
@@ -152,23 +130,18 @@ struct MeanProduct {
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
     const T* a = g.row(row);
     const T* b = normal.row(row);
-    Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
-    float tail = 0.0F;
-    tile::for_row<Exec>(
-        team, columns,
-        [&](std::int64_t i, int slot) {
-          sums[slot] = tile::fma(tile::load<Vec>(a + i), tile::load<Vec>(b + i), sums[slot]);
-        },
-        [&](std::int64_t i) { tail += static_cast<float>(a[i]) * static_cast<float>(b[i]); });
-    const float sum = tile::sum_over(team, sums, tail);
-    if (team.team_rank() == 0) mean[row] = sum / static_cast<float>(columns);
+    tile::RowSum<Exec, tile::column_slots> sum;
+    tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t i, int slot) {
+      sum.multiply_add(tile::load<V>(a + i), tile::load<V>(b + i), slot);
+    });
+    const float total = sum.total(team);
+    if (team.team_rank() == 0) mean[row] = total / static_cast<float>(columns);
   }
 };
 
 /// dx = rstd · (g − x̂ · mean)
 template <class Exec, class T>
 struct InputGradient {
-  using Vec = tile::VecOf<Exec>;
   Matrix<const T> g, normal;
   const float* mean;
   const float* rstd;
@@ -182,15 +155,10 @@ struct InputGradient {
     T* to = dx.row(row);
     const float m = mean[row];
     const float r = rstd[row];
-    tile::for_row<Exec>(
-        team, columns,
-        [&](std::int64_t i, int) {
-          const Vec d = tile::fma(tile::load<Vec>(b + i), Vec(-m), tile::load<Vec>(a + i));
-          tile::store(to + i, Vec(d * Vec(r)));
-        },
-        [&](std::int64_t i) {
-          to[i] = static_cast<T>((static_cast<float>(a[i]) - static_cast<float>(b[i]) * m) * r);
-        });
+    tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t i, int) {
+      const V d = tile::fma(tile::load<V>(b + i), V(-m), tile::load<V>(a + i));
+      tile::store(to + i, V(d * V(r)));
+    });
   }
 };
 
@@ -242,22 +210,22 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
   if (args.residual) {
     const Matrix<T> sum(args.residual_out);
     tile::for_each_row(
-        "katt::rmsnorm::naive_add", exec, rows,
+        exec, "katt::rmsnorm::naive_add", rows,
         Elementwise<Exec, T, Plus>{h, Matrix<const T>(args.residual), sum, columns, {}});
     h = read(sum);
   }
-  tile::for_each_row("katt::rmsnorm::naive_statistics", exec, rows,
+  tile::for_each_row(exec, "katt::rmsnorm::naive_statistics", rows,
                      Statistics<Exec, T>{h, columns, args.eps, rstd});
-  tile::for_each_row("katt::rmsnorm::naive_normalise", exec, rows,
+  tile::for_each_row(exec, "katt::rmsnorm::naive_normalise", rows,
                      ScaleRows<Exec, T>{h, rstd, normal, columns});
   const Matrix<T> out = args.out ? Matrix<T>(args.out) : normal;
-  tile::for_each_row("katt::rmsnorm::naive_weight", exec, rows,
+  tile::for_each_row(exec, "katt::rmsnorm::naive_weight", rows,
                      Elementwise<Exec, T, Times>{read(normal), weight, out, columns, {}});
   if (args.out_q != nullptr) {
-    tile::for_each_row("katt::rmsnorm::naive_absmax", exec, rows,
+    tile::for_each_row(exec, "katt::rmsnorm::naive_absmax", rows,
                        AbsMax<Exec, T>{read(out), columns, args.out_q_scale});
     tile::for_each_row(
-        "katt::rmsnorm::naive_quantise", exec, rows,
+        exec, "katt::rmsnorm::naive_quantise", rows,
         Quantise<Exec, T>{read(out), args.out_q_scale, {args.out_q, columns}, columns});
   }
 }
@@ -281,28 +249,28 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   const Matrix<const T> weight(static_cast<const T*>(args.weight.data), 0);
   const Matrix<T> dx(args.dx);
 
-  tile::for_each_row("katt::rmsnorm::naive_statistics", exec, rows,
+  tile::for_each_row(exec, "katt::rmsnorm::naive_statistics", rows,
                      Statistics<Exec, T>{x, columns, args.eps, rstd});
-  tile::for_each_row("katt::rmsnorm::naive_normalise", exec, rows,
+  tile::for_each_row(exec, "katt::rmsnorm::naive_normalise", rows,
                      ScaleRows<Exec, T>{x, rstd, normal, columns});
   // The product of the weight gradient first: dx may be dout.
-  tile::for_each_row("katt::rmsnorm::naive_product", exec, rows,
+  tile::for_each_row(exec, "katt::rmsnorm::naive_product", rows,
                      Elementwise<Exec, T, Times>{dout, read(normal), product, columns, {}});
   tile::for_each_row(
-      "katt::rmsnorm::naive_block_sums", exec, partition.blocks,
+      exec, "katt::rmsnorm::naive_block_sums", partition.blocks,
       tile::BlockSums<Exec, T>{product.data, columns, rows, columns, partition.rows, partial});
   tile::sum_partials<T, tile::Order::natural>(exec, "katt::rmsnorm::naive_weight_gradient", partial,
                                               partition.blocks, columns, args.dweight);
-  tile::for_each_row("katt::rmsnorm::naive_weight", exec, rows,
+  tile::for_each_row(exec, "katt::rmsnorm::naive_weight", rows,
                      Elementwise<Exec, T, Times>{dout, weight, product, columns, {}});
-  tile::for_each_row("katt::rmsnorm::naive_mean", exec, rows,
+  tile::for_each_row(exec, "katt::rmsnorm::naive_mean", rows,
                      MeanProduct<Exec, T>{read(product), read(normal), columns, mean});
   const Matrix<T> gradient = args.dresidual_out ? product : dx;
   tile::for_each_row(
-      "katt::rmsnorm::naive_input_gradient", exec, rows,
+      exec, "katt::rmsnorm::naive_input_gradient", rows,
       InputGradient<Exec, T>{read(product), read(normal), mean, rstd, gradient, columns});
   if (args.dresidual_out) {
-    tile::for_each_row("katt::rmsnorm::naive_add", exec, rows,
+    tile::for_each_row(exec, "katt::rmsnorm::naive_add", rows,
                        Elementwise<Exec, T, Plus>{
                            read(gradient), Matrix<const T>(args.dresidual_out), dx, columns, {}});
   }

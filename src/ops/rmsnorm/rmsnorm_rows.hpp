@@ -5,8 +5,8 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/tensor.hpp"
+#include "tile/columns.hpp"
 #include "tile/pairs.hpp"
-#include "tile/rows.hpp"
 #include "tile/stream.hpp"
 #include "tile/vec.hpp"
 
@@ -127,19 +127,14 @@ struct RowScale {
 template <class Exec, class Team, class FactorsF>
 KOKKOS_FORCEINLINE_FUNCTION float sum_of_products(const Team& team, std::int64_t hidden,
                                                   const FactorsF& factors) {
-  using Vec = tile::VecOf<Exec>;
-  Vec sums[tile::row_unroll] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
-  float tail = 0.0F;
-  const auto add = [&]<class V>(std::int64_t i, V& sum) {
+  tile::RowSum<Exec, tile::column_slots> sum;
+  tile::for_columns<Exec>(team, 0, hidden, [&]<class V>(std::int64_t i, int slot) {
     V a;
     V b;
     factors(i, a, b);
-    sum = tile::fma(a, b, sum);
-  };
-  tile::for_row<Exec>(
-      team, hidden, [&](std::int64_t i, int slot) { add(i, sums[slot]); },
-      [&](std::int64_t i) { add(i, tail); });
-  return tile::sum_over(team, sums, tail);
+    sum.multiply_add(a, b, slot);
+  });
+  return sum.total(team);
 }
 
 /// Σ (scale · h)² of a row.

@@ -61,7 +61,7 @@ void fused(const Exec& exec, const Args& args) {
   const impl::Turn turn(args);
   visit_dtype(turn.in[0].dtype, [&]<class T>() {
     const impl::Rotate<Exec, T, Stream && tile::can_stream_v<Exec>> rotate(exec, turn);
-    tile::for_each_row(turn.inverse ? "katt::rope::backward" : "katt::rope::forward", exec,
+    tile::for_each_row(exec, turn.inverse ? "katt::rope::backward" : "katt::rope::forward",
                        rotate.items(), rotate);
   });
 }
@@ -132,7 +132,7 @@ void build_cache(const Exec& exec, const FrequencyArgs& args, const TensorRef<2>
                                 args.precision == AnglePrecision::f32,
                                 {}};
   std::copy(values.begin(), values.end(), kernel.frequency);
-  tile::for_each_row("katt::rope::cache", exec, cache.extent[0], kernel);
+  tile::for_each_row(exec, "katt::rope::cache", cache.extent[0], kernel);
 }
 
 namespace {

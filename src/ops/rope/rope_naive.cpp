@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "core/views.hpp"
-#include "tile/rows.hpp"
-#include "tile/vec.hpp"
+#include "tile/columns.hpp"
+#include "tile/pairs.hpp"
 
 namespace katt::rope::impl {
 
@@ -53,7 +53,6 @@ struct RowIndex {
 /// rotated = (−x_b, x_a)
 template <class Exec, class T>
 struct RotateHalf {
-  using Vec = tile::VecOf<Exec>;
   StridedView<const T, 4, typename Exec::memory_space> x;
   RowIndex index;
   std::int64_t half;
@@ -65,38 +64,24 @@ struct RotateHalf {
     const T* from = &x(index.b(item), index.h(item), index.s(item), 0);
     T* to = rotated + item * 2 * half;
     if (interleaved) {
-      const auto scalar = [&](std::int64_t i) {
-        to[2 * i] = T(-static_cast<float>(from[2 * i + 1]));
-        to[2 * i + 1] = from[2 * i];
-      };
-      tile::for_row<Exec>(
-          team, half,
-          [&](std::int64_t i, int) {
-            Vec even;
-            Vec odd;
-            tile::load_pairs(from + 2 * i, even, odd);
-            tile::store_pairs<false>(to + 2 * i, Vec(-odd), even);
-          },
-          scalar);
+      tile::for_columns<Exec>(team, 0, half, [&]<class V>(std::int64_t i, int) {
+        V even;
+        V odd;
+        tile::load_pairs(from + 2 * i, even, odd);
+        tile::store_pairs<false>(to + 2 * i, V(-odd), even);
+      });
       return;
     }
-    tile::for_row<Exec>(
-        team, half,
-        [&](std::int64_t i, int) {
-          tile::store(to + i, Vec(-tile::load<Vec>(from + half + i)));
-          tile::store(to + half + i, tile::load<Vec>(from + i));
-        },
-        [&](std::int64_t i) {
-          to[i] = T(-static_cast<float>(from[half + i]));
-          to[half + i] = from[i];
-        });
+    tile::for_columns<Exec>(team, 0, half, [&]<class V>(std::int64_t i, int) {
+      tile::store(to + i, V(-tile::load<V>(from + half + i)));
+      tile::store(to + half + i, tile::load<V>(from + i));
+    });
   }
 };
 
 /// target = x · factor, the factor of a row being that of its (batch, seq).
 template <class Exec, class T>
 struct Multiply {
-  using Vec = tile::VecOf<Exec>;
   StridedView<const T, 4, typename Exec::memory_space> x;
   RowIndex index;
   const T* factor;
@@ -108,21 +93,15 @@ struct Multiply {
     const T* from = &x(index.b(item), index.h(item), index.s(item), 0);
     const T* by = factor + index.angles(item) * d;
     T* to = target + item * d;
-    tile::for_row<Exec>(
-        team, d,
-        [&](std::int64_t i, int) {
-          tile::store(to + i, Vec(tile::load<Vec>(from + i) * tile::load<Vec>(by + i)));
-        },
-        [&](std::int64_t i) {
-          to[i] = T(static_cast<float>(from[i]) * static_cast<float>(by[i]));
-        });
+    tile::for_columns<Exec>(team, 0, d, [&]<class V>(std::int64_t i, int) {
+      tile::store(to + i, V(tile::load<V>(from + i) * tile::load<V>(by + i)));
+    });
   }
 };
 
 /// out = a + b
 template <class Exec, class T>
 struct Add {
-  using Vec = tile::VecOf<Exec>;
   const T* a;
   const T* b;
   RowIndex index;
@@ -134,14 +113,9 @@ struct Add {
     const T* first = a + item * d;
     const T* second = b + item * d;
     T* to = &out(index.b(item), index.h(item), index.s(item), 0);
-    tile::for_row<Exec>(
-        team, d,
-        [&](std::int64_t i, int) {
-          tile::store(to + i, Vec(tile::load<Vec>(first + i) + tile::load<Vec>(second + i)));
-        },
-        [&](std::int64_t i) {
-          to[i] = T(static_cast<float>(first[i]) + static_cast<float>(second[i]));
-        });
+    tile::for_columns<Exec>(team, 0, d, [&]<class V>(std::int64_t i, int) {
+      tile::store(to + i, V(tile::load<V>(first + i) + tile::load<V>(second + i)));
+    });
   }
 };
 
@@ -178,7 +152,7 @@ void naive_turn(const Exec& exec, const Turn& turn, Workspace workspace) {
   const std::int64_t seq = turn.in[0].extent[2];
   const std::int64_t half = turn.in[0].extent[3] / 2;
   tile::for_each_row(
-      "katt::rope::naive_gather", exec, batch * seq,
+      exec, "katt::rope::naive_gather", batch * seq,
       Gather<Exec, T>{static_cast<const float*>(turn.cache.data),
                       {turn.positions, turn.first_position, seq, turn.cache.extent[0]},
                       half,
@@ -192,14 +166,14 @@ void naive_turn(const Exec& exec, const Turn& turn, Workspace workspace) {
     const std::int64_t rows = batch * index.heads * seq;
     const auto x = turn.in[t].template view<T, Memory>();
     const ConstTensorRef<4> stored(rotated, dtype_of<T>, turn.in[t].extent);
-    tile::for_each_row("katt::rope::naive_rotate_half", exec, rows,
+    tile::for_each_row(exec, "katt::rope::naive_rotate_half", rows,
                        RotateHalf<Exec, T>{x, index, half, turn.interleaved, rotated});
-    tile::for_each_row("katt::rope::naive_multiply_cos", exec, rows,
+    tile::for_each_row(exec, "katt::rope::naive_multiply_cos", rows,
                        Multiply<Exec, T>{x, index, cosines, product});
-    tile::for_each_row("katt::rope::naive_multiply_sin", exec, rows,
+    tile::for_each_row(exec, "katt::rope::naive_multiply_sin", rows,
                        Multiply<Exec, T>{stored.template view<T, Memory>(), index, sines, rotated});
     tile::for_each_row(
-        "katt::rope::naive_add", exec, rows,
+        exec, "katt::rope::naive_add", rows,
         Add<Exec, T>{product, rotated, index, turn.out[t].template view<T, Memory>()});
   }
 }

@@ -22,13 +22,13 @@ void naive_softmax(const Exec& exec, const ConstTensorRef<2>& x, const TensorRef
   const std::int64_t rows = x.extent[0];
   const auto in = x.view<T, Memory>();
   const auto target = out.view<T, Memory>();
-  tile::for_each_row("katt::softmax::naive_max", exec, rows,
+  tile::for_each_row(exec, "katt::softmax::naive_max", rows,
                      impl::LargestOfRow<Exec, T>{in, values});
-  tile::for_each_row("katt::softmax::naive_exp", exec, rows,
+  tile::for_each_row(exec, "katt::softmax::naive_exp", rows,
                      impl::Exponential<Exec, T>{in, values, target});
-  tile::for_each_row("katt::softmax::naive_sum", exec, rows,
+  tile::for_each_row(exec, "katt::softmax::naive_sum", rows,
                      impl::SumOfRow<Exec, T>{target, {}, values});
-  tile::for_each_row("katt::softmax::naive_divide", exec, rows,
+  tile::for_each_row(exec, "katt::softmax::naive_divide", rows,
                      impl::Divide<Exec, T>{values, target});
 }
 
@@ -50,10 +50,10 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
     naive_softmax<Exec, T>(exec, args.x, p, values);
     const auto probabilities = p.template view<T, Memory>();
     const auto dout = args.dout.template view<T, Memory>();
-    tile::for_each_row("katt::softmax::naive_products", exec, rows,
+    tile::for_each_row(exec, "katt::softmax::naive_products", rows,
                        impl::SumOfRow<Exec, T>{probabilities, dout, values});
     tile::for_each_row(
-        "katt::softmax::naive_combine", exec, rows,
+        exec, "katt::softmax::naive_combine", rows,
         impl::Combine<Exec, T>{probabilities, dout, values, args.dx.template view<T, Memory>()});
   });
 }
@@ -63,7 +63,7 @@ void fused_forward(const Exec& exec, const ForwardArgs& args) {
   using Memory = typename Exec::memory_space;
   visit_dtype(args.x.dtype, [&]<class T>() {
     tile::for_each_row(
-        "katt::softmax::fused_forward", exec, args.x.extent[0],
+        exec, "katt::softmax::fused_forward", args.x.extent[0],
         impl::FusedForward<Exec, T>{args.x.view<T, Memory>(), args.out.view<T, Memory>()});
   });
 }
@@ -73,7 +73,7 @@ void fused_backward(const Exec& exec, const BackwardArgs& args) {
   using Memory = typename Exec::memory_space;
   visit_dtype(args.x.dtype, [&]<class T>() {
     tile::for_each_row(
-        "katt::softmax::fused_backward", exec, args.x.extent[0],
+        exec, "katt::softmax::fused_backward", args.x.extent[0],
         impl::FusedBackward<Exec, T>{args.x.view<T, Memory>(), args.dout.view<T, Memory>(),
                                      args.dx.view<T, Memory>()});
   });

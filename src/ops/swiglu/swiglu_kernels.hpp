@@ -35,10 +35,9 @@ KOKKOS_FORCEINLINE_FUNCTION Vec reciprocal(const Vec& x) {
 /// it is 0.
 template <class Out, class Vec>
 KOKKOS_FORCEINLINE_FUNCTION Vec sigmoid(const Vec& g) {
-  constexpr float log2e = 1.4426950408889634F;
   constexpr float infinite = 128.0F;  // 2^128
   const auto exponential = [&] {
-    const Vec exponent = -tile::max(Vec(-infinite), Vec(g * Vec(log2e)));
+    const Vec exponent = -tile::max(Vec(-infinite), Vec(g * Vec(tile::log2e)));
     if constexpr (std::is_same_v<Out, float>) {
       return tile::exp2(exponent);
     } else {

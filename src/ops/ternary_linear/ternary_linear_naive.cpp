@@ -83,7 +83,7 @@ template <class Exec, class T>
 ConstTensorRef<2> fake_quantise(const Exec& exec, const ConstTensorRef<2>& x, Workspace workspace) {
   using Memory = typename Exec::memory_space;
   auto* stored = static_cast<T*>(workspace.data);
-  tile::for_each_row("katt::ternary_linear::naive_quantise", exec, x.extent[0],
+  tile::for_each_row(exec, "katt::ternary_linear::naive_quantise", x.extent[0],
                      FakeQuantise<Exec, T>{x.view<T, Memory>(), stored});
   return {stored, x.dtype, x.extent};
 }
@@ -127,7 +127,7 @@ void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
   const std::int64_t teams = (args.out_features() + Functor::team_rows - 1) / Functor::team_rows;
   for (std::int64_t t = 0; t < args.tokens(); ++t) {
     tile::for_each_row(
-        "katt::ternary_linear::naive_matrix_vector", exec, teams,
+        exec, "katt::ternary_linear::naive_matrix_vector", teams,
         Functor{args.dense.view<T, Memory>(), static_cast<const T*>(x.data) + t * x.stride[0],
                 args.out.view<T, Memory>(), t});
   }

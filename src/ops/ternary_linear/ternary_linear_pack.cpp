@@ -147,11 +147,11 @@ void pack(const Exec& exec, const ConstTensorRef<2>& weight, const PackedTernary
   auto* rows = reinterpret_cast<std::uint8_t*>(packed.data + block_bytes);
   visit_dtype(weight.dtype, [&]<class T>() {
     const auto view = weight.template view<T, Memory>();
-    tile::for_each_row("katt::ternary_linear::pack_magnitude", exec, packed.out_features,
+    tile::for_each_row(exec, "katt::ternary_linear::pack_magnitude", packed.out_features,
                        RowMagnitude<Exec, T>{view, sums});
-    tile::for_each_row("katt::ternary_linear::pack_scale", exec, 1,
+    tile::for_each_row(exec, "katt::ternary_linear::pack_scale", 1,
                        WeightScale<Exec>{sums, packed.out_features, packed.in_features, scale});
-    tile::for_each_row("katt::ternary_linear::pack_rows", exec, packed.out_features,
+    tile::for_each_row(exec, "katt::ternary_linear::pack_rows", packed.out_features,
                        PackRows<Exec, T>{view, sums, packed.format, rows, packed.row_bytes()});
   });
 }
@@ -163,7 +163,7 @@ void dequantise(const Exec& exec, const PackedTernary& packed, std::int64_t firs
   check(packed, out, std::min(out.extent[1], packed.in_features - first));
   visit_dtype(out.dtype, [&]<class T>() {
     tile::for_each_row(
-        "katt::ternary_linear::dequantise", exec, packed.out_features,
+        exec, "katt::ternary_linear::dequantise", packed.out_features,
         DequantiseRows<Exec, T>{packed.format, packed.rows(), packed.row_bytes(), packed.scale(),
                                 first, out.template view<T, Memory>()});
   });

@@ -39,7 +39,7 @@ QuantisedTokens quantise(const Exec& exec, const ConstTensorRef<2>& x, PackForma
                          Workspace workspace) {
   using Memory = typename Exec::memory_space;
   const QuantisedTokens tokens = TokenLayout(x, format).at(workspace.data);
-  tile::for_each_row("katt::ternary_linear::quantise", exec, x.extent[0],
+  tile::for_each_row(exec, "katt::ternary_linear::quantise", x.extent[0],
                      QuantiseTokens<Exec, T>{x.view<T, Memory>(), tokens});
   return tokens;
 }
@@ -107,7 +107,7 @@ void packed_forward(const Exec& exec, const ForwardArgs& args, PackFormat format
   const QuantisedTokens tokens = quantise<Exec, T>(exec, args.x, format, workspace);
   visit_format(format, [&]<PackFormat Format>() {
     using Functor = PackedForward<Exec, T, Format>;
-    tile::for_each_row("katt::ternary_linear::packed_forward", exec,
+    tile::for_each_row(exec, "katt::ternary_linear::packed_forward",
                        (args.out_features() + Functor::team_rows - 1) / Functor::team_rows,
                        Functor{args.packed.rows(), args.packed.scale(), args.packed.row_bytes(),
                                tokens, args.out.view<T, Memory>()});
@@ -133,7 +133,7 @@ void packed_backward(const Exec& exec, const BackwardArgs& args, PackFormat form
     dequantise(exec, args.packed, first, weights);
     linear::gemm(exec, input_gradient(args, weights, first), rest,
                  "katt::ternary_linear::packed_dx");
-    tile::for_each_row("katt::ternary_linear::dequantise_tokens", exec, args.tokens(),
+    tile::for_each_row(exec, "katt::ternary_linear::dequantise_tokens", args.tokens(),
                        DequantiseTokens<Exec, Panel<T>>{tokens, first, columns, panel});
     const TensorRef<2> x(panel, dtype_of<Panel<T>>, {args.tokens(), columns});
     linear::gemm(exec, weight_gradient(args, x, first), rest,

@@ -7,8 +7,8 @@
 #include "ops/attention/tile.hpp"
 #include "tile/bf16_engine.hpp"
 
-/// Flash attention, forward, on packed bf16 tiles (tile/bf16_units.hpp: AMX, or the dot
-/// products of AVX512-BF16). K and V are packed into tiles once for each K/V head;
+/// Flash attention, forward, on packed bf16 panels (tile/bf16_units.hpp: AMX, or the dot
+/// products of AVX512-BF16). K and V are packed into panels once for each K/V head;
 /// then
 ///
 ///   for every (batch, kv head, group of query blocks), in parallel:
@@ -32,13 +32,13 @@ const std::vector<Tile>& panel_tiles<ForwardArgs>() {
   return tiles;
 }
 
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
 namespace {
 
 /// Work items that a thread should have at least, so that all end together.
 constexpr std::int64_t items_per_thread = 4;
 
-/// Sizes and places of the packed tiles and of the scratch.
+/// Sizes and places of the packed panels and of the scratch.
 struct Layout {
   int depth;                 ///< 32 dimensions each
   int group;                 ///< key blocks between two additions to the output
@@ -49,21 +49,21 @@ struct Layout {
   std::int64_t item_blocks;  ///< row blocks of a work item
 
   Layout(const ForwardArgs& args, Tile tile, UnitName unit, int threads)
-      : depth(bf16_tiles::depth_tiles(args.head_dim())),
-        group(tile.kv / bf16_tiles::block),
-        key_blocks(divide_up(divide_up(args.seq_kv(), bf16_tiles::block), group) * group),
+      : depth(bf16_panels::depth_panels(args.head_dim())),
+        group(tile.kv / bf16_panels::block),
+        key_blocks(divide_up(divide_up(args.seq_kv(), bf16_panels::block), group) * group),
         section(std::max<std::int64_t>(
-                    bf16_tiles::section_bytes(unit) / (2 * block_bytes()) / group, 1) *
+                    bf16_panels::section_bytes(unit) / (2 * block_bytes()) / group, 1) *
                 group),
         heads(args.batch() * args.kv_heads()),
-        row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), bf16_tiles::block)),
+        row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), bf16_panels::block)),
         item_blocks(std::clamp<std::int64_t>(
             heads * row_blocks / (items_per_thread * threads), 1,
-            std::min<std::int64_t>(tile.q / bf16_tiles::block,
+            std::min<std::int64_t>(tile.q / bf16_panels::block,
                                    std::max<std::int64_t>(row_blocks, 1)))) {}
 
-  std::int64_t block_elements() const { return depth * 2LL * bf16_tiles::tile_elements; }
-  std::int64_t block_bytes() const { return depth * 2LL * bf16_tiles::tile_bytes; }
+  std::int64_t block_elements() const { return depth * 2LL * bf16_panels::panel_elements; }
+  std::int64_t block_bytes() const { return depth * 2LL * bf16_panels::panel_bytes; }
   std::int64_t items() const { return divide_up(row_blocks, item_blocks); }
 
   /// Bytes of all packed K, and of all packed V.
@@ -71,23 +71,23 @@ struct Layout {
     return static_cast<std::size_t>(heads * key_blocks * block_bytes());
   }
   std::size_t scratch_bytes() const {
-    const std::size_t state = static_cast<std::size_t>(depth) * (2 + 4) * bf16_tiles::tile_bytes +
-                              2 * bf16_tiles::block * sizeof(float);
-    return static_cast<std::size_t>(8 + 4 * group) * bf16_tiles::tile_bytes +
+    const std::size_t state = static_cast<std::size_t>(depth) * (2 + 4) * bf16_panels::panel_bytes +
+                              2 * bf16_panels::block * sizeof(float);
+    return static_cast<std::size_t>(8 + 4 * group) * bf16_panels::panel_bytes +
            static_cast<std::size_t>(item_blocks) * state;
   }
 
-  /// Tiles of K: [depth][key tile 2].
+  /// Panels of K: [depth][key panel 2].
   std::int64_t k_offset(std::int64_t head, std::int64_t block) const {
     return (head * key_blocks + block) * block_elements();
   }
-  /// Tiles of V: groups of blocks as [32 dimensions][block of the group][dim tile 2].
+  /// Panels of V: groups of blocks as [32 dimensions][block of the group][dim panel 2].
   std::int64_t v_offset(std::int64_t head, std::int64_t block) const {
     return (head * key_blocks + block / group * group) * block_elements() +
-           block % group * 2 * bf16_tiles::tile_elements;
+           block % group * 2 * bf16_panels::panel_elements;
   }
   /// From 32 dimensions of a block of V to the next.
-  std::ptrdiff_t v_stride() const { return group * 2 * bf16_tiles::tile_elements; }
+  std::ptrdiff_t v_stride() const { return group * 2 * bf16_panels::panel_elements; }
 };
 
 struct Bf16Forward : ForwardProblem<bf16, NoRule> {
@@ -110,28 +110,28 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
   void pack(std::int64_t item) const {
     const std::int64_t block = item % layout.key_blocks;
     const std::int64_t head = item / layout.key_blocks;
-    const std::int64_t first = block * bf16_tiles::block;
+    const std::int64_t first = block * bf16_panels::block;
     const int live =
-        static_cast<int>(std::clamp<std::int64_t>(seq_kv - first, 0, bf16_tiles::block));
+        static_cast<int>(std::clamp<std::int64_t>(seq_kv - first, 0, bf16_panels::block));
     bf16* to_k = packed_k + layout.k_offset(head, block);
     bf16* to_v = packed_v + layout.v_offset(head, block);
     const auto row = [&](const HeadRows<const bf16>& tensor) {
       return live > 0 ? tensor.row(head / kv_heads, head % kv_heads, first) : nullptr;
     };
-    bf16_tiles::pack_row_block(row(k), k.stride_seq, live, head_dim, to_k);
+    bf16_panels::pack_row_block(row(k), k.stride_seq, live, head_dim, to_k);
     const bf16* source = row(v);
     for (int d = 0; d < layout.depth * 2; ++d) {
-      const bool beyond = source == nullptr || d * bf16_tiles::rows >= head_dim;
-      bf16_tiles::pack_columns(
-          beyond ? nullptr : source + d * bf16_tiles::rows, v.stride_seq, beyond ? 0 : live,
-          head_dim - d * bf16_tiles::rows,
-          to_v + d / 2 * layout.v_stride() + d % 2 * bf16_tiles::tile_elements);
+      const bool beyond = source == nullptr || d * bf16_panels::rows >= head_dim;
+      bf16_panels::pack_columns(
+          beyond ? nullptr : source + d * bf16_panels::rows, v.stride_seq, beyond ? 0 : live,
+          head_dim - d * bf16_panels::rows,
+          to_v + d / 2 * layout.v_stride() + d % 2 * bf16_panels::panel_elements);
     }
   }
 
-  template <bf16_tiles::Unit U, int Depth>
+  template <bf16_panels::Unit U, int Depth>
   void attend(std::int64_t item, std::byte* buffers) const {
-    using Block = bf16_tiles::QueryBlock<U, Depth>;
+    using Block = bf16_panels::QueryBlock<U, Depth>;
     const std::int64_t items = layout.items();
     const std::int64_t first_block = (items - 1 - item % items) * layout.item_blocks;
     const std::int64_t head = item / items;
@@ -142,18 +142,18 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
 
     const typename Block::Buffers shared{
         reinterpret_cast<float*>(buffers),
-        reinterpret_cast<bf16*>(buffers + 8 * bf16_tiles::tile_bytes)};
-    std::byte* states = buffers + (8 + 4 * layout.group) * bf16_tiles::tile_bytes;
+        reinterpret_cast<bf16*>(buffers + 8 * bf16_panels::panel_bytes)};
+    std::byte* states = buffers + (8 + 4 * layout.group) * bf16_panels::panel_bytes;
     const auto state_of = [&](std::int64_t n) {
       std::byte* at = states + n * Block::state_bytes;
       return typename Block::State(at);
     };
     const auto packed_of = [&](std::int64_t n) {
-      return PackedRows{kv_head, group, (first_block + n) * bf16_tiles::block};
+      return PackedRows{kv_head, group, (first_block + n) * bf16_panels::block};
     };
     const auto count_of = [&](std::int64_t n) {
-      return static_cast<int>(
-          std::min<std::int64_t>(bf16_tiles::block, rows - (first_block + n) * bf16_tiles::block));
+      return static_cast<int>(std::min<std::int64_t>(
+          bf16_panels::block, rows - (first_block + n) * bf16_panels::block));
     };
 
     [[maybe_unused]] const typename U::Session session;
@@ -163,7 +163,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
     const std::int64_t first_query = packed_of(0).query(0);
     const std::int64_t last_query = packed_of(blocks - 1).query(count_of(blocks - 1) - 1);
     const KeyRange live = mask.live(first_query, last_query);
-    const std::int64_t section_keys = layout.section * bf16_tiles::block;
+    const std::int64_t section_keys = layout.section * bf16_panels::block;
     for (std::int64_t section = live.begin / section_keys * section_keys; section < live.end;
          section += section_keys) {
       for (std::int64_t n = 0; n < blocks; ++n) {
@@ -190,17 +190,17 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
       return block_scores.adjust({products, count, pending.columns}, pending.state, b, packed,
                                  pending.key);
     };
-    LiveKeys<std::int64_t> blocks(mask, packed.query(0), packed.query(count - 1), bf16_tiles::block,
-                                  begin, end);
+    LiveKeys<std::int64_t> blocks(mask, packed.query(0), packed.query(count - 1),
+                                  bf16_panels::block, begin, end);
     while (blocks.valid()) {
       const std::int64_t key = blocks.key();
       const int columns = blocks.columns();
       const TileState state = blocks.state();
       blocks.next();
       if (mask.blocks.blocks != nullptr && blocks.valid()) {
-        ask_for<Depth>(head, blocks.key() / bf16_tiles::block);
+        ask_for<Depth>(head, blocks.key() / bf16_panels::block);
       }
-      const std::int64_t n = key / bf16_tiles::block;
+      const std::int64_t n = key / bf16_panels::block;
       block.push(packed_k + layout.k_offset(head, n), packed_v + layout.v_offset(head, n),
                  layout.v_stride(), adjust);
       pending = {key, columns, state};
@@ -216,8 +216,8 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
     const bf16* keys = packed_k + layout.k_offset(head, n);
     const bf16* values = packed_v + layout.v_offset(head, n);
     for (int d = 0; d < Depth; ++d) {
-      for (int i = 0; i < 2 * bf16_tiles::tile_elements; i += line) {
-        _mm_prefetch(keys + d * 2 * bf16_tiles::tile_elements + i, _MM_HINT_T1);
+      for (int i = 0; i < 2 * bf16_panels::panel_elements; i += line) {
+        _mm_prefetch(keys + d * 2 * bf16_panels::panel_elements + i, _MM_HINT_T1);
         _mm_prefetch(values + d * layout.v_stride() + i, _MM_HINT_T1);
       }
     }
@@ -225,8 +225,8 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
 
   /// The rows of a block: divided once, not for each tile.
   struct Rows {
-    std::int64_t head[bf16_tiles::block];
-    std::int64_t query[bf16_tiles::block];
+    std::int64_t head[bf16_panels::block];
+    std::int64_t query[bf16_panels::block];
 
     Rows(const PackedRows& packed, int count) {
       for (int r = 0; r < count; ++r) {
@@ -241,13 +241,13 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
     const Rows at(packed, count);
     for (int d = 0; d < layout.depth; ++d) {
       for (int t = 0; t < 2; ++t) {
-        bf16_tiles::pack_transposed(
+        bf16_panels::pack_transposed(
             [&](int i) -> const bf16* {
-              const int r = t * bf16_tiles::rows + i;
-              return r < count ? q.row(b, at.head[r], at.query[r]) + d * bf16_tiles::depth
+              const int r = t * bf16_panels::rows + i;
+              return r < count ? q.row(b, at.head[r], at.query[r]) + d * bf16_panels::depth
                                : nullptr;
             },
-            head_dim - d * bf16_tiles::depth, state.q + (d * 2 + t) * bf16_tiles::tile_elements);
+            head_dim - d * bf16_panels::depth, state.q + (d * 2 + t) * bf16_panels::panel_elements);
       }
     }
     state.clear();
@@ -255,24 +255,24 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
 
   template <int Depth, class State>
   void write_output(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
-    using Vec = bf16_tiles::HostVec;
+    using Vec = bf16_panels::HostVec;
     const Rows at(packed, count);
-    for (int t = 0; t * bf16_tiles::rows < count; ++t) {
-      const float* sums = state.sum + t * bf16_tiles::rows;
+    for (int t = 0; t * bf16_panels::rows < count; ++t) {
+      const float* sums = state.sum + t * bf16_panels::rows;
       const auto sum = tile::load<Vec>(sums);
       const Vec inverse =
           Kokkos::Experimental::condition(sum == Vec(0.0F), Vec(0.0F), Vec(1.0F) / sum);
-      const int first = t * bf16_tiles::rows;
-      const int live = std::min(bf16_tiles::rows, count - first);
-      for (int d = 0; d < Depth * 2 && d * bf16_tiles::rows < head_dim; ++d) {
-        const float* o = state.o + (d / 2 * 4 + t * 2 + d % 2) * bf16_tiles::tile_floats;
-        Vec square[bf16_tiles::rows];
-        for (int i = 0; i < bf16_tiles::rows; ++i) {
-          square[i] = Vec(tile::load<Vec>(o + i * bf16_tiles::rows) * inverse);
+      const int first = t * bf16_panels::rows;
+      const int live = std::min(bf16_panels::rows, count - first);
+      for (int d = 0; d < Depth * 2 && d * bf16_panels::rows < head_dim; ++d) {
+        const float* o = state.o + (d / 2 * 4 + t * 2 + d % 2) * bf16_panels::panel_floats;
+        Vec square[bf16_panels::rows];
+        for (int i = 0; i < bf16_panels::rows; ++i) {
+          square[i] = Vec(tile::load<Vec>(o + i * bf16_panels::rows) * inverse);
         }
         tile::transpose(square);
-        store_rows(square, live, head_dim - d * bf16_tiles::rows, [&](int i) {
-          return out.row(b, at.head[first + i], at.query[first + i]) + d * bf16_tiles::rows;
+        store_rows(square, live, head_dim - d * bf16_panels::rows, [&](int i) {
+          return out.row(b, at.head[first + i], at.query[first + i]) + d * bf16_panels::rows;
         });
       }
       if (!lse) continue;

@@ -8,28 +8,28 @@
 #include "ops/attention/tile.hpp"
 #include "tile/bf16_units.hpp"
 
-/// What the passes on packed bf16 tiles share.
-#if defined(KATT_BF16_TILES)
+/// What the passes on packed bf16 panels share.
+#if defined(KATT_BF16_PANELS)
 namespace katt::attention::impl {
 
-namespace bf16_tiles = tile::bf16_tiles;
+namespace bf16_panels = tile::bf16_panels;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// The scores of a key block as EntryScores sees them: [query tile 2][32 keys][16 queries].
+/// The scores of a key block as EntryScores sees them: [query panel 2][32 keys][16 queries].
 struct ScoreTile {
-  using Vec = bf16_tiles::HostVec;
+  using Vec = bf16_panels::HostVec;
   float* scores;
   int rows;
   int columns;
 
   struct ScoreRow {
     float* first;
-    float& operator()(int column) const { return first[column * bf16_tiles::rows]; }
+    float& operator()(int column) const { return first[column * bf16_panels::rows]; }
   };
 
   ScoreRow row(int r) const {
-    return {scores + r / bf16_tiles::rows * 2 * bf16_tiles::tile_floats + r % bf16_tiles::rows};
+    return {scores + r / bf16_panels::rows * 2 * bf16_panels::panel_floats + r % bf16_panels::rows};
   }
 
   /// Calls f(score, place) for every vector of scores, where numbers(r) are those of row r.
@@ -37,9 +37,9 @@ struct ScoreTile {
   void for_each_vector(const Numbers& numbers, const F& f) const {
     for (int t = 0; t < 2; ++t) {
       auto place = tile::place_of_rows<Vec>(
-          [&](int lane) { return numbers(std::min(t * bf16_tiles::rows + lane, rows - 1)); });
-      float* s = scores + t * 2 * bf16_tiles::tile_floats;
-      for (int j = 0; j < bf16_tiles::block; ++j, s += bf16_tiles::rows) {
+          [&](int lane) { return numbers(std::min(t * bf16_panels::rows + lane, rows - 1)); });
+      float* s = scores + t * 2 * bf16_panels::panel_floats;
+      for (int j = 0; j < bf16_panels::block; ++j, s += bf16_panels::rows) {
         place.column = Vec(static_cast<float>(j));
         f(s, place);
       }
@@ -58,18 +58,18 @@ struct ScoreTile {
   template <class F>
   void clip(const F& range) {
     for (int t = 0; t < 2; ++t) {
-      alignas(64) float begin[bf16_tiles::rows];
-      alignas(64) float end[bf16_tiles::rows];
-      for (int lane = 0; lane < bf16_tiles::rows; ++lane) {
-        const int r = t * bf16_tiles::rows + lane;
+      alignas(64) float begin[bf16_panels::rows];
+      alignas(64) float end[bf16_panels::rows];
+      for (int lane = 0; lane < bf16_panels::rows; ++lane) {
+        const int r = t * bf16_panels::rows + lane;
         const tile::ColumnRange visible = r < rows ? range(r) : tile::ColumnRange{0, 0};
         begin[lane] = visible.begin;
         end[lane] = visible.end;
       }
       const auto low = tile::load<Vec>(begin);
       const auto high = tile::load<Vec>(end);
-      float* s = scores + t * 2 * bf16_tiles::tile_floats;
-      for (int j = 0; j < bf16_tiles::block; ++j, s += bf16_tiles::rows) {
+      float* s = scores + t * 2 * bf16_panels::panel_floats;
+      for (int j = 0; j < bf16_panels::block; ++j, s += bf16_panels::rows) {
         tile::store(s, tile::keep_between(tile::load<Vec>(s), static_cast<float>(j), low, high));
       }
     }
@@ -113,7 +113,7 @@ class BlockScores {
                     const PackedRows& packed, std::int64_t key) {
     const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch);
     scores.apply(tile, state, packed, key, tile.columns);
-    if (tile.columns == bf16_tiles::block) return;
+    if (tile.columns == bf16_panels::block) return;
     const auto columns = static_cast<float>(tile.columns);
     tile.clip([&](int) { return tile::ColumnRange{0.0F, columns}; });
   }
@@ -128,8 +128,8 @@ class BlockScores {
                            Vec slope;
                            (void)scores.score(tile::load<Vec>(s), place, key, slope);
                            float* d = dp + (s - tile.scores);
-                           const auto t = (s - tile.scores) / (2 * bf16_tiles::tile_floats);
-                           const auto row_delta = tile::load<Vec>(delta + t * bf16_tiles::rows);
+                           const auto t = (s - tile.scores) / (2 * bf16_panels::panel_floats);
+                           const auto row_delta = tile::load<Vec>(delta + t * bf16_panels::rows);
                            tile::store(d, Vec((tile::load<Vec>(d) - row_delta) * slope));
                          });
   }
@@ -146,13 +146,13 @@ class BlockScores {
 /// Stores the first `width` elements of the first `rows` rows of a square of vectors, rounded, at
 /// target(row).
 template <class Target>
-void store_rows(const bf16_tiles::HostVec (&square)[bf16_tiles::rows], int rows, int width,
+void store_rows(const bf16_panels::HostVec (&square)[bf16_panels::rows], int rows, int width,
                 const Target& target) {
   for (int i = 0; i < rows; ++i) {
-    if (width >= bf16_tiles::rows) {
+    if (width >= bf16_panels::rows) {
       tile::store(target(i), square[i]);
     } else {
-      bf16 part[bf16_tiles::rows];
+      bf16 part[bf16_panels::rows];
       tile::store(part, square[i]);
       std::copy_n(part, width, target(i));
     }
@@ -162,7 +162,7 @@ void store_rows(const bf16_tiles::HostVec (&square)[bf16_tiles::rows], int rows,
 /// Calls f.operator()<Depth>() for the depth of a head_dim up to max_head_dim.
 template <int Depth, class F>
 void visit_depth(int depth, const F& f) {
-  if constexpr (Depth * bf16_tiles::depth <= max_head_dim) {
+  if constexpr (Depth * bf16_panels::depth <= max_head_dim) {
     if (depth == Depth) {
       f.template operator()<Depth>();
     } else {
@@ -173,8 +173,8 @@ void visit_depth(int depth, const F& f) {
 
 /// Calls f.operator()<U, Depth>() for a unit and the depth of a head_dim.
 template <class F>
-void visit_unit_and_depth(bf16_tiles::UnitName unit, int depth, const F& f) {
-  bf16_tiles::visit_unit(unit, [&]<bf16_tiles::Unit U>() {
+void visit_unit_and_depth(bf16_panels::UnitName unit, int depth, const F& f) {
+  bf16_panels::visit_unit(unit, [&]<bf16_panels::Unit U>() {
     visit_depth<1>(depth, [&]<int Depth>() { f.template operator()<U, Depth>(); });
   });
 }

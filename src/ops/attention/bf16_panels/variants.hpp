@@ -11,18 +11,18 @@
 
 namespace katt::attention::impl {
 
-/// Adds the variants of a pass on packed bf16 tiles, one a unit: "flash_amx" and
+/// Adds the variants of a pass on packed bf16 panels, one a unit: "flash_amx" and
 /// "flash_avx512_bf16".
 template <class Exec, class Args, class Rule>
 void add_panel_variants(VariantTable<Exec, Args>& table, const Rule& rule) {
   if constexpr (is_host_v<Exec>) {
     for (const UnitName unit : {UnitName::amx, UnitName::dot}) {
       const bool amx = unit == UnitName::amx;
-      const std::string name = tile::bf16_tiles::name_of(unit);
+      const std::string name = tile::bf16_panels::name_of(unit);
       const auto& tiles = panel_tiles<Args>();
       Variant<Exec, Args> variant{
           .name = "flash_" + name,
-          .description = std::string("flash on packed bf16 tiles: ") +
+          .description = std::string("flash on packed bf16 panels: ") +
                          (amx ? "AMX" : "dot products of AVX512-BF16"),
           .rank = amx ? 3 : 2,
           .parameters = tile_parameters,
@@ -32,12 +32,12 @@ void add_panel_variants(VariantTable<Exec, Args>& table, const Rule& rule) {
                 if (args.q.dtype != Dtype::bf16) {
                   return Status::skipped("takes bf16, not " + std::string(name_of(args.q.dtype)));
                 }
-                std::string reason = tile::bf16_tiles::refusal(unit);
+                std::string reason = tile::bf16_panels::refusal(unit);
                 return reason.empty() ? Status::ok() : Status::skipped(std::move(reason));
               },
           .engine = name,
       };
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
       variant.workspace_bytes = [unit](const Exec& exec, const Args& args, Tile tile) {
         return panels_workspace_bytes(exec, args, tile, unit);
       };

@@ -203,7 +203,7 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
     using Split = DecodeSplit<Exec, T, KvRowsOf<T, Args>, Rule>;
     const Split split(args, rule, plan, workspace);
     tile::launch_teams(
-        "katt::attention::decode_split", exec, plan.work_items(),
+        exec, "katt::attention::decode_split", plan.work_items(),
         plan.scratch_bytes<typename Split::Engine>(),
         static_cast<std::byte*>(workspace.data) + plan.parts_bytes() + plan.sums_bytes(), split);
 
@@ -214,7 +214,7 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
         {split.sums, plan.batch, plan.heads, plan.seq_q},
         args.out.template view<T, Memory>(),
         args.lse.template view<float, Memory>()};
-    tile::for_each_row("katt::attention::decode_merge", exec, plan.batch * plan.heads * plan.seq_q,
+    tile::for_each_row(exec, "katt::attention::decode_merge", plan.batch * plan.heads * plan.seq_q,
                        merge);
   });
 }

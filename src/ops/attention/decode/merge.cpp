@@ -32,7 +32,7 @@ void merge(const Exec& exec, const MergeArgs& args) {
           args.out.view<T, Memory>(),
           args.lse.view<float, Memory>()};
       const auto& extent = args.out.extent;
-      tile::for_each_row("katt::attention::merge", exec, extent[0] * extent[1] * extent[2], kernel);
+      tile::for_each_row(exec, "katt::attention::merge", extent[0] * extent[1] * extent[2], kernel);
     });
   });
 }

@@ -28,7 +28,7 @@ struct LseSums {
                                             std::int64_t i) const {
     const float value = lse(part, b, h, i);
     const bool blind = value == -Kokkos::Experimental::infinity_v<float>;
-    return {blind ? -0x1p126F : value * log2e, blind ? 0.0F : 1.0F};
+    return {blind ? tile::lowest_score : value * log2e, blind ? 0.0F : 1.0F};
   }
 };
 
@@ -65,7 +65,7 @@ struct MergeParts {
     const std::int64_t h = row / queries % heads;
     const std::int64_t b = row / queries / heads;
 
-    float largest = -0x1p126F;
+    float largest = tile::lowest_score;
     for (std::int64_t p = 0; p < count; ++p) {
       const PartSum part = sums(p, b, h, i);
       if (part.sum != 0.0F) largest = tile::max(largest, part.max);

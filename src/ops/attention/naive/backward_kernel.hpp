@@ -223,7 +223,7 @@ void run_naive(const Exec& exec, const BackwardArgs& args, const Rule& rule, Wor
       multiply(head.s, "katt::attention::naive_backward_scores");
       multiply(head.dp, "katt::attention::naive_backward_dp");
       tile::for_each_row(
-          "katt::attention::naive_backward_rows", exec, args.seq_q(),
+          exec, "katt::attention::naive_backward_rows", args.seq_q(),
           naive::RowGradient<Exec, T, Rule>{
               static_cast<const float*>(head.s.c.data), static_cast<const float*>(head.dp.c.data),
               static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),

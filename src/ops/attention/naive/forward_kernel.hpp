@@ -9,41 +9,24 @@
 #include "ops/attention/naive/naive.hpp"
 #include "ops/attention/problem.hpp"
 #include "ops/linear/gemm/gemm.hpp"
-#include "tile/vec.hpp"
+#include "tile/columns.hpp"
 
 /// The kernels and the products of the naive forward pass; see forward.hpp.
 namespace katt::attention::impl::naive {
-
-/// Calls vector(i) for whole vectors and scalar(i) for the tail of a row of n elements, shared
-/// among the threads of a team.
-template <class Exec, class Team, class VectorF, class ScalarF>
-KOKKOS_FORCEINLINE_FUNCTION void for_row(const Team& team, std::int64_t begin, std::int64_t end,
-                                         const VectorF& vector, const ScalarF& scalar) {
-  constexpr int lanes = tile::lanes_v<Exec>;
-  const std::int64_t whole = end > begin ? (end - begin) / lanes : 0;
-  for (std::int64_t c = team.team_rank(); c < whole; c += team.team_size()) {
-    vector(begin + c * lanes);
-  }
-  for (std::int64_t i = begin + whole * lanes + team.team_rank(); i < end; i += team.team_size()) {
-    scalar(i);
-  }
-}
 
 /// target(r, c) = source(r, c), converted, for dense or strided rows.
 template <class Exec, class From, class To>
 void convert_rows(const Exec& exec, const char* label, const From* from, std::int64_t from_stride,
                   To* to, std::int64_t to_stride, std::int64_t rows, std::int64_t columns) {
   using Policy = Kokkos::TeamPolicy<Exec>;
-  using Vec = tile::VecOf<Exec>;
   const Policy policy(exec, static_cast<int>(rows), is_host_v<Exec> ? 1 : 128);
   Kokkos::parallel_for(
       label, policy, KOKKOS_LAMBDA(const typename Policy::member_type& team) {
         const From* source = from + team.league_rank() * from_stride;
         To* target = to + team.league_rank() * to_stride;
-        for_row<Exec>(
-            team, 0, columns,
-            [&](std::int64_t c) { tile::store(target + c, tile::load<Vec>(source + c)); },
-            [&](std::int64_t c) { target[c] = static_cast<To>(static_cast<float>(source[c])); });
+        tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t c) {
+          tile::store(target + c, tile::load<V>(source + c));
+        });
       });
 }
 
@@ -55,7 +38,6 @@ template <class Exec, class T, class Rule>
 struct RowSoftmax {
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Team = typename Policy::member_type;
-  using Vec = tile::VecOf<Exec>;
 
   T* stored;
   std::int64_t heads, seq_q, seq_kv;
@@ -86,15 +68,12 @@ struct RowSoftmax {
     if (!rule.folded()) {
       const T* added = rule.bias ? rule.bias.row(b, h, i) : nullptr;
       const auto numbers = rule.row(h, i);
-      const auto score = [&]<class V>(std::int64_t j) {
+      tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
         V slope;
         V s = rule.score(tile::load<V>(row + j), tile::place_of_columns<V>(numbers), j, slope);
         if (added != nullptr) s = s + tile::load<V>(added + j);
         tile::store(row + j, s);
-      };
-      for_row<Exec>(
-          team, begin, end, [&](std::int64_t j) { score.template operator()<Vec>(j); },
-          [&](std::int64_t j) { score.template operator()<float>(j); });
+      });
       team.team_barrier();
     }
     if (rule.mask.blocks.blocks != nullptr) {
@@ -104,51 +83,27 @@ struct RowSoftmax {
       team.team_barrier();
     }
 
-    Vec vector_max(-infinity);
-    float largest = -infinity;
-    for_row<Exec>(
-        team, begin, end,
-        [&](std::int64_t j) { vector_max = tile::max(vector_max, tile::load<Vec>(row + j)); },
-        [&](std::int64_t j) { largest = tile::max(largest, static_cast<float>(row[j])); });
-    largest = tile::max(largest, tile::reduce_max(vector_max));
-    team.team_reduce(Kokkos::Max<float>(largest));
-
+    tile::RowMax<Exec> row_max(-infinity);
+    tile::for_columns<Exec>(team, begin, end,
+                            [&]<class V>(std::int64_t j) { row_max.add(tile::load<V>(row + j)); });
     const float factor = rule.factor();
     // Finite, so that a row whose scores are all −inf has sum 0 without a case of its own.
-    largest = tile::max(-0x1p126F, largest * factor);
+    const float lowest = tile::lowest_score;
+    const float largest = tile::max(lowest, row_max.total(team) * factor);
     const float shift = -largest;
-    Vec vector_sum(0.0F);
-    float sum = 0.0F;
-    for_row<Exec>(
-        team, begin, end,
-        [&](std::int64_t j) {
-          const Vec e = tile::exp2(tile::fma(tile::load<Vec>(row + j), Vec(factor), Vec(shift)));
-          vector_sum = vector_sum + e;
-          if constexpr (std::is_same_v<T, float>) tile::store(row + j, e);
-        },
-        [&](std::int64_t j) {
-          const float e = Kokkos::exp2(Kokkos::fma(static_cast<float>(row[j]), factor, shift));
-          sum += e;
-          if constexpr (std::is_same_v<T, float>) row[j] = e;
-        });
-    sum += tile::reduce_sum(vector_sum);
-    team.team_reduce(Kokkos::Sum<float>(sum));
-
+    tile::RowSum<Exec> row_sum;
+    tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
+      const V e = tile::exp2(tile::fma(tile::load<V>(row + j), V(factor), V(shift)));
+      row_sum.add(e);
+      if constexpr (std::is_same_v<T, float>) tile::store(row + j, e);
+    });
+    const float sum = row_sum.total(team);
     const float inverse = sum == 0.0F ? 0.0F : 1.0F / sum;
-    for_row<Exec>(
-        team, begin, end,
-        [&](std::int64_t j) {
-          Vec e = tile::load<Vec>(row + j);
-          if constexpr (!std::is_same_v<T, float>) {
-            e = tile::exp2(tile::fma(e, Vec(factor), Vec(shift)));
-          }
-          tile::store(row + j, Vec(e * Vec(inverse)));
-        },
-        [&](std::int64_t j) {
-          auto e = static_cast<float>(row[j]);
-          if constexpr (!std::is_same_v<T, float>) e = Kokkos::exp2(Kokkos::fma(e, factor, shift));
-          row[j] = static_cast<T>(e * inverse);
-        });
+    tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
+      V e = tile::load<V>(row + j);
+      if constexpr (!std::is_same_v<T, float>) e = tile::exp2(tile::fma(e, V(factor), V(shift)));
+      tile::store(row + j, V(e * V(inverse)));
+    });
     for (std::int64_t j = team.team_rank(); j < Kokkos::min(begin, seq_kv); j += team.team_size()) {
       row[j] = T(0.0F);
     }

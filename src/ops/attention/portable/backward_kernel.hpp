@@ -294,7 +294,7 @@ void run_flash(const Exec& exec, const BackwardArgs& args, const Rule& rule, Til
                                                                             plan.heads * plan.rows);
   Kokkos::parallel_for("katt::attention::backward_delta", all_rows,
                        BackwardDelta<Exec, T, Rule>{functor, delta});
-  tile::launch_teams("katt::attention::flash_backward", exec, plan.heads * plan.chunks,
+  tile::launch_teams(exec, "katt::attention::flash_backward", plan.heads * plan.chunks,
                      plan.scratch_bytes(), base + plan.delta_bytes() + plan.dq_bytes(), functor);
   Kokkos::parallel_for("katt::attention::backward_sum_dq", all_rows,
                        SumQueries<Exec, T, Rule>{functor});

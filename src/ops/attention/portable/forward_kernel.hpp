@@ -94,7 +94,7 @@ void run_flash(const Exec& exec, const ForwardArgs& args, const Rule& rule, Tile
                Workspace workspace) {
   FlashTiles<Exec>::visit(tile, [&]<class Shape>() {
     const FlashForward<Exec, T, FlashEngine<Exec, T, Shape>, Rule> functor(args, rule);
-    tile::launch_teams("katt::attention::flash_forward", exec, functor.work_items(),
+    tile::launch_teams(exec, "katt::attention::flash_forward", functor.work_items(),
                        flash_scratch_bytes<Exec, T, Shape>(args),
                        static_cast<std::byte*>(workspace.data), functor);
   });

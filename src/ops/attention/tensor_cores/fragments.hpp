@@ -148,7 +148,7 @@ class FragmentSoftmax {
                                          const PackedRows& packed, int row, int rows, unsigned lane)
       : rows_(scores, packed, row, rows, lane), folded_(scores.folded()), factor_(scores.factor()) {
     for (int half = 0; half < 2; ++half) {
-      max_[half] = lowest;
+      max_[half] = tile::lowest_score;
       sum_[half] = 0.0F;
     }
   }
@@ -176,7 +176,7 @@ class FragmentSoftmax {
       rescale[half] = Block::exp2((max_[half] - high) * factor_);
       max_[half] = high;
       // No visible key so far: every score is −inf, and 2^(−inf − 0) = 0.
-      const float offset = high == lowest ? 0.0F : high * factor_;
+      const float offset = high == tile::lowest_score ? 0.0F : high * factor_;
       float sum = 0.0F;
       KATT_UNROLL for (int n = 0; n < N; ++n) {
         KATT_UNROLL for (int i = 2 * half; i < 2 * half + 2; ++i) {
@@ -206,9 +206,6 @@ class FragmentSoftmax {
   }
 
  private:
-  /// Below every finite score, and finite: see SimdEngine.
-  static constexpr float lowest = -0x1p126F;
-
   template <int N>
   KOKKOS_INLINE_FUNCTION void prepare(float (&s)[N][4], int key, int columns) const {
     const EntryScores<T, Rule>& scores = rows_.scores();

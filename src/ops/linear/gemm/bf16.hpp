@@ -6,11 +6,11 @@
 #include "ops/linear/gemm/gemm.hpp"
 #include "tile/bf16_units.hpp"
 
-/// gemm() on a host with a unit for bf16 tiles (tile/bf16_units.hpp): products of bf16 matrices,
+/// gemm() on a host with a unit for bf16 panels (tile/bf16_units.hpp): products of bf16 matrices,
 /// summed in f32.
 namespace katt::linear::impl {
 
-using tile::bf16_tiles::UnitName;
+using tile::bf16_panels::UnitName;
 
 /// The unit that an engine is.
 constexpr UnitName unit_of(GemmEngine engine) {

@@ -37,8 +37,8 @@ GemmEngine resolved(const GemmArgs& args, GemmEngine engine) {
 template <class Exec>
 GemmEngine fastest_engine(const GemmArgs& args) {
   if constexpr (is_host_v<Exec>) {
-    using tile::bf16_tiles::UnitName;
-    const UnitName unit = tile::bf16_tiles::unit();
+    using tile::bf16_panels::UnitName;
+    const UnitName unit = tile::bf16_panels::unit();
     if (unit != UnitName::none && impl::bf16_takes(args) && !impl::is_inner(args)) {
       return unit == UnitName::amx ? GemmEngine::amx : GemmEngine::avx512_bf16;
     }
@@ -65,7 +65,7 @@ Status gemm_supports(const GemmArgs& args, GemmEngine engine) {
                      "the same or f32, and a bias of its dtype");
   }
 #endif
-  if (std::string reason = tile::bf16_tiles::refusal(impl::unit_of(engine)); !reason.empty()) {
+  if (std::string reason = tile::bf16_panels::refusal(impl::unit_of(engine)); !reason.empty()) {
     return Status::skipped(std::move(reason));
   }
   return impl::bf16_takes(args)

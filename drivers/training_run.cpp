@@ -1,18 +1,24 @@
-#include "training/run.hpp"
+#include "drivers/training_run.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "core/execution.hpp"
 #include "io/atomic_file.hpp"
 #include "io/case_file.hpp"
 #include "training/state_file.hpp"
 
-namespace katt::training {
+namespace katt::impl {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using training::StepLog;
+using training::Trainer;
+using training::TrainOptions;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -54,7 +60,8 @@ void check_writable(const std::filesystem::path& path) { const io::AtomicFile pr
 template <class Exec>
 void save(const Trainer<Exec>& trainer, const RunOptions& options) {
   if (!options.out.empty()) {
-    write_run(options.out, trainer.config(), trainer.layout(), trainer.options(), trainer.state());
+    training::write_run(options.out, trainer.config(), trainer.layout(), trainer.options(),
+                        trainer.state());
   }
   if (!options.log.empty()) {
     write_log(options.log, trainer.log(), trainer.options(), options.checkpointing);
@@ -63,10 +70,23 @@ void save(const Trainer<Exec>& trainer, const RunOptions& options) {
 
 }  // namespace
 
+training::TokenData tokens_from_hdf5(const std::filesystem::path& path, std::int64_t vocab_size) {
+  const io::CaseFile file(path);
+  const char* dataset = !file.has("tokens") && file.has("train/tokens") ? "train/tokens" : "tokens";
+  const std::vector<std::int64_t> values = file.integers(dataset, {-1}, "(N)").values;
+  const auto narrow = [](std::int64_t value) {
+    using Limits = std::numeric_limits<std::int32_t>;
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(value, Limits::min(), Limits::max()));
+  };
+  std::vector<std::int32_t> tokens(values.size());
+  std::ranges::transform(values, tokens.begin(), narrow);
+  return {std::move(tokens), vocab_size, path.string() + ": dataset " + dataset};
+}
+
 template <class Exec>
-RunSummary run(Trainer<Exec>& trainer, const TokenData& data, const RunOptions& options,
+RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const RunOptions& options,
                const std::atomic<bool>& stop) {
-  if (!options.out.empty()) check_writable(options.out / state_file);
+  if (!options.out.empty()) check_writable(options.out / training::state_file);
   if (!options.log.empty()) check_writable(options.log);
   const TrainOptions& training = trainer.options();
   const double step_tokens =
@@ -99,7 +119,7 @@ RunSummary run(Trainer<Exec>& trainer, const TokenData& data, const RunOptions& 
 }
 
 void write_log(const std::filesystem::path& path, const std::vector<StepLog>& log,
-               const TrainOptions& options, const Checkpointing& checkpointing) {
+               const TrainOptions& options, const training::Checkpointing& checkpointing) {
   io::TensorFile file;
   const auto column = [&](const char* name, auto value_of) {
     io::FloatTensor tensor{{static_cast<std::int64_t>(log.size())}, {}};
@@ -117,18 +137,18 @@ void write_log(const std::filesystem::path& path, const std::vector<StepLog>& lo
   file.set_attribute("seq", options.shape.seq);
   file.set_attribute("accumulation", options.accumulation);
   file.set_attribute("checkpoint_blocks", checkpointing.text);
-  for (const RecomputeCost& cost : checkpointing.costs) {
-    const std::string prefix = std::string("recompute_") + name_of(cost.part);
+  for (const training::RecomputeCost& cost : checkpointing.costs) {
+    const std::string prefix = std::string("recompute_") + training::name_of(cost.part);
     file.set_attribute(prefix + "_bytes", static_cast<std::int64_t>(cost.bytes));
     file.set_attribute(prefix + "_s", cost.time_s);
   }
   file.write(path);
 }
 
-#define KATT_INSTANTIATE_RUN(Exec)                                                   \
-  template RunSummary run<Exec>(Trainer<Exec>&, const TokenData&, const RunOptions&, \
+#define KATT_INSTANTIATE_RUN(Exec)                                                             \
+  template RunSummary run<Exec>(Trainer<Exec>&, const training::TokenData&, const RunOptions&, \
                                 const std::atomic<bool>&);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RUN)
 
-}  // namespace katt::training
+}  // namespace katt::impl

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <vector>
+
+#include "training/checkpointing.hpp"
+#include "training/trainer.hpp"
+
+/// The loop around a trainer: tokens, progress, log, checkpoints, an orderly stop.
+namespace katt::impl {
+
+/// Dataset `tokens` (or `train/tokens`) of an HDF5 file: (N) integers. Throws InputError where one
+/// is not in 0 … vocab_size − 1.
+[[nodiscard]] training::TokenData tokens_from_hdf5(const std::filesystem::path& path,
+                                                   std::int64_t vocab_size);
+
+struct RunOptions {
+  std::int64_t steps = 1;       ///< of the whole run, those before it was continued included
+  std::int64_t save_every = 0;  ///< steps between checkpoints; 0: at the end only
+  std::filesystem::path out;    ///< folder of the checkpoint; empty: none
+  std::filesystem::path log;    ///< HDF5 file; empty: none
+  training::Checkpointing checkpointing{};  ///< for the log
+  std::FILE* progress = nullptr;
+};
+
+struct RunSummary {
+  std::int64_t steps = 0;
+  std::int64_t skipped = 0;
+  double tokens_per_s = 0;
+  float first_loss = 0, last_loss = 0;
+  bool was_stopped = false;
+};
+
+/// Runs the steps that are left. When `stop` is set, or at the end, the run is saved. Throws
+/// InputError, before the first step, where `out` or `log` cannot be written.
+template <class Exec>
+RunSummary run(training::Trainer<Exec>& trainer, const training::TokenData& data,
+               const RunOptions& options, const std::atomic<bool>& stop);
+
+/// Writes the log: datasets loss, grad_norm, lr, time_s, loss_scale and skipped, one value a step;
+/// attributes that say what was trained how, `checkpoint_blocks` among them, and of each tensor
+/// that checkpointing was chosen by `recompute_NAME_bytes` and `recompute_NAME_s`.
+void write_log(const std::filesystem::path& path, const std::vector<training::StepLog>& log,
+               const training::TrainOptions& options, const training::Checkpointing& checkpointing);
+
+}  // namespace katt::impl

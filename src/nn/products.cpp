@@ -1,0 +1,92 @@
+#include "nn/products.hpp"
+
+#include "core/execution.hpp"
+#include "ops/linear/linear.hpp"
+
+namespace katt::nn {
+
+namespace {
+
+template <class T>
+struct AddGradient {
+  const T* value;
+  float* gradient;
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+    gradient[i] += static_cast<float>(value[i]);
+  }
+};
+
+}  // namespace
+
+template <class Exec>
+void project(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
+             const TensorRef<2>& weight, const TensorRef<1>& bias, const TensorRef<2>& out) {
+  linear::ForwardArgs args{.x = x, .weight = weight, .out = out};
+  if (bias) args.bias = bias;
+  run(linear::forward_variants<Exec>(), args, kernels.linear);
+}
+
+template <class Exec>
+void project_backward(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
+                      const TensorRef<2>& weight, const TensorRef<2>& dout, const TensorRef<2>& dx,
+                      const TensorRef<2>& dweight, const TensorRef<1>& dbias,
+                      const TensorRef<2>& staging) {
+  // dx may be the memory of x: the gradients of the weight, which read x, come first.
+  add_linear_gradients(run, kernels, x, dout, dweight, dbias, staging);
+  run(linear::backward_variants<Exec>(),
+      linear::BackwardArgs{.x = x, .weight = weight, .dout = dout, .dx = dx}, kernels.linear);
+}
+
+template <class Exec>
+void add_gradient(Runner<Exec>& run, const void* value, Dtype dtype, void* gradient,
+                  std::int64_t count) {
+  if (run.is_dry()) return;
+  visit_dtype(dtype, [&]<class T>() {
+    Kokkos::parallel_for(
+        "katt::nn::add_gradient",
+        Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(run.exec(), 0, count),
+        AddGradient<T>{static_cast<const T*>(value), static_cast<float*>(gradient)});
+  });
+}
+
+template <class Exec>
+void add_linear_gradients(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
+                          const TensorRef<2>& dout, const TensorRef<2>& dweight,
+                          const TensorRef<1>& dbias, const TensorRef<2>& staging) {
+  if (kernels.products_add) {
+    run.gemm({.a = dout, .b = x, .c = dweight, .trans_a = true, .beta = 1.0F},
+             "katt::nn::weight_gradient");
+  } else {
+    const TensorRef<2> product(staging.data, dout.dtype, dweight.extent);
+    run(linear::backward_variants<Exec>(),
+        linear::BackwardArgs{
+            .x = x, .weight = product, .dout = dout, .dweight = product},  // reads no weight
+        kernels.linear);
+    add_gradient(run, product.data, product.dtype, dweight.data, product.size());
+  }
+  if (!dbias) return;
+  const TensorRef<1> sums(staging.data, dout.dtype, dbias.extent);
+  run(linear::backward_variants<Exec>(),
+      linear::BackwardArgs{.x = x,
+                           .weight = TensorRef<2>(dweight.data, dout.dtype, dweight.extent),
+                           .dout = dout,
+                           .dbias = sums},
+      kernels.linear);
+  add_gradient(run, sums.data, sums.dtype, dbias.data, sums.size());
+}
+
+#define KATT_INSTANTIATE_PRODUCTS(Exec)                                                        \
+  template void project<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&,              \
+                              const TensorRef<2>&, const TensorRef<1>&, const TensorRef<2>&);  \
+  template void project_backward<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&,     \
+                                       const TensorRef<2>&, const TensorRef<2>&,               \
+                                       const TensorRef<2>&, const TensorRef<2>&,               \
+                                       const TensorRef<1>&, const TensorRef<2>&);              \
+  template void add_gradient<Exec>(Runner<Exec>&, const void*, Dtype, void*, std::int64_t);    \
+  template void add_linear_gradients<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&, \
+                                           const TensorRef<2>&, const TensorRef<2>&,           \
+                                           const TensorRef<1>&, const TensorRef<2>&);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PRODUCTS)
+
+}  // namespace katt::nn

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "nn/runner.hpp"
+
+/// Products with weights, and gradients of weights, which are f32 and added to.
+namespace katt::nn {
+
+/// out = x·weightᵀ + bias; the bias may be empty.
+template <class Exec>
+void project(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
+             const TensorRef<2>& weight, const TensorRef<1>& bias, const TensorRef<2>& out);
+
+/// The gradients of project(): those of the weights as add_linear_gradients() has them, and dx =
+/// dout·weight, which may be the memory of x.
+template <class Exec>
+void project_backward(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
+                      const TensorRef<2>& weight, const TensorRef<2>& dout, const TensorRef<2>& dx,
+                      const TensorRef<2>& dweight, const TensorRef<1>& dbias,
+                      const TensorRef<2>& staging);
+
+/// gradient += value, both of one size; gradient f32. An empty gradient takes nothing.
+template <class Exec>
+void add_gradient(Runner<Exec>& run, const void* value, Dtype dtype, void* gradient,
+                  std::int64_t count);
+
+/// Gradients of out = x·weightᵀ + bias: adds doutᵀ·x to dweight and the column sums of dout to
+/// dbias (f32).
+template <class Exec>
+void add_linear_gradients(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
+                          const TensorRef<2>& dout, const TensorRef<2>& dweight,
+                          const TensorRef<1>& dbias, const TensorRef<2>& staging);
+
+}  // namespace katt::nn

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.hpp"
+#include "tile/bf16_units.hpp"
+
+/// What the products of gemm/bf16.cpp read, and what they ask for ahead.
+#if defined(KATT_BF16_PANELS)
+namespace katt::linear::impl {
+
+namespace bf16_panels = tile::bf16_panels;
+
+/// A factor of the product: `extent` indices i over k steps.
+struct Factor {
+  const bf16* data;
+  std::int64_t stride;
+  bool along;  ///< rows run along k: element (i, k) at i · stride + k, else at k · stride + i
+  std::int64_t extent, k;
+
+  const bf16* at(std::int64_t index, std::int64_t step) const {
+    return data + (along ? index * stride + step : step * stride + index);
+  }
+};
+
+/// Lines that are asked for ahead of their use: so many a step.
+struct Ahead {
+  const std::byte* from = nullptr;
+  std::int64_t line_bytes = 0, step_bytes = 0;  ///< distances of lines and of steps
+  int lines = 0;
+
+  void operator()() {
+    for (int i = 0; i < lines; ++i) __builtin_prefetch(from + i * line_bytes, 0, 2);
+    from += step_bytes;
+  }
+};
+
+/// What a multiplication does beside its products.
+struct Prefetches {
+  Ahead first, second;
+
+  KOKKOS_FORCEINLINE_FUNCTION void ahead() {
+    first();
+    second();
+  }
+  KOKKOS_FORCEINLINE_FUNCTION void share(int /*i*/, int /*n*/) const {}
+};
+
+/// Operands of a product (bf16_units.hpp). Packed, 32 steps of k are `step_bytes` apart.
+struct PackedWalk {
+  const std::byte* from;
+  std::int64_t step_bytes;
+
+  static bf16_panels::Packed<PackedWalk> of(const std::byte* from, int panels) {
+    return {{.from = from, .step_bytes = panels * bf16_panels::panel_bytes}};
+  }
+  KOKKOS_FORCEINLINE_FUNCTION const bf16* operator()(int step) const {
+    return reinterpret_cast<const bf16*>(from + step * step_bytes);
+  }
+};
+
+/// Rows along k of a left factor, where they lie.
+struct RowWalk {
+  const bf16* from;
+  std::int64_t row_bytes, panel_bytes;
+
+  RowWalk(const Factor& factor, std::int64_t index)
+      : from(factor.at(index, 0)),
+        row_bytes(factor.stride * 2),
+        panel_bytes(bf16_panels::rows * row_bytes) {}
+  KOKKOS_FORCEINLINE_FUNCTION const bf16* operator()(int step) const {
+    return from + step * bf16_panels::depth;
+  }
+};
+
+}  // namespace katt::linear::impl
+#endif

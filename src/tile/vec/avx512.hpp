@@ -1,0 +1,70 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include "core/avx512.hpp"
+#include "tile/vec/portable.hpp"
+
+/// Sixteen lanes: AVX-512 with BW, DQ and VL.
+namespace katt::tile {
+
+/// 2^x to a relative error of 2.6e-6 (minimax polynomial of degree 4 on [0, 1), by Lawson's
+/// iteration).
+KOKKOS_FORCEINLINE_FUNCTION __m512 exp2_of_16_bits(__m512 x) {
+  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
+  __m512 p = _mm512_set1_ps(0x1.bb7cd4p-7F);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.aa13fp-5F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ee798ap-3F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62d166p-1F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.00002cp+0F));
+  return _mm512_scalef_ps(p, x);
+}
+
+namespace impl {
+
+using HostVec = SimdOf<Kokkos::Experimental::simd_abi::avx512_fixed_size<16>>;
+inline constexpr const char* host_name = "avx512";
+
+struct HostOps : PortableOps<HostVec> {
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION static HostVec load(const T* source) {
+    if constexpr (std::is_same_v<T, float>) {
+      return PortableOps::load(source);
+    } else {
+      return HostVec(
+          avx512::widen<T>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source))));
+    }
+  }
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION static void store(T* target, const HostVec& value) {
+    if constexpr (std::is_same_v<T, float>) {
+      PortableOps::store(target, value);
+    } else {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(target),
+                          avx512::narrow<T>(static_cast<__m512>(value)));
+    }
+  }
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION static HostVec rounded(const HostVec& value) {
+    return HostVec(avx512::widen<T>(avx512::narrow<T>(static_cast<__m512>(value))));
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static float reduce_sum(const HostVec& value) {
+    return _mm512_reduce_add_ps(static_cast<__m512>(value));
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static float reduce_max(const HostVec& value) {
+    return _mm512_reduce_max_ps(static_cast<__m512>(value));
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static HostVec exp2(const HostVec& x) {
+    const HostVec clamped = Kokkos::max(HostVec(-160.0F), x);
+    const HostVec n = Kokkos::round(clamped);
+    const HostVec scaled = exp2_of_fraction(HostVec(clamped - n));
+    return HostVec(_mm512_scalef_ps(static_cast<__m512>(scaled), static_cast<__m512>(n)));
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static HostVec exp2_of_16_bits(const HostVec& x) {
+    return HostVec(tile::exp2_of_16_bits(static_cast<__m512>(x)));
+  }
+};
+
+}  // namespace impl
+
+}  // namespace katt::tile

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+/// Single floats: the vectors of a device, where the lanes are threads, of a host without any, and
+/// what whole vectors leave over.
+namespace katt::tile::impl {
+
+struct ScalarOps {
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION static float load(const T* source) {
+    return static_cast<float>(*source);
+  }
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION static void store(T* target, float value) {
+    *target = static_cast<T>(value);
+  }
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION static float rounded(float value) {
+    return static_cast<float>(static_cast<T>(value));
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static float max(float a, float b) { return a > b ? a : b; }
+  KOKKOS_FORCEINLINE_FUNCTION static float reduce_sum(float value) { return value; }
+  KOKKOS_FORCEINLINE_FUNCTION static float reduce_max(float value) { return value; }
+  KOKKOS_FORCEINLINE_FUNCTION static float exp2(float x) { return Kokkos::exp2(x); }
+  KOKKOS_FORCEINLINE_FUNCTION static float exp2_of_16_bits(float x) { return Kokkos::exp2(x); }
+};
+
+}  // namespace katt::tile::impl
