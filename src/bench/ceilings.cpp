@@ -35,7 +35,7 @@ struct FmaKernel {
   }
 };
 
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
 /// Tile products on four independent accumulators, all operands in registers.
 struct AmxKernel {
   static constexpr int products = 4;
@@ -43,9 +43,9 @@ struct AmxKernel {
 
   void operator()(std::int64_t /*worker*/) const {
     namespace amx = tile::amx;
-    alignas(64) std::uint16_t ones[amx::tile_bytes / 2];
+    alignas(64) std::uint16_t ones[amx::panel_bytes / 2];
     std::fill(std::begin(ones), std::end(ones), std::uint16_t{0x3F80});
-    alignas(64) float sums[amx::tile_bytes / 4];
+    alignas(64) float sums[amx::panel_bytes / 4];
     const amx::Session session;
     amx::load<4>(ones);
     amx::load<5>(ones);
@@ -130,7 +130,7 @@ class Bench {
   }
 
   void bf16() {
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
     if constexpr (is_host_v<Exec>) {
       const auto measure = [&](const auto& kernel, double operations_of_product) {
         const std::string name = matrix_ceiling(Backend::openmp, Dtype::bf16);
@@ -139,8 +139,8 @@ class Bench {
             static_cast<double>(workers_.count() * kernel.passes * kernel.products);
         add(name, products * operations_of_product / seconds, "FLOP/s", 0);
       };
-      using tile::bf16_tiles::UnitName;
-      const UnitName unit = tile::bf16_tiles::unit();
+      using tile::bf16_panels::UnitName;
+      const UnitName unit = tile::bf16_panels::unit();
       if (unit == UnitName::amx) measure(AmxKernel{10000}, 2.0 * 16 * 16 * 32);
       if (unit == UnitName::dot) measure(DotKernel{50000}, 2.0 * 16 * 2);
     }
@@ -207,9 +207,9 @@ std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads) {
 
 std::string matrix_ceiling(Backend backend, Dtype dtype) {
   if (backend == Backend::cuda || dtype != Dtype::bf16) return "fma_f32";
-  switch (tile::bf16_tiles::unit()) {
-    case tile::bf16_tiles::UnitName::amx: return "amx_bf16";
-    case tile::bf16_tiles::UnitName::dot: return "avx512_bf16";
+  switch (tile::bf16_panels::unit()) {
+    case tile::bf16_panels::UnitName::amx: return "amx_bf16";
+    case tile::bf16_panels::UnitName::dot: return "avx512_bf16";
     default: return "fma_f32";
   }
 }

@@ -16,14 +16,14 @@
 /// Manual, volume 1, chapter 18.) Assembler instructions rather than compiler intrinsics: they need
 /// no compiler flag, so that any AVX-512 build holds them and cpu_features() decides at run time.
 #if defined(KATT_VEC_AVX512) && defined(__x86_64__)
-#define KATT_BF16_TILES
+#define KATT_BF16_PANELS
 #endif
 
 namespace katt::tile::amx {
 
-/// Why kernels on bf16 tiles cannot run in this process; empty where they can.
+/// Why kernels on bf16 panels cannot run in this process; empty where they can.
 inline const std::string& refusal() {
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
   return cpu_features().amx_refusal;
 #else
   static const std::string reason = "this build has no AVX-512 vectors to feed AMX tiles with";
@@ -31,12 +31,12 @@ inline const std::string& refusal() {
 #endif
 }
 
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
 
-inline constexpr int rows = 16;          ///< rows of a tile register
-inline constexpr int row_bytes = 64;     ///< bytes of a row
-inline constexpr int depth = 32;         ///< bf16 elements of a row of A
-inline constexpr int tile_bytes = 1024;  ///< bytes of a tile
+inline constexpr int rows = 16;           ///< rows of a tile register
+inline constexpr int row_bytes = 64;      ///< bytes of a row
+inline constexpr int depth = 32;          ///< bf16 elements of a row of A
+inline constexpr int panel_bytes = 1024;  ///< bytes of a tile
 
 /// All eight registers at their full size, for as long as the object lives on its thread.
 class Session {

@@ -6,9 +6,9 @@
 
 #include "tile/bf16_units.hpp"
 
-/// Flash attention on packed bf16 tiles. A block of 32 queries meets 32 keys at a time:
+/// Flash attention on packed bf16 panels. A block of 32 queries meets 32 keys at a time:
 ///
-///   Sᵀ(32 keys × 32 queries)  = K·Qᵀ      depth · 4 tile products, stored as f32
+///   Sᵀ(32 keys × 32 queries)  = K·Qᵀ      depth · 4 panel products, stored as f32
 ///   Pᵀ = 2^(c·Sᵀ − m)                     vector unit, rounded to bf16 in pairs of keys
 ///   Oᵀ(head_dim × 32 queries) += Vᵀ·Pᵀ    after every `group` key blocks, 4 · group products for
 ///                                         32 dimensions
@@ -18,12 +18,12 @@
 ///
 /// A tile unit and the vector unit work at the same time: while the scores of key block n + 1 are
 /// multiplied, and a part of Vᵀ·Pᵀ of the group before, the exponentials of block n are computed,
-/// one pair of rows after every tile product. (The idea of overlapping them: FlashAttention-3, Shah
+/// one pair of rows after every panel products. (The idea of overlapping them: FlashAttention-3, Shah
 /// et al. 2024, arXiv:2407.08608, §3.2.) The running maximum moves only where scores exceed it by
 /// more than 2^8, so that Oᵀ is rescaled rarely (FlashAttention-4 skips small moves likewise); the
 /// sums are f32 and P ≤ 2^8 keeps its relative accuracy.
-#if defined(KATT_BF16_TILES)
-namespace katt::tile::bf16_tiles {
+#if defined(KATT_BF16_PANELS)
+namespace katt::tile::bf16_panels {
 
 /// The exponentials of 32 keys × 16 queries, a pair of keys at a call.
 struct Exponentials {
@@ -58,53 +58,53 @@ template <Unit U, int Depth>
 class QueryBlock {
  public:
   static constexpr std::size_t state_bytes =
-      Depth * (2 + 4) * tile_bytes + 2 * block * sizeof(float);
+      Depth * (2 + 4) * panel_bytes + 2 * block * sizeof(float);
   static constexpr int max_group = 8;
   /// How far scores may exceed the running maximum before it moves.
   static constexpr float slack = 8.0F;
 
   /// What lives across calls for a block of queries.
   struct State {
-    bf16* q;     ///< [depth][query tile 2] tiles of B
-    float* o;    ///< [32 dimensions][query tile 2][dim tile 2] tiles
+    bf16* q;     ///< [depth][query panel 2] panels of B
+    float* o;    ///< [32 dimensions][query panel 2][dim panel 2] panels
     float* max;  ///< 32
     float* sum;  ///< 32
 
     /// In state_bytes bytes, aligned to 64.
     explicit State(std::byte* bytes)
         : q(reinterpret_cast<bf16*>(bytes)),
-          o(reinterpret_cast<float*>(bytes + Depth * 2 * tile_bytes)),
-          max(o + Depth * 4 * tile_floats),
+          o(reinterpret_cast<float*>(bytes + Depth * 2 * panel_bytes)),
+          max(o + Depth * 4 * panel_floats),
           sum(max + block) {}
 
     /// O = 0, no key seen.
     void clear() const {
-      std::fill_n(o, Depth * 4 * tile_floats, 0.0F);
+      std::fill_n(o, Depth * 4 * panel_floats, 0.0F);
       std::fill_n(max, block, lowest_score);
       std::fill_n(sum, block, 0.0F);
     }
   };
   /// Buffers of the thread.
   struct Buffers {
-    float* scores;  ///< 2 × 4 tiles
-    bf16* p;        ///< 2 × group × 2 tiles
+    float* scores;  ///< 2 × 4 panels
+    bf16* p;        ///< 2 × group × 2 panels
   };
 
   /// `group` key blocks are added to the output at a time: 1 … max_group, best 4 or 8.
   QueryBlock(const State& state, const Buffers& buffers, int group)
       : state_(state), buffers_(buffers), group_(group) {}
 
-  /// Scores of 32 more keys. k: [depth][key tile 2] tiles; v: two tiles of 16 dimensions, then
+  /// Scores of 32 more keys. k: [depth][key panel 2] panels; v: two panels of 16 dimensions, then
   /// those of the next 32 dimensions v_stride elements on. Before that, the scores of the block
   /// that was pushed last go through adjust_previous(scores), which masks them and returns the
-  /// factor that puts them in base 2; scores lie as [query tile 2][32 keys][16 queries].
+  /// factor that puts them in base 2; scores lie as [query panel 2][32 keys][16 queries].
   template <class Adjust>
   void push(const bf16* k, const bf16* v, std::ptrdiff_t v_stride, const Adjust& adjust_previous) {
-    float* next = buffers_.scores + (parity_ ^ 1) * 4 * tile_floats;
+    float* next = buffers_.scores + (parity_ ^ 1) * 4 * panel_floats;
     if (!pending_) {
       scores(k, next, nothing);
     } else {
-      const float scale = adjust_previous(buffers_.scores + parity_ * 4 * tile_floats);
+      const float scale = adjust_previous(buffers_.scores + parity_ * 4 * panel_floats);
       make_room(scale);
       Exponentials first = exponentials(0, scale);
       scores(k, next, first);
@@ -122,7 +122,7 @@ class QueryBlock {
   template <class Adjust>
   void finish(const Adjust& adjust_previous) {
     if (pending_) {
-      const float scale = adjust_previous(buffers_.scores + parity_ * 4 * tile_floats);
+      const float scale = adjust_previous(buffers_.scores + parity_ * 4 * panel_floats);
       make_room(scale);
       Exponentials first = exponentials(0, scale);
       first.share(0, 1);
@@ -135,12 +135,12 @@ class QueryBlock {
   }
 
  private:
-  Exponentials exponentials(int tile, float scale) const {
+  Exponentials exponentials(int panel, float scale) const {
     return {
-        .scores = buffers_.scores + (parity_ * 4 + tile * 2) * tile_floats,
-        .target = probabilities(current_, slots_) + tile * tile_elements,
+        .scores = buffers_.scores + (parity_ * 4 + panel * 2) * panel_floats,
+        .target = probabilities(current_, slots_) + panel * panel_elements,
         .scale = _mm512_set1_ps(scale),
-        .minus_max = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_load_ps(state_.max + tile * 16))};
+        .minus_max = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_load_ps(state_.max + panel * 16))};
   }
 
   void retire(const Exponentials& first, const Exponentials& second) {
@@ -157,7 +157,7 @@ class QueryBlock {
 
   /// Moves the maximum where this block of keys needs it.
   void make_room(float scale) {
-    const float* s = buffers_.scores + parity_ * 4 * tile_floats;
+    const float* s = buffers_.scores + parity_ * 4 * panel_floats;
     __m512 largest[2];
     __mmask16 grows = 0;
     for (int t = 0; t < 2; ++t) {
@@ -187,7 +187,7 @@ class QueryBlock {
       _mm512_store_ps(state_.sum + t * 16,
                       _mm512_mul_ps(_mm512_load_ps(state_.sum + t * 16), factor));
       for (int d = 0; d < Depth; ++d) {
-        float* o = state_.o + (d * 2 + t) * 2 * tile_floats;
+        float* o = state_.o + (d * 2 + t) * 2 * panel_floats;
         for (int i = 0; i < 32; ++i) {
           _mm512_store_ps(o + i * 16, _mm512_mul_ps(_mm512_load_ps(o + i * 16), factor));
         }
@@ -198,8 +198,8 @@ class QueryBlock {
   /// Sᵀ = K·Qᵀ, and exponentials of the block before beside it.
   template <class Beside>
   KOKKOS_FORCEINLINE_FUNCTION void scores(const bf16* k, float* target, Beside& beside) {
-    U::template product_2x2<false, Depth>([&](int d) { return k + d * 2 * tile_elements; },
-                                          [&](int d) { return state_.q + d * 2 * tile_elements; },
+    U::template product_2x2<false, Depth>([&](int d) { return k + d * 2 * panel_elements; },
+                                          [&](int d) { return state_.q + d * 2 * panel_elements; },
                                           Depth, target, beside);
   }
 
@@ -209,8 +209,8 @@ class QueryBlock {
     const bf16* p = probabilities(buffer, 0);
     U::template product_2x2<true, Count>(
         [&](int slot) { return v_[buffer][slot] + dims * v_stride_; },
-        [&](int slot) { return p + slot * 2 * tile_elements; }, count,
-        state_.o + dims * 4 * tile_floats, beside);
+        [&](int slot) { return p + slot * 2 * panel_elements; }, count,
+        state_.o + dims * 4 * panel_floats, beside);
   }
 
   /// This step's share of the queued products, beside the exponentials.
@@ -243,7 +243,7 @@ class QueryBlock {
   }
 
   bf16* probabilities(int buffer, int slot) const {
-    return buffers_.p + (buffer * group_ + slot) * 2 * tile_elements;
+    return buffers_.p + (buffer * group_ + slot) * 2 * panel_elements;
   }
 
   State state_;
@@ -260,5 +260,5 @@ class QueryBlock {
   bool pending_ = false;
 };
 
-}  // namespace katt::tile::bf16_tiles
+}  // namespace katt::tile::bf16_panels
 #endif

@@ -7,32 +7,32 @@
 #include <type_traits>
 
 #include "tile/amx.hpp"
-#include "tile/bf16_tiles.hpp"
+#include "tile/bf16_panels.hpp"
 
-/// The units of a CPU that multiply bf16 and sum in f32. All read the same packed tiles:
+/// The units of a CPU that multiply bf16 and sum in f32. All read the same packed panels:
 ///
 ///   AmxUnit   TDPBF16PS, tile registers        16 × 16 × 32 products an instruction
-///   DotUnit   VDPBF16PS of AVX512-BF16         16 × 2 an instruction; a row of a tile of B is a
+///   DotUnit   VDPBF16PS of AVX512-BF16         16 × 2 an instruction; a row of a panel of B is a
 ///                                              vector, a pair of A is broadcast from memory
 ///
 /// Both take subnormal operands as 0 and make subnormal sums 0. They add the products in different
 /// orders, so that results of the two differ in the last bits; those of one do not, however the
 /// work is cut. Kernels are templates of the unit; which one a process uses is asked once, at run
 /// time.
-namespace katt::tile::bf16_tiles {
+namespace katt::tile::bf16_panels {
 
 /// The unit of this process: the fastest one that the CPU has and the kernel grants.
 enum class UnitName : std::uint8_t { none, dot, amx };
 
 inline UnitName unit() {
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
   if (cpu_features().amx_bf16) return UnitName::amx;
   if (cpu_features().avx512_bf16) return UnitName::dot;
 #endif
   return UnitName::none;
 }
 
-/// Whether kernels on packed bf16 tiles can run in this process.
+/// Whether kernels on packed bf16 panels can run in this process.
 inline bool usable() { return unit() != UnitName::none; }
 
 /// "amx", "avx512_bf16", or "" where there is none.
@@ -41,21 +41,21 @@ inline const char* unit_name() {
   return names[static_cast<std::size_t>(unit())];
 }
 
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
 
-/// A product as a unit computes it: C(left × right tiles) = (resume ? C : 0) + A·B over steps of 32
-/// of depth. C lies as [2 tiles of B][2 tiles of A].
+/// A product as a unit computes it: C(left × right panels) = (resume ? C : 0) + A·B over steps of 32
+/// of depth. C lies as [2 panels of B][2 panels of A].
 struct Product {
-  int left = 2, right = 2;  ///< tiles of A and of B: 1 or 2
+  int left = 2, right = 2;  ///< panels of A and of B: 1 or 2
   int steps = 0;            ///< fixed at compile time where > 0
   bool keeps_left = false;  ///< the first-level cache keeps A, and B streams past it; else B
   bool keeps_sums = true;   ///< and C
 };
 
-/// An operand that is packed: at(i) is where the tiles of step i begin, one after the other.
+/// An operand that is packed: at(i) is where the panels of step i begin, one after the other.
 template <class At>
 struct Packed {
-  static constexpr std::int64_t row_bytes = amx::row_bytes, tile_bytes = amx::tile_bytes;
+  static constexpr std::int64_t row_bytes = amx::row_bytes, panel_bytes = amx::panel_bytes;
   At at;
   KOKKOS_FORCEINLINE_FUNCTION const bf16* operator()(int i) const { return at(i); }
 };
@@ -73,19 +73,19 @@ KOKKOS_FORCEINLINE_FUNCTION void look_ahead(B& beside) {
 }
 
 /// U::product<Product>(a, b, steps, resume, c, beside) multiplies. Operands tell where the first
-/// tile of a step begins, how far the rows of a tile are apart, and the tiles; the rows of B, which
+/// panel of a step begins, how far the rows of a panel are apart, and the panels; the rows of B, which
 /// are pairs of rows, lie together.
 template <class U>
-concept Unit = requires(const bf16* (*tiles)(int), float* c) {
+concept Unit = requires(const bf16* (*panels)(int), float* c) {
   typename U::Session;
   { U::section_bytes } -> std::convertible_to<std::int64_t>;
-  U::template product_2x2<true, 0>(tiles, tiles, 1, c, nothing);
+  U::template product_2x2<true, 0>(panels, panels, 1, c, nothing);
 };
 
 /// What units have in common.
 template <class U>
 struct Products {
-  /// C = or += A·B over `steps` steps of two tiles each; a(i) and b(i) are where those of step i
+  /// C = or += A·B over `steps` steps of two panels each; a(i) and b(i) are where those of step i
   /// begin. Steps > 0 fixes the number of steps.
   template <bool Accumulate, int Steps, class A, class B, Beside Work>
   KOKKOS_FORCEINLINE_FUNCTION static void product_2x2(const A& a, const B& b, int steps, float* c,
@@ -95,7 +95,7 @@ struct Products {
   }
 };
 
-/// Two tiles of A and two of B feed four accumulators, one load for a product.
+/// Two panels of A and two of B feed four accumulators, one load for a product.
 struct AmxUnit : Products<AmxUnit> {
   using Session = amx::Session;
   /// What one pass over packed operands may take: half of the second-level cache of such CPUs.
@@ -113,7 +113,7 @@ struct AmxUnit : Products<AmxUnit> {
       if constexpr (two_left && two_right) f(std::integral_constant<int, 3>{});
     };
     each_sum([&](auto t) __attribute__((always_inline)) {
-      if (resume) load<product_.keeps_sums, t>(c + t * tile_floats, row_bytes);
+      if (resume) load<product_.keeps_sums, t>(c + t * panel_floats, row_bytes);
       else amx::zero<t>();
     });
     const auto step = [&](int i, int count) __attribute__((always_inline)) {
@@ -128,12 +128,12 @@ struct AmxUnit : Products<AmxUnit> {
       amx::product_bf16<0, 4, 6>();
       share(0);
       if constexpr (two_left) {
-        load<product_.keeps_left, 5>(left + a.tile_bytes, a.row_bytes);
+        load<product_.keeps_left, 5>(left + a.panel_bytes, a.row_bytes);
         amx::product_bf16<1, 5, 6>();
         share(1);
       }
       if constexpr (two_right) {
-        load<!product_.keeps_left, 7>(right + b.tile_bytes, b.row_bytes);
+        load<!product_.keeps_left, 7>(right + b.panel_bytes, b.row_bytes);
         amx::product_bf16<2, 4, 7>();
         share(products / 2);
         if constexpr (two_left) {
@@ -149,7 +149,7 @@ struct AmxUnit : Products<AmxUnit> {
     } else {
       for (int i = 0; i < steps; ++i) step(i, steps);
     }
-    each_sum([&](auto t) __attribute__((always_inline)) { amx::store<t>(c + t * tile_floats); });
+    each_sum([&](auto t) __attribute__((always_inline)) { amx::store<t>(c + t * panel_floats); });
   }
 
  private:
@@ -186,12 +186,12 @@ struct DotUnit : Products<DotUnit> {
     const int count = product_.steps > 0 ? product_.steps : steps;
     for (int part = 0; part < parts; ++part) {
       const std::int64_t in_a =
-          part * rows / amx::rows * a.tile_bytes + part * rows % amx::rows * a.row_bytes;
+          part * rows / amx::rows * a.panel_bytes + part * rows % amx::rows * a.row_bytes;
       float* target = c + part * rows * amx::rows;
       __m512 sums[rows][right];
 #pragma GCC unroll 16
       for (int i = 0; i < rows * right; ++i) {
-        const float* from = target + i % right * 2 * tile_floats + i / right * amx::rows;
+        const float* from = target + i % right * 2 * panel_floats + i / right * amx::rows;
         sums[i / right][i % right] = resume ? _mm512_load_ps(from) : _mm512_setzero_ps();
       }
       for (int i = 0; i < count; ++i) {
@@ -202,7 +202,7 @@ struct DotUnit : Products<DotUnit> {
         for (int p = 0; p < amx::rows; ++p) {
           __m512i pairs[right];
           for (int r = 0; r < right; ++r) {
-            pairs[r] = _mm512_load_si512(pairs_of_b + r * tile_elements + p * depth);
+            pairs[r] = _mm512_load_si512(pairs_of_b + r * panel_elements + p * depth);
           }
 #pragma GCC unroll 16
           for (int n = 0; n < rows * right; ++n) {
@@ -213,7 +213,7 @@ struct DotUnit : Products<DotUnit> {
       }
 #pragma GCC unroll 16
       for (int i = 0; i < rows * right; ++i) {
-        _mm512_store_ps(target + i % right * 2 * tile_floats + i / right * amx::rows,
+        _mm512_store_ps(target + i % right * 2 * panel_floats + i / right * amx::rows,
                         sums[i / right][i % right]);
       }
       beside.share(part, parts);
@@ -237,4 +237,4 @@ inline std::int64_t section_bytes() {
 
 #endif
 
-}  // namespace katt::tile::bf16_tiles
+}  // namespace katt::tile::bf16_panels

@@ -54,17 +54,17 @@ KOKKOS_INLINE_FUNCTION constexpr Position b_source_by_rows(unsigned lane) {
   return {lane % 16, lane / 16 * 8};
 }
 
-/// 16-bit elements of a panel: a row of it is 128 bytes.
-inline constexpr unsigned panel_columns = 64;
+/// 16-bit elements of a stripe: a row of it is 128 bytes.
+inline constexpr unsigned stripe_columns = 64;
 
-/// A tile of 16-bit elements in shared memory: panels of 64 columns one after another, each `rows`
+/// A tile of 16-bit elements in shared memory: stripes of 64 columns one after another, each `rows`
 /// rows of 128 bytes; row r keeps its 16-byte chunk c at place c xor (r mod 8), so that eight rows
 /// of one chunk lie in eight different groups of banks. It is the 128-byte swizzle of wgmma and of
 /// TMA, provided that the tile begins at a multiple of 1024 bytes. Returns the byte at which
 /// element (row, column) begins. Unsigned: divisions by powers of two are shifts.
 KOKKOS_INLINE_FUNCTION constexpr unsigned swizzled(unsigned rows, unsigned row, unsigned column) {
-  const unsigned chunk = column % panel_columns / 8;
-  return column / panel_columns * rows * 128 + row * 128 + (chunk ^ (row % 8)) * 16 +
+  const unsigned chunk = column % stripe_columns / 8;
+  return column / stripe_columns * rows * 128 + row * 128 + (chunk ^ (row % 8)) * 16 +
          column % 8 * 2;
 }
 
@@ -77,7 +77,7 @@ class SwizzledLane {
       : tile_(tile), first_(swizzled(0, source.row, source.column)) {}
 
   KOKKOS_INLINE_FUNCTION constexpr unsigned at(unsigned rows, unsigned j, unsigned d) const {
-    return tile_ + (first_ ^ (d % panel_columns * 2)) + d / panel_columns * rows * 128 + j * 128;
+    return tile_ + (first_ ^ (d % stripe_columns * 2)) + d / stripe_columns * rows * 128 + j * 128;
   }
 
  private:
@@ -103,15 +103,15 @@ KOKKOS_INLINE_FUNCTION constexpr std::uint64_t matrix_descriptor(unsigned addres
 KOKKOS_INLINE_FUNCTION constexpr std::uint64_t row_major_descriptor(unsigned tile, unsigned rows,
                                                                     unsigned j, unsigned d) {
   return matrix_descriptor(tile + j * 128, 16, 1024) +
-         (d / panel_columns * rows * 128 + d % panel_columns * 2) / 16;
+         (d / stripe_columns * rows * 128 + d % stripe_columns * 2) / 16;
 }
 
 /// An operand whose rows in the tile run across the inner dimension (V in P·V: its keys are the
-/// inner dimension), from row j and column d (multiples of 16 and 64) on: panels of 64 columns are
+/// inner dimension), from row j and column d (multiples of 16 and 64) on: stripes of 64 columns are
 /// rows · 128 bytes apart, groups of eight rows 1024.
 KOKKOS_INLINE_FUNCTION constexpr std::uint64_t column_major_descriptor(unsigned tile, unsigned rows,
                                                                        unsigned j, unsigned d) {
-  return matrix_descriptor(tile, rows * 128, 1024) + (d / panel_columns * rows + j) * 8;
+  return matrix_descriptor(tile, rows * 128, 1024) + (d / stripe_columns * rows + j) * 8;
 }
 
 }  // namespace katt::tile

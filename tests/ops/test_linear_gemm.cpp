@@ -237,7 +237,7 @@ TEST(Gemm, BlocksJoin) {
   }
 }
 
-// On bf16 tiles: a packed factor in several chunks; long sums in passes; tiles read from where they
+// On bf16 panels: a packed factor in several chunks; long sums in passes; tiles read from where they
 // lie.
 TEST(Gemm, TilesOfBf16JoinInEveryPlan) {
   const auto expect = [](std::int64_t m, std::int64_t n, std::int64_t k, bool trans_a, bool trans_b,
@@ -277,7 +277,7 @@ TEST(Gemm, TheEngineIsTold) {
     return gemm_engine(serial_host(), args);
   };
   const std::string tiles =
-      tile::bf16_tiles::usable() ? tile::bf16_tiles::unit_name() : tile::vector_name;
+      tile::bf16_panels::usable() ? tile::bf16_panels::unit_name() : tile::vector_name;
   EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 64), tiles);
   EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 1), tile::vector_name) << "inner products";
   EXPECT_EQ(engine(Dtype::bf16, Dtype::f32, 64), tile::vector_name);

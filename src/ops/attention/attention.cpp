@@ -16,8 +16,8 @@ namespace katt::attention {
 
 namespace {
 
-using impl::on_bf16_tiles;
-using impl::with_bf16_tiles;
+using impl::on_bf16_panels;
+using impl::with_bf16_panels;
 
 template <class Exec>
 Variant<Exec, ForwardArgs> naive_variant() {
@@ -39,8 +39,8 @@ Variant<Exec, ForwardArgs> naive_variant() {
           },
       .engine = [](const Exec&, const ForwardArgs& args, Tile) -> std::string {
         if (!is_host_v<Exec> || args.q.dtype == Dtype::f32) return "blas";
-        return on_bf16_tiles<Exec>(args.q.dtype) ? tile::bf16_tiles::unit_name()
-                                                 : tile::vector_name;
+        return on_bf16_panels<Exec>(args.q.dtype) ? tile::bf16_panels::unit_name()
+                                                  : tile::vector_name;
       },
   };
 }
@@ -50,17 +50,17 @@ Variant<Exec, ForwardArgs> flash_variant() {
   return {
       .name = "flash",
       .description = "one pass over the keys, online softmax, no stored scores",
-      .tiles = with_bf16_tiles<Exec>(impl::FlashTiles<Exec>::all(), impl::bf16_tile_list()),
+      .tiles = with_bf16_panels<Exec>(impl::FlashTiles<Exec>::all(), impl::bf16_tile_list()),
       .supports =
           [](const Exec& exec, const ForwardArgs& args, Tile tile) {
-            if (on_bf16_tiles<Exec>(args.q.dtype)) return impl::flash_bf16_supports(args, tile);
+            if (on_bf16_panels<Exec>(args.q.dtype)) return impl::flash_bf16_supports(args, tile);
             return visit_dtype(args.q.dtype, [&]<class T>() {
               return impl::flash_supports<Exec, T>(exec, args, tile);
             });
           },
       .workspace_bytes =
           [](const Exec& exec, const ForwardArgs& args, Tile tile) {
-            if (on_bf16_tiles<Exec>(args.q.dtype))
+            if (on_bf16_panels<Exec>(args.q.dtype))
               return impl::flash_bf16_workspace_bytes(exec, args, tile);
             return visit_dtype(args.q.dtype, [&]<class T>() {
               return impl::flash_workspace_bytes<Exec, T>(exec, args, tile);
@@ -68,20 +68,20 @@ Variant<Exec, ForwardArgs> flash_variant() {
           },
       .run =
           [](const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
-            if (on_bf16_tiles<Exec>(args.q.dtype))
+            if (on_bf16_panels<Exec>(args.q.dtype))
               return impl::flash_bf16_forward(exec, args, tile, workspace);
             visit_dtype(args.q.dtype, [&]<class T>() {
               impl::flash_forward<Exec, T>(exec, args, tile, workspace);
             });
           },
       .engine = [](const Exec&, const ForwardArgs& args, Tile) -> std::string {
-        return on_bf16_tiles<Exec>(args.q.dtype) ? tile::bf16_tiles::unit_name() : "";
+        return on_bf16_panels<Exec>(args.q.dtype) ? tile::bf16_panels::unit_name() : "";
       },
       .default_tile =
           [](const ForwardArgs& args) {
             if (!is_host_v<Exec>) return impl::portable_forward_tile(args.head_dim());
-            return on_bf16_tiles<Exec>(args.q.dtype) ? impl::bf16_tile_list().front()
-                                                     : impl::FlashTiles<Exec>::all().front();
+            return on_bf16_panels<Exec>(args.q.dtype) ? impl::bf16_tile_list().front()
+                                                      : impl::FlashTiles<Exec>::all().front();
           },
   };
 }

@@ -13,8 +13,8 @@ namespace katt::attention {
 
 namespace {
 
-using impl::on_bf16_tiles;
-using impl::with_bf16_tiles;
+using impl::on_bf16_panels;
+using impl::with_bf16_panels;
 
 template <class Exec>
 Variant<Exec, BackwardArgs> naive_variant() {
@@ -44,18 +44,18 @@ Variant<Exec, BackwardArgs> flash_variant() {
   return {
       .name = "flash",
       .description = "scores recomputed from lse tile by tile, nothing stored",
-      .tiles = with_bf16_tiles<Exec>(impl::flash_backward_tiles<Exec>(),
-                                     impl::bf16_backward_tile_list()),
+      .tiles = with_bf16_panels<Exec>(impl::flash_backward_tiles<Exec>(),
+                                      impl::bf16_backward_tile_list()),
       .supports =
           [](const Exec& exec, const BackwardArgs& args, Tile tile) {
-            if (on_bf16_tiles<Exec>(args.q.dtype)) return impl::flash_bf16_backward_supports(tile);
+            if (on_bf16_panels<Exec>(args.q.dtype)) return impl::flash_bf16_backward_supports(tile);
             return visit_dtype(args.q.dtype, [&]<class T>() {
               return impl::flash_backward_supports<Exec, T>(exec, args, tile);
             });
           },
       .workspace_bytes =
           [](const Exec& exec, const BackwardArgs& args, Tile tile) {
-            if (on_bf16_tiles<Exec>(args.q.dtype)) {
+            if (on_bf16_panels<Exec>(args.q.dtype)) {
               return impl::flash_bf16_backward_workspace_bytes(exec, args, tile);
             }
             return visit_dtype(args.q.dtype, [&]<class T>() {
@@ -64,7 +64,7 @@ Variant<Exec, BackwardArgs> flash_variant() {
           },
       .run =
           [](const Exec& exec, const BackwardArgs& args, Tile tile, Workspace workspace) {
-            if (on_bf16_tiles<Exec>(args.q.dtype)) {
+            if (on_bf16_panels<Exec>(args.q.dtype)) {
               return impl::flash_bf16_backward(exec, args, tile, workspace);
             }
             visit_dtype(args.q.dtype, [&]<class T>() {
@@ -72,13 +72,13 @@ Variant<Exec, BackwardArgs> flash_variant() {
             });
           },
       .engine = [](const Exec&, const BackwardArgs& args, Tile) -> std::string {
-        return on_bf16_tiles<Exec>(args.q.dtype) ? tile::bf16_tiles::unit_name() : "";
+        return on_bf16_panels<Exec>(args.q.dtype) ? tile::bf16_panels::unit_name() : "";
       },
       .default_tile =
           [](const BackwardArgs& args) {
             if (!is_host_v<Exec>) return impl::portable_backward_tile(args.head_dim());
-            return on_bf16_tiles<Exec>(args.q.dtype) ? impl::bf16_backward_tile_list().front()
-                                                     : impl::flash_backward_tiles<Exec>().front();
+            return on_bf16_panels<Exec>(args.q.dtype) ? impl::bf16_backward_tile_list().front()
+                                                      : impl::flash_backward_tiles<Exec>().front();
           },
   };
 }

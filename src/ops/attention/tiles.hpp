@@ -53,17 +53,17 @@ using DeviceFlashTiles = TileList<TileShape<64, 32>, TileShape<32, 32>, TileShap
 template <class Exec>
 using FlashTiles = std::conditional_t<is_host_v<Exec>, HostFlashTiles, DeviceFlashTiles>;
 
-/// Whether flash computes in this dtype on packed bf16 tiles here.
+/// Whether flash computes in this dtype on packed bf16 panels here.
 template <class Exec>
-bool on_bf16_tiles(Dtype dtype) {
-  return is_host_v<Exec> && dtype == Dtype::bf16 && tile::bf16_tiles::usable();
+bool on_bf16_panels(Dtype dtype) {
+  return is_host_v<Exec> && dtype == Dtype::bf16 && tile::bf16_panels::usable();
 }
 
-/// The tiles of both engines where bf16 tiles can be multiplied; which of them serve a dtype,
+/// The tiles of both engines where bf16 panels can be multiplied; which of them serve a dtype,
 /// supports() says.
 template <class Exec>
-std::vector<Tile> with_bf16_tiles(std::vector<Tile> tiles, const std::vector<Tile>& bf16_list) {
-  if (!on_bf16_tiles<Exec>(Dtype::bf16)) return tiles;
+std::vector<Tile> with_bf16_panels(std::vector<Tile> tiles, const std::vector<Tile>& bf16_list) {
+  if (!on_bf16_panels<Exec>(Dtype::bf16)) return tiles;
   for (const Tile tile : bf16_list) {
     if (std::find(tiles.begin(), tiles.end(), tile) == tiles.end()) tiles.push_back(tile);
   }

@@ -24,7 +24,7 @@ constexpr std::array host_presets{HostPreset{"avx2", 8, {32, 64}},
 
 using Host = Kokkos::DefaultHostExecutionSpace;
 
-/// Why bf16 tiles of AMX cannot serve the point.
+/// Why bf16 panels of AMX cannot serve the point.
 std::string amx_refusal(const bench::Point& point) {
   if (point.dtype != Dtype::bf16) {
     return "preset amx: the tiles of AMX take bf16, the dtype is " +

@@ -8,7 +8,7 @@
 #include "ops/attention/tiles.hpp"
 #include "tile/bf16_engine.hpp"
 
-/// The backward pass of portable/backward_kernel.hpp on packed bf16 tiles, transposed as the
+/// The backward pass of portable/backward_kernel.hpp on packed bf16 panels, transposed as the
 /// forward pass is, so that lse and Δ are vectors of queries:
 ///
 ///   for every (batch, kv head, chunk of key groups), in parallel:
@@ -38,18 +38,18 @@ Status flash_bf16_backward_supports(Tile tile) {
                          " is not built for bf16 on tiles; built: " + names(tiles));
 }
 
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
 namespace {
 
 /// Pᵀ and dSᵀ of 32 keys × 32 queries, two keys at a call.
 struct Gradients {
-  const float* scores;  ///< [query tile 2][32 keys][16 queries]
+  const float* scores;  ///< [query panel 2][32 keys][16 queries]
   const float* dp;      ///< likewise
   bf16* p_rows;         ///< A: [32 keys][32 queries]
   bf16* ds_rows;        ///< A
-  bf16* ds_pairs;       ///< B: [query tile 2][16 pairs of keys][16 queries]
+  bf16* ds_pairs;       ///< B: [query panel 2][16 pairs of keys][16 queries]
   __m512 scale;
-  __m512 shift[2];  ///< −lse in base 2, by query tile
+  __m512 shift[2];  ///< −lse in base 2, by query panel
   __m512 delta[2];
 
   KOKKOS_FORCEINLINE_FUNCTION void pair(int i) const {
@@ -64,13 +64,13 @@ struct Gradients {
         p[t] = tile::exp2_of_16_bits(_mm512_fmadd_ps(_mm512_load_ps(scores + at), scale, shift[t]));
         ds[t][k] = _mm512_mul_ps(p[t], _mm512_sub_ps(_mm512_load_ps(dp + at), delta[t]));
       }
-      _mm512_store_si512(p_rows + key * bf16_tiles::depth, avx512::bf16_of_finite(p[0], p[1]));
-      _mm512_store_si512(ds_rows + key * bf16_tiles::depth,
+      _mm512_store_si512(p_rows + key * bf16_panels::depth, avx512::bf16_of_finite(p[0], p[1]));
+      _mm512_store_si512(ds_rows + key * bf16_panels::depth,
                          avx512::bf16_of_finite(ds[0][k], ds[1][k]));
     }
 #pragma GCC unroll 2
     for (int t = 0; t < 2; ++t) {
-      _mm512_store_si512(ds_pairs + t * bf16_tiles::tile_elements + i * bf16_tiles::depth,
+      _mm512_store_si512(ds_pairs + t * bf16_panels::panel_elements + i * bf16_panels::depth,
                          avx512::bf16_pairs_of_finite(ds[t][0], ds[t][1]));
     }
   }
@@ -99,7 +99,7 @@ struct Bf16Backward : PackedBackward {
     bf16* p_rows;    ///< [key block][query block] squares
     bf16* ds_rows;   ///< likewise
     bf16* ds_pairs;  ///< likewise
-    float* dk;       ///< [key block][32 dimensions] squares: [dim tile 2][key tile 2]
+    float* dk;       ///< [key block][32 dimensions] squares: [dim panel 2][key panel 2]
     float* dv;       ///< likewise
 
     Scratch(std::byte* at, const BackwardLayout& layout) {
@@ -129,22 +129,22 @@ struct Bf16Backward : PackedBackward {
     TileState state = TileState::full;
   };
 
-  template <bf16_tiles::Unit U, int Depth>
+  template <bf16_panels::Unit U, int Depth>
   void run(std::int64_t item, std::byte* memory) const {
     const Scratch at(memory, layout);
     const std::int64_t head = item / layout.chunks;
     const std::int64_t chunk = item % layout.chunks;
     const std::int64_t begin = layout.key_groups * chunk / layout.chunks;
     const std::int64_t end = layout.key_groups * (chunk + 1) / layout.chunks;
-    std::fill_n(dq_part(head, chunk, 0), layout.row_blocks * Depth * 4 * bf16_tiles::tile_floats,
+    std::fill_n(dq_part(head, chunk, 0), layout.row_blocks * Depth * 4 * bf16_panels::panel_floats,
                 0.0F);
     [[maybe_unused]] const typename U::Session session;
     for (std::int64_t keys = begin; keys < end; ++keys) {
       const std::int64_t first_key = keys * layout.key_group;
       const auto key_blocks =
           static_cast<int>(std::min<std::int64_t>(layout.key_group, layout.key_blocks - first_key));
-      std::fill_n(at.dk, key_blocks * Depth * 4 * bf16_tiles::tile_floats, 0.0F);
-      std::fill_n(at.dv, key_blocks * Depth * 4 * bf16_tiles::tile_floats, 0.0F);
+      std::fill_n(at.dk, key_blocks * Depth * 4 * bf16_panels::panel_floats, 0.0F);
+      std::fill_n(at.dv, key_blocks * Depth * 4 * bf16_panels::panel_floats, 0.0F);
       for (std::int64_t row = 0; row < layout.row_blocks; row += layout.query_group) {
         const auto row_blocks =
             static_cast<int>(std::min<std::int64_t>(layout.query_group, layout.row_blocks - row));
@@ -155,7 +155,7 @@ struct Bf16Backward : PackedBackward {
   }
 
   /// One group of keys and one group of queries.
-  template <bf16_tiles::Unit U, int Depth>
+  template <bf16_panels::Unit U, int Depth>
   void meet(const Scratch& at, std::int64_t head, std::int64_t chunk, std::int64_t first_key,
             int key_blocks, std::int64_t first_row, int row_blocks) const {
     const std::int64_t b = head / static_cast<std::int64_t>(k.extent(1));
@@ -163,7 +163,7 @@ struct Bf16Backward : PackedBackward {
     const auto seq_kv = static_cast<std::int64_t>(k.extent(2));
     const auto slot = [&](int key_block, int query_block) {
       return static_cast<std::ptrdiff_t>(key_block * layout.query_group + query_block) * 2 *
-             bf16_tiles::tile_elements;
+             bf16_panels::panel_elements;
     };
     std::array<std::array<int, largest_group>, largest_group> rows_of_key{};
     std::array<std::array<int, largest_group>, largest_group> keys_of_row{};
@@ -174,13 +174,13 @@ struct Bf16Backward : PackedBackward {
     int parity = 0;
     const auto gradients = [&]() {
       const std::int64_t row = first_row + before.query_block;
-      float* scores = at.scores + parity * 4 * bf16_tiles::tile_floats;
-      float* dp = at.dp + parity * 4 * bf16_tiles::tile_floats;
+      float* scores = at.scores + parity * 4 * bf16_panels::panel_floats;
+      float* dp = at.dp + parity * 4 * bf16_panels::panel_floats;
       const float* shift = statistics(0, head, row);
       const float* delta = statistics(1, head, row);
       const Adjusted factor =
           adjust(scores, dp, rule, b, packed_rows(head, row), count_of(row),
-                 (first_key + before.key_block) * bf16_tiles::block, before, delta);
+                 (first_key + before.key_block) * bf16_panels::block, before, delta);
       const std::ptrdiff_t to = slot(before.key_block, before.query_block);
       const auto delta_of = [&](int t) {
         return factor.delta_applied ? _mm512_setzero_ps() : _mm512_loadu_ps(delta + t * 16);
@@ -195,36 +195,36 @@ struct Bf16Backward : PackedBackward {
                        .delta = {delta_of(0), delta_of(1)}};
     };
     for (int kb = 0; kb < key_blocks; ++kb) {
-      const std::int64_t key = (first_key + kb) * bf16_tiles::block;
+      const std::int64_t key = (first_key + kb) * bf16_panels::block;
       for (int qb = 0; qb < row_blocks; ++qb) {
         const PackedRows packed = packed_rows(head, first_row + qb);
         const std::int64_t first = packed.query(0);
         const std::int64_t last = packed.query(count_of(first_row + qb) - 1);
         const int columns =
-            static_cast<int>(std::min<std::int64_t>(bf16_tiles::block, seq_kv - key));
+            static_cast<int>(std::min<std::int64_t>(bf16_panels::block, seq_kv - key));
         TileState state = rule.mask.tile(first, last, key, key + columns);
         if (state == TileState::dead) continue;
-        if (columns < bf16_tiles::block) state = TileState::partial;
-        const bf16* k_tiles = key_operand(0, head, first_key + kb);
-        const bf16* v_tiles = key_operand(1, head, first_key + kb);
-        const bf16* q_tiles = query_operand(0, head, first_row + qb);
-        const bf16* do_tiles = query_operand(1, head, first_row + qb);
+        if (columns < bf16_panels::block) state = TileState::partial;
+        const bf16* k_panels = key_operand(0, head, first_key + kb);
+        const bf16* v_panels = key_operand(1, head, first_key + kb);
+        const bf16* q_panels = query_operand(0, head, first_row + qb);
+        const bf16* do_panels = query_operand(1, head, first_row + qb);
         const auto products = [&](const auto& first_half, const auto& second_half) {
           const int next = parity ^ 1;
           U::template product_2x2<false, Depth>(
-              [&](int d) { return k_tiles + d * 2 * bf16_tiles::tile_elements; },
-              [&](int d) { return q_tiles + d * 2 * bf16_tiles::tile_elements; }, Depth,
-              at.scores + next * 4 * bf16_tiles::tile_floats, first_half);
+              [&](int d) { return k_panels + d * 2 * bf16_panels::panel_elements; },
+              [&](int d) { return q_panels + d * 2 * bf16_panels::panel_elements; }, Depth,
+              at.scores + next * 4 * bf16_panels::panel_floats, first_half);
           U::template product_2x2<false, Depth>(
-              [&](int d) { return v_tiles + d * 2 * bf16_tiles::tile_elements; },
-              [&](int d) { return do_tiles + d * 2 * bf16_tiles::tile_elements; }, Depth,
-              at.dp + next * 4 * bf16_tiles::tile_floats, second_half);
+              [&](int d) { return v_panels + d * 2 * bf16_panels::panel_elements; },
+              [&](int d) { return do_panels + d * 2 * bf16_panels::panel_elements; }, Depth,
+              at.dp + next * 4 * bf16_panels::panel_floats, second_half);
         };
         if (pending) {
           const Gradients work = gradients();
           products(Half{work, 0}, Half{work, 1});
         } else {
-          products(bf16_tiles::nothing, bf16_tiles::nothing);
+          products(bf16_panels::nothing, bf16_panels::nothing);
         }
         parity ^= 1;
         pending = true;
@@ -239,13 +239,13 @@ struct Bf16Backward : PackedBackward {
     for (int kb = 0; kb < key_blocks; ++kb) {
       for (int d = 0; d < Depth; ++d) {
         const std::ptrdiff_t sum =
-            static_cast<std::ptrdiff_t>(kb * Depth + d) * 4 * bf16_tiles::tile_floats;
+            static_cast<std::ptrdiff_t>(kb * Depth + d) * 4 * bf16_panels::panel_floats;
         const auto add = [&](const bf16* left, int operand, float* target) {
           accumulate<U>(
               row_counts[kb], [&](int i) { return left + slot(kb, rows_of_key[kb][i]); },
               [&](int i) {
                 return query_operand(operand, head, first_row + rows_of_key[kb][i]) +
-                       d * 2 * bf16_tiles::tile_elements;
+                       d * 2 * bf16_panels::panel_elements;
               },
               target + sum);
         };
@@ -260,18 +260,18 @@ struct Bf16Backward : PackedBackward {
             key_counts[qb],
             [&](int i) {
               return key_operand(2, head, first_key + keys_of_row[qb][i]) +
-                     d * 2 * bf16_tiles::tile_elements;
+                     d * 2 * bf16_panels::panel_elements;
             },
             [&](int i) { return at.ds_pairs + slot(keys_of_row[qb][i], qb); },
-            target + d * 4 * bf16_tiles::tile_floats);
+            target + d * 4 * bf16_panels::panel_floats);
       }
     }
   }
 
-  template <bf16_tiles::Unit U, class A, class B>
+  template <bf16_panels::Unit U, class A, class B>
   static void accumulate(int steps, const A& a, const B& b, float* target) {
-    if (steps == 4) U::template product_2x2<true, 4>(a, b, 4, target, bf16_tiles::nothing);
-    else if (steps > 0) U::template product_2x2<true, 0>(a, b, steps, target, bf16_tiles::nothing);
+    if (steps == 4) U::template product_2x2<true, 4>(a, b, 4, target, bf16_panels::nothing);
+    else if (steps > 0) U::template product_2x2<true, 0>(a, b, steps, target, bf16_panels::nothing);
   }
 
   struct Adjusted {
@@ -283,13 +283,13 @@ struct Bf16Backward : PackedBackward {
   Adjusted adjust(float* scores, float* dp, const ScoreRule<bf16>& rule, std::int64_t b,
                   const PackedRows& packed, int count, std::int64_t key, const Pair& pair,
                   const float* delta) const {
-    using Vec = bf16_tiles::HostVec;
+    using Vec = bf16_panels::HostVec;
     if (softcap > 0.0F) {
-      for (int i = 0; i < 4 * bf16_tiles::tile_floats; i += bf16_tiles::rows) {
+      for (int i = 0; i < 4 * bf16_panels::panel_floats; i += bf16_panels::rows) {
         Vec slope;
         (void)rule.score(tile::load<Vec>(scores + i), slope);
         const auto row_delta =
-            tile::load<Vec>(delta + i / (2 * bf16_tiles::tile_floats) * bf16_tiles::rows);
+            tile::load<Vec>(delta + i / (2 * bf16_panels::panel_floats) * bf16_panels::rows);
         tile::store(dp + i, Vec((tile::load<Vec>(dp + i) - row_delta) * slope));
       }
     }
@@ -301,23 +301,23 @@ struct Bf16Backward : PackedBackward {
   void write_keys(const Scratch& at, std::int64_t head, std::int64_t block, int n) const {
     const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
     const int head_dim = static_cast<int>(k.extent(3));
-    const std::int64_t first = block * bf16_tiles::block;
+    const std::int64_t first = block * bf16_panels::block;
     const auto write = [&](const float* sums, float factor, const auto& target) {
-      for (int d = 0; d < Depth * 2 && d * bf16_tiles::rows < head_dim; ++d) {
+      for (int d = 0; d < Depth * 2 && d * bf16_panels::rows < head_dim; ++d) {
         for (int t = 0; t < 2; ++t) {
-          const std::int64_t key = first + t * bf16_tiles::rows;
+          const std::int64_t key = first + t * bf16_panels::rows;
           const int live = static_cast<int>(std::clamp<std::int64_t>(
-              static_cast<std::int64_t>(k.extent(2)) - key, 0, bf16_tiles::rows));
-          const float* tile =
-              sums + ((n * Depth + d / 2) * 4 + d % 2 * 2 + t) * bf16_tiles::tile_floats;
-          bf16_tiles::HostVec rows[bf16_tiles::rows];
-          for (int i = 0; i < bf16_tiles::rows; ++i) {
-            rows[i] =
-                bf16_tiles::HostVec(tile::load<bf16_tiles::HostVec>(tile + i * bf16_tiles::rows) *
-                                    bf16_tiles::HostVec(factor));
+              static_cast<std::int64_t>(k.extent(2)) - key, 0, bf16_panels::rows));
+          const float* panel =
+              sums + ((n * Depth + d / 2) * 4 + d % 2 * 2 + t) * bf16_panels::panel_floats;
+          bf16_panels::HostVec rows[bf16_panels::rows];
+          for (int i = 0; i < bf16_panels::rows; ++i) {
+            rows[i] = bf16_panels::HostVec(
+                tile::load<bf16_panels::HostVec>(panel + i * bf16_panels::rows) *
+                bf16_panels::HostVec(factor));
           }
-          store_rows(rows, live, head_dim - d * bf16_tiles::rows, [&](int i) {
-            return &target(head / kv_heads, head % kv_heads, key + i, d * bf16_tiles::rows);
+          store_rows(rows, live, head_dim - d * bf16_panels::rows, [&](int i) {
+            return &target(head / kv_heads, head % kv_heads, key + i, d * bf16_panels::rows);
           });
         }
       }
@@ -328,27 +328,27 @@ struct Bf16Backward : PackedBackward {
 
   /// dQ = scale · Σ over chunks, for a block of query rows.
   void sum_queries(std::int64_t item) const {
-    using Vec = bf16_tiles::HostVec;
+    using Vec = bf16_panels::HostVec;
     const QueryItem query = query_item(item);
     const PackedRows& packed = query.packed;
     const int head_dim = static_cast<int>(q.extent(3));
-    for (int d = 0; d * bf16_tiles::rows < head_dim; ++d) {
-      for (int t = 0; t * bf16_tiles::rows < query.count; ++t) {
-        const int at = (d / 2 * 4 + t * 2 + d % 2) * bf16_tiles::tile_floats;
-        Vec square[bf16_tiles::rows];
-        for (int i = 0; i < bf16_tiles::rows; ++i) {
+    for (int d = 0; d * bf16_panels::rows < head_dim; ++d) {
+      for (int t = 0; t * bf16_panels::rows < query.count; ++t) {
+        const int at = (d / 2 * 4 + t * 2 + d % 2) * bf16_panels::panel_floats;
+        Vec square[bf16_panels::rows];
+        for (int i = 0; i < bf16_panels::rows; ++i) {
           Vec sum(0.0F);
           for (std::int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
             sum = sum + tile::load<Vec>(dq_part(query.head, chunk, query.block) + at +
-                                        i * bf16_tiles::rows);
+                                        i * bf16_panels::rows);
           }
           square[i] = Vec(sum * Vec(scale));
         }
         tile::transpose(square);
-        store_rows(square, std::min(bf16_tiles::rows, query.count - t * bf16_tiles::rows),
-                   head_dim - d * bf16_tiles::rows, [&](int i) {
-                     const int r = t * bf16_tiles::rows + i;
-                     return &dq(query.b, packed.head(r), packed.query(r), d * bf16_tiles::rows);
+        store_rows(square, std::min(bf16_panels::rows, query.count - t * bf16_panels::rows),
+                   head_dim - d * bf16_panels::rows, [&](int i) {
+                     const int r = t * bf16_panels::rows + i;
+                     return &dq(query.b, packed.head(r), packed.query(r), d * bf16_panels::rows);
                    });
       }
     }
@@ -402,7 +402,7 @@ std::size_t flash_bf16_backward_workspace_bytes(const Exec&, const BackwardArgs&
 }
 template <class Exec>
 void flash_bf16_backward(const Exec&, const BackwardArgs&, Tile, Workspace) {
-  throw InputError("attention: this build has no unit for bf16 tiles");
+  throw InputError("attention: this build has no unit for bf16 panels");
 }
 
 #endif

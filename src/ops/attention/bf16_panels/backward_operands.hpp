@@ -8,14 +8,14 @@
 #include "ops/attention/bf16_panels/scores.hpp"
 #include "ops/attention/scores.hpp"
 
-/// What the backward pass on bf16 tiles reads, packed into its workspace: K and V, Q and dO in the
+/// What the backward pass on bf16 panels reads, packed into its workspace: K and V, Q and dO in the
 /// forms that the five products take them in, and lse and Δ of every query row.
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
 namespace katt::attention::impl {
 
 inline constexpr int largest_group = 8;  ///< blocks of 32 in the largest tile
-inline constexpr std::size_t square_bytes = 4 * bf16_tiles::tile_bytes;       ///< 32 × 32 f32
-inline constexpr std::size_t half_square_bytes = 2 * bf16_tiles::tile_bytes;  ///< 32 × 32 bf16
+inline constexpr std::size_t square_bytes = 4 * bf16_panels::panel_bytes;       ///< 32 × 32 f32
+inline constexpr std::size_t half_square_bytes = 2 * bf16_panels::panel_bytes;  ///< 32 × 32 bf16
 
 /// Sizes and places in the workspace.
 struct BackwardLayout {
@@ -31,14 +31,14 @@ struct BackwardLayout {
   std::int64_t chunks;      ///< per K/V head, of key groups
 
   BackwardLayout(const BackwardArgs& args, Tile tile)
-      : depth(bf16_tiles::depth_tiles(args.head_dim())),
-        query_group(tile.q / bf16_tiles::block),
-        key_group(tile.kv / bf16_tiles::block),
+      : depth(bf16_panels::depth_panels(args.head_dim())),
+        query_group(tile.q / bf16_panels::block),
+        key_group(tile.kv / bf16_panels::block),
         group(args.heads() / args.kv_heads()),
         rows(args.seq_q() * group),
         heads(args.batch() * args.kv_heads()),
-        row_blocks(divide_up(rows, bf16_tiles::block)),
-        key_blocks(divide_up(args.seq_kv(), bf16_tiles::block)),
+        row_blocks(divide_up(rows, bf16_panels::block)),
+        key_blocks(divide_up(args.seq_kv(), bf16_panels::block)),
         key_groups(divide_up(key_blocks, key_group)) {
     // Work items below which keys are split into chunks: enough for the threads of a large host.
     constexpr std::int64_t least_items = 16;
@@ -47,7 +47,7 @@ struct BackwardLayout {
   }
 
   /// Elements of a block of 32 rows of any packed operand.
-  std::int64_t block_elements() const { return depth * 2LL * bf16_tiles::tile_elements; }
+  std::int64_t block_elements() const { return depth * 2LL * bf16_panels::panel_elements; }
 
   // Offsets in bytes. Operands: K, V (A by rows), K (A by columns); Q, dO (B transposed), Q, dO (B
   // in pairs).
@@ -60,7 +60,7 @@ struct BackwardLayout {
   }
   std::size_t statistics(int n) const {
     return query_operand(4) +
-           static_cast<std::size_t>(n * heads * row_blocks * bf16_tiles::block) * sizeof(float);
+           static_cast<std::size_t>(n * heads * row_blocks * bf16_panels::block) * sizeof(float);
   }
   std::size_t dq_bytes() const {
     return static_cast<std::size_t>(heads * chunks * row_blocks * depth) * square_bytes;
@@ -114,43 +114,44 @@ struct PackedBackward {
   /// −lse in base 2 (n = 0) and Δ (n = 1) of a block of query rows.
   float* statistics(int n, std::int64_t head, std::int64_t block) const {
     return reinterpret_cast<float*>(workspace + layout.statistics(n)) +
-           (head * layout.row_blocks + block) * bf16_tiles::block;
+           (head * layout.row_blocks + block) * bf16_panels::block;
   }
-  /// Partial dQᵀ: [32 dimensions][query tile 2][dim tile 2] tiles.
+  /// Partial dQᵀ: [32 dimensions][query panel 2][dim panel 2] panels.
   float* dq_part(std::int64_t head, std::int64_t chunk, std::int64_t block) const {
     return reinterpret_cast<float*>(workspace + layout.dq()) +
            ((head * layout.chunks + chunk) * layout.row_blocks + block) * layout.depth * 4 *
-               bf16_tiles::tile_floats;
+               bf16_panels::panel_floats;
   }
 
   void pack_keys(std::int64_t item) const {
     const std::int64_t head = item / layout.key_blocks;
     const std::int64_t block = item % layout.key_blocks;
     const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
-    const std::int64_t first = block * bf16_tiles::block;
+    const std::int64_t first = block * bf16_panels::block;
     const int live = static_cast<int>(
-        std::min<std::int64_t>(bf16_tiles::block, static_cast<std::int64_t>(k.extent(2)) - first));
+        std::min<std::int64_t>(bf16_panels::block, static_cast<std::int64_t>(k.extent(2)) - first));
     const int head_dim = static_cast<int>(k.extent(3));
     const bf16* from_k = &k(head / kv_heads, head % kv_heads, first, 0);
     const bf16* from_v = &v(head / kv_heads, head % kv_heads, first, 0);
     const auto k_stride = static_cast<std::int64_t>(k.stride(2));
     const auto v_stride = static_cast<std::int64_t>(v.stride(2));
-    bf16_tiles::pack_row_block(from_k, k_stride, live, head_dim, key_operand(0, head, block));
-    bf16_tiles::pack_row_block(from_v, v_stride, live, head_dim, key_operand(1, head, block));
+    bf16_panels::pack_row_block(from_k, k_stride, live, head_dim, key_operand(0, head, block));
+    bf16_panels::pack_row_block(from_v, v_stride, live, head_dim, key_operand(1, head, block));
     for (int d = 0; d < layout.depth * 2; ++d) {
-      const int column = d * bf16_tiles::rows;
-      bf16_tiles::pack_columns(from_k + column, k_stride, column < head_dim ? live : 0,
-                               head_dim - column,
-                               key_operand(2, head, block) + d * bf16_tiles::tile_elements);
+      const int column = d * bf16_panels::rows;
+      bf16_panels::pack_columns(from_k + column, k_stride, column < head_dim ? live : 0,
+                                head_dim - column,
+                                key_operand(2, head, block) + d * bf16_panels::panel_elements);
     }
   }
 
   PackedRows packed_rows(std::int64_t head, std::int64_t block) const {
-    return {head % static_cast<std::int64_t>(k.extent(1)), layout.group, block * bf16_tiles::block};
+    return {head % static_cast<std::int64_t>(k.extent(1)), layout.group,
+            block * bf16_panels::block};
   }
   int count_of(std::int64_t block) const {
     return static_cast<int>(
-        std::min<std::int64_t>(bf16_tiles::block, layout.rows - block * bf16_tiles::block));
+        std::min<std::int64_t>(bf16_panels::block, layout.rows - block * bf16_panels::block));
   }
 
   /// A block of packed query rows: the work of one item.
@@ -179,20 +180,20 @@ struct PackedBackward {
       bf16* transposed = query_operand(n, at.head, at.block);
       bf16* pairs = query_operand(2 + n, at.head, at.block);
       for (int d = 0; d < layout.depth * 2; ++d) {
-        bf16_tiles::pack_transposed(
-            [&](int i) { return row(d % 2 * bf16_tiles::rows + i, d / 2 * bf16_tiles::depth); },
-            head_dim - d / 2 * bf16_tiles::depth, transposed + d * bf16_tiles::tile_elements);
-        bf16_tiles::pack_pairs([&](int r) { return row(r, d * bf16_tiles::rows); },
-                               head_dim - d * bf16_tiles::rows,
-                               pairs + d * bf16_tiles::tile_elements);
+        bf16_panels::pack_transposed(
+            [&](int i) { return row(d % 2 * bf16_panels::rows + i, d / 2 * bf16_panels::depth); },
+            head_dim - d / 2 * bf16_panels::depth, transposed + d * bf16_panels::panel_elements);
+        bf16_panels::pack_pairs([&](int r) { return row(r, d * bf16_panels::rows); },
+                                head_dim - d * bf16_panels::rows,
+                                pairs + d * bf16_panels::panel_elements);
       }
     }
     float* shift = statistics(0, at.head, at.block);
     float* delta = statistics(1, at.head, at.block);
-    for (int r = 0; r < bf16_tiles::block; ++r) {
+    for (int r = 0; r < bf16_panels::block; ++r) {
       shift[r] = r < at.count ? -BinaryLse(lse(at.b, packed.head(r), packed.query(r))).high
                               : -Kokkos::Experimental::infinity_v<float>;
-      delta[r] = r < at.count ? row_delta<bf16_tiles::HostVec>(
+      delta[r] = r < at.count ? row_delta<bf16_panels::HostVec>(
                                     &out(at.b, packed.head(r), packed.query(r), 0),
                                     &dout(at.b, packed.head(r), packed.query(r), 0), head_dim)
                               : 0.0F;

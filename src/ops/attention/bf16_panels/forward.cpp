@@ -8,8 +8,8 @@
 #include "ops/attention/tiles.hpp"
 #include "tile/bf16_engine.hpp"
 
-/// Flash attention, forward, on packed bf16 tiles (tile/bf16_units.hpp: AMX, or the dot
-/// products of AVX512-BF16). K and V are packed into tiles once for each K/V head;
+/// Flash attention, forward, on packed bf16 panels (tile/bf16_units.hpp: AMX, or the dot
+/// products of AVX512-BF16). K and V are packed into panels once for each K/V head;
 /// then
 ///
 ///   for every (batch, kv head, group of query blocks), in parallel:
@@ -39,13 +39,13 @@ Status flash_bf16_supports(const ForwardArgs& /*args*/, Tile tile) {
                          " is not built for bf16 on tiles; built: " + names(tiles));
 }
 
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
 namespace {
 
 /// Work items that a thread should have at least, so that all end together.
 constexpr std::int64_t items_per_thread = 4;
 
-/// Sizes and places of the packed tiles and of the scratch.
+/// Sizes and places of the packed panels and of the scratch.
 struct Layout {
   int depth;                 ///< 32 dimensions each
   int group;                 ///< key blocks between two additions to the output
@@ -56,21 +56,21 @@ struct Layout {
   std::int64_t item_blocks;  ///< row blocks of a work item
 
   Layout(const ForwardArgs& args, Tile tile, int threads)
-      : depth(bf16_tiles::depth_tiles(args.head_dim())),
-        group(tile.kv / bf16_tiles::block),
-        key_blocks(divide_up(divide_up(args.seq_kv(), bf16_tiles::block), group) * group),
+      : depth(bf16_panels::depth_panels(args.head_dim())),
+        group(tile.kv / bf16_panels::block),
+        key_blocks(divide_up(divide_up(args.seq_kv(), bf16_panels::block), group) * group),
         section(
-            std::max<std::int64_t>(bf16_tiles::section_bytes() / (2 * block_bytes()) / group, 1) *
+            std::max<std::int64_t>(bf16_panels::section_bytes() / (2 * block_bytes()) / group, 1) *
             group),
         heads(args.batch() * args.kv_heads()),
-        row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), bf16_tiles::block)),
+        row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), bf16_panels::block)),
         item_blocks(std::clamp<std::int64_t>(
             heads * row_blocks / (items_per_thread * threads), 1,
-            std::min<std::int64_t>(tile.q / bf16_tiles::block,
+            std::min<std::int64_t>(tile.q / bf16_panels::block,
                                    std::max<std::int64_t>(row_blocks, 1)))) {}
 
-  std::int64_t block_elements() const { return depth * 2LL * bf16_tiles::tile_elements; }
-  std::int64_t block_bytes() const { return depth * 2LL * bf16_tiles::tile_bytes; }
+  std::int64_t block_elements() const { return depth * 2LL * bf16_panels::panel_elements; }
+  std::int64_t block_bytes() const { return depth * 2LL * bf16_panels::panel_bytes; }
   std::int64_t items() const { return divide_up(row_blocks, item_blocks); }
 
   /// Bytes of all packed K, and of all packed V.
@@ -78,23 +78,23 @@ struct Layout {
     return static_cast<std::size_t>(heads * key_blocks * block_bytes());
   }
   std::size_t scratch_bytes() const {
-    const std::size_t state = static_cast<std::size_t>(depth) * (2 + 4) * bf16_tiles::tile_bytes +
-                              2 * bf16_tiles::block * sizeof(float);
-    return static_cast<std::size_t>(8 + 4 * group) * bf16_tiles::tile_bytes +
+    const std::size_t state = static_cast<std::size_t>(depth) * (2 + 4) * bf16_panels::panel_bytes +
+                              2 * bf16_panels::block * sizeof(float);
+    return static_cast<std::size_t>(8 + 4 * group) * bf16_panels::panel_bytes +
            static_cast<std::size_t>(item_blocks) * state;
   }
 
-  /// Tiles of K: [depth][key tile 2].
+  /// Panels of K: [depth][key panel 2].
   std::int64_t k_offset(std::int64_t head, std::int64_t block) const {
     return (head * key_blocks + block) * block_elements();
   }
-  /// Tiles of V: groups of blocks as [32 dimensions][block of the group][dim tile 2].
+  /// Panels of V: groups of blocks as [32 dimensions][block of the group][dim panel 2].
   std::int64_t v_offset(std::int64_t head, std::int64_t block) const {
     return (head * key_blocks + block / group * group) * block_elements() +
-           block % group * 2 * bf16_tiles::tile_elements;
+           block % group * 2 * bf16_panels::panel_elements;
   }
   /// From 32 dimensions of a block of V to the next.
-  std::ptrdiff_t v_stride() const { return group * 2 * bf16_tiles::tile_elements; }
+  std::ptrdiff_t v_stride() const { return group * 2 * bf16_panels::panel_elements; }
 };
 
 struct Bf16Forward {
@@ -136,24 +136,24 @@ struct Bf16Forward {
     const std::int64_t block = item % layout.key_blocks;
     const std::int64_t head = item / layout.key_blocks;
     const auto kv_heads = static_cast<std::int64_t>(k.extent(1));
-    const std::int64_t first = block * bf16_tiles::block;
+    const std::int64_t first = block * bf16_panels::block;
     const int live = static_cast<int>(std::clamp<std::int64_t>(
-        static_cast<std::int64_t>(k.extent(2)) - first, 0, bf16_tiles::block));
+        static_cast<std::int64_t>(k.extent(2)) - first, 0, bf16_panels::block));
     const int head_dim = static_cast<int>(k.extent(3));
     bf16* to_k = packed_k + layout.k_offset(head, block);
     bf16* to_v = packed_v + layout.v_offset(head, block);
     const auto row = [&](const auto& view) {
       return live > 0 ? &view(head / kv_heads, head % kv_heads, first, 0) : nullptr;
     };
-    bf16_tiles::pack_row_block(row(k), static_cast<std::int64_t>(k.stride(2)), live, head_dim,
-                               to_k);
+    bf16_panels::pack_row_block(row(k), static_cast<std::int64_t>(k.stride(2)), live, head_dim,
+                                to_k);
     const bf16* source = row(v);
     for (int d = 0; d < layout.depth * 2; ++d) {
-      const bool beyond = source == nullptr || d * bf16_tiles::rows >= head_dim;
-      bf16_tiles::pack_columns(
-          beyond ? nullptr : source + d * bf16_tiles::rows, static_cast<std::int64_t>(v.stride(2)),
-          beyond ? 0 : live, head_dim - d * bf16_tiles::rows,
-          to_v + d / 2 * layout.v_stride() + d % 2 * bf16_tiles::tile_elements);
+      const bool beyond = source == nullptr || d * bf16_panels::rows >= head_dim;
+      bf16_panels::pack_columns(
+          beyond ? nullptr : source + d * bf16_panels::rows, static_cast<std::int64_t>(v.stride(2)),
+          beyond ? 0 : live, head_dim - d * bf16_panels::rows,
+          to_v + d / 2 * layout.v_stride() + d % 2 * bf16_panels::panel_elements);
     }
   }
 
@@ -164,9 +164,9 @@ struct Bf16Forward {
     TileState state = TileState::full;
   };
 
-  template <bf16_tiles::Unit U, int Depth>
+  template <bf16_panels::Unit U, int Depth>
   void attend(std::int64_t item, std::byte* buffers) const {
-    using Block = bf16_tiles::QueryBlock<U, Depth>;
+    using Block = bf16_panels::QueryBlock<U, Depth>;
     const std::int64_t items = layout.items();
     const std::int64_t first_block = (items - 1 - item % items) * layout.item_blocks;
     const std::int64_t head = item / items;
@@ -178,18 +178,18 @@ struct Bf16Forward {
 
     const typename Block::Buffers shared{
         reinterpret_cast<float*>(buffers),
-        reinterpret_cast<bf16*>(buffers + 8 * bf16_tiles::tile_bytes)};
-    std::byte* states = buffers + (8 + 4 * layout.group) * bf16_tiles::tile_bytes;
+        reinterpret_cast<bf16*>(buffers + 8 * bf16_panels::panel_bytes)};
+    std::byte* states = buffers + (8 + 4 * layout.group) * bf16_panels::panel_bytes;
     const auto state_of = [&](std::int64_t n) {
       std::byte* at = states + n * Block::state_bytes;
       return typename Block::State(at);
     };
     const auto packed_of = [&](std::int64_t n) {
-      return PackedRows{kv_head, group, (first_block + n) * bf16_tiles::block};
+      return PackedRows{kv_head, group, (first_block + n) * bf16_panels::block};
     };
     const auto count_of = [&](std::int64_t n) {
-      return static_cast<int>(
-          std::min<std::int64_t>(bf16_tiles::block, rows - (first_block + n) * bf16_tiles::block));
+      return static_cast<int>(std::min<std::int64_t>(
+          bf16_panels::block, rows - (first_block + n) * bf16_panels::block));
     };
 
     [[maybe_unused]] const typename U::Session session;
@@ -199,7 +199,7 @@ struct Bf16Forward {
     const std::int64_t first_query = packed_of(0).query(0);
     const std::int64_t last_query = packed_of(blocks - 1).query(count_of(blocks - 1) - 1);
     const KeyRange live = rule.mask.live(first_query, last_query);
-    const std::int64_t section_keys = layout.section * bf16_tiles::block;
+    const std::int64_t section_keys = layout.section * bf16_panels::block;
     for (std::int64_t section = live.begin / section_keys * section_keys; section < live.end;
          section += section_keys) {
       for (std::int64_t n = 0; n < blocks; ++n) {
@@ -229,31 +229,31 @@ struct Bf16Forward {
     LiveColumns columns_seen(rule.mask.blocks, first, last);
     // The first live block of keys from `key` on, at or behind `stop` where there is none.
     const auto live_block = [&](std::int64_t key) {
-      for (; key < stop; key += bf16_tiles::block) {
+      for (; key < stop; key += bf16_panels::block) {
         if (const std::int64_t next = columns_seen.next(key, stop);
-            next >= key + bf16_tiles::block) {
-          key = next / bf16_tiles::block * bf16_tiles::block;
+            next >= key + bf16_panels::block) {
+          key = next / bf16_panels::block * bf16_panels::block;
           if (next >= stop) break;
         }
-        const std::int64_t key_end = std::min<std::int64_t>(key + bf16_tiles::block, live.end);
+        const std::int64_t key_end = std::min<std::int64_t>(key + bf16_panels::block, live.end);
         TileState state = rule.mask.interval.tile(first, last, key, key_end);
         if (state != TileState::dead) {
           state = both(state, columns_seen.tile(first, last, key, key_end));
         }
         if (state == TileState::dead) continue;
         const int columns = static_cast<int>(key_end - key);
-        if (columns < bf16_tiles::block && state == TileState::full) state = TileState::partial;
+        if (columns < bf16_panels::block && state == TileState::full) state = TileState::partial;
         return Pending{key, columns, state};
       }
       return Pending{stop, 0, TileState::dead};
     };
     const bool sparse = rule.mask.blocks.blocks != nullptr;
     Pending current =
-        live_block(std::max(live.begin / bf16_tiles::block * bf16_tiles::block, begin));
+        live_block(std::max(live.begin / bf16_panels::block * bf16_panels::block, begin));
     while (current.key < stop) {
-      const Pending next = live_block(current.key + bf16_tiles::block);
-      if (sparse && next.key < stop) ask_for<Depth>(head, next.key / bf16_tiles::block);
-      const std::int64_t n = current.key / bf16_tiles::block;
+      const Pending next = live_block(current.key + bf16_panels::block);
+      if (sparse && next.key < stop) ask_for<Depth>(head, next.key / bf16_panels::block);
+      const std::int64_t n = current.key / bf16_panels::block;
       block.push(packed_k + layout.k_offset(head, n), packed_v + layout.v_offset(head, n),
                  layout.v_stride(), adjust);
       pending = current;
@@ -270,8 +270,8 @@ struct Bf16Forward {
     const bf16* keys = packed_k + layout.k_offset(head, n);
     const bf16* values = packed_v + layout.v_offset(head, n);
     for (int d = 0; d < Depth; ++d) {
-      for (int i = 0; i < 2 * bf16_tiles::tile_elements; i += line) {
-        _mm_prefetch(keys + d * 2 * bf16_tiles::tile_elements + i, _MM_HINT_T1);
+      for (int i = 0; i < 2 * bf16_panels::panel_elements; i += line) {
+        _mm_prefetch(keys + d * 2 * bf16_panels::panel_elements + i, _MM_HINT_T1);
         _mm_prefetch(values + d * layout.v_stride() + i, _MM_HINT_T1);
       }
     }
@@ -279,8 +279,8 @@ struct Bf16Forward {
 
   /// The rows of a block: divided once, not for each tile.
   struct Rows {
-    std::int64_t head[bf16_tiles::block];
-    std::int64_t query[bf16_tiles::block];
+    std::int64_t head[bf16_panels::block];
+    std::int64_t query[bf16_panels::block];
 
     Rows(const PackedRows& packed, int count) {
       for (int r = 0; r < count; ++r) {
@@ -296,12 +296,12 @@ struct Bf16Forward {
     const Rows at(packed, count);
     for (int d = 0; d < layout.depth; ++d) {
       for (int t = 0; t < 2; ++t) {
-        bf16_tiles::pack_transposed(
+        bf16_panels::pack_transposed(
             [&](int i) -> const bf16* {
-              const int r = t * bf16_tiles::rows + i;
-              return r < count ? &q(b, at.head[r], at.query[r], d * bf16_tiles::depth) : nullptr;
+              const int r = t * bf16_panels::rows + i;
+              return r < count ? &q(b, at.head[r], at.query[r], d * bf16_panels::depth) : nullptr;
             },
-            head_dim - d * bf16_tiles::depth, state.q + (d * 2 + t) * bf16_tiles::tile_elements);
+            head_dim - d * bf16_panels::depth, state.q + (d * 2 + t) * bf16_panels::panel_elements);
       }
     }
     state.clear();
@@ -309,25 +309,25 @@ struct Bf16Forward {
 
   template <int Depth, class State>
   void write_output(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
-    using Vec = bf16_tiles::HostVec;
+    using Vec = bf16_panels::HostVec;
     const int head_dim = static_cast<int>(q.extent(3));
     const Rows at(packed, count);
-    for (int t = 0; t * bf16_tiles::rows < count; ++t) {
-      const float* sums = state.sum + t * bf16_tiles::rows;
+    for (int t = 0; t * bf16_panels::rows < count; ++t) {
+      const float* sums = state.sum + t * bf16_panels::rows;
       const auto sum = tile::load<Vec>(sums);
       const Vec inverse =
           Kokkos::Experimental::condition(sum == Vec(0.0F), Vec(0.0F), Vec(1.0F) / sum);
-      const int first = t * bf16_tiles::rows;
-      const int live = std::min(bf16_tiles::rows, count - first);
-      for (int d = 0; d < Depth * 2 && d * bf16_tiles::rows < head_dim; ++d) {
-        const float* o = state.o + (d / 2 * 4 + t * 2 + d % 2) * bf16_tiles::tile_floats;
-        Vec square[bf16_tiles::rows];
-        for (int i = 0; i < bf16_tiles::rows; ++i) {
-          square[i] = Vec(tile::load<Vec>(o + i * bf16_tiles::rows) * inverse);
+      const int first = t * bf16_panels::rows;
+      const int live = std::min(bf16_panels::rows, count - first);
+      for (int d = 0; d < Depth * 2 && d * bf16_panels::rows < head_dim; ++d) {
+        const float* o = state.o + (d / 2 * 4 + t * 2 + d % 2) * bf16_panels::panel_floats;
+        Vec square[bf16_panels::rows];
+        for (int i = 0; i < bf16_panels::rows; ++i) {
+          square[i] = Vec(tile::load<Vec>(o + i * bf16_panels::rows) * inverse);
         }
         tile::transpose(square);
-        store_rows(square, live, head_dim - d * bf16_tiles::rows, [&](int i) {
-          return &out(b, at.head[first + i], at.query[first + i], d * bf16_tiles::rows);
+        store_rows(square, live, head_dim - d * bf16_panels::rows, [&](int i) {
+          return &out(b, at.head[first + i], at.query[first + i], d * bf16_panels::rows);
         });
       }
       if (lse.data() == nullptr) continue;
@@ -381,7 +381,7 @@ std::size_t flash_bf16_workspace_bytes(const Exec&, const ForwardArgs&, Tile) {
 }
 template <class Exec>
 void flash_bf16_forward(const Exec&, const ForwardArgs&, Tile, Workspace) {
-  throw InputError("attention: this build has no unit for bf16 tiles");
+  throw InputError("attention: this build has no unit for bf16 panels");
 }
 
 #endif

@@ -7,7 +7,7 @@
 #include "core/variants.hpp"
 #include "ops/attention/attention.hpp"
 
-/// The flash variant of the forward pass in bf16 on packed tiles (tile/bf16_engine.hpp).
+/// The flash variant of the forward pass in bf16 on packed panels (tile/bf16_engine.hpp).
 namespace katt::attention::impl {
 
 /// Query rows of a work item × keys between two additions to the output; the first is the default.
@@ -17,7 +17,7 @@ const std::vector<Tile>& bf16_tile_list();
 /// ok, or skipped: the tile is not in the list.
 Status flash_bf16_supports(const ForwardArgs& args, Tile tile);
 
-/// K and V packed into bf16 tiles, and the scratch of every thread.
+/// K and V packed into bf16 panels, and the scratch of every thread.
 template <class Exec>
 std::size_t flash_bf16_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile);
 

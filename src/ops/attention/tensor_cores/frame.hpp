@@ -13,7 +13,7 @@ namespace katt::attention::impl {
 /// lie there as tile::swizzled() says, head_dim padded with zeros to HeadDim.
 template <class T, int HeadDim>
 struct RowCopies {
-  static_assert(sizeof(T) == 2 && HeadDim % tile::panel_columns == 0);
+  static_assert(sizeof(T) == 2 && HeadDim % tile::stripe_columns == 0);
   static constexpr int chunks = HeadDim / 8;  ///< of 16 bytes in a row
 
   /// Begins to copy rows into a tile of `Rows`, by `Threads` threads of which this is `thread`;

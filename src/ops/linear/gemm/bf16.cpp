@@ -7,7 +7,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "ops/linear/gemm/bf16_multiply.hpp"
+#include "ops/linear/gemm/bf16_operands.hpp"
 #include "tile/bf16_units.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/transpose.hpp"
@@ -23,29 +23,29 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return blocks_of(value, unit) * unit;
 }
 
-/// Rows or columns of C that a panel holds: two tiles, so that four accumulators take four products
+/// Rows or columns of C that a strip holds: two panels, so that four accumulators take four products
 /// for four loads.
-constexpr std::int64_t panel = 32;
-constexpr std::int64_t depth_of_tile = 32;
-constexpr std::int64_t tile_bytes = 1024;
+constexpr std::int64_t strip = 32;
+constexpr std::int64_t depth_of_panel = 32;
+constexpr std::int64_t panel_bytes = 1024;
 
-/// How a product is cut. One of its factors, the left one of L(i, k) · R(k, j), fills tiles row by
+/// How a product is cut. One of its factors, the left one of L(i, k) · R(k, j), fills panels row by
 /// row, the other one pairs of rows at a time. So a factor whose rows run along k is copied where
 /// it is on the left and transposed where it is on the right; one whose rows run across k is
 /// transposed on the left. Where that saves transpositions, Cᵀ = op(B)ᵀ · op(A)ᵀ is computed.
 ///
 /// The factor that needs transposing ("resident") is packed first, as a whole or, where it is
 /// large, chunk by chunk. A block of it then stays in the second-level cache, with the sums of a
-/// block of C, while panels of the other factor ("streamed") are packed into the first-level cache
-/// as they pass by. So a panel is short, and long sums are taken in passes over k. Where the
-/// resident factor is a single panel, as in generation, every streamed element is used once: its
-/// tiles are then read from where they lie ("direct"), where that is aligned.
+/// block of C, while strips of the other factor ("streamed") are packed into the first-level cache
+/// as they pass by. So a strip is short, and long sums are taken in passes over k. Where the
+/// resident factor is a single strip, as in generation, every streamed element is used once: its
+/// panels are then read from where they lie ("direct"), where that is aligned.
 struct Bf16Plan {
   bool swapped = false;                                 ///< the left factor is op(B)ᵀ
   bool left_resident = false;                           ///< else the right one is
   std::int64_t resident = 0, streamed = 0;              ///< extents
   std::int64_t chunk = 0;                               ///< of resident, packed at one time
-  std::int64_t resident_block = 0, streamed_block = 0;  ///< of C; all are multiples of a panel
+  std::int64_t resident_block = 0, streamed_block = 0;  ///< of C; all are multiples of a strip
   std::int64_t depth = 0;                               ///< steps of k of a pass
   std::int64_t passes = 0;
   bool direct = false;
@@ -54,7 +54,7 @@ struct Bf16Plan {
   /// Rows and columns of a block of C, so that its sums stay in the second-level cache: 2 MiB where
   /// there is AMX, else 1 MiB or less.
   static std::int64_t largest_block() {
-    return tile::bf16_tiles::unit() == tile::bf16_tiles::UnitName::amx ? 512 : 256;
+    return tile::bf16_panels::unit() == tile::bf16_panels::UnitName::amx ? 512 : 256;
   }
   static constexpr std::int64_t largest_depth = 512;
 
@@ -84,35 +84,35 @@ struct Bf16Plan {
       return round_up(blocks_of(extent, count), unit);
     };
     const ConstTensorRef<2>& passing = plan.left_resident != plan.swapped ? args.b : args.a;
-    plan.direct = may_be_direct && plan.resident <= panel && !plan.left_resident &&
-                  (plan.swapped ? b_along : a_along) && k % depth_of_tile == 0 &&
+    plan.direct = may_be_direct && plan.resident <= strip && !plan.left_resident &&
+                  (plan.swapped ? b_along : a_along) && k % depth_of_panel == 0 &&
                   plan.streamed % 16 == 0 && passing.stride[0] % 32 == 0 &&
                   reinterpret_cast<std::uintptr_t>(passing.data) % 64 == 0;
-    plan.depth = plan.direct ? k : cut(k, blocks_of(k, largest_depth), depth_of_tile);
+    plan.depth = plan.direct ? k : cut(k, blocks_of(k, largest_depth), depth_of_panel);
     plan.passes = blocks_of(k, plan.depth);
-    plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block()), panel);
+    plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block()), strip);
     const std::int64_t blocks_in_chunk =
         std::max<std::int64_t>(1, largest_chunk_bytes / (2 * plan.resident_block * k));
-    plan.chunk = std::min(blocks_in_chunk * plan.resident_block, round_up(plan.resident, panel));
+    plan.chunk = std::min(blocks_in_chunk * plan.resident_block, round_up(plan.resident, strip));
     const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
     const std::int64_t count =
         std::max(blocks_of(plan.streamed, largest_block()),
                  blocks_of(wanted, blocks_of(plan.chunk, plan.resident_block)));
-    plan.streamed_block = cut(plan.streamed, count, panel);
+    plan.streamed_block = cut(plan.streamed, count, strip);
     return plan;
   }
 
-  /// Bytes of the packed chunk, and of a thread: a streamed panel, sums between passes.
+  /// Bytes of the packed chunk, and of a thread: a streamed strip, sums between passes.
   std::int64_t packed_bytes() const { return chunk * depth * passes * 2; }
-  std::int64_t panel_bytes() const { return panel * depth * 2; }
+  std::int64_t strip_bytes() const { return strip * depth * 2; }
   std::int64_t thread_bytes() const {
-    return (direct ? 0 : panel_bytes()) + (passes == 1 ? 0 : resident_block * streamed_block * 4);
+    return (direct ? 0 : strip_bytes()) + (passes == 1 ? 0 : resident_block * streamed_block * 4);
   }
 };
 
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
 
-using Vec = bf16_tiles::HostVec;
+using Vec = bf16_panels::HostVec;
 
 /// Sixteen indices over 32 steps as sixteen vectors, zero beyond the factor: where rows run along
 /// k, vector i is index i; else vector p holds the pairs of steps (2p, 2p + 1) of all indices.
@@ -158,14 +158,14 @@ void load_square(const Factor& factor, std::int64_t index, std::int64_t step, Ve
   for (int p = 0; p < 16; ++p) square[p] = pair(row(2 * p), row(2 * p + 1));
 }
 
-/// Packs the panel of indices from `index` on over steps of k, a tile for every 16 indices and 32
+/// Packs the strip of indices from `index` on over steps of k, a panel for every 16 indices and 32
 /// steps.
-void pack_panel(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
+void pack_strip(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
                 std::int64_t steps, std::byte* out) {
-  const int tiles = factor.extent - index > 16 ? 2 : 1;
+  const int panels = factor.extent - index > 16 ? 2 : 1;
   const bool transposed = factor.along != left;
-  for (std::int64_t s = 0; s < steps; s += depth_of_tile) {
-    for (int t = 0; t < tiles; ++t, out += tile_bytes) {
+  for (std::int64_t s = 0; s < steps; s += depth_of_panel) {
+    for (int t = 0; t < panels; ++t, out += panel_bytes) {
       Vec square[16];
       load_square(factor, index + 16 * t, step + s, square);
       if (transposed) tile::transpose(square);
@@ -186,7 +186,7 @@ void store_rounded(T* target, const Vec& value) {
   tile::store(target, value);
 }
 
-/// C = alpha · sums + beta · C + bias for the 16 × 16 sums of a tile at (row, column) of C.
+/// C = alpha · sums + beta · C + bias for the 16 × 16 sums of a panel at (row, column) of C.
 template <class T, class B>
 void finish_square(const GemmArgs& args, Vec (&square)[16], std::int64_t row, std::int64_t column) {
   const auto rows = static_cast<int>(std::min<std::int64_t>(16, args.m() - row));
@@ -209,22 +209,22 @@ void finish_square(const GemmArgs& args, Vec (&square)[16], std::int64_t row, st
   }
 }
 
-/// Packs a chunk of the resident factor: pass by pass, panel by panel. One item is one panel.
+/// Packs a chunk of the resident factor: pass by pass, strip by strip. One item is one strip.
 struct PackChunk {
   Bf16Plan plan;
   Factor resident;
-  std::int64_t first, panels;  ///< of the chunk
+  std::int64_t first, strips;  ///< of the chunk
   std::byte* packed;
 
   void operator()(std::int64_t item) const {
-    const std::int64_t k = item / panels * plan.depth;
-    pack_panel(resident, plan.left_resident, first + item % panels * panel, k,
-               std::min(plan.depth, resident.k - k), packed + item * plan.panel_bytes());
+    const std::int64_t k = item / strips * plan.depth;
+    pack_strip(resident, plan.left_resident, first + item % strips * strip, k,
+               std::min(plan.depth, resident.k - k), packed + item * plan.strip_bytes());
   }
 };
 
 /// One block of C, or of Cᵀ.
-template <bf16_tiles::Unit U, class Exec>
+template <bf16_panels::Unit U, class Exec>
 struct Bf16Block {
   using Token =
       Kokkos::Experimental::UniqueToken<Exec, Kokkos::Experimental::UniqueTokenScope::Instance>;
@@ -232,7 +232,7 @@ struct Bf16Block {
   GemmArgs args;
   Bf16Plan plan;
   Factor streamed;
-  std::int64_t first, panels;  ///< of the chunk
+  std::int64_t first, strips;  ///< of the chunk
   const std::byte* packed;
   Token slots;
   std::byte* workspace;
@@ -240,37 +240,37 @@ struct Bf16Block {
   void operator()(std::int64_t item) const {
     const int slot = slots.acquire();
     std::byte* passing = workspace + slot * plan.thread_bytes();
-    auto* kept = reinterpret_cast<float*>(passing + plan.panel_bytes());
+    auto* kept = reinterpret_cast<float*>(passing + plan.strip_bytes());
     const std::int64_t streamed_blocks = blocks_of(plan.streamed, plan.streamed_block);
-    const std::int64_t in_block = plan.resident_block / panel;
+    const std::int64_t in_block = plan.resident_block / strip;
     const std::int64_t p_begin = item / streamed_blocks * in_block;
-    const std::int64_t p_end = std::min(p_begin + in_block, panels);
+    const std::int64_t p_end = std::min(p_begin + in_block, strips);
     const std::int64_t begin = item % streamed_blocks * plan.streamed_block;
     const std::int64_t end = std::min(begin + plan.streamed_block, plan.streamed);
     [[maybe_unused]] const typename U::Session session;
     for (std::int64_t pass = 0; pass < plan.passes; ++pass) {
       const std::int64_t k = pass * plan.depth;
       const std::int64_t depth = std::min(plan.depth, args.k() - k);
-      const std::int64_t steps = blocks_of(depth, depth_of_tile);
-      for (std::int64_t s = begin; s < end; s += panel) {
-        const int tiles = streamed.extent - s > 16 ? 2 : 1;
-        if (!plan.direct) pack_panel(streamed, !plan.left_resident, s, k, depth, passing);
+      const std::int64_t steps = blocks_of(depth, depth_of_panel);
+      for (std::int64_t s = begin; s < end; s += strip) {
+        const int panels = streamed.extent - s > 16 ? 2 : 1;
+        if (!plan.direct) pack_strip(streamed, !plan.left_resident, s, k, depth, passing);
         for (std::int64_t p = p_begin; p < p_end; ++p) {
-          const std::int64_t r = first + p * panel;
-          const int resident_tiles = plan.resident - r > 16 ? 2 : 1;
-          alignas(64) float once[4 * bf16_tiles::tile_bytes / 4];
-          const std::int64_t block = (s - begin) / panel * in_block + p - p_begin;
-          float* sums = plan.passes == 1 ? once : kept + block * 4 * bf16_tiles::tile_bytes / 4;
+          const std::int64_t r = first + p * strip;
+          const int resident_panels = plan.resident - r > 16 ? 2 : 1;
+          alignas(64) float once[4 * bf16_panels::panel_bytes / 4];
+          const std::int64_t block = (s - begin) / strip * in_block + p - p_begin;
+          float* sums = plan.passes == 1 ? once : kept + block * 4 * bf16_panels::panel_bytes / 4;
           const auto resident_walk =
-              PackedWalk::of(packed + (pass * panels + p) * plan.panel_bytes(), resident_tiles);
-          const Ahead next = next_panel(s, end, k, p - p_begin, p_end - p_begin);
+              PackedWalk::of(packed + (pass * strips + p) * plan.strip_bytes(), resident_panels);
+          const Ahead next = next_strip(s, end, k, p - p_begin, p_end - p_begin);
           const Ahead too =
               pass + 1 < plan.passes
-                  ? next_pass(pass, (s - begin) / panel * (p_end - p_begin) + p - p_begin, p_begin,
-                              p_end, blocks_of(end - begin, panel), steps)
+                  ? next_pass(pass, (s - begin) / strip * (p_end - p_begin) + p - p_begin, p_begin,
+                              p_end, blocks_of(end - begin, strip), steps)
                   : target(plan.left_resident ? r : s, plan.left_resident ? s : r, steps);
           const auto call = [&]<int S, int R>() {
-            const auto streamed_walk = PackedWalk::of(passing, tiles);
+            const auto streamed_walk = PackedWalk::of(passing, panels);
             if (plan.left_resident) {
               multiply<{.left = R, .right = S, .keeps_sums = false}>(
                   resident_walk, streamed_walk, steps, pass > 0, sums, {next, too});
@@ -282,68 +282,68 @@ struct Bf16Block {
                   streamed_walk, resident_walk, steps, pass > 0, sums, {next, too});
             }
           };
-          if (tiles == 2 && resident_tiles == 2) call.template operator()<2, 2>();
-          else if (tiles == 2) call.template operator()<2, 1>();
-          else if (resident_tiles == 2) call.template operator()<1, 2>();
+          if (panels == 2 && resident_panels == 2) call.template operator()<2, 2>();
+          else if (panels == 2) call.template operator()<2, 1>();
+          else if (resident_panels == 2) call.template operator()<1, 2>();
           else call.template operator()<1, 1>();
           if (pass + 1 < plan.passes) continue;
-          if (plan.left_resident) finish(sums, r, resident_tiles, s, tiles);
-          else finish(sums, s, tiles, r, resident_tiles);
+          if (plan.left_resident) finish(sums, r, resident_panels, s, panels);
+          else finish(sums, s, panels, r, resident_panels);
         }
       }
     }
     slots.release(slot);
   }
 
-  template <bf16_tiles::Product product, class A, class B>
+  template <bf16_panels::Product product, class A, class B>
   static void multiply(const A& left, const B& right, std::int64_t steps, bool resume, float* sums,
                        Prefetches beside) {
     U::template product<product>(left, right, static_cast<int>(steps), resume, sums, beside);
   }
 
-  /// The share of the p-th multiplication in the streamed panel that follows.
-  Ahead next_panel(std::int64_t s, std::int64_t end, std::int64_t k, std::int64_t p,
+  /// The share of the p-th multiplication in the streamed strip that follows.
+  Ahead next_strip(std::int64_t s, std::int64_t end, std::int64_t k, std::int64_t p,
                    std::int64_t count) const {
-    if (s + panel >= end) return {};
-    const std::int64_t begin = panel * p / count;
-    const auto lines = static_cast<int>(panel * (p + 1) / count - begin);
+    if (s + strip >= end) return {};
+    const std::int64_t begin = strip * p / count;
+    const auto lines = static_cast<int>(strip * (p + 1) / count - begin);
     const std::int64_t row_bytes = streamed.stride * 2;
     if (streamed.along) {
-      return {reinterpret_cast<const std::byte*>(streamed.at(s + panel + begin, k)), row_bytes, 64,
+      return {reinterpret_cast<const std::byte*>(streamed.at(s + strip + begin, k)), row_bytes, 64,
               lines};
     }
-    return {reinterpret_cast<const std::byte*>(streamed.at(s + panel, k + begin)), row_bytes,
-            row_bytes * depth_of_tile, lines};
+    return {reinterpret_cast<const std::byte*>(streamed.at(s + strip, k + begin)), row_bytes,
+            row_bytes * depth_of_panel, lines};
   }
 
   /// The share of the q-th multiplication in the resident block of the pass that follows.
   Ahead next_pass(std::int64_t pass, std::int64_t q, std::int64_t p_begin, std::int64_t p_end,
-                  std::int64_t streamed_panels, std::int64_t steps) const {
+                  std::int64_t streamed_strips, std::int64_t steps) const {
     constexpr std::int64_t line = 64;
-    const std::int64_t lines = blocks_of(panel, streamed_panels);
+    const std::int64_t lines = blocks_of(strip, streamed_strips);
     const std::int64_t from = q * lines * steps * line;
-    if (from >= (p_end - p_begin) * plan.panel_bytes()) return {};
-    return {packed + ((pass + 1) * panels + p_begin) * plan.panel_bytes() + from, line,
+    if (from >= (p_end - p_begin) * plan.strip_bytes()) return {};
+    return {packed + ((pass + 1) * strips + p_begin) * plan.strip_bytes() + from, line,
             lines * line, static_cast<int>(lines)};
   }
 
-  /// The rows of C that the sums of a left and a right panel go to.
+  /// The rows of C that the sums of a left and a right strip go to.
   Ahead target(std::int64_t left, std::int64_t right, std::int64_t steps) const {
     const std::int64_t row = plan.swapped ? right : left;
     const std::int64_t column = plan.swapped ? left : right;
     const auto size = static_cast<std::int64_t>(size_of(args.c.dtype));
-    const std::int64_t lines = blocks_of(panel, steps);
+    const std::int64_t lines = blocks_of(strip, steps);
     return {static_cast<const std::byte*>(args.c.data) + (row * args.c.stride[0] + column) * size,
             args.c.stride[0] * size, args.c.stride[0] * size * lines, static_cast<int>(lines)};
   }
 
-  /// Writes the sums of left_tiles × right_tiles tiles.
-  void finish(const float* sums, std::int64_t left, int left_tiles, std::int64_t right,
-              int right_tiles) const {
+  /// Writes the sums of left_panels × right_panels panels.
+  void finish(const float* sums, std::int64_t left, int left_panels, std::int64_t right,
+              int right_panels) const {
     visit_dtype(args.c.dtype, [&]<class T>() {
       visit_dtype(args.bias.dtype, [&]<class B>() {
-        for (int l = 0; l < left_tiles; ++l) {
-          for (int r = 0; r < right_tiles; ++r) {
+        for (int l = 0; l < left_panels; ++l) {
+          for (int r = 0; r < right_panels; ++r) {
             const float* from = sums + (l + 2 * r) * 256;
             Vec square[16];
 #pragma GCC unroll 16
@@ -367,7 +367,7 @@ struct Bf16Block {
 
 bool bf16_takes(const GemmArgs& args) {
   return args.a.dtype == Dtype::bf16 && args.b.dtype == Dtype::bf16 && args.k() > 0 &&
-         tile::bf16_tiles::usable();
+         tile::bf16_panels::usable();
 }
 
 template <class Exec>
@@ -380,7 +380,7 @@ std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
 
 template <class Exec>
 void bf16_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
   const auto plan = Bf16Plan::of(args, exec.concurrency(), true);
   const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),
                  args.k()};
@@ -394,17 +394,17 @@ void bf16_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, cons
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
   for (std::int64_t first = 0; first < plan.resident; first += plan.chunk) {
     const std::int64_t extent = std::min(plan.chunk, plan.resident - first);
-    const std::int64_t panels = blocks_of(extent, panel);
-    Kokkos::parallel_for(label, Policy(exec, 0, panels * plan.passes),
-                         PackChunk{plan, resident, first, panels, packed});
+    const std::int64_t strips = blocks_of(extent, strip);
+    Kokkos::parallel_for(label, Policy(exec, 0, strips * plan.passes),
+                         PackChunk{plan, resident, first, strips, packed});
     Policy blocks(
         exec, 0,
         blocks_of(extent, plan.resident_block) * blocks_of(plan.streamed, plan.streamed_block));
     blocks.set_chunk_size(1);
-    bf16_tiles::visit_unit([&]<bf16_tiles::Unit U>() {
+    bf16_panels::visit_unit([&]<bf16_panels::Unit U>() {
       using Block = Bf16Block<U, Exec>;
       Kokkos::parallel_for(label, blocks,
-                           Block{args, plan, streamed, first, panels, packed,
+                           Block{args, plan, streamed, first, strips, packed,
                                  typename Block::Token(exec), packed + plan.packed_bytes()});
     });
   }

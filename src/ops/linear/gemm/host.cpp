@@ -275,7 +275,7 @@ std::size_t host_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
 }
 
 std::string host_gemm_engine(const GemmArgs& args) {
-  if (!is_inner(args) && bf16_takes(args)) return tile::bf16_tiles::unit_name();
+  if (!is_inner(args) && bf16_takes(args)) return tile::bf16_panels::unit_name();
   return tile::vector_name;
 }
 

@@ -7,24 +7,24 @@
 #include "tile/amx.hpp"
 #include "tile/transpose.hpp"
 
-/// Operands of bf16 products, packed into tiles of 1 KB one after the other, as the registers of
-/// AMX hold them (tile/amx.hpp): a tile of A is 16 rows of 32 elements, a tile of B 16 pairs of
+/// Operands of bf16 products, packed into panels of 1 KiB one after the other, as the registers of
+/// AMX hold them (tile/amx.hpp): a panel of A is 16 rows of 32 elements, a panel of B 16 pairs of
 /// rows of 16 columns.
-#if defined(KATT_BF16_TILES)
-namespace katt::tile::bf16_tiles {
+#if defined(KATT_BF16_PANELS)
+namespace katt::tile::bf16_panels {
 
 using amx::depth;
+using amx::panel_bytes;
 using amx::row_bytes;
 using amx::rows;
-using amx::tile_bytes;
 
 inline constexpr int block = 32;  ///< queries, keys, and depth of a block
-inline constexpr int tile_elements = tile_bytes / 2;
-inline constexpr int tile_floats = tile_bytes / 4;
+inline constexpr int panel_elements = panel_bytes / 2;
+inline constexpr int panel_floats = panel_bytes / 4;
 using tile::impl::HostVec;
 
-/// Tiles of 32 dimensions that hold a head_dim.
-constexpr int depth_tiles(std::int64_t head_dim) {
+/// Panels of 32 dimensions that hold a head_dim.
+constexpr int depth_panels(std::int64_t head_dim) {
   return static_cast<int>((head_dim + depth - 1) / depth);
 }
 
@@ -49,7 +49,7 @@ inline void store_transposed(HostVec (&square)[16], bf16* target) {
   }
 }
 
-/// Packs 16 rows as a tile of B = rowsᵀ: dimensions by rows, in pairs of dimensions. row(r) is the
+/// Packs 16 rows as a panel of B = rowsᵀ: dimensions by rows, in pairs of dimensions. row(r) is the
 /// first of `elements` elements of row r, or nullptr for a row of zeros.
 template <class Row>
 void pack_transposed(const Row& row, int elements, bf16* target) {
@@ -62,7 +62,7 @@ void pack_transposed(const Row& row, int elements, bf16* target) {
   store_transposed(square, target);
 }
 
-/// Packs 16 rows as a tile of A, zero from row `rows` on.
+/// Packs 16 rows as a panel of A, zero from row `rows` on.
 inline void pack_rows(const bf16* source, std::int64_t stride, int rows, int elements,
                       bf16* target) {
   for (int r = 0; r < 16; ++r) {
@@ -72,20 +72,20 @@ inline void pack_rows(const bf16* source, std::int64_t stride, int rows, int ele
   }
 }
 
-/// Packs 32 rows of head_dim elements as tiles of A, [32 dimensions][row tile 2], zero from row
+/// Packs 32 rows of head_dim elements as panels of A, [32 dimensions][row panel 2], zero from row
 /// `rows` on.
 inline void pack_row_block(const bf16* source, std::int64_t stride, int rows, int head_dim,
                            bf16* target) {
-  for (int d = 0; d < depth_tiles(head_dim); ++d) {
+  for (int d = 0; d < depth_panels(head_dim); ++d) {
     for (int t = 0; t < 2; ++t) {
       const int live = rows - t * amx::rows;
       pack_rows(live > 0 ? source + t * amx::rows * stride + d * depth : nullptr, stride, live,
-                head_dim - d * depth, target + (d * 2 + t) * tile_elements);
+                head_dim - d * depth, target + (d * 2 + t) * panel_elements);
     }
   }
 }
 
-/// Packs 32 rows × 16 dimensions as a tile of A, dimensions by rows, zero from row `rows` on.
+/// Packs 32 rows × 16 dimensions as a panel of A, dimensions by rows, zero from row `rows` on.
 inline void pack_columns(const bf16* source, std::int64_t stride, int rows, int elements,
                          bf16* target) {
   const __mmask16 mask = first_lanes(elements);
@@ -101,7 +101,7 @@ inline void pack_columns(const bf16* source, std::int64_t stride, int rows, int 
   store_transposed(square, target);
 }
 
-/// Packs 32 rows × 16 dimensions as a tile of B = rows, in pairs of rows. row(r) is the first of
+/// Packs 32 rows × 16 dimensions as a panel of B = rows, in pairs of rows. row(r) is the first of
 /// `elements` elements of row r, or nullptr for a row of zeros.
 template <class Row>
 void pack_pairs(const Row& row, int elements, bf16* target) {
@@ -123,5 +123,5 @@ struct Nothing {
 };
 inline constexpr Nothing nothing;
 
-}  // namespace katt::tile::bf16_tiles
+}  // namespace katt::tile::bf16_panels
 #endif

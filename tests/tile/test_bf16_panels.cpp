@@ -7,14 +7,14 @@
 #include "testing/fill.hpp"
 #include "tile/bf16_engine.hpp"
 
-namespace katt::tile::bf16_tiles {
+namespace katt::tile::bf16_panels {
 namespace {
 
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
 
-struct alignas(64) Tiles {
-  std::vector<float> f32 = std::vector<float>(16 * tile_floats + 16);
-  std::vector<bf16> half = std::vector<bf16>(16 * tile_elements + 32);
+struct alignas(64) Panels {
+  std::vector<float> f32 = std::vector<float>(16 * panel_floats + 16);
+  std::vector<bf16> half = std::vector<bf16>(16 * panel_elements + 32);
   /// Aligned to a cache line.
   float* floats() { return align(f32.data()); }
   bf16* halves() { return align(half.data()); }
@@ -36,7 +36,7 @@ std::vector<bf16> matrix(int rows, int columns, std::uint64_t seed) {
 
 /// Every unit that this CPU has is tested, whichever of them a process uses.
 template <class U>
-class Bf16Tiles : public ::testing::Test {
+class Bf16Panels : public ::testing::Test {
  protected:
   void SetUp() override {
     if (std::is_same_v<U, AmxUnit> && !amx::refusal().empty()) {
@@ -48,34 +48,34 @@ class Bf16Tiles : public ::testing::Test {
   }
 };
 using Units = ::testing::Types<AmxUnit, DotUnit>;
-TYPED_TEST_SUITE(Bf16Tiles, Units);
+TYPED_TEST_SUITE(Bf16Panels, Units);
 
 /// C = A·B for 32 × 32 results over two steps of depth: A from rows, B from rows of Bᵀ.
-TYPED_TEST(Bf16Tiles, ProductOfPackedRowsEqualsThePlainOne) {
+TYPED_TEST(Bf16Panels, ProductOfPackedRowsEqualsThePlainOne) {
   for (const int size : {32, 31, 17, 1}) {           // rows of either operand
-    for (const int depth_elements : {64, 56, 40}) {  // two tiles deep, the second one ragged
+    for (const int depth_elements : {64, 56, 40}) {  // two panels deep, the second one ragged
       const auto a = matrix(size, depth_elements, 1);
       const auto b = matrix(size, depth_elements, 2);
-      Tiles left;
-      Tiles right;
-      Tiles sums;
+      Panels left;
+      Panels right;
+      Panels sums;
       for (int d = 0; d < 2; ++d) {
         for (int t = 0; t < 2; ++t) {
           const int begin = d * depth;
           pack_rows(a.data() + t * rows * depth_elements + begin, depth_elements, size - t * rows,
-                    depth_elements - begin, left.halves() + (d * 2 + t) * tile_elements);
+                    depth_elements - begin, left.halves() + (d * 2 + t) * panel_elements);
           pack_transposed(
               [&](int r) {
                 const int row = t * rows + r;
                 return row < size ? b.data() + row * depth_elements + begin : nullptr;
               },
-              depth_elements - begin, right.halves() + (d * 2 + t) * tile_elements);
+              depth_elements - begin, right.halves() + (d * 2 + t) * panel_elements);
         }
       }
       {
         [[maybe_unused]] const typename TypeParam::Session session;
-        const auto at = [](const bf16* tiles) {
-          return [tiles](int i) { return tiles + i * 2 * tile_elements; };
+        const auto at = [](const bf16* panels) {
+          return [panels](int i) { return panels + i * 2 * panel_elements; };
         };
         TypeParam::template product_2x2<false, 0>(at(left.halves()), at(right.halves()), 2,
                                                   sums.floats(), nothing);
@@ -89,9 +89,9 @@ TYPED_TEST(Bf16Tiles, ProductOfPackedRowsEqualsThePlainOne) {
             expected += 2.0 * static_cast<float>(a[i * depth_elements + d]) *
                         static_cast<float>(b[j * depth_elements + d]);
           }
-          // [tile of B][tile of A], rows of A.
+          // [panel of B][panel of A], rows of A.
           const float got =
-              sums.floats()[(j / 16 * 2 + i / 16) * tile_floats + i % 16 * 16 + j % 16];
+              sums.floats()[(j / 16 * 2 + i / 16) * panel_floats + i % 16 * 16 + j % 16];
           ASSERT_NEAR(got, expected, 1e-5 * depth_elements) << i << ", " << j << " of " << size;
         }
       }
@@ -100,22 +100,22 @@ TYPED_TEST(Bf16Tiles, ProductOfPackedRowsEqualsThePlainOne) {
 }
 
 /// C(dims × dims) = Xᵀ·Y over 32 rows: A from columns, B in pairs of rows.
-TYPED_TEST(Bf16Tiles, ProductOfPackedColumnsEqualsThePlainOne) {
+TYPED_TEST(Bf16Panels, ProductOfPackedColumnsEqualsThePlainOne) {
   for (const int count : {32, 31, 2, 1}) {
     for (const int width : {32, 24, 8}) {
       const auto x = matrix(count, width, 3);
       const auto y = matrix(count, width, 4);
-      Tiles left;
-      Tiles right;
-      Tiles sums;
+      Panels left;
+      Panels right;
+      Panels sums;
       for (int t = 0; t < 2; ++t) {
         const int begin = t * rows;
         const bool beyond = begin >= width;
         pack_columns(beyond ? nullptr : x.data() + begin, width, beyond ? 0 : count, width - begin,
-                     left.halves() + t * tile_elements);
+                     left.halves() + t * panel_elements);
         pack_pairs(
             [&](int r) { return r < count && !beyond ? y.data() + r * width + begin : nullptr; },
-            width - begin, right.halves() + t * tile_elements);
+            width - begin, right.halves() + t * panel_elements);
       }
       {
         [[maybe_unused]] const typename TypeParam::Session session;
@@ -131,7 +131,7 @@ TYPED_TEST(Bf16Tiles, ProductOfPackedColumnsEqualsThePlainOne) {
                         static_cast<float>(y[r * width + j]);
           }
           const float got =
-              sums.floats()[(j / 16 * 2 + i / 16) * tile_floats + i % 16 * 16 + j % 16];
+              sums.floats()[(j / 16 * 2 + i / 16) * panel_floats + i % 16 * 16 + j % 16];
           ASSERT_NEAR(got, expected, 1e-4) << i << ", " << j << " of " << count << " x " << width;
         }
       }
@@ -157,7 +157,7 @@ TEST(Bf16Exponentials, PowersOfTwoAreFarBelowTheRoundingOfBf16) {
 
 #else
 
-TEST(Bf16Tiles, AreRefusedWithAReason) {
+TEST(Bf16Panels, AreRefusedWithAReason) {
   EXPECT_FALSE(usable());
   GTEST_SKIP() << "skipped: " << amx::refusal();
 }
@@ -165,4 +165,4 @@ TEST(Bf16Tiles, AreRefusedWithAReason) {
 #endif
 
 }  // namespace
-}  // namespace katt::tile::bf16_tiles
+}  // namespace katt::tile::bf16_panels

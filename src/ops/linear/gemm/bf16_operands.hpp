@@ -7,10 +7,10 @@
 #include "tile/bf16_units.hpp"
 
 /// What the products of gemm/bf16.cpp read, and what they ask for ahead.
-#if defined(KATT_BF16_TILES)
+#if defined(KATT_BF16_PANELS)
 namespace katt::linear::impl {
 
-namespace bf16_tiles = tile::bf16_tiles;
+namespace bf16_panels = tile::bf16_panels;
 
 /// A factor of the product: `extent` indices i over k steps.
 struct Factor {
@@ -52,8 +52,8 @@ struct PackedWalk {
   const std::byte* from;
   std::int64_t step_bytes;
 
-  static bf16_tiles::Packed<PackedWalk> of(const std::byte* from, int tiles) {
-    return {{.from = from, .step_bytes = tiles * bf16_tiles::tile_bytes}};
+  static bf16_panels::Packed<PackedWalk> of(const std::byte* from, int panels) {
+    return {{.from = from, .step_bytes = panels * bf16_panels::panel_bytes}};
   }
   KOKKOS_FORCEINLINE_FUNCTION const bf16* operator()(int step) const {
     return reinterpret_cast<const bf16*>(from + step * step_bytes);
@@ -63,14 +63,14 @@ struct PackedWalk {
 /// Rows along k of a left factor, where they lie.
 struct RowWalk {
   const bf16* from;
-  std::int64_t row_bytes, tile_bytes;
+  std::int64_t row_bytes, panel_bytes;
 
   RowWalk(const Factor& factor, std::int64_t index)
       : from(factor.at(index, 0)),
         row_bytes(factor.stride * 2),
-        tile_bytes(bf16_tiles::rows * row_bytes) {}
+        panel_bytes(bf16_panels::rows * row_bytes) {}
   KOKKOS_FORCEINLINE_FUNCTION const bf16* operator()(int step) const {
-    return from + step * bf16_tiles::depth;
+    return from + step * bf16_panels::depth;
   }
 };
 
