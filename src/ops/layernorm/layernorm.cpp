@@ -37,7 +37,7 @@ void launch(const Exec& exec, const char* label, const Args& args, std::int64_t 
       pass.block_rows = block_rows;
       pass.stored = static_cast<Statistics*>(stored);
       pass.partial = static_cast<float*>(partial);
-      tile::for_each_row(label, exec, (out.extent[0] + block_rows - 1) / block_rows, pass);
+      tile::for_each_row(exec, label, (out.extent[0] + block_rows - 1) / block_rows, pass);
     };
     constexpr bool can_stream = tile::can_stream_v<Exec> && step >= Step::rows;
     const bool stream = tile::should_stream<Exec>(static_cast<const T*>(out.data), out.extent[0],
