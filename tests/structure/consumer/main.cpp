@@ -1,5 +1,6 @@
-// A user's program outside the tree: it adds an attention variant of its own through the public
-// registry and is otherwise the program `katt`, so that `sweep` compares the variant with ours.
+// A user's program outside the tree: it adds an attention variant and a score rule of its own and is
+// otherwise the program `katt`, so that `sweep` compares the variant with ours, and sweeps the rule on
+// every engine.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <Kokkos_Core.hpp>
 #include <katt/drivers/driver.hpp>
 #include <katt/ops/attention/attention.hpp>
+#include <katt/ops/attention/own_rule.hpp>
 
 namespace {
 
@@ -55,6 +57,38 @@ void row_at_a_time(const Exec& exec, const ForwardArgs& args, katt::Workspace wo
                        });
 }
 
+/// A learned distance penalty: s · (1 − w_h · d / (d + 32)) at distance d, where a head has learned
+/// its weight w_h.
+template <class Space>
+struct DistancePenalty {
+  static constexpr int parameters = 1;
+  Kokkos::View<const float*, typename Space::memory_space> weights;  ///< (heads)
+
+  KOKKOS_FUNCTION float parameter(int, std::int64_t, std::int64_t head) const {
+    return weights(head);
+  }
+  template <class V>
+  KOKKOS_FUNCTION V operator()(const V& score, const katt::attention::ScorePlace<V>& at,
+                               V& slope) const {
+    const V right = at.key - at.query;
+    const V distance = katt::tile::max(right, V(-right));
+    slope = V(1.0F) - at.parameter[0] * distance / (distance + V(32.0F));
+    return score * slope;
+  }
+};
+
+struct MakePenalty {
+  template <class Space>
+  DistancePenalty<Space> operator()(std::int64_t heads) const {
+    const Kokkos::View<float*, typename Space::memory_space> weights(
+        "consumer::weights", static_cast<std::size_t>(heads));
+    const auto host = Kokkos::create_mirror_view(weights);
+    for (std::int64_t h = 0; h < heads; ++h) host(h) = 0.25F * static_cast<float>(h + 1);
+    Kokkos::deep_copy(weights, host);
+    return {weights};
+  }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -79,5 +113,7 @@ int main(int argc, char** argv) {
           },
       .run = row_at_a_time,
   });
+  katt::attention::add_score_rule("distance_penalty", "a learned penalty of the distance",
+                                  MakePenalty{});
   return katt::driver_main(argc, argv);
 }
