@@ -22,7 +22,7 @@ const TensorRef<2>& result_of(const BackwardArgs& args) { return args.dx; }
 /// One launch of a pass, with streaming stores where they pay.
 template <bool backward, Step step, class Exec, class Args>
 void launch(const Exec& exec, const char* label, const Args& args, std::int64_t block_rows,
-            void* stored, void* partial) {
+            void* stored, void* partial = nullptr) {
   using Memory = typename Exec::memory_space;
   const TensorRef<2>& out = result_of(args);
   visit_dtype(out.dtype, [&]<class T>() {
@@ -39,7 +39,7 @@ void launch(const Exec& exec, const char* label, const Args& args, std::int64_t 
       pass.partial = static_cast<float*>(partial);
       tile::for_each_row(exec, label, (out.extent[0] + block_rows - 1) / block_rows, pass);
     };
-    constexpr bool can_stream = tile::can_stream_v<Exec> && step >= Step::rows;
+    constexpr bool can_stream = tile::can_stream_v<Exec> && step != Step::statistics;
     const bool stream = tile::should_stream<Exec>(static_cast<const T*>(out.data), out.extent[0],
                                                   out.extent[1], out.stride[0]);
     can_stream&& stream ? run.template operator()<can_stream>() : run.template operator()<false>();
@@ -55,15 +55,13 @@ std::size_t partial_bytes(const BackwardArgs& args) {
 
 template <class Exec>
 void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
-  launch<false, Step::statistics>(exec, "katt::layernorm::naive_statistics", args, 1,
-                                  workspace.data, nullptr);
-  launch<false, Step::rows>(exec, "katt::layernorm::naive_normalise", args, 1, workspace.data,
-                            nullptr);
+  launch<false, Step::statistics>(exec, "katt::layernorm::statistics", args, 1, workspace.data);
+  launch<false, Step::results>(exec, "katt::layernorm::normalise", args, 1, workspace.data);
 }
 
 template <class Exec>
 void fused_forward(const Exec& exec, const ForwardArgs& args) {
-  launch<false, Step::all>(exec, "katt::layernorm::forward", args, 1, nullptr, nullptr);
+  launch<false, Step::all>(exec, "katt::layernorm::forward", args, 1, nullptr);
 }
 
 /// dweight and dbias from the partial sums of the blocks.
@@ -73,9 +71,9 @@ void sum_blocks(const Exec& exec, const BackwardArgs& args, const void* partial)
   const auto* sums = static_cast<const float*>(partial);
   visit_dtype(args.x.dtype, [&]<class T>() {
     for (const TensorRef<1>& target : {args.dweight, args.dbias}) {
-      tile::sum_partials<T, tile::Order::natural>(exec, "katt::layernorm::weight_gradients", sums,
-                                                  tile::RowBlocks::of(args.x.extent[0]).blocks,
-                                                  2 * columns, target);
+      tile::sum_partials<T, tile::Order::loaded>(exec, "katt::layernorm::weight_gradients", sums,
+                                                 tile::RowBlocks::of(args.x.extent[0]).blocks,
+                                                 2 * columns, target);
       sums += columns;
     }
   });
@@ -85,11 +83,9 @@ template <class Exec>
 void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   const std::int64_t rows = tile::RowBlocks::of(args.x.extent[0]).rows;
   void* partial = static_cast<std::byte*>(workspace.data) + statistics_bytes(args);
-  launch<true, Step::statistics>(exec, "katt::layernorm::naive_statistics", args, 1, workspace.data,
-                                 partial);
-  launch<true, Step::rows>(exec, "katt::layernorm::naive_dx", args, 1, workspace.data, partial);
-  launch<true, Step::sums>(exec, "katt::layernorm::naive_sums", args, rows, workspace.data,
-                           partial);
+  launch<true, Step::statistics>(exec, "katt::layernorm::statistics", args, 1, workspace.data);
+  launch<true, Step::results>(exec, "katt::layernorm::gradients", args, rows, workspace.data,
+                              partial);
   sum_blocks(exec, args, partial);
 }
 
@@ -129,7 +125,7 @@ template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table{
       {.name = "naive",
-       .description = "statistics, dx and sums over rows apart",
+       .description = "statistics, dx with sums of blocks of rows, their sums",
        .workspace_bytes =
            [](const BackwardArgs& args) { return statistics_bytes(args) + partial_bytes(args); },
        .run = naive_backward<Exec>},
@@ -159,14 +155,12 @@ double forward_flops(const ForwardArgs& args) { return 8.0 * static_cast<double>
 double backward_flops(const BackwardArgs& args) {
   return 16.0 * static_cast<double>(args.x.size());
 }
-double forward_bytes(const ForwardArgs& args) {
-  return static_cast<double>(2 * (args.x.size() + args.x.extent[1])) *
-         static_cast<double>(size_of(args.x.dtype));
+static double bytes_of(const ConstTensorRef<2>& x, double tensors) {
+  const auto elements = static_cast<double>(x.size() + x.extent[1]);
+  return tensors * elements * static_cast<double>(size_of(x.dtype));
 }
-double backward_bytes(const BackwardArgs& args) {
-  return static_cast<double>(3 * (args.x.size() + args.x.extent[1])) *
-         static_cast<double>(size_of(args.x.dtype));
-}
+double forward_bytes(const ForwardArgs& args) { return bytes_of(args.x, 2); }
+double backward_bytes(const BackwardArgs& args) { return bytes_of(args.x, 3); }
 
 KATT_DEFINE_PASS(forward, ForwardArgs)
 KATT_DEFINE_PASS(backward, BackwardArgs)

@@ -17,7 +17,7 @@
 ///   dx         = rstd · (g − mean_j g(j) − x̂ · mean_j(g(j) · x̂(j)))
 ///   dweight(j) = Σ_rows dout(j) · x̂(j),  dbias(j) = Σ_rows dout(j)
 ///
-/// The backward pass computes the statistics again from x. They are f32, as the squares must fit.
+/// The backward pass computes the statistics again from x, in f32.
 namespace katt::layernorm {
 
 /// Arguments, in the memory of the backend and of one dtype; rows may be any distance apart.
@@ -33,7 +33,7 @@ struct BackwardArgs {
   ConstTensorRef<2> x;       ///< (tokens, hidden)
   ConstTensorRef<1> weight;  ///< (hidden)
   ConstTensorRef<2> dout;    ///< (tokens, hidden)
-  TensorRef<2> dx;           ///< (tokens, hidden); no other tensor's memory
+  TensorRef<2> dx;           ///< (tokens, hidden); may be the memory of x or dout
   TensorRef<1> dweight;      ///< (hidden)
   TensorRef<1> dbias;        ///< (hidden)
   float eps = 1e-5F;
@@ -49,9 +49,8 @@ VariantTable<Exec, BackwardArgs>& backward_variants();
 void check(const ForwardArgs& args);
 void check(const BackwardArgs& args);
 
-/// Launches the pass on the execution space instance and returns without waiting for it. The bits
-/// of the result do not depend on the number of threads. Throws InputError for arguments that
-/// check() refuses, an unknown variant, and a workspace smaller than the table's workspace_bytes().
+/// Launches the pass on the instance and does not wait. The bits do not depend on the number of
+/// threads. Throws like check(), and for an unknown variant or too small a workspace.
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace);

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include <Kokkos_Core.hpp>
 
 #include "core/views.hpp"
 #include "tile/columns.hpp"
+#include "tile/pairs.hpp"
 #include "tile/stream.hpp"
 
 /// The functor of layer normalisation. A row comes from memory once in a launch, and from cache in
@@ -18,9 +18,8 @@ struct Statistics {
   float mean, rstd, mean_g, mean_gx;
 };
 
-/// What a launch computes: the statistics; from stored ones the sums over rows, or out or dx; or all
-/// at once.
-enum class Step : std::uint8_t { statistics, sums, rows, all };
+/// What a launch computes: the statistics, the results from stored ones, or both.
+enum class Step : std::uint8_t { statistics, results, all };
 
 /// A pass over blocks of rows, one team a block.
 template <class Exec, class T, bool backward, Step step, bool stream>
@@ -33,15 +32,15 @@ struct Pass {
   float eps;
   std::int64_t block_rows;
   Statistics* stored;  ///< (tokens); not of all
-  float* partial;      ///< (blocks, 2, hidden): sums of dweight and dbias
+  float* partial;      ///< (blocks, 2, hidden), tile::Order::loaded: sums of dweight and dbias
 
   template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t block) const {
     const auto tokens = static_cast<std::int64_t>(x.extent(0));
     const std::int64_t begin = block * block_rows;
     for (std::int64_t t = begin; t < begin + block_rows && t < tokens; ++t) {
-      constexpr bool read = step == Step::rows || step == Step::sums;
-      const Statistics row = read ? stored[t] : statistics(team, t, t + 1 < tokens);
+      const Statistics row =
+          step == Step::results ? stored[t] : statistics(team, t, t + 1 < tokens);
       if constexpr (step == Step::statistics) {
         if (team.team_rank() == 0) stored[t] = row;
       } else {
@@ -92,35 +91,43 @@ struct Pass {
   template <class Team>
   KOKKOS_FORCEINLINE_FUNCTION void write(const Team& team, std::int64_t t, const Statistics& row,
                                          float* sums, bool first) const {
-    tile::for_columns<Exec>(team, 0, columns(), [&]<class V>(std::int64_t i) {
-      const V hat = V(load<V>(x, t, i) - V(row.mean)) * V(row.rstd);
-      if constexpr (!backward) {
-        put(t, i, tile::fma(hat, tile::load<V>(weight + i), tile::load<V>(bias + i)));
-        return;
+    using Vec = tile::VecOf<Exec>;
+    tile::for_row_pairs<Exec>(
+        team, columns(), [&](std::int64_t i, int) { put<2, Vec>(t, i, row, sums + i, first); },
+        [&](std::int64_t i, int) { put<1, Vec>(t, i, row, sums + i, first); },
+        [&](std::int64_t i) { put<1, float>(t, i, row, sums + i, first); });
+  }
+
+  /// The same of N vectors, or an element: all loads, then all stores.
+  template <int N, class V>
+  KOKKOS_FORCEINLINE_FUNCTION void put(std::int64_t t, std::int64_t i, const Statistics& row,
+                                       float* sums, bool first) const {
+    V hat[N], gain[N], other[N], value[N];
+    tile::load_all(&x(t, i), hat);
+    tile::load_all(weight + i, gain);
+    tile::load_all(backward ? &dout(t, i) : bias + i, other);
+    for (int k = 0; k < N; ++k) {
+      hat[k] = V(hat[k] - V(row.mean)) * V(row.rstd);
+      if constexpr (backward) {
+        const V g = V(other[k] * gain[k]) - V(row.mean_g);
+        value[k] = tile::fma(hat[k], V(-row.mean_gx), g) * V(row.rstd);
+        float* dweight = sums + k * tile::width_v<V>;
+        float* dbias = dweight + columns();
+        const V w = first ? V(0.0F) : tile::load<V>(dweight);
+        const V b = first ? V(0.0F) : tile::load<V>(dbias);
+        tile::store(dweight, tile::fma(other[k], hat[k], w));
+        tile::store(dbias, V(b + other[k]));
+      } else {
+        value[k] = tile::fma(hat[k], gain[k], other[k]);
       }
-      const V dy = load<V>(dout, t, i);
-      if constexpr (step != Step::rows) {
-        float* to[2] = {sums + i, sums + columns() + i};
-        const V dweight = first ? V(0.0F) : tile::load<V>(to[0]);
-        const V dbias = first ? V(0.0F) : tile::load<V>(to[1]);
-        tile::store(to[0], tile::fma(dy, hat, dweight));
-        tile::store(to[1], V(dbias + dy));
-      }
-      if constexpr (step != Step::sums) {
-        const V g = V(dy * tile::load<V>(weight + i)) - V(row.mean_g);
-        put(t, i, V(tile::fma(hat, V(-row.mean_gx), g) * V(row.rstd)));
-      }
-    });
+    }
+    tile::store_all<stream>(&out(t, i), value);
   }
 
   template <class V>
   KOKKOS_FORCEINLINE_FUNCTION static V load(const StridedView<const T, 2, Memory>& tensor,
                                             std::int64_t t, std::int64_t i) {
     return tile::load<V>(&tensor(t, i));
-  }
-  template <class V>
-  KOKKOS_FORCEINLINE_FUNCTION void put(std::int64_t t, std::int64_t i, const V& value) const {
-    tile::store_to<(stream && !std::is_same_v<V, float>)>(&out(t, i), value);
   }
 };
 

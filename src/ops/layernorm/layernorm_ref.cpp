@@ -25,8 +25,8 @@ Results compute(const testing::Problem& p, const std::vector<std::int64_t>& rows
   const auto weight = p.floats("weight");
   const auto bias = p.floats("bias");
   Results made;
-  std::vector<Real> hat(weight.size()), g(weight.size()), dweight(weight.size()),
-      dbias(weight.size());
+  const std::vector<Real> zeros(weight.size());
+  auto hat = zeros, g = zeros, dweight = zeros, dbias = zeros;
   for (std::int64_t t = 0; t < p.extent("tokens"); ++t) {
     const bool asked = std::binary_search(rows.begin(), rows.end(), t);
     if (!asked && !p.backward) continue;  // the sums read every row
