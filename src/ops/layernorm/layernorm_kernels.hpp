@@ -92,7 +92,7 @@ struct Pass {
   KOKKOS_FORCEINLINE_FUNCTION void write(const Team& team, std::int64_t t, const Statistics& row,
                                          float* sums, bool first) const {
     using Vec = tile::VecOf<Exec>;
-    tile::for_row_pairs<Exec>(
+    tile::for_column_pairs<Exec>(
         team, columns(), [&](std::int64_t i, int) { put<2, Vec>(t, i, row, sums + i, first); },
         [&](std::int64_t i, int) { put<1, Vec>(t, i, row, sums + i, first); },
         [&](std::int64_t i) { put<1, float>(t, i, row, sums + i, first); });
