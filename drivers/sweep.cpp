@@ -58,6 +58,9 @@ int sweep_command(const Invocation& invocation) {
   }
   const bench::SweepSummary summary =
       bench::run_sweep(invocation.registry, request, plan, options, progress, stop_on_signals());
+  if (const std::string warning = bench::ceiling_warning(summary); !warning.empty()) {
+    progress.note(warning);
+  }
   progress.note(bench::summary_line(summary, options.output));
   if (json) std::printf("%s\n", bench::summary_json(summary, options.output.string()).c_str());
   return summary.interrupted ? 130 : summary.failed > 0 ? 1 : 0;

@@ -256,6 +256,15 @@ std::string summary_line(const SweepSummary& summary, const std::filesystem::pat
          (summary.interrupted ? " keeps what is done, --resume goes on" : "");
 }
 
+std::string ceiling_warning(const SweepSummary& summary) {
+  constexpr double disturbed = 1.1;
+  if (!(summary.nearest.fraction > disturbed)) return "";
+  char share[32];
+  std::snprintf(share, sizeof(share), "%.1f", summary.nearest.fraction);
+  return "warning: a row reached " + std::string(share) + " of " + summary.nearest.name +
+         ": the ceilings were disturbed when they were measured; measure again for shares";
+}
+
 void check_output(const SweepOptions& options) {
   if (options.output.empty()) {
     throw InputError("-o is missing: expected the result file to write, e.g. -o results/NAME.h5");
@@ -312,6 +321,12 @@ SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
       if (result.status.is_ok()) ++summary.ok;
       else if (result.status.code() == Status::Code::skipped) ++summary.skipped;
       else ++summary.failed;
+    }
+    for (const RowResult& result : results) {
+      const bool nearer = !(result.ceiling.fraction <= summary.nearest.fraction);
+      if (nearer && !result.ceiling.bandwidth && !result.ceiling.name.empty()) {
+        summary.nearest = result.ceiling;
+      }
     }
     file.commit_rows(rows);
     progress.finished(planned, results);

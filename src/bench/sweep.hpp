@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/ceilings.hpp"
 #include "bench/measure.hpp"
 #include "bench/plan.hpp"
 #include "bench/progress.hpp"
@@ -30,11 +31,18 @@ struct SweepSummary {
   int present = 0;  ///< rows that the file already held
   bool interrupted = false;
   double elapsed_s = 0;
+  /// The largest share of a peak of arithmetic that a row reached: far above one where the ceilings
+  /// were disturbed when they were measured.
+  NearestCeiling nearest{};
 };
 
 /// "done after 40 s: 12 ok, 1 skipped, 0 failed; results/demo.h5"
 [[nodiscard]] std::string summary_line(const SweepSummary& summary,
                                        const std::filesystem::path& output);
+
+/// A line for stderr where a row is above the ceiling that was measured, which no kernel can be; else
+/// "".
+[[nodiscard]] std::string ceiling_warning(const SweepSummary& summary);
 
 /// Throws InputError where the output exists and neither resume nor overwrite was asked for, or no
 /// output was named.

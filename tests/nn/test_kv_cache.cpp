@@ -88,7 +88,7 @@ RC_GTEST_PROP(KvCacheProperty, StepByStepEqualsOnePassOfFlash, ()) {
 
   const attention::DeviceProblem problem(*data, backend, bench::HeadLayout::bhsd);
   const attention::DeviceOutput whole(p, Dtype::f32, backend, bench::HeadLayout::bhsd);
-  attention::run_forward(problem, whole, {"flash", {}}, backend, 0);
+  attention::run_forward(problem, whole, {"flash", {}}, backend);
   const std::vector<float> expected = whole.out.download();
 
   const Exec exec;

@@ -21,7 +21,7 @@ using Values = std::vector<double>;
 const Kernels fused{};
 const Kernels naive = [] {
   Kernels kernels;
-  kernels.linear = kernels.rope = kernels.attention = kernels.decode = "naive";
+  kernels.linear = kernels.rope = kernels.attention = "naive";
   kernels.products_add = false;
   return kernels;
 }();

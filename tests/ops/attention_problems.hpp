@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/adapter.hpp"
 #include "ops/attention/bench/case.hpp"
 #include "testing/fill.hpp"
 
@@ -56,6 +57,15 @@ inline void add_dout(ProblemData& data, std::uint64_t seed = 11) {
   data.dout.resize(data.q.size());
   testing::fill(data.dout, seed, data.dtype);
   data.link();
+}
+
+/// Runs the forward pass to its end.
+inline void run_forward(const DeviceProblem& problem, const DeviceOutput& output,
+                        const Config& config, Backend backend) {
+  visit_backend(backend, 0, [&]<class Exec>(const Exec& exec) {
+    bench::run_variant("attention", exec, forward_variants<Exec>(),
+                       forward_args(problem.args(), output), config);
+  });
 }
 
 /// Multiplies the queries so that the largest |scale · q·k| is about this.

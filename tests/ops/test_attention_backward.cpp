@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/adapter.hpp"
 #include "ops/attention/backward.hpp"
 #include "ops/attention/bench/case.hpp"
 #include "tests/ops/attention_problems.hpp"
@@ -23,8 +22,7 @@ Gradients run(const Exec& exec, const ProblemData& data, const Config& config,
   constexpr Backend backend = backend_of<Exec>();
   const DeviceProblem problem(data, backend, layout);
   const DeviceOutput forward(data.shape, data.dtype, backend, layout);
-  bench::run_variant("attention", exec, forward_variants<Exec>(),
-                     forward_args(problem.args(), forward), {forward_variant, {}});
+  run_forward(problem, forward, {forward_variant, {}}, backend);
   const bench::Tensor<4> dout("dout", backend, data.dtype, forward.out.ref().extent, layout);
   dout.upload(data.dout);
   const DeviceGradients gradients(data.shape, data.dtype, backend, layout);

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/adapter.hpp"
 #include "ops/attention/bench/case.hpp"
 #include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
@@ -37,10 +36,7 @@ template <class T, int HeadDim, int TileQ, int TileKv>
 Gradients emulate(const ProblemData& data, HeadLayout layout) {
   const DeviceProblem problem(data, Backend::serial, layout);
   const DeviceOutput forward(data.shape, data.dtype, Backend::serial, layout);
-  visit_backend(Backend::serial, 0, [&]<class Exec>(const Exec& exec) {
-    bench::run_variant("attention", exec, forward_variants<Exec>(),
-                       forward_args(problem.args(), forward), {"flash", {}});
-  });
+  run_forward(problem, forward, {"flash", {}}, Backend::serial);
   const bench::Tensor<4> dout("dout", Backend::serial, data.dtype, forward.out.ref().extent,
                               layout);
   dout.upload(data.dout);

@@ -26,7 +26,7 @@ std::size_t measured_forward(const ProblemData& data, const Config& config) {
   const memory::Scope scope;
   const DeviceProblem problem(data, backend, HeadLayout::bhsd);
   const DeviceOutput output(data.shape, data.dtype, backend, HeadLayout::bhsd);
-  run_forward(problem, output, config, backend, 0);
+  run_forward(problem, output, config, backend);
   return scope.peak_bytes();
 }
 

@@ -153,7 +153,7 @@ template <class Exec>
 std::vector<Config> all_configs() {
   std::vector<Config> configs;
   for (const auto& variant : forward_variants<Exec>().all()) {
-    if (variant.tiles.empty()) configs.push_back({variant.name, {}});
+    if (variant.settings.empty()) configs.push_back({variant.name, {}});
     for (const Setting& tile : variant.settings) configs.push_back({variant.name, tile});
   }
   return configs;

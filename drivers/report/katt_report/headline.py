@@ -159,13 +159,17 @@ def _errors(group: Group) -> str:
 
 def _ceilings(group: Group) -> str:
     parts = []
+    note = ""
     for dtype in group.dtypes:
         rows = group.best.where(np.isfinite(group.best["ceiling_fraction"]), dtype=dtype)
+        peaks = rows.where(np.isin(rows["ceiling"], ["fma_f32", "avx512_bf16", "amx_bf16"]))
+        if len(peaks) and peaks["ceiling_fraction"].max() > 1.1:
+            note = " No kernel can be above its ceiling: the ceilings were disturbed when they were measured."
         if len(rows) and rows["ceiling_fraction"].max() > 0:
             best = rows.row(int(np.argmax(rows["ceiling_fraction"])))
             share = f"{percent_text(best['ceiling_fraction'])} of {best['ceiling']}"
             parts.append(f"{dtype} {best['variant']} {share}{group.where_text(best)}")
-    return f"Nearest to a measured ceiling: {'; '.join(parts)}." if parts else ""
+    return f"Nearest to a measured ceiling: {'; '.join(parts)}.{note}" if parts else ""
 
 
 def _statuses(group: Group) -> str:
