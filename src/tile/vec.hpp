@@ -38,7 +38,7 @@ inline constexpr const char* host_name = "scalar";
 #endif
 
 template <class Vec>
-using OpsOf = std::conditional_t<std::is_same_v<Vec, float>, ScalarOps, HostOps>;
+using OpsOf = std::conditional_t<std::is_arithmetic_v<Vec>, ScalarOps, HostOps>;
 
 }  // namespace impl
 
@@ -133,7 +133,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec exp2_of_16_bits(const Vec& x) {
 /// in relative error on |x| ≤ 0.55 by Lawson's iteration), others by 1 − 2 / (e^(2|x|) + 1).
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION Vec tanh(const Vec& x) {
-  if constexpr (std::is_same_v<Vec, float>) {
+  if constexpr (std::is_arithmetic_v<Vec>) {
     return Kokkos::tanh(x);
   } else {
     const Vec square = x * x;

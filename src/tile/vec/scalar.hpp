@@ -3,7 +3,7 @@
 #include <Kokkos_Core.hpp>
 
 /// Single floats: the vectors of a device, where the lanes are threads, of a host without any, and
-/// what whole vectors leave over.
+/// what whole vectors leave over. max, exp2, fma and tanh take double too, for references.
 namespace katt::tile::impl {
 
 struct ScalarOps {
@@ -19,10 +19,16 @@ struct ScalarOps {
   KOKKOS_FORCEINLINE_FUNCTION static float rounded(float value) {
     return static_cast<float>(static_cast<T>(value));
   }
-  KOKKOS_FORCEINLINE_FUNCTION static float max(float a, float b) { return a > b ? a : b; }
+  template <class Real>
+  KOKKOS_FORCEINLINE_FUNCTION static Real max(Real a, Real b) {
+    return a > b ? a : b;
+  }
   KOKKOS_FORCEINLINE_FUNCTION static float reduce_sum(float value) { return value; }
   KOKKOS_FORCEINLINE_FUNCTION static float reduce_max(float value) { return value; }
-  KOKKOS_FORCEINLINE_FUNCTION static float exp2(float x) { return Kokkos::exp2(x); }
+  template <class Real>
+  KOKKOS_FORCEINLINE_FUNCTION static Real exp2(Real x) {
+    return Kokkos::exp2(x);
+  }
   KOKKOS_FORCEINLINE_FUNCTION static float exp2_of_16_bits(float x) { return Kokkos::exp2(x); }
 };
 
