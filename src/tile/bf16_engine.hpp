@@ -53,12 +53,15 @@ struct Exponentials {
   KOKKOS_FORCEINLINE_FUNCTION __m512 sum() const { return _mm512_add_ps(even, odd); }
 };
 
+/// Bytes of QueryBlock::State: queries, output, maxima and sums.
+constexpr std::size_t state_bytes(int depth) {
+  return static_cast<std::size_t>(depth) * (2 + 4) * panel_bytes + 2 * block * sizeof(float);
+}
+
 /// One block of 32 queries and the keys that stream past it.
 template <Unit U, int Depth>
 class QueryBlock {
  public:
-  static constexpr std::size_t state_bytes =
-      Depth * (2 + 4) * panel_bytes + 2 * block * sizeof(float);
   static constexpr int max_group = 8;
   /// How far scores may exceed the running maximum before it moves.
   static constexpr float slack = 8.0F;
@@ -70,7 +73,7 @@ class QueryBlock {
     float* max;  ///< 32
     float* sum;  ///< 32
 
-    /// In state_bytes bytes, aligned to 64.
+    /// In state_bytes(Depth) bytes, aligned to 64.
     explicit State(std::byte* bytes)
         : q(reinterpret_cast<bf16*>(bytes)),
           o(reinterpret_cast<float*>(bytes + Depth * 2 * panel_bytes)),

@@ -99,22 +99,17 @@ struct Bf16Backward : PackedBackward {
     float* dk;       ///< [key block][32 dimensions] squares: [dim panel 2][key panel 2]
     float* dv;       ///< likewise
 
-    Scratch(std::byte* at, const BackwardLayout& layout) {
-      const auto take = [&at]<class T>(T*& part, std::size_t bytes) {
-        part = reinterpret_cast<T*>(at);
-        at += bytes;
-      };
-      const auto pairs =
-          static_cast<std::size_t>(layout.query_group) * static_cast<std::size_t>(layout.key_group);
-      const std::size_t sums = static_cast<std::size_t>(layout.key_group) *
-                               static_cast<std::size_t>(layout.depth) * square_bytes;
-      take(scores, 2 * square_bytes);
-      take(dp, 2 * square_bytes);
-      take(p_rows, pairs * half_square_bytes);
-      take(ds_rows, pairs * half_square_bytes);
-      take(ds_pairs, pairs * half_square_bytes);
-      take(dk, sums);
-      take(dv, sums);
+    std::size_t bytes;
+
+    Scratch(std::byte* memory, const BackwardLayout& layout) {
+      Carver take(memory);
+      const std::int64_t square = 2LL * bf16_panels::panel_elements;
+      const std::int64_t pairs = std::int64_t{layout.query_group} * layout.key_group;
+      for (float** part : {&scores, &dp}) take(*part, 2 * square);
+      for (bf16** part : {&p_rows, &ds_rows, &ds_pairs}) take(*part, pairs * square);
+      for (float** part : {&dk, &dv})
+        take(*part, std::int64_t{layout.key_group} * layout.depth * square);
+      bytes = take.bytes();
     }
   };
 
@@ -172,8 +167,8 @@ struct Bf16Backward : PackedBackward {
       const std::int64_t row = first_row + before.query_block;
       float* products = at.scores + parity * 4 * bf16_panels::panel_floats;
       float* dp = at.dp + parity * 4 * bf16_panels::panel_floats;
-      const float* shift = statistics(0, head, row);
-      const float* delta = statistics(1, head, row);
+      const float* shift = of_rows(operands.shift, head, row);
+      const float* delta = of_rows(operands.delta, head, row);
       const std::int64_t key = (first_key + before.key_block) * bf16_panels::block;
       const ScoreTile pair{products, count_of(row), before.columns};
       const PackedRows packed = packed_rows(head, row);
@@ -203,10 +198,10 @@ struct Bf16Backward : PackedBackward {
         TileState state = mask.tile(first, last, key, key + columns);
         if (state == TileState::dead) continue;
         if (columns < bf16_panels::block) state = TileState::partial;
-        const bf16* k_panels = key_operand(0, head, first_key + kb);
-        const bf16* v_panels = key_operand(1, head, first_key + kb);
-        const bf16* q_panels = query_operand(0, head, first_row + qb);
-        const bf16* do_panels = query_operand(1, head, first_row + qb);
+        const bf16* k_panels = of_keys(operands.k_rows, head, first_key + kb);
+        const bf16* v_panels = of_keys(operands.v_rows, head, first_key + kb);
+        const bf16* q_panels = of_queries(operands.q_transposed, head, first_row + qb);
+        const bf16* do_panels = of_queries(operands.dout_transposed, head, first_row + qb);
         const auto products = [&](const auto& first_half, const auto& second_half) {
           const int next = parity ^ 1;
           U::template product_2x2<false, Depth>(
@@ -238,17 +233,17 @@ struct Bf16Backward : PackedBackward {
       for (int d = 0; d < Depth; ++d) {
         const std::ptrdiff_t sum =
             static_cast<std::ptrdiff_t>(kb * Depth + d) * 4 * bf16_panels::panel_floats;
-        const auto add = [&](const bf16* left, int operand, float* target) {
+        const auto add = [&](const bf16* left, bf16* operand, float* target) {
           accumulate<U>(
               row_counts[kb], [&](int i) { return left + slot(kb, rows_of_key[kb][i]); },
               [&](int i) {
-                return query_operand(operand, head, first_row + rows_of_key[kb][i]) +
+                return of_queries(operand, head, first_row + rows_of_key[kb][i]) +
                        d * 2 * bf16_panels::panel_elements;
               },
               target + sum);
         };
-        add(at.p_rows, 3, at.dv);
-        add(at.ds_rows, 2, at.dk);
+        add(at.p_rows, operands.dout_pairs, at.dv);
+        add(at.ds_rows, operands.q_pairs, at.dk);
       }
     }
     for (int qb = 0; qb < row_blocks; ++qb) {
@@ -257,7 +252,7 @@ struct Bf16Backward : PackedBackward {
         accumulate<U>(
             key_counts[qb],
             [&](int i) {
-              return key_operand(2, head, first_key + keys_of_row[qb][i]) +
+              return of_keys(operands.k_columns, head, first_key + keys_of_row[qb][i]) +
                      d * 2 * bf16_panels::panel_elements;
             },
             [&](int i) { return at.ds_pairs + slot(keys_of_row[qb][i], qb); },
@@ -334,7 +329,8 @@ struct Bf16Backward : PackedBackward {
 std::size_t panels_workspace_bytes(const Host& exec, const BackwardArgs& args, Tile tile,
                                    UnitName /*unit*/) {
   const BackwardLayout layout(args, tile);
-  return layout.scratch() + static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
+  return PackedOperands(nullptr, layout).bytes + static_cast<std::size_t>(exec.concurrency()) *
+                                                     Bf16Backward::Scratch(nullptr, layout).bytes;
 }
 
 void run_on_panels(const Host& exec, const BackwardArgs& args, const BlockScores& scores, Tile tile,
@@ -353,14 +349,15 @@ void run_on_panels(const Host& exec, const BackwardArgs& args, const BlockScores
     Policy policy(exec, 0, layout.heads * layout.chunks);
     policy.set_chunk_size(1);
     const ThreadSlot<Host> thread;
-    std::byte* scratch = backward.workspace + layout.scratch();
-    Kokkos::parallel_for(
-        "katt::attention::flash_backward", policy, [backward, thread, scratch](std::int64_t item) {
-          const int slot = thread.acquire();
-          backward.template run<U, Depth>(
-              item, scratch + static_cast<std::size_t>(slot) * backward.layout.scratch_bytes());
-          thread.release(slot);
-        });
+    std::byte* scratch = static_cast<std::byte*>(workspace.data) + backward.operands.bytes;
+    const std::size_t bytes = Bf16Backward::Scratch(nullptr, layout).bytes;
+    Kokkos::parallel_for("katt::attention::flash_backward", policy,
+                         [backward, thread, scratch, bytes](std::int64_t item) {
+                           const int slot = thread.acquire();
+                           backward.template run<U, Depth>(
+                               item, scratch + static_cast<std::size_t>(slot) * bytes);
+                           thread.release(slot);
+                         });
   });
   Kokkos::parallel_for("katt::attention::backward_sum_dq", Policy(exec, 0, rows),
                        [backward](std::int64_t item) { backward.sum_queries(item); });

@@ -14,10 +14,25 @@
 namespace katt::attention::impl {
 
 inline constexpr int largest_group = 8;  ///< blocks of 32 in the largest tile
-inline constexpr std::size_t square_bytes = 4 * bf16_panels::panel_bytes;       ///< 32 × 32 f32
-inline constexpr std::size_t half_square_bytes = 2 * bf16_panels::panel_bytes;  ///< 32 × 32 bf16
 
-/// Sizes and places in the workspace.
+/// Parts of a piece of memory, one after the other: what counts it also divides it. Without memory
+/// all parts are null.
+class Carver {
+ public:
+  explicit Carver(std::byte* memory) : memory_(memory) {}
+  template <class T>
+  void operator()(T*& part, std::int64_t count) {
+    part = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + bytes_);
+    bytes_ += static_cast<std::size_t>(count) * sizeof(T);
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* memory_;
+  std::size_t bytes_ = 0;
+};
+
+/// Extents of a backward pass.
 struct BackwardLayout {
   int depth;                ///< 32 dimensions each
   int query_group;          ///< blocks of 32 query rows
@@ -40,58 +55,56 @@ struct BackwardLayout {
 
   /// Elements of a block of 32 rows of any packed operand.
   std::int64_t block_elements() const { return depth * 2LL * bf16_panels::panel_elements; }
+};
 
-  // Offsets in bytes. Operands: K, V (A by rows), K (A by columns); Q, dO (B transposed), Q, dO (B
-  // in pairs).
-  std::size_t key_operand(int n) const {
-    return static_cast<std::size_t>(n * heads * key_blocks * block_elements()) * sizeof(bf16);
-  }
-  std::size_t query_operand(int n) const {
-    return key_operand(3) +
-           static_cast<std::size_t>(n * heads * row_blocks * block_elements()) * sizeof(bf16);
-  }
-  std::size_t statistics(int n) const {
-    return query_operand(4) +
-           static_cast<std::size_t>(n * heads * row_blocks * bf16_panels::block) * sizeof(float);
-  }
-  std::size_t dq_bytes() const {
-    return static_cast<std::size_t>(heads * chunks * row_blocks * depth) * square_bytes;
-  }
-  std::size_t dq() const { return statistics(2); }
-  std::size_t scratch() const { return dq() + dq_bytes(); }
-  std::size_t scratch_bytes() const {
-    const auto pairs = static_cast<std::size_t>(query_group) * static_cast<std::size_t>(key_group);
-    return 4 * square_bytes + 3 * pairs * half_square_bytes +
-           2 * static_cast<std::size_t>(key_group) * static_cast<std::size_t>(depth) * square_bytes;
+/// The workspace but for the scratch of the threads.
+struct PackedOperands {
+  bf16 *k_rows, *v_rows, *k_columns;     ///< operands A, of a block of keys
+  bf16 *q_transposed, *dout_transposed;  ///< operands B, of a block of query rows
+  bf16 *q_pairs, *dout_pairs;            ///< likewise, in pairs of rows
+  float *shift, *delta;                  ///< of query rows: −lse in base 2, Δ
+  float* dq;                             ///< of a chunk: partial dQᵀ
+  std::size_t bytes;
+
+  PackedOperands(std::byte* memory, const BackwardLayout& layout) {
+    Carver take(memory);
+    const std::int64_t keys = layout.heads * layout.key_blocks * layout.block_elements();
+    const std::int64_t queries = layout.heads * layout.row_blocks * layout.block_elements();
+    for (bf16** part : {&k_rows, &v_rows, &k_columns}) take(*part, keys);
+    for (bf16** part : {&q_transposed, &dout_transposed, &q_pairs, &dout_pairs}) {
+      take(*part, queries);
+    }
+    for (float** part : {&shift, &delta}) {
+      take(*part, layout.heads * layout.row_blocks * bf16_panels::block);
+    }
+    take(dq, layout.chunks * queries);
+    bytes = take.bytes();
   }
 };
 
 /// The tensors of a backward pass and their packed forms.
 struct PackedBackward : BackwardProblem<bf16, NoRule> {
   BackwardLayout layout;
-  std::byte* workspace;
+  PackedOperands operands;
 
-  PackedBackward(const BackwardArgs& args, const BackwardLayout& places, Workspace space)
-      : BackwardProblem(args, {}), layout(places), workspace(static_cast<std::byte*>(space.data)) {}
+  PackedBackward(const BackwardArgs& args, const BackwardLayout& extents, Workspace space)
+      : BackwardProblem(args, {}),
+        layout(extents),
+        operands(static_cast<std::byte*>(space.data), layout) {}
 
-  bf16* key_operand(int n, std::int64_t head, std::int64_t block) const {
-    return reinterpret_cast<bf16*>(workspace + layout.key_operand(n)) +
-           (head * layout.key_blocks + block) * layout.block_elements();
+  bf16* of_keys(bf16* operand, std::int64_t head, std::int64_t block) const {
+    return operand + (head * layout.key_blocks + block) * layout.block_elements();
   }
-  bf16* query_operand(int n, std::int64_t head, std::int64_t block) const {
-    return reinterpret_cast<bf16*>(workspace + layout.query_operand(n)) +
-           (head * layout.row_blocks + block) * layout.block_elements();
+  bf16* of_queries(bf16* operand, std::int64_t head, std::int64_t block) const {
+    return operand + (head * layout.row_blocks + block) * layout.block_elements();
   }
-  /// −lse in base 2 (n = 0) and Δ (n = 1) of a block of query rows.
-  float* statistics(int n, std::int64_t head, std::int64_t block) const {
-    return reinterpret_cast<float*>(workspace + layout.statistics(n)) +
-           (head * layout.row_blocks + block) * bf16_panels::block;
+  float* of_rows(float* statistic, std::int64_t head, std::int64_t block) const {
+    return statistic + (head * layout.row_blocks + block) * bf16_panels::block;
   }
   /// Partial dQᵀ: [32 dimensions][query panel 2][dim panel 2] panels.
   float* dq_part(std::int64_t head, std::int64_t chunk, std::int64_t block) const {
-    return reinterpret_cast<float*>(workspace + layout.dq()) +
-           ((head * layout.chunks + chunk) * layout.row_blocks + block) * layout.depth * 4 *
-               bf16_panels::panel_floats;
+    return operands.dq + ((head * layout.chunks + chunk) * layout.row_blocks + block) *
+                             layout.depth * 4 * bf16_panels::panel_floats;
   }
 
   void pack_keys(std::int64_t item) const {
@@ -101,13 +114,15 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
     const int live = static_cast<int>(std::min<std::int64_t>(bf16_panels::block, seq_kv - first));
     const bf16* from_k = k.row(head / kv_heads, head % kv_heads, first);
     const bf16* from_v = v.row(head / kv_heads, head % kv_heads, first);
-    bf16_panels::pack_row_block(from_k, k.stride_seq, live, head_dim, key_operand(0, head, block));
-    bf16_panels::pack_row_block(from_v, v.stride_seq, live, head_dim, key_operand(1, head, block));
+    bf16_panels::pack_row_block(from_k, k.stride_seq, live, head_dim,
+                                of_keys(operands.k_rows, head, block));
+    bf16_panels::pack_row_block(from_v, v.stride_seq, live, head_dim,
+                                of_keys(operands.v_rows, head, block));
     for (int d = 0; d < layout.depth * 2; ++d) {
       const int column = d * bf16_panels::rows;
-      bf16_panels::pack_columns(from_k + column, k.stride_seq, column < head_dim ? live : 0,
-                                head_dim - column,
-                                key_operand(2, head, block) + d * bf16_panels::panel_elements);
+      bf16_panels::pack_columns(
+          from_k + column, k.stride_seq, column < head_dim ? live : 0, head_dim - column,
+          of_keys(operands.k_columns, head, block) + d * bf16_panels::panel_elements);
     }
   }
 
@@ -125,14 +140,13 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
     const std::int64_t b = head / kv_heads;
     const PackedRows packed = packed_rows(head, block);
     const int count = count_of(block);
-    for (int n = 0; n < 2; ++n) {
-      const auto& source = n == 0 ? q : dout;
+    const auto pack = [&](const HeadRows<const bf16>& source, bf16* transposed, bf16* pairs) {
       const auto row = [&](int r, int d) -> const bf16* {
         return r < count && d < head_dim ? source.row(b, packed.head(r), packed.query(r)) + d
                                          : nullptr;
       };
-      bf16* transposed = query_operand(n, head, block);
-      bf16* pairs = query_operand(2 + n, head, block);
+      transposed = of_queries(transposed, head, block);
+      pairs = of_queries(pairs, head, block);
       for (int d = 0; d < layout.depth * 2; ++d) {
         bf16_panels::pack_transposed(
             [&](int i) { return row(d % 2 * bf16_panels::rows + i, d / 2 * bf16_panels::depth); },
@@ -141,9 +155,11 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
                                 head_dim - d * bf16_panels::rows,
                                 pairs + d * bf16_panels::panel_elements);
       }
-    }
-    float* shift = statistics(0, head, block);
-    float* delta = statistics(1, head, block);
+    };
+    pack(q, operands.q_transposed, operands.q_pairs);
+    pack(dout, operands.dout_transposed, operands.dout_pairs);
+    float* shift = of_rows(operands.shift, head, block);
+    float* delta = of_rows(operands.delta, head, block);
     for (int r = 0; r < bf16_panels::block; ++r) {
       shift[r] = r < count ? -BinaryLse(lse(b, packed.head(r), packed.query(r))).high
                            : -Kokkos::Experimental::infinity_v<float>;

@@ -70,11 +70,14 @@ struct Layout {
   std::size_t packed_bytes() const {
     return static_cast<std::size_t>(heads * key_blocks * block_bytes());
   }
+  /// Scratch of a thread: scores, probabilities, then the states of the row blocks of an item.
+  std::size_t probabilities() const { return 8 * bf16_panels::panel_bytes; }
+  std::size_t states() const {
+    return probabilities() + static_cast<std::size_t>(4 * group) * bf16_panels::panel_bytes;
+  }
+  std::size_t state_bytes() const { return bf16_panels::state_bytes(depth); }
   std::size_t scratch_bytes() const {
-    const std::size_t state = static_cast<std::size_t>(depth) * (2 + 4) * bf16_panels::panel_bytes +
-                              2 * bf16_panels::block * sizeof(float);
-    return static_cast<std::size_t>(8 + 4 * group) * bf16_panels::panel_bytes +
-           static_cast<std::size_t>(item_blocks) * state;
+    return states() + static_cast<std::size_t>(item_blocks) * state_bytes();
   }
 
   /// Panels of K: [depth][key panel 2].
@@ -140,13 +143,11 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
     const Mask mask = scores.masks.of(b);
     const std::int64_t blocks = std::min(layout.item_blocks, layout.row_blocks - first_block);
 
-    const typename Block::Buffers shared{
-        reinterpret_cast<float*>(buffers),
-        reinterpret_cast<bf16*>(buffers + 8 * bf16_panels::panel_bytes)};
-    std::byte* states = buffers + (8 + 4 * layout.group) * bf16_panels::panel_bytes;
+    const typename Block::Buffers shared{reinterpret_cast<float*>(buffers),
+                                         reinterpret_cast<bf16*>(buffers + layout.probabilities())};
     const auto state_of = [&](std::int64_t n) {
-      std::byte* at = states + n * Block::state_bytes;
-      return typename Block::State(at);
+      return typename Block::State(buffers + layout.states() +
+                                   static_cast<std::size_t>(n) * layout.state_bytes());
     };
     const auto packed_of = [&](std::int64_t n) {
       return PackedRows{kv_head, group, (first_block + n) * bf16_panels::block};

@@ -158,15 +158,6 @@ struct WideRows {
   }
 };
 
-template <class T>
-T* head_pointer(const TensorRef<4>& tensor, std::int64_t b, std::int64_t h) {
-  return static_cast<T*>(tensor.data) + b * tensor.stride[0] + h * tensor.stride[1];
-}
-template <class T>
-const T* head_pointer(const ConstTensorRef<4>& tensor, std::int64_t b, std::int64_t h) {
-  return static_cast<const T*>(tensor.data) + b * tensor.stride[0] + h * tensor.stride[1];
-}
-
 /// P = softmax(S), in place, and lse.
 template <class Exec, class T, class Rule>
 void softmax_rows(const Exec& exec, const ForwardArgs& args, const Rule& rule, T* stored) {
@@ -190,7 +181,7 @@ void forward_f32(const Exec& exec, const ForwardArgs& args, const Rule& rule, st
   auto* rows = reinterpret_cast<float*>(base + places.rows);
   const auto dense = [&](const ConstTensorRef<4>& tensor, std::int64_t b, std::int64_t h,
                          std::size_t place) -> const float* {
-    const float* source = head_pointer<float>(tensor, b, h);
+    const float* source = HeadRows<const float>(tensor).row(b, h, 0);
     if (tensor.stride[2] == d) return source;
     auto* target = reinterpret_cast<float*>(base + place);
     convert_rows(exec, "katt::attention::naive_gather", source, tensor.stride[2], target, d,
@@ -209,7 +200,7 @@ void forward_f32(const Exec& exec, const ForwardArgs& args, const Rule& rule, st
   for (std::int64_t b = 0; b < args.batch(); ++b) {
     for (std::int64_t h = 0; h < args.heads(); ++h) {
       const bool direct = args.out.stride[2] == d;
-      float* out = head_pointer<float>(args.out, b, h);
+      float* out = HeadRows<float>(args.out).row(b, h, 0);
       float* o = direct ? out : rows;
       library_product(exec, {},
                       LibraryMatrix<const float>(scores + (b * args.heads() + h) * sq * n, sq, n),
