@@ -10,8 +10,8 @@
 #include "ops/attention/bf16_panels/variants.hpp"
 #include "ops/attention/decode/decode.hpp"
 #include "ops/attention/naive/naive.hpp"
-#include "ops/attention/portable/portable.hpp"
 #include "ops/attention/portable/device_tiles.hpp"
+#include "ops/attention/portable/portable.hpp"
 #include "ops/attention/portable/presets.hpp"
 #include "ops/attention/tensor_cores/variants.hpp"
 
