@@ -30,10 +30,12 @@ def attention(at, t):
     scores = (q @ k.transpose(-1, -2)) * at["scale"]
     if at["softcap"]:
         scores = torch.tanh(scores / at["softcap"]) * at["softcap"]
-    if "mask" in t:
-        scores = scores + t["mask"]
     length = t["kv_len"].view(batch, 1, 1, 1) if "kv_len" in t else torch.full((batch, 1, 1, 1), seq_kv)
     i, j = torch.arange(seq_q).view(1, 1, -1, 1) + length - seq_q, torch.arange(seq_kv)
+    if "alibi_slopes" in t:
+        scores = scores - t["alibi_slopes"].view(1, heads, 1, 1) * (i - j).abs()
+    if "mask" in t:
+        scores = scores + t["mask"]
     visible = j < length
     if at["window_left"] >= 0:
         visible = visible & (j >= i - at["window_left"])
@@ -105,7 +107,7 @@ def computed(operator, attributes, inputs, dtype, gradients):
     """Outputs of the formulas in a dtype and, where asked for, gradients; all in float64."""
     tensors = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
     leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in tensors.items()
-              if gradients and tensor.is_floating_point() and name not in ("dout", "mask", "residual")}
+              if gradients and tensor.is_floating_point() and name not in ("dout", "mask", "residual", "alibi_slopes")}
     tensors.update(leaves)
     made = operator(attributes, tensors)
     if gradients:
@@ -176,6 +178,12 @@ def main():
     write("linear_cross_entropy_f32", linear_cross_entropy, "f32",
           {"hidden": (7, 24), "weight": (61, 24), "targets": targets})
     write("ternary_linear_f32", ternary_linear, "f32", {"x": (5, 75), "weight": (17, 75)}, gradients=False)
+    # three heads: slopes of four, of which every other one (ALiBi's paper), and a shorter second sequence
+    q, kv = (2, 3, 17, 16), (2, 3, 23, 16)
+    for dtype in ("f32", "bf16"):
+        write(f"attention_{dtype}_alibi", attention, dtype,
+              {"q": q, "k": kv, "v": kv, "dout": q, "alibi_slopes": torch.tensor([2.0**-4, 2.0**-8, 2.0**-2]),
+               "kv_len": torch.tensor([23, 14])}, **{**plain, "causal": 1, "scale": 0.25})
 
 
 if __name__ == "__main__":

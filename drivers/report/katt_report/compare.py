@@ -177,10 +177,14 @@ def _identity(old: Points, new: Points) -> tuple[list[str], list[str]]:
     names = [name for name in old.identity if name in new]
     notes = []
     for here, there, which in ((old, new, "new"), (new, old, "old")):
-        lacking = [name for name in here.identity if name not in there and len(here.values(name)) > 1]
+        # Of a text, "" is the value of operators that have no such axis.
+        held = {
+            name: [value for value in here.values(name) if value != ""] for name in here.identity if name not in there
+        }
+        lacking = [name for name, values in held.items() if len(values) > 1]
         if lacking:
             raise InputError(_file(there), f"no column {', '.join(lacking)}", f"the axes of {_file(here)}")
-        fixed = [f"{name} = {here.values(name)[0]}" for name in here.identity if name not in there]
+        fixed = [f"{name} = {values[0]}" for name, values in held.items() if values]
         if fixed:
             notes.append(f"the {which} file has no axis {', '.join(fixed)}: taken to be the same")
     return names, notes
