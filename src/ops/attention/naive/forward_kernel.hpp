@@ -3,32 +3,15 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/library_product.hpp"
 #include "core/parts.hpp"
 #include "ops/attention/check.hpp"
 #include "ops/attention/naive/naive.hpp"
 #include "ops/attention/problem.hpp"
-#include "ops/linear/gemm/gemm.hpp"
+#include "ops/linear/gemm/naive.hpp"
 #include "tile/columns.hpp"
 
 /// The kernels and the products of the naive forward pass; see forward.hpp.
 namespace katt::attention::impl::naive {
-
-/// target(r, c) = source(r, c), converted, for dense or strided rows.
-template <class Exec, class From, class To>
-void convert_rows(const Exec& exec, const char* label, const From* from, std::int64_t from_stride,
-                  To* to, std::int64_t to_stride, std::int64_t rows, std::int64_t columns) {
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  const Policy policy(exec, static_cast<int>(rows), is_host_v<Exec> ? 1 : 128);
-  Kokkos::parallel_for(
-      label, policy, KOKKOS_LAMBDA(const typename Policy::member_type& team) {
-        const From* source = from + team.league_rank() * from_stride;
-        To* target = to + team.league_rank() * to_stride;
-        tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t c) {
-          tile::store(target + c, tile::load<V>(source + c));
-        });
-      });
-}
 
 /// Masked softmax of every row of products (batch · heads · seq_q rows of seq_kv), in place, and
 /// lse. In 16 bits, where products and scores are rounded when they are stored, the products have
@@ -115,22 +98,20 @@ struct RowSoftmax {
   }
 };
 
-/// The products of one head in 16 bits, S = scale · Q·Kᵀ and out = P·V with S and P in one place.
-struct HalfProducts {
+/// The products of one head, S = Q·Kᵀ, scaled in 16 bits, and out = P·V with S and P in one place.
+struct HeadProducts {
   linear::GemmArgs scores;
   linear::GemmArgs output;
 
-  HalfProducts(const ForwardArgs& args, std::int64_t b, std::int64_t h, void* stored) {
+  HeadProducts(const ForwardArgs& args, std::int64_t b, std::int64_t h, void* stored) {
     const std::int64_t kv_head = h / (args.heads() / args.kv_heads());
     const TensorRef<2> s(stored, args.q.dtype, {args.seq_q(), args.seq_kv()});
-    scores.a = rows_of(args.q, b, h);
-    scores.b = rows_of(args.k, b, kv_head);
-    scores.trans_b = true;
-    scores.alpha = args.scale;
-    scores.c = s;
-    output.a = s;
-    output.b = rows_of(args.v, b, kv_head);
-    output.c = rows_of(args.out, b, h);
+    scores = {.a = rows_of(args.q, b, h),
+              .b = rows_of(args.k, b, kv_head),
+              .c = s,
+              .trans_b = true,
+              .alpha = args.q.dtype == Dtype::f32 ? 1.0F : args.scale};
+    output = {.a = s, .b = rows_of(args.v, b, kv_head), .c = rows_of(args.out, b, h)};
     if (output.c.dtype != args.q.dtype || output.c.extent[0] == 0) {  // shapes alone are asked for
       output.c = {nullptr, args.q.dtype, {args.seq_q(), args.head_dim()}};
     }
@@ -138,25 +119,10 @@ struct HalfProducts {
 };
 
 /// Bytes of the stored scores.
-template <class T>
-std::size_t score_bytes(const ForwardArgs& args) {
-  return aligned_bytes<T>(args.batch() * args.heads() * args.seq_q() * args.seq_kv());
+inline std::size_t score_bytes(const ForwardArgs& args) {
+  const std::int64_t rows = args.batch() * args.heads() * args.seq_q();
+  return aligned_bytes(static_cast<std::size_t>(rows * args.seq_kv()) * size_of(args.q.dtype));
 }
-
-/// Where the parts of the workspace begin in f32, in bytes: the scores, then dense rows of K, V and
-/// of Q or out where theirs are not.
-struct WideRows {
-  std::size_t key, value, rows, total;
-  explicit WideRows(const ForwardArgs& args) {
-    const auto bytes = [&](std::int64_t count) {
-      return aligned_bytes<float>(count * args.head_dim());
-    };
-    key = score_bytes<float>(args);
-    value = key + bytes(args.seq_kv());
-    rows = value + bytes(args.seq_kv());
-    total = rows + bytes(args.seq_q());
-  }
-};
 
 /// P = softmax(S), in place, and lse.
 template <class Exec, class T, class Rule>
@@ -168,110 +134,46 @@ void softmax_rows(const Exec& exec, const ForwardArgs& args, const Rule& rule, T
                        Softmax(args, rule, stored));
 }
 
-/// In f32: the library's products on all threads. Rows that are dense already are used where they
-/// lie.
-template <class Exec, class Rule>
-void forward_f32(const Exec& exec, const ForwardArgs& args, const Rule& rule, std::byte* base) {
-  const WideRows places(args);
-  const std::int64_t n = args.seq_kv();
-  const std::int64_t sq = args.seq_q();
-  const std::int64_t d = args.head_dim();
-  const std::int64_t group = args.heads() / args.kv_heads();
-  auto* scores = reinterpret_cast<float*>(base);
-  auto* rows = reinterpret_cast<float*>(base + places.rows);
-  const auto dense = [&](const ConstTensorRef<4>& tensor, std::int64_t b, std::int64_t h,
-                         std::size_t place) -> const float* {
-    const float* source = HeadRows<const float>(tensor).row(b, h, 0);
-    if (tensor.stride[2] == d) return source;
-    auto* target = reinterpret_cast<float*>(base + place);
-    convert_rows(exec, "katt::attention::naive_gather", source, tensor.stride[2], target, d,
-                 tensor.extent[2], d);
-    return target;
-  };
-  for (std::int64_t b = 0; b < args.batch(); ++b) {
-    for (std::int64_t h = 0; h < args.heads() && n > 0; ++h) {
-      library_product(exec, {.trans_b = true},
-                      LibraryMatrix<const float>(dense(args.q, b, h, places.rows), sq, d),
-                      LibraryMatrix<const float>(dense(args.k, b, h / group, places.key), n, d),
-                      LibraryMatrix<float>(scores + (b * args.heads() + h) * sq * n, sq, n));
-    }
-  }
-  softmax_rows(exec, args, rule, scores);
-  for (std::int64_t b = 0; b < args.batch(); ++b) {
-    for (std::int64_t h = 0; h < args.heads(); ++h) {
-      const bool direct = args.out.stride[2] == d;
-      float* out = HeadRows<float>(args.out).row(b, h, 0);
-      float* o = direct ? out : rows;
-      library_product(exec, {},
-                      LibraryMatrix<const float>(scores + (b * args.heads() + h) * sq * n, sq, n),
-                      LibraryMatrix<const float>(dense(args.v, b, h / group, places.value), n, d),
-                      LibraryMatrix<float>(o, sq, d));
-      if (!direct) {
-        convert_rows(exec, "katt::attention::naive_scatter", o, d, out, args.out.stride[2], sq, d);
-      }
-    }
-  }
-}
-
-/// In 16 bits: the products of linear, which take the operands as they are (bf16
-/// tiles where a unit multiplies them, else widened block by block).
-template <class Exec, class T, class Rule>
-void forward_half(const Exec& exec, const ForwardArgs& args, const Rule& rule,
-                  Workspace workspace) {
-  auto* scores = static_cast<T*>(workspace.data);
-  const std::size_t stored = score_bytes<T>(args);
-  const Workspace rest{static_cast<std::byte*>(workspace.data) + stored, workspace.bytes - stored};
-  const auto each_head = [&](const auto& product) {
-    for (std::int64_t b = 0; b < args.batch(); ++b) {
-      for (std::int64_t h = 0; h < args.heads(); ++h) {
-        product(HalfProducts(args, b, h,
-                             scores + (b * args.heads() + h) * args.seq_q() * args.seq_kv()));
-      }
-    }
-  };
-  each_head([&](const HalfProducts& products) {
-    if (args.seq_kv() > 0) {
-      linear::gemm(exec, products.scores, rest, "katt::attention::naive_scores");
-    }
-  });
-  softmax_rows(exec, args, rule, scores);
-  each_head([&](const HalfProducts& products) {
-    linear::gemm(exec, products.output, rest, "katt::attention::naive_output");
-  });
-}
-
 }  // namespace katt::attention::impl::naive
 
 namespace katt::attention::impl {
 
 template <class Exec>
 std::string naive_engine(const Exec& exec, const ForwardArgs& args) {
-  if (args.q.dtype == Dtype::f32) return "blas";
-  return linear::gemm_engine(exec, naive::HalfProducts(args, 0, 0, nullptr).scores);
+  return linear::naive_gemm_engine(exec, naive::HeadProducts(args, 0, 0, nullptr).scores);
 }
 
 template <class Exec, class T>
 std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args) {
   if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
-  if constexpr (std::is_same_v<T, float>) {
-    (void)exec;
-    return naive::WideRows(args).total;
-  } else {
-    const naive::HalfProducts products(args, 0, 0, nullptr);
-    return naive::score_bytes<T>(args) +
-           std::max(linear::gemm_workspace_bytes(exec, products.scores),
-                    linear::gemm_workspace_bytes(exec, products.output));
-  }
+  const naive::HeadProducts products(args, 0, 0, nullptr);
+  return naive::score_bytes(args) +
+         std::max(linear::naive_gemm_workspace_bytes(exec, products.scores),
+                  linear::naive_gemm_workspace_bytes(exec, products.output));
 }
 
 template <class Exec, class T, class Rule>
 void run_naive(const Exec& exec, const ForwardArgs& args, const Rule& rule, Workspace workspace) {
   if (args.seq_q() == 0 || args.batch() * args.heads() == 0) return;
-  if constexpr (std::is_same_v<T, float>) {
-    naive::forward_f32(exec, args, rule, static_cast<std::byte*>(workspace.data));
-  } else {
-    naive::forward_half<Exec, T>(exec, args, rule, workspace);
-  }
+  auto* scores = static_cast<T*>(workspace.data);
+  const std::size_t stored = naive::score_bytes(args);
+  const Workspace rest{static_cast<std::byte*>(workspace.data) + stored, workspace.bytes - stored};
+  const auto each_head = [&](const auto& product) {
+    for (std::int64_t b = 0; b < args.batch(); ++b) {
+      for (std::int64_t h = 0; h < args.heads(); ++h) {
+        const std::int64_t head = b * args.heads() + h;
+        product(naive::HeadProducts(args, b, h, scores + head * args.seq_q() * args.seq_kv()));
+      }
+    }
+  };
+  each_head([&](const naive::HeadProducts& products) {
+    if (args.seq_kv() == 0) return;
+    linear::naive_gemm(exec, products.scores, rest, "katt::attention::naive_scores");
+  });
+  naive::softmax_rows(exec, args, rule, scores);
+  each_head([&](const naive::HeadProducts& products) {
+    linear::naive_gemm(exec, products.output, rest, "katt::attention::naive_output");
+  });
 }
 
 }  // namespace katt::attention::impl

@@ -11,14 +11,11 @@
 ///   S = scale · Q·Kᵀ for every head, stored (batch, heads, seq_q, seq_kv) in the dtype
 ///   P = masked softmax(S), in place
 ///   out = P · V
-/// The products are the best that there are for the dtype: in f32 KokkosBlas::gemm (OpenBLAS on a
-/// host, cuBLAS on a device where it is built in), in f16 and bf16 linear::gemm, which has AMX
-/// tiles and otherwise widens the operands block by block for the library. S and P are rounded to
-/// the dtype where they are stored, as an unfused implementation in that dtype does.
+/// The products are linear::naive_gemm(), on the operands as they lie. S and P are rounded to the
+/// dtype where they are stored, as an unfused implementation in that dtype does.
 ///
 /// The naive variant of the backward pass: P and dS of all heads stored (batch, heads, seq_q,
-/// seq_kv) in the dtype, and a product for each of the five (linear/gemm/naive.hpp: the library's
-/// in f32, in 16 bits linear's on operands as they lie):
+/// seq_kv) in the dtype, and a product for each of the five:
 ///   S = scale·Q·Kᵀ, P = softmax(S);  dP = dO·Vᵀ, dS = P ∘ (dP − Δ);
 ///   dV = Pᵀ·dO, dQ = scale·dS·K, dK = scale·dSᵀ·Q
 /// S and dP of one head at a time are f32.

@@ -49,9 +49,9 @@ void run_mma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, const 
 /// Defines the backward pass of flash_mma for an element type.
 #define KATT_INSTANTIATE_MMA_BACKWARD(T)                                                         \
   template katt::Status katt::attention::impl::mma_backward_supports<T>(                         \
-      const Kokkos::Cuda&, const katt::attention::BackwardArgs&, katt::Tile);                    \
+      const Kokkos::Cuda&, const katt::attention::BackwardArgs&, katt::attention::Tile);         \
   template void katt::attention::impl::run_mma_backward<T>(                                      \
       const Kokkos::Cuda&, const katt::attention::BackwardArgs&, const katt::attention::NoRule&, \
-      katt::Tile, katt::Workspace);
+      katt::attention::Tile, katt::Workspace);
 
 #endif

@@ -39,9 +39,9 @@ void run_mma(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& rule
 /// Defines the flash_mma variant of an element type.
 #define KATT_INSTANTIATE_MMA(T)                                                                 \
   template katt::Status katt::attention::impl::mma_supports<T>(                                 \
-      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile);                    \
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::attention::Tile);         \
   template void katt::attention::impl::run_mma<T>(                                              \
       const Kokkos::Cuda&, const katt::attention::ForwardArgs&, const katt::attention::NoRule&, \
-      katt::Tile, katt::Workspace);
+      katt::attention::Tile, katt::Workspace);
 
 #endif

@@ -67,9 +67,9 @@ void run_wgmma(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& ru
 /// Defines the flash_wgmma variant of an element type.
 #define KATT_INSTANTIATE_WGMMA(T)                                                               \
   template katt::Status katt::attention::impl::wgmma_supports<T>(                               \
-      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::Tile);                    \
+      const Kokkos::Cuda&, const katt::attention::ForwardArgs&, katt::attention::Tile);         \
   template void katt::attention::impl::run_wgmma<T>(                                            \
       const Kokkos::Cuda&, const katt::attention::ForwardArgs&, const katt::attention::NoRule&, \
-      katt::Tile, katt::Workspace);
+      katt::attention::Tile, katt::Workspace);
 
 #endif
