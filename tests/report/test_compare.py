@@ -219,6 +219,18 @@ def test_a_new_axis_with_one_value_still_matches(pair):
     assert "no axis paged = 1" in " ".join(found.notes)
 
 
+def test_a_new_axis_of_names_that_other_operators_lack_still_matches(pair, monkeypatch):
+    monkeypatch.setitem(synthetic.STRINGS, "score_rule", 16)
+
+    def change(file):
+        for index, row in enumerate(file.rows):
+            row["score_rule"] = "none" if index % 2 else ""
+
+    found = compare(*pair(change, seeds=(1, 1)))
+    assert found.regressions == 0
+    assert "no axis score_rule = none" in " ".join(found.notes)
+
+
 def test_notes_name_what_differs(pair):
     def change(file):
         file.runs["run-0001"]["device"] = "AMD EPYC"
