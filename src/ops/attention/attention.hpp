@@ -34,8 +34,9 @@ struct ScoreArgs {
 
 /// The numbers of ScoreArgs by name: the attributes of case files, and axes of sweeps.
 struct ScoreParameter {
+  using Number = float ScoreArgs::*;
   const char* name;
-  float ScoreArgs::*value;
+  Number value;
   float minimum, maximum;
   const char* help;
 };
