@@ -34,9 +34,8 @@ struct ScoreArgs {
 
 /// The numbers of ScoreArgs by name: the attributes of case files, and axes of sweeps.
 struct ScoreParameter {
-  using Number = float ScoreArgs::*;
   const char* name;
-  Number value;
+  float ScoreArgs::*value;
   float minimum, maximum;
   const char* help;
 };

@@ -109,14 +109,21 @@ struct ScoreRules {
   template <class V>
   KOKKOS_INLINE_FUNCTION V score(const V& product, const Place<V>& at, std::int64_t first,
                                  V& slope) const {
-    V s = product * V(scale);
+    const V s = capped(product, slope);
+    return placed() ? moved(s, at, first, slope) : s;
+  }
+  /// Its first part, the same wherever a score lies.
+  template <class V>
+  KOKKOS_INLINE_FUNCTION V capped(const V& product, V& slope) const {
     slope = V(1.0F);
-    if (args.softcap > 0.0F) {
-      const V t = tile::tanh(V(product * V(scale / args.softcap)));
-      slope = V(1.0F) - t * t;
-      s = t * V(args.softcap);
-    }
-    if (!placed()) return s;
+    if (args.softcap <= 0.0F) return product * V(scale);
+    const V t = tile::tanh(V(product * V(scale / args.softcap)));
+    slope = V(1.0F) - t * t;
+    return t * V(args.softcap);
+  }
+  /// Its second part, where placed().
+  template <class V>
+  KOKKOS_INLINE_FUNCTION V moved(V s, const Place<V>& at, std::int64_t first, V& slope) const {
     const V key = at.column + V(static_cast<float>(first));
     const V right = key - at.row[0];
     s = tile::fma(V(-at.row[1]), tile::max(right, V(-right)), s);

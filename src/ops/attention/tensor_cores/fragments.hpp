@@ -208,18 +208,35 @@ class FragmentSoftmax {
  private:
   template <int N>
   KOKKOS_INLINE_FUNCTION void prepare(float (&s)[N][4], int key, int columns) const {
+    // One thing after the other over all scores: together they would keep more in registers than
+    // there are.
     const EntryScores<T, Rule>& scores = rows_.scores();
-    const T* bias[2] = {rows_.bias_row(0), rows_.bias_row(1)};
-    typename EntryScores<T, Rule>::template Place<float> place[2] = {rows_.place(0),
-                                                                     rows_.place(1)};
     KATT_UNROLL for (int n = 0; n < N; ++n) {
       KATT_UNROLL for (int i = 0; i < 4; ++i) {
-        const int column = rows_.column_of(n, i);
         float slope;
-        place[i / 2].column = static_cast<float>(column);
-        s[n][i] = scores.score(s[n][i], place[i / 2], key, slope);
-        if (bias[0] != nullptr && column < columns) {
-          s[n][i] = scores.biased(s[n][i], bias[i / 2][key + column]);
+        s[n][i] = scores.capped(s[n][i], slope);
+      }
+    }
+    if (scores.placed()) {
+      KATT_UNROLL for (int half = 0; half < 2; ++half) {
+        auto place = rows_.place(half);
+        // In turn, so that a column is not kept for every n.
+        place.column = static_cast<float>(rows_.column_of(0, 0));
+        KATT_UNROLL for (int n = 0; n < N; ++n) {
+          KATT_UNROLL for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            float slope = 1.0F;
+            s[n][i] = scores.moved(s[n][i], place, key, slope);
+            place.column += i % 2 == 0 ? 1.0F : 7.0F;
+          }
+        }
+      }
+    }
+    if (scores.bias) {
+      const T* bias[2] = {rows_.bias_row(0) + key, rows_.bias_row(1) + key};
+      KATT_UNROLL for (int n = 0; n < N; ++n) {
+        KATT_UNROLL for (int i = 0; i < 4; ++i) {
+          const int column = rows_.column_of(n, i);
+          if (column < columns) s[n][i] = scores.biased(s[n][i], bias[i / 2][column]);
         }
       }
     }
