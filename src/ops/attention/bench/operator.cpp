@@ -307,7 +307,6 @@ class AttentionOperator final : public bench::Operator {
         integer("causal", 0, 0, 1, "1: key j is visible to query i if j <= i + seq_kv - seq_q"),
         integer("window_left", -1, -1, largest_extent, "keys visible to the left; -1: all"),
         integer("window_right", -1, -1, largest_extent, "keys visible to the right; -1: all"),
-        integer("alibi", 0, 0, 1, "1: ALiBi, with the slopes of its paper for so many heads"),
         integer("bias", 0, 0, 1, "1: an additive mask (1, 1, seq_q, seq_kv)"),
         integer("kv_len_min", -1, -1, largest_extent, "least of random key lengths; -1: all keys"),
         integer("block_size", 64, 1, largest_extent, "edge of a block of the block mask"),
@@ -316,21 +315,23 @@ class AttentionOperator final : public bench::Operator {
          .minimum = 0,
          .maximum = 1,
          .help = "share of live blocks; 1: no block mask"},
-        {.name = "score_rule",
-         .fallback = std::string("none"),
-         .choices = rules,
-         .help = "a rule of the user's own for the scores"},
         {.name = "layout",
          .fallback = std::string("bhsd"),
          .choices = {"bhsd", "bshd"},
          .help = "storage order of q, k, v, out"},
+        integer("alibi", 0, 0, 1, "1: ALiBi, with the slopes of its paper for so many heads"),
+        {.name = "score_rule",
+         .fallback = std::string("none"),
+         .choices = rules,
+         .help = "a rule of the user's own for the scores"},
     };
+    auto place = std::ranges::find(axes, "bias", &AxisSpec::name);
     for (const ScoreParameter& parameter : score_parameters) {
-      axes.push_back({.name = parameter.name,
-                      .fallback = 0.0,
-                      .minimum = parameter.minimum,
-                      .maximum = parameter.maximum,
-                      .help = parameter.help});
+      place = 1 + axes.insert(place, {.name = parameter.name,
+                                      .fallback = 0.0,
+                                      .minimum = parameter.minimum,
+                                      .maximum = parameter.maximum,
+                                      .help = parameter.help});
     }
     const auto amend = [&](const char* name, const char* follows, const char* short_name) {
       for (AxisSpec& axis : axes) {

@@ -134,14 +134,14 @@ struct Layout {
 };
 
 /// The five products of one head. Without memory they serve for sizes.
-struct HeadProducts {
+struct BackwardProducts {
   linear::GemmArgs s, dp, dv, dk, dq;
   bool summed = false;  ///< dK and dV are sums in f32 that are still to be rounded
   bool last_of_group;   ///< and this head is the last one
   TensorRef<2> dk_rounded, dv_rounded;
   TensorRef<2> p, ds;
 
-  HeadProducts(const BackwardArgs& args, const Layout& at, std::byte* base, std::int64_t b,
+  BackwardProducts(const BackwardArgs& args, const Layout& at, std::byte* base, std::int64_t b,
                std::int64_t h) {
     const std::int64_t m = args.seq_q();
     const std::int64_t n = args.seq_kv();
@@ -193,14 +193,14 @@ namespace katt::attention::impl {
 template <class Exec>
 std::string naive_engine(const Exec& exec, const BackwardArgs& args) {
   return linear::naive_gemm_engine(
-      exec, naive::HeadProducts(args, naive::Layout(args), nullptr, 0, 0).dq);
+      exec, naive::BackwardProducts(args, naive::Layout(args), nullptr, 0, 0).dq);
 }
 
 template <class Exec, class T>
 std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
   if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
   const naive::Layout layout(args);
-  const naive::HeadProducts products(args, layout, nullptr, 0, 0);
+  const naive::BackwardProducts products(args, layout, nullptr, 0, 0);
   std::size_t bytes = 0;
   for (const linear::GemmArgs* product :
        {&products.s, &products.dp, &products.dv, &products.dk, &products.dq}) {
@@ -219,7 +219,7 @@ void run_naive(const Exec& exec, const BackwardArgs& args, const Rule& rule, Wor
   };
   for (std::int64_t b = 0; b < args.batch(); ++b) {
     for (std::int64_t h = 0; h < args.heads(); ++h) {
-      const naive::HeadProducts head(args, layout, base, b, h);
+      const naive::BackwardProducts head(args, layout, base, b, h);
       multiply(head.s, "katt::attention::naive_backward_scores");
       multiply(head.dp, "katt::attention::naive_backward_dp");
       tile::for_each_row(

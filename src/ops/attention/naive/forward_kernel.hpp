@@ -99,11 +99,11 @@ struct RowSoftmax {
 };
 
 /// The products of one head, S = Q·Kᵀ, scaled in 16 bits, and out = P·V with S and P in one place.
-struct HeadProducts {
+struct ForwardProducts {
   linear::GemmArgs scores;
   linear::GemmArgs output;
 
-  HeadProducts(const ForwardArgs& args, std::int64_t b, std::int64_t h, void* stored) {
+  ForwardProducts(const ForwardArgs& args, std::int64_t b, std::int64_t h, void* stored) {
     const std::int64_t kv_head = h / (args.heads() / args.kv_heads());
     const TensorRef<2> s(stored, args.q.dtype, {args.seq_q(), args.seq_kv()});
     scores = {.a = rows_of(args.q, b, h),
@@ -140,13 +140,13 @@ namespace katt::attention::impl {
 
 template <class Exec>
 std::string naive_engine(const Exec& exec, const ForwardArgs& args) {
-  return linear::naive_gemm_engine(exec, naive::HeadProducts(args, 0, 0, nullptr).scores);
+  return linear::naive_gemm_engine(exec, naive::ForwardProducts(args, 0, 0, nullptr).scores);
 }
 
 template <class Exec, class T>
 std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args) {
   if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
-  const naive::HeadProducts products(args, 0, 0, nullptr);
+  const naive::ForwardProducts products(args, 0, 0, nullptr);
   return naive::score_bytes(args) +
          std::max(linear::naive_gemm_workspace_bytes(exec, products.scores),
                   linear::naive_gemm_workspace_bytes(exec, products.output));
@@ -162,16 +162,16 @@ void run_naive(const Exec& exec, const ForwardArgs& args, const Rule& rule, Work
     for (std::int64_t b = 0; b < args.batch(); ++b) {
       for (std::int64_t h = 0; h < args.heads(); ++h) {
         const std::int64_t head = b * args.heads() + h;
-        product(naive::HeadProducts(args, b, h, scores + head * args.seq_q() * args.seq_kv()));
+        product(naive::ForwardProducts(args, b, h, scores + head * args.seq_q() * args.seq_kv()));
       }
     }
   };
-  each_head([&](const naive::HeadProducts& products) {
+  each_head([&](const naive::ForwardProducts& products) {
     if (args.seq_kv() == 0) return;
     linear::naive_gemm(exec, products.scores, rest, "katt::attention::naive_scores");
   });
   naive::softmax_rows(exec, args, rule, scores);
-  each_head([&](const naive::HeadProducts& products) {
+  each_head([&](const naive::ForwardProducts& products) {
     linear::naive_gemm(exec, products.output, rest, "katt::attention::naive_output");
   });
 }
