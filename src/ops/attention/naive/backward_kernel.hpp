@@ -142,7 +142,7 @@ struct BackwardProducts {
   TensorRef<2> p, ds;
 
   BackwardProducts(const BackwardArgs& args, const Layout& at, std::byte* base, std::int64_t b,
-               std::int64_t h) {
+                   std::int64_t h) {
     const std::int64_t m = args.seq_q();
     const std::int64_t n = args.seq_kv();
     const std::int64_t d = args.head_dim();
