@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "bench/forecast.hpp"
 #include "bench/json.hpp"
 #include "bench/tuning.hpp"
 #include "drivers/command_line.hpp"

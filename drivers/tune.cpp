@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "bench/forecast.hpp"
 #include "bench/sweep.hpp"
 #include "bench/text.hpp"
 #include "bench/tuning.hpp"

@@ -61,7 +61,7 @@ Config run_variant(const std::string& op, const Exec& exec, const VariantTable<E
                    const Args& args, const Config& request) {
   const Config config = table.resolve(exec, args, request);
   if (const Status status = table.supports(exec, args, config); !status.is_ok()) {
-    throw InputError(op + ": " + status.reason());
+    throw InputError(op + ": variant " + config.variant + ": " + status.reason());
   }
   const std::size_t needed = table.workspace_bytes(exec, args, config);
   if (const std::size_t available = available_memory(backend_of<Exec>()); needed > available) {

@@ -10,6 +10,7 @@
 
 #include "bench/bandwidth.hpp"
 #include "bench/ceilings.hpp"
+#include "bench/forecast.hpp"
 #include "bench/machine.hpp"
 #include "bench/peer.hpp"
 #include "bench/profile.hpp"

@@ -49,9 +49,13 @@ DeviceTensors::DeviceTensors(std::string_view op, Backend backend, const TensorS
 
 void DeviceTensors::upload(const Problem& problem) const {
   for (const auto& [name, held] : held_) {
-    if (held.element == Element::i64) {
-      if (const auto indices = problem.indices(name); !indices.empty()) {
+    if (is_integer(held.element)) {
+      const auto indices = problem.indices(name);
+      if (held.element == Element::i64) {
         held.bytes.upload(std::as_bytes(indices));
+      } else {
+        const std::vector<std::uint8_t> flags(indices.begin(), indices.end());
+        held.bytes.upload(std::as_bytes(std::span(flags)));
       }
     } else if (const auto found = problem.values.find(name); found != problem.values.end()) {
       held.floats.upload(found->second);
@@ -92,7 +96,7 @@ std::vector<float> DeviceTensors::download(std::string_view name) const {
 HostValues DeviceTensors::download() const {
   HostValues values;
   for (const auto& [name, held] : held_) {
-    if (held.element != Element::i64) values[name] = download(name);
+    if (!is_integer(held.element)) values[name] = download(name);
   }
   return values;
 }
@@ -109,7 +113,9 @@ void generate(Problem& problem, const TensorSpecs& inputs, std::uint64_t seed) {
     if (spec.derived || !spec.is_in(problem)) continue;
     ++stream;
     const auto size = static_cast<std::size_t>(spec.size(problem));
-    if (spec.element == Element::i64) {
+    if (spec.values) {
+      problem.values[spec.name] = spec.values(problem);
+    } else if (is_integer(spec.element)) {
       std::vector<std::int64_t>& indices = problem.integers[spec.name];
       for (std::size_t i = 0; i < size; ++i) {
         indices.push_back(spec.draw(testing::uniform(stream, i), problem));
@@ -123,12 +129,12 @@ void generate(Problem& problem, const TensorSpecs& inputs, std::uint64_t seed) {
 }
 
 void add_shapes(Tensors& tensors, const TensorSpecs& specs, const Problem& problem) {
-  static std::int64_t something;  // integers are pointers, which say by it that they are there
+  constexpr std::size_t line = 256, most = 64;
+  alignas(line) static std::array<std::byte, line * most> nothing;
   for (const TensorSpec& spec : specs) {
     if (!spec.is_in(problem)) continue;
-    const bool integers = !is_float(spec.element);
-    tensors.set(spec.name,
-                {integers ? &something : nullptr, spec.dtype(problem), padded(spec, problem)});
+    tensors.set(spec.name, {nothing.data() + line * (tensors.size() % most), spec.dtype(problem),
+                            padded(spec, problem)});
   }
 }
 

@@ -21,7 +21,12 @@ using testing::HostValues;
 using testing::Problem;
 
 /// What a tensor holds: elements of the dtype under test, or always the same.
-enum class Element : std::uint8_t { dtype, f32, i8, i64 };
+enum class Element : std::uint8_t { dtype, f32, i8, u8, i64 };
+
+/// Whether a tensor has its values among the integers of a problem.
+inline bool is_integer(Element element) {
+  return element == Element::i64 || element == Element::u8;
+}
 
 /// A tensor by the names of its axes, e.g. {"weight", {"out_features", "in_features"}, "(O, I)"}.
 struct TensorSpec {
@@ -37,10 +42,13 @@ struct TensorSpec {
   std::string dtype_axis{};  ///< an axis that names the dtype in place of the one under test
   /// Of an input of integers: a value from a uniform number in [0, 1).
   std::function<std::int64_t(double, const Problem&)> draw{};
+  /// Of an input that is not random: its values.
+  std::function<std::vector<float>(const Problem&)> values{};
   /// An input that the operator's derive() makes of the others, once for all variants.
   bool derived = false;
   /// Whether other programs see it: peers (Case::foreign) and, of an output, readers of a case.
   bool foreign = true;
+  bool asked_of_peers = true;  ///< of an output that is foreign; few libraries give an lse
   /// Of an output: the input whose memory it takes where the axis `in_place` is 1.
   std::string over{};
 
@@ -53,9 +61,14 @@ struct TensorSpec {
     for (const std::string& axis : axes) extents.push_back(problem.extent(axis));
     return extents;
   }
+  /// Elements; 2^56 where there are more, so that bytes of many such tensors can be added up.
   [[nodiscard]] std::int64_t size(const Problem& problem) const {
+    constexpr std::int64_t most = std::int64_t{1} << 56U;
     std::int64_t count = 1;
-    for (const std::int64_t extent : shape(problem)) count *= extent;
+    for (const std::int64_t extent : shape(problem)) {
+      if (extent == 0) return 0;
+      count = count > most / extent ? most : count * extent;
+    }
     return count;
   }
   /// Of what is no integer.
@@ -65,7 +78,7 @@ struct TensorSpec {
                               : all_dtypes[static_cast<std::size_t>(problem.extent(dtype_axis))];
   }
   [[nodiscard]] std::size_t element_bytes(const Problem& problem) const {
-    if (element == Element::i8) return 1;
+    if (element == Element::i8 || element == Element::u8) return 1;
     return element == Element::i64 ? sizeof(std::int64_t) : size_of(dtype(problem));
   }
 };
@@ -83,6 +96,7 @@ class Tensors {
   }
 
   void set(const std::string& name, const TensorRef<4>& ref) { refs_[name] = ref; }
+  [[nodiscard]] std::size_t size() const { return refs_.size(); }
   template <int Rank>
   [[nodiscard]] TensorRef<Rank> tensor(std::string_view name) const {
     TensorRef<Rank> ref;
@@ -104,6 +118,9 @@ class Tensors {
   }
   [[nodiscard]] std::int8_t* bytes(std::string_view name) const {
     return static_cast<std::int8_t*>(tensor<1>(name).data);
+  }
+  [[nodiscard]] const std::uint8_t* flags(std::string_view name) const {
+    return static_cast<const std::uint8_t*>(tensor<1>(name).data);
   }
 
  private:
@@ -141,7 +158,8 @@ class DeviceTensors {
 /// Seeded values for the inputs of a problem, each from a stream of its own.
 void generate(Problem& problem, const TensorSpecs& inputs, std::uint64_t seed);
 
-/// References without memory, for workspace sizes, refusals and work.
+/// References for workspace sizes, refusals and work: their addresses differ, as those of tensors
+/// do, and hold nothing.
 void add_shapes(Tensors& tensors, const TensorSpecs& specs, const Problem& problem);
 
 }  // namespace katt::bench

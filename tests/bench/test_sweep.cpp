@@ -7,6 +7,7 @@
 #include <set>
 
 #include "bench/bandwidth.hpp"
+#include "bench/forecast.hpp"
 #include "bench/results.hpp"
 #include "bench/sweep.hpp"
 #include "memory/tracker.hpp"

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 
+#include "bench/forecast.hpp"
 #include "bench/plan.hpp"
 #include "bench/sweep_file.hpp"
 #include "bench/tuning.hpp"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "bench/adapter.hpp"
-#include "ops/attention/bench/case.hpp"
 #include "testing/fill.hpp"
+#include "tests/ops/attention_case.hpp"
 
 /// Attention problems that the tests of both passes share.
 namespace katt::attention {

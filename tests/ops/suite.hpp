@@ -88,7 +88,7 @@ std::optional<HostValues> outputs_of(const Exec& exec, const Problem& problem,
   for (const Taken& pair : taken) refs.set(pair.output, refs.template tensor<4>(pair.input));
   const auto args = Pass::args(refs);
   check(args);
-  const auto& table = Pass::template variants<Exec>();
+  const auto& table = Pass::template variants<Exec>(problem);
   if (!table.supports(exec, args, {variant, {}}).is_ok()) return std::nullopt;
   run_variant(exec, table, args, {variant, {}});
   HostValues made = outputs.download();
@@ -147,7 +147,8 @@ TYPED_TEST_P(OperatorSuite, MatchesTheReferenceForEveryShapeStrideVariantAndBack
         for (testing::ExpectedPart& part : expected) part.slack += TypeParam::slack;
         for (const std::int64_t gap : TypeParam::gaps()) {
           testing::for_each_exec([&]<class Exec>(const Exec& exec) {
-            for (const std::string& variant : testing::names_of(Pass::template variants<Exec>())) {
+            for (const std::string& variant :
+                 testing::names_of(Pass::template variants<Exec>(problem))) {
               const auto made = testing::outputs_of<Op, Pass>(exec, problem, variant, gap);
               if (!made) continue;
               const auto errors = bench::compare<Op, Pass>(problem, expected, *made);
@@ -208,7 +209,7 @@ TYPED_TEST_P(OperatorSuite, ThreadsDoNotChangeABit) {
   testing::for_each_pass<Op>([&]<class Pass>(Pass) {
     for (const Dtype dtype : all_dtypes) {
       const auto problem = testing::make_problem<Op, Pass>(TypeParam::shapes().back(), dtype);
-      for (const std::string& variant : testing::names_of(Pass::template variants<Host>())) {
+      for (const std::string& variant : testing::names_of(Pass::template variants<Host>(problem))) {
         const auto one = testing::outputs_of<Op, Pass>(serial_host(), problem, variant);
         if (!one) continue;
 #if defined(KOKKOS_ENABLE_OPENMP)
@@ -236,7 +237,8 @@ TYPED_TEST_P(OperatorSuite, AnOutputMayBeAnInput) {
       for (const Dtype dtype : all_dtypes) {
         const auto problem = testing::make_problem<Op, Pass>(TypeParam::shapes().back(), dtype);
         testing::for_each_exec([&]<class Exec>(const Exec& exec) {
-          for (const std::string& variant : testing::names_of(Pass::template variants<Exec>())) {
+          for (const std::string& variant :
+               testing::names_of(Pass::template variants<Exec>(problem))) {
             const auto apart = testing::outputs_of<Op, Pass>(exec, problem, variant);
             if (!apart) continue;
             EXPECT_TRUE(*apart ==
@@ -259,7 +261,7 @@ TYPED_TEST_P(OperatorSuite, AllocatesNothingAndRefusesWhatItDoesNotKnow) {
     const bench::DeviceInputs<Op, Pass> inputs(problem, Backend::serial, 1);
     const bench::DeviceOutputs<Op, Pass> outputs(problem, Backend::serial);
     const auto args = bench::make_args(problem, inputs, outputs);
-    const auto& table = Pass::template variants<Host>();
+    const auto& table = Pass::template variants<Host>(problem);
     for (const std::string& variant : testing::names_of(table)) {
       const Config config{variant, {}};
       if (!table.supports(exec, args, config).is_ok()) continue;

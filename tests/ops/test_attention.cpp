@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/attention/attention.hpp"
-#include "ops/attention/bench/case.hpp"
+#include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
 #include "tile/bf16_units.hpp"
 
@@ -40,7 +40,7 @@ template <class Exec>
 std::vector<Config> all_configs(const ProblemData& data) {
   std::vector<Config> configs;
   const auto add = [&](const Config& config) {
-    const ForwardArgs args = shape_args(data.shape, data.dtype);
+    const ForwardArgs args = shape_args(data);
     if (forward_variants<Exec>().supports(Exec(), args, config).is_ok()) configs.push_back(config);
   };
   for (const auto& variant : forward_variants<Exec>().all()) {
@@ -156,7 +156,7 @@ TEST(AttentionAuto, IsTheFastestThatAccepts) {
   const Host exec = serial_host();
   const auto chosen = [&](const Shape& shape, Dtype dtype, const Setting& tile = {}) {
     const auto data = make_problem(shape, dtype);
-    const ForwardArgs args = shape_args(data->shape, dtype);
+    const ForwardArgs args = shape_args(*data);
     const Config config = forward_variants<Host>().resolve(exec, args, {"auto", tile});
     EXPECT_TRUE(forward_variants<Host>().supports(exec, args, config).is_ok()) << config.variant;
     return config.variant;
@@ -175,7 +175,7 @@ TEST(AttentionAuto, IsTheFastestThatAccepts) {
 
 TEST(AttentionRefusal, UnitsNameTheReason) {
   const auto data = make_problem({1, 2, 2, 8, 8, 16}, Dtype::f32);
-  const ForwardArgs args = shape_args(data->shape, Dtype::f32);
+  const ForwardArgs args = shape_args(*data);
   for (const char* name : {"flash_amx", "flash_avx512_bf16"}) {
     const auto status = forward_variants<Host>().supports(serial_host(), args, {name, {}});
     EXPECT_EQ(status.reason(), "takes bf16, not f32");
@@ -274,11 +274,11 @@ RC_GTEST_PROP(AttentionProperty, RowsOfOnesGiveOnes, ()) {
 
 TEST(AttentionWork, CountsVisiblePairs) {
   auto data = make_problem({1, 2, 2, 8, 8, 16}, Dtype::f32);
-  const ForwardArgs dense = shape_args(data->shape, Dtype::f32);
+  const ForwardArgs dense = shape_args(*data);
   EXPECT_EQ(forward_flops(dense), 4.0 * 2 * 64 * 16);
   data->shape.causal = true;
-  EXPECT_EQ(forward_flops(shape_args(data->shape, Dtype::f32)), 4.0 * 2 * 36 * 16);
-  EXPECT_EQ(forward_bytes(dense), 4.0 * 4 * 2 * 8 * 16);
+  EXPECT_EQ(forward_flops(shape_args(*data)), 4.0 * 2 * 36 * 16);
+  EXPECT_EQ(forward_bytes(dense), 4.0 * 4 * 2 * 8 * 16 + 4.0 * 2 * 8) << "lse besides";
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ops/attention/backward.hpp"
-#include "ops/attention/bench/case.hpp"
+#include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
 
 namespace katt::attention {
@@ -39,10 +39,7 @@ Gradients run(const Exec& exec, const ProblemData& data, const Config& config,
 template <class Exec>
 std::vector<Config> all_configs(const ProblemData& data) {
   std::vector<Config> configs;
-  BackwardArgs args;
-  const ForwardArgs forward = shape_args(data.shape, data.dtype);
-  args.q = forward.q;
-  args.k = forward.k;
+  const BackwardArgs args = backward_shape_args(data);
   const auto add = [&](const Config& config) {
     if (backward_variants<Exec>().supports(Exec(), args, config).is_ok()) configs.push_back(config);
   };
@@ -107,10 +104,7 @@ TEST_P(AttentionBackward, SerialMatchesReference) {
 TEST_P(AttentionBackward, NaiveSaysWhatMultiplies) {
   using Exec = Kokkos::DefaultHostExecutionSpace;
   const auto data = make_problem({1, 2, 2, 40, 70, 64}, GetParam());
-  BackwardArgs args;
-  const ForwardArgs forward = shape_args(data->shape, data->dtype);
-  args.q = forward.q;
-  args.k = forward.k;
+  const BackwardArgs args = backward_shape_args(*data);
   const std::string engine = backward_variants<Exec>().find("naive").engine(Exec(), args, {});
   EXPECT_EQ(engine == "blas", GetParam() == Dtype::f32) << engine;
   EXPECT_NE(engine, "");

@@ -207,8 +207,7 @@ TEST(AttentionDecodeRefusal, NamesTheReason) {
   const Host exec = serial_host();
   const auto refusal = [&](const Shape& s, const Setting& tile) {
     const auto data = make_problem(s, Dtype::f32);
-    return forward_variants<Host>().supports(exec, shape_args(data->shape, Dtype::f32),
-                                             {"decode", tile});
+    return forward_variants<Host>().supports(exec, shape_args(*data), {"decode", tile});
   };
   EXPECT_TRUE(refusal({1, 4, 1, 16, 9, 8}, {}).is_ok());
   const Status rows = refusal({1, 4, 1, 17, 9, 8}, {});

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "memory/tracker.hpp"
-#include "ops/attention/bench/case.hpp"
 #include "ops/attention/memory.hpp"
+#include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
 
 namespace katt::attention {

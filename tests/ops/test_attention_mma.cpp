@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention/bench/case.hpp"
 #include "ops/attention/tensor_cores/mma_kernel.hpp"
 #include "ops/attention/tensor_cores/wgmma_kernel.hpp"
+#include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
 #include "tests/tile/warp_emulator.hpp"
 

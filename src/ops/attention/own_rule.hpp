@@ -57,12 +57,12 @@ void add_score_rule(std::string name, std::string description, Make make) {
   NamedRule named;
   const auto add = [&]<class Exec>() {
     auto& variants = static_cast<RuleVariants<Exec>&>(named);
-    variants.forward = [make](std::int64_t heads) {
+    variants.forward = RuleTables<Exec, ForwardArgs>([make](std::int64_t heads) {
       return forward_variants_with<Exec>(make.template operator()<Exec>(heads));
-    };
-    variants.backward = [make](std::int64_t heads) {
+    });
+    variants.backward = RuleTables<Exec, BackwardArgs>([make](std::int64_t heads) {
       return backward_variants_with<Exec>(make.template operator()<Exec>(heads));
-    };
+    });
   };
   add.template operator()<Host>();
 #if defined(KATT_HAS_CUDA)

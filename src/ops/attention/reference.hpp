@@ -26,12 +26,12 @@ struct HostProblem {
   double scale = 0;
   bool causal = false;
   std::int64_t window_left = -1, window_right = -1;
-  ScoreArgs score{};            ///< slopes in host memory
-  ExactRule rule{};             ///< after those of `score`, where there is one
-  std::span<const float> bias;  ///< (bias_batch, bias_heads, seq_q, seq_kv) or empty
+  ScoreArgs score{};              ///< slopes in host memory
+  ExactRule rule{};               ///< after those of `score`, where there is one
+  std::span<const float> bias{};  ///< (bias_batch, bias_heads, seq_q, seq_kv) or empty
   std::int64_t bias_batch = 1, bias_heads = 1;
   std::span<const std::int64_t> kv_len;      ///< (batch) or empty
-  std::span<const std::uint8_t> block_mask;  ///< (⌈seq_q/size⌉, ⌈seq_kv/size⌉) or empty
+  std::span<const std::int64_t> block_mask;  ///< (⌈seq_q/size⌉, ⌈seq_kv/size⌉) or empty
   std::int64_t block_size = 0;
   std::span<const float>
       dout;  ///< (batch, heads, seq_q, head_dim), or empty without a backward pass

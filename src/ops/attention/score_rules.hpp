@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "core/error.hpp"
 #include "core/execution.hpp"
 #include "core/variants.hpp"
 #include "ops/attention/attention.hpp"
@@ -15,11 +17,30 @@
 /// The score rules of users that sweeps know by name, values of the axis score_rule; see own_rule.hpp.
 namespace katt::attention {
 
-/// The variants of an execution space with a rule for so many query heads.
+/// The variants of an execution space with a rule for so many query heads, made once.
+template <class Exec, class Args>
+class RuleTables {
+ public:
+  using Table = VariantTable<Exec, Args>;
+
+  RuleTables() = default;
+  explicit RuleTables(std::function<Table(std::int64_t heads)> make) : make_(std::move(make)) {}
+
+  const Table& of(std::int64_t heads) const {
+    auto found = made_.find(heads);
+    if (found == made_.end()) found = made_.emplace(heads, make_(heads)).first;
+    return found->second;
+  }
+
+ private:
+  std::function<Table(std::int64_t heads)> make_;
+  mutable std::map<std::int64_t, Table> made_;
+};
+
 template <class Exec>
 struct RuleVariants {
-  std::function<VariantTable<Exec, ForwardArgs>(std::int64_t heads)> forward{};
-  std::function<VariantTable<Exec, BackwardArgs>(std::int64_t heads)> backward{};
+  RuleTables<Exec, ForwardArgs> forward{};
+  RuleTables<Exec, BackwardArgs> backward{};
 };
 
 struct NamedRule : RuleVariants<Host>
@@ -38,26 +59,15 @@ inline std::vector<NamedRule>& named_rules() {
   return rules;
 }
 
-/// The rule of that name; nullptr for "none". Throws InputError, which lists the known names.
-inline const NamedRule* find_rule(const std::string& name) {
-  std::string known = "none";
-  if (name == known) return nullptr;
-  for (const NamedRule& rule : named_rules()) {
-    if (rule.name == name) return &rule;
-    known += ", " + rule.name;
-  }
-  throw InputError("score_rule " + name + ": unknown; expected one of " + known);
-}
-
 /// The variants of a pass for a rule, or those without one.
 template <class Exec, class Args>
-VariantTable<Exec, Args> variants_of(const NamedRule* rule, std::int64_t heads) {
+const VariantTable<Exec, Args>& variants_of(const NamedRule* rule, std::int64_t heads) {
   if constexpr (std::is_same_v<Args, ForwardArgs>) {
     if (rule == nullptr) return forward_variants<Exec>();
-    return static_cast<const RuleVariants<Exec>*>(rule)->forward(heads);
+    return static_cast<const RuleVariants<Exec>*>(rule)->forward.of(heads);
   } else {
     if (rule == nullptr) return backward_variants<Exec>();
-    return static_cast<const RuleVariants<Exec>*>(rule)->backward(heads);
+    return static_cast<const RuleVariants<Exec>*>(rule)->backward.of(heads);
   }
 }
 

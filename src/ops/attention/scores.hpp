@@ -34,8 +34,8 @@ using tile::ln2;
 using tile::log2e;
 
 /// Natural log-sum-exp of a row with this maximum in base 2 and this sum of 2^(s − max): −inf where
-/// that is 0, as in a row that sees no key. The maximum is not rounded again: P = exp(s − lse) of the backward pass has the error of lse as its
-/// relative error, in a whole row alike.
+/// that is 0, as in a row that sees no key. The maximum is not rounded again: P = exp(s − lse) of
+/// the backward pass has the error of lse as its relative error, in a whole row alike.
 KOKKOS_INLINE_FUNCTION float natural_lse(float max, float sum) {
   return sum == 0.0F ? -Kokkos::Experimental::infinity_v<float>
                      : Kokkos::fma(max, ln2, Kokkos::log(sum));

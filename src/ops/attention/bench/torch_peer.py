@@ -42,7 +42,7 @@ def open_attention(case, backend):
                 tensors["q"],
                 tensors["k"],
                 tensors["v"],
-                attn_mask=tensors.get("bias"),
+                attn_mask=tensors.get("mask"),
                 is_causal=bool(axes["causal"]),
                 scale=case.parameters["scale"],
                 enable_gqa=axes["kv_heads"] != axes["heads"],
@@ -68,7 +68,7 @@ def open_eager(case):
         for term in (
             additive_mask(case, kv_len),
             alibi(case, inputs.pop("alibi_slopes", None), kv_len),
-            inputs.pop("bias", None),
+            inputs.pop("mask", None),
         )
         if term is not None
     ]

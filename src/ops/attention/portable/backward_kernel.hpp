@@ -98,11 +98,11 @@ struct FlashBackward : BackwardProblem<T, Rule> {
   static constexpr int lanes = tile::lanes_v<Exec>;
 
   BackwardPlan plan;
-  const float* delta;  ///< heads × rows, packed
-  float* dq_parts;     ///< heads × chunks × rows × row
+  float* delta;     ///< heads × rows, packed
+  float* dq_parts;  ///< heads × chunks × rows × row
 
   FlashBackward(const BackwardArgs& args, const Rule& rule, const BackwardPlan& extents,
-                const float* row_deltas, float* parts)
+                float* row_deltas, float* parts)
       : BackwardProblem<T, Rule>(args, rule), plan(extents), delta(row_deltas), dq_parts(parts) {}
 
   KOKKOS_INLINE_FUNCTION void run(const Team& team, std::int64_t item, float* memory) const {
@@ -252,15 +252,13 @@ struct FlashBackward : BackwardProblem<T, Rule> {
 /// Δ of every query row, in the packed order of the rows.
 template <class Exec, class T, class Rule>
 struct BackwardDelta : FlashBackward<Exec, T, Rule> {
-  float* target;
-
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
     const std::int64_t head = index / this->plan.rows;
     const std::int64_t b = head / this->kv_heads;
     const PackedRows packed{head % this->kv_heads, this->group, index % this->plan.rows};
-    target[index] = row_delta<tile::VecOf<Exec>>(this->out.row(b, packed.head(0), packed.query(0)),
-                                                 this->dout.row(b, packed.head(0), packed.query(0)),
-                                                 this->head_dim);
+    this->delta[index] = row_delta<tile::VecOf<Exec>>(
+        this->out.row(b, packed.head(0), packed.query(0)),
+        this->dout.row(b, packed.head(0), packed.query(0)), this->head_dim);
   }
 };
 
@@ -293,7 +291,7 @@ void run_flash(const Exec& exec, const BackwardArgs& args, const Rule& rule, Til
   const Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>> all_rows(exec, 0,
                                                                             plan.heads * plan.rows);
   Kokkos::parallel_for("katt::attention::backward_delta", all_rows,
-                       BackwardDelta<Exec, T, Rule>{functor, delta});
+                       BackwardDelta<Exec, T, Rule>{functor});
   tile::launch_teams(exec, "katt::attention::flash_backward", plan.heads * plan.chunks,
                      plan.scratch_bytes(), base + plan.delta_bytes() + plan.dq_bytes(), functor);
   Kokkos::parallel_for("katt::attention::backward_sum_dq", all_rows,

@@ -1,0 +1,256 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/ceilings.hpp"
+#include "bench/tensors.hpp"
+#include "core/error.hpp"
+#include "io/case_file.hpp"
+#include "ops/attention/attention.hpp"
+#include "ops/attention/backward.hpp"
+#include "ops/attention/bench/expected.hpp"
+#include "ops/attention/reference.hpp"
+#include "ops/attention/score_rules.hpp"
+
+namespace katt::attention {
+
+using bench::Element;
+using bench::TensorSpec;
+using bench::TensorSpecs;
+
+/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+struct Description {
+  static constexpr const char* name = "attention";
+  static constexpr const char* summary = "softmax(scale · Q·Kᵀ + mask) · V over heads";
+
+  static std::vector<bench::AxisSpec> axes() {
+    constexpr double largest = 1LL << 31;
+    std::vector<std::string> rules{"none"};
+    for (const NamedRule& rule : named_rules()) rules.push_back(rule.name);
+    std::vector<bench::AxisSpec> axes{
+        bench::integer_axis("batch", 1, 1, "sequences"),
+        bench::integer_axis("heads", 8, 1, "query heads"),
+        bench::integer_axis("kv_heads", 8, 1, "key/value heads; a divisor of heads"),
+        bench::integer_axis("seq_q", 1024, 1, "queries per sequence"),
+        bench::integer_axis("seq_kv", 1024, 1, "keys per sequence"),
+        bench::integer_axis("head_dim", 64, 8, "elements per head, a multiple of 8",
+                            static_cast<double>(max_head_dim)),
+        bench::integer_axis("causal", 0, 0,
+                            "1: key j is visible to query i if j <= i + seq_kv - seq_q", 1),
+        bench::integer_axis("window_left", -1, -1, "keys visible to the left; -1: all"),
+        bench::integer_axis("window_right", -1, -1, "keys visible to the right; -1: all")};
+    for (const ScoreParameter& parameter : score_parameters) {
+      axes.push_back(bench::real_axis(parameter.name, 0.0, parameter.minimum, parameter.maximum,
+                                      parameter.help));
+    }
+    for (bench::AxisSpec axis :
+         {bench::integer_axis("bias", 0, 0, "1: an additive mask (1, 1, seq_q, seq_kv)", 1),
+          bench::integer_axis("kv_len_min", -1, -1, "least of random key lengths; -1: all keys"),
+          bench::integer_axis("block_size", 64, 1, "edge of a block of the block mask"),
+          bench::real_axis("block_density", 1.0, 0, 1, "share of live blocks; 1: no block mask"),
+          bench::AxisSpec{.name = "layout",
+          .fallback = std::string("bhsd"),
+          .choices = {"bhsd", "bshd"},
+          .help = "storage order of q, k, v, out"},
+          bench::integer_axis("alibi", 0, 0, "1: ALiBi, with the slopes of its paper", 1),
+          bench::AxisSpec{.name = "score_rule",
+          .fallback = std::string("none"),
+          .choices = rules,
+          .help = "a rule of the user's own for the scores"}}) {
+      axes.push_back(std::move(axis));
+    }
+    for (bench::AxisSpec& axis : axes) {
+      if (axis.name == "kv_heads") axis.follows = "heads";
+      if (axis.name == "seq_q") axis.short_name = "seq";
+      if (axis.name == "seq_kv") axis.follows = "seq_q";
+      if (axis.name == "window_left") axis.short_name = "window";
+    }
+    return axes;
+  }
+
+  static TensorSpec queries(const char* name) {
+    return {
+        .name = name, .axes = {"batch", "heads", "seq_q", "head_dim"}, .letters = "(B, Hq, Sq, D)"};
+  }
+  static TensorSpec keys(const char* name) {
+    return {.name = name,
+            .axes = {"batch", "kv_heads", "seq_kv", "head_dim"},
+            .letters = "(B, Hkv, Skv, D)"};
+  }
+  static TensorSpec lse() {
+    return {.name = "lse",
+            .axes = {"batch", "heads", "seq_q"},
+            .letters = "(B, Hq, Sq)",
+            .element = Element::f32,
+            .asked_of_peers = false};
+  }
+  static TensorSpecs inputs() {
+    return {queries("q"),
+            keys("k"),
+            keys("v"),
+            {.name = "mask",
+             .axes = {"mask_batch", "mask_heads", "seq_q", "seq_kv"},
+             .letters = "(B or 1, Hq or 1, Sq, Skv)",
+             .when = "bias"},
+            {.name = "alibi_slopes",
+             .axes = {"heads"},
+             .letters = "(Hq)",
+             .when = "alibi",
+             .element = Element::f32,
+             .values = [](const bench::Problem& p) { return alibi_slopes(p.extent("heads")); }},
+            {.name = "kv_len",
+             .axes = {"batch"},
+             .letters = "(B)",
+             .when = "has_kv_len",
+             .element = Element::i64,
+             .draw =
+                 [](double u, const bench::Problem& p) {
+                   const std::int64_t least = p.extent("kv_len_min");
+                   const auto choices = static_cast<double>(p.extent("seq_kv") - least + 1);
+                   return least + static_cast<std::int64_t>(u * choices);
+                 }},
+            {.name = "block_mask",
+             .axes = {"block_rows", "block_columns"},
+             .letters = "(ceil(Sq/block_size), ceil(Skv/block_size))",
+             .when = "has_block_mask",
+             .element = Element::u8,
+             .draw = [](double u, const bench::Problem& p) -> std::int64_t {
+               return u < p.parameter("block_density") ? 1 : 0;
+             }}};
+  }
+  static TensorSpecs outputs() { return {queries("out"), lse()}; }
+  /// out and lse come from the fastest forward pass.
+  static TensorSpecs backward_inputs() {
+    TensorSpecs specs = inputs();
+    for (TensorSpec result : outputs()) {
+      result.derived = true;
+      result.foreign = false;
+      specs.push_back(result);
+    }
+    specs.push_back(queries("dout"));
+    return specs;
+  }
+  static TensorSpecs gradients() { return {queries("dq"), keys("dk"), keys("dv")}; }
+
+  static void complete(bench::Problem& p) {
+    const auto add = [&](const char* axis, std::int64_t value) { p.extents.emplace(axis, value); };
+    p.parameters.emplace("scale", 1.0 / std::sqrt(static_cast<double>(p.extent("head_dim"))));
+    add("mask_batch", 1);
+    add("mask_heads", 1);
+    add("has_kv_len", p.extent("kv_len_min") >= 0 ? 1 : 0);
+    add("has_block_mask", p.parameter("block_density") < 1.0 ? 1 : 0);
+    if (const std::int64_t size = p.extent("block_size"); size > 0) {
+      add("block_rows", blocks(p.extent("seq_q"), size));
+      add("block_columns", blocks(p.extent("seq_kv"), size));
+    }
+  }
+
+  template <class Exec>
+  static const auto& forward_variants(const bench::Problem& p) {
+    return variants_of<Exec, ForwardArgs>(rule_of(p), p.extent("heads"));
+  }
+  template <class Exec>
+  static const auto& backward_variants(const bench::Problem& p) {
+    return variants_of<Exec, BackwardArgs>(rule_of(p), p.extent("heads"));
+  }
+  template <class Exec>
+  static void derive(const Exec& exec, const bench::Tensors& t) {
+    bench::run_variant(name, exec, forward_variants<Exec>(t.problem()), forward_args(t), {});
+  }
+
+  static ForwardArgs forward_args(const bench::Tensors& t) {
+    ForwardArgs args{.q = t.tensor<4>("q"),
+                     .k = t.tensor<4>("k"),
+                     .v = t.tensor<4>("v"),
+                     .out = t.tensor<4>("out"),
+                     .lse = t.tensor<3>("lse")};
+    fill(args, t);
+    return args;
+  }
+  static BackwardArgs backward_args(const bench::Tensors& t) {
+    BackwardArgs args{.q = t.tensor<4>("q"),
+                      .k = t.tensor<4>("k"),
+                      .v = t.tensor<4>("v"),
+                      .out = t.tensor<4>("out"),
+                      .dout = t.tensor<4>("dout"),
+                      .lse = t.tensor<3>("lse"),
+                      .dq = t.tensor<4>("dq"),
+                      .dk = t.tensor<4>("dk"),
+                      .dv = t.tensor<4>("dv")};
+    fill(args, t);
+    return args;
+  }
+  /// Work depends on what is visible, so on values.
+  template <class Args>
+  static bench::Work work(const bench::Problem& p, Args args, Backend backend) {
+    const auto blocks = p.indices("block_mask");
+    const std::vector<std::uint8_t> live(blocks.begin(), blocks.end());
+    args.mask.kv_len = p.has("kv_len") ? p.indices("kv_len").data() : nullptr;
+    args.mask.block_mask = live.empty() ? nullptr : live.data();
+    const std::string ceiling = bench::matrix_ceiling(backend, p.dtype);
+    if constexpr (std::is_same_v<Args, BackwardArgs>) {
+      return {backward_flops(args), backward_bytes(args), ceiling};
+    } else {
+      return {forward_flops(args), forward_bytes(args), ceiling};
+    }
+  }
+
+  static void validate(const bench::Problem& p) {
+    const std::int64_t d = p.extent("head_dim"), heads = p.extent("heads");
+    if (d % 8 != 0) {
+      throw InputError("head_dim " + std::to_string(d) + ": expected a multiple of 8 up to " +
+                       std::to_string(max_head_dim));
+    }
+    if (const std::int64_t kv_heads = p.extent("kv_heads"); heads % kv_heads != 0) {
+      throw InputError("kv_heads " + std::to_string(kv_heads) + ": does not divide heads " +
+                       std::to_string(heads));
+    }
+    if (p.extent("kv_len_min") > p.extent("seq_kv")) {
+      throw InputError("kv_len_min " + std::to_string(p.extent("kv_len_min")) +
+                       ": expected at most seq_kv " + std::to_string(p.extent("seq_kv")));
+    }
+  }
+  static bool is_foreign(const bench::Problem& p) {
+    return p.extent("has_block_mask") == 0 && p.extent("score_rule") == 0;
+  }
+  static testing::Expected expected(const bench::Problem& p) {
+    const HostProblem problem = host_problem(p);
+    return p.backward ? expected_gradients(problem, p.dtype) : expected_rows(problem, p.dtype);
+  }
+  static void read(const io::CaseFile& file, bench::Problem& p);
+
+  /// The problem as the reference reads it; spans of `p`.
+  static HostProblem host_problem(const bench::Problem& p);
+
+ private:
+  static std::int64_t blocks(std::int64_t length, std::int64_t size) {
+    return length / size + (length % size != 0 ? 1 : 0);
+  }
+  /// The axis holds the place of the rule among all, after "none".
+  static const NamedRule* rule_of(const bench::Problem& p) {
+    const std::int64_t choice = p.extent("score_rule");
+    return choice == 0 ? nullptr : &named_rules()[static_cast<std::size_t>(choice - 1)];
+  }
+  template <class Args>
+  static void fill(Args& args, const bench::Tensors& t) {
+    const bench::Problem& p = t.problem();
+    args.scale = t.parameter("scale");
+    for (const ScoreParameter& parameter : score_parameters) {
+      args.score.*parameter.value = t.parameter(parameter.name);
+    }
+    args.score.alibi_slopes = static_cast<const float*>(t.vector("alibi_slopes").data);
+    args.mask = {.causal = p.extent("causal") != 0,
+                 .window_left = p.extent("window_left"),
+                 .window_right = p.extent("window_right"),
+                 .bias = t.tensor<4>("mask"),
+                 .kv_len = t.indices("kv_len"),
+                 .block_mask = t.flags("block_mask"),
+                 .block_size = p.extent("has_block_mask") != 0 ? p.extent("block_size") : 0};
+  }
+};
+
+}  // namespace katt::attention

@@ -1,0 +1,122 @@
+#include "ops/attention/bench/expected.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/attention/attention.hpp"
+#include "testing/fill.hpp"
+
+namespace katt::attention {
+
+namespace {
+
+/// What P may be wrong by, relative to itself, because a score of this size is an f32: a rounding
+/// of the score. Where scores are large and few keys compete, the unfused values can be exact by
+/// chance though no f32 score is.
+double score_rounding(double largest_lse) { return 0x1p-24 * std::max(1.0, largest_lse); }
+
+/// Adds that rounding to what a part allows, for its own scale.
+void add_score_rounding(testing::ExpectedPart& part, double largest_lse) {
+  double scale = 0;
+  for (const testing::ExpectedValue& value : part.values) {
+    if (std::isfinite(value.exact)) scale = std::max(scale, std::abs(value.exact));
+  }
+  part.slack += score_rounding(largest_lse) * scale;
+}
+
+/// Every query of a small problem; of a large one the first and last of the corners and a hashed
+/// choice, so many that the reference costs about 2·10^8 multiplications.
+std::vector<QueryIndex> sample_queries(const HostProblem& p) {
+  const std::int64_t total = p.batch * p.heads * p.seq_q;
+  const double cost = static_cast<double>(std::max<std::int64_t>(1, p.seq_kv * p.head_dim));
+  const auto wanted = static_cast<std::int64_t>(std::clamp(1e8 / cost, 16.0, 4096.0));
+  const auto at = [&](std::int64_t flat) {
+    return QueryIndex{flat / p.seq_q / p.heads, flat / p.seq_q % p.heads, flat % p.seq_q};
+  };
+  std::set<QueryIndex> chosen;
+  if (total <= wanted) {
+    for (std::int64_t i = 0; i < total; ++i) chosen.insert(at(i));
+  } else {
+    chosen.insert(at(0));
+    chosen.insert(at(p.seq_q - 1));
+    chosen.insert(at(total - p.seq_q));
+    chosen.insert(at(total - 1));
+    for (std::uint64_t i = 0; static_cast<std::int64_t>(chosen.size()) < wanted; ++i) {
+      chosen.insert(
+          at(static_cast<std::int64_t>(testing::hash(7, i) % static_cast<std::uint64_t>(total))));
+    }
+  }
+  return {chosen.begin(), chosen.end()};
+}
+
+/// Every key/value head of a small problem, in (batch, kv_head) order; of a large one so many that
+/// the gradients cost about 2·10^8 multiplications.
+std::set<std::int64_t> sample_heads(const HostProblem& p) {
+  const double cost = static_cast<double>(p.heads / p.kv_heads) * static_cast<double>(p.seq_q) *
+                      static_cast<double>(p.seq_kv) * static_cast<double>(p.head_dim);
+  const std::int64_t total = p.batch * p.kv_heads;
+  const auto wanted = static_cast<std::int64_t>(std::clamp(2e8 / std::max(1.0, cost), 1.0, 64.0));
+  std::set<std::int64_t> chosen;
+  for (std::uint64_t i = 0; static_cast<std::int64_t>(chosen.size()) < std::min(wanted, total);
+       ++i) {
+    chosen.insert(total <= wanted ? static_cast<std::int64_t>(i)
+                                  : static_cast<std::int64_t>(testing::hash(8, i) %
+                                                              static_cast<std::uint64_t>(total)));
+  }
+  return chosen;
+}
+
+}  // namespace
+
+testing::Expected expected_rows(const HostProblem& p, Dtype dtype) {
+  testing::ExpectedPart out{.output = "out"};
+  testing::ExpectedPart lse{.output = "lse", .unreported = true};
+  double largest_lse = 0;
+  for (const QueryIndex& index : sample_queries(p)) {
+    const ReferenceRow exact = reference_row(p, index);
+    const ReferenceRow unfused = unfused_row(p, index, dtype);
+    const std::int64_t row = (index.batch * p.heads + index.head) * p.seq_q + index.query;
+    out.add(row * p.head_dim, exact.out, unfused.out);
+    lse.values.push_back({row, exact.lse, unfused.lse});
+    if (std::isfinite(exact.lse)) largest_lse = std::max(largest_lse, std::abs(exact.lse));
+  }
+  add_score_rounding(out, largest_lse);
+  // An unfused variant stores its scores in the dtype, and an lse is what is left where terms cancel.
+  lse.slack = score_rounding(largest_lse);
+  return {std::move(out), std::move(lse)};
+}
+
+testing::Expected expected_gradients(const HostProblem& p, Dtype dtype) {
+  const bool bent = std::ranges::any_of(score_parameters, [&](const ScoreParameter& parameter) {
+    return p.score.*parameter.value != parameter.minimum;
+  });
+  const double factor = p.heads > p.kv_heads || bent ? 3 : 2;
+  testing::ExpectedPart dq{.output = "dq", .factor = factor};
+  testing::ExpectedPart dk{.output = "dk", .factor = factor};
+  testing::ExpectedPart dv{.output = "dv", .factor = factor};
+  double largest_lse = 0, dq_terms = 0, dk_terms = 0;
+  for (const std::int64_t head : sample_heads(p)) {
+    const std::int64_t b = head / p.kv_heads, h = head % p.kv_heads;
+    const ReferenceGradients exact = reference_gradients(p, b, h);
+    const ReferenceGradients unfused = unfused_gradients(p, b, h, dtype);
+    const std::int64_t keys = head * p.seq_kv * p.head_dim;
+    // The query heads of a group follow each other.
+    dq.add(head * (p.heads / p.kv_heads) * p.seq_q * p.head_dim, exact.dq, unfused.dq);
+    dk.add(keys, exact.dk, unfused.dk);
+    dv.add(keys, exact.dv, unfused.dv);
+    largest_lse = std::max(largest_lse, exact.largest_lse);
+    dq_terms = std::max(dq_terms, exact.dq_terms);
+    dk_terms = std::max(dk_terms, exact.dk_terms);
+  }
+  for (testing::ExpectedPart* part : {&dq, &dk, &dv}) add_score_rounding(*part, largest_lse);
+  dq.slack += 2 * 0x1p-23 * dq_terms;
+  dk.slack += 2 * 0x1p-23 * dk_terms;
+  return {std::move(dq), std::move(dk), std::move(dv)};
+}
+
+}  // namespace katt::attention

@@ -1,0 +1,202 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/buffer.hpp"
+#include "bench/tensor_pass.hpp"
+#include "ops/attention/bench/description.hpp"
+
+/// Attention problems of tests: host values that a test may change, on a backend, and what outputs
+/// are held against, all of it by the operator's description.
+namespace katt::attention {
+
+using Forward = bench::ForwardPass<Description>;
+using Backward = bench::BackwardPass<Description>;
+
+/// Owns the host values of a problem.
+struct ProblemData {
+  HostProblem shape;  ///< its spans point into the vectors below
+  Dtype dtype = Dtype::f32;
+  std::vector<float> q, k, v, bias, alibi_slopes, dout;
+  std::vector<std::int64_t> kv_len, block_mask;
+
+  ProblemData() = default;
+  ProblemData(const ProblemData&) = delete;
+  ProblemData& operator=(const ProblemData&) = delete;
+
+  /// Points the spans of `shape` at the vectors.
+  void link() {
+    shape.q = q;
+    shape.k = k;
+    shape.v = v;
+    shape.bias = bias;
+    shape.dout = dout;
+    shape.score.alibi_slopes = alibi_slopes.empty() ? nullptr : alibi_slopes.data();
+    shape.kv_len = kv_len;
+    shape.block_mask = block_mask;
+  }
+};
+
+/// The problem by the names of the description.
+inline testing::Problem named(const ProblemData& data, bool backward = false,
+                              bench::HeadLayout layout = bench::HeadLayout::bhsd) {
+  const HostProblem& s = data.shape;
+  testing::Problem p;
+  p.dtype = data.dtype;
+  p.backward = backward;
+  p.extents = {{"batch", s.batch},
+               {"heads", s.heads},
+               {"kv_heads", s.kv_heads},
+               {"seq_q", s.seq_q},
+               {"seq_kv", s.seq_kv},
+               {"head_dim", s.head_dim},
+               {"causal", s.causal ? 1 : 0},
+               {"window_left", s.window_left},
+               {"window_right", s.window_right},
+               {"layout", layout == bench::HeadLayout::bshd ? 1 : 0},
+               {"block_size", s.block_size},
+               {"mask_batch", s.bias_batch},
+               {"mask_heads", s.bias_heads},
+               {"bias", data.bias.empty() ? 0 : 1},
+               {"alibi", data.alibi_slopes.empty() ? 0 : 1},
+               {"has_kv_len", data.kv_len.empty() ? 0 : 1},
+               {"has_block_mask", data.block_mask.empty() ? 0 : 1}};
+  p.parameters = {{"scale", s.scale}, {"block_density", 1}};
+  for (const ScoreParameter& parameter : score_parameters) {
+    p.parameters[parameter.name] = s.score.*parameter.value;
+  }
+  p.values = {{"q", data.q},
+              {"k", data.k},
+              {"v", data.v},
+              {"mask", data.bias},
+              {"alibi_slopes", data.alibi_slopes},
+              {"dout", data.dout}};
+  p.integers = {{"kv_len", data.kv_len}, {"block_mask", data.block_mask}};
+  std::erase_if(p.values, [](const auto& entry) { return entry.second.empty(); });
+  std::erase_if(p.integers, [](const auto& entry) { return entry.second.empty(); });
+  Description::complete(p);
+  return p;
+}
+
+/// Arguments of a problem that no kernel runs on.
+inline ForwardArgs shape_args(const ProblemData& data) {
+  return bench::shape_args<Forward>(named(data));
+}
+inline BackwardArgs backward_shape_args(const ProblemData& data) {
+  return bench::shape_args<Backward>(named(data, true));
+}
+
+/// The inputs of a problem in the memory of a backend.
+class DeviceProblem {
+ public:
+  DeviceProblem(const ProblemData& data, Backend backend, bench::HeadLayout layout)
+      : problem_(std::make_unique<testing::Problem>(named(data, false, layout))),
+        inputs_(*problem_, backend, 0) {}
+
+  /// Arguments that read these inputs; out and lse are left empty.
+  [[nodiscard]] ForwardArgs args() const {
+    bench::Tensors refs(*problem_);
+    inputs_.add_to(refs);
+    return Description::forward_args(refs);
+  }
+
+ private:
+  std::unique_ptr<testing::Problem> problem_;
+  bench::DeviceInputs<Description, Forward> inputs_;
+};
+
+/// out and lse of one variant in the memory of a backend.
+struct DeviceOutput {
+  bench::Tensor<4> out;
+  bench::Tensor<3> lse;
+
+  DeviceOutput(const HostProblem& shape, Dtype dtype, Backend backend, bench::HeadLayout layout)
+      : out("katt::attention::out", backend, dtype,
+            {shape.batch, shape.heads, shape.seq_q, shape.head_dim}, layout),
+        lse("katt::attention::lse", backend, Dtype::f32, {shape.batch, shape.heads, shape.seq_q}) {}
+  void poison() const {
+    out.poison();
+    lse.poison();
+  }
+};
+
+/// dq, dk and dv of one variant in the memory of a backend.
+struct DeviceGradients {
+  bench::Tensor<4> dq, dk, dv;
+
+  DeviceGradients(const HostProblem& shape, Dtype dtype, Backend backend, bench::HeadLayout layout)
+      : dq("katt::attention::dq", backend, dtype,
+           {shape.batch, shape.heads, shape.seq_q, shape.head_dim}, layout),
+        dk("katt::attention::dk", backend, dtype,
+           {shape.batch, shape.kv_heads, shape.seq_kv, shape.head_dim}, layout),
+        dv("katt::attention::dv", backend, dtype, dk.ref().extent, layout) {}
+  void poison() const {
+    dq.poison();
+    dk.poison();
+    dv.poison();
+  }
+};
+
+/// Arguments of the forward pass that write `outputs`.
+inline ForwardArgs forward_args(ForwardArgs inputs, const DeviceOutput& outputs) {
+  inputs.out = outputs.out.ref();
+  inputs.lse = outputs.lse.ref();
+  return inputs;
+}
+
+/// Arguments of the backward pass that read these inputs and results of the forward pass.
+inline BackwardArgs backward_args(const ForwardArgs& inputs, const DeviceOutput& forward,
+                                  const bench::Tensor<4>& dout, const DeviceGradients& gradients) {
+  return {.q = inputs.q,
+          .k = inputs.k,
+          .v = inputs.v,
+          .out = forward.out.ref(),
+          .dout = dout.ref(),
+          .lse = forward.lse.ref(),
+          .dq = gradients.dq.ref(),
+          .dk = gradients.dk.ref(),
+          .dv = gradients.dv.ref(),
+          .scale = inputs.scale,
+          .score = inputs.score,
+          .mask = inputs.mask};
+}
+
+/// The reference's sample of a problem.
+class Reference {
+ public:
+  explicit Reference(const ProblemData& data)
+      : problem_(named(data)), expected_(expected_rows(data.shape, data.dtype)) {}
+  /// An empty `lse` is not compared.
+  [[nodiscard]] bench::Errors compare(const std::vector<float>& out,
+                                      const std::vector<float>& lse) const {
+    bench::HostValues made{{"out", out}};
+    if (!lse.empty()) made["lse"] = lse;
+    return bench::compare<Description, Forward>(problem_, expected_, made);
+  }
+
+ private:
+  testing::Problem problem_;
+  testing::Expected expected_;
+};
+
+class GradientReference {
+ public:
+  explicit GradientReference(const ProblemData& data)
+      : problem_(named(data, true)), expected_(expected_gradients(data.shape, data.dtype)) {}
+  [[nodiscard]] bench::Errors compare(const std::vector<float>& dq, const std::vector<float>& dk,
+                                      const std::vector<float>& dv) const {
+    return bench::compare<Description, Backward>(problem_, expected_,
+                                                 {{"dq", dq}, {"dk", dk}, {"dv", dv}});
+  }
+
+ private:
+  testing::Problem problem_;
+  testing::Expected expected_;
+};
+
+}  // namespace katt::attention
