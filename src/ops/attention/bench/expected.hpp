@@ -5,7 +5,7 @@
 #include "testing/expected.hpp"
 
 /// What the outputs of attention are held against: testing::ErrorRule, and a rounding of the
-/// largest score in f32, which P repeats.
+/// largest score in f32, which P repeats; in the backward pass three, since P is made of lse again.
 namespace katt::attention {
 
 /// `out` and, unreported, `lse` of a sample of the queries.
