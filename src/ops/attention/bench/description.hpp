@@ -28,7 +28,6 @@ struct Description {
   static constexpr const char* summary = "softmax(scale · Q·Kᵀ + mask) · V over heads";
 
   static std::vector<bench::AxisSpec> axes() {
-    constexpr double largest = 1LL << 31;
     std::vector<std::string> rules{"none"};
     for (const NamedRule& rule : named_rules()) rules.push_back(rule.name);
     std::vector<bench::AxisSpec> axes{

@@ -6,6 +6,7 @@
 
 #include "bench/tensors.hpp"
 #include "io/case_file.hpp"
+#include "io/text.hpp"
 #include "ops/convert_dtype/convert_dtype.hpp"
 #include "ops/convert_dtype/convert_dtype_ref.hpp"
 #include "testing/expected.hpp"
@@ -74,7 +75,8 @@ struct Description {
   static void read(const io::CaseFile& file, bench::Problem& p) {
     const std::string to = file.text("to", "bf16");
     const auto dtype = dtype_from_name(to);
-    if (!dtype) file.reject("to", "holds " + to + ", expected f32, f16 or bf16");
+    if (!dtype)
+      file.reject("to", "holds " + io::impl::printable(to) + ", expected f32, f16 or bf16");
     p.extents["to"] = std::find(all_dtypes.begin(), all_dtypes.end(), *dtype) - all_dtypes.begin();
   }
 };

@@ -8,6 +8,7 @@
 #include "bench/tensors.hpp"
 #include "core/error.hpp"
 #include "io/case_file.hpp"
+#include "io/text.hpp"
 #include "ops/rope/rope.hpp"
 #include "ops/rope/rope_ref.hpp"
 #include "testing/expected.hpp"
@@ -195,7 +196,8 @@ struct Description {
       p.parameters["original_max_position"] =
           static_cast<double>(file.integer("original_max_position"));
     } else if (!scaling.empty()) {
-      file.reject("rope_scaling", "holds " + scaling + ", expected llama3 or none at all");
+      file.reject("rope_scaling",
+                  "holds " + io::impl::printable(scaling) + ", expected llama3 or none at all");
     }
     try {
       (void)frequencies(frequencies_of(p), p.extent("head_dim"));
