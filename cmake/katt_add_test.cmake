@@ -14,7 +14,8 @@ function(katt_test_properties name)
     PROPERTIES TIMEOUT 900
                SKIP_RETURN_CODE 77
                LABELS "${ARGN}"
-               ENVIRONMENT "OMP_PROC_BIND=false;UBSAN_OPTIONS=print_stacktrace=1")
+               # Several tests run at a time: threads that wait give way.
+               ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive;UBSAN_OPTIONS=print_stacktrace=1")
 endfunction()
 
 function(katt_add_test name)
