@@ -4,6 +4,7 @@
 
 #include "bench/adapter.hpp"
 #include "bench/candidate.hpp"
+#include "bench/ceilings.hpp"
 #include "io/case_file.hpp"
 #include "ops/ternary_linear/bench/case.hpp"
 #include "testing/fill.hpp"
@@ -134,7 +135,8 @@ class TernaryCase final : public bench::Case {
   [[nodiscard]] bench::Work work() const override {
     if (backward_) {
       const BackwardArgs args = backward_shape(data_->shape, data_->dtype);
-      return {backward_flops(args), backward_bytes(args), "fma_f32"};
+      return {backward_flops(args), backward_bytes(args),
+              bench::matrix_ceiling(backend_, data_->dtype)};
     }
     // No measured peak bounds the integer products.
     const ForwardArgs args = forward_shape(data_->shape, data_->dtype);
