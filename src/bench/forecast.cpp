@@ -54,7 +54,8 @@ void check_memory(std::span<const PlannedCase> plan) {
       const Footprint forecast = footprint(planned, config);
       const std::size_t least_needed = forecast.tensors + forecast.outputs;
       if (least_needed > memory->second) {
-        throw InputError(point_text(planned) + ": the inputs and outputs alone need " +
+        throw InputError((planned.where.empty() ? "" : planned.where + ": ") + point_text(planned) +
+                         ": the inputs and outputs alone need " +
                          human_bytes(static_cast<double>(least_needed)) +
                          ", expected at most the " +
                          human_bytes(static_cast<double>(memory->second)) + " of memory available");

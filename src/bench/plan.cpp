@@ -315,7 +315,8 @@ class Planner {
                         .label = entry.label,
                         .point = point,
                         .configs = {},
-                        .peers = request.peers};
+                        .peers = request.peers,
+                        .where = entry.where};
     add_configs(planned, request, tuning_);
     if (planned.configs.empty()) {
       throw InputError(entry.op->name() + ": has no variant for pass " + point.pass +

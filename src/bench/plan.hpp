@@ -34,6 +34,7 @@ struct PlannedCase {
   std::vector<std::string> peers{};  ///< configs of these names run in other programs
   /// Presets of tiles that the device cannot run: their configs, and why.
   std::vector<std::pair<Config, std::string>> refused{};
+  std::string where{};  ///< the place of its entry in a file; empty for the command line
 
   [[nodiscard]] bool is_peer(const Config& config) const;
 };

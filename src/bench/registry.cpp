@@ -1,6 +1,7 @@
 #include "bench/registry.hpp"
 
 #include "bench/text.hpp"
+#include "io/text.hpp"
 
 namespace katt::bench {
 
@@ -16,7 +17,8 @@ const Operator& Registry::find(std::string_view name) const {
   if (found != operators_.end()) return *found->second;
   std::vector<std::string> known;
   for (const auto& [known_name, op] : operators_) known.push_back(known_name);
-  throw InputError("operator " + std::string(name) + ": unknown; expected " + join(known, ", "));
+  throw InputError("operator " + io::impl::printable(name) + ": unknown; expected " +
+                   join(known, ", "));
 }
 
 std::vector<const Operator*> Registry::all() const {

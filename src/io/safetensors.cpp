@@ -88,7 +88,8 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
     // A plain name: the index leads to no place outside of its folder.
     if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos ||
-        file.find('\0') != std::string::npos) {
+        std::any_of(file.begin(), file.end(),
+                    [](unsigned char c) { return c < 0x20 || c == 0x7F; })) {
       fail("tensor " + impl::printable(tensor) + ": holds \"" + impl::printable(file) +
            "\", expected the name of a file beside the index");
     }
