@@ -82,6 +82,8 @@ class PeerServer:
         with relay:
             name, (requests, replies, memory), _, _ = socket.recv_fds(relay, 256, 3)
             function = self._functions[name.decode()]
+            torch = sys.modules.get("torch")
+            threads = torch.get_num_threads() if torch else 0
             # This thread has an OpenMP team of its own, which is bound to processors as the sweep asks.
             server = Server(lambda case: FunctionCase(case, function, self._arrays), memory)
             try:
@@ -91,6 +93,8 @@ class PeerServer:
                 pass
             finally:
                 os.close(memory)
+                if torch:
+                    torch.set_num_threads(threads)
 
 
 class FunctionCase:

@@ -37,8 +37,8 @@ def agree(function, exact, inputs, limit=None):
     variables = [x for x in ours if x.requires_grad]
     gradients = torch.autograd.grad(found, variables, dout.to(found.dtype))
     exact_gradients = torch.autograd.grad(expected, [x for x in theirs if x.requires_grad], dout)
-    for one, other in zip(gradients, exact_gradients, strict=True):
-        assert one.dtype == inputs[0].dtype
+    for variable, one, other in zip(variables, gradients, exact_gradients, strict=True):
+        assert one.dtype == variable.dtype
         close(one, other, limit)
 
 

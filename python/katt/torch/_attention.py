@@ -86,19 +86,19 @@ def _gradients(ctx, dout, _dlse):
     dq, dk, dv = _attention_backward(dout, q, k, v, out, lse, bias, *masks, *numbers, "auto")
     dbias = None
     if ctx.needs_input_grad[3]:
-        dbias = bias_gradient(dout, q, k, v, out, lse, bias, *masks, *numbers)
+        dbias = bias_gradient(dout, q, k, v, lse, bias, *masks, *numbers)
     return (dq, dk, dv, dbias, *(None,) * 10)
 
 
 _attention.register_autograd(_gradients, setup_context=_save)
 
 
-def bias_gradient(dout, q, k, v, out, lse, bias, alibi_slopes, kv_lengths, block_mask, block_size, scale, causal,
+def bias_gradient(dout, q, k, v, lse, bias, alibi_slopes, kv_lengths, block_mask, block_size, scale, causal,
                   window_left, window_right, softcap):  # fmt: skip
-    """Gradient of the bias, P ∘ (dout·vᵀ - Σ dout·out) summed over what the bias was broadcast to. Katt's kernels do
+    """Gradient of the bias, P ∘ (dP - Σ P·dP) with dP = dout·vᵀ, summed over what the bias was broadcast to. Katt's kernels do
     not compute it; like the bias it is of the size of the scores, and is made of PyTorch's operators in float32."""
     group = q.shape[1] // k.shape[1]
-    q, k, v, dout, out = (x.float() for x in (q, k, v, dout, out))
+    q, k, v, dout = (x.float() for x in (q, k, v, dout))
     k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
     seq_q, seq_kv = q.shape[2], k.shape[2]
     scores = q @ k.transpose(2, 3) * scale
@@ -119,7 +119,8 @@ def bias_gradient(dout, q, k, v, out, lse, bias, alibi_slopes, kv_lengths, block
         blocks = block_mask.bool().repeat_interleave(block_size, 0).repeat_interleave(block_size, 1)
         seen = seen & blocks[:seq_q, :seq_kv]
     p = torch.where(seen, torch.exp(scores + bias.float() - lse.unsqueeze(-1)), 0.0).nan_to_num(0.0, 0.0, 0.0)
-    d = p * (dout @ v.transpose(2, 3) - (dout * out).sum(-1, keepdim=True))
+    dp = dout @ v.transpose(2, 3)
+    d = p * (dp - (p * dp).sum(-1, keepdim=True))
     return d.sum_to_size(bias.shape).to(bias.dtype)
 
 
