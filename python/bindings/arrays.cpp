@@ -1,10 +1,10 @@
 #include "arrays.hpp"
 
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 #include <map>
 #include <new>
-
-#include <nanobind/stl/string.h>
 
 #include "core/error.hpp"
 
@@ -41,10 +41,11 @@ const ExchangeApi* exchange_api(PyTypeObject* type) {
   static std::map<PyTypeObject*, const ExchangeApi*> known;
   if (const auto found = known.find(type); found != known.end()) return found->second;
   const ExchangeApi* api = nullptr;
-  const nb::object capsule =
-      nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), "__dlpack_c_exchange_api__", nb::none());
+  const nb::object capsule = nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)),
+                                         "__dlpack_c_exchange_api__", nb::none());
   if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0) {
-    api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    api =
+        static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
     if (api->header.major != 1 || api->export_borrowed == nullptr) api = nullptr;
   }
   Py_INCREF(type);  // its address must not come to mean another type
@@ -70,7 +71,8 @@ std::int64_t Array::size() const {
 
 std::string axes_text(const std::array<std::int64_t, Array::most_axes>& values, int rank) {
   std::string text = "(";
-  for (int axis = 0; axis < rank; ++axis) text += (axis > 0 ? ", " : "") + std::to_string(values[axis]);
+  for (int axis = 0; axis < rank; ++axis)
+    text += (axis > 0 ? ", " : "") + std::to_string(values[axis]);
   return text + (rank == 1 ? ",)" : ")");
 }
 
@@ -86,7 +88,8 @@ std::string dtype_text(dtype type) {
       default: return "elements of DLPack code " + std::to_string(type.code) + ", bits ";
     }
   }();
-  return static_cast<dtype_code>(type.code) == dtype_code::Bool ? name : name + std::to_string(type.bits);
+  return static_cast<dtype_code>(type.code) == dtype_code::Bool ? name
+                                                                : name + std::to_string(type.bits);
 }
 
 void Arrays::refuse(const char* name, const std::string& what, const std::string& expected) const {
@@ -126,7 +129,8 @@ Array Arrays::import(nb::handle object, const char* name) {
            "memory of the host (this module computes on the CPU)");
   }
   if (tensor.ndim > Array::most_axes) {
-    refuse(name, std::to_string(tensor.ndim) + " axes", "at most " + std::to_string(Array::most_axes));
+    refuse(name, std::to_string(tensor.ndim) + " axes",
+           "at most " + std::to_string(Array::most_axes));
   }
   Array array;
   array.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
@@ -141,7 +145,8 @@ Array Arrays::import(nb::handle object, const char* name) {
         tensor.strides == nullptr || empty || array.extent[axis] == 1 ? step : tensor.strides[axis];
     step = array.stride[axis] * std::max<std::int64_t>(1, array.extent[axis]);
     if (array.stride[axis] < 0) {
-      refuse(name, "stride " + std::to_string(array.stride[axis]) + " on axis " + std::to_string(axis),
+      refuse(name,
+             "stride " + std::to_string(array.stride[axis]) + " on axis " + std::to_string(axis),
              "strides of at least 0");
     }
   }
@@ -175,8 +180,9 @@ TensorRef<2> Arrays::rows(nb::handle object, const char* name) {
       step = array.stride[axis];
       ref.stride[0] = step;
     } else if (array.stride[axis] != ref.extent[0] * step && array.size() > 0) {
-      refuse(name, "shape " + axes_text(array.extent, array.rank) + " with strides " +
-                       axes_text(array.stride, array.rank),
+      refuse(name,
+             "shape " + axes_text(array.extent, array.rank) + " with strides " +
+                 axes_text(array.stride, array.rank),
              "rows at equal distances; make it contiguous");
     }
     ref.extent[0] *= array.extent[axis];
@@ -192,7 +198,8 @@ void* Arrays::dense(nb::handle object, const char* name, std::int64_t count,
     refuse(name, dtype_text(array.dtype), expected);
   }
   if (array.size() != count) {
-    refuse(name, "shape " + axes_text(array.extent, array.rank), std::to_string(count) + " elements");
+    refuse(name, "shape " + axes_text(array.extent, array.rank),
+           std::to_string(count) + " elements");
   }
   std::int64_t step = 1;
   for (int axis = array.rank - 1; axis >= 0; --axis) {
@@ -205,16 +212,19 @@ void* Arrays::dense(nb::handle object, const char* name, std::int64_t count,
 }
 
 std::int64_t* Arrays::integers(nb::handle object, const char* name, std::int64_t count) {
-  return static_cast<std::int64_t*>(dense(object, name, count, {type_of(dtype_code::Int, 64)}, "int64"));
+  return static_cast<std::int64_t*>(
+      dense(object, name, count, {type_of(dtype_code::Int, 64)}, "int64"));
 }
 
 std::uint8_t* Arrays::bytes(nb::handle object, const char* name, std::int64_t count) {
-  return static_cast<std::uint8_t*>(dense(
-      object, name, count, {type_of(dtype_code::UInt, 8), type_of(dtype_code::Bool, 8)}, "uint8 or bool"));
+  return static_cast<std::uint8_t*>(
+      dense(object, name, count, {type_of(dtype_code::UInt, 8), type_of(dtype_code::Bool, 8)},
+            "uint8 or bool"));
 }
 
 std::int8_t* Arrays::int8s(nb::handle object, const char* name, std::int64_t count) {
-  return static_cast<std::int8_t*>(dense(object, name, count, {type_of(dtype_code::Int, 8)}, "int8"));
+  return static_cast<std::int8_t*>(
+      dense(object, name, count, {type_of(dtype_code::Int, 8)}, "int8"));
 }
 
 float* Arrays::floats(nb::handle object, const char* name, std::int64_t count) {
@@ -226,7 +236,8 @@ nb::ndarray<nb::array_api> new_array(nb::handle like, const std::vector<std::siz
   dtype type = f32_type;
   if (name.empty()) {
     nb::ndarray<nb::ro> array;
-    if (!nb::try_cast(like, array, false)) throw InputError("an array: expected one that DLPack can exchange");
+    if (!nb::try_cast(like, array, false))
+      throw InputError("an array: expected one that DLPack can exchange");
     type = array.dtype();
   } else if (name != "f32") {
     type = type_of(name == "i8" ? dtype_code::Int : dtype_code::UInt, 8);
@@ -235,8 +246,10 @@ nb::ndarray<nb::array_api> new_array(nb::handle like, const std::vector<std::siz
   for (const std::size_t extent : shape) bytes *= extent;
   constexpr std::align_val_t alignment{64};
   void* memory = ::operator new(std::max<std::size_t>(bytes, 1), alignment);
-  const nb::capsule owner(memory, [](void* pointer) noexcept { ::operator delete(pointer, alignment); });
-  return nb::ndarray<nb::array_api>(memory, shape.size(), shape.data(), owner, nullptr, type, host_device);
+  const nb::capsule owner(memory,
+                          [](void* pointer) noexcept { ::operator delete(pointer, alignment); });
+  return nb::ndarray<nb::array_api>(memory, shape.size(), shape.data(), owner, nullptr, type,
+                                    host_device);
 }
 
 }  // namespace katt::python

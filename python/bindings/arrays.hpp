@@ -1,12 +1,12 @@
 #pragma once
 
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
 #include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include "core/tensor.hpp"
 
@@ -54,18 +54,19 @@ class Arrays {
 
   /// Dense elements; their number must be `count`.
   std::int64_t* integers(nb::handle object, const char* name, std::int64_t count);  ///< int64
-  std::uint8_t* bytes(nb::handle object, const char* name, std::int64_t count);     ///< uint8 or bool
-  std::int8_t* int8s(nb::handle object, const char* name, std::int64_t count);      ///< int8
-  float* floats(nb::handle object, const char* name, std::int64_t count);           ///< f32
+  std::uint8_t* bytes(nb::handle object, const char* name, std::int64_t count);  ///< uint8 or bool
+  std::int8_t* int8s(nb::handle object, const char* name, std::int64_t count);   ///< int8
+  float* floats(nb::handle object, const char* name, std::int64_t count);        ///< f32
 
   /// Throws InputError "OP: NAME: holds WHAT, expected EXPECTED".
-  [[noreturn]] void refuse(const char* name, const std::string& what, const std::string& expected) const;
+  [[noreturn]] void refuse(const char* name, const std::string& what,
+                           const std::string& expected) const;
 
  private:
   Array import(nb::handle object, const char* name);
   [[noreturn]] void refuse_rank(const char* name, const Array& array, int expected) const;
-  void* dense(nb::handle object, const char* name, std::int64_t count, std::initializer_list<nb::dlpack::dtype> types,
-              const char* expected);
+  void* dense(nb::handle object, const char* name, std::int64_t count,
+              std::initializer_list<nb::dlpack::dtype> types, const char* expected);
 
   /// Memory and dtype of a tensor.
   template <int Rank>
@@ -82,14 +83,16 @@ class Arrays {
 };
 
 /// "(2, 3)" for so many axes.
-[[nodiscard]] std::string axes_text(const std::array<std::int64_t, Array::most_axes>& values, int rank);
+[[nodiscard]] std::string axes_text(const std::array<std::int64_t, Array::most_axes>& values,
+                                    int rank);
 
 /// "float32", "int64", …
 [[nodiscard]] std::string dtype_text(nb::dlpack::dtype dtype);
 
 /// New memory as an array that other libraries can take by their from_dlpack(): of the dtype of `like`, or of the one
 /// that is named (f32, u8, i8).
-[[nodiscard]] nb::ndarray<nb::array_api> new_array(nb::handle like, const std::vector<std::size_t>& shape,
+[[nodiscard]] nb::ndarray<nb::array_api> new_array(nb::handle like,
+                                                   const std::vector<std::size_t>& shape,
                                                    const std::string& dtype);
 
 }  // namespace katt::python

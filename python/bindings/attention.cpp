@@ -1,3 +1,5 @@
+#include "ops/attention/attention.hpp"
+
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -5,7 +7,6 @@
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "host.hpp"
-#include "ops/attention/attention.hpp"
 #include "ops/attention/backward.hpp"
 #include "ops/rope/rope.hpp"
 
@@ -14,8 +15,8 @@ namespace {
 
 /// What both passes of attention have beside their tensors: scale, causal, window_left, window_right, softcap, bias,
 /// alibi_slopes, kv_lengths, block_mask (rank 2) and the size of its blocks.
-using AttentionOptions = std::tuple<double, bool, std::int64_t, std::int64_t, double, nb::object, nb::object,
-                                    nb::object, nb::object, std::int64_t>;
+using AttentionOptions = std::tuple<double, bool, std::int64_t, std::int64_t, double, nb::object,
+                                    nb::object, nb::object, nb::object, std::int64_t>;
 
 std::int64_t blocks(std::int64_t positions, std::int64_t size) {
   return size > 0 ? (positions + size - 1) / size : 0;
@@ -23,7 +24,8 @@ std::int64_t blocks(std::int64_t positions, std::int64_t size) {
 
 template <class Args>
 void set_options(Arrays& arrays, Args& args, const AttentionOptions& options) {
-  const auto& [scale, causal, left, right, softcap, bias, slopes, lengths, block_mask, block_size] = options;
+  const auto& [scale, causal, left, right, softcap, bias, slopes, lengths, block_mask, block_size] =
+      options;
   args.scale = static_cast<float>(scale);
   args.score = {.softcap = static_cast<float>(softcap),
                 .alibi_slopes = arrays.floats(slopes, "alibi_slopes", args.heads())};
@@ -32,8 +34,9 @@ void set_options(Arrays& arrays, Args& args, const AttentionOptions& options) {
                .window_right = right,
                .bias = arrays.tensor<4>(bias, "bias"),
                .kv_len = arrays.integers(lengths, "kv_lengths", args.batch()),
-               .block_mask = arrays.bytes(block_mask, "block_mask",
-                                          blocks(args.seq_q(), block_size) * blocks(args.seq_kv(), block_size)),
+               .block_mask = arrays.bytes(
+                   block_mask, "block_mask",
+                   blocks(args.seq_q(), block_size) * blocks(args.seq_kv(), block_size)),
                .block_size = block_size};
 }
 
@@ -66,8 +69,9 @@ void attention_backward(nb::handle dout, nb::handle q, nb::handle k, nb::handle 
   run("attention", attention::backward_variants<Host>(), args, call);
 }
 
-void rope_forward(nb::handle x, nb::handle x2, nb::handle cache, nb::handle positions, nb::handle out,
-                  nb::handle out2, std::int64_t first_position, bool interleaved, const Call& call) {
+void rope_forward(nb::handle x, nb::handle x2, nb::handle cache, nb::handle positions,
+                  nb::handle out, nb::handle out2, std::int64_t first_position, bool interleaved,
+                  const Call& call) {
   Arrays arrays("rope");
   rope::ForwardArgs args{.x = arrays.tensor<4>(x, "x"),
                          .out = arrays.tensor<4>(out, "out"),
@@ -121,20 +125,20 @@ void rope_cache(nb::handle cache, double theta, nb::object scaling, bool f32_ang
 }  // namespace
 
 void bind_attention(nb::module_& module) {
-  module.def("attention_forward", attention_forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
-             nb::arg("lse").none(), nb::arg("options"), nb::arg("call"));
-  module.def("attention_backward", attention_backward, nb::arg("dout"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-             nb::arg("out"), nb::arg("lse"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("options"),
-             nb::arg("call"));
+  module.def("attention_forward", attention_forward, nb::arg("q"), nb::arg("k"), nb::arg("v"),
+             nb::arg("out"), nb::arg("lse").none(), nb::arg("options"), nb::arg("call"));
+  module.def("attention_backward", attention_backward, nb::arg("dout"), nb::arg("q"), nb::arg("k"),
+             nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("dq"), nb::arg("dk"),
+             nb::arg("dv"), nb::arg("options"), nb::arg("call"));
   module.def("alibi_slopes", attention::alibi_slopes, nb::arg("heads"));
   module.def("rope_forward", rope_forward, nb::arg("x"), nb::arg("x2").none(), nb::arg("cache"),
-             nb::arg("positions").none(), nb::arg("out"), nb::arg("out2").none(), nb::arg("first_position"),
-             nb::arg("interleaved"), nb::arg("call"));
-  module.def("rope_backward", rope_backward, nb::arg("dout"), nb::arg("dout2").none(), nb::arg("cache"),
-             nb::arg("positions").none(), nb::arg("dx"), nb::arg("dx2").none(), nb::arg("first_position"),
-             nb::arg("interleaved"), nb::arg("call"));
-  module.def("rope_cache", rope_cache, nb::arg("cache"), nb::arg("theta"), nb::arg("scaling").none(),
-             nb::arg("f32_angles"));
+             nb::arg("positions").none(), nb::arg("out"), nb::arg("out2").none(),
+             nb::arg("first_position"), nb::arg("interleaved"), nb::arg("call"));
+  module.def("rope_backward", rope_backward, nb::arg("dout"), nb::arg("dout2").none(),
+             nb::arg("cache"), nb::arg("positions").none(), nb::arg("dx"), nb::arg("dx2").none(),
+             nb::arg("first_position"), nb::arg("interleaved"), nb::arg("call"));
+  module.def("rope_cache", rope_cache, nb::arg("cache"), nb::arg("theta"),
+             nb::arg("scaling").none(), nb::arg("f32_angles"));
 }
 
 }  // namespace katt::python

@@ -1,11 +1,10 @@
 #include "host.hpp"
 
+#include <omp.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <thread>
-
-#include <omp.h>
 
 namespace katt::python {
 namespace {
@@ -22,7 +21,8 @@ int usable_processors() {
 }  // namespace
 
 HostRuntime& HostRuntime::get() {
-  static auto* runtime = new HostRuntime;  // never destroyed: Kokkos ends in stop(), before Python does
+  static auto* runtime =
+      new HostRuntime;  // never destroyed: Kokkos ends in stop(), before Python does
   return *runtime;
 }
 

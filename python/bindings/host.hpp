@@ -1,5 +1,7 @@
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -9,7 +11,6 @@
 #include <vector>
 
 #include <Kokkos_Core.hpp>
-#include <nanobind/nanobind.h>
 
 #include "core/error.hpp"
 #include "core/execution.hpp"

@@ -24,8 +24,8 @@ void cross_entropy_forward(Object logits, Object targets, Object loss, Object st
   run("cross_entropy", cross_entropy::forward_variants<Host>(), args, call);
 }
 
-void cross_entropy_backward(Object logits, Object targets, Object statistics, Object dlogits, float dloss,
-                            std::int64_t ignore_index, const Call& call) {
+void cross_entropy_backward(Object logits, Object targets, Object statistics, Object dlogits,
+                            float dloss, std::int64_t ignore_index, const Call& call) {
   Arrays in("cross_entropy");
   cross_entropy::BackwardArgs args{.logits = in.rows(logits, "logits"),
                                    .statistics = in.tensor<2>(statistics, "statistics"),
@@ -36,8 +36,9 @@ void cross_entropy_backward(Object logits, Object targets, Object statistics, Ob
   run("cross_entropy", cross_entropy::backward_variants<Host>(), args, call);
 }
 
-void linear_cross_entropy_forward(Object hidden, Object weight, Object targets, Object loss, Object statistics,
-                                  Object logits, std::int64_t ignore_index, const Call& call) {
+void linear_cross_entropy_forward(Object hidden, Object weight, Object targets, Object loss,
+                                  Object statistics, Object logits, std::int64_t ignore_index,
+                                  const Call& call) {
   Arrays in("linear_cross_entropy");
   linear_cross_entropy::ForwardArgs args{.hidden = in.rows(hidden, "hidden"),
                                          .weight = in.tensor<2>(weight, "weight"),
@@ -49,9 +50,9 @@ void linear_cross_entropy_forward(Object hidden, Object weight, Object targets, 
   run("linear_cross_entropy", linear_cross_entropy::forward_variants<Host>(), args, call);
 }
 
-void linear_cross_entropy_backward(Object hidden, Object weight, Object targets, Object statistics, Object logits,
-                                   Object dhidden, Object dweight, float dloss, std::int64_t ignore_index,
-                                   const Call& call) {
+void linear_cross_entropy_backward(Object hidden, Object weight, Object targets, Object statistics,
+                                   Object logits, Object dhidden, Object dweight, float dloss,
+                                   std::int64_t ignore_index, const Call& call) {
   Arrays in("linear_cross_entropy");
   linear_cross_entropy::BackwardArgs args{.hidden = in.rows(hidden, "hidden"),
                                           .weight = in.tensor<2>(weight, "weight"),
@@ -73,11 +74,12 @@ void bind_losses(nb::module_& m) {
   m.def("cross_entropy_forward", cross_entropy_forward, arg("logits"), arg("targets"), arg("loss"),
         optional("statistics"), arg("ignore_index"), arg("call"));
   m.def("cross_entropy_backward", cross_entropy_backward);
-  m.def("linear_cross_entropy_forward", linear_cross_entropy_forward, arg("hidden"), arg("weight"), arg("targets"),
-        arg("loss"), arg("statistics"), optional("logits"), arg("ignore_index"), arg("call"));
-  m.def("linear_cross_entropy_backward", linear_cross_entropy_backward, arg("hidden"), arg("weight"),
-        arg("targets"), arg("statistics"), optional("logits"), arg("dhidden"), arg("dweight"), arg("dloss"),
-        arg("ignore_index"), arg("call"));
+  m.def("linear_cross_entropy_forward", linear_cross_entropy_forward, arg("hidden"), arg("weight"),
+        arg("targets"), arg("loss"), arg("statistics"), optional("logits"), arg("ignore_index"),
+        arg("call"));
+  m.def("linear_cross_entropy_backward", linear_cross_entropy_backward, arg("hidden"),
+        arg("weight"), arg("targets"), arg("statistics"), optional("logits"), arg("dhidden"),
+        arg("dweight"), arg("dloss"), arg("ignore_index"), arg("call"));
 }
 
 }  // namespace katt::python

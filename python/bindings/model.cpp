@@ -1,12 +1,13 @@
-#include <memory>
+#include "nn/model.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
+
 #include "bindings.hpp"
 #include "host.hpp"
-#include "nn/model.hpp"
 #include "nn/sampling.hpp"
 #include "nn/session.hpp"
 
@@ -53,7 +54,8 @@ class Model {
 /// A sequence that grows. Python keeps the model alive.
 class Sequence {
  public:
-  Sequence(Model& model, std::int64_t capacity, std::int64_t chunk, const nn::SamplingOptions& sampling)
+  Sequence(Model& model, std::int64_t capacity, std::int64_t chunk,
+           const nn::SamplingOptions& sampling)
       : threads_(model.threads()), sampler_(sampling) {
     HostRuntime::get().run(threads_, [&](const Host&) {
       session_.value = std::make_unique<nn::Session<Host>>(
@@ -63,7 +65,8 @@ class Sequence {
 
   std::int64_t append(const std::vector<std::int64_t>& ids) {
     std::int64_t next = 0;
-    HostRuntime::get().run(threads_, [&](const Host&) { next = sampler_.pick(session_.get().append(ids)); });
+    HostRuntime::get().run(threads_,
+                           [&](const Host&) { next = sampler_.pick(session_.get().append(ids)); });
     return next;
   }
 
@@ -86,9 +89,10 @@ std::vector<float> logits(Model& model, const std::vector<std::int64_t>& ids) {
 
 void bind_model(nb::module_& m) {
   nb::class_<Model>(m, "Model")
-      .def(nb::init<const std::string&, const std::string&, std::uint64_t, int>(), nb::arg("folder"),
-           nb::arg("dtype"), nb::arg("seed"), nb::arg("threads"))
-      .def("logits", logits, nb::arg("ids"), "Logits of every position, (ids, vocabulary) row by row.")
+      .def(nb::init<const std::string&, const std::string&, std::uint64_t, int>(),
+           nb::arg("folder"), nb::arg("dtype"), nb::arg("seed"), nb::arg("threads"))
+      .def("logits", logits, nb::arg("ids"),
+           "Logits of every position, (ids, vocabulary) row by row.")
       .def_prop_ro("config_json", [](Model& self) { return self.model().config().json; })
       .def_prop_ro("vocab_size", [](Model& self) { return self.model().config().vocab_size; })
       .def_prop_ro("eos_token_id", [](Model& self) { return self.model().config().eos_token_id; })
@@ -96,14 +100,16 @@ void bind_model(nb::module_& m) {
   nb::class_<Sequence>(m, "Sequence")
       .def(
           "__init__",
-          [](Sequence* self, Model& model, std::int64_t capacity, std::int64_t chunk, double temperature,
-             std::int64_t top_k, double top_p, std::uint64_t seed) {
-            new (self) Sequence(model, capacity, chunk,
-                                {.temperature = temperature, .top_k = top_k, .top_p = top_p, .seed = seed});
+          [](Sequence* self, Model& model, std::int64_t capacity, std::int64_t chunk,
+             double temperature, std::int64_t top_k, double top_p, std::uint64_t seed) {
+            new (self) Sequence(
+                model, capacity, chunk,
+                {.temperature = temperature, .top_k = top_k, .top_p = top_p, .seed = seed});
           },
-          nb::keep_alive<1, 2>(), nb::arg("model"), nb::arg("capacity"), nb::arg("chunk"), nb::arg("temperature"),
-          nb::arg("top_k"), nb::arg("top_p"), nb::arg("seed"))
-      .def("append", &Sequence::append, nb::arg("ids"), "Appends tokens and returns the one that follows.");
+          nb::keep_alive<1, 2>(), nb::arg("model"), nb::arg("capacity"), nb::arg("chunk"),
+          nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("seed"))
+      .def("append", &Sequence::append, nb::arg("ids"),
+           "Appends tokens and returns the one that follows.");
 }
 
 }  // namespace katt::python

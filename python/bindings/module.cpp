@@ -20,7 +20,9 @@ NB_MODULE(_katt, m) {
   });
   m.def("threads", [] { return HostRuntime::get().threads(); });
   m.def("most_threads", [] { return HostRuntime::get().most_threads(); });
-  m.def("set_threads", [](int threads) { HostRuntime::get().set_threads(threads); }, nb::arg("threads"));
+  m.def(
+      "set_threads", [](int threads) { HostRuntime::get().set_threads(threads); },
+      nb::arg("threads"));
   m.def("new_array", new_array, nb::arg("like"), nb::arg("shape"), nb::arg("dtype"));
   m.attr("version") = katt::build_info().version;
   m.attr("commit") = katt::build_info().commit;
@@ -28,5 +30,6 @@ NB_MODULE(_katt, m) {
   bind_operators(m);
   bind_losses(m);
   bind_model(m);
-  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { HostRuntime::get().stop(); }));
+  nb::module_::import_("atexit").attr("register")(
+      nb::cpp_function([] { HostRuntime::get().stop(); }));
 }

@@ -20,8 +20,8 @@ namespace {
 
 using Object = nb::handle;
 
-void rmsnorm_forward(Object x, Object weight, Object residual, Object out, Object residual_out, Object out_q,
-                     Object out_q_scale, float eps, const Call& call) {
+void rmsnorm_forward(Object x, Object weight, Object residual, Object out, Object residual_out,
+                     Object out_q, Object out_q_scale, float eps, const Call& call) {
   Arrays in("rmsnorm");
   rmsnorm::ForwardArgs args{.x = in.rows(x, "x"),
                             .weight = in.tensor<1>(weight, "weight"),
@@ -34,8 +34,8 @@ void rmsnorm_forward(Object x, Object weight, Object residual, Object out, Objec
   run("rmsnorm", rmsnorm::forward_variants<Host>(), args, call);
 }
 
-void rmsnorm_backward(Object dout, Object x, Object weight, Object dresidual_out, Object dx, Object dweight,
-                      float eps, const Call& call) {
+void rmsnorm_backward(Object dout, Object x, Object weight, Object dresidual_out, Object dx,
+                      Object dweight, float eps, const Call& call) {
   Arrays in("rmsnorm");
   run("rmsnorm", rmsnorm::backward_variants<Host>(),
       rmsnorm::BackwardArgs{.dout = in.rows(dout, "dout"),
@@ -48,7 +48,8 @@ void rmsnorm_backward(Object dout, Object x, Object weight, Object dresidual_out
       call);
 }
 
-void layernorm_forward(Object x, Object weight, Object bias, Object out, float eps, const Call& call) {
+void layernorm_forward(Object x, Object weight, Object bias, Object out, float eps,
+                       const Call& call) {
   Arrays in("layernorm");
   run("layernorm", layernorm::forward_variants<Host>(),
       layernorm::ForwardArgs{.x = in.rows(x, "x"),
@@ -59,8 +60,8 @@ void layernorm_forward(Object x, Object weight, Object bias, Object out, float e
       call);
 }
 
-void layernorm_backward(Object dout, Object x, Object weight, Object dx, Object dweight, Object dbias, float eps,
-                        const Call& call) {
+void layernorm_backward(Object dout, Object x, Object weight, Object dx, Object dweight,
+                        Object dbias, float eps, const Call& call) {
   Arrays in("layernorm");
   run("layernorm", layernorm::backward_variants<Host>(),
       layernorm::BackwardArgs{.x = in.rows(x, "x"),
@@ -82,17 +83,21 @@ void softmax_forward(Object x, Object out, const Call& call) {
 void softmax_backward(Object dout, Object x, Object dx, const Call& call) {
   Arrays in("softmax");
   run("softmax", softmax::backward_variants<Host>(),
-      softmax::BackwardArgs{.x = in.rows(x, "x"), .dout = in.rows(dout, "dout"), .dx = in.rows(dx, "dx")}, call);
+      softmax::BackwardArgs{
+          .x = in.rows(x, "x"), .dout = in.rows(dout, "dout"), .dx = in.rows(dx, "dx")},
+      call);
 }
 
 void swiglu_forward(Object gate, Object up, Object out, const Call& call) {
   Arrays in("swiglu");
   run("swiglu", swiglu::forward_variants<Host>(),
-      swiglu::ForwardArgs{.gate = in.rows(gate, "gate"), .up = in.rows(up, "up"), .out = in.rows(out, "out")},
+      swiglu::ForwardArgs{
+          .gate = in.rows(gate, "gate"), .up = in.rows(up, "up"), .out = in.rows(out, "out")},
       call);
 }
 
-void swiglu_backward(Object dout, Object gate, Object up, Object dgate, Object dup, const Call& call) {
+void swiglu_backward(Object dout, Object gate, Object up, Object dgate, Object dup,
+                     const Call& call) {
   Arrays in("swiglu");
   run("swiglu", swiglu::backward_variants<Host>(),
       swiglu::BackwardArgs{.gate = in.rows(gate, "gate"),
@@ -103,7 +108,8 @@ void swiglu_backward(Object dout, Object gate, Object up, Object dgate, Object d
       call);
 }
 
-void swiglu_mlp_forward(Object x, Object w_gate, Object w_up, Object w_down, Object out, const Call& call) {
+void swiglu_mlp_forward(Object x, Object w_gate, Object w_up, Object w_down, Object out,
+                        const Call& call) {
   Arrays in("swiglu_mlp");
   run("swiglu_mlp", swiglu_mlp::forward_variants<Host>(),
       swiglu_mlp::ForwardArgs{.x = in.rows(x, "x"),
@@ -114,8 +120,9 @@ void swiglu_mlp_forward(Object x, Object w_gate, Object w_up, Object w_down, Obj
       call);
 }
 
-void swiglu_mlp_backward(Object dout, Object x, Object w_gate, Object w_up, Object w_down, Object dx,
-                         Object dw_gate, Object dw_up, Object dw_down, const Call& call) {
+void swiglu_mlp_backward(Object dout, Object x, Object w_gate, Object w_up, Object w_down,
+                         Object dx, Object dw_gate, Object dw_up, Object dw_down,
+                         const Call& call) {
   Arrays in("swiglu_mlp");
   run("swiglu_mlp", swiglu_mlp::backward_variants<Host>(),
       swiglu_mlp::BackwardArgs{.x = in.rows(x, "x"),
@@ -162,7 +169,8 @@ void embedding_forward(Object ids, Object weight, Object out, const Call& call) 
 
 void embedding_backward(Object dout, Object ids, Object dweight, const Call& call) {
   Arrays in("embedding");
-  embedding::BackwardArgs args{.dout = in.rows(dout, "dout"), .dweight = in.tensor<2>(dweight, "dweight")};
+  embedding::BackwardArgs args{.dout = in.rows(dout, "dout"),
+                               .dweight = in.tensor<2>(dweight, "dweight")};
   args.ids = in.integers(ids, "ids", args.dout.extent[0]);
   run("embedding", embedding::backward_variants<Host>(), args, call);
 }
@@ -182,17 +190,20 @@ ternary_linear::PackedTernary packed_weight(Arrays& in, Object packed, int digit
   }
   const PackFormat format = digits_per_byte == 4 ? PackFormat::two_bit : PackFormat::five_per_byte;
   const std::size_t bytes = ternary_linear::packed_bytes(format, out_features, in_features);
-  return {.data = reinterpret_cast<std::byte*>(in.bytes(packed, "packed", static_cast<std::int64_t>(bytes))),
+  return {.data = reinterpret_cast<std::byte*>(
+              in.bytes(packed, "packed", static_cast<std::int64_t>(bytes))),
           .format = format,
           .out_features = out_features,
           .in_features = in_features};
 }
 
-std::size_t ternary_packed_bytes(int digits_per_byte, std::int64_t out_features, std::int64_t in_features) {
+std::size_t ternary_packed_bytes(int digits_per_byte, std::int64_t out_features,
+                                 std::int64_t in_features) {
   Arrays in("ternary_linear");
   const nb::none none;
-  return ternary_linear::packed_bytes(packed_weight(in, none, digits_per_byte, out_features, in_features).format,
-                                      out_features, in_features);
+  return ternary_linear::packed_bytes(
+      packed_weight(in, none, digits_per_byte, out_features, in_features).format, out_features,
+      in_features);
 }
 
 void ternary_pack(Object weight, Object packed, int digits_per_byte, int threads) {
@@ -226,8 +237,8 @@ void ternary_linear_forward(Object x, Object packed, Object dense, Object out, i
   run("ternary_linear", ternary_linear::forward_variants<Host>(), args, call);
 }
 
-void ternary_linear_backward(Object dout, Object x, Object packed, Object dense, Object dx, Object dweight,
-                             int digits_per_byte, const Call& call) {
+void ternary_linear_backward(Object dout, Object x, Object packed, Object dense, Object dx,
+                             Object dweight, int digits_per_byte, const Call& call) {
   Arrays in("ternary_linear");
   ternary_linear::BackwardArgs args{.x = in.rows(x, "x"),
                                     .dout = in.rows(dout, "dout"),
@@ -243,10 +254,11 @@ void ternary_linear_backward(Object dout, Object x, Object packed, Object dense,
 void bind_operators(nb::module_& m) {
   const auto arg = [](const char* name) { return nb::arg(name); };
   const auto optional = [](const char* name) { return nb::arg(name).none(); };
-  m.def("rmsnorm_forward", rmsnorm_forward, arg("x"), arg("weight"), optional("residual"), optional("out"),
-        optional("residual_out"), optional("out_q"), optional("out_q_scale"), arg("eps"), arg("call"));
-  m.def("rmsnorm_backward", rmsnorm_backward, arg("dout"), arg("x"), arg("weight"), optional("dresidual_out"),
-        arg("dx"), arg("dweight"), arg("eps"), arg("call"));
+  m.def("rmsnorm_forward", rmsnorm_forward, arg("x"), arg("weight"), optional("residual"),
+        optional("out"), optional("residual_out"), optional("out_q"), optional("out_q_scale"),
+        arg("eps"), arg("call"));
+  m.def("rmsnorm_backward", rmsnorm_backward, arg("dout"), arg("x"), arg("weight"),
+        optional("dresidual_out"), arg("dx"), arg("dweight"), arg("eps"), arg("call"));
   m.def("layernorm_forward", layernorm_forward);
   m.def("layernorm_backward", layernorm_backward);
   m.def("softmax_forward", softmax_forward);
@@ -255,7 +267,8 @@ void bind_operators(nb::module_& m) {
   m.def("swiglu_backward", swiglu_backward);
   m.def("swiglu_mlp_forward", swiglu_mlp_forward);
   m.def("swiglu_mlp_backward", swiglu_mlp_backward);
-  m.def("linear_forward", linear_forward, arg("x"), arg("weight"), optional("bias"), arg("out"), arg("call"));
+  m.def("linear_forward", linear_forward, arg("x"), arg("weight"), optional("bias"), arg("out"),
+        arg("call"));
   m.def("linear_backward", linear_backward, arg("dout"), arg("x"), arg("weight"), optional("dx"),
         optional("dweight"), optional("dbias"), arg("call"));
   m.def("embedding_forward", embedding_forward);
@@ -264,10 +277,11 @@ void bind_operators(nb::module_& m) {
   m.def("ternary_packed_bytes", ternary_packed_bytes);
   m.def("ternary_pack", ternary_pack);
   m.def("ternary_dequantise", ternary_dequantise);
-  m.def("ternary_linear_forward", ternary_linear_forward, arg("x"), optional("packed"), optional("dense"),
-        arg("out"), arg("weights_per_byte"), arg("call"));
-  m.def("ternary_linear_backward", ternary_linear_backward, arg("dout"), arg("x"), optional("packed"),
-        optional("dense"), arg("dx"), arg("dweight"), arg("weights_per_byte"), arg("call"));
+  m.def("ternary_linear_forward", ternary_linear_forward, arg("x"), optional("packed"),
+        optional("dense"), arg("out"), arg("weights_per_byte"), arg("call"));
+  m.def("ternary_linear_backward", ternary_linear_backward, arg("dout"), arg("x"),
+        optional("packed"), optional("dense"), arg("dx"), arg("dweight"), arg("weights_per_byte"),
+        arg("call"));
 }
 
 }  // namespace katt::python

@@ -44,9 +44,7 @@ def attention(
     lib = library("attention", q=q, k=k, v=v)
     out = lib.empty(tuple(q.shape))
     lse = lib.empty(tuple(q.shape[:3]), "f32") if return_lse else None
-    options = attention_options(
-        q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask
-    )
+    options = attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask)
     _katt.attention_forward(q, k, v, out, lse, options, call(variant, tile))
     return lib.give(out, lse) if return_lse else lib.give(out)
 
@@ -77,9 +75,7 @@ def attention_backward(
     """
     lib = library("attention", q=q, k=k, v=v)
     dq, dk, dv = (lib.empty(tuple(x.shape)) for x in (q, k, v))
-    options = attention_options(
-        q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask
-    )
+    options = attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask)
     _katt.attention_backward(dout, q, k, v, out, lse, dq, dk, dv, options, call(variant, tile))
     return lib.give(dq, dk, dv)
 

@@ -41,9 +41,7 @@ def linear_cross_entropy(
     hidden), of one dtype, targets (…) int64. Returns (loss, statistics) as cross_entropy does."""
     lib = library("linear_cross_entropy", hidden=hidden, weight=weight)
     loss, statistics = lib.empty((1,), "f32"), lib.empty((tokens_of(hidden), 2), "f32")
-    _katt.linear_cross_entropy_forward(
-        hidden, weight, targets, loss, statistics, None, ignore_index, call(variant)
-    )
+    _katt.linear_cross_entropy_forward(hidden, weight, targets, loss, statistics, None, ignore_index, call(variant))
     return lib.give(loss, statistics)
 
 

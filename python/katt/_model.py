@@ -121,8 +121,8 @@ class Llama:
             ids.append(token)
             text = self.tokenizer.decode(ids)
             if not text.endswith("\N{REPLACEMENT CHARACTER}"):
-                yield text[len(shown):]
+                yield text[len(shown) :]
                 shown = text
-        rest = self.tokenizer.decode(ids)[len(shown):]
+        rest = self.tokenizer.decode(ids)[len(shown) :]
         if rest:
             yield rest

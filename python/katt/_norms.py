@@ -20,9 +20,7 @@ def rmsnorm(
     return lib.give(out) if residual is None else lib.give(out, residual_out)
 
 
-def rmsnorm_quantized(
-    x: Array, weight: Array, *, eps: float = 1e-5, variant: str = "auto"
-) -> tuple[Array, Array]:
+def rmsnorm_quantized(x: Array, weight: Array, *, eps: float = 1e-5, variant: str = "auto") -> tuple[Array, Array]:
     """rmsnorm rounded to 8 bits: (q, s) with out ≈ q / s, q (…, hidden) int8 = clamp(round(out · s), -128, 127),
     s (…) float32 = 127 / max(max |out|, 1e-5) of the row."""
     lib = library("rmsnorm", x=x, weight=weight)

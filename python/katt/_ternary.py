@@ -58,7 +58,5 @@ def ternary_linear_backward(
     lib = library("ternary_linear", x=x)
     dx, dweight = lib.empty(tuple(x.shape)), lib.empty((weight.out_features, weight.in_features))
     dense = weight.dequantise(x) if variant == "naive" else None
-    _katt.ternary_linear_backward(
-        dout, x, weight.packed, dense, dx, dweight, weight.weights_per_byte, call(variant)
-    )
+    _katt.ternary_linear_backward(dout, x, weight.packed, dense, dx, dweight, weight.weights_per_byte, call(variant))
     return lib.give(dx, dweight)

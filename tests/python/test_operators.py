@@ -203,7 +203,10 @@ def test_strides_are_honoured(generator):
         (lambda x: x[::-1], r"softmax: x: holds stride -6 on axis 0, expected strides of at least 0"),
         (lambda x: x.astype("float64"), r"softmax: x: holds float64, expected float32, float16 or bfloat16"),
         (lambda x: x.astype("uint16"), r"softmax: x: holds uint16, expected float32, float16 or bfloat16"),
-        (lambda x: x.reshape(2, 2, 6).swapaxes(0, 1), r"holds shape \(2, 2, 6\) with strides \(6, 12, 1\), expected rows"),
+        (
+            lambda x: x.reshape(2, 2, 6).swapaxes(0, 1),
+            r"holds shape \(2, 2, 6\) with strides \(6, 12, 1\), expected rows",
+        ),
         (lambda x: [1.0, 2.0], r"softmax: x: holds a list, expected an array of NumPy, PyTorch or the array API"),
     ],
 )

@@ -86,14 +86,14 @@ def _gradients(ctx, dout, _dlse):
     dq, dk, dv = _attention_backward(dout, q, k, v, out, lse, bias, *masks, *numbers, "auto")
     dbias = None
     if ctx.needs_input_grad[3]:
-        dbias = bias_gradient(dout, q, k, v, lse, bias, *masks, *numbers)
+        dbias = bias_gradient(dout, q, k, v, bias, *masks, *numbers)
     return (dq, dk, dv, dbias, *(None,) * 10)
 
 
 _attention.register_autograd(_gradients, setup_context=_save)
 
 
-def bias_gradient(dout, q, k, v, lse, bias, alibi_slopes, kv_lengths, block_mask, block_size, scale, causal,
+def bias_gradient(dout, q, k, v, bias, alibi_slopes, kv_lengths, block_mask, block_size, scale, causal,
                   window_left, window_right, softcap):  # fmt: skip
     """Gradient of the bias, P ∘ (dP - Σ P·dP) with dP = dout·vᵀ, summed over what the bias was broadcast to. Katt's kernels do
     not compute it; like the bias it is of the size of the scores, and is made of PyTorch's operators in float32."""
@@ -118,7 +118,8 @@ def bias_gradient(dout, q, k, v, lse, bias, alibi_slopes, kv_lengths, block_mask
     if block_mask is not None:
         blocks = block_mask.bool().repeat_interleave(block_size, 0).repeat_interleave(block_size, 1)
         seen = seen & blocks[:seq_q, :seq_kv]
-    p = torch.where(seen, torch.exp(scores + bias.float() - lse.unsqueeze(-1)), 0.0).nan_to_num(0.0, 0.0, 0.0)
+    scores = torch.where(seen, scores + bias.float(), float("-inf"))
+    p = torch.softmax(scores, -1).nan_to_num(0.0)  # where a query sees no key
     dp = dout @ v.transpose(2, 3)
     d = p * (dp - (p * dp).sum(-1, keepdim=True))
     return d.sum_to_size(bias.shape).to(bias.dtype)

@@ -164,9 +164,7 @@ def _save_dtype(ctx, inputs, output):
     ctx.dtype = inputs[0].dtype
 
 
-_convert_dtype.register_autograd(
-    lambda ctx, dout: (_convert_dtype(dout, ctx.dtype), None), setup_context=_save_dtype
-)
+_convert_dtype.register_autograd(lambda ctx, dout: (_convert_dtype(dout, ctx.dtype), None), setup_context=_save_dtype)
 
 
 def convert_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -213,9 +211,7 @@ def _rope(
     x: Tensor, cache: Tensor, positions: Optional[Tensor], first_position: int, interleaved: bool, variant: str
 ) -> Tensor:
     out = new_heads(x)
-    _katt.rope_forward(
-        dense_last(x), None, cache, positions, out, None, first_position, interleaved, call(variant)
-    )
+    _katt.rope_forward(dense_last(x), None, cache, positions, out, None, first_position, interleaved, call(variant))
     return out
 
 
@@ -224,9 +220,7 @@ def _rope_backward(
     dout: Tensor, cache: Tensor, positions: Optional[Tensor], first_position: int, interleaved: bool
 ) -> Tensor:
     dx = new_heads(dout)
-    _katt.rope_backward(
-        dense_last(dout), None, cache, positions, dx, None, first_position, interleaved, call("auto")
-    )
+    _katt.rope_backward(dense_last(dout), None, cache, positions, dx, None, first_position, interleaved, call("auto"))
     return dx
 
 

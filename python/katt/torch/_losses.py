@@ -18,9 +18,7 @@ def _new_loss(x):
 @operator("cross_entropy", lambda logits, targets, ignore_index, variant: _new_loss(logits))
 def _cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int, variant: str) -> tuple[Tensor, Tensor]:
     loss, statistics = _new_loss(logits)
-    _katt.cross_entropy_forward(
-        rows(logits), targets.contiguous(), loss[None], statistics, ignore_index, call(variant)
-    )
+    _katt.cross_entropy_forward(rows(logits), targets.contiguous(), loss[None], statistics, ignore_index, call(variant))
     return loss, statistics
 
 
@@ -54,9 +52,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, ignore_index: int = -100, 
 
 
 @operator("linear_cross_entropy", lambda hidden, weight, targets, ignore_index: _new_loss(hidden))
-def _linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int
-) -> tuple[Tensor, Tensor]:
+def _linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     loss, statistics = _new_loss(hidden)
     _katt.linear_cross_entropy_forward(
         rows(hidden), dense_last(weight), targets.contiguous(), loss[None], statistics, None, ignore_index,

@@ -30,9 +30,7 @@ def _rmsnorm_backward(
 ) -> tuple[Tensor, Tensor]:
     dx, dweight = new_rows(x), new_rows(weight)
     more = None if dresidual_out is None else rows(dresidual_out)
-    _katt.rmsnorm_backward(
-        rows(dout), rows(x), weight.contiguous(), more, rows(dx), dweight, eps, call("auto")
-    )
+    _katt.rmsnorm_backward(rows(dout), rows(x), weight.contiguous(), more, rows(dx), dweight, eps, call("auto"))
     return dx, dweight
 
 
@@ -73,18 +71,14 @@ def rmsnorm(
 @operator("layernorm", lambda x, weight, bias, eps, variant: new_rows(x))
 def _layernorm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, variant: str) -> Tensor:
     out = new_rows(x)
-    _katt.layernorm_forward(
-        rows(x), weight.contiguous(), bias.contiguous(), rows(out), eps, call(variant)
-    )
+    _katt.layernorm_forward(rows(x), weight.contiguous(), bias.contiguous(), rows(out), eps, call(variant))
     return out
 
 
 @operator("layernorm_backward", lambda dout, x, weight, eps: (new_rows(x), new_rows(weight), new_rows(weight)))
 def _layernorm_backward(dout: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     dx, dweight, dbias = new_rows(x), new_rows(weight), new_rows(weight)
-    _katt.layernorm_backward(
-        rows(dout), rows(x), weight.contiguous(), rows(dx), dweight, dbias, eps, call("auto")
-    )
+    _katt.layernorm_backward(rows(dout), rows(x), weight.contiguous(), rows(dx), dweight, dbias, eps, call("auto"))
     return dx, dweight, dbias
 
 
