@@ -45,11 +45,12 @@ from ._sweep import sweep
 from ._ternary import TernaryWeight, ternary_linear, ternary_linear_backward, ternary_pack
 from ._threads import get_num_threads, set_num_threads, threads
 
+# Without open: `from katt import *` must not hide Python's.
 __all__ = [
     "Llama", "Refusal", "Result", "TernaryWeight", "__commit__", "__version__", "alibi_slopes", "attention",
     "attention_backward", "convert_dtype", "cross_entropy", "cross_entropy_backward", "embedding",
     "embedding_backward", "get_num_threads", "layernorm", "layernorm_backward", "linear", "linear_backward",
-    "linear_cross_entropy", "linear_cross_entropy_backward", "open", "rmsnorm", "rmsnorm_backward",
+    "linear_cross_entropy", "linear_cross_entropy_backward", "rmsnorm", "rmsnorm_backward",
     "rmsnorm_quantized", "rope", "rope_backward", "rope_cache", "set_num_threads", "softmax", "softmax_backward",
     "sweep", "swiglu", "swiglu_backward", "swiglu_mlp", "swiglu_mlp_backward", "ternary_linear",
     "ternary_linear_backward", "ternary_pack", "threads",

@@ -7,8 +7,8 @@ from . import _katt
 
 
 def get_num_threads() -> int:
-    """Threads that an operator uses: what OMP_NUM_THREADS says at the first call, else every processor of this
-    process. The functions of katt.torch use PyTorch's number instead."""
+    """Threads that an operator uses: at first OpenMP's number, that is what OMP_NUM_THREADS says or was set in this
+    thread, by torch.set_num_threads too, else every processor. The functions of katt.torch use PyTorch's number."""
     return _katt.threads()
 
 
