@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """python_training: does a LLaMA of transformers train with Katt's attention as with PyTorch's, and what does it save?
 
-Trains the same small LLaMA in bf16, from the same weights and on the same tokens, with attn_implementation "sdpa" and
+Trains the same small LLaMA in mixed precision (f32 weights, bf16 by autocast), from the same weights and on the same tokens, with attn_implementation "sdpa" and
 "katt", a step of each in turn, and times attention alone, forward and backward, on tensors of the model's shape, round by
 round. Prints the losses and the median of the paired ratios; -o FILE.json keeps them.
 
@@ -28,7 +28,7 @@ def model_of(implementation, seq):
         num_attention_heads=HEADS, num_key_value_heads=HEADS // 2, max_position_embeddings=seq,
         attn_implementation=implementation,
     )  # fmt: skip
-    return transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    return transformers.LlamaForCausalLM(config)
 
 
 def tokens_of(step, seq):
@@ -39,13 +39,15 @@ def tokens_of(step, seq):
 
 def train(steps, seq):
     models = {name: model_of(name, seq) for name in ("sdpa", "katt")}
-    optimizers = {name: torch.optim.AdamW(model.parameters(), lr=1e-3) for name, model in models.items()}
+    optimizers = {name: torch.optim.AdamW(model.parameters(), lr=3e-4) for name, model in models.items()}
     losses = {name: [] for name in models}
     for step in range(steps):
         ids = tokens_of(step, seq)
         for name, model in models.items():
-            loss = model(ids, labels=ids).loss
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(ids, labels=ids).loss
             loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizers[name].step()
             optimizers[name].zero_grad()
             losses[name].append(loss.item())
