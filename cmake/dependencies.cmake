@@ -42,8 +42,11 @@ function(katt_kokkos_suits RESULT)
   set(${RESULT} TRUE PARENT_SCOPE)
 endfunction()
 
-set(KATT_DEPS_DIR ${PROJECT_SOURCE_DIR}/build/deps CACHE PATH "Where the pinned source is built")
+set(KATT_DEPS_DIR "" CACHE PATH "Where the pinned source is built; build/deps when empty")
 mark_as_advanced(KATT_DEPS_DIR)
+if(NOT KATT_DEPS_DIR)
+  set(KATT_DEPS_DIR ${PROJECT_SOURCE_DIR}/build/deps)
+endif()
 set(katt_kokkos_prefix "") # of the pinned build; empty with an installed Kokkos
 set(katt_use_installed FALSE)
 # A pinned build that an earlier run found is not an installed one: its options may have changed.

@@ -45,3 +45,19 @@ function(katt_add_pytest name directory)
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT KATT=$<TARGET_FILE:katt_program>
                                             KATT_BUILD_DIR=${PROJECT_BINARY_DIR})
 endfunction()
+
+# katt_add_package_test(NAME DIRECTORY): the tests of the Python package, on the module of this build; skipped in a build
+# without it, whose objects cannot be part of a module. scripts/python tests what `pip install .` installs.
+function(katt_add_package_test name directory)
+  if(NOT KATT_PYTHON)
+    add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo
+                                  "skipped: a build without KATT_PYTHON; scripts/python tests the package")
+    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: " LABELS ${name})
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${Python_EXECUTABLE} -m pytest -q -p no:cacheprovider ${directory})
+  katt_test_properties(${name} ${name})
+  set(path ${PROJECT_BINARY_DIR}/python ${PROJECT_SOURCE_DIR}/drivers/report ${PROJECT_SOURCE_DIR}/drivers/peers)
+  list(JOIN path ":" path)
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT PYTHONPATH=${path})
+endfunction()

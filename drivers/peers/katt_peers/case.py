@@ -3,7 +3,7 @@
 import mmap
 from dataclasses import dataclass, field
 
-MEMORY = 3  # descriptor of the shared memory
+MEMORY = 3  # descriptor of the shared memory in a peer's own process
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Case:
     memory: mmap.mmap = field(repr=False)
 
     @staticmethod
-    def from_request(request):
+    def from_request(request, memory=MEMORY):
         def specs(name):
             return tuple(Spec(t["name"], t["dtype"], tuple(t["shape"]), t["offset"]) for t in request[name])
 
@@ -46,5 +46,5 @@ class Case:
             parameters=request["parameters"],
             inputs=specs("inputs"),
             outputs=specs("outputs"),
-            memory=mmap.mmap(MEMORY, request["bytes"]),
+            memory=mmap.mmap(memory, request["bytes"]),
         )

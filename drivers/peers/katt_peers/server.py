@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-from .case import Case
+from .case import MEMORY, Case
 from .processors import allow, bind, openmp
 from .refusal import Refusal
 
@@ -14,8 +14,9 @@ class Server:
     """A peer at work. `open_case(case)` gives an object with run(times) → seconds a run, read(), forget(), about; and
     where its allocator tells, memory() → {"host_bytes", "device_bytes"}, the most that a run holds at a time."""
 
-    def __init__(self, open_case):
+    def __init__(self, open_case, memory=MEMORY):
         self._open_case = open_case
+        self._descriptor = memory
         self._opened = None
         self._memory = None
         self._openmp = None
@@ -26,7 +27,7 @@ class Server:
             case "open":
                 self._opened = None
                 allow(request["processors"])
-                self._opened = self._open_case(Case.from_request(request))
+                self._opened = self._open_case(Case.from_request(request, self._descriptor))
                 self._memory = None
                 self._openmp, self._bound = openmp(), request["bound"]
                 return {"ok": True, "about": self._opened.about, "engine": getattr(self._opened, "engine", "")}
@@ -47,7 +48,11 @@ class Server:
         return {"ok": True}
 
     def serve(self, requests, replies):
+        """Answers in a process that is the peer's own."""
         keep_freed_memory()
+        self.answer_all(requests, replies)
+
+    def answer_all(self, requests, replies):
         for line in requests:
             try:
                 reply = self.answer(json.loads(line))

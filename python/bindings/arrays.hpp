@@ -1,0 +1,98 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/tensor.hpp"
+
+/// Arrays of Python as tensors: whatever speaks DLPack (NumPy, PyTorch, JAX, …) in host memory, without a copy.
+namespace katt::python {
+
+namespace nb = nanobind;
+
+/// What DLPack says of an array.
+struct Array {
+  static constexpr int most_axes = 8;
+
+  void* data = nullptr;
+  nb::dlpack::dtype dtype;
+  int rank = 0;
+  std::array<std::int64_t, most_axes> extent{};
+  std::array<std::int64_t, most_axes> stride{};  ///< in elements
+
+  [[nodiscard]] std::int64_t size() const;
+};
+
+/// The arrays of one call of an operator. Python's None is an array that is left out, a reference without
+/// memory. All functions throw InputError "OP: NAME: holds …, expected …". What they return is valid as long as this
+/// object and the Python arguments live.
+class Arrays {
+ public:
+  explicit Arrays(const char* op) : op_(op) {}
+
+  /// A tensor of f32, f16 or bf16 with Rank axes, of any strides ≥ 0 but for the last axis, which is contiguous.
+  template <int Rank>
+  TensorRef<Rank> tensor(nb::handle object, const char* name) {
+    if (object.is_none()) return {};
+    const Array array = import(object, name);
+    if (array.rank != Rank) refuse_rank(name, array, Rank);
+    TensorRef<Rank> ref = typed<Rank>(name, array);
+    for (int axis = 0; axis < Rank; ++axis) {
+      ref.extent[axis] = array.extent[axis];
+      ref.stride[axis] = array.stride[axis];
+    }
+    return ref;
+  }
+
+  /// The rows (…, columns) of a tensor whose other axes can be seen as one without a copy.
+  TensorRef<2> rows(nb::handle object, const char* name);
+
+  /// Dense elements; their number must be `count`.
+  std::int64_t* integers(nb::handle object, const char* name, std::int64_t count);  ///< int64
+  std::uint8_t* bytes(nb::handle object, const char* name, std::int64_t count);  ///< uint8 or bool
+  std::int8_t* int8s(nb::handle object, const char* name, std::int64_t count);   ///< int8
+  float* floats(nb::handle object, const char* name, std::int64_t count);        ///< f32
+
+  /// Throws InputError "OP: NAME: holds WHAT, expected EXPECTED".
+  [[noreturn]] void refuse(const char* name, const std::string& what,
+                           const std::string& expected) const;
+
+ private:
+  Array import(nb::handle object, const char* name);
+  [[noreturn]] void refuse_rank(const char* name, const Array& array, int expected) const;
+  void* dense(nb::handle object, const char* name, std::int64_t count,
+              std::initializer_list<nb::dlpack::dtype> types, const char* expected);
+
+  /// Memory and dtype of a tensor.
+  template <int Rank>
+  TensorRef<Rank> typed(const char* name, const Array& array) const {
+    TensorRef<Rank> ref;
+    ref.data = array.data;
+    ref.dtype = element_type(name, array);
+    return ref;
+  }
+  [[nodiscard]] Dtype element_type(const char* name, const Array& array) const;
+
+  const char* op_;
+  std::vector<nb::ndarray<nb::ro>> kept_;  ///< what an exporter may have made for us
+};
+
+/// "(2, 3)" for so many axes.
+[[nodiscard]] std::string axes_text(const std::array<std::int64_t, Array::most_axes>& values,
+                                    int rank);
+
+/// "float32", "int64", …
+[[nodiscard]] std::string dtype_text(nb::dlpack::dtype dtype);
+
+/// New memory as an array that other libraries can take by their from_dlpack(): of the dtype of `like`, or of the one
+/// that is named (f32, u8, i8).
+[[nodiscard]] nb::ndarray<nb::array_api> new_array(nb::handle like,
+                                                   const std::vector<std::size_t>& shape,
+                                                   const std::string& dtype);
+
+}  // namespace katt::python

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+/// The parts of the module katt._katt. Its functions are the passes of the operators on arrays that the caller has
+/// allocated, inputs first, outputs next, then numbers, then a Call; an optional array is None. The package's Python
+/// functions have the documentation, and allocate.
+namespace katt::python {
+
+void bind_attention(nanobind::module_& module);
+void bind_operators(nanobind::module_& module);
+void bind_losses(nanobind::module_& module);
+void bind_model(nanobind::module_& module);
+
+}  // namespace katt::python

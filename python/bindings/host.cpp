@@ -1,0 +1,102 @@
+#include "host.hpp"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace katt::python {
+namespace {
+
+/// Workspaces up to this size are kept: to get their pages from the system again would cost as much as a small call.
+constexpr std::size_t most_kept_bytes = std::size_t{64} << 20;
+
+int usable_processors() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+
+HostRuntime& HostRuntime::get() {
+  static auto* runtime =
+      new HostRuntime;  // never destroyed: Kokkos ends in stop(), before Python does
+  return *runtime;
+}
+
+void HostRuntime::start() {
+  if (stopped_) throw InputError("katt: the interpreter is ending, no operator can run");
+  if (started_) return;
+  const int before = omp_get_max_threads();
+  most_threads_ = std::max(usable_processors(), before);
+  if (threads_ == 0) threads_ = before;
+  Kokkos::initialize(
+      Kokkos::InitializationSettings().set_num_threads(most_threads_).set_disable_warnings(true));
+  omp_set_num_threads(before);
+  started_ = true;
+}
+
+void HostRuntime::stop() {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  if (!started_) return;
+  for (Resource* resource : resources_) resource->release();
+  instances_.clear();
+  workspace_ = {};
+  Kokkos::finalize();
+  started_ = false;
+}
+
+void HostRuntime::check_threads(const char* name, int threads) const {
+  if (threads >= 1 && threads <= most_threads_) return;
+  throw InputError(std::string(name) + ": holds " + std::to_string(threads) + ", expected 1 to " +
+                   std::to_string(most_threads_));
+}
+
+const Host& HostRuntime::instance(int threads) {
+  if (threads == 0) threads = threads_;
+  check_threads("threads", threads);
+  auto found = instances_.find(threads);
+  if (found == instances_.end()) found = instances_.emplace(threads, Host(threads)).first;
+  return found->second;
+}
+
+Kokkos::View<std::byte*, Kokkos::HostSpace> HostRuntime::workspace(std::size_t bytes) {
+  using View = Kokkos::View<std::byte*, Kokkos::HostSpace>;
+  const auto allocate = [](std::size_t size) {
+    return View(Kokkos::view_alloc("katt::python::workspace", Kokkos::WithoutInitializing), size);
+  };
+  if (bytes > most_kept_bytes) return allocate(bytes);
+  if (bytes > workspace_.size()) {
+    workspace_ = {};
+    workspace_ = allocate(bytes);
+  }
+  return workspace_;
+}
+
+int HostRuntime::threads() {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  start();
+  return threads_;
+}
+
+int HostRuntime::most_threads() {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  start();
+  return most_threads_;
+}
+
+void HostRuntime::set_threads(int threads) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  start();
+  check_threads("threads", threads);
+  threads_ = threads;
+}
+
+}  // namespace katt::python

@@ -1,0 +1,85 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "arrays.hpp"
+#include "bindings.hpp"
+#include "host.hpp"
+#include "ops/cross_entropy/cross_entropy.hpp"
+#include "ops/linear_cross_entropy/linear_cross_entropy.hpp"
+
+namespace katt::python {
+namespace {
+
+using Object = nb::handle;
+
+void cross_entropy_forward(Object logits, Object targets, Object loss, Object statistics,
+                           std::int64_t ignore_index, const Call& call) {
+  Arrays in("cross_entropy");
+  cross_entropy::ForwardArgs args{.logits = in.rows(logits, "logits"),
+                                  .loss = in.tensor<1>(loss, "loss"),
+                                  .statistics = in.tensor<2>(statistics, "statistics"),
+                                  .ignore_index = ignore_index};
+  args.targets = in.integers(targets, "targets", args.tokens());
+  run("cross_entropy", cross_entropy::forward_variants<Host>(), args, call);
+}
+
+void cross_entropy_backward(Object logits, Object targets, Object statistics, Object dlogits,
+                            float dloss, std::int64_t ignore_index, const Call& call) {
+  Arrays in("cross_entropy");
+  cross_entropy::BackwardArgs args{.logits = in.rows(logits, "logits"),
+                                   .statistics = in.tensor<2>(statistics, "statistics"),
+                                   .dlogits = in.rows(dlogits, "dlogits"),
+                                   .dloss = dloss,
+                                   .ignore_index = ignore_index};
+  args.targets = in.integers(targets, "targets", args.tokens());
+  run("cross_entropy", cross_entropy::backward_variants<Host>(), args, call);
+}
+
+void linear_cross_entropy_forward(Object hidden, Object weight, Object targets, Object loss,
+                                  Object statistics, Object logits, std::int64_t ignore_index,
+                                  const Call& call) {
+  Arrays in("linear_cross_entropy");
+  linear_cross_entropy::ForwardArgs args{.hidden = in.rows(hidden, "hidden"),
+                                         .weight = in.tensor<2>(weight, "weight"),
+                                         .loss = in.tensor<1>(loss, "loss"),
+                                         .statistics = in.tensor<2>(statistics, "statistics"),
+                                         .logits = in.rows(logits, "logits"),
+                                         .ignore_index = ignore_index};
+  args.targets = in.integers(targets, "targets", args.tokens());
+  run("linear_cross_entropy", linear_cross_entropy::forward_variants<Host>(), args, call);
+}
+
+void linear_cross_entropy_backward(Object hidden, Object weight, Object targets, Object statistics,
+                                   Object logits, Object dhidden, Object dweight, float dloss,
+                                   std::int64_t ignore_index, const Call& call) {
+  Arrays in("linear_cross_entropy");
+  linear_cross_entropy::BackwardArgs args{.hidden = in.rows(hidden, "hidden"),
+                                          .weight = in.tensor<2>(weight, "weight"),
+                                          .statistics = in.tensor<2>(statistics, "statistics"),
+                                          .logits = in.rows(logits, "logits"),
+                                          .dhidden = in.rows(dhidden, "dhidden"),
+                                          .dweight = in.tensor<2>(dweight, "dweight"),
+                                          .dloss = dloss,
+                                          .ignore_index = ignore_index};
+  args.targets = in.integers(targets, "targets", args.tokens());
+  run("linear_cross_entropy", linear_cross_entropy::backward_variants<Host>(), args, call);
+}
+
+}  // namespace
+
+void bind_losses(nb::module_& m) {
+  const auto arg = [](const char* name) { return nb::arg(name); };
+  const auto optional = [](const char* name) { return nb::arg(name).none(); };
+  m.def("cross_entropy_forward", cross_entropy_forward, arg("logits"), arg("targets"), arg("loss"),
+        optional("statistics"), arg("ignore_index"), arg("call"));
+  m.def("cross_entropy_backward", cross_entropy_backward);
+  m.def("linear_cross_entropy_forward", linear_cross_entropy_forward, arg("hidden"), arg("weight"),
+        arg("targets"), arg("loss"), arg("statistics"), optional("logits"), arg("ignore_index"),
+        arg("call"));
+  m.def("linear_cross_entropy_backward", linear_cross_entropy_backward, arg("hidden"),
+        arg("weight"), arg("targets"), arg("statistics"), optional("logits"), arg("dhidden"),
+        arg("dweight"), arg("dloss"), arg("ignore_index"), arg("call"));
+}
+
+}  // namespace katt::python

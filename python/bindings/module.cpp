@@ -1,0 +1,35 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "arrays.hpp"
+#include "bindings.hpp"
+#include "core/build_info.hpp"
+#include "host.hpp"
+
+namespace nb = nanobind;
+
+NB_MODULE(_katt, m) {
+  using namespace katt::python;
+  nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const katt::InputError& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+    }
+  });
+  m.def("threads", [] { return HostRuntime::get().threads(); });
+  m.def("most_threads", [] { return HostRuntime::get().most_threads(); });
+  m.def(
+      "set_threads", [](int threads) { HostRuntime::get().set_threads(threads); },
+      nb::arg("threads"));
+  m.def("new_array", new_array, nb::arg("like"), nb::arg("shape"), nb::arg("dtype"));
+  m.attr("version") = katt::build_info().version;
+  m.attr("commit") = katt::build_info().commit;
+  bind_attention(m);
+  bind_operators(m);
+  bind_losses(m);
+  bind_model(m);
+  nb::module_::import_("atexit").attr("register")(
+      nb::cpp_function([] { HostRuntime::get().stop(); }));
+}

@@ -1,0 +1,95 @@
+"""Scaled dot-product attention."""
+
+from . import _katt
+from ._arrays import Array, call, library
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    bias: Array | None = None,
+    softcap: float = 0.0,
+    scale: float | None = None,
+    alibi_slopes: Array | None = None,
+    kv_lengths: Array | None = None,
+    block_mask: Array | None = None,
+    variant: str = "auto",
+    tile: tuple[int, int] | None = None,
+    return_lse: bool = False,
+) -> Array | tuple[Array, Array]:
+    """Attention: softmax(rule(scale · q·kᵀ) + bias) · v over the keys that each query sees.
+
+    q (batch, heads, seq_q, head_dim); k, v (batch, kv_heads, seq_kv, head_dim), of one dtype (float32, float16,
+    bfloat16) and of any strides with the last axis contiguous. kv_heads divides heads: query head h uses head
+    h // (heads // kv_heads). head_dim is a multiple of 8 up to 256.
+
+    causal: key j is visible to query i if j <= i + seq_kv - seq_q (the last query sees all keys).
+    window: (left, right) keys beside that diagonal which stay visible; -1: all.
+    bias: (batch or 1, heads or 1, seq_q, seq_kv) of q's dtype, added to the scores; may hold -inf.
+    softcap: scores become softcap · tanh(scores / softcap); 0: none.
+    scale: of the scores; 1 / sqrt(head_dim) if None.
+    alibi_slopes: (heads,) float32; adds -slope · |i + seq_kv - seq_q - j|.
+    kv_lengths: (batch,) int64; the keys of each entry, in place of seq_kv.
+    block_mask: (rows, columns, size): uint8 or bool blocks (ceil(seq_q / size), ceil(seq_kv / size)) as the pair
+        (blocks, size); a block of 0 is not visible.
+    variant, tile: which kernel, "auto" is the fastest that accepts the arguments; (tile_q, tile_kv).
+    return_lse: also the (batch, heads, seq_q) float32 natural log-sum-exp of the scores, for attention_backward.
+
+    Returns out (batch, heads, seq_q, head_dim), or (out, lse). A query that sees no key gives 0 and -inf.
+    """
+    lib = library("attention", q=q, k=k, v=v)
+    out = lib.empty(tuple(q.shape))
+    lse = lib.empty(tuple(q.shape[:3]), "f32") if return_lse else None
+    options = attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask)
+    _katt.attention_forward(q, k, v, out, lse, options, call(variant, tile))
+    return lib.give(out, lse) if return_lse else lib.give(out)
+
+
+def attention_backward(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    bias: Array | None = None,
+    softcap: float = 0.0,
+    scale: float | None = None,
+    alibi_slopes: Array | None = None,
+    kv_lengths: Array | None = None,
+    block_mask: Array | None = None,
+    variant: str = "auto",
+    tile: tuple[int, int] | None = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients (dq, dk, dv) of attention, of the shapes of q, k and v.
+
+    dout (batch, heads, seq_q, head_dim): gradient of out. out and lse: results of `attention` with the same
+    arguments and return_lse=True. dk and dv are summed over the query heads that share a head.
+    """
+    lib = library("attention", q=q, k=k, v=v)
+    dq, dk, dv = (lib.empty(tuple(x.shape)) for x in (q, k, v))
+    options = attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask)
+    _katt.attention_backward(dout, q, k, v, out, lse, dq, dk, dv, options, call(variant, tile))
+    return lib.give(dq, dk, dv)
+
+
+def attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask):
+    """The tuple that _katt's attention takes beside its tensors."""
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    blocks, size = (None, 0) if block_mask is None else block_mask
+    left, right = window
+    return (scale, causal, left, right, softcap, bias, alibi_slopes, kv_lengths, blocks, size)
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """The slopes of ALiBi (Press et al. 2022, arXiv:2108.12409) for so many heads: 2^(-8 (h + 1) / n) where n is a
+    power of two, else those of the power below and every other one of the next."""
+    return _katt.alibi_slopes(heads)

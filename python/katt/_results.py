@@ -1,0 +1,95 @@
+"""Result files of sweeps."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+class Result:
+    """One result file (docs/schema.md), or several shown together.
+
+    `rows` are as the report sees them: text decoded, the last row of a point that was measured twice.
+    """
+
+    def __init__(self, *paths: str | Path, folder: tempfile.TemporaryDirectory | None = None):
+        from katt_report import load
+        from katt_report.errors import InputError
+
+        self.paths = tuple(Path(path) for path in paths)
+        self._folder = folder  # lives as long as the file in it is needed
+        try:
+            self._results = load(*self.paths)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """One row a variant at a point, with the columns of docs/schema.md and `source`, the file's name."""
+        import pandas
+
+        return pandas.DataFrame(dict(self._results.points.columns))
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """Every figure of the report by its name: speedup, throughput, time, memory, roofline, …"""
+        from katt_report import groups
+        from katt_report.figures import draw_all
+
+        return {plot.name: plot.figure for group in groups(self._results) for plot in draw_all(group)}
+
+    def plot(self, name: str | None = None) -> Figure:
+        """The figure of that name; the first of the report if None. ValueError where there is none."""
+        figures = self.figures
+        if not figures:
+            raise ValueError("plot: the result holds no point that was measured, expected at least one")
+        if name is None:
+            return next(iter(figures.values()))
+        if name not in figures:
+            raise ValueError(f"plot: {name}: no such figure, expected one of {', '.join(figures)}")
+        return figures[name]
+
+    def report(self, folder: str | Path) -> Path:
+        """Writes report.html and its figures into a folder; returns the path of the page."""
+        from katt_report.errors import InputError
+        from katt_report.output import write_folder
+        from katt_report.page import report
+
+        folder = Path(folder)
+        try:
+            write_folder(folder, lambda: report(self._results))
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return folder / "report.html"
+
+    def save(self, path: str | Path) -> Path:
+        """Copies the file, of a result that is one; an existing file is not overwritten."""
+        import shutil
+
+        path = Path(path)
+        if len(self.paths) != 1:
+            raise ValueError(f"save: the result is {len(self.paths)} files, expected one")
+        if path.exists():
+            raise ValueError(f"save: {path}: exists, expected a new file")
+        shutil.copyfile(self.paths[0], path)
+        return path
+
+    def __repr__(self) -> str:
+        from katt_report import headline
+
+        lines = [f"Result of {', '.join(path.name for path in self.paths)}, {len(self._results.points)} rows"]
+        for title, sentences in headline(self._results):
+            lines += [f"{title}:", *(f"  {sentence}" for sentence in sentences)]
+        return "\n".join(lines)
+
+
+def open(*paths: str | Path) -> Result:  # noqa: A001
+    """Reads result files of `katt sweep`, several as one result. ValueError for what is none."""
+    if not paths:
+        raise ValueError("open: no path, expected result files")
+    return Result(*paths)

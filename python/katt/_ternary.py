@@ -1,0 +1,62 @@
+"""Ternary linear layers (BitNet b1.58, Ma et al. 2024, arXiv:2402.17764)."""
+
+from dataclasses import dataclass
+
+import numpy
+
+from . import _katt
+from ._arrays import Array, call, library
+
+
+@dataclass(frozen=True)
+class TernaryWeight:
+    """A weight (out_features, in_features) quantised to s_w · {-1, 0, 1} and packed 4 or 5 to a byte. It does not
+    follow changes of the weight that it was made of."""
+
+    packed: numpy.ndarray
+    weights_per_byte: int
+    out_features: int
+    in_features: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed form."""
+        return self.packed.nbytes
+
+    def dequantise(self, like: Array) -> Array:
+        """W_q · s_w (out_features, in_features) as an array of the library and dtype of `like`."""
+        lib = library("ternary_linear", like=like)
+        dense = lib.empty((self.out_features, self.in_features))
+        _katt.ternary_dequantise(self.packed, dense, self.weights_per_byte, 0)
+        return lib.give(dense)
+
+
+def ternary_pack(weight: Array, *, weights_per_byte: int = 4) -> TernaryWeight:
+    """Packs weight (out_features, in_features): s_w = max(mean |W|, 1e-5), W_q = clamp(round(W / s_w), -1, 1).
+    weights_per_byte: 4 (2 bits each, the faster) or 5 (1.6 bits each)."""
+    rows, columns = weight.shape
+    packed = numpy.empty(_katt.ternary_packed_bytes(weights_per_byte, rows, columns), numpy.uint8)
+    _katt.ternary_pack(weight, packed, weights_per_byte, 0)
+    return TernaryWeight(packed, weights_per_byte, rows, columns)
+
+
+def ternary_linear(x: Array, weight: TernaryWeight, *, variant: str = "auto") -> Array:
+    """(x_q · W_qᵀ) · s_w / s_x with x (…, in_features) rounded to 8 bits, s_x = 127 / max(max |x|, 1e-5) of every
+    row. Returns out (…, out_features). Variant "naive" multiplies by the dequantised weight."""
+    lib = library("ternary_linear", x=x)
+    out = lib.empty((*x.shape[:-1], weight.out_features))
+    dense = weight.dequantise(x) if variant == "naive" else None
+    _katt.ternary_linear_forward(x, weight.packed, dense, out, weight.weights_per_byte, call(variant))
+    return lib.give(out)
+
+
+def ternary_linear_backward(
+    dout: Array, x: Array, weight: TernaryWeight, *, variant: str = "auto"
+) -> tuple[Array, Array]:
+    """Gradients (dx, dweight) through the straight-through estimator: dx = dout · W_q · s_w, dweight = doutᵀ · x_q /
+    s_x, the latter (out_features, in_features)."""
+    lib = library("ternary_linear", x=x)
+    dx, dweight = lib.empty(tuple(x.shape)), lib.empty((weight.out_features, weight.in_features))
+    dense = weight.dequantise(x) if variant == "naive" else None
+    _katt.ternary_linear_backward(dout, x, weight.packed, dense, dx, dweight, weight.weights_per_byte, call(variant))
+    return lib.give(dx, dweight)

@@ -1,0 +1,28 @@
+"""How many threads operators use."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from . import _katt
+
+
+def get_num_threads() -> int:
+    """Threads that an operator uses: at first OpenMP's number, that is what OMP_NUM_THREADS says or was set in this
+    thread, by torch.set_num_threads too, else every processor. The functions of katt.torch use PyTorch's number."""
+    return _katt.threads()
+
+
+def set_num_threads(threads: int) -> None:
+    """Sets it; ValueError outside of 1 to the number of processors."""
+    _katt.set_threads(threads)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Sets it for a `with` block."""
+    before = _katt.threads()
+    _katt.set_threads(count)
+    try:
+        yield
+    finally:
+        _katt.set_threads(before)

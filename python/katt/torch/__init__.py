@@ -1,0 +1,19 @@
+"""Katt inside PyTorch: every operator as a function of tensors with gradients.
+
+Each is made of operators of `torch.library` (torch.ops.katt.*) with fake tensors and autograd, so that torch.compile
+keeps it in the graph. They run on the CPU with PyTorch's number of threads (torch.set_num_threads). Gradients of
+gradients are not there.
+"""
+
+from ._attention import attention
+from ._layers import convert_dtype, embedding, linear, rope, swiglu, swiglu_mlp, ternary_linear
+from ._losses import cross_entropy, linear_cross_entropy
+from ._norms import layernorm, rmsnorm, softmax
+from ._sdpa import scaled_dot_product_attention
+from ._transformers import register_transformers
+
+__all__ = [
+    "attention", "convert_dtype", "cross_entropy", "embedding", "layernorm", "linear", "linear_cross_entropy",
+    "register_transformers", "rmsnorm", "rope", "scaled_dot_product_attention", "softmax", "swiglu", "swiglu_mlp",
+    "ternary_linear",
+]  # fmt: skip

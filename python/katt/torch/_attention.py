@@ -1,0 +1,152 @@
+"""Attention with gradients."""
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from .. import _katt
+from ._operator import call, dense_last, new_heads, operator
+
+
+def _fake_attention(q, k, v, bias, alibi_slopes, kv_lengths, block_mask, block_size, scale, causal, window_left,
+                    window_right, softcap, variant):  # fmt: skip
+    return new_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@operator("attention", _fake_attention)
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Optional[Tensor],
+    alibi_slopes: Optional[Tensor],
+    kv_lengths: Optional[Tensor],
+    block_mask: Optional[Tensor],
+    block_size: int,
+    scale: float,
+    causal: bool,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+    variant: str,
+) -> tuple[Tensor, Tensor]:
+    out, lse = new_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+    options = (scale, causal, window_left, window_right, softcap, dense_last(bias), alibi_slopes, kv_lengths,
+               block_mask, block_size)  # fmt: skip
+    _katt.attention_forward(dense_last(q), dense_last(k), dense_last(v), out, lse, options, call(variant))
+    return out, lse
+
+
+def _fake_backward(dout, q, k, v, out, lse, bias, *options):
+    return new_heads(q), new_heads(k), new_heads(v)
+
+
+@operator("attention_backward", _fake_backward)
+def _attention_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    bias: Optional[Tensor],
+    alibi_slopes: Optional[Tensor],
+    kv_lengths: Optional[Tensor],
+    block_mask: Optional[Tensor],
+    block_size: int,
+    scale: float,
+    causal: bool,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+    variant: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dq, dk, dv = new_heads(q), new_heads(k), new_heads(v)
+    options = (scale, causal, window_left, window_right, softcap, dense_last(bias), alibi_slopes, kv_lengths,
+               block_mask, block_size)  # fmt: skip
+    tensors = (dense_last(x) for x in (dout, q, k, v, out))
+    _katt.attention_backward(*tensors, lse, dq, dk, dv, options, call(variant))
+    return dq, dk, dv
+
+
+def _save(ctx, inputs, output):
+    q, k, v, bias, alibi_slopes, kv_lengths, block_mask, *ctx.numbers = inputs
+    out, lse = output
+    ctx.save_for_backward(q, k, v, out, lse, bias, alibi_slopes, kv_lengths, block_mask)
+    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx, dout, _dlse):
+    q, k, v, out, lse, bias, *masks = ctx.saved_tensors
+    if dout is None:
+        return (None,) * 14
+    *numbers, _variant = ctx.numbers
+    dq, dk, dv = _attention_backward(dout, q, k, v, out, lse, bias, *masks, *numbers, "auto")
+    dbias = None
+    if ctx.needs_input_grad[3]:
+        dbias = bias_gradient(dout, q, k, v, bias, *masks, *numbers)
+    return (dq, dk, dv, dbias, *(None,) * 10)
+
+
+_attention.register_autograd(_gradients, setup_context=_save)
+
+
+def bias_gradient(dout, q, k, v, bias, alibi_slopes, kv_lengths, block_mask, block_size, scale, causal,
+                  window_left, window_right, softcap):  # fmt: skip
+    """Gradient of the bias, P ∘ (dP - Σ P·dP) with dP = dout·vᵀ, summed over what the bias was broadcast to. Katt's kernels do
+    not compute it; like the bias it is of the size of the scores, and is made of PyTorch's operators in float32."""
+    group = q.shape[1] // k.shape[1]
+    q, k, v, dout = (x.float() for x in (q, k, v, dout))
+    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+    seq_q, seq_kv = q.shape[2], k.shape[2]
+    scores = q @ k.transpose(2, 3) * scale
+    if softcap > 0:
+        scores = torch.tanh(scores / softcap) * softcap
+    keys = torch.full((1, 1, 1, 1), seq_kv) if kv_lengths is None else kv_lengths.view(-1, 1, 1, 1)
+    j = torch.arange(seq_kv)
+    distance = j - torch.arange(seq_q).view(-1, 1) - (keys - seq_q)
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes.view(1, -1, 1, 1) * distance.abs()
+    right = 0 if causal else window_right
+    seen = j < keys
+    if right >= 0:
+        seen = seen & (distance <= right)
+    if window_left >= 0:
+        seen = seen & (distance >= -window_left)
+    if block_mask is not None:
+        blocks = block_mask.bool().repeat_interleave(block_size, 0).repeat_interleave(block_size, 1)
+        seen = seen & blocks[:seq_q, :seq_kv]
+    scores = torch.where(seen, scores + bias.float(), float("-inf"))
+    p = torch.softmax(scores, -1).nan_to_num(0.0)  # where a query sees no key
+    dp = dout @ v.transpose(2, 3)
+    d = p * (dp - (p * dp).sum(-1, keepdim=True))
+    return d.sum_to_size(bias.shape).to(bias.dtype)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    bias: Optional[Tensor] = None,
+    softcap: float = 0.0,
+    scale: Optional[float] = None,
+    alibi_slopes: Optional[Tensor] = None,
+    kv_lengths: Optional[Tensor] = None,
+    block_mask: Optional[tuple[Tensor, int]] = None,
+    variant: str = "auto",
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """katt.attention with gradients of q, k, v and bias; arguments and results as there. The gradient of lse is not
+    computed, and the backward pass takes its fastest variant whatever `variant` is."""
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    blocks, size = (None, 0) if block_mask is None else block_mask
+    left, right = window
+    out, lse = _attention(q, k, v, bias, alibi_slopes, kv_lengths, blocks, size, scale, causal, left, right,
+                          softcap, variant)  # fmt: skip
+    return (out, lse) if return_lse else out

@@ -1,0 +1,46 @@
+"""What the operators of torch.library have in common."""
+
+import torch
+
+from .. import _katt
+
+
+def operator(name, fake):
+    """Decorates the CPU function of the operator katt::NAME; `fake` makes its results without content."""
+
+    def make(function):
+        made = torch.library.custom_op(f"katt::{name}", function, mutates_args=(), device_types="cpu")
+        made.register_fake(fake)
+        return made
+
+    return make
+
+
+def call(variant):
+    """The last argument of the functions of _katt: variant, its default setting, PyTorch's number of threads."""
+    return (variant, (), min(torch.get_num_threads(), _katt.most_threads()))
+
+
+def rows(x):
+    """x as (rows, columns), copied only where its strides leave no other way."""
+    flat = x[None] if x.dim() == 1 else x.flatten(0, -2)
+    return flat if flat.stride(-1) == 1 or flat.shape[-1] <= 1 else flat.contiguous()
+
+
+def dense_last(x):
+    """x with a contiguous last axis, copied only where it has none; None stays None."""
+    return x if x is None or x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+
+
+def new_rows(x):
+    """A contiguous tensor of the shape of x."""
+    return x.new_empty(x.shape)
+
+
+def new_heads(x):
+    """A tensor of the shape of x, (batch, heads, seq, head_dim), that lies in memory as x does: position by position
+    where x does."""
+    batch, heads, seq, head_dim = x.shape
+    if x.stride(1) < x.stride(2):
+        return x.new_empty((batch, seq, heads, head_dim)).transpose(1, 2)
+    return x.new_empty(x.shape)

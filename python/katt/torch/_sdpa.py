@@ -1,0 +1,112 @@
+"""torch.nn.functional.scaled_dot_product_attention on Katt's kernels."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ._attention import attention
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+LARGEST_HEAD_DIM = 256
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    softcap: float = 0.0,
+) -> Tensor:
+    """As torch.nn.functional.scaled_dot_product_attention: query (…, heads, L, E), key (…, heads, S, E), value (…,
+    heads, S, Ev) → (…, heads, L, Ev), leading axes broadcast. `softcap` is ours.
+
+    is_causal: PyTorch's rule, aligned to the top left corner: key j is visible to query i if j <= i. (Ours in
+        katt.torch.attention is aligned to the bottom right; where L = S they are the same.)
+    attn_mask: bool, True where a key takes part, or added to the scores; broadcast to (…, heads, L, S). A query that
+        sees no key gives 0.
+    enable_gqa: key and value may have fewer heads, which divide those of the query.
+
+    ValueError for what Katt does not compute: dropout_p > 0, other dtypes than float32, float16 and bfloat16, E or
+    Ev above 256.
+    """
+    check(query, key, value, attn_mask, dropout_p, is_causal)
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = (x.to(dtype) for x in (query, key, value))
+    if scale is None:
+        scale = query.shape[-1] ** -0.5
+    head_dim = value.shape[-1]
+    query, key, value, lead = heads_of(query, key, value, enable_gqa)
+    length, keys = query.shape[-2], key.shape[-2]
+    window = (-1, -1)
+    if is_causal and length < keys:
+        key, value = key[:, :, :length], value[:, :, :length]  # no query sees the others
+    if is_causal and length > keys:
+        window, is_causal = (-1, length - keys), False  # j <= i + (keys - length) + (length - keys)
+    bias = None
+    if attn_mask is not None:
+        bias = bias_of(attn_mask, query.dtype, lead, (length, keys))
+    out = attention(
+        padded(query, head_dim), padded(key, head_dim), padded(value, query.shape[-1]),
+        causal=is_causal, window=window, bias=bias, scale=scale, softcap=softcap,
+    )  # fmt: skip
+    return out[..., :head_dim].reshape(*lead, length, head_dim)
+
+
+def check(query, key, value, attn_mask, dropout_p, is_causal):
+    def refuse(name, holds, expected):
+        raise ValueError(f"scaled_dot_product_attention: {name}: holds {holds}, expected {expected}")
+
+    if dropout_p > 0:
+        refuse("dropout_p", dropout_p, "0: katt has no dropout")
+    if attn_mask is not None and is_causal:
+        refuse("attn_mask", "a mask beside is_causal=True", "one of them")
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.dtype not in DTYPES:
+            refuse(name, x.dtype, "float32, float16 or bfloat16")
+        if x.device.type != "cpu":
+            refuse(name, f"a tensor on {x.device}", "one on the CPU")
+        if x.dim() < 2:
+            refuse(name, f"shape {tuple(x.shape)}", "at least 2 axes")
+        if x.shape[-1] > LARGEST_HEAD_DIM:
+            refuse(name, f"head_dim {x.shape[-1]}", f"at most {LARGEST_HEAD_DIM}")
+
+
+def heads_of(query, key, value, enable_gqa):
+    """query, key and value as (batch, heads, positions, head_dim), and the leading axes of the result."""
+    leads = [x.shape[:-2] for x in (query, key, value)]
+    if enable_gqa and all(leads):
+        batch = torch.broadcast_shapes(*(lead[:-1] for lead in leads))
+        leads = [(*batch, lead[-1]) for lead in leads]
+    else:
+        leads = [torch.broadcast_shapes(*leads)] * 3
+    return *(four_axes(x, lead) for x, lead in zip((query, key, value), leads, strict=True)), leads[0]
+
+
+def four_axes(x, lead):
+    x = x.expand(*lead, *x.shape[-2:])
+    if len(lead) > 2:
+        return x.flatten(0, -4)
+    return x[(None,) * (2 - len(lead))]
+
+
+def bias_of(mask, dtype, lead, scores):
+    """What is added to the scores, (batch or 1, heads or 1, L, S)."""
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, float("-inf"))
+    mask = mask.to(dtype)
+    if len(lead) > 2:
+        return mask.expand(*lead, *scores).flatten(0, -4)
+    mask = mask[(None,) * (4 - mask.dim())]
+    return mask.expand(*mask.shape[:2], *scores)
+
+
+def padded(x, other):
+    """x with zeros up to a head_dim that Katt takes, a multiple of 8: they change neither scores nor results."""
+    missing = -max(x.shape[-1], other) % 8 + max(0, other - x.shape[-1])
+    return pad(x, (0, missing)) if missing else x

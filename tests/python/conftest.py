@@ -1,0 +1,38 @@
+"""Fixtures of the tests of the package katt. The package that is tested is the installed one, or that of a build tree
+on PYTHONPATH; where there is none, they are skipped."""
+
+from pathlib import Path
+
+import numpy
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = ROOT / "tests" / "cases"
+TINY = CASES / "llama_tiny"
+
+# Largest error against float64 beside the largest value, in units of the dtype's rounding.
+TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+@pytest.fixture
+def generator():
+    return numpy.random.default_rng(7)
+
+
+def bfloat16():
+    return pytest.importorskip("ml_dtypes").bfloat16
+
+
+@pytest.fixture(params=["float32", "float16", "bfloat16"])
+def dtype(request):
+    return numpy.dtype(bfloat16() if request.param == "bfloat16" else request.param)
+
+
+def close(actual, expected, dtype=None):
+    """Whether an array agrees with its float64 reference as well as its dtype lets it."""
+    actual = numpy.asarray(actual)
+    limit = TOLERANCE[str(dtype or actual.dtype)]
+    difference = numpy.abs(actual.astype(numpy.float64) - expected)
+    scale = max(1.0, float(numpy.abs(expected).max(initial=0)))
+    assert actual.shape == expected.shape
+    assert difference.max(initial=0) <= limit * scale, (difference.max(), limit * scale)

@@ -1,0 +1,349 @@
+"""katt.torch: gradients against PyTorch's, torch.library's own checks, torch.compile, and transformers."""
+
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch")
+katt = pytest.importorskip("katt")
+kt = pytest.importorskip("katt.torch")
+F = torch.nn.functional
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+LIMIT = {torch.float32: 3e-5, torch.float16: 6e-3, torch.bfloat16: 4e-2}
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(3)
+
+
+def close(actual, expected, limit=None):
+    limit = limit or LIMIT[actual.dtype]
+    assert actual.shape == expected.shape
+    error = (actual.double() - expected.double()).abs().max().item() if actual.numel() else 0
+    assert error <= limit * max(1.0, expected.abs().max().item() if actual.numel() else 0), error
+
+
+def agree(function, exact, inputs, limit=None):
+    """Results and gradients of `function` against those of `exact` in float64."""
+    ours = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    theirs = [x.double().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    found, expected = function(*ours), exact(*theirs)
+    close(found, expected, limit)
+    dout = torch.randn_like(expected)
+    variables = [x for x in ours if x.requires_grad]
+    gradients = torch.autograd.grad(found, variables, dout.to(found.dtype))
+    exact_gradients = torch.autograd.grad(expected, [x for x in theirs if x.requires_grad], dout)
+    for variable, one, other in zip(variables, gradients, exact_gradients, strict=True):
+        assert one.dtype == variable.dtype
+        close(one, other, limit)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layers_and_norms(dtype):
+    def new(*shape):
+        return torch.randn(shape, dtype=dtype)
+
+    wide = 4 * LIMIT[dtype]
+    agree(kt.linear, F.linear, [new(2, 5, 16), new(8, 16), new(8)], wide)
+    agree(kt.linear, F.linear, [new(5, 16), new(8, 16)], wide)
+    agree(kt.swiglu, lambda g, u: F.silu(g) * u, [new(2, 3, 24), new(2, 3, 24)])
+    agree(kt.swiglu_mlp, lambda x, g, u, d: (F.silu(x @ g.T) * (x @ u.T)) @ d.T,
+          [new(4, 16), new(24, 16) / 4, new(24, 16) / 4, new(16, 24) / 4], wide)  # fmt: skip
+    agree(kt.softmax, lambda x: F.softmax(x, -1), [new(3, 4, 9)])
+    agree(kt.rmsnorm, lambda x, w: F.rms_norm(x, (32,), w, 1e-5), [new(4, 3, 32), new(32)], wide)
+    agree(kt.layernorm, lambda x, w, b: F.layer_norm(x, (32,), w, b), [new(7, 32), new(32), new(32)], wide)
+    agree(kt.embedding, F.embedding, [torch.tensor([[1, 2], [2, 0]]), new(5, 8)])
+    agree(lambda x: kt.convert_dtype(x, torch.float32), lambda x: x * 1.0, [new(3, 8)])
+
+
+def test_rmsnorm_with_a_residual():
+    x, residual, weight = torch.randn(6, 16), torch.randn(6, 16), torch.randn(16)
+
+    def ours(x, residual, weight):
+        out, h = kt.rmsnorm(x, weight, residual)
+        return out * 2 + h.sin()
+
+    def exact(x, residual, weight):
+        h = x + residual
+        return F.rms_norm(h, (16,), weight, 1e-5) * 2 + h.sin()
+
+    agree(ours, exact, [x, residual, weight], 1e-4)
+
+
+def test_rope():
+    x = torch.randn(2, 3, 7, 16)
+    cache = katt.rope_cache(7, 16, like=x)
+    assert isinstance(cache, torch.Tensor)
+
+    def exact(x):
+        cos, sin = cache[:, :8].double(), cache[:, 8:].double()
+        a, b = x[..., :8], x[..., 8:]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    agree(lambda x: kt.rope(x, cache), exact, [x])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_losses(dtype):
+    hidden, weight = torch.randn(6, 16, dtype=dtype), torch.randn(40, 16, dtype=dtype)
+    targets = torch.tensor([3, 5, -100, 0, 39, 7])
+    limit = 4 * LIMIT[dtype]
+    agree(lambda x: kt.cross_entropy(x, targets) * 3, lambda x: F.cross_entropy(x, targets) * 3, [hidden @ weight.T],
+          limit)  # fmt: skip
+    agree(
+        lambda h, w: kt.linear_cross_entropy(h, w, targets) * 3,
+        lambda h, w: F.cross_entropy(h @ w.T, targets) * 3,
+        [hidden, weight],
+        limit,
+    )
+
+
+def test_ternary_linear():
+    x, weight = torch.randn(3, 64, requires_grad=True), torch.randn(8, 64, requires_grad=True)
+    out = kt.ternary_linear(x, weight)
+    packed = katt.ternary_pack(weight.detach())
+    close(out, katt.ternary_linear(x.detach(), packed))
+    dx, dweight = torch.autograd.grad(out.sum(), (x, weight))
+    ones = torch.ones_like(out)
+    for found, expected in zip((dx, dweight), katt.ternary_linear_backward(ones, x.detach(), packed), strict=True):
+        close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("enable_gqa", [False, True])
+def test_sdpa(dtype, enable_gqa):
+    q = torch.randn(2, 4, 9, 24, dtype=dtype)
+    k, v = (torch.randn(2, 2 if enable_gqa else 4, 13, 24, dtype=dtype) for _ in range(2))
+    for options in (
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"attn_mask": torch.rand(9, 13) < 0.7},
+        {"attn_mask": torch.rand(2, 1, 9, 13) < 0.7},
+        {"attn_mask": torch.randn(4, 9, 13).to(dtype)},
+    ):
+
+        def exact(q, k, v, options=options):
+            mask = options.get("attn_mask")
+            mask = mask.double() if mask is not None and mask.is_floating_point() else mask
+            return F.scaled_dot_product_attention(q, k, v, **{**options, "attn_mask": mask}, enable_gqa=enable_gqa)
+
+        agree(
+            lambda q, k, v, options=options: kt.scaled_dot_product_attention(q, k, v, **options, enable_gqa=enable_gqa),
+            exact, [q, k, v], 2 * LIMIT[dtype],
+        )  # fmt: skip
+
+
+def test_causal_rules_are_told_apart():
+    """PyTorch aligns a causal mask to the top left corner, katt.torch.attention to the bottom right."""
+    for length, keys in ((3, 7), (7, 3)):
+        q, k, v = torch.randn(1, 1, length, 8), torch.randn(1, 1, keys, 8), torch.randn(1, 1, keys, 8)
+        agree(lambda q, k, v: kt.scaled_dot_product_attention(q, k, v, is_causal=True),
+              lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [q, k, v])  # fmt: skip
+        bottom_right = torch.ones(length, keys, dtype=torch.bool).tril(keys - length)
+        agree(lambda q, k, v: kt.attention(q, k, v, causal=True),
+              lambda q, k, v, mask=bottom_right: F.scaled_dot_product_attention(q, k, v, mask), [q, k, v])  # fmt: skip
+
+
+def test_sdpa_shapes():
+    for q_shape, kv_shape, v_dim in (
+        ((5, 6), (7, 6), 6),  # neither batch nor heads, head_dim padded to 8
+        ((3, 5, 8), (3, 7, 8), 16),
+        ((4, 5, 8), (2, 4, 7, 8), 8),  # broadcast
+        ((2, 3, 4, 5, 8), (2, 3, 4, 7, 8), 12),
+        ((2, 4, 5, 16), (1, 4, 7, 16), 3),
+        ((2, 4, 0, 16), (2, 4, 7, 16), 16),
+    ):
+        tensors = [torch.randn(q_shape), torch.randn(kv_shape), torch.randn(*kv_shape[:-1], v_dim)]
+        agree(kt.scaled_dot_product_attention, F.scaled_dot_product_attention, tensors)
+
+
+def test_gradient_of_the_mask():
+    q, k, v = (torch.randn(2, 2, 5, 8) for _ in range(3))
+    for shape in ((5, 5), (2, 1, 5, 5), (1, 2, 1, 5)):
+        agree(lambda q, k, v, m: kt.scaled_dot_product_attention(q, k, v, m),
+              lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), [q, k, v, torch.randn(shape)])  # fmt: skip
+
+
+def test_sdpa_refuses_by_name():
+    q = torch.randn(1, 2, 4, 8)
+    for message, arguments in (
+        ("dropout_p: holds 0.5, expected 0: katt has no dropout", {"dropout_p": 0.5}),
+        ("attn_mask: holds a mask beside is_causal=True", {"is_causal": True, "attn_mask": torch.ones(4, 4)}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kt.scaled_dot_product_attention(q, q, q, **arguments)
+    with pytest.raises(ValueError, match="query: holds torch.float64, expected float32"):
+        kt.scaled_dot_product_attention(q.double(), q, q)
+    wide = torch.randn(1, 2, 4, 264)
+    with pytest.raises(ValueError, match="query: holds head_dim 264, expected at most 256"):
+        kt.scaled_dot_product_attention(wide, wide, wide)
+
+
+def test_tensors_that_require_gradients_are_not_taken_by_katt():
+    q = torch.randn(1, 2, 4, 8, requires_grad=True)
+    with pytest.raises(ValueError, match="attention: q: holds a tensor that requires a gradient"):
+        katt.attention(q, q, q)
+    with torch.no_grad():
+        close(katt.attention(q, q, q), F.scaled_dot_product_attention(q, q, q))
+
+
+def operators():
+    def new(*shape):
+        return torch.randn(shape, requires_grad=True)
+
+    q, kv = new(1, 4, 6, 8), new(1, 2, 7, 8)
+    numbers = (0, 0.4, True, -1, -1, 0.0, "auto")
+    cache = katt.rope_cache(9, 8, like=torch.empty(0))
+    ids = torch.tensor([1, 0, 3])
+    ops = torch.ops.katt
+    return {
+        "attention": (ops.attention, (q, kv, kv.detach().clone().requires_grad_(), None, None, None, None, *numbers)),
+        "attention_bshd": (ops.attention, (new(1, 6, 4, 8).transpose(1, 2), kv, kv, None, None, None, None, *numbers)),
+        "rope": (ops.rope, (new(1, 2, 5, 8), cache, None, 0, False, "auto")),
+        "rmsnorm": (ops.rmsnorm, (new(3, 8), new(8), 1e-5, "auto")),
+        "add_rmsnorm": (ops.add_rmsnorm, (new(3, 8), new(3, 8), new(8), 1e-5, "auto")),
+        "layernorm": (ops.layernorm, (new(3, 8), new(8), new(8), 1e-5, "auto")),
+        "softmax": (ops.softmax, (new(3, 8), "auto")),
+        "linear": (ops.linear, (new(2, 3, 8), new(5, 8), new(5), "auto")),
+        "swiglu": (ops.swiglu, (new(3, 8), new(3, 8), "auto")),
+        "swiglu_mlp": (ops.swiglu_mlp, (new(3, 8), new(16, 8), new(16, 8), new(8, 16), "auto")),
+        "embedding": (ops.embedding, (ids, new(4, 8), "auto")),
+        "cross_entropy": (ops.cross_entropy, (new(3, 8), ids, -100, "auto")),
+        "linear_cross_entropy": (ops.linear_cross_entropy, (new(3, 8), new(9, 8), ids, -100)),
+        "ternary_linear": (ops.ternary_linear, (new(3, 8), new(5, 8))),
+        "convert_dtype": (ops.convert_dtype, (new(3, 8), torch.bfloat16)),
+    }
+
+
+@pytest.mark.parametrize("name", list(operators()))
+def test_opcheck(name):
+    operator, arguments = operators()[name]
+    torch.library.opcheck(operator, arguments)
+
+
+class Model(torch.nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+        self.qkv = torch.nn.Linear(32, 96)
+        self.out = torch.nn.Linear(32, 32)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 8).permute(2, 0, 3, 1, 4)
+        y = self.attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+def test_compiled_models_equal_eager_ones():
+    model = Model(kt.scaled_dot_product_attention)
+    x = torch.randn(2, 10, 32, requires_grad=True)
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    eager = model(x)
+    close(compiled(x), eager, 1e-6)
+    assert len(graphs) == 1 and "katt" in graphs[0].code
+    through_autograd = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for found, expected in zip(
+        torch.autograd.grad(through_autograd(x).sum(), [x, *model.parameters()]),
+        torch.autograd.grad(eager.sum(), [x, *model.parameters()]),
+        strict=True,
+    ):
+        close(found, expected, 1e-5)
+
+
+def test_autocast():
+    q = torch.randn(1, 2, 6, 16, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = kt.scaled_dot_product_attention(q, q, q)
+    assert out.dtype == torch.bfloat16
+    out.sum().backward()
+    assert q.grad.dtype == torch.float32
+
+
+def test_threads_are_pytorchs():
+    before, ours = torch.get_num_threads(), katt.get_num_threads()
+    q = torch.randn(1, 2, 130, 64)
+    try:
+        torch.set_num_threads(1)
+        one = kt.attention(q, q, q)
+        assert torch.get_num_threads() == 1 and katt.get_num_threads() == ours
+    finally:
+        torch.set_num_threads(before)
+    assert (kt.attention(q, q, q) == one).all()
+    assert torch.get_num_threads() == before
+
+
+ORDER = """
+{imports}
+import numpy
+torch.set_num_threads(2)
+threads = torch.get_num_threads()
+x = torch.randn(1, 4, 300, 64)
+out = katt.attention(x, x, x)
+assert torch.get_num_threads() == threads
+assert (out - torch.nn.functional.scaled_dot_product_attention(x, x, x)).abs().max() < 1e-4
+runtimes = {{line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line}}
+print(len(runtimes), katt.get_num_threads() >= 1)
+"""
+
+
+@pytest.mark.parametrize("imports", ["import katt, torch", "import torch, katt"])
+def test_the_order_of_imports_does_not_matter(imports):
+    """One OpenMP runtime in the process, whichever library comes first."""
+    done = subprocess.run(
+        [sys.executable, "-c", ORDER.format(imports=imports)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1", "True"]
+
+
+def test_numpy_and_torch_share_memory():
+    x = torch.randn(3, 8)
+    assert (torch.from_numpy(katt.softmax(x.numpy())) == katt.softmax(x)).all()
+    assert isinstance(katt.softmax(x.numpy()), numpy.ndarray)
+
+
+def transformers_models():
+    transformers = pytest.importorskip("transformers")
+    shape = dict(vocab_size=99, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                 num_key_value_heads=2, max_position_embeddings=64)  # fmt: skip
+    return {
+        "llama": transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)),
+        "qwen3": transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**shape, head_dim=16)),
+    }
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_transformers(name):
+    kt.register_transformers()
+    model = transformers_models()[name].eval()
+    ids = torch.randint(1, 99, (2, 11))
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0  # padded on the left
+
+    def results(implementation):
+        model.set_attn_implementation(implementation)
+        model.zero_grad()
+        plain = model(ids, labels=ids)
+        plain.loss.backward()
+        with torch.no_grad():
+            masked = model(ids, attention_mask=mask).logits
+            new = model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0)
+        return plain.logits, masked[mask.bool()], [p.grad.clone() for p in model.parameters()], new
+
+    for found, expected in zip(results("katt")[:2], results("sdpa")[:2], strict=True):
+        close(found.detach(), expected.detach(), 1e-5)
+    ours, theirs = results("katt"), results("sdpa")
+    for found, expected in zip(ours[2], theirs[2], strict=True):
+        close(found, expected, 1e-5)
+    assert (ours[3] == theirs[3]).all()
