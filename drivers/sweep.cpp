@@ -28,12 +28,15 @@ int sweep_command(const Invocation& invocation) {
   bench::SweepRequest request = read_target(invocation);
   std::optional<std::string> output;
   std::optional<std::string> tuning_file;
+  std::optional<std::string> shard;
   bench::SweepOptions options;
   bool json = false;
   bool profile = false;
   line.option("-o,--output", output, "result file (HDF5) to write");
   line.flag("--resume", options.resume, "continue the result file; start it if missing");
   line.flag("--overwrite", options.overwrite, "replace the result file");
+  line.option("--shard", shard,
+              "I/N: measure the I-th of N parts (from 1), for katt merge to put together");
   line.flag("--json", json, "print a summary as JSON");
   line.option("--tuning", tuning_file, "file that katt tune wrote, for --tile auto");
   line.flag("--profile", profile, "tell and record where the time goes, from further runs");
@@ -42,6 +45,7 @@ int sweep_command(const Invocation& invocation) {
   measuring.apply(request);
   request.settings.profile |= profile;
   options.output = output.value_or("");
+  if (shard) options.shard = bench::parse_shard(*shard);
   options.command = invocation.command;
   bench::check_output(options);
   bench::Progress progress(stderr);
@@ -51,7 +55,7 @@ int sweep_command(const Invocation& invocation) {
 
   const Runtime runtime(bench::most_threads(request.entries));
   const auto plan = bench::plan_cases(request.entries, request.settings.seed, tuning);
-  bench::check_memory(plan);
+  bench::check_memory(bench::cases_of(bench::part_of(plan, options.shard, request.settings).tasks));
   if (tuned && tuning.all().empty()) {
     progress.note("--tile auto: " + tuned_tiles.string() +
                   " holds no tiles, the variants' defaults are used; katt tune finds tiles");

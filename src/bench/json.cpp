@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/machine.hpp"
+#include "bench/merge.hpp"
 #include "bench/sweep.hpp"
 #include "bench/text.hpp"
 #include "core/build_info.hpp"
@@ -125,6 +126,19 @@ std::string summary_json(const SweepSummary& summary, const std::string& output)
                      {"already_present", summary.present},
                      {"interrupted", summary.interrupted},
                      {"elapsed_s", summary.elapsed_s}});
+}
+
+std::string merged_json(const Merged& merged, const std::string& output) {
+  return dumped(Json{{"output", output},
+                     {"files", merged.files},
+                     {"runs", merged.contents.runs.size()},
+                     {"rows", merged.contents.rows.size()},
+                     {"missing", merged.missing},
+                     {"unfinished", merged.unfinished},
+                     {"duplicates", merged.duplicates},
+                     {"copies", merged.copies},
+                     {"commits", merged.commits},
+                     {"machines", merged.machines}});
 }
 
 std::string info_json(const Registry& registry, std::span<const io::CeilingRow> ceilings) {

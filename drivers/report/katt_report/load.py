@@ -1,6 +1,6 @@
 """Reading result files: everything is checked here, once, so that nothing later can trip over a file."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import h5py
@@ -64,7 +64,8 @@ class Profile:
 class Results:
     """The contents of one result file or several.
 
-    `points` holds the last row of every point, with the column `source` (the file's name);
+    `points` holds the last row of every point, with the column `source` (the file's name, and the machine's where
+    a file holds runs of several: rows of different machines are different measurements);
     `samples` maps (source, run, point) to seconds, `runs` maps (source, run) to the provenance,
     `profiles` maps (source, run, point) to the profiles of the rows that have one.
     """
@@ -79,6 +80,10 @@ class Results:
     def samples_of(self, row: dict) -> np.ndarray | None:
         """The times of one row in seconds, or None if the file has none."""
         return self.samples.get((row["source"], row["run"], row["point"]))
+
+    def machine_of(self, source: str, run: str) -> str:
+        """What a run was measured on: `AMD EPYC 9654 (96 cores)`; empty where the file does not say."""
+        return _machine(self.runs.get((source, run), {}))
 
 
 def load(*paths) -> Results:
@@ -166,7 +171,32 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
         for point, data in group.items()
         if isinstance(data, h5py.Dataset)
     }
-    return Results(points, samples, runs, ceilings, profiles=profiles)
+    return _apart(Results(points, samples, runs, ceilings, profiles=profiles))
+
+
+def _machine(about: dict) -> str:
+    device = str(about.get("device", ""))
+    return f"{device} ({about['cores']} cores)" if device and about.get("cores") else device
+
+
+def _apart(results: Results) -> Results:
+    """The same with the machine in the source of every row, where the file's runs are of several."""
+    ran = set(results.points.tuples(["source", "run"]))
+    if len({_machine(about) for key, about in results.runs.items() if key in ran}) < 2:
+        return results
+
+    def renamed(key: tuple) -> tuple:
+        return (f"{key[0]}, {results.machine_of(*key[:2]) or 'unknown machine'}", *key[1:])
+
+    names = [renamed(key)[0] for key in results.points.tuples(["source", "run"])]
+    results.points.columns["source"] = np.array(names, dtype=np.str_)
+    return Results(
+        results.points,
+        {renamed(key): value for key, value in results.samples.items()},
+        {renamed(key): value for key, value in results.runs.items()},
+        [replace(ceiling, source=renamed((ceiling.source, ceiling.run))[0]) for ceiling in results.ceilings],
+        profiles={renamed(key): value for key, value in results.profiles.items()},
+    )
 
 
 def _profile(data: h5py.Dataset) -> Profile:
