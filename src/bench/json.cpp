@@ -9,6 +9,8 @@
 #include "bench/sweep.hpp"
 #include "bench/text.hpp"
 #include "core/build_info.hpp"
+#include "dist/communicator.hpp"
+#include "dist/environment.hpp"
 #include "tile/amx.hpp"
 
 namespace katt::bench {
@@ -171,7 +173,9 @@ std::string info_json(const Registry& registry, std::span<const io::CeilingRow> 
                    {"kokkos", build.kokkos_version},
                    {"kokkos_kernels", build.kokkos_kernels_version},
                    {"blas", build.blas},
-                   {"hdf5", build.hdf5_version}}},
+                   {"hdf5", build.hdf5_version},
+                   {"mpi", dist::mpi_version()}}},
+                 {"ranks", dist::world().size()},
                  {"machine", machine_json()},
                  {"backends", std::move(backends)},
                  {"operators", std::move(operators)},
