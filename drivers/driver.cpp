@@ -26,7 +26,8 @@ struct Command {
 
 std::vector<Command> commands() {
   std::vector<Command> all{
-      {"sweep", impl::sweep_command, "measure an operator over many points into a result file"},
+      {"sweep", impl::sweep_command, "measure an operator over many points into a result file",
+       true},
       {"merge", impl::merge_command, "put result files together, such as the parts of a sweep"},
       {"run", impl::run_command, "run one operator on the tensors of a file"},
       {"tune", impl::tune_command, "find the fastest tiles of this machine, for --tile auto"},
