@@ -72,6 +72,7 @@ void add(MessageWriter& message, const io::Profile& profile) {
   message.add(profile.runs).add(profile.time_s);
   add_list(message, profile.rows, [&](const io::ProfileRow& row) {
     message.add(row.name).add(row.depth).add(row.calls).add(row.time_s);
+    message.add(row.flops).add(row.bytes).add(row.ceiling).add(row.ceiling_fraction);
   });
 }
 
@@ -82,7 +83,11 @@ io::Profile take_profile(MessageReader& message) {
     return io::ProfileRow{.name = message.text(),
                           .depth = message.take<std::int64_t>(),
                           .calls = message.take<double>(),
-                          .time_s = message.take<double>()};
+                          .time_s = message.take<double>(),
+                          .flops = message.take<double>(),
+                          .bytes = message.take<double>(),
+                          .ceiling = message.text(),
+                          .ceiling_fraction = message.take<double>()};
   });
   return profile;
 }

@@ -184,6 +184,7 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
                           paired_ratio(moving_s, row.samples_s).median);
       if (settings.profile && !peer) {
         row.profile = profile(*contenders[k].candidate, row.time_s.median);
+        hold_against(row.profile, ceilings_, point.backend, point.threads, point.dtype);
       }
     }
     rows.emplace(indices[k], std::move(row));

@@ -4,6 +4,7 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,7 +21,7 @@ struct Column {
   std::string name;
   ColumnKind kind = ColumnKind::real;
   std::size_t width = 0;
-  bool later = false;  ///< a real one that files of earlier versions lack; their rows then hold NaN
+  bool later = false;  ///< files of earlier versions lack it; their rows then hold NaN, or no text
   friend bool operator==(const Column&, const Column&) = default;
 };
 
@@ -30,8 +31,12 @@ using Cell = std::variant<std::string, std::int64_t, double>;
 struct ProfileRow {
   std::string name;  ///< e.g. "katt::rope"
   std::int64_t depth = 0;
-  double calls = 0;   ///< in one run
-  double time_s = 0;  ///< of all of them
+  double calls = 0;       ///< in one run
+  double time_s = 0;      ///< of all of them
+  double flops = 0;       ///< of all of them, by the mathematics; 0: nobody counted
+  double bytes = 0;       ///< least traffic of all of them; 0: nobody counted
+  std::string ceiling{};  ///< the measured limit that is nearest; "" where none is known
+  double ceiling_fraction = std::numeric_limits<double>::quiet_NaN();  ///< used of it
 };
 
 /// Where the time of a run goes.

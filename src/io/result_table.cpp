@@ -30,7 +30,11 @@ const std::vector<Column>& profile_columns() {
   static const std::vector<Column> columns{{"name", ColumnKind::text, 96},
                                            {"depth", ColumnKind::integer},
                                            {"calls", ColumnKind::real},
-                                           {"time_s", ColumnKind::real}};
+                                           {"time_s", ColumnKind::real},
+                                           {"flops", ColumnKind::real, 0, true},
+                                           {"bytes", ColumnKind::real, 0, true},
+                                           {"ceiling", ColumnKind::text, 24, true},
+                                           {"ceiling_fraction", ColumnKind::real, 0, true}};
   return columns;
 }
 
@@ -109,19 +113,6 @@ void write_table(hid_t group, const std::string& name, const std::vector<Column>
   }
   write_dataset(group, name, type_of(columns).get(), {static_cast<std::int64_t>(rows.size())},
                 packed.data());
-}
-
-void write_profile(hid_t file, const std::string& run, const std::string& point,
-                   const Profile& profile) {
-  std::vector<std::vector<Cell>> rows;
-  for (const ProfileRow& row : profile.rows) {
-    rows.push_back({row.name, row.depth, row.calls, row.time_s});
-  }
-  const Handle group = open_group(file, "/profile/" + run);
-  write_table(group.get(), point, profile_columns(), rows);
-  const Handle data(require(H5Dopen2(group.get(), point.c_str(), H5P_DEFAULT), "open a profile"));
-  write_attribute(data.get(), "runs", profile.runs);
-  write_attribute(data.get(), "time_s", profile.time_s);
 }
 
 /// Which of `columns` the table has, in their order: all but later ones. Refuses any other table.
@@ -280,6 +271,18 @@ std::pair<std::vector<std::vector<Cell>>, bool> read_table(const Hdf5Input& inpu
   return {std::move(rows), held.to_the_letter};
 }
 
+void write_profile(hid_t group, const std::string& name, const Profile& profile) {
+  std::vector<std::vector<Cell>> rows;
+  for (const ProfileRow& row : profile.rows) {
+    rows.push_back({row.name, row.depth, row.calls, row.time_s, row.flops, row.bytes, row.ceiling,
+                    row.ceiling_fraction});
+  }
+  write_table(group, name, profile_columns(), rows);
+  const Handle data(require(H5Dopen2(group, name.c_str(), H5P_DEFAULT), "open a profile"));
+  write_attribute(data.get(), "runs", profile.runs);
+  write_attribute(data.get(), "time_s", profile.time_s);
+}
+
 void write_run(hid_t file, const std::string& run, const Attributes& attributes) {
   const Handle group = open_group(file, "/runs/" + run);
   for (const auto& [name, value] : attributes) write_attribute(group.get(), name, value);
@@ -310,7 +313,10 @@ void write_rows(hid_t file, const std::vector<Column>& columns, const std::vecto
       write_dataset(group.get(), name, H5T_NATIVE_DOUBLE,
                     {static_cast<std::int64_t>(row.samples_s.size())}, row.samples_s.data());
     }
-    if (row.profile.runs > 0) write_profile(file, of_run, name, row.profile);
+    if (row.profile.runs > 0) {
+      const Handle profiles = open_group(file, "/profile/" + of_run);
+      write_profile(profiles.get(), name, row.profile);
+    }
   }
   append_rows(file, columns, cells);
 }
@@ -336,7 +342,11 @@ std::vector<ProfileRow> read_profile_rows(const Hdf5Input& input, const std::str
     rows.push_back({.name = std::get<std::string>(cells[0]),
                     .depth = std::get<std::int64_t>(cells[1]),
                     .calls = std::get<double>(cells[2]),
-                    .time_s = std::get<double>(cells[3])});
+                    .time_s = std::get<double>(cells[3]),
+                    .flops = std::get<double>(cells[4]),
+                    .bytes = std::get<double>(cells[5]),
+                    .ceiling = std::get<std::string>(cells[6]),
+                    .ceiling_fraction = std::get<double>(cells[7])});
   }
   return rows;
 }

@@ -49,6 +49,9 @@ std::pair<std::vector<std::vector<Cell>>, bool> read_table(const Hdf5Input& inpu
                                                            const std::string& name,
                                                            const std::string& expected,
                                                            const std::vector<Column>& columns);
+/// A profile as a dataset of a group.
+void write_profile(hid_t group, const std::string& name, const Profile& profile);
+
 std::vector<CeilingRow> read_ceilings(const Hdf5Input& input, const std::string& run);
 std::vector<ProfileRow> read_profile_rows(const Hdf5Input& input, const std::string& name);
 
