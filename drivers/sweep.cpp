@@ -57,17 +57,13 @@ int sweep_command(const Invocation& invocation) {
   const bool first = ranks.rank() == 0;  // which writes the file and speaks
   if (ranks.size() > 1) bench::allow_all_processors();
   bench::Progress progress(first ? stderr : nullptr);
+  const bool tuned = bench::asks_for_tuning(request.entries);
+  std::filesystem::path tuned_tiles;
   bench::Tuning tuning;
   bench::together(ranks, [&] {
     if (first) bench::check_output(options);
-    if (bench::asks_for_tuning(request.entries)) {
-      const std::filesystem::path tuned_tiles = tuning_path(tuning_file);
-      tuning = bench::Tuning::read(tuned_tiles);
-      if (tuning.all().empty()) {
-        progress.note("--tile auto: " + tuned_tiles.string() +
-                      " holds no tiles, the variants' defaults are used; katt tune finds tiles");
-      }
-    }
+    tuned_tiles = tuning_path(tuning_file);
+    if (tuned) tuning = bench::Tuning::read(tuned_tiles);
   });
 
   const Runtime runtime(bench::most_threads(request.entries));
@@ -77,6 +73,10 @@ int sweep_command(const Invocation& invocation) {
     const bench::Part part = bench::part_of(plan, options.shard, request.settings);
     bench::check_memory(bench::cases_of(part.tasks));
   });
+  if (tuned && tuning.all().empty()) {
+    progress.note("--tile auto: " + tuned_tiles.string() +
+                  " holds no tiles, the variants' defaults are used; katt tune finds tiles");
+  }
   const std::atomic<bool>& stop = stop_on_signals();
   const bench::SweepSummary summary =
       ranks.size() > 1

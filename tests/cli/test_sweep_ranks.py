@@ -1,15 +1,19 @@
 """A sweep on several ranks of mpirun: one file, the rows of one rank, one line for what is wrong."""
 
 import os
+import random
 import shutil
+import signal
 import subprocess
+import time
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 from conftest import ROOT
 from test_shards import ORDER, SWEEP, rows
-from test_sweep import table
+from test_sweep import LONG, identities, table
 
 MPIRUN = shutil.which("mpirun")
 
@@ -98,6 +102,44 @@ def test_bad_input_is_one_line_of_one_rank(katt, ranks, arguments, says):
     assert done.stdout == ""
     assert [entry.name for entry in katt.folder.iterdir()] == ["there.h5"]
     assert (katt.folder / "there.h5").read_text() == "kept"
+
+
+def ranks_of(katt):
+    """Process ids of the program's ranks that run in the folder of the test."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "exe").samefile(katt.path) and (entry / "cwd").samefile(katt.folder):
+                found.append(int(entry.name))
+        except OSError:  # it has ended, or is not ours
+            continue
+    return found
+
+
+def test_a_killed_rank_loses_nothing_that_is_finished(katt, ranks):
+    """kill −9 of any rank ends the job; the file opens each time, holds what it held, and is completed at last."""
+    random.seed(3)
+    assert katt(*LONG[:-1], "whole.h5").returncode == 0
+    expected = identities(table(katt.folder / "whole.h5"))
+    path = katt.folder / "out.h5"
+    finished = []
+    for _ in range(5):
+        command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", "3", katt.path, *LONG, "--resume"]
+        job = subprocess.Popen(command, cwd=katt.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while len(ranks_of(katt)) < 3 and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(random.uniform(0.5, 3.0))
+        if victims := ranks_of(katt):
+            os.kill(random.choice(victims), signal.SIGKILL)
+        job.wait(timeout=60)
+        rows_now = identities(table(path)) if path.exists() else []
+        assert set(finished) <= set(rows_now), "a finished row is missing"
+        assert len(set(rows_now)) == len(rows_now), "a row is there twice"
+        finished = rows_now
+    done = ranks(3, *LONG, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert identities(table(path)) == expected
 
 
 def test_the_slurm_script(katt, ranks):
