@@ -32,7 +32,7 @@ void describe_run(io::TensorFile& file, const char* kind, Backend backend, int t
   file.set_attribute("threads", std::int64_t{bench::resolved_threads(backend, threads)});
   file.set_attribute("device", bench::device_name(backend));
   file.set_attribute("commit", std::string(build_info().commit));
-  if (profile.runs > 0) file.set("profile", profile);
+  if (profile.runs > 0) file.set_profile("profile", profile);
 }
 
 }  // namespace katt::impl

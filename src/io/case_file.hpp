@@ -73,7 +73,7 @@ class TensorFile {
  public:
   void set(std::string name, FloatTensor tensor);
   /// A profile, as a table of that name.
-  void set(std::string name, Profile profile);
+  void set_profile(std::string name, Profile profile);
   void set_attribute(std::string name, std::string value);
   void set_attribute(std::string name, double value);
   void set_attribute(std::string name, std::int64_t value);

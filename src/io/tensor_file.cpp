@@ -33,7 +33,7 @@ void TensorFile::set(std::string name, FloatTensor tensor) {
   put(tensors_, std::move(name), std::move(tensor));
 }
 
-void TensorFile::set(std::string name, Profile profile) {
+void TensorFile::set_profile(std::string name, Profile profile) {
   put(profiles_, std::move(name), std::move(profile));
 }
 
