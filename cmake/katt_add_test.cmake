@@ -31,6 +31,29 @@ function(katt_add_test name)
   katt_test_properties(${name} ${arg_LABELS})
 endfunction()
 
+# katt_add_ranks(NAME RANKS...): the same program under mpirun with so many ranks, as tests NAME.ranks_2 and so on,
+# whatever the number of cores and whoever the user is.
+function(katt_add_ranks name)
+  if(NOT MPI_C_FOUND OR NOT MPIEXEC_EXECUTABLE)
+    return()
+  endif()
+  string(REPLACE "." "_" target test_${name})
+  set(launcher ${MPIEXEC_EXECUTABLE})
+  execute_process(COMMAND ${launcher} --version OUTPUT_VARIABLE version ERROR_QUIET)
+  if(version MATCHES "Open MPI|OpenRTE")
+    list(APPEND launcher --allow-run-as-root --oversubscribe)
+  endif()
+  foreach(ranks ${ARGN})
+    add_test(NAME ${name}.ranks_${ranks}
+             COMMAND ${katt_test_launcher} ${launcher} ${MPIEXEC_NUMPROC_FLAG} ${ranks}
+                     $<TARGET_FILE:${target}> --gtest_brief=1)
+    katt_test_properties(${name}.ranks_${ranks} dist)
+    # MPI keeps memory that it allocates at its start.
+    set_property(TEST ${name}.ranks_${ranks} APPEND PROPERTY ENVIRONMENT OMP_NUM_THREADS=1
+                                                             ASAN_OPTIONS=detect_leaks=0)
+  endforeach()
+endfunction()
+
 # katt_add_pytest(NAME DIRECTORY): the Python tests of a folder, run by the Python environment that
 # scripts/build makes, with KATT set to the program's path.
 function(katt_add_pytest name directory)

@@ -44,6 +44,11 @@ void CommandLine::positional(const std::string& name, std::optional<std::string>
       ->type_name("");
 }
 
+void CommandLine::positionals(const std::string& name, std::vector<std::string>& values,
+                              const std::string& help) {
+  impl_->app.add_option(name, values, help)->type_name("");
+}
+
 void CommandLine::option(const std::string& names, std::optional<std::string>& value,
                          const std::string& help, const std::string& group) {
   impl_->app

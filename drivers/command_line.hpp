@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace katt::impl {
 
@@ -19,6 +20,9 @@ class CommandLine {
 
   void positional(const std::string& name, std::optional<std::string>& value,
                   const std::string& help);
+  /// Any number of positional arguments.
+  void positionals(const std::string& name, std::vector<std::string>& values,
+                   const std::string& help);
   /// `names` as in "-o,--output". The value stays empty where the option is not given.
   void option(const std::string& names, std::optional<std::string>& value, const std::string& help,
               const std::string& group = "Options");

@@ -16,6 +16,7 @@ struct Invocation {
 
 /// The subcommands. Each returns the exit status; InputError means 2.
 int sweep_command(const Invocation& invocation);
+int merge_command(const Invocation& invocation);
 int run_command(const Invocation& invocation);
 int tune_command(const Invocation& invocation);
 int info_command(const Invocation& invocation);

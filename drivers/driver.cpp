@@ -4,11 +4,14 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "bench/provenance.hpp"
 #include "bench/text.hpp"
 #include "core/build_info.hpp"
+#include "dist/communicator.hpp"
+#include "dist/environment.hpp"
 #include "drivers/commands.hpp"
 
 namespace katt {
@@ -18,14 +21,18 @@ struct Command {
   std::string_view name;
   int (*run)(const impl::Invocation&);
   std::string_view help;
+  bool takes_ranks = false;  ///< whether mpirun may start it on several ranks
 };
 
 std::vector<Command> commands() {
   std::vector<Command> all{
-      {"sweep", impl::sweep_command, "measure an operator over many points into a result file"},
+      {"sweep", impl::sweep_command, "measure an operator over many points into a result file",
+       true},
+      {"merge", impl::merge_command, "put result files together, such as the parts of a sweep"},
       {"run", impl::run_command, "run one operator on the tensors of a file"},
       {"tune", impl::tune_command, "find the fastest tiles of this machine, for --tile auto"},
-      {"info", impl::info_command, "build, machine, backends, operators with variants and tiles"},
+      {"info", impl::info_command, "build, machine, backends, operators with variants and tiles",
+       true},
   };
 #if defined(KATT_HAS_MODEL)  // all operators of a LLaMA are built
   all.push_back({"logits", impl::logits_command, "logits of a LLaMA for a prompt"});
@@ -63,6 +70,10 @@ int dispatch(int argc, char** argv, const bench::Registry& registry) {
   }
   for (const Command& command : commands()) {
     if (command.name == name) {
+      if (const int ranks = dist::world().size(); ranks > 1 && !command.takes_ranks) {
+        throw InputError("katt " + name + ": started on " + std::to_string(ranks) +
+                         " ranks, expected 1");
+      }
       return command.run({.registry = registry,
                           .arguments = std::span(arguments).subspan(1),
                           .command = bench::command_text(argc, argv)});
@@ -87,17 +98,24 @@ int driver_main(int argc, char** argv) {
 }
 
 int driver_main(int argc, char** argv, const bench::Registry& registry) {
+  std::optional<dist::Environment> ranks;
+  int status = 1;
+  std::string message;
   try {
+    ranks.emplace();
+    // One rank prints. Another has nothing to lose: complaints go to stderr.
+    if (dist::world().rank() > 0 && std::freopen("/dev/null", "w", stdout) == nullptr) return 1;
     return dispatch(argc, argv, registry);
   } catch (const InputError& error) {
-    complain(error.what());
-    return 2;
+    message = error.what();
+    status = 2;
   } catch (const std::bad_alloc&) {
-    complain("out of memory");
+    message = "out of memory";
   } catch (const std::exception& error) {
-    complain(error.what());
+    message = error.what();
   }
-  return 1;
+  if (!ranks || ranks->agree_to_fail(message, status)) complain(message);
+  return status;
 }
 
 }  // namespace katt

@@ -4,12 +4,16 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/profile.hpp"
 #include "bench/text.hpp"
 #include "core/execution.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/model_options.hpp"
+#include "drivers/model_profile.hpp"
 #include "drivers/runtime.hpp"
 #include "drivers/scratch.hpp"
+#include "io/atomic_file.hpp"
+#include "io/case_file.hpp"
 #include "memory/tracker.hpp"
 
 namespace katt::impl {
@@ -38,6 +42,18 @@ void print_summary(const nn::Generated& made, std::size_t prompt, const Memory& 
               bytes(memory.weights).c_str(), bytes(memory.cache).c_str(),
               bytes(memory.activations).c_str(), bytes(memory.workspace).c_str(),
               bytes(memory.peak).c_str());
+}
+
+/// HDF5: the times as attributes, and the profile.
+void write_log(const std::filesystem::path& path, const nn::Generated& made, std::size_t prompt,
+               const ModelOptions& options, const io::Profile& profile) {
+  io::TensorFile file;
+  describe_run(file, "generate", options.backend, options.threads, options.dtype, profile);
+  file.set_attribute("prompt", static_cast<std::int64_t>(prompt));
+  file.set_attribute("new_tokens", static_cast<std::int64_t>(made.tokens.size()));
+  file.set_attribute("prefill_s", made.prefill_s);
+  file.set_attribute("decode_s", made.decode_s);
+  file.write(path);
 }
 
 void print_json(const nn::Generated& made, std::size_t prompt, const Memory& memory) {
@@ -82,6 +98,8 @@ int generate_command(const Invocation& invocation) {
   std::optional<std::string> tokens, text, count, temperature, top_k, top_p, chunk;
   nn::GenerateOptions how;
   bool no_cache = false;
+  bool profile = false;
+  std::optional<std::string> log;
   options.add_to(line);
   line.option("--tokens", tokens, "token ids of the prompt: 1,2,3");
   line.option("--text", text, "prompt as a text, for models of bytes; the answer is one, too");
@@ -91,6 +109,8 @@ int generate_command(const Invocation& invocation) {
   line.option("--top-p", top_p, "sample from the fewest that hold this probability (default: 1)");
   line.option("--chunk", chunk, "tokens of the prompt taken at a time (default: 512)");
   line.flag("--no-cache", no_cache, "compute the whole text again for every token");
+  line.flag("--profile", profile, "tell where the time goes, by phase and operator");
+  line.option("--log", log, "HDF5 file for the profile and the times");
   line.flag("--stop-at-eos", how.stop_at_eos, "stop after the model's end-of-sequence token");
   if (!line.parse(invocation.arguments)) return 0;
   options.resolve(usage);
@@ -107,6 +127,9 @@ int generate_command(const Invocation& invocation) {
                   .seed = options.seed};
   how.use_cache = !no_cache;
   const std::int64_t most = count_option("--chunk", chunk, 1, 512);
+  if (log) {
+    const io::AtomicFile writable(*log);
+  }
 
   const Runtime runtime(options.threads);
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
@@ -119,9 +142,18 @@ int generate_command(const Invocation& invocation) {
     }
     const auto length = static_cast<std::int64_t>(prompt.size()) + how.max_new_tokens;
     nn::Session session(model, {.capacity = length, .chunk = most});
+    bench::Profiler profiler;
+    if (profile) profiler.start();
     const nn::Generated made = nn::generate(session, model.config(), prompt, how);
+    profiler.stop();
     const Memory memory{model.bytes(), session.cache_bytes(), session.activation_bytes(),
                         session.workspace_bytes(), scope.peak_bytes()};
+    io::Profile where;
+    if (profile) {
+      where = profiler.mean(1, made.prefill_s + made.decode_s);
+      print_profile(where, options.backend, options.threads, options.dtype, stderr);
+    }
+    if (log) write_log(*log, made, prompt.size(), options, where);
     if (options.json) {
       print_json(made, prompt.size(), memory);
     } else {

@@ -8,6 +8,8 @@
 #include "bench/plan.hpp"
 #include "bench/text.hpp"
 #include "core/build_info.hpp"
+#include "dist/communicator.hpp"
+#include "dist/environment.hpp"
 #include "drivers/command_line.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/runtime.hpp"
@@ -31,6 +33,8 @@ void print_build() {
   print("Kokkos Kernels", build.kokkos_kernels_version);
   print("BLAS", build.blas);
   print("HDF5", build.hdf5_version);
+  const int ranks = dist::world().size();
+  print("MPI", dist::mpi_version() + (ranks > 1 ? ", " + std::to_string(ranks) + " ranks" : ""));
 }
 
 void print_machine() {

@@ -1,5 +1,8 @@
 #include "drivers/runtime.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <csignal>
 #include <limits>
 
@@ -8,6 +11,7 @@
 #include "bench/axes.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
+#include "dist/communicator.hpp"
 #include "memory/tracker.hpp"
 
 namespace katt::impl {
@@ -67,7 +71,12 @@ Backend backend_option(const std::optional<std::string>& text) {
 }
 
 int threads_option(const std::optional<std::string>& text) {
-  if (!text) return bench::machine().cores;
+  // The ranks of a host share its cores, bound to some of them or not.
+  if (!text) {
+    const auto share =
+        static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) / dist::world().ranks_on_host();
+    return std::max(1, std::min(bench::machine().cores, share));
+  }
   return static_cast<int>(bench::parse_count("--threads", *text, 1, 4096));
 }
 

@@ -2,9 +2,12 @@
 
 #include <cstdio>
 
+#include "bench/affinity.hpp"
 #include "bench/forecast.hpp"
 #include "bench/json.hpp"
+#include "bench/sweep_ranks.hpp"
 #include "bench/tuning.hpp"
+#include "dist/communicator.hpp"
 #include "drivers/command_line.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/measure_options.hpp"
@@ -25,16 +28,22 @@ std::filesystem::path tuning_path(const std::optional<std::string>& option) {
 }  // namespace
 
 int sweep_command(const Invocation& invocation) {
-  CommandLine line("katt sweep", "Measure an operator over many points: katt sweep OP | FILE.toml");
+  CommandLine line(
+      "katt sweep",
+      "Measure an operator over many points: katt sweep OP | FILE.toml. Under mpirun rank 0 hands "
+      "them out, one rank a node measures");
   bench::SweepRequest request = read_target(invocation);
   std::optional<std::string> output;
   std::optional<std::string> tuning_file;
+  std::optional<std::string> shard;
   bench::SweepOptions options;
   bool json = false;
   bool profile = false;
   line.option("-o,--output", output, "result file (HDF5) to write");
   line.flag("--resume", options.resume, "continue the result file; start it if missing");
   line.flag("--overwrite", options.overwrite, "replace the result file");
+  line.option("--shard", shard,
+              "I/N: measure the I-th of N parts (from 1), for katt merge to put together");
   line.flag("--json", json, "print a summary as JSON");
   line.option("--tuning", tuning_file, "file that katt tune wrote, for --tile auto");
   line.flag("--profile", profile, "tell and record where the time goes, from further runs");
@@ -43,22 +52,39 @@ int sweep_command(const Invocation& invocation) {
   measuring.apply(request);
   request.settings.profile |= profile;
   options.output = output.value_or("");
+  if (shard) options.shard = bench::parse_shard(*shard);
   options.command = invocation.command;
-  bench::check_output(options);
-  bench::Progress progress(stderr);
-  const std::filesystem::path tuned_tiles = tuning_path(tuning_file);
+  const dist::Communicator ranks = dist::world();
+  const bool first = ranks.rank() == 0;  // which writes the file and speaks
+  if (ranks.size() > 1) bench::allow_all_processors();
+  bench::Progress progress(first ? stderr : nullptr);
   const bool tuned = bench::asks_for_tuning(request.entries);
-  const bench::Tuning tuning = tuned ? bench::Tuning::read(tuned_tiles) : bench::Tuning();
+  std::filesystem::path tuned_tiles;
+  bench::Tuning tuning;
+  bench::together(ranks, [&] {
+    if (first) bench::check_output(options);
+    tuned_tiles = tuning_path(tuning_file);
+    if (tuned) tuning = bench::Tuning::read(tuned_tiles);
+  });
 
   const Runtime runtime(bench::most_threads(request.entries));
-  const auto plan = bench::plan_cases(request.entries, request.settings.seed, tuning);
-  bench::check_memory(plan);
+  std::vector<bench::PlannedCase> plan;
+  bench::together(ranks, [&] {
+    plan = bench::plan_cases(request.entries, request.settings.seed, tuning);
+    const bench::Part part = bench::part_of(plan, options.shard, request.settings);
+    bench::check_memory(bench::cases_of(part.tasks));
+  });
   if (tuned && tuning.all().empty()) {
     progress.note("--tile auto: " + tuned_tiles.string() +
                   " holds no tiles, the variants' defaults are used; katt tune finds tiles");
   }
+  const std::atomic<bool>& stop = stop_on_signals();
   const bench::SweepSummary summary =
-      bench::run_sweep(invocation.registry, request, plan, options, progress, stop_on_signals());
+      ranks.size() > 1
+          ? bench::run_sweep_on_ranks(ranks, invocation.registry, request, plan, options, progress,
+                                      stop)
+          : bench::run_sweep(invocation.registry, request, plan, options, progress, stop);
+  if (!first) return 0;
   if (const std::string warning = bench::ceiling_warning(summary); !warning.empty()) {
     progress.note(warning);
   }

@@ -45,6 +45,7 @@ TrainCommandLine::TrainCommandLine()
   add("--log", "HDF5 file with loss, grad_norm, lr and time_s of every step");
   add("--save-every", "steps between saves (default: 0, at the end only)");
   line_.flag("--checkpoint", checkpoint_, "the same as --checkpoint-blocks all");
+  line_.flag("--profile", profile_, "tell where the time of a step goes, by phase and operator");
   line_.flag("--resume", resume, "continue the run in --out; start it if there is none");
   line_.flag("--overwrite", overwrite, "replace the model in --out");
   line_.footer("SIGTERM and SIGINT save and stop after the step.");
@@ -102,6 +103,8 @@ void TrainCommandLine::read_config() {
     if (known != options_.end() && name != "--config") value = &known->value;
     if (name == "--checkpoint") {
       checkpoint_ = checkpoint_ || key.text == "1";
+    } else if (name == "--profile") {
+      profile_ = profile_ || key.text == "1";
     } else if (value == nullptr) {
       throw InputError(where() + ": is no option of katt train");
     } else if (!*value) {  // the command line comes first

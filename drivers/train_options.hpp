@@ -47,6 +47,7 @@ class TrainCommandLine {
   CommandLine line_;
   std::list<Option> options_;
   bool checkpoint_ = false;
+  bool profile_ = false;
 };
 
 }  // namespace katt::impl

@@ -48,7 +48,10 @@ RunOptions TrainCommandLine::run_options() const {
           .save_every = count("--save-every", 0, 0),
           .out = text("--out").value_or(""),
           .log = text("--log").value_or(""),
-          .progress = stderr};
+          .progress = stderr,
+          .profile = profile_,
+          .backend = model.backend,
+          .threads = model.threads};
 }
 
 training::TokenData TrainCommandLine::data(std::int64_t vocab_size) const {

@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "bench/profile.hpp"
 #include "core/execution.hpp"
+#include "drivers/model_profile.hpp"
 #include "io/atomic_file.hpp"
 #include "io/case_file.hpp"
 #include "training/state_file.hpp"
@@ -64,7 +66,7 @@ void save(const Trainer<Exec>& trainer, const RunOptions& options) {
                         trainer.state());
   }
   if (!options.log.empty()) {
-    write_log(options.log, trainer.log(), trainer.options(), options.checkpointing);
+    write_log(options.log, trainer.log(), trainer.options(), options);
   }
 }
 
@@ -94,9 +96,14 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
   ProgressLine progress(options.progress, options.steps);
   RunSummary summary;
   const std::int64_t first = trainer.steps();
+  bench::Profiler profiler;
+  double profiled_s = 0;
   const auto start = Clock::now();
   while (trainer.steps() < options.steps && !stop) {
+    if (options.profile) profiler.start();
     const StepLog step = trainer.step(data);
+    profiler.stop();
+    profiled_s += step.time_s;
     const auto done = static_cast<double>(trainer.steps() - first);
     const double elapsed_s = seconds_since(start);
     summary.tokens_per_s = done * step_tokens / elapsed_s;
@@ -109,6 +116,15 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
     }
   }
   save(trainer, options);
+  if (options.profile && trainer.steps() > first) {
+    io::Profile profile = profiler.mean(trainer.steps() - first, profiled_s);
+    if (options.progress != nullptr) {
+      print_profile(profile, options.backend, options.threads, training.dtype, options.progress);
+    }
+    if (!options.log.empty()) {
+      write_log(options.log, trainer.log(), training, options, profile);
+    }
+  }
   summary.steps = trainer.steps();
   summary.was_stopped = trainer.steps() < options.steps;
   if (!trainer.log().empty()) {
@@ -119,8 +135,11 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
 }
 
 void write_log(const std::filesystem::path& path, const std::vector<StepLog>& log,
-               const TrainOptions& options, const training::Checkpointing& checkpointing) {
+               const TrainOptions& training, const RunOptions& options,
+               const io::Profile& profile) {
   io::TensorFile file;
+  describe_run(file, "train", options.backend, options.threads, training.dtype, profile);
+  const training::Checkpointing& checkpointing = options.checkpointing;
   const auto column = [&](const char* name, auto value_of) {
     io::FloatTensor tensor{{static_cast<std::int64_t>(log.size())}, {}};
     for (const StepLog& step : log) tensor.values.push_back(value_of(step));
@@ -132,10 +151,9 @@ void write_log(const std::filesystem::path& path, const std::vector<StepLog>& lo
   column("time_s", [](const StepLog& step) { return step.time_s; });
   column("loss_scale", [](const StepLog& step) { return step.loss_scale; });
   column("skipped", [](const StepLog& step) { return step.skipped ? 1.0F : 0.0F; });
-  file.set_attribute("dtype", std::string(name_of(options.dtype)));
-  file.set_attribute("batch", options.shape.batch);
-  file.set_attribute("seq", options.shape.seq);
-  file.set_attribute("accumulation", options.accumulation);
+  file.set_attribute("batch", training.shape.batch);
+  file.set_attribute("seq", training.shape.seq);
+  file.set_attribute("accumulation", training.accumulation);
   file.set_attribute("checkpoint_blocks", checkpointing.text);
   for (const training::RecomputeCost& cost : checkpointing.costs) {
     const std::string prefix = std::string("recompute_") + training::name_of(cost.part);

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "core/backend.hpp"
+#include "io/result_file.hpp"
 #include "training/checkpointing.hpp"
 #include "training/trainer.hpp"
 
@@ -24,6 +26,9 @@ struct RunOptions {
   std::filesystem::path log;    ///< HDF5 file; empty: none
   training::Checkpointing checkpointing{};  ///< for the log
   std::FILE* progress = nullptr;
+  bool profile = false;  ///< tell where the time of a step goes, on `progress` and in the log
+  Backend backend = Backend::openmp;  ///< that the trainer runs on, for the profile
+  int threads = 0;
 };
 
 struct RunSummary {
@@ -42,8 +47,10 @@ RunSummary run(training::Trainer<Exec>& trainer, const training::TokenData& data
 
 /// Writes the log: datasets loss, grad_norm, lr, time_s, loss_scale and skipped, one value a step;
 /// attributes that say what was trained how, `checkpoint_blocks` among them, and of each tensor
-/// that checkpointing was chosen by `recompute_NAME_bytes` and `recompute_NAME_s`.
+/// that checkpointing was chosen by `recompute_NAME_bytes` and `recompute_NAME_s`; and the profile
+/// of a step, if one was taken.
 void write_log(const std::filesystem::path& path, const std::vector<training::StepLog>& log,
-               const training::TrainOptions& options, const training::Checkpointing& checkpointing);
+               const training::TrainOptions& training, const RunOptions& options,
+               const io::Profile& profile = {});
 
 }  // namespace katt::impl

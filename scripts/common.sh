@@ -2,7 +2,7 @@
 
 packages=(g++ cmake ninja-build git patch python3 python3-venv pkg-config ca-certificates
   libhdf5-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libopenblas-openmp-dev
-  libgtest-dev librapidcheck-dev)
+  libgtest-dev librapidcheck-dev libopenmpi-dev openmpi-bin)
 
 say() { echo "-- $*"; }
 

@@ -88,6 +88,12 @@ bool rests(pid_t process) {
 
 }  // namespace
 
+void allow_all_processors() {
+  cpu_set_t set;
+  std::fill_n(reinterpret_cast<unsigned char*>(&set), sizeof set, 0xFF);
+  (void)sched_setaffinity(0, sizeof set, &set);  // the system leaves out what the job may not use
+}
+
 const std::vector<int>& allowed_processors() {
   static const std::vector<int> allowed = [] {
     const std::vector<int> own = processors_of_this_thread();

@@ -13,6 +13,11 @@ namespace katt::bench {
 /// places.
 [[nodiscard]] const std::vector<int>& allowed_processors();
 
+/// Lifts a launcher's binding of this process to some processors of its node: a rank that measures
+/// alone on it may use all that the job has there. To be called before anything else of this file,
+/// and before OpenMP's threads start.
+void allow_all_processors();
+
 /// While it lives, each of the first `threads` threads of OpenMP's team is bound to a processor of
 /// its own, one on which the system had put them. Threads that are woken on the same processor
 /// otherwise share it for a time slice of 4 ms, of which the one that waits for the other spins

@@ -5,9 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/machine.hpp"
+#include "bench/merge.hpp"
 #include "bench/sweep.hpp"
 #include "bench/text.hpp"
 #include "core/build_info.hpp"
+#include "dist/communicator.hpp"
+#include "dist/environment.hpp"
 #include "tile/amx.hpp"
 
 namespace katt::bench {
@@ -127,6 +130,19 @@ std::string summary_json(const SweepSummary& summary, const std::string& output)
                      {"elapsed_s", summary.elapsed_s}});
 }
 
+std::string merged_json(const Merged& merged, const std::string& output) {
+  return dumped(Json{{"output", output},
+                     {"files", merged.files},
+                     {"runs", merged.contents.runs.size()},
+                     {"rows", merged.contents.rows.size()},
+                     {"missing", merged.missing},
+                     {"unfinished", merged.unfinished},
+                     {"duplicates", merged.duplicates},
+                     {"copies", merged.copies},
+                     {"commits", merged.commits},
+                     {"machines", merged.machines}});
+}
+
 std::string info_json(const Registry& registry, std::span<const io::CeilingRow> ceilings) {
   const BuildInfo& build = build_info();
   Json backends = Json::array();
@@ -157,7 +173,9 @@ std::string info_json(const Registry& registry, std::span<const io::CeilingRow> 
                    {"kokkos", build.kokkos_version},
                    {"kokkos_kernels", build.kokkos_kernels_version},
                    {"blas", build.blas},
-                   {"hdf5", build.hdf5_version}}},
+                   {"hdf5", build.hdf5_version},
+                   {"mpi", dist::mpi_version()}}},
+                 {"ranks", dist::world().size()},
                  {"machine", machine_json()},
                  {"backends", std::move(backends)},
                  {"operators", std::move(operators)},

@@ -19,6 +19,9 @@ namespace katt::bench {
 /// The last line of `katt sweep --json`.
 struct SweepSummary;
 [[nodiscard]] std::string summary_json(const SweepSummary& summary, const std::string& output);
+/// The last line of `katt merge --json`.
+struct Merged;
+[[nodiscard]] std::string merged_json(const Merged& merged, const std::string& output);
 
 /// `katt info --json`: build, machine, backends, operators with axes, variants and tiles, ceilings.
 /// Variants are those of the backends that can run here, and are empty before Kokkos is

@@ -11,6 +11,7 @@
 #include "bench/plan.hpp"
 #include "bench/progress.hpp"
 #include "bench/results.hpp"
+#include "bench/shard.hpp"
 #include "bench/sweep_file.hpp"
 
 namespace katt::bench {
@@ -21,6 +22,7 @@ struct SweepOptions {
   bool overwrite = false;
   std::string command;  ///< as typed, for the provenance
   bool measure_ceilings = true;
+  Shard shard{};  ///< the part of the plan to run
   /// Called with the rows of a case once they are in the file; optional.
   std::function<void(const PlannedCase&, std::span<const RowResult>)> finished{};
 };
@@ -48,7 +50,7 @@ struct SweepSummary {
 /// output was named.
 void check_output(const SweepOptions& options);
 
-/// Runs a plan and records it: each case's rows are committed as soon as it is finished. A row that
+/// Runs a plan, or a part of it, and records it: each case's rows are committed as soon as it is finished. A row that
 /// fails or is refused is recorded with its reason, and the sweep goes on. Kokkos must be
 /// initialised and the memory tracker installed.
 [[nodiscard]] SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "io/result_file.hpp"
 
 namespace katt::io {
 
@@ -71,6 +72,8 @@ class CaseFile {
 class TensorFile {
  public:
   void set(std::string name, FloatTensor tensor);
+  /// A profile, as a table of that name.
+  void set_profile(std::string name, Profile profile);
   void set_attribute(std::string name, std::string value);
   void set_attribute(std::string name, double value);
   void set_attribute(std::string name, std::int64_t value);
@@ -83,6 +86,7 @@ class TensorFile {
 
  private:
   std::vector<std::pair<std::string, FloatTensor>> tensors_;
+  std::vector<std::pair<std::string, Profile>> profiles_;
   std::vector<std::pair<std::string, std::string>> texts_;
   std::vector<std::pair<std::string, double>> reals_;
   std::vector<std::pair<std::string, std::int64_t>> integers_;

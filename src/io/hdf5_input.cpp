@@ -10,7 +10,16 @@ namespace katt::io::impl {
 namespace {
 
 /// The requests; arguments and answers as answer_request() takes and makes them.
-enum class Verb : std::uint8_t { open, has, has_attribute, attribute, describe, count, read };
+enum class Verb : std::uint8_t {
+  open,
+  has,
+  has_attribute,
+  attribute,
+  attributes_of,
+  describe,
+  count,
+  read
+};
 
 /// A type as bytes: only this process makes them, so that they can be trusted.
 std::string encoded(hid_t type) {
@@ -82,6 +91,15 @@ void answer_request(std::shared_ptr<Hdf5Reader>& file, const std::filesystem::pa
       answer.add(static_cast<std::uint8_t>(file->has_attribute(name)));
       break;
     case Verb::attribute: add(answer, file->attribute(name)); break;
+    case Verb::attributes_of: {
+      const ScalarMap values = file->attributes_of(name, request.text());
+      answer.add(std::uint64_t{values.size()});
+      for (const auto& [key, value] : values) {
+        answer.add(key);
+        add(answer, value);
+      }
+      break;
+    }
     case Verb::describe: {
       const std::string expected = request.text();
       add(answer, file->describe(name, expected, decoded(request.text())));
@@ -150,6 +168,17 @@ bool Hdf5Input::has_attribute(std::string_view name) const {
 
 std::optional<Scalar> Hdf5Input::attribute(std::string_view name) const {
   return ask(request(Verb::attribute, name), name, take_scalar);
+}
+
+ScalarMap Hdf5Input::attributes_of(std::string_view name, const std::string& expected) const {
+  return ask(request(Verb::attributes_of, name).add(expected), name, [](MessageReader& answer) {
+    ScalarMap values;
+    for (auto left = answer.take<std::uint64_t>(); left > 0; --left) {
+      std::string key = answer.text();
+      if (auto value = take_scalar(answer)) values.emplace(std::move(key), std::move(*value));
+    }
+    return values;
+  });
 }
 
 DatasetInfo Hdf5Input::describe(std::string_view name, const std::string& expected,

@@ -17,8 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Longest text that is read as an attribute.
-constexpr std::size_t max_text_bytes = std::size_t{1} << 16;
+/// Longest text that is read as an attribute: that of a sweep file of the largest size.
+constexpr std::size_t max_text_bytes = std::size_t{1} << 20;
+
+/// Most attributes of an object that are read.
+constexpr std::size_t max_attributes = 1000;
 
 /// Deflate expands a byte to at most 1032 (RFC 1951: a length code of 258 bytes in 2 bits).
 constexpr std::size_t max_expansion = 1032;
@@ -224,6 +227,32 @@ std::optional<Scalar> Hdf5Reader::attribute(std::string_view name) const {
   if (!has_attribute(name)) return std::nullopt;
   const Handle attribute(H5Aopen(file_.get(), std::string(name).c_str(), H5P_DEFAULT));
   if (!attribute.valid()) reject_attribute(name, "is damaged: " + printable(last_error()));
+  return read_attribute(attribute, name);
+}
+
+ScalarMap Hdf5Reader::attributes_of(std::string_view name, const std::string& expected) const {
+  const Handle object = open_object(name, expected);
+  std::vector<std::string> names;
+  const auto collect = [](hid_t, const char* key, const H5A_info_t*, void* out) -> herr_t {
+    auto& list = *static_cast<std::vector<std::string>*>(out);
+    list.emplace_back(key);
+    return list.size() > max_attributes ? -1 : 0;
+  };
+  if (H5Aiterate2(object.get(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect, &names) < 0) {
+    reject(std::string(name) + ": its attributes are damaged, or more than " +
+           std::to_string(max_attributes));
+  }
+  ScalarMap values;
+  for (const std::string& key : names) {
+    const std::string shown = std::string(name) + "/" + printable(key);
+    const Handle attribute(H5Aopen(object.get(), key.c_str(), H5P_DEFAULT));
+    if (!attribute.valid()) reject_attribute(shown, "is damaged: " + printable(last_error()));
+    values.emplace(key, read_attribute(attribute, shown));
+  }
+  return values;
+}
+
+Scalar Hdf5Reader::read_attribute(const Handle& attribute, std::string_view name) const {
   const Handle space(H5Aget_space(attribute.get()));
   const Handle type(H5Aget_type(attribute.get()));
   if (!space.valid() || !type.valid()) reject_attribute(name, "is damaged");
@@ -246,7 +275,7 @@ std::optional<Scalar> Hdf5Reader::attribute(std::string_view name) const {
     reject_attribute(name, "holds " + type_text(type.get()) + " that cannot be read, expected a " +
                                "number within int64 or float64, or a short text");
   }
-  return value;
+  return *value;
 }
 
 void Hdf5Reader::check_link(const std::string& name) const {
@@ -280,12 +309,17 @@ void Hdf5Reader::check_storage(const Handle& dataset, std::string_view name) con
   }
 }
 
-Handle Hdf5Reader::open(std::string_view name, const std::string& expected) const {
+Handle Hdf5Reader::open_object(std::string_view name, const std::string& expected) const {
   const std::string key(name);
   if (!has(name)) reject_dataset(name, "is missing, expected " + expected);
   check_link(key);
-  Handle dataset(H5Oopen(file_.get(), key.c_str(), access_.get()));
-  if (!dataset.valid()) reject_dataset(name, "cannot be opened: " + printable(last_error()));
+  Handle object(H5Oopen(file_.get(), key.c_str(), access_.get()));
+  if (!object.valid()) reject_dataset(name, "cannot be opened: " + printable(last_error()));
+  return object;
+}
+
+Handle Hdf5Reader::open(std::string_view name, const std::string& expected) const {
+  Handle dataset = open_object(name, expected);
   if (H5Iget_type(dataset.get()) != H5I_DATASET) {
     reject_dataset(name, "is a group or a type, expected a dataset of " + expected);
   }

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +18,9 @@ namespace katt::io::impl {
 
 /// Value of a scalar attribute. Booleans and enumerations are integers.
 using Scalar = std::variant<std::int64_t, double, std::string>;
+
+/// The attributes of an object by name.
+using ScalarMap = std::map<std::string, Scalar, std::less<>>;
 
 /// What the elements of a dataset are. Enumerations (numpy's booleans are one) are integers.
 enum class ElementKind : std::uint8_t { real, integer, unsigned_integer, table, other };
@@ -63,6 +68,9 @@ class Hdf5Reader : public NamedFile {
   [[nodiscard]] bool has_attribute(std::string_view name) const;
   /// A root attribute, or nothing where it is missing.
   [[nodiscard]] std::optional<Scalar> attribute(std::string_view name) const;
+  /// All attributes of a group or dataset, which is named by its path. `expected` completes the
+  /// message where it is missing.
+  [[nodiscard]] ScalarMap attributes_of(std::string_view name, const std::string& expected) const;
 
   /// Describes a dataset of the root whose data lie wholly in this file. `expected` completes the
   /// message where it is missing, e.g. "shape (B, Hq, Sq, D)". The columns of a table are compared
@@ -76,7 +84,10 @@ class Hdf5Reader : public NamedFile {
   void read(std::string_view name, const Handle& memory_type, Reply& reply) const;
 
  private:
+  /// The group or dataset of that path.
+  [[nodiscard]] Handle open_object(std::string_view name, const std::string& expected) const;
   [[nodiscard]] Handle open(std::string_view name, const std::string& expected) const;
+  [[nodiscard]] Scalar read_attribute(const Handle& attribute, std::string_view name) const;
   [[nodiscard]] std::vector<std::int64_t> extents(const Handle& dataset, std::string_view name,
                                                   const std::string& expected) const;
   void check_link(const std::string& name) const;

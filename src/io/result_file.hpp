@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,7 +21,7 @@ struct Column {
   std::string name;
   ColumnKind kind = ColumnKind::real;
   std::size_t width = 0;
-  bool later = false;  ///< a real one that files of earlier versions lack; their rows then hold NaN
+  bool later = false;  ///< files of earlier versions lack it; their rows then hold NaN, or no text
   friend bool operator==(const Column&, const Column&) = default;
 };
 
@@ -29,8 +31,12 @@ using Cell = std::variant<std::string, std::int64_t, double>;
 struct ProfileRow {
   std::string name;  ///< e.g. "katt::rope"
   std::int64_t depth = 0;
-  double calls = 0;   ///< in one run
-  double time_s = 0;  ///< of all of them
+  double calls = 0;       ///< in one run
+  double time_s = 0;      ///< of all of them
+  double flops = 0;       ///< of all of them, by the mathematics; 0: nobody counted
+  double bytes = 0;       ///< least traffic of all of them; 0: nobody counted
+  std::string ceiling{};  ///< the measured limit that is nearest; "" where none is known
+  double ceiling_fraction = std::numeric_limits<double>::quiet_NaN();  ///< used of it
 };
 
 /// Where the time of a run goes.
@@ -60,6 +66,9 @@ struct CeilingRow {
 using Attribute = std::variant<std::string, std::int64_t, double>;
 using Attributes = std::vector<std::pair<std::string, Attribute>>;
 
+/// "run-0012"; the runs of a file are numbered from 1 without gaps.
+[[nodiscard]] std::string run_name(int number);
+
 /// A result file of schema 1. The file on disk is complete at every instant: each change is made to
 /// a hidden copy beside it, synced, and renamed over it. A killed program loses at most the change
 /// it was making. One program at a time writes a file. The commit functions throw
@@ -78,21 +87,29 @@ class ResultFile {
   static ResultFile resume(const std::filesystem::path& path, std::vector<Column> columns);
 
   /// Name of the run that this program adds ("run-0001", one more than the last in the file).
-  [[nodiscard]] const std::string& run() const { return run_; }
+  [[nodiscard]] const std::string& run() const { return runs_.front(); }
+  /// One more run of this program, measured on another machine; its name, the next number.
+  const std::string& add_run();
   /// Rows that the file holds, without their samples.
   [[nodiscard]] const std::vector<std::vector<Cell>>& rows() const { return rows_; }
 
-  /// Writes the run's group and attributes (a second call replaces values).
-  void commit_run(const Attributes& attributes);
+  /// Writes a run's group and attributes (a second call replaces values). `run` is one of this
+  /// program's, run() where it is empty.
+  void commit_run(const Attributes& attributes, const std::string& run = {});
   /// Writes /ceilings/RUN.
-  void commit_ceilings(const std::vector<CeilingRow>& ceilings);
+  void commit_ceilings(const std::vector<CeilingRow>& ceilings, const std::string& run = {});
   /// Appends finished rows, all or none. The column "point" names each row's dataset below
-  /// /samples/RUN and /profile/RUN, so it is unique in the run; the column "run" is run().
+  /// /samples/RUN and /profile/RUN, so it is unique in the run; the column "run" is one of this
+  /// program's.
   void commit_rows(const std::vector<Row>& rows);
+  /// Puts the rows into another order: row i becomes the one that was order[i].
+  void commit_order(const std::vector<std::size_t>& order);
 
  private:
   ResultFile() = default;
   void check(const Row& row) const;
+  /// The run of this program with that name, run() where it is empty.
+  [[nodiscard]] const std::string& own_run(const std::string& name) const;
   /// Makes a change (given the identifier of the open HDF5 file) to the file on disk, all or
   /// nothing.
   void commit(const std::function<void(std::int64_t)>& change);
@@ -107,7 +124,8 @@ class ResultFile {
   std::filesystem::path path_;
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_;
-  std::string run_;
+  int first_run_ = 1;
+  std::deque<std::string> runs_;  ///< of this program; references to them stay valid
   bool exists_ = false;
   bool is_foreign_ = false;  ///< started by another process
   bool outdated_ = false;    ///< the table on disk lacks later columns

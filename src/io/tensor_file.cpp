@@ -5,6 +5,7 @@
 #include "io/atomic_file.hpp"
 #include "io/case_file.hpp"
 #include "io/hdf5_output.hpp"
+#include "io/result_table.hpp"
 
 namespace katt::io {
 
@@ -32,6 +33,10 @@ void TensorFile::set(std::string name, FloatTensor tensor) {
   put(tensors_, std::move(name), std::move(tensor));
 }
 
+void TensorFile::set_profile(std::string name, Profile profile) {
+  put(profiles_, std::move(name), std::move(profile));
+}
+
 void TensorFile::set_attribute(std::string name, std::string value) {
   put(texts_, std::move(name), std::move(value));
 }
@@ -51,6 +56,7 @@ void TensorFile::write(const std::filesystem::path& path) const {
   for (const auto& [name, tensor] : tensors_) {
     impl::write_dataset(file.get(), name, H5T_NATIVE_FLOAT, tensor.shape, tensor.values.data());
   }
+  for (const auto& [name, profile] : profiles_) impl::write_profile(file.get(), name, profile);
   for (const auto& [name, value] : texts_) impl::write_attribute(file.get(), name, value);
   for (const auto& [name, value] : reals_) impl::write_attribute(file.get(), name, value);
   for (const auto& [name, value] : integers_) impl::write_attribute(file.get(), name, value);

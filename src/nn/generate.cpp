@@ -2,6 +2,9 @@
 
 #include <chrono>
 
+#include <Kokkos_Core.hpp>
+#include <Kokkos_Profiling_ScopedRegion.hpp>
+
 #include "core/execution.hpp"
 
 namespace katt::nn {
@@ -17,8 +20,13 @@ Generated generate(Session<Exec>& session, const LlamaConfig& config,
   Generated result;
   std::vector<std::int64_t> text(prompt.begin(), prompt.end());
   const auto start = Clock::now();
-  std::vector<float> logits = session.append(prompt);
+  std::vector<float> logits;
+  {
+    const Kokkos::Profiling::ScopedRegion phase("prefill");
+    logits = session.append(prompt);
+  }
   const auto prefilled = Clock::now();
+  const Kokkos::Profiling::ScopedRegion phase("decode");
   while (static_cast<std::int64_t>(result.tokens.size()) < options.max_new_tokens) {
     const std::int64_t token = sampler.pick(logits);
     result.tokens.push_back(token);

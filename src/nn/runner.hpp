@@ -12,6 +12,7 @@
 #include "core/error.hpp"
 #include "core/variants.hpp"
 #include "memory/pool.hpp"
+#include "nn/observer.hpp"
 #include "ops/linear/gemm/gemm.hpp"
 
 namespace katt::nn {
@@ -38,6 +39,17 @@ template <class Args>
   const std::size_t first = function.find("katt::", function.find("Args"));
   const std::string_view type = function.substr(first, function.find_first_of(";]", first) - first);
   return std::string(type.substr(0, type.rfind("::")));
+}
+
+/// Of C = αAB + βC.
+[[nodiscard]] inline CallWork work_of_product(const linear::GemmArgs& args) {
+  const auto m = static_cast<double>(args.m());
+  const auto n = static_cast<double>(args.n());
+  const auto k = static_cast<double>(args.k());
+  const auto size = [](Dtype dtype) { return static_cast<double>(size_of(dtype)); };
+  return {.flops = 2 * m * n * k,
+          .bytes = size(args.a.dtype) * m * k + size(args.b.dtype) * k * n +
+                   size(args.c.dtype) * m * n * (args.beta != 0 ? 2 : 1)};
 }
 
 /// Where the activations and workspaces of models come from.
@@ -77,6 +89,7 @@ class Runner {
     reserve(table.workspace_bytes(exec_, args, config));
     if (dry_) return;
     static const std::string name = operator_of<Args>();
+    observe_call(name, [&] { return work_of(args); });
     const Kokkos::Profiling::ScopedRegion region(name);
     const Status status = table.run(exec_, args, config, memory_.workspace());
     if (!status.is_ok()) throw InputError("variant " + config.variant + ": " + status.reason());
@@ -86,6 +99,7 @@ class Runner {
   void gemm(const linear::GemmArgs& args, const char* label) {
     reserve(linear::gemm_workspace_bytes(exec_, args));
     if (dry_) return;
+    observe_call("katt::linear", [&] { return work_of_product(args); });
     const Kokkos::Profiling::ScopedRegion region("katt::linear");
     linear::gemm(exec_, args, memory_.workspace(), label);
   }

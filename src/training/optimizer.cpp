@@ -8,6 +8,7 @@
 
 #include "core/execution.hpp"
 #include "nn/device_memory.hpp"
+#include "nn/observer.hpp"
 
 namespace katt::training {
 
@@ -67,6 +68,13 @@ void adamw(const Exec& exec, const AdamW& options, const AdamWArgs& args) {
   const auto t = static_cast<double>(args.step);
   const double correction1 = 1.0 - std::pow(options.beta1, t);
   const double correction2 = 1.0 - std::pow(options.beta2, t);
+  nn::observe_call("katt::training::adamw", [&] {
+    constexpr double flops = 14;     // of Update
+    constexpr double bytes = 7 * 4;  // p, m and v are read and written, g is read
+    const double copied = args.copy != nullptr ? static_cast<double>(size_of(args.copy_dtype)) : 0;
+    const auto count = static_cast<double>(args.count);
+    return nn::CallWork{.flops = flops * count, .bytes = (bytes + copied) * count};
+  });
   visit_dtype(args.copy_dtype, [&]<class T>() {
     const Update<T> update{.p = args.parameters,
                            .g = args.gradients,
@@ -87,6 +95,10 @@ void adamw(const Exec& exec, const AdamW& options, const AdamWArgs& args) {
 
 template <class Exec>
 double norm(const Exec& exec, const float* values, std::int64_t count, double* sums) {
+  nn::observe_call("katt::training::norm", [&] {
+    return nn::CallWork{.flops = 2.0 * static_cast<double>(count),
+                        .bytes = 4.0 * static_cast<double>(count)};
+  });
   const std::int64_t blocks = (count + norm_block - 1) / norm_block;
   Kokkos::parallel_for("katt::training::norm", Range<Exec>(exec, 0, blocks),
                        SumSquares{values, count, sums});

@@ -5,6 +5,9 @@
 #include <cmath>
 #include <utility>
 
+#include <Kokkos_Core.hpp>
+#include <Kokkos_Profiling_ScopedRegion.hpp>
+
 #include "core/execution.hpp"
 #include "memory/transfer.hpp"
 
@@ -115,15 +118,23 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
   StepLog log;
   log.loss_scale = static_cast<float>(scaler_.scale());
   log.rate = static_cast<float>(options_.schedule.at(steps()));
-  gradients_.clear(exec_);
+  {
+    const Kokkos::Profiling::ScopedRegion phase("optimizer");
+    gradients_.clear(exec_);
+  }
   double loss = 0;
   for (std::int64_t micro = 0; micro < options_.accumulation; ++micro) {
     const std::int64_t first = (steps() * options_.accumulation + micro) * options_.shape.batch;
     data.fill(first, options_.shape.seq, ids_, targets_);
     pass_.set_batch(ids_, targets_);
-    loss += pass_.forward();
+    {
+      const Kokkos::Profiling::ScopedRegion phase("forward");
+      loss += pass_.forward();
+    }
+    const Kokkos::Profiling::ScopedRegion phase("backward");
     pass_.backward(log.loss_scale / static_cast<float>(options_.accumulation));
   }
+  const Kokkos::Profiling::ScopedRegion phase("optimizer");
   log.loss = static_cast<float>(loss / static_cast<double>(options_.accumulation));
   const double norm = training::norm(exec_, reinterpret_cast<const float*>(gradients_.data()),
                                      layout_.size(), reinterpret_cast<double*>(sums_.data())) /

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "bench/profile.hpp"
+#include "bench/row_message.hpp"
 #include "tests/bench/toy_operator.hpp"
 
 namespace katt::bench {
@@ -100,6 +102,117 @@ TEST(Profiler, LeavesOtherToolsTheirCallbacks) {
   set_callbacks(before);
   launch("unheard");
   EXPECT_EQ(heard(), (std::vector<std::string>{"region", "inside", "still gathered", "outside"}));
+}
+
+TEST(Profiler, CountsTheWorkOfCallsWhileItGathers) {
+  const auto work = [] { return nn::CallWork{.flops = 100, .bytes = 10}; };
+  const auto nobody_asks = []() -> nn::CallWork { throw std::logic_error("counted for nobody"); };
+  nn::observe_call("katt::op", nobody_asks);
+  Profiler profiler;
+  profiler.start();
+  Kokkos::Profiling::pushRegion("phase");
+  for (int i = 0; i < 3; ++i) {
+    nn::observe_call("katt::op", work);
+    Kokkos::Profiling::pushRegion("katt::op");
+    launch("kernel");
+    Kokkos::Profiling::popRegion();
+  }
+  Kokkos::Profiling::popRegion();
+  profiler.stop();
+  nn::observe_call("katt::op", nobody_asks);
+  const io::Profile mean = profiler.mean(2, 5.0);
+  EXPECT_EQ(mean.runs, 2);
+  EXPECT_EQ(mean.time_s, 2.5);
+  ASSERT_EQ(mean.rows.size(), 3U);
+  EXPECT_EQ(mean.rows[0].flops, 0);
+  EXPECT_EQ(mean.rows[1].calls, 1.5);
+  EXPECT_EQ(mean.rows[1].flops, 150);
+  EXPECT_EQ(mean.rows[1].bytes, 15);
+  EXPECT_EQ(mean.rows[2].flops, 0);
+}
+
+TEST(Profile, IsHeldAgainstTheNearestCeiling) {
+  const std::vector<io::CeilingRow> ceilings{{"fma_f32", 1e11, "FLOP/s", 1, 0},
+                                             {"read_dram", 1e10, "B/s", 1, 1 << 30},
+                                             {"copy_dram", 8e9, "B/s", 1, 1 << 30}};
+  io::Profile profile{
+      .runs = 1,
+      .time_s = 4,
+      .rows = {
+          {.name = "prefill", .depth = 0, .calls = 1, .time_s = 3},
+          {.name = "katt::linear",
+           .depth = 1,
+           .calls = 2,
+           .time_s = 2,
+           .flops = 1e11,
+           .bytes = 1e9},
+          {.name = "katt::rope", .depth = 1, .calls = 2, .time_s = 0.5, .flops = 1e6, .bytes = 2e9},
+          {.name = "append", .depth = 1, .calls = 2, .time_s = 0.25}}};
+  hold_against(profile, ceilings, Backend::openmp, 1, Dtype::f32);
+  EXPECT_EQ(profile.rows[0].ceiling, "");
+  EXPECT_EQ(profile.rows[1].ceiling, "fma_f32");
+  EXPECT_NEAR(profile.rows[1].ceiling_fraction, 0.5, 1e-9);
+  EXPECT_EQ(profile.rows[2].ceiling, "copy_dram");
+  EXPECT_NEAR(profile.rows[2].ceiling_fraction, 0.5, 1e-9);
+  EXPECT_EQ(profile.rows[3].ceiling, "");
+
+  const auto lines = table_lines(profile);  // head, phase, three parts, its rest, the rest
+  ASSERT_EQ(lines.size(), 7U);
+  EXPECT_NE(lines[1].find("prefill"), std::string::npos);
+  EXPECT_NE(lines[1].find("75.0 %"), std::string::npos);
+  EXPECT_NE(lines[2].find("katt::linear"), std::string::npos);
+  EXPECT_NE(lines[2].find("0.50 fma_f32"), std::string::npos);
+  EXPECT_NE(lines[5].find("6.2 %"), std::string::npos) << lines[5];
+  EXPECT_NE(lines[6].find("25.0 %"), std::string::npos);
+}
+
+TEST(RowMessage, WhatIsTakenIsWhatWasAdded) {
+  RowResult row = not_run({.variant = "flash", .setting = {64, 32}}, Status::failed("it broke"));
+  row.resolved = {.variant = "flash", .setting = {64, 32}};
+  row.default_setting = {16, 8};
+  row.samples_s = {1, 2, 3};
+  row.inner = 7;
+  row.time_s = {.median = 2, .lo = 1, .hi = 3};
+  row.baseline = true;
+  row.engine = "amx";
+  row.work = {.flops = 1, .bytes = 2, .compute_ceiling = "fma_f32", .traffic = "copy"};
+  row.ceiling = {.name = "copy_dram", .fraction = 0.25, .bandwidth = true};
+  row.total = memory::Bytes{.host = 5, .device = 6};
+  row.tensor_bytes = 4;
+  row.max_abs_err = 0.5;
+  row.mean_abs_err = 0.125;
+  row.profile = {
+      .runs = 2, .time_s = 1, .rows = {{.name = "katt::rope", .flops = 3, .ceiling = "x"}}};
+  const io::Attributes attributes{{"text", "a"}, {"count", std::int64_t{3}}, {"load", 0.5}};
+  io::impl::MessageWriter message;
+  add(message, row);
+  add(message, attributes);
+  add(message, std::vector<io::CeilingRow>{{"fma_f32", 1e11, "FLOP/s", 2, 3}});
+  io::impl::MessageReader reader(message.bytes());
+  const RowResult taken = take_row(reader);
+  EXPECT_EQ(taken.requested.setting, row.requested.setting);
+  EXPECT_EQ(taken.resolved.variant, "flash");
+  EXPECT_EQ(taken.default_setting, row.default_setting);
+  EXPECT_EQ(taken.status.name(), "failed");
+  EXPECT_EQ(taken.status.reason(), "it broke");
+  EXPECT_EQ(taken.samples_s, row.samples_s);
+  EXPECT_EQ(taken.inner, 7);
+  EXPECT_EQ(taken.time_s.hi, 3);
+  EXPECT_TRUE(std::isnan(taken.speedup.median));
+  EXPECT_TRUE(taken.baseline);
+  EXPECT_EQ(taken.engine, "amx");
+  EXPECT_EQ(taken.work.traffic, "copy");
+  EXPECT_EQ(taken.ceiling.name, "copy_dram");
+  EXPECT_TRUE(taken.ceiling.bandwidth);
+  EXPECT_EQ(taken.total, row.total);
+  EXPECT_EQ(taken.tensor_bytes, 4U);
+  EXPECT_EQ(taken.mean_abs_err, 0.125);
+  ASSERT_EQ(taken.profile.rows.size(), 1U);
+  EXPECT_EQ(taken.profile.rows[0].ceiling, "x");
+  EXPECT_EQ(take_attributes(reader), attributes);
+  const auto ceilings = take_ceilings(reader);
+  ASSERT_EQ(ceilings.size(), 1U);
+  EXPECT_EQ(ceilings[0].bytes, 3);
 }
 
 TEST(Profile, IsOfOneRunAndWithoutWhatRestores) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <Kokkos_Core.hpp>
+
 #include "bench/registry.hpp"
 #include "memory/tracker.hpp"
 

@@ -12,6 +12,7 @@
 #include "bench/tuning.hpp"
 #include "drivers/driver.hpp"
 #include "fuzz.hpp"
+#include "io/result_contents.hpp"
 #include "io/result_file.hpp"
 #include "io/safetensors.hpp"
 #include "result_columns.hpp"
@@ -228,6 +229,16 @@ TEST(Fuzz, ResultFile) {
         format.valid.push_back({read_bytes(format.file), resume});
         result.commit_rows({some_row("a", result.run(), 5), some_row("b", result.run(), 20)});
         format.valid.push_back({read_bytes(format.file), resume});
+        // and as a part of a sweep that is merged: read whole, written anew
+        auto row = some_row("c", result.run(), 3);
+        row.profile = {.runs = 2, .time_s = 0.5, .rows = {{"katt::rope", 0, 1, 0.25}}};
+        result.commit_rows({row});
+        const auto merge = [file = format.file, out = folder / "merged.h5"] {
+          return status_of([&] {
+            io::write_result(out, some_columns(), io::read_result(file, some_columns()));
+          });
+        };
+        format.valid.push_back({read_bytes(format.file), merge});
         return format;
       },
       few);

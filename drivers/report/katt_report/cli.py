@@ -34,7 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _report(arguments: list[str]) -> int:
     parser = _Parser(
         prog="katt-report",
-        description="Makes report.html, with its figures as PNG and SVG, from result files of katt sweep.",
+        description="Makes report.html, with its figures as PNG and SVG, from result files of katt sweep, or from logs "
+        "of katt train and katt generate.",
         epilog="katt-report compare OLD.h5 NEW.h5 judges one file against another, katt-report baselines RESULT.h5 "
         "naive against PyTorch.",
     )
@@ -43,10 +44,19 @@ def _report(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     # Imported late: --help and a wrong option should not wait for Matplotlib.
     from katt_report.headline import headline
-    from katt_report.isolation import load_isolated
+    from katt_report.isolation import load_isolated, logs_isolated
+    from katt_report.log_page import log_lines, log_report
     from katt_report.output import write_folder
     from katt_report.page import report
 
+    logs = logs_isolated(*options.results)
+    if logs:
+        if len(logs) < len(options.results):
+            raise InputError(options.results[0], "not the same kind as the other files", "result files alone or logs alone")
+        write_folder(options.output, lambda: log_report(logs))
+        print("\n".join(line for log in logs for line in log_lines(log)))
+        print(f"report: {options.output / 'report.html'}")
+        return 0
     results = load_isolated(*options.results)
     write_folder(options.output, lambda: report(results))
     for title, lines in headline(results):

@@ -107,14 +107,17 @@ class Group:
 
 
 def groups(results: Results) -> list[Group]:
-    """Splits the points by operator, pass and backend; by file too where two files hold the same point.
+    """Splits the points by operator, pass and backend; by file too where two files hold the same point, or are of
+    different machines.
 
     A file may hold a sweep over N under one label and a tile grid under another: labels with curves and
     labels without are separate groups, and so is every label with curves where they are too many to draw together.
     """
     points = results.points
     identity = points.tuples(points.identity)
-    columns = _GROUP_COLUMNS if len(set(identity)) == len(identity) else (*_GROUP_COLUMNS, "source")
+    machines = {results.machine_of(*key) for key in points.tuples(["source", "run"])} - {""}
+    together = len(set(identity)) == len(identity) and len(machines) < 2
+    columns = _GROUP_COLUMNS if together else (*_GROUP_COLUMNS, "source")
     keys = points.combinations(columns)
     changing = [name for index, name in enumerate(columns) if len({key[index] for key in keys}) > 1]
     found = []

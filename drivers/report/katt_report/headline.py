@@ -9,6 +9,7 @@ from katt_report import schema
 from katt_report.figures.memory import exponents, growth_text
 from katt_report.groups import Group, groups
 from katt_report.load import Results
+from katt_report.machines import machine_lines
 from katt_report.points import Points
 from katt_report.statistics import Interval
 from katt_report.text import bytes_text, error_text, list_text, percent_text, ratio_text
@@ -18,8 +19,13 @@ _MOST_SENTENCES = 2
 
 
 def headline(results: Results) -> list[tuple[str, list[str]]]:
-    """Sentences for each group: (the group's title, its sentences). `N^1.00` stands for a power."""
-    return [(group.title, sentences(group)) for group in groups(results)]
+    """Sentences for each group: (the group's title, its sentences). `N^1.00` stands for a power.
+
+    Before them what compares the machines, where there are several.
+    """
+    machines = machine_lines(results)
+    return [*([("machines", machines)] if machines else []),
+            *((group.title, sentences(group)) for group in groups(results))]  # fmt: skip
 
 
 def sentences(group: Group) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from katt_report.errors import InputError
 from katt_report.load import Results, merge, read, short_names
+from katt_report.logs import Log, read_log
 
 _LONGEST_S = 300
 
@@ -16,15 +17,22 @@ _LONGEST_S = 300
 def load_isolated(*paths) -> Results:
     """`load` for files of unknown origin: a crash or an endless loop in HDF5 becomes an InputError."""
     paths = [Path(path) for path in paths]
-    return merge([_in_child(path, name) for path, name in zip(paths, short_names(paths), strict=True)])
+    return merge([_in_child(path, name, read) for path, name in zip(paths, short_names(paths), strict=True)])
 
 
-def _in_child(path: Path, name: str) -> Results:
+def logs_isolated(*paths) -> list[Log]:
+    """The logs of katt train and katt generate among files of unknown origin."""
+    paths = [Path(path) for path in paths]
+    found = [_in_child(path, name, read_log) for path, name in zip(paths, short_names(paths), strict=True)]
+    return [log for log in found if log]
+
+
+def _in_child(path: Path, name: str, reader):
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _read_and_send(path, name, writing)
+        _read_and_send(path, name, reader, writing)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         data = pipe.read()
@@ -37,7 +45,7 @@ def _in_child(path: Path, name: str) -> Results:
     return answer
 
 
-def _read_and_send(path: Path, name: str, writing: int) -> None:
+def _read_and_send(path: Path, name: str, reader, writing: int) -> None:
     """The child: reads, answers through the pipe, ends without the parent's cleanup."""
     status = 1
     try:
@@ -47,7 +55,7 @@ def _read_and_send(path: Path, name: str, writing: int) -> None:
         # What a dying C library prints would break the one-line rule.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
-            answer = read(path, name)
+            answer = reader(path, name)
         except InputError as error:
             answer = error
         with os.fdopen(writing, "wb") as pipe:

@@ -1,6 +1,7 @@
 """Reading result files: everything is checked here, once, so that nothing later can trip over a file."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import h5py
@@ -32,12 +33,19 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Part:
-    """A region or kernel of a profile; one of depth 1 is part of the nearest one of depth 0 before it."""
+    """A region or kernel of a profile; one of depth 1 is part of the nearest one of depth 0 before it.
+
+    `flops` and `bytes` are 0 where nobody counted, `ceiling` is the measured limit that is nearest.
+    """
 
     name: str
     depth: int
     calls: float
     time_s: float
+    flops: float = 0.0
+    bytes: float = 0.0
+    ceiling: str = ""
+    ceiling_fraction: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -55,16 +63,24 @@ class Profile:
 
     def inside(self, outer: Part) -> list[Part]:
         """The parts that a part of depth 0 holds directly."""
+        return [part for part in self._below(outer) if part.depth == 1]
+
+    def phase(self, outer: Part) -> "Profile":
+        """What happens inside a part of depth 0, as a profile of its own."""
+        return Profile(self.runs, outer.time_s, [replace(part, depth=part.depth - 1) for part in self._below(outer)])
+
+    def _below(self, outer: Part) -> list[Part]:
         after = self.parts[self.parts.index(outer) + 1 :]
         end = next((index for index, part in enumerate(after) if part.depth == 0), len(after))
-        return [part for part in after[:end] if part.depth == 1]
+        return after[:end]
 
 
 @dataclass(frozen=True)
 class Results:
     """The contents of one result file or several.
 
-    `points` holds the last row of every point, with the column `source` (the file's name);
+    `points` holds the last row of every point, with the column `source` (the file's name, and the machine's where
+    a file holds runs of several: rows of different machines are different measurements);
     `samples` maps (source, run, point) to seconds, `runs` maps (source, run) to the provenance,
     `profiles` maps (source, run, point) to the profiles of the rows that have one.
     """
@@ -79,6 +95,10 @@ class Results:
     def samples_of(self, row: dict) -> np.ndarray | None:
         """The times of one row in seconds, or None if the file has none."""
         return self.samples.get((row["source"], row["run"], row["point"]))
+
+    def machine_of(self, source: str, run: str) -> str:
+        """What a run was measured on: `AMD EPYC 9654 (96 cores)`; empty where the file does not say."""
+        return _machine(self.runs.get((source, run), {}))
 
 
 def load(*paths) -> Results:
@@ -115,6 +135,11 @@ def short_names(paths: list[Path]) -> list[str]:
 def read(path: Path, source: str) -> Results:
     """One file as it is, every row kept; `source` names it in the results."""
     kind = f"a Katt result file (HDF5, schema {schema.SCHEMA})"
+    return opened(path, kind, lambda file: _read(file, path, source))
+
+
+def opened(path: Path, kind: str, use):
+    """What `use` makes of an HDF5 file; damage becomes an InputError. `kind` says what was expected."""
     if not path.exists():
         raise InputError(path, "nothing (no such file)", kind)
     if path.is_dir():
@@ -123,14 +148,14 @@ def read(path: Path, source: str) -> Results:
         if not h5py.is_hdf5(path):
             raise InputError(path, f"no HDF5 data ({path.stat().st_size} bytes of something else)", kind)
         with h5py.File(path, "r") as file:
-            return _read(file, path, source)
+            return use(file)
     # h5py reports damage below the top level as any of these, from whichever call meets it first.
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError) as error:
         raise InputError(path, f"damaged or truncated HDF5 ({error})", kind) from error
 
 
 def _read(file: h5py.File, path: Path, source: str) -> Results:
-    version = _plain(file.attrs.get("schema"))
+    version = plain(file.attrs.get("schema"))
     if version != schema.SCHEMA:
         holds = "no attribute schema" if version is None else f"schema {version}"
         raise InputError(path, holds, f"schema {schema.SCHEMA}")
@@ -143,14 +168,14 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
         if isinstance(data, h5py.Dataset)
     }
     runs = {
-        (source, run): {name: _plain(value) for name, value in group.attrs.items()}
+        (source, run): {name: plain(value) for name, value in group.attrs.items()}
         for run, group in _groups(file, "runs")
     }
     ceilings = [
         Ceiling(
-            _plain(row["name"]),
+            plain(row["name"]),
             float(row["value"]),
-            _plain(row["unit"]),
+            plain(row["unit"]),
             int(row["threads"]),
             int(row["bytes"]),
             source,
@@ -161,17 +186,59 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
         for row in _checked(path, data)[()]
     ]
     profiles = {
-        (source, run, point): _profile(_checked(path, data))
+        (source, run, point): read_profile(_checked(path, data))
         for run, group in _groups(file, "profile")
         for point, data in group.items()
         if isinstance(data, h5py.Dataset)
     }
-    return Results(points, samples, runs, ceilings, profiles=profiles)
+    return _apart(Results(points, samples, runs, ceilings, profiles=profiles))
 
 
-def _profile(data: h5py.Dataset) -> Profile:
+def _machine(about: dict) -> str:
+    device = str(about.get("device", ""))
+    return f"{device} ({about['cores']} cores)" if device and about.get("cores") else device
+
+
+def _apart(results: Results) -> Results:
+    """The same with the machine in the source of every row, where the file's runs are of several."""
+    ran = set(results.points.tuples(["source", "run"]))
+    if len({_machine(about) for key, about in results.runs.items() if key in ran}) < 2:
+        return results
+
+    def renamed(key: tuple) -> tuple:
+        return (f"{key[0]}, {results.machine_of(*key[:2]) or 'unknown machine'}", *key[1:])
+
+    names = [renamed(key)[0] for key in results.points.tuples(["source", "run"])]
+    results.points.columns["source"] = np.array(names, dtype=np.str_)
+    return Results(
+        results.points,
+        {renamed(key): value for key, value in results.samples.items()},
+        {renamed(key): value for key, value in results.runs.items()},
+        [replace(ceiling, source=renamed((ceiling.source, ceiling.run))[0]) for ceiling in results.ceilings],
+        profiles={renamed(key): value for key, value in results.profiles.items()},
+    )
+
+
+def read_profile(data: h5py.Dataset) -> Profile:
+    """A profile as result files and logs hold it; earlier versions count no work."""
+    known = set(data.dtype.names or ())
+
+    def number(row, name: str, missing: float) -> float:
+        value = float(row[name]) if name in known else missing
+        return value if math.isfinite(value) else missing
+
     parts = [
-        Part(_plain(row["name"]), int(row["depth"]), float(row["calls"]), float(row["time_s"])) for row in data[()]
+        Part(
+            plain(row["name"]),
+            int(row["depth"]),
+            float(row["calls"]),
+            float(row["time_s"]),
+            number(row, "flops", 0.0),
+            number(row, "bytes", 0.0),
+            plain(row["ceiling"]) if "ceiling" in known else "",
+            number(row, "ceiling_fraction", math.nan),
+        )
+        for row in data[()]
     ]
     return Profile(int(data.attrs["runs"]), float(data.attrs["time_s"]), parts)
 
@@ -218,7 +285,7 @@ def _read_points(file: h5py.File, path: Path) -> Points:
 
 def _plain_column(column: np.ndarray, known: str | None) -> np.ndarray:
     if column.dtype.kind in "SOU":
-        return np.array([_plain(value) for value in column.tolist()], dtype=np.str_)
+        return np.array([plain(value) for value in column.tolist()], dtype=np.str_)
     if column.dtype.kind == "f" or known == schema.REAL:
         return column.astype(np.float64)
     return column.astype(np.int64)
@@ -239,10 +306,10 @@ def _checked(path: Path, data: h5py.Dataset) -> h5py.Dataset:
     return data
 
 
-def _plain(value):
+def plain(value):
     """An HDF5 value as a plain Python one: bytes become text, NumPy scalars become numbers."""
     if isinstance(value, np.ndarray):
-        return _plain(value.item()) if value.size == 1 else [_plain(item) for item in value.tolist()]
+        return plain(value.item()) if value.size == 1 else [plain(item) for item in value.tolist()]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value.item() if isinstance(value, np.generic) else value

@@ -10,8 +10,10 @@ from katt_report.figures import draw_all
 from katt_report.figures.shares import TITLE as SHARES
 from katt_report.figures.style import Plot
 from katt_report.groups import Group, groups, sort_dtypes, sort_variants
-from katt_report.headline import cautions, sentences
+from katt_report.headline import cautions, headline
 from katt_report.load import Results
+from katt_report.machines import TITLE as MACHINES
+from katt_report.machines import machines_section
 from katt_report.markup import bullets, escape, figure, page, small, status, table
 from katt_report.output import render
 from katt_report.shares_table import shares_table
@@ -47,8 +49,9 @@ def report(results: Results) -> dict[str, bytes]:
     """The files of a report by name: report.html and every figure as SVG and PNG."""
     parts = [(group, draw_all(group)) for group in groups(results)]
     files, body = {}, []
-    lines = [(group.title, sentences(group)) for group, _ in parts]
-    body.append(_navigation(parts))
+    lines = headline(results)
+    compared = machines_section(results)
+    body.append(_navigation(parts, bool(compared)))
     body.append('<section id="short">')
     for title, sentence in lines:
         body.append(f"<h3>{escape(title)}</h3>" if len(lines) > 1 else "")
@@ -66,7 +69,7 @@ def report(results: Results) -> dict[str, bytes]:
             if plot.title == SHARES:
                 body.append(shares_table(group))
         body.append(f"<h3>All points</h3>{points_table(group)}</section>")
-    body += [_ceilings(results), _provenance(results), _how_to_read(results)]
+    body += [compared, _ceilings(results), _provenance(results), _how_to_read(results)]
     title, under = _title(results, parts)
     files["report.html"] = page(title, under, "\n".join(part for part in body if part)).encode()
     return files
@@ -86,8 +89,9 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _navigation(parts) -> str:
+def _navigation(parts, machines: bool) -> str:
     links = [("#" + _anchor(group), _capital(group.title)) for group, _ in parts]
+    links += [("#machines", MACHINES)] if machines else []
     links += [("#ceilings", "Ceilings"), ("#provenance", "Provenance"), ("#reading", "How to read it")]
     return "<nav>" + " ".join(f'<a href="{escape(link)}">{escape(text)}</a>' for link, text in links) + "</nav>"
 

@@ -5,11 +5,11 @@ from katt_report.figures.shares import baseline_of, point_text, profiled, rest_o
 from katt_report.groups import Group
 from katt_report.load import Part, Profile
 from katt_report.markup import escape, small, table
-from katt_report.text import percent_text, seconds_text, significant
+from katt_report.text import bytes_text, percent_text, rate_text, seconds_text, significant
 
 _MOST_PHASES = 4
 _HEADS = [("point", ""), ("dtype", ""), ("variant", ""), ("part", ""), ("calls", "n"), ("time", "n"), ("share", "n"),
-          ("saves of naive", "n"), ("phases", "")]  # fmt: skip
+          ("FLOPs", "n"), ("traffic", "n"), ("of ceiling", "n"), ("saves of naive", "n"), ("phases", "")]  # fmt: skip
 
 
 def shares_table(group: Group) -> str:
@@ -24,7 +24,7 @@ def shares_table(group: Group) -> str:
         for part in [*profile.outermost, rest_of(profile)]:
             lines.append([escape(text) for text in about] + _cells(part, profile, base))
             about = ["", "", ""]
-        lines.append(["", "", "", "<b>all</b>", "", f"<b>{escape(seconds_text(profile.time_s))}</b>", "",
+        lines.append(["", "", "", "<b>all</b>", "", f"<b>{escape(seconds_text(profile.time_s))}</b>", "", "", "", "",
                       f"<b>{_saving(base, base.time_s, profile.time_s) if base else ''}</b>",
                       small(f"mean of {profile.runs} runs")])  # fmt: skip
     return f"<details><summary>Calls, times and phases of every part</summary>{table(_HEADS, lines, apart)}</details>"
@@ -40,8 +40,18 @@ def _cells(part: Part, profile: Profile, base: Profile | None) -> list[str]:
         significant(part.calls, 0) if part.calls else "",
         escape(seconds_text(part.time_s)),
         escape(percent_text(part.time_s / profile.time_s)),
+        *work_cells(part),
         _saving(base, before.get(part.name, 0.0), part.time_s) if base else "",
         small(", ".join(phases)),
+    ]
+
+
+def work_cells(part: Part) -> list[str]:
+    """FLOPs, traffic and share of the nearest ceiling of a part; empty where nobody counted."""
+    return [
+        escape(rate_text(part.flops, "FLOP")) if part.flops > 0 else "",
+        escape(bytes_text(part.bytes)) if part.bytes > 0 else "",
+        escape(f"{percent_text(part.ceiling_fraction)} {part.ceiling}") if part.ceiling else "",
     ]
 
 

@@ -152,6 +152,25 @@ double forward_bytes(const ForwardArgs& args, std::int64_t cache_rows) {
          (args.positions != nullptr ? 8.0 * positions : 0.0);
 }
 
+namespace {
+
+/// The backward pass turns as many pairs as the forward pass.
+ForwardArgs turned(const BackwardArgs& args) {
+  return {.x = args.dout,
+          .out = args.dx,
+          .x2 = args.dout2,
+          .out2 = args.dx2,
+          .cache = args.cache,
+          .positions = args.positions};
+}
+
+}  // namespace
+
+double backward_flops(const BackwardArgs& args) { return forward_flops(turned(args)); }
+double backward_bytes(const BackwardArgs& args, std::int64_t cache_rows) {
+  return forward_bytes(turned(args), cache_rows);
+}
+
 #define KATT_INSTANTIATE_ROPE_CACHE(Exec)                                                 \
   template void build_cache<Exec>(const Exec&, const FrequencyArgs&, const TensorRef<2>&, \
                                   const std::int64_t*);

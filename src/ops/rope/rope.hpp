@@ -134,9 +134,11 @@ Status backward(const Exec& exec, const BackwardArgs& args, const Config& config
 
 /// FLOPs of either pass: 6 a pair.
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
+[[nodiscard]] double backward_flops(const BackwardArgs& args);
 
 /// Least traffic of either pass in bytes: x and x2 read once, out and out2 written once,
 /// `cache_rows` rows of the cache and the positions read once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args, std::int64_t cache_rows);
+[[nodiscard]] double backward_bytes(const BackwardArgs& args, std::int64_t cache_rows);
 
 }  // namespace katt::rope

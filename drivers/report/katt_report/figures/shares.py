@@ -27,7 +27,7 @@ def shares(group: Group) -> style.Plot | None:
     rows = profiled(group)
     if not len(rows):
         return None
-    looks = _looks([group.profile_of(row) for row in rows.rows()])
+    looks = looks_of([group.profile_of(row) for row in rows.rows()])
     dtypes = [dtype for dtype in group.dtypes if len(rows.where(dtype=dtype))]
     panels = {dtype: _bars(group, rows.where(dtype=dtype)) for dtype in dtypes}
     tallest = max(len(bars) for bars in panels.values())
@@ -36,7 +36,7 @@ def shares(group: Group) -> style.Plot | None:
         same = len({tuple((point, variant) for point, variant, *_ in bars) for bars in panels.values()}) == 1
         figure, axes = style.grid(len(panels), 3 if same else 2, 1.0 + 0.27 * tallest)
         for panel, (dtype, bars) in zip(axes, panels.items(), strict=True):
-            _draw(panel, bars, looks)
+            draw_bars(panel, bars, looks)
             if same and not panel.get_subplotspec().is_first_col():
                 panel.tick_params(labelleft=False)
             panel.set_title(dtype)
@@ -97,7 +97,7 @@ def _columns(group: Group) -> list[str]:
     return [*group.facets, *([group.x] if group.x else [])]
 
 
-def _looks(profiles: list[Profile]) -> dict[str, tuple[str, str]]:
+def looks_of(profiles: list[Profile]) -> dict[str, tuple[str, str]]:
     """Colour and hatch of the parts with the largest shares of any bar; the others are part of the rest."""
     largest: dict[str, float] = {}
     for profile in profiles:
@@ -120,7 +120,7 @@ def _bars(group: Group, rows: Points) -> list[tuple[str, str, Profile, float]]:
     return bars
 
 
-def _draw(panel: Axes, bars, looks: dict) -> None:
+def draw_bars(panel: Axes, bars, looks: dict) -> None:
     places, place = [], -0.35
     for point, _, _, _ in bars:
         place += 1.0 + (0.35 if point else 0.0)

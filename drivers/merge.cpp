@@ -1,0 +1,46 @@
+#include "bench/merge.hpp"
+
+#include <cstdio>
+
+#include "bench/json.hpp"
+#include "bench/results.hpp"
+#include "drivers/command_line.hpp"
+#include "drivers/commands.hpp"
+
+namespace katt::impl {
+
+int merge_command(const Invocation& invocation) {
+  CommandLine line("katt merge",
+                   "Put result files together, such as the parts of a sweep: katt merge part_*.h5 "
+                   "-o OUT.h5");
+  std::vector<std::string> files;
+  std::optional<std::string> output;
+  bool overwrite = false;
+  bool json = false;
+  line.positionals("files", files, "result files; their runs are kept apart");
+  line.option("-o,--output", output, "result file (HDF5) to write");
+  line.flag("--overwrite", overwrite, "replace the result file");
+  line.flag("--json", json, "print a summary as JSON");
+  line.footer(
+      "Missing and unfinished parts, rows that are there twice, and different machines and commits "
+      "are told.");
+  if (!line.parse(invocation.arguments)) return 0;
+  if (files.empty()) throw InputError("katt merge: expected result files, e.g. part_*.h5");
+  if (!output || output->empty()) {
+    throw InputError("-o is missing: expected the result file to write, e.g. -o results/NAME.h5");
+  }
+  std::error_code error;
+  if (!overwrite && std::filesystem::exists(*output, error)) {
+    throw InputError("-o " + *output + ": exists; expected a new file, or --overwrite");
+  }
+  const std::vector<std::filesystem::path> paths(files.begin(), files.end());
+  const bench::Merged merged = bench::merge_results(invocation.registry, paths);
+  io::write_result(*output, bench::result_columns(invocation.registry), merged.contents);
+  for (const std::string& note : bench::notes(merged)) std::fprintf(stderr, "%s\n", note.c_str());
+  std::fprintf(stderr, "%zu rows of %zu runs in %zu files; %s\n", merged.contents.rows.size(),
+               merged.contents.runs.size(), merged.files, output->c_str());
+  if (json) std::printf("%s\n", bench::merged_json(merged, *output).c_str());
+  return 0;
+}
+
+}  // namespace katt::impl

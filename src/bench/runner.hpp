@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/measure.hpp"
+#include "bench/peer.hpp"
+#include "bench/plan.hpp"
+#include "bench/results.hpp"
+#include "io/result_file.hpp"
+
+namespace katt::bench {
+
+/// The limits of this machine for every number of threads of a plan.
+[[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(std::span<const PlannedCase> plan,
+                                                           bool bind);
+
+/// Measures cases, one after the other, on this machine.
+class Runner {
+ public:
+  Runner(const Settings& settings, std::vector<io::CeilingRow> ceilings, const StopFlag& stop);
+
+  /// The rows of a case in the order of its configurations; empty when it was interrupted. What
+  /// fails or is refused is a row with its reason.
+  [[nodiscard]] std::vector<RowResult> run(const PlannedCase& planned);
+
+  /// What the peers that ran say of themselves, as JSON.
+  [[nodiscard]] std::string about_peers() const { return peers_.about(); }
+
+ private:
+  void measure_case(const PlannedCase& planned, const std::vector<std::size_t>& admitted,
+                    std::map<std::size_t, RowResult>& rows);
+  /// Whether a case is limited by bandwidth, and its bytes may be moved once more beside it.
+  [[nodiscard]] bool moves_memory(const Point& point, const Work& work) const;
+
+  Settings settings_;
+  std::vector<io::CeilingRow> ceilings_;
+  const StopFlag& stop_;
+  Peers peers_;
+  std::uint64_t case_number_ = 0;
+};
+
+}  // namespace katt::bench

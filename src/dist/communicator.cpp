@@ -1,0 +1,315 @@
+#include "dist/communicator.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <list>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/execution.hpp"
+#include "dist/link.hpp"
+#include "dist/operations.hpp"
+#include "memory/transfer.hpp"
+
+namespace katt::dist {
+
+namespace {
+
+/// Memory of a round of messages, where one is needed.
+constexpr std::size_t round_bytes = std::size_t{4} << 20;
+/// Between two ranks all goes in one message: while a rank waits for another's, it sends no more.
+constexpr std::size_t whole_message = std::size_t{1} << 30;
+
+/// Pinned chunks of an execution space whose memory the host does not reach.
+template <class Exec>
+class StagedDevice final : public impl::Device {
+ public:
+  explicit StagedDevice(const Exec& exec) : exec_(exec) {}
+
+  std::byte* buffer(std::size_t bytes) override {
+    return buffers_
+        .emplace_back(Kokkos::view_alloc(Kokkos::WithoutInitializing, "katt::dist::staging"), bytes)
+        .data();
+  }
+  void load(std::byte* host, const std::byte* device, std::size_t bytes) override {
+    Kokkos::deep_copy(exec_, Host(host, bytes), ConstMemory(device, bytes));
+  }
+  void store(std::byte* device, const std::byte* host, std::size_t bytes) override {
+    Kokkos::deep_copy(exec_, Memory(device, bytes), Host(const_cast<std::byte*>(host), bytes));
+  }
+  void wait() override { exec_.fence("katt::dist: staging"); }
+
+ private:
+  using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+  using Staging = typename memory::impl::StagingSpace<Exec>::type;
+  using Host = Kokkos::View<std::byte*, Staging, Unmanaged>;
+  using Memory = Kokkos::View<std::byte*, typename Exec::memory_space, Unmanaged>;
+  using ConstMemory = Kokkos::View<const std::byte*, typename Exec::memory_space, Unmanaged>;
+
+  Exec exec_;
+  std::list<Kokkos::View<std::byte*, Staging>> buffers_;
+};
+
+/// What an operation reads is there; null where the host reads it.
+template <class Exec>
+std::unique_ptr<impl::Device> device_of(const Exec& exec) {
+  exec.fence("katt::dist: before an operation");
+  if constexpr (memory::host_accessible<Exec>) {
+    return nullptr;
+  } else {
+    return std::make_unique<StagedDevice<Exec>>(exec);
+  }
+}
+
+/// Of one rank: to ← from.
+template <class Exec>
+Request copied(const Exec& exec, impl::Elements from, impl::Elements to) {
+  using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+  using Memory = typename Exec::memory_space;
+  const std::size_t bytes = static_cast<std::size_t>(from.count) * size_of(from.dtype);
+  if (from.data != to.data && bytes > 0) {
+    Kokkos::deep_copy(
+        exec, Kokkos::View<std::byte*, Memory, Unmanaged>(static_cast<std::byte*>(to.data), bytes),
+        Kokkos::View<const std::byte*, Memory, Unmanaged>(static_cast<const std::byte*>(from.data),
+                                                          bytes));
+    exec.fence("katt::dist: of one rank");
+  }
+  return {};
+}
+
+void expect(const char* op, const char* name, impl::Elements tensor, Dtype dtype,
+            std::int64_t count, const std::string& why) {
+  if (tensor.count != count) {
+    throw InputError(std::string(op) + ": " + name + ": holds " + std::to_string(tensor.count) +
+                     " elements, expected " + std::to_string(count) + why);
+  }
+  if (tensor.dtype != dtype) {
+    throw InputError(std::string(op) + ": " + name + ": holds " +
+                     std::string(name_of(tensor.dtype)) + ", expected " +
+                     std::string(name_of(dtype)));
+  }
+}
+
+/// Starts to send at once.
+Request started(std::unique_ptr<impl::Operation> operation) {
+  Request request(std::move(operation));
+  (void)request.advance();
+  return request;
+}
+
+}  // namespace
+
+Part part_of(std::int64_t n, int ranks, int rank) {
+  const std::int64_t longest = (n + ranks - 1) / ranks;
+  const std::int64_t begin = std::min(n, longest * rank);
+  return {begin, std::min(longest, n - begin)};
+}
+
+namespace {
+
+/// All operations under way, of all groups.
+std::vector<impl::Operation*>& under_way() {
+  static std::vector<impl::Operation*> all;
+  return all;
+}
+
+/// Waits for one operation. Another rank may wait for another one first, and come to this one only
+/// when that has ended: all move on meanwhile.
+void complete(impl::Operation& operation) {
+  if (under_way().size() == 1) {
+    operation.advance(true);
+    return;
+  }
+  while (!operation.advance(false)) {
+    for (impl::Operation* const other : under_way()) (void)other->advance(false);
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace
+
+Request::Request() = default;
+
+Request::Request(std::unique_ptr<impl::Operation> operation) : operation_(std::move(operation)) {
+  under_way().push_back(operation_.get());
+}
+
+Request::Request(Request&& other) noexcept = default;
+
+Request& Request::operator=(Request&& other) noexcept {
+  if (this == &other) return *this;
+  wait();
+  operation_ = std::move(other.operation_);
+  return *this;
+}
+
+Request::~Request() {
+  if (!operation_) return;
+  if (std::uncaught_exceptions() > 0) {
+    std::erase(under_way(), operation_.get());
+    (void)operation_.release();  // NOLINT: MPI may still read and write its memory
+    return;
+  }
+  wait();
+}
+
+void Request::end() {
+  std::erase(under_way(), operation_.get());
+  operation_.reset();
+}
+
+bool Request::advance() {
+  if (operation_ && operation_->advance(false)) end();
+  return operation_ == nullptr;
+}
+
+void Request::wait() {
+  if (!operation_) return;
+  complete(*operation_);
+  end();
+}
+
+Communicator::Communicator() : link_(std::make_shared<impl::Link>()) {}
+Communicator::Communicator(std::shared_ptr<impl::Link> link) : link_(std::move(link)) {}
+
+Communicator world() {
+  return impl::world_link() ? Communicator(impl::world_link()) : Communicator();
+}
+
+int Communicator::rank() const { return link_->rank(); }
+int Communicator::size() const { return link_->size(); }
+int Communicator::ranks_on_host() const { return link_->ranks_on_host(); }
+const std::string& Communicator::where() const { return link_->where(); }
+
+Communicator Communicator::split(int color, int key) const {
+  return Communicator(link_->split(color, key));
+}
+
+void Communicator::barrier() const {
+  if (size() > 1) link_->barrier();
+}
+
+std::vector<double> Communicator::gather(double value) const {
+  std::vector<double> all(static_cast<std::size_t>(size()), value);
+  if (size() > 1) {
+    link_->gather(std::as_bytes(std::span(&value, 1)), std::as_writable_bytes(std::span(all)));
+  }
+  return all;
+}
+
+double Communicator::sum(double value) const {
+  const std::vector<double> all = gather(value);
+  double total = all[0];
+  for (std::size_t r = 1; r < all.size(); ++r) total += all[r];
+  return total;
+}
+
+std::string Communicator::broadcast_text(const std::string& text, int root) const {
+  if (size() == 1) return text;
+  std::int64_t length = std::ssize(text);
+  link_->broadcast(std::as_writable_bytes(std::span(&length, 1)), root);
+  std::string result = rank() == root ? text : std::string(static_cast<std::size_t>(length), ' ');
+  link_->broadcast(std::as_writable_bytes(std::span(result)), root);
+  return result;
+}
+
+void Communicator::send_message(std::span<const std::byte> bytes, int to) const {
+  link_->send_message(bytes, to);
+}
+Message Communicator::receive_message() const { return link_->receive_message(); }
+bool Communicator::has_message() const { return link_->has_message(); }
+
+template <class Exec>
+Request Communicator::start_all_reduce(const Exec& exec, impl::Elements values) const {
+  if (size() == 1 || values.count == 0) return {};
+  return started(impl::make_collective(link_, impl::Collective::all_reduce, values, values,
+                                       values.count, round_bytes, device_of(exec)));
+}
+
+template <class Exec>
+Request Communicator::start_reduce_scatter(const Exec& exec, impl::Elements values,
+                                           impl::Elements part) const {
+  expect("reduce_scatter", "part", part, values.dtype, part_of(values.count, size(), rank()).count,
+         ", rank " + std::to_string(rank()) + "'s part of " + std::to_string(values.count));
+  if (size() == 1) return copied(exec, values, part);
+  return started(impl::make_collective(link_, impl::Collective::reduce_scatter, values, part,
+                                       values.count, round_bytes, device_of(exec)));
+}
+
+template <class Exec>
+Request Communicator::start_all_gather(const Exec& exec, impl::Elements part,
+                                       impl::Elements values) const {
+  expect("all_gather", "part", part, values.dtype, part_of(values.count, size(), rank()).count,
+         ", rank " + std::to_string(rank()) + "'s part of " + std::to_string(values.count));
+  if (size() == 1) return copied(exec, part, values);
+  return started(impl::make_collective(link_, impl::Collective::all_gather, part, values,
+                                       values.count, round_bytes, device_of(exec)));
+}
+
+template <class Exec>
+Request Communicator::start_all_to_all(const Exec& exec, impl::Elements from,
+                                       impl::Elements to) const {
+  if (from.count % size() != 0) {
+    throw InputError("all_to_all: from: holds " + std::to_string(from.count) +
+                     " elements, expected a multiple of the " + std::to_string(size()) + " ranks");
+  }
+  expect("all_to_all", "to", to, from.dtype, from.count, ", as many as from");
+  if (size() == 1) return copied(exec, from, to);
+  return started(impl::make_collective(link_, impl::Collective::all_to_all, from, to, from.count,
+                                       round_bytes, device_of(exec)));
+}
+
+template <class Exec>
+Request Communicator::start_broadcast(const Exec& exec, impl::Elements values, int root) const {
+  if (root < 0 || root >= size()) {
+    throw InputError("broadcast: root " + std::to_string(root) + ", expected 0 to " +
+                     std::to_string(size() - 1));
+  }
+  if (size() == 1) return {};
+  return started(impl::make_broadcast(link_, values, root, round_bytes, device_of(exec)));
+}
+
+namespace {
+
+void expect_other(const char* op, int other, const Communicator& ranks) {
+  if (other >= 0 && other < ranks.size() && other != ranks.rank()) return;
+  throw InputError(std::string(op) + ": rank " + std::to_string(other) +
+                   ", expected another one of " + std::to_string(ranks.size()) + " than " +
+                   std::to_string(ranks.rank()));
+}
+
+}  // namespace
+
+template <class Exec>
+Request Communicator::start_send(const Exec& exec, impl::Elements values, int to) const {
+  expect_other("send", to, *this);
+  return started(impl::make_transfer(link_, impl::Direction::send, values, to, whole_message,
+                                     device_of(exec)));
+}
+
+template <class Exec>
+Request Communicator::start_recv(const Exec& exec, impl::Elements values, int from) const {
+  expect_other("recv", from, *this);
+  return started(impl::make_transfer(link_, impl::Direction::receive, values, from, whole_message,
+                                     device_of(exec)));
+}
+
+#define KATT_INSTANTIATE_COMMUNICATOR(Exec)                                                     \
+  template Request Communicator::start_all_reduce<Exec>(const Exec&, impl::Elements) const;     \
+  template Request Communicator::start_reduce_scatter<Exec>(const Exec&, impl::Elements,        \
+                                                            impl::Elements) const;              \
+  template Request Communicator::start_all_gather<Exec>(const Exec&, impl::Elements,            \
+                                                        impl::Elements) const;                  \
+  template Request Communicator::start_all_to_all<Exec>(const Exec&, impl::Elements,            \
+                                                        impl::Elements) const;                  \
+  template Request Communicator::start_broadcast<Exec>(const Exec&, impl::Elements, int) const; \
+  template Request Communicator::start_send<Exec>(const Exec&, impl::Elements, int) const;      \
+  template Request Communicator::start_recv<Exec>(const Exec&, impl::Elements, int) const;
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_COMMUNICATOR)
+
+}  // namespace katt::dist

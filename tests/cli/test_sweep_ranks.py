@@ -1,0 +1,159 @@
+"""A sweep on several ranks of mpirun: one file, the rows of one rank, one line for what is wrong."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from conftest import ROOT
+from test_shards import ORDER, SWEEP, rows
+from test_sweep import LONG, identities, table
+
+MPIRUN = shutil.which("mpirun")
+
+
+@pytest.fixture
+def ranks(katt):
+    """Runs the program on several ranks: ranks(4, "sweep", …)."""
+    if MPIRUN is None:
+        pytest.skip("no mpirun")
+    if "MPI" not in katt("info").stdout or "none: built without" in katt("info").stdout:
+        pytest.skip("built without MPI")
+
+    def run(count, *arguments):
+        command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", count, katt.path, *arguments]
+        return subprocess.run(list(map(str, command)), cwd=katt.folder, capture_output=True, text=True, timeout=300,
+                              env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+
+    return run
+
+
+def said_by_katt(done):
+    """The lines of the program among those of mpirun."""
+    return [line for line in done.stderr.splitlines() if line.startswith("katt: ")]
+
+
+def test_four_ranks_make_the_file_of_one(katt, ranks):
+    assert katt(*SWEEP, "-o", "one.h5").returncode == 0
+    done = ranks(4, *SWEEP, "-o", "four.h5")
+    assert done.returncode == 0, done.stderr
+    assert rows(katt.folder / "four.h5") == rows(katt.folder / "one.h5")
+    one, four = table(katt.folder / "one.h5"), table(katt.folder / "four.h5")
+    assert list(one) == list(four)
+    for name in ("flops", "bytes", "tile_q", "max_abs_err", "total_bytes", "workspace_bytes", "threads", "seq_kv"):
+        assert np.array_equal(one[name], four[name], equal_nan=True), name
+    with h5py.File(katt.folder / "four.h5") as file:
+        # The ranks are on one node, which makes one run and measures its ceilings once.
+        assert list(file["runs"]) == ["run-0001"] and len(file["ceilings/run-0001"]) > 3
+        assert file["runs/run-0001"].attrs["status"] == "done"
+        for row in file["points"][:]:
+            samples = file[f"samples/run-0001/{row['point'].decode()}"][:]
+            assert len(samples) == 3 and np.median(samples) == row["time_s"]
+    # One rank speaks: every case has its line once.
+    cases = [line for line in done.stderr.splitlines() if "/16] " in line]
+    assert len(cases) == 16 and sum("done after" in line for line in done.stderr.splitlines()) == 1
+    assert sorted(entry.name for entry in katt.folder.iterdir()) == ["four.h5", "one.h5"]
+
+
+def test_a_part_and_the_rest_on_ranks(katt, ranks):
+    assert katt(*SWEEP, "-o", "one.h5").returncode == 0
+    some = [argument.replace("16:128:x2", "16,64") for argument in SWEEP]
+    assert ranks(2, *some, "-o", "out.h5").returncode == 0
+    done = ranks(3, *SWEEP, "-o", "out.h5", "--resume")
+    assert done.returncode == 0, done.stderr
+    columns = [name for name in ORDER if name != "point"]
+    both = [sorted(table(katt.folder / name)[columns].to_records(index=False).tolist()) for name in ("one.h5", "out.h5")]
+    assert both[0] == both[1]
+    done = ranks(3, *SWEEP, "-o", "out.h5", "--resume")
+    assert done.returncode == 0 and "nothing left to do" in done.stderr
+
+
+def test_a_refused_row_is_a_row(katt, ranks):
+    done = ranks(2, "sweep", "attention", "--seq", "64", "--heads", "1", "--rounds", "1", "--threads", "1", "--variant",
+                 "flash", "--tile", "48x48,auto", "-o", "out.h5")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    frame = table(katt.folder / "out.h5").set_index("tile")
+    assert frame.loc["48x48", "status"] == "skipped" and frame.loc["auto", "status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((*SWEEP, "--dtype", "f99", "-o", "out.h5"), "f99"),
+        ((*SWEEP,), "-o is missing"),
+        ((*SWEEP, "--shard", "9/8", "-o", "out.h5"), "--shard"),
+        (("sweep", "none.toml", "-o", "out.h5"), "none.toml"),
+        ((*SWEEP, "-o", "there.h5"), "there.h5: exists"),  # only rank 0 looks
+        (("merge", "there.h5", "-o", "out.h5"), "ranks"),
+    ],
+)
+def test_bad_input_is_one_line_of_one_rank(katt, ranks, arguments, says):
+    (katt.folder / "there.h5").write_text("kept")
+    done = ranks(3, *arguments)
+    assert done.returncode == 2, done.stderr
+    lines = said_by_katt(done)
+    assert len(lines) == 1 and says in lines[0], done.stderr
+    assert done.stdout == ""
+    assert [entry.name for entry in katt.folder.iterdir()] == ["there.h5"]
+    assert (katt.folder / "there.h5").read_text() == "kept"
+
+
+def ranks_of(katt):
+    """Process ids of the program's ranks that run in the folder of the test."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "exe").samefile(katt.path) and (entry / "cwd").samefile(katt.folder):
+                found.append(int(entry.name))
+        except OSError:  # it has ended, or is not ours
+            continue
+    return found
+
+
+def test_a_killed_rank_loses_nothing_that_is_finished(katt, ranks):
+    """kill −9 of any rank ends the job; the file opens each time, holds what it held, and is completed at last."""
+    random.seed(3)
+    assert katt(*LONG[:-1], "whole.h5").returncode == 0
+    expected = identities(table(katt.folder / "whole.h5"))
+    path = katt.folder / "out.h5"
+    finished = []
+    for _ in range(5):
+        command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", "3", katt.path, *LONG, "--resume"]
+        job = subprocess.Popen(command, cwd=katt.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while len(ranks_of(katt)) < 3 and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(random.uniform(0.5, 3.0))
+        if victims := ranks_of(katt):
+            os.kill(random.choice(victims), signal.SIGKILL)
+        job.wait(timeout=60)
+        rows_now = identities(table(path)) if path.exists() else []
+        assert set(finished) <= set(rows_now), "a finished row is missing"
+        assert len(set(rows_now)) == len(rows_now), "a row is there twice"
+        finished = rows_now
+    done = ranks(3, *LONG, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert identities(table(path)) == expected
+
+
+def test_the_slurm_script(katt, ranks):
+    (katt.folder / "sweep.toml").write_text('op = "rmsnorm"\ntokens = "1:8:x2"\nhidden = 64\nrounds = 1\nthreads = 1\n')
+    environment = {**os.environ, "KATT": katt.path, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    def script(**more):
+        return subprocess.run(["bash", ROOT / "examples" / "slurm" / "sweep_mpi.sh", "sweep.toml", "out.h5"],
+                              cwd=katt.folder, env={**environment, **more}, capture_output=True, text=True,
+                              timeout=120)  # fmt: skip
+
+    for _ in range(2):  # submitted again it finds nothing left to do
+        done = script(SLURM_JOB_NUM_NODES="1")
+        assert done.returncode == 0, done.stderr
+    assert "nothing left to do" in done.stderr
+    assert sorted(set(table(katt.folder / "out.h5")["tokens"])) == [1, 2, 4, 8]
+    assert script().returncode == 2

@@ -1,0 +1,69 @@
+"""Logs of katt train and katt generate: phases by operator."""
+
+import h5py
+import numpy as np
+import pytest
+from katt_report import InputError, cli
+from katt_report.figures.shares import rest_of
+from katt_report.isolation import logs_isolated
+from katt_report.log_page import log_lines, log_report, profile_table
+
+KIND = np.dtype([("name", "S96"), ("depth", "<i8"), ("calls", "<f8"), ("time_s", "<f8"), ("flops", "<f8"),
+                 ("bytes", "<f8"), ("ceiling", "S24"), ("ceiling_fraction", "<f8")])  # fmt: skip
+ROWS = [
+    ("prefill", 0, 1, 0.4, 0, 0, b"", np.nan),
+    ("katt::linear", 1, 14, 0.3, 3e9, 6e6, b"fma_f32", 0.8),
+    ("katt::linear::pack", 2, 14, 0.1, 0, 0, b"", np.nan),
+    ("katt::rope", 1, 2, 0.05, 1e6, 2e6, b"copy_dram", 0.5),
+    ("Kokkos::ViewFill", 0, 1, 0.01, 0, 0, b"", np.nan),
+    ("decode", 0, 1, 0.5, 0, 0, b"", np.nan),
+    ("katt::linear", 1, 28, 0.45, 1e9, 6e8, b"read_dram", 0.9),
+]
+
+
+def log(path, rows=ROWS, **about):
+    with h5py.File(path, "w") as file:
+        file.attrs.update({"generator": "katt", "log": "generate", "dtype": "f32", "device": "Z80", **about})
+        data = file.create_dataset("profile", data=np.array(rows, KIND))
+        data.attrs.update(runs=np.int64(1), time_s=1.0)
+        file["loss"] = np.array([3.0, 2.5], "<f4")
+    return path
+
+
+def test_phases_are_profiles_of_their_own(tmp_path):
+    (read,) = logs_isolated(log(tmp_path / "a.h5"))
+    assert [part.name for part in read.profile.outermost] == ["prefill", "Kokkos::ViewFill", "decode"]
+    first = read.profile.phase(read.profile.outermost[0])
+    assert [part.name for part in first.outermost] == ["katt::linear", "katt::rope"]
+    assert [part.name for part in first.inside(first.outermost[0])] == ["katt::linear::pack"]
+    assert rest_of(first).time_s == pytest.approx(0.05)
+    assert rest_of(read.profile).time_s == pytest.approx(0.09)
+
+
+def test_words_and_table(tmp_path):
+    (read,) = logs_isolated(log(tmp_path / "a.h5"))
+    lines = log_lines(read)
+    assert lines[0] == "2 steps: loss 3 to 2.5."
+    assert lines[1] == "prefill: 400 ms of an answer, 40 %; of it linear 75 % and rope 12 %."
+    table = profile_table(read.profile)
+    for text in ("prefill", "3.00 GFLOP", "80 % fma_f32", "50 % copy_dram", "rest"):
+        assert text in table
+    files = log_report([read])
+    assert set(files) == {"report.html", "phases.svg", "phases.png"}
+
+
+def test_logs_and_results_are_not_mixed(tmp_path, files, capsys):
+    path = log(tmp_path / "a.h5")
+    assert logs_isolated(files["seqlen"]) == []
+    assert cli.main([str(path), files["seqlen"], "-o", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_profile_that_is_none(tmp_path):
+    path = log(tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        del file["profile"]
+        file.create_group("profile")
+    with pytest.raises(InputError):
+        logs_isolated(path)
