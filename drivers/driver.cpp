@@ -36,7 +36,7 @@ std::vector<Command> commands() {
   all.push_back({"logits", impl::logits_command, "logits of a LLaMA for a prompt", true});
   all.push_back({"generate", impl::generate_command, "continue a prompt with a LLaMA", true});
   all.push_back({"train", impl::train_command, "train a LLaMA", true});
-  all.push_back({"memory", impl::memory_command, "forecast the memory of a LLaMA"});
+  all.push_back({"memory", impl::memory_command, "forecast the memory of a LLaMA", true});
 #endif
   return all;
 }

@@ -1,5 +1,7 @@
 #include "drivers/layout_options.hpp"
 
+#include <algorithm>
+
 #include "bench/axes.hpp"
 #include "core/error.hpp"
 
@@ -26,13 +28,21 @@ void LayoutOptions::add_to(CommandLine& line) {
   line.option("--zero", zero, "1: data parallel ranks share the optimizer's state (default: 0)");
 }
 
-void LayoutOptions::resolve() {
+void LayoutOptions::resolve() { resolve_forecast(dist::world().size()); }
+
+void LayoutOptions::resolve_forecast(int ranks) {
   if (zero && *zero != "0" && *zero != "1") {
     throw InputError("--zero " + *zero + ": expected 0 or 1");
   }
-  layout = dist::layout_of(dist::world().size(), count_of("--tensor", tensor),
-                           count_of("--pipeline", pipeline), count_of("--context", context),
-                           zero == "1");
+  const int t = count_of("--tensor", tensor);
+  const int s = count_of("--pipeline", pipeline);
+  const int c = count_of("--context", context);
+  if (ranks == 0) {
+    const std::int64_t named = std::int64_t{t} * s * c;
+    ranks = dist::world().size() > 1 ? dist::world().size()
+                                     : static_cast<int>(std::min(named, most_ranks));
+  }
+  layout = dist::layout_of(ranks, t, s, c, zero == "1");
 }
 
 void LayoutOptions::expect_tensor_alone(const std::string& command) const {

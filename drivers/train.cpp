@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
@@ -122,7 +123,9 @@ int train_command(const Invocation& invocation) {
     allocate_scratch(exec);
     const memory::Scope scope;
     const Trained trained = train(exec, line);
-    print_summary(trained, scope.peak_bytes(), line.model.json);
+    const auto peaks = dist::world().gather(static_cast<double>(scope.peak_bytes()));
+    print_summary(trained, static_cast<std::size_t>(*std::ranges::max_element(peaks)),
+                  line.model.json);
     return trained.summary.was_stopped ? interrupted : 0;
   });
 }
