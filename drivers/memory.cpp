@@ -155,7 +155,7 @@ int memory_command(const Invocation& invocation) {
   CommandLine line("katt memory", "Forecast the memory of a LLaMA, for inference and training");
   ModelOptions options;
   LayoutOptions layout;
-  std::optional<std::string> batch, seq, blocks, accumulation, ranks_text;
+  std::optional<std::string> batch, seq, blocks, accumulation, ranks_text, micro_batches;
   bool checkpoint = false, measure = false;
   options.add_to(line);
   line.option("--batch", batch, "sequences (default: 1)");
@@ -163,6 +163,7 @@ int memory_command(const Invocation& invocation) {
   line.option("--accumulation", accumulation,
               "microbatches of a step, which ranks may share (default: the ranks' number)");
   layout.add_to(line);
+  line.option("--micro-batches", micro_batches, "as for katt train");
   line.option("--ranks", ranks_text,
               "ranks to forecast for (default: those of mpirun, else those that the layout names)");
   line.option("--checkpoint-blocks", blocks, "as for katt train");
@@ -184,7 +185,8 @@ int memory_command(const Invocation& invocation) {
   training::TrainOptions train{
       .shape = {.batch = rows, .seq = tokens},
       .accumulation = count_option("--accumulation", accumulation, 1, layout.layout.data),
-      .dtype = options.dtype};
+      .dtype = options.dtype,
+      .micro_batches = count_option("--micro-batches", micro_batches, 1, 0)};
 
   const Runtime runtime(options.threads);
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
