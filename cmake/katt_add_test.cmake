@@ -41,7 +41,7 @@ function(katt_add_ranks name)
   set(launcher ${MPIEXEC_EXECUTABLE})
   execute_process(COMMAND ${launcher} --version OUTPUT_VARIABLE version ERROR_QUIET)
   if(version MATCHES "Open MPI|OpenRTE")
-    list(APPEND launcher --allow-run-as-root --oversubscribe)
+    list(APPEND launcher --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
   endif()
   foreach(ranks ${ARGN})
     add_test(NAME ${name}.ranks_${ranks}

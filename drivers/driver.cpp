@@ -35,10 +35,10 @@ std::vector<Command> commands() {
        true},
   };
 #if defined(KATT_HAS_MODEL)  // all operators of a LLaMA are built
-  all.push_back({"logits", impl::logits_command, "logits of a LLaMA for a prompt"});
-  all.push_back({"generate", impl::generate_command, "continue a prompt with a LLaMA"});
-  all.push_back({"train", impl::train_command, "train a LLaMA"});
-  all.push_back({"memory", impl::memory_command, "forecast the memory of a LLaMA"});
+  all.push_back({"logits", impl::logits_command, "logits of a LLaMA for a prompt", true});
+  all.push_back({"generate", impl::generate_command, "continue a prompt with a LLaMA", true});
+  all.push_back({"train", impl::train_command, "train a LLaMA", true});
+  all.push_back({"memory", impl::memory_command, "forecast the memory of a LLaMA", true});
 #endif
   return all;
 }

@@ -8,6 +8,7 @@
 #include "bench/text.hpp"
 #include "core/execution.hpp"
 #include "drivers/commands.hpp"
+#include "drivers/layout_options.hpp"
 #include "drivers/model_options.hpp"
 #include "drivers/model_profile.hpp"
 #include "drivers/runtime.hpp"
@@ -100,7 +101,9 @@ int generate_command(const Invocation& invocation) {
   bool no_cache = false;
   bool profile = false;
   std::optional<std::string> log;
+  LayoutOptions ranks;
   options.add_to(line);
+  ranks.add_tensor_to(line);
   line.option("--tokens", tokens, "token ids of the prompt: 1,2,3");
   line.option("--text", text, "prompt as a text, for models of bytes; the answer is one, too");
   line.option("--max-new-tokens", count, "tokens to generate (default: 32)");
@@ -114,6 +117,8 @@ int generate_command(const Invocation& invocation) {
   line.flag("--stop-at-eos", how.stop_at_eos, "stop after the model's end-of-sequence token");
   if (!line.parse(invocation.arguments)) return 0;
   options.resolve(usage);
+  ranks.resolve();
+  ranks.expect_tensor_alone("katt generate");
   if (!text == !tokens)
     throw InputError("--tokens or --text: expected one of them: " + std::string(usage));
   std::vector<std::int64_t> prompt;
@@ -135,7 +140,8 @@ int generate_command(const Invocation& invocation) {
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     allocate_scratch(exec);
     const memory::Scope scope;
-    const auto model = nn::open_model(exec, options.folder, options.dtype, options.seed);
+    const auto model =
+        nn::open_model(exec, options.folder, options.dtype, options.seed, ranks.groups());
     if (text && model.config().vocab_size != bytes_of_a_text) {
       throw InputError("--text: the model has a vocabulary of " +
                        std::to_string(model.config().vocab_size) + ", expected 256, bytes");

@@ -1,5 +1,6 @@
 #include "core/execution.hpp"
 #include "drivers/commands.hpp"
+#include "drivers/layout_options.hpp"
 #include "drivers/model_options.hpp"
 #include "drivers/runtime.hpp"
 #include "io/case_file.hpp"
@@ -12,24 +13,29 @@ int logits_command(const Invocation& invocation) {
   CommandLine line("katt logits", "Logits of a LLaMA for every token of a prompt");
   ModelOptions options;
   std::optional<std::string> tokens_text, out;
+  LayoutOptions ranks;
   options.add_to(line);
+  ranks.add_tensor_to(line);
   line.option("--tokens", tokens_text, "token ids of the prompt: 1,2,3");
   line.option("--out", out, "file (HDF5) for the dataset logits, (tokens, vocabulary) f32");
   if (!line.parse(invocation.arguments)) return 0;
   options.resolve(usage);
+  ranks.resolve();
+  ranks.expect_tensor_alone("katt logits");
   const auto tokens = parse_tokens(required_option("--tokens", tokens_text, usage));
   const std::string& target = required_option("--out", out, usage);
 
   const Runtime runtime(options.threads);
   io::TensorFile result;
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
-    const auto model = nn::open_model(exec, options.folder, options.dtype, options.seed);
+    const auto model =
+        nn::open_model(exec, options.folder, options.dtype, options.seed, ranks.groups());
     const auto count = static_cast<std::int64_t>(tokens.size());
     nn::Session session(model, {.capacity = count});
     result.set("logits", {{count, model.config().vocab_size}, session.append(tokens, true)});
   });
   result.set_attribute("dtype", std::string(name_of(options.dtype)));
-  result.write(target);
+  if (dist::world().rank() == 0) result.write(target);
   return 0;
 }
 

@@ -2,9 +2,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/axes.hpp"
 #include "bench/text.hpp"
 #include "core/execution.hpp"
 #include "drivers/commands.hpp"
+#include "drivers/layout_options.hpp"
 #include "drivers/model_options.hpp"
 #include "drivers/runtime.hpp"
 #include "drivers/scratch.hpp"
@@ -16,6 +18,7 @@ namespace katt::impl {
 namespace {
 
 constexpr const char* usage = "katt memory --model DIR --batch N --seq N --dtype T [--checkpoint]";
+constexpr std::int64_t most_ranks = 1 << 16;
 
 /// A use of memory: what is forecast, by purpose, and the peak of a run.
 struct Forecast {
@@ -30,11 +33,13 @@ struct Forecast {
   }
 };
 
+/// Of the rank in the options' groups.
 template <class Exec>
 Forecast forecast_inference(const Exec& exec, const ModelOptions& options,
                             const nn::LlamaConfig& config, nn::SessionOptions session_options,
                             bool measure) {
-  const nn::ParameterLayout layout(config);
+  nn::check_layout(config, session_options.groups.place.layout);
+  const nn::ParameterLayout layout(config, nn::Slice(config, session_options.groups.place));
   nn::Arena nowhere;
   const auto weights = nn::bind_weights(config, layout, options.dtype,
                                         nowhere.tensor<1>(options.dtype, {layout.size()}).data);
@@ -48,7 +53,8 @@ Forecast forecast_inference(const Exec& exec, const ModelOptions& options,
   if (!measure) return forecast;
   check_fits("inference", forecast.total(), options.backend);
   const memory::Scope scope;
-  const auto model = nn::open_model(exec, options.folder, options.dtype, options.seed);
+  const auto model =
+      nn::open_model(exec, options.folder, options.dtype, options.seed, session_options.groups);
   nn::Session<Exec> session(model, session_options);
   (void)session.append(std::vector<std::int64_t>(
       static_cast<std::size_t>(session_options.batch * session_options.capacity), 0));
@@ -67,8 +73,11 @@ Forecast forecast_training(const Exec& exec, const ModelOptions& options,
                      {"optimizer", memory.optimizer},
                      {"activations", memory.activations},
                      {"workspace", memory.workspace}}};
+  if (memory.communication > 0) forecast.parts.emplace_back("communication", memory.communication);
   if (!measure) return forecast;
-  check_fits("training", forecast.total(), options.backend);
+  check_fits("training",
+             forecast.total() * static_cast<std::size_t>(train.groups.all.ranks_on_host()),
+             options.backend);
   const training::TokenData data(
       std::vector<std::int32_t>(static_cast<std::size_t>(train.shape.seq + 1), 0),
       config.vocab_size, "zeros");
@@ -79,24 +88,63 @@ Forecast forecast_training(const Exec& exec, const ModelOptions& options,
   return forecast;
 }
 
-void print(const Forecast& forecast) {
-  const auto line = [](const std::string& name, std::size_t bytes) {
-    std::printf("  %-14s%12s\n", name.c_str(),
-                bench::human_bytes(static_cast<double>(bytes)).c_str());
-  };
-  std::printf("%s\n", forecast.name);
-  for (const auto& [part, bytes] : forecast.parts) line(part, bytes);
-  line("total", forecast.total());
-  if (forecast.measured > 0) line("measured peak", forecast.measured);
+/// What every rank needs to train.
+struct RankForecast {
+  dist::Place place;
+  Forecast training;
+};
+
+void print_line(const std::string& name, std::size_t bytes) {
+  std::printf("  %-14s%12s\n", name.c_str(),
+              bench::human_bytes(static_cast<double>(bytes)).c_str());
 }
 
-void print_json(const std::vector<Forecast>& forecasts) {
-  nlohmann::ordered_json object;
-  for (const Forecast& forecast : forecasts) {
-    auto& entry = object[forecast.name];
-    for (const auto& [part, bytes] : forecast.parts) entry[std::string(part) + "_bytes"] = bytes;
-    entry["total_bytes"] = forecast.total();
-    if (forecast.measured > 0) entry["measured_bytes"] = forecast.measured;
+void print(const Forecast& forecast) {
+  std::printf("%s\n", forecast.name);
+  for (const auto& [part, bytes] : forecast.parts) print_line(part, bytes);
+  print_line("total", forecast.total());
+  if (forecast.measured > 0) print_line("measured peak", forecast.measured);
+}
+
+void print(const std::vector<RankForecast>& ranks) {
+  if (ranks.size() == 1) return print(ranks[0].training);
+  std::printf("training on %zu ranks: %s; the first of them\n", ranks.size(),
+              dist::to_text(ranks[0].place.layout).c_str());
+  print(ranks[0].training);
+  std::printf("  %6s%8s%7s%9s%6s%14s%16s\n", "rank", "tensor", "stage", "context", "data", "total",
+              "measured peak");
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const dist::Place& place = ranks[r].place;
+    const Forecast& training = ranks[r].training;
+    std::printf("  %6zu%8d%7d%9d%6d%14s%16s\n", r, place.tensor, place.stage, place.context,
+                place.data, bench::human_bytes(static_cast<double>(training.total())).c_str(),
+                training.measured > 0
+                    ? bench::human_bytes(static_cast<double>(training.measured)).c_str()
+                    : "");
+  }
+}
+
+nlohmann::ordered_json to_json(const Forecast& forecast) {
+  nlohmann::ordered_json entry;
+  for (const auto& [part, bytes] : forecast.parts) entry[std::string(part) + "_bytes"] = bytes;
+  entry["total_bytes"] = forecast.total();
+  if (forecast.measured > 0) entry["measured_bytes"] = forecast.measured;
+  return entry;
+}
+
+void print_json(const Forecast& inference, const std::vector<RankForecast>& ranks) {
+  nlohmann::ordered_json object{{"inference", to_json(inference)},
+                                {"training", to_json(ranks[0].training)}};
+  if (ranks.size() > 1) {
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      auto entry = to_json(ranks[r].training);
+      entry["rank"] = r;
+      entry["tensor"] = ranks[r].place.tensor;
+      entry["stage"] = ranks[r].place.stage;
+      entry["context"] = ranks[r].place.context;
+      entry["data"] = ranks[r].place.data;
+      object["ranks"].push_back(std::move(entry));
+    }
   }
   std::printf("%s\n", object.dump().c_str());
 }
@@ -106,36 +154,71 @@ void print_json(const std::vector<Forecast>& forecasts) {
 int memory_command(const Invocation& invocation) {
   CommandLine line("katt memory", "Forecast the memory of a LLaMA, for inference and training");
   ModelOptions options;
-  std::optional<std::string> batch, seq, blocks;
+  LayoutOptions layout;
+  std::optional<std::string> batch, seq, blocks, accumulation, ranks_text, micro_batches;
   bool checkpoint = false, measure = false;
   options.add_to(line);
   line.option("--batch", batch, "sequences (default: 1)");
   line.option("--seq", seq, "tokens of a sequence (default: 512)");
+  line.option("--accumulation", accumulation,
+              "microbatches of a step, which ranks may share (default: the ranks' number)");
+  layout.add_to(line);
+  line.option("--micro-batches", micro_batches, "as for katt train");
+  line.option("--ranks", ranks_text,
+              "ranks to forecast for (default: those of mpirun, else those that the layout names)");
   line.option("--checkpoint-blocks", blocks, "as for katt train");
   line.flag("--checkpoint", checkpoint, "compute activations again in the backward pass");
   line.flag("--measure", measure, "run a step of each and report its measured peak");
   if (!line.parse(invocation.arguments)) return 0;
   options.resolve(usage);
+  layout.resolve_forecast(
+      ranks_text ? static_cast<int>(bench::parse_count("--ranks", *ranks_text, 1, most_ranks)) : 0);
+  const int ranks = layout.layout.ranks();
+  const bool is_run = dist::world().size() == ranks;
+  if (measure && !is_run) {
+    throw InputError("--measure: the program has " + std::to_string(dist::world().size()) +
+                     " ranks, expected the " + std::to_string(ranks) + " of the layout");
+  }
   const std::int64_t rows = count_option("--batch", batch, 1, 1);
   const std::int64_t tokens = count_option("--seq", seq, 1, 512);
   const nn::LlamaConfig config = nn::read_config(options.folder);
-  training::TrainOptions train{.shape = {.batch = rows, .seq = tokens}, .dtype = options.dtype};
+  training::TrainOptions train{
+      .shape = {.batch = rows, .seq = tokens},
+      .accumulation = count_option("--accumulation", accumulation, 1, layout.layout.data),
+      .dtype = options.dtype,
+      .micro_batches = count_option("--micro-batches", micro_batches, 1, 0)};
 
   const Runtime runtime(options.threads);
-  const auto forecasts = visit_backend(options.backend, options.threads, [&](const auto& exec) {
+  visit_backend(options.backend, options.threads, [&](const auto& exec) {
     allocate_scratch(exec);
     train.recompute = training::plan_checkpointing(exec, config, train, "--checkpoint-blocks",
                                                    blocks.value_or(checkpoint ? "all" : "none"))
                           .recompute;
-    return std::vector{
-        forecast_inference(exec, options, config, {.batch = rows, .capacity = tokens}, measure),
-        forecast_training(exec, options, config, train, measure)};
+    // Inference has tensor parallel ranks alone.
+    nn::SessionOptions session{.batch = rows, .capacity = tokens};
+    const dist::Layout of_session{.tensor = layout.layout.tensor};
+    const bool measures_session = measure && of_session.ranks() == ranks;
+    session.groups = measures_session ? dist::Groups(dist::world(), of_session)
+                                      : dist::Groups(dist::Place(of_session, 0));
+    const Forecast inference = forecast_inference(exec, options, config, session, measures_session);
+    std::vector<RankForecast> all;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const dist::Place place(layout.layout, rank);
+      train.groups = dist::Groups(place);
+      all.push_back({place, forecast_training(exec, options, config, train, false)});
+    }
+    if (measure) {
+      train.groups = layout.groups();
+      const auto own = forecast_training(exec, options, config, train, true).measured;
+      const auto measured = dist::world().gather(static_cast<double>(own));
+      for (std::size_t r = 0; r < all.size(); ++r) {
+        all[r].training.measured = static_cast<std::size_t>(measured[r]);
+      }
+    }
+    if (options.json) return print_json(inference, all);
+    print(inference);
+    print(all);
   });
-  if (options.json) {
-    print_json(forecasts);
-  } else {
-    for (const Forecast& forecast : forecasts) print(forecast);
-  }
   return 0;
 }
 

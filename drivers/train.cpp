@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
@@ -77,19 +78,36 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   const training::TokenData data = line.data(config.vocab_size);
   training::TrainOptions options = line.options();
   data.check(options.shape.seq);
+  options.groups = line.layout.groups();
+  training::check_ranks(config, options);
+  const bool is_first = options.groups.all.rank() == 0;
+  if (options.groups.all.size() > 1 && line.checkpointing().starts_with("budget:")) {
+    throw InputError("--checkpoint-blocks " + line.checkpointing() +
+                     ": of several ranks each would choose for itself, expected all, none, cheap, "
+                     "every:K, blocks or tensors");
+  }
   run.checkpointing = training::plan_checkpointing(exec, config, options, "--checkpoint-blocks",
                                                    line.checkpointing());
   options.recompute = run.checkpointing.recompute;
   print_costs(run.checkpointing);
-  check_fits("training", training::training_memory(exec, config, options).total(),
+  check_fits("training",
+             training::training_memory(exec, config, options).total() *
+                 static_cast<std::size_t>(options.groups.all.ranks_on_host()),
              line.model.backend);
   const nn::Pool<Exec> pool("katt::train::pool");
   training::Trainer<Exec> trainer(exec, std::move(config), options, line.model.folder,
                                   line.model.seed, pool);
-  if (continues) trainer.set_state(training::read_state(run.out, trainer.layout(), options));
-  std::fprintf(stderr, "%.2f million parameters, %lld tokens of data, %s\n",
-               static_cast<double>(trainer.layout().count()) / 1e6,
-               static_cast<long long>(data.size()), std::string(name_of(options.dtype)).c_str());
+  const nn::ParameterLayout whole(trainer.config());
+  if (continues) trainer.set_state(training::read_state(run.out, whole, options));
+  if (is_first) {
+    const dist::Layout& layout = options.groups.place.layout;
+    const std::string shared = layout.ranks() > 1 ? ", " + std::to_string(layout.ranks()) +
+                                                        " ranks: " + dist::to_text(layout)
+                                                  : "";
+    std::fprintf(stderr, "%.2f million parameters, %lld tokens of data, %s%s\n",
+                 static_cast<double>(whole.count()) / 1e6, static_cast<long long>(data.size()),
+                 std::string(name_of(options.dtype)).c_str(), shared.c_str());
+  }
   const RunSummary summary = impl::run(trainer, data, run, stop_on_signals());
   return {summary, run.checkpointing, pool.statistics()};
 }
@@ -105,7 +123,9 @@ int train_command(const Invocation& invocation) {
     allocate_scratch(exec);
     const memory::Scope scope;
     const Trained trained = train(exec, line);
-    print_summary(trained, scope.peak_bytes(), line.model.json);
+    const auto peaks = dist::world().gather(static_cast<double>(scope.peak_bytes()));
+    print_summary(trained, static_cast<std::size_t>(*std::ranges::max_element(peaks)),
+                  line.model.json);
     return trained.summary.was_stopped ? interrupted : 0;
   });
 }

@@ -44,11 +44,17 @@ TrainCommandLine::TrainCommandLine()
   add("--out", "folder to write the trained model to, and all that --resume needs");
   add("--log", "HDF5 file with loss, grad_norm, lr and time_s of every step");
   add("--save-every", "steps between saves (default: 0, at the end only)");
+  layout.add_to(line_);
+  add("--micro-batches", "of a step of a rank, for a pipeline (default: as --batch says)");
   line_.flag("--checkpoint", checkpoint_, "the same as --checkpoint-blocks all");
   line_.flag("--profile", profile_, "tell where the time of a step goes, by phase and operator");
   line_.flag("--resume", resume, "continue the run in --out; start it if there is none");
   line_.flag("--overwrite", overwrite, "replace the model in --out");
-  line_.footer("SIGTERM and SIGINT save and stop after the step.");
+  line_.footer(
+      "Of several ranks (mpirun -n P katt train), what --tensor, --pipeline and --context leave is "
+      "data "
+      "parallel; --batch x --accumulation rows make a step in every layout.\n"
+      "SIGTERM and SIGINT save and stop after the step.");
 }
 
 void TrainCommandLine::add(const char* name, const char* help) {
@@ -74,6 +80,7 @@ bool TrainCommandLine::parse(std::span<const std::string> arguments) {
   if (!line_.parse(arguments)) return false;
   read_config();
   model.resolve(usage);
+  layout.resolve();
   (void)required_option("--steps", text("--steps"), usage);
   if (!text("--data") == !text("--text")) {
     throw InputError("--data or --text: expected one of them: " + std::string(usage));
@@ -94,6 +101,7 @@ void TrainCommandLine::read_config() {
     std::ranges::replace(name, '_', '-');
     const auto where = [&] { return *path + ":" + std::to_string(key.line) + ": " + key.name; };
     std::optional<std::string>* value = nullptr;
+    value = layout.text(name);
     if (name == "--model") value = &model.model;
     if (name == "--dtype") value = &model.dtype_text;
     if (name == "--seed") value = &model.seed_text;

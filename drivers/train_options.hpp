@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "drivers/layout_options.hpp"
 #include "drivers/model_options.hpp"
 #include "drivers/training_run.hpp"
 
@@ -19,6 +20,7 @@ class TrainCommandLine {
   [[nodiscard]] bool parse(std::span<const std::string> arguments);
 
   ModelOptions model;
+  LayoutOptions layout;
   bool resume = false, overwrite = false;
 
   /// What the texts mean, but for the checkpointing. Throws InputError.

@@ -36,6 +36,7 @@ training::TrainOptions TrainCommandLine::options() const {
                        .decay = number("--weight-decay", 0, 1e3, 0.1)};
   options.clip = number("--clip", 0, 1e9, 1.0);
   options.scaling = loss_scaling();
+  options.micro_batches = count("--micro-batches", 1, 0);
   return options;
 }
 
@@ -48,7 +49,7 @@ RunOptions TrainCommandLine::run_options() const {
           .save_every = count("--save-every", 0, 0),
           .out = text("--out").value_or(""),
           .log = text("--log").value_or(""),
-          .progress = stderr,
+          .progress = dist::world().rank() == 0 ? stderr : nullptr,
           .profile = profile_,
           .backend = model.backend,
           .threads = model.threads};

@@ -61,11 +61,17 @@ void check_writable(const std::filesystem::path& path) { const io::AtomicFile pr
 
 template <class Exec>
 void save(const Trainer<Exec>& trainer, const RunOptions& options) {
+  const dist::Communicator& ranks = trainer.options().groups.all;
+  const bool writes = ranks.rank() == 0;
   if (!options.out.empty()) {
-    training::write_run(options.out, trainer.config(), trainer.layout(), trainer.options(),
-                        trainer.state());
+    const training::TrainingState state = trainer.state();  // all ranks have a part of it
+    if (writes) {
+      training::write_run(options.out, trainer.config(), nn::ParameterLayout(trainer.config()),
+                          trainer.options(), state);
+    }
+    ranks.barrier();
   }
-  if (!options.log.empty()) {
+  if (writes && !options.log.empty()) {
     write_log(options.log, trainer.log(), trainer.options(), options);
   }
 }
@@ -88,8 +94,11 @@ training::TokenData tokens_from_hdf5(const std::filesystem::path& path, std::int
 template <class Exec>
 RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const RunOptions& options,
                const std::atomic<bool>& stop) {
-  if (!options.out.empty()) check_writable(options.out / training::state_file);
-  if (!options.log.empty()) check_writable(options.log);
+  const dist::Communicator& ranks = trainer.options().groups.all;
+  if (ranks.rank() == 0) {
+    if (!options.out.empty()) check_writable(options.out / training::state_file);
+    if (!options.log.empty()) check_writable(options.log);
+  }
   const TrainOptions& training = trainer.options();
   const double step_tokens =
       static_cast<double>(training.shape.tokens()) * static_cast<double>(training.accumulation);
@@ -99,7 +108,9 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
   bench::Profiler profiler;
   double profiled_s = 0;
   const auto start = Clock::now();
-  while (trainer.steps() < options.steps && !stop) {
+  // A signal may come to some of the ranks alone: they stop after the same step.
+  const auto is_stopped = [&] { return ranks.sum(stop ? 1 : 0) > 0; };
+  while (trainer.steps() < options.steps && !is_stopped()) {
     if (options.profile) profiler.start();
     const StepLog step = trainer.step(data);
     profiler.stop();
@@ -116,7 +127,7 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
     }
   }
   save(trainer, options);
-  if (options.profile && trainer.steps() > first) {
+  if (ranks.rank() == 0 && options.profile && trainer.steps() > first) {
     io::Profile profile = profiler.mean(trainer.steps() - first, profiled_s);
     if (options.progress != nullptr) {
       print_profile(profile, options.backend, options.threads, training.dtype, options.progress);

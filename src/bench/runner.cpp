@@ -11,6 +11,7 @@
 #include "bench/affinity.hpp"
 #include "bench/bandwidth.hpp"
 #include "bench/ceilings.hpp"
+#include "bench/forecast.hpp"
 #include "bench/machine.hpp"
 #include "bench/profile.hpp"
 #include "memory/tracker.hpp"

@@ -103,6 +103,13 @@ Request started(std::unique_ptr<impl::Operation> operation) {
 
 }  // namespace
 
+std::size_t summing_bytes(std::int64_t n, Dtype dtype, int ranks) {
+  if (ranks == 1 || n == 0) return 0;
+  const auto element = static_cast<std::int64_t>(size_of(dtype));
+  return static_cast<std::size_t>(impl::round_elements(n, ranks, element, round_bytes) * element *
+                                  ranks);
+}
+
 Part part_of(std::int64_t n, int ranks, int rank) {
   const std::int64_t longest = (n + ranks - 1) / ranks;
   const std::int64_t begin = std::min(n, longest * rank);

@@ -29,6 +29,10 @@ struct Part {
 /// The part of n elements that is rank's: ⌈n / ranks⌉ each, the last ones shorter or empty.
 [[nodiscard]] Part part_of(std::int64_t n, int ranks, int rank);
 
+/// Bytes of host memory that all_reduce() and reduce_scatter() of n elements take while they are
+/// under way, beside staging.
+[[nodiscard]] std::size_t summing_bytes(std::int64_t n, Dtype dtype, int ranks);
+
 namespace impl {
 class Link;
 

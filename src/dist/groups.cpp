@@ -62,6 +62,10 @@ Groups::Groups(const Communicator& ranks, const Layout& layout) : all(ranks) {
   replicas = group(false, true, true, false);
   pipeline = group(false, false, false, true);
   model = group(true, false, false, true);
+  if (layout.pipeline > 1) {
+    const bool is_end = place.is_first_stage() || place.is_last_stage();
+    ends = pipeline.split(is_end ? 0 : 1 + place.stage, place.stage);
+  }
 }
 
 }  // namespace katt::dist

@@ -53,6 +53,7 @@ struct Groups {
   Communicator replicas{};  ///< those that hold the same parameters: data and context
   Communicator pipeline{};  ///< by stage
   Communicator model{};     ///< those that together hold the model: tensor and pipeline
+  Communicator ends{};      ///< of a pipeline, its first and its last stage; else one rank
 
   Groups() = default;
   /// All ranks of `ranks` make theirs. Throws InputError where there are not as many as the layout

@@ -16,6 +16,7 @@ namespace {
 
 /// Rounds that need no memory of their own end only so that a message has less than 2^31 bytes.
 constexpr std::int64_t longest_message = std::int64_t{1} << 30;
+constexpr std::size_t whole_rounds = static_cast<std::size_t>(-1);
 
 constexpr const char* name_of(Collective kind) {
   switch (kind) {
@@ -62,11 +63,8 @@ class CollectiveRounds final : public Operation {
         element_(static_cast<std::int64_t>(size_of(from.dtype))),
         total_(total),
         part_(part_of(total, link_->size(), 0).count) {
-    const std::int64_t most = sums() || device_
-                                  ? static_cast<std::int64_t>(round_bytes) / link_->size()
-                                  : longest_message;
-    round_ =
-        std::min(std::max<std::int64_t>(1, part_), std::max<std::int64_t>(16, most / element_));
+    round_ = round_elements(total, link_->size(), element_,
+                            sums() || device_ ? round_bytes : whole_rounds);
     const auto slots = static_cast<std::size_t>(round_ * element_ * link_->size());
     if (device_) {
       staged_from_ = device_->buffer(slots);
@@ -278,6 +276,15 @@ class Stream final : public Operation {
 };
 
 }  // namespace
+
+std::int64_t round_elements(std::int64_t total, int ranks, std::int64_t element,
+                            std::size_t round_bytes) {
+  const std::int64_t most = round_bytes == whole_rounds
+                                ? longest_message
+                                : static_cast<std::int64_t>(round_bytes) / ranks;
+  const std::int64_t part = part_of(total, ranks, 0).count;
+  return std::min(std::max<std::int64_t>(1, part), std::max<std::int64_t>(16, most / element));
+}
 
 std::unique_ptr<Operation> make_collective(std::shared_ptr<Link> link, Collective kind,
                                            Elements from, Elements to, std::int64_t total,

@@ -29,11 +29,15 @@ enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, a
 ///   sum of what came, in the order of the ranks | all_reduce, reduce_scatter
 ///   of the own part to everyone | all_reduce, all_gather
 ///
-/// `round_bytes`: most memory for what is received to be summed, and for staging. `device` is null
+/// `round_bytes`: about the memory for what is received to be summed, and for staging. `device` is null
 /// where the host reads and writes the tensors.
 std::unique_ptr<Operation> make_collective(std::shared_ptr<Link> link, Collective kind,
                                            Elements from, Elements to, std::int64_t total,
                                            std::size_t round_bytes, std::unique_ptr<Device> device);
+
+/// Elements of each part that move in a round of a sum.
+[[nodiscard]] std::int64_t round_elements(std::int64_t total, int ranks, std::int64_t element,
+                                          std::size_t round_bytes);
 
 /// Along a binomial tree whose root is a rank.
 std::unique_ptr<Operation> make_broadcast(std::shared_ptr<Link> link, Elements values, int root,

@@ -56,10 +56,12 @@ template <class Exec>
 void Block<Exec>::finish(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                          const TensorRef<2>& delta) const {
   attention_.project_out(run, weights, at, delta);
+  run.sum_over_tensor_ranks(delta);
   norm(run, weights.post_norm, at.x, delta, at.h, at.n2);
   project(run, kernels_, at.n2, weights.gate_up, weights.gate_up_bias, at.gate_up);
   activate(run, at);
   project(run, kernels_, at.product, weights.down, weights.down_bias, delta);
+  run.sum_over_tensor_ranks(delta);
 }
 
 template <class Exec>
@@ -82,6 +84,7 @@ void Block<Exec>::recompute(Runner<Exec>& run, const BlockWeights& weights,
   if (has(what, Recompute::attended)) attention_.attend_own(run, at, shape);
   if (has(what, Recompute::h)) {
     attention_.project_out(run, weights, at, scratch);
+    run.sum_over_tensor_ranks(scratch);
     norm(run, weights.post_norm, at.x, scratch, at.h, at.n2);
   } else if (has(what, Recompute::n2)) {
     norm(run, weights.post_norm, at.h, {}, {}, at.n2);
@@ -110,9 +113,11 @@ void Block<Exec>::backward(Runner<Exec>& run, const BlockWeights& weights,
       kernels_.swiglu);
   project_backward(run, kernels_, at.n2, weights.gate_up, dgate_up, at.n2, gradients.gate_up,
                    gradients.gate_up_bias, buffers.staging);
+  run.sum_over_tensor_ranks(at.n2);
   norm_backward(run, kernels_, config_.rms_norm_eps, at.n2, at.h, weights.post_norm, g, g,
                 gradients.post_norm, buffers.staging);
   attention_.backward(run, weights, gradients, at.n1, at, shape, g, at.n1, buffers);
+  run.sum_over_tensor_ranks(at.n1);
   norm_backward(run, kernels_, config_.rms_norm_eps, at.n1, at.x, weights.input_norm, g, g,
                 gradients.input_norm, buffers.staging);
 }

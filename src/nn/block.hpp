@@ -19,6 +19,10 @@
 ///   g, u = n₂·W_gate_upᵀ     | gate_up (T, 2·intermediate)
 ///   m = silu(g)·u            | product (T, intermediate)
 ///   delta = m·W_downᵀ        | the next block's x is h + delta, added by its first norm
+///
+/// Of tensor parallel ranks each has some of the heads and of the MLP's columns (`config` and
+/// weights are those of its part): what W_o and W_down give, and backward the gradients of n₁ and
+/// n₂, is summed over the ranks.
 namespace katt::nn {
 
 /// What a block writes on its way, in the dtype of the model.

@@ -26,7 +26,10 @@ void check_tensors(const LlamaConfig& config, const ParameterLayout& layout,
                    const io::Safetensors& file) {
   std::set<std::string> known;
   for (const Parameter& parameter : layout.parameters()) {
-    file.check(parameter.name, parameter.shape);
+    file.check(parameter.name, parameter.whole);
+  }
+  const ParameterLayout whole(config);
+  for (const Parameter& parameter : whole.parameters()) {
     known.insert(parameter.name);
   }
   for (const std::string& name : file.names()) {
@@ -48,11 +51,44 @@ float normal(std::uint64_t seed, std::uint64_t index) {
 
 }  // namespace
 
+void cut(const Parameter& parameter, std::vector<float>& values) {
+  if (parameter.axis < 0) return;
+  const auto size = static_cast<std::size_t>(parameter.size());
+  for (std::size_t i = 0; i < size; ++i) {  // whole_index(i) ≥ i and rises
+    values[i] =
+        values[static_cast<std::size_t>(parameter.whole_index(static_cast<std::int64_t>(i)))];
+  }
+  values.resize(size);
+}
+
+std::vector<float> cut(const ParameterLayout& layout, const std::vector<float>& whole) {
+  std::vector<float> part(static_cast<std::size_t>(layout.size()));
+  for (const Parameter& parameter : layout.parameters()) {
+    for (std::int64_t i = 0; i < parameter.size(); ++i) {
+      part[static_cast<std::size_t>(parameter.offset + i)] =
+          whole[static_cast<std::size_t>(parameter.whole_offset + parameter.whole_index(i))];
+    }
+  }
+  return part;
+}
+
+void paste(const ParameterLayout& layout, const std::vector<float>& part,
+           std::vector<float>& whole) {
+  for (const Parameter& parameter : layout.parameters()) {
+    if (parameter.is_copy) continue;
+    for (std::int64_t i = 0; i < parameter.size(); ++i) {
+      whole[static_cast<std::size_t>(parameter.whole_offset + parameter.whole_index(i))] =
+          part[static_cast<std::size_t>(parameter.offset + i)];
+    }
+  }
+}
+
 template <class Exec>
-Llama<Exec>::Llama(Exec exec, LlamaConfig config, Dtype dtype)
+Llama<Exec>::Llama(Exec exec, LlamaConfig config, Dtype dtype, const dist::Groups& groups)
     : exec_(std::move(exec)),
       config_(std::move(config)),
-      layout_(config_),
+      groups_(groups),
+      layout_(config_, Slice(config_, groups.place)),
       dtype_(dtype),
       memory_("katt::nn::parameters", static_cast<std::size_t>(layout_.size()) * size_of(dtype),
               true),
@@ -65,8 +101,9 @@ void load_parameters(const Exec& exec, const LlamaConfig& config, const Paramete
   memory::Transfer<Exec> transfer(exec);
   std::vector<float> values;
   for (const Parameter& parameter : layout.parameters()) {
-    values.resize(static_cast<std::size_t>(parameter.size()));
-    file.read(parameter.name, parameter.shape, values);
+    values.resize(static_cast<std::size_t>(parameter.whole_size()));
+    file.read(parameter.name, parameter.whole, values);
+    cut(parameter, values);
     write_elements(transfer, values, dtype, address_of(parameter, dtype, data));
   }
 }
@@ -80,9 +117,10 @@ void randomize_parameters(const Exec& exec, const LlamaConfig& config,
   for (const Parameter& parameter : layout.parameters()) {
     values.resize(static_cast<std::size_t>(parameter.size()));
     for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::int64_t index =
+          parameter.whole_offset + parameter.whole_index(static_cast<std::int64_t>(i));
       values[i] = parameter.shape.size() == 2
-                      ? config.initializer_range *
-                            normal(seed, static_cast<std::uint64_t>(parameter.offset) + i)
+                      ? config.initializer_range * normal(seed, static_cast<std::uint64_t>(index))
                       : (parameter.name.ends_with(".bias") ? 0.0F : 1.0F);
     }
     write_elements(transfer, values, dtype, address_of(parameter, dtype, data));
@@ -113,10 +151,11 @@ void initialize_parameters(const Exec& exec, const LlamaConfig& config,
 
 template <class Exec>
 Llama<Exec> open_model(const Exec& exec, const std::filesystem::path& folder, Dtype dtype,
-                       std::uint64_t seed) {
+                       std::uint64_t seed, const dist::Groups& groups) {
   LlamaConfig config = read_config(folder);
+  check_layout(config, groups.place.layout);
   check_folder(config, ParameterLayout(config), folder);
-  Llama<Exec> model(exec, std::move(config), dtype);
+  Llama<Exec> model(exec, std::move(config), dtype, groups);
   initialize_parameters(exec, model.config(), model.layout(), folder, seed, dtype, model.data());
   return model;
 }
@@ -145,7 +184,7 @@ std::vector<io::SafetensorsTensor> named_tensors(const ParameterLayout& layout,
                                             const ParameterLayout&, const std::filesystem::path&, \
                                             std::uint64_t, Dtype, void*);                         \
   template Llama<Exec> open_model<Exec>(const Exec&, const std::filesystem::path&, Dtype,         \
-                                        std::uint64_t);
+                                        std::uint64_t, const dist::Groups&);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_MODEL)
 

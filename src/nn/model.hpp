@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "dist/groups.hpp"
 #include "io/safetensors.hpp"
 #include "nn/config.hpp"
 #include "nn/device_memory.hpp"
@@ -12,14 +13,17 @@
 
 namespace katt::nn {
 
-/// A LLaMA in the memory of an execution space: its configuration and its parameters in one dtype.
+/// A LLaMA in the memory of an execution space: its configuration and its parameters in one dtype,
+/// or the part of them that one of several ranks holds.
 template <class Exec>
 class Llama {
  public:
   /// Parameters are zero.
-  Llama(Exec exec, LlamaConfig config, Dtype dtype);
+  Llama(Exec exec, LlamaConfig config, Dtype dtype, const dist::Groups& groups = {});
 
   [[nodiscard]] const Exec& exec() const { return exec_; }
+  [[nodiscard]] const dist::Groups& groups() const { return groups_; }
+  /// Of the whole model.
   [[nodiscard]] const LlamaConfig& config() const { return config_; }
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
   [[nodiscard]] Dtype dtype() const { return dtype_; }
@@ -31,6 +35,7 @@ class Llama {
  private:
   Exec exec_;
   LlamaConfig config_;
+  dist::Groups groups_;
   ParameterLayout layout_;
   Dtype dtype_;
   DeviceMemory<Exec> memory_;
@@ -44,7 +49,7 @@ void load_parameters(const Exec& exec, const LlamaConfig& config, const Paramete
                      const io::Safetensors& file, Dtype dtype, void* data);
 
 /// Fills it at random: weights normal with mean 0 and standard deviation initializer_range, norms
-/// 1, biases 0. The same for a seed on every machine.
+/// 1, biases 0. The same for a seed on every machine, whatever the part.
 template <class Exec>
 void randomize_parameters(const Exec& exec, const LlamaConfig& config,
                           const ParameterLayout& layout, std::uint64_t seed, Dtype dtype,
@@ -64,11 +69,21 @@ void initialize_parameters(const Exec& exec, const LlamaConfig& config,
                            const ParameterLayout& layout, const std::filesystem::path& folder,
                            std::uint64_t seed, Dtype dtype, void* data);
 
-/// The model of a folder: `config.json` with `model.safetensors` or its shards, or `config.json`
+/// The model of a folder, or a rank's part of it: `config.json` with `model.safetensors` or its shards, or `config.json`
 /// alone (random parameters of the seed).
 template <class Exec>
 Llama<Exec> open_model(const Exec& exec, const std::filesystem::path& folder, Dtype dtype,
-                       std::uint64_t seed);
+                       std::uint64_t seed, const dist::Groups& groups = {});
+
+/// The part of a whole tensor's values that is the parameter's, in their place.
+void cut(const Parameter& parameter, std::vector<float>& values);
+
+/// The flat values of a layout's part from those of the whole model, and back into them; an
+/// embedding that two stages hold is taken from the first.
+[[nodiscard]] std::vector<float> cut(const ParameterLayout& layout,
+                                     const std::vector<float>& whole);
+void paste(const ParameterLayout& layout, const std::vector<float>& part,
+           std::vector<float>& whole);
 
 /// The parameters of a layout inside flat host values, as tensors to be written in f32; names get
 /// the prefix.

@@ -75,6 +75,16 @@ void MultiHeadAttention<Exec>::attend(Runner<Exec>& run, const AttentionActivati
 template <class Exec>
 void MultiHeadAttention<Exec>::attend_own(Runner<Exec>& run, const AttentionActivations& at,
                                           BatchShape shape) const {
+  if (run.groups().place.layout.context > 1) {
+    ring_forward(run, kernels_, ring_shape(shape),
+                 {.q = query_columns(at.qkv),
+                  .kv = key_value_columns(at.qkv),
+                  .out = at.attended,
+                  .lse = at.lse,
+                  .scale = scale_},
+                 at.ring);
+    return;
+  }
   attend(run, at, shape, keys(at, shape), values(at, shape));
 }
 
@@ -104,18 +114,31 @@ void MultiHeadAttention<Exec>::backward(Runner<Exec>& run, const AttentionWeight
                    gradients.o_bias, buffers.staging);
   const TensorRef<4> dq = query_heads(buffers.dqkv, shape);
   const TensorRef<4> dk = key_heads(buffers.dqkv, shape);
-  const attention::BackwardArgs args{.q = query_heads(at.qkv, shape),
-                                     .k = keys(at, shape),
-                                     .v = values(at, shape),
-                                     .out = query_heads(at.attended, shape),
-                                     .dout = query_heads(buffers.dattended, shape),
-                                     .lse = at.lse,
-                                     .dq = dq,
-                                     .dk = dk,
-                                     .dv = value_heads(buffers.dqkv, shape),
-                                     .scale = scale_,
-                                     .mask = config_.mask};
-  run(attention::backward_variants<Exec>(), args, kernels_.attention);
+  if (run.groups().place.layout.context > 1) {
+    ring_backward(run, kernels_, ring_shape(shape),
+                  {.q = query_columns(at.qkv),
+                   .kv = key_value_columns(at.qkv),
+                   .out = at.attended,
+                   .dout = buffers.dattended,
+                   .lse = at.lse,
+                   .dq = query_columns(buffers.dqkv),
+                   .dkv = key_value_columns(buffers.dqkv),
+                   .scale = scale_},
+                  at.ring);
+  } else {
+    const attention::BackwardArgs args{.q = query_heads(at.qkv, shape),
+                                       .k = keys(at, shape),
+                                       .v = values(at, shape),
+                                       .out = query_heads(at.attended, shape),
+                                       .dout = query_heads(buffers.dattended, shape),
+                                       .lse = at.lse,
+                                       .dq = dq,
+                                       .dk = dk,
+                                       .dv = value_heads(buffers.dqkv, shape),
+                                       .scale = scale_,
+                                       .mask = config_.mask};
+    run(attention::backward_variants<Exec>(), args, kernels_.attention);
+  }
   if (cos_sin_) {
     const rope::BackwardArgs turned{
         .dout = dq, .dx = dq, .dout2 = dk, .dx2 = dk, .cache = cos_sin_};

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "nn/parameters.hpp"
+#include "nn/ring_attention.hpp"
 #include "nn/runner.hpp"
 #include "ops/attention/attention.hpp"
 
@@ -39,6 +40,7 @@ struct AttentionActivations {
   TensorRef<2> qkv;       ///< (T, q_size + 2·kv_size), q and k after rope
   TensorRef<2> attended;  ///< (T, q_size)
   TensorRef<3> lse{};     ///< (batch, heads, seq) f32; empty where no backward pass follows
+  RingBuffers ring{};     ///< of a runner whose ranks share sequences
 };
 
 /// Memory of its backward pass beside the activations.
@@ -48,6 +50,7 @@ struct AttentionBuffers {
   TensorRef<2> staging;    ///< dtype of the model: gradients on their way to f32
 };
 
+/// Where the runner's ranks share sequences, attend_own() and backward() are ring attention.
 /// Both passes launch operators of `kernels` and return; what cannot run here is an InputError.
 template <class Exec>
 class MultiHeadAttention {
@@ -83,6 +86,16 @@ class MultiHeadAttention {
   [[nodiscard]] TensorRef<4> values(const AttentionActivations& at, BatchShape shape) const;
 
  private:
+  [[nodiscard]] RingShape ring_shape(BatchShape shape) const {
+    return {shape.batch, shape.seq, config_.heads, config_.kv_heads, config_.head_dim};
+  }
+  /// Columns of q, and those of k and v, of a matrix like qkv.
+  [[nodiscard]] TensorRef<2> query_columns(const TensorRef<2>& qkv) const {
+    return columns(qkv, 0, config_.q_size());
+  }
+  [[nodiscard]] TensorRef<2> key_value_columns(const TensorRef<2>& qkv) const {
+    return columns(qkv, config_.q_size(), 2 * config_.kv_size());
+  }
   [[nodiscard]] TensorRef<4> query_heads(const TensorRef<2>& rows, BatchShape shape) const;
   [[nodiscard]] TensorRef<4> key_heads(const TensorRef<2>& qkv, BatchShape shape) const;
   [[nodiscard]] TensorRef<4> value_heads(const TensorRef<2>& qkv, BatchShape shape) const;

@@ -6,17 +6,34 @@
 
 #include "core/tensor.hpp"
 #include "nn/config.hpp"
+#include "nn/slice.hpp"
 
 namespace katt::nn {
 
-/// One tensor of a Hugging Face checkpoint and its place among all parameters.
+/// One tensor of a Hugging Face checkpoint, or the part of it that this rank holds, and its place
+/// among all parameters.
 struct Parameter {
   std::string name;                 ///< e.g. "model.layers.0.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;  ///< (out, in), or (out) for norms and biases
   std::int64_t offset = 0;          ///< of its first element
 
+  std::vector<std::int64_t> whole{};  ///< shape of the whole tensor
+  std::int64_t whole_offset = 0;      ///< offset in the layout of the whole model
+  int axis = -1;                      ///< along which it is cut; −1: it is whole
+  std::int64_t begin = 0;             ///< where on that axis the part begins
+  bool is_copy = false;               ///< an embedding that another stage holds, too
+
   [[nodiscard]] std::int64_t size() const {
     return shape.size() == 1 ? shape[0] : shape[0] * shape[1];
+  }
+  [[nodiscard]] std::int64_t whole_size() const {
+    return whole.size() == 1 ? whole[0] : whole[0] * whole[1];
+  }
+  /// Where element i of the part lies in the whole tensor.
+  [[nodiscard]] std::int64_t whole_index(std::int64_t i) const {
+    if (axis < 0) return i;
+    if (axis == 0) return i + begin * (whole.size() == 1 ? 1 : whole[1]);
+    return i / shape[1] * whole[1] + begin + i % shape[1];
   }
 };
 
@@ -25,7 +42,12 @@ struct Parameter {
 /// matrix each. Between the tensors lie elements of padding, which stay zero.
 class ParameterLayout {
  public:
+  /// Of the whole model.
   explicit ParameterLayout(const LlamaConfig& config);
+  /// Of a part of it.
+  ParameterLayout(const LlamaConfig& config, const Slice& slice);
+
+  [[nodiscard]] const Slice& slice() const { return slice_; }
 
   [[nodiscard]] const std::vector<Parameter>& parameters() const { return parameters_; }
   /// Elements of the flat array.
@@ -35,10 +57,14 @@ class ParameterLayout {
 
  private:
   void begin_group();
-  void add(std::string name, std::vector<std::int64_t> shape);
+  /// Adds a tensor where the part has it; `axis`: along which tensor parallel ranks cut it.
+  void add(std::string name, std::vector<std::int64_t> shape, int axis);
 
+  Slice slice_;
   std::vector<Parameter> parameters_;
   std::int64_t size_ = 0;
+  std::int64_t whole_size_ = 0;
+  bool is_here_ = true;  ///< whether the tensors that are added belong to the part
 };
 
 /// The parameters of multi-head attention as the operators take them; biases are empty where the
@@ -68,8 +94,13 @@ struct Weights {
   std::vector<BlockWeights> blocks;
 };
 
-/// The tensors of a flat array of the layout's size.
+/// The tensors of a flat array of the layout's size; `config` is that of the whole model. What
+/// another stage holds is empty.
 [[nodiscard]] Weights bind_weights(const LlamaConfig& config, const ParameterLayout& layout,
                                    Dtype dtype, void* data);
+
+/// Leaves the biases of o and down to the first rank of a tensor group, where the others' would be
+/// added to the same sum once more.
+void drop_repeated_biases(Weights& weights, const Slice& slice);
 
 }  // namespace katt::nn

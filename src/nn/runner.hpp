@@ -11,6 +11,7 @@
 
 #include "core/error.hpp"
 #include "core/variants.hpp"
+#include "dist/groups.hpp"
 #include "memory/pool.hpp"
 #include "nn/observer.hpp"
 #include "ops/linear/gemm/gemm.hpp"
@@ -58,14 +59,16 @@ using Pool = memory::MemoryPool<typename Exec::memory_space>;
 
 /// Runs operators on an execution space with one workspace from a pool, which grows to the largest
 /// that one of them needs. Each call is a region of Kokkos' profiling interface, "katt::rope". A
-/// dry runner launches nothing and only finds out how large that is.
+/// dry runner launches nothing and only finds out how large that is. Knows the groups of ranks that
+/// compute the model together.
 template <class Exec>
 class Runner {
  public:
-  explicit Runner(Exec exec, bool dry = false, Pool<Exec> pool = {})
-      : exec_(std::move(exec)), dry_(dry), pool_(std::move(pool)) {}
+  explicit Runner(Exec exec, bool dry = false, Pool<Exec> pool = {}, dist::Groups groups = {})
+      : exec_(std::move(exec)), dry_(dry), pool_(std::move(pool)), groups_(std::move(groups)) {}
 
   [[nodiscard]] const Exec& exec() const { return exec_; }
+  [[nodiscard]] const dist::Groups& groups() const { return groups_; }
   [[nodiscard]] bool is_dry() const { return dry_; }
   /// Largest workspace asked for so far.
   [[nodiscard]] std::size_t workspace_bytes() const { return needed_; }
@@ -95,6 +98,14 @@ class Runner {
     if (!status.is_ok()) throw InputError("variant " + config.variant + ": " + status.reason());
   }
 
+  /// Sums what every rank of the tensor parallel group has computed a part of. One rank has it all.
+  template <int Rank>
+  void sum_over_tensor_ranks(const TensorRef<Rank>& partial) {
+    if (dry_ || groups_.place.layout.tensor == 1) return;
+    const Kokkos::Profiling::ScopedRegion region("katt::dist::all_reduce");
+    groups_.tensor.all_reduce(exec_, partial).wait();
+  }
+
   /// A dense product that no operator computes: one that adds to f32 gradients.
   void gemm(const linear::GemmArgs& args, const char* label) {
     reserve(linear::gemm_workspace_bytes(exec_, args));
@@ -109,6 +120,7 @@ class Runner {
   bool dry_;
   std::size_t needed_ = 0;
   Pool<Exec> pool_;
+  dist::Groups groups_;
   memory::PoolBlock memory_;
 };
 

@@ -1,13 +1,14 @@
 #include "nn/session.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/execution.hpp"
 #include "core/parts.hpp"
-#include "ops/embedding/embedding.hpp"
+#include "nn/vocabulary.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/rmsnorm/rmsnorm.hpp"
 #include "ops/rope/rope.hpp"
@@ -31,17 +32,23 @@ constexpr std::int64_t logit_rows = 64;
 template <class Exec>
 Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype, Weights weights,
                        SessionOptions options, bool dry, Pool<Exec> pool)
-    : config_(config),
+    : slice_(config, options.groups.place),
+      vocab_size_(config.vocab_size),
+      config_(part_of_config(config, slice_)),
       dtype_(dtype),
       weights_(std::move(weights)),
       options_(std::move(options)),
-      run_(exec, dry, pool),
+      run_(exec, dry, pool, options_.groups),
       transfer_(exec) {
+  if (options_.groups.place.layout.ranks() != slice_.tensor) {
+    throw std::invalid_argument("a session has tensor parallel ranks alone");
+  }
+  drop_repeated_biases(weights_, slice_);
   options_.chunk = std::min(options_.chunk, options_.capacity);
   Arena sizes;
   const Step largest = lay_out(sizes, options_.chunk);
   activation_bytes_ = sizes.bytes();
-  Runner<Exec> rehearsal(exec, true);
+  Runner<Exec> rehearsal(exec, true, {}, options_.groups);
   length_ = options_.capacity - options_.chunk;
   launch(rehearsal, largest, options_.chunk, true);
   length_ = options_.capacity - 1;
@@ -112,9 +119,9 @@ template <class Exec>
 std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool all) {
   const std::int64_t n = static_cast<std::int64_t>(ids.size()) / options_.batch;
   for (const std::int64_t id : ids) {
-    if (id < 0 || id >= config_.vocab_size) {
+    if (id < 0 || id >= vocab_size_) {
       throw InputError("token " + std::to_string(id) + ": expected 0 to " +
-                       std::to_string(config_.vocab_size - 1) + ", the vocabulary of the model");
+                       std::to_string(vocab_size_ - 1) + ", the vocabulary of the model");
     }
   }
   if (n * options_.batch != static_cast<std::int64_t>(ids.size())) {
@@ -125,7 +132,7 @@ std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool
     throw InputError("tokens: " + std::to_string(n) + " after " + std::to_string(length_) +
                      " positions, expected 1 to " + std::to_string(options_.capacity - length_));
   }
-  const auto vocab = static_cast<std::size_t>(config_.vocab_size);
+  const auto vocab = static_cast<std::size_t>(vocab_size_);
   std::vector<float> logits(static_cast<std::size_t>(all ? options_.batch * n : options_.batch) *
                             vocab);
   std::vector<std::int64_t> part;
@@ -172,9 +179,7 @@ void Session<Exec>::launch_blocks(Runner<Exec>& run, const Step& at, BatchShape 
 
 template <class Exec>
 void Session<Exec>::launch(Runner<Exec>& run, const Step& at, std::int64_t n, bool all) {
-  run(embedding::forward_variants<Exec>(),
-      embedding::ForwardArgs{.weight = weights_.embedding, .ids = at.ids, .out = at.at.x},
-      options_.kernels.embedding);
+  embed(run, options_.kernels, weights_.embedding, at.ids, at.at.x);
   launch_blocks(run, at, {.batch = options_.batch, .seq = n});
   const auto wanted = [&](const TensorRef<2>& rows) { return all ? rows : last_rows(rows, n); };
   run(rmsnorm::forward_variants<Exec>(),
@@ -203,18 +208,42 @@ void Session<Exec>::step(std::span<const std::int64_t> ids, std::int64_t n, bool
                          std::span<float> logits) {
   Arena arena(activations_.data());
   const Step at = lay_out(arena, n);
-  copy_from_host(run_.exec(), std::as_bytes(ids), at.ids);
+  const dist::Part part = dist::part_of(vocab_size_, slice_.tensor, slice_.tensor_rank);
+  const auto own_ids = local_ids(ids, {part.begin, part.count});
+  copy_from_host(run_.exec(), std::as_bytes(std::span(own_ids)), at.ids);
   cache_->extend(run_.exec(), slots_, std::vector<std::int64_t>(slots_.size(), n));
   launch(run_, at, n, all);
   const std::int64_t rows = all ? options_.batch * n : options_.batch;
   const std::int64_t at_once = at.logits.extent[0];
   for (std::int64_t first = 0; first < rows; first += at_once) {
     const TensorRef<2> out = launch_head(run_, at, first, std::min(at_once, rows - first));
-    read_elements(transfer_, out.data, out.dtype,
-                  logits.subspan(static_cast<std::size_t>(first * config_.vocab_size),
-                                 static_cast<std::size_t>(out.size())));
+    read_logits(out, logits.subspan(static_cast<std::size_t>(first * vocab_size_),
+                                    static_cast<std::size_t>(out.extent[0] * vocab_size_)));
   }
   length_ += n;
+}
+
+template <class Exec>
+void Session<Exec>::read_logits(const TensorRef<2>& part, std::span<float> logits) {
+  if (slice_.tensor == 1) return read_elements(transfer_, part.data, part.dtype, logits);
+  // Rows of equal length: the last rank's part of the vocabulary may be shorter.
+  const std::int64_t rows = part.extent[0];
+  const std::int64_t longest = dist::part_of(vocab_size_, slice_.tensor, 0).count;
+  std::vector<float> own(static_cast<std::size_t>(rows * longest));
+  read_elements(transfer_, part.data, part.dtype,
+                std::span(own).first(static_cast<std::size_t>(part.size())));
+  std::vector<float> all(own.size() * static_cast<std::size_t>(slice_.tensor));
+  const auto tensor = [](std::vector<float>& values) {
+    return TensorRef<1>(values.data(), Dtype::f32, {std::ssize(values)});
+  };
+  options_.groups.tensor.all_gather(serial_host(), tensor(own), tensor(all)).wait();
+  for (int rank = 0; rank < slice_.tensor; ++rank) {
+    const dist::Part of = dist::part_of(vocab_size_, slice_.tensor, rank);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::copy_n(all.begin() + rank * rows * longest + row * of.count, of.count,
+                  logits.begin() + row * vocab_size_ + of.begin);
+    }
+  }
 }
 
 #define KATT_INSTANTIATE_SESSION(Exec) template class Session<Exec>;

@@ -19,20 +19,23 @@ struct SessionOptions {
   /// Longer pieces than so many tokens are taken in parts, so that memory does not grow with them.
   std::int64_t chunk = 512;
   Kernels kernels{};
+  dist::Groups groups{};  ///< tensor parallel ranks that compute together
 };
 
 /// Inference: sequences of equal length that grow together, their keys and values in a contiguous
-/// KvCache.
+/// KvCache. Of tensor parallel ranks each has the cache of its heads; all call the same functions and
+/// get the same logits.
 template <class Exec>
 class Session {
  public:
-  /// Allocates nothing, and can be asked for sizes only, when `dry`. Activations and workspace come
+  /// `config` is that of the whole model. Allocates nothing, and can be asked for sizes only, when
+  /// `dry`. Activations and workspace come
   /// from the pool; throws memory::LimitError beyond its limit.
   Session(const Exec& exec, const LlamaConfig& config, Dtype dtype, Weights weights,
           SessionOptions options, bool dry = false, Pool<Exec> pool = {});
   Session(const Llama<Exec>& model, SessionOptions options, Pool<Exec> pool = {})
-      : Session(model.exec(), model.config(), model.dtype(), model.weights(), std::move(options),
-                false, std::move(pool)) {}
+      : Session(model.exec(), model.config(), model.dtype(), model.weights(),
+                with_groups(std::move(options), model.groups()), false, std::move(pool)) {}
 
   /// Appends (batch, n) tokens. Returns the logits of the last of them, (batch, vocab); of all of
   /// them, (batch, n, vocab), when `all`. Throws InputError when a token is not in the vocabulary
@@ -54,6 +57,10 @@ class Session {
   }
 
  private:
+  static SessionOptions with_groups(SessionOptions options, const dist::Groups& groups) {
+    options.groups = groups;
+    return options;
+  }
   /// Memory of one step over n tokens of every sequence.
   struct Step {
     TensorRef<2> cos_sin;  ///< the same in every step
@@ -77,7 +84,12 @@ class Session {
   };
   [[nodiscard]] Cached cached(std::int64_t layer, std::int64_t seen) const;
 
-  LlamaConfig config_;
+  /// Adds the logits of the ranks' parts of the vocabulary to `logits`, (rows, vocab).
+  void read_logits(const TensorRef<2>& part, std::span<float> logits);
+
+  Slice slice_;
+  std::int64_t vocab_size_;
+  LlamaConfig config_;  ///< of this rank's part
   Dtype dtype_;
   Weights weights_;
   SessionOptions options_;

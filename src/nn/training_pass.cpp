@@ -7,35 +7,62 @@
 #include "core/execution.hpp"
 #include "nn/device_memory.hpp"
 #include "nn/products.hpp"
+#include "ops/cross_entropy/cross_entropy.hpp"
 #include "ops/embedding/embedding.hpp"
-#include "ops/linear_cross_entropy/linear_cross_entropy.hpp"
 #include "ops/rmsnorm/rmsnorm.hpp"
 #include "ops/rope/rope.hpp"
 
 namespace katt::nn {
 
+namespace {
+
+template <class T>
+struct AddRows {
+  const T* a;
+  const T* b;
+  T* sum;
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+    sum[i] = static_cast<T>(static_cast<float>(a[i]) + static_cast<float>(b[i]));
+  }
+};
+
+}  // namespace
+
 template <class Exec>
 TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dtype dtype,
                                  PassOptions options, Weights weights, Weights gradients, bool dry,
                                  Pool<Exec> pool)
-    : config_(config),
+    : slice_(config, options.groups.place),
+      config_(part_of_config(config, slice_)),
       dtype_(dtype),
       options_(std::move(options)),
       weights_(std::move(weights)),
       gradients_(std::move(gradients)),
-      run_(exec, dry, pool) {
-  if (options_.recompute.size() != static_cast<std::size_t>(config_.num_hidden_layers)) {
+      run_(exec, dry, pool, options_.groups) {
+  if (options_.recompute.size() != static_cast<std::size_t>(config.num_hidden_layers)) {
     throw std::invalid_argument("recompute: expected one entry a block");
   }
+  const auto first = options_.recompute.begin() + slice_.first_block;
+  options_.recompute = std::vector<Recompute>(first, first + slice_.blocks);
+  options_.shape.seq /= options_.groups.place.layout.context;
+  const dist::Part part = dist::part_of(config.vocab_size, slice_.tensor, slice_.tensor_rank);
+  vocabulary_ = {part.begin, part.count};
+  drop_repeated_biases(weights_, slice_);
   lay_out(Arena());
   if (!dry) {
     memory_ = pool.allocate(exec, activation_bytes_);
     lay_out(Arena(memory_.data()));
-    rope::build_cache(exec, config_.rope, cos_sin_);
+    if (positions_ != nullptr) {
+      const auto positions =
+          zigzag_positions(options_.shape.seq * options_.groups.place.layout.context,
+                           options_.groups.place.layout.context, options_.groups.place.context);
+      copy_from_host(exec, std::as_bytes(std::span(positions)), positions_);
+    }
+    rope::build_cache(exec, config_.rope, cos_sin_, positions_);
   }
-  Runner<Exec> rehearsal(exec, true);
+  Runner<Exec> rehearsal(exec, true, {}, options_.groups);
   launch_forward(rehearsal);
-  launch_backward(rehearsal, 1.0F);
+  launch_backward(rehearsal, 1.0F, {});
   run_.reserve(rehearsal.workspace_bytes());
 }
 
@@ -47,15 +74,23 @@ void TrainingPass<Exec>::lay_out(Arena arena) {
   };
   const std::int64_t hidden = config_.hidden_size;
   const std::int64_t qkv = config_.q_size() + 2 * config_.kv_size();
+  const bool shares_sequences = options_.groups.place.layout.context > 1;
 
   ids_ = arena.integers(tokens);
   targets_ = arena.integers(tokens);
   cos_sin_ = arena.tensor<2>(Dtype::f32, {options_.shape.seq, config_.head_dim});
+  if (shares_sequences) positions_ = arena.integers(options_.shape.seq);
 
   // What is computed again lies in one place for all blocks.
   auto again = Recompute::nothing;
   for (const Recompute what : options_.recompute) again = again | what;
   BlockActivations shared;
+  if (shares_sequences) {
+    shared.ring =
+        lay_out_ring(arena, dtype_,
+                     {options_.shape.batch, options_.shape.seq, config_.num_attention_heads,
+                      config_.num_key_value_heads, config_.head_dim});
+  }
   lay_out_block(arena, config_, dtype_, options_.shape, again, shared);
   blocks_.clear();
   for (const Recompute what : options_.recompute) {
@@ -66,48 +101,94 @@ void TrainingPass<Exec>::lay_out(Arena arena) {
   delta_ = rows(hidden);
   x_ = rows(hidden);
   n_ = rows(hidden);
-  loss_ = arena.tensor<1>(Dtype::f32, {1});
-  statistics_ = arena.tensor<2>(Dtype::f32, {tokens, 2});
+  loss_.loss = arena.tensor<1>(Dtype::f32, {1});
+  loss_.statistics = arena.tensor<2>(Dtype::f32, {tokens, 2});
+  if (slice_.tensor > 1) {
+    loss_.own_statistics = arena.tensor<2>(Dtype::f32, {tokens, 2});
+    loss_.all_statistics = arena.tensor<3>(Dtype::f32, {slice_.tensor, tokens, 2});
+    loss_.token_losses = arena.tensor<1>(Dtype::f32, {tokens});
+  }
 
   buffers_.g = rows(hidden);
   buffers_.dqkv = rows(qkv);
   buffers_.dattended = rows(config_.q_size());
   // the largest gradient that an operator gives in the model's dtype: an embedding, or a bias
-  buffers_.staging = arena.tensor<2>(
-      dtype_, {1, std::max({config_.vocab_size * hidden, 2 * config_.intermediate_size, qkv})});
+  const std::int64_t table = slice_.embedding || slice_.head ? config_.vocab_size * hidden : hidden;
+  buffers_.staging =
+      arena.tensor<2>(dtype_, {1, std::max({table, 2 * config_.intermediate_size, qkv})});
   activation_bytes_ = arena.bytes();
+}
+
+template <class Exec>
+std::vector<std::int64_t> TrainingPass<Exec>::own(std::span<const std::int64_t> values) const {
+  const int ranks = options_.groups.place.layout.context;
+  std::vector<std::int64_t> result;
+  if (ranks == 1) {
+    result.assign(values.begin(), values.end());
+    return result;
+  }
+  const std::int64_t seq = options_.shape.seq * ranks;
+  const auto positions = zigzag_positions(seq, ranks, options_.groups.place.context);
+  for (std::int64_t b = 0; b < options_.shape.batch; ++b) {
+    for (const std::int64_t position : positions) {
+      result.push_back(values[static_cast<std::size_t>(b * seq + position)]);
+    }
+  }
+  return result;
 }
 
 template <class Exec>
 void TrainingPass<Exec>::set_batch(std::span<const std::int64_t> ids,
                                    std::span<const std::int64_t> targets) {
-  copy_from_host(run_.exec(), std::as_bytes(ids), ids_);
-  copy_from_host(run_.exec(), std::as_bytes(targets), targets_);
+  std::vector<std::int64_t> own_ids = own(ids);
+  std::vector<std::int64_t> own_targets = own(targets);
+  counted_ = static_cast<std::int64_t>(own_targets.size()) -
+             std::ranges::count(own_targets, cross_entropy::default_ignore_index);
+  if (slice_.tensor > 1) {
+    own_ids = local_ids(own_ids, vocabulary_);
+    own_targets = local_targets(own_targets, vocabulary_);
+  }
+  copy_from_host(run_.exec(), std::as_bytes(std::span(own_ids)), ids_);
+  copy_from_host(run_.exec(), std::as_bytes(std::span(own_targets)), targets_);
 }
 
 template <class Exec>
 float TrainingPass<Exec>::forward() {
   launch_forward(run_);
-  float loss = 0;
-  copy_to_host(run_.exec(), loss_.data, std::as_writable_bytes(std::span(&loss, 1)));
-  return loss;
+  return slice_.head ? mean_loss(run_, loss_, counted_) : 0.0F;
 }
 
 template <class Exec>
-void TrainingPass<Exec>::backward(float dloss) {
-  launch_backward(run_, dloss);
+void TrainingPass<Exec>::backward(float dloss, const std::function<void(std::int64_t)>& ready) {
+  launch_backward(run_, dloss, ready);
 }
 
 template <class Exec>
 void TrainingPass<Exec>::launch_forward(Runner<Exec>& run) {
-  run(embedding::forward_variants<Exec>(),
-      embedding::ForwardArgs{.weight = weights_.embedding, .ids = ids_, .out = blocks_[0].x},
-      options_.kernels.embedding);
+  const dist::Groups& groups = run.groups();
+  if (slice_.embedding) {
+    embed(run, options_.kernels, weights_.embedding, ids_, blocks_[0].x);
+  } else if (!run.is_dry()) {
+    groups.pipeline.recv(run.exec(), blocks_[0].x, groups.place.stage - 1).wait();
+  }
   const Block<Exec> block(config_, options_.kernels, cos_sin_);
   TensorRef<2> stream = blocks_[0].x;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     block.forward(run, weights_.blocks[i], blocks_[i], options_.shape, stream, delta_);
     stream = blocks_[i].h;
+  }
+  if (!slice_.head) {
+    if (run.is_dry()) return;
+    sent_.wait();  // what was sent from there before
+    visit_dtype(dtype_, [&]<class T>() {
+      Kokkos::parallel_for(
+          "katt::nn::stage_output",
+          Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(run.exec(), 0, x_.size()),
+          AddRows<T>{static_cast<const T*>(stream.data), static_cast<const T*>(delta_.data),
+                     static_cast<T*>(x_.data)});
+    });
+    sent_ = groups.pipeline.send(run.exec(), x_, groups.place.stage + 1);
+    return;
   }
   run(rmsnorm::forward_variants<Exec>(),
       rmsnorm::ForwardArgs{.x = delta_,
@@ -117,35 +198,28 @@ void TrainingPass<Exec>::launch_forward(Runner<Exec>& run) {
                            .residual_out = x_,
                            .eps = config_.rms_norm_eps},
       options_.kernels.rmsnorm);
-  run(linear_cross_entropy::forward_variants<Exec>(),
-      linear_cross_entropy::ForwardArgs{.hidden = n_,
-                                        .weight = weights_.head,
-                                        .targets = targets_,
-                                        .loss = loss_,
-                                        .statistics = statistics_},
-      options_.kernels.linear_cross_entropy);
+  loss_forward(run, options_.kernels, n_, weights_.head, targets_, loss_);
 }
 
 template <class Exec>
 void TrainingPass<Exec>::launch_loss_backward(Runner<Exec>& run, float dloss) {
   const TensorRef<2> dhead(buffers_.staging.data, dtype_, weights_.head.extent);
-  run(linear_cross_entropy::backward_variants<Exec>(),
-      linear_cross_entropy::BackwardArgs{.hidden = n_,
-                                         .weight = weights_.head,
-                                         .targets = targets_,
-                                         .statistics = statistics_,
-                                         .dhidden = delta_,
-                                         .dweight = dhead,
-                                         .dloss = dloss},
-      options_.kernels.linear_cross_entropy);
+  loss_backward(run, options_.kernels, n_, weights_.head, targets_, loss_, delta_, dhead, dloss);
   add_gradient(run, dhead.data, dtype_, gradients_.head.data, dhead.size());
   norm_backward(run, options_.kernels, config_.rms_norm_eps, delta_, x_, weights_.norm, {},
                 buffers_.g, gradients_.norm, buffers_.staging);
 }
 
 template <class Exec>
-void TrainingPass<Exec>::launch_backward(Runner<Exec>& run, float dloss) {
-  launch_loss_backward(run, dloss);
+void TrainingPass<Exec>::launch_backward(Runner<Exec>& run, float dloss,
+                                         const std::function<void(std::int64_t)>& ready) {
+  const dist::Groups& groups = run.groups();
+  if (!run.is_dry()) sent_back_.wait();  // the gradient that went to the stage before
+  if (slice_.head) {
+    launch_loss_backward(run, dloss);
+  } else if (!run.is_dry()) {
+    groups.pipeline.recv(run.exec(), buffers_.g, groups.place.stage + 1).wait();
+  }
   const Block<Exec> block(config_, options_.kernels, cos_sin_);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     // Of the last block everything is still there, in the shared place too.
@@ -154,6 +228,16 @@ void TrainingPass<Exec>::launch_backward(Runner<Exec>& run, float dloss) {
     block.recompute(run, weights_.blocks[i], blocks_[i], options_.shape, what, delta_);
     block.backward(run, weights_.blocks[i], gradients_.blocks[i], blocks_[i], options_.shape,
                    buffers_);
+    if (ready && i > 0) {
+      const auto* const first = static_cast<const float*>(
+          slice_.embedding ? gradients_.embedding.data : gradients_.blocks[0].input_norm.data);
+      ready(static_cast<const float*>(gradients_.blocks[i].input_norm.data) - first);
+    }
+  }
+  if (!slice_.embedding) {
+    if (run.is_dry()) return;
+    sent_back_ = groups.pipeline.send(run.exec(), buffers_.g, groups.place.stage - 1);
+    return;
   }
   const TensorRef<2> dembedding(buffers_.staging.data, dtype_, weights_.embedding.extent);
   run(embedding::backward_variants<Exec>(),

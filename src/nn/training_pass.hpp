@@ -1,22 +1,31 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
+#include "dist/groups.hpp"
 #include "nn/block.hpp"
+#include "nn/vocabulary.hpp"
 
 namespace katt::nn {
 
 struct PassOptions {
-  BatchShape shape;
-  std::vector<Recompute> recompute;  ///< gradient checkpointing: one entry a block
+  BatchShape shape;                  ///< of the whole sequences, also where ranks share them
+  std::vector<Recompute> recompute;  ///< gradient checkpointing: one entry a block of the model
   Kernels kernels{};
+  dist::Groups groups{};  ///< the ranks that compute the model together
 };
 
 /// Forward and backward pass of a LLaMA over one batch, with the memory that they need: the
 /// activations that are kept between the two (Chen et al. 2016, arXiv:1604.06174, for those that
 /// are not) and one workspace. Gradients have the same bits whatever is computed again.
+///
+/// Of several ranks each has a part of the pass, as its groups say: a part of every matrix (block.hpp,
+/// vocabulary.hpp), of every sequence (ring_attention.hpp), and some of the blocks. The first stage of
+/// a pipeline begins with the embedding, the last ends with the loss; between them the stream goes
+/// from stage to stage, and its gradient back.
 template <class Exec>
 class TrainingPass {
  public:
@@ -26,12 +35,15 @@ class TrainingPass {
                Weights weights, Weights gradients, bool dry = false, Pool<Exec> pool = {});
 
   /// The batch: (batch, seq) token ids and the ids that should follow them; −100 is not counted.
+  /// The same on all ranks of the model, whatever part they take.
   void set_batch(std::span<const std::int64_t> ids, std::span<const std::int64_t> targets);
 
-  /// Mean loss of the batch. Waits for it.
+  /// Mean loss of the batch, or of this rank's part of the sequences; 0 but on the last stage. Waits
+  /// for it.
   float forward();
-  /// Adds dloss times the gradients of the last forward() to `gradients`; does not wait.
-  void backward(float dloss);
+  /// Adds dloss times the gradients of the last forward() to `gradients`; does not wait. Calls
+  /// ready(offset) when the gradients at `offset` of the flat array and beyond are launched.
+  void backward(float dloss, const std::function<void(std::int64_t)>& ready = {});
 
   /// Bytes that the pool reserves.
   [[nodiscard]] std::size_t activation_bytes() const {
@@ -44,10 +56,15 @@ class TrainingPass {
  private:
   void lay_out(Arena arena);
   void launch_forward(Runner<Exec>& run);
-  void launch_backward(Runner<Exec>& run, float dloss);
+  void launch_backward(Runner<Exec>& run, float dloss,
+                       const std::function<void(std::int64_t)>& ready);
   void launch_loss_backward(Runner<Exec>& run, float dloss);
+  /// The row of every token that this rank has, of all of the batch.
+  [[nodiscard]] std::vector<std::int64_t> own(std::span<const std::int64_t> values) const;
 
-  LlamaConfig config_;
+  Slice slice_;
+  VocabularyPart vocabulary_;
+  LlamaConfig config_;  ///< of this rank's part
   Dtype dtype_;
   PassOptions options_;
   Weights weights_;
@@ -60,11 +77,13 @@ class TrainingPass {
   std::int64_t* targets_ = nullptr;
   TensorRef<2> cos_sin_;
   std::vector<BlockActivations> blocks_;
-  TensorRef<2> delta_;       ///< what a block adds to the stream
-  TensorRef<2> x_, n_;       ///< the stream after the last block, and normalised
-  TensorRef<1> loss_;        ///< (1) f32
-  TensorRef<2> statistics_;  ///< of the loss
+  TensorRef<2> delta_;  ///< what a block adds to the stream
+  TensorRef<2> x_, n_;  ///< the stream after the last block, and normalised
+  LossBuffers loss_;
+  std::int64_t counted_ = 0;  ///< targets
   BackwardBuffers buffers_;
+  std::int64_t* positions_ = nullptr;  ///< of the rows of a sequence, where ranks share it
+  dist::Request sent_, sent_back_;     ///< to the next stage and to the one before
 };
 
 }  // namespace katt::nn

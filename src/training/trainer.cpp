@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
+#include <string>
 #include <utility>
 
 #include <Kokkos_Core.hpp>
@@ -15,27 +17,48 @@ namespace katt::training {
 
 namespace {
 
-std::size_t bytes_of(const nn::ParameterLayout& layout, Dtype dtype) {
-  return static_cast<std::size_t>(layout.size()) * size_of(dtype);
+std::size_t bytes_of(std::int64_t elements, Dtype dtype) {
+  return static_cast<std::size_t>(elements) * size_of(dtype);
 }
 
-std::size_t norm_bytes(const nn::ParameterLayout& layout) {
-  return static_cast<std::size_t>((layout.size() + norm_block - 1) / norm_block) * sizeof(double);
+/// Of the sums of the largest part whose squares are summed at a time.
+std::size_t norm_bytes(const nn::ParameterLayout& layout, const Sharing& sharing) {
+  std::int64_t most = 0;
+  for (const dist::Part& part : counted_parts(layout, sharing)) most = std::max(most, part.count);
+  return static_cast<std::size_t>((most + norm_block - 1) / norm_block) * sizeof(double);
 }
 
 nn::PassOptions pass_options(const nn::LlamaConfig& config, const TrainOptions& options) {
-  nn::PassOptions pass{
-      .shape = options.shape, .recompute = options.recompute, .kernels = options.kernels};
+  const RowShare rows = share_rows(options.shape.batch, options.accumulation, options.groups.place,
+                                   options.micro_batches);
+  nn::PassOptions pass{.shape = {.batch = rows.rows, .seq = options.shape.seq},
+                       .recompute = options.recompute,
+                       .kernels = options.kernels,
+                       .groups = options.groups};
   pass.recompute.resize(static_cast<std::size_t>(config.num_hidden_layers), nn::Recompute::nothing);
   return pass;
 }
 
-/// The layout of a model whose folder holds what its configuration says.
-nn::ParameterLayout checked_layout(const nn::LlamaConfig& config,
+/// Microbatches whose activations a stage keeps at a time.
+std::int64_t microbatches_under_way(const dist::Place& place, const RowShare& rows) {
+  return std::min<std::int64_t>(place.layout.pipeline - place.stage, rows.microbatches);
+}
+
+/// The layout of this rank's part of a model whose folder holds what its configuration says.
+nn::ParameterLayout checked_layout(const nn::LlamaConfig& config, const TrainOptions& options,
                                    const std::filesystem::path& folder) {
-  nn::ParameterLayout layout(config);
-  nn::check_folder(config, layout, folder);
-  return layout;
+  check_ranks(config, options);
+  nn::check_folder(config, nn::ParameterLayout(config), folder);
+  return {config, nn::Slice(config, options.groups.place)};
+}
+
+/// Elements of flat f32 memory.
+template <class Exec>
+Kokkos::View<float*, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>> floats(
+    const nn::DeviceMemory<Exec>& memory, std::int64_t begin, std::int64_t count) {
+  using View =
+      Kokkos::View<float*, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+  return View(reinterpret_cast<float*>(memory.data()) + begin, static_cast<std::size_t>(count));
 }
 
 /// A run of parameters that decay, or of such that do not, in the flat arrays.
@@ -59,22 +82,50 @@ std::vector<DecayRange> decay_ranges(const nn::ParameterLayout& layout) {
 
 }  // namespace
 
+void check_ranks(const nn::LlamaConfig& config, const TrainOptions& options) {
+  const dist::Layout& layout = options.groups.place.layout;
+  nn::check_layout(config, layout);
+  if (layout.context > 1 && options.shape.seq % (2 * layout.context) != 0) {
+    throw InputError("--context " + std::to_string(layout.context) + ": --seq is " +
+                     std::to_string(options.shape.seq) + ", expected a multiple of " +
+                     std::to_string(2 * layout.context) + ", two chunks a rank");
+  }
+  (void)share_rows(options.shape.batch, options.accumulation, options.groups.place,
+                   options.micro_batches);
+}
+
 template <class Exec>
 TrainingMemory training_memory(const Exec& exec, const nn::LlamaConfig& config,
                                const TrainOptions& options) {
-  const nn::ParameterLayout layout(config);
+  check_ranks(config, options);
+  const dist::Place& place = options.groups.place;
+  const nn::ParameterLayout layout(config, nn::Slice(config, place));
+  const Sharing sharing(layout.size(), place, options.bucket);
   nn::Arena nowhere;
   void* const data = nowhere.tensor<1>(Dtype::f32, {layout.size()}).data;
-  const nn::TrainingPass<Exec> pass(exec, config, options.dtype, pass_options(config, options),
+  const nn::PassOptions of_pass = pass_options(config, options);
+  const nn::TrainingPass<Exec> pass(exec, config, options.dtype, of_pass,
                                     nn::bind_weights(config, layout, options.dtype, data),
                                     nn::bind_weights(config, layout, Dtype::f32, data), true);
+  const RowShare rows =
+      share_rows(options.shape.batch, options.accumulation, place, options.micro_batches);
+  const auto passes = static_cast<std::size_t>(microbatches_under_way(place, rows));
   TrainingMemory memory;
-  memory.parameters = bytes_of(layout, Dtype::f32) +
-                      (options.dtype == Dtype::f32 ? 0 : bytes_of(layout, options.dtype));
-  memory.gradients = bytes_of(layout, Dtype::f32);
-  memory.optimizer = 2 * bytes_of(layout, Dtype::f32) + norm_bytes(layout);
-  memory.activations = pass.activation_bytes();
-  memory.workspace = pass.workspace_bytes();
+  memory.parameters = options.dtype == Dtype::f32 ? bytes_of(layout.size(), Dtype::f32)
+                                                  : bytes_of(sharing.state_size(), Dtype::f32) +
+                                                        bytes_of(layout.size(), options.dtype);
+  memory.gradients = bytes_of(layout.size(), Dtype::f32);
+  memory.optimizer = 2 * bytes_of(sharing.state_size(), Dtype::f32) + norm_bytes(layout, sharing);
+  memory.activations = passes * pass.activation_bytes();
+  memory.workspace = passes * pass.workspace_bytes();
+  // A bucket of gradients is summed while the backward pass sums over tensor parallel ranks.
+  std::size_t bucket = 0;
+  for (const dist::Part& part : sharing.buckets()) {
+    bucket = std::max(bucket, dist::summing_bytes(part.count, Dtype::f32, place.layout.replicas()));
+  }
+  const std::int64_t tokens = of_pass.shape.tokens() / place.layout.context;
+  memory.communication =
+      bucket + dist::summing_bytes(tokens * config.hidden_size, options.dtype, place.layout.tensor);
   return memory;
 }
 
@@ -83,38 +134,137 @@ Trainer<Exec>::Trainer(const Exec& exec, nn::LlamaConfig config, TrainOptions op
                        const std::filesystem::path& folder, std::uint64_t seed, nn::Pool<Exec> pool)
     : exec_(exec),
       config_(std::move(config)),
-      layout_(checked_layout(config_, folder)),
+      layout_(checked_layout(config_, options, folder)),
       options_(std::move(options)),
+      rows_(share_rows(options_.shape.batch, options_.accumulation, options_.groups.place,
+                       options_.micro_batches)),
+      sharing_(layout_.size(), options_.groups.place, options_.bucket),
       scaler_(options_.scaling),
-      master_("katt::training::masters", bytes_of(layout_, Dtype::f32), true),
-      copy_(options_.dtype == Dtype::f32
-                ? master_
-                : nn::DeviceMemory<Exec>("katt::training::parameters",
-                                         bytes_of(layout_, options_.dtype), true)),
-      gradients_("katt::training::gradients", bytes_of(layout_, Dtype::f32), true),
-      m_("katt::training::m", bytes_of(layout_, Dtype::f32), true),
-      v_("katt::training::v", bytes_of(layout_, Dtype::f32), true),
-      sums_("katt::training::sums", norm_bytes(layout_), false),
-      pass_(exec, config_, options_.dtype, pass_options(config_, options_),
-            nn::bind_weights(config_, layout_, options_.dtype, copy_.data()),
-            nn::bind_weights(config_, layout_, Dtype::f32, gradients_.data()), false,
-            std::move(pool)),
-      ids_(static_cast<std::size_t>(options_.shape.tokens())),
+      master_("katt::training::masters",
+              bytes_of(is_weights() ? layout_.size() : sharing_.state_size(), Dtype::f32), true),
+      copy_(is_weights() ? master_
+                         : nn::DeviceMemory<Exec>("katt::training::parameters",
+                                                  bytes_of(layout_.size(), options_.dtype), true)),
+      gradients_("katt::training::gradients", bytes_of(layout_.size(), Dtype::f32), true),
+      m_("katt::training::m", bytes_of(sharing_.state_size(), Dtype::f32), true),
+      v_("katt::training::v", bytes_of(sharing_.state_size(), Dtype::f32), true),
+      sums_("katt::training::sums", norm_bytes(layout_, sharing_), false),
+      ids_(static_cast<std::size_t>(rows_.rows * options_.shape.seq)),
       targets_(ids_.size()) {
-  nn::initialize_parameters(exec_, config_, layout_, folder, seed, Dtype::f32, master_.data());
-  round_master();
+  for (std::int64_t i = 0; i < microbatches_under_way(options_.groups.place, rows_); ++i) {
+    passes_.push_back(std::make_unique<nn::TrainingPass<Exec>>(
+        exec, config_, options_.dtype, pass_options(config_, options_),
+        nn::bind_weights(config_, layout_, options_.dtype, copy_.data()),
+        nn::bind_weights(config_, layout_, Dtype::f32, gradients_.data()), false, pool));
+  }
+  if (is_weights() || !sharing_.is_cut()) {
+    nn::initialize_parameters(exec_, config_, layout_, folder, seed, Dtype::f32, master_.data());
+    round_master();
+    return;
+  }
+  // Masters are a piece of what the folder holds: the gradients' memory holds it all meanwhile.
+  nn::initialize_parameters(exec_, config_, layout_, folder, seed, Dtype::f32, gradients_.data());
+  for (const Piece& piece : sharing_.pieces()) {
+    Kokkos::deep_copy(exec_, floats(master_, piece.state, piece.count),
+                      floats(gradients_, piece.begin, piece.count));
+  }
+  round_copy(exec_, reinterpret_cast<const float*>(gradients_.data()), layout_.size(),
+             options_.dtype, copy_.data());
 }
 
 template <class Exec>
 void Trainer<Exec>::round_master() {
-  if (options_.dtype == Dtype::f32) return;  // they are the weights
-  round_copy(exec_, reinterpret_cast<const float*>(master_.data()), layout_.size(), options_.dtype,
-             copy_.data());
+  if (is_weights()) return;  // they are the weights
+  for (const Piece& piece : sharing_.pieces()) {
+    round_copy(exec_, floats(master_, piece.state, piece.count).data(), piece.count, options_.dtype,
+               copy_.data() + static_cast<std::size_t>(piece.begin) * size_of(options_.dtype));
+  }
+}
+
+template <class Exec>
+void Trainer<Exec>::sum_gradients(std::int64_t offset, bool to_the_end) {
+  const dist::Communicator& replicas = options_.groups.replicas;
+  const std::vector<dist::Part>& buckets = sharing_.buckets();
+  // One bucket at a time: the next one begins when the one before has been summed.
+  while (summed_ < buckets.size() && buckets[summed_].begin >= offset) {
+    if (!to_the_end && !sum_.advance()) return;
+    sum_.wait();
+    const dist::Part bucket = buckets[summed_++];
+    const auto part = [&](dist::Part at) {
+      return TensorRef<1>(floats(gradients_, at.begin, at.count).data(), Dtype::f32, {at.count});
+    };
+    sum_ = sharing_.is_cut()
+               ? replicas.reduce_scatter(exec_, part(bucket), part(sharing_.own(bucket)))
+               : replicas.all_reduce(exec_, part(bucket));
+  }
+  if (to_the_end) sum_.wait();
+}
+
+template <class Exec>
+void Trainer<Exec>::sum_tied_gradients() {
+  const dist::Place& place = options_.groups.place;
+  const bool is_end = place.is_first_stage() || place.is_last_stage();
+  if (!config_.tie_word_embeddings || place.layout.pipeline == 1 || !is_end) return;
+  // The first stage sends its gradient and gets the sum, in the order of the stages.
+  const auto table =
+      std::ranges::find(layout_.parameters(), "model.embed_tokens.weight", &nn::Parameter::name);
+  const TensorRef<1> gradient(floats(gradients_, table->offset, table->size()).data(), Dtype::f32,
+                              {table->size()});
+  options_.groups.ends.all_reduce(exec_, gradient).wait();
+}
+
+template <class Exec>
+void Trainer<Exec>::run_microbatches(const TokenData& data, float dloss) {
+  const dist::Place& place = options_.groups.place;
+  const std::int64_t rows = options_.shape.batch * options_.accumulation;
+  const std::int64_t count = rows_.microbatches;
+  const bool sums_early = !(config_.tie_word_embeddings && place.layout.pipeline > 1);
+  const auto pass = [&](std::int64_t micro) -> nn::TrainingPass<Exec>& {
+    return *passes_[static_cast<std::size_t>(micro) % passes_.size()];
+  };
+  const auto forward = [&](std::int64_t micro) {
+    data.fill(steps() * rows + rows_.first + micro * rows_.rows, options_.shape.seq, ids_,
+              targets_);
+    pass(micro).set_batch(ids_, targets_);
+    const Kokkos::Profiling::ScopedRegion phase("forward");
+    loss_ += pass(micro).forward();
+  };
+  const auto backward = [&](std::int64_t micro) {
+    const Kokkos::Profiling::ScopedRegion phase("backward");
+    const bool is_last = micro + 1 == count && !sharing_.buckets().empty() && sums_early;
+    pass(micro).backward(dloss, is_last
+                                    ? std::function<void(std::int64_t)>([&](std::int64_t offset) {
+                                        sum_gradients(offset, false);
+                                      })
+                                    : nullptr);
+  };
+  const std::int64_t ahead = std::ssize(passes_) - 1;
+  for (std::int64_t micro = 0; micro < ahead; ++micro) forward(micro);
+  for (std::int64_t micro = 0; micro < count; ++micro) {
+    if (micro + ahead < count) forward(micro + ahead);
+    backward(micro);
+  }
+}
+
+template <class Exec>
+double Trainer<Exec>::gradient_norm() {
+  double squares = 0;
+  const std::vector<dist::Part> parts = counted_parts(layout_, sharing_);
+  for (const dist::Part& part : parts) {
+    const double norm = training::norm(exec_, floats(gradients_, part.begin, part.count).data(),
+                                       part.count, reinterpret_cast<double*>(sums_.data()));
+    if (parts.size() == 1 && options_.groups.place.layout.ranks() == 1) return norm;
+    squares += norm * norm;
+  }
+  squares = options_.groups.model.sum(squares);
+  if (sharing_.is_cut()) squares = options_.groups.replicas.sum(squares);
+  return std::sqrt(squares);
 }
 
 template <class Exec>
 StepLog Trainer<Exec>::step(const TokenData& data) {
   const auto start = std::chrono::steady_clock::now();
+  const dist::Groups& groups = options_.groups;
   StepLog log;
   log.loss_scale = static_cast<float>(scaler_.scale());
   log.rate = static_cast<float>(options_.schedule.at(steps()));
@@ -122,23 +272,18 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
     const Kokkos::Profiling::ScopedRegion phase("optimizer");
     gradients_.clear(exec_);
   }
-  double loss = 0;
-  for (std::int64_t micro = 0; micro < options_.accumulation; ++micro) {
-    const std::int64_t first = (steps() * options_.accumulation + micro) * options_.shape.batch;
-    data.fill(first, options_.shape.seq, ids_, targets_);
-    pass_.set_batch(ids_, targets_);
-    {
-      const Kokkos::Profiling::ScopedRegion phase("forward");
-      loss += pass_.forward();
-    }
-    const Kokkos::Profiling::ScopedRegion phase("backward");
-    pass_.backward(log.loss_scale / static_cast<float>(options_.accumulation));
-  }
+  loss_ = 0;
+  summed_ = 0;
+  // Of the mean over all microbatches and all parts of their sequences.
+  const std::int64_t losses = rows_.microbatches * groups.place.layout.replicas();
+  run_microbatches(data, log.loss_scale / static_cast<float>(losses));
   const Kokkos::Profiling::ScopedRegion phase("optimizer");
-  log.loss = static_cast<float>(loss / static_cast<double>(options_.accumulation));
-  const double norm = training::norm(exec_, reinterpret_cast<const float*>(gradients_.data()),
-                                     layout_.size(), reinterpret_cast<double*>(sums_.data())) /
-                      scaler_.scale();
+  sum_tied_gradients();
+  sum_gradients(0, true);
+  // The last stage has losses, the others zeros; tensor parallel ranks all have the same.
+  log.loss = static_cast<float>(groups.pipeline.sum(groups.replicas.sum(loss_)) /
+                                static_cast<double>(losses));
+  const double norm = gradient_norm() / scaler_.scale();
   log.grad_norm = static_cast<float>(norm);
   const double unscale = 1.0 / scaler_.scale();
   log.skipped = !scaler_.update(std::isfinite(norm));
@@ -146,6 +291,7 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
     // as torch.nn.utils.clip_grad_norm_
     const double factor = options_.clip > 0 ? std::min(1.0, options_.clip / (norm + 1e-6)) : 1.0;
     update(unscale * factor, options_.schedule.at(steps()));
+    gather_parameters();
   }
   exec_.fence("katt::training::step");
   log.time_s = std::chrono::duration<float>(std::chrono::steady_clock::now() - start).count();
@@ -156,40 +302,103 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
 template <class Exec>
 void Trainer<Exec>::update(double factor, double rate) {
   ++updates_;
-  const auto at = [](const nn::DeviceMemory<Exec>& memory, std::int64_t offset) {
-    return reinterpret_cast<float*>(memory.data()) + offset;
-  };
-  for (const DecayRange& range : decay_ranges(layout_)) {
-    AdamW options = options_.optimizer;
-    if (!range.decays) options.decay = 0;
-    AdamWArgs args{.parameters = at(master_, range.begin),
-                   .gradients = at(gradients_, range.begin),
-                   .m = at(m_, range.begin),
-                   .v = at(v_, range.begin),
-                   .count = range.end - range.begin,
-                   .step = updates_,
-                   .rate = rate,
-                   .gradient_factor = factor};
-    if (options_.dtype != Dtype::f32) {
-      args.copy_dtype = options_.dtype;
-      args.copy = copy_.data() + static_cast<std::size_t>(range.begin) * size_of(options_.dtype);
+  const std::vector<DecayRange> ranges = decay_ranges(layout_);
+  for (const Piece& piece : sharing_.pieces()) {
+    for (const DecayRange& range : ranges) {
+      const std::int64_t begin = std::max(piece.begin, range.begin);
+      const std::int64_t count = std::min(piece.begin + piece.count, range.end) - begin;
+      if (count <= 0) continue;
+      const std::int64_t state = piece.state + begin - piece.begin;
+      AdamW options = options_.optimizer;
+      if (!range.decays) options.decay = 0;
+      AdamWArgs args{.parameters = floats(master_, is_weights() ? begin : state, count).data(),
+                     .gradients = floats(gradients_, begin, count).data(),
+                     .m = floats(m_, state, count).data(),
+                     .v = floats(v_, state, count).data(),
+                     .count = count,
+                     .step = updates_,
+                     .rate = rate,
+                     .gradient_factor = factor};
+      if (!is_weights()) {
+        args.copy_dtype = options_.dtype;
+        args.copy = copy_.data() + static_cast<std::size_t>(begin) * size_of(options_.dtype);
+      }
+      adamw(exec_, options, args);
     }
-    adamw(exec_, options, args);
   }
 }
 
 template <class Exec>
-std::vector<float> Trainer<Exec>::values(const nn::DeviceMemory<Exec>& memory) const {
-  std::vector<float> result(static_cast<std::size_t>(layout_.size()));
+void Trainer<Exec>::gather_parameters() {
+  if (!sharing_.is_cut()) return;
+  const auto part = [&](dist::Part at) {
+    return TensorRef<1>(copy_.data() + static_cast<std::size_t>(at.begin) * size_of(options_.dtype),
+                        options_.dtype, {at.count});
+  };
+  for (const dist::Part& bucket : sharing_.buckets()) {
+    options_.groups.replicas.all_gather(exec_, part(sharing_.own(bucket)), part(bucket)).wait();
+  }
+}
+
+template <class Exec>
+std::vector<float> Trainer<Exec>::values(const nn::DeviceMemory<Exec>& memory,
+                                         std::int64_t count) const {
+  std::vector<float> result(static_cast<std::size_t>(count));
   memory::Transfer<Exec>(exec_).download(memory.data(), std::as_writable_bytes(std::span(result)));
   return result;
 }
 
 template <class Exec>
+std::vector<float> Trainer<Exec>::whole_state(const nn::DeviceMemory<Exec>& memory,
+                                              bool is_shared) const {
+  if (!is_shared || !sharing_.is_cut()) return values(memory, layout_.size());
+  const std::vector<float> own = values(memory, sharing_.state_size());
+  std::vector<float> whole(static_cast<std::size_t>(layout_.size()));
+  for (const Piece& piece : sharing_.pieces()) {
+    std::copy_n(own.begin() + piece.state, piece.count, whole.begin() + piece.begin);
+  }
+  const auto part = [&](dist::Part at) {
+    return TensorRef<1>(whole.data() + at.begin, Dtype::f32, {at.count});
+  };
+  for (const dist::Part& bucket : sharing_.buckets()) {
+    options_.groups.replicas.all_gather(serial_host(), part(sharing_.own(bucket)), part(bucket))
+        .wait();
+  }
+  return whole;
+}
+
+template <class Exec>
+std::vector<float> Trainer<Exec>::whole_model(std::vector<float> part) const {
+  const dist::Groups& groups = options_.groups;
+  if (groups.model.size() == 1) return part;
+  if (groups.place.replica() != 0) return {};
+  const auto tensor = [](std::vector<float>& values) {
+    return TensorRef<1>(values.data(), Dtype::f32, {std::ssize(values)});
+  };
+  if (groups.model.rank() != 0) {
+    groups.model.send(serial_host(), tensor(part), 0).wait();
+    return {};
+  }
+  std::vector<float> whole(static_cast<std::size_t>(nn::ParameterLayout(config_).size()));
+  for (int r = 0; r < groups.model.size(); ++r) {
+    dist::Place place = groups.place;
+    place.tensor = r % place.layout.tensor;
+    place.stage = r / place.layout.tensor;
+    const nn::ParameterLayout layout(config_, nn::Slice(config_, place));
+    if (r > 0) {
+      part.resize(static_cast<std::size_t>(layout.size()));
+      groups.model.recv(serial_host(), tensor(part), r).wait();
+    }
+    nn::paste(layout, part, whole);
+  }
+  return whole;
+}
+
+template <class Exec>
 TrainingState Trainer<Exec>::state() const {
-  return {.parameters = values(master_),
-          .m = values(m_),
-          .v = values(v_),
+  return {.parameters = whole_model(whole_state(master_, !is_weights())),
+          .m = whole_model(whole_state(m_, true)),
+          .v = whole_model(whole_state(v_, true)),
           .updates = updates_,
           .loss_scale = scaler_.scale(),
           .good_steps = scaler_.good_steps(),
@@ -199,14 +408,26 @@ TrainingState Trainer<Exec>::state() const {
 template <class Exec>
 void Trainer<Exec>::set_state(const TrainingState& state) {
   memory::Transfer<Exec> transfer(exec_);
-  transfer.upload(master_.data(), std::as_bytes(std::span(state.parameters)));
-  transfer.upload(m_.data(), std::as_bytes(std::span(state.m)));
-  transfer.upload(v_.data(), std::as_bytes(std::span(state.v)));
+  const auto upload = [&](const nn::DeviceMemory<Exec>& to, const std::vector<float>& whole,
+                          bool is_shared) {
+    const std::vector<float> part = nn::cut(layout_, whole);
+    const std::span<const float> values(part);
+    if (!is_shared) return transfer.upload(to.data(), std::as_bytes(values));
+    for (const Piece& piece : sharing_.pieces()) {
+      transfer.upload(to.data() + static_cast<std::size_t>(piece.state) * sizeof(float),
+                      std::as_bytes(values.subspan(static_cast<std::size_t>(piece.begin),
+                                                   static_cast<std::size_t>(piece.count))));
+    }
+  };
+  upload(master_, state.parameters, !is_weights());
+  upload(m_, state.m, true);
+  upload(v_, state.v, true);
   transfer.wait();
   updates_ = state.updates;
   scaler_.restore(state.loss_scale, state.good_steps);
   log_ = state.log;
   round_master();
+  if (!is_weights()) gather_parameters();
 }
 
 #define KATT_INSTANTIATE_TRAINER(Exec)                                               \

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "nn/model.hpp"
@@ -10,6 +12,7 @@
 #include "training/optimizer.hpp"
 #include "training/precision.hpp"
 #include "training/schedule.hpp"
+#include "training/sharing.hpp"
 
 namespace katt::training {
 
@@ -23,6 +26,10 @@ struct TrainOptions {
   LossScaling scaling{};
   std::vector<nn::Recompute> recompute{};  ///< gradient checkpointing, one entry a block
   nn::Kernels kernels{};
+  /// The ranks that train together; shape and accumulation are those of all of them.
+  dist::Groups groups{};
+  std::int64_t micro_batches = 0;  ///< a step of a rank; 0: as `shape` and `accumulation` say
+  std::int64_t bucket = std::int64_t{4} << 20;  ///< elements of gradients summed at a time
 };
 
 /// What one step did.
@@ -51,12 +58,16 @@ struct TrainingMemory {
   std::size_t optimizer = 0;
   std::size_t activations = 0;
   std::size_t workspace = 0;
+  std::size_t communication = 0;  ///< what other ranks have sent to be summed
   [[nodiscard]] std::size_t total() const {
-    return parameters + gradients + optimizer + activations + workspace;
+    return parameters + gradients + optimizer + activations + workspace + communication;
   }
 };
 
-/// Bytes that a Trainer allocates, without allocating them.
+/// Throws InputError where the ranks of the options cannot share the model or the batch.
+void check_ranks(const nn::LlamaConfig& config, const TrainOptions& options);
+
+/// Bytes that a Trainer allocates on this rank, without allocating them.
 template <class Exec>
 [[nodiscard]] TrainingMemory training_memory(const Exec& exec, const nn::LlamaConfig& config,
                                              const TrainOptions& options);
@@ -64,6 +75,13 @@ template <class Exec>
 /// Trains a LLaMA: accumulation of gradients, loss scaling, clipping by the global norm, AdamW with
 /// decay on tensors of rank 2 alone, a schedule; all state in flat arrays. A step computes the same
 /// bits on every run.
+///
+/// Of several ranks each trains its part of the model (nn/slice.hpp) on its rows: gradients are
+/// summed over those that hold the same parameters, in buckets and while the backward pass goes on;
+/// with ZeRO-1 each of them updates a part, and keeps moments and 16-bit models' masters of that
+/// alone. Stages of a pipeline take microbatches in the order 1F1B (Narayanan et al. 2019, PipeDream,
+/// and 2021, arXiv:2104.04473, section 2.2): a stage with k stages after it is k forward passes ahead,
+/// and keeps the activations of k + 1 microbatches at most.
 template <class Exec>
 class Trainer {
  public:
@@ -82,30 +100,52 @@ class Trainer {
   [[nodiscard]] const nn::ParameterLayout& layout() const { return layout_; }
   [[nodiscard]] const TrainOptions& options() const { return options_; }
 
-  /// The parameters (f32 masters) and the gradients of the last step, flat, on the host.
-  [[nodiscard]] std::vector<float> parameters() const { return values(master_); }
-  [[nodiscard]] std::vector<float> gradients() const { return values(gradients_); }
+  /// The parameters (f32 masters) and the gradients of the last step, flat, on the host, of this
+  /// rank's part; gradients where ZeRO-1 has not cut them.
+  [[nodiscard]] std::vector<float> parameters() const {
+    return whole_state(master_, !is_weights());
+  }
+  [[nodiscard]] std::vector<float> gradients() const { return values(gradients_, layout_.size()); }
 
-  /// Everything that a later step depends on, and the log.
+  /// Everything that a later step depends on, and the log: of the whole model, on rank 0; all ranks
+  /// call it.
   [[nodiscard]] TrainingState state() const;
-  /// Continues from a state of the same layout: the steps that follow have the same bits.
+  /// Continues from a state of the whole model: the steps that follow have the same bits as those of
+  /// an unbroken run of these ranks. All ranks give the same.
   void set_state(const TrainingState& state);
 
  private:
+  [[nodiscard]] bool is_weights() const { return options_.dtype == Dtype::f32; }
+  void run_microbatches(const TokenData& data, float dloss);
+  /// Sums the gradients from `offset` on over the replicas, bucket by bucket.
+  void sum_gradients(std::int64_t offset, bool to_the_end);
+  void sum_tied_gradients();
+  [[nodiscard]] double gradient_norm();
   void update(double factor, double rate);
+  void gather_parameters();
   void round_master();
-  [[nodiscard]] std::vector<float> values(const nn::DeviceMemory<Exec>& memory) const;
+  [[nodiscard]] std::vector<float> values(const nn::DeviceMemory<Exec>& memory,
+                                          std::int64_t count) const;
+  /// This rank's part of the model from memory that the replicas may share; all of them call it.
+  [[nodiscard]] std::vector<float> whole_state(const nn::DeviceMemory<Exec>& memory,
+                                               bool is_shared) const;
+  [[nodiscard]] std::vector<float> whole_model(std::vector<float> part) const;
 
   Exec exec_;
   nn::LlamaConfig config_;
   nn::ParameterLayout layout_;
   TrainOptions options_;
+  RowShare rows_;
+  Sharing sharing_;
   LossScaler scaler_;
   std::int64_t updates_ = 0;  ///< steps that were not skipped
   std::vector<StepLog> log_;
   nn::DeviceMemory<Exec> master_, copy_, gradients_, m_, v_, sums_;
-  nn::TrainingPass<Exec> pass_;
+  std::vector<std::unique_ptr<nn::TrainingPass<Exec>>> passes_;  ///< of microbatches under way
   std::vector<std::int64_t> ids_, targets_;
+  double loss_ = 0;         ///< sum over the microbatches of a step
+  std::size_t summed_ = 0;  ///< buckets whose sums are done or under way
+  dist::Request sum_;
 };
 
 }  // namespace katt::training

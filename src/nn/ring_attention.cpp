@@ -1,0 +1,285 @@
+#include "nn/ring_attention.hpp"
+
+#include <utility>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/execution.hpp"
+#include "core/parts.hpp"
+#include "core/views.hpp"
+#include "ops/attention/attention.hpp"
+#include "ops/attention/backward.hpp"
+
+namespace katt::nn {
+
+namespace {
+
+template <class Exec>
+using Range = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
+
+/// to ← from, or to ← to + from, element by element of matrices.
+template <class To, class From, class Memory>
+struct MoveRows {
+  StridedView<const From, 2, Memory> from;
+  StridedView<To, 2, Memory> to;
+  bool adds;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+    const auto columns = static_cast<std::int64_t>(from.extent(1));
+    const std::int64_t t = i / columns;
+    const std::int64_t c = i % columns;
+    const auto value = static_cast<float>(from(t, c));
+    to(t, c) = static_cast<To>(adds ? static_cast<float>(to(t, c)) + value : value);
+  }
+};
+
+/// sum and lse ← those of both.
+template <class T, class Memory>
+struct MergePart {
+  StridedView<float, 4, Memory> sum;
+  StridedView<float, 3, Memory> lse;
+  StridedView<const T, 4, Memory> part;
+  StridedView<const float, 3, Memory> part_lse;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+    const auto rows = static_cast<std::int64_t>(part.extent(2));
+    const auto heads = static_cast<std::int64_t>(part.extent(1));
+    const std::int64_t s = i % rows;
+    const std::int64_t h = i / rows % heads;
+    const std::int64_t b = i / rows / heads;
+    const float before = lse(b, h, s);
+    const float own = part_lse(b, h, s);
+    const float largest = Kokkos::max(before, own);
+    if (largest == -Kokkos::Experimental::infinity_v<float>) return;  // no key so far
+    const float merged =
+        largest + Kokkos::log(Kokkos::exp(before - largest) + Kokkos::exp(own - largest));
+    const float keep = Kokkos::exp(before - merged);
+    const float take = Kokkos::exp(own - merged);
+    for (std::size_t d = 0; d < part.extent(3); ++d) {
+      sum(b, h, s, d) = keep * sum(b, h, s, d) + take * static_cast<float>(part(b, h, s, d));
+    }
+    lse(b, h, s) = merged;
+  }
+};
+
+template <class Exec>
+void move_rows(Runner<Exec>& run, const TensorRef<2>& from, const TensorRef<2>& to,
+               bool adds = false) {
+  if (run.is_dry()) return;
+  using Memory = typename Exec::memory_space;
+  visit_dtype(from.dtype, [&]<class From>() {
+    visit_dtype(to.dtype, [&]<class To>() {
+      Kokkos::parallel_for("katt::nn::ring_rows", Range<Exec>(run.exec(), 0, from.size()),
+                           MoveRows<To, From, Memory>{ConstTensorRef<2>(from).view<From, Memory>(),
+                                                      to.view<To, Memory>(), adds});
+    });
+  });
+}
+
+/// Rows begin … of every sequence.
+TensorRef<4> seq_part(TensorRef<4> tensor, std::int64_t begin, std::int64_t count) {
+  tensor.data = static_cast<std::byte*>(tensor.data) +
+                static_cast<std::size_t>(begin * tensor.stride[2]) * size_of(tensor.dtype);
+  tensor.extent[2] = count;
+  return tensor;
+}
+
+TensorRef<3> seq_part(TensorRef<3> values, std::int64_t begin, std::int64_t count) {
+  values.data = static_cast<float*>(values.data) + begin * values.stride[2];
+  values.extent[2] = count;
+  return values;
+}
+
+/// Which of the queries that are here see which part of a block of keys.
+struct Step {
+  std::int64_t q_begin, q_count, k_count;
+  bool causal;
+};
+
+Step step_of(const RingShape& shape, int rank, int source) {
+  const std::int64_t half = shape.seq / 2;
+  if (source == rank) return {0, shape.seq, shape.seq, true};
+  if (source < rank) return {0, shape.seq, half, false};
+  return {half, half, shape.seq, false};
+}
+
+/// The ring of a context group, from one step to the next.
+template <class Exec>
+class Ring {
+ public:
+  explicit Ring(Runner<Exec>& run)
+      : run_(run), ranks_(run.groups().place.layout.context), rank_(run.groups().place.context) {}
+
+  [[nodiscard]] int ranks() const { return ranks_; }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int source(int step) const { return (rank_ - step + ranks_) % ranks_; }
+
+  /// Sends to the next rank and receives from the last.
+  [[nodiscard]] std::pair<dist::Request, dist::Request> pass_on(const TensorRef<2>& from,
+                                                                const TensorRef<2>& to) {
+    if (run_.is_dry()) return {};
+    const dist::Communicator& group = run_.groups().context;
+    auto sent = group.send(run_.exec(), from, (rank_ + 1) % ranks_);
+    return {std::move(sent), group.recv(run_.exec(), to, (rank_ + ranks_ - 1) % ranks_)};
+  }
+
+ private:
+  Runner<Exec>& run_;
+  int ranks_, rank_;
+};
+
+}  // namespace
+
+std::vector<std::int64_t> zigzag_positions(std::int64_t seq, int ranks, int rank) {
+  const std::int64_t chunk = seq / (2 * ranks);
+  std::vector<std::int64_t> positions;
+  for (const std::int64_t at : {std::int64_t{rank}, std::int64_t{2} * ranks - 1 - rank}) {
+    for (std::int64_t i = 0; i < chunk; ++i) positions.push_back(at * chunk + i);
+  }
+  return positions;
+}
+
+RingBuffers lay_out_ring(Arena& arena, Dtype dtype, const RingShape& shape) {
+  const std::int64_t tokens = shape.batch * shape.seq;
+  const std::int64_t q = shape.heads * shape.head_dim;
+  const std::int64_t kv = 2 * shape.kv_heads * shape.head_dim;
+  RingBuffers at;
+  at.kv = arena.tensor<2>(dtype, {tokens, kv});
+  at.next_kv = arena.tensor<2>(dtype, {tokens, kv});
+  at.sum = arena.tensor<2>(Dtype::f32, {tokens, q});
+  at.part = arena.tensor<2>(dtype, {tokens, q});
+  at.part_lse = arena.tensor<3>(Dtype::f32, {shape.batch, shape.heads, shape.seq});
+  at.dkv = arena.tensor<2>(Dtype::f32, {tokens, kv});
+  at.next_dkv = arena.tensor<2>(Dtype::f32, {tokens, kv});
+  at.dkv_part = arena.tensor<2>(dtype, {tokens, kv});
+  return at;
+}
+
+template <class Exec>
+void ring_forward(Runner<Exec>& run, const Kernels& kernels, const RingShape& shape,
+                  const RingForwardArgs& args, const RingBuffers& buffers) {
+  using Memory = typename Exec::memory_space;
+  const auto heads = [&](const TensorRef<2>& rows) {
+    return heads_of(rows, 0, shape.batch, shape.heads, shape.head_dim);
+  };
+  const auto kv_heads = [&](const TensorRef<2>& rows, std::int64_t part) {
+    return heads_of(rows, part * shape.kv_heads * shape.head_dim, shape.batch, shape.kv_heads,
+                    shape.head_dim);
+  };
+  Ring<Exec> ring(run);
+  TensorRef<2> kv = buffers.kv, next_kv = buffers.next_kv;
+  move_rows(run, args.kv, kv);
+  for (int step = 0; step < ring.ranks(); ++step) {
+    std::pair<dist::Request, dist::Request> under_way;
+    if (step + 1 < ring.ranks()) under_way = ring.pass_on(kv, next_kv);
+    const Step what = step_of(shape, ring.rank(), ring.source(step));
+    const TensorRef<4> part = seq_part(heads(buffers.part), what.q_begin, what.q_count);
+    const TensorRef<3> part_lse =
+        seq_part(step == 0 ? args.lse : buffers.part_lse, what.q_begin, what.q_count);
+    run(attention::forward_variants<Exec>(),
+        attention::ForwardArgs{.q = seq_part(heads(args.q), what.q_begin, what.q_count),
+                               .k = seq_part(kv_heads(kv, 0), 0, what.k_count),
+                               .v = seq_part(kv_heads(kv, 1), 0, what.k_count),
+                               .out = part,
+                               .lse = part_lse,
+                               .scale = args.scale,
+                               .mask = {.causal = what.causal}},
+        kernels.attention);
+    if (step == 0) {
+      move_rows(run, buffers.part, buffers.sum);
+    } else if (!run.is_dry()) {
+      visit_dtype(part.dtype, [&]<class T>() {
+        Kokkos::parallel_for(
+            "katt::nn::ring_merge",
+            Range<Exec>(run.exec(), 0, shape.batch * shape.heads * what.q_count),
+            MergePart<T, Memory>{
+                seq_part(heads(buffers.sum), what.q_begin, what.q_count)
+                    .template view<float, Memory>(),
+                seq_part(args.lse, what.q_begin, what.q_count).template view<float, Memory>(),
+                ConstTensorRef<4>(part).template view<T, Memory>(),
+                ConstTensorRef<3>(part_lse).template view<float, Memory>()});
+      });
+    }
+    under_way.second.wait();
+    under_way.first.wait();
+    std::swap(kv, next_kv);
+  }
+  move_rows(run, buffers.sum, args.out);
+}
+
+template <class Exec>
+void ring_backward(Runner<Exec>& run, const Kernels& kernels, const RingShape& shape,
+                   const RingBackwardArgs& args, const RingBuffers& buffers) {
+  const auto heads = [&](const TensorRef<2>& rows) {
+    return heads_of(rows, 0, shape.batch, shape.heads, shape.head_dim);
+  };
+  const auto kv_heads = [&](const TensorRef<2>& rows, std::int64_t part) {
+    return heads_of(rows, part * shape.kv_heads * shape.head_dim, shape.batch, shape.kv_heads,
+                    shape.head_dim);
+  };
+  Ring<Exec> ring(run);
+  TensorRef<2> kv = buffers.kv, next_kv = buffers.next_kv;
+  TensorRef<2> dkv = buffers.dkv, next_dkv = buffers.next_dkv;
+  const auto clear = [&](const TensorRef<2>& tensor) {
+    if (!run.is_dry()) {
+      Kokkos::deep_copy(run.exec(), tensor.template view<float, typename Exec::memory_space>(),
+                        0.0F);
+    }
+  };
+  move_rows(run, args.kv, kv);
+  clear(dkv);
+  clear(buffers.sum);
+  for (int step = 0; step < ring.ranks(); ++step) {
+    std::pair<dist::Request, dist::Request> under_way;
+    if (step + 1 < ring.ranks()) under_way = ring.pass_on(kv, next_kv);
+    const Step what = step_of(shape, ring.rank(), ring.source(step));
+    const auto queries = [&](const TensorRef<2>& rows) {
+      return seq_part(heads(rows), what.q_begin, what.q_count);
+    };
+    const auto keys = [&](const TensorRef<2>& rows, std::int64_t part) {
+      return seq_part(kv_heads(rows, part), 0, what.k_count);
+    };
+    run(attention::backward_variants<Exec>(),
+        attention::BackwardArgs{.q = queries(args.q),
+                                .k = keys(kv, 0),
+                                .v = keys(kv, 1),
+                                .out = queries(args.out),
+                                .dout = queries(args.dout),
+                                .lse = seq_part(args.lse, what.q_begin, what.q_count),
+                                .dq = queries(buffers.part),
+                                .dk = keys(buffers.dkv_part, 0),
+                                .dv = keys(buffers.dkv_part, 1),
+                                .scale = args.scale,
+                                .mask = {.causal = what.causal}},
+        kernels.attention);
+    for (std::int64_t b = 0; b < shape.batch; ++b) {
+      const auto add = [&](const TensorRef<2>& part, const TensorRef<2>& sum, std::int64_t begin,
+                           std::int64_t count) {
+        move_rows(run, rows_of(part, b * shape.seq + begin, count),
+                  rows_of(sum, b * shape.seq + begin, count), true);
+      };
+      add(buffers.part, buffers.sum, what.q_begin, what.q_count);
+      add(buffers.dkv_part, dkv, 0, what.k_count);
+    }
+    // One step more than the keys: the gradients come home.
+    auto gradients = ring.pass_on(dkv, next_dkv);
+    for (auto* pair : {&under_way, &gradients}) {
+      pair->second.wait();
+      pair->first.wait();
+    }
+    std::swap(kv, next_kv);
+    std::swap(dkv, next_dkv);
+  }
+  move_rows(run, buffers.sum, args.dq);
+  move_rows(run, dkv, args.dkv);
+}
+
+#define KATT_INSTANTIATE_RING(Exec)                                                  \
+  template void ring_forward<Exec>(Runner<Exec>&, const Kernels&, const RingShape&,  \
+                                   const RingForwardArgs&, const RingBuffers&);      \
+  template void ring_backward<Exec>(Runner<Exec>&, const Kernels&, const RingShape&, \
+                                    const RingBackwardArgs&, const RingBuffers&);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RING)
+
+}  // namespace katt::nn

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nn/runner.hpp"
+
+/// Embedding, head and loss where tensor parallel ranks have parts of the vocabulary (Shoeybi et al.
+/// 2019, arXiv:1909.08053, section 3). Logits are never gathered: of a token with partial maxima m_r
+/// and logarithms of sums l_r = log Σ exp(logits − m_r) of the ranks
+///
+///   m = max_r m_r,   l = log Σ_r exp(m_r − m + l_r),   loss = m + l − logit(target)
+///
+/// where one rank has the target's logit. With one rank these are the operators themselves.
+namespace katt::nn {
+
+/// The part of a vocabulary that a rank has.
+struct VocabularyPart {
+  std::int64_t first = 0, count = 0;
+};
+
+/// Ids as a rank's operators take them: counted from its first, those of other ranks −1.
+[[nodiscard]] std::vector<std::int64_t> local_ids(std::span<const std::int64_t> ids,
+                                                  VocabularyPart part);
+/// Targets, in the same way; those of other ranks are `part.count`, which counts and is never met,
+/// and −100 stays.
+[[nodiscard]] std::vector<std::int64_t> local_targets(std::span<const std::int64_t> targets,
+                                                      VocabularyPart part);
+
+/// out (T, hidden) = weight(ids); ids are local.
+template <class Exec>
+void embed(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& weight,
+           const std::int64_t* ids, const TensorRef<2>& out);
+
+/// What the loss leaves for its backward pass; the last three are empty with one rank.
+struct LossBuffers {
+  TensorRef<1> loss;            ///< (1) f32: the mean, of one rank
+  TensorRef<2> statistics;      ///< (T, 2) f32: m and l
+  TensorRef<2> own_statistics;  ///< (T, 2) f32: m_r and l_r
+  TensorRef<3> all_statistics;  ///< (ranks, T, 2) f32
+  TensorRef<1> token_losses;    ///< (T) f32; 0 where the target is −100
+};
+
+/// Of hidden (T, hidden) and the local targets.
+template <class Exec>
+void loss_forward(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& hidden,
+                  const TensorRef<2>& weight, const std::int64_t* targets, const LossBuffers& at);
+
+/// The mean over the counted targets, of which there are so many. Waits for it.
+template <class Exec>
+[[nodiscard]] float mean_loss(Runner<Exec>& run, const LossBuffers& at, std::int64_t counted);
+
+/// dhidden and dweight of dloss · mean loss.
+template <class Exec>
+void loss_backward(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& hidden,
+                   const TensorRef<2>& weight, const std::int64_t* targets, const LossBuffers& at,
+                   const TensorRef<2>& dhidden, const TensorRef<2>& dweight, float dloss);
+
+}  // namespace katt::nn

@@ -1,0 +1,92 @@
+#include "training/sharing.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "core/error.hpp"
+
+namespace katt::training {
+
+RowShare share_rows(std::int64_t batch, std::int64_t accumulation, const dist::Place& place,
+                    std::int64_t micro_batches) {
+  const std::int64_t rows = batch * accumulation;
+  const std::int64_t ranks = place.layout.data;
+  if (rows % ranks != 0) {
+    throw InputError("--batch " + std::to_string(batch) + " --accumulation " +
+                     std::to_string(accumulation) + ": a step has " + std::to_string(rows) +
+                     " rows, expected a multiple of the " + std::to_string(ranks) +
+                     " data parallel ranks");
+  }
+  const std::int64_t own = rows / ranks;
+  RowShare share{.first = place.data * own};
+  if (micro_batches > 0) {
+    if (own % micro_batches != 0) {
+      throw InputError("--micro-batches " + std::to_string(micro_batches) + ": a rank has " +
+                       std::to_string(own) + " rows of a step, expected a divisor of them");
+    }
+    share.rows = own / micro_batches;
+  } else {
+    share.rows = std::min(batch, own);
+    while (own % share.rows != 0) --share.rows;
+  }
+  share.microbatches = own / share.rows;
+  return share;
+}
+
+Sharing::Sharing(std::int64_t size, const dist::Place& place, std::int64_t bucket)
+    : replicas_(place.layout.replicas()),
+      replica_(place.replica()),
+      is_cut_(place.layout.zero && replicas_ > 1) {
+  if (replicas_ == 1) {
+    pieces_.push_back({0, size, 0});
+    state_size_ = size;
+    return;
+  }
+  for (std::int64_t end = size; end > 0; end -= std::min(bucket, end)) {
+    const std::int64_t count = std::min(bucket, end);
+    buckets_.push_back({end - count, count});
+  }
+  if (!is_cut_) {
+    pieces_.push_back({0, size, 0});
+    state_size_ = size;
+    return;
+  }
+  for (const dist::Part& part : buckets_) {
+    const dist::Part piece = own(part);
+    if (piece.count == 0) continue;
+    pieces_.push_back({piece.begin, piece.count, state_size_});
+    state_size_ += piece.count;
+  }
+}
+
+dist::Part Sharing::own(dist::Part bucket) const {
+  const dist::Part part = dist::part_of(bucket.count, replicas_, replica_);
+  return {bucket.begin + part.begin, part.count};
+}
+
+std::vector<dist::Part> counted_parts(const nn::ParameterLayout& layout, const Sharing& sharing) {
+  // What every rank of a tensor group has is counted by its first, an embedding by its first stage.
+  const auto counts = [&](const nn::Parameter& parameter) {
+    return !parameter.is_copy && (parameter.axis >= 0 || layout.slice().tensor_rank == 0);
+  };
+  const std::vector<nn::Parameter>& all = layout.parameters();
+  std::vector<dist::Part> kept;
+  if (std::ranges::all_of(all, counts)) {
+    kept.push_back({0, layout.size()});  // with the zeros between
+  } else {
+    for (const nn::Parameter& parameter : all) {
+      if (counts(parameter)) kept.push_back({parameter.offset, parameter.size()});
+    }
+  }
+  std::vector<dist::Part> parts;
+  for (const Piece& piece : sharing.pieces()) {
+    for (const dist::Part& part : kept) {
+      const std::int64_t begin = std::max(piece.begin, part.begin);
+      const std::int64_t end = std::min(piece.begin + piece.count, part.begin + part.count);
+      if (begin < end) parts.push_back({begin, end - begin});
+    }
+  }
+  return parts;
+}
+
+}  // namespace katt::training

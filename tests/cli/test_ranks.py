@@ -1,0 +1,190 @@
+"""`katt train`, `logits`, `generate` and `memory` on several ranks, as mpirun starts them."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from conftest import TINY
+
+MPIRUN = shutil.which("mpirun")
+pytestmark = pytest.mark.skipif(MPIRUN is None, reason="no mpirun")
+
+LAYOUTS = [
+    (2, ["--tensor", 2]),
+    (2, ["--pipeline", 2]),
+    (2, ["--context", 2]),
+    (2, []),
+    (2, ["--zero", 1]),
+    (4, ["--tensor", 2, "--pipeline", 2, "--micro-batches", 3]),
+    (4, ["--tensor", 2, "--zero", 1]),
+    (4, ["--context", 2]),
+    (8, ["--tensor", 2, "--pipeline", 2]),
+]
+NAMES = [f"{ranks}: {' '.join(map(str, layout))}" for ranks, layout in LAYOUTS]
+
+
+@pytest.fixture
+def ranks(katt):
+    """ranks(P, …) runs `mpirun -n P katt …`, ranks.start(P, …) starts it."""
+    if json.loads(katt("info", "--json").stdout)["build"]["mpi"].startswith("none"):
+        pytest.skip("built without MPI")
+
+    def command(count, *arguments):
+        return [MPIRUN, "-q", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca",
+                "mpi_yield_when_idle", "1", "-n", str(count), katt.path, *map(str, arguments), "--threads", "1"]
+
+    def run(count, *arguments, timeout=300):
+        return subprocess.run(command(count, *arguments), cwd=katt.folder, capture_output=True, text=True,
+                              timeout=timeout)
+
+    def start(count, *arguments):
+        return subprocess.Popen(command(count, *arguments), cwd=katt.folder, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    run.start = start
+    run.folder = katt.folder
+    return run
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """What transformers and PyTorch computed from the checkpoint, and the options of the training."""
+    with h5py.File(TINY / "expected.h5") as file:
+        names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
+        return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}
+
+
+def training(expected, **changes):
+    """The options of the training in expected.h5."""
+    options = {name: expected["options"][name] for name in ["steps", "batch", "seq", "accumulation", "lr"]}
+    options.update(changes)
+    return ["train", "--model", TINY, "--data", TINY / "expected.h5",
+            *[part for name, value in options.items() for part in ["--" + name, value]]]
+
+
+def check_curve(path, expected):
+    with h5py.File(path) as log:
+        np.testing.assert_allclose(log["loss"][...], expected["train/losses"], rtol=2e-4)
+        np.testing.assert_allclose(log["grad_norm"][...], expected["train/grad_norms"], rtol=2e-3)
+
+
+@pytest.mark.parametrize("count, layout", LAYOUTS, ids=NAMES)
+def test_trains_as_pytorch(ranks, expected, count, layout):
+    done = ranks(count, *training(expected), *layout, "--log", "log.h5")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1, "one rank prints"
+    check_curve(ranks.folder / "log.h5", expected)
+
+
+def test_killed_ranks_lose_nothing_that_was_saved(ranks, expected):
+    """Any rank dies at any time; the run goes on in another layout."""
+    choose = random.Random(time.time_ns())
+    steps = int(expected["options"]["steps"])
+    for _ in range(5):
+        count, layout = choose.choice([each for each in LAYOUTS if each[0] <= 4])
+        if "--micro-batches" in layout:
+            layout = layout[:4]
+        process = ranks.start(count, *training(expected), *layout, "--out", "out", "--log", "log.h5", "--save-every",
+                              2, "--resume")
+        time.sleep(choose.uniform(0.3, 2.5))
+        children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+        if children and process.poll() is None:
+            os.kill(int(choose.choice(children)), signal.SIGKILL)
+            process.communicate(timeout=60)  # the launcher ends the others
+        else:
+            process.communicate(timeout=120)
+    done = ranks(2, *training(expected), "--tensor", 2, "--out", "out", "--log", "log.h5", "--resume")
+    assert done.returncode == 0, done.stderr
+    check_curve(ranks.folder / "log.h5", expected)
+    with h5py.File(ranks.folder / "log.h5") as log:
+        assert len(log["loss"]) == steps
+
+
+def test_what_was_trained_is_a_checkpoint(ranks, katt, expected):
+    """Ranks write what one rank reads, in transformers' names and shapes."""
+    done = ranks(4, *training(expected), "--tensor", 2, "--pipeline", 2, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    done = katt(*training(expected, steps=1), "--out", "alone")
+    assert done.returncode == 0, done.stderr
+
+    def header(folder):
+        data = (katt.folder / folder / "model.safetensors").read_bytes()
+        return json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+
+    assert header("out") == header("alone")
+
+
+def test_logits_and_greedy_continuation(ranks, expected):
+    prompt = ",".join(map(str, expected["prompt"]))
+    done = ranks(2, "logits", "--model", TINY, "--tokens", prompt, "--out", "out.h5", "--tensor", 2)
+    assert done.returncode == 0, done.stderr
+    with h5py.File(ranks.folder / "out.h5") as file:
+        np.testing.assert_allclose(file["logits"][...], expected["logits"], atol=2e-5, rtol=0)
+    done = ranks(2, "generate", "--model", TINY, "--tokens", prompt, "--max-new-tokens", len(expected["greedy"]),
+                 "--tensor", 2)
+    assert done.returncode == 0, done.stderr
+    assert [int(token) for token in done.stdout.splitlines()[-1].split(",")] == expected["greedy"].tolist()
+
+
+@pytest.mark.parametrize("count, layout", [(1, []), *LAYOUTS[:6]], ids=["1", *NAMES[:6]])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_memory_of_every_rank(ranks, count, layout, dtype):
+    done = ranks(count, "memory", "--model", TINY, "--batch", 6, "--seq", 128, "--dtype", dtype, "--measure", "--json",
+                 *layout)
+    assert done.returncode == 0, done.stderr
+    forecast = json.loads(done.stdout)
+    every = forecast.get("ranks", [forecast["training"]])
+    assert len(every) == count
+    for rank in every:
+        assert abs(rank["total_bytes"] / rank["measured_bytes"] - 1) < 0.02, rank
+
+
+def test_memory_without_ranks(katt):
+    """A forecast needs no mpirun; ZeRO-1 cuts the optimizer's state by the data parallel ranks."""
+    def optimizer(*arguments):
+        done = katt("memory", "--model", TINY, "--batch", 4, "--seq", 64, "--json", *arguments)
+        assert done.returncode == 0, done.stderr
+        forecast = json.loads(done.stdout)
+        return [rank["optimizer_bytes"] for rank in forecast.get("ranks", [forecast["training"]])]
+
+    whole = optimizer()[0]
+    cut = optimizer("--ranks", 4, "--zero", 1)
+    assert len(cut) == 4 and abs(sum(cut) / whole - 1) < 0.01
+    assert len(optimizer("--tensor", 2)) == 2
+    assert "--measure" in katt.refuses("memory", "--model", TINY, "--tensor", 2, "--measure")
+
+
+@pytest.mark.parametrize("count, arguments, message", [
+    (4, ["--tensor", 3], "expected a divisor of the 4 ranks"),
+    (4, ["--tensor", 4], "expected a divisor of all: 1, 2"),
+    (3, ["--pipeline", 3], "the model has 2 blocks"),
+    (3, ["--context", 3], "expected a multiple of 6"),
+    (4, [], "a step has 6 rows, expected a multiple of the 4 data parallel ranks"),
+    (2, ["--pipeline", 2, "--micro-batches", 4], "expected a divisor of them"),
+    (2, ["--zero", 2], "--zero 2: expected 0 or 1"),
+    (2, ["--checkpoint-blocks", "budget:1e9"], "of several ranks each would choose"),
+    (2, ["--nonsense", 1], "unknown option"),
+])
+def test_refusals(ranks, expected, count, arguments, message):
+    done = ranks(count, *training(expected), *arguments, "--out", "out")
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("katt: ")]
+    assert len(lines) == 1 and message in lines[0], done.stderr
+    assert not (ranks.folder / "out").exists()
+
+
+def test_commands_of_one_rank(ranks):
+    done = ranks(2, "tune", "attention")
+    assert done.returncode == 2
+    assert "katt tune: started on 2 ranks, expected 1" in done.stderr
+    done = ranks(2, "generate", "--model", TINY, "--tokens", "1,2")
+    assert done.returncode == 2 and "expected --tensor 2" in done.stderr

@@ -1,0 +1,292 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "core/error.hpp"
+#include "drivers/training_run.hpp"
+#include "memory/tracker.hpp"
+#include "tests/nn/llama_tiny.hpp"
+#include "training/state_file.hpp"
+#include "training/trainer.hpp"
+
+/// Training in every layout of as many ranks as mpirun has started.
+namespace katt {
+namespace {
+
+using dist::Layout;
+using training::StepLog;
+using training::TokenData;
+using training::TrainOptions;
+
+using Exec = Kokkos::DefaultExecutionSpace;
+using Trainer = training::Trainer<Exec>;
+
+/// All layouts of the ranks that can share the model and its batch.
+std::vector<Layout> layouts(const nn::LlamaConfig& config, const TrainOptions& options) {
+  const int ranks = dist::world().size();
+  std::vector<Layout> found;
+  for (int tensor = 1; tensor <= ranks; ++tensor) {
+    for (int pipeline = 1; tensor * pipeline <= ranks; ++pipeline) {
+      for (int context = 1; tensor * pipeline * context <= ranks; ++context) {
+        if (ranks % (tensor * pipeline * context) != 0) continue;
+        for (const bool zero : {false, true}) {
+          const Layout layout = dist::layout_of(ranks, tensor, pipeline, context, zero);
+          if (zero && layout.replicas() == 1) continue;
+          TrainOptions with = options;
+          with.groups = dist::Groups(dist::Place(layout, 0));
+          try {
+            training::check_ranks(config, with);
+            found.push_back(layout);
+          } catch (const InputError&) {  // told in the tests of refusals
+          }
+        }
+      }
+    }
+  }
+  return found;
+}
+
+/// What PyTorch was trained with.
+TrainOptions reference_options(const std::filesystem::path& checkpoint) {
+  const auto real = [&](const char* name) { return test::training_attribute(checkpoint, name); };
+  const auto integer = [&](const char* name) { return static_cast<std::int64_t>(real(name)); };
+  return {.shape = {.batch = integer("batch"), .seq = integer("seq")},
+          .accumulation = integer("accumulation"),
+          .schedule = {.rate = real("lr"), .steps = integer("steps")},
+          .optimizer = {.beta1 = real("beta1"),
+                        .beta2 = real("beta2"),
+                        .eps = real("eps"),
+                        .decay = real("weight_decay")},
+          .clip = real("clip"),
+          .bucket = 16384};  // several
+}
+
+TEST(TrainingOverRanks, LosesWhatPyTorchLoses) {
+  for (const auto& checkpoint : test::checkpoints()) {
+    TrainOptions options = reference_options(checkpoint);
+    const nn::LlamaConfig config = nn::read_config(checkpoint);
+    const TokenData data = impl::tokens_from_hdf5(checkpoint / "expected.h5", config.vocab_size);
+    const auto expected = [&](const char* dataset) {
+      return test::expected_of(checkpoint)
+          .floats(dataset, {options.schedule.steps}, "(steps)")
+          .values;
+    };
+    const auto losses = expected("train/losses");
+    const auto norms = expected("train/grad_norms");
+    for (const Layout& layout : layouts(config, options)) {
+      SCOPED_TRACE(checkpoint.string() + ": " + dist::to_text(layout));
+      options.groups = dist::Groups(dist::world(), layout);
+      Trainer trainer(Exec(), config, options, checkpoint, 0);
+      for (std::size_t s = 0; s < losses.size(); ++s) {
+        const StepLog log = trainer.step(data);
+        ASSERT_NEAR(log.loss, losses[s], 2e-4 * losses[s]) << "step " << s;
+        ASSERT_NEAR(log.grad_norm, norms[s], 2e-3 * norms[s]) << "step " << s;
+      }
+    }
+  }
+}
+
+TokenData small_data() {
+  std::vector<std::int32_t> tokens(2000);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int32_t>((i * i / 3 + 5 * i) % 97);
+  }
+  return {tokens, 97, "test"};
+}
+
+/// A model whose heads and MLP two or three ranks can share.
+nn::LlamaConfig model(nlohmann::json changes = nlohmann::json::object()) {
+  changes["intermediate_size"] = 84;
+  changes["num_key_value_heads"] = 6;
+  return test::small_config(changes);
+}
+
+/// A step has 24 rows of 48 tokens: eight ranks can share both.
+TrainOptions small_options(Dtype dtype = Dtype::f32) {
+  return {.shape = {.batch = 6, .seq = 48}, .accumulation = 4, .dtype = dtype, .bucket = 5000};
+}
+
+/// Largest difference of the parameters of the whole model, relative to the largest of them.
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0, scale = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
+    scale = std::max(scale, std::abs(static_cast<double>(b[i])));
+  }
+  return most / scale;
+}
+
+TEST(TrainingOverRanks, IsThatOfOneRank) {
+  const TokenData data = small_data();
+  struct Case {
+    Dtype dtype;
+    bool tied, recompute;
+  };
+  for (const Case& what : {Case{Dtype::f32, true, false}, Case{Dtype::f32, false, true},
+                           Case{Dtype::bf16, true, true}}) {
+    const nn::LlamaConfig config = model({{"tie_word_embeddings", what.tied},
+                                          {"attention_bias", what.tied},
+                                          {"mlp_bias", what.tied}});
+    TrainOptions options = small_options(what.dtype);
+    options.recompute.assign(4, what.recompute ? nn::Recompute::all : nn::Recompute::nothing);
+    Trainer alone(Exec(), config, options, "no checkpoint here", 7);
+    const std::vector<StepLog> expected{alone.step(data), alone.step(data)};
+    const auto parameters = alone.state().parameters;
+    const double limit = what.dtype == Dtype::f32 ? 1e-4 : 2e-2;
+    for (const Layout& layout : layouts(config, options)) {
+      SCOPED_TRACE(dist::to_text(layout) + ", " + std::string(name_of(what.dtype)) +
+                   (what.tied ? ", tied" : "") + (what.recompute ? ", recomputed" : ""));
+      options.groups = dist::Groups(dist::world(), layout);
+      Trainer trainer(Exec(), config, options, "no checkpoint here", 7);
+      for (const StepLog& one : expected) {
+        const StepLog log = trainer.step(data);
+        ASSERT_NEAR(log.loss, one.loss, limit * one.loss);
+        ASSERT_NEAR(log.grad_norm, one.grad_norm, 2 * limit * one.grad_norm);
+      }
+      const auto state = trainer.state();
+      if (dist::world().rank() != 0) continue;
+      ASSERT_EQ(state.parameters.size(), parameters.size());
+      EXPECT_LT(difference(state.parameters, parameters), what.dtype == Dtype::f32 ? 2e-3 : 2e-2);
+    }
+  }
+}
+
+TEST(TrainingOverRanks, ComputesTheSameBitsAgain) {
+  const TokenData data = small_data();
+  const nn::LlamaConfig config = model();
+  TrainOptions options = small_options();
+  for (const Layout& layout : layouts(config, options)) {
+    SCOPED_TRACE(dist::to_text(layout));
+    options.groups = dist::Groups(dist::world(), layout);
+    const auto train = [&] {
+      Trainer trainer(Exec(), config, options, "no checkpoint here", 7);
+      (void)trainer.step(data);
+      (void)trainer.step(data);
+      return trainer.parameters();
+    };
+    const auto first = train();
+    EXPECT_TRUE(train() == first);
+  }
+}
+
+TEST(TrainingOverRanks, ContinuesInAnotherLayout) {
+  const TokenData data = small_data();
+  const nn::LlamaConfig config = model({{"tie_word_embeddings", true}});
+  TrainOptions options = small_options();
+  Trainer unbroken(Exec(), config, options, "no checkpoint here", 7);
+  std::vector<StepLog> expected;
+  for (int s = 0; s < 4; ++s) expected.push_back(unbroken.step(data));
+  const dist::Communicator ranks = dist::world();
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() /
+      ("katt_ranks_" + ranks.broadcast_text(std::to_string(getpid()), 0));
+  // Each layout continues what the one before has saved; the last comes first.
+  const nn::ParameterLayout whole(config);
+  const auto all = layouts(config, options);
+  const auto train_two = [&](const Layout& layout) {
+    options.groups = dist::Groups(ranks, layout);
+    Trainer trainer(Exec(), config, options, "no checkpoint here", 7);
+    (void)trainer.step(data);
+    (void)trainer.step(data);
+    const auto state = trainer.state();
+    if (ranks.rank() == 0) training::write_run(folder, config, whole, options, state);
+    ranks.barrier();
+  };
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Layout& next = all[(i + 1) % all.size()];
+    SCOPED_TRACE(dist::to_text(all[i]) + ", then " + dist::to_text(next));
+    train_two(all[i]);
+    options.groups = dist::Groups(ranks, next);
+    Trainer trainer(Exec(), config, options, "no checkpoint here", 1);
+    trainer.set_state(training::read_state(folder, whole, options));
+    for (int s = 2; s < 4; ++s) {
+      const StepLog log = trainer.step(data);
+      const StepLog& one = expected[static_cast<std::size_t>(s)];
+      EXPECT_NEAR(log.loss, one.loss, 1e-4 * one.loss) << "step " << s;
+      EXPECT_NEAR(log.grad_norm, one.grad_norm, 1e-3 * one.grad_norm) << "step " << s;
+    }
+    ranks.barrier();
+  }
+  if (ranks.rank() == 0) std::filesystem::remove_all(folder);
+}
+
+TEST(TrainingOverRanks, TakesTheMemoryThatIsForecast) {
+  memory::install();
+  const TokenData data = small_data();
+  const nn::LlamaConfig config = model({{"hidden_size", 96}});
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    TrainOptions options = small_options(dtype);
+    for (const Layout& layout : layouts(config, options)) {
+      SCOPED_TRACE(dist::to_text(layout) + ", " + std::string(name_of(dtype)));
+      options.groups = dist::Groups(dist::Place(layout, dist::world().rank()));
+      const auto forecast = training::training_memory(Exec(), config, options);
+      options.groups = dist::Groups(dist::world(), layout);
+      const memory::Scope scope;
+      Trainer trainer(Exec(), config, options, "no checkpoint here", 7);
+      (void)trainer.step(data);
+      const auto measured = static_cast<double>(scope.peak_bytes());
+      EXPECT_NEAR(static_cast<double>(forecast.total()), measured, 0.02 * measured);
+    }
+  }
+}
+
+TEST(TrainingOverRanks, SharesRows) {
+  const auto share = [](std::int64_t batch, std::int64_t accumulation, int data, int rank,
+                        std::int64_t micro = 0) {
+    dist::Place place(dist::Layout{.data = data}, rank);
+    return training::share_rows(batch, accumulation, place, micro);
+  };
+  EXPECT_EQ(share(4, 2, 1, 0).microbatches, 2);
+  EXPECT_EQ(share(4, 2, 2, 1).first, 4);
+  EXPECT_EQ(share(4, 2, 2, 1).rows, 4);
+  EXPECT_EQ(share(3, 2, 2, 1).rows, 3);
+  EXPECT_EQ(share(4, 3, 2, 1).rows, 3) << "the most that divide 6";
+  EXPECT_EQ(share(4, 2, 2, 0, 4).rows, 1);
+  const auto refusal = [&](auto&& f) -> std::string {
+    try {
+      (void)f();
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal([&] { return share(3, 1, 2, 0); }),
+            "--batch 3 --accumulation 1: a step has 3 rows, expected a multiple of the 2 data "
+            "parallel ranks");
+  EXPECT_EQ(refusal([&] { return share(4, 1, 1, 0, 3); }),
+            "--micro-batches 3: a rank has 4 rows of a step, expected a divisor of them");
+}
+
+TEST(TrainingOverRanks, RefusesWhatCannotBeShared) {
+  const nn::LlamaConfig config = test::small_config();
+  const auto refusal = [&](const Layout& layout) -> std::string {
+    TrainOptions options = small_options();
+    options.groups = dist::Groups(dist::Place(layout, 0));
+    try {
+      training::check_ranks(config, options);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal({.tensor = 2}),
+            "--tensor 2: the model has 6 heads, 3 K/V heads and 80 columns of the MLP, expected a "
+            "divisor of all: 1");
+  EXPECT_EQ(refusal({.pipeline = 5}),
+            "--pipeline 5: the model has 4 blocks, expected at most as many stages");
+  EXPECT_EQ(refusal({.context = 5}),
+            "--context 5: --seq is 48, expected a multiple of 10, two chunks a rank");
+  try {
+    (void)dist::layout_of(4, 3, 1, 1, false);
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(),
+                 "--tensor 3 --pipeline 1 --context 1: their product is 3, expected a divisor of "
+                 "the 4 ranks");
+  }
+}
+
+}  // namespace
+}  // namespace katt
