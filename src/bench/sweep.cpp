@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <map>
 #include <new>
 #include <set>
@@ -16,6 +17,7 @@
 #include "bench/provenance.hpp"
 #include "bench/results.hpp"
 #include "bench/text.hpp"
+#include "bench/watch.hpp"
 #include "core/build_info.hpp"
 #include "memory/tracker.hpp"
 
@@ -29,7 +31,10 @@ struct Admission {
   std::map<std::size_t, RowResult> refused;
 };
 
-Admission admit(const PlannedCase& planned) {
+/// The number of a configuration for watch.hpp, the same in every process of a sweep.
+using Numbering = std::function<std::uint64_t(const PlannedCase&, const Config&)>;
+
+Admission admit(const PlannedCase& planned, const Numbering& number_of, const Faults& faults) {
   Admission result;
   std::vector<std::pair<std::size_t, std::size_t>> by_size;  // own bytes, index
   std::size_t used = 0;
@@ -37,6 +42,10 @@ Admission admit(const PlannedCase& planned) {
     const Config& config = planned.configs[i];
     if (std::string reason = unlisted_reason(planned, config); !reason.empty()) {
       result.refused.emplace(i, not_run(config, Status::skipped(std::move(reason))));
+      continue;
+    }
+    if (const auto fault = faults.find(number_of(planned, config)); fault != faults.end()) {
+      result.refused.emplace(i, not_run(config, Status::failed(fault->second)));
       continue;
     }
     const Footprint forecast = footprint(planned, config);
@@ -62,12 +71,16 @@ Admission admit(const PlannedCase& planned) {
 class Runner {
  public:
   Runner(const Settings& settings, std::span<const io::CeilingRow> ceilings, Peers& peers,
-         const StopFlag& stop)
-      : settings_(settings), ceilings_(ceilings), peers_(peers), stop_(stop) {}
+         Numbering number_of, const StopFlag& stop)
+      : settings_(settings),
+        ceilings_(ceilings),
+        peers_(peers),
+        number_of_(std::move(number_of)),
+        stop_(stop) {}
 
   /// The rows of a case in the order of its configurations; empty when it was interrupted.
   std::vector<RowResult> run(const PlannedCase& planned) {
-    Admission admission = admit(planned);
+    Admission admission = admit(planned, number_of_, faults_);
     auto& rows = admission.refused;
     if (!admission.admitted.empty()) {
       try {
@@ -114,7 +127,8 @@ class Runner {
         }
         indices.push_back(i);
         output_bytes.push_back(peer.output_bytes);
-        contenders.push_back(enter([&] { return std::move(peer.candidate); }));
+        contenders.push_back(
+            enter([&] { return std::move(peer.candidate); }, number_of_(planned, config)));
         continue;
       }
       if (Status status = inputs->supports(config); !status.is_ok()) {
@@ -123,7 +137,8 @@ class Runner {
       }
       indices.push_back(i);
       output_bytes.push_back(footprint(planned, config).outputs);
-      contenders.push_back(enter([&] { return inputs->prepare(config); }));
+      contenders.push_back(
+          enter([&] { return inputs->prepare(config); }, number_of_(planned, config)));
     }
     double moved_bytes = 0;
     const auto ready = [](const Contender& one) { return one.measured.status.is_ok(); };
@@ -191,6 +206,8 @@ class Runner {
   Settings settings_;
   std::span<const io::CeilingRow> ceilings_;
   Peers& peers_;
+  Numbering number_of_;
+  Faults faults_ = watch::faults();
   const StopFlag& stop_;
   std::uint64_t case_number_ = 0;
 };
@@ -303,7 +320,13 @@ SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
                   ? usual_peer_program()
                   : std::filesystem::path(request.settings.peer_program),
               request.settings.peer_timeout_s, stop);
-  Runner runner(request.settings, ceilings, peers, stop);
+  const Numbering number_of = [&](const PlannedCase& planned, const Config& config) {
+    const RowOrigin origin{.cold = request.settings.cold};
+    const io::Row row = make_row(columns, planned, not_run(config, Status::ok()), origin);
+    return std::max<std::uint64_t>(1,
+                                   std::hash<std::string>()(row_key(registry, columns, row.cells)));
+  };
+  Runner runner(request.settings, ceilings, peers, number_of, stop);
   std::size_t number = 0;
   for (const PlannedCase& planned : left) {
     const std::vector<RowResult> results = stop ? std::vector<RowResult>{} : runner.run(planned);
