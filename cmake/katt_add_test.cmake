@@ -54,9 +54,42 @@ function(katt_add_ranks name)
   endforeach()
 endfunction()
 
-# katt_add_pytest(NAME DIRECTORY): the Python tests of a folder, run by the Python environment that
-# scripts/build makes, with KATT set to the program's path.
+# katt_add_device_tests(NAMES SOURCES): the program test_device of these sources, and a test of each
+# one's name, with the label device. nvcc reads three of them in the time of two
+# (katt_join_cuda_sources). A source's tests are those of the suites that it names; were one missed,
+# it would run in the last test, device.others.
+function(katt_add_device_tests names sources)
+  add_executable(test_device ${sources})
+  set_target_properties(test_device PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(test_device PRIVATE katt_test_main)
+  target_compile_definitions(test_device PRIVATE KATT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  katt_target_defaults(test_device)
+  set(suite "(TEST|TEST_P|TYPED_TEST|RC_GTEST_PROP|INSTANTIATE_TYPED_TEST_SUITE_P)[(]([A-Za-z0-9]+)")
+  set(known "")
+  foreach(name source IN ZIP_LISTS names sources)
+    file(STRINGS ${source} lines REGEX "^${suite}")
+    set(filter "")
+    foreach(line ${lines})
+      string(REGEX MATCH ${suite} line "${line}")
+      list(APPEND filter "${CMAKE_MATCH_2}.*" "${CMAKE_MATCH_2}/*" "*/${CMAKE_MATCH_2}.*")
+    endforeach()
+    list(REMOVE_DUPLICATES filter)
+    list(APPEND known ${filter})
+    list(JOIN filter ":" filter)
+    add_test(NAME ${name} COMMAND ${katt_test_launcher} $<TARGET_FILE:test_device> --gtest_brief=1
+                                  --gtest_filter=${filter})
+    katt_test_properties(${name} device)
+  endforeach()
+  list(JOIN known ":" known)
+  add_test(NAME device.others COMMAND ${katt_test_launcher} $<TARGET_FILE:test_device>
+                                      --gtest_brief=1 --gtest_filter=-${known})
+  katt_test_properties(device.others device)
+endfunction()
+
+# katt_add_pytest(NAME DIRECTORY|FILE [LABELS LABEL]): Python tests, run by the Python environment
+# that scripts/build makes, with KATT set to the program's path.
 function(katt_add_pytest name directory)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "LABELS" "")
   set(python ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
   if(NOT EXISTS ${python})
     message(STATUS "Test ${name} left out: no build/venv (scripts/build makes it)")
@@ -64,9 +97,13 @@ function(katt_add_pytest name directory)
   endif()
   add_test(NAME ${name} COMMAND ${katt_test_launcher} ${python} -m pytest -q -p no:cacheprovider
                                 ${directory})
-  katt_test_properties(${name} ${name})
+  if(NOT arg_LABELS)
+    set(arg_LABELS ${name})
+  endif()
+  katt_test_properties(${name} ${arg_LABELS})
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT KATT=$<TARGET_FILE:katt_program>
-                                            KATT_BUILD_DIR=${PROJECT_BINARY_DIR})
+                                            KATT_BUILD_DIR=${PROJECT_BINARY_DIR}
+                                            KATT_BACKEND=$<IF:$<BOOL:${KATT_CUDA}>,cuda,openmp>)
 endfunction()
 
 # katt_add_package_test(NAME DIRECTORY): the tests of the Python package, on the module of this build; skipped in a build

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "bench/provenance.hpp"
 #include "bench/text.hpp"
+#include "bench/watch.hpp"
 #include "core/build_info.hpp"
 #include "dist/communicator.hpp"
 #include "dist/environment.hpp"
@@ -53,6 +56,10 @@ void print_help() {
 }
 
 int dispatch(int argc, char** argv, const bench::Registry& registry) {
+  constexpr std::string_view watched = "--watched=";  // the last argument of a child of a sweep
+  if (argc > 1 && std::string_view(argv[argc - 1]).starts_with(watched)) {
+    bench::watch::begin(std::atoi(argv[--argc] + watched.size()));
+  }
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   std::vector<std::string> names;
   for (const Command& command : commands()) names.emplace_back(command.name);

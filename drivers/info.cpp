@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdio>
 
 #include "bench/affinity.hpp"
@@ -93,6 +94,10 @@ void print_ceilings(std::span<const io::CeilingRow> ceilings) {
   if (ceilings.empty()) return;
   std::printf("\nceilings, measured\n");
   for (const io::CeilingRow& row : ceilings) {
+    if (std::isnan(row.value)) {
+      std::printf("  %-16snot measured: the device is emulated\n", row.name.c_str());
+      continue;
+    }
     std::printf("  %-16s%9.1f G%s, %lld threads\n", row.name.c_str(), row.value * 1e-9,
                 row.unit.c_str(), static_cast<long long>(row.threads));
   }

@@ -10,7 +10,7 @@ namespace {
 /// FILE.toml or OP among the arguments: the first that is neither an option nor an option's value.
 std::string find_target(std::span<const std::string> arguments) {
   const std::vector<std::string> flags{"--resume", "--overwrite", "--cold", "--profile",
-                                       "--json",   "--help",      "-h"};
+                                       "--json",   "--isolate",   "--help", "-h"};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (!argument.starts_with("-")) return argument;

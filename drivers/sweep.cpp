@@ -1,12 +1,18 @@
 #include "bench/sweep.hpp"
 
+#include <algorithm>
 #include <cstdio>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "bench/affinity.hpp"
+#include "bench/axes.hpp"
 #include "bench/forecast.hpp"
 #include "bench/json.hpp"
 #include "bench/sweep_ranks.hpp"
 #include "bench/tuning.hpp"
+#include "bench/watch.hpp"
 #include "dist/communicator.hpp"
 #include "drivers/command_line.hpp"
 #include "drivers/commands.hpp"
@@ -25,6 +31,22 @@ std::filesystem::path tuning_path(const std::optional<std::string>& option) {
   return *option;
 }
 
+/// Whether a sweep names the backend, or leaves it to a default that it is.
+bool asks_for(std::span<const bench::SweepEntry> entries, Backend backend) {
+  for (const bench::SweepEntry& entry : entries) {
+    for (const bench::AxisSpec& spec : bench::common_axes(*entry.op)) {
+      if (spec.name != "backend") continue;
+      std::vector<bench::AxisValue> values{spec.fallback};
+      for (const bench::AxisText& typed : entry.axes) {
+        if (typed.key == "backend") values = bench::parse_axis(spec, typed);
+      }
+      const bench::AxisValue wanted = std::string(name_of(backend));
+      if (std::find(values.begin(), values.end(), wanted) != values.end()) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 int sweep_command(const Invocation& invocation) {
@@ -39,6 +61,7 @@ int sweep_command(const Invocation& invocation) {
   bench::SweepOptions options;
   bool json = false;
   bool profile = false;
+  bool isolate = false;
   line.option("-o,--output", output, "result file (HDF5) to write");
   line.flag("--resume", options.resume, "continue the result file; start it if missing");
   line.flag("--overwrite", options.overwrite, "replace the result file");
@@ -47,6 +70,8 @@ int sweep_command(const Invocation& invocation) {
   line.flag("--json", json, "print a summary as JSON");
   line.option("--tuning", tuning_file, "file that katt tune wrote, for --tile auto");
   line.flag("--profile", profile, "tell and record where the time goes, from further runs");
+  line.flag("--isolate", isolate,
+            "outlive a variant that ends the process: a failed row (on a device always)");
   MeasureOptions measuring(line, request);
   if (!line.parse(invocation.arguments)) return 0;
   measuring.apply(request);
@@ -54,6 +79,10 @@ int sweep_command(const Invocation& invocation) {
   options.output = output.value_or("");
   if (shard) options.shard = bench::parse_shard(*shard);
   options.command = invocation.command;
+  if (bench::watch::is_continued()) {  // in the file of the process before this one
+    options.resume = true;
+    options.overwrite = false;
+  }
   const dist::Communicator ranks = dist::world();
   const bool first = ranks.rank() == 0;  // which writes the file and speaks
   if (ranks.size() > 1) bench::allow_all_processors();
@@ -67,6 +96,12 @@ int sweep_command(const Invocation& invocation) {
     if (tuned) tuning = bench::Tuning::read(tuned_tiles);
   });
 
+  const bool at_risk = isolate || asks_for(request.entries, Backend::cuda);
+  if (at_risk && ranks.size() == 1 && !bench::watch::is_on()) {
+    std::vector<std::string> arguments{"sweep"};
+    arguments.insert(arguments.end(), invocation.arguments.begin(), invocation.arguments.end());
+    return bench::watch_over(arguments, [&](const std::string& line) { progress.note(line); });
+  }
   const Runtime runtime(bench::most_threads(request.entries));
   std::vector<bench::PlannedCase> plan;
   bench::together(ranks, [&] {

@@ -1,11 +1,16 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include <Kokkos_Core.hpp>
 
 #include "dist/environment.hpp"
 #include "tests/arguments.hpp"
+#include "tests/device.hpp"
 
 int main(int argc, char** argv) {
+  // Property tests on an emulated device: a few problems each. What the user has set stays.
+  if (katt::test::device_is_emulated()) setenv("RC_PARAMS", "max_success=6", 0);
   testing::InitGoogleTest(&argc, argv);
   katt::test::arguments().assign(argv + 1, argv + argc);
   const katt::dist::Environment ranks;  // where mpirun started the program

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "bench/bandwidth.hpp"
 #include "bench/machine.hpp"
@@ -200,6 +201,12 @@ std::string level_of(Backend backend, int threads, double bytes) {
 }  // namespace
 
 std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads) {
+  if (is_emulated(backend)) {
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    return {{"fma_f32", nan, "FLOP/s", threads, 0},
+            {"read_dram", nan, "B/s", threads, 0},
+            {"copy_dram", nan, "B/s", threads, 0}};
+  }
   return visit_backend(backend, threads, [&](const auto& exec) {
     return Bench<std::decay_t<decltype(exec)>>(exec, threads).all();
   });
@@ -220,7 +227,7 @@ NearestCeiling nearest_ceiling(std::span<const io::CeilingRow> ceilings, Backend
   NearestCeiling nearest;
   const std::string memory = work.traffic + "_" + level_of(backend, threads, work.bytes);
   for (const io::CeilingRow& ceiling : ceilings) {
-    if (ceiling.threads != threads || ceiling.value <= 0) continue;
+    if (ceiling.threads != threads || !(ceiling.value > 0)) continue;
     const bool bandwidth = ceiling.name == memory;
     const double amount = ceiling.name == work.compute_ceiling ? work.flops
                           : bandwidth                          ? work.bytes

@@ -23,7 +23,7 @@ namespace katt::bench {
 ///                       stores: bytes read + written
 ///   stream_copy_dram    the same with streaming stores, where the vectors have them
 /// Caches that several of the threads share are divided among them; levels that the machine lacks
-/// are left out. A GPU has fma_f32, read_dram and copy_dram.
+/// are left out. A GPU has fma_f32, read_dram and copy_dram; of one that is_emulated() they are NaN.
 [[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads);
 
 /// The peak that bounds matrix products of a dtype here: that of the matrix unit which takes it,

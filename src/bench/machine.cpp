@@ -190,6 +190,13 @@ std::string device_name(Backend backend) {
   return machine().cpu;
 }
 
+bool is_emulated(Backend backend) {
+  if (backend != Backend::cuda) return false;
+  const std::string name = device_name(backend);
+  return name.find("interpreter") != std::string::npos ||
+         name.find("emulator") != std::string::npos || name.find("simulator") != std::string::npos;
+}
+
 std::string backend_problem(Backend backend) {
   if (!is_built(backend)) return "this build does not contain it";
 #if defined(KATT_HAS_CUDA)

@@ -41,6 +41,10 @@ struct Machine {
 /// Name of the processor that runs a backend.
 [[nodiscard]] std::string device_name(Backend backend);
 
+/// Whether software imitates the device of a backend, as its name then says ("… interpreter"):
+/// results count there, times do not, and what measures speed alone is left out.
+[[nodiscard]] bool is_emulated(Backend backend);
+
 /// Why a backend cannot run here; empty where it can. Needs no Kokkos::initialize.
 [[nodiscard]] std::string backend_problem(Backend backend);
 

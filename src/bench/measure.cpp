@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "bench/statistics.hpp"
+#include "bench/watch.hpp"
 
 namespace katt::bench {
 namespace {
@@ -30,6 +31,7 @@ std::string reason_of(const std::exception& error) {
 /// Runs f; what it throws becomes the contender's failure, and frees its memory.
 template <class F>
 void guarded(Contender& contender, F&& f) {
+  const watch::Work work(contender.number);
   std::string reason;
   try {
     f();
@@ -134,8 +136,9 @@ std::vector<Contender*> running(std::span<Contender> contenders) {
 
 }  // namespace
 
-Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare) {
+Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std::uint64_t number) {
   Contender contender;
+  contender.number = number;
   guarded(contender, [&] {
     {
       const memory::Scope scope;

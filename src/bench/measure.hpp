@@ -61,11 +61,13 @@ struct Measured {
 struct Contender {
   std::unique_ptr<Candidate> candidate;  ///< empty where preparing failed
   Measured measured;
+  std::uint64_t number = 0;  ///< for who watches over this process (watch.hpp); 0: nobody's fault
 };
 
 /// Prepares a candidate, runs it once on poisoned outputs, measures its memory, and verifies it.
 /// Whatever goes wrong becomes the status; nothing is thrown.
-[[nodiscard]] Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare);
+[[nodiscard]] Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare,
+                              std::uint64_t number = 0);
 
 /// Warms up, times the contenders whose status is ok in interleaved rounds, and verifies them
 /// again. `flush` empties the caches (called before every sample where settings.cold); `bound` is

@@ -261,15 +261,6 @@ void fill_rest(const Operator& op, Point& point) {
   }
 }
 
-std::string case_key(const PlannedCase& planned) {
-  const Point& point = planned.point;
-  std::string key = planned.op->name() + '\n' + planned.label + '\n' + point.pass + '\n' +
-                    std::string(name_of(point.backend)) + '\n' + std::to_string(point.threads) +
-                    '\n' + std::string(name_of(point.dtype));
-  for (const auto& [axis, value] : point.values) key += '\n' + to_text(value);
-  return key;
-}
-
 class Planner {
  public:
   Planner(std::uint64_t seed, const Tuning& tuning) : seed_(seed), tuning_(tuning) {}
@@ -350,6 +341,15 @@ class Planner {
 
 bool PlannedCase::is_peer(const Config& config) const {
   return std::find(peers.begin(), peers.end(), config.variant) != peers.end();
+}
+
+std::string case_key(const PlannedCase& planned) {
+  const Point& point = planned.point;
+  std::string key = planned.op->name() + '\n' + planned.label + '\n' + point.pass + '\n' +
+                    std::string(name_of(point.backend)) + '\n' + std::to_string(point.threads) +
+                    '\n' + std::string(name_of(point.dtype));
+  for (const auto& [axis, value] : point.values) key += '\n' + to_text(value);
+  return key;
 }
 
 std::vector<AxisSpec> common_axes(const Operator& op) {

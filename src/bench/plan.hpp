@@ -39,6 +39,9 @@ struct PlannedCase {
   [[nodiscard]] bool is_peer(const Config& config) const;
 };
 
+/// A text that tells the case from all others: operator, label, pass, backend, threads, dtype, axes.
+[[nodiscard]] std::string case_key(const PlannedCase& planned);
+
 /// Axes that every operator has: pass, backend, threads, dtype.
 [[nodiscard]] std::vector<AxisSpec> common_axes(const Operator& op);
 

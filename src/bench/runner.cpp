@@ -26,7 +26,14 @@ struct Admission {
   std::map<std::size_t, RowResult> refused;
 };
 
-Admission admit(const PlannedCase& planned) {
+/// The number of a configuration for watch.hpp, the same in every process of a sweep.
+std::uint64_t number_of(const PlannedCase& planned, const Config& config) {
+  const std::string key =
+      case_key(planned) + '\n' + config.variant + '\n' + to_text(config.setting);
+  return std::max<std::uint64_t>(1, std::hash<std::string>()(key));
+}
+
+Admission admit(const PlannedCase& planned, const Faults& faults) {
   Admission result;
   std::vector<std::pair<std::size_t, std::size_t>> by_size;  // own bytes, index
   std::size_t used = 0;
@@ -34,6 +41,10 @@ Admission admit(const PlannedCase& planned) {
     const Config& config = planned.configs[i];
     if (std::string reason = unlisted_reason(planned, config); !reason.empty()) {
       result.refused.emplace(i, not_run(config, Status::skipped(std::move(reason))));
+      continue;
+    }
+    if (const auto fault = faults.find(number_of(planned, config)); fault != faults.end()) {
+      result.refused.emplace(i, not_run(config, Status::failed(fault->second)));
       continue;
     }
     const Footprint forecast = footprint(planned, config);
@@ -94,7 +105,7 @@ Runner::Runner(const Settings& settings, std::vector<io::CeilingRow> ceilings, c
              settings.peer_timeout_s, stop) {}
 
 std::vector<RowResult> Runner::run(const PlannedCase& planned) {
-  Admission admission = admit(planned);
+  Admission admission = admit(planned, faults_);
   auto& rows = admission.refused;
   if (!admission.admitted.empty()) {
     try {
@@ -140,7 +151,8 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
       }
       indices.push_back(i);
       output_bytes.push_back(peer.output_bytes);
-      contenders.push_back(enter([&] { return std::move(peer.candidate); }));
+      contenders.push_back(
+          enter([&] { return std::move(peer.candidate); }, number_of(planned, config)));
       continue;
     }
     if (Status status = inputs->supports(config); !status.is_ok()) {
@@ -149,7 +161,8 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
     }
     indices.push_back(i);
     output_bytes.push_back(footprint(planned, config).outputs);
-    contenders.push_back(enter([&] { return inputs->prepare(config); }));
+    contenders.push_back(
+        enter([&] { return inputs->prepare(config); }, number_of(planned, config)));
   }
   double moved_bytes = 0;
   const auto ready = [](const Contender& one) { return one.measured.status.is_ok(); };

@@ -10,6 +10,7 @@
 #include "bench/peer.hpp"
 #include "bench/plan.hpp"
 #include "bench/results.hpp"
+#include "bench/watch.hpp"
 #include "io/result_file.hpp"
 
 namespace katt::bench {
@@ -40,6 +41,7 @@ class Runner {
   std::vector<io::CeilingRow> ceilings_;
   const StopFlag& stop_;
   Peers peers_;
+  Faults faults_ = watch::faults();
   std::uint64_t case_number_ = 0;
 };
 

@@ -1,6 +1,9 @@
-"""Fixtures of the command-line tests: the program named by the variable KATT, run in a folder of its own."""
+"""Fixtures of the command-line tests: the program named by the variable KATT, run in a folder of its own.
+
+KATT_BACKEND is "cuda" where the build has that backend; the tests of test_device_*.py are for it alone."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +18,33 @@ sys.path.insert(0, str(CASES))  # the checker
 
 TINY = CASES / "llama_tiny"
 
+BACKEND = os.environ.get("KATT_BACKEND", "openmp")
+collect_ignore_glob = [] if BACKEND == "cuda" else ["test_device_*.py"]
+
 
 def skipped_where_missing(path):
     """The path as a parameter of a test; one that is not there is reported as skipped."""
     missing = pytest.mark.skipif(not path.exists(), reason=f"no {os.path.relpath(path, ROOT)}")
     return pytest.param(path, id=os.path.relpath(path, ROOT), marks=missing)
+
+
+# Neighbours of one or two bytes look like a race where accesses are compared by words of four.
+RACE = re.compile(r"^softcuda: .*: race on ")
+NARROW = re.compile(r"(ld|st)(\.[a-z]+)*\.(global|shared)(\.[a-z]+)*\.[usbf](8|16): race")
+
+
+def own_words(stderr):
+    """What a program wrote to stderr, without what a device in software adds where tests/with_device asks for it: the
+    kernels that ran, whose names go where it looks for them, and races, of which there must be none."""
+    lines = stderr.splitlines(keepends=True)
+    races = [line for line in lines if RACE.match(line)]
+    assert [line for line in races if not NARROW.search(line)] == []
+    traced = [line for line in lines if line.startswith("softcuda: trace: ")]
+    if "KATT_KERNEL_LOG" in os.environ:
+        names = {line.split(": kernel ")[1].split()[0] for line in traced if ": kernel " in line}
+        with open(Path(os.environ["KATT_KERNEL_LOG"]) / f"{os.getpid()}.pytest", "a", encoding="utf-8") as log:
+            log.writelines(f"{name}\n" for name in sorted(names))
+    return "".join(line for line in lines if not (RACE.match(line) or line.startswith("softcuda: trace: ")))
 
 
 class Program:
@@ -30,14 +55,16 @@ class Program:
         self.folder = folder
 
     def __call__(self, *arguments, env=None, timeout=120):
-        return subprocess.run(
+        done = subprocess.run(
             [self.path, *map(str, arguments)],
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=timeout if BACKEND == "openmp" else 600,
             env={**os.environ, **(env or {})},
         )
+        done.stderr = own_words(done.stderr)
+        return done
 
     def start(self, *arguments):
         return subprocess.Popen(
@@ -67,4 +94,13 @@ def katt(tmp_path):
     path = os.environ.get("KATT")
     if not path:
         pytest.skip("KATT does not name the program")
+    return Program(path, tmp_path)
+
+
+@pytest.fixture
+def faulty(tmp_path):
+    """The program with a variant of softmax that faults (tests/cli/faulty)."""
+    path = Path(os.environ.get("KATT_BUILD_DIR", "")) / "tests" / "katt_faulty"
+    if not path.is_file():
+        pytest.skip("KATT_BUILD_DIR does not hold tests/katt_faulty")
     return Program(path, tmp_path)

@@ -55,10 +55,9 @@ TYPED_TEST(Llama, GivesTheLogitsOfTransformers) {
     const auto model = nn::open_model(TypeParam(), checkpoint, Dtype::f32, 0);
     const auto prompt = test::expected_integers(checkpoint, "prompt");
     const auto count = static_cast<std::int64_t>(prompt.size());
+    const std::vector<std::int64_t> shape{count, model.config().vocab_size};
     const std::vector<float> expected =
-        test::expected_of(checkpoint)
-            .floats("logits", {count, model.config().vocab_size}, "(S, V)")
-            .values;
+        test::expected_of(checkpoint).floats("logits", shape, "(S, V)").values;
     nn::Session<TypeParam> session(model, {.capacity = count});
     EXPECT_LE(largest_difference(session.append(prompt, true), expected), 2e-5);
   }

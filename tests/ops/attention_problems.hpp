@@ -9,10 +9,12 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/adapter.hpp"
 #include "testing/fill.hpp"
+#include "tests/device.hpp"
 #include "tests/ops/attention_case.hpp"
 
 /// Attention problems that the tests of both passes share.
@@ -180,6 +182,17 @@ inline const std::vector<MaskCase> masks{
        for (std::int64_t i = 0; i < count; ++i) d.block_mask.push_back(i % 3 != 1 ? 1 : 0);
      }},
 };
+
+/// Every shape with every mask; on an emulated device every mask with one shape, and every shape.
+inline std::vector<std::pair<Shape, MaskCase>> with_masks(const std::vector<Shape>& of_shapes) {
+  std::vector<std::pair<Shape, MaskCase>> all;
+  for (std::size_t j = 0; j < of_shapes.size(); ++j) {
+    for (std::size_t i = 0; i < masks.size(); ++i) {
+      if (test::is_tried(i, j, of_shapes.size())) all.emplace_back(of_shapes[j], masks[i]);
+    }
+  }
+  return all;
+}
 
 /// The largest scores that property tests draw: in 16 bits, where they are stored in the dtype by
 /// an unfused implementation, a rounding is a quarter.

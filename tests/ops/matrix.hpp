@@ -9,6 +9,7 @@
 #include "bench/buffer.hpp"
 #include "core/variants.hpp"
 #include "testing/fill.hpp"
+#include "tests/device.hpp"
 
 /// What the tests of operators on matrices share.
 namespace katt::testing {
@@ -80,9 +81,16 @@ std::vector<std::string> names_of(const VariantTable<Exec, Args>& table) {
   return names;
 }
 
-/// Calls f(exec) for every execution space of this build, OpenMP with one thread and with two.
+/// Calls f(exec) for every execution space of this build, OpenMP with one thread and with two. Where
+/// the device is emulated, for it alone: the hosts are those of any other build.
 template <class F>
 void for_each_exec(const F& f) {
+#if defined(KATT_HAS_CUDA)
+  if (test::device_is_emulated()) {
+    f(Kokkos::Cuda());
+    return;
+  }
+#endif
   f(serial_host());
 #if defined(KOKKOS_ENABLE_OPENMP)
   f(Kokkos::OpenMP(2));

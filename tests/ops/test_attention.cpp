@@ -66,13 +66,11 @@ class AttentionForward : public ::testing::TestWithParam<Dtype> {};
 
 TEST_P(AttentionForward, MatchesReferenceForEveryShapeMaskVariantAndTile) {
   using Exec = Kokkos::DefaultExecutionSpace;
-  for (const Shape& shape : shapes) {
-    for (const MaskCase& mask : masks) {
-      auto data = make_problem(shape, GetParam());
-      mask.apply(*data);
-      data->link();
-      expect_reference<Exec>(*data, describe(shape) + ", " + mask.name);
-    }
+  for (const auto& [shape, mask] : with_masks(shapes)) {
+    auto data = make_problem(shape, GetParam());
+    mask.apply(*data);
+    data->link();
+    expect_reference<Exec>(*data, describe(shape) + ", " + mask.name);
   }
 }
 

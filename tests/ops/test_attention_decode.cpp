@@ -134,22 +134,22 @@ void expect_reference(const ProblemData& data, const Result& result, const std::
 class AttentionDecode : public ::testing::TestWithParam<Dtype> {};
 
 TEST_P(AttentionDecode, MatchesReferenceForEveryShapeMaskTileAndLayout) {
-  for (const Shape& shape : decode_shapes) {
-    for (const MaskCase& mask : masks) {
-      auto data = make_problem(shape, GetParam());
-      mask.apply(*data);
-      data->link();
-      const std::string what = describe(shape) + ", " + mask.name;
-      expect_reference(*data, run(DefaultExec(), *data, {"decode", {64, 128}}), what);
-      expect_reference(*data, run(DefaultExec(), *data, {"decode", {}}, HeadLayout::bshd),
-                       what + ", bshd");
-    }
+  for (const auto& [shape, mask] : with_masks(decode_shapes)) {
+    auto data = make_problem(shape, GetParam());
+    mask.apply(*data);
+    data->link();
+    const std::string what = describe(shape) + ", " + mask.name;
+    expect_reference(*data, run(DefaultExec(), *data, {"decode", {64, 128}}), what);
+    expect_reference(*data, run(DefaultExec(), *data, {"decode", {}}, HeadLayout::bshd),
+                     what + ", bshd");
   }
 }
 
 TEST_P(AttentionDecode, PagedMatchesReference) {
-  for (const Shape& shape : decode_shapes) {
+  for (std::size_t i = 0; i < decode_shapes.size(); ++i) {
+    const Shape& shape = decode_shapes[i];
     for (const std::size_t mask : {0, 1, 2, 4, 7, 9, 10}) {
+      if (!test::is_tried(mask, i, decode_shapes.size())) continue;
       auto data = make_problem(shape, GetParam());
       masks[mask].apply(*data);
       data->link();

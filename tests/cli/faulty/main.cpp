@@ -1,0 +1,44 @@
+// The program `katt` with a variant of softmax that faults, on every backend: its kernel writes where
+// no memory is. With it the tests see what a sweep makes of such a variant.
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/execution.hpp"
+#include "drivers/driver.hpp"
+#include "ops/softmax/softmax.hpp"
+
+namespace {
+
+using katt::softmax::ForwardArgs;
+
+struct WriteNowhere {
+  std::uintptr_t address;
+  KOKKOS_FUNCTION void operator()(int) const { *reinterpret_cast<volatile float*>(address) = 1; }
+};
+
+template <class Exec>
+void fault(const Exec& exec, const ForwardArgs& args, katt::Workspace) {
+  const auto nowhere = static_cast<std::uintptr_t>(args.x.extent[0] < 0 ? 4096 : 64);
+  Kokkos::parallel_for("katt::softmax::faulty", Kokkos::RangePolicy<Exec>(exec, 0, 1),
+                       WriteNowhere{nowhere});
+}
+
+template <class Exec>
+void add_faulty() {
+  katt::softmax::forward_variants<Exec>().add({
+      .name = "faulty",
+      .description = "writes where no memory is",
+      .run = fault<Exec>,
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  add_faulty<katt::Host>();
+#if defined(KATT_HAS_CUDA)
+  add_faulty<Kokkos::Cuda>();
+#endif
+  return katt::driver_main(argc, argv);
+}

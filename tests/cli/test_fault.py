@@ -1,0 +1,88 @@
+"""A variant that ends the process is one failed row of a sweep, which goes on."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import h5py
+
+from conftest import BACKEND
+
+SWEEP = ("sweep", "softmax", "--tokens", "3,5", "--vocab", "16", "--dtype", "f32", "--backend", BACKEND, "--isolate",
+         "--rounds", "2", "--threads", "1", "-o", "out.h5")  # fmt: skip
+LONG = ("sweep", "attention", "--seq", "16:320:+16", "--heads", "2", "--head-dim", "32", "--rounds", "20", "--variant",
+        "naive,flash", "--backend", BACKEND, "--isolate", "--threads", "1", "-o", "out.h5")  # fmt: skip
+
+
+def rows(path):
+    with h5py.File(path) as file:
+        return file["points"][:]
+
+
+def test_a_fault_is_a_failed_row(faulty):
+    arguments = (*SWEEP, "--variant", "naive,faulty,fused")
+    done = faulty(*arguments)
+    assert done.returncode == 1, done.stderr
+    table = rows(faulty.folder / "out.h5")
+    assert [(row["tokens"], row["variant"].decode(), row["status"].decode()) for row in table] == [
+        (tokens, variant, "failed" if variant == "faulty" else "ok")
+        for tokens in (3, 5) for variant in ("naive", "faulty", "fused")]
+    for row in table:
+        if row["variant"] == b"faulty":
+            assert b"the process that ran it ended with SIG" in row["reason"] and row["samples"] == 0
+            if BACKEND == "cuda":
+                assert row["reason"].startswith(b"cudaErrorIllegalAddress"), row["reason"]
+        else:  # the others were compared with each other
+            assert row["samples"] == 2 and row["speedup"] > 0
+    assert "another one goes on" in done.stderr
+    again = faulty(*arguments, "--resume")
+    assert again.returncode == 0 and "nothing left to do" in again.stderr, again.stderr
+    with h5py.File(faulty.folder / "out.h5") as file:
+        command = file["runs/run-0001"].attrs["command"]
+        assert command == "katt " + " ".join(arguments)
+
+
+def test_overwrite_is_for_the_first_process_alone(faulty):
+    (faulty.folder / "out.h5").write_bytes(b"something else")
+    done = faulty(*SWEEP, "--variant", "faulty,fused", "--overwrite")
+    assert done.returncode == 1, done.stderr
+    assert len(rows(faulty.folder / "out.h5")) == 4
+
+
+def test_refusals_are_those_of_any_sweep(faulty):
+    assert "expected auto, naive, fused, faulty" in faulty.refuses(*SWEEP, "--variant", "turbo")
+    (faulty.folder / "out.h5").write_bytes(b"something else")
+    assert "-o out.h5: exists" in faulty.refuses(*SWEEP)
+
+
+def children_of(process):
+    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+
+def test_a_signal_is_handed_on(katt):
+    process = katt.start(*LONG)
+    while process.poll() is None and not (katt.folder / "out.h5").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    with h5py.File(katt.folder / "out.h5") as file:
+        assert file["runs/run-0001"].attrs["status"] == "interrupted"
+
+
+def test_no_process_is_left_behind(katt):
+    process = katt.start(*LONG)
+    while process.poll() is None and not (katt.folder / "out.h5").exists():
+        time.sleep(0.01)
+    children = children_of(process)
+    assert len(children) == 1
+    process.kill()
+    process.communicate(timeout=60)
+    for _ in range(100):
+        if not Path("/proc", children[0]).exists():
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(int(children[0]), signal.SIGKILL)
+        raise AssertionError("the child outlives the process that was killed")

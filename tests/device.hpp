@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "bench/machine.hpp"
+
+/// How much of a test a device is given. Software that imitates one is a thousand times as slow: it
+/// gets every kernel and every kind of problem, but not all of their combinations.
+namespace katt::test {
+
+/// Whether this build's device is imitated by software.
+inline bool device_is_emulated() {
+#if defined(KATT_HAS_CUDA)
+  static const bool emulated = bench::is_emulated(Backend::cuda);
+  return emulated;
+#else
+  return false;
+#endif
+}
+
+/// Whether the combination of the i-th of one list with the j-th of another, which has `count`, is
+/// tried: all are, on an emulated device one in so many, each of either list at least once.
+inline bool is_tried(std::size_t i, std::size_t j, std::size_t count) {
+  return !device_is_emulated() || i % count == j;
+}
+
+/// Whether a problem of so many elements is left to real devices.
+inline bool is_too_large(std::int64_t elements) {
+  return device_is_emulated() && elements > (std::int64_t{1} << 17);
+}
+
+/// A list, or what an emulated device gets of it: about `few`, the first and the last among them.
+template <class T>
+std::vector<T> some_of(std::vector<T> all, std::size_t few) {
+  if (!device_is_emulated() || all.size() <= few) return all;
+  std::vector<T> chosen;
+  for (std::size_t k = 0; k < few; ++k) {
+    chosen.push_back(all[k * (all.size() - 1) / (few > 1 ? few - 1 : 1)]);
+  }
+  return chosen;
+}
+
+}  // namespace katt::test
