@@ -12,6 +12,7 @@
 
 #include "io/case_file.hpp"
 #include "io/hdf5_handle.hpp"
+#include "memory/transfer.hpp"
 #include "nn/config.hpp"
 #include "tests/cases/folders.hpp"
 
@@ -46,6 +47,14 @@ inline double training_attribute(const std::filesystem::path& checkpoint, const 
   double value = std::numeric_limits<double>::quiet_NaN();
   H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value);
   return value;
+}
+
+/// What copies to and from a device hold beside what a model is forecast to need: two pinned chunks.
+template <class Exec>
+double staging_bytes() {
+  return memory::host_accessible<Exec>
+             ? 0.0
+             : 2.0 * static_cast<double>(memory::Transfer<Exec>::default_chunk_bytes);
 }
 
 /// A configuration of a model that is random and small; `changes` are merged into it.
