@@ -139,6 +139,10 @@ int generate_command(const Invocation& invocation) {
   const Runtime runtime(options.threads);
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     allocate_scratch(exec);
+    const auto length = static_cast<std::int64_t>(prompt.size()) + how.max_new_tokens;
+    nn::SessionOptions of_session{.capacity = length, .chunk = most};
+    of_session.groups = ranks.groups();
+    check_inference_fits(exec, options, of_session);
     const memory::Scope scope;
     const auto model =
         nn::open_model(exec, options.folder, options.dtype, options.seed, ranks.groups());
@@ -146,8 +150,7 @@ int generate_command(const Invocation& invocation) {
       throw InputError("--text: the model has a vocabulary of " +
                        std::to_string(model.config().vocab_size) + ", expected 256, bytes");
     }
-    const auto length = static_cast<std::int64_t>(prompt.size()) + how.max_new_tokens;
-    nn::Session session(model, {.capacity = length, .chunk = most});
+    nn::Session session(model, of_session);
     bench::Profiler profiler;
     if (profile) profiler.start();
     const nn::Generated made = nn::generate(session, model.config(), prompt, how);

@@ -28,10 +28,13 @@ int logits_command(const Invocation& invocation) {
   const Runtime runtime(options.threads);
   io::TensorFile result;
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
+    const auto count = static_cast<std::int64_t>(tokens.size());
+    nn::SessionOptions of_session{.capacity = count};
+    of_session.groups = ranks.groups();
+    check_inference_fits(exec, options, of_session);
     const auto model =
         nn::open_model(exec, options.folder, options.dtype, options.seed, ranks.groups());
-    const auto count = static_cast<std::int64_t>(tokens.size());
-    nn::Session session(model, {.capacity = count});
+    nn::Session session(model, of_session);
     result.set("logits", {{count, model.config().vocab_size}, session.append(tokens, true)});
   });
   result.set_attribute("dtype", std::string(name_of(options.dtype)));

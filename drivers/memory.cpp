@@ -38,18 +38,12 @@ template <class Exec>
 Forecast forecast_inference(const Exec& exec, const ModelOptions& options,
                             const nn::LlamaConfig& config, nn::SessionOptions session_options,
                             bool measure) {
-  nn::check_layout(config, session_options.groups.place.layout);
-  const nn::ParameterLayout layout(config, nn::Slice(config, session_options.groups.place));
-  nn::Arena nowhere;
-  const auto weights = nn::bind_weights(config, layout, options.dtype,
-                                        nowhere.tensor<1>(options.dtype, {layout.size()}).data);
-  const nn::Session<Exec> dry(exec, config, options.dtype, weights, session_options, true);
-  Forecast forecast{
-      "inference",
-      {{"parameters", static_cast<std::size_t>(layout.size()) * size_of(options.dtype)},
-       {"kv_cache", dry.cache_bytes()},
-       {"activations", dry.activation_bytes()},
-       {"workspace", dry.workspace_bytes()}}};
+  const auto memory = nn::inference_memory(exec, config, options.dtype, session_options);
+  Forecast forecast{"inference",
+                    {{"parameters", memory.parameters},
+                     {"kv_cache", memory.kv_cache},
+                     {"activations", memory.activations},
+                     {"workspace", memory.workspace}}};
   if (!measure) return forecast;
   check_fits("inference", forecast.total(), options.backend);
   const memory::Scope scope;

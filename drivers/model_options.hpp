@@ -9,6 +9,8 @@
 #include "core/backend.hpp"
 #include "core/dtype.hpp"
 #include "drivers/command_line.hpp"
+#include "nn/config.hpp"
+#include "nn/session.hpp"
 
 namespace katt::impl {
 
@@ -39,6 +41,16 @@ struct ModelOptions {
 
 /// Throws InputError where the backend has not so much memory left.
 void check_fits(const std::string& what, std::size_t bytes, Backend backend);
+
+/// The same for inference with the model of these options, before any of it is allocated. Throws
+/// InputError for a folder without a model, too.
+template <class Exec>
+void check_inference_fits(const Exec& exec, const ModelOptions& options,
+                          const nn::SessionOptions& session) {
+  const auto memory =
+      nn::inference_memory(exec, nn::read_config(options.folder), options.dtype, session);
+  check_fits(options.folder.string() + ": inference", memory.total(), options.backend);
+}
 
 /// The text of an option that must be given.
 [[nodiscard]] const std::string& required_option(const char* name,

@@ -246,7 +246,23 @@ void Session<Exec>::read_logits(const TensorRef<2>& part, std::span<float> logit
   }
 }
 
-#define KATT_INSTANTIATE_SESSION(Exec) template class Session<Exec>;
+template <class Exec>
+InferenceMemory inference_memory(const Exec& exec, const LlamaConfig& config, Dtype dtype,
+                                 const SessionOptions& options) {
+  check_layout(config, options.groups.place.layout);
+  const ParameterLayout layout(config, Slice(config, options.groups.place));
+  Arena nowhere;
+  const auto weights =
+      bind_weights(config, layout, dtype, nowhere.tensor<1>(dtype, {layout.size()}).data);
+  const Session<Exec> dry(exec, config, dtype, weights, options, true);
+  return {static_cast<std::size_t>(layout.size()) * size_of(dtype), dry.cache_bytes(),
+          dry.activation_bytes(), dry.workspace_bytes()};
+}
+
+#define KATT_INSTANTIATE_SESSION(Exec)                                                    \
+  template class Session<Exec>;                                                           \
+  template InferenceMemory inference_memory<Exec>(const Exec&, const LlamaConfig&, Dtype, \
+                                                  const SessionOptions&);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_SESSION)
 

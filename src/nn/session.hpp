@@ -102,4 +102,18 @@ class Session {
   memory::PoolBlock activations_;
 };
 
+/// Bytes that a model and a session of it allocate, on the rank of the options' groups.
+struct InferenceMemory {
+  std::size_t parameters = 0, kv_cache = 0, activations = 0, workspace = 0;
+  [[nodiscard]] std::size_t total() const {
+    return parameters + kv_cache + activations + workspace;
+  }
+};
+
+/// Forecast of them, from a rehearsal: nothing is allocated. Throws InputError for a layout that the
+/// model cannot be split by.
+template <class Exec>
+[[nodiscard]] InferenceMemory inference_memory(const Exec& exec, const LlamaConfig& config,
+                                               Dtype dtype, const SessionOptions& options);
+
 }  // namespace katt::nn

@@ -266,3 +266,11 @@ def test_hostile_checkpoints(katt, tmp_path):
                          ({"vocab_size": 4194304, "intermediate_size": 4194304}, "tensor")]:
         (folder / "config.json").write_text(json.dumps({**config, **change}))
         assert part in katt.refuses("logits", "--model", folder, "--tokens", "1", "--out", "o.h5")
+
+
+def test_a_model_beyond_the_memory_is_refused_first(katt, tmp_path):
+    """Without weights a folder describes a model of any size."""
+    large = {**CONFIG, "vocab_size": 32000, "hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 1000}
+    (tmp_path / "config.json").write_text(json.dumps({**large, "num_attention_heads": 512, "num_key_value_heads": 512}))
+    for command in (["logits", "--out", "out.h5"], ["generate"]):
+        assert f"{tmp_path}: inference needs" in katt.refuses(*command, "--model", tmp_path, "--tokens", "1,2")
