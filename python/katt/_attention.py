@@ -34,8 +34,8 @@ def attention(
     scale: of the scores; 1 / sqrt(head_dim) if None.
     alibi_slopes: (heads,) float32; adds -slope · |i + seq_kv - seq_q - j|.
     kv_lengths: (batch,) int64; the keys of each entry, in place of seq_kv.
-    block_mask: (rows, columns, size): uint8 or bool blocks (ceil(seq_q / size), ceil(seq_kv / size)) as the pair
-        (blocks, size); a block of 0 is not visible.
+    block_mask: (blocks, size): blocks (ceil(seq_q / size), ceil(seq_kv / size)) uint8 or bool; keys of a block that
+        is 0 are not visible to its queries.
     variant, tile: which kernel, "auto" is the fastest that accepts the arguments; (tile_q, tile_kv).
     return_lse: also the (batch, heads, seq_q) float32 natural log-sum-exp of the scores, for attention_backward.
 
