@@ -142,6 +142,7 @@ class BlockEmulator {
     std::unordered_map<float*, Accumulators> accumulators{};
     std::vector<Product> open{};
     std::deque<std::vector<Product>> groups{};
+    bool fenced = false;  ///< since the last group was closed
   };
 
   static void enter(unsigned low, unsigned high, unsigned thread);

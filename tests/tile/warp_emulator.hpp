@@ -187,11 +187,13 @@ class EmulatedBlock {
   static void hold(std::uint32_t (&)[N][4]) {}
   static unsigned computed_here(unsigned value) { return value; }
 
+  /// Before the first product of a group: what the registers hold by then is what it sees.
   void wgmma_fence() const {
-    meet_warpgroup("wgmma_fence", nullptr, [](auto&) {});
+    meet_warpgroup("wgmma_fence", nullptr, [this](auto&) { warpgroup().fenced = true; });
   }
   void wgmma_commit() const {
     meet_warpgroup("wgmma_commit", nullptr, [this](auto&) {
+      warpgroup().fenced = false;
       warpgroup().groups.push_back(std::move(warpgroup().open));
       warpgroup().open.clear();
     });
@@ -209,23 +211,22 @@ class EmulatedBlock {
 
   template <class T, int N>
   void wgmma(float (&d)[N / 8][4], std::uint64_t a, std::uint64_t b, bool accumulate) const {
-    begin_product<T, N>(&d[0][0], accumulate, b, false,
-                        [this, a](int row, int k, auto&) { return element_at<T>(a, row, k); });
+    begin_product<T, N>(
+        &d[0][0], accumulate, b, false,
+        [this, a](int row, int k, auto&) { return element_at<T>(a, row, k); }, nullptr);
   }
   template <class T, int N, int First, int Blocks>
   void wgmma(float (&all)[Blocks][4], const std::uint32_t (&a)[4], std::uint64_t b,
              bool accumulate) const {
-    std::array<std::uint32_t, 4> registers{a[0], a[1], a[2], a[3]};
     begin_product<T, N>(
         &all[First][0], accumulate, b, true,
         [](int row, int k, auto& held) {
           // PTX ISA, figure of the operand A of wgmma.m64nNk16 in registers.
           const int thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
           const int i = row % 16 / 8 + k / 8 * 2;
-          return element<T>(held[static_cast<std::size_t>(thread)][static_cast<std::size_t>(i)],
-                            k % 2);
+          return element<T>(held[static_cast<std::size_t>(thread)][i], k % 2);
         },
-        registers);
+        a);
   }
 
  private:
@@ -296,15 +297,16 @@ class EmulatedBlock {
 
   template <class T, int N, class A>
   void begin_product(float* d, bool accumulate, std::uint64_t b, bool across, const A& a,
-                     std::array<std::uint32_t, 4> registers = {}) const {
+                     const std::uint32_t* registers) const {
     struct Argument {
       float* d;
-      std::array<std::uint32_t, 4> registers;
+      const std::uint32_t* registers;  ///< of A; read as late as they may be
       std::uint64_t b;
       bool accumulate;
     } argument{d, registers, b, accumulate};
     meet_warpgroup("wgmma", &argument, [&](auto& arguments) {
-      std::array<std::array<std::uint32_t, 4>, 128> held;
+      if (!warpgroup().fenced) emulator_.fail("a group of wgmma begins without a fence");
+      std::array<const std::uint32_t*, 128> held;
       for (int t = 0; t < 128; ++t) {
         const auto* own = at<Argument>(arguments, t);
         held[static_cast<std::size_t>(t)] = own->registers;
@@ -352,7 +354,7 @@ class EmulatedBlock {
   void retire(const BlockEmulator::Product& product) const {
     const std::vector<float> late = product.compute();
     if (std::memcmp(late.data(), product.at_once.data(), late.size() * sizeof(float)) != 0) {
-      emulator_.fail("shared memory changed under a wgmma");
+      emulator_.fail("operands changed under a wgmma");
     }
     auto& accumulators = warpgroup().accumulators.at(product.accumulators);
     for (std::size_t i = 0; i < late.size(); ++i) {

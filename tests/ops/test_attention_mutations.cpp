@@ -1,0 +1,243 @@
+// Mutations of the tensor-core kernels: each fence, wait, arrival and barrier in their text is left
+// out in turn, and the emulator must see it, by a rule that is broken or a result that is wrong. What
+// it cannot see is listed, with the reason.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <source_location>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/attention/bench/case.hpp"
+#include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
+#include "ops/attention/tensor_cores/mma_kernel.hpp"
+#include "ops/attention/tensor_cores/tiles.hpp"
+#include "ops/attention/tensor_cores/wgmma_kernel.hpp"
+#include "tests/ops/attention_problems.hpp"
+#include "tests/tile/warp_emulator.hpp"
+
+namespace katt::attention {
+namespace {
+
+/// A synchronization in the text of a kernel.
+struct Site {
+  std::string file;
+  std::string function;  ///< as the compiler writes it
+  unsigned line = 0;
+  unsigned column = 0;
+  std::string operation;
+
+  auto operator<=>(const Site&) const = default;
+  [[nodiscard]] std::string text() const {
+    return operation + " at " + std::filesystem::path(file).filename().string() + ":" +
+           std::to_string(line) + " in " + function;
+  }
+};
+
+/// A synchronization that the emulator cannot miss, and why: the first of its kind in a function.
+struct Unseen {
+  std::string operation;
+  std::string function;
+  const char* why;
+};
+const std::vector<Unseen> unseen{
+    {"sync_warp", "::store(", "ldmatrix and wgmma, which read what is written over, meet the warp"},
+    {"barrier_group", "::compute(",
+     "wgmma_wait meets the whole warpgroup there, on a device a warp"},
+    {"barrier_group", "Turns::wait(", "for speed: TheTwoComputingGroupsBeginTheirProductsInTurns"},
+    {"barrier_group", "Turns::end(", "for what follows on a named barrier, and nothing does"},
+    {"barrier_wait", "::begin_values(",
+     "V is announced before the K that was waited for, but the last"},
+};
+
+/// What a kernel synchronizes with, and which of it is left out.
+struct Mutation {
+  std::optional<Site> left_out{};
+  std::set<Site> met{};
+};
+
+/// A block that leaves out one synchronization, wherever in a run its place is met.
+class ForgetfulBlock : public testing::EmulatedBlock {
+ public:
+  using Place = std::source_location;
+
+  ForgetfulBlock(const testing::EmulatedBlock& block, Mutation& mutation)
+      : testing::EmulatedBlock(block), mutation_(mutation) {}
+
+  void barrier(Place at = Place::current()) const {
+    if (keeps("barrier", at)) EmulatedBlock::barrier();
+  }
+  void sync_warp(Place at = Place::current()) const {
+    if (keeps("sync_warp", at)) EmulatedBlock::sync_warp();
+  }
+  void commit(Place at = Place::current()) {
+    if (keeps("commit", at)) EmulatedBlock::commit();
+  }
+  template <int Pending>
+  void wait(Place at = Place::current()) {
+    if (keeps("wait", at)) EmulatedBlock::wait<Pending>();
+  }
+  void fence_async_proxy(Place at = Place::current()) {
+    if (keeps("fence_async_proxy", at)) EmulatedBlock::fence_async_proxy();
+  }
+  void barrier_init(unsigned offset, int count, Place at = Place::current()) const {
+    if (keeps("barrier_init", at)) EmulatedBlock::barrier_init(offset, count);
+  }
+  void barrier_arrive(unsigned offset, Place at = Place::current()) const {
+    if (keeps("barrier_arrive", at)) EmulatedBlock::barrier_arrive(offset);
+  }
+  void barrier_wait(unsigned offset, unsigned parity, Place at = Place::current()) const {
+    if (keeps("barrier_wait", at)) EmulatedBlock::barrier_wait(offset, parity);
+  }
+  void barrier_group(int id, int threads, Place at = Place::current()) const {
+    if (keeps("barrier_group", at)) EmulatedBlock::barrier_group(id, threads);
+  }
+  void barrier_group_arrive(int id, int threads, Place at = Place::current()) const {
+    if (keeps("barrier_group_arrive", at)) EmulatedBlock::barrier_group_arrive(id, threads);
+  }
+  void wgmma_fence(Place at = Place::current()) const {
+    if (keeps("wgmma_fence", at)) EmulatedBlock::wgmma_fence();
+  }
+  void wgmma_commit(Place at = Place::current()) const {
+    if (keeps("wgmma_commit", at)) EmulatedBlock::wgmma_commit();
+  }
+  template <int Pending>
+  void wgmma_wait(Place at = Place::current()) const {
+    if (keeps("wgmma_wait", at)) EmulatedBlock::wgmma_wait<Pending>();
+  }
+
+ private:
+  bool keeps(const char* operation, const Place& at) const {
+    const Site site{at.file_name(), at.function_name(), at.line(), at.column(), operation};
+    mutation_.met.insert(site);
+    return mutation_.left_out != site;
+  }
+
+  Mutation& mutation_;
+};
+
+/// What the emulator says of a run of all blocks; "" where it is content.
+template <class Kernel>
+std::string emulate(const Kernel& kernel, Mutation& mutation, std::uint32_t seed) {
+  for (std::int64_t item = 0; item < kernel.blocks; ++item) {
+    testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes,
+                                    seed + static_cast<std::uint32_t>(item));
+    const std::string failure = emulator.run([&](testing::EmulatedBlock& block) {
+      ForgetfulBlock forgetful(block, mutation);
+      try {  // nothing may leave a fiber
+        kernel.run(forgetful, item);
+      } catch (const std::exception& error) {
+        emulator.fail(error.what());
+      }
+    });
+    if (!failure.empty()) return failure;
+  }
+  return "";
+}
+
+template <class Kernel>
+std::string run_forward_kernel(const ProblemData& data, Mutation& mutation, std::uint32_t seed) {
+  const DeviceProblem problem(data, Backend::serial, HeadLayout::bhsd);
+  const DeviceOutput output(data.shape, data.dtype, Backend::serial, HeadLayout::bhsd);
+  output.poison();
+  const std::string failure = emulate(Kernel(forward_args(problem.args(), output)), mutation, seed);
+  if (!failure.empty()) return failure;
+  return Reference(data).compare(output.out.download(), output.lse.download()).status.reason();
+}
+
+template <class T, int HeadDim, int TileQ, int TileKv>
+std::string run_backward_kernels(const ProblemData& data, Mutation& mutation, std::uint32_t seed) {
+  const DeviceProblem problem(data, Backend::serial, HeadLayout::bhsd);
+  const DeviceOutput forward(data.shape, data.dtype, Backend::serial, HeadLayout::bhsd);
+  run_forward(problem, forward, {"flash", {}}, Backend::serial);
+  const bench::Tensor<4> dout("dout", Backend::serial, data.dtype, forward.out.ref().extent);
+  dout.upload(data.dout);
+  const DeviceGradients gradients(data.shape, data.dtype, Backend::serial, HeadLayout::bhsd);
+  gradients.poison();
+  const BackwardArgs args = backward_args(problem.args(), forward, dout, gradients);
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<impl::RowStatistics> statistics(
+      impl::backward_statistics_bytes(args) / sizeof(impl::RowStatistics),
+      {{nan, nan}, {nan, nan}});
+  using Queries = impl::FlashMmaBackwardQ<T, HeadDim, impl::backward_block_rows, TileKv>;
+  using Keys = impl::FlashMmaBackwardKv<T, HeadDim, TileQ, TileKv>;
+  std::string failure = emulate(Queries(args, statistics.data()), mutation, seed);
+  if (failure.empty()) failure = emulate(Keys(args, statistics.data()), mutation, seed);
+  if (!failure.empty()) return failure;
+  return GradientReference(data)
+      .compare(gradients.dq.download(), gradients.dk.download(), gradients.dv.download())
+      .status.reason();
+}
+
+using Run = std::function<std::string(Mutation&, std::uint32_t seed)>;
+
+/// Schedules that are tried before a mutation counts as unseen.
+constexpr std::uint32_t schedules = 12;
+
+void expect_each_is_needed(const Run& run, std::size_t fewest) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "skipped: threads that wait for ever keep their memory";
+#endif
+  Mutation whole;
+  for (std::uint32_t seed = 0; seed < schedules; ++seed) ASSERT_EQ(run(whole, seed), "");
+  EXPECT_GE(whole.met.size(), fewest);
+  std::map<const Unseen*, std::pair<std::string, unsigned>> excused;  // and the line of each
+  for (const Site& site : whole.met) {                                // by file, function and line
+    const auto known = std::ranges::find_if(unseen, [&](const Unseen& one) {
+      return site.operation == one.operation &&
+             site.function.find(one.function) != std::string::npos;
+    });
+    if (known != unseen.end()) {
+      const std::pair line(site.file, site.line);
+      if (excused.emplace(&*known, line).first->second == line) continue;
+    }
+    Mutation mutation{.left_out = site};
+    bool seen = false;
+    for (std::uint32_t seed = 0; seed < schedules && !seen; ++seed) {
+      seen = !run(mutation, seed).empty();
+    }
+    EXPECT_TRUE(seen) << "without " << site.text() << " nothing goes wrong";
+  }
+}
+
+TEST(AttentionMutations, OfFlashMma) {
+  const auto data = make_problem({1, 1, 1, 64, 330, 40}, Dtype::bf16);
+  expect_each_is_needed(
+      [&](Mutation& mutation, std::uint32_t seed) {
+        return run_forward_kernel<impl::FlashMma<bf16, 64, 64, 64>>(*data, mutation, seed);
+      },
+      7);
+}
+
+TEST(AttentionMutations, OfFlashWgmma) {
+  const auto data = make_problem({1, 1, 1, 128, 520, 40}, Dtype::bf16);
+  expect_each_is_needed(
+      [&](Mutation& mutation, std::uint32_t seed) {
+        return run_forward_kernel<impl::FlashWgmma<bf16, 64, 128, 64>>(*data, mutation, seed);
+      },
+      24);
+}
+
+TEST(AttentionMutations, OfFlashMmaBackward) {
+  auto data = make_problem({1, 1, 1, 200, 200, 40}, Dtype::bf16);
+  add_dout(*data);
+  expect_each_is_needed(
+      [&](Mutation& mutation, std::uint32_t seed) {
+        return run_backward_kernels<bf16, 64, 64, 64>(*data, mutation, seed);
+      },
+      9);
+}
+
+}  // namespace
+}  // namespace katt::attention
