@@ -19,7 +19,8 @@ def test_one_dies(operation):
         pytest.skip("no mpirun, or no test_dist_communicator")
     start = time.monotonic()
     done = subprocess.run(
-        [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "3", program, "--gtest_also_run_disabled_tests",
+        [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
+         "-n", "3", program, "--gtest_also_run_disabled_tests",
          "--gtest_filter=*OneDies", "--operation", operation, "--victim", "1"],
         capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
