@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
-#include "ops/attention/bench/case.hpp"
 #include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/mma_kernel.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
 #include "ops/attention/tensor_cores/wgmma_kernel.hpp"
+#include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
 #include "tests/tile/warp_emulator.hpp"
 
