@@ -17,7 +17,8 @@
 /// The score rules of users that sweeps know by name, values of the axis score_rule; see own_rule.hpp.
 namespace katt::attention {
 
-/// The variants of an execution space with a rule for so many query heads, made once.
+/// The variants of an execution space with a rule for so many query heads, made once. They may hold
+/// memory of Kokkos, so they go with it.
 template <class Exec, class Args>
 class RuleTables {
  public:
@@ -31,6 +32,7 @@ class RuleTables {
     if (found == made_.end()) found = made_.emplace(heads, make_(heads)).first;
     return found->second;
   }
+  void clear() const { made_.clear(); }
 
  private:
   std::function<Table(std::int64_t heads)> make_;
@@ -59,14 +61,35 @@ inline std::vector<NamedRule>& named_rules() {
   return rules;
 }
 
+namespace impl {
+
+/// Lets go of the tables of an execution space when Kokkos ends.
+template <class Exec>
+void forget_tables_at_the_end() {
+  static const bool once = [] {
+    Kokkos::push_finalize_hook([] {
+      for (const NamedRule& rule : named_rules()) {
+        rule.RuleVariants<Exec>::forward.clear();
+        rule.RuleVariants<Exec>::backward.clear();
+      }
+    });
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace impl
+
 /// The variants of a pass for a rule, or those without one.
 template <class Exec, class Args>
 const VariantTable<Exec, Args>& variants_of(const NamedRule* rule, std::int64_t heads) {
   if constexpr (std::is_same_v<Args, ForwardArgs>) {
     if (rule == nullptr) return forward_variants<Exec>();
+    impl::forget_tables_at_the_end<Exec>();
     return static_cast<const RuleVariants<Exec>*>(rule)->forward.of(heads);
   } else {
     if (rule == nullptr) return backward_variants<Exec>();
+    impl::forget_tables_at_the_end<Exec>();
     return static_cast<const RuleVariants<Exec>*>(rule)->backward.of(heads);
   }
 }
