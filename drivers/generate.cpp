@@ -140,12 +140,12 @@ int generate_command(const Invocation& invocation) {
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     allocate_scratch(exec);
     const auto length = static_cast<std::int64_t>(prompt.size()) + how.max_new_tokens;
-    nn::SessionOptions of_session{.capacity = length, .chunk = most};
-    of_session.groups = ranks.groups();
+    const nn::SessionOptions of_session{
+        .capacity = length, .chunk = most, .groups = ranks.groups()};
     check_inference_fits(exec, options, of_session);
     const memory::Scope scope;
     const auto model =
-        nn::open_model(exec, options.folder, options.dtype, options.seed, ranks.groups());
+        nn::open_model(exec, options.folder, options.dtype, options.seed, of_session.groups);
     if (text && model.config().vocab_size != bytes_of_a_text) {
       throw InputError("--text: the model has a vocabulary of " +
                        std::to_string(model.config().vocab_size) + ", expected 256, bytes");

@@ -29,11 +29,10 @@ int logits_command(const Invocation& invocation) {
   io::TensorFile result;
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     const auto count = static_cast<std::int64_t>(tokens.size());
-    nn::SessionOptions of_session{.capacity = count};
-    of_session.groups = ranks.groups();
+    const nn::SessionOptions of_session{.capacity = count, .groups = ranks.groups()};
     check_inference_fits(exec, options, of_session);
     const auto model =
-        nn::open_model(exec, options.folder, options.dtype, options.seed, ranks.groups());
+        nn::open_model(exec, options.folder, options.dtype, options.seed, of_session.groups);
     nn::Session session(model, of_session);
     result.set("logits", {{count, model.config().vocab_size}, session.append(tokens, true)});
   });

@@ -33,18 +33,11 @@ std::filesystem::path tuning_path(const std::optional<std::string>& option) {
 
 /// Whether a sweep names the backend, or leaves it to a default that it is.
 bool asks_for(std::span<const bench::SweepEntry> entries, Backend backend) {
-  for (const bench::SweepEntry& entry : entries) {
-    for (const bench::AxisSpec& spec : bench::common_axes(*entry.op)) {
-      if (spec.name != "backend") continue;
-      std::vector<bench::AxisValue> values{spec.fallback};
-      for (const bench::AxisText& typed : entry.axes) {
-        if (typed.key == "backend") values = bench::parse_axis(spec, typed);
-      }
-      const bench::AxisValue wanted = std::string(name_of(backend));
-      if (std::find(values.begin(), values.end(), wanted) != values.end()) return true;
-    }
-  }
-  return false;
+  const bench::AxisValue wanted = std::string(name_of(backend));
+  return std::any_of(entries.begin(), entries.end(), [&](const bench::SweepEntry& entry) {
+    const auto values = bench::asked_values(entry, "backend");
+    return std::find(values.begin(), values.end(), wanted) != values.end();
+  });
 }
 
 }  // namespace

@@ -422,18 +422,22 @@ void override_axes(SweepEntry& entry, std::span<const AxisText> axes) {
   }
 }
 
+std::vector<AxisValue> asked_values(const SweepEntry& entry, std::string_view common_axis) {
+  const auto specs = common_axes(*entry.op);
+  const AxisSpec& spec = *std::ranges::find(specs, common_axis, &AxisSpec::name);
+  std::vector<AxisValue> values{spec.fallback};
+  for (const AxisText& typed : entry.axes) {
+    if (typed.key == common_axis) values = parse_axis(spec, typed);
+  }
+  return values;
+}
+
 int most_threads(std::span<const SweepEntry> entries) {
   int most = 1;
   for (const SweepEntry& entry : entries) {
-    std::vector<AxisValue> values{std::int64_t{machine().cores}};
-    for (const AxisText& typed : entry.axes) {
-      if (typed.key != "threads") continue;
-      for (const AxisSpec& spec : common_axes(*entry.op)) {
-        if (spec.name == "threads") values = parse_axis(spec, typed);
-      }
-    }
-    for (const AxisValue& value : values) {
-      most = std::max(most, static_cast<int>(std::get<std::int64_t>(value)));
+    for (const AxisValue& value : asked_values(entry, "threads")) {
+      const auto threads = static_cast<int>(std::get<std::int64_t>(value));
+      most = std::max(most, threads == 0 ? machine().cores : threads);
     }
   }
   return most;

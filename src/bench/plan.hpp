@@ -58,6 +58,10 @@ struct PlannedCase {
 /// Replaces axes of an entry; those of another operator are ignored.
 void override_axes(SweepEntry& entry, std::span<const AxisText> axes);
 
+/// The values that an entry asks for of an axis that every operator has, or the axis' fallback.
+[[nodiscard]] std::vector<AxisValue> asked_values(const SweepEntry& entry,
+                                                  std::string_view common_axis);
+
 /// Most host threads that any of the entries asks for.
 [[nodiscard]] int most_threads(std::span<const SweepEntry> entries);
 

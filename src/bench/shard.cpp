@@ -96,6 +96,7 @@ double forecast_s(const PlannedCase& planned, const Settings& settings) {
 }
 
 std::vector<int> split(std::span<const PlannedCase> plan, int count, const Settings& settings) {
+  if (count == 1) return std::vector<int>(plan.size());
   // in whole microseconds: sums of them are exact, and the same on every machine
   std::vector<std::int64_t> forecast_us;
   for (const PlannedCase& planned : plan) {

@@ -90,6 +90,15 @@ TensorRef<3> seq_part(TensorRef<3> values, std::int64_t begin, std::int64_t coun
   return values;
 }
 
+/// Rows of a rank by heads: of queries, and of keys (part 0) or values (part 1).
+TensorRef<4> query_heads(const RingShape& shape, const TensorRef<2>& rows) {
+  return heads_of(rows, 0, shape.batch, shape.heads, shape.head_dim);
+}
+TensorRef<4> kv_heads(const RingShape& shape, const TensorRef<2>& rows, std::int64_t part) {
+  return heads_of(rows, part * shape.kv_heads * shape.head_dim, shape.batch, shape.kv_heads,
+                  shape.head_dim);
+}
+
 /// Which of the queries that are here see which part of a block of keys.
 struct Step {
   std::int64_t q_begin, q_count, k_count;
@@ -159,13 +168,6 @@ template <class Exec>
 void ring_forward(Runner<Exec>& run, const Kernels& kernels, const RingShape& shape,
                   const RingForwardArgs& args, const RingBuffers& buffers) {
   using Memory = typename Exec::memory_space;
-  const auto heads = [&](const TensorRef<2>& rows) {
-    return heads_of(rows, 0, shape.batch, shape.heads, shape.head_dim);
-  };
-  const auto kv_heads = [&](const TensorRef<2>& rows, std::int64_t part) {
-    return heads_of(rows, part * shape.kv_heads * shape.head_dim, shape.batch, shape.kv_heads,
-                    shape.head_dim);
-  };
   Ring<Exec> ring(run);
   TensorRef<2> kv = buffers.kv, next_kv = buffers.next_kv;
   move_rows(run, args.kv, kv);
@@ -173,17 +175,19 @@ void ring_forward(Runner<Exec>& run, const Kernels& kernels, const RingShape& sh
     std::pair<dist::Request, dist::Request> under_way;
     if (step + 1 < ring.ranks()) under_way = ring.pass_on(kv, next_kv);
     const Step what = step_of(shape, ring.rank(), ring.source(step));
-    const TensorRef<4> part = seq_part(heads(buffers.part), what.q_begin, what.q_count);
+    const TensorRef<4> part =
+        seq_part(query_heads(shape, buffers.part), what.q_begin, what.q_count);
     const TensorRef<3> part_lse =
         seq_part(step == 0 ? args.lse : buffers.part_lse, what.q_begin, what.q_count);
     run(attention::forward_variants<Exec>(),
-        attention::ForwardArgs{.q = seq_part(heads(args.q), what.q_begin, what.q_count),
-                               .k = seq_part(kv_heads(kv, 0), 0, what.k_count),
-                               .v = seq_part(kv_heads(kv, 1), 0, what.k_count),
-                               .out = part,
-                               .lse = part_lse,
-                               .scale = args.scale,
-                               .mask = {.causal = what.causal}},
+        attention::ForwardArgs{
+            .q = seq_part(query_heads(shape, args.q), what.q_begin, what.q_count),
+            .k = seq_part(kv_heads(shape, kv, 0), 0, what.k_count),
+            .v = seq_part(kv_heads(shape, kv, 1), 0, what.k_count),
+            .out = part,
+            .lse = part_lse,
+            .scale = args.scale,
+            .mask = {.causal = what.causal}},
         kernels.attention);
     if (step == 0) {
       move_rows(run, buffers.part, buffers.sum);
@@ -193,7 +197,7 @@ void ring_forward(Runner<Exec>& run, const Kernels& kernels, const RingShape& sh
             "katt::nn::ring_merge",
             Range<Exec>(run.exec(), 0, shape.batch * shape.heads * what.q_count),
             MergePart<T, Memory>{
-                seq_part(heads(buffers.sum), what.q_begin, what.q_count)
+                seq_part(query_heads(shape, buffers.sum), what.q_begin, what.q_count)
                     .template view<float, Memory>(),
                 seq_part(args.lse, what.q_begin, what.q_count).template view<float, Memory>(),
                 ConstTensorRef<4>(part).template view<T, Memory>(),
@@ -210,13 +214,6 @@ void ring_forward(Runner<Exec>& run, const Kernels& kernels, const RingShape& sh
 template <class Exec>
 void ring_backward(Runner<Exec>& run, const Kernels& kernels, const RingShape& shape,
                    const RingBackwardArgs& args, const RingBuffers& buffers) {
-  const auto heads = [&](const TensorRef<2>& rows) {
-    return heads_of(rows, 0, shape.batch, shape.heads, shape.head_dim);
-  };
-  const auto kv_heads = [&](const TensorRef<2>& rows, std::int64_t part) {
-    return heads_of(rows, part * shape.kv_heads * shape.head_dim, shape.batch, shape.kv_heads,
-                    shape.head_dim);
-  };
   Ring<Exec> ring(run);
   TensorRef<2> kv = buffers.kv, next_kv = buffers.next_kv;
   TensorRef<2> dkv = buffers.dkv, next_dkv = buffers.next_dkv;
@@ -234,10 +231,10 @@ void ring_backward(Runner<Exec>& run, const Kernels& kernels, const RingShape& s
     if (step + 1 < ring.ranks()) under_way = ring.pass_on(kv, next_kv);
     const Step what = step_of(shape, ring.rank(), ring.source(step));
     const auto queries = [&](const TensorRef<2>& rows) {
-      return seq_part(heads(rows), what.q_begin, what.q_count);
+      return seq_part(query_heads(shape, rows), what.q_begin, what.q_count);
     };
     const auto keys = [&](const TensorRef<2>& rows, std::int64_t part) {
-      return seq_part(kv_heads(rows, part), 0, what.k_count);
+      return seq_part(kv_heads(shape, rows, part), 0, what.k_count);
     };
     run(attention::backward_variants<Exec>(),
         attention::BackwardArgs{.q = queries(args.q),

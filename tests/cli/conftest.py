@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,3 +105,17 @@ def faulty(tmp_path):
     if not path.is_file():
         pytest.skip("KATT_BUILD_DIR does not hold tests/katt_faulty")
     return Program(path, tmp_path)
+
+
+@pytest.fixture(params=map(skipped_where_missing, [TINY, CASES_BESIDE / "llama_tiny"]))
+def checkpoint(request):
+    """A checkpoint's folder: that of the tree, and another one where it is there."""
+    return request.param
+
+
+@pytest.fixture
+def expected(checkpoint):
+    """What transformers and PyTorch computed from the checkpoint, and the options of the training."""
+    with h5py.File(checkpoint / "expected.h5") as file:
+        names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
+        return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}

@@ -4,23 +4,6 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import CASES_BESIDE, TINY, skipped_where_missing
-
-CHECKPOINTS = [TINY, CASES_BESIDE / "llama_tiny"]
-
-
-@pytest.fixture(params=map(skipped_where_missing, CHECKPOINTS))
-def checkpoint(request):
-    return request.param
-
-
-@pytest.fixture
-def expected(checkpoint):
-    """What transformers and PyTorch computed from the checkpoint, and the options of the training."""
-    with h5py.File(checkpoint / "expected.h5") as file:
-        names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
-        return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}
-
 
 def ids(tokens):
     return ",".join(str(token) for token in tokens)

@@ -9,9 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import CASES_BESIDE, TINY, skipped_where_missing
-
-CHECKPOINTS = [TINY, CASES_BESIDE / "llama_tiny"]
+from conftest import TINY
 
 CONFIG = {
     "model_type": "llama",
@@ -22,20 +20,6 @@ CONFIG = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
-
-
-@pytest.fixture(params=map(skipped_where_missing, CHECKPOINTS))
-def checkpoint(request):
-    """A checkpoint's folder: that of the tree, and another one where it is there."""
-    return request.param
-
-
-@pytest.fixture
-def expected(checkpoint):
-    """What transformers and PyTorch computed from the checkpoint, and the options of the training."""
-    with h5py.File(checkpoint / "expected.h5") as file:
-        names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
-        return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@
 #include "drivers/training_run.hpp"
 #include "memory/tracker.hpp"
 #include "tests/nn/llama_tiny.hpp"
+#include "tests/training/reference_training.hpp"
 #include "training/state_file.hpp"
 #include "training/trainer.hpp"
 
@@ -51,19 +52,11 @@ std::vector<Layout> layouts(const nn::LlamaConfig& config, const TrainOptions& o
   return found;
 }
 
-/// What PyTorch was trained with.
+/// As PyTorch was trained, with gradients in several buckets.
 TrainOptions reference_options(const std::filesystem::path& checkpoint) {
-  const auto real = [&](const char* name) { return test::training_attribute(checkpoint, name); };
-  const auto integer = [&](const char* name) { return static_cast<std::int64_t>(real(name)); };
-  return {.shape = {.batch = integer("batch"), .seq = integer("seq")},
-          .accumulation = integer("accumulation"),
-          .schedule = {.rate = real("lr"), .steps = integer("steps")},
-          .optimizer = {.beta1 = real("beta1"),
-                        .beta2 = real("beta2"),
-                        .eps = real("eps"),
-                        .decay = real("weight_decay")},
-          .clip = real("clip"),
-          .bucket = 16384};  // several
+  TrainOptions options = test::reference_options(checkpoint);
+  options.bucket = 16384;
+  return options;
 }
 
 TEST(TrainingOverRanks, LosesWhatPyTorchLoses) {

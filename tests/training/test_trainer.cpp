@@ -11,6 +11,7 @@
 #include "tests/device.hpp"
 #include "tests/io/hdf5_builder.hpp"
 #include "tests/nn/llama_tiny.hpp"
+#include "tests/training/reference_training.hpp"
 #include "training/state_file.hpp"
 #include "training/trainer.hpp"
 
@@ -24,20 +25,6 @@ using training::TrainOptions;
 
 using Exec = Kokkos::DefaultExecutionSpace;
 using Trainer = training::Trainer<Exec>;
-
-/// What PyTorch was trained with.
-TrainOptions reference_options(const std::filesystem::path& checkpoint) {
-  const auto real = [&](const char* name) { return test::training_attribute(checkpoint, name); };
-  const auto integer = [&](const char* name) { return static_cast<std::int64_t>(real(name)); };
-  return {.shape = {.batch = integer("batch"), .seq = integer("seq")},
-          .accumulation = integer("accumulation"),
-          .schedule = {.rate = real("lr"), .steps = integer("steps")},
-          .optimizer = {.beta1 = real("beta1"),
-                        .beta2 = real("beta2"),
-                        .eps = real("eps"),
-                        .decay = real("weight_decay")},
-          .clip = real("clip")};
-}
 
 /// A random model, and a text of its vocabulary.
 Trainer small_trainer(TrainOptions options,
@@ -59,7 +46,7 @@ class ReferenceTraining
 
 TEST_P(ReferenceTraining, LosesWhatPyTorchLoses) {
   const auto& [checkpoint, recompute] = GetParam();
-  TrainOptions options = reference_options(checkpoint);
+  TrainOptions options = test::reference_options(checkpoint);
   options.recompute = recompute;
   const nn::LlamaConfig config = nn::read_config(checkpoint);
   Trainer trainer(Exec(), config, options, checkpoint, 0);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -28,15 +29,16 @@ class RuleTables {
   explicit RuleTables(std::function<Table(std::int64_t heads)> make) : make_(std::move(make)) {}
 
   const Table& of(std::int64_t heads) const {
-    auto found = made_.find(heads);
-    if (found == made_.end()) found = made_.emplace(heads, make_(heads)).first;
+    if (made_->empty()) Kokkos::push_finalize_hook([made = made_] { made->clear(); });
+    auto found = made_->find(heads);
+    if (found == made_->end()) found = made_->emplace(heads, make_(heads)).first;
     return found->second;
   }
-  void clear() const { made_.clear(); }
 
  private:
   std::function<Table(std::int64_t heads)> make_;
-  mutable std::map<std::int64_t, Table> made_;
+  std::shared_ptr<std::map<std::int64_t, Table>> made_ =
+      std::make_shared<std::map<std::int64_t, Table>>();
 };
 
 template <class Exec>
@@ -61,35 +63,14 @@ inline std::vector<NamedRule>& named_rules() {
   return rules;
 }
 
-namespace impl {
-
-/// Lets go of the tables of an execution space when Kokkos ends.
-template <class Exec>
-void forget_tables_at_the_end() {
-  static const bool once = [] {
-    Kokkos::push_finalize_hook([] {
-      for (const NamedRule& rule : named_rules()) {
-        rule.RuleVariants<Exec>::forward.clear();
-        rule.RuleVariants<Exec>::backward.clear();
-      }
-    });
-    return true;
-  }();
-  (void)once;
-}
-
-}  // namespace impl
-
 /// The variants of a pass for a rule, or those without one.
 template <class Exec, class Args>
 const VariantTable<Exec, Args>& variants_of(const NamedRule* rule, std::int64_t heads) {
   if constexpr (std::is_same_v<Args, ForwardArgs>) {
     if (rule == nullptr) return forward_variants<Exec>();
-    impl::forget_tables_at_the_end<Exec>();
     return static_cast<const RuleVariants<Exec>*>(rule)->forward.of(heads);
   } else {
     if (rule == nullptr) return backward_variants<Exec>();
-    impl::forget_tables_at_the_end<Exec>();
     return static_cast<const RuleVariants<Exec>*>(rule)->backward.of(heads);
   }
 }

@@ -141,14 +141,8 @@ struct Description {
   static bench::Work work(const ForwardArgs& args, Backend /*backend*/) {
     return {forward_flops(args), forward_bytes(args, args.cache.extent[0]), "", "copy"};
   }
-  static bench::Work work(const BackwardArgs& args, Backend backend) {
-    return work(ForwardArgs{.x = args.dout,
-                            .out = args.dx,
-                            .x2 = args.dout2,
-                            .out2 = args.dx2,
-                            .cache = args.cache,
-                            .positions = args.positions},
-                backend);
+  static bench::Work work(const BackwardArgs& args, Backend /*backend*/) {
+    return {backward_flops(args), backward_bytes(args, args.cache.extent[0]), "", "copy"};
   }
 
   static void validate(const bench::Problem& p) {
