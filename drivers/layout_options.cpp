@@ -9,8 +9,6 @@ namespace katt::impl {
 
 namespace {
 
-constexpr std::int64_t most_ranks = 1 << 16;
-
 int count_of(const char* name, const std::optional<std::string>& text) {
   return text ? static_cast<int>(bench::parse_count(name, *text, 1, most_ranks)) : 1;
 }

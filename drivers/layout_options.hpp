@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -7,6 +8,9 @@
 #include "drivers/command_line.hpp"
 
 namespace katt::impl {
+
+/// More ranks are a typing error.
+inline constexpr std::int64_t most_ranks = 1 << 16;
 
 /// How several ranks share a model: the options of every command that mpirun may start on many.
 struct LayoutOptions {

@@ -18,7 +18,6 @@ namespace katt::impl {
 namespace {
 
 constexpr const char* usage = "katt memory --model DIR --batch N --seq N --dtype T [--checkpoint]";
-constexpr std::int64_t most_ranks = 1 << 16;
 
 /// A use of memory: what is forecast, by purpose, and the peak of a run.
 struct Forecast {

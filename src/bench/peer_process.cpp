@@ -111,9 +111,9 @@ std::string PeerProcess::read_line() {
     }
     pollfd waiting{.fd = socket_, .events = POLLIN, .revents = 0};
     constexpr int patience_ms = 100;  // how soon the stop flag is seen
-    if (poll(&waiting, 1, patience_ms) <= 0) continue;
+    if (::poll(&waiting, 1, patience_ms) <= 0) continue;
     std::array<char, 4096> bytes{};
-    const ssize_t n = read(socket_, bytes.data(), bytes.size());
+    const ssize_t n = ::read(socket_, bytes.data(), bytes.size());
     if (n > 0) unread_.append(bytes.data(), static_cast<std::size_t>(n));
     else if (n == 0 || errno != EINTR) give_up("died");
   }

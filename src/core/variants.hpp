@@ -112,7 +112,7 @@ struct Variant {
   /// Bytes of workspace that run() needs for these arguments. Left out: none.
   Property<std::size_t> workspace_bytes{};
   /// Launches the operation on the instance; does not wait for it.
-  Property<void, Workspace> run;
+  Property<void, Workspace> run{};
   /// Which units of the machine run() uses for these arguments, e.g. "amx", "avx512", "blas". Left
   /// out: always the vectors that the build is for.
   Property<std::string> engine{};

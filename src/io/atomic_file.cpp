@@ -63,7 +63,9 @@ AtomicFile::AtomicFile(const fs::path& path) : target_(path) {
   fs::create_directories(folder_of(target_), error);
   if (error) throw_unwritable(path, error.value());
 
-  temporary_ = folder_of(target_) / ("." + target_.filename().string() + ".part");
+  fs::path hidden = ".";
+  hidden += target_.filename();
+  temporary_ = folder_of(target_) / (hidden += ".part");
   ::unlink(temporary_.c_str());
   const int descriptor = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor < 0) throw_unwritable(path, errno);

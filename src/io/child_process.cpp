@@ -31,7 +31,7 @@ struct Head {
 
 /// Longest message, and longest answer that is no tensor: a child whose memory is damaged must not
 /// make its parent allocate without end.
-constexpr std::size_t max_text_bytes = std::size_t{1} << 26;
+constexpr std::size_t max_message_bytes = std::size_t{1} << 26;
 
 /// The pace of a slow disk.
 constexpr std::size_t slowest_bytes_s = 20'000'000;
@@ -201,7 +201,7 @@ void ChildProcess::exchange(std::string_view request, const Place& place) {
       if (!read_all(socket_, out, head.size)) give_up(end());
       continue;
     }
-    if (head.size > max_text_bytes) break;
+    if (head.size > max_message_bytes) break;
     std::string message(head.size, '\0');
     if (!read_all(socket_, message.data(), message.size())) give_up(end());
     if (head.kind == Kind::done) return;
@@ -216,7 +216,7 @@ void ChildProcess::exchange(std::string_view request, const Place& place) {
 std::string ChildProcess::ask(std::string_view request) {
   std::string answer;
   exchange(request, [&](std::size_t bytes) -> std::byte* {
-    if (bytes > max_text_bytes - answer.size()) return nullptr;
+    if (bytes > max_message_bytes - answer.size()) return nullptr;
     const std::size_t at = answer.size();
     answer.resize(at + bytes);
     return reinterpret_cast<std::byte*>(answer.data() + at);
