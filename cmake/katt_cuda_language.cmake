@@ -38,14 +38,22 @@ function(katt_reaches_kokkos file result)
 endfunction()
 
 # nvcc takes 18 s for the first line of a source that reaches Kokkos (cudafe++, cicc and the host compiler read it one
-# after the other). Sources of one target are joined, no two of an operator's, or of another
-# folder, in one file: they share a namespace, and what is local to a source must not meet its like.
+# after the other). Sources of one target are therefore joined: five where g++ joins them, too
+# (katt_join_sources), else three, no two of an operator's, or of another folder, in one file: they
+# share a namespace, and what is local to a source must not meet its like.
 function(katt_join_cuda_sources target)
-  set(joined_at_most 3)
+  get_target_property(any ${target} UNITY_BUILD)
+  if(any)
+    set(joined_at_most 5)
+  else()
+    set(joined_at_most 3)
+  endif()
   set(folders "")
   set(batches 0)
   foreach(source ${ARGN})
-    if(source MATCHES "/tests/ops/test_([a-z]+)") # test_attention_decode.cpp: attention
+    if(any)
+      set(folder ${source})
+    elseif(source MATCHES "/tests/ops/test_([a-z]+)") # test_attention_decode.cpp: attention
       set(folder tests_of_${CMAKE_MATCH_1})
     else()
       string(REGEX REPLACE "(.*/src/ops/[^/]+|.*)/.*" "\\1" folder ${source})

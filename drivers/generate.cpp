@@ -20,7 +20,8 @@
 namespace katt::impl {
 namespace {
 
-constexpr const char* usage = "katt generate --model DIR --tokens 1,2,3 --max-new-tokens N";
+constexpr const char* generate_usage =
+    "katt generate --model DIR --tokens 1,2,3 --max-new-tokens N";
 constexpr std::int64_t bytes_of_a_text = 256;
 
 /// What a run used, in bytes; the peak is measured.
@@ -116,11 +117,11 @@ int generate_command(const Invocation& invocation) {
   line.option("--log", log, "HDF5 file for the profile and the times");
   line.flag("--stop-at-eos", how.stop_at_eos, "stop after the model's end-of-sequence token");
   if (!line.parse(invocation.arguments)) return 0;
-  options.resolve(usage);
+  options.resolve(generate_usage);
   ranks.resolve();
   ranks.expect_tensor_alone("katt generate");
   if (!text == !tokens)
-    throw InputError("--tokens or --text: expected one of them: " + std::string(usage));
+    throw InputError("--tokens or --text: expected one of them: " + std::string(generate_usage));
   std::vector<std::int64_t> prompt;
   if (tokens) prompt = parse_tokens(*tokens);
   for (const char byte : text.value_or("")) prompt.push_back(static_cast<unsigned char>(byte));

@@ -17,7 +17,8 @@
 namespace katt::impl {
 namespace {
 
-constexpr const char* usage = "katt memory --model DIR --batch N --seq N --dtype T [--checkpoint]";
+constexpr const char* memory_usage =
+    "katt memory --model DIR --batch N --seq N --dtype T [--checkpoint]";
 
 /// A use of memory: what is forecast, by purpose, and the peak of a run.
 struct Forecast {
@@ -163,7 +164,7 @@ int memory_command(const Invocation& invocation) {
   line.flag("--checkpoint", checkpoint, "compute activations again in the backward pass");
   line.flag("--measure", measure, "run a step of each and report its measured peak");
   if (!line.parse(invocation.arguments)) return 0;
-  options.resolve(usage);
+  options.resolve(memory_usage);
   layout.resolve_forecast(
       ranks_text ? static_cast<int>(bench::parse_count("--ranks", *ranks_text, 1, most_ranks)) : 0);
   const int ranks = layout.layout.ranks();

@@ -12,7 +12,7 @@ namespace katt::impl {
 
 namespace {
 
-constexpr const char* usage =
+constexpr const char* train_usage =
     "katt train --model DIR (--data FILE.h5 | --text FILE) --steps N --batch B --seq S --lr X";
 constexpr std::size_t max_config_bytes = 1 << 20;
 
@@ -79,11 +79,11 @@ double TrainCommandLine::number(const char* name, double minimum, double maximum
 bool TrainCommandLine::parse(std::span<const std::string> arguments) {
   if (!line_.parse(arguments)) return false;
   read_config();
-  model.resolve(usage);
+  model.resolve(train_usage);
   layout.resolve();
-  (void)required_option("--steps", text("--steps"), usage);
+  (void)required_option("--steps", text("--steps"), train_usage);
   if (!text("--data") == !text("--text")) {
-    throw InputError("--data or --text: expected one of them: " + std::string(usage));
+    throw InputError("--data or --text: expected one of them: " + std::string(train_usage));
   }
   return true;
 }
