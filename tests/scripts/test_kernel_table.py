@@ -89,6 +89,7 @@ def test_a_kernel_that_lost_all_of_it_is_told(table):
         "narrow: 2 accesses of one or two bytes, expected 0: LDG 2×1, STG 1×1",
         "narrow: 1 loads together, expected at least 2",
         "narrow: 1 64-bit divisions in loops, expected 0"]
+    assert len(list(table.objections_to_memory({"kernel": "narrow", **memory}, 2, narrow=2))) == 2
 
 
 def test_bytes_in_flight_follow_the_resident_threads(table):
