@@ -7,7 +7,7 @@
 namespace katt {
 
 /// What a multiprocessor of a GPU has (CUDA C++ Programming Guide, "Technical Specifications per
-/// Compute Capability").
+/// Compute Capability"), how many there are, and how fast its memory is (NVIDIA's data sheets).
 struct Gpu {
   std::string_view name;  ///< as users type it
   std::string_view title;
@@ -17,15 +17,17 @@ struct Gpu {
   int registers;           ///< 32-bit registers
   int shared_bytes;        ///< of the multiprocessor
   int block_shared_bytes;  ///< that one block can ask for
+  int multiprocessors;
+  int memory_gb_s;  ///< 10⁹ bytes a second
 };
 
 /// The GPUs that tiles and occupancies are known for; scripts/kernel_table reads these lines.
 inline constexpr std::array gpus{
-    Gpu{"rtx3090ti", "RTX 3090 Ti", 86, 1536, 16, 65536, 102400, 101376},
-    Gpu{"rtx5080", "RTX 5080", 120, 1536, 24, 65536, 102400, 101376},
-    Gpu{"a100", "A100", 80, 2048, 32, 65536, 167936, 166912},
-    Gpu{"h100", "H100", 90, 2048, 32, 65536, 233472, 232448},
-    Gpu{"h200", "H200", 90, 2048, 32, 65536, 233472, 232448},
+    Gpu{"rtx3090ti", "RTX 3090 Ti", 86, 1536, 16, 65536, 102400, 101376, 84, 1008},
+    Gpu{"rtx5080", "RTX 5080", 120, 1536, 24, 65536, 102400, 101376, 84, 960},
+    Gpu{"a100", "A100", 80, 2048, 32, 65536, 167936, 166912, 108, 1555},
+    Gpu{"h100", "H100", 90, 2048, 32, 65536, 233472, 232448, 132, 3352},
+    Gpu{"h200", "H200", 90, 2048, 32, 65536, 233472, 232448, 132, 4800},
 };
 
 /// The GPU of that name, or nothing.

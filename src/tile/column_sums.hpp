@@ -20,9 +20,23 @@ struct RowBlocks {
   std::int64_t rows;  ///< per block
   std::int64_t blocks;
 
-  static RowBlocks of(std::int64_t tokens) {
-    constexpr std::int64_t least_rows = 16;
-    constexpr std::int64_t most_blocks = 256;
+  static RowBlocks of(std::int64_t tokens) { return of(tokens, 16, 256); }
+
+  /// Of a device four blocks a multiprocessor, which hold enough of its threads to hide a row's way
+  /// from memory; of a host the same for any number of threads.
+  template <class Exec>
+  static RowBlocks of(const Exec& exec, std::int64_t tokens) {
+#if defined(KATT_HAS_CUDA)
+    if constexpr (!is_host_v<Exec>) {
+      return of(tokens, 4, 4 * std::int64_t{exec.cuda_device_prop().multiProcessorCount});
+    }
+#endif
+    (void)exec;
+    return of(tokens);
+  }
+
+ private:
+  static RowBlocks of(std::int64_t tokens, std::int64_t least_rows, std::int64_t most_blocks) {
     const auto divided = [](std::int64_t n, std::int64_t d) { return (n + d - 1) / d; };
     const std::int64_t rows = Kokkos::max(least_rows, divided(tokens, most_blocks));
     return {rows, divided(tokens, rows)};
@@ -75,12 +89,54 @@ struct SumPartials {
   }
 };
 
+/// sums(c) = Σ_r values(r, c) on a device: a team has one chunk of columns, whose rows its threads
+/// share, so that the sums of few columns and many rows keep all of it busy. A sum of threads' sums in
+/// a fixed order.
+template <class From, class To>
+struct SumChunks {
+  const From* values;
+  std::int64_t rows, stride;
+  To* sums;
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t chunk) const {
+    const std::int64_t column = chunk * chunk_elements;
+    Pack<1> sum(0.0F);
+    KATT_UNROLL_4
+    for (std::int64_t r = team.team_rank(); r < rows; r += team.team_size()) {
+      sum = sum + load<Pack<1>>(values + r * stride + column);
+    }
+    KATT_UNROLL
+    for (int i = 0; i < chunk_elements; ++i) {
+      team.team_reduce(Kokkos::Sum<float>(sum.lane[i]));
+    }
+    if (team.team_rank() == 0) store(sums + column, sum);
+  }
+};
+
+/// Launches SumChunks where the columns are chunks on a device; false elsewhere.
+template <class Exec, class From, class To>
+bool sum_chunks(const Exec& exec, const char* label, const From* values, std::int64_t rows,
+                std::int64_t columns, std::int64_t stride, To* sums) {
+  if constexpr (!is_host_v<Exec>) {
+    ConstTensorRef<2> in(values, dtype_of<From>, {rows, columns});
+    in.stride[0] = stride;
+    if (!are_chunks(in, ConstTensorRef<1>(sums, dtype_of<To>, {columns}))) return false;
+    for_each_wide_row(exec, label, columns / chunk_elements,
+                      SumChunks<From, To>{values, rows, stride, sums}, true);
+    return true;
+  }
+  return false;
+}
+
 /// sums(c) = Σ_b partial(b, c), rows of the partial sums `stride` elements apart.
 template <class T, Order order, class Exec>
 void sum_partials(const Exec& exec, const char* label, const float* partial, std::int64_t blocks,
                   std::int64_t stride, const TensorRef<1>& sums) {
-  const SumPartials<Exec, T, order> kernel{partial, blocks, sums.extent[0], stride,
-                                           static_cast<T*>(sums.data)};
+  const std::int64_t columns = sums.extent[0];
+  auto* target = static_cast<T*>(sums.data);
+  if (sum_chunks(exec, label, partial, blocks, columns, stride, target)) return;
+  const SumPartials<Exec, T, order> kernel{partial, blocks, columns, stride, target};
   for_each_row(exec, label, kernel.chunks(), kernel);
 }
 
@@ -149,10 +205,11 @@ struct ColumnSums {
 };
 
 /// sums(c) = Σ_r values(r, c), added up in f32 in the order of the rows whatever the number of
-/// threads.
+/// threads; on a device in an order that is as fixed (SumChunks).
 template <class Exec, class T>
 void column_sums(const Exec& exec, const char* label, const T* values, std::int64_t rows,
                  std::int64_t columns, std::int64_t stride, T* sums) {
+  if (sum_chunks(exec, label, values, rows, columns, stride, sums)) return;
   using Kernel = ColumnSums<Exec, T>;
   const std::int64_t strips = (columns + Kernel::strip - 1) / Kernel::strip;
   Kokkos::parallel_for(label,

@@ -14,11 +14,41 @@ namespace katt::tile {
 /// Vectors that for_columns() hands out in one step to a body with slots.
 inline constexpr int column_slots = 4;
 
+/// Chunks of a pack that a body gets at most, unless it asks for fewer: enough loads in flight with
+/// one tensor of 16 bits.
+inline constexpr int most_chunks = 4;
+
+namespace impl {
+
+/// Calls f.operator()<V>(c) for packs of `Most` chunks and then of fewer that together hold the
+/// columns [begin, end), whole chunks. Which thread gets a column depends on nothing else.
+template <int Most, class Team, class F>
+KOKKOS_FORCEINLINE_FUNCTION void for_packs(const Team& team, std::int64_t begin, std::int64_t end,
+                                           const F& f) {
+  static_assert(Most == 1 || Most == 2 || Most == 4);
+  std::int64_t c = begin + static_cast<std::int64_t>(team.team_rank()) * chunk_elements;
+  KATT_NO_UNROLL
+  for (; c + (Most - 1) * chunk_stride < end; c += Most * chunk_stride) {
+    f.template operator()<Pack<Most>>(c);
+  }
+  if constexpr (Most == 4) {
+    if (c + chunk_stride < end) {
+      f.template operator()<Pack<2>>(c);
+      c += 2 * chunk_stride;
+    }
+  }
+  if constexpr (Most > 1) {
+    if (c < end) f.template operator()<Pack<1>>(c);
+  }
+}
+
+}  // namespace impl
+
 /// Calls f.operator()<Vec>(c) for the whole vectors of columns [begin, end) and
-/// f.operator()<float>(c) for every column that is left over, shared among the threads of a team.
-/// A body may take a slot, 0 … column_slots − 1, beside c, so that its sums have independent
-/// accumulators: it depends on c and the size of the team alone.
-template <class Exec, class Team, class F>
+/// f.operator()<float>(c) for every column that is left over, shared among the threads of a team; a
+/// WideTeam gets packs alone. A body may take a slot, 0 … column_slots − 1, beside c, so that its
+/// sums have independent accumulators: it depends on c and the size of the team alone.
+template <class Exec, int Most = most_chunks, class Team, class F>
 KOKKOS_FORCEINLINE_FUNCTION void for_columns(const Team& team, std::int64_t begin, std::int64_t end,
                                              const F& f) {
   using Vec = VecOf<Exec>;
@@ -31,20 +61,25 @@ KOKKOS_FORCEINLINE_FUNCTION void for_columns(const Team& team, std::int64_t begi
       f.template operator()<V>(c);
     }
   };
-  const std::int64_t vectors = end > begin ? (end - begin) / lanes : 0;
-  const std::int64_t step = team.team_size();
-  std::int64_t v = team.team_rank();
-  if constexpr (slots) {
-    for (; v + (column_slots - 1) * step < vectors; v += column_slots * step) {
-      for (int slot = 0; slot < column_slots; ++slot) {
-        call.template operator()<Vec>(begin + (v + slot * step) * lanes, slot);
+  if constexpr (is_wide_v<Team>) {
+    impl::for_packs<Most>(team, begin, end,
+                          [&]<class V>(std::int64_t c) { call.template operator()<V>(c, 0); });
+  } else {
+    const std::int64_t vectors = end > begin ? (end - begin) / lanes : 0;
+    const std::int64_t step = team.team_size();
+    std::int64_t v = team.team_rank();
+    if constexpr (slots) {
+      for (; v + (column_slots - 1) * step < vectors; v += column_slots * step) {
+        for (int slot = 0; slot < column_slots; ++slot) {
+          call.template operator()<Vec>(begin + (v + slot * step) * lanes, slot);
+        }
       }
     }
-  }
-  for (; v < vectors; v += step) call.template operator()<Vec>(begin + v * lanes, 0);
-  if constexpr (lanes > 1) {
-    for (std::int64_t c = begin + vectors * lanes + team.team_rank(); c < end; c += step) {
-      call.template operator()<float>(c, 0);
+    for (; v < vectors; v += step) call.template operator()<Vec>(begin + v * lanes, 0);
+    if constexpr (lanes > 1) {
+      for (std::int64_t c = begin + vectors * lanes + team.team_rank(); c < end; c += step) {
+        call.template operator()<float>(c, 0);
+      }
     }
   }
 }
@@ -52,13 +87,16 @@ KOKKOS_FORCEINLINE_FUNCTION void for_columns(const Team& team, std::int64_t begi
 /// for_columns() for a body that takes two vectors at a time, written out three times because the
 /// pairs alone are worth inlining: pair(c, slot) for those at column c of a host's row, with a slot
 /// 0 or 1, vector(c, slot) for a whole vector that is left and for all columns of a device,
-/// scalar(c) for what no vector holds.
-template <class Exec, class Team, class PairF, class VectorF, class ScalarF>
+/// scalar(c) for what no vector holds. A WideTeam's packs go to vector.operator()<V>(c, slot).
+template <class Exec, int Most = most_chunks, class Team, class PairF, class VectorF, class ScalarF>
 KOKKOS_FORCEINLINE_FUNCTION void for_column_pairs(const Team& team, std::int64_t end,
                                                   const PairF& pair, const VectorF& vector,
                                                   const ScalarF& scalar) {
   constexpr int lanes = lanes_v<Exec>;
-  if constexpr (is_host_v<Exec> && lanes > 1) {
+  if constexpr (is_wide_v<Team>) {
+    impl::for_packs<Most>(team, 0, end,
+                          [&]<class V>(std::int64_t c) { vector.template operator()<V>(c, 0); });
+  } else if constexpr (is_host_v<Exec> && lanes > 1) {
     static_assert(column_slots == 4);
     std::int64_t c = 0;
     for (; c + 4 * lanes <= end; c += 4 * lanes) {
@@ -94,14 +132,17 @@ class RowSum {
   }
   template <class V>
   KOKKOS_FORCEINLINE_FUNCTION void add(const V& value, int slot = 0) {
-    V& sum = at<V>(slot);
-    sum = sum + value;
+    auto& sum = at<V>(slot);
+    if constexpr (PackVector<V>) {
+      sum += reduce_sum(value);
+    } else {
+      sum = sum + value;
+    }
   }
   /// Adds a·b.
   template <class V>
   KOKKOS_FORCEINLINE_FUNCTION void multiply_add(const V& a, const V& b, int slot = 0) {
-    V& sum = at<V>(slot);
-    sum = fma(a, b, sum);
+    add_product(at<V>(slot), a, b);
   }
   /// What this thread has seen.
   KOKKOS_FORCEINLINE_FUNCTION float mine() const {
@@ -121,8 +162,8 @@ class RowSum {
 
  private:
   template <class V>
-  KOKKOS_FORCEINLINE_FUNCTION V& at(int slot) {
-    if constexpr (std::is_same_v<V, Vec>) {
+  KOKKOS_FORCEINLINE_FUNCTION auto& at(int slot) {
+    if constexpr (std::is_same_v<V, Vec> || PackVector<V>) {
       return vectors_[slot];
     } else {
       return tail_;
@@ -140,7 +181,9 @@ class RowMax {
   KOKKOS_FORCEINLINE_FUNCTION explicit RowMax(float start) : vector_(start), tail_(start) {}
   template <class V>
   KOKKOS_FORCEINLINE_FUNCTION void add(const V& value) {
-    if constexpr (std::is_same_v<V, VecOf<Exec>>) {
+    if constexpr (PackVector<V>) {
+      vector_ = max(vector_, reduce_max(value));
+    } else if constexpr (std::is_same_v<V, VecOf<Exec>>) {
       vector_ = max(vector_, value);
     } else {
       tail_ = max(tail_, value);

@@ -5,7 +5,9 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "tile/columns.hpp"
 #include "tile/pairs.hpp"
+#include "tile/rows.hpp"
 #include "tile/stream.hpp"
 #include "tile/vec.hpp"
 
@@ -108,6 +110,25 @@ struct DeviceElementwise {
   }
 };
 
+/// A piece of a row, the work of a WideTeam: what its threads load at once.
+template <class Exec, int Most, class Body>
+struct WideElements {
+  static constexpr std::int64_t piece = Most * chunk_stride;
+  Body body;
+  std::int64_t columns;
+  int pieces;  ///< of a row
+
+  template <class Team>
+  KOKKOS_FORCEINLINE_FUNCTION void operator()(const Team& team, std::int64_t item) const {
+    const int row = static_cast<int>(item) / pieces;
+    const std::int64_t begin = (static_cast<int>(item) - row * pieces) * piece;
+    for_columns<Exec, Most>(team, begin, Kokkos::min(begin + piece, columns),
+                            [&]<class V>(std::int64_t c) {
+                              body.template operator()<V>(std::int64_t{row}, c, WholeVector{});
+                            });
+  }
+};
+
 }  // namespace impl
 
 /// Calls body.operator()<Vec>(row, column, lanes) for vectors that together hold every element of a
@@ -134,6 +155,24 @@ void for_each_vector(const Exec& exec, const char* label, std::int64_t rows, std
     Kokkos::parallel_for(label, Policy(exec, 0, rows * columns),
                          impl::DeviceElementwise<Body>{body, columns});
   }
+}
+
+/// for_each_vector() for a body that takes any vector: on a device packs of up to `Most` chunks where
+/// `wide`, that is are_chunks() of all tensors that the body touches. With fewer chunks a body of
+/// many tensors needs fewer registers.
+template <int Most = most_chunks, class Exec, class Body>
+void for_each_wide_vector(const Exec& exec, const char* label, std::int64_t rows,
+                          std::int64_t columns, const Body& body, bool wide, bool stream = false) {
+  if constexpr (!is_host_v<Exec>) {
+    using Pieces = impl::WideElements<Exec, Most, Body>;
+    const std::int64_t pieces = (columns + Pieces::piece - 1) / Pieces::piece;
+    if (wide && rows * pieces <= 0x7FFFFFFF) {
+      const Pieces kernel{body, columns, static_cast<int>(pieces)};
+      if (kernel.pieces > 0) for_each_wide_row(exec, label, rows * pieces, kernel, true);
+      return;
+    }
+  }
+  for_each_vector(exec, label, rows, columns, body, stream);
 }
 
 }  // namespace katt::tile

@@ -2,11 +2,9 @@
 
 #include "core/dtype.hpp"
 #include "tile/fragments.hpp"
+#include "tile/narrow.hpp"
 
 #if defined(KATT_HAS_CUDA)
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #if __CUDA_ARCH__ >= 800
 #define KATT_LDMATRIX(transposed)                                                               \
@@ -49,15 +47,7 @@ class MmaBlock {
   /// Two elements in a register, the first in the lower half, rounded to nearest even.
   template <class T>
   __device__ static std::uint32_t pack(float first, float second) {
-    std::uint32_t pair;
-    if constexpr (std::is_same_v<T, f16>) {
-      const __half2 value = __floats2half2_rn(first, second);
-      __builtin_memcpy(&pair, &value, sizeof(pair));
-    } else {
-      const __nv_bfloat162 value = __floats2bfloat162_rn(first, second);
-      __builtin_memcpy(&pair, &value, sizeof(pair));
-    }
-    return pair;
+    return narrow_two<T>(first, second);
   }
 
   /// Writes two elements to shared memory, at a multiple of 4 bytes.

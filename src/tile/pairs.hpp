@@ -2,6 +2,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "tile/pack.hpp"
 #include "tile/stream.hpp"
 #include "tile/vec.hpp"
 

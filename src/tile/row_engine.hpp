@@ -13,6 +13,7 @@
 #include "tile/teams.hpp"
 #include "tile/transpose.hpp"
 #include "tile/vec.hpp"
+#include "tile/warp_rows.hpp"
 
 namespace katt::tile {
 
@@ -33,8 +34,8 @@ namespace katt::tile {
 /// elements. Of bf16 they are the even and the odd elements, whose widening is one instruction; Q
 /// and O lie in the same order.
 ///
-/// On a device a "vector" is a float and a thread takes a block; keys are staged in shared memory,
-/// from which threads read whole rows.
+/// On a device a "vector" is a float and a thread takes a block; keys, and then values, are staged
+/// in shared memory (tile/warp_rows.hpp). A warp has a row's softmax, queries and results.
 template <class Exec, class T, int TileKv>
 class RowEngine {
  public:
@@ -78,12 +79,12 @@ class RowEngine {
   /// query row r.
   template <class RowPointer>
   KOKKOS_INLINE_FUNCTION void load_queries(const RowPointer& row_pointer) {
-    for_each_item(rows_, [&](int r) {
+    for_each_row_item([&](int r) {
       const T* source = row_pointer(r);
       float* q = query_row(r);
       float* o = o_ + static_cast<std::ptrdiff_t>(r) * row_;
       const int step = rows_of_block(r);
-      for_each_part([&](int d, auto part) {
+      for_each_shared_part([&](int d, auto part) {
         for_each_vector_of(part, [&]<int N>() {
           store(q + (d + N * lanes) * step, load_part<N>(source + d, part));
           store(o + d + N * lanes, Vec(0.0F));
@@ -149,46 +150,36 @@ class RowEngine {
   /// Running maximum, probabilities and sum, over the columns of the last scores(), which are in
   /// base 2 when multiplied with `factor` > 0.
   KOKKOS_INLINE_FUNCTION void softmax(float factor) {
-    for_each_item(rows_, [&](int r) {
-      float* s = score_row(r);
-      int end = columns_;
-      for (; end % lanes != 0; ++end) s[end] = -Kokkos::Experimental::infinity_v<float>;
-      Vec largest(-Kokkos::Experimental::infinity_v<float>);
-      for (int j = 0; j < end; j += lanes) largest = max(largest, load<Vec>(s + j));
-      const float new_max = max(max_[r], reduce_max(largest) * factor);
-      Vec sum(0.0F);
-      for (int j = 0; j < end; j += lanes) {
-        const Vec p = exp2(Vec(fma(load<Vec>(s + j), Vec(factor), Vec(-new_max))));
-        store(s + j, p);
-        sum = sum + p;
+    for_each_row_item([&](int r) {
+      if constexpr (on_host) {
+        softmax_of_vectors(r, factor);
+      } else {
+        softmax_of_warp(score_row(r), columns_, rank_ % row_threads, factor,
+                        {max_ + r, sum_ + r, rescale_ + r});
       }
-      const float rescale = first_lane(exp2(Vec(max_[r] - new_max)));
-      rescale_[r] = rescale;
-      sum_[r] = sum_[r] * rescale + reduce_sum(sum);
-      max_[r] = new_max;
     });
     team_.team_barrier();
   }
 
   /// O = O·α + P·V for the value rows that belong to the last scores(). `next` as in scores().
   KOKKOS_INLINE_FUNCTION void accumulate(const Rows<T>& values, const Rows<T>& next) {
-    for_row_blocks([&]<int R>(int first, int blocks) {
-      constexpr int fitting = static_cast<int>(std::bit_floor(value_accumulators / R + 0U));
-      constexpr int widest = on_host ? Kokkos::min(fitting, 8) : 1;  // a device's threads are lanes
-      value_columns<R, widest>(values, next, first, blocks, 0);
-    });
+    if constexpr (on_host) {
+      value_rows(values, next);
+    } else {
+      value_rows(stage(values), next);
+    }
     team_.team_barrier();
   }
 
   /// Calls f(row, sum, max, write) for every query row: the sum of its probabilities (0 where it
   /// saw no visible key), its maximum in base 2, and write(target, factor), which stores factor ·
-  /// O(row).
+  /// O(row). On a device all threads of a warp call it, each of which stores its part.
   template <class F>
   KOKKOS_INLINE_FUNCTION void for_each_output(const F& f) {
-    for_each_item(rows_, [&](int r) {
+    for_each_row_item([&](int r) {
       const float* o = o_ + static_cast<std::ptrdiff_t>(r) * row_;
       f(r, sum_[r], max_[r], [&](auto* target, float factor) {
-        for_each_part([&](int d, auto part) {
+        for_each_shared_part([&](int d, auto part) {
           const Vec first = load<Vec>(o + d) * Vec(factor);
           if constexpr (width_of<decltype(part)> == 1) {
             store(target + d, first, part);
@@ -207,6 +198,9 @@ class RowEngine {
   }
 
  private:
+  /// Threads that share a row.
+  static constexpr int row_threads = on_host ? 1 : static_cast<int>(warp_size);
+
   // Register blocks of a host with 32 registers or with 16: as many accumulators as a vector has
   // lanes for the scores, so that their sums fill one vector.
   static constexpr int row_block = lanes == 16 ? 8 : on_host ? 4 : 2;
@@ -224,6 +218,12 @@ class RowEngine {
   template <class F>
   KOKKOS_FORCEINLINE_FUNCTION void for_each_item(int count, const F& f) const {
     for (int item = rank_; item < count; item += size_) f(item);
+  }
+
+  /// Calls f(r) for the query rows, on a device in all threads of a warp.
+  template <class F>
+  KOKKOS_FORCEINLINE_FUNCTION void for_each_row_item(const F& f) const {
+    for (int r = rank_ / row_threads; r < rows_; r += size_ / row_threads) f(r);
   }
 
   /// Calls f(a, b) for all a below `outer` and b below `inner`, a pair a thread.
@@ -248,6 +248,15 @@ class RowEngine {
     }
     for (; d + lanes <= head_dim_; d += lanes) f(d, WholeVector{});
     if (d < head_dim_) f(d, PartialVector{head_dim_ - d});
+  }
+  /// The same, shared by those threads that for_each_row_item() calls for a row.
+  template <class F>
+  KOKKOS_FORCEINLINE_FUNCTION void for_each_shared_part(const F& f) const {
+    if constexpr (on_host) {
+      for_each_part(f);
+    } else {
+      for (int d = rank_ % row_threads; d < head_dim_; d += row_threads) f(d, WholeVector{});
+    }
   }
 
   /// Calls f.operator()<N>() for the vectors of a part.
@@ -297,19 +306,33 @@ class RowEngine {
     return s_ + static_cast<std::ptrdiff_t>(r) * TileKv;
   }
 
-  /// The keys widened in shared memory, rows an odd number of floats apart: threads that read the
-  /// same element of different keys meet different banks.
+  /// Running maximum, probabilities and sum of a row, in vectors.
+  KOKKOS_FORCEINLINE_FUNCTION void softmax_of_vectors(int r, float factor) const {
+    float* s = score_row(r);
+    int end = columns_;
+    for (; end % lanes != 0; ++end) s[end] = -Kokkos::Experimental::infinity_v<float>;
+    Vec largest(-Kokkos::Experimental::infinity_v<float>);
+    for (int j = 0; j < end; j += lanes) largest = max(largest, load<Vec>(s + j));
+    const float new_max = max(max_[r], reduce_max(largest) * factor);
+    Vec sum(0.0F);
+    for (int j = 0; j < end; j += lanes) {
+      const Vec p = exp2(Vec(fma(load<Vec>(s + j), Vec(factor), Vec(-new_max))));
+      store(s + j, p);
+      sum = sum + p;
+    }
+    const float rescale = first_lane(exp2(Vec(max_[r] - new_max)));
+    rescale_[r] = rescale;
+    sum_[r] = sum_[r] * rescale + reduce_sum(sum);
+    max_[r] = new_max;
+  }
+  /// Rows widened in shared memory, an odd number of floats apart: threads that read the same element
+  /// of different keys meet different banks.
   KOKKOS_INLINE_FUNCTION Rows<float> stage(const Rows<T>& source) const {
     const int stride = row_ + 1;
-    for_each_item(source.count * head_dim_, [&](int i) {
-      const int r = i / head_dim_;
-      const int d = i % head_dim_;
-      staged_[r * stride + d] = static_cast<float>(source.data[r * source.stride + d]);
-    });
+    widen_rows(source, head_dim_, staged_, stride, rank_, size_);
     team_.team_barrier();
     return {staged_, stride, source.count};
   }
-
   /// Rows of the block that row r belongs to.
   KOKKOS_FORCEINLINE_FUNCTION int rows_of_block(int r) const {
     const int left = rows_ - r / row_block * row_block;
@@ -390,9 +413,18 @@ class RowEngine {
     });
   }
 
+  template <class K>
+  KOKKOS_FORCEINLINE_FUNCTION void value_rows(const Rows<K>& values, const Rows<T>& next) const {
+    for_row_blocks([&]<int R>(int first, int blocks) {
+      constexpr int fitting = static_cast<int>(std::bit_floor(value_accumulators / R + 0U));
+      constexpr int widest = on_host ? Kokkos::min(fitting, 8) : 1;  // a device's threads are lanes
+      value_columns<R, widest>(values, next, first, blocks, 0);
+    });
+  }
+
   /// Column blocks of ND vectors from `begin` on, then of ND / 2 … and what is left over.
-  template <int R, int ND>
-  KOKKOS_FORCEINLINE_FUNCTION void value_columns(const Rows<T>& values, const Rows<T>& next,
+  template <int R, int ND, class K>
+  KOKKOS_FORCEINLINE_FUNCTION void value_columns(const Rows<K>& values, const Rows<T>& next,
                                                  int first, int blocks, int begin) const {
     using Part = std::conditional_t<ND % 2 == 0, PairOfVectors, WholeVector>;
     const int wide = (head_dim_ - begin) / (ND * lanes);
@@ -410,13 +442,13 @@ class RowEngine {
     }
   }
 
-  template <int R, int ND, class Part>
-  KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<T>& values, const Rows<T>& next,
+  template <int R, int ND, class K, class Part>
+  KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<K>& values, const Rows<T>& next,
                                                int first_row, int first_dim, Part part) const {
     constexpr int width = width_of<Part>;
     float* o = o_ + static_cast<std::ptrdiff_t>(first_row) * row_ + first_dim;
     const float* p = score_row(first_row);
-    const T* value = values.data + first_dim;
+    const K* value = values.data + first_dim;
     const T* ahead = next.data + first_dim;
     Vec acc[R][ND];
 #pragma GCC unroll 8

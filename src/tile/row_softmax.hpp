@@ -28,23 +28,35 @@ KOKKOS_INLINE_FUNCTION RowStatistics merge(const RowStatistics& a, const RowStat
 /// Statistics of n elements, the same for all threads of the team: the online softmax (Milakov &
 /// Gimelshein 2018, arXiv:1805.02867) by blocks of columns, small enough that the second look at a
 /// block finds it in the first-level cache. A sum holds the terms of one block only, which keeps
-/// its rounding error independent of the length of the row.
+/// its rounding error independent of the length of the row. A WideTeam's thread has the block in its
+/// registers: what it loads at once.
 template <class Exec, class Team, class T>
 KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Team& team, const T* row,
                                                     std::int64_t n) {
-  constexpr std::int64_t block = 1024;
   RowStatistics running;
-  for (std::int64_t begin = 0; begin < n; begin += block) {
-    const std::int64_t end = Kokkos::min(begin + block, n);
-    RowMax<Exec> largest(running.max);
-    for_columns<Exec>(team, begin, end,
-                      [&]<class V>(std::int64_t c) { largest.add(load<V>(row + c)); });
-    const float next = largest.mine();
-    RowSum<Exec> sum;
-    for_columns<Exec>(team, begin, end,
-                      [&]<class V>(std::int64_t c) { sum.add(exp_below(load<V>(row + c), next)); });
-    running.sum = running.sum * Kokkos::exp2((running.max - next) * log2e) + sum.mine();
-    running.max = next;
+  if constexpr (is_wide_v<Team>) {
+    for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
+      const V x = load<V>(row + c);
+      const float next = max(running.max, reduce_max(x));
+      running.sum =
+          running.sum * Kokkos::exp2((running.max - next) * log2e) + reduce_sum(exp_below(x, next));
+      running.max = next;
+    });
+  } else {
+    constexpr std::int64_t block = 1024;
+    for (std::int64_t begin = 0; begin < n; begin += block) {
+      const std::int64_t end = Kokkos::min(begin + block, n);
+      RowMax<Exec> largest(running.max);
+      for_columns<Exec>(team, begin, end,
+                        [&]<class V>(std::int64_t c) { largest.add(load<V>(row + c)); });
+      const float next = largest.mine();
+      RowSum<Exec> sum;
+      for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t c) {
+        sum.add(exp_below(load<V>(row + c), next));
+      });
+      running.sum = running.sum * Kokkos::exp2((running.max - next) * log2e) + sum.mine();
+      running.max = next;
+    }
   }
   float largest = running.max;
   team.team_reduce(Kokkos::Max<float>(largest));

@@ -7,6 +7,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "tile/pack.hpp"
 
 /// Kernels over the rows of a tensor: one worker a row, a thread of a host or a thread block of a
 /// device. The work of a row never depends on the number of workers.
@@ -27,8 +28,24 @@ using RowTeam = typename std::conditional_t<
     is_host_v<Exec>, std::type_identity<SoloTeam>,
     std::type_identity<typename Kokkos::TeamPolicy<Exec>::member_type>>::type;
 
-/// Threads of a device's team.
-inline constexpr int row_team_size = 128;
+/// A device's team whose threads take packs (tile/pack.hpp): the loops over columns hand them out.
+template <class Member>
+struct WideTeam {
+  const Member& member;
+
+  KOKKOS_FORCEINLINE_FUNCTION int team_rank() const { return member.team_rank(); }
+  KOKKOS_FORCEINLINE_FUNCTION static constexpr int team_size() { return row_team_size; }
+  KOKKOS_FORCEINLINE_FUNCTION void team_barrier() const { member.team_barrier(); }
+  template <class Reducer>
+  KOKKOS_FORCEINLINE_FUNCTION void team_reduce(const Reducer& reducer) const {
+    member.team_reduce(reducer);
+  }
+};
+
+template <class Team>
+inline constexpr bool is_wide_v = false;
+template <class Member>
+inline constexpr bool is_wide_v<WideTeam<Member>> = true;
 
 namespace impl {
 
@@ -39,6 +56,16 @@ struct RowLaunch {
   KOKKOS_FORCEINLINE_FUNCTION void operator()(
       const typename Kokkos::TeamPolicy<Exec>::member_type& team) const {
     f(team, static_cast<std::int64_t>(team.league_rank()));
+  }
+};
+
+/// scripts/kernel_table knows them by this name.
+template <class Exec, class F>
+struct WideRows {
+  F f;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  KOKKOS_FORCEINLINE_FUNCTION void operator()(const Member& team) const {
+    f(WideTeam<Member>{team}, static_cast<std::int64_t>(team.league_rank()));
   }
 };
 
@@ -56,6 +83,22 @@ void for_each_row(const Exec& exec, const std::string& label, std::int64_t rows,
     Kokkos::parallel_for(
         label, Kokkos::TeamPolicy<Exec>(exec, static_cast<int>(rows), row_team_size), launch);
   }
+}
+
+/// for_each_row() for an f that takes any team: with WideTeam on a device where `wide`, that is
+/// are_chunks() of all tensors that the loops over columns of f touch.
+template <class Exec, class F>
+void for_each_wide_row(const Exec& exec, const std::string& label, std::int64_t rows, const F& f,
+                       bool wide) {
+  if constexpr (!is_host_v<Exec>) {
+    if (wide && rows > 0) {
+      Kokkos::parallel_for(label,
+                           Kokkos::TeamPolicy<Exec>(exec, static_cast<int>(rows), row_team_size),
+                           impl::WideRows<Exec, F>{f});
+      return;
+    }
+  }
+  for_each_row(exec, label, rows, f);
 }
 
 }  // namespace katt::tile

@@ -9,6 +9,7 @@
 #include "core/execution.hpp"
 #include "nn/device_memory.hpp"
 #include "nn/observer.hpp"
+#include "tile/elementwise.hpp"
 
 namespace katt::training {
 
@@ -26,15 +27,38 @@ struct Update {
   T* copy;
   float factor, keep, lerp, beta2, square, step_size, root, eps;
 
-  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
-    const float gradient = g[i] * factor;
-    const float mean = m[i] + lerp * (gradient - m[i]);
-    const float second = v[i] * beta2 + square * gradient * gradient;
-    const float value = p[i] * keep - step_size * mean / (Kokkos::sqrt(second) / root + eps);
-    m[i] = mean;
-    v[i] = second;
-    p[i] = value;
-    if (copy != nullptr) copy[i] = static_cast<T>(value);
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const { update<float>(i); }
+
+  static constexpr int chunks = 1;  ///< of six tensors
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t /*row*/, std::int64_t i, Lanes) const {
+    update<Vec>(i);
+  }
+
+ private:
+  template <class Vec>
+  KOKKOS_FORCEINLINE_FUNCTION void update(std::int64_t i) const {
+    const Vec gradient = tile::load<Vec>(g + i) * Vec(factor);
+    const Vec old_mean = tile::load<Vec>(m + i);
+    const Vec old_second = tile::load<Vec>(v + i);
+    const Vec old_value = tile::load<Vec>(p + i);
+    const Vec mean = old_mean + Vec(lerp) * (gradient - old_mean);
+    const Vec second = old_second * Vec(beta2) + Vec(square) * gradient * gradient;
+    const Vec value =
+        old_value * Vec(keep) - Vec(step_size) * mean / (deviation(second) + Vec(eps));
+    tile::store(m + i, mean);
+    tile::store(v + i, second);
+    tile::store(p + i, value);
+    if (copy != nullptr) tile::store(copy + i, value);
+  }
+  /// √second / root
+  template <class Vec>
+  KOKKOS_FORCEINLINE_FUNCTION Vec deviation(const Vec& second) const {
+    if constexpr (tile::PackVector<Vec>) {
+      return Vec::map([this](float one) { return Kokkos::sqrt(one) / root; }, second);
+    } else {
+      return Kokkos::sqrt(second) / root;
+    }
   }
 };
 
@@ -54,12 +78,63 @@ struct SumSquares {
   }
 };
 
+/// The same on a device, one team a block. Its threads' sums are added in a fixed order.
+template <class Exec>
+struct SumSquaresTeam {
+  const float* values;
+  std::int64_t count;
+  double* sums;
+
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t block) const {
+    const std::int64_t begin = block * norm_block;
+    const std::int64_t end = begin + norm_block < count ? begin + norm_block : count;
+    double sum = 0;
+    tile::for_columns<Exec, 2>(team, begin, end, [&]<class V>(std::int64_t i) {
+      const V loaded = tile::load<V>(values + i);
+      const auto add = [&sum](float value) { sum += static_cast<double>(value) * value; };
+      if constexpr (tile::PackVector<V>) {
+        KATT_UNROLL
+        for (const float value : loaded.lane) add(value);
+      } else {
+        add(loaded);
+      }
+    });
+    team.team_reduce(Kokkos::Sum<double>(sum));
+    if (team.team_rank() == 0) sums[block] = sum;
+  }
+};
+
 template <class T>
 struct RoundCopy {
   const float* values;
   T* copy;
   KOKKOS_FUNCTION void operator()(std::int64_t i) const { copy[i] = static_cast<T>(values[i]); }
+
+  static constexpr int chunks = 2;
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t /*row*/, std::int64_t i, Lanes) const {
+    tile::store(copy + i, tile::load<Vec>(values + i));
+  }
 };
+
+/// Whether so many f32 numbers, or of the dtype, are whole chunks: null has any.
+bool are_chunks(const void* data, std::int64_t count, Dtype dtype = Dtype::f32) {
+  return tile::are_chunks(ConstTensorRef<1>(data, dtype, {count}));
+}
+
+/// Launches body(i) for the elements, on a device 16 bytes at a time where `wide`.
+template <class Exec, class Body>
+void for_each_element(const Exec& exec, const char* label, std::int64_t count, const Body& body,
+                      bool wide) {
+  if constexpr (!is_host_v<Exec>) {
+    if (wide) {
+      tile::for_each_wide_vector<Body::chunks>(exec, label, 1, count, body, true);
+      return;
+    }
+  }
+  Kokkos::parallel_for(label, Range<Exec>(exec, 0, count), body);
+}
 
 }  // namespace
 
@@ -89,7 +164,11 @@ void adamw(const Exec& exec, const AdamW& options, const AdamWArgs& args) {
                            .step_size = static_cast<float>(args.rate / correction1),
                            .root = static_cast<float>(std::sqrt(correction2)),
                            .eps = static_cast<float>(options.eps)};
-    Kokkos::parallel_for("katt::training::adamw", Range<Exec>(exec, 0, args.count), update);
+    for_each_element(exec, "katt::training::adamw", args.count, update,
+                     are_chunks(args.parameters, args.count) &&
+                         are_chunks(args.gradients, args.count) && are_chunks(args.m, args.count) &&
+                         are_chunks(args.v, args.count) &&
+                         are_chunks(args.copy, args.count, args.copy_dtype));
   });
 }
 
@@ -100,8 +179,13 @@ double norm(const Exec& exec, const float* values, std::int64_t count, double* s
                         .bytes = 4.0 * static_cast<double>(count)};
   });
   const std::int64_t blocks = (count + norm_block - 1) / norm_block;
-  Kokkos::parallel_for("katt::training::norm", Range<Exec>(exec, 0, blocks),
-                       SumSquares{values, count, sums});
+  if constexpr (is_host_v<Exec>) {
+    Kokkos::parallel_for("katt::training::norm", Range<Exec>(exec, 0, blocks),
+                         SumSquares{values, count, sums});
+  } else {
+    tile::for_each_wide_row(exec, "katt::training::norm", blocks,
+                            SumSquaresTeam<Exec>{values, count, sums}, are_chunks(values, count));
+  }
   std::vector<double> partial(static_cast<std::size_t>(blocks));
   nn::copy_to_host(exec, sums, std::as_writable_bytes(std::span(partial)));
   double sum = 0;
@@ -113,8 +197,9 @@ template <class Exec>
 void round_copy(const Exec& exec, const float* values, std::int64_t count, Dtype dtype,
                 void* copy) {
   visit_dtype(dtype, [&]<class T>() {
-    Kokkos::parallel_for("katt::training::round_copy", Range<Exec>(exec, 0, count),
-                         RoundCopy<T>{values, static_cast<T*>(copy)});
+    for_each_element(exec, "katt::training::round_copy", count,
+                     RoundCopy<T>{values, static_cast<T*>(copy)},
+                     are_chunks(values, count) && are_chunks(copy, count, dtype));
   });
 }
 

@@ -33,17 +33,21 @@ void visit_dtypes(const ForwardArgs& args, const F& f) {
   });
 }
 
-/// With or without streaming stores for outputs that are large enough for them.
+/// With or without streaming stores for outputs that are large enough for them, and 16 bytes at a
+/// time on a device.
 template <class Exec>
-void convert(const Exec& exec, const ForwardArgs& args, const char* label, bool stream) {
+void convert(const Exec& exec, const ForwardArgs& args, const char* label, bool fast) {
   visit_dtypes(args, [&]<class From, class To>() {
     auto* out = static_cast<To*>(args.out.data);
-    tile::for_each_vector(
-        exec, label, args.x.extent[0], args.x.extent[1],
-        ConvertVectors<From, To>{static_cast<const From*>(args.x.data), args.x.stride[0], out,
-                                 args.out.stride[0]},
-        stream &&
-            tile::should_stream<Exec>(out, args.x.extent[0], args.x.extent[1], args.out.stride[0]));
+    const std::int64_t rows = args.x.extent[0];
+    const std::int64_t columns = args.x.extent[1];
+    const ConvertVectors<From, To> body{static_cast<const From*>(args.x.data), args.x.stride[0],
+                                        out, args.out.stride[0]};
+    const bool stream = fast && tile::should_stream<Exec>(out, rows, columns, args.out.stride[0]);
+    const bool wide = !is_host_v<Exec> && fast && tile::are_chunks(args.x, args.out);
+    const bool one_row = wide && args.x.stride[0] == columns && args.out.stride[0] == columns;
+    tile::for_each_wide_vector(exec, label, one_row ? 1 : rows, one_row ? rows * columns : columns,
+                               body, wide, stream);
   });
 }
 
@@ -64,7 +68,7 @@ VariantTable<Exec, ForwardArgs>& variants() {
   static VariantTable<Exec, ForwardArgs> table{
       {.name = "naive", .description = "whole vectors, ordinary stores", .run = run_naive<Exec>},
       {.name = "vector",
-       .description = "whole vectors; streaming stores for large outputs",
+       .description = "whole vectors; streaming stores for large outputs, 16 bytes on a device",
        .rank = 1,
        .run = run_vector<Exec>}};
   return table;

@@ -42,10 +42,11 @@ struct Forward {
 
   template <class T>
   void fused() const {
-    tile::for_each_row(
+    tile::for_each_wide_row(
         exec, "katt::cross_entropy::fused_forward", args.tokens(),
         impl::FusedForward<Exec, T>{args.logits.view<T, Memory>(), targets,
-                                    args.statistics.view<float, Memory>(), token_losses()});
+                                    args.statistics.view<float, Memory>(), token_losses()},
+        tile::are_chunks(args.logits));
     mean();
   }
 
@@ -89,10 +90,11 @@ struct Backward {
   template <class T>
   void fused() const {
     const float* scale = factor();
-    tile::for_each_row(exec, "katt::cross_entropy::fused_backward", args.tokens(),
-                       impl::FusedBackward<Exec, T>{args.logits.view<T, Memory>(), targets,
-                                                    args.statistics.view<float, Memory>(), scale,
-                                                    args.dlogits.view<T, Memory>()});
+    tile::for_each_wide_row(exec, "katt::cross_entropy::fused_backward", args.tokens(),
+                            impl::FusedBackward<Exec, T>{args.logits.view<T, Memory>(), targets,
+                                                         args.statistics.view<float, Memory>(),
+                                                         scale, args.dlogits.view<T, Memory>()},
+                            tile::are_chunks(args.logits, args.dlogits));
   }
 
   template <class T>

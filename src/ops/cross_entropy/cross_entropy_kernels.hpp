@@ -36,13 +36,13 @@ KOKKOS_INLINE_FUNCTION float token_loss(float max, float log_sum, float target_l
 template <class Exec, class T>
 struct FusedForward {
   using Memory = typename Exec::memory_space;
-  using Team = tile::RowTeam<Exec>;
 
   StridedView<const T, 2, Memory> logits;
   Targets targets;
   StridedView<float, 2, Memory> statistics;
   float* token_losses;
 
+  template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
     float max = 0.0F;
     float log_sum = 0.0F;
@@ -115,7 +115,6 @@ struct GradientFactor {
 template <class Exec, class T>
 struct FusedBackward {
   using Memory = typename Exec::memory_space;
-  using Team = tile::RowTeam<Exec>;
 
   StridedView<const T, 2, Memory> logits;
   Targets targets;
@@ -123,6 +122,7 @@ struct FusedBackward {
   const float* factor;
   StridedView<T, 2, Memory> dlogits;
 
+  template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
     const auto n = static_cast<std::int64_t>(logits.extent(1));
     const T* row = &logits(t, 0);

@@ -41,9 +41,10 @@ template <class Exec>
 void rows_forward(const Exec& exec, const ForwardArgs& args) {
   using Memory = typename Exec::memory_space;
   visit_dtype(args.out.dtype, [&]<class T>() {
-    tile::for_each_row(exec, "katt::embedding::rows_gather", args.out.extent[0],
-                       impl::GatherRows<Exec, T>{args.weight.view<T, Memory>(), args.ids,
-                                                 args.out.view<T, Memory>()});
+    tile::for_each_wide_row(exec, "katt::embedding::rows_gather", args.out.extent[0],
+                            impl::GatherRows<Exec, T>{args.weight.view<T, Memory>(), args.ids,
+                                                      args.out.view<T, Memory>()},
+                            tile::are_chunks(args.weight, args.out));
   });
 }
 
@@ -124,9 +125,10 @@ void rows_backward(const Exec& exec, const BackwardArgs& args, Workspace workspa
   const std::int64_t vocab = args.dweight.extent[0];
   const impl::LinkTokens lists = link_tokens(exec, "katt::embedding::rows_link", args, workspace);
   visit_dtype(args.dout.dtype, [&]<class T>() {
-    tile::for_each_row(exec, "katt::embedding::rows_sum", vocab,
-                       impl::SumLists<Exec, T>{args.dout.view<T, Memory>(), lists.first, lists.next,
-                                               args.dweight.view<T, Memory>()});
+    tile::for_each_wide_row(exec, "katt::embedding::rows_sum", vocab,
+                            impl::SumLists<Exec, T>{args.dout.view<T, Memory>(), lists.first,
+                                                    lists.next, args.dweight.view<T, Memory>()},
+                            tile::are_chunks(args.dout, args.dweight));
   });
 }
 

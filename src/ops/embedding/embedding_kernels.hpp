@@ -17,12 +17,12 @@ inline constexpr float not_a_number = Kokkos::Experimental::quiet_NaN_v<float>;
 template <class Exec, class T>
 struct GatherRows {
   using Memory = typename Exec::memory_space;
-  using Team = tile::RowTeam<Exec>;
 
   StridedView<const T, 2, Memory> weight;
   const std::int64_t* ids;
   StridedView<T, 2, Memory> out;
 
+  template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
     const std::int64_t id = ids[t];
     const auto n = static_cast<std::int64_t>(out.extent(1));
@@ -86,36 +86,40 @@ struct LinkTokens {
 template <class Exec, class T>
 struct SumLists {
   using Memory = typename Exec::memory_space;
-  using Team = tile::RowTeam<Exec>;
   using Vec = tile::VecOf<Exec>;
-  static constexpr int chunk = is_host_v<Exec> ? 8 : 1;  ///< vectors of one walk along the list
+  static constexpr int chunk = is_host_v<Exec> ? 8 : 0;  ///< vectors of one walk along the list
 
   StridedView<const T, 2, Memory> dout;
   const std::int32_t* first;
   const std::int32_t* next;
   StridedView<T, 2, Memory> dweight;
 
+  template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t v) const {
-    constexpr std::int64_t width = chunk * tile::lanes_v<Exec>;
     const auto n = static_cast<std::int64_t>(dweight.extent(1));
     const std::int32_t head = first[v];
     T* target = &dweight(v, 0);
-    const std::int64_t chunks = head < 0 ? 0 : n / width;
-    for (std::int64_t k = team.team_rank(); k < chunks; k += team.team_size()) {
-      const std::int64_t c = k * width;
-      Vec sums[chunk];
-      for (int i = 0; i < chunk; ++i) sums[i] = Vec(0.0F);
-      for (std::int32_t t = head; t >= 0; t = next[t]) {
-        const T* row = &dout(t, c);
+    std::int64_t begin = 0;
+    if constexpr (chunk > 0) {
+      constexpr std::int64_t width = chunk * tile::lanes_v<Exec>;
+      const std::int64_t chunks = head < 0 ? 0 : n / width;
+      for (std::int64_t k = team.team_rank(); k < chunks; k += team.team_size()) {
+        const std::int64_t c = k * width;
+        Vec sums[chunk];
+        for (int i = 0; i < chunk; ++i) sums[i] = Vec(0.0F);
+        for (std::int32_t t = head; t >= 0; t = next[t]) {
+          const T* row = &dout(t, c);
+          for (int i = 0; i < chunk; ++i) {
+            sums[i] = sums[i] + tile::load<Vec>(row + i * tile::lanes_v<Exec>);
+          }
+        }
         for (int i = 0; i < chunk; ++i) {
-          sums[i] = sums[i] + tile::load<Vec>(row + i * tile::lanes_v<Exec>);
+          tile::store(target + c + i * tile::lanes_v<Exec>, sums[i]);
         }
       }
-      for (int i = 0; i < chunk; ++i) {
-        tile::store(target + c + i * tile::lanes_v<Exec>, sums[i]);
-      }
+      begin = chunks * width;
     }
-    tile::for_columns<Exec>(team, chunks * width, n, [&]<class V>(std::int64_t c) {
+    tile::for_columns<Exec>(team, begin, n, [&]<class V>(std::int64_t c) {
       V sum(0.0F);
       for (std::int32_t t = head; t >= 0; t = next[t]) sum = sum + tile::load<V>(&dout(t, c));
       tile::store(target + c, sum);

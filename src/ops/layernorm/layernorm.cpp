@@ -37,7 +37,14 @@ void launch(const Exec& exec, const char* label, const Args& args, std::int64_t 
       pass.block_rows = block_rows;
       pass.stored = static_cast<Statistics*>(stored);
       pass.partial = static_cast<float*>(partial);
-      tile::for_each_row(exec, label, (out.extent[0] + block_rows - 1) / block_rows, pass);
+      bool wide = tile::are_chunks(args.x, args.weight, out);
+      if constexpr (backward) {
+        wide = wide && tile::are_chunks(args.dout);
+      } else {
+        wide = wide && tile::are_chunks(args.bias);
+      }
+      tile::for_each_wide_row(exec, label, (out.extent[0] + block_rows - 1) / block_rows, pass,
+                              wide);
     };
     constexpr bool can_stream = tile::can_stream_v<Exec> && step != Step::statistics;
     const bool stream = tile::should_stream<Exec>(static_cast<const T*>(out.data), out.extent[0],
@@ -49,8 +56,10 @@ void launch(const Exec& exec, const char* label, const Args& args, std::int64_t 
 std::size_t statistics_bytes(const auto& args) {
   return aligned_bytes<Statistics>(args.x.extent[0]);
 }
-std::size_t partial_bytes(const BackwardArgs& args) {
-  return aligned_bytes<float>(tile::RowBlocks::of(args.x.extent[0]).blocks * 2 * args.x.extent[1]);
+template <class Exec>
+std::size_t partial_bytes(const Exec& exec, const BackwardArgs& args) {
+  return aligned_bytes<float>(tile::RowBlocks::of(exec, args.x.extent[0]).blocks * 2 *
+                              args.x.extent[1]);
 }
 
 template <class Exec>
@@ -69,11 +78,11 @@ template <class Exec>
 void sum_blocks(const Exec& exec, const BackwardArgs& args, const void* partial) {
   const std::int64_t columns = args.x.extent[1];
   const auto* sums = static_cast<const float*>(partial);
+  const std::int64_t blocks = tile::RowBlocks::of(exec, args.x.extent[0]).blocks;
   visit_dtype(args.x.dtype, [&]<class T>() {
     for (const TensorRef<1>& target : {args.dweight, args.dbias}) {
       tile::sum_partials<T, tile::Order::loaded>(exec, "katt::layernorm::weight_gradients", sums,
-                                                 tile::RowBlocks::of(args.x.extent[0]).blocks,
-                                                 2 * columns, target);
+                                                 blocks, 2 * columns, target);
       sums += columns;
     }
   });
@@ -81,7 +90,7 @@ void sum_blocks(const Exec& exec, const BackwardArgs& args, const void* partial)
 
 template <class Exec>
 void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
-  const std::int64_t rows = tile::RowBlocks::of(args.x.extent[0]).rows;
+  const std::int64_t rows = tile::RowBlocks::of(exec, args.x.extent[0]).rows;
   void* partial = static_cast<std::byte*>(workspace.data) + statistics_bytes(args);
   launch<true, Step::statistics>(exec, "katt::layernorm::statistics", args, 1, workspace.data);
   launch<true, Step::results>(exec, "katt::layernorm::gradients", args, rows, workspace.data,
@@ -91,7 +100,7 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
 
 template <class Exec>
 void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
-  const std::int64_t rows = tile::RowBlocks::of(args.x.extent[0]).rows;
+  const std::int64_t rows = tile::RowBlocks::of(exec, args.x.extent[0]).rows;
   launch<true, Step::all>(exec, "katt::layernorm::backward", args, rows, nullptr, workspace.data);
   sum_blocks(exec, args, workspace.data);
 }
@@ -127,12 +136,14 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
       {.name = "naive",
        .description = "statistics, dx with sums of blocks of rows, their sums",
        .workspace_bytes =
-           [](const BackwardArgs& args) { return statistics_bytes(args) + partial_bytes(args); },
+           [](const Exec& exec, const BackwardArgs& args) {
+             return statistics_bytes(args) + partial_bytes(exec, args);
+           },
        .run = naive_backward<Exec>},
       {.name = "fused",
        .description = "one launch, rows stay in cache, and one for the sums",
        .rank = 1,
-       .workspace_bytes = partial_bytes,
+       .workspace_bytes = partial_bytes<Exec>,
        .run = fused_backward<Exec>}};
   return table;
 }

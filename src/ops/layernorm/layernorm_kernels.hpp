@@ -92,9 +92,10 @@ struct Pass {
   KOKKOS_FORCEINLINE_FUNCTION void write(const Team& team, std::int64_t t, const Statistics& row,
                                          float* sums, bool first) const {
     using Vec = tile::VecOf<Exec>;
-    tile::for_column_pairs<Exec>(
+    constexpr int chunks = backward ? 1 : 2;  // of five tensors, or three
+    tile::for_column_pairs<Exec, chunks>(
         team, columns(), [&](std::int64_t i, int) { put<2, Vec>(t, i, row, sums + i, first); },
-        [&](std::int64_t i, int) { put<1, Vec>(t, i, row, sums + i, first); },
+        [&]<class V = Vec>(std::int64_t i, int) { put<1, V>(t, i, row, sums + i, first); },
         [&](std::int64_t i) { put<1, float>(t, i, row, sums + i, first); });
   }
 

@@ -57,7 +57,8 @@ void fused_forward(const Exec& exec, const ForwardArgs& args) {
   visit_dtype(args.x.dtype, [&]<class T>() {
     const auto launch = [&]<bool Streamed>() {
       const impl::Forward<Exec, T, Streamed> kernel(exec, args);
-      tile::for_each_row(exec, "katt::rmsnorm::forward", kernel.blocks, kernel);
+      tile::for_each_wide_row(exec, "katt::rmsnorm::forward", kernel.blocks, kernel,
+                              kernel.is_wide(args));
     };
     constexpr bool stream = Stream && tile::can_stream_v<Exec>;
     if (stream && impl::Forward<Exec, T, true>::can_stream(args)) {
@@ -70,12 +71,13 @@ void fused_forward(const Exec& exec, const ForwardArgs& args) {
 
 template <class Exec, bool Stream>
 void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
-  const std::int64_t blocks = tile::RowBlocks::of(args.tokens()).blocks;
+  const auto blocks = tile::RowBlocks::of(exec, args.tokens());
   auto* partial = static_cast<float*>(workspace.data);
   visit_dtype(args.x.dtype, [&]<class T>() {
     const auto launch = [&]<bool Streamed>() {
-      const impl::Backward<Exec, T, Streamed> kernel(args, partial);
-      tile::for_each_row(exec, "katt::rmsnorm::backward", blocks, kernel);
+      const impl::Backward<Exec, T, Streamed> kernel(args, blocks, partial);
+      tile::for_each_wide_row(exec, "katt::rmsnorm::backward", blocks.blocks, kernel,
+                              kernel.is_wide(args));
     };
     constexpr bool stream = Stream && tile::can_stream_v<Exec>;
     if (stream && impl::rows_are_streamable<T>(args.dx)) {
@@ -84,12 +86,13 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
       launch.template operator()<false>();
     }
     tile::sum_partials<T, tile::Order::loaded>(exec, "katt::rmsnorm::weight_gradient", partial,
-                                               blocks, args.hidden(), args.dweight);
+                                               blocks.blocks, args.hidden(), args.dweight);
   });
 }
 
-std::size_t partial_bytes(const BackwardArgs& args) {
-  return static_cast<std::size_t>(tile::RowBlocks::of(args.tokens()).blocks * args.hidden()) *
+template <class Exec>
+std::size_t partial_bytes(const Exec& exec, const BackwardArgs& args) {
+  return static_cast<std::size_t>(tile::RowBlocks::of(exec, args.tokens()).blocks * args.hidden()) *
          sizeof(float);
 }
 
@@ -147,13 +150,13 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
       {.name = "fused",
        .description = fused_description,
        .rank = 2,
-       .workspace_bytes = partial_bytes,
+       .workspace_bytes = partial_bytes<Exec>,
        .run = fused_backward<Exec, false>},
       {.name = "stream",
        .description = stream_description,
        .rank = stream_rank<BackwardArgs>,
        .supports = tile::stream_support<Exec>(),
-       .workspace_bytes = partial_bytes,
+       .workspace_bytes = partial_bytes<Exec>,
        .run = fused_backward<Exec, true>}};
   return table;
 }

@@ -28,7 +28,7 @@ struct Backward {
   std::int64_t tokens, hidden, block_rows;
   float eps;
 
-  Backward(const BackwardArgs& args, float* partial_sums)
+  Backward(const BackwardArgs& args, const tile::RowBlocks& blocks, float* partial_sums)
       : dout(args.dout),
         x(args.x),
         dresidual(args.dresidual_out),
@@ -37,8 +37,13 @@ struct Backward {
         partial(partial_sums, args.hidden()),
         tokens(args.tokens()),
         hidden(args.hidden()),
-        block_rows(tile::RowBlocks::of(args.tokens()).rows),
+        block_rows(blocks.rows),
         eps(args.eps) {}
+
+  /// Whether a WideTeam can work on these arguments.
+  static bool is_wide(const BackwardArgs& args) {
+    return tile::are_chunks(args.dout, args.x, args.weight, args.dresidual_out, args.dx);
+  }
 
   template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t block) const {
@@ -96,18 +101,19 @@ struct Backward {
     Vec squares[tile::column_slots] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
     Vec products[tile::column_slots] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
     Sums tail;
-    tile::for_column_pairs<Exec>(
+    constexpr int chunks = Write ? 1 : 2;  // of six tensors, or three
+    tile::for_column_pairs<Exec, chunks>(
         team, hidden,
         [&](std::int64_t i, int slot) __attribute__((always_inline)) {
-          if constexpr (Read) read<2>(source, i, &squares[2 * slot], &products[2 * slot]);
+          if constexpr (Read) read<2, Vec>(source, i, &squares[2 * slot], &products[2 * slot]);
           if constexpr (Write) write<Read, 2, Vec>(sink, i);
         },
-        [&](std::int64_t i, int slot) {
-          if constexpr (Read) read<1>(source, i, &squares[slot], &products[slot]);
-          if constexpr (Write) write<Read, 1, Vec>(sink, i);
+        [&]<class V = Vec>(std::int64_t i, int slot) {
+          if constexpr (Read) read<1, V>(source, i, &squares[slot], &products[slot]);
+          if constexpr (Write) write<Read, 1, V>(sink, i);
         },
         [&](std::int64_t i) {
-          if constexpr (Read) read<1>(source, i, &tail.squares, &tail.products);
+          if constexpr (Read) read<1, float>(source, i, &tail.squares, &tail.products);
           if constexpr (Write) write<Read, 1, float>(sink, i);
         });
     if constexpr (!Read) return {};
@@ -116,9 +122,9 @@ struct Backward {
   }
 
   /// Adds x² and g · x of N vectors, or an element, to squares[0] … [N − 1] and products.
-  template <int N, class V>
-  KOKKOS_FORCEINLINE_FUNCTION void read(const Source& row, std::int64_t i, V* squares,
-                                        V* products) const {
+  template <int N, class V, class Sum>
+  KOKKOS_FORCEINLINE_FUNCTION void read(const Source& row, std::int64_t i, Sum* squares,
+                                        Sum* products) const {
     V h[N];
     V g[N];
     V gain[N];
@@ -126,8 +132,8 @@ struct Backward {
     load_ahead(row.dout + i, g);
     tile::load_all(weight + i, gain);
     for (int k = 0; k < N; ++k) {
-      squares[k] = tile::fma(h[k], h[k], squares[k]);
-      products[k] = tile::fma(V(g[k] * gain[k]), h[k], products[k]);
+      tile::add_product(squares[k], h[k], h[k]);
+      tile::add_product(products[k], V(g[k] * gain[k]), h[k]);
     }
   }
 

@@ -47,6 +47,11 @@ struct Forward {
         blocks(is_host_v<Exec> ? Kokkos::min<std::int64_t>(tokens, exec.concurrency()) : tokens),
         eps(args.eps) {}
 
+  /// Whether a WideTeam can work on these arguments.
+  static bool is_wide(const ForwardArgs& args) {
+    return tile::are_chunks(args.x, args.weight, args.residual, args.out, args.residual_out) &&
+           reinterpret_cast<std::uintptr_t>(args.out_q) % 8 == 0;
+  }
   /// Whether streaming stores reach the outputs of these arguments.
   static bool can_stream(const ForwardArgs& args) {
     return rows_are_streamable<T>(args.out) &&
@@ -72,8 +77,8 @@ struct Forward {
     const auto source = [&](std::int64_t row) {
       return Source{x.row(row), residual.row(row), residual_out.row(row), kept(row)};
     };
-    const std::int64_t end = tokens * (block + 1) / blocks;
-    std::int64_t row = tokens * block / blocks;
+    const std::int64_t end = is_host_v<Exec> ? tokens * (block + 1) / blocks : block + 1;
+    std::int64_t row = is_host_v<Exec> ? tokens * block / blocks : block;
     Source current = source(row);
     RowScale scale = scale_of(team, current.h(), visit<true, false>(team, current, {}));
     for (; is_host_v<Exec> && row + 1 < end; ++row) {
@@ -129,10 +134,12 @@ struct Forward {
     tile::for_column_pairs<Exec>(
         team, hidden,
         [&](std::int64_t i, int slot) __attribute__((always_inline)) {
-          step<Read, Write, 2>(source, sink, i, &sums[2 * slot]);
+          step<Read, Write, 2, Vec>(source, sink, i, &sums[2 * slot]);
         },
-        [&](std::int64_t i, int slot) { step<Read, Write, 1>(source, sink, i, &sums[slot]); },
-        [&](std::int64_t i) { step<Read, Write, 1>(source, sink, i, &tail); });
+        [&]<class V = Vec>(std::int64_t i, int slot) {
+          step<Read, Write, 1, V>(source, sink, i, &sums[slot]);
+        },
+        [&](std::int64_t i) { step<Read, Write, 1, float>(source, sink, i, &tail); });
     if constexpr (!Read) return 0.0F;
     return tile::sum_over(team, sums, tail);
   }
@@ -140,9 +147,9 @@ struct Forward {
   /// The work of visit() at element i, for N vectors or an element: all loads, then all stores. A
   /// processor holds a load back while a store before it that agrees in the last 12 bits of the
   /// address waits, and rows of different tensors often do.
-  template <bool Read, bool Write, int N, class V>
+  template <bool Read, bool Write, int N, class V, class Sum>
   KOKKOS_FORCEINLINE_FUNCTION void step(const Source& source, const Sink& sink, std::int64_t i,
-                                        V* sums) const {
+                                        Sum* sums) const {
     V h[N];
     V y[N];
     if constexpr (Read) load_sum(source, i, h);
@@ -163,16 +170,21 @@ struct Forward {
   }
 
   /// Keeps x + residual, rounded, where there is a residual, and adds its squares to sums[0] …
-  /// sums[N − 1].
-  template <class V, int N>
+  /// sums[N − 1]. A host reads it back, which is faster than to round and to widen in registers; a
+  /// device would wait for its memory.
+  template <class V, int N, class Sum>
   KOKKOS_FORCEINLINE_FUNCTION static void keep(const Source& row, std::int64_t i, V (&h)[N],
-                                               V* sums) {
+                                               Sum* sums) {
     if (row.residual != nullptr) {
       tile::store_all<false>(row.kept + i, h);
       if constexpr (Stream) tile::copy_all<Stream, V, N>(row.kept + i, row.sum + i);
-      tile::load_all(row.kept + i, h);
+      if constexpr (is_host_v<Exec>) {
+        tile::load_all(row.kept + i, h);
+      } else {
+        for (int k = 0; k < N; ++k) h[k] = tile::rounded<T>(h[k]);
+      }
     }
-    for (int k = 0; k < N; ++k) sums[k] = tile::fma(h[k], h[k], sums[k]);
+    for (int k = 0; k < N; ++k) tile::add_product(sums[k], h[k], h[k]);
   }
 
   /// h · rstd · weight of N vectors, or an element; Plain where the scale is plain.
@@ -202,15 +214,21 @@ struct Forward {
                                                       const T* h, const RowScale& scale) const {
     Vec largest(0.0F);
     float tail = 0.0F;
-    const auto most_of = [&]<int N, class V>(std::int64_t i, V& most) {
+    const auto most_of = [&]<int N, class V>(std::int64_t i, auto& most) {
       V y[N];
       normal<false>(h, scale, i, y);
-      for (int k = 0; k < N; ++k) most = tile::max(V(Kokkos::abs(y[k])), most);
+      for (int k = 0; k < N; ++k) {
+        if constexpr (tile::PackVector<V>) {
+          most = tile::max(tile::reduce_max(tile::max(y[k], -y[k])), most);
+        } else {
+          most = tile::max(V(Kokkos::abs(y[k])), most);
+        }
+      }
     };
     tile::for_column_pairs<Exec>(
-        team, hidden, [&](std::int64_t i, int) { most_of.template operator()<2>(i, largest); },
-        [&](std::int64_t i, int) { most_of.template operator()<1>(i, largest); },
-        [&](std::int64_t i) { most_of.template operator()<1>(i, tail); });
+        team, hidden, [&](std::int64_t i, int) { most_of.template operator()<2, Vec>(i, largest); },
+        [&]<class V = Vec>(std::int64_t i, int) { most_of.template operator()<1, V>(i, largest); },
+        [&](std::int64_t i) { most_of.template operator()<1, float>(i, tail); });
     // Rounding keeps the order: the largest of the rounded values is the largest one, rounded.
     float most = tile::rounded<T>(tile::max(tile::reduce_max(largest), tail));
     team.team_reduce(Kokkos::Max<float>(most));

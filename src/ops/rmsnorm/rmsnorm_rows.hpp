@@ -60,6 +60,20 @@ KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec& valu
 #endif
   }
 }
+/// Eight bytes a chunk.
+template <int Chunks>
+KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const tile::Pack<Chunks>& value) {
+  KATT_UNROLL
+  for (int k = 0; k < Chunks; ++k) {
+    std::uint64_t bytes = 0;
+    KATT_UNROLL
+    for (int i = 0; i < tile::chunk_elements; ++i) {
+      const std::int8_t one = to_int8(value.lane[k * tile::chunk_elements + i]);
+      bytes |= static_cast<std::uint64_t>(static_cast<std::uint8_t>(one)) << (8 * i);
+    }
+    *reinterpret_cast<std::uint64_t*>(target + k * tile::chunk_stride) = bytes;
+  }
+}
 /// Of vectors that lie as tile::load_all() of elements T leaves them.
 template <class T, class Vec, int N>
 KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec (&values)[N]) {

@@ -61,8 +61,8 @@ void fused(const Exec& exec, const Args& args) {
   const impl::Turn turn(args);
   visit_dtype(turn.in[0].dtype, [&]<class T>() {
     const impl::Rotate<Exec, T, Stream && tile::can_stream_v<Exec>> rotate(exec, turn);
-    tile::for_each_row(exec, turn.inverse ? "katt::rope::backward" : "katt::rope::forward",
-                       rotate.items(), rotate);
+    tile::for_each_wide_row(exec, turn.inverse ? "katt::rope::backward" : "katt::rope::forward",
+                            rotate.items(), rotate, rotate.is_wide(turn));
   });
 }
 

@@ -142,11 +142,15 @@ struct Rotate {
 
   template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t item) const {
-    const std::int64_t all_blocks = head_blocks[0] + head_blocks[1];
-    const std::int64_t block = item % all_blocks;
-    const std::int64_t s_begin = item / all_blocks % seq_blocks * seq_block;
+    // The number of a team of a device is an int, which divides several times faster.
+    using Index = std::conditional_t<is_host_v<Exec>, std::int64_t, int>;
+    const auto index = static_cast<Index>(item);
+    const auto all_blocks = static_cast<Index>(head_blocks[0] + head_blocks[1]);
+    const auto all_seq_blocks = static_cast<Index>(seq_blocks);
+    const Index block = index % all_blocks;
+    const std::int64_t s_begin = index / all_blocks % all_seq_blocks * seq_block;
     const std::int64_t s_end = Kokkos::min(s_begin + seq_block, positions.seq);
-    const std::int64_t b = item / all_blocks / seq_blocks;
+    const std::int64_t b = index / all_blocks / all_seq_blocks;
     const int t = block < head_blocks[0] ? 0 : 1;
     const std::int64_t h_begin = (t == 0 ? block : block - head_blocks[0]) * head_block[t];
     const std::int64_t h_end =
@@ -157,15 +161,31 @@ struct Rotate {
         for (std::int64_t h = h_begin; h < h_end; ++h) turn_row(t, b, h, s);
       }
       if constexpr (Stream) tile::stream_fence();
-    } else {  // the threads share the pairs of all rows of the item
-      const std::int64_t heads = h_end - h_begin;
-      const std::int64_t pairs = (s_end - s_begin) * heads * half;
-      for (std::int64_t p = team.team_rank(); p < pairs; p += team.team_size()) {
-        const std::int64_t s = s_begin + p / half / heads;
-        const std::int64_t h = h_begin + p / half % heads;
-        turn_pair(&in[t](b, h, s, 0), &out[t](b, h, s, 0), positions.row(b, s), p % half);
+    } else {  // the threads share the pairs of all rows of the item, or chunks of them
+      constexpr int pairs = tile::is_wide_v<Team> ? tile::chunk_elements : 1;
+      const int parts = static_cast<int>(half) / pairs;
+      const int heads = static_cast<int>(h_end - h_begin);
+      const int all = static_cast<int>(s_end - s_begin) * heads * parts;
+      for (int p = team.team_rank(); p < all; p += team.team_size()) {
+        const int index = p / parts;
+        const int first = (p - index * parts) * pairs;
+        const std::int64_t s = s_begin + index / heads;
+        const std::int64_t h = h_begin + index % heads;
+        const T* x = &in[t](b, h, s, 0);
+        T* y = &out[t](b, h, s, 0);
+        if constexpr (pairs > 1) {
+          turn_chunk(x, y, positions.row(b, s), first);
+        } else {
+          turn_pair(x, y, positions.row(b, s), first);
+        }
       }
     }
+  }
+
+  /// Whether a WideTeam can work on these tensors.
+  static bool is_wide(const Turn& turn) {
+    return turn.in[0].extent[3] / 2 % tile::chunk_elements == 0 &&
+           tile::are_chunks(turn.in[0], turn.in[1], turn.out[0], turn.out[1], turn.cache);
   }
 
   KOKKOS_FORCEINLINE_FUNCTION void turn_row(int t, std::int64_t b, std::int64_t h,
@@ -190,11 +210,12 @@ struct Rotate {
   }
 
   /// A vector of each half of a row, turned.
+  template <class V>
   struct Halves {
-    Vec first, second;
+    V first, second;
   };
-  KOKKOS_FORCEINLINE_FUNCTION Halves turned(const T* x, const float* cosines,
-                                            const float* sines) const {
+  KOKKOS_FORCEINLINE_FUNCTION Halves<Vec> turned(const T* x, const float* cosines,
+                                                 const float* sines) const {
     const auto a = tile::load<Vec>(x);
     const auto b = tile::load<Vec>(x + half);
     const auto c = tile::load<Vec>(cosines);
@@ -208,13 +229,13 @@ struct Rotate {
     const auto run = [&]<bool Streamed>() {
       std::int64_t i = 0;
       for (; i + 2 * lanes <= half; i += 2 * lanes) {
-        const Halves low = turned(x + i, cosines + i, sines + i);
-        const Halves high = turned(x + i + lanes, cosines + i + lanes, sines + i + lanes);
+        const Halves<Vec> low = turned(x + i, cosines + i, sines + i);
+        const Halves<Vec> high = turned(x + i + lanes, cosines + i + lanes, sines + i + lanes);
         tile::store_two_to<Streamed>(y + i, low.first, high.first);
         tile::store_two_to<Streamed>(y + half + i, low.second, high.second);
       }
       for (; i + lanes <= half; i += lanes) {
-        const Halves one = turned(x + i, cosines + i, sines + i);
+        const Halves<Vec> one = turned(x + i, cosines + i, sines + i);
         tile::store_to<Streamed>(y + i, one.first);
         tile::store_to<Streamed>(y + half + i, one.second);
       }
@@ -248,6 +269,49 @@ struct Rotate {
       if (tile::is_streamable(y)) return run.template operator()<true>();
     }
     return run.template operator()<false>();
+  }
+
+  /// The pairs i … i + chunk_elements − 1, of a device.
+  KOKKOS_FORCEINLINE_FUNCTION void turn_chunk(const T* x, T* y, std::int64_t row, int i) const {
+    using Chunk = tile::Pack<1>;
+    constexpr int n = tile::chunk_elements;
+    // Where the two chunks of 2 n elements lie: in the two halves, or side by side.
+    const std::int64_t low = interleaved ? 2 * i : i;
+    const std::int64_t high = interleaved ? 2 * i + n : i + half;
+    if (row < 0) {
+      const Chunk nothing(Kokkos::Experimental::quiet_NaN_v<float>);
+      tile::store(y + low, nothing);
+      tile::store(y + high, nothing);
+      return;
+    }
+    const Chunk loaded[2] = {tile::load<Chunk>(x + low), tile::load<Chunk>(x + high)};
+    const auto c = tile::load<Chunk>(cache + row * 2 * half + i);
+    const Chunk s = tile::load<Chunk>(cache + (row * 2 + 1) * half + i) * Chunk(sign);
+    const auto turned = [&](const Chunk& a, const Chunk& b) {
+      return Halves<Chunk>{tile::fma(a, c, -(b * s)), tile::fma(b, c, a * s)};
+    };
+    if (!interleaved) {
+      const Halves<Chunk> made = turned(loaded[0], loaded[1]);
+      tile::store(y + low, made.first);
+      tile::store(y + high, made.second);
+      return;
+    }
+    Chunk even;
+    Chunk odd;
+    KATT_UNROLL
+    for (int k = 0; k < n; ++k) {
+      even.lane[k] = loaded[2 * k / n].lane[2 * k % n];
+      odd.lane[k] = loaded[2 * k / n].lane[2 * k % n + 1];
+    }
+    const Halves<Chunk> made = turned(even, odd);
+    Chunk stored[2];
+    KATT_UNROLL
+    for (int k = 0; k < n; ++k) {
+      stored[2 * k / n].lane[2 * k % n] = made.first.lane[k];
+      stored[2 * k / n].lane[2 * k % n + 1] = made.second.lane[k];
+    }
+    tile::store(y + low, stored[0]);
+    tile::store(y + high, stored[1]);
   }
 
   KOKKOS_FORCEINLINE_FUNCTION void turn_pair(const T* x, T* y, std::int64_t row,

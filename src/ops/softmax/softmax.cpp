@@ -62,9 +62,10 @@ template <class Exec>
 void fused_forward(const Exec& exec, const ForwardArgs& args) {
   using Memory = typename Exec::memory_space;
   visit_dtype(args.x.dtype, [&]<class T>() {
-    tile::for_each_row(
+    tile::for_each_wide_row(
         exec, "katt::softmax::fused_forward", args.x.extent[0],
-        impl::FusedForward<Exec, T>{args.x.view<T, Memory>(), args.out.view<T, Memory>()});
+        impl::FusedForward<Exec, T>{args.x.view<T, Memory>(), args.out.view<T, Memory>()},
+        tile::are_chunks(args.x, args.out));
   });
 }
 
@@ -72,10 +73,11 @@ template <class Exec>
 void fused_backward(const Exec& exec, const BackwardArgs& args) {
   using Memory = typename Exec::memory_space;
   visit_dtype(args.x.dtype, [&]<class T>() {
-    tile::for_each_row(
+    tile::for_each_wide_row(
         exec, "katt::softmax::fused_backward", args.x.extent[0],
         impl::FusedBackward<Exec, T>{args.x.view<T, Memory>(), args.dout.view<T, Memory>(),
-                                     args.dx.view<T, Memory>()});
+                                     args.dx.view<T, Memory>()},
+        tile::are_chunks(args.x, args.dout, args.dx));
   });
 }
 

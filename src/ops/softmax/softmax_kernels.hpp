@@ -14,11 +14,11 @@ namespace katt::softmax::impl {
 template <class Exec, class T>
 struct FusedForward {
   using Memory = typename Exec::memory_space;
-  using Team = tile::RowTeam<Exec>;
 
   StridedView<const T, 2, Memory> x;
   StridedView<T, 2, Memory> out;
 
+  template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
     const auto n = static_cast<std::int64_t>(x.extent(1));
     const T* row = &x(t, 0);
@@ -36,11 +36,11 @@ struct FusedForward {
 template <class Exec, class T>
 struct FusedBackward {
   using Memory = typename Exec::memory_space;
-  using Team = tile::RowTeam<Exec>;
 
   StridedView<const T, 2, Memory> x, dout;
   StridedView<T, 2, Memory> dx;
 
+  template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
     const auto n = static_cast<std::int64_t>(x.extent(1));
     const T* row = &x(t, 0);

@@ -30,7 +30,10 @@ class Launcher {
  public:
   template <class... Refs>
   explicit Launcher(const Exec& exec, const ConstTensorRef<2>& first, const Refs&... others)
-      : exec_(exec), rows_(first.extent[0]), columns_(first.extent[1]) {
+      : exec_(exec),
+        rows_(first.extent[0]),
+        columns_(first.extent[1]),
+        wide_(tile::are_chunks(first, others...)) {
     const auto dense = [&](const auto& tensor) { return tensor.stride[0] == columns_; };
     if (dense(first) && (dense(others) && ...)) {
       columns_ *= rows_;
@@ -43,12 +46,13 @@ class Launcher {
   void operator()(const char* label, const Body& body, const Outputs&... outputs) const {
     const bool stream =
         (tile::should_stream<Exec>(outputs.data, rows_, columns_, outputs.stride) && ...);
-    tile::for_each_vector(exec_, label, rows_, columns_, body, stream);
+    tile::for_each_wide_vector<Body::chunks>(exec_, label, rows_, columns_, body, wide_, stream);
   }
 
  private:
   const Exec& exec_;
   std::int64_t rows_, columns_;
+  bool wide_;  ///< Intermediates are dense and aligned.
 };
 
 /// One intermediate of the naive variants: (tokens, intermediate), dense, in the dtype.

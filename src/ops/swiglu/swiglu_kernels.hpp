@@ -76,9 +76,10 @@ KOKKOS_FORCEINLINE_FUNCTION void load_two_ahead(const T* source, Vec& a, Vec& b)
   tile::load_two(source, a, b);
 }
 
-/// out = silu(gate) · up.
+/// out = silu(gate) · up. `chunks`: what a thread of a device takes of every tensor.
 template <class T>
 struct Activate {
+  static constexpr int chunks = tile::most_chunks;
   Matrix<const T> gate, up;
   Matrix<T> out;
 
@@ -134,6 +135,7 @@ struct SiluPair {
 /// for.
 template <class T>
 struct ActivateBackward {
+  static constexpr int chunks = 2;  ///< of six tensors
   Matrix<const T> gate, up, dout;
   Matrix<T> dgate, dup;
   Matrix<T> out;  ///< null: not wanted

@@ -13,6 +13,7 @@ namespace katt::swiglu::impl {
 /// out = silu(in)
 template <class T>
 struct SiluPass {
+  static constexpr int chunks = tile::most_chunks;
   Matrix<const T> in;
   Matrix<T> out;
 
@@ -26,6 +27,7 @@ struct SiluPass {
 /// out = a · b; out may be a or b.
 template <class T>
 struct MultiplyPass {
+  static constexpr int chunks = tile::most_chunks;
   Matrix<const T> a, b;
   Matrix<T> out;
 
@@ -40,6 +42,7 @@ struct MultiplyPass {
 /// out = d · silu′(gate); out may be d.
 template <class T>
 struct SiluSlopePass {
+  static constexpr int chunks = tile::most_chunks;
   Matrix<const T> gate, d;
   Matrix<T> out;
 

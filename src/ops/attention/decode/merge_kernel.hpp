@@ -66,15 +66,17 @@ struct MergeParts {
     const std::int64_t b = row / queries / heads;
 
     float largest = tile::lowest_score;
-    for (std::int64_t p = 0; p < count; ++p) {
+    for (std::int64_t p = team.team_rank(); p < count; p += team.team_size()) {
       const PartSum part = sums(p, b, h, i);
       if (part.sum != 0.0F) largest = tile::max(largest, part.max);
     }
+    team.team_reduce(Kokkos::Max<float>(largest));
     float total = 0.0F;
-    for (std::int64_t p = 0; p < count; ++p) {
+    for (std::int64_t p = team.team_rank(); p < count; p += team.team_size()) {
       const PartSum part = sums(p, b, h, i);
       if (part.sum != 0.0F) total += part.sum * Kokkos::exp2(part.max - largest);
     }
+    team.team_reduce(Kokkos::Sum<float>(total));
     const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
 
     const std::int64_t step = static_cast<std::int64_t>(team.team_size()) * lanes;

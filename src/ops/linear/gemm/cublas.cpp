@@ -4,13 +4,15 @@
 
 #include <cublasLt.h>
 
-#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "core/dtype.hpp"
 #include "ops/linear/gemm/column_major.hpp"
@@ -40,22 +42,6 @@ using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using MatrixLayout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-/// The library's handle for the current device, which threads may share; destroyed before Kokkos
-/// leaves the device.
-cublasLtHandle_t handle_of(int device, const std::string& label) {
-  static std::mutex mutex;
-  static std::map<int, Handle> handles;
-  const std::lock_guard lock(mutex);
-  Handle& handle = handles[device];
-  if (!handle) {
-    if (handles.size() == 1) Kokkos::push_finalize_hook([] { handles.clear(); });
-    cublasLtHandle_t created = nullptr;
-    check(cublasLtCreate(&created), label);
-    handle.reset(created);
-  }
-  return handle.get();
-}
-
 cudaDataType_t type_of(Dtype dtype) {
   return dtype == Dtype::f32 ? CUDA_R_32F : dtype == Dtype::f16 ? CUDA_R_16F : CUDA_R_16BF;
 }
@@ -76,6 +62,112 @@ std::uint32_t alignment_of(const void* data) {
   return alignment;
 }
 
+/// What makes two products one to the library: extents, distances, dtypes, alignments.
+using Key = std::array<std::int64_t, 17>;
+
+Key key_of(const GemmArgs& args, const ColumnMajorProduct& product) {
+  Key key{};
+  std::size_t next = 0;
+  for (const ColumnMajor& matrix : {product.first, product.second, product.result}) {
+    for (const std::int64_t value : {matrix.rows, matrix.columns, matrix.leading}) {
+      key[next++] = value;
+    }
+  }
+  for (const Dtype dtype : {args.a.dtype, args.c.dtype}) {
+    key[next++] = static_cast<std::int64_t>(dtype);
+  }
+  for (const bool flag : {product.trans_first, product.trans_second, bool(args.bias)}) {
+    key[next++] = flag ? 1 : 0;
+  }
+  const std::array<const void*, 3> places{args.b.data, args.a.data, args.c.data};
+  for (const void* place : places) key[next++] = alignment_of(place);
+  return key;
+}
+
+/// A product as the library is asked for it: its descriptors, and the algorithm that the heuristic
+/// chose. Making one costs as much host time as a small product runs.
+struct Plan {
+  Operation operation;
+  MatrixLayout first, second, result;
+  cublasLtMatmulAlgo_t algorithm{};
+
+  Plan(cublasLtHandle_t handle, const GemmArgs& args, const ColumnMajorProduct& product,
+       std::size_t workspace_bytes, const std::string& label) {
+    cublasLtMatmulDesc_t created = nullptr;
+    check(cublasLtMatmulDescCreate(&created, CUBLAS_COMPUTE_32F, CUDA_R_32F), label);
+    operation.reset(created);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, product.trans_first ? CUBLAS_OP_T : CUBLAS_OP_N, label);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, product.trans_second ? CUBLAS_OP_T : CUBLAS_OP_N, label);
+    if (args.bias) {  // an element a row of Cᵀ
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, label);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data, label);
+    }
+    first = layout_of(product.first, args.b.dtype, label);
+    second = layout_of(product.second, args.a.dtype, label);
+    result = layout_of(product.result, args.c.dtype, label);
+    choose(handle, args, workspace_bytes, label);
+  }
+
+  template <class Value>
+  void set(cublasLtMatmulDescAttributes_t attribute, const Value& value, const std::string& label) {
+    check(cublasLtMatmulDescSetAttribute(operation.get(), attribute, &value, sizeof(value)), label);
+  }
+
+ private:
+  void choose(cublasLtHandle_t handle, const GemmArgs& args, std::size_t workspace_bytes,
+              const std::string& label) {
+    cublasLtMatmulPreference_t created = nullptr;
+    check(cublasLtMatmulPreferenceCreate(&created), label);
+    const Preference preference(created);
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      check(
+          cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)),
+          label);
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+    // Parts of a split sum are added in f32, not in the dtype of C, which is rounded once.
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(args.b.data));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(args.a.data));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(args.c.data));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(args.c.data));
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    check(cublasLtMatmulAlgoGetHeuristic(handle, operation.get(), first.get(), second.get(),
+                                         result.get(), result.get(), preference.get(), 1, &best,
+                                         &found),
+          label);
+    if (found == 0) throw std::runtime_error(label + ": cuBLASLt has no algorithm");
+    algorithm = best.algo;
+  }
+};
+
+/// The library on a device: its handle, and the products that it has been asked for.
+struct Library {
+  Handle handle;
+  std::map<Key, Plan> plans;
+};
+
+/// Products whose plans are kept; beyond that all are made anew.
+constexpr std::size_t most_plans = 4096;
+
+/// All devices. The lock is held while a plan is in use: the place of a bias is part of it.
+std::mutex mutex;
+std::map<int, Library> libraries;
+
+/// The library on the current device. Destroyed before Kokkos leaves it.
+Library& library_of(int device, const std::string& label) {
+  Library& library = libraries[device];
+  if (!library.handle) {
+    if (libraries.size() == 1) Kokkos::push_finalize_hook([] { libraries.clear(); });
+    cublasLtHandle_t created = nullptr;
+    check(cublasLtCreate(&created), label);
+    library.handle.reset(created);
+  }
+  return library;
+}
+
 }  // namespace
 
 bool cublas_takes(const GemmArgs& args) {
@@ -84,59 +176,34 @@ bool cublas_takes(const GemmArgs& args) {
          (args.bias.size() == 0 || args.bias.dtype == args.c.dtype);
 }
 
+std::size_t cublas_workspace_bytes(const Kokkos::Cuda& exec) {
+  return std::size_t{exec.cuda_device_prop().major >= 9 ? 32U : 4U} << 20;
+}
+
 void cublas_gemm(const Kokkos::Cuda& exec, const GemmArgs& args, Workspace workspace,
                  const char* label) {
   tile::cuda_check(cudaSetDevice(exec.cuda_device()), label);
-  cublasLtHandle_t const handle = handle_of(exec.cuda_device(), label);
-
-  cublasLtMatmulDesc_t created_operation = nullptr;
-  check(cublasLtMatmulDescCreate(&created_operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), label);
-  const Operation operation(created_operation);
-  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
-    check(cublasLtMatmulDescSetAttribute(operation.get(), attribute, &value, sizeof(value)), label);
-  };
+  const std::size_t workspace_bytes = cublas_workspace_bytes(exec);
   const ColumnMajorProduct product(args);
-  set(CUBLASLT_MATMUL_DESC_TRANSA, product.trans_first ? CUBLAS_OP_T : CUBLAS_OP_N);
-  set(CUBLASLT_MATMUL_DESC_TRANSB, product.trans_second ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (args.bias) {  // an element a row of Cᵀ
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data);
+  const Key key = key_of(args, product);
+  const std::lock_guard lock(mutex);
+  Library& library = library_of(exec.cuda_device(), label);
+  if (library.plans.size() >= most_plans) library.plans.clear();
+  auto found = library.plans.find(key);
+  if (found == library.plans.end()) {
+    Plan made(library.handle.get(), args, product, workspace_bytes, label);
+    found = library.plans.emplace(key, std::move(made)).first;
   }
-  const MatrixLayout first = layout_of(product.first, args.b.dtype, label);
-  const MatrixLayout second = layout_of(product.second, args.a.dtype, label);
-  const MatrixLayout result = layout_of(product.result, args.c.dtype, label);
-
-  cublasLtMatmulPreference_t created_preference = nullptr;
-  check(cublasLtMatmulPreferenceCreate(&created_preference), label);
-  const Preference preference(created_preference);
-  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)),
-          label);
-  };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, cublas_workspace_bytes);
-  // Parts of a split sum are added in f32, not in the dtype of C, which is rounded once.
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(args.b.data));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(args.a.data));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(args.c.data));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(args.c.data));
-
-  cublasLtMatmulHeuristicResult_t best{};
-  int found = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle, operation.get(), first.get(), second.get(),
-                                       result.get(), result.get(), preference.get(), 1, &best,
-                                       &found),
-        label);
-  if (found == 0) throw std::runtime_error(std::string(label) + ": cuBLASLt has no algorithm");
+  Plan& plan = found->second;
+  if (args.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data, label);
 
   std::uint64_t id = 0;
   Kokkos::Tools::beginParallelFor(label, Kokkos::Tools::Experimental::device_id(exec), &id);
-  check(
-      cublasLtMatmul(handle, operation.get(), &args.alpha, args.b.data, first.get(), args.a.data,
-                     second.get(), &args.beta, args.c.data, result.get(), args.c.data, result.get(),
-                     &best.algo, workspace.data, cublas_workspace_bytes, exec.cuda_stream()),
-      label);
+  check(cublasLtMatmul(library.handle.get(), plan.operation.get(), &args.alpha, args.b.data,
+                       plan.first.get(), args.a.data, plan.second.get(), &args.beta, args.c.data,
+                       plan.result.get(), args.c.data, plan.result.get(), &plan.algorithm,
+                       workspace.data, workspace_bytes, exec.cuda_stream()),
+        label);
   Kokkos::Tools::endParallelFor(id);
 }
 

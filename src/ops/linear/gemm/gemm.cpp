@@ -84,7 +84,7 @@ std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args, GemmEng
     return impl::host_gemm_workspace_bytes(exec, args);
   } else {
 #if defined(KATT_HAS_CUDA)
-    if (chosen == GemmEngine::cublaslt) return impl::cublas_workspace_bytes;
+    if (chosen == GemmEngine::cublaslt) return impl::cublas_workspace_bytes(exec);
 #endif
     return impl::library_gemm_workspace_bytes<Exec>(args, impl::Panels{});
   }
