@@ -28,6 +28,8 @@ def inputs_of(case):
     """Copies of the inputs on the device, by name."""
     if case.device == "cuda" and not torch.cuda.is_available():
         raise Refusal("PyTorch sees no CUDA device")
+    if case.device == "cuda":
+        torch.cuda.set_device(case.device_number)
     torch.set_num_threads(case.threads)
     return {spec.name: stored(case, shared(case, spec).to(case.device, copy=True)) for spec in case.inputs}
 
