@@ -36,6 +36,10 @@ class Failed(Exception):
     """A part of a stage went wrong; the text says what."""
 
 
+class LeftOut(Exception):
+    """The machine lacks what a stage needs; the text says what."""
+
+
 class OutOfTime(Exception):
     """A stage came to the end of its seconds."""
 
@@ -206,7 +210,8 @@ def stage_tests(run):
     folder = run.program.parent
     table = folder / "tests.tsv"
     if not table.is_file():
-        return "left out: the bundle has no tests (or -p was given)"
+        raise LeftOut("the bundle has no tests, or -p was given")
+    run.run([run.program, "--prepare"], "the bundle")
     count, failed = 0, []
     for line in table.read_text().splitlines():
         name, test_filter = line.split("\t")
@@ -227,7 +232,7 @@ def stage_tests(run):
 def stage_sanitizer(run):
     tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if tool is None:
-        return "left out: compute-sanitizer is not installed"
+        raise LeftOut("compute-sanitizer is not installed")
     for check in ("memcheck", "racecheck", "synccheck"):
         if not run.part(f"sanitizer {check}"):
             prefix = [tool, "--tool", check, "--target-processes", "all", "--error-exitcode", "9"]
@@ -320,9 +325,9 @@ def measured_rows(paths):
 def stage_ncu(run):
     tool = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if tool is None:
-        return "left out: ncu is not installed"
+        raise LeftOut("ncu is not installed")
     if not has("h5py"):
-        return "left out: Python has no h5py, which says what rows are the furthest from their ceilings"
+        raise LeftOut("Python has no h5py, which tells the rows that are the furthest from their ceilings")
     axes = {op["name"]: [axis["name"] for axis in op["axes"]]
             for op in json.loads((run.out / "info.json").read_text())["operators"]}  # fmt: skip
     rows = furthest_rows(measured_rows([run.out / "cuda_attention.h5", run.out / "cuda_operators.h5"]))
@@ -349,14 +354,15 @@ def load_script(name):
 
 
 def stage_report(run):
-    said = "no report: Python lacks h5py, pandas or matplotlib; katt-report makes it from the files"
+    if not all(has(module) for module in ("h5py", "pandas", "matplotlib")):
+        raise LeftOut("Python lacks h5py, pandas or matplotlib; katt-report makes the report from the files")
     results = [run.out / f"cuda_{name}.h5" for name in ("attention", "operators", "verify")]
     results = [path for path in results if path.is_file()]
-    if results and has("h5py") and has("pandas") and has("matplotlib"):
-        main = "import sys; sys.path[0] = 'drivers/report'; from katt_report.cli import main; sys.exit(main())"
-        run.run([sys.executable, "-c", main, *results, "-o", run.out / "report"], "katt-report")
-        said = "report/report.html"
-    return said
+    if not results:
+        raise LeftOut("there is no result yet")
+    main = "import sys; sys.path[0] = 'drivers/report'; from katt_report.cli import main; sys.exit(main())"
+    run.run([sys.executable, "-c", main, *results, "-o", run.out / "report"], "katt-report")
+    return "report/report.html"
 
 
 ALL = {name.removeprefix("stage_"): function for name, function in list(globals().items()) if name.startswith("stage_")}

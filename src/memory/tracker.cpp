@@ -42,7 +42,7 @@ struct Allocation {
 };
 
 /// The device of an allocation in a space. With one device the driver is not asked.
-int device_of(std::string_view space, const void* pointer) {
+int device_behind(std::string_view space, const void* pointer) {
   if (is_host_space(space)) return -1;
   static const bool several = devices::count() > 1;
   return several ? std::max(devices::of_memory(pointer), 0) : 0;
@@ -92,7 +92,7 @@ struct State {
 
   void add(std::string_view space, const void* pointer, std::size_t bytes) {
     remove(pointer);
-    const int device = device_of(space, pointer);
+    const int device = device_behind(space, pointer);
     const std::size_t index = index_of(space, device);
     allocations[pointer] = {bytes, index};
     std::size_t& there = at(live, device);

@@ -43,7 +43,7 @@ def test_info(info):
     assert all(backend["available"] for backend in info["backends"])
     assert {op["name"] for op in info["operators"]} == set(OPERATORS)
     ceilings = {row["name"]: row["value"] for row in info["ceilings"] if row["threads"] == 0}
-    assert set(ceilings) == {"fma_f32", "read_dram", "copy_dram"}
+    assert set(ceilings) == {"fma_f32", "mma_bf16", "read_dram", "copy_dram"}
     for value in ceilings.values():  # of an emulated device, speed means nothing
         assert value is None if is_emulated(info) else value > 1e9
 
