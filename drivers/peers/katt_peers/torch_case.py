@@ -46,10 +46,17 @@ class TorchCase:
     def run(self, times):
         """Runs and returns the seconds of one run, the mean of `times`."""
         self._fence()
+        if self._case.device == "cuda":  # by the device's clock, as ours
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(times):
+                self._results = self._function()
+            end.record()
+            end.synchronize()
+            return begin.elapsed_time(end) * 1e-3 / times
         start = time.perf_counter()
         for _ in range(times):
             self._results = self._function()
-        self._fence()
         return (time.perf_counter() - start) / times
 
     def forget(self):
