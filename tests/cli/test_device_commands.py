@@ -91,6 +91,7 @@ def test_sweep(katt, op):
             assert all(row["reason"] for row in of if row["status"] == b"skipped")
     for row in rows[rows["status"] == b"ok"]:
         assert row["device_bytes"] > 0 and np.isfinite(row["max_abs_err"])
+        assert row["time_s"] > 0 and row["host_s"] > 0
 
 
 def test_tune(katt):
