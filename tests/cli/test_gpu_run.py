@@ -127,6 +127,23 @@ def test_what_the_machine_lacks_is_said(call):
     assert stages["tests"]["said"] == "the bundle has no tests, or -p was given"
 
 
+def test_tests_that_passed_are_not_run_again(call):
+    (call.folder / "bin").mkdir()
+    tests = call.folder / "bin" / "test_device"
+    (call.folder / "tests.tsv").write_text("ops.rope\tRope.*\nops.linear\tLinear.*:Gemm.*\n")
+    note = f'#!/bin/sh\necho "$2" >>"{call.folder}/tested"\n'
+    tests.write_text(note + 'case "$2" in *Linear*) echo "[  FAILED  ] Linear.Bits"; exit 1;; esac\n')
+    tests.chmod(0o755)
+    done, stages = call("", "tests")
+    assert (done.returncode, stages["tests"]["status"]) == (1, "failed")
+    assert stages["tests"]["said"] == "1 of 2 tests: ops.linear: exit status 1: [  FAILED  ] Linear.Bits"
+    tests.write_text(note)
+    done, stages = call("", "tests")
+    assert (done.returncode, stages["tests"]["said"]) == (0, "2 tests passed")
+    tested = (call.folder / "tested").read_text().split()
+    assert tested == ["--gtest_filter=Rope.*"] + 2 * ["--gtest_filter=Linear.*:Gemm.*"]
+
+
 @pytest.mark.parametrize("arguments, words", [
     (("nothing",), "stage nothing: unknown; expected info, tests,"),
     (("-t", "never"), "invalid positive value: 'never'"),
