@@ -35,13 +35,19 @@ if(KATT_CUDA)
     OUTPUT_VARIABLE katt_gpu_codes
     OUTPUT_STRIP_TRAILING_WHITESPACE)
   string(REPLACE "\n" ";" katt_gpu_codes "${katt_gpu_codes}")
-  string(REGEX REPLACE "[af]$" "" katt_cuda_number "${KATT_CUDA_ARCH}")
-  if(NOT "sm_${katt_cuda_number}" IN_LIST katt_gpu_codes)
-    list(JOIN katt_gpu_codes ", " katt_gpu_codes)
-    message(
-      FATAL_ERROR
-        "KATT_CUDA_ARCH is ${KATT_CUDA_ARCH}; ${CMAKE_CUDA_COMPILER} compiles for ${katt_gpu_codes}")
-  endif()
+  set(katt_cuda_numbers "")
+  foreach(architecture IN LISTS KATT_CUDA_ARCH)
+    string(REGEX REPLACE "[af]$" "" number "${architecture}")
+    if(NOT "sm_${number}" IN_LIST katt_gpu_codes)
+      list(JOIN katt_gpu_codes ", " katt_gpu_codes)
+      message(
+        FATAL_ERROR
+          "KATT_CUDA_ARCH is ${KATT_CUDA_ARCH}; ${CMAKE_CUDA_COMPILER} compiles for ${katt_gpu_codes}")
+    endif()
+    list(APPEND katt_cuda_numbers ${number})
+  endforeach()
+  list(SORT katt_cuda_numbers COMPARE NATURAL)
+  list(GET katt_cuda_numbers 0 katt_cuda_number) # the least of them
   set(CMAKE_CUDA_ARCHITECTURES ${KATT_CUDA_ARCH})
   enable_language(CUDA)
   set(CMAKE_CUDA_EXTENSIONS OFF)

@@ -32,21 +32,25 @@ set(katt_kernels_options
     "-DF77_BLAS_MANGLE=(name,NAME) name ## _")
 
 if(KATT_CUDA)
-  set(katt_kokkos_cuda_70 VOLTA70)
-  set(katt_kokkos_cuda_75 TURING75)
-  set(katt_kokkos_cuda_80 AMPERE80)
-  set(katt_kokkos_cuda_86 AMPERE86)
-  set(katt_kokkos_cuda_89 ADA89)
-  set(katt_kokkos_cuda_90 HOPPER90)
-  set(katt_kokkos_cuda_name ${katt_kokkos_cuda_${katt_cuda_number}})
+  # Kokkos' own library is compiled for one architecture, with PTX that later devices compile for themselves:
+  # the latest that it knows, up to the first of ours. Our sources are compiled for all of KATT_CUDA_ARCH.
+  foreach(known 70/VOLTA70 75/TURING75 80/AMPERE80 86/AMPERE86 89/ADA89 90/HOPPER90)
+    cmake_path(GET known PARENT_PATH number)
+    if(NOT number GREATER katt_cuda_number)
+      cmake_path(GET known FILENAME katt_kokkos_cuda_name)
+    endif()
+  endforeach()
   if(NOT katt_kokkos_cuda_name)
-    message(
-      FATAL_ERROR
-        "KATT_CUDA_ARCH is ${KATT_CUDA_ARCH}; the pinned Kokkos 4.5.1 knows 70, 75, 80, 86, 89 and 90, so a newer Kokkos must be installed")
+    message(FATAL_ERROR "KATT_CUDA_ARCH is ${KATT_CUDA_ARCH}; the pinned Kokkos 4.5.1 begins at 70")
+  endif()
+  set(katt_library_architecture ${KATT_CUDA_ARCH})
+  list(LENGTH KATT_CUDA_ARCH count)
+  if(count GREATER 1)
+    set(katt_library_architecture ${katt_cuda_number})
   endif()
   set(katt_cuda_options
       -DCMAKE_CUDA_COMPILER=${CMAKE_CUDA_COMPILER}
-      -DCMAKE_CUDA_ARCHITECTURES=${KATT_CUDA_ARCH}
+      -DCMAKE_CUDA_ARCHITECTURES=${katt_library_architecture}
       # CMake 3.25 does not know that nvcc compiles C++20 and would leave it at C++17.
       -DCMAKE_CUDA_FLAGS=-std=c++20)
   list(APPEND katt_kernels_options ${katt_cuda_options})

@@ -137,7 +137,7 @@ int generate_command(const Invocation& invocation) {
     const io::AtomicFile writable(*log);
   }
 
-  const Runtime runtime(options.threads);
+  const Runtime runtime(options.threads, options.device);
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     allocate_scratch(exec);
     const auto length = static_cast<std::int64_t>(prompt.size()) + how.max_new_tokens;

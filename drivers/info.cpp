@@ -9,6 +9,7 @@
 #include "bench/plan.hpp"
 #include "bench/text.hpp"
 #include "core/build_info.hpp"
+#include "core/devices.hpp"
 #include "dist/communicator.hpp"
 #include "dist/environment.hpp"
 #include "drivers/command_line.hpp"
@@ -65,6 +66,15 @@ void print_backends() {
     print(std::string(name_of(backend)).c_str(),
           problem.empty() ? bench::device_name(backend) : "not available: " + problem);
   }
+  for (int device = 0; device < devices::count(); ++device) {
+    const devices::Memory memory = devices::memory(device);
+    const int capability = devices::capability(device);
+    print(("device " + std::to_string(device)).c_str(),
+          devices::name(device) + ", compute capability " + std::to_string(capability / 10) + "." +
+              std::to_string(capability % 10) + ", " +
+              bench::human_bytes(static_cast<double>(memory.free)) + " of " +
+              bench::human_bytes(static_cast<double>(memory.total)) + " free");
+  }
 }
 
 void print_operators(const bench::Registry& registry) {
@@ -109,14 +119,20 @@ int info_command(const Invocation& invocation) {
   CommandLine line("katt info", "What this program is and where it runs");
   bool json = false;
   bool measure = false;
+  std::optional<std::string> device;
+  line.option("--device", device, "number of the GPU to measure (default: 0)");
   line.flag("--json", json, "print as JSON");
   line.flag("--measure", measure, "measure the ceilings of this machine (about a second)");
   if (!line.parse(invocation.arguments)) return 0;
 
+  const std::optional<int> chosen =
+      device_option(device, is_built(Backend::cuda) ? Backend::cuda : Backend::openmp);
   std::optional<Runtime> runtime;
   const Backend host = is_built(Backend::openmp) ? Backend::openmp : Backend::serial;
   // A CUDA build without a device still tells what it is.
-  if (measure || bench::backend_problem(host).empty()) runtime.emplace(bench::machine().cores);
+  if (measure || bench::backend_problem(host).empty()) {
+    runtime.emplace(bench::machine().cores, chosen);
+  }
   std::vector<io::CeilingRow> ceilings;
   if (measure) {
     const int threads = bench::resolved_threads(host, 0);

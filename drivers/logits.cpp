@@ -25,7 +25,7 @@ int logits_command(const Invocation& invocation) {
   const auto tokens = parse_tokens(required_option("--tokens", tokens_text, usage));
   const std::string& target = required_option("--out", out, usage);
 
-  const Runtime runtime(options.threads);
+  const Runtime runtime(options.threads, options.device);
   io::TensorFile result;
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     const auto count = static_cast<std::int64_t>(tokens.size());

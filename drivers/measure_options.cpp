@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "bench/axes.hpp"
 #include "bench/settings.hpp"
+#include "drivers/runtime.hpp"
 
 namespace katt::impl {
 namespace {
@@ -42,8 +44,17 @@ bench::SweepRequest read_target(const Invocation& invocation) {
   return {};
 }
 
+bool asks_for(std::span<const bench::SweepEntry> entries, Backend backend) {
+  const bench::AxisValue wanted = std::string(name_of(backend));
+  return std::any_of(entries.begin(), entries.end(), [&](const bench::SweepEntry& entry) {
+    const auto values = bench::asked_values(entry, "backend");
+    return std::find(values.begin(), values.end(), wanted) != values.end();
+  });
+}
+
 MeasureOptions::MeasureOptions(CommandLine& line, const bench::SweepRequest& request) {
   line.positional("target", target_, "operator, or sweep file");
+  line.option("--device", device_, device_help);
   line.flag("--cold", cold_, "flush the caches before every sample");
   for (const bench::SettingSpec& spec : bench::setting_specs()) {
     add(line, settings_, spec.key, "", spec.help, "Measuring");
@@ -91,6 +102,11 @@ void MeasureOptions::apply(bench::SweepRequest& request) const {
     typed.push_back({.key = bench::canonical_key(one.name), .text = *one.value, .where = one.name});
   }
   for (bench::SweepEntry& entry : request.entries) bench::override_axes(entry, typed);
+}
+
+std::optional<int> MeasureOptions::device(const bench::SweepRequest& request) const {
+  const bool on_device = asks_for(request.entries, Backend::cuda);
+  return device_option(device_, on_device ? Backend::cuda : backend_option(std::nullopt));
 }
 
 }  // namespace katt::impl

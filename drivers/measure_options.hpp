@@ -2,6 +2,7 @@
 
 #include <list>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "bench/sweep_file.hpp"
@@ -15,6 +16,9 @@ namespace katt::impl {
 /// alone.
 [[nodiscard]] bench::SweepRequest read_target(const Invocation& invocation);
 
+/// Whether a request names the backend, or leaves it to a default that it is.
+[[nodiscard]] bool asks_for(std::span<const bench::SweepEntry> entries, Backend backend);
+
 /// The options of the commands that measure: the axes of every operator of a request, and the
 /// settings of the measuring contract.
 class MeasureOptions {
@@ -24,6 +28,8 @@ class MeasureOptions {
 
   /// Puts what was typed into the request. Throws InputError of one line.
   void apply(bench::SweepRequest& request) const;
+  /// The device of --device, for a request that apply() has filled in. Throws InputError.
+  [[nodiscard]] std::optional<int> device(const bench::SweepRequest& request) const;
 
  private:
   struct Option {
@@ -33,7 +39,7 @@ class MeasureOptions {
   void add(CommandLine& line, std::list<Option>& options, const std::string& key,
            const std::string& alias, const std::string& help, const char* group);
 
-  std::optional<std::string> target_;
+  std::optional<std::string> target_, device_;
   bool cold_ = false;
   std::list<Option> axes_, settings_;
 };

@@ -70,7 +70,7 @@ Forecast forecast_training(const Exec& exec, const ModelOptions& options,
   if (memory.communication > 0) forecast.parts.emplace_back("communication", memory.communication);
   if (!measure) return forecast;
   check_fits("training",
-             forecast.total() * static_cast<std::size_t>(train.groups.all.ranks_on_host()),
+             forecast.total() * ranks_on_memory(train.groups.all.ranks_on_host(), options),
              options.backend);
   const training::TokenData data(
       std::vector<std::int32_t>(static_cast<std::size_t>(train.shape.seq + 1), 0),
@@ -182,7 +182,7 @@ int memory_command(const Invocation& invocation) {
       .dtype = options.dtype,
       .micro_batches = count_option("--micro-batches", micro_batches, 1, 0)};
 
-  const Runtime runtime(options.threads);
+  const Runtime runtime(options.threads, options.device);
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     allocate_scratch(exec);
     train.recompute = training::plan_checkpointing(exec, config, train, "--checkpoint-blocks",

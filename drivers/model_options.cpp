@@ -1,8 +1,11 @@
 #include "drivers/model_options.hpp"
 
+#include <algorithm>
+
 #include "bench/axes.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
+#include "core/devices.hpp"
 #include "core/error.hpp"
 #include "drivers/runtime.hpp"
 
@@ -19,6 +22,7 @@ void ModelOptions::add_to(CommandLine& line) {
               "folder of a Hugging Face LLaMA; with config.json alone, a random model");
   line.option("--dtype", dtype_text, "f32 (default), f16 or bf16: of weights and activations");
   line.option("--backend", backend_text, "openmp, serial or cuda");
+  line.option("--device", device_text, device_help);
   line.option("--threads", threads_text, "host threads (default: every core)");
   line.option("--seed", seed_text, "seed of all that is random (default: 0)");
   line.flag("--json", json, "print the result as one line of JSON");
@@ -28,6 +32,7 @@ void ModelOptions::resolve(const std::string& usage) {
   folder = required_option("--model", model, usage);
   dtype = dtype_option(dtype_text).value_or(Dtype::f32);
   backend = backend_option(backend_text);
+  device = device_option(device_text, backend);
   threads = threads_option(threads_text);
   seed = seed_option(seed_text, 0);
 }
@@ -56,6 +61,12 @@ void check_fits(const std::string& what, std::size_t bytes, Backend backend) {
   throw InputError(what + " needs " + bench::human_bytes(static_cast<double>(bytes)) +
                    " of memory, expected at most the " +
                    bench::human_bytes(static_cast<double>(available)) + " that are available");
+}
+
+std::size_t ranks_on_memory(int ranks_on_host, const ModelOptions& options) {
+  const int devices =
+      options.backend == Backend::cuda && !options.device ? std::max(devices::count(), 1) : 1;
+  return static_cast<std::size_t>((ranks_on_host + devices - 1) / devices);
 }
 
 const std::string& required_option(const char* name, const std::optional<std::string>& text,

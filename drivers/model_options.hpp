@@ -16,12 +16,13 @@ namespace katt::impl {
 
 /// The options that every command on a model has.
 struct ModelOptions {
-  std::optional<std::string> model, dtype_text, backend_text, threads_text, seed_text;
+  std::optional<std::string> model, dtype_text, backend_text, device_text, threads_text, seed_text;
   bool json = false;
 
   std::filesystem::path folder;
   Dtype dtype = Dtype::f32;
   Backend backend = Backend::openmp;
+  std::optional<int> device;  ///< where one was chosen
   int threads = 0;
   std::uint64_t seed = 0;
 
@@ -38,6 +39,10 @@ struct ModelOptions {
                                         std::int64_t minimum, std::int64_t fallback);
 [[nodiscard]] double number_option(const char* name, const std::optional<std::string>& text,
                                    double minimum, double maximum, double fallback);
+
+/// How many of the ranks of a host share the memory that a rank works in: all of them the host's,
+/// those that got the same device its memory.
+[[nodiscard]] std::size_t ranks_on_memory(int ranks_on_host, const ModelOptions& options);
 
 /// Throws InputError where the backend has not so much memory left.
 void check_fits(const std::string& what, std::size_t bytes, Backend backend);

@@ -44,7 +44,8 @@ void print_json(const bench::Operator& op, const bench::RunOptions& options, Dty
 
 int run_command(const Invocation& invocation) {
   CommandLine line("katt run", "Run one operator on tensors from a file");
-  std::optional<std::string> op, in, out, variant, tile_q, tile_kv, backend, threads, dtype, seed;
+  std::optional<std::string> op, in, out, variant, tile_q, tile_kv, backend, device, threads, dtype,
+      seed;
   bool json = false;
   line.positional("op", op, "operator");
   line.option("--in", in, "case file (HDF5): inputs as datasets, parameters as attributes");
@@ -54,6 +55,7 @@ int run_command(const Invocation& invocation) {
   line.option("--tile-q", tile_q, "query extent of the tile (default: the variant's)");
   line.option("--tile-kv", tile_kv, "key extent of the tile");
   line.option("--backend", backend, "openmp, serial or cuda");
+  line.option("--device", device, device_help);
   line.option("--threads", threads, "host threads (default: every core)");
   line.option("--dtype", dtype, "f32, f16 or bf16: compute in it (default: the case's own)");
   line.option("--seed", seed, "as everywhere; no operator draws random numbers");
@@ -65,6 +67,7 @@ int run_command(const Invocation& invocation) {
   const bench::Operator& chosen = invocation.registry.find(*op);
   bench::RunOptions options;
   options.backend = backend_option(backend);
+  const std::optional<int> chosen_device = device_option(device, options.backend);
   const int most = threads_option(threads);
   options.threads = bench::resolved_threads(options.backend, most);
   if (variant) options.config.variant = *variant;
@@ -75,7 +78,7 @@ int run_command(const Invocation& invocation) {
   const std::string& target = required("--out", out);
   const io::CaseFile input(required("--in", in), dtype_option(dtype));
 
-  const Runtime runtime(most);
+  const Runtime runtime(most, chosen_device);
   io::TensorFile result;
   chosen.run_file(input, options, result);
   result.write(target);

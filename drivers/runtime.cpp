@@ -11,6 +11,7 @@
 #include "bench/axes.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
+#include "core/devices.hpp"
 #include "dist/communicator.hpp"
 #include "memory/tracker.hpp"
 
@@ -26,17 +27,21 @@ Backend default_backend() {
 
 }  // namespace
 
-Runtime::Runtime(int threads) {
+Runtime::Runtime(int threads, std::optional<int> device) {
   if (!Kokkos::is_initialized()) {
+    if (device) devices::choose(*device);
     // Kokkos would abort the program; this build is of no use without a device.
     if (const std::string problem = bench::backend_problem(default_backend()); !problem.empty()) {
       throw InputError("backend " + std::string(name_of(default_backend())) + ": " + problem);
     }
     // Given explicitly, the number of threads does not depend on the environment.
-    Kokkos::initialize(
-        Kokkos::InitializationSettings().set_num_threads(threads).set_disable_warnings(true));
+    auto settings =
+        Kokkos::InitializationSettings().set_num_threads(threads).set_disable_warnings(true);
+    if (device) settings.set_device_id(*device);
+    Kokkos::initialize(settings);
     owner_ = true;
   }
+  if (const int used = Kokkos::device_id(); used >= 0) devices::choose(used);
   memory::install();
 }
 
@@ -68,6 +73,22 @@ Backend backend_option(const std::optional<std::string>& text) {
                      bench::join(built, ", "));
   }
   return *backend;
+}
+
+std::optional<int> device_option(const std::optional<std::string>& text, Backend backend) {
+  if (!text) return std::nullopt;
+  if (backend != Backend::cuda) {
+    throw InputError("--device " + *text + ": the backend " + std::string(name_of(backend)) +
+                     " has no devices, expected with --backend cuda alone");
+  }
+  const auto device = static_cast<int>(bench::parse_count("--device", *text, 0, 1 << 20));
+  if (const int count = devices::count(); device >= count) {
+    throw InputError("--device " + *text + ": " +
+                     (count == 0   ? "no device is visible"
+                      : count == 1 ? "expected 0, the only one that is visible"
+                                   : "expected 0 to " + std::to_string(count - 1)));
+  }
+  return device;
 }
 
 int threads_option(const std::optional<std::string>& text) {

@@ -14,9 +14,10 @@ namespace katt::impl {
 /// initialised Kokkos already, it is left running.
 class Runtime {
  public:
-  /// `threads`: most host threads that will be asked for. Throws InputError where the build needs a
+  /// `threads`: most host threads that will be asked for. `device`: the one to work on; without a
+  /// choice the ranks of a host share its devices out. Throws InputError where the build needs a
   /// device that is not there.
-  explicit Runtime(int threads);
+  explicit Runtime(int threads, std::optional<int> device = std::nullopt);
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -31,6 +32,15 @@ class Runtime {
 
 /// The backend of an option's text, or the default. Throws InputError.
 [[nodiscard]] Backend backend_option(const std::optional<std::string>& text);
+
+/// What --device is.
+inline constexpr const char* device_help =
+    "number of the GPU to work on, as katt info lists them (default: 0; ranks share them out)";
+
+/// The device of an option's text; nothing without it. Throws InputError where there is none of
+/// that number, or `backend` has no devices.
+[[nodiscard]] std::optional<int> device_option(const std::optional<std::string>& text,
+                                               Backend backend);
 
 /// The number of host threads of an option's text; every core without it. Throws InputError.
 [[nodiscard]] int threads_option(const std::optional<std::string>& text);

@@ -31,15 +31,6 @@ std::filesystem::path tuning_path(const std::optional<std::string>& option) {
   return *option;
 }
 
-/// Whether a sweep names the backend, or leaves it to a default that it is.
-bool asks_for(std::span<const bench::SweepEntry> entries, Backend backend) {
-  const bench::AxisValue wanted = std::string(name_of(backend));
-  return std::any_of(entries.begin(), entries.end(), [&](const bench::SweepEntry& entry) {
-    const auto values = bench::asked_values(entry, "backend");
-    return std::find(values.begin(), values.end(), wanted) != values.end();
-  });
-}
-
 }  // namespace
 
 int sweep_command(const Invocation& invocation) {
@@ -68,6 +59,7 @@ int sweep_command(const Invocation& invocation) {
   MeasureOptions measuring(line, request);
   if (!line.parse(invocation.arguments)) return 0;
   measuring.apply(request);
+  const std::optional<int> device = measuring.device(request);
   request.settings.profile |= profile;
   options.output = output.value_or("");
   if (shard) options.shard = bench::parse_shard(*shard);
@@ -95,7 +87,7 @@ int sweep_command(const Invocation& invocation) {
     arguments.insert(arguments.end(), invocation.arguments.begin(), invocation.arguments.end());
     return bench::watch_over(arguments, [&](const std::string& line) { progress.note(line); });
   }
-  const Runtime runtime(bench::most_threads(request.entries));
+  const Runtime runtime(bench::most_threads(request.entries), device);
   std::vector<bench::PlannedCase> plan;
   bench::together(ranks, [&] {
     plan = bench::plan_cases(request.entries, request.settings.seed, tuning);

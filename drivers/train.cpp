@@ -92,7 +92,7 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   print_costs(run.checkpointing);
   check_fits("training",
              training::training_memory(exec, config, options).total() *
-                 static_cast<std::size_t>(options.groups.all.ranks_on_host()),
+                 ranks_on_memory(options.groups.all.ranks_on_host(), line.model),
              line.model.backend);
   const nn::Pool<Exec> pool("katt::train::pool");
   training::Trainer<Exec> trainer(exec, std::move(config), options, line.model.folder,
@@ -118,7 +118,7 @@ int train_command(const Invocation& invocation) {
   TrainCommandLine line;
   if (!line.parse(invocation.arguments)) return 0;
   line.check_output();
-  const Runtime runtime(line.model.threads);
+  const Runtime runtime(line.model.threads, line.model.device);
   return visit_backend(line.model.backend, line.model.threads, [&](const auto& exec) {
     allocate_scratch(exec);
     const memory::Scope scope;

@@ -107,6 +107,7 @@ void TrainCommandLine::read_config() {
     if (name == "--seed") value = &model.seed_text;
     if (name == "--threads") value = &model.threads_text;
     if (name == "--backend") value = &model.backend_text;
+    if (name == "--device") value = &model.device_text;
     const auto known = std::ranges::find(options_, name, &Option::name);
     if (known != options_.end() && name != "--config") value = &known->value;
     if (name == "--checkpoint") {

@@ -44,6 +44,7 @@ int tune_command(const Invocation& invocation) {
   MeasureOptions measuring(line, request);
   if (!line.parse(invocation.arguments)) return 0;
   measuring.apply(request);
+  const std::optional<int> device = measuring.device(request);
 
   const std::filesystem::path path =
       output ? std::filesystem::path(*output) : bench::usual_tuning_file();
@@ -56,7 +57,7 @@ int tune_command(const Invocation& invocation) {
   options.overwrite = !results;
   bench::check_output(options);
 
-  const Runtime runtime(bench::most_threads(request.entries));
+  const Runtime runtime(bench::most_threads(request.entries), device);
   bench::ask_for_all_tiles(request.entries, invocation.registry);
   const auto plan = bench::plan_cases(request.entries, request.settings.seed);
   bench::check_memory(plan);

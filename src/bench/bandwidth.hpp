@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include <Kokkos_Core.hpp>
 
@@ -25,7 +26,33 @@ namespace katt::bench {
 
 namespace impl {
 
-inline constexpr int reads_in_flight = 8;
+/// What a worker moves at a time: a vector of the host; on a device 16 bytes, the widest load.
+struct alignas(16) Quad {
+  float x = 0, y = 0, z = 0, w = 0;
+  KOKKOS_FORCEINLINE_FUNCTION friend Quad operator+(const Quad& a, const Quad& b) {
+    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+  }
+};
+template <class Exec>
+using Word = std::conditional_t<is_host_v<Exec>, tile::VecOf<Exec>, Quad>;
+template <class Exec>
+inline constexpr std::int64_t word_floats = is_host_v<Exec> ? tile::lanes_v<Exec> : 4;
+
+template <class Exec>
+KOKKOS_FORCEINLINE_FUNCTION Word<Exec> load_word(const float* source) {
+  if constexpr (is_host_v<Exec>) return tile::load<tile::VecOf<Exec>>(source);
+  else return *reinterpret_cast<const Quad*>(source);
+}
+template <class Exec, bool Stream>
+KOKKOS_FORCEINLINE_FUNCTION void store_word(float* target, const Word<Exec>& word) {
+  if constexpr (is_host_v<Exec>) tile::store_to<Stream>(target, word);
+  else *reinterpret_cast<Quad*>(target) = word;
+}
+
+/// Loads of a worker that are on their way at a time, before the first of them is used: on a device
+/// 64 bytes a thread, 128 KiB of a multiprocessor, so few that all its threads are resident.
+template <class Exec>
+inline constexpr int reads_in_flight = is_host_v<Exec> ? 8 : 4;
 
 /// Keeps the compiler from merging repeated passes over the same memory.
 KOKKOS_FORCEINLINE_FUNCTION void forget_memory() {
@@ -42,9 +69,9 @@ KOKKOS_FORCEINLINE_FUNCTION Part part_of(std::int64_t worker, std::int64_t worke
                                          std::int64_t floats) {
   if constexpr (is_host_v<Exec>) {
     const std::int64_t each = floats / workers;
-    return {worker * each, (worker + 1) * each, tile::lanes_v<Exec>};
+    return {worker * each, (worker + 1) * each, word_floats<Exec>};
   } else {
-    return {worker, floats, workers};
+    return {worker * word_floats<Exec>, floats, workers * word_floats<Exec>};
   }
 }
 
@@ -54,34 +81,35 @@ using Floats = Kokkos::View<float*, typename Exec::memory_space>;
 /// Sums `data` so many times; `sink` takes a vector of each worker.
 template <class Exec>
 struct ReadKernel {
-  using Vec = tile::VecOf<Exec>;
+  static constexpr int reads = reads_in_flight<Exec>;
   Floats<Exec> data, sink;
   std::int64_t workers, passes;
 
   KOKKOS_FUNCTION void operator()(std::int64_t worker) const {
     const Part part = part_of<Exec>(worker, workers, static_cast<std::int64_t>(data.extent(0)));
-    Vec sums[reads_in_flight];
-    for (int k = 0; k < reads_in_flight; ++k) sums[k] = Vec(0.0F);
+    Word<Exec> sums[reads] = {};
     for (std::int64_t pass = 0; pass < passes; ++pass) {
       const float* source = data.data();
       std::int64_t i = part.begin;
-      for (; i + (reads_in_flight - 1) * part.step < part.end; i += reads_in_flight * part.step) {
-        for (int k = 0; k < reads_in_flight; ++k) {
-          sums[k] = sums[k] + tile::load<Vec>(source + i + k * part.step);
-        }
+      for (; i + (reads - 1) * part.step < part.end; i += reads * part.step) {
+        Word<Exec> words[reads];
+        for (int k = 0; k < reads; ++k) words[k] = load_word<Exec>(source + i + k * part.step);
+        for (int k = 0; k < reads; ++k) sums[k] = sums[k] + words[k];
       }
       forget_memory();
     }
-    Vec total = sums[0];
-    for (int k = 1; k < reads_in_flight; ++k) total = total + sums[k];
-    tile::store(&sink(worker * tile::lanes_v<Exec>), total);
+    Word<Exec> total = sums[0];
+    for (int k = 1; k < reads; ++k) total = total + sums[k];
+    if constexpr (is_host_v<Exec>) tile::store(&sink(worker * tile::lanes_v<Exec>), total);
+    else sink(worker) = total.x + total.y + total.z + total.w;
   }
 };
 
-/// Copies `source` to `target` so many times, with ordinary or with streaming stores.
+/// Copies `source` to `target` so many times, with ordinary or with streaming stores. All loads of a
+/// step come before its first store, which might write what the next of them reads.
 template <class Exec, bool Stream = false>
 struct CopyKernel {
-  using Vec = tile::VecOf<Exec>;
+  static constexpr int reads = reads_in_flight<Exec>;
   Floats<Exec> source, target;
   std::int64_t workers, passes;
 
@@ -91,10 +119,10 @@ struct CopyKernel {
       const float* from = source.data();
       float* to = target.data();
       std::int64_t i = part.begin;
-      for (; i + (reads_in_flight - 1) * part.step < part.end; i += reads_in_flight * part.step) {
-        for (int k = 0; k < reads_in_flight; ++k) {
-          tile::store_to<Stream>(to + i + k * part.step, tile::load<Vec>(from + i + k * part.step));
-        }
+      for (; i + (reads - 1) * part.step < part.end; i += reads * part.step) {
+        Word<Exec> words[reads];
+        for (int k = 0; k < reads; ++k) words[k] = load_word<Exec>(from + i + k * part.step);
+        for (int k = 0; k < reads; ++k) store_word<Exec, Stream>(to + i + k * part.step, words[k]);
       }
       forget_memory();
     }
@@ -117,7 +145,7 @@ class Workers {
   /// Whole unrolled steps for every worker in so many bytes, so that what is counted is what is
   /// moved; one step of each at least.
   [[nodiscard]] std::int64_t whole_floats(std::size_t bytes) const {
-    const std::int64_t grain = count_ * tile::lanes_v<Exec> * reads_in_flight;
+    const std::int64_t grain = count_ * word_floats<Exec> * reads_in_flight<Exec>;
     return std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes / sizeof(float)) / grain) *
            grain;
   }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "bench/bandwidth.hpp"
+#include "bench/device_product.hpp"
 #include "bench/machine.hpp"
 #include "tile/bf16_units.hpp"
 #include "tile/vec.hpp"
@@ -109,6 +110,8 @@ class Bench {
       bandwidth("dram", std::clamp<std::size_t>(4 * largest, 64U << 20U,
                                                 available_memory(Backend::openmp) / 4));
     } else {
+      constexpr std::int64_t extent = 8192;  // three matrices of 128 MiB
+      add("mma_bf16", product_flops_s(extent, 5 * least_s), "FLOP/s", 0);
       bandwidth("dram", std::min<std::size_t>(1U << 30U, available_memory(Backend::cuda) / 4));
     }
     return rows_;
@@ -204,6 +207,7 @@ std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads) {
   if (is_emulated(backend)) {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
     return {{"fma_f32", nan, "FLOP/s", threads, 0},
+            {"mma_bf16", nan, "FLOP/s", threads, 0},
             {"read_dram", nan, "B/s", threads, 0},
             {"copy_dram", nan, "B/s", threads, 0}};
   }
@@ -213,7 +217,8 @@ std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads) {
 }
 
 std::string matrix_ceiling(Backend backend, Dtype dtype) {
-  if (backend == Backend::cuda || dtype != Dtype::bf16) return "fma_f32";
+  if (backend == Backend::cuda) return dtype == Dtype::f32 ? "fma_f32" : "mma_bf16";
+  if (dtype != Dtype::bf16) return "fma_f32";
   switch (tile::bf16_panels::unit()) {
     case tile::bf16_panels::UnitName::amx: return "amx_bf16";
     case tile::bf16_panels::UnitName::dot: return "avx512_bf16";

@@ -23,11 +23,12 @@ namespace katt::bench {
 ///                       stores: bytes read + written
 ///   stream_copy_dram    the same with streaming stores, where the vectors have them
 /// Caches that several of the threads share are divided among them; levels that the machine lacks
-/// are left out. A GPU has fma_f32, read_dram and copy_dram; of one that is_emulated() they are NaN.
+/// are left out. A GPU has fma_f32, mma_bf16 (a large product of bf16 matrices by cuBLASLt),
+/// read_dram and copy_dram; of one that is_emulated() they are NaN.
 [[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads);
 
 /// The peak that bounds matrix products of a dtype here: that of the matrix unit which takes it,
-/// "amx_bf16" or "avx512_bf16", else "fma_f32". For Work::compute_ceiling.
+/// "amx_bf16" or "avx512_bf16", on a GPU "mma_bf16" in 16 bits, else "fma_f32". For Work::compute_ceiling.
 [[nodiscard]] std::string matrix_ceiling(Backend backend, Dtype dtype);
 
 /// The measured limit that leaves least room above a measured time.

@@ -9,6 +9,7 @@
 #include "bench/sweep.hpp"
 #include "bench/text.hpp"
 #include "core/build_info.hpp"
+#include "core/devices.hpp"
 #include "dist/communicator.hpp"
 #include "dist/environment.hpp"
 #include "tile/amx.hpp"
@@ -153,6 +154,15 @@ std::string info_json(const Registry& registry, std::span<const io::CeilingRow> 
                         {"reason", problem},
                         {"device", problem.empty() ? device_name(backend) : ""}});
   }
+  Json gpus = Json::array();
+  for (int device = 0; device < devices::count(); ++device) {
+    const devices::Memory memory = devices::memory(device);
+    gpus.push_back({{"device", device},
+                    {"name", devices::name(device)},
+                    {"capability", devices::capability(device)},
+                    {"memory_bytes", memory.total},
+                    {"available_bytes", memory.free}});
+  }
   Json operators = Json::array();
   for (const Operator* op : registry.all()) operators.push_back(operator_json(*op));
   Json measured = Json::array();
@@ -178,6 +188,7 @@ std::string info_json(const Registry& registry, std::span<const io::CeilingRow> 
                  {"ranks", dist::world().size()},
                  {"machine", machine_json()},
                  {"backends", std::move(backends)},
+                 {"devices", std::move(gpus)},
                  {"operators", std::move(operators)},
                  {"ceilings", std::move(measured)}},
                 2);

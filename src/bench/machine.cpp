@@ -12,6 +12,7 @@
 
 #include "bench/affinity.hpp"
 #include "bench/text.hpp"
+#include "core/devices.hpp"
 
 #if defined(KATT_HAS_CUDA)
 #include <cuda_runtime_api.h>
@@ -168,8 +169,7 @@ std::size_t available_memory(Backend backend) {
   std::size_t bytes = 0;
 #if defined(KATT_HAS_CUDA)
   if (backend == Backend::cuda) {
-    std::size_t total = 0;
-    if (cudaMemGetInfo(&bytes, &total) != cudaSuccess) bytes = 0;
+    if (devices::count() > 0) bytes = devices::memory(devices::chosen()).free;
     return bytes - bytes / 20;
   }
 #endif
@@ -179,14 +179,9 @@ std::size_t available_memory(Backend backend) {
 }
 
 std::string device_name(Backend backend) {
-#if defined(KATT_HAS_CUDA)
   if (backend == Backend::cuda) {
-    cudaDeviceProp properties{};
-    if (cudaGetDeviceProperties(&properties, 0) == cudaSuccess) return properties.name;
-    return "no device";
+    return devices::count() > 0 ? devices::name(devices::chosen()) : "no device";
   }
-#endif
-  (void)backend;
   return machine().cpu;
 }
 
@@ -208,6 +203,9 @@ std::string backend_problem(Backend backend) {
     return std::string("this is a CUDA build and it finds no device (") +
            cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error) +
            "); a build of the preset openmp needs none";
+  }
+  if (const std::string problem = devices::problem(devices::chosen()); !problem.empty()) {
+    return problem;
   }
 #endif
   return {};

@@ -35,10 +35,10 @@ struct Machine {
 [[nodiscard]] double load_average();
 
 /// Bytes that a sweep may allocate now: on the host the smaller of MemAvailable and what the
-/// control group leaves, on a GPU its free memory; less a twentieth for everything else.
+/// control group leaves, on a GPU the free memory of the chosen one; less a twentieth for everything else.
 [[nodiscard]] std::size_t available_memory(Backend backend);
 
-/// Name of the processor that runs a backend.
+/// Name of the processor that runs a backend; of several devices the chosen one.
 [[nodiscard]] std::string device_name(Backend backend);
 
 /// Whether software imitates the device of a backend, as its name then says ("… interpreter"):

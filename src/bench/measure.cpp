@@ -7,9 +7,11 @@
 #include <cmath>
 #include <exception>
 #include <new>
+#include <optional>
 #include <random>
 #include <stdexcept>
 
+#include "bench/device_clock.hpp"
 #include "bench/statistics.hpp"
 #include "bench/watch.hpp"
 
@@ -56,14 +58,26 @@ Errors run_and_verify(Candidate& candidate) {
   return candidate.verify();
 }
 
-/// One sample: seconds a run, averaged over `inner` runs between two fences.
-double sample(Candidate& candidate, int inner) {
-  if (const auto seconds = candidate.timed(inner)) return *seconds;
+/// Seconds a run, and what it cost the host of them until its launches returned.
+struct Sample {
+  double seconds = 0;
+  double host_s = 0;
+};
+
+/// One sample: the mean of `inner` runs between two fences, on a device between two of its events.
+Sample sample(const Contender& contender, int inner) {
+  Candidate& candidate = *contender.candidate;
+  if (const auto seconds = candidate.timed(inner)) return {*seconds, 0};
+  std::optional<DeviceClock> clock;
+  if (contender.on_device) clock.emplace();
   candidate.fence();
+  if (clock) clock->start();
   const auto start = Clock::now();
   for (int i = 0; i < inner; ++i) candidate.run();
+  const double host_s = seconds_since(start) / inner;
+  if (clock) return {clock->seconds() / inner, host_s};
   candidate.fence();
-  return seconds_since(start) / inner;
+  return {seconds_since(start) / inner, host_s};
 }
 
 /// Runs until the time of a run has settled (three runs, or a tenth of the budget spent) and
@@ -71,16 +85,16 @@ double sample(Candidate& candidate, int inner) {
 void warm_up(Contender& contender, const Settings& settings) {
   const auto start = Clock::now();
   bool restored = contender.candidate->restore();
-  double fastest = sample(*contender.candidate, 1);
+  double fastest = sample(contender, 1).seconds;
   for (int run = 1; run < 3 && seconds_since(start) < settings.budget_s / 10; ++run) {
     restored = contender.candidate->restore();
-    fastest = std::min(fastest, sample(*contender.candidate, 1));
+    fastest = std::min(fastest, sample(contender, 1).seconds);
   }
   if (!settings.cold && !restored && fastest < settings.shortest_s) {
     constexpr double most = 10000;
     contender.measured.inner = static_cast<int>(
         std::clamp(std::ceil(settings.batch_s / std::max(fastest, 1e-9)), 1.0, most));
-    (void)sample(*contender.candidate, contender.measured.inner);
+    (void)sample(contender, contender.measured.inner);
   }
 }
 
@@ -91,7 +105,8 @@ class Turns {
 
   /// Before a sample: once the threads of the process that ran last sleep, a run brings the caches
   /// back to this one's. Throws std::runtime_error where they do not fall asleep.
-  void give_to(Candidate& candidate) {
+  void give_to(const Contender& contender) {
+    Candidate& candidate = *contender.candidate;
     const int process = candidate.process();
     if (process != last_) {
       constexpr double patience_s = 2;
@@ -104,7 +119,7 @@ class Turns {
     if (process == 0) bound_.renew();
     if (process != last_ && !cold_) {
       candidate.restore();
-      (void)sample(candidate, 1);
+      (void)sample(contender, 1);
     }
     last_ = process;
   }
@@ -136,8 +151,10 @@ std::vector<Contender*> running(std::span<Contender> contenders) {
 
 }  // namespace
 
-Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std::uint64_t number) {
+Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std::uint64_t number,
+                bool on_device) {
   Contender contender;
+  contender.on_device = on_device;
   contender.number = number;
   guarded(contender, [&] {
     {
@@ -191,10 +208,13 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
           flush();
           turns.flushed();
         }
-        turns.give_to(*contender.candidate);
+        turns.give_to(contender);
         if (!settings.cold) contender.candidate->restore();
-        contender.measured.samples_s.push_back(
-            sample(*contender.candidate, contender.measured.inner));
+        const Sample taken = sample(contender, contender.measured.inner);
+        contender.measured.samples_s.push_back(taken.seconds);
+        if (contender.on_device && contender.candidate->process() == 0) {
+          contender.measured.host_s.push_back(taken.host_s);
+        }
       });
     }
   }

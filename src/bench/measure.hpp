@@ -19,6 +19,7 @@
 ///   for each candidate: warm up; choose how many runs make a sample
 ///   repeat
 ///     for each candidate, in random order: (flush) fence, start, run…, fence, stop
+///                                          on a device start and stop are events of its own
 ///   until every median is known to the target, or the time budget is spent
 ///   for each candidate: poison, run, verify again
 ///
@@ -50,6 +51,7 @@ using StopFlag = std::atomic<bool>;
 struct Measured {
   Status status;
   std::vector<double> samples_s;  ///< one a round; a sample is the mean of `inner` runs
+  std::vector<double> host_s{};   ///< on a device: what a run cost the host, one a round
   int inner = 1;
   double max_abs_err = 0;  ///< over the rows that were checked, before timing
   double mean_abs_err = 0;
@@ -61,13 +63,15 @@ struct Measured {
 struct Contender {
   std::unique_ptr<Candidate> candidate;  ///< empty where preparing failed
   Measured measured;
+  bool on_device = false;    ///< timed by the device's clock
   std::uint64_t number = 0;  ///< for who watches over this process (watch.hpp); 0: nobody's fault
 };
 
 /// Prepares a candidate, runs it once on poisoned outputs, measures its memory, and verifies it.
 /// Whatever goes wrong becomes the status; nothing is thrown.
+/// `on_device`: it runs on a device, by whose clock it is timed.
 [[nodiscard]] Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare,
-                              std::uint64_t number = 0);
+                              std::uint64_t number = 0, bool on_device = false);
 
 /// Warms up, times the contenders whose status is ok in interleaved rounds, and verifies them
 /// again. `flush` empties the caches (called before every sample where settings.cold); `bound` is

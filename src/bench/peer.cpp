@@ -10,6 +10,7 @@
 #include "bench/peer_process.hpp"
 #include "bench/text.hpp"
 #include "core/convert.hpp"
+#include "core/devices.hpp"
 
 namespace katt::bench {
 namespace {
@@ -218,6 +219,7 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
                {"op", op.name()},
                {"pass", point.pass},
                {"backend", name_of(point.backend)},
+               {"device", devices::chosen()},
                {"threads", point.threads},
                {"processors", allowed_processors()},
                {"bound", bound.processors()},

@@ -94,6 +94,7 @@ std::map<std::string, io::Cell> cells_of(const PlannedCase& planned, const RowRe
   cells["cold"] = std::int64_t{origin.cold ? 1 : 0};
   cells["time_s"] = result.time_s.median;
   cells["time_lo_s"] = result.time_s.lo;
+  cells["host_s"] = result.host_s;
   cells["time_hi_s"] = result.time_s.hi;
   cells["flops"] = result.work.flops;
   cells["bytes"] = result.work.bytes;
@@ -138,6 +139,7 @@ RowResult measured_row(const Config& requested, const Config& resolved, Measured
     row.time_s = median_interval(measured.samples_s);
     row.samples_s = std::move(measured.samples_s);
     row.inner = measured.inner;
+    if (!measured.host_s.empty()) row.host_s = median_interval(measured.host_s).median;
   }
   return row;
 }
@@ -172,7 +174,7 @@ std::vector<io::Column> result_columns(const Registry& registry) {
     }
   }
   // behind the axes: readers that count columns find the earlier ones where they were
-  for (const char* name : {"host_bytes", "device_bytes"}) {
+  for (const char* name : {"host_bytes", "device_bytes", "host_s"}) {
     columns.push_back({name, ColumnKind::real, 0, true});
   }
   return columns;

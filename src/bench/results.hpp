@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,7 +24,8 @@ struct RowResult {
   Status status;
   std::vector<double> samples_s;
   int inner = 0;
-  Estimate time_s;   ///< NaN where it did not run
+  double host_s = std::numeric_limits<double>::quiet_NaN();  ///< on a device: of a run, the host's
+  Estimate time_s;                                           ///< NaN where it did not run
   Estimate speedup;  ///< of the baseline's time to this one's, paired; NaN without a baseline
   bool baseline = false;
   std::string engine;  ///< which units of the machine ran; "" where the variant does not say

@@ -100,7 +100,7 @@ void add(MessageWriter& message, const RowResult& row) {
   add(message, Config{.variant = "", .setting = row.default_setting});
   add(message, row.status);
   add_numbers(message, row.samples_s);
-  message.add(row.inner);
+  message.add(row.inner).add(row.host_s);
   add(message, row.time_s);
   add(message, row.speedup);
   message.add(static_cast<std::uint8_t>(row.baseline)).add(row.engine);
@@ -123,6 +123,7 @@ RowResult take_row(MessageReader& message) {
   row.status = take_status(message);
   row.samples_s = take_numbers<double>(message);
   row.inner = message.take<int>();
+  row.host_s = message.take<double>();
   row.time_s = take_estimate(message);
   row.speedup = take_estimate(message);
   row.baseline = message.take<std::uint8_t>() != 0;

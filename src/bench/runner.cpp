@@ -128,6 +128,7 @@ std::vector<RowResult> Runner::run(const PlannedCase& planned) {
 void Runner::measure_case(const PlannedCase& planned, const std::vector<std::size_t>& admitted,
                           std::map<std::size_t, RowResult>& rows) {
   const Point& point = planned.point;
+  const bool on_device = point.backend == Backend::cuda;
   std::function<void()> flush;
   if (settings_.cold) flush = cache_flusher(point.backend, point.threads);
   const Bound bound(settings_.bind ? point.threads : 0);
@@ -162,15 +163,17 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
     indices.push_back(i);
     output_bytes.push_back(footprint(planned, config).outputs);
     contenders.push_back(
-        enter([&] { return inputs->prepare(config); }, number_of(planned, config)));
+        enter([&] { return inputs->prepare(config); }, number_of(planned, config), on_device));
   }
   double moved_bytes = 0;
   const auto ready = [](const Contender& one) { return one.measured.status.is_ok(); };
   if (moves_memory(point, work) && std::any_of(contenders.begin(), contenders.end(), ready)) {
-    contenders.push_back(enter([&] {
-      return bandwidth_candidate(point.backend, point.threads, work.traffic, work.bytes,
-                                 moved_bytes);
-    }));
+    contenders.push_back(enter(
+        [&] {
+          return bandwidth_candidate(point.backend, point.threads, work.traffic, work.bytes,
+                                     moved_bytes);
+        },
+        0, on_device));
   }
   Settings settings = settings_;
   settings.seed += case_number_++;  // another order in every case

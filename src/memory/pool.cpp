@@ -176,20 +176,46 @@ PoolBlock& PoolBlock::operator=(PoolBlock&& other) noexcept {
   return *this;
 }
 
-template <class MemorySpace>
-MemoryPool<MemorySpace>::MemoryPool(const std::string& label, std::size_t limit_bytes)
-    : state_(std::make_shared<impl::PoolState>(
-          label, limit_bytes,
-          impl::PoolBackend{
-              .allocate =
-                  [label](std::size_t bytes) {
-                    return Kokkos::kokkos_malloc<MemorySpace>(label, bytes);
-                  },
-              .free = [](void* data, std::size_t) { Kokkos::kokkos_free<MemorySpace>(data); }})) {}
+namespace {
+
+/// The memory space as an instance allocates in it: of CudaSpace, the memory of its device.
+template <class MemorySpace, class Exec>
+MemorySpace space_of(const Exec& exec) {
+#if defined(KATT_HAS_CUDA)
+  if constexpr (std::is_same_v<MemorySpace, Kokkos::CudaSpace>) {
+    return MemorySpace::impl_create(exec.cuda_device(), exec.cuda_stream());
+  }
+#endif
+  (void)exec;
+  return MemorySpace();
+}
+
+}  // namespace
 
 template <class MemorySpace>
-PoolBlock MemoryPool<MemorySpace>::allocate(std::size_t bytes, std::uint64_t instance,
+MemoryPool<MemorySpace>::MemoryPool(const typename MemorySpace::execution_space& exec,
+                                    const std::string& label, std::size_t limit_bytes)
+    : label_(label),
+      device_(Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemorySpace>::accessible
+                  ? -1
+                  : device_of(exec)),
+      state_(std::make_shared<impl::PoolState>(
+          label, limit_bytes,
+          // The copy of the instance keeps the stream that its space may allocate on.
+          impl::PoolBackend{
+              .allocate = [exec, space = space_of<MemorySpace>(exec), label](
+                              std::size_t bytes) { return space.allocate(label.c_str(), bytes); },
+              .free = [exec, space = space_of<MemorySpace>(exec), label](
+                          void* data,
+                          std::size_t bytes) { space.deallocate(label.c_str(), data, bytes); }})) {}
+
+template <class MemorySpace>
+PoolBlock MemoryPool<MemorySpace>::allocate(std::size_t bytes, int device, std::uint64_t instance,
                                             std::function<void()> fence) {
+  if (device_ >= 0 && device != device_) {
+    throw std::invalid_argument(label_ + ": a block for device " + std::to_string(device) +
+                                " was asked for, the pool is of device " + std::to_string(device_));
+  }
   return state_->allocate(bytes, instance, std::move(fence));
 }
 

@@ -12,6 +12,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/device_instances.hpp"
 #include "core/tensor.hpp"
 
 namespace katt::memory {
@@ -92,22 +93,29 @@ class PoolBlock {
 /// Work is ordered by execution space instances: a block that is freed while kernels of an instance
 /// still use it is handed out at once to the same instance, whose launches follow in order; another
 /// instance gets it after a fence of the first one. Thread safe.
+///
+/// A pool belongs to one device: of several each has its own, with its own limit.
 template <class MemorySpace>
 class MemoryPool {
  public:
   static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
 
-  explicit MemoryPool(const std::string& label, std::size_t limit_bytes = unlimited);
+  /// Of the device that Kokkos was initialised with.
+  explicit MemoryPool(const std::string& label, std::size_t limit_bytes = unlimited)
+      : MemoryPool(typename MemorySpace::execution_space(), label, limit_bytes) {}
+  /// Of the device of an instance (core/device_instances.hpp).
+  MemoryPool(const typename MemorySpace::execution_space& exec, const std::string& label,
+             std::size_t limit_bytes = unlimited);
   /// Without a limit.
   MemoryPool() : MemoryPool("katt::memory::pool") {}
 
   /// A block for use on an instance, aligned to 64 bytes; its content is undefined. A request of 0
-  /// bytes gives an empty block. Throws LimitError beyond the limit and std::bad_alloc where the
-  /// memory space has no more.
+  /// bytes gives an empty block. Throws LimitError beyond the limit, std::bad_alloc where the
+  /// memory space has no more and std::invalid_argument for an instance on another device.
   template <class Exec>
   [[nodiscard]] PoolBlock allocate(const Exec& exec, std::size_t bytes) {
     static_assert(Kokkos::SpaceAccessibility<Exec, MemorySpace>::accessible);
-    return allocate(bytes, instance_of(exec),
+    return allocate(bytes, device_of(exec), instance_of(exec),
                     [exec] { exec.fence("katt::memory::pool: block changes its instance"); });
   }
 
@@ -117,7 +125,7 @@ class MemoryPool {
   [[nodiscard]] PoolStatistics statistics() const;
 
  private:
-  [[nodiscard]] PoolBlock allocate(std::size_t bytes, std::uint64_t instance,
+  [[nodiscard]] PoolBlock allocate(std::size_t bytes, int device, std::uint64_t instance,
                                    std::function<void()> fence);
   // What Kokkos gives its tools for an id is the same for all OpenMP instances.
   template <class Exec>
@@ -125,6 +133,8 @@ class MemoryPool {
     return reinterpret_cast<std::uintptr_t>(exec.impl_internal_space_instance());
   }
 
+  std::string label_;
+  int device_;  ///< whose memory it is; -1: the host's, of use to every device
   std::shared_ptr<impl::PoolState> state_;
 };
 

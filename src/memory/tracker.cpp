@@ -4,32 +4,63 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include <Kokkos_Core.hpp>
 
+#include "core/devices.hpp"
+
 namespace katt::memory {
 
-/// The tracker's own access to a Scope.
-struct ScopeAccess {
-  static void raise(Scope& scope, Bytes live) {
-    raise(scope.peak_.host, live.host, scope.base_.host);
-    raise(scope.peak_.device, live.device, scope.base_.device);
-  }
-
- private:
-  static void raise(std::size_t& peak, std::size_t live, std::size_t base) {
-    if (live > base) peak = std::max(peak, live - base);
-  }
-};
-
 namespace {
+
+/// Bytes by the place where they lie: the host first, then the devices by their number.
+using ByPlace = std::vector<std::size_t>;
+
+std::size_t& at(ByPlace& bytes, int device) {
+  const auto place = static_cast<std::size_t>(device + 1);
+  if (bytes.size() <= place) bytes.resize(place + 1);
+  return bytes[place];
+}
+std::size_t at(const ByPlace& bytes, int device) {
+  const auto place = static_cast<std::size_t>(device + 1);
+  return place < bytes.size() ? bytes[place] : 0;
+}
+
+Bytes by_kind(const ByPlace& bytes) {
+  const std::size_t all = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
+  const std::size_t host = at(bytes, -1);
+  return {.host = host, .device = all - host};
+}
 
 struct Allocation {
   std::size_t bytes = 0;
   std::size_t space = 0;  // index into State::spaces
 };
+
+/// The device of an allocation in a space. With one device the driver is not asked.
+int device_behind(std::string_view space, const void* pointer) {
+  if (is_host_space(space)) return -1;
+  static const bool several = devices::count() > 1;
+  return several ? std::max(devices::of_memory(pointer), 0) : 0;
+}
+
+}  // namespace
+
+/// The tracker's own access to a Scope.
+struct ScopeAccess {
+  static void raise(Scope& scope, int device, std::size_t live) {
+    const std::size_t base = at(std::as_const(scope.base_), device);
+    if (live <= base) return;
+    std::size_t& peak = at(scope.peak_, device);
+    peak = std::max(peak, live - base);
+  }
+};
+
+namespace {
 
 struct State {
   std::mutex mutex;
@@ -38,38 +69,38 @@ struct State {
   std::vector<SpaceUsage> spaces;
   // sizes by pointer: what was allocated before install() is freed without being counted
   std::unordered_map<const void*, Allocation> allocations;
-  Bytes live;
+  ByPlace live;
   std::vector<Scope*> scopes;
 
-  std::size_t index_of(std::string_view space) {
-    const auto known = std::ranges::find(spaces, space, &SpaceUsage::space);
+  std::size_t index_of(std::string_view space, int device) {
+    const auto known = std::ranges::find_if(spaces, [&](const SpaceUsage& usage) {
+      return usage.space == space && usage.device == device;
+    });
     if (known != spaces.end()) return static_cast<std::size_t>(known - spaces.begin());
-    spaces.push_back({.space = std::string(space)});
+    spaces.push_back({.space = std::string(space), .device = device});
     return spaces.size() - 1;
-  }
-
-  std::size_t& live_in(std::size_t space) {
-    return is_host_space(spaces[space].space) ? live.host : live.device;
   }
 
   void remove(const void* pointer) {
     const auto known = allocations.find(pointer);
     if (known == allocations.end()) return;
     const auto [bytes, space] = known->second;
-    live_in(space) -= bytes;
+    at(live, spaces[space].device) -= bytes;
     spaces[space].live_bytes -= bytes;
     allocations.erase(known);
   }
 
   void add(std::string_view space, const void* pointer, std::size_t bytes) {
     remove(pointer);
-    const std::size_t index = index_of(space);
+    const int device = device_behind(space, pointer);
+    const std::size_t index = index_of(space, device);
     allocations[pointer] = {bytes, index};
-    live_in(index) += bytes;
+    std::size_t& there = at(live, device);
+    there += bytes;
     SpaceUsage& usage = spaces[index];
     usage.live_bytes += bytes;
     usage.peak_bytes = std::max(usage.peak_bytes, usage.live_bytes);
-    for (Scope* scope : scopes) ScopeAccess::raise(*scope, live);
+    for (Scope* scope : scopes) ScopeAccess::raise(*scope, device, there);
   }
 };
 
@@ -122,10 +153,15 @@ std::vector<SpaceUsage> usage() {
 
 Bytes live() {
   const std::lock_guard lock(state().mutex);
-  return state().live;
+  return by_kind(state().live);
 }
 
 std::size_t live_bytes() { return live().total(); }
+
+std::size_t live_on(int device) {
+  const std::lock_guard lock(state().mutex);
+  return at(std::as_const(state().live), device);
+}
 
 Scope::Scope() {
   const std::lock_guard lock(state().mutex);
@@ -140,7 +176,14 @@ Scope::~Scope() {
 
 Bytes Scope::peak() const {
   const std::lock_guard lock(state().mutex);
-  return peak_;
+  return by_kind(peak_);
 }
+
+std::size_t Scope::peak_on(int device) const {
+  const std::lock_guard lock(state().mutex);
+  return at(peak_, device);
+}
+
+std::size_t Scope::base_bytes() const { return by_kind(base_).total(); }
 
 }  // namespace katt::memory

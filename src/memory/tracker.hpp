@@ -7,10 +7,11 @@
 
 namespace katt::memory {
 
-/// Bytes of one Kokkos memory space ("Host", "Cuda", …) as Kokkos' own allocation callbacks report
-/// them.
+/// Bytes of one Kokkos memory space ("Host", "Cuda", …), of several devices each for itself, as
+/// Kokkos' own allocation callbacks report them.
 struct SpaceUsage {
   std::string space;
+  int device = -1;  ///< whose memory it is; -1: the host's
   std::size_t live_bytes = 0;
   std::size_t peak_bytes = 0;  ///< largest live_bytes since install()
 };
@@ -34,18 +35,19 @@ struct Bytes {
 /// called. Thread safe.
 void install();
 
-/// Usage of every space seen so far.
+/// Usage of every space seen so far, on every device.
 [[nodiscard]] std::vector<SpaceUsage> usage();
 
 /// Live bytes now, by the kind of memory.
 [[nodiscard]] Bytes live();
 /// Live bytes over all spaces.
 [[nodiscard]] std::size_t live_bytes();
+/// Live bytes on one device of several.
+[[nodiscard]] std::size_t live_on(int device);
 
-/// Measures the allocations made while it lives: the peak of each kind of memory beyond what was
-/// live of it when the scope began. A host and a device cannot lend each other memory, so each kind
-/// has a peak of its own, and their sum is what a machine must have. Scopes nest; each has its own
-/// peaks.
+/// Measures the allocations made while it lives: the peak of the host and of every device beyond
+/// what was live there when the scope began. They cannot lend each other memory, so each has a peak
+/// of its own, and their sum is what a machine must have. Scopes nest; each has its own peaks.
 class Scope {
  public:
   Scope();
@@ -54,16 +56,19 @@ class Scope {
   Scope& operator=(const Scope&) = delete;
 
   /// Live bytes when the scope began.
-  [[nodiscard]] std::size_t base_bytes() const { return base_.total(); }
-  /// Peaks of (live − base) so far; never negative.
+  [[nodiscard]] std::size_t base_bytes() const;
+  /// Peaks of (live − base) so far; never negative. That of several devices is the sum of theirs.
   [[nodiscard]] Bytes peak() const;
+  /// The peak of one device.
+  [[nodiscard]] std::size_t peak_on(int device) const;
   /// The sum of the peaks.
   [[nodiscard]] std::size_t peak_bytes() const { return peak().total(); }
 
  private:
   friend struct ScopeAccess;
-  Bytes base_;
-  Bytes peak_;
+  using ByPlace = std::vector<std::size_t>;  ///< the host, device 0, device 1 …
+  ByPlace base_;
+  ByPlace peak_;
 };
 
 }  // namespace katt::memory

@@ -9,6 +9,8 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/device_instances.hpp"
+
 namespace katt::memory {
 
 namespace impl {
@@ -25,19 +27,82 @@ struct StagingSpace<Kokkos::Cuda> {
 };
 #endif
 
-/// Two instances whose copies need not follow each other.
+/// Two instances on the same device whose copies need not follow each other.
 template <class Exec>
 std::array<Exec, 2> two_instances(const Exec& exec) {
 #if defined(KATT_HAS_CUDA)
   if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) {
-    const auto parts = Kokkos::Experimental::partition_space(exec, 1, 1);
-    return {parts[0], parts[1]};
+    return {instance_on(exec.cuda_device()), instance_on(exec.cuda_device())};
   }
 #endif
   return {exec, exec};
 }
 
+#if defined(KATT_HAS_CUDA)
+/// An event that marks where a stream stands.
+class Mark {
+ public:
+  explicit Mark(const Kokkos::Cuda& exec) {
+    KOKKOS_IMPL_CUDA_SAFE_CALL(cudaSetDevice(exec.cuda_device()));
+    KOKKOS_IMPL_CUDA_SAFE_CALL(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+    KOKKOS_IMPL_CUDA_SAFE_CALL(cudaEventRecord(event_, exec.cuda_stream()));
+  }
+  ~Mark() { (void)cudaEventDestroy(event_); }  // a stream that waits for it goes on waiting
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+
+  /// What the instance is asked to do from here on waits for the mark.
+  void hold_back(const Kokkos::Cuda& exec) const {
+    KOKKOS_IMPL_CUDA_SAFE_CALL(cudaSetDevice(exec.cuda_device()));
+    KOKKOS_IMPL_CUDA_SAFE_CALL(cudaStreamWaitEvent(exec.cuda_stream(), event_, 0));
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// Lets two devices read each other's memory, where they can. Without it the driver copies through
+/// the host.
+inline void connect(int device, int peer) {
+  int can = 0;
+  KOKKOS_IMPL_CUDA_SAFE_CALL(cudaDeviceCanAccessPeer(&can, device, peer));
+  if (can == 0) return;
+  KOKKOS_IMPL_CUDA_SAFE_CALL(cudaSetDevice(device));
+  if (cudaDeviceEnablePeerAccess(peer, 0) != cudaSuccess)
+    (void)cudaGetLastError();  // it is already
+}
+#endif
+
 }  // namespace impl
+
+/// Copies bytes from where one instance works to where another does: on the same device, on two
+/// devices, or on the host. The copy follows what either has been asked to do, and what either is
+/// asked to do later follows the copy; on devices the call returns before it is done. The parts do
+/// not overlap.
+template <class Exec>
+void copy(const Exec& from_exec, const void* from, const Exec& to_exec, void* to,
+          std::size_t bytes) {
+  if (bytes == 0) return;
+  using Space = typename Exec::memory_space;
+  using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+  const Kokkos::View<const std::byte*, Space, Unmanaged> source(static_cast<const std::byte*>(from),
+                                                                bytes);
+  const Kokkos::View<std::byte*, Space, Unmanaged> target(static_cast<std::byte*>(to), bytes);
+#if defined(KATT_HAS_CUDA)
+  if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) {
+    if (from_exec.cuda_device() != to_exec.cuda_device()) {
+      impl::connect(to_exec.cuda_device(), from_exec.cuda_device());
+    }
+    impl::Mark(from_exec).hold_back(to_exec);
+    Kokkos::deep_copy(to_exec, target, source);
+    impl::Mark(to_exec).hold_back(from_exec);
+    return;
+  }
+#endif
+  from_exec.fence("katt::memory::copy: before it");
+  Kokkos::deep_copy(to_exec, target, source);
+  to_exec.fence("katt::memory::copy: after it");
+}
 
 /// Whether the host reads and writes the memory of an execution space directly.
 template <class Exec>

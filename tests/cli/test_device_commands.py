@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import TINY
+from conftest import CASES, TINY
 
 # Every operator on a small problem that fits no vector.
 OPERATORS = {
@@ -43,9 +43,32 @@ def test_info(info):
     assert all(backend["available"] for backend in info["backends"])
     assert {op["name"] for op in info["operators"]} == set(OPERATORS)
     ceilings = {row["name"]: row["value"] for row in info["ceilings"] if row["threads"] == 0}
-    assert set(ceilings) == {"fma_f32", "read_dram", "copy_dram"}
+    assert set(ceilings) == {"fma_f32", "mma_bf16", "read_dram", "copy_dram"}
     for value in ceilings.values():  # of an emulated device, speed means nothing
         assert value is None if is_emulated(info) else value > 1e9
+
+
+def test_devices(katt, info):
+    """Each is listed, can be chosen, and one that is not there is refused."""
+    devices = info["devices"]
+    assert [device["device"] for device in devices] == list(range(len(devices))) != []
+    assert all(device["capability"] >= 70 and 0 < device["available_bytes"] <= device["memory_bytes"]
+               for device in devices)  # fmt: skip
+    if is_emulated(info):  # which has as many as it is asked for
+        listed = katt("info", env={"SOFTCUDA_DEVICES": "2"}).stdout
+        assert "device 0 " in listed and "device 1 " in listed
+        devices = devices * 2
+    last = len(devices) - 1
+    run = ("run", "rope", "--in", CASES / "rope_bf16_llama3.h5", "--backend", "cuda")
+    chosen = {"SOFTCUDA_DEVICES": str(len(devices))}
+    done = katt(*run, "--out", "last.h5", "--device", last, env=chosen)
+    assert done.returncode == 0, done.stderr
+    assert katt(*run, "--out", "first.h5", env=chosen).returncode == 0
+    with h5py.File(katt.folder / "last.h5") as one, h5py.File(katt.folder / "first.h5") as other:
+        assert np.array_equal(one["out"][:], other["out"][:])
+    beyond = katt(*run, "--out", "none.h5", "--device", last + 1, env=chosen)
+    assert beyond.returncode == 2 and f"--device {last + 1}: expected 0" in beyond.stderr
+    assert not (katt.folder / "none.h5").exists()
 
 
 @pytest.mark.parametrize("op", OPERATORS)
@@ -68,6 +91,7 @@ def test_sweep(katt, op):
             assert all(row["reason"] for row in of if row["status"] == b"skipped")
     for row in rows[rows["status"] == b"ok"]:
         assert row["device_bytes"] > 0 and np.isfinite(row["max_abs_err"])
+        assert row["time_s"] > 0 and row["host_s"] > 0
 
 
 def test_tune(katt):

@@ -5,7 +5,10 @@
 #include <numeric>
 #include <vector>
 
+#include "core/device_instances.hpp"
+#include "core/devices.hpp"
 #include "core/dtype.hpp"
+#include "memory/pool.hpp"
 #include "memory/tracker.hpp"
 #include "memory/transfer.hpp"
 #include "nn/device_memory.hpp"
@@ -138,6 +141,144 @@ TEST(CudaTransfer, BytesArriveThereAndBack) {
   EXPECT_EQ(back, source);
 }
 #endif
+
+#if defined(KATT_HAS_CUDA)
+/// Needs two devices; the software of ../shared/softcuda has them with SOFTCUDA_DEVICES=2, which
+/// tests/CMakeLists.txt asks for.
+class SeveralDevices : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (devices::count() < 2) GTEST_SKIP() << "skipped: one device, expected two";
+    install();
+  }
+};
+
+using OnDevice = Kokkos::View<std::byte*, Kokkos::CudaSpace>;
+
+OnDevice allocate_on(const Kokkos::Cuda& exec, std::size_t bytes) {
+  return OnDevice(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "katt::test::there"),
+                  bytes);
+}
+
+TEST_F(SeveralDevices, AnInstanceWorksOnItsDevice) {
+  for (const int device : {0, 1}) {
+    const Kokkos::Cuda exec = instance_on(device);
+    EXPECT_EQ(device_of(exec), device);
+    const OnDevice there = allocate_on(exec, 1000);
+    EXPECT_EQ(devices::of_memory(there.data()), device);
+    EXPECT_GT(devices::memory(device).total, 0U);
+    EXPECT_FALSE(devices::name(device).empty());
+  }
+  EXPECT_THROW((void)instance_on(devices::count()), InputError);
+  EXPECT_EQ(devices::of_memory(this), -1);
+}
+
+TEST_F(SeveralDevices, ATransferServesTheDeviceOfItsInstance) {
+  const std::vector<std::byte> source = pattern(300'001);
+  for (const int device : {1, 0}) {
+    const Kokkos::Cuda exec = instance_on(device);
+    const OnDevice there = allocate_on(exec, source.size());
+    Transfer<Kokkos::Cuda> transfer(exec, 1 << 16);
+    std::vector<std::byte> back(source.size());
+    transfer.upload(there.data(), source);
+    transfer.download(there.data(), back);
+    EXPECT_EQ(back, source) << device;
+  }
+}
+
+TEST_F(SeveralDevices, ACopyFollowsTheSourceAndTheTargetFollowsIt) {
+  const Kokkos::Cuda one = instance_on(0);
+  const Kokkos::Cuda two = instance_on(1);
+  constexpr std::size_t bytes = 100'003;
+  const OnDevice from = allocate_on(one, bytes);
+  const OnDevice to = allocate_on(two, bytes);
+  Kokkos::deep_copy(two, to, std::byte{9});
+  Kokkos::deep_copy(one, from, std::byte{1});
+  copy(one, from.data(), two, to.data(), bytes);
+  Kokkos::deep_copy(one, from, std::byte{2});  // waits until the copy has read it
+  copy(two, to.data(), one, from.data(), bytes / 2);
+  std::vector<std::byte> back(bytes);
+  Transfer<Kokkos::Cuda>(one).download(from.data(), back);
+  std::vector<std::byte> expected(bytes, std::byte{2});
+  std::fill_n(expected.begin(), bytes / 2, std::byte{1});
+  EXPECT_EQ(back, expected);
+  Transfer<Kokkos::Cuda>(two).download(to.data(), back);
+  EXPECT_EQ(back, std::vector<std::byte>(bytes, std::byte{1}));
+}
+
+TEST_F(SeveralDevices, EachHasItsPoolAndItsLimit) {
+  using Pool = MemoryPool<Kokkos::CudaSpace>;
+  const Kokkos::Cuda one = instance_on(0);
+  const Kokkos::Cuda two = instance_on(1);
+  Pool first(one, "katt::test::first", 4096);
+  Pool second(two, "katt::test::second", 8192);
+  const PoolBlock large = second.allocate(two, 6000);
+  EXPECT_EQ(devices::of_memory(large.data()), 1);
+  EXPECT_THROW((void)first.allocate(one, 6000), LimitError);
+  const PoolBlock small = first.allocate(one, 4000);
+  EXPECT_EQ(devices::of_memory(small.data()), 0);
+  EXPECT_EQ(first.statistics().live_bytes, 4000U);
+  EXPECT_EQ(second.statistics().live_bytes, 6000U);
+  try {
+    (void)second.allocate(one, 1);
+    FAIL() << "a pool gave memory of another device";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(),
+                 "katt::test::second: a block for device 0 was asked for, the pool is of device 1");
+  }
+}
+
+TEST_F(SeveralDevices, TheTrackerTellsThemApart) {
+  const Kokkos::Cuda one = instance_on(0);
+  const Kokkos::Cuda two = instance_on(1);
+  const std::size_t before = live_on(1);
+  const Scope scope;
+  {
+    const OnDevice a = allocate_on(one, 1000);
+    const OnDevice b = allocate_on(two, 3000);
+    EXPECT_EQ(live_on(1), before + 3000);
+  }
+  const OnDevice c = allocate_on(one, 500);
+  EXPECT_EQ(live_on(1), before);
+  EXPECT_EQ(scope.peak_on(0), 1000U);
+  EXPECT_EQ(scope.peak_on(1), 3000U);
+  EXPECT_EQ(scope.peak().device, 4000U) << "neither can lend the other memory";
+  std::size_t seen = 0;
+  for (const SpaceUsage& space : usage()) seen += space.space == "Cuda" && space.device >= 0;
+  EXPECT_EQ(seen, 2U);
+}
+#endif
+
+TEST(Copy, OnAHostIsACopy) {
+  const std::vector<std::byte> source = pattern(1021);
+  std::vector<std::byte> there(1021);
+  copy(Exec(), source.data(), Exec(), there.data(), source.size());
+  EXPECT_EQ(there, source);
+  copy(Exec(), nullptr, Exec(), nullptr, 0);
+}
+
+TEST(Devices, ABuildRunsOnItsArchitecturesAndWhatTheyAreCompatibleWith) {
+  EXPECT_TRUE(devices::runs_on("90a", 90));
+  EXPECT_FALSE(devices::runs_on("90a", 80));
+  EXPECT_FALSE(devices::runs_on("90a", 120)) << "instructions of 9.0 alone";
+  EXPECT_TRUE(devices::runs_on("80", 86));
+  EXPECT_TRUE(devices::runs_on("80", 120)) << "by its PTX";
+  EXPECT_TRUE(devices::runs_on("80 90a", 120));
+  EXPECT_TRUE(devices::runs_on("80 90a", 90));
+  EXPECT_FALSE(devices::runs_on("80 90a", 75));
+  EXPECT_TRUE(devices::runs_on("100f", 103));
+  EXPECT_FALSE(devices::runs_on("100f", 120));
+}
+
+TEST(Devices, AreNotOnTheHost) {
+  const int beyond = devices::count();
+  EXPECT_THROW((void)devices::name(beyond), InputError);
+  EXPECT_THROW((void)devices::memory(-1), InputError);
+  EXPECT_THROW(devices::choose(beyond), InputError);
+  std::byte on_host{};
+  EXPECT_EQ(devices::of_memory(&on_host), -1);
+  EXPECT_EQ(device_of(Exec()), -1);
+}
 
 }  // namespace
 }  // namespace katt::memory

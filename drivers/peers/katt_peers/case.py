@@ -23,6 +23,7 @@ class Case:
     op: str
     backward: bool
     device: str  # "cpu" or "cuda"
+    device_number: int  # which of several GPUs
     threads: int
     dtype: str
     axes: dict
@@ -40,6 +41,7 @@ class Case:
             op=request["op"],
             backward=request["pass"] == "backward",
             device="cuda" if request["backend"] == "cuda" else "cpu",
+            device_number=request.get("device", 0),
             threads=max(1, request["threads"]),
             dtype=request["dtype"],
             axes=request["axes"],

@@ -18,6 +18,9 @@ class Peer:
 PEERS = {
     "torch_flash": Peer("PyTorch attention, its flash kernel", "torch", "torch_peers:open_flash"),
     "torch_math": Peer("PyTorch attention, its unfused form", "torch", "torch_peers:open_math"),
+    "torch_efficient": Peer("PyTorch attention, its memory-efficient kernel", "torch", "torch_peers:open_efficient"),
+    "torch_cudnn": Peer("PyTorch attention, cuDNN's kernel", "torch", "torch_peers:open_cudnn"),
+    "torch_flex": Peer("PyTorch flex_attention, on a GPU flash in Triton", "torch", "torch_peers:open_flex"),
     "torch_eager": Peer("PyTorch operators one by one", "torch", "torch_peers:open_eager"),
     "torch_compile": Peer("PyTorch operators through torch.compile", "torch", "torch_peers:open_compiled"),
     "onednn": Peer("oneDNN primitives on row-major tensors", "", "onednn:OneDnnCase"),

@@ -4,7 +4,8 @@
     prepare(case, t, dout)  optional: adds to t what the gradients are taken at, where the backward pass does not read it
     backward(case, t)       optional: the backward pass, where it is not to be the gradient of compute()
 
-or, in place of these, a function open_eager(case), and open_flash(case), open_math(case) for the peers of that name,
+or, in place of these, a function open_eager(case), and open_flash(case), open_math(case), open_efficient(case),
+open_cudnn(case), open_flex(case) for the peers of that name,
 that makes the TorchCase itself. The 16-bit forms compute in f32 where LLaMA's modules of Hugging Face transformers do."""
 
 import torch
@@ -23,6 +24,18 @@ def open_flash(case):
 
 def open_math(case):
     return function_of("torch", case.op, "open_math")(case)
+
+
+def open_efficient(case):
+    return function_of("torch", case.op, "open_efficient")(case)
+
+
+def open_cudnn(case):
+    return function_of("torch", case.op, "open_cudnn")(case)
+
+
+def open_flex(case):
+    return function_of("torch", case.op, "open_flex")(case)
 
 
 def open_eager(case):

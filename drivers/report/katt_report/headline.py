@@ -168,7 +168,7 @@ def _ceilings(group: Group) -> str:
     note = ""
     for dtype in group.dtypes:
         rows = group.best.where(np.isfinite(group.best["ceiling_fraction"]), dtype=dtype)
-        peaks = rows.where(np.isin(rows["ceiling"], ["fma_f32", "avx512_bf16", "amx_bf16"]))
+        peaks = rows.where(np.isin(rows["ceiling"], ["fma_f32", "avx512_bf16", "amx_bf16", "mma_bf16"]))
         if len(peaks) and peaks["ceiling_fraction"].max() > 1.1:
             note = " No kernel can be above its ceiling: the ceilings were disturbed when they were measured."
         if len(rows) and rows["ceiling_fraction"].max() > 0:

@@ -57,6 +57,7 @@ OPTIONAL = {
     "engine": STRING,
     "host_bytes": REAL,
     "device_bytes": REAL,
+    "host_s": REAL,
 }
 MEMORY = ("workspace_bytes", "total_bytes", "host_bytes", "device_bytes")
 """Measured peaks; NaN where nobody measured them."""

@@ -130,78 +130,121 @@ ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounde
   return result;
 }
 
-/// Gradients of one K/V head in arithmetic type Real.
+/// What one query contributes to the gradients: its rows of P and of scale · dS, and what bounds
+/// their error. A query that sees no key leaves P at 0.
+template <class Real>
+struct GradientRow {
+  std::vector<Real> p, ds;
+  double lse = 0;
+  Real terms = 0;    ///< Σ |out · dout|
+  Real largest = 0;  ///< |q|
+};
+
+template <class Real>
+Real largest_of(const float* values, std::size_t count) {
+  Real largest = 0;
+  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(Real{values[i]}));
+  return largest;
+}
+
+template <class Real, class Round>
+void gradient_row(const HostProblem& p, const QueryIndex& at, const float* k, const float* v,
+                  const Round& rounded, GradientRow<Real>& result, Real* dq) {
+  const auto d = static_cast<std::size_t>(p.head_dim);
+  const auto n = static_cast<std::size_t>(p.seq_kv);
+  const auto row = static_cast<std::size_t>((at.batch * p.heads + at.head) * p.seq_q + at.query);
+  const float* q = p.q.data() + row * d;
+  const float* dout = p.dout.data() + row * d;
+  constexpr Real none = -std::numeric_limits<Real>::infinity();
+  std::vector<Real>& score = result.p;
+  std::vector<Real> slope(n, 1), out(d);
+  score.assign(n, none);
+  result.ds.assign(n, 0);
+  Real largest = none;
+  for (std::size_t j = 0; j < n; ++j) {
+    const auto key = static_cast<std::int64_t>(j);
+    if (!sees(p, at, key)) continue;
+    Real s = rounded(dot_product<Real>(q, k + j * d, d) * static_cast<Real>(p.scale));
+    s = scored(p, at, key, s, slope[j], rounded);
+    if (!p.bias.empty()) s = rounded(s + static_cast<Real>(bias_at(p, at, key)));
+    score[j] = s;
+    largest = std::max(largest, s);
+  }
+  result.lse = 0;
+  result.terms = result.largest = 0;
+  if (largest == none) {  // sees no key: no gradient
+    score.assign(n, 0);
+    return;
+  }
+  Real sum = 0;
+  for (const Real s : score) sum += std::exp(s - largest);
+  const Real lse = largest + std::log(sum);
+  for (std::size_t j = 0; j < n; ++j) {
+    score[j] = rounded(std::exp(score[j] - lse));  // P from here on
+    for (std::size_t c = 0; c < d; ++c) out[c] += score[j] * static_cast<Real>(v[j * d + c]);
+  }
+  Real delta = 0;
+  for (std::size_t c = 0; c < d; ++c) {
+    const Real term = rounded(out[c]) * static_cast<Real>(dout[c]);
+    delta += term;
+    result.terms += std::abs(term);
+  }
+  for (std::size_t j = 0; j < n; ++j) {
+    if (score[j] == Real{0}) continue;
+    const Real dp = rounded(dot_product<Real>(dout, v + j * d, d));
+    result.ds[j] = rounded(score[j] * (dp - delta) * slope[j]) * static_cast<Real>(p.scale);
+    for (std::size_t c = 0; c < d; ++c) dq[c] += result.ds[j] * static_cast<Real>(k[j * d + c]);
+  }
+  result.lse = std::abs(static_cast<double>(lse));
+  result.largest = largest_of<Real>(q, d);
+}
+
+/// Gradients of one K/V head in arithmetic type Real, on all OpenMP threads: the rows of some
+/// queries at a time, then what they add to each key, in the queries' order whatever the threads.
 template <class Real, class Round>
 ReferenceGradients gradients(const HostProblem& p, std::int64_t batch, std::int64_t kv_head,
                              const Round& rounded) {
+  constexpr std::int64_t queries_at_once = 64;
   const auto d = static_cast<std::size_t>(p.head_dim);
   const auto n = static_cast<std::size_t>(p.seq_kv);
   const std::int64_t group = p.heads / p.kv_heads;
   const std::size_t kv_offset = static_cast<std::size_t>(batch * p.kv_heads + kv_head) * n * d;
   const float* k = p.k.data() + kv_offset;
   const float* v = p.v.data() + kv_offset;
-  std::vector<Real> dk(n * d), dv(n * d), dq(static_cast<std::size_t>(group * p.seq_q) * d);
-  std::vector<Real> score(n), slope(n), out(d), key_terms(n);
-  const auto largest_of = [](const float* values, std::size_t count) {
-    Real largest = 0;
-    for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(Real{values[i]}));
-    return largest;
-  };
+  const std::int64_t queries = group * p.seq_q;  // those of a group follow each other
+  const auto first_row = static_cast<std::size_t>((batch * p.heads + kv_head * group) * p.seq_q);
+  std::vector<Real> dk(n * d), dv(n * d), dq(static_cast<std::size_t>(queries) * d), key_terms(n);
+  std::vector<GradientRow<Real>> rows(static_cast<std::size_t>(std::min(queries, queries_at_once)));
   Real largest_query = 0, largest_row_terms = 0;
   double largest_lse = 0;
-  constexpr Real none = -std::numeric_limits<Real>::infinity();
 
-  for (std::int64_t g = 0; g < group; ++g) {
-    for (std::int64_t i = 0; i < p.seq_q; ++i) {
-      const QueryIndex at{batch, kv_head * group + g, i};
-      const auto row = static_cast<std::size_t>((batch * p.heads + at.head) * p.seq_q + i);
-      const float* q = p.q.data() + row * d;
-      const float* dout = p.dout.data() + row * d;
-      Real largest = none;
-      for (std::size_t j = 0; j < n; ++j) {
-        score[j] = none;
-        slope[j] = 1;
-        if (!sees(p, at, static_cast<std::int64_t>(j))) continue;
-        Real s = rounded(dot_product<Real>(q, k + j * d, d) * static_cast<Real>(p.scale));
-        s = scored(p, at, static_cast<std::int64_t>(j), s, slope[j], rounded);
-        if (!p.bias.empty()) {
-          s = rounded(s + static_cast<Real>(bias_at(p, at, static_cast<std::int64_t>(j))));
-        }
-        score[j] = s;
-        largest = std::max(largest, s);
-      }
-      if (largest == none) continue;  // sees no key: no gradient
-      Real sum = 0;
-      for (const Real s : score) sum += std::exp(s - largest);
-      const Real lse = largest + std::log(sum);
-      largest_lse = std::max(largest_lse, std::abs(static_cast<double>(lse)));
-      std::fill(out.begin(), out.end(), Real{0});
-      for (std::size_t j = 0; j < n; ++j) {
-        score[j] = rounded(std::exp(score[j] - lse));  // P from here on
-        for (std::size_t c = 0; c < d; ++c) out[c] += score[j] * static_cast<Real>(v[j * d + c]);
-      }
-      Real delta = 0;
-      Real row_terms = 0;
-      for (std::size_t c = 0; c < d; ++c) {
-        const Real term = rounded(out[c]) * static_cast<Real>(dout[c]);
-        delta += term;
-        row_terms += std::abs(term);
-      }
-      largest_row_terms = std::max(largest_row_terms, row_terms);
-      largest_query = std::max(largest_query, largest_of(q, d));
-      Real* dq_row = dq.data() + static_cast<std::size_t>(g * p.seq_q + i) * d;
-      for (std::size_t j = 0; j < n; ++j) {
-        if (score[j] == Real{0}) continue;
-        const Real dp = rounded(dot_product<Real>(dout, v + j * d, d));
-        const Real ds = rounded(score[j] * (dp - delta) * slope[j]);
-        const Real scaled = ds * static_cast<Real>(p.scale);
-        key_terms[j] += score[j] * row_terms;
+  for (std::int64_t begin = 0; begin < queries; begin += queries_at_once) {
+    const std::int64_t count = std::min(queries_at_once, queries - begin);
+#pragma omp parallel for schedule(dynamic)
+    for (std::int64_t r = 0; r < count; ++r) {
+      const std::int64_t query = begin + r;
+      gradient_row(p, {batch, kv_head * group + query / p.seq_q, query % p.seq_q}, k, v, rounded,
+                   rows[static_cast<std::size_t>(r)],
+                   dq.data() + static_cast<std::size_t>(query) * d);
+    }
+#pragma omp parallel for
+    for (std::size_t j = 0; j < n; ++j) {
+      for (std::int64_t r = 0; r < count; ++r) {
+        const GradientRow<Real>& row = rows[static_cast<std::size_t>(r)];
+        if (row.p[j] == Real{0}) continue;
+        const std::size_t at = (first_row + static_cast<std::size_t>(begin + r)) * d;
+        key_terms[j] += row.p[j] * row.terms;
         for (std::size_t c = 0; c < d; ++c) {
-          dv[j * d + c] += score[j] * static_cast<Real>(dout[c]);
-          dk[j * d + c] += scaled * static_cast<Real>(q[c]);
-          dq_row[c] += scaled * static_cast<Real>(k[j * d + c]);
+          dv[j * d + c] += row.p[j] * static_cast<Real>(p.dout[at + c]);
+          dk[j * d + c] += row.ds[j] * static_cast<Real>(p.q[at + c]);
         }
       }
+    }
+    for (std::int64_t r = 0; r < count; ++r) {
+      const GradientRow<Real>& row = rows[static_cast<std::size_t>(r)];
+      largest_lse = std::max(largest_lse, row.lse);
+      largest_row_terms = std::max(largest_row_terms, row.terms);
+      largest_query = std::max(largest_query, row.largest);
     }
   }
   const auto widened = [&](const std::vector<Real>& values) {
@@ -215,7 +258,7 @@ ReferenceGradients gradients(const HostProblem& p, std::int64_t batch, std::int6
           widened(dk),
           widened(dv),
           largest_lse,
-          scale * static_cast<double>(largest_row_terms * largest_of(k, n * d)),
+          scale * static_cast<double>(largest_row_terms * largest_of<Real>(k, n * d)),
           scale * static_cast<double>(n == 0 ? 0 : std::ranges::max(key_terms) * largest_query)};
 }
 

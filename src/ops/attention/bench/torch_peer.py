@@ -1,9 +1,12 @@
 """torch.nn.functional.scaled_dot_product_attention with a given backend, and attention step by step."""
 
 import torch
+import torch._dynamo
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from katt_peers.refusal import Refusal
+from katt_peers.server import first_line
 from katt_peers.torch_case import DTYPES, TorchCase, gradients_of, inputs_of
 
 
@@ -13,6 +16,56 @@ def open_flash(case):
 
 def open_math(case):
     return open_attention(case, SDPBackend.MATH)
+
+
+def open_efficient(case):
+    return open_attention(case, SDPBackend.EFFICIENT_ATTENTION)
+
+
+def open_cudnn(case):
+    return open_attention(case, SDPBackend.CUDNN_ATTENTION)
+
+
+def open_flex(case):
+    """flex_attention, compiled: on a GPU a flash kernel in Triton. A softcap and ALiBi are its score rule, a causal
+    mask and a window skip whole blocks. PyTorch's own alignment of queries and keys is made ours."""
+    axes = case.axes
+    for name, what in (("bias", "an additive mask"), ("block_density", "our block masks"), ("score_rule", "a rule")):
+        if axes[name] not in (0, 1.0, "none", ""):
+            raise Refusal(f"this peer does not take {what}")
+    if axes["kv_len_min"] >= 0:
+        raise Refusal("this peer does not take key lengths")
+    inputs = inputs_of(case)
+    slopes, softcap = inputs.pop("alibi_slopes", None), axes["softcap"]
+    left, right = axes["window_left"], 0 if axes["causal"] else axes["window_right"]
+    offset = axes["seq_kv"] - axes["seq_q"]
+
+    def score(s, batch, head, i, j):
+        if softcap:
+            s = torch.tanh(s / softcap) * softcap
+        return s if slopes is None else s - slopes[head] * (j - i - offset).abs()
+
+    def visible(batch, head, i, j):
+        seen = j >= 0
+        if right >= 0:
+            seen = seen & (j - i - offset <= right)
+        return seen & (i + offset - j <= left) if left >= 0 else seen
+
+    mask = None
+    if left >= 0 or right >= 0:
+        mask = create_block_mask(visible, None, None, axes["seq_q"], axes["seq_kv"], device=case.device)
+    rule = score if softcap or slopes is not None else None
+    torch._dynamo.reset()  # a case is compiled for its own shapes
+    compiled = torch.compile(flex_attention, dynamic=False)
+
+    def attention(tensors):
+        return compiled(tensors["q"], tensors["k"], tensors["v"], score_mod=rule, block_mask=mask,
+                        scale=case.parameters["scale"], enable_gqa=axes["kv_heads"] != axes["heads"])  # fmt: skip
+
+    try:
+        return opened(case, attention, inputs)
+    except (NotImplementedError, torch._dynamo.exc.TorchDynamoException) as error:
+        raise Refusal(f"flex_attention: {first_line(error)}") from error
 
 
 def refuse_masks(axes):
@@ -51,7 +104,7 @@ def open_attention(case, backend):
     try:
         return opened(case, attention, inputs)
     except RuntimeError as error:
-        if "No available kernel" in str(error):
+        if "No available kernel" in str(error) or "No viable backend" in str(error):
             raise Refusal(f"PyTorch has no {backend.name} kernel for this case") from error
         raise
 

@@ -1,0 +1,368 @@
+"""The stages of gpu_run: what each of them runs on the device, and what it says of it."""
+
+import importlib.machinery
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# Shape of LLaMA 3.2 1B; a folder with this alone is a random model.
+MODEL = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 2048,
+    "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "head_dim": 64, "vocab_size": 256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+    "tie_word_embeddings": False}  # fmt: skip
+METRICS = (
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "launch__registers_per_thread",
+    "gpu__time_duration.sum",
+)
+
+
+
+
+class Failed(Exception):
+    """A part of a stage went wrong; the text says what."""
+
+
+class LeftOut(Exception):
+    """The machine lacks what a stage needs; the text says what."""
+
+
+class OutOfTime(Exception):
+    """A stage came to the end of its seconds."""
+
+
+def die(message):
+    print(f"katt: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def furthest_rows(rows, count=3):
+    """The rows, dictionaries, that are furthest from their ceilings: measured ones of our own variants, no two of one
+    operator, pass and variant."""
+    ours = [row for row in rows if row["status"] == "ok" and row["ceiling_fraction"] == row["ceiling_fraction"]
+            and row["variant"] != "naive" and not row["variant"].startswith(("torch", "triton"))]  # fmt: skip
+    chosen, kinds = [], set()
+    for row in sorted(ours, key=lambda row: row["ceiling_fraction"]):
+        kind = (row["op"], row["pass"], row["variant"])
+        if kind not in kinds and len(chosen) < count:
+            chosen.append(row)
+            kinds.add(kind)
+    return chosen
+
+
+def sweep_arguments(row, axes):
+    """The command line of `katt sweep` that runs a row again, once; `axes`: those of its operator."""
+    arguments = [row["op"], "--variant", row["variant"], "--rounds", "1", "--budget-s", "0"]
+    if row.get("tile_q"):
+        arguments += ["--tile-q", str(row["tile_q"]), "--tile-kv", str(row["tile_kv"])]
+    for axis in axes:
+        if axis in row and axis != "threads":
+            arguments += ["--" + axis.replace("_", "-"), str(row[axis])]
+    return arguments
+
+
+class Run:
+    """What all stages share: the options, the programs, the clock and what is known of former calls."""
+
+    def __init__(self, options):
+        self.options = options
+        self.out = pathlib.Path(options.output).resolve()
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.file = self.out / "gpu_run.json"
+        self.state = json.loads(self.file.read_text()) if self.file.exists() else {"stages": {}}
+        self.deadline = math.inf
+        self.log = None
+        self.program = self.find_program()
+        self.peer = self.write_peer()
+
+    def find_program(self):
+        if self.options.program:
+            program = pathlib.Path(self.options.program).resolve()
+        else:
+            bundle = pathlib.Path(self.options.bundle)
+            if not bundle.is_file():
+                die(f"{bundle} is missing: scripts/build cuda --bundle makes it")
+            program = self.out / "katt-bundle" / "katt"
+            if not program.exists() or bundle.stat().st_mtime > program.stat().st_mtime:
+                shutil.rmtree(program.parent, ignore_errors=True)
+                with tarfile.open(bundle) as archive:
+                    archive.extractall(self.out)
+                program.touch()
+        if not os.access(program, os.X_OK) or program.is_dir():
+            die(f"{program} is no program")
+        return program
+
+    def write_peer(self):
+        """A program for --peer-program, where Python has PyTorch."""
+        if importlib.util.find_spec("torch") is None or importlib.util.find_spec("numpy") is None:
+            return None
+        path = self.out / "peers"
+        path.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}/drivers/peers${{PYTHONPATH:+:$PYTHONPATH}}" '
+                        f'exec "{sys.executable}" -m katt_peers "$@"\n')  # fmt: skip
+        path.chmod(0o755)
+        return path
+
+    def say(self, text):
+        print(text, flush=True)
+        if self.log:
+            self.log.write(text + "\n")
+            self.log.flush()
+
+    def left_s(self):
+        return self.deadline - time.monotonic()
+
+    def on_device(self):
+        arguments = ["--backend", self.options.backend]
+        if self.options.device is not None:
+            arguments += ["--device", str(self.options.device)]
+        return arguments
+
+    def run(self, command, what=None, good=(0,)):
+        """Runs a command, its output in the stage's log, until the stage's time ends; returns what it said. Raises
+        OutOfTime, and Failed for an exit status that is not `good`."""
+        command = [str(part) for part in command]
+        if self.left_s() < 1:
+            raise OutOfTime
+        self.log.write("$ " + " ".join(command) + "\n")
+        self.log.flush()
+        begin = self.log.tell()
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=self.log,
+                                   stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+        try:
+            process.wait(max(1, self.left_s()))
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+            stop(process)
+            raise OutOfTime from error
+        with open(self.log.name, errors="replace") as log:
+            log.seek(begin)
+            said = log.read()
+        self.log.seek(0, os.SEEK_END)
+        if process.returncode not in good:
+            raise Failed(f"{what or command[0]}: exit status {process.returncode}: {last_line(said)}")
+        return said
+
+    def part(self, name):
+        """Whether a part of a stage has been done by a former call; `done()` notes that it is."""
+        return name in self.state.get("parts", [])
+
+    def done(self, name):
+        self.state.setdefault("parts", []).append(name)
+        self.save()
+
+    def save(self):
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(json.dumps(self.state, indent=1) + "\n")
+        fresh.replace(self.file)
+
+
+def stop(process):
+    """Ends a command and what it started: asked to first, since a sweep then closes its file."""
+    for number, patience_s in ((signal.SIGINT, 10), (signal.SIGKILL, 10)):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(patience_s)
+            return
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def last_line(text):
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it said nothing"
+
+
+def has(module):
+    return importlib.util.find_spec(module) is not None
+
+
+def sweep(run, experiment, *arguments, prefix=(), name=None):
+    """A sweep of experiments/, which goes on where it was stopped. Rows that failed are a failure."""
+    command = [*prefix, run.program, "sweep", f"experiments/{experiment}/sweep.toml", *run.on_device(), "--resume",
+               "-o", run.out / f"{name or experiment}.h5", *arguments]  # fmt: skip
+    if run.peer:
+        command += ["--peer-program", run.peer]
+    return last_line(run.run(command, f"katt sweep {experiment}"))
+
+
+def stage_info(run):
+    device = [] if run.options.device is None else ["--device", run.options.device]
+    text = run.run([run.program, "info", "--measure", "--json", *device])
+    (run.out / "info.json").write_text(text[text.index("{") :])
+    return "info.json"
+
+
+def stage_tests(run):
+    folder = run.program.parent
+    table = folder / "tests.tsv"
+    if not table.is_file():
+        raise LeftOut("the bundle has no tests, or -p was given")
+    run.run([run.program, "--prepare"], "the bundle")
+    count, failed = 0, []
+    for line in table.read_text().splitlines():
+        name, test_filter = line.split("\t")
+        count += 1
+        if run.part(f"tests {name}"):
+            continue
+        try:
+            run.run([folder / "bin" / "test_device", "--gtest_brief=1", f"--gtest_filter={test_filter}"], name)
+            run.done(f"tests {name}")
+        except Failed as error:
+            failed.append(str(error))
+            run.say(f"FAILED: {error}")
+    if failed:
+        raise Failed(f"{len(failed)} of {count} tests: " + "; ".join(failed)[:1000])
+    return f"{count} tests passed"
+
+
+def stage_sanitizer(run):
+    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if tool is None:
+        raise LeftOut("compute-sanitizer is not installed")
+    for check in ("memcheck", "racecheck", "synccheck"):
+        if not run.part(f"sanitizer {check}"):
+            prefix = [tool, "--tool", check, "--target-processes", "all", "--error-exitcode", "9"]
+            sweep(run, "cuda_sanitizer", name=f"cuda_sanitizer_{check}", prefix=prefix)
+            run.done(f"sanitizer {check}")
+    return "memcheck, racecheck and synccheck found nothing"
+
+
+def operator_of(case):
+    """The operator of a case file: its name begins with it, the dtype or "real" follows."""
+    words = case.stem.split("_")
+    ends = [i for i, word in enumerate(words) if word in ("f32", "f16", "bf16", "real")]
+    name = "_".join(words[: ends[0]]) if ends and ends[0] > 0 else "attention"
+    return {"ternary": "ternary_linear"}.get(name, name)
+
+
+def stage_cases(run):
+    folder = pathlib.Path(run.options.cases).resolve() if run.options.cases else ROOT / "tests" / "cases"
+    results = run.out / "cases"
+    results.mkdir(exist_ok=True)
+    failed = []
+    cases = sorted(folder.glob("*.h5"))
+    for case in cases:
+        try:
+            files = ["--in", case, "--out", results / case.name]
+            run.run([run.program, "run", operator_of(case), *files, *run.on_device()], case.stem)
+            if has("h5py") and has("numpy"):
+                run.run([sys.executable, folder / "check_case.py", case, results / case.name], f"check of {case.stem}")
+        except Failed as error:
+            failed.append(str(error))
+            run.say(f"FAILED: {error}")
+    if failed:
+        raise Failed(f"{len(failed)} of {len(cases)} cases: " + "; ".join(failed)[:1000])
+    judged = "right" if has("h5py") and has("numpy") else "ran, not judged: Python has no h5py"
+    return f"{len(cases)} cases {judged}"
+
+
+def stage_verify(run):
+    return sweep(run, "cuda_verify")
+
+
+def stage_attention(run):
+    return sweep(run, "cuda_attention")
+
+
+def stage_operators(run):
+    return sweep(run, "cuda_operators")
+
+
+def stage_model(run):
+    """Training and decoding write their logs as HDF5. A device in software gets the tiny model of the tests."""
+    model = run.out / "model"
+    if run.options.small:
+        model, size = ROOT / "tests" / "cases" / "llama_tiny", ("--steps", 2, "--batch", 1, "--seq", 16)
+    else:
+        model.mkdir(exist_ok=True)
+        (model / "config.json").write_text(json.dumps(MODEL))
+        size = ("--steps", 12, "--batch", 4, "--seq", 2048)
+    said = []
+    for dtype in ("bf16",):
+        common = ["--model", model, "--dtype", dtype, *run.on_device(), "--profile"]
+        if not run.part(f"train {dtype}"):
+            files = ["--text", ROOT / "docs" / "performance.md", "--log", run.out / f"train_{dtype}.h5"]
+            text = run.run([run.program, "train", *common, *files, *size, "--lr", "1e-4"], "katt train")
+            said.append(last_line(text))
+            run.done(f"train {dtype}")
+        if not run.part(f"decode {dtype}"):
+            count = 4 if run.options.small else 128
+            prompt = ",".join(str(1 + i % 200) for i in range(8 if run.options.small else 1024))
+            run.run([run.program, "generate", *common, "--tokens", prompt, "--max-new-tokens", count, "--log",
+                     run.out / f"decode_{dtype}.h5"], "katt generate")  # fmt: skip
+            run.done(f"decode {dtype}")
+    return "; ".join(said) or "train and decode"
+
+
+def measured_rows(paths):
+    import h5py
+
+    rows = []
+    for path in paths:
+        if path.is_file():
+            with h5py.File(path) as file:
+                table = file["points"][:]
+            for row in table:
+                values = {name: row[name] for name in table.dtype.names}
+                rows.append({name: v.decode() if isinstance(v, bytes) else v.item() for name, v in values.items()})
+    return rows
+
+
+def stage_ncu(run):
+    tool = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
+    if tool is None:
+        raise LeftOut("ncu is not installed")
+    if not has("h5py"):
+        raise LeftOut("Python has no h5py, which tells the rows that are the furthest from their ceilings")
+    axes = {op["name"]: [axis["name"] for axis in op["axes"]]
+            for op in json.loads((run.out / "info.json").read_text())["operators"]}  # fmt: skip
+    rows = furthest_rows(measured_rows([run.out / "cuda_attention.h5", run.out / "cuda_operators.h5"]))
+    for number, row in enumerate(rows, 1):
+        name = f"ncu_{number}_{row['op']}_{row['variant']}"
+        if run.part(name):
+            continue
+        table = run.out / f"{name}.csv"
+        run.run([tool, "--csv", "--log-file", table, "--target-processes", "all", "--metrics", ",".join(METRICS),
+                 "--kernel-name-base", "demangled", "--kernel-name", f"regex:katt::{row['op']}", "--launch-count", "40",
+                 run.program, "sweep", *sweep_arguments(row, axes[row["op"]]), "--overwrite", "-o",
+                 run.out / f"{name}_sweep.h5"], "ncu")  # fmt: skip
+        load_script("ncu_to_hdf5").convert(table, run.out / f"{name}.h5")
+        run.done(name)
+    return ", ".join(f"{row['op']} {row['pass']} {row['variant']} at {row['ceiling_fraction']:.2f} of {row['ceiling']}"
+                     for row in rows) or "no row has a share of a ceiling"  # fmt: skip
+
+
+def load_script(name):
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "scripts" / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def stage_report(run):
+    if not all(has(module) for module in ("h5py", "pandas", "matplotlib")):
+        raise LeftOut("Python lacks h5py, pandas or matplotlib; katt-report makes the report from the files")
+    results = [run.out / f"cuda_{name}.h5" for name in ("attention", "operators", "verify")]
+    results = [path for path in results if path.is_file()]
+    if not results:
+        raise LeftOut("there is no result yet")
+    main = "import sys; sys.path[0] = 'drivers/report'; from katt_report.cli import main; sys.exit(main())"
+    run.run([sys.executable, "-c", main, *results, "-o", run.out / "report"], "katt-report")
+    return "report/report.html"
+
+
+ALL = {name.removeprefix("stage_"): function for name, function in list(globals().items()) if name.startswith("stage_")}
