@@ -39,7 +39,7 @@ def finish(axes, title, ylabel):
     axes.set(title=title, xlabel="ranks", ylabel=ylabel, xscale="log", xticks=RANKS, xticklabels=RANKS)
     axes.minorticks_off()
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=7)
 
 
 def one_over_ranks(axes, first):
@@ -83,7 +83,7 @@ def traffic(rows):
 
 
 def waiting(rows):
-    figure, (share, overlap) = plt.subplots(1, 2, figsize=(10, 4), sharex=True)
+    figure, (share, overlap) = plt.subplots(1, 2, figsize=(12, 4), sharex=True)
     lines = {label: select(rows, op="training_step", label=label) for label in
              dict.fromkeys(select(rows, op="training_step")["label"])}
     lines["ring attention, backward"] = select(rows, op="ring_attention", dtype="f32", label="strong",
@@ -96,6 +96,8 @@ def waiting(rows):
         line(overlap, several, "overlap_fraction", 100, label)
     finish(share, "Time in communication", "% of the time")
     finish(overlap, "Computed in while messages were under way", "% of that time")
+    share.get_legend().remove()
+    overlap.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
     return figure
 
 

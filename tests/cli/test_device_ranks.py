@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(MPIRUN is None, reason="no mpirun")
 
 @pytest.mark.parametrize("layout", [["--tensor", "2"], ["--context", "2"]], ids=" ".join)
 def test_trains_as_pytorch(ranks, expected, layout):  # noqa: F811
-    steps = 2
+    steps = 4
     done = ranks(2, *training(expected, steps=steps), *layout, "--backend", "cuda", "--log", "log.h5", timeout=600)
     assert done.returncode == 0, done.stderr
     with h5py.File(ranks.folder / "log.h5") as log:
