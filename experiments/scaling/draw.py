@@ -55,7 +55,7 @@ def memory(rows):
     strong = select(rows, op="ring_attention", dtype="f32", label="strong", **{"pass": "backward"})
     one_over_ranks(ring, strong["total_bytes"][strong["ranks"] == 1][0] * 1e-6)
     ring.set_yscale("log", base=2)
-    finish(ring, "Ring attention: 2048 tokens, or 512 a rank", "MB on a rank")
+    finish(ring, "Ring attention: 1024 tokens, or 256 a rank", "MB on a rank")
     steps = select(rows, op="training_step")
     alone = select(steps, ranks=1)["total_bytes"][0] * 1e-6
     for label in dict.fromkeys(steps["label"]):
