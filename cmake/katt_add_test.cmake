@@ -31,22 +31,21 @@ function(katt_add_test name)
   katt_test_properties(${name} ${arg_LABELS})
 endfunction()
 
-# katt_add_ranks(NAME RANKS...): the same program under mpirun with so many ranks, as tests NAME.ranks_2 and so on,
-# whatever the number of cores and whoever the user is.
+# katt_add_ranks(NAME COMMAND... RANKS COUNT...): a command under mpirun with so many ranks, as tests NAME.ranks_2 and so
+# on, whatever the number of cores and whoever the user is.
 function(katt_add_ranks name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "RANKS")
   if(NOT MPI_C_FOUND OR NOT MPIEXEC_EXECUTABLE)
     return()
   endif()
-  string(REPLACE "." "_" target test_${name})
   set(launcher ${MPIEXEC_EXECUTABLE})
   execute_process(COMMAND ${launcher} --version OUTPUT_VARIABLE version ERROR_QUIET)
   if(version MATCHES "Open MPI|OpenRTE")
     list(APPEND launcher --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
   endif()
-  foreach(ranks ${ARGN})
+  foreach(ranks ${arg_RANKS})
     add_test(NAME ${name}.ranks_${ranks}
-             COMMAND ${katt_test_launcher} ${launcher} ${MPIEXEC_NUMPROC_FLAG} ${ranks}
-                     $<TARGET_FILE:${target}> --gtest_brief=1)
+             COMMAND ${katt_test_launcher} ${launcher} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${arg_UNPARSED_ARGUMENTS})
     katt_test_properties(${name}.ranks_${ranks} dist)
     # MPI keeps memory that it allocates at its start.
     set_property(TEST ${name}.ranks_${ranks} APPEND PROPERTY ENVIRONMENT OMP_NUM_THREADS=1

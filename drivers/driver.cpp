@@ -32,7 +32,7 @@ std::vector<Command> commands() {
       {"sweep", impl::sweep_command, "measure an operator over many points into a result file",
        true},
       {"merge", impl::merge_command, "put result files together, such as the parts of a sweep"},
-      {"run", impl::run_command, "run one operator on the tensors of a file"},
+      {"run", impl::run_command, "run one operator on the tensors of a file", true},
       {"tune", impl::tune_command, "find the fastest tiles of this machine, for --tile auto"},
       {"info", impl::info_command, "build, machine, backends, operators with variants and tiles",
        true},

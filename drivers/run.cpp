@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/axes.hpp"
+#include "bench/collective.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
 #include "drivers/command_line.hpp"
@@ -65,6 +66,11 @@ int run_command(const Invocation& invocation) {
     throw InputError("katt run: the operator is missing: katt run OP --in CASE.h5 --out OUT.h5");
 
   const bench::Operator& chosen = invocation.registry.find(*op);
+  const dist::Communicator ranks = dist::world();
+  if (ranks.size() > 1 && !bench::is_collective(chosen)) {
+    throw InputError("katt run " + *op + ": started on " + std::to_string(ranks.size()) +
+                     " ranks, expected 1");
+  }
   bench::RunOptions options;
   options.backend = backend_option(backend);
   const std::optional<int> chosen_device = device_option(device, options.backend);
@@ -81,6 +87,7 @@ int run_command(const Invocation& invocation) {
   const Runtime runtime(most, chosen_device);
   io::TensorFile result;
   chosen.run_file(input, options, result);
+  if (ranks.rank() > 0) return 0;  // the first has it all
   result.write(target);
   if (json) print_json(chosen, options, input.dtype(), target, result);
   return 0;

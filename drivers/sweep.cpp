@@ -11,6 +11,7 @@
 #include "bench/forecast.hpp"
 #include "bench/json.hpp"
 #include "bench/sweep_ranks.hpp"
+#include "bench/sweep_together.hpp"
 #include "bench/tuning.hpp"
 #include "bench/watch.hpp"
 #include "dist/communicator.hpp"
@@ -37,7 +38,8 @@ int sweep_command(const Invocation& invocation) {
   CommandLine line(
       "katt sweep",
       "Measure an operator over many points: katt sweep OP | FILE.toml. Under mpirun rank 0 hands "
-      "them out, one rank a node measures");
+      "them out, one rank a node measures; operators of several ranks are measured by all "
+      "together");
   bench::SweepRequest request = read_target(invocation);
   std::optional<std::string> output;
   std::optional<std::string> tuning_file;
@@ -70,7 +72,9 @@ int sweep_command(const Invocation& invocation) {
   }
   const dist::Communicator ranks = dist::world();
   const bool first = ranks.rank() == 0;  // which writes the file and speaks
-  if (ranks.size() > 1) bench::allow_all_processors();
+  const bool by_all_ranks = ranks.size() > 1 && bench::is_collective(request.entries);
+  if (by_all_ranks) bench::share_cores(ranks, request.entries);
+  else if (ranks.size() > 1) bench::allow_all_processors();
   bench::Progress progress(first ? stderr : nullptr);
   const bool tuned = bench::asks_for_tuning(request.entries);
   std::filesystem::path tuned_tiles;
@@ -100,7 +104,9 @@ int sweep_command(const Invocation& invocation) {
   }
   const std::atomic<bool>& stop = stop_on_signals();
   const bench::SweepSummary summary =
-      ranks.size() > 1
+      by_all_ranks ? bench::run_sweep_together(ranks, invocation.registry, request, plan, options,
+                                               progress, stop)
+      : ranks.size() > 1
           ? bench::run_sweep_on_ranks(ranks, invocation.registry, request, plan, options, progress,
                                       stop)
           : bench::run_sweep(invocation.registry, request, plan, options, progress, stop);

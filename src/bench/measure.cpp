@@ -14,6 +14,7 @@
 #include "bench/device_clock.hpp"
 #include "bench/statistics.hpp"
 #include "bench/watch.hpp"
+#include "dist/communicator.hpp"
 
 namespace katt::bench {
 namespace {
@@ -22,6 +23,11 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double elapsed_s(Clock::time_point start, const Largest& largest) {
+  const double own = seconds_since(start);
+  return largest ? largest(own) : own;
 }
 
 /// First line of what an exception says.
@@ -40,6 +46,8 @@ void guarded(Contender& contender, F&& f) {
     return;
   } catch (const std::bad_alloc&) {
     reason = "out of memory";
+  } catch (const dist::Error&) {
+    throw;
   } catch (const std::exception& error) {
     reason = reason_of(error);
   } catch (...) {
@@ -82,11 +90,11 @@ Sample sample(const Contender& contender, int inner) {
 
 /// Runs until the time of a run has settled (three runs, or a tenth of the budget spent) and
 /// chooses how many runs make a sample.
-void warm_up(Contender& contender, const Settings& settings) {
+void warm_up(Contender& contender, const Settings& settings, const Largest& largest) {
   const auto start = Clock::now();
   bool restored = contender.candidate->restore();
   double fastest = sample(contender, 1).seconds;
-  for (int run = 1; run < 3 && seconds_since(start) < settings.budget_s / 10; ++run) {
+  for (int run = 1; run < 3 && elapsed_s(start, largest) < settings.budget_s / 10; ++run) {
     restored = contender.candidate->restore();
     fastest = std::min(fastest, sample(contender, 1).seconds);
   }
@@ -176,10 +184,11 @@ Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std:
 }
 
 bool measure(std::span<Contender> contenders, const Settings& settings,
-             const std::function<void()>& flush, const StopFlag& stop, const Bound& bound) {
+             const std::function<void()>& flush, const StopFlag& stop, const Bound& bound,
+             const Largest& largest) {
   for (Contender* contender : running(contenders)) {
     if (stop) return false;
-    guarded(*contender, [&] { warm_up(*contender, settings); });
+    guarded(*contender, [&] { warm_up(*contender, settings, largest); });
   }
 
   std::mt19937_64 random(settings.seed);
@@ -191,7 +200,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
     if (active.empty()) break;
     const double budget = settings.budget_s * static_cast<double>(active.size());
     if (settings.rounds == 0 && round >= settings.min_rounds &&
-        (seconds_since(start) >= budget ||
+        (elapsed_s(start, largest) >= budget ||
          std::all_of(active.begin(), active.end(),
                      [&](const Contender* one) { return precise(*one, settings.precision); }))) {
       break;

@@ -47,6 +47,10 @@ struct Settings {
 /// Set by Ctrl-C: measuring stops at the next sample.
 using StopFlag = std::atomic<bool>;
 
+/// The largest of the values of all ranks that measure the same case in step (bench/collective.hpp),
+/// so that they decide alike; empty where a process measures alone.
+using Largest = std::function<double(double)>;
+
 /// What measuring one candidate gave.
 struct Measured {
   Status status;
@@ -76,9 +80,9 @@ struct Contender {
 /// Warms up, times the contenders whose status is ok in interleaved rounds, and verifies them
 /// again. `flush` empties the caches (called before every sample where settings.cold); `bound` is
 /// what this process' threads are bound to. Returns false when `stop` was set; what it measured
-/// until then is not to be used.
+/// until then is not to be used. A dist::Error of a candidate is thrown on.
 [[nodiscard]] bool measure(std::span<Contender> contenders, const Settings& settings,
                            const std::function<void()>& flush, const StopFlag& stop,
-                           const Bound& bound = Bound());
+                           const Bound& bound = Bound(), const Largest& largest = {});
 
 }  // namespace katt::bench

@@ -50,6 +50,18 @@ io::Cell empty_cell(ColumnKind kind) {
 
 std::int64_t count(std::size_t n) { return static_cast<std::int64_t>(n); }
 
+/// What ranks exchanged: columns of 0 where one rank computes by itself.
+void add_exchange(const RowResult& result, std::map<std::string, io::Cell>& cells) {
+  const Exchange exchange = result.exchange.value_or(Exchange{});
+  cells["busbw_gbytes_s"] =
+      exchange.bus_bytes > 0 ? exchange.bus_bytes / result.time_s.median * 1e-9 : 0.0;
+  cells["sent_bytes"] = exchange.sent_bytes;
+  cells["messages"] = exchange.messages;
+  cells["communication_fraction"] = exchange.communication_fraction;
+  cells["overlap_fraction"] = exchange.overlap_fraction;
+  cells["note"] = result.note;
+}
+
 /// Memory in bytes; NaN where it was not measured.
 void add_memory(const RowResult& result, std::map<std::string, io::Cell>& cells) {
   for (const char* name : {"workspace_bytes", "total_bytes", "host_bytes", "device_bytes"}) {
@@ -106,6 +118,7 @@ std::map<std::string, io::Cell> cells_of(const PlannedCase& planned, const RowRe
   cells["speedup_lo"] = result.speedup.lo;
   cells["speedup_hi"] = result.speedup.hi;
   add_memory(result, cells);
+  add_exchange(result, cells);
   cells["max_abs_err"] = result.max_abs_err;
   cells["mean_abs_err"] = result.mean_abs_err;
   cells["commit"] = origin.commit;
@@ -150,7 +163,11 @@ void add_speedups(std::span<RowResult> rows) {
   });
   if (baseline == rows.end()) return;
   for (RowResult& row : rows) {
-    if (row.status.is_ok()) row.speedup = paired_ratio(baseline->samples_s, row.samples_s);
+    if (!row.status.is_ok()) continue;
+    row.speedup = paired_ratio(baseline->samples_s, row.samples_s);
+    if (row.exchange && baseline->engine == plain_mpi) {
+      row.ceiling = {.name = plain_mpi, .fraction = row.speedup.median, .bandwidth = true};
+    }
   }
 }
 
@@ -174,9 +191,11 @@ std::vector<io::Column> result_columns(const Registry& registry) {
     }
   }
   // behind the axes: readers that count columns find the earlier ones where they were
-  for (const char* name : {"host_bytes", "device_bytes", "host_s"}) {
+  for (const char* name : {"host_bytes", "device_bytes", "host_s", "busbw_gbytes_s", "sent_bytes",
+                           "messages", "communication_fraction", "overlap_fraction"}) {
     columns.push_back({name, ColumnKind::real, 0, true});
   }
+  columns.push_back({"note", ColumnKind::text, 96, true});
   return columns;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/ceilings.hpp"
+#include "bench/collective.hpp"
 #include "bench/measure.hpp"
 #include "bench/plan.hpp"
 #include "bench/statistics.hpp"
@@ -36,6 +37,8 @@ struct RowResult {
   double max_abs_err = 0;
   double mean_abs_err = 0;
   io::Profile profile{};
+  std::optional<Exchange> exchange{};  ///< of an operator of several ranks
+  std::string note{};                  ///< what a reader of the times must know
 };
 
 /// A row for a configuration that did not run.
@@ -45,7 +48,8 @@ struct RowResult {
 [[nodiscard]] RowResult measured_row(const Config& requested, const Config& resolved,
                                      Measured measured, const Work& work);
 
-/// Fills in the speedups over the baseline among the rows of a case.
+/// Fills in the speedups over the baseline among the rows of a case. Where the baseline is a plain
+/// call of MPI it is the ceiling, too: the same bytes in the same rounds.
 void add_speedups(std::span<RowResult> rows);
 
 /// The columns of /points: those of schema 1, one for every further axis of the operators, and what

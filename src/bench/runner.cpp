@@ -11,6 +11,7 @@
 #include "bench/affinity.hpp"
 #include "bench/bandwidth.hpp"
 #include "bench/ceilings.hpp"
+#include "bench/collective.hpp"
 #include "bench/forecast.hpp"
 #include "bench/machine.hpp"
 #include "bench/profile.hpp"
@@ -33,7 +34,12 @@ std::uint64_t number_of(const PlannedCase& planned, const Config& config) {
   return std::max<std::uint64_t>(1, std::hash<std::string>()(key));
 }
 
-Admission admit(const PlannedCase& planned, const Faults& faults) {
+/// Memory of a backend that each of so many processes of this host may take.
+std::size_t share_of_memory(Backend backend, int processes) {
+  return available_memory(backend) / static_cast<std::size_t>(processes);
+}
+
+Admission admit(const PlannedCase& planned, const Faults& faults, std::size_t available) {
   Admission result;
   std::vector<std::pair<std::size_t, std::size_t>> by_size;  // own bytes, index
   std::size_t used = 0;
@@ -53,7 +59,6 @@ Admission admit(const PlannedCase& planned, const Faults& faults) {
   }
   std::stable_sort(by_size.begin(), by_size.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  const std::size_t available = available_memory(planned.point.backend);
   for (const auto& [bytes, i] : by_size) {
     if (used + bytes > available) {
       result.refused.emplace(
@@ -96,22 +101,29 @@ std::vector<io::CeilingRow> measure_ceilings(std::span<const PlannedCase> plan, 
   return rows;
 }
 
-Runner::Runner(const Settings& settings, std::vector<io::CeilingRow> ceilings, const StopFlag& stop)
+Runner::Runner(const Settings& settings, std::vector<io::CeilingRow> ceilings, const StopFlag& stop,
+               dist::Communicator group)
     : settings_(settings),
       ceilings_(std::move(ceilings)),
       stop_(stop),
+      group_(std::move(group)),
       peers_(settings.peer_program.empty() ? usual_peer_program()
                                            : std::filesystem::path(settings.peer_program),
              settings.peer_timeout_s, stop) {}
 
 std::vector<RowResult> Runner::run(const PlannedCase& planned) {
-  Admission admission = admit(planned, faults_);
+  // The least of all ranks, so that they admit the same.
+  const auto available = static_cast<std::size_t>(-largest(
+      -static_cast<double>(share_of_memory(planned.point.backend, group_.ranks_on_host()))));
+  Admission admission = admit(planned, faults_, available);
   auto& rows = admission.refused;
   if (!admission.admitted.empty()) {
     try {
       measure_case(planned, admission.admitted, rows);
     } catch (const std::bad_alloc&) {
       fail_rest(planned, rows, "out of memory");
+    } catch (const dist::Error&) {
+      throw;  // ranks that do not hear of each other cannot go on
     } catch (const std::exception& error) {
       const std::string text = error.what();
       fail_rest(planned, rows, text.substr(0, text.find('\n')));
@@ -125,6 +137,16 @@ std::vector<RowResult> Runner::run(const PlannedCase& planned) {
   return ordered;
 }
 
+double Runner::largest(double value) const {
+  return group_.size() == 1 ? value : bench::largest(group_, value);
+}
+
+std::unique_ptr<Case> Runner::make_case(const PlannedCase& planned) const {
+  const auto* const collective = dynamic_cast<const CollectiveOperator*>(planned.op);
+  return collective != nullptr ? collective->make_case_on(group_, planned.point)
+                               : planned.op->make_case(planned.point);
+}
+
 void Runner::measure_case(const PlannedCase& planned, const std::vector<std::size_t>& admitted,
                           std::map<std::size_t, RowResult>& rows) {
   const Point& point = planned.point;
@@ -134,7 +156,7 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
   const Bound bound(settings_.bind ? point.threads : 0);
 
   const memory::Bytes before = memory::live();
-  const std::unique_ptr<Case> inputs = planned.op->make_case(point);
+  const std::unique_ptr<Case> inputs = make_case(planned);
   const memory::Bytes input_bytes = memory::live() - before;
   const Work work = inputs->work();
 
@@ -177,7 +199,9 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
   }
   Settings settings = settings_;
   settings.seed += case_number_++;  // another order in every case
-  if (!measure(contenders, settings, flush, stop_, bound)) return;
+  Largest agreed;
+  if (group_.size() > 1) agreed = [&](double value) { return largest(value); };
+  if (!measure(contenders, settings, flush, stop_, bound, agreed)) return;
   std::vector<double> moving_s;  // the time to move what the case has to
   if (moved_bytes > 0) {
     moving_s = contenders.back().measured.samples_s;
@@ -190,11 +214,20 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
     const auto peak = contenders[k].measured.peak;  // of a peer: what this process needs for it
     RowResult row = measured_row(config, peer ? config : planned.op->resolve(point, config),
                                  std::move(contenders[k].measured), work);
-    if (!peer && peak) row.total = input_bytes + *peak;
+    if (!peer && peak) {
+      const memory::Bytes own = input_bytes + *peak;
+      row.total = {.host = static_cast<std::size_t>(largest(static_cast<double>(own.host))),
+                   .device = static_cast<std::size_t>(largest(static_cast<double>(own.device)))};
+    }
     row.tensor_bytes = input_bytes.total() + output_bytes[k];
     if (row.status.is_ok()) {
       if (peer) row.total = contenders[k].candidate->peak();
       row.engine = contenders[k].candidate->engine();
+      if (const auto* const ranks =
+              dynamic_cast<const CollectiveCandidate*>(contenders[k].candidate.get())) {
+        row.exchange = ranks->exchange();
+        row.note = note_of_times(group_, point.threads);
+      }
       if (!peer) row.default_setting = planned.op->resolve(point, {config.variant, {}}).setting;
       row.ceiling =
           nearest_ceiling(ceilings_, point.backend, point.threads, work, row.time_s.median,

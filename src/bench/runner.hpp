@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "bench/plan.hpp"
 #include "bench/results.hpp"
 #include "bench/watch.hpp"
+#include "dist/communicator.hpp"
 #include "io/result_file.hpp"
 
 namespace katt::bench {
@@ -22,7 +24,10 @@ namespace katt::bench {
 /// Measures cases, one after the other, on this machine.
 class Runner {
  public:
-  Runner(const Settings& settings, std::vector<io::CeilingRow> ceilings, const StopFlag& stop);
+  /// `group`: the ranks that measure the cases of collective operators in step, all with the same
+  /// settings; all of them call run() with the same cases.
+  Runner(const Settings& settings, std::vector<io::CeilingRow> ceilings, const StopFlag& stop,
+         dist::Communicator group = {});
 
   /// The rows of a case in the order of its configurations; empty when it was interrupted. What
   /// fails or is refused is a row with its reason.
@@ -34,12 +39,16 @@ class Runner {
  private:
   void measure_case(const PlannedCase& planned, const std::vector<std::size_t>& admitted,
                     std::map<std::size_t, RowResult>& rows);
+  [[nodiscard]] std::unique_ptr<Case> make_case(const PlannedCase& planned) const;
+  /// The group's largest value; this process' own where it is alone.
+  [[nodiscard]] double largest(double value) const;
   /// Whether a case is limited by bandwidth, and its bytes may be moved once more beside it.
   [[nodiscard]] bool moves_memory(const Point& point, const Work& work) const;
 
   Settings settings_;
   std::vector<io::CeilingRow> ceilings_;
   const StopFlag& stop_;
+  dist::Communicator group_;
   Peers peers_;
   Faults faults_ = watch::faults();
   std::uint64_t case_number_ = 0;

@@ -253,20 +253,6 @@ void measure_for(const dist::Communicator& ranks, const SweepRequest& request,
   }
 }
 
-/// Throws InputError where this rank has planned other points than rank 0, or is another program.
-void check_plan(const dist::Communicator& ranks, std::span<const PlannedCase> plan,
-                const SweepRequest& request) {
-  const Part whole = part_of(plan, Shard{}, request.settings);
-  const std::string mine = std::to_string(plan.size()) + " points, split " + whole.split +
-                           ", commit " + build_info().commit;
-  const std::string first = ranks.broadcast_text(mine, 0);
-  together(ranks, [&] {
-    if (mine == first) return;
-    throw InputError(ranks.where() + ": plans another sweep than rank 0: " + mine + ", expected " +
-                     first);
-  });
-}
-
 }  // namespace
 
 void together(const dist::Communicator& ranks, const std::function<void()>& f) {
@@ -281,6 +267,19 @@ void together(const dist::Communicator& ranks, const std::function<void()>& f) {
   const auto first = std::find(failed.begin(), failed.end(), 1.0);
   if (first == failed.end()) return;
   throw InputError(ranks.broadcast_text(message, static_cast<int>(first - failed.begin())));
+}
+
+void check_plan(const dist::Communicator& ranks, std::span<const PlannedCase> plan,
+                const SweepRequest& request) {
+  const Part whole = part_of(plan, Shard{}, request.settings);
+  const std::string mine = std::to_string(plan.size()) + " points, split " + whole.split +
+                           ", commit " + build_info().commit;
+  const std::string first = ranks.broadcast_text(mine, 0);
+  together(ranks, [&] {
+    if (mine == first) return;
+    throw InputError(ranks.where() + ": plans another sweep than rank 0: " + mine + ", expected " +
+                     first);
+  });
 }
 
 SweepSummary run_sweep_on_ranks(const dist::Communicator& ranks, const Registry& registry,

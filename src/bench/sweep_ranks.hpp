@@ -23,6 +23,11 @@ namespace katt::bench {
                                               const SweepOptions& options, Progress& progress,
                                               const StopFlag& stop);
 
+/// Throws InputError, on all ranks, where this one has planned other points than rank 0, or is another
+/// program.
+void check_plan(const dist::Communicator& ranks, std::span<const PlannedCase> plan,
+                const SweepRequest& request);
+
 /// Calls f on every rank; where it throws InputError on some, all throw the message of the first of
 /// them. So no rank waits for one that has given up.
 void together(const dist::Communicator& ranks, const std::function<void()>& f);

@@ -1,6 +1,7 @@
 #include "dist/communicator.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <list>
@@ -13,6 +14,7 @@
 #include "core/execution.hpp"
 #include "dist/link.hpp"
 #include "dist/operations.hpp"
+#include "dist/traffic.hpp"
 #include "memory/transfer.hpp"
 
 namespace katt::dist {
@@ -94,6 +96,24 @@ void expect(const char* op, const char* name, impl::Elements tensor, Dtype dtype
   }
 }
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Counts the time of a call of an operation.
+class Inside {
+ public:
+  Inside() = default;
+  ~Inside() { impl::counted().inside_s += seconds_since(start_); }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  Clock::time_point start_ = Clock::now();
+};
+
 /// Starts to send at once.
 Request started(std::unique_ptr<impl::Operation> operation) {
   Request request(std::move(operation));
@@ -124,6 +144,18 @@ std::vector<impl::Operation*>& under_way() {
   return all;
 }
 
+Clock::time_point first_began;  ///< of those under way without a pause
+
+void begin(impl::Operation* operation) {
+  if (under_way().empty()) first_began = Clock::now();
+  under_way().push_back(operation);
+}
+
+void forget(impl::Operation* operation) {
+  std::erase(under_way(), operation);
+  if (under_way().empty()) impl::counted().under_way_s += seconds_since(first_began);
+}
+
 /// Waits for one operation. Another rank may wait for another one first, and come to this one only
 /// when that has ended: all move on meanwhile.
 void complete(impl::Operation& operation) {
@@ -142,7 +174,7 @@ void complete(impl::Operation& operation) {
 Request::Request() = default;
 
 Request::Request(std::unique_ptr<impl::Operation> operation) : operation_(std::move(operation)) {
-  under_way().push_back(operation_.get());
+  begin(operation_.get());
 }
 
 Request::Request(Request&& other) noexcept = default;
@@ -157,7 +189,7 @@ Request& Request::operator=(Request&& other) noexcept {
 Request::~Request() {
   if (!operation_) return;
   if (std::uncaught_exceptions() > 0) {
-    std::erase(under_way(), operation_.get());
+    forget(operation_.get());
     (void)operation_.release();  // NOLINT: MPI may still read and write its memory
     return;
   }
@@ -165,20 +197,33 @@ Request::~Request() {
 }
 
 void Request::end() {
-  std::erase(under_way(), operation_.get());
+  forget(operation_.get());
   operation_.reset();
 }
 
 bool Request::advance() {
+  const Inside inside;
   if (operation_ && operation_->advance(false)) end();
   return operation_ == nullptr;
 }
 
 void Request::wait() {
   if (!operation_) return;
+  const Inside inside;
   complete(*operation_);
   end();
 }
+
+Traffic traffic() { return impl::counted(); }
+
+namespace impl {
+
+Traffic& counted() {
+  static Traffic traffic;
+  return traffic;
+}
+
+}  // namespace impl
 
 Communicator::Communicator() : link_(std::make_shared<impl::Link>()) {}
 Communicator::Communicator(std::shared_ptr<impl::Link> link) : link_(std::move(link)) {}

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "dist/mpi.hpp"
+#include "dist/traffic.hpp"
 
 namespace katt::dist::impl {
 
@@ -146,6 +147,8 @@ Messages::~Messages() = default;
 
 void Messages::send(const void* from, std::size_t bytes, int to) {
   pending_->expected.push_back(static_cast<std::size_t>(-1));
+  counted().sent_bytes += static_cast<double>(bytes);
+  counted().messages += 1;
   link_.check(op_, MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, to, tag_, link_.mpi().tensors,
                              &pending_->requests.emplace_back()));
 }

@@ -7,8 +7,7 @@
 #include "core/execution.hpp"
 #include "core/parts.hpp"
 #include "core/views.hpp"
-#include "ops/attention/attention.hpp"
-#include "ops/attention/backward.hpp"
+#include "nn/ring_schedule.hpp"
 
 namespace katt::nn {
 
@@ -33,10 +32,17 @@ struct MoveRows {
   }
 };
 
-/// sum and lse ← those of both.
+/// Adds a part to what has been merged so far: with m = max(lse, lse'),
+///
+///   sum ← exp(lse − m) · sum + exp(lse' − m) · out',   weight ← exp(lse − m) · weight + exp(lse' − m),
+///   lse ← m
+///
+/// An lse is so that of a part, bit by bit, until the end: large ones that were rounded with every part
+/// would leave P = exp(S − lse) of the backward pass with all of these errors.
 template <class T, class Memory>
 struct MergePart {
   StridedView<float, 4, Memory> sum;
+  StridedView<float, 3, Memory> weight;
   StridedView<float, 3, Memory> lse;
   StridedView<const T, 4, Memory> part;
   StridedView<const float, 3, Memory> part_lse;
@@ -51,14 +57,33 @@ struct MergePart {
     const float own = part_lse(b, h, s);
     const float largest = Kokkos::max(before, own);
     if (largest == -Kokkos::Experimental::infinity_v<float>) return;  // no key so far
-    const float merged =
-        largest + Kokkos::log(Kokkos::exp(before - largest) + Kokkos::exp(own - largest));
-    const float keep = Kokkos::exp(before - merged);
-    const float take = Kokkos::exp(own - merged);
+    const float keep = Kokkos::exp(before - largest);
+    const float take = Kokkos::exp(own - largest);
     for (std::size_t d = 0; d < part.extent(3); ++d) {
       sum(b, h, s, d) = keep * sum(b, h, s, d) + take * static_cast<float>(part(b, h, s, d));
     }
-    lse(b, h, s) = merged;
+    weight(b, h, s) = keep * weight(b, h, s) + take;
+    lse(b, h, s) = largest;
+  }
+};
+
+/// sum ← sum / weight, lse ← lse + log(weight); nothing where no key was seen.
+template <class Memory>
+struct FinishRows {
+  StridedView<float, 4, Memory> sum;
+  StridedView<const float, 3, Memory> weight;
+  StridedView<float, 3, Memory> lse;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+    const auto rows = static_cast<std::int64_t>(sum.extent(2));
+    const auto heads = static_cast<std::int64_t>(sum.extent(1));
+    const std::int64_t s = i % rows;
+    const std::int64_t h = i / rows % heads;
+    const std::int64_t b = i / rows / heads;
+    const float all = weight(b, h, s);
+    if (all == 0.0F) return;
+    for (std::size_t d = 0; d < sum.extent(3); ++d) sum(b, h, s, d) /= all;
+    lse(b, h, s) += Kokkos::log(all);
   }
 };
 
@@ -90,6 +115,13 @@ TensorRef<3> seq_part(TensorRef<3> values, std::int64_t begin, std::int64_t coun
   return values;
 }
 
+/// The log-sum-exp of a part (half 0), and the weights of what has been merged (half 1).
+TensorRef<3> half_of(TensorRef<3> pair, std::int64_t half) {
+  pair.extent[0] /= 2;
+  pair.data = static_cast<float*>(pair.data) + half * pair.extent[0] * pair.stride[0];
+  return pair;
+}
+
 /// Rows of a rank by heads: of queries, and of keys (part 0) or values (part 1).
 TensorRef<4> query_heads(const RingShape& shape, const TensorRef<2>& rows) {
   return heads_of(rows, 0, shape.batch, shape.heads, shape.head_dim);
@@ -99,17 +131,14 @@ TensorRef<4> kv_heads(const RingShape& shape, const TensorRef<2>& rows, std::int
                   shape.head_dim);
 }
 
-/// Which of the queries that are here see which part of a block of keys.
-struct Step {
-  std::int64_t q_begin, q_count, k_count;
-  bool causal;
-};
-
-Step step_of(const RingShape& shape, int rank, int source) {
-  const std::int64_t half = shape.seq / 2;
-  if (source == rank) return {0, shape.seq, shape.seq, true};
-  if (source < rank) return {0, shape.seq, half, false};
-  return {half, half, shape.seq, false};
+/// Of causal attention of equal sequences, as in a model.
+template <class Exec>
+RingSchedule<Exec> causal_schedule(const Runner<Exec>& run, const RingShape& shape) {
+  const dist::Place& place = run.groups().place;
+  const std::int64_t seq = shape.seq * place.layout.context;
+  return RingSchedule<Exec>(run.exec(),
+                            {.batch = shape.batch, .seq_q = seq, .seq_kv = seq, .causal = true},
+                            place.layout.context, place.context);
 }
 
 /// The ring of a context group, from one step to the next.
@@ -149,71 +178,112 @@ std::vector<std::int64_t> zigzag_positions(std::int64_t seq, int ranks, int rank
 }
 
 RingBuffers lay_out_ring(Arena& arena, Dtype dtype, const RingShape& shape) {
-  const std::int64_t tokens = shape.batch * shape.seq;
+  return lay_out_ring(arena, dtype, shape, shape.seq);
+}
+
+RingBuffers lay_out_ring(Arena& arena, Dtype dtype, const RingShape& shape, std::int64_t kv_rows) {
+  const std::int64_t queries = shape.batch * shape.seq;
+  const std::int64_t keys = shape.batch * kv_rows;
   const std::int64_t q = shape.heads * shape.head_dim;
   const std::int64_t kv = 2 * shape.kv_heads * shape.head_dim;
   RingBuffers at;
-  at.kv = arena.tensor<2>(dtype, {tokens, kv});
-  at.next_kv = arena.tensor<2>(dtype, {tokens, kv});
-  at.sum = arena.tensor<2>(Dtype::f32, {tokens, q});
-  at.part = arena.tensor<2>(dtype, {tokens, q});
-  at.part_lse = arena.tensor<3>(Dtype::f32, {shape.batch, shape.heads, shape.seq});
-  at.dkv = arena.tensor<2>(Dtype::f32, {tokens, kv});
-  at.next_dkv = arena.tensor<2>(Dtype::f32, {tokens, kv});
-  at.dkv_part = arena.tensor<2>(dtype, {tokens, kv});
+  at.kv = arena.tensor<2>(dtype, {keys, kv});
+  at.next_kv = arena.tensor<2>(dtype, {keys, kv});
+  at.sum = arena.tensor<2>(Dtype::f32, {queries, q});
+  at.part = arena.tensor<2>(dtype, {queries, q});
+  at.part_lse = arena.tensor<3>(Dtype::f32, {2 * shape.batch, shape.heads, shape.seq});
+  at.dkv = arena.tensor<2>(Dtype::f32, {keys, kv});
+  at.next_dkv = arena.tensor<2>(Dtype::f32, {keys, kv});
+  at.dkv_part = arena.tensor<2>(dtype, {keys, kv});
   return at;
 }
 
 template <class Exec>
 void ring_forward(Runner<Exec>& run, const Kernels& kernels, const RingShape& shape,
                   const RingForwardArgs& args, const RingBuffers& buffers) {
+  ring_forward(run, kernels, shape, args, buffers, causal_schedule(run, shape));
+}
+
+template <class Exec>
+void ring_backward(Runner<Exec>& run, const Kernels& kernels, const RingShape& shape,
+                   const RingBackwardArgs& args, const RingBuffers& buffers) {
+  ring_backward(run, kernels, shape, args, buffers, causal_schedule(run, shape));
+}
+
+template <class Exec>
+void ring_forward(Runner<Exec>& run, const Kernels& kernels, const RingShape& shape,
+                  const RingForwardArgs& args, const RingBuffers& buffers,
+                  const RingSchedule<Exec>& schedule) {
   using Memory = typename Exec::memory_space;
   Ring<Exec> ring(run);
   TensorRef<2> kv = buffers.kv, next_kv = buffers.next_kv;
   move_rows(run, args.kv, kv);
+  const std::vector<RingCall>& own = schedule.calls(ring.rank());
+  // One call that has all queries begins the sums; else they begin with nothing.
+  const bool begins = own.size() == 1 && own.front().q_count == shape.seq;
+  const TensorRef<3> lses = half_of(buffers.part_lse, 0), weight = half_of(buffers.part_lse, 1);
+  if (!run.is_dry()) {
+    const auto fill = [&](const auto& tensor, float value) {
+      Kokkos::deep_copy(run.exec(), tensor.template view<float, Memory>(), value);
+    };
+    fill(weight, begins ? 1.0F : 0.0F);
+    if (!begins) fill(buffers.sum, 0.0F);
+    if (!begins) fill(args.lse, -Kokkos::Experimental::infinity_v<float>);
+  }
   for (int step = 0; step < ring.ranks(); ++step) {
     std::pair<dist::Request, dist::Request> under_way;
     if (step + 1 < ring.ranks()) under_way = ring.pass_on(kv, next_kv);
-    const Step what = step_of(shape, ring.rank(), ring.source(step));
-    const TensorRef<4> part =
-        seq_part(query_heads(shape, buffers.part), what.q_begin, what.q_count);
-    const TensorRef<3> part_lse =
-        seq_part(step == 0 ? args.lse : buffers.part_lse, what.q_begin, what.q_count);
-    run(attention::forward_variants<Exec>(),
-        attention::ForwardArgs{
-            .q = seq_part(query_heads(shape, args.q), what.q_begin, what.q_count),
-            .k = seq_part(kv_heads(shape, kv, 0), 0, what.k_count),
-            .v = seq_part(kv_heads(shape, kv, 1), 0, what.k_count),
-            .out = part,
-            .lse = part_lse,
-            .scale = args.scale,
-            .mask = {.causal = what.causal}},
-        kernels.attention);
-    if (step == 0) {
-      move_rows(run, buffers.part, buffers.sum);
-    } else if (!run.is_dry()) {
-      visit_dtype(part.dtype, [&]<class T>() {
-        Kokkos::parallel_for(
-            "katt::nn::ring_merge",
-            Range<Exec>(run.exec(), 0, shape.batch * shape.heads * what.q_count),
-            MergePart<T, Memory>{
-                seq_part(query_heads(shape, buffers.sum), what.q_begin, what.q_count)
-                    .template view<float, Memory>(),
-                seq_part(args.lse, what.q_begin, what.q_count).template view<float, Memory>(),
-                ConstTensorRef<4>(part).template view<T, Memory>(),
-                ConstTensorRef<3>(part_lse).template view<float, Memory>()});
-      });
+    for (const RingCall& call : schedule.calls(ring.source(step))) {
+      const bool first = begins && step == 0;
+      const TensorRef<4> part =
+          seq_part(query_heads(shape, buffers.part), call.q_begin, call.q_count);
+      const TensorRef<3> part_lse = seq_part(first ? args.lse : lses, call.q_begin, call.q_count);
+      run(attention::forward_variants<Exec>(),
+          attention::ForwardArgs{
+              .q = seq_part(query_heads(shape, args.q), call.q_begin, call.q_count),
+              .k = seq_part(kv_heads(shape, kv, 0), call.k_begin, call.k_count),
+              .v = seq_part(kv_heads(shape, kv, 1), call.k_begin, call.k_count),
+              .out = part,
+              .lse = part_lse,
+              .scale = args.scale,
+              .score = schedule.score(),
+              .mask = call.mask},
+          kernels.attention);
+      if (first) {
+        move_rows(run, buffers.part, buffers.sum);
+      } else if (!run.is_dry()) {
+        visit_dtype(part.dtype, [&]<class T>() {
+          Kokkos::parallel_for(
+              "katt::nn::ring_merge",
+              Range<Exec>(run.exec(), 0, shape.batch * shape.heads * call.q_count),
+              MergePart<T, Memory>{
+                  seq_part(query_heads(shape, buffers.sum), call.q_begin, call.q_count)
+                      .template view<float, Memory>(),
+                  seq_part(weight, call.q_begin, call.q_count).template view<float, Memory>(),
+                  seq_part(args.lse, call.q_begin, call.q_count).template view<float, Memory>(),
+                  ConstTensorRef<4>(part).template view<T, Memory>(),
+                  ConstTensorRef<3>(part_lse).template view<float, Memory>()});
+        });
+      }
     }
     under_way.second.wait();
     under_way.first.wait();
     std::swap(kv, next_kv);
+  }
+  if (!run.is_dry()) {
+    Kokkos::parallel_for(
+        "katt::nn::ring_finish", Range<Exec>(run.exec(), 0, shape.batch * shape.heads * shape.seq),
+        FinishRows<Memory>{query_heads(shape, buffers.sum).template view<float, Memory>(),
+                           ConstTensorRef<3>(weight).template view<float, Memory>(),
+                           args.lse.template view<float, Memory>()});
   }
   move_rows(run, buffers.sum, args.out);
 }
 
 template <class Exec>
 void ring_backward(Runner<Exec>& run, const Kernels& kernels, const RingShape& shape,
-                   const RingBackwardArgs& args, const RingBuffers& buffers) {
+                   const RingBackwardArgs& args, const RingBuffers& buffers,
+                   const RingSchedule<Exec>& schedule) {
   Ring<Exec> ring(run);
   TensorRef<2> kv = buffers.kv, next_kv = buffers.next_kv;
   TensorRef<2> dkv = buffers.dkv, next_dkv = buffers.next_dkv;
@@ -229,35 +299,37 @@ void ring_backward(Runner<Exec>& run, const Kernels& kernels, const RingShape& s
   for (int step = 0; step < ring.ranks(); ++step) {
     std::pair<dist::Request, dist::Request> under_way;
     if (step + 1 < ring.ranks()) under_way = ring.pass_on(kv, next_kv);
-    const Step what = step_of(shape, ring.rank(), ring.source(step));
-    const auto queries = [&](const TensorRef<2>& rows) {
-      return seq_part(query_heads(shape, rows), what.q_begin, what.q_count);
-    };
-    const auto keys = [&](const TensorRef<2>& rows, std::int64_t part) {
-      return seq_part(kv_heads(shape, rows, part), 0, what.k_count);
-    };
-    run(attention::backward_variants<Exec>(),
-        attention::BackwardArgs{.q = queries(args.q),
-                                .k = keys(kv, 0),
-                                .v = keys(kv, 1),
-                                .out = queries(args.out),
-                                .dout = queries(args.dout),
-                                .lse = seq_part(args.lse, what.q_begin, what.q_count),
-                                .dq = queries(buffers.part),
-                                .dk = keys(buffers.dkv_part, 0),
-                                .dv = keys(buffers.dkv_part, 1),
-                                .scale = args.scale,
-                                .mask = {.causal = what.causal}},
-        kernels.attention);
-    for (std::int64_t b = 0; b < shape.batch; ++b) {
-      const auto add = [&](const TensorRef<2>& part, const TensorRef<2>& sum, std::int64_t begin,
-                           std::int64_t count) {
-        move_rows(run, rows_of(part, b * shape.seq + begin, count),
-                  rows_of(sum, b * shape.seq + begin, count), true);
+    for (const RingCall& call : schedule.calls(ring.source(step))) {
+      const auto queries = [&](const TensorRef<2>& rows) {
+        return seq_part(query_heads(shape, rows), call.q_begin, call.q_count);
       };
-      add(buffers.part, buffers.sum, what.q_begin, what.q_count);
-      add(buffers.dkv_part, dkv, 0, what.k_count);
+      const auto keys = [&](const TensorRef<2>& rows, std::int64_t part) {
+        return seq_part(kv_heads(shape, rows, part), call.k_begin, call.k_count);
+      };
+      run(attention::backward_variants<Exec>(),
+          attention::BackwardArgs{.q = queries(args.q),
+                                  .k = keys(kv, 0),
+                                  .v = keys(kv, 1),
+                                  .out = queries(args.out),
+                                  .dout = queries(args.dout),
+                                  .lse = seq_part(args.lse, call.q_begin, call.q_count),
+                                  .dq = queries(buffers.part),
+                                  .dk = keys(buffers.dkv_part, 0),
+                                  .dv = keys(buffers.dkv_part, 1),
+                                  .scale = args.scale,
+                                  .score = schedule.score(),
+                                  .mask = call.mask},
+          kernels.attention);
+      for (std::int64_t b = 0; b < shape.batch; ++b) {
+        const auto add = [&](const TensorRef<2>& part, const TensorRef<2>& sum, std::int64_t begin,
+                             std::int64_t count) {
+          move_rows(run, rows_of(part, begin, count), rows_of(sum, begin, count), true);
+        };
+        add(buffers.part, buffers.sum, b * shape.seq + call.q_begin, call.q_count);
+        add(buffers.dkv_part, dkv, b * schedule.kv_rows() + call.k_begin, call.k_count);
+      }
     }
+    if (ring.ranks() == 1) break;
     // One step more than the keys: the gradients come home.
     auto gradients = ring.pass_on(dkv, next_dkv);
     for (auto* pair : {&under_way, &gradients}) {
@@ -275,7 +347,13 @@ void ring_backward(Runner<Exec>& run, const Kernels& kernels, const RingShape& s
   template void ring_forward<Exec>(Runner<Exec>&, const Kernels&, const RingShape&,  \
                                    const RingForwardArgs&, const RingBuffers&);      \
   template void ring_backward<Exec>(Runner<Exec>&, const Kernels&, const RingShape&, \
-                                    const RingBackwardArgs&, const RingBuffers&);
+                                    const RingBackwardArgs&, const RingBuffers&);    \
+  template void ring_forward<Exec>(Runner<Exec>&, const Kernels&, const RingShape&,  \
+                                   const RingForwardArgs&, const RingBuffers&,       \
+                                   const RingSchedule<Exec>&);                       \
+  template void ring_backward<Exec>(Runner<Exec>&, const Kernels&, const RingShape&, \
+                                    const RingBackwardArgs&, const RingBuffers&,     \
+                                    const RingSchedule<Exec>&);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RING)
 

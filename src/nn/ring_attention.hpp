@@ -30,7 +30,7 @@ struct RingBuffers {
   TensorRef<2> kv, next_kv;    ///< (T, 2·kv_size): keys and values that are here, that come
   TensorRef<2> sum;            ///< (T, q_size) f32: out, or dq
   TensorRef<2> part;           ///< (T, q_size): of one block
-  TensorRef<3> part_lse;       ///< (batch, heads, seq) f32
+  TensorRef<3> part_lse;       ///< (2·batch, heads, seq) f32: of one block; weights of the sums
   TensorRef<2> dkv, next_dkv;  ///< (T, 2·kv_size) f32: travel with their keys and values
   TensorRef<2> dkv_part;       ///< (T, 2·kv_size)
 };

@@ -214,6 +214,8 @@ def cautions(results: Results) -> list[str]:
             f"{over} point{'s'[: over != 1]} above the ceiling: the machine was busier while the ceilings were "
             "measured, or the kernel uses units, caches or streaming stores that the named ceiling does not."
         )
+    notes = [note for note in results.points["note"] if note]
+    lines += [f"{notes.count(note)} rows say: {note}." for note in dict.fromkeys(notes)]
     if results.replaced:
         lines.append(f"{results.replaced} earlier rows were measured again later; the last row of a point counts.")
     return lines

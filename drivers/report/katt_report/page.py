@@ -150,6 +150,8 @@ def points_table(group: Group) -> str:
     heads = [("N" if name == group.x and group.symbol == "N" else name, "" if points[name].dtype.kind == "U" else "n")
              for name in axes]  # fmt: skip
     heads += [("variant", "")] + [("tile", "n")] * tiled + [("status", "")] + [(text, "n") for text in _HEADS]
+    shared = bool(np.nansum(points["sent_bytes"]) > 0)  # by ranks
+    heads += [(text, "n") for text in _EXCHANGED] * shared
     cells, apart, before = [], set(), None
     for index, row in enumerate(sorted(points.rows(), key=place)):
         key = tuple(row[name] for name in axes)
@@ -159,7 +161,8 @@ def points_table(group: Group) -> str:
         line = [escape(value_text(row[name])) for name in axes]
         line += [escape(row["variant"]) + small(row["engine"])]
         line += [f"{row['tile_q']}&nbsp;×&nbsp;{row['tile_kv']}" if row["tile_q"] or row["tile_kv"] else ""] * tiled
-        cells.append(line + [status(row["status"])] + _results(row, group))
+        line += [status(row["status"])] + _results(row, group)
+        cells.append(line + _exchanged(row) * (shared and row["status"] == "ok"))
     return table(heads, cells, apart)
 
 
@@ -183,6 +186,23 @@ def _results(row: dict, group: Group) -> list[str]:
         *peaks,
         escape(error_text(row["max_abs_err"])) + small(error_text(row["mean_abs_err"])),
         str(row["samples"]),
+    ]
+
+
+_EXCHANGED = ["bus bandwidth", "sent by a rank", "messages", "communicating", "overlapped"]
+
+
+def _exchanged(row: dict) -> list[str]:
+    """What ranks sent each other in a run, and how long they were busy with it."""
+    busbw, sent, messages, inside, hidden = (row[name] for name in schema.EXCHANGE)
+    if not math.isfinite(sent):  # MPI by itself
+        return [escape(rate_text(busbw * 1e9, "B/s")) if busbw > 0 else "–", *["–"] * 4]
+    return [
+        escape(rate_text(busbw * 1e9, "B/s")) if busbw > 0 else "–",
+        escape(bytes_text(sent)),
+        significant(messages),
+        escape(percent_text(inside)),
+        escape(percent_text(hidden)),
     ]
 
 

@@ -58,13 +58,22 @@ OPTIONAL = {
     "host_bytes": REAL,
     "device_bytes": REAL,
     "host_s": REAL,
+    "busbw_gbytes_s": REAL,
+    "sent_bytes": REAL,
+    "messages": REAL,
+    "communication_fraction": REAL,
+    "overlap_fraction": REAL,
+    "note": STRING,
 }
+EXCHANGE = ("busbw_gbytes_s", "sent_bytes", "messages", "communication_fraction", "overlap_fraction")
+"""What ranks exchange; NaN where nobody counted, 0 of what one rank computes by itself."""
 MEMORY = ("workspace_bytes", "total_bytes", "host_bytes", "device_bytes")
 """Measured peaks; NaN where nobody measured them."""
 
 # Counts may be stored as integers or reals: both are exact below 2^53.
 _COUNTS = {"flops", "bytes", *MEMORY}
-_RESULTS = set(list(REQUIRED)[list(REQUIRED).index("status") :]) | {"point", "speedup_lo", "speedup_hi", "inner", "engine"}
+_RESULTS = set(list(REQUIRED)[list(REQUIRED).index("status") :]) | {"point", "speedup_lo", "speedup_hi", "inner", "engine",
+                                                                        "messages", "note"}
 _RESULT_SUFFIXES = ("_s", "_bytes", "_err", "_fraction")
 EXTENTS = ("tile_q", "tile_kv")
 """The tile that ran."""

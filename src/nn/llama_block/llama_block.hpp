@@ -73,17 +73,19 @@ struct Tensors {
 
 /// A pass with its memory: what lies between the operators, and their workspace. Dry, it allocates
 /// nothing and finds out how much that is. Throws InputError where a variant cannot run here.
+/// Ranks of a tensor parallel group have their parts of heads, columns and weights, and the shape says
+/// so; they sum what they have parts of.
 template <class Exec>
 class Pass {
  public:
   Pass(const Exec& exec, const Shape& shape, Dtype dtype, nn::Kernels kernels, Tensors tensors,
-       bool backward, bool dry = false)
+       bool backward, bool dry = false, const dist::Groups& groups = {})
       : config_(config_of(shape)),
         shape_{.batch = shape.batch, .seq = shape.seq},
         kernels_(std::move(kernels)),
         tensors_(std::move(tensors)),
         pool_("katt::llama_block::memory"),
-        run_(exec, dry, pool_) {
+        run_(exec, dry, pool_, groups) {
     nn::Arena sizes;
     lay_out(sizes, dtype, backward);
     tensor_bytes_ = sizes.bytes();
@@ -93,7 +95,7 @@ class Pass {
       lay_out(arena, dtype, backward);
       rope::build_cache(exec, config_.rope, cos_sin_);
     }
-    nn::Runner<Exec> rehearsal(exec, true);
+    nn::Runner<Exec> rehearsal(exec, true, {}, groups);
     launch_forward(rehearsal);
     if (backward) launch_backward(rehearsal);
     run_.reserve(rehearsal.workspace_bytes());

@@ -1,0 +1,274 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bench/adapter.hpp"
+#include "bench/buffer.hpp"
+#include "bench/registry.hpp"
+#include "core/execution.hpp"
+#include "nn/llama_block/llama_block.hpp"
+#include "nn/llama_block/llama_block_ref.hpp"
+#include "testing/compare.hpp"
+#include "testing/fill.hpp"
+
+/// What the adapters of a block read and write.
+namespace katt::llama_block {
+
+using bench::Point;
+
+struct Spec {
+  const char* name;
+  std::int64_t rows, columns;
+  float scale = 1.0F;  ///< standard deviation of generated values
+  float mean = 0.0F;
+};
+
+/// Row sums of squares stay about one from tensor to tensor, as in a model.
+inline float of_fan_in(std::int64_t columns) {
+  return 1.0F / std::sqrt(static_cast<float>(columns));
+}
+
+inline std::vector<Spec> weight_specs(const Shape& s) {
+  const std::int64_t halves = 2 * s.intermediate;
+  return {{"input_norm", 1, s.hidden, 0.1F, 1.0F},
+          {"qkv", s.qkv_size(), s.hidden, of_fan_in(s.hidden)},
+          {"o", s.hidden, s.q_size(), of_fan_in(s.q_size())},
+          {"post_norm", 1, s.hidden, 0.1F, 1.0F},
+          {"gate_up", halves, s.hidden, of_fan_in(s.hidden)},
+          {"down", s.hidden, s.intermediate, of_fan_in(s.intermediate)}};
+}
+
+inline std::vector<Spec> input_specs(const Shape& s, bool backward) {
+  std::vector<Spec> specs = weight_specs(s);
+  specs.push_back({"stream", s.tokens(), s.hidden});
+  specs.push_back({"delta", s.tokens(), s.hidden});
+  if (backward) specs.push_back({"dout", s.tokens(), s.hidden});
+  return specs;
+}
+
+/// Outputs in the dtype of the block.
+inline std::vector<Spec> output_specs(const Shape& s, bool backward) {
+  if (backward) return {{"dx", s.tokens(), s.hidden}};
+  return {{"h", s.tokens(), s.hidden}, {"delta_out", s.tokens(), s.hidden}};
+}
+
+inline std::size_t elements(const std::vector<Spec>& specs) {
+  std::size_t count = 0;
+  for (const Spec& spec : specs) count += static_cast<std::size_t>(spec.rows * spec.columns);
+  return count;
+}
+
+using HostValues = std::map<std::string, std::vector<float>>;
+
+/// Tensors by name that own their memory.
+class Matrices {
+ public:
+  Matrices() = default;
+  Matrices(Backend backend, Dtype dtype, const std::vector<Spec>& specs,
+           const std::string& prefix = "", const std::string& label = "katt::llama_block::") {
+    for (const Spec& spec : specs) {
+      const std::string name = prefix + spec.name;
+      tensors_.emplace(name,
+                       bench::Tensor<2>(label + name, backend, dtype, {spec.rows, spec.columns}));
+    }
+  }
+  [[nodiscard]] const bench::Tensor<2>& operator[](const std::string& name) const {
+    return tensors_.at(name);
+  }
+  [[nodiscard]] TensorRef<2> matrix(const std::string& name) const {
+    return tensors_.at(name).ref();
+  }
+  [[nodiscard]] TensorRef<1> row(const std::string& name) const {
+    const TensorRef<2> all = matrix(name);
+    return {all.data, all.dtype, {all.extent[1]}};
+  }
+  void poison() const {
+    for (const auto& [name, tensor] : tensors_) tensor.poison();
+  }
+  /// Adds every value that is expected of one of them, in an output of the dtype.
+  void compare(testing::Comparison& comparison, const Expected& expected, Dtype dtype) const {
+    for (const auto& [name, tensor] : tensors_) {
+      testing::add_all(comparison, name.c_str(), tensor.download(), tensor.ref().extent[1],
+                       expected.at(name), dtype);
+    }
+  }
+
+ private:
+  std::map<std::string, bench::Tensor<2>> tensors_;
+};
+
+/// The weights, or with the prefix "d" their gradients.
+inline nn::BlockWeights weights_of(const Matrices& tensors, const std::string& prefix = "") {
+  nn::BlockWeights weights;
+  weights.input_norm = tensors.row(prefix + "input_norm");
+  weights.qkv = tensors.matrix(prefix + "qkv");
+  weights.o = tensors.matrix(prefix + "o");
+  weights.post_norm = tensors.row(prefix + "post_norm");
+  weights.gate_up = tensors.matrix(prefix + "gate_up");
+  weights.down = tensors.matrix(prefix + "down");
+  return weights;
+}
+
+inline Shape shape_of(const Point& point) {
+  return {.batch = point.integer("batch"),
+          .seq = point.integer("seq_q"),
+          .hidden = point.integer("hidden"),
+          .intermediate = point.integer("intermediate"),
+          .heads = point.integer("heads"),
+          .kv_heads = point.integer("kv_heads"),
+          .head_dim = point.integer("head_dim")};
+}
+
+/// The tensors of a pass.
+inline Tensors tensors_of(const Matrices& inputs, const Matrices& outputs,
+                          const Matrices& gradients, bool backward) {
+  Tensors all;
+  all.stream = inputs.matrix("stream");
+  all.delta = inputs.matrix("delta");
+  all.weights = weights_of(inputs);
+  if (backward) {
+    all.dx = outputs.matrix("dx");
+    all.gradients = weights_of(gradients, "d");
+  } else {
+    all.h = outputs.matrix("h");
+    all.delta_out = outputs.matrix("delta_out");
+  }
+  return all;
+}
+
+/// The tensors of a pass without memory, for a rehearsal.
+inline Tensors shapes_of(const Shape& s, Dtype dtype) {
+  nn::Arena arena;
+  const auto rows = [&] { return arena.tensor<2>(dtype, {s.tokens(), s.hidden}); };
+  const auto weights = [&](Dtype of) {
+    nn::BlockWeights w;
+    w.input_norm = arena.tensor<1>(of, {s.hidden});
+    w.qkv = arena.tensor<2>(of, {s.qkv_size(), s.hidden});
+    w.o = arena.tensor<2>(of, {s.hidden, s.q_size()});
+    w.post_norm = arena.tensor<1>(of, {s.hidden});
+    w.gate_up = arena.tensor<2>(of, {2 * s.intermediate, s.hidden});
+    w.down = arena.tensor<2>(of, {s.hidden, s.intermediate});
+    return w;
+  };
+  return {.stream = rows(),
+          .delta = rows(),
+          .weights = weights(dtype),
+          .h = rows(),
+          .delta_out = rows(),
+          .dx = rows(),
+          .gradients = weights(Dtype::f32)};
+}
+
+/// Bytes that a pass holds; 0 where it cannot run here, which it says itself.
+inline std::size_t pass_bytes(const Point& point, const Shape& s, const nn::Kernels& kernels) {
+  return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+    try {
+      const bool backward = point.pass == "backward";
+      const Pass<Exec> rehearsal(exec, s, point.dtype, kernels, shapes_of(s, point.dtype), backward,
+                                 true);
+      return rehearsal.bytes();
+    } catch (const InputError&) {
+      return std::size_t{0};
+    }
+  });
+}
+
+inline std::vector<bench::AxisSpec> block_axes() {
+  using bench::integer_axis;
+  std::vector<bench::AxisSpec> axes{
+      integer_axis("batch", 1, 1, "sequences"),
+      integer_axis("seq_q", 512, 1, "tokens per sequence"),
+      integer_axis("hidden", 576, 1, "width of the residual stream"),
+      integer_axis("intermediate", 1536, 1, "width of the feed-forward layer"),
+      integer_axis("heads", 9, 1, "query heads"),
+      integer_axis("kv_heads", 9, 1, "key/value heads, a divisor of heads"),
+      integer_axis("head_dim", 64, 8, "elements per head, a multiple of 8", 256)};
+  axes[1].short_name = "seq";
+  axes[5].follows = "heads";
+  return axes;
+}
+
+inline void check_block(const Point& point) {
+  const Shape s = shape_of(point);
+  if (s.heads % s.kv_heads != 0) {
+    throw InputError("kv_heads " + std::to_string(s.kv_heads) + ": expected a divisor of heads, " +
+                     std::to_string(s.heads));
+  }
+  if (s.head_dim % 8 != 0) {
+    throw InputError("head_dim " + std::to_string(s.head_dim) + ": expected a multiple of 8");
+  }
+}
+
+/// The inputs of a case, on the host and the backend.
+struct Inputs {
+  /// `on_backend`: whether the tensors are there, too.
+  explicit Inputs(const Point& point, bool on_backend = true)
+      : shape(shape_of(point)),
+        dtype(point.dtype),
+        backend(point.backend),
+        threads(point.threads),
+        backward(point.pass == "backward"),
+        tensors(on_backend ? Matrices(backend, dtype, input_specs(shape, backward)) : Matrices()) {
+    std::uint64_t stream = point.seed * 16;
+    for (const Spec& spec : input_specs(shape, backward)) {
+      std::vector<float>& filled = values[spec.name];
+      filled.resize(static_cast<std::size_t>(spec.rows * spec.columns));
+      testing::fill(filled, ++stream, dtype, spec.scale);
+      if (spec.mean != 0.0F) {
+        for (float& value : filled) value = round_to(dtype, value + spec.mean);
+      }
+      if (on_backend) tensors[spec.name].upload(filled);
+    }
+    tokens = sampled_tokens(shape);
+    masks = backward && static_cast<std::int64_t>(tokens.size()) < shape.tokens();
+    if (!masks || !on_backend) return;
+    const std::vector<Spec> alone{{"dout_sampled", shape.tokens(), shape.hidden}};
+    sampled = Matrices(backend, dtype, alone);
+    sampled["dout_sampled"].upload(masked_dout());
+  }
+
+  /// dout at the tokens that are checked, zero at the others.
+  [[nodiscard]] std::vector<float> masked_dout() const {
+    const std::vector<float>& dout = values.at("dout");
+    std::vector<float> masked(dout.size(), 0.0F);
+    for (const std::int64_t token : tokens) {
+      const auto first = static_cast<std::ptrdiff_t>(token * shape.hidden);
+      std::copy_n(dout.begin() + first, shape.hidden, masked.begin() + first);
+    }
+    return masked;
+  }
+
+  [[nodiscard]] Expected expect() const {
+    HostProblem p{.shape = shape,
+                  .dtype = dtype,
+                  .stream = values.at("stream"),
+                  .delta = values.at("delta"),
+                  .input_norm = values.at("input_norm"),
+                  .qkv = values.at("qkv"),
+                  .o = values.at("o"),
+                  .post_norm = values.at("post_norm"),
+                  .gate_up = values.at("gate_up"),
+                  .down = values.at("down")};
+    if (!backward) return expected_forward(p, tokens);
+    p.dout = values.at("dout");
+    return expected_backward(p, tokens);
+  }
+
+  Shape shape;
+  Dtype dtype;
+  Backend backend;
+  int threads;
+  bool backward;
+  HostValues values{};
+  Matrices tensors;
+  std::vector<std::int64_t> tokens{};  ///< whose rows are checked
+  bool masks = false;  ///< whether the check needs a dout that is zero at all other tokens
+  Matrices sampled{};  ///< that one
+};
+
+}  // namespace katt::llama_block

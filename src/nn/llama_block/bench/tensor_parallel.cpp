@@ -1,0 +1,249 @@
+#include "nn/llama_block/bench/tensor_parallel.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/adapter.hpp"
+#include "bench/ceilings.hpp"
+#include "bench/collective.hpp"
+#include "core/execution.hpp"
+#include "nn/llama_block/bench/inputs.hpp"
+
+namespace katt::llama_block {
+
+namespace {
+
+constexpr const char* fused = "fused";
+
+/// The part of a weight that a rank has: some of its rows, and some of its columns.
+struct Cut {
+  std::vector<dist::Part> rows;
+  dist::Part columns;
+  std::int64_t whole_columns = 0;
+
+  [[nodiscard]] std::int64_t count() const {
+    std::int64_t all = 0;
+    for (const dist::Part& part : rows) all += part.count;
+    return all * columns.count;
+  }
+  /// Where element i of the part lies in the whole weight.
+  [[nodiscard]] std::int64_t whole_index(std::int64_t i) const {
+    std::int64_t row = i / columns.count;
+    for (const dist::Part& part : rows) {
+      if (row < part.count) {
+        return (part.begin + row) * whole_columns + columns.begin + i % columns.count;
+      }
+      row -= part.count;
+    }
+    return -1;
+  }
+};
+
+/// Heads and columns of the MLP are cut; norms are not.
+Cut cut_of(const Spec& spec, const Shape& s, int ranks, int rank) {
+  const auto part = [&](std::int64_t n) { return dist::Part{n / ranks * rank, n / ranks}; };
+  const auto after = [](std::int64_t begin, dist::Part p) {
+    return dist::Part{begin + p.begin, p.count};
+  };
+  const dist::Part all_rows{0, spec.rows}, all_columns{0, spec.columns};
+  const std::string name = spec.name;
+  const std::int64_t kv = s.kv_heads * s.head_dim;
+  Cut cut{{all_rows}, all_columns, spec.columns};
+  if (name == "qkv") {
+    cut.rows = {part(s.q_size()), after(s.q_size(), part(kv)), after(s.q_size() + kv, part(kv))};
+  } else if (name == "gate_up") {
+    cut.rows = {part(s.intermediate), after(s.intermediate, part(s.intermediate))};
+  } else if (name == "o" || name == "down") {
+    cut.columns = part(spec.columns);
+  }
+  return cut;
+}
+
+/// What a rank computes with.
+Shape part_of(Shape s, int ranks) {
+  s.heads /= ranks;
+  s.kv_heads /= ranks;
+  s.intermediate /= ranks;
+  return s;
+}
+
+dist::Groups groups_of(const dist::Communicator& group) {
+  dist::Groups groups;
+  groups.place = dist::Place(dist::Layout{.tensor = group.size()}, group.rank());
+  groups.tensor = group;
+  return groups;
+}
+
+/// One rank's tensors, and the whole problem on the host for the check.
+template <class Exec>
+class Candidate final : public bench::CollectiveCandidate {
+ public:
+  Candidate(const dist::Communicator& ranks, const Exec& exec, const Inputs& in)
+      : CollectiveCandidate(ranks), exec_(exec), in_(in), own_(part_of(in.shape, group().size())) {
+    bench::on_all_ranks(group(), [&] { allocate(); });
+  }
+
+  bool restore() override {
+    if (in_.backward) pass_->restore(own_tensors_.matrix("dout"));
+    return in_.backward;
+  }
+  void fence() override { exec_.fence("katt::tensor_parallel_block::candidate"); }
+  void poison() override {
+    outputs_.poison();
+    gradients_.poison();
+  }
+  [[nodiscard]] std::string engine() const override { return pass_->engine(in_.backward); }
+
+ protected:
+  void compute() override { in_.backward ? pass_->backward() : pass_->forward(); }
+
+  [[nodiscard]] bench::Errors compare() override {
+    if (in_.masks) {
+      pass_->restore(own_tensors_.matrix("dout_sampled"));
+      pass_->backward();
+      fence();
+    }
+    const Expected expected = in_.expect();
+    testing::Comparison comparison;
+    outputs_.compare(comparison, expected, in_.dtype);
+    if (!in_.backward) return comparison.result();
+    for (const Spec& spec : weight_specs(in_.shape)) {
+      const std::string name = std::string("d") + spec.name;
+      const std::vector<testing::ExpectedValue>& values = expected.at(name);
+      const double limit = testing::error_limit(values, in_.dtype);
+      const std::vector<float> made = gradients_[name].download();
+      std::map<std::int64_t, float> at;
+      for (std::int64_t i = 0; i < static_cast<std::int64_t>(made.size()); ++i) {
+        at.emplace(cuts_.at(spec.name).whole_index(i), made[static_cast<std::size_t>(i)]);
+      }
+      for (const testing::ExpectedValue& value : values) {
+        const auto found = at.find(value.index);
+        if (found == at.end()) continue;  // another rank's
+        comparison.add(name.c_str(), {value.index / spec.columns, value.index % spec.columns},
+                       found->second, value.exact, limit);
+      }
+    }
+    return comparison.result();
+  }
+
+ private:
+  void allocate() {
+    const std::string label = "katt::tensor_parallel_block::";
+    std::vector<Spec> inputs = input_specs(own_, in_.backward);
+    if (in_.masks) inputs.push_back({"dout_sampled", own_.tokens(), own_.hidden});
+    own_tensors_ = Matrices(in_.backend, in_.dtype, inputs, "", label);
+    for (const Spec& spec : weight_specs(in_.shape)) {
+      const Cut cut = cut_of(spec, in_.shape, group().size(), group().rank());
+      const std::vector<float>& whole = in_.values.at(spec.name);
+      std::vector<float> part(static_cast<std::size_t>(cut.count()));
+      for (std::int64_t i = 0; i < cut.count(); ++i) {
+        part[static_cast<std::size_t>(i)] = whole[static_cast<std::size_t>(cut.whole_index(i))];
+      }
+      own_tensors_[spec.name].upload(part);
+      cuts_.emplace(spec.name, cut);
+    }
+    for (const char* name : {"stream", "delta", "dout"}) {
+      if (in_.values.contains(name)) own_tensors_[name].upload(in_.values.at(name));
+    }
+    if (in_.masks) own_tensors_["dout_sampled"].upload(in_.masked_dout());
+    outputs_ = Matrices(in_.backend, in_.dtype, output_specs(own_, in_.backward), "", label);
+    if (in_.backward) {
+      gradients_ = Matrices(in_.backend, Dtype::f32, weight_specs(own_), "d", label);
+    }
+    pass_.emplace(exec_, own_, in_.dtype, nn::Kernels{},
+                  tensors_of(own_tensors_, outputs_, gradients_, in_.backward), in_.backward, false,
+                  groups_of(group()));
+    fence();
+  }
+
+  Exec exec_;
+  const Inputs& in_;
+  Shape own_;
+  Matrices own_tensors_, outputs_, gradients_;
+  std::map<std::string, Cut> cuts_;
+  std::optional<Pass<Exec>> pass_;
+};
+
+class Case final : public bench::Case {
+ public:
+  Case(dist::Communicator group, const Point& point)
+      : group_(std::move(group)), in_(point, false) {}
+
+  [[nodiscard]] bench::Work work() const override {
+    return {flops(in_.shape, in_.backward), bytes(in_.shape, in_.dtype, in_.backward),
+            bench::matrix_ceiling(in_.backend, in_.dtype)};
+  }
+  [[nodiscard]] Status supports(const Config& /*config*/) const override { return Status::ok(); }
+  std::unique_ptr<bench::Candidate> prepare(const Config& /*config*/) override {
+    return visit_backend(in_.backend, in_.threads,
+                         [&]<class Exec>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
+                           return std::make_unique<Candidate<Exec>>(group_, exec, in_);
+                         });
+  }
+
+ private:
+  dist::Communicator group_;
+  Inputs in_;
+};
+
+class TensorParallelBlock final : public bench::CollectiveOperator {
+ public:
+  [[nodiscard]] std::string name() const override { return "tensor_parallel_block"; }
+  [[nodiscard]] std::string summary() const override {
+    return "a LLaMA block whose heads and columns ranks share";
+  }
+  [[nodiscard]] std::vector<bench::AxisSpec> axes() const override {
+    std::vector<bench::AxisSpec> axes = block_axes();
+    for (bench::AxisSpec& axis : axes) {  // what 2, 4 and 8 ranks can share
+      if (axis.name == "hidden") axis.fallback = std::int64_t{512};
+      if (axis.name == "heads" || axis.name == "kv_heads") axis.fallback = std::int64_t{8};
+    }
+    axes.push_back(bench::ranks_axis());
+    return axes;
+  }
+  [[nodiscard]] std::vector<std::string> passes() const override { return {"forward", "backward"}; }
+  [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend /*backend*/,
+                                                         std::string_view) const override {
+    return {{fused, "what the model uses; the ranks' parts are summed twice a pass", true}};
+  }
+  [[nodiscard]] Config resolve(const Point& /*point*/, const Config& config) const override {
+    return config.variant == auto_variant ? Config{.variant = fused} : config;
+  }
+  void validate(const Point& point) const override {
+    check_block(point);
+    const std::int64_t ranks = point.integer("ranks");
+    for (const char* axis : {"heads", "kv_heads", "intermediate"}) {
+      if (point.integer(axis) % ranks != 0) {
+        throw InputError(std::string(axis) + " " + std::to_string(point.integer(axis)) +
+                         ": expected a multiple of the " + std::to_string(ranks) + " ranks");
+      }
+    }
+  }
+  [[nodiscard]] bench::Footprint footprint(const Point& point,
+                                           const Config& /*config*/) const override {
+    const Shape whole = shape_of(point);
+    const Shape own = part_of(whole, static_cast<int>(point.integer("ranks")));
+    const bool backward = point.pass == "backward";
+    const std::size_t element = size_of(point.dtype);
+    return {.tensors = elements(input_specs(whole, backward)) * sizeof(float) +
+                       elements(input_specs(own, backward)) * element,
+            .outputs = elements(output_specs(own, backward)) * element +
+                       (backward ? elements(weight_specs(own)) * sizeof(float) : 0),
+            .workspace = pass_bytes(point, own, {})};
+  }
+  [[nodiscard]] std::unique_ptr<bench::Case> make_case_on(const dist::Communicator& group,
+                                                          const Point& point) const override {
+    return std::make_unique<Case>(group, point);
+  }
+};
+
+}  // namespace
+
+void register_tensor_parallel(bench::Registry& registry) {
+  registry.add(std::make_unique<TensorParallelBlock>());
+}
+
+}  // namespace katt::llama_block

@@ -1,0 +1,229 @@
+#include "nn/ring_attention/bench/inputs.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/error.hpp"
+#include "io/case_file.hpp"
+#include "testing/expected.hpp"
+#include "testing/fill.hpp"
+
+namespace katt::ring_attention {
+
+Inputs::Inputs(const bench::Point& point)
+    : backward(point.pass == "backward"),
+      dtype(point.dtype),
+      batch(point.integer("batch")),
+      heads(point.integer("heads")),
+      kv_heads(point.integer("kv_heads")),
+      seq_q(point.integer("seq_q")),
+      seq_kv(seq_q),
+      head_dim(point.integer("head_dim")),
+      scale(1.0 / std::sqrt(static_cast<double>(head_dim))),
+      causal(point.integer("causal") != 0),
+      window_left(point.integer("window_left")),
+      softcap(static_cast<float>(point.real("softcap"))) {
+  std::uint64_t stream = point.seed * 16;
+  const auto fill = [&](std::vector<float>& values, std::int64_t of_heads) {
+    values.resize(static_cast<std::size_t>(batch * of_heads * seq_q * head_dim));
+    testing::fill(values, ++stream, dtype);
+  };
+  fill(q, heads);
+  fill(k, kv_heads);
+  fill(v, kv_heads);
+  fill(dout, heads);
+  if (point.integer("alibi") != 0) slopes = attention::alibi_slopes(heads);
+}
+
+Inputs::Inputs(const io::CaseFile& file) : dtype(file.dtype()) {
+  const auto q_shape = file.shape("q", 4, "(B, Hq, Sq, D)");
+  const auto k_shape = file.shape("k", 4, "(B, Hkv, Skv, D)");
+  batch = q_shape[0];
+  heads = q_shape[1];
+  seq_q = q_shape[2];
+  head_dim = q_shape[3];
+  kv_heads = k_shape[1];
+  seq_kv = k_shape[2];
+  if (batch <= 0 || heads <= 0 || seq_q <= 0 || seq_kv <= 0) {
+    file.reject("q", "holds no query or no key, expected some");
+  }
+  if (head_dim <= 0 || head_dim > attention::max_head_dim || head_dim % 8 != 0) {
+    file.reject("q", "holds head_dim " + std::to_string(head_dim) +
+                         ", expected a multiple of 8 up to " +
+                         std::to_string(attention::max_head_dim));
+  }
+  if (kv_heads <= 0 || heads % kv_heads != 0) {
+    file.reject("k", "holds " + std::to_string(kv_heads) + " heads, expected a divisor of the " +
+                         std::to_string(heads) + " of q");
+  }
+  q = file.floats("q", q_shape, "(B, Hq, Sq, D)").values;
+  const std::vector<std::int64_t> keys{batch, kv_heads, seq_kv, head_dim};
+  k = file.floats("k", keys, "(B, Hkv, Skv, D)").values;
+  v = file.floats("v", keys, "(B, Hkv, Skv, D)").values;
+  backward = file.has("dout");
+  if (backward) dout = file.floats("dout", q_shape, "(B, Hq, Sq, D)").values;
+  scale = file.real("scale", 1.0 / std::sqrt(static_cast<double>(head_dim)));
+  causal = file.integer("causal", 0) != 0;
+  window_left = file.integer("window_left", -1);
+  window_right = file.integer("window_right", -1);
+  softcap = static_cast<float>(file.real("softcap", 0));
+  if (file.has("alibi_slopes")) slopes = file.floats("alibi_slopes", {heads}, "(Hq)").values;
+  if (file.has("kv_len")) {
+    kv_len = file.integers("kv_len", {batch}, "(B)").values;
+    for (const std::int64_t length : kv_len) {
+      if (length < 0) {
+        file.reject("kv_len", "holds " + std::to_string(length) + ", expected lengths from 0 on");
+      }
+    }
+  }
+  if (file.has("mask")) {
+    const auto shape = file.shape("mask", 4, "(B or 1, Hq or 1, Sq, Skv)");
+    bias_batch = shape[0];
+    bias_heads = shape[1];
+    if ((bias_batch != 1 && bias_batch != batch) || (bias_heads != 1 && bias_heads != heads)) {
+      file.reject("mask", "holds shape (" + std::to_string(bias_batch) + ", " +
+                              std::to_string(bias_heads) + ", …), expected (" +
+                              std::to_string(batch) + " or 1, " + std::to_string(heads) +
+                              " or 1, Sq, Skv)");
+    }
+    bias =
+        file.floats("mask", {bias_batch, bias_heads, seq_q, seq_kv}, "(B or 1, Hq or 1, Sq, Skv)")
+            .values;
+  }
+  if (!file.has("block_mask")) return;
+  block_size = file.integer("block_size");
+  if (block_size <= 0) {
+    file.reject("block_size",
+                "holds " + std::to_string(block_size) + ", expected a positive number");
+  }
+  const auto blocks = [&](std::int64_t n) { return (n + block_size - 1) / block_size; };
+  block_mask = file.integers("block_mask", {blocks(seq_q), blocks(seq_kv)},
+                             "(ceil(Sq/block_size), ceil(Skv/block_size))")
+                   .values;
+}
+
+attention::HostProblem Inputs::host_problem() const {
+  attention::HostProblem host{.batch = batch,
+                              .heads = heads,
+                              .kv_heads = kv_heads,
+                              .seq_q = seq_q,
+                              .seq_kv = seq_kv,
+                              .head_dim = head_dim,
+                              .q = q,
+                              .k = k,
+                              .v = v,
+                              .scale = scale,
+                              .causal = causal,
+                              .window_left = window_left,
+                              .window_right = window_right,
+                              .bias = bias,
+                              .bias_batch = bias_batch,
+                              .bias_heads = bias_heads,
+                              .kv_len = kv_len,
+                              .block_mask = block_mask,
+                              .block_size = block_size,
+                              .dout = dout};
+  host.score.softcap = softcap;
+  host.score.alibi_slopes = slopes.empty() ? nullptr : slopes.data();
+  return host;
+}
+
+double Inputs::flops() const {
+  const std::vector<std::uint8_t> live(block_mask.begin(), block_mask.end());
+  attention::ForwardArgs args;
+  args.q = TensorRef<4>(nullptr, dtype, {batch, heads, seq_q, head_dim});
+  args.k = TensorRef<4>(nullptr, dtype, {batch, kv_heads, seq_kv, head_dim});
+  args.mask = {.causal = causal,
+               .window_left = window_left,
+               .window_right = window_right,
+               .kv_len = kv_len.empty() ? nullptr : kv_len.data(),
+               .block_mask = live.empty() ? nullptr : live.data(),
+               .block_size = block_size};
+  return attention::forward_flops(args) * (backward ? 2.5 : 1.0);
+}
+
+namespace {
+
+/// Each of n, or a hashed choice of so many.
+std::set<std::int64_t> sample(std::int64_t n, double wanted) {
+  std::set<std::int64_t> chosen;
+  const auto count = static_cast<std::int64_t>(wanted);
+  for (std::int64_t i = 0; i < n && n <= count; ++i) chosen.insert(i);
+  for (std::uint64_t i = 0; static_cast<std::int64_t>(chosen.size()) < std::min(n, count); ++i) {
+    chosen.insert(static_cast<std::int64_t>(testing::hash(9, i) % static_cast<std::uint64_t>(n)));
+  }
+  return chosen;
+}
+
+/// What P may be wrong by because a score of that size is an f32, as for attention on one rank.
+void add_rounding(testing::ExpectedPart& part, double largest_lse) {
+  double scale = 0;
+  for (const testing::ExpectedValue& value : part.values) {
+    if (std::isfinite(value.exact)) scale = std::max(scale, std::abs(value.exact));
+  }
+  part.slack += 0x1p-24 * std::max(1.0, largest_lse) * scale;
+}
+
+testing::Expected expected_rows(const attention::HostProblem& p, Dtype dtype) {
+  testing::ExpectedPart out{.output = "out"};
+  testing::ExpectedPart lse{.output = "lse", .unreported = true};
+  double largest_lse = 0;
+  const double cost = static_cast<double>(p.seq_kv * p.head_dim);
+  for (const std::int64_t row :
+       sample(p.batch * p.heads * p.seq_q, std::clamp(5e7 / cost, 16.0, 4096.0))) {
+    const attention::QueryIndex index{row / p.seq_q / p.heads, row / p.seq_q % p.heads,
+                                      row % p.seq_q};
+    const auto exact = attention::reference_row(p, index);
+    const auto unfused = attention::unfused_row(p, index, dtype);
+    out.add(row * p.head_dim, exact.out, unfused.out);
+    lse.values.push_back({row, exact.lse, unfused.lse});
+    if (std::isfinite(exact.lse)) largest_lse = std::max(largest_lse, std::abs(exact.lse));
+  }
+  add_rounding(out, largest_lse);
+  lse.slack = 0x1p-24 * std::max(1.0, largest_lse);
+  return {std::move(out), std::move(lse)};
+}
+
+testing::Expected expected_gradients(const attention::HostProblem& p, Dtype dtype) {
+  const double factor = p.heads > p.kv_heads || p.score.softcap > 0 ? 3 : 2;
+  testing::ExpectedPart dq{.output = "dq", .factor = factor};
+  testing::ExpectedPart dk{.output = "dk", .factor = factor};
+  testing::ExpectedPart dv{.output = "dv", .factor = factor};
+  double largest_lse = 0, dq_terms = 0, dk_terms = 0;
+  const double cost = static_cast<double>(p.heads / p.kv_heads * p.seq_q * p.seq_kv * p.head_dim);
+  for (const std::int64_t head : sample(p.batch * p.kv_heads, std::clamp(1e8 / cost, 1.0, 64.0))) {
+    const std::int64_t b = head / p.kv_heads, h = head % p.kv_heads;
+    const auto exact = attention::reference_gradients(p, b, h);
+    const auto unfused = attention::unfused_gradients(p, b, h, dtype);
+    dq.add(head * (p.heads / p.kv_heads) * p.seq_q * p.head_dim, exact.dq, unfused.dq);
+    dk.add(head * p.seq_kv * p.head_dim, exact.dk, unfused.dk);
+    dv.add(head * p.seq_kv * p.head_dim, exact.dv, unfused.dv);
+    largest_lse = std::max(largest_lse, exact.largest_lse);
+    dq_terms = std::max(dq_terms, exact.dq_terms);
+    dk_terms = std::max(dk_terms, exact.dk_terms);
+  }
+  for (testing::ExpectedPart* part : {&dq, &dk, &dv}) add_rounding(*part, 3 * largest_lse);
+  dq.slack += 2 * 0x1p-23 * dq_terms;
+  dk.slack += 2 * 0x1p-23 * dk_terms;
+  return {std::move(dq), std::move(dk), std::move(dv)};
+}
+
+}  // namespace
+
+testing::Errors compare(const Inputs& inputs, const std::vector<Output>& outputs) {
+  const attention::HostProblem problem = inputs.host_problem();
+  testing::Comparison reported, unreported;
+  for (const testing::ExpectedPart& part : inputs.backward
+                                               ? expected_gradients(problem, inputs.dtype)
+                                               : expected_rows(problem, inputs.dtype)) {
+    const auto made = std::ranges::find(outputs, part.output, &Output::name);
+    testing::add_all(part.unreported ? unreported : reported, part, made->values, made->shape,
+                     inputs.dtype);
+  }
+  testing::Errors errors = reported.result();
+  if (errors.status.is_ok()) errors.status = unreported.result().status;
+  return errors;
+}
+
+}  // namespace katt::ring_attention

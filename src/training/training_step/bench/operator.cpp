@@ -1,0 +1,228 @@
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/adapter.hpp"
+#include "bench/ceilings.hpp"
+#include "bench/collective.hpp"
+#include "core/execution.hpp"
+#include "nn/llama_block/llama_block.hpp"
+#include "training/trainer.hpp"
+
+/// A training step of a LLaMA over ranks, in every layout (training/trainer.hpp): all that a layout
+/// sends, waits for and holds.
+namespace katt::training_step {
+
+namespace {
+
+using bench::Point;
+
+constexpr const char* trainer = "trainer";
+
+nn::LlamaConfig config_of(const Point& point) {
+  nn::LlamaConfig config;
+  config.vocab_size = point.integer("vocab");
+  config.hidden_size = point.integer("hidden");
+  config.intermediate_size = point.integer("intermediate");
+  config.num_hidden_layers = point.integer("layers");
+  config.num_attention_heads = point.integer("heads");
+  config.num_key_value_heads = point.integer("kv_heads");
+  config.head_dim = point.integer("head_dim");
+  config.max_position_embeddings = point.integer("seq_q");
+  return config;
+}
+
+training::TrainOptions options_of(const Point& point) {
+  training::TrainOptions options;
+  options.shape = {.batch = point.integer("batch"), .seq = point.integer("seq_q")};
+  options.accumulation = point.integer("accumulation");
+  options.dtype = point.dtype;
+  options.schedule.rate = 1e-4;
+  return options;
+}
+
+dist::Layout layout_of(const Point& point) {
+  const auto part = [&](const char* axis) { return static_cast<int>(point.integer(axis)); };
+  return dist::layout_of(part("ranks"), part("tensor"), part("pipeline"), part("context"),
+                         point.integer("zero") != 0);
+}
+
+/// Tokens of a few steps.
+training::TokenData data_of(const nn::LlamaConfig& config, const training::TrainOptions& options) {
+  const std::int64_t count = 4 * options.shape.tokens() * options.accumulation + 1;
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    tokens[static_cast<std::size_t>(i)] =
+        static_cast<std::int32_t>((i * i / 3 + 5 * i) % config.vocab_size);
+  }
+  return {std::move(tokens), config.vocab_size, "training_step"};
+}
+
+/// Where no file can be: the parameters are random.
+constexpr const char* no_checkpoint = "/dev/null/none";
+
+template <class Exec>
+class Candidate final : public bench::CollectiveCandidate {
+ public:
+  Candidate(const dist::Communicator& ranks, const Exec& exec, const Point& point)
+      : CollectiveCandidate(ranks),
+        exec_(exec),
+        config_(config_of(point)),
+        options_(options_of(point)),
+        seed_(point.seed),
+        data_(data_of(config_, options_)) {
+    training::TrainOptions shared = options_;
+    shared.groups = dist::Groups(group(), layout_of(point));
+    bench::on_all_ranks(group(), [&] {
+      trainer_ =
+          std::make_unique<training::Trainer<Exec>>(exec_, config_, shared, no_checkpoint, seed_,
+                                                    nn::Pool<Exec>("katt::training_step::pool"));
+    });
+  }
+
+  void fence() override { exec_.fence("katt::training_step::candidate"); }
+  /// A step writes over the state of the last one, and the check is of the losses of all steps.
+  void poison() override {}
+  [[nodiscard]] std::string engine() const override { return "dist"; }
+
+ protected:
+  void compute() override { (void)trainer_->step(data_); }
+
+  /// The last loss and norm against those of one rank after as many steps.
+  [[nodiscard]] bench::Errors compare() override {
+    if (group().rank() > 0) return {};
+    training::Trainer<Exec> alone(exec_, config_, options_, no_checkpoint, seed_);
+    while (alone.steps() < trainer_->steps()) (void)alone.step(data_);
+    const training::StepLog& expected = alone.log().back();
+    const training::StepLog& made = trainer_->log().back();
+    const double limit = options_.dtype == Dtype::f32 ? 2e-4 : 2e-2;
+    testing::Comparison comparison;
+    comparison.add("loss", {trainer_->steps() - 1}, made.loss, expected.loss,
+                   limit * expected.loss);
+    comparison.add("grad_norm", {trainer_->steps() - 1}, made.grad_norm, expected.grad_norm,
+                   10 * limit * expected.grad_norm);
+    return comparison.result();
+  }
+
+ private:
+  Exec exec_;
+  nn::LlamaConfig config_;
+  training::TrainOptions options_;
+  std::uint64_t seed_;
+  training::TokenData data_;
+  std::unique_ptr<training::Trainer<Exec>> trainer_;
+};
+
+/// FLOPs of a step: the products of the blocks and of the head, forward and backward.
+double flops(const Point& point) {
+  const llama_block::Shape shape{.batch = point.integer("batch") * point.integer("accumulation"),
+                                 .seq = point.integer("seq_q"),
+                                 .hidden = point.integer("hidden"),
+                                 .intermediate = point.integer("intermediate"),
+                                 .heads = point.integer("heads"),
+                                 .kv_heads = point.integer("kv_heads"),
+                                 .head_dim = point.integer("head_dim")};
+  const double head = 6.0 * static_cast<double>(shape.tokens()) *
+                      static_cast<double>(shape.hidden * point.integer("vocab"));
+  return static_cast<double>(point.integer("layers")) *
+             (llama_block::flops(shape, false) + llama_block::flops(shape, true)) +
+         head;
+}
+
+class Case final : public bench::Case {
+ public:
+  Case(dist::Communicator group, Point point)
+      : group_(std::move(group)), point_(std::move(point)) {}
+
+  [[nodiscard]] bench::Work work() const override {
+    return {.flops = flops(point_),
+            .bytes = 0,
+            .compute_ceiling = bench::matrix_ceiling(point_.backend, point_.dtype)};
+  }
+  [[nodiscard]] Status supports(const Config& /*config*/) const override { return Status::ok(); }
+  std::unique_ptr<bench::Candidate> prepare(const Config& /*config*/) override {
+    return visit_backend(point_.backend, point_.threads,
+                         [&]<class Exec>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
+                           return std::make_unique<Candidate<Exec>>(group_, exec, point_);
+                         });
+  }
+
+ private:
+  dist::Communicator group_;
+  Point point_;
+};
+
+class TrainingStep final : public bench::CollectiveOperator {
+ public:
+  [[nodiscard]] std::string name() const override { return "training_step"; }
+  [[nodiscard]] std::string summary() const override {
+    return "a training step of a LLaMA on ranks that share it";
+  }
+  [[nodiscard]] std::vector<bench::AxisSpec> axes() const override {
+    using bench::integer_axis;
+    std::vector<bench::AxisSpec> axes{
+        integer_axis("batch", 2, 1, "sequences of a microbatch of one rank"),
+        integer_axis("accumulation", 4, 1, "microbatches of a step, shared by data ranks"),
+        integer_axis("seq_q", 256, 1, "tokens per sequence"),
+        integer_axis("hidden", 256, 8, "width of the residual stream"),
+        integer_axis("intermediate", 768, 8, "width of the feed-forward layers"),
+        integer_axis("layers", 4, 1, "blocks"),
+        integer_axis("heads", 8, 1, "query heads"),
+        integer_axis("kv_heads", 8, 1, "key/value heads, a divisor of heads"),
+        integer_axis("head_dim", 32, 8, "elements per head, a multiple of 8", 256),
+        integer_axis("vocab", 1024, 2, "size of the vocabulary"),
+        integer_axis("tensor", 1, 1, "tensor parallel ranks"),
+        integer_axis("pipeline", 1, 1, "stages of blocks"),
+        integer_axis("context", 1, 1, "ranks that share sequences"),
+        integer_axis("zero", 0, 0, "1: ranks share the optimizer's state", 1),
+        bench::ranks_axis()};
+    axes[2].short_name = "seq";
+    axes[7].follows = "heads";
+    return axes;
+  }
+  [[nodiscard]] std::vector<std::string> passes() const override { return {"backward"}; }
+  [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend /*backend*/,
+                                                         std::string_view) const override {
+    return {{trainer, "as katt train: both passes, gradients summed, AdamW", true}};
+  }
+  [[nodiscard]] Config resolve(const Point& /*point*/, const Config& config) const override {
+    return config.variant == auto_variant ? Config{.variant = trainer} : config;
+  }
+  void validate(const Point& point) const override {
+    training::TrainOptions options = options_of(point);
+    if (point.integer("heads") % point.integer("kv_heads") != 0) {
+      throw InputError("kv_heads " + std::to_string(point.integer("kv_heads")) +
+                       ": expected a divisor of heads, " + std::to_string(point.integer("heads")));
+    }
+    if (point.integer("head_dim") % 8 != 0) {
+      throw InputError("head_dim " + std::to_string(point.integer("head_dim")) +
+                       ": expected a multiple of 8");
+    }
+    options.groups = dist::Groups(dist::Place(layout_of(point), 0));
+    training::check_ranks(config_of(point), options);
+  }
+  [[nodiscard]] bench::Footprint footprint(const Point& point,
+                                           const Config& /*config*/) const override {
+    training::TrainOptions options = options_of(point);
+    options.groups = dist::Groups(dist::Place(layout_of(point), 0));
+    return {
+        .tensors = 0,
+        .outputs = 0,
+        .workspace = visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+          return training::training_memory(exec, config_of(point), options).total();
+        })};
+  }
+  [[nodiscard]] std::unique_ptr<bench::Case> make_case_on(const dist::Communicator& group,
+                                                          const Point& point) const override {
+    return std::make_unique<Case>(group, point);
+  }
+};
+
+}  // namespace
+
+void register_op(bench::Registry& registry) { registry.add(std::make_unique<TrainingStep>()); }
+
+}  // namespace katt::training_step
