@@ -29,7 +29,11 @@ ENDLESS = replace(H100, inside=Link(0, 1e30), between=Link(0, 1e30))
 def test_sizes_are_those_of_the_models():
     billions = {name: round(model.parameters / 1e9, 1) for name, model in MODELS.items()}
     assert billions == {
-        "llama-2-13b": 13.0, "llama-2-70b": 69.0, "llama-3-8b": 8.0, "llama-3-70b": 70.6, "llama-3-405b": 405.9,
+        "llama-2-13b": 13.0,
+        "llama-2-70b": 69.0,
+        "llama-3-8b": 8.0,
+        "llama-3-70b": 70.6,
+        "llama-3-405b": 405.9,
     }
 
 
@@ -56,7 +60,9 @@ def test_flops_over_rates_are_the_time_of_products():
     assert again.parts["products"] == pytest.approx(4 / 3 * one.parts["products"])
 
 
-@pytest.mark.parametrize("layout", [Layout(data=8), Layout(tensor=8), Layout(context=4), Layout(data=8, sharding="fsdp")])
+@pytest.mark.parametrize(
+    "layout", [Layout(data=8), Layout(tensor=8), Layout(context=4), Layout(data=8, sharding="fsdp")]
+)
 def test_without_cost_of_messages_ranks_share_the_work(layout):
     model, step = MODELS["llama-3-8b"], Step(seq=8192, rows=64)
     one = predict(model, ENDLESS, Layout(), step)

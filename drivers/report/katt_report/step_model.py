@@ -206,14 +206,17 @@ def predict(model: Model, cluster: Cluster, layout: Layout, step: Step) -> Predi
             f"rows {step.rows}: expected a multiple of data {layout.data} times microbatches of {step.micro_rows} rows"
         )
     if layout.pipeline * layout.virtual > model.num_hidden_layers + 2:  # embedding and head may be stages
-        raise ValueError(f"pipeline {layout.pipeline} x {layout.virtual}: the model has {model.num_hidden_layers} blocks")
+        raise ValueError(
+            f"pipeline {layout.pipeline} x {layout.virtual}: the model has {model.num_hidden_layers} blocks"
+        )
     tokens = step.micro_rows * step.seq / layout.context  # of a microbatch, on a rank
     blocks = model.num_hidden_layers / layout.pipeline
     full = step.recompute == "full"
 
     block = _block_compute(model, device, layout, step, tokens)
     parts = dict.fromkeys(
-        ["products", "attention", "elementwise", "head", "tensor", "context", "bubble", "send", "data", "optimizer"], 0.0
+        ["products", "attention", "elementwise", "head", "tensor", "context", "bubble", "send", "data", "optimizer"],
+        0.0,
     )
     parts["products"] = blocks * (block["products_forward"] + block["products_backward"])
     parts["attention"] = blocks * (block["attention_forward"] + block["attention_backward"])
@@ -289,18 +292,36 @@ def forecast_memory(katt: str | Path, model: Model, layout: Layout, step: Step, 
     "zero1". RuntimeError with katt's own line where it refuses.
     """
     model.write_config(folder)
-    # The first and the last data rank have the largest and the smallest share; all in between are alike.
     command = [
-        str(katt), "memory", "--model", str(folder), "--json", "--dtype", "bf16",
-        "--batch", str(step.micro_rows), "--accumulation", str(step.rows // step.micro_rows),
-        "--seq", str(step.seq), "--ranks", str(layout.gpus), "--tensor", str(layout.tensor),
-        "--pipeline", str(layout.pipeline), "--context", str(layout.context),
-        "--micro-batches", str(step.rows // layout.data // step.micro_rows),
-        "--zero", "0" if layout.sharding == "none" else "1",
+        str(katt),
+        "memory",
+        "--model",
+        str(folder),
+        "--json",
+        "--dtype",
+        "bf16",
+        "--batch",
+        str(step.micro_rows),
+        "--accumulation",
+        str(step.rows // step.micro_rows),
+        "--seq",
+        str(step.seq),
+        "--ranks",
+        str(layout.gpus),
+        "--tensor",
+        str(layout.tensor),
+        "--pipeline",
+        str(layout.pipeline),
+        "--context",
+        str(layout.context),
+        "--micro-batches",
+        str(step.rows // layout.data // step.micro_rows),
+        "--zero",
+        "0" if layout.sharding == "none" else "1",
     ]
     if step.recompute != "none":
         command += ["--checkpoint-blocks", "all" if step.recompute == "full" else "cheap"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip())
     forecast = json.loads(done.stdout)
