@@ -104,7 +104,7 @@ int generate_command(const Invocation& invocation) {
   std::optional<std::string> log;
   LayoutOptions ranks;
   options.add_to(line);
-  ranks.add_tensor_to(line);
+  ranks.add_model_to(line);
   line.option("--tokens", tokens, "token ids of the prompt: 1,2,3");
   line.option("--text", text, "prompt as a text, for models of bytes; the answer is one, too");
   line.option("--max-new-tokens", count, "tokens to generate (default: 32)");
@@ -119,7 +119,7 @@ int generate_command(const Invocation& invocation) {
   if (!line.parse(invocation.arguments)) return 0;
   options.resolve(generate_usage);
   ranks.resolve();
-  ranks.expect_tensor_alone("katt generate");
+  ranks.expect_model_alone("katt generate");
   if (!text == !tokens)
     throw InputError("--tokens or --text: expected one of them: " + std::string(generate_usage));
   std::vector<std::int64_t> prompt;

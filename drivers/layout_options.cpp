@@ -15,13 +15,13 @@ int count_of(const char* name, const std::optional<std::string>& text) {
 
 }  // namespace
 
-void LayoutOptions::add_tensor_to(CommandLine& line) {
+void LayoutOptions::add_model_to(CommandLine& line) {
   line.option("--tensor", tensor, "ranks that share every matrix (default: 1)");
+  line.option("--pipeline", pipeline, "stages of blocks, a rank each (default: 1)");
 }
 
 void LayoutOptions::add_to(CommandLine& line) {
-  add_tensor_to(line);
-  line.option("--pipeline", pipeline, "stages of blocks, a rank each (default: 1)");
+  add_model_to(line);
   line.option("--context", context, "ranks that share every sequence (default: 1)");
   line.option("--zero", zero, "1: data parallel ranks share the optimizer's state (default: 0)");
 }
@@ -43,11 +43,13 @@ void LayoutOptions::resolve_forecast(int ranks) {
   layout = dist::layout_of(ranks, t, s, c, zero == "1");
 }
 
-void LayoutOptions::expect_tensor_alone(const std::string& command) const {
-  if (layout.tensor == layout.ranks()) return;
-  throw InputError("--tensor " + std::to_string(layout.tensor) + ": " + command + " has " +
+void LayoutOptions::expect_model_alone(const std::string& command) const {
+  if (layout.replicas() == 1) return;
+  throw InputError("--tensor " + std::to_string(layout.tensor) + " --pipeline " +
+                   std::to_string(layout.pipeline) + ": " + command + " has " +
                    std::to_string(layout.ranks()) + " ranks, expected --tensor " +
-                   std::to_string(layout.ranks()));
+                   std::to_string(layout.ranks() / layout.pipeline) +
+                   ", or another product of both that is the number of ranks");
 }
 
 std::optional<std::string>* LayoutOptions::text(const std::string& name) {

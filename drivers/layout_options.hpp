@@ -18,14 +18,14 @@ struct LayoutOptions {
   dist::Layout layout{};
 
   void add_to(CommandLine& line);
-  /// The one option of inference.
-  void add_tensor_to(CommandLine& line);
+  /// The options of inference.
+  void add_model_to(CommandLine& line);
   /// Reads the texts: of all ranks of the program, or, for a forecast, of so many; 0: as many as the
   /// options name where the program has one rank. Throws InputError.
   void resolve();
   void resolve_forecast(int ranks);
   /// Throws InputError where ranks would be left.
-  void expect_tensor_alone(const std::string& command) const;
+  void expect_model_alone(const std::string& command) const;
   /// The text of an option of this name; null where it is none of these.
   [[nodiscard]] std::optional<std::string>* text(const std::string& name);
   /// The groups of this rank. All ranks call it.

@@ -15,13 +15,13 @@ int logits_command(const Invocation& invocation) {
   std::optional<std::string> tokens_text, out;
   LayoutOptions ranks;
   options.add_to(line);
-  ranks.add_tensor_to(line);
+  ranks.add_model_to(line);
   line.option("--tokens", tokens_text, "token ids of the prompt: 1,2,3");
   line.option("--out", out, "file (HDF5) for the dataset logits, (tokens, vocabulary) f32");
   if (!line.parse(invocation.arguments)) return 0;
   options.resolve(usage);
   ranks.resolve();
-  ranks.expect_tensor_alone("katt logits");
+  ranks.expect_model_alone("katt logits");
   const auto tokens = parse_tokens(required_option("--tokens", tokens_text, usage));
   const std::string& target = required_option("--out", out, usage);
 

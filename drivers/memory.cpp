@@ -188,9 +188,10 @@ int memory_command(const Invocation& invocation) {
     train.recompute = training::plan_checkpointing(exec, config, train, "--checkpoint-blocks",
                                                    blocks.value_or(checkpoint ? "all" : "none"))
                           .recompute;
-    // Inference has tensor parallel ranks alone.
+    // Inference has tensor parallel ranks and stages alone.
     nn::SessionOptions session{.batch = rows, .capacity = tokens};
-    const dist::Layout of_session{.tensor = layout.layout.tensor};
+    const dist::Layout of_session{.tensor = layout.layout.tensor,
+                                  .pipeline = layout.layout.pipeline};
     const bool measures_session = measure && of_session.ranks() == ranks;
     session.groups = measures_session ? dist::Groups(dist::world(), of_session)
                                       : dist::Groups(dist::Place(of_session, 0));

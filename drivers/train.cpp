@@ -71,9 +71,7 @@ void print_costs(const training::Checkpointing& checkpointing) {
 template <class Exec>
 Trained train(const Exec& exec, const TrainCommandLine& line) {
   RunOptions run = line.run_options();
-  std::error_code ignored;
-  const bool continues =
-      line.resume && std::filesystem::exists(run.out / training::state_file, ignored);
+  const bool continues = line.resume && training::holds_run(run.out);
   nn::LlamaConfig config = nn::read_config(line.model.folder);
   const training::TokenData data = line.data(config.vocab_size);
   training::TrainOptions options = line.options();
@@ -98,7 +96,7 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   training::Trainer<Exec> trainer(exec, std::move(config), options, line.model.folder,
                                   line.model.seed, pool);
   const nn::ParameterLayout whole(trainer.config());
-  if (continues) trainer.set_state(training::read_state(run.out, whole, options));
+  if (continues) trainer.resume(run.out);
   if (is_first) {
     const dist::Layout& layout = options.groups.place.layout;
     const std::string shared = layout.ranks() > 1 ? ", " + std::to_string(layout.ranks()) +

@@ -44,6 +44,9 @@ TrainCommandLine::TrainCommandLine()
   add("--out", "folder to write the trained model to, and all that --resume needs");
   add("--log", "HDF5 file with loss, grad_norm, lr and time_s of every step");
   add("--save-every", "steps between saves (default: 0, at the end only)");
+  add("--save-shards",
+      "files that a save is written to, by as many ranks at once (default: one for each 2 GiB of "
+      "the model)");
   layout.add_to(line_);
   add("--micro-batches", "of a step of a rank, for a pipeline (default: as --batch says)");
   line_.flag("--checkpoint", checkpoint_, "the same as --checkpoint-blocks all");
@@ -128,8 +131,9 @@ void TrainCommandLine::check_output() const {
   if (resume && out.empty()) throw InputError("--resume: needs --out, the run to continue");
   if (out.empty() || resume || overwrite) return;
   for (const char* name : {"model.safetensors", training::state_file}) {
-    if (std::filesystem::exists(out / name, ignored)) {
-      throw InputError("--out " + out.string() + ": holds " + name +
+    for (const std::filesystem::path& file : {out / name, io::index_of(out / name)}) {
+      if (!std::filesystem::exists(file, ignored)) continue;
+      throw InputError("--out " + out.string() + ": holds " + file.filename().string() +
                        "; expected --resume to continue it or --overwrite to replace it");
     }
   }

@@ -45,8 +45,15 @@ std::string TrainCommandLine::checkpointing() const {
 }
 
 RunOptions TrainCommandLine::run_options() const {
+  const int ranks = dist::world().size();
+  const auto& shards = text("--save-shards");
+  if (shards && count("--save-shards", 1, 1) > ranks) {
+    throw InputError("--save-shards " + *shards + ": expected at most the " +
+                     std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") + " that write");
+  }
   return {.steps = count("--steps", 1, 1),
           .save_every = count("--save-every", 0, 0),
+          .save_shards = static_cast<int>(count("--save-shards", 1, 0)),
           .out = text("--out").value_or(""),
           .log = text("--log").value_or(""),
           .progress = dist::world().rank() == 0 ? stderr : nullptr,

@@ -62,16 +62,8 @@ void check_writable(const std::filesystem::path& path) { const io::AtomicFile pr
 template <class Exec>
 void save(const Trainer<Exec>& trainer, const RunOptions& options) {
   const dist::Communicator& ranks = trainer.options().groups.all;
-  const bool writes = ranks.rank() == 0;
-  if (!options.out.empty()) {
-    const training::TrainingState state = trainer.state();  // all ranks have a part of it
-    if (writes) {
-      training::write_run(options.out, trainer.config(), nn::ParameterLayout(trainer.config()),
-                          trainer.options(), state);
-    }
-    ranks.barrier();
-  }
-  if (writes && !options.log.empty()) {
+  if (!options.out.empty()) trainer.save(options.out, options.save_shards);
+  if (ranks.rank() == 0 && !options.log.empty()) {
     write_log(options.log, trainer.log(), trainer.options(), options);
   }
 }

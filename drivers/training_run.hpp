@@ -22,6 +22,7 @@ namespace katt::impl {
 struct RunOptions {
   std::int64_t steps = 1;       ///< of the whole run, those before it was continued included
   std::int64_t save_every = 0;  ///< steps between checkpoints; 0: at the end only
+  int save_shards = 0;          ///< files of a checkpoint; 0: as training::suggested_shards() says
   std::filesystem::path out;    ///< folder of the checkpoint; empty: none
   std::filesystem::path log;    ///< HDF5 file; empty: none
   training::Checkpointing checkpointing{};  ///< for the log

@@ -2,7 +2,6 @@
 #include <cstdio>
 
 #include "examples/example_model.hpp"
-#include "training/state_file.hpp"
 #include "training/trainer.hpp"
 
 int main(int argc, char** argv) {
@@ -24,10 +23,10 @@ int main(int argc, char** argv) {
     std::printf("step %d loss %.3f\n", step, log.loss);
   }
   const auto out = folder / "tuned";
-  katt::training::write_run(out, config, trainer.layout(), options, trainer.state());
+  trainer.save(out);
 
   katt::training::Trainer<Exec> later(Exec(), config, options, folder, 1);
-  later.set_state(katt::training::read_state(out, later.layout(), options));
+  later.resume(out);
   while (later.steps() < 20) (void)later.step(data);
   std::printf("step 19 loss %.3f\n", later.log().back().loss);
   return later.log().back().loss < later.log().front().loss ? 0 : 1;

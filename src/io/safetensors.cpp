@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <fstream>
 #include <set>
 #include <stdexcept>
 
@@ -11,7 +10,6 @@
 
 #include "core/convert.hpp"
 #include "core/error.hpp"
-#include "io/atomic_file.hpp"
 #include "io/json_input.hpp"
 #include "io/mapped_file.hpp"
 #include "io/text.hpp"
@@ -29,10 +27,6 @@ constexpr int index_depth = 8;
 /// Elements converted at a time.
 constexpr std::size_t chunk = 1 << 16;
 
-const char* name_in_file(Dtype dtype) {
-  return dtype == Dtype::f32 ? "F32" : dtype == Dtype::f16 ? "F16" : "BF16";
-}
-
 /// The tensor bytes need not be aligned in the file: they go through an aligned buffer.
 template <class T>
 void widen(std::span<const std::byte> bytes, std::span<float> values) {
@@ -41,17 +35,6 @@ void widen(std::span<const std::byte> bytes, std::span<float> values) {
     const std::size_t count = std::min(chunk, values.size() - at);
     std::memcpy(stored.data(), bytes.data() + at * sizeof(T), count * sizeof(T));
     convert(std::span<const T>(stored.data(), count), values.subspan(at, count));
-  }
-}
-
-template <class T>
-void write_narrow(std::ostream& out, std::span<const float> values) {
-  std::vector<T> stored(std::min(chunk, values.size()));
-  for (std::size_t at = 0; at < values.size(); at += chunk) {
-    const std::size_t count = std::min(chunk, values.size() - at);
-    convert(values.subspan(at, count), std::span<T>(stored.data(), count));
-    out.write(reinterpret_cast<const char*>(stored.data()),
-              static_cast<std::streamsize>(count * sizeof(T)));
   }
 }
 
@@ -139,15 +122,16 @@ struct Safetensors::Impl {
   }
 };
 
+fs::path index_of(const fs::path& file) { return file.string() + ".index.json"; }
+
 Safetensors::Safetensors(const fs::path& path) : impl_(std::make_unique<Impl>()) {
   impl_->path = path;
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) {
-    impl_->add(path);
-  } else if (fs::exists(path / "model.safetensors.index.json", ignored)) {
-    impl_->add_sharded(path / "model.safetensors.index.json");
+  const fs::path file = fs::is_directory(path, ignored) ? path / "model.safetensors" : path;
+  if (fs::exists(index_of(file), ignored)) {
+    impl_->add_sharded(index_of(file));
   } else {
-    impl_->add(path / "model.safetensors");
+    impl_->add(file);
   }
 }
 
@@ -186,56 +170,31 @@ void Safetensors::check(const std::string& name, const std::vector<std::int64_t>
 
 void Safetensors::read(const std::string& name, const std::vector<std::int64_t>& shape,
                        std::span<float> values) const {
-  check(name, shape);
   if (values.size() != count_of(shape)) {
+    check(name, shape);
     throw std::invalid_argument("tensor " + name + ": the memory does not fit its shape");
+  }
+  read(name, shape, 0, values);
+}
+
+void Safetensors::read(const std::string& name, const std::vector<std::int64_t>& shape,
+                       std::int64_t first, std::span<float> values) const {
+  check(name, shape);
+  const std::size_t count = count_of(shape);
+  const auto begin = static_cast<std::size_t>(first);
+  if (begin > count || values.size() > count - begin) {
+    throw std::invalid_argument("tensor " + name + ": the part is not within its shape");
   }
   const Shard& shard = *impl_->tensors.at(name);
   const SafetensorsEntry& entry = shard.header.tensors.at(name);
   const auto bytes = shard.mapped.bytes().subspan(entry.begin, entry.end - entry.begin);
   if (entry.dtype == "F32") {
-    widen<float>(bytes, values);
+    widen<float>(bytes.subspan(begin * sizeof(float)), values);
   } else if (entry.dtype == "F16") {
-    widen<f16>(bytes, values);
+    widen<f16>(bytes.subspan(begin * sizeof(f16)), values);
   } else {
-    widen<bf16>(bytes, values);
+    widen<bf16>(bytes.subspan(begin * sizeof(bf16)), values);
   }
-}
-
-void write_safetensors(const fs::path& path, std::span<const SafetensorsTensor> tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  std::size_t at = 0;
-  for (const SafetensorsTensor& tensor : tensors) {
-    if (count_of(tensor.shape) != tensor.values.size() || header.contains(tensor.name)) {
-      throw std::invalid_argument("tensor " + tensor.name +
-                                  ": its values do not fit its shape, or its name is taken");
-    }
-    const std::size_t end = at + tensor.values.size() * size_of(tensor.dtype);
-    header[tensor.name] = {{"dtype", name_in_file(tensor.dtype)},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {at, end}}};
-    at = end;
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // the data begin at a multiple of 8
-
-  AtomicFile target(path);
-  std::ofstream out(target.temporary(), std::ios::binary | std::ios::trunc);
-  const std::uint64_t length = text.size();
-  out.write(reinterpret_cast<const char*>(&length), sizeof length);
-  out.write(text.data(), static_cast<std::streamsize>(text.size()));
-  for (const SafetensorsTensor& tensor : tensors) {
-    switch (tensor.dtype) {
-      case Dtype::f32: write_narrow<float>(out, tensor.values); break;
-      case Dtype::f16: write_narrow<f16>(out, tensor.values); break;
-      case Dtype::bf16: write_narrow<bf16>(out, tensor.values); break;
-    }
-  }
-  out.close();
-  if (!out) throw std::runtime_error(path.string() + ": cannot be written");
-  target.commit();
 }
 
 }  // namespace katt::io

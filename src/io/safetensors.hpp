@@ -41,8 +41,8 @@ struct SafetensorsHeader {
 /// The tensors of one file, or of a sharded checkpoint, mapped into memory.
 class Safetensors {
  public:
-  /// A file; or a folder that holds `model.safetensors`, or `model.safetensors.index.json` and the
-  /// shards that it names. Throws InputError naming the file.
+  /// A file, or the shards that an index beside it names (index_of()), which comes first; a folder
+  /// stands for `model.safetensors` in it. Throws InputError naming the file.
   explicit Safetensors(const std::filesystem::path& path);
   ~Safetensors();
   Safetensors(const Safetensors&) = delete;
@@ -60,11 +60,17 @@ class Safetensors {
   /// Reads a tensor of f32, f16 or bf16 as f32, row-major. Throws as check().
   void read(const std::string& name, const std::vector<std::int64_t>& shape,
             std::span<float> values) const;
+  /// The same for a part: values.size() elements from element `first` on.
+  void read(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t first,
+            std::span<float> values) const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// "model.safetensors.index.json" for "model.safetensors": the index of its shards.
+[[nodiscard]] std::filesystem::path index_of(const std::filesystem::path& file);
 
 /// A tensor to be written: f32 values, stored in the dtype.
 struct SafetensorsTensor {
@@ -80,5 +86,34 @@ struct SafetensorsTensor {
 void write_safetensors(const std::filesystem::path& path,
                        std::span<const SafetensorsTensor> tensors,
                        const std::map<std::string, std::string>& metadata);
+
+/// Writes a file in one step from values that come piece by piece, so that memory does not grow
+/// with the file.
+class SafetensorsWriter {
+ public:
+  /// `values` of the tensors are not looked at. Throws as write_safetensors().
+  SafetensorsWriter(const std::filesystem::path& path, std::span<const SafetensorsTensor> tensors,
+                    const std::map<std::string, std::string>& metadata);
+  ~SafetensorsWriter();
+  SafetensorsWriter(SafetensorsWriter&& other) noexcept;
+  SafetensorsWriter& operator=(SafetensorsWriter&& other) noexcept;
+
+  /// The next values, of one tensor after the other, row-major. Throws std::invalid_argument where
+  /// they go beyond the end of a tensor.
+  void append(std::span<const float> values);
+  /// Makes it the file, when all values have come. Throws std::runtime_error when they could not be
+  /// written.
+  void commit();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Writes the index of shards in one step: which file beside it holds which tensor, and the bytes
+/// of all.
+void write_safetensors_index(const std::filesystem::path& path,
+                             const std::map<std::string, std::string>& files,
+                             std::int64_t total_bytes);
 
 }  // namespace katt::io

@@ -1,5 +1,6 @@
 #include "nn/model.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <set>
@@ -51,35 +52,16 @@ float normal(std::uint64_t seed, std::uint64_t index) {
 
 }  // namespace
 
-void cut(const Parameter& parameter, std::vector<float>& values) {
-  if (parameter.axis < 0) return;
-  const auto size = static_cast<std::size_t>(parameter.size());
-  for (std::size_t i = 0; i < size; ++i) {  // whole_index(i) ≥ i and rises
-    values[i] =
-        values[static_cast<std::size_t>(parameter.whole_index(static_cast<std::int64_t>(i)))];
-  }
-  values.resize(size);
-}
-
-std::vector<float> cut(const ParameterLayout& layout, const std::vector<float>& whole) {
-  std::vector<float> part(static_cast<std::size_t>(layout.size()));
-  for (const Parameter& parameter : layout.parameters()) {
-    for (std::int64_t i = 0; i < parameter.size(); ++i) {
-      part[static_cast<std::size_t>(parameter.offset + i)] =
-          whole[static_cast<std::size_t>(parameter.whole_offset + parameter.whole_index(i))];
-    }
-  }
-  return part;
-}
-
-void paste(const ParameterLayout& layout, const std::vector<float>& part,
-           std::vector<float>& whole) {
-  for (const Parameter& parameter : layout.parameters()) {
-    if (parameter.is_copy) continue;
-    for (std::int64_t i = 0; i < parameter.size(); ++i) {
-      whole[static_cast<std::size_t>(parameter.whole_offset + parameter.whole_index(i))] =
-          part[static_cast<std::size_t>(parameter.offset + i)];
-    }
+void read_part(const io::Safetensors& file, const std::string& prefix, const Parameter& parameter,
+               std::int64_t first, std::span<float> values) {
+  // Cut along its columns, a part has a run of every row of the file.
+  const std::int64_t run = parameter.axis == 1 ? parameter.shape[1] : parameter.size();
+  for (std::int64_t done = 0; done < std::ssize(values);) {
+    const std::int64_t at = first + done;
+    const std::int64_t count = std::min(run - at % run, std::ssize(values) - done);
+    file.read(prefix + parameter.name, parameter.whole, parameter.whole_index(at),
+              values.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(count)));
+    done += count;
   }
 }
 
@@ -101,9 +83,8 @@ void load_parameters(const Exec& exec, const LlamaConfig& config, const Paramete
   memory::Transfer<Exec> transfer(exec);
   std::vector<float> values;
   for (const Parameter& parameter : layout.parameters()) {
-    values.resize(static_cast<std::size_t>(parameter.whole_size()));
-    file.read(parameter.name, parameter.whole, values);
-    cut(parameter, values);
+    values.resize(static_cast<std::size_t>(parameter.size()));
+    read_part(file, "", parameter, 0, values);
     write_elements(transfer, values, dtype, address_of(parameter, dtype, data));
   }
 }
@@ -158,20 +139,6 @@ Llama<Exec> open_model(const Exec& exec, const std::filesystem::path& folder, Dt
   Llama<Exec> model(exec, std::move(config), dtype, groups);
   initialize_parameters(exec, model.config(), model.layout(), folder, seed, dtype, model.data());
   return model;
-}
-
-std::vector<io::SafetensorsTensor> named_tensors(const ParameterLayout& layout,
-                                                 std::span<const float> values,
-                                                 const std::string& prefix) {
-  std::vector<io::SafetensorsTensor> tensors;
-  for (const Parameter& parameter : layout.parameters()) {
-    tensors.push_back({.name = prefix + parameter.name,
-                       .dtype = Dtype::f32,
-                       .shape = parameter.shape,
-                       .values = values.subspan(static_cast<std::size_t>(parameter.offset),
-                                                static_cast<std::size_t>(parameter.size()))});
-  }
-  return tensors;
 }
 
 #define KATT_INSTANTIATE_MODEL(Exec)                                                              \

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -75,20 +76,9 @@ template <class Exec>
 Llama<Exec> open_model(const Exec& exec, const std::filesystem::path& folder, Dtype dtype,
                        std::uint64_t seed, const dist::Groups& groups = {});
 
-/// The part of a whole tensor's values that is the parameter's, in their place.
-void cut(const Parameter& parameter, std::vector<float>& values);
-
-/// The flat values of a layout's part from those of the whole model, and back into them; an
-/// embedding that two stages hold is taken from the first.
-[[nodiscard]] std::vector<float> cut(const ParameterLayout& layout,
-                                     const std::vector<float>& whole);
-void paste(const ParameterLayout& layout, const std::vector<float>& part,
-           std::vector<float>& whole);
-
-/// The parameters of a layout inside flat host values, as tensors to be written in f32; names get
-/// the prefix.
-[[nodiscard]] std::vector<io::SafetensorsTensor> named_tensors(const ParameterLayout& layout,
-                                                               std::span<const float> values,
-                                                               const std::string& prefix);
+/// Reads values.size() elements of the part of a tensor that the parameter is, from its element
+/// `first` on; in the file its name has the prefix. Throws as io::Safetensors::read().
+void read_part(const io::Safetensors& file, const std::string& prefix, const Parameter& parameter,
+               std::int64_t first, std::span<float> values);
 
 }  // namespace katt::nn

@@ -16,6 +16,16 @@ struct AddGradient {
   }
 };
 
+template <class T>
+struct AddRows {
+  const T* a;
+  const T* b;
+  T* sum;
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+    sum[i] = static_cast<T>(static_cast<float>(a[i]) + static_cast<float>(b[i]));
+  }
+};
+
 }  // namespace
 
 template <class Exec>
@@ -46,6 +56,18 @@ void add_gradient(Runner<Exec>& run, const void* value, Dtype dtype, void* gradi
         "katt::nn::add_gradient",
         Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(run.exec(), 0, count),
         AddGradient<T>{static_cast<const T*>(value), static_cast<float*>(gradient)});
+  });
+}
+
+template <class Exec>
+void add_rows(const Exec& exec, const TensorRef<2>& a, const TensorRef<2>& b,
+              const TensorRef<2>& sum) {
+  visit_dtype(sum.dtype, [&]<class T>() {
+    Kokkos::parallel_for(
+        "katt::nn::add_rows",
+        Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, sum.size()),
+        AddRows<T>{static_cast<const T*>(a.data), static_cast<const T*>(b.data),
+                   static_cast<T*>(sum.data)});
   });
 }
 
@@ -83,6 +105,8 @@ void add_linear_gradients(Runner<Exec>& run, const Kernels& kernels, const Tenso
                                        const TensorRef<2>&, const TensorRef<2>&,               \
                                        const TensorRef<1>&, const TensorRef<2>&);              \
   template void add_gradient<Exec>(Runner<Exec>&, const void*, Dtype, void*, std::int64_t);    \
+  template void add_rows<Exec>(const Exec&, const TensorRef<2>&, const TensorRef<2>&,          \
+                               const TensorRef<2>&);                                           \
   template void add_linear_gradients<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&, \
                                            const TensorRef<2>&, const TensorRef<2>&,           \
                                            const TensorRef<1>&, const TensorRef<2>&);

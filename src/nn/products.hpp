@@ -25,6 +25,11 @@ template <class Exec>
 void add_gradient(Runner<Exec>& run, const void* value, Dtype dtype, void* gradient,
                   std::int64_t count);
 
+/// sum = a + b, in f32 and rounded once; dense, of one dtype and size.
+template <class Exec>
+void add_rows(const Exec& exec, const TensorRef<2>& a, const TensorRef<2>& b,
+              const TensorRef<2>& sum);
+
 /// Gradients of out = x·weightᵀ + bias: adds doutᵀ·x to dweight and the column sums of dout to
 /// dbias (f32).
 template <class Exec>

@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "core/execution.hpp"
 #include "core/parts.hpp"
+#include "nn/products.hpp"
 #include "nn/vocabulary.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/rmsnorm/rmsnorm.hpp"
@@ -40,8 +41,8 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
       options_(std::move(options)),
       run_(exec, dry, pool, options_.groups),
       transfer_(exec) {
-  if (options_.groups.place.layout.ranks() != slice_.tensor) {
-    throw std::invalid_argument("a session has tensor parallel ranks alone");
+  if (const dist::Layout& layout = options_.groups.place.layout; layout.replicas() > 1) {
+    throw std::invalid_argument("a session has tensor parallel ranks and stages alone");
   }
   drop_repeated_biases(weights_, slice_);
   options_.chunk = std::min(options_.chunk, options_.capacity);
@@ -78,6 +79,7 @@ typename Session<Exec>::Step Session<Exec>::lay_out(Arena& arena, std::int64_t n
                 without(Recompute::all, Recompute::attended), at.at);
   at.delta = rows(config_.hidden_size);
   at.n = rows(config_.hidden_size);
+  if (!slice_.head) return at;
   at.logits = arena.tensor<2>(
       dtype_, {std::min(tokens, std::max(options_.batch, logit_rows)), config_.vocab_size});
   return at;
@@ -146,13 +148,16 @@ std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool
     }
     const std::size_t rows = static_cast<std::size_t>(all ? count : 1) * vocab;
     part_logits.resize(static_cast<std::size_t>(options_.batch) * rows);
-    step(part, count, all, part_logits);
+    // Without `all` those of the last piece are asked for.
+    const bool is_wanted = all || done + count == n;
+    step(part, count, all, is_wanted ? std::span(part_logits) : std::span<float>());
     for (std::int64_t b = 0; b < options_.batch; ++b) {
       const std::size_t to = static_cast<std::size_t>(all ? b * n + done : b) * vocab;
       std::copy_n(part_logits.begin() + b * static_cast<std::ptrdiff_t>(rows), rows,
                   logits.begin() + static_cast<std::ptrdiff_t>(to));
     }
   }
+  share_logits(logits);
   return logits;
 }
 
@@ -179,8 +184,20 @@ void Session<Exec>::launch_blocks(Runner<Exec>& run, const Step& at, BatchShape 
 
 template <class Exec>
 void Session<Exec>::launch(Runner<Exec>& run, const Step& at, std::int64_t n, bool all) {
-  embed(run, options_.kernels, weights_.embedding, at.ids, at.at.x);
+  const dist::Groups& groups = run.groups();
+  if (slice_.embedding) {
+    embed(run, options_.kernels, weights_.embedding, at.ids, at.at.x);
+  } else if (!run.is_dry()) {
+    groups.pipeline.recv(run.exec(), at.at.x, groups.place.stage - 1).wait();
+  }
   launch_blocks(run, at, {.batch = options_.batch, .seq = n});
+  if (!slice_.head) {
+    if (run.is_dry()) return;
+    sent_.wait();  // what was sent from there before
+    add_rows(run.exec(), at.at.h, at.delta, at.n);
+    sent_ = groups.pipeline.send(run.exec(), at.n, groups.place.stage + 1);
+    return;
+  }
   const auto wanted = [&](const TensorRef<2>& rows) { return all ? rows : last_rows(rows, n); };
   run(rmsnorm::forward_variants<Exec>(),
       rmsnorm::ForwardArgs{.x = wanted(at.delta),
@@ -213,6 +230,8 @@ void Session<Exec>::step(std::span<const std::int64_t> ids, std::int64_t n, bool
   copy_from_host(run_.exec(), std::as_bytes(std::span(own_ids)), at.ids);
   cache_->extend(run_.exec(), slots_, std::vector<std::int64_t>(slots_.size(), n));
   launch(run_, at, n, all);
+  length_ += n;
+  if (!slice_.head || logits.empty()) return;
   const std::int64_t rows = all ? options_.batch * n : options_.batch;
   const std::int64_t at_once = at.logits.extent[0];
   for (std::int64_t first = 0; first < rows; first += at_once) {
@@ -220,7 +239,15 @@ void Session<Exec>::step(std::span<const std::int64_t> ids, std::int64_t n, bool
     read_logits(out, logits.subspan(static_cast<std::size_t>(first * vocab_size_),
                                     static_cast<std::size_t>(out.extent[0] * vocab_size_)));
   }
-  length_ += n;
+}
+
+template <class Exec>
+void Session<Exec>::share_logits(std::span<float> logits) {
+  const dist::Groups& groups = options_.groups;
+  const int stages = groups.place.layout.pipeline;
+  if (stages == 1) return;
+  const TensorRef<1> all(logits.data(), Dtype::f32, {std::ssize(logits)});
+  groups.pipeline.broadcast(serial_host(), all, stages - 1).wait();
 }
 
 template <class Exec>

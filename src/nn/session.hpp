@@ -19,12 +19,13 @@ struct SessionOptions {
   /// Longer pieces than so many tokens are taken in parts, so that memory does not grow with them.
   std::int64_t chunk = 512;
   Kernels kernels{};
-  dist::Groups groups{};  ///< tensor parallel ranks that compute together
+  dist::Groups groups{};  ///< tensor parallel ranks and stages that compute together
 };
 
 /// Inference: sequences of equal length that grow together, their keys and values in a contiguous
-/// KvCache. Of tensor parallel ranks each has the cache of its heads; all call the same functions and
-/// get the same logits.
+/// KvCache. Of tensor parallel ranks each has the cache of its heads, of the stages of a pipeline that
+/// of its blocks; all call the same functions and get the same logits. A stage computes a piece of a
+/// prompt while the next one computes the piece before.
 template <class Exec>
 class Session {
  public:
@@ -67,13 +68,16 @@ class Session {
     std::int64_t* ids = nullptr;
     BlockActivations at;
     TensorRef<2> delta;
-    TensorRef<2> n;       ///< normalised output
+    TensorRef<2> n;       ///< normalised output, or what the next stage gets
     TensorRef<2> logits;  ///< (rows computed at a time, vocab)
   };
   Step lay_out(Arena& arena, std::int64_t n) const;
   void launch(Runner<Exec>& run, const Step& at, std::int64_t n, bool all);
   void launch_blocks(Runner<Exec>& run, const Step& at, BatchShape shape);
+  /// Logits where the span is not empty.
   void step(std::span<const std::int64_t> ids, std::int64_t n, bool all, std::span<float> logits);
+  /// The stages have what the last one has computed.
+  void share_logits(std::span<float> logits);
   /// Logits of the rows first … of the normalised output.
   TensorRef<2> launch_head(Runner<Exec>& run, const Step& at, std::int64_t first,
                            std::int64_t count);
@@ -100,6 +104,7 @@ class Session {
   std::optional<KvCache<Exec>> cache_;  ///< none when dry
   std::vector<std::int64_t> slots_;     ///< of the sequences, in their order
   memory::PoolBlock activations_;
+  dist::Request sent_;  ///< to the next stage; reads activations_
 };
 
 /// Bytes that a model and a session of it allocate, on the rank of the options' groups.

@@ -14,20 +14,6 @@
 
 namespace katt::nn {
 
-namespace {
-
-template <class T>
-struct AddRows {
-  const T* a;
-  const T* b;
-  T* sum;
-  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
-    sum[i] = static_cast<T>(static_cast<float>(a[i]) + static_cast<float>(b[i]));
-  }
-};
-
-}  // namespace
-
 template <class Exec>
 TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dtype dtype,
                                  PassOptions options, Weights weights, Weights gradients, bool dry,
@@ -180,13 +166,7 @@ void TrainingPass<Exec>::launch_forward(Runner<Exec>& run) {
   if (!slice_.head) {
     if (run.is_dry()) return;
     sent_.wait();  // what was sent from there before
-    visit_dtype(dtype_, [&]<class T>() {
-      Kokkos::parallel_for(
-          "katt::nn::stage_output",
-          Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(run.exec(), 0, x_.size()),
-          AddRows<T>{static_cast<const T*>(stream.data), static_cast<const T*>(delta_.data),
-                     static_cast<T*>(x_.data)});
-    });
+    add_rows(run.exec(), stream, delta_, x_);
     sent_ = groups.pipeline.send(run.exec(), x_, groups.place.stage + 1);
     return;
   }

@@ -64,6 +64,19 @@ dist::Part Sharing::own(dist::Part bucket) const {
   return {bucket.begin + part.begin, part.count};
 }
 
+std::vector<Piece> Sharing::pieces_of(dist::Part range) const {
+  // Later pieces lie before earlier ones.
+  auto at = std::ranges::partition_point(
+      pieces_, [&](const Piece& piece) { return piece.begin >= range.begin + range.count; });
+  std::vector<Piece> found;
+  for (; at != pieces_.end() && at->begin + at->count > range.begin; ++at) {
+    const std::int64_t begin = std::max(at->begin, range.begin);
+    const std::int64_t end = std::min(at->begin + at->count, range.begin + range.count);
+    if (begin < end) found.push_back({begin, end - begin, at->state + begin - at->begin});
+  }
+  return found;
+}
+
 std::vector<dist::Part> counted_parts(const nn::ParameterLayout& layout, const Sharing& sharing) {
   // What every rank of a tensor group has is counted by its first, an embedding by its first stage.
   const auto counts = [&](const nn::Parameter& parameter) {

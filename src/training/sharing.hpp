@@ -35,6 +35,8 @@ class Sharing {
 
   [[nodiscard]] const std::vector<dist::Part>& buckets() const { return buckets_; }
   [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
+  /// What of a range this rank updates.
+  [[nodiscard]] std::vector<Piece> pieces_of(dist::Part range) const;
   /// Elements of the optimizer's state.
   [[nodiscard]] std::int64_t state_size() const { return state_size_; }
   /// This rank's piece of a bucket.

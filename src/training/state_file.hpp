@@ -1,28 +1,36 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
 
+#include "io/safetensors.hpp"
 #include "training/trainer.hpp"
 
-/// A training run on disk.
+/// The file that a training run is continued from: `training_state.safetensors`, or its shards.
+/// Tensors "parameters.NAME", "m.NAME" and "v.NAME" are masters and moments of the tensor NAME of
+/// the model, all f32; "log.loss", … have a value a step; counters and what must be the same when
+/// the run goes on are metadata.
 namespace katt::training {
 
-/// The file, in the folder of a run, that it is continued from.
+/// Its name, in the folder of a run.
 inline constexpr const char* state_file = "training_state.safetensors";
 
-/// Writes a Hugging Face checkpoint (`config.json`, `model.safetensors` in f32) and
-/// `training_state.safetensors`: masters, moments, counters and log, all that read_state() needs.
-/// Each file is replaced in one step, so that a kill at any instant leaves a run that can be
-/// continued. Throws InputError when the folder cannot be written.
-void write_run(const std::filesystem::path& folder, const nn::LlamaConfig& config,
-               const nn::ParameterLayout& layout, const TrainOptions& options,
-               const TrainingState& state);
+/// Whether a folder holds a run that can be continued.
+[[nodiscard]] bool holds_run(const std::filesystem::path& folder);
 
-/// Reads the state of a run back. Throws InputError, naming the file, what it holds and what was
-/// expected, where it is of another model or was made with another batch, sequence, accumulation or
-/// dtype: its continuation would be another run.
-[[nodiscard]] TrainingState read_state(const std::filesystem::path& folder,
-                                       const nn::ParameterLayout& layout,
-                                       const TrainOptions& options);
+/// What is stored beside the arrays.
+struct StateContents {
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, std::vector<float>> tensors;  ///< of rank 1
+};
+[[nodiscard]] StateContents contents_of(const TrainOptions& options, const TrainingState& state);
+
+/// Reads it back. Throws InputError, naming the file, what it holds and what was expected, where
+/// the run was made with another batch, sequence, accumulation or dtype: its continuation would be
+/// another run.
+[[nodiscard]] TrainingState state_of(const std::filesystem::path& path, const io::Safetensors& file,
+                                     const TrainOptions& options);
 
 }  // namespace katt::training

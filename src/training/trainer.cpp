@@ -12,6 +12,7 @@
 
 #include "core/execution.hpp"
 #include "memory/transfer.hpp"
+#include "training/saving.hpp"
 
 namespace katt::training {
 
@@ -349,10 +350,9 @@ std::vector<float> Trainer<Exec>::values(const nn::DeviceMemory<Exec>& memory,
 }
 
 template <class Exec>
-std::vector<float> Trainer<Exec>::whole_state(const nn::DeviceMemory<Exec>& memory,
-                                              bool is_shared) const {
-  if (!is_shared || !sharing_.is_cut()) return values(memory, layout_.size());
-  const std::vector<float> own = values(memory, sharing_.state_size());
+std::vector<float> Trainer<Exec>::whole_masters() const {
+  if (is_weights() || !sharing_.is_cut()) return values(master_, layout_.size());
+  const std::vector<float> own = values(master_, sharing_.state_size());
   std::vector<float> whole(static_cast<std::size_t>(layout_.size()));
   for (const Piece& piece : sharing_.pieces()) {
     std::copy_n(own.begin() + piece.state, piece.count, whole.begin() + piece.begin);
@@ -368,61 +368,29 @@ std::vector<float> Trainer<Exec>::whole_state(const nn::DeviceMemory<Exec>& memo
 }
 
 template <class Exec>
-std::vector<float> Trainer<Exec>::whole_model(std::vector<float> part) const {
-  const dist::Groups& groups = options_.groups;
-  if (groups.model.size() == 1) return part;
-  if (groups.place.replica() != 0) return {};
-  const auto tensor = [](std::vector<float>& values) {
-    return TensorRef<1>(values.data(), Dtype::f32, {std::ssize(values)});
-  };
-  if (groups.model.rank() != 0) {
-    groups.model.send(serial_host(), tensor(part), 0).wait();
-    return {};
-  }
-  std::vector<float> whole(static_cast<std::size_t>(nn::ParameterLayout(config_).size()));
-  for (int r = 0; r < groups.model.size(); ++r) {
-    dist::Place place = groups.place;
-    place.tensor = r % place.layout.tensor;
-    place.stage = r / place.layout.tensor;
-    const nn::ParameterLayout layout(config_, nn::Slice(config_, place));
-    if (r > 0) {
-      part.resize(static_cast<std::size_t>(layout.size()));
-      groups.model.recv(serial_host(), tensor(part), r).wait();
-    }
-    nn::paste(layout, part, whole);
-  }
-  return whole;
+RunArrays Trainer<Exec>::arrays() const {
+  return {.config = config_,
+          .options = options_,
+          .layout = layout_,
+          .sharing = sharing_,
+          .arrays = {{{"parameters.", master_.data(), !is_weights() && sharing_.is_cut()},
+                      {"m.", m_.data(), sharing_.is_cut()},
+                      {"v.", v_.data(), sharing_.is_cut()}}}};
 }
 
 template <class Exec>
-TrainingState Trainer<Exec>::state() const {
-  return {.parameters = whole_model(whole_state(master_, !is_weights())),
-          .m = whole_model(whole_state(m_, true)),
-          .v = whole_model(whole_state(v_, true)),
-          .updates = updates_,
-          .loss_scale = scaler_.scale(),
-          .good_steps = scaler_.good_steps(),
-          .log = log_};
+void Trainer<Exec>::save(const std::filesystem::path& folder, int shards) const {
+  write_run(exec_, folder, arrays(),
+            {.updates = updates_,
+             .loss_scale = scaler_.scale(),
+             .good_steps = scaler_.good_steps(),
+             .log = log_},
+            shards);
 }
 
 template <class Exec>
-void Trainer<Exec>::set_state(const TrainingState& state) {
-  memory::Transfer<Exec> transfer(exec_);
-  const auto upload = [&](const nn::DeviceMemory<Exec>& to, const std::vector<float>& whole,
-                          bool is_shared) {
-    const std::vector<float> part = nn::cut(layout_, whole);
-    const std::span<const float> values(part);
-    if (!is_shared) return transfer.upload(to.data(), std::as_bytes(values));
-    for (const Piece& piece : sharing_.pieces()) {
-      transfer.upload(to.data() + static_cast<std::size_t>(piece.state) * sizeof(float),
-                      std::as_bytes(values.subspan(static_cast<std::size_t>(piece.begin),
-                                                   static_cast<std::size_t>(piece.count))));
-    }
-  };
-  upload(master_, state.parameters, !is_weights());
-  upload(m_, state.m, true);
-  upload(v_, state.v, true);
-  transfer.wait();
+void Trainer<Exec>::resume(const std::filesystem::path& folder) {
+  const TrainingState state = read_run(exec_, folder, arrays());
   updates_ = state.updates;
   scaler_.restore(state.loss_scale, state.good_steps);
   log_ = state.log;

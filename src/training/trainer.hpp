@@ -42,9 +42,8 @@ struct StepLog {
   bool skipped = false;  ///< a gradient was not finite: the parameters stay
 };
 
-/// State of a training run on the host; flat arrays of the layout.
+/// What a later step depends on beside the parameters and the optimizer's moments, and the log.
 struct TrainingState {
-  std::vector<float> parameters, m, v;
   std::int64_t updates = 0;
   double loss_scale = 1;
   std::int64_t good_steps = 0;
@@ -63,6 +62,8 @@ struct TrainingMemory {
     return parameters + gradients + optimizer + activations + workspace + communication;
   }
 };
+
+struct RunArrays;
 
 /// Throws InputError where the ranks of the options cannot share the model or the batch.
 void check_ranks(const nn::LlamaConfig& config, const TrainOptions& options);
@@ -102,17 +103,16 @@ class Trainer {
 
   /// The parameters (f32 masters) and the gradients of the last step, flat, on the host, of this
   /// rank's part; gradients where ZeRO-1 has not cut them.
-  [[nodiscard]] std::vector<float> parameters() const {
-    return whole_state(master_, !is_weights());
-  }
+  [[nodiscard]] std::vector<float> parameters() const { return whole_masters(); }
   [[nodiscard]] std::vector<float> gradients() const { return values(gradients_, layout_.size()); }
 
-  /// Everything that a later step depends on, and the log: of the whole model, on rank 0; all ranks
-  /// call it.
-  [[nodiscard]] TrainingState state() const;
-  /// Continues from a state of the whole model: the steps that follow have the same bits as those of
-  /// an unbroken run of these ranks. All ranks give the same.
-  void set_state(const TrainingState& state);
+  /// Writes everything that a later step depends on to a folder (training/saving.hpp), in so many
+  /// shards; 0: as suggested_shards() says. All ranks call it.
+  void save(const std::filesystem::path& folder, int shards = 0) const;
+  /// Continues from what any layout has saved: the steps that follow have the same bits as those of
+  /// an unbroken run of these ranks. All ranks call it. Throws InputError where the folder holds
+  /// another run.
+  void resume(const std::filesystem::path& folder);
 
  private:
   [[nodiscard]] bool is_weights() const { return options_.dtype == Dtype::f32; }
@@ -126,10 +126,10 @@ class Trainer {
   void round_master();
   [[nodiscard]] std::vector<float> values(const nn::DeviceMemory<Exec>& memory,
                                           std::int64_t count) const;
-  /// This rank's part of the model from memory that the replicas may share; all of them call it.
-  [[nodiscard]] std::vector<float> whole_state(const nn::DeviceMemory<Exec>& memory,
-                                               bool is_shared) const;
-  [[nodiscard]] std::vector<float> whole_model(std::vector<float> part) const;
+  /// The masters of this rank's part of the model, which replicas may share; all of them call it.
+  [[nodiscard]] std::vector<float> whole_masters() const;
+  /// Masters and moments, where they lie.
+  [[nodiscard]] RunArrays arrays() const;
 
   Exec exec_;
   nn::LlamaConfig config_;

@@ -96,7 +96,8 @@ def test_killed_ranks_lose_nothing_that_was_saved(katt, ranks, expected):
                ["--tensor", 2, "--pipeline", 2], ["--pipeline", 2, "--context", 2]]
     layout, killed = choose.choice(layouts), 0
     while True:
-        process = ranks.start(4, *command, *layout, "--out", "out", "--log", "log.h5", "--save-every", 2, "--resume")
+        process = ranks.start(4, *command, *layout, "--out", "out", "--log", "log.h5", "--save-every", 2, "--save-shards",
+                              choose.randint(1, 4), "--resume")
         if killed < kills:
             time.sleep(choose.uniform(0.2, 2.0))
             victims = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
@@ -132,14 +133,57 @@ def test_what_was_trained_is_a_checkpoint(ranks, katt, expected):
     assert header("out") == header("alone")
 
 
-def test_logits_and_greedy_continuation(ranks, expected):
+def shards_of(folder):
+    """The files of a sharded checkpoint by tensor, after a look into each."""
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    held = {}
+    for name in set(index["weight_map"].values()):
+        data = (folder / name).read_bytes()
+        length = int.from_bytes(data[:8], "little")
+        tensors = json.loads(data[8:8 + length])
+        tensors.pop("__metadata__")
+        held |= dict.fromkeys(tensors, name)
+    assert held == index["weight_map"]
+    sizes = [(folder / name).stat().st_size for name in set(held.values())]
+    assert index["metadata"]["total_size"] <= sum(sizes) < index["metadata"]["total_size"] + 16384
+    return held
+
+
+def test_shards(ranks, katt, expected):
+    """Each rank writes a file; other layouts go on from them, and every reader takes them."""
+    for layout in [["--tensor", 2, "--zero", 1], ["--pipeline", 2]]:
+        done = ranks(4, *training(expected, steps=8), *layout, "--out", "out", "--save-shards", 4, "--overwrite")
+        assert done.returncode == 0, done.stderr
+        assert len(set(shards_of(ranks.folder / "out").values())) == 4
+        assert not (ranks.folder / "out" / "model.safetensors").exists()
     prompt = ",".join(map(str, expected["prompt"]))
-    done = ranks(2, "logits", "--model", TINY, "--tokens", prompt, "--out", "out.h5", "--tensor", 2)
+    logits = []
+    for count, layout in [(1, []), (2, ["--tensor", 2]), (2, ["--pipeline", 2])]:
+        done = ranks(count, "logits", "--model", "out", "--tokens", prompt, "--out", "out.h5", *layout)
+        assert done.returncode == 0, done.stderr
+        with h5py.File(ranks.folder / "out.h5") as file:
+            logits.append(file["logits"][...])
+    np.testing.assert_allclose(logits[1], logits[0], atol=2e-5, rtol=0)
+    np.testing.assert_allclose(logits[2], logits[0], atol=2e-5, rtol=0)
+    assert "model.safetensors.index.json" in katt.refuses(*training(expected), "--out", "out")
+    done = ranks(2, *training(expected), "--tensor", 2, "--out", "out", "--log", "log.h5", "--resume")
+    assert done.returncode == 0, done.stderr
+    check_curve(ranks.folder / "log.h5", expected)
+    assert sorted(path.name for path in (ranks.folder / "out").iterdir()) == [
+        "config.json", "model.safetensors", "training_state.safetensors"]
+
+
+@pytest.mark.parametrize("count, layout", [
+    (2, ["--tensor", 2]), (2, ["--pipeline", 2]), (4, ["--tensor", 2, "--pipeline", 2])])
+def test_logits_and_greedy_continuation(ranks, expected, count, layout):
+    prompt = ",".join(map(str, expected["prompt"]))
+    done = ranks(count, "logits", "--model", TINY, "--tokens", prompt, "--out", "out.h5", *layout)
     assert done.returncode == 0, done.stderr
     with h5py.File(ranks.folder / "out.h5") as file:
         np.testing.assert_allclose(file["logits"][...], expected["logits"], atol=2e-5, rtol=0)
-    done = ranks(2, "generate", "--model", TINY, "--tokens", prompt, "--max-new-tokens", len(expected["greedy"]),
-                 "--tensor", 2)
+    # in pieces, so that the stages compute at the same time
+    done = ranks(count, "generate", "--model", TINY, "--tokens", prompt, "--max-new-tokens", len(expected["greedy"]),
+                 "--chunk", 3, *layout)
     assert done.returncode == 0, done.stderr
     assert [int(token) for token in done.stdout.splitlines()[-1].split(",")] == expected["greedy"].tolist()
 
@@ -180,6 +224,7 @@ def test_memory_without_ranks(katt):
     (4, [], "a step has 6 rows, expected a multiple of the 4 data parallel ranks"),
     (2, ["--pipeline", 2, "--micro-batches", 4], "expected a divisor of them"),
     (2, ["--zero", 2], "--zero 2: expected 0 or 1"),
+    (2, ["--save-shards", 3], "--save-shards 3: expected at most the 2 ranks"),
     (2, ["--checkpoint-blocks", "budget:1e9"], "of several ranks each would choose"),
     (2, ["--nonsense", 1], "unknown option"),
 ])
@@ -198,3 +243,16 @@ def test_commands_of_one_rank(ranks):
     assert "katt tune: started on 2 ranks, expected 1" in done.stderr
     done = ranks(2, "generate", "--model", TINY, "--tokens", "1,2")
     assert done.returncode == 2 and "expected --tensor 2" in done.stderr
+
+
+@pytest.mark.parametrize("count, layout, message", [
+    (3, ["--pipeline", 3], "--pipeline 3: the model has 2 blocks"),
+    (4, ["--pipeline", 2], "--tensor 1 --pipeline 2: katt generate has 4 ranks, expected --tensor 2"),
+    (2, ["--pipeline", 3], "expected a divisor of the 2 ranks"),
+    (2, ["--context", 2], "--context"),
+])
+def test_refusals_of_generation(ranks, count, layout, message):
+    done = ranks(count, "generate", "--model", TINY, "--tokens", "1,2", *layout)
+    assert done.returncode == 2 and done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("katt: ")]
+    assert len(lines) == 1 and message in lines[0], done.stderr

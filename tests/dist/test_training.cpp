@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +7,9 @@
 #include "core/error.hpp"
 #include "drivers/training_run.hpp"
 #include "memory/tracker.hpp"
+#include "tests/dist/shared_folder.hpp"
 #include "tests/nn/llama_tiny.hpp"
 #include "tests/training/reference_training.hpp"
-#include "training/state_file.hpp"
 #include "training/trainer.hpp"
 
 /// Training in every layout of as many ranks as mpirun has started.
@@ -104,12 +103,19 @@ TrainOptions small_options(Dtype dtype = Dtype::f32) {
   return {.shape = {.batch = 6, .seq = 48}, .accumulation = 4, .dtype = dtype, .bucket = 5000};
 }
 
-/// Largest difference of the parameters of the whole model, relative to the largest of them.
-double difference(const std::vector<float>& a, const std::vector<float>& b) {
+/// Largest difference of a rank's part of the parameters from those of the whole model, relative to
+/// the largest of them.
+double difference(const nn::ParameterLayout& layout, const std::vector<float>& part,
+                  const std::vector<float>& whole) {
   double most = 0, scale = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
-    scale = std::max(scale, std::abs(static_cast<double>(b[i])));
+  for (const nn::Parameter& parameter : layout.parameters()) {
+    for (std::int64_t i = 0; i < parameter.size(); ++i) {
+      const double a = part[static_cast<std::size_t>(parameter.offset + i)];
+      const double b =
+          whole[static_cast<std::size_t>(parameter.whole_offset + parameter.whole_index(i))];
+      most = std::max(most, std::abs(a - b));
+      scale = std::max(scale, std::abs(b));
+    }
   }
   return most / scale;
 }
@@ -129,7 +135,7 @@ TEST(TrainingOverRanks, IsThatOfOneRank) {
     options.recompute.assign(4, what.recompute ? nn::Recompute::all : nn::Recompute::nothing);
     Trainer alone(Exec(), config, options, "no checkpoint here", 7);
     const std::vector<StepLog> expected{alone.step(data), alone.step(data)};
-    const auto parameters = alone.state().parameters;
+    const auto parameters = alone.parameters();
     const double limit = what.dtype == Dtype::f32 ? 1e-4 : 2e-2;
     for (const Layout& layout : layouts(config, options)) {
       SCOPED_TRACE(dist::to_text(layout) + ", " + std::string(name_of(what.dtype)) +
@@ -141,10 +147,8 @@ TEST(TrainingOverRanks, IsThatOfOneRank) {
         ASSERT_NEAR(log.loss, one.loss, limit * one.loss);
         ASSERT_NEAR(log.grad_norm, one.grad_norm, 2 * limit * one.grad_norm);
       }
-      const auto state = trainer.state();
-      if (dist::world().rank() != 0) continue;
-      ASSERT_EQ(state.parameters.size(), parameters.size());
-      EXPECT_LT(difference(state.parameters, parameters), what.dtype == Dtype::f32 ? 2e-3 : 2e-2);
+      EXPECT_LT(difference(trainer.layout(), trainer.parameters(), parameters),
+                what.dtype == Dtype::f32 ? 2e-3 : 2e-2);
     }
   }
 }
@@ -177,28 +181,31 @@ TEST(TrainingOverRanks, ContinuesInAnotherLayout) {
   std::vector<StepLog> expected;
   for (int s = 0; s < 4; ++s) expected.push_back(unbroken.step(data));
   const dist::Communicator ranks = dist::world();
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() /
-      ("katt_ranks_" + ranks.broadcast_text(std::to_string(getpid()), 0));
-  // Each layout continues what the one before has saved; the last comes first.
-  const nn::ParameterLayout whole(config);
+  const test::SharedFolder folder;
+  // Each layout continues what the one before has saved, in one file, a few or one a rank; the last
+  // comes first.
   const auto all = layouts(config, options);
-  const auto train_two = [&](const Layout& layout) {
+  const auto train_two = [&](const Layout& layout, int shards) {
     options.groups = dist::Groups(ranks, layout);
     Trainer trainer(Exec(), config, options, "no checkpoint here", 7);
     (void)trainer.step(data);
     (void)trainer.step(data);
-    const auto state = trainer.state();
-    if (ranks.rank() == 0) training::write_run(folder, config, whole, options, state);
+    trainer.save(folder.path(), shards);
+    // What was written is a model that can be opened; each rank reads its part of it.
+    const auto model = nn::open_model(Exec(), folder.path(), Dtype::f32, 0, options.groups);
+    std::vector<float> opened(static_cast<std::size_t>(model.layout().size()));
+    nn::copy_to_host(Exec(), model.data(), std::as_writable_bytes(std::span(opened)));
+    EXPECT_TRUE(opened == trainer.parameters());
     ranks.barrier();
+    if (ranks.rank() == 0) EXPECT_EQ(folder.count("-of-"), shards == 1 ? 0 : 2 * shards);
   };
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Layout& next = all[(i + 1) % all.size()];
     SCOPED_TRACE(dist::to_text(all[i]) + ", then " + dist::to_text(next));
-    train_two(all[i]);
+    train_two(all[i], 1 + static_cast<int>(i) % ranks.size());
     options.groups = dist::Groups(ranks, next);
     Trainer trainer(Exec(), config, options, "no checkpoint here", 1);
-    trainer.set_state(training::read_state(folder, whole, options));
+    trainer.resume(folder.path());
     for (int s = 2; s < 4; ++s) {
       const StepLog log = trainer.step(data);
       const StepLog& one = expected[static_cast<std::size_t>(s)];
@@ -207,7 +214,6 @@ TEST(TrainingOverRanks, ContinuesInAnotherLayout) {
     }
     ranks.barrier();
   }
-  if (ranks.rank() == 0) std::filesystem::remove_all(folder);
 }
 
 TEST(TrainingOverRanks, TakesTheMemoryThatIsForecast) {

@@ -1,0 +1,144 @@
+#include <algorithm>
+#include <fstream>
+#include <stdexcept>
+
+#include <nlohmann/json.hpp>
+
+#include "core/convert.hpp"
+#include "io/atomic_file.hpp"
+#include "io/safetensors.hpp"
+
+namespace katt::io {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Elements converted at a time.
+constexpr std::size_t chunk = 1 << 16;
+
+const char* name_in_file(Dtype dtype) {
+  return dtype == Dtype::f32 ? "F32" : dtype == Dtype::f16 ? "F16" : "BF16";
+}
+
+template <class T>
+void write_narrow(std::ostream& out, std::span<const float> values) {
+  std::vector<T> stored(std::min(chunk, values.size()));
+  for (std::size_t at = 0; at < values.size(); at += chunk) {
+    const std::size_t count = std::min(chunk, values.size() - at);
+    convert(values.subspan(at, count), std::span<T>(stored.data(), count));
+    out.write(reinterpret_cast<const char*>(stored.data()),
+              static_cast<std::streamsize>(count * sizeof(T)));
+  }
+}
+
+/// The length, and the header that gives the tensors their places.
+std::string head_of(std::span<const SafetensorsTensor> tensors,
+                    const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::size_t at = 0;
+  for (const SafetensorsTensor& tensor : tensors) {
+    if (header.contains(tensor.name)) {
+      throw std::invalid_argument("tensor " + tensor.name + ": its name is taken");
+    }
+    std::size_t bytes = size_of(tensor.dtype);
+    for (const std::int64_t extent : tensor.shape) bytes *= static_cast<std::size_t>(extent);
+    header[tensor.name] = {{"dtype", name_in_file(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {at, at + bytes}}};
+    at += bytes;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // the data begin at a multiple of 8
+  const std::uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
+}
+
+}  // namespace
+
+struct SafetensorsWriter::Impl {
+  struct Rest {
+    Dtype dtype;
+    std::size_t count;
+  };
+
+  Impl(const fs::path& file, std::span<const SafetensorsTensor> tensors,
+       const std::map<std::string, std::string>& metadata)
+      : path(file), head(head_of(tensors, metadata)), target(file) {
+    for (const SafetensorsTensor& tensor : tensors) {
+      std::size_t count = 1;
+      for (const std::int64_t extent : tensor.shape) count *= static_cast<std::size_t>(extent);
+      rest.push_back({tensor.dtype, count});
+    }
+    out.open(target.temporary(), std::ios::binary | std::ios::trunc);
+    out.write(head.data(), static_cast<std::streamsize>(head.size()));
+    skip_written();
+  }
+
+  void skip_written() {
+    while (next < rest.size() && rest[next].count == 0) ++next;
+  }
+
+  fs::path path;
+  std::string head;
+  AtomicFile target;
+  std::ofstream out;
+  std::vector<Rest> rest;  ///< elements of every tensor that have not come yet
+  std::size_t next = 0;
+};
+
+SafetensorsWriter::SafetensorsWriter(const fs::path& path,
+                                     std::span<const SafetensorsTensor> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : impl_(std::make_unique<Impl>(path, tensors, metadata)) {}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&& other) noexcept = default;
+SafetensorsWriter& SafetensorsWriter::operator=(SafetensorsWriter&& other) noexcept = default;
+
+void SafetensorsWriter::append(std::span<const float> values) {
+  if (values.empty()) return;
+  if (impl_->next == impl_->rest.size() || values.size() > impl_->rest[impl_->next].count) {
+    throw std::invalid_argument(impl_->path.string() + ": values beyond the end of a tensor");
+  }
+  Impl::Rest& rest = impl_->rest[impl_->next];
+  switch (rest.dtype) {
+    case Dtype::f32: write_narrow<float>(impl_->out, values); break;
+    case Dtype::f16: write_narrow<f16>(impl_->out, values); break;
+    case Dtype::bf16: write_narrow<bf16>(impl_->out, values); break;
+  }
+  rest.count -= values.size();
+  impl_->skip_written();
+}
+
+void SafetensorsWriter::commit() {
+  if (impl_->next != impl_->rest.size()) {
+    throw std::invalid_argument(impl_->path.string() + ": values are missing");
+  }
+  impl_->out.close();
+  if (!impl_->out) throw std::runtime_error(impl_->path.string() + ": cannot be written");
+  impl_->target.commit();
+}
+
+void write_safetensors(const fs::path& path, std::span<const SafetensorsTensor> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  SafetensorsWriter writer(path, tensors, metadata);
+  for (const SafetensorsTensor& tensor : tensors) writer.append(tensor.values);
+  writer.commit();
+}
+
+void write_safetensors_index(const fs::path& path, const std::map<std::string, std::string>& files,
+                             std::int64_t total_bytes) {
+  nlohmann::ordered_json index;
+  index["metadata"]["total_size"] = total_bytes;
+  index["weight_map"] = files;
+  AtomicFile target(path);
+  std::ofstream out(target.temporary(), std::ios::binary | std::ios::trunc);
+  out << index.dump(2) << "\n";
+  out.close();
+  if (!out) throw std::runtime_error(path.string() + ": cannot be written");
+  target.commit();
+}
+
+}  // namespace katt::io
