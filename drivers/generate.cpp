@@ -96,7 +96,7 @@ void write_tokens(const std::filesystem::path& path, const Made& made) {
     table.values.resize(table.values.size() + longest - of_prompt.size(), -1);
   }
   io::TensorFile file;
-  file.set("tokens", std::move(table));
+  file.set_integers("tokens", std::move(table));
   file.write(path);
 }
 

@@ -72,7 +72,7 @@ class CaseFile {
 class TensorFile {
  public:
   void set(std::string name, FloatTensor tensor);
-  void set(std::string name, IntTensor tensor);
+  void set_integers(std::string name, IntTensor tensor);
   /// A profile, as a table of that name.
   void set_profile(std::string name, Profile profile);
   void set_attribute(std::string name, std::string value);

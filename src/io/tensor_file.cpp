@@ -38,7 +38,7 @@ void TensorFile::set(std::string name, FloatTensor tensor) {
   put(tensors_, std::move(name), std::move(tensor));
 }
 
-void TensorFile::set(std::string name, IntTensor tensor) {
+void TensorFile::set_integers(std::string name, IntTensor tensor) {
   check_size(name, tensor);
   put(integer_tensors_, std::move(name), std::move(tensor));
 }
