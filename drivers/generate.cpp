@@ -1,6 +1,8 @@
 #include "nn/generate.hpp"
 
+#include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -11,6 +13,7 @@
 #include "drivers/layout_options.hpp"
 #include "drivers/model_options.hpp"
 #include "drivers/model_profile.hpp"
+#include "drivers/prompts.hpp"
 #include "drivers/runtime.hpp"
 #include "drivers/scratch.hpp"
 #include "io/atomic_file.hpp"
@@ -22,6 +25,9 @@ namespace {
 
 constexpr const char* generate_usage =
     "katt generate --model DIR --tokens 1,2,3 --max-new-tokens N";
+/// Most prompts that are continued at once unless --batch says otherwise: so many rows are multiplied
+/// with weights that are read once, each with the bits that it has alone (ops/linear/gemm/inner.hpp).
+constexpr std::int64_t default_batch = 64;
 constexpr std::int64_t bytes_of_a_text = 256;
 
 /// What a run used, in bytes; the peak is measured.
@@ -29,17 +35,40 @@ struct Memory {
   std::size_t weights, cache, activations, workspace, peak;
 };
 
+/// The continuations of all prompts.
+struct Made {
+  Prompts tokens;
+  std::size_t prompt_tokens = 0;
+  double prefill_s = 0, decode_s = 0;
+  std::int64_t steps = 0;  ///< of decoding
+
+  [[nodiscard]] std::size_t new_tokens() const {
+    std::size_t count = 0;
+    for (const auto& of_prompt : tokens) count += of_prompt.size();
+    return count;
+  }
+  /// The first token of a prompt comes from the prefill.
+  [[nodiscard]] std::size_t decoded() const { return new_tokens() - tokens.size(); }
+};
+
 double rate(std::size_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-void print_summary(const nn::Generated& made, std::size_t prompt, const Memory& memory) {
+void print_summary(const Made& made, const Memory& memory) {
   const auto bytes = [](std::size_t n) { return bench::human_bytes(static_cast<double>(n)); };
-  const std::size_t decoded = made.tokens.size() - 1;  // the first comes from the prefill
-  std::printf("prefill  %zu tokens in %s, %.0f tokens/s\n", prompt,
-              bench::human_seconds(made.prefill_s).c_str(), rate(prompt, made.prefill_s));
-  std::printf("decode   %zu tokens in %s, %.0f tokens/s\n", decoded,
-              bench::human_seconds(made.decode_s).c_str(), rate(decoded, made.decode_s));
+  std::printf("prefill  %zu tokens in %s, %.0f tokens/s\n", made.prompt_tokens,
+              bench::human_seconds(made.prefill_s).c_str(),
+              rate(made.prompt_tokens, made.prefill_s));
+  std::printf("decode   %zu tokens in %s, %.0f tokens/s\n", made.decoded(),
+              bench::human_seconds(made.decode_s).c_str(), rate(made.decoded(), made.decode_s));
+  if (made.tokens.size() > 1) {
+    std::printf("batch    %zu prompts, %lld steps of %.1f sequences\n", made.tokens.size(),
+                static_cast<long long>(made.steps),
+                made.steps > 0
+                    ? static_cast<double>(made.decoded()) / static_cast<double>(made.steps)
+                    : 0.0);
+  }
   std::printf("memory   weights %s, cache %s, activations %s, workspace %s; peak %s\n",
               bytes(memory.weights).c_str(), bytes(memory.cache).c_str(),
               bytes(memory.activations).c_str(), bytes(memory.workspace).c_str(),
@@ -47,24 +76,38 @@ void print_summary(const nn::Generated& made, std::size_t prompt, const Memory& 
 }
 
 /// HDF5: the times as attributes, and the profile.
-void write_log(const std::filesystem::path& path, const nn::Generated& made, std::size_t prompt,
-               const ModelOptions& options, const io::Profile& profile) {
+void write_log(const std::filesystem::path& path, const Made& made, const ModelOptions& options,
+               const io::Profile& profile) {
   io::TensorFile file;
   describe_run(file, "generate", options.backend, options.threads, options.dtype, profile);
-  file.set_attribute("prompt", static_cast<std::int64_t>(prompt));
-  file.set_attribute("new_tokens", static_cast<std::int64_t>(made.tokens.size()));
+  file.set_attribute("prompt", static_cast<std::int64_t>(made.prompt_tokens));
+  file.set_attribute("new_tokens", static_cast<std::int64_t>(made.new_tokens()));
   file.set_attribute("prefill_s", made.prefill_s);
   file.set_attribute("decode_s", made.decode_s);
   file.write(path);
 }
 
-void print_json(const nn::Generated& made, std::size_t prompt, const Memory& memory) {
+/// HDF5: the new tokens, (prompts, most new tokens), −1 behind the end of a sequence that ended.
+void write_tokens(const std::filesystem::path& path, const Made& made) {
+  std::size_t longest = 0;
+  for (const auto& of_prompt : made.tokens) longest = std::max(longest, of_prompt.size());
+  io::IntTensor table{{std::ssize(made.tokens), static_cast<std::int64_t>(longest)}, {}};
+  for (const auto& of_prompt : made.tokens) {
+    table.values.insert(table.values.end(), of_prompt.begin(), of_prompt.end());
+    table.values.resize(table.values.size() + longest - of_prompt.size(), -1);
+  }
+  io::TensorFile file;
+  file.set_integers("tokens", std::move(table));
+  file.write(path);
+}
+
+void print_json(const nlohmann::ordered_json& tokens, const Made& made, const Memory& memory) {
   const nlohmann::ordered_json object{
-      {"tokens", made.tokens},
+      {"tokens", tokens},
       {"prefill_s", made.prefill_s},
       {"decode_s", made.decode_s},
-      {"prefill_tokens_s", rate(prompt, made.prefill_s)},
-      {"decode_tokens_s", rate(made.tokens.size() - 1, made.decode_s)},
+      {"prefill_tokens_s", rate(made.prompt_tokens, made.prefill_s)},
+      {"decode_tokens_s", rate(made.decoded(), made.decode_s)},
       {"weight_bytes", memory.weights},
       {"cache_bytes", memory.cache},
       {"activation_bytes", memory.activations},
@@ -95,9 +138,13 @@ void print_tokens(const std::vector<std::int64_t>& tokens, bool as_text) {
 }  // namespace
 
 int generate_command(const Invocation& invocation) {
-  CommandLine line("katt generate", "Continue a prompt with a LLaMA; the last line is the new ids");
+  CommandLine line(
+      "katt generate",
+      "Continue a prompt, or several, with a LLaMA; the last line is the new ids, a line a "
+      "prompt");
   ModelOptions options;
-  std::optional<std::string> tokens, text, count, temperature, top_k, top_p, chunk;
+  std::optional<std::string> tokens, text, prompts_file, batch_text, window_text, sinks_text, out;
+  std::optional<std::string> count, temperature, top_k, top_p, chunk;
   nn::GenerateOptions how;
   bool no_cache = false;
   bool profile = false;
@@ -107,6 +154,15 @@ int generate_command(const Invocation& invocation) {
   ranks.add_model_to(line);
   line.option("--tokens", tokens, "token ids of the prompt: 1,2,3");
   line.option("--text", text, "prompt as a text, for models of bytes; the answer is one, too");
+  line.option("--prompts", prompts_file,
+              "file of prompts, token ids, one a line: all in one batch");
+  line.option("--batch", batch_text, "most prompts continued at once (default: 64)");
+  line.option("--window", window_text,
+              "with --prompts: positions kept of a sequence (default: all)");
+  line.option("--sinks", sinks_text,
+              "with --window: first positions that are kept, too (default: 0)");
+  line.option("--out", out,
+              "HDF5 file for the dataset tokens, (prompts, new tokens), -1 behind an end");
   line.option("--max-new-tokens", count, "tokens to generate (default: 32)");
   line.option("--temperature", temperature, "0 (default): always the most likely token");
   line.option("--top-k", top_k, "sample from the k most likely tokens (default: 0, all)");
@@ -120,12 +176,23 @@ int generate_command(const Invocation& invocation) {
   options.resolve(generate_usage);
   ranks.resolve();
   ranks.expect_model_alone("katt generate");
-  if (!text == !tokens)
-    throw InputError("--tokens or --text: expected one of them: " + std::string(generate_usage));
-  std::vector<std::int64_t> prompt;
-  if (tokens) prompt = parse_tokens(*tokens);
-  for (const char byte : text.value_or("")) prompt.push_back(static_cast<unsigned char>(byte));
-  if (prompt.empty()) throw InputError("--text: is empty, expected a prompt");
+  if (int{tokens.has_value()} + int{text.has_value()} + int{prompts_file.has_value()} != 1) {
+    throw InputError("--tokens or --text or --prompts: expected one of them: " +
+                     std::string(generate_usage));
+  }
+  for (const auto& [name, value] :
+       {std::pair{"--batch", &batch_text}, {"--window", &window_text}, {"--sinks", &sinks_text}}) {
+    if (*value && !prompts_file) throw InputError(std::string(name) + ": expected with --prompts");
+  }
+  if (no_cache && prompts_file) throw InputError("--no-cache: expected without --prompts");
+  Prompts prompts;
+  if (tokens) prompts = {parse_tokens(*tokens)};
+  if (text) prompts = {{}};
+  for (const char byte : text.value_or("")) {
+    prompts.front().push_back(static_cast<unsigned char>(byte));
+  }
+  if (prompts_file) prompts = read_prompts(*prompts_file);
+  if (prompts.front().empty()) throw InputError("--text: is empty, expected a prompt");
   how.max_new_tokens = count_option("--max-new-tokens", count, 1, 32);
   how.sampling = {.temperature = number_option("--temperature", temperature, 0, 1e6, 0),
                   .top_k = count_option("--top-k", top_k, 0, 0),
@@ -133,16 +200,25 @@ int generate_command(const Invocation& invocation) {
                   .seed = options.seed};
   how.use_cache = !no_cache;
   const std::int64_t most = count_option("--chunk", chunk, 1, 512);
-  if (log) {
-    const io::AtomicFile writable(*log);
+  const std::int64_t batch =
+      std::min(count_option("--batch", batch_text, 1, default_batch), std::ssize(prompts));
+  const std::int64_t window = count_option("--window", window_text, 1, 0);
+  const std::int64_t sinks = count_option("--sinks", sinks_text, 0, 0);
+  if (sinks > 0 && window == 0) throw InputError("--sinks: expected with --window");
+  for (const auto* target : {&log, &out}) {
+    if (*target) const io::AtomicFile writable(**target);
   }
 
   const Runtime runtime(options.threads, options.device);
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     allocate_scratch(exec);
-    const auto length = static_cast<std::int64_t>(prompt.size()) + how.max_new_tokens;
-    const nn::SessionOptions of_session{
-        .capacity = length, .chunk = most, .groups = ranks.groups()};
+    nn::SessionOptions of_session{.capacity = std::ssize(prompts.front()) + how.max_new_tokens};
+    if (prompts_file) {
+      check_vocabulary(prompts, *prompts_file, nn::read_config(options.folder).vocab_size);
+      of_session = nn::session_for(prompts, how.max_new_tokens, batch, window, sinks);
+    }
+    of_session.chunk = most;
+    of_session.groups = ranks.groups();
     check_inference_fits(exec, options, of_session);
     const memory::Scope scope;
     const auto model =
@@ -154,7 +230,20 @@ int generate_command(const Invocation& invocation) {
     nn::Session session(model, of_session);
     bench::Profiler profiler;
     if (profile) profiler.start();
-    const nn::Generated made = nn::generate(session, model.config(), prompt, how);
+    Made made;
+    for (const auto& prompt : prompts) made.prompt_tokens += prompt.size();
+    if (prompts_file) {
+      auto all = nn::generate(session, model.config(), prompts, how);
+      made.tokens = std::move(all.tokens);
+      made.prefill_s = all.prefill_s;
+      made.decode_s = all.decode_s;
+      made.steps = all.steps;
+    } else {
+      auto one = nn::generate(session, model.config(), prompts.front(), how);
+      made.tokens = {std::move(one.tokens)};
+      made.prefill_s = one.prefill_s;
+      made.decode_s = one.decode_s;
+    }
     profiler.stop();
     const Memory memory{model.bytes(), session.cache_bytes(), session.activation_bytes(),
                         session.workspace_bytes(), scope.peak_bytes()};
@@ -163,12 +252,15 @@ int generate_command(const Invocation& invocation) {
       where = profiler.mean(1, made.prefill_s + made.decode_s);
       print_profile(where, options.backend, options.threads, options.dtype, stderr);
     }
-    if (log) write_log(*log, made, prompt.size(), options, where);
+    if (log) write_log(*log, made, options, where);
+    if (out && dist::world().rank() == 0) write_tokens(*out, made);
     if (options.json) {
-      print_json(made, prompt.size(), memory);
+      print_json(prompts_file ? nlohmann::ordered_json(made.tokens)
+                              : nlohmann::ordered_json(made.tokens.front()),
+                 made, memory);
     } else {
-      print_summary(made, prompt.size(), memory);
-      print_tokens(made.tokens, text.has_value());
+      print_summary(made, memory);
+      for (const auto& of_prompt : made.tokens) print_tokens(of_prompt, text.has_value());
     }
   });
   return 0;

@@ -37,10 +37,10 @@ void ModelOptions::resolve(const std::string& usage) {
   seed = seed_option(seed_text, 0);
 }
 
-std::vector<std::int64_t> parse_tokens(const std::string& text) {
+std::vector<std::int64_t> parse_tokens(const std::string& text, const std::string& where) {
   std::vector<std::int64_t> tokens;
   for (const std::string& part : bench::split(text, ',')) {
-    tokens.push_back(bench::parse_count("--tokens", part, 0, largest_count));
+    tokens.push_back(bench::parse_count(where, part, 0, largest_count));
   }
   return tokens;
 }

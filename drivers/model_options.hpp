@@ -31,8 +31,9 @@ struct ModelOptions {
   void resolve(const std::string& usage);
 };
 
-/// "1,2,3" as token ids. Throws InputError.
-[[nodiscard]] std::vector<std::int64_t> parse_tokens(const std::string& text);
+/// "1,2,3" as token ids. Throws InputError that names where they stand.
+[[nodiscard]] std::vector<std::int64_t> parse_tokens(const std::string& text,
+                                                     const std::string& where = "--tokens");
 
 /// The text of an option as a count or a number, or what holds without it. Throws InputError.
 [[nodiscard]] std::int64_t count_option(const char* name, const std::optional<std::string>& text,

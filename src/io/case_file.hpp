@@ -19,7 +19,7 @@ struct FloatTensor {
   std::vector<float> values;
 };
 
-/// An int64 tensor of a file, row-major (positions, key lengths, targets, block masks).
+/// An int64 tensor of a file, row-major (positions, key lengths, targets, block masks, tokens).
 struct IntTensor {
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> values;
@@ -72,12 +72,13 @@ class CaseFile {
 class TensorFile {
  public:
   void set(std::string name, FloatTensor tensor);
+  void set_integers(std::string name, IntTensor tensor);
   /// A profile, as a table of that name.
   void set_profile(std::string name, Profile profile);
   void set_attribute(std::string name, std::string value);
   void set_attribute(std::string name, double value);
   void set_attribute(std::string name, std::int64_t value);
-  /// The tensors in the order of set().
+  /// The float tensors in the order of set().
   [[nodiscard]] const std::vector<std::pair<std::string, FloatTensor>>& tensors() const {
     return tensors_;
   }
@@ -86,6 +87,7 @@ class TensorFile {
 
  private:
   std::vector<std::pair<std::string, FloatTensor>> tensors_;
+  std::vector<std::pair<std::string, IntTensor>> integer_tensors_;
   std::vector<std::pair<std::string, Profile>> profiles_;
   std::vector<std::pair<std::string, std::string>> texts_;
   std::vector<std::pair<std::string, double>> reals_;

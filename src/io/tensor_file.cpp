@@ -21,16 +21,26 @@ void put(std::vector<std::pair<std::string, T>>& entries, std::string name, T va
   }
 }
 
-}  // namespace
-
-void TensorFile::set(std::string name, FloatTensor tensor) {
+template <class Tensor>
+void check_size(const std::string& name, const Tensor& tensor) {
   std::int64_t count = 1;
   for (const std::int64_t extent : tensor.shape) count *= extent;
-  if (count != static_cast<std::int64_t>(tensor.values.size())) {
+  if (count != std::ssize(tensor.values)) {
     throw std::invalid_argument("tensor " + name + ": its shape asks for " + std::to_string(count) +
                                 " values, but it holds " + std::to_string(tensor.values.size()));
   }
+}
+
+}  // namespace
+
+void TensorFile::set(std::string name, FloatTensor tensor) {
+  check_size(name, tensor);
   put(tensors_, std::move(name), std::move(tensor));
+}
+
+void TensorFile::set_integers(std::string name, IntTensor tensor) {
+  check_size(name, tensor);
+  put(integer_tensors_, std::move(name), std::move(tensor));
 }
 
 void TensorFile::set_profile(std::string name, Profile profile) {
@@ -55,6 +65,9 @@ void TensorFile::write(const std::filesystem::path& path) const {
   impl::Handle file = impl::create_output(target.temporary());
   for (const auto& [name, tensor] : tensors_) {
     impl::write_dataset(file.get(), name, H5T_NATIVE_FLOAT, tensor.shape, tensor.values.data());
+  }
+  for (const auto& [name, tensor] : integer_tensors_) {
+    impl::write_dataset(file.get(), name, H5T_NATIVE_INT64, tensor.shape, tensor.values.data());
   }
   for (const auto& [name, profile] : profiles_) impl::write_profile(file.get(), name, profile);
   for (const auto& [name, value] : texts_) impl::write_attribute(file.get(), name, value);

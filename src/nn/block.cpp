@@ -40,10 +40,10 @@ void Block<Exec>::norm(Runner<Exec>& run, const TensorRef<1>& weight, ConstTenso
 template <class Exec>
 void Block<Exec>::norm_and_project(Runner<Exec>& run, const BlockWeights& weights,
                                    const BlockActivations& at, BatchShape shape,
-                                   std::int64_t first_position, ConstTensorRef<2> stream,
+                                   Positions positions, ConstTensorRef<2> stream,
                                    ConstTensorRef<2> delta) const {
   norm(run, weights.input_norm, stream, delta, at.x, at.n1);
-  attention_.project_in(run, weights, at.n1, at, shape, first_position);
+  attention_.project_in(run, weights, at.n1, at, shape, positions);
 }
 
 template <class Exec>
@@ -69,7 +69,7 @@ void Block<Exec>::forward(Runner<Exec>& run, const BlockWeights& weights,
                           const BlockActivations& at, BatchShape shape, ConstTensorRef<2> stream,
                           const TensorRef<2>& delta) const {
   const bool is_first = stream.data == at.x.data;  // nothing to add yet
-  norm_and_project(run, weights, at, shape, 0, stream,
+  norm_and_project(run, weights, at, shape, {}, stream,
                    is_first ? ConstTensorRef<2>() : ConstTensorRef<2>(delta));
   attention_.attend_own(run, at, shape);
   finish(run, weights, at, delta);
@@ -80,7 +80,7 @@ void Block<Exec>::recompute(Runner<Exec>& run, const BlockWeights& weights,
                             const BlockActivations& at, BatchShape shape, Recompute what,
                             const TensorRef<2>& scratch) const {
   if (has(what, Recompute::n1)) norm(run, weights.input_norm, at.x, {}, {}, at.n1);
-  if (has(what, Recompute::qkv)) attention_.project_in(run, weights, at.n1, at, shape, 0);
+  if (has(what, Recompute::qkv)) attention_.project_in(run, weights, at.n1, at, shape, {});
   if (has(what, Recompute::attended)) attention_.attend_own(run, at, shape);
   if (has(what, Recompute::h)) {
     attention_.project_out(run, weights, at, scratch);

@@ -101,7 +101,7 @@ class Block {
   /// The parts of forward() before and after attention().attend(), for those who attend to more
   /// keys than the batch's own.
   void norm_and_project(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
-                        BatchShape shape, std::int64_t first_position, ConstTensorRef<2> stream,
+                        BatchShape shape, Positions positions, ConstTensorRef<2> stream,
                         ConstTensorRef<2> delta) const;
   void finish(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
               const TensorRef<2>& delta) const;

@@ -1,6 +1,10 @@
 #include "nn/generate.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
+#include <numeric>
+#include <utility>
 
 #include <Kokkos_Core.hpp>
 #include <Kokkos_Profiling_ScopedRegion.hpp>
@@ -8,6 +12,91 @@
 #include "core/execution.hpp"
 
 namespace katt::nn {
+
+namespace {
+
+/// Tokens of a page of a session for several prompts.
+constexpr std::int64_t page_size = 64;
+
+/// A sequence at work.
+struct Sequence {
+  std::size_t prompt;
+  std::int64_t number;  ///< of the session
+  Sampler sampler;
+};
+
+}  // namespace
+
+SessionOptions session_for(std::span<const std::vector<std::int64_t>> prompts,
+                           std::int64_t max_new_tokens, std::int64_t batch, std::int64_t window,
+                           std::int64_t sinks) {
+  SessionOptions options{.batch = batch, .page_size = page_size, .window = window, .sinks = sinks};
+  std::vector<std::int64_t> pages;
+  for (const auto& prompt : prompts) {
+    const std::int64_t length = std::ssize(prompt) + max_new_tokens;
+    options.capacity = std::max(options.capacity, length);
+    const std::int64_t kept = window > 0 ? std::min(length, window + sinks) : length;
+    pages.push_back((kept + page_size - 1) / page_size);
+  }
+  std::ranges::sort(pages, std::greater<>());
+  pages.resize(std::min(pages.size(), static_cast<std::size_t>(batch)));
+  options.pages = std::accumulate(pages.begin(), pages.end(), std::int64_t{0});
+  return options;
+}
+
+template <class Exec>
+GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
+                        std::span<const std::vector<std::int64_t>> prompts,
+                        const GenerateOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  GeneratedBatch result;
+  result.tokens.resize(prompts.size());
+  std::vector<Sequence> active;
+  std::size_t begun = 0;
+  /// Takes the next token of a sequence; whether it goes on.
+  const auto goes_on = [&](Sequence& sequence, std::span<const float> logits) {
+    auto& tokens = result.tokens[sequence.prompt];
+    tokens.push_back(sequence.sampler.pick(logits));
+    if (std::ssize(tokens) < options.max_new_tokens &&
+        !(options.stop_at_eos && config.eos_token_id == tokens.back())) {
+      return true;
+    }
+    session.close(sequence.number);
+    return false;
+  };
+  while (begun < prompts.size() || !active.empty()) {
+    const auto start = Clock::now();
+    if (begun < prompts.size() && std::ssize(active) < session.batch()) {
+      const Kokkos::Profiling::ScopedRegion phase("prefill");
+      Sequence next{begun, session.open(), Sampler(options.sampling)};
+      const auto logits = session.append_to({&next.number, 1}, prompts[begun++]);
+      if (goes_on(next, logits)) active.push_back(std::move(next));
+      result.prefill_s += since(start);
+      continue;
+    }
+    const Kokkos::Profiling::ScopedRegion phase("decode");
+    std::vector<std::int64_t> numbers, last;
+    for (const Sequence& sequence : active) {
+      numbers.push_back(sequence.number);
+      last.push_back(result.tokens[sequence.prompt].back());
+    }
+    const std::vector<float> logits = session.append_to(numbers, last);
+    const auto vocab = logits.size() / active.size();
+    std::vector<Sequence> left;
+    for (std::size_t row = 0; row < active.size(); ++row) {
+      if (goes_on(active[row], std::span(logits).subspan(row * vocab, vocab))) {
+        left.push_back(std::move(active[row]));
+      }
+    }
+    active = std::move(left);
+    ++result.steps;
+    result.decode_s += since(start);
+  }
+  return result;
+}
 
 template <class Exec>
 Generated generate(Session<Exec>& session, const LlamaConfig& config,
@@ -43,9 +132,12 @@ Generated generate(Session<Exec>& session, const LlamaConfig& config,
   return result;
 }
 
-#define KATT_INSTANTIATE_GENERATE(Exec)                                 \
-  template Generated generate<Exec>(Session<Exec>&, const LlamaConfig&, \
-                                    std::span<const std::int64_t>, const GenerateOptions&);
+#define KATT_INSTANTIATE_GENERATE(Exec)                                                     \
+  template Generated generate<Exec>(Session<Exec>&, const LlamaConfig&,                     \
+                                    std::span<const std::int64_t>, const GenerateOptions&); \
+  template GeneratedBatch generate<Exec>(Session<Exec>&, const LlamaConfig&,                \
+                                         std::span<const std::vector<std::int64_t>>,        \
+                                         const GenerateOptions&);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_GENERATE)
 

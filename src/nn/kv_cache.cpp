@@ -63,6 +63,31 @@ struct AppendRows {
   }
 };
 
+/// Copies rows of K and of V out of the pages of the first batch entry; a work item is (head, token).
+template <class Exec, class T>
+struct GatherRows {
+  using Memory = typename Exec::memory_space;
+  const T* from_keys;
+  const T* from_values;
+  StridedView<T, 4, Memory> keys, values;
+  const std::int64_t* block_table;
+  std::int64_t page_size;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const tile::RowTeam<Exec>& team, std::int64_t row) const {
+    const auto heads = static_cast<std::int64_t>(keys.extent(1));
+    const auto tokens = static_cast<std::int64_t>(keys.extent(2));
+    const auto head_dim = static_cast<std::int64_t>(keys.extent(3));
+    const std::int64_t p = row % tokens;
+    const std::int64_t head = row / tokens;
+    const std::int64_t page = block_table[p / page_size];
+    const std::int64_t source = ((page * heads + head) * page_size + p % page_size) * head_dim;
+    for (std::int64_t d = team.team_rank(); d < head_dim; d += team.team_size()) {
+      keys(0, head, p, d) = from_keys[source + d];
+      values(0, head, p, d) = from_values[source + d];
+    }
+  }
+};
+
 template <class Exec, class Table>
 void copy_table(const Exec& exec, const Table& target, const std::vector<std::int64_t>& values) {
   const Kokkos::View<const std::int64_t*, Kokkos::HostSpace,
@@ -272,6 +297,30 @@ void KvCache<Exec>::append(const Exec& exec, std::int64_t layer, const ConstTens
                                    {config_.sinks, config_.window}};
     tile::for_each_row(exec, "katt::kv_cache::append", batch_ * config_.kv_heads * largest_count_,
                        rows);
+  });
+}
+
+template <class Exec>
+void KvCache<Exec>::gather(const Exec& exec, std::int64_t layer, const TensorRef<4>& keys,
+                           const TensorRef<4>& values) const {
+  if (batch_ != 1 || config_.window > 0) {
+    fail("gather: expected a step of one sequence, and no window");
+  }
+  const std::int64_t tokens = keys.extent[2];
+  for (const TensorRef<4>& to : {keys, values}) {
+    check_tensor("kv cache", "gather", to, config_.dtype,
+                 {1, config_.kv_heads, tokens, config_.head_dim});
+  }
+  const ConstTensorRef<4> key_pages = this->keys(layer);
+  const ConstTensorRef<4> value_pages = this->values(layer);
+  visit_dtype(config_.dtype, [&]<class T>() {
+    const GatherRows<Exec, T> rows{static_cast<const T*>(key_pages.data),
+                                   static_cast<const T*>(value_pages.data),
+                                   keys.view<T, Memory>(),
+                                   values.view<T, Memory>(),
+                                   block_table_.data(),
+                                   config_.page_size};
+    tile::for_each_row(exec, "katt::kv_cache::gather", config_.kv_heads * tokens, rows);
   });
 }
 

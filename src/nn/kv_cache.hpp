@@ -83,6 +83,12 @@ class KvCache {
   /// the execution space; for t ≥ counts[b] it counts on.
   void positions(const Exec& exec, std::int64_t* positions, std::int64_t count) const;
 
+  /// The tokens of the one sequence of the step's batch, in order, for attention that reads no pages:
+  /// keys, values (1, kv_heads, length of the sequence, head_dim) in the dtype of the cache, any
+  /// strides. Without a window. Launches and returns.
+  void gather(const Exec& exec, std::int64_t layer, const TensorRef<4>& keys,
+              const TensorRef<4>& values) const;
+
   /// Sets the pages, block table and key lengths of the arguments to the step's batch.
   void read(std::int64_t layer, attention::PagedArgs& args) const;
 

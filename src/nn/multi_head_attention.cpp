@@ -48,13 +48,18 @@ TensorRef<4> MultiHeadAttention<Exec>::values(const AttentionActivations& at,
 template <class Exec>
 void MultiHeadAttention<Exec>::project_in(Runner<Exec>& run, const AttentionWeights& weights,
                                           const TensorRef<2>& x, const AttentionActivations& at,
-                                          BatchShape shape, std::int64_t first_position) const {
+                                          BatchShape shape, Positions positions) const {
   project(run, kernels_, x, weights.qkv, weights.qkv_bias, at.qkv);
   if (!cos_sin_) return;
   const TensorRef<4> q = query_heads(at.qkv, shape);
   const TensorRef<4> k = key_heads(at.qkv, shape);
-  const rope::ForwardArgs args{
-      .x = q, .out = q, .x2 = k, .out2 = k, .cache = cos_sin_, .first_position = first_position};
+  const rope::ForwardArgs args{.x = q,
+                               .out = q,
+                               .x2 = k,
+                               .out2 = k,
+                               .cache = cos_sin_,
+                               .positions = positions.each,
+                               .first_position = positions.first};
   run(rope::forward_variants<Exec>(), args, kernels_.rope);
 }
 
@@ -89,6 +94,16 @@ void MultiHeadAttention<Exec>::attend_own(Runner<Exec>& run, const AttentionActi
 }
 
 template <class Exec>
+void MultiHeadAttention<Exec>::attend_paged(Runner<Exec>& run, const AttentionActivations& at,
+                                            BatchShape shape, attention::PagedArgs cache) const {
+  cache.q = query_heads(at.qkv, shape);
+  cache.out = query_heads(at.attended, shape);
+  cache.lse = at.lse;
+  cache.scale = scale_;
+  run(attention::paged_variants<Exec>(), cache, "decode");
+}
+
+template <class Exec>
 void MultiHeadAttention<Exec>::project_out(Runner<Exec>& run, const AttentionWeights& weights,
                                            const AttentionActivations& at,
                                            const TensorRef<2>& out) const {
@@ -99,7 +114,7 @@ template <class Exec>
 void MultiHeadAttention<Exec>::forward(Runner<Exec>& run, const AttentionWeights& weights,
                                        const TensorRef<2>& x, const AttentionActivations& at,
                                        BatchShape shape, const TensorRef<2>& out) const {
-  project_in(run, weights, x, at, shape, 0);
+  project_in(run, weights, x, at, shape, {});
   attend_own(run, at, shape);
   project_out(run, weights, at, out);
 }

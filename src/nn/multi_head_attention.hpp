@@ -6,6 +6,7 @@
 #include "nn/ring_attention.hpp"
 #include "nn/runner.hpp"
 #include "ops/attention/attention.hpp"
+#include "ops/attention/decode/paged.hpp"
 
 /// The multi-head attention layer of a transformer (Vaswani et al. 2017, arXiv:1706.03762, section
 /// 3.2.2), with grouped heads and rotary positions: a composition of linear, rope and attention.
@@ -22,6 +23,12 @@ struct BatchShape {
   std::int64_t batch = 0;
   std::int64_t seq = 0;
   [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
+};
+
+/// Where the tokens of a batch stand in their sequences, for rope: as rope::ForwardArgs has it.
+struct Positions {
+  std::int64_t first = 0;              ///< of every sequence
+  const std::int64_t* each = nullptr;  ///< (batch, seq), in the memory of the backend; null: none
 };
 
 struct MultiHeadAttentionConfig {
@@ -66,11 +73,13 @@ class MultiHeadAttention {
 
   /// The steps of forward(), for those who attend to more keys than the batch's own.
   void project_in(Runner<Exec>& run, const AttentionWeights& weights, const TensorRef<2>& x,
-                  const AttentionActivations& at, BatchShape shape,
-                  std::int64_t first_position) const;
+                  const AttentionActivations& at, BatchShape shape, Positions positions) const;
   void attend(Runner<Exec>& run, const AttentionActivations& at, BatchShape shape,
               ConstTensorRef<4> keys, ConstTensorRef<4> values) const;
   void attend_own(Runner<Exec>& run, const AttentionActivations& at, BatchShape shape) const;
+  /// One query a sequence, to the keys that `cache` names (its pages, block table and lengths).
+  void attend_paged(Runner<Exec>& run, const AttentionActivations& at, BatchShape shape,
+                    attention::PagedArgs cache) const;
   void project_out(Runner<Exec>& run, const AttentionWeights& weights,
                    const AttentionActivations& at, const TensorRef<2>& out) const;
 

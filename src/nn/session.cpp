@@ -46,42 +46,53 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   }
   drop_repeated_biases(weights_, slice_);
   options_.chunk = std::min(options_.chunk, options_.capacity);
-  Arena sizes;
-  const Step largest = lay_out(sizes, options_.chunk);
-  activation_bytes_ = sizes.bytes();
+  // The largest steps: with pages many tokens of one sequence, or one of each.
+  const BatchShape many{.batch = is_paged() ? 1 : options_.batch, .seq = options_.chunk};
+  const BatchShape one{.batch = options_.batch, .seq = 1};
   Runner<Exec> rehearsal(exec, true, {}, options_.groups);
-  length_ = options_.capacity - options_.chunk;
-  launch(rehearsal, largest, options_.chunk, true);
-  length_ = options_.capacity - 1;
-  launch(rehearsal, lay_out(sizes, 1), 1, true);
-  length_ = 0;
+  for (const BatchShape& shape : {many, one}) {
+    Arena sizes;
+    const Step at = lay_out(sizes, shape);
+    activation_bytes_ = std::max(activation_bytes_, sizes.bytes());
+    launch(rehearsal, at, shape, options_.capacity - shape.seq, true);
+    if (is_paged()) launch(rehearsal, at, shape, 0, true);
+  }
   run_.reserve(rehearsal.workspace_bytes());
   if (dry) return;
   cache_.emplace(cache_config());
-  while (std::ssize(slots_) < options_.batch) slots_.push_back(cache_->acquire());
+  while (!is_paged() && std::ssize(slots_) < options_.batch) slots_.push_back(cache_->acquire());
   activations_ = pool.allocate(exec, activation_bytes_);
   Arena arena(activations_.data());
-  rope::build_cache(exec, config_.rope, lay_out(arena, 1).cos_sin);
+  rope::build_cache(exec, config_.rope, lay_out(arena, one).cos_sin);
 }
 
 template <class Exec>
-typename Session<Exec>::Step Session<Exec>::lay_out(Arena& arena, std::int64_t n) const {
-  const std::int64_t tokens = options_.batch * n;
+typename Session<Exec>::Step Session<Exec>::lay_out(Arena& arena, BatchShape shape) const {
+  const std::int64_t tokens = shape.tokens();
   const auto rows = [&](std::int64_t columns) {
     return arena.tensor<2>(dtype_, {tokens, columns});
   };
   Step at;
   at.cos_sin = arena.tensor<2>(Dtype::f32, {options_.capacity, config_.head_dim});
   at.ids = arena.integers(tokens);
+  if (is_paged()) {
+    at.positions = arena.integers(tokens);
+    // A prompt is taken in pieces: all but the first attend to those before.
+    if (shape.seq > 1 && options_.chunk < options_.capacity && options_.window == 0) {
+      for (TensorRef<4>* gathered : {&at.keys, &at.values}) {
+        *gathered = arena.tensor<4>(
+            dtype_, {1, config_.num_key_value_heads, options_.capacity, config_.head_dim});
+      }
+    }
+  }
   at.at.x = rows(config_.hidden_size);
   at.at.attended = rows(config_.q_size());  // without lse
-  lay_out_block(arena, config_, dtype_, {.batch = options_.batch, .seq = n},
-                without(Recompute::all, Recompute::attended), at.at);
+  lay_out_block(arena, config_, dtype_, shape, without(Recompute::all, Recompute::attended), at.at);
   at.delta = rows(config_.hidden_size);
   at.n = rows(config_.hidden_size);
   if (!slice_.head) return at;
   at.logits = arena.tensor<2>(
-      dtype_, {std::min(tokens, std::max(options_.batch, logit_rows)), config_.vocab_size});
+      dtype_, {std::min(tokens, std::max(shape.batch, logit_rows)), config_.vocab_size});
   return at;
 }
 
@@ -91,8 +102,12 @@ KvCacheConfig Session<Exec>::cache_config() const {
           .slots = options_.batch,
           .kv_heads = config_.num_key_value_heads,
           .head_dim = config_.head_dim,
-          .capacity = options_.capacity,
-          .dtype = dtype_};
+          .capacity = options_.window > 0 ? 0 : options_.capacity,
+          .dtype = dtype_,
+          .page_size = options_.page_size,
+          .pages = options_.pages,
+          .window = options_.window,
+          .sinks = options_.sinks};
 }
 
 template <class Exec>
@@ -118,14 +133,20 @@ void Session<Exec>::clear() {
 }
 
 template <class Exec>
-std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool all) {
-  const std::int64_t n = static_cast<std::int64_t>(ids.size()) / options_.batch;
+void Session<Exec>::check_ids(std::span<const std::int64_t> ids) const {
   for (const std::int64_t id : ids) {
     if (id < 0 || id >= vocab_size_) {
       throw InputError("token " + std::to_string(id) + ": expected 0 to " +
                        std::to_string(vocab_size_ - 1) + ", the vocabulary of the model");
     }
   }
+}
+
+template <class Exec>
+std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool all) {
+  const std::int64_t n = static_cast<std::int64_t>(ids.size()) / options_.batch;
+  if (is_paged()) throw std::logic_error("append: the session has pages");
+  check_ids(ids);
   if (n * options_.batch != static_cast<std::int64_t>(ids.size())) {
     throw InputError("tokens: " + std::to_string(ids.size()) +
                      ", expected a multiple of the batch " + std::to_string(options_.batch));
@@ -150,7 +171,8 @@ std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool
     part_logits.resize(static_cast<std::size_t>(options_.batch) * rows);
     // Without `all` those of the last piece are asked for.
     const bool is_wanted = all || done + count == n;
-    step(part, count, all, is_wanted ? std::span(part_logits) : std::span<float>());
+    step(slots_, part, length_, all, is_wanted ? std::span(part_logits) : std::span<float>());
+    length_ += count;
     for (std::int64_t b = 0; b < options_.batch; ++b) {
       const std::size_t to = static_cast<std::size_t>(all ? b * n + done : b) * vocab;
       std::copy_n(part_logits.begin() + b * static_cast<std::ptrdiff_t>(rows), rows,
@@ -162,20 +184,102 @@ std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool
 }
 
 template <class Exec>
-void Session<Exec>::launch_blocks(Runner<Exec>& run, const Step& at, BatchShape shape) {
+std::vector<float> Session<Exec>::append_to(std::span<const std::int64_t> sequences,
+                                            std::span<const std::int64_t> ids) {
+  if (!is_paged()) throw std::logic_error("append_to: the session has no pages");
+  if (sequences.empty() || ids.empty() || ids.size() % sequences.size() != 0) {
+    throw InputError("tokens: " + std::to_string(ids.size()) + " for " +
+                     std::to_string(sequences.size()) + " sequences, expected as many for each");
+  }
+  check_ids(ids);
+  const std::size_t n = ids.size() / sequences.size();
+  const auto vocab = static_cast<std::size_t>(vocab_size_);
+  for (const std::int64_t sequence : sequences) {
+    const std::int64_t length = cache_->length(sequence);
+    if (const auto room = options_.capacity - length; static_cast<std::int64_t>(n) > room) {
+      throw InputError("tokens: " + std::to_string(n) + " after " + std::to_string(length) +
+                       " positions, expected 1 to " + std::to_string(room));
+    }
+    const bool is_whole = length == 0 && static_cast<std::int64_t>(n) <= options_.chunk;
+    if (options_.window > 0 && n > 1 && !is_whole) {
+      throw InputError("tokens: " + std::to_string(n) + " after " + std::to_string(length) +
+                       " positions with a window, expected the first ones, at most " +
+                       std::to_string(options_.chunk) + ", or one");
+    }
+  }
+  std::vector<float> logits(sequences.size() * vocab);
+  if (n == 1) {
+    step(sequences, ids, 0, false, logits);
+    share_logits(logits);
+    return logits;
+  }
+  const auto chunk = static_cast<std::size_t>(options_.chunk);
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    for (std::size_t done = 0; done < n; done += chunk) {
+      const bool is_last = done + chunk >= n;
+      step(sequences.subspan(s, 1), ids.subspan(s * n + done, std::min(chunk, n - done)),
+           cache_->length(sequences[s]), false,
+           std::span(logits).subspan(s * vocab, is_last ? vocab : 0));
+    }
+  }
+  share_logits(logits);
+  return logits;
+}
+
+template <class Exec>
+attention::PagedArgs Session<Exec>::pages(std::int64_t layer) const {
+  attention::PagedArgs args;
+  args.mask.causal = true;
+  if (cache_) {
+    cache_->read(layer, args);
+    return args;
+  }
+  static constexpr std::int64_t nowhere = 0;  // a rehearsal reads no tables
+  const std::int64_t kept =
+      options_.window > 0 ? options_.window + options_.sinks : options_.capacity;
+  args.k_pages = Arena().tensor<4>(
+      dtype_, {1, config_.num_key_value_heads, options_.page_size, config_.head_dim});
+  args.v_pages = args.k_pages;
+  args.block_table = &nowhere;
+  args.pages_per_sequence = (kept + options_.page_size - 1) / options_.page_size;
+  args.mask.kv_len = &nowhere;
+  return args;
+}
+
+/// The same kernels for a sequence among others as alone: several tokens attend to contiguous keys.
+template <class Exec>
+void Session<Exec>::attend(Runner<Exec>& run, const MultiHeadAttention<Exec>& attention,
+                           const Step& at, BatchShape shape, std::int64_t layer,
+                           std::int64_t begin) {
+  if (!is_paged()) {
+    const Cached seen = cached(layer, begin + shape.seq);
+    return attention.attend(run, at.at, shape, seen.keys, seen.values);
+  }
+  if (shape.seq == 1) return attention.attend_paged(run, at.at, shape, pages(layer));
+  if (begin == 0 || !at.keys) return attention.attend_own(run, at.at, shape);
+  TensorRef<4> keys = at.keys;
+  TensorRef<4> values = at.values;
+  keys.extent[2] = values.extent[2] = begin + shape.seq;
+  if (!run.is_dry()) cache_->gather(run.exec(), layer, keys, values);
+  attention.attend(run, at.at, shape, keys, values);
+}
+
+template <class Exec>
+void Session<Exec>::launch_blocks(Runner<Exec>& run, const Step& at, BatchShape shape,
+                                  std::int64_t begin) {
   const Block<Exec> block(config_, options_.kernels, at.cos_sin);
   const MultiHeadAttention<Exec>& attention = block.attention();
   ConstTensorRef<2> stream = at.at.x;
   ConstTensorRef<2> delta;  // nothing to add before the first block
   for (std::size_t i = 0; i < weights_.blocks.size(); ++i) {
     const auto layer = static_cast<std::int64_t>(i);
-    block.norm_and_project(run, weights_.blocks[i], at.at, shape, length_, stream, delta);
+    block.norm_and_project(run, weights_.blocks[i], at.at, shape, {begin, at.positions}, stream,
+                           delta);
     if (!run.is_dry()) {
       cache_->append(run.exec(), layer, attention.keys(at.at, shape),
                      attention.values(at.at, shape));
     }
-    const Cached seen = cached(layer, length_ + shape.seq);
-    attention.attend(run, at.at, shape, seen.keys, seen.values);
+    attend(run, attention, at, shape, layer, begin);
     block.finish(run, weights_.blocks[i], at.at, at.delta);
     stream = at.at.h;
     delta = at.delta;
@@ -183,14 +287,17 @@ void Session<Exec>::launch_blocks(Runner<Exec>& run, const Step& at, BatchShape 
 }
 
 template <class Exec>
-void Session<Exec>::launch(Runner<Exec>& run, const Step& at, std::int64_t n, bool all) {
+void Session<Exec>::launch(Runner<Exec>& run, const Step& at, BatchShape shape, std::int64_t begin,
+                           bool all) {
+  const std::int64_t n = shape.seq;
   const dist::Groups& groups = run.groups();
+  if (is_paged() && !run.is_dry()) cache_->positions(run.exec(), at.positions, n);
   if (slice_.embedding) {
     embed(run, options_.kernels, weights_.embedding, at.ids, at.at.x);
   } else if (!run.is_dry()) {
     groups.pipeline.recv(run.exec(), at.at.x, groups.place.stage - 1).wait();
   }
-  launch_blocks(run, at, {.batch = options_.batch, .seq = n});
+  launch_blocks(run, at, shape, begin);
   if (!slice_.head) {
     if (run.is_dry()) return;
     sent_.wait();  // what was sent from there before
@@ -221,18 +328,19 @@ TensorRef<2> Session<Exec>::launch_head(Runner<Exec>& run, const Step& at, std::
 }
 
 template <class Exec>
-void Session<Exec>::step(std::span<const std::int64_t> ids, std::int64_t n, bool all,
-                         std::span<float> logits) {
+void Session<Exec>::step(std::span<const std::int64_t> slots, std::span<const std::int64_t> ids,
+                         std::int64_t begin, bool all, std::span<float> logits) {
+  const BatchShape shape{.batch = std::ssize(slots), .seq = std::ssize(ids) / std::ssize(slots)};
+  if (is_paged()) sent_.wait();  // a longer piece of another sequence would lie where that is read
   Arena arena(activations_.data());
-  const Step at = lay_out(arena, n);
+  const Step at = lay_out(arena, shape);
   const dist::Part part = dist::part_of(vocab_size_, slice_.tensor, slice_.tensor_rank);
   const auto own_ids = local_ids(ids, {part.begin, part.count});
   copy_from_host(run_.exec(), std::as_bytes(std::span(own_ids)), at.ids);
-  cache_->extend(run_.exec(), slots_, std::vector<std::int64_t>(slots_.size(), n));
-  launch(run_, at, n, all);
-  length_ += n;
+  cache_->extend(run_.exec(), slots, std::vector<std::int64_t>(slots.size(), shape.seq));
+  launch(run_, at, shape, begin, all);
   if (!slice_.head || logits.empty()) return;
-  const std::int64_t rows = all ? options_.batch * n : options_.batch;
+  const std::int64_t rows = all ? shape.tokens() : shape.batch;
   const std::int64_t at_once = at.logits.extent[0];
   for (std::int64_t first = 0; first < rows; first += at_once) {
     const TensorRef<2> out = launch_head(run_, at, first, std::min(at_once, rows - first));

@@ -14,18 +14,24 @@
 namespace katt::nn {
 
 struct SessionOptions {
-  std::int64_t batch = 1;
+  std::int64_t batch = 1;     ///< sequences; with pages the most at once
   std::int64_t capacity = 0;  ///< positions of a sequence
   /// Longer pieces than so many tokens are taken in parts, so that memory does not grow with them.
   std::int64_t chunk = 512;
+  /// Tokens of a page of the cache. 0: contiguous, sequences of equal length.
+  std::int64_t page_size = 0;
+  /// With pages, as KvCacheConfig has them: how many there are, and what stays of a long sequence.
+  std::int64_t pages = 0, window = 0, sinks = 0;
   Kernels kernels{};
   dist::Groups groups{};  ///< tensor parallel ranks and stages that compute together
 };
 
-/// Inference: sequences of equal length that grow together, their keys and values in a contiguous
-/// KvCache. Of tensor parallel ranks each has the cache of its heads, of the stages of a pipeline that
-/// of its blocks; all call the same functions and get the same logits. A stage computes a piece of a
-/// prompt while the next one computes the piece before.
+/// Inference: sequences with their keys and values in a KvCache. Without pages there are as many as the
+/// options say, of equal length, and they grow together. With pages each has a length of its own: they
+/// come and go with open() and close(), and any of them grow. Of tensor parallel ranks each has the
+/// cache of its heads, of the stages of a pipeline that of its blocks; all call the same functions and
+/// get the same logits. A stage computes a piece of a prompt while the next one computes the piece
+/// before.
 template <class Exec>
 class Session {
  public:
@@ -48,6 +54,18 @@ class Session {
   /// Empties the cache.
   void clear();
 
+  [[nodiscard]] std::int64_t batch() const { return options_.batch; }
+  /// With pages: a new sequence, empty. Throws InputError when there are as many as can be at once.
+  [[nodiscard]] std::int64_t open() { return cache_->acquire(); }
+  /// Ends a sequence and gives its pages back.
+  void close(std::int64_t sequence) { cache_->release(sequence); }
+  /// With pages: appends as many of the ids, in turn, to each of the sequences. Returns the logits of
+  /// the last tokens, (sequences, vocab). A token of each is one step for all of them together; of more,
+  /// one sequence is taken after the other. Throws as append(), and InputError where the pages do not
+  /// suffice or a sequence with a window gets more than one piece of several tokens.
+  std::vector<float> append_to(std::span<const std::int64_t> sequences,
+                               std::span<const std::int64_t> ids);
+
   [[nodiscard]] std::size_t cache_bytes() const { return kv_cache_bytes(cache_config()); }
   /// Bytes that the pool reserves.
   [[nodiscard]] std::size_t activation_bytes() const {
@@ -62,20 +80,30 @@ class Session {
     options.groups = groups;
     return options;
   }
-  /// Memory of one step over n tokens of every sequence.
+  /// Memory of one step.
   struct Step {
     TensorRef<2> cos_sin;  ///< the same in every step
     std::int64_t* ids = nullptr;
+    std::int64_t* positions = nullptr;  ///< with pages
+    TensorRef<4> keys, values;          ///< with pages: one sequence out of them
     BlockActivations at;
     TensorRef<2> delta;
     TensorRef<2> n;       ///< normalised output, or what the next stage gets
     TensorRef<2> logits;  ///< (rows computed at a time, vocab)
   };
-  Step lay_out(Arena& arena, std::int64_t n) const;
-  void launch(Runner<Exec>& run, const Step& at, std::int64_t n, bool all);
-  void launch_blocks(Runner<Exec>& run, const Step& at, BatchShape shape);
+  [[nodiscard]] bool is_paged() const { return options_.page_size > 0; }
+  void check_ids(std::span<const std::int64_t> ids) const;
+  Step lay_out(Arena& arena, BatchShape shape) const;
+  /// `begin`: positions of a sequence that are filled before the step, where all have as many or there
+  /// is one.
+  void launch(Runner<Exec>& run, const Step& at, BatchShape shape, std::int64_t begin, bool all);
+  void launch_blocks(Runner<Exec>& run, const Step& at, BatchShape shape, std::int64_t begin);
+  void attend(Runner<Exec>& run, const MultiHeadAttention<Exec>& attention, const Step& at,
+              BatchShape shape, std::int64_t layer, std::int64_t begin);
+  [[nodiscard]] attention::PagedArgs pages(std::int64_t layer) const;
   /// Logits where the span is not empty.
-  void step(std::span<const std::int64_t> ids, std::int64_t n, bool all, std::span<float> logits);
+  void step(std::span<const std::int64_t> slots, std::span<const std::int64_t> ids,
+            std::int64_t begin, bool all, std::span<float> logits);
   /// The stages have what the last one has computed.
   void share_logits(std::span<float> logits);
   /// Logits of the rows first … of the normalised output.
@@ -102,7 +130,7 @@ class Session {
   memory::Transfer<Exec> transfer_;  ///< of the logits
   std::size_t activation_bytes_ = 0;
   std::optional<KvCache<Exec>> cache_;  ///< none when dry
-  std::vector<std::int64_t> slots_;     ///< of the sequences, in their order
+  std::vector<std::int64_t> slots_;     ///< of the sequences, in their order; none with pages
   memory::PoolBlock activations_;
   dist::Request sent_;  ///< to the next stage; reads activations_
 };

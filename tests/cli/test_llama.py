@@ -90,6 +90,41 @@ def test_generate_text_and_json(katt, random_model):
     assert len(made["tokens"]) == 5 and made["peak_bytes"] > made["weight_bytes"] > 0
 
 
+@pytest.mark.parametrize("how", [[], ["--temperature", 1, "--seed", 3], ["--batch", 2], ["--dtype", "bf16"]])
+def test_several_prompts_in_one_batch(katt, how):
+    prompts = ["1,2,3", "7", ",".join(map(str, range(1, 40))), "5,5,9,1"]
+    (katt.folder / "prompts.txt").write_text("\n".join(prompts) + "\n")
+    options = ["--model", TINY, "--max-new-tokens", 6, *how]
+    done = katt("generate", "--prompts", "prompts.txt", "--out", "new.h5", *options)
+    assert done.returncode == 0, done.stderr
+    assert "4 prompts" in done.stdout and "peak" in done.stdout
+    batch = [[int(token) for token in line.split(",")] for line in done.stdout.splitlines()[-4:]]
+    alone = [option for option in options if option not in ("--batch", 2)]
+    for prompt, tokens in zip(prompts, batch):
+        assert last_ids(katt("generate", "--tokens", prompt, *alone)) == tokens
+    with h5py.File(katt.folder / "new.h5") as file:
+        assert file["tokens"][:].tolist() == batch
+    assert json.loads(katt("generate", "--prompts", "prompts.txt", "--json", *options).stdout)["tokens"] == batch
+
+
+def test_prompts_that_are_none(katt):
+    file = katt.folder / "prompts.txt"
+    options = ["--model", TINY, "--prompts", "prompts.txt"]
+    file.write_text("1,2\n3,x\n")
+    assert "prompts.txt:2 x: expected an integer" in katt.refuses("generate", *options)
+    file.write_text("1,2\n\n3\n")
+    assert "prompts.txt:2: holds nothing" in katt.refuses("generate", *options)
+    file.write_text("1\n2,123456\n")
+    assert "prompts.txt:2: token 123456: expected 0 to" in katt.refuses("generate", *options)
+    file.write_text("")
+    assert "prompts.txt: holds nothing" in katt.refuses("generate", *options)
+    file.write_text("1\n")
+    assert "--no-cache" in katt.refuses("generate", *options, "--no-cache")
+    assert "--sinks" in katt.refuses("generate", *options, "--sinks", 2)
+    assert "--batch: expected with --prompts" in katt.refuses("generate", "--model", TINY, "--tokens", 1, "--batch", 2)
+    assert "no such file" in katt.refuses("generate", "--model", TINY, "--prompts", "none.txt")
+
+
 @pytest.mark.parametrize("arguments", [[], ["--checkpoint"], ["--checkpoint-blocks", "cheap"]])
 def test_trains_as_pytorch(katt, checkpoint, expected, arguments):
     options = [part for name in ["steps", "batch", "seq", "accumulation", "lr"]

@@ -155,6 +155,7 @@ TEST(TensorFile, WritesWhatCaseFileReads) {
   out.set("big", {{100, 100}, std::vector<float>(10000, 0.5F)});
   out.set("loss", {{}, {2.5F}});
   out.set("out", {{2, 2}, {1, 2, 3, 4}});  // the last one counts
+  out.set_integers("ids", {{1, 3}, {1, -1, std::int64_t{1} << 40}});
   out.set_attribute("op", std::string("attention"));
   out.set_attribute("scale", 0.5);
   out.set_attribute("tile_q", std::int64_t{64});
@@ -165,6 +166,8 @@ TEST(TensorFile, WritesWhatCaseFileReads) {
   EXPECT_EQ(in.floats("out", {2, 2}, "(S, D)").values, (std::vector<float>{1, 2, 3, 4}));
   EXPECT_EQ(in.floats("big", {100, 100}, "(S, D)").values[9999], 0.5F);
   EXPECT_EQ(in.floats("loss", {}, "()").values, std::vector<float>{2.5F});
+  EXPECT_EQ(in.integers("ids", {1, 3}, "(S, N)").values,
+            (std::vector<std::int64_t>{1, -1, std::int64_t{1} << 40}));
   EXPECT_EQ(in.text("op", ""), "attention");
   EXPECT_EQ(in.real("scale"), 0.5);
   EXPECT_EQ(in.integer("tile_q"), 64);

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -280,6 +281,59 @@ TEST(Gemm, TilesGiveTheSameBitsWhereverTheyAreRead) {
   EXPECT_EQ(aligned, run(serial_host(), p, values));
 }
 
+// Inner products: every number of rows in registers, lines and blocks along k that end anywhere, rows
+// of B that fill no group.
+TEST(Gemm, FewRowsAreInnerProducts) {
+  const std::vector<std::array<std::int64_t, 3>> shapes{{2, 25, 16}, {3, 13, 130},  {5, 31, 1100},
+                                                        {6, 12, 33}, {7, 40, 1537}, {8, 11, 512},
+                                                        {9, 26, 65}, {17, 50, 777}, {64, 29, 600}};
+  for (const auto& [m, n, k] : shapes) {
+    for (const Dtype dtype : all_dtypes) {
+      for (const std::int64_t gap : {0, 3}) {
+        expect_reference({.m = m,
+                          .n = n,
+                          .k = k,
+                          .a_dtype = dtype,
+                          .b_dtype = dtype,
+                          .c_dtype = dtype,
+                          .trans_b = true,
+                          .bias = gap > 0,
+                          .alpha = 0.5F,
+                          .beta = gap > 0 ? 1.0F : 0.0F,
+                          .gap = gap});
+      }
+    }
+  }
+}
+
+// What generation relies on: a sequence is continued among others as it is alone.
+TEST(Gemm, ARowHasTheSameBitsAloneAndAmongOthers) {
+  for (const Dtype dtype : all_dtypes) {
+    Problem p{.m = 64,
+              .n = 37,
+              .k = 1100,
+              .a_dtype = dtype,
+              .b_dtype = dtype,
+              .c_dtype = Dtype::f32,
+              .trans_b = true};
+    const Values values(p);
+    const auto all = run(serial_host(), p, values, GemmEngine::widened);
+    const auto fastest = run(serial_host(), p, values);
+    for (const std::int64_t m : {1, 2, 4, 5, 11, 33}) {
+      p.m = m;
+      Values few(values);
+      few.a.resize(static_cast<std::size_t>(m * p.k));
+      const auto first = [&](const std::vector<float>& rows) {
+        return std::vector<float>(rows.begin(), rows.begin() + m * p.n);
+      };
+      EXPECT_EQ(run(serial_host(), p, few, GemmEngine::widened), first(all)) << p.name();
+      EXPECT_EQ(run(Kokkos::OpenMP(2), p, few, GemmEngine::widened), first(all)) << p.name();
+      if (tile::bf16_panels::unit() == tile::bf16_panels::UnitName::amx) continue;
+      EXPECT_EQ(run(serial_host(), p, few), first(fastest)) << p.name();
+    }
+  }
+}
+
 TEST(Gemm, TheEngineIsTold) {
   const auto engine = [](Dtype a, Dtype b, std::int64_t m) {
     GemmArgs args;
@@ -293,7 +347,9 @@ TEST(Gemm, TheEngineIsTold) {
                                 ? tile::bf16_panels::name_of(tile::bf16_panels::unit())
                                 : tile::vector_name;
   EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 64), tiles);
-  EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 1), tile::vector_name) << "inner products";
+  const bool has_dots = tile::bf16_panels::refusal(tile::bf16_panels::UnitName::dot).empty();
+  EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 1), has_dots ? "avx512_bf16" : tile::vector_name)
+      << "inner products";
   EXPECT_EQ(engine(Dtype::bf16, Dtype::f32, 64), tile::vector_name);
   EXPECT_EQ(engine(Dtype::f16, Dtype::f16, 64), tile::vector_name);
 }

@@ -179,7 +179,7 @@ class Pass {
 
   void launch_forward(nn::Runner<Exec>& run) const {
     const nn::Block<Exec> block(config_, kernels_, cos_sin_);
-    block.norm_and_project(run, tensors_.weights, at_, shape_, 0, tensors_.stream, tensors_.delta);
+    block.norm_and_project(run, tensors_.weights, at_, shape_, {}, tensors_.stream, tensors_.delta);
     block.attention().attend_own(run, at_, shape_);
     block.finish(run, tensors_.weights, at_, tensors_.delta_out);
   }

@@ -8,6 +8,7 @@
 
 #include "core/execution.hpp"
 #include "ops/linear/gemm/bf16_operands.hpp"
+#include "ops/linear/gemm/inner.hpp"
 #include "tile/bf16_units.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/transpose.hpp"
@@ -361,6 +362,11 @@ struct Bf16Block {
 
 #endif
 
+/// Whether a product of the vector unit is made of inner products.
+bool by_dots(const GemmArgs& args, UnitName unit) {
+  return unit == UnitName::dot && is_inner(args);
+}
+
 }  // namespace
 
 bool bf16_takes(const GemmArgs& args) {
@@ -369,6 +375,7 @@ bool bf16_takes(const GemmArgs& args) {
 
 template <class Exec>
 std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args, UnitName unit) {
+  if (by_dots(args, unit)) return inner_workspace_bytes(exec, args, InnerUnit::dots);
   const int threads = exec.concurrency();
   // Only pointers tell whether it is direct, and that takes less.
   const auto plan = Bf16Plan::of(args, unit, threads, false);
@@ -378,6 +385,7 @@ std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args, Un
 template <class Exec>
 void bf16_gemm(const Exec& exec, const GemmArgs& args, UnitName unit, Workspace workspace,
                const char* label) {
+  if (by_dots(args, unit)) return inner_products(exec, args, InnerUnit::dots, workspace, label);
 #if defined(KATT_BF16_PANELS)
   const auto plan = Bf16Plan::of(args, unit, exec.concurrency(), true);
   const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),

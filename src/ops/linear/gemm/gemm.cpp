@@ -8,6 +8,7 @@
 #include "ops/linear/gemm/bf16.hpp"
 #include "ops/linear/gemm/cublas.hpp"
 #include "ops/linear/gemm/host.hpp"
+#include "ops/linear/gemm/inner.hpp"
 #include "ops/linear/gemm/library.hpp"
 #include "tile/vec.hpp"
 
@@ -38,8 +39,13 @@ template <class Exec>
 GemmEngine fastest_engine(const GemmArgs& args) {
   if constexpr (is_host_v<Exec>) {
     using tile::bf16_panels::UnitName;
-    const UnitName unit = tile::bf16_panels::unit();
-    if (unit != UnitName::none && impl::bf16_takes(args) && !impl::is_inner(args)) {
+    // AMX multiplies sixteen rows at a time: the dot products of its CPUs win with a few of them.
+    constexpr std::int64_t few = 4;
+    UnitName unit = tile::bf16_panels::unit();
+    if (unit == UnitName::amx && impl::is_inner(args) && args.m() <= few) {
+      unit = tile::bf16_panels::refusal(UnitName::dot).empty() ? UnitName::dot : UnitName::none;
+    }
+    if (unit != UnitName::none && impl::bf16_takes(args)) {
       return unit == UnitName::amx ? GemmEngine::amx : GemmEngine::avx512_bf16;
     }
   }

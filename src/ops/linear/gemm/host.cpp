@@ -6,8 +6,9 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "ops/linear/gemm/finish.hpp"
+#include "ops/linear/gemm/inner.hpp"
 #include "ops/linear/gemm/micro.hpp"
-#include "ops/linear/linear_kernels.hpp"
 #include "tile/elementwise.hpp"
 
 namespace katt::linear::impl {
@@ -20,30 +21,6 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
 
 constexpr std::int64_t blocks_of(std::int64_t extent, std::int64_t block) {
   return block == 0 ? 0 : (extent + block - 1) / block;
-}
-
-/// C(row + r, column + ·) = sums(r, ·) + beta · C + bias, rounded, for a block of C.
-template <class Vec>
-void finish_block(const GemmArgs& args, const float* sums, std::int64_t stride, std::int64_t row,
-                  std::int64_t column, std::int64_t rows, std::int64_t columns, float beta) {
-  constexpr int lanes = Micro<Vec>::lanes;
-  visit_dtype(args.c.dtype, [&]<class T>() {
-    visit_dtype(args.bias.dtype, [&]<class B>() {
-      const B* bias = args.bias ? static_cast<const B*>(args.bias.data) + column : nullptr;
-      for (std::int64_t r = 0; r < rows; ++r) {
-        T* c = static_cast<T*>(args.c.data) + (row + r) * args.c.stride[0] + column;
-        const auto put = [&](std::int64_t i, auto part) {
-          Vec value = tile::load<Vec>(sums + r * stride + i, part);
-          if (beta != 0.0F) value = tile::fma(Vec(beta), tile::load<Vec>(c + i, part), value);
-          if (bias != nullptr) value = value + tile::load<Vec>(bias + i, part);
-          tile::store(c + i, value, part);
-        };
-        std::int64_t i = 0;
-        for (; i + lanes <= columns; i += lanes) put(i, tile::WholeVector{});
-        if (i < columns) put(i, tile::PartialVector{static_cast<int>(columns - i)});
-      }
-    });
-  });
 }
 
 /// How C is cut: into blocks small enough for the caches, and enough of them for the threads. The
@@ -165,107 +142,12 @@ struct ProductBlock {
   }
 };
 
-/// Most rows of A that are multiplied as inner products.
-constexpr std::int64_t most_inner_rows = 4;
-
-/// C(·, j) for a few rows of A, in f32, against the rows j of B: sums over k by vectors.
-template <class Exec>
-struct InnerProducts {
-  using Vec = tile::VecOf<Exec>;
-  static constexpr int lanes = tile::lanes_v<Exec>;
-  static constexpr int unroll = 4;           ///< rows of B at one time
-  static constexpr std::int64_t block = 16;  ///< rows of B of one item
-
-  GemmArgs args;
-  const float* a;  ///< (m, k), rows a_stride apart
-  std::int64_t a_stride;
-
-  void operator()(std::int64_t item) const {
-    const std::int64_t begin = item * block;
-    const std::int64_t count = std::min(block, args.n() - begin);
-    float sums[most_inner_rows * block];
-    visit_dtype(args.b.dtype, [&]<class T>() {
-      const T* b = static_cast<const T*>(args.b.data) + begin * args.b.stride[0];
-      switch (args.m()) {
-        case 1: return rows<1>(b, count, sums);
-        case 2: return rows<2>(b, count, sums);
-        case 3: return rows<3>(b, count, sums);
-        default: return rows<4>(b, count, sums);
-      }
-    });
-    finish_block<Vec>(args, sums, block, 0, begin, args.m(), count, args.beta);
-  }
-
-  template <int Rows, class T>
-  void rows(const T* b, std::int64_t count, float* sums) const {
-    std::int64_t j = 0;
-    for (; j + unroll <= count; j += unroll) {
-      inner<Rows, unroll>(b + j * args.b.stride[0], sums + j);
-    }
-    for (; j < count; ++j) inner<Rows, 1>(b + j * args.b.stride[0], sums + j);
-  }
-
-  template <int Rows, int Columns, class T>
-  void inner(const T* b, float* sums) const {
-    Vec acc[Rows][Columns];
-    for (int r = 0; r < Rows; ++r) {
-      for (int j = 0; j < Columns; ++j) acc[r][j] = Vec(0.0F);
-    }
-    const auto add = [&](std::int64_t k, auto part) {
-      Vec column[Columns];
-      for (int j = 0; j < Columns; ++j) {
-        column[j] = tile::load<Vec>(b + j * args.b.stride[0] + k, part);
-      }
-      for (int r = 0; r < Rows; ++r) {
-        const Vec row = tile::load<Vec>(a + r * a_stride + k, part);
-        for (int j = 0; j < Columns; ++j) acc[r][j] = tile::fma(row, column[j], acc[r][j]);
-      }
-    };
-    std::int64_t k = 0;
-    for (; k + lanes <= args.k(); k += lanes) add(k, tile::WholeVector{});
-    if (k < args.k()) add(k, tile::PartialVector{static_cast<int>(args.k() - k)});
-    for (int r = 0; r < Rows; ++r) {
-      for (int j = 0; j < Columns; ++j) {
-        sums[r * block + j] = args.alpha * tile::reduce_sum(acc[r][j]);
-      }
-    }
-  }
-};
-
-template <class Exec>
-void inner_products(const Exec& exec, const GemmArgs& args, Workspace workspace,
-                    const char* label) {
-  const float* a = static_cast<const float*>(args.a.data);
-  std::int64_t a_stride = args.a.stride[0];
-  if (args.a.dtype != Dtype::f32) {
-    auto* wide = static_cast<float*>(workspace.data);
-    visit_dtype(args.a.dtype, [&]<class T>() {
-      tile::for_each_vector(
-          exec, label, args.m(), args.k(),
-          Convert<T, float>{static_cast<const T*>(args.a.data), args.a.stride[0], wide, args.k()});
-    });
-    a = wide;
-    a_stride = args.k();
-  }
-  using Policy = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
-  Kokkos::parallel_for(label, Policy(exec, 0, blocks_of(args.n(), InnerProducts<Exec>::block)),
-                       InnerProducts<Exec>{args, a, a_stride});
-}
-
 }  // namespace
-
-bool is_inner(const GemmArgs& args) {
-  return args.trans_b && !args.trans_a && args.m() <= most_inner_rows;
-}
 
 template <class Exec>
 std::size_t host_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
   using Vec = tile::VecOf<Exec>;
-  if (is_inner(args)) {
-    return args.a.dtype == Dtype::f32
-               ? 0
-               : static_cast<std::size_t>(args.m() * args.k()) * sizeof(float);
-  }
+  if (is_inner(args)) return inner_workspace_bytes(exec, args, InnerUnit::widened);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   return static_cast<std::size_t>(ThreadSpace<Vec>(args, blocking).total) * sizeof(float) *
          static_cast<std::size_t>(exec.concurrency());
@@ -274,7 +156,7 @@ std::size_t host_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
 template <class Exec>
 void host_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
   using Vec = tile::VecOf<Exec>;
-  if (is_inner(args)) return inner_products(exec, args, workspace, label);
+  if (is_inner(args)) return inner_products(exec, args, InnerUnit::widened, workspace, label);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;

@@ -1,0 +1,48 @@
+#include "drivers/prompts.hpp"
+
+#include <fstream>
+
+#include "core/error.hpp"
+#include "drivers/model_options.hpp"
+
+namespace katt::impl {
+namespace {
+
+std::string line_of(const std::filesystem::path& path, std::size_t prompt) {
+  return path.string() + ":" + std::to_string(prompt + 1);
+}
+
+}  // namespace
+
+Prompts read_prompts(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) throw InputError(path.string() + ": no such file");
+  std::ifstream file(path);
+  if (!file || std::filesystem::is_directory(path)) {
+    throw InputError(path.string() + ": cannot be read, expected a file of prompts");
+  }
+  Prompts prompts;
+  for (std::string line; std::getline(file, line);) {
+    const std::string where = line_of(path, prompts.size());
+    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+      throw InputError(where + ": holds nothing, expected token ids: 1,2,3");
+    }
+    prompts.push_back(parse_tokens(line, where));
+  }
+  if (prompts.empty()) {
+    throw InputError(path.string() + ": holds nothing, expected a prompt a line: 1,2,3");
+  }
+  return prompts;
+}
+
+void check_vocabulary(const Prompts& prompts, const std::filesystem::path& path,
+                      std::int64_t vocab_size) {
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    for (const std::int64_t token : prompts[i]) {
+      if (token < vocab_size) continue;
+      throw InputError(line_of(path, i) + ": token " + std::to_string(token) + ": expected 0 to " +
+                       std::to_string(vocab_size - 1) + ", the vocabulary of the model");
+    }
+  }
+}
+
+}  // namespace katt::impl

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace katt::impl {
+
+/// Prompts of `katt generate`: token ids.
+using Prompts = std::vector<std::vector<std::int64_t>>;
+
+/// The prompts of a text file, one a line, token ids with commas between them: "1,2,3". Throws InputError
+/// that names the file and the line.
+[[nodiscard]] Prompts read_prompts(const std::filesystem::path& path);
+
+/// Throws InputError for an id that the vocabulary does not hold; `path` is where the prompts stand.
+void check_vocabulary(const Prompts& prompts, const std::filesystem::path& path,
+                      std::int64_t vocab_size);
+
+}  // namespace katt::impl

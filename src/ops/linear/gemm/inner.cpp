@@ -1,0 +1,268 @@
+#include "ops/linear/gemm/inner.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/execution.hpp"
+#include "ops/linear/gemm/finish.hpp"
+#include "ops/linear/gemm/inner_kernel.hpp"
+#include "tile/elementwise.hpp"
+#include "tile/transpose.hpp"
+
+namespace katt::linear::impl {
+
+namespace {
+
+constexpr std::int64_t blocks_of(std::int64_t extent, std::int64_t block) {
+  return (extent + block - 1) / block;
+}
+
+/// Where part i of `count` nearly equal ones of an extent begins.
+constexpr std::int64_t begin_of(std::int64_t extent, std::int64_t count, std::int64_t i) {
+  return extent * i / count;
+}
+
+/// How inner products are cut. A group of rows of B is multiplied block by block along k: a block of
+/// the group, and those of A, stay in the second-level cache. So do the sums of a group, those of one
+/// kernel after those of the one before: a kernel that loads from where stores of the last one agree in
+/// twelve bits of their addresses would wait for them. A panel is a run of groups, the work of a thread
+/// at a time.
+template <class Unit>
+struct InnerPlan {
+  /// Rows of B: a multiple of all that a kernel takes at a time.
+  static constexpr std::int64_t group = 12;
+  /// Packed bytes of a row of A in a block. Few rows wait for the memory, which short runs of B keep
+  /// busy; more of them wait for the arithmetic, where sums that are loaded and stored more rarely pay.
+  static constexpr std::int64_t block_bytes(std::int64_t rows) { return rows <= 16 ? 2048 : 8192; }
+  static constexpr std::int64_t line_bytes =
+      Unit::vectors * Unit::elements * static_cast<std::int64_t>(sizeof(typename Unit::Packed));
+
+  std::int64_t m, n, k;
+  std::int64_t lines;       ///< of a row of B
+  std::int64_t blocks;      ///< along k
+  std::int64_t a_blocks;    ///< of rows of A
+  std::int64_t panel_rows;  ///< of B
+  bool packs;
+
+  InnerPlan(const GemmArgs& args, int threads)
+      : m(args.m()),
+        n(args.n()),
+        k(args.k()),
+        lines(blocks_of(k, Unit::line)),
+        blocks(std::max<std::int64_t>(1, blocks_of(lines * line_bytes, block_bytes(m)))),
+        a_blocks(blocks_of(m, InnerShape<Unit>::most_a)) {
+    // Enough panels that a thread whose processor is taken keeps no other one waiting for long.
+    const std::int64_t wanted = threads > 1 ? 8 * static_cast<std::int64_t>(threads) : 1;
+    panel_rows = blocks_of(blocks_of(n, group), wanted) * group;
+    // A single row is its own packed form where lines are whole.
+    packs = m != 1 || args.a.dtype != dtype_of<typename Unit::Packed> || k % Unit::line != 0;
+  }
+
+  std::int64_t panels() const { return panel_rows == 0 ? 0 : blocks_of(n, panel_rows); }
+  std::int64_t row_elements() const { return lines * Unit::vectors * Unit::elements; }
+  std::int64_t packed_bytes() const {
+    return packs ? blocks_of(m * lines * line_bytes, 64) * 64 : 0;
+  }
+  std::int64_t sum_elements() const { return group * m * Unit::lanes; }
+};
+
+/// A in the order in which the kernels read it: (block, block of rows, line, vector, row, elements).
+/// One item is a row in a block.
+template <class Unit, class Vec, class T>
+struct PackA {
+  using Packed = typename Unit::Packed;
+  InnerPlan<Unit> plan;
+  const T* a;
+  std::int64_t stride;
+  Packed* packed;
+
+  void operator()(std::int64_t item) const {
+    constexpr std::int64_t line = Unit::vectors * Unit::elements;
+    const std::int64_t row = item % plan.m;
+    const std::int64_t block = item / plan.m;
+    const std::int64_t begin = begin_of(plan.lines, plan.blocks, block);
+    const std::int64_t count = begin_of(plan.lines, plan.blocks, block + 1) - begin;
+    // The block of rows that holds this one: begin_of(m, a_blocks, b) ≤ row.
+    const std::int64_t b = (plan.a_blocks * (row + 1) - 1) / plan.m;
+    const std::int64_t first = begin_of(plan.m, plan.a_blocks, b);
+    const std::int64_t rows = begin_of(plan.m, plan.a_blocks, b + 1) - first;
+    Packed* to = packed + (begin * plan.m + first * count) * line + (row - first) * Unit::elements;
+    for (std::int64_t v = 0; v < count * Unit::vectors; ++v, to += rows * Unit::elements) {
+      const std::int64_t at = begin * line + v * Unit::elements;
+      const T* from = a + row * stride + at;
+      const auto left = std::clamp<std::int64_t>(plan.k - at, 0, Unit::elements);
+      if constexpr (std::is_same_v<T, Packed>) {
+        std::fill(std::copy_n(from, left, to), to + Unit::elements, Packed{});
+      } else if (left == Unit::elements) {
+        tile::store(to, tile::load<Vec>(from));
+      } else {
+        tile::store(to, tile::load<Vec>(from, tile::PartialVector{static_cast<int>(left)}));
+      }
+    }
+  }
+};
+
+/// A panel of rows of B.
+template <class Unit, class Exec>
+struct InnerPanel {
+  using Vec = tile::VecOf<Exec>;
+  using Element = typename Unit::Element;
+  using Token =
+      Kokkos::Experimental::UniqueToken<Exec, Kokkos::Experimental::UniqueTokenScope::Instance>;
+  static constexpr std::int64_t group = InnerPlan<Unit>::group;
+
+  GemmArgs args;
+  InnerPlan<Unit> plan;
+  const typename Unit::Packed* a;
+  Token slots;
+  float* workspace;  ///< sums of every thread
+
+  void operator()(std::int64_t item) const {
+    const int slot = slots.acquire();
+    float* sums = workspace + slot * plan.sum_elements();
+    const std::int64_t end = std::min(plan.n, (item + 1) * plan.panel_rows);
+    for (std::int64_t row = item * plan.panel_rows; row < end; row += group) {
+      for (std::int64_t block = 0; block < plan.blocks; ++block) {
+        multiply(row, std::min(group, end - row), block,
+                 std::max<std::int64_t>(0, end - row - group), sums);
+      }
+      finish(row, std::min(group, end - row), sums);
+    }
+    slots.release(slot);
+  }
+
+ private:
+  const Element* row_of_b(std::int64_t row) const {
+    return static_cast<const Element*>(args.b.data) + row * args.b.stride[0];
+  }
+
+  /// All rows of A against a group of rows of B, in a block along k. `rows_after`: of the panel,
+  /// behind the group.
+  void multiply(std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t rows_after,
+                float* sums) const {
+    const std::int64_t begin = begin_of(plan.lines, plan.blocks, block);
+    const std::int64_t count = begin_of(plan.lines, plan.blocks, block + 1) - begin;
+    const bool is_last = block + 1 == plan.blocks;
+    InnerPass<Unit> pass{};
+    pass.stride = args.b.stride[0];
+    pass.lines = count;
+    pass.last = static_cast<int>(is_last ? plan.k - (plan.lines - 1) * Unit::line : Unit::line);
+    pass.resume = block > 0;
+    for (std::int64_t b = 0; b < plan.a_blocks; ++b) {
+      const std::int64_t first = begin_of(plan.m, plan.a_blocks, b);
+      const auto rows_of_a = static_cast<int>(begin_of(plan.m, plan.a_blocks, b + 1) - first);
+      pass.a = a + (begin * plan.m + first * count) * Unit::vectors * Unit::elements;
+      pass.sum_stride = rows_of_a * Unit::lanes;
+      // Every block of A asks for its share of what comes next, line by line, so that the memory is never
+      // idle and is never asked for more than it gives.
+      pass.ahead_first = b;
+      pass.ahead_every = plan.a_blocks;
+      const std::int64_t at_a_time = InnerShape<Unit>::rows_of_b(rows_of_a);
+      for (std::int64_t j = 0; j < rows;) {
+        const bool one = rows - j < at_a_time;
+        pass.b = row_of_b(row + j) + begin * Unit::line;
+        pass.sums = sums + (first * group + j * rows_of_a) * Unit::lanes;
+        if (!is_last) pass.ahead = pass.b + count * Unit::line;
+        else pass.ahead = j < rows_after ? row_of_b(row + group + j) : nullptr;
+        InnerKernels<Unit>::of(rows_of_a, one)(pass);
+        j += one ? 1 : at_a_time;
+      }
+    }
+  }
+
+  /// Adds up the lanes of the group's sums, sixteen sums at a time, and writes its columns of C.
+  void finish(std::int64_t row, std::int64_t rows, const float* sums) const {
+    constexpr int square = 16;
+    float turned[most_inner_rows * group];  // (m, group)
+    for (std::int64_t b = 0; b < plan.a_blocks; ++b) {
+      const std::int64_t token = begin_of(plan.m, plan.a_blocks, b);
+      const std::int64_t rows_of_a = begin_of(plan.m, plan.a_blocks, b + 1) - token;
+      const float* of_block = sums + token * group * Unit::lanes;
+      const std::int64_t count = rows * rows_of_a;
+      for (std::int64_t first = 0; first < count; first += square) {
+        Vec vectors[square];
+        const auto used = static_cast<int>(std::min<std::int64_t>(square, count - first));
+        for (int i = 0; i < square; ++i) {
+          vectors[i] = i < used ? tile::load<Vec>(of_block + (first + i) * Unit::lanes) : Vec(0.0F);
+        }
+        float total[square];
+        tile::lane_sums(vectors, total);
+        for (int i = 0; i < used; ++i) {
+          const std::int64_t at = first + i;
+          turned[(token + at % rows_of_a) * group + at / rows_of_a] = args.alpha * total[i];
+        }
+      }
+    }
+    finish_block<Vec>(args, turned, group, 0, row, plan.m, rows, args.beta);
+  }
+};
+
+/// Calls f.operator()<Unit>() for the unit of a product.
+template <class Exec, class F>
+decltype(auto) visit_lines(const GemmArgs& args, [[maybe_unused]] InnerUnit unit, const F& f) {
+#if defined(KATT_BF16_PANELS)
+  if (unit == InnerUnit::dots) return f.template operator()<DotLines>();
+#endif
+  return visit_dtype(args.b.dtype, [&]<class T>() -> decltype(auto) {
+    return f.template operator()<WidenedLines<tile::VecOf<Exec>, T>>();
+  });
+}
+
+}  // namespace
+
+bool is_inner(const GemmArgs& args) {
+  return args.trans_b && !args.trans_a && args.m() <= most_inner_rows;
+}
+
+template <class Exec>
+std::size_t inner_workspace_bytes(const Exec& exec, const GemmArgs& args, InnerUnit unit) {
+  return visit_lines<Exec>(args, unit, [&]<class Unit>() {
+    const InnerPlan<Unit> plan(args, exec.concurrency());
+    const auto sums = static_cast<std::size_t>(plan.sum_elements()) * sizeof(float);
+    return static_cast<std::size_t>(plan.packed_bytes()) +
+           sums * static_cast<std::size_t>(exec.concurrency());
+  });
+}
+
+template <class Exec>
+void inner_products(const Exec& exec, const GemmArgs& args, InnerUnit unit, Workspace workspace,
+                    const char* label) {
+  using Vec = tile::VecOf<Exec>;
+  using Indices = Kokkos::IndexType<std::int64_t>;
+  visit_lines<Exec>(args, unit, [&]<class Unit>() {
+    using Packed = typename Unit::Packed;
+    const InnerPlan<Unit> plan(args, exec.concurrency());
+    const auto* a = static_cast<const Packed*>(args.a.data);
+    if (plan.packs) {
+      auto* packed = static_cast<Packed*>(workspace.data);
+      visit_dtype(args.a.dtype, [&]<class T>() {
+        // Dot products take bf16 alone.
+        if constexpr (std::is_same_v<Packed, float> || std::is_same_v<T, Packed>) {
+          Kokkos::parallel_for(label,
+                               Kokkos::RangePolicy<Exec, Indices>(exec, 0, plan.m * plan.blocks),
+                               PackA<Unit, Vec, T>{plan, static_cast<const T*>(args.a.data),
+                                                   args.a.stride[0], packed});
+        }
+      });
+      a = packed;
+    }
+    auto* sums =
+        reinterpret_cast<float*>(static_cast<std::byte*>(workspace.data) + plan.packed_bytes());
+    using Policy = Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Indices>;
+    Policy policy(exec, 0, plan.panels());
+    policy.set_chunk_size(1);
+    using Panel = InnerPanel<Unit, Exec>;
+    Kokkos::parallel_for(label, policy, Panel{args, plan, a, typename Panel::Token(exec), sums});
+  });
+}
+
+#define KATT_INSTANTIATE_INNER(Exec)                                                         \
+  template std::size_t inner_workspace_bytes<Exec>(const Exec&, const GemmArgs&, InnerUnit); \
+  template void inner_products<Exec>(const Exec&, const GemmArgs&, InnerUnit, Workspace,     \
+                                     const char*);
+
+KATT_INSTANTIATE_INNER(Host)
+
+}  // namespace katt::linear::impl

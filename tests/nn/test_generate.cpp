@@ -1,0 +1,172 @@
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+#include "core/execution.hpp"
+#include "memory/tracker.hpp"
+#include "nn/generate.hpp"
+#include "nn/model.hpp"
+#include "tests/device.hpp"
+#include "tests/io/hdf5_builder.hpp"
+#include "tests/nn/llama_tiny.hpp"
+#include "tile/bf16_units.hpp"
+
+namespace katt {
+namespace {
+
+using Prompts = std::vector<std::vector<std::int64_t>>;
+
+template <class Exec>
+class Generate : public ::testing::Test {};
+
+#if defined(KATT_HAS_CUDA)
+using Spaces = ::testing::Types<Kokkos::Cuda, Host>;
+#else
+using Spaces = ::testing::Types<Host>;
+#endif
+TYPED_TEST_SUITE(Generate, Spaces);
+
+template <class Exec>
+nn::Llama<Exec> random_model(Dtype dtype) {
+  nn::Llama<Exec> model(Exec(), test::small_config(), dtype);
+  nn::randomize_parameters(model.exec(), model.config(), model.layout(), 3, dtype, model.data());
+  return model;
+}
+
+Prompts prompts_of(const std::vector<std::int64_t>& lengths) {
+  Prompts prompts;
+  for (const std::int64_t length : lengths) {
+    auto& prompt = prompts.emplace_back();
+    for (std::int64_t i = 0; i < length; ++i) prompt.push_back((i * i * 7 + 3 * i + length) % 97);
+  }
+  return prompts;
+}
+
+template <class Exec>
+Prompts alone(const nn::Llama<Exec>& model, const Prompts& prompts,
+              const nn::GenerateOptions& how) {
+  Prompts tokens;
+  for (const auto& prompt : prompts) {
+    nn::Session<Exec> session(model, {.capacity = std::ssize(prompt) + how.max_new_tokens});
+    tokens.push_back(nn::generate(session, model.config(), prompt, how).tokens);
+  }
+  return tokens;
+}
+
+template <class Exec>
+Prompts together(const nn::Llama<Exec>& model, const Prompts& prompts,
+                 const nn::GenerateOptions& how, nn::SessionOptions options) {
+  nn::Session<Exec> session(model, std::move(options));
+  return nn::generate(session, model.config(), prompts, how).tokens;
+}
+
+TYPED_TEST(Generate, ContinuesEachPromptAsAlone) {
+  const Prompts prompts = prompts_of({5, 1, 130, 23, 64});  // pages of 64
+  for (const Dtype dtype : all_dtypes) {
+    // Where a product of few rows takes another unit than one of one row, 16 bits may round apart.
+    const bool has_same_bits =
+        is_host_v<TypeParam> && tile::bf16_panels::unit() != tile::bf16_panels::UnitName::amx;
+    if (dtype != Dtype::f32 && !has_same_bits) continue;
+    const auto model = random_model<TypeParam>(dtype);
+    for (const double temperature : {0.0, 1.0}) {
+      const nn::GenerateOptions how{.max_new_tokens = 9,
+                                    .sampling = {.temperature = temperature, .seed = 5}};
+      const Prompts expected = alone(model, prompts, how);
+      for (const std::int64_t batch : {1, 2, 5}) {
+        const auto options = nn::session_for(prompts, how.max_new_tokens, batch);
+        EXPECT_EQ(together(model, prompts, how, options), expected)
+            << name_of(dtype) << " batch " << batch << " temperature " << temperature;
+      }
+    }
+  }
+}
+
+TYPED_TEST(Generate, TakesLongPromptsInPieces) {
+  const auto model = random_model<TypeParam>(Dtype::f32);
+  const Prompts prompts = prompts_of({70, 9, 33});
+  const nn::GenerateOptions how{.max_new_tokens = 4};
+  nn::SessionOptions options = nn::session_for(prompts, how.max_new_tokens, 3);
+  options.chunk = 16;
+  EXPECT_EQ(together(model, prompts, how, options), alone(model, prompts, how));
+}
+
+TYPED_TEST(Generate, EndsEachSequenceAtItsEnd) {
+  auto model = random_model<TypeParam>(Dtype::f32);
+  const Prompts prompts = prompts_of({5, 12, 7});
+  nn::GenerateOptions how{.max_new_tokens = 12};
+  const Prompts endless = alone(model, prompts, how);
+  nn::LlamaConfig config = model.config();
+  config.eos_token_id = endless[1][2];  // the second sequence ends early, others perhaps
+  how.stop_at_eos = true;
+  nn::Session<TypeParam> session(model, nn::session_for(prompts, how.max_new_tokens, 2));
+  const auto made = nn::generate(session, config, prompts, how);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const auto end = std::find(endless[i].begin(), endless[i].end(), *config.eos_token_id);
+    const Prompts::value_type expected(endless[i].begin(),
+                                       end == endless[i].end() ? end : std::next(end));
+    EXPECT_EQ(made.tokens[i], expected) << i;
+  }
+  EXPECT_LE(made.tokens[1].size(), 3U);
+}
+
+TYPED_TEST(Generate, KeepsAWindowAndSinks) {
+  const auto model = random_model<TypeParam>(Dtype::f32);
+  const Prompts prompts = prompts_of({20, 3, 11});
+  const nn::GenerateOptions how{.max_new_tokens = 30};
+  const Prompts expected = alone(model, prompts, how);
+  const auto all = nn::session_for(prompts, how.max_new_tokens, 3, 60, 4);
+  EXPECT_EQ(together(model, prompts, how, all), expected) << "nothing is evicted";
+  const auto few = nn::session_for(prompts, how.max_new_tokens, 3, 8, 2);
+  const Prompts batch = together(model, prompts, how, few);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const Prompts one{prompts[i]};
+    const auto options = nn::session_for(one, how.max_new_tokens, 1, 8, 2);
+    EXPECT_EQ(together(model, one, how, options).front(), batch[i]) << i;
+  }
+  EXPECT_NE(batch, expected) << "much is evicted";
+}
+
+TYPED_TEST(Generate, RefusesWhatDoesNotFit) {
+  const auto model = random_model<TypeParam>(Dtype::f32);
+  nn::Session<TypeParam> session(model, {.batch = 2, .capacity = 8, .chunk = 4, .page_size = 4});
+  const std::int64_t first = session.open();
+  const std::vector<std::int64_t> both{first, session.open()};
+  EXPECT_THROW((void)session.open(), InputError);
+  const auto refuses = [&](const std::vector<std::int64_t>& tokens) {
+    return test::message_of<InputError>([&] { (void)session.append_to(both, tokens); });
+  };
+  EXPECT_NE(refuses({1, 97}).find("token 97: expected 0 to 96"), std::string::npos);
+  EXPECT_NE(refuses({1, 2, 3}).find("tokens: 3 for 2 sequences"), std::string::npos);
+  EXPECT_NE(refuses(std::vector<std::int64_t>(18, 1)).find("expected 1 to 8"), std::string::npos);
+  EXPECT_EQ(session.append_to(both, std::vector<std::int64_t>(16, 1)).size(), 2U * 97);
+  EXPECT_NE(refuses({1, 1}).find("1 after 8 positions"), std::string::npos);
+  session.close(first);
+  EXPECT_EQ(session.open(), first);
+  nn::Session<TypeParam> windowed(
+      model, {.batch = 1, .capacity = 20, .chunk = 4, .page_size = 4, .window = 4});
+  const std::vector<std::int64_t> one{windowed.open()};
+  EXPECT_NE(test::message_of<InputError>([&] {
+              (void)windowed.append_to(one, std::vector<std::int64_t>(5, 1));
+            }).find("with a window, expected the first ones, at most 4"),
+            std::string::npos);
+}
+
+TYPED_TEST(Generate, ForecastsTheMemoryOfPages) {
+  memory::install();
+  const Prompts prompts = prompts_of({200, 40, 60, 10});
+  for (const std::int64_t chunk : {512, 32}) {
+    nn::SessionOptions options = nn::session_for(prompts, 8, 3);
+    options.chunk = chunk;
+    const nn::LlamaConfig config = test::small_config();
+    const auto forecast = nn::inference_memory(TypeParam(), config, Dtype::f32, options);
+    const memory::Scope scope;
+    const auto model = random_model<TypeParam>(Dtype::f32);
+    (void)together(model, prompts, {.max_new_tokens = 8}, options);
+    const auto measured = static_cast<double>(scope.peak_bytes());
+    EXPECT_NEAR(static_cast<double>(forecast.total()) + test::staging_bytes<TypeParam>(), measured,
+                0.1 * measured)
+        << "chunk " << chunk;
+  }
+}
+
+}  // namespace
+}  // namespace katt
