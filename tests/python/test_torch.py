@@ -249,8 +249,8 @@ class ThroughFloat64(torch.autograd.Function):
     ids=["plain", "causal", "scale", "mask"],
 )  # fmt: skip
 def test_gradcheck(options):
-    """torch.autograd.gradcheck differentiates what it is given numerically, for which float32 is too coarse: so that is the
-    function in float64, beside the gradients of the kernels."""
+    """torch.autograd.gradcheck differentiates what it is given numerically, for which float32 is too coarse: so that is
+    the function in float64, beside the gradients of the kernels."""
 
     def exact(q, k, v):
         return F.scaled_dot_product_attention(
