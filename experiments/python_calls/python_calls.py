@@ -3,9 +3,12 @@
 
 Tiny cases, so that the call is all there is: the variant itself, called from C++ by the sweep, and the same variant called
 through the package, in interleaved rounds as a peer, on arrays of NumPy and of PyTorch (where it is installed). Prints the
-medians in microseconds and their difference."""
+medians in microseconds and their difference; -o FILE.json keeps the medians."""
 
+import argparse
 import importlib.util
+import json
+from pathlib import Path
 
 import katt
 
@@ -29,6 +32,10 @@ def calls(op, variant):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.json")
+    options = parser.parse_args()
+    rows = []
     libraries = ["numpy"]
     if importlib.util.find_spec("torch"):
         import torch  # noqa: F401
@@ -46,6 +53,9 @@ def main():
                 raise SystemExit("; ".join(frame["reason"]))
             ours, package = frame.loc[variant, "time_s"] * 1e6, frame.loc["package", "time_s"] * 1e6
             print(f"{op:<12}{library:<8}{ours:>10.2f}{package:>10.2f}{package - ours:>10.2f}")
+            rows.append({"operator": op, "arrays": library, "native_s": ours / 1e6, "python_s": package / 1e6})
+    if options.output:
+        options.output.write_text(json.dumps({"commit": katt.__commit__, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

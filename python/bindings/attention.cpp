@@ -41,7 +41,7 @@ void set_options(Arrays& arrays, Args& args, const AttentionOptions& options) {
 }
 
 void attention_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
-                       const AttentionOptions& options, const Call& call) {
+                       const AttentionOptions& options, bool for_backward, const Call& call) {
   Arrays arrays("attention");
   attention::ForwardArgs args{.q = arrays.tensor<4>(q, "q"),
                               .k = arrays.tensor<4>(k, "k"),
@@ -49,6 +49,7 @@ void attention_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out,
                               .out = arrays.tensor<4>(out, "out"),
                               .lse = arrays.tensor<3>(lse, "lse")};
   set_options(arrays, args, options);
+  args.for_backward = for_backward;
   run("attention", attention::forward_variants<Host>(), args, call);
 }
 
@@ -126,7 +127,8 @@ void rope_cache(nb::handle cache, double theta, nb::object scaling, bool f32_ang
 
 void bind_attention(nb::module_& module) {
   module.def("attention_forward", attention_forward, nb::arg("q"), nb::arg("k"), nb::arg("v"),
-             nb::arg("out"), nb::arg("lse").none(), nb::arg("options"), nb::arg("call"));
+             nb::arg("out"), nb::arg("lse").none(), nb::arg("options"), nb::arg("for_backward"),
+             nb::arg("call"));
   module.def("attention_backward", attention_backward, nb::arg("dout"), nb::arg("q"), nb::arg("k"),
              nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("dq"), nb::arg("dk"),
              nb::arg("dv"), nb::arg("options"), nb::arg("call"));

@@ -37,7 +37,8 @@ def attention(
     block_mask: (blocks, size): blocks (ceil(seq_q / size), ceil(seq_kv / size)) uint8 or bool; keys of a block that
         is 0 are not visible to its queries.
     variant, tile: which kernel, "auto" is the fastest that accepts the arguments; (tile_q, tile_kv).
-    return_lse: also the (batch, heads, seq_q) float32 natural log-sum-exp of the scores, for attention_backward.
+    return_lse: also the (batch, heads, seq_q) float32 natural log-sum-exp of the scores, for attention_backward; "auto"
+        is then a kernel that rounds scores as that one does, which for few queries is not the fastest, "decode".
 
     Returns out (batch, heads, seq_q, head_dim), or (out, lse). A query that sees no key gives 0 and -inf.
     """
@@ -45,7 +46,7 @@ def attention(
     out = lib.empty(tuple(q.shape))
     lse = lib.empty(tuple(q.shape[:3]), "f32") if return_lse else None
     options = attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask)
-    _katt.attention_forward(q, k, v, out, lse, options, call(variant, tile))
+    _katt.attention_forward(q, k, v, out, lse, options, return_lse, call(variant, tile))
     return lib.give(out, lse) if return_lse else lib.give(out)
 
 

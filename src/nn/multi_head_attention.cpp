@@ -73,7 +73,8 @@ void MultiHeadAttention<Exec>::attend(Runner<Exec>& run, const AttentionActivati
                                     .out = query_heads(at.attended, shape),
                                     .lse = at.lse,
                                     .scale = scale_,
-                                    .mask = config_.mask};
+                                    .mask = config_.mask,
+                                    .for_backward = static_cast<bool>(at.lse)};
   run(attention::forward_variants<Exec>(), args, kernels_.attention);
 }
 

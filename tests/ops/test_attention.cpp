@@ -169,6 +169,11 @@ TEST(AttentionAuto, IsTheFastestThatAccepts) {
   EXPECT_EQ(chosen({1, 256, 2, 1, 128, 64}, Dtype::f32), "flash") << "more rows than decode takes";
   EXPECT_EQ(chosen({1, 8, 2, 1, 128, 64}, Dtype::f32, {32, 32}), "flash")
       << "decode lacks the tile";
+  const auto data = make_problem({1, 8, 2, 1, 128, 64}, Dtype::f32);
+  ForwardArgs args = shape_args(*data);
+  args.for_backward = true;
+  EXPECT_EQ(forward_variants<Host>().resolve(exec, args, {}).variant, "flash")
+      << "the backward pass sums products as flash does";
 }
 
 TEST(AttentionRefusal, UnitsNameTheReason) {

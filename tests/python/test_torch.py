@@ -7,6 +7,7 @@ import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
+GradcheckError = pytest.importorskip("torch.autograd.gradcheck").GradcheckError
 katt = pytest.importorskip("katt")
 kt = pytest.importorskip("katt.torch")
 F = torch.nn.functional
@@ -197,7 +198,7 @@ def operators():
         return torch.randn(shape, requires_grad=True)
 
     q, kv = new(1, 4, 6, 8), new(1, 2, 7, 8)
-    numbers = (0, 0.4, True, -1, -1, 0.0, "auto")
+    numbers = (0, 0.4, True, -1, -1, 0.0, True, "auto")
     cache = katt.rope_cache(9, 8, like=torch.empty(0))
     ids = torch.tensor([1, 0, 3])
     ops = torch.ops.katt
@@ -224,6 +225,62 @@ def operators():
 def test_opcheck(name):
     operator, arguments = operators()[name]
     torch.library.opcheck(operator, arguments)
+
+
+class ThroughFloat64(torch.autograd.Function):
+    """The result of PyTorch's operators in float64; the gradients of `ours` in float32."""
+
+    @staticmethod
+    def forward(ctx, ours, exact, *inputs):
+        ctx.ours = ours
+        ctx.save_for_backward(*inputs)
+        return exact(*inputs)
+
+    @staticmethod
+    def backward(ctx, dout):
+        with torch.enable_grad():
+            inputs = [x.detach().float().requires_grad_() for x in ctx.saved_tensors]
+            gradients = torch.autograd.grad(ctx.ours(*inputs), inputs, dout.float())
+        return None, None, *(x.double() for x in gradients)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"is_causal": True}, {"scale": 0.7}, {"attn_mask": torch.tensor([[0.0, -1.0, float("-inf")]] * 3)}],
+    ids=["plain", "causal", "scale", "mask"],
+)  # fmt: skip
+def test_gradcheck(options):
+    """torch.autograd.gradcheck differentiates what it is given numerically, for which float32 is too coarse: so that is
+    the function in float64, beside the gradients of the kernels."""
+
+    def exact(q, k, v):
+        return F.scaled_dot_product_attention(
+            q, k, v, **{name: x.double() if name == "attn_mask" else x for name, x in options.items()}
+        )
+
+    def ours(q, k, v):
+        return kt.scaled_dot_product_attention(q, k, v, **options)
+
+    def check(ours):
+        inputs = [torch.randn(1, 2, 3, 8).double().requires_grad_() for _ in range(3)]
+        return torch.autograd.gradcheck(lambda *x: ThroughFloat64.apply(ours, exact, *x), inputs, atol=1e-5, rtol=1e-4)
+
+    assert check(ours)
+    with pytest.raises(GradcheckError):
+        check(lambda *x: 1.01 * ours(*x))
+
+
+def test_gradients_of_few_queries_with_sharp_scores():
+    """Both passes round scores alike, or the probabilities of a row would not sum to one: dv of a row that sees one key
+    shows it, and dq of rows between two keys."""
+    for _ in range(8):
+        q, k, v = (18 * torch.rand(4, 4, n, 8) - 9 for n in (3, 6, 6))
+        tensors = [x.requires_grad_() for x in (q, k, v)]
+        dout = torch.linspace(-1, 1, q.numel()).view(q.shape)
+        exact = [x.detach().double().requires_grad_() for x in tensors]
+        truth = torch.autograd.grad(F.scaled_dot_product_attention(*exact), exact, dout.double())
+        found = torch.autograd.grad(kt.scaled_dot_product_attention(*tensors), tensors, dout)
+        for name, one, other, limit in zip("qkv", found, truth, (5e-5, 5e-5, 5e-6), strict=True):
+            assert (one - other).abs().max() <= limit * max(1.0, other.abs().max().item() / 10), name
 
 
 class Model(torch.nn.Module):

@@ -10,7 +10,7 @@ from ._operator import call, dense_last, new_heads, operator
 
 
 def _fake_attention(q, k, v, bias, alibi_slopes, kv_lengths, block_mask, block_size, scale, causal, window_left,
-                    window_right, softcap, variant):  # fmt: skip
+                    window_right, softcap, for_backward, variant):  # fmt: skip
     return new_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -29,12 +29,14 @@ def _attention(
     window_left: int,
     window_right: int,
     softcap: float,
+    for_backward: bool,
     variant: str,
 ) -> tuple[Tensor, Tensor]:
     out, lse = new_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
     options = (scale, causal, window_left, window_right, softcap, dense_last(bias), alibi_slopes, kv_lengths,
                block_mask, block_size)  # fmt: skip
-    _katt.attention_forward(dense_last(q), dense_last(k), dense_last(v), out, lse, options, call(variant))
+    tensors = (dense_last(x) for x in (q, k, v))
+    _katt.attention_forward(*tensors, out, lse, options, for_backward, call(variant))
     return out, lse
 
 
@@ -81,13 +83,13 @@ def _save(ctx, inputs, output):
 def _gradients(ctx, dout, _dlse):
     q, k, v, out, lse, bias, *masks = ctx.saved_tensors
     if dout is None:
-        return (None,) * 14
-    *numbers, _variant = ctx.numbers
+        return (None,) * 15
+    *numbers, _for_backward, _variant = ctx.numbers
     dq, dk, dv = _attention_backward(dout, q, k, v, out, lse, bias, *masks, *numbers, "auto")
     dbias = None
     if ctx.needs_input_grad[3]:
         dbias = bias_gradient(dout, q, k, v, bias, *masks, *numbers)
-    return (dq, dk, dv, dbias, *(None,) * 10)
+    return (dq, dk, dv, dbias, *(None,) * 11)
 
 
 _attention.register_autograd(_gradients, setup_context=_save)
@@ -147,6 +149,7 @@ def attention(
         scale = q.shape[-1] ** -0.5
     blocks, size = (None, 0) if block_mask is None else block_mask
     left, right = window
+    differentiated = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, bias))
     out, lse = _attention(q, k, v, bias, alibi_slopes, kv_lengths, blocks, size, scale, causal, left, right,
-                          softcap, variant)  # fmt: skip
+                          softcap, differentiated, variant)  # fmt: skip
     return (out, lse) if return_lse else out

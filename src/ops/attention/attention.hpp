@@ -79,6 +79,8 @@ struct ForwardArgs {
   float scale = 0.0F;   ///< factor of Q·Kᵀ, usually 1 / √head_dim
   ScoreArgs score{};
   MaskArgs mask{};
+  /// out and lse are for a backward pass: "auto" is a variant that sums products as that one does.
+  bool for_backward = false;
 
   std::int64_t batch() const { return q.extent[0]; }
   std::int64_t heads() const { return q.extent[1]; }

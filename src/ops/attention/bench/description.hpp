@@ -122,7 +122,7 @@ struct Description {
              }}};
   }
   static TensorSpecs outputs() { return {queries("out"), lse()}; }
-  /// out and lse come from the fastest forward pass.
+  /// out and lse come from the fastest forward pass that goes with a backward pass.
   static TensorSpecs backward_inputs() {
     TensorSpecs specs = inputs();
     for (TensorSpec result : outputs()) {
@@ -158,7 +158,9 @@ struct Description {
   }
   template <class Exec>
   static void derive(const Exec& exec, const bench::Tensors& t) {
-    bench::run_variant(name, exec, forward_variants<Exec>(t.problem()), forward_args(t), {});
+    ForwardArgs args = forward_args(t);
+    args.for_backward = true;
+    bench::run_variant(name, exec, forward_variants<Exec>(t.problem()), args, {});
   }
 
   static ForwardArgs forward_args(const bench::Tensors& t) {

@@ -32,8 +32,13 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
                 Workspace workspace);
 
 /// Above flash on any unit for one query of a sequence, or few rows in all: they wait for the keys.
+/// Below it before a backward pass: decode adds up a product in another order, and where scores are
+/// large, what that changes in their last bits, P = exp(s − lse) of the backward pass has as its error.
 template <class Args>
 int decode_rank(const Args& args) {
+  if constexpr (requires { args.for_backward; }) {
+    if (args.for_backward) return 0;
+  }
   constexpr std::int64_t few_rows = 16;
   return args.seq_q() == 1 || args.seq_q() * args.heads() <= few_rows * args.kv_heads() ? 4 : 0;
 }
