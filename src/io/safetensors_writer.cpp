@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Elements converted at a time.
-constexpr std::size_t chunk = 1 << 16;
+constexpr std::size_t written_at_once = 1 << 16;
 
 const char* name_in_file(Dtype dtype) {
   return dtype == Dtype::f32 ? "F32" : dtype == Dtype::f16 ? "F16" : "BF16";
@@ -23,9 +23,9 @@ const char* name_in_file(Dtype dtype) {
 
 template <class T>
 void write_narrow(std::ostream& out, std::span<const float> values) {
-  std::vector<T> stored(std::min(chunk, values.size()));
-  for (std::size_t at = 0; at < values.size(); at += chunk) {
-    const std::size_t count = std::min(chunk, values.size() - at);
+  std::vector<T> stored(std::min(written_at_once, values.size()));
+  for (std::size_t at = 0; at < values.size(); at += written_at_once) {
+    const std::size_t count = std::min(written_at_once, values.size() - at);
     convert(values.subspan(at, count), std::span<T>(stored.data(), count));
     out.write(reinterpret_cast<const char*>(stored.data()),
               static_cast<std::streamsize>(count * sizeof(T)));

@@ -332,6 +332,7 @@ void Session<Exec>::step(std::span<const std::int64_t> slots, std::span<const st
                          std::int64_t begin, bool all, std::span<float> logits) {
   const BatchShape shape{.batch = std::ssize(slots), .seq = std::ssize(ids) / std::ssize(slots)};
   if (is_paged()) sent_.wait();  // a longer piece of another sequence would lie where that is read
+  if (is_paged()) sent_.wait();  // a longer piece of another sequence would lie where that is read
   Arena arena(activations_.data());
   const Step at = lay_out(arena, shape);
   const dist::Part part = dist::part_of(vocab_size_, slice_.tensor, slice_.tensor_rank);

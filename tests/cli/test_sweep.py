@@ -54,7 +54,7 @@ def test_table(katt):
     assert (frame["speedup"] > 0).all()
     assert (frame["ceiling_fraction"] > 0).all() and (frame["ceiling"] != "").all()
     assert (frame["total_bytes"] > 0).all()
-    assert list(frame)[-1] == "host_s" and frame["host_s"].isna().all()  # of a device alone
+    assert frame["host_s"].isna().all()  # of a device alone
     assert (frame["max_abs_err"] < 0.1).all()
     flash = frame[frame["variant"] == "flash"]
     assert (flash["tile_q"] > 0).all() and (flash["tile"] == "auto").all()
