@@ -29,7 +29,7 @@ constexpr bool backward_fits_registers(int head_dim, int tile_q) {
   return tile_q + head_dim <= 160;
 }
 
-/// The tiles of flash_wgmma, likewise; the first fits every head_dim.
+/// The tiles of flash_wgmma, likewise; the default is wgmma_default_tile().
 using WgmmaTiles = TileList<TileShape<128, 64>, TileShape<128, 128>>;
 
 /// Whether scores (tile_kv / 2 registers of a thread), probabilities (tile_kv / 4) and output
@@ -40,6 +40,15 @@ constexpr bool wgmma_fits_registers(int head_dim, int tile_kv) {
 
 /// What head_dim is padded to, in registers and shared memory.
 inline constexpr std::array tensor_core_head_dims{64, 128, 256};
+
+/// The default tile of flash_wgmma: the one with more keys where its kernel is built.
+constexpr Tile wgmma_default_tile(std::int64_t head_dim) {
+  for (const int padded : tensor_core_head_dims) {
+    if (head_dim <= padded && wgmma_fits_registers(padded, 128)) return {128, 128};
+    if (head_dim <= padded) break;
+  }
+  return {128, 64};
+}
 
 /// Calls f.operator()<HeadDim, Shape>() for the least padded head_dim that holds `head_dim` and for
 /// the tile; false where the list lacks the tile.

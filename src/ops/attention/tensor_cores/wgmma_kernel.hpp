@@ -4,6 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/gpus.hpp"
 #include "ops/attention/tensor_cores/frame.hpp"
 #include "tile/fragments.hpp"
 
@@ -21,6 +22,9 @@
 /// the tests on the host.
 namespace katt::attention::impl {
 
+/// What a block of compute capability 9.0 can have (core/gpus.hpp).
+inline constexpr int hopper_block_shared_bytes = find_gpu("h100")->block_shared_bytes;
+
 template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
 struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
   static_assert(TileQ % 64 == 0 && (TileKv == 64 || TileKv == 128));
@@ -30,9 +34,14 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
   static constexpr int group_threads = 128;  ///< of a warpgroup
   static constexpr int computing_groups = TileQ / 64;
   static constexpr int threads = (1 + computing_groups) * group_threads;
-  static constexpr int stages = 2;
   static constexpr int q_bytes = TileQ * HeadDim * 2;
   static constexpr int kv_bytes = TileKv * HeadDim * 2;
+  /// As many as fit a block, two to four; where two do not, supports() refuses the tile. One is
+  /// announced once the copy after next has begun, for which a stage has to be free: with three of
+  /// them that is not the stage whose products are under way.
+  static constexpr int fitting_stages =
+      (hopper_block_shared_bytes - q_bytes - 256) / (2 * kv_bytes);
+  static constexpr int stages = Kokkos::min(Kokkos::max(fitting_stages, 2), 4);
   static constexpr int barrier_bytes = 4 * stages * 8;
   static constexpr int shared_bytes = q_bytes + 2 * stages * kv_bytes + barrier_bytes;
   static constexpr int blocks_per_multiprocessor = 1;
