@@ -34,12 +34,18 @@ struct InnerPlan {
   /// Rows of B: a multiple of all that a kernel takes at a time.
   static constexpr std::int64_t group = 12;
   /// Packed bytes of a row of A in a block. Few rows wait for the memory, which short runs of B keep
-  /// busy; more of them wait for the arithmetic, where sums that are loaded and stored more rarely pay.
-  static constexpr std::int64_t block_bytes(std::int64_t rows) { return rows <= 16 ? 2048 : 8192; }
+  /// busy; more of them wait for the arithmetic, where sums that are loaded and stored more rarely pay,
+  /// and so they do where B is in a cache.
+  static constexpr std::int64_t block_bytes(std::int64_t rows, bool asks) {
+    return rows <= 16 && asks ? 2048 : 8192;
+  }
+  /// Bytes of B a thread that are still in a cache when a single row comes again.
+  static constexpr std::int64_t cached_bytes = std::int64_t{2} << 20;
   static constexpr std::int64_t line_bytes =
       Unit::vectors * Unit::elements * static_cast<std::int64_t>(sizeof(typename Unit::Packed));
 
   std::int64_t m, n, k;
+  bool asks;                ///< for B ahead of its use
   std::int64_t lines;       ///< of a row of B
   std::int64_t blocks;      ///< along k
   std::int64_t a_blocks;    ///< of rows of A
@@ -50,8 +56,10 @@ struct InnerPlan {
       : m(args.m()),
         n(args.n()),
         k(args.k()),
+        asks(m > 1 || n * k * static_cast<std::int64_t>(sizeof(typename Unit::Element)) >
+                          cached_bytes * threads),
         lines(blocks_of(k, Unit::line)),
-        blocks(std::max<std::int64_t>(1, blocks_of(lines * line_bytes, block_bytes(m)))),
+        blocks(std::max<std::int64_t>(1, blocks_of(lines * line_bytes, block_bytes(m, asks)))),
         a_blocks(blocks_of(m, InnerShape<Unit>::most_a)) {
     // Enough panels that a thread whose processor is taken keeps no other one waiting for long.
     const std::int64_t wanted = threads > 1 ? 8 * static_cast<std::int64_t>(threads) : 1;
@@ -164,8 +172,9 @@ struct InnerPanel {
         const bool one = rows - j < at_a_time;
         pass.b = row_of_b(row + j) + begin * Unit::line;
         pass.sums = sums + (first * group + j * rows_of_a) * Unit::lanes;
-        if (!is_last) pass.ahead = pass.b + count * Unit::line;
-        else pass.ahead = j < rows_after ? row_of_b(row + group + j) : nullptr;
+        pass.ahead = nullptr;
+        if (plan.asks && !is_last) pass.ahead = pass.b + count * Unit::line;
+        if (plan.asks && is_last && j < rows_after) pass.ahead = row_of_b(row + group + j);
         InnerKernels<Unit>::of(rows_of_a, one)(pass);
         j += one ? 1 : at_a_time;
       }
