@@ -143,9 +143,9 @@ RingSchedule<Exec> causal_schedule(const Runner<Exec>& run, const RingShape& sha
 
 /// The ring of a context group, from one step to the next.
 template <class Exec>
-class Ring {
+class RingPass {
  public:
-  explicit Ring(Runner<Exec>& run)
+  explicit RingPass(Runner<Exec>& run)
       : run_(run), ranks_(run.groups().place.layout.context), rank_(run.groups().place.context) {}
 
   [[nodiscard]] int ranks() const { return ranks_; }
@@ -215,7 +215,7 @@ void ring_forward(Runner<Exec>& run, const Kernels& kernels, const RingShape& sh
                   const RingForwardArgs& args, const RingBuffers& buffers,
                   const RingSchedule<Exec>& schedule) {
   using Memory = typename Exec::memory_space;
-  Ring<Exec> ring(run);
+  RingPass<Exec> ring(run);
   TensorRef<2> kv = buffers.kv, next_kv = buffers.next_kv;
   move_rows(run, args.kv, kv);
   const std::vector<RingCall>& own = schedule.calls(ring.rank());
@@ -284,7 +284,7 @@ template <class Exec>
 void ring_backward(Runner<Exec>& run, const Kernels& kernels, const RingShape& shape,
                    const RingBackwardArgs& args, const RingBuffers& buffers,
                    const RingSchedule<Exec>& schedule) {
-  Ring<Exec> ring(run);
+  RingPass<Exec> ring(run);
   TensorRef<2> kv = buffers.kv, next_kv = buffers.next_kv;
   TensorRef<2> dkv = buffers.dkv, next_dkv = buffers.next_dkv;
   const auto clear = [&](const TensorRef<2>& tensor) {

@@ -197,7 +197,9 @@ TEST(TrainingOverRanks, ContinuesInAnotherLayout) {
     nn::copy_to_host(Exec(), model.data(), std::as_writable_bytes(std::span(opened)));
     EXPECT_TRUE(opened == trainer.parameters());
     ranks.barrier();
-    if (ranks.rank() == 0) EXPECT_EQ(folder.count("-of-"), shards == 1 ? 0 : 2 * shards);
+    if (ranks.rank() == 0) {
+      EXPECT_EQ(folder.count("-of-"), shards == 1 ? 0 : 2 * shards);
+    }
   };
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Layout& next = all[(i + 1) % all.size()];
