@@ -37,7 +37,7 @@ bool same(const Config& a, const Config& b) {
   return a.variant == b.variant && a.setting == b.setting;
 }
 
-std::string to_text(std::span<const PlannedCase> plan, std::span<const Task> tasks) {
+std::string message_of(std::span<const PlannedCase> plan, std::span<const Task> tasks) {
   std::map<std::string, std::size_t> numbers;
   for (std::size_t i = 0; i < plan.size(); ++i) numbers.emplace(case_key(plan[i]), i);
   MessageWriter message;
@@ -116,7 +116,7 @@ SweepSummary run_sweep_together(const dist::Communicator& ranks, const Registry&
   together(ranks, [&] {
     if (ranks.rank() != 0) return;
     record.emplace(registry, request, plan, options, progress);
-    text = to_text(plan, record->tasks());
+    text = message_of(plan, record->tasks());
     if (record->tasks().empty()) return;
     const auto cases = cases_of(record->tasks());
     run = record->begin_run(provenance(request, options.command, backends_of(cases)), {});
