@@ -20,12 +20,12 @@
 namespace katt::bench {
 namespace {
 
-void check(cudaError_t error) {
+void check_product(cudaError_t error) {
   if (error != cudaSuccess) {
     throw std::runtime_error(std::string("ceiling mma_bf16: ") + cudaGetErrorString(error));
   }
 }
-void check(cublasStatus_t status) {
+void check_product(cublasStatus_t status) {
   if (status != CUBLAS_STATUS_SUCCESS) {
     throw std::runtime_error(std::string("ceiling mma_bf16: cuBLASLt: ") +
                              cublasLtGetStatusString(status));
@@ -51,7 +51,7 @@ using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDes
 template <class Made, class Create>
 Made make(const Create& create) {
   typename Made::pointer object = nullptr;
-  check(create(&object));
+  check_product(create(&object));
   return Made(object);
 }
 
@@ -63,7 +63,7 @@ Memory allocate(std::size_t bytes) {
 
 double product_flops_s(std::int64_t n, double least_s) {
   constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
-  check(cudaSetDevice(devices::chosen()));
+  check_product(cudaSetDevice(devices::chosen()));
   const auto count = static_cast<std::size_t>(n * n);
   std::vector<bf16> values(count);
   const Memory a = allocate(2 * count), b = allocate(2 * count), c = allocate(2 * count);
@@ -72,7 +72,7 @@ double product_flops_s(std::int64_t n, double least_s) {
       const auto bits = testing::hash(operand == &a ? 1 : 2, i) >> 40U;
       values[i] = bf16(static_cast<float>(bits) * 0x1p-23F - 1.0F);
     }
-    check(cudaMemcpy(operand->get(), values.data(), 2 * count, cudaMemcpyHostToDevice));
+    check_product(cudaMemcpy(operand->get(), values.data(), 2 * count, cudaMemcpyHostToDevice));
   }
   const Memory workspace = allocate(workspace_bytes);
 
@@ -81,22 +81,22 @@ double product_flops_s(std::int64_t n, double least_s) {
     return cublasLtMatmulDescCreate(made, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   });
   const cublasOperation_t transposed = CUBLAS_OP_T;  // rows of the one against rows of the other
-  check(cublasLtMatmulDescSetAttribute(operation.get(), CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                       sizeof(transposed)));
+  check_product(cublasLtMatmulDescSetAttribute(operation.get(), CUBLASLT_MATMUL_DESC_TRANSA,
+                                               &transposed, sizeof(transposed)));
   const auto layout = make<MatrixLayout>([&](cublasLtMatrixLayout_t* made) {
     const auto extent = static_cast<std::uint64_t>(n);
     return cublasLtMatrixLayoutCreate(made, CUDA_R_16BF, extent, extent, n);
   });
   const auto preference = make<Preference>(
       [](cublasLtMatmulPreference_t* made) { return cublasLtMatmulPreferenceCreate(made); });
-  check(cublasLtMatmulPreferenceSetAttribute(preference.get(),
-                                             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                             &workspace_bytes, sizeof(workspace_bytes)));
+  check_product(cublasLtMatmulPreferenceSetAttribute(preference.get(),
+                                                     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                     &workspace_bytes, sizeof(workspace_bytes)));
   cublasLtMatmulHeuristicResult_t best{};
   int found = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle.get(), operation.get(), layout.get(), layout.get(),
-                                       layout.get(), layout.get(), preference.get(), 1, &best,
-                                       &found));
+  check_product(cublasLtMatmulAlgoGetHeuristic(handle.get(), operation.get(), layout.get(),
+                                               layout.get(), layout.get(), layout.get(),
+                                               preference.get(), 1, &best, &found));
   if (found == 0) throw std::runtime_error("ceiling mma_bf16: cuBLASLt has no algorithm");
 
   const auto begin = make<Event>([](cudaEvent_t* made) { return cudaEventCreate(made); });
@@ -104,14 +104,15 @@ double product_flops_s(std::int64_t n, double least_s) {
   const float one = 1, zero = 0;
   double total_s = 0, fastest_s = std::numeric_limits<double>::infinity();
   for (int run = -1; run < 5 || total_s < least_s; ++run) {  // the first one warms up
-    check(cudaEventRecord(begin.get()));
-    check(cublasLtMatmul(handle.get(), operation.get(), &one, a.get(), layout.get(), b.get(),
-                         layout.get(), &zero, c.get(), layout.get(), c.get(), layout.get(),
-                         &best.algo, workspace.get(), workspace_bytes, nullptr));
-    check(cudaEventRecord(end.get()));
-    check(cudaEventSynchronize(end.get()));
+    check_product(cudaEventRecord(begin.get()));
+    check_product(cublasLtMatmul(handle.get(), operation.get(), &one, a.get(), layout.get(),
+                                 b.get(), layout.get(), &zero, c.get(), layout.get(), c.get(),
+                                 layout.get(), &best.algo, workspace.get(), workspace_bytes,
+                                 nullptr));
+    check_product(cudaEventRecord(end.get()));
+    check_product(cudaEventSynchronize(end.get()));
     float passed_ms = 0;
-    check(cudaEventElapsedTime(&passed_ms, begin.get(), end.get()));
+    check_product(cudaEventElapsedTime(&passed_ms, begin.get(), end.get()));
     if (run < 0) continue;
     total_s += 1e-3 * passed_ms;
     fastest_s = std::min(fastest_s, 1e-3 * passed_ms);
