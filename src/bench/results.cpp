@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include "bench/collective.hpp"
 #include "bench/text.hpp"
 
 namespace katt::bench {
@@ -173,7 +174,12 @@ void add_speedups(std::span<RowResult> rows) {
 
 std::vector<io::Column> result_columns(const Registry& registry) {
   std::vector<io::Column> columns = base_columns();
-  for (const Operator* op : registry.all()) {
+  std::vector<const Operator*> operators = registry.all();
+  // behind the others: readers that count columns find the earlier ones where they were
+  std::stable_partition(operators.begin(), operators.end(), [](const Operator* op) {
+    return dynamic_cast<const CollectiveOperator*>(op) == nullptr;
+  });
+  for (const Operator* op : operators) {
     for (const AxisSpec& axis : op->axes()) {
       io::Column column =
           std::holds_alternative<std::string>(axis.fallback) ? text_column(axis.name, 16)
@@ -190,7 +196,7 @@ std::vector<io::Column> result_columns(const Registry& registry) {
       }
     }
   }
-  // behind the axes: readers that count columns find the earlier ones where they were
+  // and these behind the axes
   for (const char* name : {"host_bytes", "device_bytes", "host_s", "busbw_gbytes_s", "sent_bytes",
                            "messages", "communication_fraction", "overlap_fraction"}) {
     columns.push_back({name, ColumnKind::real, 0, true});
