@@ -26,7 +26,7 @@ namespace {
 constexpr const char* generate_usage =
     "katt generate --model DIR --tokens 1,2,3 --max-new-tokens N";
 /// Most prompts that are continued at once unless --batch says otherwise: so many rows are multiplied
-/// with weights that are read once, each with the bits that it has alone (ops/linear/gemm/inner.hpp).
+/// with weights that are read once, each with the bits that it has alone (ops/linear/gemm/inner/products.hpp).
 constexpr std::int64_t default_batch = 64;
 constexpr std::int64_t bytes_of_a_text = 256;
 

@@ -22,8 +22,10 @@ Inputs::Inputs(const bench::Point& point)
       head_dim(point.integer("head_dim")),
       scale(1.0 / std::sqrt(static_cast<double>(head_dim))),
       causal(point.integer("causal") != 0),
-      window_left(point.integer("window_left")),
-      softcap(static_cast<float>(point.real("softcap"))) {
+      window_left(point.integer("window_left")) {
+  for (const attention::ScoreParameter& parameter : attention::score_parameters) {
+    score.*parameter.value = static_cast<float>(point.real(parameter.name));
+  }
   std::uint64_t stream = point.seed * 16;
   const auto fill = [&](std::vector<float>& values, std::int64_t of_heads) {
     values.resize(static_cast<std::size_t>(batch * of_heads * seq_q * head_dim));
@@ -67,7 +69,9 @@ Inputs::Inputs(const io::CaseFile& file) : dtype(file.dtype()) {
   causal = file.integer("causal", 0) != 0;
   window_left = file.integer("window_left", -1);
   window_right = file.integer("window_right", -1);
-  softcap = static_cast<float>(file.real("softcap", 0));
+  for (const attention::ScoreParameter& parameter : attention::score_parameters) {
+    score.*parameter.value = static_cast<float>(file.real(parameter.name, parameter.minimum));
+  }
   if (file.has("alibi_slopes")) slopes = file.floats("alibi_slopes", {heads}, "(Hq)").values;
   if (file.has("kv_len")) {
     kv_len = file.integers("kv_len", {batch}, "(B)").values;
@@ -124,7 +128,7 @@ attention::HostProblem Inputs::host_problem() const {
                               .block_mask = block_mask,
                               .block_size = block_size,
                               .dout = dout};
-  host.score.softcap = softcap;
+  host.score = score;
   host.score.alibi_slopes = slopes.empty() ? nullptr : slopes.data();
   return host;
 }
@@ -186,7 +190,11 @@ testing::Expected expected_rows(const attention::HostProblem& p, Dtype dtype) {
 }
 
 testing::Expected expected_gradients(const attention::HostProblem& p, Dtype dtype) {
-  const double factor = p.heads > p.kv_heads || p.score.softcap > 0 ? 3 : 2;
+  const bool bent = std::ranges::any_of(attention::score_parameters,
+                                        [&](const attention::ScoreParameter& parameter) {
+                                          return p.score.*parameter.value != parameter.minimum;
+                                        });
+  const double factor = p.heads > p.kv_heads || bent ? 3 : 2;
   testing::ExpectedPart dq{.output = "dq", .factor = factor};
   testing::ExpectedPart dk{.output = "dk", .factor = factor};
   testing::ExpectedPart dv{.output = "dv", .factor = factor};

@@ -22,7 +22,7 @@ struct Inputs {
   double scale = 0;
   bool causal = false;
   std::int64_t window_left = -1, window_right = -1, block_size = 0;
-  float softcap = 0;
+  attention::ScoreArgs score{};      ///< without slopes
   std::vector<float> q, k, v, dout;  ///< (batch, heads or kv_heads, seq, head_dim)
   std::vector<float> slopes;         ///< (heads) or empty
   std::vector<float> bias;           ///< (bias_batch, bias_heads, seq_q, seq_kv) or empty

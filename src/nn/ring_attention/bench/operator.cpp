@@ -105,7 +105,7 @@ class Pass {
     nn::RingProblem p{.batch = in_.batch,
                       .seq_q = in_.seq_q,
                       .seq_kv = in_.seq_kv,
-                      .score = {.softcap = in_.softcap},
+                      .score = in_.score,
                       .causal = in_.causal,
                       .window_left = in_.window_left,
                       .window_right = in_.window_right,
@@ -339,13 +339,17 @@ class RingAttention final : public bench::CollectiveOperator {
         integer_axis("head_dim", 64, 8, "elements per head, a multiple of 8",
                      static_cast<double>(attention::max_head_dim)),
         integer_axis("causal", 1, 0, "1: key j is visible to query i if j <= i", 1),
-        integer_axis("window_left", -1, -1, "keys visible to the left; -1: all"),
-        bench::real_axis("softcap", 0, 0, 1e6, "cap of the scores; 0: none"),
-        integer_axis("alibi", 0, 0, "1: ALiBi, with the slopes of its paper; causal", 1),
-        bench::ranks_axis()};
+        integer_axis("window_left", -1, -1, "keys visible to the left; -1: all")};
     axes[2].follows = "heads";
     axes[3].short_name = "seq";
     axes[6].short_name = "window";
+    for (const attention::ScoreParameter& parameter : attention::score_parameters) {
+      axes.push_back(bench::real_axis(parameter.name, 0.0, parameter.minimum, parameter.maximum,
+                                      parameter.help));
+    }
+    axes.push_back(
+        integer_axis("alibi", 0, 0, "1: ALiBi, with the slopes of its paper; causal", 1));
+    axes.push_back(bench::ranks_axis());
     return axes;
   }
   [[nodiscard]] std::vector<std::string> passes() const override { return {"forward", "backward"}; }

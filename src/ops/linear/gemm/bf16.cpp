@@ -8,7 +8,7 @@
 
 #include "core/execution.hpp"
 #include "ops/linear/gemm/bf16_operands.hpp"
-#include "ops/linear/gemm/inner.hpp"
+#include "ops/linear/gemm/inner/products.hpp"
 #include "tile/bf16_units.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/transpose.hpp"

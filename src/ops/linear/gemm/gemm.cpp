@@ -8,7 +8,7 @@
 #include "ops/linear/gemm/bf16.hpp"
 #include "ops/linear/gemm/cublas.hpp"
 #include "ops/linear/gemm/host.hpp"
-#include "ops/linear/gemm/inner.hpp"
+#include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/library.hpp"
 #include "tile/vec.hpp"
 

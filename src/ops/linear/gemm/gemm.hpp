@@ -67,7 +67,7 @@ template <class Exec>
 ///
 /// The fastest engine on a host: for products of two bf16 matrices AMX tiles or else dot products,
 /// where this process may use them; for others vectors, for which a 16-bit operand is widened block
-/// by block. Few rows of A against rows of B are inner products (gemm/inner.hpp), in bf16 by dot
+/// by block. Few rows of A against rows of B are inner products (gemm/inner/products.hpp), in bf16 by dot
 /// products. On a device it is cuBLASLt where A and B
 /// have one dtype, C has that or f32 and the bias C's; else the library's product of f32 over
 /// panels. Throws InputError where the shapes do not fit together, the engine cannot compute the

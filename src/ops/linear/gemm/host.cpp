@@ -7,7 +7,7 @@
 
 #include "core/execution.hpp"
 #include "ops/linear/gemm/finish.hpp"
-#include "ops/linear/gemm/inner.hpp"
+#include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/micro.hpp"
 #include "tile/elementwise.hpp"
 

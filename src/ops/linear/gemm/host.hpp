@@ -7,7 +7,7 @@
 
 /// gemm() on a host: blocks of C are shared out among the threads, each block is made panel by
 /// panel (gemm/micro.hpp). Few rows of A against rows of B are inner products instead
-/// (gemm/inner.hpp). 16-bit operands are widened.
+/// (gemm/inner/products.hpp). 16-bit operands are widened.
 namespace katt::linear::impl {
 
 template <class Exec>

@@ -1,4 +1,4 @@
-#include "ops/linear/gemm/inner.hpp"
+#include "ops/linear/gemm/inner/products.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #include "core/execution.hpp"
 #include "ops/linear/gemm/finish.hpp"
-#include "ops/linear/gemm/inner_kernel.hpp"
+#include "ops/linear/gemm/inner/kernel.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/transpose.hpp"
 
