@@ -41,7 +41,9 @@ def is_emulated(info):
 
 def test_info(info):
     assert all(backend["available"] for backend in info["backends"])
-    assert {op["name"] for op in info["operators"]} == set(OPERATORS)
+    together = {"all_gather", "all_reduce", "reduce_scatter", "send_recv", "ring_attention", "tensor_parallel_block",
+                "training_step"}  # on several ranks alone: test_device_ranks.py
+    assert {op["name"] for op in info["operators"]} == set(OPERATORS) | together
     ceilings = {row["name"]: row["value"] for row in info["ceilings"] if row["threads"] == 0}
     assert set(ceilings) == {"fma_f32", "mma_bf16", "read_dram", "copy_dram"}
     for value in ceilings.values():  # of an emulated device, speed means nothing
