@@ -58,7 +58,7 @@ def roofline(group: Group) -> style.Plot | None:
         panel.set_xlabel("arithmetic intensity: FLOP per byte of least traffic")
         panel.set_ylabel("throughput")
         panel.yaxis.set_major_formatter(lambda value, _: rate_text(value, "FLOP/s", 0))
-        figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), 6))
+        style.legend_above(figure, handles, [handle.get_label() for handle in handles])
     return style.Plot(
         style.plot_name("roofline", group),
         "Roofline",

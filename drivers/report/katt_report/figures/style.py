@@ -153,8 +153,16 @@ def legend_of_figure(figure: Figure, axes: list[Axes]) -> None:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     labels = sorted(entries, key=lambda label: label.endswith(MISSING))
-    if labels:
-        figure.legend([entries[label] for label in labels], labels, loc="outside upper left", ncols=min(len(labels), 6))
+    legend_above(figure, [entries[label] for label in labels], labels)
+
+
+def legend_above(figure: Figure, handles: list, labels: list[str]) -> None:
+    """A legend above all panels, in as many columns (six at most) as the figure is wide for."""
+    for columns in range(min(len(labels), 6), 0, -1):
+        legend = figure.legend(handles, labels, loc="outside upper left", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def x_axis(axes: Axes, values, title: str) -> None:
