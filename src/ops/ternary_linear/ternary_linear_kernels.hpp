@@ -100,7 +100,7 @@ struct PackedForward {
   static constexpr int team_rows = is_host_v<Exec> ? 32 : block_rows;
 
   const std::uint8_t* rows;
-  const float* weight_scale;
+  const float* weight_scales;
   std::int64_t row_bytes;
   QuantisedTokens tokens;
   StridedView<T, 2, Memory> out;
@@ -113,7 +113,9 @@ struct PackedForward {
     std::int64_t t = 0;
     for (; t + block_tokens <= count; t += block_tokens)
       row_range<block_tokens>(team, begin, end, t);
-    for (; t < count; ++t) row_range<1>(team, begin, end, t);
+    if (count - t == 3) return row_range<3>(team, begin, end, t);
+    if (count - t == 2) return row_range<2>(team, begin, end, t);
+    if (count - t == 1) row_range<1>(team, begin, end, t);
   }
 
   template <int N>
@@ -138,28 +140,30 @@ struct PackedForward {
         if (team.team_rank() == 0) {
           const std::int64_t t = token + n;
           const auto product = static_cast<float>(sum - tokens.sum[t]);
-          out(t, row + r) = static_cast<T>(product * *weight_scale / tokens.scale[t]);
+          out(t, row + r) = static_cast<T>(product * weight_scales[row + r] / tokens.scale[t]);
         }
       }
     }
   }
 };
 
-/// panel(t, c) = x_q(t, first + c) / s_x(t), for a panel of columns.
-template <class Exec, class T>
-struct DequantiseTokens {
+/// x_d = x_q / s_x of every token, rounded to `Out`, dense; one team each.
+template <class Exec, class T, class Out>
+struct FakeQuantise {
+  using Memory = typename Exec::memory_space;
   using Team = tile::RowTeam<Exec>;
-
-  QuantisedTokens tokens;
-  std::int64_t first;
-  std::int64_t columns;
-  T* panel;
+  StridedView<const T, 2, Memory> x;
+  Out* out;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
-    const std::int8_t* row = tokens.values + t * tokens.stride + first;
+    const auto n = static_cast<std::int64_t>(x.extent(1));
+    const T* row = &x(t, 0);
+    Out* target = out + t * n;
+    const double largest = token_largest<Exec>(team, row, n);
+    const double scale = 127.0 / largest;
     const std::int64_t step = team.team_size();
-    for (std::int64_t c = team.team_rank(); c < columns; c += step) {
-      panel[t * columns + c] = static_cast<T>(static_cast<float>(row[c]) / tokens.scale[t]);
+    for (std::int64_t i = team.team_rank(); i < n; i += step) {
+      target[i] = static_cast<Out>(static_cast<float>(quantised(row[i], largest) / scale));
     }
   }
 };
