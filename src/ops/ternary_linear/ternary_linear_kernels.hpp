@@ -71,7 +71,7 @@ struct QuantiseTokens {
     std::int32_t undefined = 0;
     if constexpr (is_host_v<Exec>) {
       for (std::int64_t i = 0; i < n; i += piece) {
-        quantise_piece(row + i, Kokkos::min(piece, n - i), largest, target + i, sum, undefined);
+        quantise_piece(row + i, n - i < piece ? n - i : piece, largest, target + i, sum, undefined);
       }
     } else {
       for (std::int64_t i = first; i < n; i += step) {
