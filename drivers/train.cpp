@@ -72,7 +72,7 @@ template <class Exec>
 Trained train(const Exec& exec, const TrainCommandLine& line) {
   RunOptions run = line.run_options();
   const bool continues = line.resume && training::holds_run(run.out);
-  nn::LlamaConfig config = nn::read_config(line.model.folder);
+  nn::LlamaConfig config = line.model_config();
   const training::TokenData data = line.data(config.vocab_size);
   training::TrainOptions options = line.options();
   data.check(options.shape.seq);

@@ -38,7 +38,12 @@ TrainCommandLine::TrainCommandLine()
   add("--weight-decay", "of tensors of rank 2 and more (default: 0.1)");
   add("--clip", "largest norm of the gradient; 0: any (default: 1)");
   add("--loss-scale", "dynamic (default in f16) or a factor (default else: 1)");
-  add("--growth-interval", "good steps after which a dynamic scale doubles (default: 200)");
+  add("--growth-interval", "good steps after which a dynamic scale grows (default: 200)");
+  add("--growth-factor", "by which a dynamic scale grows, more than 1 (default: 2)");
+  add("--backoff-factor", "of a dynamic scale when a gradient is not finite (default: 0.5)");
+  add("--master-dtype", "of what the optimizer updates: f32 (default), or that of --dtype");
+  add("--ternary",
+      "1: the projections of the blocks are ternary, BitNet b1.58 (default: as config.json says)");
   add("--checkpoint-blocks",
       "computed again backward: all, none, cheap, every:K, 0,2,5, n1:8,product:3 or budget:BYTES");
   add("--out", "folder to write the trained model to, and all that --resume needs");

@@ -27,6 +27,8 @@ class TrainCommandLine {
   [[nodiscard]] training::TrainOptions options() const;
   /// The text of the checkpointing.
   [[nodiscard]] std::string checkpointing() const;
+  /// The model's configuration, made ternary where that is asked for. Throws InputError.
+  [[nodiscard]] nn::LlamaConfig model_config() const;
   [[nodiscard]] RunOptions run_options() const;
   [[nodiscard]] training::TokenData data(std::int64_t vocab_size) const;
   /// Throws InputError where the output is there already and is neither resumed nor replaced.

@@ -12,6 +12,14 @@ training::LossScaling TrainCommandLine::loss_scaling() const {
   scaling.initial =
       scaling.is_dynamic ? 65536.0 : number("--loss-scale", 1e-9, 1e9, scaling.initial);
   scaling.growth_interval = count("--growth-interval", 1, scaling.growth_interval);
+  const auto factor = [&](const char* name, double fallback, double above, double below) {
+    const double value = number(name, above, below, fallback);
+    if (value > above && value < below) return value;
+    throw InputError(std::string(name) + " " + *text(name) + ": expected a number more than " +
+                     bench::to_text(above) + " and less than " + bench::to_text(below));
+  };
+  scaling.growth = factor("--growth-factor", scaling.growth, 1, 1024);
+  scaling.backoff = factor("--backoff-factor", scaling.backoff, 0, 1);
   return scaling;
 }
 
@@ -20,6 +28,16 @@ training::TrainOptions TrainCommandLine::options() const {
   options.shape = {.batch = count("--batch", 1, 1), .seq = count("--seq", 1, 128)};
   options.accumulation = count("--accumulation", 1, 1);
   options.dtype = model.dtype;
+  if (const auto& master = text("--master-dtype")) {
+    const auto dtype = dtype_from_name(*master);
+    if (!dtype || (*dtype != Dtype::f32 && *dtype != model.dtype)) {
+      throw InputError("--master-dtype " + *master + ": expected f32" +
+                       (model.dtype == Dtype::f32
+                            ? ""
+                            : " or " + std::string(name_of(model.dtype)) + ", that of --dtype"));
+    }
+    options.master_dtype = *dtype;
+  }
   options.schedule = {.rate = number("--lr", 0, 1e3, 1e-3),
                       .final_rate = number("--min-lr", 0, 1e3, 0),
                       .warmup = count("--warmup", 0, 0),
@@ -38,6 +56,19 @@ training::TrainOptions TrainCommandLine::options() const {
   options.scaling = loss_scaling();
   options.micro_batches = count("--micro-batches", 1, 0);
   return options;
+}
+
+nn::LlamaConfig TrainCommandLine::model_config() const {
+  nn::LlamaConfig config = nn::read_config(model.folder);
+  const bool is_ternary = count("--ternary", 0, config.ternary ? 1 : 0) > 0;
+  if (text("--ternary") && count("--ternary", 0, 0) > 1) {
+    throw InputError("--ternary " + *text("--ternary") + ": expected 0 or 1");
+  }
+  if (config.ternary && !is_ternary) {
+    throw InputError("--ternary 0: " + (model.folder / "config.json").string() +
+                     " has the quantization_config of a ternary model, expected 1");
+  }
+  return is_ternary ? nn::with_ternary(std::move(config)) : config;
 }
 
 std::string TrainCommandLine::checkpointing() const {

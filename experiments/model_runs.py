@@ -27,13 +27,13 @@ def katt(*arguments):
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
-def save(name, rows, summary=(), settings=None):
-    """Rows (dictionaries with the same keys) as datasets of results/NAME/NAME.h5, those of the summary in a group, with
+def save(name, rows, summary=(), settings=None, file_name=None):
+    """Rows (dictionaries with the same keys) as datasets of results/NAME/NAME.h5 (or of that file there), those of the summary in a group, with
     what made them."""
     folder = ROOT / "results" / name
     folder.mkdir(parents=True, exist_ok=True)
     info = json.loads(subprocess.run([KATT, "info", "--json"], check=True, capture_output=True, text=True).stdout)
-    with h5py.File(folder / f"{name}.h5", "w") as file:
+    with h5py.File(folder / f"{file_name or name}.h5", "w") as file:
         for prefix, table in [("", rows), ("summary/", summary)]:
             for key in table[0] if table else ():
                 values = [row[key] for row in table]

@@ -222,7 +222,7 @@ void hold_against(io::Profile& profile, std::span<const io::CeilingRow> ceilings
     const Work work{.flops = row.flops,
                     .bytes = row.bytes,
                     .compute_ceiling = product ? matrix_ceiling(backend, dtype) : "",
-                    .traffic = product ? "read" : "copy"};
+                    .traffic = product || row.name == "katt::ternary_linear" ? "read" : "copy"};
     const NearestCeiling nearest = nearest_ceiling(ceilings, backend, threads, work, row.time_s);
     row.ceiling = nearest.name;
     row.ceiling_fraction = nearest.fraction;

@@ -101,11 +101,29 @@ void check_kind(const Table& table) {
   table.only("attention_dropout", 0.0);
   table.only("pretraining_tp", 1);
   table.only("partial_rotary_factor", 1.0);
-  for (const char* key : {"quantization_config", "sliding_window", "num_local_experts"}) {
-    table.none(key);
-  }
+  for (const char* key : {"sliding_window", "num_local_experts"}) table.none(key);
   table.none_that_begin_with("attn_logit_");  // Gemma's caps
   table.none_that_begin_with("final_logit_");
+}
+
+constexpr const char* quantization_key = "quantization_config";
+
+/// Whether `quantization_config` is that of a BitNet with full-precision weights, the BitNetQuantConfig
+/// of transformers with linear_class "autobitlinear" and quantization_mode "online".
+bool is_ternary(const std::string& name, const Table& top) {
+  const json& value = top.at(quantization_key);
+  if (value.is_null()) return false;
+  if (!value.is_object()) top.refuse(quantization_key, "an object");
+  const Table table(name + ": " + quantization_key + "/", value);
+  if (table.at("quant_method") != "bitnet") table.refuse("quant_method", "\"bitnet\"");
+  table.only("linear_class", "autobitlinear");
+  table.only("quantization_mode", "online");
+  table.only("use_rms_norm", false);
+  const json& kept = table.at("modules_to_not_convert");
+  if (!kept.is_null() && kept != json::array() && kept != json::array({"lm_head"})) {
+    table.refuse("modules_to_not_convert", "[\"lm_head\"] or nothing");
+  }
+  return true;
 }
 
 /// `rope_parameters`, or what the older `rope_theta` and `rope_scaling` say.
@@ -176,6 +194,12 @@ LlamaConfig parse_config(const std::string& name, const std::string& text) {
   config.tie_word_embeddings = table.truth("tie_word_embeddings", false);
   config.attention_bias = table.truth("attention_bias", false);
   config.mlp_bias = table.truth("mlp_bias", false);
+  config.ternary = is_ternary(name, table);
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    if (config.ternary && table.truth(key, false)) {
+      table.refuse(key, "false: ternary projections have no biases");
+    }
+  }
   config.rope = rope_of(name, table, config.max_position_embeddings);
   if (const json& eos = table.at("eos_token_id"); eos.is_number_integer()) {
     config.eos_token_id = eos.get<std::int64_t>();
@@ -189,8 +213,23 @@ LlamaConfig read_config(const std::filesystem::path& folder) {
                       io::impl::read_text(path, max_config_bytes, "a Hugging Face configuration"));
 }
 
+LlamaConfig with_ternary(LlamaConfig config) {
+  if (config.attention_bias || config.mlp_bias) {
+    throw InputError("--ternary 1: the model has " +
+                     std::string(config.attention_bias ? "attention_bias" : "mlp_bias") +
+                     " true, expected projections without biases");
+  }
+  config.ternary = true;
+  return config;
+}
+
 std::string config_json_f32(const LlamaConfig& config) {
   auto root = nlohmann::ordered_json::parse(config.json);
+  if (config.ternary && (!root.contains(quantization_key) || root[quantization_key].is_null())) {
+    root[quantization_key] = {{"quant_method", "bitnet"},
+                              {"linear_class", "autobitlinear"},
+                              {"quantization_mode", "online"}};
+  }
   root[root.contains("torch_dtype") ? "torch_dtype" : "dtype"] = "float32";
   return root.dump(2) + "\n";
 }

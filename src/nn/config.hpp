@@ -25,6 +25,9 @@ struct LlamaConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;  ///< of the q, k, v and o projections
   bool mlp_bias = false;        ///< of the gate, up and down projections
+  /// Whether the projections of the blocks are those of BitNet b1.58 (Ma et al. 2024,
+  /// arXiv:2402.17764), ops/ternary_linear; embedding, norms and head are not.
+  bool ternary = false;
   rope::FrequencyArgs rope{.precision = rope::AnglePrecision::f32};
   std::optional<std::int64_t> eos_token_id{};
   std::string json;  ///< the text that this was read from
@@ -43,7 +46,11 @@ struct LlamaConfig {
 /// Reads `config.json` of a model's folder.
 [[nodiscard]] LlamaConfig read_config(const std::filesystem::path& folder);
 
-/// The text of a `config.json` for the same model stored in f32.
+/// The same model with ternary projections. Throws InputError where it has biases.
+[[nodiscard]] LlamaConfig with_ternary(LlamaConfig config);
+
+/// The text of a `config.json` for the same model stored in f32. A ternary one has the
+/// `quantization_config` that transformers gives to a BitNet whose weights are quantised as it runs.
 [[nodiscard]] std::string config_json_f32(const LlamaConfig& config);
 
 }  // namespace katt::nn

@@ -16,10 +16,37 @@ namespace katt::nn {
 
 namespace {
 
-void* address_of(const Parameter& parameter, Dtype dtype, void* data) {
-  return static_cast<std::byte*>(data) +
-         static_cast<std::size_t>(parameter.offset) * size_of(dtype);
-}
+/// Puts tensors where they belong: into a flat array, or packed into ternary weights.
+template <class Exec>
+class Store {
+ public:
+  Store(const Exec& exec, Dtype dtype, void* data, const TernaryWeights<Exec>* ternary)
+      : exec_(exec), transfer_(exec), dtype_(dtype), data_(data), ternary_(ternary) {
+    if (ternary == nullptr || ternary->largest() == 0) return;
+    values_ = {"katt::nn::unpacked", static_cast<std::size_t>(ternary->largest()) * size_of(dtype),
+               false};
+  }
+
+  void put(const Parameter& parameter, std::span<const float> values) {
+    if (!parameter.is_packed) {
+      const std::size_t offset = static_cast<std::size_t>(parameter.offset) * size_of(dtype_);
+      return write_elements(transfer_, values, dtype_, static_cast<std::byte*>(data_) + offset);
+    }
+    write_elements(transfer_, values, dtype_, values_.data());
+    transfer_.wait();
+    ternary_->pack(exec_, parameter,
+                   TensorRef<2>(values_.data(), dtype_, {parameter.shape[0], parameter.shape[1]}));
+    exec_.fence("katt::nn::pack");  // before the next tensor lies there
+  }
+
+ private:
+  const Exec& exec_;
+  memory::Transfer<Exec> transfer_;
+  Dtype dtype_;
+  void* data_;
+  const TernaryWeights<Exec>* ternary_;
+  DeviceMemory<Exec> values_;  ///< a tensor that is to be packed
+};
 
 /// Refuses a checkpoint whose tensors are not those of the model. Those that transformers passes
 /// over may be there.
@@ -70,30 +97,32 @@ Llama<Exec>::Llama(Exec exec, LlamaConfig config, Dtype dtype, const dist::Group
     : exec_(std::move(exec)),
       config_(std::move(config)),
       groups_(groups),
-      layout_(config_, Slice(config_, groups.place)),
+      layout_(config_, Slice(config_, groups.place), config_.ternary),
       dtype_(dtype),
       memory_("katt::nn::parameters", static_cast<std::size_t>(layout_.size()) * size_of(dtype),
               true),
-      weights_(bind_weights(config_, layout_, dtype, memory_.data())) {}
+      weights_(bind_weights(config_, layout_, dtype, memory_.data())),
+      ternary_(config_, layout_, weights_) {}
 
 template <class Exec>
 void load_parameters(const Exec& exec, const LlamaConfig& config, const ParameterLayout& layout,
-                     const io::Safetensors& file, Dtype dtype, void* data) {
+                     const io::Safetensors& file, Dtype dtype, void* data,
+                     const TernaryWeights<Exec>* ternary) {
   check_tensors(config, layout, file);
-  memory::Transfer<Exec> transfer(exec);
+  Store<Exec> store(exec, dtype, data, ternary);
   std::vector<float> values;
   for (const Parameter& parameter : layout.parameters()) {
     values.resize(static_cast<std::size_t>(parameter.size()));
     read_part(file, "", parameter, 0, values);
-    write_elements(transfer, values, dtype, address_of(parameter, dtype, data));
+    store.put(parameter, values);
   }
 }
 
 template <class Exec>
 void randomize_parameters(const Exec& exec, const LlamaConfig& config,
                           const ParameterLayout& layout, std::uint64_t seed, Dtype dtype,
-                          void* data) {
-  memory::Transfer<Exec> transfer(exec);
+                          void* data, const TernaryWeights<Exec>* ternary) {
+  Store<Exec> store(exec, dtype, data, ternary);
   std::vector<float> values;
   for (const Parameter& parameter : layout.parameters()) {
     values.resize(static_cast<std::size_t>(parameter.size()));
@@ -104,7 +133,7 @@ void randomize_parameters(const Exec& exec, const LlamaConfig& config,
                       ? config.initializer_range * normal(seed, static_cast<std::uint64_t>(index))
                       : (parameter.name.ends_with(".bias") ? 0.0F : 1.0F);
     }
-    write_elements(transfer, values, dtype, address_of(parameter, dtype, data));
+    store.put(parameter, values);
   }
 }
 
@@ -122,11 +151,12 @@ void check_folder(const LlamaConfig& config, const ParameterLayout& layout,
 template <class Exec>
 void initialize_parameters(const Exec& exec, const LlamaConfig& config,
                            const ParameterLayout& layout, const std::filesystem::path& folder,
-                           std::uint64_t seed, Dtype dtype, void* data) {
+                           std::uint64_t seed, Dtype dtype, void* data,
+                           const TernaryWeights<Exec>* ternary) {
   if (holds_parameters(folder)) {
-    load_parameters(exec, config, layout, io::Safetensors(folder), dtype, data);
+    load_parameters(exec, config, layout, io::Safetensors(folder), dtype, data, ternary);
   } else {
-    randomize_parameters(exec, config, layout, seed, dtype, data);
+    randomize_parameters(exec, config, layout, seed, dtype, data, ternary);
   }
 }
 
@@ -137,20 +167,23 @@ Llama<Exec> open_model(const Exec& exec, const std::filesystem::path& folder, Dt
   check_layout(config, groups.place.layout);
   check_folder(config, ParameterLayout(config), folder);
   Llama<Exec> model(exec, std::move(config), dtype, groups);
-  initialize_parameters(exec, model.config(), model.layout(), folder, seed, dtype, model.data());
+  initialize_parameters(exec, model.config(), model.layout(), folder, seed, dtype, model.data(),
+                        &model.ternary());
   return model;
 }
 
-#define KATT_INSTANTIATE_MODEL(Exec)                                                              \
-  template class Llama<Exec>;                                                                     \
-  template void load_parameters<Exec>(const Exec&, const LlamaConfig&, const ParameterLayout&,    \
-                                      const io::Safetensors&, Dtype, void*);                      \
-  template void randomize_parameters<Exec>(const Exec&, const LlamaConfig&,                       \
-                                           const ParameterLayout&, std::uint64_t, Dtype, void*);  \
-  template void initialize_parameters<Exec>(const Exec&, const LlamaConfig&,                      \
-                                            const ParameterLayout&, const std::filesystem::path&, \
-                                            std::uint64_t, Dtype, void*);                         \
-  template Llama<Exec> open_model<Exec>(const Exec&, const std::filesystem::path&, Dtype,         \
+#define KATT_INSTANTIATE_MODEL(Exec)                                                            \
+  template class Llama<Exec>;                                                                   \
+  template void load_parameters<Exec>(const Exec&, const LlamaConfig&, const ParameterLayout&,  \
+                                      const io::Safetensors&, Dtype, void*,                     \
+                                      const TernaryWeights<Exec>*);                             \
+  template void randomize_parameters<Exec>(const Exec&, const LlamaConfig&,                     \
+                                           const ParameterLayout&, std::uint64_t, Dtype, void*, \
+                                           const TernaryWeights<Exec>*);                        \
+  template void initialize_parameters<Exec>(                                                    \
+      const Exec&, const LlamaConfig&, const ParameterLayout&, const std::filesystem::path&,    \
+      std::uint64_t, Dtype, void*, const TernaryWeights<Exec>*);                                \
+  template Llama<Exec> open_model<Exec>(const Exec&, const std::filesystem::path&, Dtype,       \
                                         std::uint64_t, const dist::Groups&);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_MODEL)

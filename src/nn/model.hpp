@@ -11,11 +11,13 @@
 #include "nn/config.hpp"
 #include "nn/device_memory.hpp"
 #include "nn/parameters.hpp"
+#include "nn/ternary.hpp"
 
 namespace katt::nn {
 
 /// A LLaMA in the memory of an execution space: its configuration and its parameters in one dtype,
-/// or the part of them that one of several ranks holds.
+/// or the part of them that one of several ranks holds. The projections of a ternary model are packed
+/// and have no other form.
 template <class Exec>
 class Llama {
  public:
@@ -31,7 +33,8 @@ class Llama {
   [[nodiscard]] const Weights& weights() const { return weights_; }
   /// The flat array of the layout.
   [[nodiscard]] void* data() const { return memory_.data(); }
-  [[nodiscard]] std::size_t bytes() const { return memory_.bytes(); }
+  [[nodiscard]] const TernaryWeights<Exec>& ternary() const { return ternary_; }
+  [[nodiscard]] std::size_t bytes() const { return memory_.bytes() + ternary_.bytes(); }
 
  private:
   Exec exec_;
@@ -41,20 +44,23 @@ class Llama {
   Dtype dtype_;
   DeviceMemory<Exec> memory_;
   Weights weights_;
+  TernaryWeights<Exec> ternary_;
 };
 
-/// Fills a flat array of the dtype from a checkpoint. Throws InputError that names the tensor that
+/// Fills a flat array of the dtype from a checkpoint, and `ternary` with what has no place in it, quantised
+/// from values of the dtype. Throws InputError that names the tensor that
 /// is missing, of another shape than the configuration says, or not part of the model.
 template <class Exec>
 void load_parameters(const Exec& exec, const LlamaConfig& config, const ParameterLayout& layout,
-                     const io::Safetensors& file, Dtype dtype, void* data);
+                     const io::Safetensors& file, Dtype dtype, void* data,
+                     const TernaryWeights<Exec>* ternary = nullptr);
 
 /// Fills it at random: weights normal with mean 0 and standard deviation initializer_range, norms
 /// 1, biases 0. The same for a seed on every machine, whatever the part.
 template <class Exec>
 void randomize_parameters(const Exec& exec, const LlamaConfig& config,
                           const ParameterLayout& layout, std::uint64_t seed, Dtype dtype,
-                          void* data);
+                          void* data, const TernaryWeights<Exec>* ternary = nullptr);
 
 /// Whether the folder holds a checkpoint's tensors, in one file or in shards.
 [[nodiscard]] bool holds_parameters(const std::filesystem::path& folder);
@@ -68,7 +74,8 @@ void check_folder(const LlamaConfig& config, const ParameterLayout& layout,
 template <class Exec>
 void initialize_parameters(const Exec& exec, const LlamaConfig& config,
                            const ParameterLayout& layout, const std::filesystem::path& folder,
-                           std::uint64_t seed, Dtype dtype, void* data);
+                           std::uint64_t seed, Dtype dtype, void* data,
+                           const TernaryWeights<Exec>* ternary = nullptr);
 
 /// The model of a folder, or a rank's part of it: `config.json` with `model.safetensors` or its shards, or `config.json`
 /// alone (random parameters of the seed).

@@ -14,7 +14,8 @@ constexpr std::int64_t group_alignment = 64;
 ParameterLayout::ParameterLayout(const LlamaConfig& config)
     : ParameterLayout(config, Slice(config)) {}
 
-ParameterLayout::ParameterLayout(const LlamaConfig& config, const Slice& slice) : slice_(slice) {
+ParameterLayout::ParameterLayout(const LlamaConfig& config, const Slice& slice, bool packs_ternary)
+    : slice_(slice), packs_ternary_(packs_ternary) {
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t intermediate = config.intermediate_size;
   // Tensor parallel ranks cut the rows of what goes into heads and MLP, the columns of what comes
@@ -23,7 +24,9 @@ ParameterLayout::ParameterLayout(const LlamaConfig& config, const Slice& slice) 
                                    std::initializer_list<std::pair<const char*, std::int64_t>> rows,
                                    std::int64_t columns, bool bias, int axis) {
     begin_group();
-    for (const auto& [name, count] : rows) add(prefix + name + ".weight", {count, columns}, axis);
+    for (const auto& [name, count] : rows) {
+      add(prefix + name + ".weight", {count, columns}, axis, config.ternary);
+    }
     if (!bias) return;
     begin_group();
     for (const auto& [name, count] : rows)
@@ -81,7 +84,8 @@ void ParameterLayout::begin_group() {
   align(whole_size_);
 }
 
-void ParameterLayout::add(std::string name, std::vector<std::int64_t> shape, int axis) {
+void ParameterLayout::add(std::string name, std::vector<std::int64_t> shape, int axis,
+                          bool is_ternary) {
   Parameter parameter{.name = std::move(name), .shape = shape, .whole = std::move(shape)};
   parameter.whole_offset = whole_size_;
   whole_size_ += parameter.size();
@@ -94,7 +98,9 @@ void ParameterLayout::add(std::string name, std::vector<std::int64_t> shape, int
     parameter.begin = part.begin;
     parameter.shape[at] = part.count;
   }
-  size_ += parameter.size();
+  parameter.is_ternary = is_ternary;
+  parameter.is_packed = is_ternary && packs_ternary_;
+  if (!parameter.is_packed) size_ += parameter.size();
   parameters_.push_back(std::move(parameter));
 }
 
@@ -107,8 +113,11 @@ Weights bind_weights(const LlamaConfig& config, const ParameterLayout& layout, D
     const Parameter& first = all[next];
     std::int64_t rows = 0;
     for (std::size_t part = 0; part < parts; ++part) rows += all[next++].shape[0];
-    auto* address =
-        static_cast<std::byte*>(data) + static_cast<std::size_t>(first.offset) * size_of(dtype);
+    std::byte* address = nullptr;
+    if (!first.is_packed) {
+      address =
+          static_cast<std::byte*>(data) + static_cast<std::size_t>(first.offset) * size_of(dtype);
+    }
     return std::tuple(static_cast<void*>(address), rows, first.shape.back());
   };
   const auto matrix = [&](std::size_t parts) {

@@ -7,6 +7,7 @@
 #include "core/tensor.hpp"
 #include "nn/config.hpp"
 #include "nn/slice.hpp"
+#include "ops/ternary_linear/ternary_linear_pack.hpp"
 
 namespace katt::nn {
 
@@ -22,6 +23,8 @@ struct Parameter {
   int axis = -1;                      ///< along which it is cut; −1: it is whole
   std::int64_t begin = 0;             ///< where on that axis the part begins
   bool is_copy = false;               ///< an embedding that another stage holds, too
+  bool is_ternary = false;            ///< a projection of a ternary model
+  bool is_packed = false;             ///< it lies packed elsewhere and has no place in the array
 
   [[nodiscard]] std::int64_t size() const {
     return shape.size() == 1 ? shape[0] : shape[0] * shape[1];
@@ -44,8 +47,8 @@ class ParameterLayout {
  public:
   /// Of the whole model.
   explicit ParameterLayout(const LlamaConfig& config);
-  /// Of a part of it.
-  ParameterLayout(const LlamaConfig& config, const Slice& slice);
+  /// Of a part of it. `packs_ternary`: the projections of a ternary model take no room.
+  ParameterLayout(const LlamaConfig& config, const Slice& slice, bool packs_ternary = false);
 
   [[nodiscard]] const Slice& slice() const { return slice_; }
 
@@ -58,21 +61,32 @@ class ParameterLayout {
  private:
   void begin_group();
   /// Adds a tensor where the part has it; `axis`: along which tensor parallel ranks cut it.
-  void add(std::string name, std::vector<std::int64_t> shape, int axis);
+  void add(std::string name, std::vector<std::int64_t> shape, int axis, bool is_ternary = false);
 
   Slice slice_;
+  bool packs_ternary_;
   std::vector<Parameter> parameters_;
   std::int64_t size_ = 0;
   std::int64_t whole_size_ = 0;
   bool is_here_ = true;  ///< whether the tensors that are added belong to the part
 };
 
+/// The weight of a projection: a matrix, or, in a ternary model, what it is packed to. The matrix
+/// then has extents and, in inference, no memory.
+struct Projection : TensorRef<2> {
+  ternary_linear::PackedTernary packed{};
+
+  Projection() = default;
+  Projection(const TensorRef<2>& matrix)  // NOLINT(google-explicit-constructor)
+      : TensorRef<2>(matrix) {}
+};
+
 /// The parameters of multi-head attention as the operators take them; biases are empty where the
 /// model has none.
 struct AttentionWeights {
-  TensorRef<2> qkv;  ///< (q_size + 2·kv_size, hidden): the rows of q's heads, of k's, then of v's
+  Projection qkv;  ///< (q_size + 2·kv_size, hidden): the rows of q's heads, of k's, then of v's
   TensorRef<1> qkv_bias{};
-  TensorRef<2> o;  ///< (hidden, q_size)
+  Projection o;  ///< (hidden, q_size)
   TensorRef<1> o_bias{};
 };
 
@@ -80,9 +94,9 @@ struct AttentionWeights {
 struct BlockWeights : AttentionWeights {
   TensorRef<1> input_norm;  ///< (hidden)
   TensorRef<1> post_norm;   ///< (hidden)
-  TensorRef<2> gate_up;     ///< (2·intermediate, hidden)
+  Projection gate_up;       ///< (2·intermediate, hidden)
   TensorRef<1> gate_up_bias;
-  TensorRef<2> down;  ///< (hidden, intermediate)
+  Projection down;  ///< (hidden, intermediate)
   TensorRef<1> down_bias;
 };
 

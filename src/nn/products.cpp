@@ -2,6 +2,7 @@
 
 #include "core/execution.hpp"
 #include "ops/linear/linear.hpp"
+#include "ops/ternary_linear/ternary_linear.hpp"
 
 namespace katt::nn {
 
@@ -30,7 +31,13 @@ struct AddRows {
 
 template <class Exec>
 void project(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
-             const TensorRef<2>& weight, const TensorRef<1>& bias, const TensorRef<2>& out) {
+             const Projection& weight, const TensorRef<1>& bias, const TensorRef<2>& out) {
+  if (weight.packed) {
+    run(ternary_linear::forward_variants<Exec>(),
+        ternary_linear::ForwardArgs{.x = x, .packed = weight.packed, .out = out},
+        kernels.ternary_linear);
+    return;
+  }
   linear::ForwardArgs args{.x = x, .weight = weight, .out = out};
   if (bias) args.bias = bias;
   run(linear::forward_variants<Exec>(), args, kernels.linear);
@@ -38,9 +45,20 @@ void project(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
 
 template <class Exec>
 void project_backward(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
-                      const TensorRef<2>& weight, const TensorRef<2>& dout, const TensorRef<2>& dx,
+                      const Projection& weight, const TensorRef<2>& dout, const TensorRef<2>& dx,
                       const TensorRef<2>& dweight, const TensorRef<1>& dbias,
                       const TensorRef<2>& staging) {
+  if (weight.packed) {
+    run(ternary_linear::backward_variants<Exec>(),
+        ternary_linear::BackwardArgs{.x = x,
+                                     .dout = dout,
+                                     .packed = weight.packed,
+                                     .dx = dx,
+                                     .dweight = dweight,
+                                     .adds_dweight = true},
+        kernels.ternary_linear);
+    return;
+  }
   // dx may be the memory of x: the gradients of the weight, which read x, come first.
   add_linear_gradients(run, kernels, x, dout, dweight, dbias, staging);
   run(linear::backward_variants<Exec>(),
@@ -97,18 +115,17 @@ void add_linear_gradients(Runner<Exec>& run, const Kernels& kernels, const Tenso
   add_gradient(run, sums.data, sums.dtype, dbias.data, sums.size());
 }
 
-#define KATT_INSTANTIATE_PRODUCTS(Exec)                                                        \
-  template void project<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&,              \
-                              const TensorRef<2>&, const TensorRef<1>&, const TensorRef<2>&);  \
-  template void project_backward<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&,     \
-                                       const TensorRef<2>&, const TensorRef<2>&,               \
-                                       const TensorRef<2>&, const TensorRef<2>&,               \
-                                       const TensorRef<1>&, const TensorRef<2>&);              \
-  template void add_gradient<Exec>(Runner<Exec>&, const void*, Dtype, void*, std::int64_t);    \
-  template void add_rows<Exec>(const Exec&, const TensorRef<2>&, const TensorRef<2>&,          \
-                               const TensorRef<2>&);                                           \
-  template void add_linear_gradients<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&, \
-                                           const TensorRef<2>&, const TensorRef<2>&,           \
+#define KATT_INSTANTIATE_PRODUCTS(Exec)                                                           \
+  template void project<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&,                 \
+                              const Projection&, const TensorRef<1>&, const TensorRef<2>&);       \
+  template void project_backward<Exec>(                                                           \
+      Runner<Exec>&, const Kernels&, const TensorRef<2>&, const Projection&, const TensorRef<2>&, \
+      const TensorRef<2>&, const TensorRef<2>&, const TensorRef<1>&, const TensorRef<2>&);        \
+  template void add_gradient<Exec>(Runner<Exec>&, const void*, Dtype, void*, std::int64_t);       \
+  template void add_rows<Exec>(const Exec&, const TensorRef<2>&, const TensorRef<2>&,             \
+                               const TensorRef<2>&);                                              \
+  template void add_linear_gradients<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&,    \
+                                           const TensorRef<2>&, const TensorRef<2>&,              \
                                            const TensorRef<1>&, const TensorRef<2>&);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PRODUCTS)

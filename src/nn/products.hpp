@@ -2,21 +2,23 @@
 
 #include <cstdint>
 
+#include "nn/parameters.hpp"
 #include "nn/runner.hpp"
 
-/// Products with weights, and gradients of weights, which are f32 and added to.
+/// Products with weights, and gradients of weights, which are f32 and added to. With packed weights they
+/// are those of ternary_linear, and gradients those of its straight-through estimator.
 namespace katt::nn {
 
 /// out = x·weightᵀ + bias; the bias may be empty.
 template <class Exec>
 void project(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
-             const TensorRef<2>& weight, const TensorRef<1>& bias, const TensorRef<2>& out);
+             const Projection& weight, const TensorRef<1>& bias, const TensorRef<2>& out);
 
 /// The gradients of project(): those of the weights as add_linear_gradients() has them, and dx =
 /// dout·weight, which may be the memory of x.
 template <class Exec>
 void project_backward(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
-                      const TensorRef<2>& weight, const TensorRef<2>& dout, const TensorRef<2>& dx,
+                      const Projection& weight, const TensorRef<2>& dout, const TensorRef<2>& dx,
                       const TensorRef<2>& dweight, const TensorRef<1>& dbias,
                       const TensorRef<2>& staging);
 

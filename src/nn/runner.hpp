@@ -26,6 +26,7 @@ struct Kernels {
   std::string rope = "auto";
   std::string attention = "auto";
   std::string swiglu = "auto";
+  std::string ternary_linear = "auto";
   std::string linear_cross_entropy = "auto";
   /// Whether the products of weight gradients add to the gradients themselves; else they are
   /// stored in the dtype of the model, and a pass of its own adds them.

@@ -9,6 +9,7 @@
 #include "core/execution.hpp"
 #include "core/parts.hpp"
 #include "nn/products.hpp"
+#include "nn/ternary.hpp"
 #include "nn/vocabulary.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/rmsnorm/rmsnorm.hpp"
@@ -386,12 +387,13 @@ template <class Exec>
 InferenceMemory inference_memory(const Exec& exec, const LlamaConfig& config, Dtype dtype,
                                  const SessionOptions& options) {
   check_layout(config, options.groups.place.layout);
-  const ParameterLayout layout(config, Slice(config, options.groups.place));
+  const ParameterLayout layout(config, Slice(config, options.groups.place), config.ternary);
   Arena nowhere;
-  const auto weights =
+  auto weights =
       bind_weights(config, layout, dtype, nowhere.tensor<1>(dtype, {layout.size()}).data);
+  const std::size_t packed = rehearse_ternary(config, layout, weights);
   const Session<Exec> dry(exec, config, dtype, weights, options, true);
-  return {static_cast<std::size_t>(layout.size()) * size_of(dtype), dry.cache_bytes(),
+  return {static_cast<std::size_t>(layout.size()) * size_of(dtype) + packed, dry.cache_bytes(),
           dry.activation_bytes(), dry.workspace_bytes()};
 }
 

@@ -18,6 +18,11 @@ Slice::Slice(const LlamaConfig& config, const dist::Place& place)
 }
 
 void check_layout(const LlamaConfig& config, const dist::Layout& layout) {
+  if (config.ternary && layout.tensor > 1) {
+    throw InputError("--tensor " + std::to_string(layout.tensor) +
+                     ": the model is ternary, with scales of whole weights and tokens that no rank "
+                     "would have, expected 1");
+  }
   const std::int64_t common = std::gcd(
       std::gcd(config.num_attention_heads, config.num_key_value_heads), config.intermediate_size);
   if (common % layout.tensor != 0) {

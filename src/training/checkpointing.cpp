@@ -73,7 +73,7 @@ class BlockProbe {
     nn::Arena arena(memory_.data());
     lay_out(arena);
     nn::randomize_parameters(exec, model_.config(), model_.layout(), 0, options.dtype,
-                             model_.data());
+                             model_.data(), &model_.ternary());
     rope::build_cache(exec, model_.config().rope, cos_sin_);
     std::vector<float> x(static_cast<std::size_t>(at_.x.size()));
     for (std::size_t i = 0; i < x.size(); ++i) {

@@ -41,14 +41,14 @@ struct Update {
     const Vec gradient = tile::load<Vec>(g + i) * Vec(factor);
     const Vec old_mean = tile::load<Vec>(m + i);
     const Vec old_second = tile::load<Vec>(v + i);
-    const Vec old_value = tile::load<Vec>(p + i);
+    const Vec old_value = p != nullptr ? tile::load<Vec>(p + i) : tile::load<Vec>(copy + i);
     const Vec mean = old_mean + Vec(lerp) * (gradient - old_mean);
     const Vec second = old_second * Vec(beta2) + Vec(square) * gradient * gradient;
     const Vec value =
         old_value * Vec(keep) - Vec(step_size) * mean / (deviation(second) + Vec(eps));
     tile::store(m + i, mean);
     tile::store(v + i, second);
-    tile::store(p + i, value);
+    if (p != nullptr) tile::store(p + i, value);
     if (copy != nullptr) tile::store(copy + i, value);
   }
   /// √second / root

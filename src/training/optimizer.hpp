@@ -21,7 +21,8 @@ struct AdamW {
   double decay = 0.1;
 };
 
-/// One update. `copy`, in its dtype, gets the rounded parameters; null where there is none.
+/// One update. `copy`, in its dtype, gets the rounded parameters; null where there is none. Without
+/// `parameters` the copy is all that there is, and is updated in f32 and rounded.
 struct AdamWArgs {
   float* parameters = nullptr;
   const float* gradients = nullptr;

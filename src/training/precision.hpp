@@ -8,7 +8,8 @@ namespace katt::training {
 /// Loss scaling (Micikevicius et al. 2018, arXiv:1710.03740, section 3.2): gradients are taken of
 /// scale · loss, so that small ones do not vanish in f16, and divided by it in f32. A static scale
 /// stays. A dynamic one is multiplied by `backoff` when a gradient is not finite, and that step is
-/// skipped, and by `growth` after `growth_interval` good steps.
+/// skipped, and by `growth` after `growth_interval` good steps, as torch.amp.GradScaler's; like that one it
+/// is an f32 number, which a saved run keeps.
 struct LossScaling {
   bool is_dynamic = false;
   double initial = 1.0;
@@ -33,18 +34,19 @@ class LossScaler {
   bool update(bool is_finite) {
     if (!options_.is_dynamic) return is_finite;
     if (!is_finite) {
-      scale_ = std::max(scale_ * options_.backoff, smallest);
+      scale_ = std::max(rounded(scale_ * options_.backoff), smallest);
       good_steps_ = 0;
       return false;
     }
     if (++good_steps_ >= options_.growth_interval && scale_ * options_.growth <= largest) {
-      scale_ *= options_.growth;
+      scale_ = rounded(scale_ * options_.growth);
       good_steps_ = 0;
     }
     return true;
   }
 
  private:
+  static double rounded(double scale) { return static_cast<double>(static_cast<float>(scale)); }
   static constexpr double smallest = 0x1p-14;
   static constexpr double largest = 0x1p+24;
   LossScaling options_;

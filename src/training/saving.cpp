@@ -28,7 +28,7 @@ constexpr std::int64_t chunk_elements = std::int64_t{1} << 20;
 std::string stem_of(const std::string& file) { return fs::path(file).stem().string(); }
 
 std::byte* address(const StateArray& array, std::int64_t element) {
-  return array.data + static_cast<std::size_t>(element) * sizeof(float);
+  return array.data + static_cast<std::size_t>(element) * size_of(array.dtype);
 }
 
 /// A tensor of the model and the rank that writes it.
@@ -313,8 +313,8 @@ class Exchange {
     for (const Piece& piece : plan_.sent(chunk, run_.options.groups.place, run_.sharing)) {
       const std::size_t at = values.size();
       values.resize(at + static_cast<std::size_t>(piece.count));
-      transfer_.download(address(*chunk.array, piece.state),
-                         std::as_writable_bytes(std::span(values).subspan(at)));
+      nn::read_elements(transfer_, address(*chunk.array, piece.state), chunk.array->dtype,
+                        std::span(values).subspan(at));
     }
     return values;
   }
@@ -391,7 +391,7 @@ void write_run(const Exec& exec, const fs::path& folder, const RunArrays& run,
   const Plan plan(run, shards > 0 ? shards : suggested_shards(run.config, ranks.size()));
   const Names names(
       plan, ranks.broadcast_text(is_first ? unused_tag(folder, std::ssize(state.log)) : "", 0));
-  StateContents contents = contents_of(run.options, state);
+  StateContents contents = contents_of(run.config, run.options, state);
   if (!is_first) contents.tensors.clear();  // the first shard has them
   std::optional<Shards> own;
   if (plan.writes(ranks.rank())) own = open_shards(folder, run, plan, names, contents);
@@ -415,7 +415,7 @@ template <class Exec>
 TrainingState read_run(const Exec& exec, const fs::path& folder, const RunArrays& run) {
   const fs::path path = folder / state_file;
   const io::Safetensors file(path);
-  TrainingState state = state_of(path, file, run.options);
+  TrainingState state = state_of(path, file, run.config, run.options);
   memory::Transfer<Exec> transfer(exec);
   std::vector<float> values;
   for (const StateArray& array : run.arrays) {
@@ -429,7 +429,7 @@ TrainingState read_run(const Exec& exec, const fs::path& folder, const RunArrays
           values.resize(static_cast<std::size_t>(std::min(chunk_elements, piece.count - done)));
           nn::read_part(file, array.prefix, parameter, piece.begin + done - parameter.offset,
                         values);
-          transfer.upload(address(array, piece.state + done), std::as_bytes(std::span(values)));
+          nn::write_elements(transfer, values, array.dtype, address(array, piece.state + done));
         }
       }
     }

@@ -20,11 +20,12 @@
 /// only then what they replace is removed. So a kill at any instant leaves the last whole save.
 namespace katt::training {
 
-/// An array of f32 over the layout's elements, in the memory of the execution space.
+/// An array over the layout's elements, in the memory of the execution space; on disk it is f32.
 struct StateArray {
   std::string prefix;  ///< of its tensors' names: "m."
   std::byte* data = nullptr;
   bool is_cut = false;  ///< it holds the pieces of this rank alone, as ZeRO-1 shares them out
+  Dtype dtype = Dtype::f32;
 };
 
 /// The state of a run where it lies on this rank; the first array is the parameters.

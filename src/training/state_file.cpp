@@ -25,6 +25,13 @@ constexpr std::int64_t max_steps = std::int64_t{1} << 32;
 
 std::string number(std::int64_t value) { return std::to_string(value); }
 
+/// The shortest text that is this number.
+std::string number(double value) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  return {text.data(), end};
+}
+
 /// What must be the same when a run is continued.
 Metadata settings_of(const TrainOptions& options) {
   return {{"batch", number(options.shape.batch)},
@@ -33,16 +40,28 @@ Metadata settings_of(const TrainOptions& options) {
           {"dtype", std::string(name_of(options.dtype))}};
 }
 
+/// The same of what older states do not hold: they were made with what the options are by default.
+Metadata newer_settings_of(const nn::LlamaConfig& config, const TrainOptions& options) {
+  return {{"master_dtype", std::string(name_of(options.master_dtype))},
+          {"ternary", config.ternary ? "1" : "0"},
+          {"growth_factor", number(options.scaling.growth)},
+          {"backoff_factor", number(options.scaling.backoff)},
+          {"growth_interval", number(options.scaling.growth_interval)}};
+}
+
 class StateReader {
  public:
   StateReader(const std::filesystem::path& path, const io::Safetensors& file)
       : path_(path), file_(file) {}
 
-  void expect(const Metadata& settings) const {
+  /// `otherwise`: what the file means where it does not hold a key.
+  void expect(const Metadata& settings, const Metadata& otherwise = {}) const {
     for (const auto& [key, value] : settings) {
-      if (text(key) != value) {
-        throw InputError(path_.string() + ": " + key + ": holds " + text(key) + ", expected " +
-                         value + " to continue with the same steps");
+      const bool is_old = otherwise.contains(key) && !file_.metadata().contains(key);
+      const std::string held = is_old ? otherwise.at(key) : text(key);
+      if (held != value) {
+        throw InputError(path_.string() + ": " + key + ": holds " + held + ", expected " + value +
+                         " to continue with the same steps");
       }
     }
   }
@@ -88,15 +107,17 @@ bool holds_run(const std::filesystem::path& folder) {
          std::filesystem::exists(io::index_of(file), ignored);
 }
 
-StateContents contents_of(const TrainOptions& options, const TrainingState& state) {
+StateContents contents_of(const nn::LlamaConfig& config, const TrainOptions& options,
+                          const TrainingState& state) {
   StateContents contents;
   for (const StepLog& step : state.log) {
     for (const auto& [name, member] : columns) contents.tensors[name].push_back(step.*member);
     contents.tensors[skipped_column].push_back(step.skipped ? 1.0F : 0.0F);
   }
-  // a power of two between 2^-14 and 2^24, or what the user gave: exact in f32 tensors, too
+  // an f32 number between 2^-14 and 2^24, or what the user gave
   contents.tensors[scale_tensor] = {static_cast<float>(state.loss_scale)};
   contents.metadata = settings_of(options);
+  contents.metadata.merge(newer_settings_of(config, options));
   contents.metadata["steps"] = number(std::ssize(state.log));
   contents.metadata["updates"] = number(state.updates);
   contents.metadata["good_steps"] = number(state.good_steps);
@@ -104,9 +125,10 @@ StateContents contents_of(const TrainOptions& options, const TrainingState& stat
 }
 
 TrainingState state_of(const std::filesystem::path& path, const io::Safetensors& file,
-                       const TrainOptions& options) {
+                       const nn::LlamaConfig& config, const TrainOptions& options) {
   const StateReader reader(path, file);
   reader.expect(settings_of(options));
+  reader.expect(newer_settings_of(config, options), newer_settings_of({}, {}));
   TrainingState state;
   state.updates = reader.integer("updates");
   state.good_steps = reader.integer("good_steps");

@@ -25,12 +25,13 @@ struct StateContents {
   std::map<std::string, std::string> metadata;
   std::map<std::string, std::vector<float>> tensors;  ///< of rank 1
 };
-[[nodiscard]] StateContents contents_of(const TrainOptions& options, const TrainingState& state);
+[[nodiscard]] StateContents contents_of(const nn::LlamaConfig& config, const TrainOptions& options,
+                                        const TrainingState& state);
 
 /// Reads it back. Throws InputError, naming the file, what it holds and what was expected, where
-/// the run was made with another batch, sequence, accumulation or dtype: its continuation would be
-/// another run.
+/// the run was made with another batch, sequence, accumulation, dtype (of the masters, too) or loss
+/// scaling, or is ternary where this one is not: its continuation would be another run.
 [[nodiscard]] TrainingState state_of(const std::filesystem::path& path, const io::Safetensors& file,
-                                     const TrainOptions& options);
+                                     const nn::LlamaConfig& config, const TrainOptions& options);
 
 }  // namespace katt::training

@@ -49,6 +49,11 @@ std::int64_t microbatches_under_way(const dist::Place& place, const RowShare& ro
 nn::ParameterLayout checked_layout(const nn::LlamaConfig& config, const TrainOptions& options,
                                    const std::filesystem::path& folder) {
   check_ranks(config, options);
+  if (options.master_dtype != Dtype::f32 && options.master_dtype != options.dtype) {
+    throw InputError("masters of " + std::string(name_of(options.master_dtype)) +
+                     " for a model of " + std::string(name_of(options.dtype)) +
+                     ": expected that or f32");
+  }
   nn::check_folder(config, nn::ParameterLayout(config), folder);
   return {config, nn::Slice(config, options.groups.place)};
 }
@@ -105,16 +110,18 @@ TrainingMemory training_memory(const Exec& exec, const nn::LlamaConfig& config,
   nn::Arena nowhere;
   void* const data = nowhere.tensor<1>(Dtype::f32, {layout.size()}).data;
   const nn::PassOptions of_pass = pass_options(config, options);
-  const nn::TrainingPass<Exec> pass(exec, config, options.dtype, of_pass,
-                                    nn::bind_weights(config, layout, options.dtype, data),
+  nn::Weights weights = nn::bind_weights(config, layout, options.dtype, data);
+  const std::size_t packed = nn::rehearse_ternary(config, layout, weights);
+  const nn::TrainingPass<Exec> pass(exec, config, options.dtype, of_pass, weights,
                                     nn::bind_weights(config, layout, Dtype::f32, data), true);
   const RowShare rows =
       share_rows(options.shape.batch, options.accumulation, place, options.micro_batches);
   const auto passes = static_cast<std::size_t>(microbatches_under_way(place, rows));
   TrainingMemory memory;
-  memory.parameters = options.dtype == Dtype::f32 ? bytes_of(layout.size(), Dtype::f32)
-                                                  : bytes_of(sharing.state_size(), Dtype::f32) +
-                                                        bytes_of(layout.size(), options.dtype);
+  memory.parameters = packed + bytes_of(layout.size(), options.dtype);
+  if (options.master_dtype != options.dtype) {
+    memory.parameters += bytes_of(sharing.state_size(), options.master_dtype);
+  }
   memory.gradients = bytes_of(layout.size(), Dtype::f32);
   memory.optimizer = 2 * bytes_of(sharing.state_size(), Dtype::f32) + norm_bytes(layout, sharing);
   memory.activations = passes * pass.activation_bytes();
@@ -141,8 +148,10 @@ Trainer<Exec>::Trainer(const Exec& exec, nn::LlamaConfig config, TrainOptions op
                        options_.micro_batches)),
       sharing_(layout_.size(), options_.groups.place, options_.bucket),
       scaler_(options_.scaling),
-      master_("katt::training::masters",
-              bytes_of(is_weights() ? layout_.size() : sharing_.state_size(), Dtype::f32), true),
+      master_(
+          "katt::training::masters",
+          bytes_of(is_weights() ? layout_.size() : sharing_.state_size(), options_.master_dtype),
+          true),
       copy_(is_weights() ? master_
                          : nn::DeviceMemory<Exec>("katt::training::parameters",
                                                   bytes_of(layout_.size(), options_.dtype), true)),
@@ -150,17 +159,20 @@ Trainer<Exec>::Trainer(const Exec& exec, nn::LlamaConfig config, TrainOptions op
       m_("katt::training::m", bytes_of(sharing_.state_size(), Dtype::f32), true),
       v_("katt::training::v", bytes_of(sharing_.state_size(), Dtype::f32), true),
       sums_("katt::training::sums", norm_bytes(layout_, sharing_), false),
+      weights_(bind(options_.dtype, copy_)),
+      ternary_(config_, layout_, weights_),
       ids_(static_cast<std::size_t>(rows_.rows * options_.shape.seq)),
       targets_(ids_.size()) {
   for (std::int64_t i = 0; i < microbatches_under_way(options_.groups.place, rows_); ++i) {
     passes_.push_back(std::make_unique<nn::TrainingPass<Exec>>(
-        exec, config_, options_.dtype, pass_options(config_, options_),
-        nn::bind_weights(config_, layout_, options_.dtype, copy_.data()),
-        nn::bind_weights(config_, layout_, Dtype::f32, gradients_.data()), false, pool));
+        exec, config_, options_.dtype, pass_options(config_, options_), weights_,
+        bind(Dtype::f32, gradients_), false, pool));
   }
   if (is_weights() || !sharing_.is_cut()) {
-    nn::initialize_parameters(exec_, config_, layout_, folder, seed, Dtype::f32, master_.data());
+    nn::initialize_parameters(exec_, config_, layout_, folder, seed, options_.master_dtype,
+                              master_.data());
     round_master();
+    ternary_.pack(exec_, options_.dtype, copy_.data());
     return;
   }
   // Masters are a piece of what the folder holds: the gradients' memory holds it all meanwhile.
@@ -171,6 +183,12 @@ Trainer<Exec>::Trainer(const Exec& exec, nn::LlamaConfig config, TrainOptions op
   }
   round_copy(exec_, reinterpret_cast<const float*>(gradients_.data()), layout_.size(),
              options_.dtype, copy_.data());
+  ternary_.pack(exec_, options_.dtype, copy_.data());
+}
+
+template <class Exec>
+nn::Weights Trainer<Exec>::bind(Dtype dtype, const nn::DeviceMemory<Exec>& memory) const {
+  return nn::bind_weights(config_, layout_, dtype, memory.data());
 }
 
 template <class Exec>
@@ -293,6 +311,7 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
     const double factor = options_.clip > 0 ? std::min(1.0, options_.clip / (norm + 1e-6)) : 1.0;
     update(unscale * factor, options_.schedule.at(steps()));
     gather_parameters();
+    ternary_.pack(exec_, options_.dtype, copy_.data());
   }
   exec_.fence("katt::training::step");
   log.time_s = std::chrono::duration<float>(std::chrono::steady_clock::now() - start).count();
@@ -312,15 +331,17 @@ void Trainer<Exec>::update(double factor, double rate) {
       const std::int64_t state = piece.state + begin - piece.begin;
       AdamW options = options_.optimizer;
       if (!range.decays) options.decay = 0;
-      AdamWArgs args{.parameters = floats(master_, is_weights() ? begin : state, count).data(),
-                     .gradients = floats(gradients_, begin, count).data(),
+      AdamWArgs args{.gradients = floats(gradients_, begin, count).data(),
                      .m = floats(m_, state, count).data(),
                      .v = floats(v_, state, count).data(),
                      .count = count,
                      .step = updates_,
                      .rate = rate,
                      .gradient_factor = factor};
-      if (!is_weights()) {
+      if (options_.master_dtype == Dtype::f32) {
+        args.parameters = floats(master_, is_weights() ? begin : state, count).data();
+      }
+      if (options_.dtype != Dtype::f32) {
         args.copy_dtype = options_.dtype;
         args.copy = copy_.data() + static_cast<std::size_t>(begin) * size_of(options_.dtype);
       }
@@ -342,17 +363,20 @@ void Trainer<Exec>::gather_parameters() {
 }
 
 template <class Exec>
-std::vector<float> Trainer<Exec>::values(const nn::DeviceMemory<Exec>& memory,
+std::vector<float> Trainer<Exec>::values(const nn::DeviceMemory<Exec>& memory, Dtype dtype,
                                          std::int64_t count) const {
   std::vector<float> result(static_cast<std::size_t>(count));
-  memory::Transfer<Exec>(exec_).download(memory.data(), std::as_writable_bytes(std::span(result)));
+  memory::Transfer<Exec> transfer(exec_);
+  nn::read_elements(transfer, memory.data(), dtype, result);
   return result;
 }
 
 template <class Exec>
 std::vector<float> Trainer<Exec>::whole_masters() const {
-  if (is_weights() || !sharing_.is_cut()) return values(master_, layout_.size());
-  const std::vector<float> own = values(master_, sharing_.state_size());
+  if (is_weights() || !sharing_.is_cut()) {
+    return values(master_, options_.master_dtype, layout_.size());
+  }
+  const std::vector<float> own = values(master_, options_.master_dtype, sharing_.state_size());
   std::vector<float> whole(static_cast<std::size_t>(layout_.size()));
   for (const Piece& piece : sharing_.pieces()) {
     std::copy_n(own.begin() + piece.state, piece.count, whole.begin() + piece.begin);
@@ -373,7 +397,8 @@ RunArrays Trainer<Exec>::arrays() const {
           .options = options_,
           .layout = layout_,
           .sharing = sharing_,
-          .arrays = {{{"parameters.", master_.data(), !is_weights() && sharing_.is_cut()},
+          .arrays = {{{"parameters.", master_.data(), !is_weights() && sharing_.is_cut(),
+                       options_.master_dtype},
                       {"m.", m_.data(), sharing_.is_cut()},
                       {"v.", v_.data(), sharing_.is_cut()}}}};
 }
@@ -396,6 +421,7 @@ void Trainer<Exec>::resume(const std::filesystem::path& folder) {
   log_ = state.log;
   round_master();
   if (!is_weights()) gather_parameters();
+  ternary_.pack(exec_, options_.dtype, copy_.data());
 }
 
 #define KATT_INSTANTIATE_TRAINER(Exec)                                               \

@@ -19,7 +19,9 @@ namespace katt::training {
 struct TrainOptions {
   nn::BatchShape shape{.batch = 1, .seq = 128};  ///< of a microbatch
   std::int64_t accumulation = 1;                 ///< microbatches a step
-  Dtype dtype = Dtype::f32;                      ///< of weights and activations; masters are f32
+  Dtype dtype = Dtype::f32;                      ///< of weights and activations
+  /// Of what the optimizer updates: f32, or `dtype`, which has no masters beside the weights then.
+  Dtype master_dtype = Dtype::f32;
   Schedule schedule{};
   AdamW optimizer{};
   double clip = 1.0;  ///< largest norm of all gradients; 0: any
@@ -52,7 +54,8 @@ struct TrainingState {
 
 /// Bytes of a training run, by what they hold.
 struct TrainingMemory {
-  std::size_t parameters = 0;  ///< f32 masters, and the copy in the dtype
+  std::size_t parameters =
+      0;  ///< masters, the copy in the dtype, and what ternary ones are packed to
   std::size_t gradients = 0;
   std::size_t optimizer = 0;
   std::size_t activations = 0;
@@ -101,10 +104,12 @@ class Trainer {
   [[nodiscard]] const nn::ParameterLayout& layout() const { return layout_; }
   [[nodiscard]] const TrainOptions& options() const { return options_; }
 
-  /// The parameters (f32 masters) and the gradients of the last step, flat, on the host, of this
+  /// The parameters (masters) and the gradients of the last step, flat, on the host, of this
   /// rank's part; gradients where ZeRO-1 has not cut them.
   [[nodiscard]] std::vector<float> parameters() const { return whole_masters(); }
-  [[nodiscard]] std::vector<float> gradients() const { return values(gradients_, layout_.size()); }
+  [[nodiscard]] std::vector<float> gradients() const {
+    return values(gradients_, Dtype::f32, layout_.size());
+  }
 
   /// Writes everything that a later step depends on to a folder (training/saving.hpp), in so many
   /// shards; 0: as suggested_shards() says. All ranks call it.
@@ -115,7 +120,8 @@ class Trainer {
   void resume(const std::filesystem::path& folder);
 
  private:
-  [[nodiscard]] bool is_weights() const { return options_.dtype == Dtype::f32; }
+  /// Whether the masters are the weights.
+  [[nodiscard]] bool is_weights() const { return options_.dtype == options_.master_dtype; }
   void run_microbatches(const TokenData& data, float dloss);
   /// Sums the gradients from `offset` on over the replicas, bucket by bucket.
   void sum_gradients(std::int64_t offset, bool to_the_end);
@@ -124,7 +130,8 @@ class Trainer {
   void update(double factor, double rate);
   void gather_parameters();
   void round_master();
-  [[nodiscard]] std::vector<float> values(const nn::DeviceMemory<Exec>& memory,
+  [[nodiscard]] nn::Weights bind(Dtype dtype, const nn::DeviceMemory<Exec>& memory) const;
+  [[nodiscard]] std::vector<float> values(const nn::DeviceMemory<Exec>& memory, Dtype dtype,
                                           std::int64_t count) const;
   /// The masters of this rank's part of the model, which replicas may share; all of them call it.
   [[nodiscard]] std::vector<float> whole_masters() const;
@@ -141,6 +148,8 @@ class Trainer {
   std::int64_t updates_ = 0;  ///< steps that were not skipped
   std::vector<StepLog> log_;
   nn::DeviceMemory<Exec> master_, copy_, gradients_, m_, v_, sums_;
+  nn::Weights weights_;  ///< in copy_, and packed
+  nn::TernaryWeights<Exec> ternary_;
   std::vector<std::unique_ptr<nn::TrainingPass<Exec>>> passes_;  ///< of microbatches under way
   std::vector<std::int64_t> ids_, targets_;
   double loss_ = 0;         ///< sum over the microbatches of a step

@@ -156,6 +156,59 @@ def test_resumes_bit_for_bit(katt, random_model, text):
     assert not list(katt.folder.rglob(".*part"))
 
 
+def test_ternary_model_trains_and_reopens(katt, random_model, text):
+    done = train(katt, random_model, text, 8, "--ternary", 1, "--out", "out", "--log", "log.h5")
+    assert done.returncode == 0, done.stderr
+    loss = log_of(katt.folder / "log.h5")["loss"]
+    assert loss[-1] < loss[0]
+    config = json.loads((katt.folder / "out" / "config.json").read_text())
+    assert config["quantization_config"] == {"quant_method": "bitnet", "linear_class": "autobitlinear",
+                                             "quantization_mode": "online"}
+    done = katt("generate", "--model", "out", "--tokens", "1,2,3", "--max-new-tokens", 4, "--json")
+    assert done.returncode == 0, done.stderr
+    ternary = json.loads(done.stdout)
+    del config["quantization_config"]
+    (katt.folder / "out" / "config.json").write_text(json.dumps(config))
+    dense = json.loads(katt("generate", "--model", "out", "--tokens", "1,2,3", "--max-new-tokens", 4, "--json").stdout)
+    assert len(ternary["tokens"]) == 4
+    assert ternary["weight_bytes"] < dense["weight_bytes"]
+    message = katt.refuses("train", "--model", "out", "--text", text, "--steps", 9, "--batch", 2, "--seq", 16, "--out",
+                           "out", "--resume")
+    assert "ternary: holds 1, expected 0" in message
+
+
+def test_precision_is_continued_as_it_was(katt, random_model, text):
+    options = ["--dtype", "f16", "--growth-interval", 2, "--growth-factor", 1.5, "--backoff-factor", 0.25,
+               "--master-dtype", "f16"]
+    assert train(katt, random_model, text, 6, "--out", "whole", "--log", "whole.h5", *options).returncode == 0
+    with h5py.File(katt.folder / "whole.h5") as file:
+        scale = file["loss_scale"][...]
+    assert scale[2] == 1.5 * scale[0] and scale[4] == 1.5 * scale[2]
+    assert train(katt, random_model, text, 3, "--out", "parts", *options).returncode == 0
+    assert train(katt, random_model, text, 6, "--out", "parts", "--resume", *options).returncode == 0
+    name = "model.safetensors"
+    assert (katt.folder / "whole" / name).read_bytes() == (katt.folder / "parts" / name).read_bytes()
+    again = ["train", "--model", random_model, "--text", text, "--steps", 9, "--batch", 2, "--seq", 16, "--out", "parts",
+             "--resume", "--dtype", "f16"]
+    assert "backoff_factor: holds 0.25, expected 0.5" in katt.refuses(*again)
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["--growth-factor", 1], "--growth-factor 1: expected a number more than 1"),
+    (["--growth-factor", 0.5], "--growth-factor 0.5: expected"),
+    (["--backoff-factor", 1], "--backoff-factor 1: expected a number more than 0 and less than 1"),
+    (["--backoff-factor", "half"], "--backoff-factor half: expected"),
+    (["--growth-interval", 0], "--growth-interval 0: expected"),
+    (["--master-dtype", "f64"], "--master-dtype f64: expected f32"),
+    (["--master-dtype", "f16", "--dtype", "bf16"], "--master-dtype f16: expected f32 or bf16, that of --dtype"),
+    (["--ternary", 2], "--ternary 2: expected 0 or 1"),
+])
+def test_precision_that_is_refused(katt, random_model, text, arguments, expected):
+    message = katt.refuses("train", "--model", random_model, "--text", text, "--steps", 1, "--out", "out", *arguments)
+    assert expected in message
+    assert not (katt.folder / "out").exists()
+
+
 def test_sigterm_saves_and_stops(katt, random_model, text):
     process = katt.start("train", "--model", random_model, "--text", text, "--steps", 1000000, "--batch", 2,
                          "--seq", 16, "--out", "out", "--threads", 1)

@@ -100,7 +100,17 @@ TEST(Config, RefusesByName) {
   names("num_key_value_heads", 3, "expected a divisor");
   names("rms_norm_eps", -1.0, "expected a positive number");
   names("tie_word_embeddings", 1, "expected true or false");
-  names("quantization_config", {{"bits", 4}}, "not supported");
+  names("quantization_config", {{"bits", 4}}, "quant_method: is missing, expected \"bitnet\"");
+  names("quantization_config", 4, "expected an object");
+  names("quantization_config", {{"quant_method", "awq"}}, "expected \"bitnet\"");
+  const auto bitnet = [](const char* key, const json& value) {
+    return json{{"quant_method", "bitnet"}, {key, value}};
+  };
+  names("quantization_config", bitnet("quantization_mode", "offline"), "expected \"online\"");
+  names("quantization_config", bitnet("linear_class", "bitlinear"), "expected \"autobitlinear\"");
+  names("quantization_config", bitnet("use_rms_norm", true), "use_rms_norm: holds true");
+  names("quantization_config", bitnet("modules_to_not_convert", {"o_proj"}),
+        "expected [\"lm_head\"]");
   names("sliding_window", 4096, "not supported");
   names("attention_dropout", 0.1, "expected 0.0");
   names("rope_scaling", {{"type", "yarn"}, {"factor", 2.0}}, "\"yarn\"");
@@ -111,6 +121,28 @@ TEST(Config, RefusesByName) {
   bad = llama3;
   bad["high_freq_factor"] = 0.5;
   names("rope_parameters", bad, "more than low_freq_factor");
+}
+
+TEST(Config, KnowsTernaryProjections) {
+  const auto changed = [](const json& changes) {
+    json config = tiny();
+    config.update(changes);
+    return parse(config);
+  };
+  const json bitnet = {{"quant_method", "bitnet"},
+                       {"linear_class", "autobitlinear"},
+                       {"quantization_mode", "online"},
+                       {"modules_to_not_convert", {"lm_head"}}};
+  EXPECT_FALSE(changed(json::object()).ternary);
+  EXPECT_TRUE(changed({{"quantization_config", bitnet}}).ternary);
+  EXPECT_TRUE(changed({{"quantization_config", {{"quant_method", "bitnet"}}}}).ternary);
+  EXPECT_NE(message_of<InputError>([&] {
+              (void)changed({{"quantization_config", bitnet}, {"attention_bias", true}});
+            }).find("attention_bias: holds true, expected false: ternary"),
+            std::string::npos);
+  // What is written for one that training has made ternary is read as ternary.
+  const nn::LlamaConfig made = nn::with_ternary(changed(json::object()));
+  EXPECT_TRUE(nn::parse_config("c.json", nn::config_json_f32(made)).ternary);
 }
 
 TEST(Config, RefusesWhatIsNoConfiguration) {

@@ -246,7 +246,7 @@ std::vector<float> round_trip(PackFormat format, const std::vector<float>& weigh
   dequantise(exec, packed, 0, back.ref());
   exec.fence();
   EXPECT_TRUE(back.gaps_untouched());
-  scale = *packed.scale();
+  scale = packed.scales()[0];
   return back.values();
 }
 
@@ -288,8 +288,8 @@ RC_GTEST_PROP(TernaryLinearProperty, PackedVariantsGiveTheSameBits, ()) {
 }
 
 TEST(TernaryPacking, SizesAreThoseOfTheFormats) {
-  EXPECT_EQ(packed_bytes(PackFormat::two_bit, 4096, 4096), 64U + 4096 * 1024);
-  EXPECT_EQ(packed_bytes(PackFormat::five_per_byte, 4096, 4096), 64U + 4096 * 13 * 64);
+  EXPECT_EQ(packed_bytes(PackFormat::two_bit, 4096, 4096), 4U * 4096 + 4096 * 1024);
+  EXPECT_EQ(packed_bytes(PackFormat::five_per_byte, 4096, 4096), 4U * 4096 + 4096 * 13 * 64);
 }
 
 /// Every byte, at every place of a vector, unpacked as its definition says.

@@ -9,6 +9,7 @@
 #include "tests/nn/llama_tiny.hpp"
 #include "training/checkpointing.hpp"
 #include "training/data.hpp"
+#include "training/precision.hpp"
 #include "training/schedule.hpp"
 
 /// What a training run is planned with: rates, rows of data, checkpointing.
@@ -37,6 +38,27 @@ TEST(Schedule, FallsAlongACosine) {
   EXPECT_DOUBLE_EQ(cosine.at(6), 0.6);
   EXPECT_DOUBLE_EQ(cosine.at(11), 0.2);
   EXPECT_DOUBLE_EQ(cosine.at(20), 0.2);
+}
+
+TEST(LossScaler, GrowsAndBacksOffByItsFactors) {
+  training::LossScaler scaler(
+      {.is_dynamic = true, .initial = 100, .growth = 3, .backoff = 0.1, .growth_interval = 2});
+  EXPECT_TRUE(scaler.update(true));
+  EXPECT_EQ(scaler.scale(), 100);
+  EXPECT_TRUE(scaler.update(true));
+  EXPECT_EQ(scaler.scale(), 300);
+  EXPECT_FALSE(scaler.update(false));
+  EXPECT_EQ(scaler.scale(), static_cast<double>(static_cast<float>(300 * 0.1)));
+  EXPECT_EQ(scaler.good_steps(), 0);
+  // A saved scale is an f32 number: what continues from it is the same.
+  training::LossScaler restored(
+      {.is_dynamic = true, .initial = 1, .growth = 3, .backoff = 0.1, .growth_interval = 2});
+  restored.restore(static_cast<double>(static_cast<float>(scaler.scale())), scaler.good_steps());
+  for (int step = 0; step < 5; ++step) {
+    (void)scaler.update(step != 3);
+    (void)restored.update(step != 3);
+    EXPECT_EQ(restored.scale(), scaler.scale());
+  }
 }
 
 TEST(TokenData, ShiftsTargetsAndBeginsAgain) {

@@ -130,7 +130,11 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table{
       {.name = "naive",
        .description = "dequantised weights and inputs in the dtype, two GEMMs",
-       .supports = has_dense<BackwardArgs>,
+       .supports =
+           [](const BackwardArgs& args) {
+             if (args.adds_dweight) return Status::skipped("does not add to dweight");
+             return has_dense(args);
+           },
        .workspace_bytes =
            [](const Exec& exec, const BackwardArgs& args) {
              return visit_dtype(args.x.dtype, [&]<class T>() {
@@ -143,9 +147,9 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
                          [&]<class T>() { impl::naive_backward<Exec, T>(exec, args, workspace); });
            }},
       packed_backward<Exec>("packed2", 2, PackFormat::two_bit,
-                            "2 bits a weight, unpacked by panels, two GEMMs each"),
+                            "2 bits a weight, unpacked by panels for dx"),
       packed_backward<Exec>("packed5", 1, PackFormat::five_per_byte,
-                            "5 weights a byte, unpacked by panels, two GEMMs each")};
+                            "5 weights a byte, unpacked by panels for dx")};
   return table;
 }
 
@@ -158,7 +162,8 @@ void check(const BackwardArgs& args) {
   check_weight(args);
   check_shape("dout", args.dout, args.x.dtype, args.tokens(), args.out_features());
   check_shape("dx", args.dx, args.x.dtype, args.tokens(), args.in_features());
-  check_shape("dweight", args.dweight, args.x.dtype, args.out_features(), args.in_features());
+  check_shape("dweight", args.dweight, args.adds_dweight ? Dtype::f32 : args.x.dtype,
+              args.out_features(), args.in_features());
 }
 
 namespace {
@@ -189,7 +194,9 @@ double forward_bytes(const ForwardArgs& args) {
 double backward_bytes(const BackwardArgs& args) {
   return weight_bytes(args) +
          static_cast<double>(size_of(args.x.dtype)) *
-             static_cast<double>(2 * args.x.size() + args.dout.size() + args.dweight.size());
+             static_cast<double>(2 * args.x.size() + args.dout.size()) +
+         static_cast<double>(size_of(args.dweight.dtype) * (args.adds_dweight ? 2 : 1)) *
+             static_cast<double>(args.dweight.size());
 }
 
 KATT_DEFINE_PASS(forward, ForwardArgs)

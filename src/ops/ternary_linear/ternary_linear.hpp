@@ -36,14 +36,16 @@ struct ForwardArgs {
   std::int64_t out_features() const { return out.extent[1]; }
 };
 
-/// Arguments of the backward pass.
+/// Arguments of the backward pass. x is read before anything is written, so that dx may be the
+/// memory of x.
 struct BackwardArgs {
   ConstTensorRef<2> x;        ///< (tokens, in_features)
   ConstTensorRef<2> dout;     ///< (tokens, out_features)
   PackedTernary packed{};     ///< as forward
   ConstTensorRef<2> dense{};  ///< as forward
   TensorRef<2> dx;            ///< (tokens, in_features)
-  TensorRef<2> dweight;       ///< (out_features, in_features)
+  TensorRef<2> dweight;       ///< (out_features, in_features); f32 where it is added to
+  bool adds_dweight = false;  ///< dweight += its gradient; not "naive"
 
   std::int64_t tokens() const { return x.extent[0]; }
   std::int64_t in_features() const { return x.extent[1]; }

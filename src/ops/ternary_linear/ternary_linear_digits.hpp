@@ -22,7 +22,8 @@
 ///   low_digits(v)   the lowest two bits of every byte; shift(v) moves the next two there
 ///   high_digits(v)  ⌊3·v / 256⌋ of every byte; triple(v) is 3·v mod 256
 ///   dot(sums, u, s) sums + u·s for unsigned u ≤ 2 and signed s, four products to a 32-bit sum
-///   total(sums)     the sum over all lanes
+///   totals(sums, t) the sums over all lanes, of four vectors at a time
+///   prefetch(from)  asks for memory that a later load() reads
 namespace katt::ternary_linear::impl {
 
 /// Four bytes in a 32-bit register: for devices, and hosts without vectors of bytes.
@@ -55,6 +56,10 @@ struct FourBytes {
 #endif
   }
   KOKKOS_FORCEINLINE_FUNCTION static std::int32_t total(Sums sums) { return sums; }
+  KOKKOS_FORCEINLINE_FUNCTION static void totals(const Sums (&sums)[4], std::int32_t (&t)[4]) {
+    for (int k = 0; k < 4; ++k) t[k] = sums[k];
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static void prefetch(const void* /*from*/) {}
 
  private:
   static constexpr std::uint32_t mask = 0x00FF00FFU;
@@ -65,6 +70,16 @@ struct FourBytes {
 // Vectors have no 8-bit products. With halving averages h = (v′ + (v′ + 1) / 2 + 1) / 2 of v′ =
 // max(v − 1, 0) the upper two bits of h are ⌊3·v / 256⌋ for every byte v (a test goes through them
 // all). The idea is that of llama.cpp's ternary formats, github.com/ggml-org/llama.cpp/pull/8151.
+
+#if defined(KATT_TERNARY_AVX512) || defined(KATT_TERNARY_AVX2)
+/// Four sums of eight lanes each, by halving all of them together.
+inline void totals_of_eight(const __m256i (&sums)[4], std::int32_t (&t)[4]) {
+  const __m256i all =
+      _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(t),
+                   _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+}
+#endif
 
 #if defined(KATT_TERNARY_AVX512)
 
@@ -93,6 +108,17 @@ struct SixtyFourBytes {
 #endif
   }
   static std::int32_t total(Sums sums) { return _mm512_reduce_add_epi32(sums); }
+  static void totals(const Sums (&sums)[4], std::int32_t (&t)[4]) {
+    __m256i halves[4];
+    for (int k = 0; k < 4; ++k) {
+      halves[k] =
+          _mm256_add_epi32(_mm512_castsi512_si256(sums[k]), _mm512_extracti64x4_epi64(sums[k], 1));
+    }
+    totals_of_eight(halves, t);
+  }
+  static void prefetch(const void* from) {
+    _mm_prefetch(static_cast<const char*>(from), _MM_HINT_T0);
+  }
 };
 using HostBytes = SixtyFourBytes;
 
@@ -129,6 +155,10 @@ struct ThirtyTwoBytes {
         _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
     const __m128i pair = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(pair, _mm_shuffle_epi32(pair, 0xB1)));
+  }
+  static void totals(const Sums (&sums)[4], std::int32_t (&t)[4]) { totals_of_eight(sums, t); }
+  static void prefetch(const void* from) {
+    _mm_prefetch(static_cast<const char*>(from), _MM_HINT_T0);
   }
 };
 using HostBytes = ThirtyTwoBytes;

@@ -69,13 +69,14 @@ struct QuantiseTokens {
     const std::int64_t step = team.team_size();
     std::int32_t sum = 0;
     std::int32_t undefined = 0;
-    for (std::int64_t i = first; i < n; i += step) {
-      const double integer = quantised(row[i], largest);
-      const bool defined = integer == integer;
-      const auto value = static_cast<std::int32_t>(defined ? integer : 0.0);
-      target[i] = static_cast<std::int8_t>(value);
-      sum += value;
-      undefined += defined ? 0 : 1;
+    if constexpr (is_host_v<Exec>) {
+      for (std::int64_t i = 0; i < n; i += piece) {
+        quantise_piece(row + i, n - i < piece ? n - i : piece, largest, target + i, sum, undefined);
+      }
+    } else {
+      for (std::int64_t i = first; i < n; i += step) {
+        quantise_piece(row + i, 1, largest, target + i, sum, undefined);
+      }
     }
     for (std::int64_t i = n + first; i < out.stride; i += step) target[i] = 0;
     team.team_reduce(Kokkos::Sum<std::int32_t>(sum));
@@ -84,6 +85,29 @@ struct QuantiseTokens {
       out.scale[t] = undefined == 0 ? static_cast<float>(127.0 / largest)
                                     : Kokkos::Experimental::quiet_NaN_v<float>;
       out.sum[t] = sum;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t piece = 64;
+
+  /// In steps of one type each, which compilers make vectors of.
+  KOKKOS_FORCEINLINE_FUNCTION static void quantise_piece(const T* from, std::int64_t count,
+                                                         double largest, std::int8_t* target,
+                                                         std::int32_t& sum,
+                                                         std::int32_t& undefined) {
+    constexpr std::int64_t most = is_host_v<Exec> ? piece : 1;
+    double integers[most];
+    std::int32_t values[most];
+    for (std::int64_t j = 0; j < count; ++j) integers[j] = quantised(from[j], largest);
+    for (std::int64_t j = 0; j < count; ++j) {
+      const bool is_defined = integers[j] == integers[j];
+      values[j] = static_cast<std::int32_t>(is_defined ? integers[j] : 0.0);
+      undefined += is_defined ? 0 : 1;
+    }
+    for (std::int64_t j = 0; j < count; ++j) {
+      target[j] = static_cast<std::int8_t>(values[j]);
+      sum += values[j];
     }
   }
 };
@@ -100,7 +124,7 @@ struct PackedForward {
   static constexpr int team_rows = is_host_v<Exec> ? 32 : block_rows;
 
   const std::uint8_t* rows;
-  const float* weight_scale;
+  const float* weight_scales;
   std::int64_t row_bytes;
   QuantisedTokens tokens;
   StridedView<T, 2, Memory> out;
@@ -110,10 +134,17 @@ struct PackedForward {
     const auto count = static_cast<std::int64_t>(out.extent(0));
     const std::int64_t begin = item * team_rows;
     const std::int64_t end = Kokkos::min<std::int64_t>(begin + team_rows, out_features);
+    if (count > block_tokens) {  // the rows as one stream, before they are read side by side
+      for (std::int64_t byte = begin * row_bytes; byte < end * row_bytes; byte += block_bytes) {
+        Vector::prefetch(rows + byte);
+      }
+    }
     std::int64_t t = 0;
     for (; t + block_tokens <= count; t += block_tokens)
       row_range<block_tokens>(team, begin, end, t);
-    for (; t < count; ++t) row_range<1>(team, begin, end, t);
+    if (count - t == 3) return row_range<3>(team, begin, end, t);
+    if (count - t == 2) return row_range<2>(team, begin, end, t);
+    if (count - t == 1) row_range<1>(team, begin, end, t);
   }
 
   template <int N>
@@ -126,40 +157,45 @@ struct PackedForward {
 
   template <int R, int N>
   KOKKOS_INLINE_FUNCTION void block(const Team& team, std::int64_t row, std::int64_t token) const {
-    std::int32_t sums[R][N];
-    dot<Vector, Format>(
-        DotBlock<R, N>{rows + row * row_bytes, row_bytes, tokens.values + token * tokens.stride,
-                       tokens.stride, row_bytes, team.team_rank(), team.team_size()},
-        sums);
-    for (int r = 0; r < R; ++r) {
-      for (int n = 0; n < N; ++n) {
-        std::int32_t sum = sums[r][n];
-        team.team_reduce(Kokkos::Sum<std::int32_t>(sum));
-        if (team.team_rank() == 0) {
-          const std::int64_t t = token + n;
-          const auto product = static_cast<float>(sum - tokens.sum[t]);
-          out(t, row + r) = static_cast<T>(product * *weight_scale / tokens.scale[t]);
-        }
+    std::int32_t sums[N][R];
+    const DotBlock<R, N> block{
+        rows + row * row_bytes, row_bytes, tokens.values + token * tokens.stride,
+        tokens.stride,          row_bytes, team.team_rank(),
+        team.team_size()};
+    if (is_host_v<Exec> && out.extent(0) <= block_tokens) {
+      dot_in_turn<Vector, Format>(block, sums);
+    } else {
+      dot<Vector, Format>(block, sums);
+    }
+    for (int n = 0; n < N; ++n) {
+      const std::int64_t t = token + n;
+      for (int r = 0; r < R; ++r) team.team_reduce(Kokkos::Sum<std::int32_t>(sums[n][r]));
+      if (team.team_rank() > 0) continue;
+      for (int r = 0; r < R; ++r) {
+        const auto product = static_cast<float>(sums[n][r] - tokens.sum[t]);
+        out(t, row + r) = static_cast<T>(product * weight_scales[row + r] / tokens.scale[t]);
       }
     }
   }
 };
 
-/// panel(t, c) = x_q(t, first + c) / s_x(t), for a panel of columns.
-template <class Exec, class T>
-struct DequantiseTokens {
+/// x_d = x_q / s_x of every token, rounded to `Out`, dense; one team each.
+template <class Exec, class T, class Out>
+struct FakeQuantise {
+  using Memory = typename Exec::memory_space;
   using Team = tile::RowTeam<Exec>;
-
-  QuantisedTokens tokens;
-  std::int64_t first;
-  std::int64_t columns;
-  T* panel;
+  StridedView<const T, 2, Memory> x;
+  Out* out;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
-    const std::int8_t* row = tokens.values + t * tokens.stride + first;
+    const auto n = static_cast<std::int64_t>(x.extent(1));
+    const T* row = &x(t, 0);
+    Out* target = out + t * n;
+    const double largest = token_largest<Exec>(team, row, n);
+    const double scale = 127.0 / largest;
     const std::int64_t step = team.team_size();
-    for (std::int64_t c = team.team_rank(); c < columns; c += step) {
-      panel[t * columns + c] = static_cast<T>(static_cast<float>(row[c]) / tokens.scale[t]);
+    for (std::int64_t i = team.team_rank(); i < n; i += step) {
+      target[i] = static_cast<Out>(static_cast<float>(quantised(row[i], largest) / scale));
     }
   }
 };

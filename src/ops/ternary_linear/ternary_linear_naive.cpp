@@ -15,27 +15,6 @@ namespace {
 /// token.
 constexpr std::int64_t few_tokens = 4;
 
-/// x_d = x_q / s_x of every token, rounded to the dtype, one team each.
-template <class Exec, class T>
-struct FakeQuantise {
-  using Memory = typename Exec::memory_space;
-  using Team = tile::RowTeam<Exec>;
-  StridedView<const T, 2, Memory> x;
-  T* out;
-
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
-    const auto n = static_cast<std::int64_t>(x.extent(1));
-    const T* row = &x(t, 0);
-    T* target = out + t * n;
-    const double largest = token_largest<Exec>(team, row, n);
-    const double scale = 127.0 / largest;
-    const std::int64_t step = team.team_size();
-    for (std::int64_t i = team.team_rank(); i < n; i += step) {
-      target[i] = static_cast<T>(static_cast<float>(quantised(row[i], largest) / scale));
-    }
-  }
-};
-
 /// out(token, ·) = x · W(·, ·)ᵀ for one token: the rows of W as they lie in memory, four at a time
 /// so that a load of x serves four rows and as many chains of sums run side by side.
 template <class Exec, class T>
@@ -84,7 +63,7 @@ ConstTensorRef<2> fake_quantise(const Exec& exec, const ConstTensorRef<2>& x, Wo
   using Memory = typename Exec::memory_space;
   auto* stored = static_cast<T*>(workspace.data);
   tile::for_each_row(exec, "katt::ternary_linear::naive_quantise", x.extent[0],
-                     FakeQuantise<Exec, T>{x.view<T, Memory>(), stored});
+                     FakeQuantise<Exec, T, T>{x.view<T, Memory>(), stored});
   return {stored, x.dtype, x.extent};
 }
 

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <Kokkos_Core.hpp>
-
+#include "core/host_device.hpp"
+#include "core/parts.hpp"
 #include "core/tensor.hpp"
 
 /// Ternary weights in memory: quantisation, packing and dequantisation, done once, before a layer
@@ -23,17 +23,19 @@ enum class PackFormat : std::uint8_t {
 inline constexpr std::int64_t block_bytes = 64;
 
 /// Weights in one byte.
-KOKKOS_INLINE_FUNCTION constexpr int digits_per_byte(PackFormat format) {
+KATT_INLINE_FUNCTION constexpr int digits_per_byte(PackFormat format) {
   return format == PackFormat::two_bit ? 4 : 5;
 }
 
 /// Weights in one block of 64 bytes.
-KOKKOS_INLINE_FUNCTION constexpr std::int64_t block_weights(PackFormat format) {
+KATT_INLINE_FUNCTION constexpr std::int64_t block_weights(PackFormat format) {
   return block_bytes * digits_per_byte(format);
 }
 
 /// A packed (out_features, in_features) weight. Does not own its memory, which holds the scale s_w
-/// as f32, padding to 64 bytes, and the rows, each padded with zero weights to whole blocks.
+/// of every row as f32, padding to 64 bytes, and the rows, each padded with zero weights to whole
+/// blocks. The rows of a weight have one scale; matrices that lie below each other, as q, k and v of
+/// a model, are packed one by one and multiplied as one.
 struct PackedTernary {
   std::byte* data = nullptr;
   PackFormat format = PackFormat::two_bit;
@@ -45,31 +47,31 @@ struct PackedTernary {
     return (in_features + block_weights(format) - 1) / block_weights(format);
   }
   std::int64_t row_bytes() const { return row_blocks() * block_bytes; }
-  const float* scale() const { return reinterpret_cast<const float*>(data); }
-  const std::uint8_t* rows() const {
-    return reinterpret_cast<const std::uint8_t*>(data + block_bytes);
-  }
+  std::size_t scale_bytes() const { return aligned_bytes<float>(out_features); }
+  float* scales() const { return reinterpret_cast<float*>(data); }
+  std::uint8_t* rows() const { return reinterpret_cast<std::uint8_t*>(data + scale_bytes()); }
 };
 
 /// Bytes of a packed weight.
 [[nodiscard]] std::size_t packed_bytes(PackFormat format, std::int64_t out_features,
                                        std::int64_t in_features);
 
-/// Bytes of workspace that pack() needs.
-[[nodiscard]] std::size_t pack_workspace_bytes(std::int64_t out_features);
+/// Bytes of workspace that pack() needs for so many rows.
+[[nodiscard]] std::size_t pack_workspace_bytes(std::int64_t rows);
 
-/// Quantises and packs a weight (out_features, in_features) of any dtype (BitNet b1.58, Ma et al.
-/// 2024, arXiv:2402.17764):
+/// Quantises a weight (rows, in_features) of any dtype and packs it into the rows first_row … of a
+/// packed one (BitNet b1.58, Ma et al. 2024, arXiv:2402.17764):
 ///
 ///   s_w = max(mean |W|, 1e-5),  W_q = clamp(round(W / s_w), −1, 1), half to even, in f64
 ///
-/// Launches on the instance and does not wait. Throws InputError where the shapes differ or the
-/// workspace is too small.
+/// Launches on the instance and does not wait; workspace: pack_workspace_bytes(rows). Throws
+/// InputError where the shapes differ or the workspace is too small.
 template <class Exec>
 void pack(const Exec& exec, const ConstTensorRef<2>& weight, const PackedTernary& packed,
-          Workspace workspace);
+          Workspace workspace, std::int64_t first_row = 0);
 
-/// out = W_q · s_w, columns first … first + columns of out: (out_features, columns) of any dtype.
+/// out = W_q · s_w, columns first … first + columns of out: (out_features, columns) of any dtype. A
+/// `first` that is a multiple of block_weights() is the fast way.
 template <class Exec>
 void dequantise(const Exec& exec, const PackedTernary& packed, std::int64_t first,
                 const TensorRef<2>& out);
