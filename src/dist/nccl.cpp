@@ -24,13 +24,14 @@ namespace katt::dist {
 namespace {
 
 /// What is called of libnccl, with the types of its header.
-#define KATT_NCCL_FUNCTIONS(X)                                                              \
-  X(ncclGetVersion)                                                                         \
-  X(ncclGetErrorString)                                                                     \
-  X(ncclGetLastError) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) \
-      X(ncclCommFinalize) X(ncclCommDestroy) X(ncclCommAbort) X(ncclAllReduce)              \
-          X(ncclReduceScatter) X(ncclAllGather) X(ncclBroadcast) X(ncclSend) X(ncclRecv)    \
-              X(ncclGroupStart) X(ncclGroupEnd)
+// clang-format off
+#define KATT_NCCL_FUNCTIONS(X) \
+  X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId) \
+  X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) X(ncclCommFinalize) \
+  X(ncclCommDestroy) X(ncclCommAbort) X(ncclAllReduce) X(ncclReduceScatter) \
+  X(ncclAllGather) X(ncclBroadcast) X(ncclSend) X(ncclRecv) X(ncclGroupStart) \
+  X(ncclGroupEnd)
+// clang-format on
 
 /// libnccl.so.2: the loader's, else the one that CMake found. It is not linked: a program of one rank does
 /// without its 340 MB.
