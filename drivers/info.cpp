@@ -36,7 +36,9 @@ void print_build() {
   print("BLAS", build.blas);
   print("HDF5", build.hdf5_version);
   const int ranks = dist::world().size();
-  print("MPI", dist::mpi_version() + (ranks > 1 ? ", " + std::to_string(ranks) + " ranks" : ""));
+  print("MPI", dist::mpi_version() + (ranks > 1 ? ", " + std::to_string(ranks) + " ranks" : "") +
+                   (dist::mpi_takes_device_memory() ? ", takes device memory" : ""));
+  print("NCCL", dist::nccl_version());
 }
 
 void print_machine() {

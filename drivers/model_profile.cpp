@@ -7,6 +7,7 @@
 #include "bench/machine.hpp"
 #include "bench/profile.hpp"
 #include "core/build_info.hpp"
+#include "dist/traffic.hpp"
 
 namespace katt::impl {
 
@@ -31,6 +32,9 @@ void describe_run(io::TensorFile& file, const char* kind, Backend backend, int t
   file.set_attribute("backend", std::string(name_of(backend)));
   file.set_attribute("threads", std::int64_t{bench::resolved_threads(backend, threads)});
   file.set_attribute("device", bench::device_name(backend));
+  if (const std::string way = dist::device_transports(); !way.empty()) {
+    file.set_attribute("transport", way);
+  }
   file.set_attribute("commit", std::string(build_info().commit));
   if (profile.runs > 0) file.set_profile("profile", profile);
 }

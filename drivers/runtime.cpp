@@ -1,8 +1,5 @@
 #include "drivers/runtime.hpp"
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <csignal>
 #include <limits>
 
@@ -10,6 +7,7 @@
 
 #include "bench/axes.hpp"
 #include "bench/machine.hpp"
+#include "bench/sweep_together.hpp"
 #include "bench/text.hpp"
 #include "core/devices.hpp"
 #include "dist/communicator.hpp"
@@ -92,12 +90,7 @@ std::optional<int> device_option(const std::optional<std::string>& text, Backend
 }
 
 int threads_option(const std::optional<std::string>& text) {
-  // The ranks of a host share its cores, bound to some of them or not.
-  if (!text) {
-    const auto share =
-        static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) / dist::world().ranks_on_host();
-    return std::max(1, std::min(bench::machine().cores, share));
-  }
+  if (!text) return bench::share_of_cores(dist::world());
   return static_cast<int>(bench::parse_count("--threads", *text, 1, 4096));
 }
 

@@ -308,6 +308,32 @@ def stage_model(run):
     return "; ".join(said) or "train and decode"
 
 
+def stage_ranks(run):
+    """A rank a GPU. mpirun must be of the MPI that the bundle was built with, Open MPI 4."""
+    text = (run.out / "info.json").read_text() if (run.out / "info.json").is_file() else "{}"
+    count = len(json.loads(text).get("devices", []))
+    mpirun = shutil.which("mpirun")
+    if count < 2:
+        raise LeftOut("there are not several GPUs, or the stage info has not run")
+    if mpirun is None:
+        raise LeftOut("mpirun is not installed")
+    as_root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+    ranks = [mpirun, "--bind-to", "none", "-n", count, *as_root]
+    tests = run.program.parent / "bin" / "test_device"
+    if tests.is_file() and not run.part("ranks tests"):
+        run.run([*ranks, tests, "--gtest_brief=1", "--gtest_filter=Communicator.*", "--transport", "NCCL"],
+                "the communicator's tests")  # fmt: skip
+        run.done("ranks tests")
+    sweeps = ("all_reduce", "all_gather", "reduce_scatter", "send_recv")
+    size = "4096" if run.options.small else "65536:268435456:x16"
+    for op in sweeps:
+        if not run.part(f"ranks {op}"):
+            run.run([*ranks, run.program, "sweep", op, "--bytes", size, "--dtype", "f32,bf16", "--ranks", count,
+                     "--backend", run.options.backend, "--resume", "-o", run.out / f"links_{op}.h5"], op)  # fmt: skip
+            run.done(f"ranks {op}")
+    return f"{count} ranks over NCCL"
+
+
 def measured_rows(paths):
     import h5py
 

@@ -93,9 +93,13 @@ bool is_collective(std::span<const SweepEntry> entries) {
   return true;
 }
 
+int share_of_cores(const dist::Communicator& ranks) {
+  const auto share = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) / ranks.ranks_on_host();
+  return std::max(1, std::min(machine().cores, share));
+}
+
 void share_cores(const dist::Communicator& ranks, std::span<SweepEntry> entries) {
-  const auto cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  const int share = std::max(1, std::min(machine().cores, cores / ranks.ranks_on_host()));
+  const int share = share_of_cores(ranks);
   for (SweepEntry& entry : entries) {
     const bool has_threads =
         std::ranges::any_of(entry.axes, [](const AxisText& axis) { return axis.key == "threads"; });

@@ -24,6 +24,10 @@ namespace katt::bench {
 /// kinds.
 [[nodiscard]] bool is_collective(std::span<const SweepEntry> entries);
 
+/// Threads of a rank where nothing else is said: the ranks of a host share its cores, bound to some
+/// of them or not.
+[[nodiscard]] int share_of_cores(const dist::Communicator& ranks);
+
 /// Gives the entries that name no threads this rank's share of the cores of its host.
 void share_cores(const dist::Communicator& ranks, std::span<SweepEntry> entries);
 

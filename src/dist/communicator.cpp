@@ -1,10 +1,10 @@
 #include "dist/communicator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
-#include <cstring>
 #include <exception>
-#include <list>
+#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -12,7 +12,9 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "dist/device_queue.hpp"
 #include "dist/link.hpp"
+#include "dist/nccl.hpp"
 #include "dist/operations.hpp"
 #include "dist/traffic.hpp"
 #include "memory/transfer.hpp"
@@ -26,45 +28,19 @@ constexpr std::size_t round_bytes = std::size_t{4} << 20;
 /// Between two ranks all goes in one message: while a rank waits for another's, it sends no more.
 constexpr std::size_t whole_message = std::size_t{1} << 30;
 
-/// Pinned chunks of an execution space whose memory the host does not reach.
+/// How MPI reaches the tensors of an operation. What it reads is there.
 template <class Exec>
-class StagedDevice final : public impl::Device {
- public:
-  explicit StagedDevice(const Exec& exec) : exec_(exec) {}
-
-  std::byte* buffer(std::size_t bytes) override {
-    return buffers_
-        .emplace_back(Kokkos::view_alloc(Kokkos::WithoutInitializing, "katt::dist::staging"), bytes)
-        .data();
-  }
-  void load(std::byte* host, const std::byte* device, std::size_t bytes) override {
-    Kokkos::deep_copy(exec_, Host(host, bytes), ConstMemory(device, bytes));
-  }
-  void store(std::byte* device, const std::byte* host, std::size_t bytes) override {
-    Kokkos::deep_copy(exec_, Memory(device, bytes), Host(const_cast<std::byte*>(host), bytes));
-  }
-  void wait() override { exec_.fence("katt::dist: staging"); }
-
- private:
-  using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
-  using Staging = typename memory::impl::StagingSpace<Exec>::type;
-  using Host = Kokkos::View<std::byte*, Staging, Unmanaged>;
-  using Memory = Kokkos::View<std::byte*, typename Exec::memory_space, Unmanaged>;
-  using ConstMemory = Kokkos::View<const std::byte*, typename Exec::memory_space, Unmanaged>;
-
-  Exec exec_;
-  std::list<Kokkos::View<std::byte*, Staging>> buffers_;
-};
-
-/// What an operation reads is there; null where the host reads it.
-template <class Exec>
-std::unique_ptr<impl::Device> device_of(const Exec& exec) {
+impl::Reach reach_of(const Exec& exec) {
   exec.fence("katt::dist: before an operation");
-  if constexpr (memory::host_accessible<Exec>) {
-    return nullptr;
-  } else {
-    return std::make_unique<StagedDevice<Exec>>(exec);
+#if defined(KATT_HAS_CUDA)
+  if constexpr (!memory::host_accessible<Exec>) {
+    const bool is_direct = impl::Link::takes_device_memory();
+    impl::note_transport(is_direct ? impl::Transport::device_memory : impl::Transport::staged);
+    if (is_direct) return {.queue = std::make_unique<impl::CudaQueue>(exec)};
+    return {.staging = std::make_unique<impl::StagedDevice<Exec>>(exec)};
   }
+#endif
+  return {};
 }
 
 /// Of one rank: to ← from.
@@ -114,11 +90,74 @@ class Inside {
   Clock::time_point start_ = Clock::now();
 };
 
+/// Between the ranks of a group, or from one to another.
+struct Ends {
+  int from = -1, to = -1;
+};
+
 /// Starts to send at once.
 Request started(std::unique_ptr<impl::Operation> operation) {
   Request request(std::move(operation));
   (void)request.advance();
   return request;
+}
+
+/// An operation over MPI, which over_mpi(Reach) makes, or where the tensors lie on a device over NCCL, which
+/// over_nccl(NcclRequest) makes.
+template <class Exec, class OverMpi, class OverNccl>
+Request started(const std::shared_ptr<impl::Link>& link, Ends ends, const Exec& exec,
+                OverMpi over_mpi, OverNccl over_nccl) {
+#if defined(KATT_HAS_NCCL)
+  if constexpr (!memory::host_accessible<Exec>) {
+    static const bool is_hooked = [] {
+      Kokkos::push_finalize_hook(impl::close_channels);
+      return true;
+    }();
+    (void)is_hooked;
+    const int device = device_of(exec);
+    KOKKOS_IMPL_CUDA_SAFE_CALL(cudaSetDevice(device));
+    const auto channel = link->channel(ends.from, ends.to, [&] {
+      std::vector<int> members{ends.from, ends.to};
+      const bool is_group = ends.from < 0;
+      if (is_group) {
+        members.resize(static_cast<std::size_t>(link->size()));
+        std::iota(members.begin(), members.end(), 0);
+      }
+      return std::make_shared<impl::Channel>(
+          *link, is_group ? impl::Channel::Kind::group : impl::Channel::Kind::pair,
+          std::move(members), device, [device]() -> std::unique_ptr<impl::Queue> {
+            return std::make_unique<impl::CudaQueue>(instance_on(device));
+          });
+    });
+    if (channel->device() != device) {
+      throw InputError("a group of ranks works on device " + std::to_string(channel->device()) +
+                       ", expected its tensors there; they are on device " +
+                       std::to_string(device));
+    }
+    return started(over_nccl(
+        impl::NcclRequest{.link = link,
+                          .channel = channel,
+                          .after = std::make_unique<impl::Mark>(exec.cuda_stream()),
+                          .otherwise = [exec, over_mpi] { return over_mpi(reach_of(exec)); }}));
+  }
+#endif
+  (void)link, (void)ends, (void)over_nccl;
+  return started(over_mpi(reach_of(exec)));
+}
+
+template <class Exec>
+Request started(const std::shared_ptr<impl::Link>& link, impl::Collective kind, const Exec& exec,
+                impl::Elements from, impl::Elements to, std::int64_t total) {
+  return started(
+      link, {}, exec,
+      [=, tag = link->next_tag()](impl::Reach reach) {
+        const std::size_t bytes = reach.queue ? impl::device_round_bytes : round_bytes;
+        return impl::make_collective(link, kind, tag, from, to, total, bytes, std::move(reach));
+      },
+      [=](auto request) {
+        return impl::make_nccl_collective(std::move(request), kind, from, to, total,
+                                          impl::device_round_bytes);
+      });
 }
 
 }  // namespace
@@ -216,7 +255,28 @@ void Request::wait() {
 
 Traffic traffic() { return impl::counted(); }
 
+namespace {
+
+std::array<bool, 3>& used_transports() {
+  static std::array<bool, 3> used{};
+  return used;
+}
+
+}  // namespace
+
+std::string device_transports() {
+  constexpr std::array names{"NCCL", "MPI, from device memory",
+                             "MPI, staged through pinned host memory"};
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (used_transports()[i]) text += (text.empty() ? "" : "; ") + std::string(names[i]);
+  }
+  return text;
+}
+
 namespace impl {
+
+void note_transport(Transport used) { used_transports()[static_cast<std::size_t>(used)] = true; }
 
 Traffic& counted() {
   static Traffic traffic;
@@ -278,8 +338,7 @@ bool Communicator::has_message() const { return link_->has_message(); }
 template <class Exec>
 Request Communicator::start_all_reduce(const Exec& exec, impl::Elements values) const {
   if (size() == 1 || values.count == 0) return {};
-  return started(impl::make_collective(link_, impl::Collective::all_reduce, values, values,
-                                       values.count, round_bytes, device_of(exec)));
+  return started(link_, impl::Collective::all_reduce, exec, values, values, values.count);
 }
 
 template <class Exec>
@@ -288,8 +347,7 @@ Request Communicator::start_reduce_scatter(const Exec& exec, impl::Elements valu
   expect("reduce_scatter", "part", part, values.dtype, part_of(values.count, size(), rank()).count,
          ", rank " + std::to_string(rank()) + "'s part of " + std::to_string(values.count));
   if (size() == 1) return copied(exec, values, part);
-  return started(impl::make_collective(link_, impl::Collective::reduce_scatter, values, part,
-                                       values.count, round_bytes, device_of(exec)));
+  return started(link_, impl::Collective::reduce_scatter, exec, values, part, values.count);
 }
 
 template <class Exec>
@@ -298,8 +356,7 @@ Request Communicator::start_all_gather(const Exec& exec, impl::Elements part,
   expect("all_gather", "part", part, values.dtype, part_of(values.count, size(), rank()).count,
          ", rank " + std::to_string(rank()) + "'s part of " + std::to_string(values.count));
   if (size() == 1) return copied(exec, part, values);
-  return started(impl::make_collective(link_, impl::Collective::all_gather, part, values,
-                                       values.count, round_bytes, device_of(exec)));
+  return started(link_, impl::Collective::all_gather, exec, part, values, values.count);
 }
 
 template <class Exec>
@@ -311,8 +368,7 @@ Request Communicator::start_all_to_all(const Exec& exec, impl::Elements from,
   }
   expect("all_to_all", "to", to, from.dtype, from.count, ", as many as from");
   if (size() == 1) return copied(exec, from, to);
-  return started(impl::make_collective(link_, impl::Collective::all_to_all, from, to, from.count,
-                                       round_bytes, device_of(exec)));
+  return started(link_, impl::Collective::all_to_all, exec, from, to, from.count);
 }
 
 template <class Exec>
@@ -322,10 +378,31 @@ Request Communicator::start_broadcast(const Exec& exec, impl::Elements values, i
                      std::to_string(size() - 1));
   }
   if (size() == 1) return {};
-  return started(impl::make_broadcast(link_, values, root, round_bytes, device_of(exec)));
+  return started(
+      link_, {}, exec,
+      [=, link = link_, tag = link_->next_tag()](impl::Reach reach) {
+        return impl::make_broadcast(link, tag, values, root, round_bytes, std::move(reach));
+      },
+      [=](auto request) { return impl::make_nccl_broadcast(std::move(request), values, root); });
 }
 
 namespace {
+
+template <class Exec>
+Request transferred(const std::shared_ptr<impl::Link>& link, impl::Direction direction,
+                    const Exec& exec, impl::Elements values, int other) {
+  const bool sends = direction == impl::Direction::send;
+  const int tag = sends ? link->next_tag_to(other) : link->next_tag_from(other);
+  return started(
+      link, sends ? Ends{link->rank(), other} : Ends{other, link->rank()}, exec,
+      [=](impl::Reach reach) {
+        return impl::make_transfer(link, direction, tag, values, other, whole_message,
+                                   std::move(reach));
+      },
+      [=](auto request) {
+        return impl::make_nccl_transfer(std::move(request), direction, values);
+      });
+}
 
 void expect_other(const char* op, int other, const Communicator& ranks) {
   if (other >= 0 && other < ranks.size() && other != ranks.rank()) return;
@@ -339,15 +416,13 @@ void expect_other(const char* op, int other, const Communicator& ranks) {
 template <class Exec>
 Request Communicator::start_send(const Exec& exec, impl::Elements values, int to) const {
   expect_other("send", to, *this);
-  return started(impl::make_transfer(link_, impl::Direction::send, values, to, whole_message,
-                                     device_of(exec)));
+  return transferred(link_, impl::Direction::send, exec, values, to);
 }
 
 template <class Exec>
 Request Communicator::start_recv(const Exec& exec, impl::Elements values, int from) const {
   expect_other("recv", from, *this);
-  return started(impl::make_transfer(link_, impl::Direction::receive, values, from, whole_message,
-                                     device_of(exec)));
+  return transferred(link_, impl::Direction::receive, exec, values, from);
 }
 
 #define KATT_INSTANTIATE_COMMUNICATOR(Exec)                                                     \

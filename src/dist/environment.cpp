@@ -28,6 +28,8 @@ int launched_ranks() {
 
 }  // namespace
 
+bool mpi_takes_device_memory() { return impl::Link::takes_device_memory(); }
+
 #if defined(KATT_HAS_MPI)
 
 namespace {

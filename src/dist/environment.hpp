@@ -8,6 +8,12 @@ namespace katt::dist {
 /// The MPI that this build contains, "Open MPI v4.1.4 …", or why it contains none.
 [[nodiscard]] std::string mpi_version();
 
+/// Whether it reads and writes the memory of a device.
+[[nodiscard]] bool mpi_takes_device_memory();
+
+/// The NCCL that this machine has, "2.32.3", or why there is none.
+[[nodiscard]] std::string nccl_version();
+
 /// MPI for the life of this object, where an MPI launcher (mpirun, srun) started the program; else
 /// nothing, and world() is this process alone. One at a time, on the main thread, before Kokkos is
 /// initialised. Throws InputError where the launcher started several ranks of a build without MPI.

@@ -15,8 +15,13 @@ std::shared_ptr<Link>& world_link() {
 
 namespace {
 
-/// MPI promises 2^15 tags: half of them are for operations of all ranks.
-constexpr int tags = 1 << 14;
+/// MPI promises 2^15 tags: a quarter of them are for operations of all ranks, the next for those of two.
+constexpr int tags = 1 << 13;
+
+std::vector<std::weak_ptr<Link>>& with_channels() {
+  static std::vector<std::weak_ptr<Link>> links;
+  return links;
+}
 
 int next(std::vector<int>& counts, int other) {
   int& count = counts[static_cast<std::size_t>(other)];
@@ -28,6 +33,21 @@ int next(std::vector<int>& counts, int other) {
 int Link::next_tag() { return tag_ = (tag_ + 1) % tags; }
 int Link::next_tag_to(int other) { return next(tags_to_, other); }
 int Link::next_tag_from(int other) { return next(tags_from_, other); }
+
+std::shared_ptr<Channel> Link::channel(int from, int to,
+                                       const std::function<std::shared_ptr<Channel>()>& make) {
+  if (channels_.empty()) with_channels().push_back(weak_from_this());
+  std::shared_ptr<Channel>& found = channels_[{from, to}];
+  if (!found) found = make();
+  return found;
+}
+
+void close_channels() {
+  for (const auto& link : with_channels()) {
+    if (const auto one = link.lock()) one->channels_.clear();
+  }
+  with_channels().clear();
+}
 
 void Link::fail(const char* op, const std::string& reason) const {
   throw Error(where_ + ": " + op + ": " + reason);
@@ -98,6 +118,14 @@ std::shared_ptr<Link> Link::split(int color, int key) {
   MPI_Comm part = MPI_COMM_NULL;
   check("split", MPI_Comm_split(mpi_->tensors, color, key, &part));
   return std::make_shared<Link>(std::make_unique<Mpi>(part));
+}
+
+bool Link::takes_device_memory() {
+#if defined(MPIX_CUDA_AWARE_SUPPORT)
+  return MPIX_Query_cuda_support() == 1;
+#else
+  return false;
+#endif
 }
 
 void Link::barrier() { check("barrier", MPI_Barrier(mpi_->tensors)); }
@@ -201,6 +229,7 @@ Link::Link() = default;
 Link::~Link() = default;
 Link::Link(std::unique_ptr<Mpi> mpi) : mpi_(std::move(mpi)) {}
 void Link::check(const char*, int) const { without_mpi(); }
+bool Link::takes_device_memory() { return false; }
 std::shared_ptr<Link> Link::split(int, int) { return shared_from_this(); }
 void Link::barrier() { without_mpi(); }
 void Link::gather(std::span<const std::byte>, std::span<std::byte>) { without_mpi(); }

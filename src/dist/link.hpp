@@ -2,15 +2,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dist/communicator.hpp"
 
 /// The one place that calls MPI.
 namespace katt::dist::impl {
+
+class Channel;
 
 /// A group of ranks. Without MPI it can only be this process alone, and no function but the first
 /// few may be called.
@@ -32,6 +37,15 @@ class Link : public std::enable_shared_from_this<Link> {
   [[nodiscard]] int next_tag_to(int other);
   [[nodiscard]] int next_tag_from(int other);
 
+  /// The first of four tags for what ranks say before they use NCCL; no operation has them.
+  static constexpr int meeting_tag = 1 << 14;
+
+  /// NCCL's channel from one rank to another, or (-1, -1) of the group; `make` makes it the first time.
+  std::shared_ptr<Channel> channel(int from, int to,
+                                   const std::function<std::shared_ptr<Channel>()>& make);
+  /// Whether MPI reads and writes the memory of a device.
+  [[nodiscard]] static bool takes_device_memory();
+
   [[nodiscard]] std::shared_ptr<Link> split(int color, int key);
   void barrier();
   void gather(std::span<const std::byte> part, std::span<std::byte> all);
@@ -48,9 +62,11 @@ class Link : public std::enable_shared_from_this<Link> {
   [[noreturn]] void fail(const char* op, const std::string& reason) const;
 
  private:
+  friend void close_channels();
   int rank_ = 0, size_ = 1, ranks_on_host_ = 1;
   int tag_ = 0;
   std::vector<int> tags_to_, tags_from_;
+  std::map<std::pair<int, int>, std::shared_ptr<Channel>> channels_;
   std::string where_ = "rank 0 of 1";
   std::unique_ptr<Mpi> mpi_;
 };
@@ -77,6 +93,9 @@ class Messages {
   int tag_;
   std::unique_ptr<Pending> pending_;
 };
+
+/// Ends all channels, before their devices are given back.
+void close_channels();
 
 /// The group of all ranks; null where there is none but this process.
 std::shared_ptr<Link>& world_link();

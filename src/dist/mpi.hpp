@@ -6,6 +6,9 @@
 #define OMPI_SKIP_MPICXX 1  // bindings that MPI 3 has removed
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
+#if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>  // whether it takes device memory
+#endif
 
 namespace katt::dist::impl {
 

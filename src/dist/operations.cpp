@@ -30,7 +30,7 @@ constexpr const char* name_of(Collective kind) {
 
 /// out ← Σ parts, in their order and in f32. `out` may be one of them.
 template <class T>
-void sum_parts(std::span<const std::byte* const> parts, std::int64_t count, std::byte* out) {
+void sum_parts(const Parts& parts, std::int64_t count, std::byte* out) {
   constexpr std::int64_t block = 2048;
   std::array<float, block> sum, term;
   const auto of = [](const std::byte* data, std::int64_t begin, std::int64_t n) {
@@ -39,9 +39,9 @@ void sum_parts(std::span<const std::byte* const> parts, std::int64_t count, std:
   for (std::int64_t begin = 0; begin < count; begin += block) {
     const std::int64_t n = std::min(block, count - begin);
     const auto length = static_cast<std::size_t>(n);
-    convert(of(parts[0], begin, n), std::span(sum).first(length));
-    for (const std::byte* const part : parts.subspan(1)) {
-      convert(of(part, begin, n), std::span(term).first(length));
+    convert(of(parts.of(0), begin, n), std::span(sum).first(length));
+    for (int r = 1; r < parts.ranks; ++r) {
+      convert(of(parts.of(r), begin, n), std::span(term).first(length));
       for (std::int64_t i = 0; i < n; ++i) sum[i] += term[i];
     }
     convert(std::span<const float>(sum).first(length),
@@ -51,11 +51,12 @@ void sum_parts(std::span<const std::byte* const> parts, std::int64_t count, std:
 
 class CollectiveRounds final : public Operation {
  public:
-  CollectiveRounds(std::shared_ptr<Link> link, Collective kind, Elements from, Elements to,
-                   std::int64_t total, std::size_t round_bytes, std::unique_ptr<Device> device)
+  CollectiveRounds(std::shared_ptr<Link> link, Collective kind, int tag, Elements from, Elements to,
+                   std::int64_t total, std::size_t round_bytes, Reach reach)
       : link_(std::move(link)),
-        messages_(*link_, name_of(kind), link_->next_tag()),
-        device_(std::move(device)),
+        messages_(*link_, name_of(kind), tag),
+        device_(std::move(reach.staging)),
+        queue_(std::move(reach.queue)),
         kind_(kind),
         from_(static_cast<std::byte*>(from.data)),
         to_(static_cast<std::byte*>(to.data)),
@@ -70,10 +71,14 @@ class CollectiveRounds final : public Operation {
       staged_from_ = device_->buffer(slots);
       staged_to_ = kind_ == Collective::all_to_all ? device_->buffer(slots) : staged_from_;
     }
-    if (sums()) {
-      received_ = decltype(received_)(
-          Kokkos::view_alloc(Kokkos::WithoutInitializing, "katt::dist::received"), slots);
+    if (!sums()) return;
+    if (queue_) {
+      received_ = queue_->buffer(slots);
+      return;
     }
+    memory_ = decltype(memory_)(
+        Kokkos::view_alloc(Kokkos::WithoutInitializing, "katt::dist::received"), slots);
+    received_ = memory_.data();
   }
 
   bool advance(bool to_the_end) override {
@@ -83,6 +88,7 @@ class CollectiveRounds final : public Operation {
         case Phase::begin:
           if (done_ >= part_) {
             if (device_) device_->wait();
+            if (queue_) queue_->wait();
             return true;
           }
           begin_round();
@@ -141,7 +147,7 @@ class CollectiveRounds final : public Operation {
         device_->load(target(own), part, bytes(own));
         device_->wait();
       } else if (part != target(own)) {
-        std::memcpy(target(own), part, bytes(own));
+        copy(target(own), part, bytes(own));
       }
       spread();
       return;
@@ -151,25 +157,39 @@ class CollectiveRounds final : public Operation {
       device_->wait();
     }
     for_others([&](int r) {
-      std::byte* const to = sums() ? received_.data() + slot(r) : target(r);
+      std::byte* const to = sums() ? received_ + slot(r) : target(r);
       if (bytes(own) > 0) messages_.receive(to, bytes(own), r);
     });
     for_others([&](int r) {
       if (bytes(r) > 0) messages_.send(source(r), bytes(r), r);
     });
-    if (!sums()) std::memmove(target(own), source(own), bytes(own));
+    if (!sums()) copy(target(own), source(own), bytes(own));
     phase_ = Phase::exchanged;
+  }
+
+  void copy(std::byte* to, const std::byte* from, std::size_t count) {
+    if (queue_) {
+      queue_->copy(to, from, count);
+      queue_->wait();  // MPI may read it next
+    } else {
+      std::memmove(to, from, count);
+    }
   }
 
   void sum() {
     const int own = link_->rank();
-    std::vector<const std::byte*> parts;
-    for (int r = 0; r < link_->size(); ++r) {
-      parts.push_back(r == own ? source(own) : received_.data() + slot(r));
+    const Parts parts{.received = received_,
+                      .slot = slot(1),
+                      .own = source(own),
+                      .rank = own,
+                      .ranks = link_->size()};
+    const std::int64_t count = static_cast<std::int64_t>(bytes(own)) / element_;
+    if (queue_) {
+      queue_->sum(parts, count, dtype_, target(own));
+      queue_->wait();
+      return;
     }
-    visit_dtype(dtype_, [&]<class T>() {
-      sum_parts<T>(parts, static_cast<std::int64_t>(bytes(own)) / element_, target(own));
-    });
+    visit_dtype(dtype_, [&]<class T>() { sum_parts<T>(parts, count, target(own)); });
   }
 
   /// The own part to everyone.
@@ -199,7 +219,8 @@ class CollectiveRounds final : public Operation {
 
   std::shared_ptr<Link> link_;
   Messages messages_;
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<Staging> device_;
+  std::unique_ptr<Queue> queue_;
   Collective kind_;
   std::byte* from_;
   std::byte* to_;
@@ -212,7 +233,8 @@ class CollectiveRounds final : public Operation {
   Phase phase_ = Phase::begin;
   std::byte* staged_from_ = nullptr;
   std::byte* staged_to_ = nullptr;
-  Kokkos::View<std::byte*, Kokkos::HostSpace> received_;
+  std::byte* received_ = nullptr;
+  Kokkos::View<std::byte*, Kokkos::HostSpace> memory_;
 };
 
 /// Blocks of a tensor that go one way, each received and sent on before the next.
@@ -220,11 +242,10 @@ class Stream final : public Operation {
  public:
   /// From the rank `source`, −1 where the data is here, to the targets.
   Stream(std::shared_ptr<Link> link, const char* op, int tag, Elements values,
-         std::size_t round_bytes, std::unique_ptr<Device> device, int source,
-         std::vector<int> targets)
+         std::size_t round_bytes, Reach reach, int source, std::vector<int> targets)
       : link_(std::move(link)),
         messages_(*link_, op, tag),
-        device_(std::move(device)),
+        device_(std::move(reach.staging)),
         data_(static_cast<std::byte*>(values.data)),
         bytes_(static_cast<std::size_t>(values.count) * size_of(values.dtype)),
         source_(source),
@@ -264,7 +285,7 @@ class Stream final : public Operation {
 
   std::shared_ptr<Link> link_;
   Messages messages_;
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<Staging> device_;
   std::byte* data_;
   std::size_t bytes_;
   std::size_t round_ = 1;
@@ -286,16 +307,15 @@ std::int64_t round_elements(std::int64_t total, int ranks, std::int64_t element,
   return std::min(std::max<std::int64_t>(1, part), std::max<std::int64_t>(16, most / element));
 }
 
-std::unique_ptr<Operation> make_collective(std::shared_ptr<Link> link, Collective kind,
+std::unique_ptr<Operation> make_collective(std::shared_ptr<Link> link, Collective kind, int tag,
                                            Elements from, Elements to, std::int64_t total,
-                                           std::size_t round_bytes,
-                                           std::unique_ptr<Device> device) {
-  return std::make_unique<CollectiveRounds>(std::move(link), kind, from, to, total, round_bytes,
-                                            std::move(device));
+                                           std::size_t round_bytes, Reach reach) {
+  return std::make_unique<CollectiveRounds>(std::move(link), kind, tag, from, to, total,
+                                            round_bytes, std::move(reach));
 }
 
-std::unique_ptr<Operation> make_broadcast(std::shared_ptr<Link> link, Elements values, int root,
-                                          std::size_t round_bytes, std::unique_ptr<Device> device) {
+std::unique_ptr<Operation> make_broadcast(std::shared_ptr<Link> link, int tag, Elements values,
+                                          int root, std::size_t round_bytes, Reach reach) {
   // Ranks are counted from the root; a rank's parent lacks its lowest bit.
   const int size = link->size();
   const int place = (link->rank() - root + size) % size;
@@ -306,18 +326,16 @@ std::unique_ptr<Operation> make_broadcast(std::shared_ptr<Link> link, Elements v
   }
   std::ranges::reverse(children);  // the largest part of the tree first
   const int parent = place == 0 ? -1 : rank_at(place & (place - 1));
-  const int tag = link->next_tag();
   return std::make_unique<Stream>(std::move(link), "broadcast", tag, values, round_bytes,
-                                  std::move(device), parent, std::move(children));
+                                  std::move(reach), parent, std::move(children));
 }
 
-std::unique_ptr<Operation> make_transfer(std::shared_ptr<Link> link, Direction direction,
+std::unique_ptr<Operation> make_transfer(std::shared_ptr<Link> link, Direction direction, int tag,
                                          Elements values, int other, std::size_t round_bytes,
-                                         std::unique_ptr<Device> device) {
+                                         Reach reach) {
   const bool sends = direction == Direction::send;
-  const int tag = sends ? link->next_tag_to(other) : link->next_tag_from(other);
   return std::make_unique<Stream>(std::move(link), sends ? "send" : "recv", tag, values,
-                                  round_bytes, std::move(device), sends ? -1 : other,
+                                  round_bytes, std::move(reach), sends ? -1 : other,
                                   sends ? std::vector{other} : std::vector<int>{});
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 /// What passes between this rank and others.
 namespace katt::dist {
 
@@ -19,7 +22,14 @@ struct Traffic {
 /// Of this rank; to be asked for when none of its operations is under way.
 [[nodiscard]] Traffic traffic();
 
+/// How the memory of devices has been sent since the program began, "NCCL", "MPI, from device memory", "MPI, staged
+/// through pinned host memory" or some of these; empty where none was.
+[[nodiscard]] std::string device_transports();
+
 namespace impl {
+
+enum class Transport : std::uint8_t { nccl, device_memory, staged };
+void note_transport(Transport used);
 
 /// Where the operations count.
 Traffic& counted();

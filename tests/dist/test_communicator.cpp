@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <random>
 
@@ -8,66 +10,23 @@
 
 #include "core/execution.hpp"
 #include "dist/communicator.hpp"
-#include "memory/transfer.hpp"
-#include "nn/device_memory.hpp"
+#include "dist/operations.hpp"
+#include "dist/traffic.hpp"
 #include "tests/arguments.hpp"
+#include "tests/device.hpp"
+#include "tests/dist/held.hpp"
 
 /// Run by CTest alone and under mpirun with 2, 3, 4 and 8 ranks. Every rank knows what the others
 /// hold: the reference gathers it and computes on the host.
 namespace katt {
 namespace {
 
+using test::all_held;
+using test::held;
+using test::Tensor;
 using Exec = Kokkos::DefaultExecutionSpace;
 using dist::Communicator;
 using dist::Part;
-
-/// What rank r holds at i: exact in every dtype.
-float held(std::uint64_t seed, int r, std::int64_t i) {
-  std::uint64_t x = seed * 0x9E3779B97F4A7C15U +
-                    static_cast<std::uint64_t>(r) * 0xD1B54A32D192ED03U +
-                    static_cast<std::uint64_t>(i);
-  x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
-  x ^= x >> 27U;
-  return static_cast<float>(static_cast<int>(x % 255U) - 127) / 16.0F;
-}
-
-std::vector<float> all_held(std::uint64_t seed, int r, std::int64_t count) {
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < count; ++i) values[static_cast<std::size_t>(i)] = held(seed, r, i);
-  return values;
-}
-
-/// A tensor in the memory of the execution space.
-class Tensor {
- public:
-  Tensor(Dtype dtype, const std::vector<float>& values)
-      : dtype_(dtype),
-        count_(std::ssize(values)),
-        memory_("test", values.size() * size_of(dtype), true) {
-    memory::Transfer<Exec> transfer{Exec()};
-    nn::write_elements(transfer, values, dtype, memory_.data());
-  }
-  Tensor(Dtype dtype, std::int64_t count)
-      : Tensor(dtype, std::vector<float>(static_cast<std::size_t>(count), 99.0F)) {}
-
-  [[nodiscard]] TensorRef<1> ref() const { return {memory_.data(), dtype_, {count_}}; }
-  [[nodiscard]] TensorRef<1> part(Part part) const {
-    return {memory_.data() + static_cast<std::size_t>(part.begin) * size_of(dtype_),
-            dtype_,
-            {part.count}};
-  }
-  [[nodiscard]] std::vector<float> values() const {
-    std::vector<float> values(static_cast<std::size_t>(count_));
-    memory::Transfer<Exec> transfer{Exec()};
-    nn::read_elements(transfer, memory_.data(), dtype_, values);
-    return values;
-  }
-
- private:
-  Dtype dtype_;
-  std::int64_t count_;
-  nn::DeviceMemory<Exec> memory_;
-};
 
 /// Σ over ranks in their order, rounded once.
 std::vector<float> sum_of_all(std::uint64_t seed, const Communicator& ranks, Dtype dtype,
@@ -88,6 +47,16 @@ struct Problem {
   std::int64_t count;
 };
 
+/// Sums on a device in software take several rounds, too.
+class ShortRounds : public testing::Environment {
+ public:
+  void SetUp() override {
+    if (test::device_is_emulated()) dist::impl::device_round_bytes = std::size_t{4} << 12;
+  }
+};
+const testing::Environment* const short_rounds =
+    testing::AddGlobalTestEnvironment(new ShortRounds);  // NOLINT: GoogleTest owns it
+
 /// Problems over sizes from nothing to several rounds of messages.
 std::vector<Problem> problems() {
   const Communicator ranks = dist::world();
@@ -95,13 +64,17 @@ std::vector<Problem> problems() {
   std::mt19937_64 random(std::stoull(seed));
   std::vector<Problem> all;
   for (const Dtype dtype : all_dtypes) {
-    for (const std::int64_t count : {0, 1, 2, 7, 64, 1000}) all.push_back({random(), dtype, count});
-    for (int i = 0; i < 6; ++i) {
+    for (const std::int64_t count : test::some_of<std::int64_t>({0, 1, 2, 7, 64, 1000}, 3)) {
+      all.push_back({random(), dtype, count});
+    }
+    for (int i = 0; i < (test::device_is_emulated() ? 1 : 6); ++i) {
       const auto bits = static_cast<unsigned>(random() % 14U);
       all.push_back(
           {random(), dtype, static_cast<std::int64_t>(random() % (std::uint64_t{2} << bits))});
     }
-    const auto round = static_cast<std::int64_t>((std::size_t{4} << 20) / size_of(dtype));
+    // In software kernels sum slowly; there rounds are short (ShortRounds).
+    const std::size_t bytes = std::size_t{4} << (test::device_is_emulated() ? 12 : 20);
+    const auto round = static_cast<std::int64_t>(bytes / size_of(dtype));
     all.push_back({random(), dtype, round + 77});  // more than a round of messages
   }
   return all;
@@ -151,6 +124,21 @@ TEST(Communicator, AllReduceIsInF32) {
     const Tensor values(dtype, std::vector{ranks.rank() == 0 ? first : 1.0F});
     ranks.all_reduce(Exec(), values.ref()).wait();
     EXPECT_EQ(values.values()[0], round_to(dtype, first + static_cast<float>(ranks.size() - 1)));
+  }
+}
+
+TEST(Communicator, SumsAreInTheOrderOfTheRanks) {
+  // From the last rank to the first the small term would be lost.
+  const Communicator ranks = dist::world();
+  if (ranks.size() < 3) GTEST_SKIP() << "fewer than three ranks";
+  constexpr float large = 32768.0F, small = 1.0F / 1024;
+  const std::array terms{large, -large, small};
+  const auto rank = static_cast<std::size_t>(ranks.rank());
+  for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::f32}) {
+    const Tensor values(dtype, std::vector(5, rank < 3 ? terms[rank] : 0.0F));
+    ranks.all_reduce(Exec(), values.ref()).wait();
+    if (dtype == Dtype::f32 && dist::device_transports() == "NCCL") continue;  // its own order
+    EXPECT_EQ(values.values(), std::vector(5, small)) << name_of(dtype);
   }
 }
 
@@ -243,7 +231,7 @@ TEST(Communicator, SendAndRecvInARing) {
 
 TEST(Communicator, SeveralUnderWayEndInAnyOrder) {
   const Communicator ranks = dist::world();
-  constexpr std::int64_t count = 1'500'001;
+  const std::int64_t count = test::device_is_emulated() ? 15'001 : 1'500'001;
   const Tensor a(Dtype::f32, all_held(1, ranks.rank(), count));
   const Tensor b(Dtype::bf16, all_held(2, ranks.rank(), count));
   const Tensor c(Dtype::f16, all_held(3, ranks.rank(), 17));
@@ -264,6 +252,93 @@ TEST(Communicator, SeveralUnderWayEndInAnyOrder) {
   EXPECT_EQ(a.values(), sum_of_all(1, ranks, Dtype::f32, count));
   EXPECT_EQ(b.values(), sum_of_all(2, ranks, Dtype::bf16, count));
   EXPECT_EQ(c.values(), all_held(3, 0, 17));
+}
+
+/// An operation that was started, and what its tensors must hold when it has ended.
+struct Started {
+  dist::Request request;
+  Tensor result;
+  std::vector<float> expected;
+  std::vector<Tensor> kept{};  ///< what it reads
+};
+
+TEST(Communicator, ManyOperationsUnderWayDoNotMeet) {
+  const Communicator ranks = dist::world();
+  const std::string seed = ranks.broadcast_text(std::to_string(std::random_device{}()), 0);
+  SCOPED_TRACE("seed " + seed);
+  std::mt19937_64 random(std::stoull(seed));  // the same numbers on every rank
+  std::mt19937_64 own(std::stoull(seed) + static_cast<std::uint64_t>(ranks.rank()));
+  const int size = ranks.size();
+  const int next = (ranks.rank() + 1) % size;
+  const int last = (ranks.rank() + size - 1) % size;
+  for (int repeat = 0; repeat < (test::device_is_emulated() ? 3 : 20); ++repeat) {
+    std::vector<Started> started;
+    for (int i = 0; i < 8; ++i) {
+      const Dtype dtype = all_dtypes[random() % all_dtypes.size()];
+      const std::uint64_t name = random();
+      const auto count = static_cast<std::int64_t>(random() % 3000) / size * size;
+      const auto held_here = all_held(name, ranks.rank(), count);
+      const Part part = dist::part_of(count, size, ranks.rank());
+      const auto slice = [&](const std::vector<float>& all) {
+        return std::vector<float>(all.begin() + part.begin, all.begin() + part.begin + part.count);
+      };
+      switch (random() % 6) {
+        case 0: {
+          Tensor values(dtype, held_here);
+          auto request = ranks.all_reduce(Exec(), values.ref());
+          started.push_back({std::move(request), values, sum_of_all(name, ranks, dtype, count)});
+          break;
+        }
+        case 1: {
+          const Tensor values(dtype, held_here), to(dtype, part.count);
+          auto request = ranks.reduce_scatter(Exec(), values.ref(), to.ref());
+          started.push_back(
+              {std::move(request), to, slice(sum_of_all(name, ranks, dtype, count)), {values}});
+          break;
+        }
+        case 2: {
+          const auto all = all_held(name, 0, count);
+          const Tensor from(dtype, slice(all)), to(dtype, count);
+          auto request = ranks.all_gather(Exec(), from.ref(), to.ref());
+          started.push_back({std::move(request), to, all, {from}});
+          break;
+        }
+        case 3: {
+          const Tensor from(dtype, held_here), to(dtype, count);
+          std::vector<float> expected;
+          for (int r = 0; r < size; ++r) {
+            const std::int64_t begin = count / size * ranks.rank();
+            for (std::int64_t k = 0; k < count / size; ++k) {
+              expected.push_back(held(name, r, begin + k));
+            }
+          }
+          auto request = ranks.all_to_all(Exec(), from.ref(), to.ref());
+          started.push_back({std::move(request), to, expected, {from}});
+          break;
+        }
+        case 4: {
+          const int root = static_cast<int>(name % static_cast<unsigned>(size));
+          const Tensor values(dtype, held_here);
+          auto request = ranks.broadcast(Exec(), values.ref(), root);
+          started.push_back({std::move(request), values, all_held(name, root, count)});
+          break;
+        }
+        default: {
+          if (size == 1) break;
+          const Tensor from(dtype, held_here), to(dtype, count);
+          auto sent = ranks.send(Exec(), from.ref(), next);
+          auto received = ranks.recv(Exec(), to.ref(), last);
+          started.push_back({std::move(sent), from, held_here});
+          started.push_back({std::move(received), to, all_held(name, last, count), {from}});
+        }
+      }
+    }
+    std::ranges::shuffle(started, own);  // every rank waits in an order of its own
+    for (Started& one : started) {
+      one.request.wait();
+      EXPECT_EQ(one.result.values(), one.expected);
+    }
+  }
 }
 
 TEST(Communicator, SplitsIntoGroups) {
@@ -358,6 +433,7 @@ TEST(Communicator, RefusesWhatDoesNotFit) {
 TEST(Communicator, NamesTheRankThatSentAnotherSize) {
   const Communicator ranks = dist::world();
   if (ranks.size() == 1) GTEST_SKIP() << "one rank";
+  if (dist::device_transports().starts_with("NCCL")) GTEST_SKIP() << "NCCL does not tell";
   const Tensor values(Dtype::f32, 8);
   if (ranks.rank() == 1) ranks.send(Exec(), values.part({0, 3}), 0).wait();
   if (ranks.rank() != 0) return;
@@ -366,6 +442,19 @@ TEST(Communicator, NamesTheRankThatSentAnotherSize) {
     FAIL() << "three elements are not eight";
   } catch (const dist::Error& error) {
     EXPECT_EQ(error.what(), ranks.where() + ": recv: rank 1 sent 12 bytes, expected 32");
+  }
+}
+
+/// The last: what the tests before have used is what `--transport` expects.
+TEST(Communicator, TellsHowDeviceMemoryWasSent) {
+  const bool is_host =
+      Kokkos::SpaceAccessibility<Kokkos::HostSpace, Exec::memory_space>::accessible;
+  const std::string used = dist::device_transports();
+  if (is_host || dist::world().size() == 1) {
+    EXPECT_EQ(used, "");
+  } else {
+    EXPECT_EQ(used, test::argument("transport", used));
+    EXPECT_NE(used, "");
   }
 }
 
