@@ -1,6 +1,7 @@
 #include "drivers/layout_options.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "bench/axes.hpp"
 #include "core/error.hpp"
@@ -24,13 +25,26 @@ void LayoutOptions::add_to(CommandLine& line) {
   add_model_to(line);
   line.option("--context", context, "ranks that share every sequence (default: 1)");
   line.option("--zero", zero, "1: data parallel ranks share the optimizer's state (default: 0)");
+  line.option("--sequence-parallel", sequence_parallel,
+              "1: tensor parallel ranks share the rows of norms and of the residual stream "
+              "(default: 0)");
+  line.option("--context-variant", context_variant,
+              "ring: keys travel; ulysses: ranks exchange tokens for heads (default: ring)");
+  line.option("--virtual-stages", virtual_stages,
+              "parts of the blocks that a stage has, in turns with the other stages (default: 1)");
 }
 
 void LayoutOptions::resolve() { resolve_forecast(dist::world().size()); }
 
 void LayoutOptions::resolve_forecast(int ranks) {
-  if (zero && *zero != "0" && *zero != "1") {
-    throw InputError("--zero " + *zero + ": expected 0 or 1");
+  for (const auto& [name, text] :
+       {std::pair("--zero", zero), {"--sequence-parallel", sequence_parallel}}) {
+    if (text && *text != "0" && *text != "1") {
+      throw InputError(std::string(name) + " " + *text + ": expected 0 or 1");
+    }
+  }
+  if (context_variant && *context_variant != "ring" && *context_variant != "ulysses") {
+    throw InputError("--context-variant " + *context_variant + ": expected ring or ulysses");
   }
   const int t = count_of("--tensor", tensor);
   const int s = count_of("--pipeline", pipeline);
@@ -41,6 +55,9 @@ void LayoutOptions::resolve_forecast(int ranks) {
                                      : static_cast<int>(std::min(named, most_ranks));
   }
   layout = dist::layout_of(ranks, t, s, c, zero == "1");
+  layout.sequence_parallel = sequence_parallel == "1";
+  if (context_variant == "ulysses") layout.context_variant = dist::ContextVariant::ulysses;
+  layout.virtual_stages = count_of("--virtual-stages", virtual_stages);
 }
 
 void LayoutOptions::expect_model_alone(const std::string& command) const {
@@ -57,6 +74,9 @@ std::optional<std::string>* LayoutOptions::text(const std::string& name) {
   if (name == "--pipeline") return &pipeline;
   if (name == "--context") return &context;
   if (name == "--zero") return &zero;
+  if (name == "--sequence-parallel") return &sequence_parallel;
+  if (name == "--context-variant") return &context_variant;
+  if (name == "--virtual-stages") return &virtual_stages;
   return nullptr;
 }
 

@@ -15,6 +15,7 @@ inline constexpr std::int64_t most_ranks = 1 << 16;
 /// How several ranks share a model: the options of every command that mpirun may start on many.
 struct LayoutOptions {
   std::optional<std::string> tensor, pipeline, context, zero;
+  std::optional<std::string> sequence_parallel, context_variant, virtual_stages;
   dist::Layout layout{};
 
   void add_to(CommandLine& line);

@@ -153,6 +153,7 @@ void write_log(const std::filesystem::path& path, const std::vector<StepLog>& lo
   column("lr", [](const StepLog& step) { return step.rate; });
   column("time_s", [](const StepLog& step) { return step.time_s; });
   column("loss_scale", [](const StepLog& step) { return step.loss_scale; });
+  column("pipeline_idle", [](const StepLog& step) { return step.pipeline_idle; });
   column("skipped", [](const StepLog& step) { return step.skipped ? 1.0F : 0.0F; });
   file.set_attribute("batch", training.shape.batch);
   file.set_attribute("seq", training.shape.seq);

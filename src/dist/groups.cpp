@@ -12,8 +12,13 @@ std::string to_text(const Layout& layout) {
   };
   add("tensor", layout.tensor);
   add("pipeline", layout.pipeline);
+  if (layout.virtual_stages > 1) {
+    text += " in " + std::to_string(layout.pipeline * layout.virtual_stages) + " parts";
+  }
   add("context", layout.context);
+  if (layout.context > 1 && layout.context_variant == ContextVariant::ulysses) text += " (Ulysses)";
   add("data", layout.data);
+  if (layout.shares_rows()) text += ", sequence parallel";
   if (layout.zero) text += ", ZeRO-1";
   return text.empty() ? "one rank" : text;
 }
@@ -26,7 +31,11 @@ Layout layout_of(int ranks, int tensor, int pipeline, int context, bool zero) {
         " --context " + std::to_string(context) + ": their product is " + std::to_string(model) +
         ", expected a divisor of the " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks"));
   }
-  return {tensor, pipeline, context, static_cast<int>(ranks / model), zero};
+  return {.tensor = tensor,
+          .pipeline = pipeline,
+          .context = context,
+          .data = static_cast<int>(ranks / model),
+          .zero = zero};
 }
 
 Place::Place(const Layout& of, int rank) : layout(of) {
@@ -63,6 +72,7 @@ Groups::Groups(const Communicator& ranks, const Layout& layout) : all(ranks) {
   pipeline = group(false, false, false, true);
   model = group(true, false, false, true);
   if (layout.pipeline > 1) {
+    pipeline_back = group(false, false, false, true);
     const bool is_end = place.is_first_stage() || place.is_last_stage();
     ends = pipeline.split(is_end ? 0 : 1 + place.stage, place.stage);
   }

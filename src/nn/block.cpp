@@ -8,18 +8,25 @@
 namespace katt::nn {
 
 void lay_out_block(Arena& arena, const LlamaConfig& config, Dtype dtype, BatchShape shape,
-                   Recompute parts, BlockActivations& at) {
-  const auto take = [&](Recompute part, TensorRef<2>& tensor, std::int64_t columns) {
-    if (has(parts, part)) tensor = arena.tensor<2>(dtype, {shape.tokens(), columns});
+                   Recompute parts, BlockActivations& at, std::int64_t stream_rows) {
+  const auto take_rows = [&](Recompute part, TensorRef<2>& tensor, std::int64_t rows,
+                             std::int64_t columns) {
+    if (has(parts, part)) tensor = arena.tensor<2>(dtype, {rows, columns});
   };
-  take(Recompute::n1, at.n1, config.hidden_size);
+  const auto take = [&](Recompute part, TensorRef<2>& tensor, std::int64_t columns) {
+    take_rows(part, tensor, shape.tokens(), columns);
+  };
+  const auto take_stream = [&](Recompute part, TensorRef<2>& tensor) {
+    take_rows(part, tensor, stream_rows > 0 ? stream_rows : shape.tokens(), config.hidden_size);
+  };
+  take_stream(Recompute::n1, at.n1);
   take(Recompute::qkv, at.qkv, config.q_size() + 2 * config.kv_size());
   take(Recompute::attended, at.attended, config.q_size());
   if (has(parts, Recompute::attended)) {
     at.lse = arena.tensor<3>(Dtype::f32, {shape.batch, config.num_attention_heads, shape.seq});
   }
-  take(Recompute::h, at.h, config.hidden_size);
-  take(Recompute::n2, at.n2, config.hidden_size);
+  take_stream(Recompute::h, at.h);
+  take_stream(Recompute::n2, at.n2);
   take(Recompute::gate_up, at.gate_up, 2 * config.intermediate_size);
   take(Recompute::product, at.product, config.intermediate_size);
 }
@@ -43,7 +50,7 @@ void Block<Exec>::norm_and_project(Runner<Exec>& run, const BlockWeights& weight
                                    Positions positions, ConstTensorRef<2> stream,
                                    ConstTensorRef<2> delta) const {
   norm(run, weights.input_norm, stream, delta, at.x, at.n1);
-  attention_.project_in(run, weights, at.n1, at, shape, positions);
+  attention_.project_in(run, weights, at.rows.gather(run, at.n1), at, shape, positions);
 }
 
 template <class Exec>
@@ -55,13 +62,14 @@ void Block<Exec>::activate(Runner<Exec>& run, const BlockActivations& at) const 
 template <class Exec>
 void Block<Exec>::finish(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                          const TensorRef<2>& delta) const {
-  attention_.project_out(run, weights, at, delta);
-  run.sum_over_tensor_ranks(delta);
+  attention_.project_out(run, weights, at, at.rows.target(delta));
+  at.rows.sum(run, delta);
   norm(run, weights.post_norm, at.x, delta, at.h, at.n2);
-  project(run, kernels_, at.n2, weights.gate_up, weights.gate_up_bias, at.gate_up);
+  project(run, kernels_, at.rows.gather(run, at.n2), weights.gate_up, weights.gate_up_bias,
+          at.gate_up);
   activate(run, at);
-  project(run, kernels_, at.product, weights.down, weights.down_bias, delta);
-  run.sum_over_tensor_ranks(delta);
+  project(run, kernels_, at.product, weights.down, weights.down_bias, at.rows.target(delta));
+  at.rows.sum(run, delta);
 }
 
 template <class Exec>
@@ -80,17 +88,20 @@ void Block<Exec>::recompute(Runner<Exec>& run, const BlockWeights& weights,
                             const BlockActivations& at, BatchShape shape, Recompute what,
                             const TensorRef<2>& scratch) const {
   if (has(what, Recompute::n1)) norm(run, weights.input_norm, at.x, {}, {}, at.n1);
-  if (has(what, Recompute::qkv)) attention_.project_in(run, weights, at.n1, at, shape, {});
+  if (has(what, Recompute::qkv)) {
+    attention_.project_in(run, weights, at.rows.gather(run, at.n1), at, shape, {});
+  }
   if (has(what, Recompute::attended)) attention_.attend_own(run, at, shape);
   if (has(what, Recompute::h)) {
-    attention_.project_out(run, weights, at, scratch);
-    run.sum_over_tensor_ranks(scratch);
+    attention_.project_out(run, weights, at, at.rows.target(scratch));
+    at.rows.sum(run, scratch);
     norm(run, weights.post_norm, at.x, scratch, at.h, at.n2);
   } else if (has(what, Recompute::n2)) {
     norm(run, weights.post_norm, at.h, {}, {}, at.n2);
   }
   if (has(what, Recompute::gate_up)) {
-    project(run, kernels_, at.n2, weights.gate_up, weights.gate_up_bias, at.gate_up);
+    project(run, kernels_, at.rows.gather(run, at.n2), weights.gate_up, weights.gate_up_bias,
+            at.gate_up);
   }
   if (has(what, Recompute::product)) activate(run, at);
 }
@@ -102,8 +113,9 @@ void Block<Exec>::backward(Runner<Exec>& run, const BlockWeights& weights,
   const TensorRef<2>& g = buffers.g;
   const TensorRef<2> dgate_up = buffers.dgate_up ? buffers.dgate_up : at.gate_up;
   const std::int64_t half = at.product.extent[1];
-  project_backward(run, kernels_, at.product, weights.down, g, at.product, gradients.down,
-                   gradients.down_bias, buffers.staging);
+  // Where ranks share rows, all of them have one place, which each product takes in turn.
+  project_backward(run, kernels_, at.product, weights.down, at.rows.gather(run, g), at.product,
+                   gradients.down, gradients.down_bias, buffers.staging);
   run(swiglu::backward_variants<Exec>(),
       swiglu::BackwardArgs{.gate = at.gate(),
                            .up = at.up(),
@@ -111,13 +123,17 @@ void Block<Exec>::backward(Runner<Exec>& run, const BlockWeights& weights,
                            .dgate = columns(dgate_up, 0, half),
                            .dup = columns(dgate_up, half, half)},
       kernels_.swiglu);
-  project_backward(run, kernels_, at.n2, weights.gate_up, dgate_up, at.n2, gradients.gate_up,
+  const TensorRef<2> n2 = at.rows.gather(run, at.n2);
+  project_backward(run, kernels_, n2, weights.gate_up, dgate_up, n2, gradients.gate_up,
                    gradients.gate_up_bias, buffers.staging);
-  run.sum_over_tensor_ranks(at.n2);
+  at.rows.sum(run, at.n2);
   norm_backward(run, kernels_, config_.rms_norm_eps, at.n2, at.h, weights.post_norm, g, g,
                 gradients.post_norm, buffers.staging);
-  attention_.backward(run, weights, gradients, at.n1, at, shape, g, at.n1, buffers);
-  run.sum_over_tensor_ranks(at.n1);
+  attention_.project_out_backward(run, weights, gradients, at, at.rows.gather(run, g), buffers);
+  attention_.attend_backward(run, at, shape, buffers);
+  const TensorRef<2> n1 = at.rows.gather(run, at.n1);
+  attention_.project_in_backward(run, weights, gradients, n1, n1, buffers);
+  at.rows.sum(run, at.n1);
   norm_backward(run, kernels_, config_.rms_norm_eps, at.n1, at.x, weights.input_norm, g, g,
                 gradients.input_norm, buffers.staging);
 }

@@ -8,6 +8,7 @@
 #include "nn/multi_head_attention.hpp"
 #include "nn/parameters.hpp"
 #include "nn/runner.hpp"
+#include "nn/stream_rows.hpp"
 
 /// One block of a LLaMA, as a sequence of operators. With T = batch · seq tokens:
 ///
@@ -22,7 +23,8 @@
 ///
 /// Of tensor parallel ranks each has some of the heads and of the MLP's columns (`config` and
 /// weights are those of its part): what W_o and W_down give, and backward the gradients of n₁ and
-/// n₂, is summed over the ranks.
+/// n₂, is summed over the ranks. Where they share the rows of the stream too (stream_rows.hpp), x, n₁,
+/// h, n₂ and delta have a rank's rows, in place of T, and gradients of the norms' weights are parts.
 namespace katt::nn {
 
 /// What a block writes on its way, in the dtype of the model.
@@ -33,6 +35,7 @@ struct BlockActivations : AttentionActivations {
   TensorRef<2> n2;
   TensorRef<2> gate_up;
   TensorRef<2> product;  ///< m
+  StreamRows rows{};     ///< what all ranks' rows pass through
 
   TensorRef<2> gate() const { return columns(gate_up, 0, product.extent[1]); }
   TensorRef<2> up() const { return columns(gate_up, product.extent[1], product.extent[1]); }
@@ -40,7 +43,7 @@ struct BlockActivations : AttentionActivations {
 
 /// Memory that no block keeps: the sum of what the backward pass needs beside the activations.
 struct BackwardBuffers : AttentionBuffers {
-  TensorRef<2> g;           ///< (T, hidden): gradient of the residual stream
+  TensorRef<2> g;           ///< as x: gradient of the residual stream
   TensorRef<2> dgate_up{};  ///< as gate_up; left out, its place is taken: "fused"
 };
 
@@ -77,9 +80,10 @@ inline constexpr std::array recomputable{Recompute::n1,     Recompute::qkv, Reco
   return (set & part) != Recompute::nothing;
 }
 
-/// Takes memory for the tensors of the set, in the dtype, for a block over so many tokens.
+/// Takes memory for the tensors of the set, in the dtype, for a block over so many tokens, of whose
+/// stream this rank has so many rows; 0: all.
 void lay_out_block(Arena& arena, const LlamaConfig& config, Dtype dtype, BatchShape shape,
-                   Recompute parts, BlockActivations& at);
+                   Recompute parts, BlockActivations& at, std::int64_t stream_rows = 0);
 
 template <class Exec>
 class Block {
@@ -109,7 +113,7 @@ class Block {
   [[nodiscard]] const MultiHeadAttention<Exec>& attention() const { return attention_; }
 
   /// Computes again what was not kept: the same operators in the order of forward(), so that the
-  /// bits are the same. `scratch`: (T, hidden).
+  /// bits are the same. `scratch`: as x.
   void recompute(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                  BatchShape shape, Recompute what, const TensorRef<2>& scratch) const;
 

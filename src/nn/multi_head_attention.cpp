@@ -10,6 +10,15 @@
 
 namespace katt::nn {
 
+namespace {
+
+/// The same memory: as many elements, of all tokens and the own heads.
+TensorRef<3> lse_of_heads(const TensorRef<3>& lse, const UlyssesShape& shape) {
+  return {lse.data, lse.dtype, {shape.batch, shape.own_heads(), shape.seq_q}};
+}
+
+}  // namespace
+
 template <class Exec>
 MultiHeadAttention<Exec>::MultiHeadAttention(const MultiHeadAttentionConfig& config,
                                              const Kernels& kernels, ConstTensorRef<2> cos_sin)
@@ -81,15 +90,20 @@ void MultiHeadAttention<Exec>::attend(Runner<Exec>& run, const AttentionActivati
 template <class Exec>
 void MultiHeadAttention<Exec>::attend_own(Runner<Exec>& run, const AttentionActivations& at,
                                           BatchShape shape) const {
-  if (run.groups().place.layout.context > 1) {
-    ring_forward(run, kernels_, ring_shape(shape),
-                 {.q = query_columns(at.qkv),
-                  .kv = key_value_columns(at.qkv),
-                  .out = at.attended,
-                  .lse = at.lse,
-                  .scale = scale_},
-                 at.ring);
-    return;
+  const dist::Place& place = run.groups().place;
+  if (place.layout.context > 1) {
+    RingForwardArgs args{.q = query_columns(at.qkv),
+                         .kv = key_value_columns(at.qkv),
+                         .out = at.attended,
+                         .lse = at.lse,
+                         .scale = scale_,
+                         .for_backward = static_cast<bool>(at.lse)};
+    if (place.layout.context_variant == dist::ContextVariant::ring) {
+      return ring_forward(run, kernels_, ring_shape(shape), args, at.ring);
+    }
+    const UlyssesShape whole = ulysses_shape(place, shape);
+    args.lse = lse_of_heads(at.lse, whole);
+    return ulysses_forward(run, kernels_, whole, args, {}, at.ulysses);
   }
   attend(run, at, shape, keys(at, shape), values(at, shape));
 }
@@ -126,21 +140,45 @@ void MultiHeadAttention<Exec>::backward(Runner<Exec>& run, const AttentionWeight
                                         const AttentionActivations& at, BatchShape shape,
                                         const TensorRef<2>& dout, const TensorRef<2>& dx,
                                         const AttentionBuffers& buffers) const {
+  project_out_backward(run, weights, gradients, at, dout, buffers);
+  attend_backward(run, at, shape, buffers);
+  project_in_backward(run, weights, gradients, x, dx, buffers);
+}
+
+template <class Exec>
+void MultiHeadAttention<Exec>::project_out_backward(Runner<Exec>& run,
+                                                    const AttentionWeights& weights,
+                                                    const AttentionWeights& gradients,
+                                                    const AttentionActivations& at,
+                                                    const TensorRef<2>& dout,
+                                                    const AttentionBuffers& buffers) const {
   project_backward(run, kernels_, at.attended, weights.o, dout, buffers.dattended, gradients.o,
                    gradients.o_bias, buffers.staging);
+}
+
+template <class Exec>
+void MultiHeadAttention<Exec>::attend_backward(Runner<Exec>& run, const AttentionActivations& at,
+                                               BatchShape shape,
+                                               const AttentionBuffers& buffers) const {
   const TensorRef<4> dq = query_heads(buffers.dqkv, shape);
   const TensorRef<4> dk = key_heads(buffers.dqkv, shape);
-  if (run.groups().place.layout.context > 1) {
-    ring_backward(run, kernels_, ring_shape(shape),
-                  {.q = query_columns(at.qkv),
-                   .kv = key_value_columns(at.qkv),
-                   .out = at.attended,
-                   .dout = buffers.dattended,
-                   .lse = at.lse,
-                   .dq = query_columns(buffers.dqkv),
-                   .dkv = key_value_columns(buffers.dqkv),
-                   .scale = scale_},
-                  at.ring);
+  const dist::Place& place = run.groups().place;
+  if (place.layout.context > 1) {
+    RingBackwardArgs args{.q = query_columns(at.qkv),
+                          .kv = key_value_columns(at.qkv),
+                          .out = at.attended,
+                          .dout = buffers.dattended,
+                          .lse = at.lse,
+                          .dq = query_columns(buffers.dqkv),
+                          .dkv = key_value_columns(buffers.dqkv),
+                          .scale = scale_};
+    if (place.layout.context_variant == dist::ContextVariant::ring) {
+      ring_backward(run, kernels_, ring_shape(shape), args, at.ring);
+    } else {
+      const UlyssesShape whole = ulysses_shape(place, shape);
+      args.lse = lse_of_heads(at.lse, whole);
+      ulysses_backward(run, kernels_, whole, args, {}, at.ulysses);
+    }
   } else {
     const attention::BackwardArgs args{.q = query_heads(at.qkv, shape),
                                        .k = keys(at, shape),
@@ -160,6 +198,14 @@ void MultiHeadAttention<Exec>::backward(Runner<Exec>& run, const AttentionWeight
         .dout = dq, .dx = dq, .dout2 = dk, .dx2 = dk, .cache = cos_sin_};
     run(rope::backward_variants<Exec>(), turned, kernels_.rope);
   }
+}
+
+template <class Exec>
+void MultiHeadAttention<Exec>::project_in_backward(Runner<Exec>& run,
+                                                   const AttentionWeights& weights,
+                                                   const AttentionWeights& gradients,
+                                                   const TensorRef<2>& x, const TensorRef<2>& dx,
+                                                   const AttentionBuffers& buffers) const {
   project_backward(run, kernels_, x, weights.qkv, buffers.dqkv, dx, gradients.qkv,
                    gradients.qkv_bias, buffers.staging);
 }

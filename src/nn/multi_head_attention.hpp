@@ -5,6 +5,7 @@
 #include "nn/parameters.hpp"
 #include "nn/ring_attention.hpp"
 #include "nn/runner.hpp"
+#include "nn/ulysses_attention.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/attention/decode/paged.hpp"
 
@@ -47,7 +48,9 @@ struct AttentionActivations {
   TensorRef<2> qkv;       ///< (T, q_size + 2·kv_size), q and k after rope
   TensorRef<2> attended;  ///< (T, q_size)
   TensorRef<3> lse{};     ///< (batch, heads, seq) f32; empty where no backward pass follows
-  RingBuffers ring{};     ///< of a runner whose ranks share sequences
+  RingBuffers ring{};     ///< of a runner whose ranks share sequences, by a ring
+  UlyssesBuffers
+      ulysses{};  ///< or by heads: lse is then of all tokens and this rank's of the heads
 };
 
 /// Memory of its backward pass beside the activations.
@@ -57,7 +60,8 @@ struct AttentionBuffers {
   TensorRef<2> staging;    ///< dtype of the model: gradients on their way to f32
 };
 
-/// Where the runner's ranks share sequences, attend_own() and backward() are ring attention.
+/// Where the runner's ranks share sequences, attend_own() and backward() are ring attention, or
+/// attention by heads (ulysses_attention.hpp), as the layout says.
 /// Both passes launch operators of `kernels` and return; what cannot run here is an InputError.
 template <class Exec>
 class MultiHeadAttention {
@@ -90,6 +94,17 @@ class MultiHeadAttention {
                 const AttentionActivations& at, BatchShape shape, const TensorRef<2>& dout,
                 const TensorRef<2>& dx, const AttentionBuffers& buffers) const;
 
+  /// The steps of backward(), for those who have x and dout at different times: first
+  /// project_out_backward(), after which dout is read no more.
+  void project_out_backward(Runner<Exec>& run, const AttentionWeights& weights,
+                            const AttentionWeights& gradients, const AttentionActivations& at,
+                            const TensorRef<2>& dout, const AttentionBuffers& buffers) const;
+  void attend_backward(Runner<Exec>& run, const AttentionActivations& at, BatchShape shape,
+                       const AttentionBuffers& buffers) const;
+  void project_in_backward(Runner<Exec>& run, const AttentionWeights& weights,
+                           const AttentionWeights& gradients, const TensorRef<2>& x,
+                           const TensorRef<2>& dx, const AttentionBuffers& buffers) const;
+
   /// Keys and values of the batch within qkv: (batch, kv_heads, seq, head_dim).
   [[nodiscard]] TensorRef<4> keys(const AttentionActivations& at, BatchShape shape) const;
   [[nodiscard]] TensorRef<4> values(const AttentionActivations& at, BatchShape shape) const;
@@ -97,6 +112,10 @@ class MultiHeadAttention {
  private:
   [[nodiscard]] RingShape ring_shape(BatchShape shape) const {
     return {shape.batch, shape.seq, config_.heads, config_.kv_heads, config_.head_dim};
+  }
+  [[nodiscard]] UlyssesShape ulysses_shape(const dist::Place& place, BatchShape shape) const {
+    return ulysses_shape_of(config_.heads, config_.kv_heads, config_.head_dim, shape.batch,
+                            shape.seq, place);
   }
   /// Columns of q, and those of k and v, of a matrix like qkv.
   [[nodiscard]] TensorRef<2> query_columns(const TensorRef<2>& qkv) const {

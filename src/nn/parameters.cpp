@@ -40,7 +40,7 @@ ParameterLayout::ParameterLayout(const LlamaConfig& config, const Slice& slice, 
   begin_group();
   add("model.embed_tokens.weight", {config.vocab_size, hidden}, 0);
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    is_here_ = i >= slice.first_block && i < slice.first_block + slice.blocks;
+    is_here_ = slice.has_block(i);
     const std::string layer = "model.layers." + std::to_string(i) + ".";
     add_norm(layer + "input_layernorm");
     add_projections(

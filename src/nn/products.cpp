@@ -90,6 +90,16 @@ void add_rows(const Exec& exec, const TensorRef<2>& a, const TensorRef<2>& b,
 }
 
 template <class Exec>
+void clear_rows(const Exec& exec, const TensorRef<2>& rows) {
+  using Bytes = Kokkos::View<std::byte*, typename Exec::memory_space,
+                             Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+  Kokkos::deep_copy(exec,
+                    Bytes(static_cast<std::byte*>(rows.data),
+                          static_cast<std::size_t>(rows.size()) * size_of(rows.dtype)),
+                    std::byte{0});
+}
+
+template <class Exec>
 void add_linear_gradients(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
                           const TensorRef<2>& dout, const TensorRef<2>& dweight,
                           const TensorRef<1>& dbias, const TensorRef<2>& staging) {
@@ -124,6 +134,7 @@ void add_linear_gradients(Runner<Exec>& run, const Kernels& kernels, const Tenso
   template void add_gradient<Exec>(Runner<Exec>&, const void*, Dtype, void*, std::int64_t);       \
   template void add_rows<Exec>(const Exec&, const TensorRef<2>&, const TensorRef<2>&,             \
                                const TensorRef<2>&);                                              \
+  template void clear_rows<Exec>(const Exec&, const TensorRef<2>&);                               \
   template void add_linear_gradients<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&,    \
                                            const TensorRef<2>&, const TensorRef<2>&,              \
                                            const TensorRef<1>&, const TensorRef<2>&);

@@ -32,6 +32,10 @@ template <class Exec>
 void add_rows(const Exec& exec, const TensorRef<2>& a, const TensorRef<2>& b,
               const TensorRef<2>& sum);
 
+/// Fills dense rows with zeros: what StreamRows has behind the last token.
+template <class Exec>
+void clear_rows(const Exec& exec, const TensorRef<2>& rows);
+
 /// Gradients of out = x·weightᵀ + bias: adds doutᵀ·x to dweight and the column sums of dout to
 /// dbias (f32).
 template <class Exec>

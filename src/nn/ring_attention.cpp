@@ -7,11 +7,16 @@
 #include "core/execution.hpp"
 #include "core/parts.hpp"
 #include "core/views.hpp"
+#include "nn/ring_parts.hpp"
 #include "nn/ring_schedule.hpp"
 
 namespace katt::nn {
 
 namespace {
+
+using impl::kv_heads;
+using impl::query_heads;
+using impl::seq_part;
 
 template <class Exec>
 using Range = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
@@ -101,34 +106,11 @@ void move_rows(Runner<Exec>& run, const TensorRef<2>& from, const TensorRef<2>& 
   });
 }
 
-/// Rows begin … of every sequence.
-TensorRef<4> seq_part(TensorRef<4> tensor, std::int64_t begin, std::int64_t count) {
-  tensor.data = static_cast<std::byte*>(tensor.data) +
-                static_cast<std::size_t>(begin * tensor.stride[2]) * size_of(tensor.dtype);
-  tensor.extent[2] = count;
-  return tensor;
-}
-
-TensorRef<3> seq_part(TensorRef<3> values, std::int64_t begin, std::int64_t count) {
-  values.data = static_cast<float*>(values.data) + begin * values.stride[2];
-  values.extent[2] = count;
-  return values;
-}
-
 /// The log-sum-exp of a part (half 0), and the weights of what has been merged (half 1).
 TensorRef<3> half_of(TensorRef<3> pair, std::int64_t half) {
   pair.extent[0] /= 2;
   pair.data = static_cast<float*>(pair.data) + half * pair.extent[0] * pair.stride[0];
   return pair;
-}
-
-/// Rows of a rank by heads: of queries, and of keys (part 0) or values (part 1).
-TensorRef<4> query_heads(const RingShape& shape, const TensorRef<2>& rows) {
-  return heads_of(rows, 0, shape.batch, shape.heads, shape.head_dim);
-}
-TensorRef<4> kv_heads(const RingShape& shape, const TensorRef<2>& rows, std::int64_t part) {
-  return heads_of(rows, part * shape.kv_heads * shape.head_dim, shape.batch, shape.kv_heads,
-                  shape.head_dim);
 }
 
 /// Of causal attention of equal sequences, as in a model.
@@ -247,7 +229,8 @@ void ring_forward(Runner<Exec>& run, const Kernels& kernels, const RingShape& sh
               .lse = part_lse,
               .scale = args.scale,
               .score = schedule.score(),
-              .mask = call.mask},
+              .mask = call.mask,
+              .for_backward = args.for_backward},
           kernels.attention);
       if (first) {
         move_rows(run, buffers.part, buffers.sum);

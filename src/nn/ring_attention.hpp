@@ -49,6 +49,7 @@ struct RingForwardArgs {
   TensorRef<2> out;
   TensorRef<3> lse;  ///< (batch, heads, seq) f32
   float scale = 1.0F;
+  bool for_backward = false;  ///< as attention::ForwardArgs has it
 };
 
 struct RingBackwardArgs {

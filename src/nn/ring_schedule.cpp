@@ -155,13 +155,15 @@ std::vector<std::int64_t> ZigzagRows::positions() const {
 }
 
 template <class Exec>
-RingSchedule<Exec>::RingSchedule(const Exec& exec, const RingProblem& problem, int ranks, int rank)
+RingSchedule<Exec>::RingSchedule(const Exec& exec, const RingProblem& problem, int ranks, int rank,
+                                 bool gathered)
     : score_(problem.score), batch_(problem.batch) {
   const ZigzagRows queries{problem.seq_q, ranks, rank};
   q_rows_ = queries.rows();
-  kv_rows_ = ZigzagRows{problem.seq_kv, ranks, rank}.rows();
-  calls_.resize(static_cast<std::size_t>(ranks));
-  if (is_plain(problem, ranks)) {
+  kv_rows_ = gathered ? problem.seq_kv : ZigzagRows{problem.seq_kv, ranks, rank}.rows();
+  const int sources = gathered ? 1 : ranks;
+  calls_.resize(static_cast<std::size_t>(sources));
+  if (!gathered && is_plain(problem, ranks)) {
     for (int source = 0; source < ranks; ++source) {
       calls_[static_cast<std::size_t>(source)].push_back(plain_call(q_rows_, rank, source));
     }
@@ -175,9 +177,11 @@ RingSchedule<Exec>::RingSchedule(const Exec& exec, const RingProblem& problem, i
     std::optional<std::size_t> length, block;
   };
   std::vector<std::vector<Pair>> pairs(calls_.size());
-  for (int source = 0; source < ranks; ++source) {
+  for (int source = 0; source < sources; ++source) {
+    const std::vector<Chunk> keys = gathered ? std::vector<Chunk>{{0, 0, problem.seq_kv}}
+                                             : chunks_of({problem.seq_kv, ranks, source});
     for (const Chunk& q : chunks_of(queries)) {
-      for (const Chunk& k : chunks_of({problem.seq_kv, ranks, source})) {
+      for (const Chunk& k : keys) {
         if (auto pair = pair_of(problem, q, k)) {
           pairs[static_cast<std::size_t>(source)].push_back(std::move(*pair));
         }

@@ -42,6 +42,21 @@ struct ZigzagRows {
   [[nodiscard]] std::vector<std::int64_t> positions() const;
 };
 
+/// Where the rows of all ranks, (rank, batch, row), lie in whole sequences, (batch, token).
+struct ZigzagPlace {
+  std::int64_t ranks, rows, chunk, seq;
+
+  explicit ZigzagPlace(const ZigzagRows& of)
+      : ranks(of.ranks), rows(of.rows()), chunk(of.chunk()), seq(of.seq) {}
+  /// The row of the whole matrix; −1: the row of the rank is empty.
+  [[nodiscard]] KOKKOS_FUNCTION std::int64_t whole_row(std::int64_t rank, std::int64_t b,
+                                                       std::int64_t row) const {
+    const std::int64_t position =
+        row < chunk ? rank * chunk + row : (2 * ranks - 1 - rank) * chunk + row - chunk;
+    return position < seq ? b * seq + position : -1;
+  }
+};
+
 /// One call: the rows of this rank's queries, those of the keys that are here, and what they see of
 /// each other.
 struct RingCall {
@@ -62,8 +77,10 @@ template <class Exec>
 class RingSchedule {
  public:
   /// Throws InputError, naming it, for what cannot be said to a part: ALiBi and lengths of keys
-  /// together with keys after the query, but for lengths alone.
-  RingSchedule(const Exec& exec, const RingProblem& problem, int ranks, int rank);
+  /// together with keys after the query, but for lengths alone. `gathered`: the keys of all ranks are
+  /// here, in the order of the sequence, as if from rank 0.
+  RingSchedule(const Exec& exec, const RingProblem& problem, int ranks, int rank,
+               bool gathered = false);
 
   /// For keys that came from a rank.
   [[nodiscard]] const std::vector<RingCall>& calls(int source) const {

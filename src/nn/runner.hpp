@@ -107,6 +107,21 @@ class Runner {
     groups_.tensor.all_reduce(exec_, partial).wait();
   }
 
+  /// all (ranks · rows, columns) ← the rows of every rank of the tensor parallel group; `own` may be
+  /// its own place in `all`.
+  void gather_from_tensor_ranks(const TensorRef<2>& own, const TensorRef<2>& all) {
+    if (dry_) return;
+    const Kokkos::Profiling::ScopedRegion region("katt::dist::all_gather");
+    groups_.tensor.all_gather(exec_, own, all).wait();
+  }
+
+  /// own ← this rank's rows of the sum over the tensor parallel group of `all` (ranks · rows, columns).
+  void scatter_sum_to_tensor_ranks(const TensorRef<2>& all, const TensorRef<2>& own) {
+    if (dry_) return;
+    const Kokkos::Profiling::ScopedRegion region("katt::dist::reduce_scatter");
+    groups_.tensor.reduce_scatter(exec_, all, own).wait();
+  }
+
   /// A dense product that no operator computes: one that adds to f32 gradients.
   void gemm(const linear::GemmArgs& args, const char* label) {
     reserve(linear::gemm_workspace_bytes(exec_, args));

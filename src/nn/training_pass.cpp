@@ -1,6 +1,7 @@
 #include "nn/training_pass.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
 #include <utility>
 
@@ -18,7 +19,7 @@ template <class Exec>
 TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dtype dtype,
                                  PassOptions options, Weights weights, Weights gradients, bool dry,
                                  Pool<Exec> pool)
-    : slice_(config, options.groups.place),
+    : slice_(Slice(config, options.groups.place).of_part(options.part)),
       config_(part_of_config(config, slice_)),
       dtype_(dtype),
       options_(std::move(options)),
@@ -28,7 +29,20 @@ TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dt
   if (options_.recompute.size() != static_cast<std::size_t>(config.num_hidden_layers)) {
     throw std::invalid_argument("recompute: expected one entry a block");
   }
-  const auto first = options_.recompute.begin() + slice_.first_block;
+  const dist::Place& place = options_.groups.place;
+  const int stages = place.layout.pipeline;
+  next_stage_ = (place.stage + 1) % stages;
+  previous_stage_ = (place.stage + stages - 1) % stages;
+  const Slice stage(config, place);
+  first_gradient_ = static_cast<const float*>(
+      stage.embedding ? gradients_.embedding.data : gradients_.blocks[0].input_norm.data);
+  std::int64_t before = 0;
+  for (std::size_t v = 0; v < options_.part; ++v) before += stage.parts[v].count;
+  for (Weights* weights : {&weights_, &gradients_}) {
+    const auto own = weights->blocks.begin() + before;
+    weights->blocks = std::vector<BlockWeights>(own, own + slice_.blocks);
+  }
+  const auto first = options_.recompute.begin() + slice_.parts[0].begin;
   options_.recompute = std::vector<Recompute>(first, first + slice_.blocks);
   options_.shape.seq /= options_.groups.place.layout.context;
   const dist::Part part = dist::part_of(config.vocab_size, slice_.tensor, slice_.tensor_rank);
@@ -38,6 +52,10 @@ TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dt
   if (!dry) {
     memory_ = pool.allocate(exec, activation_bytes_);
     lay_out(Arena(memory_.data()));
+    if (rows_.all) {
+      clear_rows(exec, rows_.all);
+      clear_rows(exec, n_);
+    }
     if (positions_ != nullptr) {
       const auto positions =
           zigzag_positions(options_.shape.seq * options_.groups.place.layout.context,
@@ -48,7 +66,7 @@ TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dt
   }
   Runner<Exec> rehearsal(exec, true, {}, options_.groups);
   launch_forward(rehearsal);
-  launch_backward(rehearsal, 1.0F, {});
+  launch_backward(rehearsal, 1.0F, true, {});
   run_.reserve(rehearsal.workspace_bytes());
 }
 
@@ -58,9 +76,14 @@ void TrainingPass<Exec>::lay_out(Arena arena) {
   const auto rows = [&](std::int64_t columns) {
     return arena.tensor<2>(dtype_, {tokens, columns});
   };
+  const dist::Layout& layout = options_.groups.place.layout;
+  const std::int64_t own = StreamRows::rows_of_rank(tokens, layout);
+  const std::int64_t all = layout.shares_rows() ? layout.tensor * own : own;
   const std::int64_t hidden = config_.hidden_size;
   const std::int64_t qkv = config_.q_size() + 2 * config_.kv_size();
   const bool shares_sequences = options_.groups.place.layout.context > 1;
+
+  const auto stream = [&] { return arena.tensor<2>(dtype_, {own, hidden}); };
 
   ids_ = arena.integers(tokens);
   targets_ = arena.integers(tokens);
@@ -71,22 +94,31 @@ void TrainingPass<Exec>::lay_out(Arena arena) {
   auto again = Recompute::nothing;
   for (const Recompute what : options_.recompute) again = again | what;
   BlockActivations shared;
-  if (shares_sequences) {
+  if (shares_sequences && layout.context_variant == dist::ContextVariant::ulysses) {
+    shared.ulysses = lay_out_ulysses(
+        arena, dtype_,
+        ulysses_shape_of(config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim,
+                         options_.shape.batch, options_.shape.seq, options_.groups.place),
+        true);
+  } else if (shares_sequences) {
     shared.ring =
         lay_out_ring(arena, dtype_,
                      {options_.shape.batch, options_.shape.seq, config_.num_attention_heads,
                       config_.num_key_value_heads, config_.head_dim});
   }
-  lay_out_block(arena, config_, dtype_, options_.shape, again, shared);
+  rows_.tokens = tokens;
+  if (layout.shares_rows()) rows_.all = arena.tensor<2>(dtype_, {all, hidden});
+  shared.rows = rows_;
+  lay_out_block(arena, config_, dtype_, options_.shape, again, shared, own);
   blocks_.clear();
   for (const Recompute what : options_.recompute) {
     BlockActivations& at = blocks_.emplace_back(shared);
-    at.x = rows(hidden);
-    lay_out_block(arena, config_, dtype_, options_.shape, without(Recompute::all, what), at);
+    at.x = stream();
+    lay_out_block(arena, config_, dtype_, options_.shape, without(Recompute::all, what), at, own);
   }
-  delta_ = rows(hidden);
-  x_ = rows(hidden);
-  n_ = rows(hidden);
+  delta_ = stream();
+  x_ = stream();
+  n_ = arena.tensor<2>(dtype_, {all, hidden});
   loss_.loss = arena.tensor<1>(Dtype::f32, {1});
   loss_.statistics = arena.tensor<2>(Dtype::f32, {tokens, 2});
   if (slice_.tensor > 1) {
@@ -95,7 +127,7 @@ void TrainingPass<Exec>::lay_out(Arena arena) {
     loss_.token_losses = arena.tensor<1>(Dtype::f32, {tokens});
   }
 
-  buffers_.g = rows(hidden);
+  buffers_.g = stream();
   buffers_.dqkv = rows(qkv);
   buffers_.dattended = rows(config_.q_size());
   // the largest gradient that an operator gives in the model's dtype: an embedding, or a bias
@@ -145,17 +177,33 @@ float TrainingPass<Exec>::forward() {
 }
 
 template <class Exec>
-void TrainingPass<Exec>::backward(float dloss, const std::function<void(std::int64_t)>& ready) {
-  launch_backward(run_, dloss, ready);
+void TrainingPass<Exec>::backward(float dloss, bool is_last,
+                                  const std::function<void(std::int64_t)>& ready) {
+  launch_backward(run_, dloss, is_last, ready);
+}
+
+template <class Exec>
+void TrainingPass<Exec>::sum_norm(Runner<Exec>& run, const TensorRef<1>& gradient) const {
+  if (rows_.all) run.sum_over_tensor_ranks(gradient);
+}
+
+template <class Exec>
+void TrainingPass<Exec>::receive(Runner<Exec>& run, const dist::Communicator& pipeline,
+                                 const TensorRef<2>& rows, int stage) {
+  using Clock = std::chrono::steady_clock;
+  run.exec().fence("katt::nn::TrainingPass: before waiting for a stage");
+  const auto start = Clock::now();
+  pipeline.recv(run.exec(), rows, stage).wait();
+  waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 template <class Exec>
 void TrainingPass<Exec>::launch_forward(Runner<Exec>& run) {
   const dist::Groups& groups = run.groups();
   if (slice_.embedding) {
-    embed(run, options_.kernels, weights_.embedding, ids_, blocks_[0].x);
+    embed(run, options_.kernels, weights_.embedding, ids_, blocks_[0].x, rows_);
   } else if (!run.is_dry()) {
-    groups.pipeline.recv(run.exec(), blocks_[0].x, groups.place.stage - 1).wait();
+    receive(run, groups.pipeline, blocks_[0].x, previous_stage_);
   }
   const Block<Exec> block(config_, options_.kernels, cos_sin_);
   TensorRef<2> stream = blocks_[0].x;
@@ -167,61 +215,71 @@ void TrainingPass<Exec>::launch_forward(Runner<Exec>& run) {
     if (run.is_dry()) return;
     sent_.wait();  // what was sent from there before
     add_rows(run.exec(), stream, delta_, x_);
-    sent_ = groups.pipeline.send(run.exec(), x_, groups.place.stage + 1);
+    sent_ = groups.pipeline.send(run.exec(), x_, next_stage_);
     return;
   }
+  // All rows stay for the backward pass, so they have a place of their own.
+  const StreamRows normed{rows_.all ? n_ : TensorRef<2>(), rows_.tokens};
+  const std::int64_t own = x_.extent[0];
+  const TensorRef<2> own_n = rows_.all ? rows_of(n_, slice_.tensor_rank * own, own) : n_;
   run(rmsnorm::forward_variants<Exec>(),
       rmsnorm::ForwardArgs{.x = delta_,
                            .weight = weights_.norm,
                            .residual = stream,
-                           .out = n_,
+                           .out = own_n,
                            .residual_out = x_,
                            .eps = config_.rms_norm_eps},
       options_.kernels.rmsnorm);
-  loss_forward(run, options_.kernels, n_, weights_.head, targets_, loss_);
+  loss_forward(run, options_.kernels, normed.gather(run, own_n), weights_.head, targets_, loss_);
 }
 
 template <class Exec>
 void TrainingPass<Exec>::launch_loss_backward(Runner<Exec>& run, float dloss) {
   const TensorRef<2> dhead(buffers_.staging.data, dtype_, weights_.head.extent);
-  loss_backward(run, options_.kernels, n_, weights_.head, targets_, loss_, delta_, dhead, dloss);
+  loss_backward(run, options_.kernels, rows_of(n_, 0, rows_.tokens), weights_.head, targets_, loss_,
+                delta_, dhead, dloss, rows_);
   add_gradient(run, dhead.data, dtype_, gradients_.head.data, dhead.size());
   norm_backward(run, options_.kernels, config_.rms_norm_eps, delta_, x_, weights_.norm, {},
                 buffers_.g, gradients_.norm, buffers_.staging);
 }
 
 template <class Exec>
-void TrainingPass<Exec>::launch_backward(Runner<Exec>& run, float dloss,
+void TrainingPass<Exec>::launch_backward(Runner<Exec>& run, float dloss, bool is_last,
                                          const std::function<void(std::int64_t)>& ready) {
   const dist::Groups& groups = run.groups();
   if (!run.is_dry()) sent_back_.wait();  // the gradient that went to the stage before
   if (slice_.head) {
     launch_loss_backward(run, dloss);
+    if (is_last) sum_norm(run, gradients_.norm);
   } else if (!run.is_dry()) {
-    groups.pipeline.recv(run.exec(), buffers_.g, groups.place.stage + 1).wait();
+    receive(run, groups.pipeline_back, buffers_.g, next_stage_);
   }
   const Block<Exec> block(config_, options_.kernels, cos_sin_);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     // Of the last block everything is still there, in the shared place too.
-    const bool is_last = i + 1 == blocks_.size();
-    const Recompute what = is_last ? Recompute::nothing : options_.recompute[i];
+    const bool is_there = i + 1 == blocks_.size();
+    const Recompute what = is_there ? Recompute::nothing : options_.recompute[i];
     block.recompute(run, weights_.blocks[i], blocks_[i], options_.shape, what, delta_);
     block.backward(run, weights_.blocks[i], gradients_.blocks[i], blocks_[i], options_.shape,
                    buffers_);
-    if (ready && i > 0) {
-      const auto* const first = static_cast<const float*>(
-          slice_.embedding ? gradients_.embedding.data : gradients_.blocks[0].input_norm.data);
-      ready(static_cast<const float*>(gradients_.blocks[i].input_norm.data) - first);
+    if (is_last) {
+      sum_norm(run, gradients_.blocks[i].input_norm);
+      sum_norm(run, gradients_.blocks[i].post_norm);
+    }
+    // Of a stage the last parts come first.
+    if (ready && (i > 0 || options_.part > 0)) {
+      ready(static_cast<const float*>(gradients_.blocks[i].input_norm.data) - first_gradient_);
     }
   }
   if (!slice_.embedding) {
     if (run.is_dry()) return;
-    sent_back_ = groups.pipeline.send(run.exec(), buffers_.g, groups.place.stage - 1);
+    sent_back_ = groups.pipeline_back.send(run.exec(), buffers_.g, previous_stage_);
     return;
   }
   const TensorRef<2> dembedding(buffers_.staging.data, dtype_, weights_.embedding.extent);
   run(embedding::backward_variants<Exec>(),
-      embedding::BackwardArgs{.dout = buffers_.g, .ids = ids_, .dweight = dembedding},
+      embedding::BackwardArgs{
+          .dout = rows_.gather(run, buffers_.g), .ids = ids_, .dweight = dembedding},
       options_.kernels.embedding);
   add_gradient(run, dembedding.data, dtype_, gradients_.embedding.data, dembedding.size());
 }

@@ -105,16 +105,17 @@ std::vector<std::int64_t> local_targets(std::span<const std::int64_t> targets,
 
 template <class Exec>
 void embed(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& weight,
-           const std::int64_t* ids, const TensorRef<2>& out) {
+           const std::int64_t* ids, const TensorRef<2>& out, const StreamRows& rows) {
+  const TensorRef<2> all = rows.target(out);
   run(embedding::forward_variants<Exec>(),
-      embedding::ForwardArgs{.weight = weight, .ids = ids, .out = out}, kernels.embedding);
+      embedding::ForwardArgs{.weight = weight, .ids = ids, .out = all}, kernels.embedding);
   if (is_whole(run) || run.is_dry()) return;
-  visit_dtype(out.dtype, [&]<class T>() {
+  visit_dtype(all.dtype, [&]<class T>() {
     Kokkos::parallel_for(
-        "katt::nn::clear_foreign_rows", Range<Exec>(run.exec(), 0, out.size()),
-        ClearForeignRows<Exec, T>{ids, out.view<T, typename Exec::memory_space>(), out.extent[1]});
+        "katt::nn::clear_foreign_rows", Range<Exec>(run.exec(), 0, all.size()),
+        ClearForeignRows<Exec, T>{ids, all.view<T, typename Exec::memory_space>(), all.extent[1]});
   });
-  run.sum_over_tensor_ranks(out);
+  rows.sum(run, out);
 }
 
 template <class Exec>
@@ -163,28 +164,30 @@ float mean_loss(Runner<Exec>& run, const LossBuffers& at, std::int64_t counted) 
 template <class Exec>
 void loss_backward(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& hidden,
                    const TensorRef<2>& weight, const std::int64_t* targets, const LossBuffers& at,
-                   const TensorRef<2>& dhidden, const TensorRef<2>& dweight, float dloss) {
+                   const TensorRef<2>& dhidden, const TensorRef<2>& dweight, float dloss,
+                   const StreamRows& rows) {
   run(linear_cross_entropy::backward_variants<Exec>(),
       linear_cross_entropy::BackwardArgs{.hidden = hidden,
                                          .weight = weight,
                                          .targets = targets,
                                          .statistics = at.statistics,
-                                         .dhidden = dhidden,
+                                         .dhidden = rows.target(dhidden),
                                          .dweight = dweight,
                                          .dloss = dloss},
       kernels.linear_cross_entropy);
-  run.sum_over_tensor_ranks(dhidden);
+  rows.sum(run, dhidden);
 }
 
 #define KATT_INSTANTIATE_VOCABULARY(Exec)                                                         \
   template void embed<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&,                   \
-                            const std::int64_t*, const TensorRef<2>&);                            \
+                            const std::int64_t*, const TensorRef<2>&, const StreamRows&);         \
   template void loss_forward<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&,            \
                                    const TensorRef<2>&, const std::int64_t*, const LossBuffers&); \
   template float mean_loss<Exec>(Runner<Exec>&, const LossBuffers&, std::int64_t);                \
   template void loss_backward<Exec>(Runner<Exec>&, const Kernels&, const TensorRef<2>&,           \
                                     const TensorRef<2>&, const std::int64_t*, const LossBuffers&, \
-                                    const TensorRef<2>&, const TensorRef<2>&, float);
+                                    const TensorRef<2>&, const TensorRef<2>&, float,              \
+                                    const StreamRows&);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_VOCABULARY)
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "nn/runner.hpp"
+#include "nn/stream_rows.hpp"
 
 /// Embedding, head and loss where tensor parallel ranks have parts of the vocabulary (Shoeybi et al.
 /// 2019, arXiv:1909.08053, section 3). Logits are never gathered: of a token with partial maxima m_r
@@ -28,10 +29,10 @@ struct VocabularyPart {
 [[nodiscard]] std::vector<std::int64_t> local_targets(std::span<const std::int64_t> targets,
                                                       VocabularyPart part);
 
-/// out (T, hidden) = weight(ids); ids are local.
+/// out = weight(ids), (T, hidden) or this rank's of the rows; ids are local.
 template <class Exec>
 void embed(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& weight,
-           const std::int64_t* ids, const TensorRef<2>& out);
+           const std::int64_t* ids, const TensorRef<2>& out, const StreamRows& rows = {});
 
 /// What the loss leaves for its backward pass; the last three are empty with one rank.
 struct LossBuffers {
@@ -51,10 +52,11 @@ void loss_forward(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>&
 template <class Exec>
 [[nodiscard]] float mean_loss(Runner<Exec>& run, const LossBuffers& at, std::int64_t counted);
 
-/// dhidden and dweight of dloss · mean loss.
+/// dhidden, (T, hidden) or this rank's of the rows, and dweight of dloss · mean loss.
 template <class Exec>
 void loss_backward(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& hidden,
                    const TensorRef<2>& weight, const std::int64_t* targets, const LossBuffers& at,
-                   const TensorRef<2>& dhidden, const TensorRef<2>& dweight, float dloss);
+                   const TensorRef<2>& dhidden, const TensorRef<2>& dweight, float dloss,
+                   const StreamRows& rows = {});
 
 }  // namespace katt::nn

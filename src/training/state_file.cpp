@@ -13,12 +13,13 @@ namespace {
 using Metadata = std::map<std::string, std::string>;
 
 /// The columns of a log, one value a step.
-constexpr std::array<std::pair<const char*, float StepLog::*>, 5> columns{
+constexpr std::array<std::pair<const char*, float StepLog::*>, 6> columns{
     {{"log.loss", &StepLog::loss},
      {"log.grad_norm", &StepLog::grad_norm},
      {"log.lr", &StepLog::rate},
      {"log.time_s", &StepLog::time_s},
-     {"log.loss_scale", &StepLog::loss_scale}}};
+     {"log.loss_scale", &StepLog::loss_scale},
+     {"log.pipeline_idle", &StepLog::pipeline_idle}}};
 constexpr const char* skipped_column = "log.skipped";
 constexpr const char* scale_tensor = "loss_scale";
 constexpr std::int64_t max_steps = std::int64_t{1} << 32;
@@ -139,6 +140,7 @@ TrainingState state_of(const std::filesystem::path& path, const io::Safetensors&
   state.log.resize(skipped.size());
   for (std::size_t i = 0; i < skipped.size(); ++i) state.log[i].skipped = skipped[i] != 0.0F;
   for (const auto& [name, member] : columns) {
+    if (member == &StepLog::pipeline_idle && !file.has(name)) continue;  // of a first version
     const std::vector<float> values = reader.column(name, steps);
     for (std::size_t i = 0; i < values.size(); ++i) state.log[i].*member = values[i];
   }

@@ -40,11 +40,6 @@ nn::PassOptions pass_options(const nn::LlamaConfig& config, const TrainOptions& 
   return pass;
 }
 
-/// Microbatches whose activations a stage keeps at a time.
-std::int64_t microbatches_under_way(const dist::Place& place, const RowShare& rows) {
-  return std::min<std::int64_t>(place.layout.pipeline - place.stage, rows.microbatches);
-}
-
 /// The layout of this rank's part of a model whose folder holds what its configuration says.
 nn::ParameterLayout checked_layout(const nn::LlamaConfig& config, const TrainOptions& options,
                                    const std::filesystem::path& folder) {
@@ -96,8 +91,14 @@ void check_ranks(const nn::LlamaConfig& config, const TrainOptions& options) {
                      std::to_string(options.shape.seq) + ", expected a multiple of " +
                      std::to_string(2 * layout.context) + ", two chunks a rank");
   }
-  (void)share_rows(options.shape.batch, options.accumulation, options.groups.place,
-                   options.micro_batches);
+  const RowShare rows = share_rows(options.shape.batch, options.accumulation, options.groups.place,
+                                   options.micro_batches);
+  if (layout.virtual_stages > 1 && rows.microbatches % layout.pipeline != 0) {
+    throw InputError("--virtual-stages " + std::to_string(layout.virtual_stages) +
+                     ": the microbatches of a rank's step are " +
+                     std::to_string(rows.microbatches) + ", expected a multiple of --pipeline " +
+                     std::to_string(layout.pipeline));
+  }
 }
 
 template <class Exec>
@@ -109,14 +110,13 @@ TrainingMemory training_memory(const Exec& exec, const nn::LlamaConfig& config,
   const Sharing sharing(layout.size(), place, options.bucket);
   nn::Arena nowhere;
   void* const data = nowhere.tensor<1>(Dtype::f32, {layout.size()}).data;
-  const nn::PassOptions of_pass = pass_options(config, options);
+  nn::PassOptions of_pass = pass_options(config, options);
   nn::Weights weights = nn::bind_weights(config, layout, options.dtype, data);
   const std::size_t packed = nn::rehearse_ternary(config, layout, weights);
-  const nn::TrainingPass<Exec> pass(exec, config, options.dtype, of_pass, weights,
-                                    nn::bind_weights(config, layout, Dtype::f32, data), true);
   const RowShare rows =
       share_rows(options.shape.batch, options.accumulation, place, options.micro_batches);
-  const auto passes = static_cast<std::size_t>(microbatches_under_way(place, rows));
+  const std::vector<std::int64_t> kept = kept_microbatches(
+      pipeline_schedule(place.layout, place.stage, rows.microbatches), place.layout.virtual_stages);
   TrainingMemory memory;
   memory.parameters = packed + bytes_of(layout.size(), options.dtype);
   if (options.master_dtype != options.dtype) {
@@ -124,16 +124,23 @@ TrainingMemory training_memory(const Exec& exec, const nn::LlamaConfig& config,
   }
   memory.gradients = bytes_of(layout.size(), Dtype::f32);
   memory.optimizer = 2 * bytes_of(sharing.state_size(), Dtype::f32) + norm_bytes(layout, sharing);
-  memory.activations = passes * pass.activation_bytes();
-  memory.workspace = passes * pass.workspace_bytes();
+  for (std::size_t part = 0; part < kept.size(); ++part) {
+    of_pass.part = part;
+    const nn::TrainingPass<Exec> pass(exec, config, options.dtype, of_pass, weights,
+                                      nn::bind_weights(config, layout, Dtype::f32, data), true);
+    memory.activations += static_cast<std::size_t>(kept[part]) * pass.activation_bytes();
+    memory.workspace += static_cast<std::size_t>(kept[part]) * pass.workspace_bytes();
+  }
   // A bucket of gradients is summed while the backward pass sums over tensor parallel ranks.
   std::size_t bucket = 0;
   for (const dist::Part& part : sharing.buckets()) {
     bucket = std::max(bucket, dist::summing_bytes(part.count, Dtype::f32, place.layout.replicas()));
   }
   const std::int64_t tokens = of_pass.shape.tokens() / place.layout.context;
+  const std::int64_t own = nn::StreamRows::rows_of_rank(tokens, place.layout);
+  const std::int64_t summed = place.layout.shares_rows() ? place.layout.tensor * own : own;
   memory.communication =
-      bucket + dist::summing_bytes(tokens * config.hidden_size, options.dtype, place.layout.tensor);
+      bucket + dist::summing_bytes(summed * config.hidden_size, options.dtype, place.layout.tensor);
   return memory;
 }
 
@@ -163,10 +170,17 @@ Trainer<Exec>::Trainer(const Exec& exec, nn::LlamaConfig config, TrainOptions op
       ternary_(config_, layout_, weights_),
       ids_(static_cast<std::size_t>(rows_.rows * options_.shape.seq)),
       targets_(ids_.size()) {
-  for (std::int64_t i = 0; i < microbatches_under_way(options_.groups.place, rows_); ++i) {
-    passes_.push_back(std::make_unique<nn::TrainingPass<Exec>>(
-        exec, config_, options_.dtype, pass_options(config_, options_), weights_,
-        bind(Dtype::f32, gradients_), false, pool));
+  const dist::Place& place = options_.groups.place;
+  schedule_ = pipeline_schedule(place.layout, place.stage, rows_.microbatches);
+  nn::PassOptions of_pass = pass_options(config_, options_);
+  for (const std::int64_t kept : kept_microbatches(schedule_, place.layout.virtual_stages)) {
+    auto& passes = passes_.emplace_back();
+    for (std::int64_t i = 0; i < kept; ++i) {
+      passes.push_back(
+          std::make_unique<nn::TrainingPass<Exec>>(exec, config_, options_.dtype, of_pass, weights_,
+                                                   bind(Dtype::f32, gradients_), false, pool));
+    }
+    ++of_pass.part;
   }
   if (is_weights() || !sharing_.is_cut()) {
     nn::initialize_parameters(exec_, config_, layout_, folder, seed, options_.master_dtype,
@@ -238,31 +252,47 @@ void Trainer<Exec>::run_microbatches(const TokenData& data, float dloss) {
   const std::int64_t rows = options_.shape.batch * options_.accumulation;
   const std::int64_t count = rows_.microbatches;
   const bool sums_early = !(config_.tie_word_embeddings && place.layout.pipeline > 1);
-  const auto pass = [&](std::int64_t micro) -> nn::TrainingPass<Exec>& {
-    return *passes_[static_cast<std::size_t>(micro) % passes_.size()];
+  const auto pass = [&](const PipelinePass& at) -> nn::TrainingPass<Exec>& {
+    const auto& passes = passes_[static_cast<std::size_t>(at.part)];
+    return *passes[static_cast<std::size_t>(at.micro) % passes.size()];
   };
-  const auto forward = [&](std::int64_t micro) {
-    data.fill(steps() * rows + rows_.first + micro * rows_.rows, options_.shape.seq, ids_,
+  const auto forward = [&](const PipelinePass& at) {
+    data.fill(steps() * rows + rows_.first + at.micro * rows_.rows, options_.shape.seq, ids_,
               targets_);
-    pass(micro).set_batch(ids_, targets_);
+    pass(at).set_batch(ids_, targets_);
     const Kokkos::Profiling::ScopedRegion phase("forward");
-    loss_ += pass(micro).forward();
+    loss_ += pass(at).forward();
   };
-  const auto backward = [&](std::int64_t micro) {
+  const auto backward = [&](const PipelinePass& at) {
     const Kokkos::Profiling::ScopedRegion phase("backward");
-    const bool is_last = micro + 1 == count && !sharing_.buckets().empty() && sums_early;
-    pass(micro).backward(dloss, is_last
-                                    ? std::function<void(std::int64_t)>([&](std::int64_t offset) {
-                                        sum_gradients(offset, false);
-                                      })
-                                    : nullptr);
+    const bool is_last = at.micro + 1 == count;
+    std::function<void(std::int64_t)> ready;
+    if (is_last && !sharing_.buckets().empty() && sums_early) {
+      ready = [&](std::int64_t offset) { sum_gradients(offset, false); };
+    }
+    pass(at).backward(dloss, is_last, ready);
   };
-  const std::int64_t ahead = std::ssize(passes_) - 1;
-  for (std::int64_t micro = 0; micro < ahead; ++micro) forward(micro);
-  for (std::int64_t micro = 0; micro < count; ++micro) {
-    if (micro + ahead < count) forward(micro + ahead);
-    backward(micro);
+  for (const PipelinePass& at : schedule_) at.backward ? backward(at) : forward(at);
+}
+
+template <class Exec>
+double Trainer<Exec>::waited_s() const {
+  double all = 0;
+  for (const auto& passes : passes_) {
+    for (const auto& pass : passes) all += pass->waited_s();
   }
+  return all;
+}
+
+template <class Exec>
+double Trainer<Exec>::idle_share(double passes_s) const {
+  const dist::Communicator& stages = options_.groups.pipeline;
+  if (stages.size() == 1) return 0;
+  const std::vector<double> ends = stages.gather(passes_s);
+  const double longest = *std::ranges::max_element(ends);
+  // A stage waits for others, and at the end for the first of them to be done.
+  const double idle = stages.sum(waited_s() - waited_before_ + longest - passes_s);
+  return idle / (longest * stages.size());
 }
 
 template <class Exec>
@@ -295,7 +325,13 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
   summed_ = 0;
   // Of the mean over all microbatches and all parts of their sequences.
   const std::int64_t losses = rows_.microbatches * groups.place.layout.replicas();
+  waited_before_ = waited_s();
   run_microbatches(data, log.loss_scale / static_cast<float>(losses));
+  if (groups.pipeline.size() > 1) {
+    exec_.fence("katt::training::step: after the passes");
+    log.pipeline_idle = static_cast<float>(idle_share(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()));
+  }
   const Kokkos::Profiling::ScopedRegion phase("optimizer");
   sum_tied_gradients();
   sum_gradients(0, true);

@@ -10,6 +10,7 @@
 #include "nn/training_pass.hpp"
 #include "training/data.hpp"
 #include "training/optimizer.hpp"
+#include "training/pipeline_schedule.hpp"
 #include "training/precision.hpp"
 #include "training/schedule.hpp"
 #include "training/sharing.hpp"
@@ -41,6 +42,8 @@ struct StepLog {
   float rate = 0;
   float time_s = 0;
   float loss_scale = 1;
+  /// Share of the time of the passes in which stages of a pipeline idle, their mean.
+  float pipeline_idle = 0;
   bool skipped = false;  ///< a gradient was not finite: the parameters stay
 };
 
@@ -83,9 +86,7 @@ template <class Exec>
 /// Of several ranks each trains its part of the model (nn/slice.hpp) on its rows: gradients are
 /// summed over those that hold the same parameters, in buckets and while the backward pass goes on;
 /// with ZeRO-1 each of them updates a part, and keeps moments and 16-bit models' masters of that
-/// alone. Stages of a pipeline take microbatches in the order 1F1B (Narayanan et al. 2019, PipeDream,
-/// and 2021, arXiv:2104.04473, section 2.2): a stage with k stages after it is k forward passes ahead,
-/// and keeps the activations of k + 1 microbatches at most.
+/// alone. Stages of a pipeline take microbatches in the order of pipeline_schedule().
 template <class Exec>
 class Trainer {
  public:
@@ -123,6 +124,9 @@ class Trainer {
   /// Whether the masters are the weights.
   [[nodiscard]] bool is_weights() const { return options_.dtype == options_.master_dtype; }
   void run_microbatches(const TokenData& data, float dloss);
+  /// Of passes that took so long on this rank: StepLog::pipeline_idle.
+  [[nodiscard]] double idle_share(double passes_s) const;
+  [[nodiscard]] double waited_s() const;
   /// Sums the gradients from `offset` on over the replicas, bucket by bucket.
   void sum_gradients(std::int64_t offset, bool to_the_end);
   void sum_tied_gradients();
@@ -150,10 +154,13 @@ class Trainer {
   nn::DeviceMemory<Exec> master_, copy_, gradients_, m_, v_, sums_;
   nn::Weights weights_;  ///< in copy_, and packed
   nn::TernaryWeights<Exec> ternary_;
-  std::vector<std::unique_ptr<nn::TrainingPass<Exec>>> passes_;  ///< of microbatches under way
+  std::vector<PipelinePass> schedule_;
+  /// Of every part of the stage, and of microbatches under way.
+  std::vector<std::vector<std::unique_ptr<nn::TrainingPass<Exec>>>> passes_;
   std::vector<std::int64_t> ids_, targets_;
-  double loss_ = 0;         ///< sum over the microbatches of a step
-  std::size_t summed_ = 0;  ///< buckets whose sums are done or under way
+  double waited_before_ = 0;  ///< waited_s() before the step
+  double loss_ = 0;           ///< sum over the microbatches of a step
+  std::size_t summed_ = 0;    ///< buckets whose sums are done or under way
   dist::Request sum_;
 };
 

@@ -9,7 +9,8 @@ from test_ranks import MPIRUN, expected, ranks, training  # noqa: F401
 pytestmark = pytest.mark.skipif(MPIRUN is None, reason="no mpirun")
 
 
-@pytest.mark.parametrize("layout", [["--tensor", "2"], ["--context", "2"]], ids=" ".join)
+@pytest.mark.parametrize("layout", [["--tensor", "2", "--sequence-parallel", "1"], ["--context", "2"],
+                                    ["--context", "2", "--context-variant", "ulysses"]], ids=" ".join)
 def test_trains_as_pytorch(ranks, expected, layout):  # noqa: F811
     steps = 4
     done = ranks(2, *training(expected, steps=steps), *layout, "--backend", "cuda", "--log", "log.h5", timeout=600)

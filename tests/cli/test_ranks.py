@@ -23,10 +23,11 @@ LAYOUTS = [
     (2, ["--context", 2]),
     (2, []),
     (2, ["--zero", 1]),
+    (2, ["--tensor", 2, "--sequence-parallel", 1]),
     (4, ["--tensor", 2, "--pipeline", 2, "--micro-batches", 3]),
     (4, ["--tensor", 2, "--zero", 1]),
-    (4, ["--context", 2]),
-    (8, ["--tensor", 2, "--pipeline", 2]),
+    (4, ["--context", 2, "--context-variant", "ulysses"]),
+    (8, ["--tensor", 2, "--pipeline", 2, "--sequence-parallel", 1]),
 ]
 NAMES = [f"{ranks}: {' '.join(map(str, layout))}" for ranks, layout in LAYOUTS]
 
@@ -92,8 +93,9 @@ def test_killed_ranks_lose_nothing_that_was_saved(katt, ranks, expected):
     command = training(expected, steps=10 * kills, batch=8, accumulation=8, lr=1e-4)
     done = katt(*command, "--log", "unbroken.h5", "--threads", 1)
     assert done.returncode == 0, done.stderr
-    layouts = [[], ["--zero", 1], ["--tensor", 2], ["--tensor", 2, "--zero", 1], ["--context", 2],
-               ["--tensor", 2, "--pipeline", 2], ["--pipeline", 2, "--context", 2]]
+    layouts = [[], ["--zero", 1], ["--tensor", 2], ["--tensor", 2, "--zero", 1, "--sequence-parallel", 1],
+               ["--context", 2], ["--tensor", 2, "--pipeline", 2],
+               ["--pipeline", 2, "--context", 2, "--context-variant", "ulysses"]]
     layout, killed = choose.choice(layouts), 0
     while True:
         process = ranks.start(4, *command, *layout, "--out", "out", "--log", "log.h5", "--save-every", 2, "--save-shards",
@@ -188,7 +190,7 @@ def test_logits_and_greedy_continuation(ranks, expected, count, layout):
     assert [int(token) for token in done.stdout.splitlines()[-1].split(",")] == expected["greedy"].tolist()
 
 
-@pytest.mark.parametrize("count, layout", [(1, []), *LAYOUTS[:6]], ids=["1", *NAMES[:6]])
+@pytest.mark.parametrize("count, layout", [(1, []), *LAYOUTS[:7]], ids=["1", *NAMES[:7]])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_memory_of_every_rank(ranks, count, layout, dtype):
     done = ranks(count, "memory", "--model", TINY, "--batch", 6, "--seq", 128, "--dtype", dtype, "--measure", "--json",
@@ -224,6 +226,10 @@ def test_memory_without_ranks(katt):
     (4, [], "a step has 6 rows, expected a multiple of the 4 data parallel ranks"),
     (2, ["--pipeline", 2, "--micro-batches", 4], "expected a divisor of them"),
     (2, ["--zero", 2], "--zero 2: expected 0 or 1"),
+    (2, ["--sequence-parallel", "yes"], "--sequence-parallel yes: expected 0 or 1"),
+    (2, ["--context", 2, "--context-variant", "tree"], "--context-variant tree: expected ring or ulysses"),
+    (2, ["--virtual-stages", 2], "--pipeline is 1, expected 2 or more stages"),
+    (2, ["--pipeline", 2, "--virtual-stages", 2], "the model has 2 blocks, expected at most as many parts"),
     (2, ["--save-shards", 3], "--save-shards 3: expected at most the 2 ranks"),
     (2, ["--checkpoint-blocks", "budget:1e9"], "of several ranks each would choose"),
     (2, ["--nonsense", 1], "unknown option"),

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
+#include <tuple>
+#include <utility>
 
 #include "core/error.hpp"
 #include "drivers/training_run.hpp"
@@ -24,8 +27,27 @@ using training::TrainOptions;
 using Exec = Kokkos::DefaultExecutionSpace;
 using Trainer = training::Trainer<Exec>;
 
-/// All layouts of the ranks that can share the model and its batch; of eight those of three kinds,
-/// since those of fewer are those of fewer ranks.
+/// A layout whose ranks share rows of the stream, attend by heads and have two parts of the blocks a
+/// stage, each where that can be.
+Layout with_all_variants(Layout layout, const nn::LlamaConfig& config, TrainOptions options) {
+  const auto turn_on = [&](bool applies, auto& member, auto value) {
+    if (!applies) return;
+    const auto before = std::exchange(member, value);
+    options.groups = dist::Groups(dist::Place(layout, 0));
+    try {
+      training::check_ranks(config, options);
+    } catch (const InputError&) {  // told in the tests of refusals
+      member = before;
+    }
+  };
+  turn_on(layout.tensor > 1, layout.sequence_parallel, true);
+  turn_on(layout.context > 1, layout.context_variant, dist::ContextVariant::ulysses);
+  turn_on(layout.pipeline > 1, layout.virtual_stages, 2);
+  return layout;
+}
+
+/// All layouts of the ranks that can share the model and its batch, and their variants; of eight those
+/// of three kinds, since those of fewer are those of fewer ranks.
 std::vector<Layout> layouts(const nn::LlamaConfig& config, const TrainOptions& options) {
   const int ranks = dist::world().size();
   std::vector<Layout> found;
@@ -42,6 +64,8 @@ std::vector<Layout> layouts(const nn::LlamaConfig& config, const TrainOptions& o
           try {
             training::check_ranks(config, with);
             found.push_back(layout);
+            const Layout variant = with_all_variants(layout, config, options);
+            if (dist::to_text(variant) != dist::to_text(layout)) found.push_back(variant);
           } catch (const InputError&) {  // told in the tests of refusals
           }
         }
@@ -149,6 +173,115 @@ TEST(TrainingOverRanks, IsThatOfOneRank) {
       }
       EXPECT_LT(difference(trainer.layout(), trainer.parameters(), parameters),
                 what.dtype == Dtype::f32 ? 2e-3 : 2e-2);
+    }
+  }
+}
+
+TEST(TrainingOverRanks, SharesRowsThatAreNotEven) {
+  if (dist::world().size() > 3) GTEST_SKIP() << "two ranks and three tell";
+  const TokenData data = small_data();
+  const nn::LlamaConfig config = model();
+  TrainOptions options{.shape = {.batch = 1, .seq = 5}, .accumulation = 2, .bucket = 5000};
+  Trainer alone(Exec(), config, options, "no checkpoint here", 7);
+  (void)alone.step(data);
+  const StepLog expected = alone.step(data);
+  options.groups = dist::Groups(dist::world(),
+                                Layout{.tensor = dist::world().size(), .sequence_parallel = true});
+  Trainer trainer(Exec(), config, options, "no checkpoint here", 7);
+  (void)trainer.step(data);
+  const StepLog log = trainer.step(data);
+  EXPECT_NEAR(log.loss, expected.loss, 1e-4 * expected.loss);
+  EXPECT_NEAR(log.grad_norm, expected.grad_norm, 2e-4 * expected.grad_norm);
+  EXPECT_LT(difference(trainer.layout(), trainer.parameters(), alone.parameters()), 2e-3);
+}
+
+/// Activations fall with the ranks: what the norms keep, x, n1, h and n2 of every block, too.
+TEST(TrainingOverRanks, NeedsLessMemoryWhereRowsAreShared) {
+  const nn::LlamaConfig config = model();
+  TrainOptions options = small_options();
+  const auto activations = [&](Layout layout) {
+    options.groups = dist::Groups(dist::Place(layout, 0));
+    return static_cast<double>(training::training_memory(Exec(), config, options).activations);
+  };
+  const double rows = 6 * 48 * 4.0 * 48;  // bytes of all rows of a tensor of the stream
+  const double saved =
+      activations({.tensor = 2}) - activations({.tensor = 2, .sequence_parallel = true});
+  // Of each of the 4 blocks half of four tensors; of those beside them half of delta, x and g; one
+  // more has the rows of all.
+  EXPECT_NEAR(saved, (4 * 4 / 2.0 + 3 / 2.0 - 1) * rows, 0.01 * rows);
+}
+
+/// Every stage's passes in their order, each of them when what it needs is there: the time of all of
+/// them, a part's forward pass taking one and its backward pass two, over the time of a stage's own;
+/// −1 where they wait for each other.
+double time_of_schedule(const Layout& layout, std::int64_t microbatches) {
+  const int stages = layout.pipeline, parts = stages * layout.virtual_stages;
+  std::vector<std::vector<training::PipelinePass>> passes;
+  for (int s = 0; s < stages; ++s) {
+    passes.push_back(training::pipeline_schedule(layout, s, microbatches));
+  }
+  std::map<std::tuple<bool, int, std::int64_t>, double> done;
+  std::vector<double> time(passes.size(), 0.0);
+  std::vector<std::size_t> next(passes.size(), 0);
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    for (int s = 0; s < stages; ++s) {
+      const auto at = static_cast<std::size_t>(s);
+      for (; next[at] < passes[at].size(); ++next[at], goes_on = true) {
+        const training::PipelinePass& pass = passes[at][next[at]];
+        const int part = pass.part * stages + s;
+        double ready = 0;
+        if (pass.backward || part > 0) {
+          const bool turns = pass.backward && part == parts - 1;
+          const auto needed =
+              done.find({pass.backward && !turns, turns ? part : part + (pass.backward ? 1 : -1),
+                         pass.micro});
+          if (needed == done.end()) break;
+          ready = needed->second;
+        }
+        time[at] = std::max(time[at], ready) + (pass.backward ? 2 : 1);
+        done[{pass.backward, part, pass.micro}] = time[at];
+      }
+    }
+  }
+  const auto all = static_cast<std::size_t>(2 * microbatches * parts);
+  if (done.size() != all) return -1;
+  return *std::ranges::max_element(time) /
+         static_cast<double>(3 * microbatches * layout.virtual_stages);
+}
+
+TEST(PipelineSchedule, HasTheBubbleOfItsFormula) {
+  if (dist::world().rank() > 0) return;
+  for (const int stages : {2, 3, 4, 8}) {
+    for (const int parts : {1, 2, 3, 4}) {
+      for (const std::int64_t rounds : {1, 2, 5}) {
+        const Layout layout{.pipeline = stages, .virtual_stages = parts};
+        const std::int64_t micro = rounds * stages;
+        SCOPED_TRACE(dist::to_text(layout) + ", microbatches " + std::to_string(micro));
+        EXPECT_NEAR(time_of_schedule(layout, micro) - 1,
+                    (stages - 1) / static_cast<double>(parts * micro), 1e-9);
+      }
+    }
+  }
+  // 1F1B takes any number of microbatches, and keeps as many as stages follow.
+  const auto passes = training::pipeline_schedule({.pipeline = 4}, 1, 7);
+  EXPECT_EQ(passes.size(), 14U);
+  EXPECT_EQ(training::kept_microbatches(passes, 1), std::vector<std::int64_t>{3});
+}
+
+TEST(TrainingOverRanks, TellsHowLongStagesIdle) {
+  if (dist::world().size() != 2) GTEST_SKIP() << "two ranks tell";
+  const TokenData data = small_data();
+  TrainOptions options = small_options();
+  for (const Layout& layout : {Layout{.data = 2}, Layout{.pipeline = 2, .virtual_stages = 2}}) {
+    options.groups = dist::Groups(dist::world(), layout);
+    Trainer trainer(Exec(), model(), options, "no checkpoint here", 7);
+    const float idle = trainer.step(data).pipeline_idle;
+    if (layout.pipeline == 1) {
+      EXPECT_EQ(idle, 0);
+    } else {
+      EXPECT_GT(idle, 0);
+      EXPECT_LT(idle, 1);
     }
   }
 }
@@ -285,6 +418,17 @@ TEST(TrainingOverRanks, RefusesWhatCannotBeShared) {
             "--pipeline 5: the model has 4 blocks, expected at most as many stages");
   EXPECT_EQ(refusal({.context = 5}),
             "--context 5: --seq is 48, expected a multiple of 10, two chunks a rank");
+  EXPECT_EQ(refusal({.context = 2, .context_variant = dist::ContextVariant::ulysses}),
+            "--context 2 --context-variant ulysses: a rank has 6 heads and 3 K/V heads, expected a "
+            "divisor of both: 1, 3");
+  EXPECT_EQ(refusal({.virtual_stages = 2}),
+            "--virtual-stages 2: --pipeline is 1, expected 2 or more stages, which take turns");
+  EXPECT_EQ(refusal({.pipeline = 2, .virtual_stages = 3}),
+            "--pipeline 2 --virtual-stages 3: the model has 4 blocks, expected at most as many "
+            "parts");
+  EXPECT_EQ(refusal({.pipeline = 2, .data = 8, .virtual_stages = 2}),
+            "--virtual-stages 2: the microbatches of a rank's step are 1, expected a multiple of "
+            "--pipeline 2");
   try {
     (void)dist::layout_of(4, 3, 1, 1, false);
     FAIL();

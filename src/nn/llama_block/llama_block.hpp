@@ -13,6 +13,7 @@
 #include "nn/arena.hpp"
 #include "nn/block.hpp"
 #include "nn/config.hpp"
+#include "nn/products.hpp"
 #include "nn/runner.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/rope/rope.hpp"
@@ -74,7 +75,8 @@ struct Tensors {
 /// A pass with its memory: what lies between the operators, and their workspace. Dry, it allocates
 /// nothing and finds out how much that is. Throws InputError where a variant cannot run here.
 /// Ranks of a tensor parallel group have their parts of heads, columns and weights, and the shape says
-/// so; they sum what they have parts of.
+/// so; they sum what they have parts of. Where they share rows (nn/stream_rows.hpp), stream, delta, h,
+/// delta_out and dx have those of the rank.
 template <class Exec>
 class Pass {
  public:
@@ -93,6 +95,7 @@ class Pass {
       memory_ = pool_.allocate(exec, tensor_bytes_);
       nn::Arena arena(memory_.data());
       lay_out(arena, dtype, backward);
+      if (at_.rows.all) nn::clear_rows(exec, at_.rows.all);
       rope::build_cache(exec, config_.rope, cos_sin_);
     }
     nn::Runner<Exec> rehearsal(exec, true, {}, groups);
@@ -154,18 +157,25 @@ class Pass {
     const auto rows = [&](std::int64_t columns) {
       return arena.tensor<2>(dtype, {tokens, columns});
     };
+    const dist::Layout& layout = run_.groups().place.layout;
+    const std::int64_t own = nn::StreamRows::rows_of_rank(tokens, layout);
+    const std::int64_t hidden = config_.hidden_size;
+    at_.rows.tokens = tokens;
+    if (layout.shares_rows()) {
+      at_.rows.all = arena.tensor<2>(dtype, {layout.tensor * own, hidden});
+    }
     cos_sin_ = arena.tensor<2>(Dtype::f32, {shape_.seq, config_.head_dim});
-    at_.x = rows(config_.hidden_size);
+    at_.x = arena.tensor<2>(dtype, {own, hidden});
     if (!backward) {
       using nn::Recompute;
       at_.attended = rows(config_.q_size());  // without lse
       nn::lay_out_block(arena, config_, dtype, shape_,
-                        nn::without(Recompute::all, Recompute::attended | Recompute::h), at_);
+                        nn::without(Recompute::all, Recompute::attended | Recompute::h), at_, own);
       at_.h = tensors_.h;
       return;
     }
-    nn::lay_out_block(arena, config_, dtype, shape_, nn::Recompute::all, at_);
-    tensors_.delta_out = rows(config_.hidden_size);
+    nn::lay_out_block(arena, config_, dtype, shape_, nn::Recompute::all, at_, own);
+    tensors_.delta_out = arena.tensor<2>(dtype, {own, hidden});
     const std::int64_t qkv = config_.q_size() + 2 * config_.kv_size();
     buffers_.g = tensors_.dx;
     buffers_.dqkv = rows(qkv);
@@ -186,6 +196,9 @@ class Pass {
   void launch_backward(nn::Runner<Exec>& run) const {
     const nn::Block<Exec> block(config_, kernels_, cos_sin_);
     block.backward(run, tensors_.weights, tensors_.gradients, at_, shape_, buffers_);
+    if (!at_.rows.all) return;
+    run.sum_over_tensor_ranks(tensors_.gradients.input_norm);
+    run.sum_over_tensor_ranks(tensors_.gradients.post_norm);
   }
 
   nn::LlamaConfig config_;

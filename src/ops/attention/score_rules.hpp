@@ -13,7 +13,7 @@
 #include "core/variants.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/attention/backward.hpp"
-#include "ops/attention/reference.hpp"
+#include "ops/attention/reference/float64.hpp"
 
 /// The score rules of users that sweeps know by name, values of the axis score_rule; see own_rule.hpp.
 namespace katt::attention {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "core/error.hpp"
 #include "io/case_file.hpp"
+#include "ops/attention/reference/expected.hpp"
 #include "testing/expected.hpp"
 #include "testing/fill.hpp"
 
@@ -147,84 +147,12 @@ double Inputs::flops() const {
   return attention::forward_flops(args) * (backward ? 2.5 : 1.0);
 }
 
-namespace {
-
-/// Each of n, or a hashed choice of so many.
-std::set<std::int64_t> sample(std::int64_t n, double wanted) {
-  std::set<std::int64_t> chosen;
-  const auto count = static_cast<std::int64_t>(wanted);
-  for (std::int64_t i = 0; i < n && n <= count; ++i) chosen.insert(i);
-  for (std::uint64_t i = 0; static_cast<std::int64_t>(chosen.size()) < std::min(n, count); ++i) {
-    chosen.insert(static_cast<std::int64_t>(testing::hash(9, i) % static_cast<std::uint64_t>(n)));
-  }
-  return chosen;
-}
-
-/// What P may be wrong by because a score of that size is an f32, as for attention on one rank.
-void add_rounding(testing::ExpectedPart& part, double largest_lse) {
-  double scale = 0;
-  for (const testing::ExpectedValue& value : part.values) {
-    if (std::isfinite(value.exact)) scale = std::max(scale, std::abs(value.exact));
-  }
-  part.slack += 0x1p-24 * std::max(1.0, largest_lse) * scale;
-}
-
-testing::Expected expected_rows(const attention::HostProblem& p, Dtype dtype) {
-  testing::ExpectedPart out{.output = "out"};
-  testing::ExpectedPart lse{.output = "lse", .unreported = true};
-  double largest_lse = 0;
-  const double cost = static_cast<double>(p.seq_kv * p.head_dim);
-  for (const std::int64_t row :
-       sample(p.batch * p.heads * p.seq_q, std::clamp(5e7 / cost, 16.0, 4096.0))) {
-    const attention::QueryIndex index{row / p.seq_q / p.heads, row / p.seq_q % p.heads,
-                                      row % p.seq_q};
-    const auto exact = attention::reference_row(p, index);
-    const auto unfused = attention::unfused_row(p, index, dtype);
-    out.add(row * p.head_dim, exact.out, unfused.out);
-    lse.values.push_back({row, exact.lse, unfused.lse});
-    if (std::isfinite(exact.lse)) largest_lse = std::max(largest_lse, std::abs(exact.lse));
-  }
-  add_rounding(out, largest_lse);
-  lse.slack = 0x1p-24 * std::max(1.0, largest_lse);
-  return {std::move(out), std::move(lse)};
-}
-
-testing::Expected expected_gradients(const attention::HostProblem& p, Dtype dtype) {
-  const bool bent = std::ranges::any_of(attention::score_parameters,
-                                        [&](const attention::ScoreParameter& parameter) {
-                                          return p.score.*parameter.value != parameter.minimum;
-                                        });
-  const double factor = p.heads > p.kv_heads || bent ? 3 : 2;
-  testing::ExpectedPart dq{.output = "dq", .factor = factor};
-  testing::ExpectedPart dk{.output = "dk", .factor = factor};
-  testing::ExpectedPart dv{.output = "dv", .factor = factor};
-  double largest_lse = 0, dq_terms = 0, dk_terms = 0;
-  const double cost = static_cast<double>(p.heads / p.kv_heads * p.seq_q * p.seq_kv * p.head_dim);
-  for (const std::int64_t head : sample(p.batch * p.kv_heads, std::clamp(1e8 / cost, 1.0, 64.0))) {
-    const std::int64_t b = head / p.kv_heads, h = head % p.kv_heads;
-    const auto exact = attention::reference_gradients(p, b, h);
-    const auto unfused = attention::unfused_gradients(p, b, h, dtype);
-    dq.add(head * (p.heads / p.kv_heads) * p.seq_q * p.head_dim, exact.dq, unfused.dq);
-    dk.add(head * p.seq_kv * p.head_dim, exact.dk, unfused.dk);
-    dv.add(head * p.seq_kv * p.head_dim, exact.dv, unfused.dv);
-    largest_lse = std::max(largest_lse, exact.largest_lse);
-    dq_terms = std::max(dq_terms, exact.dq_terms);
-    dk_terms = std::max(dk_terms, exact.dk_terms);
-  }
-  for (testing::ExpectedPart* part : {&dq, &dk, &dv}) add_rounding(*part, 3 * largest_lse);
-  dq.slack += 2 * 0x1p-23 * dq_terms;
-  dk.slack += 2 * 0x1p-23 * dk_terms;
-  return {std::move(dq), std::move(dk), std::move(dv)};
-}
-
-}  // namespace
-
 testing::Errors compare(const Inputs& inputs, const std::vector<Output>& outputs) {
   const attention::HostProblem problem = inputs.host_problem();
   testing::Comparison reported, unreported;
-  for (const testing::ExpectedPart& part : inputs.backward
-                                               ? expected_gradients(problem, inputs.dtype)
-                                               : expected_rows(problem, inputs.dtype)) {
+  for (const testing::ExpectedPart& part :
+       inputs.backward ? attention::expected_gradients(problem, inputs.dtype)
+                       : attention::expected_rows(problem, inputs.dtype)) {
     const auto made = std::ranges::find(outputs, part.output, &Output::name);
     testing::add_all(part.unreported ? unreported : reported, part, made->values, made->shape,
                      inputs.dtype);

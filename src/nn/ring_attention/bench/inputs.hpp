@@ -8,7 +8,7 @@
 #include "bench/registry.hpp"
 #include "dist/communicator.hpp"
 #include "nn/ring_schedule.hpp"
-#include "ops/attention/reference.hpp"
+#include "ops/attention/reference/float64.hpp"
 #include "testing/compare.hpp"
 
 namespace katt::ring_attention {

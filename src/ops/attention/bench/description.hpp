@@ -12,8 +12,8 @@
 #include "io/case_file.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/attention/backward.hpp"
-#include "ops/attention/bench/expected.hpp"
-#include "ops/attention/reference.hpp"
+#include "ops/attention/reference/expected.hpp"
+#include "ops/attention/reference/float64.hpp"
 #include "ops/attention/score_rules.hpp"
 
 namespace katt::attention {

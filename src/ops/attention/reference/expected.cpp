@@ -1,4 +1,4 @@
-#include "ops/attention/bench/expected.hpp"
+#include "ops/attention/reference/expected.hpp"
 
 #include <algorithm>
 #include <cmath>

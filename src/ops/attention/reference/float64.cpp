@@ -1,4 +1,4 @@
-#include "ops/attention/reference.hpp"
+#include "ops/attention/reference/float64.hpp"
 
 #include <algorithm>
 #include <cmath>

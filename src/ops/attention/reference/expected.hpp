@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/dtype.hpp"
-#include "ops/attention/reference.hpp"
+#include "ops/attention/reference/float64.hpp"
 #include "testing/expected.hpp"
 
 /// What the outputs of attention are held against: testing::ErrorRule, and a rounding of the
