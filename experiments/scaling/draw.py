@@ -46,16 +46,21 @@ def one_over_ranks(axes, first):
     axes.plot(RANKS, [first / ranks for ranks in RANKS], color="gray", linestyle=":", label="1 / ranks")
 
 
+def of_variants(axes, rows, column):
+    """Attention of shared sequences, backward, in each variant."""
+    shared = select(rows, op="ring_attention", dtype="f32", **{"pass": "backward"})
+    for variant in dict.fromkeys(shared["variant"]):
+        for label, style in (("strong", "-"), ("weak", "--")):
+            line(axes, select(shared, variant=variant, label=label), column, 1e-6, f"{variant}, {label}", linestyle=style)
+
+
 def memory(rows):
     figure, (ring, step) = plt.subplots(1, 2, figsize=(10, 4))
-    for one in ("forward", "backward"):
-        for label, style in (("strong", "-"), ("weak", "--")):
-            line(ring, select(rows, op="ring_attention", dtype="f32", label=label, **{"pass": one}), "total_bytes", 1e-6,
-                 f"{one}, {label}", linestyle=style)  # fmt: skip
-    strong = select(rows, op="ring_attention", dtype="f32", label="strong", **{"pass": "backward"})
+    of_variants(ring, rows, "total_bytes")
+    strong = select(rows, op="ring_attention", dtype="f32", label="strong", variant="ring", **{"pass": "backward"})
     one_over_ranks(ring, strong["total_bytes"][strong["ranks"] == 1][0] * 1e-6)
     ring.set_yscale("log", base=2)
-    finish(ring, "Ring attention: 1024 tokens, or 256 a rank", "MB on a rank")
+    finish(ring, "Attention of shared sequences: 1024 tokens, or 256 a rank", "MB on a rank")
     steps = select(rows, op="training_step")
     alone = select(steps, ranks=1)["total_bytes"][0] * 1e-6
     for label in dict.fromkeys(steps["label"]):
@@ -70,11 +75,8 @@ def memory(rows):
 
 def traffic(rows):
     figure, (ring, step) = plt.subplots(1, 2, figsize=(10, 4))
-    for one in ("forward", "backward"):
-        for label, style in (("strong", "-"), ("weak", "--")):
-            line(ring, select(rows, op="ring_attention", dtype="f32", label=label, **{"pass": one}), "sent_bytes", 1e-6,
-                 f"{one}, {label}", linestyle=style)  # fmt: skip
-    finish(ring, "Ring attention", "MB sent by a rank")
+    of_variants(ring, rows, "sent_bytes")
+    finish(ring, "Attention of shared sequences, backward", "MB sent by a rank")
     steps = select(rows, op="training_step")
     for label in dict.fromkeys(steps["label"]):
         line(step, select(steps, label=label), "sent_bytes", 1e-6, label)
@@ -86,10 +88,10 @@ def waiting(rows):
     figure, (share, overlap) = plt.subplots(1, 2, figsize=(12, 4), sharex=True)
     lines = {label: select(rows, op="training_step", label=label) for label in
              dict.fromkeys(select(rows, op="training_step")["label"])}
-    lines["ring attention, backward"] = select(rows, op="ring_attention", dtype="f32", label="strong",
-                                               **{"pass": "backward"})
-    lines["tensor parallel block, backward"] = select(rows, op="tensor_parallel_block", dtype="f32",
-                                                      **{"pass": "backward"})
+    for op, label in (("ring_attention", "attention"), ("tensor_parallel_block", "block")):
+        shared = select(rows, op=op, dtype="f32", label="strong", **{"pass": "backward"})
+        for variant in dict.fromkeys(shared["variant"]):
+            lines[f"{label}: {variant}, backward"] = select(shared, variant=variant)
     for label, chosen in lines.items():
         several = {name: column[chosen["ranks"] > 1] for name, column in chosen.items()}
         line(share, several, "communication_fraction", 100, label)

@@ -70,6 +70,7 @@ Exchange CollectiveCandidate::exchange() const {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   Exchange all;
   all.bus_bytes = bus_bytes();
+  all.idle_fraction = group_.sum(idle_fraction()) / group_.size();
   if (!sends_through_dist()) {
     all.sent_bytes = all.messages = all.communication_fraction = all.overlap_fraction = nan;
     return all;

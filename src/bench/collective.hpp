@@ -25,7 +25,8 @@ struct Exchange {
   double messages = 0;    ///< of that rank
   double communication_fraction = 0;  ///< of the time, in calls of dist; mean over ranks
   double overlap_fraction =
-      0;  ///< of the time in which messages were under way, that spent elsewhere
+      0;                     ///< of the time in which messages were under way, that spent elsewhere
+  double idle_fraction = 0;  ///< of the time, in which stages of a pipeline wait; mean over ranks
 };
 
 /// A variant made ready on the ranks of a group. All of them call each function, run() and fence()
@@ -49,6 +50,8 @@ class CollectiveCandidate : public Candidate {
   /// Compares this rank's outputs, of which all have been computed.
   [[nodiscard]] virtual Errors compare() = 0;
   [[nodiscard]] virtual double bus_bytes() const { return 0; }
+  /// Share of the time in which this rank waits for other stages of a pipeline.
+  [[nodiscard]] virtual double idle_fraction() const { return 0; }
   /// Whether dist's operations send all that is sent.
   [[nodiscard]] virtual bool sends_through_dist() const { return true; }
 

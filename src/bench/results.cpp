@@ -60,6 +60,7 @@ void add_exchange(const RowResult& result, std::map<std::string, io::Cell>& cell
   cells["messages"] = exchange.messages;
   cells["communication_fraction"] = exchange.communication_fraction;
   cells["overlap_fraction"] = exchange.overlap_fraction;
+  cells["pipeline_idle_fraction"] = exchange.idle_fraction;
   cells["note"] = result.note;
 }
 
@@ -197,8 +198,9 @@ std::vector<io::Column> result_columns(const Registry& registry) {
     }
   }
   // and these behind the axes
-  for (const char* name : {"host_bytes", "device_bytes", "host_s", "busbw_gbytes_s", "sent_bytes",
-                           "messages", "communication_fraction", "overlap_fraction"}) {
+  for (const char* name :
+       {"host_bytes", "device_bytes", "host_s", "busbw_gbytes_s", "sent_bytes", "messages",
+        "communication_fraction", "overlap_fraction", "pipeline_idle_fraction"}) {
     columns.push_back({name, ColumnKind::real, 0, true});
   }
   columns.push_back({"note", ColumnKind::text, 96, true});

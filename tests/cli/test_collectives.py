@@ -1,5 +1,6 @@
 """Operators that several ranks compute together: sweeps of them, and attention over a ring on the cases of attention."""
 
+import math
 import os
 
 import h5py
@@ -85,20 +86,35 @@ def test_one_rank_by_itself(katt):
 
 # Two numbers of ranks tell most in half of the time; KATT_RANKS="1 2 3 4 8" asks for others.
 @pytest.mark.parametrize("count", map(int, os.environ.get("KATT_RANKS", "2 8").split()))
+@pytest.mark.parametrize("variant", ["ring", "ulysses"])
 @pytest.mark.parametrize("case", map(skipped_where_missing, ATTENTION))
-def test_ring_attention_on_the_cases(ranks, case, count):  # noqa: F811
+def test_ring_attention_on_the_cases(ranks, case, variant, count):  # noqa: F811
     """Within the limits of one rank, forward and backward; what cannot be shared is refused by its name."""
-    done = ranks(count, "run", "ring_attention", "--in", case, "--out", "out.h5")
+    with h5py.File(case) as file:
+        heads = math.gcd(file["q"].shape[1], file["k"].shape[1])
+    if variant == "ulysses" and count == 8 and heads % 8 != 0:
+        count = heads  # as many as can share them; of eight one refusal tells, below
+    done = ranks(count, "run", "ring_attention", "--in", case, "--out", "out.h5", "--variant", variant)
     if done.returncode == 2:
         with h5py.File(case) as file:
             behind = not file.attrs.get("causal", 0) and file.attrs.get("window_right", -1) != 0
-            assert behind and ("kv_len" in file or "alibi_slopes" in file)
+            hidden = behind and ("kv_len" in file or "alibi_slopes" in file)
+            assert hidden if variant == "ring" else heads % count != 0
         lines = [line for line in done.stderr.splitlines() if line.startswith("katt: ")]
         assert len(lines) == 1 and "ring_attention: " in lines[0], done.stderr
         return
     assert done.returncode == 0, done.stderr
     wrong, _ = wrong_datasets(case, ranks.folder / "out.h5")
     assert wrong == []
+
+
+def test_heads_that_ranks_cannot_share(ranks):  # noqa: F811
+    case = CASES / "attention_f32_causal_gqa.h5"
+    done = ranks(8, "run", "ring_attention", "--in", case, "--out", "out.h5", "--variant", "ulysses")
+    lines = [line for line in done.stderr.splitlines() if line.startswith("katt: ")]
+    assert done.returncode == 2 and len(lines) == 1, done.stderr
+    assert "8 ranks cannot share" in lines[0] and "expected a divisor of both: 1" in lines[0]
+    assert not (ranks.folder / "out.h5").exists()
 
 
 def test_ring_attention_over_ranks(ranks):  # noqa: F811
@@ -108,8 +124,15 @@ def test_ring_attention_over_ranks(ranks):  # noqa: F811
               "--pass", "forward,backward", "--dtype", "f32,bf16", *arguments)
     rows = sweep(ranks, 8, "ring_attention", "--seq", 2048, "--heads", 2, "--head-dim", 64, "--ranks", "1,2,4,8", "--pass",
                  "forward,backward")
+    assert set(rows["variant"][rows["status"] == "ok"]) == {"gathered", "ring", "ulysses"}
+    by_heads = rows["variant"] == "ulysses"
+    assert set(rows["ranks"][by_heads & (rows["status"] == "skipped")]) == {4, 8}, "two heads"
     for one in ("forward", "backward"):
-        of_pass = rows["pass"] == one
+        # Of q, k, v and out each a rank's part goes to the other rank; backward of dout, dq, dk and dv, too.
+        sent = rows["sent_bytes"][by_heads & (rows["pass"] == one) & (rows["ranks"] == 2)]
+        assert list(sent) == [(4 if one == "forward" else 8) * 2048 * 2 * 64 * 4 / 4]
+    for one in ("forward", "backward"):
+        of_pass = (rows["pass"] == one) & (rows["variant"] == "ring")
         total = dict(zip(rows["ranks"][of_pass], rows["total_bytes"][of_pass], strict=True))
         for r in (2, 4, 8):
             assert total[r] < 1.15 * total[1] / r, (one, total)
@@ -121,15 +144,22 @@ def test_ring_attention_over_ranks(ranks):  # noqa: F811
 
 
 def test_blocks_and_steps(ranks):  # noqa: F811
-    sweep(ranks, 4, "tensor_parallel_block", "--hidden", 64, "--intermediate", 96, "--heads", 4, "--head-dim", 16, "--seq",
-          20, "--pass", "forward,backward", "--ranks", "1,2,4")
-    small = ["training_step", "--hidden", 32, "--intermediate", 64, "--layers", 2, "--heads", 4, "--head-dim", 8, "--vocab",
+    blocks = sweep(ranks, 4, "tensor_parallel_block", "--hidden", 64, "--intermediate", 96, "--heads", 4, "--head-dim", 16,
+                   "--seq", 21, "--pass", "forward,backward", "--ranks", "1,2,4")
+    for one in ("forward", "backward"):
+        memory = {(variant, r): total for variant, r, total, which in zip(
+            blocks["variant"], blocks["ranks"], blocks["total_bytes"], blocks["pass"], strict=True) if which == one}
+        assert memory["sequence_parallel", 4] < memory["fused", 4], "rows of the stream are shared"
+    small = ["training_step", "--hidden", 32, "--intermediate", 64, "--layers", 4, "--heads", 4, "--head-dim", 8, "--vocab",
              64, "--seq", 32]
     state = {}
-    for layout in ([], ["--zero", 1], ["--tensor", 2], ["--pipeline", 2], ["--context", 2],
+    for layout in ([], ["--zero", 1], ["--tensor", 2, "--sequence-parallel", "0,1"],
+                   ["--pipeline", 2, "--virtual-stages", "1,2"], ["--context", 2, "--ulysses", "0,1"],
                    ["--tensor", 2, "--pipeline", 2]):
         rows = sweep(ranks, 4, *small, *layout)
         assert rows["sent_bytes"][0] > 0 and rows["messages"][0] > 0
+        staged = "--pipeline" in layout
+        assert np.all((0 < rows["pipeline_idle_fraction"]) == staged) and np.all(rows["pipeline_idle_fraction"] < 1)
         assert 0 < rows["communication_fraction"][0] <= 1 and 0 <= rows["overlap_fraction"][0] <= 1
         state[tuple(layout)] = rows["total_bytes"][0]
     assert state["--zero", 1] < state[()], "moments are shared"

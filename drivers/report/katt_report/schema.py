@@ -63,6 +63,7 @@ OPTIONAL = {
     "messages": REAL,
     "communication_fraction": REAL,
     "overlap_fraction": REAL,
+    "pipeline_idle_fraction": REAL,
     "note": STRING,
 }
 EXCHANGE = ("busbw_gbytes_s", "sent_bytes", "messages", "communication_fraction", "overlap_fraction")

@@ -165,12 +165,13 @@ inline Tensors shapes_of(const Shape& s, Dtype dtype) {
 }
 
 /// Bytes that a pass holds; 0 where it cannot run here, which it says itself.
-inline std::size_t pass_bytes(const Point& point, const Shape& s, const nn::Kernels& kernels) {
+inline std::size_t pass_bytes(const Point& point, const Shape& s, const nn::Kernels& kernels,
+                              const dist::Groups& groups = {}) {
   return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
     try {
       const bool backward = point.pass == "backward";
       const Pass<Exec> rehearsal(exec, s, point.dtype, kernels, shapes_of(s, point.dtype), backward,
-                                 true);
+                                 true, groups);
       return rehearsal.bytes();
     } catch (const InputError&) {
       return std::size_t{0};

@@ -17,6 +17,7 @@ namespace katt::llama_block {
 namespace {
 
 constexpr const char* fused = "fused";
+constexpr const char* sequence_parallel = "sequence_parallel";
 
 /// The part of a weight that a rank has: some of its rows, and some of its columns.
 struct Cut {
@@ -70,9 +71,13 @@ Shape part_of(Shape s, int ranks) {
   return s;
 }
 
-dist::Groups groups_of(const dist::Communicator& group) {
+dist::Layout layout_of(const std::string& variant, int ranks) {
+  return {.tensor = ranks, .sequence_parallel = variant == sequence_parallel};
+}
+
+dist::Groups groups_of(const dist::Communicator& group, const dist::Layout& layout) {
   dist::Groups groups;
-  groups.place = dist::Place(dist::Layout{.tensor = group.size()}, group.rank());
+  groups.place = dist::Place(layout, group.rank());
   groups.tensor = group;
   return groups;
 }
@@ -81,8 +86,13 @@ dist::Groups groups_of(const dist::Communicator& group) {
 template <class Exec>
 class Candidate final : public bench::CollectiveCandidate {
  public:
-  Candidate(const dist::Communicator& ranks, const Exec& exec, const Inputs& in)
-      : CollectiveCandidate(ranks), exec_(exec), in_(in), own_(part_of(in.shape, group().size())) {
+  Candidate(const std::string& variant, const dist::Communicator& ranks, const Exec& exec,
+            const Inputs& in)
+      : CollectiveCandidate(ranks),
+        exec_(exec),
+        in_(in),
+        own_(part_of(in.shape, group().size())),
+        layout_(layout_of(variant, group().size())) {
     bench::on_all_ranks(group(), [&] { allocate(); });
   }
 
@@ -108,7 +118,7 @@ class Candidate final : public bench::CollectiveCandidate {
     }
     const Expected expected = in_.expect();
     testing::Comparison comparison;
-    outputs_.compare(comparison, expected, in_.dtype);
+    compare_rows(comparison, expected);
     if (!in_.backward) return comparison.result();
     for (const Spec& spec : weight_specs(in_.shape)) {
       const std::string name = std::string("d") + spec.name;
@@ -130,10 +140,57 @@ class Candidate final : public bench::CollectiveCandidate {
   }
 
  private:
+  /// The rows of the stream that this rank has.
+  [[nodiscard]] dist::Part rows() const {
+    const std::int64_t tokens = in_.shape.tokens();
+    if (!layout_.shares_rows()) return {0, tokens};
+    return dist::part_of(tokens, layout_.tensor, group().rank());
+  }
+
+  /// Rows of the stream as each rank has them: as many, those behind the last token zero.
+  [[nodiscard]] std::vector<Spec> with_own_rows(std::vector<Spec> specs) const {
+    const std::int64_t own = nn::StreamRows::rows_of_rank(in_.shape.tokens(), layout_);
+    for (Spec& spec : specs) {
+      const std::string name = spec.name;
+      if (name == "stream" || name == "delta" || name.starts_with("dout") || name == "h" ||
+          name == "delta_out" || name == "dx") {
+        spec.rows = own;
+      }
+    }
+    return specs;
+  }
+
+  void upload_rows(const char* name, const std::vector<float>& whole) const {
+    const std::int64_t hidden = in_.shape.hidden;
+    const auto first = whole.begin() + rows().begin * hidden;
+    std::vector<float> own(first, first + rows().count * hidden);
+    own.resize(static_cast<std::size_t>(own_tensors_.matrix(name).size()), 0.0F);
+    own_tensors_[name].upload(own);
+  }
+
+  /// The outputs with the rows of a rank.
+  void compare_rows(testing::Comparison& comparison, const Expected& expected) const {
+    const std::int64_t hidden = in_.shape.hidden;
+    for (const Spec& spec : output_specs(in_.shape, in_.backward)) {
+      const std::vector<testing::ExpectedValue>& values = expected.at(spec.name);
+      const double limit = testing::error_limit(values, in_.dtype);
+      const std::vector<float> made = outputs_[spec.name].download();
+      for (const testing::ExpectedValue& value : values) {
+        const std::int64_t row = value.index / hidden - rows().begin;
+        if (row < 0 || row >= rows().count) continue;  // another rank's
+        comparison.add(spec.name, {value.index / hidden, value.index % hidden},
+                       made[static_cast<std::size_t>(row * hidden + value.index % hidden)],
+                       value.exact, limit);
+      }
+    }
+  }
+
   void allocate() {
     const std::string label = "katt::tensor_parallel_block::";
-    std::vector<Spec> inputs = input_specs(own_, in_.backward);
-    if (in_.masks) inputs.push_back({"dout_sampled", own_.tokens(), own_.hidden});
+    std::vector<Spec> inputs = with_own_rows(input_specs(own_, in_.backward));
+    if (in_.masks) {
+      inputs.push_back({"dout_sampled", inputs.back().rows, own_.hidden});
+    }
     own_tensors_ = Matrices(in_.backend, in_.dtype, inputs, "", label);
     for (const Spec& spec : weight_specs(in_.shape)) {
       const Cut cut = cut_of(spec, in_.shape, group().size(), group().rank());
@@ -146,22 +203,24 @@ class Candidate final : public bench::CollectiveCandidate {
       cuts_.emplace(spec.name, cut);
     }
     for (const char* name : {"stream", "delta", "dout"}) {
-      if (in_.values.contains(name)) own_tensors_[name].upload(in_.values.at(name));
+      if (in_.values.contains(name)) upload_rows(name, in_.values.at(name));
     }
-    if (in_.masks) own_tensors_["dout_sampled"].upload(in_.masked_dout());
-    outputs_ = Matrices(in_.backend, in_.dtype, output_specs(own_, in_.backward), "", label);
+    if (in_.masks) upload_rows("dout_sampled", in_.masked_dout());
+    outputs_ = Matrices(in_.backend, in_.dtype, with_own_rows(output_specs(own_, in_.backward)), "",
+                        label);
     if (in_.backward) {
       gradients_ = Matrices(in_.backend, Dtype::f32, weight_specs(own_), "d", label);
     }
     pass_.emplace(exec_, own_, in_.dtype, nn::Kernels{},
                   tensors_of(own_tensors_, outputs_, gradients_, in_.backward), in_.backward, false,
-                  groups_of(group()));
+                  groups_of(group(), layout_));
     fence();
   }
 
   Exec exec_;
   const Inputs& in_;
   Shape own_;
+  dist::Layout layout_;
   Matrices own_tensors_, outputs_, gradients_;
   std::map<std::string, Cut> cuts_;
   std::optional<Pass<Exec>> pass_;
@@ -177,10 +236,11 @@ class Case final : public bench::Case {
             bench::matrix_ceiling(in_.backend, in_.dtype)};
   }
   [[nodiscard]] Status supports(const Config& /*config*/) const override { return Status::ok(); }
-  std::unique_ptr<bench::Candidate> prepare(const Config& /*config*/) override {
+  std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
     return visit_backend(in_.backend, in_.threads,
                          [&]<class Exec>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
-                           return std::make_unique<Candidate<Exec>>(group_, exec, in_);
+                           return std::make_unique<Candidate<Exec>>(config.variant, group_, exec,
+                                                                    in_);
                          });
   }
 
@@ -207,7 +267,9 @@ class TensorParallelBlock final : public bench::CollectiveOperator {
   [[nodiscard]] std::vector<std::string> passes() const override { return {"forward", "backward"}; }
   [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend /*backend*/,
                                                          std::string_view) const override {
-    return {{fused, "what the model uses; the ranks' parts are summed twice a pass", true}};
+    return {
+        {fused, "what the model uses; the ranks' parts are summed twice a pass", true},
+        {sequence_parallel, "the same, and norms and the residual stream are shared by tokens"}};
   }
   [[nodiscard]] Config resolve(const Point& /*point*/, const Config& config) const override {
     return config.variant == auto_variant ? Config{.variant = fused} : config;
@@ -223,16 +285,18 @@ class TensorParallelBlock final : public bench::CollectiveOperator {
     }
   }
   [[nodiscard]] bench::Footprint footprint(const Point& point,
-                                           const Config& /*config*/) const override {
+                                           const Config& config) const override {
     const Shape whole = shape_of(point);
-    const Shape own = part_of(whole, static_cast<int>(point.integer("ranks")));
+    const auto ranks = static_cast<int>(point.integer("ranks"));
+    const Shape own = part_of(whole, ranks);
+    const dist::Groups groups(dist::Place(layout_of(config.variant, ranks), 0));
     const bool backward = point.pass == "backward";
     const std::size_t element = size_of(point.dtype);
     return {.tensors = elements(input_specs(whole, backward)) * sizeof(float) +
                        elements(input_specs(own, backward)) * element,
             .outputs = elements(output_specs(own, backward)) * element +
                        (backward ? elements(weight_specs(own)) * sizeof(float) : 0),
-            .workspace = pass_bytes(point, own, {})};
+            .workspace = pass_bytes(point, own, {}, groups)};
   }
   [[nodiscard]] std::unique_ptr<bench::Case> make_case_on(const dist::Communicator& group,
                                                           const Point& point) const override {

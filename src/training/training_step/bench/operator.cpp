@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -46,8 +47,12 @@ training::TrainOptions options_of(const Point& point) {
 
 dist::Layout layout_of(const Point& point) {
   const auto part = [&](const char* axis) { return static_cast<int>(point.integer(axis)); };
-  return dist::layout_of(part("ranks"), part("tensor"), part("pipeline"), part("context"),
-                         point.integer("zero") != 0);
+  dist::Layout layout = dist::layout_of(part("ranks"), part("tensor"), part("pipeline"),
+                                        part("context"), point.integer("zero") != 0);
+  layout.sequence_parallel = point.integer("sequence_parallel") != 0;
+  if (point.integer("ulysses") != 0) layout.context_variant = dist::ContextVariant::ulysses;
+  layout.virtual_stages = part("virtual_stages");
+  return layout;
 }
 
 /// Tokens of a few steps.
@@ -90,6 +95,14 @@ class Candidate final : public bench::CollectiveCandidate {
 
  protected:
   void compute() override { (void)trainer_->step(data_); }
+
+  /// Of the steps behind the first, which touches all memory.
+  [[nodiscard]] double idle_fraction() const override {
+    double sum = 0;
+    const std::vector<training::StepLog>& log = trainer_->log();
+    for (std::size_t s = 1; s < log.size(); ++s) sum += log[s].pipeline_idle;
+    return sum / std::max<double>(1, static_cast<double>(log.size()) - 1);
+  }
 
   /// The last loss and norm against those of one rank after as many steps.
   [[nodiscard]] bench::Errors compare() override {
@@ -178,7 +191,10 @@ class TrainingStep final : public bench::CollectiveOperator {
         integer_axis("pipeline", 1, 1, "stages of blocks"),
         integer_axis("context", 1, 1, "ranks that share sequences"),
         integer_axis("zero", 0, 0, "1: ranks share the optimizer's state", 1),
-        bench::ranks_axis()};
+        bench::ranks_axis(),
+        integer_axis("sequence_parallel", 0, 0, "1: tensor parallel ranks share rows of norms", 1),
+        integer_axis("ulysses", 0, 0, "1: ranks that share sequences attend by heads", 1),
+        integer_axis("virtual_stages", 1, 1, "parts of the blocks that a stage has")};
     axes[2].short_name = "seq";
     axes[7].follows = "heads";
     return axes;
