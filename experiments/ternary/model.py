@@ -55,8 +55,8 @@ def write_checkpoint(path):
 
 
 def run(folder, sequences, prompts):
-    made = katt("generate", "--model", folder, "--prompts", prompts, "--batch", sequences, "--max-new-tokens", NEW_TOKENS,
-                "--dtype", "bf16")
+    made = katt("generate", "--model", folder, "--prompts", prompts, "--batch", sequences,
+                "--max-new-tokens", NEW_TOKENS, "--dtype", "bf16")
     return {key: made[key] for key in ["decode_tokens_s", "prefill_tokens_s", "weight_bytes", "peak_bytes"]}
 
 
