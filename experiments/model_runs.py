@@ -28,8 +28,8 @@ def katt(*arguments):
 
 
 def save(name, rows, summary=(), settings=None, file_name=None):
-    """Rows (dictionaries with the same keys) as datasets of results/NAME/NAME.h5 (or of that file there), those of the summary in a group, with
-    what made them."""
+    """Rows (dictionaries with the same keys) as datasets of results/NAME/NAME.h5, or of another file there, those of
+    the summary in a group, with what made them."""
     folder = ROOT / "results" / name
     folder.mkdir(parents=True, exist_ok=True)
     info = json.loads(subprocess.run([KATT, "info", "--json"], check=True, capture_output=True, text=True).stdout)

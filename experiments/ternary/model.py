@@ -48,13 +48,15 @@ def write_checkpoint(path):
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, shape in shapes():
-            values = np.ones(shape, np.float32) if len(shape) == 1 else random.standard_normal(shape, np.float32) * 0.02
+            values = np.ones(shape, np.float32)
+            if len(shape) == 2:
+                values = random.standard_normal(shape, np.float32) * 0.02
             (values.view(np.uint32) >> 16).astype(np.uint16).tofile(file)
 
 
 def run(folder, sequences, prompts):
-    made = katt("generate", "--model", folder, "--prompts", prompts, "--batch", sequences, "--max-new-tokens", NEW_TOKENS,
-                "--dtype", "bf16")
+    made = katt("generate", "--model", folder, "--prompts", prompts, "--batch", sequences,
+                "--max-new-tokens", NEW_TOKENS, "--dtype", "bf16")
     return {key: made[key] for key in ["decode_tokens_s", "prefill_tokens_s", "weight_bytes", "peak_bytes"]}
 
 
@@ -87,7 +89,8 @@ def median(model, sequences, key):
 
 summary = [{"sequences": n, "bf16_tokens_s": median("bf16", n, "decode_tokens_s"),
             "ternary_tokens_s": median("ternary", n, "decode_tokens_s"),
-            "speedup": float(np.median([t["decode_tokens_s"] / b["decode_tokens_s"] for b, t in zip(rows[::2], rows[1::2])
-                                        if b["sequences"] == n]))} for n in SEQUENCES]
+            "speedup": float(np.median([t["decode_tokens_s"] / b["decode_tokens_s"]
+                                        for b, t in zip(rows[::2], rows[1::2]) if b["sequences"] == n]))}
+           for n in SEQUENCES]
 print(json.dumps(summary, indent=1))
 save("ternary", rows, summary, {"config": json.dumps(CONFIG), "prompt": PROMPT, "new_tokens": NEW_TOKENS}, "model")

@@ -188,8 +188,8 @@ def test_precision_is_continued_as_it_was(katt, random_model, text):
     assert train(katt, random_model, text, 6, "--out", "parts", "--resume", *options).returncode == 0
     name = "model.safetensors"
     assert (katt.folder / "whole" / name).read_bytes() == (katt.folder / "parts" / name).read_bytes()
-    again = ["train", "--model", random_model, "--text", text, "--steps", 9, "--batch", 2, "--seq", 16, "--out", "parts",
-             "--resume", "--dtype", "f16"]
+    again = ["train", "--model", random_model, "--text", text, "--steps", 9, "--batch", 2, "--seq", 16, "--out",
+             "parts", "--resume", "--dtype", "f16"]
     assert "backoff_factor: holds 0.25, expected 0.5" in katt.refuses(*again)
 
 
