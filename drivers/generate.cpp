@@ -199,6 +199,7 @@ int generate_command(const Invocation& invocation) {
                   .top_p = number_option("--top-p", top_p, 0, 1, 1),
                   .seed = options.seed};
   how.use_cache = !no_cache;
+  how.adapts_threads = !options.threads_text;
   const std::int64_t most = count_option("--chunk", chunk, 1, 512);
   const std::int64_t batch =
       std::min(count_option("--batch", batch_text, 1, default_batch), std::ssize(prompts));

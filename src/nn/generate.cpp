@@ -10,6 +10,7 @@
 #include <Kokkos_Profiling_ScopedRegion.hpp>
 
 #include "core/execution.hpp"
+#include "nn/pace.hpp"
 
 namespace katt::nn {
 
@@ -17,6 +18,42 @@ namespace {
 
 /// Tokens of a page of a session for several prompts.
 constexpr std::int64_t page_size = 64;
+
+/// Runs the steps of decoding, each on as many threads as pay.
+template <class Exec>
+class Steps {
+ public:
+  Steps(Session<Exec>& session, bool adapts)
+      : session_(session),
+        all_(session.exec()),
+        one_(one_thread(all_)),
+        adapts_(adapts && is_host_v<Exec> && all_.concurrency() > 1) {}
+  ~Steps() { session_.use(all_); }
+  Steps(const Steps&) = delete;
+  Steps& operator=(const Steps&) = delete;
+
+  template <class F>
+  std::vector<float> operator()(const F& step) {
+    if (!adapts_) return step();
+    session_.use(pace_.next() == 0 ? all_ : one_);
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<float> logits = step();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    pace_.took(taken.count());
+    return logits;
+  }
+
+ private:
+  static Exec one_thread(const Exec& exec) {
+    if constexpr (is_host_v<Exec>) return serial_host();
+    else return exec;
+  }
+
+  Session<Exec>& session_;
+  Exec all_, one_;
+  bool adapts_;
+  Pace pace_;
+};
 
 /// A sequence at work.
 struct Sequence {
@@ -55,6 +92,7 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
   GeneratedBatch result;
   result.tokens.resize(prompts.size());
   std::vector<Sequence> active;
+  Steps<Exec> steps(session, options.adapts_threads);
   std::size_t begun = 0;
   /// Takes the next token of a sequence; whether it goes on.
   const auto goes_on = [&](Sequence& sequence, std::span<const float> logits) {
@@ -83,7 +121,7 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
       numbers.push_back(sequence.number);
       last.push_back(result.tokens[sequence.prompt].back());
     }
-    const std::vector<float> logits = session.append_to(numbers, last);
+    const auto logits = steps([&] { return session.append_to(numbers, last); });
     const auto vocab = logits.size() / active.size();
     std::vector<Sequence> left;
     for (std::size_t row = 0; row < active.size(); ++row) {
@@ -116,6 +154,7 @@ Generated generate(Session<Exec>& session, const LlamaConfig& config,
   }
   const auto prefilled = Clock::now();
   const Kokkos::Profiling::ScopedRegion phase("decode");
+  Steps<Exec> steps(session, options.adapts_threads);
   while (static_cast<std::int64_t>(result.tokens.size()) < options.max_new_tokens) {
     const std::int64_t token = sampler.pick(logits);
     result.tokens.push_back(token);
@@ -125,7 +164,9 @@ Generated generate(Session<Exec>& session, const LlamaConfig& config,
         (options.stop_at_eos && config.eos_token_id == token);
     if (is_last) break;
     if (!options.use_cache) session.clear();
-    logits = options.use_cache ? session.append(std::span(text).last(1)) : session.append(text);
+    logits = steps([&] {
+      return session.append(options.use_cache ? std::span(text).last(1) : std::span(text));
+    });
   }
   result.prefill_s = seconds(start, prefilled);
   result.decode_s = seconds(prefilled, Clock::now());

@@ -14,6 +14,9 @@ struct GenerateOptions {
   SamplingOptions sampling{};
   bool use_cache = true;     ///< without it every step computes the whole text again
   bool stop_at_eos = false;  ///< end after the model's eos_token_id
+  /// On a host: each step on all threads or on one, whichever is faster at the time (nn/pace.hpp). Threads
+  /// that meet at barriers are slower than one where other programs take processors.
+  bool adapts_threads = false;
 };
 
 struct Generated {

@@ -69,6 +69,8 @@ class Runner {
       : exec_(std::move(exec)), dry_(dry), pool_(std::move(pool)), groups_(std::move(groups)) {}
 
   [[nodiscard]] const Exec& exec() const { return exec_; }
+  /// Further operators run on this instance, in the same workspace.
+  void use(Exec exec) { exec_ = std::move(exec); }
   [[nodiscard]] const dist::Groups& groups() const { return groups_; }
   [[nodiscard]] bool is_dry() const { return dry_; }
   /// Largest workspace asked for so far.

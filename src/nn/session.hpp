@@ -55,6 +55,9 @@ class Session {
   void clear();
 
   [[nodiscard]] std::int64_t batch() const { return options_.batch; }
+  [[nodiscard]] const Exec& exec() const { return run_.exec(); }
+  /// Further steps run on this instance. On a host they have the same bits on any number of threads.
+  void use(const Exec& exec) { run_.use(exec); }
   /// With pages: a new sequence, empty. Throws InputError when there are as many as can be at once.
   [[nodiscard]] std::int64_t open() { return cache_->acquire(); }
   /// Ends a sequence and gives its pages back.

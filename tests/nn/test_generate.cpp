@@ -73,8 +73,12 @@ TYPED_TEST(Generate, ContinuesEachPromptAsAlone) {
       const Prompts expected = alone(model, prompts, how);
       for (const std::int64_t batch : {1, 2, 5}) {
         const auto options = nn::session_for(prompts, how.max_new_tokens, batch);
-        EXPECT_EQ(together(model, prompts, how, options), expected)
-            << name_of(dtype) << " batch " << batch << " temperature " << temperature;
+        for (const bool adapts : {false, true}) {
+          nn::GenerateOptions adapted = how;
+          adapted.adapts_threads = adapts;
+          EXPECT_EQ(together(model, prompts, adapted, options), expected)
+              << name_of(dtype) << " batch " << batch << " temperature " << temperature;
+        }
       }
     }
   }

@@ -306,6 +306,48 @@ TEST(Gemm, FewRowsAreInnerProducts) {
   }
 }
 
+// Outer products: several chunks of columns and slices of k, ragged groups, pairs and rows in registers.
+TEST(Gemm, FewRowsTimesAMatrixJoinChunksAndSlices) {
+  const std::vector<std::array<std::int64_t, 3>> shapes{
+      {1, 1100, 700}, {3, 70, 1301}, {5, 2100, 65}, {17, 577, 333}, {64, 45, 600}};
+  for (const auto& [m, n, k] : shapes) {
+    for (const Dtype dtype : all_dtypes) {
+      Problem p{.m = m,
+                .n = n,
+                .k = k,
+                .a_dtype = dtype,
+                .b_dtype = dtype,
+                .c_dtype = dtype,
+                .bias = m > 3,
+                .alpha = 0.5F,
+                .beta = m > 3 ? 1.0F : 0.0F,
+                .gap = m % 2 == 0 ? 0 : 3};
+      expect_reference(p);
+      const Values values(p);
+      EXPECT_EQ(run(serial_host(), p, values), run(Kokkos::OpenMP(2), p, values)) << p.name();
+    }
+  }
+}
+
+TEST(Gemm, LowRanksAreWrittenWhole) {
+  for (const std::int64_t k : {1, 2, 7, 64}) {
+    for (const Dtype dtype : all_dtypes) {
+      for (const Dtype c : {dtype, Dtype::f32}) {
+        expect_reference({.m = 75,
+                          .n = 141,
+                          .k = k,
+                          .a_dtype = dtype,
+                          .b_dtype = dtype,
+                          .c_dtype = c,
+                          .trans_a = true,
+                          .alpha = 0.5F,
+                          .beta = k == 2 ? 0.0F : 1.0F,
+                          .gap = k == 7 ? 3 : 0});
+      }
+    }
+  }
+}
+
 // What generation relies on: a sequence is continued among others as it is alone.
 TEST(Gemm, ARowHasTheSameBitsAloneAndAmongOthers) {
   for (const Dtype dtype : all_dtypes) {

@@ -9,6 +9,8 @@
 #include "core/execution.hpp"
 #include "ops/linear/gemm/bf16_operands.hpp"
 #include "ops/linear/gemm/inner/products.hpp"
+#include "ops/linear/gemm/outer/few_rows.hpp"
+#include "ops/linear/gemm/outer/low_rank.hpp"
 #include "tile/bf16_units.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/transpose.hpp"
@@ -362,9 +364,14 @@ struct Bf16Block {
 
 #endif
 
-/// Whether a product of the vector unit is made of inner products.
-bool by_dots(const GemmArgs& args, UnitName unit) {
-  return unit == UnitName::dot && is_inner(args);
+/// What computes a product of few tokens on the vector unit, pair by pair, not packed into tiles.
+enum class ByPairs : std::uint8_t { no, inner, few_rows, low_rank };
+
+ByPairs by_pairs(const GemmArgs& args, UnitName unit) {
+  if (unit != UnitName::dot) return ByPairs::no;
+  if (is_inner(args)) return ByPairs::inner;
+  if (is_few_rows(args)) return ByPairs::few_rows;
+  return is_low_rank(args) ? ByPairs::low_rank : ByPairs::no;
 }
 
 }  // namespace
@@ -375,7 +382,12 @@ bool bf16_takes(const GemmArgs& args) {
 
 template <class Exec>
 std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args, UnitName unit) {
-  if (by_dots(args, unit)) return inner_workspace_bytes(exec, args, InnerUnit::dots);
+  switch (by_pairs(args, unit)) {
+    case ByPairs::inner: return inner_workspace_bytes(exec, args, InnerUnit::dots);
+    case ByPairs::few_rows: return few_rows_workspace_bytes<Exec>(args, OuterUnit::dots);
+    case ByPairs::low_rank: return low_rank_workspace_bytes<Exec>(args, OuterUnit::dots);
+    default: break;
+  }
   const int threads = exec.concurrency();
   // Only pointers tell whether it is direct, and that takes less.
   const auto plan = Bf16Plan::of(args, unit, threads, false);
@@ -385,7 +397,12 @@ std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args, Un
 template <class Exec>
 void bf16_gemm(const Exec& exec, const GemmArgs& args, UnitName unit, Workspace workspace,
                const char* label) {
-  if (by_dots(args, unit)) return inner_products(exec, args, InnerUnit::dots, workspace, label);
+  switch (by_pairs(args, unit)) {
+    case ByPairs::inner: return inner_products(exec, args, InnerUnit::dots, workspace, label);
+    case ByPairs::few_rows: return few_rows(exec, args, OuterUnit::dots, workspace, label);
+    case ByPairs::low_rank: return low_rank(exec, args, OuterUnit::dots, workspace, label);
+    default: break;
+  }
 #if defined(KATT_BF16_PANELS)
   const auto plan = Bf16Plan::of(args, unit, exec.concurrency(), true);
   const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),

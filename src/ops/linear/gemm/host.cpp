@@ -9,6 +9,8 @@
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/micro.hpp"
+#include "ops/linear/gemm/outer/few_rows.hpp"
+#include "ops/linear/gemm/outer/low_rank.hpp"
 #include "tile/elementwise.hpp"
 
 namespace katt::linear::impl {
@@ -148,6 +150,8 @@ template <class Exec>
 std::size_t host_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
   using Vec = tile::VecOf<Exec>;
   if (is_inner(args)) return inner_workspace_bytes(exec, args, InnerUnit::widened);
+  if (is_few_rows(args)) return few_rows_workspace_bytes<Exec>(args, OuterUnit::widened);
+  if (is_low_rank(args)) return low_rank_workspace_bytes<Exec>(args, OuterUnit::widened);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   return static_cast<std::size_t>(ThreadSpace<Vec>(args, blocking).total) * sizeof(float) *
          static_cast<std::size_t>(exec.concurrency());
@@ -157,6 +161,8 @@ template <class Exec>
 void host_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
   using Vec = tile::VecOf<Exec>;
   if (is_inner(args)) return inner_products(exec, args, InnerUnit::widened, workspace, label);
+  if (is_few_rows(args)) return few_rows(exec, args, OuterUnit::widened, workspace, label);
+  if (is_low_rank(args)) return low_rank(exec, args, OuterUnit::widened, workspace, label);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
