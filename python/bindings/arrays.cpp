@@ -1,12 +1,15 @@
 #include "arrays.hpp"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <map>
 #include <new>
+#include <optional>
 
 #include "core/error.hpp"
+#include "device.hpp"
 
 namespace katt::python {
 namespace {
@@ -21,6 +24,31 @@ constexpr dtype f32_type = type_of(dtype_code::Float, 32);
 constexpr dtype f16_type = type_of(dtype_code::Float, 16);
 constexpr dtype bf16_type = type_of(dtype_code::Bfloat, 16);
 constexpr int host_device = nb::device::cpu::value;
+#if defined(KATT_HAS_CUDA)
+constexpr bool has_cuda = true;
+#else
+constexpr bool has_cuda = false;
+#endif
+
+/// What `with katt.stream(…)` says in this thread.
+thread_local std::optional<void*> chosen_stream;
+
+/// A stream as __dlpack__() wants it: 1 is the legacy default one.
+std::int64_t dlpack_stream(void* stream) {
+  return stream == nullptr ? 1 : reinterpret_cast<std::intptr_t>(stream);
+}
+
+/// A stream as libraries write it.
+std::optional<void*> stream_from(nb::handle number) {
+  if (number.is_none()) return std::nullopt;
+  const auto handle = nb::cast<std::intptr_t>(number);
+  return handle == 1 ? nullptr : reinterpret_cast<void*>(handle);
+}
+
+/// The stream on which the library of an array works on a device; nothing where it does not say.
+std::optional<void*> library_stream(nb::handle array, int device) {
+  return stream_from(nb::module_::import_("katt._streams").attr("current")(array, device));
+}
 
 /// The part that we use of DLPack's table of C functions for tensors of a type (dlpack.h, DLPackExchangeAPI, 1.3):
 /// PyTorch fills a DLTensor through it in a tenth of the time that its __dlpack__() takes.
@@ -33,24 +61,32 @@ struct ExchangeApi {
   void* export_managed;
   void* import_managed;
   int (*export_borrowed)(void* object, nb::dlpack::dltensor* out);
-  void* current_stream;
+  int (*current_stream)(int device_type, std::int32_t device, void** out);
 };
 
-/// The table of a type; null where it has none that we understand. Looked up once a type.
-const ExchangeApi* exchange_api(PyTypeObject* type) {
-  static std::map<PyTypeObject*, const ExchangeApi*> known;
+/// How a type exports its arrays.
+struct Exporter {
+  const ExchangeApi* api = nullptr;  ///< null where it has none that we understand
+  bool on_devices = has_cuda;        ///< whether its arrays may lie elsewhere than NumPy's
+};
+
+/// Looked up once a type.
+const Exporter& exporter_of(PyTypeObject* type) {
+  static std::map<PyTypeObject*, Exporter> known;
   if (const auto found = known.find(type); found != known.end()) return found->second;
-  const ExchangeApi* api = nullptr;
-  const nb::object capsule = nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)),
-                                         "__dlpack_c_exchange_api__", nb::none());
+  Exporter made;
+  const nb::handle handle(reinterpret_cast<PyObject*>(type));
+  const nb::object capsule = nb::getattr(handle, "__dlpack_c_exchange_api__", nb::none());
   if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0) {
-    api =
+    const auto* api =
         static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-    if (api->header.major != 1 || api->export_borrowed == nullptr) api = nullptr;
+    if (api->header.major == 1 && api->export_borrowed != nullptr) made.api = api;
+  }
+  if (nb::str(nb::getattr(handle, "__module__", nb::str(""))).equal(nb::str("numpy"))) {
+    made.on_devices = false;
   }
   Py_INCREF(type);  // its address must not come to mean another type
-  known[type] = api;
-  return api;
+  return known[type] = made;
 }
 
 /// bf16 of ml_dtypes as 16-bit integers: NumPy does not export it.
@@ -100,34 +136,90 @@ void Arrays::refuse_rank(const char* name, const Array& array, int expected) con
   refuse(name, "shape " + axes_text(array.extent, array.rank), std::to_string(expected) + " axes");
 }
 
-Array Arrays::import(nb::handle object, const char* name) {
+template <class StreamOf>
+void Arrays::join(int device_type, int device, const char* name, StreamOf&& stream_of) {
+  Place here;
+  if (device_type == nb::device::cuda::value || device_type == nb::device::cuda_managed::value) {
+    here.device = device;
+  } else if (device_type != host_device && device_type != nb::device::cuda_host::value) {
+    refuse(name, "memory of DLPack device type " + std::to_string(device_type),
+           "memory of the CPU or of CUDA");
+  }
+  if (!has_cuda && !here.on_host()) {
+    refuse(name, "memory of " + to_text(here),
+           "memory of the CPU: this package was built without CUDA");
+  }
+  if (first_ == nullptr) {
+    first_ = name;
+    place_ = here;
+    if (!here.on_host()) {
+      const std::optional<void*> stream = chosen_stream ? chosen_stream : stream_of();
+      place_.stream = stream.value_or(nullptr);
+      place_.waits = !stream;
+    }
+  } else if (here.device != place_.device) {
+    refuse(name, "memory of " + to_text(here),
+           "memory of " + to_text(place_) + ", as " + first_ + " has");
+  }
+}
+
+/// What a library has handed out of an array.
+struct Arrays::Exported {
   nb::dlpack::dltensor tensor;
+  bool bits = false;  ///< whether 16-bit integers stand for bf16
+};
+
+Arrays::Exported Arrays::exported(nb::handle object, const char* name) {
+  const Exporter& exporter = exporter_of(Py_TYPE(object.ptr()));
+  if (const ExchangeApi* api = exporter.api) {
+    Exported made;
+    if (api->export_borrowed(object.ptr(), &made.tensor) != 0) throw nb::python_error();
+    const auto [type, device] = made.tensor.device;
+    join(type, device, name, [&]() -> std::optional<void*> {
+      void* stream = nullptr;
+      if (api->current_stream(type, device, &stream) != 0) throw nb::python_error();
+      return stream;
+    });
+    return made;
+  }
+  nb::ndarray<nb::ro> array;
   bool bits = false;
-  if (const ExchangeApi* api = exchange_api(Py_TYPE(object.ptr()))) {
-    if (api->export_borrowed(object.ptr(), &tensor) != 0) throw nb::python_error();
-  } else {
-    nb::ndarray<nb::ro> array;
-    if (!nb::try_cast(object, array, false)) {
-      const nb::object viewed = as_bits(object);
-      bits = viewed.is_valid();
-      if (!bits || !nb::try_cast(viewed, array, false)) {
+  if (exporter.on_devices && nb::hasattr(object, "__dlpack_device__")) {
+    const auto [type, device] = nb::cast<std::tuple<int, int>>(object.attr("__dlpack_device__")());
+    if (type == nb::device::cuda::value || type == nb::device::cuda_managed::value) {
+      join(type, device, name, [&]() { return library_stream(object, device); });
+      // The library makes our stream wait for its own, where that is another.
+      const nb::object capsule =
+          object.attr("__dlpack__")(nb::arg("stream") = dlpack_stream(place_.stream));
+      if (!nb::try_cast(capsule, array, false)) {
         refuse(name, std::string("a ") + Py_TYPE(object.ptr())->tp_name,
                "an array that can be exchanged by DLPack");
       }
     }
-    tensor = {.data = array.data_handle(),
-              .device = {array.device_type(), array.device_id()},
-              .ndim = static_cast<std::int32_t>(array.ndim()),
-              .dtype = array.dtype(),
-              .shape = const_cast<std::int64_t*>(array.shape_ptr()),
-              .strides = const_cast<std::int64_t*>(array.stride_ptr()),
-              .byte_offset = array.byte_offset()};
-    kept_.push_back(std::move(array));
   }
-  if (tensor.device.device_type != host_device) {
-    refuse(name, "memory of DLPack device type " + std::to_string(tensor.device.device_type),
-           "memory of the host (this module computes on the CPU)");
+  if (!array.is_valid() && !nb::try_cast(object, array, false)) {
+    const nb::object viewed = as_bits(object);
+    bits = viewed.is_valid();
+    if (!bits || !nb::try_cast(viewed, array, false)) {
+      refuse(name, std::string("a ") + Py_TYPE(object.ptr())->tp_name,
+             "an array that can be exchanged by DLPack");
+    }
   }
+  join(array.device_type(), array.device_id(), name, [] { return std::nullopt; });
+  const Exported made{{.data = array.data_handle(),
+                       .device = {array.device_type(), array.device_id()},
+                       .ndim = static_cast<std::int32_t>(array.ndim()),
+                       .dtype = array.dtype(),
+                       .shape = const_cast<std::int64_t*>(array.shape_ptr()),
+                       .strides = const_cast<std::int64_t*>(array.stride_ptr()),
+                       .byte_offset = array.byte_offset()},
+                      bits};
+  kept_.push_back(std::move(array));
+  return made;
+}
+
+Array Arrays::read(nb::handle object, const char* name) {
+  const auto [tensor, bits] = exported(object, name);
   if (tensor.ndim > Array::most_axes) {
     refuse(name, std::to_string(tensor.ndim) + " axes",
            "at most " + std::to_string(Array::most_axes));
@@ -167,7 +259,7 @@ Dtype Arrays::element_type(const char* name, const Array& array) const {
 
 TensorRef<2> Arrays::rows(nb::handle object, const char* name) {
   if (object.is_none()) return {};
-  const Array array = import(object, name);
+  const Array array = read(object, name);
   if (array.rank < 1) refuse(name, "no axes", "(…, columns)");
   TensorRef<2> ref = typed<2>(name, array);
   const int last = array.rank - 1;
@@ -193,7 +285,7 @@ TensorRef<2> Arrays::rows(nb::handle object, const char* name) {
 void* Arrays::dense(nb::handle object, const char* name, std::int64_t count,
                     std::initializer_list<dtype> types, const char* expected) {
   if (object.is_none()) return nullptr;
-  const Array array = import(object, name);
+  const Array array = read(object, name);
   if (std::find(types.begin(), types.end(), array.dtype) == types.end()) {
     refuse(name, dtype_text(array.dtype), expected);
   }
@@ -231,25 +323,44 @@ float* Arrays::floats(nb::handle object, const char* name, std::int64_t count) {
   return static_cast<float*>(dense(object, name, count, {f32_type}, "float32"));
 }
 
+nb::object exchange_stream(nb::object stream) {
+  const std::optional<void*> before = chosen_stream;
+  chosen_stream = stream_from(stream);
+  return before ? nb::object(nb::int_(dlpack_stream(*before))) : nb::none();
+}
+
 nb::ndarray<nb::array_api> new_array(nb::handle like, const std::vector<std::size_t>& shape,
                                      const std::string& name) {
+  Arrays arrays("new_array");
+  const dtype own = arrays.read(like, "like").dtype;
   dtype type = f32_type;
   if (name.empty()) {
-    nb::ndarray<nb::ro> array;
-    if (!nb::try_cast(like, array, false))
-      throw InputError("an array: expected one that DLPack can exchange");
-    type = array.dtype();
+    type = own;
   } else if (name != "f32") {
     type = type_of(name == "i8" ? dtype_code::Int : dtype_code::UInt, 8);
   }
   std::size_t bytes = (type.bits + 7U) / 8;
   for (const std::size_t extent : shape) bytes *= extent;
+  bytes = std::max<std::size_t>(bytes, 1);
+  if (const int device = arrays.place().device; device >= 0) {
+    struct Memory {
+      int device;
+      void* data;
+    };
+    auto* const memory = new Memory{device, allocate_on(device, bytes)};
+    const nb::capsule owner(memory, [](void* pointer) noexcept {
+      auto* const held = static_cast<Memory*>(pointer);
+      free_on(held->device, held->data);
+      delete held;
+    });
+    return {memory->data, shape.size(), shape.data(), owner, nullptr, type, nb::device::cuda::value,
+            device};
+  }
   constexpr std::align_val_t alignment{64};
-  void* memory = ::operator new(std::max<std::size_t>(bytes, 1), alignment);
+  void* memory = ::operator new(bytes, alignment);
   const nb::capsule owner(memory,
                           [](void* pointer) noexcept { ::operator delete(pointer, alignment); });
-  return nb::ndarray<nb::array_api>(memory, shape.size(), shape.data(), owner, nullptr, type,
-                                    host_device);
+  return {memory, shape.size(), shape.data(), owner, nullptr, type, host_device};
 }
 
 }  // namespace katt::python

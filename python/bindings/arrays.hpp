@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "core/tensor.hpp"
+#include "place.hpp"
 
-/// Arrays of Python as tensors: whatever speaks DLPack (NumPy, PyTorch, JAX, …) in host memory, without a copy.
+/// Arrays of Python as tensors: whatever speaks DLPack (NumPy, PyTorch, CuPy, JAX, …), in the host's memory or that of a
+/// CUDA device, without a copy.
 namespace katt::python {
 
 namespace nb = nanobind;
@@ -28,18 +30,25 @@ struct Array {
   [[nodiscard]] std::int64_t size() const;
 };
 
-/// The arrays of one call of an operator. Python's None is an array that is left out, a reference without
-/// memory. All functions throw InputError "OP: NAME: holds …, expected …". What they return is valid as long as this
-/// object and the Python arguments live.
+/// The arrays of one call of an operator, which all lie at one place. Python's None is an array that is left out, a
+/// reference without memory. All functions throw InputError "OP: NAME: holds …, expected …". What they return is valid as
+/// long as this object and the Python arguments live.
 class Arrays {
  public:
   explicit Arrays(const char* op) : op_(op) {}
+
+  [[nodiscard]] const char* op() const { return op_; }
+  /// Where the arrays read so far lie; the host without any.
+  [[nodiscard]] const Place& place() const { return place_; }
+
+  /// What DLPack says of an array, of any dtype and strides ≥ 0.
+  Array read(nb::handle object, const char* name);
 
   /// A tensor of f32, f16 or bf16 with Rank axes, of any strides ≥ 0 but for the last axis, which is contiguous.
   template <int Rank>
   TensorRef<Rank> tensor(nb::handle object, const char* name) {
     if (object.is_none()) return {};
-    const Array array = import(object, name);
+    const Array array = read(object, name);
     if (array.rank != Rank) refuse_rank(name, array, Rank);
     TensorRef<Rank> ref = typed<Rank>(name, array);
     for (int axis = 0; axis < Rank; ++axis) {
@@ -63,7 +72,11 @@ class Arrays {
                            const std::string& expected) const;
 
  private:
-  Array import(nb::handle object, const char* name);
+  struct Exported;
+  Exported exported(nb::handle object, const char* name);
+  /// Takes the place of the first array, and refuses one that lies elsewhere. `stream()` is that of its library.
+  template <class StreamOf>
+  void join(int device_type, int device, const char* name, StreamOf&& stream_of);
   [[noreturn]] void refuse_rank(const char* name, const Array& array, int expected) const;
   void* dense(nb::handle object, const char* name, std::int64_t count,
               std::initializer_list<nb::dlpack::dtype> types, const char* expected);
@@ -79,6 +92,8 @@ class Arrays {
   [[nodiscard]] Dtype element_type(const char* name, const Array& array) const;
 
   const char* op_;
+  Place place_;
+  const char* first_ = nullptr;            ///< the array that decided the place
   std::vector<nb::ndarray<nb::ro>> kept_;  ///< what an exporter may have made for us
 };
 
@@ -89,8 +104,11 @@ class Arrays {
 /// "float32", "int64", …
 [[nodiscard]] std::string dtype_text(nb::dlpack::dtype dtype);
 
-/// New memory as an array that other libraries can take by their from_dlpack(): of the dtype of `like`, or of the one
-/// that is named (f32, u8, i8).
+/// The stream on which this thread's calls work, in place of the libraries' own; None: theirs. Returns the one before.
+[[nodiscard]] nb::object exchange_stream(nb::object stream);
+
+/// New memory where `like` lies, as an array that other libraries can take by their from_dlpack(): of the dtype of `like`, or
+/// of the one that is named (f32, u8, i8).
 [[nodiscard]] nb::ndarray<nb::array_api> new_array(nb::handle like,
                                                    const std::vector<std::size_t>& shape,
                                                    const std::string& dtype);

@@ -6,9 +6,9 @@
 
 #include "arrays.hpp"
 #include "bindings.hpp"
-#include "host.hpp"
 #include "ops/attention/backward.hpp"
 #include "ops/rope/rope.hpp"
+#include "runtime.hpp"
 
 namespace katt::python {
 namespace {
@@ -50,7 +50,7 @@ void attention_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out,
                               .lse = arrays.tensor<3>(lse, "lse")};
   set_options(arrays, args, options);
   args.for_backward = for_backward;
-  run("attention", attention::forward_variants<Host>(), args, call);
+  run(arrays, KATT_TABLE(attention::forward_variants), args, call);
 }
 
 void attention_backward(nb::handle dout, nb::handle q, nb::handle k, nb::handle v, nb::handle out,
@@ -67,7 +67,7 @@ void attention_backward(nb::handle dout, nb::handle q, nb::handle k, nb::handle 
                                .dk = arrays.tensor<4>(dk, "dk"),
                                .dv = arrays.tensor<4>(dv, "dv")};
   set_options(arrays, args, options);
-  run("attention", attention::backward_variants<Host>(), args, call);
+  run(arrays, KATT_TABLE(attention::backward_variants), args, call);
 }
 
 void rope_forward(nb::handle x, nb::handle x2, nb::handle cache, nb::handle positions,
@@ -82,7 +82,7 @@ void rope_forward(nb::handle x, nb::handle x2, nb::handle cache, nb::handle posi
                          .first_position = first_position,
                          .interleaved = interleaved};
   args.positions = arrays.integers(positions, "positions", args.batch() * args.seq());
-  run("rope", rope::forward_variants<Host>(), args, call);
+  run(arrays, KATT_TABLE(rope::forward_variants), args, call);
 }
 
 void rope_backward(nb::handle dout, nb::handle dout2, nb::handle cache, nb::handle positions,
@@ -98,7 +98,7 @@ void rope_backward(nb::handle dout, nb::handle dout2, nb::handle cache, nb::hand
                           .interleaved = interleaved};
   args.positions =
       arrays.integers(positions, "positions", args.dout.extent[0] * args.dout.extent[2]);
-  run("rope", rope::backward_variants<Host>(), args, call);
+  run(arrays, KATT_TABLE(rope::backward_variants), args, call);
 }
 
 /// scaling: factor, low_freq_factor, high_freq_factor, original_max_position of "llama3", or None.
@@ -117,30 +117,29 @@ void rope_cache(nb::handle cache, double theta, nb::object scaling, bool f32_ang
     frequencies.original_max_position = original;
   }
   const TensorRef<2> ref = arrays.tensor<2>(cache, "cache");
-  HostRuntime::get().run(0, [&](const Host& exec) {
+  Runtime::get().run(arrays.place(), 0, [&](const auto& exec, const auto&) {
     rope::build_cache(exec, frequencies, ref);
-    exec.fence("katt::python::rope_cache");
   });
 }
 
 }  // namespace
 
-void bind_attention(nb::module_& module) {
-  module.def("attention_forward", attention_forward, nb::arg("q"), nb::arg("k"), nb::arg("v"),
-             nb::arg("out"), nb::arg("lse").none(), nb::arg("options"), nb::arg("for_backward"),
-             nb::arg("call"));
-  module.def("attention_backward", attention_backward, nb::arg("dout"), nb::arg("q"), nb::arg("k"),
-             nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("dq"), nb::arg("dk"),
-             nb::arg("dv"), nb::arg("options"), nb::arg("call"));
-  module.def("alibi_slopes", attention::alibi_slopes, nb::arg("heads"));
-  module.def("rope_forward", rope_forward, nb::arg("x"), nb::arg("x2").none(), nb::arg("cache"),
-             nb::arg("positions").none(), nb::arg("out"), nb::arg("out2").none(),
-             nb::arg("first_position"), nb::arg("interleaved"), nb::arg("call"));
-  module.def("rope_backward", rope_backward, nb::arg("dout"), nb::arg("dout2").none(),
-             nb::arg("cache"), nb::arg("positions").none(), nb::arg("dx"), nb::arg("dx2").none(),
-             nb::arg("first_position"), nb::arg("interleaved"), nb::arg("call"));
-  module.def("rope_cache", rope_cache, nb::arg("cache"), nb::arg("theta"),
-             nb::arg("scaling").none(), nb::arg("f32_angles"));
+void bind_attention(nb::module_& m) {
+  m.def("attention_forward", attention_forward, nb::arg("q"), nb::arg("k"), nb::arg("v"),
+        nb::arg("out"), nb::arg("lse").none(), nb::arg("options"), nb::arg("for_backward"),
+        nb::arg("call"));
+  m.def("attention_backward", attention_backward, nb::arg("dout"), nb::arg("q"), nb::arg("k"),
+        nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
+        nb::arg("options"), nb::arg("call"));
+  m.def("alibi_slopes", attention::alibi_slopes, nb::arg("heads"));
+  m.def("rope_forward", rope_forward, nb::arg("x"), nb::arg("x2").none(), nb::arg("cache"),
+        nb::arg("positions").none(), nb::arg("out"), nb::arg("out2").none(),
+        nb::arg("first_position"), nb::arg("interleaved"), nb::arg("call"));
+  m.def("rope_backward", rope_backward, nb::arg("dout"), nb::arg("dout2").none(), nb::arg("cache"),
+        nb::arg("positions").none(), nb::arg("dx"), nb::arg("dx2").none(),
+        nb::arg("first_position"), nb::arg("interleaved"), nb::arg("call"));
+  m.def("rope_cache", rope_cache, nb::arg("cache"), nb::arg("theta"), nb::arg("scaling").none(),
+        nb::arg("f32_angles"));
 }
 
 }  // namespace katt::python

@@ -7,9 +7,9 @@
 /// functions have the documentation, and allocate.
 namespace katt::python {
 
-void bind_attention(nanobind::module_& module);
-void bind_operators(nanobind::module_& module);
-void bind_losses(nanobind::module_& module);
-void bind_model(nanobind::module_& module);
+void bind_attention(nanobind::module_& m);
+void bind_operators(nanobind::module_& m);
+void bind_losses(nanobind::module_& m);
+void bind_model(nanobind::module_& m);
 
 }  // namespace katt::python

@@ -4,9 +4,9 @@
 
 #include "arrays.hpp"
 #include "bindings.hpp"
-#include "host.hpp"
 #include "ops/cross_entropy/cross_entropy.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy.hpp"
+#include "runtime.hpp"
 
 namespace katt::python {
 namespace {
@@ -21,7 +21,7 @@ void cross_entropy_forward(Object logits, Object targets, Object loss, Object st
                                   .statistics = in.tensor<2>(statistics, "statistics"),
                                   .ignore_index = ignore_index};
   args.targets = in.integers(targets, "targets", args.tokens());
-  run("cross_entropy", cross_entropy::forward_variants<Host>(), args, call);
+  run(in, KATT_TABLE(cross_entropy::forward_variants), args, call);
 }
 
 void cross_entropy_backward(Object logits, Object targets, Object statistics, Object dlogits,
@@ -33,7 +33,7 @@ void cross_entropy_backward(Object logits, Object targets, Object statistics, Ob
                                    .dloss = dloss,
                                    .ignore_index = ignore_index};
   args.targets = in.integers(targets, "targets", args.tokens());
-  run("cross_entropy", cross_entropy::backward_variants<Host>(), args, call);
+  run(in, KATT_TABLE(cross_entropy::backward_variants), args, call);
 }
 
 void linear_cross_entropy_forward(Object hidden, Object weight, Object targets, Object loss,
@@ -47,7 +47,7 @@ void linear_cross_entropy_forward(Object hidden, Object weight, Object targets, 
                                          .logits = in.rows(logits, "logits"),
                                          .ignore_index = ignore_index};
   args.targets = in.integers(targets, "targets", args.tokens());
-  run("linear_cross_entropy", linear_cross_entropy::forward_variants<Host>(), args, call);
+  run(in, KATT_TABLE(linear_cross_entropy::forward_variants), args, call);
 }
 
 void linear_cross_entropy_backward(Object hidden, Object weight, Object targets, Object statistics,
@@ -63,7 +63,7 @@ void linear_cross_entropy_backward(Object hidden, Object weight, Object targets,
                                           .dloss = dloss,
                                           .ignore_index = ignore_index};
   args.targets = in.integers(targets, "targets", args.tokens());
-  run("linear_cross_entropy", linear_cross_entropy::backward_variants<Host>(), args, call);
+  run(in, KATT_TABLE(linear_cross_entropy::backward_variants), args, call);
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "bindings.hpp"
-#include "host.hpp"
 #include "nn/sampling.hpp"
 #include "nn/session.hpp"
+#include "runtime.hpp"
 
 namespace katt::python {
 namespace {
@@ -18,8 +18,8 @@ namespace {
 template <class T>
 class Owned final : public Resource {
  public:
-  Owned() { HostRuntime::get().add(this); }
-  ~Owned() override { HostRuntime::get().remove(this); }
+  Owned() { Runtime::get().add(this); }
+  ~Owned() override { Runtime::get().remove(this); }
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
 
@@ -38,7 +38,7 @@ class Model {
       : threads_(threads) {
     const auto type = dtype_from_name(dtype);
     if (!type) throw InputError("dtype " + dtype + ": unknown; expected f32, f16, bf16");
-    HostRuntime::get().run(threads_, [&](const Host& exec) {
+    Runtime::get().run(threads_, [&](const Host& exec) {
       model_.value = std::make_unique<nn::Llama<Host>>(nn::open_model(exec, folder, *type, seed));
     });
   }
@@ -57,7 +57,7 @@ class Sequence {
   Sequence(Model& model, std::int64_t capacity, std::int64_t chunk,
            const nn::SamplingOptions& sampling)
       : threads_(model.threads()), sampler_(sampling) {
-    HostRuntime::get().run(threads_, [&](const Host&) {
+    Runtime::get().run(threads_, [&](const Host&) {
       session_.value = std::make_unique<nn::Session<Host>>(
           model.model(), nn::SessionOptions{.capacity = capacity, .chunk = chunk});
     });
@@ -65,8 +65,8 @@ class Sequence {
 
   std::int64_t append(const std::vector<std::int64_t>& ids) {
     std::int64_t next = 0;
-    HostRuntime::get().run(threads_,
-                           [&](const Host&) { next = sampler_.pick(session_.get().append(ids)); });
+    Runtime::get().run(threads_,
+                       [&](const Host&) { next = sampler_.pick(session_.get().append(ids)); });
     return next;
   }
 
@@ -78,7 +78,7 @@ class Sequence {
 
 std::vector<float> logits(Model& model, const std::vector<std::int64_t>& ids) {
   std::vector<float> all;
-  HostRuntime::get().run(model.threads(), [&](const Host&) {
+  Runtime::get().run(model.threads(), [&](const Host&) {
     nn::Session<Host> session(model.model(), {.capacity = static_cast<std::int64_t>(ids.size())});
     all = session.append(ids, true);
   });

@@ -5,7 +5,7 @@
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "core/build_info.hpp"
-#include "host.hpp"
+#include "runtime.hpp"
 
 namespace nb = nanobind;
 
@@ -18,18 +18,22 @@ NB_MODULE(_katt, m) {
       PyErr_SetString(PyExc_ValueError, error.what());
     }
   });
-  m.def("threads", [] { return HostRuntime::get().threads(); });
-  m.def("most_threads", [] { return HostRuntime::get().most_threads(); });
+  m.def("threads", [] { return Runtime::get().threads(); });
+  m.def("most_threads", [] { return Runtime::get().most_threads(); });
   m.def(
-      "set_threads", [](int threads) { HostRuntime::get().set_threads(threads); },
-      nb::arg("threads"));
+      "set_threads", [](int threads) { Runtime::get().set_threads(threads); }, nb::arg("threads"));
   m.def("new_array", new_array, nb::arg("like"), nb::arg("shape"), nb::arg("dtype"));
+  m.def("exchange_stream", exchange_stream, nb::arg("stream").none());
+#if defined(KATT_HAS_CUDA)
+  m.attr("cuda") = true;
+#else
+  m.attr("cuda") = false;
+#endif
   m.attr("version") = katt::build_info().version;
   m.attr("commit") = katt::build_info().commit;
   bind_attention(m);
   bind_operators(m);
   bind_losses(m);
   bind_model(m);
-  nb::module_::import_("atexit").attr("register")(
-      nb::cpp_function([] { HostRuntime::get().stop(); }));
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { Runtime::get().stop(); }));
 }

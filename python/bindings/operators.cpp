@@ -4,7 +4,6 @@
 
 #include "arrays.hpp"
 #include "bindings.hpp"
-#include "host.hpp"
 #include "ops/convert_dtype/convert_dtype.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/layernorm/layernorm.hpp"
@@ -14,6 +13,7 @@
 #include "ops/swiglu/swiglu.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp.hpp"
 #include "ops/ternary_linear/ternary_linear.hpp"
+#include "runtime.hpp"
 
 namespace katt::python {
 namespace {
@@ -31,13 +31,13 @@ void rmsnorm_forward(Object x, Object weight, Object residual, Object out, Objec
                             .eps = eps};
   args.out_q = in.int8s(out_q, "out_q", args.tokens() * args.hidden());
   args.out_q_scale = in.floats(out_q_scale, "out_q_scale", args.tokens());
-  run("rmsnorm", rmsnorm::forward_variants<Host>(), args, call);
+  run(in, KATT_TABLE(rmsnorm::forward_variants), args, call);
 }
 
 void rmsnorm_backward(Object dout, Object x, Object weight, Object dresidual_out, Object dx,
                       Object dweight, float eps, const Call& call) {
   Arrays in("rmsnorm");
-  run("rmsnorm", rmsnorm::backward_variants<Host>(),
+  run(in, KATT_TABLE(rmsnorm::backward_variants),
       rmsnorm::BackwardArgs{.dout = in.rows(dout, "dout"),
                             .x = in.rows(x, "x"),
                             .weight = in.tensor<1>(weight, "weight"),
@@ -51,7 +51,7 @@ void rmsnorm_backward(Object dout, Object x, Object weight, Object dresidual_out
 void layernorm_forward(Object x, Object weight, Object bias, Object out, float eps,
                        const Call& call) {
   Arrays in("layernorm");
-  run("layernorm", layernorm::forward_variants<Host>(),
+  run(in, KATT_TABLE(layernorm::forward_variants),
       layernorm::ForwardArgs{.x = in.rows(x, "x"),
                              .weight = in.tensor<1>(weight, "weight"),
                              .bias = in.tensor<1>(bias, "bias"),
@@ -63,7 +63,7 @@ void layernorm_forward(Object x, Object weight, Object bias, Object out, float e
 void layernorm_backward(Object dout, Object x, Object weight, Object dx, Object dweight,
                         Object dbias, float eps, const Call& call) {
   Arrays in("layernorm");
-  run("layernorm", layernorm::backward_variants<Host>(),
+  run(in, KATT_TABLE(layernorm::backward_variants),
       layernorm::BackwardArgs{.x = in.rows(x, "x"),
                               .weight = in.tensor<1>(weight, "weight"),
                               .dout = in.rows(dout, "dout"),
@@ -76,13 +76,13 @@ void layernorm_backward(Object dout, Object x, Object weight, Object dx, Object 
 
 void softmax_forward(Object x, Object out, const Call& call) {
   Arrays in("softmax");
-  run("softmax", softmax::forward_variants<Host>(),
+  run(in, KATT_TABLE(softmax::forward_variants),
       softmax::ForwardArgs{.x = in.rows(x, "x"), .out = in.rows(out, "out")}, call);
 }
 
 void softmax_backward(Object dout, Object x, Object dx, const Call& call) {
   Arrays in("softmax");
-  run("softmax", softmax::backward_variants<Host>(),
+  run(in, KATT_TABLE(softmax::backward_variants),
       softmax::BackwardArgs{
           .x = in.rows(x, "x"), .dout = in.rows(dout, "dout"), .dx = in.rows(dx, "dx")},
       call);
@@ -90,7 +90,7 @@ void softmax_backward(Object dout, Object x, Object dx, const Call& call) {
 
 void swiglu_forward(Object gate, Object up, Object out, const Call& call) {
   Arrays in("swiglu");
-  run("swiglu", swiglu::forward_variants<Host>(),
+  run(in, KATT_TABLE(swiglu::forward_variants),
       swiglu::ForwardArgs{
           .gate = in.rows(gate, "gate"), .up = in.rows(up, "up"), .out = in.rows(out, "out")},
       call);
@@ -99,7 +99,7 @@ void swiglu_forward(Object gate, Object up, Object out, const Call& call) {
 void swiglu_backward(Object dout, Object gate, Object up, Object dgate, Object dup,
                      const Call& call) {
   Arrays in("swiglu");
-  run("swiglu", swiglu::backward_variants<Host>(),
+  run(in, KATT_TABLE(swiglu::backward_variants),
       swiglu::BackwardArgs{.gate = in.rows(gate, "gate"),
                            .up = in.rows(up, "up"),
                            .dout = in.rows(dout, "dout"),
@@ -111,7 +111,7 @@ void swiglu_backward(Object dout, Object gate, Object up, Object dgate, Object d
 void swiglu_mlp_forward(Object x, Object w_gate, Object w_up, Object w_down, Object out,
                         const Call& call) {
   Arrays in("swiglu_mlp");
-  run("swiglu_mlp", swiglu_mlp::forward_variants<Host>(),
+  run(in, KATT_TABLE(swiglu_mlp::forward_variants),
       swiglu_mlp::ForwardArgs{.x = in.rows(x, "x"),
                               .w_gate = in.tensor<2>(w_gate, "w_gate"),
                               .w_up = in.tensor<2>(w_up, "w_up"),
@@ -124,7 +124,7 @@ void swiglu_mlp_backward(Object dout, Object x, Object w_gate, Object w_up, Obje
                          Object dx, Object dw_gate, Object dw_up, Object dw_down,
                          const Call& call) {
   Arrays in("swiglu_mlp");
-  run("swiglu_mlp", swiglu_mlp::backward_variants<Host>(),
+  run(in, KATT_TABLE(swiglu_mlp::backward_variants),
       swiglu_mlp::BackwardArgs{.x = in.rows(x, "x"),
                                .w_gate = in.tensor<2>(w_gate, "w_gate"),
                                .w_up = in.tensor<2>(w_up, "w_up"),
@@ -139,7 +139,7 @@ void swiglu_mlp_backward(Object dout, Object x, Object w_gate, Object w_up, Obje
 
 void linear_forward(Object x, Object weight, Object bias, Object out, const Call& call) {
   Arrays in("linear");
-  run("linear", linear::forward_variants<Host>(),
+  run(in, KATT_TABLE(linear::forward_variants),
       linear::ForwardArgs{.x = in.rows(x, "x"),
                           .weight = in.tensor<2>(weight, "weight"),
                           .bias = in.tensor<1>(bias, "bias"),
@@ -150,7 +150,7 @@ void linear_forward(Object x, Object weight, Object bias, Object out, const Call
 void linear_backward(Object dout, Object x, Object weight, Object dx, Object dweight, Object dbias,
                      const Call& call) {
   Arrays in("linear");
-  run("linear", linear::backward_variants<Host>(),
+  run(in, KATT_TABLE(linear::backward_variants),
       linear::BackwardArgs{.x = in.rows(x, "x"),
                            .weight = in.tensor<2>(weight, "weight"),
                            .dout = in.rows(dout, "dout"),
@@ -164,7 +164,7 @@ void embedding_forward(Object ids, Object weight, Object out, const Call& call) 
   Arrays in("embedding");
   embedding::ForwardArgs args{.weight = in.tensor<2>(weight, "weight"), .out = in.rows(out, "out")};
   args.ids = in.integers(ids, "ids", args.out.extent[0]);
-  run("embedding", embedding::forward_variants<Host>(), args, call);
+  run(in, KATT_TABLE(embedding::forward_variants), args, call);
 }
 
 void embedding_backward(Object dout, Object ids, Object dweight, const Call& call) {
@@ -172,12 +172,12 @@ void embedding_backward(Object dout, Object ids, Object dweight, const Call& cal
   embedding::BackwardArgs args{.dout = in.rows(dout, "dout"),
                                .dweight = in.tensor<2>(dweight, "dweight")};
   args.ids = in.integers(ids, "ids", args.dout.extent[0]);
-  run("embedding", embedding::backward_variants<Host>(), args, call);
+  run(in, KATT_TABLE(embedding::backward_variants), args, call);
 }
 
 void convert_dtype(Object x, Object out, const Call& call) {
   Arrays in("convert_dtype");
-  run("convert_dtype", convert_dtype::variants<Host>(),
+  run(in, KATT_TABLE(convert_dtype::variants),
       convert_dtype::ForwardArgs{.x = in.rows(x, "x"), .out = in.rows(out, "out")}, call);
 }
 
@@ -210,11 +210,9 @@ void ternary_pack(Object weight, Object packed, int digits_per_byte, int threads
   Arrays in("ternary_linear");
   const TensorRef<2> from = in.tensor<2>(weight, "weight");
   const auto to = packed_weight(in, packed, digits_per_byte, from.extent[0], from.extent[1]);
-  HostRuntime& host = HostRuntime::get();
-  host.run(threads, [&](const Host& exec) {
-    const auto workspace = host.workspace(ternary_linear::pack_workspace_bytes(to.out_features));
-    ternary_linear::pack(exec, from, to, workspace);
-    exec.fence("katt::python::ternary_pack");
+  Runtime::get().run(in.place(), threads, [&](const auto& exec, const auto& workspace) {
+    ternary_linear::pack(exec, from, to,
+                         workspace(ternary_linear::pack_workspace_bytes(to.out_features)));
   });
 }
 
@@ -222,9 +220,8 @@ void ternary_dequantise(Object packed, Object out, int digits_per_byte, int thre
   Arrays in("ternary_linear");
   const TensorRef<2> to = in.tensor<2>(out, "out");
   const auto from = packed_weight(in, packed, digits_per_byte, to.extent[0], to.extent[1]);
-  HostRuntime::get().run(threads, [&](const Host& exec) {
+  Runtime::get().run(in.place(), threads, [&](const auto& exec, const auto&) {
     ternary_linear::dequantise(exec, from, 0, to);
-    exec.fence("katt::python::ternary_dequantise");
   });
 }
 
@@ -234,7 +231,7 @@ void ternary_linear_forward(Object x, Object packed, Object dense, Object out, i
   ternary_linear::ForwardArgs args{
       .x = in.rows(x, "x"), .dense = in.tensor<2>(dense, "dense"), .out = in.rows(out, "out")};
   args.packed = packed_weight(in, packed, digits_per_byte, args.out_features(), args.in_features());
-  run("ternary_linear", ternary_linear::forward_variants<Host>(), args, call);
+  run(in, KATT_TABLE(ternary_linear::forward_variants), args, call);
 }
 
 void ternary_linear_backward(Object dout, Object x, Object packed, Object dense, Object dx,
@@ -246,7 +243,7 @@ void ternary_linear_backward(Object dout, Object x, Object packed, Object dense,
                                     .dx = in.rows(dx, "dx"),
                                     .dweight = in.tensor<2>(dweight, "dweight")};
   args.packed = packed_weight(in, packed, digits_per_byte, args.out_features(), args.in_features());
-  run("ternary_linear", ternary_linear::backward_variants<Host>(), args, call);
+  run(in, KATT_TABLE(ternary_linear::backward_variants), args, call);
 }
 
 }  // namespace

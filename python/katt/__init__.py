@@ -1,8 +1,9 @@
 """Katt from Python: transformer kernels for arrays of any library that speaks DLPack, sweeps that compare them, and
 LLaMAs that write.
 
-Operators take NumPy arrays (float32, float16, and bfloat16 of ml_dtypes), CPU tensors of PyTorch, and what else has
-`__dlpack__`, without a copy; their results are arrays of the same library. Every operator NAME has its gradients in
+Operators take NumPy arrays (float32, float16, and bfloat16 of ml_dtypes), tensors of PyTorch, and what else has
+`__dlpack__`, without a copy; their results are arrays of the same library, and in a build with CUDA they run where the
+arrays lie. Every operator NAME has its gradients in
 NAME_backward. `katt.torch` has them as functions of PyTorch with autograd.
 
 Bad arguments raise ValueError, with one line that names the argument, what it holds and what was expected.
@@ -41,6 +42,7 @@ from ._norms import (
 from ._peers import Refusal
 from ._results import Result, open  # noqa: A004
 from ._rope import rope, rope_backward, rope_cache
+from ._streams import stream
 from ._sweep import sweep
 from ._ternary import TernaryWeight, ternary_linear, ternary_linear_backward, ternary_pack
 from ._threads import get_num_threads, set_num_threads, threads
@@ -52,6 +54,6 @@ __all__ = [
     "embedding_backward", "get_num_threads", "layernorm", "layernorm_backward", "linear", "linear_backward",
     "linear_cross_entropy", "linear_cross_entropy_backward", "rmsnorm", "rmsnorm_backward",
     "rmsnorm_quantized", "rope", "rope_backward", "rope_cache", "set_num_threads", "softmax", "softmax_backward",
-    "sweep", "swiglu", "swiglu_backward", "swiglu_mlp", "swiglu_mlp_backward", "ternary_linear",
+    "stream", "sweep", "swiglu", "swiglu_backward", "swiglu_mlp", "swiglu_mlp_backward", "ternary_linear",
     "ternary_linear_backward", "ternary_pack", "threads",
 ]  # fmt: skip

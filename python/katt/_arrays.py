@@ -51,17 +51,26 @@ class TorchLibrary:
 
 
 class OtherLibrary:
-    """By the array API standard: memory of ours, which the library takes by its from_dlpack()."""
+    """Memory of ours, which the library takes by its from_dlpack()."""
 
-    def __init__(self, like):
+    def __init__(self, like, namespace):
         self._like = like
+        self._take = namespace.from_dlpack
 
     def empty(self, shape: Shape, dtype: str | None = None):
         return _katt.new_array(self._like, list(shape), dtype or "")
 
     def give(self, *arrays):
-        take = self._like.__array_namespace__().from_dlpack
-        return several(tuple(take(array) if array is not None else None for array in arrays))
+        return several(tuple(self._take(array) if array is not None else None for array in arrays))
+
+
+def namespace(array: Array) -> Any:
+    """What has the from_dlpack() of an array's library: its namespace by the array API standard, else its module, as
+    CuPy's; None where there is neither."""
+    if hasattr(array, "__array_namespace__"):
+        return array.__array_namespace__()
+    module = sys.modules.get(type(array).__module__.partition(".")[0])
+    return module if hasattr(module, "from_dlpack") and hasattr(array, "__dlpack__") else None
 
 
 def library(op: str, **arrays: Array) -> Library:
@@ -79,12 +88,13 @@ def library(op: str, **arrays: Array) -> Library:
                         f"katt.torch.{op} computes gradients"
                     )
         return TorchLibrary(torch, like)
-    if not hasattr(like, "__array_namespace__"):
+    made_by = namespace(like)
+    if made_by is None:
         name = next(iter(arrays))
         raise ValueError(
             f"{op}: {name}: holds a {type(like).__name__}, expected an array of NumPy, PyTorch or the array API"
         )
-    return OtherLibrary(like)
+    return OtherLibrary(like, made_by)
 
 
 def call(variant: str, tile: tuple[int, ...] | int | None = None) -> tuple[str, tuple[int, ...], int]:

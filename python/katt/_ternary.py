@@ -2,18 +2,16 @@
 
 from dataclasses import dataclass
 
-import numpy
-
 from . import _katt
 from ._arrays import Array, call, library
 
 
 @dataclass(frozen=True)
 class TernaryWeight:
-    """A weight (out_features, in_features) quantised to s_w · {-1, 0, 1} and packed 4 or 5 to a byte. It does not
+    """Of ternary_pack, in memory of the library and device of its argument: a weight (out_features, in_features) quantised to s_w · {-1, 0, 1} and packed 4 or 5 to a byte. It does not
     follow changes of the weight that it was made of."""
 
-    packed: numpy.ndarray
+    packed: Array
     weights_per_byte: int
     out_features: int
     in_features: int
@@ -35,9 +33,10 @@ def ternary_pack(weight: Array, *, weights_per_byte: int = 4) -> TernaryWeight:
     """Packs weight (out_features, in_features): s_w = max(mean |W|, 1e-5), W_q = clamp(round(W / s_w), -1, 1).
     weights_per_byte: 4 (2 bits each, the faster) or 5 (1.6 bits each)."""
     rows, columns = weight.shape
-    packed = numpy.empty(_katt.ternary_packed_bytes(weights_per_byte, rows, columns), numpy.uint8)
+    lib = library("ternary_pack", weight=weight)
+    packed = lib.empty((_katt.ternary_packed_bytes(weights_per_byte, rows, columns),), "u8")
     _katt.ternary_pack(weight, packed, weights_per_byte, 0)
-    return TernaryWeight(packed, weights_per_byte, rows, columns)
+    return TernaryWeight(lib.give(packed), weights_per_byte, rows, columns)
 
 
 def ternary_linear(x: Array, weight: TernaryWeight, *, variant: str = "auto") -> Array:

@@ -22,10 +22,9 @@ int device_of(const Exec& exec) {
 }
 
 #if defined(KATT_HAS_CUDA)
-/// An instance with a stream of its own on a device, which its last copy gives back. Kokkos keeps
-/// the properties of the device that it was initialised with for all of them, so theirs must be of
-/// the same capability. Throws InputError where there is no such device, or it is of another kind.
-inline Kokkos::Cuda instance_on(int device) {
+/// Throws InputError where instances cannot work on a device: there is none of that number, or, since Kokkos keeps the
+/// properties of the device that it was initialised with for all of them, it is of another capability.
+inline void check_instances_on(int device) {
   const int usual = Kokkos::Cuda().cuda_device();
   if (devices::capability(device) != devices::capability(usual)) {
     throw InputError("device " + std::to_string(device) + " has the capability " +
@@ -33,6 +32,12 @@ inline Kokkos::Cuda instance_on(int device) {
                      std::to_string(devices::capability(usual)) + ", that of device " +
                      std::to_string(usual) + ", to work beside it");
   }
+}
+
+/// An instance with a stream of its own on a device, which its last copy gives back. Throws InputError as
+/// check_instances_on() does.
+inline Kokkos::Cuda instance_on(int device) {
+  check_instances_on(device);
   int before = 0;
   KOKKOS_IMPL_CUDA_SAFE_CALL(cudaGetDevice(&before));
   KOKKOS_IMPL_CUDA_SAFE_CALL(cudaSetDevice(device));

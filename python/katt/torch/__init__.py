@@ -1,8 +1,8 @@
 """Katt inside PyTorch: every operator as a function of tensors with gradients.
 
 Each is made of operators of `torch.library` (torch.ops.katt.*) with fake tensors and autograd, so that torch.compile
-keeps it in the graph. They run on the CPU with PyTorch's number of threads (torch.set_num_threads). Gradients of
-gradients are not there.
+keeps it in the graph. They run where the tensors lie: on the CPU with PyTorch's number of threads
+(torch.set_num_threads), or in a build with CUDA on PyTorch's current stream. Gradients of gradients are not there.
 """
 
 from ._attention import attention

@@ -106,9 +106,9 @@ def bias_gradient(dout, q, k, v, bias, alibi_slopes, kv_lengths, block_mask, blo
     scores = q @ k.transpose(2, 3) * scale
     if softcap > 0:
         scores = torch.tanh(scores / softcap) * softcap
-    keys = torch.full((1, 1, 1, 1), seq_kv) if kv_lengths is None else kv_lengths.view(-1, 1, 1, 1)
-    j = torch.arange(seq_kv)
-    distance = j - torch.arange(seq_q).view(-1, 1) - (keys - seq_q)
+    keys = torch.full((1, 1, 1, 1), seq_kv, device=q.device) if kv_lengths is None else kv_lengths.view(-1, 1, 1, 1)
+    j = torch.arange(seq_kv, device=q.device)
+    distance = j - torch.arange(seq_q, device=q.device).view(-1, 1) - (keys - seq_q)
     if alibi_slopes is not None:
         scores = scores - alibi_slopes.view(1, -1, 1, 1) * distance.abs()
     right = 0 if causal else window_right

@@ -188,7 +188,7 @@ def _ternary_linear_backward(dout: Tensor, x: Tensor, weight: Tensor) -> tuple[T
 
 
 def _packed(weight):
-    packed = torch.empty(_katt.ternary_packed_bytes(4, *weight.shape), dtype=torch.uint8)
+    packed = torch.empty(_katt.ternary_packed_bytes(4, *weight.shape), dtype=torch.uint8, device=weight.device)
     _katt.ternary_pack(dense_last(weight), packed, 4, call("auto")[2])
     return packed
 

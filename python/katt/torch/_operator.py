@@ -4,12 +4,14 @@ import torch
 
 from .. import _katt
 
+DEVICES = ("cpu", "cuda") if _katt.cuda else ("cpu",)
+
 
 def operator(name, fake):
-    """Decorates the CPU function of the operator katt::NAME; `fake` makes its results without content."""
+    """Decorates the function of the operator katt::NAME; `fake` makes its results without content."""
 
     def make(function):
-        made = torch.library.custom_op(f"katt::{name}", function, mutates_args=(), device_types="cpu")
+        made = torch.library.custom_op(f"katt::{name}", function, mutates_args=(), device_types=DEVICES)
         made.register_fake(fake)
         return made
 

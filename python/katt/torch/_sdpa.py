@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ._attention import attention
+from ._operator import DEVICES
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LARGEST_HEAD_DIM = 256
@@ -35,8 +36,9 @@ def scaled_dot_product_attention(
     Ev above 256.
     """
     check(query, key, value, attn_mask, dropout_p, is_causal)
-    if torch.is_autocast_enabled("cpu"):
-        dtype = torch.get_autocast_dtype("cpu")
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
         query, key, value = (x.to(dtype) for x in (query, key, value))
     if scale is None:
         scale = query.shape[-1] ** -0.5
@@ -69,8 +71,10 @@ def check(query, key, value, attn_mask, dropout_p, is_causal):
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.dtype not in DTYPES:
             refuse(name, x.dtype, "float32, float16 or bfloat16")
-        if x.device.type != "cpu":
-            refuse(name, f"a tensor on {x.device}", "one on the CPU")
+        if x.device.type not in DEVICES:
+            refuse(name, f"a tensor on {x.device}", f"one on {' or '.join(DEVICES)}")
+        if x.device != query.device:
+            refuse(name, f"a tensor on {x.device}", f"one on {query.device}, as query is")
         if x.dim() < 2:
             refuse(name, f"shape {tuple(x.shape)}", "at least 2 axes")
         if x.shape[-1] > LARGEST_HEAD_DIM:
@@ -98,7 +102,7 @@ def four_axes(x, lead):
 def bias_of(mask, dtype, lead, scores):
     """What is added to the scores, (batch or 1, heads or 1, L, S)."""
     if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, float("-inf"))
+        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, float("-inf"))
     mask = mask.to(dtype)
     if len(lead) > 2:
         return mask.expand(*lead, *scores).flatten(0, -4)

@@ -1,4 +1,4 @@
-#include "host.hpp"
+#include "runtime.hpp"
 
 #include <omp.h>
 #include <sched.h>
@@ -20,29 +20,34 @@ int usable_processors() {
 
 }  // namespace
 
-HostRuntime& HostRuntime::get() {
-  static auto* runtime =
-      new HostRuntime;  // never destroyed: Kokkos ends in stop(), before Python does
+Runtime& Runtime::get() {
+  static auto* runtime = new Runtime;  // never destroyed: Kokkos ends in stop(), before Python does
   return *runtime;
 }
 
-void HostRuntime::start() {
+void Runtime::start() {
   if (stopped_) throw InputError("katt: the interpreter is ending, no operator can run");
   if (started_) return;
   const int before = omp_get_max_threads();
   most_threads_ = std::max(usable_processors(), before);
   if (threads_ == 0) threads_ = before;
+#if defined(KATT_HAS_CUDA)
+  Devices::postpone();
+#endif
   Kokkos::initialize(
       Kokkos::InitializationSettings().set_num_threads(most_threads_).set_disable_warnings(true));
   omp_set_num_threads(before);
   started_ = true;
 }
 
-void HostRuntime::stop() {
+void Runtime::stop() {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   stopped_ = true;
   if (!started_) return;
+#if defined(KATT_HAS_CUDA)
+  if (!devices_.stop()) return;
+#endif
   for (Resource* resource : resources_) resource->release();
   instances_.clear();
   workspace_ = {};
@@ -50,13 +55,13 @@ void HostRuntime::stop() {
   started_ = false;
 }
 
-void HostRuntime::check_threads(const char* name, int threads) const {
+void Runtime::check_threads(const char* name, int threads) const {
   if (threads >= 1 && threads <= most_threads_) return;
   throw InputError(std::string(name) + ": holds " + std::to_string(threads) + ", expected 1 to " +
                    std::to_string(most_threads_));
 }
 
-const Host& HostRuntime::instance(int threads) {
+const Host& Runtime::instance(int threads) {
   if (threads == 0) threads = threads_;
   check_threads("threads", threads);
   auto found = instances_.find(threads);
@@ -64,7 +69,7 @@ const Host& HostRuntime::instance(int threads) {
   return found->second;
 }
 
-Kokkos::View<std::byte*, Kokkos::HostSpace> HostRuntime::workspace(std::size_t bytes) {
+Kokkos::View<std::byte*, Kokkos::HostSpace> Runtime::workspace(std::size_t bytes) {
   using View = Kokkos::View<std::byte*, Kokkos::HostSpace>;
   const auto allocate = [](std::size_t size) {
     return View(Kokkos::view_alloc("katt::python::workspace", Kokkos::WithoutInitializing), size);
@@ -77,21 +82,21 @@ Kokkos::View<std::byte*, Kokkos::HostSpace> HostRuntime::workspace(std::size_t b
   return workspace_;
 }
 
-int HostRuntime::threads() {
+int Runtime::threads() {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   start();
   return threads_;
 }
 
-int HostRuntime::most_threads() {
+int Runtime::most_threads() {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   start();
   return most_threads_;
 }
 
-void HostRuntime::set_threads(int threads) {
+void Runtime::set_threads(int threads) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   start();

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include <Kokkos_Core.hpp>
+
+#include "arrays.hpp"
+#include "core/error.hpp"
+#include "core/execution.hpp"
+#include "core/variants.hpp"
+#include "device.hpp"
+#include "place.hpp"
+
+/// Where operators called from Python run: Kokkos on the host, one call at a time, and on streams of devices.
+namespace katt::python {
+
+namespace nb = nanobind;
+
+/// What must be freed before Kokkos ends.
+class Resource {
+ public:
+  virtual ~Resource() = default;
+  virtual void release() = 0;
+};
+
+/// Kokkos for the life of the module. It starts with the first call that needs it and leaves the caller's number of
+/// OpenMP threads, which PyTorch's is too, as it was. A call on the host has all its threads to itself: others wait,
+/// without Python's lock.
+class Runtime {
+ public:
+  static Runtime& get();
+
+  /// Calls f(exec) with a host instance of so many threads; 0: the default.
+  template <class F>
+  void run(int threads, F&& f) {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    start();
+    f(instance(threads));
+  }
+
+  /// Calls f(exec, workspace) with an instance at that place, where `workspace(bytes)` is memory for the call. On the
+  /// host the work is done when this returns; on a device it is in its stream, unless the place waits. Throws
+  /// DeviceError for what CUDA reports.
+  template <class F>
+  void run(const Place& place, int threads, F&& f) {
+    if (place.on_host()) {
+      return run(threads, [&](const Host& exec) {
+        f(exec, [&](std::size_t bytes) { return Workspace(workspace(bytes)); });
+        exec.fence("katt::python::run");
+      });
+    }
+#if defined(KATT_HAS_CUDA)
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    start();
+    devices_.run(place, f);
+#endif
+  }
+
+  [[nodiscard]] int threads();
+  [[nodiscard]] int most_threads();
+  void set_threads(int threads);
+
+  void add(Resource* resource) { resources_.insert(resource); }
+  void remove(Resource* resource) { resources_.erase(resource); }
+
+  /// Ends Kokkos; calls are refused from here on.
+  void stop();
+
+ private:
+  void start();
+  const Host& instance(int threads);
+  void check_threads(const char* name, int threads) const;
+  /// Memory for a call on the host, valid until the next one.
+  Kokkos::View<std::byte*, Kokkos::HostSpace> workspace(std::size_t bytes);
+
+  std::mutex mutex_;
+  bool started_ = false;
+  bool stopped_ = false;
+  int most_threads_ = 0;
+  int threads_ = 0;
+  std::map<int, Host> instances_;
+  Kokkos::View<std::byte*, Kokkos::HostSpace> workspace_;
+  std::set<Resource*> resources_;
+#if defined(KATT_HAS_CUDA)
+  Devices devices_;
+#endif
+};
+
+/// Variant, values of its parameters (none: the default), threads (0: the default).
+using Call = std::tuple<std::string, std::vector<int>, int>;
+
+/// Checks the arguments and runs the variant that the call means where the arrays lie; `table_of(exec)` is the table of
+/// variants for an execution space (KATT_TABLE). Throws InputError, for a refusal of the variant too.
+template <class TableOf, class Args>
+void run(const Arrays& arrays, TableOf table_of, const Args& args, const Call& call) {
+  check(args);
+  const auto& [variant, setting, threads] = call;
+  const Config request{variant, setting};
+  Runtime::get().run(arrays.place(), threads, [&](const auto& exec, const auto& workspace) {
+    auto& table = table_of(exec);
+    const Config config = table.resolve(exec, args, request);
+    const Status status =
+        table.run(exec, args, config, workspace(table.workspace_bytes(exec, args, config)));
+    if (!status.is_ok()) {
+      throw InputError(std::string(arrays.op()) + ": variant " + config.variant + ": " +
+                       status.reason());
+    }
+  });
+}
+
+}  // namespace katt::python
+
+/// The function that gives the table of variants of a pass, e.g. KATT_TABLE(softmax::forward_variants), for the type of an
+/// execution space instance.
+#define KATT_TABLE(variants) \
+  [](const auto& exec) -> auto& { return variants<std::remove_cvref_t<decltype(exec)>>(); }
