@@ -6,6 +6,7 @@
 
 #include "core/parts.hpp"
 #include "ops/attention/check.hpp"
+#include "ops/attention/naive/device_passes.hpp"
 #include "ops/attention/naive/naive.hpp"
 #include "ops/attention/problem.hpp"
 #include "ops/linear/gemm/naive.hpp"
@@ -13,7 +14,7 @@
 #include "tile/columns.hpp"
 #include "tile/rows.hpp"
 
-/// The kernels and the products of the naive backward pass; see backward.hpp.
+/// The kernels and the products of the naive backward pass on a host; see naive.hpp.
 namespace katt::attention::impl::naive {
 
 /// Turns the products of one head into P and dS = P ∘ (dP − Δ), Δ = Σ P ∘ dP, both stored in T, row
@@ -192,6 +193,7 @@ namespace katt::attention::impl {
 
 template <class Exec>
 std::string naive_engine(const Exec& exec, const BackwardArgs& args) {
+  if (!is_host_v<Exec>) return "cublaslt";
   return linear::naive_gemm_engine(
       exec, naive::BackwardProducts(args, naive::Layout(args), nullptr, 0, 0).dq);
 }
@@ -199,6 +201,9 @@ std::string naive_engine(const Exec& exec, const BackwardArgs& args) {
 template <class Exec, class T>
 std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
   if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
+#if defined(KATT_HAS_CUDA)
+  if constexpr (!is_host_v<Exec>) return naive::device_workspace_bytes(exec, args);
+#endif
   const naive::Layout layout(args);
   const naive::BackwardProducts products(args, layout, nullptr, 0, 0);
   std::size_t bytes = 0;
@@ -211,6 +216,9 @@ std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
 
 template <class Exec, class T, class Rule>
 void run_naive(const Exec& exec, const BackwardArgs& args, const Rule& rule, Workspace workspace) {
+#if defined(KATT_HAS_CUDA)
+  if constexpr (!is_host_v<Exec>) return naive::run_on_device<T>(exec, args, rule, workspace);
+#endif
   const naive::Layout layout(args);
   auto* base = static_cast<std::byte*>(workspace.data);
   const Workspace rest{base + layout.rest, workspace.bytes - layout.rest};

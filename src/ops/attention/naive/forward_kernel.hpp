@@ -5,12 +5,13 @@
 
 #include "core/parts.hpp"
 #include "ops/attention/check.hpp"
+#include "ops/attention/naive/device_passes.hpp"
 #include "ops/attention/naive/naive.hpp"
 #include "ops/attention/problem.hpp"
 #include "ops/linear/gemm/naive.hpp"
 #include "tile/columns.hpp"
 
-/// The kernels and the products of the naive forward pass; see forward.hpp.
+/// The kernels and the products of the naive forward pass on a host; see naive.hpp.
 namespace katt::attention::impl::naive {
 
 /// Masked softmax of every row of products (batch · heads · seq_q rows of seq_kv), in place, and
@@ -129,8 +130,7 @@ template <class Exec, class T, class Rule>
 void softmax_rows(const Exec& exec, const ForwardArgs& args, const Rule& rule, T* stored) {
   using Softmax = RowSoftmax<Exec, T, Rule>;
   const auto league = static_cast<int>(args.batch() * args.heads() * args.seq_q());
-  Kokkos::parallel_for("katt::attention::naive_softmax",
-                       typename Softmax::Policy(exec, league, is_host_v<Exec> ? 1 : 128),
+  Kokkos::parallel_for("katt::attention::naive_softmax", typename Softmax::Policy(exec, league, 1),
                        Softmax(args, rule, stored));
 }
 
@@ -140,12 +140,16 @@ namespace katt::attention::impl {
 
 template <class Exec>
 std::string naive_engine(const Exec& exec, const ForwardArgs& args) {
+  if (!is_host_v<Exec>) return "cublaslt";
   return linear::naive_gemm_engine(exec, naive::ForwardProducts(args, 0, 0, nullptr).scores);
 }
 
 template <class Exec, class T>
 std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args) {
   if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
+#if defined(KATT_HAS_CUDA)
+  if constexpr (!is_host_v<Exec>) return naive::device_workspace_bytes(exec, args);
+#endif
   const naive::ForwardProducts products(args, 0, 0, nullptr);
   return naive::score_bytes(args) +
          std::max(linear::naive_gemm_workspace_bytes(exec, products.scores),
@@ -155,6 +159,9 @@ std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args) {
 template <class Exec, class T, class Rule>
 void run_naive(const Exec& exec, const ForwardArgs& args, const Rule& rule, Workspace workspace) {
   if (args.seq_q() == 0 || args.batch() * args.heads() == 0) return;
+#if defined(KATT_HAS_CUDA)
+  if constexpr (!is_host_v<Exec>) return naive::run_on_device<T>(exec, args, rule, workspace);
+#endif
   auto* scores = static_cast<T*>(workspace.data);
   const std::size_t stored = naive::score_bytes(args);
   const Workspace rest{static_cast<std::byte*>(workspace.data) + stored, workspace.bytes - stored};

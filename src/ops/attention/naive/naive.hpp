@@ -19,6 +19,11 @@
 ///   S = scale·Q·Kᵀ, P = softmax(S);  dP = dO·Vᵀ, dS = P ∘ (dP − Δ);
 ///   dV = Pᵀ·dO, dQ = scale·dS·K, dK = scale·dSᵀ·Q
 /// S and dP of one head at a time are f32.
+///
+/// On a device every step is one launch over all heads, or as few as the strides of the tensors
+/// allow: products are strided batches of cuBLASLt, with the query heads of a group as rows of one
+/// product where they lie so, and a thread block takes each row of scores. Rows of scores are padded
+/// to 16 bytes. In the backward pass S and dP of all heads are f32, and P and dS take their place.
 namespace katt::attention::impl {
 
 /// What multiplies: "blas", or the units of linear's products.

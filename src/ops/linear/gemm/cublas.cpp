@@ -4,6 +4,7 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -13,9 +14,12 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/dtype.hpp"
+#include "core/parts.hpp"
 #include "ops/linear/gemm/column_major.hpp"
+#include "ops/linear/gemm/naive.hpp"
 #include "tile/cuda_launch.hpp"
 
 namespace katt::linear::impl {
@@ -46,26 +50,48 @@ cudaDataType_t type_of(Dtype dtype) {
   return dtype == Dtype::f32 ? CUDA_R_32F : dtype == Dtype::f16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-MatrixLayout layout_of(const ColumnMajor& matrix, Dtype dtype, const std::string& label) {
-  cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<std::uint64_t>(matrix.rows),
-                                   static_cast<std::uint64_t>(matrix.columns), matrix.leading),
-        label);
-  return MatrixLayout(layout);
+/// A matrix of every product, `stride` elements apart.
+MatrixLayout layout_of(const ColumnMajor& matrix, Dtype dtype, std::int64_t count,
+                       std::int64_t stride, const std::string& label) {
+  cublasLtMatrixLayout_t created = nullptr;
+  check(
+      cublasLtMatrixLayoutCreate(&created, type_of(dtype), static_cast<std::uint64_t>(matrix.rows),
+                                 static_cast<std::uint64_t>(matrix.columns), matrix.leading),
+      label);
+  MatrixLayout layout(created);
+  if (count == 1) return layout;
+  const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {
+    check(cublasLtMatrixLayoutSetAttribute(created, attribute, &value, sizeof(value)), label);
+  };
+  set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(count));
+  set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+  return layout;
 }
 
-/// The largest power of two up to 256 of which the address is a multiple.
-std::uint32_t alignment_of(const void* data) {
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
+/// The largest power of two up to 256 of which the addresses of a matrix of every product are
+/// multiples.
+std::uint32_t alignment_of(const void* data, Dtype dtype, std::int64_t stride) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(data) |
+                    (static_cast<std::uintptr_t>(stride) * size_of(dtype));
   std::uint32_t alignment = 256;
-  while (address % alignment != 0) alignment /= 2;
+  while (bits % alignment != 0) alignment /= 2;
   return alignment;
 }
 
-/// What makes two products one to the library: extents, distances, dtypes, alignments.
-using Key = std::array<std::int64_t, 17>;
+/// Of A, B and C.
+struct Alignments {
+  std::uint32_t a, b, c;
 
-Key key_of(const GemmArgs& args, const ColumnMajorProduct& product) {
+  Alignments(const GemmArgs& args, const GemmBatch& batch)
+      : a(alignment_of(args.a.data, args.a.dtype, batch.stride_a)),
+        b(alignment_of(args.b.data, args.b.dtype, batch.stride_b)),
+        c(alignment_of(args.c.data, args.c.dtype, batch.stride_c)) {}
+};
+
+/// What makes two products one to the library: extents, distances, dtypes, alignments.
+using Key = std::array<std::int64_t, 21>;
+
+Key key_of(const GemmArgs& args, const ColumnMajorProduct& product, const GemmBatch& batch) {
   Key key{};
   std::size_t next = 0;
   for (const ColumnMajor& matrix : {product.first, product.second, product.result}) {
@@ -79,8 +105,11 @@ Key key_of(const GemmArgs& args, const ColumnMajorProduct& product) {
   for (const bool flag : {product.trans_first, product.trans_second, bool(args.bias)}) {
     key[next++] = flag ? 1 : 0;
   }
-  const std::array<const void*, 3> places{args.b.data, args.a.data, args.c.data};
-  for (const void* place : places) key[next++] = alignment_of(place);
+  const Alignments aligned(args, batch);
+  for (const std::uint32_t alignment : {aligned.a, aligned.b, aligned.c}) key[next++] = alignment;
+  for (const std::int64_t value : {batch.count, batch.stride_a, batch.stride_b, batch.stride_c}) {
+    key[next++] = value;
+  }
   return key;
 }
 
@@ -92,7 +121,7 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm{};
 
   Plan(cublasLtHandle_t handle, const GemmArgs& args, const ColumnMajorProduct& product,
-       std::size_t workspace_bytes, const std::string& label) {
+       const GemmBatch& batch, std::size_t workspace_bytes, const std::string& label) {
     cublasLtMatmulDesc_t created = nullptr;
     check(cublasLtMatmulDescCreate(&created, CUBLAS_COMPUTE_32F, CUDA_R_32F), label);
     operation.reset(created);
@@ -102,10 +131,10 @@ struct Plan {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, label);
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data, label);
     }
-    first = layout_of(product.first, args.b.dtype, label);
-    second = layout_of(product.second, args.a.dtype, label);
-    result = layout_of(product.result, args.c.dtype, label);
-    choose(handle, args, workspace_bytes, label);
+    first = layout_of(product.first, args.b.dtype, batch.count, batch.stride_b, label);
+    second = layout_of(product.second, args.a.dtype, batch.count, batch.stride_a, label);
+    result = layout_of(product.result, args.c.dtype, batch.count, batch.stride_c, label);
+    choose(handle, Alignments(args, batch), workspace_bytes, label);
   }
 
   template <class Value>
@@ -114,7 +143,7 @@ struct Plan {
   }
 
  private:
-  void choose(cublasLtHandle_t handle, const GemmArgs& args, std::size_t workspace_bytes,
+  void choose(cublasLtHandle_t handle, const Alignments& aligned, std::size_t workspace_bytes,
               const std::string& label) {
     cublasLtMatmulPreference_t created = nullptr;
     check(cublasLtMatmulPreferenceCreate(&created), label);
@@ -128,10 +157,10 @@ struct Plan {
     // Parts of a split sum are added in f32, not in the dtype of C, which is rounded once.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(args.b.data));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(args.a.data));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(args.c.data));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(args.c.data));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned.b);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned.a);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned.c);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned.c);
     cublasLtMatmulHeuristicResult_t best{};
     int found = 0;
     check(cublasLtMatmulAlgoGetHeuristic(handle, operation.get(), first.get(), second.get(),
@@ -181,17 +210,17 @@ std::size_t cublas_workspace_bytes(const Kokkos::Cuda& exec) {
 }
 
 void cublas_gemm(const Kokkos::Cuda& exec, const GemmArgs& args, Workspace workspace,
-                 const char* label) {
+                 const char* label, const GemmBatch& batch) {
   tile::cuda_check(cudaSetDevice(exec.cuda_device()), label);
   const std::size_t workspace_bytes = cublas_workspace_bytes(exec);
   const ColumnMajorProduct product(args);
-  const Key key = key_of(args, product);
+  const Key key = key_of(args, product, batch);
   const std::lock_guard lock(mutex);
   Library& library = library_of(exec.cuda_device(), label);
   if (library.plans.size() >= most_plans) library.plans.clear();
   auto found = library.plans.find(key);
   if (found == library.plans.end()) {
-    Plan made(library.handle.get(), args, product, workspace_bytes, label);
+    Plan made(library.handle.get(), args, product, batch, workspace_bytes, label);
     found = library.plans.emplace(key, std::move(made)).first;
   }
   Plan& plan = found->second;
@@ -208,5 +237,73 @@ void cublas_gemm(const Kokkos::Cuda& exec, const GemmArgs& args, Workspace works
 }
 
 }  // namespace katt::linear::impl
+
+namespace katt::linear {
+
+namespace {
+
+GemmArgs moved(GemmArgs args, const BatchAxis& axis, std::int64_t steps) {
+  args.a = katt::impl::from_element(args.a, steps * axis.a);
+  args.b = katt::impl::from_element(args.b, steps * axis.b);
+  args.c = katt::impl::from_element(args.c, steps * axis.c);
+  return args;
+}
+
+/// Calls f(args) for every product along axes[first], axes[first + 1], …
+template <class F>
+void for_each_product(const GemmArgs& args, const std::vector<BatchAxis>& axes, std::size_t first,
+                      const F& f) {
+  if (first == axes.size()) return f(args);
+  for (std::int64_t i = 0; i < axes[first].count; ++i) {
+    for_each_product(moved(args, axes[first], i), axes, first + 1, f);
+  }
+}
+
+}  // namespace
+
+std::vector<BatchAxis> joined(const std::vector<BatchAxis>& axes) {
+  std::vector<BatchAxis> found;
+  for (const BatchAxis& axis : axes) {
+    if (axis.count == 1) continue;
+    if (!found.empty()) {
+      BatchAxis& outer = found.back();
+      if (outer.a == axis.count * axis.a && outer.b == axis.count * axis.b &&
+          outer.c == axis.count * axis.c) {
+        outer = {outer.count * axis.count, axis.a, axis.b, axis.c};
+        continue;
+      }
+    }
+    found.push_back(axis);
+  }
+  return found;
+}
+
+std::size_t batched_gemm_workspace_bytes(const Kokkos::Cuda& exec, const GemmArgs& args) {
+  return impl::cublas_takes(args) ? impl::cublas_workspace_bytes(exec)
+                                  : naive_gemm_workspace_bytes(exec, args);
+}
+
+void batched_gemm(const Kokkos::Cuda& exec, const GemmArgs& args,
+                  const std::vector<BatchAxis>& axes, Workspace workspace, const char* label) {
+  std::vector<BatchAxis> outer = joined(axes);
+  if (!impl::cublas_takes(args)) {  // nothing is summed up, or nothing written
+    return for_each_product(args, outer, 0, [&](const GemmArgs& product) {
+      naive_gemm(exec, product, workspace, label);
+    });
+  }
+  impl::GemmBatch batch;
+  const auto longest =
+      std::max_element(outer.begin(), outer.end(),
+                       [](const BatchAxis& x, const BatchAxis& y) { return x.count < y.count; });
+  if (longest != outer.end()) {
+    batch = {longest->count, longest->a, longest->b, longest->c};
+    outer.erase(longest);
+  }
+  for_each_product(args, outer, 0, [&](const GemmArgs& product) {
+    impl::cublas_gemm(exec, product, workspace, label, batch);
+  });
+}
+
+}  // namespace katt::linear
 
 #endif

@@ -1,0 +1,106 @@
+// The naive variant of attention on a device: its products in batches, and its rows of scores in
+// shared memory or, where they are too long, not.
+#include <gtest/gtest.h>
+
+#if defined(KATT_HAS_CUDA)
+
+#include <string>
+#include <vector>
+
+#include "ops/attention/backward.hpp"
+#include "ops/attention/naive/device_rows.hpp"
+#include "ops/linear/gemm/cublas.hpp"
+#include "tests/ops/attention_case.hpp"
+#include "tests/ops/attention_problems.hpp"
+
+namespace katt::attention {
+namespace {
+
+const Config naive_config{"naive", {}};
+
+void expect_naive_passes(ProblemData& data, const std::string& what, HeadLayout layout) {
+  const Kokkos::Cuda exec;
+  const DeviceProblem problem(data, Backend::cuda, layout);
+  const DeviceOutput output(data.shape, data.dtype, Backend::cuda, layout);
+  output.poison();
+  run_forward(problem, output, naive_config, Backend::cuda);
+  const bench::Errors errors =
+      Reference(data).compare(output.out.download(), output.lse.download());
+  EXPECT_TRUE(errors.status.is_ok()) << what << ": " << errors.status.reason();
+
+  add_dout(data);
+  run_forward(problem, output, {"auto", {}}, Backend::cuda);
+  const bench::Tensor<4> dout("dout", Backend::cuda, data.dtype, output.out.ref().extent, layout);
+  dout.upload(data.dout);
+  const DeviceGradients gradients(data.shape, data.dtype, Backend::cuda, layout);
+  gradients.poison();
+  const BackwardArgs args = backward_args(problem.args(), output, dout, gradients);
+  const bench::Buffer workspace("workspace", Backend::cuda,
+                                workspace_bytes(exec, args, naive_config));
+  const Status status = backward(exec, args, naive_config, workspace.workspace());
+  ASSERT_TRUE(status.is_ok()) << what << ": " << status.reason();
+  exec.fence();
+  const bench::Errors of_gradients = GradientReference(data).compare(
+      gradients.dq.download(), gradients.dk.download(), gradients.dv.download());
+  EXPECT_TRUE(of_gradients.status.is_ok()) << what << ": " << of_gradients.status.reason();
+}
+
+class AttentionNaive : public ::testing::TestWithParam<Dtype> {
+ protected:
+  void SetUp() override {
+    if (Kokkos::num_devices() < 1) GTEST_SKIP() << "skipped: no device";
+  }
+};
+
+TEST_P(AttentionNaive, TakesRowsThatABlockCannotKeep) {
+  constexpr std::int64_t keys = 16501;
+  ASSERT_FALSE(impl::naive::KeptRows(1, keys).kept);
+  auto data = make_problem({1, 2, 1, 2, keys, 8}, GetParam());
+  data->shape.causal = true;
+  expect_naive_passes(*data, "long rows", HeadLayout::bhsd);
+}
+
+TEST_P(AttentionNaive, TakesEveryOrderOfHeadsInStorage) {
+  for (const HeadLayout layout : {HeadLayout::bhsd, HeadLayout::bshd}) {
+    for (const Shape& shape : {Shape{2, 6, 2, 9, 21, 16}, Shape{2, 4, 2, 1, 35, 16},
+                               Shape{3, 2, 2, 17, 8, 24}, Shape{2, 4, 1, 5, 40, 8}}) {
+      auto data = make_problem(shape, GetParam());
+      data->shape.score.softcap = 3.0;
+      expect_naive_passes(*data, describe(shape) + (layout == HeadLayout::bhsd ? " bhsd" : " bshd"),
+                          layout);
+    }
+  }
+}
+
+TEST_P(AttentionNaive, SaysWhatMultiplies) {
+  const auto data = make_problem({1, 4, 2, 8, 16, 8}, GetParam());
+  EXPECT_EQ(
+      forward_variants<Kokkos::Cuda>().find("naive").engine(Kokkos::Cuda(), shape_args(*data), {}),
+      "cublaslt");
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionNaive, ::testing::ValuesIn(all_dtypes),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(BatchedGemm, JoinsAxesAlongWhichEveryMatrixGoesOn) {
+  using linear::BatchAxis;
+  using linear::joined;
+  // Dense heads are one axis with the batch,
+  const auto dense = joined({{3, 40, 80, 120}, {4, 10, 20, 30}});
+  ASSERT_EQ(dense.size(), 1U);
+  EXPECT_EQ(dense[0].count, 12);
+  EXPECT_EQ(dense[0].b, 20);
+  // those whose matrix is shared are not, nor those with something between them.
+  EXPECT_EQ(joined({{3, 40, 20, 120}, {4, 10, 0, 30}}).size(), 2U);
+  EXPECT_EQ(joined({{3, 41, 80, 120}, {4, 10, 20, 30}}).size(), 2U);
+  EXPECT_TRUE(joined({{1, 5, 6, 7}, {1, 8, 9, 10}}).empty());
+}
+
+}  // namespace
+}  // namespace katt::attention
+
+#else
+
+TEST(AttentionNaive, OnADevice) { GTEST_SKIP() << "skipped: no device in this build"; }
+
+#endif
