@@ -41,6 +41,7 @@ struct Made {
   std::size_t prompt_tokens = 0;
   double prefill_s = 0, decode_s = 0;
   std::int64_t steps = 0;  ///< of decoding
+  std::string submission;  ///< of a decoded token's launches: Session::submission()
 
   [[nodiscard]] std::size_t new_tokens() const {
     std::size_t count = 0;
@@ -84,6 +85,7 @@ void write_log(const std::filesystem::path& path, const Made& made, const ModelO
   file.set_attribute("new_tokens", static_cast<std::int64_t>(made.new_tokens()));
   file.set_attribute("prefill_s", made.prefill_s);
   file.set_attribute("decode_s", made.decode_s);
+  file.set_attribute("decode_submission", made.submission);
   file.write(path);
 }
 
@@ -246,6 +248,7 @@ int generate_command(const Invocation& invocation) {
       made.decode_s = one.decode_s;
     }
     profiler.stop();
+    made.submission = profile ? "launches: a profile is told of each" : session.submission();
     const Memory memory{model.bytes(), session.cache_bytes(), session.activation_bytes(),
                         session.workspace_bytes(), scope.peak_bytes()};
     io::Profile where;

@@ -9,6 +9,7 @@
 #include "bench/plan.hpp"
 #include "bench/text.hpp"
 #include "core/build_info.hpp"
+#include "core/cuda_graph.hpp"
 #include "core/devices.hpp"
 #include "dist/communicator.hpp"
 #include "dist/environment.hpp"
@@ -77,6 +78,12 @@ void print_backends() {
               bench::human_bytes(static_cast<double>(memory.free)) + " of " +
               bench::human_bytes(static_cast<double>(memory.total)) + " free");
   }
+#if defined(KATT_HAS_CUDA)
+  if (devices::count() > 0) {
+    const std::string refusal = CudaGraph::refusal();
+    print("decoded token", refusal.empty() ? "a CUDA graph" : "launch by launch: " + refusal);
+  }
+#endif
 }
 
 void print_operators(const bench::Registry& registry) {

@@ -206,39 +206,68 @@ def stage_info(run):
     return "info.json"
 
 
-def stage_tests(run):
-    folder = run.program.parent
-    table = folder / "tests.tsv"
-    if not table.is_file():
-        raise LeftOut("the bundle has no tests, or -p was given")
+def tests_of(run):
+    """(name, filter) of the tests of a device that the bundle holds."""
+    table = run.program.parent / "tests.tsv"
+    return [line.split("\t") for line in table.read_text().splitlines()] if table.is_file() else []
+
+
+def run_tests(run, stage, prefix=()):
+    """Those that no former call has passed, one after the other; what each of the failed said."""
     run.run([run.program, "--prepare"], "the bundle")
-    count, failed = 0, []
-    for line in table.read_text().splitlines():
-        name, test_filter = line.split("\t")
-        count += 1
-        if run.part(f"tests {name}"):
+    program = run.program.parent / "bin" / "test_device"
+    failed = []
+    for name, test_filter in tests_of(run):
+        if run.part(f"{stage} {name}"):
             continue
         try:
-            run.run([folder / "bin" / "test_device", "--gtest_brief=1", f"--gtest_filter={test_filter}"], name)
-            run.done(f"tests {name}")
+            run.run([*prefix, program, "--gtest_brief=1", f"--gtest_filter={test_filter}"], name)
+            run.done(f"{stage} {name}")
         except Failed as error:
             failed.append(str(error))
             run.say(f"FAILED: {error}")
-    if failed:
+    return failed
+
+
+def stage_tests(run):
+    count = len(tests_of(run))
+    if count == 0:
+        raise LeftOut("the bundle has no tests, or -p was given")
+    if failed := run_tests(run, "tests"):
         raise Failed(f"{len(failed)} of {count} tests: " + "; ".join(failed)[:1000])
     return f"{count} tests passed"
 
 
 def stage_sanitizer(run):
+    """Each check has an equal share of what is left: the sweep first, every kernel once, then the tests."""
     tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if tool is None:
         raise LeftOut("compute-sanitizer is not installed")
-    for check in ("memcheck", "racecheck", "synccheck"):
-        if not run.part(f"sanitizer {check}"):
-            prefix = [tool, "--tool", check, "--target-processes", "all", "--error-exitcode", "9"]
-            sweep(run, "cuda_sanitizer", name=f"cuda_sanitizer_{check}", prefix=prefix)
-            run.done(f"sanitizer {check}")
-    return "memcheck, racecheck and synccheck found nothing"
+    checks = ("memcheck", "racecheck", "synccheck")
+    failed, unfinished = [], []
+    end = run.deadline
+    for number, check in enumerate(checks):
+        run.deadline = time.monotonic() + (end - time.monotonic()) / (len(checks) - number)
+        prefix = [tool, "--tool", check, "--target-processes", "all", "--error-exitcode", "9"]
+        try:
+            if not run.part(f"sanitizer {check}"):
+                sweep(run, "cuda_sanitizer", name=f"cuda_sanitizer_{check}", prefix=prefix)
+                run.done(f"sanitizer {check}")
+            if tests_of(run):
+                failed += [f"{check}: {one}" for one in run_tests(run, f"sanitizer {check}", prefix)]
+        except Failed as error:
+            failed.append(f"{check}: {error}")
+        except OutOfTime:
+            unfinished.append(check)
+    run.deadline = end
+    if failed:
+        raise Failed("; ".join(failed)[:1000])
+    if unfinished:
+        run.say("not all of it: " + ", ".join(unfinished))
+        raise OutOfTime
+    count = len(tests_of(run))
+    return "memcheck, racecheck and synccheck found nothing, in " + (
+        f"the sweep and {count} tests" if count else "the sweep; the bundle has no tests, or -p was given")
 
 
 def operator_of(case):
@@ -293,17 +322,19 @@ def stage_model(run):
         size = ("--steps", 12, "--batch", 4, "--seq", 2048)
     said = []
     for dtype in ("bf16",):
-        common = ["--model", model, "--dtype", dtype, *run.on_device(), "--profile"]
+        common = ["--model", model, "--dtype", dtype, *run.on_device()]
         if not run.part(f"train {dtype}"):
             files = ["--text", ROOT / "docs" / "performance.md", "--log", run.out / f"train_{dtype}.h5"]
-            text = run.run([run.program, "train", *common, *files, *size, "--lr", "1e-4"], "katt train")
+            text = run.run([run.program, "train", *common, "--profile", *files, *size, "--lr", "1e-4"], "katt train")
             said.append(last_line(text))
             run.done(f"train {dtype}")
         if not run.part(f"decode {dtype}"):
             count = 4 if run.options.small else 128
             prompt = ",".join(str(1 + i % 200) for i in range(8 if run.options.small else 1024))
-            run.run([run.program, "generate", *common, "--tokens", prompt, "--max-new-tokens", count, "--log",
-                     run.out / f"decode_{dtype}.h5"], "katt generate")  # fmt: skip
+            decode = [run.program, "generate", *common, "--tokens", prompt, "--max-new-tokens", count, "--log"]
+            # With a profile launches are submitted one by one.
+            run.run([*decode, run.out / f"decode_{dtype}.h5"], "katt generate")
+            run.run([*decode, run.out / f"decode_{dtype}_profile.h5", "--profile"], "katt generate --profile")
             run.done(f"decode {dtype}")
     return "; ".join(said) or "train and decode"
 

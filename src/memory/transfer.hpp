@@ -172,8 +172,18 @@ class Transfer {
   template <class Drain>
   void download(const void* from, std::size_t bytes, Drain&& drain) {
     wait();
-    exec_.fence("katt::memory::transfer: before a download");
     const auto* const source = static_cast<const std::byte*>(from);
+    if constexpr (Staged) {
+      if (bytes > 0 && bytes <= chunk_bytes_) {  // nothing would overlap: one wait for all
+        prepare(bytes);
+        Chunk& chunk = next();
+        Kokkos::deep_copy(exec_, Host(chunk.memory.data(), bytes), ConstDevice(source, bytes));
+        exec_.fence("katt::memory::transfer: a small download");
+        drain(std::size_t{0}, std::span<const std::byte>(chunk.memory.data(), bytes));
+        return;
+      }
+    }
+    exec_.fence("katt::memory::transfer: before a download");
     if constexpr (!Staged) {
       if (bytes > 0) drain(std::size_t{0}, std::span(source, bytes));
     } else {

@@ -33,14 +33,14 @@ class Steps {
   Steps& operator=(const Steps&) = delete;
 
   template <class F>
-  std::vector<float> operator()(const F& step) {
+  std::invoke_result_t<F> operator()(const F& step) {
     if (!adapts_) return step();
     session_.use(pace_.next() == 0 ? all_ : one_);
     const auto start = std::chrono::steady_clock::now();
-    std::vector<float> logits = step();
+    auto result = step();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     pace_.took(taken.count());
-    return logits;
+    return result;
   }
 
  private:
@@ -95,9 +95,9 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
   Steps<Exec> steps(session, options.adapts_threads);
   std::size_t begun = 0;
   /// Takes the next token of a sequence; whether it goes on.
-  const auto goes_on = [&](Sequence& sequence, std::span<const float> logits) {
+  const auto goes_on = [&](Sequence& sequence, std::int64_t token) {
     auto& tokens = result.tokens[sequence.prompt];
-    tokens.push_back(sequence.sampler.pick(logits));
+    tokens.push_back(token);
     if (std::ssize(tokens) < options.max_new_tokens &&
         !(options.stop_at_eos && config.eos_token_id == tokens.back())) {
       return true;
@@ -111,7 +111,7 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
       const Kokkos::Profiling::ScopedRegion phase("prefill");
       Sequence next{begun, session.open(), Sampler(options.sampling)};
       const auto logits = session.append_to({&next.number, 1}, prompts[begun++]);
-      if (goes_on(next, logits)) active.push_back(std::move(next));
+      if (goes_on(next, next.sampler.pick(logits))) active.push_back(std::move(next));
       result.prefill_s += since(start);
       continue;
     }
@@ -121,13 +121,20 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
       numbers.push_back(sequence.number);
       last.push_back(result.tokens[sequence.prompt].back());
     }
-    const auto logits = steps([&] { return session.append_to(numbers, last); });
-    const auto vocab = logits.size() / active.size();
+    std::vector<std::int64_t> tokens;
+    if (options.sampling.is_greedy()) {
+      tokens = steps([&] { return session.append_greedily(numbers, last); });
+    } else {
+      const std::vector<float> logits = steps([&] { return session.append_to(numbers, last); });
+      const auto vocab = logits.size() / active.size();
+      for (std::size_t row = 0; row < active.size(); ++row) {
+        const auto of_row = std::span(logits).subspan(row * vocab, vocab);
+        tokens.push_back(active[row].sampler.pick(of_row));
+      }
+    }
     std::vector<Sequence> left;
     for (std::size_t row = 0; row < active.size(); ++row) {
-      if (goes_on(active[row], std::span(logits).subspan(row * vocab, vocab))) {
-        left.push_back(std::move(active[row]));
-      }
+      if (goes_on(active[row], tokens[row])) left.push_back(std::move(active[row]));
     }
     active = std::move(left);
     ++result.steps;
@@ -155,18 +162,22 @@ Generated generate(Session<Exec>& session, const LlamaConfig& config,
   const auto prefilled = Clock::now();
   const Kokkos::Profiling::ScopedRegion phase("decode");
   Steps<Exec> steps(session, options.adapts_threads);
+  std::int64_t token = sampler.pick(logits);
   while (static_cast<std::int64_t>(result.tokens.size()) < options.max_new_tokens) {
-    const std::int64_t token = sampler.pick(logits);
     result.tokens.push_back(token);
     text.push_back(token);
     const bool is_last =
         static_cast<std::int64_t>(result.tokens.size()) == options.max_new_tokens ||
         (options.stop_at_eos && config.eos_token_id == token);
     if (is_last) break;
-    if (!options.use_cache) session.clear();
-    logits = steps([&] {
-      return session.append(options.use_cache ? std::span(text).last(1) : std::span(text));
-    });
+    if (!options.use_cache) {
+      session.clear();
+      token = sampler.pick(steps([&] { return session.append(text); }));
+    } else if (options.sampling.is_greedy()) {
+      token = steps([&] { return session.append_greedily({}, {&token, 1}); }).front();
+    } else {
+      token = sampler.pick(steps([&] { return session.append({&token, 1}); }));
+    }
   }
   result.prefill_s = seconds(start, prefilled);
   result.decode_s = seconds(prefilled, Clock::now());

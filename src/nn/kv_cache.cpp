@@ -7,9 +7,8 @@
 #include "core/check.hpp"
 #include "core/error.hpp"
 #include "core/execution.hpp"
-#include "core/views.hpp"
 #include "nn/arena.hpp"
-#include "tile/rows.hpp"
+#include "nn/kv_cache_kernels.hpp"
 
 namespace katt::nn {
 
@@ -18,84 +17,6 @@ namespace {
 [[noreturn]] void fail(const std::string& message) { throw InputError("kv cache: " + message); }
 
 std::string text(std::int64_t value) { return std::to_string(value); }
-
-/// Where the cache keeps token p of a sequence: the sinks at their place, the rest in a ring.
-struct Ring {
-  std::int64_t sinks, window;  ///< window 0: no ring
-
-  KOKKOS_INLINE_FUNCTION std::int64_t index(std::int64_t p) const {
-    return window == 0 || p < sinks ? p : sinks + (p - sinks) % window;
-  }
-  /// Whether token p is still kept when the sequence is `length` long.
-  KOKKOS_INLINE_FUNCTION bool keeps(std::int64_t p, std::int64_t length) const {
-    return window == 0 || p < sinks || p >= length - window;
-  }
-};
-
-/// Copies one new row of K and of V to its place; a work item is (batch entry, head, token).
-template <class Exec, class T>
-struct AppendRows {
-  using Memory = typename Exec::memory_space;
-  StridedView<const T, 4, Memory> k, v;
-  T* keys;
-  T* values;
-  const std::int64_t* block_table;
-  const std::int64_t* begin;
-  const std::int64_t* count;
-  std::int64_t pages_per_slot, page_size, tokens;
-  Ring ring;
-
-  KOKKOS_INLINE_FUNCTION void operator()(const tile::RowTeam<Exec>& team, std::int64_t row) const {
-    const auto heads = static_cast<std::int64_t>(k.extent(1));
-    const auto head_dim = static_cast<std::int64_t>(k.extent(3));
-    const std::int64_t t = row % tokens;
-    const std::int64_t head = row / tokens % heads;
-    const std::int64_t b = row / tokens / heads;
-    const std::int64_t p = begin[b] + t;
-    if (t >= count[b] || !ring.keeps(p, begin[b] + count[b])) return;
-    const std::int64_t index = ring.index(p);
-    const std::int64_t page = block_table[b * pages_per_slot + index / page_size];
-    const std::int64_t target = ((page * heads + head) * page_size + index % page_size) * head_dim;
-    for (std::int64_t d = team.team_rank(); d < head_dim; d += team.team_size()) {
-      keys[target + d] = k(b, head, t, d);
-      values[target + d] = v(b, head, t, d);
-    }
-  }
-};
-
-/// Copies rows of K and of V out of the pages of the first batch entry; a work item is (head, token).
-template <class Exec, class T>
-struct GatherRows {
-  using Memory = typename Exec::memory_space;
-  const T* from_keys;
-  const T* from_values;
-  StridedView<T, 4, Memory> keys, values;
-  const std::int64_t* block_table;
-  std::int64_t page_size;
-
-  KOKKOS_INLINE_FUNCTION void operator()(const tile::RowTeam<Exec>& team, std::int64_t row) const {
-    const auto heads = static_cast<std::int64_t>(keys.extent(1));
-    const auto tokens = static_cast<std::int64_t>(keys.extent(2));
-    const auto head_dim = static_cast<std::int64_t>(keys.extent(3));
-    const std::int64_t p = row % tokens;
-    const std::int64_t head = row / tokens;
-    const std::int64_t page = block_table[p / page_size];
-    const std::int64_t source = ((page * heads + head) * page_size + p % page_size) * head_dim;
-    for (std::int64_t d = team.team_rank(); d < head_dim; d += team.team_size()) {
-      keys(0, head, p, d) = from_keys[source + d];
-      values(0, head, p, d) = from_values[source + d];
-    }
-  }
-};
-
-template <class Exec, class Table>
-void copy_table(const Exec& exec, const Table& target, const std::vector<std::int64_t>& values) {
-  const Kokkos::View<const std::int64_t*, Kokkos::HostSpace,
-                     Kokkos::MemoryTraits<Kokkos::Unmanaged>>
-      source(values.data(), values.size());
-  Kokkos::deep_copy(exec, Kokkos::subview(target, std::make_pair(std::size_t{0}, values.size())),
-                    source);
-}
 
 /// The configuration with every extent filled in. Throws InputError.
 KvCacheConfig completed(KvCacheConfig c) {
@@ -159,10 +80,13 @@ KvCache<Exec>::KvCache(const KvCacheConfig& config)
   const std::size_t storage = storage_bytes(config_);
   keys_ = Bytes(uninitialized("katt::kv_cache::keys"), storage);
   values_ = Bytes(uninitialized("katt::kv_cache::values"), storage);
-  block_table_ = Table("katt::kv_cache::block_table", count(config_.slots * pages_per_slot_));
-  begin_ = Table("katt::kv_cache::begin", count(config_.slots));
-  count_ = Table("katt::kv_cache::count", count(config_.slots));
-  kept_ = Table("katt::kv_cache::kept", count(config_.slots));
+  const std::size_t entries = count(config_.slots * (pages_per_slot_ + 3));
+  tables_ = Table("katt::kv_cache::tables", entries);
+  if constexpr (memory::host_accessible<Exec>) {
+    staging_ = tables_;
+  } else {
+    staging_ = StagedTable(uninitialized("katt::kv_cache::staging"), entries);
+  }
   for (std::int64_t page = config_.pages - 1; page >= 0; --page) free_pages_.push_back(page);
 }
 
@@ -242,31 +166,108 @@ void KvCache<Exec>::check_step(std::span<const std::int64_t> slots,
   }
 }
 
+/// Room and pages for the step; the tables of its batch in `next`, as they are to lie in the memory of
+/// the execution space.
 template <class Exec>
-void KvCache<Exec>::extend(const Exec& exec, std::span<const std::int64_t> slots,
-                           std::span<const std::int64_t> counts) {
+void KvCache<Exec>::take_step(std::span<const std::int64_t> slots,
+                              std::span<const std::int64_t> counts,
+                              std::vector<std::int64_t>& next) {
   check_step(slots, counts);
   batch_ = static_cast<std::int64_t>(slots.size());
   largest_count_ = 0;
-  std::vector<std::int64_t> table(slots.size() * static_cast<std::size_t>(pages_per_slot_), 0);
-  std::vector<std::int64_t> begin, lengths;
+  const auto most = static_cast<std::size_t>(config_.slots);
+  const auto pages = static_cast<std::size_t>(pages_per_slot_);
+  next.assign(3 * most + slots.size() * pages, 0);
   for (std::size_t b = 0; b < slots.size(); ++b) {
     Slot& slot = slots_[static_cast<std::size_t>(slots[b])];
-    begin.push_back(slot.length);
+    next[b] = slot.length;
     slot.length += counts[b];
-    lengths.push_back(kept(slot.length));
+    next[most + b] = counts[b];
+    next[2 * most + b] = kept(slot.length);
     largest_count_ = std::max(largest_count_, counts[b]);
     while (static_cast<std::int64_t>(slot.pages.size()) < pages_for(slot.length)) {
       slot.pages.push_back(take_page(slots[b]));
     }
-    std::copy(slot.pages.begin(), slot.pages.end(),
-              table.begin() + static_cast<std::ptrdiff_t>(b) * pages_per_slot_);
+    std::ranges::copy(slot.pages, next.begin() + static_cast<std::ptrdiff_t>(3 * most + b * pages));
   }
-  copy_table(exec, block_table_, table);
-  copy_table(exec, begin_, begin);
-  copy_table(exec, count_, std::vector<std::int64_t>(counts.begin(), counts.end()));
-  copy_table(exec, kept_, lengths);
-  exec.fence("katt::kv_cache::extend");  // the copies read the vectors of this call
+}
+
+template <class Exec>
+void KvCache<Exec>::copy_tables(const Exec& exec) {
+  exec.fence("katt::kv_cache: the copy before reads the same memory");
+  std::ranges::copy(known_, staging_.data());
+  const auto range = std::make_pair(std::size_t{0}, known_.size());
+  Kokkos::deep_copy(exec, Kokkos::subview(tables_, range), Kokkos::subview(staging_, range));
+}
+
+template <class Exec>
+void KvCache<Exec>::extend(const Exec& exec, std::span<const std::int64_t> slots,
+                           std::span<const std::int64_t> counts) {
+  take_step(slots, counts, known_);
+  copy_tables(exec);
+}
+
+template <class Exec>
+void KvCache<Exec>::extend_by_one(const Exec& exec, std::span<const std::int64_t> slots) {
+  // What advance() makes of what is there is what is wanted, unless the batch or a page has changed.
+  const std::vector<std::int64_t> ones(slots.size(), 1);
+  std::vector<std::int64_t> next;
+  take_step(slots, ones, next);
+  const auto most = static_cast<std::size_t>(config_.slots);
+  const auto advance_known = [&](std::int64_t by) {
+    for (std::size_t b = 0; b < slots.size(); ++b) {
+      known_[b] += by;
+      known_[2 * most + b] = next[2 * most + b];
+    }
+  };
+  if (known_.size() == next.size()) {
+    advance_known(1);
+    if (known_ == next) return;
+  }
+  known_ = std::move(next);
+  for (std::size_t b = 0; b < slots.size(); ++b) --known_[b];
+  copy_tables(exec);
+  for (std::size_t b = 0; b < slots.size(); ++b) ++known_[b];
+}
+
+template <class Exec>
+void KvCache<Exec>::advance(const Exec& exec) const {
+  Kokkos::parallel_for("katt::kv_cache::advance",
+                       Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, batch_),
+                       impl::AdvanceLengths{begin(), kept_lengths(), config_.capacity});
+}
+
+template <class Exec>
+void KvCache<Exec>::append_turned(const Exec& exec, std::int64_t layer, const TensorRef<4>& q,
+                                  const ConstTensorRef<4>& k, const ConstTensorRef<4>& v,
+                                  const ConstTensorRef<2>& cos_sin) const {
+  if (largest_count_ != 1) fail("append_turned: expected a step of a token each");
+  const std::int64_t heads = q.extent[1];
+  check_tensor("kv cache", "q", q, config_.dtype, {batch_, heads, 1, config_.head_dim});
+  check_tensor("kv cache", "cos_sin", cos_sin, Dtype::f32, {cos_sin.extent[0], config_.head_dim});
+  check_tokens("k", k);
+  check_tokens("v", v);
+  const ConstTensorRef<4> key_pages = keys(layer);
+  const ConstTensorRef<4> value_pages = values(layer);
+  visit_dtype(config_.dtype, [&]<class T>() {
+    const impl::TurnAndAppend<Exec, T> rows{impl::TokenRows<T>(q),
+                                            impl::TokenRows<const T>(k),
+                                            impl::TokenRows<const T>(v),
+                                            const_cast<T*>(static_cast<const T*>(key_pages.data)),
+                                            const_cast<T*>(static_cast<const T*>(value_pages.data)),
+                                            static_cast<const float*>(cos_sin.data),
+                                            block_table(),
+                                            begin(),
+                                            heads,
+                                            config_.kv_heads,
+                                            config_.head_dim,
+                                            cos_sin.extent[0],
+                                            pages_per_slot_,
+                                            config_.page_size,
+                                            {config_.sinks, config_.window}};
+    tile::for_each_row(exec, "katt::kv_cache::append_turned", batch_ * (heads + config_.kv_heads),
+                       rows);
+  });
 }
 
 template <class Exec>
@@ -284,17 +285,17 @@ void KvCache<Exec>::append(const Exec& exec, std::int64_t layer, const ConstTens
   const ConstTensorRef<4> key_pages = keys(layer);
   const ConstTensorRef<4> value_pages = values(layer);
   visit_dtype(config_.dtype, [&]<class T>() {
-    const AppendRows<Exec, T> rows{k.view<T, Memory>(),
-                                   v.view<T, Memory>(),
-                                   const_cast<T*>(static_cast<const T*>(key_pages.data)),
-                                   const_cast<T*>(static_cast<const T*>(value_pages.data)),
-                                   block_table_.data(),
-                                   begin_.data(),
-                                   count_.data(),
-                                   pages_per_slot_,
-                                   config_.page_size,
-                                   largest_count_,
-                                   {config_.sinks, config_.window}};
+    const impl::AppendRows<Exec, T> rows{k.view<T, Memory>(),
+                                         v.view<T, Memory>(),
+                                         const_cast<T*>(static_cast<const T*>(key_pages.data)),
+                                         const_cast<T*>(static_cast<const T*>(value_pages.data)),
+                                         block_table(),
+                                         begin(),
+                                         counts(),
+                                         pages_per_slot_,
+                                         config_.page_size,
+                                         largest_count_,
+                                         {config_.sinks, config_.window}};
     tile::for_each_row(exec, "katt::kv_cache::append", batch_ * config_.kv_heads * largest_count_,
                        rows);
   });
@@ -314,19 +315,19 @@ void KvCache<Exec>::gather(const Exec& exec, std::int64_t layer, const TensorRef
   const ConstTensorRef<4> key_pages = this->keys(layer);
   const ConstTensorRef<4> value_pages = this->values(layer);
   visit_dtype(config_.dtype, [&]<class T>() {
-    const GatherRows<Exec, T> rows{static_cast<const T*>(key_pages.data),
-                                   static_cast<const T*>(value_pages.data),
-                                   keys.view<T, Memory>(),
-                                   values.view<T, Memory>(),
-                                   block_table_.data(),
-                                   config_.page_size};
+    const impl::GatherRows<Exec, T> rows{static_cast<const T*>(key_pages.data),
+                                         static_cast<const T*>(value_pages.data),
+                                         keys.view<T, Memory>(),
+                                         values.view<T, Memory>(),
+                                         block_table(),
+                                         config_.page_size};
     tile::for_each_row(exec, "katt::kv_cache::gather", config_.kv_heads * tokens, rows);
   });
 }
 
 template <class Exec>
 void KvCache<Exec>::positions(const Exec& exec, std::int64_t* positions, std::int64_t count) const {
-  const std::int64_t* begin = begin_.data();
+  const std::int64_t* begin = this->begin();
   Kokkos::parallel_for(
       "katt::kv_cache::positions",
       Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, batch_ * count),
@@ -337,9 +338,9 @@ template <class Exec>
 void KvCache<Exec>::read(std::int64_t layer, attention::PagedArgs& args) const {
   args.k_pages = keys(layer);
   args.v_pages = values(layer);
-  args.block_table = block_table_.data();
+  args.block_table = block_table();
   args.pages_per_sequence = pages_per_slot_;
-  args.mask.kv_len = kept_.data();
+  args.mask.kv_len = kept_lengths();
 }
 
 template <class Exec>
@@ -361,7 +362,7 @@ std::int64_t KvCache<Exec>::length(std::int64_t slot) const {
 template <class Exec>
 std::vector<std::int64_t> KvCache<Exec>::kept_positions(std::int64_t slot) const {
   const std::int64_t length = used(slot).length;
-  const Ring ring{config_.sinks, config_.window};
+  const impl::Ring ring{config_.sinks, config_.window};
   std::vector<std::int64_t> found(static_cast<std::size_t>(kept(length)));
   for (std::int64_t p = 0; p < length; ++p) {
     if (ring.keeps(p, length)) found[static_cast<std::size_t>(ring.index(p))] = p;
@@ -376,8 +377,7 @@ std::int64_t KvCache<Exec>::free_slots() const {
 
 template <class Exec>
 std::size_t KvCache<Exec>::bytes() const {
-  const std::size_t entries = block_table_.size() + begin_.size() + count_.size() + kept_.size();
-  return keys_.size() + values_.size() + entries * sizeof(std::int64_t);
+  return keys_.size() + values_.size() + tables_.size() * sizeof(std::int64_t);
 }
 
 #define KATT_INSTANTIATE_KV_CACHE(Exec) template class KvCache<Exec>;

@@ -8,6 +8,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/tensor.hpp"
+#include "memory/transfer.hpp"
 #include "ops/attention/decode/paged.hpp"
 
 namespace katt::nn {
@@ -79,6 +80,19 @@ class KvCache {
   void append(const Exec& exec, std::int64_t layer, const ConstTensorRef<4>& k,
               const ConstTensorRef<4>& v) const;
 
+  /// extend() by a token each, for steps whose launches are the same every time: what advance() finds
+  /// out by itself is not copied. advance() must be launched before anything else of the step.
+  void extend_by_one(const Exec& exec, std::span<const std::int64_t> slots);
+  /// Every sequence of the batch becomes a token longer, in the tables of the execution space.
+  void advance(const Exec& exec) const;
+
+  /// In a step of a token each, rope::forward() and append() in one launch: turns q (batch, heads, 1,
+  /// head_dim) in place by the row of its position in cos_sin, the table of rope::build_cache, and
+  /// writes k, turned, and v. Half-rotation; the same bits as those two.
+  void append_turned(const Exec& exec, std::int64_t layer, const TensorRef<4>& q,
+                     const ConstTensorRef<4>& k, const ConstTensorRef<4>& v,
+                     const ConstTensorRef<2>& cos_sin) const;
+
   /// positions[b · count + t] = absolute position of new token t of batch entry b, in the memory of
   /// the execution space; for t ≥ counts[b] it counts on.
   void positions(const Exec& exec, std::int64_t* positions, std::int64_t count) const;
@@ -120,12 +134,25 @@ class KvCache {
   };
   using Bytes = Kokkos::View<std::byte*, Memory>;
   using Table = Kokkos::View<std::int64_t*, Memory>;
+  using StagedTable = Kokkos::View<std::int64_t*, typename memory::impl::StagingSpace<Exec>::type>;
+
+  std::int64_t* begin() const { return tables_.data(); }  ///< (batch) length before the step
+  std::int64_t* counts() const { return begin() + config_.slots; }  ///< (batch) new tokens
+  std::int64_t* kept_lengths() const {
+    return counts() + config_.slots;
+  }                                    ///< (batch) keys after it
+  std::int64_t* block_table() const {  ///< (batch, pages_per_slot)
+    return kept_lengths() + config_.slots;
+  }
 
   ConstTensorRef<4> tensor(const Bytes& storage, std::int64_t layer) const;
   const Slot& used(std::int64_t slot) const;
   std::int64_t kept(std::int64_t length) const;
   std::int64_t pages_for(std::int64_t length) const;
   std::int64_t take_page(std::int64_t slot);
+  void take_step(std::span<const std::int64_t> slots, std::span<const std::int64_t> counts,
+                 std::vector<std::int64_t>& next);
+  void copy_tables(const Exec& exec);
   void check_step(std::span<const std::int64_t> slots, std::span<const std::int64_t> counts) const;
   void check_tokens(const char* name, const ConstTensorRef<4>& tokens) const;
 
@@ -138,10 +165,9 @@ class KvCache {
   // The step: tables of its batch.
   std::int64_t batch_ = 0;
   std::int64_t largest_count_ = 0;
-  Table block_table_;  ///< (batch, pages_per_slot)
-  Table begin_;        ///< (batch) length before the step
-  Table count_;        ///< (batch) new tokens
-  Table kept_;         ///< (batch) keys after the step
+  Table tables_;                     ///< begin, counts, kept_lengths of `slots` each, block_table
+  StagedTable staging_;              ///< what is copied there
+  std::vector<std::int64_t> known_;  ///< what is there when all that was launched is done
 };
 
 }  // namespace katt::nn

@@ -105,6 +105,10 @@ class MultiHeadAttention {
                            const AttentionWeights& gradients, const TensorRef<2>& x,
                            const TensorRef<2>& dx, const AttentionBuffers& buffers) const;
 
+  /// Queries of the batch within qkv: (batch, heads, seq, head_dim).
+  [[nodiscard]] TensorRef<4> queries(const AttentionActivations& at, BatchShape shape) const {
+    return query_heads(at.qkv, shape);
+  }
   /// Keys and values of the batch within qkv: (batch, kv_heads, seq, head_dim).
   [[nodiscard]] TensorRef<4> keys(const AttentionActivations& at, BatchShape shape) const;
   [[nodiscard]] TensorRef<4> values(const AttentionActivations& at, BatchShape shape) const;

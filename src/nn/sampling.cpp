@@ -25,7 +25,7 @@ Sampler::Sampler(const SamplingOptions& options) : options_(options) {
 }
 
 std::int64_t Sampler::pick(std::span<const float> logits) {
-  if (options_.temperature == 0.0) {
+  if (options_.is_greedy()) {
     return std::ranges::max_element(logits) - logits.begin();
   }
   candidates_.clear();

@@ -14,6 +14,8 @@ struct SamplingOptions {
   double top_p = 1.0;        ///< only the fewest whose probabilities sum to p (nucleus sampling,
                              ///< Holtzman et al. 2020, arXiv:1904.09751)
   std::uint64_t seed = 0;
+
+  [[nodiscard]] bool is_greedy() const { return temperature == 0.0; }
 };
 
 /// Chooses tokens one after the other; the same seed and logits give the same tokens.

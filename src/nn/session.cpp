@@ -9,6 +9,7 @@
 #include "core/execution.hpp"
 #include "core/parts.hpp"
 #include "nn/products.hpp"
+#include "nn/session_repeat.hpp"
 #include "nn/ternary.hpp"
 #include "nn/vocabulary.hpp"
 #include "ops/linear/linear.hpp"
@@ -47,6 +48,7 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   }
   drop_repeated_biases(weights_, slice_);
   options_.chunk = std::min(options_.chunk, options_.capacity);
+  repeats_tokens_ = can_repeat_tokens();
   // The largest steps: with pages many tokens of one sequence, or one of each.
   const BatchShape many{.batch = is_paged() ? 1 : options_.batch, .seq = options_.chunk};
   const BatchShape one{.batch = options_.batch, .seq = 1};
@@ -63,6 +65,10 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   cache_.emplace(cache_config());
   while (!is_paged() && std::ssize(slots_) < options_.batch) slots_.push_back(cache_->acquire());
   activations_ = pool.allocate(exec, activation_bytes_);
+  if (repeats_tokens_) {
+    staging_ =
+        decltype(staging_)("katt::nn::session", 2 * static_cast<std::size_t>(options_.batch));
+  }
   Arena arena(activations_.data());
   rope::build_cache(exec, config_.rope, lay_out(arena, one).cos_sin);
 }
@@ -86,6 +92,7 @@ typename Session<Exec>::Step Session<Exec>::lay_out(Arena& arena, BatchShape sha
       }
     }
   }
+  if (repeats(shape)) at.found = arena.integers(tokens);
   at.at.x = rows(config_.hidden_size);
   at.at.attended = rows(config_.q_size());  // without lse
   lay_out_block(arena, config_, dtype_, shape, without(Recompute::all, Recompute::attended), at.at);
@@ -144,6 +151,14 @@ void Session<Exec>::check_ids(std::span<const std::int64_t> ids) const {
 }
 
 template <class Exec>
+void Session<Exec>::check_room(std::int64_t length, std::int64_t count) const {
+  if (const std::int64_t room = options_.capacity - length; count < 1 || count > room) {
+    throw InputError("tokens: " + std::to_string(count) + " after " + std::to_string(length) +
+                     " positions, expected 1 to " + std::to_string(room));
+  }
+}
+
+template <class Exec>
 std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool all) {
   const std::int64_t n = static_cast<std::int64_t>(ids.size()) / options_.batch;
   if (is_paged()) throw std::logic_error("append: the session has pages");
@@ -152,10 +167,7 @@ std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool
     throw InputError("tokens: " + std::to_string(ids.size()) +
                      ", expected a multiple of the batch " + std::to_string(options_.batch));
   }
-  if (n < 1 || length_ + n > options_.capacity) {
-    throw InputError("tokens: " + std::to_string(n) + " after " + std::to_string(length_) +
-                     " positions, expected 1 to " + std::to_string(options_.capacity - length_));
-  }
+  check_room(length_, n);
   const auto vocab = static_cast<std::size_t>(vocab_size_);
   std::vector<float> logits(static_cast<std::size_t>(all ? options_.batch * n : options_.batch) *
                             vocab);
@@ -172,7 +184,8 @@ std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool
     part_logits.resize(static_cast<std::size_t>(options_.batch) * rows);
     // Without `all` those of the last piece are asked for.
     const bool is_wanted = all || done + count == n;
-    step(slots_, part, length_, all, is_wanted ? std::span(part_logits) : std::span<float>());
+    step(slots_, part, length_, all,
+         {.logits = is_wanted ? std::span(part_logits) : std::span<float>()});
     length_ += count;
     for (std::int64_t b = 0; b < options_.batch; ++b) {
       const std::size_t to = static_cast<std::size_t>(all ? b * n + done : b) * vocab;
@@ -197,10 +210,7 @@ std::vector<float> Session<Exec>::append_to(std::span<const std::int64_t> sequen
   const auto vocab = static_cast<std::size_t>(vocab_size_);
   for (const std::int64_t sequence : sequences) {
     const std::int64_t length = cache_->length(sequence);
-    if (const auto room = options_.capacity - length; static_cast<std::int64_t>(n) > room) {
-      throw InputError("tokens: " + std::to_string(n) + " after " + std::to_string(length) +
-                       " positions, expected 1 to " + std::to_string(room));
-    }
+    check_room(length, static_cast<std::int64_t>(n));
     const bool is_whole = length == 0 && static_cast<std::int64_t>(n) <= options_.chunk;
     if (options_.window > 0 && n > 1 && !is_whole) {
       throw InputError("tokens: " + std::to_string(n) + " after " + std::to_string(length) +
@@ -210,7 +220,7 @@ std::vector<float> Session<Exec>::append_to(std::span<const std::int64_t> sequen
   }
   std::vector<float> logits(sequences.size() * vocab);
   if (n == 1) {
-    step(sequences, ids, 0, false, logits);
+    step(sequences, ids, 0, false, {.logits = logits});
     share_logits(logits);
     return logits;
   }
@@ -220,7 +230,7 @@ std::vector<float> Session<Exec>::append_to(std::span<const std::int64_t> sequen
       const bool is_last = done + chunk >= n;
       step(sequences.subspan(s, 1), ids.subspan(s * n + done, std::min(chunk, n - done)),
            cache_->length(sequences[s]), false,
-           std::span(logits).subspan(s * vocab, is_last ? vocab : 0));
+           {.logits = std::span(logits).subspan(s * vocab, is_last ? vocab : 0)});
     }
   }
   share_logits(logits);
@@ -238,11 +248,12 @@ attention::PagedArgs Session<Exec>::pages(std::int64_t layer) const {
   static constexpr std::int64_t nowhere = 0;  // a rehearsal reads no tables
   const std::int64_t kept =
       options_.window > 0 ? options_.window + options_.sinks : options_.capacity;
-  args.k_pages = Arena().tensor<4>(
-      dtype_, {1, config_.num_key_value_heads, options_.page_size, config_.head_dim});
+  const std::int64_t page_size = std::max<std::int64_t>(is_paged() ? options_.page_size : kept, 1);
+  args.k_pages =
+      Arena().tensor<4>(dtype_, {1, config_.num_key_value_heads, page_size, config_.head_dim});
   args.v_pages = args.k_pages;
   args.block_table = &nowhere;
-  args.pages_per_sequence = (kept + options_.page_size - 1) / options_.page_size;
+  args.pages_per_sequence = (kept + page_size - 1) / page_size;
   args.mask.kv_len = &nowhere;
   return args;
 }
@@ -252,11 +263,13 @@ template <class Exec>
 void Session<Exec>::attend(Runner<Exec>& run, const MultiHeadAttention<Exec>& attention,
                            const Step& at, BatchShape shape, std::int64_t layer,
                            std::int64_t begin) {
+  if (shape.seq == 1 && (is_paged() || repeats_tokens_)) {
+    return attention.attend_paged(run, at.at, shape, pages(layer));
+  }
   if (!is_paged()) {
     const Cached seen = cached(layer, begin + shape.seq);
     return attention.attend(run, at.at, shape, seen.keys, seen.values);
   }
-  if (shape.seq == 1) return attention.attend_paged(run, at.at, shape, pages(layer));
   if (begin == 0 || !at.keys) return attention.attend_own(run, at.at, shape);
   TensorRef<4> keys = at.keys;
   TensorRef<4> values = at.values;
@@ -268,7 +281,9 @@ void Session<Exec>::attend(Runner<Exec>& run, const MultiHeadAttention<Exec>& at
 template <class Exec>
 void Session<Exec>::launch_blocks(Runner<Exec>& run, const Step& at, BatchShape shape,
                                   std::int64_t begin) {
-  const Block<Exec> block(config_, options_.kernels, at.cos_sin);
+  // In a step that is repeated, q and k are turned on their way to the cache.
+  const Block<Exec> block(config_, options_.kernels,
+                          repeats(shape) ? ConstTensorRef<2>() : at.cos_sin);
   const MultiHeadAttention<Exec>& attention = block.attention();
   ConstTensorRef<2> stream = at.at.x;
   ConstTensorRef<2> delta;  // nothing to add before the first block
@@ -276,7 +291,9 @@ void Session<Exec>::launch_blocks(Runner<Exec>& run, const Step& at, BatchShape 
     const auto layer = static_cast<std::int64_t>(i);
     block.norm_and_project(run, weights_.blocks[i], at.at, shape, {begin, at.positions}, stream,
                            delta);
-    if (!run.is_dry()) {
+    if (!run.is_dry() && repeats(shape)) {
+      turn_and_append(attention, at, shape, layer);
+    } else if (!run.is_dry()) {
       cache_->append(run.exec(), layer, attention.keys(at.at, shape),
                      attention.values(at.at, shape));
     }
@@ -292,7 +309,11 @@ void Session<Exec>::launch(Runner<Exec>& run, const Step& at, BatchShape shape, 
                            bool all) {
   const std::int64_t n = shape.seq;
   const dist::Groups& groups = run.groups();
-  if (is_paged() && !run.is_dry()) cache_->positions(run.exec(), at.positions, n);
+  if (repeats(shape)) {
+    if (!run.is_dry()) cache_->advance(run.exec());
+  } else if (is_paged() && !run.is_dry()) {
+    cache_->positions(run.exec(), at.positions, n);
+  }
   if (slice_.embedding) {
     embed(run, options_.kernels, weights_.embedding, at.ids, at.at.x);
   } else if (!run.is_dry()) {
@@ -330,12 +351,14 @@ TensorRef<2> Session<Exec>::launch_head(Runner<Exec>& run, const Step& at, std::
 
 template <class Exec>
 void Session<Exec>::step(std::span<const std::int64_t> slots, std::span<const std::int64_t> ids,
-                         std::int64_t begin, bool all, std::span<float> logits) {
+                         std::int64_t begin, bool all, Wanted wanted) {
   const BatchShape shape{.batch = std::ssize(slots), .seq = std::ssize(ids) / std::ssize(slots)};
   if (is_paged()) sent_.wait();  // a longer piece of another sequence would lie where that is read
   if (is_paged()) sent_.wait();  // a longer piece of another sequence would lie where that is read
   Arena arena(activations_.data());
   const Step at = lay_out(arena, shape);
+  if (repeats(shape)) return repeat_step(at, slots, ids, wanted);
+  const std::span<float> logits = wanted.logits;
   const dist::Part part = dist::part_of(vocab_size_, slice_.tensor, slice_.tensor_rank);
   const auto own_ids = local_ids(ids, {part.begin, part.count});
   copy_from_host(run_.exec(), std::as_bytes(std::span(own_ids)), at.ids);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "nn/block.hpp"
 #include "nn/kv_cache.hpp"
 #include "nn/model.hpp"
+#include "nn/replay.hpp"
 
 namespace katt::nn {
 
@@ -69,6 +71,16 @@ class Session {
   std::vector<float> append_to(std::span<const std::int64_t> sequences,
                                std::span<const std::int64_t> ids);
 
+  /// Appends a token to each sequence, without pages to those of the batch (`sequences` is then not
+  /// read), and gives the most likely token behind each, the first of equals: where a device finds it
+  /// no logits are copied. Throws as append() and append_to().
+  std::vector<std::int64_t> append_greedily(std::span<const std::int64_t> sequences,
+                                            std::span<const std::int64_t> ids);
+
+  /// How the launches of a token of each sequence are submitted: "graph", one call that repeats them all,
+  /// or "launches" and, on a device, why.
+  [[nodiscard]] std::string submission() const;
+
   [[nodiscard]] std::size_t cache_bytes() const { return kv_cache_bytes(cache_config()); }
   /// Bytes that the pool reserves.
   [[nodiscard]] std::size_t activation_bytes() const {
@@ -89,13 +101,25 @@ class Session {
     std::int64_t* ids = nullptr;
     std::int64_t* positions = nullptr;  ///< with pages
     TensorRef<4> keys, values;          ///< with pages: one sequence out of them
+    std::int64_t* found = nullptr;      ///< the most likely tokens, of a step that is repeated
     BlockActivations at;
     TensorRef<2> delta;
     TensorRef<2> n;       ///< normalised output, or what the next stage gets
     TensorRef<2> logits;  ///< (rows computed at a time, vocab)
   };
   [[nodiscard]] bool is_paged() const { return options_.page_size > 0; }
+  /// What is asked of a step: logits or tokens or neither.
+  struct Wanted {
+    std::span<float> logits{};
+    std::span<std::int64_t> tokens{};  ///< the most likely ones, of a step that is repeated
+    [[nodiscard]] bool is_nothing() const { return logits.empty() && tokens.empty(); }
+  };
+  /// Whether all launches of such a step are the same every time, but for what is in memory: on a
+  /// device, a token of each sequence, unless ranks work together or variants are chosen.
+  [[nodiscard]] bool repeats(BatchShape shape) const { return repeats_tokens_ && shape.seq == 1; }
+  [[nodiscard]] bool can_repeat_tokens() const;
   void check_ids(std::span<const std::int64_t> ids) const;
+  void check_room(std::int64_t length, std::int64_t count) const;
   Step lay_out(Arena& arena, BatchShape shape) const;
   /// `begin`: positions of a sequence that are filled before the step, where all have as many or there
   /// is one.
@@ -103,10 +127,13 @@ class Session {
   void launch_blocks(Runner<Exec>& run, const Step& at, BatchShape shape, std::int64_t begin);
   void attend(Runner<Exec>& run, const MultiHeadAttention<Exec>& attention, const Step& at,
               BatchShape shape, std::int64_t layer, std::int64_t begin);
+  void turn_and_append(const MultiHeadAttention<Exec>& attention, const Step& at, BatchShape shape,
+                       std::int64_t layer);
   [[nodiscard]] attention::PagedArgs pages(std::int64_t layer) const;
-  /// Logits where the span is not empty.
   void step(std::span<const std::int64_t> slots, std::span<const std::int64_t> ids,
-            std::int64_t begin, bool all, std::span<float> logits);
+            std::int64_t begin, bool all, Wanted wanted);
+  void repeat_step(const Step& at, std::span<const std::int64_t> slots,
+                   std::span<const std::int64_t> ids, Wanted wanted);
   /// The stages have what the last one has computed.
   void share_logits(std::span<float> logits);
   /// Logits of the rows first … of the normalised output.
@@ -135,7 +162,12 @@ class Session {
   std::optional<KvCache<Exec>> cache_;  ///< none when dry
   std::vector<std::int64_t> slots_;     ///< of the sequences, in their order; none with pages
   memory::PoolBlock activations_;
-  dist::Request sent_;  ///< to the next stage; reads activations_
+  bool repeats_tokens_ = false;
+  Replay<Exec> replay_;
+  /// Token ids on their way to the device, then those found on their way back: (2, batch).
+  Kokkos::View<std::int64_t*, typename memory::impl::StagingSpace<Exec>::type> staging_;
+  bool is_staging_read_ = false;  ///< by a copy that nobody has waited for
+  dist::Request sent_;            ///< to the next stage; reads activations_
 };
 
 /// Bytes that a model and a session of it allocate, on the rank of the options' groups.

@@ -144,6 +144,74 @@ def test_tests_that_passed_are_not_run_again(call):
     assert tested == ["--gtest_filter=Rope.*"] + 2 * ["--gtest_filter=Linear.*:Gemm.*"]
 
 
+@pytest.fixture
+def sanitizer(call, monkeypatch):
+    """The sanitizer's stage, with a tool that notes its check and what it is to run, and runs it."""
+    folder = call.folder / "tools"
+    folder.mkdir()
+    tool = folder / "compute-sanitizer"
+    tool.write_text(f'#!/bin/sh\n[ "$1 $3 $5" = "--tool --target-processes --error-exitcode" ] || exit 3\n'
+                    f'check=$2; shift 6\necho "$check $(basename $1) $2 $3" >>"{call.folder}/checked"\nexec "$@"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    (call.folder / "bin").mkdir()
+    (call.folder / "tests.tsv").write_text("ops.rope\tRope.*\nops.linear\tLinear.*\n")
+
+    def run(body, *arguments):
+        tests = call.folder / "bin" / "test_device"
+        tests.write_text(f"#!/bin/sh\n{body}\n")
+        tests.chmod(0o755)
+        checked = call.folder / "checked"
+        checked.unlink(missing_ok=True)
+        done, stages = call("echo 5 rows", "sanitizer", *arguments)
+        return done, stages["sanitizer"], checked.read_text().splitlines() if checked.exists() else []
+
+    return run
+
+
+def test_the_sanitizer_runs_the_sweep_and_the_tests_under_every_check(sanitizer):
+    done, stage, checked = sanitizer("exit 0")
+    assert (done.returncode, stage["status"]) == (0, "done"), stage
+    assert stage["said"].endswith("in the sweep and 2 tests")
+    assert [line for check in ("memcheck", "racecheck", "synccheck") for line in (
+        f"{check} katt sweep experiments/cuda_sanitizer/sweep.toml",
+        f"{check} test_device --gtest_brief=1 --gtest_filter=Rope.*",
+        f"{check} test_device --gtest_brief=1 --gtest_filter=Linear.*")] == checked  # fmt: skip
+
+
+def test_what_the_sanitizer_finds_is_said_and_run_again_alone(sanitizer):
+    done, stage, checked = sanitizer('case "$2" in *Rope*) echo "1 hazard"; exit 9;; esac')
+    assert (done.returncode, stage["status"], len(checked)) == (1, "failed", 9)
+    assert stage["said"].startswith("memcheck: ops.rope: exit status 9: 1 hazard; racecheck: ops.rope")
+    done, stage, checked = sanitizer("exit 0")
+    assert (done.returncode, stage["status"]) == (0, "done")
+    assert checked == [f"{check} test_device --gtest_brief=1 --gtest_filter=Rope.*"
+                       for check in ("memcheck", "racecheck", "synccheck")]  # fmt: skip
+
+
+def test_a_check_that_takes_long_leaves_the_others_their_share(sanitizer, monkeypatch):
+    stages, now, shares = gpu_run.gpu_stages, [100.0], {}
+
+    class Clocked:
+        deadline = 130.0
+        part = staticmethod(lambda name: True)
+        say = staticmethod(print)
+
+    def spend(run, stage, prefix):
+        shares[prefix[2]] = run.deadline - now[0]
+        now[0] += {"memcheck": shares[prefix[2]], "racecheck": 2, "synccheck": 1}[prefix[2]]
+        if prefix[2] == "memcheck":
+            raise stages.OutOfTime
+        return []
+
+    monkeypatch.setattr(stages.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(stages, "tests_of", lambda run: [("ops.rope", "Rope.*")])
+    monkeypatch.setattr(stages, "run_tests", spend)
+    with pytest.raises(stages.OutOfTime):
+        stages.stage_sanitizer(Clocked)
+    assert shares == {"memcheck": 10, "racecheck": 10, "synccheck": 18} and Clocked.deadline == 130
+
+
 @pytest.mark.parametrize("arguments, words", [
     (("nothing",), "stage nothing: unknown; expected info, tests,"),
     (("-t", "never"), "invalid positive value: 'never'"),

@@ -1,12 +1,22 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "bench/buffer.hpp"
 #include "core/error.hpp"
 #include "core/execution.hpp"
 #include "memory/tracker.hpp"
+#include "nn/device_memory.hpp"
 #include "nn/generate.hpp"
 #include "nn/model.hpp"
+#include "nn/most_likely.hpp"
 #include "tests/device.hpp"
 #include "tests/io/hdf5_builder.hpp"
+#include "tests/nn/cuda_calls.hpp"
 #include "tests/nn/llama_tiny.hpp"
 #include "tile/bf16_units.hpp"
 
@@ -171,6 +181,156 @@ TYPED_TEST(Generate, ForecastsTheMemoryOfPages) {
         << "chunk " << chunk;
   }
 }
+
+TYPED_TEST(Generate, FindsTheMostLikelyTokenOfItsLogits) {
+  const auto model = random_model<TypeParam>(Dtype::bf16);
+  const Prompts prompts = prompts_of({7, 66});
+  const nn::SessionOptions options = nn::session_for(prompts, 8, 2);
+  nn::Session<TypeParam> greedy(model, options), reading(model, options);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    for (auto* session : {&greedy, &reading}) {
+      (void)session->append_to(std::vector{session->open()}, prompts[i]);
+    }
+  }
+  const std::vector<std::int64_t> both{0, 1};
+  std::vector<std::int64_t> tokens{3, 5};
+  for (int step = 0; step < 6; ++step) {
+    const std::vector<float> logits = reading.append_to(both, tokens);
+    tokens = greedy.append_greedily(both, tokens);
+    for (std::size_t row = 0; row < both.size(); ++row) {
+      const auto first = logits.begin() + static_cast<std::ptrdiff_t>(97 * row);
+      EXPECT_EQ(tokens[row], std::max_element(first, first + 97) - first) << step;
+    }
+  }
+  EXPECT_THROW((void)greedy.append_greedily(both, std::vector<std::int64_t>{97, 1}), InputError);
+  EXPECT_THROW((void)greedy.append_greedily(both, std::vector<std::int64_t>{1}), InputError);
+}
+
+#if defined(KATT_HAS_CUDA)
+
+/// What a decoded token asks of CUDA, and how often: a token of each of `batch` sequences.
+class DecodedToken : public ::testing::TestWithParam<int> {
+ protected:
+  using Exec = Kokkos::Cuda;
+
+  void TearDown() override { test::let_streams_be_captured(true); }
+
+  /// The tokens of `steps` steps behind a prompt, and the calls of the last one.
+  static Prompts decode(const nn::Llama<Exec>& model, nn::SessionOptions options, int steps,
+                        bool greedy, test::CudaCalls& calls) {
+    nn::Session<Exec> session(model, std::move(options));
+    const bool paged = session.batch() > 1;
+    std::vector<std::int64_t> sequences, last;
+    for (int b = 0; b < session.batch(); ++b) {
+      if (paged) {
+        sequences.push_back(session.open());
+        (void)session.append_to({&sequences.back(), 1}, std::vector<std::int64_t>(5 + b, 7));
+      } else {
+        (void)session.append(std::vector<std::int64_t>(5, 7));
+      }
+      last.push_back(3 + b);
+    }
+    Prompts tokens;
+    for (int step = 0; step < steps; ++step) {
+      (void)test::count_cuda_calls();
+      if (greedy) {
+        last = session.append_greedily(sequences, last);
+      } else {
+        const auto logits = paged ? session.append_to(sequences, last) : session.append(last);
+        for (std::size_t row = 0; row < last.size(); ++row) {
+          const auto first = logits.begin() + static_cast<std::ptrdiff_t>(97 * row);
+          last[row] = std::max_element(first, first + 97) - first;
+        }
+      }
+      calls = test::count_cuda_calls();
+      tokens.push_back(last);
+    }
+    return tokens;
+  }
+};
+
+TEST_P(DecodedToken, IsOneGraphAndTwoSmallCopies) {
+  const auto model = random_model<Exec>(Dtype::bf16);
+  const int batch = GetParam();
+  const nn::SessionOptions options{
+      .batch = batch, .capacity = 20, .chunk = 512, .page_size = batch > 1 ? 16 : 0};
+  const int layers = 4;
+  for (const bool greedy : {true, false}) {
+    // norm, q·k·v, rope and append, keys by splits, merge, output, norm, gate and up, swiglu, down; and
+    // lengths, embedding, norm, head, the largest logit
+    const int launches = 10 * layers + (greedy ? 5 : 4);
+    test::CudaCalls one, all;
+    test::let_streams_be_captured(false);
+    const Prompts expected = decode(model, options, 7, greedy, one);
+    EXPECT_EQ(one.kernels + one.products, launches);
+    EXPECT_EQ(one.graphs, 0);
+    test::let_streams_be_captured(true);
+    EXPECT_EQ(decode(model, options, 7, greedy, all), expected);
+    EXPECT_EQ(all.graphs, 1);
+    EXPECT_EQ(all.kernels + all.products, 0);
+    if (all.in_graphs > 0) EXPECT_EQ(all.in_graphs, launches);
+    for (const test::CudaCalls& calls : {one, all}) {
+      EXPECT_EQ(calls.copies_to_device, 1);
+      EXPECT_EQ(calls.copies_to_host, 1);
+      EXPECT_EQ(calls.other_copies, 0);
+      EXPECT_EQ(calls.copies_to_symbols, 0);
+      EXPECT_EQ(calls.waits, 1);
+      EXPECT_EQ(calls.allocations, 0);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Batches, DecodedToken, ::testing::Values(1, 3));
+
+TEST(SubmissionOfTokens, SaysHowAndWhy) {
+  const auto model = random_model<Kokkos::Cuda>(Dtype::f32);
+  const auto submission_after_3 = [&] {
+    nn::Session<Kokkos::Cuda> session(model, {.capacity = 8});
+    for (int step = 0; step < 3; ++step) (void)session.append(std::vector<std::int64_t>{1});
+    return session.submission();
+  };
+  EXPECT_EQ(submission_after_3(), "graph");
+  test::let_streams_be_captured(false);
+  EXPECT_EQ(submission_after_3(), "launches: cudaStreamBeginCapture: operation not supported");
+  test::let_streams_be_captured(true);
+  nn::SessionOptions chosen{.capacity = 8};
+  chosen.kernels.rope = "naive";
+  EXPECT_NE(nn::Session<Kokkos::Cuda>(model, chosen).submission().find("variants"),
+            std::string::npos);
+}
+
+TEST(MostLikely, IsTheFirstOfTheLargest) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  const Kokkos::Cuda exec;
+  for (const std::int64_t vocab : {5, 8, 600, 5003}) {
+    const auto end = static_cast<std::size_t>(vocab - 1);
+    std::vector<std::vector<float>> rows(8, std::vector<float>(end + 1, -2.0F));
+    rows[0][2] = rows[0][4] = 1.0F;
+    rows[1][end] = 0.5F;
+    rows[2][1] = -0.0F, rows[2][3] = 0.0F;
+    rows[3][0] = nan, rows[3][2] = 5.0F;
+    rows[4][1] = nan, rows[4][end] = -1.0F;
+    std::ranges::fill(rows[5], -infinity);
+    rows[6][3] = infinity, rows[6][end] = infinity;
+    for (const Dtype dtype : all_dtypes) {
+      const bench::Tensor<2> logits("logits", Backend::cuda, dtype, {8, vocab});
+      std::vector<float> all;
+      for (const auto& row : rows) all.insert(all.end(), row.begin(), row.end());
+      logits.upload(all);
+      const bench::Buffer found("found", Backend::cuda, 8 * sizeof(std::int64_t));
+      nn::most_likely(exec, logits.ref(), reinterpret_cast<std::int64_t*>(found.data()));
+      exec.fence();
+      std::vector<std::int64_t> tokens(8);
+      found.download(std::as_writable_bytes(std::span(tokens)));
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        EXPECT_EQ(tokens[r], std::ranges::max_element(rows[r]) - rows[r].begin())
+            << name_of(dtype) << " vocab " << vocab << " row " << r;
+      }
+    }
+  }
+}
+
+#endif
 
 }  // namespace
 }  // namespace katt

@@ -10,6 +10,7 @@
 #include "nn/device_memory.hpp"
 #include "nn/kv_cache.hpp"
 #include "ops/attention/attention.hpp"
+#include "ops/rope/rope.hpp"
 #include "tests/ops/attention_problems.hpp"
 
 namespace katt::nn {
@@ -106,7 +107,12 @@ RC_GTEST_PROP(KvCacheProperty, StepByStepEqualsOnePassOfFlash, ()) {
 
   for (std::int64_t done = 0; done < p.seq_q;) {
     const auto count = std::min(*rc::gen::inRange<std::int64_t>(1, 4), p.seq_q - done);
-    cache.extend(exec, slots, Ids(slots.size(), count));
+    if (count == 1 && *rc::gen::arbitrary<bool>()) {
+      cache.extend_by_one(exec, slots);
+      cache.advance(exec);
+    } else {
+      cache.extend(exec, slots, Ids(slots.size(), count));
+    }
     const std::array<std::int64_t, 4> kv{p.batch, p.kv_heads, p.seq_q, p.head_dim};
     const auto k = tokens_of(data->k, kv, done, count, Dtype::f32, layout);
     const auto v = tokens_of(data->v, kv, done, count, Dtype::f32, layout);
@@ -141,7 +147,12 @@ struct Counting {
     }
     bench::Tensor<4> tokens("tokens", backend, cache.config().dtype, {1, 1, count, d});
     tokens.upload(values);
-    cache.extend(Exec(), Ids{slot}, Ids{count});
+    if (count == 1) {
+      cache.extend_by_one(Exec(), Ids{slot});
+      cache.advance(Exec());
+    } else {
+      cache.extend(Exec(), Ids{slot}, Ids{count});
+    }
     cache.append(Exec(), 0, tokens.ref(), tokens.ref());
   }
 
@@ -207,6 +218,51 @@ TEST(KvCache, StoresEveryDtypeAndCountsItsBytes) {
     // 9 pages of 16 tokens, K and V; a table of 3 × 3, and begin, count and kept of 3 slots.
     EXPECT_EQ(counting.cache.bytes(), 2 * 9 * 16 * 16 * size_of(dtype) + (9 + 9) * 8);
     EXPECT_EQ(nn::kv_cache_bytes(counting.cache.config()), counting.cache.bytes());
+  }
+}
+
+TEST(KvCache, TurnsAndAppendsInOneLaunchWithTheBitsOfTwo) {
+  const Exec exec;
+  constexpr std::int64_t batch = 2, heads = 6, kv_heads = 2, head_dim = 40, capacity = 12;
+  const bench::Tensor<2> cos_sin("cos_sin", backend, Dtype::f32, {capacity, head_dim});
+  rope::build_cache(exec, {}, cos_sin.ref());
+  for (const Dtype dtype : all_dtypes) {
+    KvCacheConfig config{.layers = 2, .slots = batch, .kv_heads = kv_heads, .head_dim = head_dim};
+    config.capacity = capacity;
+    config.dtype = dtype;
+    config.page_size = 4;
+    KvCache<Exec> two(config), one(config);
+    const Ids slots{two.acquire(), two.acquire()};
+    const Ids same{one.acquire(), one.acquire()};
+    for (int step = 0; step < 7; ++step) {
+      const auto tensor = [&](std::int64_t count, float scale) {
+        bench::Tensor<4> made("tokens", backend, dtype, {batch, count, 1, head_dim},
+                              bench::HeadLayout::bshd);
+        std::vector<float> values(static_cast<std::size_t>(batch * count * head_dim));
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          values[i] = scale * std::sin(static_cast<float>(31 * step + 7) * static_cast<float>(i));
+        }
+        made.upload(values);
+        return made;
+      };
+      const auto q = tensor(heads, 2), turned_q = tensor(heads, 2), k = tensor(kv_heads, 3),
+                 given_k = tensor(kv_heads, 3), v = tensor(kv_heads, 1);
+      two.extend(exec, slots, Ids{1, 1});
+      const rope::ForwardArgs turn{.x = q.ref(),
+                                   .out = q.ref(),
+                                   .x2 = k.ref(),
+                                   .out2 = k.ref(),
+                                   .cache = cos_sin.ref(),
+                                   .first_position = step};
+      ASSERT_TRUE(rope::forward(exec, turn, Config{"fused", {}}, Workspace{}).is_ok());
+      two.append(exec, 1, k.ref(), v.ref());
+      one.extend_by_one(exec, same);
+      one.advance(exec);
+      one.append_turned(exec, 1, turned_q.ref(), given_k.ref(), v.ref(), cos_sin.ref());
+      exec.fence();
+      EXPECT_EQ(q.download(), turned_q.download()) << name_of(dtype) << " step " << step;
+      EXPECT_EQ(attend(two, 1, q, true), attend(one, 1, q, true)) << name_of(dtype) << step;
+    }
   }
 }
 

@@ -80,6 +80,8 @@ void check(const PagedArgs& args) {
   };
   require(args.page_size() > 0, "k_pages: holds page_size 0, expected a positive number");
   require(args.pages_per_sequence >= 0, "pages_per_sequence: is negative, expected 0 or more");
+  require(args.seq_kv() <= std::int64_t{0xFFFFFFFF} - args.page_size(),
+          "pages_per_sequence: pages hold 2^32 keys or more, expected fewer");
   require(args.block_table != nullptr || args.batch() * args.pages_per_sequence == 0,
           "block_table: is missing, expected (batch, pages_per_sequence) page numbers");
   require(args.mask.kv_len != nullptr,

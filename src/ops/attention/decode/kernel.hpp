@@ -9,6 +9,7 @@
 #include "core/parts.hpp"
 #include "ops/attention/decode/decode.hpp"
 #include "ops/attention/decode/merge_kernel.hpp"
+#include "ops/attention/decode/merge_splits.hpp"
 #include "ops/attention/problem.hpp"
 #include "tile/row_engine.hpp"
 
@@ -57,11 +58,18 @@ struct PagedRows {
         page_size(args.page_size()) {}
 
   KOKKOS_INLINE_FUNCTION const T* row(std::int64_t b, std::int64_t head, std::int64_t key) const {
-    const std::int64_t page = block_table[b * pages_per_sequence + key / page_size];
-    return data + page * stride_page + head * stride_head + key % page_size * stride_key;
+    const std::uint32_t number = page_of(key);
+    const std::int64_t page = block_table[b * pages_per_sequence + number];
+    return data + page * stride_page + head * stride_head + (key - number * page_size) * stride_key;
   }
   KOKKOS_INLINE_FUNCTION std::int64_t run_end(std::int64_t key, std::int64_t end) const {
-    return Kokkos::min(end, (key / page_size + 1) * page_size);
+    return Kokkos::min(end, (page_of(key) + 1) * page_size);
+  }
+
+ private:
+  /// In 32 bits, which check() makes sure of: a device divides 64 in a function of its own.
+  KOKKOS_FORCEINLINE_FUNCTION std::uint32_t page_of(std::int64_t key) const {
+    return static_cast<std::uint32_t>(key) / static_cast<std::uint32_t>(page_size);
   }
 };
 
@@ -207,6 +215,24 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
         plan.scratch_bytes<typename Split::Engine>(),
         static_cast<std::byte*>(workspace.data) + plan.parts_bytes() + plan.sums_bytes(), split);
 
+    const std::int64_t rows = plan.batch * plan.heads * plan.seq_q;
+#if defined(KATT_HAS_CUDA)
+    if constexpr (!is_host_v<Exec>) {
+      const MergeSplits<T> merge{split.parts,
+                                 split.sums,
+                                 plan.splits,
+                                 rows,
+                                 plan.heads,
+                                 plan.seq_q,
+                                 plan.split_keys,
+                                 static_cast<int>(plan.head_dim),
+                                 args.mask.kv_len,
+                                 args.out.template view<T, Memory>(),
+                                 args.lse.template view<float, Memory>()};
+      return tile::launch_teams(exec, "katt::attention::decode_merge", rows, merge.scratch_bytes(),
+                                nullptr, merge);
+    }
+#endif
     const ConstTensorRef<5> parts(split.parts, Dtype::f32,
                                   {plan.splits, plan.batch, plan.heads, plan.seq_q, plan.head_dim});
     const MergeParts<Exec, float, T, StoredSums> merge{
@@ -214,8 +240,7 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
         {split.sums, plan.batch, plan.heads, plan.seq_q},
         args.out.template view<T, Memory>(),
         args.lse.template view<float, Memory>()};
-    tile::for_each_row(exec, "katt::attention::decode_merge", plan.batch * plan.heads * plan.seq_q,
-                       merge);
+    tile::for_each_row(exec, "katt::attention::decode_merge", rows, merge);
   });
 }
 
