@@ -73,13 +73,30 @@ inline void connect(int device, int peer) {
 }
 #endif
 
+/// All that orders copies. The tests leave out one place after the other, known by its label, to see
+/// that it is missed.
+struct Ordering {
+  /// Waits for what the instance has been asked to do.
+  template <class Exec>
+  static void fence(const Exec& exec, const char* label) {
+    exec.fence(label);
+  }
+#if defined(KATT_HAS_CUDA)
+  /// What `later` is asked to do from here on follows what `earlier` has been asked to do.
+  static void follow(const Kokkos::Cuda& later, const Kokkos::Cuda& earlier,
+                     const char* /*label*/) {
+    Mark(earlier).hold_back(later);
+  }
+#endif
+};
+
 }  // namespace impl
 
 /// Copies bytes from where one instance works to where another does: on the same device, on two
 /// devices, or on the host. The copy follows what either has been asked to do, and what either is
 /// asked to do later follows the copy; on devices the call returns before it is done. The parts do
 /// not overlap.
-template <class Exec>
+template <class Exec, class Ordering = impl::Ordering>
 void copy(const Exec& from_exec, const void* from, const Exec& to_exec, void* to,
           std::size_t bytes) {
   if (bytes == 0) return;
@@ -93,15 +110,15 @@ void copy(const Exec& from_exec, const void* from, const Exec& to_exec, void* to
     if (from_exec.cuda_device() != to_exec.cuda_device()) {
       impl::connect(to_exec.cuda_device(), from_exec.cuda_device());
     }
-    impl::Mark(from_exec).hold_back(to_exec);
+    Ordering::follow(to_exec, from_exec, "katt::memory::copy: what was done to the source");
     Kokkos::deep_copy(to_exec, target, source);
-    impl::Mark(to_exec).hold_back(from_exec);
+    Ordering::follow(from_exec, to_exec, "katt::memory::copy: what is done to it afterwards");
     return;
   }
 #endif
-  from_exec.fence("katt::memory::copy: before it");
+  Ordering::fence(from_exec, "katt::memory::copy: before it");
   Kokkos::deep_copy(to_exec, target, source);
-  to_exec.fence("katt::memory::copy: after it");
+  Ordering::fence(to_exec, "katt::memory::copy: after it");
 }
 
 /// Whether the host reads and writes the memory of an execution space directly.
@@ -122,7 +139,7 @@ inline constexpr bool host_accessible =
 /// the source may change; what is launched after wait(), or after the object's end, sees the bytes.
 /// download() returns when the bytes are there. Pinned memory is allocated with the first call that
 /// needs it, as "katt::memory::transfer", and kept. One thread at a time.
-template <class Exec, bool Staged = !host_accessible<Exec>>
+template <class Exec, bool Staged = !host_accessible<Exec>, class Ordering = impl::Ordering>
 class Transfer {
  public:
   using Space = typename Exec::memory_space;
@@ -135,7 +152,7 @@ class Transfer {
       : exec_(exec),
         chunk_bytes_((std::max<std::size_t>(chunk_bytes, 1) + alignment - 1) / alignment *
                      alignment) {}
-  ~Transfer() { wait(); }
+  ~Transfer() { wait("katt::memory::transfer: uploads, at its end"); }
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
@@ -143,7 +160,7 @@ class Transfer {
   /// wrote to `to` + offset.
   template <class Fill>
   void upload(void* to, std::size_t bytes, Fill&& fill) {
-    exec_.fence("katt::memory::transfer: before an upload");
+    Ordering::fence(exec_, "katt::memory::transfer: before an upload");
     auto* const target = static_cast<std::byte*>(to);
     if constexpr (!Staged) {
       if (bytes > 0) fill(std::size_t{0}, std::span(target, bytes));
@@ -151,7 +168,7 @@ class Transfer {
       prepare(bytes);
       for (std::size_t offset = 0; offset < bytes; offset += chunk_bytes_) {
         Chunk& chunk = next();
-        chunk.wait();
+        chunk.wait("katt::memory::transfer: a chunk to fill");
         const std::span<std::byte> host(chunk.memory.data(),
                                         std::min(chunk_bytes_, bytes - offset));
         fill(offset, host);
@@ -171,19 +188,19 @@ class Transfer {
   /// Calls drain(offset, std::span<const std::byte>) for chunk after chunk, in order.
   template <class Drain>
   void download(const void* from, std::size_t bytes, Drain&& drain) {
-    wait();
+    wait("katt::memory::transfer: uploads before a download");
     const auto* const source = static_cast<const std::byte*>(from);
     if constexpr (Staged) {
       if (bytes > 0 && bytes <= chunk_bytes_) {  // nothing would overlap: one wait for all
         prepare(bytes);
         Chunk& chunk = next();
         Kokkos::deep_copy(exec_, Host(chunk.memory.data(), bytes), ConstDevice(source, bytes));
-        exec_.fence("katt::memory::transfer: a small download");
+        Ordering::fence(exec_, "katt::memory::transfer: a small download");
         drain(std::size_t{0}, std::span<const std::byte>(chunk.memory.data(), bytes));
         return;
       }
     }
-    exec_.fence("katt::memory::transfer: before a download");
+    Ordering::fence(exec_, "katt::memory::transfer: before a download");
     if constexpr (!Staged) {
       if (bytes > 0) drain(std::size_t{0}, std::span(source, bytes));
     } else {
@@ -202,7 +219,7 @@ class Transfer {
       for (std::size_t offset = 0; offset < bytes; offset += chunk_bytes_) {
         Chunk& chunk = chunks_[1 - turn_];  // the one that was started last
         start(offset + chunk_bytes_);
-        chunk.wait();
+        chunk.wait("katt::memory::transfer: a chunk to empty");
         drain(offset, std::span<const std::byte>(chunk.memory.data(), size_at(offset)));
       }
     }
@@ -215,9 +232,7 @@ class Transfer {
   }
 
   /// Waits until every upload has arrived.
-  void wait() {
-    for (Chunk& chunk : chunks_) chunk.wait();
-  }
+  void wait() { wait("katt::memory::transfer: uploads"); }
 
  private:
   using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
@@ -231,11 +246,15 @@ class Transfer {
     Kokkos::View<std::byte*, Staging> memory;
     bool busy = false;
 
-    void wait() {
-      if (busy) exec.fence("katt::memory::transfer: a chunk");
+    void wait(const char* label) {
+      if (busy) Ordering::fence(exec, label);
       busy = false;
     }
   };
+
+  void wait(const char* label) {
+    for (Chunk& chunk : chunks_) chunk.wait(label);
+  }
 
   void prepare(std::size_t bytes) {
     if (bytes == 0 || chunks_[0].memory.size() > 0) return;

@@ -354,7 +354,6 @@ void Session<Exec>::step(std::span<const std::int64_t> slots, std::span<const st
                          std::int64_t begin, bool all, Wanted wanted) {
   const BatchShape shape{.batch = std::ssize(slots), .seq = std::ssize(ids) / std::ssize(slots)};
   if (is_paged()) sent_.wait();  // a longer piece of another sequence would lie where that is read
-  if (is_paged()) sent_.wait();  // a longer piece of another sequence would lie where that is read
   Arena arena(activations_.data());
   const Step at = lay_out(arena, shape);
   if (repeats(shape)) return repeat_step(at, slots, ids, wanted);

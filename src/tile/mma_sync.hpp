@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "core/dtype.hpp"
 #include "tile/fragments.hpp"
 #include "tile/narrow.hpp"
@@ -17,6 +19,14 @@
 #endif
 
 namespace katt::tile {
+
+/// Whether every architecture that this source is compiled for has these instructions. nvcc tells;
+/// so a program of a user's own rules need not.
+#if defined(__CUDA_ARCH_LIST__)
+constexpr bool has_mma_sync = std::min({__CUDA_ARCH_LIST__}) >= 800;
+#else
+constexpr bool has_mma_sync = false;
+#endif
 
 /// A thread block with warp-wide matrix instructions (mma.sync, ldmatrix, cp.async: sm_80 and
 /// later), as seen by one of its threads. A kernel that asks for nothing else of the machine also

@@ -11,13 +11,13 @@ namespace katt::attention::impl {
 template <class Exec, class T>
 Status flash_supports(const Exec& exec, const BackwardArgs& args, Tile tile) {
   return tile::teams_support(
-      exec, BackwardPlan(args, tile, tile::lanes_v<Exec>).scratch_bytes(),
+      exec, BackwardPlan::of<Exec>(args, tile).scratch_bytes(),
       "tile " + names({tile}) + " at head_dim " + std::to_string(args.head_dim()));
 }
 
 template <class Exec, class T>
 std::size_t flash_workspace_bytes(const Exec& exec, const BackwardArgs& args, Tile tile) {
-  const BackwardPlan plan(args, tile, tile::lanes_v<Exec>);
+  const auto plan = BackwardPlan::of<Exec>(args, tile);
   return plan.delta_bytes() + plan.dq_bytes() +
          tile::team_workspace_bytes(exec, plan.scratch_bytes());
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/attention/portable/backward_kernel.hpp"
+#include "ops/attention/portable/backward_plan.hpp"
 #include "ops/attention/portable/tiles.hpp"
 #include "tile/simd.hpp"
 

@@ -10,6 +10,7 @@
 
 #include "ops/attention/attention.hpp"
 #include "testing/fill.hpp"
+#include "testing/of_each.hpp"
 
 namespace katt::attention {
 
@@ -77,9 +78,16 @@ testing::Expected expected_rows(const HostProblem& p, Dtype dtype) {
   testing::ExpectedPart out{.output = "out"};
   testing::ExpectedPart lse{.output = "lse", .unreported = true};
   double largest_lse = 0;
-  for (const QueryIndex& index : sample_queries(p)) {
-    const ReferenceRow exact = reference_row(p, index);
-    const ReferenceRow unfused = unfused_row(p, index, dtype);
+  const std::vector<QueryIndex> queries = sample_queries(p);
+  struct Row {
+    ReferenceRow exact, unfused;
+  };
+  const std::vector<Row> rows = testing::of_each(queries, [&](const QueryIndex& index) {
+    return Row{reference_row(p, index), unfused_row(p, index, dtype)};
+  });
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    const QueryIndex& index = queries[i];
+    const auto& [exact, unfused] = rows[i];
     const std::int64_t row = (index.batch * p.heads + index.head) * p.seq_q + index.query;
     out.add(row * p.head_dim, exact.out, unfused.out);
     lse.values.push_back({row, exact.lse, unfused.lse});

@@ -13,7 +13,7 @@ namespace katt::attention::impl {
 
 template <class T>
 Status mma_backward_supports(const Kokkos::Cuda& exec, const BackwardArgs& args, Tile tile) {
-  if (KATT_CUDA_SM < 80)
+  if (!tile::has_mma_sync)
     return Status::skipped("needs a build for sm_80 or later (KATT_CUDA_ARCH)");
   if (Status status = tensor_core_supports(args); !status.is_ok()) return status;
   if (Status status = mma_backward_takes(args.head_dim()); !status.is_ok()) return status;

@@ -5,6 +5,7 @@
 
 #include "bench/adapter.hpp"
 #include "testing/expected.hpp"
+#include "testing/of_each.hpp"
 #include "testing/sample.hpp"
 
 namespace katt::linear_cross_entropy {
@@ -140,23 +141,29 @@ bench::Errors Reference::forward(float loss, std::span<const float> statistics) 
   double error = 0;
   double scale = 1;
   testing::Comparison lse;
-  std::vector<double> exact;
-  for (const std::int64_t t : tokens_) {
-    exact.push_back(reference_lse(shape_, t));
-    error = std::max(error, std::abs(reference_lse(shape_, t, unfused) - exact.back()));
+  struct Token {
+    double lse, error;
+  };
+  const auto tokens = testing::of_each(tokens_, [&](std::int64_t t) {
+    Token token{reference_lse(shape_, t), 0};
+    token.error = std::abs(reference_lse(shape_, t, unfused) - token.lse);
     const std::int64_t target = shape_.targets[static_cast<std::size_t>(t)];
     if (target != shape_.ignore_index) {
-      error = std::max(error, std::abs(reference_logit(shape_, t, target, unfused) -
-                                       reference_logit(shape_, t, target)));
+      token.error = std::max(token.error, std::abs(reference_logit(shape_, t, target, unfused) -
+                                                   reference_logit(shape_, t, target)));
     }
-    scale = std::max(scale, std::abs(exact.back()));
+    return token;
+  });
+  for (const Token& token : tokens) {
+    error = std::max(error, token.error);
+    scale = std::max(scale, std::abs(token.lse));
   }
   const double limit = 2 * error + 16 * 0x1p-23 * scale;
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const auto at = static_cast<std::size_t>(2 * tokens_[i]);
     if (shape_.targets[static_cast<std::size_t>(tokens_[i])] == shape_.ignore_index) continue;
-    lse.add("lse", {tokens_[i]}, static_cast<double>(statistics[at]) + statistics[at + 1], exact[i],
-            limit);
+    lse.add("lse", {tokens_[i]}, static_cast<double>(statistics[at]) + statistics[at + 1],
+            tokens[i].lse, limit);
   }
   // The mean over all tokens, from statistics of which the sample vouches for.
   double sum = 0;
@@ -180,8 +187,14 @@ bench::Errors Reference::backward(std::span<const float> dhidden, std::span<cons
                                   std::span<const float> statistics) const {
   const Precision unfused{false, dtype_};
   Rows hidden_rows("dhidden", dtype_);
-  for (const std::int64_t t : tokens_) {
-    hidden_rows.add(t, reference_dhidden(shape_, t), reference_dhidden(shape_, t, unfused));
+  struct Row {
+    std::vector<double> exact, unfused;
+  };
+  const auto of_tokens = testing::of_each(tokens_, [&](std::int64_t t) {
+    return Row{reference_dhidden(shape_, t), reference_dhidden(shape_, t, unfused)};
+  });
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    hidden_rows.add(tokens_[i], of_tokens[i].exact, of_tokens[i].unfused);
   }
   std::vector<double> lse;
   for (std::int64_t t = 0; t < shape_.tokens; ++t) {
@@ -189,9 +202,11 @@ bench::Errors Reference::backward(std::span<const float> dhidden, std::span<cons
     lse.push_back(static_cast<double>(statistics[at]) + statistics[at + 1]);
   }
   Rows weight_rows("dweight", dtype_);
-  for (const std::int64_t v : columns_) {
-    weight_rows.add(v, reference_dweight(shape_, v, lse),
-                    reference_dweight(shape_, v, lse, unfused));
+  const auto of_columns = testing::of_each(columns_, [&](std::int64_t v) {
+    return Row{reference_dweight(shape_, v, lse), reference_dweight(shape_, v, lse, unfused)};
+  });
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    weight_rows.add(columns_[i], of_columns[i].exact, of_columns[i].unfused);
   }
   bench::Errors errors = hidden_rows.compare(dhidden);
   const bench::Errors weights = weight_rows.compare(dweight);

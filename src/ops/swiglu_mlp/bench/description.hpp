@@ -8,6 +8,7 @@
 #include "ops/swiglu_mlp/swiglu_mlp.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp_ref.hpp"
 #include "testing/expected.hpp"
+#include "testing/of_each.hpp"
 #include "testing/sample.hpp"
 
 namespace katt::swiglu_mlp {
@@ -85,18 +86,24 @@ struct Description {
     const double budget = 3e7;  // multiplications
     const double row_cost = static_cast<double>(p.hidden) * static_cast<double>(p.intermediate);
     testing::ExpectedPart rows{problem.backward ? "dx" : "out"};
-    for (const std::int64_t t : testing::sample(p.tokens, budget / row_cost)) {
-      const ReferenceValues row =
-          problem.backward ? reference_dx(p, t, dtype) : reference_out(p, t, dtype);
-      rows.add(t * p.hidden, row.exact, row.unfused);
+    const auto tokens = testing::sample(p.tokens, budget / row_cost);
+    const auto of_tokens = testing::of_each(tokens, [&](std::int64_t t) {
+      return problem.backward ? reference_dx(p, t, dtype) : reference_out(p, t, dtype);
+    });
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      rows.add(tokens[i] * p.hidden, of_tokens[i].exact, of_tokens[i].unfused);
     }
     if (!problem.backward) return {rows};
     testing::ExpectedPart dw_gate{"dw_gate"};
     testing::ExpectedPart dw_up{"dw_up"};
     testing::ExpectedPart dw_down{"dw_down"};
     const double column_cost = static_cast<double>(p.hidden) * static_cast<double>(p.tokens);
-    for (const std::int64_t f : testing::sample(p.intermediate, budget / column_cost)) {
-      const ReferenceWeights weights = reference_weights(p, f, dtype);
+    const auto columns = testing::sample(p.intermediate, budget / column_cost);
+    const auto of_columns =
+        testing::of_each(columns, [&](std::int64_t f) { return reference_weights(p, f, dtype); });
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const std::int64_t f = columns[i];
+      const ReferenceWeights& weights = of_columns[i];
       dw_gate.add(f * p.hidden, weights.dw_gate.exact, weights.dw_gate.unfused);
       dw_up.add(f * p.hidden, weights.dw_up.exact, weights.dw_up.unfused);
       dw_down.add(f, weights.dw_down.exact, weights.dw_down.unfused, p.intermediate);

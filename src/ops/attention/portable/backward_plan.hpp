@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/execution.hpp"
+#include "ops/attention/backward.hpp"
+#include "ops/attention/problem.hpp"
+#include "ops/attention/tile.hpp"
+#include "tile/vec.hpp"
+
+/// Extents and memory of the portable backward pass: what its kernels and the choice of a tile share.
+namespace katt::attention::impl {
+
+/// The scratch of a team, and its size in floats: one account for both.
+struct BackwardScratch {
+  float *kt, *vt;      ///< head_dim × columns
+  float *k, *dk, *dv;  ///< tile_kv × row
+  float *q, *dout;     ///< tile_q × row
+  float* dq;           ///< tile_q × row, where dk and dv are: of a device's items of query rows
+  float *s, *dp;       ///< tile_q × columns
+  std::int64_t size = 0;
+
+  KOKKOS_INLINE_FUNCTION BackwardScratch(float* memory, Tile tile, int head_dim, int row,
+                                         int columns) {
+    const auto take = [&](std::int64_t rows, std::int64_t width) {
+      float* begin = memory == nullptr ? nullptr : memory + size;
+      size += rows * width;
+      return begin;
+    };
+    kt = take(head_dim, columns);
+    vt = take(head_dim, columns);
+    k = take(tile.kv, row);
+    dk = take(tile.kv, row);
+    dv = take(tile.kv, row);
+    dq = dk;
+    if (tile.q > 2 * tile.kv) take(tile.q - 2 * tile.kv, row);
+    q = take(tile.q, row);
+    dout = take(tile.q, row);
+    s = take(tile.q, columns);
+    dp = take(tile.q, columns);
+  }
+};
+
+/// Extents of a backward pass and of its tiles, and where its workspace lies.
+struct BackwardPlan {
+  Tile tile;
+  std::int64_t rows = 0;   ///< packed query rows per K/V head
+  std::int64_t heads = 0;  ///< batch · kv_heads
+  std::int64_t key_tiles = 0;
+  std::int64_t chunks = 1;  ///< per (batch, kv head); 0: a device has no copies of dQ
+  int head_dim = 0;
+  int row = 0;      ///< head_dim padded to whole vectors
+  int columns = 0;  ///< tile_kv padded to whole vectors
+
+  BackwardPlan(const BackwardArgs& args, Tile tile_shape, int lanes, bool on_host)
+      : tile(tile_shape),
+        rows(args.seq_q() * (args.heads() / args.kv_heads())),
+        heads(args.batch() * args.kv_heads()),
+        key_tiles((args.seq_kv() + tile.kv - 1) / tile.kv),
+        chunks(on_host ? key_sections(heads, key_tiles) : 0),
+        head_dim(static_cast<int>(args.head_dim())),
+        row((head_dim + lanes - 1) / lanes * lanes),
+        columns((tile.kv + lanes - 1) / lanes * lanes) {}
+
+  std::size_t delta_bytes() const { return aligned(sizeof(float) * count(heads * rows)); }
+  std::size_t dq_bytes() const {
+    return aligned(sizeof(float) * count(heads * chunks * rows) * count(row));
+  }
+  std::size_t scratch_bytes() const { return scratch_bytes(tile, head_dim, row, columns); }
+  template <class Exec>
+  static BackwardPlan of(const BackwardArgs& args, Tile tile_shape) {
+    return {args, tile_shape, tile::lanes_v<Exec>, is_host_v<Exec>};
+  }
+  /// Scratch of one team.
+  static std::size_t scratch_bytes(Tile tile, int head_dim, int row, int columns) {
+    return aligned(sizeof(float) *
+                   count(BackwardScratch(nullptr, tile, head_dim, row, columns).size));
+  }
+
+ private:
+  static constexpr std::size_t count(std::int64_t n) { return static_cast<std::size_t>(n); }
+  static constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 127) / 128 * 128; }
+};
+
+}  // namespace katt::attention::impl
