@@ -149,7 +149,7 @@ struct Channel::State {
   int device;
   std::function<std::unique_ptr<Queue>()> make_queue;
   std::unique_ptr<Queue> queue;
-  std::deque<const Operation*> line;
+  std::deque<Operation*> line;
   Phase phase = Phase::gathering;
   Messages offers, answers;
   std::vector<Offer> offered;
@@ -278,10 +278,8 @@ Channel::Channel(Link& link, Kind kind, std::vector<int> members, int device,
 
 Channel::~Channel() { state_->close(); }
 
-void Channel::line_up(const Operation* operation) { state_->line.push_back(operation); }
-bool Channel::is_next(const Operation* operation) const {
-  return state_->line.front() == operation;
-}
+void Channel::line_up(Operation* operation) { state_->line.push_back(operation); }
+Operation* Channel::next() const { return state_->line.front(); }
 void Channel::leave(const Operation* operation) { std::erase(state_->line, operation); }
 bool Channel::is_used() const { return state_->phase == State::Phase::used; }
 Queue& Channel::queue() { return *state_->queue; }

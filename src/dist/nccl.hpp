@@ -46,8 +46,8 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
 
   /// Operations begin in the order in which they were started.
-  void line_up(const Operation* operation);
-  [[nodiscard]] bool is_next(const Operation* operation) const;
+  void line_up(Operation* operation);
+  [[nodiscard]] Operation* next() const;
   void leave(const Operation* operation);
 
   /// Whether the ranks have met; goes on with that. Throws Error.

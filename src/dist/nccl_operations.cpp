@@ -44,7 +44,10 @@ class OnChannel : public Operation {
   /// Whether it is done, or goes another way.
   bool step() {
     if (phase_ == Phase::waiting) {
-      if (!channel().has_met() || !channel().is_next(this)) return false;
+      if (!channel().has_met()) return false;
+      // Whoever asks for this one alone waits for those before it, too.
+      if (channel().next() != this) (void)channel().next()->advance(false);
+      if (channel().next() != this) return false;
       if (!channel().is_used()) {
         otherwise_ = request_.otherwise();
         channel().leave(this);
