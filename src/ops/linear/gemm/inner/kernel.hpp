@@ -9,6 +9,7 @@
 #include "core/dtype.hpp"
 #include "tile/bf16_units.hpp"
 #include "tile/elementwise.hpp"
+#include "tile/in_register.hpp"
 #include "tile/vec.hpp"
 
 /// The innermost part of inner products: some rows of A, packed, against some rows of B where they
@@ -34,18 +35,7 @@ struct WidenedLines {
   static Operand load(const T* from, int count) {
     return tile::load<Vec>(from, tile::PartialVector{count});
   }
-  static Operand load_packed(const float* from) {
-    Vec a = tile::load<Vec>(from);
-#if defined(KATT_VEC_AVX512)
-    // As an operand in memory it would be read once for every row of B, a load a cycle.
-    if constexpr (lanes == 16) {
-      auto in_register = static_cast<__m512>(a);
-      asm("" : "+v"(in_register));
-      a = Vec(in_register);
-    }
-#endif
-    return a;
-  }
+  static Operand load_packed(const float* from) { return tile::in_register(tile::load<Vec>(from)); }
   static Sum add(const Sum& sum, const Operand& a, const Operand& b) {
     return tile::fma(a, b, sum);
   }

@@ -7,6 +7,7 @@
 #include "core/dtype.hpp"
 #include "tile/bf16_units.hpp"
 #include "tile/elementwise.hpp"
+#include "tile/in_register.hpp"
 #include "tile/vec.hpp"
 
 /// What multiplies outer products: a step of k (two of them in pairs of bf16) of 32 bits of a row of
@@ -25,18 +26,7 @@ struct WidenedSteps {
   static constexpr int steps = 1;            ///< of k at a time
 
   static Sum zero() { return Vec(0.0F); }
-  static Operand broadcast(const Packed* a) {
-    Vec value(*a);
-#if defined(KATT_VEC_AVX512)
-    // As an operand in memory it would be read once for each of its products, a load a cycle.
-    if constexpr (lanes == 16) {
-      auto in_register = static_cast<__m512>(value);
-      asm("" : "+v"(in_register));
-      value = Vec(in_register);
-    }
-#endif
-    return value;
-  }
+  static Operand broadcast(const Packed* a) { return tile::in_register(Vec(*a)); }
   static Sum add(const Sum& sum, const Operand& a, const Operand& b) {
     return tile::fma(a, b, sum);
   }
