@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -28,9 +29,11 @@ METRICS = (
     "launch__registers_per_thread",
     "gpu__time_duration.sum",
 )
-
-
-
+# A device in software (--small): axes end here, and have two values at most; these tests alone, since
+# scripts/test_device has run them all.
+SMALL_AXES = {"seq": 64, "seq_q": 64, "seq_kv": 96, "kv_len_min": 40, "heads": 2, "kv_heads": 1, "head_dim": 128,
+              "tokens": 4, "hidden": 256, "intermediate": 256, "vocab": 512}  # fmt: skip
+SMALL_TESTS = ("memory.transfer", "ops.rmsnorm", "ops.softmax", "ops.swiglu")
 
 class Failed(Exception):
     """A part of a stage went wrong; the text says what."""
@@ -190,9 +193,27 @@ def has(module):
     return importlib.util.find_spec(module) is not None
 
 
+def small_sweep(text):
+    """A sweep file with its axes cut to SMALL_AXES."""
+
+    def cut(match):
+        name, values = match[1], match[2]
+        if name not in SMALL_AXES:
+            return match[0]
+        numbers = dict.fromkeys(min(int(value), SMALL_AXES[name]) for value in values.strip("[]").split(","))
+        return f"{name} = {list(numbers)[:2]}"
+
+    return re.sub(r"^(\w+) = (\[?-?\d[-\d, ]*\]?)$", cut, text, flags=re.MULTILINE)
+
+
 def sweep(run, experiment, *arguments, prefix=(), name=None):
     """A sweep of experiments/, which goes on where it was stopped. Rows that failed are a failure."""
-    command = [*prefix, run.program, "sweep", f"experiments/{experiment}/sweep.toml", *run.on_device(), "--resume",
+    file = ROOT / "experiments" / experiment / "sweep.toml"
+    if run.options.small:
+        small = run.out / f"{experiment}.toml"
+        small.write_text(small_sweep(file.read_text()))
+        file, arguments = small, ("--rounds", "1", "--budget-s", "0", *arguments)
+    command = [*prefix, run.program, "sweep", os.path.relpath(file, ROOT), *run.on_device(), "--resume",
                "-o", run.out / f"{name or experiment}.h5", *arguments]  # fmt: skip
     if run.peer:
         command += ["--peer-program", run.peer]
@@ -209,7 +230,8 @@ def stage_info(run):
 def tests_of(run):
     """(name, filter) of the tests of a device that the bundle holds."""
     table = run.program.parent / "tests.tsv"
-    return [line.split("\t") for line in table.read_text().splitlines()] if table.is_file() else []
+    tests = [line.split("\t") for line in table.read_text().splitlines()] if table.is_file() else []
+    return [test for test in tests if not run.options.small or test[0] in SMALL_TESTS]
 
 
 def run_tests(run, stage, prefix=()):

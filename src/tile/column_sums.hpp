@@ -20,8 +20,6 @@ struct RowBlocks {
   std::int64_t rows;  ///< per block
   std::int64_t blocks;
 
-  static RowBlocks of(std::int64_t tokens) { return of(tokens, 16, 256); }
-
   /// Of a device four blocks a multiprocessor, which hold enough of its threads to hide a row's way
   /// from memory; of a host the same for any number of threads.
   template <class Exec>
@@ -32,7 +30,7 @@ struct RowBlocks {
     }
 #endif
     (void)exec;
-    return of(tokens);
+    return of(tokens, 16, 256);
   }
 
  private:
@@ -122,8 +120,8 @@ bool sum_chunks(const Exec& exec, const char* label, const From* values, std::in
     ConstTensorRef<2> in(values, dtype_of<From>, {rows, columns});
     in.stride[0] = stride;
     if (!are_chunks(in, ConstTensorRef<1>(sums, dtype_of<To>, {columns}))) return false;
-    for_each_wide_row(exec, label, columns / chunk_elements,
-                      SumChunks<From, To>{values, rows, stride, sums}, true);
+    launch_wide_rows(exec, label, columns / chunk_elements,
+                     SumChunks<From, To>{values, rows, stride, sums});
     return true;
   }
   return false;

@@ -168,7 +168,7 @@ void for_each_wide_vector(const Exec& exec, const char* label, std::int64_t rows
     const std::int64_t pieces = (columns + Pieces::piece - 1) / Pieces::piece;
     if (wide && rows * pieces <= 0x7FFFFFFF) {
       const Pieces kernel{body, columns, static_cast<int>(pieces)};
-      if (kernel.pieces > 0) for_each_wide_row(exec, label, rows * pieces, kernel, true);
+      launch_wide_rows(exec, label, rows * pieces, kernel);
       return;
     }
   }

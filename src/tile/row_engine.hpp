@@ -35,8 +35,9 @@ namespace katt::tile {
 /// and O lie in the same order.
 ///
 /// On a device a "vector" is a float and a thread takes a block; keys, and then values, are staged
-/// in shared memory (tile/warp_rows.hpp). A warp has a row's softmax, queries and results.
-template <class Exec, class T, int TileKv>
+/// in shared memory (tile/warp_rows.hpp). A warp has a row's softmax, queries and results. `Wide`:
+/// queries, keys and values are chunks (are_chunks()), of which a device loads 16 bytes at a time.
+template <class Exec, class T, int TileKv, bool Wide = false>
 class RowEngine {
  public:
   using Element = T;
@@ -84,12 +85,16 @@ class RowEngine {
       float* q = query_row(r);
       float* o = o_ + static_cast<std::ptrdiff_t>(r) * row_;
       const int step = rows_of_block(r);
-      for_each_shared_part([&](int d, auto part) {
-        for_each_vector_of(part, [&]<int N>() {
-          store(q + (d + N * lanes) * step, load_part<N>(source + d, part));
-          store(o + d + N * lanes, Vec(0.0F));
+      if constexpr (Wide) {
+        widen_query(source, head_dim_, rank_ % row_threads, q, step, o);
+      } else {
+        for_each_shared_part([&](int d, auto part) {
+          for_each_vector_of(part, [&]<int N>() {
+            store(q + (d + N * lanes) * step, load_part<N>(source + d, part));
+            store(o + d + N * lanes, Vec(0.0F));
+          });
         });
-      });
+      }
       max_[r] = lowest_score;
       sum_[r] = 0.0F;
     });
@@ -139,23 +144,25 @@ class RowEngine {
   /// Scores outside of the columns range(row) of their query row become −inf.
   template <class F>
   KOKKOS_INLINE_FUNCTION void clip(const F& range) {
-    for_each_row([&](int r, const ScoreRow& score) {
+    for_each_row_item([&](int r) {
       const ColumnRange visible = range(r);
-      for (int j = 0; j < columns_; ++j) {
-        score(j) = keep_between(score(j), static_cast<float>(j), visible.begin, visible.end);
+      float* s = score_row(r);
+      for (int j = rank_ % row_threads; j < columns_; j += row_threads) {
+        s[j] = keep_between(s[j], static_cast<float>(j), visible.begin, visible.end);
       }
     });
+    team_.team_barrier();
   }
 
   /// Running maximum, probabilities and sum, over the columns of the last scores(), which are in
   /// base 2 when multiplied with `factor` > 0.
   KOKKOS_INLINE_FUNCTION void softmax(float factor) {
     for_each_row_item([&](int r) {
+      const RunningSoftmax row{max_ + r, sum_ + r, rescale_ + r};
       if constexpr (on_host) {
-        softmax_of_vectors(r, factor);
+        softmax_of_vectors<Vec>(score_row(r), columns_, factor, row);
       } else {
-        softmax_of_warp(score_row(r), columns_, rank_ % row_threads, factor,
-                        {max_ + r, sum_ + r, rescale_ + r});
+        softmax_of_warp(score_row(r), columns_, rank_ % row_threads, factor, row);
       }
     });
     team_.team_barrier();
@@ -278,14 +285,6 @@ class RowEngine {
     }
   }
 
-  KOKKOS_FORCEINLINE_FUNCTION static float first_lane(const Vec& value) {
-    if constexpr (lanes == 1) {
-      return value;
-    } else {
-      return value[0];
-    }
-  }
-
   /// Calls f.operator()<R>(first, blocks) for the blocks of `row_block` rows, and for the rows that
   /// are left over.
   template <class F>
@@ -306,30 +305,11 @@ class RowEngine {
     return s_ + static_cast<std::ptrdiff_t>(r) * TileKv;
   }
 
-  /// Running maximum, probabilities and sum of a row, in vectors.
-  KOKKOS_FORCEINLINE_FUNCTION void softmax_of_vectors(int r, float factor) const {
-    float* s = score_row(r);
-    int end = columns_;
-    for (; end % lanes != 0; ++end) s[end] = -Kokkos::Experimental::infinity_v<float>;
-    Vec largest(-Kokkos::Experimental::infinity_v<float>);
-    for (int j = 0; j < end; j += lanes) largest = max(largest, load<Vec>(s + j));
-    const float new_max = max(max_[r], reduce_max(largest) * factor);
-    Vec sum(0.0F);
-    for (int j = 0; j < end; j += lanes) {
-      const Vec p = exp2(Vec(fma(load<Vec>(s + j), Vec(factor), Vec(-new_max))));
-      store(s + j, p);
-      sum = sum + p;
-    }
-    const float rescale = first_lane(exp2(Vec(max_[r] - new_max)));
-    rescale_[r] = rescale;
-    sum_[r] = sum_[r] * rescale + reduce_sum(sum);
-    max_[r] = new_max;
-  }
   /// Rows widened in shared memory, an odd number of floats apart: threads that read the same element
   /// of different keys meet different banks.
   KOKKOS_INLINE_FUNCTION Rows<float> stage(const Rows<T>& source) const {
     const int stride = row_ + 1;
-    widen_rows(source, head_dim_, staged_, stride, rank_, size_);
+    widen_rows<Wide>(source, head_dim_, staged_, stride, rank_, size_);
     team_.team_barrier();
     return {staged_, stride, source.count};
   }

@@ -85,18 +85,22 @@ void for_each_row(const Exec& exec, const std::string& label, std::int64_t rows,
   }
 }
 
+/// for_each_row() with WideTeam, on a device.
+template <class Exec, class F>
+void launch_wide_rows(const Exec& exec, const std::string& label, std::int64_t rows, const F& f) {
+  static_assert(!is_host_v<Exec>);
+  if (rows <= 0) return;
+  Kokkos::parallel_for(label, Kokkos::TeamPolicy<Exec>(exec, static_cast<int>(rows), row_team_size),
+                       impl::WideRows<Exec, F>{f});
+}
+
 /// for_each_row() for an f that takes any team: with WideTeam on a device where `wide`, that is
 /// are_chunks() of all tensors that the loops over columns of f touch.
 template <class Exec, class F>
 void for_each_wide_row(const Exec& exec, const std::string& label, std::int64_t rows, const F& f,
                        bool wide) {
   if constexpr (!is_host_v<Exec>) {
-    if (wide && rows > 0) {
-      Kokkos::parallel_for(label,
-                           Kokkos::TeamPolicy<Exec>(exec, static_cast<int>(rows), row_team_size),
-                           impl::WideRows<Exec, F>{f});
-      return;
-    }
+    if (wide) return launch_wide_rows(exec, label, rows, f);
   }
   for_each_row(exec, label, rows, f);
 }

@@ -8,8 +8,8 @@
 #include "tile/fragments.hpp"
 #include "tile/pack.hpp"
 
-/// What the threads of a device do together for RowEngine: rows into shared memory, the softmax of a
-/// row by a warp.
+/// The softmax of a row for RowEngine, and what else the threads of a device do together for it: rows
+/// into shared memory.
 namespace katt::tile {
 
 /// Where the running statistics of a row are.
@@ -19,8 +19,34 @@ struct RunningSoftmax {
   float* rescale;  ///< 2^(m − m′), what the earlier ones are multiplied with
 };
 
-/// Scores of a row become probabilities, 2^(factor · score − max), by the threads of a warp; `lane` is
-/// the number of this one.
+/// Scores of a row become probabilities, 2^(factor · score − max), on a host: `columns` of them,
+/// then room for a vector.
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION void softmax_of_vectors(float* s, int columns, float factor,
+                                                    const RunningSoftmax& row) {
+  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  int end = columns;
+  for (; end % lanes != 0; ++end) s[end] = -Kokkos::Experimental::infinity_v<float>;
+  Vec largest(-Kokkos::Experimental::infinity_v<float>);
+  for (int j = 0; j < end; j += lanes) largest = max(largest, load<Vec>(s + j));
+  const float new_max = max(*row.max, reduce_max(largest) * factor);
+  Vec sum(0.0F);
+  for (int j = 0; j < end; j += lanes) {
+    const Vec p = exp2(Vec(fma(load<Vec>(s + j), Vec(factor), Vec(-new_max))));
+    store(s + j, p);
+    sum = sum + p;
+  }
+  const Vec rescale = exp2(Vec(*row.max - new_max));
+  if constexpr (lanes == 1) {
+    *row.rescale = rescale;
+  } else {
+    *row.rescale = rescale[0];
+  }
+  *row.sum = *row.sum * *row.rescale + reduce_sum(sum);
+  *row.max = new_max;
+}
+
+/// The same on a device, by the threads of a warp; `lane` is the number of this one.
 KOKKOS_INLINE_FUNCTION void softmax_of_warp(float* scores, int columns, int lane, float factor,
                                             const RunningSoftmax& row) {
   constexpr int threads = static_cast<int>(warp_size);
@@ -52,40 +78,59 @@ KOKKOS_INLINE_FUNCTION void softmax_of_warp(float* scores, int columns, int lane
   }
 }
 
-/// Copies rows of `columns` elements to `target`, widened to f32, `stride` floats apart; thread `rank`
-/// of `size`. 16 bytes at a time where they lie so, a few chunks of a thread together: all are loaded
-/// before any is stored.
+/// Widens a query that is chunks, by the threads of a warp: element d goes to q[d · step]; o becomes 0.
 template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void widen_query(const T* source, int head_dim, int lane, float* q,
+                                             int step, float* o) {
+  constexpr int threads = static_cast<int>(warp_size);
+  for (int d = lane * chunk_elements; d < head_dim; d += threads * chunk_elements) {
+    float values[chunk_elements];
+    load_chunk(source + d, values);
+    KATT_UNROLL
+    for (int i = 0; i < chunk_elements; ++i) {
+      q[(d + i) * step] = values[i];
+      o[d + i] = 0.0F;
+    }
+  }
+}
+
+/// Copies rows of `columns` elements to `target`, widened to f32, `stride` floats apart; thread `rank`
+/// of `size`. `Wide`: where they are chunks (are_chunks()), 16 bytes at a time and four chunks of a
+/// thread together: all are loaded before any is stored.
+template <bool Wide, class T>
 KOKKOS_INLINE_FUNCTION void widen_rows(const Rows<T>& source, int columns, float* target,
                                        int stride, int rank, int size) {
-  constexpr auto bytes = static_cast<std::int64_t>(sizeof(T));
-  if (reinterpret_cast<std::uintptr_t>(source.data) % 16 != 0 || source.stride * bytes % 16 != 0 ||
-      columns % chunk_elements != 0) {
+  if constexpr (!Wide) {
     for (int item = rank; item < source.count * columns; item += size) {
       const int r = item / columns;
       const int d = item - r * columns;
       target[r * stride + d] = static_cast<float>(source.data[r * source.stride + d]);
     }
-    return;
-  }
-  constexpr int together = 4;
-  const int of_row = columns / chunk_elements;
-  const int all = source.count * of_row;
-  for (int first = rank; first < all; first += together * size) {
-    float values[together][chunk_elements];
-    const auto each = [&](const auto& f) {
+  } else {
+    const int of_row = columns / chunk_elements;
+    const int all = source.count * of_row;
+    const auto copy = [&]<int Together>(int first) {
+      float values[Together][chunk_elements];
+      int place[Together];  // in target
       KATT_UNROLL
-      for (int k = 0; k < together; ++k) {
-        const int item = first + k * size;
-        const int r = item / of_row;
-        if (item < all) f(k, r, (item - r * of_row) * chunk_elements);
+      for (int k = 0; k < Together; ++k) {
+        const int r = (first + k * size) / of_row;
+        const int d = (first + k * size - r * of_row) * chunk_elements;
+        place[k] = r * stride + d;
+        load_chunk(source.data + r * source.stride + d, values[k]);
+      }
+      KATT_UNROLL
+      for (int k = 0; k < Together; ++k) {
+        KATT_UNROLL
+        for (int i = 0; i < chunk_elements; ++i) target[place[k] + i] = values[k][i];
       }
     };
-    each([&](int k, int r, int d) { load_chunk(source.data + r * source.stride + d, values[k]); });
-    each([&](int k, int r, int d) {
-      KATT_UNROLL
-      for (int i = 0; i < chunk_elements; ++i) target[r * stride + d + i] = values[k][i];
-    });
+    constexpr int together = 4;
+    int first = rank;
+    for (; first + (together - 1) * size < all; first += together * size) {
+      copy.template operator()<together>(first);
+    }
+    for (; first < all; first += size) copy.template operator()<1>(first);
   }
 }
 

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import TINY
+from conftest import TINY, own_words
 
 MPIRUN = shutil.which("mpirun")
 pytestmark = pytest.mark.skipif(MPIRUN is None, reason="no mpirun")
@@ -43,8 +43,10 @@ def ranks(katt):
                 "mpi_yield_when_idle", "1", "-n", str(count), katt.path, *map(str, arguments), "--threads", "1"]
 
     def run(count, *arguments, timeout=300):
-        return subprocess.run(command(count, *arguments), cwd=katt.folder, capture_output=True, text=True,
+        done = subprocess.run(command(count, *arguments), cwd=katt.folder, capture_output=True, text=True,
                               timeout=timeout)
+        done.stderr = own_words(done.stderr)
+        return done
 
     def start(count, *arguments):
         return subprocess.Popen(command(count, *arguments), cwd=katt.folder, stdout=subprocess.PIPE,

@@ -45,8 +45,12 @@ void check_mask(const Args& args) {
                     {mask.bias.extent[0] == 1 ? 1 : args.batch(),
                      mask.bias.extent[1] == 1 ? 1 : args.heads(), args.seq_q(), args.seq_kv()});
   }
-  if (mask.block_mask != nullptr && mask.block_size <= 0) {
+  if (mask.block_mask == nullptr) return;
+  if (mask.block_size <= 0) {
     fail("block_size " + std::to_string(mask.block_size) + ": expected > 0 with a block mask");
+  }
+  if (const std::int64_t longest = std::max(args.seq_q(), args.seq_kv()); longest > 0x7FFFFFFF) {
+    fail("block_mask: of a sequence of " + std::to_string(longest) + ", expected below 2^31");
   }
 }
 

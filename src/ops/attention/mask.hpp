@@ -62,19 +62,20 @@ struct IntervalMask {
   }
 };
 
-/// A mask of square blocks, all visible where there is none.
+/// A mask of square blocks, all visible where there is none. Positions and the size are below 2^31
+/// (check_mask()).
 struct BlockMask {
   const std::uint8_t* blocks = nullptr;
   std::int64_t size = 1;
   std::int64_t columns = 0;
 
   KOKKOS_INLINE_FUNCTION bool visible(std::int64_t i, std::int64_t j) const {
-    return blocks == nullptr || blocks[i / size * columns + j / size] != 0;
+    return blocks == nullptr || blocks[block_of(i) * columns + block_of(j)] != 0;
   }
   KOKKOS_INLINE_FUNCTION TileState tile(std::int64_t first, std::int64_t last,
                                         std::int64_t key_begin, std::int64_t key_end) const {
     if (blocks == nullptr) return TileState::full;
-    return of_blocks(first / size, last / size, key_begin / size, (key_end - 1) / size);
+    return of_blocks(block_of(first), block_of(last), block_of(key_begin), block_of(key_end - 1));
   }
   /// Of the blocks in rows top … bottom and columns left … right.
   KOKKOS_INLINE_FUNCTION TileState of_blocks(std::int64_t top, std::int64_t bottom,
@@ -89,6 +90,12 @@ struct BlockMask {
       }
     }
     return all ? TileState::full : any ? TileState::partial : TileState::dead;
+  }
+
+ private:
+  /// In 32 bits: a device divides 64 in a function of its own.
+  KOKKOS_FORCEINLINE_FUNCTION std::int64_t block_of(std::int64_t position) const {
+    return static_cast<std::uint32_t>(position) / static_cast<std::uint32_t>(size);
   }
 };
 
@@ -250,7 +257,8 @@ struct Masks {
         args.mask.window_right >= 0 ? Kokkos::min(args.mask.window_right, unbounded) : unbounded;
     if (args.mask.causal) right = 0;
     if (args.mask.block_mask != nullptr) {
-      const std::int64_t size = args.mask.block_size;
+      // A larger block holds every position as well.
+      const auto size = Kokkos::min<std::int64_t>(args.mask.block_size, 0x7FFFFFFF);
       blocks = {args.mask.block_mask, size, (seq_kv + size - 1) / size};
     }
   }

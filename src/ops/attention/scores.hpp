@@ -59,16 +59,19 @@ struct BinaryLse {
 
 /// The packed rows of one K/V head, from row `begin` on: packed row n is query n / group of head
 /// kv_head · group + n mod group, so that few queries and many heads (decoding) still fill a tile.
-struct PackedRows {
+/// Int: what counts them; a device divides 64 bits in a function of its own.
+template <class Int>
+struct PackedRowsOf {
   std::int64_t kv_head;
-  std::int64_t group;  ///< query heads per K/V head
-  std::int64_t begin;
+  Int group;  ///< query heads per K/V head
+  Int begin;
 
   KOKKOS_INLINE_FUNCTION std::int64_t query(int r) const { return (begin + r) / group; }
   KOKKOS_INLINE_FUNCTION std::int64_t head(int r) const {
     return kv_head * group + (begin + r) % group;
   }
 };
+using PackedRows = PackedRowsOf<std::int64_t>;
 
 /// What is done to the products of all batch entries alike.
 ///
@@ -190,8 +193,8 @@ struct EntryScores : ScoreRules<T, Rule> {
   }
 
   /// To the products of keys [key, key + columns) of a tile in this state, which is not dead.
-  template <class Engine>
-  KOKKOS_INLINE_FUNCTION void apply(Engine& engine, TileState state, const PackedRows& rows,
+  template <class Engine, class Int>
+  KOKKOS_INLINE_FUNCTION void apply(Engine& engine, TileState state, const PackedRowsOf<Int>& rows,
                                     std::int64_t key, int columns) const {
     if (!this->folded()) {
       engine.transform([&](int r) { return row(rows.head(r), rows.query(r)); },

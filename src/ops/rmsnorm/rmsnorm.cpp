@@ -96,9 +96,10 @@ std::size_t partial_bytes(const Exec& exec, const BackwardArgs& args) {
          sizeof(float);
 }
 
-template <class Args>
-std::size_t naive_bytes(const Args& args) {
-  return visit_dtype(args.x.dtype, [&]<class T>() { return impl::naive_workspace_bytes<T>(args); });
+template <class Exec, class Args>
+std::size_t naive_bytes(const Exec& exec, const Args& args) {
+  return visit_dtype(args.x.dtype,
+                     [&]<class T>() { return impl::naive_workspace_bytes<Exec, T>(exec, args); });
 }
 
 constexpr const char* fused_description = "one pass over memory, everything in one kernel";
@@ -118,7 +119,7 @@ VariantTable<Exec, ForwardArgs>& forward_variants() {
   static VariantTable<Exec, ForwardArgs> table{
       {.name = "naive",
        .description = "addition, statistics, normalisation, weight and quantisation apart",
-       .workspace_bytes = naive_bytes<ForwardArgs>,
+       .workspace_bytes = naive_bytes<Exec, ForwardArgs>,
        .run =
            [](const Exec& exec, const ForwardArgs& args, Workspace workspace) {
              visit_dtype(args.x.dtype,
@@ -141,7 +142,7 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table{
       {.name = "naive",
        .description = "statistics, products, means, dx and column sums apart",
-       .workspace_bytes = naive_bytes<BackwardArgs>,
+       .workspace_bytes = naive_bytes<Exec, BackwardArgs>,
        .run =
            [](const Exec& exec, const BackwardArgs& args, Workspace workspace) {
              visit_dtype(args.x.dtype,

@@ -183,15 +183,15 @@ class Parts {
 
 }  // namespace
 
-template <class T>
-std::size_t naive_workspace_bytes(const ForwardArgs& args) {
+template <class Exec, class T>
+std::size_t naive_workspace_bytes(const Exec& /*exec*/, const ForwardArgs& args) {
   return Parts::bytes<float>(args.tokens()) + Parts::bytes<T>(args.x.size());
 }
 
-template <class T>
-std::size_t naive_workspace_bytes(const BackwardArgs& args) {
+template <class Exec, class T>
+std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
   return 2 * (Parts::bytes<float>(args.tokens()) + Parts::bytes<T>(args.x.size())) +
-         Parts::bytes<float>(tile::RowBlocks::of(args.tokens()).blocks * args.hidden());
+         Parts::bytes<float>(tile::RowBlocks::of(exec, args.tokens()).blocks * args.hidden());
 }
 
 template <class Exec, class T>
@@ -234,7 +234,7 @@ template <class Exec, class T>
 void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   const std::int64_t rows = args.tokens();
   const std::int64_t columns = args.hidden();
-  const auto partition = tile::RowBlocks::of(rows);
+  const auto partition = tile::RowBlocks::of(exec, rows);
   Parts parts(workspace);
   auto* rstd = parts.take<float>(rows);
   auto* mean = parts.take<float>(rows);
@@ -276,20 +276,14 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   }
 }
 
-#define KATT_INSTANTIATE_RMSNORM_NAIVE(Exec, T)                                     \
-  template void naive_forward<Exec, T>(const Exec&, const ForwardArgs&, Workspace); \
+#define KATT_INSTANTIATE_RMSNORM_NAIVE(Exec, T)                                          \
+  template std::size_t naive_workspace_bytes<Exec, T>(const Exec&, const ForwardArgs&);  \
+  template std::size_t naive_workspace_bytes<Exec, T>(const Exec&, const BackwardArgs&); \
+  template void naive_forward<Exec, T>(const Exec&, const ForwardArgs&, Workspace);      \
   template void naive_backward<Exec, T>(const Exec&, const BackwardArgs&, Workspace);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RMSNORM_NAIVE, float)
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RMSNORM_NAIVE, f16)
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RMSNORM_NAIVE, bf16)
-
-#define KATT_INSTANTIATE_RMSNORM_NAIVE_BYTES(T)                      \
-  template std::size_t naive_workspace_bytes<T>(const ForwardArgs&); \
-  template std::size_t naive_workspace_bytes<T>(const BackwardArgs&);
-
-KATT_INSTANTIATE_RMSNORM_NAIVE_BYTES(float)
-KATT_INSTANTIATE_RMSNORM_NAIVE_BYTES(f16)
-KATT_INSTANTIATE_RMSNORM_NAIVE_BYTES(bf16)
 
 }  // namespace katt::rmsnorm::impl

@@ -13,10 +13,10 @@
 ///              column sums of the product;  dx + dresidual_out
 namespace katt::rmsnorm::impl {
 
-template <class T>
-std::size_t naive_workspace_bytes(const ForwardArgs& args);
-template <class T>
-std::size_t naive_workspace_bytes(const BackwardArgs& args);
+template <class Exec, class T>
+std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args);
+template <class Exec, class T>
+std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args);
 
 template <class Exec, class T>
 void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace);

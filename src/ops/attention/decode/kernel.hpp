@@ -129,11 +129,17 @@ struct DecodePlan {
   static std::size_t aligned(std::size_t bytes) { return aligned_bytes(bytes, 128); }
 };
 
+/// Whether queries, keys and values are chunks, as the engine of a device likes them.
+inline bool are_wide(const ForwardArgs& args) { return tile::are_chunks(args.q, args.k, args.v); }
+inline bool are_wide(const PagedArgs& args) {
+  return tile::are_chunks(args.q, args.k_pages, args.v_pages);
+}
+
 /// The partial result of one split of the keys of one K/V head. KvRows: ContiguousRows or
-/// PagedRows.
-template <class Exec, class T, class KvRows, class Rule>
+/// PagedRows. Wide: are_wide(), on a device. scripts/kernel_table knows it by this name.
+template <bool Wide, class Exec, class T, class KvRows, class Rule>
 struct DecodeSplit {
-  using Engine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>>;
+  using Engine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>, Wide>;
 
   DecodePlan plan;
   HeadRows<const T> q;
@@ -159,14 +165,16 @@ struct DecodeSplit {
     const std::int64_t split = item % plan.splits;
     const std::int64_t kv_head = item / plan.splits % plan.kv_heads;
     const std::int64_t b = item / plan.splits / plan.kv_heads;
-    const PackedRows packed{kv_head, plan.heads / plan.kv_heads, 0};
+    // There are few of them, see decode_supports().
+    const auto group = static_cast<std::uint32_t>(plan.heads / plan.kv_heads);
+    const PackedRowsOf<std::uint32_t> packed{kv_head, group, 0};
     const std::int64_t last = plan.seq_q - 1;
     const EntryScores<T, Rule> entry = scores.of(b);
 
     const KeyRange live = entry.mask.live(0, last);
     const std::int64_t begin = Kokkos::max(live.begin, split * plan.split_keys);
     const std::int64_t end = Kokkos::min(live.end, (split + 1) * plan.split_keys);
-    const auto rows = static_cast<int>(plan.seq_q * packed.group);
+    const int rows = static_cast<int>(plan.seq_q) * static_cast<int>(group);
     Engine engine(team, memory, rows, static_cast<int>(plan.head_dim));
     engine.load_queries([&](int r) { return q.row(b, packed.head(r), packed.query(r)); });
     const float factor = entry.factor();
@@ -208,18 +216,37 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
   const DecodePlan plan(args, tile);
   if (plan.part_rows() == 0) return;
   visit_dtype(args.q.dtype, [&]<class T>() {
-    using Split = DecodeSplit<Exec, T, KvRowsOf<T, Args>, Rule>;
-    const Split split(args, rule, plan, workspace);
-    tile::launch_teams(
-        exec, "katt::attention::decode_split", plan.work_items(),
-        plan.scratch_bytes<typename Split::Engine>(),
-        static_cast<std::byte*>(workspace.data) + plan.parts_bytes() + plan.sums_bytes(), split);
-
+    auto* const memory = static_cast<std::byte*>(workspace.data);
+    const auto run_splits = [&]<bool Wide>() {
+      using Split = DecodeSplit<Wide, Exec, T, KvRowsOf<T, Args>, Rule>;
+      tile::launch_teams(exec, "katt::attention::decode_split", plan.work_items(),
+                         plan.scratch_bytes<typename Split::Engine>(),
+                         memory + plan.parts_bytes() + plan.sums_bytes(),
+                         Split(args, rule, plan, workspace));
+    };
+    const auto* const split_parts = reinterpret_cast<const float*>(memory);
+    const auto* const split_sums = reinterpret_cast<const PartSum*>(memory + plan.parts_bytes());
     const std::int64_t rows = plan.batch * plan.heads * plan.seq_q;
+    if constexpr (is_host_v<Exec>) {
+      run_splits.template operator()<false>();
+      const ConstTensorRef<5> parts(
+          split_parts, Dtype::f32,
+          {plan.splits, plan.batch, plan.heads, plan.seq_q, plan.head_dim});
+      const MergeParts<Exec, float, T, StoredSums> merge{
+          parts.view<float, Memory>(),
+          {split_sums, plan.batch, plan.heads, plan.seq_q},
+          args.out.template view<T, Memory>(),
+          args.lse.template view<float, Memory>()};
+      tile::for_each_row(exec, "katt::attention::decode_merge", rows, merge);
+    } else {
 #if defined(KATT_HAS_CUDA)
-    if constexpr (!is_host_v<Exec>) {
-      const MergeSplits<T> merge{split.parts,
-                                 split.sums,
+      if (are_wide(args)) {
+        run_splits.template operator()<true>();
+      } else {
+        run_splits.template operator()<false>();
+      }
+      const MergeSplits<T> merge{split_parts,
+                                 split_sums,
                                  plan.splits,
                                  rows,
                                  plan.heads,
@@ -229,18 +256,10 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
                                  args.mask.kv_len,
                                  args.out.template view<T, Memory>(),
                                  args.lse.template view<float, Memory>()};
-      return tile::launch_teams(exec, "katt::attention::decode_merge", rows, merge.scratch_bytes(),
-                                nullptr, merge);
-    }
+      tile::launch_teams(exec, "katt::attention::decode_merge", rows, merge.scratch_bytes(),
+                         nullptr, merge);
 #endif
-    const ConstTensorRef<5> parts(split.parts, Dtype::f32,
-                                  {plan.splits, plan.batch, plan.heads, plan.seq_q, plan.head_dim});
-    const MergeParts<Exec, float, T, StoredSums> merge{
-        parts.view<float, Memory>(),
-        {split.sums, plan.batch, plan.heads, plan.seq_q},
-        args.out.template view<T, Memory>(),
-        args.lse.template view<float, Memory>()};
-    tile::for_each_row(exec, "katt::attention::decode_merge", rows, merge);
+    }
   });
 }
 

@@ -187,6 +187,38 @@ void round_sums(const Exec& exec, const TensorRef<2>& sums, const TensorRef<2>& 
                                       static_cast<T*>(target.data), target.stride[0]});
 }
 
+/// On a host: a head after the other.
+template <class Exec, class T, class Rule>
+void run_on_host(const Exec& exec, const BackwardArgs& args, const Rule& rule,
+                 Workspace workspace) {
+  const Layout layout(args);
+  auto* base = static_cast<std::byte*>(workspace.data);
+  const Workspace rest{base + layout.rest, workspace.bytes - layout.rest};
+  const auto multiply = [&](const linear::GemmArgs& product, const char* label) {
+    linear::naive_gemm(exec, product, rest, label);
+  };
+  for (std::int64_t b = 0; b < args.batch(); ++b) {
+    for (std::int64_t h = 0; h < args.heads(); ++h) {
+      const BackwardProducts head(args, layout, base, b, h);
+      multiply(head.s, "katt::attention::naive_backward_scores");
+      multiply(head.dp, "katt::attention::naive_backward_dp");
+      tile::for_each_row(
+          exec, "katt::attention::naive_backward_rows", args.seq_q(),
+          RowGradient<Exec, T, Rule>{
+              static_cast<const float*>(head.s.c.data), static_cast<const float*>(head.dp.c.data),
+              static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),
+              RowValues<const float>(args.lse), Scores<T, Rule>(args, rule), b, h, args.seq_kv()});
+      multiply(head.dv, "katt::attention::naive_backward_dv");
+      multiply(head.dk, "katt::attention::naive_backward_dk");
+      multiply(head.dq, "katt::attention::naive_backward_dq");
+      if (head.summed && head.last_of_group) {
+        round_sums<Exec, T>(exec, head.dk.c, head.dk_rounded);
+        round_sums<Exec, T>(exec, head.dv.c, head.dv_rounded);
+      }
+    }
+  }
+}
+
 }  // namespace katt::attention::impl::naive
 
 namespace katt::attention::impl {
@@ -216,34 +248,12 @@ std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
 
 template <class Exec, class T, class Rule>
 void run_naive(const Exec& exec, const BackwardArgs& args, const Rule& rule, Workspace workspace) {
+  if constexpr (is_host_v<Exec>) {
+    naive::run_on_host<Exec, T>(exec, args, rule, workspace);
+  } else {
 #if defined(KATT_HAS_CUDA)
-  if constexpr (!is_host_v<Exec>) return naive::run_on_device<T>(exec, args, rule, workspace);
+    naive::run_on_device<T>(exec, args, rule, workspace);
 #endif
-  const naive::Layout layout(args);
-  auto* base = static_cast<std::byte*>(workspace.data);
-  const Workspace rest{base + layout.rest, workspace.bytes - layout.rest};
-  const auto multiply = [&](const linear::GemmArgs& product, const char* label) {
-    linear::naive_gemm(exec, product, rest, label);
-  };
-  for (std::int64_t b = 0; b < args.batch(); ++b) {
-    for (std::int64_t h = 0; h < args.heads(); ++h) {
-      const naive::BackwardProducts head(args, layout, base, b, h);
-      multiply(head.s, "katt::attention::naive_backward_scores");
-      multiply(head.dp, "katt::attention::naive_backward_dp");
-      tile::for_each_row(
-          exec, "katt::attention::naive_backward_rows", args.seq_q(),
-          naive::RowGradient<Exec, T, Rule>{
-              static_cast<const float*>(head.s.c.data), static_cast<const float*>(head.dp.c.data),
-              static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),
-              RowValues<const float>(args.lse), Scores<T, Rule>(args, rule), b, h, args.seq_kv()});
-      multiply(head.dv, "katt::attention::naive_backward_dv");
-      multiply(head.dk, "katt::attention::naive_backward_dk");
-      multiply(head.dq, "katt::attention::naive_backward_dq");
-      if (head.summed && head.last_of_group) {
-        naive::round_sums<Exec, T>(exec, head.dk.c, head.dk_rounded);
-        naive::round_sums<Exec, T>(exec, head.dv.c, head.dv_rounded);
-      }
-    }
   }
 }
 

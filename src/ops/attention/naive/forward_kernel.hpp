@@ -134,6 +134,30 @@ void softmax_rows(const Exec& exec, const ForwardArgs& args, const Rule& rule, T
                        Softmax(args, rule, stored));
 }
 
+/// On a host: the products of a head after the other, the rows of all of them at once.
+template <class Exec, class T, class Rule>
+void run_on_host(const Exec& exec, const ForwardArgs& args, const Rule& rule, Workspace workspace) {
+  auto* scores = static_cast<T*>(workspace.data);
+  const std::size_t stored = score_bytes(args);
+  const Workspace rest{static_cast<std::byte*>(workspace.data) + stored, workspace.bytes - stored};
+  const auto each_head = [&](const auto& product) {
+    for (std::int64_t b = 0; b < args.batch(); ++b) {
+      for (std::int64_t h = 0; h < args.heads(); ++h) {
+        const std::int64_t head = b * args.heads() + h;
+        product(ForwardProducts(args, b, h, scores + head * args.seq_q() * args.seq_kv()));
+      }
+    }
+  };
+  each_head([&](const ForwardProducts& products) {
+    if (args.seq_kv() == 0) return;
+    linear::naive_gemm(exec, products.scores, rest, "katt::attention::naive_scores");
+  });
+  softmax_rows(exec, args, rule, scores);
+  each_head([&](const ForwardProducts& products) {
+    linear::naive_gemm(exec, products.output, rest, "katt::attention::naive_output");
+  });
+}
+
 }  // namespace katt::attention::impl::naive
 
 namespace katt::attention::impl {
@@ -159,28 +183,13 @@ std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args) {
 template <class Exec, class T, class Rule>
 void run_naive(const Exec& exec, const ForwardArgs& args, const Rule& rule, Workspace workspace) {
   if (args.seq_q() == 0 || args.batch() * args.heads() == 0) return;
+  if constexpr (is_host_v<Exec>) {
+    naive::run_on_host<Exec, T>(exec, args, rule, workspace);
+  } else {
 #if defined(KATT_HAS_CUDA)
-  if constexpr (!is_host_v<Exec>) return naive::run_on_device<T>(exec, args, rule, workspace);
+    naive::run_on_device<T>(exec, args, rule, workspace);
 #endif
-  auto* scores = static_cast<T*>(workspace.data);
-  const std::size_t stored = naive::score_bytes(args);
-  const Workspace rest{static_cast<std::byte*>(workspace.data) + stored, workspace.bytes - stored};
-  const auto each_head = [&](const auto& product) {
-    for (std::int64_t b = 0; b < args.batch(); ++b) {
-      for (std::int64_t h = 0; h < args.heads(); ++h) {
-        const std::int64_t head = b * args.heads() + h;
-        product(naive::ForwardProducts(args, b, h, scores + head * args.seq_q() * args.seq_kv()));
-      }
-    }
-  };
-  each_head([&](const naive::ForwardProducts& products) {
-    if (args.seq_kv() == 0) return;
-    linear::naive_gemm(exec, products.scores, rest, "katt::attention::naive_scores");
-  });
-  naive::softmax_rows(exec, args, rule, scores);
-  each_head([&](const naive::ForwardProducts& products) {
-    linear::naive_gemm(exec, products.output, rest, "katt::attention::naive_output");
-  });
+  }
 }
 
 }  // namespace katt::attention::impl
