@@ -2,9 +2,12 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,19 +41,24 @@ Result collect(const Exec& exec, const ProblemData& data, HeadLayout layout, con
 }
 
 template <class Exec>
+void run_args(const Exec& exec, ForwardArgs args, const DeviceOutput& output,
+              const Config& config) {
+  args.out = output.out.ref();
+  args.lse = output.lse.ref();
+  const bench::Buffer workspace("workspace", backend_of<Exec>(),
+                                workspace_bytes(exec, args, config));
+  workspace.upload(std::vector<std::byte>(workspace.size(), std::byte{0xFF}));
+  const Status status = forward(exec, args, config, workspace.workspace());
+  ASSERT_TRUE(status.is_ok()) << status.reason();
+  exec.fence();
+}
+
+template <class Exec>
 Result run(const Exec& exec, const ProblemData& data, const Config& config,
            HeadLayout layout = HeadLayout::bhsd) {
   const DeviceProblem problem(data, backend_of<Exec>(), layout);
   return collect(exec, data, layout, [&](const DeviceOutput& output) {
-    ForwardArgs args = problem.args();
-    args.out = output.out.ref();
-    args.lse = output.lse.ref();
-    const bench::Buffer workspace("workspace", backend_of<Exec>(),
-                                  workspace_bytes(exec, args, config));
-    workspace.upload(std::vector<std::byte>(workspace.size(), std::byte{0xFF}));
-    const Status status = forward(exec, args, config, workspace.workspace());
-    ASSERT_TRUE(status.is_ok()) << status.reason();
-    exec.fence();
+    run_args(exec, problem.args(), output, config);
   });
 }
 
@@ -203,6 +211,69 @@ TEST(AttentionDecodePages, OfWholeTilesGiveTheBitsOfContiguousKeys) {
   EXPECT_EQ(paged.lse, contiguous.lse);
 }
 
+/// A dense tensor one element behind a multiple of 16 bytes.
+struct Shifted {
+  bench::Tensor<1> memory;
+  ConstTensorRef<4> ref;
+
+  Shifted(std::vector<float> values, Backend backend, Dtype dtype,
+          const std::array<std::int64_t, 4>& extent)
+      : memory("shifted", backend, dtype, {static_cast<std::int64_t>(values.size()) + 1}) {
+    values.insert(values.begin(), 0.0F);
+    memory.upload(values);
+    ref = {static_cast<const std::byte*>(memory.ref().data) + size_of(dtype), dtype, extent};
+  }
+};
+
+TEST(AttentionDecodeBits, DoNotDependOnTheAlignment) {
+  const DefaultExec exec;
+  const Backend backend = backend_of<DefaultExec>();
+  const Config config{"decode", {64, 128}};
+  const Shape s{2, 3, 1, 5, 257, 40};
+  const std::array<std::int64_t, 4> kv_extent{s.batch, s.kv_heads, s.seq_kv, s.head_dim};
+  for (const Dtype dtype : all_dtypes) {
+    const auto data = make_problem(s, dtype);
+    const Result aligned = run(exec, *data, config);
+    const DeviceProblem problem(*data, backend, HeadLayout::bhsd);
+    const Shifted q(data->q, backend, dtype, {s.batch, s.heads, s.seq_q, s.head_dim});
+    const Shifted k(data->k, backend, dtype, kv_extent);
+    const Shifted v(data->v, backend, dtype, kv_extent);
+    ForwardArgs args = problem.args();
+    args.q = q.ref;
+    args.k = k.ref;
+    args.v = v.ref;
+    const Result shifted = collect(exec, *data, HeadLayout::bhsd, [&](const DeviceOutput& output) {
+      run_args(exec, args, output, config);
+    });
+    EXPECT_EQ(shifted.out, aligned.out) << name_of(dtype);
+    EXPECT_EQ(shifted.lse, aligned.lse) << name_of(dtype);
+
+    // A sequence is a page.
+    const std::vector<std::int64_t> order{0, 1};
+    const std::vector<std::int64_t> counts{s.seq_kv, s.seq_kv};
+    const bench::Buffer table("table", backend, order.size() * 8);
+    table.upload(std::as_bytes(std::span(order)));
+    const bench::Buffer lengths("lengths", backend, counts.size() * 8);
+    lengths.upload(std::as_bytes(std::span(counts)));
+    PagedArgs paged;
+    paged.q = q.ref;
+    paged.k_pages = k.ref;
+    paged.v_pages = v.ref;
+    paged.block_table = reinterpret_cast<const std::int64_t*>(table.data());
+    paged.pages_per_sequence = 1;
+    paged.scale = args.scale;
+    paged.mask.kv_len = reinterpret_cast<const std::int64_t*>(lengths.data());
+    const Result of_pages = collect(exec, *data, HeadLayout::bhsd, [&](const DeviceOutput& output) {
+      paged.out = output.out.ref();
+      paged.lse = output.lse.ref();
+      const bench::Buffer workspace("workspace", backend, workspace_bytes(exec, paged, config));
+      const Status status = decode(exec, paged, config, workspace.workspace());
+      ASSERT_TRUE(status.is_ok()) << status.reason();
+    });
+    EXPECT_EQ(of_pages.out, aligned.out) << name_of(dtype);
+  }
+}
+
 TEST(AttentionDecodeRefusal, NamesTheReason) {
   const Host exec = serial_host();
   const auto refusal = [&](const Shape& s, const Setting& tile) {
@@ -248,6 +319,42 @@ Result flash_over(const ProblemData& data, std::int64_t begin, std::int64_t end)
   }
   part->link();
   return run(DefaultExec(), *part, {"flash", {}});
+}
+
+TEST(AttentionMerge, TakesPartsAndResultsOfEveryDtype) {
+  const DefaultExec exec;
+  const Backend backend = backend_of<DefaultExec>();
+  constexpr std::int64_t parts = 3, rows = 4, columns = 40;
+  for (const Dtype from : all_dtypes) {
+    for (const Dtype to : all_dtypes) {
+      std::vector<float> values(parts * rows * columns);
+      testing::fill(values, 5, from);
+      std::vector<float> lse(parts * rows);
+      testing::fill(lse, 6, Dtype::f32);
+      lse[1] = -std::numeric_limits<float>::infinity();
+      const bench::Tensor<5> stored("parts", backend, from, {parts, 1, 2, 2, columns});
+      const bench::Tensor<4> stored_lse("parts_lse", backend, Dtype::f32, {parts, 1, 2, 2});
+      const bench::Tensor<4> out("out", backend, to, {1, 2, 2, columns});
+      stored.upload(values);
+      stored_lse.upload(lse);
+      merge(exec, MergeArgs{stored.ref(), stored_lse.ref(), out.ref(), {}});
+      exec.fence();
+      const std::vector<float> merged = out.download();
+      for (std::int64_t i = 0; i < rows * columns; ++i) {
+        double sum = 0;
+        double weights = 0;
+        for (std::int64_t p = 0; p < parts; ++p) {
+          const double weight = std::exp(lse[static_cast<std::size_t>(p * rows + i / columns)]);
+          weights += weight;
+          sum += weight * values[static_cast<std::size_t>(p * rows * columns + i)];
+        }
+        const double exact = sum / weights;
+        EXPECT_NEAR(merged[static_cast<std::size_t>(i)], exact,
+                    epsilon_of(to) * std::abs(exact) + 1e-6)
+            << name_of(from) << " to " << name_of(to);
+      }
+    }
+  }
 }
 
 RC_GTEST_PROP(AttentionMerge, SplittingKeysAnywhereAndMergingEqualsTheWhole, ()) {
