@@ -108,6 +108,12 @@ def test_folder_that_cannot_be_written(katt):
     assert "locked" in katt.refuses("sweep", "attention", "-o", "locked/out.h5", "--seq", "64")
 
 
+def test_a_tuning_file_is_not_begun_for_nothing(katt):
+    (katt.folder / "out.h5").write_text("precious")
+    line = katt.refuses("tune", "attention", "--seq", "64", "-o", "tiles.json", "--results", "out.h5")
+    assert "--results out.h5: exists" in line
+
+
 def test_folder_that_is_a_file(katt):
     (katt.folder / "file").write_text("")
     assert "file" in katt.refuses("sweep", "attention", "-o", "file/out.h5", "--seq", "64")
