@@ -86,6 +86,17 @@ bool CommandLine::parse(std::span<const std::string> arguments) {
     const std::string near = bench::suggestion(name, impl_->known);
     throw InputError(name + ": unknown option; " +
                      (near.empty() ? impl_->app.get_name() + " --help lists what there is" : near));
+  } catch (const CLI::ArgumentMismatch& error) {
+    // what() begins with one of the option's names
+    const std::string what = error.what();
+    const std::string name = what.substr(0, what.find(':'));
+    const CLI::Option* const option = impl_->app.get_option_no_throw(name);
+    const bool given = option != nullptr && option->count() > 1;
+    throw InputError(impl_->app.get_name() + ": " +
+                     (option != nullptr ? option->get_name(false, true) : name) +
+                     (given ? ": is given more than once, expected one value; lists are written "
+                              "with commas"
+                            : ": the value is missing"));
   } catch (const CLI::ParseError& error) {
     throw InputError(impl_->app.get_name() + ": " + error.what());
   }

@@ -103,6 +103,26 @@ void write_tokens(const std::filesystem::path& path, const Made& made) {
   file.write(path);
 }
 
+/// The prompts of this rank's replica: each is continued as it would be alone.
+Prompts share_of(const Prompts& prompts, const dist::Communicator& replicas) {
+  const auto cut = [&](int replica) {
+    return prompts.begin() +
+           (std::ssize(prompts) * replica + replicas.size() - 1) / replicas.size();
+  };
+  return {cut(replicas.rank()), cut(replicas.rank() + 1)};
+}
+
+/// What all replicas made, in the order of the prompts.
+Prompts of_all(const dist::Communicator& replicas, const Prompts& made) {
+  Prompts all;
+  const std::string own = nlohmann::json(made).dump();
+  for (int replica = 0; replica < replicas.size(); ++replica) {
+    const auto part = nlohmann::json::parse(replicas.broadcast_text(own, replica)).get<Prompts>();
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
 void print_json(const nlohmann::ordered_json& tokens, const Made& made, const Memory& memory) {
   const nlohmann::ordered_json object{
       {"tokens", tokens},
@@ -153,7 +173,7 @@ int generate_command(const Invocation& invocation) {
   std::optional<std::string> log;
   LayoutOptions ranks;
   options.add_to(line);
-  ranks.add_model_to(line);
+  ranks.add_inference_to(line);
   line.option("--tokens", tokens, "token ids of the prompt: 1,2,3");
   line.option("--text", text, "prompt as a text, for models of bytes; the answer is one, too");
   line.option("--prompts", prompts_file,
@@ -177,7 +197,6 @@ int generate_command(const Invocation& invocation) {
   if (!line.parse(invocation.arguments)) return 0;
   options.resolve(generate_usage);
   ranks.resolve();
-  ranks.expect_model_alone("katt generate");
   if (int{tokens.has_value()} + int{text.has_value()} + int{prompts_file.has_value()} != 1) {
     throw InputError("--tokens or --text or --prompts: expected one of them: " +
                      std::string(generate_usage));
@@ -211,6 +230,7 @@ int generate_command(const Invocation& invocation) {
   for (const auto* target : {&log, &out}) {
     if (*target) const io::AtomicFile writable(**target);
   }
+  const Replicas replicas = ranks.replicas();
 
   const Runtime runtime(options.threads, options.device);
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
@@ -221,7 +241,7 @@ int generate_command(const Invocation& invocation) {
       of_session = nn::session_for(prompts, how.max_new_tokens, batch, window, sinks);
     }
     of_session.chunk = most;
-    of_session.groups = ranks.groups();
+    of_session.groups = replicas.model;
     check_inference_fits(exec, options, of_session);
     const memory::Scope scope;
     const auto model =
@@ -236,8 +256,8 @@ int generate_command(const Invocation& invocation) {
     Made made;
     for (const auto& prompt : prompts) made.prompt_tokens += prompt.size();
     if (prompts_file) {
-      auto all = nn::generate(session, model.config(), prompts, how);
-      made.tokens = std::move(all.tokens);
+      auto all = nn::generate(session, model.config(), share_of(prompts, replicas.others), how);
+      made.tokens = of_all(replicas.others, all.tokens);
       made.prefill_s = all.prefill_s;
       made.decode_s = all.decode_s;
       made.steps = all.steps;
@@ -256,7 +276,7 @@ int generate_command(const Invocation& invocation) {
       where = profiler.mean(1, made.prefill_s + made.decode_s);
       print_profile(where, options.backend, options.threads, options.dtype, stderr);
     }
-    if (log) write_log(*log, made, options, where);
+    if (log && dist::world().rank() == 0) write_log(*log, made, options, where);
     if (out && dist::world().rank() == 0) write_tokens(*out, made);
     if (options.json) {
       print_json(prompts_file ? nlohmann::ordered_json(made.tokens)

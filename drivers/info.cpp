@@ -128,7 +128,8 @@ int info_command(const Invocation& invocation) {
   CommandLine line("katt info", "What this program is and where it runs");
   bool json = false;
   bool measure = false;
-  std::optional<std::string> device;
+  std::optional<std::string> device, threads_text;
+  line.option("--threads", threads_text, "host threads to measure with (default: every core)");
   line.option("--device", device, "number of the GPU to measure (default: 0)");
   line.flag("--json", json, "print as JSON");
   line.flag("--measure", measure, "measure the ceilings of this machine (about a second)");
@@ -136,15 +137,16 @@ int info_command(const Invocation& invocation) {
 
   const std::optional<int> chosen =
       device_option(device, is_built(Backend::cuda) ? Backend::cuda : Backend::openmp);
+  const int most = threads_option(threads_text);
   std::optional<Runtime> runtime;
   const Backend host = is_built(Backend::openmp) ? Backend::openmp : Backend::serial;
   // A CUDA build without a device still tells what it is.
   if (measure || bench::backend_problem(host).empty()) {
-    runtime.emplace(bench::machine().cores, chosen);
+    runtime.emplace(most, chosen);
   }
   std::vector<io::CeilingRow> ceilings;
   if (measure) {
-    const int threads = bench::resolved_threads(host, 0);
+    const int threads = bench::resolved_threads(host, most);
     const bench::Bound bound(threads);
     ceilings = bench::measure_ceilings(host, threads);
     if (is_built(Backend::cuda)) {

@@ -16,13 +16,18 @@ int count_of(const char* name, const std::optional<std::string>& text) {
 
 }  // namespace
 
-void LayoutOptions::add_model_to(CommandLine& line) {
+void LayoutOptions::add_inference_to(CommandLine& line) {
   line.option("--tensor", tensor, "ranks that share every matrix (default: 1)");
   line.option("--pipeline", pipeline, "stages of blocks, a rank each (default: 1)");
+  line.option("--context", context,
+              "so many times more replicas of the model: inference cuts no sequence (default: 1)");
+  line.option("--zero", zero, "of training; inference has no optimizer");
+  line.option("--micro-batches", micro_batches, "of training; inference has --chunk");
 }
 
 void LayoutOptions::add_to(CommandLine& line) {
-  add_model_to(line);
+  line.option("--tensor", tensor, "ranks that share every matrix (default: 1)");
+  line.option("--pipeline", pipeline, "stages of blocks, a rank each (default: 1)");
   line.option("--context", context, "ranks that share every sequence (default: 1)");
   line.option("--zero", zero, "1: data parallel ranks share the optimizer's state (default: 0)");
   line.option("--sequence-parallel", sequence_parallel,
@@ -46,6 +51,7 @@ void LayoutOptions::resolve_forecast(int ranks) {
   if (context_variant && *context_variant != "ring" && *context_variant != "ulysses") {
     throw InputError("--context-variant " + *context_variant + ": expected ring or ulysses");
   }
+  (void)count_of("--micro-batches", micro_batches);
   const int t = count_of("--tensor", tensor);
   const int s = count_of("--pipeline", pipeline);
   const int c = count_of("--context", context);
@@ -60,15 +66,6 @@ void LayoutOptions::resolve_forecast(int ranks) {
   layout.virtual_stages = count_of("--virtual-stages", virtual_stages);
 }
 
-void LayoutOptions::expect_model_alone(const std::string& command) const {
-  if (layout.replicas() == 1) return;
-  throw InputError("--tensor " + std::to_string(layout.tensor) + " --pipeline " +
-                   std::to_string(layout.pipeline) + ": " + command + " has " +
-                   std::to_string(layout.ranks()) + " ranks, expected --tensor " +
-                   std::to_string(layout.ranks() / layout.pipeline) +
-                   ", or another product of both that is the number of ranks");
-}
-
 std::optional<std::string>* LayoutOptions::text(const std::string& name) {
   if (name == "--tensor") return &tensor;
   if (name == "--pipeline") return &pipeline;
@@ -81,5 +78,10 @@ std::optional<std::string>* LayoutOptions::text(const std::string& name) {
 }
 
 dist::Groups LayoutOptions::groups() const { return {dist::world(), layout}; }
+
+Replicas LayoutOptions::replicas() const {
+  const dist::Groups all = groups();
+  return {{all.model, {.tensor = layout.tensor, .pipeline = layout.pipeline}}, all.replicas};
+}
 
 }  // namespace katt::impl

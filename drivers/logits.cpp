@@ -1,3 +1,7 @@
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
 #include "core/execution.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/layout_options.hpp"
@@ -15,29 +19,35 @@ int logits_command(const Invocation& invocation) {
   std::optional<std::string> tokens_text, out;
   LayoutOptions ranks;
   options.add_to(line);
-  ranks.add_model_to(line);
+  ranks.add_inference_to(line);
   line.option("--tokens", tokens_text, "token ids of the prompt: 1,2,3");
   line.option("--out", out, "file (HDF5) for the dataset logits, (tokens, vocabulary) f32");
   if (!line.parse(invocation.arguments)) return 0;
   options.resolve(usage);
   ranks.resolve();
-  ranks.expect_model_alone("katt logits");
   const auto tokens = parse_tokens(required_option("--tokens", tokens_text, usage));
   const std::string& target = required_option("--out", out, usage);
 
   const Runtime runtime(options.threads, options.device);
   io::TensorFile result;
+  std::vector<std::int64_t> shape;
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     const auto count = static_cast<std::int64_t>(tokens.size());
-    const nn::SessionOptions of_session{.capacity = count, .groups = ranks.groups()};
+    const nn::SessionOptions of_session{.capacity = count, .groups = ranks.replicas().model};
     check_inference_fits(exec, options, of_session);
     const auto model =
         nn::open_model(exec, options.folder, options.dtype, options.seed, of_session.groups);
     nn::Session session(model, of_session);
-    result.set("logits", {{count, model.config().vocab_size}, session.append(tokens, true)});
+    shape = {count, model.config().vocab_size};
+    result.set("logits", {shape, session.append(tokens, true)});
   });
   result.set_attribute("dtype", std::string(name_of(options.dtype)));
-  if (dist::world().rank() == 0) result.write(target);
+  if (dist::world().rank() != 0) return 0;
+  result.write(target);
+  if (options.json) {
+    const nlohmann::ordered_json object{{"out", target}, {"logits", shape}};
+    std::printf("%s\n", object.dump().c_str());
+  }
   return 0;
 }
 

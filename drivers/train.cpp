@@ -98,6 +98,7 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   const nn::ParameterLayout whole(trainer.config());
   if (continues) trainer.resume(run.out);
   if (is_first) {
+    check_targets(run);
     const dist::Layout& layout = options.groups.place.layout;
     const std::string shared = layout.ranks() > 1 ? ", " + std::to_string(layout.ranks()) +
                                                         " ranks: " + dist::to_text(layout)

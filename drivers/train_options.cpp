@@ -93,6 +93,9 @@ bool TrainCommandLine::parse(std::span<const std::string> arguments) {
   if (!text("--data") == !text("--text")) {
     throw InputError("--data or --text: expected one of them: " + std::string(train_usage));
   }
+  for (const char* name : {"--data", "--text"}) {
+    if (text(name) == "") throw InputError(std::string(name) + ": is empty, expected a file");
+  }
   return true;
 }
 
@@ -118,10 +121,12 @@ void TrainCommandLine::read_config() {
     if (name == "--device") value = &model.device_text;
     const auto known = std::ranges::find(options_, name, &Option::name);
     if (known != options_.end() && name != "--config") value = &known->value;
-    if (name == "--checkpoint") {
-      checkpoint_ = checkpoint_ || key.text == "1";
-    } else if (name == "--profile") {
-      profile_ = profile_ || key.text == "1";
+    if (name == "--checkpoint" || name == "--profile") {
+      if (key.text != "0" && key.text != "1") {
+        throw InputError(where() + " " + key.text + ": expected true or false");
+      }
+      bool& flag = name == "--profile" ? profile_ : checkpoint_;
+      flag = flag || key.text == "1";
     } else if (value == nullptr) {
       throw InputError(where() + ": is no option of katt train");
     } else if (!*value) {  // the command line comes first
@@ -133,6 +138,7 @@ void TrainCommandLine::read_config() {
 void TrainCommandLine::check_output() const {
   const std::filesystem::path out = text("--out").value_or("");
   std::error_code ignored;
+  if (resume && overwrite) throw InputError("--resume and --overwrite exclude each other");
   if (resume && out.empty()) throw InputError("--resume: needs --out, the run to continue");
   if (out.empty() || resume || overwrite) return;
   for (const char* name : {"model.safetensors", training::state_file}) {

@@ -56,9 +56,6 @@ class ProgressLine {
   Clock::time_point last_{};
 };
 
-/// Throws InputError where a file could not be written there.
-void check_writable(const std::filesystem::path& path) { const io::AtomicFile probe(path); }
-
 template <class Exec>
 void save(const Trainer<Exec>& trainer, const RunOptions& options) {
   const dist::Communicator& ranks = trainer.options().groups.all;
@@ -83,14 +80,15 @@ training::TokenData tokens_from_hdf5(const std::filesystem::path& path, std::int
   return {std::move(tokens), vocab_size, path.string() + ": dataset " + dataset};
 }
 
+void check_targets(const RunOptions& options) {
+  if (!options.out.empty()) const io::AtomicFile writable(options.out / training::state_file);
+  if (!options.log.empty()) const io::AtomicFile writable(options.log);
+}
+
 template <class Exec>
 RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const RunOptions& options,
                const std::atomic<bool>& stop) {
   const dist::Communicator& ranks = trainer.options().groups.all;
-  if (ranks.rank() == 0) {
-    if (!options.out.empty()) check_writable(options.out / training::state_file);
-    if (!options.log.empty()) check_writable(options.log);
-  }
   const TrainOptions& training = trainer.options();
   const double step_tokens =
       static_cast<double>(training.shape.tokens()) * static_cast<double>(training.accumulation);

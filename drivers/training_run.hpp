@@ -40,8 +40,10 @@ struct RunSummary {
   bool was_stopped = false;
 };
 
-/// Runs the steps that are left. When `stop` is set, or at the end, the run is saved. Throws
-/// InputError, before the first step, where `out` or `log` cannot be written.
+/// Throws InputError where `out` or `log` could not be written.
+void check_targets(const RunOptions& options);
+
+/// Runs the steps that are left. When `stop` is set, or at the end, the run is saved.
 template <class Exec>
 RunSummary run(training::Trainer<Exec>& trainer, const training::TokenData& data,
                const RunOptions& options, const std::atomic<bool>& stop);

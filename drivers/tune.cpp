@@ -50,12 +50,16 @@ int tune_command(const Invocation& invocation) {
       output ? std::filesystem::path(*output) : bench::usual_tuning_file();
   bench::Tuning found;
   bench::Tuning tuning = bench::Tuning::read(path);
+  std::error_code ignored;
+  if (results && (results->empty() || std::filesystem::exists(*results, ignored))) {
+    throw InputError("--results " + *results + ": " + (results->empty() ? "is empty" : "exists") +
+                     ", expected a new file");
+  }
   tuning.write(path);  // a file that cannot be written is told before anything is measured
   bench::SweepOptions options;
   options.command = invocation.command;
   options.output = results.value_or(path.string() + ".h5");
   options.overwrite = !results;
-  bench::check_output(options);
 
   const Runtime runtime(bench::most_threads(request.entries), device);
   bench::ask_for_all_tiles(request.entries, invocation.registry);

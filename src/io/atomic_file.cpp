@@ -1,11 +1,14 @@
 #include "io/atomic_file.hpp"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "core/error.hpp"
@@ -49,6 +52,25 @@ void sync(const fs::path& path, int flags) {
   }
 }
 
+/// What temporaries of a file are called, around the id of the process that writes them.
+std::string prefix_of(const fs::path& target) { return "." + target.filename().string() + "."; }
+constexpr std::string_view suffix = ".part";
+
+/// Removes temporaries whose processes are gone.
+void remove_leftovers(const fs::path& target) {
+  std::error_code ignored;
+  const std::string prefix = prefix_of(target);
+  for (const auto& entry : fs::directory_iterator(folder_of(target), ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix) || !name.ends_with(suffix)) continue;
+    const char* const end = name.data() + name.size() - suffix.size();
+    pid_t process = 0;
+    const auto parsed = std::from_chars(name.data() + prefix.size(), end, process);
+    if (parsed.ec != std::errc() || parsed.ptr != end || process <= 0) continue;
+    if (::kill(process, 0) != 0 && errno == ESRCH) ::unlink(entry.path().c_str());
+  }
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(const fs::path& path) : target_(path) {
@@ -57,15 +79,21 @@ AtomicFile::AtomicFile(const fs::path& path) : target_(path) {
   for (int hops = 0; hops < max_links && fs::is_symlink(target_, error); ++hops) {
     target_ = folder_of(target_) / fs::read_symlink(target_, error);
   }
-  if (!target_.has_filename() || fs::is_directory(target_, error)) {
+  const fs::file_status status = fs::status(target_, error);
+  if (!target_.has_filename() || fs::is_directory(status)) {
     throw InputError(path.string() + ": is a folder, expected the name of a file");
   }
+  // a device or a pipe would be replaced by a file
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    throw InputError(path.string() + ": is not a regular file, expected the name of a file");
+  }
+  if (fs::is_symlink(target_, error)) throw_unwritable(path, ELOOP);
   fs::create_directories(folder_of(target_), error);
   if (error) throw_unwritable(path, error.value());
 
-  fs::path hidden = ".";
-  hidden += target_.filename();
-  temporary_ = folder_of(target_) / (hidden += ".part");
+  remove_leftovers(target_);
+  std::string name = prefix_of(target_) + std::to_string(::getpid());
+  temporary_ = folder_of(target_) / name.append(suffix);
   ::unlink(temporary_.c_str());
   const int descriptor = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor < 0) throw_unwritable(path, errno);

@@ -5,13 +5,14 @@
 namespace katt::io {
 
 /// A file that appears, or changes, in one step: the new content is written to a hidden temporary
-/// beside it (`.NAME.part`), synced, and renamed over it. Whoever opens the file, after a kill or a
-/// power cut too, finds the old content or the new one, never a part. One program at a time writes
-/// a file this way.
+/// beside it (`.NAME.PROCESS.part`), synced, and renamed over it. Whoever opens the file, after a
+/// kill or a power cut too, finds the old content or the new one, never a part. Of several programs
+/// that write a file at once the last one's content stays, whole.
 class AtomicFile {
  public:
-  /// Creates the missing folders above `path` and an empty temporary; one that a killed program
-  /// left is removed first. Throws InputError naming the path when that is not possible.
+  /// Creates the missing folders above `path` and an empty temporary; what killed programs of this
+  /// host left is removed first. Throws InputError naming the path when that is not possible, and
+  /// where it is something other than a regular file.
   explicit AtomicFile(const std::filesystem::path& path);
   /// Removes the temporary unless commit() has made it the file.
   ~AtomicFile();

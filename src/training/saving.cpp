@@ -207,7 +207,7 @@ void remove_replaced(const fs::path& folder, const std::string& file,
   std::error_code ignored;
   fs::remove(kept.contains(file) ? io::index_of(folder / file) : folder / file, ignored);
   const std::regex shard("\\.?" + stem_of(file) +
-                         R"(-(step\d+-(\d+-)?)?\d{5,}-of-\d{5,}\.safetensors(\.part)?)");
+                         R"(-(step\d+-(\d+-)?)?\d{5,}-of-\d{5,}\.safetensors(\.\d+\.part)?)");
   std::vector<fs::path> replaced;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();

@@ -78,14 +78,14 @@ class Program:
 
     def refuses(self, *arguments):
         """The one line of stderr with which the program refuses; checks status 2 and no new file."""
-        before = {path: path.stat().st_mtime_ns for path in self.folder.rglob("*")}
+        before = {path: path.lstat().st_mtime_ns for path in self.folder.rglob("*")}
         done = self(*arguments)
         assert done.returncode == 2, (arguments, done.returncode, done.stderr)
         assert done.stdout == ""
         lines = done.stderr.splitlines()
         assert len(lines) == 1, (arguments, done.stderr)
         assert lines[0].startswith("katt: ")
-        after = {path: path.stat().st_mtime_ns for path in self.folder.rglob("*")}
+        after = {path: path.lstat().st_mtime_ns for path in self.folder.rglob("*")}
         assert after == before, "a refused command leaves nothing behind"
         return lines[0]
 

@@ -43,7 +43,9 @@ SWEEP = ("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "2")
         ((*SWEEP, "--rounds", "0"), ["--rounds 0"]),
         ((*SWEEP, "--budget-s", "nan"), ["--budget-s nan"]),
         ((*SWEEP, "--sqe", "64"), ["--sqe", "did you mean"]),
-        ((*SWEEP, "--seq-kv"), ["--seq-kv"]),
+        ((*SWEEP, "--seq-kv"), ["--seq-kv", "value is missing"]),
+        ((*SWEEP, "--heads", "4"), ["--heads", "more than once"]),
+        (("run", "attention", "--in", "none.h5", "--out"), ["--out", "value is missing"]),
         ((*SWEEP, "extra"), ["extra"]),
         ((*SWEEP, "--resume", "--overwrite"), ["--resume", "--overwrite"]),
         (("sweep", "attention", "-o", "/proc/none/out.h5", "--seq", "64"), ["/proc/none"]),
@@ -55,6 +57,7 @@ SWEEP = ("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "2")
         (("run", "atention", "--in", "none.h5", "--out", "out.h5"), ["atention"]),
         (("run", "attention", "--in", "none.h5", "--out", "out.h5", "--tile-q", "0"), ["--tile-q 0"]),
         (("info", "--jsn"), ["--jsn", "--json"]),
+        (("info", "--measure", "--threads", "0"), ["--threads 0"]),
     ],
 )
 def test_arguments(katt, arguments, expected):
@@ -105,6 +108,12 @@ def test_folder_that_cannot_be_written(katt):
     assert "locked" in katt.refuses("sweep", "attention", "-o", "locked/out.h5", "--seq", "64")
 
 
+def test_a_tuning_file_is_not_begun_for_nothing(katt):
+    (katt.folder / "out.h5").write_text("precious")
+    line = katt.refuses("tune", "attention", "--seq", "64", "-o", "tiles.json", "--results", "out.h5")
+    assert "--results out.h5: exists" in line
+
+
 def test_folder_that_is_a_file(katt):
     (katt.folder / "file").write_text("")
     assert "file" in katt.refuses("sweep", "attention", "-o", "file/out.h5", "--seq", "64")
@@ -133,6 +142,19 @@ def test_a_good_case_runs(katt):
     assert (done.returncode, done.stderr) == (0, "")
     with h5py.File(katt.folder / "out.h5") as file:
         assert np.allclose(file["out"][()], 1)
+
+
+def test_an_output_that_is_no_regular_file_stays(katt):
+    """A device or a pipe would be replaced, by root."""
+    write_case(katt.folder / "case.h5")
+    os.mkfifo(katt.folder / "pipe")
+    for name in ("a", "b"):
+        (katt.folder / name).symlink_to("b" if name == "a" else "a")
+    for output in ("pipe", "a", "."):
+        assert output in katt.refuses("run", "attention", "--in", "case.h5", "--out", output)
+    assert "regular file" in katt.refuses("sweep", "attention", "--seq", "64", "-o", "pipe", "--overwrite")
+    assert "a" in katt.refuses("sweep", "attention", "--seq", "64", "-o", "a")
+    assert (katt.folder / "pipe").is_fifo() and (katt.folder / "a").is_symlink()
 
 
 @pytest.mark.parametrize(

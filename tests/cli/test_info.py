@@ -27,9 +27,10 @@ def test_text(katt):
 
 
 def test_measure(katt):
-    done = katt("info", "--json", "--measure")
+    done = katt("info", "--json", "--measure", "--threads", "1")
     assert done.returncode == 0, done.stderr
     info = json.loads(done.stdout)
+    assert {row["threads"] for row in info["ceilings"]} == {1}
     values = {row["name"]: row["value"] for row in info["ceilings"]}
     assert values["fma_f32"] > 1e9
     assert values["read_dram"] > 1e8

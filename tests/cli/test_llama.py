@@ -53,10 +53,12 @@ def log_of(path):
 
 
 def test_logits(katt, checkpoint, expected):
-    done = katt("logits", "--model", checkpoint, "--tokens", ids(expected["prompt"]), "--out", "out.h5")
+    done = katt("logits", "--model", checkpoint, "--tokens", ids(expected["prompt"]), "--out", "out.h5",
+                "--json")
     assert done.returncode == 0, done.stderr
     with h5py.File(katt.folder / "out.h5") as file:
         logits = file["logits"][...]
+    assert json.loads(done.stdout) == {"out": "out.h5", "logits": list(logits.shape)}
     assert logits.dtype == np.float32
     np.testing.assert_allclose(logits, expected["logits"], atol=2e-5, rtol=0)
 
@@ -123,6 +125,8 @@ def test_prompts_that_are_none(katt):
     assert "--sinks" in katt.refuses("generate", *options, "--sinks", 2)
     assert "--batch: expected with --prompts" in katt.refuses("generate", "--model", TINY, "--tokens", 1, "--batch", 2)
     assert "no such file" in katt.refuses("generate", "--model", TINY, "--prompts", "none.txt")
+    file.write_bytes(b"1,2\r\n3\r\n")  # ends of lines as Windows has them
+    assert katt("generate", *options, "--max-new-tokens", 2).returncode == 0
 
 
 @pytest.mark.parametrize("arguments", [[], ["--checkpoint"], ["--checkpoint-blocks", "cheap"]])
@@ -309,6 +313,14 @@ def test_refusals(katt, random_model, text):
     assert "training needs" in katt.refuses(*arguments, "--steps", 1, "--text", text, "--batch", 10000000)
     assert "2^56 bytes" in katt.refuses("memory", "--model", TINY, "--batch", 16777216, "--seq", 16777216)
     assert "is not an HDF5 file" in katt.refuses(*arguments, "--steps", 1, "--data", TINY / "model.safetensors")
+    run = [*arguments, "--steps", 1, "--text", text, "--seq", 16]
+    (katt.folder / "folder").mkdir()
+    assert "folder: is a folder" in katt.refuses(*run, "--log", "folder")
+    assert "cannot be written" in katt.refuses(*run, "--out", text / "below")
+    assert "exclude each other" in katt.refuses(*run, "--out", "out", "--resume", "--overwrite")
+    assert "--text: is empty" in katt.refuses(*arguments, "--steps", 1, "--text", "")
+    (katt.folder / "flag.toml").write_text('checkpoint = "yes"\n')
+    assert "flag.toml:1: checkpoint yes: expected true or false" in katt.refuses(*run, "--config", "flag.toml")
     assert train(katt, random_model, text, 1, "--out", "out").returncode == 0
     assert "--resume to continue" in katt.refuses(*arguments, "--steps", 2, "--text", text, "--out", "out")
     assert "batch: holds 2, expected 1" in katt.refuses(*arguments, "--steps", 2, "--text", text, "--out", "out",

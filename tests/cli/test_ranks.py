@@ -178,7 +178,8 @@ def test_shards(ranks, katt, expected):
 
 
 @pytest.mark.parametrize("count, layout", [
-    (2, ["--tensor", 2]), (2, ["--pipeline", 2]), (4, ["--tensor", 2, "--pipeline", 2])])
+    (2, ["--tensor", 2]), (2, ["--pipeline", 2]), (4, ["--tensor", 2, "--pipeline", 2]), (2, []),
+    (4, ["--tensor", 2, "--context", 2, "--zero", 1, "--micro-batches", 2])])
 def test_logits_and_greedy_continuation(ranks, expected, count, layout):
     prompt = ",".join(map(str, expected["prompt"]))
     done = ranks(count, "logits", "--model", TINY, "--tokens", prompt, "--out", "out.h5", *layout)
@@ -190,6 +191,22 @@ def test_logits_and_greedy_continuation(ranks, expected, count, layout):
                  "--chunk", 3, *layout)
     assert done.returncode == 0, done.stderr
     assert [int(token) for token in done.stdout.splitlines()[-1].split(",")] == expected["greedy"].tolist()
+
+
+@pytest.mark.parametrize("count, layout", [(2, []), (4, ["--tensor", 2])])
+def test_replicas_share_the_prompts(ranks, katt, count, layout):
+    """Each prompt is continued as on one rank; there may be fewer prompts than replicas."""
+    for prompts in (["1,2,3", "4", "5,6,7,8"], ["9,10"]):
+        (ranks.folder / "prompts").write_text("\n".join(prompts))
+        arguments = ["generate", "--model", TINY, "--prompts", "prompts", "--max-new-tokens", 4, "--temperature", 1,
+                     "--seed", 3, "--json"]
+        alone = katt(*arguments)
+        done = ranks(count, *arguments, "--out", "tokens.h5", *layout)
+        assert (alone.returncode, done.returncode) == (0, 0), done.stderr
+        tokens = json.loads(done.stdout)["tokens"]
+        assert tokens == json.loads(alone.stdout)["tokens"]
+        with h5py.File(ranks.folder / "tokens.h5") as file:
+            assert file["tokens"][...].tolist() == tokens
 
 
 @pytest.mark.parametrize("count, layout", [(1, []), *LAYOUTS[:7]], ids=["1", *NAMES[:7]])
@@ -249,15 +266,12 @@ def test_commands_of_one_rank(ranks):
     done = ranks(2, "tune", "attention")
     assert done.returncode == 2
     assert "katt tune: started on 2 ranks, expected 1" in done.stderr
-    done = ranks(2, "generate", "--model", TINY, "--tokens", "1,2")
-    assert done.returncode == 2 and "expected --tensor 2" in done.stderr
 
 
 @pytest.mark.parametrize("count, layout, message", [
     (3, ["--pipeline", 3], "--pipeline 3: the model has 2 blocks"),
-    (4, ["--pipeline", 2], "--tensor 1 --pipeline 2: katt generate has 4 ranks, expected --tensor 2"),
     (2, ["--pipeline", 3], "expected a divisor of the 2 ranks"),
-    (2, ["--context", 2], "--context"),
+    (2, ["--context", 4], "expected a divisor of the 2 ranks"),
 ])
 def test_refusals_of_generation(ranks, count, layout, message):
     done = ranks(count, "generate", "--model", TINY, "--tokens", "1,2", *layout)

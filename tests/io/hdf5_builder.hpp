@@ -46,6 +46,12 @@ inline void write_bytes(const std::filesystem::path& path, const std::string& by
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
+/// Whether a folder holds a file that somebody is writing, or was (io::AtomicFile).
+inline bool holds_a_part(const std::filesystem::path& folder) {
+  return std::ranges::any_of(std::filesystem::directory_iterator(folder),
+                             [](const auto& entry) { return entry.path().extension() == ".part"; });
+}
+
 /// Message of the exception E that f throws, or "" when it throws none.
 template <class E, class F>
 std::string message_of(F&& f) {

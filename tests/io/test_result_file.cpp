@@ -46,7 +46,7 @@ TEST(ResultFile, NothingIsOnDiskBeforeTheFirstCommit) {
   EXPECT_FALSE(std::filesystem::exists(path));
   file.commit_run({{"title", "x"}});
   EXPECT_TRUE(std::filesystem::exists(path));
-  EXPECT_FALSE(std::filesystem::exists(path.parent_path() / ".r.h5.part"));
+  EXPECT_FALSE(test::holds_a_part(path.parent_path()));
 }
 
 TEST(ResultFile, AProfileStandsBesideTheSamples) {
@@ -328,7 +328,7 @@ TEST(ResultFile, AFullDiskLeavesTheOldFile) {
       wrong += thrown ? 0 : 1;
       wrong += file.rows().size() == 1 ? 0 : 1;
       wrong += test::read_bytes(path) == before ? 0 : 1;
-      wrong += std::filesystem::exists(folder / ".r.h5.part") ? 1 : 0;
+      wrong += test::holds_a_part(folder.path()) ? 1 : 0;
     }
     // and when there is room again, it goes on
     const rlimit limit{RLIM_INFINITY, RLIM_INFINITY};

@@ -59,7 +59,7 @@ TEST(Safetensors, ReadsWhatItWrites) {
     file.read("odd", {}, std::span(read).first(1));
     EXPECT_EQ(read[0], 0.5F);
   }
-  EXPECT_FALSE(std::filesystem::exists(folder / "sub/.x.safetensors.part"));
+  EXPECT_FALSE(test::holds_a_part(folder / "sub"));
 }
 
 TEST(Safetensors, RefusesToReadWhatIsNotThere) {

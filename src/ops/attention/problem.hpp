@@ -139,17 +139,17 @@ KOKKOS_INLINE_FUNCTION std::int64_t key_sections(std::int64_t heads, std::int64_
   return Kokkos::max<std::int64_t>(1, Kokkos::min(wanted, key_tiles));
 }
 
-/// Δ of one query row: Σ_d dout · out.
-template <class Vec, class T>
+/// Δ of one query row: Σ_d dout · out, in the order in which the kernel sums dP = Σ_d dout · v,
+/// groups of `Group` elements from the last one backwards. Of a row that sees one key, whose value
+/// is `out`, dP − Δ is then exactly 0, as its gradient is.
+template <int Group, class T>
 KOKKOS_INLINE_FUNCTION float row_delta(const T* out, const T* dout, int head_dim) {
-  constexpr int lanes = sizeof(Vec) / sizeof(float);
-  Vec vector_sum(0.0F);
-  int d = 0;
-  for (; d + lanes <= head_dim; d += lanes) {
-    vector_sum = tile::fma(tile::load<Vec>(out + d), tile::load<Vec>(dout + d), vector_sum);
+  float sum = 0.0F;
+  for (int d = 0; d < head_dim; d += Group) {
+    for (int i = Group - 1; i >= 0; --i) {
+      sum = tile::fma(static_cast<float>(dout[d + i]), static_cast<float>(out[d + i]), sum);
+    }
   }
-  float sum = tile::reduce_sum(vector_sum);
-  for (; d < head_dim; ++d) sum += static_cast<float>(out[d]) * static_cast<float>(dout[d]);
   return sum;
 }
 

@@ -163,9 +163,9 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
     for (int r = 0; r < bf16_panels::block; ++r) {
       shift[r] = r < count ? -BinaryLse(lse(b, packed.head(r), packed.query(r))).high
                            : -Kokkos::Experimental::infinity_v<float>;
-      delta[r] = r < count ? row_delta<bf16_panels::HostVec>(
-                                 out.row(b, packed.head(r), packed.query(r)),
-                                 dout.row(b, packed.head(r), packed.query(r)), head_dim)
+      // vdpbf16ps adds a pair's second product first
+      delta[r] = r < count ? row_delta<2>(out.row(b, packed.head(r), packed.query(r)),
+                                          dout.row(b, packed.head(r), packed.query(r)), head_dim)
                            : 0.0F;
     }
   }

@@ -59,7 +59,7 @@ struct RowGradient {
     });
     const float total = sum.total(team);
     const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
-    const float delta = weighted.total(team) * inverse;
+    const float delta = total == 0.0F ? 0.0F : weighted.total(team) / total;
     for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
       tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
         const std::int64_t at = i * seq_kv + j;

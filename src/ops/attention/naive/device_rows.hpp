@@ -302,7 +302,7 @@ struct DeviceGradient {
     sum = sum_over_block(team, sum, shared);
     weighted = sum_over_block(team, weighted, shared + KeptRows::sums / 2);
     const float inverse = sum == 0.0F ? 0.0F : 1.0F / sum;
-    const float delta = weighted * inverse;
+    const float delta = sum == 0.0F ? 0.0F : weighted / sum;
     const auto write = [&]<class V>(std::int64_t c, const Terms<V>& terms) {
       const V p = terms.e * V(inverse);
       tile::store(p_row + c, p);

@@ -246,9 +246,9 @@ struct BackwardDelta : FlashBackward<Exec, T, Rule> {
     const std::int64_t head = index / this->plan.rows;
     const std::int64_t b = head / this->kv_heads;
     const PackedRows packed{head % this->kv_heads, this->group, index % this->plan.rows};
-    this->delta[index] = row_delta<tile::VecOf<Exec>>(
-        this->out.row(b, packed.head(0), packed.query(0)),
-        this->dout.row(b, packed.head(0), packed.query(0)), this->head_dim);
+    this->delta[index] =
+        row_delta<1>(this->out.row(b, packed.head(0), packed.query(0)),
+                     this->dout.row(b, packed.head(0), packed.query(0)), this->head_dim);
   }
 };
 
