@@ -180,14 +180,33 @@ struct DotUnit : Products<DotUnit> {
   static constexpr std::int64_t section_bytes = std::int64_t{1} << 19;
   static constexpr int rows = 8;  ///< of A at a time
 
-  /// sum += the pair at `a`, broadcast, · the pairs of b.
-  KOKKOS_FORCEINLINE_FUNCTION static __m512 pair_product(__m512 sum, const std::byte* a,
-                                                         __m512i b) {
-    using Pair [[gnu::may_alias]] = std::uint32_t;
-    asm("vdpbf16ps %2%{1to16%}, %1, %0"
-        : "+v"(sum)
-        : "v"(b), "m"(*reinterpret_cast<const Pair*>(a)));
+  using Pair [[gnu::may_alias]] = std::uint32_t;
+
+  /// sum += the pair `a`, broadcast, · the pairs of b.
+  KOKKOS_FORCEINLINE_FUNCTION static __m512 pair_product(__m512 sum, const Pair& a, __m512i b) {
+    asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(a));
     return sum;
+  }
+
+  /// Those of four rows of A, a(0) to a(3), and two vectors of B. They are one statement, of sums that
+  /// are no elements of an array: else GCC 12 moves them from register to register between products.
+  template <class Row>
+  KOKKOS_FORCEINLINE_FUNCTION static void pair_products(__m512 (*sums)[2], const Row& a,
+                                                        const __m512i (&b)[2]) {
+    __m512 s00 = sums[0][0], s10 = sums[1][0], s20 = sums[2][0], s30 = sums[3][0];
+    __m512 s01 = sums[0][1], s11 = sums[1][1], s21 = sums[2][1], s31 = sums[3][1];
+    asm("vdpbf16ps %10%{1to16%}, %8, %0\n\t"
+        "vdpbf16ps %10%{1to16%}, %9, %1\n\t"
+        "vdpbf16ps %11%{1to16%}, %8, %2\n\t"
+        "vdpbf16ps %11%{1to16%}, %9, %3\n\t"
+        "vdpbf16ps %12%{1to16%}, %8, %4\n\t"
+        "vdpbf16ps %12%{1to16%}, %9, %5\n\t"
+        "vdpbf16ps %13%{1to16%}, %8, %6\n\t"
+        "vdpbf16ps %13%{1to16%}, %9, %7"
+        : "+v"(s00), "+v"(s01), "+v"(s10), "+v"(s11), "+v"(s20), "+v"(s21), "+v"(s30), "+v"(s31)
+        : "v"(b[0]), "v"(b[1]), "m"(a(0)), "m"(a(1)), "m"(a(2)), "m"(a(3)));
+    sums[0][0] = s00, sums[1][0] = s10, sums[2][0] = s20, sums[3][0] = s30;
+    sums[0][1] = s01, sums[1][1] = s11, sums[2][1] = s21, sums[3][1] = s31;
   }
 
   template <Product product_, class A, class B, class Work>
@@ -216,10 +235,16 @@ struct DotUnit : Products<DotUnit> {
           for (int r = 0; r < right; ++r) {
             pairs[r] = _mm512_load_si512(pairs_of_b + r * panel_elements + p * depth);
           }
+          const auto row = [&](int n) -> const Pair& {
+            return *reinterpret_cast<const Pair*>(pairs_of_a + n * a.row_bytes + p * 4);
+          };
+          if constexpr (right == 2) {
+            pair_products(sums, row, pairs);
+            pair_products(
+                sums + 4, [&](int n) -> const Pair& { return row(4 + n); }, pairs);
+          } else {
 #pragma GCC unroll 16
-          for (int n = 0; n < rows * right; ++n) {
-            __m512& sum = sums[n / right][n % right];
-            sum = pair_product(sum, pairs_of_a + n / right * a.row_bytes + p * 4, pairs[n % right]);
+            for (int n = 0; n < rows; ++n) sums[n][0] = pair_product(sums[n][0], row(n), pairs[0]);
           }
         }
       }
