@@ -18,7 +18,7 @@
 ///   panel of B: a few vectors of columns of op(B) over the same steps, packed (depth, columns)
 ///   kernel:     acc(r, ·) += a(k, r) · b(k, ·) for k = 0, 1, …, all of acc in registers
 ///
-/// Every element of C is a chain of fused multiply-adds over k that starts anew every `depth`
+/// Every element of C is a chain of fused multiply-adds over k that starts anew every `depth_of(k)`
 /// steps, in an order that does not depend on how rows and columns are cut into blocks.
 namespace katt::linear::impl {
 
@@ -29,8 +29,14 @@ struct Micro {
   static constexpr int rows = lanes == 16 ? 14 : lanes == 8 ? 6 : 4;
   static constexpr int vectors = lanes >= 8 ? 2 : 4;
   static constexpr int columns = vectors * lanes;
-  /// Steps of k in a panel: one of A and a part of one of B stay in the first-level cache.
-  static constexpr std::int64_t depth = 256;
+  /// Most steps of k in a panel: one of A and a part of one of B stay in the first-level cache.
+  static constexpr std::int64_t largest_depth = 352;
+  /// Steps in a panel: those of a sum in equal parts, of whole vectors.
+  static constexpr std::int64_t depth_of(std::int64_t k) {
+    const std::int64_t parts = (k + largest_depth - 1) / largest_depth;
+    if (parts < 2) return k;
+    return ((k + parts - 1) / parts + lanes - 1) / lanes * lanes;
+  }
   /// Elements that the packing of a panel of A may write beyond its end.
   static constexpr int slack = lanes;
 };
