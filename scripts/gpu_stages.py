@@ -35,6 +35,7 @@ SMALL_AXES = {"seq": 64, "seq_q": 64, "seq_kv": 96, "kv_len_min": 40, "heads": 2
               "tokens": 4, "hidden": 256, "intermediate": 256, "vocab": 512}  # fmt: skip
 SMALL_TESTS = ("memory.transfer", "ops.rmsnorm", "ops.softmax", "ops.swiglu")
 
+
 class Failed(Exception):
     """A part of a stage went wrong; the text says what."""
 

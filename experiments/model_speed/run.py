@@ -1,67 +1,97 @@
-"""A training step of the whole model in Katt and in PyTorch, in turns; the losses must agree first."""
+#!/usr/bin/env python3
+"""A training step, prefill and decoding of whole models in Katt, in PyTorch and in transformers, in turns; what they compute
+must agree first. Writes results/model_speed."""
 
+import argparse
 import json
+import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import h5py
+import matplotlib.pyplot as plt
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from model_runs import MODEL, ROOT, figure, katt, save  # noqa: E402
+from model_runs import KATT, ROOT, save  # noqa: E402
+from random_llama import MODELS, write_checkpoint  # noqa: E402
 
 TEXT = "/usr/share/common-licenses/GPL-3"
-BATCH, SEQ, THREADS, RATE = 4, 256, 2, "1e-3"
-ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 12
-WARM_UP, STEPS = 2, 4  # of a round
-CHECKED = 5  # steps whose losses are compared
-# dtype of the computation → peers: name → dtype of the parameters
+PYTHON = ROOT / "build" / "peers" / "bin" / "python"
+RATE = "1e-3"
+# model, rows, tokens of a row, rounds, steps of a round after one to warm up
+TRAINING = [("10 M", 4, 256, 8, 4), ("10 M", 8, 1024, 4, 2), ("100 M", 4, 256, 4, 2), ("100 M", 8, 1024, 2, 1)]
 PEERS = {"f32": {"PyTorch": "f32"}, "bf16": {"PyTorch, autocast": "f32", "PyTorch, bf16 parameters": "bf16"}}
+CHECKED = {"10 M": 5, "100 M": 2}  # steps whose losses are compared
 TOLERANCE = {"f32": 1e-3, "bf16": 2e-2}  # relative, of a loss
+# model, tokens of the prompt, new tokens, rounds
+INFERENCE = [("10 M", 512, 65, 6), ("100 M", 512, 33, 5), ("0.77 G", 512, 17, 3)]
+EQUAL_TOKENS = 4  # of greedy continuations, in f32
 
 
 class Katt:
-    """Steps from the start, in a process of their own."""
+    """The program, in a process of its own for every request."""
 
-    def __init__(self, start, dtype, scratch):
-        self.arguments = ["--model", start, "--text", TEXT, "--batch", BATCH, "--seq", SEQ, "--threads", THREADS,
-                          "--lr", RATE, "--dtype", dtype]
-        self.log = scratch / "log.h5"
+    def __init__(self, model, dtype, options, scratch):
+        self.model, self.dtype, self.options, self.scratch = model, dtype, options, scratch
+        self.training = []
+        self.peak_bytes = 0
 
-    def steps(self, count):
-        katt("train", *self.arguments, "--steps", count, "--log", self.log)
-        with h5py.File(self.log) as file:
-            return file["loss"][...], file["time_s"][...]
+    def run(self, command, *arguments):
+        """(answer, what it says on stderr)"""
+        command = [KATT, command, "--model", self.model, "--dtype", self.dtype, "--threads", self.options.threads, "--json",
+                   *arguments]
+        with open(self.scratch / "stdout", "w+") as out, open(self.scratch / "stderr", "w+") as err:
+            child = subprocess.Popen([str(part) for part in command], stdout=out, stderr=err)
+            _, status, usage = os.wait4(child.pid, 0)
+            out.seek(0)
+            err.seek(0)
+            if status != 0:
+                sys.exit(f"{' '.join(map(str, command))}: {err.read()}")
+            self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
+            return json.loads(out.read().splitlines()[-1]), err.read()
+
+    def steps(self, count, *more):
+        log = self.scratch / "log.h5"
+        _, told = self.run("train", *self.training, "--steps", count, "--log", log, *more)
+        with h5py.File(log) as file:
+            return {"loss": file["loss"][...], "time_s": file["time_s"][...], "told": told}
+
+    def generate(self, tokens, new, *more):
+        made, told = self.run("generate", "--tokens", ",".join(map(str, tokens)), "--max-new-tokens", new, *more)
+        return made | {"told": told}
 
 
 class Peer:
-    """A process that takes steps when it is asked to."""
+    """A process that answers requests (torch_llama.py)."""
 
-    def __init__(self, start, dtype, weights):
-        self.process = subprocess.Popen(
-            [ROOT / "build" / "peers" / "bin" / "python", Path(__file__).with_name("torch_llama.py"), "--model", start,
-             "--text", TEXT, "--batch", str(BATCH), "--seq", str(SEQ), "--threads", str(THREADS), "--lr", RATE,
-             "--dtype", dtype, "--weights", weights],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, script, model, dtype, options, *arguments):
+        command = [PYTHON, Path(__file__).with_name(script), "--model", model, "--dtype", dtype, "--threads",
+                   options.threads, *arguments]
+        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+
+    def ask(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
 
     def steps(self, count):
-        self.process.stdin.write(f"{count}\n")
-        self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
-        return np.array(answer["loss"]), np.array(answer["time_s"])
+        answer = self.ask(steps=count)
+        return {key: np.array(values) for key, values in answer.items()}
+
+    def generate(self, tokens, new):
+        return self.ask(tokens=tokens, new=new)
 
     def close(self):
+        """The most memory that it had."""
+        peak = self.ask()["peak_bytes"]
         self.process.stdin.close()
         self.process.wait()
-
-
-def check(name, dtype, losses, expected):
-    worst = np.max(np.abs(losses / expected - 1))
-    print(f"{dtype} {name}: losses {losses.round(4)}, relative difference {worst:.1e}", file=sys.stderr)
-    if not worst <= TOLERANCE[dtype]:
-        sys.exit(f"{dtype} {name}: another model: losses {losses}, expected {expected}")
+        return peak
 
 
 def interval(ratios):
@@ -70,34 +100,171 @@ def interval(ratios):
     return np.median(ratios), *np.quantile(np.median(draws, axis=1), [0.025, 0.975])
 
 
-samples, summary, lines = [], [], {}
-with tempfile.TemporaryDirectory() as folder:
-    scratch = Path(folder)
-    start = scratch / "start"
-    katt("train", "--model", MODEL, "--text", TEXT, "--steps", 1, "--lr", 0, "--out", start)
-    for dtype, peers in PEERS.items():
-        sides = {"Katt": Katt(start, dtype, scratch), **{name: Peer(start, dtype, w) for name, w in peers.items()}}
-        expected, _ = sides["Katt"].steps(CHECKED)
-        for name in peers:
-            check(name, dtype, sides[name].steps(CHECKED)[0], expected)
-        medians = {name: [] for name in sides}
-        for turn in range(ROUNDS):
-            order = list(sides)
-            for name in order[turn % len(order):] + order[:turn % len(order)]:
-                times = sides[name].steps(WARM_UP + STEPS)[1][WARM_UP:]
-                medians[name].append(np.median(times))
-                samples += [{"dtype": dtype, "side": name, "round": turn, "time_s": float(t)} for t in times]
-        for name in peers:
-            sides[name].close()
-            ratio, low, high = interval(np.array(medians[name]) / np.array(medians["Katt"]))
-            summary.append({"dtype": dtype, "peer": name, "katt_time_s": np.median(medians["Katt"]),
-                            "peer_time_s": np.median(medians[name]), "speedup": ratio, "speedup_lo": low,
-                            "speedup_hi": high})
-            print(f"{dtype}: Katt is {ratio:.2f} ({low:.2f} to {high:.2f}) times as fast as {name}")
-        lines |= {f"{dtype} {name}": (range(ROUNDS), np.array(times) * 1e3) for name, times in medians.items()}
-version = subprocess.run([ROOT / "build" / "peers" / "bin" / "python", "-c", "import torch; print(torch.__version__)"],
-                         check=True, capture_output=True, text=True).stdout.strip()
-folder = save("training_step", samples, summary=summary,
-              settings={"batch": BATCH, "seq": SEQ, "threads": THREADS, "pytorch": version})
-figure(folder, "step", f"A model of 10 million parameters, {BATCH} rows of {SEQ} tokens", "round",
-       "median time of a step, ms", lines)
+def in_turns(sides, rounds, measure):
+    """name → measure(side) of every round, in an order that rotates."""
+    found = {name: [] for name in sides}
+    order = list(sides)
+    for turn in range(rounds):
+        first = turn % len(order)
+        for name in order[first:] + order[:first]:
+            found[name].append(measure(sides[name]))
+    return found
+
+
+def compared(point, quantity, times, peaks):
+    """A line of the summary for each peer; of `times`, a value for every round."""
+    for name, peer in times.items():
+        if name == "Katt":
+            continue
+        ratio, low, high = interval(np.array(peer) / np.array(times["Katt"]))
+        print(f"{quantity} {point}: Katt is {ratio:.2f} ({low:.2f} to {high:.2f}) times as fast as {name}; "
+              f"peak {peaks['Katt'] / 2**20:.0f} MiB, {peaks[name] / 2**20:.0f} MiB", flush=True)  # fmt: skip
+        yield {**point, "quantity": quantity, "peer": name, "katt_time_s": np.median(times["Katt"]),
+               "peer_time_s": np.median(peer), "speedup": ratio, "speedup_lo": low, "speedup_hi": high,
+               "katt_peak_bytes": peaks["Katt"], "peer_peak_bytes": peaks[name]}
+
+
+def expect_same_losses(what, dtype, losses, expected):
+    worst = np.max(np.abs(losses / expected - 1))
+    if not worst <= TOLERANCE[dtype]:
+        sys.exit(f"{what}: another model: losses {losses}, expected {expected}")
+
+
+def training(options, folder, scratch, model, rows, seq, rounds, steps, dtype):
+    """Rows and summary of a training step."""
+    point = {"model": model, "dtype": dtype, "rows": rows, "tokens": seq}
+    shape = ["--text", TEXT, "--batch", rows, "--seq", seq, "--lr", RATE]
+    katt = Katt(folder, dtype, options, scratch)
+    katt.training = shape
+    told = katt.steps(CHECKED[model], "--profile")
+    sides = {"Katt": katt}
+    for name, weights in PEERS[dtype].items():
+        sides[name] = Peer("torch_llama.py", folder, dtype, options, *shape, "--weights", weights)
+        expect_same_losses(f"{point} {name}", dtype, sides[name].steps(CHECKED[model])["loss"], told["loss"])
+    katt.peak_bytes = 0
+    times = in_turns(sides, rounds, lambda side: side.steps(1 + steps)["time_s"][1:])
+    peaks = {name: side.peak_bytes if name == "Katt" else side.close() for name, side in sides.items()}
+    saving = Katt(folder, dtype, options, scratch)  # the same with checkpointing
+    saving.training = shape
+    again = saving.steps(1 + steps, "--checkpoint")["time_s"][1:]
+    samples = [{**point, "quantity": "step", "side": name, "round": turn, "time_s": float(t)}
+               for name, of_rounds in times.items() for turn, of_round in enumerate(of_rounds) for t in of_round]
+    samples += [{**point, "quantity": "step", "side": "Katt, checkpointed", "round": rounds, "time_s": float(t)} for t in again]
+    medians = {name: [np.median(of_round) for of_round in of_rounds] for name, of_rounds in times.items()}
+    summary = [line | {"checkpointed_peak_bytes": saving.peak_bytes, "checkpointed_time_s": float(np.median(again))}
+               for line in compared(point, "step", medians, peaks)]
+    return samples, summary, told["told"]
+
+
+def inference(options, folder, scratch, model, prompt, new, rounds, dtype):
+    """Rows and summary of prefill, whose time is that of the first token, and of a token after it."""
+    point = {"model": model, "dtype": dtype, "rows": 1, "tokens": prompt}
+    tokens = [i * 7 % 251 for i in range(prompt)]
+    sides = {"Katt": Katt(folder, dtype, options, scratch)}
+    for name, script in [("PyTorch", "torch_llama.py"), ("transformers", "transformers_llama.py")]:
+        sides[name] = Peer(script, folder, dtype, options, "--seq", prompt + new)
+    made = {name: side.generate(tokens, new) for name, side in sides.items()}
+    for name in sides:
+        if dtype == "f32" and made[name]["tokens"][:EQUAL_TOKENS] != made["Katt"]["tokens"][:EQUAL_TOKENS]:
+            sys.exit(f"{point} {name}: another model: tokens {made[name]['tokens']}, expected {made['Katt']['tokens']}")
+    found = in_turns(sides, rounds, lambda side: side.generate(tokens, new))
+    told = sides["Katt"].generate(tokens, new, "--profile")["told"]
+    peaks = {name: side.peak_bytes if name == "Katt" else side.close() for name, side in sides.items()}
+    samples, summary = [], []
+    for quantity, key, count in [("prefill", "prefill_s", 1), ("decode", "decode_s", new - 1)]:
+        times = {name: [run[key] / count for run in runs] for name, runs in found.items()}
+        samples += [{**point, "quantity": quantity, "side": name, "round": turn, "time_s": t}
+                    for name, of_rounds in times.items() for turn, t in enumerate(of_rounds)]
+        for line in compared(point, quantity, times, peaks):
+            summary.append(line | {"weight_bytes": made["Katt"]["weight_bytes"]})
+    return samples, summary, told
+
+
+def llama_bench(options, folder):
+    """What the bench program of llama.cpp says of prefill and decoding of a GGUF file of the same model: seconds a token."""
+    command = [*shlex.split(options.llama_bench), "-m", folder, "-t", options.threads, "-p", 512, "-n", 32, "-o", "json"]
+    made = subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, text=True).stdout
+    for row in json.loads(made):
+        quantity = "decode" if row["n_gen"] else "prefill"
+        print(f"llama.cpp {row['model_type']}: {quantity} {row['avg_ts']:.1f} tokens/s", flush=True)
+        yield {"model": row["model_type"], "quantity": quantity, "tokens_s": row["avg_ts"], "tokens_s_deviation": row["stddev_ts"]}
+
+
+def ceilings(threads, scratch):
+    """name → value of what the machine can do, as a sweep measures it."""
+    target = scratch / "ceilings.h5"
+    subprocess.run([KATT, "sweep", "rmsnorm", "--tokens", "16", "--hidden", "64", "--variant", "naive", "--threads", str(threads),
+                    "--budget-s", "0.1", "-o", target, "--overwrite"], check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)  # fmt: skip
+    with h5py.File(target) as file:
+        return {row["name"].decode(): float(row["value"]) for row in file["ceilings/run-0001"][...]}
+
+
+def draw(folder, name, title, summary):
+    """How many times the peers' time is Katt's."""
+    labels = list(dict.fromkeys(f"{row['model']}, {row['dtype']}\n{row['rows']} × {row['tokens']}" for row in summary))
+    peers = list(dict.fromkeys(row["peer"] for row in summary))
+    plt.figure(figsize=(max(6, 1.3 * len(labels)), 4))
+    for n, peer in enumerate(peers):
+        own = [row for row in summary if row["peer"] == peer]
+        at = [labels.index(f"{row['model']}, {row['dtype']}\n{row['rows']} × {row['tokens']}") for row in own]
+        middle = np.array([row["speedup"] for row in own])
+        ends = np.array([[row["speedup_lo"], row["speedup_hi"]] for row in own]).T
+        plt.bar(np.array(at) + 0.27 * (n - (len(peers) - 1) / 2), middle, 0.26, label=peer,
+                yerr=np.abs(ends - middle), capsize=2)
+    plt.axhline(1, color="black", linewidth=0.8)
+    plt.xticks(range(len(labels)), labels, fontsize=8)
+    plt.ylabel("time of the peer / Katt's")
+    plt.title(title)
+    plt.legend(fontsize=8)
+    plt.tight_layout()
+    plt.savefig(folder / f"{name}.png", dpi=120)
+    plt.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", metavar="training|inference", help="default: both")
+    parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
+    parser.add_argument("--dtypes", default="f32,bf16")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--most-tokens", type=int, default=8192, help="of a training step")
+    parser.add_argument("--llama-bench", metavar="COMMAND", help="llama.cpp's bench program, and its options")
+    parser.add_argument("--gguf", type=Path, action="append", default=[], help="a model for it; may be repeated")
+    options = parser.parse_args()
+    for what in options.what:
+        if what not in ("training", "inference"):
+            parser.error(f"{what}: expected training or inference")
+    models, dtypes = options.models.split(","), options.dtypes.split(",")
+    versions = subprocess.run([PYTHON, "-c", "import torch, transformers; print(torch.__version__, transformers.__version__)"],
+                              check=True, capture_output=True, text=True).stdout.split()  # fmt: skip
+    settings = {"threads": options.threads, "pytorch": versions[0], "transformers": versions[1]}
+    plan = {"training": (training, [point for point in TRAINING if point[1] * point[2] <= options.most_tokens]),
+            "inference": (inference, INFERENCE)}
+    with tempfile.TemporaryDirectory() as top:
+        top = Path(top)
+        for what in options.what or plan:
+            measure, points = plan[what]
+            samples, summary, told = [], [], []
+            settings |= {f"ceiling_{name}": value for name, value in ceilings(options.threads, top).items()}
+            for model, *shape in points:
+                if model not in models:
+                    continue
+                if not (top / model).exists():
+                    write_checkpoint(top / model, MODELS[model])
+                for dtype in dtypes:
+                    more, lines, profile = measure(options, top / model, top, model, *shape, dtype)
+                    samples, summary = samples + more, summary + lines
+                    told.append(f"{what}, {model}, {dtype}, {shape}\n{profile}")
+                    folder = save("model_speed", samples, summary, settings, what)
+                    (folder / f"{what}_profiles.txt").write_text("\n".join(told))
+            for quantity in dict.fromkeys(row["quantity"] for row in summary):
+                draw(folder, quantity, {"step": "A training step", "prefill": "Prefill", "decode": "A decoded token"}[quantity],
+                     [row for row in summary if row["quantity"] == quantity])
+    if options.llama_bench:
+        rows = [row for gguf in options.gguf for row in llama_bench(options, gguf)]
+        save("model_speed", rows, settings=settings, file_name="llama_cpp")
+
+
+if __name__ == "__main__":
+    main()

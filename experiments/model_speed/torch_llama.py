@@ -1,8 +1,10 @@
-"""A LLaMA and its training step as a user of PyTorch writes them, eager: reads how many steps to take from a line of
-standard input and answers with a line of JSON, losses and seconds of each."""
+"""A LLaMA, its training step and its greedy generation as a user of PyTorch writes them, eager. Reads requests from standard
+input, a line of JSON each, and answers in a line: {"steps": N} → loss, time_s of each; {"tokens": ids, "new": N} → tokens,
+prefill_s, decode_s; {} → peak_bytes of the process."""
 
 import argparse
 import json
+import resource
 import sys
 import time
 from pathlib import Path
@@ -12,28 +14,46 @@ from katt_peers.server import keep_freed_memory
 from torch.nn import functional
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+STORED = {"F32": torch.float32, "BF16": torch.bfloat16}  # of safetensors
 
 
-def read_safetensors(path):
-    """The f32 tensors of a file, by name."""
+def read_safetensors(path, dtype):
+    """The tensors of a file, by name."""
     data = bytearray(path.read_bytes())
     begin = 8 + int.from_bytes(data[:8], "little")
     tensors = {}
     for name, entry in json.loads(data[8:begin]).items():
         if name != "__metadata__":
             first, end = entry["data_offsets"]
-            flat = torch.frombuffer(data, dtype=torch.float32, count=(end - first) // 4, offset=begin + first)
-            tensors[name] = flat.view(entry["shape"]).clone()
+            stored = STORED[entry["dtype"]]
+            flat = torch.frombuffer(data, dtype=stored, count=(end - first) // stored.itemsize, offset=begin + first)
+            tensors[name] = flat.view(entry["shape"]).to(dtype, copy=True)
     return tensors
 
 
+class Cache:
+    """Keys and values of every block, with room for all tokens."""
+
+    def __init__(self, config, capacity, dtype):
+        shape = (1, config["num_key_value_heads"], capacity, config["head_dim"])
+        self.of_blocks = [(torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype))
+                          for _ in range(config["num_hidden_layers"])]
+        self.length = 0
+
+    def append(self, layer, *new):
+        """Those of a block, with the new ones."""
+        end = self.length + new[0].shape[2]
+        for tensor, part in zip(self.of_blocks[layer], new, strict=True):
+            tensor[:, :, self.length:end] = part
+        return [tensor[:, :, :end] for tensor in self.of_blocks[layer]]
+
+
 class Llama:
-    """The parameters of a Hugging Face checkpoint and the loss of a batch."""
+    """The parameters of a Hugging Face checkpoint."""
 
     def __init__(self, folder, dtype, seq):
         self.config = json.loads((folder / "config.json").read_text())
-        self.weights = {name: tensor.to(dtype).requires_grad_()
-                        for name, tensor in read_safetensors(folder / "model.safetensors").items()}
+        self.weights = read_safetensors(folder / "model.safetensors", dtype)
         head_dim = self.config["head_dim"]
         frequencies = self.config["rope_theta"] ** (-torch.arange(0, head_dim, 2) / head_dim)
         angles = torch.arange(seq)[:, None] * torch.cat((frequencies, frequencies))
@@ -48,29 +68,53 @@ class Llama:
     def heads(self, x, name, count):
         return self.linear(x, name).view(*x.shape[:2], count, self.config["head_dim"]).transpose(1, 2)
 
-    def rope(self, x):
+    def rope(self, x, first):
+        rows = slice(first, first + x.shape[2])
         a, b = x.chunk(2, dim=-1)
-        return x * self.cos.to(x.dtype) + torch.cat((-b, a), dim=-1) * self.sin.to(x.dtype)
+        return x * self.cos[rows].to(x.dtype) + torch.cat((-b, a), dim=-1) * self.sin[rows].to(x.dtype)
 
-    def block(self, x, prefix):
+    def block(self, x, layer, cache):
         heads, kv_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
+        prefix = f"model.layers.{layer}."
         n = self.norm(x, prefix + "input_layernorm")
         attention = prefix + "self_attn."
-        out = functional.scaled_dot_product_attention(
-            self.rope(self.heads(n, attention + "q_proj", heads)),
-            self.rope(self.heads(n, attention + "k_proj", kv_heads)),
-            self.heads(n, attention + "v_proj", kv_heads), is_causal=True, enable_gqa=heads != kv_heads)
+        first = cache.length if cache else 0
+        q = self.rope(self.heads(n, attention + "q_proj", heads), first)
+        k = self.rope(self.heads(n, attention + "k_proj", kv_heads), first)
+        v = self.heads(n, attention + "v_proj", kv_heads)
+        if cache:
+            k, v = cache.append(layer, k, v)
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1, enable_gqa=heads != kv_heads)
         x = x + self.linear(out.transpose(1, 2).flatten(2), attention + "o_proj")
         n = self.norm(x, prefix + "post_attention_layernorm")
         gate = functional.silu(self.linear(n, prefix + "mlp.gate_proj"))
         return x + self.linear(gate * self.linear(n, prefix + "mlp.up_proj"), prefix + "mlp.down_proj")
 
-    def loss(self, ids, targets):
+    def hidden(self, ids, cache=None):
         x = functional.embedding(ids, self.weights["model.embed_tokens.weight"])
         for layer in range(self.config["num_hidden_layers"]):
-            x = self.block(x, f"model.layers.{layer}.")
-        logits = self.linear(self.norm(x, "model.norm"), "lm_head")
-        return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+            x = self.block(x, layer, cache)
+        if cache:
+            cache.length += ids.shape[1]
+        return x
+
+    def logits(self, x):
+        head = "model.embed_tokens" if self.config["tie_word_embeddings"] else "lm_head"
+        return self.linear(self.norm(x, "model.norm"), head)
+
+    def loss(self, ids, targets):
+        return functional.cross_entropy(self.logits(self.hidden(ids)).float().flatten(0, 1), targets.flatten())
+
+    @torch.inference_mode()
+    def generate(self, ids, new):
+        """Greedy; the first token is part of prefill. Of a prompt, the logits of its last token alone."""
+        cache = Cache(self.config, len(ids) + new, self.weights["model.norm.weight"].dtype)
+        times, tokens, given = [time.perf_counter()], [], torch.tensor([ids])
+        for _ in range(new):
+            given = self.logits(self.hidden(given, cache)[:, -1:]).argmax(-1)
+            tokens.append(int(given))
+            times.append(time.perf_counter())
+        return {"tokens": tokens, "prefill_s": times[1] - times[0], "decode_s": times[-1] - times[1]}
 
 
 class Trainer:
@@ -82,7 +126,7 @@ class Trainer:
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=keeps_masters and options.dtype == "bf16")
         self.text = torch.frombuffer(bytearray(options.text.read_bytes()), dtype=torch.uint8).long()
         self.batch, self.seq = options.batch, options.seq
-        weights = list(self.model.weights.values())
+        weights = [tensor.requires_grad_() for tensor in self.model.weights.values()]
         self.optimizer = torch.optim.AdamW(
             [{"params": [w for w in weights if w.dim() >= 2], "weight_decay": 0.1},
              {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0}],
@@ -107,22 +151,38 @@ class Trainer:
         return loss.item(), time.perf_counter() - start
 
 
+def serve(answer):
+    """Answers the requests of standard input."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        peak = {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        print(json.dumps(answer(request) if request else peak), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--dtype", choices=DTYPES, required=True)
-    parser.add_argument("--weights", choices=DTYPES, required=True, help="f32: masters, with autocast in bf16")
-    for name in ["--batch", "--seq", "--threads"]:
-        parser.add_argument(name, type=int, required=True)
-    parser.add_argument("--lr", type=float, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--seq", type=int, required=True, help="tokens of a row, or of a prompt and what follows it")
+    parser.add_argument("--text", type=Path, help="what to train on")
+    parser.add_argument("--weights", choices=DTYPES, default="f32", help="of training; f32: masters, with autocast in bf16")
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--lr", type=float)
     options = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(options.threads)
-    trainer = Trainer(options)
-    for line in sys.stdin:
-        losses, times = zip(*(trainer.step() for _ in range(int(line))))
-        print(json.dumps({"loss": losses, "time_s": times}), flush=True)
+    if options.text:
+        trainer = Trainer(options)
+
+        def steps(request):
+            losses, times = zip(*(trainer.step() for _ in range(request["steps"])), strict=True)
+            return {"loss": losses, "time_s": times}
+
+        serve(steps)
+    else:
+        model = Llama(options.model, DTYPES[options.dtype], options.seq)
+        serve(lambda request: model.generate(request["tokens"], request["new"]))
 
 
 if __name__ == "__main__":
