@@ -224,7 +224,7 @@ def draw(folder, name, title, summary):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", metavar="training|inference", help="default: both")
+    parser.add_argument("what", nargs="*", metavar="training|inference|llama_cpp", help="default: training inference")
     parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -232,9 +232,18 @@ def main():
     parser.add_argument("--llama-bench", metavar="COMMAND", help="llama.cpp's bench program, and its options")
     parser.add_argument("--gguf", type=Path, action="append", default=[], help="a model for it; may be repeated")
     options = parser.parse_args()
-    for what in options.what:
-        if what not in ("training", "inference"):
-            parser.error(f"{what}: expected training or inference")
+    wanted = options.what or ["training", "inference"]
+    for what in wanted:
+        if what not in ("training", "inference", "llama_cpp"):
+            parser.error(f"{what}: expected training, inference or llama_cpp")
+    if "llama_cpp" in wanted:
+        if not (options.llama_bench and options.gguf):
+            parser.error("llama_cpp: expected --llama-bench and --gguf")
+        rows = [row for gguf in options.gguf for row in llama_bench(options, gguf)]
+        save("model_speed", rows, settings={"threads": options.threads}, file_name="llama_cpp")
+        wanted.remove("llama_cpp")
+    if not wanted:
+        return
     models, dtypes = options.models.split(","), options.dtypes.split(",")
     versions = subprocess.run([PYTHON, "-c", "import torch, transformers; print(torch.__version__, transformers.__version__)"],
                               check=True, capture_output=True, text=True).stdout.split()  # fmt: skip
@@ -243,7 +252,7 @@ def main():
             "inference": (inference, INFERENCE)}
     with tempfile.TemporaryDirectory() as top:
         top = Path(top)
-        for what in options.what or plan:
+        for what in wanted:
             measure, points = plan[what]
             samples, summary, told = [], [], []
             settings |= {f"ceiling_{name}": value for name, value in ceilings(options.threads, top).items()}
@@ -261,9 +270,6 @@ def main():
             for quantity in dict.fromkeys(row["quantity"] for row in summary):
                 draw(folder, quantity, {"step": "A training step", "prefill": "Prefill", "decode": "A decoded token"}[quantity],
                      [row for row in summary if row["quantity"] == quantity])
-    if options.llama_bench:
-        rows = [row for gguf in options.gguf for row in llama_bench(options, gguf)]
-        save("model_speed", rows, settings=settings, file_name="llama_cpp")
 
 
 if __name__ == "__main__":

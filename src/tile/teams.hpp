@@ -38,9 +38,18 @@ class BlockTeam {
   KOKKOS_INLINE_FUNCTION void team_barrier() const { KOKKOS_IF_ON_DEVICE((__syncthreads();)) }
 };
 
+/// Blocks that a multiprocessor shall hold: Functor::device_blocks, which bounds the registers; else 0,
+/// as the compiler likes.
+template <class Functor>
+constexpr int device_blocks_of() {
+  if constexpr (requires { Functor::device_blocks; }) return Functor::device_blocks;
+  return 0;
+}
+
 /// scripts/kernel_table reads the threads in the kernel's name.
 template <int Threads, class Functor>
-__global__ void __launch_bounds__(Threads) run_teams(const __grid_constant__ Functor functor) {
+__global__ void __launch_bounds__(Threads, device_blocks_of<Functor>())
+    run_teams(const __grid_constant__ Functor functor) {
   extern __shared__ __align__(1024) std::byte shared[];
   functor.run(BlockTeam(), static_cast<std::int64_t>(blockIdx.x), reinterpret_cast<float*>(shared));
 }

@@ -109,13 +109,15 @@ def test_own_steps_are_predicted_from_own_kernels(repository):
     ]
     model = Model.read_config(repository / "experiments" / "byte_model")
     assert model.parameters == 10081600
-    with h5py.File(repository / "results" / "training_step" / "training_step.h5") as file:
-        times, dtypes, sides = (file[name][...] for name in ("time_s", "dtype", "side"))
+    with h5py.File(repository / "results" / "model_speed" / "training.h5") as file:
+        times, dtypes, sides, models, tokens = (
+            file[name][...] for name in ("time_s", "dtype", "side", "model", "tokens")
+        )
     sustained = {}
     for dtype in ("bf16", "f32"):
         cluster = Cluster(measured_device(points, dtype), Link(0, 1), Link(0, 1))
         got = predict(model, cluster, Layout(), Step(seq=256, rows=4, micro_rows=4, products=dtype))
-        own = (dtypes == dtype.encode()) & (sides == b"Katt")
+        own = (dtypes == dtype.encode()) & (sides == b"Katt") & (models == b"10 M") & (tokens == 256)
         sustained[dtype] = got.step_s / numpy.median(times[own])
     assert 0.6 < sustained["bf16"] < 1
     assert sustained["f32"] == pytest.approx(sustained["bf16"], rel=0.05)

@@ -140,6 +140,9 @@ inline bool are_wide(const PagedArgs& args) {
 template <bool Wide, class Exec, class T, class KvRows, class Rule>
 struct DecodeSplit {
   using Engine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>, Wide>;
+  /// As many as have room for a tile of keys of 128 elements in shared memory. Left alone, the compiler
+  /// spills to make room for eight.
+  static constexpr int device_blocks = 5;
 
   DecodePlan plan;
   HeadRows<const T> q;
