@@ -32,14 +32,15 @@ def select(rows, **wanted):
 
 def line(axes, rows, column, scale, label, **style):
     order = np.argsort(rows["ranks"])
-    axes.plot(rows["ranks"][order], rows[column][order] * scale, marker="o", label=label, **style)
+    marker = "os"[len(axes.lines) // 10 % 2]  # colours come again after ten
+    axes.plot(rows["ranks"][order], rows[column][order] * scale, marker=marker, label=label, **style)
 
 
 def finish(axes, title, ylabel):
     axes.set(title=title, xlabel="ranks", ylabel=ylabel, xscale="log", xticks=RANKS, xticklabels=RANKS)
     axes.minorticks_off()
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)  # never on a line
 
 
 def one_over_ranks(axes, first):
@@ -55,7 +56,7 @@ def of_variants(axes, rows, column):
 
 
 def memory(rows):
-    figure, (ring, step) = plt.subplots(1, 2, figsize=(10, 4))
+    figure, (ring, step) = plt.subplots(1, 2, figsize=(13, 4))
     of_variants(ring, rows, "total_bytes")
     strong = select(rows, op="ring_attention", dtype="f32", label="strong", variant="ring", **{"pass": "backward"})
     one_over_ranks(ring, strong["total_bytes"][strong["ranks"] == 1][0] * 1e-6)
@@ -74,7 +75,7 @@ def memory(rows):
 
 
 def traffic(rows):
-    figure, (ring, step) = plt.subplots(1, 2, figsize=(10, 4))
+    figure, (ring, step) = plt.subplots(1, 2, figsize=(13, 4))
     of_variants(ring, rows, "sent_bytes")
     finish(ring, "Attention of shared sequences, backward", "MB sent by a rank")
     steps = select(rows, op="training_step")
@@ -99,7 +100,6 @@ def waiting(rows):
     finish(share, "Time in communication", "% of the time")
     finish(overlap, "Computed in while messages were under way", "% of that time")
     share.get_legend().remove()
-    overlap.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
     return figure
 
 
