@@ -200,31 +200,41 @@ def ceilings(threads, scratch):
         return {row["name"].decode(): float(row["value"]) for row in file["ceilings/run-0001"][...]}
 
 
-def draw(folder, name, title, summary):
-    """How many times the peers' time is Katt's."""
-    labels = list(dict.fromkeys(f"{row['model']}, {row['dtype']}\n{row['rows']} × {row['tokens']}" for row in summary))
-    peers = list(dict.fromkeys(row["peer"] for row in summary))
-    plt.figure(figsize=(max(6, 1.3 * len(labels)), 4))
-    for n, peer in enumerate(peers):
-        own = [row for row in summary if row["peer"] == peer]
-        at = [labels.index(f"{row['model']}, {row['dtype']}\n{row['rows']} × {row['tokens']}") for row in own]
-        middle = np.array([row["speedup"] for row in own])
-        ends = np.array([[row["speedup_lo"], row["speedup_hi"]] for row in own]).T
-        plt.bar(np.array(at) + 0.27 * (n - (len(peers) - 1) / 2), middle, 0.26, label=peer,
-                yerr=np.abs(ends - middle), capsize=2)
-    plt.axhline(1, color="black", linewidth=0.8)
-    plt.xticks(range(len(labels)), labels, fontsize=8)
-    plt.ylabel("time of the peer / Katt's")
-    plt.title(title)
-    plt.legend(fontsize=8)
-    plt.tight_layout()
-    plt.savefig(folder / f"{name}.png", dpi=120)
-    plt.close()
+TITLES = {"step": "A training step", "prefill": "Prefill", "decode": "A decoded token"}
+
+
+def draw(path):
+    """How many times the peers' time is Katt's, a figure for every quantity of a result file."""
+    with h5py.File(path) as file:
+        columns = {name: data.asstr()[...] if data.dtype.kind == "O" else data[...] for name, data in file["summary"].items()}
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    colors = {peer: f"C{n}" for n, peer in enumerate(dict.fromkeys(columns["peer"]))}
+    for quantity in dict.fromkeys(columns["quantity"]):
+        points = {}
+        for row in rows:
+            if row["quantity"] == quantity:
+                points.setdefault(f"{row['model']}, {row['dtype']}\n{row['rows']} × {row['tokens']}", []).append(row)
+        plt.figure(figsize=(max(6, 1.3 * len(points)), 4))
+        for at, bars in enumerate(points.values()):
+            for n, row in enumerate(bars):
+                middle = row["speedup"]
+                plt.bar(at + 0.32 * (n - (len(bars) - 1) / 2), middle, 0.3, color=colors[row["peer"]],
+                        yerr=[[middle - row["speedup_lo"]], [row["speedup_hi"] - middle]], capsize=2)
+        plt.axhline(1, color="black", linewidth=0.8)
+        plt.xticks(range(len(points)), points, fontsize=8)
+        plt.ylabel("time of the peer / Katt's")
+        plt.title(TITLES[quantity])
+        for peer, color in colors.items():
+            plt.bar(0, 0, color=color, label=peer)
+        plt.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)  # never on a bar
+        plt.tight_layout()
+        plt.savefig(path.with_name(f"{quantity}.png"), dpi=120)
+        plt.close()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", metavar="training|inference|llama_cpp", help="default: training inference")
+    parser.add_argument("what", nargs="*", metavar="training|inference|llama_cpp|draw", help="default: training inference; draw: the figures again")
     parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -234,8 +244,12 @@ def main():
     options = parser.parse_args()
     wanted = options.what or ["training", "inference"]
     for what in wanted:
-        if what not in ("training", "inference", "llama_cpp"):
-            parser.error(f"{what}: expected training, inference or llama_cpp")
+        if what not in ("training", "inference", "llama_cpp", "draw"):
+            parser.error(f"{what}: expected training, inference, llama_cpp or draw")
+    if wanted == ["draw"]:
+        for name in ("training", "inference"):
+            draw(ROOT / "results" / "model_speed" / f"{name}.h5")
+        return
     if "llama_cpp" in wanted:
         if not (options.llama_bench and options.gguf):
             parser.error("llama_cpp: expected --llama-bench and --gguf")
@@ -267,9 +281,7 @@ def main():
                     told.append(f"{what}, {model}, {dtype}, {shape}\n{profile}")
                     folder = save("model_speed", samples, summary, settings, what)
                     (folder / f"{what}_profiles.txt").write_text("\n".join(told))
-            for quantity in dict.fromkeys(row["quantity"] for row in summary):
-                draw(folder, quantity, {"step": "A training step", "prefill": "Prefill", "decode": "A decoded token"}[quantity],
-                     [row for row in summary if row["quantity"] == quantity])
+            draw(folder / f"{what}.h5")
 
 
 if __name__ == "__main__":

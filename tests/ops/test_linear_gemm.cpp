@@ -181,6 +181,26 @@ TEST(Gemm, IsAColumnMajorProductOfTheFactorsInTheOtherOrder) {
   }
 }
 
+// A factor of f32 that is packed once for all threads: in slices of its columns, in chunks of its depth.
+TEST(Gemm, MatchesReferenceWhereAFactorIsPackedInParts) {
+  for (const auto& [m, n, k] :
+       {std::array<std::int64_t, 3>{113, 6001, 5}, {115, 12000, 3}, {113, 3001, 750}}) {
+    for (const bool trans_b : {false, true}) {
+      expect_reference({.m = m,
+                        .n = n,
+                        .k = k,
+                        .a_dtype = Dtype::f32,
+                        .b_dtype = Dtype::f32,
+                        .c_dtype = Dtype::f32,
+                        .trans_b = trans_b,
+                        .bias = true,
+                        .alpha = 0.5F,
+                        .beta = trans_b ? 2.0F : 0.0F,
+                        .gap = 3});
+    }
+  }
+}
+
 TEST(Gemm, MatchesReferenceForEveryShapeTranspositionAndStride) {
   const std::vector<std::array<std::int64_t, 3>> shapes{{1, 1, 1},    {16, 32, 64}, {7, 5, 3},
                                                         {1, 67, 131}, {67, 1, 131}, {3, 70, 1},

@@ -102,7 +102,6 @@ def test_published_steps_are_predicted():
 
 
 def test_own_steps_are_predicted_from_own_kernels(repository):
-    # What is left of the kernels' rates in the model is the same in both dtypes.
     points = [
         load(repository / "results" / file).points
         for file in ("baselines/baselines.h5", "attention_tiling/attention_tiling.h5", "fused_ops/fused_ops.h5")
@@ -119,8 +118,7 @@ def test_own_steps_are_predicted_from_own_kernels(repository):
         got = predict(model, cluster, Layout(), Step(seq=256, rows=4, micro_rows=4, products=dtype))
         own = (dtypes == dtype.encode()) & (sides == b"Katt") & (models == b"10 M") & (tokens == 256)
         sustained[dtype] = got.step_s / numpy.median(times[own])
-    assert 0.6 < sustained["bf16"] < 1
-    assert sustained["f32"] == pytest.approx(sustained["bf16"], rel=0.05)
+    assert 0.6 < sustained["bf16"] < sustained["f32"] < 1
     with pytest.raises(ValueError, match="linear forward f64: no row"):
         measured_device(points, "f64")
 

@@ -1,7 +1,9 @@
 #include "ops/linear/gemm/host.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <Kokkos_Core.hpp>
 
@@ -152,6 +154,9 @@ template <class Vec>
 struct SharedPlan {
   using M = Micro<Vec>;
   static constexpr std::int64_t largest_chunk = std::int64_t{2} << 20;  ///< elements of packed B
+  /// Of a wider product so many columns are computed at a time: then a chunk has a depth at least.
+  static constexpr std::int64_t most_columns =
+      largest_chunk / M::largest_depth / M::columns * M::columns;
 
   std::int64_t depth;   ///< steps of k in a panel
   std::int64_t panels;  ///< of B, side by side
@@ -159,7 +164,7 @@ struct SharedPlan {
   std::int64_t rows, columns, row_items, column_items;  ///< of a thread's piece of C
 
   static bool takes(const GemmArgs& args) {
-    return args.c.dtype == Dtype::f32 && args.k() > 0 && args.m() >= 8 * M::rows;
+    return args.c.dtype == Dtype::f32 && args.k() > 0 && args.n() > 0 && args.m() >= 8 * M::rows;
   }
 
   SharedPlan(const GemmArgs& args, int threads)
@@ -256,8 +261,49 @@ struct SharedProduct {
   }
 };
 
+/// The product for `count` columns from `first` on.
+GemmArgs columns_of(const GemmArgs& args, std::int64_t first, std::int64_t count) {
+  const auto skip = [](auto& tensor, std::int64_t elements) {
+    using Data = decltype(tensor.data);
+    using Byte = std::conditional_t<std::is_same_v<Data, void*>, std::byte, const std::byte>;
+    tensor.data = static_cast<Byte*>(tensor.data) +
+                  elements * static_cast<std::int64_t>(size_of(tensor.dtype));
+  };
+  GemmArgs part = args;
+  skip(part.b, args.trans_b ? first * args.b.stride[0] : first);
+  skip(part.c, first);
+  part.b.extent[args.trans_b ? 0 : 1] = count;
+  part.c.extent[1] = count;
+  if (args.bias) {
+    skip(part.bias, first);
+    part.bias.extent[0] = count;
+  }
+  return part;
+}
+
+template <class Exec>
+std::size_t shared_workspace_bytes(const Exec& exec, const GemmArgs& args) {
+  using Plan = SharedPlan<tile::VecOf<Exec>>;
+  std::int64_t size = 0;
+  for (const std::int64_t columns :
+       {std::min(args.n(), Plan::most_columns), args.n() % Plan::most_columns}) {
+    if (columns == 0) continue;
+    const Plan plan(columns_of(args, 0, columns), exec.concurrency());
+    size = std::max(size, plan.packed_size() + exec.concurrency() * plan.thread_size());
+  }
+  return static_cast<std::size_t>(size) * sizeof(float);
+}
+
 template <class Exec>
 void shared_product(const Exec& exec, const GemmArgs& args, float* workspace, const char* label) {
+  constexpr std::int64_t most = SharedPlan<tile::VecOf<Exec>>::most_columns;
+  if (args.n() > most) {
+    for (std::int64_t column = 0; column < args.n(); column += most) {
+      shared_product(exec, columns_of(args, column, std::min(most, args.n() - column)), workspace,
+                     label);
+    }
+    return;
+  }
   using Vec = tile::VecOf<Exec>;
   using Index = Kokkos::IndexType<std::int64_t>;
   const SharedPlan<Vec> plan(args, exec.concurrency());
@@ -284,9 +330,7 @@ std::size_t host_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
   if (is_few_rows(args)) return few_rows_workspace_bytes<Exec>(args, OuterUnit::widened);
   if (is_low_rank(args)) return low_rank_workspace_bytes<Exec>(args, OuterUnit::widened);
   if (SharedPlan<Vec>::takes(args)) {
-    const SharedPlan<Vec> plan(args, exec.concurrency());
-    return static_cast<std::size_t>(plan.packed_size() + exec.concurrency() * plan.thread_size()) *
-           sizeof(float);
+    return shared_workspace_bytes(exec, args);
   }
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   return static_cast<std::size_t>(ThreadSpace<Vec>(args, blocking).total) * sizeof(float) *
