@@ -95,9 +95,10 @@ TEST(Measure, StopsAtTheBudgetButNotBeforeTheLeastRounds) {
   EXPECT_EQ(slow[0].measured.samples_s.size(), 7U);
   std::vector<Contender> more;
   more.push_back(make("more", {.run_s = 2e-3}));
-  ASSERT_TRUE(measure(more, {.budget_s = 0.1, .precision = 0}, no_flush, stop));
-  EXPECT_GT(more[0].measured.samples_s.size(), 10U);
-  EXPECT_LT(more[0].measured.samples_s.size(), 60U);
+  // Of 250 runs a busy machine may leave few.
+  ASSERT_TRUE(measure(more, {.budget_s = 0.5, .precision = 0}, no_flush, stop));
+  EXPECT_GT(more[0].measured.samples_s.size(), 7U);
+  EXPECT_LT(more[0].measured.samples_s.size(), 260U);
 }
 
 TEST(Measure, BatchesShortRuns) {
