@@ -16,9 +16,13 @@ int count_of(const char* name, const std::optional<std::string>& text) {
 
 }  // namespace
 
-void LayoutOptions::add_inference_to(CommandLine& line) {
+void LayoutOptions::add_model_to(CommandLine& line) {
   line.option("--tensor", tensor, "ranks that share every matrix (default: 1)");
   line.option("--pipeline", pipeline, "stages of blocks, a rank each (default: 1)");
+}
+
+void LayoutOptions::add_inference_to(CommandLine& line) {
+  add_model_to(line);
   line.option("--context", context,
               "so many times more replicas of the model: inference cuts no sequence (default: 1)");
   line.option("--zero", zero, "of training; inference has no optimizer");
@@ -26,8 +30,7 @@ void LayoutOptions::add_inference_to(CommandLine& line) {
 }
 
 void LayoutOptions::add_to(CommandLine& line) {
-  line.option("--tensor", tensor, "ranks that share every matrix (default: 1)");
-  line.option("--pipeline", pipeline, "stages of blocks, a rank each (default: 1)");
+  add_model_to(line);
   line.option("--context", context, "ranks that share every sequence (default: 1)");
   line.option("--zero", zero, "1: data parallel ranks share the optimizer's state (default: 0)");
   line.option("--sequence-parallel", sequence_parallel,

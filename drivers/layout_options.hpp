@@ -38,6 +38,9 @@ struct LayoutOptions {
   /// Those of inference, which cuts no sequence: --tensor x --pipeline ranks hold a model together,
   /// and as many such replicas as there are work apart. All ranks call it.
   [[nodiscard]] Replicas replicas() const;
+
+ private:
+  void add_model_to(CommandLine& line);
 };
 
 }  // namespace katt::impl

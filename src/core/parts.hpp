@@ -29,17 +29,26 @@ std::size_t aligned_bytes(const BasicTensorRef<Rank, Const>& tensor) {
 
 namespace impl {
 
-template <bool Const>
-BasicTensorRef<2, Const> from_element(BasicTensorRef<2, Const> matrix, std::int64_t offset) {
+template <int Rank, bool Const>
+BasicTensorRef<Rank, Const> from_element(BasicTensorRef<Rank, Const> tensor, std::int64_t offset) {
   using Byte = std::conditional_t<Const, const std::byte, std::byte>;
-  if (matrix.data != nullptr) {
-    matrix.data =
-        static_cast<Byte*>(matrix.data) + offset * static_cast<std::int64_t>(size_of(matrix.dtype));
+  if (tensor.data != nullptr) {
+    tensor.data =
+        static_cast<Byte*>(tensor.data) + offset * static_cast<std::int64_t>(size_of(tensor.dtype));
   }
-  return matrix;
+  return tensor;
 }
 
 }  // namespace impl
+
+/// Elements first … first + count − 1 of a vector. One without memory gives one without memory.
+template <bool Const>
+BasicTensorRef<1, Const> elements_of(const BasicTensorRef<1, Const>& vector, std::int64_t first,
+                                     std::int64_t count) {
+  BasicTensorRef<1, Const> part = impl::from_element(vector, first * vector.stride[0]);
+  part.extent[0] = count;
+  return part;
+}
 
 /// Rows first … first + count − 1 of a matrix (rows, columns). One without memory gives one without
 /// memory.

@@ -1,0 +1,230 @@
+#include "ops/linear/gemm/shared.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/parts.hpp"
+#include "ops/linear/gemm/finish.hpp"
+#include "ops/linear/gemm/micro.hpp"
+
+namespace katt::linear::impl {
+
+namespace {
+
+using HostMicro = Micro<tile::VecOf<Host>>;
+
+constexpr std::int64_t parts_of(std::int64_t extent, std::int64_t part) {
+  return (extent + part - 1) / part;
+}
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return parts_of(value, unit) * unit;
+}
+
+constexpr std::int64_t largest_chunk = std::int64_t{2} << 20;  ///< elements of the shared factor
+/// Of a wider product so many columns are computed at a time: then a chunk has a depth at least.
+constexpr std::int64_t most_columns =
+    largest_chunk / HostMicro::largest_depth / HostMicro::columns * HostMicro::columns;
+
+/// How a product is cut.
+template <class Vec>
+struct SharedPlan {
+  using M = Micro<Vec>;
+
+  bool shares_a;        ///< else B
+  std::int64_t width;   ///< rows, or columns, of a panel of the shared factor
+  std::int64_t panels;  ///< side by side
+  std::int64_t depth;   ///< steps of k in a panel
+  std::int64_t chunk;   ///< steps of k that are packed at one time, in whole depths
+  std::int64_t rows, columns, row_items, column_items;  ///< of a thread's piece of C
+
+  SharedPlan(const GemmArgs& args, int threads) : depth(M::depth_of(args.k())) {
+    // As many pieces of C as keep the threads busy to the end.
+    const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
+    constexpr std::int64_t narrow = std::int64_t{2} * M::columns;
+    const std::int64_t high = parts_of(args.m(), M::rows);
+    shares_a = args.m() <= args.n() && args.n() >= wanted * narrow &&
+               high * M::rows * depth <= largest_chunk;
+    if (shares_a) {
+      width = M::rows;
+      panels = high;
+      columns =
+          std::clamp<std::int64_t>(round_up(args.n() / wanted, M::columns), narrow, 4 * narrow);
+      rows = args.m();
+    } else {
+      width = M::columns;
+      panels = parts_of(args.n(), M::columns);
+      // The columns of B that many panels of A meet stay in the second-level cache.
+      const std::int64_t wide = parts_of(args.n(), 512);
+      columns = round_up(parts_of(args.n(), std::max(wide, parts_of(threads, high))), M::columns);
+      rows = std::clamp<std::int64_t>(high * parts_of(args.n(), columns) / (4 * wanted), 1, 4) *
+             M::rows;
+    }
+    column_items = parts_of(args.n(), columns);
+    row_items = parts_of(args.m(), rows);
+    chunk = std::clamp<std::int64_t>(largest_chunk / (panels * width * depth), 1,
+                                     parts_of(args.k(), depth)) *
+            depth;
+  }
+
+  /// Elements of a panel of the shared factor.
+  [[nodiscard]] std::int64_t panel_size() const { return width * depth + M::slack; }
+  [[nodiscard]] std::int64_t packed_size() const {
+    return round_up(chunk / depth * panels * panel_size(), 16);
+  }
+  /// Elements that a thread packs.
+  [[nodiscard]] std::int64_t thread_size() const {
+    return round_up((shares_a ? columns : M::rows) * depth + M::slack, 16);
+  }
+  /// Where the shared panel of these rows or columns and of the steps from k on lies.
+  [[nodiscard]] std::int64_t place(std::int64_t k, std::int64_t panel) const {
+    return (k / depth * panels + panel) * panel_size();
+  }
+};
+
+/// One panel of the shared factor.
+template <class Vec>
+struct PackShared {
+  GemmArgs args;
+  SharedPlan<Vec> plan;
+  std::int64_t first;  ///< step of k of the chunk
+  float* packed;
+
+  void operator()(std::int64_t item) const {
+    const std::int64_t k = item / plan.panels * plan.depth;
+    const std::int64_t panel = item % plan.panels;
+    const std::int64_t begin = panel * plan.width;
+    const std::int64_t count = std::min(plan.width, (plan.shares_a ? args.m() : args.n()) - begin);
+    const PanelRange range{begin, count, first + k, std::min(plan.depth, args.k() - first - k)};
+    float* out = packed + plan.place(k, panel);
+    if (plan.shares_a) {
+      pack<Vec>(args.a, !args.trans_a, range, out, count);
+    } else {
+      pack<Vec>(args.b, args.trans_b, range, out, plan.width);
+    }
+  }
+};
+
+/// One piece of C += the product over a chunk.
+template <class Exec>
+struct SharedProduct {
+  using Vec = tile::VecOf<Exec>;
+  using M = Micro<Vec>;
+  using Token =
+      Kokkos::Experimental::UniqueToken<Exec, Kokkos::Experimental::UniqueTokenScope::Instance>;
+
+  GemmArgs args;
+  SharedPlan<Vec> plan;
+  std::int64_t first;
+  const float* packed;
+  Token token;
+  float* workspace;
+
+  void operator()(std::int64_t item) const {
+    const int slot = token.acquire();
+    float* mine = workspace + slot * plan.thread_size();
+    const std::int64_t row = item % plan.row_items * plan.rows;
+    const std::int64_t column = item / plan.row_items * plan.columns;
+    const std::int64_t rows = std::min(plan.rows, args.m() - row);
+    const std::int64_t columns = std::min(plan.columns, args.n() - column);
+    const std::int64_t stride = args.c.stride[0];
+    float* c = static_cast<float*>(args.c.data) + row * stride + column;
+    const std::int64_t steps = std::min(plan.chunk, args.k() - first);
+    for (std::int64_t k = 0; k < steps; k += plan.depth) {
+      const std::int64_t depth = std::min(plan.depth, steps - k);
+      for (std::int64_t j = 0; plan.shares_a && j < columns; j += M::columns) {
+        const std::int64_t count = std::min<std::int64_t>(M::columns, columns - j);
+        pack<Vec>(args.b, args.trans_b, {column + j, count, first + k, depth}, mine + j * depth,
+                  M::columns);
+      }
+      for (std::int64_t i = 0; i < rows; i += M::rows) {
+        const std::int64_t count = std::min<std::int64_t>(M::rows, rows - i);
+        const float* a = mine;
+        if (plan.shares_a) {
+          a = packed + plan.place(k, (row + i) / M::rows);
+        } else {
+          pack<Vec>(args.a, !args.trans_a, {row + i, count, first + k, depth}, mine, count);
+        }
+        const auto kernel = micro_kernel_for<Vec>(count);
+        for (std::int64_t j = 0; j < columns; j += M::columns) {
+          const float* b =
+              plan.shares_a ? mine + j * depth : packed + plan.place(k, (column + j) / M::columns);
+          kernel(a, b, depth,
+                 {.c = c + i * stride + j,
+                  .stride = stride,
+                  .columns = static_cast<int>(std::min<std::int64_t>(M::columns, columns - j)),
+                  .alpha = args.alpha,
+                  .beta = first + k == 0 ? args.beta : 1.0F});
+        }
+      }
+    }
+    if (args.bias && first + steps == args.k()) {
+      finish_block<Vec>(args, c, stride, row, column, rows, columns, 0.0F);
+    }
+    token.release(slot);
+  }
+};
+
+/// The product for `count` columns from `first` on.
+GemmArgs columns_of(const GemmArgs& args, std::int64_t first, std::int64_t count) {
+  GemmArgs part = args;
+  part.b = args.trans_b ? rows_of(args.b, first, count) : katt::columns_of(args.b, first, count);
+  part.c = katt::columns_of(args.c, first, count);
+  if (args.bias) part.bias = elements_of(args.bias, first, count);
+  return part;
+}
+
+}  // namespace
+
+bool is_shared(const GemmArgs& args) {
+  return args.c.dtype == Dtype::f32 && args.k() > 0 && args.n() > 0 &&
+         args.m() >= 8 * HostMicro::rows;
+}
+
+template <class Exec>
+std::size_t shared_workspace_bytes(const Exec& exec, const GemmArgs& args) {
+  std::int64_t size = 0;
+  for (const std::int64_t columns : {std::min(args.n(), most_columns), args.n() % most_columns}) {
+    if (columns == 0) continue;
+    const SharedPlan<tile::VecOf<Exec>> plan(columns_of(args, 0, columns), exec.concurrency());
+    size = std::max(size, plan.packed_size() + exec.concurrency() * plan.thread_size());
+  }
+  return static_cast<std::size_t>(size) * sizeof(float);
+}
+
+template <class Exec>
+void shared_product(const Exec& exec, const GemmArgs& args, Workspace workspace,
+                    const char* label) {
+  if (args.n() > most_columns) {
+    for (std::int64_t column = 0; column < args.n(); column += most_columns) {
+      shared_product(exec, columns_of(args, column, std::min(most_columns, args.n() - column)),
+                     workspace, label);
+    }
+    return;
+  }
+  using Vec = tile::VecOf<Exec>;
+  using Index = Kokkos::IndexType<std::int64_t>;
+  auto* packed = static_cast<float*>(workspace.data);
+  const SharedPlan<Vec> plan(args, exec.concurrency());
+  for (std::int64_t first = 0; first < args.k(); first += plan.chunk) {
+    const std::int64_t layers = parts_of(std::min(plan.chunk, args.k() - first), plan.depth);
+    Kokkos::parallel_for(label, Kokkos::RangePolicy<Exec, Index>(exec, 0, layers * plan.panels),
+                         PackShared<Vec>{args, plan, first, packed});
+    Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Index> pieces(
+        exec, 0, plan.row_items * plan.column_items);
+    pieces.set_chunk_size(1);
+    Kokkos::parallel_for(
+        label, pieces,
+        SharedProduct<Exec>{args, plan, first, packed, typename SharedProduct<Exec>::Token(exec),
+                            packed + plan.packed_size()});
+  }
+}
+
+#define KATT_INSTANTIATE_SHARED(Exec)                                              \
+  template std::size_t shared_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \
+  template void shared_product<Exec>(const Exec&, const GemmArgs&, Workspace, const char*);
+
+KATT_INSTANTIATE_SHARED(Host)
+
+}  // namespace katt::linear::impl
