@@ -25,6 +25,8 @@ CpuFeatures detect() {
   if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0) {
     features.avx512_bf16 = (eax & bit_avx512_bf16) != 0;
   }
+  const bool is_intel = __get_cpuid(0, &eax, &ebx, &ecx, &edx) != 0 && ebx == signature_INTEL_ebx;
+  features.fast_avx512_bf16 = features.avx512_bf16 && !is_intel;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) edx = 0;
   features.avx512_fp16 = (edx & bit_avx512_fp16) != 0;
   if ((edx & bit_amx_tile) == 0 || (edx & bit_amx_bf16) == 0) {

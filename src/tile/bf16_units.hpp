@@ -20,19 +20,17 @@
 /// work is cut. Kernels are templates of the unit; which of them a process may use is asked at run time.
 namespace katt::tile::bf16_panels {
 
-/// The unit of this process: the fastest one that the CPU has and the kernel grants.
+/// The unit of this process: the fastest one that the CPU has and the kernel grants; none where bf16
+/// that is widened to f32 is faster.
 enum class UnitName : std::uint8_t { none, dot, amx };
 
 inline UnitName unit() {
 #if defined(KATT_BF16_PANELS)
   if (cpu_features().amx_bf16) return UnitName::amx;
-  if (cpu_features().avx512_bf16) return UnitName::dot;
+  if (cpu_features().fast_avx512_bf16) return UnitName::dot;
 #endif
   return UnitName::none;
 }
-
-/// Whether kernels on packed bf16 panels can run in this process.
-inline bool usable() { return unit() != UnitName::none; }
 
 /// Why this process cannot use a unit; empty where it can.
 inline std::string refusal(UnitName unit) {

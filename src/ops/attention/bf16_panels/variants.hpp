@@ -24,7 +24,9 @@ void add_panel_variants(VariantTable<Exec, Args>& table, const Rule& rule) {
           .name = "flash_" + name,
           .description = std::string("flash on packed bf16 panels: ") +
                          (amx ? "AMX" : "dot products of AVX512-BF16"),
-          .rank = amx ? 3 : 2,
+          .rank = amx                                           ? 3
+                  : tile::bf16_panels::unit() == UnitName::none ? 0
+                                                                : 2,
           .parameters = tile_parameters,
           .settings = settings_of(tiles),
           .supports =
