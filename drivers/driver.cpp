@@ -15,6 +15,7 @@
 #include "core/build_info.hpp"
 #include "dist/communicator.hpp"
 #include "dist/environment.hpp"
+#include "drivers/blas_kernels.hpp"
 #include "drivers/commands.hpp"
 
 namespace katt {
@@ -108,6 +109,7 @@ int driver_main(int argc, char** argv, const bench::Registry& registry) {
   std::optional<dist::Environment> ranks;
   int status = 1;
   std::string message;
+  impl::insist_on_blas_kernels(argv);
   try {
     ranks.emplace();
     // One rank prints. Another has nothing to lose: complaints go to stderr.

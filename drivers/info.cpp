@@ -13,6 +13,7 @@
 #include "core/devices.hpp"
 #include "dist/communicator.hpp"
 #include "dist/environment.hpp"
+#include "drivers/blas_kernels.hpp"
 #include "drivers/command_line.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/runtime.hpp"
@@ -34,7 +35,8 @@ void print_build() {
   print("flags", build.compile_flags);
   print("Kokkos", build.kokkos_version);
   print("Kokkos Kernels", build.kokkos_kernels_version);
-  print("BLAS", build.blas);
+  const std::string kernels(impl::blas_kernels());
+  print("BLAS", std::string(build.blas) + (kernels.empty() ? "" : ", kernels of " + kernels));
   print("HDF5", build.hdf5_version);
   const int ranks = dist::world().size();
   print("MPI", dist::mpi_version() + (ranks > 1 ? ", " + std::to_string(ranks) + " ranks" : "") +
@@ -49,7 +51,10 @@ void print_machine() {
   print("isa", bench::join(host.isa, " "));
   const std::string& refusal = tile::amx::refusal();
   print("AMX bf16", refusal.empty() ? "usable" : "not usable: " + refusal);
-  print("AVX512-BF16", cpu_features().avx512_bf16 ? "yes" : "no");
+  print("AVX512-BF16", !cpu_features().avx512_bf16 ? "no"
+                       : cpu_features().fast_avx512_bf16
+                           ? "yes"
+                           : "yes, slower than f32: auto widens bf16");
   for (const bench::CacheLevel& cache : host.caches) {
     print(
         ("L" + std::to_string(cache.level)).c_str(),

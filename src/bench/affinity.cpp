@@ -88,6 +88,8 @@ bool rests(pid_t process) {
 
 }  // namespace
 
+void unbind_this_thread() { bind_this_thread(allowed_processors()); }
+
 void allow_all_processors() {
   cpu_set_t set;
   std::fill_n(reinterpret_cast<unsigned char*>(&set), sizeof set, 0xFF);

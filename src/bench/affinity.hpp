@@ -13,6 +13,10 @@ namespace katt::bench {
 /// places.
 [[nodiscard]] const std::vector<int>& allowed_processors();
 
+/// Lets the calling thread use all allowed_processors(), whatever OpenMP has bound it to: for a program
+/// that it is about to become.
+void unbind_this_thread();
+
 /// Lifts a launcher's binding of this process to some processors of its node: a rank that measures
 /// alone on it may use all that the job has there. To be called before anything else of this file,
 /// and before OpenMP's threads start.

@@ -1,6 +1,9 @@
 """`katt info`, help and version."""
 
 import json
+from pathlib import Path
+
+import pytest
 
 
 def test_json(katt):
@@ -24,6 +27,21 @@ def test_text(katt):
     assert done.returncode == 0
     for word in ("commit", "Kokkos", "attention", "naive", "flash", "memory"):
         assert word in done.stdout
+
+
+def test_blas_has_kernels_of_this_cpu(katt):
+    """OpenBLAS gives a CPU that it does not know those of one with SSE alone; the program insists on others, but for what
+    the user says."""
+    def kernels(**more):
+        line = next(line for line in katt("info", **more).stdout.splitlines() if line.split()[:1] == ["BLAS"])
+        return line.split("kernels of ")[1] if "kernels of " in line else None
+
+    if kernels() is None:
+        pytest.skip("skipped: the BLAS is not OpenBLAS")
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    if "avx2" in flags:
+        assert kernels() not in ("Prescott", "Core2", "Penryn", "Nehalem", "Sandybridge", "Barcelona", "Atom")
+    assert kernels(env={"OPENBLAS_CORETYPE": "Nehalem"}) == "Nehalem"
 
 
 def test_measure(katt):
