@@ -52,7 +52,7 @@ Variant<Exec, Args> flash_variant(const std::string& description, const Rule& ru
       .settings = settings_of(portable_tiles<Exec, Args>()),
       .default_setting =
           [](const Args& args) {
-            return is_host_v<Exec> ? portable_tiles<Exec, Args>().front()
+            return is_host_v<Exec> ? portable_host_tile(args)
                                    : portable_device_tile<Args>(args.head_dim());
           },
       .presets = portable_presets<Exec, Args>(device_tile),

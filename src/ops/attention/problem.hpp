@@ -8,6 +8,8 @@
 #include "ops/attention/attention.hpp"
 #include "ops/attention/backward.hpp"
 #include "ops/attention/scores.hpp"
+#include "tile/elementwise.hpp"
+#include "tile/transpose.hpp"
 #include "tile/vec.hpp"
 
 /// The arguments of a call as kernels see them: rows of tensors, extents, score rule, and the
@@ -148,6 +150,43 @@ KOKKOS_INLINE_FUNCTION float row_delta(const T* out, const T* dout, int head_dim
   for (int d = 0; d < head_dim; d += Group) {
     for (int i = Group - 1; i >= 0; --i) {
       sum = tile::fma(static_cast<float>(dout[d + i]), static_cast<float>(out[d + i]), sum);
+    }
+  }
+  return sum;
+}
+
+/// A whole vector of a row of `left` elements, zeros beyond them; zeros where there is no row.
+template <class Vec, class T>
+KOKKOS_FORCEINLINE_FUNCTION Vec load_of_row(const T* row, int left) {
+  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  if (row == nullptr) return Vec(0.0F);
+  return left >= lanes ? tile::load<Vec>(row) : tile::load<Vec>(row, tile::PartialVector{left});
+}
+
+/// Elements d … of as many rows as a host vector has lanes, transposed: a vector an element.
+/// row(r) is the first element of row r, or nullptr.
+template <class Vec, int Lanes, class Row>
+KOKKOS_INLINE_FUNCTION void load_transposed(const Row& row, int d, int head_dim,
+                                            Vec (&square)[Lanes]) {
+  for (int r = 0; r < Lanes; ++r) {
+    const auto* first = row(r);
+    square[r] = load_of_row<Vec>(first == nullptr ? first : first + d, head_dim - d);
+  }
+  tile::transpose(square);
+}
+
+/// The same Δ of as many rows as a host vector has lanes.
+template <int Group, class Vec, class Out, class Dout>
+KOKKOS_INLINE_FUNCTION Vec row_deltas(const Out& out, const Dout& dout, int head_dim) {
+  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  Vec sum(0.0F);
+  for (int d = 0; d < head_dim; d += lanes) {
+    Vec left[lanes];
+    Vec right[lanes];
+    load_transposed(dout, d, head_dim, left);
+    load_transposed(out, d, head_dim, right);
+    for (int first = 0; first < lanes; first += Group) {
+      for (int i = first + Group - 1; i >= first; --i) sum = tile::fma(left[i], right[i], sum);
     }
   }
   return sum;

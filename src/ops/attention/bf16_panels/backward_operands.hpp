@@ -163,10 +163,17 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
     for (int r = 0; r < bf16_panels::block; ++r) {
       shift[r] = r < count ? -BinaryLse(lse(b, packed.head(r), packed.query(r))).high
                            : -Kokkos::Experimental::infinity_v<float>;
+    }
+    using Vec = bf16_panels::HostVec;
+    for (int first = 0; first < bf16_panels::block; first += bf16_panels::rows) {
+      const auto row_of = [&](const HeadRows<const bf16>& tensor) {
+        return [&, first](int i) {
+          const int r = first + i;
+          return r < count ? tensor.row(b, packed.head(r), packed.query(r)) : nullptr;
+        };
+      };
       // vdpbf16ps adds a pair's second product first
-      delta[r] = r < count ? row_delta<2>(out.row(b, packed.head(r), packed.query(r)),
-                                          dout.row(b, packed.head(r), packed.query(r)), head_dim)
-                           : 0.0F;
+      tile::store(delta + first, row_deltas<2, Vec>(row_of(out), row_of(dout), head_dim));
     }
   }
 };

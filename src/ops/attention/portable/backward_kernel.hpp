@@ -94,13 +94,24 @@ struct FlashBackward : BackwardProblem<T, Rule> {
       }
       team.team_barrier();
     }
-    for (int item = team.team_rank(); item < keys * plan.head_dim; item += team.team_size()) {
-      const int j = item / plan.head_dim;
-      const int d = item % plan.head_dim;
-      this->dk.row(b, h, key + j)[d] = static_cast<T>(at.dk[j * plan.row + d] * scores.scale);
-      this->dv.row(b, h, key + j)[d] = static_cast<T>(at.dv[j * plan.row + d]);
+    const int width = plan.row / lanes;
+    for (int item = team.team_rank(); item < keys * width; item += team.team_size()) {
+      const int j = item / width;
+      const int d = item % width * lanes;
+      write(at.dk + j * plan.row + d, scores.scale, this->dk.row(b, h, key + j), d);
+      write(at.dv + j * plan.row + d, 1.0F, this->dv.row(b, h, key + j), d);
     }
     team.team_barrier();
+  }
+
+  /// A vector of sums, times a factor, to the elements from d on of a row of the output.
+  KOKKOS_FORCEINLINE_FUNCTION void write(const float* sums, float factor, T* row, int d) const {
+    const Vec value = tile::load<Vec>(sums) * Vec(factor);
+    if (lanes == 1 || plan.head_dim - d >= lanes) {
+      tile::store(row + d, value);
+    } else {
+      tile::store(row + d, value, tile::PartialVector{plan.head_dim - d});
+    }
   }
 
   KOKKOS_INLINE_FUNCTION void clear(const Team& team, float* target, std::int64_t count) const {
@@ -134,17 +145,43 @@ struct FlashBackward : BackwardProblem<T, Rule> {
   /// Kᵀ and Vᵀ (head_dim × columns, missing keys zero), and K by rows.
   KOKKOS_INLINE_FUNCTION void pack_keys(const Team& team, const BackwardScratch& at, std::int64_t b,
                                         std::int64_t h, std::int64_t key, int keys) const {
-    for (int j = team.team_rank(); j < plan.columns; j += team.team_size()) {
-      const T* from_k = j < keys ? this->k.row(b, h, key + j) : nullptr;
-      const T* from_v = j < keys ? this->v.row(b, h, key + j) : nullptr;
-      for (int d = 0; d < plan.head_dim; ++d) {
-        const float value = j < keys ? static_cast<float>(from_k[d]) : 0.0F;
-        at.kt[d * plan.columns + j] = value;
-        at.vt[d * plan.columns + j] = j < keys ? static_cast<float>(from_v[d]) : 0.0F;
-        if (j < plan.tile.kv) at.k[j * plan.row + d] = value;
+    if constexpr (is_host_v<Exec>) {
+      pack_transposed(
+          keys, [&](int j) { return this->k.row(b, h, key + j); }, at.kt, at.k);
+      pack_transposed(
+          keys, [&](int j) { return this->v.row(b, h, key + j); }, at.vt, nullptr);
+    } else {
+      for (int j = team.team_rank(); j < plan.columns; j += team.team_size()) {
+        const T* from_k = j < keys ? this->k.row(b, h, key + j) : nullptr;
+        const T* from_v = j < keys ? this->v.row(b, h, key + j) : nullptr;
+        for (int d = 0; d < plan.head_dim; ++d) {
+          const float value = j < keys ? static_cast<float>(from_k[d]) : 0.0F;
+          at.kt[d * plan.columns + j] = value;
+          at.vt[d * plan.columns + j] = j < keys ? static_cast<float>(from_v[d]) : 0.0F;
+          if (j < plan.tile.kv) at.k[j * plan.row + d] = value;
+        }
+        for (int d = plan.head_dim; d < plan.row && j < plan.tile.kv; ++d) {
+          at.k[j * plan.row + d] = 0.0F;
+        }
       }
-      for (int d = plan.head_dim; d < plan.row && j < plan.tile.kv; ++d) {
-        at.k[j * plan.row + d] = 0.0F;
+    }
+  }
+  /// The rows of keys or values by squares of vectors, and as they are where `rows` is given.
+  template <class Row>
+  KOKKOS_INLINE_FUNCTION void pack_transposed(int keys, const Row& row_of, float* transposed,
+                                              float* rows) const {
+    for (int first = 0; first < plan.columns; first += lanes) {
+      for (int d = 0; d < plan.row; d += lanes) {
+        Vec square[lanes];
+        for (int i = 0; i < lanes; ++i) {
+          const int j = first + i;
+          square[i] = load_of_row<Vec>(j < keys ? row_of(j) + d : nullptr, plan.head_dim - d);
+          if (rows != nullptr && j < plan.tile.kv) tile::store(rows + j * plan.row + d, square[i]);
+        }
+        tile::transpose(square);
+        for (int i = 0; i < lanes && d + i < plan.head_dim; ++i) {
+          tile::store(transposed + (d + i) * plan.columns + first, square[i]);
+        }
       }
     }
   }
@@ -189,9 +226,15 @@ struct FlashBackward : BackwardProblem<T, Rule> {
       for (int j = 0; j < keys; ++j) s[j] = scores.biased(s[j], added[j]);
     }
     if (partial) {
-      for (int j = 0; j < plan.columns; ++j) {
-        if (j >= keys || !scores.mask.visible(i, key + j)) {
-          s[j] = -Kokkos::Experimental::infinity_v<float>;
+      constexpr float dead = -Kokkos::Experimental::infinity_v<float>;
+      const KeyRange live = scores.mask.live(i, i);
+      const auto begin = position<int>(live.begin - key, keys);
+      const auto end = Kokkos::max(begin, position<int>(live.end - key, keys));
+      for (int j = 0; j < begin; ++j) s[j] = dead;
+      for (int j = end; j < plan.columns; ++j) s[j] = dead;
+      if (scores.mask.blocks.blocks != nullptr) {
+        for (int j = begin; j < end; ++j) {
+          if (!scores.mask.blocks.visible(i, key + j)) s[j] = dead;
         }
       }
     }
@@ -239,22 +282,39 @@ struct FlashBackwardQueries : FlashBackward<Exec, T, Rule> {
   }
 };
 
-/// Δ of every query row, in the packed order of the rows.
+/// Δ of every query row, in the packed order of the rows; `index` is of a vector of them on a host.
 template <class Exec, class T, class Rule>
 struct BackwardDelta : FlashBackward<Exec, T, Rule> {
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
-    const std::int64_t head = index / this->plan.rows;
-    const std::int64_t b = head / this->kv_heads;
-    const PackedRows packed{head % this->kv_heads, this->group, index % this->plan.rows};
-    this->delta[index] =
-        row_delta<1>(this->out.row(b, packed.head(0), packed.query(0)),
-                     this->dout.row(b, packed.head(0), packed.query(0)), this->head_dim);
+    using Vec = tile::VecOf<Exec>;
+    constexpr int lanes = tile::lanes_v<Exec>;
+    const std::int64_t count = this->plan.heads * this->plan.rows;
+    const auto row = [&](const HeadRows<const T>& tensor, std::int64_t n) -> const T* {
+      if (n >= count) return nullptr;
+      const std::int64_t head = n / this->plan.rows;
+      const PackedRows packed{head % this->kv_heads, this->group, n % this->plan.rows};
+      return tensor.row(head / this->kv_heads, packed.head(0), packed.query(0));
+    };
+    if constexpr (is_host_v<Exec>) {
+      const std::int64_t first = index * lanes;
+      const Vec deltas =
+          row_deltas<1, Vec>([&](int r) { return row(this->out, first + r); },
+                             [&](int r) { return row(this->dout, first + r); }, this->head_dim);
+      const auto left = static_cast<int>(Kokkos::min<std::int64_t>(lanes, count - first));
+      tile::store(this->delta + first, deltas, tile::PartialVector{left});
+    } else {
+      this->delta[index] =
+          row_delta<1>(row(this->out, index), row(this->dout, index), this->head_dim);
+    }
   }
 };
 
 /// dq = scale · Σ over chunks of the partial dQ, in order.
 template <class Exec, class T, class Rule>
 struct SumQueries : FlashBackward<Exec, T, Rule> {
+  using Vec = tile::VecOf<Exec>;
+  static constexpr int lanes = tile::lanes_v<Exec>;
+
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
     const BackwardPlan& plan = this->plan;
     const std::int64_t head = index / plan.rows;
@@ -262,10 +322,14 @@ struct SumQueries : FlashBackward<Exec, T, Rule> {
     const float* first =
         this->dq_parts + (head * plan.chunks * plan.rows + packed.begin) * plan.row;
     T* target = this->dq.row(head / this->kv_heads, packed.head(0), packed.query(0));
-    for (int d = 0; d < plan.head_dim; ++d) {
-      float sum = 0.0F;
-      for (std::int64_t c = 0; c < plan.chunks; ++c) sum += first[c * plan.rows * plan.row + d];
-      target[d] = static_cast<T>(sum * this->scores.scale);
+    for (int d = 0; d < plan.head_dim; d += lanes) {
+      Vec sum(0.0F);
+      for (std::int64_t c = 0; c < plan.chunks; ++c) {
+        sum = sum + tile::load<Vec>(first + c * plan.rows * plan.row + d);
+      }
+      alignas(Vec) float sums[lanes];
+      tile::store(sums, sum);
+      this->write(sums, this->scores.scale, target, d);
     }
   }
 };
@@ -278,14 +342,15 @@ void run_flash(const Exec& exec, const BackwardArgs& args, const Rule& rule, Til
   auto* delta = reinterpret_cast<float*>(base);
   auto* parts = reinterpret_cast<float*>(base + plan.delta_bytes());
   const FlashBackward<Exec, T, Rule> functor(args, rule, plan, delta, parts);
-  const Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>> all_rows(exec, 0,
-                                                                            plan.heads * plan.rows);
-  Kokkos::parallel_for("katt::attention::backward_delta", all_rows,
+  using Rows = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
+  const std::int64_t rows = plan.heads * plan.rows;
+  constexpr int lanes = is_host_v<Exec> ? tile::lanes_v<Exec> : 1;
+  Kokkos::parallel_for("katt::attention::backward_delta", Rows(exec, 0, (rows + lanes - 1) / lanes),
                        BackwardDelta<Exec, T, Rule>{functor});
   if constexpr (is_host_v<Exec>) {
     tile::launch_teams(exec, "katt::attention::flash_backward", plan.heads * plan.chunks,
                        plan.scratch_bytes(), base + plan.delta_bytes() + plan.dq_bytes(), functor);
-    Kokkos::parallel_for("katt::attention::backward_sum_dq", all_rows,
+    Kokkos::parallel_for("katt::attention::backward_sum_dq", Rows(exec, 0, rows),
                          SumQueries<Exec, T, Rule>{functor});
   } else {
     tile::launch_teams(exec, "katt::attention::flash_backward_keys", plan.heads * plan.key_tiles,

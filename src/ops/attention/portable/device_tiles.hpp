@@ -24,10 +24,22 @@ std::vector<Tile> portable_device_tiles() {
   return {{32, 32}, {32, 16}, {16, 16}, {64, 32}, {16, 8}};
 }
 
-/// The same by backend; on a host the first is the default.
+/// The same by backend.
 template <class Exec, class Args>
 std::vector<Tile> portable_tiles() {
   return is_host_v<Exec> ? HostFlashTiles::all() : portable_device_tiles<Args>();
+}
+
+/// The default on a host: the first, or one of half as many query rows for the forward pass of a mask
+/// with an edge, on which a tile computes what nobody sees.
+template <class Args>
+Tile portable_host_tile(const Args& args) {
+  const std::vector<Tile> tiles = HostFlashTiles::all();
+  const Tile half(tiles.front().q / 2, tiles.front().kv);
+  const bool has_edge =
+      args.mask.causal || args.mask.window_left >= 0 || args.mask.window_right >= 0;
+  if (!std::is_same_v<Args, ForwardArgs> || !has_edge) return tiles.front();
+  return std::ranges::count(tiles, half) == 0 ? tiles.front() : half;
 }
 
 /// Shared memory that a tile of a pass takes on a device.

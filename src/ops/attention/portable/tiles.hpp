@@ -25,7 +25,7 @@ using HostFlashTiles =
 using DeviceFlashTiles = TileList<TileShape<64, 32>, TileShape<32, 32>, TileShape<64, 64>,
                                   TileShape<128, 32>, TileShape<32, 16>>;
 
-/// The tiles of the flash variant, by backend; on a host the first is the default. This list alone
+/// The tiles of the flash variant, by backend; which of a host is the default: portable/device_tiles.hpp. This list alone
 /// names, dispatches and instantiates them.
 template <class Exec>
 using FlashTiles = std::conditional_t<is_host_v<Exec>, HostFlashTiles, DeviceFlashTiles>;
