@@ -15,6 +15,14 @@
 
 namespace katt::nn {
 
+namespace {
+
+/// A pass that computes nothing again keeps its logits as well, where its blocks keep so many times as
+/// much.
+constexpr std::size_t least_kept_per_logit = 4;
+
+}  // namespace
+
 template <class Exec>
 TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dtype dtype,
                                  PassOptions options, Weights weights, Weights gradients, bool dry,
@@ -125,6 +133,16 @@ void TrainingPass<Exec>::lay_out(Arena arena) {
     loss_.own_statistics = arena.tensor<2>(Dtype::f32, {tokens, 2});
     loss_.all_statistics = arena.tensor<3>(Dtype::f32, {slice_.tensor, tokens, 2});
     loss_.token_losses = arena.tensor<1>(Dtype::f32, {tokens});
+  }
+  if (slice_.head && again == Recompute::nothing) {
+    Arena block;
+    BlockActivations whole;  // whether ranks share its rows or not
+    lay_out_block(block, config_, dtype_, options_.shape, Recompute::all, whole, tokens);
+    Arena logits;
+    logits.tensor<2>(Dtype::f32, {tokens, vocabulary_.count});
+    if (logits.bytes() * least_kept_per_logit <= block.bytes() * blocks_.size()) {
+      loss_.kept_logits = arena.tensor<2>(Dtype::f32, {tokens, vocabulary_.count});
+    }
   }
 
   buffers_.g = stream();

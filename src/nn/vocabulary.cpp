@@ -127,7 +127,8 @@ void loss_forward(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>&
                                         .weight = weight,
                                         .targets = targets,
                                         .loss = at.loss,
-                                        .statistics = whole ? at.statistics : at.own_statistics},
+                                        .statistics = whole ? at.statistics : at.own_statistics,
+                                        .kept_logits = at.kept_logits},
       kernels.linear_cross_entropy);
   if (whole || run.is_dry()) return;
   const std::int64_t tokens = hidden.extent[0];
@@ -171,6 +172,7 @@ void loss_backward(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>
                                          .weight = weight,
                                          .targets = targets,
                                          .statistics = at.statistics,
+                                         .kept_logits = at.kept_logits,
                                          .dhidden = rows.target(dhidden),
                                          .dweight = dweight,
                                          .dloss = dloss},

@@ -41,6 +41,7 @@ struct LossBuffers {
   TensorRef<2> own_statistics;  ///< (T, 2) f32: m_r and l_r
   TensorRef<3> all_statistics;  ///< (ranks, T, 2) f32
   TensorRef<1> token_losses;    ///< (T) f32; 0 where the target is −100
+  TensorRef<2> kept_logits;     ///< (T, local vocab) f32, where they are kept for the backward pass
 };
 
 /// Of hidden (T, hidden) and the local targets.

@@ -51,12 +51,13 @@ struct Result {
 
 template <class Exec>
 Result run(const Exec& exec, const ProblemData& data, const std::string& variant,
-           std::int64_t gap = 0) {
+           std::int64_t gap = 0, bool keeps = false) {
   constexpr Backend backend = backend_of<Exec>();
   const HostProblem& p = data.shape;
   const Matrix hidden(backend, data.dtype, p.tokens, p.hidden_size, gap, data.hidden);
   const Matrix weight(backend, data.dtype, p.vocab, p.hidden_size, gap, data.weight);
   const Matrix logits(backend, data.dtype, p.tokens, p.vocab, gap);
+  const Matrix kept(backend, Dtype::f32, p.tokens, p.vocab);
   const Matrix statistics(backend, Dtype::f32, p.tokens, 2);
   const Matrix dhidden(backend, data.dtype, p.tokens, p.hidden_size, 2 * gap);
   const Matrix dweight(backend, data.dtype, p.vocab, p.hidden_size, gap);
@@ -71,6 +72,7 @@ Result run(const Exec& exec, const ProblemData& data, const std::string& variant
   args.loss = loss.ref();
   args.statistics = statistics.ref();
   if (variant == "naive") args.logits = logits.ref();
+  if (keeps) args.kept_logits = kept.ref();
   check(args);
   testing::run_variant(exec, forward_variants<Exec>(), args, {variant, {}});
 
@@ -80,6 +82,7 @@ Result run(const Exec& exec, const ProblemData& data, const std::string& variant
   back.targets = args.targets;
   back.statistics = statistics.ref();
   back.logits = args.logits;
+  back.kept_logits = args.kept_logits;
   back.dhidden = dhidden.ref();
   back.dweight = dweight.ref();
   check(back);
@@ -186,6 +189,35 @@ TEST(LinearCrossEntropyThreads, SameBitsOnAnyNumberOfThreads) {
   }
 }
 #endif
+
+TEST_P(LinearCrossEntropy, KeptLogitsGiveTheSameBits) {
+  const Kokkos::DefaultExecutionSpace exec;
+  for (const Shape& shape : shapes) {
+    const auto data = make_problem(shape, GetParam());
+    const Result again = run(exec, *data, "fused");
+    const Result kept = run(exec, *data, "fused", 0, true);
+    EXPECT_EQ(again.loss, kept.loss);
+    EXPECT_EQ(again.statistics, kept.statistics);
+    EXPECT_EQ(again.dhidden, kept.dhidden);
+    EXPECT_EQ(again.dweight, kept.dweight);
+  }
+}
+
+TEST(LinearCrossEntropyMemory, KeptLogitsTakeThePlaceOfABlock) {
+  const Kokkos::DefaultExecutionSpace exec;
+  BackwardArgs args{.hidden = {nullptr, Dtype::f32, {64, 32}},
+                    .weight = {nullptr, Dtype::f32, {1000, 32}},
+                    .statistics = {nullptr, Dtype::f32, {64, 2}},
+                    .dhidden = {nullptr, Dtype::f32, {64, 32}},
+                    .dweight = {nullptr, Dtype::f32, {1000, 32}}};
+  const auto bytes = [&] {
+    return backward_variants<Kokkos::DefaultExecutionSpace>().workspace_bytes(exec, args,
+                                                                              {"fused", {}});
+  };
+  const std::size_t again = bytes();
+  args.kept_logits = {nullptr, Dtype::f32, {64, 1000}};
+  EXPECT_EQ(again - bytes(), 64 * 1000 * sizeof(float));
+}
 
 TEST(LinearCrossEntropyMemory, FusedWorkspaceDoesNotGrowWithTheVocabulary) {
   using Exec = Kokkos::DefaultExecutionSpace;

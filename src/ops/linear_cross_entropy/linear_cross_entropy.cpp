@@ -34,6 +34,10 @@ void check_inputs(const Args& args) {
   if (args.logits) {
     check_shape("logits", args.logits, args.hidden.dtype, args.tokens(), args.vocab());
   }
+  if (args.kept_logits) {
+    check_shape("kept_logits", args.kept_logits, Dtype::f32, args.tokens(), args.vocab());
+    if (args.kept_logits.stride[0] != args.vocab()) fail("kept_logits: has gaps, expected none");
+  }
 }
 
 /// Without tensors, as for a forecast of memory, the logits are as good as there.
@@ -81,7 +85,7 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
        .run = impl::naive_backward<Exec>,
        .engine = engine<Exec, BackwardArgs>},
       {.name = "fused",
-       .description = "blocks of logits computed again, two GEMMs a block",
+       .description = "blocks of logits, kept or computed again, two GEMMs a block",
        .rank = 1,
        .workspace_bytes = impl::fused_backward_bytes<Exec>,
        .run = impl::fused_backward<Exec>,

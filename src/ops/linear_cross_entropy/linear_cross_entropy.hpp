@@ -18,7 +18,8 @@
 /// with counted tokens as in cross_entropy.hpp. The fused form goes through the vocabulary by
 /// blocks, with an online log-sum-exp (Milakov & Gimelshein 2018, arXiv:1805.02867), and computes
 /// the blocks again backward (Wijmans et al. 2024, "Cut your losses", arXiv:2411.09009): its memory
-/// does not grow with the vocabulary.
+/// does not grow with the vocabulary. Where the caller has memory for all logits, it keeps the blocks
+/// for its backward pass, whose bits are the same.
 namespace katt::linear_cross_entropy {
 
 /// Arguments of the forward pass, in the memory of the backend; hidden and weight share a dtype and
@@ -31,6 +32,9 @@ struct ForwardArgs {
   TensorRef<2> statistics;  ///< (tokens, 2) f32: max_v logits, log Σ_v exp(logits − max)
   /// (tokens, vocab) of the dtype: where "naive" leaves the logits for its backward pass. Optional.
   TensorRef<2> logits{};
+  /// (tokens, vocab) f32: where "fused" leaves its blocks of logits, one after the other, for its
+  /// backward pass. Optional.
+  TensorRef<2> kept_logits{};
   std::int64_t ignore_index = cross_entropy::default_ignore_index;
 
   std::int64_t tokens() const { return hidden.extent[0]; }
@@ -45,6 +49,7 @@ struct BackwardArgs {
   const std::int64_t* targets = nullptr;  ///< (tokens)
   ConstTensorRef<2> statistics;           ///< (tokens, 2) f32, of the forward pass
   ConstTensorRef<2> logits{};             ///< of the forward pass; read by "naive" alone
+  TensorRef<2> kept_logits{};             ///< likewise, by "fused", which overwrites them
   TensorRef<2> dhidden;                   ///< (tokens, hidden)
   TensorRef<2> dweight;                   ///< (vocab, hidden)
   float dloss = 1.0F;                     ///< gradient of the loss
@@ -78,7 +83,7 @@ Status backward(const Exec& exec, const BackwardArgs& args, const Config& config
                 Workspace workspace);
 
 /// Operations of the matrix products: 2 · tokens · hidden · vocab forward, twice that backward
-/// (what "fused" computes again does not count).
+/// (what "fused" may compute again does not count).
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
 [[nodiscard]] double backward_flops(const BackwardArgs& args);
 

@@ -20,31 +20,39 @@ constexpr std::int64_t block_bytes = std::int64_t{16} << 20;
 constexpr std::int64_t least_columns = 128;
 constexpr std::int64_t most_columns = 8192;
 
-/// The gradients of logits in bf16 are rounded, as naive stores them: both factors of their
+/// Both passes cut the vocabulary alike. The gradients of logits in bf16 are rounded, as naive stores them: both factors of their
 /// products are bf16 then, which units of their own multiply. In f16 they could vanish, and stay
 /// f32.
 template <class Args>
-constexpr bool rounds_gradients(const Args& args) {
-  return std::is_same_v<Args, BackwardArgs> && args.hidden.dtype == Dtype::bf16;
+bool rounds_gradients(const Args& args) {
+  return args.hidden.dtype == Dtype::bf16;
 }
 
-/// The workspace: a block of logits, one of their rounded gradients where there is one, running
-/// values of the tokens, f32 sums of dhidden where its dtype is a narrower one, and what the GEMMs
-/// need.
-template <class Exec, class Args>
+/// The workspace: a block of logits where none are kept, one of their rounded gradients where there is
+/// one, running values of the tokens, f32 sums of dhidden where its dtype is a narrower one, and what
+/// the GEMMs need.
+template <class Args>
 struct Layout {
   std::int64_t columns;  ///< of a block
   std::size_t gradients, tokens, sums, gemm;
 
   explicit Layout(const Args& args, bool with_sums) {
     const bool rounded = rounds_gradients(args);
+    constexpr bool is_backward = std::is_same_v<Args, BackwardArgs>;
     const std::int64_t element = sizeof(float) + (rounded ? sizeof(bf16) : 0);
     const std::int64_t fitting = block_bytes / element / std::max<std::int64_t>(1, args.tokens());
     columns = std::min(args.vocab(), std::clamp(fitting / 16 * 16, least_columns, most_columns));
-    gradients = aligned_bytes<float>(args.tokens() * columns);
-    tokens = gradients + (rounded ? aligned_bytes<bf16>(args.tokens() * columns) : 0);
+    gradients = args.kept_logits.size() > 0 ? 0 : aligned_bytes<float>(args.tokens() * columns);
+    tokens =
+        gradients + (rounded && is_backward ? aligned_bytes<bf16>(args.tokens() * columns) : 0);
     sums = tokens + 3 * aligned_bytes<float>(args.tokens());
     gemm = sums + (with_sums ? aligned_bytes<float>(args.hidden.size()) : 0);
+  }
+
+  /// Where the logits of the columns from `first` on lie.
+  float* block(const Args& args, void* workspace, std::int64_t first) const {
+    if (!args.kept_logits) return static_cast<float*>(workspace);
+    return static_cast<float*>(args.kept_logits.data) + args.tokens() * first;
   }
 
   /// Columns of the first block and of the last.
@@ -101,7 +109,7 @@ struct RoundHidden {
 
 template <class Exec>
 std::size_t fused_forward_bytes(const Exec& exec, const ForwardArgs& args) {
-  const Layout<Exec, ForwardArgs> layout(args, false);
+  const Layout<ForwardArgs> layout(args, false);
   std::size_t products = 0;
   for (const std::int64_t columns : layout.block_widths(args)) {
     const TensorRef<2> block(nullptr, Dtype::f32, {args.tokens(), columns});
@@ -114,9 +122,8 @@ std::size_t fused_forward_bytes(const Exec& exec, const ForwardArgs& args) {
 template <class Exec>
 void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
   using Memory = typename Exec::memory_space;
-  const Layout<Exec, ForwardArgs> layout(args, false);
+  const Layout<ForwardArgs> layout(args, false);
   auto* base = static_cast<std::byte*>(workspace.data);
-  auto* logits = reinterpret_cast<float*>(base);
   auto* values = reinterpret_cast<float*>(base + layout.tokens);
   const auto step = static_cast<std::int64_t>(aligned_bytes<float>(args.tokens()) / sizeof(float));
   const RunningTokens running{values, values + step, values + 2 * step};
@@ -125,6 +132,7 @@ void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
 
   for (std::int64_t first = 0; first < args.vocab(); first += layout.columns) {
     const std::int64_t columns = std::min(layout.columns, args.vocab() - first);
+    float* logits = layout.block(args, base, first);
     const TensorRef<2> block(logits, Dtype::f32, {args.tokens(), columns});
     linear::gemm(exec, logits_product(args, block, first), rest,
                  "katt::linear_cross_entropy::fused_logits");
@@ -142,7 +150,7 @@ void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
 
 template <class Exec>
 std::size_t fused_backward_bytes(const Exec& exec, const BackwardArgs& args) {
-  const Layout<Exec, BackwardArgs> layout(args, args.dhidden.dtype != Dtype::f32);
+  const Layout<BackwardArgs> layout(args, args.dhidden.dtype != Dtype::f32);
   const TensorRef<2> dhidden = hidden_sums(args, nullptr);
   std::size_t products = 0;
   for (const std::int64_t columns : layout.block_widths(args)) {
@@ -161,9 +169,8 @@ template <class Exec>
 void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   using Memory = typename Exec::memory_space;
   const bool with_sums = args.dhidden.dtype != Dtype::f32;
-  const Layout<Exec, BackwardArgs> layout(args, with_sums);
+  const Layout<BackwardArgs> layout(args, with_sums);
   auto* base = static_cast<std::byte*>(workspace.data);
-  auto* logits = reinterpret_cast<float*>(base);
   auto* factor = reinterpret_cast<float*>(base + layout.tokens);
   const TensorRef<2> dhidden = hidden_sums(args, base + layout.sums);
   const Targets targets{args.targets, args.ignore_index, args.vocab()};
@@ -174,9 +181,12 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
       cross_entropy::impl::GradientFactor<Exec>{targets, args.tokens(), args.dloss, factor});
   for (std::int64_t first = 0; first < args.vocab(); first += layout.columns) {
     const std::int64_t columns = std::min(layout.columns, args.vocab() - first);
-    const TensorRef<2> block(logits, Dtype::f32, {args.tokens(), columns});
-    linear::gemm(exec, logits_product(args, block, first), rest,
-                 "katt::linear_cross_entropy::fused_logits");
+    float* logits = layout.block(args, base, first);
+    if (!args.kept_logits) {
+      const TensorRef<2> block(logits, Dtype::f32, {args.tokens(), columns});
+      linear::gemm(exec, logits_product(args, block, first), rest,
+                   "katt::linear_cross_entropy::fused_logits");
+    }
     const auto gradient = [&]<class T>(T* gradients) {
       tile::for_each_row(exec, "katt::linear_cross_entropy::fused_gradient", args.tokens(),
                          BlockGradient<Exec, T>{logits, gradients, first, columns, targets,

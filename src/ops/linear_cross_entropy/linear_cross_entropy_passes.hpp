@@ -11,7 +11,7 @@
 ///
 /// fused: for blocks of the vocabulary, all tokens at once:
 ///   forward   logits = hidden · weight(block)ᵀ;  merge their statistics into those of the tokens
-///   backward  logits again;  g in place;  dweight(block) = gᵀ · hidden;
+///   backward  logits again, or as kept;  g in place;  dweight(block) = gᵀ · hidden;
 ///             dhidden += g · weight(block)
 /// The block has as many columns as fit block_bytes, in f32. dhidden is summed in f32.
 namespace katt::linear_cross_entropy::impl {
