@@ -187,34 +187,54 @@ void round_sums(const Exec& exec, const TensorRef<2>& sums, const TensorRef<2>& 
                                       static_cast<T*>(target.data), target.stride[0]});
 }
 
-/// On a host: a head after the other.
+/// On a host: in f32 as many heads together as there are threads, of different heads of K and V, so
+/// that their products are a batch; else a head after the other.
 template <class Exec, class T, class Rule>
 void run_on_host(const Exec& exec, const BackwardArgs& args, const Rule& rule,
                  Workspace workspace) {
   const Layout layout(args);
   auto* base = static_cast<std::byte*>(workspace.data);
   const Workspace rest{base + layout.rest, workspace.bytes - layout.rest};
-  const auto multiply = [&](const linear::GemmArgs& product, const char* label) {
-    linear::naive_gemm(exec, product, rest, label);
-  };
-  for (std::int64_t b = 0; b < args.batch(); ++b) {
-    for (std::int64_t h = 0; h < args.heads(); ++h) {
-      const BackwardProducts head(args, layout, base, b, h);
-      multiply(head.s, "katt::attention::naive_backward_scores");
-      multiply(head.dp, "katt::attention::naive_backward_dp");
+  const std::int64_t group = args.heads() / args.kv_heads();
+  const std::int64_t kv_heads = args.batch() * args.kv_heads();
+  const std::int64_t together = std::is_same_v<T, float> ? exec.concurrency() : 1;
+  const auto run = [&](std::int64_t first, std::int64_t count, std::int64_t member) {
+    const auto batch_of = [&](std::int64_t i) { return (first + i) / args.kv_heads(); };
+    const auto head_of = [&](std::int64_t i) {
+      return (first + i) % args.kv_heads() * group + member;
+    };
+    const auto products = [&](std::int64_t i) {
+      return BackwardProducts(args, layout, base, batch_of(i), head_of(i));
+    };
+    const auto multiply = [&](linear::GemmArgs BackwardProducts::*product, const char* label) {
+      linear::naive_gemm_batch(
+          exec, count, [&](std::int64_t i) { return products(i).*product; }, rest, label);
+    };
+    multiply(&BackwardProducts::s, "katt::attention::naive_backward_scores");
+    multiply(&BackwardProducts::dp, "katt::attention::naive_backward_dp");
+    for (std::int64_t i = 0; i < count; ++i) {
+      const BackwardProducts head = products(i);
       tile::for_each_row(
           exec, "katt::attention::naive_backward_rows", args.seq_q(),
-          RowGradient<Exec, T, Rule>{
-              static_cast<const float*>(head.s.c.data), static_cast<const float*>(head.dp.c.data),
-              static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),
-              RowValues<const float>(args.lse), Scores<T, Rule>(args, rule), b, h, args.seq_kv()});
-      multiply(head.dv, "katt::attention::naive_backward_dv");
-      multiply(head.dk, "katt::attention::naive_backward_dk");
-      multiply(head.dq, "katt::attention::naive_backward_dq");
-      if (head.summed && head.last_of_group) {
-        round_sums<Exec, T>(exec, head.dk.c, head.dk_rounded);
-        round_sums<Exec, T>(exec, head.dv.c, head.dv_rounded);
-      }
+          RowGradient<Exec, T, Rule>{static_cast<const float*>(head.s.c.data),
+                                     static_cast<const float*>(head.dp.c.data),
+                                     static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),
+                                     RowValues<const float>(args.lse), Scores<T, Rule>(args, rule),
+                                     batch_of(i), head_of(i), args.seq_kv()});
+    }
+    multiply(&BackwardProducts::dv, "katt::attention::naive_backward_dv");
+    multiply(&BackwardProducts::dk, "katt::attention::naive_backward_dk");
+    multiply(&BackwardProducts::dq, "katt::attention::naive_backward_dq");
+    for (std::int64_t i = 0; i < count; ++i) {
+      const BackwardProducts head = products(i);
+      if (!head.summed || !head.last_of_group) continue;
+      round_sums<Exec, T>(exec, head.dk.c, head.dk_rounded);
+      round_sums<Exec, T>(exec, head.dv.c, head.dv_rounded);
+    }
+  };
+  for (std::int64_t first = 0; first < kv_heads; first += together) {
+    for (std::int64_t member = 0; member < group; ++member) {
+      run(first, std::min(together, kv_heads - first), member);
     }
   }
 }

@@ -134,28 +134,26 @@ void softmax_rows(const Exec& exec, const ForwardArgs& args, const Rule& rule, T
                        Softmax(args, rule, stored));
 }
 
-/// On a host: the products of a head after the other, the rows of all of them at once.
+/// On a host: the products of all heads, between them the rows of all of them.
 template <class Exec, class T, class Rule>
 void run_on_host(const Exec& exec, const ForwardArgs& args, const Rule& rule, Workspace workspace) {
   auto* scores = static_cast<T*>(workspace.data);
   const std::size_t stored = score_bytes(args);
   const Workspace rest{static_cast<std::byte*>(workspace.data) + stored, workspace.bytes - stored};
-  const auto each_head = [&](const auto& product) {
-    for (std::int64_t b = 0; b < args.batch(); ++b) {
-      for (std::int64_t h = 0; h < args.heads(); ++h) {
-        const std::int64_t head = b * args.heads() + h;
-        product(ForwardProducts(args, b, h, scores + head * args.seq_q() * args.seq_kv()));
-      }
-    }
+  const auto products = [&](std::int64_t head) {
+    return ForwardProducts(args, head / args.heads(), head % args.heads(),
+                           scores + head * args.seq_q() * args.seq_kv());
   };
-  each_head([&](const ForwardProducts& products) {
-    if (args.seq_kv() == 0) return;
-    linear::naive_gemm(exec, products.scores, rest, "katt::attention::naive_scores");
-  });
+  const std::int64_t heads = args.batch() * args.heads();
+  if (args.seq_kv() > 0) {
+    linear::naive_gemm_batch(
+        exec, heads, [&](std::int64_t head) { return products(head).scores; }, rest,
+        "katt::attention::naive_scores");
+  }
   softmax_rows(exec, args, rule, scores);
-  each_head([&](const ForwardProducts& products) {
-    linear::naive_gemm(exec, products.output, rest, "katt::attention::naive_output");
-  });
+  linear::naive_gemm_batch(
+      exec, heads, [&](std::int64_t head) { return products(head).output; }, rest,
+      "katt::attention::naive_output");
 }
 
 }  // namespace katt::attention::impl::naive

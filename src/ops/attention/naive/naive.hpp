@@ -12,7 +12,8 @@
 ///   P = masked softmax(S), in place
 ///   out = P · V
 /// The products are linear::naive_gemm(), on the operands as they lie. S and P are rounded to the
-/// dtype where they are stored, as an unfused implementation in that dtype does.
+/// dtype where they are stored, as an unfused implementation in that dtype does. On a host the f32
+/// products of the heads are a batch, of which each thread computes whole ones.
 ///
 /// The naive variant of the backward pass: P and dS of all heads stored (batch, heads, seq_q,
 /// seq_kv) in the dtype, and a product for each of the five:

@@ -158,6 +158,24 @@ void library_gemm(const Exec& exec, const GemmArgs& args, const Panels& largest,
   }
 }
 
+bool library_takes(const GemmArgs& args) {
+  return is_direct(args.a) && is_direct(args.b) && is_direct(args.c) && !args.bias && args.k() > 0;
+}
+
+void library_gemm_batch(const Host& exec, std::int64_t count,
+                        const std::function<GemmArgs(std::int64_t)>& product, const char* label) {
+  library_products(exec, label, count, [&](std::int64_t i) -> LibraryCall {
+    const GemmArgs args = product(i);
+    const auto matrix = [](const auto& ref, auto* data) {
+      return LibraryMatrix(data, ref.extent[0], ref.extent[1], ref.stride[0]);
+    };
+    return {{args.trans_a, args.trans_b, args.alpha, args.beta},
+            matrix(args.a, static_cast<const float*>(args.a.data)),
+            matrix(args.b, static_cast<const float*>(args.b.data)),
+            matrix(args.c, static_cast<float*>(args.c.data))};
+  });
+}
+
 #define KATT_INSTANTIATE_LIBRARY_GEMM(Exec)                                                \
   template std::size_t library_gemm_workspace_bytes<Exec>(const GemmArgs&, const Panels&); \
   template void library_gemm<Exec>(const Exec&, const GemmArgs&, const Panels&, Workspace, \

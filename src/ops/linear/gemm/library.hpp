@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
+#include "core/execution.hpp"
 #include "core/tensor.hpp"
 #include "ops/linear/gemm/gemm.hpp"
 
@@ -28,5 +30,12 @@ std::size_t library_gemm_workspace_bytes(const GemmArgs& args, const Panels& pan
 template <class Exec>
 void library_gemm(const Exec& exec, const GemmArgs& args, const Panels& panels, Workspace workspace,
                   const char* label);
+
+/// Whether the library can compute the product with its operands as they lie, without a pass before or after.
+[[nodiscard]] bool library_takes(const GemmArgs& args);
+
+/// `count` products that it takes, each on one thread.
+void library_gemm_batch(const Host& exec, std::int64_t count,
+                        const std::function<GemmArgs(std::int64_t)>& product, const char* label);
 
 }  // namespace katt::linear::impl

@@ -33,6 +33,18 @@ void naive_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, con
   }
 }
 
+void naive_gemm_batch(const Host& exec, std::int64_t count,
+                      const std::function<GemmArgs(std::int64_t)>& product, Workspace workspace,
+                      const char* label) {
+  if (count == 0) return;
+  const std::int64_t threads = exec.concurrency();
+  const bool is_shared_out = count % threads == 0 || count >= 4 * threads;
+  if (threads > 1 && is_shared_out && impl::library_takes(product(0))) {
+    return impl::library_gemm_batch(exec, count, product, label);
+  }
+  for (std::int64_t i = 0; i < count; ++i) naive_gemm(exec, product(i), workspace, label);
+}
+
 #define KATT_INSTANTIATE_NAIVE_GEMM(Exec)                                              \
   template std::string naive_gemm_engine<Exec>(const Exec&, const GemmArgs&);          \
   template std::size_t naive_gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \

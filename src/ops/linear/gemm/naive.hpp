@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <string>
 
 #include <Kokkos_Core.hpp>
 
+#include "core/execution.hpp"
 #include "core/views.hpp"
 #include "ops/linear/gemm/gemm.hpp"
 
@@ -26,5 +29,11 @@ template <class Exec>
 /// As gemm(), with operands of one dtype; in f32 the bits of C depend on the number of threads.
 template <class Exec>
 void naive_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label);
+
+/// naive_gemm() for `count` products of one shape, which do not depend on each other; on a host. In f32, where there are
+/// enough for the threads, a thread computes whole ones, as batched products of libraries do.
+void naive_gemm_batch(const Host& exec, std::int64_t count,
+                      const std::function<GemmArgs(std::int64_t)>& product, Workspace workspace,
+                      const char* label);
 
 }  // namespace katt::linear
