@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A training step, prefill and decoding of whole models in Katt, in PyTorch and in transformers, in turns; what they compute
-must agree first. Writes results/model_speed."""
+must agree first. Writes results/model_speed, or another folder there."""
 
 import argparse
 import json
@@ -51,7 +51,8 @@ class Katt:
             err.seek(0)
             if status != 0:
                 sys.exit(f"{' '.join(map(str, command))}: {err.read()}")
-            self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
+            if "--profile" not in arguments:  # which measures ceilings, in memory several times the last cache
+                self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
             return json.loads(out.read().splitlines()[-1]), err.read()
 
     def steps(self, count, *more):
@@ -141,7 +142,6 @@ def training(options, folder, scratch, model, rows, seq, rounds, steps, dtype):
     for name, weights in PEERS[dtype].items():
         sides[name] = Peer("torch_llama.py", folder, dtype, options, *shape, "--weights", weights)
         expect_same_losses(f"{point} {name}", dtype, sides[name].steps(CHECKED[model])["loss"], told["loss"])
-    katt.peak_bytes = 0
     times = in_turns(sides, rounds, lambda side: side.steps(1 + steps)["time_s"][1:])
     peaks = {name: side.peak_bytes if name == "Katt" else side.close() for name, side in sides.items()}
     saving = Katt(folder, dtype, options, scratch)  # the same with checkpointing
@@ -239,6 +239,7 @@ def main():
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--most-tokens", type=int, default=8192, help="of a training step")
+    parser.add_argument("--name", default="model_speed", help="of the folder in results")
     parser.add_argument("--llama-bench", metavar="COMMAND", help="llama.cpp's bench program, and its options")
     parser.add_argument("--gguf", type=Path, action="append", default=[], help="a model for it; may be repeated")
     options = parser.parse_args()
@@ -248,13 +249,13 @@ def main():
             parser.error(f"{what}: expected training, inference, llama_cpp or draw")
     if wanted == ["draw"]:
         for name in ("training", "inference"):
-            draw(ROOT / "results" / "model_speed" / f"{name}.h5")
+            draw(ROOT / "results" / options.name / f"{name}.h5")
         return
     if "llama_cpp" in wanted:
         if not (options.llama_bench and options.gguf):
             parser.error("llama_cpp: expected --llama-bench and --gguf")
         rows = [row for gguf in options.gguf for row in llama_bench(options, gguf)]
-        save("model_speed", rows, settings={"threads": options.threads}, file_name="llama_cpp")
+        save(options.name, rows, settings={"threads": options.threads}, file_name="llama_cpp")
         wanted.remove("llama_cpp")
     if not wanted:
         return
@@ -279,7 +280,7 @@ def main():
                     more, lines, profile = measure(options, top / model, top, model, *shape, dtype)
                     samples, summary = samples + more, summary + lines
                     told.append(f"{what}, {model}, {dtype}, {shape}\n{profile}")
-                    folder = save("model_speed", samples, summary, settings, what)
+                    folder = save(options.name, samples, summary, settings, what)
                     (folder / f"{what}_profiles.txt").write_text("\n".join(told))
             draw(folder / f"{what}.h5")
 

@@ -39,24 +39,6 @@ void multiply_alone(const LibraryCall& call) {
              stride(b), a.data, stride(a), product.beta, c.data, stride(c));
 }
 
-/// The product for `count` rows or columns of C from `first` on.
-LibraryCall rows_of(LibraryCall call, std::int64_t first, std::int64_t count) {
-  auto& [product, a, b, c] = call;
-  a.data += product.trans_a ? first : first * a.stride;
-  (product.trans_a ? a.columns : a.rows) = count;
-  c.data += first * c.stride;
-  c.rows = count;
-  return call;
-}
-LibraryCall columns_of(LibraryCall call, std::int64_t first, std::int64_t count) {
-  auto& [product, a, b, c] = call;
-  b.data += product.trans_b ? first * b.stride : first;
-  (product.trans_b ? b.rows : b.columns) = count;
-  c.data += first;
-  c.columns = count;
-  return call;
-}
-
 /// How many rows and columns of pieces C is cut into, `threads` in all where they are not too small: so that the
 /// least of A and B is read twice.
 struct Grid {
@@ -133,14 +115,14 @@ void multiply_on_device(const Exec& exec, const LibraryCall& call) {
 }  // namespace
 
 template <class Exec>
-void library_product(const Exec& exec, const LibraryProduct& product,
+void library_product(const Exec& exec, const char* label, const LibraryProduct& product,
                      const LibraryMatrix<const float>& a, const LibraryMatrix<const float>& b,
                      const LibraryMatrix<float>& c) {
   if (c.rows == 0 || c.columns == 0) return;
   const LibraryCall call{product, a, b, c};
   if constexpr (is_host_v<Exec>) {
     const Grid grid(c, exec.concurrency());
-    library_products(exec, "katt::library_product", grid.pieces,
+    library_products(exec, label, grid.pieces,
                      [&](std::int64_t piece) { return piece_of(call, grid, piece); });
   } else {
     multiply_on_device(exec, call);
@@ -156,9 +138,9 @@ void library_products(const Host& exec, const char* label, std::int64_t count,
   Kokkos::parallel_for(label, each, [&](std::int64_t i) { multiply_alone(call(i)); });
 }
 
-#define KATT_INSTANTIATE_LIBRARY_PRODUCT(Exec)                               \
-  template void library_product<Exec>(                                       \
-      const Exec&, const LibraryProduct&, const LibraryMatrix<const float>&, \
+#define KATT_INSTANTIATE_LIBRARY_PRODUCT(Exec)                                            \
+  template void library_product<Exec>(                                                    \
+      const Exec&, const char*, const LibraryProduct&, const LibraryMatrix<const float>&, \
       const LibraryMatrix<const float>&, const LibraryMatrix<float>&);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_LIBRARY_PRODUCT)

@@ -42,7 +42,7 @@ struct LibraryProduct {
 /// each waits for what another packs, for as long as another program has that one's processor. It returns when
 /// it is done; the bits of C depend on the number of threads. On a device it is launched on the instance.
 template <class Exec>
-void library_product(const Exec& exec, const LibraryProduct& product,
+void library_product(const Exec& exec, const char* label, const LibraryProduct& product,
                      const LibraryMatrix<const float>& a, const LibraryMatrix<const float>& b,
                      const LibraryMatrix<float>& c);
 

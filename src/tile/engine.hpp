@@ -71,7 +71,8 @@ KOKKOS_FORCEINLINE_FUNCTION auto place_of_rows(const Numbers& numbers) {
 /// The places of `lanes` columns side by side, from 0 on, in a row with these numbers.
 template <class Vec, int N>
 KOKKOS_FORCEINLINE_FUNCTION Place<Vec, N> place_of_columns(const RowNumbers<N>& numbers) {
-  constexpr int lanes = sizeof(Vec) / sizeof(float);
+  constexpr int lanes =
+      sizeof(Vec) / sizeof(float);  // NOLINT(bugprone-sizeof-expression): 1 of a float
   Place<Vec, N> place;
   float columns[lanes];
   for (int lane = 0; lane < lanes; ++lane) columns[lane] = static_cast<float>(lane);

@@ -108,7 +108,7 @@ TEST(LibraryProduct, JoinsThePiecesOfTheThreads) {
       const Problem problem(m, n, k, product, gap, 1);
       std::vector<float> result = problem.c;
       const LibraryCall call = problem.call(result);
-      library_product(exec, call.product, call.a, call.b, call.c);
+      library_product(exec, "test", call.product, call.a, call.b, call.c);
       problem.expect_product(result, what);
     });
   }
@@ -117,8 +117,8 @@ TEST(LibraryProduct, JoinsThePiecesOfTheThreads) {
 TEST(LibraryProduct, HasNothingToDoWithoutRowsOrColumns) {
   for (const Host& exec : hosts()) {
     float value = 1.0F;
-    library_product(exec, {}, {&value, 0, 1}, {&value, 1, 1}, {&value, 0, 1});
-    library_product(exec, {}, {&value, 1, 1}, {&value, 1, 0}, {&value, 1, 0});
+    library_product(exec, "test", {}, {&value, 0, 1}, {&value, 1, 1}, {&value, 0, 1});
+    library_product(exec, "test", {}, {&value, 1, 1}, {&value, 1, 0}, {&value, 1, 0});
     EXPECT_EQ(value, 1.0F);
   }
 }

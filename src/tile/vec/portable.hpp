@@ -95,7 +95,7 @@ struct PortableOps {
   KOKKOS_FORCEINLINE_FUNCTION static Vec exp2(const Vec& x) {
     return exp2_by_exponents(x, [](Vec scaled, const Vec& n) {
       for (std::size_t lane = 0; lane < Vec::size(); ++lane) {
-        if (n[lane] != n[lane]) continue;  // NaN
+        if (n[lane] != n[lane]) continue;  // NaN NOLINT(misc-redundant-expression)
         const auto exponent = static_cast<std::uint32_t>(static_cast<std::int32_t>(n[lane]));
         scaled[lane] =
             std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled[lane]) + (exponent << 23));

@@ -84,14 +84,20 @@ struct FlashBackward : BackwardProblem<T, Rule> {
       const bool partial = tiles.state() == TileState::partial || keys < plan.columns;
       score_tile(team, at, scores, packed, rows, key, keys, partial);
       const int width = plan.row / lanes;
-      tile::product<Exec, true>(team, keys, width, rows, {at.s, 1, plan.columns},
-                                {at.dout, plan.row}, {at.dv, plan.row});
-      tile::product<Exec, true>(team, keys, width, rows, {at.dp, 1, plan.columns}, {at.q, plan.row},
-                                {at.dk, plan.row});
-      if constexpr (is_host_v<Exec>) {
-        tile::product<Exec, true>(team, rows, width, keys, {at.dp, plan.columns, 1},
-                                  {at.k, plan.row}, {dq + row * plan.row, plan.row});
-      }
+      for_each_band(scores, packed, rows, key, keys, partial, [&](const Band& band) {
+        const int live = Kokkos::min(band.columns, keys - band.column);
+        const int scored = band.row * plan.columns + band.column;
+        const int from = band.row * plan.row;
+        const int to = band.column * plan.row;
+        tile::product<Exec, true>(team, live, width, band.rows, {at.s + scored, 1, plan.columns},
+                                  {at.dout + from, plan.row}, {at.dv + to, plan.row});
+        tile::product<Exec, true>(team, live, width, band.rows, {at.dp + scored, 1, plan.columns},
+                                  {at.q + from, plan.row}, {at.dk + to, plan.row});
+        if constexpr (is_host_v<Exec>) {
+          tile::product<Exec, true>(team, band.rows, width, live, {at.dp + scored, plan.columns, 1},
+                                    {at.k + to, plan.row}, {dq + row * plan.row + from, plan.row});
+        }
+      });
       team.team_barrier();
     }
     const int width = plan.row / lanes;
@@ -114,6 +120,27 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     }
   }
 
+  /// Rows of a tile of scores, and the columns of them, in whole vectors, that hold all that they see.
+  struct Band {
+    int row, rows, column, columns;
+  };
+
+  /// Calls f for the bands of a tile. Of one that a mask cuts they leave out the columns that nobody sees, on a host.
+  template <class F>
+  KOKKOS_INLINE_FUNCTION void for_each_band(const Scores& scores, const PackedRows& packed,
+                                            int rows, std::int64_t key, int keys, bool partial,
+                                            const F& f) const {
+    if (!is_host_v<Exec> || !partial) return f(Band{0, rows, 0, plan.columns});
+    constexpr int band_rows = 16;
+    for (int r = 0; r < rows; r += band_rows) {
+      const int count = Kokkos::min(band_rows, rows - r);
+      const KeyRange live = scores.mask.live(packed.query(r), packed.query(r + count - 1));
+      const int begin = position<int>(live.begin - key, keys) / lanes * lanes;
+      const int end = position<int>(live.end - key, keys);
+      if (begin < end) f(Band{r, count, begin, (end - begin + lanes - 1) / lanes * lanes});
+    }
+  }
+
   KOKKOS_INLINE_FUNCTION void clear(const Team& team, float* target, std::int64_t count) const {
     for (std::int64_t i = team.team_rank(); i < count / lanes; i += team.team_size()) {
       tile::store(target + i * lanes, Vec(0.0F));
@@ -126,11 +153,17 @@ struct FlashBackward : BackwardProblem<T, Rule> {
                                          const Scores& scores, const PackedRows& packed, int rows,
                                          std::int64_t key, int keys, bool partial) const {
     team.team_barrier();
-    const int vectors = plan.columns / lanes;
-    tile::product<Exec, false>(team, rows, vectors, plan.head_dim, {at.q, plan.row, 1},
-                               {at.kt, plan.columns}, {at.s, plan.columns});
-    tile::product<Exec, false>(team, rows, vectors, plan.head_dim, {at.dout, plan.row, 1},
-                               {at.vt, plan.columns}, {at.dp, plan.columns});
+    for_each_band(scores, packed, rows, key, keys, partial, [&](const Band& band) {
+      const int vectors = band.columns / lanes;
+      const int scored = band.row * plan.columns + band.column;
+      const int from = band.row * plan.row;
+      tile::product<Exec, false>(team, band.rows, vectors, plan.head_dim,
+                                 {at.q + from, plan.row, 1}, {at.kt + band.column, plan.columns},
+                                 {at.s + scored, plan.columns});
+      tile::product<Exec, false>(team, band.rows, vectors, plan.head_dim,
+                                 {at.dout + from, plan.row, 1}, {at.vt + band.column, plan.columns},
+                                 {at.dp + scored, plan.columns});
+    });
     team.team_barrier();
     const std::int64_t head = scores.batch * this->kv_heads + packed.kv_head;
     for (int r = team.team_rank(); r < rows; r += team.team_size()) {
@@ -225,16 +258,17 @@ struct FlashBackward : BackwardProblem<T, Rule> {
       const T* added = scores.bias.row(scores.batch, head, i) + key;
       for (int j = 0; j < keys; ++j) s[j] = scores.biased(s[j], added[j]);
     }
+    int begin = 0;
+    int end = plan.columns;
     if (partial) {
-      constexpr float dead = -Kokkos::Experimental::infinity_v<float>;
       const KeyRange live = scores.mask.live(i, i);
-      const auto begin = position<int>(live.begin - key, keys);
-      const auto end = Kokkos::max(begin, position<int>(live.end - key, keys));
-      for (int j = 0; j < begin; ++j) s[j] = dead;
-      for (int j = end; j < plan.columns; ++j) s[j] = dead;
+      begin = position<int>(live.begin - key, keys);
+      end = Kokkos::max(begin, position<int>(live.end - key, keys));
       if (scores.mask.blocks.blocks != nullptr) {
         for (int j = begin; j < end; ++j) {
-          if (!scores.mask.blocks.visible(i, key + j)) s[j] = dead;
+          if (!scores.mask.blocks.visible(i, key + j)) {
+            s[j] = -Kokkos::Experimental::infinity_v<float>;
+          }
         }
       }
     }
@@ -242,8 +276,20 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     const Vec high(-row_lse.high);
     const Vec low(row_lse.low);
     const Vec subtract(folded ? row_delta : 0.0F);
+    const auto lane = tile::place_of_columns<Vec>(scores.row(head, i)).column;
+    const Vec first = Vec(static_cast<float>(begin)) - lane;
+    const Vec behind = Vec(static_cast<float>(end)) - lane;
     for (int j = 0; j < plan.columns; j += lanes) {
-      const Vec p = tile::exp2(Vec(tile::fma(tile::load<Vec>(s + j), factor, high) - low));
+      if (j + lanes <= begin || j >= end) {
+        tile::store(s + j, Vec(0.0F));
+        tile::store(dp + j, Vec(0.0F));
+        continue;
+      }
+      Vec score = tile::load<Vec>(s + j);
+      if (j < begin || j + lanes > end) {
+        score = tile::keep_between(score, static_cast<float>(j), first, behind);
+      }
+      const Vec p = tile::exp2(Vec(tile::fma(score, factor, high) - low));
       tile::store(s + j, p);
       tile::store(dp + j, Vec(p * (tile::load<Vec>(dp + j) - subtract)));
     }

@@ -142,7 +142,7 @@ void library_gemm(const Exec& exec, const GemmArgs& args, const Panels& largest,
                            ? LibraryMatrix<const float>{wide_b, b_rows, b_columns, b_columns}
                            : operand(exec, label, args.b, layout.direct_b, args.trans_b ? j : p,
                                      args.trans_b ? p : j, b_rows, b_columns, wide_b);
-        library_product(exec,
+        library_product(exec, label,
                         {.trans_a = args.trans_a,
                          .trans_b = args.trans_b,
                          .alpha = args.alpha,
