@@ -75,14 +75,17 @@ KOKKOS_FORCEINLINE_FUNCTION Vec rounded(const Vec& value) {
   }
 }
 
-/// The cache that prefetch() fills, as __builtin_prefetch counts them: the first-level one, on Zen
-/// the second, where its cores have more misses in flight (docs/performance.md).
+/// Whether this code is compiled for AMD's Zen.
 #if defined(__znver1__) || defined(__znver2__) || defined(__znver3__) || defined(__znver4__) || \
     defined(__znver5__)
-inline constexpr int prefetch_locality = 2;
+inline constexpr bool is_zen = true;
 #else
-inline constexpr int prefetch_locality = 3;
+inline constexpr bool is_zen = false;
 #endif
+
+/// The cache that prefetch() fills, as __builtin_prefetch counts them: the first-level one, on Zen
+/// the second, where its cores have more misses in flight (docs/performance.md).
+inline constexpr int prefetch_locality = is_zen ? 2 : 3;
 
 /// Asks for the cache line of an address before it is needed; any address may be given. Nothing on
 /// a device.

@@ -33,11 +33,14 @@ template <class Unit>
 struct InnerPlan {
   /// Rows of B: a multiple of all that a kernel takes at a time.
   static constexpr std::int64_t group = 12;
+  /// Columns of C that are written at a time: groups that fill lines.
+  static constexpr std::int64_t wide = 4 * group;
   /// Packed bytes of a row of A in a block. Few rows wait for the memory, which short runs of B keep
-  /// busy; more of them wait for the arithmetic, where sums that are loaded and stored more rarely pay,
-  /// and so they do where B is in a cache.
+  /// busy; more of them wait for the arithmetic. On Zen that pays for sums that are loaded and stored more
+  /// rarely, and so it does where B is in a cache; a core of Intel's, which multiplies twice as much a
+  /// cycle, would wait for a long block of A from its second-level cache.
   static constexpr std::int64_t block_bytes(std::int64_t rows, bool asks) {
-    return rows <= 16 && asks ? 2048 : 8192;
+    return tile::is_zen && (rows > 16 || !asks) ? 8192 : 2048;
   }
   /// Bytes of B a thread that are still in a cache when a single row comes again.
   static constexpr std::int64_t cached_bytes = std::int64_t{2} << 20;
@@ -64,6 +67,7 @@ struct InnerPlan {
     // Enough panels that a thread whose processor is taken keeps no other one waiting for long.
     const std::int64_t wanted = threads > 1 ? 8 * static_cast<std::int64_t>(threads) : 1;
     panel_rows = blocks_of(blocks_of(n, group), wanted) * group;
+    if (panel_rows > wide) panel_rows = blocks_of(panel_rows, wide) * wide;
     // A single row is its own packed form where lines are whole.
     packs = m != 1 || args.a.dtype != dtype_of<typename Unit::Packed> || k % Unit::line != 0;
   }
@@ -120,6 +124,7 @@ struct InnerPanel {
   using Token =
       Kokkos::Experimental::UniqueToken<Exec, Kokkos::Experimental::UniqueTokenScope::Instance>;
   static constexpr std::int64_t group = InnerPlan<Unit>::group;
+  static constexpr std::int64_t wide = InnerPlan<Unit>::wide;
 
   GemmArgs args;
   InnerPlan<Unit> plan;
@@ -131,12 +136,17 @@ struct InnerPanel {
     const int slot = slots.acquire();
     float* sums = workspace + slot * plan.sum_elements();
     const std::int64_t end = std::min(plan.n, (item + 1) * plan.panel_rows);
-    for (std::int64_t row = item * plan.panel_rows; row < end; row += group) {
-      for (std::int64_t block = 0; block < plan.blocks; ++block) {
-        multiply(row, std::min(group, end - row), block,
-                 std::max<std::int64_t>(0, end - row - group), sums);
+    float columns[most_inner_rows * wide];  // (m, wide)
+    for (std::int64_t row = item * plan.panel_rows; row < end; row += wide) {
+      const std::int64_t count = std::min(wide, end - row);
+      for (std::int64_t j = 0; j < count; j += group) {
+        for (std::int64_t block = 0; block < plan.blocks; ++block) {
+          multiply(row + j, std::min(group, count - j), block,
+                   std::max<std::int64_t>(0, end - row - j - group), sums);
+        }
+        add_lanes(std::min(group, count - j), sums, columns + j);
       }
-      finish(row, std::min(group, end - row), sums);
+      finish_block<Vec>(args, columns, wide, 0, row, plan.m, count, args.beta);
     }
     slots.release(slot);
   }
@@ -181,30 +191,33 @@ struct InnerPanel {
     }
   }
 
-  /// Adds up the lanes of the group's sums, sixteen sums at a time, and writes its columns of C.
-  void finish(std::int64_t row, std::int64_t rows, const float* sums) const {
+  /// columns(r, j) = alpha · the sum over the lanes of a sum of the group; sixteen at a time.
+  void add_lanes(std::int64_t rows, const float* sums, float* columns) const {
     constexpr int square = 16;
-    float turned[most_inner_rows * group];  // (m, group)
     for (std::int64_t b = 0; b < plan.a_blocks; ++b) {
-      const std::int64_t token = begin_of(plan.m, plan.a_blocks, b);
-      const std::int64_t rows_of_a = begin_of(plan.m, plan.a_blocks, b + 1) - token;
-      const float* of_block = sums + token * group * Unit::lanes;
-      const std::int64_t count = rows * rows_of_a;
-      for (std::int64_t first = 0; first < count; first += square) {
+      const std::int64_t first = begin_of(plan.m, plan.a_blocks, b);
+      const std::int64_t end = begin_of(plan.m, plan.a_blocks, b + 1);
+      const float* of_block = sums + first * group * Unit::lanes;
+      const std::int64_t count = rows * (end - first);
+      std::int64_t row = first;
+      std::int64_t j = 0;
+      for (std::int64_t at = 0; at < count; at += square) {
         Vec vectors[square];
-        const auto used = static_cast<int>(std::min<std::int64_t>(square, count - first));
+        const auto used = static_cast<int>(std::min<std::int64_t>(square, count - at));
         for (int i = 0; i < square; ++i) {
-          vectors[i] = i < used ? tile::load<Vec>(of_block + (first + i) * Unit::lanes) : Vec(0.0F);
+          vectors[i] = i < used ? tile::load<Vec>(of_block + (at + i) * Unit::lanes) : Vec(0.0F);
         }
         float total[square];
         tile::lane_sums(vectors, total);
         for (int i = 0; i < used; ++i) {
-          const std::int64_t at = first + i;
-          turned[(token + at % rows_of_a) * group + at / rows_of_a] = args.alpha * total[i];
+          columns[row * wide + j] = args.alpha * total[i];
+          if (++row == end) {
+            row = first;
+            ++j;
+          }
         }
       }
     }
-    finish_block<Vec>(args, turned, group, 0, row, plan.m, rows, args.beta);
   }
 };
 
