@@ -21,9 +21,13 @@
 ///   load            from unaligned memory
 ///   low_digits(v)   the lowest two bits of every byte; shift(v) moves the next two there
 ///   high_digits(v)  ⌊3·v / 256⌋ of every byte; triple(v) is 3·v mod 256
-///   dot(sums, u, s) sums + u·s for unsigned u ≤ 2 and signed s, four products to a 32-bit sum
+///   dot(sums, u, s) sums + u·s for unsigned u ≤ 2, or any where it `multiplies_all_bytes`, and signed s,
+///                   four products to a 32-bit sum
+///   add(a, b)       a + b, sum by sum
 ///   totals(sums, t) the sums over all lanes, of four vectors at a time
-///   prefetch(from)  asks for memory that a later load() reads
+/// and if it `multiplies_all_bytes`
+///   digits_at(v, k)    the two bits from 2k on of every byte where they stand: 4^k times a digit
+///   quotient(sums, k)  sums / 4^k, of multiples of it
 namespace katt::ternary_linear::impl {
 
 /// Four bytes in a 32-bit register: for devices, and hosts without vectors of bytes.
@@ -31,6 +35,7 @@ struct FourBytes {
   using Bytes = std::uint32_t;
   using Sums = std::int32_t;
   static constexpr int width = 4;
+  static constexpr bool multiplies_all_bytes = false;  // __dp4a() takes signed bytes
 
   KOKKOS_FORCEINLINE_FUNCTION static Bytes load(const void* from) {
     return *static_cast<const std::uint32_t*>(from);
@@ -38,6 +43,7 @@ struct FourBytes {
   KOKKOS_FORCEINLINE_FUNCTION static Sums zero() { return 0; }
   KOKKOS_FORCEINLINE_FUNCTION static Bytes low_digits(Bytes v) { return v & 0x03030303U; }
   KOKKOS_FORCEINLINE_FUNCTION static Bytes shift(Bytes v) { return v >> 2; }
+  KOKKOS_FORCEINLINE_FUNCTION static Sums add(Sums a, Sums b) { return a + b; }
   KOKKOS_FORCEINLINE_FUNCTION static Bytes high_digits(Bytes v) {
     return ((even(v) * 3) >> 8 & mask) | (odd(v) * 3 & ~mask);
   }
@@ -59,7 +65,6 @@ struct FourBytes {
   KOKKOS_FORCEINLINE_FUNCTION static void totals(const Sums (&sums)[4], std::int32_t (&t)[4]) {
     for (int k = 0; k < 4; ++k) t[k] = sums[k];
   }
-  KOKKOS_FORCEINLINE_FUNCTION static void prefetch(const void* /*from*/) {}
 
  private:
   static constexpr std::uint32_t mask = 0x00FF00FFU;
@@ -88,11 +93,23 @@ struct SixtyFourBytes {
   using Bytes = __m512i;
   using Sums = __m512i;
   static constexpr int width = 64;
+#if defined(__AVX512VNNI__)
+  static constexpr bool multiplies_all_bytes = true;
+#else
+  static constexpr bool multiplies_all_bytes = false;  // sums of two products have 16 bits
+#endif
 
   static Bytes load(const void* from) { return _mm512_loadu_si512(from); }
   static Sums zero() { return _mm512_setzero_si512(); }
   static Bytes low_digits(Bytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(3)); }
   static Bytes shift(Bytes v) { return _mm512_srli_epi16(v, 2); }
+  static Bytes digits_at(Bytes v, int k) {
+    return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(3 << (2 * k))));
+  }
+  static Sums add(Sums a, Sums b) { return _mm512_add_epi32(a, b); }
+  static Sums quotient(Sums sums, int k) {
+    return _mm512_srai_epi32(sums, static_cast<unsigned>(2 * k));
+  }
   static Bytes high_digits(Bytes v) {
     const __m512i less = _mm512_subs_epu8(v, _mm512_set1_epi8(1));
     const __m512i h = _mm512_avg_epu8(less, _mm512_avg_epu8(less, _mm512_setzero_si512()));
@@ -116,9 +133,6 @@ struct SixtyFourBytes {
     }
     totals_of_eight(halves, t);
   }
-  static void prefetch(const void* from) {
-    _mm_prefetch(static_cast<const char*>(from), _MM_HINT_T0);
-  }
 };
 using HostBytes = SixtyFourBytes;
 
@@ -129,6 +143,11 @@ struct ThirtyTwoBytes {
   using Bytes = __m256i;
   using Sums = __m256i;
   static constexpr int width = 32;
+#if defined(__AVXVNNI__)
+  static constexpr bool multiplies_all_bytes = true;
+#else
+  static constexpr bool multiplies_all_bytes = false;  // sums of two products have 16 bits
+#endif
 
   static Bytes load(const void* from) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(from));
@@ -136,6 +155,11 @@ struct ThirtyTwoBytes {
   static Sums zero() { return _mm256_setzero_si256(); }
   static Bytes low_digits(Bytes v) { return _mm256_and_si256(v, _mm256_set1_epi8(3)); }
   static Bytes shift(Bytes v) { return _mm256_srli_epi16(v, 2); }
+  static Bytes digits_at(Bytes v, int k) {
+    return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(3 << (2 * k))));
+  }
+  static Sums add(Sums a, Sums b) { return _mm256_add_epi32(a, b); }
+  static Sums quotient(Sums sums, int k) { return _mm256_srai_epi32(sums, 2 * k); }
   static Bytes high_digits(Bytes v) {
     const __m256i less = _mm256_subs_epu8(v, _mm256_set1_epi8(1));
     const __m256i h = _mm256_avg_epu8(less, _mm256_avg_epu8(less, _mm256_setzero_si256()));
@@ -157,9 +181,6 @@ struct ThirtyTwoBytes {
     return _mm_cvtsi128_si32(_mm_add_epi32(pair, _mm_shuffle_epi32(pair, 0xB1)));
   }
   static void totals(const Sums (&sums)[4], std::int32_t (&t)[4]) { totals_of_eight(sums, t); }
-  static void prefetch(const void* from) {
-    _mm_prefetch(static_cast<const char*>(from), _MM_HINT_T0);
-  }
 };
 using HostBytes = ThirtyTwoBytes;
 
@@ -189,9 +210,35 @@ class Digits {
       return Vector::high_digits(bytes);
     }
   }
+  /// What sums of products with digit k stand for.
+  KOKKOS_FORCEINLINE_FUNCTION static typename Vector::Sums value(typename Vector::Sums sums,
+                                                                 int /*k*/) {
+    return sums;
+  }
 
  private:
   typename Vector::Bytes rest_;
+};
+
+/// Digits of two bits that are multiplied where they stand in their bytes, which saves shifts: sums of
+/// products with digit k are 4^k times too large. In 32 bits they hold rows of 2^23 weights, as all sums do.
+template <class Vector>
+class DigitsInPlace {
+ public:
+  KOKKOS_FORCEINLINE_FUNCTION explicit DigitsInPlace(const std::uint8_t* from)
+      : bytes_(Vector::load(from)) {}
+
+  KOKKOS_FORCEINLINE_FUNCTION typename Vector::Bytes next() {
+    return Vector::digits_at(bytes_, next_++);
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static typename Vector::Sums value(typename Vector::Sums sums,
+                                                                 int k) {
+    return Vector::quotient(sums, k);
+  }
+
+ private:
+  typename Vector::Bytes bytes_;
+  int next_ = 0;
 };
 
 /// The weight at one place of a packed row: −1, 0 or 1.

@@ -134,11 +134,6 @@ struct PackedForward {
     const auto count = static_cast<std::int64_t>(out.extent(0));
     const std::int64_t begin = item * team_rows;
     const std::int64_t end = Kokkos::min<std::int64_t>(begin + team_rows, out_features);
-    if (count > block_tokens) {  // the rows as one stream, before they are read side by side
-      for (std::int64_t byte = begin * row_bytes; byte < end * row_bytes; byte += block_bytes) {
-        Vector::prefetch(rows + byte);
-      }
-    }
     std::int64_t t = 0;
     for (; t + block_tokens <= count; t += block_tokens)
       row_range<block_tokens>(team, begin, end, t);
@@ -158,10 +153,14 @@ struct PackedForward {
   template <int R, int N>
   KOKKOS_INLINE_FUNCTION void block(const Team& team, std::int64_t row, std::int64_t token) const {
     std::int32_t sums[N][R];
-    const DotBlock<R, N> block{
-        rows + row * row_bytes, row_bytes, tokens.values + token * tokens.stride,
-        tokens.stride,          row_bytes, team.team_rank(),
-        team.team_size()};
+    const DotBlock<R, N> block{rows + row * row_bytes,
+                               row_bytes,
+                               tokens.values + token * tokens.stride,
+                               tokens.stride,
+                               row_bytes,
+                               team.team_rank(),
+                               team.team_size(),
+                               token == 0 ? R * row_bytes : 0};
     if (is_host_v<Exec> && out.extent(0) <= block_tokens) {
       dot_in_turn<Vector, Format>(block, sums);
     } else {
