@@ -23,6 +23,17 @@ bool is_vector_product(const LibraryProduct& product, const LibraryMatrix<const 
   return c.rows == 1 && !product.trans_a && b.rows * b.columns > small;
 }
 
+/// For a few rows they pack all of B, too, unless the product is small. Vector products read it once if each of
+/// them takes a part that stays in a cache: up to six rows that is faster (docs/performance.md).
+constexpr std::int64_t cached_part = std::int64_t{1} << 16;
+bool is_few_vector_products(const LibraryProduct& product, const LibraryMatrix<const float>& b,
+                            const LibraryMatrix<float>& c) {
+  constexpr std::int64_t most_rows = 6;
+  constexpr std::int64_t small = 1'000'000;  // in multiply-adds, of OpenBLAS
+  return c.rows > 1 && c.rows <= most_rows && product.trans_b && !product.trans_a &&
+         c.rows * b.rows * b.columns > small;
+}
+
 /// A product on this thread, of row-major matrices by the library's column-major ones. KokkosBlas itself
 /// tells tools of every call, which several threads must not do at a time.
 void multiply_alone(const LibraryCall& call) {
@@ -33,6 +44,19 @@ void multiply_alone(const LibraryCall& call) {
   if (is_vector_product(product, b, c)) {
     return Blas::gemv(product.trans_b ? 'T' : 'N', extent(b.columns), extent(b.rows), product.alpha,
                       b.data, stride(b), a.data, 1, product.beta, c.data, 1);
+  }
+  if (is_few_vector_products(product, b, c)) {
+    const std::int64_t part =
+        std::max<std::int64_t>(1, cached_part / std::max<std::int64_t>(1, b.columns));
+    for (std::int64_t first = 0; first < b.rows; first += part) {
+      const std::int64_t count = std::min(part, b.rows - first);
+      for (std::int64_t row = 0; row < c.rows; ++row) {
+        Blas::gemv('T', extent(b.columns), extent(count), product.alpha, b.data + first * b.stride,
+                   stride(b), a.data + row * a.stride, 1, product.beta,
+                   c.data + row * c.stride + first, 1);
+      }
+    }
+    return;
   }
   Blas::gemm(product.trans_b ? 'T' : 'N', product.trans_a ? 'T' : 'N', extent(c.columns),
              extent(c.rows), extent(product.trans_a ? a.rows : a.columns), product.alpha, b.data,

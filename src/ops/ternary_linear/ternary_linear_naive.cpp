@@ -11,52 +11,6 @@ namespace katt::ternary_linear::impl {
 
 namespace {
 
-/// Tokens up to which the matrix-vector product is the faster one: it reads the weights once a
-/// token.
-constexpr std::int64_t few_tokens = 4;
-
-/// out(token, ·) = x · W(·, ·)ᵀ for one token: the rows of W as they lie in memory, four at a time
-/// so that a load of x serves four rows and as many chains of sums run side by side.
-template <class Exec, class T>
-struct MatrixVector {
-  using Memory = typename Exec::memory_space;
-  using Team = tile::RowTeam<Exec>;
-  using Vec = tile::VecOf<Exec>;
-  static constexpr int block_rows = 4;
-  static constexpr int team_rows = is_host_v<Exec> ? 32 : block_rows;
-
-  StridedView<const T, 2, Memory> weight;
-  const T* x;
-  StridedView<T, 2, Memory> out;
-  std::int64_t token;
-
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t item) const {
-    const auto rows = static_cast<std::int64_t>(weight.extent(0));
-    std::int64_t row = item * team_rows;
-    const std::int64_t end = Kokkos::min<std::int64_t>(row + team_rows, rows);
-    for (; row + block_rows <= end; row += block_rows) block<block_rows>(team, row);
-    for (; row < end; ++row) block<1>(team, row);
-  }
-
-  template <int R>
-  KOKKOS_INLINE_FUNCTION void block(const Team& team, std::int64_t row) const {
-    tile::RowSum<Exec> sums[R];
-    const T* w = &weight(row, 0);
-    const auto stride = static_cast<std::int64_t>(weight.stride(0));
-    tile::for_columns<Exec>(team, 0, static_cast<std::int64_t>(weight.extent(1)),
-                            [&]<class V>(std::int64_t c) {
-                              const V value = tile::load<V>(x + c);
-                              for (int r = 0; r < R; ++r) {
-                                sums[r].multiply_add(tile::load<V>(w + r * stride + c), value);
-                              }
-                            });
-    for (int r = 0; r < R; ++r) {
-      const float sum = sums[r].total(team);
-      if (team.team_rank() == 0) out(token, row + r) = static_cast<T>(sum);
-    }
-  }
-};
-
 /// x_d at the beginning of the workspace.
 template <class Exec, class T>
 ConstTensorRef<2> fake_quantise(const Exec& exec, const ConstTensorRef<2>& x, Workspace workspace) {
@@ -88,28 +42,14 @@ linear::GemmArgs weight_gradient(const ConstTensorRef<2>& x, const BackwardArgs&
 template <class Exec, class T>
 std::size_t naive_forward_bytes(const Exec& exec, const ForwardArgs& args) {
   const ConstTensorRef<2> x(nullptr, args.x.dtype, args.x.extent);
-  return aligned_bytes(x) + (args.tokens() <= few_tokens
-                                 ? 0
-                                 : linear::naive_gemm_workspace_bytes(exec, product(x, args)));
+  return aligned_bytes(x) + linear::naive_gemm_workspace_bytes(exec, product(x, args));
 }
 
 template <class Exec, class T>
 void naive_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
-  using Memory = typename Exec::memory_space;
   const ConstTensorRef<2> x = fake_quantise<Exec, T>(exec, args.x, workspace);
-  if (args.tokens() > few_tokens) {
-    linear::naive_gemm(exec, product(x, args), after(workspace, aligned_bytes(x)),
-                       "katt::ternary_linear::naive_gemm");
-    return;
-  }
-  using Functor = MatrixVector<Exec, T>;
-  const std::int64_t teams = (args.out_features() + Functor::team_rows - 1) / Functor::team_rows;
-  for (std::int64_t t = 0; t < args.tokens(); ++t) {
-    tile::for_each_row(
-        exec, "katt::ternary_linear::naive_matrix_vector", teams,
-        Functor{args.dense.view<T, Memory>(), static_cast<const T*>(x.data) + t * x.stride[0],
-                args.out.view<T, Memory>(), t});
-  }
+  linear::naive_gemm(exec, product(x, args), after(workspace, aligned_bytes(x)),
+                     "katt::ternary_linear::naive_gemm");
 }
 
 template <class Exec, class T>
