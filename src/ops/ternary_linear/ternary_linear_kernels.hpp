@@ -101,7 +101,8 @@ struct QuantiseTokens {
     std::int32_t values[most];
     for (std::int64_t j = 0; j < count; ++j) integers[j] = quantised(from[j], largest);
     for (std::int64_t j = 0; j < count; ++j) {
-      const bool is_defined = integers[j] == integers[j];
+      const bool is_defined =
+          integers[j] == integers[j];  // NOLINT(misc-redundant-expression): not for NaN
       values[j] = static_cast<std::int32_t>(is_defined ? integers[j] : 0.0);
       undefined += is_defined ? 0 : 1;
     }
