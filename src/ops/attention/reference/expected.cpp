@@ -16,18 +16,18 @@ namespace katt::attention {
 
 namespace {
 
-/// What P may be wrong by, relative to itself, because a score of this size is an f32: a rounding
-/// of the score. Where scores are large and few keys compete, the unfused values can be exact by
-/// chance though no f32 score is.
-double score_rounding(double largest_lse) { return 0x1p-24 * std::max(1.0, largest_lse); }
+/// What P may be wrong by, relative to itself, because a score of this size, or a sum of terms of
+/// this size, is an f32: a rounding of it. Where scores are large and few keys compete, the unfused
+/// values can be exact by chance though no f32 score is.
+double score_rounding(double largest) { return 0x1p-24 * std::max(1.0, largest); }
 
 /// Adds that rounding to what a part allows, for its own scale.
-void add_score_rounding(testing::ExpectedPart& part, double largest_lse) {
+void add_score_rounding(testing::ExpectedPart& part, double largest_score) {
   double scale = 0;
   for (const testing::ExpectedValue& value : part.values) {
     if (std::isfinite(value.exact)) scale = std::max(scale, std::abs(value.exact));
   }
-  part.slack += score_rounding(largest_lse) * scale;
+  part.slack += score_rounding(largest_score) * scale;
 }
 
 /// Every query of a small problem; of a large one the first and last of the corners and a hashed
@@ -77,7 +77,7 @@ std::set<std::int64_t> sample_heads(const HostProblem& p) {
 testing::Expected expected_rows(const HostProblem& p, Dtype dtype) {
   testing::ExpectedPart out{.output = "out"};
   testing::ExpectedPart lse{.output = "lse", .unreported = true};
-  double largest_lse = 0;
+  double largest_score = 0;
   const std::vector<QueryIndex> queries = sample_queries(p);
   struct Row {
     ReferenceRow exact, unfused;
@@ -91,11 +91,13 @@ testing::Expected expected_rows(const HostProblem& p, Dtype dtype) {
     const std::int64_t row = (index.batch * p.heads + index.head) * p.seq_q + index.query;
     out.add(row * p.head_dim, exact.out, unfused.out);
     lse.values.push_back({row, exact.lse, unfused.lse});
-    if (std::isfinite(exact.lse)) largest_lse = std::max(largest_lse, std::abs(exact.lse));
+    if (std::isfinite(exact.lse)) {
+      largest_score = std::max({largest_score, std::abs(exact.lse), exact.terms});
+    }
   }
-  add_score_rounding(out, largest_lse);
+  add_score_rounding(out, largest_score);
   // An unfused variant stores its scores in the dtype, and an lse is what is left where terms cancel.
-  lse.slack = score_rounding(largest_lse);
+  lse.slack = score_rounding(largest_score);
   return {std::move(out), std::move(lse)};
 }
 

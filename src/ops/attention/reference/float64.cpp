@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 
 namespace katt::attention {
@@ -85,7 +87,17 @@ Real dot_product(const A* a, const B* b, std::size_t count) {
   return sum;
 }
 
-/// One row in arithmetic type Real; `rounded` is applied to every stored score and probability.
+/// Σ |a·b|
+double dot_terms(const float* a, const float* b, std::size_t count) {
+  double partial[8] = {};
+  for (std::size_t c = 0; c < count; c += 8) {
+    for (std::size_t l = 0; l < 8; ++l) partial[l] += std::abs(double{a[c + l]} * double{b[c + l]});
+  }
+  return std::accumulate(std::begin(partial), std::end(partial), 0.0);
+}
+
+/// One row in arithmetic type Real; `rounded` is applied to every stored score and probability, and
+/// the terms of a score are told in double alone.
 template <class Real, class Round>
 ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounded) {
   const auto d = static_cast<std::size_t>(p.head_dim);
@@ -98,7 +110,9 @@ ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounde
   const float* k = p.k.data() + kv_offset;
   const float* v = p.v.data() + kv_offset;
 
+  constexpr bool tells_terms = std::is_same_v<Real, double>;
   std::vector<Real> score(n, -std::numeric_limits<Real>::infinity());
+  std::vector<double> terms(tells_terms ? n : 0);
   Real largest = -std::numeric_limits<Real>::infinity();
   for (std::size_t j = 0; j < n; ++j) {
     const auto key = static_cast<std::int64_t>(j);
@@ -107,12 +121,21 @@ ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounde
     Real s = rounded(dot * static_cast<Real>(p.scale));
     Real slope;
     s = scored(p, at, key, s, slope, rounded);
-    if (!p.bias.empty()) s = rounded(s + static_cast<Real>(bias_at(p, at, key)));
+    if constexpr (tells_terms) {
+      const double of_dot = std::abs(slope * p.scale) * dot_terms(q, k + j * d, d);
+      terms[j] = std::max(of_dot, std::abs(s));
+    }
+    if (!p.bias.empty()) {
+      const float bias = bias_at(p, at, key);
+      if constexpr (tells_terms) terms[j] += std::isfinite(bias) ? std::abs(double{bias}) : 0.0;
+      s = rounded(s + static_cast<Real>(bias));
+    }
     score[j] = s;
     largest = std::max(largest, s);
   }
 
-  ReferenceRow result{std::vector<double>(d, 0.0), -std::numeric_limits<double>::infinity()};
+  ReferenceRow result{.out = std::vector<double>(d, 0.0),
+                      .lse = -std::numeric_limits<double>::infinity()};
   if (largest == -std::numeric_limits<Real>::infinity()) return result;
   Real sum = 0;
   for (Real& s : score) {
@@ -127,6 +150,9 @@ ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounde
   }
   for (std::size_t c = 0; c < d; ++c) result.out[c] = static_cast<double>(out[c]);
   result.lse = static_cast<double>(largest + std::log(sum));
+  if constexpr (tells_terms) {
+    for (std::size_t j = 0; j < n; ++j) result.terms += score[j] / sum * terms[j];
+  }
   return result;
 }
 

@@ -47,6 +47,9 @@ struct QueryIndex {
 struct ReferenceRow {
   std::vector<double> out;
   double lse = 0;
+  /// Σ P·T, where T bounds what a score is a sum of: the larger of scale · Σ |q·k| and |score|, and
+  /// |bias|. A rounding of that size moves lse, and P relative to itself, by about 2^−24 of it.
+  double terms = 0;
 };
 
 /// softmax(S)·V and lse of one query in float64, by the definition.
