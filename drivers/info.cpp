@@ -17,6 +17,7 @@
 #include "drivers/command_line.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/runtime.hpp"
+#include "memory/huge_pages.hpp"
 #include "tile/amx.hpp"
 
 namespace katt::impl {
@@ -64,6 +65,7 @@ void print_machine() {
         bench::human_bytes(static_cast<double>(host.memory_bytes)) + ", " +
             bench::human_bytes(static_cast<double>(bench::available_memory(Backend::openmp))) +
             " available");
+  print("huge pages", memory::huge_pages());
   print("os", host.os);
 }
 

@@ -12,6 +12,7 @@
 #include "core/devices.hpp"
 #include "dist/communicator.hpp"
 #include "dist/environment.hpp"
+#include "memory/huge_pages.hpp"
 #include "tile/amx.hpp"
 
 namespace katt::bench {
@@ -43,6 +44,7 @@ Json machine_json() {
           {"caches", std::move(caches)},
           {"os", host.os},
           {"memory_bytes", host.memory_bytes},
+          {"huge_pages", memory::huge_pages()},
           {"available_bytes", available_memory(Backend::openmp)}};
 }
 
@@ -89,7 +91,8 @@ std::string environment_json() {
     const std::string_view text = *variable;
     const auto equals = text.find('=');
     if (equals == std::string_view::npos) continue;
-    if (text.starts_with("OMP_") || text.starts_with("KOKKOS_") || text.starts_with("OPENBLAS_")) {
+    if (text.starts_with("OMP_") || text.starts_with("KOKKOS_") || text.starts_with("OPENBLAS_") ||
+        text.starts_with("KATT_HUGE_PAGES")) {
       json[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
     }
   }

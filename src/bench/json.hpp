@@ -10,7 +10,7 @@
 /// The JSON texts of the program; one place knows the library.
 namespace katt::bench {
 
-/// Variables of the environment that OpenMP, Kokkos and OpenBLAS read.
+/// Variables of the environment that OpenMP, Kokkos, OpenBLAS and huge_pages.hpp read.
 [[nodiscard]] std::string environment_json();
 [[nodiscard]] std::string settings_json(const Settings& settings);
 /// The axes of a sweep as they were typed.

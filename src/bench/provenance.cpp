@@ -11,6 +11,7 @@
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
 #include "core/build_info.hpp"
+#include "memory/huge_pages.hpp"
 
 namespace katt::bench {
 namespace {
@@ -74,6 +75,7 @@ io::Attributes provenance(const SweepRequest& request, const std::string& comman
       {"l2_bytes", bytes(host.cache_bytes(2))},
       {"l3_bytes", bytes(host.cache_bytes(3))},
       {"memory_bytes", bytes(host.memory_bytes)},
+      {"huge_pages", memory::huge_pages()},
       {"os", host.os},
       {"load_average", load_average()},
       {"environment", environment_json()},

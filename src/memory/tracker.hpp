@@ -30,9 +30,9 @@ struct Bytes {
 /// Whether a memory space of this name belongs to the host.
 [[nodiscard]] bool is_host_space(std::string_view name);
 
-/// Registers the allocation callbacks (Kokkos Tools) and begins to count. Call once, after
-/// Kokkos::initialize; later calls do nothing. Callbacks of a tool that was loaded before are still
-/// called. Thread safe.
+/// Registers the allocation callbacks (Kokkos Tools) and begins to count, and to ask for huge pages
+/// for large allocations of the host (huge_pages.hpp). Call once, after Kokkos::initialize; later
+/// calls do nothing. Callbacks of a tool that was loaded before are still called. Thread safe.
 void install();
 
 /// Usage of every space seen so far, on every device.
