@@ -191,29 +191,47 @@ struct InnerPanel {
     }
   }
 
-  /// columns(r, j) = alpha · the sum over the lanes of a sum of the group; sixteen at a time.
+  /// columns(r, j) = alpha · the sum over the lanes of a sum of the group.
   void add_lanes(std::int64_t rows, const float* sums, float* columns) const {
-    constexpr int square = 16;
     for (std::int64_t b = 0; b < plan.a_blocks; ++b) {
       const std::int64_t first = begin_of(plan.m, plan.a_blocks, b);
-      const std::int64_t end = begin_of(plan.m, plan.a_blocks, b + 1);
+      const std::int64_t rows_of_a = begin_of(plan.m, plan.a_blocks, b + 1) - first;
       const float* of_block = sums + first * group * Unit::lanes;
-      const std::int64_t count = rows * (end - first);
-      std::int64_t row = first;
-      std::int64_t j = 0;
-      for (std::int64_t at = 0; at < count; at += square) {
+      float* to = columns + first * wide;
+      if (rows_of_a < 4) {
+        add_lanes_of<1>(rows, rows_of_a, of_block, to);
+      } else {
+        add_lanes_of<4>(rows, rows_of_a, of_block, to);
+      }
+    }
+  }
+
+  /// The same of a block of rows of A, sixteen sums at a time, of High rows.
+  template <int High>
+  void add_lanes_of(std::int64_t rows, std::int64_t rows_of_a, const float* sums,
+                    float* columns) const {
+    constexpr int square = 16;
+    constexpr int along = square / High;
+    for (std::int64_t r = 0; r < rows_of_a; r += High) {
+      const std::int64_t high = std::min<std::int64_t>(High, rows_of_a - r);
+      for (std::int64_t j = 0; j < rows; j += along) {
+        const std::int64_t count = std::min<std::int64_t>(along, rows - j);
         Vec vectors[square];
-        const auto used = static_cast<int>(std::min<std::int64_t>(square, count - at));
+#pragma GCC unroll 16
         for (int i = 0; i < square; ++i) {
-          vectors[i] = i < used ? tile::load<Vec>(of_block + (at + i) * Unit::lanes) : Vec(0.0F);
+          const bool is_there = i / along < high && i % along < count;
+          const float* from = sums + ((j + i % along) * rows_of_a + r + i / along) * Unit::lanes;
+          vectors[i] = is_there ? tile::load<Vec>(from) : Vec(0.0F);
         }
         float total[square];
         tile::lane_sums(vectors, total);
-        for (int i = 0; i < used; ++i) {
-          columns[row * wide + j] = args.alpha * total[i];
-          if (++row == end) {
-            row = first;
-            ++j;
+        for (float& value : total) value *= args.alpha;
+        for (std::int64_t i = 0; i < high; ++i) {
+          float* to = columns + (r + i) * wide + j;
+          if (count == along) {
+            std::copy_n(total + i * along, along, to);
+          } else {
+            for (std::int64_t c = 0; c < count; ++c) to[c] = total[i * along + c];
           }
         }
       }
