@@ -217,7 +217,9 @@ int watch_over(std::span<const std::string> arguments,
                                "; what is done is kept, --resume goes on");
     }
     const std::string told = shared.reason.data();
-    const std::string reason = told.empty() ? how : told + "; " + how;
+    std::string reason = told;
+    if (!told.empty()) reason += "; ";
+    reason += how;
     Fault& fault = shared.faults[shared.count++];
     fault.number = shared.at_work;
     copy(reason, fault.reason);

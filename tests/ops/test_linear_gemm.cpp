@@ -290,15 +290,29 @@ TEST(Gemm, TilesOfBf16JoinInEveryPlan) {
   expect(1100, 20, 4200, true, false, 0);
   expect(20, 600, 1100, false, true, 1);
   for (const std::int64_t tokens : {5, 16, 20, 32, 33}) expect(tokens, 80, 1056, false, true, 0);
+  // Rows read in place, in passes and up to a ragged strip; an odd stride has them packed.
+  for (const std::int64_t tokens : {75, 80, 105}) {
+    for (const std::int64_t gap : {0, 2, 5}) {
+      for (const bool trans_b : {false, true}) expect(tokens, 90, 1056, false, trans_b, gap);
+    }
+  }
 }
 
 TEST(Gemm, TilesGiveTheSameBitsWhereverTheyAreRead) {
-  Problem p{
-      .m = 7, .n = 48, .k = 1056, .a_dtype = Dtype::bf16, .b_dtype = Dtype::bf16, .trans_b = true};
-  const Values values(p);
-  const auto aligned = run(serial_host(), p, values);
-  p.gap = 5;
-  EXPECT_EQ(aligned, run(serial_host(), p, values));
+  for (const std::int64_t m : {7, 75, 96}) {
+    Problem p{.m = m,
+              .n = 48,
+              .k = 1056,
+              .a_dtype = Dtype::bf16,
+              .b_dtype = Dtype::bf16,
+              .trans_b = true};
+    const Values values(p);
+    const auto aligned = run(serial_host(), p, values);
+    for (const std::int64_t gap : {2, 5}) {
+      p.gap = gap;
+      EXPECT_EQ(aligned, run(serial_host(), p, values)) << p.name();
+    }
+  }
 }
 
 // Inner products: every number of rows in registers, lines and blocks along k that end anywhere, rows

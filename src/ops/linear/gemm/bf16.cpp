@@ -40,9 +40,10 @@ constexpr std::int64_t panel_bytes = 1024;
 /// The factor that needs transposing ("resident") is packed first, as a whole or, where it is
 /// large, chunk by chunk. A block of it then stays in the second-level cache, with the sums of a
 /// block of C, while strips of the other factor ("streamed") are packed into the first-level cache
-/// as they pass by. So a strip is short, and long sums are taken in passes over k. Where the
-/// resident factor is a single strip, as in generation, every streamed element is used once: its
-/// panels are then read from where they lie ("direct"), where that is aligned.
+/// as they pass by. So a strip is short, and long sums are taken in passes over k. Rows of a
+/// streamed left factor are read from where they lie ("direct"): by the dot products, which broadcast
+/// pairs, always, and by AMX where the resident factor is a single strip, as in generation, so that
+/// every streamed element is used once.
 struct Bf16Plan {
   bool swapped = false;                                 ///< the left factor is op(B)ᵀ
   bool left_resident = false;                           ///< else the right one is
@@ -77,7 +78,8 @@ struct Bf16Plan {
     const std::int64_t right = plan.swapped ? m : n;
     const bool left_costs = plan.swapped ? !b_along : !a_along;
     const bool right_costs = plan.swapped ? a_along : b_along;
-    plan.left_resident = left_costs != right_costs ? left_costs : left < right;
+    const bool in_rows = unit == UnitName::dot && (plan.swapped ? b_along : a_along);
+    plan.left_resident = left_costs != right_costs ? left_costs : left < right && !in_rows;
     plan.resident = plan.left_resident ? left : right;
     plan.streamed = plan.left_resident ? right : left;
 
@@ -85,11 +87,13 @@ struct Bf16Plan {
       return round_up(blocks_of(extent, count), unit);
     };
     const ConstTensorRef<2>& passing = plan.left_resident != plan.swapped ? args.b : args.a;
-    plan.direct = may_be_direct && plan.resident <= strip && !plan.left_resident &&
-                  (plan.swapped ? b_along : a_along) && k % depth_of_panel == 0 &&
-                  plan.streamed % 16 == 0 && passing.stride[0] % 32 == 0 &&
-                  reinterpret_cast<std::uintptr_t>(passing.data) % 64 == 0;
-    plan.depth = plan.direct ? k : cut(k, blocks_of(k, largest_depth), depth_of_panel);
+    const bool is_amx = unit == UnitName::amx;
+    const std::int64_t read_at_once = is_amx ? 32 : 2;  // elements
+    plan.direct = may_be_direct && !plan.left_resident && (plan.swapped ? b_along : a_along) &&
+                  k % depth_of_panel == 0 && passing.stride[0] % read_at_once == 0 &&
+                  reinterpret_cast<std::uintptr_t>(passing.data) % (2 * read_at_once) == 0 &&
+                  (!is_amx || (plan.resident <= strip && plan.streamed % 16 == 0));
+    plan.depth = plan.direct && is_amx ? k : cut(k, blocks_of(k, largest_depth), depth_of_panel);
     plan.passes = blocks_of(k, plan.depth);
     plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block(unit)), strip);
     const std::int64_t blocks_in_chunk =
@@ -106,8 +110,9 @@ struct Bf16Plan {
   /// Bytes of the packed chunk, and of a thread: a streamed strip, sums between passes.
   std::int64_t packed_bytes() const { return chunk * depth * passes * 2; }
   std::int64_t strip_bytes() const { return strip * depth * 2; }
+  std::int64_t passing_bytes() const { return direct && streamed % 16 == 0 ? 0 : strip_bytes(); }
   std::int64_t thread_bytes() const {
-    return (direct ? 0 : strip_bytes()) + (passes == 1 ? 0 : resident_block * streamed_block * 4);
+    return passing_bytes() + (passes == 1 ? 0 : resident_block * streamed_block * 4);
   }
 };
 
@@ -187,6 +192,20 @@ void store_rounded(T* target, const Vec& value) {
   tile::store(target, value);
 }
 
+/// The same for two vectors that follow each other.
+void store_rounded(bf16* target, const Vec& low, const Vec& high) {
+  __m512i narrow;
+  asm("vcvtne2ps2bf16 %1, %2, %0"
+      : "=v"(narrow)
+      : "v"(static_cast<__m512>(low)), "v"(static_cast<__m512>(high)));
+  _mm512_storeu_si512(target, narrow);
+}
+template <class T>
+void store_rounded(T* target, const Vec& low, const Vec& high) {
+  tile::store(target, low);
+  tile::store(target + 16, high);
+}
+
 /// C = alpha · sums + beta · C + bias for the 16 × 16 sums of a panel at (row, column) of C.
 template <class T, class B>
 void finish_square(const GemmArgs& args, Vec (&square)[16], std::int64_t row, std::int64_t column) {
@@ -207,6 +226,29 @@ void finish_square(const GemmArgs& args, Vec (&square)[16], std::int64_t row, st
     if (args.beta != 0.0F) value = tile::fma(beta, read(c), value);
     if (whole) store_rounded(c, value);
     else tile::store(c, value, part);
+  }
+}
+
+/// The same for 32 columns and as many rows as there are, up to 32: sums lie as [2][32][16].
+template <class T, class B>
+void finish_rows(const GemmArgs& args, const float* sums, std::int64_t row, std::int64_t column) {
+  const auto rows = static_cast<int>(std::min(strip, args.m() - row));
+  T* c = static_cast<T*>(args.c.data) + row * args.c.stride[0] + column;
+  Vec addend[2] = {Vec(0.0F), Vec(0.0F)};
+  if (args.bias) {
+    const B* bias = static_cast<const B*>(args.bias.data) + column;
+    for (int half = 0; half < 2; ++half) addend[half] = tile::load<Vec>(bias + 16 * half);
+  }
+  const Vec alpha(args.alpha);
+  const Vec beta(args.beta);
+  const bool adds = args.beta != 0.0F;
+  for (int i = 0; i < rows; ++i, c += args.c.stride[0]) {
+    Vec value[2];
+    for (int half = 0; half < 2; ++half) {
+      value[half] = tile::fma(alpha, tile::load<Vec>(sums + 512 * half + 16 * i), addend[half]);
+      if (adds) value[half] = tile::fma(beta, tile::load<Vec>(c + 16 * half), value[half]);
+    }
+    store_rounded(c, value[0], value[1]);
   }
 }
 
@@ -241,7 +283,7 @@ struct Bf16Block {
   void operator()(std::int64_t item) const {
     const int slot = slots.acquire();
     std::byte* passing = workspace + slot * plan.thread_bytes();
-    auto* kept = reinterpret_cast<float*>(passing + plan.strip_bytes());
+    auto* kept = reinterpret_cast<float*>(passing + plan.passing_bytes());
     const std::int64_t streamed_blocks = blocks_of(plan.streamed, plan.streamed_block);
     const std::int64_t in_block = plan.resident_block / strip;
     const std::int64_t p_begin = item / streamed_blocks * in_block;
@@ -255,7 +297,9 @@ struct Bf16Block {
       const std::int64_t steps = blocks_of(depth, depth_of_panel);
       for (std::int64_t s = begin; s < end; s += strip) {
         const int panels = streamed.extent - s > 16 ? 2 : 1;
-        if (!plan.direct) pack_strip(streamed, !plan.left_resident, s, k, depth, passing);
+        const bool in_place =
+            plan.direct && (s + strip <= plan.streamed || plan.streamed % 16 == 0);
+        if (!in_place) pack_strip(streamed, !plan.left_resident, s, k, depth, passing);
         for (std::int64_t p = p_begin; p < p_end; ++p) {
           const std::int64_t r = first + p * strip;
           const int resident_panels = plan.resident - r > 16 ? 2 : 1;
@@ -275,9 +319,9 @@ struct Bf16Block {
             if (plan.left_resident) {
               multiply<{.left = R, .right = S, .keeps_sums = false}>(
                   resident_walk, streamed_walk, steps, pass > 0, sums, {next, too});
-            } else if (plan.direct) {
+            } else if (in_place) {
               multiply<{.left = S, .right = R, .keeps_sums = false}>(
-                  RowWalk(streamed, s), resident_walk, steps, pass > 0, sums, {next, too});
+                  RowWalk(streamed, s, k), resident_walk, steps, pass > 0, sums, {next, too});
             } else {
               multiply<{.left = S, .right = R, .keeps_left = true, .keeps_sums = false}>(
                   streamed_walk, resident_walk, steps, pass > 0, sums, {next, too});
@@ -343,6 +387,9 @@ struct Bf16Block {
               int right_panels) const {
     visit_dtype(args.c.dtype, [&]<class T>() {
       visit_dtype(args.bias.dtype, [&]<class B>() {
+        if (!plan.swapped && right + strip <= args.n()) {
+          return finish_rows<T, B>(args, sums, left, right);
+        }
         for (int l = 0; l < left_panels; ++l) {
           for (int r = 0; r < right_panels; ++r) {
             const float* from = sums + (l + 2 * r) * 256;

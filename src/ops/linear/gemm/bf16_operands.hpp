@@ -65,8 +65,8 @@ struct RowWalk {
   const bf16* from;
   std::int64_t row_bytes, panel_bytes;
 
-  RowWalk(const Factor& factor, std::int64_t index)
-      : from(factor.at(index, 0)),
+  RowWalk(const Factor& factor, std::int64_t index, std::int64_t step)
+      : from(factor.at(index, step)),
         row_bytes(factor.stride * 2),
         panel_bytes(bf16_panels::rows * row_bytes) {}
   KOKKOS_FORCEINLINE_FUNCTION const bf16* operator()(int step) const {
