@@ -1,10 +1,22 @@
 #pragma once
 
+#include <cstddef>
+
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
 
 namespace katt {
+
+/// Bytes from the slice of a workspace of one host thread to that of the next, for slices of `bytes`. They
+/// are 32 KiB apart: the prefetchers of a processor run ahead of what a thread reads, beyond the end of
+/// its slice, and lines that the next thread is about to write would travel from core to core
+/// (docs/performance.md, "Slices of threads").
+constexpr std::size_t thread_slice_bytes(std::size_t bytes) {
+  constexpr std::size_t line = 64;
+  constexpr std::size_t gap = std::size_t{32} << 10;
+  return bytes == 0 ? 0 : (bytes + line - 1) / line * line + gap;
+}
 
 /// A number for the host thread that runs a work item, below the concurrency of the execution
 /// space: it picks the thread's slice of a workspace. Nothing on a device, where a team has its own

@@ -290,22 +290,21 @@ TEST(Gemm, TilesOfBf16JoinInEveryPlan) {
   expect(1100, 20, 4200, true, false, 0);
   expect(20, 600, 1100, false, true, 1);
   for (const std::int64_t tokens : {5, 16, 20, 32, 33}) expect(tokens, 80, 1056, false, true, 0);
-  // Rows read in place, in passes and up to a ragged strip; an odd stride has them packed.
+  // Rows read in place up to a ragged strip, where there is one pass; an odd stride has them packed.
   for (const std::int64_t tokens : {75, 80, 105}) {
     for (const std::int64_t gap : {0, 2, 5}) {
-      for (const bool trans_b : {false, true}) expect(tokens, 90, 1056, false, trans_b, gap);
+      for (const std::int64_t k : {480, 1056}) {
+        for (const bool trans_b : {false, true}) expect(tokens, 90, k, false, trans_b, gap);
+      }
     }
   }
 }
 
 TEST(Gemm, TilesGiveTheSameBitsWhereverTheyAreRead) {
-  for (const std::int64_t m : {7, 75, 96}) {
-    Problem p{.m = m,
-              .n = 48,
-              .k = 1056,
-              .a_dtype = Dtype::bf16,
-              .b_dtype = Dtype::bf16,
-              .trans_b = true};
+  const std::vector<std::pair<std::int64_t, std::int64_t>> shapes{{7, 1056}, {75, 480}, {96, 480}};
+  for (const auto& [m, k] : shapes) {
+    Problem p{
+        .m = m, .n = 48, .k = k, .a_dtype = Dtype::bf16, .b_dtype = Dtype::bf16, .trans_b = true};
     const Values values(p);
     const auto aligned = run(serial_host(), p, values);
     for (const std::int64_t gap : {2, 5}) {

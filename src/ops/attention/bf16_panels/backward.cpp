@@ -329,8 +329,9 @@ struct Bf16Backward : PackedBackward {
 std::size_t panels_workspace_bytes(const Host& exec, const BackwardArgs& args, Tile tile,
                                    UnitName /*unit*/) {
   const BackwardLayout layout(args, tile);
-  return PackedOperands(nullptr, layout).bytes + static_cast<std::size_t>(exec.concurrency()) *
-                                                     Bf16Backward::Scratch(nullptr, layout).bytes;
+  return PackedOperands(nullptr, layout).bytes +
+         static_cast<std::size_t>(exec.concurrency()) *
+             thread_slice_bytes(Bf16Backward::Scratch(nullptr, layout).bytes);
 }
 
 void run_on_panels(const Host& exec, const BackwardArgs& args, const BlockScores& scores, Tile tile,
@@ -350,7 +351,7 @@ void run_on_panels(const Host& exec, const BackwardArgs& args, const BlockScores
     policy.set_chunk_size(1);
     const ThreadSlot<Host> thread;
     std::byte* scratch = static_cast<std::byte*>(workspace.data) + backward.operands.bytes;
-    const std::size_t bytes = Bf16Backward::Scratch(nullptr, layout).bytes;
+    const std::size_t bytes = thread_slice_bytes(Bf16Backward::Scratch(nullptr, layout).bytes);
     Kokkos::parallel_for("katt::attention::flash_backward", policy,
                          [backward, thread, scratch, bytes](std::int64_t item) {
                            const int slot = thread.acquire();

@@ -290,7 +290,7 @@ std::size_t panels_workspace_bytes(const Host& exec, const ForwardArgs& args, Ti
                                    UnitName unit) {
   const Layout layout(args, tile, unit, exec.concurrency());
   return 2 * layout.packed_bytes() +
-         static_cast<std::size_t>(exec.concurrency()) * layout.scratch_bytes();
+         static_cast<std::size_t>(exec.concurrency()) * thread_slice_bytes(layout.scratch_bytes());
 }
 
 void run_on_panels(const Host& exec, const ForwardArgs& args, const BlockScores& scores, Tile tile,
@@ -310,8 +310,8 @@ void run_on_panels(const Host& exec, const ForwardArgs& args, const BlockScores&
         "katt::attention::flash_forward", policy, [forward, thread](std::int64_t item) {
           const int slot = thread.acquire();
           forward.template attend<U, Depth>(
-              item,
-              forward.scratch + static_cast<std::size_t>(slot) * forward.layout.scratch_bytes());
+              item, forward.scratch + static_cast<std::size_t>(slot) *
+                                          thread_slice_bytes(forward.layout.scratch_bytes()));
           thread.release(slot);
         });
   });

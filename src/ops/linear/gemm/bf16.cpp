@@ -7,6 +7,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "core/thread_slot.hpp"
 #include "ops/linear/gemm/bf16_operands.hpp"
 #include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/outer/few_rows.hpp"
@@ -42,8 +43,8 @@ constexpr std::int64_t panel_bytes = 1024;
 /// block of C, while strips of the other factor ("streamed") are packed into the first-level cache
 /// as they pass by. So a strip is short, and long sums are taken in passes over k. Rows of a
 /// streamed left factor are read from where they lie ("direct"): by the dot products, which broadcast
-/// pairs, always, and by AMX where the resident factor is a single strip, as in generation, so that
-/// every streamed element is used once.
+/// pairs, where there is one pass, and by AMX where the resident factor is a single strip, as in
+/// generation, so that every streamed element is used once.
 struct Bf16Plan {
   bool swapped = false;                                 ///< the left factor is op(B)ᵀ
   bool left_resident = false;                           ///< else the right one is
@@ -92,7 +93,7 @@ struct Bf16Plan {
     plan.direct = may_be_direct && !plan.left_resident && (plan.swapped ? b_along : a_along) &&
                   k % depth_of_panel == 0 && passing.stride[0] % read_at_once == 0 &&
                   reinterpret_cast<std::uintptr_t>(passing.data) % (2 * read_at_once) == 0 &&
-                  (!is_amx || (plan.resident <= strip && plan.streamed % 16 == 0));
+                  (is_amx ? plan.resident <= strip && plan.streamed % 16 == 0 : k <= largest_depth);
     plan.depth = plan.direct && is_amx ? k : cut(k, blocks_of(k, largest_depth), depth_of_panel);
     plan.passes = blocks_of(k, plan.depth);
     plan.resident_block = cut(plan.resident, blocks_of(plan.resident, largest_block(unit)), strip);
@@ -112,7 +113,9 @@ struct Bf16Plan {
   std::int64_t strip_bytes() const { return strip * depth * 2; }
   std::int64_t passing_bytes() const { return direct && streamed % 16 == 0 ? 0 : strip_bytes(); }
   std::int64_t thread_bytes() const {
-    return passing_bytes() + (passes == 1 ? 0 : resident_block * streamed_block * 4);
+    const std::int64_t sums = passes == 1 ? 0 : resident_block * streamed_block * 4;
+    return static_cast<std::int64_t>(
+        thread_slice_bytes(static_cast<std::size_t>(passing_bytes() + sums)));
   }
 };
 

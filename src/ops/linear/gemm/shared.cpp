@@ -6,6 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/parts.hpp"
+#include "core/thread_slot.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/micro.hpp"
 
@@ -75,7 +76,9 @@ struct SharedPlan {
   }
   /// Elements that a thread packs.
   [[nodiscard]] std::int64_t thread_size() const {
-    return round_up((shares_a ? columns : M::rows) * depth + M::slack, 16);
+    const std::int64_t elements = (shares_a ? columns : M::rows) * depth + M::slack;
+    return static_cast<std::int64_t>(
+        thread_slice_bytes(static_cast<std::size_t>(elements) * sizeof(float)) / sizeof(float));
   }
   /// Where the shared panel of these rows or columns and of the steps from k on lies.
   [[nodiscard]] std::int64_t place(std::int64_t k, std::int64_t panel) const {
