@@ -80,7 +80,7 @@ struct HostTeams {
       const typename Kokkos::TeamPolicy<Exec>::member_type& team) const {
     const auto slot = thread.acquire();
     functor.run(team, static_cast<std::int64_t>(team.league_rank()),
-                reinterpret_cast<float*>(workspace + slot * thread_slice_bytes(scratch_bytes)));
+                reinterpret_cast<float*>(workspace + slot * scratch_bytes));
     thread.release(slot);
   }
 };
@@ -94,7 +94,7 @@ using TeamOf = typename impl::team_of<Exec>::type;
 template <class Exec>
 std::size_t team_workspace_bytes(const Exec& exec, std::size_t scratch_bytes) {
   if constexpr (is_host_v<Exec>) {
-    return static_cast<std::size_t>(exec.concurrency()) * thread_slice_bytes(scratch_bytes);
+    return static_cast<std::size_t>(exec.concurrency()) * scratch_bytes;
   } else {
     return 0;
   }

@@ -7,7 +7,6 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "core/thread_slot.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/micro.hpp"
@@ -81,9 +80,7 @@ struct ThreadSpace {
     b = a + round_up(M::rows * depth + M::slack, 16);
     sums = b + round_up(blocking.columns * depth + M::slack, 16);
     const bool direct = args.c.dtype == Dtype::f32;
-    const std::int64_t elements = sums + (direct ? 0 : blocking.rows * blocking.columns);
-    total = static_cast<std::int64_t>(
-        thread_slice_bytes(static_cast<std::size_t>(elements) * sizeof(float)) / sizeof(float));
+    total = sums + (direct ? 0 : round_up(blocking.rows * blocking.columns, 16));
   }
 };
 

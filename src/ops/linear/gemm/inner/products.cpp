@@ -6,7 +6,6 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "core/thread_slot.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/inner/kernel.hpp"
 #include "tile/elementwise.hpp"
@@ -78,10 +77,7 @@ struct InnerPlan {
   std::int64_t packed_bytes() const {
     return packs ? blocks_of(m * lines * line_bytes, 64) * 64 : 0;
   }
-  /// Of the sums of a thread.
-  std::size_t slice_bytes() const {
-    return thread_slice_bytes(static_cast<std::size_t>(group * m * Unit::lanes) * sizeof(float));
-  }
+  std::int64_t sum_elements() const { return group * m * Unit::lanes; }
 };
 
 /// A in the order in which the kernels read it: (block, block of rows, line, vector, row, elements).
@@ -138,7 +134,7 @@ struct InnerPanel {
 
   void operator()(std::int64_t item) const {
     const int slot = slots.acquire();
-    float* sums = workspace + slot * (plan.slice_bytes() / sizeof(float));
+    float* sums = workspace + slot * plan.sum_elements();
     const std::int64_t end = std::min(plan.n, (item + 1) * plan.panel_rows);
     float columns[most_inner_rows * wide];  // (m, wide)
     for (std::int64_t row = item * plan.panel_rows; row < end; row += wide) {
@@ -264,8 +260,9 @@ template <class Exec>
 std::size_t inner_workspace_bytes(const Exec& exec, const GemmArgs& args, InnerUnit unit) {
   return visit_lines<Exec>(args, unit, [&]<class Unit>() {
     const InnerPlan<Unit> plan(args, exec.concurrency());
+    const auto sums = static_cast<std::size_t>(plan.sum_elements()) * sizeof(float);
     return static_cast<std::size_t>(plan.packed_bytes()) +
-           plan.slice_bytes() * static_cast<std::size_t>(exec.concurrency());
+           sums * static_cast<std::size_t>(exec.concurrency());
   });
 }
 
