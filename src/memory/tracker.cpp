@@ -22,12 +22,12 @@ namespace {
 using ByPlace = std::vector<std::size_t>;
 
 std::size_t& at(ByPlace& bytes, int device) {
-  const auto place = static_cast<std::size_t>(device + 1);
+  const auto place = static_cast<std::size_t>(std::int64_t{device} + 1);
   if (bytes.size() <= place) bytes.resize(place + 1);
   return bytes[place];
 }
 std::size_t at(const ByPlace& bytes, int device) {
-  const auto place = static_cast<std::size_t>(device + 1);
+  const auto place = static_cast<std::size_t>(std::int64_t{device} + 1);
   return place < bytes.size() ? bytes[place] : 0;
 }
 
