@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -38,7 +39,7 @@ class ProgressLine {
     if (!is_due) return;
     shown_ = true;
     last_ = Clock::now();
-    const auto left = static_cast<long>(left_s + 0.5);
+    const long left = std::lround(left_s);
     std::fprintf(out_, "step %lld/%lld loss %.4f norm %.3g lr %.2e %.0f tokens/s, ",
                  static_cast<long long>(done), static_cast<long long>(steps_), step.loss,
                  step.grad_norm, step.rate, tokens_per_s);

@@ -100,7 +100,7 @@ std::string PeerProcess::read_line() {
   const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s_);
   for (;;) {
     if (const auto end = unread_.find('\n'); end != std::string::npos) {
-      const std::string line = unread_.substr(0, end);
+      std::string line = unread_.substr(0, end);
       unread_.erase(0, end + 1);
       return line;
     }

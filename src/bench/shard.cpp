@@ -110,7 +110,7 @@ std::vector<int> split(std::span<const PlannedCase> plan, int count, const Setti
     std::int64_t us = 0;
     int points = 0;
     int part = 0;
-    auto operator<=>(const Load&) const = default;
+    auto operator<=>(const Load&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
   };
   std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;  // the least on top
   for (int part = 0; part < count; ++part) loads.push({.part = part});

@@ -87,7 +87,7 @@ SweepRecord::SweepRecord(const Registry& registry, const SweepRequest& request,
 std::string SweepRecord::begin_run(io::Attributes provenance,
                                    const std::vector<io::CeilingRow>& ceilings) {
   const bool first = summary_.run.empty();
-  const std::string run = first ? file_.run() : file_.add_run();
+  std::string run = first ? file_.run() : file_.add_run();
   for (auto& attribute : place_in_split(part_)) provenance.push_back(std::move(attribute));
   file_.commit_run(provenance, run);
   if (!ceilings.empty()) file_.commit_ceilings(ceilings, run);

@@ -58,7 +58,8 @@ std::vector<QueryIndex> sample_queries(const HostProblem& p) {
 /// Every key/value head of a small problem, in (batch, kv_head) order; of a large one so many that
 /// the gradients cost about 2·10^8 multiplications.
 std::set<std::int64_t> sample_heads(const HostProblem& p) {
-  const double cost = static_cast<double>(p.heads / p.kv_heads) * static_cast<double>(p.seq_q) *
+  const std::int64_t group = p.heads / p.kv_heads;
+  const double cost = static_cast<double>(group) * static_cast<double>(p.seq_q) *
                       static_cast<double>(p.seq_kv) * static_cast<double>(p.head_dim);
   const std::int64_t total = p.batch * p.kv_heads;
   const auto wanted = static_cast<std::int64_t>(std::clamp(2e8 / std::max(1.0, cost), 1.0, 64.0));

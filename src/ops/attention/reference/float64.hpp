@@ -40,6 +40,7 @@ struct HostProblem {
 /// One query: which head of which batch entry.
 struct QueryIndex {
   std::int64_t batch = 0, head = 0, query = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm
   friend auto operator<=>(const QueryIndex&, const QueryIndex&) = default;
 };
 

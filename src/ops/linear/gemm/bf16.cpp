@@ -320,13 +320,14 @@ struct Bf16Block {
           const auto call = [&]<int S, int R>() {
             const auto streamed_walk = PackedWalk::of(passing, panels);
             if (plan.left_resident) {
-              multiply<{.left = R, .right = S, .keeps_sums = false}>(
+              multiply<bf16_panels::Product{.left = R, .right = S, .keeps_sums = false}>(
                   resident_walk, streamed_walk, steps, pass > 0, sums, {next, too});
             } else if (in_place) {
-              multiply<{.left = S, .right = R, .keeps_sums = false}>(
+              multiply<bf16_panels::Product{.left = S, .right = R, .keeps_sums = false}>(
                   RowWalk(streamed, s, k), resident_walk, steps, pass > 0, sums, {next, too});
             } else {
-              multiply<{.left = S, .right = R, .keeps_left = true, .keeps_sums = false}>(
+              multiply<bf16_panels::Product{
+                  .left = S, .right = R, .keeps_left = true, .keeps_sums = false}>(
                   streamed_walk, resident_walk, steps, pass > 0, sums, {next, too});
             }
           };
