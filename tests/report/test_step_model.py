@@ -118,7 +118,8 @@ def test_own_steps_are_predicted_from_own_kernels(repository):
         got = predict(model, cluster, Layout(), Step(seq=256, rows=4, micro_rows=4, products=dtype))
         own = (dtypes == dtype.encode()) & (sides == b"Katt") & (models == b"10 M") & (tokens == 256)
         sustained[dtype] = got.step_s / numpy.median(times[own])
-    assert 0.6 < sustained["bf16"] < sustained["f32"] < 1
+    # docs/distributed.md states these.
+    assert sustained == pytest.approx({"bf16": 0.83, "f32": 0.83}, abs=0.01)
     with pytest.raises(ValueError, match="linear forward f64: no row"):
         measured_device(points, "f64")
 
