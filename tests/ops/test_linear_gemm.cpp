@@ -315,11 +315,11 @@ TEST(Gemm, TilesGiveTheSameBitsWhereverTheyAreRead) {
 }
 
 // Inner products: every number of rows in registers, lines and blocks along k that end anywhere, rows
-// of B that fill no group.
+// of B that fill no group, B as a stream and rows of it side by side.
 TEST(Gemm, FewRowsAreInnerProducts) {
-  const std::vector<std::array<std::int64_t, 3>> shapes{{2, 25, 16}, {3, 13, 130},  {5, 31, 1100},
-                                                        {6, 12, 33}, {7, 40, 1537}, {8, 11, 512},
-                                                        {9, 26, 65}, {17, 50, 777}, {64, 29, 600}};
+  const std::vector<std::array<std::int64_t, 3>> shapes{
+      {2, 25, 16}, {3, 13, 130},  {5, 31, 1100}, {6, 12, 33},   {7, 40, 1537}, {8, 11, 512},
+      {9, 26, 65}, {17, 50, 777}, {64, 29, 600}, {1, 501, 601}, {1, 99, 3333}, {4, 29, 7001}};
   for (const auto& [m, n, k] : shapes) {
     for (const Dtype dtype : all_dtypes) {
       for (const std::int64_t gap : {0, 3}) {
@@ -384,8 +384,9 @@ TEST(Gemm, LowRanksAreWrittenWhole) {
 // What generation relies on: a sequence is continued among others as it is alone.
 TEST(Gemm, ARowHasTheSameBitsAloneAndAmongOthers) {
   for (const Dtype dtype : all_dtypes) {
+    // So large that a single row takes B for a stream.
     Problem p{.m = 64,
-              .n = 37,
+              .n = 337,
               .k = 1100,
               .a_dtype = dtype,
               .b_dtype = dtype,

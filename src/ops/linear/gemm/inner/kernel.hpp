@@ -27,6 +27,8 @@ struct WidenedLines {
   static constexpr int elements = lanes;       ///< of a row that a sum takes at a time
   static constexpr int line = 64 / sizeof(T);  ///< elements of a line of B
   static constexpr int vectors = std::max(1, line / lanes);  ///< that a line makes
+  /// Most rows of A beside which a stream of B, asked for ahead, is read faster than rows side by side.
+  static constexpr int most_asked = sizeof(T) == 2 ? 2 : 0;
 
   static Sum zero() { return Vec(0.0F); }
   static Sum load_sum(const float* from) { return tile::load<Vec>(from); }
@@ -52,6 +54,7 @@ struct DotLines {
   static constexpr int elements = 32;
   static constexpr int line = 32;
   static constexpr int vectors = 1;
+  static constexpr int most_asked = 5;
 
   static Sum zero() { return _mm512_setzero_ps(); }
   static Sum load_sum(const float* from) { return _mm512_loadu_ps(from); }
@@ -121,13 +124,7 @@ void inner_kernel(const InnerPass<Unit>& pass) {
   const bool is_ragged = pass.last != Unit::line && pass.lines > 0;
   const std::int64_t whole = pass.lines - (is_ragged ? 1 : 0);
   const auto* b = pass.b;
-  std::int64_t asks = pass.ahead == nullptr ? whole : pass.ahead_first;
-  for (std::int64_t l = 0; l < whole; ++l, b += Unit::line) {
-    if (l == asks) {
-#pragma GCC unroll 4
-      for (int j = 0; j < RowsOfB; ++j) tile::prefetch(pass.ahead + j * stride + l * Unit::line);
-      asks += pass.ahead_every;
-    }
+  const auto step = [&]() __attribute__((always_inline)) {
 #pragma GCC unroll 4
     for (int v = 0; v < Unit::vectors; ++v) {
       Operand operand[RowsOfB];
@@ -137,6 +134,23 @@ void inner_kernel(const InnerPass<Unit>& pass) {
       }
       multiply(operand);
     }
+    b += Unit::line;
+  };
+  std::int64_t l = 0;
+  if (RowsOfB == 1 && pass.ahead == nullptr) {
+    for (; l + 2 <= whole; l += 2) {
+      step();
+      step();
+    }
+  }
+  std::int64_t asks = pass.ahead == nullptr ? whole : pass.ahead_first;
+  for (; l < whole; ++l) {
+    if (l == asks) {
+#pragma GCC unroll 4
+      for (int j = 0; j < RowsOfB; ++j) tile::prefetch(pass.ahead + j * stride + l * Unit::line);
+      asks += pass.ahead_every;
+    }
+    step();
   }
   if (is_ragged) {
     for (int done = 0; done < pass.last; done += Unit::elements) {

@@ -35,21 +35,29 @@ struct InnerPlan {
   static constexpr std::int64_t group = 12;
   /// Columns of C that are written at a time: groups that fill lines.
   static constexpr std::int64_t wide = 4 * group;
-  /// Packed bytes of a row of A in a block. Few rows wait for the memory, which short runs of B keep
-  /// busy; more of them wait for the arithmetic. On Zen that pays for sums that are loaded and stored more
-  /// rarely, and so it does where B is in a cache; a core of Intel's, which multiplies twice as much a
-  /// cycle, would wait for a long block of A from its second-level cache.
-  static constexpr std::int64_t block_bytes(std::int64_t rows, bool asks) {
-    return tile::is_zen && (rows > 16 || !asks) ? 8192 : 2048;
+  /// Packed bytes of a row of A in a block. Where the memory is waited for, those of the rows that a kernel
+  /// takes fit in the first-level cache beside B. Many rows wait for the arithmetic: on Zen that pays for sums
+  /// that are loaded and stored more rarely, and so it does where B is in a cache; a core of Intel's, which
+  /// multiplies twice as much a cycle, would wait for a long block of A from its second-level cache.
+  static constexpr std::int64_t block_bytes(std::int64_t rows, bool is_cached) {
+    if (!tile::is_zen) return 2048;
+    if (is_cached || rows <= 4 || rows > 16) return 8192;
+    return 18432 / blocks_of(rows, blocks_of(rows, InnerShape<Unit>::most_a));
   }
-  /// Bytes of B a thread that are still in a cache when a single row comes again.
-  static constexpr std::int64_t cached_bytes = std::int64_t{2} << 20;
+  /// Bytes of B a thread that are still in a cache when a single row comes again. In a model the next row
+  /// finds what other layers left; on Zen a stream costs little where B is in a cache after all.
+  static constexpr std::int64_t cached_bytes = std::int64_t{tile::is_zen ? 256 : 2048} << 10;
+  /// Most packed bytes of A beside which the processor itself keeps up with a stream of B, and beside which
+  /// a stream that asks for rows ahead does better than several rows side by side.
+  static constexpr std::int64_t streamed_bytes = 12288;
+  static constexpr std::int64_t asked_bytes = 20480;
   static constexpr std::int64_t line_bytes =
       Unit::vectors * Unit::elements * static_cast<std::int64_t>(sizeof(typename Unit::Packed));
 
   std::int64_t m, n, k;
-  bool asks;                ///< for B ahead of its use
   std::int64_t lines;       ///< of a row of B
+  bool is_stream;           ///< B row after row, each whole: one stream for the memory
+  bool asks;                ///< for B ahead of its use
   std::int64_t blocks;      ///< along k
   std::int64_t a_blocks;    ///< of rows of A
   std::int64_t panel_rows;  ///< of B
@@ -59,11 +67,18 @@ struct InnerPlan {
       : m(args.m()),
         n(args.n()),
         k(args.k()),
-        asks(m > 1 || n * k * static_cast<std::int64_t>(sizeof(typename Unit::Element)) >
-                          cached_bytes * threads),
         lines(blocks_of(k, Unit::line)),
-        blocks(std::max<std::int64_t>(1, blocks_of(lines * line_bytes, block_bytes(m, asks)))),
         a_blocks(blocks_of(m, InnerShape<Unit>::most_a)) {
+    const bool is_cached =
+        m == 1 &&
+        n * k * static_cast<std::int64_t>(sizeof(typename Unit::Element)) <= cached_bytes * threads;
+    const bool is_streamed = m == 1 && lines * line_bytes <= streamed_bytes;
+    const bool is_asked = m <= Unit::most_asked && m * lines * line_bytes <= asked_bytes;
+    is_stream = tile::is_zen && !is_cached && (is_streamed || is_asked);
+    asks = !is_cached && !(is_stream && is_streamed);
+    blocks = is_stream ? 1
+                       : std::max<std::int64_t>(
+                             1, blocks_of(lines * line_bytes, block_bytes(m, is_cached)));
     // Enough panels that a thread whose processor is taken keeps no other one waiting for long.
     const std::int64_t wanted = threads > 1 ? 8 * static_cast<std::int64_t>(threads) : 1;
     panel_rows = blocks_of(blocks_of(n, group), wanted) * group;
@@ -179,7 +194,7 @@ struct InnerPanel {
       pass.ahead_every = plan.a_blocks;
       const std::int64_t at_a_time = InnerShape<Unit>::rows_of_b(rows_of_a);
       for (std::int64_t j = 0; j < rows;) {
-        const bool one = rows - j < at_a_time;
+        const bool one = plan.is_stream || rows - j < at_a_time;
         pass.b = row_of_b(row + j) + begin * Unit::line;
         pass.sums = sums + (first * group + j * rows_of_a) * Unit::lanes;
         pass.ahead = nullptr;
