@@ -18,4 +18,11 @@ Vec in_register(const Vec& value) {
   return value;
 }
 
+#if defined(KATT_VEC_AVX512)
+inline __m512i in_register(__m512i value) {
+  asm("" : "+v"(value));
+  return value;
+}
+#endif
+
 }  // namespace katt::tile

@@ -6,6 +6,7 @@
 
 #include "core/execution.hpp"
 #include "ops/ternary_linear/ternary_linear_pack.hpp"
+#include "tile/in_register.hpp"
 
 // Not in a CUDA build: nvcc refuses vector types in any function that could also run on a device.
 #if defined(__AVX512BW__) && !defined(KATT_HAS_CUDA)
@@ -78,7 +79,7 @@ struct FourBytes {
 
 #if defined(KATT_TERNARY_AVX512) || defined(KATT_TERNARY_AVX2)
 /// Four sums of eight lanes each, by halving all of them together.
-inline void totals_of_eight(const __m256i (&sums)[4], std::int32_t (&t)[4]) {
+KOKKOS_FORCEINLINE_FUNCTION void totals_of_eight(const __m256i (&sums)[4], std::int32_t (&t)[4]) {
   const __m256i all =
       _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(t),
@@ -118,14 +119,16 @@ struct SixtyFourBytes {
   static Bytes triple(Bytes v) { return _mm512_add_epi8(v, _mm512_add_epi8(v, v)); }
   static Sums dot(Sums sums, Bytes u, Bytes s) {
 #if defined(__AVX512VNNI__)
-    return _mm512_dpbusd_epi32(sums, u, s);
+    // In place: of the intrinsic, GCC copies every sum twice a step.
+    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(u), "v"(s));
+    return sums;
 #else
     const __m512i pairs = _mm512_maddubs_epi16(u, s);
     return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 #endif
   }
   static std::int32_t total(Sums sums) { return _mm512_reduce_add_epi32(sums); }
-  static void totals(const Sums (&sums)[4], std::int32_t (&t)[4]) {
+  KOKKOS_FORCEINLINE_FUNCTION static void totals(const Sums (&sums)[4], std::int32_t (&t)[4]) {
     __m256i halves[4];
     for (int k = 0; k < 4; ++k) {
       halves[k] =
@@ -180,7 +183,9 @@ struct ThirtyTwoBytes {
     const __m128i pair = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(pair, _mm_shuffle_epi32(pair, 0xB1)));
   }
-  static void totals(const Sums (&sums)[4], std::int32_t (&t)[4]) { totals_of_eight(sums, t); }
+  KOKKOS_FORCEINLINE_FUNCTION static void totals(const Sums (&sums)[4], std::int32_t (&t)[4]) {
+    totals_of_eight(sums, t);
+  }
 };
 using HostBytes = ThirtyTwoBytes;
 
@@ -226,7 +231,7 @@ template <class Vector>
 class DigitsInPlace {
  public:
   KOKKOS_FORCEINLINE_FUNCTION explicit DigitsInPlace(const std::uint8_t* from)
-      : bytes_(Vector::load(from)) {}
+      : bytes_(tile::in_register(Vector::load(from))) {}
 
   KOKKOS_FORCEINLINE_FUNCTION typename Vector::Bytes next() {
     return Vector::digits_at(bytes_, next_++);

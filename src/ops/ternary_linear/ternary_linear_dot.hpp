@@ -82,7 +82,7 @@ KOKKOS_FORCEINLINE_FUNCTION void add_row(const DotBlock<R, N>& block, const std:
   using Row = std::conditional_t<in_place, DigitsInPlace<Vector>, Digits<Vector, Format>>;
   constexpr int digits = digits_per_byte(Format);
   constexpr int chains = in_place || N < 4 ? digits : 1;
-  constexpr std::int64_t bytes_ahead = 4096;
+  constexpr std::int64_t bytes_ahead = tile::is_zen ? 8192 : 4096;
   typename Vector::Sums of_chain[chains][N];
   for (int chain = 0; chain < chains; ++chain) {
     for (int n = 0; n < N; ++n) of_chain[chain][n] = Vector::zero();

@@ -171,10 +171,13 @@ struct PackedForward {
       const std::int64_t t = token + n;
       for (int r = 0; r < R; ++r) team.team_reduce(Kokkos::Sum<std::int32_t>(sums[n][r]));
       if (team.team_rank() > 0) continue;
+      const std::int32_t sum = tokens.sum[t];
+      const float scale = tokens.scale[t];
+      float values[R];  // a vector's work
       for (int r = 0; r < R; ++r) {
-        const auto product = static_cast<float>(sums[n][r] - tokens.sum[t]);
-        out(t, row + r) = static_cast<T>(product * weight_scales[row + r] / tokens.scale[t]);
+        values[r] = static_cast<float>(sums[n][r] - sum) * weight_scales[row + r] / scale;
       }
+      for (int r = 0; r < R; ++r) out(t, row + r) = static_cast<T>(values[r]);
     }
   }
 };
