@@ -137,6 +137,7 @@ void inner_kernel(const InnerPass<Unit>& pass) {
     b += Unit::line;
   };
   std::int64_t l = 0;
+  // A stream that the processor foresees: the fewer instructions a line, the more lines are under way.
   if (RowsOfB == 1 && pass.ahead == nullptr) {
     for (; l + 2 <= whole; l += 2) {
       step();

@@ -35,21 +35,23 @@ struct InnerPlan {
   static constexpr std::int64_t group = 12;
   /// Columns of C that are written at a time: groups that fill lines.
   static constexpr std::int64_t wide = 4 * group;
-  /// Packed bytes of a row of A in a block. Where the memory is waited for, those of the rows that a kernel
-  /// takes fit in the first-level cache beside B. Many rows wait for the arithmetic: on Zen that pays for sums
-  /// that are loaded and stored more rarely, and so it does where B is in a cache; a core of Intel's, which
-  /// multiplies twice as much a cycle, would wait for a long block of A from its second-level cache.
-  static constexpr std::int64_t block_bytes(std::int64_t rows, bool is_cached) {
+  /// Packed bytes of a row of A in a block. Few rows take B in runs as long as rows usually are; up to two
+  /// kernels' rows wait for the memory, and those of a kernel fit in the first-level cache beside B. More rows
+  /// wait for the arithmetic: on Zen that pays for sums that are loaded and stored more rarely, and so it does
+  /// where B is in a cache; a core of Intel's, which multiplies twice as much a cycle, would wait for a long
+  /// block of A from its second-level cache.
+  std::int64_t block_bytes(bool is_cached) const {
     if (!tile::is_zen) return 2048;
-    if (is_cached || rows <= 4 || rows > 16) return 8192;
-    return 18432 / blocks_of(rows, blocks_of(rows, InnerShape<Unit>::most_a));
+    if (is_cached || m <= 4 || m > 16) return 8192;
+    return first_level_bytes / blocks_of(m, a_blocks);
   }
+  static constexpr std::int64_t first_level_bytes = 18432;  ///< of it, for A
   /// Bytes of B a thread that are still in a cache when a single row comes again. In a model the next row
   /// finds what other layers left; on Zen a stream costs little where B is in a cache after all.
   static constexpr std::int64_t cached_bytes = std::int64_t{tile::is_zen ? 256 : 2048} << 10;
-  /// Most packed bytes of A beside which the processor itself keeps up with a stream of B, and beside which
+  /// Most packed bytes of A beside which the processor itself foresees a stream of B, and beside which
   /// a stream that asks for rows ahead does better than several rows side by side.
-  static constexpr std::int64_t streamed_bytes = 12288;
+  static constexpr std::int64_t foreseen_bytes = 12288;
   static constexpr std::int64_t asked_bytes = 20480;
   static constexpr std::int64_t line_bytes =
       Unit::vectors * Unit::elements * static_cast<std::int64_t>(sizeof(typename Unit::Packed));
@@ -69,16 +71,16 @@ struct InnerPlan {
         k(args.k()),
         lines(blocks_of(k, Unit::line)),
         a_blocks(blocks_of(m, InnerShape<Unit>::most_a)) {
+    const std::int64_t row_bytes = lines * line_bytes;
     const bool is_cached =
         m == 1 &&
         n * k * static_cast<std::int64_t>(sizeof(typename Unit::Element)) <= cached_bytes * threads;
-    const bool is_streamed = m == 1 && lines * line_bytes <= streamed_bytes;
-    const bool is_asked = m <= Unit::most_asked && m * lines * line_bytes <= asked_bytes;
-    is_stream = tile::is_zen && !is_cached && (is_streamed || is_asked);
-    asks = !is_cached && !(is_stream && is_streamed);
-    blocks = is_stream ? 1
-                       : std::max<std::int64_t>(
-                             1, blocks_of(lines * line_bytes, block_bytes(m, is_cached)));
+    const bool is_foreseen = tile::is_zen && m == 1 && row_bytes <= foreseen_bytes;
+    const bool is_asked = tile::is_zen && m <= Unit::most_asked && m * row_bytes <= asked_bytes;
+    is_stream = !is_cached && (is_foreseen || is_asked);
+    asks = !is_cached && !is_foreseen;
+    blocks =
+        is_stream ? 1 : std::max<std::int64_t>(1, blocks_of(row_bytes, block_bytes(is_cached)));
     // Enough panels that a thread whose processor is taken keeps no other one waiting for long.
     const std::int64_t wanted = threads > 1 ? 8 * static_cast<std::int64_t>(threads) : 1;
     panel_rows = blocks_of(blocks_of(n, group), wanted) * group;
@@ -88,7 +90,6 @@ struct InnerPlan {
   }
 
   std::int64_t panels() const { return panel_rows == 0 ? 0 : blocks_of(n, panel_rows); }
-  std::int64_t row_elements() const { return lines * Unit::vectors * Unit::elements; }
   std::int64_t packed_bytes() const {
     return packs ? blocks_of(m * lines * line_bytes, 64) * 64 : 0;
   }
