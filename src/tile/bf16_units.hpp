@@ -193,16 +193,35 @@ struct DotUnit : Products<DotUnit> {
                                                         const __m512i (&b)[2]) {
     __m512 s00 = sums[0][0], s10 = sums[1][0], s20 = sums[2][0], s30 = sums[3][0];
     __m512 s01 = sums[0][1], s11 = sums[1][1], s21 = sums[2][1], s31 = sums[3][1];
-    asm("vdpbf16ps %10%{1to16%}, %8, %0\n\t"
-        "vdpbf16ps %10%{1to16%}, %9, %1\n\t"
-        "vdpbf16ps %11%{1to16%}, %8, %2\n\t"
-        "vdpbf16ps %11%{1to16%}, %9, %3\n\t"
-        "vdpbf16ps %12%{1to16%}, %8, %4\n\t"
-        "vdpbf16ps %12%{1to16%}, %9, %5\n\t"
-        "vdpbf16ps %13%{1to16%}, %8, %6\n\t"
-        "vdpbf16ps %13%{1to16%}, %9, %7"
-        : "+v"(s00), "+v"(s01), "+v"(s10), "+v"(s11), "+v"(s20), "+v"(s21), "+v"(s30), "+v"(s31)
-        : "v"(b[0]), "v"(b[1]), "m"(a(0)), "m"(a(1)), "m"(a(2)), "m"(a(3)));
+    if constexpr (is_zen5) {
+      __m512i a0, a1, a2, a3;  // broadcast once for two products
+      asm("vpbroadcastd %14, %8\n\t"
+          "vpbroadcastd %15, %9\n\t"
+          "vpbroadcastd %16, %10\n\t"
+          "vpbroadcastd %17, %11\n\t"
+          "vdpbf16ps %8, %12, %0\n\t"
+          "vdpbf16ps %8, %13, %1\n\t"
+          "vdpbf16ps %9, %12, %2\n\t"
+          "vdpbf16ps %9, %13, %3\n\t"
+          "vdpbf16ps %10, %12, %4\n\t"
+          "vdpbf16ps %10, %13, %5\n\t"
+          "vdpbf16ps %11, %12, %6\n\t"
+          "vdpbf16ps %11, %13, %7"
+          : "+v"(s00), "+v"(s01), "+v"(s10), "+v"(s11), "+v"(s20), "+v"(s21), "+v"(s30), "+v"(s31),
+            "=&v"(a0), "=&v"(a1), "=&v"(a2), "=&v"(a3)
+          : "v"(b[0]), "v"(b[1]), "m"(a(0)), "m"(a(1)), "m"(a(2)), "m"(a(3)));
+    } else {
+      asm("vdpbf16ps %10%{1to16%}, %8, %0\n\t"
+          "vdpbf16ps %10%{1to16%}, %9, %1\n\t"
+          "vdpbf16ps %11%{1to16%}, %8, %2\n\t"
+          "vdpbf16ps %11%{1to16%}, %9, %3\n\t"
+          "vdpbf16ps %12%{1to16%}, %8, %4\n\t"
+          "vdpbf16ps %12%{1to16%}, %9, %5\n\t"
+          "vdpbf16ps %13%{1to16%}, %8, %6\n\t"
+          "vdpbf16ps %13%{1to16%}, %9, %7"
+          : "+v"(s00), "+v"(s01), "+v"(s10), "+v"(s11), "+v"(s20), "+v"(s21), "+v"(s30), "+v"(s31)
+          : "v"(b[0]), "v"(b[1]), "m"(a(0)), "m"(a(1)), "m"(a(2)), "m"(a(3)));
+    }
     sums[0][0] = s00, sums[1][0] = s10, sums[2][0] = s20, sums[3][0] = s30;
     sums[0][1] = s01, sums[1][1] = s11, sums[2][1] = s21, sums[3][1] = s31;
   }

@@ -83,6 +83,14 @@ inline constexpr bool is_zen = true;
 inline constexpr bool is_zen = false;
 #endif
 
+/// Whether for Zen 5, whose cores multiply full vectors twice a cycle and load two: an operand in memory for
+/// every product is then the limit. (AVX-VNNI tells it from Zen 4; GCC 12 has no name for either.)
+#if defined(__AVXVNNI__)
+inline constexpr bool is_zen5 = is_zen;
+#else
+inline constexpr bool is_zen5 = false;
+#endif
+
 /// The cache that prefetch() fills, as __builtin_prefetch counts them: the first-level one, on Zen
 /// the second, where its cores have more misses in flight (docs/performance.md).
 inline constexpr int prefetch_locality = is_zen ? 2 : 3;
