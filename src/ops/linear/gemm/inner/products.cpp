@@ -37,20 +37,21 @@ struct InnerPlan {
   static constexpr std::int64_t wide = 4 * group;
   /// Packed bytes of a row of A in a block. Few rows take B in runs as long as rows usually are; up to two
   /// kernels' rows wait for the memory, and those of a kernel fit in the first-level cache beside B. More rows
-  /// wait for the arithmetic: on Zen that pays for sums that are loaded and stored more rarely, and so it does
-  /// where B is in a cache; a core of Intel's, which multiplies twice as much a cycle, would wait for a long
-  /// block of A from its second-level cache.
+  /// wait for the arithmetic: on Zen 4 that pays for sums that are loaded and stored more rarely, and so it does
+  /// where B is in a cache; cores that multiply twice as much a cycle would wait for a long block of A from
+  /// their second-level cache.
   std::int64_t block_bytes(bool is_cached) const {
     if (!tile::is_zen) return 2048;
-    if (is_cached || m <= 4 || m > 16) return 8192;
+    if (is_cached || m <= 4) return 8192;
+    if (m > 16) return tile::is_zen5 ? 4096 : 8192;
     return first_level_bytes / blocks_of(m, a_blocks);
   }
   static constexpr std::int64_t first_level_bytes = 18432;  ///< of it, for A
   /// Bytes of B a thread that are still in a cache when a single row comes again. In a model the next row
   /// finds what other layers left; on Zen a stream costs little where B is in a cache after all.
   static constexpr std::int64_t cached_bytes = std::int64_t{tile::is_zen ? 256 : 2048} << 10;
-  /// Most packed bytes of A beside which the processor itself foresees a stream of B, and beside which
-  /// a stream that asks for rows ahead does better than several rows side by side.
+  /// Most packed bytes of A beside which the processor itself foresees a stream of B, where that is best left to
+  /// it, and beside which a stream that asks for rows ahead does better than several rows side by side.
   static constexpr std::int64_t foreseen_bytes = 12288;
   static constexpr std::int64_t asked_bytes = 20480;
   static constexpr std::int64_t line_bytes =
@@ -75,7 +76,7 @@ struct InnerPlan {
     const bool is_cached =
         m == 1 &&
         n * k * static_cast<std::int64_t>(sizeof(typename Unit::Element)) <= cached_bytes * threads;
-    const bool is_foreseen = tile::is_zen && m == 1 && row_bytes <= foreseen_bytes;
+    const bool is_foreseen = Unit::is_foreseen && m == 1 && row_bytes <= foreseen_bytes;
     const bool is_asked = tile::is_zen && m <= Unit::most_asked && m * row_bytes <= asked_bytes;
     is_stream = !is_cached && (is_foreseen || is_asked);
     asks = !is_cached && !is_foreseen;
