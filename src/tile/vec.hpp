@@ -91,9 +91,9 @@ inline constexpr bool is_zen5 = is_zen;
 inline constexpr bool is_zen5 = false;
 #endif
 
-/// The cache that prefetch() fills, as __builtin_prefetch counts them: the first-level one, on Zen
+/// The cache that prefetch() fills, as __builtin_prefetch counts them: the first-level one, up to Zen 4
 /// the second, where its cores have more misses in flight (docs/performance.md).
-inline constexpr int prefetch_locality = is_zen ? 2 : 3;
+inline constexpr int prefetch_locality = is_zen && !is_zen5 ? 2 : 3;
 
 /// Asks for the cache line of an address before it is needed; any address may be given. Nothing on
 /// a device.

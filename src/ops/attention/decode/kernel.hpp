@@ -190,11 +190,15 @@ struct DecodeSplit {
         const int columns = static_cast<int>(key_end - key);
         const tile::Rows<T> k{keys.row(b, kv_head, key), keys.stride_key, columns};
         const tile::Rows<T> v{values.row(b, kv_head, key), values.stride_key, columns};
-        const T* next = key_end < live.end ? keys.row(b, kv_head, key_end) : k.data;
-        engine.scores(k, v);
+        const bool is_last = key_end >= live.end;
+        const tile::Rows<T> next_k{is_last ? k.data : keys.row(b, kv_head, key_end), k.stride,
+                                   columns};
+        const tile::Rows<T> next_v{is_last ? v.data : values.row(b, kv_head, key_end), v.stride,
+                                   columns};
+        engine.scores(k, Engine::asks_far(rows) ? next_k : v);
         entry.apply(engine, state, packed, key, columns);
         engine.softmax(factor);
-        engine.accumulate(v, {next, keys.stride_key, columns});
+        engine.accumulate(v, Engine::asks_far(rows) ? next_v : next_k);
       }
       key = key_end;
     }

@@ -8,6 +8,7 @@
 
 #include "core/dtype.hpp"
 #include "tile/bf16_units.hpp"
+#include "tile/dots.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/in_register.hpp"
 #include "tile/vec.hpp"
@@ -68,10 +69,7 @@ struct DotLines {
     return tile::bf16_panels::load_dwords(from, count);
   }
   static Operand load_packed(const bf16* from) { return load(from); }
-  static Sum add(Sum sum, Operand a, Operand b) {
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(b), "v"(a));
-    return sum;
-  }
+  static Sum add(Sum sum, Operand a, Operand b) { return tile::add_dots(sum, a, b); }
 };
 #endif
 

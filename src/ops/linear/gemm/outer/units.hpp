@@ -6,6 +6,7 @@
 
 #include "core/dtype.hpp"
 #include "tile/bf16_units.hpp"
+#include "tile/dots.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/in_register.hpp"
 #include "tile/vec.hpp"
@@ -67,10 +68,7 @@ struct DotSteps {
 
   static Sum zero() { return _mm512_setzero_ps(); }
   static Operand broadcast(const Packed* a) { return _mm512_set1_epi32(static_cast<int>(*a)); }
-  static Sum add(Sum sum, Operand a, Operand b) {
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(b), "v"(a));
-    return sum;
-  }
+  static Sum add(Sum sum, Operand a, Operand b) { return tile::add_dots(sum, a, b); }
   static void load(Operand (&b)[2], const bf16* row, std::int64_t stride) {
     pair(b, _mm512_loadu_si512(row), _mm512_loadu_si512(row + stride));
   }
@@ -95,15 +93,9 @@ struct DotSteps {
   }
 
  private:
-  /// Columns 0 … 15 and 16 … 31 of two rows as pairs.
   static void pair(Operand (&b)[2], __m512i first, __m512i second) {
-    alignas(64) static constexpr std::uint16_t places[2][32] = {
-        {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
-         8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
-        {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
-         24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
-    b[0] = _mm512_permutex2var_epi16(first, _mm512_load_si512(places[0]), second);
-    b[1] = _mm512_permutex2var_epi16(first, _mm512_load_si512(places[1]), second);
+    b[0] = tile::first_pairs(first, second);
+    b[1] = tile::last_pairs(first, second);
   }
 };
 #endif

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "tile/bf16_panels.hpp"
+#include "tile/dots.hpp"
+#include "tile/elementwise.hpp"
+#include "tile/in_register.hpp"
+
+/// The two products of RowEngine (tile/row_engine.hpp) by dot products of bf16, where cores are fast at
+/// them: keys are multiplied as they lie, and probabilities, which are rounded to bf16, two keys at a time.
+#if defined(KATT_BF16_PANELS)
+namespace katt::tile::row_dots {
+
+using bf16_panels::depth;  // elements of a vector
+using bf16_panels::load_dwords;
+
+/// A query row for score_keys(): vectors of head_dim, zeros behind it, those of a row `rows` vectors apart.
+inline void pack_query(const bf16* source, int head_dim, int rows, float* out) {
+  for (int d = 0; d < head_dim; d += depth) {
+    _mm512_storeu_si512(out + d / 2 * rows, load_dwords(source + d, head_dim - d));
+  }
+}
+
+/// sums[j · R + r] are the lanes of the product of key j and query r, of pack_query()'s block of R rows.
+/// Asks memory for the rows from `ahead` on.
+template <int R, int Count>
+KOKKOS_FORCEINLINE_FUNCTION void score_keys(const bf16* key, std::int64_t stride, const bf16* ahead,
+                                            std::int64_t ahead_stride, const float* q, int head_dim,
+                                            __m512 (&sums)[Count]) {
+  constexpr int keys = Count / R;
+#pragma GCC unroll 16
+  for (int i = 0; i < Count; ++i) sums[i] = _mm512_setzero_ps();
+  const auto add = [&](int d, const auto& load) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+    for (int j = 0; j < keys; ++j) prefetch(ahead + j * ahead_stride + d);
+    __m512i query[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) query[r] = in_register(_mm512_loadu_si512(q + r * 16));
+#pragma GCC unroll 4
+    for (int j = 0; j < keys; ++j) {
+      const __m512i k = load(key + j * stride + d);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) sums[j * R + r] = add_dots(sums[j * R + r], query[r], k);
+    }
+    q += R * 16;
+  };
+  int d = 0;
+  for (; d + depth <= head_dim; d += depth) {
+    add(d, [](const bf16* from) { return _mm512_loadu_si512(from); });
+  }
+  if (d < head_dim) add(d, [&](const bf16* from) { return load_dwords(from, head_dim - d); });
+}
+
+/// The probabilities of a row, in place, as pairs of bf16, zeros from `columns` ≤ 32 on.
+inline void pair_probabilities(float* row, int columns) {
+#if defined(__AVX512BF16__)
+  const __m512 low = _mm512_maskz_loadu_ps(bf16_panels::first_lanes(columns), row);
+  const __m512 high = _mm512_maskz_loadu_ps(bf16_panels::first_lanes(columns - 16), row + 16);
+  _mm512_storeu_si512(row, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+#else
+  (void)row, (void)columns;
+#endif
+}
+
+/// sums[r][n] += Σ_j p(r, j) · v(j, 16 n + lane) over `keys` rows of values; a vector of P beside each other
+/// row of `p`, as pair_probabilities() leaves them. Of the last vector of an odd number ND `last`
+/// columns are there.
+template <int R, int ND>
+KOKKOS_FORCEINLINE_FUNCTION void add_values(const bf16* value, std::int64_t stride,
+                                            const bf16* ahead, std::int64_t ahead_stride, int keys,
+                                            const float* p, std::int64_t p_stride, int last,
+                                            __m512 (&sums)[R][ND]) {
+  using Pair [[gnu::may_alias]] = std::int32_t;
+  const auto* pairs = reinterpret_cast<const Pair*>(p);
+  const auto load = [&](const bf16* from, int n) __attribute__((always_inline)) {
+    if constexpr (ND % 2 == 0) return _mm512_loadu_si512(from + 16 * n);
+    else return load_dwords(from + 16 * n, last);
+  };
+  const auto add = [&](bool is_pair) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+    for (int n = 0; n < ND; n += 2) prefetch(ahead + 16 * n);
+#pragma GCC unroll 4
+    for (int n = 0; is_pair && n < ND; n += 2) prefetch(ahead + ahead_stride + 16 * n);
+#pragma GCC unroll 4
+    for (int n = 0; n < ND; n += 2) {
+      const __m512i first = load(value, n);
+      const __m512i second = is_pair ? load(value + stride, n) : _mm512_setzero_si512();
+      const __m512i low = first_pairs(first, second);
+      const __m512i high = n + 1 < ND ? last_pairs(first, second) : low;
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const __m512i broadcast = in_register(_mm512_set1_epi32(pairs[r * p_stride]));
+        sums[r][n] = add_dots(sums[r][n], broadcast, low);
+        if (n + 1 < ND) sums[r][n + 1] = add_dots(sums[r][n + 1], broadcast, high);
+      }
+    }
+    ++pairs;
+    value += 2 * stride;
+    ahead += 2 * ahead_stride;
+  };
+  for (int j = 0; j + 1 < keys; j += 2) add(true);
+  if (keys % 2 != 0) add(false);
+}
+
+}  // namespace katt::tile::row_dots
+#endif
