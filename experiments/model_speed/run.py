@@ -29,6 +29,7 @@ CHECKED = {"10 M": 5, "100 M": 2}  # steps whose losses are compared
 TOLERANCE = {"f32": 1e-3, "bf16": 2e-2}  # relative, of a loss
 # model, tokens of the prompt, new tokens, rounds
 INFERENCE = [("10 M", 512, 65, 6), ("100 M", 512, 33, 5), ("0.77 G", 512, 17, 3)]
+INFERENCE_PEERS = {"PyTorch": "torch_llama.py", "transformers": "transformers_llama.py", "llama.cpp": "llama_cpp_llama.py"}
 EQUAL_TOKENS = 4  # of greedy continuations, in f32
 
 
@@ -161,8 +162,8 @@ def inference(options, folder, scratch, model, prompt, new, rounds, dtype):
     point = {"model": model, "dtype": dtype, "rows": 1, "tokens": prompt}
     tokens = [i * 7 % 251 for i in range(prompt)]
     sides = {"Katt": Katt(folder, dtype, options, scratch)}
-    for name, script in [("PyTorch", "torch_llama.py"), ("transformers", "transformers_llama.py")]:
-        sides[name] = Peer(script, folder, dtype, options, "--seq", prompt + new)
+    for name in options.peers:
+        sides[name] = Peer(INFERENCE_PEERS[name], folder, dtype, options, "--seq", prompt + new)
     made = {name: side.generate(tokens, new) for name, side in sides.items()}
     for name in sides:
         if dtype == "f32" and made[name]["tokens"][:EQUAL_TOKENS] != made["Katt"]["tokens"][:EQUAL_TOKENS]:
@@ -188,6 +189,22 @@ def llama_bench(options, folder):
         quantity = "decode" if row["n_gen"] else "prefill"
         print(f"llama.cpp {row['model_type']}: {quantity} {row['avg_ts']:.1f} tokens/s", flush=True)
         yield {"model": row["model_type"], "quantity": quantity, "tokens_s": row["avg_ts"], "tokens_s_deviation": row["stddev_ts"]}
+
+
+def versions(*packages):
+    """name → version of those of the peers' packages that are installed."""
+    code = """
+import importlib, json, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = importlib.import_module(name).__version__
+    except ModuleNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+    made = subprocess.run([PYTHON, "-c", code, *packages], check=True, capture_output=True, text=True).stdout
+    return json.loads(made.splitlines()[-1])
 
 
 def ceilings(threads, scratch):
@@ -260,9 +277,8 @@ def main():
     if not wanted:
         return
     models, dtypes = options.models.split(","), options.dtypes.split(",")
-    versions = subprocess.run([PYTHON, "-c", "import torch, transformers; print(torch.__version__, transformers.__version__)"],
-                              check=True, capture_output=True, text=True).stdout.split()  # fmt: skip
-    settings = {"threads": options.threads, "pytorch": versions[0], "transformers": versions[1]}
+    settings = {"threads": options.threads} | versions("torch", "transformers", "llama_cpp")
+    options.peers = [name for name in INFERENCE_PEERS if name != "llama.cpp" or "llama_cpp" in settings]
     plan = {"training": (training, [point for point in TRAINING if point[1] * point[2] <= options.most_tokens]),
             "inference": (inference, INFERENCE)}
     with tempfile.TemporaryDirectory() as top:
