@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 /// OpenBLAS chooses its kernels as it is loaded, by the models of CPUs that it knows. For one that is
@@ -10,6 +11,10 @@ namespace katt::impl {
 /// The kind of CPU whose kernels OpenBLAS has chosen: "SkylakeX", "Haswell" …; empty where the BLAS is
 /// another library.
 [[nodiscard]] std::string_view blas_kernels();
+
+/// What to know of these kernels: that the environment chose some with half the vectors of this CPU, so that
+/// `naive` in f32 is no baseline to compare with; empty where there is nothing to say.
+[[nodiscard]] std::string blas_remark();
 
 /// Starts the program anew, with OPENBLAS_CORETYPE set, where OpenBLAS has chosen kernels without AVX2
 /// and this CPU has AVX2 or AVX-512. Returns where it has not, where the variable is set already,

@@ -38,6 +38,7 @@ void print_build() {
   print("Kokkos Kernels", build.kokkos_kernels_version);
   const std::string kernels(impl::blas_kernels());
   print("BLAS", std::string(build.blas) + (kernels.empty() ? "" : ", kernels of " + kernels));
+  if (const std::string remark = impl::blas_remark(); !remark.empty()) print("", remark);
   print("HDF5", build.hdf5_version);
   const int ranks = dist::world().size();
   print("MPI", dist::mpi_version() + (ranks > 1 ? ", " + std::to_string(ranks) + " ranks" : "") +

@@ -15,6 +15,7 @@
 #include "bench/tuning.hpp"
 #include "bench/watch.hpp"
 #include "dist/communicator.hpp"
+#include "drivers/blas_kernels.hpp"
 #include "drivers/command_line.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/measure_options.hpp"
@@ -114,6 +115,7 @@ int sweep_command(const Invocation& invocation) {
   if (const std::string warning = bench::ceiling_warning(summary); !warning.empty()) {
     progress.note(warning);
   }
+  if (const std::string remark = impl::blas_remark(); !remark.empty()) progress.note(remark);
   progress.note(bench::summary_line(summary, options.output));
   if (json) std::printf("%s\n", bench::summary_json(summary, options.output.string()).c_str());
   return summary.interrupted ? 130 : summary.failed > 0 ? 1 : 0;
