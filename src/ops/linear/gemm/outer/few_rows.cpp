@@ -104,10 +104,17 @@ struct FewRowsPass {
   std::int64_t ahead_first, ahead_every;
   int count;  ///< columns of the group, or less: its end is beyond those of B
   int last;   ///< steps of k in the last packed one
+  /// One group of B as the products take it: (steps, 2 vectors), written or read where the kernel keeps it.
+  typename Unit::Packed* kept;
 };
 
-template <class Unit, int Rows, int Groups>
+/// Where a kernel finds B: where it lies, the first block of rows of A keeping it as the products take it for the
+/// others or not, or as kept.
+enum class RowsOfB : std::uint8_t { in_place, kept_for_others, kept };
+
+template <class Unit, int Rows, int Groups, RowsOfB Source>
 void few_rows_kernel(const FewRowsPass<Unit>& pass) {
+  static_assert(Groups == 1 || Source == RowsOfB::in_place);
   using Operand = typename Unit::Operand;
   constexpr int vectors = 2 * Groups;
   typename Unit::Sum sums[Rows][vectors];
@@ -120,7 +127,13 @@ void few_rows_kernel(const FewRowsPass<Unit>& pass) {
   }
   const auto* a = pass.a;
   const auto* b = pass.b;
+  auto* kept = pass.kept;
   const auto add = [&](const Operand(&operand)[Groups][2]) __attribute__((always_inline)) {
+    if constexpr (Source == RowsOfB::kept_for_others) {
+      for (int half = 0; half < 2; ++half)
+        Unit::store_operand(kept + half * Unit::lanes, operand[0][half]);
+    }
+    kept += 2 * Unit::lanes;
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
       const Operand row = Unit::broadcast(a + r);
@@ -148,15 +161,27 @@ void few_rows_kernel(const FewRowsPass<Unit>& pass) {
       asks += pass.ahead_every;
     }
     Operand operand[Groups][2];
+    if constexpr (Source == RowsOfB::kept) {
+      for (int half = 0; half < 2; ++half) {
+        operand[0][half] = tile::in_register(Unit::load_operand(kept + half * Unit::lanes));
+      }
+    } else {
 #pragma GCC unroll 2
-    for (int g = 0; g < Groups; ++g) Unit::load(operand[g], b + g * Unit::columns, pass.stride);
+      for (int g = 0; g < Groups; ++g) Unit::load(operand[g], b + g * Unit::columns, pass.stride);
+    }
     add(operand);
   }
   for (std::int64_t s = whole; s < pass.steps; ++s) {
     Operand operand[Groups][2];
     for (int g = 0; g < Groups; ++g) {
-      Unit::load_part(operand[g], b + g * Unit::columns, pass.stride, pass.count,
-                      s + 1 == pass.steps ? pass.last : Unit::steps);
+      if constexpr (Source == RowsOfB::kept) {
+        for (int half = 0; half < 2; ++half) {
+          operand[g][half] = Unit::load_operand(kept + half * Unit::lanes);
+        }
+      } else {
+        Unit::load_part(operand[g], b + g * Unit::columns, pass.stride, pass.count,
+                        s + 1 == pass.steps ? pass.last : Unit::steps);
+      }
     }
     add(operand);
   }
@@ -168,18 +193,29 @@ void few_rows_kernel(const FewRowsPass<Unit>& pass) {
   }
 }
 
-/// The kernels for 1 … most_rows rows, over one group and over two, which few rows need for chains
-/// enough.
-template <class Unit>
-auto few_rows_kernel_of(std::int64_t rows, bool two) {
+/// The kernel for 1 … most_rows rows over one group, with B where it is found.
+template <class Unit, RowsOfB Source>
+auto few_rows_kernel_of(std::int64_t rows) {
   using Kernel = void (*)(const FewRowsPass<Unit>&);
   constexpr int most = FewRowsPlan<Unit>::most_rows;
   static constexpr auto kernels = []<int... R>(std::integer_sequence<int, R...>) {
-    return std::array<std::array<Kernel, 2>, most>{
-        {{few_rows_kernel<Unit, R + 1, 1>, few_rows_kernel<Unit, R + 1, (R < 4 ? 2 : 1)>}...}};
+    return std::array<Kernel, most>{few_rows_kernel<Unit, R + 1, 1, Source>...};
   }
   (std::make_integer_sequence<int, most>{});
-  return kernels[static_cast<std::size_t>(rows - 1)][two ? 1 : 0];
+  return kernels[static_cast<std::size_t>(rows - 1)];
+}
+
+/// The same for a few rows over two groups, for chains enough.
+constexpr int most_of_two_groups = 4;
+template <class Unit>
+auto two_groups_kernel_of(std::int64_t rows) {
+  using Kernel = void (*)(const FewRowsPass<Unit>&);
+  static constexpr auto kernels = []<int... R>(std::integer_sequence<int, R...>) {
+    return std::array<Kernel, most_of_two_groups>{
+        few_rows_kernel<Unit, R + 1, 2, RowsOfB::in_place>...};
+  }
+  (std::make_integer_sequence<int, most_of_two_groups>{});
+  return kernels[static_cast<std::size_t>(rows - 1)];
 }
 
 /// A slice of k over a chunk of columns.
@@ -197,8 +233,11 @@ struct FewRowsItem {
     const std::int64_t end = std::min(begin + plan.depth, plan.steps);
     const std::int64_t columns = std::min(plan.columns, plan.n - column);
     float* area = sums + item * plan.area();
-    const bool few = plan.first_row(1) <= 4 && plan.row_blocks == 1;
+    const bool few = plan.first_row(1) <= most_of_two_groups && plan.row_blocks == 1;
+    const bool keeps = keeps_rows();
+    alignas(64) typename Unit::Packed kept[FewRowsPlan<Unit>::longest_block * 2 * Unit::lanes];
     FewRowsPass<Unit> pass{};
+    pass.kept = kept;
     pass.stride = args.b.stride[0];
     pass.ahead_every = plan.row_blocks;
     for (std::int64_t s = begin; s < end; s += plan.block) {
@@ -222,11 +261,27 @@ struct FewRowsItem {
           pass.a = a + first * plan.steps + s * rows;
           pass.sums = area + first * plan.columns + j * rows;
           pass.ahead_first = block;
-          few_rows_kernel_of<Unit>(rows, two)(pass);
+          const auto kernel = two      ? two_groups_kernel_of<Unit>(rows)
+                              : !keeps ? few_rows_kernel_of<Unit, RowsOfB::in_place>(rows)
+                              : block == 0
+                                  ? few_rows_kernel_of<Unit, RowsOfB::kept_for_others>(rows)
+                                  : few_rows_kernel_of<Unit, RowsOfB::kept>(rows);
+          kernel(pass);
         }
         j += two ? 2 * Unit::columns : Unit::columns;
       }
     }
+  }
+
+ private:
+  /// Rows half a page apart, or whole pages, meet in two sets of a first-level cache, so that every block of rows
+  /// of A would bring a group of B from the second level again. Else keeping it pays where f32 is loaded for many
+  /// rows: a kept row is a line apart.
+  bool keeps_rows() const {
+    constexpr std::int64_t meeting = 2048;
+    const auto row_bytes = args.b.stride[0] * static_cast<std::int64_t>(sizeof(Element));
+    if (std::is_same_v<Element, float> && plan.m > 16) return true;
+    return row_bytes % meeting == 0 && plan.m > (Unit::steps == 1 ? 16 : 8);
   }
 };
 
