@@ -339,11 +339,19 @@ TEST(Gemm, FewRowsAreInnerProducts) {
   }
 }
 
-// Outer products: several chunks of columns and slices of k, ragged groups, pairs and rows in registers.
+// Outer products: several chunks of columns and slices of k, ragged groups, pairs and rows in registers; rows of B
+// that are 2 KiB apart (4 in f32), which the first rows of A keep for the others.
 TEST(Gemm, FewRowsTimesAMatrixJoinChunksAndSlices) {
-  const std::vector<std::array<std::int64_t, 3>> shapes{
-      {1, 1100, 700}, {3, 70, 1301}, {5, 2100, 65}, {17, 577, 333}, {64, 45, 600}};
-  for (const auto& [m, n, k] : shapes) {
+  struct Shape {
+    std::int64_t m, n, k, gap;
+  };
+  for (const auto& [m, n, k, gap] : std::initializer_list<Shape>{{1, 1100, 700, 3},
+                                                                 {3, 70, 1301, 3},
+                                                                 {5, 2100, 65, 3},
+                                                                 {17, 577, 333, 3},
+                                                                 {64, 45, 600, 0},
+                                                                 {13, 1024, 75, 0},
+                                                                 {41, 1000, 333, 12}}) {
     for (const Dtype dtype : all_dtypes) {
       Problem p{.m = m,
                 .n = n,
@@ -354,7 +362,7 @@ TEST(Gemm, FewRowsTimesAMatrixJoinChunksAndSlices) {
                 .bias = m > 3,
                 .alpha = 0.5F,
                 .beta = m > 3 ? 1.0F : 0.0F,
-                .gap = m % 2 == 0 ? 0 : 3};
+                .gap = gap};
       expect_reference(p);
       const Values values(p);
       EXPECT_EQ(run(serial_host(), p, values), run(Kokkos::OpenMP(2), p, values)) << p.name();
