@@ -471,8 +471,9 @@ class RowEngine {
     if constexpr (by_dots) {
       __m512 sums[R][ND];
 #pragma GCC unroll 24
-      for (int i = 0; i < R * ND; ++i)
+      for (int i = 0; i < R * ND; ++i) {
         sums[i / ND][i % ND] = static_cast<__m512>(acc[i / ND][i % ND]);
+      }
       row_dots::add_values<R, ND>(value, values.stride, ahead, next.stride, columns_, p, TileKv,
                                   Kokkos::min(head_dim_ - first_dim, lanes), sums);
 #pragma GCC unroll 24

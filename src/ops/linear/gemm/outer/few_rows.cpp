@@ -128,10 +128,16 @@ void few_rows_kernel(const FewRowsPass<Unit>& pass) {
   const auto* a = pass.a;
   const auto* b = pass.b;
   auto* kept = pass.kept;
+  const auto load_kept = [&](Operand(&operand)[2]) __attribute__((always_inline)) {
+    for (int half = 0; half < 2; ++half) {
+      operand[half] = tile::in_register(Unit::load_operand(kept + half * Unit::lanes));
+    }
+  };
   const auto add = [&](const Operand(&operand)[Groups][2]) __attribute__((always_inline)) {
     if constexpr (Source == RowsOfB::kept_for_others) {
-      for (int half = 0; half < 2; ++half)
+      for (int half = 0; half < 2; ++half) {
         Unit::store_operand(kept + half * Unit::lanes, operand[0][half]);
+      }
     }
     kept += 2 * Unit::lanes;
 #pragma GCC unroll 8
@@ -162,9 +168,7 @@ void few_rows_kernel(const FewRowsPass<Unit>& pass) {
     }
     Operand operand[Groups][2];
     if constexpr (Source == RowsOfB::kept) {
-      for (int half = 0; half < 2; ++half) {
-        operand[0][half] = tile::in_register(Unit::load_operand(kept + half * Unit::lanes));
-      }
+      load_kept(operand[0]);
     } else {
 #pragma GCC unroll 2
       for (int g = 0; g < Groups; ++g) Unit::load(operand[g], b + g * Unit::columns, pass.stride);
@@ -175,9 +179,7 @@ void few_rows_kernel(const FewRowsPass<Unit>& pass) {
     Operand operand[Groups][2];
     for (int g = 0; g < Groups; ++g) {
       if constexpr (Source == RowsOfB::kept) {
-        for (int half = 0; half < 2; ++half) {
-          operand[g][half] = Unit::load_operand(kept + half * Unit::lanes);
-        }
+        load_kept(operand[g]);
       } else {
         Unit::load_part(operand[g], b + g * Unit::columns, pass.stride, pass.count,
                         s + 1 == pass.steps ? pass.last : Unit::steps);
