@@ -33,6 +33,16 @@ INFERENCE_PEERS = {"PyTorch": "torch_llama.py", "transformers": "transformers_ll
 EQUAL_TOKENS = 4  # of greedy continuations, in f32
 
 
+def resident_peak(pid):
+    """The largest resident set of a process so far. (What wait4() tells of one that has ended counts the process that it was
+    forked from, too: this one.)"""
+    try:
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    except FileNotFoundError:
+        return 0
+    return int(fields.get("VmHWM", "0 kB").split()[0]) * 1024
+
+
 class Katt:
     """The program, in a process of its own for every request."""
 
@@ -47,13 +57,19 @@ class Katt:
                    *arguments]
         with open(self.scratch / "stdout", "w+") as out, open(self.scratch / "stderr", "w+") as err:
             child = subprocess.Popen([str(part) for part in command], stdout=out, stderr=err)
-            _, status, usage = os.wait4(child.pid, 0)
+            peak, status = 0, None
+            while status is None:
+                peak = max(peak, resident_peak(child.pid))
+                try:
+                    status = child.wait(0.02)
+                except subprocess.TimeoutExpired:
+                    pass
             out.seek(0)
             err.seek(0)
             if status != 0:
                 sys.exit(f"{' '.join(map(str, command))}: {err.read()}")
             if "--profile" not in arguments:  # which measures ceilings, in memory several times the last cache
-                self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
+                self.peak_bytes = max(self.peak_bytes, peak)
             return json.loads(out.read().splitlines()[-1]), err.read()
 
     def steps(self, count, *more):
