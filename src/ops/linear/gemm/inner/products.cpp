@@ -51,9 +51,10 @@ struct InnerPlan {
   /// finds what other layers left; on Zen a stream costs little where B is in a cache after all.
   static constexpr std::int64_t cached_bytes = std::int64_t{tile::is_zen ? 256 : 2048} << 10;
   /// Most packed bytes of A beside which the processor itself foresees a stream of B, where that is best left to
-  /// it, and beside which a stream that asks for rows ahead does better than several rows side by side.
-  static constexpr std::int64_t foreseen_bytes = 12288;
-  static constexpr std::int64_t asked_bytes = 20480;
+  /// it, and beside which a stream that asks for rows ahead does better than several rows side by side: more in
+  /// Zen 5's larger first-level cache.
+  static constexpr std::int64_t foreseen_bytes = tile::is_zen5 ? 32768 : 12288;
+  static constexpr std::int64_t asked_bytes = tile::is_zen5 ? 28672 : 20480;
   static constexpr std::int64_t line_bytes =
       Unit::vectors * Unit::elements * static_cast<std::int64_t>(sizeof(typename Unit::Packed));
 
