@@ -10,8 +10,9 @@
 
 /// The two products of RowEngine (tile/row_engine.hpp) by dot products of bf16, where cores are fast at
 /// them: keys are multiplied as they lie, and probabilities, which are rounded to bf16, two keys at a time.
-#if defined(KATT_BF16_PANELS)
 namespace katt::tile::row_dots {
+
+#if defined(KATT_BF16_PANELS)
 
 using bf16_panels::depth;  // elements of a vector
 using bf16_panels::load_dwords;
@@ -23,13 +24,14 @@ inline void pack_query(const bf16* source, int head_dim, int rows, float* out) {
   }
 }
 
-/// sums[j · R + r] are the lanes of the product of key j and query r, of pack_query()'s block of R rows.
+/// out[j · R + r] are the lanes of the product of key j and query r, of pack_query()'s block of R rows.
 /// Asks memory for the rows from `ahead` on.
-template <int R, int Count>
+template <int R, class Vec, int Count>
 KOKKOS_FORCEINLINE_FUNCTION void score_keys(const bf16* key, std::int64_t stride, const bf16* ahead,
                                             std::int64_t ahead_stride, const float* q, int head_dim,
-                                            __m512 (&sums)[Count]) {
+                                            Vec (&out)[Count]) {
   constexpr int keys = Count / R;
+  __m512 sums[Count];
 #pragma GCC unroll 16
   for (int i = 0; i < Count; ++i) sums[i] = _mm512_setzero_ps();
   const auto add = [&](int d, const auto& load) __attribute__((always_inline)) {
@@ -51,6 +53,8 @@ KOKKOS_FORCEINLINE_FUNCTION void score_keys(const bf16* key, std::int64_t stride
     add(d, [](const bf16* from) { return _mm512_loadu_si512(from); });
   }
   if (d < head_dim) add(d, [&](const bf16* from) { return load_dwords(from, head_dim - d); });
+#pragma GCC unroll 16
+  for (int i = 0; i < Count; ++i) out[i] = Vec(sums[i]);
 }
 
 /// The probabilities of a row, in place, as pairs of bf16, zeros from `columns` ≤ 32 on.
@@ -64,14 +68,17 @@ inline void pair_probabilities(float* row, int columns) {
 #endif
 }
 
-/// sums[r][n] += Σ_j p(r, j) · v(j, 16 n + lane) over `keys` rows of values; a vector of P beside each other
+/// out[r][n] += Σ_j p(r, j) · v(j, 16 n + lane) over `keys` rows of values; a vector of P beside each other
 /// row of `p`, as pair_probabilities() leaves them. Of the last vector of an odd number ND `last`
 /// columns are there.
-template <int R, int ND>
+template <class Vec, int R, int ND>
 KOKKOS_FORCEINLINE_FUNCTION void add_values(const bf16* value, std::int64_t stride,
                                             const bf16* ahead, std::int64_t ahead_stride, int keys,
                                             const float* p, std::int64_t p_stride, int last,
-                                            __m512 (&sums)[R][ND]) {
+                                            Vec (&out)[R][ND]) {
+  __m512 sums[R][ND];
+#pragma GCC unroll 24
+  for (int i = 0; i < R * ND; ++i) sums[i / ND][i % ND] = static_cast<__m512>(out[i / ND][i % ND]);
   using Pair [[gnu::may_alias]] = std::int32_t;
   const auto* pairs = reinterpret_cast<const Pair*>(p);
   const auto load = [&](const bf16* from, int n) __attribute__((always_inline)) {
@@ -102,7 +109,22 @@ KOKKOS_FORCEINLINE_FUNCTION void add_values(const bf16* value, std::int64_t stri
   };
   for (int j = 0; j + 1 < keys; j += 2) add(true);
   if (keys % 2 != 0) add(false);
+#pragma GCC unroll 24
+  for (int i = 0; i < R * ND; ++i) out[i / ND][i % ND] = Vec(sums[i / ND][i % ND]);
 }
 
-}  // namespace katt::tile::row_dots
+#else
+
+// Names for what is never called there.
+template <class... Args>
+void pack_query(Args&&...);
+template <int R, class... Args>
+void score_keys(Args&&...);
+template <class... Args>
+void pair_probabilities(Args&&...);
+template <class... Args>
+void add_values(Args&&...);
+
 #endif
+
+}  // namespace katt::tile::row_dots

@@ -33,8 +33,7 @@ namespace katt::tile {
 /// Blocks are of `row_block` rows and then of as many as are left, so that K and V are widened once
 /// for up to `row_block` query rows. A host takes two vectors of a row at a time: a line of 16-bit
 /// elements. Of bf16 they are the even and the odd elements, whose widening is one instruction; Q
-/// and O lie in the same order. Where a host's cores are fast at dot products of bf16, it multiplies by
-/// these (tile/row_dots.hpp).
+/// and O lie in the same order. Cores that are fast at dot products of bf16 take these (tile/row_dots.hpp).
 ///
 /// On a device a "vector" is a float and a thread takes a block; keys, and then values, are staged
 /// in shared memory (tile/warp_rows.hpp). A warp has a row's softmax, queries and results. `Wide`:
@@ -62,8 +61,7 @@ class RowEngine {
     return sizeof(float) * (2 * r * d + r * TileKv + 3 * r + staged);
   }
 
-  /// Whether so many rows multiply for so long that memory is asked for rows a whole tile ahead of their
-  /// use, not for those that are read next: as measured (docs/performance.md).
+  /// Whether beside so many rows keys are asked for a tile ahead, not right before they are read.
   KOKKOS_INLINE_FUNCTION static constexpr bool asks_far(int rows) {
     return on_host && is_zen5 && rows > 4;
   }
@@ -96,9 +94,7 @@ class RowEngine {
       if constexpr (Wide) {
         widen_query(source, head_dim_, rank_ % row_threads, q, step, o);
       } else {
-#if defined(KATT_BF16_PANELS)
         if constexpr (by_dots) row_dots::pack_query(source, head_dim_, step, q);
-#endif
         for_each_shared_part([&](int d, auto part) {
           for_each_vector_of(part, [&]<int N>() {
             if constexpr (!by_dots) {
@@ -184,11 +180,9 @@ class RowEngine {
   /// O = O·α + P·V for the value rows that belong to the last scores(). `next` as in scores().
   KOKKOS_INLINE_FUNCTION void accumulate(const Rows<T>& values, const Rows<T>& next) {
     if constexpr (on_host) {
-#if defined(KATT_BF16_PANELS)
       if constexpr (by_dots) {
         for_each_row_item([&](int r) { row_dots::pair_probabilities(score_row(r), columns_); });
       }
-#endif
       value_rows(values, next);
     } else {
       value_rows(stage(values), next);
@@ -233,8 +227,7 @@ class RowEngine {
   static constexpr int value_accumulators = lanes == 16 ? 24 : 8;
   static constexpr int line = 64 / static_cast<int>(sizeof(T));  ///< elements of a cache line
   /// Whether bf16 is multiplied by dot products, with Q and P in bf16.
-  static constexpr bool by_dots =
-      has_fast_dots && on_host && std::is_same_v<T, bf16> && lanes == 16 && TileKv == 32;
+  static constexpr bool by_dots = has_fast_dots && std::is_same_v<T, bf16> && TileKv == 32;
   /// Whether two vectors are the even and the odd elements of what they hold.
   static constexpr bool interleaved = std::is_same_v<T, bf16> && lanes > 1 && !by_dots;
 
@@ -392,15 +385,9 @@ class RowEngine {
                                               std::int64_t ahead_stride, const float* q,
                                               Vec (&sums)[Count]) const {
     constexpr int keys = Count / R;
-#if defined(KATT_BF16_PANELS)
     if constexpr (by_dots) {
-      __m512 dots[Count];
-      row_dots::score_keys<R>(key, stride, ahead, ahead_stride, q, head_dim_, dots);
-#pragma GCC unroll 16
-      for (int i = 0; i < Count; ++i) sums[i] = Vec(dots[i]);
-      return;
+      return row_dots::score_keys<R>(key, stride, ahead, ahead_stride, q, head_dim_, sums);
     }
-#endif
 #pragma GCC unroll 16
     for (int i = 0; i < Count; ++i) sums[i] = Vec(0.0F);
     for_each_part([&](int d, auto part) {
@@ -467,19 +454,10 @@ class RowEngine {
 #pragma GCC unroll 8
       for (int n = 0; n < ND; ++n) acc[r][n] = load<Vec>(o + r * row_ + n * lanes) * rescale;
     }
-#if defined(KATT_BF16_PANELS)
     if constexpr (by_dots) {
-      __m512 sums[R][ND];
-#pragma GCC unroll 24
-      for (int i = 0; i < R * ND; ++i) {
-        sums[i / ND][i % ND] = static_cast<__m512>(acc[i / ND][i % ND]);
-      }
-      row_dots::add_values<R, ND>(value, values.stride, ahead, next.stride, columns_, p, TileKv,
-                                  Kokkos::min(head_dim_ - first_dim, lanes), sums);
-#pragma GCC unroll 24
-      for (int i = 0; i < R * ND; ++i) acc[i / ND][i % ND] = Vec(sums[i / ND][i % ND]);
+      row_dots::add_values(value, values.stride, ahead, next.stride, columns_, p, TileKv,
+                           Kokkos::min(head_dim_ - first_dim, lanes), acc);
     }
-#endif
     for (int j = 0; !by_dots && j < columns_; ++j) {
       for (int c = 0; c < ND * lanes; c += line) prefetch(ahead + c);
 #pragma GCC unroll 4
