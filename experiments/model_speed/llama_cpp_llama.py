@@ -2,17 +2,15 @@
 values are f16 then, also of a model in f32, which it is slower with if they are f32. The model is written as a GGUF file beside
 its Hugging Face folder first."""
 
-import argparse
 import ctypes
 import json
 import time
-from pathlib import Path
 
 import gguf
 import llama_cpp
 import numpy as np
 import torch
-from torch_llama import DTYPES, read_safetensors, serve
+from torch_llama import DTYPES, model_options, read_safetensors, serve
 
 STORED = {"f32": gguf.GGMLQuantizationType.F32, "bf16": gguf.GGMLQuantizationType.BF16}
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
@@ -102,12 +100,7 @@ class Model:
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--dtype", choices=DTYPES, required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--seq", type=int, required=True)
-    options = parser.parse_args()
+    options = model_options().parse_args()
     path = options.model / f"{options.dtype}.gguf"
     if not path.exists():
         write_gguf(options.model, options.dtype, path)

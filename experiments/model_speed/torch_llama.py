@@ -151,6 +151,16 @@ class Trainer:
         return loss.item(), time.perf_counter() - start
 
 
+def model_options():
+    """A parser of what every peer is told."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--dtype", choices=DTYPES, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--seq", type=int, required=True, help="tokens of a row, or of a prompt and what follows it")
+    return parser
+
+
 def serve(answer):
     """Answers the requests of standard input."""
     for line in sys.stdin:
@@ -160,11 +170,7 @@ def serve(answer):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--dtype", choices=DTYPES, required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--seq", type=int, required=True, help="tokens of a row, or of a prompt and what follows it")
+    parser = model_options()
     parser.add_argument("--text", type=Path, help="what to train on")
     parser.add_argument("--weights", choices=DTYPES, default="f32", help="of training; f32: masters, with autocast in bf16")
     parser.add_argument("--batch", type=int)

@@ -1,13 +1,11 @@
 """Greedy generation with transformers' LLaMA and its cache, attention "sdpa": the requests of torch_llama.py."""
 
-import argparse
 import time
-from pathlib import Path
 
 import torch
 import transformers
 from katt_peers.server import keep_freed_memory
-from torch_llama import DTYPES, serve
+from torch_llama import DTYPES, model_options, serve
 
 
 @torch.inference_mode()
@@ -22,12 +20,7 @@ def generate(model, ids, new):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--dtype", choices=DTYPES, required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--seq", type=int, help="of no use here")
-    options = parser.parse_args()
+    options = model_options().parse_args()
     keep_freed_memory()
     torch.set_num_threads(options.threads)
     model = transformers.AutoModelForCausalLM.from_pretrained(

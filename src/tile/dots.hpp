@@ -26,6 +26,13 @@ KOKKOS_FORCEINLINE_FUNCTION __m512 add_dots(__m512 sum, __m512i a, __m512i b) {
   return sum;
 }
 
+/// The lanes of two vectors, rounded to nearest even, one vector after the other.
+KOKKOS_FORCEINLINE_FUNCTION __m512i round_two(__m512 low, __m512 high) {
+  __m512i narrow;
+  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(narrow) : "v"(low), "v"(high));
+  return narrow;
+}
+
 /// Columns 0 … 15 of two rows as pairs.
 KOKKOS_FORCEINLINE_FUNCTION __m512i first_pairs(__m512i first, __m512i second) {
   alignas(64) static constexpr std::uint16_t places[32] = {

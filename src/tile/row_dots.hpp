@@ -59,13 +59,9 @@ KOKKOS_FORCEINLINE_FUNCTION void score_keys(const bf16* key, std::int64_t stride
 
 /// The probabilities of a row, in place, as pairs of bf16, zeros from `columns` ≤ 32 on.
 inline void pair_probabilities(float* row, int columns) {
-#if defined(__AVX512BF16__)
   const __m512 low = _mm512_maskz_loadu_ps(bf16_panels::first_lanes(columns), row);
   const __m512 high = _mm512_maskz_loadu_ps(bf16_panels::first_lanes(columns - 16), row + 16);
-  _mm512_storeu_si512(row, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
-#else
-  (void)row, (void)columns;
-#endif
+  _mm512_storeu_si512(row, round_two(low, high));
 }
 
 /// out[r][n] += Σ_j p(r, j) · v(j, 16 n + lane) over `keys` rows of values; a vector of P beside each other

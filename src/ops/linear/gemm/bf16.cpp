@@ -13,6 +13,7 @@
 #include "ops/linear/gemm/outer/few_rows.hpp"
 #include "ops/linear/gemm/outer/low_rank.hpp"
 #include "tile/bf16_units.hpp"
+#include "tile/dots.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/transpose.hpp"
 
@@ -197,11 +198,7 @@ void store_rounded(T* target, const Vec& value) {
 
 /// The same for two vectors that follow each other.
 void store_rounded(bf16* target, const Vec& low, const Vec& high) {
-  __m512i narrow;
-  asm("vcvtne2ps2bf16 %1, %2, %0"
-      : "=v"(narrow)
-      : "v"(static_cast<__m512>(low)), "v"(static_cast<__m512>(high)));
-  _mm512_storeu_si512(target, narrow);
+  _mm512_storeu_si512(target, tile::round_two(static_cast<__m512>(low), static_cast<__m512>(high)));
 }
 template <class T>
 void store_rounded(T* target, const Vec& low, const Vec& high) {

@@ -195,28 +195,18 @@ void few_rows_kernel(const FewRowsPass<Unit>& pass) {
   }
 }
 
-/// The kernel for 1 … most_rows rows over one group, with B where it is found.
-template <class Unit, RowsOfB Source>
+/// Most rows that are multiplied with two groups at a time, for chains enough.
+constexpr int most_of_two_groups = 4;
+
+/// The kernel for so many rows, with B where it is found.
+template <class Unit, int Groups, RowsOfB Source>
 auto few_rows_kernel_of(std::int64_t rows) {
   using Kernel = void (*)(const FewRowsPass<Unit>&);
-  constexpr int most = FewRowsPlan<Unit>::most_rows;
+  constexpr int most = Groups == 1 ? FewRowsPlan<Unit>::most_rows : most_of_two_groups;
   static constexpr auto kernels = []<int... R>(std::integer_sequence<int, R...>) {
-    return std::array<Kernel, most>{few_rows_kernel<Unit, R + 1, 1, Source>...};
+    return std::array<Kernel, most>{few_rows_kernel<Unit, R + 1, Groups, Source>...};
   }
   (std::make_integer_sequence<int, most>{});
-  return kernels[static_cast<std::size_t>(rows - 1)];
-}
-
-/// The same for a few rows over two groups, for chains enough.
-constexpr int most_of_two_groups = 4;
-template <class Unit>
-auto two_groups_kernel_of(std::int64_t rows) {
-  using Kernel = void (*)(const FewRowsPass<Unit>&);
-  static constexpr auto kernels = []<int... R>(std::integer_sequence<int, R...>) {
-    return std::array<Kernel, most_of_two_groups>{
-        few_rows_kernel<Unit, R + 1, 2, RowsOfB::in_place>...};
-  }
-  (std::make_integer_sequence<int, most_of_two_groups>{});
   return kernels[static_cast<std::size_t>(rows - 1)];
 }
 
@@ -263,11 +253,11 @@ struct FewRowsItem {
           pass.a = a + first * plan.steps + s * rows;
           pass.sums = area + first * plan.columns + j * rows;
           pass.ahead_first = block;
-          const auto kernel = two      ? two_groups_kernel_of<Unit>(rows)
-                              : !keeps ? few_rows_kernel_of<Unit, RowsOfB::in_place>(rows)
+          const auto kernel = two      ? few_rows_kernel_of<Unit, 2, RowsOfB::in_place>(rows)
+                              : !keeps ? few_rows_kernel_of<Unit, 1, RowsOfB::in_place>(rows)
                               : block == 0
-                                  ? few_rows_kernel_of<Unit, RowsOfB::kept_for_others>(rows)
-                                  : few_rows_kernel_of<Unit, RowsOfB::kept>(rows);
+                                  ? few_rows_kernel_of<Unit, 1, RowsOfB::kept_for_others>(rows)
+                                  : few_rows_kernel_of<Unit, 1, RowsOfB::kept>(rows);
           kernel(pass);
         }
         j += two ? 2 * Unit::columns : Unit::columns;
