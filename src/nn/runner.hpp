@@ -13,6 +13,7 @@
 #include "core/variants.hpp"
 #include "dist/groups.hpp"
 #include "memory/pool.hpp"
+#include "memory/touch.hpp"
 #include "nn/observer.hpp"
 #include "ops/linear/gemm/gemm.hpp"
 
@@ -82,6 +83,8 @@ class Runner {
     memory_ = {};  // before the larger one, so that they never live together
     memory_ = pool_.allocate(exec_, needed_);
   }
+  /// Has the pages of the workspace cleared, before what is timed (memory/touch.hpp).
+  void touch() const { memory::touch(exec_, memory_.data(), memory_.size()); }
 
   /// Runs a variant of a table. Throws InputError with the reason where it cannot run here.
   template <class Args>

@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "core/execution.hpp"
 #include "core/parts.hpp"
+#include "memory/touch.hpp"
 #include "nn/products.hpp"
 #include "nn/session_repeat.hpp"
 #include "nn/ternary.hpp"
@@ -65,6 +66,8 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   cache_.emplace(cache_config());
   while (!is_paged() && std::ssize(slots_) < options_.batch) slots_.push_back(cache_->acquire());
   activations_ = pool.allocate(exec, activation_bytes_);
+  memory::touch(exec, activations_.data(), activation_bytes_);
+  run_.touch();
   if (repeats_tokens_) {
     staging_ =
         decltype(staging_)("katt::nn::session", 2 * static_cast<std::size_t>(options_.batch));

@@ -234,10 +234,11 @@ TEST(LinearCrossEntropyMemory, FusedWorkspaceDoesNotGrowWithTheVocabulary) {
   };
   for (const Dtype dtype : all_dtypes) {
     for (const bool backward : {false, true}) {
-      // What is left of the last block may be cut otherwise by the GEMM: a tenth at most.
+      // Blocks are alike, so that those of 8192 are up to a seventh narrower than the widest, and the
+      // last one may be cut otherwise by the GEMM.
       const std::size_t one_block = bytes(8192, dtype, backward);
       for (const std::int64_t vocab : {32000, 50257, 128256, 262144}) {
-        EXPECT_LE(bytes(vocab, dtype, backward), one_block + one_block / 10) << vocab;
+        EXPECT_LE(bytes(vocab, dtype, backward), one_block + one_block / 4) << vocab;
       }
       EXPECT_LT(one_block, std::size_t{64} << 20);
     }

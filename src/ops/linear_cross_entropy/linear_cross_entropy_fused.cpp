@@ -41,7 +41,9 @@ struct Layout {
     constexpr bool is_backward = std::is_same_v<Args, BackwardArgs>;
     const std::int64_t element = sizeof(float) + (rounded ? sizeof(bf16) : 0);
     const std::int64_t fitting = block_bytes / element / std::max<std::int64_t>(1, args.tokens());
-    columns = std::min(args.vocab(), std::clamp(fitting / 16 * 16, least_columns, most_columns));
+    const std::int64_t most = std::clamp(fitting / 16 * 16, least_columns, most_columns);
+    const std::int64_t blocks = (args.vocab() + most - 1) / most;  // all alike
+    columns = std::min(args.vocab(), ((args.vocab() + blocks - 1) / blocks + 31) / 32 * 32);
     gradients = args.kept_logits.size() > 0 ? 0 : aligned_bytes<float>(args.tokens() * columns);
     tokens =
         gradients + (rounded && is_backward ? aligned_bytes<bf16>(args.tokens() * columns) : 0);

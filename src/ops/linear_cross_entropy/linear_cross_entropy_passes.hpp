@@ -13,7 +13,7 @@
 ///   forward   logits = hidden · weight(block)ᵀ;  merge their statistics into those of the tokens
 ///   backward  logits again, or as kept;  g in place;  dweight(block) = gᵀ · hidden;
 ///             dhidden += g · weight(block)
-/// The block has as many columns as fit block_bytes, in f32. dhidden is summed in f32.
+/// Blocks are alike, of as many columns as fit block_bytes at most, in f32. dhidden is summed in f32.
 namespace katt::linear_cross_entropy::impl {
 
 template <class Exec>

@@ -20,6 +20,9 @@
 ///       write dK, dV
 ///   afterwards dQ = Σ over chunks, in order, transposed
 ///
+/// Operands are packed before, for all heads. Where heads are many and short, one thread does all of
+/// this for a head.
+///
 /// While the products of a pair are computed, the vector unit turns the pair before into Pᵀ and
 /// dSᵀ. Pᵀ is an operand A (keys × queries), dSᵀ both A and, in pairs of keys, B.
 namespace katt::attention::impl {
@@ -121,11 +124,20 @@ struct Bf16Backward : PackedBackward {
     TileState state = TileState::full;
   };
 
+  /// All of a head.
   template <bf16_panels::Unit U, int Depth>
-  void run(std::int64_t item, std::byte* memory) const {
+  void run_head(std::int64_t head, std::byte* memory) const {
+    for (std::int64_t block = 0; block < layout.key_blocks; ++block) pack_keys(head, block);
+    for (std::int64_t block = 0; block < layout.row_blocks; ++block) pack_queries(head, block);
+    for (std::int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
+      run_chunk<U, Depth>(head, chunk, memory);
+    }
+    for (std::int64_t block = 0; block < layout.row_blocks; ++block) sum_queries(head, block);
+  }
+
+  template <bf16_panels::Unit U, int Depth>
+  void run_chunk(std::int64_t head, std::int64_t chunk, std::byte* memory) const {
     const Scratch at(memory, layout);
-    const std::int64_t head = item / layout.chunks;
-    const std::int64_t chunk = item % layout.chunks;
     const std::int64_t begin = layout.key_groups * chunk / layout.chunks;
     const std::int64_t end = layout.key_groups * (chunk + 1) / layout.chunks;
     std::fill_n(dq_part(head, chunk, 0), layout.row_blocks * Depth * 4 * bf16_panels::panel_floats,
@@ -271,6 +283,7 @@ struct Bf16Backward : PackedBackward {
   void write_keys(const Scratch& at, std::int64_t head, std::int64_t block, int n) const {
     const std::int64_t first = block * bf16_panels::block;
     const auto write = [&](const float* sums, float factor, const HeadRows<bf16>& target) {
+      bf16* rows_of_head = target.row(head / kv_heads, head % kv_heads, 0);
       for (int d = 0; d < Depth * 2 && d * bf16_panels::rows < head_dim; ++d) {
         for (int t = 0; t < 2; ++t) {
           const std::int64_t key = first + t * bf16_panels::rows;
@@ -285,7 +298,7 @@ struct Bf16Backward : PackedBackward {
                 bf16_panels::HostVec(factor));
           }
           store_rows(rows, live, head_dim - d * bf16_panels::rows, [&](int i) {
-            return target.row(head / kv_heads, head % kv_heads, key + i) + d * bf16_panels::rows;
+            return rows_of_head + (key + i) * target.stride_seq + d * bf16_panels::rows;
           });
         }
       }
@@ -295,12 +308,11 @@ struct Bf16Backward : PackedBackward {
   }
 
   /// dQ = scale · Σ over chunks, for a block of query rows.
-  void sum_queries(std::int64_t item) const {
+  void sum_queries(std::int64_t head, std::int64_t block) const {
     using Vec = bf16_panels::HostVec;
-    const std::int64_t head = item / layout.row_blocks;
-    const std::int64_t block = item % layout.row_blocks;
-    const PackedRows packed = packed_rows(head, block);
     const int count = count_of(block);
+    const BlockRows places(packed_rows(head, block), count);
+    const std::int64_t b = head / kv_heads;
     for (int d = 0; d * bf16_panels::rows < head_dim; ++d) {
       for (int t = 0; t * bf16_panels::rows < count; ++t) {
         const int at = (d / 2 * 4 + t * 2 + d % 2) * bf16_panels::panel_floats;
@@ -316,8 +328,7 @@ struct Bf16Backward : PackedBackward {
         store_rows(square, std::min(bf16_panels::rows, count - t * bf16_panels::rows),
                    head_dim - d * bf16_panels::rows, [&](int i) {
                      const int r = t * bf16_panels::rows + i;
-                     return dq.row(head / kv_heads, packed.head(r), packed.query(r)) +
-                            d * bf16_panels::rows;
+                     return dq.row(b, places.head[r], places.query[r]) + d * bf16_panels::rows;
                    });
       }
     }
@@ -328,7 +339,7 @@ struct Bf16Backward : PackedBackward {
 
 std::size_t panels_workspace_bytes(const Host& exec, const BackwardArgs& args, Tile tile,
                                    UnitName /*unit*/) {
-  const BackwardLayout layout(args, tile);
+  const BackwardLayout layout(args, tile, exec.concurrency());
   return PackedOperands(nullptr, layout).bytes +
          static_cast<std::size_t>(exec.concurrency()) *
              thread_slice_bytes(Bf16Backward::Scratch(nullptr, layout).bytes);
@@ -338,30 +349,48 @@ void run_on_panels(const Host& exec, const BackwardArgs& args, const BlockScores
                    UnitName unit, Workspace workspace) {
   using Policy =
       Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
-  const BackwardLayout layout(args, tile);
+  const BackwardLayout layout(args, tile, exec.concurrency());
   const Bf16Backward backward(args, scores, layout, workspace);
-  const std::int64_t rows = layout.heads * layout.row_blocks;
-  Kokkos::parallel_for("katt::attention::backward_pack_keys",
-                       Policy(exec, 0, layout.heads * layout.key_blocks),
-                       [backward](std::int64_t item) { backward.pack_keys(item); });
-  Kokkos::parallel_for("katt::attention::backward_pack_queries", Policy(exec, 0, rows),
-                       [backward](std::int64_t item) { backward.pack_queries(item); });
-  visit_unit_and_depth(unit, layout.depth, [&]<class U, int Depth>() {
-    Policy policy(exec, 0, layout.heads * layout.chunks);
-    policy.set_chunk_size(1);
-    const ThreadSlot<Host> thread;
-    std::byte* scratch = static_cast<std::byte*>(workspace.data) + backward.operands.bytes;
-    const std::size_t bytes = thread_slice_bytes(Bf16Backward::Scratch(nullptr, layout).bytes);
-    Kokkos::parallel_for("katt::attention::flash_backward", policy,
-                         [backward, thread, scratch, bytes](std::int64_t item) {
-                           const int slot = thread.acquire();
-                           backward.template run<U, Depth>(
-                               item, scratch + static_cast<std::size_t>(slot) * bytes);
-                           thread.release(slot);
-                         });
+  std::byte* scratch = static_cast<std::byte*>(workspace.data) + backward.operands.bytes;
+  const std::size_t bytes = thread_slice_bytes(Bf16Backward::Scratch(nullptr, layout).bytes);
+  // Calls run.operator()<U, Depth>(item, slot of the thread, its scratch), one item at a time.
+  const auto launch = [&](std::int64_t items, const auto& run) {
+    visit_unit_and_depth(unit, layout.depth, [&]<class U, int Depth>() {
+      Policy policy(exec, 0, items);
+      policy.set_chunk_size(1);
+      const ThreadSlot<Host> thread;
+      Kokkos::parallel_for("katt::attention::flash_backward", policy,
+                           [run, thread, scratch, bytes](std::int64_t item) {
+                             const int slot = thread.acquire();
+                             run.template operator()<U, Depth>(
+                                 item, slot, scratch + static_cast<std::size_t>(slot) * bytes);
+                             thread.release(slot);
+                           });
+    });
+  };
+  if (layout.by_heads) {
+    return launch(layout.heads,
+                  [backward]<class U, int Depth>(std::int64_t head, int slot, std::byte* memory) {
+                    Bf16Backward of_slot = backward;
+                    of_slot.first_head = head - slot;
+                    of_slot.template run_head<U, Depth>(head, memory);
+                  });
+  }
+  // f(head, block) for `blocks` of every head.
+  const auto for_blocks = [&](const char* label, std::int64_t blocks, const auto& f) {
+    Kokkos::parallel_for(label, Policy(exec, 0, layout.heads * blocks),
+                         [f, blocks](std::int64_t item) { f(item / blocks, item % blocks); });
+  };
+  for_blocks("katt::attention::backward_pack_keys", layout.key_blocks,
+             [backward](std::int64_t head, std::int64_t n) { backward.pack_keys(head, n); });
+  for_blocks("katt::attention::backward_pack_queries", layout.row_blocks,
+             [backward](std::int64_t head, std::int64_t n) { backward.pack_queries(head, n); });
+  launch(layout.heads * layout.chunks, [backward, chunks = layout.chunks]<class U, int Depth>(
+                                           std::int64_t item, int, std::byte* memory) {
+    backward.template run_chunk<U, Depth>(item / chunks, item % chunks, memory);
   });
-  Kokkos::parallel_for("katt::attention::backward_sum_dq", Policy(exec, 0, rows),
-                       [backward](std::int64_t item) { backward.sum_queries(item); });
+  for_blocks("katt::attention::backward_sum_dq", layout.row_blocks,
+             [backward](std::int64_t head, std::int64_t n) { backward.sum_queries(head, n); });
 }
 
 #endif

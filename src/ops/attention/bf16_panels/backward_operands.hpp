@@ -34,16 +34,18 @@ class Carver {
 
 /// Extents of a backward pass.
 struct BackwardLayout {
-  int depth;                ///< 32 dimensions each
-  int query_group;          ///< blocks of 32 query rows
-  int key_group;            ///< blocks of 32 keys
-  std::int64_t heads;       ///< batch · kv heads
-  std::int64_t row_blocks;  ///< per K/V head
-  std::int64_t key_blocks;  ///< per K/V head
-  std::int64_t key_groups;  ///< per K/V head
-  std::int64_t chunks;      ///< per K/V head, of key groups
+  int depth;                  ///< 32 dimensions each
+  int query_group;            ///< blocks of 32 query rows
+  int key_group;              ///< blocks of 32 keys
+  std::int64_t heads;         ///< batch · kv heads
+  std::int64_t row_blocks;    ///< per K/V head
+  std::int64_t key_blocks;    ///< per K/V head
+  std::int64_t key_groups;    ///< per K/V head
+  std::int64_t chunks;        ///< per K/V head, of key groups
+  bool by_heads;              ///< a work item is all of a head
+  std::int64_t packed_heads;  ///< there is room for
 
-  BackwardLayout(const BackwardArgs& args, Tile tile)
+  BackwardLayout(const BackwardArgs& args, Tile tile, int threads)
       : depth(bf16_panels::depth_panels(args.head_dim())),
         query_group(tile.q / bf16_panels::block),
         key_group(tile.kv / bf16_panels::block),
@@ -51,10 +53,16 @@ struct BackwardLayout {
         row_blocks(divide_up(args.seq_q() * (args.heads() / args.kv_heads()), bf16_panels::block)),
         key_blocks(divide_up(args.seq_kv(), bf16_panels::block)),
         key_groups(divide_up(key_blocks, key_group)),
-        chunks(key_sections(heads, key_groups)) {}
+        chunks(key_sections(heads, key_groups)),
+        by_heads(goes_by_heads(heads, threads, head_bytes())),
+        packed_heads(by_heads ? threads : heads) {}
 
   /// Elements of a block of 32 rows of any packed operand.
   std::int64_t block_elements() const { return depth * 2LL * bf16_panels::panel_elements; }
+  /// Bytes of the packed operands of a head: three forms of keys, four of queries, partial dQᵀ.
+  std::int64_t head_bytes() const {
+    return block_elements() * (3 * key_blocks * 2 + row_blocks * (4 * 2 + chunks * 4));
+  }
 };
 
 /// The workspace but for the scratch of the threads.
@@ -68,14 +76,14 @@ struct PackedOperands {
 
   PackedOperands(std::byte* memory, const BackwardLayout& layout) {
     Carver take(memory);
-    const std::int64_t keys = layout.heads * layout.key_blocks * layout.block_elements();
-    const std::int64_t queries = layout.heads * layout.row_blocks * layout.block_elements();
+    const std::int64_t keys = layout.packed_heads * layout.key_blocks * layout.block_elements();
+    const std::int64_t queries = layout.packed_heads * layout.row_blocks * layout.block_elements();
     for (bf16** part : {&k_rows, &v_rows, &k_columns}) take(*part, keys);
     for (bf16** part : {&q_transposed, &dout_transposed, &q_pairs, &dout_pairs}) {
       take(*part, queries);
     }
     for (float** part : {&shift, &delta}) {
-      take(*part, layout.heads * layout.row_blocks * bf16_panels::block);
+      take(*part, layout.packed_heads * layout.row_blocks * bf16_panels::block);
     }
     take(dq, layout.chunks * queries);
     bytes = take.bytes();
@@ -86,6 +94,7 @@ struct PackedOperands {
 struct PackedBackward : BackwardProblem<bf16, NoRule> {
   BackwardLayout layout;
   PackedOperands operands;
+  std::int64_t first_head = 0;  ///< the one whose operands come first
 
   PackedBackward(const BackwardArgs& args, const BackwardLayout& extents, Workspace space)
       : BackwardProblem(args, {}),
@@ -93,23 +102,22 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
         operands(static_cast<std::byte*>(space.data), layout) {}
 
   bf16* of_keys(bf16* operand, std::int64_t head, std::int64_t block) const {
-    return operand + (head * layout.key_blocks + block) * layout.block_elements();
+    return operand + ((head - first_head) * layout.key_blocks + block) * layout.block_elements();
   }
   bf16* of_queries(bf16* operand, std::int64_t head, std::int64_t block) const {
-    return operand + (head * layout.row_blocks + block) * layout.block_elements();
+    return operand + ((head - first_head) * layout.row_blocks + block) * layout.block_elements();
   }
   float* of_rows(float* statistic, std::int64_t head, std::int64_t block) const {
-    return statistic + (head * layout.row_blocks + block) * bf16_panels::block;
+    return statistic + ((head - first_head) * layout.row_blocks + block) * bf16_panels::block;
   }
   /// Partial dQᵀ: [32 dimensions][query panel 2][dim panel 2] panels.
   float* dq_part(std::int64_t head, std::int64_t chunk, std::int64_t block) const {
-    return operands.dq + ((head * layout.chunks + chunk) * layout.row_blocks + block) *
-                             layout.depth * 4 * bf16_panels::panel_floats;
+    return operands.dq +
+           (((head - first_head) * layout.chunks + chunk) * layout.row_blocks + block) *
+               layout.depth * 4 * bf16_panels::panel_floats;
   }
 
-  void pack_keys(std::int64_t item) const {
-    const std::int64_t head = item / layout.key_blocks;
-    const std::int64_t block = item % layout.key_blocks;
+  void pack_keys(std::int64_t head, std::int64_t block) const {
     const std::int64_t first = block * bf16_panels::block;
     const int live = static_cast<int>(std::min<std::int64_t>(bf16_panels::block, seq_kv - first));
     const bf16* from_k = k.row(head / kv_heads, head % kv_heads, first);
@@ -134,16 +142,13 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
         std::min<std::int64_t>(bf16_panels::block, rows - block * bf16_panels::block));
   }
 
-  void pack_queries(std::int64_t item) const {
-    const std::int64_t head = item / layout.row_blocks;
-    const std::int64_t block = item % layout.row_blocks;
+  void pack_queries(std::int64_t head, std::int64_t block) const {
     const std::int64_t b = head / kv_heads;
-    const PackedRows packed = packed_rows(head, block);
     const int count = count_of(block);
+    const BlockRows at(packed_rows(head, block), count);
     const auto pack = [&](const HeadRows<const bf16>& source, bf16* transposed, bf16* pairs) {
       const auto row = [&](int r, int d) -> const bf16* {
-        return r < count && d < head_dim ? source.row(b, packed.head(r), packed.query(r)) + d
-                                         : nullptr;
+        return r < count && d < head_dim ? source.row(b, at.head[r], at.query[r]) + d : nullptr;
       };
       transposed = of_queries(transposed, head, block);
       pairs = of_queries(pairs, head, block);
@@ -161,7 +166,7 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
     float* shift = of_rows(operands.shift, head, block);
     float* delta = of_rows(operands.delta, head, block);
     for (int r = 0; r < bf16_panels::block; ++r) {
-      shift[r] = r < count ? -BinaryLse(lse(b, packed.head(r), packed.query(r))).high
+      shift[r] = r < count ? -BinaryLse(lse(b, at.head[r], at.query[r])).high
                            : -Kokkos::Experimental::infinity_v<float>;
     }
     using Vec = bf16_panels::HostVec;
@@ -169,7 +174,7 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
       const auto row_of = [&](const HeadRows<const bf16>& tensor) {
         return [&, first](int i) {
           const int r = first + i;
-          return r < count ? tensor.row(b, packed.head(r), packed.query(r)) : nullptr;
+          return r < count ? tensor.row(b, at.head[r], at.query[r]) : nullptr;
         };
       };
       // vdpbf16ps adds a pair's second product first

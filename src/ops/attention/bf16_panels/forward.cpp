@@ -8,7 +8,8 @@
 #include "tile/bf16_engine.hpp"
 
 /// Flash attention, forward, on packed bf16 panels (tile/bf16_units.hpp: AMX, or the dot
-/// products of AVX512-BF16). K and V are packed into panels once for each K/V head;
+/// products of AVX512-BF16). K and V are packed into panels once for each K/V head, all of them
+/// before or, where heads are many and short, each by the thread that takes it;
 /// then
 ///
 ///   for every (batch, kv head, group of query blocks), in parallel:
@@ -35,18 +36,17 @@ const std::vector<Tile>& panel_tiles<ForwardArgs>() {
 #if defined(KATT_BF16_PANELS)
 namespace {
 
-/// Work items that a thread should have at least, so that all end together.
-constexpr std::int64_t items_per_thread = 4;
-
 /// Sizes and places of the packed panels and of the scratch.
 struct Layout {
-  int depth;                 ///< 32 dimensions each
-  int group;                 ///< key blocks between two additions to the output
-  std::int64_t key_blocks;   ///< of 32 keys, up to whole groups
-  std::int64_t section;      ///< key blocks of a section, whole groups
-  std::int64_t heads;        ///< batch · kv heads
-  std::int64_t row_blocks;   ///< of 32 packed query rows
-  std::int64_t item_blocks;  ///< row blocks of a work item
+  int depth;                  ///< 32 dimensions each
+  int group;                  ///< key blocks between two additions to the output
+  std::int64_t key_blocks;    ///< of 32 keys, up to whole groups
+  std::int64_t section;       ///< key blocks of a section, whole groups
+  std::int64_t heads;         ///< batch · kv heads
+  std::int64_t row_blocks;    ///< of 32 packed query rows
+  std::int64_t item_blocks;   ///< row blocks of a work item
+  bool by_heads;              ///< a work item is all of a head
+  std::int64_t packed_heads;  ///< there is room for
 
   Layout(const ForwardArgs& args, Tile tile, UnitName unit, int threads)
       : depth(bf16_panels::depth_panels(args.head_dim())),
@@ -60,7 +60,9 @@ struct Layout {
         item_blocks(std::clamp<std::int64_t>(
             heads * row_blocks / (items_per_thread * threads), 1,
             std::min<std::int64_t>(tile.q / bf16_panels::block,
-                                   std::max<std::int64_t>(row_blocks, 1)))) {}
+                                   std::max<std::int64_t>(row_blocks, 1)))),
+        by_heads(goes_by_heads(heads, threads, 2 * key_blocks * block_bytes())),
+        packed_heads(by_heads ? threads : heads) {}
 
   std::int64_t block_elements() const { return depth * 2LL * bf16_panels::panel_elements; }
   std::int64_t block_bytes() const { return depth * 2LL * bf16_panels::panel_bytes; }
@@ -68,7 +70,7 @@ struct Layout {
 
   /// Bytes of all packed K, and of all packed V.
   std::size_t packed_bytes() const {
-    return static_cast<std::size_t>(heads * key_blocks * block_bytes());
+    return static_cast<std::size_t>(packed_heads * key_blocks * block_bytes());
   }
   /// Scratch of a thread: scores, probabilities, then the states of the row blocks of an item.
   std::size_t probabilities() const { return 8 * bf16_panels::panel_bytes; }
@@ -81,12 +83,10 @@ struct Layout {
   }
 
   /// Panels of K: [depth][key panel 2].
-  std::int64_t k_offset(std::int64_t head, std::int64_t block) const {
-    return (head * key_blocks + block) * block_elements();
-  }
+  std::int64_t k_offset(std::int64_t block) const { return block * block_elements(); }
   /// Panels of V: groups of blocks as [32 dimensions][block of the group][dim panel 2].
-  std::int64_t v_offset(std::int64_t head, std::int64_t block) const {
-    return (head * key_blocks + block / group * group) * block_elements() +
+  std::int64_t v_offset(std::int64_t block) const {
+    return block / group * group * block_elements() +
            block % group * 2 * bf16_panels::panel_elements;
   }
   /// From 32 dimensions of a block of V to the next.
@@ -109,17 +109,25 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
     scratch = bytes + 2 * layout.packed_bytes();
   }
 
-  /// One block of keys of one K/V head.
-  void pack(std::int64_t item) const {
-    const std::int64_t block = item % layout.key_blocks;
-    const std::int64_t head = item / layout.key_blocks;
+  /// A K/V head, and where its keys and values are packed.
+  struct Head {
+    std::int64_t number;
+    bf16 *k, *v;
+  };
+  Head head_at(std::int64_t number, std::int64_t place) const {
+    const std::int64_t offset = place * layout.key_blocks * layout.block_elements();
+    return {number, packed_k + offset, packed_v + offset};
+  }
+
+  /// One block of keys.
+  void pack(const Head& head, std::int64_t block) const {
     const std::int64_t first = block * bf16_panels::block;
     const int live =
         static_cast<int>(std::clamp<std::int64_t>(seq_kv - first, 0, bf16_panels::block));
-    bf16* to_k = packed_k + layout.k_offset(head, block);
-    bf16* to_v = packed_v + layout.v_offset(head, block);
+    bf16* to_k = head.k + layout.k_offset(block);
+    bf16* to_v = head.v + layout.v_offset(block);
     const auto row = [&](const HeadRows<const bf16>& tensor) {
-      return live > 0 ? tensor.row(head / kv_heads, head % kv_heads, first) : nullptr;
+      return live > 0 ? tensor.row(head.number / kv_heads, head.number % kv_heads, first) : nullptr;
     };
     bf16_panels::pack_row_block(row(k), k.stride_seq, live, head_dim, to_k);
     const bf16* source = row(v);
@@ -132,14 +140,21 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
     }
   }
 
+  /// All of a head, by one thread.
   template <bf16_panels::Unit U, int Depth>
-  void attend(std::int64_t item, std::byte* buffers) const {
+  void pack_and_attend(const Head& head, std::byte* buffers) const {
+    for (std::int64_t block = 0; block < layout.key_blocks; ++block) pack(head, block);
+    for (std::int64_t item = 0; item < layout.items(); ++item)
+      attend<U, Depth>(head, item, buffers);
+  }
+
+  /// A group of query blocks.
+  template <bf16_panels::Unit U, int Depth>
+  void attend(const Head& head, std::int64_t item, std::byte* buffers) const {
     using Block = bf16_panels::QueryBlock<U, Depth>;
-    const std::int64_t items = layout.items();
-    const std::int64_t first_block = (items - 1 - item % items) * layout.item_blocks;
-    const std::int64_t head = item / items;
-    const std::int64_t b = head / kv_heads;
-    const std::int64_t kv_head = head % kv_heads;
+    const std::int64_t first_block = (layout.items() - 1 - item) * layout.item_blocks;
+    const std::int64_t b = head.number / kv_heads;
+    const std::int64_t kv_head = head.number % kv_heads;
     const Mask mask = scores.masks.of(b);
     const std::int64_t blocks = std::min(layout.item_blocks, layout.row_blocks - first_block);
 
@@ -180,7 +195,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
 
   /// One block of queries and the keys [begin, end).
   template <int Depth, class Block>
-  void meet(Block block, const Mask& mask, std::int64_t b, std::int64_t head,
+  void meet(Block block, const Mask& mask, std::int64_t b, const Head& head,
             const PackedRows& packed, int count, std::int64_t begin, std::int64_t end) const {
     struct {
       std::int64_t key = 0;
@@ -202,8 +217,8 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
         ask_for<Depth>(head, blocks.key() / bf16_panels::block);
       }
       const std::int64_t n = key / bf16_panels::block;
-      block.push(packed_k + layout.k_offset(head, n), packed_v + layout.v_offset(head, n),
-                 layout.v_stride(), adjust);
+      block.push(head.k + layout.k_offset(n), head.v + layout.v_offset(n), layout.v_stride(),
+                 adjust);
       pending = {key, columns, state};
     }
     block.finish(adjust);
@@ -212,10 +227,10 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
   /// Asks for a block of keys, from the second-level cache as the tile unit does: where the mask is
   /// sparse few blocks of queries meet it, and most of them would wait for the last cache.
   template <int Depth>
-  void ask_for(std::int64_t head, std::int64_t n) const {
+  void ask_for(const Head& head, std::int64_t n) const {
     constexpr int line = 64 / sizeof(bf16);
-    const bf16* keys = packed_k + layout.k_offset(head, n);
-    const bf16* values = packed_v + layout.v_offset(head, n);
+    const bf16* keys = head.k + layout.k_offset(n);
+    const bf16* values = head.v + layout.v_offset(n);
     for (int d = 0; d < Depth; ++d) {
       for (int i = 0; i < 2 * bf16_panels::panel_elements; i += line) {
         _mm_prefetch(keys + d * 2 * bf16_panels::panel_elements + i, _MM_HINT_T1);
@@ -224,22 +239,9 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
     }
   }
 
-  /// The rows of a block: divided once, not for each tile.
-  struct Rows {
-    std::int64_t head[bf16_panels::block];
-    std::int64_t query[bf16_panels::block];
-
-    Rows(const PackedRows& packed, int count) {
-      for (int r = 0; r < count; ++r) {
-        head[r] = packed.head(r);
-        query[r] = packed.query(r);
-      }
-    }
-  };
-
   template <class State>
   void load_queries(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
-    const Rows at(packed, count);
+    const BlockRows at(packed, count);
     for (int d = 0; d < layout.depth; ++d) {
       for (int t = 0; t < 2; ++t) {
         bf16_panels::pack_transposed(
@@ -257,7 +259,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
   template <int Depth, class State>
   void write_output(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
     using Vec = bf16_panels::HostVec;
-    const Rows at(packed, count);
+    const BlockRows at(packed, count);
     for (int t = 0; t * bf16_panels::rows < count; ++t) {
       const float* sums = state.sum + t * bf16_panels::rows;
       const auto sum = tile::load<Vec>(sums);
@@ -299,19 +301,30 @@ void run_on_panels(const Host& exec, const ForwardArgs& args, const BlockScores&
       Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
   const Layout layout(args, tile, unit, exec.concurrency());
   const Bf16Forward forward(args, scores, layout, workspace);
-  Kokkos::parallel_for("katt::attention::flash_pack",
-                       Policy(exec, 0, layout.heads * layout.key_blocks),
-                       [forward](std::int64_t item) { forward.pack(item); });
+  if (!layout.by_heads) {
+    Kokkos::parallel_for("katt::attention::flash_pack",
+                         Policy(exec, 0, layout.heads * layout.key_blocks),
+                         [forward, layout](std::int64_t item) {
+                           const std::int64_t head = item / layout.key_blocks;
+                           forward.pack(forward.head_at(head, head), item % layout.key_blocks);
+                         });
+  }
   visit_unit_and_depth(unit, layout.depth, [&]<class U, int Depth>() {
-    Policy policy(exec, 0, layout.heads * layout.items());
+    Policy policy(exec, 0, layout.by_heads ? layout.heads : layout.heads * layout.items());
     policy.set_chunk_size(1);
     const ThreadSlot<Host> thread;
     Kokkos::parallel_for(
-        "katt::attention::flash_forward", policy, [forward, thread](std::int64_t item) {
+        "katt::attention::flash_forward", policy, [forward, layout, thread](std::int64_t item) {
           const int slot = thread.acquire();
-          forward.template attend<U, Depth>(
-              item, forward.scratch + static_cast<std::size_t>(slot) *
-                                          thread_slice_bytes(forward.layout.scratch_bytes()));
+          std::byte* buffers = forward.scratch + static_cast<std::size_t>(slot) *
+                                                     thread_slice_bytes(layout.scratch_bytes());
+          if (layout.by_heads) {
+            forward.template pack_and_attend<U, Depth>(forward.head_at(item, slot), buffers);
+          } else {
+            const std::int64_t head = item / layout.items();
+            forward.template attend<U, Depth>(forward.head_at(head, head), item % layout.items(),
+                                              buffers);
+          }
           thread.release(slot);
         });
   });

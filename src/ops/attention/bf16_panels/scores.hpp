@@ -16,6 +16,35 @@ namespace bf16_panels = tile::bf16_panels;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+/// Work items that a thread should have at least, so that all end together.
+inline constexpr std::int64_t items_per_thread = 4;
+
+/// Whether one thread takes a K/V head all the way, from packing its operands, of `head_bytes`, to its
+/// results. They then stay in the caches of the thread, and room for one head a thread is enough.
+inline bool goes_by_heads(std::int64_t heads, int threads, std::int64_t head_bytes) {
+  constexpr std::int64_t most_bytes = std::int64_t{4} << 20;
+  const bool ends_together = divide_up(heads, threads) * threads * 8 <= heads * 9;
+  return head_bytes <= most_bytes && heads >= items_per_thread * threads && ends_together;
+}
+
+/// The rows of a block: one division for all of them.
+struct BlockRows {
+  std::int64_t head[bf16_panels::block];
+  std::int64_t query[bf16_panels::block];
+
+  BlockRows(const PackedRows& packed, int count) {
+    std::int64_t at = packed.query(0);
+    std::int64_t of_group = packed.begin - at * packed.group;
+    for (int r = 0; r < count; ++r) {
+      head[r] = packed.kv_head * packed.group + of_group;
+      query[r] = at;
+      if (++of_group < packed.group) continue;
+      of_group = 0;
+      ++at;
+    }
+  }
+};
+
 /// The scores of a key block as EntryScores sees them: [query panel 2][32 keys][16 queries].
 struct ScoreTile {
   using Vec = bf16_panels::HostVec;

@@ -7,6 +7,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "ops/linear/gemm/extents.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/micro.hpp"
@@ -18,14 +19,6 @@
 namespace katt::linear::impl {
 
 namespace {
-
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
-constexpr std::int64_t blocks_of(std::int64_t extent, std::int64_t block) {
-  return block == 0 ? 0 : (extent + block - 1) / block;
-}
 
 /// How C is cut: into blocks small enough for the caches, and enough of them for the threads. The
 /// result does not depend on it.

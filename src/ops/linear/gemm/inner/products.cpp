@@ -6,6 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "ops/linear/gemm/extents.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/inner/kernel.hpp"
 #include "tile/elementwise.hpp"
@@ -14,10 +15,6 @@
 namespace katt::linear::impl {
 
 namespace {
-
-constexpr std::int64_t blocks_of(std::int64_t extent, std::int64_t block) {
-  return (extent + block - 1) / block;
-}
 
 /// Where part i of `count` nearly equal ones of an extent begins.
 constexpr std::int64_t begin_of(std::int64_t extent, std::int64_t count, std::int64_t i) {

@@ -8,15 +8,12 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "ops/linear/gemm/extents.hpp"
 #include "ops/linear/gemm/finish.hpp"
 
 namespace katt::linear::impl {
 
 namespace {
-
-constexpr std::int64_t blocks_of(std::int64_t extent, std::int64_t block) {
-  return (extent + block - 1) / block;
-}
 
 /// How a product is cut: a function of n, k and the dtypes. An item is a slice of k over a chunk of
 /// columns; it has sums of its own.

@@ -6,15 +6,12 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "ops/linear/gemm/extents.hpp"
 #include "tile/stream.hpp"
 
 namespace katt::linear::impl {
 
 namespace {
-
-constexpr std::int64_t blocks_of(std::int64_t extent, std::int64_t block) {
-  return (extent + block - 1) / block;
-}
 
 /// Rows of C that the registers hold sums for, over a group of columns.
 template <class Unit>

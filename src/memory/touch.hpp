@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/execution.hpp"
+
+namespace katt::memory {
+
+/// Writes to every page of memory of a host that holds nothing yet, on all threads, and waits: the
+/// system clears a page when it is first written, and the first kernels that use it would wait for that
+/// (2 MiB take half a millisecond and more on a virtual machine). Nothing on a device.
+template <class Exec>
+void touch(const Exec& exec, void* data, std::size_t bytes) {
+  if constexpr (is_host_v<Exec>) {
+    constexpr std::size_t page = 4096;
+    auto* first = static_cast<std::byte*>(data);
+    const auto pages = static_cast<std::int64_t>((bytes + page - 1) / page);
+    Kokkos::parallel_for(
+        "katt::memory::touch",
+        Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Static>,
+                            Kokkos::IndexType<std::int64_t>>(exec, 0, pages),
+        [first](std::int64_t i) { first[static_cast<std::size_t>(i) * page] = std::byte{0}; });
+    exec.fence("katt::memory::touch");
+  }
+}
+
+}  // namespace katt::memory

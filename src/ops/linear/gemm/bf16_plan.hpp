@@ -1,0 +1,127 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/thread_slot.hpp"
+#include "ops/linear/gemm/extents.hpp"
+#include "ops/linear/gemm/gemm.hpp"
+#include "tile/bf16_units.hpp"
+#include "tile/vec.hpp"
+
+/// How the products of gemm/bf16.cpp are cut into blocks, strips and passes.
+namespace katt::linear::impl {
+
+using tile::bf16_panels::UnitName;
+
+/// Rows or columns of C that a strip holds: two panels, so that four accumulators take four products
+/// for four loads.
+inline constexpr std::int64_t strip = 32;
+inline constexpr std::int64_t depth_of_panel = 32;
+inline constexpr std::int64_t panel_bytes = 1024;
+
+/// How a product is cut. One of its factors, the left one of L(i, k) · R(k, j), fills panels row by
+/// row, the other one pairs of rows at a time. So a factor whose rows run along k is copied where
+/// it is on the left and transposed where it is on the right; one whose rows run across k is
+/// transposed on the left. Where that saves transpositions, Cᵀ = op(B)ᵀ · op(A)ᵀ is computed.
+///
+/// The factor that needs transposing ("resident") is packed first, as a whole or, where it is
+/// large, chunk by chunk. A block of it then stays in the second-level cache, with the sums of a
+/// block of C, while strips of the other factor ("streamed") are packed into the first-level cache
+/// as they pass by. So a strip is short, and long sums are taken in passes over k. Rows of a
+/// streamed left factor are read from where they lie ("direct"): by the dot products, which broadcast
+/// pairs, where there is one pass or eight rows that are pages apart leave room in a set of the
+/// first-level cache, and by AMX where the resident factor is a single strip, as in generation, so that
+/// every streamed element is used once.
+struct Bf16Plan {
+  bool swapped = false;                                 ///< the left factor is op(B)ᵀ
+  bool left_resident = false;                           ///< else the right one is
+  std::int64_t resident = 0, streamed = 0;              ///< extents
+  std::int64_t chunk = 0;                               ///< of resident, packed at one time
+  std::int64_t resident_block = 0, streamed_block = 0;  ///< of C; all are multiples of a strip
+  std::int64_t depth = 0;                               ///< steps of k of a pass
+  std::int64_t passes = 0;
+  bool direct = false;
+
+  static constexpr std::int64_t largest_chunk_bytes = std::int64_t{8} << 20;
+  /// Rows and columns of a block of C, so that its sums stay in the second-level cache: 2 MiB where
+  /// there is AMX, else 1 MiB or less.
+  static std::int64_t largest_streamed(UnitName unit) { return unit == UnitName::amx ? 512 : 256; }
+  static std::int64_t largest_resident(UnitName unit) {
+    return unit == UnitName::amx || tile::is_zen5 ? 512 : 256;
+  }
+  static constexpr std::int64_t largest_depth = 512;
+  /// Zen 5: twelve ways of a set, eight of Zen 4.
+  static constexpr std::int64_t largest_direct = tile::is_zen5 ? INT64_MAX : largest_depth;
+
+  static Bf16Plan of(const GemmArgs& args, UnitName unit, int threads, bool may_be_direct) {
+    const std::int64_t m = args.m();
+    const std::int64_t n = args.n();
+    const std::int64_t k = args.k();
+    const bool a_along = !args.trans_a;
+    const bool b_along = args.trans_b;
+    // Vectors that are transposed; a vector of C holds half as many elements as one of a factor.
+    const auto transposed = [&](bool left_along, bool right_along, std::int64_t left,
+                                std::int64_t right) {
+      return ((left_along ? 0 : left) + (right_along ? right : 0)) * k;
+    };
+    Bf16Plan plan;
+    plan.swapped =
+        transposed(b_along, a_along, n, m) + 2 * m * n < transposed(a_along, b_along, m, n);
+    const std::int64_t left = plan.swapped ? n : m;
+    const std::int64_t right = plan.swapped ? m : n;
+    const bool left_costs = plan.swapped ? !b_along : !a_along;
+    const bool right_costs = plan.swapped ? a_along : b_along;
+    const bool in_rows = unit == UnitName::dot && (plan.swapped ? b_along : a_along);
+    plan.left_resident = left_costs != right_costs ? left_costs : left < right && !in_rows;
+    plan.resident = plan.left_resident ? left : right;
+    plan.streamed = plan.left_resident ? right : left;
+
+    const auto cut = [](std::int64_t extent, std::int64_t count, std::int64_t unit) {
+      return round_up(blocks_of(extent, count), unit);
+    };
+    const ConstTensorRef<2>& passing = plan.left_resident != plan.swapped ? args.b : args.a;
+    const bool is_amx = unit == UnitName::amx;
+    const std::int64_t read_at_once = is_amx ? 32 : 2;  // elements
+    plan.direct =
+        may_be_direct && !plan.left_resident && (plan.swapped ? b_along : a_along) &&
+        k % depth_of_panel == 0 && passing.stride[0] % read_at_once == 0 &&
+        reinterpret_cast<std::uintptr_t>(passing.data) % (2 * read_at_once) == 0 &&
+        (is_amx ? plan.resident <= strip && plan.streamed % 16 == 0 : k <= largest_direct);
+    plan.depth = plan.direct && is_amx ? k : cut(k, blocks_of(k, largest_depth), depth_of_panel);
+    plan.passes = blocks_of(k, plan.depth);
+    plan.resident_block =
+        cut(plan.resident, blocks_of(plan.resident, largest_resident(unit)), strip);
+    const std::int64_t blocks_in_chunk =
+        std::max<std::int64_t>(1, largest_chunk_bytes / (2 * plan.resident_block * k));
+    plan.chunk = std::min(blocks_in_chunk * plan.resident_block, round_up(plan.resident, strip));
+    const std::int64_t resident_blocks = blocks_of(plan.chunk, plan.resident_block);
+    const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
+    const std::int64_t least = std::max(blocks_of(plan.streamed, largest_streamed(unit)),
+                                        blocks_of(wanted, resident_blocks));
+    // More of them where threads would wait for the last block. Seconds are in indices of a block.
+    double shortest = 0;
+    for (std::int64_t count = least; count <= 2 * least; ++count) {
+      const std::int64_t block = cut(plan.streamed, count, strip);
+      const auto time = static_cast<double>(
+          blocks_of(resident_blocks * blocks_of(plan.streamed, block), threads) * block);
+      if (count > least && time > 0.97 * shortest) continue;
+      shortest = time;
+      plan.streamed_block = block;
+    }
+    return plan;
+  }
+
+  /// Bytes of the packed chunk, and of a thread: a streamed strip, sums between passes.
+  std::int64_t packed_bytes() const { return chunk * depth * passes * 2; }
+  std::int64_t strip_bytes() const { return strip * depth * 2; }
+  std::int64_t passing_bytes() const { return direct && streamed % 16 == 0 ? 0 : strip_bytes(); }
+  std::int64_t thread_bytes() const {
+    const std::int64_t sums = passes == 1 ? 0 : resident_block * streamed_block * 4;
+    return static_cast<std::int64_t>(
+        thread_slice_bytes(static_cast<std::size_t>(passing_bytes() + sums)));
+  }
+};
+
+}  // namespace katt::linear::impl
