@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/execution.hpp"
+#include "memory/touch.hpp"
 #include "nn/device_memory.hpp"
 #include "nn/products.hpp"
 #include "ops/cross_entropy/cross_entropy.hpp"
@@ -59,6 +60,7 @@ TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dt
   lay_out(Arena());
   if (!dry) {
     memory_ = pool.allocate(exec, activation_bytes_);
+    memory::touch(exec, memory_.data(), activation_bytes_);
     lay_out(Arena(memory_.data()));
     if (rows_.all) {
       clear_rows(exec, rows_.all);
@@ -76,6 +78,7 @@ TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dt
   launch_forward(rehearsal);
   launch_backward(rehearsal, 1.0F, true, {});
   run_.reserve(rehearsal.workspace_bytes());
+  run_.touch();
 }
 
 template <class Exec>
