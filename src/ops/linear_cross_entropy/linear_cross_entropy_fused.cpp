@@ -17,7 +17,7 @@ namespace {
 /// Memory of a block of logits; it has at least least_columns all the same, so that its products
 /// stay matrix products.
 constexpr std::int64_t block_bytes = std::int64_t{16} << 20;
-constexpr std::int64_t least_columns = 128;
+constexpr std::int64_t least_columns = 512;
 constexpr std::int64_t most_columns = 8192;
 
 /// Both passes cut the vocabulary alike. The gradients of logits in bf16 are rounded, as naive stores them: both factors of their
