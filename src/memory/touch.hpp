@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -9,20 +10,22 @@
 
 namespace katt::memory {
 
-/// Writes to every page of memory of a host that holds nothing yet, on all threads, and waits: the
-/// system clears a page when it is first written, and the first kernels that use it would wait for that
-/// (2 MiB take half a millisecond and more on a virtual machine). Nothing on a device.
+/// Writes to every page of memory of a host what is there, on all threads, and waits: the system clears a
+/// page when it is first written, and the first kernels that use it would wait for that (2 MiB take half a
+/// millisecond and more on a virtual machine). Nothing on a device.
 template <class Exec>
 void touch(const Exec& exec, void* data, std::size_t bytes) {
   if constexpr (is_host_v<Exec>) {
     constexpr std::size_t page = 4096;
-    auto* first = static_cast<std::byte*>(data);
+    auto* first = static_cast<unsigned char*>(data);
     const auto pages = static_cast<std::int64_t>((bytes + page - 1) / page);
-    Kokkos::parallel_for(
-        "katt::memory::touch",
-        Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Static>,
-                            Kokkos::IndexType<std::int64_t>>(exec, 0, pages),
-        [first](std::int64_t i) { first[static_cast<std::size_t>(i) * page] = std::byte{0}; });
+    Kokkos::parallel_for("katt::memory::touch",
+                         Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Static>,
+                                             Kokkos::IndexType<std::int64_t>>(exec, 0, pages),
+                         [first](std::int64_t i) {
+                           std::atomic_ref(first[static_cast<std::size_t>(i) * page])
+                               .fetch_or(0, std::memory_order_relaxed);
+                         });
     exec.fence("katt::memory::touch");
   }
 }

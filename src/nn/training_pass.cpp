@@ -60,7 +60,6 @@ TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dt
   lay_out(Arena());
   if (!dry) {
     memory_ = pool.allocate(exec, activation_bytes_);
-    memory::touch(exec, memory_.data(), activation_bytes_);
     lay_out(Arena(memory_.data()));
     if (rows_.all) {
       clear_rows(exec, rows_.all);
@@ -78,6 +77,11 @@ TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dt
   launch_forward(rehearsal);
   launch_backward(rehearsal, 1.0F, true, {});
   run_.reserve(rehearsal.workspace_bytes());
+}
+
+template <class Exec>
+void TrainingPass<Exec>::touch() const {
+  memory::touch(run_.exec(), memory_.data(), activation_bytes_);
   run_.touch();
 }
 

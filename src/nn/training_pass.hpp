@@ -36,6 +36,10 @@ class TrainingPass {
   TrainingPass(const Exec& exec, const LlamaConfig& config, Dtype dtype, PassOptions options,
                Weights weights, Weights gradients, bool dry = false, Pool<Exec> pool = {});
 
+  /// Has the pages of its memory cleared before the first step, which would wait for that. Once other
+  /// memory that is needed for a while alone is free again.
+  void touch() const;
+
   /// The batch: (batch, seq) token ids and the ids that should follow them; −100 is not counted.
   /// The same on all ranks of the model, whatever part they take.
   void set_batch(std::span<const std::int64_t> ids, std::span<const std::int64_t> targets);

@@ -182,6 +182,14 @@ Trainer<Exec>::Trainer(const Exec& exec, nn::LlamaConfig config, TrainOptions op
     }
     ++of_pass.part;
   }
+  initialize(folder, seed);
+  for (const auto& passes : passes_) {
+    for (const auto& pass : passes) pass->touch();
+  }
+}
+
+template <class Exec>
+void Trainer<Exec>::initialize(const std::filesystem::path& folder, std::uint64_t seed) {
   if (is_weights() || !sharing_.is_cut()) {
     nn::initialize_parameters(exec_, config_, layout_, folder, seed, options_.master_dtype,
                               master_.data());

@@ -123,6 +123,8 @@ class Trainer {
  private:
   /// Whether the masters are the weights.
   [[nodiscard]] bool is_weights() const { return options_.dtype == options_.master_dtype; }
+  /// Parameters of the folder, or random ones where it has none.
+  void initialize(const std::filesystem::path& folder, std::uint64_t seed);
   void run_microbatches(const TokenData& data, float dloss);
   /// Of passes that took so long on this rank: StepLog::pipeline_idle.
   [[nodiscard]] double idle_share(double passes_s) const;
