@@ -100,7 +100,7 @@ struct Bf16Plan {
     const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
     const std::int64_t least = std::max(blocks_of(plan.streamed, largest_streamed(unit)),
                                         blocks_of(wanted, resident_blocks));
-    // More of them where threads would wait for the last block. Seconds are in indices of a block.
+    // More of them where threads would wait for the last block: counted is what the busiest one takes.
     double shortest = 0;
     for (std::int64_t count = least; count <= 2 * least; ++count) {
       const std::int64_t block = cut(plan.streamed, count, strip);
