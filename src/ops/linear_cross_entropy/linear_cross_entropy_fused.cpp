@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "core/execution.hpp"
+#include "core/extents.hpp"
 #include "core/parts.hpp"
 #include "core/views.hpp"
 #include "ops/linear/gemm/gemm.hpp"
@@ -42,8 +43,8 @@ struct Layout {
     const std::int64_t element = sizeof(float) + (rounded ? sizeof(bf16) : 0);
     const std::int64_t fitting = block_bytes / element / std::max<std::int64_t>(1, args.tokens());
     const std::int64_t most = std::clamp(fitting / 16 * 16, least_columns, most_columns);
-    const std::int64_t blocks = (args.vocab() + most - 1) / most;  // all alike
-    columns = std::min(args.vocab(), ((args.vocab() + blocks - 1) / blocks + 31) / 32 * 32);
+    const std::int64_t blocks = divide_up(args.vocab(), most);  // all alike
+    columns = std::min(args.vocab(), round_up(divide_up(args.vocab(), blocks), 32));
     gradients = args.kept_logits.size() > 0 ? 0 : aligned_bytes<float>(args.tokens() * columns);
     tokens =
         gradients + (rounded && is_backward ? aligned_bytes<bf16>(args.tokens() * columns) : 0);

@@ -82,11 +82,13 @@ struct Layout {
     return states() + static_cast<std::size_t>(item_blocks) * state_bytes();
   }
 
-  /// Panels of K: [depth][key panel 2].
-  std::int64_t k_offset(std::int64_t block) const { return block * block_elements(); }
+  /// Panels of K: [depth][key panel 2]. `place` is the head's among those there is room for.
+  std::int64_t k_offset(std::int64_t place, std::int64_t block) const {
+    return (place * key_blocks + block) * block_elements();
+  }
   /// Panels of V: groups of blocks as [32 dimensions][block of the group][dim panel 2].
-  std::int64_t v_offset(std::int64_t block) const {
-    return block / group * group * block_elements() +
+  std::int64_t v_offset(std::int64_t place, std::int64_t block) const {
+    return (place * key_blocks + block / group * group) * block_elements() +
            block % group * 2 * bf16_panels::panel_elements;
   }
   /// From 32 dimensions of a block of V to the next.
@@ -99,6 +101,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
   bf16* packed_k;
   bf16* packed_v;
   std::byte* scratch;
+  std::int64_t first_head = 0;  ///< the one whose keys come first
 
   Bf16Forward(const ForwardArgs& args, const BlockScores& rule, const Layout& places,
               Workspace space)
@@ -109,25 +112,15 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
     scratch = bytes + 2 * layout.packed_bytes();
   }
 
-  /// A K/V head, and where its keys and values are packed.
-  struct Head {
-    std::int64_t number;
-    bf16 *k, *v;
-  };
-  Head head_at(std::int64_t number, std::int64_t place) const {
-    const std::int64_t offset = place * layout.key_blocks * layout.block_elements();
-    return {number, packed_k + offset, packed_v + offset};
-  }
-
   /// One block of keys.
-  void pack(const Head& head, std::int64_t block) const {
+  void pack(std::int64_t head, std::int64_t block) const {
     const std::int64_t first = block * bf16_panels::block;
     const int live =
         static_cast<int>(std::clamp<std::int64_t>(seq_kv - first, 0, bf16_panels::block));
-    bf16* to_k = head.k + layout.k_offset(block);
-    bf16* to_v = head.v + layout.v_offset(block);
+    bf16* to_k = packed_k + layout.k_offset(head - first_head, block);
+    bf16* to_v = packed_v + layout.v_offset(head - first_head, block);
     const auto row = [&](const HeadRows<const bf16>& tensor) {
-      return live > 0 ? tensor.row(head.number / kv_heads, head.number % kv_heads, first) : nullptr;
+      return live > 0 ? tensor.row(head / kv_heads, head % kv_heads, first) : nullptr;
     };
     bf16_panels::pack_row_block(row(k), k.stride_seq, live, head_dim, to_k);
     const bf16* source = row(v);
@@ -142,7 +135,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
 
   /// All of a head, by one thread.
   template <bf16_panels::Unit U, int Depth>
-  void pack_and_attend(const Head& head, std::byte* buffers) const {
+  void attend_head(std::int64_t head, std::byte* buffers) const {
     for (std::int64_t block = 0; block < layout.key_blocks; ++block) pack(head, block);
     for (std::int64_t item = 0; item < layout.items(); ++item)
       attend<U, Depth>(head, item, buffers);
@@ -150,11 +143,11 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
 
   /// A group of query blocks.
   template <bf16_panels::Unit U, int Depth>
-  void attend(const Head& head, std::int64_t item, std::byte* buffers) const {
+  void attend(std::int64_t head, std::int64_t item, std::byte* buffers) const {
     using Block = bf16_panels::QueryBlock<U, Depth>;
     const std::int64_t first_block = (layout.items() - 1 - item) * layout.item_blocks;
-    const std::int64_t b = head.number / kv_heads;
-    const std::int64_t kv_head = head.number % kv_heads;
+    const std::int64_t b = head / kv_heads;
+    const std::int64_t kv_head = head % kv_heads;
     const Mask mask = scores.masks.of(b);
     const std::int64_t blocks = std::min(layout.item_blocks, layout.row_blocks - first_block);
 
@@ -195,7 +188,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
 
   /// One block of queries and the keys [begin, end).
   template <int Depth, class Block>
-  void meet(Block block, const Mask& mask, std::int64_t b, const Head& head,
+  void meet(Block block, const Mask& mask, std::int64_t b, std::int64_t head,
             const PackedRows& packed, int count, std::int64_t begin, std::int64_t end) const {
     struct {
       std::int64_t key = 0;
@@ -217,8 +210,8 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
         ask_for<Depth>(head, blocks.key() / bf16_panels::block);
       }
       const std::int64_t n = key / bf16_panels::block;
-      block.push(head.k + layout.k_offset(n), head.v + layout.v_offset(n), layout.v_stride(),
-                 adjust);
+      block.push(packed_k + layout.k_offset(head - first_head, n),
+                 packed_v + layout.v_offset(head - first_head, n), layout.v_stride(), adjust);
       pending = {key, columns, state};
     }
     block.finish(adjust);
@@ -227,10 +220,10 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
   /// Asks for a block of keys, from the second-level cache as the tile unit does: where the mask is
   /// sparse few blocks of queries meet it, and most of them would wait for the last cache.
   template <int Depth>
-  void ask_for(const Head& head, std::int64_t n) const {
+  void ask_for(std::int64_t head, std::int64_t n) const {
     constexpr int line = 64 / sizeof(bf16);
-    const bf16* keys = head.k + layout.k_offset(n);
-    const bf16* values = head.v + layout.v_offset(n);
+    const bf16* keys = packed_k + layout.k_offset(head - first_head, n);
+    const bf16* values = packed_v + layout.v_offset(head - first_head, n);
     for (int d = 0; d < Depth; ++d) {
       for (int i = 0; i < 2 * bf16_panels::panel_elements; i += line) {
         _mm_prefetch(keys + d * 2 * bf16_panels::panel_elements + i, _MM_HINT_T1);
@@ -304,9 +297,8 @@ void run_on_panels(const Host& exec, const ForwardArgs& args, const BlockScores&
   if (!layout.by_heads) {
     Kokkos::parallel_for("katt::attention::flash_pack",
                          Policy(exec, 0, layout.heads * layout.key_blocks),
-                         [forward, layout](std::int64_t item) {
-                           const std::int64_t head = item / layout.key_blocks;
-                           forward.pack(forward.head_at(head, head), item % layout.key_blocks);
+                         [forward, blocks = layout.key_blocks](std::int64_t item) {
+                           forward.pack(item / blocks, item % blocks);
                          });
   }
   visit_unit_and_depth(unit, layout.depth, [&]<class U, int Depth>() {
@@ -319,10 +311,11 @@ void run_on_panels(const Host& exec, const ForwardArgs& args, const BlockScores&
           std::byte* buffers = forward.scratch + static_cast<std::size_t>(slot) *
                                                      thread_slice_bytes(layout.scratch_bytes());
           if (layout.by_heads) {
-            forward.template pack_and_attend<U, Depth>(forward.head_at(item, slot), buffers);
+            Bf16Forward of_slot = forward;
+            of_slot.first_head = item - slot;
+            of_slot.template attend_head<U, Depth>(item, buffers);
           } else {
-            const std::int64_t head = item / layout.items();
-            forward.template attend<U, Depth>(forward.head_at(head, head), item % layout.items(),
+            forward.template attend<U, Depth>(item / layout.items(), item % layout.items(),
                                               buffers);
           }
           thread.release(slot);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/extents.hpp"
 #include "ops/attention/problem.hpp"
 #include "ops/attention/tile.hpp"
 #include "tile/bf16_units.hpp"
@@ -13,8 +14,6 @@
 namespace katt::attention::impl {
 
 namespace bf16_panels = tile::bf16_panels;
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Work items that a thread should have at least, so that all end together.
 inline constexpr std::int64_t items_per_thread = 4;

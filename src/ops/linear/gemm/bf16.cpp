@@ -77,7 +77,7 @@ void pack_strip(const Factor& factor, bool left, std::int64_t index, std::int64_
   const int panels = factor.extent - index > 16 ? 2 : 1;
   const bool transposed = factor.along != left;
   for (std::int64_t s = 0; s < steps; s += depth_of_panel) {
-    for (int t = 0; t < panels; ++t, out += panel_bytes) {
+    for (int t = 0; t < panels; ++t, out += bf16_panels::panel_bytes) {
       Vec square[16];
       load_square(factor, index + 16 * t, step + s, square);
       if (transposed) tile::transpose(square);
@@ -186,7 +186,7 @@ struct Bf16Block {
     const int slot = slots.acquire();
     std::byte* passing = workspace + slot * plan.thread_bytes();
     auto* kept = reinterpret_cast<float*>(passing + plan.passing_bytes());
-    const std::int64_t streamed_blocks = blocks_of(plan.streamed, plan.streamed_block);
+    const std::int64_t streamed_blocks = divide_up(plan.streamed, plan.streamed_block);
     const std::int64_t in_block = plan.resident_block / strip;
     const std::int64_t p_begin = item / streamed_blocks * in_block;
     const std::int64_t p_end = std::min(p_begin + in_block, strips);
@@ -196,7 +196,7 @@ struct Bf16Block {
     for (std::int64_t pass = 0; pass < plan.passes; ++pass) {
       const std::int64_t k = pass * plan.depth;
       const std::int64_t depth = std::min(plan.depth, args.k() - k);
-      const std::int64_t steps = blocks_of(depth, depth_of_panel);
+      const std::int64_t steps = divide_up(depth, depth_of_panel);
       for (std::int64_t s = begin; s < end; s += strip) {
         const int panels = streamed.extent - s > 16 ? 2 : 1;
         const bool in_place =
@@ -214,7 +214,7 @@ struct Bf16Block {
           const Ahead too =
               pass + 1 < plan.passes
                   ? next_pass(pass, (s - begin) / strip * (p_end - p_begin) + p - p_begin, p_begin,
-                              p_end, blocks_of(end - begin, strip), steps)
+                              p_end, divide_up(end - begin, strip), steps)
                   : target(plan.left_resident ? r : s, plan.left_resident ? s : r, steps);
           const auto call = [&]<int S, int R>() {
             const auto streamed_walk = PackedWalk::of(passing, panels);
@@ -268,7 +268,7 @@ struct Bf16Block {
   Ahead next_pass(std::int64_t pass, std::int64_t q, std::int64_t p_begin, std::int64_t p_end,
                   std::int64_t streamed_strips, std::int64_t steps) const {
     constexpr std::int64_t line = 64;
-    const std::int64_t lines = blocks_of(strip, streamed_strips);
+    const std::int64_t lines = divide_up(strip, streamed_strips);
     const std::int64_t from = q * lines * steps * line;
     if (from >= (p_end - p_begin) * plan.strip_bytes()) return {};
     return {packed + ((pass + 1) * strips + p_begin) * plan.strip_bytes() + from, line,
@@ -280,7 +280,7 @@ struct Bf16Block {
     const std::int64_t row = plan.swapped ? right : left;
     const std::int64_t column = plan.swapped ? left : right;
     const auto size = static_cast<std::int64_t>(size_of(args.c.dtype));
-    const std::int64_t lines = blocks_of(strip, steps);
+    const std::int64_t lines = divide_up(strip, steps);
     return {static_cast<const std::byte*>(args.c.data) + (row * args.c.stride[0] + column) * size,
             args.c.stride[0] * size, args.c.stride[0] * size * lines, static_cast<int>(lines)};
   }
@@ -367,12 +367,12 @@ void bf16_gemm(const Exec& exec, const GemmArgs& args, UnitName unit, Workspace 
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
   for (std::int64_t first = 0; first < plan.resident; first += plan.chunk) {
     const std::int64_t extent = std::min(plan.chunk, plan.resident - first);
-    const std::int64_t strips = blocks_of(extent, strip);
+    const std::int64_t strips = divide_up(extent, strip);
     Kokkos::parallel_for(label, Policy(exec, 0, strips * plan.passes),
                          PackChunk{plan, resident, first, strips, packed});
     Policy blocks(
         exec, 0,
-        blocks_of(extent, plan.resident_block) * blocks_of(plan.streamed, plan.streamed_block));
+        divide_up(extent, plan.resident_block) * divide_up(plan.streamed, plan.streamed_block));
     blocks.set_chunk_size(1);
     bf16_panels::visit_unit(unit, [&]<bf16_panels::Unit U>() {
       using Block = Bf16Block<U, Exec>;

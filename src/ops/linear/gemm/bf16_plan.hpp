@@ -4,8 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/extents.hpp"
 #include "core/thread_slot.hpp"
-#include "ops/linear/gemm/extents.hpp"
+#include "ops/linear/gemm/bf16.hpp"
 #include "ops/linear/gemm/gemm.hpp"
 #include "tile/bf16_units.hpp"
 #include "tile/vec.hpp"
@@ -13,13 +14,10 @@
 /// How the products of gemm/bf16.cpp are cut into blocks, strips and passes.
 namespace katt::linear::impl {
 
-using tile::bf16_panels::UnitName;
-
 /// Rows or columns of C that a strip holds: two panels, so that four accumulators take four products
 /// for four loads.
 inline constexpr std::int64_t strip = 32;
 inline constexpr std::int64_t depth_of_panel = 32;
-inline constexpr std::int64_t panel_bytes = 1024;
 
 /// How a product is cut. One of its factors, the left one of L(i, k) · R(k, j), fills panels row by
 /// row, the other one pairs of rows at a time. So a factor whose rows run along k is copied where
@@ -79,7 +77,7 @@ struct Bf16Plan {
     plan.streamed = plan.left_resident ? right : left;
 
     const auto cut = [](std::int64_t extent, std::int64_t count, std::int64_t unit) {
-      return round_up(blocks_of(extent, count), unit);
+      return round_up(divide_up(extent, count), unit);
     };
     const ConstTensorRef<2>& passing = plan.left_resident != plan.swapped ? args.b : args.a;
     const bool is_amx = unit == UnitName::amx;
@@ -89,23 +87,23 @@ struct Bf16Plan {
         k % depth_of_panel == 0 && passing.stride[0] % read_at_once == 0 &&
         reinterpret_cast<std::uintptr_t>(passing.data) % (2 * read_at_once) == 0 &&
         (is_amx ? plan.resident <= strip && plan.streamed % 16 == 0 : k <= largest_direct);
-    plan.depth = plan.direct && is_amx ? k : cut(k, blocks_of(k, largest_depth), depth_of_panel);
-    plan.passes = blocks_of(k, plan.depth);
+    plan.depth = plan.direct && is_amx ? k : cut(k, divide_up(k, largest_depth), depth_of_panel);
+    plan.passes = divide_up(k, plan.depth);
     plan.resident_block =
-        cut(plan.resident, blocks_of(plan.resident, largest_resident(unit)), strip);
+        cut(plan.resident, divide_up(plan.resident, largest_resident(unit)), strip);
     const std::int64_t blocks_in_chunk =
         std::max<std::int64_t>(1, largest_chunk_bytes / (2 * plan.resident_block * k));
     plan.chunk = std::min(blocks_in_chunk * plan.resident_block, round_up(plan.resident, strip));
-    const std::int64_t resident_blocks = blocks_of(plan.chunk, plan.resident_block);
+    const std::int64_t resident_blocks = divide_up(plan.chunk, plan.resident_block);
     const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
-    const std::int64_t least = std::max(blocks_of(plan.streamed, largest_streamed(unit)),
-                                        blocks_of(wanted, resident_blocks));
+    const std::int64_t least = std::max(divide_up(plan.streamed, largest_streamed(unit)),
+                                        divide_up(wanted, resident_blocks));
     // More of them where threads would wait for the last block: counted is what the busiest one takes.
     double shortest = 0;
     for (std::int64_t count = least; count <= 2 * least; ++count) {
       const std::int64_t block = cut(plan.streamed, count, strip);
       const auto time = static_cast<double>(
-          blocks_of(resident_blocks * blocks_of(plan.streamed, block), threads) * block);
+          divide_up(resident_blocks * divide_up(plan.streamed, block), threads) * block);
       if (count > least && time > 0.97 * shortest) continue;
       shortest = time;
       plan.streamed_block = block;

@@ -7,7 +7,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "ops/linear/gemm/extents.hpp"
+#include "core/extents.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/micro.hpp"
@@ -32,8 +32,8 @@ struct Blocking {
     constexpr std::int64_t column_unit = Micro<Vec>::columns;
     // A block of B is rows · depth and one of sums rows · columns elements: both fit a cache of 1
     // MiB.
-    std::int64_t row_blocks = blocks_of(m, 48 * row_unit);
-    std::int64_t column_blocks = blocks_of(n, 512);
+    std::int64_t row_blocks = divide_up(m, 48 * row_unit);
+    std::int64_t column_blocks = divide_up(n, 512);
     const auto cut = [](std::int64_t extent, std::int64_t count, std::int64_t unit) {
       return std::max(unit,
                       round_up((extent + count - 1) / std::max<std::int64_t>(1, count), unit));
@@ -55,8 +55,8 @@ struct Blocking {
     Blocking b{};
     b.rows = cut(m, row_blocks, row_unit);
     b.columns = cut(n, column_blocks, column_unit);
-    b.row_blocks = blocks_of(m, b.rows);
-    b.column_blocks = blocks_of(n, b.columns);
+    b.row_blocks = divide_up(m, b.rows);
+    b.column_blocks = divide_up(n, b.columns);
     return b;
   }
 };

@@ -5,9 +5,9 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/extents.hpp"
 #include "core/parts.hpp"
 #include "core/thread_slot.hpp"
-#include "ops/linear/gemm/extents.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/micro.hpp"
 
@@ -38,7 +38,7 @@ struct SharedPlan {
     // As many pieces of C as keep the threads busy to the end.
     const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
     constexpr std::int64_t narrow = std::int64_t{2} * M::columns;
-    const std::int64_t high = blocks_of(args.m(), M::rows);
+    const std::int64_t high = divide_up(args.m(), M::rows);
     shares_a = args.m() <= args.n() && args.n() >= wanted * narrow &&
                high * M::rows * depth <= largest_chunk;
     if (shares_a) {
@@ -49,17 +49,17 @@ struct SharedPlan {
       rows = args.m();
     } else {
       width = M::columns;
-      panels = blocks_of(args.n(), M::columns);
+      panels = divide_up(args.n(), M::columns);
       // The columns of B that many panels of A meet stay in the second-level cache.
-      const std::int64_t wide = blocks_of(args.n(), 512);
-      columns = round_up(blocks_of(args.n(), std::max(wide, blocks_of(threads, high))), M::columns);
-      rows = std::clamp<std::int64_t>(high * blocks_of(args.n(), columns) / (4 * wanted), 1, 4) *
+      const std::int64_t wide = divide_up(args.n(), 512);
+      columns = round_up(divide_up(args.n(), std::max(wide, divide_up(threads, high))), M::columns);
+      rows = std::clamp<std::int64_t>(high * divide_up(args.n(), columns) / (4 * wanted), 1, 4) *
              M::rows;
     }
-    column_items = blocks_of(args.n(), columns);
-    row_items = blocks_of(args.m(), rows);
+    column_items = divide_up(args.n(), columns);
+    row_items = divide_up(args.m(), rows);
     chunk = std::clamp<std::int64_t>(largest_chunk / (panels * width * depth), 1,
-                                     blocks_of(args.k(), depth)) *
+                                     divide_up(args.k(), depth)) *
             depth;
   }
 
@@ -205,7 +205,7 @@ void shared_product(const Exec& exec, const GemmArgs& args, Workspace workspace,
   auto* packed = static_cast<float*>(workspace.data);
   const SharedPlan<Vec> plan(args, exec.concurrency());
   for (std::int64_t first = 0; first < args.k(); first += plan.chunk) {
-    const std::int64_t layers = blocks_of(std::min(plan.chunk, args.k() - first), plan.depth);
+    const std::int64_t layers = divide_up(std::min(plan.chunk, args.k() - first), plan.depth);
     Kokkos::parallel_for(label, Kokkos::RangePolicy<Exec, Index>(exec, 0, layers * plan.panels),
                          PackShared<Vec>{args, plan, first, packed});
     Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Index> pieces(

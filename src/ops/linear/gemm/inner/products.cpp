@@ -6,7 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "ops/linear/gemm/extents.hpp"
+#include "core/extents.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/inner/kernel.hpp"
 #include "tile/elementwise.hpp"
@@ -41,7 +41,7 @@ struct InnerPlan {
     if (!tile::is_zen) return 2048;
     if (is_cached || m <= 4) return 8192;
     if (m > 16) return tile::is_zen5 ? 4096 : 8192;
-    return first_level_bytes / blocks_of(m, a_blocks);
+    return first_level_bytes / divide_up(m, a_blocks);
   }
   static constexpr std::int64_t first_level_bytes = 18432;  ///< of it, for A
   /// Bytes of B a thread that are still in a cache when a single row comes again. In a model the next row
@@ -68,8 +68,8 @@ struct InnerPlan {
       : m(args.m()),
         n(args.n()),
         k(args.k()),
-        lines(blocks_of(k, Unit::line)),
-        a_blocks(blocks_of(m, InnerShape<Unit>::most_a)) {
+        lines(divide_up(k, Unit::line)),
+        a_blocks(divide_up(m, InnerShape<Unit>::most_a)) {
     const std::int64_t row_bytes = lines * line_bytes;
     const bool is_cached =
         m == 1 &&
@@ -79,18 +79,18 @@ struct InnerPlan {
     is_stream = !is_cached && (is_foreseen || is_asked);
     asks = !is_cached && !is_foreseen;
     blocks =
-        is_stream ? 1 : std::max<std::int64_t>(1, blocks_of(row_bytes, block_bytes(is_cached)));
+        is_stream ? 1 : std::max<std::int64_t>(1, divide_up(row_bytes, block_bytes(is_cached)));
     // Enough panels that a thread whose processor is taken keeps no other one waiting for long.
     const std::int64_t wanted = threads > 1 ? 8 * static_cast<std::int64_t>(threads) : 1;
-    panel_rows = blocks_of(blocks_of(n, group), wanted) * group;
-    if (panel_rows > wide) panel_rows = blocks_of(panel_rows, wide) * wide;
+    panel_rows = divide_up(divide_up(n, group), wanted) * group;
+    if (panel_rows > wide) panel_rows = divide_up(panel_rows, wide) * wide;
     // A single row is its own packed form where lines are whole.
     packs = m != 1 || args.a.dtype != dtype_of<typename Unit::Packed> || k % Unit::line != 0;
   }
 
-  std::int64_t panels() const { return panel_rows == 0 ? 0 : blocks_of(n, panel_rows); }
+  std::int64_t panels() const { return panel_rows == 0 ? 0 : divide_up(n, panel_rows); }
   std::int64_t packed_bytes() const {
-    return packs ? blocks_of(m * lines * line_bytes, 64) * 64 : 0;
+    return packs ? divide_up(m * lines * line_bytes, 64) * 64 : 0;
   }
   std::int64_t sum_elements() const { return group * m * Unit::lanes; }
 };

@@ -8,7 +8,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "ops/linear/gemm/extents.hpp"
+#include "core/extents.hpp"
 #include "ops/linear/gemm/finish.hpp"
 
 namespace katt::linear::impl {
@@ -42,21 +42,21 @@ struct FewRowsPlan {
       : m(args.m()),
         n(args.n()),
         k(args.k()),
-        steps(blocks_of(k, Unit::steps)),
-        row_blocks(blocks_of(m, most_rows)),
+        steps(divide_up(k, Unit::steps)),
+        row_blocks(divide_up(m, most_rows)),
         block(m > 16 ? longest_block : shortest_block) {
     columns =
-        blocks_of(blocks_of(n, blocks_of(n, longest_chunk)), 2 * Unit::columns) * 2 * Unit::columns;
-    chunks = blocks_of(n, columns);
-    const std::int64_t wanted = std::clamp<std::int64_t>(blocks_of(wanted_items, chunks), 1,
-                                                         blocks_of(steps, shortest_slice));
-    depth = blocks_of(blocks_of(steps, wanted), longest_block) * longest_block;
-    slices = blocks_of(steps, depth);
+        divide_up(divide_up(n, divide_up(n, longest_chunk)), 2 * Unit::columns) * 2 * Unit::columns;
+    chunks = divide_up(n, columns);
+    const std::int64_t wanted = std::clamp<std::int64_t>(divide_up(wanted_items, chunks), 1,
+                                                         divide_up(steps, shortest_slice));
+    depth = divide_up(divide_up(steps, wanted), longest_block) * longest_block;
+    slices = divide_up(steps, depth);
   }
 
   std::int64_t first_row(std::int64_t row_block) const { return m * row_block / row_blocks; }
   std::int64_t area() const { return m * columns; }  ///< sums of an item
-  std::int64_t packed() const { return blocks_of(m * steps, 16) * 16; }
+  std::int64_t packed() const { return divide_up(m * steps, 16) * 16; }
 };
 
 /// A in the order of its use: (block of rows, step, row).
@@ -68,7 +68,7 @@ struct PackRows {
   typename Unit::Packed* packed;
   static constexpr std::int64_t run = 256;
 
-  std::int64_t items() const { return plan.row_blocks * blocks_of(plan.steps, run); }
+  std::int64_t items() const { return plan.row_blocks * divide_up(plan.steps, run); }
   void operator()(std::int64_t item) const {
     const std::int64_t begin = item / plan.row_blocks * run;
     const std::int64_t end = std::min(begin + run, plan.steps);

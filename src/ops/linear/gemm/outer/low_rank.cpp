@@ -6,7 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "ops/linear/gemm/extents.hpp"
+#include "core/extents.hpp"
 #include "tile/stream.hpp"
 
 namespace katt::linear::impl {
@@ -26,7 +26,7 @@ struct PackGroups {
 
   void operator()(std::int64_t group) const {
     const std::int64_t k = args.k();
-    const std::int64_t steps = blocks_of(k, Unit::steps);
+    const std::int64_t steps = divide_up(k, Unit::steps);
     const std::int64_t column = group * Unit::columns;
     const auto count = static_cast<int>(std::min<std::int64_t>(Unit::columns, args.n() - column));
     const auto* b = static_cast<const typename Unit::Element*>(args.b.data) + column;
@@ -63,7 +63,7 @@ struct LowRankRows {
   template <int Rows>
   void multiply(std::int64_t row) const {
     const std::int64_t k = args.k();
-    const std::int64_t steps = blocks_of(k, Unit::steps);
+    const std::int64_t steps = divide_up(k, Unit::steps);
     const std::int64_t stride = args.a.stride[0];
     typename Unit::Packed a[Rows * most_low_rank];
     for (std::int64_t s = 0; s < steps; ++s) {
@@ -141,8 +141,8 @@ bool is_low_rank(const GemmArgs& args) {
 template <class Exec>
 std::size_t low_rank_workspace_bytes(const GemmArgs& args, OuterUnit unit) {
   return visit_steps<tile::VecOf<Exec>>(args.b.dtype, unit, [&]<class Unit>() {
-    return static_cast<std::size_t>(blocks_of(args.n(), Unit::columns) * Unit::columns *
-                                    blocks_of(args.k(), Unit::steps)) *
+    return static_cast<std::size_t>(divide_up(args.n(), Unit::columns) * Unit::columns *
+                                    divide_up(args.k(), Unit::steps)) *
            sizeof(typename Unit::Packed);
   });
 }
@@ -155,14 +155,14 @@ void low_rank(const Exec& exec, const GemmArgs& args, OuterUnit unit, Workspace 
   visit_steps<Vec>(args.b.dtype, unit, [&]<class Unit>() {
     auto* packed = static_cast<typename Unit::Packed*>(workspace.data);
     Kokkos::parallel_for(
-        label, Kokkos::RangePolicy<Exec, Indices>(exec, 0, blocks_of(args.n(), Unit::columns)),
+        label, Kokkos::RangePolicy<Exec, Indices>(exec, 0, divide_up(args.n(), Unit::columns)),
         PackGroups<Unit>{args, packed});
     visit_packable<Unit>(args.a.dtype, [&]<class A>() {
       visit_dtype(args.c.dtype, [&]<class C>() {
         const auto launch = [&]<bool Stream>() {
           using Rows = LowRankRows<Unit, Vec, A, C, Stream>;
           Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Indices> items(
-              exec, 0, blocks_of(args.m(), Rows::rows));
+              exec, 0, divide_up(args.m(), Rows::rows));
           items.set_chunk_size(1);
           Kokkos::parallel_for(label, items, Rows{args, packed});
         };
