@@ -98,16 +98,7 @@ struct Bf16Plan {
     const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
     const std::int64_t least = std::max(divide_up(plan.streamed, largest_streamed(unit)),
                                         divide_up(wanted, resident_blocks));
-    // More of them where threads would wait for the last block: counted is what the busiest one takes.
-    double shortest = 0;
-    for (std::int64_t count = least; count <= 2 * least; ++count) {
-      const std::int64_t block = cut(plan.streamed, count, strip);
-      const auto time = static_cast<double>(
-          divide_up(resident_blocks * divide_up(plan.streamed, block), threads) * block);
-      if (count > least && time > 0.97 * shortest) continue;
-      shortest = time;
-      plan.streamed_block = block;
-    }
+    plan.streamed_block = even_block(plan.streamed, least, strip, resident_blocks, threads);
     return plan;
   }
 

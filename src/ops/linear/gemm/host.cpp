@@ -107,6 +107,7 @@ struct ProductBlock {
     }
     const float first_beta = direct ? args.beta : 0.0F;
     const std::int64_t step = M::depth_of(args.k());
+    Ahead ahead;  // nothing
     std::int64_t k = 0;
     do {  // once for an empty sum too, which leaves beta · C
       const std::int64_t depth = std::min(step, args.k() - k);
@@ -126,7 +127,8 @@ struct ProductBlock {
                   .stride = stride,
                   .columns = static_cast<int>(std::min<std::int64_t>(M::columns, columns - j)),
                   .alpha = args.alpha,
-                  .beta = k == 0 ? first_beta : 1.0F});
+                  .beta = k == 0 ? first_beta : 1.0F},
+                 ahead);
         }
       }
       k += step;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
+#include "core/extents.hpp"
 #include "core/tensor.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/transpose.hpp"
@@ -111,6 +113,50 @@ void pack(const ConstTensorRef<2>& matrix, bool across, const PanelRange& range,
   });
 }
 
+/// Lines of rows that the second-level cache is asked for ahead of their use, some at every call.
+class LinesAhead {
+ public:
+  LinesAhead() = default;
+  /// All of `rows` rows of `bytes` bytes, `stride` bytes apart, within so many calls.
+  LinesAhead(const std::byte* first, std::int64_t rows, std::int64_t bytes, std::int64_t stride,
+             std::int64_t calls)
+      : row_(first), rows_(rows), bytes_(bytes), stride_(stride) {
+    const auto beyond = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(first) % line);
+    row_ -= beyond;
+    bytes_ += beyond;
+    lines_ = divide_up(rows * divide_up(bytes_, line), std::max<std::int64_t>(calls, 1));
+  }
+
+  void operator()() {
+    for (std::int64_t i = 0; i < lines_ && rows_ > 0; ++i) {
+      __builtin_prefetch(row_ + byte_, 0, 2);
+      byte_ += line;
+      if (byte_ < bytes_) continue;
+      byte_ = 0;
+      row_ += stride_;
+      --rows_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t line = 64;
+  const std::byte* row_ = nullptr;
+  std::int64_t rows_ = 0, bytes_ = 0, stride_ = 0;
+  std::int64_t byte_ = 0, lines_ = 0;
+};
+
+/// What a thread will pack, and read packed, next.
+struct Ahead {
+  LinesAhead source, panel;
+  /// Steps of k between two calls.
+  static constexpr std::int64_t steps = 8;
+
+  void operator()() {
+    source();
+    panel();
+  }
+};
+
 /// Where the kernel puts its result: c = alpha · acc + beta · c. Columns from `columns` on are left
 /// alone.
 struct MicroTarget {
@@ -120,50 +166,83 @@ struct MicroTarget {
   float alpha, beta;
 };
 
-template <class Vec, int Rows>
-void micro_kernel(const float* a, const float* b, std::int64_t depth, const MicroTarget& target) {
+/// C = or += of it, from registers: `Adds` where beta is not zero, `Whole` where C has all columns.
+template <bool Adds, bool Whole, class Vec, int Rows, int Vectors>
+void put_sums(const Vec (&sums)[Rows][Vectors], const MicroTarget& target) {
   constexpr int lanes = Micro<Vec>::lanes;
-  constexpr int vectors = Micro<Vec>::vectors;
-  Vec acc[Rows][vectors];
-  for (int r = 0; r < Rows; ++r) {
-    for (int v = 0; v < vectors; ++v) acc[r][v] = Vec(0.0F);
-  }
-  for (std::int64_t k = 0; k < depth; ++k) {
-    Vec column[vectors];
-    for (int v = 0; v < vectors; ++v) column[v] = tile::load<Vec>(b + v * lanes);
-#pragma GCC unroll 16
-    for (int r = 0; r < Rows; ++r) {
-      const Vec broadcast(a[r]);
-      for (int v = 0; v < vectors; ++v) acc[r][v] = tile::fma(broadcast, column[v], acc[r][v]);
-    }
-    a += Rows;
-    b += Micro<Vec>::columns;
-  }
   const Vec alpha(target.alpha);
   const Vec beta(target.beta);
-  const auto put = [&](float* c, const Vec& value, auto part) {
-    Vec result = alpha * value;
-    if (target.beta != 0.0F) result = tile::fma(beta, tile::load<Vec>(c, part), result);
+  const auto put = [&](float* c, const Vec& sum, auto part) {
+    Vec result = alpha * sum;
+    if constexpr (Adds) result = tile::fma(beta, tile::load<Vec>(c, part), result);
     tile::store(c, result, part);
   };
 #pragma GCC unroll 16
   for (int r = 0; r < Rows; ++r) {
-    for (int v = 0; v < vectors; ++v) {
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) {
       float* c = target.c + r * target.stride + v * lanes;
       const int left = target.columns - v * lanes;
-      if (left >= lanes) {
-        put(c, acc[r][v], tile::WholeVector{});
+      if (Whole || left >= lanes) {
+        put(c, sums[r][v], tile::WholeVector{});
       } else if (left > 0) {
-        put(c, acc[r][v], tile::PartialVector{left});
+        put(c, sums[r][v], tile::PartialVector{left});
       }
     }
+  }
+}
+
+/// Beside the products it asks for what comes ahead(), and, shortly before its end, for C.
+template <class Vec, int Rows>
+void micro_kernel(const float* a, const float* b, std::int64_t depth, const MicroTarget& target,
+                  Ahead& ahead) {
+  constexpr int lanes = Micro<Vec>::lanes;
+  constexpr int vectors = Micro<Vec>::vectors;
+  // Every loop over them is unrolled, or they would go through memory.
+  Vec acc[Rows][vectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) acc[r][v] = Vec(0.0F);
+  }
+  const auto step = [&] {
+    Vec column[vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) column[v] = tile::load<Vec>(b + v * lanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      const Vec broadcast(a[r]);
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) acc[r][v] = tile::fma(broadcast, column[v], acc[r][v]);
+    }
+    a += Rows;
+    b += Micro<Vec>::columns;
+  };
+  const std::int64_t meets_c = depth - (Rows + 8) * Ahead::steps;
+  const float* c = target.c;
+  std::int64_t k = 0;
+  for (; k + Ahead::steps <= depth; k += Ahead::steps) {
+    ahead();
+    if (k >= meets_c && c < target.c + Rows * target.stride) {
+      for (int i = 0; i < target.columns; i += 16) __builtin_prefetch(c + i, 1, 3);
+      c += target.stride;
+    }
+#pragma GCC unroll 1
+    for (int i = 0; i < Ahead::steps; ++i) step();
+  }
+  for (; k < depth; ++k) step();
+  const bool whole = target.columns == Micro<Vec>::columns;
+  if (target.beta == 0.0F) {
+    whole ? put_sums<false, true>(acc, target) : put_sums<false, false>(acc, target);
+  } else {
+    whole ? put_sums<true, true>(acc, target) : put_sums<true, false>(acc, target);
   }
 }
 
 /// The kernel for a number of rows, 1 … Micro<Vec>::rows.
 template <class Vec>
 auto micro_kernel_for(std::int64_t rows) {
-  using Kernel = void (*)(const float*, const float*, std::int64_t, const MicroTarget&);
+  using Kernel = void (*)(const float*, const float*, std::int64_t, const MicroTarget&, Ahead&);
   static constexpr auto kernels = []<int... R>(std::integer_sequence<int, R...>) {
     return std::array<Kernel, sizeof...(R)>{micro_kernel<Vec, R + 1>...};
   }

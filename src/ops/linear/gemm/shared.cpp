@@ -44,8 +44,8 @@ struct SharedPlan {
     if (shares_a) {
       width = M::rows;
       panels = high;
-      columns =
-          std::clamp<std::int64_t>(round_up(args.n() / wanted, M::columns), narrow, 4 * narrow);
+      columns = even_block(args.n(), std::max(wanted, divide_up(args.n(), 4 * narrow)), M::columns,
+                           1, threads);
       rows = args.m();
     } else {
       width = M::columns;
@@ -103,6 +103,20 @@ struct PackShared {
   }
 };
 
+/// What pack() reads of a matrix, within so many calls.
+LinesAhead lines_of(const ConstTensorRef<2>& matrix, bool across, const PanelRange& range,
+                    std::int64_t calls) {
+  if (range.depth <= 0) return {};
+  const auto size = static_cast<std::int64_t>(size_of(matrix.dtype));
+  const std::int64_t rows = across ? range.count : range.depth;
+  const std::int64_t elements = across ? range.depth : range.count;
+  const std::int64_t row = across ? range.first : range.k;
+  const std::int64_t column = across ? range.k : range.first;
+  const auto* first = static_cast<const std::byte*>(matrix.data);
+  return {first + (row * matrix.stride[0] + column) * size, rows, elements * size,
+          matrix.stride[0] * size, calls};
+}
+
 /// One piece of C += the product over a chunk.
 template <class Exec>
 struct SharedProduct {
@@ -128,20 +142,39 @@ struct SharedProduct {
     const std::int64_t stride = args.c.stride[0];
     float* c = static_cast<float*>(args.c.data) + row * stride + column;
     const std::int64_t steps = std::min(plan.chunk, args.k() - first);
+    Ahead ahead;  // called so often for a panel of A, and for all of them
     for (std::int64_t k = 0; k < steps; k += plan.depth) {
       const std::int64_t depth = std::min(plan.depth, steps - k);
+      const std::int64_t calls = divide_up(columns, M::columns) * (depth / Ahead::steps);
+      const std::int64_t all_calls = divide_up(rows, M::rows) * calls;
       for (std::int64_t j = 0; plan.shares_a && j < columns; j += M::columns) {
         const std::int64_t count = std::min<std::int64_t>(M::columns, columns - j);
         pack<Vec>(args.b, args.trans_b, {column + j, count, first + k, depth}, mine + j * depth,
                   M::columns);
+      }
+      if (plan.shares_a) {
+        const std::int64_t next = k + depth;
+        ahead.source = lines_of(args.b, args.trans_b,
+                                {column, columns, first + next, std::min(plan.depth, steps - next)},
+                                all_calls);
       }
       for (std::int64_t i = 0; i < rows; i += M::rows) {
         const std::int64_t count = std::min<std::int64_t>(M::rows, rows - i);
         const float* a = mine;
         if (plan.shares_a) {
           a = packed + plan.place(k, (row + i) / M::rows);
+          const std::int64_t panel_bytes = plan.panel_size() * std::int64_t{sizeof(float)};
+          ahead.panel = LinesAhead(reinterpret_cast<const std::byte*>(a) + panel_bytes, 1,
+                                   panel_bytes, 0, calls);
         } else {
           pack<Vec>(args.a, !args.trans_a, {row + i, count, first + k, depth}, mine, count);
+          const bool last = i + count == rows;
+          const std::int64_t begin = last ? 0 : i + count;
+          const std::int64_t k_next = last ? k + depth : k;
+          ahead.source = lines_of(args.a, !args.trans_a,
+                                  {row + begin, std::min<std::int64_t>(M::rows, rows - begin),
+                                   first + k_next, std::min(plan.depth, steps - k_next)},
+                                  calls);
         }
         const auto kernel = micro_kernel_for<Vec>(count);
         for (std::int64_t j = 0; j < columns; j += M::columns) {
@@ -152,7 +185,8 @@ struct SharedProduct {
                   .stride = stride,
                   .columns = static_cast<int>(std::min<std::int64_t>(M::columns, columns - j)),
                   .alpha = args.alpha,
-                  .beta = first + k == 0 ? args.beta : 1.0F});
+                  .beta = first + k == 0 ? args.beta : 1.0F},
+                 ahead);
         }
       }
     }
