@@ -7,6 +7,7 @@
 #include "core/check.hpp"
 #include "core/error.hpp"
 #include "core/execution.hpp"
+#include "memory/touch.hpp"
 #include "nn/arena.hpp"
 #include "nn/kv_cache_kernels.hpp"
 
@@ -88,6 +89,11 @@ KvCache<Exec>::KvCache(const KvCacheConfig& config)
     staging_ = StagedTable(uninitialized("katt::kv_cache::staging"), entries);
   }
   for (std::int64_t page = config_.pages - 1; page >= 0; --page) free_pages_.push_back(page);
+}
+
+template <class Exec>
+void KvCache<Exec>::touch(const Exec& exec) const {
+  for (const Bytes& storage : {keys_, values_}) memory::touch(exec, storage.data(), storage.size());
 }
 
 template <class Exec>

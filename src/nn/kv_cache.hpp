@@ -64,6 +64,9 @@ class KvCache {
   /// Allocates. Throws InputError for extents that make no cache.
   explicit KvCache(const KvCacheConfig& config);
 
+  /// Has the pages of the system cleared, before what is timed (memory/touch.hpp).
+  void touch(const Exec& exec) const;
+
   /// A free slot, of length 0. Throws InputError when none is free.
   [[nodiscard]] std::int64_t acquire();
   /// Gives the slot and its pages back. Throws InputError when it is not in use.

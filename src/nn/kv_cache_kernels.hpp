@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include <Kokkos_Core.hpp>
 
@@ -22,6 +23,20 @@ struct Ring {
     return window == 0 || p < sinks || p >= length - window;
   }
 };
+
+/// Copies a row, elements of the source `stride` apart.
+template <class Team, class T>
+KOKKOS_FORCEINLINE_FUNCTION void copy_row(const Team& team, const T* source, std::int64_t stride,
+                                          T* target, std::int64_t target_stride,
+                                          std::int64_t count) {
+  KOKKOS_IF_ON_HOST((if (stride == 1 && target_stride == 1) {
+    std::memcpy(target, source, static_cast<std::size_t>(count) * sizeof(T));
+    return;
+  }))
+  for (std::int64_t d = team.team_rank(); d < count; d += team.team_size()) {
+    target[d * target_stride] = source[d * stride];
+  }
+}
 
 /// Copies one new row of K and of V to its place; a work item is (batch entry, head, token).
 template <class Exec, class T>
@@ -47,10 +62,8 @@ struct AppendRows {
     const std::int64_t index = ring.index(p);
     const std::int64_t page = block_table[b * pages_per_slot + index / page_size];
     const std::int64_t target = ((page * heads + head) * page_size + index % page_size) * head_dim;
-    for (std::int64_t d = team.team_rank(); d < head_dim; d += team.team_size()) {
-      keys[target + d] = k(b, head, t, d);
-      values[target + d] = v(b, head, t, d);
-    }
+    copy_row(team, &k(b, head, t, 0), k.stride(3), keys + target, 1, head_dim);
+    copy_row(team, &v(b, head, t, 0), v.stride(3), values + target, 1, head_dim);
   }
 };
 
@@ -72,10 +85,8 @@ struct GatherRows {
     const std::int64_t head = row / tokens;
     const std::int64_t page = block_table[p / page_size];
     const std::int64_t source = ((page * heads + head) * page_size + p % page_size) * head_dim;
-    for (std::int64_t d = team.team_rank(); d < head_dim; d += team.team_size()) {
-      keys(0, head, p, d) = from_keys[source + d];
-      values(0, head, p, d) = from_values[source + d];
-    }
+    copy_row(team, from_keys + source, 1, &keys(0, head, p, 0), keys.stride(3), head_dim);
+    copy_row(team, from_values + source, 1, &values(0, head, p, 0), values.stride(3), head_dim);
   }
 };
 
@@ -125,9 +136,7 @@ struct TurnAndAppend {
         ((page * kv_heads + kv_head) * page_size + index % page_size) * head_dim;
     turn(team, k.row(b, kv_head), keys + target, p);
     const T* const value = v.row(b, kv_head);
-    for (std::int64_t d = team.team_rank(); d < head_dim; d += team.team_size()) {
-      values[target + d] = value[d];
-    }
+    copy_row(team, value, 1, values + target, 1, head_dim);
   }
 
   KOKKOS_FORCEINLINE_FUNCTION void turn(const tile::RowTeam<Exec>& team, const T* x, T* y,

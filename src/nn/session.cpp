@@ -67,6 +67,7 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   while (!is_paged() && std::ssize(slots_) < options_.batch) slots_.push_back(cache_->acquire());
   activations_ = pool.allocate(exec, activation_bytes_);
   memory::touch(exec, activations_.data(), activation_bytes_);
+  cache_->touch(exec);
   run_.touch();
   if (repeats_tokens_) {
     staging_ =
