@@ -94,7 +94,8 @@ KOKKOS_FORCEINLINE_FUNCTION void add_values(const bf16* value, std::int64_t stri
       const __m512i high = n + 1 < ND ? last_pairs(first, second) : low;
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const __m512i broadcast = in_register(_mm512_set1_epi32(pairs[r * p_stride]));
+        __m512i broadcast;
+        asm volatile("vpbroadcastd %1, %0" : "=v"(broadcast) : "m"(pairs[r * p_stride]));
         sums[r][n] = add_dots(sums[r][n], broadcast, low);
         if (n + 1 < ND) sums[r][n + 1] = add_dots(sums[r][n + 1], broadcast, high);
       }

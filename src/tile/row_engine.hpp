@@ -10,7 +10,9 @@
 #include "tile/elementwise.hpp"
 #include "tile/engine.hpp"
 #include "tile/pairs.hpp"
+#include "tile/row_blocks.hpp"
 #include "tile/row_dots.hpp"
+#include "tile/row_lanes.hpp"
 #include "tile/teams.hpp"
 #include "tile/transpose.hpp"
 #include "tile/vec.hpp"
@@ -33,7 +35,8 @@ namespace katt::tile {
 /// Blocks are of `row_block` rows and then of as many as are left, so that K and V are widened once
 /// for up to `row_block` query rows. A host takes two vectors of a row at a time: a line of 16-bit
 /// elements. Of bf16 they are the even and the odd elements, whose widening is one instruction; Q
-/// and O lie in the same order. Cores that are fast at dot products of bf16 take these (tile/row_dots.hpp).
+/// and O lie in the same order. Cores that are fast at dot products of bf16 take these (tile/row_dots.hpp), and
+/// AVX-512 has another way for five rows and more (tile/row_lanes.hpp).
 ///
 /// On a device a "vector" is a float and a thread takes a block; keys, and then values, are staged
 /// in shared memory (tile/warp_rows.hpp). A warp has a row's softmax, queries and results. `Wide`:
@@ -56,9 +59,10 @@ class RowEngine {
 
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t scratch_bytes(int rows, int head_dim) {
     const auto r = static_cast<std::size_t>(rows);
+    const auto q = static_cast<std::size_t>(query_rows(rows));
     const auto d = static_cast<std::size_t>(padded(head_dim));
     const std::size_t staged = on_host ? 0 : static_cast<std::size_t>(TileKv) * (d + 1);
-    return sizeof(float) * (2 * r * d + r * TileKv + 3 * r + staged);
+    return sizeof(float) * ((q + r) * d + r * TileKv + 3 * r + staged);
   }
 
   /// Whether beside so many rows keys are asked for a tile ahead, not right before they are read.
@@ -74,7 +78,7 @@ class RowEngine {
         rank_(team.team_rank()),
         size_(team.team_size()) {
     q_ = scratch;
-    o_ = q_ + static_cast<std::ptrdiff_t>(rows) * row_;
+    o_ = q_ + static_cast<std::ptrdiff_t>(query_rows(rows)) * row_;
     s_ = o_ + static_cast<std::ptrdiff_t>(rows) * row_;
     max_ = s_ + static_cast<std::ptrdiff_t>(rows) * TileKv;
     sum_ = max_ + rows;
@@ -94,12 +98,18 @@ class RowEngine {
       if constexpr (Wide) {
         widen_query(source, head_dim_, rank_ % row_threads, q, step, o);
       } else {
-        if constexpr (by_dots) row_dots::pack_query(source, head_dim_, step, q);
+        bool packed = false;
+        if constexpr (by_lanes) {
+          packed = row_lanes::takes<T>(step, head_dim_);
+          if (packed) row_lanes::pack_query(source, head_dim_, r % row_block, query_block(r));
+        }
+        if constexpr (by_dots) {
+          if (!packed) row_dots::pack_query(source, head_dim_, step, q);
+          packed = true;
+        }
         for_each_shared_part([&](int d, auto part) {
-          for_each_vector_of(part, [&]<int N>() {
-            if constexpr (!by_dots) {
-              store(q + (d + N * lanes) * step, load_part<N>(source + d, part));
-            }
+          row_blocks::for_each_vector_of(part, [&]<int N>() {
+            if (!packed) store(q + (d + N * lanes) * step, load_part<N>(source + d, part));
             store(o + d + N * lanes, Vec(0.0F));
           });
         });
@@ -166,23 +176,25 @@ class RowEngine {
   /// Running maximum, probabilities and sum, over the columns of the last scores(), which are in
   /// base 2 when multiplied with `factor` > 0.
   KOKKOS_INLINE_FUNCTION void softmax(float factor) {
-    for_each_row_item([&](int r) {
-      const RunningSoftmax row{max_ + r, sum_ + r, rescale_ + r};
-      if constexpr (on_host) {
-        softmax_of_vectors<Vec>(score_row(r), columns_, factor, row);
-      } else {
-        softmax_of_warp(score_row(r), columns_, rank_ % row_threads, factor, row);
-      }
-    });
-    team_.team_barrier();
+    if constexpr (!by_lanes) {
+      for_each_row_item([&](int r) { softmax_of_row(r, factor); });
+      team_.team_barrier();
+    } else {
+      row_blocks::for_each<row_block>(rows_, [&]<int R>(int first, int blocks) {
+        for (int r = first; r < first + blocks * R; r += R) {
+          if constexpr (R > 2) {
+            row_lanes::softmax<R, by_dots>(score_row(r), TileKv, columns_, factor, statistics(r));
+          } else {
+            for (int i = r; i < r + R; ++i) softmax_of_row(i, factor);
+          }
+        }
+      });
+    }
   }
 
   /// O = O·α + P·V for the value rows that belong to the last scores(). `next` as in scores().
   KOKKOS_INLINE_FUNCTION void accumulate(const Rows<T>& values, const Rows<T>& next) {
     if constexpr (on_host) {
-      if constexpr (by_dots) {
-        for_each_row_item([&](int r) { row_dots::pair_probabilities(score_row(r), columns_); });
-      }
       value_rows(values, next);
     } else {
       value_rows(stage(values), next);
@@ -200,7 +212,7 @@ class RowEngine {
       f(r, sum_[r], max_[r], [&](auto* target, float factor) {
         for_each_shared_part([&](int d, auto part) {
           const Vec first = load<Vec>(o + d) * Vec(factor);
-          if constexpr (width_of<decltype(part)> == 1) {
+          if constexpr (row_blocks::width_of<decltype(part)> == 1) {
             store(target + d, first, part);
           } else {
             const Vec second = load<Vec>(o + d + lanes) * Vec(factor);
@@ -228,13 +240,10 @@ class RowEngine {
   static constexpr int line = 64 / static_cast<int>(sizeof(T));  ///< elements of a cache line
   /// Whether bf16 is multiplied by dot products, with Q and P in bf16.
   static constexpr bool by_dots = has_fast_dots && std::is_same_v<T, bf16> && TileKv == 32;
+  /// Whether a vector may hold something of each of eight rows (tile/row_lanes.hpp).
+  static constexpr bool by_lanes = row_lanes::rows == row_block && on_host && TileKv == 32;
   /// Whether two vectors are the even and the odd elements of what they hold.
   static constexpr bool interleaved = std::is_same_v<T, bf16> && lanes > 1 && !by_dots;
-
-  /// Two whole vectors side by side.
-  struct PairOfVectors {};
-  template <class Part>
-  static constexpr int width_of = std::is_same_v<Part, PairOfVectors> ? 2 : 1;
 
   template <class F>
   KOKKOS_FORCEINLINE_FUNCTION void for_each_item(int count, const F& f) const {
@@ -263,12 +272,7 @@ class RowEngine {
   /// time, then what is left over.
   template <class F>
   KOKKOS_FORCEINLINE_FUNCTION void for_each_part(const F& f) const {
-    int d = 0;
-    if constexpr (on_host) {
-      for (; d + 2 * lanes <= head_dim_; d += 2 * lanes) f(d, PairOfVectors{});
-    }
-    for (; d + lanes <= head_dim_; d += lanes) f(d, WholeVector{});
-    if (d < head_dim_) f(d, PartialVector{head_dim_ - d});
+    row_blocks::for_each_part<lanes, on_host>(head_dim_, f);
   }
   /// The same, shared by those threads that for_each_row_item() calls for a row.
   template <class F>
@@ -280,38 +284,21 @@ class RowEngine {
     }
   }
 
-  /// Calls f.operator()<N>() for the vectors of a part.
-  template <class Part, class F>
-  KOKKOS_FORCEINLINE_FUNCTION static void for_each_vector_of(Part /*part*/, const F& f) {
-    f.template operator()<0>();
-    if constexpr (width_of<Part> == 2) f.template operator()<1>();
-  }
-
   /// Vector N of a part.
   template <int N, class K, class Part>
   KOKKOS_FORCEINLINE_FUNCTION static Vec load_part(const K* source, Part part) {
-    if constexpr (width_of<Part> == 1) {
-      return load<Vec>(source, part);
-    } else if constexpr (interleaved) {
-      return load_every_other<Vec, N>(source);
-    } else {
-      return load<Vec>(source + N * lanes);
-    }
+    return row_blocks::load_part<Vec, interleaved, N>(source, part);
   }
 
-  /// Calls f.operator()<R>(first, blocks) for the blocks of `row_block` rows, and for the rows that
-  /// are left over.
-  template <class F>
-  KOKKOS_FORCEINLINE_FUNCTION void for_row_blocks(const F& f) const {
-    const int whole = rows_ / row_block;
-    if (whole > 0) f.template operator()<row_block>(0, whole);
-    for_rest<row_block - 1>(f, rows_ % row_block);
+  KOKKOS_FORCEINLINE_FUNCTION RunningSoftmax statistics(int r) const {
+    return {max_ + r, sum_ + r, rescale_ + r};
   }
-  template <int R, class F>
-  KOKKOS_FORCEINLINE_FUNCTION void for_rest(const F& f, int rest) const {
-    if constexpr (R > 0) {
-      if (rest == R) return f.template operator()<R>(rows_ - R, 1);
-      for_rest<R - 1>(f, rest);
+  KOKKOS_FORCEINLINE_FUNCTION void softmax_of_row(int r, float factor) const {
+    if constexpr (on_host) {
+      softmax_of_vectors<Vec>(score_row(r), columns_, factor, statistics(r));
+      if constexpr (by_dots) row_dots::pair_probabilities(score_row(r), columns_);
+    } else {
+      softmax_of_warp(score_row(r), columns_, rank_ % row_threads, factor, statistics(r));
     }
   }
 
@@ -335,13 +322,27 @@ class RowEngine {
   /// Q as the scores read it: (block of rows, vector of head_dim, row of the block, lane), so that
   /// one pointer reaches all rows of a block.
   KOKKOS_FORCEINLINE_FUNCTION float* query_row(int r) const {
-    return q_ + static_cast<std::ptrdiff_t>(r / row_block * row_block) * row_ +
-           r % row_block * lanes;
+    return query_block(r) + r % row_block * lanes;
+  }
+  KOKKOS_FORCEINLINE_FUNCTION float* query_block(int r) const {
+    return q_ + static_cast<std::ptrdiff_t>(r / row_block * row_block) * row_;
+  }
+  /// Rows that Q has room for.
+  KOKKOS_FORCEINLINE_FUNCTION static constexpr int query_rows(int rows) {
+    return by_lanes ? (rows + row_block - 1) / row_block * row_block : rows;
   }
 
   template <class K>
   KOKKOS_FORCEINLINE_FUNCTION void score_rows(const Rows<K>& keys, const Rows<T>& next) const {
-    for_row_blocks([&]<int R>(int first, int blocks) {
+    row_blocks::for_each<row_block>(rows_, [&]<int R>(int first, int blocks) {
+      if constexpr (by_lanes && row_lanes::multiplies<T>) {
+        if (row_lanes::takes<T>(R, head_dim_)) {
+          for (int r = first; r < first + blocks * R; r += R) {
+            row_lanes::scores<R>(keys, next, head_dim_, query_block(r), score_row(r), TileKv);
+          }
+          return;
+        }
+      }
       constexpr int fitting = static_cast<int>(std::bit_floor(accumulators / R + 0U));
       constexpr int key_block = Kokkos::max(fitting, 1);
       const int whole = columns_ / key_block;
@@ -391,12 +392,12 @@ class RowEngine {
 #pragma GCC unroll 16
     for (int i = 0; i < Count; ++i) sums[i] = Vec(0.0F);
     for_each_part([&](int d, auto part) {
-      constexpr int width = width_of<decltype(part)>;
+      constexpr int width = row_blocks::width_of<decltype(part)>;
 #pragma GCC unroll 4
       for (int j = 0; j < keys; ++j) {
         for (int c = 0; c < width * lanes; c += line) prefetch(ahead + j * ahead_stride + d + c);
       }
-      for_each_vector_of(part, [&]<int N>() {
+      row_blocks::for_each_vector_of(part, [&]<int N>() {
         Vec query[R];
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) query[r] = load<Vec>(q + (d + N * lanes) * R + r * lanes);
@@ -412,7 +413,7 @@ class RowEngine {
 
   template <class K>
   KOKKOS_FORCEINLINE_FUNCTION void value_rows(const Rows<K>& values, const Rows<T>& next) const {
-    for_row_blocks([&]<int R>(int first, int blocks) {
+    row_blocks::for_each<row_block>(rows_, [&]<int R>(int first, int blocks) {
       constexpr int fitting = static_cast<int>(std::bit_floor(value_accumulators / R + 0U));
       constexpr int widest = on_host ? Kokkos::min(fitting, 8) : 1;  // a device's threads are lanes
       value_columns<R, widest>(values, next, first, blocks, 0);
@@ -423,7 +424,7 @@ class RowEngine {
   template <int R, int ND, class K>
   KOKKOS_FORCEINLINE_FUNCTION void value_columns(const Rows<K>& values, const Rows<T>& next,
                                                  int first, int blocks, int begin) const {
-    using Part = std::conditional_t<ND % 2 == 0, PairOfVectors, WholeVector>;
+    using Part = std::conditional_t<ND % 2 == 0, row_blocks::PairOfVectors, WholeVector>;
     const int wide = (head_dim_ - begin) / (ND * lanes);
     for_each_pair(blocks, wide, [&](int block, int item) {
       value_block<R, ND>(values, next, first + block * R, begin + item * ND * lanes, Part{});
@@ -442,17 +443,16 @@ class RowEngine {
   template <int R, int ND, class K, class Part>
   KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<K>& values, const Rows<T>& next,
                                                int first_row, int first_dim, Part part) const {
-    constexpr int width = width_of<Part>;
+    constexpr int width = row_blocks::width_of<Part>;
     float* o = o_ + static_cast<std::ptrdiff_t>(first_row) * row_ + first_dim;
     const float* p = score_row(first_row);
     const K* value = values.data + first_dim;
     const T* ahead = next.data + first_dim;
     Vec acc[R][ND];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const Vec rescale(rescale_[first_row + r]);
-#pragma GCC unroll 8
-      for (int n = 0; n < ND; ++n) acc[r][n] = load<Vec>(o + r * row_ + n * lanes) * rescale;
+#pragma GCC unroll 24
+    for (int i = 0; i < R * ND; ++i) {
+      acc[i / ND][i % ND] =
+          load<Vec>(o + i / ND * row_ + i % ND * lanes) * Vec(rescale_[first_row + i / ND]);
     }
     if constexpr (by_dots) {
       row_dots::add_values(value, values.stride, ahead, next.stride, columns_, p, TileKv,
@@ -463,21 +463,21 @@ class RowEngine {
 #pragma GCC unroll 4
       for (int n = 0; n < ND; n += width) {
         Vec v[width];
-        for_each_vector_of(part, [&]<int N>() { v[N] = load_part<N>(value + n * lanes, part); });
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          const Vec broadcast(p[r * TileKv + j]);
-#pragma GCC unroll 2
-          for (int m = 0; m < width; ++m) acc[r][n + m] = fma(broadcast, v[m], acc[r][n + m]);
+        row_blocks::for_each_vector_of(
+            part, [&]<int N>() { v[N] = load_part<N>(value + n * lanes, part); });
+#pragma GCC unroll 16
+        for (int i = 0; i < R * width; ++i) {
+          const Vec broadcast(p[i / width * TileKv + j]);
+          Vec& sum = acc[i / width][n + i % width];
+          sum = fma(broadcast, v[i % width], sum);
         }
       }
       value += values.stride;
       ahead += next.stride;
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int n = 0; n < ND; ++n) store(o + r * row_ + n * lanes, acc[r][n]);
+#pragma GCC unroll 24
+    for (int i = 0; i < R * ND; ++i) {
+      store(o + i / ND * row_ + i % ND * lanes, acc[i / ND][i % ND]);
     }
   }
 

@@ -107,7 +107,7 @@ struct ProductBlock {
     }
     const float first_beta = direct ? args.beta : 0.0F;
     const std::int64_t step = M::depth_of(args.k());
-    Ahead ahead;  // nothing
+    Upcoming ahead;  // nothing
     std::int64_t k = 0;
     do {  // once for an empty sum too, which leaves beta · C
       const std::int64_t depth = std::min(step, args.k() - k);

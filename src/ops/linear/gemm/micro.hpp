@@ -146,7 +146,7 @@ class LinesAhead {
 };
 
 /// What a thread will pack, and read packed, next.
-struct Ahead {
+struct Upcoming {
   LinesAhead source, panel;
   /// Steps of k between two calls.
   static constexpr std::int64_t steps = 8;
@@ -195,7 +195,7 @@ void put_sums(const Vec (&sums)[Rows][Vectors], const MicroTarget& target) {
 /// Beside the products it asks for what comes ahead(), and, shortly before its end, for C.
 template <class Vec, int Rows>
 void micro_kernel(const float* a, const float* b, std::int64_t depth, const MicroTarget& target,
-                  Ahead& ahead) {
+                  Upcoming& ahead) {
   constexpr int lanes = Micro<Vec>::lanes;
   constexpr int vectors = Micro<Vec>::vectors;
   // Every loop over them is unrolled, or they would go through memory.
@@ -218,17 +218,17 @@ void micro_kernel(const float* a, const float* b, std::int64_t depth, const Micr
     a += Rows;
     b += Micro<Vec>::columns;
   };
-  const std::int64_t meets_c = depth - (Rows + 8) * Ahead::steps;
+  const std::int64_t meets_c = depth - (Rows + 8) * Upcoming::steps;
   const float* c = target.c;
   std::int64_t k = 0;
-  for (; k + Ahead::steps <= depth; k += Ahead::steps) {
+  for (; k + Upcoming::steps <= depth; k += Upcoming::steps) {
     ahead();
     if (k >= meets_c && c < target.c + Rows * target.stride) {
       for (int i = 0; i < target.columns; i += 16) __builtin_prefetch(c + i, 1, 3);
       c += target.stride;
     }
 #pragma GCC unroll 1
-    for (int i = 0; i < Ahead::steps; ++i) step();
+    for (int i = 0; i < Upcoming::steps; ++i) step();
   }
   for (; k < depth; ++k) step();
   const bool whole = target.columns == Micro<Vec>::columns;
@@ -242,7 +242,7 @@ void micro_kernel(const float* a, const float* b, std::int64_t depth, const Micr
 /// The kernel for a number of rows, 1 … Micro<Vec>::rows.
 template <class Vec>
 auto micro_kernel_for(std::int64_t rows) {
-  using Kernel = void (*)(const float*, const float*, std::int64_t, const MicroTarget&, Ahead&);
+  using Kernel = void (*)(const float*, const float*, std::int64_t, const MicroTarget&, Upcoming&);
   static constexpr auto kernels = []<int... R>(std::integer_sequence<int, R...>) {
     return std::array<Kernel, sizeof...(R)>{micro_kernel<Vec, R + 1>...};
   }
