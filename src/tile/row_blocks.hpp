@@ -1,6 +1,10 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "tile/elementwise.hpp"
+#include "tile/engine.hpp"
 #include "tile/pairs.hpp"
 #include "tile/vec.hpp"
 
@@ -11,6 +15,32 @@ namespace katt::tile::row_blocks {
 struct PairOfVectors {};
 template <class Part>
 inline constexpr int width_of = std::is_same_v<Part, PairOfVectors> ? 2 : 1;
+
+/// Rows that memory is asked for ahead of their use, a cache line a call, in the order in which they lie: out
+/// of it, the prefetchers of a processor see no stream. Behind the last row it goes on as if there were more.
+class RowsAhead {
+ public:
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION RowsAhead(const Rows<T>& rows, int head_dim)
+      : at_(reinterpret_cast<const std::byte*>(rows.data)),
+        bytes_(head_dim * static_cast<std::int64_t>(sizeof(T))),
+        stride_(rows.stride * static_cast<std::int64_t>(sizeof(T))) {
+    if (stride_ == bytes_) bytes_ = stride_ = bytes_ * Kokkos::max(rows.count, 1);
+    end_ = at_ + bytes_;
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION void operator()() {
+    KOKKOS_IF_ON_HOST((prefetch(at_); at_ += 64; if (at_ >= end_) {
+      end_ += stride_;
+      at_ = end_ - bytes_;
+    }))
+  }
+
+ private:
+  const std::byte* at_;
+  const std::byte* end_;
+  std::int64_t bytes_, stride_;
+};
 
 /// Calls f(d, part) for `count` elements from d on: where Pairs two vectors at a time, then what is left
 /// over.

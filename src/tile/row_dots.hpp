@@ -7,6 +7,7 @@
 #include "tile/dots.hpp"
 #include "tile/elementwise.hpp"
 #include "tile/in_register.hpp"
+#include "tile/row_blocks.hpp"
 
 /// The two products of RowEngine (tile/row_engine.hpp) by dot products of bf16, where cores are fast at
 /// them: keys are multiplied as they lie, and probabilities, which are rounded to bf16, two keys at a time.
@@ -25,18 +26,18 @@ inline void pack_query(const bf16* source, int head_dim, int rows, float* out) {
 }
 
 /// out[j · R + r] are the lanes of the product of key j and query r, of pack_query()'s block of R rows.
-/// Asks memory for the rows from `ahead` on.
+/// Asks memory for what comes ahead().
 template <int R, class Vec, int Count>
-KOKKOS_FORCEINLINE_FUNCTION void score_keys(const bf16* key, std::int64_t stride, const bf16* ahead,
-                                            std::int64_t ahead_stride, const float* q, int head_dim,
-                                            Vec (&out)[Count]) {
+KOKKOS_FORCEINLINE_FUNCTION void score_keys(const bf16* key, std::int64_t stride,
+                                            row_blocks::RowsAhead& ahead, const float* q,
+                                            int head_dim, Vec (&out)[Count]) {
   constexpr int keys = Count / R;
   __m512 sums[Count];
 #pragma GCC unroll 16
   for (int i = 0; i < Count; ++i) sums[i] = _mm512_setzero_ps();
   const auto add = [&](int d, const auto& load) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-    for (int j = 0; j < keys; ++j) prefetch(ahead + j * ahead_stride + d);
+    for (int j = 0; j < keys; ++j) ahead();
     __m512i query[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) query[r] = in_register(_mm512_loadu_si512(q + r * 16));
@@ -69,9 +70,8 @@ inline void pair_probabilities(float* row, int columns) {
 /// columns are there.
 template <class Vec, int R, int ND>
 KOKKOS_FORCEINLINE_FUNCTION void add_values(const bf16* value, std::int64_t stride,
-                                            const bf16* ahead, std::int64_t ahead_stride, int keys,
-                                            const float* p, std::int64_t p_stride, int last,
-                                            Vec (&out)[R][ND]) {
+                                            row_blocks::RowsAhead& ahead, int keys, const float* p,
+                                            std::int64_t p_stride, int last, Vec (&out)[R][ND]) {
   __m512 sums[R][ND];
 #pragma GCC unroll 24
   for (int i = 0; i < R * ND; ++i) sums[i / ND][i % ND] = static_cast<__m512>(out[i / ND][i % ND]);
@@ -83,9 +83,9 @@ KOKKOS_FORCEINLINE_FUNCTION void add_values(const bf16* value, std::int64_t stri
   };
   const auto add = [&](bool is_pair) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-    for (int n = 0; n < ND; n += 2) prefetch(ahead + 16 * n);
+    for (int n = 0; n < ND; n += 2) ahead();
 #pragma GCC unroll 4
-    for (int n = 0; is_pair && n < ND; n += 2) prefetch(ahead + ahead_stride + 16 * n);
+    for (int n = 0; is_pair && n < ND; n += 2) ahead();
 #pragma GCC unroll 4
     for (int n = 0; n < ND; n += 2) {
       const __m512i first = load(value, n);
@@ -102,7 +102,6 @@ KOKKOS_FORCEINLINE_FUNCTION void add_values(const bf16* value, std::int64_t stri
     }
     ++pairs;
     value += 2 * stride;
-    ahead += 2 * ahead_stride;
   };
   for (int j = 0; j + 1 < keys; j += 2) add(true);
   if (keys % 2 != 0) add(false);

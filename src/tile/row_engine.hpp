@@ -34,9 +34,9 @@ namespace katt::tile {
 ///
 /// Blocks are of `row_block` rows and then of as many as are left, so that K and V are widened once
 /// for up to `row_block` query rows. A host takes two vectors of a row at a time: a line of 16-bit
-/// elements. Of bf16 they are the even and the odd elements, whose widening is one instruction; Q
-/// and O lie in the same order. Cores that are fast at dot products of bf16 take these (tile/row_dots.hpp), and
-/// AVX-512 has another way for five rows and more (tile/row_lanes.hpp).
+/// elements. Of bf16 they are the even and the odd elements, whose widening is one instruction; Q and O lie
+/// in the same order. Cores that are fast at dot products of bf16 take these (tile/row_dots.hpp), and AVX-512
+/// has another way for five rows and more (tile/row_lanes.hpp).
 ///
 /// On a device a "vector" is a float and a thread takes a block; keys, and then values, are staged
 /// in shared memory (tile/warp_rows.hpp). A warp has a row's softmax, queries and results. `Wide`:
@@ -65,9 +65,10 @@ class RowEngine {
     return sizeof(float) * ((q + r) * d + r * TileKv + 3 * r + staged);
   }
 
-  /// Whether beside so many rows keys are asked for a tile ahead, not right before they are read.
+  /// Whether beside so many rows keys are asked for a tile ahead, not right before they are read: then a line
+  /// has the time to come, but tiles of f32 leave it little room in the first-level cache.
   KOKKOS_INLINE_FUNCTION static constexpr bool asks_far(int rows) {
-    return on_host && is_zen5 && rows > 4;
+    return on_host && is_zen5 && rows > (sizeof(T) == 2 ? 4 : 7);
   }
 
   KOKKOS_INLINE_FUNCTION RowEngine(const Team& team, float* scratch, int rows, int head_dim)
@@ -124,10 +125,11 @@ class RowEngine {
   /// for them meanwhile, so that reading and computing overlap.
   KOKKOS_INLINE_FUNCTION void scores(const Rows<T>& keys, const Rows<T>& next) {
     columns_ = keys.count;
+    Ahead ahead(next, head_dim_);
     if constexpr (on_host) {
-      score_rows(keys, next);
+      score_rows(keys, ahead);
     } else {
-      score_rows(stage(keys), next);
+      score_rows(stage(keys), ahead);
     }
     team_.team_barrier();
   }
@@ -194,10 +196,11 @@ class RowEngine {
 
   /// O = O·α + P·V for the value rows that belong to the last scores(). `next` as in scores().
   KOKKOS_INLINE_FUNCTION void accumulate(const Rows<T>& values, const Rows<T>& next) {
+    Ahead ahead(next, head_dim_);
     if constexpr (on_host) {
-      value_rows(values, next);
+      value_rows(values, ahead);
     } else {
-      value_rows(stage(values), next);
+      value_rows(stage(values), ahead);
     }
     team_.team_barrier();
   }
@@ -245,6 +248,8 @@ class RowEngine {
   /// Whether two vectors are the even and the odd elements of what they hold.
   static constexpr bool interleaved = std::is_same_v<T, bf16> && lanes > 1 && !by_dots;
 
+  using Ahead = row_blocks::RowsAhead;
+
   template <class F>
   KOKKOS_FORCEINLINE_FUNCTION void for_each_item(int count, const F& f) const {
     for (int item = rank_; item < count; item += size_) f(item);
@@ -268,8 +273,7 @@ class RowEngine {
     }
   }
 
-  /// Calls f(d, part) for the elements of a row of head_dim from d on: on a host two vectors at a
-  /// time, then what is left over.
+  /// Calls f(d, part) for the elements of a row of head_dim, on a host two vectors at a time.
   template <class F>
   KOKKOS_FORCEINLINE_FUNCTION void for_each_part(const F& f) const {
     row_blocks::for_each_part<lanes, on_host>(head_dim_, f);
@@ -333,12 +337,12 @@ class RowEngine {
   }
 
   template <class K>
-  KOKKOS_FORCEINLINE_FUNCTION void score_rows(const Rows<K>& keys, const Rows<T>& next) const {
+  KOKKOS_FORCEINLINE_FUNCTION void score_rows(const Rows<K>& keys, Ahead& ahead) const {
     row_blocks::for_each<row_block>(rows_, [&]<int R>(int first, int blocks) {
       if constexpr (by_lanes && row_lanes::multiplies<T>) {
         if (row_lanes::takes<T>(R, head_dim_)) {
           for (int r = first; r < first + blocks * R; r += R) {
-            row_lanes::scores<R>(keys, next, head_dim_, query_block(r), score_row(r), TileKv);
+            row_lanes::scores<R>(keys, ahead, head_dim_, query_block(r), score_row(r), TileKv);
           }
           return;
         }
@@ -348,26 +352,25 @@ class RowEngine {
       const int whole = columns_ / key_block;
       const int rest = whole * key_block;
       for_each_pair(blocks, whole, [&](int block, int item) {
-        score_block<R, key_block>(keys, next, first + block * R, item * key_block);
+        score_block<R, key_block>(keys, ahead, first + block * R, item * key_block);
       });
       for_each_pair(blocks, columns_ - rest, [&](int block, int item) {
-        score_block<R, 1>(keys, next, first + block * R, rest + item);
+        score_block<R, 1>(keys, ahead, first + block * R, rest + item);
       });
     });
   }
 
   /// The keys of a block a few at a time, whose pointers fit a host's registers.
   template <int R, int Keys, class K>
-  KOKKOS_FORCEINLINE_FUNCTION void score_block(const Rows<K>& keys, const Rows<T>& next,
-                                               int first_row, int first_key) const {
+  KOKKOS_FORCEINLINE_FUNCTION void score_block(const Rows<K>& keys, Ahead& ahead, int first_row,
+                                               int first_key) const {
     constexpr int few = Kokkos::min(Keys, 4);
     const float* q = query_row(first_row);
     Vec acc[Keys * R];
 #pragma GCC unroll 4
     for (int j = 0; j < Keys; j += few) {
       Vec sums[few * R];
-      score_keys<R>(keys.data + (first_key + j) * keys.stride, keys.stride,
-                    next.data + (first_key + j) * next.stride, next.stride, q, sums);
+      score_keys<R>(keys.data + (first_key + j) * keys.stride, keys.stride, ahead, q, sums);
 #pragma GCC unroll 16
       for (int i = 0; i < few * R; ++i) acc[j * R + i] = sums[i];
     }
@@ -382,12 +385,11 @@ class RowEngine {
 
   /// sums[j · R + r], over the lanes, is the product of key j and query r.
   template <int R, class K, int Count>
-  KOKKOS_FORCEINLINE_FUNCTION void score_keys(const K* key, std::int64_t stride, const T* ahead,
-                                              std::int64_t ahead_stride, const float* q,
-                                              Vec (&sums)[Count]) const {
+  KOKKOS_FORCEINLINE_FUNCTION void score_keys(const K* key, std::int64_t stride, Ahead& ahead,
+                                              const float* q, Vec (&sums)[Count]) const {
     constexpr int keys = Count / R;
     if constexpr (by_dots) {
-      return row_dots::score_keys<R>(key, stride, ahead, ahead_stride, q, head_dim_, sums);
+      return row_dots::score_keys<R>(key, stride, ahead, q, head_dim_, sums);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < Count; ++i) sums[i] = Vec(0.0F);
@@ -395,7 +397,7 @@ class RowEngine {
       constexpr int width = row_blocks::width_of<decltype(part)>;
 #pragma GCC unroll 4
       for (int j = 0; j < keys; ++j) {
-        for (int c = 0; c < width * lanes; c += line) prefetch(ahead + j * ahead_stride + d + c);
+        for (int c = 0; c < width * lanes; c += line) ahead();
       }
       row_blocks::for_each_vector_of(part, [&]<int N>() {
         Vec query[R];
@@ -412,42 +414,41 @@ class RowEngine {
   }
 
   template <class K>
-  KOKKOS_FORCEINLINE_FUNCTION void value_rows(const Rows<K>& values, const Rows<T>& next) const {
+  KOKKOS_FORCEINLINE_FUNCTION void value_rows(const Rows<K>& values, Ahead& ahead) const {
     row_blocks::for_each<row_block>(rows_, [&]<int R>(int first, int blocks) {
       constexpr int fitting = static_cast<int>(std::bit_floor(value_accumulators / R + 0U));
       constexpr int widest = on_host ? Kokkos::min(fitting, 8) : 1;  // a device's threads are lanes
-      value_columns<R, widest>(values, next, first, blocks, 0);
+      value_columns<R, widest>(values, ahead, first, blocks, 0);
     });
   }
 
   /// Column blocks of ND vectors from `begin` on, then of ND / 2 … and what is left over.
   template <int R, int ND, class K>
-  KOKKOS_FORCEINLINE_FUNCTION void value_columns(const Rows<K>& values, const Rows<T>& next,
-                                                 int first, int blocks, int begin) const {
+  KOKKOS_FORCEINLINE_FUNCTION void value_columns(const Rows<K>& values, Ahead& ahead, int first,
+                                                 int blocks, int begin) const {
     using Part = std::conditional_t<ND % 2 == 0, row_blocks::PairOfVectors, WholeVector>;
     const int wide = (head_dim_ - begin) / (ND * lanes);
     for_each_pair(blocks, wide, [&](int block, int item) {
-      value_block<R, ND>(values, next, first + block * R, begin + item * ND * lanes, Part{});
+      value_block<R, ND>(values, ahead, first + block * R, begin + item * ND * lanes, Part{});
     });
     begin += wide * ND * lanes;
     if constexpr (ND > 1) {
-      value_columns<R, ND / 2>(values, next, first, blocks, begin);
+      value_columns<R, ND / 2>(values, ahead, first, blocks, begin);
     } else if (begin < head_dim_) {
       const PartialVector rest{head_dim_ - begin};
       for_each_item(blocks, [&](int block) {
-        value_block<R, 1>(values, next, first + block * R, begin, rest);
+        value_block<R, 1>(values, ahead, first + block * R, begin, rest);
       });
     }
   }
 
   template <int R, int ND, class K, class Part>
-  KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<K>& values, const Rows<T>& next,
-                                               int first_row, int first_dim, Part part) const {
+  KOKKOS_FORCEINLINE_FUNCTION void value_block(const Rows<K>& values, Ahead& ahead, int first_row,
+                                               int first_dim, Part part) const {
     constexpr int width = row_blocks::width_of<Part>;
     float* o = o_ + static_cast<std::ptrdiff_t>(first_row) * row_ + first_dim;
     const float* p = score_row(first_row);
     const K* value = values.data + first_dim;
-    const T* ahead = next.data + first_dim;
     Vec acc[R][ND];
 #pragma GCC unroll 24
     for (int i = 0; i < R * ND; ++i) {
@@ -455,11 +456,11 @@ class RowEngine {
           load<Vec>(o + i / ND * row_ + i % ND * lanes) * Vec(rescale_[first_row + i / ND]);
     }
     if constexpr (by_dots) {
-      row_dots::add_values(value, values.stride, ahead, next.stride, columns_, p, TileKv,
+      row_dots::add_values(value, values.stride, ahead, columns_, p, TileKv,
                            Kokkos::min(head_dim_ - first_dim, lanes), acc);
     }
     for (int j = 0; !by_dots && j < columns_; ++j) {
-      for (int c = 0; c < ND * lanes; c += line) prefetch(ahead + c);
+      for (int c = 0; c < ND * lanes; c += line) ahead();
 #pragma GCC unroll 4
       for (int n = 0; n < ND; n += width) {
         Vec v[width];
@@ -473,7 +474,6 @@ class RowEngine {
         }
       }
       value += values.stride;
-      ahead += next.stride;
     }
 #pragma GCC unroll 24
     for (int i = 0; i < R * ND; ++i) {

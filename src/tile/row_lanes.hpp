@@ -7,6 +7,7 @@
 #include "tile/bf16_panels.hpp"
 #include "tile/dots.hpp"
 #include "tile/elementwise.hpp"
+#include "tile/row_blocks.hpp"
 #include "tile/warp_rows.hpp"
 
 /// Scores and softmax of RowEngine (tile/row_engine.hpp) for up to eight query rows at a time, where a
@@ -62,10 +63,10 @@ struct ByteRows {
 };
 
 /// sums[i] = the products of key i, of `Keys` of `bytes` bytes, a multiple of eight, and the eight rows of
-/// `q`, in two parts a row. Asks memory for the rows `asked`.
+/// `q`, in two parts a row. Asks memory for what comes ahead().
 template <int Keys, bool Dots>
-KOKKOS_FORCEINLINE_FUNCTION void score_keys(const ByteRows& key, const ByteRows& asked, int bytes,
-                                            const float* q, __m512* sums) {
+KOKKOS_FORCEINLINE_FUNCTION void score_keys(const ByteRows& key, row_blocks::RowsAhead& ahead,
+                                            int bytes, const float* q, __m512* sums) {
   constexpr int line = 64;
   using Spread [[gnu::may_alias]] = long long;
   // Rows stride and 2 · stride behind a register are addressed from it; GCC would rather keep sixteen
@@ -95,9 +96,8 @@ KOKKOS_FORCEINLINE_FUNCTION void score_keys(const ByteRows& key, const ByteRows&
     }
   };
   for (int begin = 0; begin < bytes; begin += line) {
-    const std::byte* line_of_row = asked.data + begin;
 #pragma GCC unroll 16
-    for (int i = 0; i < Keys; ++i, line_of_row += asked.stride) prefetch(line_of_row);
+    for (int i = 0; i < Keys; ++i) ahead();
     if (begin + line <= bytes) {
 #pragma GCC unroll 8
       for (int byte = 0; byte < line; byte += 8) add(byte);
@@ -145,25 +145,24 @@ KOKKOS_FORCEINLINE_FUNCTION void store_scores(const __m512 (&sums)[keys], float*
   }
 }
 
-/// S of R rows, a block as pack_query() leaves it, and all keys; asks memory for the rows of `next`. Up to
+/// S of R rows, a block as pack_query() leaves it, and all keys; asks memory for what comes ahead(). Up to
 /// sixteen scores are written at once.
 template <int R, class T>
-void scores(const Rows<T>& all, const Rows<T>& next, int head_dim, const float* q, float* s,
-            std::int64_t s_stride) {
+void scores(const Rows<T>& all, row_blocks::RowsAhead& ahead, int head_dim, const float* q,
+            float* s, std::int64_t s_stride) {
   constexpr bool dots = std::is_same_v<T, bf16>;
   const int bytes = head_dim * static_cast<int>(sizeof(T));
   for (int first = 0; first < all.count; first += keys) {
     const ByteRows key(all.data + first * all.stride, all.stride);
-    const ByteRows asked(next.data + first * next.stride, next.stride);
     const int count = all.count - first;
     __m512 sums[keys];
     if (count >= keys) {
-      score_keys<keys, dots>(key, asked, bytes, q, sums);
+      score_keys<keys, dots>(key, ahead, bytes, q, sums);
     } else {
 #pragma GCC unroll 16
       for (int i = 0; i < keys; ++i) sums[i] = _mm512_setzero_ps();
       for (int i = 0; i < count; ++i) {
-        score_keys<1, dots>(key.from(i), asked.from(i), bytes, q, sums + i);
+        score_keys<1, dots>(key.from(i), ahead, bytes, q, sums + i);
       }
     }
     store_scores<R>(sums, s + first, s_stride);
