@@ -142,9 +142,10 @@ struct SharedProduct {
     const std::int64_t stride = args.c.stride[0];
     float* c = static_cast<float*>(args.c.data) + row * stride + column;
     const std::int64_t steps = std::min(plan.chunk, args.k() - first);
-    Upcoming ahead;  // called so often for a panel of A, and for all of them
+    Upcoming ahead;
     for (std::int64_t k = 0; k < steps; k += plan.depth) {
       const std::int64_t depth = std::min(plan.depth, steps - k);
+      // Of ahead(), for a panel of A and for all of them.
       const std::int64_t calls = divide_up(columns, M::columns) * (depth / Upcoming::steps);
       const std::int64_t all_calls = divide_up(rows, M::rows) * calls;
       for (std::int64_t j = 0; plan.shares_a && j < columns; j += M::columns) {
