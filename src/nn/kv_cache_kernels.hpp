@@ -24,7 +24,8 @@ struct Ring {
   }
 };
 
-/// Copies a row, elements of the source `stride` apart.
+/// Copies a row of `count` elements, which lie `stride` and `target_stride` apart: in one piece on a host
+/// where both are 1.
 template <class Team, class T>
 KOKKOS_FORCEINLINE_FUNCTION void copy_row(const Team& team, const T* source, std::int64_t stride,
                                           T* target, std::int64_t target_stride,

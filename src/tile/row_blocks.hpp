@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "tile/elementwise.hpp"
 #include "tile/engine.hpp"

@@ -94,6 +94,7 @@ KOKKOS_FORCEINLINE_FUNCTION void add_values(const bf16* value, std::int64_t stri
       const __m512i high = n + 1 < ND ? last_pairs(first, second) : low;
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
+        // In this order: GCC would load some ahead, and copy sums from register to register for it.
         __m512i broadcast;
         asm volatile("vpbroadcastd %1, %0" : "=v"(broadcast) : "m"(pairs[r * p_stride]));
         sums[r][n] = add_dots(sums[r][n], broadcast, low);
