@@ -46,10 +46,17 @@ struct Bf16Plan {
   /// Rows and columns of a block of C, so that its sums stay in the second-level cache: 2 MiB where
   /// there is AMX, else 1 MiB or less.
   static std::int64_t largest_streamed(UnitName unit) { return unit == UnitName::amx ? 512 : 256; }
-  static std::int64_t largest_resident(UnitName unit) {
-    return unit == UnitName::amx || tile::is_zen5 ? 512 : 256;
+  static std::int64_t largest_resident(UnitName unit, bool far) {
+    if (unit == UnitName::amx || tile::is_zen5) return 512;
+    return far ? 320 : 256;
   }
   static constexpr std::int64_t largest_depth = 512;
+  /// Where thousands of streamed rows run across k, as in gradients of weights, every strip comes from memory,
+  /// a line of each row: dot products do best with short strips that more of the resident factor meets.
+  static constexpr std::int64_t depth_of_far = 256;
+  static bool is_far(UnitName unit, bool streamed_along, std::int64_t k) {
+    return unit == UnitName::dot && !streamed_along && k > 2048;
+  }
   /// Zen 5: twelve ways of a set, eight of Zen 4.
   static constexpr std::int64_t largest_direct = tile::is_zen5 ? INT64_MAX : largest_depth;
 
@@ -79,18 +86,23 @@ struct Bf16Plan {
     const auto cut = [](std::int64_t extent, std::int64_t count, std::int64_t unit) {
       return round_up(divide_up(extent, count), unit);
     };
-    const ConstTensorRef<2>& passing = plan.left_resident != plan.swapped ? args.b : args.a;
+    const bool passes_b = plan.left_resident != plan.swapped;
+    const ConstTensorRef<2>& passing = passes_b ? args.b : args.a;
+    const bool streamed_along = passes_b ? b_along : a_along;
+    const bool far = is_far(unit, streamed_along, k);
     const bool is_amx = unit == UnitName::amx;
     const std::int64_t read_at_once = is_amx ? 32 : 2;  // elements
     plan.direct =
-        may_be_direct && !plan.left_resident && (plan.swapped ? b_along : a_along) &&
-        k % depth_of_panel == 0 && passing.stride[0] % read_at_once == 0 &&
+        may_be_direct && !plan.left_resident && streamed_along && k % depth_of_panel == 0 &&
+        passing.stride[0] % read_at_once == 0 &&
         reinterpret_cast<std::uintptr_t>(passing.data) % (2 * read_at_once) == 0 &&
         (is_amx ? plan.resident <= strip && plan.streamed % 16 == 0 : k <= largest_direct);
-    plan.depth = plan.direct && is_amx ? k : cut(k, divide_up(k, largest_depth), depth_of_panel);
+    plan.depth = plan.direct && is_amx
+                     ? k
+                     : cut(k, divide_up(k, far ? depth_of_far : largest_depth), depth_of_panel);
     plan.passes = divide_up(k, plan.depth);
     plan.resident_block =
-        cut(plan.resident, divide_up(plan.resident, largest_resident(unit)), strip);
+        cut(plan.resident, divide_up(plan.resident, largest_resident(unit, far)), strip);
     const std::int64_t blocks_in_chunk =
         std::max<std::int64_t>(1, largest_chunk_bytes / (2 * plan.resident_block * k));
     plan.chunk = std::min(blocks_in_chunk * plan.resident_block, round_up(plan.resident, strip));
