@@ -32,6 +32,15 @@ void lay_out_block(Arena& arena, const LlamaConfig& config, Dtype dtype, BatchSh
 }
 
 template <class Exec>
+bool has_gated_mlp(const LlamaConfig& config, const Kernels& kernels, std::int64_t tokens) {
+  const auto is_ours = [](const std::string& variant) {
+    return variant == "auto" || variant == "fused";
+  };
+  return is_host_v<Exec> && tokens > few_tokens && !config.ternary && !config.mlp_bias &&
+         is_ours(kernels.linear) && is_ours(kernels.swiglu);
+}
+
+template <class Exec>
 void Block<Exec>::norm(Runner<Exec>& run, const TensorRef<1>& weight, ConstTensorRef<2> stream,
                        ConstTensorRef<2> delta, const TensorRef<2>& sum,
                        const TensorRef<2>& out) const {
@@ -60,14 +69,30 @@ void Block<Exec>::activate(Runner<Exec>& run, const BlockActivations& at) const 
 }
 
 template <class Exec>
+void Block<Exec>::gated_mlp(Runner<Exec>& run, const BlockWeights& weights,
+                            const BlockActivations& at) const {
+  const std::int64_t half = at.product.extent[1];
+  run.gemm({.a = at.rows.gather(run, at.n2),
+            .b = rows_of(weights.gate_up, half, half),
+            .c = at.product,
+            .trans_b = true,
+            .gate = rows_of(weights.gate_up, 0, half)},
+           "katt::nn::gated_mlp");
+}
+
+template <class Exec>
 void Block<Exec>::finish(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                          const TensorRef<2>& delta) const {
   attention_.project_out(run, weights, at, at.rows.target(delta));
   at.rows.sum(run, delta);
   norm(run, weights.post_norm, at.x, delta, at.h, at.n2);
-  project(run, kernels_, at.rows.gather(run, at.n2), weights.gate_up, weights.gate_up_bias,
-          at.gate_up);
-  activate(run, at);
+  if (at.gate_up.size() == 0) {
+    gated_mlp(run, weights, at);
+  } else {
+    project(run, kernels_, at.rows.gather(run, at.n2), weights.gate_up, weights.gate_up_bias,
+            at.gate_up);
+    activate(run, at);
+  }
   project(run, kernels_, at.product, weights.down, weights.down_bias, at.rows.target(delta));
   at.rows.sum(run, delta);
 }
@@ -157,6 +182,7 @@ void norm_backward(Runner<Exec>& run, const Kernels& kernels, float eps, const T
 }
 
 #define KATT_INSTANTIATE_BLOCK(Exec)                                                             \
+  template bool has_gated_mlp<Exec>(const LlamaConfig&, const Kernels&, std::int64_t);           \
   template class Block<Exec>;                                                                    \
   template void norm_backward<Exec>(Runner<Exec>&, const Kernels&, float, const TensorRef<2>&,   \
                                     const TensorRef<2>&, const TensorRef<1>&, ConstTensorRef<2>, \

@@ -18,7 +18,7 @@
 ///   h = x + a·W_oᵀ           | (T, hidden)
 ///   n₂ = rmsnorm(h)          | (T, hidden)
 ///   g, u = n₂·W_gate_upᵀ     | gate_up (T, 2·intermediate)
-///   m = silu(g)·u            | product (T, intermediate)
+///   m = silu(g)·u            | product (T, intermediate); see has_gated_mlp()
 ///   delta = m·W_downᵀ        | the next block's x is h + delta, added by its first norm
 ///
 /// Of tensor parallel ranks each has some of the heads and of the MLP's columns (`config` and
@@ -85,6 +85,17 @@ inline constexpr std::array recomputable{Recompute::n1,     Recompute::qkv, Reco
 void lay_out_block(Arena& arena, const LlamaConfig& config, Dtype dtype, BatchShape shape,
                    Recompute parts, BlockActivations& at, std::int64_t stream_rows = 0);
 
+/// Of up to so many tokens products wait for the weights.
+inline constexpr std::int64_t few_tokens = 64;
+
+/// Whether a block whose g and u nobody needs computes m as one product with W_gate_up (a gated one,
+/// ops/linear/gemm/gemm.hpp), with the same bits: of more than few_tokens, which read W_gate_up best as one
+/// stream; on a host, where there are neither biases nor ternary weights and no other variants are asked
+/// for. Then gate_up is left out of its activations.
+template <class Exec>
+[[nodiscard]] bool has_gated_mlp(const LlamaConfig& config, const Kernels& kernels,
+                                 std::int64_t tokens);
+
 template <class Exec>
 class Block {
  public:
@@ -126,6 +137,7 @@ class Block {
   void norm(Runner<Exec>& run, const TensorRef<1>& weight, ConstTensorRef<2> stream,
             ConstTensorRef<2> delta, const TensorRef<2>& sum, const TensorRef<2>& out) const;
   void activate(Runner<Exec>& run, const BlockActivations& at) const;
+  void gated_mlp(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at) const;
 
   const LlamaConfig& config_;
   const Kernels& kernels_;

@@ -44,14 +44,15 @@ template <class Args>
   return std::string(type.substr(0, type.rfind("::")));
 }
 
-/// Of C = αAB + βC.
+/// Of C = αAB + βC, or of a gated product.
 [[nodiscard]] inline CallWork work_of_product(const linear::GemmArgs& args) {
   const auto m = static_cast<double>(args.m());
   const auto n = static_cast<double>(args.n());
   const auto k = static_cast<double>(args.k());
   const auto size = [](Dtype dtype) { return static_cast<double>(size_of(dtype)); };
-  return {.flops = 2 * m * n * k,
-          .bytes = size(args.a.dtype) * m * k + size(args.b.dtype) * k * n +
+  const double factors = args.is_gated() ? 2 : 1;
+  return {.flops = factors * 2 * m * n * k,
+          .bytes = size(args.a.dtype) * m * k + factors * size(args.b.dtype) * k * n +
                    size(args.c.dtype) * m * n * (args.beta != 0 ? 2 : 1)};
 }
 
@@ -127,7 +128,7 @@ class Runner {
     groups_.tensor.reduce_scatter(exec_, all, own).wait();
   }
 
-  /// A dense product that no operator computes: one that adds to f32 gradients.
+  /// A dense product that no operator computes: one that adds to f32 gradients, or a gated one.
   void gemm(const linear::GemmArgs& args, const char* label) {
     reserve(linear::gemm_workspace_bytes(exec_, args));
     if (dry_) return;

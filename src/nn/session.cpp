@@ -50,11 +50,15 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   drop_repeated_biases(weights_, slice_);
   options_.chunk = std::min(options_.chunk, options_.capacity);
   repeats_tokens_ = can_repeat_tokens();
-  // The largest steps: with pages many tokens of one sequence, or one of each.
+  // The largest steps: with pages many tokens of one sequence, or one of each. Few tokens have tensors that
+  // many have not (has_gated_mlp()).
   const BatchShape many{.batch = is_paged() ? 1 : options_.batch, .seq = options_.chunk};
+  const BatchShape few{.batch = many.batch,
+                       .seq = std::clamp<std::int64_t>(few_tokens / many.batch, 1, options_.chunk)};
   const BatchShape one{.batch = options_.batch, .seq = 1};
+  const BatchShape few_of_one{.batch = std::min(options_.batch, few_tokens), .seq = 1};
   Runner<Exec> rehearsal(exec, true, {}, options_.groups);
-  for (const BatchShape& shape : {many, one}) {
+  for (const BatchShape& shape : {many, few, one, few_of_one}) {
     Arena sizes;
     const Step at = lay_out(sizes, shape);
     activation_bytes_ = std::max(activation_bytes_, sizes.bytes());
@@ -99,7 +103,11 @@ typename Session<Exec>::Step Session<Exec>::lay_out(Arena& arena, BatchShape sha
   if (repeats(shape)) at.found = arena.integers(tokens);
   at.at.x = rows(config_.hidden_size);
   at.at.attended = rows(config_.q_size());  // without lse
-  lay_out_block(arena, config_, dtype_, shape, without(Recompute::all, Recompute::attended), at.at);
+  Recompute parts = without(Recompute::all, Recompute::attended);
+  if (has_gated_mlp<Exec>(config_, options_.kernels, tokens)) {
+    parts = without(parts, Recompute::gate_up);
+  }
+  lay_out_block(arena, config_, dtype_, shape, parts, at.at);
   at.delta = rows(config_.hidden_size);
   at.n = rows(config_.hidden_size);
   if (!slice_.head) return at;
@@ -360,6 +368,9 @@ void Session<Exec>::step(std::span<const std::int64_t> slots, std::span<const st
   if (is_paged()) sent_.wait();  // a longer piece of another sequence would lie where that is read
   Arena arena(activations_.data());
   const Step at = lay_out(arena, shape);
+  if (arena.bytes() > activation_bytes_) {
+    throw std::logic_error("a step has more activations than the session has room for");
+  }
   if (repeats(shape)) return repeat_step(at, slots, ids, wanted);
   const std::span<float> logits = wanted.logits;
   const dist::Part part = dist::part_of(vocab_size_, slice_.tensor, slice_.tensor_rank);

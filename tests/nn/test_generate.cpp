@@ -94,6 +94,48 @@ TYPED_TEST(Generate, ContinuesEachPromptAsAlone) {
   }
 }
 
+/// Few tokens store what many do not (nn::has_gated_mlp()): a session has room for either.
+TYPED_TEST(Generate, FewAndManyTokensFitTheirSession) {
+  for (const Dtype dtype : all_dtypes) {
+    const auto model = random_model<TypeParam>(dtype);
+    for (const std::int64_t length : {1, 63, 64, 65, 90, 130}) {
+      const std::vector<std::int64_t> prompt = prompts_of({length}).front();
+      nn::Session<TypeParam> fitting(model, {.capacity = length});
+      nn::Session<TypeParam> roomy(model, {.capacity = 4 * length + 300});
+      const std::vector<float> logits = fitting.append(prompt, true);
+      EXPECT_EQ(logits, roomy.append(prompt, true)) << name_of(dtype) << " " << length;
+      // The most that are few, and the others after them.
+      const std::size_t few = nn::few_tokens;
+      if (prompt.size() <= few) continue;
+      fitting.clear();
+      (void)fitting.append(std::span(prompt).first(few));
+      const std::vector<float> later = fitting.append(std::span(prompt).subspan(few));
+      const auto last = std::span(logits).last(later.size());
+      const float limit = dtype == Dtype::f32 ? 1e-4F : 0.1F;
+      for (std::size_t i = 0; i < later.size(); ++i)
+        ASSERT_NEAR(later[i], last[i], limit) << length;
+    }
+  }
+}
+
+/// Of many sequences that end one after the other, too.
+TYPED_TEST(Generate, ManySequencesBecomeFew) {
+  const auto model = random_model<TypeParam>(Dtype::f32);
+  std::vector<std::int64_t> lengths(70, 3);
+  const Prompts prompts = prompts_of(lengths);
+  nn::Session<TypeParam> session(model, {.batch = 70, .capacity = 8, .chunk = 4, .page_size = 4});
+  std::vector<std::int64_t> sequences;
+  for (const auto& prompt : prompts) {
+    sequences.push_back(session.open());
+    const std::int64_t last = sequences.back();
+    (void)session.append_to(std::span(&last, 1), prompt);
+  }
+  const std::vector<std::int64_t> next(70, 5);
+  EXPECT_EQ(session.append_to(sequences, next).size(), 70U * 97U);
+  EXPECT_EQ(session.append_to(std::span(sequences).first(60), std::span(next).first(60)).size(),
+            60U * 97U);
+}
+
 TYPED_TEST(Generate, TakesLongPromptsInPieces) {
   const auto model = random_model<TypeParam>(Dtype::f32);
   const Prompts prompts = prompts_of({70, 9, 33});

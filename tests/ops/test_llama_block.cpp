@@ -231,8 +231,9 @@ TEST(LlamaBlockCase, FusionsSaveMemory) {
 }
 
 TEST(LlamaBlockCase, EveryOperatorIsARegionOfTheProfile) {
-  const auto calls = [](const char* pass, const char* variant) {
-    const auto made = block().make_case(point(shapes[1], pass, Dtype::f32));
+  Shape shape = shapes[1];
+  const auto calls = [&](const char* pass, const char* variant) {
+    const auto made = block().make_case(point(shape, pass, Dtype::f32));
     const auto candidate = made->prepare({.variant = variant});
     std::map<std::string, double> found;
     for (const io::ProfileRow& row : bench::profile(*candidate, 1).rows) {
@@ -252,6 +253,12 @@ TEST(LlamaBlockCase, EveryOperatorIsARegionOfTheProfile) {
   EXPECT_EQ(calls("backward", "fused"), backward);
   backward["katt::nn::add_gradient"] = 6;
   EXPECT_EQ(calls("backward", "naive"), backward);
+  // Of many tokens the activation is in a product.
+  shape.seq = nn::few_tokens;
+  auto gated = forward;
+  gated.erase("katt::swiglu");
+  EXPECT_EQ(calls("forward", "naive"), forward);
+  EXPECT_EQ(calls("forward", "fused"), gated);
 }
 
 TEST(LlamaBlockCase, RefusesShapesThatMeanNothing) {

@@ -26,15 +26,17 @@ VariantTable<Exec, Args> built_in() {
              else impl::naive_backward(exec, args, workspace);
            }},
       {.name = "fused",
-       .description = "gate and up for one block of tokens and columns at a time",
+       .description =
+           "a gated product, or gate and up for one block of tokens and columns at a time",
        .rank = 1,
        .parameters = {"tile_q", "tile_kv"},
        .settings = impl::fused_tiles(),
        .default_setting = [](const Args& args) -> Setting {
+         if (is_host_v<Exec>) return impl::fused_tiles().front();
          // In 16 bits the outputs of a tile's tokens have sums in f32, twice the size of the
          // outputs.
          if (forward && args.x.dtype != Dtype::f32) return {512, 1024};
-         return impl::fused_tiles().front();
+         return {1024, 1024};
        },
        .workspace_bytes =
            [](const Exec& exec, const Args& args, impl::Tile tile) {

@@ -42,6 +42,12 @@ class Sizer : public ProductSizer<Exec> {
   void round(const TensorRef<2>&, const TensorRef<2>&, const char*) {}
 };
 
+/// Whether gate, up and their activation are one product.
+template <class Exec, class Args>
+bool has_gated_product(const Args& args) {
+  return is_host_v<Exec> && args.w_gate.stride[0] == args.w_up.stride[0];
+}
+
 /// Launches the steps.
 template <class Exec>
 class Runner {
@@ -99,35 +105,43 @@ float beta_at(std::int64_t begin) { return begin == 0 ? 0.0F : 1.0F; }
 
 bool is_wide(const TensorRef<2>& tensor) { return tensor.dtype == Dtype::f32; }
 
+template <class Exec>
 struct ForwardBuffers {
   std::int64_t tokens, columns;
+  bool gated;     ///< up is not stored, nor gate: its place has h
   bool buffered;  ///< out needs an f32 sum
   TensorRef<2> gate, up, sum;
 
   ForwardBuffers(Arena& arena, const ForwardArgs& args, Tile tile)
       : tokens(std::min<std::int64_t>(tile.tokens, args.tokens())),
         columns(std::min<std::int64_t>(tile.columns, args.intermediate())),
+        gated(has_gated_product<Exec>(args)),
         buffered(!is_wide(args.out) && columns < args.intermediate()),
         gate(arena.matrix(args.x.dtype, tokens, columns)),
-        up(arena.matrix(args.x.dtype, tokens, columns)),
+        up(gated ? TensorRef<2>{} : arena.matrix(args.x.dtype, tokens, columns)),
         sum(buffered ? arena.matrix(Dtype::f32, tokens, args.hidden()) : TensorRef<2>{}) {}
 };
 
-template <class Step>
-void steps(Step& step, const ForwardArgs& args, const ForwardBuffers& b) {
+template <class Step, class Exec>
+void steps(Step& step, const ForwardArgs& args, const ForwardBuffers<Exec>& b) {
   for_each_block(args.tokens(), b.tokens, [&](Range t) {
     const Range local{0, t.count};
     const ConstTensorRef<2> x = rows_of(args.x, t);
     const Sum out{rows_of(args.out, t), b.buffered ? rows_of(b.sum, local) : TensorRef<2>{}};
     for_each_block(args.intermediate(), b.columns, [&](Range f) {
-      const TensorRef<2> gate = part(b.gate, local, {0, f.count});
-      const TensorRef<2> up = part(b.up, local, {0, f.count});
-      step.product({.a = x, .b = rows_of(args.w_gate, f), .c = gate, .trans_b = true},
-                   "katt::swiglu_mlp::gate");
-      step.product({.a = x, .b = rows_of(args.w_up, f), .c = up, .trans_b = true},
-                   "katt::swiglu_mlp::up");
-      step.activate(gate, up);
-      step.product({.a = gate,
+      const TensorRef<2> h = part(b.gate, local, {0, f.count});
+      const ConstTensorRef<2> w_gate = rows_of(args.w_gate, f);
+      const ConstTensorRef<2> w_up = rows_of(args.w_up, f);
+      if (b.gated) {
+        step.product({.a = x, .b = w_up, .c = h, .trans_b = true, .gate = w_gate},
+                     "katt::swiglu_mlp::gate_up");
+      } else {
+        const TensorRef<2> up = part(b.up, local, {0, f.count});
+        step.product({.a = x, .b = w_gate, .c = h, .trans_b = true}, "katt::swiglu_mlp::gate");
+        step.product({.a = x, .b = w_up, .c = up, .trans_b = true}, "katt::swiglu_mlp::up");
+        step.activate(h, up);
+      }
+      step.product({.a = h,
                     .b = columns_of(args.w_down, f),
                     .c = out.written(),
                     .trans_b = true,
@@ -140,12 +154,14 @@ void steps(Step& step, const ForwardArgs& args, const ForwardBuffers& b) {
 
 struct BackwardBuffers {
   std::int64_t tokens, columns;
+  bool at_once;                       ///< dx of a block of tokens takes one block of columns
   bool buffered_weights, buffered_x;  ///< which gradients need f32 sums
   TensorRef<2> gate, up, dh, dw_gate, dw_up, dw_down, dx;
 
   BackwardBuffers(Arena& arena, const BackwardArgs& args, Tile tile)
       : tokens(std::min<std::int64_t>(tile.tokens, args.tokens())),
         columns(std::min<std::int64_t>(tile.columns, args.intermediate())),
+        at_once(columns == args.intermediate()),
         buffered_weights(!is_wide(args.dw_gate) && tokens < args.tokens()),
         buffered_x(!is_wide(args.dx)),
         gate(arena.matrix(args.x.dtype, tokens, columns)),
@@ -156,7 +172,15 @@ struct BackwardBuffers {
       dw_up = arena.matrix(Dtype::f32, columns, args.hidden());
       dw_down = arena.matrix(Dtype::f32, args.hidden(), columns);
     }
-    if (buffered_x) dx = arena.matrix(Dtype::f32, args.tokens(), args.hidden());
+    if (!buffered_x) return;
+    const std::int64_t hidden = args.hidden();
+    if (!at_once) {
+      dx = arena.matrix(Dtype::f32, args.tokens(), hidden);
+    } else if (dh.size() * size_of(dh.dtype) >= static_cast<std::size_t>(tokens * hidden) * 4) {
+      dx = {dh.data, Dtype::f32, {tokens, hidden}};  // h is not needed any more by then
+    } else {
+      dx = arena.matrix(Dtype::f32, tokens, hidden);
+    }
   }
 };
 
@@ -192,16 +216,19 @@ void steps(Step& step, const BackwardArgs& args, const BackwardBuffers& b) {
                    "katt::swiglu_mlp::dw_up");
       step.product({.a = dout, .b = h, .c = dw_down.written(), .trans_a = true, .beta = beta},
                    "katt::swiglu_mlp::dw_down");
-      const TensorRef<2> dx = rows_of(b.buffered_x ? b.dx : args.dx, t);
-      step.product({.a = gate, .b = w_gate, .c = dx, .beta = beta_at(f.begin)},
+      const Sum dx{rows_of(args.dx, t), b.buffered_x
+                                            ? rows_of(b.dx, b.at_once ? Range{0, t.count} : t)
+                                            : TensorRef<2>{}};
+      step.product({.a = gate, .b = w_gate, .c = dx.written(), .beta = beta_at(f.begin)},
                    "katt::swiglu_mlp::dx");
-      step.product({.a = up, .b = w_up, .c = dx, .beta = 1.0F}, "katt::swiglu_mlp::dx");
+      step.product({.a = up, .b = w_up, .c = dx.written(), .beta = 1.0F}, "katt::swiglu_mlp::dx");
+      if (b.at_once) dx.finish(step, "katt::swiglu_mlp::round_dx");
     });
     dw_gate.finish(step, "katt::swiglu_mlp::round_dw_gate");
     dw_up.finish(step, "katt::swiglu_mlp::round_dw_up");
     dw_down.finish(step, "katt::swiglu_mlp::round_dw_down");
   });
-  Sum{args.dx, b.dx}.finish(step, "katt::swiglu_mlp::round_dx");
+  if (!b.at_once) Sum{args.dx, b.dx}.finish(step, "katt::swiglu_mlp::round_dx");
 }
 
 template <class Buffers, class Exec, class Args>
@@ -224,14 +251,15 @@ void run(const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
 }  // namespace
 
 const std::vector<Setting>& fused_tiles() {
-  static const std::vector<Setting> tiles{{1024, 1024}, {256, 256},   {256, 1024}, {512, 512},
-                                          {512, 1024},  {1024, 2048}, {2048, 1024}};
+  static const std::vector<Setting> tiles{{4096, 16384}, {1024, 16384}, {1024, 1024},
+                                          {256, 256},    {256, 1024},   {512, 512},
+                                          {512, 1024},   {1024, 2048},  {2048, 1024}};
   return tiles;
 }
 
 template <class Exec>
 std::size_t fused_workspace_bytes(const Exec& exec, const ForwardArgs& args, Tile tile) {
-  return workspace_bytes<ForwardBuffers>(exec, args, tile);
+  return workspace_bytes<ForwardBuffers<Exec>>(exec, args, tile);
 }
 template <class Exec>
 std::size_t fused_workspace_bytes(const Exec& exec, const BackwardArgs& args, Tile tile) {
@@ -240,7 +268,7 @@ std::size_t fused_workspace_bytes(const Exec& exec, const BackwardArgs& args, Ti
 
 template <class Exec>
 void fused_forward(const Exec& exec, const ForwardArgs& args, Tile tile, Workspace workspace) {
-  run<ForwardBuffers>(exec, args, tile, workspace);
+  run<ForwardBuffers<Exec>>(exec, args, tile, workspace);
 }
 template <class Exec>
 void fused_backward(const Exec& exec, const BackwardArgs& args, Tile tile, Workspace workspace) {

@@ -5,15 +5,17 @@
 
 #include "ops/swiglu_mlp/swiglu_mlp.hpp"
 
-/// The fused variants: gate and up exist for one block of tokens and intermediate columns at a
-/// time, in the dtype of x.
+/// The fused variants: h exists for one block of tokens and intermediate columns at a time, in the
+/// dtype of x; gate and up exist in the backward pass and on devices alone, for such a block.
 ///
 /// Forward, for every block of tokens t:
 ///   for every block of intermediate columns f:
-///     gate = x[t] · w_gate[f]ᵀ,  up = x[t] · w_up[f]ᵀ           (tile.tokens, tile.columns)
-///     gate ← silu(gate) · up
-///     sum += gate · w_down[:, f]ᵀ                               (tile.tokens, hidden)
+///     h = silu(x[t] · w_gate[f]ᵀ) · (x[t] · w_up[f]ᵀ)           (tile.tokens, tile.columns)
+///     sum += h · w_down[:, f]ᵀ                                  (tile.tokens, hidden)
 ///   out[t] = sum, rounded once
+///
+/// On a host h is one gated product (linear/gemm/gemm.hpp); there the default block has the columns of
+/// most models, so that `fused` takes the same products as `naive`. On a device gate and up are two.
 ///
 /// Backward, for every block f, for every block t:
 ///     gate, up as above;  dh = dout[t] · w_down[:, f]
@@ -31,7 +33,7 @@ struct Tile {
   Tile(const Setting& setting) : tokens(setting.at(0)), columns(setting.at(1)) {}  // NOLINT
 };
 
-/// The tiles that can be asked for; the first is the default but for 16-bit outputs.
+/// The tiles that can be asked for; the first is the default of a host.
 const std::vector<Setting>& fused_tiles();
 
 template <class Exec>

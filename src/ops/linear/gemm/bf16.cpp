@@ -10,6 +10,7 @@
 #include "core/thread_slot.hpp"
 #include "ops/linear/gemm/bf16_operands.hpp"
 #include "ops/linear/gemm/bf16_plan.hpp"
+#include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/outer/few_rows.hpp"
 #include "ops/linear/gemm/outer/low_rank.hpp"
@@ -29,7 +30,7 @@ using Vec = bf16_panels::HostVec;
 /// Sixteen indices over 32 steps as sixteen vectors, zero beyond the factor: where rows run along
 /// k, vector i is index i; else vector p holds the pairs of steps (2p, 2p + 1) of all indices.
 void load_square(const Factor& factor, std::int64_t index, std::int64_t step, Vec (&square)[16]) {
-  const auto indices = static_cast<int>(std::min<std::int64_t>(16, factor.extent - index));
+  const auto indices = static_cast<int>(std::min<std::int64_t>(16, factor.count(index)));
   const auto steps = static_cast<int>(std::min<std::int64_t>(32, factor.k - step));
   const bf16* corner = factor.at(index, step);
   const bool whole = indices == 16 && steps == 32;
@@ -74,7 +75,7 @@ void load_square(const Factor& factor, std::int64_t index, std::int64_t step, Ve
 /// steps.
 void pack_strip(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
                 std::int64_t steps, std::byte* out) {
-  const int panels = factor.extent - index > 16 ? 2 : 1;
+  const int panels = factor.extent() - index > 16 ? 2 : 1;
   const bool transposed = factor.along != left;
   for (std::int64_t s = 0; s < steps; s += depth_of_panel) {
     for (int t = 0; t < panels; ++t, out += bf16_panels::panel_bytes) {
@@ -154,6 +155,32 @@ void finish_rows(const GemmArgs& args, const float* sums, std::int64_t row, std:
   }
 }
 
+/// C from the sums of a strip of the gated factor and panels of rows of A. Swapped: A is the right factor.
+template <class T, bool Swapped>
+void finish_gated(const GemmArgs& args, const float* sums, std::int64_t row, int panels,
+                  std::int64_t column) {
+  constexpr int gate_to_up = Swapped ? 1 : 2;  // panels
+  const auto columns = static_cast<int>(std::min<std::int64_t>(16, args.n() - column));
+  const Vec alpha(args.alpha);
+  for (int p = 0; p < panels; ++p, row += 16) {
+    const float* gate = sums + (Swapped ? 2 : 1) * p * bf16_panels::panel_floats;
+    const float* up = gate + gate_to_up * bf16_panels::panel_floats;
+    Vec square[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      square[i] = gated<T>(Vec(alpha * tile::load<Vec>(gate + 16 * i)),
+                           Vec(alpha * tile::load<Vec>(up + 16 * i)));
+    }
+    if constexpr (Swapped) tile::transpose(square);
+    T* c = static_cast<T*>(args.c.data) + row * args.c.stride[0] + column;
+    const auto rows = static_cast<int>(std::min<std::int64_t>(16, args.m() - row));
+    for (int i = 0; i < rows; ++i, c += args.c.stride[0]) {
+      if (columns == 16) store_rounded(c, square[i]);
+      else tile::store(c, square[i], tile::PartialVector{columns});
+    }
+  }
+}
+
 /// Packs a chunk of the resident factor: pass by pass, strip by strip. One item is one strip.
 struct PackChunk {
   Bf16Plan plan;
@@ -198,7 +225,7 @@ struct Bf16Block {
       const std::int64_t depth = std::min(plan.depth, args.k() - k);
       const std::int64_t steps = divide_up(depth, depth_of_panel);
       for (std::int64_t s = begin; s < end; s += strip) {
-        const int panels = streamed.extent - s > 16 ? 2 : 1;
+        const int panels = streamed.extent() - s > 16 ? 2 : 1;
         const bool in_place =
             plan.direct && (s + strip <= plan.streamed || plan.streamed % 16 == 0);
         if (!in_place) pack_strip(streamed, !plan.left_resident, s, k, depth, passing);
@@ -278,7 +305,7 @@ struct Bf16Block {
   /// The rows of C that the sums of a left and a right strip go to.
   Ahead target(std::int64_t left, std::int64_t right, std::int64_t steps) const {
     const std::int64_t row = plan.swapped ? right : left;
-    const std::int64_t column = plan.swapped ? left : right;
+    const std::int64_t column = (plan.swapped ? left : right) / (args.is_gated() ? 2 : 1);
     const auto size = static_cast<std::int64_t>(size_of(args.c.dtype));
     const std::int64_t lines = divide_up(strip, steps);
     return {static_cast<const std::byte*>(args.c.data) + (row * args.c.stride[0] + column) * size,
@@ -289,6 +316,10 @@ struct Bf16Block {
   void finish(const float* sums, std::int64_t left, int left_panels, std::int64_t right,
               int right_panels) const {
     visit_dtype(args.c.dtype, [&]<class T>() {
+      if (args.is_gated()) {
+        return plan.swapped ? finish_gated<T, true>(args, sums, right, right_panels, left / 2)
+                            : finish_gated<T, false>(args, sums, left, left_panels, right / 2);
+      }
       visit_dtype(args.bias.dtype, [&]<class B>() {
         if (!plan.swapped && right + strip <= args.n()) {
           return finish_rows<T, B>(args, sums, left, right);
@@ -357,8 +388,9 @@ void bf16_gemm(const Exec& exec, const GemmArgs& args, UnitName unit, Workspace 
   const auto plan = Bf16Plan::of(args, unit, exec.concurrency(), true);
   const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),
                  args.k()};
-  const Factor b{static_cast<const bf16*>(args.b.data), args.b.stride[0], args.trans_b, args.n(),
-                 args.k()};
+  const Factor b{
+      static_cast<const bf16*>(args.b.data),   args.b.stride[0], args.trans_b, args.n(), args.k(),
+      static_cast<const bf16*>(args.gate.data)};
   const bool a_resident = plan.left_resident != plan.swapped;
   const Factor& resident = a_resident ? a : b;
   const Factor& streamed = a_resident ? b : a;

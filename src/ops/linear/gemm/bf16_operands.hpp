@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/dtype.hpp"
+#include "core/extents.hpp"
 #include "tile/bf16_units.hpp"
 
 /// What the products of gemm/bf16.cpp read, and what they ask for ahead.
@@ -12,15 +13,34 @@ namespace katt::linear::impl {
 
 namespace bf16_panels = tile::bf16_panels;
 
-/// A factor of the product: `extent` indices i over k steps.
+/// A factor of the product: `extent` indices i over k steps. That of a gated product has panels of sixteen rows
+/// of the gate and of `data` by turns, as many of each as make panels.
 struct Factor {
   const bf16* data;
   std::int64_t stride;
   bool along;  ///< rows run along k: element (i, k) at i · stride + k, else at k · stride + i
-  std::int64_t extent, k;
+  std::int64_t rows, k;
+  const bf16* gate = nullptr;
+
+  std::int64_t extent() const { return gate == nullptr ? rows : with_gate(rows); }
+  static std::int64_t with_gate(std::int64_t rows) { return 2 * round_up(rows, panel); }
 
   const bf16* at(std::int64_t index, std::int64_t step) const {
-    return data + (along ? index * stride + step : step * stride + index);
+    if (gate == nullptr) return data + (along ? index * stride + step : step * stride + index);
+    return (is_gate(index) ? gate : data) + row_of(index) * stride + step;
+  }
+  /// Indices from the beginning of a panel on that are there.
+  std::int64_t count(std::int64_t index) const {
+    return rows - (gate == nullptr ? index : row_of(index));
+  }
+  /// From a panel to the next, in elements, where a strip of rows along k begins.
+  std::int64_t next_panel() const { return gate == nullptr ? panel * stride : data - gate; }
+
+ private:
+  static constexpr std::int64_t panel = bf16_panels::rows;
+  static bool is_gate(std::int64_t index) { return index / panel % 2 == 0; }
+  static std::int64_t row_of(std::int64_t index) {
+    return index / (2 * panel) * panel + index % panel;
   }
 };
 
@@ -68,7 +88,7 @@ struct RowWalk {
   RowWalk(const Factor& factor, std::int64_t index, std::int64_t step)
       : from(factor.at(index, step)),
         row_bytes(factor.stride * 2),
-        panel_bytes(bf16_panels::rows * row_bytes) {}
+        panel_bytes(factor.next_panel() * 2) {}
   KOKKOS_FORCEINLINE_FUNCTION const bf16* operator()(int step) const {
     return from + step * bf16_panels::depth;
   }

@@ -31,7 +31,8 @@ inline constexpr std::int64_t depth_of_panel = 32;
 /// streamed left factor are read from where they lie ("direct"): by the dot products, which broadcast
 /// pairs, where there is one pass or eight rows that are pages apart leave room in a set of the
 /// first-level cache, and by AMX where the resident factor is a single strip, as in generation, so that
-/// every streamed element is used once.
+/// every streamed element is used once. A gated product has its halves as one factor, of which a strip has a
+/// panel of each.
 struct Bf16Plan {
   bool swapped = false;                                 ///< the left factor is op(B)ᵀ
   bool left_resident = false;                           ///< else the right one is
@@ -62,7 +63,7 @@ struct Bf16Plan {
 
   static Bf16Plan of(const GemmArgs& args, UnitName unit, int threads, bool may_be_direct) {
     const std::int64_t m = args.m();
-    const std::int64_t n = args.n();
+    const std::int64_t n = args.is_gated() ? 2 * round_up(args.n(), strip / 2) : args.n();
     const std::int64_t k = args.k();
     const bool a_along = !args.trans_a;
     const bool b_along = args.trans_b;
@@ -92,10 +93,14 @@ struct Bf16Plan {
     const bool far = is_far(unit, streamed_along, k);
     const bool is_amx = unit == UnitName::amx;
     const std::int64_t read_at_once = is_amx ? 32 : 2;  // elements
+    const auto is_aligned = [&](const void* data) {
+      return reinterpret_cast<std::uintptr_t>(data) % (2 * read_at_once) == 0;
+    };
+    const bool gate_is_direct =
+        !passes_b || !args.gate || (args.n() % 16 == 0 && is_aligned(args.gate.data));
     plan.direct =
         may_be_direct && !plan.left_resident && streamed_along && k % depth_of_panel == 0 &&
-        passing.stride[0] % read_at_once == 0 &&
-        reinterpret_cast<std::uintptr_t>(passing.data) % (2 * read_at_once) == 0 &&
+        passing.stride[0] % read_at_once == 0 && is_aligned(passing.data) && gate_is_direct &&
         (is_amx ? plan.resident <= strip && plan.streamed % 16 == 0 : k <= largest_direct);
     plan.depth = plan.direct && is_amx
                      ? k

@@ -26,6 +26,14 @@ void check(const GemmArgs& args) {
   expect("n of b", args.b.extent[args.trans_b ? 0 : 1], args.n());
   expect("k of b", args.b.extent[args.trans_b ? 1 : 0], args.k());
   if (args.bias) expect("n of bias", args.bias.extent[0], args.n());
+  if (!args.is_gated()) return;
+  expect("n of gate", args.gate.extent[0], args.n());
+  expect("k of gate", args.gate.extent[1], args.k());
+  expect("distance of the rows of gate", args.gate.stride[0], args.b.stride[0]);
+  if (args.gate.dtype != args.b.dtype || args.trans_a || !args.trans_b || args.beta != 0.0F ||
+      args.bias) {
+    throw InputError("gemm: gate: expected the dtype of b, trans_b alone, neither beta nor bias");
+  }
 }
 
 template <class Exec>
@@ -57,6 +65,7 @@ GemmEngine fastest_engine(const GemmArgs& args) {
 
 template <class Exec>
 Status gemm_supports(const GemmArgs& args, GemmEngine engine) {
+  if (args.is_gated() && !is_host_v<Exec>) return Status::skipped("takes no gate");
   if (engine == GemmEngine::fastest || engine == GemmEngine::widened) return Status::ok();
   if ((engine == GemmEngine::cublaslt) == is_host_v<Exec>) {
     return Status::skipped("is not of the backend " +

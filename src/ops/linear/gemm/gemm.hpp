@@ -13,6 +13,11 @@ namespace katt::linear {
 ///
 ///   C = alpha · op(A) · op(B) + beta · C + bias        op(X) = X or Xᵀ
 ///
+/// or, with a gate (on a host), a gated linear unit (SwiGLU; Shazeer 2020, arXiv:2002.05202, eq. 5),
+/// whose two products are not stored, but rounded to the dtype of C as if they were:
+///
+///   C = silu(alpha · A · gateᵀ) · (alpha · A · Bᵀ)
+///
 /// Matrices lie in the memory of the backend, their rows are contiguous and may be any distance
 /// apart. C does not overlap the others.
 struct GemmArgs {
@@ -24,7 +29,11 @@ struct GemmArgs {
   float alpha = 1.0F;
   float beta = 0.0F;         ///< 0: C is written without being read
   ConstTensorRef<1> bias{};  ///< (n), added to every row of C; optional
+  /// (n, k), rows as far apart as those of B; optional. Then trans_b alone is set, and there is
+  /// neither beta nor bias.
+  ConstTensorRef<2> gate{};
 
+  bool is_gated() const { return gate.size() > 0; }
   std::int64_t m() const { return c.extent[0]; }
   std::int64_t n() const { return c.extent[1]; }
   std::int64_t k() const { return a.extent[trans_a ? 0 : 1]; }

@@ -22,11 +22,25 @@ constexpr std::int64_t largest_chunk = std::int64_t{2} << 20;  ///< elements of 
 constexpr std::int64_t most_columns =
     largest_chunk / HostMicro::largest_depth / HostMicro::columns * HostMicro::columns;
 
-/// How a product is cut.
+/// Columns of a panel of B that each half of a gated product has, the gate's first.
+constexpr std::int64_t half_columns = HostMicro::columns / 2;
+
+/// Columns of sums: those of C, or panels of both halves of a gated product.
+std::int64_t sum_columns(const GemmArgs& args) {
+  return args.is_gated() ? 2 * round_up(args.n(), half_columns) : args.n();
+}
+
+/// Whether a chunk has room for so many rows of A.
+bool is_chunk(std::int64_t rows, std::int64_t steps) {
+  return round_up(rows, HostMicro::rows) * steps <= largest_chunk;
+}
+
+/// How a product is cut. A gated one has all of its sums in a thread's memory, and so all of k in a chunk.
 template <class Vec>
 struct SharedPlan {
   using M = Micro<Vec>;
 
+  std::int64_t n;       ///< sum_columns()
   bool shares_a;        ///< else B
   std::int64_t width;   ///< rows, or columns, of a panel of the shared factor
   std::int64_t panels;  ///< side by side
@@ -34,33 +48,34 @@ struct SharedPlan {
   std::int64_t chunk;   ///< steps of k that are packed at one time, in whole depths
   std::int64_t rows, columns, row_items, column_items;  ///< of a thread's piece of C
 
-  SharedPlan(const GemmArgs& args, int threads) : depth(M::depth_of(args.k())) {
+  bool gated;
+
+  SharedPlan(const GemmArgs& args, int threads)
+      : n(sum_columns(args)), depth(M::depth_of(args.k())), gated(args.is_gated()) {
     // As many pieces of C as keep the threads busy to the end.
     const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
     constexpr std::int64_t narrow = std::int64_t{2} * M::columns;
     const std::int64_t high = divide_up(args.m(), M::rows);
-    shares_a = args.m() <= args.n() && args.n() >= wanted * narrow &&
-               high * M::rows * depth <= largest_chunk;
+    shares_a =
+        args.m() <= n && n >= wanted * narrow && is_chunk(args.m(), gated ? args.k() : depth);
     if (shares_a) {
       width = M::rows;
       panels = high;
-      columns = even_block(args.n(), std::max(wanted, divide_up(args.n(), 4 * narrow)), M::columns,
-                           1, threads);
+      columns = even_block(n, std::max(wanted, divide_up(n, 4 * narrow)), M::columns, 1, threads);
       rows = args.m();
     } else {
       width = M::columns;
-      panels = divide_up(args.n(), M::columns);
+      panels = divide_up(n, M::columns);
       // The columns of B that many panels of A meet stay in the second-level cache.
-      const std::int64_t wide = divide_up(args.n(), 512);
-      columns = round_up(divide_up(args.n(), std::max(wide, divide_up(threads, high))), M::columns);
-      rows = std::clamp<std::int64_t>(high * divide_up(args.n(), columns) / (4 * wanted), 1, 4) *
-             M::rows;
+      const std::int64_t wide = divide_up(n, 512);
+      columns = round_up(divide_up(n, std::max(wide, divide_up(threads, high))), M::columns);
+      rows = std::clamp<std::int64_t>(high * divide_up(n, columns) / (4 * wanted), 1, 4) * M::rows;
     }
-    column_items = divide_up(args.n(), columns);
+    column_items = divide_up(n, columns);
     row_items = divide_up(args.m(), rows);
-    chunk = std::clamp<std::int64_t>(largest_chunk / (panels * width * depth), 1,
-                                     divide_up(args.k(), depth)) *
-            depth;
+    const std::int64_t depths = divide_up(args.k(), depth);
+    chunk = gated ? depths : largest_chunk / (panels * width * depth);
+    chunk = std::clamp<std::int64_t>(chunk, 1, depths) * depth;
   }
 
   /// Elements of a panel of the shared factor.
@@ -68,9 +83,12 @@ struct SharedPlan {
   [[nodiscard]] std::int64_t packed_size() const {
     return round_up(chunk / depth * panels * panel_size(), 16);
   }
-  /// Elements that a thread packs.
+  /// Elements that a thread packs, where its sums lie behind them.
+  [[nodiscard]] std::int64_t own_size() const {
+    return round_up((shares_a ? columns : M::rows) * depth + M::slack, 16);
+  }
   [[nodiscard]] std::int64_t thread_size() const {
-    const std::int64_t elements = (shares_a ? columns : M::rows) * depth + M::slack;
+    const std::int64_t elements = own_size() + (gated ? rows * columns : 0);
     return static_cast<std::int64_t>(
         thread_slice_bytes(static_cast<std::size_t>(elements) * sizeof(float)) / sizeof(float));
   }
@@ -79,6 +97,17 @@ struct SharedPlan {
     return (k / depth * panels + panel) * panel_size();
   }
 };
+
+/// Packs a panel of B, or of both halves of a gated product.
+template <class Vec>
+void pack_b(const GemmArgs& args, const PanelRange& range, float* out) {
+  constexpr std::int64_t columns = Micro<Vec>::columns;
+  if (!args.is_gated()) return pack<Vec>(args.b, args.trans_b, range, out, columns);
+  const std::int64_t first = range.first / 2;
+  const PanelRange of_half{first, std::min(half_columns, args.n() - first), range.k, range.depth};
+  pack<Vec>(args.gate, true, of_half, out, columns);
+  pack<Vec>(args.b, true, of_half, out + half_columns, columns);
+}
 
 /// One panel of the shared factor.
 template <class Vec>
@@ -92,13 +121,13 @@ struct PackShared {
     const std::int64_t k = item / plan.panels * plan.depth;
     const std::int64_t panel = item % plan.panels;
     const std::int64_t begin = panel * plan.width;
-    const std::int64_t count = std::min(plan.width, (plan.shares_a ? args.m() : args.n()) - begin);
+    const std::int64_t count = std::min(plan.width, (plan.shares_a ? args.m() : plan.n) - begin);
     const PanelRange range{begin, count, first + k, std::min(plan.depth, args.k() - first - k)};
     float* out = packed + plan.place(k, panel);
     if (plan.shares_a) {
       pack<Vec>(args.a, !args.trans_a, range, out, count);
     } else {
-      pack<Vec>(args.b, args.trans_b, range, out, plan.width);
+      pack_b<Vec>(args, range, out);
     }
   }
 };
@@ -138,9 +167,10 @@ struct SharedProduct {
     const std::int64_t row = item % plan.row_items * plan.rows;
     const std::int64_t column = item / plan.row_items * plan.columns;
     const std::int64_t rows = std::min(plan.rows, args.m() - row);
-    const std::int64_t columns = std::min(plan.columns, args.n() - column);
-    const std::int64_t stride = args.c.stride[0];
-    float* c = static_cast<float*>(args.c.data) + row * stride + column;
+    const std::int64_t columns = std::min(plan.columns, plan.n - column);
+    const std::int64_t stride = plan.gated ? plan.columns : args.c.stride[0];
+    float* c = plan.gated ? mine + plan.own_size()
+                          : static_cast<float*>(args.c.data) + row * stride + column;
     const std::int64_t steps = std::min(plan.chunk, args.k() - first);
     Upcoming ahead;
     for (std::int64_t k = 0; k < steps; k += plan.depth) {
@@ -150,14 +180,15 @@ struct SharedProduct {
       const std::int64_t all_calls = divide_up(rows, M::rows) * calls;
       for (std::int64_t j = 0; plan.shares_a && j < columns; j += M::columns) {
         const std::int64_t count = std::min<std::int64_t>(M::columns, columns - j);
-        pack<Vec>(args.b, args.trans_b, {column + j, count, first + k, depth}, mine + j * depth,
-                  M::columns);
+        pack_b<Vec>(args, {column + j, count, first + k, depth}, mine + j * depth);
       }
       if (plan.shares_a) {
         const std::int64_t next = k + depth;
-        ahead.source = lines_of(args.b, args.trans_b,
-                                {column, columns, first + next, std::min(plan.depth, steps - next)},
-                                all_calls);
+        const std::int64_t parts = plan.gated ? 2 : 1;  // of which one is asked for
+        ahead.source = lines_of(
+            args.b, args.trans_b,
+            {column / parts, columns / parts, first + next, std::min(plan.depth, steps - next)},
+            all_calls);
       }
       for (std::int64_t i = 0; i < rows; i += M::rows) {
         const std::int64_t count = std::min<std::int64_t>(M::rows, rows - i);
@@ -194,6 +225,11 @@ struct SharedProduct {
     if (args.bias && first + steps == args.k()) {
       finish_block<Vec>(args, c, stride, row, column, rows, columns, 0.0F);
     }
+    for (std::int64_t j = 0; plan.gated && j < columns; j += M::columns) {
+      const std::int64_t to = (column + j) / 2;
+      finish_gated_block<Vec>(args, c + j, c + j + half_columns, stride, row, to, rows,
+                              std::min(half_columns, args.n() - to));
+    }
     token.release(slot);
   }
 };
@@ -202,14 +238,24 @@ struct SharedProduct {
 GemmArgs columns_of(const GemmArgs& args, std::int64_t first, std::int64_t count) {
   GemmArgs part = args;
   part.b = args.trans_b ? rows_of(args.b, first, count) : katt::columns_of(args.b, first, count);
+  if (args.is_gated()) part.gate = rows_of(args.gate, first, count);
   part.c = katt::columns_of(args.c, first, count);
   if (args.bias) part.bias = elements_of(args.bias, first, count);
   return part;
 }
 
+/// Columns of C that are computed at a time: of a gated product, so many that both halves of B fit a chunk
+/// where A does not.
+std::int64_t columns_at_a_time(const GemmArgs& args) {
+  if (!args.is_gated() || is_chunk(args.m(), args.k())) return most_columns;
+  return std::max<std::int64_t>(8 * half_columns,
+                                largest_chunk / args.k() / 2 / half_columns * half_columns);
+}
+
 }  // namespace
 
 bool is_shared(const GemmArgs& args) {
+  if (args.is_gated()) return true;
   return args.c.dtype == Dtype::f32 && args.k() > 0 && args.n() > 0 &&
          args.m() >= 8 * HostMicro::rows;
 }
@@ -217,7 +263,8 @@ bool is_shared(const GemmArgs& args) {
 template <class Exec>
 std::size_t shared_workspace_bytes(const Exec& exec, const GemmArgs& args) {
   std::int64_t size = 0;
-  for (const std::int64_t columns : {std::min(args.n(), most_columns), args.n() % most_columns}) {
+  const std::int64_t most = columns_at_a_time(args);
+  for (const std::int64_t columns : {std::min(args.n(), most), args.n() % most}) {
     if (columns == 0) continue;
     const SharedPlan<tile::VecOf<Exec>> plan(columns_of(args, 0, columns), exec.concurrency());
     size = std::max(size, plan.packed_size() + exec.concurrency() * plan.thread_size());
@@ -228,10 +275,10 @@ std::size_t shared_workspace_bytes(const Exec& exec, const GemmArgs& args) {
 template <class Exec>
 void shared_product(const Exec& exec, const GemmArgs& args, Workspace workspace,
                     const char* label) {
-  if (args.n() > most_columns) {
-    for (std::int64_t column = 0; column < args.n(); column += most_columns) {
-      shared_product(exec, columns_of(args, column, std::min(most_columns, args.n() - column)),
-                     workspace, label);
+  if (const std::int64_t most = columns_at_a_time(args); args.n() > most) {
+    for (std::int64_t column = 0; column < args.n(); column += most) {
+      shared_product(exec, columns_of(args, column, std::min(most, args.n() - column)), workspace,
+                     label);
     }
     return;
   }

@@ -8,7 +8,8 @@
 
 /// Products of many rows into f32 on a host, one factor packed once for all threads, the other by
 /// each thread for its piece of C, where the blocks of host.cpp pack both for every block. The sums
-/// are the same chains of fused multiply-adds.
+/// are the same chains of fused multiply-adds. So are gated products, of any dtype: panels of B then hold
+/// as many columns of the gate as of B.
 ///
 ///   few rows to many columns:  A is shared, B = weights; a thread packs some columns of B, which stay
 ///                              in the second-level cache while all of A streams past
@@ -17,7 +18,7 @@
 /// The shared factor is packed a chunk of its k at a time, 8 MiB at most.
 namespace katt::linear::impl {
 
-/// Whether the product has the rows for it.
+/// Whether the product has the rows for it, or a gate.
 [[nodiscard]] bool is_shared(const GemmArgs& args);
 
 template <class Exec>

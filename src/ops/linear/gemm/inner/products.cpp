@@ -151,30 +151,56 @@ struct InnerPanel {
     const int slot = slots.acquire();
     float* sums = workspace + slot * plan.sum_elements();
     const std::int64_t end = std::min(plan.n, (item + 1) * plan.panel_rows);
-    float columns[most_inner_rows * wide];  // (m, wide)
-    for (std::int64_t row = item * plan.panel_rows; row < end; row += wide) {
-      const std::int64_t count = std::min(wide, end - row);
-      for (std::int64_t j = 0; j < count; j += group) {
-        for (std::int64_t block = 0; block < plan.blocks; ++block) {
-          multiply(row + j, std::min(group, count - j), block,
-                   std::max<std::int64_t>(0, end - row - j - group), sums);
-        }
-        add_lanes(std::min(group, count - j), sums, columns + j);
+    constexpr std::int64_t room = most_inner_rows * wide;
+    float columns[room];  // (m, width)
+    float gates[room];
+    // Rows of the gate and of B by turns: few turns, since each is a stream of its own.
+    const std::int64_t width = args.is_gated() ? room / plan.m / group * group : wide;
+    for (std::int64_t row = item * plan.panel_rows; row < end; row += width) {
+      const std::int64_t count = std::min(width, end - row);
+      const std::int64_t left = end - row - count;
+      const Rows rows{row_of(args.b, row), count};
+      if (args.is_gated()) {
+        multiply_rows({row_of(args.gate, row), count}, rows, sums, gates, width);
+        multiply_rows(rows, {row_of(args.gate, row + count), left}, sums, columns, width);
+        finish_gated_block<Vec>(args, gates, columns, width, 0, row, plan.m, count);
+      } else {
+        multiply_rows(rows, {row_of(args.b, row + count), left}, sums, columns, width);
+        finish_block<Vec>(args, columns, width, 0, row, plan.m, count, args.beta);
       }
-      finish_block<Vec>(args, columns, wide, 0, row, plan.m, count, args.beta);
     }
     slots.release(slot);
   }
 
  private:
-  const Element* row_of_b(std::int64_t row) const {
-    return static_cast<const Element*>(args.b.data) + row * args.b.stride[0];
+  /// Rows of B, or of the gate.
+  struct Rows {
+    const Element* first;
+    std::int64_t count;
+  };
+  static const Element* row_of(const ConstTensorRef<2>& matrix, std::int64_t row) {
+    return static_cast<const Element*>(matrix.data) + row * matrix.stride[0];
   }
 
-  /// All rows of A against a group of rows of B, in a block along k. `rows_after`: of the panel,
-  /// behind the group.
-  void multiply(std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t rows_after,
-                float* sums) const {
+  /// columns(r, j), rows of which are `width` apart; `next` are those after these.
+  void multiply_rows(const Rows& rows, const Rows& next, float* sums, float* columns,
+                     std::int64_t width) const {
+    for (std::int64_t j = 0; j < rows.count; j += group) {
+      const auto from = [&](const Rows& all, std::int64_t begin) {
+        return Rows{all.first + begin * args.b.stride[0], all.count - begin};
+      };
+      const bool is_last = j + group >= rows.count;
+      const Rows these{from(rows, j).first, std::min(group, rows.count - j)};
+      for (std::int64_t block = 0; block < plan.blocks; ++block) {
+        multiply(these, is_last ? next : from(rows, j + group), block, sums);
+      }
+      add_lanes(these.count, sums, columns + j, width);
+    }
+  }
+
+  /// All rows of A against a group of rows of B, in a block along k. `next` are the rows after it.
+  void multiply(const Rows& these, const Rows& next, std::int64_t block, float* sums) const {
+    const std::int64_t rows = these.count;
     const std::int64_t begin = begin_of(plan.lines, plan.blocks, block);
     const std::int64_t count = begin_of(plan.lines, plan.blocks, block + 1) - begin;
     const bool is_last = block + 1 == plan.blocks;
@@ -195,11 +221,13 @@ struct InnerPanel {
       const std::int64_t at_a_time = InnerShape<Unit>::rows_of_b(rows_of_a);
       for (std::int64_t j = 0; j < rows;) {
         const bool one = plan.is_stream || rows - j < at_a_time;
-        pass.b = row_of_b(row + j) + begin * Unit::line;
+        pass.b = these.first + j * args.b.stride[0] + begin * Unit::line;
         pass.sums = sums + (first * group + j * rows_of_a) * Unit::lanes;
         pass.ahead = nullptr;
         if (plan.asks && !is_last) pass.ahead = pass.b + count * Unit::line;
-        if (plan.asks && is_last && j < rows_after) pass.ahead = row_of_b(row + group + j);
+        if (plan.asks && is_last && j < next.count) {
+          pass.ahead = next.first + j * args.b.stride[0];
+        }
         InnerKernels<Unit>::of(rows_of_a, one)(pass);
         j += one ? 1 : at_a_time;
       }
@@ -207,24 +235,24 @@ struct InnerPanel {
   }
 
   /// columns(r, j) = alpha · the sum over the lanes of a sum of the group.
-  void add_lanes(std::int64_t rows, const float* sums, float* columns) const {
+  void add_lanes(std::int64_t rows, const float* sums, float* columns, std::int64_t width) const {
     for (std::int64_t b = 0; b < plan.a_blocks; ++b) {
       const std::int64_t first = begin_of(plan.m, plan.a_blocks, b);
       const std::int64_t rows_of_a = begin_of(plan.m, plan.a_blocks, b + 1) - first;
       const float* of_block = sums + first * group * Unit::lanes;
-      float* to = columns + first * wide;
+      float* to = columns + first * width;
       if (rows_of_a < 4) {
-        add_lanes_of<1>(rows, rows_of_a, of_block, to);
+        add_lanes_of<1>(rows, rows_of_a, of_block, to, width);
       } else {
-        add_lanes_of<4>(rows, rows_of_a, of_block, to);
+        add_lanes_of<4>(rows, rows_of_a, of_block, to, width);
       }
     }
   }
 
   /// The same of a block of rows of A, sixteen sums at a time, of High rows.
   template <int High>
-  void add_lanes_of(std::int64_t rows, std::int64_t rows_of_a, const float* sums,
-                    float* columns) const {
+  void add_lanes_of(std::int64_t rows, std::int64_t rows_of_a, const float* sums, float* columns,
+                    std::int64_t width) const {
     constexpr int square = 16;
     constexpr int along = square / High;
     for (std::int64_t r = 0; r < rows_of_a; r += High) {
@@ -242,7 +270,7 @@ struct InnerPanel {
         tile::lane_sums(vectors, total);
         for (float& value : total) value *= args.alpha;
         for (std::int64_t i = 0; i < high; ++i) {
-          float* to = columns + (r + i) * wide + j;
+          float* to = columns + (r + i) * width + j;
           if (count == along) {
             std::copy_n(total + i * along, along, to);
           } else {
