@@ -56,7 +56,8 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   const BatchShape few{.batch = many.batch,
                        .seq = std::clamp<std::int64_t>(few_tokens / many.batch, 1, options_.chunk)};
   const BatchShape one{.batch = options_.batch, .seq = 1};
-  const BatchShape few_of_one{.batch = std::min(options_.batch, few_tokens), .seq = 1};
+  const BatchShape few_of_one{
+      .batch = is_paged() ? std::min(options_.batch, few_tokens) : options_.batch, .seq = 1};
   Runner<Exec> rehearsal(exec, true, {}, options_.groups);
   for (const BatchShape& shape : {many, few, one, few_of_one}) {
     Arena sizes;

@@ -134,6 +134,9 @@ TYPED_TEST(Generate, ManySequencesBecomeFew) {
   EXPECT_EQ(session.append_to(sequences, next).size(), 70U * 97U);
   EXPECT_EQ(session.append_to(std::span(sequences).first(60), std::span(next).first(60)).size(),
             60U * 97U);
+  // Without pages all of them grow together.
+  nn::Session<TypeParam> whole(model, {.batch = 70, .capacity = 4});
+  EXPECT_EQ(whole.append(std::vector<std::int64_t>(140, 5)).size(), 70U * 97U);
 }
 
 TYPED_TEST(Generate, TakesLongPromptsInPieces) {

@@ -22,8 +22,7 @@ struct Factor {
   std::int64_t rows, k;
   const bf16* gate = nullptr;
 
-  std::int64_t extent() const { return gate == nullptr ? rows : with_gate(rows); }
-  static std::int64_t with_gate(std::int64_t rows) { return 2 * round_up(rows, panel); }
+  std::int64_t extent() const { return gate == nullptr ? rows : 2 * round_up(rows, panel); }
 
   const bf16* at(std::int64_t index, std::int64_t step) const {
     if (gate == nullptr) return data + (along ? index * stride + step : step * stride + index);
@@ -33,8 +32,12 @@ struct Factor {
   std::int64_t count(std::int64_t index) const {
     return rows - (gate == nullptr ? index : row_of(index));
   }
-  /// From a panel to the next, in elements, where a strip of rows along k begins.
-  std::int64_t next_panel() const { return gate == nullptr ? panel * stride : data - gate; }
+  /// From the first panel of a strip of rows along k to its second.
+  std::int64_t panel_bytes() const {
+    if (gate == nullptr) return panel * stride * static_cast<std::int64_t>(sizeof(bf16));
+    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data) -
+                                     reinterpret_cast<std::uintptr_t>(gate));
+  }
 
  private:
   static constexpr std::int64_t panel = bf16_panels::rows;
@@ -88,7 +91,7 @@ struct RowWalk {
   RowWalk(const Factor& factor, std::int64_t index, std::int64_t step)
       : from(factor.at(index, step)),
         row_bytes(factor.stride * 2),
-        panel_bytes(factor.next_panel() * 2) {}
+        panel_bytes(factor.panel_bytes()) {}
   KOKKOS_FORCEINLINE_FUNCTION const bf16* operator()(int step) const {
     return from + step * bf16_panels::depth;
   }

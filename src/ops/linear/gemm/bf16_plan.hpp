@@ -97,7 +97,7 @@ struct Bf16Plan {
       return reinterpret_cast<std::uintptr_t>(data) % (2 * read_at_once) == 0;
     };
     const bool gate_is_direct =
-        !passes_b || !args.gate || (args.n() % 16 == 0 && is_aligned(args.gate.data));
+        !passes_b || !args.is_gated() || (args.n() % 16 == 0 && is_aligned(args.gate.data));
     plan.direct =
         may_be_direct && !plan.left_resident && streamed_along && k % depth_of_panel == 0 &&
         passing.stride[0] % read_at_once == 0 && is_aligned(passing.data) && gate_is_direct &&
