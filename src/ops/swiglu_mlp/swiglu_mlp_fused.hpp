@@ -14,8 +14,9 @@
 ///     sum += h · w_down[:, f]ᵀ                                  (tile.tokens, hidden)
 ///   out[t] = sum, rounded once
 ///
-/// On a host h is one gated product (linear/gemm/gemm.hpp); there the default block has the columns of
-/// most models, so that `fused` takes the same products as `naive`. On a device gate and up are two.
+/// On a host h is one gated product (linear/gemm/gemm.hpp); there the default block has all columns of
+/// most models forward, so that `fused` takes the same products as `naive` for fewer tokens at a time, and
+/// all tokens of most batches backward. On a device gate and up are two products.
 ///
 /// Backward, for every block f, for every block t:
 ///     gate, up as above;  dh = dout[t] · w_down[:, f]
@@ -33,7 +34,7 @@ struct Tile {
   Tile(const Setting& setting) : tokens(setting.at(0)), columns(setting.at(1)) {}  // NOLINT
 };
 
-/// The tiles that can be asked for; the first is the default of a host.
+/// The tiles that can be asked for; the first is the default of a host's forward pass.
 const std::vector<Setting>& fused_tiles();
 
 template <class Exec>
