@@ -32,7 +32,12 @@ VariantTable<Exec, Args> built_in() {
        .parameters = {"tile_q", "tile_kv"},
        .settings = impl::fused_tiles(),
        .default_setting = [](const Args& args) -> Setting {
-         if (is_host_v<Exec>) return impl::fused_tiles()[forward ? 0 : 1];
+         if (is_host_v<Exec>) {
+           constexpr std::int64_t few =
+               1024;  // whose blocks are small though they have all columns
+           if (forward) return {384, 16384};
+           return args.tokens() <= few ? Setting{4096, 16384} : Setting{4096, 4096};
+         }
          // In 16 bits the outputs of a tile's tokens have sums in f32, twice the size of the
          // outputs.
          if (forward && args.x.dtype != Dtype::f32) return {512, 1024};

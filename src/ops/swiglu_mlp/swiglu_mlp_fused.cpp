@@ -251,9 +251,9 @@ void run(const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
 }  // namespace
 
 const std::vector<Setting>& fused_tiles() {
-  static const std::vector<Setting> tiles{{384, 16384}, {4096, 4096}, {4096, 2048}, {1024, 1024},
-                                          {256, 256},   {256, 1024},  {512, 512},   {512, 1024},
-                                          {1024, 2048}, {2048, 1024}};
+  static const std::vector<Setting> tiles{{384, 16384}, {4096, 16384}, {4096, 4096}, {4096, 2048},
+                                          {1024, 1024}, {256, 256},    {256, 1024},  {512, 512},
+                                          {512, 1024},  {1024, 2048},  {2048, 1024}};
   return tiles;
 }
 
