@@ -32,12 +32,13 @@ void lay_out_block(Arena& arena, const LlamaConfig& config, Dtype dtype, BatchSh
 }
 
 template <class Exec>
-bool has_gated_mlp(const LlamaConfig& config, const Kernels& kernels, std::int64_t tokens) {
+Recompute parts_of_forward(const LlamaConfig& config, const Kernels& kernels, std::int64_t tokens) {
   const auto is_ours = [](const std::string& variant) {
     return variant == "auto" || variant == "fused";
   };
-  return is_host_v<Exec> && tokens > few_tokens && !config.ternary && !config.mlp_bias &&
-         is_ours(kernels.linear) && is_ours(kernels.swiglu);
+  const bool is_gated = is_host_v<Exec> && tokens > few_tokens && !config.ternary &&
+                        !config.mlp_bias && is_ours(kernels.linear) && is_ours(kernels.swiglu);
+  return is_gated ? without(Recompute::all, Recompute::gate_up) : Recompute::all;
 }
 
 template <class Exec>
@@ -182,7 +183,7 @@ void norm_backward(Runner<Exec>& run, const Kernels& kernels, float eps, const T
 }
 
 #define KATT_INSTANTIATE_BLOCK(Exec)                                                             \
-  template bool has_gated_mlp<Exec>(const LlamaConfig&, const Kernels&, std::int64_t);           \
+  template Recompute parts_of_forward<Exec>(const LlamaConfig&, const Kernels&, std::int64_t);   \
   template class Block<Exec>;                                                                    \
   template void norm_backward<Exec>(Runner<Exec>&, const Kernels&, float, const TensorRef<2>&,   \
                                     const TensorRef<2>&, const TensorRef<1>&, ConstTensorRef<2>, \

@@ -18,7 +18,7 @@
 ///   h = x + a·W_oᵀ           | (T, hidden)
 ///   n₂ = rmsnorm(h)          | (T, hidden)
 ///   g, u = n₂·W_gate_upᵀ     | gate_up (T, 2·intermediate)
-///   m = silu(g)·u            | product (T, intermediate); see has_gated_mlp()
+///   m = silu(g)·u            | product (T, intermediate); see parts_of_forward()
 ///   delta = m·W_downᵀ        | the next block's x is h + delta, added by its first norm
 ///
 /// Of tensor parallel ranks each has some of the heads and of the MLP's columns (`config` and
@@ -88,13 +88,13 @@ void lay_out_block(Arena& arena, const LlamaConfig& config, Dtype dtype, BatchSh
 /// Of up to so many tokens products wait for the weights.
 inline constexpr std::int64_t few_tokens = 64;
 
-/// Whether a block whose g and u nobody needs computes m as one product with W_gate_up (a gated one,
-/// ops/linear/gemm/gemm.hpp), with the same bits: of more than few_tokens, which read W_gate_up best as one
-/// stream; on a host, where there are neither biases nor ternary weights and no other variants are asked
-/// for. Then gate_up is left out of its activations.
+/// The tensors that a block needs whose g and u nobody reads again: all, or all but gate_up, without which it
+/// computes m as one product with W_gate_up (a gated one, ops/linear/gemm/gemm.hpp), with the same bits. That
+/// is of more than few_tokens, which read W_gate_up best as one stream; on a host, where there are neither
+/// biases nor ternary weights and no other variants are asked for.
 template <class Exec>
-[[nodiscard]] bool has_gated_mlp(const LlamaConfig& config, const Kernels& kernels,
-                                 std::int64_t tokens);
+[[nodiscard]] Recompute parts_of_forward(const LlamaConfig& config, const Kernels& kernels,
+                                         std::int64_t tokens);
 
 template <class Exec>
 class Block {

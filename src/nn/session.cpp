@@ -51,7 +51,7 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   options_.chunk = std::min(options_.chunk, options_.capacity);
   repeats_tokens_ = can_repeat_tokens();
   // The largest steps: with pages many tokens of one sequence, or one of each. Few tokens have tensors that
-  // many have not (has_gated_mlp()).
+  // many have not (parts_of_forward()).
   const BatchShape many{.batch = is_paged() ? 1 : options_.batch, .seq = options_.chunk};
   const BatchShape few{.batch = many.batch,
                        .seq = std::clamp<std::int64_t>(few_tokens / many.batch, 1, options_.chunk)};
@@ -104,11 +104,8 @@ typename Session<Exec>::Step Session<Exec>::lay_out(Arena& arena, BatchShape sha
   if (repeats(shape)) at.found = arena.integers(tokens);
   at.at.x = rows(config_.hidden_size);
   at.at.attended = rows(config_.q_size());  // without lse
-  Recompute parts = without(Recompute::all, Recompute::attended);
-  if (has_gated_mlp<Exec>(config_, options_.kernels, tokens)) {
-    parts = without(parts, Recompute::gate_up);
-  }
-  lay_out_block(arena, config_, dtype_, shape, parts, at.at);
+  const Recompute parts = parts_of_forward<Exec>(config_, options_.kernels, tokens);
+  lay_out_block(arena, config_, dtype_, shape, without(parts, Recompute::attended), at.at);
   at.delta = rows(config_.hidden_size);
   at.n = rows(config_.hidden_size);
   if (!slice_.head) return at;

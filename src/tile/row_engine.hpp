@@ -66,11 +66,9 @@ class RowEngine {
   }
 
   /// Whether beside so many rows keys are asked for a tile ahead, not right before they are read: then a line
-  /// has the time to come, but tiles of f32 leave it little room in the first-level cache. On Zen 4 f32 and f16
-  /// gain nothing.
+  /// has the time to come, but tiles of f32 leave it little room in the first-level cache. (Zen 4: bf16 alone.)
   KOKKOS_INLINE_FUNCTION static constexpr bool asks_far(int rows) {
-    if (!is_zen5) return by_dots && is_zen && rows > 3;
-    return on_host && rows > (sizeof(T) == 2 ? 4 : 7);
+    return is_zen5 ? on_host && rows > (sizeof(T) == 2 ? 4 : 7) : is_zen && by_dots && rows > 3;
   }
 
   KOKKOS_INLINE_FUNCTION RowEngine(const Team& team, float* scratch, int rows, int head_dim)

@@ -94,7 +94,7 @@ TYPED_TEST(Generate, ContinuesEachPromptAsAlone) {
   }
 }
 
-/// Few tokens store what many do not (nn::has_gated_mlp()): a session has room for either.
+/// Few tokens store what many do not (nn::parts_of_forward()): a session has room for either.
 TYPED_TEST(Generate, FewAndManyTokensFitTheirSession) {
   for (const Dtype dtype : all_dtypes) {
     const auto model = random_model<TypeParam>(dtype);

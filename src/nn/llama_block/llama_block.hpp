@@ -169,11 +169,9 @@ class Pass {
     if (!backward) {
       using nn::Recompute;
       at_.attended = rows(config_.q_size());  // without lse
-      Recompute parts = nn::without(Recompute::all, Recompute::attended | Recompute::h);
-      if (nn::has_gated_mlp<Exec>(config_, kernels_, tokens)) {
-        parts = nn::without(parts, Recompute::gate_up);
-      }
-      nn::lay_out_block(arena, config_, dtype, shape_, parts, at_, own);
+      const Recompute parts = nn::parts_of_forward<Exec>(config_, kernels_, tokens);
+      nn::lay_out_block(arena, config_, dtype, shape_,
+                        nn::without(parts, Recompute::attended | Recompute::h), at_, own);
       at_.h = tensors_.h;
       return;
     }

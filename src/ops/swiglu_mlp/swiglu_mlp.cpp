@@ -33,10 +33,9 @@ VariantTable<Exec, Args> built_in() {
        .settings = impl::fused_tiles(),
        .default_setting = [](const Args& args) -> Setting {
          if (is_host_v<Exec>) {
-           constexpr std::int64_t few =
-               1024;  // whose blocks are small though they have all columns
            if (forward) return {384, 16384};
-           return args.tokens() <= few ? Setting{4096, 16384} : Setting{4096, 4096};
+           // Blocks of few tokens are small though they have all columns.
+           return args.tokens() <= 1024 ? Setting{4096, 16384} : Setting{4096, 4096};
          }
          // In 16 bits the outputs of a tile's tokens have sums in f32, twice the size of the
          // outputs.

@@ -174,13 +174,9 @@ struct BackwardBuffers {
     }
     if (!buffered_x) return;
     const std::int64_t hidden = args.hidden();
-    if (!at_once) {
-      dx = arena.matrix(Dtype::f32, args.tokens(), hidden);
-    } else if (dh.size() * size_of(dh.dtype) >= static_cast<std::size_t>(tokens * hidden) * 4) {
-      dx = {dh.data, Dtype::f32, {tokens, hidden}};  // h is not needed any more by then
-    } else {
-      dx = arena.matrix(Dtype::f32, tokens, hidden);
-    }
+    // h is not needed any more when dx is summed at once; it has 16 bits, the sums 32.
+    if (at_once && columns >= 2 * hidden) dx = {dh.data, Dtype::f32, {tokens, hidden}};
+    else dx = arena.matrix(Dtype::f32, at_once ? tokens : args.tokens(), hidden);
   }
 };
 

@@ -47,7 +47,6 @@ struct SharedPlan {
   std::int64_t depth;   ///< steps of k in a panel
   std::int64_t chunk;   ///< steps of k that are packed at one time, in whole depths
   std::int64_t rows, columns, row_items, column_items;  ///< of a thread's piece of C
-
   bool gated;
 
   SharedPlan(const GemmArgs& args, int threads)
