@@ -85,35 +85,53 @@ inline void pack_row_block(const bf16* source, std::int64_t stride, int rows, in
   }
 }
 
-/// Packs 32 rows × 16 dimensions as a panel of A, dimensions by rows, zero from row `rows` on.
-inline void pack_columns(const bf16* source, std::int64_t stride, int rows, int elements,
-                         bf16* target) {
-  const __mmask16 mask = first_lanes(elements);
-  const auto row = [&](int r) {
-    return r < rows ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, source + r * stride))
-                    : _mm512_setzero_si512();
-  };
-  HostVec square[16];
-  for (int p = 0; p < 16; ++p) {
-    square[p] = HostVec(
-        _mm512_castsi512_ps(_mm512_or_si512(row(2 * p), _mm512_slli_epi32(row(2 * p + 1), 16))));
+/// Element d of two rows as a pair, of dimensions 0 to 15 and 16 to 31.
+struct Pairs {
+  __m512i first, second;
+
+  Pairs(__m512i even, __m512i odd)
+      : first(_mm512_permutex2var_epi16(even, places(0), odd)),
+        second(_mm512_permutex2var_epi16(even, places(16), odd)) {}
+
+ private:
+  /// Dword i takes element `begin` + i of either row.
+  static __m512i places(int begin) {
+    const __m512i i = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i even = _mm512_add_epi32(i, _mm512_set1_epi32(begin));
+    return _mm512_or_si512(even, _mm512_slli_epi32(_mm512_add_epi32(even, _mm512_set1_epi32(32)), 16));
   }
-  store_transposed(square, target);
+};
+
+/// Packs 32 rows × 32 dimensions as two panels of A, dimensions by rows, zero from row `rows` on; or
+/// the first 16 dimensions as one panel.
+inline void pack_columns(const bf16* source, std::int64_t stride, int rows, int elements,
+                         int panels, bf16* target) {
+  const auto row = [&](int r) {
+    return r < rows ? load_dwords(source + r * stride, elements) : _mm512_setzero_si512();
+  };
+  HostVec low[16];
+  HostVec high[16];
+  for (int p = 0; p < 16; ++p) {
+    const Pairs pairs(row(2 * p), row(2 * p + 1));
+    low[p] = HostVec(_mm512_castsi512_ps(pairs.first));
+    high[p] = HostVec(_mm512_castsi512_ps(pairs.second));
+  }
+  store_transposed(low, target);
+  if (panels > 1) store_transposed(high, target + panel_elements);
 }
 
-/// Packs 32 rows × 16 dimensions as a panel of B = rows, in pairs of rows. row(r) is the first of
-/// `elements` elements of row r, or nullptr for a row of zeros.
+/// Packs 32 rows × 32 dimensions as two panels of B = rows, in pairs of rows, or the first 16 dimensions as
+/// one panel. row(r) is the first of `elements` elements of row r, or nullptr for a row of zeros.
 template <class Row>
-void pack_pairs(const Row& row, int elements, bf16* target) {
-  const __mmask16 mask = first_lanes(elements);
+void pack_pairs(const Row& row, int elements, int panels, bf16* target) {
   const auto dwords = [&](int r) {
     const bf16* source = row(r);
-    return source == nullptr ? _mm512_setzero_si512()
-                             : _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, source));
+    return source == nullptr ? _mm512_setzero_si512() : load_dwords(source, elements);
   };
   for (int p = 0; p < 16; ++p) {
-    _mm512_store_si512(target + p * depth,
-                       _mm512_or_si512(dwords(2 * p), _mm512_slli_epi32(dwords(2 * p + 1), 16)));
+    const Pairs pairs(dwords(2 * p), dwords(2 * p + 1));
+    _mm512_store_si512(target + p * depth, pairs.first);
+    if (panels > 1) _mm512_store_si512(target + panel_elements + p * depth, pairs.second);
   }
 }
 

@@ -108,15 +108,9 @@ TYPED_TEST(Bf16Panels, ProductOfPackedColumnsEqualsThePlainOne) {
       Panels left;
       Panels right;
       Panels sums;
-      for (int t = 0; t < 2; ++t) {
-        const int begin = t * rows;
-        const bool beyond = begin >= width;
-        pack_columns(beyond ? nullptr : x.data() + begin, width, beyond ? 0 : count, width - begin,
-                     left.halves() + t * panel_elements);
-        pack_pairs(
-            [&](int r) { return r < count && !beyond ? y.data() + r * width + begin : nullptr; },
-            width - begin, right.halves() + t * panel_elements);
-      }
+      pack_columns(x.data(), width, count, width, 2, left.halves());
+      pack_pairs([&](int r) { return r < count ? y.data() + r * width : nullptr; }, width, 2,
+                 right.halves());
       {
         [[maybe_unused]] const typename TypeParam::Session session;
         TypeParam::template product_2x2<false, 1>([&](int) { return left.halves(); },

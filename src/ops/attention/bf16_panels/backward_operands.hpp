@@ -126,11 +126,11 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
                                 of_keys(operands.k_rows, head, block));
     bf16_panels::pack_row_block(from_v, v.stride_seq, live, head_dim,
                                 of_keys(operands.v_rows, head, block));
-    for (int d = 0; d < layout.depth * 2; ++d) {
-      const int column = d * bf16_panels::rows;
+    for (int d = 0; d < layout.depth; ++d) {
+      const int first_dim = d * bf16_panels::depth;
       bf16_panels::pack_columns(
-          from_k + column, k.stride_seq, column < head_dim ? live : 0, head_dim - column,
-          of_keys(operands.k_columns, head, block) + d * bf16_panels::panel_elements);
+          from_k + first_dim, k.stride_seq, live, head_dim - first_dim, 2,
+          of_keys(operands.k_columns, head, block) + d * 2 * bf16_panels::panel_elements);
     }
   }
 
@@ -148,17 +148,20 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
     const BlockRows at(packed_rows(head, block), count);
     const auto pack = [&](const HeadRows<const bf16>& source, bf16* transposed, bf16* pairs) {
       const auto row = [&](int r, int d) -> const bf16* {
-        return r < count && d < head_dim ? source.row(b, at.head[r], at.query[r]) + d : nullptr;
+        return r < count ? source.row(b, at.head[r], at.query[r]) + d : nullptr;
       };
       transposed = of_queries(transposed, head, block);
       pairs = of_queries(pairs, head, block);
-      for (int d = 0; d < layout.depth * 2; ++d) {
-        bf16_panels::pack_transposed(
-            [&](int i) { return row(d % 2 * bf16_panels::rows + i, d / 2 * bf16_panels::depth); },
-            head_dim - d / 2 * bf16_panels::depth, transposed + d * bf16_panels::panel_elements);
-        bf16_panels::pack_pairs([&](int r) { return row(r, d * bf16_panels::rows); },
-                                head_dim - d * bf16_panels::rows,
-                                pairs + d * bf16_panels::panel_elements);
+      for (int d = 0; d < layout.depth; ++d) {
+        const int first_dim = d * bf16_panels::depth;
+        const std::ptrdiff_t to = d * 2 * bf16_panels::panel_elements;
+        for (int t = 0; t < 2; ++t) {
+          bf16_panels::pack_transposed(
+              [&](int i) { return row(t * bf16_panels::rows + i, first_dim); },
+              head_dim - first_dim, transposed + to + t * bf16_panels::panel_elements);
+        }
+        bf16_panels::pack_pairs([&](int r) { return row(r, first_dim); }, head_dim - first_dim, 2,
+                                pairs + to);
       }
     };
     pack(q, operands.q_transposed, operands.q_pairs);

@@ -124,12 +124,10 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
     };
     bf16_panels::pack_row_block(row(k), k.stride_seq, live, head_dim, to_k);
     const bf16* source = row(v);
-    for (int d = 0; d < layout.depth * 2; ++d) {
-      const bool beyond = source == nullptr || d * bf16_panels::rows >= head_dim;
-      bf16_panels::pack_columns(
-          beyond ? nullptr : source + d * bf16_panels::rows, v.stride_seq, beyond ? 0 : live,
-          head_dim - d * bf16_panels::rows,
-          to_v + d / 2 * layout.v_stride() + d % 2 * bf16_panels::panel_elements);
+    for (int d = 0; d < layout.depth; ++d) {
+      const int first_dim = d * bf16_panels::depth;
+      bf16_panels::pack_columns(live > 0 ? source + first_dim : nullptr, v.stride_seq, live,
+                                head_dim - first_dim, 2, to_v + d * layout.v_stride());
     }
   }
 

@@ -27,61 +27,57 @@ namespace {
 
 using Vec = bf16_panels::HostVec;
 
-/// Sixteen indices over 32 steps as sixteen vectors, zero beyond the factor: where rows run along
-/// k, vector i is index i; else vector p holds the pairs of steps (2p, 2p + 1) of all indices.
+/// Sixteen indices over 32 steps, whose rows run along k, as sixteen vectors; zero beyond the factor.
 void load_square(const Factor& factor, std::int64_t index, std::int64_t step, Vec (&square)[16]) {
   const auto indices = static_cast<int>(std::min<std::int64_t>(16, factor.count(index)));
   const auto steps = static_cast<int>(std::min<std::int64_t>(32, factor.k - step));
   const bf16* corner = factor.at(index, step);
   const bool whole = indices == 16 && steps == 32;
-  if (factor.along) {
-    if (whole) {
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        square[i] = Vec(_mm512_castsi512_ps(_mm512_loadu_si512(corner + i * factor.stride)));
-      }
-      return;
-    }
-    const auto mask = static_cast<__mmask32>((std::uint64_t{1} << steps) - 1);
-    for (int i = 0; i < 16; ++i) {
-      const __m512i row = i < indices ? _mm512_maskz_loadu_epi16(mask, corner + i * factor.stride)
-                                      : _mm512_setzero_si512();
-      square[i] = Vec(_mm512_castsi512_ps(row));
-    }
-    return;
-  }
-  const auto pair = [](__m256i even, __m256i odd) {
-    return Vec(_mm512_castsi512_ps(_mm512_or_si512(
-        _mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16))));
-  };
   if (whole) {
 #pragma GCC unroll 16
-    for (int p = 0; p < 16; ++p) {
-      const bf16* row = corner + 2 * p * factor.stride;
-      square[p] = pair(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)),
-                       _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + factor.stride)));
+    for (int i = 0; i < 16; ++i) {
+      square[i] = Vec(_mm512_castsi512_ps(_mm512_loadu_si512(corner + i * factor.stride)));
     }
     return;
   }
-  const auto mask = static_cast<__mmask16>((1U << static_cast<unsigned>(indices)) - 1U);
-  const auto row = [&](int s) {
-    return s < steps ? _mm256_maskz_loadu_epi16(mask, corner + s * factor.stride)
-                     : _mm256_setzero_si256();
-  };
-  for (int p = 0; p < 16; ++p) square[p] = pair(row(2 * p), row(2 * p + 1));
+  const auto mask = static_cast<__mmask32>((std::uint64_t{1} << steps) - 1);
+  for (int i = 0; i < 16; ++i) {
+    const __m512i row = i < indices ? _mm512_maskz_loadu_epi16(mask, corner + i * factor.stride)
+                                    : _mm512_setzero_si512();
+    square[i] = Vec(_mm512_castsi512_ps(row));
+  }
+}
+
+/// Packs a strip of a factor whose rows are steps of k.
+void pack_strip_of_steps(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
+                         std::int64_t steps, std::byte* out) {
+  const auto indices = static_cast<int>(std::min<std::int64_t>(32, factor.count(index)));
+  const int panels = indices > 16 ? 2 : 1;
+  for (std::int64_t s = step; s < step + steps; s += depth_of_panel) {
+    const bf16* corner = factor.at(index, s);
+    const auto there = static_cast<int>(std::min<std::int64_t>(depth_of_panel, factor.k - s));
+    auto* to = reinterpret_cast<bf16*>(out);
+    if (left) {
+      bf16_panels::pack_columns(corner, factor.stride, there, indices, panels, to);
+    } else {
+      const auto row = [&](int r) { return r < there ? corner + r * factor.stride : nullptr; };
+      bf16_panels::pack_pairs(row, indices, panels, to);
+    }
+    out += panels * bf16_panels::panel_bytes;
+  }
 }
 
 /// Packs the strip of indices from `index` on over steps of k, a panel for every 16 indices and 32
 /// steps.
 void pack_strip(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
                 std::int64_t steps, std::byte* out) {
+  if (!factor.along) return pack_strip_of_steps(factor, left, index, step, steps, out);
   const int panels = factor.extent() - index > 16 ? 2 : 1;
-  const bool transposed = factor.along != left;
   for (std::int64_t s = 0; s < steps; s += depth_of_panel) {
     for (int t = 0; t < panels; ++t, out += bf16_panels::panel_bytes) {
       Vec square[16];
       load_square(factor, index + 16 * t, step + s, square);
-      if (transposed) tile::transpose(square);
+      if (!left) tile::transpose(square);
 #pragma GCC unroll 16
       for (int i = 0; i < 16; ++i) tile::store(reinterpret_cast<float*>(out) + 16 * i, square[i]);
     }
