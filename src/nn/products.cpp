@@ -12,8 +12,10 @@ template <class T>
 struct AddGradient {
   const T* value;
   float* gradient;
+  bool adds;
   KOKKOS_FUNCTION void operator()(std::int64_t i) const {
-    gradient[i] += static_cast<float>(value[i]);
+    const auto addend = static_cast<float>(value[i]);
+    gradient[i] = adds ? gradient[i] + addend : addend;
   }
 };
 
@@ -49,6 +51,7 @@ void project_backward(Runner<Exec>& run, const Kernels& kernels, const TensorRef
                       const TensorRef<2>& dweight, const TensorRef<1>& dbias,
                       const TensorRef<2>& staging) {
   if (weight.packed) {
+    if (!run.adds_gradients() && !run.is_dry()) clear_rows(run.exec(), dweight);
     run(ternary_linear::backward_variants<Exec>(),
         ternary_linear::BackwardArgs{.x = x,
                                      .dout = dout,
@@ -73,7 +76,8 @@ void add_gradient(Runner<Exec>& run, const void* value, Dtype dtype, void* gradi
     Kokkos::parallel_for(
         "katt::nn::add_gradient",
         Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(run.exec(), 0, count),
-        AddGradient<T>{static_cast<const T*>(value), static_cast<float*>(gradient)});
+        AddGradient<T>{static_cast<const T*>(value), static_cast<float*>(gradient),
+                       run.adds_gradients()});
   });
 }
 
@@ -104,7 +108,8 @@ void add_linear_gradients(Runner<Exec>& run, const Kernels& kernels, const Tenso
                           const TensorRef<2>& dout, const TensorRef<2>& dweight,
                           const TensorRef<1>& dbias, const TensorRef<2>& staging) {
   if (kernels.products_add) {
-    run.gemm({.a = dout, .b = x, .c = dweight, .trans_a = true, .beta = 1.0F},
+    const float beta = run.adds_gradients() ? 1.0F : 0.0F;
+    run.gemm({.a = dout, .b = x, .c = dweight, .trans_a = true, .beta = beta},
              "katt::nn::weight_gradient");
   } else {
     const TensorRef<2> product(staging.data, dout.dtype, dweight.extent);

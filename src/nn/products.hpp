@@ -5,8 +5,9 @@
 #include "nn/parameters.hpp"
 #include "nn/runner.hpp"
 
-/// Products with weights, and gradients of weights, which are f32 and added to. With packed weights they
-/// are those of ternary_linear, and gradients those of its straight-through estimator.
+/// Products with weights, and gradients of weights, which are f32 and added to or, if the runner says so,
+/// written. With packed weights they are those of ternary_linear, and gradients those of its straight-through
+/// estimator.
 namespace katt::nn {
 
 /// out = x·weightᵀ + bias; the bias may be empty.
@@ -22,7 +23,8 @@ void project_backward(Runner<Exec>& run, const Kernels& kernels, const TensorRef
                       const TensorRef<2>& dweight, const TensorRef<1>& dbias,
                       const TensorRef<2>& staging);
 
-/// gradient += value, both of one size; gradient f32. An empty gradient takes nothing.
+/// gradient += value, or = value if the runner says so; both of one size; gradient f32. An empty gradient takes
+/// nothing.
 template <class Exec>
 void add_gradient(Runner<Exec>& run, const void* value, Dtype dtype, void* gradient,
                   std::int64_t count);
@@ -36,8 +38,7 @@ void add_rows(const Exec& exec, const TensorRef<2>& a, const TensorRef<2>& b,
 template <class Exec>
 void clear_rows(const Exec& exec, const TensorRef<2>& rows);
 
-/// Gradients of out = x·weightᵀ + bias: adds doutᵀ·x to dweight and the column sums of dout to
-/// dbias (f32).
+/// Gradients of out = x·weightᵀ + bias: doutᵀ·x to dweight and the column sums of dout to dbias (f32).
 template <class Exec>
 void add_linear_gradients(Runner<Exec>& run, const Kernels& kernels, const TensorRef<2>& x,
                           const TensorRef<2>& dout, const TensorRef<2>& dweight,

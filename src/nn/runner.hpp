@@ -75,6 +75,10 @@ class Runner {
   void use(Exec exec) { exec_ = std::move(exec); }
   [[nodiscard]] const dist::Groups& groups() const { return groups_; }
   [[nodiscard]] bool is_dry() const { return dry_; }
+  /// Whether gradients of weights are added to what is there, as at first, or written in its place: the
+  /// first of a step needs no zeros then.
+  [[nodiscard]] bool adds_gradients() const { return adds_gradients_; }
+  void set_adds_gradients(bool adds) { adds_gradients_ = adds; }
   /// Largest workspace asked for so far.
   [[nodiscard]] std::size_t workspace_bytes() const { return needed_; }
   /// Allocates the workspace at once. Throws memory::LimitError.
@@ -140,6 +144,7 @@ class Runner {
  private:
   Exec exec_;
   bool dry_;
+  bool adds_gradients_ = true;
   std::size_t needed_ = 0;
   Pool<Exec> pool_;
   dist::Groups groups_;

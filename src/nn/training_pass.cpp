@@ -45,6 +45,7 @@ TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dt
   const Slice stage(config, place);
   first_gradient_ = static_cast<const float*>(
       stage.embedding ? gradients_.embedding.data : gradients_.blocks[0].input_norm.data);
+  shares_table_ = stage.embedding && stage.head && config.tie_word_embeddings;
   std::int64_t before = 0;
   for (std::size_t v = 0; v < options_.part; ++v) before += stage.parts[v].count;
   for (Weights* weights : {&weights_, &gradients_}) {
@@ -202,8 +203,9 @@ float TrainingPass<Exec>::forward() {
 }
 
 template <class Exec>
-void TrainingPass<Exec>::backward(float dloss, bool is_last,
+void TrainingPass<Exec>::backward(float dloss, bool is_first, bool is_last,
                                   const std::function<void(std::int64_t)>& ready) {
+  run_.set_adds_gradients(!is_first);
   launch_backward(run_, dloss, is_last, ready);
 }
 
@@ -306,6 +308,7 @@ void TrainingPass<Exec>::launch_backward(Runner<Exec>& run, float dloss, bool is
       embedding::BackwardArgs{
           .dout = rows_.gather(run, buffers_.g), .ids = ids_, .dweight = dembedding},
       options_.kernels.embedding);
+  if (shares_table_) run.set_adds_gradients(true);  // the head's is there
   add_gradient(run, dembedding.data, dtype_, gradients_.embedding.data, dembedding.size());
 }
 

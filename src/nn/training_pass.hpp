@@ -47,10 +47,11 @@ class TrainingPass {
   /// Mean loss of the batch, or of this rank's part of the sequences; 0 but on the last stage. Waits
   /// for it.
   float forward();
-  /// Adds dloss times the gradients of the last forward() to `gradients`; does not wait. With the last
-  /// pass of a step they are whole; it calls ready(offset) when those at `offset` of the flat array
-  /// and beyond are launched.
-  void backward(float dloss, bool is_last, const std::function<void(std::int64_t)>& ready = {});
+  /// Adds dloss times the gradients of the last forward() to `gradients`; does not wait. The first pass of
+  /// a step writes them. With the last one they are whole; it calls ready(offset) when those at `offset` of
+  /// the flat array and beyond are launched.
+  void backward(float dloss, bool is_first, bool is_last,
+                const std::function<void(std::int64_t)>& ready = {});
 
   /// Seconds spent so far in waiting for what other stages compute.
   [[nodiscard]] double waited_s() const { return waited_s_; }
@@ -85,6 +86,7 @@ class TrainingPass {
   Weights weights_;
   Weights gradients_;
   const float* first_gradient_ = nullptr;  ///< of the flat array
+  bool shares_table_ = false;              ///< the embedding is the head, here
   Runner<Exec> run_;
   std::size_t activation_bytes_ = 0;
   memory::PoolBlock memory_;

@@ -98,7 +98,8 @@ struct Pairs {
   static __m512i places(int begin) {
     const __m512i i = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m512i even = _mm512_add_epi32(i, _mm512_set1_epi32(begin));
-    return _mm512_or_si512(even, _mm512_slli_epi32(_mm512_add_epi32(even, _mm512_set1_epi32(32)), 16));
+    return _mm512_or_si512(even,
+                           _mm512_slli_epi32(_mm512_add_epi32(even, _mm512_set1_epi32(32)), 16));
   }
 };
 

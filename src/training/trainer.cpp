@@ -206,6 +206,7 @@ void Trainer<Exec>::initialize(const std::filesystem::path& folder, std::uint64_
   round_copy(exec_, reinterpret_cast<const float*>(gradients_.data()), layout_.size(),
              options_.dtype, copy_.data());
   ternary_.pack(exec_, options_.dtype, copy_.data());
+  gradients_.clear(exec_);
 }
 
 template <class Exec>
@@ -278,7 +279,7 @@ void Trainer<Exec>::run_microbatches(const TokenData& data, float dloss) {
     if (is_last && !sharing_.buckets().empty() && sums_early) {
       ready = [&](std::int64_t offset) { sum_gradients(offset, false); };
     }
-    pass(at).backward(dloss, is_last, ready);
+    pass(at).backward(dloss, at.micro == 0, is_last, ready);
   };
   for (const PipelinePass& at : schedule_) at.backward ? backward(at) : forward(at);
 }
@@ -325,10 +326,6 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
   StepLog log;
   log.loss_scale = static_cast<float>(scaler_.scale());
   log.rate = static_cast<float>(options_.schedule.at(steps()));
-  {
-    const Kokkos::Profiling::ScopedRegion phase("optimizer");
-    gradients_.clear(exec_);
-  }
   loss_ = 0;
   summed_ = 0;
   // Of the mean over all microbatches and all parts of their sequences.
