@@ -45,7 +45,6 @@ TrainingPass<Exec>::TrainingPass(const Exec& exec, const LlamaConfig& config, Dt
   const Slice stage(config, place);
   first_gradient_ = static_cast<const float*>(
       stage.embedding ? gradients_.embedding.data : gradients_.blocks[0].input_norm.data);
-  shares_table_ = stage.embedding && stage.head && config.tie_word_embeddings;
   std::int64_t before = 0;
   for (std::size_t v = 0; v < options_.part; ++v) before += stage.parts[v].count;
   for (Weights* weights : {&weights_, &gradients_}) {
@@ -308,7 +307,8 @@ void TrainingPass<Exec>::launch_backward(Runner<Exec>& run, float dloss, bool is
       embedding::BackwardArgs{
           .dout = rows_.gather(run, buffers_.g), .ids = ids_, .dweight = dembedding},
       options_.kernels.embedding);
-  if (shares_table_) run.set_adds_gradients(true);  // the head's is there
+  // Of one table that is both, the head's gradient is there.
+  if (slice_.head && config_.tie_word_embeddings) run.set_adds_gradients(true);
   add_gradient(run, dembedding.data, dtype_, gradients_.embedding.data, dembedding.size());
 }
 

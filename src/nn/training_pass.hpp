@@ -86,7 +86,6 @@ class TrainingPass {
   Weights weights_;
   Weights gradients_;
   const float* first_gradient_ = nullptr;  ///< of the flat array
-  bool shares_table_ = false;              ///< the embedding is the head, here
   Runner<Exec> run_;
   std::size_t activation_bytes_ = 0;
   memory::PoolBlock memory_;
