@@ -253,16 +253,17 @@ TEST_P(SwigluMlp, FusedNeedsAtMostThreeFifthsOfTheMemory) {
 
 TEST_P(SwigluMlp, WorkspaceOfTheForwardPassDoesNotGrowWithTheTokens) {
   const Host exec = serial_host();
-  const auto bytes = [&](std::int64_t tokens) {
+  const auto bytes = [&](std::int64_t tokens, const Setting& tile) {
     ForwardArgs args;
     args.x = {nullptr, GetParam(), {tokens, 4096}};
     args.w_gate = {nullptr, GetParam(), {11008, 4096}};
     args.w_up = args.w_gate;
     args.w_down = {nullptr, GetParam(), {4096, 11008}};
     args.out = {nullptr, GetParam(), {tokens, 4096}};
-    return forward_variants<Host>().workspace_bytes(exec, args, {"fused", {}});
+    return forward_variants<Host>().workspace_bytes(exec, args, {"fused", tile});
   };
-  EXPECT_EQ(bytes(1024), bytes(1 << 20));
+  EXPECT_EQ(bytes(1024, {}), bytes(1 << 20, {}));
+  EXPECT_EQ(bytes(1024, {1024, 1024}), bytes(1 << 20, {1024, 1024}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, SwigluMlp, ::testing::ValuesIn(all_dtypes),
