@@ -61,19 +61,21 @@ KOKKOS_FORCEINLINE_FUNCTION void product_block(int depth, const Broadcasts& a,
   }
 }
 
+/// A block of as many rows as there are, up to Rows.
 template <class Vec, int Vectors, bool Accumulate, int Rows>
-KOKKOS_FORCEINLINE_FUNCTION void product_tail(int rows, int depth, const Broadcasts& a,
+KOKKOS_FORCEINLINE_FUNCTION void product_rows(int rows, int depth, const Broadcasts& a,
                                               const VectorRows<const float>& b,
                                               const VectorRows<float>& c) {
   if constexpr (Rows > 0) {
     if (rows == Rows) {
       product_block<Vec, Rows, Vectors, Accumulate>(depth, a, b, c);
     } else {
-      product_tail<Vec, Vectors, Accumulate, Rows - 1>(rows, depth, a, b, c);
+      product_rows<Vec, Vectors, Accumulate, Rows - 1>(rows, depth, a, b, c);
     }
   }
 }
 
+/// Rows go in blocks of nearly equal size: one of few has not the sums that hide what an FMA takes.
 template <class Exec, class Team, int Vectors, bool Accumulate>
 KOKKOS_INLINE_FUNCTION void product_columns(const Team& team, int rows, int groups, int depth,
                                             const Broadcasts& a, const VectorRows<const float>& b,
@@ -81,18 +83,18 @@ KOKKOS_INLINE_FUNCTION void product_columns(const Team& team, int rows, int grou
   using Vec = VecOf<Exec>;
   constexpr int block = ProductBlock<Exec>::rows;
   const int blocks = (rows + block - 1) / block;
+  const int each = blocks == 0 ? 0 : rows / blocks;
+  const int larger = rows - blocks * each;
   for (int item = team.team_rank(); item < blocks * groups; item += team.team_size()) {
-    const int first = item % blocks * block;
+    const int index = item % blocks;
+    const int first = index * each + Kokkos::min(index, larger);
     const std::ptrdiff_t column =
         static_cast<std::ptrdiff_t>(item / blocks) * Vectors * lanes_v<Exec>;
     const Broadcasts left{a.data + first * a.row, a.row, a.column};
     const VectorRows<const float> right{b.data + column, b.stride};
     const VectorRows<float> target{c.data + first * c.stride + column, c.stride};
-    if (rows - first >= block) {
-      product_block<Vec, block, Vectors, Accumulate>(depth, left, right, target);
-    } else {
-      product_tail<Vec, Vectors, Accumulate, block - 1>(rows - first, depth, left, right, target);
-    }
+    product_rows<Vec, Vectors, Accumulate, block>(each + (index < larger ? 1 : 0), depth, left,
+                                                  right, target);
   }
 }
 

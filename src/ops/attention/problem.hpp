@@ -132,11 +132,13 @@ struct BackwardProblem : Problem<T, Rule> {
         dv(args.dv) {}
 };
 
+/// Parts of a backward pass that are enough for the threads of a large host; not of this one, so that results
+/// do not depend on it.
+inline constexpr std::int64_t least_items = 16;
+
 /// Sections into which the key tiles of a head are divided where heads are few: each has a sum of dQ
-/// of its own. Enough for the threads of a large host; not of this one, so that results do not
-/// depend on it.
+/// of its own.
 KOKKOS_INLINE_FUNCTION std::int64_t key_sections(std::int64_t heads, std::int64_t key_tiles) {
-  constexpr std::int64_t least_items = 16;
   const std::int64_t wanted = heads == 0 ? 1 : (least_items + heads - 1) / heads;
   return Kokkos::max<std::int64_t>(1, Kokkos::min(wanted, key_tiles));
 }

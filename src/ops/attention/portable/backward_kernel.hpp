@@ -125,19 +125,30 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     int row, rows, column, columns;
   };
 
-  /// Calls f for the bands of a tile. Of one that a mask cuts they leave out the columns that nobody sees, on a host.
+  /// Calls f for the bands of a tile. Of one that a mask cuts they leave out the columns that nobody sees, on a
+  /// host: columns that all of its rows see are a band, and what is beside them is one for every few rows.
   template <class F>
   KOKKOS_INLINE_FUNCTION void for_each_band(const Scores& scores, const PackedRows& packed,
                                             int rows, std::int64_t key, int keys, bool partial,
                                             const F& f) const {
     if (!is_host_v<Exec> || !partial) return f(Band{0, rows, 0, plan.columns});
     constexpr int band_rows = 16;
+    const auto up = [](int column) { return (column + lanes - 1) / lanes * lanes; };
+    const auto down = [](int column) { return column / lanes * lanes; };
+    const KeyRange by_all = scores.mask.live(packed.query(rows - 1), packed.query(0));
+    const int begin = up(position<int>(by_all.begin - key, keys));
+    const int end = down(position<int>(by_all.end - key, keys));
+    const bool whole = begin < end;
+    if (whole) f(Band{0, rows, begin, end - begin});
     for (int r = 0; r < rows; r += band_rows) {
       const int count = Kokkos::min(band_rows, rows - r);
       const KeyRange live = scores.mask.live(packed.query(r), packed.query(r + count - 1));
-      const int begin = position<int>(live.begin - key, keys) / lanes * lanes;
-      const int end = position<int>(live.end - key, keys);
-      if (begin < end) f(Band{r, count, begin, (end - begin + lanes - 1) / lanes * lanes});
+      const int first = down(position<int>(live.begin - key, keys));
+      const int last = up(position<int>(live.end - key, keys));
+      const int left = whole ? begin : last;
+      const int right = whole ? end : last;
+      if (first < left) f(Band{r, count, first, left - first});
+      if (right < last) f(Band{r, count, right, last - right});
     }
   }
 
@@ -286,12 +297,13 @@ struct FlashBackward : BackwardProblem<T, Rule> {
         continue;
       }
       Vec score = tile::load<Vec>(s + j);
+      const Vec slope = tile::load<Vec>(dp + j) - subtract;
       if (j < begin || j + lanes > end) {
         score = tile::keep_between(score, static_cast<float>(j), first, behind);
       }
       const Vec p = tile::exp2(Vec(tile::fma(score, factor, high) - low));
       tile::store(s + j, p);
-      tile::store(dp + j, Vec(p * (tile::load<Vec>(dp + j) - subtract)));
+      tile::store(dp + j, Vec(p * slope));
     }
   }
 };

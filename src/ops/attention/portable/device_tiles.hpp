@@ -30,16 +30,27 @@ std::vector<Tile> portable_tiles() {
   return is_host_v<Exec> ? HostFlashTiles::all() : portable_device_tiles<Args>();
 }
 
-/// The default on a host: the first, or one of half as many query rows for the forward pass of a mask
-/// with an edge, on which a tile computes what nobody sees.
+/// The default on a host. Forward it is the first, or one of half as many query rows for a mask with an edge, on
+/// which a tile computes what nobody sees. Backward every tile of keys reads and writes all rows of its head: as many
+/// keys as leave tiles for the threads.
 template <class Args>
 Tile portable_host_tile(const Args& args) {
   const std::vector<Tile> tiles = HostFlashTiles::all();
-  const Tile half(tiles.front().q / 2, tiles.front().kv);
-  const bool has_edge =
-      args.mask.causal || args.mask.window_left >= 0 || args.mask.window_right >= 0;
-  if (!std::is_same_v<Args, ForwardArgs> || !has_edge) return tiles.front();
-  return std::ranges::count(tiles, half) == 0 ? tiles.front() : half;
+  const Tile first = tiles.front();
+  const auto or_first = [&](Tile tile) {
+    return std::ranges::count(tiles, tile) == 0 ? first : tile;
+  };
+  if constexpr (std::is_same_v<Args, ForwardArgs>) {
+    const bool has_edge =
+        args.mask.causal || args.mask.window_left >= 0 || args.mask.window_right >= 0;
+    return has_edge ? or_first(Tile(first.q / 2, first.kv)) : first;
+  } else {
+    const std::int64_t heads = args.batch() * args.kv_heads();
+    for (int kv = 4 * first.kv; kv > first.kv; kv /= 2) {
+      if (heads * (args.seq_kv() / kv) >= least_items) return or_first(Tile(first.q, kv));
+    }
+    return first;
+  }
 }
 
 /// Shared memory that a tile of a pass takes on a device.
