@@ -32,7 +32,7 @@ std::vector<Tile> portable_tiles() {
 
 /// The default on a host. Forward it is the first, or one of half as many query rows for a mask with an edge, on
 /// which a tile computes what nobody sees. Backward every tile of keys reads and writes all rows of its head: as many
-/// keys as leave tiles for the threads.
+/// keys as leave tiles for the threads, and with an edge a few of them for a head.
 template <class Args>
 Tile portable_host_tile(const Args& args) {
   const std::vector<Tile> tiles = HostFlashTiles::all();
@@ -40,14 +40,16 @@ Tile portable_host_tile(const Args& args) {
   const auto or_first = [&](Tile tile) {
     return std::ranges::count(tiles, tile) == 0 ? first : tile;
   };
+  const bool has_edge =
+      args.mask.causal || args.mask.window_left >= 0 || args.mask.window_right >= 0;
   if constexpr (std::is_same_v<Args, ForwardArgs>) {
-    const bool has_edge =
-        args.mask.causal || args.mask.window_left >= 0 || args.mask.window_right >= 0;
     return has_edge ? or_first(Tile(first.q / 2, first.kv)) : first;
   } else {
     const std::int64_t heads = args.batch() * args.kv_heads();
     for (int kv = 4 * first.kv; kv > first.kv; kv /= 2) {
-      if (heads * (args.seq_kv() / kv) >= least_items) return or_first(Tile(first.q, kv));
+      const std::int64_t tiles_of_head = args.seq_kv() / kv;
+      const bool few = has_edge && tiles_of_head < 4;
+      if (!few && heads * tiles_of_head >= least_items) return or_first(Tile(first.q, kv));
     }
     return first;
   }
