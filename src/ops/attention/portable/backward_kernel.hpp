@@ -14,7 +14,7 @@
 
 /// Flash attention, backward, with the scores recomputed from lse (FlashAttention-2,
 /// arXiv:2307.08691, Algorithm 2). A work item is (batch, kv head, chunk of key tiles) and owns a
-/// copy of dQ:
+/// sum of dQ, the first of a head in dq itself where it can be summed there:
 ///
 ///   for every key tile of the chunk:   Kᵀ, Vᵀ packed;  dK = dV = 0
 ///     for every live tile of query rows:
@@ -40,22 +40,22 @@ struct FlashBackward : BackwardProblem<T, Rule> {
   static constexpr int lanes = tile::lanes_v<Exec>;
 
   BackwardPlan plan;
-  float* delta;     ///< heads × rows, packed
-  float* dq_parts;  ///< heads × chunks × rows × row
+  float* delta;      ///< heads × rows, packed
+  float* dq_copies;  ///< heads × copies × rows × row
 
   FlashBackward(const BackwardArgs& args, const Rule& rule, const BackwardPlan& extents,
-                float* row_deltas, float* parts)
-      : BackwardProblem<T, Rule>(args, rule), plan(extents), delta(row_deltas), dq_parts(parts) {}
+                float* row_deltas, float* copies)
+      : BackwardProblem<T, Rule>(args, rule), plan(extents), delta(row_deltas), dq_copies(copies) {}
 
   KOKKOS_INLINE_FUNCTION void run(const Team& team, std::int64_t item, float* memory) const {
     const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
     if constexpr (!is_host_v<Exec>) {
-      key_pass(team, at, item / plan.key_tiles, item % plan.key_tiles * plan.tile.kv, nullptr);
+      key_pass(team, at, item / plan.key_tiles, item % plan.key_tiles * plan.tile.kv, {});
     } else {
       const std::int64_t chunk = item % plan.chunks;
       const std::int64_t head = item / plan.chunks;  // of batch · kv_heads
-      float* dq = dq_parts + item * plan.rows * plan.row;
-      clear(team, dq, plan.rows * plan.row);
+      const Sums dq = sums_of(head, chunk);
+      for (std::int64_t r = 0; r < plan.rows; ++r) clear(team, dq.data + r * dq.stride, plan.row);
       const std::int64_t begin = plan.key_tiles * chunk / plan.chunks;
       const std::int64_t end = plan.key_tiles * (chunk + 1) / plan.chunks;
       for (std::int64_t key_tile = begin; key_tile < end; ++key_tile) {
@@ -64,9 +64,22 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     }
   }
 
+  using Sums = tile::VectorRows<float>;
+
+  /// The rows of a head in which a chunk sums its dQ.
+  KOKKOS_INLINE_FUNCTION Sums sums_of(std::int64_t head, std::int64_t chunk) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (plan.first_in_dq && chunk == 0) {
+        return {this->dq.row(head / this->kv_heads, head % this->kv_heads, 0), this->dq.stride_seq};
+      }
+    }
+    const std::int64_t copy = head * plan.copies() + chunk - (plan.first_in_dq ? 1 : 0);
+    return {dq_copies + copy * plan.rows * plan.row, plan.row};
+  }
+
   /// One key tile against all query rows of its head; dQ on a host only.
   KOKKOS_INLINE_FUNCTION void key_pass(const Team& team, const BackwardScratch& at,
-                                       std::int64_t head, std::int64_t key, float* dq) const {
+                                       std::int64_t head, std::int64_t key, Sums dq) const {
     const std::int64_t b = head / this->kv_heads;
     const std::int64_t h = head % this->kv_heads;
     const int keys = static_cast<int>(Kokkos::min<std::int64_t>(plan.tile.kv, this->seq_kv - key));
@@ -95,7 +108,8 @@ struct FlashBackward : BackwardProblem<T, Rule> {
                                   {at.q + from, plan.row}, {at.dk + to, plan.row});
         if constexpr (is_host_v<Exec>) {
           tile::product<Exec, true>(team, band.rows, width, live, {at.dp + scored, plan.columns, 1},
-                                    {at.k + to, plan.row}, {dq + row * plan.row + from, plan.row});
+                                    {at.k + to, plan.row},
+                                    {dq.data + (row + band.row) * dq.stride, dq.stride});
         }
       });
       team.team_barrier();
@@ -377,13 +391,14 @@ struct SumQueries : FlashBackward<Exec, T, Rule> {
     const BackwardPlan& plan = this->plan;
     const std::int64_t head = index / plan.rows;
     const PackedRows packed{head % this->kv_heads, this->group, index % plan.rows};
-    const float* first =
-        this->dq_parts + (head * plan.chunks * plan.rows + packed.begin) * plan.row;
+    const auto first = this->sums_of(head, 0);
+    const auto others = this->sums_of(head, 1);
     T* target = this->dq.row(head / this->kv_heads, packed.head(0), packed.query(0));
     for (int d = 0; d < plan.head_dim; d += lanes) {
-      Vec sum(0.0F);
-      for (std::int64_t c = 0; c < plan.chunks; ++c) {
-        sum = sum + tile::load<Vec>(first + c * plan.rows * plan.row + d);
+      Vec sum = Vec(0.0F) + tile::load<Vec>(first.data + packed.begin * first.stride + d);
+      for (std::int64_t c = 1; c < plan.chunks; ++c) {
+        const std::int64_t row = (c - 1) * plan.rows + packed.begin;
+        sum = sum + tile::load<Vec>(others.data + row * others.stride + d);
       }
       alignas(Vec) float sums[lanes];
       tile::store(sums, sum);

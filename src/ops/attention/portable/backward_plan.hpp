@@ -50,10 +50,13 @@ struct BackwardPlan {
   std::int64_t rows = 0;   ///< packed query rows per K/V head
   std::int64_t heads = 0;  ///< batch · kv_heads
   std::int64_t key_tiles = 0;
-  std::int64_t chunks = 1;  ///< per (batch, kv head); 0: a device has no copies of dQ
+  std::int64_t chunks = 1;  ///< per (batch, kv head); 0: a device has no sums of dQ
   int head_dim = 0;
   int row = 0;      ///< head_dim padded to whole vectors
   int columns = 0;  ///< tile_kv padded to whole vectors
+  /// The first chunk of a head sums its dQ in dq: on a host, where the packed rows of a head are rows of f32 there,
+  /// in whole vectors.
+  bool first_in_dq = false;
 
   BackwardPlan(const BackwardArgs& args, Tile tile_shape, int lanes, bool on_host)
       : tile(tile_shape),
@@ -63,12 +66,16 @@ struct BackwardPlan {
         chunks(on_host ? key_sections(heads, key_tiles) : 0),
         head_dim(static_cast<int>(args.head_dim())),
         row((head_dim + lanes - 1) / lanes * lanes),
-        columns((tile.kv + lanes - 1) / lanes * lanes) {}
+        columns((tile.kv + lanes - 1) / lanes * lanes),
+        first_in_dq(on_host && args.dq.dtype == Dtype::f32 && args.heads() == args.kv_heads() &&
+                    row == head_dim) {}
 
   std::size_t delta_bytes() const { return aligned(sizeof(float) * count(heads * rows)); }
   std::size_t dq_bytes() const {
-    return aligned(sizeof(float) * count(heads * chunks * rows) * count(row));
+    return aligned(sizeof(float) * count(heads * copies() * rows) * count(row));
   }
+  /// Sums of dQ of a head in the workspace.
+  KOKKOS_INLINE_FUNCTION std::int64_t copies() const { return chunks - (first_in_dq ? 1 : 0); }
   std::size_t scratch_bytes() const { return scratch_bytes(tile, head_dim, row, columns); }
   template <class Exec>
   static BackwardPlan of(const BackwardArgs& args, Tile tile_shape) {
