@@ -119,7 +119,7 @@ def test_own_steps_are_predicted_from_own_kernels(repository):
         own = (dtypes == dtype.encode()) & (sides == b"Katt") & (models == b"10 M") & (tokens == 256)
         sustained[dtype] = got.step_s / numpy.median(times[own])
     # docs/distributed.md states these.
-    assert sustained == pytest.approx({"bf16": 0.88, "f32": 0.88}, abs=0.01)
+    assert sustained == pytest.approx({"bf16": 0.83, "f32": 0.86}, abs=0.01)
     with pytest.raises(ValueError, match="linear forward f64: no row"):
         measured_device(points, "f64")
 
