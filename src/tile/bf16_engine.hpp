@@ -53,9 +53,9 @@ struct Exponentials {
   KOKKOS_FORCEINLINE_FUNCTION __m512 sum() const { return _mm512_add_ps(even, odd); }
 };
 
-/// Bytes of QueryBlock::State: queries, output, maxima and sums.
+/// Bytes of QueryBlock::State: queries, output, maxima and sums, and a line for the flag.
 constexpr std::size_t state_bytes(int depth) {
-  return static_cast<std::size_t>(depth) * (2 + 4) * panel_bytes + 2 * block * sizeof(float);
+  return static_cast<std::size_t>(depth) * (2 + 4) * panel_bytes + 2 * block * sizeof(float) + 64;
 }
 
 /// One block of 32 queries and the keys that stream past it.
@@ -68,23 +68,29 @@ class QueryBlock {
 
   /// What lives across calls for a block of queries.
   struct State {
-    bf16* q;     ///< [depth][query panel 2] panels of B
-    float* o;    ///< [32 dimensions][query panel 2][dim panel 2] panels
-    float* max;  ///< 32
-    float* sum;  ///< 32
+    bf16* q;           ///< [depth][query panel 2] panels of B
+    float* o;          ///< [32 dimensions][query panel 2][dim panel 2] panels
+    float* max;        ///< 32
+    float* sum;        ///< 32
+    bool* has_output;  ///< o holds sums; before the first products it holds nothing
 
     /// In state_bytes(Depth) bytes, aligned to 64.
     explicit State(std::byte* bytes)
         : q(reinterpret_cast<bf16*>(bytes)),
           o(reinterpret_cast<float*>(bytes + Depth * 2 * panel_bytes)),
           max(o + Depth * 4 * panel_floats),
-          sum(max + block) {}
+          sum(max + block),
+          has_output(reinterpret_cast<bool*>(sum + block)) {}
 
-    /// O = 0, no key seen.
+    /// No key seen.
     void clear() const {
-      std::fill_n(o, Depth * 4 * panel_floats, 0.0F);
       std::fill_n(max, block, lowest_score);
       std::fill_n(sum, block, 0.0F);
+      *has_output = false;
+    }
+    /// O = 0 where no key was seen.
+    void complete() const {
+      if (!*has_output) std::fill_n(o, Depth * 4 * panel_floats, 0.0F);
     }
   };
   /// Buffers of the thread.
@@ -182,6 +188,7 @@ class QueryBlock {
     if (grows == 0) [[likely]]
       return;
     flush();
+    const int dims = *state_.has_output ? Depth : 0;
     for (int t = 0; t < 2; ++t) {
       const __m512 old = _mm512_load_ps(state_.max + t * 16);
       const __m512 now = _mm512_max_ps(old, largest[t]);
@@ -189,7 +196,7 @@ class QueryBlock {
       _mm512_store_ps(state_.max + t * 16, now);
       _mm512_store_ps(state_.sum + t * 16,
                       _mm512_mul_ps(_mm512_load_ps(state_.sum + t * 16), factor));
-      for (int d = 0; d < Depth; ++d) {
+      for (int d = 0; d < dims; ++d) {
         float* o = state_.o + (d * 2 + t) * 2 * panel_floats;
         for (int i = 0; i < 32; ++i) {
           _mm512_store_ps(o + i * 16, _mm512_mul_ps(_mm512_load_ps(o + i * 16), factor));
@@ -201,19 +208,19 @@ class QueryBlock {
   /// Sᵀ = K·Qᵀ, and exponentials of the block before beside it.
   template <class Beside>
   KOKKOS_FORCEINLINE_FUNCTION void scores(const bf16* k, float* target, Beside& beside) {
-    U::template product_2x2<false, Depth>([&](int d) { return k + d * 2 * panel_elements; },
-                                          [&](int d) { return state_.q + d * 2 * panel_elements; },
-                                          Depth, target, beside);
+    U::template product_2x2<Depth>([&](int d) { return k + d * 2 * panel_elements; },
+                                   [&](int d) { return state_.q + d * 2 * panel_elements; }, Depth,
+                                   false, target, beside);
   }
 
   /// Oᵀ += Vᵀ·Pᵀ for 32 dimensions and the first `count` slots of a buffer.
   template <int Count, class Beside>
   KOKKOS_FORCEINLINE_FUNCTION void values(int dims, int buffer, int count, Beside& beside) {
     const bf16* p = probabilities(buffer, 0);
-    U::template product_2x2<true, Count>(
-        [&](int slot) { return v_[buffer][slot] + dims * v_stride_; },
-        [&](int slot) { return p + slot * 2 * panel_elements; }, count,
-        state_.o + dims * 4 * panel_floats, beside);
+    U::template product_2x2<Count>([&](int slot) { return v_[buffer][slot] + dims * v_stride_; },
+                                   [&](int slot) { return p + slot * 2 * panel_elements; }, count,
+                                   *state_.has_output, state_.o + dims * 4 * panel_floats, beside);
+    if (dims == Depth - 1) *state_.has_output = true;
   }
 
   /// This step's share of the queued products, beside the exponentials.

@@ -89,18 +89,18 @@ template <class U>
 concept Unit = requires(const bf16* (*panels)(int), float* c) {
   typename U::Session;
   { U::section_bytes } -> std::convertible_to<std::int64_t>;
-  U::template product_2x2<true, 0>(panels, panels, 1, c, nothing);
+  U::template product_2x2<0>(panels, panels, 1, true, c, nothing);
 };
 
 /// What units have in common.
 template <class U>
 struct Products {
-  /// C = or += A·B over `steps` steps of two panels each; a(i) and b(i) are where those of step i
-  /// begin. Steps > 0 fixes the number of steps.
-  template <bool Accumulate, int Steps, class A, class B, Beside Work>
-  KOKKOS_FORCEINLINE_FUNCTION static void product_2x2(const A& a, const B& b, int steps, float* c,
-                                                      Work&& beside) {
-    U::template product<Product{.steps = Steps}>(Packed<A>{a}, Packed<B>{b}, steps, Accumulate, c,
+  /// C = (resume ? C : 0) + A·B over `steps` steps of two panels each; a(i) and b(i) are where those
+  /// of step i begin. Steps > 0 fixes the number of steps.
+  template <int Steps, class A, class B, Beside Work>
+  KOKKOS_FORCEINLINE_FUNCTION static void product_2x2(const A& a, const B& b, int steps,
+                                                      bool resume, float* c, Work&& beside) {
+    U::template product<Product{.steps = Steps}>(Packed<A>{a}, Packed<B>{b}, steps, resume, c,
                                                  beside);
   }
 };

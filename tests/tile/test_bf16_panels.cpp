@@ -77,10 +77,10 @@ TYPED_TEST(Bf16Panels, ProductOfPackedRowsEqualsThePlainOne) {
         const auto at = [](const bf16* panels) {
           return [panels](int i) { return panels + i * 2 * panel_elements; };
         };
-        TypeParam::template product_2x2<false, 0>(at(left.halves()), at(right.halves()), 2,
-                                                  sums.floats(), nothing);
-        TypeParam::template product_2x2<true, 2>(at(left.halves()), at(right.halves()), 2,
-                                                 sums.floats(), nothing);
+        TypeParam::template product_2x2<0>(at(left.halves()), at(right.halves()), 2, false,
+                                           sums.floats(), nothing);
+        TypeParam::template product_2x2<2>(at(left.halves()), at(right.halves()), 2, true,
+                                           sums.floats(), nothing);
       }
       for (int i = 0; i < 32; ++i) {
         for (int j = 0; j < 32; ++j) {
@@ -113,9 +113,9 @@ TYPED_TEST(Bf16Panels, ProductOfPackedColumnsEqualsThePlainOne) {
                  right.halves());
       {
         [[maybe_unused]] const typename TypeParam::Session session;
-        TypeParam::template product_2x2<false, 1>([&](int) { return left.halves(); },
-                                                  [&](int) { return right.halves(); }, 1,
-                                                  sums.floats(), nothing);
+        TypeParam::template product_2x2<1>([&](int) { return left.halves(); },
+                                           [&](int) { return right.halves(); }, 1, false,
+                                           sums.floats(), nothing);
       }
       for (int i = 0; i < 32; ++i) {
         for (int j = 0; j < 32; ++j) {

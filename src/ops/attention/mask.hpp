@@ -80,6 +80,9 @@ struct BlockMask {
   /// Of the blocks in rows top … bottom and columns left … right.
   KOKKOS_INLINE_FUNCTION TileState of_blocks(std::int64_t top, std::int64_t bottom,
                                              std::int64_t left, std::int64_t right) const {
+    if (top == bottom && left == right) {
+      return blocks[top * columns + left] != 0 ? TileState::full : TileState::dead;
+    }
     bool any = false;
     bool all = true;
     for (std::int64_t r = top; r <= bottom; ++r) {
@@ -140,6 +143,8 @@ class LiveKeys {
     full_begin_ = position<Int>(interval.begin(last), interval.keys);
     full_end_ = position<Int>(interval.end(first), interval.keys);
     key_ = position<Int>(Kokkos::max(interval.begin(first), begin), interval.keys) / size * size;
+    column_ = key_ / static_cast<Int>(blocks_.size);
+    column_end_ = (column_ + 1) * static_cast<Int>(blocks_.size);
     skip_dead();
   }
 
@@ -162,16 +167,18 @@ class LiveKeys {
   }
 
  private:
-  /// Divides once a column of blocks, not once a tile.
+  /// Looks at a column of blocks once, not once a tile, and divides nowhere.
   KOKKOS_INLINE_FUNCTION void skip_dead() {
     if (blocks_.blocks == nullptr) return;
     for (; valid(); key_ += size_) {
-      if (key_ + columns() > column_end_) {
+      const Int last = key_ + columns();
+      if (last > same_until_) {
         const auto size = static_cast<Int>(blocks_.size);
-        const Int left = key_ / size;
-        const Int right = (key_ + columns() - 1) / size;
-        blocks_state_ = blocks_.of_blocks(top_, bottom_, left, right);
-        column_end_ = left == right ? (left + 1) * size : 0;
+        for (; column_end_ <= key_; column_end_ += size) ++column_;
+        Int right = column_;
+        for (Int end = column_end_; end < last; end += size) ++right;
+        blocks_state_ = blocks_.of_blocks(top_, bottom_, column_, right);
+        same_until_ = right == column_ ? column_end_ : 0;
       }
       if (blocks_state_ != TileState::dead) return;
     }
@@ -184,7 +191,9 @@ class LiveKeys {
   Int end_ = 0;         ///< of the keys that some query sees
   Int full_begin_ = 0;  ///< keys [full_begin, full_end) are seen by all queries
   Int full_end_ = 0;
-  Int column_end_ = 0;  ///< up to which blocks_state_ holds
+  Int column_ = 0;      ///< of blocks, the tile's first
+  Int column_end_ = 0;  ///< the first key behind it
+  Int same_until_ = 0;  ///< up to which key blocks_state_ holds
   TileState blocks_state_ = TileState::full;
 };
 

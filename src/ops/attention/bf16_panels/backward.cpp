@@ -140,19 +140,21 @@ struct Bf16Backward : PackedBackward {
     const Scratch at(memory, layout);
     const std::int64_t begin = layout.key_groups * chunk / layout.chunks;
     const std::int64_t end = layout.key_groups * (chunk + 1) / layout.chunks;
-    std::fill_n(dq_part(head, chunk, 0), layout.row_blocks * Depth * 4 * bf16_panels::panel_floats,
-                0.0F);
+    // Sums begin with their first products.
+    if (begin == end) clear(dq_part(head, chunk, 0), layout.row_blocks * Depth);
     [[maybe_unused]] const typename U::Session session;
     for (std::int64_t keys = begin; keys < end; ++keys) {
       const std::int64_t first_key = keys * layout.key_group;
       const auto key_blocks =
           static_cast<int>(std::min<std::int64_t>(layout.key_group, layout.key_blocks - first_key));
-      std::fill_n(at.dk, key_blocks * Depth * 4 * bf16_panels::panel_floats, 0.0F);
-      std::fill_n(at.dv, key_blocks * Depth * 4 * bf16_panels::panel_floats, 0.0F);
+      if (layout.row_blocks == 0) {
+        clear(at.dk, key_blocks * Depth);
+        clear(at.dv, key_blocks * Depth);
+      }
       for (std::int64_t row = 0; row < layout.row_blocks; row += layout.query_group) {
         const auto row_blocks =
             static_cast<int>(std::min<std::int64_t>(layout.query_group, layout.row_blocks - row));
-        meet<U, Depth>(at, head, chunk, first_key, key_blocks, row, row_blocks);
+        meet<U, Depth>(at, head, chunk, first_key, key_blocks, row, row_blocks, keys == begin);
       }
       for (int n = 0; n < key_blocks; ++n) write_keys<Depth>(at, head, first_key + n, n);
     }
@@ -161,7 +163,7 @@ struct Bf16Backward : PackedBackward {
   /// One group of keys and one group of queries.
   template <bf16_panels::Unit U, int Depth>
   void meet(const Scratch& at, std::int64_t head, std::int64_t chunk, std::int64_t first_key,
-            int key_blocks, std::int64_t first_row, int row_blocks) const {
+            int key_blocks, std::int64_t first_row, int row_blocks, bool first_keys) const {
     const std::int64_t b = head / kv_heads;
     const Mask mask = scores.masks.of(b);
     const auto slot = [&](int key_block, int query_block) {
@@ -216,13 +218,13 @@ struct Bf16Backward : PackedBackward {
         const bf16* do_panels = of_queries(operands.dout_transposed, head, first_row + qb);
         const auto products = [&](const auto& first_half, const auto& second_half) {
           const int next = parity ^ 1;
-          U::template product_2x2<false, Depth>(
+          U::template product_2x2<Depth>(
               [&](int d) { return k_panels + d * 2 * bf16_panels::panel_elements; },
-              [&](int d) { return q_panels + d * 2 * bf16_panels::panel_elements; }, Depth,
+              [&](int d) { return q_panels + d * 2 * bf16_panels::panel_elements; }, Depth, false,
               at.scores + next * 4 * bf16_panels::panel_floats, first_half);
-          U::template product_2x2<false, Depth>(
+          U::template product_2x2<Depth>(
               [&](int d) { return v_panels + d * 2 * bf16_panels::panel_elements; },
-              [&](int d) { return do_panels + d * 2 * bf16_panels::panel_elements; }, Depth,
+              [&](int d) { return do_panels + d * 2 * bf16_panels::panel_elements; }, Depth, false,
               at.dp + next * 4 * bf16_panels::panel_floats, second_half);
         };
         if (pending) {
@@ -238,8 +240,7 @@ struct Bf16Backward : PackedBackward {
         keys_of_row[qb][key_counts[qb]++] = kb;
       }
     }
-    if (!pending) return;
-    gradients().share(0, 1);
+    if (pending) gradients().share(0, 1);
 
     for (int kb = 0; kb < key_blocks; ++kb) {
       for (int d = 0; d < Depth; ++d) {
@@ -247,7 +248,8 @@ struct Bf16Backward : PackedBackward {
             static_cast<std::ptrdiff_t>(kb * Depth + d) * 4 * bf16_panels::panel_floats;
         const auto add = [&](const bf16* left, bf16* operand, float* target) {
           accumulate<U>(
-              row_counts[kb], [&](int i) { return left + slot(kb, rows_of_key[kb][i]); },
+              first_row > 0, row_counts[kb],
+              [&](int i) { return left + slot(kb, rows_of_key[kb][i]); },
               [&](int i) {
                 return of_queries(operand, head, first_row + rows_of_key[kb][i]) +
                        d * 2 * bf16_panels::panel_elements;
@@ -262,7 +264,7 @@ struct Bf16Backward : PackedBackward {
       float* target = dq_part(head, chunk, first_row + qb);
       for (int d = 0; d < Depth; ++d) {
         accumulate<U>(
-            key_counts[qb],
+            !first_keys, key_counts[qb],
             [&](int i) {
               return of_keys(operands.k_columns, head, first_key + keys_of_row[qb][i]) +
                      d * 2 * bf16_panels::panel_elements;
@@ -273,10 +275,21 @@ struct Bf16Backward : PackedBackward {
     }
   }
 
+  /// target = (resume ? target : 0) + A·B.
   template <bf16_panels::Unit U, class A, class B>
-  static void accumulate(int steps, const A& a, const B& b, float* target) {
-    if (steps == 4) U::template product_2x2<true, 4>(a, b, 4, target, bf16_panels::nothing);
-    else if (steps > 0) U::template product_2x2<true, 0>(a, b, steps, target, bf16_panels::nothing);
+  static void accumulate(bool resume, int steps, const A& a, const B& b, float* target) {
+    if (steps == 4) {
+      U::template product_2x2<4>(a, b, 4, resume, target, bf16_panels::nothing);
+    } else if (steps > 0) {
+      U::template product_2x2<0>(a, b, steps, resume, target, bf16_panels::nothing);
+    } else if (!resume) {
+      clear(target, 1);
+    }
+  }
+
+  /// Sums of 32 × 32, `count` of them.
+  static void clear(float* sums, std::int64_t count) {
+    std::fill_n(sums, count * 4 * bf16_panels::panel_floats, 0.0F);
   }
 
   template <int Depth>
@@ -313,23 +326,24 @@ struct Bf16Backward : PackedBackward {
     const int count = count_of(block);
     const BlockRows places(packed_rows(head, block), count);
     const std::int64_t b = head / kv_heads;
-    for (int d = 0; d * bf16_panels::rows < head_dim; ++d) {
+    for (int d = 0; d < layout.depth; ++d) {
+      const int first_dim = d * bf16_panels::depth;
       for (int t = 0; t * bf16_panels::rows < count; ++t) {
-        const int at = (d / 2 * 4 + t * 2 + d % 2) * bf16_panels::panel_floats;
-        Vec square[bf16_panels::rows];
-        for (int i = 0; i < bf16_panels::rows; ++i) {
-          Vec sum(0.0F);
-          for (std::int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
-            sum = sum + tile::load<Vec>(dq_part(head, chunk, block) + at + i * bf16_panels::rows);
-          }
-          square[i] = Vec(sum * Vec(scores.scale));
-        }
-        tile::transpose(square);
-        store_rows(square, std::min(bf16_panels::rows, count - t * bf16_panels::rows),
-                   head_dim - d * bf16_panels::rows, [&](int i) {
-                     const int r = t * bf16_panels::rows + i;
-                     return dq.row(b, places.head[r], places.query[r]) + d * bf16_panels::rows;
-                   });
+        const int at = (d * 4 + t * 2) * bf16_panels::panel_floats;
+        store_transposed(
+            [&](int i) {
+              Vec sum(0.0F);
+              for (std::int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
+                sum =
+                    sum + tile::load<Vec>(dq_part(head, chunk, block) + at + i * bf16_panels::rows);
+              }
+              return Vec(sum * Vec(scores.scale));
+            },
+            head_dim - first_dim, std::min(bf16_panels::rows, count - t * bf16_panels::rows),
+            [&](int i) {
+              const int r = t * bf16_panels::rows + i;
+              return dq.row(b, places.head[r], places.query[r]) + first_dim;
+            });
       }
     }
   }

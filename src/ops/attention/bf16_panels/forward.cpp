@@ -39,7 +39,7 @@ namespace {
 /// Sizes and places of the packed panels and of the scratch.
 struct Layout {
   int depth;                  ///< 32 dimensions each
-  int group;                  ///< key blocks between two additions to the output
+  int group;                  ///< key blocks between two additions to the output, a power of 2
   std::int64_t key_blocks;    ///< of 32 keys, up to whole groups
   std::int64_t section;       ///< key blocks of a section, whole groups
   std::int64_t heads;         ///< batch · kv heads
@@ -88,8 +88,9 @@ struct Layout {
   }
   /// Panels of V: groups of blocks as [32 dimensions][block of the group][dim panel 2].
   std::int64_t v_offset(std::int64_t place, std::int64_t block) const {
-    return (place * key_blocks + block / group * group) * block_elements() +
-           block % group * 2 * bf16_panels::panel_elements;
+    const std::int64_t in_group = block & (group - 1);
+    return (place * key_blocks + block - in_group) * block_elements() +
+           in_group * 2 * bf16_panels::panel_elements;
   }
   /// From 32 dimensions of a block of V to the next.
   std::ptrdiff_t v_stride() const { return group * 2 * bf16_panels::panel_elements; }
@@ -175,8 +176,8 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
          section += section_keys) {
       for (std::int64_t n = 0; n < blocks; ++n) {
         const std::int64_t section_end = std::min(section + section_keys, live.end);
-        meet<Depth>(Block(state_of(n), shared, layout.group), mask, b, head, packed_of(n),
-                    count_of(n), section, section_end);
+        meet(Block(state_of(n), shared, layout.group), mask, b, head, packed_of(n), count_of(n),
+             section, section_end);
       }
     }
     for (std::int64_t n = 0; n < blocks; ++n) {
@@ -185,7 +186,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
   }
 
   /// One block of queries and the keys [begin, end).
-  template <int Depth, class Block>
+  template <class Block>
   void meet(Block block, const Mask& mask, std::int64_t b, std::int64_t head,
             const PackedRows& packed, int count, std::int64_t begin, std::int64_t end) const {
     struct {
@@ -204,30 +205,12 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
       const int columns = blocks.columns();
       const TileState state = blocks.state();
       blocks.next();
-      if (mask.blocks.blocks != nullptr && blocks.valid()) {
-        ask_for<Depth>(head, blocks.key() / bf16_panels::block);
-      }
       const std::int64_t n = key / bf16_panels::block;
       block.push(packed_k + layout.k_offset(head - first_head, n),
                  packed_v + layout.v_offset(head - first_head, n), layout.v_stride(), adjust);
       pending = {key, columns, state};
     }
     block.finish(adjust);
-  }
-
-  /// Asks for a block of keys, from the second-level cache as the tile unit does: where the mask is
-  /// sparse few blocks of queries meet it, and most of them would wait for the last cache.
-  template <int Depth>
-  void ask_for(std::int64_t head, std::int64_t n) const {
-    constexpr int line = 64 / sizeof(bf16);
-    const bf16* keys = packed_k + layout.k_offset(head - first_head, n);
-    const bf16* values = packed_v + layout.v_offset(head - first_head, n);
-    for (int d = 0; d < Depth; ++d) {
-      for (int i = 0; i < 2 * bf16_panels::panel_elements; i += line) {
-        _mm_prefetch(keys + d * 2 * bf16_panels::panel_elements + i, _MM_HINT_T1);
-        _mm_prefetch(values + d * layout.v_stride() + i, _MM_HINT_T1);
-      }
-    }
   }
 
   template <class State>
@@ -251,6 +234,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
   void write_output(const State& state, const PackedRows& packed, int count, std::int64_t b) const {
     using Vec = bf16_panels::HostVec;
     const BlockRows at(packed, count);
+    state.complete();
     for (int t = 0; t * bf16_panels::rows < count; ++t) {
       const float* sums = state.sum + t * bf16_panels::rows;
       const auto sum = tile::load<Vec>(sums);
@@ -258,16 +242,13 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
           Kokkos::Experimental::condition(sum == Vec(0.0F), Vec(0.0F), Vec(1.0F) / sum);
       const int first = t * bf16_panels::rows;
       const int live = std::min(bf16_panels::rows, count - first);
-      for (int d = 0; d < Depth * 2 && d * bf16_panels::rows < head_dim; ++d) {
-        const float* o = state.o + (d / 2 * 4 + t * 2 + d % 2) * bf16_panels::panel_floats;
-        Vec square[bf16_panels::rows];
-        for (int i = 0; i < bf16_panels::rows; ++i) {
-          square[i] = Vec(tile::load<Vec>(o + i * bf16_panels::rows) * inverse);
-        }
-        tile::transpose(square);
-        store_rows(square, live, head_dim - d * bf16_panels::rows, [&](int i) {
-          return out.row(b, at.head[first + i], at.query[first + i]) + d * bf16_panels::rows;
-        });
+      for (int d = 0; d < Depth; ++d) {
+        const float* o = state.o + (d * 4 + t * 2) * bf16_panels::panel_floats;
+        const int first_dim = d * bf16_panels::depth;
+        store_transposed(
+            [&](int i) { return Vec(tile::load<Vec>(o + i * bf16_panels::rows) * inverse); },
+            head_dim - first_dim, live,
+            [&](int r) { return out.row(b, at.head[first + r], at.query[first + r]) + first_dim; });
       }
       if (!lse) continue;
       for (int r = first; r < first + live; ++r) {
