@@ -10,6 +10,8 @@
 #include "ops/linear/gemm/host.hpp"
 #include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/library.hpp"
+#include "ops/linear/gemm/outer/few_rows.hpp"
+#include "ops/linear/gemm/outer/low_rank.hpp"
 #include "tile/vec.hpp"
 
 namespace katt::linear {
@@ -47,11 +49,18 @@ template <class Exec>
 GemmEngine fastest_engine(const GemmArgs& args) {
   if constexpr (is_host_v<Exec>) {
     using tile::bf16_panels::UnitName;
-    // AMX multiplies sixteen rows at a time: the dot products of its CPUs win with a few of them.
+    // AMX multiplies sixteen rows at a time, and packs both factors: with a few tokens dot products
+    // win in x · weightᵀ, widened factors in the gradients.
     constexpr std::int64_t few = 4;
+    constexpr std::int64_t few_of_gradients = 12;
     UnitName unit = tile::bf16_panels::unit();
-    if (unit == UnitName::amx && impl::is_inner(args) && args.m() <= few) {
-      unit = tile::bf16_panels::refusal(UnitName::dot).empty() ? UnitName::dot : UnitName::none;
+    if (unit == UnitName::amx) {
+      const bool is_dx = impl::is_few_rows(args) && args.m() <= few_of_gradients;
+      const bool is_dweight = impl::is_low_rank(args) && args.k() <= few_of_gradients;
+      if (is_dx || is_dweight) return GemmEngine::widened;
+      if (impl::is_inner(args) && args.m() <= few) {
+        unit = tile::bf16_panels::refusal(UnitName::dot).empty() ? UnitName::dot : UnitName::none;
+      }
     }
     if (unit != UnitName::none && impl::bf16_takes(args)) {
       return unit == UnitName::amx ? GemmEngine::amx : GemmEngine::avx512_bf16;
