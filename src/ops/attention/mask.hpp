@@ -80,9 +80,6 @@ struct BlockMask {
   /// Of the blocks in rows top … bottom and columns left … right.
   KOKKOS_INLINE_FUNCTION TileState of_blocks(std::int64_t top, std::int64_t bottom,
                                              std::int64_t left, std::int64_t right) const {
-    if (top == bottom && left == right) {
-      return blocks[top * columns + left] != 0 ? TileState::full : TileState::dead;
-    }
     bool any = false;
     bool all = true;
     for (std::int64_t r = top; r <= bottom; ++r) {
