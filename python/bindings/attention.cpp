@@ -4,6 +4,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <span>
+
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "ops/attention/backward.hpp"
@@ -38,6 +40,13 @@ void set_options(Arrays& arrays, Args& args, const AttentionOptions& options) {
                    block_mask, "block_mask",
                    blocks(args.seq_q(), block_size) * blocks(args.seq_kv(), block_size)),
                .block_size = block_size};
+  if (!arrays.place().on_host() || args.mask.kv_len == nullptr) return;
+  for (const std::int64_t length :
+       std::span(args.mask.kv_len, static_cast<std::size_t>(args.batch()))) {
+    if (length >= 0 && length <= args.seq_kv()) continue;
+    arrays.refuse("kv_lengths", std::to_string(length),
+                  "lengths from 0 to the " + std::to_string(args.seq_kv()) + " keys of k");
+  }
 }
 
 void attention_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,

@@ -9,7 +9,7 @@
 /// Flash attention on packed bf16 panels. A block of 32 queries meets 32 keys at a time:
 ///
 ///   Sᵀ(32 keys × 32 queries)  = K·Qᵀ      depth · 4 panel products, stored as f32
-///   Pᵀ = 2^(c·Sᵀ − m)                     vector unit, rounded to bf16 in pairs of keys
+///   Pᵀ = 2^(c·(Sᵀ − m))                   vector unit, rounded to bf16 in pairs of keys
 ///   Oᵀ(head_dim × 32 queries) += Vᵀ·Pᵀ    after every `group` key blocks, 4 · group products for
 ///                                         32 dimensions
 ///
@@ -36,7 +36,8 @@ struct Exponentials {
 
   KOKKOS_FORCEINLINE_FUNCTION void pair(int p) {
     const auto exponential = [&](int row) {
-      return exp2_of_16_bits(_mm512_fmadd_ps(_mm512_load_ps(scores + row * 16), scale, minus_max));
+      return exp2_of_16_bits(
+          _mm512_mul_ps(_mm512_add_ps(minus_max, _mm512_load_ps(scores + row * 16)), scale));
     };
     const __m512 a = exponential(2 * p);
     const __m512 b = exponential(2 * p + 1);
@@ -63,7 +64,7 @@ template <Unit U, int Depth>
 class QueryBlock {
  public:
   static constexpr int max_group = 8;
-  /// How far scores may exceed the running maximum before it moves.
+  /// How far scores in base 2 may exceed the running maximum before it moves.
   static constexpr float slack = 8.0F;
 
   /// What lives across calls for a block of queries.
@@ -177,13 +178,10 @@ class QueryBlock {
           part[c] = _mm512_max_ps(part[c], _mm512_load_ps(s + (t * 32 + j + c) * 16));
         }
       }
-      largest[t] = _mm512_mul_ps(
-          _mm512_max_ps(_mm512_max_ps(part[0], part[1]), _mm512_max_ps(part[2], part[3])),
-          _mm512_set1_ps(scale));
-      grows = grows | _mm512_cmp_ps_mask(
-                          largest[t],
-                          _mm512_add_ps(_mm512_load_ps(state_.max + t * 16), _mm512_set1_ps(slack)),
-                          _CMP_GT_OQ);
+      largest[t] = _mm512_max_ps(_mm512_max_ps(part[0], part[1]), _mm512_max_ps(part[2], part[3]));
+      const __m512 above = _mm512_sub_ps(largest[t], _mm512_load_ps(state_.max + t * 16));
+      grows = grows | _mm512_cmp_ps_mask(_mm512_mul_ps(above, _mm512_set1_ps(scale)),
+                                         _mm512_set1_ps(slack), _CMP_GT_OQ);
     }
     if (grows == 0) [[likely]]
       return;
@@ -192,7 +190,8 @@ class QueryBlock {
     for (int t = 0; t < 2; ++t) {
       const __m512 old = _mm512_load_ps(state_.max + t * 16);
       const __m512 now = _mm512_max_ps(old, largest[t]);
-      const __m512 factor = exp2_of_16_bits(_mm512_sub_ps(old, now));
+      const __m512 factor =
+          exp2_of_16_bits(_mm512_mul_ps(_mm512_sub_ps(old, now), _mm512_set1_ps(scale)));
       _mm512_store_ps(state_.max + t * 16, now);
       _mm512_store_ps(state_.sum + t * 16,
                       _mm512_mul_ps(_mm512_load_ps(state_.sum + t * 16), factor));

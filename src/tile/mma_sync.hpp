@@ -41,6 +41,8 @@ class MmaBlock {
 
   __device__ unsigned thread() const { return threadIdx.x; }
   __device__ void barrier() const { __syncthreads(); }
+  /// The same, and whether any thread says so.
+  __device__ bool barrier_any(bool value) const { return __syncthreads_or(value ? 1 : 0) != 0; }
   __device__ void sync_warp() const { __syncwarp(); }
 
   __device__ float shuffle_xor(float value, int mask) const {

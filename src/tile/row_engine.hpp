@@ -206,7 +206,7 @@ class RowEngine {
   }
 
   /// Calls f(row, sum, max, write) for every query row: the sum of its probabilities (0 where it
-  /// saw no visible key), its maximum in base 2, and write(target, factor), which stores factor ·
+  /// saw no visible key), its largest score, and write(target, factor), which stores factor ·
   /// O(row). On a device all threads of a warp call it, each of which stores its part.
   template <class F>
   KOKKOS_INLINE_FUNCTION void for_each_output(const F& f) {
@@ -487,7 +487,7 @@ class RowEngine {
   float* s_;        ///< rows × tile_kv: scores, then probabilities
   float* max_;      ///< rows
   float* sum_;      ///< rows
-  float* rescale_;  ///< rows: 2^(m − m′) of the last softmax()
+  float* rescale_;  ///< rows: 2^(factor · (m − m′)) of the last softmax()
   float* staged_;   ///< device: tile_kv × (padded(head_dim) + 1)
   int rows_;
   int head_dim_;

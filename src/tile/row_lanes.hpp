@@ -211,19 +211,20 @@ void softmax(float* s, std::int64_t s_stride, int columns, float factor, const R
       folded,
       [](__m512 a, __m512 b) __attribute__((always_inline)) { return _mm512_max_ps(a, b); });
   const __m512 old_max = _mm512_maskz_loadu_ps(there, of.max);
-  const __m512 new_max = _mm512_max_ps(old_max, _mm512_mul_ps(largest, _mm512_set1_ps(factor)));
-  const __m512 rescale = static_cast<__m512>(exp2(impl::HostVec(_mm512_sub_ps(old_max, new_max))));
+  const __m512 new_max = _mm512_max_ps(old_max, largest);
+  const auto power_of = [&](__m512 below) __attribute__((always_inline)) {
+    return impl::HostVec(_mm512_mul_ps(below, _mm512_set1_ps(factor)));
+  };
+  const __m512 rescale = static_cast<__m512>(exp2(power_of(_mm512_sub_ps(old_max, new_max))));
   alignas(64) float maxima[16];
   _mm512_store_ps(maxima, new_max);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     float* row = s + r * s_stride;
     const auto of_vector = [&](__mmask16 mask, const float* from) __attribute__((always_inline)) {
-      const __m512 x = _mm512_fmsub_ps(_mm512_mask_loadu_ps(hidden, mask, from),
-                                       _mm512_set1_ps(factor), _mm512_set1_ps(maxima[r]));
-      const impl::HostVec power =
-          Pairs ? exp2_of_16_bits(impl::HostVec(x)) : exp2(impl::HostVec(x));
-      return static_cast<__m512>(power);
+      const impl::HostVec x = power_of(
+          _mm512_sub_ps(_mm512_mask_loadu_ps(hidden, mask, from), _mm512_set1_ps(maxima[r])));
+      return static_cast<__m512>(Pairs ? exp2_of_16_bits(x) : exp2(x));
     };
     const __m512 first = of_vector(low, row);
     const __m512 second = of_vector(high, row + 16);

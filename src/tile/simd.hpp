@@ -193,10 +193,8 @@ class SimdEngine {
       for (int j = whole; j < columns_; ++j) part[0] = max(part[0], score(j));
       Vec new_max = part[0];
       for (int c = 1; c < chains; ++c) new_max = max(new_max, part[c]);
-      new_max = max(old_max, Vec(new_max * Vec(factor)));
-      const auto probability = [&](int j) {
-        return exp2(Vec(fma(score(j), Vec(factor), Vec(-new_max))));
-      };
+      new_max = max(old_max, new_max);
+      const auto probability = [&](int j) { return exp2(Vec((score(j) - new_max) * Vec(factor))); };
 
       for (int c = 0; c < chains; ++c) part[c] = Vec(0.0F);
       for (int j = 0; j < whole; j += chains) {
@@ -214,7 +212,7 @@ class SimdEngine {
       }
       Vec sum = part[0];
       for (int c = 1; c < chains; ++c) sum = sum + part[c];
-      const Vec rescale = exp2(Vec(old_max - new_max));
+      const Vec rescale = exp2(Vec((old_max - new_max) * Vec(factor)));
       store(sum_ + v * lanes, fma(load<Vec>(sum_ + v * lanes), rescale, sum));
       store(max_ + v * lanes, new_max);
       store(rescale_ + v * lanes, rescale);
@@ -251,7 +249,7 @@ class SimdEngine {
   }
 
   /// Calls f(row, sum, max, write) for every query row: the sum of its probabilities (0 where it
-  /// saw no visible key), its maximum in base 2, and write(target, factor), which stores factor ·
+  /// saw no visible key), its largest score, and write(target, factor), which stores factor ·
   /// O(row).
   template <class F>
   KOKKOS_INLINE_FUNCTION void for_each_output(const F& f) {

@@ -14,12 +14,12 @@ namespace katt::tile {
 
 /// Where the running statistics of a row are.
 struct RunningSoftmax {
-  float* max;      ///< in base 2
+  float* max;      ///< the largest score
   float* sum;      ///< of the probabilities
-  float* rescale;  ///< 2^(m − m′), what the earlier ones are multiplied with
+  float* rescale;  ///< 2^(factor · (m − m′)), what the earlier ones are multiplied with
 };
 
-/// Scores of a row become probabilities, 2^(factor · score − max), on a host: `columns` of them,
+/// Scores of a row become probabilities, 2^(factor · (score − max)), on a host: `columns` of them,
 /// then room for a vector.
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION void softmax_of_vectors(float* s, int columns, float factor,
@@ -29,14 +29,14 @@ KOKKOS_FORCEINLINE_FUNCTION void softmax_of_vectors(float* s, int columns, float
   for (; end % lanes != 0; ++end) s[end] = -Kokkos::Experimental::infinity_v<float>;
   Vec largest(-Kokkos::Experimental::infinity_v<float>);
   for (int j = 0; j < end; j += lanes) largest = max(largest, load<Vec>(s + j));
-  const float new_max = max(*row.max, reduce_max(largest) * factor);
+  const float new_max = max(*row.max, reduce_max(largest));
   Vec sum(0.0F);
   for (int j = 0; j < end; j += lanes) {
-    const Vec p = exp2(Vec(fma(load<Vec>(s + j), Vec(factor), Vec(-new_max))));
+    const Vec p = exp2(Vec((load<Vec>(s + j) - Vec(new_max)) * Vec(factor)));
     store(s + j, p);
     sum = sum + p;
   }
-  const Vec rescale = exp2(Vec(*row.max - new_max));
+  const Vec rescale = exp2(Vec((*row.max - new_max) * factor));
   if constexpr (lanes == 1) {
     *row.rescale = rescale;
   } else {
@@ -61,11 +61,11 @@ KOKKOS_INLINE_FUNCTION void softmax_of_warp(float* scores, int columns, int lane
   for (int j = lane; j < columns; j += threads) largest = max(largest, scores[j]);
   largest = over_warp(largest, [](float a, float b) { return max(a, b); });
   const float old_max = *row.max;
-  const float new_max = max(old_max, largest * factor);
-  const float rescale = exp2(float(old_max - new_max));
+  const float new_max = max(old_max, largest);
+  const float rescale = exp2(float((old_max - new_max) * factor));
   float sum = 0.0F;
   for (int j = lane; j < columns; j += threads) {
-    const float p = exp2(fma(scores[j], factor, -new_max));
+    const float p = exp2(float((scores[j] - new_max) * factor));
     scores[j] = p;
     sum += p;
   }

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The cases of the tree, and those beside it where there are some.
 CASES = ROOT / "tests" / "cases"
 CASES_BESIDE = ROOT.parent / "shared" / "cases"
+FAULTS_BESIDE = ROOT.parent / "shared" / "faults"  # inputs that were once answered wrongly
 sys.path.insert(0, str(CASES))  # the checker
 
 TINY = CASES / "llama_tiny"

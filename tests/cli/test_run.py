@@ -7,11 +7,12 @@ import subprocess
 import h5py
 import pytest
 
-from conftest import CASES, CASES_BESIDE, skipped_where_missing
+from conftest import CASES, CASES_BESIDE, FAULTS_BESIDE, skipped_where_missing
 
 from check_case import wrong_datasets
 
-CASE_FILES = [*sorted(CASES.glob("*.h5")), *(sorted(CASES_BESIDE.glob("*.h5")) or [CASES_BESIDE])]
+CASE_FILES = [path for folder in (CASES, CASES_BESIDE, FAULTS_BESIDE)
+              for path in sorted(folder.glob("*.h5")) or [folder]]
 
 
 def variants(op):
@@ -29,7 +30,7 @@ def test_cases(katt, case):
     """Every variant that accepts a case passes it with every tile. A refusal is one line; the naive variant, which
     comes first on each backend, and the operator's default refuse nothing."""
     with h5py.File(case) as file:
-        op = file.attrs["op"]
+        op = file.attrs.get("op", case.name.split("_")[0])
     seen = set()
     for backend, variant, tile in [("serial", None, None), *variants(op)]:
         arguments = ["run", op, "--in", case, "--out", "out.h5", "--backend", backend]

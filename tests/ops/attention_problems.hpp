@@ -181,6 +181,21 @@ inline const std::vector<MaskCase> masks{
        const std::int64_t count = ((p.seq_q + 15) / 16) * ((p.seq_kv + 15) / 16);
        for (std::int64_t i = 0; i < count; ++i) d.block_mask.push_back(i % 3 != 1 ? 1 : 0);
      }},
+    {"bias of large finite values in whole rows and in parts, causal",
+     [](ProblemData& d) {
+       const HostProblem& p = d.shape;
+       d.shape.causal = true;
+       d.bias = random_bias(p.seq_q * p.seq_kv, d.dtype);
+       const bool narrow = d.dtype == Dtype::f16;
+       const float values[] = {narrow ? -6e4F : -1e9F, narrow ? -65504.0F : -1e30F,
+                               narrow ? -65504.0F : std::numeric_limits<float>::lowest()};
+       for (std::int64_t i = 0; i < p.seq_q; ++i) {
+         const float value = std::max(round_to(d.dtype, values[i % 3]),
+                                      d.dtype == Dtype::bf16 ? -0x1.FEp127F : values[2]);
+         const std::int64_t hidden = i % 4 == 0 ? p.seq_kv : i % 4 == 1 ? p.seq_kv / 2 : 0;
+         std::fill_n(d.bias.end() - (i + 1) * p.seq_kv, hidden, value);
+       }
+     }},
 };
 
 /// Every shape with every mask; on an emulated device every mask with one shape, and every shape.

@@ -46,7 +46,7 @@ Gradients emulate(const ProblemData& data, HeadLayout layout) {
   // What the first kernel does not write for the second is not a number.
   std::vector<impl::RowStatistics> statistics(
       impl::backward_statistics_bytes(args) / sizeof(impl::RowStatistics),
-      {{NAN, NAN}, {NAN, NAN}});
+      {{{NAN, NAN}, {NAN, NAN}}, {{NAN, NAN}}});
   emulate(impl::FlashMmaBackwardQ<T, HeadDim, impl::backward_block_rows, TileKv>(
       args, statistics.data()));
   emulate(impl::FlashMmaBackwardKv<T, HeadDim, TileQ, TileKv>(args, statistics.data()));

@@ -26,6 +26,22 @@ class EmulatedBlock {
   void barrier() const {
     emulator_.meet(emulator_.block_, thread_, thread_, "barrier", nullptr, [](auto&) {});
   }
+  bool barrier_any(bool value) const {
+    struct Argument {
+      bool in, out;
+    } argument{value, false};
+    emulator_.meet(emulator_.block_, thread_, thread_, "barrier_any", &argument,
+                   [this](auto& arguments) {
+                     bool any = false;
+                     for (int t = 0; t < emulator_.threads_; ++t) {
+                       any = any || at<Argument>(arguments, t)->in;
+                     }
+                     for (int t = 0; t < emulator_.threads_; ++t) {
+                       at<Argument>(arguments, t)->out = any;
+                     }
+                   });
+    return argument.out;
+  }
   void sync_warp() const {
     meet_warp("sync_warp", nullptr, [](auto&) {});
   }

@@ -30,30 +30,49 @@ struct NoRule {
 
 namespace impl {
 
-using tile::ln2;
 using tile::log2e;
 
-/// Natural log-sum-exp of a row with this maximum in base 2 and this sum of 2^(s − max): −inf where
-/// that is 0, as in a row that sees no key. The maximum is not rounded again: P = exp(s − lse) of
-/// the backward pass has the error of lse as its relative error, in a whole row alike.
-KOKKOS_INLINE_FUNCTION float natural_lse(float max, float sum) {
-  return sum == 0.0F ? -Kokkos::Experimental::infinity_v<float>
-                     : Kokkos::fma(max, ln2, Kokkos::log(sum));
-}
+/// How scores become exponents: e^(unit · (s − t)) = 2^(factor · (s − t)). Scores are subtracted
+/// from each other before anything multiplies them: a rounded product of a large score would be
+/// wrong by more than every exponent.
+struct ScoreUnit {
+  float unit;    ///< what makes scores natural ones
+  float factor;  ///< what puts them in base 2: unit · log2 e
 
-/// A natural log-sum-exp in base 2, high + low: rounded to one float it would add as much to the
-/// error of P as lse brings along. Of a row that sees no key, whose lse is −inf, it is +inf, so
-/// that every 2^(s − high) is 0.
-struct BinaryLse {
-  float high, low;
+  /// Natural log-sum-exp of a row with this largest score and this sum of 2^(factor · (s − max)):
+  /// −inf where that is 0, as in a row that sees no key.
+  KOKKOS_INLINE_FUNCTION float lse(float max, float sum) const {
+    return sum == 0.0F ? -Kokkos::Experimental::infinity_v<float>
+                       : Kokkos::fma(max, unit, Kokkos::log(sum));
+  }
+};
 
-  KOKKOS_INLINE_FUNCTION explicit BinaryLse(float lse) : high(lse * log2e), low(0.0F) {
+/// What the backward pass subtracts from the scores of a row: P = 2^(factor · (s − shift) − low).
+struct RowShift {
+  float shift, low;
+
+  /// From lse. The part of it that is lost in `shift` is `low`. Of a row that sees no key, whose
+  /// lse is −inf, the shift is +inf, so that every P is 0.
+  KOKKOS_INLINE_FUNCTION static RowShift of_lse(float lse, const ScoreUnit& scores) {
     constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
-    if (lse == -infinity) {
-      high = infinity;
-    } else {
-      low = Kokkos::fma(lse, tile::log2e_low, Kokkos::fma(lse, log2e, -high));
-    }
+    if (lse == -infinity) return {infinity, 0.0F};
+    const float shift = lse / scores.unit;
+    return {shift, Kokkos::fma(-shift, scores.unit, lse) * log2e};
+  }
+
+  /// Whether lse alone does not tell P: it is a float of 24 bits, and its rounding is the relative
+  /// error of P. From 2^24 on, log(sum) is lost in it altogether.
+  KOKKOS_INLINE_FUNCTION static bool is_steep(float lse) {
+    const float size = Kokkos::fabs(lse);
+    return size >= 0x1p12F && size < Kokkos::Experimental::infinity_v<float>;
+  }
+
+  /// Of such a row, from the largest score and the sum that the backward pass finds itself. An lse
+  /// that does not agree with them is of more keys than these (ring attention) and stands.
+  KOKKOS_INLINE_FUNCTION static RowShift of_steep(float lse, const ScoreUnit& scores, float max,
+                                                  float sum) {
+    const bool agrees = Kokkos::fabs(scores.lse(max, sum) - lse) <= 0x1p-20F * Kokkos::fabs(lse);
+    return agrees ? RowShift{max, Kokkos::log2(sum)} : of_lse(lse, scores);
   }
 };
 
@@ -77,10 +96,10 @@ using PackedRows = PackedRowsOf<std::int64_t>;
 ///
 /// Both passes of every variant round scores alike, or P = exp(s − lse) of the backward pass would
 /// not sum to one: at scores of 270, in f32, one rounding is 3e-5 of P. Products are f32 sums over
-/// head_dim of the operands as they are. Where nothing else is done to them, the score in base 2 is
-/// product · fl(scale · log2 e) within the fused multiply-add that subtracts the maximum or lse,
-/// and is not rounded by itself. Otherwise it is what score() and biased() give, and log2 e is the
-/// factor in that multiply-add.
+/// head_dim of the operands as they are. Where nothing else is done to them, they are the scores,
+/// and fl(scale · log2 e) is the factor of what is left when the largest of a row, or lse / scale,
+/// has been subtracted. Otherwise scores are what score() and biased() give, and the factor is
+/// log2 e.
 template <class T, class Rule>
 struct ScoreRules {
   static constexpr bool has_rule = !std::is_same_v<Rule, NoRule>;
@@ -95,13 +114,17 @@ struct ScoreRules {
   ScoreArgs args;
   Rule rule;
 
-  /// Whether a positive factor is all that is done to the products.
+  /// Whether a positive factor, by which lse can be divided, is all that is done to the products.
   KOKKOS_INLINE_FUNCTION bool folded() const {
     return !has_rule && args.softcap <= 0.0F && args.alibi_slopes == nullptr && !bias &&
-           scale * log2e > 0.0F;
+           scale > 0x1p-60F;
   }
-  /// What puts the scores that apply() leaves in base 2.
-  KOKKOS_INLINE_FUNCTION float factor() const { return folded() ? scale * log2e : log2e; }
+  /// Of the scores that apply() leaves.
+  KOKKOS_INLINE_FUNCTION ScoreUnit unit() const {
+    return folded() ? ScoreUnit{scale, scale * log2e} : ScoreUnit{1.0F, log2e};
+  }
+  /// What puts them in base 2.
+  KOKKOS_INLINE_FUNCTION float factor() const { return unit().factor; }
   /// Whether score() has a slope.
   KOKKOS_INLINE_FUNCTION bool sloped() const { return has_rule || args.softcap > 0.0F; }
   /// Whether score() asks where a score lies.

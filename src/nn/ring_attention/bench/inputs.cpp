@@ -76,8 +76,10 @@ Inputs::Inputs(const io::CaseFile& file) : dtype(file.dtype()) {
   if (file.has("kv_len")) {
     kv_len = file.integers("kv_len", {batch}, "(B)").values;
     for (const std::int64_t length : kv_len) {
-      if (length < 0) {
-        file.reject("kv_len", "holds " + std::to_string(length) + ", expected lengths from 0 on");
+      if (length < 0 || length > seq_kv) {
+        file.reject("kv_len", "holds " + std::to_string(length) +
+                                  ", expected lengths from 0 to the " + std::to_string(seq_kv) +
+                                  " keys of k");
       }
     }
   }

@@ -62,8 +62,10 @@ void Description::read(const io::CaseFile& file, bench::Problem& p) {
     }
   }
   for (const std::int64_t length : p.indices("kv_len")) {
-    if (length < 0) {
-      file.reject("kv_len", "holds " + std::to_string(length) + ", expected lengths from 0 on");
+    if (length < 0 || length > p.extent("seq_kv")) {
+      file.reject("kv_len", "holds " + std::to_string(length) +
+                                ", expected lengths from 0 to the " +
+                                std::to_string(p.extent("seq_kv")) + " keys of k");
     }
   }
   if (!p.has("block_mask")) return;

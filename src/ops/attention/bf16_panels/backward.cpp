@@ -14,13 +14,14 @@
 ///     for every group of key blocks:  dK = dV = 0
 ///       for every group of query blocks:
 ///         for every live pair of blocks (32 keys × 32 queries):
-///           Sᵀ = K·Qᵀ, dPᵀ = V·dOᵀ;  Pᵀ = 2^(S − lse), dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
+///           Sᵀ = K·Qᵀ, dPᵀ = V·dOᵀ;  Pᵀ = e^(S − lse), dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
 ///         dV += Pᵀ·dO, dK += dSᵀ·Q    for every key block, over the query blocks of the group
 ///         dQᵀ(chunk) += Kᵀ·dSᵀ        for every query block, over the key blocks of the group
 ///       write dK, dV
 ///   afterwards dQ = Σ over chunks, in order, transposed
 ///
-/// Operands are packed before, for all heads. Where heads are many and short, one thread does all of
+/// Operands are packed before, for all heads; blocks of query rows that RowShift::is_steep() then go
+/// over their keys once, for the largest score and the sum of every row. Where heads are many and short, one thread does all of
 /// this for a head.
 ///
 /// While the products of a pair are computed, the vector unit turns the pair before into Pᵀ and
@@ -45,7 +46,8 @@ struct Gradients {
   bf16* ds_rows;        ///< A
   bf16* ds_pairs;       ///< B: [query panel 2][16 pairs of keys][16 queries]
   __m512 scale;
-  __m512 shift[2];  ///< −lse in base 2, by query panel
+  __m512 shift[2];  ///< RowShift, by query panel
+  __m512 low[2];
   __m512 delta[2];
 
   KOKKOS_FORCEINLINE_FUNCTION void pair(int i) const {
@@ -57,7 +59,8 @@ struct Gradients {
 #pragma GCC unroll 2
       for (int t = 0; t < 2; ++t) {
         const int at = (t * 32 + key) * 16;
-        p[t] = tile::exp2_of_16_bits(_mm512_fmadd_ps(_mm512_load_ps(scores + at), scale, shift[t]));
+        const __m512 above = _mm512_sub_ps(_mm512_load_ps(scores + at), shift[t]);
+        p[t] = tile::exp2_of_16_bits(_mm512_fmsub_ps(above, scale, low[t]));
         ds[t][k] = _mm512_mul_ps(p[t], _mm512_sub_ps(_mm512_load_ps(dp + at), delta[t]));
       }
       _mm512_store_si512(p_rows + key * bf16_panels::depth, avx512::bf16_of_finite(p[0], p[1]));
@@ -86,11 +89,7 @@ struct Half {
 };
 
 struct Bf16Backward : PackedBackward {
-  BlockScores block_scores;
-
-  Bf16Backward(const BackwardArgs& args, const BlockScores& rule, const BackwardLayout& places,
-               Workspace space)
-      : PackedBackward(args, places, space), block_scores(rule) {}
+  using PackedBackward::PackedBackward;
 
   /// Buffers of a thread.
   struct Scratch {
@@ -128,11 +127,65 @@ struct Bf16Backward : PackedBackward {
   template <bf16_panels::Unit U, int Depth>
   void run_head(std::int64_t head, std::byte* memory) const {
     for (std::int64_t block = 0; block < layout.key_blocks; ++block) pack_keys(head, block);
-    for (std::int64_t block = 0; block < layout.row_blocks; ++block) pack_queries(head, block);
+    for (std::int64_t block = 0; block < layout.row_blocks; ++block) {
+      if (pack_queries(head, block)) settle_shifts<U, Depth>(head, block, memory);
+    }
     for (std::int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
       run_chunk<U, Depth>(head, chunk, memory);
     }
     for (std::int64_t block = 0; block < layout.row_blocks; ++block) sum_queries(head, block);
+  }
+
+  /// RowShift of the steep rows of a block: largest score and sum, online, over its keys.
+  template <bf16_panels::Unit U, int Depth>
+  void settle_shifts(std::int64_t head, std::int64_t block, std::byte* memory) const {
+    const std::int64_t b = head / kv_heads;
+    const PackedRows packed = packed_rows(head, block);
+    const int count = count_of(block);
+    const bf16* q_panels = of_queries(operands.q_transposed, head, block);
+    float* products = Scratch(memory, layout).scores;
+    const __m512 factor = _mm512_set1_ps(block_scores.unit().factor);
+    alignas(64) float largest[bf16_panels::block];
+    alignas(64) float sum[bf16_panels::block];
+    std::fill_n(largest, bf16_panels::block, tile::lowest_score);
+    std::fill_n(sum, bf16_panels::block, 0.0F);
+    [[maybe_unused]] const typename U::Session session;
+    const Mask mask = scores.masks.of(b);
+    LiveKeys<std::int64_t> blocks(mask, packed.query(0), packed.query(count - 1),
+                                  bf16_panels::block);
+    for (; blocks.valid(); blocks.next()) {
+      const bf16* k_panels = of_keys(operands.k_rows, head, blocks.key() / bf16_panels::block);
+      U::template product_2x2<Depth>(
+          [&](int d) { return k_panels + d * 2 * bf16_panels::panel_elements; },
+          [&](int d) { return q_panels + d * 2 * bf16_panels::panel_elements; }, Depth, false,
+          products, bf16_panels::nothing);
+      block_scores.adjust({products, count, blocks.columns()}, blocks.state(), b, packed,
+                          blocks.key());
+      for (int t = 0; t < 2; ++t) {
+        const float* of_panel = products + t * 2 * bf16_panels::panel_floats;
+        const __m512 before = _mm512_load_ps(largest + t * 16);
+        __m512 above = before;
+        for (int j = 0; j < bf16_panels::block; ++j) {
+          above = _mm512_max_ps(above, _mm512_load_ps(of_panel + j * 16));
+        }
+        const auto power = [&](__m512 score) {
+          return tile::exp2_of_16_bits(_mm512_mul_ps(_mm512_sub_ps(score, above), factor));
+        };
+        __m512 total = _mm512_mul_ps(_mm512_load_ps(sum + t * 16), power(before));
+        for (int j = 0; j < bf16_panels::block; ++j) {
+          total = _mm512_add_ps(total, power(_mm512_load_ps(of_panel + j * 16)));
+        }
+        _mm512_store_ps(largest + t * 16, above);
+        _mm512_store_ps(sum + t * 16, total);
+      }
+    }
+    const BlockRows at(packed, count);
+    for (int r = 0; r < count; ++r) {
+      const float row_lse = lse(b, at.head[r], at.query[r]);
+      if (!RowShift::is_steep(row_lse)) continue;
+      set_shift(head, block, r,
+                RowShift::of_steep(row_lse, block_scores.unit(), largest[r], sum[r]));
+    }
   }
 
   template <bf16_panels::Unit U, int Depth>
@@ -182,6 +235,7 @@ struct Bf16Backward : PackedBackward {
       float* products = at.scores + parity * 4 * bf16_panels::panel_floats;
       float* dp = at.dp + parity * 4 * bf16_panels::panel_floats;
       const float* shift = of_rows(operands.shift, head, row);
+      const float* low = of_rows(operands.low, head, row);
       const float* delta = of_rows(operands.delta, head, row);
       const std::int64_t key = (first_key + before.key_block) * bf16_panels::block;
       const ScoreTile pair{products, count_of(row), before.columns};
@@ -199,6 +253,7 @@ struct Bf16Backward : PackedBackward {
                        .ds_pairs = at.ds_pairs + to,
                        .scale = _mm512_set1_ps(factor),
                        .shift = {_mm512_loadu_ps(shift), _mm512_loadu_ps(shift + 16)},
+                       .low = {_mm512_loadu_ps(low), _mm512_loadu_ps(low + 16)},
                        .delta = {delta_of(0), delta_of(1)}};
     };
     for (int kb = 0; kb < key_blocks; ++kb) {
@@ -397,8 +452,20 @@ void run_on_panels(const Host& exec, const BackwardArgs& args, const BlockScores
   };
   for_blocks("katt::attention::backward_pack_keys", layout.key_blocks,
              [backward](std::int64_t head, std::int64_t n) { backward.pack_keys(head, n); });
-  for_blocks("katt::attention::backward_pack_queries", layout.row_blocks,
-             [backward](std::int64_t head, std::int64_t n) { backward.pack_queries(head, n); });
+  int steep = 0;
+  Kokkos::parallel_reduce(
+      "katt::attention::backward_pack_queries", Policy(exec, 0, layout.heads * layout.row_blocks),
+      [backward, blocks = layout.row_blocks](std::int64_t item, int& any) {
+        if (backward.pack_queries(item / blocks, item % blocks)) any = 1;
+      },
+      Kokkos::Max<int>(steep));
+  if (steep > 0) {
+    launch(layout.heads * layout.row_blocks,
+           [backward, blocks = layout.row_blocks]<class U, int Depth>(std::int64_t item, int,
+                                                                      std::byte* memory) {
+             backward.template settle_shifts<U, Depth>(item / blocks, item % blocks, memory);
+           });
+  }
   launch(layout.heads * layout.chunks, [backward, chunks = layout.chunks]<class U, int Depth>(
                                            std::int64_t item, int, std::byte* memory) {
     backward.template run_chunk<U, Depth>(item / chunks, item % chunks, memory);

@@ -9,7 +9,7 @@
 #include "ops/attention/scores.hpp"
 
 /// What the backward pass on bf16 panels reads, packed into its workspace: K and V, Q and dO in the
-/// forms that the five products take them in, and lse and Δ of every query row.
+/// forms that the five products take them in, and RowShift and Δ of every query row.
 #if defined(KATT_BF16_PANELS)
 namespace katt::attention::impl {
 
@@ -70,7 +70,7 @@ struct PackedOperands {
   bf16 *k_rows, *v_rows, *k_columns;     ///< operands A, of a block of keys
   bf16 *q_transposed, *dout_transposed;  ///< operands B, of a block of query rows
   bf16 *q_pairs, *dout_pairs;            ///< likewise, in pairs of rows
-  float *shift, *delta;                  ///< of query rows: −lse in base 2, Δ
+  float *shift, *low, *delta;            ///< of query rows: RowShift, Δ
   float* dq;                             ///< of a chunk: partial dQᵀ
   std::size_t bytes;
 
@@ -82,7 +82,7 @@ struct PackedOperands {
     for (bf16** part : {&q_transposed, &dout_transposed, &q_pairs, &dout_pairs}) {
       take(*part, queries);
     }
-    for (float** part : {&shift, &delta}) {
+    for (float** part : {&shift, &low, &delta}) {
       take(*part, layout.packed_heads * layout.row_blocks * bf16_panels::block);
     }
     take(dq, layout.chunks * queries);
@@ -92,12 +92,15 @@ struct PackedOperands {
 
 /// The tensors of a backward pass and their packed forms.
 struct PackedBackward : BackwardProblem<bf16, NoRule> {
+  BlockScores block_scores;
   BackwardLayout layout;
   PackedOperands operands;
   std::int64_t first_head = 0;  ///< the one whose operands come first
 
-  PackedBackward(const BackwardArgs& args, const BackwardLayout& extents, Workspace space)
+  PackedBackward(const BackwardArgs& args, const BlockScores& rule, const BackwardLayout& extents,
+                 Workspace space)
       : BackwardProblem(args, {}),
+        block_scores(rule),
         layout(extents),
         operands(static_cast<std::byte*>(space.data), layout) {}
 
@@ -119,7 +122,7 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
 
   void pack_keys(std::int64_t head, std::int64_t block) const {
     const std::int64_t first = block * bf16_panels::block;
-    const int live = static_cast<int>(std::min<std::int64_t>(bf16_panels::block, seq_kv - first));
+    const int live = live_keys(*this, head, first);
     const bf16* from_k = k.row(head / kv_heads, head % kv_heads, first);
     const bf16* from_v = v.row(head / kv_heads, head % kv_heads, first);
     bf16_panels::pack_row_block(from_k, k.stride_seq, live, head_dim,
@@ -142,7 +145,8 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
         std::min<std::int64_t>(bf16_panels::block, rows - block * bf16_panels::block));
   }
 
-  void pack_queries(std::int64_t head, std::int64_t block) const {
+  /// Returns whether a row of the block is steep: its shift is still to be found.
+  bool pack_queries(std::int64_t head, std::int64_t block) const {
     const std::int64_t b = head / kv_heads;
     const int count = count_of(block);
     const BlockRows at(packed_rows(head, block), count);
@@ -166,11 +170,14 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
     };
     pack(q, operands.q_transposed, operands.q_pairs);
     pack(dout, operands.dout_transposed, operands.dout_pairs);
-    float* shift = of_rows(operands.shift, head, block);
     float* delta = of_rows(operands.delta, head, block);
+    const ScoreUnit unit = block_scores.unit();
+    bool steep = false;
     for (int r = 0; r < bf16_panels::block; ++r) {
-      shift[r] = r < count ? -BinaryLse(lse(b, at.head[r], at.query[r])).high
-                           : -Kokkos::Experimental::infinity_v<float>;
+      const float row_lse =
+          r < count ? lse(b, at.head[r], at.query[r]) : -Kokkos::Experimental::infinity_v<float>;
+      set_shift(head, block, r, RowShift::of_lse(row_lse, unit));
+      steep = steep || RowShift::is_steep(row_lse);
     }
     using Vec = bf16_panels::HostVec;
     for (int first = 0; first < bf16_panels::block; first += bf16_panels::rows) {
@@ -183,6 +190,12 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
       // vdpbf16ps adds a pair's second product first
       tile::store(delta + first, row_deltas<2, Vec>(row_of(out), row_of(dout), head_dim));
     }
+    return steep;
+  }
+
+  void set_shift(std::int64_t head, std::int64_t block, int r, const RowShift& of_row) const {
+    of_rows(operands.shift, head, block)[r] = of_row.shift;
+    of_rows(operands.low, head, block)[r] = of_row.low;
   }
 };
 

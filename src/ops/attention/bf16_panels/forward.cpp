@@ -16,7 +16,7 @@
 ///     for every section of keys that fits the second-level cache:
 ///       for every block of 32 query rows of the group:
 ///         for every live block of 32 keys of the section:  QueryBlock::push
-///     out = Oᵀ / l, transposed;  lse = (m + log2 l) · ln 2
+///     out = Oᵀ / l, transposed;  lse = m + log l
 ///
 /// This is the loop of portable/forward_kernel.hpp with another order: one pass of the tile unit
 /// over K and V would ask the second-level cache for 64 bytes a cycle, so the keys of a section are
@@ -116,8 +116,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
   /// One block of keys.
   void pack(std::int64_t head, std::int64_t block) const {
     const std::int64_t first = block * bf16_panels::block;
-    const int live =
-        static_cast<int>(std::clamp<std::int64_t>(seq_kv - first, 0, bf16_panels::block));
+    const int live = live_keys(*this, head, first);
     bf16* to_k = packed_k + layout.k_offset(head - first_head, block);
     bf16* to_v = packed_v + layout.v_offset(head - first_head, block);
     const auto row = [&](const HeadRows<const bf16>& tensor) {
@@ -252,7 +251,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
       }
       if (!lse) continue;
       for (int r = first; r < first + live; ++r) {
-        lse(b, at.head[r], at.query[r]) = natural_lse(state.max[r], state.sum[r]);
+        lse(b, at.head[r], at.query[r]) = block_scores.unit().lse(state.max[r], state.sum[r]);
       }
     }
   }

@@ -27,6 +27,14 @@ inline bool goes_by_heads(std::int64_t heads, int threads, std::int64_t head_byt
   return head_bytes <= most_bytes && heads >= items_per_thread * threads && ends_together;
 }
 
+/// Keys of a block of 32 from `first` on, those behind the length of a sequence left out: they are
+/// packed as zeros, whatever lies there.
+template <class Problem>
+int live_keys(const Problem& problem, std::int64_t head, std::int64_t first) {
+  const std::int64_t keys = problem.scores.masks.of(head / problem.kv_heads).interval.keys;
+  return static_cast<int>(std::clamp<std::int64_t>(keys - first, 0, bf16_panels::block));
+}
+
 /// The rows of a block: one division for all of them.
 struct BlockRows {
   std::int64_t head[bf16_panels::block];
@@ -115,7 +123,7 @@ class BlockScores {
       : scores_(&scores),
         folded_(scores.folded()),
         sloped_(scores.sloped()),
-        factor_(scores.factor()),
+        unit_(scores.unit()),
         apply_(&apply<Rule>),
         differentiate_(&differentiate<Rule>) {}
 
@@ -124,8 +132,9 @@ class BlockScores {
   float adjust(ScoreTile tile, TileState state, std::int64_t batch, const PackedRows& packed,
                std::int64_t key) const {
     if (!folded_ || state != TileState::full) apply_(scores_, tile, state, batch, packed, key);
-    return factor_;
+    return unit_.factor;
   }
+  ScoreUnit unit() const { return unit_; }
 
   /// dP ← (dP − Δ) · slope of the products in `tile`, which are left as they are; true where that
   /// was done because the slope is not one. delta: of the tile's rows.
@@ -166,7 +175,7 @@ class BlockScores {
   const void* scores_;
   bool folded_;
   bool sloped_;
-  float factor_;
+  ScoreUnit unit_;
   void (*apply_)(const void*, ScoreTile, TileState, std::int64_t, const PackedRows&, std::int64_t);
   void (*differentiate_)(const void*, ScoreTile, float*, const float*, std::int64_t,
                          const PackedRows&, std::int64_t);

@@ -234,6 +234,7 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
     const auto* const split_parts = reinterpret_cast<const float*>(memory);
     const auto* const split_sums = reinterpret_cast<const PartSum*>(memory + plan.parts_bytes());
     const std::int64_t rows = plan.batch * plan.heads * plan.seq_q;
+    const ScoreUnit unit = Scores<T, Rule>(args, rule).unit();
     if constexpr (is_host_v<Exec>) {
       run_splits.template operator()<false>();
       const ConstTensorRef<5> parts(
@@ -243,7 +244,8 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
           parts.view<float, Memory>(),
           {split_sums, plan.batch, plan.heads, plan.seq_q},
           args.out.template view<T, Memory>(),
-          args.lse.template view<float, Memory>()};
+          args.lse.template view<float, Memory>(),
+          unit};
       tile::for_each_row(exec, "katt::attention::decode_merge", rows, merge);
     } else {
 #if defined(KATT_HAS_CUDA)
@@ -262,7 +264,8 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
                                  static_cast<int>(plan.head_dim),
                                  args.mask.kv_len,
                                  args.out.template view<T, Memory>(),
-                                 args.lse.template view<float, Memory>()};
+                                 args.lse.template view<float, Memory>(),
+                                 unit};
       tile::launch_teams(exec, "katt::attention::decode_merge", rows, merge.scratch_bytes(),
                          nullptr, merge);
 #endif

@@ -30,7 +30,8 @@ void merge(const Exec& exec, const MergeArgs& args) {
           args.parts.view<Part, Memory>(),
           {args.parts_lse.view<float, Memory>()},
           args.out.view<T, Memory>(),
-          args.lse.view<float, Memory>()};
+          args.lse.view<float, Memory>(),
+          {1.0F, impl::log2e}};
       const auto& extent = args.out.extent;
       tile::for_each_row(exec, "katt::attention::merge", extent[0] * extent[1] * extent[2], kernel);
     });

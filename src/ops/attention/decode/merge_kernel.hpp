@@ -12,8 +12,8 @@
 /// The merge of partial results: what merge() and the last step of decoding have in common.
 namespace katt::attention::impl {
 
-/// What a part saw of a row: the largest score, in base 2, and Σ 2^(score − largest); 0 where it
-/// saw nothing.
+/// What a part saw of a row: the largest score, and Σ 2^(factor · (score − largest)); 0 where it saw
+/// nothing.
 struct PartSum {
   float max;
   float sum;
@@ -28,7 +28,7 @@ struct LseSums {
                                             std::int64_t i) const {
     const float value = lse(part, b, h, i);
     const bool blind = value == -Kokkos::Experimental::infinity_v<float>;
-    return {blind ? tile::lowest_score : value * log2e, blind ? 0.0F : 1.0F};
+    return {blind ? tile::lowest_score : value, blind ? 0.0F : 1.0F};
   }
 };
 
@@ -55,6 +55,7 @@ struct MergeParts {
   Sums sums;
   StridedView<T, 4, Memory> out;
   StridedView<float, 3, Memory> lse;
+  ScoreUnit unit;  ///< of the largest scores
 
   KOKKOS_INLINE_FUNCTION void operator()(const tile::RowTeam<Exec>& team, std::int64_t row) const {
     const auto count = static_cast<std::int64_t>(parts.extent(0));
@@ -74,7 +75,7 @@ struct MergeParts {
     float total = 0.0F;
     for (std::int64_t p = team.team_rank(); p < count; p += team.team_size()) {
       const PartSum part = sums(p, b, h, i);
-      if (part.sum != 0.0F) total += part.sum * Kokkos::exp2(part.max - largest);
+      if (part.sum != 0.0F) total += weight_of(part, largest);
     }
     team.team_reduce(Kokkos::Sum<float>(total));
     const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
@@ -87,7 +88,7 @@ struct MergeParts {
       for (std::int64_t p = 0; p < count; ++p) {
         const PartSum part = sums(p, b, h, i);
         if (part.sum == 0.0F) continue;
-        const Vec weight(part.sum * Kokkos::exp2(part.max - largest) * inverse);
+        const Vec weight(weight_of(part, largest) * inverse);
         const Part* source = &parts(p, b, h, i, 0);
         for (int u = 0; u < unroll; ++u) {
           const std::int64_t c = first + u * step;
@@ -109,11 +110,14 @@ struct MergeParts {
       }
     }
     if (team.team_rank() == 0 && lse.data() != nullptr) {
-      lse(b, h, i) = natural_lse(largest, total);
+      lse(b, h, i) = unit.lse(largest, total);
     }
   }
 
  private:
+  KOKKOS_FORCEINLINE_FUNCTION float weight_of(const PartSum& part, float largest) const {
+    return part.sum * Kokkos::exp2((part.max - largest) * unit.factor);
+  }
   KOKKOS_FORCEINLINE_FUNCTION static tile::PartialVector rest(std::int64_t count) {
     return {static_cast<int>(count)};
   }

@@ -30,6 +30,7 @@ struct MergeSplits {
   const std::int64_t* kv_len;  ///< (batch), or null: splits behind it saw nothing
   StridedView<T, 4, Memory> out;
   StridedView<float, 3, Memory> lse;
+  ScoreUnit unit;  ///< of the largest scores
 
   std::size_t scratch_bytes() const {
     return static_cast<std::size_t>(warps * (head_dim + 1)) * sizeof(float);
@@ -72,7 +73,7 @@ struct MergeSplits {
       out(b, h, i, c) = static_cast<T>(sum * inverse);
     }
     if (team.team_rank() == 0 && lse.data() != nullptr) {
-      lse(b, h, i) = natural_lse(largest, total);
+      lse(b, h, i) = unit.lse(largest, total);
     }
   }
 
@@ -81,8 +82,8 @@ struct MergeSplits {
     float at[4];
   };
 
-  KOKKOS_FORCEINLINE_FUNCTION static float weight_of(const PartSum& part, float largest) {
-    return part.sum == 0.0F ? 0.0F : part.sum * Kokkos::exp2(part.max - largest);
+  KOKKOS_FORCEINLINE_FUNCTION float weight_of(const PartSum& part, float largest) const {
+    return part.sum == 0.0F ? 0.0F : part.sum * Kokkos::exp2((part.max - largest) * unit.factor);
   }
 
   /// Columns c … c + 3 of the splits of a warp, in their order. What a split that saw nothing holds is

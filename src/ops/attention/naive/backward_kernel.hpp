@@ -7,6 +7,7 @@
 #include "core/parts.hpp"
 #include "ops/attention/check.hpp"
 #include "ops/attention/naive/device_passes.hpp"
+#include "ops/attention/naive/existing_keys.hpp"
 #include "ops/attention/naive/naive.hpp"
 #include "ops/attention/problem.hpp"
 #include "ops/linear/gemm/naive.hpp"
@@ -20,7 +21,8 @@ namespace katt::attention::impl::naive {
 /// Turns the products of one head into P and dS = P ∘ (dP − Δ), Δ = Σ P ∘ dP, both stored in T, row
 /// by row. In f32 they take the products' place. lse is the shift of the exponentials alone: P is
 /// divided by its sum, which is at hand here, so that it sums to one however the forward pass
-/// rounded its scores; nor does Δ depend on how it rounded out.
+/// rounded its scores; nor does Δ depend on how it rounded out. Where the sum is far from one, lse
+/// is no shift for these scores, and their largest is taken.
 template <class Exec, class T, class Rule>
 struct RowGradient {
   using Team = tile::RowTeam<Exec>;
@@ -33,33 +35,55 @@ struct RowGradient {
   std::int64_t b, h, seq_kv;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t i) const {
-    const BinaryLse row_lse(lse(b, h, i));
     const EntryScores<T, Rule> rule = scores.of(b);
+    const ScoreUnit unit = rule.unit();
+    RowShift shift = RowShift::of_lse(lse(b, h, i), unit);
     const auto numbers = rule.row(h, i);
     const T* added = rule.bias ? rule.bias.row(b, h, i) : nullptr;
-    const auto exponential = [&]<class V>(std::int64_t j, V& slope) {
+    const auto score_at = [&]<class V>(std::int64_t j, V& slope) {
       V score = tile::load<V>(s + i * seq_kv + j);
       slope = V(1.0F);
       if (!rule.folded()) {
         score = rule.score(score, tile::place_of_columns<V>(numbers), j, slope);
       }
       if (added != nullptr) score = score + tile::load<V>(added + j);
-      return tile::exp2(V(tile::fma(score, V(rule.factor()), V(-row_lse.high)) - V(row_lse.low)));
+      return score;
     };
-    tile::RowSum<Exec> sum;
-    tile::RowSum<Exec> weighted;
-    for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
-      if (!visible) return;
-      tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
-        V slope;
-        const V e = exponential.template operator()<V>(j, slope);
-        sum.add(e);
-        weighted.multiply_add(e, tile::load<V>(dp + i * seq_kv + j));
+    const auto exponential = [&]<class V>(std::int64_t j, V& slope) {
+      const V above = score_at.template operator()<V>(j, slope) - V(shift.shift);
+      return tile::exp2(V(tile::fma(above, V(unit.factor), V(-shift.low))));
+    };
+    float total = 0.0F;
+    float delta = 0.0F;
+    const auto add_up = [&] {
+      tile::RowSum<Exec> sum;
+      tile::RowSum<Exec> weighted;
+      for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
+        if (!visible) return;
+        tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
+          V slope;
+          const V e = exponential.template operator()<V>(j, slope);
+          sum.add(e);
+          weighted.multiply_add(e, tile::load<V>(dp + i * seq_kv + j));
+        });
       });
-    });
-    const float total = sum.total(team);
+      total = sum.total(team);
+      delta = total == 0.0F ? 0.0F : weighted.total(team) / total;
+    };
+    add_up();
+    if (!(total > 0.5F && total < 2.0F)) {
+      tile::RowMax<Exec> largest(tile::lowest_score);
+      for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
+        if (!visible) return;
+        tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
+          V slope;
+          largest.add(score_at.template operator()<V>(j, slope));
+        });
+      });
+      shift = {largest.total(team), 0.0F};
+      add_up();
+    }
     const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
-    const float delta = total == 0.0F ? 0.0F : weighted.total(team) / total;
     for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
       tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
         const std::int64_t at = i * seq_kv + j;
@@ -253,8 +277,9 @@ std::string naive_engine(const Exec& exec, const BackwardArgs& args) {
 template <class Exec, class T>
 std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
   if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
+  const std::size_t copies = 2 * naive::copied_bytes(args);
 #if defined(KATT_HAS_CUDA)
-  if constexpr (!is_host_v<Exec>) return naive::device_workspace_bytes(exec, args);
+  if constexpr (!is_host_v<Exec>) return copies + naive::device_workspace_bytes(exec, args);
 #endif
   const naive::Layout layout(args);
   const naive::BackwardProducts products(args, layout, nullptr, 0, 0);
@@ -263,16 +288,17 @@ std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
        {&products.s, &products.dp, &products.dv, &products.dk, &products.dq}) {
     bytes = std::max(bytes, linear::naive_gemm_workspace_bytes(exec, *product));
   }
-  return layout.rest + bytes;
+  return copies + layout.rest + bytes;
 }
 
 template <class Exec, class T, class Rule>
 void run_naive(const Exec& exec, const BackwardArgs& args, const Rule& rule, Workspace workspace) {
+  const BackwardArgs existing = naive::with_existing_keys<Exec, T>(exec, args, workspace);
   if constexpr (is_host_v<Exec>) {
-    naive::run_on_host<Exec, T>(exec, args, rule, workspace);
+    naive::run_on_host<Exec, T>(exec, existing, rule, workspace);
   } else {
 #if defined(KATT_HAS_CUDA)
-    naive::run_on_device<T>(exec, args, rule, workspace);
+    naive::run_on_device<T>(exec, existing, rule, workspace);
 #endif
   }
 }

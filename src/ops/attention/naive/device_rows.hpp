@@ -205,12 +205,12 @@ struct DeviceSoftmax {
       if (scratch.kept) tile::store(kept + c, s);
     });
     largest = over_block(team, largest, shared, [](float x, float y) { return tile::max(x, y); });
-    const float factor = query.rule.factor();
+    const ScoreUnit unit = query.rule.unit();
     // Finite, so that a row whose scores are all −inf has sum 0 without a case of its own.
     const float lowest = tile::lowest_score;
-    largest = tile::max(lowest, largest * factor);
+    largest = tile::max(lowest, largest);
     const auto exponential = [&]<class V>(const V& s) {
-      return tile::exp2(tile::fma(s, V(factor), V(-largest)));
+      return tile::exp2(V((s - V(largest)) * V(unit.factor)));
     };
     float sum = 0.0F;
     for_row(team, query.first, query.last, [&]<class V>(std::int64_t c) {
@@ -228,7 +228,7 @@ struct DeviceSoftmax {
     });
     clear_row(team, row, 0, query.first);
     clear_row(team, row, query.last, scratch.stride);
-    if (lse && team.team_rank() == 0) lse(b, h, i) = natural_lse(largest, sum);
+    if (lse && team.team_rank() == 0) lse(b, h, i) = unit.lse(largest, sum);
   }
 };
 
@@ -269,8 +269,8 @@ struct DeviceGradient {
     T* p_row = reinterpret_cast<T*>(s + item * scratch.stride);
     T* ds_row = reinterpret_cast<T*>(dp + item * scratch.stride);
     const QueryScores<T, Rule> query(scores, b, h, i, seq_kv);
-    const BinaryLse row_lse(lse(b, h, i));
-    const float factor = query.rule.factor();
+    const ScoreUnit unit = query.rule.unit();
+    RowShift shift = RowShift::of_lse(lse(b, h, i), unit);
     float* const kept_e = scratch.row(shared, 0) - query.first;
     float* const kept_dp = scratch.row(shared, 1) - query.first;
     float* const kept_slope = scratch.row(shared, 2) - query.first;
@@ -281,7 +281,7 @@ struct DeviceGradient {
       const V products = tile::load<V>(s_row + c);
       terms.dp = tile::load<V>(dp_row + c);
       const V score = query(products, c, terms.slope);
-      terms.e = tile::exp2(V(tile::fma(score, V(factor), V(-row_lse.high)) - V(row_lse.low)));
+      terms.e = tile::exp2(V(tile::fma(V(score - V(shift.shift)), V(unit.factor), V(-shift.low))));
       KATT_UNROLL
       for (int lane = 0; lane < V::lanes; ++lane) {  // of no key there may be anything
         if (query.column_of(c, lane) >= query.columns) terms.dp.lane[lane] = 0.0F;
@@ -290,17 +290,34 @@ struct DeviceGradient {
     };
     float sum = 0.0F;
     float weighted = 0.0F;
-    for_row(team, query.first, query.last, [&]<class V>(std::int64_t c) {
-      const Terms<V> terms = read.template operator()<V>(c);
-      sum += tile::reduce_sum(terms.e);
-      tile::add_product(weighted, terms.e, terms.dp);
-      if (!scratch.kept) return;
-      tile::store(kept_e + c, terms.e);
-      tile::store(kept_dp + c, terms.dp);
-      if (sloped) tile::store(kept_slope + c, terms.slope);
-    });
-    sum = sum_over_block(team, sum, shared);
-    weighted = sum_over_block(team, weighted, shared + KeptRows::sums / 2);
+    const auto add_up = [&] {
+      sum = 0.0F;
+      weighted = 0.0F;
+      for_row(team, query.first, query.last, [&]<class V>(std::int64_t c) {
+        const Terms<V> terms = read.template operator()<V>(c);
+        sum += tile::reduce_sum(terms.e);
+        tile::add_product(weighted, terms.e, terms.dp);
+        if (!scratch.kept) return;
+        tile::store(kept_e + c, terms.e);
+        tile::store(kept_dp + c, terms.dp);
+        if (sloped) tile::store(kept_slope + c, terms.slope);
+      });
+      sum = sum_over_block(team, sum, shared);
+      weighted = sum_over_block(team, weighted, shared + KeptRows::sums / 2);
+    };
+    add_up();
+    if (!(sum > 0.5F && sum < 2.0F)) {
+      float largest = tile::lowest_score;
+      for_row(team, query.first, query.last, [&]<class V>(std::int64_t c) {
+        V slope;
+        largest = tile::max(largest, tile::reduce_max(query(tile::load<V>(s_row + c), c, slope)));
+      });
+      team.team_barrier();  // all have read the sums
+      shift = {over_block(team, largest, shared, [](float x, float y) { return tile::max(x, y); }),
+               0.0F};
+      team.team_barrier();
+      add_up();
+    }
     const float inverse = sum == 0.0F ? 0.0F : 1.0F / sum;
     const float delta = sum == 0.0F ? 0.0F : weighted / sum;
     const auto write = [&]<class V>(std::int64_t c, const Terms<V>& terms) {

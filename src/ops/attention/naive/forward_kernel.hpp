@@ -6,6 +6,7 @@
 #include "core/parts.hpp"
 #include "ops/attention/check.hpp"
 #include "ops/attention/naive/device_passes.hpp"
+#include "ops/attention/naive/existing_keys.hpp"
 #include "ops/attention/naive/naive.hpp"
 #include "ops/attention/problem.hpp"
 #include "ops/linear/gemm/naive.hpp"
@@ -70,14 +71,16 @@ struct RowSoftmax {
     tile::RowMax<Exec> row_max(-infinity);
     tile::for_columns<Exec>(team, begin, end,
                             [&]<class V>(std::int64_t j) { row_max.add(tile::load<V>(row + j)); });
-    const float factor = rule.factor();
+    const ScoreUnit unit = rule.unit();
     // Finite, so that a row whose scores are all −inf has sum 0 without a case of its own.
     const float lowest = tile::lowest_score;
-    const float largest = tile::max(lowest, row_max.total(team) * factor);
-    const float shift = -largest;
+    const float largest = tile::max(lowest, row_max.total(team));
+    const auto exponential = [&]<class V>(const V& s) {
+      return tile::exp2(V((s - V(largest)) * V(unit.factor)));
+    };
     tile::RowSum<Exec> row_sum;
     tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
-      const V e = tile::exp2(tile::fma(tile::load<V>(row + j), V(factor), V(shift)));
+      const V e = exponential(tile::load<V>(row + j));
       row_sum.add(e);
       if constexpr (std::is_same_v<T, float>) tile::store(row + j, e);
     });
@@ -85,7 +88,7 @@ struct RowSoftmax {
     const float inverse = sum == 0.0F ? 0.0F : 1.0F / sum;
     tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
       V e = tile::load<V>(row + j);
-      if constexpr (!std::is_same_v<T, float>) e = tile::exp2(tile::fma(e, V(factor), V(shift)));
+      if constexpr (!std::is_same_v<T, float>) e = exponential(e);
       tile::store(row + j, V(e * V(inverse)));
     });
     for (std::int64_t j = team.team_rank(); j < Kokkos::min(begin, seq_kv); j += team.team_size()) {
@@ -95,7 +98,7 @@ struct RowSoftmax {
          j += team.team_size()) {
       row[j] = T(0.0F);
     }
-    if (lse && team.team_rank() == 0) lse(b, h, i) = natural_lse(largest, sum);
+    if (lse && team.team_rank() == 0) lse(b, h, i) = unit.lse(largest, sum);
   }
 };
 
@@ -169,11 +172,12 @@ std::string naive_engine(const Exec& exec, const ForwardArgs& args) {
 template <class Exec, class T>
 std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args) {
   if (stored_scores(args) > 0x1p58) return std::size_t{1} << 62;  // beyond any memory
+  const std::size_t copies = 2 * naive::copied_bytes(args);
 #if defined(KATT_HAS_CUDA)
-  if constexpr (!is_host_v<Exec>) return naive::device_workspace_bytes(exec, args);
+  if constexpr (!is_host_v<Exec>) return copies + naive::device_workspace_bytes(exec, args);
 #endif
   const naive::ForwardProducts products(args, 0, 0, nullptr);
-  return naive::score_bytes(args) +
+  return copies + naive::score_bytes(args) +
          std::max(linear::naive_gemm_workspace_bytes(exec, products.scores),
                   linear::naive_gemm_workspace_bytes(exec, products.output));
 }
@@ -181,11 +185,12 @@ std::size_t naive_workspace_bytes(const Exec& exec, const ForwardArgs& args) {
 template <class Exec, class T, class Rule>
 void run_naive(const Exec& exec, const ForwardArgs& args, const Rule& rule, Workspace workspace) {
   if (args.seq_q() == 0 || args.batch() * args.heads() == 0) return;
+  const ForwardArgs existing = naive::with_existing_keys<Exec, T>(exec, args, workspace);
   if constexpr (is_host_v<Exec>) {
-    naive::run_on_host<Exec, T>(exec, args, rule, workspace);
+    naive::run_on_host<Exec, T>(exec, existing, rule, workspace);
   } else {
 #if defined(KATT_HAS_CUDA)
-    naive::run_on_device<T>(exec, args, rule, workspace);
+    naive::run_on_device<T>(exec, existing, rule, workspace);
 #endif
   }
 }

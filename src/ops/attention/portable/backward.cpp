@@ -18,7 +18,7 @@ Status flash_supports(const Exec& exec, const BackwardArgs& args, Tile tile) {
 template <class Exec, class T>
 std::size_t flash_workspace_bytes(const Exec& exec, const BackwardArgs& args, Tile tile) {
   const auto plan = BackwardPlan::of<Exec>(args, tile);
-  return plan.delta_bytes() + plan.dq_bytes() +
+  return plan.delta_bytes() + plan.shift_bytes() + plan.dq_bytes() +
          tile::team_workspace_bytes(exec, plan.scratch_bytes());
 }
 

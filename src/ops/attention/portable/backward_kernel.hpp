@@ -18,7 +18,7 @@
 ///
 ///   for every key tile of the chunk:   Kᵀ, Vᵀ packed;  dK = dV = 0
 ///     for every live tile of query rows:
-///       S = Q·Kᵀ, dP = dO·Vᵀ;  P = 2^(S − lse), dS = P ∘ (dP − Δ)
+///       S = Q·Kᵀ, dP = dO·Vᵀ;  P = e^(S − lse), dS = P ∘ (dP − Δ)
 ///       dV += Pᵀ·dO,  dK += dSᵀ·Q,  dQ(chunk) += dS·K
 ///     write dK, dV
 ///   afterwards dQ = Σ over chunks, in order
@@ -30,6 +30,9 @@
 /// every key tile is an item, which makes dK and dV alone, and every tile of query rows is one of a
 /// second kernel, which makes S and dP again and dQ in shared memory: seven products instead of five,
 /// no copy, no atomics, the same bits in every run.
+///
+/// Tiles of query rows that RowShift::is_steep() go over their keys once more before, for the largest
+/// score and the sum of every row.
 namespace katt::attention::impl {
 
 template <class Exec, class T, class Rule>
@@ -41,11 +44,16 @@ struct FlashBackward : BackwardProblem<T, Rule> {
 
   BackwardPlan plan;
   float* delta;      ///< heads × rows, packed
+  RowShift* shifts;  ///< likewise
   float* dq_copies;  ///< heads × copies × rows × row
 
   FlashBackward(const BackwardArgs& args, const Rule& rule, const BackwardPlan& extents,
-                float* row_deltas, float* copies)
-      : BackwardProblem<T, Rule>(args, rule), plan(extents), delta(row_deltas), dq_copies(copies) {}
+                std::byte* workspace)
+      : BackwardProblem<T, Rule>(args, rule),
+        plan(extents),
+        delta(reinterpret_cast<float*>(workspace)),
+        shifts(reinterpret_cast<RowShift*>(workspace + plan.delta_bytes())),
+        dq_copies(reinterpret_cast<float*>(workspace + plan.delta_bytes() + plan.shift_bytes())) {}
 
   KOKKOS_INLINE_FUNCTION void run(const Team& team, std::int64_t item, float* memory) const {
     const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
@@ -82,11 +90,14 @@ struct FlashBackward : BackwardProblem<T, Rule> {
                                        std::int64_t head, std::int64_t key, Sums dq) const {
     const std::int64_t b = head / this->kv_heads;
     const std::int64_t h = head % this->kv_heads;
-    const int keys = static_cast<int>(Kokkos::min<std::int64_t>(plan.tile.kv, this->seq_kv - key));
+    const Scores scores = this->scores.of(b);
+    const auto keys_until = [&](std::int64_t end) {
+      return position<int>(end - key, plan.tile.kv);
+    };
+    const int keys = keys_until(scores.mask.interval.keys);  // nothing behind them is read
     clear(team, at.dk, static_cast<std::int64_t>(plan.tile.kv) * plan.row);
     clear(team, at.dv, static_cast<std::int64_t>(plan.tile.kv) * plan.row);
     pack_keys(team, at, b, h, key, keys);
-    const Scores scores = this->scores.of(b);
     LiveQueries<std::int64_t> tiles(scores.mask, key, key + keys, this->group, plan.rows,
                                     plan.tile.q);
     for (; tiles.valid(); tiles.next()) {
@@ -115,7 +126,8 @@ struct FlashBackward : BackwardProblem<T, Rule> {
       team.team_barrier();
     }
     const int width = plan.row / lanes;
-    for (int item = team.team_rank(); item < keys * width; item += team.team_size()) {
+    const int written = keys_until(this->seq_kv) * width;
+    for (int item = team.team_rank(); item < written; item += team.team_size()) {
       const int j = item / width;
       const int d = item % width * lanes;
       write(at.dk + j * plan.row + d, scores.scale, this->dk.row(b, h, key + j), d);
@@ -194,8 +206,7 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     for (int r = team.team_rank(); r < rows; r += team.team_size()) {
       score_row(at.s + static_cast<std::ptrdiff_t>(r) * plan.columns,
                 at.dp + static_cast<std::ptrdiff_t>(r) * plan.columns, scores, partial,
-                packed.head(r), packed.query(r), key, keys,
-                delta[head * plan.rows + packed.begin + r]);
+                packed.head(r), packed.query(r), key, keys, head * plan.rows + packed.begin + r);
     }
     team.team_barrier();
   }
@@ -263,19 +274,26 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     }
   }
 
-  /// Turns a row of products s and dP into P and dS.
-  KOKKOS_INLINE_FUNCTION void score_row(float* s, float* dp, const Scores& scores, bool partial,
-                                        std::int64_t head, std::int64_t i, std::int64_t key,
-                                        int keys, float row_delta) const {
-    const BinaryLse row_lse(this->lse(scores.batch, head, i));
-    const bool folded = scores.folded();
-    if (!folded) {
+  /// Columns begin … end − 1 of a row of a tile are visible, and there are some.
+  struct Columns {
+    int begin, end;
+  };
+
+  /// Scores of a row of products s, but for the columns that are not visible, where they may be
+  /// anything. Unless they are the products, dP, where it is given, becomes (dP − Δ) · slope.
+  KOKKOS_INLINE_FUNCTION Columns finish_scores(float* s, float* dp, float row_delta,
+                                               const Scores& scores, bool partial,
+                                               std::int64_t head, std::int64_t i, std::int64_t key,
+                                               int keys) const {
+    if (!scores.folded()) {
       // dP is scaled by the slope of the scores, and so is Δ: it is folded in at once.
       auto place = tile::place_of_columns<Vec>(scores.row(head, i));
       for (int j = 0; j < plan.columns; j += lanes) {
         Vec slope;
         tile::store(s + j, scores.score(tile::load<Vec>(s + j), place, key, slope));
-        tile::store(dp + j, Vec((tile::load<Vec>(dp + j) - Vec(row_delta)) * slope));
+        if (dp != nullptr) {
+          tile::store(dp + j, Vec((tile::load<Vec>(dp + j) - Vec(row_delta)) * slope));
+        }
         place.column = place.column + Vec(static_cast<float>(lanes));
       }
     }
@@ -297,27 +315,118 @@ struct FlashBackward : BackwardProblem<T, Rule> {
         }
       }
     }
-    const Vec factor(scores.factor());
-    const Vec high(-row_lse.high);
-    const Vec low(row_lse.low);
-    const Vec subtract(folded ? row_delta : 0.0F);
-    const auto lane = tile::place_of_columns<Vec>(scores.row(head, i)).column;
+    return {begin, end};
+  }
+
+  /// Calls f(j, scores) for the vectors of a row that hold visible columns, −inf in the others, and
+  /// hidden(j) for the rest.
+  template <class F, class Hidden>
+  KOKKOS_INLINE_FUNCTION void for_each_vector(const float* s, const Columns& columns, const F& f,
+                                              const Hidden& hidden) const {
+    const auto [begin, end] = columns;
+    const auto lane = tile::place_of_columns<Vec>(tile::RowNumbers<1>{}).column;
     const Vec first = Vec(static_cast<float>(begin)) - lane;
     const Vec behind = Vec(static_cast<float>(end)) - lane;
     for (int j = 0; j < plan.columns; j += lanes) {
       if (j + lanes <= begin || j >= end) {
-        tile::store(s + j, Vec(0.0F));
-        tile::store(dp + j, Vec(0.0F));
+        hidden(j);
         continue;
       }
-      Vec score = tile::load<Vec>(s + j);
-      const Vec slope = tile::load<Vec>(dp + j) - subtract;
-      if (j < begin || j + lanes > end) {
-        score = tile::keep_between(score, static_cast<float>(j), first, behind);
+      const Vec score = tile::load<Vec>(s + j);
+      const bool whole = j >= begin && j + lanes <= end;
+      f(j, whole ? score : tile::keep_between(score, static_cast<float>(j), first, behind));
+    }
+  }
+
+  /// Turns a row of products s and dP into P and dS.
+  KOKKOS_INLINE_FUNCTION void score_row(float* s, float* dp, const Scores& scores, bool partial,
+                                        std::int64_t head, std::int64_t i, std::int64_t key,
+                                        int keys, std::int64_t row) const {
+    const float row_delta = delta[row];
+    const Columns columns = finish_scores(s, dp, row_delta, scores, partial, head, i, key, keys);
+    const Vec factor(scores.factor());
+    const Vec shift(shifts[row].shift);
+    const Vec low(-shifts[row].low);
+    const Vec subtract(scores.folded() ? row_delta : 0.0F);
+    for_each_vector(
+        s, columns,
+        [&](int j, const Vec& score) {
+          const Vec slope = tile::load<Vec>(dp + j) - subtract;
+          const Vec p = tile::exp2(Vec(tile::fma(Vec(score - shift), factor, low)));
+          tile::store(s + j, p);
+          tile::store(dp + j, Vec(p * slope));
+        },
+        [&](int j) {
+          tile::store(s + j, Vec(0.0F));
+          tile::store(dp + j, Vec(0.0F));
+        });
+  }
+};
+
+/// RowShift of the steep rows of a tile of query rows: largest score and sum, online, over its keys.
+template <class Exec, class T, class Rule>
+struct FlashBackwardShifts : FlashBackward<Exec, T, Rule> {
+  using Base = FlashBackward<Exec, T, Rule>;
+  using typename Base::Team;
+  using typename Base::Vec;
+
+  KOKKOS_INLINE_FUNCTION void run(const Team& team, std::int64_t item, float* memory) const {
+    const BackwardPlan& plan = this->plan;
+    const QueryTile tile = this->query_tile(item, plan.tile.q);
+    const PackedRows& packed = tile.packed;
+    const auto lse_of = [&](int r) {
+      return this->lse(tile.batch, packed.head(r), packed.query(r));
+    };
+    bool steep = false;
+    for (int r = 0; r < tile.rows; ++r) steep = steep || RowShift::is_steep(lse_of(r));
+    if (!steep) return;
+
+    const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
+    const auto scores = this->scores.of(tile.batch);
+    const ScoreUnit unit = scores.unit();
+    // Where dP is otherwise: one row's statistics are one thread's alone.
+    const auto largest = [&](int r) -> float& { return at.dp[2 * r]; };
+    const auto sum = [&](int r) -> float& { return at.dp[2 * r + 1]; };
+    for (int r = team.team_rank(); r < tile.rows; r += team.team_size()) {
+      largest(r) = tile::lowest_score;
+      sum(r) = 0.0F;
+    }
+    this->stage_queries(team, at, tile.batch, packed, tile.rows);
+    LiveKeys<std::int64_t> keys(scores.mask, tile.first(), tile.last(), plan.tile.kv);
+    for (; keys.valid(); keys.next()) {
+      this->pack_keys(team, at, tile.batch, packed.kv_head, keys.key(), keys.columns());
+      const bool partial = keys.state() == TileState::partial || keys.columns() < plan.columns;
+      team.team_barrier();
+      tile::product<Exec, false>(team, tile.rows, plan.columns / this->lanes, plan.head_dim,
+                                 {at.q, plan.row, 1}, {at.kt, plan.columns}, {at.s, plan.columns});
+      team.team_barrier();
+      for (int r = team.team_rank(); r < tile.rows; r += team.team_size()) {
+        float* s = at.s + static_cast<std::ptrdiff_t>(r) * plan.columns;
+        const auto columns = this->finish_scores(s, nullptr, 0.0F, scores, partial, packed.head(r),
+                                                 packed.query(r), keys.key(), keys.columns());
+        float above = largest(r);
+        this->for_each_vector(
+            s, columns,
+            [&](int, const Vec& score) { above = tile::max(above, tile::reduce_max(score)); },
+            [](int) {});
+        float total = sum(r) * Kokkos::exp2((largest(r) - above) * unit.factor);
+        this->for_each_vector(
+            s, columns,
+            [&](int, const Vec& score) {
+              total +=
+                  tile::reduce_sum(Vec(tile::exp2(Vec((score - Vec(above)) * Vec(unit.factor)))));
+            },
+            [](int) {});
+        largest(r) = above;
+        sum(r) = total;
       }
-      const Vec p = tile::exp2(Vec(tile::fma(score, factor, high) - low));
-      tile::store(s + j, p);
-      tile::store(dp + j, Vec(p * slope));
+      team.team_barrier();
+    }
+    const std::int64_t head = tile.batch * this->kv_heads + packed.kv_head;
+    for (int r = team.team_rank(); r < tile.rows; r += team.team_size()) {
+      if (!RowShift::is_steep(lse_of(r))) continue;
+      this->shifts[head * plan.rows + packed.begin + r] =
+          RowShift::of_steep(lse_of(r), unit, largest(r), sum(r));
     }
   }
 };
@@ -354,9 +463,18 @@ struct FlashBackwardQueries : FlashBackward<Exec, T, Rule> {
   }
 };
 
-/// Δ of every query row, in the packed order of the rows; `index` is of a vector of them on a host.
+/// Δ and RowShift of every query row, in the packed order of the rows; `index` is of a vector of them
+/// on a host, which also tells whether any is steep.
 template <class Exec, class T, class Rule>
 struct BackwardDelta : FlashBackward<Exec, T, Rule> {
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index, int& steep) const {
+    (*this)(index);
+    constexpr int lanes = tile::lanes_v<Exec>;
+    const std::int64_t end = Kokkos::min((index + 1) * lanes, this->plan.heads * this->plan.rows);
+    for (std::int64_t n = index * lanes; n < end; ++n) {
+      if (RowShift::is_steep(lse_of(n))) steep = 1;
+    }
+  }
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
     using Vec = tile::VecOf<Exec>;
     constexpr int lanes = tile::lanes_v<Exec>;
@@ -374,10 +492,22 @@ struct BackwardDelta : FlashBackward<Exec, T, Rule> {
                              [&](int r) { return row(this->dout, first + r); }, this->head_dim);
       const auto left = static_cast<int>(Kokkos::min<std::int64_t>(lanes, count - first));
       tile::store(this->delta + first, deltas, tile::PartialVector{left});
+      for (std::int64_t n = first; n < first + left; ++n) write_shift(n);
     } else {
       this->delta[index] =
           row_delta<1>(row(this->out, index), row(this->dout, index), this->head_dim);
+      write_shift(index);
     }
+  }
+
+ private:
+  KOKKOS_INLINE_FUNCTION float lse_of(std::int64_t n) const {
+    const std::int64_t head = n / this->plan.rows;
+    const PackedRows packed{head % this->kv_heads, this->group, n % this->plan.rows};
+    return this->lse(head / this->kv_heads, packed.head(0), packed.query(0));
+  }
+  KOKKOS_INLINE_FUNCTION void write_shift(std::int64_t n) const {
+    this->shifts[n] = RowShift::of_lse(lse_of(n), this->scores.unit());
   }
 };
 
@@ -412,20 +542,30 @@ void run_flash(const Exec& exec, const BackwardArgs& args, const Rule& rule, Til
                Workspace workspace) {
   const auto plan = BackwardPlan::of<Exec>(args, tile);
   auto* base = static_cast<std::byte*>(workspace.data);
-  auto* delta = reinterpret_cast<float*>(base);
-  auto* parts = reinterpret_cast<float*>(base + plan.delta_bytes());
-  const FlashBackward<Exec, T, Rule> functor(args, rule, plan, delta, parts);
+  std::byte* scratch = base + plan.delta_bytes() + plan.shift_bytes() + plan.dq_bytes();
+  const FlashBackward<Exec, T, Rule> functor(args, rule, plan, base);
   using Rows = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
   const std::int64_t rows = plan.heads * plan.rows;
   constexpr int lanes = is_host_v<Exec> ? tile::lanes_v<Exec> : 1;
-  Kokkos::parallel_for("katt::attention::backward_delta", Rows(exec, 0, (rows + lanes - 1) / lanes),
-                       BackwardDelta<Exec, T, Rule>{functor});
+  const Rows vectors(exec, 0, (rows + lanes - 1) / lanes);
+  const BackwardDelta<Exec, T, Rule> deltas{functor};
+  const auto settle_shifts = [&] {
+    tile::launch_teams(exec, "katt::attention::flash_backward_shifts",
+                       plan.heads * functor.row_tiles(tile.q), plan.scratch_bytes(), scratch,
+                       FlashBackwardShifts<Exec, T, Rule>{functor});
+  };
   if constexpr (is_host_v<Exec>) {
+    int steep = 0;
+    Kokkos::parallel_reduce("katt::attention::backward_delta", vectors, deltas,
+                            Kokkos::Max<int>(steep));
+    if (steep > 0) settle_shifts();
     tile::launch_teams(exec, "katt::attention::flash_backward", plan.heads * plan.chunks,
-                       plan.scratch_bytes(), base + plan.delta_bytes() + plan.dq_bytes(), functor);
+                       plan.scratch_bytes(), scratch, functor);
     Kokkos::parallel_for("katt::attention::backward_sum_dq", Rows(exec, 0, rows),
                          SumQueries<Exec, T, Rule>{functor});
   } else {
+    Kokkos::parallel_for("katt::attention::backward_delta", vectors, deltas);
+    settle_shifts();
     tile::launch_teams(exec, "katt::attention::flash_backward_keys", plan.heads * plan.key_tiles,
                        plan.scratch_bytes(), nullptr, functor);
     tile::launch_teams(exec, "katt::attention::flash_backward_queries",

@@ -71,6 +71,7 @@ struct BackwardPlan {
                     row == head_dim) {}
 
   std::size_t delta_bytes() const { return aligned(sizeof(float) * count(heads * rows)); }
+  std::size_t shift_bytes() const { return aligned(sizeof(RowShift) * count(heads * rows)); }
   std::size_t dq_bytes() const {
     return aligned(sizeof(float) * count(heads * copies() * rows) * count(row));
   }

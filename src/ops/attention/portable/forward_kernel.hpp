@@ -17,7 +17,7 @@
 ///   for every (batch, kv head, tile of query rows), in parallel:
 ///     for every live tile of keys:
 ///       S = Q·Kᵀ, mask;  m, l, P from S;  O = O·α + P·V
-///     out = O / l,  lse = (m + log2 l) · ln 2
+///     out = O / l,  lse = m + log l
 ///
 /// The query heads that share a K/V head are packed (PackedRows).
 namespace katt::attention::impl {
@@ -34,7 +34,7 @@ struct FlashForward : ForwardProblem<T, Rule> {
     const PackedRows& packed = queries.packed;
     const std::int64_t b = queries.batch;
     const EntryScores<T, Rule> scores = this->scores.of(b);
-    const float factor = scores.factor();
+    const ScoreUnit unit = scores.unit();
 
     Engine engine(team, scratch, this->head_dim);
     engine.load_queries(queries.rows,
@@ -46,7 +46,7 @@ struct FlashForward : ForwardProblem<T, Rule> {
     for (; tiles.valid(); tiles.next()) {
       engine.scores(rows_of(this->k, tiles.key(), tiles.columns()));
       scores.apply(engine, tiles.state(), packed, tiles.key(), tiles.columns());
-      engine.softmax(factor);
+      engine.softmax(unit.factor);
       engine.accumulate(rows_of(this->v, tiles.key(), tiles.columns()));
     }
 
@@ -54,7 +54,7 @@ struct FlashForward : ForwardProblem<T, Rule> {
       const std::int64_t i = packed.query(r);
       const std::int64_t head = packed.head(r);
       write(this->out.row(b, head, i), sum == 0.0F ? 0.0F : 1.0F / sum);
-      if (this->lse) this->lse(b, head, i) = natural_lse(max, sum);
+      if (this->lse) this->lse(b, head, i) = unit.lse(max, sum);
     });
   }
 };

@@ -25,7 +25,7 @@ template <class Exec, class T, class Rule>
 void run_flash(const Exec& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
                Workspace workspace);
 
-/// Δ, and on a host partial dQ in f32 (a fixed number of copies, so linear in seq_q) and the tile
+/// Δ and RowShift of every row, and on a host partial dQ in f32 (a fixed number of copies, so linear in seq_q) and the tile
 /// scratch of every thread.
 template <class Exec, class T>
 std::size_t flash_workspace_bytes(const Exec& exec, const BackwardArgs& args, Tile tile);

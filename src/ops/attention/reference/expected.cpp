@@ -78,7 +78,7 @@ std::set<std::int64_t> sample_heads(const HostProblem& p) {
 testing::Expected expected_rows(const HostProblem& p, Dtype dtype) {
   testing::ExpectedPart out{.output = "out"};
   testing::ExpectedPart lse{.output = "lse", .unreported = true};
-  double largest_score = 0;
+  double largest_score = 0, largest_lse = 0;
   const std::vector<QueryIndex> queries = sample_queries(p);
   struct Row {
     ReferenceRow exact, unfused;
@@ -93,12 +93,13 @@ testing::Expected expected_rows(const HostProblem& p, Dtype dtype) {
     out.add(row * p.head_dim, exact.out, unfused.out);
     lse.values.push_back({row, exact.lse, unfused.lse});
     if (std::isfinite(exact.lse)) {
-      largest_score = std::max({largest_score, std::abs(exact.lse), exact.terms});
+      largest_score = std::max(largest_score, exact.terms);
+      largest_lse = std::max(largest_lse, std::abs(exact.lse));
     }
   }
   add_score_rounding(out, largest_score);
   // An unfused variant stores its scores in the dtype, and an lse is what is left where terms cancel.
-  lse.slack = score_rounding(largest_score);
+  lse.slack = score_rounding(std::max(largest_score, largest_lse));
   return {std::move(out), std::move(lse)};
 }
 

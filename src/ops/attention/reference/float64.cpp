@@ -96,6 +96,29 @@ double dot_terms(const float* a, const float* b, std::size_t count) {
   return std::accumulate(std::begin(partial), std::end(partial), 0.0);
 }
 
+/// A score with its bias. Scores are f32: where the bias is 2^25 times the terms of the score and
+/// more, the sum is the bias, and without an error of its own.
+template <class Real>
+struct Biased {
+  Real score;
+  bool is_bias_alone;
+};
+template <class Real>
+Biased<Real> biased(const HostProblem& p, const QueryIndex& at, std::int64_t key, Real s,
+                    const float* q, const float* k) {
+  const float bias = bias_at(p, at, key);
+  if (std::isfinite(bias) && std::abs(bias) > 0x1p20F) {
+    const double distance = p.score.alibi_slopes == nullptr
+                                ? 0.0
+                                : p.score.alibi_slopes[at.head] *
+                                      std::abs(static_cast<double>(position_of(p, at) - key));
+    const double of_dot = std::abs(p.scale) * dot_terms(q, k, static_cast<std::size_t>(p.head_dim));
+    const double terms = std::max(of_dot + distance, std::abs(static_cast<double>(s)));
+    if (std::abs(double{bias}) > 0x1p25 * terms) return {static_cast<Real>(bias), true};
+  }
+  return {s + static_cast<Real>(bias), false};
+}
+
 /// One row in arithmetic type Real; `rounded` is applied to every stored score and probability, and
 /// the terms of a score are told in double alone.
 template <class Real, class Round>
@@ -126,9 +149,14 @@ ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounde
       terms[j] = std::max(of_dot, std::abs(s));
     }
     if (!p.bias.empty()) {
-      const float bias = bias_at(p, at, key);
-      if constexpr (tells_terms) terms[j] += std::isfinite(bias) ? std::abs(double{bias}) : 0.0;
-      s = rounded(s + static_cast<Real>(bias));
+      const auto [sum, is_bias_alone] = biased(p, at, key, s, q, k + j * d);
+      if constexpr (tells_terms) {
+        const float bias = bias_at(p, at, key);
+        terms[j] = is_bias_alone         ? 0.0
+                   : std::isfinite(bias) ? terms[j] + std::abs(double{bias})
+                                         : terms[j];
+      }
+      s = rounded(sum);
     }
     score[j] = s;
     largest = std::max(largest, s);
@@ -161,7 +189,7 @@ ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounde
 template <class Real>
 struct GradientRow {
   std::vector<Real> p, ds;
-  double lse = 0;
+  double lse = 0;    ///< |lse|, of which P has a rounding; 0 where it is that of a bias alone
   Real terms = 0;    ///< Σ |out · dout|
   Real largest = 0;  ///< |q|
 };
@@ -187,13 +215,20 @@ void gradient_row(const HostProblem& p, const QueryIndex& at, const float* k, co
   score.assign(n, none);
   result.ds.assign(n, 0);
   Real largest = none;
+  bool is_bias_alone = false;  // the largest
   for (std::size_t j = 0; j < n; ++j) {
     const auto key = static_cast<std::int64_t>(j);
     if (!sees(p, at, key)) continue;
     Real s = rounded(dot_product<Real>(q, k + j * d, d) * static_cast<Real>(p.scale));
     s = scored(p, at, key, s, slope[j], rounded);
-    if (!p.bias.empty()) s = rounded(s + static_cast<Real>(bias_at(p, at, key)));
+    bool alone = false;
+    if (!p.bias.empty()) {
+      const Biased<Real> sum = biased(p, at, key, s, q, k + j * d);
+      s = rounded(sum.score);
+      alone = sum.is_bias_alone;
+    }
     score[j] = s;
+    if (s > largest) is_bias_alone = alone;
     largest = std::max(largest, s);
   }
   result.lse = 0;
@@ -206,7 +241,9 @@ void gradient_row(const HostProblem& p, const QueryIndex& at, const float* k, co
   for (const Real s : score) sum += std::exp(s - largest);
   const Real lse = largest + std::log(sum);
   for (std::size_t j = 0; j < n; ++j) {
-    score[j] = rounded(std::exp(score[j] - lse));  // P from here on
+    // P from here on: by lse, but where a float has no digits left for log(sum).
+    score[j] = rounded(std::abs(lse) < 0x1p12 ? std::exp(score[j] - lse)
+                                              : std::exp(score[j] - largest) / sum);
     for (std::size_t c = 0; c < d; ++c) out[c] += score[j] * static_cast<Real>(v[j * d + c]);
   }
   Real delta = 0;
@@ -221,7 +258,7 @@ void gradient_row(const HostProblem& p, const QueryIndex& at, const float* k, co
     result.ds[j] = rounded(score[j] * (dp - delta) * slope[j]) * static_cast<Real>(p.scale);
     for (std::size_t c = 0; c < d; ++c) dq[c] += result.ds[j] * static_cast<Real>(k[j * d + c]);
   }
-  result.lse = std::abs(static_cast<double>(lse));
+  result.lse = is_bias_alone ? 0.0 : std::abs(static_cast<double>(lse));
   result.largest = largest_of<Real>(q, d);
 }
 

@@ -49,11 +49,13 @@ struct ReferenceRow {
   std::vector<double> out;
   double lse = 0;
   /// Σ P·T, where T bounds what a score is a sum of: the larger of scale · Σ |q·k| and |score|, and
-  /// |bias|. A rounding of that size moves lse, and P relative to itself, by about 2^−24 of it.
+  /// |bias|; 0 where the bias is so large that it is the score. A rounding of that size moves lse, and
+  /// P relative to itself, by about 2^−24 of it.
   double terms = 0;
 };
 
-/// softmax(S)·V and lse of one query in float64, by the definition.
+/// softmax(S)·V and lse of one query in float64, by the definition, but that a score is its bias where
+/// nothing else is left of it in f32.
 [[nodiscard]] ReferenceRow reference_row(const HostProblem& problem, const QueryIndex& index);
 
 /// The same row as an unfused implementation in `dtype` computes it: scores and probabilities
@@ -67,7 +69,7 @@ struct ReferenceRow {
 struct ReferenceGradients {
   std::vector<double> dq;      ///< (heads / kv_heads, seq_q, head_dim)
   std::vector<double> dk, dv;  ///< (seq_kv, head_dim)
-  double largest_lse = 0;      ///< max |lse| over the queries
+  double largest_lse = 0;      ///< max |lse| over the queries, but those whose lse is a bias alone
   /// Bounds of Σ P·|Δ|·|k| and Σ P·|Δ|·|q|, with |Δ| for Σ |dout · out|: dS = P ∘ (dP − Δ) is a
   /// difference, and dq and dk may be small beside what they are the difference of.
   double dq_terms = 0, dk_terms = 0;

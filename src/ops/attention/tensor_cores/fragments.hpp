@@ -139,14 +139,14 @@ class FragmentRows {
 ///
 ///   m′ = max(m, rowmax s),  p = 2^((s − m′)·c),  l = l·2^((m − m′)·c) + rowsum p
 ///
-/// where c is ScoreRules::factor(), after a pass over the products where more than scaling is done to them.
+/// where c is ScoreUnit::factor, after a pass over the products where more than scaling is done to them.
 template <class T, class Rule>
 class FragmentSoftmax {
  public:
   /// Rows as FragmentRows takes them.
   KOKKOS_INLINE_FUNCTION FragmentSoftmax(const EntryScores<T, Rule>& scores,
                                          const PackedRows& packed, int row, int rows, unsigned lane)
-      : rows_(scores, packed, row, rows, lane), folded_(scores.folded()), factor_(scores.factor()) {
+      : rows_(scores, packed, row, rows, lane), folded_(scores.folded()), unit_(scores.unit()) {
     for (int half = 0; half < 2; ++half) {
       max_[half] = tile::lowest_score;
       sum_[half] = 0.0F;
@@ -173,14 +173,12 @@ class FragmentSoftmax {
       }
       high = Kokkos::fmax(high, block.shuffle_xor(high, 1));
       high = Kokkos::fmax(high, block.shuffle_xor(high, 2));
-      rescale[half] = Block::exp2((max_[half] - high) * factor_);
+      rescale[half] = Block::exp2((max_[half] - high) * unit_.factor);
       max_[half] = high;
-      // No visible key so far: every score is −inf, and 2^(−inf − 0) = 0.
-      const float offset = high == tile::lowest_score ? 0.0F : high * factor_;
       float sum = 0.0F;
       KATT_UNROLL for (int n = 0; n < N; ++n) {
         KATT_UNROLL for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          s[n][i] = Block::exp2(Kokkos::fma(s[n][i], factor_, -offset));
+          s[n][i] = Block::exp2((s[n][i] - high) * unit_.factor);
           sum += s[n][i];
         }
       }
@@ -202,8 +200,11 @@ class FragmentSoftmax {
   }
   /// After finish(): natural logarithm of the sum of the exponentials.
   KOKKOS_INLINE_FUNCTION float log_sum_exp(int half) const {
-    return natural_lse(max_[half] * factor_, sum_[half]);
+    return unit_.lse(max_[half], sum_[half]);
   }
+  KOKKOS_INLINE_FUNCTION float largest(int half) const { return max_[half]; }
+  /// After finish().
+  KOKKOS_INLINE_FUNCTION float sum(int half) const { return sum_[half]; }
 
  private:
   template <int N>
@@ -243,7 +244,7 @@ class FragmentSoftmax {
   }
   FragmentRows<T, Rule> rows_;
   bool folded_;
-  float factor_;  ///< c
+  ScoreUnit unit_;  ///< its factor is c
   float max_[2];
   float sum_[2];
 };

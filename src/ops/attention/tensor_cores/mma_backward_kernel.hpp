@@ -12,7 +12,7 @@
 /// arXiv:2307.08691, Algorithm 2, in two kernels so that nothing is added up by atomics):
 ///
 ///   for every (batch, kv head, tile of query rows):
-///     Δ = rowsum dO ∘ O, kept with lse
+///     Δ = rowsum dO ∘ O, kept with RowShift; for that, a tile with steep rows goes over its keys once
 ///     for every live tile of keys:
 ///       S = Q·Kᵀ,  dP = dO·Vᵀ;  P = exp(S − lse),  dS = P ∘ (dP − Δ)
 ///       dQ += dS·K
@@ -30,11 +30,16 @@
 /// for FlashMma.
 namespace katt::attention::impl {
 
-/// lse in base 2 and Δ of two neighbouring packed query rows: one asynchronous copy.
-struct alignas(16) RowStatistics {
-  float lse[2];
+/// RowShift of two neighbouring packed query rows, and their Δ: two asynchronous copies.
+struct alignas(16) RowShifts {
+  float shift[2];
+  float low[2];
+};
+struct alignas(16) RowDeltas {
   float delta[2];
 };
+struct RowStatistics : RowShifts, RowDeltas {};
+static_assert(sizeof(RowStatistics) == 32);
 
 /// Bytes of the statistics of all rows: the workspace of the two kernels.
 inline std::size_t backward_statistics_bytes(const BackwardArgs& args) {
@@ -107,7 +112,7 @@ struct MmaBackward : BackwardProblem<T, Rule> {
   };
 
   /// P in place of the products S, and dS in place of dP. Element [n][i] is that of pair_of(n, i),
-  /// with lse and Δ statistics(n).lse[which(i)] and delta[which(i)]; hide(s) makes hidden scores −inf.
+  /// with the elements which(i) of statistics(n); hide(s) makes hidden scores −inf.
   template <class Block, int N, class Statistics, class Which, class PairOf, class Hide>
   KOKKOS_INLINE_FUNCTION void differentiate(const Block& /*block*/, const Scores& scores,
                                             std::int64_t kv_head, float (&s)[N][4],
@@ -141,14 +146,15 @@ struct MmaBackward : BackwardProblem<T, Rule> {
     KATT_UNROLL for (int n = 0; n < N; ++n) {
       const RowStatistics row = statistics_at(n);
       KATT_UNROLL for (int i = 0; i < 4; ++i) {
-        s[n][i] = Block::exp2(Kokkos::fma(s[n][i], factor, -row.lse[which(i)]));
+        s[n][i] =
+            Block::exp2(Kokkos::fma(s[n][i] - row.shift[which(i)], factor, -row.low[which(i)]));
         dp[n][i] = s[n][i] * Kokkos::fma(-subtract, row.delta[which(i)], dp[n][i]);
       }
     }
   }
 };
 
-/// dQ, and lse and Δ as the other kernel reads them.
+/// dQ, and RowShift and Δ as the other kernel reads them.
 template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
 struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
   using Frame = MmaBackward<T, HeadDim, TileQ, TileKv, Rule>;
@@ -186,7 +192,9 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
                                         tiles.columns());
       block.commit();
     }
-    const RowStatistics own = row_statistics(block, batch, kv_head, begin, row, count, lane);
+    RowStatistics own = row_statistics(block, batch, kv_head, begin, row, count, lane);
+    settle_shifts(block, scores, packed, own, row, count, first_row, lane);
+    write_statistics(own, batch, kv_head, begin, row, lane);
     const FragmentRows<T, Rule> fragment(scores, packed, row, count, lane);
     float dq[HeadDim / 8][4];
     clear(dq);
@@ -231,8 +239,8 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
     return k_tile(stage) + TileKv * HeadDim * 2;
   }
 
-  /// lse and Δ of the lane's rows, `row` and `row` + 8 of the tile, and 0 for rows that are not
-  /// there; also to memory, for the other kernel.
+  /// RowShift, from lse, and Δ of the lane's rows, `row` and `row` + 8 of the tile, and 0 for rows that
+  /// are not there.
   template <class Block>
   KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Block& block, std::int64_t batch,
                                                       std::int64_t kv_head, int begin, int row,
@@ -257,20 +265,70 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
         }
         const auto packed = static_cast<unsigned>(begin + r);
         const auto group = static_cast<unsigned>(this->group);
-        own.lse[half] =
-            BinaryLse(this->lse(batch, kv_head * group + packed % group, packed / group)).high;
+        const RowShift of_row =
+            RowShift::of_lse(this->lse(batch, kv_head * group + packed % group, packed / group),
+                             this->scores.unit());
+        own.shift[half] = of_row.shift;
+        own.low[half] = of_row.low;
       }
       delta += block.shuffle_xor(delta, 1);
       delta += block.shuffle_xor(delta, 2);
       own.delta[half] = delta;
-      const int pair_end = (this->rows + 1) / 2 * 2;  // the last pair may lack its second row
-      if (lane % 4 == 0 && begin + r < pair_end) {
-        RowStatistics& target = this->statistics_of(batch, kv_head)[(begin + r) / 2];
-        target.lse[(begin + r) % 2] = own.lse[half];
-        target.delta[(begin + r) % 2] = own.delta[half];
-      }
     }
     return own;
+  }
+
+  /// RowShift of the steep rows of the tile: largest score and sum over its keys, which pass through
+  /// the second stage of K while the first tile of keys is on its way to the first.
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION void settle_shifts(Block& block, const EntryScores<T, Rule>& scores,
+                                            const PackedRows& packed, RowStatistics& own, int row,
+                                            int count, unsigned first_row, unsigned lane) const {
+    const auto lse_of = [&](int half) {
+      const int r = row + 8 * half;
+      if (r >= count) return 0.0F;
+      return this->lse(scores.batch, packed.head(r), packed.query(r));
+    };
+    if (!block.barrier_any(RowShift::is_steep(lse_of(0)) || RowShift::is_steep(lse_of(1)))) return;
+    FragmentSoftmax<T, Rule> softmax(scores, packed, row, count, lane);
+    LiveKeys<int> tiles(scores.mask, packed.query(0), packed.query(count - 1), TileKv);
+    for (; tiles.valid(); tiles.next()) {
+      load_keys_of<HeadDim, threads, TileKv>(block, block.thread(), k_tile(1), this->head_dim,
+                                             this->k, scores.batch, packed.kv_head, tiles.key(),
+                                             tiles.columns());
+      block.commit();
+      block.template wait<0>();
+      block.barrier();
+      float s[TileKv / 8][4];
+      multiply_by_rows<T, HeadDim, TileQ>(block, s, q_tile, first_row, k_tile(1), lane);
+      softmax.mask(s, tiles.state(), tiles.key(), tiles.columns());
+      float rescale[2];
+      softmax.probabilities(block, s, rescale);
+      block.barrier();  // none reads these keys any more
+    }
+    softmax.finish(block);
+    for (int half = 0; half < 2; ++half) {
+      if (!RowShift::is_steep(lse_of(half))) continue;
+      const RowShift of_row =
+          RowShift::of_steep(lse_of(half), scores.unit(), softmax.largest(half), softmax.sum(half));
+      own.shift[half] = of_row.shift;
+      own.low[half] = of_row.low;
+    }
+  }
+
+  /// To memory, for the other kernel.
+  KOKKOS_INLINE_FUNCTION void write_statistics(const RowStatistics& own, std::int64_t batch,
+                                               std::int64_t kv_head, int begin, int row,
+                                               unsigned lane) const {
+    const int pair_end = (this->rows + 1) / 2 * 2;  // the last pair may lack its second row
+    for (int half = 0; half < 2; ++half) {
+      const int packed = begin + row + 8 * half;
+      if (lane % 4 != 0 || packed >= pair_end) continue;
+      RowStatistics& target = this->statistics_of(batch, kv_head)[packed / 2];
+      target.shift[packed % 2] = own.shift[half];
+      target.low[packed % 2] = own.low[half];
+      target.delta[packed % 2] = own.delta[half];
+    }
   }
 };
 
@@ -284,7 +342,7 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
   static constexpr int statistics_bytes = TileQ / 2 * static_cast<int>(sizeof(RowStatistics));
   static constexpr int shared_bytes = (4 * TileQ + 2 * TileKv) * HeadDim * 2 + 2 * statistics_bytes;
   static constexpr int blocks_per_multiprocessor = 1;
-  static_assert(TileQ / 2 <= threads);
+  static_assert(TileQ <= threads);
   std::int64_t key_tiles;
   std::int64_t blocks;  ///< thread blocks of the grid
 
@@ -298,17 +356,18 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
   template <class Block>
   KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t index) const {
     const int key = static_cast<int>(index % key_tiles) * TileKv;
-    const int count = Kokkos::min(TileKv, this->keys - key);
     const std::int64_t kv_head = index / key_tiles % this->kv_heads;
     const std::int64_t batch = index / key_tiles / this->kv_heads;
     const EntryScores<T, Rule> scores = this->scores.of(batch);
+    const int count = Kokkos::min(TileKv, this->keys - key);
+    const int live = position<int>(scores.mask.interval.keys - key, count);  // none behind is read
     const unsigned lane = block.thread() % tile::warp_size;
     const unsigned first_key = block.thread() / tile::warp_size * 16;  // of the warp
     const int own_key = key + static_cast<int>(first_key + tile::accumulator_position(lane, 0).row);
 
     LiveQueries<int> tiles(scores.mask, key, key + count, this->group, this->rows, TileQ);
     if (tiles.valid()) {
-      this->template load_keys<threads>(block, k_tile, v_tile, batch, kv_head, key, count);
+      this->template load_keys<threads>(block, k_tile, v_tile, batch, kv_head, key, live);
       load_tile(block, 0, batch, kv_head, tiles);
     }
     float dk[HeadDim / 8][4];
@@ -329,8 +388,11 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
       this->differentiate(
           block, scores, kv_head, s, dp, partial,
           [&](int n) {
-            return block.template load_chunk<RowStatistics>(
-                statistics_at(stage) + static_cast<unsigned>(fragment_column(lane, n, 0)) / 2 * 16);
+            const unsigned at =
+                statistics_at(stage) +
+                static_cast<unsigned>(fragment_column(lane, n, 0)) / 2 * sizeof(RowStatistics);
+            return RowStatistics{block.template load_chunk<RowShifts>(at),
+                                 block.template load_chunk<RowDeltas>(at + sizeof(RowShifts))};
           },
           [](int i) { return i % 2; },
           [&](int n, int i) {
@@ -367,7 +429,7 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
     return q_tile(2) + stage * statistics_bytes;
   }
 
-  /// Begins to copy rows, lse and Δ of a tile. Rows that are not there have zeros for all of them:
+  /// Begins to copy rows and statistics of a tile. Rows that are not there have zeros for all of them:
   /// their P is finite and their dO, Q and Δ are 0.
   template <class Block>
   KOKKOS_INLINE_FUNCTION void load_tile(Block& block, unsigned stage, std::int64_t batch,
@@ -375,11 +437,11 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
     const unsigned thread = block.thread();
     this->template load_rows<threads>(block, q_tile(stage), dout_tile(stage), batch, kv_head,
                                       tiles.row(), tiles.count());
-    if (thread < TileQ / 2) {
-      const RowStatistics* first = this->statistics_of(batch, kv_head);
-      const int pair = tiles.row() / 2 + static_cast<int>(thread);
-      const bool live = pair < (this->rows + 1) / 2;
-      block.copy_async(statistics_at(stage) + thread * 16, live ? first + pair : first, live);
+    if (thread < TileQ) {  // two chunks a pair
+      const auto* first = reinterpret_cast<const RowShifts*>(this->statistics_of(batch, kv_head));
+      const int chunk = tiles.row() + static_cast<int>(thread);
+      const bool live = chunk / 2 < (this->rows + 1) / 2;
+      block.copy_async(statistics_at(stage) + thread * 16, live ? first + chunk : first, live);
     }
     block.commit();
   }
