@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -136,6 +137,27 @@ def test_a_killed_run_leaves_nothing_behind(tmp_path):
         assert not list(tmp_path.rglob(".katt-report.*"))
 
 
+def as_a_program(arguments, repository, **changes):
+    environment = os.environ | {"PYTHONPATH": str(repository / "drivers" / "report")}
+    command = [sys.executable, "-m", "katt_report", *arguments]
+    return subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False, **changes)
+
+
+def test_a_full_disk(files, tmp_path, repository):
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    folder = tmp_path / "report"
+    done = as_a_program([files["rmsnorm"], "-o", folder], repository, stdout=subprocess.PIPE, preexec_fn=small_files)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"katt-report: {folder}: cannot be written (File too large)\n"
+    assert os.listdir(tmp_path) == []
+    with open("/dev/full", "w") as full:
+        done = as_a_program(["compare", files["models"], files["models"]], repository, stdout=full)
+    assert done.returncode == 1
+    assert done.stderr == "katt-report: standard output: cannot be written (No space left on device)\n"
+
+
 def test_compare(tmp_path, capsys):
     old = synthetic.write(tmp_path / "old.h5", synthetic.attention_seqlen(1))
     new = synthetic.write(tmp_path / "new.h5", synthetic.attention_seqlen(2))
@@ -195,8 +217,6 @@ def test_another_machine_tells_nothing(tmp_path, capsys):
 
 
 def test_as_a_program(files, repository):
-    command = [sys.executable, "-m", "katt_report", "compare", files["models"], files["models"]]
-    environment = os.environ | {"PYTHONPATH": str(repository / "drivers" / "report")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = as_a_program(["compare", files["models"], files["models"]], repository, stdout=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("no regression: 24 rows compared")

@@ -28,8 +28,8 @@ def _meant(word: str, known: list[str]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 1 `compare` found a regression or `baselines` an unexplained case above the limit, 2 bad
-    usage or input (one line on stderr), 3 `compare` cannot tell."""
+    """Exit status: 0 done, 1 `compare` found a regression or `baselines` an unexplained case above the limit, or what was
+    made cannot be written (one line on stderr), 2 bad usage or input (one line), 3 `compare` cannot tell."""
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names of files, and a terminal that cannot show µ or ×
@@ -37,13 +37,13 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         commands = {"compare": _compare, "baselines": _baselines}
         command = commands.get(arguments[0]) if arguments else None
-        if command:
-            return command(arguments[1:])
-        if len(arguments) > 1 and not Path(arguments[0]).exists():
+        if not command and len(arguments) > 1 and not Path(arguments[0]).exists():
             meant = _meant(arguments[0], list(commands))
             if meant:
                 raise InputError(arguments[0], f"neither a command nor a file{meant}", "compare, baselines or a result file")
-        return _report(arguments)
+        status = command(arguments[1:]) if command else _report(arguments)
+        sys.stdout.flush()
+        return status
     except InputError as error:
         print(f"katt-report: {error}", file=sys.stderr)
         return 2
@@ -51,6 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader of the output went away (head, less): not an error of the report.
         sys.stdout = None
         return 0
+    except OSError as error:
+        if not error.filename:  # what is left in its buffer would be written, and told, again at the end
+            sys.stdout = None
+        name = error.filename or "standard output"
+        print(f"katt-report: {printable(f'{name}: cannot be written ({error.strerror})')}", file=sys.stderr)
+        return 1
 
 
 def _report(arguments: list[str]) -> int:

@@ -1,5 +1,6 @@
 """Writing a folder of results so that it holds all of them or none."""
 
+import errno
 import fcntl
 import io
 import os
@@ -26,13 +27,15 @@ def render(figure: Figure) -> tuple[bytes, bytes]:
 
 
 _PREFIX = ".katt-report."
+# What is no fault of the folder that was named.
+_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
     """Writes what `make` returns to a temporary folder beside `folder`, then moves it in.
 
     `make` is called only once the place is known to be writable. Other files in an existing folder stay. What a run
-    that was killed has left there goes. Throws InputError where the folder cannot be written.
+    that was killed has left there goes. Throws InputError where the folder cannot be written, OSError for a full disk.
     """
     temporary = lock = None
     created = []
@@ -60,6 +63,8 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
         temporary, created = None, []
     except OSError as error:
         reason = error.strerror or str(error)
+        if error.errno in _FAILURES:
+            raise OSError(error.errno, reason, str(folder)) from error
         raise InputError(f"-o {folder}", f"a folder that cannot be written ({reason})", "a writable folder") from error
     finally:
         if temporary:
