@@ -28,8 +28,8 @@ Runtime& Runtime::get() {
 }
 
 Runtime::Runtime() {
-  // In the child only the thread that forked is left: a team of OpenMP would wait for ever, and so would a lock that another
-  // thread held.
+  // In the child only the thread that forked is left: a team of OpenMP would wait for ever, and so
+  // would a lock that another thread held.
   pthread_atfork(nullptr, nullptr, [] {
     Runtime& runtime = get();
     const bool was_free = runtime.mutex_.try_lock();

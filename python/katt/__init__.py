@@ -6,8 +6,9 @@ Operators take NumPy arrays (float32, float16, and bfloat16 of ml_dtypes), tenso
 arrays lie. Every operator NAME has its gradients in
 NAME_backward. `katt.torch` has them as functions of PyTorch with autograd.
 
-Bad arguments raise ValueError, with one line that names the argument, what it holds and what was expected. A sweep whose
-program ended before the sweep did raises SweepError; an operator in a child of os.fork(), after Katt was used, RuntimeError.
+Bad arguments raise ValueError, with one line that names the argument, what it holds and what was expected. A sweep
+whose program ended before the sweep did raises SweepError. An operator in a child of os.fork(), after Katt was used,
+raises RuntimeError.
 """
 
 from ._attention import alibi_slopes, attention, attention_backward
@@ -51,11 +52,11 @@ from ._threads import get_num_threads, set_num_threads, threads
 
 # Without open: `from katt import *` must not hide Python's.
 __all__ = [
-    "Llama", "Refusal", "Result", "SweepError", "TernaryWeight", "__commit__", "__version__", "alibi_slopes", "attention",
-    "attention_backward", "convert_dtype", "cross_entropy", "cross_entropy_backward", "embedding",
+    "Llama", "Refusal", "Result", "SweepError", "TernaryWeight", "__commit__", "__version__", "alibi_slopes",
+    "attention",     "attention_backward", "convert_dtype", "cross_entropy", "cross_entropy_backward", "embedding",
     "embedding_backward", "get_num_threads", "layernorm", "layernorm_backward", "linear", "linear_backward",
-    "linear_cross_entropy", "linear_cross_entropy_backward", "rmsnorm", "rmsnorm_backward",
-    "rmsnorm_quantized", "rope", "rope_backward", "rope_cache", "set_num_threads", "softmax", "softmax_backward",
-    "stream", "sweep", "swiglu", "swiglu_backward", "swiglu_mlp", "swiglu_mlp_backward", "ternary_linear",
+    "linear_cross_entropy", "linear_cross_entropy_backward", "rmsnorm", "rmsnorm_backward",     "rmsnorm_quantized",
+    "rope", "rope_backward", "rope_cache", "set_num_threads", "softmax", "softmax_backward",     "stream", "sweep",
+    "swiglu", "swiglu_backward", "swiglu_mlp", "swiglu_mlp_backward", "ternary_linear",
     "ternary_linear_backward", "ternary_pack", "threads",
 ]  # fmt: skip

@@ -60,8 +60,8 @@ def sweep(
     progress: show the program's progress.
 
     ValueError for what the program refuses, with its line; SweepError where it ended before the sweep did. A warning
-    where cases have failed: their rows say why. Ctrl-C ends the program and is a KeyboardInterrupt within a second or so;
-    an output that was named keeps what was finished, and resume=True goes on.
+    where cases have failed: their rows say why. Ctrl-C ends the program and is a KeyboardInterrupt within a second or
+    so; an output that was named keeps what was finished, and resume=True goes on.
     """
     if output is not None:
         output = path_of("output", output)

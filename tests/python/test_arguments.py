@@ -23,8 +23,8 @@ def calls() -> dict[str, tuple]:
     heads = array(1, 2, 4, 8)
     lse, slopes, statistics = array(1, 2, 4), array(2), array(6, 2)
     packed = katt.ternary_pack(array(8, 16))
-    attention = dict(q=heads, k=heads, v=heads, causal=True, window=(-1, -1), bias=array(1, 1, 4, 4), softcap=0.0, scale=0.5,
-                     alibi_slopes=slopes, kv_lengths=ids(1) + 4, block_mask=(numpy.ones((1, 1), bool), 64),
+    attention = dict(q=heads, k=heads, v=heads, causal=True, window=(-1, -1), bias=array(1, 1, 4, 4), softcap=0.0,
+                     scale=0.5, alibi_slopes=slopes, kv_lengths=ids(1) + 4, block_mask=(numpy.ones((1, 1), bool), 64),
                      variant="auto", tile=None)  # fmt: skip
     rope = dict(cache=array(8, 8), positions=ids(1, 4), first_position=0, interleaved=False, variant="auto")
     loss = dict(targets=ids(2, 3), ignore_index=-100, variant="auto")
@@ -54,7 +54,8 @@ def calls() -> dict[str, tuple]:
         "cross_entropy": {"logits": x} | loss,
         "cross_entropy_backward": {"logits": x, "statistics": statistics, "dloss": 1.0} | loss,
         "linear_cross_entropy": {"hidden": x, "weight": array(8, 16)} | loss,
-        "linear_cross_entropy_backward": {"hidden": x, "weight": array(8, 16), "statistics": statistics, "dloss": 1.0} | loss,
+        "linear_cross_entropy_backward": {"hidden": x, "weight": array(8, 16), "statistics": statistics, "dloss": 1.0}
+                                         | loss,
         "ternary_pack": {"weight": array(8, 16), "weights_per_byte": 4},
         "ternary_linear": {"x": x, "weight": packed, "variant": "auto"},
         "ternary_linear_backward": {"dout": array(2, 3, 8), "x": x, "weight": packed, "variant": "auto"},
@@ -161,7 +162,8 @@ def test_shapes_that_do_not_fit():
         (katt.linear, (x, array(8, 15))), (katt.embedding, (ids(2), array(8))), (katt.softmax, (array(),)),
         (katt.embedding_backward, (array(), ids(1), 8)), (katt.embedding_backward, (x, ids(2), 8)),
         (katt.cross_entropy, (array(), ids(1))), (katt.cross_entropy, (x, ids(2))), (katt.ternary_pack, (array(16),)),
-        (katt.rmsnorm, (x, array(15))), (katt.rmsnorm_quantized, (array(), array(1))), (katt.layernorm, (x, array(16), array(15))),
+        (katt.rmsnorm, (x, array(15))), (katt.rmsnorm_quantized, (array(), array(1))),
+        (katt.layernorm, (x, array(16), array(15))),
         (katt.swiglu, (x, array(4, 16))), (katt.swiglu_mlp, (x, array(8, 16), array(8, 15), array(16, 8))),
         (katt.rope, (heads, array(8, 6))), (katt.convert_dtype, (x, array(3, 15))),
     ):  # fmt: skip
@@ -173,7 +175,8 @@ def test_shapes_that_do_not_fit():
 def test_files_and_sweeps(tmp_path):
     quick = {"tokens": 8, "vocab": 64, "progress": False}
     for arguments in (
-        {"seq": None}, {"seq": object()}, {"dtype": numpy.float64}, {"dtype": object}, {"output": 3}, {"output": None, "seq": [[None]]},
+        {"seq": None}, {"seq": object()}, {"dtype": numpy.float64}, {"dtype": object}, {"output": 3},
+        {"output": None, "seq": [[None]]},
     ):  # fmt: skip
         with pytest.raises(ValueError, match="seq|dtype|output"):
             katt.sweep("softmax", **quick | arguments)

@@ -76,7 +76,8 @@ def test_a_folder_that_cannot_be_written(files, tmp_path, capsys, where):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["r.h5"], ["comapre", "a.h5", "b.h5"], ["r.h5", "-o"], ["compare", "r.h5"], ["compare", "a", "b", "--tolerance", "2"],
+    "arguments", [[], ["r.h5"], ["comapre", "a.h5", "b.h5"], ["r.h5", "-o"], ["compare", "r.h5"],
+                  ["compare", "a", "b", "--tolerance", "2"],
                   ["compare", "a", "b", "--metric", "luck"], ["compare", "a", "b", "--tolerance", "nan"]],
 )  # fmt: skip
 def test_bad_usage(capsys, arguments):
@@ -89,8 +90,9 @@ def test_bad_usage(capsys, arguments):
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [
-        (["compare", "a", "b", "--tolerence", "0.1"], "--tolerance"), (["compare", "a", "b", "--allow-loss"], "--allow-lost"),
-        (["compare", "a", "b", "--metrics=time"], "--metric"), (["baselines", "a", "--explain-file", "x"], "--explained"),
+        (["compare", "a", "b", "--tolerence", "0.1"], "--tolerance"),
+        (["compare", "a", "b", "--allow-loss"], "--allow-lost"), (["compare", "a", "b", "--metrics=time"], "--metric"),
+        (["baselines", "a", "--explain-file", "x"], "--explained"),
         (["r.h5", "--outptu", "x"], "--output"), (["comapre", "a", "b"], "compare"), (["baseline", "a"], "baselines"),
     ],
 )  # fmt: skip

@@ -28,8 +28,8 @@ def _meant(word: str, known: list[str]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 1 `compare` found a regression or `baselines` an unexplained case above the limit, or what was
-    made cannot be written (one line on stderr), 2 bad usage or input (one line), 3 `compare` cannot tell."""
+    """Exit status: 0 done, 1 `compare` found a regression or `baselines` an unexplained case above the limit, or the
+    output cannot be written (one line on stderr), 2 bad usage or input (one line), 3 `compare` cannot tell."""
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names of files, and a terminal that cannot show µ or ×
@@ -40,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not command and len(arguments) > 1 and not Path(arguments[0]).exists():
             meant = _meant(arguments[0], list(commands))
             if meant:
-                raise InputError(arguments[0], f"neither a command nor a file{meant}", "compare, baselines or a result file")
+                holds = f"neither a command nor a file{meant}"
+                raise InputError(arguments[0], holds, "compare, baselines or a result file")
         status = command(arguments[1:]) if command else _report(arguments)
         sys.stdout.flush()
         return status
@@ -69,7 +70,7 @@ def _report(arguments: list[str]) -> int:
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.h5", help="result files, shown together")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="folder for the report (NAME-report of the first file, NAME.h5, in the current folder)")  # fmt: skip
+                        help="folder for the report (./NAME-report, where NAME.h5 is the first file)")  # fmt: skip
     options = parser.parse_args(arguments)
     folder = options.output or Path(f"{options.results[0].stem}-report")
     # Imported late: --help and a wrong option should not wait for Matplotlib.
