@@ -100,6 +100,8 @@ def axis_text(name: str, value: Any) -> str:
     """A value of an axis as the program reads it. ValueError for what is none."""
     if isinstance(value, (bool, numpy.bool_)):
         return str(int(value))
+    if isinstance(value, str) and name == "dtype":
+        return DTYPES.get(value, value)
     if isinstance(value, (str, int, float, numpy.number, Path)):
         return str(value)
     if isinstance(value, (numpy.dtype, type)) or type(value).__name__ == "dtype":

@@ -136,6 +136,7 @@ def test_dtypes_are_named_by_their_objects():
     from katt._sweep import axis_text
 
     assert axis_text("dtype", [numpy.float32, numpy.dtype("float16"), "bf16"]) == "f32,f16,bf16"
+    assert axis_text("dtype", "bfloat16") == "bf16" and axis_text("dtype", ["float32"]) == "f32"
     assert axis_text("seq", numpy.array([8, 16])) == "8,16" and axis_text("causal", numpy.True_) == "1"
     assert axis_text("eps", numpy.float32(0.5)) == "0.5" and axis_text("seq", range(8, 10)) == "8,9"
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
