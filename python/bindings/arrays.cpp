@@ -7,6 +7,7 @@
 #include <map>
 #include <new>
 #include <optional>
+#include <string_view>
 
 #include "core/error.hpp"
 #include "device.hpp"
@@ -130,6 +131,14 @@ std::string dtype_text(dtype type) {
 
 void Arrays::refuse(const char* name, const std::string& what, const std::string& expected) const {
   throw InputError(std::string(op_) + ": " + name + ": holds " + what + ", expected " + expected);
+}
+
+void Arrays::refuse_value(const char* name, nb::handle object, const char* expected) const {
+  PyErr_Clear();
+  constexpr std::size_t most = 60;
+  std::string text = nb::repr(object).c_str();
+  if (text.size() > most) text = std::string("a ") + Py_TYPE(object.ptr())->tp_name;
+  refuse(name, text, expected);
 }
 
 void Arrays::refuse_rank(const char* name, const Array& array, int expected) const {
@@ -321,6 +330,31 @@ std::int8_t* Arrays::int8s(nb::handle object, const char* name, std::int64_t cou
 
 float* Arrays::floats(nb::handle object, const char* name, std::int64_t count) {
   return static_cast<float*>(dense(object, name, count, {f32_type}, "float32"));
+}
+
+double Arrays::real(nb::handle object, const char* name) const {
+  const double value = PyFloat_AsDouble(object.ptr());
+  if (value == -1.0 && PyErr_Occurred() != nullptr) refuse_value(name, object, "a number");
+  return value;
+}
+
+std::int64_t Arrays::integer(nb::handle object, const char* name) const {
+  const nb::object index = nb::steal(PyNumber_Index(object.ptr()));
+  const long long value = index.is_valid() ? PyLong_AsLongLong(index.ptr()) : -1;
+  if (value == -1 && PyErr_Occurred() != nullptr) {
+    refuse_value(name, object, "an integer of 64 bits");
+  }
+  return value;
+}
+
+bool Arrays::flag(nb::handle object, const char* name) const {
+  const bool is_bool = PyBool_Check(object.ptr()) ||
+                       std::string_view(Py_TYPE(object.ptr())->tp_name).starts_with("numpy.bool");
+  if (is_bool) return PyObject_IsTrue(object.ptr()) == 1;
+  const nb::object index = nb::steal(PyNumber_Index(object.ptr()));
+  const long long value = index.is_valid() ? PyLong_AsLongLong(index.ptr()) : -1;
+  if (value != 0 && value != 1) refuse_value(name, object, "True or False");
+  return value == 1;
 }
 
 nb::object exchange_stream(nb::object stream) {

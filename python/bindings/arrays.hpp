@@ -67,6 +67,11 @@ class Arrays {
   std::int8_t* int8s(nb::handle object, const char* name, std::int64_t count);   ///< int8
   float* floats(nb::handle object, const char* name, std::int64_t count);        ///< f32
 
+  /// Numbers and switches that are no arrays: what Python takes for a number, an index, True and False.
+  [[nodiscard]] double real(nb::handle object, const char* name) const;
+  [[nodiscard]] std::int64_t integer(nb::handle object, const char* name) const;
+  [[nodiscard]] bool flag(nb::handle object, const char* name) const;
+
   /// Throws InputError "OP: NAME: holds WHAT, expected EXPECTED".
   [[noreturn]] void refuse(const char* name, const std::string& what,
                            const std::string& expected) const;
@@ -78,6 +83,7 @@ class Arrays {
   template <class StreamOf>
   void join(int device_type, int device, const char* name, StreamOf&& stream_of);
   [[noreturn]] void refuse_rank(const char* name, const Array& array, int expected) const;
+  [[noreturn]] void refuse_value(const char* name, nb::handle object, const char* expected) const;
   void* dense(nb::handle object, const char* name, std::int64_t count,
               std::initializer_list<nb::dlpack::dtype> types, const char* expected);
 

@@ -17,8 +17,8 @@ namespace {
 
 /// What both passes of attention have beside their tensors: scale, causal, window_left, window_right, softcap, bias,
 /// alibi_slopes, kv_lengths, block_mask (rank 2) and the size of its blocks.
-using AttentionOptions = std::tuple<double, bool, std::int64_t, std::int64_t, double, nb::object,
-                                    nb::object, nb::object, nb::object, std::int64_t>;
+using AttentionOptions = std::tuple<nb::object, nb::object, nb::object, nb::object, nb::object,
+                                    nb::object, nb::object, nb::object, nb::object, nb::object>;
 
 std::int64_t blocks(std::int64_t positions, std::int64_t size) {
   return size > 0 ? (positions + size - 1) / size : 0;
@@ -26,14 +26,15 @@ std::int64_t blocks(std::int64_t positions, std::int64_t size) {
 
 template <class Args>
 void set_options(Arrays& arrays, Args& args, const AttentionOptions& options) {
-  const auto& [scale, causal, left, right, softcap, bias, slopes, lengths, block_mask, block_size] =
+  const auto& [scale, causal, left, right, softcap, bias, slopes, lengths, block_mask, size] =
       options;
-  args.scale = static_cast<float>(scale);
-  args.score = {.softcap = static_cast<float>(softcap),
+  const std::int64_t block_size = arrays.integer(size, "block_mask: size");
+  args.scale = static_cast<float>(arrays.real(scale, "scale"));
+  args.score = {.softcap = static_cast<float>(arrays.real(softcap, "softcap")),
                 .alibi_slopes = arrays.floats(slopes, "alibi_slopes", args.heads())};
-  args.mask = {.causal = causal,
-               .window_left = left,
-               .window_right = right,
+  args.mask = {.causal = arrays.flag(causal, "causal"),
+               .window_left = arrays.integer(left, "window"),
+               .window_right = arrays.integer(right, "window"),
                .bias = arrays.tensor<4>(bias, "bias"),
                .kv_len = arrays.integers(lengths, "kv_lengths", args.batch()),
                .block_mask = arrays.bytes(
@@ -80,22 +81,22 @@ void attention_backward(nb::handle dout, nb::handle q, nb::handle k, nb::handle 
 }
 
 void rope_forward(nb::handle x, nb::handle x2, nb::handle cache, nb::handle positions,
-                  nb::handle out, nb::handle out2, std::int64_t first_position, bool interleaved,
-                  const Call& call) {
+                  nb::handle out, nb::handle out2, nb::handle first_position,
+                  nb::handle interleaved, const Call& call) {
   Arrays arrays("rope");
   rope::ForwardArgs args{.x = arrays.tensor<4>(x, "x"),
                          .out = arrays.tensor<4>(out, "out"),
                          .x2 = arrays.tensor<4>(x2, "x2"),
                          .out2 = arrays.tensor<4>(out2, "out2"),
                          .cache = arrays.tensor<2>(cache, "cache"),
-                         .first_position = first_position,
-                         .interleaved = interleaved};
+                         .first_position = arrays.integer(first_position, "first_position"),
+                         .interleaved = arrays.flag(interleaved, "interleaved")};
   args.positions = arrays.integers(positions, "positions", args.batch() * args.seq());
   run(arrays, KATT_TABLE(rope::forward_variants), args, call);
 }
 
 void rope_backward(nb::handle dout, nb::handle dout2, nb::handle cache, nb::handle positions,
-                   nb::handle dx, nb::handle dx2, std::int64_t first_position, bool interleaved,
+                   nb::handle dx, nb::handle dx2, nb::handle first_position, nb::handle interleaved,
                    const Call& call) {
   Arrays arrays("rope");
   rope::BackwardArgs args{.dout = arrays.tensor<4>(dout, "dout"),
@@ -103,27 +104,26 @@ void rope_backward(nb::handle dout, nb::handle dout2, nb::handle cache, nb::hand
                           .dout2 = arrays.tensor<4>(dout2, "dout2"),
                           .dx2 = arrays.tensor<4>(dx2, "dx2"),
                           .cache = arrays.tensor<2>(cache, "cache"),
-                          .first_position = first_position,
-                          .interleaved = interleaved};
+                          .first_position = arrays.integer(first_position, "first_position"),
+                          .interleaved = arrays.flag(interleaved, "interleaved")};
   args.positions =
       arrays.integers(positions, "positions", args.dout.extent[0] * args.dout.extent[2]);
   run(arrays, KATT_TABLE(rope::backward_variants), args, call);
 }
 
 /// scaling: factor, low_freq_factor, high_freq_factor, original_max_position of "llama3", or None.
-void rope_cache(nb::handle cache, double theta, nb::object scaling, bool f32_angles) {
-  Arrays arrays("rope");
+void rope_cache(nb::handle cache, nb::handle theta, nb::object scaling, bool f32_angles) {
+  Arrays arrays("rope_cache");
   rope::FrequencyArgs frequencies{
-      .theta = theta,
+      .theta = arrays.real(theta, "theta"),
       .precision = f32_angles ? rope::AnglePrecision::f32 : rope::AnglePrecision::f64};
   if (!scaling.is_none()) {
-    const auto [factor, low, high, original] =
-        nb::cast<std::tuple<double, double, double, std::int64_t>>(scaling);
     frequencies.scaling = rope::Scaling::llama3;
-    frequencies.factor = factor;
-    frequencies.low_freq_factor = low;
-    frequencies.high_freq_factor = high;
-    frequencies.original_max_position = original;
+    frequencies.factor = arrays.real(scaling[0], "scaling: factor");
+    frequencies.low_freq_factor = arrays.real(scaling[1], "scaling: low_freq_factor");
+    frequencies.high_freq_factor = arrays.real(scaling[2], "scaling: high_freq_factor");
+    frequencies.original_max_position =
+        arrays.integer(scaling[3], "scaling: original_max_position_embeddings");
   }
   const TensorRef<2> ref = arrays.tensor<2>(cache, "cache");
   Runtime::get().run(arrays.place(), 0, [&](const auto& exec, const auto&) {
@@ -143,12 +143,12 @@ void bind_attention(nb::module_& m) {
   m.def("alibi_slopes", attention::alibi_slopes, nb::arg("heads"));
   m.def("rope_forward", rope_forward, nb::arg("x"), nb::arg("x2").none(), nb::arg("cache"),
         nb::arg("positions").none(), nb::arg("out"), nb::arg("out2").none(),
-        nb::arg("first_position"), nb::arg("interleaved"), nb::arg("call"));
+        nb::arg("first_position").none(), nb::arg("interleaved").none(), nb::arg("call"));
   m.def("rope_backward", rope_backward, nb::arg("dout"), nb::arg("dout2").none(), nb::arg("cache"),
         nb::arg("positions").none(), nb::arg("dx"), nb::arg("dx2").none(),
-        nb::arg("first_position"), nb::arg("interleaved"), nb::arg("call"));
-  m.def("rope_cache", rope_cache, nb::arg("cache"), nb::arg("theta"), nb::arg("scaling").none(),
-        nb::arg("f32_angles"));
+        nb::arg("first_position").none(), nb::arg("interleaved").none(), nb::arg("call"));
+  m.def("rope_cache", rope_cache, nb::arg("cache"), nb::arg("theta").none(),
+        nb::arg("scaling").none(), nb::arg("f32_angles"));
 }
 
 }  // namespace katt::python

@@ -14,30 +14,30 @@ namespace {
 using Object = nb::handle;
 
 void cross_entropy_forward(Object logits, Object targets, Object loss, Object statistics,
-                           std::int64_t ignore_index, const Call& call) {
+                           Object ignore_index, const Call& call) {
   Arrays in("cross_entropy");
   cross_entropy::ForwardArgs args{.logits = in.rows(logits, "logits"),
                                   .loss = in.tensor<1>(loss, "loss"),
                                   .statistics = in.tensor<2>(statistics, "statistics"),
-                                  .ignore_index = ignore_index};
+                                  .ignore_index = in.integer(ignore_index, "ignore_index")};
   args.targets = in.integers(targets, "targets", args.tokens());
   run(in, KATT_TABLE(cross_entropy::forward_variants), args, call);
 }
 
 void cross_entropy_backward(Object logits, Object targets, Object statistics, Object dlogits,
-                            float dloss, std::int64_t ignore_index, const Call& call) {
+                            Object dloss, Object ignore_index, const Call& call) {
   Arrays in("cross_entropy");
   cross_entropy::BackwardArgs args{.logits = in.rows(logits, "logits"),
                                    .statistics = in.tensor<2>(statistics, "statistics"),
                                    .dlogits = in.rows(dlogits, "dlogits"),
-                                   .dloss = dloss,
-                                   .ignore_index = ignore_index};
+                                   .dloss = static_cast<float>(in.real(dloss, "dloss")),
+                                   .ignore_index = in.integer(ignore_index, "ignore_index")};
   args.targets = in.integers(targets, "targets", args.tokens());
   run(in, KATT_TABLE(cross_entropy::backward_variants), args, call);
 }
 
 void linear_cross_entropy_forward(Object hidden, Object weight, Object targets, Object loss,
-                                  Object statistics, Object logits, std::int64_t ignore_index,
+                                  Object statistics, Object logits, Object ignore_index,
                                   const Call& call) {
   Arrays in("linear_cross_entropy");
   linear_cross_entropy::ForwardArgs args{.hidden = in.rows(hidden, "hidden"),
@@ -45,14 +45,14 @@ void linear_cross_entropy_forward(Object hidden, Object weight, Object targets, 
                                          .loss = in.tensor<1>(loss, "loss"),
                                          .statistics = in.tensor<2>(statistics, "statistics"),
                                          .logits = in.rows(logits, "logits"),
-                                         .ignore_index = ignore_index};
+                                         .ignore_index = in.integer(ignore_index, "ignore_index")};
   args.targets = in.integers(targets, "targets", args.tokens());
   run(in, KATT_TABLE(linear_cross_entropy::forward_variants), args, call);
 }
 
 void linear_cross_entropy_backward(Object hidden, Object weight, Object targets, Object statistics,
-                                   Object logits, Object dhidden, Object dweight, float dloss,
-                                   std::int64_t ignore_index, const Call& call) {
+                                   Object logits, Object dhidden, Object dweight, Object dloss,
+                                   Object ignore_index, const Call& call) {
   Arrays in("linear_cross_entropy");
   linear_cross_entropy::BackwardArgs args{.hidden = in.rows(hidden, "hidden"),
                                           .weight = in.tensor<2>(weight, "weight"),
@@ -60,8 +60,8 @@ void linear_cross_entropy_backward(Object hidden, Object weight, Object targets,
                                           .logits = in.rows(logits, "logits"),
                                           .dhidden = in.rows(dhidden, "dhidden"),
                                           .dweight = in.tensor<2>(dweight, "dweight"),
-                                          .dloss = dloss,
-                                          .ignore_index = ignore_index};
+                                          .dloss = static_cast<float>(in.real(dloss, "dloss")),
+                                          .ignore_index = in.integer(ignore_index, "ignore_index")};
   args.targets = in.integers(targets, "targets", args.tokens());
   run(in, KATT_TABLE(linear_cross_entropy::backward_variants), args, call);
 }
@@ -72,14 +72,16 @@ void bind_losses(nb::module_& m) {
   const auto arg = [](const char* name) { return nb::arg(name); };
   const auto optional = [](const char* name) { return nb::arg(name).none(); };
   m.def("cross_entropy_forward", cross_entropy_forward, arg("logits"), arg("targets"), arg("loss"),
-        optional("statistics"), arg("ignore_index"), arg("call"));
-  m.def("cross_entropy_backward", cross_entropy_backward);
-  m.def("linear_cross_entropy_forward", linear_cross_entropy_forward, arg("hidden"), arg("weight"),
-        arg("targets"), arg("loss"), arg("statistics"), optional("logits"), arg("ignore_index"),
+        optional("statistics"), optional("ignore_index"), arg("call"));
+  m.def("cross_entropy_backward", cross_entropy_backward, arg("logits"), arg("targets"),
+        arg("statistics"), arg("dlogits"), optional("dloss"), optional("ignore_index"),
         arg("call"));
+  m.def("linear_cross_entropy_forward", linear_cross_entropy_forward, arg("hidden"), arg("weight"),
+        arg("targets"), arg("loss"), arg("statistics"), optional("logits"),
+        optional("ignore_index"), arg("call"));
   m.def("linear_cross_entropy_backward", linear_cross_entropy_backward, arg("hidden"),
         arg("weight"), arg("targets"), arg("statistics"), optional("logits"), arg("dhidden"),
-        arg("dweight"), arg("dloss"), arg("ignore_index"), arg("call"));
+        arg("dweight"), optional("dloss"), optional("ignore_index"), arg("call"));
 }
 
 }  // namespace katt::python

@@ -21,21 +21,21 @@ namespace {
 using Object = nb::handle;
 
 void rmsnorm_forward(Object x, Object weight, Object residual, Object out, Object residual_out,
-                     Object out_q, Object out_q_scale, float eps, const Call& call) {
+                     Object out_q, Object out_q_scale, Object eps, const Call& call) {
   Arrays in("rmsnorm");
   rmsnorm::ForwardArgs args{.x = in.rows(x, "x"),
                             .weight = in.tensor<1>(weight, "weight"),
                             .residual = in.rows(residual, "residual"),
                             .out = in.rows(out, "out"),
                             .residual_out = in.rows(residual_out, "residual_out"),
-                            .eps = eps};
+                            .eps = static_cast<float>(in.real(eps, "eps"))};
   args.out_q = in.int8s(out_q, "out_q", args.tokens() * args.hidden());
   args.out_q_scale = in.floats(out_q_scale, "out_q_scale", args.tokens());
   run(in, KATT_TABLE(rmsnorm::forward_variants), args, call);
 }
 
 void rmsnorm_backward(Object dout, Object x, Object weight, Object dresidual_out, Object dx,
-                      Object dweight, float eps, const Call& call) {
+                      Object dweight, Object eps, const Call& call) {
   Arrays in("rmsnorm");
   run(in, KATT_TABLE(rmsnorm::backward_variants),
       rmsnorm::BackwardArgs{.dout = in.rows(dout, "dout"),
@@ -44,11 +44,11 @@ void rmsnorm_backward(Object dout, Object x, Object weight, Object dresidual_out
                             .dresidual_out = in.rows(dresidual_out, "dresidual_out"),
                             .dx = in.rows(dx, "dx"),
                             .dweight = in.tensor<1>(dweight, "dweight"),
-                            .eps = eps},
+                            .eps = static_cast<float>(in.real(eps, "eps"))},
       call);
 }
 
-void layernorm_forward(Object x, Object weight, Object bias, Object out, float eps,
+void layernorm_forward(Object x, Object weight, Object bias, Object out, Object eps,
                        const Call& call) {
   Arrays in("layernorm");
   run(in, KATT_TABLE(layernorm::forward_variants),
@@ -56,12 +56,12 @@ void layernorm_forward(Object x, Object weight, Object bias, Object out, float e
                              .weight = in.tensor<1>(weight, "weight"),
                              .bias = in.tensor<1>(bias, "bias"),
                              .out = in.rows(out, "out"),
-                             .eps = eps},
+                             .eps = static_cast<float>(in.real(eps, "eps"))},
       call);
 }
 
 void layernorm_backward(Object dout, Object x, Object weight, Object dx, Object dweight,
-                        Object dbias, float eps, const Call& call) {
+                        Object dbias, Object eps, const Call& call) {
   Arrays in("layernorm");
   run(in, KATT_TABLE(layernorm::backward_variants),
       layernorm::BackwardArgs{.x = in.rows(x, "x"),
@@ -70,7 +70,7 @@ void layernorm_backward(Object dout, Object x, Object weight, Object dx, Object 
                               .dx = in.rows(dx, "dx"),
                               .dweight = in.tensor<1>(dweight, "dweight"),
                               .dbias = in.tensor<1>(dbias, "dbias"),
-                              .eps = eps},
+                              .eps = static_cast<float>(in.real(eps, "eps"))},
       call);
 }
 
@@ -250,14 +250,17 @@ void ternary_linear_backward(Object dout, Object x, Object packed, Object dense,
 
 void bind_operators(nb::module_& m) {
   const auto arg = [](const char* name) { return nb::arg(name); };
+  // Whatever may be None: what may be left out, and numbers, of which Arrays says that None is none.
   const auto optional = [](const char* name) { return nb::arg(name).none(); };
   m.def("rmsnorm_forward", rmsnorm_forward, arg("x"), arg("weight"), optional("residual"),
         optional("out"), optional("residual_out"), optional("out_q"), optional("out_q_scale"),
-        arg("eps"), arg("call"));
+        optional("eps"), arg("call"));
   m.def("rmsnorm_backward", rmsnorm_backward, arg("dout"), arg("x"), arg("weight"),
-        optional("dresidual_out"), arg("dx"), arg("dweight"), arg("eps"), arg("call"));
-  m.def("layernorm_forward", layernorm_forward);
-  m.def("layernorm_backward", layernorm_backward);
+        optional("dresidual_out"), arg("dx"), arg("dweight"), optional("eps"), arg("call"));
+  m.def("layernorm_forward", layernorm_forward, arg("x"), arg("weight"), arg("bias"), arg("out"),
+        optional("eps"), arg("call"));
+  m.def("layernorm_backward", layernorm_backward, arg("dout"), arg("x"), arg("weight"), arg("dx"),
+        arg("dweight"), arg("dbias"), optional("eps"), arg("call"));
   m.def("softmax_forward", softmax_forward);
   m.def("softmax_backward", softmax_backward);
   m.def("swiglu_forward", swiglu_forward);

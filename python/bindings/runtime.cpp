@@ -1,9 +1,11 @@
 #include "runtime.hpp"
 
 #include <omp.h>
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <thread>
 
 namespace katt::python {
@@ -25,6 +27,26 @@ Runtime& Runtime::get() {
   return *runtime;
 }
 
+Runtime::Runtime() {
+  // In the child only the thread that forked is left: a team of OpenMP would wait for ever, and so
+  // would a lock that another thread held.
+  pthread_atfork(nullptr, nullptr, [] {
+    Runtime& runtime = get();
+    const bool was_free = runtime.mutex_.try_lock();
+    if (was_free) runtime.mutex_.unlock();
+    runtime.forked_ |= runtime.started_ || !was_free;
+  });
+}
+
+std::mutex& Runtime::usable() {
+  if (forked_) {
+    throw std::runtime_error(
+        "katt: Katt was used before fork(), whose child has no threads to compute with; start the "
+        "process with the method \"spawn\"");
+  }
+  return mutex_;
+}
+
 void Runtime::start() {
   if (stopped_) throw InputError("katt: the interpreter is ending, no operator can run");
   if (started_) return;
@@ -41,6 +63,7 @@ void Runtime::start() {
 }
 
 void Runtime::stop() {
+  if (forked_) return;
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   stopped_ = true;
@@ -84,21 +107,21 @@ Kokkos::View<std::byte*, Kokkos::HostSpace> Runtime::workspace(std::size_t bytes
 
 int Runtime::threads() {
   const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(usable());
   start();
   return threads_;
 }
 
 int Runtime::most_threads() {
   const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(usable());
   start();
   return most_threads_;
 }
 
 void Runtime::set_threads(int threads) {
   const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(usable());
   start();
   check_threads("threads", threads);
   threads_ = threads;

@@ -43,7 +43,7 @@ class Runtime {
   template <class F>
   void run(int threads, F&& f) {
     const nb::gil_scoped_release release;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(usable());
     start();
     f(instance(threads));
   }
@@ -61,7 +61,7 @@ class Runtime {
     }
 #if defined(KATT_HAS_CUDA)
     const nb::gil_scoped_release release;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(usable());
     start();
     devices_.run(place, f);
 #endif
@@ -78,6 +78,9 @@ class Runtime {
   void stop();
 
  private:
+  Runtime();
+  /// The lock of the calls. Throws std::runtime_error in a child of fork() that has lost the threads of its parent.
+  std::mutex& usable();
   void start();
   const Host& instance(int threads);
   void check_threads(const char* name, int threads) const;
@@ -85,6 +88,7 @@ class Runtime {
   Kokkos::View<std::byte*, Kokkos::HostSpace> workspace(std::size_t bytes);
 
   std::mutex mutex_;
+  bool forked_ = false;  ///< whether this is the child of a process that has computed
   bool started_ = false;
   bool stopped_ = false;
   int most_threads_ = 0;

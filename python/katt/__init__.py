@@ -6,7 +6,9 @@ Operators take NumPy arrays (float32, float16, and bfloat16 of ml_dtypes), tenso
 arrays lie. Every operator NAME has its gradients in
 NAME_backward. `katt.torch` has them as functions of PyTorch with autograd.
 
-Bad arguments raise ValueError, with one line that names the argument, what it holds and what was expected.
+Bad arguments raise ValueError, with one line that names the argument, what it holds and what was expected. A sweep
+whose program ended before the sweep did raises SweepError. An operator in a child of os.fork(), after Katt was used,
+raises RuntimeError.
 """
 
 from ._attention import alibi_slopes, attention, attention_backward
@@ -40,20 +42,21 @@ from ._norms import (
     softmax_backward,
 )
 from ._peers import Refusal
-from ._results import Result, open  # noqa: A004
+from ._results import Result
+from ._results import open as open  # noqa: A004
 from ._rope import rope, rope_backward, rope_cache
 from ._streams import stream
-from ._sweep import sweep
+from ._sweep import SweepError, sweep
 from ._ternary import TernaryWeight, ternary_linear, ternary_linear_backward, ternary_pack
 from ._threads import get_num_threads, set_num_threads, threads
 
 # Without open: `from katt import *` must not hide Python's.
 __all__ = [
-    "Llama", "Refusal", "Result", "TernaryWeight", "__commit__", "__version__", "alibi_slopes", "attention",
-    "attention_backward", "convert_dtype", "cross_entropy", "cross_entropy_backward", "embedding",
+    "Llama", "Refusal", "Result", "SweepError", "TernaryWeight", "__commit__", "__version__", "alibi_slopes",
+    "attention",     "attention_backward", "convert_dtype", "cross_entropy", "cross_entropy_backward", "embedding",
     "embedding_backward", "get_num_threads", "layernorm", "layernorm_backward", "linear", "linear_backward",
-    "linear_cross_entropy", "linear_cross_entropy_backward", "rmsnorm", "rmsnorm_backward",
-    "rmsnorm_quantized", "rope", "rope_backward", "rope_cache", "set_num_threads", "softmax", "softmax_backward",
-    "stream", "sweep", "swiglu", "swiglu_backward", "swiglu_mlp", "swiglu_mlp_backward", "ternary_linear",
+    "linear_cross_entropy", "linear_cross_entropy_backward", "rmsnorm", "rmsnorm_backward",     "rmsnorm_quantized",
+    "rope", "rope_backward", "rope_cache", "set_num_threads", "softmax", "softmax_backward",     "stream", "sweep",
+    "swiglu", "swiglu_backward", "swiglu_mlp", "swiglu_mlp_backward", "ternary_linear",
     "ternary_linear_backward", "ternary_pack", "threads",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
-"""New arrays of the caller's library."""
+"""New arrays of the caller's library, and the arguments beside arrays."""
 
+import operator
 import sys
 from typing import Any, Protocol
 
@@ -73,8 +74,22 @@ def namespace(array: Array) -> Any:
     return module if hasattr(module, "from_dlpack") and hasattr(array, "__dlpack__") else None
 
 
+def refused(op: str, name: str, value: Any, expected: str) -> ValueError:
+    """The error "OP: NAME: holds VALUE, expected EXPECTED"."""
+    text = repr(value)
+    return ValueError(
+        f"{op}: {name}: holds {text if len(text) <= 60 else f'a {type(value).__name__}'}, expected {expected}"
+    )
+
+
 def library(op: str, **arrays: Array) -> Library:
-    """The library of the first array. ValueError where PyTorch would want a gradient that nobody computes."""
+    """The library of the first array. ValueError for what is no array, and where PyTorch would want a gradient that
+    nobody computes."""
+    for name, array in arrays.items():
+        if not hasattr(array, "shape"):
+            raise ValueError(
+                f"{op}: {name}: holds a {type(array).__name__}, expected an array of NumPy, PyTorch or the array API"
+            )
     like = next(iter(arrays.values()))
     if isinstance(like, numpy.ndarray):
         return NumPyLibrary(like)
@@ -97,6 +112,43 @@ def library(op: str, **arrays: Array) -> Library:
     return OtherLibrary(like, made_by)
 
 
+def shape_of(op: str, name: str, array: Array, axes: int) -> Shape:
+    """The shape of an array of so many axes. ValueError for any other, and for what is no array."""
+    shape = tuple(getattr(array, "shape", ()))
+    if len(shape) != axes:
+        what = f"shape {shape}" if hasattr(array, "shape") else f"a {type(array).__name__}"
+        raise ValueError(f"{op}: {name}: holds {what}, expected {axes} axes")
+    return shape
+
+
+def natural(op: str, name: str, value: int) -> int:
+    """A number of things that memory is made for. ValueError for what is none."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**48:
+        raise refused(op, name, value, "an integer of at least 0")
+    return number
+
+
+def pair(op: str, name: str, value: Any, expected: str) -> tuple:
+    """Two values. ValueError for anything else."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise refused(op, name, value, expected)
+    return tuple(value)
+
+
 def call(variant: str, tile: tuple[int, ...] | int | None = None) -> tuple[str, tuple[int, ...], int]:
     """The last argument of the functions of _katt: variant, values of its parameters, threads (0: as set)."""
-    return (variant, () if tile is None else (tile,) if isinstance(tile, int) else tuple(tile), 0)
+    if not isinstance(variant, str) or not variant or not variant.isprintable():
+        raise ValueError(f"variant: holds {variant!r}, expected the name of a variant, or auto")
+    if tile is None:
+        return (variant, (), 0)
+    try:
+        extents = tuple(operator.index(extent) for extent in (tile if isinstance(tile, (tuple, list)) else (tile,)))
+    except TypeError:
+        extents = (-1,)
+    if not all(0 <= extent < 2**31 for extent in extents):
+        raise ValueError(f"tile: holds {tile!r}, expected integers, as (64, 128)")
+    return (variant, extents, 0)

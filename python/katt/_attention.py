@@ -1,7 +1,7 @@
 """Scaled dot-product attention."""
 
 from . import _katt
-from ._arrays import Array, call, library
+from ._arrays import Array, call, library, natural, pair, shape_of
 
 
 def attention(
@@ -44,9 +44,9 @@ def attention(
     """
     lib = library("attention", q=q, k=k, v=v)
     out = lib.empty(tuple(q.shape))
-    lse = lib.empty(tuple(q.shape[:3]), "f32") if return_lse else None
+    lse = lib.empty(shape_of("attention", "q", q, 4)[:3], "f32") if return_lse else None
     options = attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask)
-    _katt.attention_forward(q, k, v, out, lse, options, return_lse, call(variant, tile))
+    _katt.attention_forward(q, k, v, out, lse, options, bool(return_lse), call(variant, tile))
     return lib.give(out, lse) if return_lse else lib.give(out)
 
 
@@ -74,7 +74,7 @@ def attention_backward(
     dout (batch, heads, seq_q, head_dim): gradient of out. out and lse: results of `attention` with the same
     arguments and return_lse=True. dk and dv are summed over the query heads that share a head.
     """
-    lib = library("attention", q=q, k=k, v=v)
+    lib = library("attention", q=q, k=k, v=v, dout=dout, out=out, lse=lse)
     dq, dk, dv = (lib.empty(tuple(x.shape)) for x in (q, k, v))
     options = attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask)
     _katt.attention_backward(dout, q, k, v, out, lse, dq, dk, dv, options, call(variant, tile))
@@ -84,13 +84,13 @@ def attention_backward(
 def attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask):
     """The tuple that _katt's attention takes beside its tensors."""
     if scale is None:
-        scale = q.shape[-1] ** -0.5
-    blocks, size = (None, 0) if block_mask is None else block_mask
-    left, right = window
+        scale = max(shape_of("attention", "q", q, 4)[-1], 1) ** -0.5
+    blocks, size = (None, 0) if block_mask is None else pair("attention", "block_mask", block_mask, "(blocks, size)")
+    left, right = pair("attention", "window", window, "(left, right)")
     return (scale, causal, left, right, softcap, bias, alibi_slopes, kv_lengths, blocks, size)
 
 
 def alibi_slopes(heads: int) -> list[float]:
     """The slopes of ALiBi (Press et al. 2022, arXiv:2108.12409) for so many heads: 2^(-8 (h + 1) / n) where n is a
     power of two, else those of the power below and every other one of the next."""
-    return _katt.alibi_slopes(heads)
+    return _katt.alibi_slopes(natural("alibi_slopes", "heads", heads))

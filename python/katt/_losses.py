@@ -12,7 +12,7 @@ def cross_entropy(
     logits (…, vocab); targets (…) int64. Returns (loss, statistics): loss (1,) float32, and (tokens, 2) float32
     for cross_entropy_backward: the maximum of the logits and log Σ exp(logits - maximum).
     """
-    lib = library("cross_entropy", logits=logits)
+    lib = library("cross_entropy", logits=logits, targets=targets)
     loss, statistics = lib.empty((1,), "f32"), lib.empty((tokens_of(logits), 2), "f32")
     _katt.cross_entropy_forward(logits, targets, loss, statistics, ignore_index, call(variant))
     return lib.give(loss, statistics)
@@ -28,7 +28,7 @@ def cross_entropy_backward(
     variant: str = "auto",
 ) -> Array:
     """Gradient dlogits (…, vocab) of cross_entropy: dloss · (softmax(logits) - onehot(targets)) / tokens that count."""
-    lib = library("cross_entropy", logits=logits)
+    lib = library("cross_entropy", logits=logits, targets=targets, statistics=statistics)
     dlogits = lib.empty(tuple(logits.shape))
     _katt.cross_entropy_backward(logits, targets, statistics, dlogits, dloss, ignore_index, call(variant))
     return lib.give(dlogits)
@@ -39,7 +39,7 @@ def linear_cross_entropy(
 ) -> tuple[Array, Array]:
     """cross_entropy of the logits hidden · weightᵀ, which "fused" never stores: hidden (…, hidden), weight (vocab,
     hidden), of one dtype, targets (…) int64. Returns (loss, statistics) as cross_entropy does."""
-    lib = library("linear_cross_entropy", hidden=hidden, weight=weight)
+    lib = library("linear_cross_entropy", hidden=hidden, weight=weight, targets=targets)
     loss, statistics = lib.empty((1,), "f32"), lib.empty((tokens_of(hidden), 2), "f32")
     _katt.linear_cross_entropy_forward(hidden, weight, targets, loss, statistics, None, ignore_index, call(variant))
     return lib.give(loss, statistics)
@@ -57,7 +57,7 @@ def linear_cross_entropy_backward(
 ) -> tuple[Array, Array]:
     """Gradients (dhidden, dweight) of linear_cross_entropy; "fused" computes the logits again, "naive" would need
     them stored and is refused."""
-    lib = library("linear_cross_entropy", hidden=hidden, weight=weight)
+    lib = library("linear_cross_entropy", hidden=hidden, weight=weight, targets=targets, statistics=statistics)
     dhidden, dweight = lib.empty(tuple(hidden.shape)), lib.empty(tuple(weight.shape))
     _katt.linear_cross_entropy_backward(
         hidden, weight, targets, statistics, None, dhidden, dweight, dloss, ignore_index, call(variant)

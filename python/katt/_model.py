@@ -46,6 +46,10 @@ class Llama:
             self._tokenizer = Tokenizer.from_file(str(file))
         return self._tokenizer
 
+    def __repr__(self) -> str:
+        layers, hidden, vocab = (self.config.get(name) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
+        return f"Llama({str(self.folder)!r}: {layers} layers, hidden {hidden}, vocabulary {vocab}, {self.nbytes} bytes)"
+
     def logits(self, ids: Sequence[int]) -> numpy.ndarray:
         """Logits (len(ids), vocab_size) float32 of every position of a text of token ids."""
         flat = numpy.array(self._model.logits([int(token) for token in ids]), numpy.float32)

@@ -41,7 +41,7 @@ def rmsnorm_backward(
 ) -> tuple[Array, Array]:
     """Gradients (dx, dweight) of rmsnorm. x: what was normalised, h where a residual was added; dresidual_out:
     gradient of h, added to dx, which is the gradient of x and of the residual."""
-    lib = library("rmsnorm", x=x, weight=weight)
+    lib = library("rmsnorm", x=x, weight=weight, dout=dout)
     dx, dweight = lib.empty(tuple(x.shape)), lib.empty(tuple(weight.shape))
     _katt.rmsnorm_backward(dout, x, weight, dresidual_out, dx, dweight, eps, call(variant))
     return lib.give(dx, dweight)
@@ -60,7 +60,7 @@ def layernorm_backward(
     dout: Array, x: Array, weight: Array, *, eps: float = 1e-5, variant: str = "auto"
 ) -> tuple[Array, Array, Array]:
     """Gradients (dx, dweight, dbias) of layernorm."""
-    lib = library("layernorm", x=x, weight=weight)
+    lib = library("layernorm", x=x, weight=weight, dout=dout)
     dx, dweight, dbias = (lib.empty(tuple(y.shape)) for y in (x, weight, weight))
     _katt.layernorm_backward(dout, x, weight, dx, dweight, dbias, eps, call(variant))
     return lib.give(dx, dweight, dbias)
@@ -76,7 +76,7 @@ def softmax(x: Array, *, variant: str = "auto") -> Array:
 
 def softmax_backward(dout: Array, x: Array, *, variant: str = "auto") -> Array:
     """Gradient dx of softmax, from its input x: out ⊙ (dout - Σ dout·out)."""
-    lib = library("softmax", x=x)
+    lib = library("softmax", x=x, dout=dout)
     dx = lib.empty(tuple(x.shape))
     _katt.softmax_backward(dout, x, dx, call(variant))
     return lib.give(dx)

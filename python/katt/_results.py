@@ -21,7 +21,7 @@ class Result:
         from katt_report import load
         from katt_report.errors import InputError
 
-        self.paths = tuple(Path(path) for path in paths)
+        self.paths = tuple(path_of("open", path) for path in paths)
         self._folder = folder  # lives as long as the file in it is needed
         try:
             self._results = load(*self.paths)
@@ -30,10 +30,10 @@ class Result:
 
     @property
     def frame(self) -> pandas.DataFrame:
-        """One row a variant at a point, with the columns of docs/schema.md and `source`, the file's name."""
-        import pandas
-
-        return pandas.DataFrame(dict(self._results.points.columns))
+        """One row a variant at a point, with the columns of docs/schema.md and `source`, the file's name. The column
+        `status` says which rows were measured: of a row that was skipped or failed `time_s` and what follows from it
+        is NaN, and `reason` says why."""
+        return self._results.frame
 
     @property
     def figures(self) -> dict[str, Figure]:
@@ -55,12 +55,13 @@ class Result:
         return figures[name]
 
     def report(self, folder: str | Path) -> Path:
-        """Writes report.html and its figures into a folder; returns the path of the page."""
+        """Writes report.html and its figures into a folder; returns the path of the page. ValueError for a folder that
+        cannot be written, OSError for a full disk."""
         from katt_report.errors import InputError
         from katt_report.output import write_folder
         from katt_report.page import report
 
-        folder = Path(folder)
+        folder = path_of("report", folder)
         try:
             write_folder(folder, lambda: report(self._results))
         except InputError as error:
@@ -71,7 +72,7 @@ class Result:
         """Copies the file, of a result that is one; an existing file is not overwritten."""
         import shutil
 
-        path = Path(path)
+        path = path_of("save", path)
         if len(self.paths) != 1:
             raise ValueError(f"save: the result is {len(self.paths)} files, expected one")
         if path.exists():
@@ -86,6 +87,14 @@ class Result:
         for title, sentences in headline(self._results):
             lines += [f"{title}:", *(f"  {sentence}" for sentence in sentences)]
         return "\n".join(lines)
+
+
+def path_of(function: str, path: str | Path) -> Path:
+    """A path; ValueError for what is none."""
+    try:
+        return Path(path)
+    except TypeError:
+        raise ValueError(f"{function}: holds {path!r}, expected a path") from None
 
 
 def open(*paths: str | Path) -> Result:  # noqa: A001

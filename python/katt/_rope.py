@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy
 
 from . import _katt
-from ._arrays import Array, call, library
+from ._arrays import Array, call, library, natural, refused
 
 
 def rope_cache(
@@ -28,14 +28,16 @@ def rope_cache(
     if angles not in ("f32", "f64"):
         raise ValueError(f"rope_cache: angles: holds {angles}, expected f32 or f64")
     lib = library("rope_cache", like=numpy.empty(0, numpy.float32) if like is None else like)
-    cache = lib.empty((rows, head_dim), "f32")
+    cache = lib.empty((natural("rope_cache", "rows", rows), natural("rope_cache", "head_dim", head_dim)), "f32")
     llama3 = None
     if scaling is not None:
+        if not isinstance(scaling, Mapping):
+            raise refused("rope_cache", "scaling", scaling, "a mapping")
         keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
         missing = [key for key in keys if key not in scaling]
         if missing:
             raise ValueError(f"rope_cache: scaling: lacks {', '.join(missing)}, expected {', '.join(keys)}")
-        llama3 = (*(float(scaling[key]) for key in keys[:3]), int(scaling[keys[3]]))
+        llama3 = tuple(scaling[key] for key in keys)
     _katt.rope_cache(cache, theta, llama3, angles == "f32")
     return lib.give(cache)
 
@@ -57,7 +59,7 @@ def rope(
     (2i, 2i + 1). positions (batch, seq) int64 say the row of the cache, else first_position, first_position + 1, …
     A row that the cache lacks gives NaN. Returns out, or (out, out2), of the shapes of x and x2.
     """
-    lib = library("rope", x=x, **({} if x2 is None else {"x2": x2}))
+    lib = library("rope", x=x, cache=cache, **({} if x2 is None else {"x2": x2}))
     out = lib.empty(tuple(x.shape))
     out2 = None if x2 is None else lib.empty(tuple(x2.shape))
     _katt.rope_forward(x, x2, cache, positions, out, out2, first_position, interleaved, call(variant))
@@ -75,7 +77,7 @@ def rope_backward(
     variant: str = "auto",
 ) -> Array | tuple[Array, Array]:
     """Gradient dx, or (dx, dx2), of rope: the gradients of its results turned by the negative angles."""
-    lib = library("rope", dout=dout)
+    lib = library("rope", dout=dout, cache=cache, **({} if dout2 is None else {"dout2": dout2}))
     dx = lib.empty(tuple(dout.shape))
     dx2 = None if dout2 is None else lib.empty(tuple(dout2.shape))
     _katt.rope_backward(dout, dout2, cache, positions, dx, dx2, first_position, interleaved, call(variant))

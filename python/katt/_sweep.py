@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -10,11 +12,25 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from ._peers import PeerServer
-from ._results import Result
+from ._results import Result, path_of
 
 PROGRAM = Path(__file__).with_name("bin") / "katt"
 FLAGS = ("resume", "overwrite", "cold", "profile")
+DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+MOST_WAIT_S = 1.0  # for a program that was asked to end
+
+
+class SweepError(RuntimeError):
+    """The program of a sweep ended before the sweep did: a full disk, no memory, a crash, a signal. The message is the
+    program's line; `status` is its exit status, of a signal the negative number (-9: killed). A file that the caller
+    named holds what was finished, and resume=True goes on."""
+
+    def __init__(self, message: str, status: int):
+        super().__init__(message)
+        self.status = status
 
 
 def sweep(
@@ -31,7 +47,8 @@ def sweep(
     axes: the options of `katt sweep` with underscores: a value, a list (seq=[512, 1024]), or a range as text
         (seq="512:16384:x2"); of dtype, variant, tile, threads, heads, head_dim, causal, … Flags (resume, overwrite,
         cold, profile) are True. Python has taken `pass`: pass_=["forward", "backward"]. Measuring is set by
-        budget_s, min_rounds, rounds, precision and seed (docs/measuring.md).
+        budget_s, min_rounds, rounds, precision and seed (docs/measuring.md). A dtype is "bf16" or "bfloat16", or the
+        object of NumPy, ml_dtypes or PyTorch.
     peers: functions of yours by name, measured round by round between Katt's variants on the same inputs, their
         results held against the float64 reference like every variant's. A function is called in this process with
         what its parameters name: inputs of the operator, its axes, its further parameters (scale, eps), or all by
@@ -42,15 +59,21 @@ def sweep(
     output: the result file; a temporary one, which lives as long as the Result, if None.
     progress: show the program's progress.
 
-    ValueError for what the program refuses, with its line; a warning where cases have failed: their rows say why.
+    ValueError for what the program refuses, with its line; SweepError where it ended before the sweep did. A warning
+    where cases have failed: their rows say why. Ctrl-C ends the program and is a KeyboardInterrupt within a second or
+    so; an output that was named keeps what was finished, and resume=True goes on.
     """
-    arguments = [str(PROGRAM), "sweep", str(op)]
+    if output is not None:
+        output = path_of("output", output)
+    if not isinstance(peers, (Mapping, Iterable)) or isinstance(peers, str):
+        raise ValueError(f"peers: holds {peers!r}, expected functions by name, or a list of names")
+    arguments = [str(PROGRAM), "sweep", str(op), "--json"]
     for name, value in axes.items():
-        name = name.removesuffix("_").replace("_", "-")
-        if name in FLAGS:
-            arguments += [f"--{name}"] if value else []
+        option = name.removesuffix("_").replace("_", "-")
+        if option in FLAGS:
+            arguments += [f"--{option}"] if value else []
         else:
-            arguments += [f"--{name}", axis_text(value)]
+            arguments += [f"--{option}", axis_text(name, value)]
     folder = None
     if output is None:
         folder = tempfile.TemporaryDirectory(prefix="katt-sweep-")
@@ -59,44 +82,87 @@ def sweep(
     with PeerServer(peers if isinstance(peers, Mapping) else {}, arrays) as server:
         names = list(peers)
         if names:
-            arguments += ["--peer", ",".join(names)]
+            arguments += ["--peer", ",".join(map(str, names))]
         if server.program:
             arguments += ["--peer-program", str(server.program)]
-        status, last_line = run(arguments, progress)
+        status, last_line, summary = run(arguments, progress)
     if status == 2:
         raise ValueError(last_line.removeprefix("katt: "))
-    if status == 130:
-        raise KeyboardInterrupt
-    if not Path(output).exists():
-        raise RuntimeError(f"katt sweep ended with status {status}: {last_line}")
+    if summary is None or summary["interrupted"] or status != bool(summary["failed"]):
+        raise SweepError(ending(status, last_line, None if folder else output), status)
     result = Result(output, folder=folder)
-    if status != 0:
-        failed = result.frame.query("status == 'failed'")
-        warnings.warn(f"{len(failed)} rows have failed; the column reason says why", stacklevel=2)
+    if summary["failed"]:
+        warnings.warn(f"{summary['failed']} rows have failed; the column reason says why", stacklevel=2)
     return result
 
 
-def axis_text(value: Any) -> str:
-    """A value of an axis as the program reads it."""
-    if isinstance(value, bool):
+def axis_text(name: str, value: Any) -> str:
+    """A value of an axis as the program reads it. ValueError for what is none."""
+    if isinstance(value, (bool, numpy.bool_)):
         return str(int(value))
-    if isinstance(value, (str, int, float, Path)):
+    if isinstance(value, str) and name == "dtype":
+        return DTYPES.get(value, value)
+    if isinstance(value, (str, int, float, numpy.number, Path)):
         return str(value)
-    return ",".join(axis_text(one) for one in value)
+    if isinstance(value, (numpy.dtype, type)) or type(value).__name__ == "dtype":
+        return dtype_text(name, value)
+    if not isinstance(value, Iterable):
+        raise ValueError(f"{name}: holds {value!r}, expected a value, a list of values, or a range as text")
+    return ",".join(axis_text(name, one) for one in value)
 
 
-def run(arguments: list[str], progress: bool) -> tuple[int, str]:
-    """Exit status and last line of the program; what it says goes to sys.stderr, which in a notebook is no file."""
+def dtype_text(name: str, dtype: Any) -> str:
+    """The name of a dtype of NumPy, ml_dtypes or PyTorch."""
+    if str(dtype).startswith("torch."):
+        text = str(dtype).removeprefix("torch.")
+    else:
+        try:
+            text = numpy.dtype(dtype).name
+        except TypeError:
+            raise ValueError(f"{name}: holds {dtype!r}, expected a value or a dtype") from None
+    return DTYPES.get(text, text)
+
+
+def run(arguments: list[str], progress: bool) -> tuple[int, str, dict | None]:
+    """Exit status, last line and summary of the program, None if it did not come to its end; what it says goes to
+    sys.stderr, which in a notebook is no file."""
     if not PROGRAM.exists():
         raise RuntimeError(f"{PROGRAM}: no such file, expected the program of this package")
     last = ""
-    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+    ) as program:
         try:
             for line in program.stderr:
                 last = line.strip() or last
                 if progress:
                     sys.stderr.write(line)
-        except KeyboardInterrupt:
-            program.wait()  # it was interrupted, too, and ends in order
+            summary = program.stdout.read()
+        except BaseException:
+            end(program)
             raise
-    return program.returncode, last
+    try:
+        return program.returncode, last, json.loads(summary)
+    except ValueError:
+        return program.returncode, last, None
+
+
+def end(program: subprocess.Popen) -> None:
+    """Ends the program, which loses nothing that is finished: in order if it does so at once, else by force."""
+    program.terminate()
+    try:
+        program.wait(MOST_WAIT_S)
+    except subprocess.TimeoutExpired:
+        program.kill()
+
+
+def ending(status: int, last_line: str, output: str | Path | None) -> str:
+    """What to say of a program that ended before its sweep did."""
+    how = f"ended with status {status}"
+    if status < 0:
+        number = -status
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        how = f"was ended by {name}"
+    line = last_line.removeprefix("katt: ")
+    kept = output is not None and Path(output).exists() and "--resume" not in line
+    return f"katt sweep {how}: {line}" + (f"; {output} keeps what is done, resume=True goes on" if kept else "")

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from . import _katt
-from ._arrays import Array, call, library
+from ._arrays import Array, call, library, natural, refused, shape_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TernaryWeight:
-    """Of ternary_pack, in memory of the library and device of its argument: a weight (out_features, in_features) quantised to s_w · {-1, 0, 1} and packed 4 or 5 to a byte. It does not
-    follow changes of the weight that it was made of."""
+    """Of ternary_pack, in memory of the library and device of its argument: a weight (out_features, in_features)
+    quantised to s_w · {-1, 0, 1} and packed 4 or 5 to a byte. It does not follow changes of the weight that it was made
+    of."""
 
     packed: Array
     weights_per_byte: int
@@ -20,6 +21,12 @@ class TernaryWeight:
     def nbytes(self) -> int:
         """Bytes of the packed form."""
         return self.packed.nbytes
+
+    def __repr__(self) -> str:
+        return (
+            f"TernaryWeight({self.out_features} x {self.in_features}, {self.weights_per_byte} weights a byte, "
+            f"{self.nbytes} bytes)"
+        )
 
     def dequantise(self, like: Array) -> Array:
         """W_q · s_w (out_features, in_features) as an array of the library and dtype of `like`."""
@@ -32,17 +39,24 @@ class TernaryWeight:
 def ternary_pack(weight: Array, *, weights_per_byte: int = 4) -> TernaryWeight:
     """Packs weight (out_features, in_features): s_w = max(mean |W|, 1e-5), W_q = clamp(round(W / s_w), -1, 1).
     weights_per_byte: 4 (2 bits each, the faster) or 5 (1.6 bits each)."""
-    rows, columns = weight.shape
     lib = library("ternary_pack", weight=weight)
+    rows, columns = shape_of("ternary_pack", "weight", weight, 2)
+    weights_per_byte = natural("ternary_pack", "weights_per_byte", weights_per_byte)
     packed = lib.empty((_katt.ternary_packed_bytes(weights_per_byte, rows, columns),), "u8")
     _katt.ternary_pack(weight, packed, weights_per_byte, 0)
     return TernaryWeight(lib.give(packed), weights_per_byte, rows, columns)
+
+
+def check_weight(weight: TernaryWeight) -> None:
+    if not isinstance(weight, TernaryWeight):
+        raise refused("ternary_linear", "weight", weight, "the TernaryWeight of ternary_pack")
 
 
 def ternary_linear(x: Array, weight: TernaryWeight, *, variant: str = "auto") -> Array:
     """(x_q · W_qᵀ) · s_w / s_x with x (…, in_features) rounded to 8 bits, s_x = 127 / max(max |x|, 1e-5) of every
     row. Returns out (…, out_features). Variant "naive" multiplies by the dequantised weight."""
     lib = library("ternary_linear", x=x)
+    check_weight(weight)
     out = lib.empty((*x.shape[:-1], weight.out_features))
     dense = weight.dequantise(x) if variant == "naive" else None
     _katt.ternary_linear_forward(x, weight.packed, dense, out, weight.weights_per_byte, call(variant))
@@ -54,7 +68,8 @@ def ternary_linear_backward(
 ) -> tuple[Array, Array]:
     """Gradients (dx, dweight) through the straight-through estimator: dx = dout · W_q · s_w, dweight = doutᵀ · x_q /
     s_x, the latter (out_features, in_features)."""
-    lib = library("ternary_linear", x=x)
+    lib = library("ternary_linear", x=x, dout=dout)
+    check_weight(weight)
     dx, dweight = lib.empty(tuple(x.shape)), lib.empty((weight.out_features, weight.in_features))
     dense = weight.dequantise(x) if variant == "naive" else None
     _katt.ternary_linear_backward(dout, x, weight.packed, dense, dx, dweight, weight.weights_per_byte, call(variant))

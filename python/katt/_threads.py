@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from . import _katt
+from ._arrays import natural
 
 
 def get_num_threads() -> int:
@@ -14,14 +15,14 @@ def get_num_threads() -> int:
 
 def set_num_threads(threads: int) -> None:
     """Sets it; ValueError outside of 1 to the number of processors."""
-    _katt.set_threads(threads)
+    _katt.set_threads(min(natural("set_num_threads", "threads", threads), 2**31 - 1))
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Sets it for a `with` block."""
     before = _katt.threads()
-    _katt.set_threads(count)
+    set_num_threads(count)
     try:
         yield
     finally:

@@ -25,6 +25,10 @@ def test_logits(model, expected):
     assert model.nbytes > 0 and model.config["model_type"] == "llama"
 
 
+def test_it_says_what_it_is(model):
+    assert repr(model) == f"Llama({str(TINY)!r}: 2 layers, hidden 48, vocabulary 257, {model.nbytes} bytes)"
+
+
 def test_greedy_continuation(model, expected):
     prompt = expected["prompt"].ravel()
     new = expected["greedy"]

@@ -1,5 +1,11 @@
 """katt.sweep, its results, and functions of Python as peers."""
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+
 import numpy
 import pytest
 
@@ -52,6 +58,125 @@ def test_refusals():
         katt.sweep("softmax", peers={"mine": 3}, **QUICK)
     with pytest.raises(ValueError, match="arrays: holds lists, expected numpy or torch"):
         katt.sweep("softmax", peers={"mine": abs}, arrays="lists", **QUICK)
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Puts a script in the place of the program: the text after #!/bin/sh, where $KATT is the program itself."""
+
+    def put(script):
+        path = tmp_path / "program"
+        monkeypatch.setenv("KATT", os.environ.get("KATT", str(katt._sweep.PROGRAM)))
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setattr(katt._sweep, "PROGRAM", path)
+
+    return put
+
+
+LINE = "katt: r.h5: cannot be written (No space left on device)"
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "says"),
+    [
+        ("kill -9 $$", -9, "was ended by SIGKILL"),
+        ("kill -11 $$", -11, "was ended by SIGSEGV"),
+        (f"echo '{LINE}' >&2; exit 1", 1, "No space left on device"),
+        ("echo 'katt: out of memory' >&2; exit 1", 1, "out of memory"),
+        ("exit 0", 0, "ended with status 0"),
+        ("exit 77", 77, "ended with status 77"),
+        ("echo nonsense; exit 1", 1, "ended with status 1"),
+        # It has crashed after its summary, or said what its status does not.
+        ("""echo '{"failed": 0, "interrupted": false}'; kill -11 $$""", -11, "SIGSEGV"),
+        ("""echo '{"failed": 0, "interrupted": false}'; exit 1""", 1, "ended with status 1"),
+        ("""echo '{"failed": 0, "interrupted": true}'; echo 'interrupted' >&2; exit 130""", 130, "interrupted"),
+        ("(sleep 0.3; kill -15 $$) & exec $KATT \"$@\" --budget-s 60", None, "ended"),
+        ("ulimit -f 4; exec $KATT \"$@\"", None, "ended"),
+    ],
+)  # fmt: skip
+def test_a_program_that_ends_early(program, tmp_path, script, status, says):
+    program(script)
+    for output in (None, tmp_path / "kept.h5"):
+        with pytest.raises(katt.SweepError, match=says) as error:
+            katt.sweep("softmax", tokens=[8, 1024], vocab=1024, min_rounds=3, progress=False, output=output)
+        assert "\n" not in str(error.value) and isinstance(error.value, RuntimeError)
+        assert status is None or error.value.status == status
+
+
+def test_what_was_finished_is_kept(program, tmp_path):
+    path = tmp_path / "kept.h5"
+    program('$KATT "$@" && kill -9 $$')
+    with pytest.raises(katt.SweepError, match="kept.h5 keeps what is done, resume=True goes on"):
+        katt.sweep("softmax", tokens=8, vocab=64, output=path, **QUICK)
+    program('exec $KATT "$@"')
+    assert len(katt.sweep("softmax", tokens=[8, 16], vocab=64, output=path, resume=True, **QUICK).frame) == 4
+
+
+@pytest.mark.parametrize("script", ["exec sleep 600", "trap '' TERM INT; echo begun >&2; while :; do sleep 0.1; done"])
+def test_an_interrupt_ends_the_program(program, tmp_path, monkeypatch, script):
+    started = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[0])
+    program(script)
+    main = threading.main_thread().ident
+
+    def interrupt():
+        while not started:
+            pass
+        signal.pthread_kill(main, signal.SIGINT)  # Python alone gets it, as from a notebook
+
+    threading.Timer(0.2, interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        katt.sweep("softmax", tokens=8, progress=False)
+    assert started[0].poll() is not None
+
+
+def test_dtypes_are_named_by_their_objects():
+    from katt._sweep import axis_text
+
+    assert axis_text("dtype", [numpy.float32, numpy.dtype("float16"), "bf16"]) == "f32,f16,bf16"
+    assert axis_text("dtype", "bfloat16") == "bf16" and axis_text("dtype", ["float32"]) == "f32"
+    assert axis_text("seq", numpy.array([8, 16])) == "8,16" and axis_text("causal", numpy.True_) == "1"
+    assert axis_text("eps", numpy.float32(0.5)) == "0.5" and axis_text("seq", range(8, 10)) == "8,9"
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    result = katt.sweep("softmax", tokens=8, vocab=64, dtype=[numpy.float32, bfloat16], variant="fused", **QUICK)
+    assert result.frame["dtype"].tolist() == ["f32", "bf16"]
+
+
+def test_dtypes_of_pytorch():
+    torch = pytest.importorskip("torch")
+    from katt._sweep import axis_text
+
+    assert axis_text("dtype", [torch.float32, torch.float16, torch.bfloat16]) == "f32,f16,bf16"
+
+
+def test_a_child_of_fork_is_told(tmp_path):
+    script = """if True:
+        import os, numpy, katt
+        x = numpy.zeros((4, 8), "f")
+        def child(compute):
+            if os.fork() == 0:
+                try:
+                    compute()
+                    print("computed", flush=True)
+                except RuntimeError as error:
+                    print(error, flush=True)
+                raise SystemExit
+            os.wait()
+        child(lambda: katt.softmax(x))    # nothing was computed before: a process like any other
+        katt.softmax(x)
+        child(lambda: katt.softmax(x))
+        child(katt.get_num_threads)
+        katt.softmax(x)
+        print("parent goes on")
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "computed" and lines[3] == "parent goes on", lines
+    for line in lines[1:3]:
+        assert "Katt was used before fork()" in line and "spawn" in line
 
 
 def rows(result, peer):

@@ -2,12 +2,14 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 import synthetic
 from katt_report import cli
+from katt_report.output import write_folder
 from test_load import DAMAGE, damage
 
 
@@ -74,7 +76,8 @@ def test_a_folder_that_cannot_be_written(files, tmp_path, capsys, where):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["r.h5"], ["r.h5", "-o"], ["compare", "r.h5"], ["compare", "a", "b", "--tolerance", "2"],
+    "arguments", [[], ["r.h5"], ["comapre", "a.h5", "b.h5"], ["r.h5", "-o"], ["compare", "r.h5"],
+                  ["compare", "a", "b", "--tolerance", "2"],
                   ["compare", "a", "b", "--metric", "luck"], ["compare", "a", "b", "--tolerance", "nan"]],
 )  # fmt: skip
 def test_bad_usage(capsys, arguments):
@@ -82,6 +85,79 @@ def test_bad_usage(capsys, arguments):
     assert (status, out) == (2, "")
     assert err.startswith("katt-report: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["compare", "a", "b", "--tolerence", "0.1"], "--tolerance"),
+        (["compare", "a", "b", "--allow-loss"], "--allow-lost"), (["compare", "a", "b", "--metrics=time"], "--metric"),
+        (["baselines", "a", "--explain-file", "x"], "--explained"),
+        (["r.h5", "--outptu", "x"], "--output"), (["comapre", "a", "b"], "compare"), (["baseline", "a"], "baselines"),
+    ],
+)  # fmt: skip
+def test_what_was_meant(capsys, arguments, meant):
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert f"did you mean {meant}?" in err and err.count("\n") == 1
+
+
+def test_without_a_folder(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, files["rmsnorm"])
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1] == "report: rmsnorm-report/report.html"
+    assert os.listdir(tmp_path) == ["rmsnorm-report"]
+
+
+def test_a_killed_run_leaves_nothing_behind(tmp_path):
+    (tmp_path / "existing").mkdir()
+    script = """if True:
+        import sys, time
+        from pathlib import Path
+        from katt_report.output import write_folder
+        def make():
+            print("made", flush=True)
+            time.sleep(60)
+        write_folder(Path(sys.argv[1]), make)
+    """
+    for folder, place in ((tmp_path / "new", tmp_path), (tmp_path / "existing", tmp_path / "existing")):
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        running = [subprocess.Popen([sys.executable, "-c", script, folder], stdout=subprocess.PIPE, env=environment)
+                   for _ in range(2)]  # fmt: skip
+        for process in running:
+            assert process.stdout.readline() == b"made\n"
+        running[0].kill()
+        running[0].communicate()
+        assert len(list(place.glob(".katt-report.*"))) == 2
+        write_folder(folder, lambda: {"report.html": b""})
+        # That of the other one, which still writes, stays.
+        assert len(list(place.glob(".katt-report.*"))) == 1
+        running[1].kill()
+        running[1].communicate()
+        write_folder(folder, lambda: {"report.html": b""})
+        assert not list(tmp_path.rglob(".katt-report.*"))
+
+
+def as_a_program(arguments, repository, **changes):
+    environment = os.environ | {"PYTHONPATH": str(repository / "drivers" / "report")}
+    command = [sys.executable, "-m", "katt_report", *arguments]
+    return subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False, **changes)
+
+
+def test_a_full_disk(files, tmp_path, repository):
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    folder = tmp_path / "report"
+    done = as_a_program([files["rmsnorm"], "-o", folder], repository, stdout=subprocess.PIPE, preexec_fn=small_files)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"katt-report: {folder}: cannot be written (File too large)\n"
+    assert os.listdir(tmp_path) == []
+    with open("/dev/full", "w") as full:
+        done = as_a_program(["compare", files["models"], files["models"]], repository, stdout=full)
+    assert done.returncode == 1
+    assert done.stderr == "katt-report: standard output: cannot be written (No space left on device)\n"
 
 
 def test_compare(tmp_path, capsys):
@@ -103,9 +179,46 @@ def test_compare(tmp_path, capsys):
     assert next(row for row in found["rows"] if row["verdict"] == "regression")["identity"]["seq_q"] == 2048
 
 
+def test_lost_rows(tmp_path, capsys):
+    old = synthetic.write(tmp_path / "old.h5", synthetic.attention_seqlen(1, dtypes=("f32",)))
+    file = synthetic.attention_seqlen(1, dtypes=("f32",))
+    file.rows = [row for row in file.rows if row["variant"] == "naive"]
+    new = synthetic.write(tmp_path / "new.h5", file)
+    status, out, _ = run(capsys, "compare", old, new)
+    assert status == 1 and out.splitlines()[-1].startswith("6 LOST ROWS: 5 rows compared, 6 lost")
+    status, out, _ = run(capsys, "compare", new, old)
+    assert status == 3  # naive alone is not judged
+    assert run(capsys, "compare", old, old, "--allow-lost")[0] == 0
+    file = synthetic.attention_seqlen(1, dtypes=("f32",))
+    file.rows = [row for row in file.rows if row["variant"] == "naive" or row["seq_q"] < 8192]
+    new = synthetic.write(tmp_path / "new.h5", file)
+    status, out, _ = run(capsys, "compare", old, new, "--json")
+    assert status == 1 and json.loads(out)["regression"] is True
+    status, out, _ = run(capsys, "compare", old, new, "--allow-lost")
+    assert status == 0 and out.splitlines()[-1].startswith("no regression: 9 rows compared, 2 lost")
+
+
+def test_another_machine_tells_nothing(tmp_path, capsys):
+    def without_a_pair(file, speed):
+        file.rows = [row for row in file.rows if row["variant"] == "flash"]
+        for row in file.rows:
+            row.update(speedup=float("nan"), speedup_lo=float("nan"), speedup_hi=float("nan"))
+        file.ceilings = {run: [(n, v * speed, *rest) for n, v, *rest in lines] for run, lines in file.ceilings.items()}
+        return file
+
+    old = synthetic.write(tmp_path / "old.h5", without_a_pair(synthetic.attention_seqlen(1), 1.0))
+    same = synthetic.write(tmp_path / "same.h5", without_a_pair(synthetic.attention_seqlen(1), 1.1))
+    other = synthetic.write(tmp_path / "other.h5", without_a_pair(synthetic.attention_seqlen(1), 3.0))
+    assert run(capsys, "compare", old, same)[0] == 0
+    status, out, err = run(capsys, "compare", old, other)
+    assert (status, err) == (3, "")
+    assert out.splitlines()[-1].startswith("cannot tell: 18 rows compared, 18 unclear")
+    status, out, _ = run(capsys, "compare", old, other, "--json")
+    assert (status, json.loads(out)["cannot_tell"]) == (3, True)
+    assert run(capsys, "compare", old, other, "--metric", "time")[0] == 0
+
+
 def test_as_a_program(files, repository):
-    command = [sys.executable, "-m", "katt_report", "compare", files["models"], files["models"]]
-    environment = os.environ | {"PYTHONPATH": str(repository / "drivers" / "report")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = as_a_program(["compare", files["models"], files["models"]], repository, stdout=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("no regression: 24 rows compared")

@@ -173,7 +173,7 @@ def test_status_error_and_memory(pair):
     check(("flash", 512, "bf16"), "regression", "mean_abs_err")
     check(("flash", 1024, "bf16"), "same", "")
     check(("naive", 16384, "bf16"), "new", "was skipped")
-    assert found.regressions == 4
+    assert found.regressions == 4 and found.worse
     # Refused in both files: neither a finding nor a loss.
     assert ("naive", 16384, "f32") not in rows
 

@@ -46,7 +46,7 @@ def test_a_file_without_the_columns_is_read(tmp_path):
     peer = points.where(variant="torch_flash")
     assert np.isnan(peer["total_bytes"]).all() and np.isnan(peer["workspace_bytes"]).all()
     for sides in ((old, new), (new, old)):
-        assert compare(*map(load, sides)).verdict.startswith("no regression")
+        assert compare(*map(load, sides), allow_lost=True).verdict.startswith("no regression")
 
 
 def test_a_peer_is_drawn_where_its_memory_is_known(tmp_path, quick):

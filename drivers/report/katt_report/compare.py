@@ -51,7 +51,8 @@ class Row:
 
 @dataclass
 class Comparison:
-    """All rows, what the machine did meanwhile, and the verdict."""
+    """All rows, what the machine did meanwhile, and the verdict. `allow_lost`: rows that the new file lacks, or
+    refuses, are no regression."""
 
     rows: list[Row]
     tolerance: float
@@ -59,6 +60,7 @@ class Comparison:
     level: float
     drift: tuple[float, float]
     notes: list[str]
+    allow_lost: bool = False
 
     def count(self, verdict: str) -> int:
         """How many rows have this verdict."""
@@ -66,8 +68,20 @@ class Comparison:
 
     @property
     def regressions(self) -> int:
-        """How many rows became worse: the exit status is 1 if there are any."""
+        """How many rows became worse."""
         return self.count(REGRESSION)
+
+    @property
+    def worse(self) -> bool:
+        """Whether a row became worse or was lost: the exit status is 1."""
+        return self.regressions > 0 or (self.count(LOST) > 0 and not self.allow_lost)
+
+    @property
+    def untold(self) -> bool:
+        """Whether nothing became worse as far as the files tell, which is too little: more rows are unclear than are
+        judged, or none is judged. The exit status is 3."""
+        judged = self.count(SAME) + self.count(IMPROVED)
+        return not self.worse and (judged == 0 or self.count(UNCLEAR) > judged)
 
     @property
     def mean_ratio(self) -> float | None:
@@ -79,7 +93,10 @@ class Comparison:
     def verdict(self) -> str:
         """One line for people and logs."""
         compared = sum(row.verdict not in (LOST, NEW) for row in self.rows)
-        word = f"{self.regressions} REGRESSION{'S'[: self.regressions != 1]}" if self.regressions else "no regression"
+        word = "cannot tell" if self.untold else "no regression"
+        if self.worse:
+            counts = {"REGRESSION": self.regressions, "LOST ROW": 0 if self.allow_lost else self.count(LOST)}
+            word = " and ".join(f"{n} {name}{'S'[: n != 1]}" for name, n in counts.items() if n)
         parts = [f"{compared} rows compared"]
         parts += [f"{self.count(v)} {v}" for v in (IMPROVED, UNCLEAR, LOST, NEW) if self.count(v)]
         mean = f", geometric mean of the ratios {self.mean_ratio:.3f}" if self.mean_ratio else ""
@@ -90,7 +107,7 @@ class Comparison:
         """Plain values for JSON."""
         counts = {v: self.count(v) for v in (REGRESSION, IMPROVED, SAME, UNCLEAR, BASELINE, LOST, NEW)}
         return {
-            "verdict": self.verdict, "regression": self.regressions > 0, "counts": counts,
+            "verdict": self.verdict, "regression": self.worse, "cannot_tell": self.untold, "counts": counts,
             "tolerance": self.tolerance, "metric": self.metric, "level_per_row": self.level,
             "drift": list(self.drift), "geometric_mean_ratio": self.mean_ratio, "notes": self.notes,
             "rows": [asdict(row) for row in self.rows],
@@ -111,18 +128,20 @@ class _Side:
         return self.baselines.get((row["run"], *(row[name] for name in self.case)))
 
 
-def compare(old: Results, new: Results, tolerance: float = 0.05, metric: str = "auto") -> Comparison:
+def compare(
+    old: Results, new: Results, tolerance: float = 0.05, metric: str = "auto", allow_lost: bool = False
+) -> Comparison:
     """Matches the rows of two files by their identity columns and judges each one.
 
     A row is slower if the intervals of old and new do not overlap (see `interval_level`) and the change
     exceeds `tolerance`. Errors may double and memory may grow by a tenth; a row that was ok and failed is
-    a regression, one that is missing or refused is listed as lost.
+    a regression, one that is missing or refused is lost, which is as bad unless `allow_lost`.
 
     Metric `speedup`: the paired speedup over the baseline. `time`: the median time as it is. `auto`: the
     speedup, unclear where the baseline of the case itself moved by more than `COMPARABLE`, or became faster
     while the row did not become slower (both by `tolerance`); where a row has none the time, which must leave
-    the range in which the baseline's times and the measured ceilings moved between the two files; the
-    baseline's own times are shown, not judged.
+    the range in which the baseline's times and the measured ceilings moved between the two files, and is unclear
+    inside a range that is wider than `COMPARABLE`; the baseline's own times are shown, not judged.
     """
     names, notes = _identity(old.points, new.points)
     sides = [_side(results, names) for results in (old, new)]
@@ -153,7 +172,7 @@ def compare(old: Results, new: Results, tolerance: float = 0.05, metric: str = "
                 row.reasons.append(f"tile {tiles[0][0]}x{tiles[0][1]} → {tiles[1][0]}x{tiles[1][1]}")
         if row.verdict:
             rows.append(row)
-    return Comparison(rows, tolerance, metric, level, drift, notes)
+    return Comparison(rows, tolerance, metric, level, drift, notes, allow_lost)
 
 
 def interval_level(rows: int) -> float:
@@ -274,6 +293,9 @@ def _judge_speed(row: Row, sides, before: dict, after: dict, level, tolerance, m
     upper = math.inf if row.hi is None else row.hi
     if (1.0 - tolerance) * floor <= row.ratio <= (1.0 + tolerance) * roof:
         row.verdict = SAME
+        if roof > COMPARABLE * floor:
+            row.verdict = UNCLEAR
+            row.reasons = [f"the machine itself moved by {significant(floor, 2)}× to {significant(roof, 2)}×"]
     elif not 1.0 / COMPARABLE <= moved <= COMPARABLE:
         row.verdict = UNCLEAR
         row.reasons = [f"{schema.BASELINE} ran at {significant(moved, 2)}× its old speed: not the same conditions"]

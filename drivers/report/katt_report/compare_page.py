@@ -53,7 +53,7 @@ def table_text(found: Comparison) -> str:
 
 def compare_report(found: Comparison, old: str, new: str) -> dict[str, bytes]:
     """compare.html and its figure as SVG and PNG."""
-    files, body = {}, [bullets([found.verdict, *found.notes], "caution" if found.regressions else "headline")]
+    files, body = {}, [bullets([found.verdict, *found.notes], "caution" if found.worse or found.untold else "headline")]
     plot = forest(found)
     if plot:
         svg, png = render(plot.figure)
@@ -83,9 +83,12 @@ def _rules(found: Comparison) -> list[str]:
         "Unclear: the change is larger than the tolerance, but the intervals overlap (more rounds would decide) or the "
         f"baseline itself ran more than {COMPARABLE:g} times faster or slower than before (repeat the run).",
         "Rows without a paired speedup must also leave the range in which the baseline's times and the ceilings moved "
-        f"between the files, here {drift}. The baseline's own rows are shown only.",
+        f"between the files, here {drift}; where that is wider than {COMPARABLE:g}, rows within it are unclear. The "
+        "baseline's own rows are shown only.",
+        "Where more rows are unclear than are judged, or none is, the comparison cannot tell.",
         f"Also a regression: a row that was ok and now fails, an error more than {ERROR_GROWTH:g} times as large, "
-        f"memory more than {100 * (MEMORY_GROWTH - 1):.0f} % larger. Lost: measured before, now missing or refused.",
+        f"memory more than {100 * (MEMORY_GROWTH - 1):.0f} % larger. Lost: measured before, now missing or "
+        f"refused, {'which was allowed here' if found.allow_lost else 'which counts as a regression'}.",
     ]
 
 

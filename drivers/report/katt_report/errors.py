@@ -1,5 +1,7 @@
 """The one error that the user caused."""
 
+from katt_report.text import printable
+
 
 class InputError(Exception):
     """Bad input: a file or option that does not hold what is needed (exit status 2, one line)."""
@@ -9,4 +11,4 @@ class InputError(Exception):
 
     def __str__(self) -> str:
         name, holds, expected = self.args
-        return " ".join(f"{name}: holds {holds}, expected {expected}".split())
+        return printable(" ".join(f"{name}: holds {holds}, expected {expected}".split()))

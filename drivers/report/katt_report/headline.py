@@ -202,7 +202,9 @@ def cautions(results: Results) -> list[str]:
         if about.get("status") in ("running", "interrupted"):
             lines.append(f"{name} did not finish (status {about['status']}): points are missing.")
         if about.get("dirty"):
-            lines.append(f"{name} was built from a tree with uncommitted changes on {about.get('commit', '')[:12]}.")
+            lines.append(
+                f"{name} was built from a tree with uncommitted changes on {str(about.get('commit', ''))[:12]}."
+            )
         if str(about.get("build_type", "Release")).lower() not in ("release", "relwithdebinfo"):
             lines.append(f"{name} is a {about['build_type']} build: its times say nothing about speed.")
         load, cores = about.get("load_average"), about.get("cores")

@@ -10,6 +10,7 @@ import numpy as np
 from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.points import Points, concatenate
+from katt_report.text import printable
 
 # A result file of a year of sweeps is a few megabytes; more than this is a damaged size field.
 _LARGEST_DATASET_BYTES = 1 << 30
@@ -92,6 +93,13 @@ class Results:
     replaced: int = 0
     profiles: dict[tuple[str, str, str], Profile] = field(default_factory=dict)
 
+    @property
+    def frame(self):
+        """The points as a pandas.DataFrame, with texts as texts: `frame[frame.status == "ok"]` is what was measured."""
+        import pandas
+
+        return pandas.DataFrame(dict(self.points.columns))
+
     def samples_of(self, row: dict) -> np.ndarray | None:
         """The times of one row in seconds, or None if the file has none."""
         return self.samples.get((row["source"], row["run"], row["point"]))
@@ -129,7 +137,7 @@ def short_names(paths: list[Path]) -> list[str]:
         names = [str(path) for path in paths]
     if len(set(names)) < len(names):
         names = [f"{name} ({index})" for index, name in enumerate(names, 1)]
-    return names
+    return [printable(name) for name in names]
 
 
 def read(path: Path, source: str) -> Results:
@@ -162,13 +170,13 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
     points = _read_points(file, path)
     points.columns["source"] = np.full(len(points), source)
     samples = {
-        (source, run, point): _checked(path, data)[()].astype(np.float64).ravel()
+        (source, run, plain(point)): _checked(path, data)[()].astype(np.float64).ravel()
         for run, group in _groups(file, "samples")
         for point, data in group.items()
         if isinstance(data, h5py.Dataset)
     }
     runs = {
-        (source, run): {name: plain(value) for name, value in group.attrs.items()}
+        (source, run): {plain(name): plain(value) for name, value in group.attrs.items()}
         for run, group in _groups(file, "runs")
     }
     ceilings = [
@@ -186,7 +194,7 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
         for row in _checked(path, data)[()]
     ]
     profiles = {
-        (source, run, point): read_profile(_checked(path, data))
+        (source, run, plain(point)): read_profile(_checked(path, data))
         for run, group in _groups(file, "profile")
         for point, data in group.items()
         if isinstance(data, h5py.Dataset)
@@ -285,7 +293,7 @@ def _read_points(file: h5py.File, path: Path) -> Points:
 
 def _plain_column(column: np.ndarray, known: str | None) -> np.ndarray:
     if column.dtype.kind in "SOU":
-        return np.array([plain(value) for value in column.tolist()], dtype=np.str_)
+        return np.array([printable(str(plain(value))) for value in column.tolist()], dtype=np.str_)
     if column.dtype.kind == "f" or known == schema.REAL:
         return column.astype(np.float64)
     return column.astype(np.int64)
@@ -293,7 +301,7 @@ def _plain_column(column: np.ndarray, known: str | None) -> np.ndarray:
 
 def _items(file: h5py.File, name: str) -> list[tuple]:
     group = file.get(name)
-    return list(group.items()) if isinstance(group, h5py.Group) else []
+    return [(plain(key), value) for key, value in group.items()] if isinstance(group, h5py.Group) else []
 
 
 def _groups(file: h5py.File, name: str) -> list[tuple]:
@@ -307,9 +315,11 @@ def _checked(path: Path, data: h5py.Dataset) -> h5py.Dataset:
 
 
 def plain(value):
-    """An HDF5 value as a plain Python one: bytes become text, NumPy scalars become numbers."""
+    """An HDF5 value as a plain Python one: bytes become printable text, NumPy scalars become numbers."""
     if isinstance(value, np.ndarray):
         return plain(value.item()) if value.size == 1 else [plain(item) for item in value.tolist()]
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str):  # h5py decodes bytes that are not UTF-8 as surrogates
+        return printable(value, keep="\t\n")
     return value.item() if isinstance(value, np.generic) else value

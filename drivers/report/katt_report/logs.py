@@ -32,7 +32,7 @@ def read_log(path: Path, name: str) -> Log | None:
 def _read(file: h5py.File, path: Path, name: str) -> Log | None:
     if "log" not in file.attrs:
         return None
-    about = {key: plain(value) for key, value in file.attrs.items()}
+    about = {plain(key): plain(value) for key, value in file.attrs.items()}
     data = file.get("profile")
     if data is not None and (not isinstance(data, h5py.Dataset) or data.size > _LARGEST_PROFILE):
         raise InputError(path, "no table named profile", "a table of regions and kernels")

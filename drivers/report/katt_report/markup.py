@@ -4,6 +4,8 @@ import base64
 import html
 import re
 
+from katt_report.text import printable
+
 STYLE = """
 :root { color-scheme: light; }
 * { box-sizing: border-box; }
@@ -48,8 +50,8 @@ pre { background: #f6f6f6; padding: 8px 12px; font-size: 12px; white-space: pre-
 
 
 def escape(text) -> str:
-    """Text for HTML; control characters, which a damaged string may hold, become visible."""
-    return html.escape(re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "\N{REPLACEMENT CHARACTER}", str(text)))
+    """Text for HTML."""
+    return html.escape(printable(str(text), keep="\t\n"))
 
 
 def prose(text: str) -> str:

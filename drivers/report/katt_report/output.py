@@ -1,5 +1,7 @@
 """Writing a folder of results so that it holds all of them or none."""
 
+import errno
+import fcntl
 import io
 import os
 import shutil
@@ -24,13 +26,18 @@ def render(figure: Figure) -> tuple[bytes, bytes]:
     return svg.getvalue(), png.getvalue()
 
 
+_PREFIX = ".katt-report."
+# What is no fault of the folder that was named.
+_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+
+
 def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
     """Writes what `make` returns to a temporary folder beside `folder`, then moves it in.
 
-    `make` is called only once the place is known to be writable. Other files in an existing folder stay.
-    Throws InputError where the folder cannot be written.
+    `make` is called only once the place is known to be writable. Other files in an existing folder stay. What a run
+    that was killed has left there goes. Throws InputError where the folder cannot be written, OSError for a full disk.
     """
-    temporary = None
+    temporary = lock = None
     created = []
     try:
         if folder.exists() and not folder.is_dir():
@@ -41,7 +48,9 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
                 created.append(parent)
         # A folder may be a mount of its own: what goes into an existing one is prepared inside it.
         place = folder if folder.exists() else folder.absolute().parent
-        temporary = Path(tempfile.mkdtemp(prefix=".katt-report.", dir=place))
+        for where in {place, folder.absolute().parent}:
+            _remove_left(where)
+        temporary, lock = _temporary(place)
         temporary.chmod(0o777 & ~_umask())
         for name, data in make().items():
             (temporary / name).write_bytes(data)
@@ -54,13 +63,52 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
         temporary, created = None, []
     except OSError as error:
         reason = error.strerror or str(error)
+        if error.errno in _FAILURES:
+            raise OSError(error.errno, reason, str(folder)) from error
         raise InputError(f"-o {folder}", f"a folder that cannot be written ({reason})", "a writable folder") from error
     finally:
         if temporary:
             shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
         for parent in reversed(created):
             if not any(parent.iterdir()):
                 parent.rmdir()
+
+
+def _locked(folder: Path, wait: int = 0) -> int | None:
+    """A descriptor that holds the lock of a folder until it is closed, at the latest when the process ends; None where
+    the folder is gone, the file system has no locks, or, with wait = LOCK_NB, another process holds it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | wait)
+        if os.stat(folder).st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _temporary(place: Path) -> tuple[Path, int | None]:
+    """A new folder and its lock, which tells other runs that somebody writes there; a file system without locks has
+    none, and nothing is ever removed there."""
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+    lock = _locked(folder)
+    # Between the two lines another run may have taken it for one that was left, and removed it.
+    return (folder, lock) if folder.exists() else _temporary(place)
+
+
+def _remove_left(place: Path) -> None:
+    """Removes the temporary folders of runs that were killed: those whose lock nobody holds."""
+    for folder in place.glob(f"{_PREFIX}*"):
+        lock = _locked(folder, fcntl.LOCK_NB)
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
 
 
 def _umask() -> int:

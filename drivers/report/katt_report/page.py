@@ -97,9 +97,9 @@ def _navigation(parts, machines: bool) -> str:
 
 
 def _title(results: Results, parts) -> tuple[str, str]:
-    titles = dict.fromkeys(about.get("title") for about in results.runs.values() if about.get("title"))
+    titles = dict.fromkeys(str(about["title"]) for about in results.runs.values() if about.get("title"))
     operators = dict.fromkeys(f"{group.key[0]} {group.key[1]}" for group, _ in parts)
-    title = list_text([str(text) for text in titles or operators])
+    title = list_text(list(titles or operators))
     devices = dict.fromkeys(str(a["device"]) for a in results.runs.values() if a.get("device"))
     commits = dict.fromkeys(
         str(a["commit"])[:12] + (" (modified)" if a.get("dirty") else "")
@@ -268,7 +268,7 @@ def _attribute(name: str, value) -> str:
         try:
             pairs = json.loads(value)
             return escape(", ".join(f"{k} = {v}" for k, v in pairs.items())) if pairs else "–"
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             pass
     if name in ("sweep", "kokkos_config") and value:
         return f"<pre>{escape(str(value).strip())}</pre>"

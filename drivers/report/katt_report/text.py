@@ -1,6 +1,16 @@
-"""Numbers for people: bytes, seconds, rates, ratios, names of points."""
+"""Text for people: bytes, seconds, rates, ratios, names of points, and strings of files that anybody wrote."""
 
 import math
+import re
+
+# Control characters, those that change the direction of a line, and what neither UTF-8 nor XML can hold.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """A string of a foreign file as terminals, HTML and SVG can show it: what they cannot, but for the characters of
+    `keep`, becomes U+FFFD."""
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else "\N{REPLACEMENT CHARACTER}", text)
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -69,6 +79,16 @@ def error_text(value: float) -> str:
     if not math.isfinite(value):
         return "–"
     return "0" if value == 0 else f"{value:.1e}"
+
+
+def power_text(value: float) -> str:
+    """A number for a tick of a logarithmic axis: 10⁻³, 2 × 10⁻³."""
+    if not value > 0 or not math.isfinite(value):
+        return ""
+    exponent = math.floor(math.log10(value) + 1e-9)
+    power = "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    factor = f"{value / 10.0**exponent:.3g}"
+    return power if factor == "1" else f"{factor} × {power}"
 
 
 def value_text(value) -> str:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -29,11 +30,14 @@ void check_heads(const Args& args) {
   }
 }
 
-/// Score rule, bias and block mask. Throws InputError.
+/// Scale, score rule, bias and block mask. Throws InputError.
 template <class Args>
 void check_mask(const Args& args) {
   const auto fail = [](const std::string& message) { throw InputError("attention: " + message); };
   const MaskArgs& mask = args.mask;
+  if (!std::isfinite(args.scale)) {
+    fail("scale " + std::to_string(args.scale) + ": expected a finite number");
+  }
   for (const ScoreParameter& parameter : score_parameters) {
     const float value = args.score.*parameter.value;
     if (value >= parameter.minimum && value <= parameter.maximum) continue;

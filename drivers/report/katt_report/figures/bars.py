@@ -136,7 +136,7 @@ def _bars(panel: Axes, group: Group, names, series: dict, value, text, intervals
         places = np.array([order[key] for key in last]) + (index - (len(series) - 1) / 2) * height
         values = value(chosen)
         bars = intervals(chosen) if intervals is not None and len(chosen) else None
-        panel.barh(places, values, height * 0.92, label=name, **look.bar())
+        panel.barh(places, values, height * 0.92, label=style.label(name), **look.bar())
         if bars is not None:
             panel.errorbar(values, places, xerr=bars, fmt="none", ecolor="black", elinewidth=0.9, capsize=2)
         reach = values + bars[1] if bars is not None else values

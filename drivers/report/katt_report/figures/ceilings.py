@@ -57,6 +57,7 @@ def roofline(group: Group) -> style.Plot | None:
         _flat(panel, flat, low, high, slopes)
         panel.set_xlabel("arithmetic intensity: FLOP per byte of least traffic")
         panel.set_ylabel("throughput")
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         panel.yaxis.set_major_formatter(lambda value, _: rate_text(value, "FLOP/s", 0))
         style.legend_above(figure, handles, [handle.get_label() for handle in handles])
     return style.Plot(
@@ -81,7 +82,9 @@ def _points(panel: Axes, group: Group, rows: Points, intensity, rates) -> list[L
                 how = look.curve(linestyle="", marker=dtypes[dtype].marker, markersize=6.5)
                 if variant == group.variants[0] and len(group.variants) > 1:
                     how |= {"markerfacecolor": "white", "markeredgecolor": look.colour, "markeredgewidth": 1.3}
-                handles += panel.plot(intensity[chosen], rates[chosen], zorder=3, label=f"{variant} {dtype}", **how)
+                handles += panel.plot(
+                    intensity[chosen], rates[chosen], zorder=3, label=style.label(f"{variant} {dtype}"), **how
+                )
     return handles
 
 

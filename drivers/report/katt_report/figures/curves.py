@@ -33,7 +33,7 @@ def speedup(group: Group) -> style.Plot | None:
                     line[group.x] * 1.02 ** (index - (len(series) - 1) / 2),
                     line["speedup"],
                     style.bars_of(line, "speedup", "speedup_lo", "speedup_hi"),
-                    label=dtype if len(variants) == 1 else f"{variant} {dtype}",
+                    label=style.label(dtype if len(variants) == 1 else f"{variant} {dtype}"),
                     capsize=2.5,
                     **look.curve(linestyle=chosen),
                 )
@@ -69,7 +69,7 @@ def throughput(group: Group) -> style.Plot | None:
             high = rates * (rows["time_s"] / rows["time_lo_s"] - 1)
         ends = np.array([low, high])
         ends = np.where(np.isfinite(ends), np.maximum(ends, 0.0), 0.0)
-        panel.errorbar(rows[group.x], rates, ends, label=variant, capsize=2.5, **look.curve())
+        panel.errorbar(rows[group.x], rates, ends, label=style.label(variant), capsize=2.5, **look.curve())
 
     figure, axes, shown = _variant_panels(group, draw)
     for panel in axes:
@@ -94,7 +94,7 @@ def time(group: Group) -> style.Plot | None:
 
     def draw(panel: Axes, rows: Points, look: style.Look, variant: str) -> None:
         bars = style.bars_of(rows, "time_s", "time_lo_s", "time_hi_s")
-        panel.errorbar(rows[group.x], rows["time_s"], bars, label=variant, capsize=2.5, **look.curve())
+        panel.errorbar(rows[group.x], rows["time_s"], bars, label=style.label(variant), capsize=2.5, **look.curve())
 
     figure, axes, shown = _variant_panels(group, draw, sharey=True)
     for panel in axes:
@@ -137,7 +137,7 @@ def _mark_missing(panel: Axes, group: Group, every: Points, measured: Points, lo
         if missing:
             panel.plot(sorted(missing), [0.035 + 0.05 * index] * len(missing), "x", color=look.colour, markersize=7,
                        markeredgewidth=2, transform=panel.get_xaxis_transform(), clip_on=False,
-                       label=variant + style.MISSING)  # fmt: skip
+                       label=style.label(variant) + style.MISSING)  # fmt: skip
 
 
 def _missing(group: Group) -> bool:

@@ -34,9 +34,11 @@ def errors(group: Group) -> style.Plot | None:
         style.log_axis(panel)
         low, high = panel.get_ylim()
         panel.set_ylim(low / 1.6, high * 1.6)
-        handles = [Line2D([], [], **look.curve(linestyle=""), label=f"{variant}, largest")
+        handles = [Line2D([], [], **look.curve(linestyle=""), label=style.label(f"{variant}, largest"))
                    for variant, look in looks.items()]  # fmt: skip
-        handles += [Line2D([], [], **_hollow(look), label=f"{variant}, mean") for variant, look in looks.items()]
+        handles += [
+            Line2D([], [], **_hollow(look), label=style.label(f"{variant}, mean")) for variant, look in looks.items()
+        ]
         handles.append(Line2D([], [], linestyle=":", color=style.GREY, label="half a unit in the last place at 1"))
         panel.legend(handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return style.Plot(

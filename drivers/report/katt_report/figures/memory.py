@@ -65,14 +65,15 @@ def growth_text(fit: PowerFit, symbol: str) -> str:
 def _draw(panel: Axes, group: Group, rows: Points, look: style.Look, variant: str) -> None:
     x, workspace = rows[group.x], rows["workspace_bytes"]
     fit = fit_power(x, workspace)
-    label = f"{variant} workspace"
+    name = style.label(style.formula(variant))
+    label = f"{name} workspace"
     if not workspace.any():
         label += ": none"
     elif fit and not fit.exponent:
-        label += f": {growth_text(fit, group.symbol)}"
+        label += f": {style.formula(growth_text(fit, group.symbol))}"
     elif fit:
-        label += f" ∝ {group.symbol}$^{{{fit.exponent:.2f}}}$"
+        label += f" ∝ {style.formula(group.symbol)}$^{{{fit.exponent:.2f}}}$"
     drawn = workspace > 0
     panel.plot(x[drawn], workspace[drawn], label=label, **look.curve())
     thin = look.curve(linewidth=0.9, markerfacecolor="white", markeredgecolor=look.colour, markersize=4.5)
-    panel.plot(x, rows["total_bytes"], label=f"{variant} total", **thin)
+    panel.plot(x, rows["total_bytes"], label=f"{name} total", **thin)

@@ -135,7 +135,7 @@ def draw_bars(panel: Axes, bars, looks: dict) -> None:
             colour, hatch = looks[name]
             width = share * length
             panel.barh(where, width, 0.86, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
-                       label=short_name(name))  # fmt: skip
+                       label=style.label(short_name(name)))  # fmt: skip
             if width > 0.075 * longest:
                 panel.text(left + width / 2, where, percent_text(share), ha="center", va="center", fontsize=7,
                            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.8})  # fmt: skip

@@ -2,6 +2,9 @@
 colour-blind readers (the palette is Okabe and Ito's; no two series differ by colour alone)."""
 
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import matplotlib
@@ -14,7 +17,7 @@ from matplotlib.transforms import ScaledTranslation
 from katt_report import schema
 from katt_report.groups import MOST_PANELS, Group, sort_dtypes, sort_variants
 from katt_report.points import Points
-from katt_report.text import bytes_text, seconds_text
+from katt_report.text import bytes_text, power_text, seconds_text
 
 PAGE_WIDTH = 10.8
 GREY = "#555555"
@@ -82,9 +85,10 @@ def dtype_looks(dtypes) -> dict[str, Look]:
     return {name: replace(_DTYPES[min(index, len(_DTYPES) - 1)]) for index, name in enumerate(order)}
 
 
-def context():
-    """The settings under which figures are made and saved."""
-    return matplotlib.rc_context(
+@contextmanager
+def context() -> Iterator[None]:
+    """The settings under which figures are made and saved. Names of files are text: a `$` begins no formula."""
+    with warnings.catch_warnings(), matplotlib.rc_context(
         {
             "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9.0,
             "axes.titlesize": 9.5, "axes.titleweight": "bold", "axes.labelsize": 9.0, "legend.fontsize": 8.5,
@@ -93,9 +97,22 @@ def context():
             "xtick.color": "#333333", "ytick.color": "#333333", "xtick.labelsize": 8.5, "ytick.labelsize": 8.5,
             "legend.frameon": False, "legend.handlelength": 3.0, "hatch.linewidth": 0.6,
             "figure.facecolor": "white", "savefig.facecolor": "white", "savefig.dpi": 160,
-            "svg.fonttype": "path", "svg.hashsalt": "katt",
+            "svg.fonttype": "path", "svg.hashsalt": "katt", "text.parse_math": False,
         }
-    )  # fmt: skip
+    ):  # fmt: skip
+        # Names in a script that the font lacks, or too long for the page, are no news on stderr.
+        warnings.filterwarnings("ignore", "Glyph .* missing|.*layout not applied|Tight layout", UserWarning)
+        yield
+
+
+def label(name: str) -> str:
+    """A name for a legend, which leaves out those that begin with an underscore."""
+    return f" {name}" if name.startswith("_") else name
+
+
+def formula(name: str) -> str:
+    """A name as a part of a label with a formula."""
+    return name.replace("$", r"\$")
 
 
 def plot_name(kind: str, group: Group) -> str:
@@ -138,12 +155,14 @@ def panels_note(shown: int, group: Group) -> str:
 
 
 def legend_below(axes: Axes, columns: int = 2) -> None:
-    """A legend under the x label, where no data can be."""
+    """A legend under the x label, where no data can be; its labels may hold formulas."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         below = axes.transAxes + ScaledTranslation(0, -0.5, axes.figure.dpi_scale_trans)
-        axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), bbox_transform=below,
-                    ncols=columns, borderaxespad=0.0, columnspacing=1.2)  # fmt: skip
+        legend = axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), bbox_transform=below,
+                             ncols=columns, borderaxespad=0.0, columnspacing=1.2)  # fmt: skip
+        for text in legend.get_texts():
+            text.set_parse_math(True)
 
 
 def legend_of_figure(figure: Figure, axes: list[Axes]) -> None:
@@ -198,15 +217,14 @@ def byte_axis(axes: Axes) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def log_axis(axes: Axes, text=None) -> None:
-    """A logarithmic y axis with decimal ticks, labelled by `text` where given."""
+def log_axis(axes: Axes, text=power_text) -> None:
+    """A logarithmic y axis with decimal ticks, labelled by `text`."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(base=10, numticks=8))
     low, high = axes.get_ylim()
     if high / low < 30:
         axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=8))
-    if text:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 

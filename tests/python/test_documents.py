@@ -1,0 +1,54 @@
+"""The lines of Python in README.md and docs/python.md run, on small problems."""
+
+import os
+import re
+
+import pytest
+from conftest import ROOT
+
+katt = pytest.importorskip("katt")
+
+
+def blocks(name: str) -> list[str]:
+    """The Python of a document, but for what needs a model that somebody has fetched."""
+    found = re.findall(r"^```python\n(.*?)^```$", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
+    return [block for block in found if "Llama" not in block and "from_pretrained" not in block]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with results/mine.h5, in which sweeps are short."""
+    sweep = katt.sweep
+
+    def quick(op, **arguments):
+        if "seq" in arguments:
+            arguments["seq"] = [64, 128]
+        return sweep(op, **{"threads": 1, **arguments, "budget_s": 0.02, "min_rounds": 3, "progress": False})
+
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "attention_seqlen").symlink_to(ROOT / "results" / "attention_seqlen")
+    quick("attention", seq=64, output=results / "mine.h5")
+    monkeypatch.setattr(katt, "sweep", quick)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
+def test_lines_run(place, name):
+    names = {}
+    for block in blocks(name):
+        if "torch" in block:
+            try:
+                import torch
+            except ImportError:
+                continue
+            names["torch"] = torch
+            before = torch.nn.functional.scaled_dot_product_attention
+        exec(compile(block, name, "exec"), names)
+        if "torch" in block:
+            torch.nn.functional.scaled_dot_product_attention = before
+    if name == "README.md":
+        frame = names["frame"]
+        assert len(frame[frame.status == "ok"]) > 1 and frame.variant.tolist()[0] in ("naive", "flash")
+    else:
+        assert os.path.exists("out/report.html") and (names["result"].frame["status"] == "ok").any()
