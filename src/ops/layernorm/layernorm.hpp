@@ -17,7 +17,8 @@
 ///   dx         = rstd · (g − mean_j g(j) − x̂ · mean_j(g(j) · x̂(j)))
 ///   dweight(j) = Σ_rows dout(j) · x̂(j),  dbias(j) = Σ_rows dout(j)
 ///
-/// The backward pass computes the statistics again from x, in f32.
+/// The backward pass computes the statistics again from x, in f32. They do not overflow, however large
+/// a row is.
 namespace katt::layernorm {
 
 /// Arguments, in the memory of the backend and of one dtype; rows may be any distance apart.

@@ -13,9 +13,10 @@
 /// its later loops, which ask for the next row.
 namespace katt::layernorm::impl {
 
-/// Of a row: mean and 1/√(variance + eps); backward also mean(g) and mean(g · x̂).
+/// Of a row, multiplied by `scale` first: mean and 1/√(variance + scale² · eps); backward also mean(g)
+/// and mean(g · x̂). The scale is 1 except for rows whose squares f32 cannot hold.
 struct Statistics {
-  float mean, rstd, mean_g, mean_gx;
+  float mean, rstd, mean_g, mean_gx, scale;
 };
 
 /// What a launch computes: the statistics, the results from stored ones, or both.
@@ -58,33 +59,52 @@ struct Pass {
   template <class Team>
   KOKKOS_FORCEINLINE_FUNCTION Statistics statistics(const Team& team, std::int64_t t,
                                                     bool more) const {
-    const auto n = static_cast<float>(columns());
-    const auto ask = [&](const auto& tensor, std::int64_t i) {
-      if (is_host_v<Exec> && more) tile::prefetch(&tensor(t + 1, i));
-    };
-    Statistics row{};
-    const auto values = tile::row_sums<Exec, 1>(
-        team, columns(),
-        [&]<class V>(std::int64_t i, V(&terms)[1]) { terms[0] = load<V>(x, t, i); });
-    row.mean = values.of[0] / n;
-    const auto squares =
-        tile::row_sums<Exec, 1>(team, columns(), [&]<class V>(std::int64_t i, V(&terms)[1]) {
-          ask(x, i);
-          const V away = load<V>(x, t, i) - V(row.mean);
-          terms[0] = away * away;
-        });
-    row.rstd = 1.0F / Kokkos::sqrt(squares.of[0] / n + eps);
+    Statistics row = moments<true>(team, t, more);
+    if (!(row.rstd > 0.0F)) row = moments<false>(team, t, false);  // a sum has overflowed
     if constexpr (backward) {
+      const auto n = static_cast<float>(columns());
       const auto sums =
           tile::row_sums<Exec, 2>(team, columns(), [&]<class V>(std::int64_t i, V(&terms)[2]) {
-            ask(dout, i);
+            ask(dout, t, i, more);
             terms[0] = load<V>(dout, t, i) * tile::load<V>(weight + i);
-            terms[1] = terms[0] * V(load<V>(x, t, i) - V(row.mean));
+            terms[1] = terms[0] * tile::fma(load<V>(x, t, i), V(row.scale), V(-row.mean));
           });
       row.mean_g = sums.of[0] / n;
       row.mean_gx = sums.of[1] * row.rstd / n;
     }
     return row;
+  }
+
+  /// Mean and rstd of a row as it is, or, unless Plain, of one that is too large for that: x · 2^-80 is
+  /// at most 2^48.
+  template <bool Plain, class Team>
+  KOKKOS_FORCEINLINE_FUNCTION Statistics moments(const Team& team, std::int64_t t,
+                                                 bool more) const {
+    constexpr float scale = Plain ? 1.0F : 0x1p-80F;
+    const auto n = static_cast<float>(columns());
+    const auto value = [&]<class V>(std::int64_t i) {
+      return Plain ? load<V>(x, t, i) : V(load<V>(x, t, i) * V(scale));
+    };
+    Statistics row{};
+    row.scale = scale;
+    const auto values = tile::row_sums<Exec, 1>(
+        team, columns(),
+        [&]<class V>(std::int64_t i, V(&terms)[1]) { terms[0] = value.template operator()<V>(i); });
+    row.mean = values.of[0] / n;
+    const auto squares =
+        tile::row_sums<Exec, 1>(team, columns(), [&]<class V>(std::int64_t i, V(&terms)[1]) {
+          ask(x, t, i, more);
+          const V away = value.template operator()<V>(i) - V(row.mean);
+          terms[0] = away * away;
+        });
+    row.rstd = 1.0F / Kokkos::sqrt(squares.of[0] / n + eps * scale * scale);
+    return row;
+  }
+
+  /// Asks for an element of the next row, if there is one.
+  KOKKOS_FORCEINLINE_FUNCTION static void ask(const StridedView<const T, 2, Memory>& tensor,
+                                              std::int64_t t, std::int64_t i, bool more) {
+    if (is_host_v<Exec> && more) tile::prefetch(&tensor(t + 1, i));
   }
 
   /// out of a row; or dx, and its part of the sums.
@@ -108,10 +128,10 @@ struct Pass {
     tile::load_all(weight + i, gain);
     tile::load_all(backward ? &dout(t, i) : bias + i, other);
     for (int k = 0; k < N; ++k) {
-      hat[k] = V(hat[k] - V(row.mean)) * V(row.rstd);
+      hat[k] = tile::fma(hat[k], V(row.scale), V(-row.mean)) * V(row.rstd);
       if constexpr (backward) {
         const V g = V(other[k] * gain[k]) - V(row.mean_g);
-        value[k] = tile::fma(hat[k], V(-row.mean_gx), g) * V(row.rstd);
+        value[k] = tile::fma(hat[k], V(-row.mean_gx), g) * V(row.scale * row.rstd);
         float* dweight = sums + k * tile::width_v<V>;
         float* dbias = dweight + columns();
         const V w = first ? V(0.0F) : tile::load<V>(dweight);
