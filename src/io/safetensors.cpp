@@ -128,7 +128,7 @@ Safetensors::Safetensors(const fs::path& path) : impl_(std::make_unique<Impl>())
   impl_->path = path;
   std::error_code ignored;
   const fs::path file = fs::is_directory(path, ignored) ? path / "model.safetensors" : path;
-  if (fs::exists(index_of(file), ignored)) {
+  if (!fs::exists(file, ignored) && fs::exists(index_of(file), ignored)) {
     impl_->add_sharded(index_of(file));
   } else {
     impl_->add(file);

@@ -41,8 +41,8 @@ struct SafetensorsHeader {
 /// The tensors of one file, or of a sharded checkpoint, mapped into memory.
 class Safetensors {
  public:
-  /// A file, or the shards that an index beside it names (index_of()), which comes first; a folder
-  /// stands for `model.safetensors` in it. Throws InputError naming the file.
+  /// A file, or, where there is none, the shards that its index names (index_of()): the order of
+  /// transformers. A folder stands for `model.safetensors` in it. Throws InputError naming the file.
   explicit Safetensors(const std::filesystem::path& path);
   ~Safetensors();
   Safetensors(const Safetensors&) = delete;

@@ -186,6 +186,14 @@ TEST(Safetensors, ReadsShards) {
   file.read("b", {1}, {&value, 1});
   EXPECT_EQ(value, 2);
 
+  const float three = 3;
+  const auto whole = folder / "model.safetensors";
+  io::write_safetensors(
+      whole, std::vector<io::SafetensorsTensor>{{"b", Dtype::f32, {1}, {&three, 1}}}, {});
+  Safetensors(folder.path()).read("b", {1}, {&value, 1});
+  EXPECT_EQ(value, 3) << "a file comes before the index beside it";
+  std::filesystem::remove(whole);
+
   const auto refuses = [&](const std::string& map) {
     test::write_bytes(index, index_of(map));
     return message_of<InputError>([&] { const Safetensors opened(folder.path()); });
