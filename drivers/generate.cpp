@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <span>
+#include <stdexcept>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -29,6 +31,8 @@ constexpr const char* generate_usage =
 /// with weights that are read once, each with the bits that it has alone (ops/linear/gemm/inner/products.hpp).
 constexpr std::int64_t default_batch = 64;
 constexpr std::int64_t bytes_of_a_text = 256;
+constexpr const char* no_tokenizer =
+    "katt has no tokenizer: --tokens takes ids, and katt.Llama in Python takes a text";
 
 /// What a run used, in bytes; the peak is measured.
 struct Memory {
@@ -103,13 +107,23 @@ void write_tokens(const std::filesystem::path& path, const Made& made) {
   file.write(path);
 }
 
-/// The prompts of this rank's replica: each is continued as it would be alone.
-Prompts share_of(const Prompts& prompts, const dist::Communicator& replicas) {
+/// Continues the prompts of this rank's replica: each as it would be alone.
+template <class Exec>
+nn::GeneratedBatch continue_share(nn::Session<Exec>& session, const nn::LlamaConfig& config,
+                                  const Prompts& prompts, const dist::Communicator& replicas,
+                                  const nn::GenerateOptions& how,
+                                  const std::filesystem::path& file) {
   const auto cut = [&](int replica) {
-    return prompts.begin() +
-           (std::ssize(prompts) * replica + replicas.size() - 1) / replicas.size();
+    return static_cast<std::size_t>((std::ssize(prompts) * replica + replicas.size() - 1) /
+                                    replicas.size());
   };
-  return {cut(replicas.rank()), cut(replicas.rank() + 1)};
+  const std::size_t begin = cut(replicas.rank());
+  try {
+    return nn::generate(session, config,
+                        std::span(prompts).subspan(begin, cut(replicas.rank() + 1) - begin), how);
+  } catch (const nn::NotFiniteError& error) {
+    throw std::runtime_error(line_of(file, begin + error.sequence) + ": " + error.what());
+  }
 }
 
 /// What all replicas made, in the order of the prompts.
@@ -166,7 +180,7 @@ int generate_command(const Invocation& invocation) {
       "prompt");
   ModelOptions options;
   std::optional<std::string> tokens, text, prompts_file, batch_text, window_text, sinks_text, out;
-  std::optional<std::string> count, temperature, top_k, top_p, chunk;
+  std::optional<std::string> prompt, count, temperature, top_k, top_p, chunk;
   nn::GenerateOptions how;
   bool no_cache = false;
   bool profile = false;
@@ -176,6 +190,7 @@ int generate_command(const Invocation& invocation) {
   ranks.add_inference_to(line);
   line.option("--tokens", tokens, "token ids of the prompt: 1,2,3");
   line.option("--text", text, "prompt as a text, for models of bytes; the answer is one, too");
+  line.option("--prompt", prompt, "", "");  // not in the help: what others call a text
   line.option("--prompts", prompts_file,
               "file of prompts, token ids, one a line: all in one batch");
   line.option("--batch", batch_text, "most prompts continued at once (default: 64)");
@@ -195,6 +210,7 @@ int generate_command(const Invocation& invocation) {
   line.option("--log", log, "HDF5 file for the profile and the times");
   line.flag("--stop-at-eos", how.stop_at_eos, "stop after the model's end-of-sequence token");
   if (!line.parse(invocation.arguments)) return 0;
+  if (prompt) throw InputError("--prompt: is no option; " + std::string(no_tokenizer));
   options.resolve(generate_usage);
   ranks.resolve();
   if (int{tokens.has_value()} + int{text.has_value()} + int{prompts_file.has_value()} != 1) {
@@ -248,15 +264,22 @@ int generate_command(const Invocation& invocation) {
         nn::open_model(exec, options.folder, options.dtype, options.seed, of_session.groups);
     if (text && model.config().vocab_size != bytes_of_a_text) {
       throw InputError("--text: the model has a vocabulary of " +
-                       std::to_string(model.config().vocab_size) + ", expected 256, bytes");
+                       std::to_string(model.config().vocab_size) + ", expected 256, bytes; " +
+                       no_tokenizer);
     }
     nn::Session session(model, of_session);
+    tell(nn::parameters_note(options.folder));
+    if (how.stop_at_eos && model.config().eos_token_ids.empty()) {
+      tell("--stop-at-eos: " + options.folder.string() +
+           " names no eos_token_id of its vocabulary: all --max-new-tokens are made");
+    }
     bench::Profiler profiler;
     if (profile) profiler.start();
     Made made;
     for (const auto& prompt : prompts) made.prompt_tokens += prompt.size();
     if (prompts_file) {
-      auto all = nn::generate(session, model.config(), share_of(prompts, replicas.others), how);
+      auto all =
+          continue_share(session, model.config(), prompts, replicas.others, how, *prompts_file);
       made.tokens = of_all(replicas.others, all.tokens);
       made.prefill_s = all.prefill_s;
       made.decode_s = all.decode_s;

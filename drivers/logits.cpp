@@ -38,6 +38,7 @@ int logits_command(const Invocation& invocation) {
     const auto model =
         nn::open_model(exec, options.folder, options.dtype, options.seed, of_session.groups);
     nn::Session session(model, of_session);
+    tell(nn::parameters_note(options.folder));
     shape = {count, model.config().vocab_size};
     result.set("logits", {shape, session.append(tokens, true)});
   });

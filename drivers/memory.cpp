@@ -203,6 +203,7 @@ int memory_command(const Invocation& invocation) {
       all.push_back({place, forecast_training(exec, options, config, train, false)});
     }
     if (measure) {
+      tell(nn::parameters_note(options.folder));
       train.groups = layout.groups();
       const auto own = forecast_training(exec, options, config, train, true).measured;
       const auto measured = dist::world().gather(static_cast<double>(own));

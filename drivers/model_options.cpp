@@ -1,12 +1,14 @@
 #include "drivers/model_options.hpp"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "bench/axes.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
 #include "core/devices.hpp"
 #include "core/error.hpp"
+#include "dist/communicator.hpp"
 #include "drivers/runtime.hpp"
 
 namespace katt::impl {
@@ -53,6 +55,10 @@ std::int64_t count_option(const char* name, const std::optional<std::string>& te
 double number_option(const char* name, const std::optional<std::string>& text, double minimum,
                      double maximum, double fallback) {
   return text ? bench::parse_number(name, *text, minimum, maximum) : fallback;
+}
+
+void tell(const std::string& note) {
+  if (!note.empty() && dist::world().rank() == 0) std::fprintf(stderr, "katt: %s\n", note.c_str());
 }
 
 void check_fits(const std::string& what, std::size_t bytes, Backend backend) {

@@ -41,6 +41,9 @@ struct ModelOptions {
 [[nodiscard]] double number_option(const char* name, const std::optional<std::string>& text,
                                    double minimum, double maximum, double fallback);
 
+/// A line on stderr, of rank 0: what a user should know of a run that goes on. None where it is empty.
+void tell(const std::string& note);
+
 /// How many of the ranks of a host share the memory that a rank works in: all of them the host's,
 /// those that got the same device its memory.
 [[nodiscard]] std::size_t ranks_on_memory(int ranks_on_host, const ModelOptions& options);

@@ -1,25 +1,24 @@
 #include "drivers/prompts.hpp"
 
-#include <fstream>
+#include <sstream>
 
 #include "core/error.hpp"
 #include "drivers/model_options.hpp"
+#include "io/json_input.hpp"
 
 namespace katt::impl {
 namespace {
+
+constexpr std::size_t max_file_bytes = std::size_t{1} << 30;
+
+}  // namespace
 
 std::string line_of(const std::filesystem::path& path, std::size_t prompt) {
   return path.string() + ":" + std::to_string(prompt + 1);
 }
 
-}  // namespace
-
 Prompts read_prompts(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) throw InputError(path.string() + ": no such file");
-  std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path)) {
-    throw InputError(path.string() + ": cannot be read, expected a file of prompts");
-  }
+  std::istringstream file(io::impl::read_text(path, max_file_bytes, "a file of prompts"));
   Prompts prompts;
   for (std::string line; std::getline(file, line);) {
     const std::string where = line_of(path, prompts.size());

@@ -10,9 +10,12 @@ namespace katt::impl {
 /// Prompts of `katt generate`: token ids.
 using Prompts = std::vector<std::vector<std::int64_t>>;
 
-/// The prompts of a text file, one a line, token ids with commas between them: "1,2,3". Throws InputError
-/// that names the file and the line.
+/// The prompts of a text file, one a line, token ids with commas between them: "1,2,3". A regular file: a
+/// pipe may never end. Throws InputError that names the file and the line.
 [[nodiscard]] Prompts read_prompts(const std::filesystem::path& path);
+
+/// Where a prompt stands: "FILE:LINE".
+[[nodiscard]] std::string line_of(const std::filesystem::path& path, std::size_t prompt);
 
 /// Throws InputError for an id that the vocabulary does not hold; `path` is where the prompts stand.
 void check_vocabulary(const Prompts& prompts, const std::filesystem::path& path,

@@ -1,6 +1,5 @@
 #include "nn/model.hpp"
 
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -41,13 +40,16 @@ class Model {
     Runtime::get().run(threads_, [&](const Host& exec) {
       model_.value = std::make_unique<nn::Llama<Host>>(nn::open_model(exec, folder, *type, seed));
     });
+    note_ = nn::parameters_note(folder);
   }
 
   [[nodiscard]] nn::Llama<Host>& model() { return model_.get(); }
   [[nodiscard]] int threads() const { return threads_; }
+  [[nodiscard]] const std::string& note() const { return note_; }
 
  private:
   int threads_;
+  std::string note_;
   Owned<nn::Llama<Host>> model_;
 };
 
@@ -95,7 +97,8 @@ void bind_model(nb::module_& m) {
            "Logits of every position, (ids, vocabulary) row by row.")
       .def_prop_ro("config_json", [](Model& self) { return self.model().config().json; })
       .def_prop_ro("vocab_size", [](Model& self) { return self.model().config().vocab_size; })
-      .def_prop_ro("eos_token_id", [](Model& self) { return self.model().config().eos_token_id; })
+      .def_prop_ro("eos_token_ids", [](Model& self) { return self.model().config().eos_token_ids; })
+      .def_prop_ro("note", [](Model& self) { return self.note(); })
       .def_prop_ro("bytes", [](Model& self) { return self.model().bytes(); });
   nb::class_<Sequence>(m, "Sequence")
       .def(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy
@@ -12,23 +13,31 @@ from . import _katt
 
 
 class Llama:
-    """A LLaMA of Hugging Face's format: a folder with config.json and model.safetensors or its shards, or with
-    config.json alone (random weights of `seed`).
+    """A LLaMA of Hugging Face's format: a folder with config.json and model.safetensors or, where there is none, its
+    shards, or with config.json alone (random weights of `seed`, with a UserWarning).
 
     dtype: "f32", "f16" or "bf16", of weights and activations. threads: 0 for katt.get_num_threads().
-    Texts need a tokenizer.json in the folder and the package tokenizers.
+    Texts need a tokenizer.json in the folder and the package tokenizers. Every method raises RuntimeError where the
+    logits are not finite: a weight is not, or f16 overflows.
     """
 
     def __init__(self, folder: str | Path, *, dtype: str = "f32", threads: int = 0, seed: int = 0):
         self.folder = Path(folder)
         self._model = _katt.Model(str(folder), dtype, seed, threads)
         self.config: dict = json.loads(self._model.config_json)
+        if self._model.note:
+            warnings.warn(self._model.note, stacklevel=2)
         self._tokenizer = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the weights."""
         return self._model.bytes
+
+    @property
+    def eos_token_ids(self) -> list[int]:
+        """Ids at which a text ends: eos_token_id of config.json and of generation_config.json, one or a list."""
+        return self._model.eos_token_ids
 
     @property
     def tokenizer(self):
@@ -68,14 +77,15 @@ class Llama:
         chunk: int = 512,
         on_token: Callable[[int], None] | None = None,
     ) -> str | list[int]:
-        """Continues a prompt: the new text of a text, the new ids of token ids. Arguments as in `stream`; on_token
-        is called with every new id as soon as it is known."""
-        ids = []
-        for token in self._tokens(prompt, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos, chunk):
-            ids.append(token)
+        """Continues a prompt: the new text of a text, so that prompt + text reads on, and the new ids of token ids.
+        Arguments as in `stream`; on_token is called with every new id as soon as it is known."""
+        ids = self._ids(prompt)
+        new = []
+        for token in self._tokens(ids, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos, chunk):
+            new.append(token)
             if on_token:
                 on_token(token)
-        return self.tokenizer.decode(ids) if isinstance(prompt, str) else ids
+        return "".join(self._pieces(ids, new)) if isinstance(prompt, str) else new
 
     def stream(
         self,
@@ -93,17 +103,23 @@ class Llama:
 
         temperature: 0 takes the most likely token; else samples from the logits divided by it, of the top_k most
         likely tokens (0: all) and of the fewest that hold the probability top_p. The same seed gives the same text.
+        stop_at_eos: ends after one of eos_token_ids; a model that names none makes max_new_tokens.
         chunk: tokens of the prompt taken at a time.
         """
-        tokens = self._tokens(prompt, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos, chunk)
-        return self._pieces(tokens) if isinstance(prompt, str) else tokens
+        ids = self._ids(prompt)
+        tokens = self._tokens(ids, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos, chunk)
+        return self._pieces(ids, tokens) if isinstance(prompt, str) else tokens
 
-    def _tokens(self, prompt, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos, chunk) -> Iterator[int]:
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens: holds {max_new_tokens}, expected at least 1")
+    def _ids(self, prompt) -> list[int]:
         ids = self.tokenizer.encode(prompt).ids if isinstance(prompt, str) else [int(token) for token in prompt]
         if not ids:
             raise ValueError("prompt: is empty, expected at least one token")
+        return ids
+
+    def _tokens(self, ids, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos, chunk) -> Iterator[int]:
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens: holds {max_new_tokens}, expected at least 1")
+        ends = self.eos_token_ids if stop_at_eos else []
         capacity = len(ids) + max_new_tokens
         sequence = _katt.Sequence(self._model, capacity, chunk, temperature, top_k, top_p, seed)
 
@@ -111,22 +127,25 @@ class Llama:
             token = sequence.append(ids)
             yield token
             for _ in range(max_new_tokens - 1):
-                if stop_at_eos and token == self._model.eos_token_id:
+                if token in ends:
                     return
                 token = sequence.append([token])
                 yield token
 
         return tokens()
 
-    def _pieces(self, tokens: Iterator[int]) -> Iterator[str]:
-        """Texts of tokens: a piece ends where the text of all so far ends in whole characters."""
-        ids, shown = [], ""
+    def _pieces(self, prompt: list[int], tokens: Iterable[int]) -> Iterator[str]:
+        """Texts of the tokens that follow a prompt. A piece ends with a whole character, and is what the tokens add
+        to the text of those before: alone, they might lose their first space. Those of the piece before suffice."""
+        before, fresh = prompt, []
+        shown = self.tokenizer.decode(before)
         for token in tokens:
-            ids.append(token)
-            text = self.tokenizer.decode(ids)
-            if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            fresh.append(token)
+            text = self.tokenizer.decode(before + fresh)
+            if len(text) > len(shown) and not text.endswith("\N{REPLACEMENT CHARACTER}"):
                 yield text[len(shown) :]
-                shown = text
-        rest = self.tokenizer.decode(ids)[len(shown) :]
+                before, fresh = fresh, []
+                shown = self.tokenizer.decode(before)
+        rest = self.tokenizer.decode(before + fresh)[len(shown) :]
         if rest:
             yield rest

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <system_error>
 
 #include <nlohmann/json.hpp>
 
@@ -154,6 +155,22 @@ rope::FrequencyArgs rope_of(const std::string& name, const Table& top,
   return rope;
 }
 
+/// Adds the tokens of eos_token_id, an integer, a list of them or null, that are not there yet. An id
+/// outside of the vocabulary ends no text.
+void add_eos(const Table& table, LlamaConfig& config) {
+  constexpr const char* key = "eos_token_id";
+  const json& value = table.at(key);
+  if (value.is_null()) return;
+  for (const json& id : value.is_array() ? value : json::array({value})) {
+    if (!id.is_number_integer()) table.refuse(key, "a token id, a list of them or null");
+    const double token = id.get<double>();  // no integer of the text is out of range
+    if (token < 0 || token >= static_cast<double>(config.vocab_size)) continue;
+    if (!config.is_end(id.get<std::int64_t>())) {
+      config.eos_token_ids.push_back(id.get<std::int64_t>());
+    }
+  }
+}
+
 }  // namespace
 
 LlamaConfig parse_config(const std::string& name, const std::string& text) {
@@ -201,16 +218,24 @@ LlamaConfig parse_config(const std::string& name, const std::string& text) {
     }
   }
   config.rope = rope_of(name, table, config.max_position_embeddings);
-  if (const json& eos = table.at("eos_token_id"); eos.is_number_integer()) {
-    config.eos_token_id = eos.get<std::int64_t>();
-  }
+  add_eos(table, config);
   return config;
 }
 
 LlamaConfig read_config(const std::filesystem::path& folder) {
+  const auto text_of = [](const std::filesystem::path& path) {
+    return io::impl::read_text(path, max_config_bytes, "a Hugging Face configuration");
+  };
   const auto path = folder / "config.json";
-  return parse_config(path.string(),
-                      io::impl::read_text(path, max_config_bytes, "a Hugging Face configuration"));
+  LlamaConfig config = parse_config(path.string(), text_of(path));
+  const auto generation = folder / "generation_config.json";
+  if (std::error_code ignored; std::filesystem::exists(generation, ignored)) {
+    const std::string name = generation.string();
+    const json root = io::impl::parse_json(name, text_of(generation), max_depth);
+    if (!root.is_object()) throw InputError(name + ": expected a JSON object");
+    add_eos(Table(name + ": ", root), config);
+  }
+  return config;
 }
 
 LlamaConfig with_ternary(LlamaConfig config) {

@@ -1,9 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "ops/rope/rope.hpp"
 
@@ -29,12 +30,16 @@ struct LlamaConfig {
   /// arXiv:2402.17764), ops/ternary_linear; embedding, norms and head are not.
   bool ternary = false;
   rope::FrequencyArgs rope{.precision = rope::AnglePrecision::f32};
-  std::optional<std::int64_t> eos_token_id{};
+  /// Tokens that end a text: eos_token_id, one or a list, of the vocabulary.
+  std::vector<std::int64_t> eos_token_ids{};
   std::string json;  ///< the text that this was read from
 
   /// Columns of q, and of k or v.
   [[nodiscard]] std::int64_t q_size() const { return num_attention_heads * head_dim; }
   [[nodiscard]] std::int64_t kv_size() const { return num_key_value_heads * head_dim; }
+  [[nodiscard]] bool is_end(std::int64_t token) const {
+    return std::ranges::find(eos_token_ids, token) != eos_token_ids.end();
+  }
 };
 
 /// Reads the text of a `config.json` called `name`: `rope_parameters`, or the older `rope_theta`
@@ -43,7 +48,8 @@ struct LlamaConfig {
 /// LlamaForCausalLM.
 [[nodiscard]] LlamaConfig parse_config(const std::string& name, const std::string& text);
 
-/// Reads `config.json` of a model's folder.
+/// Reads `config.json` of a model's folder, and from its `generation_config.json`, where there is one,
+/// further eos_token_ids. Throws as parse_config().
 [[nodiscard]] LlamaConfig read_config(const std::filesystem::path& folder);
 
 /// The same model with ternary projections. Throws InputError where it has biases.

@@ -99,7 +99,7 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
     auto& tokens = result.tokens[sequence.prompt];
     tokens.push_back(token);
     if (std::ssize(tokens) < options.max_new_tokens &&
-        !(options.stop_at_eos && config.eos_token_id == tokens.back())) {
+        !(options.stop_at_eos && config.is_end(tokens.back()))) {
       return true;
     }
     session.close(sequence.number);
@@ -110,7 +110,13 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
     if (begun < prompts.size() && std::ssize(active) < session.batch()) {
       const Kokkos::Profiling::ScopedRegion phase("prefill");
       Sequence next{begun, session.open(), Sampler(options.sampling)};
-      const auto logits = session.append_to({&next.number, 1}, prompts[begun++]);
+      std::vector<float> logits;
+      try {
+        logits = session.append_to({&next.number, 1}, prompts[begun++]);
+      } catch (NotFiniteError& error) {
+        error.sequence = next.prompt;
+        throw;
+      }
       if (goes_on(next, next.sampler.pick(logits))) active.push_back(std::move(next));
       result.prefill_s += since(start);
       continue;
@@ -122,15 +128,20 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
       last.push_back(result.tokens[sequence.prompt].back());
     }
     std::vector<std::int64_t> tokens;
-    if (options.sampling.is_greedy()) {
-      tokens = steps([&] { return session.append_greedily(numbers, last); });
-    } else {
-      const std::vector<float> logits = steps([&] { return session.append_to(numbers, last); });
-      const auto vocab = logits.size() / active.size();
-      for (std::size_t row = 0; row < active.size(); ++row) {
-        const auto of_row = std::span(logits).subspan(row * vocab, vocab);
-        tokens.push_back(active[row].sampler.pick(of_row));
+    try {
+      if (options.sampling.is_greedy()) {
+        tokens = steps([&] { return session.append_greedily(numbers, last); });
+      } else {
+        const std::vector<float> logits = steps([&] { return session.append_to(numbers, last); });
+        const auto vocab = logits.size() / active.size();
+        for (std::size_t row = 0; row < active.size(); ++row) {
+          const auto of_row = std::span(logits).subspan(row * vocab, vocab);
+          tokens.push_back(active[row].sampler.pick(of_row));
+        }
       }
+    } catch (NotFiniteError& error) {
+      error.sequence = active[error.sequence].prompt;
+      throw;
     }
     std::vector<Sequence> left;
     for (std::size_t row = 0; row < active.size(); ++row) {
@@ -168,7 +179,7 @@ Generated generate(Session<Exec>& session, const LlamaConfig& config,
     text.push_back(token);
     const bool is_last =
         static_cast<std::int64_t>(result.tokens.size()) == options.max_new_tokens ||
-        (options.stop_at_eos && config.eos_token_id == token);
+        (options.stop_at_eos && config.is_end(token));
     if (is_last) break;
     if (!options.use_cache) {
       session.clear();

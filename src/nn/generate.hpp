@@ -13,7 +13,7 @@ struct GenerateOptions {
   std::int64_t max_new_tokens = 1;
   SamplingOptions sampling{};
   bool use_cache = true;     ///< without it every step computes the whole text again
-  bool stop_at_eos = false;  ///< end after the model's eos_token_id
+  bool stop_at_eos = false;  ///< end after one of the model's eos_token_ids
   /// On a host: each step on all threads or on one, whichever is faster at the time (nn/pace.hpp). Threads
   /// that meet at barriers are slower than one where other programs take processors.
   bool adapts_threads = false;
@@ -42,7 +42,7 @@ struct GeneratedBatch {
 /// Continues several prompts of any lengths in one batch, each as generate() continues it alone: with
 /// a sampler of its own, of the same seed. A prompt that finds the session full begins when another one
 /// has ended. The session must be empty and have pages. Throws InputError as Session::append_to() and
-/// Sampler.
+/// Sampler, NotFiniteError whose sequence is the prompt.
 template <class Exec>
 GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
                         std::span<const std::vector<std::int64_t>> prompts,

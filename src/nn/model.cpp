@@ -16,6 +16,8 @@ namespace katt::nn {
 
 namespace {
 
+constexpr const char* parameter_file = "model.safetensors";
+
 /// Puts tensors where they belong: into a flat array, or packed into ternary weights.
 template <class Exec>
 class Store {
@@ -139,8 +141,23 @@ void randomize_parameters(const Exec& exec, const LlamaConfig& config,
 
 bool holds_parameters(const std::filesystem::path& folder) {
   std::error_code ignored;
-  return std::filesystem::exists(folder / "model.safetensors", ignored) ||
-         std::filesystem::exists(folder / "model.safetensors.index.json", ignored);
+  return std::filesystem::exists(folder / parameter_file, ignored) ||
+         std::filesystem::exists(io::index_of(folder / parameter_file), ignored);
+}
+
+std::string parameters_note(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const std::filesystem::path file = folder / parameter_file;
+  const std::string name = io::impl::printable(folder.string());
+  if (!holds_parameters(folder)) {
+    return "parameters are random: " + name + " has no " + parameter_file;
+  }
+  if (!std::filesystem::exists(file, ignored) ||
+      !std::filesystem::exists(io::index_of(file), ignored)) {
+    return "";
+  }
+  return name + ": holds " + parameter_file + " and " + io::index_of(parameter_file).string() +
+         "; the first is read, as transformers does, and the shards are not";
 }
 
 void check_folder(const LlamaConfig& config, const ParameterLayout& layout,

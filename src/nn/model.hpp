@@ -65,6 +65,10 @@ void randomize_parameters(const Exec& exec, const LlamaConfig& config,
 /// Whether the folder holds a checkpoint's tensors, in one file or in shards.
 [[nodiscard]] bool holds_parameters(const std::filesystem::path& folder);
 
+/// What the user of a folder's model should be told: that its parameters are random, or which of two
+/// checkpoints is read. Empty where there is one.
+[[nodiscard]] std::string parameters_note(const std::filesystem::path& folder);
+
 /// Throws as load_parameters() would for the folder's checkpoint, before anything of its size is
 /// allocated: the sizes of a configuration may be absurd.
 void check_folder(const LlamaConfig& config, const ParameterLayout& layout,
@@ -77,8 +81,8 @@ void initialize_parameters(const Exec& exec, const LlamaConfig& config,
                            std::uint64_t seed, Dtype dtype, void* data,
                            const TernaryWeights<Exec>* ternary = nullptr);
 
-/// The model of a folder, or a rank's part of it: `config.json` with `model.safetensors` or its shards, or `config.json`
-/// alone (random parameters of the seed).
+/// The model of a folder, or a rank's part of it: `config.json` with `model.safetensors`, or else its shards, or
+/// `config.json` alone (random parameters of the seed).
 template <class Exec>
 Llama<Exec> open_model(const Exec& exec, const std::filesystem::path& folder, Dtype dtype,
                        std::uint64_t seed, const dist::Groups& groups = {});

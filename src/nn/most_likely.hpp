@@ -12,22 +12,23 @@ namespace katt::nn {
 
 namespace impl {
 
-/// The place of the largest logit of a row, the first of equals. NaN is never the largest, except in
-/// the first column: as std::max_element has it. A team a row.
+/// The place of the largest logit of a row, the first of equals; −1 where one is not finite. A team a
+/// row.
 template <class Exec, class T>
 struct MostLikely {
   static constexpr int threads = 512;
+  static constexpr std::uint32_t infinity = 0x7F800000U;
   using Policy = Kokkos::TeamPolicy<Exec, Kokkos::LaunchBounds<threads>>;
 
   const T* logits;
   std::int64_t stride, columns;
   std::int64_t* tokens;
 
-  /// Larger for a larger logit, of equals for the first.
+  /// Larger for a larger logit, of equals for the first; the largest for one that is not finite.
   KOKKOS_FORCEINLINE_FUNCTION static std::uint64_t key(float logit, std::int64_t column) {
     const auto place = 0xFFFFFFFFU - static_cast<std::uint32_t>(column);
-    if (logit != logit) return column == 0 ? ~std::uint64_t{0} : 0;
     const auto bits = std::bit_cast<std::uint32_t>(logit + 0.0F);  // −0 is 0
+    if ((bits & infinity) == infinity) return ~std::uint64_t{0};
     const std::uint32_t order = (bits >> 31U) != 0 ? ~bits : bits | 0x80000000U;
     return static_cast<std::uint64_t>(order) << 32U | place;
   }
@@ -56,7 +57,9 @@ struct MostLikely {
     }
     team.team_reduce(Kokkos::Max<std::uint64_t>(best));
     if (team.team_rank() == 0) {
-      tokens[team.league_rank()] = 0xFFFFFFFFU - static_cast<std::uint32_t>(best);
+      const bool is_finite = best != ~std::uint64_t{0};
+      tokens[team.league_rank()] =
+          is_finite ? std::int64_t{0xFFFFFFFFU - static_cast<std::uint32_t>(best)} : -1;
     }
   }
 };
@@ -64,7 +67,7 @@ struct MostLikely {
 }  // namespace impl
 
 /// tokens[r] = the column of the largest logit in row r of logits (rows, vocab < 2^32), the first of
-/// equals. On a device; launches and returns.
+/// equals; −1 where a logit of the row is not finite. On a device; launches and returns.
 template <class Exec>
 void most_likely(const Exec& exec, const TensorRef<2>& logits, std::int64_t* tokens) {
   visit_dtype(logits.dtype, [&]<class T>() {

@@ -1,6 +1,7 @@
 #include "nn/session.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -28,10 +29,29 @@ TensorRef<2> last_rows(const TensorRef<2>& rows, std::int64_t n) {
   return last;
 }
 
+/// A loop of integers, which compilers turn into vectors.
+bool are_finite(std::span<const float> values) {
+  constexpr std::uint32_t infinity = 0x7F800000U;
+  std::uint32_t largest = 0;  // magnitude
+  for (const float value : values) {
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU);
+  }
+  return largest < infinity;
+}
+
 /// Rows of logits computed at a time: those of a large vocabulary need more memory than all else.
 constexpr std::int64_t logit_rows = 64;
 
 }  // namespace
+
+NotFiniteError::NotFiniteError(std::int64_t position, std::size_t of_sequence, Dtype dtype)
+    : std::runtime_error(
+          "the logits are not finite at position " + std::to_string(position) +
+          ": a weight of the model is not, or " +
+          (dtype == Dtype::f16
+               ? "f16 overflows, which holds numbers up to 65504 (bf16 and f32: 3e38)"
+               : "is too large")),
+      sequence(of_sequence) {}
 
 template <class Exec>
 Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype, Weights weights,
@@ -204,6 +224,12 @@ std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool
     }
   }
   share_logits(logits);
+  const std::int64_t rows = all ? n : 1;  // of a sequence
+  for (std::int64_t row = 0; row < options_.batch * rows; ++row) {
+    const auto of_row = std::span(logits).subspan(static_cast<std::size_t>(row) * vocab, vocab);
+    if (are_finite(of_row)) continue;
+    throw NotFiniteError(length_ - rows + row % rows, static_cast<std::size_t>(row / rows), dtype_);
+  }
   return logits;
 }
 
@@ -229,13 +255,9 @@ std::vector<float> Session<Exec>::append_to(std::span<const std::int64_t> sequen
     }
   }
   std::vector<float> logits(sequences.size() * vocab);
-  if (n == 1) {
-    step(sequences, ids, 0, false, {.logits = logits});
-    share_logits(logits);
-    return logits;
-  }
+  if (n == 1) step(sequences, ids, 0, false, {.logits = logits});
   const auto chunk = static_cast<std::size_t>(options_.chunk);
-  for (std::size_t s = 0; s < sequences.size(); ++s) {
+  for (std::size_t s = 0; n > 1 && s < sequences.size(); ++s) {
     for (std::size_t done = 0; done < n; done += chunk) {
       const bool is_last = done + chunk >= n;
       step(sequences.subspan(s, 1), ids.subspan(s * n + done, std::min(chunk, n - done)),
@@ -244,6 +266,10 @@ std::vector<float> Session<Exec>::append_to(std::span<const std::int64_t> sequen
     }
   }
   share_logits(logits);
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    if (are_finite(std::span(logits).subspan(s * vocab, vocab))) continue;
+    throw NotFiniteError(cache_->length(sequences[s]) - 1, s, dtype_);
+  }
   return logits;
 }
 

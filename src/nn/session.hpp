@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,14 @@
 #include "nn/replay.hpp"
 
 namespace katt::nn {
+
+/// Logits that are not finite: a weight is not, or activations have left the range of the dtype.
+class NotFiniteError : public std::runtime_error {
+ public:
+  NotFiniteError(std::int64_t position, std::size_t of_sequence, Dtype dtype);
+
+  std::size_t sequence;  ///< among those of the call
+};
 
 struct SessionOptions {
   std::int64_t batch = 1;     ///< sequences; with pages the most at once
@@ -48,7 +57,7 @@ class Session {
 
   /// Appends (batch, n) tokens. Returns the logits of the last of them, (batch, vocab); of all of
   /// them, (batch, n, vocab), when `all`. Throws InputError when a token is not in the vocabulary
-  /// or the capacity is too small.
+  /// or the capacity is too small, NotFiniteError for such logits.
   std::vector<float> append(std::span<const std::int64_t> ids, bool all = false);
 
   /// Positions that are filled.

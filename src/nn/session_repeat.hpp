@@ -57,7 +57,10 @@ std::vector<std::int64_t> Session<Exec>::append_greedily(std::span<const std::in
   for (const std::int64_t slot : slots) check_room(cache_->length(slot), 1);
   step(slots, ids, length_, false, {.tokens = tokens});
   if (!is_paged()) ++length_;
-  return tokens;
+  const auto bad = std::ranges::find(tokens, -1);
+  if (bad == tokens.end()) return tokens;
+  const auto row = static_cast<std::size_t>(bad - tokens.begin());
+  throw NotFiniteError(cache_->length(slots[row]) - 1, row, dtype_);
 }
 
 /// rope and the append to the cache in one launch.

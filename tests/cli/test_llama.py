@@ -1,6 +1,7 @@
 """`katt logits`, `generate`, `train` and `memory` on a Hugging Face checkpoint with PyTorch's results."""
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -358,3 +359,207 @@ def test_a_model_beyond_the_memory_is_refused_first(katt, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**large, "num_attention_heads": 512, "num_key_value_heads": 512}))
     for command in (["logits", "--out", "out.h5"], ["generate"]):
         assert f"{tmp_path}: inference needs" in katt.refuses(*command, "--model", tmp_path, "--tokens", "1,2")
+
+
+def shapes_of(config):
+    """Names and shapes of a checkpoint's tensors."""
+    hidden, kv = config["hidden_size"], config["hidden_size"] // config["num_attention_heads"] * config[
+        "num_key_value_heads"]
+    shapes = {"model.embed_tokens.weight": (config["vocab_size"], hidden), "model.norm.weight": (hidden,),
+              "lm_head.weight": (config["vocab_size"], hidden)}
+    for layer in range(config["num_hidden_layers"]):
+        for name, rows, columns in [("q", hidden, hidden), ("k", kv, hidden), ("v", kv, hidden), ("o", hidden, hidden)]:
+            shapes[f"model.layers.{layer}.self_attn.{name}_proj.weight"] = (rows, columns)
+        for name, rows, columns in [("gate", config["intermediate_size"], hidden),
+                                    ("up", config["intermediate_size"], hidden),
+                                    ("down", hidden, config["intermediate_size"])]:
+            shapes[f"model.layers.{layer}.mlp.{name}_proj.weight"] = (rows, columns)
+        for name in ["input_layernorm", "post_attention_layernorm"]:
+            shapes[f"model.layers.{layer}.{name}.weight"] = (hidden,)
+    return shapes
+
+
+def random_tensors(seed=0):
+    generator = np.random.default_rng(seed)
+    return {name: generator.normal(0, 0.2, shape).astype(np.float32) if len(shape) == 2 else np.ones(shape, np.float32)
+            for name, shape in shapes_of(CONFIG).items()}
+
+
+def write_safetensors(path, tensors):
+    header, at = {}, 0
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [at, at + tensor.nbytes]}
+        at += tensor.nbytes
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(map(np.ndarray.tobytes, tensors.values())))
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Writes a model's folder from tensors."""
+    def write(tensors, **changes):
+        folder = tmp_path / "model"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+        write_safetensors(folder / "model.safetensors", tensors)
+        return folder
+
+    return write
+
+
+def test_stops_at_every_end(katt, model):
+    folder = model(random_tensors())
+    (katt.folder / "prompts.txt").write_text("1,2,3\n7,7\n9\n")
+    options = ["generate", "--model", folder, "--max-new-tokens", 12, "--json"]
+    ways = [["--tokens", "1,2,3"], ["--tokens", "1,2,3", "--temperature", 1, "--seed", 4], ["--prompts", "prompts.txt"]]
+
+    def made(way, *more):
+        done = katt(*options, *way, *more)
+        assert done.returncode == 0, done.stderr
+        tokens = json.loads(done.stdout)["tokens"]
+        return (tokens if "--prompts" in way else [tokens]), done.stderr
+
+    endless = [made(way)[0] for way in ways]
+    greedy = endless[0][0]
+    for way, unbroken, config, generation in [(ways[0], endless[0], [greedy[7], 255, greedy[4]], None),
+                                              (ways[1], endless[1], endless[1][0][3], []),
+                                              (ways[2], endless[2], None, greedy[4]),
+                                              (ways[2], endless[2], greedy[6], [greedy[4], endless[2][1][5]])]:
+        model(random_tensors(), eos_token_id=config)
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
+        ends = {token for ids in (config, generation) for token in (ids if isinstance(ids, list) else [ids])}
+        expected = []
+        for tokens in unbroken:
+            last = next((at for at, token in enumerate(tokens) if token in ends), len(tokens))
+            expected.append(tokens[:last + 1])
+        assert made(way, "--stop-at-eos") == (expected, ""), (config, generation, way)
+        assert expected != unbroken
+    (folder / "generation_config.json").unlink()
+    for none in [[], 256]:  # the last is outside of the vocabulary
+        model(random_tensors(), eos_token_id=none)
+        tokens, said = made(ways[0], "--stop-at-eos")
+        assert tokens == endless[0]
+        assert said == (f"katt: --stop-at-eos: {folder} names no eos_token_id of its vocabulary: all --max-new-tokens "
+                        "are made\n")
+    model(random_tensors(), eos_token_id=["</s>"])
+    assert 'config.json: eos_token_id: holds ["</s>"], expected a token id, a list of them or null' in katt.refuses(
+        *options, *ways[0])
+
+
+NOT_FINITE = "the logits are not finite at position"
+
+
+def ends_not_finite(done):
+    """The one line with which the program ends; checks status 1."""
+    assert done.returncode == 1, (done.stdout, done.stderr)
+    assert done.stdout == "" and len(done.stderr.splitlines()) == 1, (done.stdout, done.stderr)
+    return done.stderr
+
+
+def test_logits_that_are_not_finite(katt, model):
+    tensors = random_tensors()
+    tensors["model.embed_tokens.weight"][9] = np.nan
+    folder = model(tensors)
+    generate = ["generate", "--model", folder, "--max-new-tokens", 2]
+    for how in [[], ["--temperature", 1], ["--no-cache"], ["--dtype", "bf16"]]:
+        assert f"katt: {NOT_FINITE} 3: a weight" in ends_not_finite(katt(*generate, "--tokens", "1,2,3,9", *how))
+    assert katt(*generate, "--tokens", "1,2,3,4").returncode == 0
+    (katt.folder / "prompts.txt").write_text("1,2\n3\n4,9,5\n")
+    for how in [[], ["--temperature", 1, "--batch", 1]]:
+        done = katt(*generate, "--prompts", "prompts.txt", "--out", "out.h5", *how)
+        assert f"prompts.txt:3: {NOT_FINITE} 2: " in ends_not_finite(done)
+    done = katt("logits", "--model", folder, "--tokens", "1,2,9,3", "--out", "out.h5")
+    assert NOT_FINITE in ends_not_finite(done)  # a masked key that is NaN reaches the positions before it
+    assert not (katt.folder / "out.h5").exists()
+    tensors["model.embed_tokens.weight"][9] = 1
+    tensors["model.layers.1.mlp.down_proj.weight"] *= 1e9  # f32 and bf16 hold it
+    model(tensors)
+    assert "f16 overflows" in ends_not_finite(katt(*generate, "--tokens", "1,2,9", "--dtype", "f16"))
+    assert katt(*generate, "--tokens", "1,2,9").returncode == 0
+    assert katt(*generate, "--tokens", "1,2,9", "--dtype", "bf16").returncode == 0
+
+
+def test_a_file_comes_before_an_index(katt, model):
+    """As transformers has it; a line says which is read."""
+    options = ["--tokens", "1,2,3", "--max-new-tokens", 6]
+
+    def made(folder):
+        done = katt("generate", "--model", folder, *options)
+        return last_ids(done), done.stderr
+
+    other = random_tensors(seed=1)
+    folder = model(other)
+    shards = list(other)[:5], list(other)[5:]
+    of_other = made(folder)
+    (folder / "model.safetensors").unlink()
+    for at, names in enumerate(shards):
+        write_safetensors(folder / f"model-0000{at + 1}-of-00002.safetensors", {name: other[name] for name in names})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {
+        name: f"model-0000{at + 1}-of-00002.safetensors" for at, names in enumerate(shards) for name in names}}))
+    assert made(folder) == of_other and of_other[1] == ""
+    model(random_tensors())
+    tokens, said = made(folder)
+    assert tokens != of_other[0]
+    assert said == (f"katt: {folder}: holds model.safetensors and model.safetensors.index.json; the first is read, as "
+                    "transformers does, and the shards are not\n")
+    (folder / "model.safetensors.index.json").unlink()
+    assert made(folder) == (tokens, "")
+
+
+def test_random_parameters_are_said(katt, random_model, text):
+    said = f"katt: parameters are random: {random_model} has no model.safetensors\n"
+    assert katt("generate", "--model", random_model, "--tokens", "1", "--max-new-tokens", 1).stderr == said
+    assert katt("logits", "--model", random_model, "--tokens", "1", "--out", "out.h5").stderr == said
+    assert katt("memory", "--model", random_model, "--seq", 16, "--measure").stderr == said
+    assert said in train(katt, random_model, text, 2, "--out", "out").stderr
+    resumed = train(katt, random_model, text, 3, "--out", "out", "--resume")
+    assert resumed.returncode == 0 and "random" not in resumed.stderr
+    assert "random" not in train(katt, "out", text, 1).stderr
+    assert katt("generate", "--model", "out", "--tokens", "1", "--max-new-tokens", 1).stderr == ""
+
+
+@pytest.mark.parametrize("kind", ["fifo", "/dev/zero"])
+def test_inputs_are_regular_files(katt, model, text, kind):
+    """Nothing waits for a writer, and nothing reads what has no end."""
+    folder = model(random_tensors())
+    place = katt.folder / "odd.toml"
+    os.mkfifo(place) if kind == "fifo" else place.symlink_to(kind)
+    generate = ["generate", "--model", folder, "--tokens", "1", "--max-new-tokens", 1]
+    train_it = ["train", "--model", folder, "--steps", 1, "--seq", 8]
+    for command in [["generate", "--model", folder, "--prompts", "odd.toml"], [*train_it, "--text", "odd.toml"],
+                    [*train_it, "--data", "odd.toml"], [*train_it, "--text", text, "--config", "odd.toml"],
+                    ["sweep", "odd.toml", "-o", "out.h5"],
+                    ["sweep", "attention", "--tile", "auto", "--tuning", "odd.toml", "-o", "out.h5"],
+                    ["run", "softmax", "--in", "odd.toml", "--out", "out.h5"], ["merge", "odd.toml", "-o", "out.h5"]]:
+        assert "odd.toml: is not a regular file" in katt.refuses(*command)
+    for name in ["generation_config.json", "config.json", "model.safetensors", "model.safetensors.index.json"]:
+        (folder / name).unlink(missing_ok=True)
+        place.rename(folder / name)
+        assert f"{name}: is not a regular file" in katt.refuses(*generate)
+        (folder / name).rename(place)
+        (folder / "config.json").write_text(json.dumps(CONFIG))
+
+
+def test_a_schedule_that_jumps_is_said(katt, random_model, text):
+    cosine = ["--schedule", "cosine", "--out", "out"]
+    assert train(katt, random_model, text, 4, *cosine).returncode == 0
+    shutil.copytree(katt.folder / "out", katt.folder / "same")
+    longer = train(katt, random_model, text, 8, *cosine, "--resume")
+    assert longer.returncode == 0
+    told = [line for line in longer.stderr.splitlines() if line.startswith("katt: ")]
+    assert len(told) == 1 and "--resume: the learning rate goes from 0.00e+00 of step 4 to 1.17e-03" in told[0]
+    same = train(katt, random_model, text, 4, "--schedule", "cosine", "--out", "same", "--resume")
+    assert same.returncode == 0 and "katt: " not in same.stderr
+    # while it warms up the rate is the same, and a constant one has no end that could move
+    warm = ["--schedule", "cosine", "--warmup", 6, "--out", "warm"]
+    assert train(katt, random_model, text, 2, *warm).returncode == 0
+    assert "katt: " not in train(katt, random_model, text, 3, *warm, "--resume").stderr
+    assert train(katt, random_model, text, 2, "--out", "constant").returncode == 0
+    assert "katt: " not in train(katt, random_model, text, 3, "--out", "constant", "--resume").stderr
+
+
+def test_a_text_is_for_python(katt, random_model):
+    for arguments in [["--prompt", "Hello"], ["--model", TINY, "--prompt", "Hello"], ["--model", TINY, "--text", "Hi"]]:
+        line = katt.refuses("generate", *arguments)
+        assert "katt has no tokenizer: --tokens takes ids, and katt.Llama in Python takes a text" in line
+    assert "--prompt " not in katt("generate", "--help").stdout

@@ -279,3 +279,24 @@ def test_refusals_of_generation(ranks, count, layout, message):
     assert done.returncode == 2 and done.stdout == ""
     lines = [line for line in done.stderr.splitlines() if line.startswith("katt: ")]
     assert len(lines) == 1 and message in lines[0], done.stderr
+
+
+@pytest.mark.parametrize("layout", [["--tensor", 2], ["--pipeline", 2], []], ids=["tensor", "pipeline", "data"])
+def test_logits_that_are_not_finite(ranks, tmp_path, layout):
+    """An embedding is NaN: the ranks of a model end together, and replicas that each find such logits."""
+    content = bytearray((TINY / "model.safetensors").read_bytes())
+    begin = 8 + int.from_bytes(content[:8], "little")
+    entry = json.loads(content[8:begin])["model.embed_tokens.weight"]
+    assert entry["dtype"] == "BF16"
+    row = 2 * entry["shape"][1]
+    at = begin + entry["data_offsets"][0] + 9 * row
+    content[at:at + row] = b"\xc0\x7f" * (row // 2)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    shutil.copy(TINY / "config.json", tmp_path)
+    (tmp_path / "prompts.txt").write_text("1,2,9\n5,9\n")
+    prompts = ["--prompts", "prompts.txt"] if not layout else ["--tokens", "1,2,9"]
+    for how in [[], ["--temperature", 1]]:
+        done = ranks(2, "generate", "--model", tmp_path, *prompts, "--max-new-tokens", 4, *layout, *how)
+        assert done.returncode == 1 and done.stdout == "", (done.stdout, done.stderr)
+        assert len([line for line in done.stderr.splitlines() if line.startswith("katt: ")]) == 1, done.stderr
+        assert "the logits are not finite at position 2: a weight of the model is not" in done.stderr

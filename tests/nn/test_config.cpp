@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
@@ -44,6 +46,49 @@ TEST(Config, FillsInTheDefaultsOfTransformers) {
   EXPECT_EQ(config.rope.scaling, rope::Scaling::none);
   EXPECT_FALSE(config.tie_word_embeddings);
   EXPECT_FALSE(config.attention_bias);
+}
+
+TEST(Config, ReadsOneEndOfATextOrAList) {
+  using Ids = std::vector<std::int64_t>;
+  const auto ends = [](const json& value) {
+    json config = tiny();
+    config["eos_token_id"] = value;
+    return parse(config).eos_token_ids;
+  };
+  EXPECT_EQ(parse(tiny()).eos_token_ids, Ids());
+  EXPECT_EQ(ends(nullptr), Ids());
+  EXPECT_EQ(ends(2), Ids{2});
+  EXPECT_EQ(ends({7, 2, 7}), (Ids{7, 2}));
+  EXPECT_EQ(ends(json::array()), Ids());
+  // no token of the vocabulary
+  EXPECT_EQ(ends({-1, 255, 256, std::numeric_limits<std::uint64_t>::max()}), Ids{255});
+  for (const json& value : {json("2"), json(2.5), json({1, "x"}), json({{1}}), json({{"id", 1}})}) {
+    EXPECT_NE(refusal("eos_token_id", value).find("c.json: eos_token_id: holds "),
+              std::string::npos)
+        << value;
+  }
+}
+
+TEST(Config, ReadsTheEndsOfGenerationConfigToo) {
+  const test::TemporaryFolder folder;
+  json config = tiny();
+  config["eos_token_id"] = 2;
+  test::write_bytes(folder / "config.json", config.dump());
+  const auto ends = [&](const std::string& text) {
+    test::write_bytes(folder / "generation_config.json", text);
+    return nn::read_config(folder.path()).eos_token_ids;
+  };
+  using Ids = std::vector<std::int64_t>;
+  EXPECT_EQ(ends(R"({"eos_token_id": [9, 2, 4]})"), (Ids{2, 9, 4}));
+  EXPECT_EQ(ends(R"({"eos_token_id": 5, "temperature": 0.6})"), (Ids{2, 5}));
+  EXPECT_EQ(ends(R"({"eos_token_id": null})"), Ids{2});
+  EXPECT_EQ(ends("{}"), Ids{2});
+  EXPECT_NE(message_of<InputError>([&] {
+              (void)ends(R"({"eos_token_id": "x"})");
+            }).find("generation_config.json: eos_token_id: holds \"x\", expected a token id"),
+            std::string::npos);
+  EXPECT_NE(message_of<InputError>([&] { (void)ends("[]"); }).find("expected a JSON object"),
+            std::string::npos);
 }
 
 TEST(Config, ReadsBothFormsOfRope) {

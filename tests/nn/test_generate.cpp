@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <span>
 #include <utility>
@@ -154,17 +155,87 @@ TYPED_TEST(Generate, EndsEachSequenceAtItsEnd) {
   nn::GenerateOptions how{.max_new_tokens = 12};
   const Prompts endless = alone(model, prompts, how);
   nn::LlamaConfig config = model.config();
-  config.eos_token_id = endless[1][2];  // the second sequence ends early, others perhaps
+  // The second sequence ends early, at another token than the first; others perhaps.
+  config.eos_token_ids = {endless[0][9], endless[1][2]};
   how.stop_at_eos = true;
   nn::Session<TypeParam> session(model, nn::session_for(prompts, how.max_new_tokens, 2));
   const auto made = nn::generate(session, config, prompts, how);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    const auto end = std::find(endless[i].begin(), endless[i].end(), *config.eos_token_id);
+    const auto end =
+        std::ranges::find_if(endless[i], [&](auto token) { return config.is_end(token); });
     const Prompts::value_type expected(endless[i].begin(),
                                        end == endless[i].end() ? end : std::next(end));
     EXPECT_EQ(made.tokens[i], expected) << i;
   }
   EXPECT_LE(made.tokens[1].size(), 3U);
+}
+
+/// Fills a row of a matrix of the model.
+template <class Exec>
+void fill_row(const nn::Llama<Exec>& model, const TensorRef<2>& matrix, std::int64_t row,
+              float value) {
+  const std::vector<float> values(static_cast<std::size_t>(matrix.extent[1]), value);
+  memory::Transfer<Exec> transfer(model.exec());
+  nn::write_elements(transfer, values, matrix.dtype,
+                     static_cast<std::byte*>(matrix.data) +
+                         static_cast<std::size_t>(row * matrix.stride[0]) * size_of(matrix.dtype));
+  transfer.wait();
+}
+
+template <class F>
+void expect_not_finite(const F& f, std::size_t sequence, const std::string& message) {
+  try {
+    f();
+    ADD_FAILURE() << "expected: " << message;
+  } catch (const nn::NotFiniteError& error) {
+    EXPECT_EQ(error.sequence, sequence) << message;
+    EXPECT_NE(std::string(error.what()).find("logits are not finite at position " + message),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TYPED_TEST(Generate, EndsWhereLogitsAreNotFinite) {
+  const auto model = random_model<TypeParam>(Dtype::f32);
+  constexpr std::int64_t bad = 13;
+  fill_row(model, model.weights().embedding, bad, std::numeric_limits<float>::quiet_NaN());
+  const std::vector<std::int64_t> two{1, 2, 3, 4, 5, 6}, next{7, bad}, one{1, bad, 4, 5};
+
+  nn::Session<TypeParam> plain(model, {.batch = 2, .capacity = 8});
+  EXPECT_NO_THROW((void)plain.append(two));
+  expect_not_finite([&] { (void)plain.append(next); }, 1, "3: a weight");
+  plain.clear();
+  EXPECT_NO_THROW((void)plain.append(two));
+  expect_not_finite([&] { (void)plain.append_greedily({}, next); }, 1, "3");
+  nn::Session<TypeParam> pieces(model, {.batch = 1, .capacity = 8, .chunk = 1});
+  expect_not_finite([&] { (void)pieces.append(one, true); }, 0, "1");
+
+  nn::Session<TypeParam> paged(model, {.batch = 2, .capacity = 8, .page_size = 4, .pages = 4});
+  const std::vector<std::int64_t> both{paged.open(), paged.open()};
+  EXPECT_NO_THROW((void)paged.append_to(both, two));
+  expect_not_finite([&] { (void)paged.append_greedily(both, next); }, 1, "3");
+  expect_not_finite([&] { (void)paged.append_to(both, next); }, 1, "4");
+
+  for (const double temperature : {0.0, 1.0}) {
+    const nn::GenerateOptions how{.max_new_tokens = 4, .sampling = {.temperature = temperature}};
+    const Prompts prompts{{1, 2}, {3, 4, 5}, {6, bad, 8}};
+    expect_not_finite(
+        [&] {
+          (void)together(model, prompts, how, nn::session_for(prompts, how.max_new_tokens, 2));
+        },
+        2, "2");
+    expect_not_finite([&] { (void)alone(model, {prompts[2]}, how); }, 0, "2");
+  }
+
+  const auto narrow = random_model<TypeParam>(Dtype::f16);
+  nn::Session<TypeParam> overflows(narrow, {.batch = 1, .capacity = 8});
+  EXPECT_NO_THROW((void)overflows.append(std::vector<std::int64_t>{1}));
+  fill_row(narrow, narrow.weights().head, 5, 6e4F);
+  expect_not_finite(
+      [&] {
+        (void)overflows.append(std::vector<std::int64_t>{1, 2});
+      },
+      0, "2: a weight of the model is not, or f16 overflows");
 }
 
 TYPED_TEST(Generate, KeepsAWindowAndSinks) {
@@ -368,7 +439,9 @@ TEST(MostLikely, IsTheFirstOfTheLargest) {
       std::vector<std::int64_t> tokens(8);
       found.download(std::as_writable_bytes(std::span(tokens)));
       for (std::size_t r = 0; r < rows.size(); ++r) {
-        EXPECT_EQ(tokens[r], std::ranges::max_element(rows[r]) - rows[r].begin())
+        const bool is_finite =
+            std::ranges::all_of(rows[r], [](float logit) { return std::isfinite(logit); });
+        EXPECT_EQ(tokens[r], is_finite ? std::ranges::max_element(rows[r]) - rows[r].begin() : -1)
             << name_of(dtype) << " vocab " << vocab << " row " << r;
       }
     }

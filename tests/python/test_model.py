@@ -1,9 +1,14 @@
 """katt.Llama against the logits and the greedy continuation that transformers gave (tests/cases/llama_tiny)."""
 
+import json
+import random
+import shutil
+import warnings
+
 import h5py
 import numpy
 import pytest
-from conftest import TINY
+from conftest import ROOT, TINY
 
 katt = pytest.importorskip("katt")
 
@@ -55,8 +60,132 @@ def test_texts(tmp_path, model):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     texts = katt.Llama(tmp_path)
     new = texts.generate("w1 w2 w3", 6, stop_at_eos=False)
-    assert new == " ".join(f"w{token}" for token in model.generate([1, 2, 3], 6, stop_at_eos=False))
+    ids = [1, 2, 3, *model.generate([1, 2, 3], 6, stop_at_eos=False)]
+    assert "w1 w2 w3" + new == " ".join(f"w{token}" for token in ids)
     assert "".join(texts.stream("w1 w2 w3", 6, stop_at_eos=False)) == new
+
+
+TEXTS = ["Gravity is", " a force.", "naïve café", "漢字 と 😀", "  two  spaces ", "\n\tx", " ", "a"]
+
+
+def metaspace_of_llama_2(tokenizers, words):
+    """Spaces are ▁, one is put before a text and taken off again; bytes stand for what the vocabulary lacks."""
+    vocabulary = {
+        token: at for at, token in enumerate(["<unk>", "<s>", "▁", *(f"<0x{byte:02X}>" for byte in range(256)), *words])
+    }
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    tokenizer.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
+    )
+    decoders = tokenizers.decoders
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return tokenizer
+
+
+def metaspace(tokenizers, words):
+    tokenizer = metaspace_of_llama_2(tokenizers, words)
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    tokenizer.decoder = tokenizers.decoders.Sequence(
+        [tokenizers.decoders.ByteFallback(), tokenizers.decoders.Metaspace()]
+    )
+    return tokenizer
+
+
+def byte_level(tokenizers, words):
+    """The spaces and bytes of GPT-2 and LLaMA 3."""
+    level = tokenizers.pre_tokenizers.ByteLevel
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({c: at for at, c in enumerate(level.alphabet())}, []))
+    tokenizer.pre_tokenizer = level(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    return tokenizer
+
+
+@pytest.mark.parametrize("make", [metaspace_of_llama_2, metaspace, byte_level])
+def test_new_text_follows_the_prompt(make):
+    """What is generated is the text of prompt and new tokens, less the prompt's, and the pieces of a stream are it."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = make(tokenizers, [*"Gravityisforce.ntwopaxb"])
+    if make is not byte_level:
+        tokenizer.add_special_tokens(["<s>"])
+    llama = katt.Llama.__new__(katt.Llama)  # without a model
+    llama._tokenizer = tokenizer
+    draw = random.Random(5)
+    for _ in range(300):
+        prompt = tokenizer.encode("".join(draw.choices(TEXTS, k=draw.randint(1, 3)))).ids
+        new = [token for text in draw.choices(TEXTS, k=draw.randint(1, 4)) for token in tokenizer.encode(text).ids]
+        if make is not byte_level and draw.random() < 0.3:
+            new.insert(draw.randint(0, len(new)), tokenizer.token_to_id("<s>"))
+            if tokenizer.decode(prompt + new).count("\N{REPLACEMENT CHARACTER}"):
+                continue  # it stands within a character
+        whole, before = tokenizer.decode(prompt + new), tokenizer.decode(prompt)
+        assert whole.startswith(before)
+        pieces = list(llama._pieces(prompt, iter(new)))
+        assert "".join(pieces) == whole[len(before) :], (prompt, new)
+        assert all(pieces) and not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
+
+
+def test_a_tokenizer_beside_the_tree():
+    file = ROOT.parent / "shared" / "faults" / "tokenizer_metaspace" / "tokenizer.json"
+    if not file.exists():
+        pytest.skip("no ../shared/faults/tokenizer_metaspace")
+    llama = katt.Llama.__new__(katt.Llama)
+    llama._tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(str(file))
+    prompt, new = (
+        [llama.tokenizer.token_to_id(token) for token in tokens]
+        for tokens in [["▁Gravity", "▁is"], ["▁a", "▁force", "."]]
+    )
+    assert list(llama._pieces(prompt, new)) == [" a", " force", "."]
+
+
+def copied(folder, **changes):
+    """The tiny model's weights with another config.json."""
+    shutil.copy(TINY / "model.safetensors", folder)
+    config = json.loads((TINY / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+def test_ends_at_every_eos(model, tmp_path):
+    endless = model.generate([1, 2, 3], 12, stop_at_eos=False)
+    ends = [endless[8], endless[5]]
+    of_list = katt.Llama(copied(tmp_path, eos_token_id=ends))
+    expected = endless[: next(at for at, token in enumerate(endless) if token in ends) + 1]
+    assert of_list.eos_token_ids == ends
+    assert of_list.generate([1, 2, 3], 12) == list(of_list.stream([1, 2, 3], 12)) == expected
+    assert of_list.generate([1, 2, 3], 12, stop_at_eos=False) == endless
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": endless[2]}))
+    assert (
+        katt.Llama(copied(tmp_path, eos_token_id=None)).generate([1, 2, 3], 12)
+        == endless[: endless.index(endless[2]) + 1]
+    )
+
+
+def test_logits_that_are_not_finite(tmp_path):
+    """Weights that f16 cannot hold the products of, and bf16 can."""
+    copied(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "initializer_range": 1e3}))
+    with pytest.warns(UserWarning, match="parameters are random"):
+        narrow = katt.Llama(tmp_path, dtype="f16")
+    for use in [narrow.generate, narrow.logits, lambda ids: list(narrow.stream(ids, temperature=1.0))]:
+        with pytest.raises(RuntimeError, match="the logits are not finite at position [0-2]: .*f16 overflows"):
+            use([1, 2, 3])
+
+
+def test_what_is_read_is_said(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        katt.Llama(TINY)
+    copied(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.warns(UserWarning, match="holds model.safetensors and model.safetensors.index.json; the first is read"):
+        katt.Llama(tmp_path)
 
 
 def test_refusals(model, tmp_path):
