@@ -70,6 +70,7 @@ void print_costs(const training::Checkpointing& checkpointing) {
 
 template <class Exec>
 Trained train(const Exec& exec, const TrainCommandLine& line) {
+  const memory::Scope scope;
   RunOptions run = line.run_options();
   const bool continues = line.resume && training::holds_run(run.out);
   nn::LlamaConfig config = line.model_config();
@@ -99,6 +100,8 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   if (continues) trainer.resume(run.out);
   if (is_first) {
     check_targets(run);
+    tell(continues ? schedule_note(trainer.log(), options.schedule)
+                   : nn::parameters_note(line.model.folder));
     const dist::Layout& layout = options.groups.place.layout;
     const std::string shared = layout.ranks() > 1 ? ", " + std::to_string(layout.ranks()) +
                                                         " ranks: " + dist::to_text(layout)
@@ -107,7 +110,7 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
                  static_cast<double>(whole.count()) / 1e6, static_cast<long long>(data.size()),
                  std::string(name_of(options.dtype)).c_str(), shared.c_str());
   }
-  const RunSummary summary = impl::run(trainer, data, run, stop_on_signals());
+  const RunSummary summary = impl::run(trainer, data, run, stop_on_signals(), scope);
   return {summary, run.checkpointing, pool.statistics()};
 }
 
@@ -120,9 +123,8 @@ int train_command(const Invocation& invocation) {
   const Runtime runtime(line.model.threads, line.model.device);
   return visit_backend(line.model.backend, line.model.threads, [&](const auto& exec) {
     allocate_scratch(exec);
-    const memory::Scope scope;
     const Trained trained = train(exec, line);
-    const auto peaks = dist::world().gather(static_cast<double>(scope.peak_bytes()));
+    const auto peaks = dist::world().gather(static_cast<double>(trained.summary.peak_bytes));
     print_summary(trained, static_cast<std::size_t>(*std::ranges::max_element(peaks)),
                   line.model.json);
     return trained.summary.was_stopped ? interrupted : 0;

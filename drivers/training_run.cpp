@@ -1,6 +1,7 @@
 #include "drivers/training_run.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -86,9 +87,22 @@ void check_targets(const RunOptions& options) {
   if (!options.log.empty()) const io::AtomicFile writable(options.log);
 }
 
+std::string schedule_note(const std::vector<StepLog>& log, const training::Schedule& schedule) {
+  if (log.empty() || std::ssize(log) >= schedule.steps) return "";
+  const double was = log.back().rate;
+  const double would_be = schedule.at(std::ssize(log) - 1);
+  if (std::abs(was - would_be) <= 1e-6 * std::max(was, schedule.rate)) return "";
+  std::array<char, 96> rates{};
+  std::snprintf(rates.data(), rates.size(), "%.2e of step %td to %.2e", was, std::ssize(log),
+                schedule.at(std::ssize(log)));
+  return std::string("--resume: the learning rate goes from ") + rates.data() +
+         ": the run was begun with another schedule (--steps, --lr, --schedule, --warmup, "
+         "--min-lr)";
+}
+
 template <class Exec>
 RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const RunOptions& options,
-               const std::atomic<bool>& stop) {
+               const std::atomic<bool>& stop, const memory::Scope& scope) {
   const dist::Communicator& ranks = trainer.options().groups.all;
   const TrainOptions& training = trainer.options();
   const double step_tokens =
@@ -118,6 +132,7 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
     }
   }
   save(trainer, options);
+  summary.peak_bytes = scope.peak_bytes();
   if (ranks.rank() == 0 && options.profile && trainer.steps() > first) {
     io::Profile profile = profiler.mean(trainer.steps() - first, profiled_s);
     if (options.progress != nullptr) {
@@ -168,7 +183,7 @@ void write_log(const std::filesystem::path& path, const std::vector<StepLog>& lo
 
 #define KATT_INSTANTIATE_RUN(Exec)                                                             \
   template RunSummary run<Exec>(Trainer<Exec>&, const training::TokenData&, const RunOptions&, \
-                                const std::atomic<bool>&);
+                                const std::atomic<bool>&, const memory::Scope&);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_RUN)
 

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "core/backend.hpp"
 #include "io/result_file.hpp"
+#include "memory/tracker.hpp"
 #include "training/checkpointing.hpp"
 #include "training/trainer.hpp"
 
@@ -38,15 +40,22 @@ struct RunSummary {
   double tokens_per_s = 0;
   float first_loss = 0, last_loss = 0;
   bool was_stopped = false;
+  std::size_t peak_bytes = 0;  ///< of the scope, before a profile's ceilings are measured
 };
 
 /// Throws InputError where `out` or `log` could not be written.
 void check_targets(const RunOptions& options);
 
+/// Says where the learning rate jumps, since the run that was continued had another schedule; empty where
+/// it does not.
+[[nodiscard]] std::string schedule_note(const std::vector<training::StepLog>& log,
+                                        const training::Schedule& schedule);
+
 /// Runs the steps that are left. When `stop` is set, or at the end, the run is saved.
 template <class Exec>
 RunSummary run(training::Trainer<Exec>& trainer, const training::TokenData& data,
-               const RunOptions& options, const std::atomic<bool>& stop);
+               const RunOptions& options, const std::atomic<bool>& stop,
+               const memory::Scope& scope);
 
 /// Writes the log: datasets loss, grad_norm, lr, time_s, loss_scale and skipped, one value a step;
 /// attributes that say what was trained how, `checkpoint_blocks` among them, and of each tensor

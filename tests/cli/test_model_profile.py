@@ -85,7 +85,7 @@ def test_generate_by_phase_and_operator(katt, model):
     with h5py.File(katt.folder / "log.h5") as file:
         assert (file.attrs["log"], file.attrs["prompt"], file.attrs["new_tokens"]) == ("generate", 16, 5)
         assert attributes["time_s"] == pytest.approx(file.attrs["prefill_s"] + file.attrs["decode_s"])
-    lines = done.stderr.splitlines()
+    lines = done.stderr.splitlines()[1:]  # the first says that the parameters are random
     assert lines[0].split()[:4] == ["phase", "operator", "calls", "time"]
     assert sum("katt::linear" in line for line in lines) == 2
     # What is printed for a script to read is as without it.
@@ -93,6 +93,16 @@ def test_generate_by_phase_and_operator(katt, model):
     assert plain.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
     assert "katt::" not in plain.stderr
     assert json.loads(katt(*generate(model, "--profile", "--json")).stdout)["tokens"]
+
+
+def test_a_profile_needs_no_memory(katt, model):
+    """The ceilings are measured after the peak of the training is taken."""
+    peaks = []
+    for more in [(), ("--profile",)]:
+        done = katt(*train(model, "--json", *more))
+        assert done.returncode == 0, done.stderr
+        peaks.append(json.loads(done.stdout)["peak_bytes"])
+    assert peaks[0] == peaks[1]
 
 
 def test_train_by_phase_and_operator(katt, model):
