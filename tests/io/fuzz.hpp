@@ -149,10 +149,13 @@ inline std::string try_one(const Format& format, const fs::path& folder, const E
   const std::string said = errors.take();
   const auto after = files_below(folder);
   std::string problem;
+  // Of a model whose weights or settings are damaged numbers.
+  const bool is_not_finite =
+      status == 1 && said.find("the logits are not finite") != std::string::npos;
   if (status == 2) {
     problem = complaint_about(said, format);
     if (problem.empty() && before != after) problem = "is refused, and leaves files behind";
-  } else if (status != 0) {
+  } else if (status != 0 && !is_not_finite) {
     problem = "ends with status " + std::to_string(status) + ", expected 0 or 2";
   }
   for (const auto& [path, size] : after) {
