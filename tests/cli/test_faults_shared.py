@@ -1,18 +1,16 @@
-"""Inputs beside the tree that were answered wrongly once; each is skipped where it is not there. The tests of their kinds,
-with numbers of their own, stand beside what was mended."""
+"""Inputs beside the tree that were answered wrongly once; each is skipped where it is not there. The tests of their
+kinds, with numbers of their own, stand beside what was mended."""
 
 import shutil
 
 import h5py
 import numpy as np
 import pytest
-from conftest import CASES_BESIDE, skipped_where_missing
-
-FAULTS = CASES_BESIDE.parent / "faults"
+from conftest import FAULTS_BESIDE, skipped_where_missing
 
 
 def fault(name):
-    return pytest.mark.parametrize("fault", [skipped_where_missing(FAULTS / name)])
+    return pytest.mark.parametrize("fault", [skipped_where_missing(FAULTS_BESIDE / name)])
 
 
 @fault("layernorm_f32_1e20.h5")
