@@ -5,10 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
-
+#include "core/avx2.hpp"
 #include "core/avx512.hpp"
 
 namespace katt {
@@ -44,18 +41,27 @@ void convert_vector(const Half* in, float* out) {
   _mm512_storeu_ps(out, avx512::widen<Half>(half));
 }
 
-#elif defined(__F16C__)
+#elif defined(__AVX2__) && defined(__F16C__)
 
 constexpr std::size_t lanes = 8;
 
-void convert_vector(const float* in, f16* out) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(out),
-                   _mm256_cvtps_ph(_mm256_loadu_ps(in), _MM_FROUND_TO_NEAREST_INT));
+template <class Half>
+void convert_vector(const float* in, Half* out) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), avx2::narrow<Half>(_mm256_loadu_ps(in)));
 }
 
-void convert_vector(const f16* in, float* out) {
-  _mm256_storeu_ps(out, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in))));
+template <class Half>
+void convert_vector(const Half* in, float* out) {
+  const auto half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in));
+  _mm256_storeu_ps(out, avx2::widen<Half>(half));
 }
+
+#else
+
+constexpr std::size_t lanes = 0;  // none
+
+template <class In, class Out>
+void convert_vector(const In* /*in*/, Out* /*out*/) {}
 
 #endif
 
@@ -63,13 +69,11 @@ template <class In, class Out>
 void convert_all(std::span<const In> in, std::span<Out> out) {
   require_same_size(in, out);
   std::size_t done = 0;
-#if defined(__AVX512F__) || defined(__F16C__)
-  if constexpr (requires { convert_vector(in.data(), out.data()); }) {
+  if constexpr (lanes > 0) {
     for (; done + lanes <= in.size(); done += lanes) {
       convert_vector(in.data() + done, out.data() + done);
     }
   }
-#endif
   convert_rest(in, out, done);
 }
 

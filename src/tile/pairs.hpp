@@ -61,6 +61,15 @@ KOKKOS_FORCEINLINE_FUNCTION void load_pairs(const T* source, Vec& even, Vec& odd
       even = Vec(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs)));
       odd = Vec(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pairs, 16))));
     }
+#elif defined(KATT_VEC_AVX2)
+    const auto low = static_cast<__m256>(load<Vec>(source));
+    const auto high = static_cast<__m256>(load<Vec>(source + 8));
+    // Shuffles go by halves of the registers.
+    const auto ordered = [](__m256 by_halves) {
+      return Vec(_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(by_halves), 0xD8)));
+    };
+    even = ordered(_mm256_shuffle_ps(low, high, 0x88));
+    odd = ordered(_mm256_shuffle_ps(low, high, 0xDD));
 #else
     constexpr int lanes = sizeof(Vec) / sizeof(float);
     float evens[lanes];
@@ -94,6 +103,17 @@ KOKKOS_FORCEINLINE_FUNCTION void store_pairs(T* target, const Vec& even, const V
     } else {
       impl::store_line<Stream>(
           target, avx512::narrow_pairs<T>(static_cast<__m512>(even), static_cast<__m512>(odd)));
+    }
+#elif defined(KATT_VEC_AVX2)
+    const auto e = static_cast<__m256>(even);
+    const auto o = static_cast<__m256>(odd);
+    if constexpr (std::is_same_v<T, bf16>) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), avx2::narrow_pairs(e, o));
+    } else {
+      const __m256 low = _mm256_unpacklo_ps(e, o);
+      const __m256 high = _mm256_unpackhi_ps(e, o);
+      store(target, Vec(_mm256_permute2f128_ps(low, high, 0x20)));
+      store(target + 8, Vec(_mm256_permute2f128_ps(low, high, 0x31)));
     }
 #else
     constexpr int lanes = sizeof(Vec) / sizeof(float);

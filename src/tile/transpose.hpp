@@ -42,6 +42,30 @@ KOKKOS_FORCEINLINE_FUNCTION void transpose(Vec (&rows)[Lanes]) {
     rows[4 + c] = Vec(_mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
     rows[12 + c] = Vec(_mm512_shuffle_f32x4(odd_low, odd_high, 0xDD));
   }
+#elif defined(KATT_VEC_AVX2)
+  __m256 a[8];
+  __m256 b[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) a[i] = static_cast<__m256>(rows[i]);
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {
+      a[i + 2 * j] = _mm256_shuffle_ps(b[i + j], b[i + 2 + j], 0x44);
+      a[i + 2 * j + 1] = _mm256_shuffle_ps(b[i + j], b[i + 2 + j], 0xEE);
+    }
+  }
+  // a[4g + c] holds columns c and 4 + c of the rows 4g … 4g + 3, one in each half.
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    rows[c] = Vec(_mm256_permute2f128_ps(a[c], a[4 + c], 0x20));
+    rows[4 + c] = Vec(_mm256_permute2f128_ps(a[c], a[4 + c], 0x31));
+  }
 #else
   float square[Lanes][Lanes];
   float turned[Lanes][Lanes];
@@ -55,7 +79,7 @@ KOKKOS_FORCEINLINE_FUNCTION void transpose(Vec (&rows)[Lanes]) {
 
 /// sums[i] = the sum over the lanes of rows[i]; destroys the rows. A whole square of vectors is
 /// folded in half at a time, 30 shuffles for 16 vectors of 16, where 16 separate sums take 64; most
-/// of a square is filled up to one.
+/// of a square is filled up to one, with AVX2 whole squares alone.
 template <class Vec, int Count>
 KOKKOS_FORCEINLINE_FUNCTION void lane_sums(Vec (&rows)[Count], float (&sums)[Count]) {
 #if defined(KATT_VEC_AVX512)
@@ -89,6 +113,23 @@ KOKKOS_FORCEINLINE_FUNCTION void lane_sums(Vec (&rows)[Count], float (&sums)[Cou
       alignas(64) float all[16];
       store(all, Vec(total));
       for (int i = 0; i < Count; ++i) sums[i] = all[i];
+    }
+    return;
+  }
+#elif defined(KATT_VEC_AVX2)
+  if constexpr (Count % 8 == 0 && sizeof(Vec) == 32) {
+#pragma GCC unroll 4
+    for (int i = 0; i < Count; i += 8) {
+      __m256 a[8];
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; ++j) a[j] = static_cast<__m256>(rows[i + j]);
+#pragma GCC unroll 2
+      for (int j = 0; j < 8; j += 4) {
+        a[j] = _mm256_hadd_ps(_mm256_hadd_ps(a[j], a[j + 1]), _mm256_hadd_ps(a[j + 2], a[j + 3]));
+      }
+      // Each half of a[0] and a[4] now holds sums of four rows; two halves are left.
+      store(sums + i, Vec(_mm256_add_ps(_mm256_permute2f128_ps(a[0], a[4], 0x20),
+                                        _mm256_permute2f128_ps(a[0], a[4], 0x31))));
     }
     return;
   }

@@ -7,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "ops/rmsnorm/bench/description.hpp"
+#include "ops/rmsnorm/rmsnorm_rows.hpp"
 #include "tests/ops/suite.hpp"
 
 namespace katt::rmsnorm {
@@ -288,6 +289,42 @@ TEST(Rmsnorm, FusedQuantisationIsThatOfTheStoredOutput) {
       }
     }
   }
+}
+
+TEST(Rmsnorm, BytesOfAVectorAreThoseOfItsElements) {
+  using Vec = tile::VecOf<Host>;
+  constexpr int lanes = tile::lanes_v<Host>;
+  std::vector<float> values;
+  for (float value = -130.5F; value <= 130.5F; value += 0.25F) values.push_back(value);
+  values.resize(values.size() / (2 * lanes) * (2 * lanes));
+  for (std::size_t i = 0; i < values.size(); i += 2 * lanes) {
+    std::int8_t bytes[2 * lanes];
+    const auto expect = [&](const char* how) {
+      for (int k = 0; k < 2 * lanes; ++k) {
+        ASSERT_EQ(bytes[k], impl::to_int8(values[i + k])) << how << ' ' << values[i + k];
+      }
+    };
+    impl::store_int8(bytes, tile::load<Vec>(&values[i]));
+    impl::store_int8(bytes + lanes, tile::load<Vec>(&values[i + lanes]));
+    expect("one by one");
+    Vec pair[2];
+    tile::load_pairs(&values[i], pair[0], pair[1]);
+    impl::store_int8<bf16>(bytes, pair);
+    expect("even and odd");
+  }
+}
+
+TEST(Rmsnorm, AutoStreamsOutputsThatAreLargeEnough) {
+  const auto chosen = [](std::int64_t bytes) {
+    const std::int64_t tokens = bytes / (4096 * 2);
+    ForwardArgs args;
+    args.x = {nullptr, Dtype::bf16, {tokens, 4096}};
+    args.weight = {nullptr, Dtype::bf16, {4096}};
+    args.out = {nullptr, Dtype::bf16, {tokens, 4096}};
+    return forward_variants<Host>().resolve(Host(), args, {}).variant;
+  };
+  EXPECT_EQ(chosen(tile::stream_variant_bytes), tile::can_stream_v<Host> ? "stream" : "fused");
+  EXPECT_EQ(chosen(tile::stream_variant_bytes - 8192), "fused");
 }
 
 TEST(Rmsnorm, NoRowsGiveAZeroWeightGradient) {

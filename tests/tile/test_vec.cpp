@@ -1,13 +1,16 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "tile/pairs.hpp"
 #include "tile/stream.hpp"
+#include "tile/transpose.hpp"
 #include "tile/vec.hpp"
 
 namespace katt::tile {
@@ -20,14 +23,19 @@ constexpr int lanes = lanes_v<Exec>;
 std::uint16_t bits(bf16 value) { return std::bit_cast<std::uint16_t>(value); }
 std::uint16_t bits(f16 value) { return std::bit_cast<std::uint16_t>(value); }
 
-/// Every upper half of an f32 with lower halves around the ties: all signs and exponents, subnormal
-/// numbers, infinities and NaN.
+/// Every upper half of an f32 with lower halves around the ties of bf16 and f16: all signs and
+/// exponents, subnormal numbers, infinities and NaN; and random bits.
 std::vector<float> hard_values() {
   std::vector<float> values;
   for (std::uint32_t high = 0; high < 0x10000; ++high) {
-    for (const std::uint32_t low : {0x0000U, 0x0001U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
+    for (const std::uint32_t low : {0x0000U, 0x0001U, 0x0FFFU, 0x1000U, 0x1001U, 0x2FFFU, 0x3000U,
+                                    0x3001U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
       values.push_back(std::bit_cast<float>(high << 16 | low));
     }
+  }
+  std::mt19937 random(7);
+  for (int i = 0; i < 1 << 18; ++i) {
+    values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random())));
   }
   values.resize(values.size() / (2 * lanes) * (2 * lanes));
   return values;
@@ -36,12 +44,7 @@ std::vector<float> hard_values() {
 template <class T>
 void expect_rounded(const std::vector<float>& values, const T* made, const char* how) {
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const T expected(values[i]);
-    if (std::isnan(values[i])) {
-      ASSERT_TRUE(std::isnan(static_cast<float>(made[i]))) << how << ' ' << values[i];
-    } else {
-      ASSERT_EQ(bits(made[i]), bits(expected)) << how << ' ' << values[i];
-    }
+    ASSERT_EQ(bits(made[i]), bits(T(values[i]))) << how << ' ' << values[i];
   }
 }
 
@@ -91,6 +94,74 @@ void check_stores() {
 
 TEST(Vectors, StoresRoundToNearestEvenInBf16) { check_stores<bf16>(); }
 TEST(Vectors, StoresRoundToNearestEvenInF16) { check_stores<f16>(); }
+
+/// Every number of a dtype, widened as elements are, and what a vector becomes in registers.
+template <class T>
+void check_loads() {
+  std::vector<T> all(0x10000);
+  for (std::uint32_t i = 0; i < all.size(); ++i) all[i].bits = static_cast<std::uint16_t>(i);
+  const auto expect = [&](std::size_t i, float made, const char* how) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(made),
+              std::bit_cast<std::uint32_t>(static_cast<float>(all[i])))
+        << how << ' ' << i;
+  };
+  for (std::size_t i = 0; i < all.size(); i += 2 * lanes) {
+    float wide[2 * lanes];
+    Vec even;
+    Vec odd;
+    load_pairs(&all[i], even, odd);
+    store_pairs<false>(wide, even, odd);
+    for (int k = 0; k < 2 * lanes; ++k) expect(i + k, wide[k], "load_pairs");
+    load_pairs(wide, even, odd);
+    store(wide, even);
+    store(wide + lanes, odd);
+    for (int k = 0; k < 2 * lanes; ++k) expect(i + k % lanes * 2 + k / lanes, wide[k], "pairs");
+    store(wide, load<Vec>(&all[i]));
+    for (int k = 0; k < lanes; ++k) expect(i + k, wide[k], "load");
+  }
+  const std::vector<float> values = hard_values();
+  for (std::size_t i = 0; i < values.size(); i += lanes) {
+    float wide[lanes];
+    store(wide, rounded<T>(load<Vec>(&values[i])));
+    for (int k = 0; k < lanes; ++k) {
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[k]),
+                std::bit_cast<std::uint32_t>(static_cast<float>(T(values[i + k]))))
+          << values[i + k];
+    }
+  }
+}
+
+TEST(Vectors, LoadsWidenAsElementsDoInBf16) { check_loads<bf16>(); }
+TEST(Vectors, LoadsWidenAsElementsDoInF16) { check_loads<f16>(); }
+
+TEST(Vectors, SumsOverLanesAndTransposes) {
+  constexpr int count = 16;
+  Vec rows[count];
+  float square[count][lanes];
+  for (int i = 0; i < count; ++i) {
+    for (int k = 0; k < lanes; ++k) square[i][k] = static_cast<float>(1 << (i + k) % 20);
+    rows[i] = load<Vec>(square[i]);
+    float total = 0;
+    float largest = 0;
+    for (const float value : square[i]) {
+      total += value;
+      largest = std::max(largest, value);
+    }
+    EXPECT_EQ(reduce_sum(rows[i]), total) << i;
+    EXPECT_EQ(reduce_max(rows[i]), largest) << i;
+  }
+  float sums[count];
+  lane_sums(rows, sums);
+  for (int i = 0; i < count; ++i) EXPECT_EQ(sums[i], reduce_sum(load<Vec>(square[i]))) << i;
+  Vec turned[lanes];
+  for (int i = 0; i < lanes; ++i) turned[i] = load<Vec>(square[i]);
+  transpose(turned);
+  for (int i = 0; i < lanes; ++i) {
+    float column[lanes];
+    store(column, turned[i]);
+    for (int k = 0; k < lanes; ++k) EXPECT_EQ(column[k], square[k][i]) << i << ' ' << k;
+  }
+}
 
 template <class T>
 void check_stream_copy() {

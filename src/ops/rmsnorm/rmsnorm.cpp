@@ -109,7 +109,7 @@ constexpr const char* stream_description =
 /// fused has 2.
 template <class Args>
 int stream_rank(const Args& args) {
-  return new_bytes(args) >= tile::streaming_bytes ? 3 : 1;
+  return new_bytes(args) >= tile::stream_variant_bytes ? 3 : 1;
 }
 
 }  // namespace

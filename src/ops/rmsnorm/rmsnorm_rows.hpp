@@ -47,6 +47,16 @@ template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION __m128i to_int8_lanes(const Vec& value) {
   return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(static_cast<__m512>(value)));
 }
+#elif defined(KATT_VEC_AVX2)
+/// In the lower half. What exceeds 32 bits becomes −2^31, hence the minimum.
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION __m128i to_int8_lanes(const Vec& value) {
+  const __m256i whole =
+      _mm256_cvtps_epi32(_mm256_min_ps(static_cast<__m256>(value), _mm256_set1_ps(127.0F)));
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+  return _mm_packs_epi16(words, words);
+}
 #endif
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec& value) {
@@ -55,6 +65,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec& valu
   } else {
 #if defined(KATT_VEC_AVX512)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(target), to_int8_lanes(value));
+#elif defined(KATT_VEC_AVX2)
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(target), to_int8_lanes(value));
 #else
     for (std::size_t lane = 0; lane < Vec::size(); ++lane) target[lane] = to_int8(value[lane]);
 #endif
@@ -85,6 +97,9 @@ KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec (&val
     auto* to = reinterpret_cast<__m128i*>(target);
     _mm_storeu_si128(to, _mm_unpacklo_epi8(even, odd));
     _mm_storeu_si128(to + 1, _mm_unpackhi_epi8(even, odd));
+#elif defined(KATT_VEC_AVX2)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target),
+                     _mm_unpacklo_epi8(to_int8_lanes(values[0]), to_int8_lanes(values[1])));
 #else
     for (int lane = 0; lane < lanes; ++lane) {
       for (int k = 0; k < N; ++k) target[2 * lane + k] = to_int8(values[k][lane]);

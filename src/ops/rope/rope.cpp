@@ -91,7 +91,7 @@ VariantTable<Exec, Args> built_in_variants() {
        .description = "fused, with stores past the caches: for tensors larger than them",
        .rank =
            [](const Args& args) {
-             return new_bytes(impl::Turn(args)) >= tile::streaming_bytes ? 3 : 1;
+             return new_bytes(impl::Turn(args)) >= tile::stream_variant_bytes ? 3 : 1;
            },
        .supports = tile::stream_support<Exec>(),
        .run = fused<Exec, Args, true>}};

@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include "core/dtype.hpp"
+#include "core/avx2.hpp"
 #include "tile/vec/portable.hpp"
 
 /// Eight lanes: AVX2 with FMA and F16C.
@@ -17,28 +17,70 @@ struct HostOps : PortableOps<HostVec> {
     if constexpr (std::is_same_v<T, float>) {
       return PortableOps::load(source);
     } else {
-      const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
-      if constexpr (std::is_same_v<T, f16>) {
-        return HostVec(_mm256_cvtph_ps(half));
-      } else {
-        return HostVec(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16)));
-      }
+      return HostVec(avx2::widen<T>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source))));
+    }
+  }
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION static void store(T* target, const HostVec& value) {
+    if constexpr (std::is_same_v<T, float>) {
+      PortableOps::store(target, value);
+    } else {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(target),
+                       avx2::narrow<T>(static_cast<__m256>(value)));
     }
   }
   template <class T>
   KOKKOS_FORCEINLINE_FUNCTION static HostVec rounded(const HostVec& value) {
-    T narrow[lanes];
-    store(narrow, value);
-    return load(narrow);
+    const auto wide = static_cast<__m256>(value);
+    if constexpr (std::is_same_v<T, f16>) {
+      return HostVec(avx2::widen<f16>(avx2::narrow<f16>(wide)));
+    } else {
+      return HostVec(_mm256_castsi256_ps(_mm256_and_si256(
+          avx2::bf16_in_upper_half(wide), _mm256_set1_epi32(static_cast<int>(0xFFFF0000U)))));
+    }
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static float reduce_sum(const HostVec& value) {
+    return reduce(value, [](__m128 a, __m128 b) { return _mm_add_ps(a, b); });
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static float reduce_max(const HostVec& value) {
+    return reduce(value, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
   }
   KOKKOS_FORCEINLINE_FUNCTION static HostVec exp2(const HostVec& x) {
-    return exp2_by_exponents(x, [](const HostVec& scaled, const HostVec& n) {
-      const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(static_cast<__m256>(n)), 23);
-      return HostVec(_mm256_castsi256_ps(
-          _mm256_add_epi32(_mm256_castps_si256(static_cast<__m256>(scaled)), exponent)));
+    return exp2_by(x, [](const HostVec& f) { return exp2_of_fraction(f); });
+  }
+  /// By a minimax polynomial of degree 4 (in relative error, by Lawson's iteration).
+  KOKKOS_FORCEINLINE_FUNCTION static HostVec exp2_of_16_bits(const HostVec& x) {
+    return exp2_by(x, [](const HostVec& f) {
+      HostVec p(0x1.3997d6p-7F);
+      p = Kokkos::fma(p, f, HostVec(0x1.ca1442p-5F));
+      p = Kokkos::fma(p, f, HostVec(0x1.ec06dap-3F));
+      p = Kokkos::fma(p, f, HostVec(0x1.62e0dcp-1F));
+      return Kokkos::fma(p, f, HostVec(0x1.ffffe8p-1F));
     });
   }
-  KOKKOS_FORCEINLINE_FUNCTION static HostVec exp2_of_16_bits(const HostVec& x) { return exp2(x); }
+
+ private:
+  /// All lanes combined by f.
+  template <class F>
+  KOKKOS_FORCEINLINE_FUNCTION static float reduce(const HostVec& value, const F& f) {
+    const auto all = static_cast<__m256>(value);
+    const __m128 four = f(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+    const __m128 two = f(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(f(two, _mm_movehdup_ps(two)));
+  }
+
+  /// 2^x = of_fraction(f) · 2^n with x = n + f. A sum with the number `shift`, whose spacing is 1,
+  /// rounds x to n and has n + 127, the exponent field of 2^n, in its lowest bits: from 0, which
+  /// makes 0, to 255, which makes infinity.
+  template <class F>
+  KOKKOS_FORCEINLINE_FUNCTION static HostVec exp2_by(const HostVec& x, const F& of_fraction) {
+    const HostVec shift(0x1.8p23F + 127.0F);
+    const HostVec clamped = Kokkos::max(HostVec(-127.0F), x);
+    const HostVec shifted = clamped + shift;
+    const HostVec power(_mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_castps_si256(static_cast<__m256>(shifted)), 23)));
+    return HostVec(of_fraction(HostVec(clamped - HostVec(shifted - shift))) * power);
+  }
 };
 
 }  // namespace katt::tile::impl

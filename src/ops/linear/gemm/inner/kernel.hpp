@@ -29,10 +29,11 @@ struct WidenedLines {
   static constexpr int line = 64 / sizeof(T);  ///< elements of a line of B
   static constexpr int vectors = std::max(1, line / lanes);  ///< that a line makes
   /// Most rows of A beside which a stream of B, asked for ahead, is read faster than rows side by side.
-  static constexpr int most_asked = sizeof(T) == 2 || tile::is_zen5 ? 2 : 0;
+  static constexpr int most_asked = lanes > 8 && (sizeof(T) == 2 || tile::is_zen5) ? 2 : 0;
   /// Whether the processor foresees the stream of a single row better than it is asked for. The chain of a sum
-  /// takes Zen 5 as long as the memory in 16 bits.
-  static constexpr bool is_foreseen = tile::is_zen && !(tile::is_zen5 && sizeof(T) == 2);
+  /// takes Zen 5 as long as the memory in 16 bits, AVX2 longer.
+  static constexpr bool is_foreseen =
+      lanes == 8 ? sizeof(T) == 4 : tile::is_zen && !(tile::is_zen5 && sizeof(T) == 2);
 
   static Sum zero() { return Vec(0.0F); }
   static Sum load_sum(const float* from) { return tile::load<Vec>(from); }
@@ -43,7 +44,7 @@ struct WidenedLines {
   }
   static Operand load_packed(const float* from) { return tile::in_register(tile::load<Vec>(from)); }
   static Sum add(const Sum& sum, const Operand& a, const Operand& b) {
-    return tile::fma(a, b, sum);
+    return tile::add_in_register(sum, a, b);
   }
 };
 
@@ -73,13 +74,14 @@ struct DotLines {
 };
 #endif
 
-/// How many rows of A and of B the registers hold sums for.
+/// How many rows of A and of B the registers hold sums for. A sum that waits for itself takes several
+/// cycles a step: enough of them side by side keep the units busy, from a single row of A on.
 template <class Unit>
 struct InnerShape {
   static constexpr bool has_32_registers = Unit::lanes == 16 || Unit::lanes == 4;
   static constexpr int most_a = has_32_registers ? 8 : 4;
   static constexpr int rows_of_b(int rows_of_a) {
-    if (!has_32_registers) return 2;
+    if (!has_32_registers) return rows_of_a == 1 ? 6 : rows_of_a == 2 ? 4 : 3;
     return rows_of_a > 6 ? 3 : 4;
   }
 };
@@ -118,7 +120,7 @@ void inner_kernel(const InnerPass<Unit>& pass) {
 #pragma GCC unroll 8
     for (int r = 0; r < RowsOfA; ++r) {
       const Operand row = Unit::load_packed(a + r * Unit::elements);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int j = 0; j < RowsOfB; ++j) sums[j][r] = Unit::add(sums[j][r], row, b[j]);
     }
     a += RowsOfA * Unit::elements;
@@ -130,7 +132,7 @@ void inner_kernel(const InnerPass<Unit>& pass) {
 #pragma GCC unroll 4
     for (int v = 0; v < Unit::vectors; ++v) {
       Operand operand[RowsOfB];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int j = 0; j < RowsOfB; ++j) {
         operand[j] = Unit::load(b + j * stride + v * Unit::elements);
       }
@@ -149,7 +151,7 @@ void inner_kernel(const InnerPass<Unit>& pass) {
   std::int64_t asks = pass.ahead == nullptr ? whole : pass.ahead_first;
   for (; l < whole; ++l) {
     if (l == asks) {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int j = 0; j < RowsOfB; ++j) tile::prefetch(pass.ahead + j * stride + l * Unit::line);
       asks += pass.ahead_every;
     }

@@ -36,17 +36,24 @@ struct InnerPlan {
   /// kernels' rows wait for the memory, and those of a kernel fit in the first-level cache beside B. More rows
   /// wait for the arithmetic: on Zen 4 that pays for sums that are loaded and stored more rarely, and so it does
   /// where B is in a cache; cores that multiply twice as much a cycle would wait for a long block of A from
-  /// their second-level cache.
+  /// their second-level cache. With AVX2, half as many a cycle, whole rows of a few tokens pay on any processor.
   std::int64_t block_bytes(bool is_cached) const {
+    if (is_avx2) return m <= 4 ? 8192 : first_level_bytes / 4;
     if (!tile::is_zen) return 2048;
     if (is_cached || m <= 4) return 8192;
     if (m > 16) return tile::is_zen5 ? 4096 : 8192;
     return first_level_bytes / divide_up(m, a_blocks);
   }
+  static constexpr bool is_avx2 = Unit::lanes == 8;
   static constexpr std::int64_t first_level_bytes = 18432;  ///< of it, for A
-  /// Bytes of B a thread that are still in a cache when a single row comes again. In a model the next row
-  /// finds what other layers left; on Zen a stream costs little where B is in a cache after all.
-  static constexpr std::int64_t cached_bytes = std::int64_t{tile::is_zen ? 256 : 2048} << 10;
+  /// Bytes of B a thread that are still in a cache when a single row comes again, with AVX2 up to four. In a model
+  /// the next row finds what other layers left; on Zen a stream costs little where B is in a cache after all. In
+  /// f32 with AVX2 it costs much there, and rows side by side little elsewhere.
+  static constexpr std::int64_t cached_bytes =
+      std::int64_t{is_avx2 && sizeof(typename Unit::Element) == 4 ? 8192
+                   : tile::is_zen                                 ? 256
+                                                                  : 2048}
+      << 10;
   /// Most packed bytes of A beside which the processor itself foresees a stream of B, where that is best left to
   /// it, and beside which a stream that asks for rows ahead does better than several rows side by side: more in
   /// Zen 5's larger first-level cache.
@@ -72,7 +79,7 @@ struct InnerPlan {
         a_blocks(divide_up(m, InnerShape<Unit>::most_a)) {
     const std::int64_t row_bytes = lines * line_bytes;
     const bool is_cached =
-        m == 1 &&
+        m <= (is_avx2 ? 4 : 1) &&
         n * k * static_cast<std::int64_t>(sizeof(typename Unit::Element)) <= cached_bytes * threads;
     const bool is_foreseen = Unit::is_foreseen && m == 1 && row_bytes <= foreseen_bytes;
     const bool is_asked = tile::is_zen && m <= Unit::most_asked && m * row_bytes <= asked_bytes;
