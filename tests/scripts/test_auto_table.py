@@ -1,0 +1,59 @@
+"""scripts/auto_table prints what a sweep of naive and auto measured; experiments/auto_table walks every operator."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SWEEP = ROOT / "experiments" / "auto_table" / "sweep.toml"
+
+
+def operators():
+    done = subprocess.run([os.environ["KATT"], "info", "--json"], check=True, capture_output=True)
+    return {op["name"]: {one["name"] for one in op["variants"]} for op in json.loads(done.stdout)["operators"]}
+
+
+def table(*files):
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts" / "auto_table", *files], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_line_for_every_point(tmp_path):
+    if "softmax" not in operators():
+        pytest.skip("a build without softmax")
+    made = tmp_path / "softmax.h5"
+    sweep = ["sweep", "softmax", "--tokens", "4,64", "--vocab", "100", "--dtype", "f32,bf16", "--variant", "naive,auto",
+             "--pass", "forward,backward", "--threads", "1", "--budget-s", "0.001", "-o", made]  # fmt: skip
+    subprocess.run([os.environ["KATT"], *sweep], check=True, capture_output=True)
+    done = table(made)
+    assert done.returncode == 0, done.stderr
+    head, *lines, sums = done.stdout.splitlines()
+    assert head.split()[:4] == ["operator", "pass", "dtype", "point"]
+    assert [line.split()[:5] for line in lines] == [
+        ["softmax", one, dtype, "tokens", tokens]
+        for one in ("forward", "backward")
+        for dtype in ("f32", "bf16")
+        for tokens in ("4", "64")
+    ]
+    assert all(" fused " in line for line in lines)
+    assert sums.startswith("8 points: ")
+
+
+def test_what_is_no_result_file_is_refused(tmp_path):
+    other = tmp_path / "other.h5"
+    other.write_text("words")
+    done = table(other)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"katt: {other}: holds ") and len(done.stderr.splitlines()) == 1
+
+
+def test_the_sweep_walks_every_operator():
+    with open(SWEEP, "rb") as file:
+        walked = {sweep["op"] for sweep in tomllib.load(file)["sweep"]}
+    assert {name for name, variants in operators().items() if "naive" in variants} <= walked
