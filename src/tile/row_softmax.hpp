@@ -18,6 +18,16 @@ KOKKOS_FORCEINLINE_FUNCTION V exp_below(const V& x, float max) {
   return exp2(V((x - V(max)) * V(log2e)));
 }
 
+/// The same to the accuracy of a result that becomes a T.
+template <class T, class V>
+KOKKOS_FORCEINLINE_FUNCTION V exp_below_for(const V& x, float max) {
+  if constexpr (std::is_same_v<T, float>) {
+    return exp_below(x, max);
+  } else {
+    return exp2_of_16_bits(V((x - V(max)) * V(log2e)));
+  }
+}
+
 /// The statistics of two parts of a row together.
 KOKKOS_INLINE_FUNCTION RowStatistics merge(const RowStatistics& a, const RowStatistics& b) {
   const float largest = max(a.max, b.max);

@@ -26,7 +26,7 @@ struct FusedForward {
     const tile::RowStatistics found = tile::row_statistics<Exec>(team, row, n);
     const float inverse = 1.0F / found.sum;
     tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
-      const V e = tile::exp_below(tile::load<V>(row + c), found.max);
+      const V e = tile::exp_below_for<T>(tile::load<V>(row + c), found.max);
       tile::store(target + c, V(e * V(inverse)));
     });
   }
@@ -50,12 +50,12 @@ struct FusedBackward {
     const float inverse = 1.0F / found.sum;
     tile::RowSum<Exec> products;
     tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
-      products.multiply_add(tile::exp_below(tile::load<V>(row + c), found.max),
+      products.multiply_add(tile::exp_below_for<T>(tile::load<V>(row + c), found.max),
                             tile::load<V>(gradient + c));
     });
     const float mean = products.total(team) * inverse;
     tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
-      const V p = V(tile::exp_below(tile::load<V>(row + c), found.max) * V(inverse));
+      const V p = V(tile::exp_below_for<T>(tile::load<V>(row + c), found.max) * V(inverse));
       tile::store(target + c, V(p * V(tile::load<V>(gradient + c) - V(mean))));
     });
   }
