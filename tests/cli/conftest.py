@@ -27,7 +27,7 @@ collect_ignore_glob = [] if BACKEND == "cuda" else ["test_device_*.py"]
 def pytest_addoption(parser):
     """What scripts/soak asks for beyond the suite."""
     parser.addoption("--all-faults", action="store_true", help="test_file_faults.py: every call of every command")
-    parser.addoption("--kills", type=int, default=8, help="test_kills.py: how many")
+    parser.addoption("--kills", type=int, default=8, help="test_kills.py: how many of sweeps, and of training")
 
 
 def skipped_where_missing(path):

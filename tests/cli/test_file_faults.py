@@ -2,7 +2,7 @@
 
 Whatever n is: status 1 and one line that names the cause, or a finished file; nothing that was there before is lost,
 nothing crashes, no scratch file stays. After a kill the same command goes on or begins again, and cleans up. The suite
-tries a few n of each command; `pytest tests/cli/test_file_faults.py --all-faults` tries all of them."""
+tries a few n of each command, `tests/soak/faults PROGRAM` all of them."""
 
 import errno
 import json

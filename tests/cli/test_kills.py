@@ -1,6 +1,6 @@
 """kill -9 at random instants, of sweeps and training, also of two that write one output: whatever was said to be
-finished is there, and the next --resume goes on to the end. `pytest tests/cli/test_kills.py --kills 1000` kills more
-often than the suite."""
+finished is there, and the next --resume goes on to the end. `tests/soak/kills N PROGRAM` kills more often than the
+suite."""
 
 import json
 import random
