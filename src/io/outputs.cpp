@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <span>
 #include <system_error>
+#include <thread>
 
 #include "core/error.hpp"
 #include "io/text.hpp"
@@ -29,7 +31,10 @@ std::string host_name() {
 /// "process 4711" or, of another machine, "process 4711 on node2", from what a lock file holds.
 std::string writer_of(int descriptor) {
   std::array<char, 300> text{};
-  if (::pread(descriptor, text.data(), text.size() - 1, 0) <= 0) return "another process";
+  for (int again = 0; ::pread(descriptor, text.data(), text.size() - 1, 0) <= 0; ++again) {
+    if (again == 20) return "another process";
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it has only just taken the lock
+  }
   const std::string held = impl::printable(text.data());
   const std::size_t space = held.find(' ');
   const std::string process = "process " + held.substr(0, space);
