@@ -1,12 +1,16 @@
 #include "drivers/driver.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "bench/provenance.hpp"
@@ -17,6 +21,7 @@
 #include "dist/environment.hpp"
 #include "drivers/blas_kernels.hpp"
 #include "drivers/commands.hpp"
+#include "io/atomic_file.hpp"
 
 namespace katt {
 namespace {
@@ -97,6 +102,18 @@ void complain(std::string message) {
   std::fprintf(stderr, "katt: %s\n", message.c_str());
 }
 
+/// Throws std::runtime_error where what was printed did not arrive: a full disk, a closed pipe.
+void finish_stdout() {
+  const bool failed = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) == 0 && !failed) return;
+  // Why an earlier write failed is forgotten: one more tells. What is printed is cut off anyway.
+  errno = 0;
+  std::clearerr(stdout);
+  (void)(std::putchar('\n') != EOF && std::fflush(stdout) == 0);
+  throw std::runtime_error("standard output: cannot be written: " +
+                           std::generic_category().message(errno != 0 ? errno : EIO));
+}
+
 }  // namespace
 
 int driver_main(int argc, char** argv) {
@@ -110,11 +127,15 @@ int driver_main(int argc, char** argv, const bench::Registry& registry) {
   int status = 1;
   std::string message;
   impl::insist_on_blas_kernels(argv);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of a write
+  io::remove_scratch_on_signals();
   try {
     ranks.emplace();
     // One rank prints. Another has nothing to lose: complaints go to stderr.
     if (dist::world().rank() > 0 && std::freopen("/dev/null", "w", stdout) == nullptr) return 1;
-    return dispatch(argc, argv, registry);
+    const int done = dispatch(argc, argv, registry);
+    finish_stdout();
+    return done;
   } catch (const InputError& error) {
     message = error.what();
     status = 2;

@@ -11,6 +11,7 @@
 #include "bench/profile.hpp"
 #include "bench/text.hpp"
 #include "core/execution.hpp"
+#include "drivers/claim.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/layout_options.hpp"
 #include "drivers/model_options.hpp"
@@ -18,7 +19,6 @@
 #include "drivers/prompts.hpp"
 #include "drivers/runtime.hpp"
 #include "drivers/scratch.hpp"
-#include "io/atomic_file.hpp"
 #include "io/case_file.hpp"
 #include "memory/tracker.hpp"
 
@@ -208,6 +208,8 @@ int generate_command(const Invocation& invocation) {
   line.flag("--no-cache", no_cache, "compute the whole text again for every token");
   line.flag("--profile", profile, "tell where the time goes, by phase and operator");
   line.option("--log", log, "HDF5 file for the profile and the times");
+  bool overwrite = false;
+  line.flag("--overwrite", overwrite, "replace the files of --out and --log");
   line.flag("--stop-at-eos", how.stop_at_eos, "stop after the model's end-of-sequence token");
   if (!line.parse(invocation.arguments)) return 0;
   if (prompt) throw InputError("--prompt: is no option; " + std::string(no_tokenizer));
@@ -243,9 +245,11 @@ int generate_command(const Invocation& invocation) {
   const std::int64_t window = count_option("--window", window_text, 1, 0);
   const std::int64_t sinks = count_option("--sinks", sinks_text, 0, 0);
   if (sinks > 0 && window == 0) throw InputError("--sinks: expected with --window");
-  for (const auto* target : {&log, &out}) {
-    if (*target) const io::AtomicFile writable(**target);
-  }
+  std::vector<io::NamedPath> inputs{{"--model", options.folder}}, targets;
+  if (prompts_file) inputs.push_back({"--prompts", *prompts_file});
+  if (out) targets.push_back({"--out", *out});
+  if (log) targets.push_back({"--log", *log});
+  const io::Outputs outputs = claim_outputs(targets, inputs, overwrite);
   const Replicas replicas = ranks.replicas();
 
   const Runtime runtime(options.threads, options.device);

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/execution.hpp"
+#include "drivers/claim.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/layout_options.hpp"
 #include "drivers/model_options.hpp"
@@ -22,11 +23,16 @@ int logits_command(const Invocation& invocation) {
   ranks.add_inference_to(line);
   line.option("--tokens", tokens_text, "token ids of the prompt: 1,2,3");
   line.option("--out", out, "file (HDF5) for the dataset logits, (tokens, vocabulary) f32");
+  bool overwrite = false;
+  line.flag("--overwrite", overwrite, "replace the file of --out");
   if (!line.parse(invocation.arguments)) return 0;
   options.resolve(usage);
   ranks.resolve();
   const auto tokens = parse_tokens(required_option("--tokens", tokens_text, usage));
   const std::string& target = required_option("--out", out, usage);
+
+  const io::Outputs outputs =
+      claim_outputs({{"--out", target}}, {{"--model", options.folder}}, overwrite);
 
   const Runtime runtime(options.threads, options.device);
   io::TensorFile result;

@@ -109,4 +109,9 @@ std::optional<int> MeasureOptions::device(const bench::SweepRequest& request) co
   return device_option(device_, on_device ? Backend::cuda : backend_option(std::nullopt));
 }
 
+std::vector<io::NamedPath> MeasureOptions::inputs(const bench::SweepRequest& request) const {
+  if (request.source.empty() || !target_) return {};
+  return {{"the sweep file", *target_}};
+}
+
 }  // namespace katt::impl

@@ -4,10 +4,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "bench/sweep_file.hpp"
 #include "drivers/command_line.hpp"
 #include "drivers/commands.hpp"
+#include "io/outputs.hpp"
 
 namespace katt::impl {
 
@@ -30,6 +32,8 @@ class MeasureOptions {
   void apply(bench::SweepRequest& request) const;
   /// The device of --device, for a request that apply() has filled in. Throws InputError.
   [[nodiscard]] std::optional<int> device(const bench::SweepRequest& request) const;
+  /// The files that these options name: the sweep file of the request, where it has one.
+  [[nodiscard]] std::vector<io::NamedPath> inputs(const bench::SweepRequest& request) const;
 
  private:
   struct Option {

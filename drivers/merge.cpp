@@ -4,6 +4,7 @@
 
 #include "bench/json.hpp"
 #include "bench/results.hpp"
+#include "drivers/claim.hpp"
 #include "drivers/command_line.hpp"
 #include "drivers/commands.hpp"
 
@@ -29,11 +30,10 @@ int merge_command(const Invocation& invocation) {
   if (!output || output->empty()) {
     throw InputError("-o is missing: expected the result file to write, e.g. -o results/NAME.h5");
   }
-  std::error_code error;
-  if (!overwrite && std::filesystem::exists(*output, error)) {
-    throw InputError("-o " + *output + ": exists; expected a new file, or --overwrite");
-  }
   const std::vector<std::filesystem::path> paths(files.begin(), files.end());
+  std::vector<io::NamedPath> parts;
+  for (const std::filesystem::path& path : paths) parts.push_back({"the part", path});
+  const io::Outputs outputs = claim_outputs({{"-o", *output}}, parts, overwrite);
   const bench::Merged merged = bench::merge_results(invocation.registry, paths);
   io::write_result(*output, bench::result_columns(invocation.registry), merged.contents);
   for (const std::string& note : bench::notes(merged)) std::fprintf(stderr, "%s\n", note.c_str());

@@ -6,6 +6,7 @@
 #include "bench/collective.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
+#include "drivers/claim.hpp"
 #include "drivers/command_line.hpp"
 #include "drivers/commands.hpp"
 #include "drivers/runtime.hpp"
@@ -47,10 +48,11 @@ int run_command(const Invocation& invocation) {
   CommandLine line("katt run", "Run one operator on tensors from a file");
   std::optional<std::string> op, in, out, variant, tile_q, tile_kv, backend, device, threads, dtype,
       seed;
-  bool json = false;
+  bool json = false, overwrite = false;
   line.positional("op", op, "operator");
   line.option("--in", in, "case file (HDF5): inputs as datasets, parameters as attributes");
   line.option("--out", out, "file to write the outputs to");
+  line.flag("--overwrite", overwrite, "replace the file of --out");
   line.option("--variant", variant,
               "variant to run (default: auto, the fastest that accepts the arguments)");
   line.option("--tile-q", tile_q, "query extent of the tile (default: the variant's)");
@@ -83,6 +85,7 @@ int run_command(const Invocation& invocation) {
   static_cast<void>(seed_option(seed, 0));
   const std::string& target = required("--out", out);
   const io::CaseFile input(required("--in", in), dtype_option(dtype));
+  const io::Outputs outputs = claim_outputs({{"--out", target}}, {{"--in", *in}}, overwrite);
 
   const Runtime runtime(most, chosen_device);
   io::TensorFile result;

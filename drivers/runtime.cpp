@@ -11,6 +11,7 @@
 #include "bench/text.hpp"
 #include "core/devices.hpp"
 #include "dist/communicator.hpp"
+#include "io/atomic_file.hpp"
 #include "memory/tracker.hpp"
 
 namespace katt::impl {
@@ -51,7 +52,7 @@ const std::atomic<bool>& stop_on_signals() {
   static std::atomic<bool> requested{false};
   const auto on_signal = [](int signal) {
     requested = true;
-    std::signal(signal, SIG_DFL);
+    std::signal(signal, io::end_by_signal);
   };
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);

@@ -20,12 +20,13 @@
 #include "drivers/commands.hpp"
 #include "drivers/measure_options.hpp"
 #include "drivers/runtime.hpp"
+#include "io/outputs.hpp"
 
 namespace katt::impl {
 namespace {
 
-/// Where --tile auto looks.
-std::filesystem::path tuning_path(const std::optional<std::string>& option) {
+/// Where --tile auto looks; nothing where no folder of the user is known.
+std::optional<std::filesystem::path> tuning_path(const std::optional<std::string>& option) {
   if (!option) return bench::usual_tuning_file();
   if (!std::filesystem::exists(*option)) {
     throw InputError("--tuning " + *option + ": no such file; expected one that katt tune wrote");
@@ -78,12 +79,17 @@ int sweep_command(const Invocation& invocation) {
   else if (ranks.size() > 1) bench::allow_all_processors();
   bench::Progress progress(first ? stderr : nullptr);
   const bool tuned = bench::asks_for_tuning(request.entries);
-  std::filesystem::path tuned_tiles;
+  std::optional<std::filesystem::path> tuned_tiles;
   bench::Tuning tuning;
   bench::together(ranks, [&] {
-    if (first) bench::check_output(options);
+    if (first) {
+      bench::check_output(options);
+      std::vector<io::NamedPath> inputs = measuring.inputs(request);
+      if (tuning_file) inputs.push_back({"--tuning", *tuning_file});
+      io::check_distinct({{"-o", options.output}}, inputs);
+    }
     tuned_tiles = tuning_path(tuning_file);
-    if (tuned) tuning = bench::Tuning::read(tuned_tiles);
+    if (tuned && tuned_tiles) tuning = bench::Tuning::read(*tuned_tiles);
   });
 
   const bool at_risk = isolate || asks_for(request.entries, Backend::cuda);
@@ -94,13 +100,19 @@ int sweep_command(const Invocation& invocation) {
   }
   const Runtime runtime(bench::most_threads(request.entries), device);
   std::vector<bench::PlannedCase> plan;
+  io::Outputs outputs;
   bench::together(ranks, [&] {
     plan = bench::plan_cases(request.entries, request.settings.seed, tuning);
     const bench::Part part = bench::part_of(plan, options.shard, request.settings);
     bench::check_memory(bench::cases_of(part.tasks));
+    if (first) {
+      outputs.claim({"-o", options.output}, options.resume || options.overwrite,
+                    "a new file, --resume or --overwrite");
+    }
   });
   if (tuned && tuning.all().empty()) {
-    progress.note("--tile auto: " + tuned_tiles.string() +
+    progress.note("--tile auto: " +
+                  (tuned_tiles ? tuned_tiles->string() : "the environment names no HOME, which") +
                   " holds no tiles, the variants' defaults are used; katt tune finds tiles");
   }
   const std::atomic<bool>& stop = stop_on_signals();

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/sweep_ranks.hpp"
 #include "bench/text.hpp"
 #include "core/execution.hpp"
 #include "drivers/commands.hpp"
@@ -97,9 +98,13 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   training::Trainer<Exec> trainer(exec, std::move(config), options, line.model.folder,
                                   line.model.seed, pool);
   const nn::ParameterLayout whole(trainer.config());
+  io::Outputs outputs;
+  bench::together(options.groups.all, [&] {
+    if (is_first) outputs = claim_targets(run);
+  });
+  if (is_first) ask_for_space(trainer.config(), run, options.groups.all.size());
   if (continues) trainer.resume(run.out);
   if (is_first) {
-    check_targets(run);
     tell(continues ? schedule_note(trainer.log(), options.schedule)
                    : nn::parameters_note(line.model.folder));
     const dist::Layout& layout = options.groups.place.layout;

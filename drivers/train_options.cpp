@@ -6,6 +6,7 @@
 #include "bench/toml_document.hpp"
 #include "core/error.hpp"
 #include "io/json_input.hpp"
+#include "io/outputs.hpp"
 #include "training/state_file.hpp"
 
 namespace katt::impl {
@@ -57,7 +58,7 @@ TrainCommandLine::TrainCommandLine()
   line_.flag("--checkpoint", checkpoint_, "the same as --checkpoint-blocks all");
   line_.flag("--profile", profile_, "tell where the time of a step goes, by phase and operator");
   line_.flag("--resume", resume, "continue the run in --out; start it if there is none");
-  line_.flag("--overwrite", overwrite, "replace the model in --out");
+  line_.flag("--overwrite", overwrite, "replace the model in --out and the file of --log");
   line_.footer(
       "Of several ranks (mpirun -n P katt train), what --tensor, --pipeline and --context leave is "
       "data "
@@ -140,14 +141,31 @@ void TrainCommandLine::check_output() const {
   std::error_code ignored;
   if (resume && overwrite) throw InputError("--resume and --overwrite exclude each other");
   if (resume && out.empty()) throw InputError("--resume: needs --out, the run to continue");
-  if (out.empty() || resume || overwrite) return;
+  std::vector<io::NamedPath> inputs, targets;
+  for (const char* name : {"--text", "--data", "--config"}) {
+    if (text(name)) inputs.push_back({name, *text(name)});
+  }
+  // a run that goes on reads what it has saved
+  if (!resume || !io::same_file(out, model.folder)) inputs.push_back({"--model", model.folder});
   for (const char* name : {"model.safetensors", training::state_file}) {
     for (const std::filesystem::path& file : {out / name, io::index_of(out / name)}) {
-      if (!std::filesystem::exists(file, ignored)) continue;
+      if (out.empty()) continue;
+      targets.push_back({"--out", file});
+      if (resume || overwrite || !std::filesystem::exists(file, ignored)) continue;
       throw InputError("--out " + out.string() + ": holds " + file.filename().string() +
                        "; expected --resume to continue it or --overwrite to replace it");
     }
   }
+  if (!out.empty()) targets.push_back({"--out", out / "config.json"});
+  if (const auto& log = text("--log")) {
+    targets.push_back({"--log", *log});
+    if (!resume && !overwrite && std::filesystem::is_regular_file(*log, ignored)) {
+      throw InputError(
+          "--log " + *log +
+          ": exists; expected a new file, --resume to continue the run or --overwrite");
+    }
+  }
+  io::check_distinct(targets, inputs);
 }
 
 }  // namespace katt::impl

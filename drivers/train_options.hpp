@@ -31,7 +31,8 @@ class TrainCommandLine {
   [[nodiscard]] nn::LlamaConfig model_config() const;
   [[nodiscard]] RunOptions run_options() const;
   [[nodiscard]] training::TokenData data(std::int64_t vocab_size) const;
-  /// Throws InputError where the output is there already and is neither resumed nor replaced.
+  /// Throws InputError where an output is there already and is neither resumed nor replaced, and
+  /// where it is an input or another output.
   void check_output() const;
 
  private:

@@ -5,14 +5,18 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <list>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "bench/profile.hpp"
+#include "bench/text.hpp"
 #include "core/execution.hpp"
 #include "drivers/model_profile.hpp"
-#include "io/atomic_file.hpp"
 #include "io/case_file.hpp"
+#include "training/saving.hpp"
 #include "training/state_file.hpp"
 
 namespace katt::impl {
@@ -58,14 +62,64 @@ class ProgressLine {
   Clock::time_point last_{};
 };
 
+/// Saves a run, by all ranks at once.
 template <class Exec>
-void save(const Trainer<Exec>& trainer, const RunOptions& options) {
-  const dist::Communicator& ranks = trainer.options().groups.all;
-  if (!options.out.empty()) trainer.save(options.out, options.save_shards);
-  if (ranks.rank() == 0 && !options.log.empty()) {
-    write_log(options.log, trainer.log(), trainer.options(), options);
+class Saver {
+ public:
+  Saver(const Trainer<Exec>& trainer, const RunOptions& options)
+      : trainer_(trainer), options_(options), saved_(trainer.steps()) {}
+
+  /// Saves, and tells where that fails.
+  void save() {
+    const std::string failure = attempt();
+    if (failure.empty() || options_.progress == nullptr) return;
+    std::fprintf(options_.progress, "step %lld is not saved: %s; the next save tries again\n",
+                 static_cast<long long>(trainer_.steps()), failure.c_str());
   }
-}
+
+  /// Saves, tries again where that fails, and throws std::runtime_error that says what is on disk.
+  void save_last() {
+    constexpr int attempts = 3;
+    constexpr std::chrono::seconds pause(1);
+    std::string failure = attempt();
+    for (int again = 1; again < attempts && !failure.empty(); ++again) {
+      std::this_thread::sleep_for(pause);
+      failure = attempt();
+    }
+    if (failure.empty()) return;
+    if (!options_.out.empty()) {
+      failure += "; " + (saved_ > 0 ? options_.out.string() + " holds step " +
+                                          std::to_string(saved_) + ", --resume goes on there"
+                                    : "nothing of the run is saved");
+    }
+    throw std::runtime_error(failure);
+  }
+
+ private:
+  /// Why it fails; "" where it does not. The same on all ranks.
+  std::string attempt() {
+    std::string failure;
+    try {
+      if (!options_.out.empty()) trainer_.save(options_.out, options_.save_shards);
+      saved_ = trainer_.steps();
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    const dist::Communicator& ranks = trainer_.options().groups.all;
+    if (ranks.rank() == 0 && !options_.log.empty()) {
+      try {
+        write_log(options_.log, trainer_.log(), trainer_.options(), options_);
+      } catch (const std::exception& error) {
+        failure = error.what();
+      }
+    }
+    return ranks.broadcast_text(failure, 0);
+  }
+
+  const Trainer<Exec>& trainer_;
+  const RunOptions& options_;
+  std::int64_t saved_;  ///< steps of the last save
+};
 
 }  // namespace
 
@@ -82,9 +136,32 @@ training::TokenData tokens_from_hdf5(const std::filesystem::path& path, std::int
   return {std::move(tokens), vocab_size, path.string() + ": dataset " + dataset};
 }
 
-void check_targets(const RunOptions& options) {
-  if (!options.out.empty()) const io::AtomicFile writable(options.out / training::state_file);
-  if (!options.log.empty()) const io::AtomicFile writable(options.log);
+io::Outputs claim_targets(const RunOptions& options) {
+  io::Outputs outputs;
+  if (!options.out.empty()) outputs.claim({"--out", options.out / training::state_file}, true);
+  if (!options.log.empty()) outputs.claim({"--log", options.log}, true);
+  return outputs;
+}
+
+void ask_for_space(const nn::LlamaConfig& config, const RunOptions& options, int ranks) {
+  if (options.out.empty()) return;
+  const auto shards = static_cast<std::uint64_t>(
+      options.save_shards > 0 ? options.save_shards : training::suggested_shards(config, ranks));
+  const auto parameters = static_cast<std::uint64_t>(nn::ParameterLayout(config).count());
+  try {
+    std::list<io::AtomicFile> asked;
+    // a shard of the model, and one of the state: parameters and two moments
+    for (std::uint64_t shard = 0; shard < shards; ++shard) {
+      for (const std::uint64_t arrays : {1, 3}) {
+        asked.emplace_back(options.out / training::state_file)
+            .reserve(parameters * arrays * sizeof(float) / shards);
+      }
+    }
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(
+        std::string(error.what()) + "; a save takes " +
+        bench::human_bytes(static_cast<double>(parameters * 4 * sizeof(float))));
+  }
 }
 
 std::string schedule_note(const std::vector<StepLog>& log, const training::Schedule& schedule) {
@@ -108,6 +185,7 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
   const double step_tokens =
       static_cast<double>(training.shape.tokens()) * static_cast<double>(training.accumulation);
   ProgressLine progress(options.progress, options.steps);
+  Saver<Exec> saver(trainer, options);
   RunSummary summary;
   const std::int64_t first = trainer.steps();
   bench::Profiler profiler;
@@ -128,10 +206,10 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
                   elapsed_s / done * static_cast<double>(options.steps - trainer.steps()));
     if (options.save_every > 0 && trainer.steps() % options.save_every == 0 &&
         trainer.steps() < options.steps) {
-      save(trainer, options);
+      saver.save();
     }
   }
-  save(trainer, options);
+  saver.save_last();
   summary.peak_bytes = scope.peak_bytes();
   if (ranks.rank() == 0 && options.profile && trainer.steps() > first) {
     io::Profile profile = profiler.mean(trainer.steps() - first, profiled_s);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/backend.hpp"
+#include "io/outputs.hpp"
 #include "io/result_file.hpp"
 #include "memory/tracker.hpp"
 #include "training/checkpointing.hpp"
@@ -43,15 +44,22 @@ struct RunSummary {
   std::size_t peak_bytes = 0;  ///< of the scope, before a profile's ceilings are measured
 };
 
-/// Throws InputError where `out` or `log` could not be written.
-void check_targets(const RunOptions& options);
+/// Locks `out` and `log`, which may be there, for the run. Throws InputError where another process
+/// writes them or they cannot be written.
+[[nodiscard]] io::Outputs claim_targets(const RunOptions& options);
 
 /// Says where the learning rate jumps, since the run that was continued had another schedule; empty where
 /// it does not.
 [[nodiscard]] std::string schedule_note(const std::vector<training::StepLog>& log,
                                         const training::Schedule& schedule);
 
-/// Runs the steps that are left. When `stop` is set, or at the end, the run is saved.
+/// Asks for the disk space of a save, which the saves of a run need beside the one before. Throws
+/// std::runtime_error.
+void ask_for_space(const nn::LlamaConfig& config, const RunOptions& options, int ranks);
+
+/// Runs the steps that are left. When `stop` is set, or at the end, the run is saved. A save that
+/// fails before the end is told and tried again with the next one, the last one twice more; then
+/// std::runtime_error says what is on disk.
 template <class Exec>
 RunSummary run(training::Trainer<Exec>& trainer, const training::TokenData& data,
                const RunOptions& options, const std::atomic<bool>& stop,

@@ -9,6 +9,7 @@
 #include "drivers/commands.hpp"
 #include "drivers/measure_options.hpp"
 #include "drivers/runtime.hpp"
+#include "io/outputs.hpp"
 
 namespace katt::impl {
 namespace {
@@ -36,8 +37,9 @@ int tune_command(const Invocation& invocation) {
   bench::SweepRequest request = read_target(invocation);
   std::optional<std::string> output;
   std::optional<std::string> results;
+  const std::optional<std::filesystem::path> usual = bench::usual_tuning_file();
   line.option("-o,--output", output,
-              "tuning file to update (default: " + bench::usual_tuning_file().string() + ")");
+              "tuning file to update" + (usual ? " (default: " + usual->string() + ")" : ""));
   bool json = false;
   line.flag("--json", json, "print the tiles as the JSON of a tuning file");
   line.option("--results", results, "result file (HDF5) to keep what was measured in");
@@ -46,39 +48,41 @@ int tune_command(const Invocation& invocation) {
   measuring.apply(request);
   const std::optional<int> device = measuring.device(request);
 
-  const std::filesystem::path path =
-      output ? std::filesystem::path(*output) : bench::usual_tuning_file();
-  bench::Tuning found;
-  bench::Tuning tuning = bench::Tuning::read(path);
-  std::error_code ignored;
-  if (results && (results->empty() || std::filesystem::exists(*results, ignored))) {
-    throw InputError("--results " + *results + ": " + (results->empty() ? "is empty" : "exists") +
-                     ", expected a new file");
+  if (!output && !usual) {
+    throw InputError("-o is missing: HOME and XDG_CONFIG_HOME name no folder for a tuning file");
   }
-  tuning.write(path);  // a file that cannot be written is told before anything is measured
+  const std::filesystem::path path = output ? std::filesystem::path(*output) : *usual;
+  (void)bench::Tuning::read(path);
+  if (results && results->empty()) throw InputError("--results: is empty, expected a new file");
+  std::vector<io::NamedPath> targets{{"-o", path}};
+  if (results) targets.push_back({"--results", *results});
+  io::check_distinct(targets, measuring.inputs(request));
+  bench::Tuning found;
   bench::SweepOptions options;
   options.command = invocation.command;
-  options.output = results.value_or(path.string() + ".h5");
-  options.overwrite = !results;
+  options.output = results.value_or("");
 
   const Runtime runtime(bench::most_threads(request.entries), device);
   bench::ask_for_all_tiles(request.entries, invocation.registry);
   const auto plan = bench::plan_cases(request.entries, request.settings.seed);
   bench::check_memory(plan);
+  io::Outputs outputs;
+  if (results) outputs.claim({"--results", *results}, false, "a new file");
+  // a file that cannot be written is told before anything is measured
+  { const io::AtomicFile writable(path); }
   options.measure_ceilings = results.has_value();
   options.finished = [&](const bench::PlannedCase& planned,
                          std::span<const bench::RowResult> rows) {
-    for (const bench::TunedTile& tuned : bench::fastest_tiles(planned, rows)) {
+    const std::vector<bench::TunedTile> tiles = bench::fastest_tiles(planned, rows);
+    for (const bench::TunedTile& tuned : tiles) {
       if (!json) print(tuned);
       found.put(tuned);
-      tuning.put(tuned);
     }
-    tuning.write(path);
+    bench::Tuning::update(path, tiles);
   };
   bench::Progress progress(stderr);
   const bench::SweepSummary summary =
       bench::run_sweep(invocation.registry, request, plan, options, progress, stop_on_signals());
-  if (!results) std::filesystem::remove(options.output);
   progress.note(bench::summary_line(summary, path));
   if (json) std::printf("%s\n", found.json().c_str());
   return summary.interrupted ? 130 : summary.failed > 0 ? 1 : 0;

@@ -309,7 +309,7 @@ def stage_cases(run):
     cases = sorted(folder.glob("*.h5"))
     for case in cases:
         try:
-            files = ["--in", case, "--out", results / case.name]
+            files = ["--in", case, "--out", results / case.name, "--overwrite"]
             run.run([run.program, "run", operator_of(case), *files, *run.on_device()], case.stem)
             if has("h5py") and has("numpy"):
                 run.run([sys.executable, folder / "check_case.py", case, results / case.name], f"check of {case.stem}")
@@ -347,14 +347,14 @@ def stage_model(run):
     for dtype in ("bf16",):
         common = ["--model", model, "--dtype", dtype, *run.on_device()]
         if not run.part(f"train {dtype}"):
-            files = ["--text", ROOT / "docs" / "performance.md", "--log", run.out / f"train_{dtype}.h5"]
+            files = ["--text", ROOT / "docs" / "performance.md", "--overwrite", "--log", run.out / f"train_{dtype}.h5"]
             text = run.run([run.program, "train", *common, "--profile", *files, *size, "--lr", "1e-4"], "katt train")
             said.append(last_line(text))
             run.done(f"train {dtype}")
         if not run.part(f"decode {dtype}"):
             count = 4 if run.options.small else 128
             prompt = ",".join(str(1 + i % 200) for i in range(8 if run.options.small else 1024))
-            decode = [run.program, "generate", *common, "--tokens", prompt, "--max-new-tokens", count, "--log"]
+            decode = [run.program, "generate", *common, "--tokens", prompt, "--max-new-tokens", count, "--overwrite", "--log"]
             # With a profile launches are submitted one by one.
             run.run([*decode, run.out / f"decode_{dtype}.h5"], "katt generate")
             run.run([*decode, run.out / f"decode_{dtype}_profile.h5", "--profile"], "katt generate --profile")

@@ -74,7 +74,7 @@ class Katt:
 
     def steps(self, count, *more):
         log = self.scratch / "log.h5"
-        _, told = self.run("train", *self.training, "--steps", count, "--log", log, *more)
+        _, told = self.run("train", *self.training, "--steps", count, "--log", log, "--overwrite", *more)
         with h5py.File(log) as file:
             return {"loss": file["loss"][...], "time_s": file["time_s"][...], "told": told}
 

@@ -23,7 +23,7 @@ with tempfile.TemporaryDirectory() as scratch:
     for name, arguments in RUNS.items():
         log = Path(scratch) / "log.h5"
         katt("train", "--model", MODEL, "--text", TEXT, "--steps", STEPS, "--batch", 4, "--seq", 256, "--lr", "1e-3",
-             "--warmup", 10, "--log", log, *arguments)
+             "--warmup", 10, "--log", log, "--overwrite", *arguments)
         with h5py.File(log) as file:
             for step in range(STEPS):
                 rows.append({"run": name, "step": step,

@@ -33,7 +33,7 @@ def arguments_of(name, common):
 
 def train(arguments, scratch):
     log = Path(scratch) / "log.h5"
-    made = katt("train", *arguments, "--text", TEXT, "--steps", STEPS, "--log", log)
+    made = katt("train", *arguments, "--text", TEXT, "--steps", STEPS, "--log", log, "--overwrite")
     with h5py.File(log) as file:
         return made, file["time_s"][1:], file["loss"][...]
 

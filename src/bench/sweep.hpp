@@ -17,7 +17,7 @@
 namespace katt::bench {
 
 struct SweepOptions {
-  std::filesystem::path output;
+  std::filesystem::path output;  ///< empty: the rows are kept in memory, for `finished`
   bool resume = false;
   bool overwrite = false;
   std::string command;  ///< as typed, for the provenance

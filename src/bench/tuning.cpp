@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 
 #include <nlohmann/json.hpp>
 
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
-#include "io/atomic_file.hpp"
 #include "io/json_input.hpp"
+#include "io/outputs.hpp"
 #include "io/text.hpp"
 
 namespace katt::bench {
@@ -172,13 +171,11 @@ std::string Tuning::json() const {
   return Json{{"schema", schema}, {"tiles", tiles}}.dump(1);
 }
 
-void Tuning::write(const std::filesystem::path& path) const {
-  io::AtomicFile file(path);
-  std::ofstream stream(file.temporary());
-  stream << json() << '\n';
-  stream.close();
-  if (!stream) throw InputError(path.string() + ": cannot be written");
-  file.commit();
+void Tuning::update(const std::filesystem::path& path, std::span<const TunedTile> tiles) {
+  const io::FileLock lock(path, io::FileLock::IfTaken::wait);
+  Tuning tuning = read(path);
+  for (const TunedTile& tile : tiles) tuning.put(tile);
+  io::write_file(path, tuning.json() + "\n");
 }
 
 void Tuning::put(TunedTile tile) {
@@ -211,17 +208,18 @@ std::optional<Setting> Tuning::find(const Operator& op, const Point& point,
   return nearest;
 }
 
-std::filesystem::path usual_tuning_file() {
-  const auto variable = [](const char* name) {
+std::optional<std::filesystem::path> usual_tuning_file() {
+  const auto folder = [](const char* name) {
     const char* value = std::getenv(name);
-    return std::filesystem::path(value == nullptr ? "" : value);
+    const std::filesystem::path path(value == nullptr ? "" : value);
+    return path.is_absolute() ? path : std::filesystem::path();  // others mean nothing, as XDG says
   };
-  std::filesystem::path folder = variable("XDG_CONFIG_HOME");
-  if (folder.empty()) {
-    const std::filesystem::path home = variable("HOME");
-    folder = home.empty() ? std::filesystem::path(".") : home / ".config";
+  if (const auto config = folder("XDG_CONFIG_HOME"); !config.empty()) {
+    return config / "katt" / "tuning.json";
   }
-  return folder / "katt" / "tuning.json";
+  const auto home = folder("HOME");
+  if (home.empty()) return std::nullopt;
+  return home / ".config" / "katt" / "tuning.json";
 }
 
 bool asks_for_tuning(std::span<const SweepEntry> entries) {

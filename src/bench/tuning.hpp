@@ -33,8 +33,10 @@ class Tuning {
   /// The content of a file; nothing where it is missing. Throws InputError for anything else than a
   /// tuning file.
   [[nodiscard]] static Tuning read(const std::filesystem::path& path);
-  /// Replaces the file in one step. Throws InputError where it cannot be written.
-  void write(const std::filesystem::path& path) const;
+  /// Puts tiles into a file, which keeps what others put there meanwhile: it is locked, read and
+  /// replaced in one step. Throws InputError for anything else than a tuning file, and where it
+  /// cannot be written.
+  static void update(const std::filesystem::path& path, std::span<const TunedTile> tiles);
 
   /// The content of such a file.
   [[nodiscard]] std::string json() const;
@@ -57,8 +59,9 @@ class Tuning {
 };
 
 /// Where the tuning file lies unless an option says otherwise: katt/tuning.json in the user's
-/// configuration folder (XDG base directory specification).
-[[nodiscard]] std::filesystem::path usual_tuning_file();
+/// configuration folder (XDG base directory specification). Nothing where the environment names
+/// neither XDG_CONFIG_HOME nor HOME.
+[[nodiscard]] std::optional<std::filesystem::path> usual_tuning_file();
 
 /// Whether any entry asks for `tile = auto` in so many words.
 [[nodiscard]] bool asks_for_tuning(std::span<const SweepEntry> entries);

@@ -1,6 +1,9 @@
 #include "io/hdf5_output.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 
 namespace katt::io::impl {
@@ -11,8 +14,38 @@ namespace {
 /// (The format's limit is 64 KiB for the whole header.)
 constexpr std::size_t compact_bytes = 32768;
 
-Handle output_access() {
+/// What a file in memory is called. HDF5 refuses one of which there is a file, so that it is a name
+/// that no file can have.
+constexpr const char* in_memory = "/dev/null/in memory";
+
+/// By how much a file in memory grows at a time.
+constexpr std::size_t growth_bytes = std::size_t{1} << 20;
+
+/// The memory of a file, which HDF5 is to leave to us when it closes the file: H5Fget_file_image()
+/// clears a flag in its copy, whose checksum is then wrong.
+void* allocate(std::size_t size, H5FD_file_image_op_t, void*) { return std::malloc(size); }
+void* copy(void* to, const void* from, std::size_t size, H5FD_file_image_op_t, void*) {
+  return std::memcpy(to, from, size);
+}
+void* grow(void* memory, std::size_t size, H5FD_file_image_op_t, void*) {
+  return std::realloc(memory, size);
+}
+template <class Bytes>
+herr_t release(void* memory, H5FD_file_image_op_t operation, void* bytes) {
+  if (operation == H5FD_FILE_IMAGE_OP_FILE_CLOSE) static_cast<Bytes*>(bytes)->reset(memory);
+  else std::free(memory);
+  return 0;
+}
+void* share(void* bytes) { return bytes; }
+herr_t forget(void*) { return 0; }
+
+template <class Bytes>
+Handle output_access(Bytes& bytes) {
   Handle access(H5Pcreate(H5P_FILE_ACCESS));
+  H5Pset_fapl_core(access.get(), growth_bytes, 0);  // nothing is on disk
+  H5FD_file_image_callbacks_t callbacks{allocate, copy,   grow,  release<Bytes>,
+                                        share,    forget, &bytes};
+  H5Pset_file_image_callbacks(access.get(), &callbacks);
   H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V110);
   // closing the file closes whatever an exception left open in it
   H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);
@@ -40,22 +73,29 @@ hid_t require(hid_t result, const std::string& what) {
   return result;
 }
 
-Handle create_output(const std::filesystem::path& path) {
-  const Handle access = output_access();
+MemoryFile::MemoryFile() : bytes_(std::make_unique<std::unique_ptr<void, Free>>()) {
+  const Handle access = output_access(*bytes_);
   const Handle creation = creation_list(H5P_FILE_CREATE);
-  return Handle(require(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()),
-                        "create " + path.string()));
+  file_ = Handle(require(H5Fcreate(in_memory, H5F_ACC_TRUNC, creation.get(), access.get()),
+                         "create a file in memory"));
 }
 
-Handle open_output(const std::filesystem::path& path) {
-  const Handle access = output_access();
-  return Handle(
-      require(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()), "open " + path.string()));
+MemoryFile::MemoryFile(const std::filesystem::path& path)
+    : bytes_(std::make_unique<std::unique_ptr<void, Free>>()) {
+  std::ifstream file(path, std::ios::binary);
+  std::string content(std::istreambuf_iterator<char>(file), {});
+  if (!file) throw std::runtime_error(path.string() + ": cannot be read");
+  const Handle access = output_access(*bytes_);
+  require(H5Pset_file_image(access.get(), content.data(), content.size()), "copy " + path.string());
+  file_ = Handle(require(H5Fopen(in_memory, H5F_ACC_RDWR, access.get()), "open " + path.string()));
 }
 
-void close_output(Handle file, const std::filesystem::path& path) {
-  require(H5Fflush(file.get(), H5F_SCOPE_LOCAL), "write " + path.string());
-  require(H5Fclose(file.release()), "write " + path.string());
+std::span<const std::byte> MemoryFile::close() {
+  require(H5Fflush(file_.get(), H5F_SCOPE_LOCAL), "finish a file in memory");
+  const ssize_t size = H5Fget_file_image(file_.get(), nullptr, 0);
+  require(size, "measure a file in memory");
+  require(H5Fclose(file_.release()), "close a file in memory");
+  return {static_cast<const std::byte*>(bytes_->get()), static_cast<std::size_t>(size)};
 }
 
 Handle open_group(hid_t file, const std::string& path) {

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -14,15 +18,28 @@ namespace katt::io::impl {
 /// std::runtime_error "cannot WHAT: REASON".
 hid_t require(hid_t result, const std::string& what);
 
-/// Creates, or empties, a file for writing. Its format is that of HDF5 1.8, which every reader
-/// knows.
-Handle create_output(const std::filesystem::path& path);
+/// An HDF5 file that is made in memory; its bytes are written by us (io/atomic_file.hpp). A file on
+/// disk whose bytes HDF5 could not write stays open in the library, which crashes on it when the
+/// program ends.
+class MemoryFile {
+ public:
+  /// An empty file. Its format is that of HDF5 1.8, which every reader knows.
+  MemoryFile();
+  /// A copy of a file on disk. Throws std::runtime_error.
+  explicit MemoryFile(const std::filesystem::path& path);
 
-/// Opens an existing file for changing.
-Handle open_output(const std::filesystem::path& path);
+  [[nodiscard]] hid_t get() const { return file_.get(); }
+  /// Closes the file. Its bytes live as long as this object.
+  [[nodiscard]] std::span<const std::byte> close();
 
-/// Closes a file that was written. Throws std::runtime_error when its last bytes cannot be written.
-void close_output(Handle file, const std::filesystem::path& path);
+ private:
+  /// What free() is to free.
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::unique_ptr<void, Free>> bytes_;  ///< of the closed file, at a fixed address
+  Handle file_;
+};
 
 /// The group of that path, created with those above it where missing.
 Handle open_group(hid_t file, const std::string& path);

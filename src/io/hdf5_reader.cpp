@@ -1,5 +1,7 @@
 #include "io/hdf5_reader.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,6 +41,16 @@ herr_t refuse_external_link(const char*, const char*, const char*, const char*, 
   return -1;
 }
 
+/// Whether a program that uses HDF5 writes the file: then it holds a lock, and the content may be a
+/// part.
+bool is_open_elsewhere(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool is_locked = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return is_locked;
+}
+
 Handle open_file(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -52,10 +64,16 @@ Handle open_file(const fs::path& path) {
   if (::access(path.c_str(), R_OK) != 0) {
     reject("cannot be read: " + std::generic_category().message(errno));
   }
-  if (fs::file_size(path, error) == 0) reject("is empty, expected an HDF5 file");
-  if (H5Fis_hdf5(path.c_str()) <= 0) reject("is not an HDF5 file");
+  const auto reject_content = [&](const std::string& message) {
+    reject(is_open_elsewhere(path)
+               ? "another program has it open for writing, expected a file that "
+                 "is closed"
+               : message);
+  };
+  if (fs::file_size(path, error) == 0) reject_content("is empty, expected an HDF5 file");
+  if (H5Fis_hdf5(path.c_str()) <= 0) reject_content("is not an HDF5 file");
   Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
-  if (!file.valid()) reject("is a damaged HDF5 file: " + printable(last_error()));
+  if (!file.valid()) reject_content("is a damaged HDF5 file: " + printable(last_error()));
   return file;
 }
 

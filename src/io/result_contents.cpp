@@ -167,13 +167,13 @@ void write_result(const std::filesystem::path& path, const std::vector<Column>& 
   impl::check_columns(columns);
   impl::silence_errors();
   AtomicFile target(path);
-  impl::Handle file = impl::start_file(target.temporary(), columns);
+  impl::MemoryFile file = impl::start_file(columns);
   for (const RunRecord& run : contents.runs) {
     impl::write_run(file.get(), run.name, run.attributes);
     if (!run.ceilings.empty()) impl::write_ceilings(file.get(), run.name, run.ceilings);
   }
   impl::write_rows(file.get(), columns, contents.rows);
-  impl::close_output(std::move(file), target.temporary());
+  target.write(file.close());
   target.commit();
 }
 

@@ -1,7 +1,12 @@
 #include "io/result_file.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <tuple>
 
@@ -37,6 +42,15 @@ int next_run(const Hdf5Input& input) {
   return number;
 }
 
+/// Fills the scratch file of `path`.
+void write_bytes(const std::filesystem::path& temporary, std::span<const std::byte> bytes,
+                 const std::filesystem::path& path) {
+  const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CLOEXEC);
+  const int error = descriptor < 0 ? errno : impl::write_all(descriptor, bytes);
+  if (descriptor >= 0) ::close(descriptor);
+  if (error != 0) impl::throw_unwritable(path, error);
+}
+
 }  // namespace
 
 std::string run_name(int number) {
@@ -46,7 +60,7 @@ std::string run_name(int number) {
 
 ResultFile ResultFile::create(const std::filesystem::path& path, std::vector<Column> columns) {
   check_columns(columns);
-  { const AtomicFile probe(path); }
+  if (!path.empty()) const AtomicFile probe(path);
   ResultFile file;
   file.path_ = path;
   file.columns_ = std::move(columns);
@@ -81,9 +95,7 @@ void ResultFile::rehearse() const {
     }
   }
   try {
-    const AtomicFile discarded(path_);
-    discarded.copy_current();
-    edit(discarded.temporary(), [&](hid_t file) {
+    edit({}, [&](hid_t file) {
       for (const char* group : {"/runs/", "/samples/", "/ceilings/"}) {
         (void)impl::open_group(file, group + run());
       }
@@ -99,7 +111,7 @@ void ResultFile::rehearse() const {
 void ResultFile::edit(const std::filesystem::path& temporary,
                       const std::function<void(std::int64_t)>& change) const {
   const auto apply = [&] {
-    Handle file = exists_ ? impl::open_output(temporary) : start_file(temporary, columns_);
+    impl::MemoryFile file = exists_ ? impl::MemoryFile(path_) : start_file(columns_);
     {
       const Handle points(
           require(H5Dopen2(file.get(), "points", H5P_DEFAULT), "open dataset points"));
@@ -115,7 +127,9 @@ void ResultFile::edit(const std::filesystem::path& temporary,
       append_rows(file.get(), columns_, rows_);
     }
     change(file.get());
-    impl::close_output(std::move(file), temporary);
+    const std::span<const std::byte> bytes = file.close();
+    if (temporary.empty()) return;  // a rehearsal
+    write_bytes(temporary, bytes, path_);
   };
   if (!is_foreign_) return apply();
   impl::run_in_child([&] {
@@ -125,9 +139,9 @@ void ResultFile::edit(const std::filesystem::path& temporary,
 }
 
 void ResultFile::commit(const std::function<void(std::int64_t)>& change) {
+  if (path_.empty()) return;  // the rows are in memory alone
   impl::silence_errors();
   AtomicFile target(path_);
-  if (exists_) target.copy_current();
   edit(target.temporary(), change);
   target.commit();
   exists_ = true;

@@ -77,8 +77,8 @@ using Attributes = std::vector<std::pair<std::string, Attribute>>;
 class ResultFile {
  public:
   /// Starts a new file in memory; nothing is on disk before the first commit, which replaces a file
-  /// that is there. `columns` hold at least the texts "point" and "run". Throws InputError when the
-  /// folder cannot be made or written.
+  /// that is there, or ever where `path` is empty. `columns` hold at least the texts "point" and
+  /// "run". Throws InputError when the folder cannot be made or written.
   static ResultFile create(const std::filesystem::path& path, std::vector<Column> columns);
   /// Continues a file, or starts it where it is missing. A file without the later columns, or with
   /// int64 where `columns` say real, is read as if it had them; the first commit rewrites its

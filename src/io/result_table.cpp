@@ -208,8 +208,8 @@ void create_points(hid_t file, const std::vector<Column>& columns) {
                               "create dataset points"));
 }
 
-Handle start_file(const std::filesystem::path& path, const std::vector<Column>& columns) {
-  Handle file = create_output(path);
+MemoryFile start_file(const std::vector<Column>& columns) {
+  MemoryFile file;
   write_attribute(file.get(), "schema", schema_version);
   write_attribute(file.get(), "generator", "katt");
   for (const char* group : {"runs", "samples", "ceilings"}) {

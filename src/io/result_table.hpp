@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/hdf5_handle.hpp"
+#include "io/hdf5_output.hpp"
 #include "io/result_file.hpp"
 
 /// How the parts of a result file lie in HDF5 (docs/schema.md): for the two that write and read
@@ -29,7 +29,7 @@ std::size_t index_of(const std::vector<Column>& columns, std::string_view name);
 void check_columns(const std::vector<Column>& columns);
 
 /// A new file with its empty groups and an empty table /points.
-Handle start_file(const std::filesystem::path& path, const std::vector<Column>& columns);
+MemoryFile start_file(const std::vector<Column>& columns);
 void create_points(hid_t file, const std::vector<Column>& columns);
 hsize_t row_count(const Handle& points);
 /// Appends rows to /points.

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <fstream>
 #include <stdexcept>
 
 #include <nlohmann/json.hpp>
@@ -22,13 +21,12 @@ const char* name_in_file(Dtype dtype) {
 }
 
 template <class T>
-void write_narrow(std::ostream& out, std::span<const float> values) {
+void write_narrow(const AtomicFile& out, std::span<const float> values) {
   std::vector<T> stored(std::min(written_at_once, values.size()));
   for (std::size_t at = 0; at < values.size(); at += written_at_once) {
     const std::size_t count = std::min(written_at_once, values.size() - at);
     convert(values.subspan(at, count), std::span<T>(stored.data(), count));
-    out.write(reinterpret_cast<const char*>(stored.data()),
-              static_cast<std::streamsize>(count * sizeof(T)));
+    out.write(std::as_bytes(std::span(stored.data(), count)));
   }
 }
 
@@ -65,14 +63,17 @@ struct SafetensorsWriter::Impl {
 
   Impl(const fs::path& file, std::span<const SafetensorsTensor> tensors,
        const std::map<std::string, std::string>& metadata)
-      : path(file), head(head_of(tensors, metadata)), target(file) {
+      : path(file), target(file) {
+    const std::string head = head_of(tensors, metadata);
+    std::uint64_t bytes = head.size();
     for (const SafetensorsTensor& tensor : tensors) {
       std::size_t count = 1;
       for (const std::int64_t extent : tensor.shape) count *= static_cast<std::size_t>(extent);
       rest.push_back({tensor.dtype, count});
+      bytes += count * size_of(tensor.dtype);
     }
-    out.open(target.temporary(), std::ios::binary | std::ios::trunc);
-    out.write(head.data(), static_cast<std::streamsize>(head.size()));
+    target.reserve(bytes);
+    target.write(head);
     skip_written();
   }
 
@@ -81,9 +82,7 @@ struct SafetensorsWriter::Impl {
   }
 
   fs::path path;
-  std::string head;
   AtomicFile target;
-  std::ofstream out;
   std::vector<Rest> rest;  ///< elements of every tensor that have not come yet
   std::size_t next = 0;
 };
@@ -104,9 +103,9 @@ void SafetensorsWriter::append(std::span<const float> values) {
   }
   Impl::Rest& rest = impl_->rest[impl_->next];
   switch (rest.dtype) {
-    case Dtype::f32: write_narrow<float>(impl_->out, values); break;
-    case Dtype::f16: write_narrow<f16>(impl_->out, values); break;
-    case Dtype::bf16: write_narrow<bf16>(impl_->out, values); break;
+    case Dtype::f32: write_narrow<float>(impl_->target, values); break;
+    case Dtype::f16: write_narrow<f16>(impl_->target, values); break;
+    case Dtype::bf16: write_narrow<bf16>(impl_->target, values); break;
   }
   rest.count -= values.size();
   impl_->skip_written();
@@ -116,8 +115,6 @@ void SafetensorsWriter::commit() {
   if (impl_->next != impl_->rest.size()) {
     throw std::invalid_argument(impl_->path.string() + ": values are missing");
   }
-  impl_->out.close();
-  if (!impl_->out) throw std::runtime_error(impl_->path.string() + ": cannot be written");
   impl_->target.commit();
 }
 
@@ -133,12 +130,7 @@ void write_safetensors_index(const fs::path& path, const std::map<std::string, s
   nlohmann::ordered_json index;
   index["metadata"]["total_size"] = total_bytes;
   index["weight_map"] = files;
-  AtomicFile target(path);
-  std::ofstream out(target.temporary(), std::ios::binary | std::ios::trunc);
-  out << index.dump(2) << "\n";
-  out.close();
-  if (!out) throw std::runtime_error(path.string() + ": cannot be written");
-  target.commit();
+  write_file(path, index.dump(2) + "\n");
 }
 
 }  // namespace katt::io

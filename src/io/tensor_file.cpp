@@ -62,7 +62,7 @@ void TensorFile::set_attribute(std::string name, std::int64_t value) {
 void TensorFile::write(const std::filesystem::path& path) const {
   impl::silence_errors();
   AtomicFile target(path);
-  impl::Handle file = impl::create_output(target.temporary());
+  impl::MemoryFile file;
   for (const auto& [name, tensor] : tensors_) {
     impl::write_dataset(file.get(), name, H5T_NATIVE_FLOAT, tensor.shape, tensor.values.data());
   }
@@ -73,7 +73,7 @@ void TensorFile::write(const std::filesystem::path& path) const {
   for (const auto& [name, value] : texts_) impl::write_attribute(file.get(), name, value);
   for (const auto& [name, value] : reals_) impl::write_attribute(file.get(), name, value);
   for (const auto& [name, value] : integers_) impl::write_attribute(file.get(), name, value);
-  impl::close_output(std::move(file), target.temporary());
+  target.write(file.close());
   target.commit();
 }
 

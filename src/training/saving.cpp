@@ -1,11 +1,11 @@
 #include "training/saving.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <regex>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 #include "core/error.hpp"
@@ -207,7 +207,7 @@ void remove_replaced(const fs::path& folder, const std::string& file,
   std::error_code ignored;
   fs::remove(kept.contains(file) ? io::index_of(folder / file) : folder / file, ignored);
   const std::regex shard("\\.?" + stem_of(file) +
-                         R"(-(step\d+-(\d+-)?)?\d{5,}-of-\d{5,}\.safetensors(\.\d+\.part)?)");
+                         R"(-(step\d+-(\d+-)?)?\d{5,}-of-\d{5,}\.safetensors(\.katt-\w+\.part)?)");
   std::vector<fs::path> replaced;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
@@ -216,19 +216,38 @@ void remove_replaced(const fs::path& folder, const std::string& file,
   for (const fs::path& path : replaced) fs::remove(path, ignored);
 }
 
-void write_config(const fs::path& folder, const nn::LlamaConfig& config) {
-  const fs::path path = folder / "config.json";
-  io::AtomicFile target(path);
-  std::ofstream out(target.temporary(), std::ios::binary | std::ios::trunc);
-  out << nn::config_json_f32(config);
-  out.close();
-  if (!out) throw std::runtime_error(path.string() + ": cannot be written");
-  target.commit();
-}
-
 /// The two files of a rank that writes.
 struct Shards {
   io::SafetensorsWriter model, state;
+};
+
+/// What a rank writes. It takes its part in the exchange also after a failure, which all ranks learn
+/// of in agree().
+class Own {
+ public:
+  template <class Function>
+  void attempt(const Function& function) {
+    if (!failure_.empty()) return;
+    try {
+      function();
+    } catch (const std::exception& error) {
+      failure_ = *error.what() != '\0' ? error.what() : "a save failed";
+      shards.reset();
+    }
+  }
+  /// Throws std::runtime_error on all ranks where any of them has failed.
+  void agree(const dist::Communicator& ranks) const {
+    const std::vector<double> failed = ranks.gather(failure_.empty() ? 0 : 1);
+    const auto first = std::ranges::find(failed, 1.0);
+    if (first == failed.end()) return;
+    throw std::runtime_error(
+        ranks.broadcast_text(failure_, static_cast<int>(first - failed.begin())));
+  }
+
+  std::optional<Shards> shards;  ///< none where it writes nothing, or has failed
+
+ private:
+  std::string failure_;
 };
 
 std::vector<io::SafetensorsTensor> owned_tensors(const Plan& plan, int writer,
@@ -286,8 +305,8 @@ class Exchange {
   Exchange(const Exec& exec, const RunArrays& run, const Plan& plan)
       : run_(run), plan_(plan), ranks_(run.options.groups.all), transfer_(exec) {}
 
-  /// Moves the chunks that the writers write next; `shards` are this rank's, if it writes.
-  void round(std::size_t round, std::optional<Shards>& shards) {
+  /// Moves the chunks that the writers write next.
+  void round(std::size_t round, Own& own) {
     std::vector<std::vector<float>> sent;
     std::vector<dist::Request> requests;
     for (const int writer : plan_.writers()) {
@@ -297,8 +316,8 @@ class Exchange {
       sent.push_back(std::move(values));
       requests.push_back(ranks_.send(serial_host(), tensor(sent.back()), writer));
     }
-    if (shards && round < plan_.chunks(ranks_.rank()).size()) {
-      write(plan_.chunks(ranks_.rank())[round], *shards);
+    if (plan_.writes(ranks_.rank()) && round < plan_.chunks(ranks_.rank()).size()) {
+      write(plan_.chunks(ranks_.rank())[round], own);
     }
     for (dist::Request& request : requests) request.wait();
   }
@@ -319,7 +338,7 @@ class Exchange {
     return values;
   }
 
-  void write(const Chunk& chunk, Shards& shards) {
+  void write(const Chunk& chunk, Own& own) {
     const nn::Parameter& whole = plan_.parameter(chunk.tensor, 0);
     const std::int64_t columns = whole.whole_size() / whole.whole[0];
     std::vector<float> values(static_cast<std::size_t>(chunk.rows * columns));
@@ -344,8 +363,10 @@ class Exchange {
         }
       }
     }
-    if (chunk.array == run_.arrays.data()) shards.model.append(values);
-    shards.state.append(values);
+    own.attempt([&] {
+      if (chunk.array == run_.arrays.data()) own.shards->model.append(values);
+      own.shards->state.append(values);
+    });
   }
 
   /// The ranks of a stage, and how each shares its arrays.
@@ -387,28 +408,40 @@ void write_run(const Exec& exec, const fs::path& folder, const RunArrays& run,
                const TrainingState& state, int shards) {
   const dist::Communicator& ranks = run.options.groups.all;
   const bool is_first = ranks.rank() == 0;
-  if (is_first) write_config(folder, run.config);
   const Plan plan(run, shards > 0 ? shards : suggested_shards(run.config, ranks.size()));
   const Names names(
       plan, ranks.broadcast_text(is_first ? unused_tag(folder, std::ssize(state.log)) : "", 0));
   StateContents contents = contents_of(run.config, run.options, state);
   if (!is_first) contents.tensors.clear();  // the first shard has them
-  std::optional<Shards> own;
-  if (plan.writes(ranks.rank())) own = open_shards(folder, run, plan, names, contents);
+  const bool writes = plan.writes(ranks.rank());
+  Own own;
+  if (writes) {
+    own.attempt([&] { own.shards = open_shards(folder, run, plan, names, contents); });
+  }
   Exchange<Exec> exchange(exec, run, plan);
   for (std::size_t round = 0; round < plan.rounds(); ++round) exchange.round(round, own);
-  if (own) {
-    for (const auto& [name, values] : contents.tensors) own->state.append(values);
-    own->model.commit();
-    own->state.commit();
+  if (writes) {
+    own.attempt([&] {
+      for (const auto& [name, values] : contents.tensors) own.shards->state.append(values);
+    });
   }
-  ranks.barrier();
+  own.agree(ranks);  // before any of it is seen
+  if (writes) {
+    own.attempt([&] {
+      own.shards->model.commit();
+      own.shards->state.commit();
+    });
+  }
+  own.agree(ranks);
   if (is_first) {
-    if (plan.writers().size() > 1) write_indices(folder, run, plan, names, contents);
-    remove_replaced(folder, model_file, names.all(model_file));
-    remove_replaced(folder, state_file, names.all(state_file));
+    own.attempt([&] {
+      if (plan.writers().size() > 1) write_indices(folder, run, plan, names, contents);
+      remove_replaced(folder, model_file, names.all(model_file));
+      remove_replaced(folder, state_file, names.all(state_file));
+      io::write_file(folder / "config.json", nn::config_json_f32(run.config));
+    });
   }
-  ranks.barrier();
+  own.agree(ranks);
 }
 
 template <class Exec>

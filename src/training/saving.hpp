@@ -16,8 +16,9 @@
 /// whatever the layout: their parts travel in chunks of some MiB to the rank that writes them, which
 /// bounds the memory that a save takes.
 ///
-/// Every file is synced and renamed; shards get names that no file has, the indices come last, and
-/// only then what they replace is removed. So a kill at any instant leaves the last whole save.
+/// Every file is synced and renamed; shards get names that no file has, the indices come after them,
+/// and only then what they replace is removed. So a kill at any instant leaves the last whole save.
+/// `config.json` comes last: no folder looks like a model without parameters.
 namespace katt::training {
 
 /// An array over the layout's elements, in the memory of the execution space; on disk it is f32.
@@ -41,7 +42,7 @@ struct RunArrays {
 [[nodiscard]] int suggested_shards(const nn::LlamaConfig& config, int ranks);
 
 /// Writes a run in so many shards, at most one a rank; 0: suggested_shards(). All ranks call it, and
-/// it returns when all of them have written. Throws InputError when the folder cannot be written.
+/// it returns when all of them have written. Throws std::runtime_error, on all of them, when one cannot write.
 template <class Exec>
 void write_run(const Exec& exec, const std::filesystem::path& folder, const RunArrays& run,
                const TrainingState& state, int shards);

@@ -80,13 +80,12 @@ TEST_F(TuningTest, ALaterTileReplacesAnEarlierOneOfTheSamePoint) {
 }
 
 TEST_F(TuningTest, AFileHoldsEverything) {
-  Tuning tuning;
-  tuning.put(tuned(16, {16, 8}));
-  tuning.write(path);
+  const TunedTile written = tuned(16, {16, 8});
+  Tuning::update(path, std::span(&written, 1));
   const Tuning read = Tuning::read(path);
   ASSERT_EQ(read.all().size(), 1U);
   const TunedTile& tile = read.all().front();
-  EXPECT_EQ(tile.axes, tuning.all().front().axes);
+  EXPECT_EQ(tile.axes, written.axes);
   EXPECT_EQ(tile.usual, (Setting{8, 8}));
   EXPECT_EQ(tile.time_s, 1e-3);
   EXPECT_EQ(tile.usual_time_s, 2e-3);
@@ -94,14 +93,23 @@ TEST_F(TuningTest, AFileHoldsEverything) {
   EXPECT_TRUE(Tuning::read(folder / "missing.json").all().empty());
 }
 
+TEST_F(TuningTest, AFileKeepsWhatIsThere) {
+  for (const auto& tile : {tuned(16, {16, 8}), tuned(32, {8, 8}), tuned(16, {8, 8})}) {
+    Tuning::update(path, std::span(&tile, 1));
+  }
+  const Tuning read = Tuning::read(path);
+  EXPECT_EQ(read.all().size(), 2U);
+  EXPECT_EQ(read.find(op, point(16), "tiled"), (Setting{8, 8}));
+  EXPECT_EQ(read.find(op, point(32), "tiled"), (Setting{8, 8}));
+}
+
 TEST_F(TuningTest, RefusesOtherFiles) {
   for (const char* text : {"", "{", "[]", "{\"schema\": 2, \"tiles\": []}", "{\"schema\": 1}",
                            "{\"schema\": 1, \"tiles\": [{}]}", "{\"schema\": 1, \"tiles\": [7]}"}) {
     EXPECT_NE(refusal(text).find("bad.json: is no tuning file"), std::string::npos) << text;
   }
-  Tuning tuning;
-  tuning.put(tuned(16, {0, 8}));  // no tile has an extent of 0
-  tuning.write(path);
+  const TunedTile without_extent = tuned(16, {0, 8});
+  Tuning::update(path, std::span(&without_extent, 1));
   EXPECT_THROW((void)Tuning::read(path), InputError);
 }
 

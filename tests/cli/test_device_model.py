@@ -16,7 +16,7 @@ def run(katt, *arguments):
 
 
 def logits(katt, checkpoint, prompt, *arguments):
-    run(katt, "logits", "--model", checkpoint, "--tokens", ids(prompt), "--out", "out.h5", *arguments)
+    run(katt, "logits", "--model", checkpoint, "--tokens", ids(prompt), "--out", "out.h5", "--overwrite", *arguments)
     with h5py.File(katt.folder / "out.h5") as file:
         return file["logits"][...]
 
@@ -49,8 +49,8 @@ def test_greedy_continuation(katt, checkpoint, expected, arguments):
 
 def train(katt, checkpoint, options, *arguments):
     numbers = [part for name, value in options.items() for part in ("--" + name, value)]
-    run(katt, "train", "--model", checkpoint, "--data", checkpoint / "expected.h5", "--log", "log.h5", *numbers,
-        *arguments)  # fmt: skip
+    run(katt, "train", "--model", checkpoint, "--data", checkpoint / "expected.h5", "--log", "log.h5", "--overwrite",
+        *numbers, *arguments)  # fmt: skip
     with h5py.File(katt.folder / "log.h5") as file:
         return file["loss"][...], file["grad_norm"][...]
 

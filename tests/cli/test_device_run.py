@@ -34,7 +34,7 @@ def test_cases(katt, variants, case):
     for variant in ["auto", *variants[op]]:
         if variant in ran:  # auto was this one
             continue
-        done = katt("run", op, "--in", case, "--out", "out.h5", "--backend", "cuda", "--variant", variant)
+        done = katt("run", op, "--in", case, "--out", "out.h5", "--overwrite", "--backend", "cuda", "--variant", variant)
         if done.returncode == 2 and variant not in ("auto", "naive"):
             assert len(done.stderr.splitlines()) == 1, done.stderr
             continue

@@ -271,7 +271,7 @@ def test_checkpointing_saves_memory(katt):
 def test_a_budget_is_met_by_measured_costs(katt, random_model, text):
     def run(*arguments):
         done = katt("train", "--model", random_model, "--text", text, "--steps", 3, "--batch", 8, "--seq", 64, "--json",
-                    "--log", "log.h5", *arguments)
+                    "--log", "log.h5", "--overwrite", *arguments)
         assert done.returncode == 0, done.stderr
         with h5py.File(katt.folder / "log.h5") as file:
             return json.loads(done.stdout), file["loss"][...], dict(file.attrs)

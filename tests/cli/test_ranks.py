@@ -164,7 +164,7 @@ def test_shards(ranks, katt, expected):
     prompt = ",".join(map(str, expected["prompt"]))
     logits = []
     for count, layout in [(1, []), (2, ["--tensor", 2]), (2, ["--pipeline", 2])]:
-        done = ranks(count, "logits", "--model", "out", "--tokens", prompt, "--out", "out.h5", *layout)
+        done = ranks(count, "logits", "--model", "out", "--tokens", prompt, "--out", "out.h5", "--overwrite", *layout)
         assert done.returncode == 0, done.stderr
         with h5py.File(ranks.folder / "out.h5") as file:
             logits.append(file["logits"][...])
@@ -202,7 +202,7 @@ def test_replicas_share_the_prompts(ranks, katt, count, layout):
         arguments = ["generate", "--model", TINY, "--prompts", "prompts", "--max-new-tokens", 4, "--temperature", 1,
                      "--seed", 3, "--json"]
         alone = katt(*arguments)
-        done = ranks(count, *arguments, "--out", "tokens.h5", *layout)
+        done = ranks(count, *arguments, "--out", "tokens.h5", "--overwrite", *layout)
         assert (alone.returncode, done.returncode) == (0, 0), done.stderr
         tokens = json.loads(done.stdout)["tokens"]
         assert tokens == json.loads(alone.stdout)["tokens"]

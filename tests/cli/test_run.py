@@ -33,7 +33,7 @@ def test_cases(katt, case):
         op = file.attrs.get("op", case.name.split("_")[0])
     seen = set()
     for backend, variant, tile in [("serial", None, None), *variants(op)]:
-        arguments = ["run", op, "--in", case, "--out", "out.h5", "--backend", backend]
+        arguments = ["run", op, "--in", case, "--out", "out.h5", "--overwrite", "--backend", backend]
         if variant:
             arguments += ["--variant", variant]
         if tile:
@@ -67,10 +67,10 @@ def test_the_output_says_what_ran(katt):
     for path in sorted(CASES.glob("*.h5")):
         with h5py.File(path) as file:
             op = file.attrs["op"]
-        assert katt("run", op, "--in", path, "--out", "out.h5").returncode == 0
+        assert katt("run", op, "--in", path, "--out", "out.h5", "--overwrite").returncode == 0
         with h5py.File(katt.folder / "out.h5") as file:
             assert file.attrs["variant"] not in ("auto", "naive"), op
-        assert katt("run", op, "--in", path, "--out", "out.h5", "--variant", "naive").returncode == 0
+        assert katt("run", op, "--in", path, "--out", "out.h5", "--overwrite", "--variant", "naive").returncode == 0
         with h5py.File(katt.folder / "out.h5") as file:
             assert file.attrs["variant"] == "naive" and "tile_q" not in file.attrs
 
@@ -79,9 +79,9 @@ def test_threads_do_not_matter(katt):
     case = CASES / "attention_f32_causal_gqa.h5"
     outputs = []
     for threads in ["1", "2"]:
-        done = katt("run", "attention", "--in", case, "--out", "out.h5", "--threads", threads)
+        done = katt("run", "attention", "--in", case, "--out", f"{threads}.h5", "--threads", threads)
         assert done.returncode == 0, done.stderr
-        with h5py.File(katt.folder / "out.h5") as file:
+        with h5py.File(katt.folder / f"{threads}.h5") as file:
             outputs.append({name: file[name][...].tobytes() for name in ["out", "lse", "dq", "dk", "dv"]})
     assert outputs[0] == outputs[1]
 

@@ -202,10 +202,10 @@ TEST(Fuzz, OperatorCase) {
             CaseBuilder file(format.file, one.form);
             one.fill(file);
           }
-          format.valid.push_back(
-              {read_bytes(format.file), [=, file = format.file] {
-                 return katt_command({"run", one.op, "--in", file, "--out", folder / "out.h5"});
-               }});
+          format.valid.push_back({read_bytes(format.file), [=, file = format.file] {
+                                    return katt_command({"run", one.op, "--in", file, "--out",
+                                                         folder / "out.h5", "--overwrite"});
+                                  }});
         }
         return format;
       },
@@ -308,8 +308,8 @@ fs::path trained_model(const fs::path& folder) {
 const std::vector<std::string> model_files{"/files/model", "config.json"};
 
 int logits(const fs::path& model) {
-  return katt_command(
-      {"logits", "--model", model, "--tokens", "1,2,3", "--out", model.parent_path() / "out.h5"});
+  return katt_command({"logits", "--model", model, "--tokens", "1,2,3", "--out",
+                       model.parent_path() / "out.h5", "--overwrite"});
 }
 
 TEST(Fuzz, TrainingData) {
