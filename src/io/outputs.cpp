@@ -96,7 +96,9 @@ FileLock::FileLock(const fs::path& path, IfTaken if_taken) {
   std::error_code error;
   if (target.has_parent_path()) fs::create_directories(target.parent_path(), error);
   if (error) impl::throw_unwritable(path, error.value());
-  path_ = target.parent_path() / ("." + target.filename().string() + ".katt-lock");
+  path_ = target.parent_path() / ".";
+  path_ += target.filename();
+  path_ += ".katt-lock";
   while (true) {
     descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (descriptor_ < 0) impl::throw_unwritable(path, errno);
