@@ -3,13 +3,22 @@
 # registered_ops.cpp calls katt::OP::register_op. Its tests, tests/ops/test_OP*.cpp, are found by
 # their names. A build that needs few operators says so: -DKATT_OPS="rope;rmsnorm".
 #
+# katt_add_op(OP ON OTHER…): the kernels of OP call those of other operators, which are added below it. A build of few
+# operators then compiles their kernels too; structure.few_operators builds some.
+#
 # katt_add_op(NAME DIR src/… NEEDS OP…): something above the operators that is swept like one; its
 # sources join katt_nn. It is left out where one of them is.
 function(katt_add_op op)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DIR" "NEEDS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DIR" "NEEDS;ON")
+  get_property(called GLOBAL PROPERTY KATT_OPS_CALLED) # by the kernels of an operator that is built
+  set(kernels_alone FALSE)
   if(KATT_OPS AND NOT op IN_LIST KATT_OPS)
-    return()
+    if(NOT op IN_LIST called)
+      return()
+    endif()
+    set(kernels_alone TRUE)
   endif()
+  set_property(GLOBAL APPEND PROPERTY KATT_OPS_CALLED ${arg_ON})
   get_property(added GLOBAL PROPERTY KATT_OPS)
   list(REMOVE_ITEM arg_NEEDS "" ${added})
   if(arg_NEEDS)
@@ -28,8 +37,11 @@ function(katt_add_op op)
     message(FATAL_ERROR "katt_add_op(${op}): ${dir}/bench has no *.cpp")
   endif()
   list(REMOVE_ITEM sources ${bench})
-  set_property(GLOBAL APPEND PROPERTY KATT_OPS ${op})
   set_property(GLOBAL APPEND PROPERTY ${library} ${sources})
+  if(kernels_alone)
+    return()
+  endif()
+  set_property(GLOBAL APPEND PROPERTY KATT_OPS ${op})
   set_property(GLOBAL APPEND PROPERTY KATT_OP_BENCH_SOURCES ${bench})
 endfunction()
 
