@@ -74,7 +74,8 @@ struct BasicTensorRef {
     return count;
   }
 
-  /// The tensor as a View of element type T, which must be the tensor's own (core/views.hpp).
+  /// The tensor as a View of element type T (core/views.hpp). Throws InputError where that is not the
+  /// tensor's own; an absent tensor (no data) takes any.
   template <class T, class MemorySpace>
   auto view() const;
 };

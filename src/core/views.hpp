@@ -20,6 +20,9 @@ struct pointer_to<T, 0> {
   using type = T;
 };
 
+/// Throws InputError for a tensor of one dtype that is taken for another.
+[[noreturn]] void refuse_view(Dtype held, Dtype wanted);
+
 }  // namespace impl
 
 /// An unmanaged Kokkos::View of run-time strides: the form in which kernels see a tensor.
@@ -31,6 +34,7 @@ template <int Rank, bool Const>
 template <class T, class MemorySpace>
 auto BasicTensorRef<Rank, Const>::view() const {
   using Element = std::conditional_t<Const, const T, T>;
+  if (data != nullptr && dtype != dtype_of<T>) impl::refuse_view(dtype, dtype_of<T>);
   Kokkos::LayoutStride layout;
   for (int axis = 0; axis < Rank; ++axis) {
     layout.dimension[axis] = static_cast<std::size_t>(extent[axis]);

@@ -43,6 +43,16 @@ def test_a_fault_is_a_failed_row(faulty):
         assert command == "katt " + " ".join(arguments)
 
 
+def test_a_variant_that_takes_another_dtype_is_a_failed_row(faulty):
+    done = faulty("sweep", "softmax", "--tokens", "5", "--vocab", "16", "--dtype", "f16,bf16", "--backend", BACKEND,
+                  "--variant", "naive,f32_alone", "--rounds", "2", "--threads", "1", "-o", "out.h5")  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    table = rows(faulty.folder / "out.h5")
+    assert [row["status"] for row in table] == [b"ok", b"failed"] * 2
+    for row, dtype in zip(table[1::2], (b"f16", b"bf16"), strict=True):
+        assert row["reason"] == b"a view of f32 was asked of a tensor that holds " + dtype + b", expected its own dtype"
+
+
 def test_overwrite_is_for_the_first_process_alone(faulty):
     (faulty.folder / "out.h5").write_bytes(b"something else")
     done = faulty(*SWEEP, "--variant", "faulty,fused", "--overwrite")

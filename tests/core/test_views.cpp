@@ -22,6 +22,16 @@ TEST(TensorRef, ADenseViewKeepsShapeAndStrides) {
   EXPECT_FALSE(static_cast<bool>(TensorRef<4>()));
 }
 
+TEST(TensorRef, AViewOfAnotherDtypeIsRefused) {
+  const Kokkos::View<bf16**, Kokkos::LayoutRight, Host> stored("x", 2, 3);
+  const ConstTensorRef<2> ref = TensorRef<2>(stored);
+  EXPECT_EQ((ref.view<bf16, Host>().extent(1)), 3U);
+  EXPECT_THROW((void)(ref.view<float, Host>()), InputError);
+  EXPECT_THROW((void)(ref.view<f16, Host>()), InputError);
+  EXPECT_EQ((ConstTensorRef<2>().view<bf16, Host>().extent(0)),
+            0U);  // an absent tensor has no dtype
+}
+
 TEST(TensorRef, BothStorageOrdersAreSeenInLogicalOrder) {
   // stored (batch, seq, head, dim), seen (batch, head, seq, dim)
   const Kokkos::View<f16****, Kokkos::LayoutRight, Host> stored("k", 2, 5, 3, 8);

@@ -1,10 +1,11 @@
-// The program `katt` with a variant of softmax that faults, on every backend: its kernel writes where
-// no memory is. With it the tests see what a sweep makes of such a variant.
+// The program `katt` with variants of softmax that a user might get wrong, on every backend: the kernel of one writes
+// where no memory is, another one takes every tensor for one of f32. With it the tests see what a sweep makes of them.
 #include <cstdint>
 
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "core/views.hpp"
 #include "drivers/driver.hpp"
 #include "ops/softmax/softmax.hpp"
 
@@ -25,11 +26,22 @@ void fault(const Exec& exec, const ForwardArgs& args, katt::Workspace) {
 }
 
 template <class Exec>
+void copy_f32(const Exec& exec, const ForwardArgs& args, katt::Workspace) {
+  using Memory = typename Exec::memory_space;
+  Kokkos::deep_copy(exec, args.out.view<float, Memory>(), args.x.view<float, Memory>());
+}
+
+template <class Exec>
 void add_faulty() {
   katt::softmax::forward_variants<Exec>().add({
       .name = "faulty",
       .description = "writes where no memory is",
       .run = fault<Exec>,
+  });
+  katt::softmax::forward_variants<Exec>().add({
+      .name = "f32_alone",
+      .description = "takes every tensor for one of f32",
+      .run = copy_f32<Exec>,
   });
 }
 
