@@ -21,7 +21,9 @@
 #include "dist/environment.hpp"
 #include "drivers/blas_kernels.hpp"
 #include "drivers/commands.hpp"
+#include "drivers/surroundings.hpp"
 #include "io/atomic_file.hpp"
+#include "io/text.hpp"
 
 namespace katt {
 namespace {
@@ -61,6 +63,20 @@ void print_help() {
   std::printf("\nkatt COMMAND --help tells more; katt --version prints the version.\n");
 }
 
+/// What an unknown command may mean: "did you mean sweep? ".
+std::string meant(const std::string& word, const std::vector<std::string>& commands,
+                  const bench::Registry& registry) {
+  const auto instead = [](const std::string& text) { return "did you mean katt " + text + "? "; };
+  if (word.ends_with(".toml")) return instead("sweep " + word);
+  if (word == "report" || word == "plot") return "did you mean katt-report? ";
+  if (word == "version") return instead("--version");
+  if (const auto near = bench::nearest(word, commands); !near.empty()) return instead(near.front());
+  std::vector<std::string> operators;
+  for (const bench::Operator* op : registry.all()) operators.push_back(op->name());
+  const auto near = bench::nearest(word, operators);
+  return near.empty() ? "" : instead("sweep " + near.front());
+}
+
 int dispatch(int argc, char** argv, const bench::Registry& registry) {
   constexpr std::string_view watched = "--watched=";  // the last argument of a child of a sweep
   if (argc > 1 && std::string_view(argv[argc - 1]).starts_with(watched)) {
@@ -92,14 +108,15 @@ int dispatch(int argc, char** argv, const bench::Registry& registry) {
                           .command = bench::command_text(argc, argv)});
     }
   }
-  throw InputError(name + ": unknown command; expected " + bench::join(names, ", "));
+  throw InputError(name + ": unknown command; " + meant(name, names, registry) + "expected " +
+                   bench::join(names, ", "));
 }
 
-/// One line on stderr, whatever the message holds.
-void complain(std::string message) {
+/// A message as one line that says nothing to a terminal, whatever it holds.
+std::string one_line(std::string message) {
   std::replace_if(
       message.begin(), message.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
-  std::fprintf(stderr, "katt: %s\n", message.c_str());
+  return io::impl::escaped(message);
 }
 
 /// Throws std::runtime_error where what was printed did not arrive: a full disk, a closed pipe.
@@ -126,10 +143,11 @@ int driver_main(int argc, char** argv, const bench::Registry& registry) {
   std::optional<dist::Environment> ranks;
   int status = 1;
   std::string message;
-  impl::insist_on_blas_kernels(argv);
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of a write
   io::remove_scratch_on_signals();
   try {
+    impl::check_surroundings();
+    impl::insist_on_blas_kernels(argv);
     ranks.emplace();
     // One rank prints. Another has nothing to lose: complaints go to stderr.
     if (dist::world().rank() > 0 && std::freopen("/dev/null", "w", stdout) == nullptr) return 1;
@@ -144,7 +162,10 @@ int driver_main(int argc, char** argv, const bench::Registry& registry) {
   } catch (const std::exception& error) {
     message = error.what();
   }
-  if (!ranks || ranks->agree_to_fail(message, status)) complain(message);
+  message = one_line(message);
+  if (!ranks || ranks->agree_to_fail(message, status)) {
+    std::fprintf(stderr, "katt: %s\n", message.c_str());
+  }
   return status;
 }
 

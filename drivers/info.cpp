@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "bench/affinity.hpp"
 #include "bench/axes.hpp"
@@ -27,56 +29,62 @@ void print(const char* name, const std::string& value) {
   std::printf("  %-16s%s\n", name, value.c_str());
 }
 
-void print_build() {
+std::string build_text() {
   const BuildInfo& build = build_info();
-  std::printf("katt %s\n\nbuild\n", build.version);
-  print("commit", std::string(build.commit) + (build.dirty ? " (modified)" : ""));
-  print("type", build.build_type);
-  print("compiler", build.compiler);
-  print("flags", build.compile_flags);
-  print("Kokkos", build.kokkos_version);
-  print("Kokkos Kernels", build.kokkos_kernels_version);
+  return std::string(build.commit) + (build.dirty ? " (modified)" : "");
+}
+
+std::string blas_text() {
   const std::string kernels(impl::blas_kernels());
-  print("BLAS", std::string(build.blas) + (kernels.empty() ? "" : ", kernels of " + kernels));
-  if (const std::string remark = impl::blas_remark(); !remark.empty()) print("", remark);
-  print("HDF5", build.hdf5_version);
+  return std::string(build_info().blas) + (kernels.empty() ? "" : ", kernels of " + kernels);
+}
+
+std::string ranks_text() {
   const int ranks = dist::world().size();
-  print("MPI", dist::mpi_version() + (ranks > 1 ? ", " + std::to_string(ranks) + " ranks" : "") +
-                   (dist::mpi_takes_device_memory() ? ", takes device memory" : ""));
-  print("NCCL", dist::nccl_version());
+  return dist::mpi_version() + (ranks > 1 ? ", " + std::to_string(ranks) + " ranks" : "") +
+         (dist::mpi_takes_device_memory() ? ", takes device memory" : "");
 }
 
-void print_machine() {
-  const bench::Machine& host = bench::machine();
-  std::printf("\nmachine\n");
-  print("cpu", host.cpu + ", " + std::to_string(host.cores) + " cores");
-  print("isa", bench::join(host.isa, " "));
+std::string memory_text() {
+  return bench::human_bytes(static_cast<double>(bench::machine().memory_bytes)) + ", " +
+         bench::human_bytes(static_cast<double>(bench::available_memory(Backend::openmp))) +
+         " available";
+}
+
+std::string amx_text() {
   const std::string& refusal = tile::amx::refusal();
-  print("AMX bf16", refusal.empty() ? "usable" : "not usable: " + refusal);
-  print("AVX512-BF16", !cpu_features().avx512_bf16 ? "no"
-                       : cpu_features().fast_avx512_bf16
-                           ? "yes"
-                           : "yes, slower than f32: auto widens bf16");
-  for (const bench::CacheLevel& cache : host.caches) {
-    print(
-        ("L" + std::to_string(cache.level)).c_str(),
-        std::to_string(cache.bytes / 1024) + " KiB, shared by " + std::to_string(cache.shared_by));
-  }
-  print("memory",
-        bench::human_bytes(static_cast<double>(host.memory_bytes)) + ", " +
-            bench::human_bytes(static_cast<double>(bench::available_memory(Backend::openmp))) +
-            " available");
-  print("huge pages", memory::huge_pages());
-  print("os", host.os);
+  return refusal.empty() ? "usable" : "not usable: " + refusal;
 }
 
-void print_backends() {
-  std::printf("\nbackends\n");
-  for (const Backend backend : all_backends) {
-    const std::string problem = bench::backend_problem(backend);
-    print(std::string(name_of(backend)).c_str(),
-          problem.empty() ? bench::device_name(backend) : "not available: " + problem);
+std::string avx512_bf16_text() {
+  return !cpu_features().avx512_bf16       ? "no"
+         : cpu_features().fast_avx512_bf16 ? "yes"
+                                           : "yes, slower than f32: auto widens bf16";
+}
+
+/// "L1 32 KiB, L2 1024 KiB, L3 32 MiB shared by 8"
+std::string caches_text() {
+  std::vector<std::string> caches;
+  for (const bench::CacheLevel& cache : bench::machine().caches) {
+    const std::size_t kib = cache.bytes / 1024;
+    caches.push_back(
+        "L" + std::to_string(cache.level) + " " +
+        (kib % 1024 == 0 ? std::to_string(kib / 1024) + " MiB" : std::to_string(kib) + " KiB") +
+        (cache.shared_by > 1 ? " shared by " + std::to_string(cache.shared_by) : ""));
   }
+  return bench::join(caches, ", ");
+}
+
+std::string backend_text(Backend backend) {
+  const std::string problem = bench::backend_problem(backend);
+  if (!problem.empty()) return "not available: " + problem;
+  const int threads = bench::resolved_threads(backend, 0);
+  return bench::device_name(backend) +
+         (threads > 0 ? ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads")
+                      : "");
+}
+
+void print_devices() {
   for (int device = 0; device < devices::count(); ++device) {
     const devices::Memory memory = devices::memory(device);
     const int capability = devices::capability(device);
@@ -94,26 +102,168 @@ void print_backends() {
 #endif
 }
 
+/// The backends that operators can be asked about: all that run here, without serial, which has
+/// what openmp has.
+std::vector<Backend> telling_backends() {
+  std::vector<Backend> backends;
+  for (const Backend backend : all_backends) {
+    if (backend != Backend::serial && Kokkos::is_initialized() && is_built(backend)) {
+      backends.push_back(backend);
+    }
+  }
+  return backends;
+}
+
+/// "naive flash decode; not here: flash_amx": the variants of all passes of a backend.
+std::string variants_text(const bench::Operator& op, Backend backend) {
+  std::vector<std::string> here, elsewhere;
+  const auto holds = [](const std::vector<std::string>& list, const std::string& name) {
+    return std::find(list.begin(), list.end(), name) != list.end();
+  };
+  for (const std::string& pass : op.passes()) {
+    for (const bench::VariantInfo& info : op.variants(backend, pass)) {
+      if (holds(here, info.name)) continue;
+      std::erase(elsewhere, info.name);
+      (bench::refusal_here(op, backend, pass, info.name).empty() ? here : elsewhere)
+          .push_back(info.name);
+    }
+  }
+  return bench::join(here, " ") +
+         (elsewhere.empty() ? "" : "; not here: " + bench::join(elsewhere, " "));
+}
+
+/// One screen: what this is, and what this machine can run.
+void print_screen(const bench::Registry& registry) {
+  const BuildInfo& build = build_info();
+  std::printf("katt %s\n\nbuild\n", build.version);
+  print("commit", build_text() + ", " + build.build_type);
+  print("compiler", build.compiler + std::string(", Kokkos ") + build.kokkos_version);
+  print("BLAS", blas_text());
+  if (const std::string remark = impl::blas_remark(); !remark.empty()) print("", remark);
+  print("MPI", ranks_text());
+  std::printf("machine\n");
+  const bench::Machine& host = bench::machine();
+  print("cpu", host.cpu + ", " + std::to_string(host.cores) + " processors");
+  print("AMX bf16", amx_text());
+  print("AVX512-BF16", avx512_bf16_text());
+  print("caches", caches_text());
+  print("memory", memory_text() + "; huge pages: " + memory::huge_pages());
+  for (const Backend backend : all_backends) {
+    print(std::string(name_of(backend)).c_str(), backend_text(backend));
+  }
+  print_devices();
+  std::printf("operators, and their variants that this machine runs (katt info OP tells more)\n");
+  for (const bench::Operator* op : registry.all()) {
+    std::vector<std::string> parts;
+    for (const Backend backend : telling_backends()) {
+      parts.push_back((parts.empty() ? "" : std::string(name_of(backend)) + ": ") +
+                      variants_text(*op, backend));
+    }
+    std::printf("  %-21s %s\n", op->name().c_str(), bench::join(parts, "; ").c_str());
+  }
+  std::printf("katt info --all lists the flags, instruction sets and tiles\n");
+}
+
+void print_all_of_build() {
+  const BuildInfo& build = build_info();
+  std::printf("katt %s\n\nbuild\n", build.version);
+  print("commit", build_text());
+  print("type", build.build_type);
+  print("compiler", build.compiler);
+  print("flags", build.compile_flags);
+  print("Kokkos", build.kokkos_version);
+  print("Kokkos Kernels", build.kokkos_kernels_version);
+  print("BLAS", blas_text());
+  if (const std::string remark = impl::blas_remark(); !remark.empty()) print("", remark);
+  print("HDF5", build.hdf5_version);
+  print("MPI", ranks_text());
+  print("NCCL", dist::nccl_version());
+  const bench::Machine& host = bench::machine();
+  std::printf("\nmachine\n");
+  print("cpu", host.cpu + ", " + std::to_string(host.cores) + " cores");
+  print("isa", bench::join(host.isa, " "));
+  print("AMX bf16", amx_text());
+  print("AVX512-BF16", avx512_bf16_text());
+  print("caches", caches_text());
+  print("memory", memory_text());
+  print("huge pages", memory::huge_pages());
+  print("os", host.os);
+  std::printf("\nbackends\n");
+  for (const Backend backend : all_backends) {
+    print(std::string(name_of(backend)).c_str(), backend_text(backend));
+  }
+  print_devices();
+}
+
+/// A variant each line, with its tiles below: whether this machine runs it.
+void print_variants(const bench::Operator& op) {
+  for (const Backend backend : telling_backends()) {
+    for (const std::string& pass : op.passes()) {
+      std::printf("  %s on %s\n", pass.c_str(), std::string(name_of(backend)).c_str());
+      for (const bench::VariantInfo& info : op.variants(backend, pass)) {
+        const std::string refusal = bench::refusal_here(op, backend, pass, info.name);
+        std::printf("    %-19s%s%s%s\n", info.name.c_str(), info.description.c_str(),
+                    info.baseline ? " (baseline)" : "",
+                    refusal.empty() ? "" : ("; not here: " + refusal).c_str());
+        std::vector<std::string> tiles;
+        for (const Setting& tile : info.settings) tiles.push_back(to_text(tile));
+        if (!tiles.empty()) std::printf("%23stiles %s\n", "", bench::join(tiles, ", ").c_str());
+      }
+    }
+  }
+}
+
+void print_heading(const bench::Operator& op) {
+  std::printf("%s: %s\n", op.name().c_str(), op.summary().c_str());
+  if (const auto presets = bench::preset_names(op); !presets.empty()) {
+    std::printf("  presets of tiles: %s\n", bench::join(presets, ", ").c_str());
+  }
+}
+
 void print_operators(const bench::Registry& registry) {
   std::printf("\noperators\n");
   for (const bench::Operator* op : registry.all()) {
-    std::printf("  %s: %s\n", op->name().c_str(), op->summary().c_str());
-    if (const auto presets = bench::preset_names(*op); !presets.empty()) {
-      std::printf("    presets of tiles: %s\n", bench::join(presets, ", ").c_str());
+    print_heading(*op);
+    print_variants(*op);
+  }
+}
+
+/// "--seq-q"
+std::string option_of(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return "--" + name;
+}
+
+void print_operator(const bench::Operator& op) {
+  print_heading(op);
+  print_variants(op);
+  std::printf("  axes of katt sweep %s\n", op.name().c_str());
+  for (const auto& specs : {op.axes(), bench::common_axes(op)}) {
+    for (const bench::AxisSpec& axis : specs) {
+      const std::string names =
+          (axis.short_name.empty() ? "" : option_of(axis.short_name) + ", ") + option_of(axis.name);
+      const std::string fallback = !axis.follows.empty()    ? "as " + axis.follows
+                                   : axis.name == "threads" ? "all"
+                                                            : bench::to_text(axis.fallback);
+      std::printf("    %-24s%-14s%s%s\n", names.c_str(), fallback.c_str(), axis.help.c_str(),
+                  axis.choices.empty() || axis.help.find(axis.choices.front()) != std::string::npos
+                      ? ""
+                      : (": " + bench::join(axis.choices, ", ")).c_str());
     }
-    for (const Backend backend : all_backends) {
-      if (!Kokkos::is_initialized() || !is_built(backend)) continue;
-      for (const std::string& pass : op->passes()) {
-        for (const bench::VariantInfo& info : op->variants(backend, pass)) {
-          std::vector<std::string> tiles;
-          for (const Setting& tile : info.settings) tiles.push_back(to_text(tile));
-          std::printf("    %-8s%-10s%-19s%s%s\n", std::string(name_of(backend)).c_str(),
-                      pass.c_str(), info.name.c_str(), info.description.c_str(),
-                      info.baseline ? " (baseline)" : "");
-          if (!tiles.empty()) std::printf("%41stiles %s\n", "", bench::join(tiles, ", ").c_str());
-        }
-      }
+  }
+  const auto tensors = op.case_tensors();
+  if (tensors.empty()) return;
+  std::printf("  tensors of katt run %s (attributes: docs/schema.md)\n", op.name().c_str());
+  using Role = bench::CaseTensor::Role;
+  for (const auto& [role, title] : {std::pair(Role::input, "inputs"),
+                                    {Role::output, "outputs"},
+                                    {Role::gradient, "gradients"}}) {
+    std::vector<std::string> of_role;
+    for (const bench::CaseTensor& tensor : tensors) {
+      if (tensor.role != role) continue;
+      of_role.push_back(tensor.name + " " + tensor.shape + (tensor.is_optional ? " optional" : ""));
     }
+    if (!of_role.empty()) std::printf("    %-10s%s\n", title, bench::join(of_role, ", ").c_str());
   }
 }
 
@@ -122,7 +272,8 @@ void print_ceilings(std::span<const io::CeilingRow> ceilings) {
   std::printf("\nceilings, measured\n");
   for (const io::CeilingRow& row : ceilings) {
     if (std::isnan(row.value)) {
-      std::printf("  %-16snot measured: the device is emulated\n", row.name.c_str());
+      std::printf("  %-16snot measured: %s\n", row.name.c_str(),
+                  row.threads > 0 ? "too little memory" : "the device is emulated");
       continue;
     }
     std::printf("  %-16s%9.1f G%s, %lld threads\n", row.name.c_str(), row.value * 1e-9,
@@ -136,13 +287,17 @@ int info_command(const Invocation& invocation) {
   CommandLine line("katt info", "What this program is and where it runs");
   bool json = false;
   bool measure = false;
-  std::optional<std::string> device, threads_text;
+  bool all = false;
+  std::optional<std::string> op, device, threads_text;
+  line.positional("op", op, "operator to tell all of (default: what this machine can run)");
+  line.flag("--all", all, "list all that there is");
   line.option("--threads", threads_text, "host threads to measure with (default: every core)");
   line.option("--device", device, "number of the GPU to measure (default: 0)");
   line.flag("--json", json, "print as JSON");
   line.flag("--measure", measure, "measure the ceilings of this machine (about a second)");
   if (!line.parse(invocation.arguments)) return 0;
 
+  const bench::Operator* const asked = op ? &invocation.registry.find(*op) : nullptr;
   const std::optional<int> chosen =
       device_option(device, is_built(Backend::cuda) ? Backend::cuda : Backend::openmp);
   const int most = threads_option(threads_text);
@@ -166,10 +321,14 @@ int info_command(const Invocation& invocation) {
     std::printf("%s\n", bench::info_json(invocation.registry, ceilings).c_str());
     return 0;
   }
-  print_build();
-  print_machine();
-  print_backends();
-  print_operators(invocation.registry);
+  if (asked != nullptr) {
+    print_operator(*asked);
+  } else if (all) {
+    print_all_of_build();
+    print_operators(invocation.registry);
+  } else {
+    print_screen(invocation.registry);
+  }
   print_ceilings(ceilings);
   return 0;
 }

@@ -45,12 +45,9 @@ void LayoutOptions::add_to(CommandLine& line) {
 void LayoutOptions::resolve() { resolve_forecast(dist::world().size()); }
 
 void LayoutOptions::resolve_forecast(int ranks) {
-  for (const auto& [name, text] :
-       {std::pair("--zero", zero), {"--sequence-parallel", sequence_parallel}}) {
-    if (text && *text != "0" && *text != "1") {
-      throw InputError(std::string(name) + " " + *text + ": expected 0 or 1");
-    }
-  }
+  const auto is_set = [](const char* name, const std::optional<std::string>& text) {
+    return text && bench::parse_count(name, *text, 0, 1) == 1;
+  };
   if (context_variant && *context_variant != "ring" && *context_variant != "ulysses") {
     throw InputError("--context-variant " + *context_variant + ": expected ring or ulysses");
   }
@@ -63,8 +60,8 @@ void LayoutOptions::resolve_forecast(int ranks) {
     ranks = dist::world().size() > 1 ? dist::world().size()
                                      : static_cast<int>(std::min(named, most_ranks));
   }
-  layout = dist::layout_of(ranks, t, s, c, zero == "1");
-  layout.sequence_parallel = sequence_parallel == "1";
+  layout = dist::layout_of(ranks, t, s, c, is_set("--zero", zero));
+  layout.sequence_parallel = is_set("--sequence-parallel", sequence_parallel);
   if (context_variant == "ulysses") layout.context_variant = dist::ContextVariant::ulysses;
   layout.virtual_stages = count_of("--virtual-stages", virtual_stages);
 }

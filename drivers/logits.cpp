@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/json.hpp"
 #include "core/execution.hpp"
 #include "drivers/claim.hpp"
 #include "drivers/commands.hpp"
@@ -53,7 +54,7 @@ int logits_command(const Invocation& invocation) {
   result.write(target);
   if (options.json) {
     const nlohmann::ordered_json object{{"out", target}, {"logits", shape}};
-    std::printf("%s\n", object.dump().c_str());
+    std::printf("%s\n", bench::dumped(object).c_str());
   }
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bench/axes.hpp"
+#include "bench/peer.hpp"
 #include "bench/settings.hpp"
 #include "drivers/runtime.hpp"
 
@@ -11,8 +12,8 @@ namespace {
 
 /// FILE.toml or OP among the arguments: the first that is neither an option nor an option's value.
 std::string find_target(std::span<const std::string> arguments) {
-  const std::vector<std::string> flags{"--resume", "--overwrite", "--cold", "--profile",
-                                       "--json",   "--isolate",   "--help", "-h"};
+  const std::vector<std::string> flags{"--resume",  "--overwrite", "--cold", "--profile", "--json",
+                                       "--isolate", "--dry-run",   "--help", "-h"};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (!argument.starts_with("-")) return argument;
@@ -32,7 +33,16 @@ std::string dashed(std::string name) {
 
 bench::SweepRequest read_target(const Invocation& invocation) {
   const std::string target = find_target(invocation.arguments);
-  if (target.empty()) return {};
+  if (target.empty()) {
+    const auto& given = invocation.arguments;
+    if (std::ranges::any_of(given,
+                            [](const auto& one) { return one == "--help" || one == "-h"; })) {
+      return {};
+    }
+    throw InputError(
+        "the operator or the sweep file is missing: katt sweep OP [axes] -o OUT.h5; "
+        "katt info lists the operators");
+  }
   for (const bench::Operator* op : invocation.registry.all()) {
     if (op->name() != target) continue;
     bench::SweepRequest request;
@@ -40,6 +50,9 @@ bench::SweepRequest read_target(const Invocation& invocation) {
     return request;
   }
   if (target.ends_with(".toml")) return bench::read_sweep_file(target, invocation.registry);
+  if (target.find_first_of("./") != std::string::npos) {
+    throw InputError(target + ": expected an operator, or a sweep file whose name ends in .toml");
+  }
   static_cast<void>(invocation.registry.find(target));  // throws the list of operators
   return {};
 }
@@ -71,7 +84,7 @@ MeasureOptions::MeasureOptions(CommandLine& line, const bench::SweepRequest& req
   add(line, axes_, "peer", "", "other libraries to compare with, e.g. torch_flash", "Axes");
   add(line, axes_, "tile", "",
       "tiles such as 64x64,128x64; auto: those that katt tune found; presets of "
-      "devices such as avx512, amx, h200 (katt info)",
+      "devices such as avx512, amx, h200 (katt info OP)",
       "Axes");
   add(line, axes_, "tile_q", "", "query extents of the tiles, combined with --tile-kv", "Axes");
   add(line, axes_, "tile_kv", "", "key extents of the tiles", "Axes");
@@ -102,6 +115,7 @@ void MeasureOptions::apply(bench::SweepRequest& request) const {
     typed.push_back({.key = bench::canonical_key(one.name), .text = *one.value, .where = one.name});
   }
   for (bench::SweepEntry& entry : request.entries) bench::override_axes(entry, typed);
+  if (request.settings.peer_program.empty()) bench::check_peers(request.entries);
 }
 
 std::optional<int> MeasureOptions::device(const bench::SweepRequest& request) const {

@@ -7,6 +7,7 @@
 #include "drivers/claim.hpp"
 #include "drivers/command_line.hpp"
 #include "drivers/commands.hpp"
+#include "io/text.hpp"
 
 namespace katt::impl {
 
@@ -36,9 +37,11 @@ int merge_command(const Invocation& invocation) {
   const io::Outputs outputs = claim_outputs({{"-o", *output}}, parts, overwrite);
   const bench::Merged merged = bench::merge_results(invocation.registry, paths);
   io::write_result(*output, bench::result_columns(invocation.registry), merged.contents);
-  for (const std::string& note : bench::notes(merged)) std::fprintf(stderr, "%s\n", note.c_str());
+  for (const std::string& note : bench::notes(merged)) {
+    std::fprintf(stderr, "%s\n", io::impl::escaped(note).c_str());
+  }
   std::fprintf(stderr, "%zu rows of %zu runs in %zu files; %s\n", merged.contents.rows.size(),
-               merged.contents.runs.size(), merged.files, output->c_str());
+               merged.contents.runs.size(), merged.files, io::impl::escaped(*output).c_str());
   if (json) std::printf("%s\n", bench::merged_json(merged, *output).c_str());
   return 0;
 }

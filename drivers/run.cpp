@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
 
 #include "bench/axes.hpp"
 #include "bench/collective.hpp"
+#include "bench/json.hpp"
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
 #include "drivers/claim.hpp"
@@ -39,7 +41,21 @@ void print_json(const bench::Operator& op, const bench::RunOptions& options, Dty
                                        {"dtype", name_of(dtype)},
                                        {"out", out},
                                        {"outputs", outputs}};
-  std::printf("%s\n", summary.dump().c_str());
+  std::printf("%s\n", bench::dumped(summary).c_str());
+}
+
+/// Throws InputError, with the nearest variant, where no pass on the backend has it.
+void check_variant(const bench::Operator& op, Backend backend, const std::string& variant) {
+  std::vector<std::string> known{std::string(auto_variant)};
+  for (const std::string& pass : op.passes()) {
+    for (const bench::VariantInfo& info : op.variants(backend, pass)) {
+      if (std::ranges::find(known, info.name) == known.end()) known.push_back(info.name);
+    }
+  }
+  if (std::ranges::find(known, variant) != known.end()) return;
+  const std::string near = bench::suggestion(variant, known);
+  throw InputError("--variant " + variant + ": unknown; " + (near.empty() ? "" : near + " ") +
+                   "expected " + bench::join(known, ", "));
 }
 
 }  // namespace
@@ -88,6 +104,7 @@ int run_command(const Invocation& invocation) {
   const io::Outputs outputs = claim_outputs({{"--out", target}}, {{"--in", *in}}, overwrite);
 
   const Runtime runtime(most, chosen_device);
+  if (variant) check_variant(chosen, options.backend, *variant);
   io::TensorFile result;
   chosen.run_file(input, options, result);
   if (ranks.rank() > 0) return 0;  // the first has it all

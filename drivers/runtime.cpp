@@ -1,6 +1,10 @@
 #include "drivers/runtime.hpp"
 
+#include <unistd.h>
+
 #include <csignal>
+#include <cstdio>
+#include <iostream>
 #include <limits>
 
 #include <Kokkos_Core.hpp>
@@ -11,6 +15,7 @@
 #include "bench/text.hpp"
 #include "core/devices.hpp"
 #include "dist/communicator.hpp"
+#include "drivers/surroundings.hpp"
 #include "io/atomic_file.hpp"
 #include "memory/tracker.hpp"
 
@@ -27,6 +32,10 @@ Backend default_backend() {
 }  // namespace
 
 Runtime::Runtime(int threads, std::optional<int> device) {
+  if (const int cores = bench::machine().cores; threads > cores && dist::world().rank() == 0) {
+    std::fprintf(stderr, "warning: %d threads on %d processor%s: they wait for each other\n",
+                 threads, cores, cores == 1 ? "" : "s");
+  }
   if (!Kokkos::is_initialized()) {
     if (device) devices::choose(*device);
     // Kokkos would abort the program; this build is of no use without a device.
@@ -34,10 +43,13 @@ Runtime::Runtime(int threads, std::optional<int> device) {
       throw InputError("backend " + std::string(name_of(default_backend())) + ": " + problem);
     }
     // Given explicitly, the number of threads does not depend on the environment.
-    auto settings =
-        Kokkos::InitializationSettings().set_num_threads(threads).set_disable_warnings(true);
+    auto settings = Kokkos::InitializationSettings()
+                        .set_num_threads(threads)
+                        .set_disable_warnings(true)
+                        .set_print_configuration(false);  // to stdout, which is ours
     if (device) settings.set_device_id(*device);
     Kokkos::initialize(settings);
+    if (wants_kokkos_configuration()) Kokkos::print_configuration(std::cerr);
     owner_ = true;
   }
   if (const int used = Kokkos::device_id(); used >= 0) devices::choose(used);
@@ -48,10 +60,14 @@ Runtime::~Runtime() {
   if (owner_) Kokkos::finalize();
 }
 
-const std::atomic<bool>& stop_on_signals() {
+const std::atomic<bool>& stop_on_signals(const char* word) {
   static std::atomic<bool> requested{false};
+  static std::string said;
+  if (dist::world().rank() == 0) said = std::string("\n") + word + "; again to stop now\n";
   const auto on_signal = [](int signal) {
-    requested = true;
+    if (!requested.exchange(true)) {
+      [[maybe_unused]] const auto written = write(STDERR_FILENO, said.data(), said.size());
+    }
     std::signal(signal, io::end_by_signal);
   };
   std::signal(SIGINT, on_signal);
@@ -66,12 +82,13 @@ Backend backend_option(const std::optional<std::string>& text) {
     if (is_built(backend)) built.emplace_back(name_of(backend));
   }
   const auto backend = backend_from_name(*text);
-  if (!backend || !is_built(*backend)) {
-    throw InputError("--backend " + *text +
-                     (backend ? ": this build does not contain it" : ": unknown") + "; expected " +
-                     bench::join(built, ", "));
-  }
-  return *backend;
+  if (backend && is_built(*backend)) return *backend;
+  const std::string near = bench::suggestion(*text, built);
+  throw InputError("--backend " + *text + ": " +
+                   (backend        ? bench::backend_problem(*backend) + "; "
+                    : near.empty() ? "unknown; "
+                                   : "unknown; " + near + " ") +
+                   "expected " + bench::join(built, ", "));
 }
 
 std::optional<int> device_option(const std::optional<std::string>& text, Backend backend) {
@@ -97,7 +114,7 @@ int threads_option(const std::optional<std::string>& text) {
 
 std::optional<Dtype> dtype_option(const std::optional<std::string>& text) {
   if (!text) return std::nullopt;
-  const auto dtype = dtype_from_name(*text);
+  const auto dtype = bench::dtype_of_text(*text);
   if (!dtype) throw InputError("--dtype " + *text + ": unknown; expected f32, f16, bf16");
   return dtype;
 }

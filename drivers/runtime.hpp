@@ -26,9 +26,9 @@ class Runtime {
   bool owner_ = false;
 };
 
-/// From here on the first SIGINT or SIGTERM sets the flag that is returned, and what runs ends in
-/// order; a second one kills.
-[[nodiscard]] const std::atomic<bool>& stop_on_signals();
+/// From here on the first SIGINT or SIGTERM sets the flag that is returned, says `word` on stderr
+/// ("stopping after this kernel"), and what runs ends in order; a second one kills.
+[[nodiscard]] const std::atomic<bool>& stop_on_signals(const char* word);
 
 /// The backend of an option's text, or the default. Throws InputError.
 [[nodiscard]] Backend backend_option(const std::optional<std::string>& text);

@@ -12,6 +12,7 @@
 #include "bench/json.hpp"
 #include "bench/sweep_ranks.hpp"
 #include "bench/sweep_together.hpp"
+#include "bench/text.hpp"
 #include "bench/tuning.hpp"
 #include "bench/watch.hpp"
 #include "dist/communicator.hpp"
@@ -21,6 +22,7 @@
 #include "drivers/measure_options.hpp"
 #include "drivers/runtime.hpp"
 #include "io/outputs.hpp"
+#include "io/text.hpp"
 
 namespace katt::impl {
 namespace {
@@ -32,6 +34,21 @@ std::optional<std::filesystem::path> tuning_path(const std::optional<std::string
     throw InputError("--tuning " + *option + ": no such file; expected one that katt tune wrote");
   }
   return *option;
+}
+
+void print(const bench::Outlook& outlook, bool json) {
+  if (json) {
+    std::printf("%s\n", bench::outlook_json(outlook).c_str());
+    return;
+  }
+  for (const std::string& line : outlook.lines) {
+    std::printf("%s\n", io::impl::escaped(line).c_str());
+  }
+  std::printf(
+      "%zu points, %zu rows, of which %zu cannot run here; %s of memory, at most about %s\n",
+      outlook.points, outlook.rows, outlook.skipped,
+      bench::human_bytes(static_cast<double>(outlook.memory_bytes)).c_str(),
+      bench::human_duration(outlook.seconds).c_str());
 }
 
 }  // namespace
@@ -50,12 +67,15 @@ int sweep_command(const Invocation& invocation) {
   bool json = false;
   bool profile = false;
   bool isolate = false;
+  bool dry_run = false;
   line.option("-o,--output", output, "result file (HDF5) to write");
   line.flag("--resume", options.resume, "continue the result file; start it if missing");
   line.flag("--overwrite", options.overwrite, "replace the result file");
   line.option("--shard", shard,
               "I/N: measure the I-th of N parts (from 1), for katt merge to put together");
   line.flag("--json", json, "print a summary as JSON");
+  line.flag("--dry-run", dry_run,
+            "print the points, rows, memory and time of the sweep; measure and write nothing");
   line.option("--tuning", tuning_file, "file that katt tune wrote, for --tile auto");
   line.flag("--profile", profile, "tell and record where the time goes, from further runs");
   line.flag("--isolate", isolate,
@@ -82,7 +102,7 @@ int sweep_command(const Invocation& invocation) {
   std::optional<std::filesystem::path> tuned_tiles;
   bench::Tuning tuning;
   bench::together(ranks, [&] {
-    if (first) {
+    if (first && !dry_run) {
       bench::check_output(options);
       std::vector<io::NamedPath> inputs = measuring.inputs(request);
       if (tuning_file) inputs.push_back({"--tuning", *tuning_file});
@@ -92,7 +112,7 @@ int sweep_command(const Invocation& invocation) {
     if (tuned && tuned_tiles) tuning = bench::Tuning::read(*tuned_tiles);
   });
 
-  const bool at_risk = isolate || asks_for(request.entries, Backend::cuda);
+  const bool at_risk = !dry_run && (isolate || asks_for(request.entries, Backend::cuda));
   if (at_risk && ranks.size() == 1 && !bench::watch::is_on()) {
     std::vector<std::string> arguments{"sweep"};
     arguments.insert(arguments.end(), invocation.arguments.begin(), invocation.arguments.end());
@@ -115,7 +135,11 @@ int sweep_command(const Invocation& invocation) {
                   (tuned_tiles ? tuned_tiles->string() : "the environment names no HOME, which") +
                   " holds no tiles, the variants' defaults are used; katt tune finds tiles");
   }
-  const std::atomic<bool>& stop = stop_on_signals();
+  if (dry_run) {
+    if (first) print(bench::outlook(plan, request.settings), json);
+    return 0;
+  }
+  const std::atomic<bool>& stop = stop_on_signals("stopping after this kernel");
   const bench::SweepSummary summary =
       by_all_ranks ? bench::run_sweep_together(ranks, invocation.registry, request, plan, options,
                                                progress, stop)

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/json.hpp"
 #include "bench/sweep_ranks.hpp"
 #include "bench/text.hpp"
 #include "core/execution.hpp"
@@ -10,6 +11,7 @@
 #include "drivers/runtime.hpp"
 #include "drivers/scratch.hpp"
 #include "drivers/train_options.hpp"
+#include "io/text.hpp"
 #include "memory/pool.hpp"
 #include "memory/tracker.hpp"
 #include "training/checkpointing.hpp"
@@ -48,7 +50,7 @@ void print_summary(const Trained& trained, std::size_t peak_bytes, bool json) {
         {"checkpoint_blocks", trained.checkpointing.text},
         {"recompute", costs_json(trained.checkpointing.costs)},
         {"pool", nlohmann::ordered_json::parse(trained.pool.json())}};
-    std::printf("%s\n", object.dump().c_str());
+    std::printf("%s\n", bench::dumped(object).c_str());
     return;
   }
   std::printf(
@@ -61,7 +63,8 @@ void print_summary(const Trained& trained, std::size_t peak_bytes, bool json) {
 /// Says by what a budget was met.
 void print_costs(const training::Checkpointing& checkpointing) {
   if (checkpointing.costs.empty()) return;
-  std::fprintf(stderr, "computed again: %s; measured a block:\n", checkpointing.text.c_str());
+  std::fprintf(stderr, "computed again: %s; measured a block:\n",
+               io::impl::printable(checkpointing.text).c_str());
   for (const training::RecomputeCost& cost : checkpointing.costs) {
     std::fprintf(stderr, "  %-9s%10s%10s\n", training::name_of(cost.part),
                  bench::human_bytes(static_cast<double>(cost.bytes)).c_str(),
@@ -115,7 +118,8 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
                  static_cast<double>(whole.count()) / 1e6, static_cast<long long>(data.size()),
                  std::string(name_of(options.dtype)).c_str(), shared.c_str());
   }
-  const RunSummary summary = impl::run(trainer, data, run, stop_on_signals(), scope);
+  const RunSummary summary =
+      impl::run(trainer, data, run, stop_on_signals("stopping after this step"), scope);
   return {summary, run.checkpointing, pool.statistics()};
 }
 

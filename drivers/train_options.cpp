@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bench/axes.hpp"
+#include "bench/text.hpp"
 #include "bench/toml_document.hpp"
 #include "core/error.hpp"
 #include "io/json_input.hpp"
@@ -129,7 +130,11 @@ void TrainCommandLine::read_config() {
       bool& flag = name == "--profile" ? profile_ : checkpoint_;
       flag = flag || key.text == "1";
     } else if (value == nullptr) {
-      throw InputError(where() + ": is no option of katt train");
+      std::vector<std::string> known;
+      for (const Option& one : options_) known.emplace_back(one.name);
+      const std::string near = bench::suggestion(name, known);
+      throw InputError(where() + ": is no option of katt train" +
+                       (near.empty() ? "" : "; " + near));
     } else if (!*value) {  // the command line comes first
       *value = key.text;
     }

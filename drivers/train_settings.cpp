@@ -29,7 +29,7 @@ training::TrainOptions TrainCommandLine::options() const {
   options.accumulation = count("--accumulation", 1, 1);
   options.dtype = model.dtype;
   if (const auto& master = text("--master-dtype")) {
-    const auto dtype = dtype_from_name(*master);
+    const auto dtype = bench::dtype_of_text(*master);
     if (!dtype || (*dtype != Dtype::f32 && *dtype != model.dtype)) {
       throw InputError("--master-dtype " + *master + ": expected f32" +
                        (model.dtype == Dtype::f32
@@ -60,10 +60,9 @@ training::TrainOptions TrainCommandLine::options() const {
 
 nn::LlamaConfig TrainCommandLine::model_config() const {
   nn::LlamaConfig config = nn::read_config(model.folder);
-  const bool is_ternary = count("--ternary", 0, config.ternary ? 1 : 0) > 0;
-  if (text("--ternary") && count("--ternary", 0, 0) > 1) {
-    throw InputError("--ternary " + *text("--ternary") + ": expected 0 or 1");
-  }
+  const auto& ternary = text("--ternary");
+  const bool is_ternary =
+      ternary ? bench::parse_count("--ternary", *ternary, 0, 1) == 1 : config.ternary;
   if (config.ternary && !is_ternary) {
     throw InputError("--ternary 0: " + (model.folder / "config.json").string() +
                      " has the quantization_config of a ternary model, expected 1");

@@ -82,7 +82,8 @@ int tune_command(const Invocation& invocation) {
   };
   bench::Progress progress(stderr);
   const bench::SweepSummary summary =
-      bench::run_sweep(invocation.registry, request, plan, options, progress, stop_on_signals());
+      bench::run_sweep(invocation.registry, request, plan, options, progress,
+                       stop_on_signals("stopping after this kernel"));
   progress.note(bench::summary_line(summary, path));
   if (json) std::printf("%s\n", found.json().c_str());
   return summary.interrupted ? 130 : summary.failed > 0 ? 1 : 0;

@@ -1,9 +1,11 @@
 #include "bench/axes.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
+#include "bench/machine.hpp"
 #include "bench/text.hpp"
 #include "core/error.hpp"
 
@@ -30,6 +32,11 @@ std::string quoted(const std::string& item) {
 }
 
 bool is_real(const AxisSpec& spec) { return std::holds_alternative<double>(spec.fallback); }
+
+/// Whether an axis is 0 or 1, which true and false name, too.
+bool is_switch(const AxisSpec& spec) {
+  return !is_real(spec) && spec.minimum == 0 && spec.maximum == 1;
+}
 
 std::string number_text(const AxisSpec& spec, double value) {
   return is_real(spec) ? to_text(value) : std::to_string(static_cast<std::int64_t>(value));
@@ -75,14 +82,24 @@ class Parser {
   }
 
   void add_choice(const std::string& item) {
-    if (std::find(spec_.choices.begin(), spec_.choices.end(), item) == spec_.choices.end()) {
-      fail(quoted(item) + " is unknown; " + expectation(spec_));
+    const auto is_choice = [&](const std::string& name) {
+      return std::find(spec_.choices.begin(), spec_.choices.end(), name) != spec_.choices.end();
+    };
+    if (is_choice(item)) return add(item);
+    if (const auto dtype = dtype_of_text(item); dtype && is_choice(std::string(name_of(*dtype)))) {
+      return add(std::string(name_of(*dtype)));
     }
-    add(item);
+    const auto backend = backend_from_name(item);
+    if (spec_.name == "backend" && backend) {
+      fail(backend_problem(*backend) + "; " + expectation(spec_));
+    }
+    const std::string near = suggestion(item, spec_.choices);
+    fail(quoted(item) + " is unknown; " + (near.empty() ? "" : near + " ") + expectation(spec_));
   }
 
   double number(const std::string& item) const {
-    const Parsed parsed = is_real(spec_) ? parse_real(item) : parse_integer(item);
+    if (const auto truth = parse_truth(item); truth && is_switch(spec_)) return *truth ? 1 : 0;
+    const Parsed parsed = is_real(spec_) ? parse_real(item) : parse_size(item);
     if (!parsed.problem.empty()) {
       fail(quoted(item) + " " + parsed.problem + "; " + expectation(spec_));
     }
@@ -109,7 +126,7 @@ class Parser {
     if (first > last) fail("the range " + quoted(item) + " ends before it begins");
     const bool factor = parts[2][0] == 'x';
     const std::string step_text = parts[2].substr(1);
-    const Parsed step = is_real(spec_) ? parse_real(step_text) : parse_integer(step_text);
+    const Parsed step = is_real(spec_) ? parse_real(step_text) : parse_size(step_text);
     if (!step.problem.empty()) fail(quoted(step_text) + " " + step.problem);
     if (step.real <= (factor ? 1.0 : 0.0)) {
       fail("the range " + quoted(item) + " never ends; expected a " +
@@ -171,7 +188,10 @@ std::vector<Setting> parse_tiles(const AxisText& typed, std::span<const std::str
 
 std::int64_t parse_count(std::string_view where, std::string_view text, std::int64_t minimum,
                          std::int64_t maximum) {
-  const Parsed parsed = parse_integer(text);
+  if (const auto truth = parse_truth(text); truth && minimum == 0 && maximum == 1) {
+    return *truth ? 1 : 0;
+  }
+  const Parsed parsed = parse_size(text);
   if (!parsed.problem.empty() || parsed.integer < minimum || parsed.integer > maximum) {
     reject(
         where, text,
@@ -186,6 +206,19 @@ double parse_number(std::string_view where, std::string_view text, double minimu
     reject(where, text, "expected a number from " + to_text(minimum) + " to " + to_text(maximum));
   }
   return parsed.real;
+}
+
+std::optional<Dtype> dtype_of_text(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, Dtype>, 6> others{{{"fp32", Dtype::f32},
+                                                                      {"float32", Dtype::f32},
+                                                                      {"fp16", Dtype::f16},
+                                                                      {"float16", Dtype::f16},
+                                                                      {"half", Dtype::f16},
+                                                                      {"bfloat16", Dtype::bf16}}};
+  for (const auto& [name, dtype] : others) {
+    if (name == text) return dtype;
+  }
+  return dtype_from_name(text);
 }
 
 std::string to_text(const AxisValue& value) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,7 +13,8 @@ namespace katt::bench {
 /// Largest extent of a tile that can be asked for.
 inline constexpr int max_tile = 65536;
 
-/// Values of an axis as typed on the command line or in a TOML file.
+/// Values of an axis as typed on the command line or in a TOML file. "4k" is 4096, "1M" 1024²; an
+/// axis of 0 and 1 takes true and false; dtypes have further names (dtype_of_text).
 struct AxisText {
   std::string key;    ///< name or short name, with '_' for '-'
   std::string text;   ///< e.g. "512,1024", "512:16384:x2", "64:256:+64", "f32,bf16"
@@ -29,7 +31,11 @@ struct AxisText {
 [[nodiscard]] std::vector<Setting> parse_tiles(const AxisText& typed,
                                                std::span<const std::string> presets = {});
 
-/// One positive integer, for options that are no axes.
+/// The dtype of a name, of ours or of others: f32, fp32, float32; f16, fp16, float16, half; bf16,
+/// bfloat16. Nothing for another text.
+[[nodiscard]] std::optional<Dtype> dtype_of_text(std::string_view text);
+
+/// One integer, for options that are no axes: "4k" is 4096; from 0 to 1 true and false, too.
 [[nodiscard]] std::int64_t parse_count(std::string_view where, std::string_view text,
                                        std::int64_t minimum, std::int64_t maximum);
 /// One finite number in [minimum, maximum].

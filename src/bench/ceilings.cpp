@@ -107,8 +107,8 @@ class Bench {
         const std::size_t instances = (workers_.count() + cache.shared_by - 1) / cache.shared_by;
         largest = std::max(largest, cache.bytes * instances);
       }
-      bandwidth("dram", std::clamp<std::size_t>(4 * largest, 64U << 20U,
-                                                available_memory(Backend::openmp) / 4));
+      const std::size_t wanted = std::max<std::size_t>(4 * largest, 64U << 20U);
+      bandwidth("dram", std::min(wanted, available_memory(Backend::openmp) / 4), 2 * largest);
     } else {
       constexpr std::int64_t extent = 8192;  // three matrices of 128 MiB
       add("mma_bf16", product_flops_s(extent, 5 * least_s), "FLOP/s", 0);
@@ -151,8 +151,16 @@ class Bench {
 #endif
   }
 
-  void bandwidth(const std::string& level, std::size_t bytes) {
+  /// `least`: with fewer bytes it would be the bandwidth of another level; the rows are then NaN.
+  void bandwidth(const std::string& level, std::size_t bytes, std::size_t least = 0) {
     using Buffer = impl::Floats<Exec>;
+    constexpr Backend where = is_host_v<Exec> ? Backend::openmp : Backend::cuda;
+    if (bytes < least || bytes == 0 || bytes > available_memory(where)) {
+      for (const char* name : {"read_", "copy_"}) {
+        add(name + level, std::numeric_limits<double>::quiet_NaN(), "B/s", 0);
+      }
+      return;
+    }
     const double expected = 20e9 * static_cast<double>(std::max(threads_, 1));
     const std::int64_t floats = workers_.whole_floats(bytes);
     {

@@ -1,5 +1,7 @@
 #include "bench/forecast.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "bench/machine.hpp"
@@ -11,11 +13,32 @@ namespace {
 /// "attention f32 seq_q=65536": the axes that are not at their fallback.
 std::string point_text(const PlannedCase& planned) {
   std::string text = planned.op->name() + " " + std::string(name_of(planned.point.dtype));
+  if (planned.point.pass != planned.op->passes().front()) text += " " + planned.point.pass;
   for (const AxisSpec& axis : planned.op->axes()) {
     const AxisValue& value = planned.point.values.at(axis.name);
     if (value != axis.fallback) text += " " + axis.name + "=" + to_text(value);
   }
   return text;
+}
+
+/// At half of the speed that the machine allows.
+double seconds_of_a_run(const PlannedCase& planned, std::span<const io::CeilingRow> ceilings) {
+  const Point& point = planned.point;
+  const bool on_device = point.backend == Backend::cuda;
+  double flops_s = on_device ? 1e13 : 2e10 * std::max(point.threads, 1);
+  double bytes_s = on_device ? 1e12 : 1e10;
+  for (const io::CeilingRow& ceiling : ceilings) {
+    if (ceiling.threads != point.threads || !(ceiling.value > 0)) continue;
+    if (ceiling.name == "fma_f32") flops_s = ceiling.value;
+    if (ceiling.name == "read_dram") bytes_s = ceiling.value;
+  }
+  const auto infos = planned.op->variants(point.backend, point.pass);
+  const Footprint sizes = planned.op->footprint(point, {.variant = infos.front().name});
+  const auto bytes = static_cast<double>(sizes.tensors + sizes.outputs);
+  // Products of matrices that are as wide as long, where only the case knows.
+  const Work work = planned.op->work(point).value_or(
+      Work{.flops = 2 * std::pow(bytes / 12, 1.5), .bytes = bytes, .compute_ceiling = {}});
+  return 2 * std::max(work.flops / flops_s, work.bytes / bytes_s);
 }
 
 }  // namespace
@@ -35,6 +58,57 @@ std::size_t own_bytes(const Footprint& footprint) {
 std::string memory_reason(std::size_t needed, std::size_t available) {
   return "needs " + human_bytes(static_cast<double>(needed)) + ", " +
          human_bytes(static_cast<double>(available)) + " available";
+}
+
+double expected_s(std::span<const PlannedCase> plan, const Settings& settings,
+                  std::span<const io::CeilingRow> ceilings) {
+  constexpr double other_runs = 5;  // to prepare, to warm up, to verify
+  constexpr double other_s = 0.02;
+  double total_s = 0;
+  for (const PlannedCase& planned : plan) {
+    const double run_s = seconds_of_a_run(planned, ceilings);
+    const double rounds_s = settings.rounds > 0
+                                ? settings.rounds * std::max(run_s, settings.batch_s)
+                                : std::max(settings.min_rounds * run_s, settings.budget_s);
+    total_s +=
+        static_cast<double>(planned.configs.size()) * (rounds_s + other_runs * run_s + other_s);
+  }
+  return total_s;
+}
+
+Outlook outlook(std::span<const PlannedCase> plan, const Settings& settings) {
+  Outlook all;
+  all.points = plan.size();
+  all.seconds = expected_s(plan, settings);
+  for (const PlannedCase& planned : plan) {
+    std::vector<std::string> rows;
+    std::size_t bytes = 0;
+    const std::size_t available = available_memory(planned.point.backend);
+    for (const Config& config : planned.configs) {
+      ++all.rows;
+      std::string reason = unlisted_reason(planned, config);
+      if (reason.empty() && !planned.is_peer(config)) {
+        reason = planned.op->supports(planned.point, config).reason();
+      }
+      if (reason.empty()) {
+        const Footprint forecast = footprint(planned, config);
+        bytes = std::max(bytes, forecast.tensors);
+        if (bytes + own_bytes(forecast) > available) {
+          reason = memory_reason(bytes + own_bytes(forecast), available);
+        } else {
+          bytes += own_bytes(forecast);
+        }
+      }
+      if (!reason.empty()) ++all.skipped;
+      rows.push_back(config.variant +
+                     (config.setting.empty() ? "" : " " + to_text(config.setting)) +
+                     (reason.empty() ? "" : " (skipped: " + reason + ")"));
+    }
+    all.memory_bytes = std::max(all.memory_bytes, bytes);
+    all.lines.push_back(point_text(planned) + ": " + join(rows, ", ") + "; " +
+                        human_bytes(static_cast<double>(bytes)));
+  }
+  return all;
 }
 
 void check_memory(std::span<const PlannedCase> plan) {

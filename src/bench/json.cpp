@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/forecast.hpp"
 #include "bench/machine.hpp"
 #include "bench/merge.hpp"
 #include "bench/sweep.hpp"
@@ -19,11 +20,6 @@ namespace katt::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// Text of a JSON value; bytes that are not UTF-8 are replaced.
-std::string dumped(const Json& json, int indent = -1) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
 
 Json value_json(const AxisValue& value) {
   return std::visit([](const auto& held) { return Json(held); }, value);
@@ -72,7 +68,8 @@ Json operator_json(const Operator& op) {
                             {"name", info.name},
                             {"description", info.description},
                             {"tiles", tiles},
-                            {"baseline", info.baseline}});
+                            {"baseline", info.baseline},
+                            {"refusal", refusal_here(op, backend, pass, info.name)}});
       }
     }
   }
@@ -84,6 +81,10 @@ Json operator_json(const Operator& op) {
 }
 
 }  // namespace
+
+std::string dumped(const Json& json, int indent) {
+  return json.dump(indent, ' ', true, Json::error_handler_t::replace);
+}
 
 std::string environment_json() {
   Json json = Json::object();
@@ -132,6 +133,14 @@ std::string summary_json(const SweepSummary& summary, const std::string& output)
                      {"already_present", summary.present},
                      {"interrupted", summary.interrupted},
                      {"elapsed_s", summary.elapsed_s}});
+}
+
+std::string outlook_json(const Outlook& outlook) {
+  return dumped(Json{{"points", outlook.points},
+                     {"rows", outlook.rows},
+                     {"skipped", outlook.skipped},
+                     {"memory_bytes", outlook.memory_bytes},
+                     {"seconds", outlook.seconds}});
 }
 
 std::string merged_json(const Merged& merged, const std::string& output) {

@@ -1,6 +1,8 @@
 #include "bench/machine.hpp"
 
+#include <sys/resource.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -146,6 +148,14 @@ std::size_t left_in_groups() {
   return left;
 }
 
+/// What ulimit -v leaves.
+std::size_t left_in_address_space() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
+  const std::size_t used = number(field("/proc/self/status", "VmSize")) * 1024U;
+  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+}
+
 }  // namespace
 
 std::size_t Machine::cache_bytes(int level) const {
@@ -165,6 +175,33 @@ double load_average() {
   return getloadavg(&load, 1) == 1 ? load : 0;
 }
 
+ProcessorTime processor_time() {
+  ProcessorTime time;
+  std::error_code error;
+  for (std::filesystem::directory_iterator thread("/proc/self/task", error), end;
+       !error && thread != end; thread.increment(error)) {
+    double ran_ns = 0, waited_ns = 0;
+    std::ifstream(thread->path() / "schedstat") >> ran_ns >> waited_ns;
+    time.ran_s += ran_ns * 1e-9;
+    time.waited_s += waited_ns * 1e-9;
+  }
+  for (const int processor : allowed_processors()) {
+    // user nice system idle iowait irq softirq steal
+    std::istringstream numbers(field("/proc/stat", "cpu" + std::to_string(processor)));
+    double ticks = 0;
+    for (int i = 0; i < 8; ++i) numbers >> ticks;
+    if (numbers) time.waited_s += ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
+  return time;
+}
+
+double waited_share(const ProcessorTime& before, const ProcessorTime& after) {
+  constexpr double least_s = 0.05;  // of a shorter time nothing can be said
+  const double ran_s = std::max(after.ran_s - before.ran_s, 0.0);
+  const double waited_s = std::max(after.waited_s - before.waited_s, 0.0);
+  return ran_s + waited_s < least_s ? 0 : waited_s / (ran_s + waited_s);
+}
+
 std::size_t available_memory(Backend backend) {
   std::size_t bytes = 0;
 #if defined(KATT_HAS_CUDA)
@@ -174,7 +211,8 @@ std::size_t available_memory(Backend backend) {
   }
 #endif
   (void)backend;
-  bytes = std::min(number(field("/proc/meminfo", "MemAvailable")) * 1024U, left_in_groups());
+  bytes = std::min({number(field("/proc/meminfo", "MemAvailable")) * 1024U, left_in_groups(),
+                    left_in_address_space()});
   return bytes - bytes / 20;
 }
 
@@ -193,7 +231,7 @@ bool is_emulated(Backend backend) {
 }
 
 std::string backend_problem(Backend backend) {
-  if (!is_built(backend)) return "this build does not contain it";
+  if (!is_built(backend)) return "this build has no CUDA backend (scripts/build cuda makes one)";
 #if defined(KATT_HAS_CUDA)
   // Kokkos initialises every backend of the build and aborts without a device, so the host backends
   // of such a build are out of reach as well.

@@ -34,8 +34,18 @@ struct Machine {
 /// One-minute load average.
 [[nodiscard]] double load_average();
 
-/// Bytes that a sweep may allocate now: on the host the smaller of MemAvailable and what the
-/// control group leaves, on a GPU the free memory of the chosen one; less a twentieth for everything else.
+/// Seconds that the threads of this process have run, and that they were kept from running: by other
+/// programs, and by other guests of the machine. Zeros where the system does not tell.
+struct ProcessorTime {
+  double ran_s = 0, waited_s = 0;
+};
+[[nodiscard]] ProcessorTime processor_time();
+/// The share of the time between two readings that was lost to others.
+[[nodiscard]] double waited_share(const ProcessorTime& before, const ProcessorTime& after);
+
+/// Bytes that a sweep may allocate now: on the host the least of MemAvailable, what the control group
+/// leaves and what the limit of the address space leaves (ulimit -v), on a GPU the free memory of the
+/// chosen one; less a twentieth for everything else.
 [[nodiscard]] std::size_t available_memory(Backend backend);
 
 /// Name of the processor that runs a backend; of several devices the chosen one.

@@ -11,6 +11,8 @@
 #include "bench/text.hpp"
 #include "core/convert.hpp"
 #include "core/devices.hpp"
+#include "core/error.hpp"
+#include "io/text.hpp"
 
 namespace katt::bench {
 namespace {
@@ -246,6 +248,22 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
 }
 
 std::string Peers::about() const { return Json(about_).dump(); }
+
+void check_peers(std::span<const SweepEntry> entries) {
+  static const std::vector<std::string> known = split(KATT_PEERS, ',');
+  for (const SweepEntry& entry : entries) {
+    for (const AxisText& axis : entry.axes) {
+      if (axis.key != "peer") continue;
+      for (const std::string& name : split(axis.text, ',')) {
+        if (std::ranges::find(known, name) != known.end()) continue;
+        const std::string near = suggestion(name, known);
+        throw InputError(axis.where + " " + io::impl::printable(name) + ": unknown; " +
+                         (near.empty() ? "" : near + " ") + "expected the name of a peer: " +
+                         join(known, ", ") + ", or --peer-program, which runs others");
+      }
+    }
+  }
+}
 
 std::filesystem::path usual_peer_program() {
   std::error_code error;

@@ -3,9 +3,11 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "bench/measure.hpp"
+#include "bench/plan.hpp"
 #include "bench/registry.hpp"
 
 /// Other libraries, measured beside ours. A peer is a child process that holds the inputs of a case
@@ -50,6 +52,9 @@ class Peers {
   std::map<std::string, std::shared_ptr<PeerProcess>> processes_;
   std::map<std::string, std::string> about_;
 };
+
+/// Throws InputError for a peer that scripts/peers does not install, with the nearest that it does.
+void check_peers(std::span<const SweepEntry> entries);
 
 /// Where scripts/peers puts the peers' program: peers/bin/katt-peers in the folder of the builds.
 [[nodiscard]] std::filesystem::path usual_peer_program();

@@ -406,6 +406,38 @@ std::vector<std::string> preset_names(const Operator& op) {
   return names;
 }
 
+Point default_point(const Operator& op, Backend backend, std::string_view pass, Dtype dtype) {
+  Point point;
+  point.pass = pass;
+  point.backend = backend;
+  point.threads = resolved_threads(backend, 0);
+  point.dtype = dtype;
+  fill_rest(op, point);
+  return point;
+}
+
+std::string refusal_here(const Operator& op, Backend backend, std::string_view pass,
+                         const std::string& variant) {
+  const auto refusal = [&](const Point& point) -> std::string {
+    try {
+      return op.supports(point, {.variant = variant}).reason();
+    } catch (const InputError& error) {
+      return error.what();
+    }
+  };
+  std::string reason;
+  for (const Dtype dtype : all_dtypes) {
+    Point point = default_point(op, backend, pass, dtype);
+    reason = refusal(point);
+    for (const char* axis : {"seq_q", "tokens"}) {
+      const auto found = point.values.find(axis);
+      if (found != point.values.end()) found->second = std::int64_t{1};
+    }
+    if (reason.empty() || refusal(point).empty()) return {};
+  }
+  return reason;
+}
+
 void override_axes(SweepEntry& entry, std::span<const AxisText> axes) {
   for (const AxisText& axis : axes) {
     const auto name = axis_of_key(*entry.op, axis.key);

@@ -55,6 +55,15 @@ struct PlannedCase {
 /// Names of devices whose tiles can be asked for in place of a tile, e.g. "h200", "amx".
 [[nodiscard]] std::vector<std::string> preset_names(const Operator& op);
 
+/// The point whose axes are all at their fallback.
+[[nodiscard]] Point default_point(const Operator& op, Backend backend, std::string_view pass,
+                                  Dtype dtype);
+
+/// Why no point of a variant can run on this machine: the reason at the default point; empty where
+/// one can, in some dtype, at the default axes or with one token.
+[[nodiscard]] std::string refusal_here(const Operator& op, Backend backend, std::string_view pass,
+                                       const std::string& variant);
+
 /// Replaces axes of an entry; those of another operator are ignored.
 void override_axes(SweepEntry& entry, std::span<const AxisText> axes);
 

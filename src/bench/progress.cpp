@@ -1,14 +1,19 @@
 #include "bench/progress.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 
 #include "bench/profile.hpp"
 #include "bench/text.hpp"
+#include "io/text.hpp"
 
 namespace katt::bench {
 namespace {
+
+/// Share of the time above which a machine is called busy.
+constexpr double busy_share = 0.1;
 
 std::string config_text(const RowResult& row) {
   return row.resolved.variant +
@@ -40,9 +45,20 @@ std::string fixed(double value, int decimals) {
   return text;
 }
 
+/// "1 row", "3 rows"
+std::string several(std::size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+/// "±1.2 %"; of what is too wide for a time, a word.
+std::string width_text(double relative) {
+  if (!(relative < 1)) return "±100 % and more: too uncertain";
+  return "±" + fixed(100 * relative, 1) + " %";
+}
+
 }  // namespace
 
-void Progress::begin(std::span<const PlannedCase> plan) {
+void Progress::begin(std::span<const PlannedCase> plan, double seconds) {
   cases_ = plan.size();
   done_ = configs_done_ = configs_left_ = 0;
   start_ = std::chrono::steady_clock::now();
@@ -62,6 +78,20 @@ void Progress::begin(std::span<const PlannedCase> plan) {
       if (values.size() > 1) varying_[group].insert(axis);
     }
   }
+  note(several(cases_, "point") + ", " + several(configs_left_, "row") + ", at most about " +
+       human_duration(seconds));
+  if (const double load = load_average(); load >= machine().cores) {
+    note("warning: the load average is " + fixed(load, 1) + " on " +
+         several(static_cast<std::size_t>(machine().cores), "processor") +
+         ": other programs run, times are uncertain; trust ratios within a case");
+  }
+  before_ = processor_time();
+}
+
+void Progress::doing(const std::string& what) { activity_.begin(what); }
+
+void Progress::doing(const PlannedCase& planned, const std::string& what) {
+  activity_.begin(describe(planned) + ": " + what);
 }
 
 std::string Progress::group_of(const PlannedCase& planned) {
@@ -105,8 +135,8 @@ void Progress::finished(const PlannedCase& planned, std::span<const RowResult> r
                          [&](const RowResult& row) { return row.status.code() == code; });
   };
   if (const RowResult* best = best_of(rows)) {
-    line += config_text(*best) + " " + human_seconds(best->time_s.median) + " ±" +
-            fixed(100 * best->time_s.relative_half_width(), 1) + " %";
+    line += config_text(*best) + " " + human_seconds(best->time_s.median) + " " +
+            width_text(best->time_s.relative_half_width());
     if (!best->baseline && std::isfinite(best->speedup.median)) {
       line += ", " + fixed(best->speedup.median, best->speedup.median < 10 ? 2 : 1) + "x " +
               std::string(baseline_name(rows));
@@ -122,6 +152,11 @@ void Progress::finished(const PlannedCase& planned, std::span<const RowResult> r
   if (const auto skipped = with(Status::Code::skipped); skipped > 0) {
     line += (line.ends_with(": ") ? "" : ", ") + std::to_string(skipped) + " skipped";
   }
+  const ProcessorTime now_used = processor_time();
+  if (const double share = waited_share(before_, now_used); share > busy_share) {
+    line += ", busy: other programs took " + fixed(100 * share, 0) + " % of the time";
+  }
+  before_ = now_used;
   if (configs_left_ > 0) {
     const double elapsed =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
@@ -129,14 +164,29 @@ void Progress::finished(const PlannedCase& planned, std::span<const RowResult> r
                                        static_cast<double>(configs_left_));
   }
   note(line);
+  tell_reasons(rows);
   for (const RowResult& row : rows) {
     if (row.profile.runs > 0) note("    " + config_text(row) + ": " + shares_text(row.profile));
   }
 }
 
-void Progress::note(const std::string& line) const {
+void Progress::tell_reasons(std::span<const RowResult> rows) {
+  constexpr std::size_t most = 12;
+  for (const RowResult& row : rows) {
+    if (row.status.code() != Status::Code::skipped || told_.size() > most) continue;
+    // Numbers differ from point to point: a reason is told once.
+    std::string kind = row.resolved.variant + row.status.reason();
+    std::erase_if(kind, [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
+    if (!told_.insert(kind).second) continue;
+    note(told_.size() > most ? "    further reasons are in the column reason"
+                             : "    " + config_text(row) + " skipped: " + row.status.reason());
+  }
+}
+
+void Progress::note(const std::string& line) {
   if (stream_ == nullptr) return;
-  std::fprintf(stream_, "%s\n", line.c_str());
+  activity_.end();
+  std::fprintf(stream_, "%s\n", io::impl::escaped(line).c_str());
   std::fflush(stream_);
 }
 

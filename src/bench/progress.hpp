@@ -7,28 +7,39 @@
 #include <span>
 #include <string>
 
+#include "bench/activity.hpp"
+#include "bench/machine.hpp"
 #include "bench/plan.hpp"
 #include "bench/results.hpp"
 
 namespace katt::bench {
 
-/// One line a finished case on stderr, readable on a terminal and in a log:
+/// What a sweep says on stderr, readable on a terminal and in a log. One line a finished case:
 ///   [ 12/140] attention f32 seq_q=2048 causal=1: flash 64x64 3.21 ms ±1 %, 2.9x naive; left 3 min
+/// the first time that a row is skipped for a reason, that reason; and what takes long.
 class Progress {
  public:
   /// Writes to `stream`; nothing where it is null.
-  explicit Progress(std::FILE* stream) : stream_(stream) {}
+  explicit Progress(std::FILE* stream) : stream_(stream), activity_(stream) {}
 
-  /// `plan`: the cases that will run. A line names the axes that vary among the cases of its label.
-  void begin(std::span<const PlannedCase> plan);
+  /// `plan`: the cases that will run, in about so many seconds. A line names the axes that vary among
+  /// the cases of its label.
+  void begin(std::span<const PlannedCase> plan, double seconds);
+  /// What is being done, of a case or of none.
+  void doing(const std::string& what);
+  void doing(const PlannedCase& planned, const std::string& what);
   void finished(const PlannedCase& planned, std::span<const RowResult> rows);
-  void note(const std::string& line) const;
+  void note(const std::string& line);
 
  private:
   static std::string group_of(const PlannedCase& planned);
   [[nodiscard]] std::string describe(const PlannedCase& planned) const;
+  void tell_reasons(std::span<const RowResult> rows);
 
   std::FILE* stream_;
+  Activity activity_;
+  std::set<std::string> told_;  ///< reasons of skipped rows
+  ProcessorTime before_;        ///< the case under way
   std::size_t cases_ = 0, done_ = 0;
   std::size_t configs_left_ = 0, configs_done_ = 0;
   std::map<std::string, std::set<std::string>> varying_;  ///< axes, by operator and label

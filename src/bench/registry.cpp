@@ -17,8 +17,9 @@ const Operator& Registry::find(std::string_view name) const {
   if (found != operators_.end()) return *found->second;
   std::vector<std::string> known;
   for (const auto& [known_name, op] : operators_) known.push_back(known_name);
-  throw InputError("operator " + io::impl::printable(name) + ": unknown; expected " +
-                   join(known, ", "));
+  const std::string near = suggestion(name, known);
+  throw InputError("operator " + io::impl::printable(name) + ": unknown; " +
+                   (near.empty() ? "" : near + " ") + "expected " + join(known, ", "));
 }
 
 std::vector<const Operator*> Registry::all() const {

@@ -75,6 +75,15 @@ struct VariantInfo {
   std::vector<std::string> presets{};     ///< names of settings, e.g. "h200", "amx"
 };
 
+/// A tensor of a case file, or of what `katt run` makes of it.
+struct CaseTensor {
+  enum class Role { input, output, gradient };
+  Role role;
+  std::string name;
+  std::string shape{};       ///< "(B, H, S, D)"
+  bool is_optional = false;  ///< an input that a file may lack
+};
+
 /// What a named preset of tiles means for a variant at a point.
 struct PresetTile {
   Setting setting;
@@ -179,6 +188,17 @@ class Operator {
   /// The configuration that a request means at a point: the variant of "auto" and the default
   /// setting filled in. Allocates nothing.
   virtual Config resolve(const Point& point, const Config& config) const = 0;
+  /// ok, or skipped with the reason why a variant cannot run a point; ok where the operator cannot
+  /// tell without the case. Allocates nothing.
+  [[nodiscard]] virtual Status supports(const Point& /*point*/, const Config& /*config*/) const {
+    return Status::ok();
+  }
+  /// The tensors of its case files.
+  [[nodiscard]] virtual std::vector<CaseTensor> case_tensors() const { return {}; }
+  /// The least work of a point, for forecasts of time; nothing where only its case knows.
+  [[nodiscard]] virtual std::optional<Work> work(const Point& /*point*/) const {
+    return std::nullopt;
+  }
   /// The setting of a variant of that name; nothing where the variant takes its default.
   virtual std::optional<PresetTile> preset(const Point& /*point*/, std::string_view /*variant*/,
                                            std::string_view /*name*/) const {
@@ -201,7 +221,7 @@ class Registry {
  public:
   /// Throws InputError when the name is taken.
   void add(std::unique_ptr<Operator> op);
-  /// Throws InputError, which lists the known names.
+  /// Throws InputError with the nearest name and all names.
   const Operator& find(std::string_view name) const;
   std::vector<const Operator*> all() const;
 

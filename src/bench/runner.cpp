@@ -102,14 +102,19 @@ std::vector<io::CeilingRow> measure_ceilings(std::span<const PlannedCase> plan, 
 }
 
 Runner::Runner(const Settings& settings, std::vector<io::CeilingRow> ceilings, const StopFlag& stop,
-               dist::Communicator group)
+               dist::Communicator group, Doing doing)
     : settings_(settings),
       ceilings_(std::move(ceilings)),
       stop_(stop),
       group_(std::move(group)),
       peers_(settings.peer_program.empty() ? usual_peer_program()
                                            : std::filesystem::path(settings.peer_program),
-             settings.peer_timeout_s, stop) {}
+             settings.peer_timeout_s, stop),
+      doing_(std::move(doing)) {}
+
+void Runner::tell(const PlannedCase& planned, const std::string& what) const {
+  if (doing_) doing_(planned, what);
+}
 
 std::vector<RowResult> Runner::run(const PlannedCase& planned) {
   // The least of all ranks, so that they admit the same.
@@ -155,6 +160,7 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
   if (settings_.cold) flush = cache_flusher(point.backend, point.threads);
   const Bound bound(settings_.bind ? point.threads : 0);
 
+  tell(planned, "making the inputs");
   const memory::Bytes before = memory::live();
   const std::unique_ptr<Case> inputs = make_case(planned);
   const memory::Bytes input_bytes = memory::live() - before;
@@ -166,6 +172,7 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
   for (const std::size_t i : admitted) {
     const Config& config = planned.configs[i];
     if (stop_) return;
+    tell(planned, "running and verifying " + config.variant);
     if (planned.is_peer(config)) {
       PeerEntry peer = peers_.enter(config.variant, *planned.op, point, *inputs, bound);
       if (!peer.status.is_ok()) {
@@ -197,6 +204,8 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
         },
         0, on_device));
   }
+  tell(planned, "measuring " + std::to_string(indices.size()) +
+                    (indices.size() == 1 ? " variant" : " variants"));
   Settings settings = settings_;
   settings.seed += case_number_++;  // another order in every case
   Largest agreed;

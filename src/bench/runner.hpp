@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -26,8 +27,10 @@ class Runner {
  public:
   /// `group`: the ranks that measure the cases of collective operators in step, all with the same
   /// settings; all of them call run() with the same cases.
+  /// `doing` is told what is being done of a case.
+  using Doing = std::function<void(const PlannedCase&, const std::string&)>;
   Runner(const Settings& settings, std::vector<io::CeilingRow> ceilings, const StopFlag& stop,
-         dist::Communicator group = {});
+         dist::Communicator group = {}, Doing doing = {});
 
   /// The rows of a case in the order of its configurations; empty when it was interrupted. What
   /// fails or is refused is a row with its reason.
@@ -42,6 +45,7 @@ class Runner {
   [[nodiscard]] std::unique_ptr<Case> make_case(const PlannedCase& planned) const;
   /// The group's largest value; this process' own where it is alone.
   [[nodiscard]] double largest(double value) const;
+  void tell(const PlannedCase& planned, const std::string& what) const;
   /// Whether a case is limited by bandwidth, and its bytes may be moved once more beside it.
   [[nodiscard]] bool moves_memory(const Point& point, const Work& work) const;
 
@@ -50,6 +54,7 @@ class Runner {
   const StopFlag& stop_;
   dist::Communicator group_;
   Peers peers_;
+  Doing doing_;
   Faults faults_ = watch::faults();
   std::uint64_t case_number_ = 0;
 };

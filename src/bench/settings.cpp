@@ -1,6 +1,7 @@
 #include "bench/settings.hpp"
 
 #include "bench/axes.hpp"
+#include "core/error.hpp"
 
 namespace katt::bench {
 
@@ -29,6 +30,11 @@ bool set_setting(Settings& settings, std::string_view key, std::string_view text
   } else if (key == "budget_s") {
     settings.budget_s = parse_number(where, text, 0, day_s);
   } else if (key == "precision") {
+    if (dtype_of_text(text)) {
+      throw InputError(std::string(where) + " " + std::string(text) +
+                       ": is the half of an interval to stop at; did you mean --dtype " +
+                       std::string(text) + "?");
+    }
     settings.precision = parse_number(where, text, 0, 1);
   } else if (key == "seed") {
     settings.seed = static_cast<std::uint64_t>(parse_count(where, text, 0, std::int64_t{1} << 53));

@@ -56,10 +56,15 @@ SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
   if (record.tasks().empty()) return summary;
   const auto left = cases_of(record.tasks());
   std::vector<io::CeilingRow> ceilings;
-  if (options.measure_ceilings) ceilings = measure_ceilings(left, request.settings.bind);
+  if (options.measure_ceilings) {
+    progress.doing("measuring the ceilings of this machine");
+    ceilings = measure_ceilings(left, request.settings.bind);
+  }
   const std::string run =
       record.begin_run(provenance(request, options.command, backends_of(left)), ceilings);
-  Runner runner(request.settings, std::move(ceilings), stop);
+  Runner runner(
+      request.settings, std::move(ceilings), stop, {},
+      [&](const PlannedCase& planned, const std::string& what) { progress.doing(planned, what); });
   bool interrupted = false;
   for (const Task& task : record.tasks()) {
     const auto results = stop ? std::vector<RowResult>{} : runner.run(task.planned);

@@ -50,6 +50,10 @@ class Reader {
     if (op == nullptr) {
       std::vector<std::string> known;
       for (const Operator* one : registry_.all()) known.push_back(one->name());
+      static const std::vector<std::string> wanted{"op"};
+      for (const TomlKey& key : table.keys) {
+        if (!nearest(key.name, wanted).empty()) unknown(key, wanted);
+      }
       fail(table.line, "key \"op\" is missing; expected one of " + join(known, ", "));
     }
     SweepEntry entry;

@@ -117,7 +117,7 @@ class Coordinator {
   }
 
   /// Waits for all ranks to say where they are.
-  void meet(const Settings& settings, const Progress& progress) {
+  void meet(const Settings& settings, Progress& progress) {
     for (int rank = 1; rank < ranks_.size(); ++rank) {
       const dist::Message received = receive(ranks_);
       MessageReader message(text_of(received));

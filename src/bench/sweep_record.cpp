@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "bench/forecast.hpp"
 #include "bench/provenance.hpp"
 #include "bench/results.hpp"
 #include "core/build_info.hpp"
@@ -93,7 +94,8 @@ std::string SweepRecord::begin_run(io::Attributes provenance,
   if (!ceilings.empty()) file_.commit_ceilings(ceilings, run);
   if (first) {
     summary_.run = run;
-    progress_.begin(cases_of(tasks_));
+    const auto cases = cases_of(tasks_);
+    progress_.begin(cases, expected_s(cases, request_.settings, ceilings));
   }
   return run;
 }

@@ -78,6 +78,33 @@ class TensorOperator final : public Operator {
     });
   }
 
+  [[nodiscard]] Status supports(const Point& point, const Config& config) const override {
+    return visit_pass(point.pass, [&](auto pass) {
+      return supports_of<decltype(pass)>(problem_of(point), point.backend, point.threads, config);
+    });
+  }
+
+  [[nodiscard]] std::vector<CaseTensor> case_tensors() const override {
+    std::vector<CaseTensor> tensors;
+    for (const TensorSpec& spec : Forward::inputs()) {
+      if (spec.derived) continue;
+      tensors.push_back({CaseTensor::Role::input, spec.name, spec.letters, !spec.when.empty()});
+    }
+    for (const TensorSpec& spec : Forward::outputs()) {
+      if (spec.foreign) tensors.push_back({CaseTensor::Role::output, spec.name, spec.letters});
+    }
+    for (const TensorSpec& spec : Backward::outputs()) {
+      if (spec.foreign) tensors.push_back({CaseTensor::Role::gradient, spec.name, spec.letters});
+    }
+    return tensors;
+  }
+
+  [[nodiscard]] std::optional<Work> work(const Point& point) const override {
+    return visit_pass(point.pass, [&](auto pass) {
+      return work_of<decltype(pass)>(problem_of(point), point.backend);
+    });
+  }
+
   [[nodiscard]] std::optional<PresetTile> preset(const Point& point, std::string_view variant,
                                                  std::string_view name) const override {
     const Problem problem = problem_of(point);
@@ -225,6 +252,32 @@ class TensorOperator final : public Operator {
   }
 
   template <class Pass>
+  static Work work_of(const Problem& problem, Backend backend) {
+    const auto args = shape_args<Pass>(problem);
+    if constexpr (requires { Op::work(problem, args, backend); }) {
+      return Op::work(problem, args, backend);
+    } else if constexpr (requires { Op::work(args, backend); }) {
+      return Op::work(args, backend);
+    } else if constexpr (Pass::backward) {
+      return {backward_flops(args), backward_bytes(args), "", "copy"};
+    } else {
+      return {forward_flops(args), forward_bytes(args), "", "copy"};
+    }
+  }
+
+  template <class Pass>
+  static Status supports_of(const Problem& problem, Backend backend, int threads,
+                            const Config& config) {
+    if constexpr (requires { Op::supports(problem); }) {
+      if (Status status = Op::supports(problem); !status.is_ok()) return status;
+    }
+    return visit_backend(backend, threads, [&]<class Exec>(const Exec& exec) {
+      return Pass::template variants<Exec>(problem).supports(exec, shape_args<Pass>(problem),
+                                                             config);
+    });
+  }
+
+  template <class Pass>
   class Case final : public bench::Case {
    public:
     explicit Case(const Point& point)
@@ -233,27 +286,10 @@ class TensorOperator final : public Operator {
           backend_(point.backend),
           threads_(point.threads) {}
 
-    [[nodiscard]] Work work() const override {
-      const auto args = shape_args<Pass>(problem_);
-      if constexpr (requires { Op::work(problem_, args, backend_); }) {
-        return Op::work(problem_, args, backend_);
-      } else if constexpr (requires { Op::work(args, backend_); }) {
-        return Op::work(args, backend_);
-      } else if constexpr (Pass::backward) {
-        return {backward_flops(args), backward_bytes(args), "", "copy"};
-      } else {
-        return {forward_flops(args), forward_bytes(args), "", "copy"};
-      }
-    }
+    [[nodiscard]] Work work() const override { return work_of<Pass>(problem_, backend_); }
 
     [[nodiscard]] Status supports(const Config& config) const override {
-      if constexpr (requires { Op::supports(problem_); }) {
-        if (Status status = Op::supports(problem_); !status.is_ok()) return status;
-      }
-      return visit_backend(backend_, threads_, [&]<class Exec>(const Exec& exec) {
-        return Pass::template variants<Exec>(problem_).supports(exec, shape_args<Pass>(problem_),
-                                                                config);
-      });
+      return supports_of<Pass>(problem_, backend_, threads_, config);
     }
 
     std::unique_ptr<Candidate> prepare(const Config& config) override {

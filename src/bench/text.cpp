@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <limits>
 
 namespace katt::bench {
 namespace {
@@ -20,22 +23,6 @@ std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t");
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
-/// Levenshtein distance.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
-    }
-  }
-  return row[b.size()];
 }
 
 template <class Number>
@@ -102,6 +89,33 @@ Parsed parse_integer(std::string_view text) {
   return parsed;
 }
 
+Parsed parse_size(std::string_view text) {
+  constexpr std::string_view letters = "kmg";
+  const Parsed plain = parse_integer(text);
+  if (text.empty() || plain.problem.empty()) return plain;
+  const auto place =
+      letters.find(static_cast<char>(std::tolower(static_cast<unsigned char>(text.back()))));
+  if (place == std::string_view::npos) return plain;
+  Parsed parsed = parse_integer(text.substr(0, text.size() - 1));
+  const std::int64_t unit = std::int64_t{1} << (10 * (place + 1));
+  if (!parsed.problem.empty()) return plain;
+  if (std::abs(parsed.integer) > std::numeric_limits<std::int64_t>::max() / unit) {
+    parsed.problem = "does not fit 64 bits";
+    return parsed;
+  }
+  parsed.integer *= unit;
+  parsed.real = static_cast<double>(parsed.integer);
+  return parsed;
+}
+
+std::optional<bool> parse_truth(std::string_view text) {
+  std::string word(text);
+  std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (word == "true" || word == "yes" || word == "on") return true;
+  if (word == "false" || word == "no" || word == "off") return false;
+  return std::nullopt;
+}
+
 Parsed parse_real(std::string_view text) {
   Parsed parsed;
   const std::errc error = read_whole(text, parsed.real);
@@ -115,24 +129,6 @@ std::string to_text(double value) {
   std::array<char, 64> buffer{};
   const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
   return error == std::errc{} ? std::string(buffer.data(), end) : std::string("nan");
-}
-
-std::string suggestion(std::string_view word, std::span<const std::string> known) {
-  std::vector<std::pair<std::size_t, std::string>> near;
-  for (const std::string& candidate : known) {
-    const bool contained = word.size() >= 3 && candidate.find(word) != std::string::npos;
-    const std::size_t edits = contained ? 1 : distance(word, candidate);
-    if (edits <= std::max<std::size_t>(2, word.size() / 3)) near.emplace_back(edits, candidate);
-  }
-  if (near.empty()) return {};
-  std::stable_sort(near.begin(), near.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  near.resize(std::min<std::size_t>(near.size(), 3));
-  std::string text = "did you mean " + near[0].second;
-  for (std::size_t i = 1; i < near.size(); ++i) {
-    text += (i + 1 == near.size() ? " or " : ", ") + near[i].second;
-  }
-  return text + "?";
 }
 
 std::string truncated(std::string_view text, std::size_t bytes) {

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,12 +31,20 @@ struct Parsed {
 };
 [[nodiscard]] Parsed parse_integer(std::string_view text);
 [[nodiscard]] Parsed parse_real(std::string_view text);  ///< finite numbers only
+/// An integer, or one of 1024, 1024² or 1024³: "4k", "1M", "2G".
+[[nodiscard]] Parsed parse_size(std::string_view text);
+/// true, yes, on; false, no, off; nothing for another text.
+[[nodiscard]] std::optional<bool> parse_truth(std::string_view text);
 
 /// Shortest text that reads back as the same number.
 [[nodiscard]] std::string to_text(double value);
 
-/// "did you mean --seq or --seq-q?" from the known words nearest to an unknown one; empty when none
-/// is near.
+/// The known words that an unknown one may mean, the likeliest class of them: the same but for case and
+/// dashes; other words for the same thing ("sequence_length" for "seq"); words that share parts
+/// ("batch_size" for "batch"); few typing errors. At most three. (suggestion.cpp)
+[[nodiscard]] std::vector<std::string> nearest(std::string_view word,
+                                               std::span<const std::string> known);
+/// "did you mean --seq or --seq-q?" of the nearest; empty when there is none.
 [[nodiscard]] std::string suggestion(std::string_view word, std::span<const std::string> known);
 
 /// Text cut to at most `bytes`, never inside a UTF-8 sequence.

@@ -24,6 +24,15 @@ class Reader {
       } else if (key.str() == "axes") {
         if (!node.is_table()) fail(line_of(node), "axes: expected a table [axes]");
         document.axes = table(*node.as_table());
+      } else if (const bool many = node.is_array_of_tables(); many || node.is_table()) {
+        static const std::vector<std::string> known{"sweep", "axes"};
+        const auto near = nearest(key.str(), known);
+        const std::string name = io::impl::printable(key.str());
+        fail(line_of(node), "the table " + (many ? "[[" + name + "]]" : "[" + name + "]") +
+                                " is unknown" +
+                                (near.empty()              ? ""
+                                 : near.front() == "sweep" ? "; did you mean [[sweep]]?"
+                                                           : "; did you mean [axes]?"));
       } else {
         document.top.keys.push_back(key_of(std::string(key.str()), node));
       }

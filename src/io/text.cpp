@@ -23,21 +23,38 @@ std::size_t character_bytes(std::string_view text) {
   return is_odd ? 0 : bytes;
 }
 
-}  // namespace
+/// A character of the sets C0 and C1 of ISO 6429, which terminals obey.
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  return first < 0x20 || first == 0x7F ||
+         (first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0);
+}
 
-std::string printable(std::string_view text) {
-  constexpr std::size_t longest = 160;
+std::string escaped_up_to(std::string_view text, std::size_t longest) {
+  constexpr std::string_view digits = "0123456789abcdef";
   std::string line;
-  for (std::size_t at = 0; at < text.size();) {
+  while (!text.empty()) {
     if (line.size() >= longest) return line + "...";
-    const std::size_t bytes = character_bytes(text.substr(at));
-    const auto first = static_cast<unsigned char>(text[at]);
-    if (bytes == 0 || first < 0x20 || first == 0x7F) line += '?';
-    else line += text.substr(at, bytes);
-    at += std::max<std::size_t>(bytes, 1);
+    const std::size_t bytes = character_bytes(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(bytes, 1));
+    if (bytes > 0 && !is_control(character)) {
+      line += character;
+    } else {
+      for (const char byte : character) {
+        const auto value = static_cast<unsigned char>(byte);
+        line += {'\\', 'x', digits[value / 16], digits[value % 16]};
+      }
+    }
+    text.remove_prefix(character.size());
   }
   return line;
 }
+
+}  // namespace
+
+std::string escaped(std::string_view text) { return escaped_up_to(text, text.size() * 4); }
+
+std::string printable(std::string_view text) { return escaped_up_to(text, 160); }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   std::string text;

@@ -7,8 +7,11 @@
 
 namespace katt::io::impl {
 
-/// Text of a foreign file made fit for a one-line message: UTF-8 without control characters, and
-/// not too long.
+/// Text fit for a terminal, on one line: control characters and bytes that are no UTF-8 as "\x1b", a
+/// character of C1 as its two bytes.
+std::string escaped(std::string_view text);
+
+/// Text of a foreign file made fit for a message: escaped, and not too long.
 std::string printable(std::string_view text);
 
 /// "(2, 3)"; an extent of -1 is printed as "any".

@@ -5,6 +5,7 @@
 
 #include "bench/axes.hpp"
 #include "bench/text.hpp"
+#include "io/text.hpp"
 
 namespace katt::bench {
 namespace {
@@ -111,6 +112,36 @@ TEST(Axes, NamesNearKeys) {
   EXPECT_EQ(suggestion("sqe", known), "did you mean seq?");
   EXPECT_EQ(suggestion("had_dim", known), "did you mean head_dim?");
   EXPECT_EQ(suggestion("window", known), "");
+  EXPECT_EQ(suggestion("num_heads", known), "did you mean heads?");
+  EXPECT_EQ(suggestion("Head-Dim", known), "did you mean head_dim?");
+  EXPECT_EQ(suggestion("sequence_length", known), "did you mean seq?");
+  EXPECT_EQ(suggestion("", known), "");
+  EXPECT_EQ(suggestion("x", std::vector<std::string>{}), "");
+}
+
+TEST(Axes, NamesWithTheSamePartsAreNear) {
+  const std::vector<std::string> known{"--batch", "--block-size", "--micro-batches"};
+  EXPECT_EQ(suggestion("--batch-count", known), "did you mean --batch?");
+  EXPECT_EQ(suggestion("--size-of-block", known), "did you mean --block-size?");
+  const std::vector<std::string> norm{"--tokens", "--hidden", "--seed", "--eps"};
+  EXPECT_EQ(suggestion("--seq", norm), "did you mean --tokens?");
+}
+
+TEST(Axes, ReadsOtherNamesOfValues) {
+  EXPECT_EQ(parse_integers("1k,2K,64k"), (std::vector<std::int64_t>{1024, 2048, 65536}));
+  EXPECT_EQ(parse_integers("1k:4k:x2").size(), 3U);
+  EXPECT_FALSE(rejection(integers, "true").empty());
+  const AxisSpec causal{.name = "causal", .fallback = std::int64_t{0}, .minimum = 0, .maximum = 1};
+  EXPECT_EQ(parse_axis(causal, {"causal", "true,0,YES,no", "--causal"}),
+            (std::vector<AxisValue>{std::int64_t{1}, std::int64_t{0}}));
+  EXPECT_EQ(parse_axis(choices, {"dtype", "float32,bfloat16,fp32", "--dtype"}),
+            (std::vector<AxisValue>{std::string("f32"), std::string("bf16")}));
+  EXPECT_FALSE(rejection(choices, "half").empty());  // f16 is none of its choices
+  EXPECT_EQ(parse_count("--n", "4k", 1, 1 << 20), 4096);
+  EXPECT_EQ(parse_count("--n", "yes", 0, 1), 1);
+  for (const char* text : {"k", "1kk", "9223372036854775807k", "-k", "1 k", "0x1k", "1.5k"}) {
+    EXPECT_FALSE(parse_size(text).problem.empty()) << text;
+  }
 }
 
 TEST(Text, ReadsLikePeopleWrite) {
@@ -121,6 +152,8 @@ TEST(Text, ReadsLikePeopleWrite) {
   EXPECT_EQ(human_duration(200), "3 min");
   EXPECT_EQ(human_duration(7200 + 1200), "2 h 20 min");
   EXPECT_EQ(truncated("a\xC3\xA9", 2), "a");
+  EXPECT_EQ(io::impl::escaped("a\x1b[2J \xC3\xA9\xFF\xC2\x9B\x7F\r"),
+            "a\\x1b[2J \xC3\xA9\\xff\\xc2\\x9b\\x7f\\x0d");
 }
 
 RC_GTEST_PROP(AxesProperty, ListsReadBackWhatWasWritten, ()) {

@@ -20,18 +20,60 @@ def test_json(katt):
     assert baselines == {"naive"}
     assert info["devices"] == []  # of a build without CUDA
     assert any(variant["tiles"] for variant in attention["variants"])
+    # Which of them this machine runs, with the reason where it does not.
+    refusals = {(variant["name"], variant["pass"]): variant["refusal"] for variant in attention["variants"]}
+    assert refusals["naive", "forward"] == refusals["flash", "backward"] == refusals["decode", "forward"] == ""
+    assert (refusals["flash_amx", "forward"] == "") == (info["machine"]["amx_refusal"] == "")
 
 
-def test_text(katt):
+def test_one_screen(katt):
     done = katt("info")
     assert done.returncode == 0
-    for word in ("commit", "Kokkos", "attention", "naive", "flash", "memory"):
+    for word in ("commit", "Kokkos", "attention", "naive", "flash", "memory", "caches", "openmp", "cuda"):
+        assert word in done.stdout
+    assert len(done.stdout.splitlines()) <= 40
+    info = json.loads(katt("info", "--json").stdout)
+    for operator in info["operators"]:
+        line = next(line for line in done.stdout.splitlines() if line.split()[:1] == [operator["name"]])
+        here = line.split("; not here: ")[0].split()[1:]
+        assert set(here) == {v["name"] for v in operator["variants"] if v["refusal"] == ""}
+        assert {v["name"] for v in operator["variants"]} == set(line.replace("; not here:", "").split()[1:])
+
+
+def test_one_operator(katt):
+    done = katt("info", "attention")
+    assert done.returncode == 0
+    for words in (
+        "--seq, --seq-q",
+        "f32, f16, bf16",
+        "forward on openmp",
+        "q (B, Hq, Sq, D)",
+        "mask ",
+        " optional",
+        "dk ",
+    ):
+        assert words in done.stdout
+    for variant in ("flash_amx", "flash_avx512_bf16"):
+        refusals = {v["refusal"] for op in json.loads(katt("info", "--json").stdout)["operators"] if op["name"] == "attention"
+                    for v in op["variants"] if v["name"] == variant}  # fmt: skip
+        line = next(line for line in done.stdout.splitlines() if line.split()[:1] == [variant])
+        assert all((not reason) or reason in done.stdout for reason in refusals) and line
+    assert "rmsnorm" not in done.stdout
+    for operator in ("linear", "ternary_linear", "linear_cross_entropy", "llama_block", "all_reduce"):
+        assert katt("info", operator).stdout.startswith(f"{operator}: ")
+
+
+def test_all(katt):
+    done = katt("info", "--all")
+    assert done.returncode == 0
+    for word in ("flags", "isa", "huge pages", "tiles 64x64", "attention: ", "rmsnorm: "):
         assert word in done.stdout
 
 
 def test_blas_has_kernels_of_this_cpu(katt):
     """OpenBLAS gives a CPU that it does not know those of one with SSE alone; the program insists on others, but for what
     the user says."""
+
     def kernels(**more):
         line = next(line for line in katt("info", **more).stdout.splitlines() if line.split()[:1] == ["BLAS"])
         return line.split("kernels of ")[1] if "kernels of " in line else None
@@ -59,8 +101,13 @@ def test_measure(katt):
 
 
 def test_help_and_version(katt):
-    for arguments in (("--help",), ("sweep", "--help"), ("sweep", "attention", "--help"), ("run", "--help"),
-                      ("info", "--help")):
+    for arguments in (
+        ("--help",),
+        ("sweep", "--help"),
+        ("sweep", "attention", "--help"),
+        ("run", "--help"),
+        ("info", "--help"),
+    ):
         done = katt(*arguments)
         assert (done.returncode, done.stderr) == (0, ""), arguments
         assert "katt" in done.stdout

@@ -214,6 +214,22 @@ class LinearCrossEntropyOperator final : public bench::Operator {
     });
   }
 
+  [[nodiscard]] std::vector<bench::CaseTensor> case_tensors() const override {
+    using Role = bench::CaseTensor::Role;
+    return {{Role::input, "hidden", "(T, H)"},     {Role::input, "weight", "(V, H)"},
+            {Role::input, "targets", "(T)"},       {Role::output, "loss", "()"},
+            {Role::gradient, "dhidden", "(T, H)"}, {Role::gradient, "dweight", "(V, H)"}};
+  }
+
+  [[nodiscard]] Status supports(const Point& point, const Config& config) const override {
+    const HostProblem p = problem_of(point);
+    return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+      return point.pass == "backward"
+                 ? backward_variants<Exec>().supports(exec, backward_shape(p, point.dtype), config)
+                 : forward_variants<Exec>().supports(exec, forward_shape(p, point.dtype), config);
+    });
+  }
+
   [[nodiscard]] bench::Footprint footprint(const Point& point,
                                            const Config& config) const override {
     const HostProblem p = problem_of(point);

@@ -265,6 +265,21 @@ class TernaryLinearOperator final : public bench::Operator {
     });
   }
 
+  [[nodiscard]] std::vector<bench::CaseTensor> case_tensors() const override {
+    using Role = bench::CaseTensor::Role;
+    return {{Role::input, "x", "(T, I)"},
+            {Role::input, "weight", "(O, I)"},
+            {Role::output, "out", "(T, O)"}};
+  }
+
+  [[nodiscard]] Status supports(const Point& point, const Config& config) const override {
+    return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
+      return visit_pass(
+          point.pass == "backward", problem_of(point), point.dtype,
+          [&](const auto& args) { return table_of<Exec>(args).supports(exec, args, config); });
+    });
+  }
+
   [[nodiscard]] bench::Footprint footprint(const Point& point,
                                            const Config& config) const override {
     const HostProblem p = problem_of(point);
