@@ -4,7 +4,7 @@
 # their names. A build that needs few operators says so: -DKATT_OPS="rope;rmsnorm".
 #
 # katt_add_op(OP ON OTHER…): the kernels of OP call those of other operators, which are added below it. A build of few
-# operators then compiles their kernels too; structure.few_operators builds some.
+# operators then compiles their kernels too; the test structure.called_ops holds the lines against the objects.
 #
 # katt_add_op(NAME DIR src/… NEEDS OP…): something above the operators that is swept like one; its
 # sources join katt_nn. It is left out where one of them is.
