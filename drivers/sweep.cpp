@@ -44,11 +44,11 @@ void print(const bench::Outlook& outlook, bool json) {
   for (const std::string& line : outlook.lines) {
     std::printf("%s\n", io::impl::escaped(line).c_str());
   }
-  std::printf(
-      "%zu points, %zu rows, of which %zu cannot run here; %s of memory, at most about %s\n",
-      outlook.points, outlook.rows, outlook.skipped,
-      bench::human_bytes(static_cast<double>(outlook.memory_bytes)).c_str(),
-      bench::human_duration(outlook.seconds).c_str());
+  std::printf("%s, %s, of which %zu cannot run here; %s of memory, at most about %s\n",
+              bench::counted_text(outlook.points, "point").c_str(),
+              bench::counted_text(outlook.rows, "row").c_str(), outlook.skipped,
+              bench::human_bytes(static_cast<double>(outlook.memory_bytes)).c_str(),
+              bench::human_duration(outlook.seconds).c_str());
 }
 
 }  // namespace

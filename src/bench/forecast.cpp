@@ -21,6 +21,35 @@ std::string point_text(const PlannedCase& planned) {
   return text;
 }
 
+/// What is known of the rows of a case without its inputs.
+struct Prospect {
+  std::vector<std::string> refusals;  ///< a row each; "" where it can run
+  std::size_t bytes = 0;              ///< of those that can
+
+  [[nodiscard]] std::size_t runnable() const {
+    return static_cast<std::size_t>(std::ranges::count(refusals, std::string()));
+  }
+};
+
+Prospect prospect_of(const PlannedCase& planned) {
+  Prospect prospect;
+  const std::size_t available = available_memory(planned.point.backend);
+  for (const Config& config : planned.configs) {
+    std::string reason = unlisted_reason(planned, config);
+    if (reason.empty() && !planned.is_peer(config)) {
+      reason = planned.op->supports(planned.point, config).reason();
+    }
+    if (reason.empty()) {
+      const Footprint forecast = footprint(planned, config);
+      const std::size_t needed = std::max(prospect.bytes, forecast.tensors) + own_bytes(forecast);
+      if (needed > available) reason = memory_reason(needed, available);
+      else prospect.bytes = needed;
+    }
+    prospect.refusals.push_back(std::move(reason));
+  }
+  return prospect;
+}
+
 /// At half of the speed that the machine allows.
 double seconds_of_a_run(const PlannedCase& planned, std::span<const io::CeilingRow> ceilings) {
   const Point& point = planned.point;
@@ -70,8 +99,8 @@ double expected_s(std::span<const PlannedCase> plan, const Settings& settings,
     const double rounds_s = settings.rounds > 0
                                 ? settings.rounds * std::max(run_s, settings.batch_s)
                                 : std::max(settings.min_rounds * run_s, settings.budget_s);
-    total_s +=
-        static_cast<double>(planned.configs.size()) * (rounds_s + other_runs * run_s + other_s);
+    total_s += static_cast<double>(prospect_of(planned).runnable()) *
+               (rounds_s + other_runs * run_s + other_s);
   }
   return total_s;
 }
@@ -81,32 +110,20 @@ Outlook outlook(std::span<const PlannedCase> plan, const Settings& settings) {
   all.points = plan.size();
   all.seconds = expected_s(plan, settings);
   for (const PlannedCase& planned : plan) {
+    const Prospect prospect = prospect_of(planned);
     std::vector<std::string> rows;
-    std::size_t bytes = 0;
-    const std::size_t available = available_memory(planned.point.backend);
-    for (const Config& config : planned.configs) {
-      ++all.rows;
-      std::string reason = unlisted_reason(planned, config);
-      if (reason.empty() && !planned.is_peer(config)) {
-        reason = planned.op->supports(planned.point, config).reason();
-      }
-      if (reason.empty()) {
-        const Footprint forecast = footprint(planned, config);
-        bytes = std::max(bytes, forecast.tensors);
-        if (bytes + own_bytes(forecast) > available) {
-          reason = memory_reason(bytes + own_bytes(forecast), available);
-        } else {
-          bytes += own_bytes(forecast);
-        }
-      }
-      if (!reason.empty()) ++all.skipped;
+    for (std::size_t i = 0; i < planned.configs.size(); ++i) {
+      const Config& config = planned.configs[i];
+      const std::string& refusal = prospect.refusals[i];
       rows.push_back(config.variant +
                      (config.setting.empty() ? "" : " " + to_text(config.setting)) +
-                     (reason.empty() ? "" : " (skipped: " + reason + ")"));
+                     (refusal.empty() ? "" : " (skipped: " + refusal + ")"));
     }
-    all.memory_bytes = std::max(all.memory_bytes, bytes);
+    all.rows += rows.size();
+    all.skipped += rows.size() - prospect.runnable();
+    all.memory_bytes = std::max(all.memory_bytes, prospect.bytes);
     all.lines.push_back(point_text(planned) + ": " + join(rows, ", ") + "; " +
-                        human_bytes(static_cast<double>(bytes)));
+                        human_bytes(static_cast<double>(prospect.bytes)));
   }
   return all;
 }

@@ -45,11 +45,6 @@ std::string fixed(double value, int decimals) {
   return text;
 }
 
-/// "1 row", "3 rows"
-std::string several(std::size_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 /// "±1.2 %"; of what is too wide for a time, a word.
 std::string width_text(double relative) {
   if (!(relative < 1)) return "±100 % and more: too uncertain";
@@ -78,11 +73,11 @@ void Progress::begin(std::span<const PlannedCase> plan, double seconds) {
       if (values.size() > 1) varying_[group].insert(axis);
     }
   }
-  note(several(cases_, "point") + ", " + several(configs_left_, "row") + ", at most about " +
-       human_duration(seconds));
+  note(counted_text(cases_, "point") + ", " + counted_text(configs_left_, "row") +
+       ", at most about " + human_duration(seconds));
   if (const double load = load_average(); load >= machine().cores) {
     note("warning: the load average is " + fixed(load, 1) + " on " +
-         several(static_cast<std::size_t>(machine().cores), "processor") +
+         counted_text(static_cast<std::size_t>(machine().cores), "processor") +
          ": other programs run, times are uncertain; trust ratios within a case");
   }
   before_ = processor_time();

@@ -18,6 +18,9 @@ namespace katt::bench {
 /// "40 s", "3 min", "1 h 20 min".
 [[nodiscard]] std::string human_duration(double seconds);
 
+/// "1 row", "3 rows".
+[[nodiscard]] std::string counted_text(std::size_t count, std::string_view what);
+
 /// The parts of a text between separators, with surrounding blanks removed; "a,,b" has an empty
 /// part.
 [[nodiscard]] std::vector<std::string> split(std::string_view text, char separator);
