@@ -54,8 +54,9 @@ def test_one_operator(katt):
     ):
         assert words in done.stdout
     for variant in ("flash_amx", "flash_avx512_bf16"):
-        refusals = {v["refusal"] for op in json.loads(katt("info", "--json").stdout)["operators"] if op["name"] == "attention"
-                    for v in op["variants"] if v["name"] == variant}  # fmt: skip
+        operators = json.loads(katt("info", "--json").stdout)["operators"]
+        attention = next(op for op in operators if op["name"] == "attention")
+        refusals = {v["refusal"] for v in attention["variants"] if v["name"] == variant}
         line = next(line for line in done.stdout.splitlines() if line.split()[:1] == [variant])
         assert all((not reason) or reason in done.stdout for reason in refusals) and line
     assert "rmsnorm" not in done.stdout

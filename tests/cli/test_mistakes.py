@@ -224,8 +224,8 @@ def test_what_is_done_is_said_and_ctrl_c_answers(katt):
 
 
 def test_a_log_says_what_takes_long(katt):
-    process = katt.start("sweep", "attention", "--seq", "1k", "--variant", "flash", "--budget-s", "60", "--precision", "0",
-                         "--threads", "1", "-o", "out.h5")  # fmt: skip
+    process = katt.start("sweep", "attention", "--seq", "1k", "--variant", "flash", "--budget-s", "60",
+                         "--precision", "0", "--threads", "1", "-o", "out.h5")  # fmt: skip
     line = ""
     while "measuring 1 variant" not in line:
         line = process.stderr.readline()

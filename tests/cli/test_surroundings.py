@@ -42,8 +42,16 @@ def test_variables(katt, name, value, expected):
     assert "\x1b" not in done.stderr
 
 
-@pytest.mark.parametrize("environment", [{"OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": " 2 , 1 "}, {"OMP_NUM_THREADS": ""},
-                                         {"KOKKOS_NUM_THREADS": "3"}, {"KOKKOS_DISABLE_WARNINGS": "Yes"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"OMP_NUM_THREADS": "2"},
+        {"OMP_NUM_THREADS": " 2 , 1 "},
+        {"OMP_NUM_THREADS": ""},
+        {"KOKKOS_NUM_THREADS": "3"},
+        {"KOKKOS_DISABLE_WARNINGS": "Yes"},
+    ],
+)
 def test_good_variables(katt, environment):
     done = katt("info", "--json", env=environment)
     assert done.returncode == 0, done.stderr
@@ -74,8 +82,8 @@ def test_little_address_space(katt):
     refused(done, "the address space is limited to 200 MiB (ulimit -v), expected at least ")
     enough = int(done.stderr.split("at least ")[1])
     assert limited(katt, enough, "--version").returncode == 0
-    done = limited(katt, enough + 60, "sweep", "softmax", "--tokens", "4", "--vocab", "64", "--rounds", "1", "--threads", "1",
-                   "-o", "out.h5")  # fmt: skip
+    done = limited(katt, enough + 60, "sweep", "softmax", "--tokens", "4", "--vocab", "64", "--rounds", "1", "--threads",
+                   "1", "-o", "out.h5")  # fmt: skip
     assert done.returncode == 0, done.stderr
     with h5py.File(katt.folder / "out.h5") as file:
         ceilings = {row["name"].decode(): row["value"] for row in file["ceilings/run-0001"][:]}
