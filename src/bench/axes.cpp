@@ -193,9 +193,10 @@ std::int64_t parse_count(std::string_view where, std::string_view text, std::int
   }
   const Parsed parsed = parse_size(text);
   if (!parsed.problem.empty() || parsed.integer < minimum || parsed.integer > maximum) {
-    reject(
-        where, text,
-        "expected an integer from " + std::to_string(minimum) + " to " + std::to_string(maximum));
+    const std::string least = std::to_string(minimum), most = std::to_string(maximum);
+    const bool is_switch = minimum == 0 && maximum == 1;
+    reject(where, text,
+           is_switch ? "expected 0 or 1" : "expected an integer from " + least + " to " + most);
   }
   return parsed.integer;
 }
