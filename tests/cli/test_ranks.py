@@ -246,7 +246,7 @@ def test_memory_without_ranks(katt):
     (4, [], "a step has 6 rows, expected a multiple of the 4 data parallel ranks"),
     (2, ["--pipeline", 2, "--micro-batches", 4], "expected a divisor of them"),
     (2, ["--zero", 2], "--zero 2: expected 0 or 1"),
-    (2, ["--sequence-parallel", "yes"], "--sequence-parallel yes: expected 0 or 1"),
+    (2, ["--sequence-parallel", "perhaps"], "--sequence-parallel perhaps: expected 0 or 1"),
     (2, ["--context", 2, "--context-variant", "tree"], "--context-variant tree: expected ring or ulysses"),
     (2, ["--virtual-stages", 2], "--pipeline is 1, expected 2 or more stages"),
     (2, ["--pipeline", 2, "--virtual-stages", 2], "the model has 2 blocks, expected at most as many parts"),
