@@ -23,10 +23,12 @@ if(KATT_TESTS)
 endif()
 
 # OpenBLAS by its full path, the OpenMP flavour first: it shares its threads with Kokkos, and which
-# flavour the system's alternatives point to does not matter then.
+# flavour the system's alternatives point to does not matter then. (That flavour brings GCC's OpenMP, which must
+# not be beside Clang's.)
+set(KATT_BLAS_FLAVOUR openmp CACHE STRING "Flavour of Debian's OpenBLAS: openmp or serial")
 find_library(
   KATT_BLAS_LIBRARY openblas
-  PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp
+  PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-${KATT_BLAS_FLAVOUR}
   NO_DEFAULT_PATH)
 find_library(KATT_BLAS_LIBRARY openblas REQUIRED)
 

@@ -7,6 +7,26 @@ if(KATT_CUDA)
   set(katt_test_launcher ${PROJECT_SOURCE_DIR}/tests/with_device)
 endif()
 
+# Under the thread sanitizer Clang's OpenMP tells it who waits for whom (archer), threads are more than cores, and
+# properties are tried on fewer problems.
+set(katt_test_environment "")
+if(KATT_SANITIZE STREQUAL "thread")
+  execute_process(
+    COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libarcher.so
+    OUTPUT_VARIABLE katt_archer
+    OUTPUT_STRIP_TRAILING_WHITESPACE)
+  execute_process(
+    COMMAND ${CMAKE_CXX_COMPILER} -print-prog-name=llvm-symbolizer
+    OUTPUT_VARIABLE katt_symbolizer
+    OUTPUT_STRIP_TRAILING_WHITESPACE)
+  set(katt_test_environment
+      "OMP_TOOL_LIBRARIES=${katt_archer}"
+      # Without the symbolizer no function has a name, and nothing is suppressed.
+      "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp:external_symbolizer_path=${katt_symbolizer}"
+      "OMP_NUM_THREADS=4"
+      "RC_PARAMS=max_success=5")
+endif()
+
 # The properties that all tests have.
 function(katt_test_properties name)
   set_tests_properties(
@@ -15,7 +35,7 @@ function(katt_test_properties name)
                SKIP_RETURN_CODE 77
                LABELS "${ARGN}"
                # Several tests run at a time: threads that wait give way.
-               ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive;UBSAN_OPTIONS=print_stacktrace=1")
+               ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive;UBSAN_OPTIONS=print_stacktrace=1;${katt_test_environment}")
 endfunction()
 
 function(katt_add_test name)

@@ -35,6 +35,8 @@ function(katt_precompile target)
   endif()
   if(KATT_CCACHE AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     target_compile_options(${target} PRIVATE -fpch-preprocess) # ccache asks for it
+  elseif(KATT_CCACHE)
+    target_compile_options(${target} PRIVATE "SHELL:-Xclang -fno-pch-timestamp") # Clang's
   endif()
 endfunction()
 
@@ -45,5 +47,5 @@ endfunction()
 function(katt_join_sources target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KATT_UNITY} UNITY_BUILD_BATCH_SIZE 5)
   # GCC takes what is included for a header, whose structs must not hold a type of one source.
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endfunction()

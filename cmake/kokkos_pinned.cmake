@@ -31,6 +31,12 @@ set(katt_kernels_options
     # gfortran's convention, which OpenBLAS follows; detecting it would take a Fortran compiler.
     "-DF77_BLAS_MANGLE=(name,NAME) name ## _")
 
+# The thread sanitizer must see how Kokkos' threads wait for each other.
+if(KATT_SANITIZE STREQUAL "thread")
+  list(APPEND katt_kokkos_options -DCMAKE_CXX_FLAGS=-fsanitize=thread)
+  list(APPEND katt_kernels_options -DCMAKE_CXX_FLAGS=-fsanitize=thread)
+endif()
+
 if(KATT_CUDA)
   # Kokkos' own library is compiled for one architecture, with PTX that later devices compile for themselves:
   # the latest that it knows, up to the first of ours. Our sources are compiled for all of KATT_CUDA_ARCH.

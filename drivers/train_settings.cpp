@@ -92,9 +92,4 @@ RunOptions TrainCommandLine::run_options() const {
           .threads = model.threads};
 }
 
-training::TokenData TrainCommandLine::data(std::int64_t vocab_size) const {
-  if (text("--data")) return tokens_from_hdf5(*text("--data"), vocab_size);
-  return training::TokenData::from_bytes(*text("--text"), vocab_size);
-}
-
 }  // namespace katt::impl

@@ -15,6 +15,7 @@
 #include "bench/text.hpp"
 #include "core/execution.hpp"
 #include "drivers/model_profile.hpp"
+#include "drivers/train_options.hpp"
 #include "io/case_file.hpp"
 #include "training/saving.hpp"
 #include "training/state_file.hpp"
@@ -134,6 +135,11 @@ training::TokenData tokens_from_hdf5(const std::filesystem::path& path, std::int
   std::vector<std::int32_t> tokens(values.size());
   std::ranges::transform(values, tokens.begin(), narrow);
   return {std::move(tokens), vocab_size, path.string() + ": dataset " + dataset};
+}
+
+training::TokenData TrainCommandLine::data(std::int64_t vocab_size) const {
+  if (text("--data")) return tokens_from_hdf5(*text("--data"), vocab_size);
+  return training::TokenData::from_bytes(*text("--text"), vocab_size);
 }
 
 io::Outputs claim_targets(const RunOptions& options) {

@@ -4,10 +4,12 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "bench/machine.hpp"
 #include "bench/text.hpp"
 #include "core/error.hpp"
+#include "io/text.hpp"
 
 namespace katt::bench {
 namespace {
@@ -19,16 +21,13 @@ constexpr std::size_t max_values = 10000;  ///< of one axis: more is a slip, not
                          const std::string& message) {
   std::string shown(text);
   if (shown.size() > 60) shown = truncated(shown, 57) + "...";
-  std::string line = std::string(where) + " " + (shown.empty() ? "\"\"" : shown) + ": " + message;
-  // What was typed may hold line breaks; the message is one line all the same.
-  std::replace_if(
-      line.begin(), line.end(), [](unsigned char c) { return c < 32; }, ' ');
-  throw InputError(line);
+  throw InputError(std::string(where) + " " +
+                   (shown.empty() ? "\"\"" : io::impl::printable(shown)) + ": " + message);
 }
 
 /// An item in quotes, cut where it is long.
 std::string quoted(const std::string& item) {
-  return "\"" + (item.size() > 40 ? truncated(item, 37) + "..." : item) + "\"";
+  return "\"" + io::impl::printable(item.size() > 40 ? truncated(item, 37) + "..." : item) + "\"";
 }
 
 bool is_real(const AxisSpec& spec) { return std::holds_alternative<double>(spec.fallback); }
@@ -74,7 +73,7 @@ class Parser {
   }
 
   void add(AxisValue value) {
-    if (std::find(values_.begin(), values_.end(), value) != values_.end()) return;
+    if (!known_.insert(value).second) return;
     if (values_.size() == max_values) {
       fail("more than " + std::to_string(max_values) + " values");
     }
@@ -151,6 +150,7 @@ class Parser {
   const AxisSpec& spec_;
   const AxisText& typed_;
   std::vector<AxisValue> values_;
+  std::set<AxisValue> known_;  ///< the same
 };
 
 }  // namespace

@@ -103,7 +103,8 @@ Parsed parse_size(std::string_view text) {
   Parsed parsed = parse_integer(text.substr(0, text.size() - 1));
   const std::int64_t unit = std::int64_t{1} << (10 * (place + 1));
   if (!parsed.problem.empty()) return plain;
-  if (std::abs(parsed.integer) > std::numeric_limits<std::int64_t>::max() / unit) {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  if (parsed.integer > most / unit || parsed.integer < -(most / unit)) {
     parsed.problem = "does not fit 64 bits";
     return parsed;
   }

@@ -18,11 +18,10 @@
 #include <thread>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.hpp"
 #include "hdf5_builder.hpp"
 #include "mutate.hpp"
+#include "refusal.hpp"
 #include "tests/arguments.hpp"
 
 /// The fuzz test: valid files of a format are damaged and given to the program, `--count` times,
@@ -116,14 +115,10 @@ inline std::string complaint_about(const std::string& errors, const Format& form
     return "is refused with " + std::to_string(std::ranges::count(errors, '\n')) +
            " lines, expected one that begins with \"katt: \"";
   }
-  const auto is_odd = [](char c) { return (c >= 0 && c < 0x20 && c != '\n') || c == 0x7F; };
-  if (std::ranges::any_of(errors, is_odd)) return "is refused with control characters in the line";
-  try {
-    (void)nlohmann::json(errors).dump();
-  } catch (const nlohmann::json::exception&) {
-    return "is refused with a line that is no UTF-8";
+  if (const std::string complaint = complaint_about_line(errors.substr(0, errors.size() - 1));
+      !complaint.empty()) {
+    return "is refused " + complaint;
   }
-  if (errors.size() > 4000) return "is refused with a line of more than 4000 bytes";
   std::vector<std::string> names = format.companions;
   names.push_back(format.file.filename().string());
   if (std::ranges::none_of(
