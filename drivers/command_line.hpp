@@ -28,7 +28,7 @@ class CommandLine {
               const std::string& group = "Options");
   void flag(const std::string& names, bool& value, const std::string& help);
 
-  /// What is added to the complaint about an option that there is not.
+  /// Hint that follows the complaint about an unknown option.
   void remark(const std::string& unknown, const std::string& text);
 
   /// Text below the list of options in the help.

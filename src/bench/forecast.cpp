@@ -21,7 +21,7 @@ std::string point_text(const PlannedCase& planned) {
   return text;
 }
 
-/// What is known of the rows of a case without its inputs.
+/// Rows of a case, as far as they are known without its inputs.
 struct Prospect {
   std::vector<std::string> refusals;  ///< a row each; "" where it can run
   std::size_t bytes = 0;              ///< of those that can

@@ -25,7 +25,7 @@ class Progress {
   /// `plan`: the cases that will run, in about so many seconds. A line names the axes that vary among
   /// the cases of its label.
   void begin(std::span<const PlannedCase> plan, double seconds);
-  /// What is being done, of a case or of none.
+  /// Says what is being done, to a case or to none.
   void doing(const std::string& what);
   void doing(const PlannedCase& planned, const std::string& what);
   void finished(const PlannedCase& planned, std::span<const RowResult> rows);

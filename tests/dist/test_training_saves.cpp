@@ -80,7 +80,8 @@ TEST(Saves, ReplaceTheOneBefore) {
   ranks.barrier();
   // The same step again takes other names, and leaves nothing of what a kill may have left.
   if (ranks.rank() == 0) {
-    std::ofstream(folder.path() / ".model-step0-00002-of-00003.safetensors.katt-abc123.part") << "cut off";
+    std::ofstream(folder.path() / ".model-step0-00002-of-00003.safetensors.katt-abc123.part")
+        << "cut off";
     std::ofstream(folder.path() / "model-of-mine.safetensors") << "stays";
   }
   ranks.barrier();

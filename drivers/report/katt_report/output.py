@@ -27,7 +27,7 @@ def render(figure: Figure) -> tuple[bytes, bytes]:
 
 
 _PREFIX = ".katt-report."
-# What is no fault of the folder that was named.
+# Errors that are no fault of the named folder.
 _FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 

@@ -67,8 +67,8 @@ struct RowShift {
     return size >= 0x1p12F && size < Kokkos::Experimental::infinity_v<float>;
   }
 
-  /// Of such a row, from the largest score and the sum that the backward pass finds itself. An lse
-  /// that does not agree with them is of more keys than these (ring attention) and stands.
+  /// The shift of a steep row, from the largest score and the sum that the backward pass finds
+  /// itself. An lse that does not agree with them is of more keys (ring attention) and stands.
   KOKKOS_INLINE_FUNCTION static RowShift of_steep(float lse, const ScoreUnit& scores, float max,
                                                   float sum) {
     const bool agrees = Kokkos::fabs(scores.lse(max, sum) - lse) <= 0x1p-20F * Kokkos::fabs(lse);
@@ -119,7 +119,7 @@ struct ScoreRules {
     return !has_rule && args.softcap <= 0.0F && args.alibi_slopes == nullptr && !bias &&
            scale > 0x1p-60F;
   }
-  /// Of the scores that apply() leaves.
+  /// The unit of the scores that apply() leaves.
   KOKKOS_INLINE_FUNCTION ScoreUnit unit() const {
     return folded() ? ScoreUnit{scale, scale * log2e} : ScoreUnit{1.0F, log2e};
   }
