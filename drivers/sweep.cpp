@@ -125,7 +125,7 @@ int sweep_command(const Invocation& invocation) {
     plan = bench::plan_cases(request.entries, request.settings.seed, tuning);
     const bench::Part part = bench::part_of(plan, options.shard, request.settings);
     bench::check_memory(bench::cases_of(part.tasks));
-    if (first) {
+    if (first && !dry_run) {
       outputs.claim({"-o", options.output}, options.resume || options.overwrite,
                     "a new file, --resume or --overwrite");
     }

@@ -167,6 +167,7 @@ def test_an_output_that_is_no_regular_file_stays(katt):
         ({"k": np.ones((1, 3, 4, 8), np.float32), "v": np.ones((1, 3, 4, 8), np.float32)}, ["case.h5", "k"]),
         ({name: np.ones((1, 2, 4, 12), np.float32) for name in "qkv"}, ["case.h5", "head_dim 12"]),
         ({"kv_len": np.array([-1], np.int64)}, ["case.h5", "kv_len"]),
+        ({"kv_len": np.array([5], np.int64)}, ["case.h5", "kv_len", "holds 5"]),
         ({"mask": np.ones((1, 1, 4, 3), np.float32)}, ["case.h5", "mask"]),
         ({"scale": 1e300}, ["scale", "finite"]),
         ({"dtype": "f64"}, ["case.h5", "dtype"]),

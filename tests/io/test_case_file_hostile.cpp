@@ -374,7 +374,7 @@ TEST(HostileCase, Attributes) {
     return message_of<InputError>([&] { (void)input.integer(name); });
   };
   EXPECT_EQ(message_of<InputError>([&] { (void)input.dtype(); }),
-            start + "dtype: holds text \"f64?katt: ok\", expected \"f32\", \"f16\" or \"bf16\"");
+            start + "dtype: holds text \"f64\\x0akatt: ok\", expected \"f32\", \"f16\" or \"bf16\"");
   EXPECT_EQ(integer("missing"), start + "missing: is missing, expected an integer");
   EXPECT_EQ(integer("words"), start + "words: holds text \"many\", expected an integer");
   EXPECT_EQ(integer("half"), start + "half: holds 0.500000, expected an integer");

@@ -6,6 +6,7 @@
 #include "core/error.hpp"
 #include "io/case_file.hpp"
 #include "ops/attention/reference/expected.hpp"
+#include "ops/attention/reference/lengths.hpp"
 #include "testing/expected.hpp"
 #include "testing/fill.hpp"
 
@@ -75,12 +76,11 @@ Inputs::Inputs(const io::CaseFile& file) : dtype(file.dtype()) {
   if (file.has("alibi_slopes")) slopes = file.floats("alibi_slopes", {heads}, "(Hq)").values;
   if (file.has("kv_len")) {
     kv_len = file.integers("kv_len", {batch}, "(B)").values;
-    for (const std::int64_t length : kv_len) {
-      if (length < 0 || length > seq_kv) {
-        file.reject("kv_len", "holds " + std::to_string(length) +
-                                  ", expected lengths from 0 to the " + std::to_string(seq_kv) +
-                                  " keys of k");
+    for (std::int64_t& length : kv_len) {
+      if (!attention::is_key_length(length, seq_q, seq_kv, window_left >= 0 || !slopes.empty())) {
+        file.reject("kv_len", attention::key_length_problem(length, seq_kv));
       }
+      length = std::min(length, seq_kv);
     }
   }
   if (file.has("mask")) {

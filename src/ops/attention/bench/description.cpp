@@ -1,8 +1,11 @@
 #include "ops/attention/bench/description.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
+
+#include "ops/attention/reference/lengths.hpp"
 
 namespace katt::attention {
 
@@ -61,11 +64,14 @@ void Description::read(const io::CaseFile& file, bench::Problem& p) {
                               " or 1, Sq, Skv)");
     }
   }
-  for (const std::int64_t length : p.indices("kv_len")) {
-    if (length < 0 || length > p.extent("seq_kv")) {
-      file.reject("kv_len", "holds " + std::to_string(length) +
-                                ", expected lengths from 0 to the " +
-                                std::to_string(p.extent("seq_kv")) + " keys of k");
+  const std::int64_t seq_kv = p.extent("seq_kv");
+  const bool moves = p.extent("window_left") >= 0 || p.has("alibi_slopes");
+  if (p.has("kv_len")) {
+    for (std::int64_t& length : p.integers["kv_len"]) {
+      if (!is_key_length(length, p.extent("seq_q"), seq_kv, moves)) {
+        file.reject("kv_len", key_length_problem(length, seq_kv));
+      }
+      length = std::min(length, seq_kv);
     }
   }
   if (!p.has("block_mask")) return;

@@ -422,23 +422,23 @@ void run_on_panels(const Host& exec, const BackwardArgs& args, const BlockScores
   const Bf16Backward backward(args, scores, layout, workspace);
   std::byte* scratch = static_cast<std::byte*>(workspace.data) + backward.operands.bytes;
   const std::size_t bytes = thread_slice_bytes(Bf16Backward::Scratch(nullptr, layout).bytes);
+  constexpr const char* label = "katt::attention::flash_backward";
   // Calls run.operator()<U, Depth>(item, slot of the thread, its scratch), one item at a time.
-  const auto launch = [&](std::int64_t items, const auto& run) {
+  const auto launch = [&](const char* name, std::int64_t items, const auto& run) {
     visit_unit_and_depth(unit, layout.depth, [&]<class U, int Depth>() {
       Policy policy(exec, 0, items);
       policy.set_chunk_size(1);
       const ThreadSlot<Host> thread;
-      Kokkos::parallel_for("katt::attention::flash_backward", policy,
-                           [run, thread, scratch, bytes](std::int64_t item) {
-                             const int slot = thread.acquire();
-                             run.template operator()<U, Depth>(
-                                 item, slot, scratch + static_cast<std::size_t>(slot) * bytes);
-                             thread.release(slot);
-                           });
+      Kokkos::parallel_for(name, policy, [run, thread, scratch, bytes](std::int64_t item) {
+        const int slot = thread.acquire();
+        run.template operator()<U, Depth>(item, slot,
+                                          scratch + static_cast<std::size_t>(slot) * bytes);
+        thread.release(slot);
+      });
     });
   };
   if (layout.by_heads) {
-    return launch(layout.heads,
+    return launch(label, layout.heads,
                   [backward]<class U, int Depth>(std::int64_t head, int slot, std::byte* memory) {
                     Bf16Backward of_slot = backward;
                     of_slot.first_head = head - slot;
@@ -452,24 +452,19 @@ void run_on_panels(const Host& exec, const BackwardArgs& args, const BlockScores
   };
   for_blocks("katt::attention::backward_pack_keys", layout.key_blocks,
              [backward](std::int64_t head, std::int64_t n) { backward.pack_keys(head, n); });
-  int steep = 0;
-  Kokkos::parallel_reduce(
-      "katt::attention::backward_pack_queries", Policy(exec, 0, layout.heads * layout.row_blocks),
-      [backward, blocks = layout.row_blocks](std::int64_t item, int& any) {
-        if (backward.pack_queries(item / blocks, item % blocks)) any = 1;
-      },
-      Kokkos::Max<int>(steep));
-  if (steep > 0) {
-    launch(layout.heads * layout.row_blocks,
-           [backward, blocks = layout.row_blocks]<class U, int Depth>(std::int64_t item, int,
-                                                                      std::byte* memory) {
-             backward.template settle_shifts<U, Depth>(item / blocks, item % blocks, memory);
-           });
-  }
-  launch(layout.heads * layout.chunks, [backward, chunks = layout.chunks]<class U, int Depth>(
-                                           std::int64_t item, int, std::byte* memory) {
-    backward.template run_chunk<U, Depth>(item / chunks, item % chunks, memory);
-  });
+  launch("katt::attention::backward_pack_queries", layout.heads * layout.row_blocks,
+         [backward, blocks = layout.row_blocks]<class U, int Depth>(std::int64_t item, int,
+                                                                    std::byte* memory) {
+           const std::int64_t head = item / blocks, block = item % blocks;
+           if (backward.pack_queries(head, block)) {
+             backward.template settle_shifts<U, Depth>(head, block, memory);
+           }
+         });
+  launch(label, layout.heads * layout.chunks,
+         [backward, chunks = layout.chunks]<class U, int Depth>(std::int64_t item, int,
+                                                                std::byte* memory) {
+           backward.template run_chunk<U, Depth>(item / chunks, item % chunks, memory);
+         });
   for_blocks("katt::attention::backward_sum_dq", layout.row_blocks,
              [backward](std::int64_t head, std::int64_t n) { backward.sum_queries(head, n); });
 }

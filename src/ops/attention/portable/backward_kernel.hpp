@@ -137,17 +137,9 @@ struct FlashBackwardQueries : FlashBackward<Exec, T, Rule> {
 };
 
 /// Δ and RowShift of every query row, in the packed order of the rows; `index` is of a vector of them
-/// on a host, which also tells whether any is steep.
+/// on a host.
 template <class Exec, class T, class Rule>
 struct BackwardDelta : FlashBackward<Exec, T, Rule> {
-  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index, int& steep) const {
-    (*this)(index);
-    constexpr int lanes = tile::lanes_v<Exec>;
-    const std::int64_t end = Kokkos::min((index + 1) * lanes, this->plan.heads * this->plan.rows);
-    for (std::int64_t n = index * lanes; n < end; ++n) {
-      if (RowShift::is_steep(lse_of(n))) steep = 1;
-    }
-  }
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
     using Vec = tile::VecOf<Exec>;
     constexpr int lanes = tile::lanes_v<Exec>;
@@ -220,25 +212,17 @@ void run_flash(const Exec& exec, const BackwardArgs& args, const Rule& rule, Til
   using Rows = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
   const std::int64_t rows = plan.heads * plan.rows;
   constexpr int lanes = is_host_v<Exec> ? tile::lanes_v<Exec> : 1;
-  const Rows vectors(exec, 0, (rows + lanes - 1) / lanes);
-  const BackwardDelta<Exec, T, Rule> deltas{functor};
-  const auto settle_shifts = [&] {
-    tile::launch_teams(exec, "katt::attention::flash_backward_shifts",
-                       plan.heads * functor.row_tiles(tile.q), plan.scratch_bytes(), scratch,
-                       FlashBackwardShifts<Exec, T, Rule>{functor});
-  };
+  Kokkos::parallel_for("katt::attention::backward_delta", Rows(exec, 0, (rows + lanes - 1) / lanes),
+                       BackwardDelta<Exec, T, Rule>{functor});
+  tile::launch_teams(exec, "katt::attention::flash_backward_shifts",
+                     plan.heads * functor.row_tiles(tile.q), plan.scratch_bytes(), scratch,
+                     FlashBackwardShifts<Exec, T, Rule>{functor});
   if constexpr (is_host_v<Exec>) {
-    int steep = 0;
-    Kokkos::parallel_reduce("katt::attention::backward_delta", vectors, deltas,
-                            Kokkos::Max<int>(steep));
-    if (steep > 0) settle_shifts();
     tile::launch_teams(exec, "katt::attention::flash_backward", plan.heads * plan.chunks,
                        plan.scratch_bytes(), scratch, functor);
     Kokkos::parallel_for("katt::attention::backward_sum_dq", Rows(exec, 0, rows),
                          SumQueries<Exec, T, Rule>{functor});
   } else {
-    Kokkos::parallel_for("katt::attention::backward_delta", vectors, deltas);
-    settle_shifts();
     tile::launch_teams(exec, "katt::attention::flash_backward_keys", plan.heads * plan.key_tiles,
                        plan.scratch_bytes(), nullptr, functor);
     tile::launch_teams(exec, "katt::attention::flash_backward_queries",
