@@ -56,7 +56,7 @@ struct RowSoftmax {
       tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
         V slope;
         V s = rule.score(tile::load<V>(row + j), tile::place_of_columns<V>(numbers), j, slope);
-        if (added != nullptr) s = s + tile::load<V>(added + j);
+        if (added != nullptr) s = with_bias(s, tile::load<V>(added + j));
         tile::store(row + j, s);
       });
       team.team_barrier();
@@ -99,6 +99,18 @@ struct RowSoftmax {
       row[j] = T(0.0F);
     }
     if (lse && team.team_rank() == 0) lse(b, h, i) = unit.lse(largest, sum);
+  }
+
+ private:
+  /// A sum that f16 would store as −inf, beside the lowest bias, is the lowest number instead.
+  template <class V>
+  KOKKOS_FORCEINLINE_FUNCTION static V with_bias(const V& s, const V& bias) {
+    if constexpr (std::is_same_v<T, f16>) {
+      const V room = V(0.0F) - tile::max(V(0.0F), V(bias + V(65504.0F)));  // 0 beside −inf
+      return tile::max(s, room) + bias;
+    } else {
+      return s + bias;
+    }
   }
 };
 
