@@ -325,8 +325,8 @@ std::string describe(const ProblemData& data) {
     }
     if (!tells.empty() && !tells[n / row_size]) continue;
     const double error = std::abs(got[n] - expected.value[n]);
-    const double limit =
-        4 * expected.error[n] + rounding * std::abs(expected.value[n]) + 1e-6 * (1e-6 + largest);
+    const double limit = 4 * expected.error[n] + rounding * std::abs(expected.value[n]) +
+                         1e-6 * largest + 0x1p-24;  // a step of the smallest numbers of f16
     if (error > limit) {
       return ::testing::AssertionFailure() << name << "[" << n << "] is " << got[n] << ", expected "
                                            << expected.value[n] << " within " << limit;
