@@ -90,7 +90,8 @@ TEST_F(SweepFile, RejectsWithPlaceAndNearestKeys) {
   EXPECT_EQ(rejection("op = \"toy\"\nsiz = 4\n"), ":2: key \"siz\" is unknown; did you mean size?");
   EXPECT_EQ(rejection("[[sweep]]\nop = \"toy\"\ngian = 4\n"),
             ":3: key \"gian\" is unknown; did you mean gain?");
-  EXPECT_EQ(rejection("op = \"toi\"\n"), ":1: operator toi: unknown; did you mean toy? expected toy");
+  EXPECT_EQ(rejection("op = \"toi\"\n"),
+            ":1: operator toi: unknown; did you mean toy? expected toy");
   EXPECT_EQ(rejection("size = 4\n"), ":1: key \"op\" is missing; expected one of toy");
   EXPECT_EQ(rejection("op = \"toy\"\nn = 0\n"),
             ":2: n 0: 0 is too small; expected an integer from 1 to 1000000000000");

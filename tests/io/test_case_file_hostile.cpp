@@ -373,8 +373,9 @@ TEST(HostileCase, Attributes) {
   const auto integer = [&](const std::string& name) {
     return message_of<InputError>([&] { (void)input.integer(name); });
   };
-  EXPECT_EQ(message_of<InputError>([&] { (void)input.dtype(); }),
-            start + "dtype: holds text \"f64\\x0akatt: ok\", expected \"f32\", \"f16\" or \"bf16\"");
+  EXPECT_EQ(
+      message_of<InputError>([&] { (void)input.dtype(); }),
+      start + "dtype: holds text \"f64\\x0akatt: ok\", expected \"f32\", \"f16\" or \"bf16\"");
   EXPECT_EQ(integer("missing"), start + "missing: is missing, expected an integer");
   EXPECT_EQ(integer("words"), start + "words: holds text \"many\", expected an integer");
   EXPECT_EQ(integer("half"), start + "half: holds 0.500000, expected an integer");
