@@ -144,7 +144,7 @@ inline std::string try_one(const Format& format, const fs::path& folder, const E
   const std::string said = errors.take();
   const auto after = files_below(folder);
   std::string problem;
-  // Of a model whose weights or settings are damaged numbers.
+  // A model with damaged numbers as weights or settings says so.
   const bool is_not_finite =
       status == 1 && said.find("the logits are not finite") != std::string::npos;
   if (status == 2) {

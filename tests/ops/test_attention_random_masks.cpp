@@ -103,7 +103,7 @@ std::unique_ptr<ProblemData> random_problem(Random& random) {
   return data;
 }
 
-/// What is checked of one query row: P in float64 of scores as f32 has them, and how wrong P may be
+/// Checks of one query row: P in float64 of scores as f32 has them, and how wrong P may be
 /// relative to itself.
 struct Row {
   std::vector<double> p, slope;

@@ -73,7 +73,7 @@ class NoArray:
 
 
 NO_ARRAYS = ["text", 3, [[1.0, 2.0]], {"a": 1}, NoArray(), object(), math.nan]
-# Of a number of any kind: no numbers, and numbers that are none of its kind.
+# Values that no number may be: other types, and numbers of another kind.
 NO_NUMBERS = ["text", [1.0], None, object(), 1j, numpy.zeros(3)]
 WRONG = {
     "eps": [math.nan, math.inf, -1.0, 1e300, *NO_NUMBERS],

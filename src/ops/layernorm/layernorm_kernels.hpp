@@ -13,7 +13,7 @@
 /// its later loops, which ask for the next row.
 namespace katt::layernorm::impl {
 
-/// Of a row, multiplied by `scale` first: mean and 1/√(variance + scale² · eps); backward also mean(g)
+/// Statistics of a row, multiplied by `scale` first: mean and 1/√(variance + scale² · eps); backward also mean(g)
 /// and mean(g · x̂). The scale is 1 except for rows whose squares f32 cannot hold.
 struct Statistics {
   float mean, rstd, mean_g, mean_gx, scale;
