@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iostream>
-#include <map>
 
 #include <CLI/CLI.hpp>
 
@@ -26,7 +25,6 @@ std::string normalised(std::string argument) {
 struct CommandLine::Impl {
   CLI::App app;
   std::vector<std::string> known;  ///< option names, for suggestions
-  std::map<std::string, std::string> remarks{};
 };
 
 CommandLine::CommandLine(const std::string& name, const std::string& description)
@@ -66,10 +64,6 @@ void CommandLine::flag(const std::string& names, bool& value, const std::string&
   for (const std::string& name : bench::split(names, ',')) impl_->known.push_back(name);
 }
 
-void CommandLine::remark(const std::string& unknown, const std::string& text) {
-  impl_->remarks[unknown] = text;
-}
-
 void CommandLine::footer(const std::string& text) { impl_->app.footer(text); }
 
 bool CommandLine::parse(std::span<const std::string> arguments) {
@@ -91,10 +85,8 @@ bool CommandLine::parse(std::span<const std::string> arguments) {
     }
     const std::string name = option->substr(0, option->find('='));
     const std::string near = bench::suggestion(name, impl_->known);
-    const auto remark = impl_->remarks.find(name);
     throw InputError(name + ": unknown option; " +
-                     (near.empty() ? impl_->app.get_name() + " --help lists what there is" : near) +
-                     (remark == impl_->remarks.end() ? "" : " " + remark->second));
+                     (near.empty() ? impl_->app.get_name() + " --help lists what there is" : near));
   } catch (const CLI::ArgumentMismatch& error) {
     // what() begins with one of the option's names
     const std::string what = error.what();

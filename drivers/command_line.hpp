@@ -28,9 +28,6 @@ class CommandLine {
               const std::string& group = "Options");
   void flag(const std::string& names, bool& value, const std::string& help);
 
-  /// Hint that follows the complaint about an unknown option.
-  void remark(const std::string& unknown, const std::string& text);
-
   /// Text below the list of options in the help.
   void footer(const std::string& text);
 

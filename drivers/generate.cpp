@@ -211,9 +211,6 @@ int generate_command(const Invocation& invocation) {
   bool overwrite = false;
   line.flag("--overwrite", overwrite, "replace the files of --out and --log");
   line.flag("--stop-at-eos", how.stop_at_eos, "stop after the model's end-of-sequence token");
-  line.remark("--prompt",
-              "The program has no tokenizer: --tokens takes ids, --text is for models of bytes; "
-              "katt.Llama in Python takes texts");
   if (!line.parse(invocation.arguments)) return 0;
   if (prompt) throw InputError("--prompt: is no option; " + std::string(no_tokenizer));
   options.resolve(generate_usage);
