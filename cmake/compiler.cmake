@@ -25,6 +25,9 @@ if(KATT_SANITIZE)
                           -fno-sanitize-recover=all)
   add_compile_options(${katt_sanitize_flags})
   add_link_options(${katt_sanitize_flags})
+  if(KATT_SANITIZE MATCHES "address")
+    add_compile_definitions(KATT_ADDRESS_SANITIZER) # compilers do not agree on a macro
+  endif()
 endif()
 
 if(KATT_CUDA)

@@ -161,7 +161,7 @@ inline std::string try_one(const Format& format, const fs::path& folder, const E
 
 /// In the worker: all mutations from `first` on.
 inline void work(const Format& format, const fs::path& folder, const fs::path& notes) {
-#if !defined(__SANITIZE_ADDRESS__)  // whose shadow memory is larger than any limit
+#if !defined(KATT_ADDRESS_SANITIZER)  // whose shadow memory is larger than any limit
   const rlimit limit{memory_bytes, memory_bytes};
   ::setrlimit(RLIMIT_AS, &limit);
 #endif

@@ -13,7 +13,7 @@
 #include "io/result_file.hpp"
 #include "result_columns.hpp"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KATT_ADDRESS_SANITIZER)
 /// A damaged size makes HDF5 ask for more memory than there is, which it expects to be told.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 /// Some of HDF5's own error paths forget what they allocated.

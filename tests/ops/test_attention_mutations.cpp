@@ -186,7 +186,7 @@ using Run = std::function<std::string(Mutation&, std::uint32_t seed)>;
 constexpr std::uint32_t schedules = 12;
 
 void expect_each_is_needed(const Run& run, std::size_t fewest) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KATT_ADDRESS_SANITIZER)
   GTEST_SKIP() << "skipped: threads that wait for ever keep their memory";
 #endif
   Mutation whole;
