@@ -57,7 +57,7 @@ function(katt_write_registered_ops file)
   endforeach()
   file(CONFIGURE OUTPUT ${file} @ONLY CONTENT [[
 // Generated from the katt_add_op lines of src/ops/CMakeLists.txt.
-#include "bench/registry.hpp"
+#include "op/registry.hpp"
 
 @declarations@
 void katt::bench::register_builtin_ops(Registry& registry) {

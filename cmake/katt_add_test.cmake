@@ -66,7 +66,7 @@ function(katt_add_ranks name)
   foreach(ranks ${arg_RANKS})
     add_test(NAME ${name}.ranks_${ranks}
              COMMAND ${katt_test_launcher} ${launcher} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${arg_UNPARSED_ARGUMENTS})
-    katt_test_properties(${name}.ranks_${ranks} dist)
+    katt_test_properties(${name}.ranks_${ranks} ranks)
     # MPI keeps memory that it allocates at its start.
     set_property(TEST ${name}.ranks_${ranks} APPEND PROPERTY ENVIRONMENT OMP_NUM_THREADS=1
                                                              ASAN_OPTIONS=detect_leaks=0)

@@ -13,17 +13,17 @@
 #include <system_error>
 #include <vector>
 
-#include "bench/provenance.hpp"
-#include "bench/text.hpp"
-#include "bench/watch.hpp"
 #include "core/build_info.hpp"
-#include "dist/communicator.hpp"
-#include "dist/environment.hpp"
-#include "drivers/blas_kernels.hpp"
-#include "drivers/commands.hpp"
-#include "drivers/surroundings.hpp"
+#include "core/text.hpp"
+#include "drivers/runtime/blas_kernels.hpp"
+#include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/surroundings.hpp"
 #include "io/atomic_file.hpp"
-#include "io/text.hpp"
+#include "io/printable.hpp"
+#include "process/watch.hpp"
+#include "ranks/communicator.hpp"
+#include "ranks/environment.hpp"
+#include "record/provenance.hpp"
 
 namespace katt {
 namespace {
@@ -99,7 +99,7 @@ int dispatch(int argc, char** argv, const bench::Registry& registry) {
   }
   for (const Command& command : commands()) {
     if (command.name == name) {
-      if (const int ranks = dist::world().size(); ranks > 1 && !command.takes_ranks) {
+      if (const int ranks = ranks::world().size(); ranks > 1 && !command.takes_ranks) {
         throw InputError("katt " + name + ": started on " + std::to_string(ranks) +
                          " ranks, expected 1");
       }
@@ -140,7 +140,7 @@ int driver_main(int argc, char** argv) {
 }
 
 int driver_main(int argc, char** argv, const bench::Registry& registry) {
-  std::optional<dist::Environment> ranks;
+  std::optional<ranks::Environment> ranks;
   int status = 1;
   std::string message;
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of a write
@@ -150,7 +150,7 @@ int driver_main(int argc, char** argv, const bench::Registry& registry) {
     impl::insist_on_blas_kernels(argv);
     ranks.emplace();
     // One rank prints. Another has nothing to lose: complaints go to stderr.
-    if (dist::world().rank() > 0 && std::freopen("/dev/null", "w", stdout) == nullptr) return 1;
+    if (ranks::world().rank() > 0 && std::freopen("/dev/null", "w", stdout) == nullptr) return 1;
     const int done = dispatch(argc, argv, registry);
     finish_stdout();
     return done;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "bench/registry.hpp"
+#include "op/registry.hpp"
 
 namespace katt {
 

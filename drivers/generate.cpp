@@ -1,4 +1,4 @@
-#include "nn/generate.hpp"
+#include "nn/inference/generate.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -8,18 +8,18 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/profile.hpp"
-#include "bench/text.hpp"
 #include "core/execution.hpp"
-#include "drivers/claim.hpp"
-#include "drivers/commands.hpp"
-#include "drivers/layout_options.hpp"
-#include "drivers/model_options.hpp"
-#include "drivers/model_profile.hpp"
-#include "drivers/prompts.hpp"
-#include "drivers/runtime.hpp"
-#include "drivers/scratch.hpp"
-#include "io/case_file.hpp"
+#include "core/text.hpp"
+#include "drivers/options/layout_options.hpp"
+#include "drivers/options/model_options.hpp"
+#include "drivers/options/prompts.hpp"
+#include "drivers/runtime/claim.hpp"
+#include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/model_profile.hpp"
+#include "drivers/runtime/runtime.hpp"
+#include "drivers/runtime/scratch.hpp"
+#include "io/hdf5/case_file.hpp"
+#include "measure/profile.hpp"
 #include "memory/tracker.hpp"
 
 namespace katt::impl {
@@ -110,7 +110,7 @@ void write_tokens(const std::filesystem::path& path, const Made& made) {
 /// Continues the prompts of this rank's replica: each as it would be alone.
 template <class Exec>
 nn::GeneratedBatch continue_share(nn::Session<Exec>& session, const nn::LlamaConfig& config,
-                                  const Prompts& prompts, const dist::Communicator& replicas,
+                                  const Prompts& prompts, const ranks::Communicator& replicas,
                                   const nn::GenerateOptions& how,
                                   const std::filesystem::path& file) {
   const auto cut = [&](int replica) {
@@ -127,7 +127,7 @@ nn::GeneratedBatch continue_share(nn::Session<Exec>& session, const nn::LlamaCon
 }
 
 /// What all replicas made, in the order of the prompts.
-Prompts of_all(const dist::Communicator& replicas, const Prompts& made) {
+Prompts of_all(const ranks::Communicator& replicas, const Prompts& made) {
   Prompts all;
   const std::string own = nlohmann::json(made).dump();
   for (int replica = 0; replica < replicas.size(); ++replica) {
@@ -303,8 +303,8 @@ int generate_command(const Invocation& invocation) {
       where = profiler.mean(1, made.prefill_s + made.decode_s);
       print_profile(where, options.backend, options.threads, options.dtype, stderr);
     }
-    if (log && dist::world().rank() == 0) write_log(*log, made, options, where);
-    if (out && dist::world().rank() == 0) write_tokens(*out, made);
+    if (log && ranks::world().rank() == 0) write_log(*log, made, options, where);
+    if (out && ranks::world().rank() == 0) write_tokens(*out, made);
     if (options.json) {
       print_json(prompts_file ? nlohmann::ordered_json(made.tokens)
                               : nlohmann::ordered_json(made.tokens.front()),

@@ -3,24 +3,24 @@
 #include <cstdio>
 #include <utility>
 
-#include "bench/affinity.hpp"
-#include "bench/axes.hpp"
-#include "bench/ceilings.hpp"
-#include "bench/json.hpp"
-#include "bench/machine.hpp"
-#include "bench/plan.hpp"
-#include "bench/text.hpp"
 #include "core/build_info.hpp"
-#include "core/cuda_graph.hpp"
 #include "core/devices.hpp"
-#include "dist/communicator.hpp"
-#include "dist/environment.hpp"
-#include "drivers/blas_kernels.hpp"
-#include "drivers/command_line.hpp"
-#include "drivers/commands.hpp"
-#include "drivers/runtime.hpp"
-#include "memory/huge_pages.hpp"
-#include "tile/amx.hpp"
+#include "core/text.hpp"
+#include "drivers/options/command_line.hpp"
+#include "drivers/runtime/blas_kernels.hpp"
+#include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/runtime.hpp"
+#include "drivers/summaries.hpp"
+#include "machine/affinity.hpp"
+#include "machine/huge_pages.hpp"
+#include "machine/machine.hpp"
+#include "measure/ceilings.hpp"
+#include "nn/inference/cuda_graph.hpp"
+#include "plan/axes.hpp"
+#include "plan/plan.hpp"
+#include "ranks/communicator.hpp"
+#include "ranks/environment.hpp"
+#include "tile/bf16/amx.hpp"
 
 namespace katt::impl {
 namespace {
@@ -40,9 +40,9 @@ std::string blas_text() {
 }
 
 std::string ranks_text() {
-  const int ranks = dist::world().size();
-  return dist::mpi_version() + (ranks > 1 ? ", " + std::to_string(ranks) + " ranks" : "") +
-         (dist::mpi_takes_device_memory() ? ", takes device memory" : "");
+  const int ranks = ranks::world().size();
+  return ranks::mpi_version() + (ranks > 1 ? ", " + std::to_string(ranks) + " ranks" : "") +
+         (ranks::mpi_takes_device_memory() ? ", takes device memory" : "");
 }
 
 std::string memory_text() {
@@ -177,7 +177,7 @@ void print_all_of_build() {
   if (const std::string remark = impl::blas_remark(); !remark.empty()) print("", remark);
   print("HDF5", build.hdf5_version);
   print("MPI", ranks_text());
-  print("NCCL", dist::nccl_version());
+  print("NCCL", ranks::nccl_version());
   const bench::Machine& host = bench::machine();
   std::printf("\nmachine\n");
   print("cpu", host.cpu + ", " + std::to_string(host.cores) + " cores");

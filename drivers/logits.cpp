@@ -2,15 +2,15 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/json.hpp"
 #include "core/execution.hpp"
-#include "drivers/claim.hpp"
-#include "drivers/commands.hpp"
-#include "drivers/layout_options.hpp"
-#include "drivers/model_options.hpp"
-#include "drivers/runtime.hpp"
-#include "io/case_file.hpp"
-#include "nn/session.hpp"
+#include "drivers/options/layout_options.hpp"
+#include "drivers/options/model_options.hpp"
+#include "drivers/runtime/claim.hpp"
+#include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/runtime.hpp"
+#include "io/hdf5/case_file.hpp"
+#include "nn/inference/session.hpp"
+#include "record/json.hpp"
 
 namespace katt::impl {
 
@@ -50,7 +50,7 @@ int logits_command(const Invocation& invocation) {
     result.set("logits", {shape, session.append(tokens, true)});
   });
   result.set_attribute("dtype", std::string(name_of(options.dtype)));
-  if (dist::world().rank() != 0) return 0;
+  if (ranks::world().rank() != 0) return 0;
   result.write(target);
   if (options.json) {
     const nlohmann::ordered_json object{{"out", target}, {"logits", shape}};

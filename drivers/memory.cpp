@@ -2,16 +2,16 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/axes.hpp"
-#include "bench/text.hpp"
 #include "core/execution.hpp"
-#include "drivers/commands.hpp"
-#include "drivers/layout_options.hpp"
-#include "drivers/model_options.hpp"
-#include "drivers/runtime.hpp"
-#include "drivers/scratch.hpp"
+#include "core/text.hpp"
+#include "drivers/options/layout_options.hpp"
+#include "drivers/options/model_options.hpp"
+#include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/runtime.hpp"
+#include "drivers/runtime/scratch.hpp"
 #include "memory/tracker.hpp"
-#include "nn/session.hpp"
+#include "nn/inference/session.hpp"
+#include "plan/axes.hpp"
 #include "training/checkpointing.hpp"
 
 namespace katt::impl {
@@ -84,7 +84,7 @@ Forecast forecast_training(const Exec& exec, const ModelOptions& options,
 
 /// What every rank needs to train.
 struct RankForecast {
-  dist::Place place;
+  ranks::Place place;
   Forecast training;
 };
 
@@ -103,12 +103,12 @@ void print(const Forecast& forecast) {
 void print(const std::vector<RankForecast>& ranks) {
   if (ranks.size() == 1) return print(ranks[0].training);
   std::printf("training on %zu ranks: %s; the first of them\n", ranks.size(),
-              dist::to_text(ranks[0].place.layout).c_str());
+              ranks::to_text(ranks[0].place.layout).c_str());
   print(ranks[0].training);
   std::printf("  %6s%8s%7s%9s%6s%14s%16s\n", "rank", "tensor", "stage", "context", "data", "total",
               "measured peak");
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const dist::Place& place = ranks[r].place;
+    const ranks::Place& place = ranks[r].place;
     const Forecast& training = ranks[r].training;
     std::printf("  %6zu%8d%7d%9d%6d%14s%16s\n", r, place.tensor, place.stage, place.context,
                 place.data, bench::human_bytes(static_cast<double>(training.total())).c_str(),
@@ -168,9 +168,9 @@ int memory_command(const Invocation& invocation) {
   layout.resolve_forecast(
       ranks_text ? static_cast<int>(bench::parse_count("--ranks", *ranks_text, 1, most_ranks)) : 0);
   const int ranks = layout.layout.ranks();
-  const bool is_run = dist::world().size() == ranks;
+  const bool is_run = ranks::world().size() == ranks;
   if (measure && !is_run) {
-    throw InputError("--measure: the program has " + std::to_string(dist::world().size()) +
+    throw InputError("--measure: the program has " + std::to_string(ranks::world().size()) +
                      " ranks, expected the " + std::to_string(ranks) + " of the layout");
   }
   const std::int64_t rows = count_option("--batch", batch, 1, 1);
@@ -190,23 +190,23 @@ int memory_command(const Invocation& invocation) {
                           .recompute;
     // Inference has tensor parallel ranks and stages alone.
     nn::SessionOptions session{.batch = rows, .capacity = tokens};
-    const dist::Layout of_session{.tensor = layout.layout.tensor,
-                                  .pipeline = layout.layout.pipeline};
+    const ranks::Layout of_session{.tensor = layout.layout.tensor,
+                                   .pipeline = layout.layout.pipeline};
     const bool measures_session = measure && of_session.ranks() == ranks;
-    session.groups = measures_session ? dist::Groups(dist::world(), of_session)
-                                      : dist::Groups(dist::Place(of_session, 0));
+    session.groups = measures_session ? ranks::Groups(ranks::world(), of_session)
+                                      : ranks::Groups(ranks::Place(of_session, 0));
     const Forecast inference = forecast_inference(exec, options, config, session, measures_session);
     std::vector<RankForecast> all;
     for (int rank = 0; rank < ranks; ++rank) {
-      const dist::Place place(layout.layout, rank);
-      train.groups = dist::Groups(place);
+      const ranks::Place place(layout.layout, rank);
+      train.groups = ranks::Groups(place);
       all.push_back({place, forecast_training(exec, options, config, train, false)});
     }
     if (measure) {
       tell(nn::parameters_note(options.folder));
       train.groups = layout.groups();
       const auto own = forecast_training(exec, options, config, train, true).measured;
-      const auto measured = dist::world().gather(static_cast<double>(own));
+      const auto measured = ranks::world().gather(static_cast<double>(own));
       for (std::size_t r = 0; r < all.size(); ++r) {
         all[r].training.measured = static_cast<std::size_t>(measured[r]);
       }

@@ -1,13 +1,13 @@
-#include "bench/merge.hpp"
+#include "record/merge.hpp"
 
 #include <cstdio>
 
-#include "bench/json.hpp"
-#include "bench/results.hpp"
-#include "drivers/claim.hpp"
-#include "drivers/command_line.hpp"
-#include "drivers/commands.hpp"
-#include "io/text.hpp"
+#include "drivers/options/command_line.hpp"
+#include "drivers/runtime/claim.hpp"
+#include "drivers/runtime/commands.hpp"
+#include "drivers/summaries.hpp"
+#include "io/printable.hpp"
+#include "record/results.hpp"
 
 namespace katt::impl {
 

@@ -3,16 +3,16 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/axes.hpp"
-#include "bench/collective.hpp"
-#include "bench/json.hpp"
-#include "bench/machine.hpp"
-#include "bench/text.hpp"
-#include "drivers/claim.hpp"
-#include "drivers/command_line.hpp"
-#include "drivers/commands.hpp"
-#include "drivers/runtime.hpp"
-#include "io/case_file.hpp"
+#include "core/text.hpp"
+#include "drivers/options/command_line.hpp"
+#include "drivers/runtime/claim.hpp"
+#include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/runtime.hpp"
+#include "io/hdf5/case_file.hpp"
+#include "machine/machine.hpp"
+#include "op/collective.hpp"
+#include "plan/axes.hpp"
+#include "record/json.hpp"
 
 namespace katt::impl {
 namespace {
@@ -84,7 +84,7 @@ int run_command(const Invocation& invocation) {
     throw InputError("katt run: the operator is missing: katt run OP --in CASE.h5 --out OUT.h5");
 
   const bench::Operator& chosen = invocation.registry.find(*op);
-  const dist::Communicator ranks = dist::world();
+  const ranks::Communicator ranks = ranks::world();
   if (ranks.size() > 1 && !bench::is_collective(chosen)) {
     throw InputError("katt run " + *op + ": started on " + std::to_string(ranks.size()) +
                      " ranks, expected 1");

@@ -1,4 +1,4 @@
-#include "bench/sweep.hpp"
+#include "sweep/sweep.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -6,23 +6,23 @@
 #include <string>
 #include <vector>
 
-#include "bench/affinity.hpp"
-#include "bench/axes.hpp"
-#include "bench/forecast.hpp"
-#include "bench/json.hpp"
-#include "bench/sweep_ranks.hpp"
-#include "bench/sweep_together.hpp"
-#include "bench/text.hpp"
-#include "bench/tuning.hpp"
-#include "bench/watch.hpp"
-#include "dist/communicator.hpp"
-#include "drivers/blas_kernels.hpp"
-#include "drivers/command_line.hpp"
-#include "drivers/commands.hpp"
-#include "drivers/measure_options.hpp"
-#include "drivers/runtime.hpp"
+#include "core/text.hpp"
+#include "drivers/options/command_line.hpp"
+#include "drivers/options/measure_options.hpp"
+#include "drivers/runtime/blas_kernels.hpp"
+#include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/runtime.hpp"
+#include "drivers/summaries.hpp"
 #include "io/outputs.hpp"
-#include "io/text.hpp"
+#include "io/printable.hpp"
+#include "machine/affinity.hpp"
+#include "plan/axes.hpp"
+#include "plan/forecast.hpp"
+#include "plan/tuning.hpp"
+#include "process/watch.hpp"
+#include "ranks/communicator.hpp"
+#include "sweep/sweep_ranks.hpp"
+#include "sweep/sweep_together.hpp"
 
 namespace katt::impl {
 namespace {
@@ -92,7 +92,7 @@ int sweep_command(const Invocation& invocation) {
     options.resume = true;
     options.overwrite = false;
   }
-  const dist::Communicator ranks = dist::world();
+  const ranks::Communicator ranks = ranks::world();
   const bool first = ranks.rank() == 0;  // which writes the file and speaks
   const bool by_all_ranks = ranks.size() > 1 && bench::is_collective(request.entries);
   if (by_all_ranks) bench::share_cores(ranks, request.entries);

@@ -3,17 +3,17 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/json.hpp"
-#include "bench/sweep_ranks.hpp"
-#include "bench/text.hpp"
 #include "core/execution.hpp"
-#include "drivers/commands.hpp"
-#include "drivers/runtime.hpp"
-#include "drivers/scratch.hpp"
-#include "drivers/train_options.hpp"
-#include "io/text.hpp"
+#include "core/text.hpp"
+#include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/runtime.hpp"
+#include "drivers/runtime/scratch.hpp"
+#include "drivers/training/train_options.hpp"
+#include "io/printable.hpp"
 #include "memory/pool.hpp"
 #include "memory/tracker.hpp"
+#include "record/json.hpp"
+#include "sweep/sweep_ranks.hpp"
 #include "training/checkpointing.hpp"
 #include "training/state_file.hpp"
 
@@ -110,9 +110,9 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   if (is_first) {
     tell(continues ? schedule_note(trainer.log(), options.schedule)
                    : nn::parameters_note(line.model.folder));
-    const dist::Layout& layout = options.groups.place.layout;
+    const ranks::Layout& layout = options.groups.place.layout;
     const std::string shared = layout.ranks() > 1 ? ", " + std::to_string(layout.ranks()) +
-                                                        " ranks: " + dist::to_text(layout)
+                                                        " ranks: " + ranks::to_text(layout)
                                                   : "";
     std::fprintf(stderr, "%.2f million parameters, %lld tokens of data, %s%s\n",
                  static_cast<double>(whole.count()) / 1e6, static_cast<long long>(data.size()),
@@ -133,7 +133,7 @@ int train_command(const Invocation& invocation) {
   return visit_backend(line.model.backend, line.model.threads, [&](const auto& exec) {
     allocate_scratch(exec);
     const Trained trained = train(exec, line);
-    const auto peaks = dist::world().gather(static_cast<double>(trained.summary.peak_bytes));
+    const auto peaks = ranks::world().gather(static_cast<double>(trained.summary.peak_bytes));
     print_summary(trained, static_cast<std::size_t>(*std::ranges::max_element(peaks)),
                   line.model.json);
     return trained.summary.was_stopped ? interrupted : 0;

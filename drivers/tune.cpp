@@ -1,15 +1,16 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "bench/forecast.hpp"
-#include "bench/sweep.hpp"
-#include "bench/text.hpp"
-#include "bench/tuning.hpp"
-#include "drivers/command_line.hpp"
-#include "drivers/commands.hpp"
-#include "drivers/measure_options.hpp"
-#include "drivers/runtime.hpp"
+#include "core/text.hpp"
+#include "drivers/options/command_line.hpp"
+#include "drivers/options/measure_options.hpp"
+#include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/runtime.hpp"
 #include "io/outputs.hpp"
+#include "plan/forecast.hpp"
+#include "plan/tuning.hpp"
+#include "sweep/fastest_tiles.hpp"
+#include "sweep/sweep.hpp"
 
 namespace katt::impl {
 namespace {

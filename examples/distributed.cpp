@@ -3,16 +3,16 @@
 #include <cmath>
 #include <cstdio>
 
-#include "dist/environment.hpp"
 #include "examples/example_model.hpp"
+#include "ranks/environment.hpp"
 #include "training/trainer.hpp"
 
 int main(int argc, char** argv) {
-  const katt::dist::Environment environment;  // MPI, before Kokkos
+  const katt::ranks::Environment environment;  // MPI, before Kokkos
   const Kokkos::ScopeGuard kokkos(argc, argv);
   using Exec = Kokkos::DefaultExecutionSpace;
   using katt::TensorRef;
-  const katt::dist::Communicator ranks = katt::dist::world();
+  const katt::ranks::Communicator ranks = katt::ranks::world();
   const int count = ranks.size();
 
   // An operation of all ranks: sums are taken in the order of the ranks, the same bits on each.
@@ -39,11 +39,11 @@ int main(int argc, char** argv) {
   };
   const auto alone = losses();
   const bool zero = count > tensor;  // data parallel ranks share the optimizer's state
-  options.groups = katt::dist::Groups(ranks, katt::dist::layout_of(count, tensor, 1, 1, zero));
+  options.groups = katt::ranks::Groups(ranks, katt::ranks::layout_of(count, tensor, 1, 1, zero));
   const auto together = losses();
   if (ranks.rank() == 0) {
     std::printf("%s: loss %.4f to %.4f, of one rank %.4f\n",
-                katt::dist::to_text(options.groups.place.layout).c_str(), together.first,
+                katt::ranks::to_text(options.groups.place.layout).c_str(), together.first,
                 together.second, alone.second);
   }
   return std::abs(together.second - alone.second) < 1e-3F * alone.second ? 0 : 1;

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "examples/example_model.hpp"
-#include "nn/generate.hpp"
+#include "nn/inference/generate.hpp"
 
 int main(int argc, char** argv) {
   const Kokkos::ScopeGuard kokkos(argc, argv);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/machine.hpp"
+#include "machine/machine.hpp"
 
 /// How much of a test a device is given. Software that imitates one is a thousand times as slow: it
 /// gets every kernel and every kind of problem, but not all of their combinations.

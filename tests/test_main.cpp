@@ -4,7 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "dist/environment.hpp"
+#include "ranks/environment.hpp"
 #include "tests/arguments.hpp"
 #include "tests/device.hpp"
 
@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   if (katt::test::device_is_emulated()) setenv("RC_PARAMS", "max_success=6", 0);
   testing::InitGoogleTest(&argc, argv);
   katt::test::arguments().assign(argv + 1, argv + argc);
-  const katt::dist::Environment ranks;  // where mpirun started the program
+  const katt::ranks::Environment ranks;  // where mpirun started the program
   Kokkos::ScopeGuard kokkos(argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -1,4 +1,4 @@
-#include "nn/model.hpp"
+#include "nn/model/model.hpp"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "bindings.hpp"
-#include "nn/sampling.hpp"
-#include "nn/session.hpp"
+#include "nn/inference/sampling.hpp"
+#include "nn/inference/session.hpp"
 #include "runtime.hpp"
 
 namespace katt::python {

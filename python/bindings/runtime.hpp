@@ -16,8 +16,8 @@
 #include "arrays.hpp"
 #include "core/error.hpp"
 #include "core/execution.hpp"
-#include "core/variants.hpp"
 #include "device.hpp"
+#include "op/variants.hpp"
 #include "place.hpp"
 
 /// Where operators called from Python run: Kokkos on the host, one call at a time, and on streams of devices.

@@ -58,8 +58,8 @@ class Result:
         """Writes report.html and its figures into a folder; returns the path of the page. ValueError for a folder that
         cannot be written, OSError for a full disk."""
         from katt_report.errors import InputError
-        from katt_report.output import write_folder
-        from katt_report.page import report
+        from katt_report.pages.output import write_folder
+        from katt_report.pages.page import report
 
         folder = path_of("report", folder)
         try:

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "io/text.hpp"
+#include "io/printable.hpp"
 
 namespace katt::io::impl {
 

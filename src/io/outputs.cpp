@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "core/error.hpp"
-#include "io/text.hpp"
+#include "io/printable.hpp"
 
 namespace katt::io {
 

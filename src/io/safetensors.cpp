@@ -8,11 +8,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/convert.hpp"
 #include "core/error.hpp"
 #include "io/json_input.hpp"
 #include "io/mapped_file.hpp"
-#include "io/text.hpp"
+#include "io/printable.hpp"
+#include "tile/convert.hpp"
 
 namespace katt::io {
 

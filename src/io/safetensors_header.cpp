@@ -9,8 +9,8 @@
 
 #include "core/error.hpp"
 #include "io/json_input.hpp"
+#include "io/printable.hpp"
 #include "io/safetensors.hpp"
-#include "io/text.hpp"
 
 namespace katt::io {
 

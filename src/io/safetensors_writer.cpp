@@ -3,9 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/convert.hpp"
 #include "io/atomic_file.hpp"
 #include "io/safetensors.hpp"
+#include "tile/convert.hpp"
 
 namespace katt::io {
 

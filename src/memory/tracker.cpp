@@ -12,7 +12,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/devices.hpp"
-#include "memory/huge_pages.hpp"
+#include "machine/huge_pages.hpp"
 
 namespace katt::memory {
 

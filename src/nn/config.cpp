@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "io/json_input.hpp"
-#include "io/text.hpp"
+#include "io/printable.hpp"
 #include "ops/attention/attention.hpp"
 
 namespace katt::nn {

@@ -7,8 +7,8 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/convert.hpp"
 #include "core/dtype.hpp"
+#include "tile/convert.hpp"
 
 namespace katt::nn {
 

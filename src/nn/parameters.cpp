@@ -93,7 +93,7 @@ void ParameterLayout::add(std::string name, std::vector<std::int64_t> shape, int
   parameter.offset = size_;
   if (axis >= 0 && slice_.tensor > 1) {
     const auto at = static_cast<std::size_t>(axis);
-    const dist::Part part = dist::part_of(parameter.whole[at], slice_.tensor, slice_.tensor_rank);
+    const ranks::Part part = ranks::part_of(parameter.whole[at], slice_.tensor, slice_.tensor_rank);
     parameter.axis = axis;
     parameter.begin = part.begin;
     parameter.shape[at] = part.count;

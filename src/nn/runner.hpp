@@ -10,12 +10,12 @@
 #include <Kokkos_Profiling_ScopedRegion.hpp>
 
 #include "core/error.hpp"
-#include "core/variants.hpp"
-#include "dist/groups.hpp"
 #include "memory/pool.hpp"
 #include "memory/touch.hpp"
-#include "nn/observer.hpp"
+#include "op/observer.hpp"
+#include "op/variants.hpp"
 #include "ops/linear/gemm/gemm.hpp"
+#include "ranks/groups.hpp"
 
 namespace katt::nn {
 
@@ -67,13 +67,13 @@ using Pool = memory::MemoryPool<typename Exec::memory_space>;
 template <class Exec>
 class Runner {
  public:
-  explicit Runner(Exec exec, bool dry = false, Pool<Exec> pool = {}, dist::Groups groups = {})
+  explicit Runner(Exec exec, bool dry = false, Pool<Exec> pool = {}, ranks::Groups groups = {})
       : exec_(std::move(exec)), dry_(dry), pool_(std::move(pool)), groups_(std::move(groups)) {}
 
   [[nodiscard]] const Exec& exec() const { return exec_; }
   /// Further operators run on this instance, in the same workspace.
   void use(Exec exec) { exec_ = std::move(exec); }
-  [[nodiscard]] const dist::Groups& groups() const { return groups_; }
+  [[nodiscard]] const ranks::Groups& groups() const { return groups_; }
   [[nodiscard]] bool is_dry() const { return dry_; }
   /// Whether gradients of weights are added to what is there, as at first, or written in its place: the
   /// first of a step needs no zeros then.
@@ -113,7 +113,7 @@ class Runner {
   template <int Rank>
   void sum_over_tensor_ranks(const TensorRef<Rank>& partial) {
     if (dry_ || groups_.place.layout.tensor == 1) return;
-    const Kokkos::Profiling::ScopedRegion region("katt::dist::all_reduce");
+    const Kokkos::Profiling::ScopedRegion region("katt::ranks::all_reduce");
     groups_.tensor.all_reduce(exec_, partial).wait();
   }
 
@@ -121,14 +121,14 @@ class Runner {
   /// its own place in `all`.
   void gather_from_tensor_ranks(const TensorRef<2>& own, const TensorRef<2>& all) {
     if (dry_) return;
-    const Kokkos::Profiling::ScopedRegion region("katt::dist::all_gather");
+    const Kokkos::Profiling::ScopedRegion region("katt::ranks::all_gather");
     groups_.tensor.all_gather(exec_, own, all).wait();
   }
 
   /// own ← this rank's rows of the sum over the tensor parallel group of `all` (ranks · rows, columns).
   void scatter_sum_to_tensor_ranks(const TensorRef<2>& all, const TensorRef<2>& own) {
     if (dry_) return;
-    const Kokkos::Profiling::ScopedRegion region("katt::dist::reduce_scatter");
+    const Kokkos::Profiling::ScopedRegion region("katt::ranks::reduce_scatter");
     groups_.tensor.reduce_scatter(exec_, all, own).wait();
   }
 
@@ -147,7 +147,7 @@ class Runner {
   bool adds_gradients_ = true;
   std::size_t needed_ = 0;
   Pool<Exec> pool_;
-  dist::Groups groups_;
+  ranks::Groups groups_;
   memory::PoolBlock memory_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace katt::nn {
 
-Slice::Slice(const LlamaConfig& config, const dist::Place& place)
+Slice::Slice(const LlamaConfig& config, const ranks::Place& place)
     : tensor(place.layout.tensor),
       tensor_rank(place.tensor),
       embedding(place.is_first_stage()),
@@ -32,7 +32,7 @@ Slice Slice::of_part(std::size_t v) const {
 }
 
 bool Slice::has_block(std::int64_t block) const {
-  return std::ranges::any_of(parts, [&](const dist::Part& part) {
+  return std::ranges::any_of(parts, [&](const ranks::Part& part) {
     return block >= part.begin && block < part.begin + part.count;
   });
 }
@@ -50,7 +50,7 @@ std::string divisors_of(std::int64_t n) {
 
 }  // namespace
 
-void check_layout(const LlamaConfig& config, const dist::Layout& layout) {
+void check_layout(const LlamaConfig& config, const ranks::Layout& layout) {
   if (config.ternary && layout.tensor > 1) {
     throw InputError("--tensor " + std::to_string(layout.tensor) +
                      ": the model is ternary, with scales of whole weights and tokens that no rank "
@@ -65,7 +65,7 @@ void check_layout(const LlamaConfig& config, const dist::Layout& layout) {
                      std::to_string(config.intermediate_size) +
                      " columns of the MLP, expected a divisor of all: " + divisors_of(common));
   }
-  if (layout.context_variant == dist::ContextVariant::ulysses &&
+  if (layout.context_variant == ranks::ContextVariant::ulysses &&
       heads / layout.tensor % layout.context != 0) {
     throw InputError(
         "--context " + std::to_string(layout.context) + " --context-variant ulysses: a rank has " +
@@ -96,7 +96,7 @@ LlamaConfig part_of_config(const LlamaConfig& config, const Slice& slice) {
   part.num_attention_heads /= slice.tensor;
   part.num_key_value_heads /= slice.tensor;
   part.intermediate_size /= slice.tensor;
-  part.vocab_size = dist::part_of(config.vocab_size, slice.tensor, slice.tensor_rank).count;
+  part.vocab_size = ranks::part_of(config.vocab_size, slice.tensor, slice.tensor_rank).count;
   part.num_hidden_layers = slice.blocks;
   return part;
 }

@@ -22,7 +22,7 @@ struct StreamRows {
   std::int64_t tokens = 0;  ///< T
 
   /// Rows of each rank.
-  [[nodiscard]] static std::int64_t rows_of_rank(std::int64_t tokens, const dist::Layout& layout) {
+  [[nodiscard]] static std::int64_t rows_of_rank(std::int64_t tokens, const ranks::Layout& layout) {
     if (!layout.shares_rows()) return tokens;
     return (tokens + layout.tensor - 1) / layout.tensor;
   }

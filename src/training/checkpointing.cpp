@@ -10,8 +10,8 @@
 #include "core/error.hpp"
 #include "core/execution.hpp"
 #include "memory/transfer.hpp"
+#include "op/reference/fill.hpp"
 #include "ops/rope/rope.hpp"
-#include "testing/fill.hpp"
 
 namespace katt::training {
 

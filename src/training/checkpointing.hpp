@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/block.hpp"
+#include "nn/model/block.hpp"
 #include "training/trainer.hpp"
 
 /// Gradient checkpointing: which blocks keep what between the passes.

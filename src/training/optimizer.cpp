@@ -8,8 +8,8 @@
 
 #include "core/execution.hpp"
 #include "nn/device_memory.hpp"
-#include "nn/observer.hpp"
-#include "tile/elementwise.hpp"
+#include "op/observer.hpp"
+#include "tile/rows/elementwise.hpp"
 
 namespace katt::training {
 

@@ -4,7 +4,7 @@
 
 namespace katt::training {
 
-std::vector<PipelinePass> pipeline_schedule(const dist::Layout& layout, int stage,
+std::vector<PipelinePass> pipeline_schedule(const ranks::Layout& layout, int stage,
                                             std::int64_t microbatches) {
   const std::int64_t stages = layout.pipeline, parts = layout.virtual_stages;
   const std::int64_t total = microbatches * parts;

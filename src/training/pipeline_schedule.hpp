@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "dist/groups.hpp"
+#include "ranks/groups.hpp"
 
 /// In which order a stage of a pipeline takes its passes.
 namespace katt::training {
@@ -20,7 +20,7 @@ struct PipelinePass {
 /// microbatches go through the first part, then the same ones through the next; the stage is
 /// 2k + (V − 1) · S passes ahead, and S divides the microbatches. With M microbatches a stage idles for
 /// (S − 1) / (V · M) of the time that it computes.
-[[nodiscard]] std::vector<PipelinePass> pipeline_schedule(const dist::Layout& layout, int stage,
+[[nodiscard]] std::vector<PipelinePass> pipeline_schedule(const ranks::Layout& layout, int stage,
                                                           std::int64_t microbatches);
 
 /// The most microbatches at a time, of each part, whose activations the passes need; they follow each

@@ -51,7 +51,7 @@ class Plan {
   Plan(const RunArrays& run, int shards) : layout_(run.options.groups.place.layout) {
     for (int stage = 0; stage < layout_.pipeline; ++stage) {
       for (int tensor = 0; tensor < layout_.tensor; ++tensor) {
-        dist::Place place;
+        ranks::Place place;
         place.layout = layout_;
         place.stage = stage;
         place.tensor = tensor;
@@ -74,11 +74,11 @@ class Plan {
     return most;
   }
 
-  [[nodiscard]] const nn::ParameterLayout& part(const dist::Place& place) const {
+  [[nodiscard]] const nn::ParameterLayout& part(const ranks::Place& place) const {
     return parts_[static_cast<std::size_t>(place.stage * layout_.tensor + place.tensor)];
   }
   [[nodiscard]] const nn::Parameter& parameter(const OwnedTensor& tensor, int tensor_rank) const {
-    dist::Place place;
+    ranks::Place place;
     place.stage = tensor.stage;
     place.tensor = tensor_rank;
     return part(place).parameters()[tensor.index];
@@ -86,9 +86,9 @@ class Plan {
 
   /// The elements of its flat arrays that a rank sends to the writer of a chunk. Of what several
   /// ranks hold, the one that stands where the writer stands sends.
-  [[nodiscard]] std::vector<Piece> sent(const Chunk& chunk, const dist::Place& place,
+  [[nodiscard]] std::vector<Piece> sent(const Chunk& chunk, const ranks::Place& place,
                                         const Sharing& sharing) const {
-    const dist::Place writer(layout_, chunk.tensor.writer);
+    const ranks::Place writer(layout_, chunk.tensor.writer);
     if (place.stage != chunk.tensor.stage) return {};
     if (!chunk.array->is_cut && place.replica() != writer.replica()) return {};
     const nn::Parameter& parameter = this->parameter(chunk.tensor, place.tensor);
@@ -99,7 +99,7 @@ class Plan {
       last = std::clamp<std::int64_t>(last - parameter.begin, 0, parameter.shape[0]);
     }
     const std::int64_t columns = parameter.shape.size() == 1 ? 1 : parameter.shape[1];
-    const dist::Part range{parameter.offset + first * columns, (last - first) * columns};
+    const ranks::Part range{parameter.offset + first * columns, (last - first) * columns};
     if (range.count == 0) return {};
     if (!chunk.array->is_cut) return {{range.begin, range.count, range.begin}};
     return sharing.pieces_of(range);
@@ -117,10 +117,10 @@ class Plan {
       std::vector<std::pair<int, std::int64_t>*> near, all;
       for (auto& writer : writers) {
         all.push_back(&writer);
-        if (dist::Place(layout_, writer.first).stage == stage) near.push_back(&writer);
+        if (ranks::Place(layout_, writer.first).stage == stage) near.push_back(&writer);
       }
       const auto& candidates = near.empty() ? all : near;
-      dist::Place place;
+      ranks::Place place;
       place.stage = stage;
       const auto& parameters = part(place).parameters();
       for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -152,7 +152,7 @@ class Plan {
     return chunks;
   }
 
-  dist::Layout layout_;
+  ranks::Layout layout_;
   std::vector<nn::ParameterLayout> parts_;  ///< by stage, then tensor rank
   std::vector<OwnedTensor> tensors_;        ///< of the model, in its order
   std::vector<int> writers_;
@@ -236,7 +236,7 @@ class Own {
     }
   }
   /// Throws std::runtime_error on all ranks where any of them has failed.
-  void agree(const dist::Communicator& ranks) const {
+  void agree(const ranks::Communicator& ranks) const {
     const std::vector<double> failed = ranks.gather(failure_.empty() ? 0 : 1);
     const auto first = std::ranges::find(failed, 1.0);
     if (first == failed.end()) return;
@@ -308,7 +308,7 @@ class Exchange {
   /// Moves the chunks that the writers write next.
   void round(std::size_t round, Own& own) {
     std::vector<std::vector<float>> sent;
-    std::vector<dist::Request> requests;
+    std::vector<ranks::Request> requests;
     for (const int writer : plan_.writers()) {
       if (writer == ranks_.rank() || round >= plan_.chunks(writer).size()) continue;
       std::vector<float> values = pack(plan_.chunks(writer)[round]);
@@ -319,7 +319,7 @@ class Exchange {
     if (plan_.writes(ranks_.rank()) && round < plan_.chunks(ranks_.rank()).size()) {
       write(plan_.chunks(ranks_.rank())[round], own);
     }
-    for (dist::Request& request : requests) request.wait();
+    for (ranks::Request& request : requests) request.wait();
   }
 
  private:
@@ -372,15 +372,15 @@ class Exchange {
   /// The ranks of a stage, and how each shares its arrays.
   struct Source {
     int rank;
-    dist::Place place;
+    ranks::Place place;
     Sharing sharing;
   };
   const std::vector<Source>& sources(int stage) {
     auto [at, is_new] = sources_.try_emplace(stage);
     if (!is_new) return at->second;
-    const dist::Layout& layout = run_.options.groups.place.layout;
+    const ranks::Layout& layout = run_.options.groups.place.layout;
     for (int rank = 0; rank < layout.ranks(); ++rank) {
-      const dist::Place place(layout, rank);
+      const ranks::Place place(layout, rank);
       if (place.stage != stage) continue;
       at->second.push_back(
           {rank, place, Sharing(plan_.part(place).size(), place, run_.options.bucket)});
@@ -390,7 +390,7 @@ class Exchange {
 
   const RunArrays& run_;
   const Plan& plan_;
-  const dist::Communicator& ranks_;
+  const ranks::Communicator& ranks_;
   memory::Transfer<Exec> transfer_;
   std::map<int, std::vector<Source>> sources_;
 };
@@ -406,7 +406,7 @@ int suggested_shards(const nn::LlamaConfig& config, int ranks) {
 template <class Exec>
 void write_run(const Exec& exec, const fs::path& folder, const RunArrays& run,
                const TrainingState& state, int shards) {
-  const dist::Communicator& ranks = run.options.groups.all;
+  const ranks::Communicator& ranks = run.options.groups.all;
   const bool is_first = ranks.rank() == 0;
   const Plan plan(run, shards > 0 ? shards : suggested_shards(run.config, ranks.size()));
   const Names names(
@@ -453,7 +453,7 @@ TrainingState read_run(const Exec& exec, const fs::path& folder, const RunArrays
   std::vector<float> values;
   for (const StateArray& array : run.arrays) {
     for (const nn::Parameter& parameter : run.layout.parameters()) {
-      const dist::Part all{parameter.offset, parameter.size()};
+      const ranks::Part all{parameter.offset, parameter.size()};
       const std::vector<Piece> pieces = array.is_cut
                                             ? run.sharing.pieces_of(all)
                                             : std::vector<Piece>{{all.begin, all.count, all.begin}};

@@ -7,7 +7,7 @@
 
 namespace katt::training {
 
-RowShare share_rows(std::int64_t batch, std::int64_t accumulation, const dist::Place& place,
+RowShare share_rows(std::int64_t batch, std::int64_t accumulation, const ranks::Place& place,
                     std::int64_t micro_batches) {
   const std::int64_t rows = batch * accumulation;
   const std::int64_t ranks = place.layout.data;
@@ -33,7 +33,7 @@ RowShare share_rows(std::int64_t batch, std::int64_t accumulation, const dist::P
   return share;
 }
 
-Sharing::Sharing(std::int64_t size, const dist::Place& place, std::int64_t bucket)
+Sharing::Sharing(std::int64_t size, const ranks::Place& place, std::int64_t bucket)
     : replicas_(place.layout.replicas()),
       replica_(place.replica()),
       is_cut_(place.layout.zero && replicas_ > 1) {
@@ -51,20 +51,20 @@ Sharing::Sharing(std::int64_t size, const dist::Place& place, std::int64_t bucke
     state_size_ = size;
     return;
   }
-  for (const dist::Part& part : buckets_) {
-    const dist::Part piece = own(part);
+  for (const ranks::Part& part : buckets_) {
+    const ranks::Part piece = own(part);
     if (piece.count == 0) continue;
     pieces_.push_back({piece.begin, piece.count, state_size_});
     state_size_ += piece.count;
   }
 }
 
-dist::Part Sharing::own(dist::Part bucket) const {
-  const dist::Part part = dist::part_of(bucket.count, replicas_, replica_);
+ranks::Part Sharing::own(ranks::Part bucket) const {
+  const ranks::Part part = ranks::part_of(bucket.count, replicas_, replica_);
   return {bucket.begin + part.begin, part.count};
 }
 
-std::vector<Piece> Sharing::pieces_of(dist::Part range) const {
+std::vector<Piece> Sharing::pieces_of(ranks::Part range) const {
   // Later pieces lie before earlier ones.
   auto at = std::ranges::partition_point(
       pieces_, [&](const Piece& piece) { return piece.begin >= range.begin + range.count; });
@@ -77,13 +77,13 @@ std::vector<Piece> Sharing::pieces_of(dist::Part range) const {
   return found;
 }
 
-std::vector<dist::Part> counted_parts(const nn::ParameterLayout& layout, const Sharing& sharing) {
+std::vector<ranks::Part> counted_parts(const nn::ParameterLayout& layout, const Sharing& sharing) {
   // What every rank of a tensor group has is counted by its first, an embedding by its first stage.
   const auto counts = [&](const nn::Parameter& parameter) {
     return !parameter.is_copy && (parameter.axis >= 0 || layout.slice().tensor_rank == 0);
   };
   const std::vector<nn::Parameter>& all = layout.parameters();
-  std::vector<dist::Part> kept;
+  std::vector<ranks::Part> kept;
   if (std::ranges::all_of(all, counts)) {
     kept.push_back({0, layout.size()});  // with the zeros between
   } else {
@@ -91,9 +91,9 @@ std::vector<dist::Part> counted_parts(const nn::ParameterLayout& layout, const S
       if (counts(parameter)) kept.push_back({parameter.offset, parameter.size()});
     }
   }
-  std::vector<dist::Part> parts;
+  std::vector<ranks::Part> parts;
   for (const Piece& piece : sharing.pieces()) {
-    for (const dist::Part& part : kept) {
+    for (const ranks::Part& part : kept) {
       const std::int64_t begin = std::max(piece.begin, part.begin);
       const std::int64_t end = std::min(piece.begin + piece.count, part.begin + part.count);
       if (begin < end) parts.push_back({begin, end - begin});

@@ -25,7 +25,7 @@ std::size_t bytes_of(std::int64_t elements, Dtype dtype) {
 /// Of the sums of the largest part whose squares are summed at a time.
 std::size_t norm_bytes(const nn::ParameterLayout& layout, const Sharing& sharing) {
   std::int64_t most = 0;
-  for (const dist::Part& part : counted_parts(layout, sharing)) most = std::max(most, part.count);
+  for (const ranks::Part& part : counted_parts(layout, sharing)) most = std::max(most, part.count);
   return static_cast<std::size_t>((most + norm_block - 1) / norm_block) * sizeof(double);
 }
 
@@ -84,7 +84,7 @@ std::vector<DecayRange> decay_ranges(const nn::ParameterLayout& layout) {
 }  // namespace
 
 void check_ranks(const nn::LlamaConfig& config, const TrainOptions& options) {
-  const dist::Layout& layout = options.groups.place.layout;
+  const ranks::Layout& layout = options.groups.place.layout;
   nn::check_layout(config, layout);
   if (layout.context > 1 && options.shape.seq % (2 * layout.context) != 0) {
     throw InputError("--context " + std::to_string(layout.context) + ": --seq is " +
@@ -105,7 +105,7 @@ template <class Exec>
 TrainingMemory training_memory(const Exec& exec, const nn::LlamaConfig& config,
                                const TrainOptions& options) {
   check_ranks(config, options);
-  const dist::Place& place = options.groups.place;
+  const ranks::Place& place = options.groups.place;
   const nn::ParameterLayout layout(config, nn::Slice(config, place));
   const Sharing sharing(layout.size(), place, options.bucket);
   nn::Arena nowhere;
@@ -133,14 +133,15 @@ TrainingMemory training_memory(const Exec& exec, const nn::LlamaConfig& config,
   }
   // A bucket of gradients is summed while the backward pass sums over tensor parallel ranks.
   std::size_t bucket = 0;
-  for (const dist::Part& part : sharing.buckets()) {
-    bucket = std::max(bucket, dist::summing_bytes(part.count, Dtype::f32, place.layout.replicas()));
+  for (const ranks::Part& part : sharing.buckets()) {
+    bucket =
+        std::max(bucket, ranks::summing_bytes(part.count, Dtype::f32, place.layout.replicas()));
   }
   const std::int64_t tokens = of_pass.shape.tokens() / place.layout.context;
   const std::int64_t own = nn::StreamRows::rows_of_rank(tokens, place.layout);
   const std::int64_t summed = place.layout.shares_rows() ? place.layout.tensor * own : own;
-  memory.communication =
-      bucket + dist::summing_bytes(summed * config.hidden_size, options.dtype, place.layout.tensor);
+  memory.communication = bucket + ranks::summing_bytes(summed * config.hidden_size, options.dtype,
+                                                       place.layout.tensor);
   return memory;
 }
 
@@ -170,7 +171,7 @@ Trainer<Exec>::Trainer(const Exec& exec, nn::LlamaConfig config, TrainOptions op
       ternary_(config_, layout_, weights_),
       ids_(static_cast<std::size_t>(rows_.rows * options_.shape.seq)),
       targets_(ids_.size()) {
-  const dist::Place& place = options_.groups.place;
+  const ranks::Place& place = options_.groups.place;
   schedule_ = pipeline_schedule(place.layout, place.stage, rows_.microbatches);
   nn::PassOptions of_pass = pass_options(config_, options_);
   for (const std::int64_t kept : kept_microbatches(schedule_, place.layout.virtual_stages)) {
@@ -225,14 +226,14 @@ void Trainer<Exec>::round_master() {
 
 template <class Exec>
 void Trainer<Exec>::sum_gradients(std::int64_t offset, bool to_the_end) {
-  const dist::Communicator& replicas = options_.groups.replicas;
-  const std::vector<dist::Part>& buckets = sharing_.buckets();
+  const ranks::Communicator& replicas = options_.groups.replicas;
+  const std::vector<ranks::Part>& buckets = sharing_.buckets();
   // One bucket at a time: the next one begins when the one before has been summed.
   while (summed_ < buckets.size() && buckets[summed_].begin >= offset) {
     if (!to_the_end && !sum_.advance()) return;
     sum_.wait();
-    const dist::Part bucket = buckets[summed_++];
-    const auto part = [&](dist::Part at) {
+    const ranks::Part bucket = buckets[summed_++];
+    const auto part = [&](ranks::Part at) {
       return TensorRef<1>(floats(gradients_, at.begin, at.count).data(), Dtype::f32, {at.count});
     };
     sum_ = sharing_.is_cut()
@@ -244,7 +245,7 @@ void Trainer<Exec>::sum_gradients(std::int64_t offset, bool to_the_end) {
 
 template <class Exec>
 void Trainer<Exec>::sum_tied_gradients() {
-  const dist::Place& place = options_.groups.place;
+  const ranks::Place& place = options_.groups.place;
   const bool is_end = place.is_first_stage() || place.is_last_stage();
   if (!config_.tie_word_embeddings || place.layout.pipeline == 1 || !is_end) return;
   // The first stage sends its gradient and gets the sum, in the order of the stages.
@@ -257,7 +258,7 @@ void Trainer<Exec>::sum_tied_gradients() {
 
 template <class Exec>
 void Trainer<Exec>::run_microbatches(const TokenData& data, float dloss) {
-  const dist::Place& place = options_.groups.place;
+  const ranks::Place& place = options_.groups.place;
   const std::int64_t rows = options_.shape.batch * options_.accumulation;
   const std::int64_t count = rows_.microbatches;
   const bool sums_early = !(config_.tie_word_embeddings && place.layout.pipeline > 1);
@@ -295,7 +296,7 @@ double Trainer<Exec>::waited_s() const {
 
 template <class Exec>
 double Trainer<Exec>::idle_share(double passes_s) const {
-  const dist::Communicator& stages = options_.groups.pipeline;
+  const ranks::Communicator& stages = options_.groups.pipeline;
   if (stages.size() == 1) return 0;
   const std::vector<double> ends = stages.gather(passes_s);
   const double longest = *std::ranges::max_element(ends);
@@ -307,8 +308,8 @@ double Trainer<Exec>::idle_share(double passes_s) const {
 template <class Exec>
 double Trainer<Exec>::gradient_norm() {
   double squares = 0;
-  const std::vector<dist::Part> parts = counted_parts(layout_, sharing_);
-  for (const dist::Part& part : parts) {
+  const std::vector<ranks::Part> parts = counted_parts(layout_, sharing_);
+  for (const ranks::Part& part : parts) {
     const double norm = training::norm(exec_, floats(gradients_, part.begin, part.count).data(),
                                        part.count, reinterpret_cast<double*>(sums_.data()));
     if (parts.size() == 1 && options_.groups.place.layout.ranks() == 1) return norm;
@@ -322,7 +323,7 @@ double Trainer<Exec>::gradient_norm() {
 template <class Exec>
 StepLog Trainer<Exec>::step(const TokenData& data) {
   const auto start = std::chrono::steady_clock::now();
-  const dist::Groups& groups = options_.groups;
+  const ranks::Groups& groups = options_.groups;
   StepLog log;
   log.loss_scale = static_cast<float>(scaler_.scale());
   log.rate = static_cast<float>(options_.schedule.at(steps()));
@@ -394,11 +395,11 @@ void Trainer<Exec>::update(double factor, double rate) {
 template <class Exec>
 void Trainer<Exec>::gather_parameters() {
   if (!sharing_.is_cut()) return;
-  const auto part = [&](dist::Part at) {
+  const auto part = [&](ranks::Part at) {
     return TensorRef<1>(copy_.data() + static_cast<std::size_t>(at.begin) * size_of(options_.dtype),
                         options_.dtype, {at.count});
   };
-  for (const dist::Part& bucket : sharing_.buckets()) {
+  for (const ranks::Part& bucket : sharing_.buckets()) {
     options_.groups.replicas.all_gather(exec_, part(sharing_.own(bucket)), part(bucket)).wait();
   }
 }
@@ -422,10 +423,10 @@ std::vector<float> Trainer<Exec>::whole_masters() const {
   for (const Piece& piece : sharing_.pieces()) {
     std::copy_n(own.begin() + piece.state, piece.count, whole.begin() + piece.begin);
   }
-  const auto part = [&](dist::Part at) {
+  const auto part = [&](ranks::Part at) {
     return TensorRef<1>(whole.data() + at.begin, Dtype::f32, {at.count});
   };
-  for (const dist::Part& bucket : sharing_.buckets()) {
+  for (const ranks::Part& bucket : sharing_.buckets()) {
     options_.groups.replicas.all_gather(serial_host(), part(sharing_.own(bucket)), part(bucket))
         .wait();
   }

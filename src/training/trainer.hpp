@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "nn/model.hpp"
-#include "nn/training_pass.hpp"
+#include "nn/model/model.hpp"
+#include "nn/model/training_pass.hpp"
 #include "training/data.hpp"
 #include "training/optimizer.hpp"
 #include "training/pipeline_schedule.hpp"
@@ -30,7 +30,7 @@ struct TrainOptions {
   std::vector<nn::Recompute> recompute{};  ///< gradient checkpointing, one entry a block
   nn::Kernels kernels{};
   /// The ranks that train together; shape and accumulation are those of all of them.
-  dist::Groups groups{};
+  ranks::Groups groups{};
   std::int64_t micro_batches = 0;  ///< a step of a rank; 0: as `shape` and `accumulation` say
   std::int64_t bucket = std::int64_t{4} << 20;  ///< elements of gradients summed at a time
 };
@@ -163,7 +163,7 @@ class Trainer {
   double waited_before_ = 0;  ///< waited_s() before the step
   double loss_ = 0;           ///< sum over the microbatches of a step
   std::size_t summed_ = 0;    ///< buckets whose sums are done or under way
-  dist::Request sum_;
+  ranks::Request sum_;
 };
 
 }  // namespace katt::training

@@ -1,8 +1,8 @@
-// The syntax of axes and tiles (bench/axes.hpp): a line with the name of an axis, a line with its text.
+// The syntax of axes and tiles (plan/axes.hpp): a line with the name of an axis, a line with its text.
 
-#include "bench/axes.hpp"
+#include "plan/axes.hpp"
 
-#include "bench/plan.hpp"
+#include "plan/plan.hpp"
 #include "tests/fuzz/fuzz.hpp"
 #include "tests/fuzz/registry.hpp"
 

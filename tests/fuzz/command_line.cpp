@@ -1,11 +1,11 @@
 // Command lines of katt sweep, tune and train up to the work, and lists of tokens: a word a line, the
 // first is the command.
 
-#include "bench/text.hpp"
-#include "drivers/commands.hpp"
-#include "drivers/measure_options.hpp"
-#include "drivers/model_options.hpp"
-#include "drivers/train_options.hpp"
+#include "core/text.hpp"
+#include "drivers/options/measure_options.hpp"
+#include "drivers/options/model_options.hpp"
+#include "drivers/runtime/commands.hpp"
+#include "drivers/training/train_options.hpp"
 #include "tests/fuzz/fuzz.hpp"
 #include "tests/fuzz/registry.hpp"
 

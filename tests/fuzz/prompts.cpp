@@ -1,6 +1,6 @@
-// A file of prompts (drivers/prompts.hpp).
+// A file of prompts (drivers/options/prompts.hpp).
 
-#include "drivers/prompts.hpp"
+#include "drivers/options/prompts.hpp"
 
 #include "tests/fuzz/fuzz.hpp"
 

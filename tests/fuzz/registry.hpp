@@ -2,7 +2,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "tests/bench/toy_operator.hpp"
+#include "tests/op/toy_operator.hpp"
 
 namespace katt::test::fuzz {
 

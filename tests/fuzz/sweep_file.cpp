@@ -1,8 +1,8 @@
-// A sweep file in TOML, up to the plan of its cases (bench/sweep_file.hpp, bench/plan.hpp).
+// A sweep file in TOML, up to the plan of its cases (plan/sweep_file.hpp, plan/plan.hpp).
 
-#include "bench/sweep_file.hpp"
+#include "plan/sweep_file.hpp"
 
-#include "bench/plan.hpp"
+#include "plan/plan.hpp"
 #include "tests/fuzz/fuzz.hpp"
 #include "tests/fuzz/registry.hpp"
 

@@ -1,6 +1,6 @@
-// A tuning file (bench/tuning.hpp).
+// A tuning file (plan/tuning.hpp).
 
-#include "bench/tuning.hpp"
+#include "plan/tuning.hpp"
 
 #include "tests/fuzz/fuzz.hpp"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "io/hdf5_handle.hpp"
+#include "io/hdf5/hdf5_handle.hpp"
 
 namespace katt::test {
 

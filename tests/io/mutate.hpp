@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "testing/fill.hpp"
+#include "op/reference/fill.hpp"
 
 /// Damaged files: a valid one and a number give a file with one to eight changes, the same on every
 /// machine.

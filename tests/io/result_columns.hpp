@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "io/result_file.hpp"
+#include "io/hdf5/result_file.hpp"
 
 namespace katt::test {
 

@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "hdf5_builder.hpp"
-#include "io/case_file.hpp"
+#include "io/hdf5/case_file.hpp"
 #include "tests/cases/folders.hpp"
 
 namespace katt {

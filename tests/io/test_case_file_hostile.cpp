@@ -9,8 +9,8 @@
 
 #include "core/error.hpp"
 #include "hdf5_builder.hpp"
-#include "io/case_file.hpp"
-#include "io/result_file.hpp"
+#include "io/hdf5/case_file.hpp"
+#include "io/hdf5/result_file.hpp"
 #include "result_columns.hpp"
 
 #if defined(KATT_ADDRESS_SANITIZER)

@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "hdf5_builder.hpp"
-#include "io/child_process.hpp"
+#include "process/child_process.hpp"
 
 namespace katt {
 namespace {

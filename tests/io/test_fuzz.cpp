@@ -6,15 +6,15 @@
 #include <memory>
 #include <set>
 
-#include "bench/forecast.hpp"
-#include "bench/plan.hpp"
-#include "bench/sweep_file.hpp"
-#include "bench/tuning.hpp"
 #include "drivers/driver.hpp"
 #include "fuzz.hpp"
-#include "io/result_contents.hpp"
-#include "io/result_file.hpp"
+#include "io/hdf5/result_contents.hpp"
+#include "io/hdf5/result_file.hpp"
 #include "io/safetensors.hpp"
+#include "plan/forecast.hpp"
+#include "plan/plan.hpp"
+#include "plan/sweep_file.hpp"
+#include "plan/tuning.hpp"
 #include "result_columns.hpp"
 
 #if defined(KATT_ADDRESS_SANITIZER)

@@ -5,7 +5,7 @@
 
 #include "core/error.hpp"
 #include "hdf5_builder.hpp"
-#include "io/result_contents.hpp"
+#include "io/hdf5/result_contents.hpp"
 #include "result_columns.hpp"
 
 namespace katt {

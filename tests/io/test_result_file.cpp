@@ -10,7 +10,7 @@
 
 #include "core/error.hpp"
 #include "hdf5_builder.hpp"
-#include "io/result_file.hpp"
+#include "io/hdf5/result_file.hpp"
 #include "result_columns.hpp"
 
 namespace katt {

@@ -7,7 +7,7 @@
 #include "core/error.hpp"
 #include "hdf5_builder.hpp"
 #include "io/safetensors.hpp"
-#include "testing/fill.hpp"
+#include "op/reference/fill.hpp"
 
 namespace katt {
 namespace {

@@ -10,8 +10,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "io/case_file.hpp"
-#include "io/hdf5_handle.hpp"
+#include "io/hdf5/case_file.hpp"
+#include "io/hdf5/hdf5_handle.hpp"
 #include "memory/transfer.hpp"
 #include "nn/config.hpp"
 #include "tests/cases/folders.hpp"

@@ -7,19 +7,19 @@
 #include <utility>
 #include <vector>
 
-#include "bench/buffer.hpp"
 #include "core/error.hpp"
 #include "core/execution.hpp"
 #include "memory/tracker.hpp"
 #include "nn/device_memory.hpp"
-#include "nn/generate.hpp"
-#include "nn/model.hpp"
-#include "nn/most_likely.hpp"
+#include "nn/inference/generate.hpp"
+#include "nn/inference/most_likely.hpp"
+#include "nn/model/model.hpp"
+#include "op/buffer.hpp"
 #include "tests/device.hpp"
 #include "tests/io/hdf5_builder.hpp"
 #include "tests/nn/cuda_calls.hpp"
 #include "tests/nn/llama_tiny.hpp"
-#include "tile/bf16_units.hpp"
+#include "tile/bf16/bf16_units.hpp"
 
 namespace katt {
 namespace {

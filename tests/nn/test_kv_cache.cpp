@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nn/device_memory.hpp"
-#include "nn/kv_cache.hpp"
+#include "nn/inference/kv_cache.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/rope/rope.hpp"
 #include "tests/ops/attention_problems.hpp"

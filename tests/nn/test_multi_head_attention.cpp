@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nn/arena.hpp"
-#include "nn/multi_head_attention.hpp"
+#include "nn/model/multi_head_attention.hpp"
 #include "ops/rope/rope.hpp"
 #include "tests/ops/matrix.hpp"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "nn/pace.hpp"
+#include "nn/inference/pace.hpp"
 
 namespace katt::nn {
 namespace {

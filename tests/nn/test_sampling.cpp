@@ -5,7 +5,7 @@
 #include <map>
 
 #include "core/error.hpp"
-#include "nn/sampling.hpp"
+#include "nn/inference/sampling.hpp"
 #include "tests/io/hdf5_builder.hpp"
 
 namespace katt {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/buffer.hpp"
-#include "bench/tensor_pass.hpp"
+#include "op/buffer.hpp"
+#include "op/tensor_pass.hpp"
 #include "ops/attention/bench/description.hpp"
 
 /// Attention problems of tests: host values that a test may change, on a backend, and what outputs

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/adapter.hpp"
-#include "testing/fill.hpp"
+#include "op/adapter.hpp"
+#include "op/reference/fill.hpp"
 #include "tests/device.hpp"
 #include "tests/ops/attention_case.hpp"
 

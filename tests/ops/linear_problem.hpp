@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "testing/expected.hpp"
+#include "op/reference/expected.hpp"
 #include "tests/ops/matrix.hpp"
 
 /// What the tests of linear and of the operators made of it share.

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/buffer.hpp"
-#include "core/variants.hpp"
-#include "testing/fill.hpp"
+#include "op/buffer.hpp"
+#include "op/reference/fill.hpp"
+#include "op/variants.hpp"
 #include "tests/device.hpp"
 
 /// What the tests of operators on matrices share.

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/tensor_operator.hpp"
 #include "memory/tracker.hpp"
+#include "op/tensor_operator.hpp"
 #include "tests/ops/matrix.hpp"
 
 /// What holds for every operator that has a description (OP/bench/description.hpp): a test writes

@@ -9,7 +9,7 @@
 #include "ops/attention/attention.hpp"
 #include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
-#include "tile/bf16_units.hpp"
+#include "tile/bf16/bf16_units.hpp"
 
 namespace katt::attention {
 namespace {

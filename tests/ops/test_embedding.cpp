@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "op/reference/expected.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/embedding/embedding_ref.hpp"
-#include "testing/expected.hpp"
 #include "tests/ops/matrix.hpp"
 
 namespace katt::embedding {

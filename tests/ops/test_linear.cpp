@@ -9,7 +9,7 @@
 #include "ops/linear/linear.hpp"
 #include "ops/linear/linear_ref.hpp"
 #include "tests/ops/linear_problem.hpp"
-#include "tile/bf16_units.hpp"
+#include "tile/bf16/bf16_units.hpp"
 
 namespace katt::linear {
 namespace {

@@ -10,7 +10,7 @@
 #include "ops/linear/gemm/column_major.hpp"
 #include "ops/linear/gemm/gemm.hpp"
 #include "tests/ops/linear_problem.hpp"
-#include "tile/bf16_units.hpp"
+#include "tile/bf16/bf16_units.hpp"
 
 namespace katt::linear {
 namespace {

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "bench/profile.hpp"
-#include "bench/registry.hpp"
+#include "measure/profile.hpp"
 #include "nn/llama_block/llama_block.hpp"
 #include "nn/llama_block/llama_block_ref.hpp"
-#include "testing/fill.hpp"
+#include "op/reference/fill.hpp"
+#include "op/registry.hpp"
 
 namespace katt::llama_block {
 

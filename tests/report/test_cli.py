@@ -9,7 +9,7 @@ import sys
 import pytest
 import synthetic
 from katt_report import cli
-from katt_report.output import write_folder
+from katt_report.pages.output import write_folder
 from test_load import DAMAGE, damage
 
 
@@ -115,7 +115,7 @@ def test_a_killed_run_leaves_nothing_behind(tmp_path):
     script = """if True:
         import sys, time
         from pathlib import Path
-        from katt_report.output import write_folder
+        from katt_report.pages.output import write_folder
         def make():
             print("made", flush=True)
             time.sleep(60)

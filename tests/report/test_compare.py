@@ -3,7 +3,7 @@
 import pytest
 import synthetic
 from katt_report import InputError, compare, load
-from katt_report.compare_page import compare_report, table_text
+from katt_report.pages.compare_page import compare_report, table_text
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from katt_report import InputError, cli
 from katt_report.figures.shares import rest_of
 from katt_report.isolation import logs_isolated
-from katt_report.log_page import log_lines, log_report, profile_table
+from katt_report.pages.log_page import log_lines, log_report, profile_table
 
 KIND = np.dtype([("name", "S96"), ("depth", "<i8"), ("calls", "<f8"), ("time_s", "<f8"), ("flops", "<f8"),
                  ("bytes", "<f8"), ("ceiling", "S24"), ("ceiling_fraction", "<f8")])  # fmt: skip

@@ -2,8 +2,8 @@
 
 import synthetic
 from katt_report import groups, headline, load
-from katt_report.machines import by_machine, machine_lines, machines_section
-from katt_report.page import report
+from katt_report.pages.machines import by_machine, machine_lines, machines_section
+from katt_report.pages.page import report
 
 OTHER = {"device": "AMD EPYC 9654", "cores": 96}
 HERE = "Intel Xeon (Sapphire Rapids) (2 cores)"
@@ -53,7 +53,7 @@ def test_machines_that_share_no_row(tmp_path):
 
 
 def test_the_page_has_the_section_where_there_are_several(tmp_path, monkeypatch):
-    monkeypatch.setattr("katt_report.page.render", lambda figure: (b"<svg/>", b""))
+    monkeypatch.setattr("katt_report.pages.page.render", lambda figure: (b"<svg/>", b""))
     page = report(load(synthetic.write(tmp_path / "r.h5", two_machines(2.0))))["report.html"].decode()
     assert 'id="machines"' in page and 'href="#machines"' in page
 

@@ -9,13 +9,13 @@ from katt_report import groups, headline, load
 from katt_report.compare import compare
 from katt_report.figures import draw_all
 from katt_report.figures.memory import exponents
-from katt_report.page import report
+from katt_report.pages.page import report
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """Figures are made but not rendered."""
-    monkeypatch.setattr("katt_report.page.render", lambda figure: (b"<svg/>", b""))
+    monkeypatch.setattr("katt_report.pages.page.render", lambda figure: (b"<svg/>", b""))
 
 
 def memory_labels(group) -> list[str]:

@@ -14,15 +14,15 @@ from katt_report import figures, groups, headline, load
 from katt_report.figures import draw_all
 from katt_report.figures.memory import exponents
 from katt_report.figures.shares import shares
-from katt_report.output import render
-from katt_report.page import report
-from katt_report.shares_table import shares_table
+from katt_report.pages.output import render
+from katt_report.pages.page import report
+from katt_report.pages.shares_table import shares_table
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """Figures are made but not rendered: for tests of which ones there are, and of the page's text."""
-    monkeypatch.setattr("katt_report.page.render", lambda figure: (b"<svg/>", b""))
+    monkeypatch.setattr("katt_report.pages.page.render", lambda figure: (b"<svg/>", b""))
 
 
 def page_of(results) -> str:

@@ -4,8 +4,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "testing/fill.hpp"
-#include "tile/bf16_engine.hpp"
+#include "op/reference/fill.hpp"
+#include "tile/bf16/bf16_engine.hpp"
 
 namespace katt::tile::bf16_panels {
 namespace {

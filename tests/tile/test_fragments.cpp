@@ -3,7 +3,7 @@
 #include <set>
 #include <utility>
 
-#include "tile/fragments.hpp"
+#include "tile/cuda/fragments.hpp"
 
 // What the emulator of warps does not see on the way of a kernel: that the maps are one to one, and
 // that the bits of a descriptor are where the PTX ISA says.

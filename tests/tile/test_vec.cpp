@@ -8,10 +8,10 @@
 #include <random>
 #include <vector>
 
-#include "tile/pairs.hpp"
-#include "tile/stream.hpp"
-#include "tile/transpose.hpp"
-#include "tile/vec.hpp"
+#include "tile/bf16/transpose.hpp"
+#include "tile/rows/pairs.hpp"
+#include "tile/rows/stream.hpp"
+#include "tile/vec/vec.hpp"
 
 namespace katt::tile {
 namespace {

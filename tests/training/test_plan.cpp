@@ -4,7 +4,7 @@
 
 #include "core/error.hpp"
 #include "core/execution.hpp"
-#include "drivers/training_run.hpp"
+#include "drivers/training/training_run.hpp"
 #include "tests/io/hdf5_builder.hpp"
 #include "tests/nn/llama_tiny.hpp"
 #include "training/checkpointing.hpp"

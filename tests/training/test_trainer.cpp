@@ -5,9 +5,9 @@
 #include <fstream>
 
 #include "core/error.hpp"
-#include "drivers/training_run.hpp"
+#include "drivers/training/training_run.hpp"
 #include "memory/tracker.hpp"
-#include "nn/session.hpp"
+#include "nn/inference/session.hpp"
 #include "tests/device.hpp"
 #include "tests/io/hdf5_builder.hpp"
 #include "tests/nn/llama_tiny.hpp"

@@ -76,9 +76,9 @@ def _report(arguments: list[str]) -> int:
     # Imported late: --help and a wrong option should not wait for Matplotlib.
     from katt_report.headline import headline
     from katt_report.isolation import load_isolated, logs_isolated
-    from katt_report.log_page import log_lines, log_report
-    from katt_report.output import write_folder
-    from katt_report.page import report
+    from katt_report.pages.log_page import log_lines, log_report
+    from katt_report.pages.output import write_folder
+    from katt_report.pages.page import report
 
     logs = logs_isolated(*options.results)
     if logs:
@@ -115,9 +115,9 @@ def _compare(arguments: list[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for compare.html and its figure")
     options = parser.parse_args(arguments)
     from katt_report.compare import compare
-    from katt_report.compare_page import compare_report, table_text
+    from katt_report.pages.compare_page import compare_report, table_text
     from katt_report.isolation import load_isolated
-    from katt_report.output import write_folder
+    from katt_report.pages.output import write_folder
 
     old, new = load_isolated(options.old), load_isolated(options.new)
     found = compare(old, new, tolerance=options.tolerance, metric=options.metric, allow_lost=options.allow_lost)

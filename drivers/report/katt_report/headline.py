@@ -9,7 +9,7 @@ from katt_report import schema
 from katt_report.figures.memory import exponents, growth_text
 from katt_report.groups import Group, groups
 from katt_report.load import Results
-from katt_report.machines import machine_lines
+from katt_report.pages.machines import machine_lines
 from katt_report.points import Points
 from katt_report.statistics import Interval
 from katt_report.text import bytes_text, error_text, list_text, percent_text, ratio_text

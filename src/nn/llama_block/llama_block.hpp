@@ -11,8 +11,8 @@
 
 #include "core/dtype.hpp"
 #include "nn/arena.hpp"
-#include "nn/block.hpp"
 #include "nn/config.hpp"
+#include "nn/model/block.hpp"
 #include "nn/products.hpp"
 #include "nn/runner.hpp"
 #include "ops/linear/linear.hpp"
@@ -81,7 +81,7 @@ template <class Exec>
 class Pass {
  public:
   Pass(const Exec& exec, const Shape& shape, Dtype dtype, nn::Kernels kernels, Tensors tensors,
-       bool backward, bool dry = false, const dist::Groups& groups = {})
+       bool backward, bool dry = false, const ranks::Groups& groups = {})
       : config_(config_of(shape)),
         shape_{.batch = shape.batch, .seq = shape.seq},
         kernels_(std::move(kernels)),
@@ -157,7 +157,7 @@ class Pass {
     const auto rows = [&](std::int64_t columns) {
       return arena.tensor<2>(dtype, {tokens, columns});
     };
-    const dist::Layout& layout = run_.groups().place.layout;
+    const ranks::Layout& layout = run_.groups().place.layout;
     const std::int64_t own = nn::StreamRows::rows_of_rank(tokens, layout);
     const std::int64_t hidden = config_.hidden_size;
     at_.rows.tokens = tokens;

@@ -5,8 +5,8 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "testing/precision.hpp"
-#include "testing/sample.hpp"
+#include "op/reference/precision.hpp"
+#include "op/reference/sample.hpp"
 
 namespace katt::llama_block {
 

@@ -8,7 +8,7 @@
 
 #include "core/dtype.hpp"
 #include "nn/llama_block/llama_block.hpp"
-#include "testing/expected.hpp"
+#include "op/reference/expected.hpp"
 
 /// Float64 reference of a whole block on the host, by the definitions of its operators. Shares no
 /// code with them.

@@ -6,7 +6,7 @@
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 #include "ops/attention/tile.hpp"
 
 /// Scaled dot-product attention over heads (Vaswani et al. 2017, arXiv:1706.03762, eq. 1):

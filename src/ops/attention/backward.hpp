@@ -5,7 +5,7 @@
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 #include "ops/attention/attention.hpp"
 
 /// Gradients of attention (Dao et al. 2022, FlashAttention, arXiv:2205.14135, appendix B.2): with

@@ -5,7 +5,7 @@
 
 #include "core/dtype.hpp"
 #include "core/execution.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 #include "ops/attention/bf16_panels/panels.hpp"
 #include "ops/attention/bf16_panels/variants.hpp"
 #include "ops/attention/decode/decode.hpp"

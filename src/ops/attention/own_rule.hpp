@@ -14,7 +14,7 @@
 #include "ops/attention/naive/forward_kernel.hpp"
 #include "ops/attention/portable/backward_kernel.hpp"
 #include "ops/attention/portable/forward_kernel.hpp"
-#include "ops/attention/score_rules.hpp"
+#include "ops/attention/rules/score_rules.hpp"
 #if defined(KATT_HAS_CUDA)
 #include "ops/attention/tensor_cores/mma_backward_cuda.hpp"
 #include "ops/attention/tensor_cores/mma_cuda.hpp"

@@ -8,9 +8,9 @@
 #include "ops/attention/attention.hpp"
 #include "ops/attention/backward.hpp"
 #include "ops/attention/scores.hpp"
-#include "tile/elementwise.hpp"
-#include "tile/transpose.hpp"
-#include "tile/vec.hpp"
+#include "tile/bf16/transpose.hpp"
+#include "tile/rows/elementwise.hpp"
+#include "tile/vec/vec.hpp"
 
 /// The arguments of a call as kernels see them: rows of tensors, extents, score rule, and the
 /// division of the packed query rows into tiles.

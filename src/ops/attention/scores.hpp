@@ -6,8 +6,8 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/mask.hpp"
-#include "tile/engine.hpp"
-#include "tile/vec.hpp"
+#include "tile/engines/engine.hpp"
+#include "tile/vec/vec.hpp"
 
 /// What makes scores of the products q·k, in both passes of every engine: scale, score rule, bias
 /// and mask.

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 
 namespace katt::attention {
 

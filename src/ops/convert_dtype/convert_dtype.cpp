@@ -4,7 +4,7 @@
 
 #include "core/error.hpp"
 #include "core/execution.hpp"
-#include "tile/elementwise.hpp"
+#include "tile/rows/elementwise.hpp"
 
 namespace katt::convert_dtype {
 

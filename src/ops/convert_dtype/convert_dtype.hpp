@@ -4,7 +4,7 @@
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 
 /// Conversion of a matrix to another dtype: out = x rounded to nearest, ties to even; overflow
 /// gives infinity, infinities stay, NaN stays a NaN (IEEE 754-2019, §4.3.1 and §5.4.2). Every pair

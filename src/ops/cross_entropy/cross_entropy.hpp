@@ -5,7 +5,7 @@
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 
 /// Cross-entropy of logits against class indices, averaged over the tokens that count:
 ///

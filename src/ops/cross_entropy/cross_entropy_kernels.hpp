@@ -5,7 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/views.hpp"
-#include "tile/row_softmax.hpp"
+#include "tile/rows/row_softmax.hpp"
 
 /// Functors of cross-entropy, one team a token. Also the ends of linear_cross_entropy.
 namespace katt::cross_entropy::impl {

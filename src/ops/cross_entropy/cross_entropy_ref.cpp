@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "testing/precision.hpp"
+#include "op/reference/precision.hpp"
 
 namespace katt::cross_entropy {
 

@@ -8,7 +8,7 @@
 #include "core/parts.hpp"
 #include "core/views.hpp"
 #include "ops/embedding/embedding_kernels.hpp"
-#include "tile/elementwise.hpp"
+#include "tile/rows/elementwise.hpp"
 
 namespace katt::embedding {
 

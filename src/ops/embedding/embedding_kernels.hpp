@@ -5,8 +5,8 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/views.hpp"
-#include "tile/columns.hpp"
-#include "tile/elementwise.hpp"
+#include "tile/rows/columns.hpp"
+#include "tile/rows/elementwise.hpp"
 
 /// Functors of the embedding.
 namespace katt::embedding::impl {

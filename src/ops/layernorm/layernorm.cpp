@@ -6,8 +6,8 @@
 #include "core/check.hpp"
 #include "core/parts.hpp"
 #include "ops/layernorm/layernorm_kernels.hpp"
-#include "tile/column_sums.hpp"
-#include "tile/elementwise.hpp"
+#include "tile/rows/column_sums.hpp"
+#include "tile/rows/elementwise.hpp"
 
 namespace katt::layernorm {
 

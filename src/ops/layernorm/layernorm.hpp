@@ -5,7 +5,7 @@
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 
 /// Layer normalisation (Ba, Kiros & Hinton 2016, arXiv:1607.06450, eq. 3 and 4) of every row:
 ///

@@ -5,9 +5,9 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/views.hpp"
-#include "tile/columns.hpp"
-#include "tile/pairs.hpp"
-#include "tile/stream.hpp"
+#include "tile/rows/columns.hpp"
+#include "tile/rows/pairs.hpp"
+#include "tile/rows/stream.hpp"
 
 /// The functor of layer normalisation. A row comes from memory once in a launch, and from cache in
 /// its later loops, which ask for the next row.

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <span>
 
-#include "testing/precision.hpp"
-#include "testing/sample.hpp"
+#include "op/reference/precision.hpp"
+#include "op/reference/sample.hpp"
 
 namespace katt::layernorm {
 

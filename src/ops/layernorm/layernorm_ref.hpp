@@ -1,7 +1,7 @@
 #pragma once
 
-#include "testing/expected.hpp"
-#include "testing/problem.hpp"
+#include "op/reference/expected.hpp"
+#include "op/reference/problem.hpp"
 
 /// Float64 reference of layer normalisation on the host. Shares no code with the kernels.
 namespace katt::layernorm {

@@ -9,7 +9,7 @@
 #include "ops/linear/gemm/gemm.hpp"
 #include "ops/linear/gemm/naive.hpp"
 #include "ops/linear/linear_kernels.hpp"
-#include "tile/column_sums.hpp"
+#include "tile/rows/column_sums.hpp"
 
 namespace katt::linear {
 

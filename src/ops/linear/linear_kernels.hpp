@@ -5,7 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "tile/elementwise.hpp"
+#include "tile/rows/elementwise.hpp"
 
 /// The passes of linear that are no product.
 namespace katt::linear::impl {

@@ -5,7 +5,7 @@
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 #include "ops/cross_entropy/cross_entropy.hpp"
 
 /// The last layer of a language model and its loss in one operation:

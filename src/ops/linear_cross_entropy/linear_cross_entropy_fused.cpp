@@ -3,13 +3,13 @@
 #include <type_traits>
 
 #include "core/execution.hpp"
-#include "core/extents.hpp"
 #include "core/parts.hpp"
 #include "core/views.hpp"
 #include "ops/linear/gemm/gemm.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_kernels.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"
-#include "tile/elementwise.hpp"
+#include "tile/extents.hpp"
+#include "tile/rows/elementwise.hpp"
 
 namespace katt::linear_cross_entropy::impl {
 

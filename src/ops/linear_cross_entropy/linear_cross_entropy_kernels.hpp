@@ -6,7 +6,7 @@
 
 #include "core/views.hpp"
 #include "ops/cross_entropy/cross_entropy_kernels.hpp"
-#include "tile/row_softmax.hpp"
+#include "tile/rows/row_softmax.hpp"
 
 /// Functors of linear_cross_entropy on a block of logits: the columns first … first + columns of
 /// the vocabulary, in f32, one row a token.

@@ -5,7 +5,7 @@
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 
 /// Root mean square normalisation (Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4) of every row,
 /// with what usually stands before and after it:

@@ -6,9 +6,9 @@
 
 #include "ops/rmsnorm/rmsnorm.hpp"
 #include "ops/rmsnorm/rmsnorm_rows.hpp"
-#include "tile/column_sums.hpp"
-#include "tile/rows.hpp"
-#include "tile/stream.hpp"
+#include "tile/rows/column_sums.hpp"
+#include "tile/rows/rows.hpp"
+#include "tile/rows/stream.hpp"
 
 /// The fused backward pass. A row comes from memory once, for its statistics, and from cache after
 /// that.

@@ -7,8 +7,8 @@
 
 #include "ops/rmsnorm/rmsnorm.hpp"
 #include "ops/rmsnorm/rmsnorm_rows.hpp"
-#include "tile/rows.hpp"
-#include "tile/stream.hpp"
+#include "tile/rows/rows.hpp"
+#include "tile/rows/stream.hpp"
 
 /// The fused forward pass. A row comes from memory once and from cache after that.
 namespace katt::rmsnorm::impl {

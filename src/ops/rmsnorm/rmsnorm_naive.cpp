@@ -4,7 +4,7 @@
 
 #include "core/parts.hpp"
 #include "ops/rmsnorm/rmsnorm_rows.hpp"
-#include "tile/column_sums.hpp"
+#include "tile/rows/column_sums.hpp"
 
 namespace katt::rmsnorm::impl {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "testing/precision.hpp"
+#include "op/reference/precision.hpp"
 
 namespace katt::rmsnorm {
 

@@ -5,10 +5,10 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/tensor.hpp"
-#include "tile/columns.hpp"
-#include "tile/pairs.hpp"
-#include "tile/stream.hpp"
-#include "tile/vec.hpp"
+#include "tile/rows/columns.hpp"
+#include "tile/rows/pairs.hpp"
+#include "tile/rows/stream.hpp"
+#include "tile/vec/vec.hpp"
 
 /// What the kernels of both variants share: rows, the statistics of a row, int8 stores.
 namespace katt::rmsnorm::impl {

@@ -6,7 +6,7 @@
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 
 /// Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.2.2): pair i of a head's
 /// elements is turned by the angle position · frequency(i).

@@ -6,10 +6,10 @@
 
 #include "core/views.hpp"
 #include "ops/rope/rope.hpp"
-#include "tile/pairs.hpp"
-#include "tile/rows.hpp"
-#include "tile/stream.hpp"
-#include "tile/vec.hpp"
+#include "tile/rows/pairs.hpp"
+#include "tile/rows/rows.hpp"
+#include "tile/rows/stream.hpp"
+#include "tile/vec/vec.hpp"
 
 namespace katt::rope::impl {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "core/views.hpp"
-#include "tile/columns.hpp"
-#include "tile/pairs.hpp"
+#include "tile/rows/columns.hpp"
+#include "tile/rows/pairs.hpp"
 
 namespace katt::rope::impl {
 

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 #include "ops/rope/rope_kernels.hpp"
 
 /// The naive variant, the baseline that speedups refer to: the unfused form of Hugging Face's

@@ -5,7 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/views.hpp"
-#include "tile/row_softmax.hpp"
+#include "tile/rows/row_softmax.hpp"
 
 /// Functors of the softmax, one team a row.
 namespace katt::softmax::impl {

@@ -2,8 +2,8 @@
 
 #include <type_traits>
 
-#include "tile/elementwise.hpp"
-#include "tile/vec.hpp"
+#include "tile/rows/elementwise.hpp"
+#include "tile/vec/vec.hpp"
 
 /// silu(g) = g · σ(g) (Elfwing, Uchibe & Doya 2018, arXiv:1702.03118) in vectors, for results that become an Out.
 namespace katt::swiglu::impl {

@@ -5,7 +5,7 @@
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 
 /// The activation of SwiGLU (Shazeer 2020, arXiv:2002.05202, eq. 6), element by element:
 ///

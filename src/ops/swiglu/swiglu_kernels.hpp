@@ -6,7 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/swiglu/silu.hpp"
-#include "tile/elementwise.hpp"
+#include "tile/rows/elementwise.hpp"
 
 /// The fused kernels of SwiGLU: one pass over memory. Also used by swiglu_mlp, on blocks in f32.
 namespace katt::swiglu::impl {

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "op/reference/precision.hpp"
 #include "ops/swiglu/swiglu_ref.hpp"
-#include "testing/precision.hpp"
 
 namespace katt::swiglu_mlp {
 

@@ -5,7 +5,7 @@
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 #include "ops/ternary_linear/ternary_linear_pack.hpp"
 
 /// A linear layer with ternary weights and 8-bit activations (BitNet b1.58, Ma et al. 2024,

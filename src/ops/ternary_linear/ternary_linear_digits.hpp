@@ -6,7 +6,7 @@
 
 #include "core/execution.hpp"
 #include "ops/ternary_linear/ternary_linear_pack.hpp"
-#include "tile/in_register.hpp"
+#include "tile/engines/in_register.hpp"
 
 // Not in a CUDA build: nvcc refuses vector types in any function that could also run on a device.
 #if defined(__AVX512BW__) && !defined(KATT_HAS_CUDA)

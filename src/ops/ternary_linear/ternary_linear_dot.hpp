@@ -6,7 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/ternary_linear/ternary_linear_digits.hpp"
-#include "tile/vec.hpp"
+#include "tile/vec/vec.hpp"
 
 /// Integer products of packed rows with quantised tokens. With digits d = w + 1:
 ///   Σ_i x_i·w_i = Σ_i x_i·d_i − Σ_i x_i

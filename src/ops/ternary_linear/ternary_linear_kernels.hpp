@@ -6,7 +6,7 @@
 
 #include "core/views.hpp"
 #include "ops/ternary_linear/ternary_linear_dot.hpp"
-#include "tile/columns.hpp"
+#include "tile/rows/columns.hpp"
 
 /// Functors of the packed variants.
 namespace katt::ternary_linear::impl {

@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "core/views.hpp"
 #include "ops/ternary_linear/ternary_linear_digits.hpp"
-#include "tile/rows.hpp"
+#include "tile/rows/rows.hpp"
 
 namespace katt::ternary_linear {
 

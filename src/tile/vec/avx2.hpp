@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include "core/avx2.hpp"
+#include "tile/vec/convert_avx2.hpp"
 #include "tile/vec/portable.hpp"
 
 /// Eight lanes: AVX2 with FMA and F16C.

@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include "core/avx512.hpp"
+#include "tile/vec/convert_avx512.hpp"
 #include "tile/vec/portable.hpp"
 
 /// Sixteen lanes: AVX-512 with BW, DQ and VL.

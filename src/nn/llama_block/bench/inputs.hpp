@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "bench/adapter.hpp"
-#include "bench/buffer.hpp"
-#include "bench/registry.hpp"
 #include "core/execution.hpp"
 #include "nn/llama_block/llama_block.hpp"
 #include "nn/llama_block/llama_block_ref.hpp"
-#include "testing/compare.hpp"
-#include "testing/fill.hpp"
+#include "op/adapter.hpp"
+#include "op/buffer.hpp"
+#include "op/reference/compare.hpp"
+#include "op/reference/fill.hpp"
+#include "op/registry.hpp"
 
 /// What the adapters of a block read and write.
 namespace katt::llama_block {
@@ -166,7 +166,7 @@ inline Tensors shapes_of(const Shape& s, Dtype dtype) {
 
 /// Bytes that a pass holds; 0 where it cannot run here, which it says itself.
 inline std::size_t pass_bytes(const Point& point, const Shape& s, const nn::Kernels& kernels,
-                              const dist::Groups& groups = {}) {
+                              const ranks::Groups& groups = {}) {
   return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
     try {
       const bool backward = point.pass == "backward";

@@ -3,11 +3,11 @@
 #include <utility>
 #include <vector>
 
-#include "bench/adapter.hpp"
-#include "bench/ceilings.hpp"
 #include "nn/llama_block/bench/inputs.hpp"
 #include "nn/llama_block/bench/tensor_parallel.hpp"
 #include "nn/llama_block/llama_block.hpp"
+#include "op/adapter.hpp"
+#include "op/matrix_ceiling.hpp"
 
 namespace katt::llama_block {
 

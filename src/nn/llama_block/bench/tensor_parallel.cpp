@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "bench/adapter.hpp"
-#include "bench/ceilings.hpp"
-#include "bench/collective.hpp"
 #include "core/execution.hpp"
 #include "nn/llama_block/bench/inputs.hpp"
+#include "op/adapter.hpp"
+#include "op/collective.hpp"
+#include "op/matrix_ceiling.hpp"
 
 namespace katt::llama_block {
 
@@ -21,19 +21,19 @@ constexpr const char* sequence_parallel = "sequence_parallel";
 
 /// The part of a weight that a rank has: some of its rows, and some of its columns.
 struct Cut {
-  std::vector<dist::Part> rows;
-  dist::Part columns;
+  std::vector<ranks::Part> rows;
+  ranks::Part columns;
   std::int64_t whole_columns = 0;
 
   [[nodiscard]] std::int64_t count() const {
     std::int64_t all = 0;
-    for (const dist::Part& part : rows) all += part.count;
+    for (const ranks::Part& part : rows) all += part.count;
     return all * columns.count;
   }
   /// Where element i of the part lies in the whole weight.
   [[nodiscard]] std::int64_t whole_index(std::int64_t i) const {
     std::int64_t row = i / columns.count;
-    for (const dist::Part& part : rows) {
+    for (const ranks::Part& part : rows) {
       if (row < part.count) {
         return (part.begin + row) * whole_columns + columns.begin + i % columns.count;
       }
@@ -45,11 +45,11 @@ struct Cut {
 
 /// Heads and columns of the MLP are cut; norms are not.
 Cut cut_of(const Spec& spec, const Shape& s, int ranks, int rank) {
-  const auto part = [&](std::int64_t n) { return dist::Part{n / ranks * rank, n / ranks}; };
-  const auto after = [](std::int64_t begin, dist::Part p) {
-    return dist::Part{begin + p.begin, p.count};
+  const auto part = [&](std::int64_t n) { return ranks::Part{n / ranks * rank, n / ranks}; };
+  const auto after = [](std::int64_t begin, ranks::Part p) {
+    return ranks::Part{begin + p.begin, p.count};
   };
-  const dist::Part all_rows{0, spec.rows}, all_columns{0, spec.columns};
+  const ranks::Part all_rows{0, spec.rows}, all_columns{0, spec.columns};
   const std::string name = spec.name;
   const std::int64_t kv = s.kv_heads * s.head_dim;
   Cut cut{{all_rows}, all_columns, spec.columns};
@@ -71,13 +71,13 @@ Shape part_of(Shape s, int ranks) {
   return s;
 }
 
-dist::Layout layout_of(const std::string& variant, int ranks) {
+ranks::Layout layout_of(const std::string& variant, int ranks) {
   return {.tensor = ranks, .sequence_parallel = variant == sequence_parallel};
 }
 
-dist::Groups groups_of(const dist::Communicator& group, const dist::Layout& layout) {
-  dist::Groups groups;
-  groups.place = dist::Place(layout, group.rank());
+ranks::Groups groups_of(const ranks::Communicator& group, const ranks::Layout& layout) {
+  ranks::Groups groups;
+  groups.place = ranks::Place(layout, group.rank());
   groups.tensor = group;
   return groups;
 }
@@ -86,7 +86,7 @@ dist::Groups groups_of(const dist::Communicator& group, const dist::Layout& layo
 template <class Exec>
 class Candidate final : public bench::CollectiveCandidate {
  public:
-  Candidate(const std::string& variant, const dist::Communicator& ranks, const Exec& exec,
+  Candidate(const std::string& variant, const ranks::Communicator& ranks, const Exec& exec,
             const Inputs& in)
       : CollectiveCandidate(ranks),
         exec_(exec),
@@ -141,10 +141,10 @@ class Candidate final : public bench::CollectiveCandidate {
 
  private:
   /// The rows of the stream that this rank has.
-  [[nodiscard]] dist::Part rows() const {
+  [[nodiscard]] ranks::Part rows() const {
     const std::int64_t tokens = in_.shape.tokens();
     if (!layout_.shares_rows()) return {0, tokens};
-    return dist::part_of(tokens, layout_.tensor, group().rank());
+    return ranks::part_of(tokens, layout_.tensor, group().rank());
   }
 
   /// Rows of the stream as each rank has them: as many, those behind the last token zero.
@@ -220,7 +220,7 @@ class Candidate final : public bench::CollectiveCandidate {
   Exec exec_;
   const Inputs& in_;
   Shape own_;
-  dist::Layout layout_;
+  ranks::Layout layout_;
   Matrices own_tensors_, outputs_, gradients_;
   std::map<std::string, Cut> cuts_;
   std::optional<Pass<Exec>> pass_;
@@ -228,7 +228,7 @@ class Candidate final : public bench::CollectiveCandidate {
 
 class Case final : public bench::Case {
  public:
-  Case(dist::Communicator group, const Point& point)
+  Case(ranks::Communicator group, const Point& point)
       : group_(std::move(group)), in_(point, false) {}
 
   [[nodiscard]] bench::Work work() const override {
@@ -245,7 +245,7 @@ class Case final : public bench::Case {
   }
 
  private:
-  dist::Communicator group_;
+  ranks::Communicator group_;
   Inputs in_;
 };
 
@@ -289,7 +289,7 @@ class TensorParallelBlock final : public bench::CollectiveOperator {
     const Shape whole = shape_of(point);
     const auto ranks = static_cast<int>(point.integer("ranks"));
     const Shape own = part_of(whole, ranks);
-    const dist::Groups groups(dist::Place(layout_of(config.variant, ranks), 0));
+    const ranks::Groups groups(ranks::Place(layout_of(config.variant, ranks), 0));
     const bool backward = point.pass == "backward";
     const std::size_t element = size_of(point.dtype);
     return {.tensors = elements(input_specs(whole, backward)) * sizeof(float) +
@@ -298,7 +298,7 @@ class TensorParallelBlock final : public bench::CollectiveOperator {
                        (backward ? elements(weight_specs(own)) * sizeof(float) : 0),
             .workspace = pass_bytes(point, own, {}, groups)};
   }
-  [[nodiscard]] std::unique_ptr<bench::Case> make_case_on(const dist::Communicator& group,
+  [[nodiscard]] std::unique_ptr<bench::Case> make_case_on(const ranks::Communicator& group,
                                                           const Point& point) const override {
     return std::make_unique<Case>(group, point);
   }

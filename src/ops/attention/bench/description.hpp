@@ -6,15 +6,15 @@
 #include <utility>
 #include <vector>
 
-#include "bench/ceilings.hpp"
-#include "bench/tensors.hpp"
 #include "core/error.hpp"
-#include "io/case_file.hpp"
+#include "io/hdf5/case_file.hpp"
+#include "op/matrix_ceiling.hpp"
+#include "op/tensors.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/attention/backward.hpp"
 #include "ops/attention/reference/expected.hpp"
 #include "ops/attention/reference/float64.hpp"
-#include "ops/attention/score_rules.hpp"
+#include "ops/attention/rules/score_rules.hpp"
 
 namespace katt::attention {
 
@@ -22,7 +22,7 @@ using bench::Element;
 using bench::TensorSpec;
 using bench::TensorSpecs;
 
-/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
   static constexpr const char* name = "attention";
   static constexpr const char* summary = "softmax(scale · Q·Kᵀ + mask) · V over heads";

@@ -5,7 +5,7 @@
 #include "ops/attention/bf16_panels/backward_operands.hpp"
 #include "ops/attention/bf16_panels/panels.hpp"
 #include "ops/attention/tile.hpp"
-#include "tile/bf16_engine.hpp"
+#include "tile/bf16/bf16_engine.hpp"
 
 /// The backward pass of portable/backward_kernel.hpp on packed bf16 panels, transposed as the
 /// forward pass is, so that lse and Δ are vectors of queries:

@@ -5,9 +5,9 @@
 #include "ops/attention/bf16_panels/panels.hpp"
 #include "ops/attention/bf16_panels/scores.hpp"
 #include "ops/attention/tile.hpp"
-#include "tile/bf16_engine.hpp"
+#include "tile/bf16/bf16_engine.hpp"
 
-/// Flash attention, forward, on packed bf16 panels (tile/bf16_units.hpp: AMX, or the dot
+/// Flash attention, forward, on packed bf16 panels (tile/bf16/bf16_units.hpp: AMX, or the dot
 /// products of AVX512-BF16). K and V are packed into panels once for each K/V head, all of them
 /// before or, where heads are many and short, each by the thread that takes it;
 /// then

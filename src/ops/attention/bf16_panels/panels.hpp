@@ -7,10 +7,10 @@
 #include "core/execution.hpp"
 #include "ops/attention/bf16_panels/scores.hpp"
 #include "ops/attention/tile.hpp"
-#include "tile/bf16_units.hpp"
+#include "tile/bf16/bf16_units.hpp"
 
 /// The variants "flash_amx" and "flash_avx512_bf16" of both passes: bf16 on packed panels
-/// (tile/bf16_engine.hpp), one kernel for either unit, on a host.
+/// (tile/bf16/bf16_engine.hpp), one kernel for either unit, on a host.
 namespace katt::attention::impl {
 
 using tile::bf16_panels::UnitName;

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/avx512.hpp"
-#include "core/extents.hpp"
 #include "ops/attention/problem.hpp"
 #include "ops/attention/tile.hpp"
-#include "tile/bf16_units.hpp"
+#include "tile/bf16/bf16_units.hpp"
+#include "tile/extents.hpp"
+#include "tile/vec/convert_avx512.hpp"
 
 /// What the passes on packed bf16 panels share.
 #if defined(KATT_BF16_PANELS)

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "core/execution.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 #include "ops/attention/bf16_panels/panels.hpp"
 #include "ops/attention/tile.hpp"
-#include "tile/bf16_units.hpp"
+#include "tile/bf16/bf16_units.hpp"
 
 namespace katt::attention::impl {
 

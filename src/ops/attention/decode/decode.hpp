@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/status.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/attention/decode/paged.hpp"
 #include "ops/attention/scores.hpp"

@@ -11,7 +11,7 @@
 #include "ops/attention/decode/merge_kernel.hpp"
 #include "ops/attention/decode/merge_splits.hpp"
 #include "ops/attention/problem.hpp"
-#include "tile/row_engine.hpp"
+#include "tile/engines/row_engine.hpp"
 
 /// Attention of few queries against many keys (flash-decoding: Dao, Haziza, Massa & Sizov 2023).
 /// With one query there is one tile of rows a K/V head, too few work items, so the keys are split

@@ -6,8 +6,8 @@
 
 #include "core/views.hpp"
 #include "ops/attention/scores.hpp"
-#include "tile/elementwise.hpp"
-#include "tile/rows.hpp"
+#include "tile/rows/elementwise.hpp"
+#include "tile/rows/rows.hpp"
 
 /// The merge of partial results: what merge() and the last step of decoding have in common.
 namespace katt::attention::impl {

@@ -7,8 +7,8 @@
 
 #include "core/views.hpp"
 #include "ops/attention/decode/merge_kernel.hpp"
-#include "tile/fragments.hpp"
-#include "tile/teams.hpp"
+#include "tile/cuda/fragments.hpp"
+#include "tile/engines/teams.hpp"
 
 #if defined(KATT_HAS_CUDA)
 

@@ -12,8 +12,8 @@
 #include "ops/attention/problem.hpp"
 #include "ops/linear/gemm/naive.hpp"
 #include "ops/linear/linear_kernels.hpp"
-#include "tile/columns.hpp"
-#include "tile/rows.hpp"
+#include "tile/rows/columns.hpp"
+#include "tile/rows/rows.hpp"
 
 /// The kernels and the products of the naive backward pass on a host; see naive.hpp.
 namespace katt::attention::impl::naive {

@@ -10,7 +10,7 @@
 #include "ops/attention/naive/device_products.hpp"
 #include "ops/attention/naive/device_rows.hpp"
 #include "ops/linear/linear_kernels.hpp"
-#include "tile/teams.hpp"
+#include "tile/engines/teams.hpp"
 
 #if defined(KATT_HAS_CUDA)
 

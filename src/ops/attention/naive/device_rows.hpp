@@ -8,8 +8,8 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/problem.hpp"
-#include "tile/columns.hpp"
-#include "tile/teams.hpp"
+#include "tile/engines/teams.hpp"
+#include "tile/rows/columns.hpp"
 
 #if defined(KATT_HAS_CUDA)
 

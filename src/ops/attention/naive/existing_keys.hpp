@@ -6,7 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/parts.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 #include "ops/attention/problem.hpp"
 
 /// K and V for library products, which read all rows: rows behind the length of a sequence, where

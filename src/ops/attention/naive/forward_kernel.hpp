@@ -10,7 +10,7 @@
 #include "ops/attention/naive/naive.hpp"
 #include "ops/attention/problem.hpp"
 #include "ops/linear/gemm/naive.hpp"
-#include "tile/columns.hpp"
+#include "tile/rows/columns.hpp"
 
 /// The kernels and the products of the naive forward pass on a host; see naive.hpp.
 namespace katt::attention::impl::naive {

@@ -8,9 +8,9 @@
 #include "ops/attention/portable/backward_plan.hpp"
 #include "ops/attention/portable/portable.hpp"
 #include "ops/attention/problem.hpp"
-#include "tile/product.hpp"
-#include "tile/teams.hpp"
-#include "tile/vec.hpp"
+#include "tile/engines/product.hpp"
+#include "tile/engines/teams.hpp"
+#include "tile/vec/vec.hpp"
 
 /// What the kernels of the portable backward pass share (backward_kernel.hpp): a tile of keys against
 /// the query rows of its head, and the rows of a tile of scores.

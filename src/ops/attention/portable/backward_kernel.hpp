@@ -9,9 +9,9 @@
 #include "ops/attention/portable/backward_plan.hpp"
 #include "ops/attention/portable/portable.hpp"
 #include "ops/attention/problem.hpp"
-#include "tile/product.hpp"
-#include "tile/teams.hpp"
-#include "tile/vec.hpp"
+#include "tile/engines/product.hpp"
+#include "tile/engines/teams.hpp"
+#include "tile/vec/vec.hpp"
 
 /// Flash attention, backward, with the scores recomputed from lse (FlashAttention-2,
 /// arXiv:2307.08691, Algorithm 2). A work item is (batch, kv head, chunk of key tiles) and owns a

@@ -9,7 +9,7 @@
 #include "ops/attention/backward.hpp"
 #include "ops/attention/problem.hpp"
 #include "ops/attention/tile.hpp"
-#include "tile/vec.hpp"
+#include "tile/vec/vec.hpp"
 
 /// Extents and memory of the portable backward pass: what its kernels and the choice of a tile share.
 namespace katt::attention::impl {

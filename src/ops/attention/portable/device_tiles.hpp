@@ -7,7 +7,7 @@
 
 #include "ops/attention/portable/backward_plan.hpp"
 #include "ops/attention/portable/tiles.hpp"
-#include "tile/simd.hpp"
+#include "tile/engines/simd.hpp"
 
 /// Tiles of the portable flash on devices: what they take of a block's shared memory, and the first
 /// that fits.

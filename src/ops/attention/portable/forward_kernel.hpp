@@ -8,8 +8,8 @@
 #include "ops/attention/portable/portable.hpp"
 #include "ops/attention/portable/tiles.hpp"
 #include "ops/attention/problem.hpp"
-#include "tile/simd.hpp"
-#include "tile/teams.hpp"
+#include "tile/engines/simd.hpp"
+#include "tile/engines/teams.hpp"
 
 /// Flash attention, forward (Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1): one pass
 /// over the keys with an online softmax; no buffer grows with seq_q · seq_kv.

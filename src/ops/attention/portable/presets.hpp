@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "core/execution.hpp"
-#include "core/gpus.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
+#include "ops/attention/gpus.hpp"
 #include "ops/attention/tile.hpp"
-#include "tile/vec.hpp"
+#include "tile/vec/vec.hpp"
 
 /// Tiles of the portable variants by the name of a CPU or GPU.
 namespace katt::attention::impl {

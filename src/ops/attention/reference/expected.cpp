@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "op/reference/fill.hpp"
+#include "op/reference/of_each.hpp"
 #include "ops/attention/attention.hpp"
-#include "testing/fill.hpp"
-#include "testing/of_each.hpp"
 
 namespace katt::attention {
 

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/dtype.hpp"
+#include "op/reference/expected.hpp"
 #include "ops/attention/reference/float64.hpp"
-#include "testing/expected.hpp"
 
 /// What the outputs of attention are held against: testing::ErrorRule, and a rounding of the
 /// largest score in f32, which P repeats; in the backward pass three, since P is made of lse again.

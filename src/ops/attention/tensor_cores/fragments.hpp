@@ -5,7 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/problem.hpp"
-#include "tile/fragments.hpp"
+#include "tile/cuda/fragments.hpp"
 
 /// What the tensor-core kernels share: mask and online softmax on scores that lie in the
 /// accumulators of matrix instructions. Positions are 32-bit, to save registers: seq_q and seq_kv

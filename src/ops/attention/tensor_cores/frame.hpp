@@ -5,7 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/tensor_cores/fragments.hpp"
-#include "tile/fragments.hpp"
+#include "tile/cuda/fragments.hpp"
 
 namespace katt::attention::impl {
 

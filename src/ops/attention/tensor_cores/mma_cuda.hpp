@@ -6,8 +6,8 @@
 
 #include "ops/attention/tensor_cores/mma_kernel.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
-#include "tile/cuda_launch.hpp"
-#include "tile/mma_sync.hpp"
+#include "tile/cuda/cuda_launch.hpp"
+#include "tile/cuda/mma_sync.hpp"
 
 namespace katt::attention::impl {
 

@@ -6,7 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/tensor_cores/frame.hpp"
-#include "tile/fragments.hpp"
+#include "tile/cuda/fragments.hpp"
 
 /// Flash attention, forward, with warp-wide matrix instructions (Dao 2023, FlashAttention-2,
 /// arXiv:2307.08691): Algorithm 1 with the rows of a query tile divided among the warps, sixteen

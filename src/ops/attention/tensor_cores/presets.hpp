@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/gpus.hpp"
 #include "core/status.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
+#include "ops/attention/gpus.hpp"
 #include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/mma_kernel.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"

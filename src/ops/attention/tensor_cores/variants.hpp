@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "core/execution.hpp"
-#include "core/variants.hpp"
+#include "op/variants.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/attention/backward.hpp"
 #include "ops/attention/tensor_cores/presets.hpp"

@@ -6,8 +6,8 @@
 
 #include "ops/attention/tensor_cores/tiles.hpp"
 #include "ops/attention/tensor_cores/wgmma_kernel.hpp"
-#include "tile/cuda_launch.hpp"
-#include "tile/wgmma.hpp"
+#include "tile/cuda/cuda_launch.hpp"
+#include "tile/cuda/wgmma.hpp"
 
 namespace katt::attention::impl {
 

@@ -4,9 +4,9 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/gpus.hpp"
+#include "ops/attention/gpus.hpp"
 #include "ops/attention/tensor_cores/frame.hpp"
-#include "tile/fragments.hpp"
+#include "tile/cuda/fragments.hpp"
 
 /// Flash attention, forward, with the matrix instructions of a warpgroup (Shah et al. 2024,
 /// FlashAttention-3, arXiv:2407.08608): one warpgroup loads keys and values, the others compute, 64
@@ -22,7 +22,7 @@
 /// the tests on the host.
 namespace katt::attention::impl {
 
-/// What a block of compute capability 9.0 can have (core/gpus.hpp).
+/// What a block of compute capability 9.0 can have (ops/attention/gpus.hpp).
 inline constexpr int hopper_block_shared_bytes = find_gpu("h100")->block_shared_bytes;
 
 template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>

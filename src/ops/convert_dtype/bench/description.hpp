@@ -4,20 +4,20 @@
 #include <string>
 #include <vector>
 
-#include "bench/tensors.hpp"
-#include "io/case_file.hpp"
-#include "io/text.hpp"
+#include "io/hdf5/case_file.hpp"
+#include "io/printable.hpp"
+#include "op/reference/expected.hpp"
+#include "op/reference/sample.hpp"
+#include "op/tensors.hpp"
 #include "ops/convert_dtype/convert_dtype.hpp"
 #include "ops/convert_dtype/convert_dtype_ref.hpp"
-#include "testing/expected.hpp"
-#include "testing/sample.hpp"
 
 namespace katt::convert_dtype {
 
 using bench::TensorSpec;
 using bench::TensorSpecs;
 
-/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp): from the
+/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp): from the
 /// dtype of the point to that of the axis `to`, backward the other way.
 struct Description {
   static constexpr const char* name = "convert";

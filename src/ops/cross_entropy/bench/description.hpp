@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "bench/tensors.hpp"
-#include "io/case_file.hpp"
+#include "io/hdf5/case_file.hpp"
+#include "op/reference/expected.hpp"
+#include "op/reference/sample.hpp"
+#include "op/tensors.hpp"
 #include "ops/cross_entropy/cross_entropy.hpp"
 #include "ops/cross_entropy/cross_entropy_ref.hpp"
-#include "testing/expected.hpp"
-#include "testing/sample.hpp"
 
 namespace katt::cross_entropy {
 
@@ -19,7 +19,7 @@ using bench::Element;
 using bench::TensorSpec;
 using bench::TensorSpecs;
 
-/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
   KATT_PASSES_OF(cross_entropy)
   static constexpr const char* summary =

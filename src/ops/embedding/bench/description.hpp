@@ -5,19 +5,19 @@
 #include <string>
 #include <vector>
 
-#include "bench/tensors.hpp"
-#include "io/case_file.hpp"
+#include "io/hdf5/case_file.hpp"
+#include "op/reference/expected.hpp"
+#include "op/reference/sample.hpp"
+#include "op/tensors.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/embedding/embedding_ref.hpp"
-#include "testing/expected.hpp"
-#include "testing/sample.hpp"
 
 namespace katt::embedding {
 
 using bench::TensorSpec;
 using bench::TensorSpecs;
 
-/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
   KATT_PASSES_OF(embedding)
   static constexpr const char* summary = "rows of a table by index";

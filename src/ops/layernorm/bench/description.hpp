@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "bench/tensors.hpp"
+#include "op/tensors.hpp"
 #include "ops/layernorm/layernorm.hpp"
 #include "ops/layernorm/layernorm_ref.hpp"
 
@@ -11,7 +11,7 @@ namespace katt::layernorm {
 using bench::TensorSpec;
 using bench::TensorSpecs;
 
-/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
   KATT_PASSES_OF(layernorm)
   static constexpr const char* summary =

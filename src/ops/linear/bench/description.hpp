@@ -3,19 +3,19 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/ceilings.hpp"
-#include "bench/tensors.hpp"
+#include "op/matrix_ceiling.hpp"
+#include "op/reference/expected.hpp"
+#include "op/reference/sample.hpp"
+#include "op/tensors.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/linear/linear_ref.hpp"
-#include "testing/expected.hpp"
-#include "testing/sample.hpp"
 
 namespace katt::linear {
 
 using bench::TensorSpec;
 using bench::TensorSpecs;
 
-/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
   KATT_PASSES_OF(linear)
   static constexpr const char* summary = "x · weightᵀ + bias";

@@ -14,10 +14,10 @@
 #include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/outer/few_rows.hpp"
 #include "ops/linear/gemm/outer/low_rank.hpp"
-#include "tile/bf16_units.hpp"
-#include "tile/dots.hpp"
-#include "tile/elementwise.hpp"
-#include "tile/transpose.hpp"
+#include "tile/bf16/bf16_units.hpp"
+#include "tile/bf16/transpose.hpp"
+#include "tile/engines/dots.hpp"
+#include "tile/rows/elementwise.hpp"
 
 namespace katt::linear::impl {
 

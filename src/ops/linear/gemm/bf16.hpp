@@ -4,9 +4,9 @@
 
 #include "core/tensor.hpp"
 #include "ops/linear/gemm/gemm.hpp"
-#include "tile/bf16_units.hpp"
+#include "tile/bf16/bf16_units.hpp"
 
-/// gemm() on a host with a unit for bf16 panels (tile/bf16_units.hpp): products of bf16 matrices,
+/// gemm() on a host with a unit for bf16 panels (tile/bf16/bf16_units.hpp): products of bf16 matrices,
 /// summed in f32.
 namespace katt::linear::impl {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "core/dtype.hpp"
-#include "core/extents.hpp"
-#include "tile/bf16_units.hpp"
+#include "tile/bf16/bf16_units.hpp"
+#include "tile/extents.hpp"
 
 /// What the products of gemm/bf16.cpp read, and what they ask for ahead.
 #if defined(KATT_BF16_PANELS)

@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/extents.hpp"
 #include "core/thread_slot.hpp"
 #include "ops/linear/gemm/bf16.hpp"
 #include "ops/linear/gemm/gemm.hpp"
-#include "tile/bf16_units.hpp"
-#include "tile/vec.hpp"
+#include "tile/bf16/bf16_units.hpp"
+#include "tile/extents.hpp"
+#include "tile/vec/vec.hpp"
 
 /// How the products of gemm/bf16.cpp are cut into blocks, strips and passes.
 namespace katt::linear::impl {

@@ -20,7 +20,7 @@
 #include "core/parts.hpp"
 #include "ops/linear/gemm/column_major.hpp"
 #include "ops/linear/gemm/naive.hpp"
-#include "tile/cuda_launch.hpp"
+#include "tile/cuda/cuda_launch.hpp"
 
 namespace katt::linear::impl {
 

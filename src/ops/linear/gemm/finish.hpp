@@ -4,7 +4,7 @@
 
 #include "ops/linear/gemm/gemm.hpp"
 #include "ops/swiglu/silu.hpp"
-#include "tile/elementwise.hpp"
+#include "tile/rows/elementwise.hpp"
 
 namespace katt::linear::impl {
 

@@ -12,7 +12,7 @@
 #include "ops/linear/gemm/library.hpp"
 #include "ops/linear/gemm/outer/few_rows.hpp"
 #include "ops/linear/gemm/outer/low_rank.hpp"
-#include "tile/vec.hpp"
+#include "tile/vec/vec.hpp"
 
 namespace katt::linear {
 

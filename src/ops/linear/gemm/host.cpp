@@ -7,14 +7,14 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "core/extents.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/micro.hpp"
 #include "ops/linear/gemm/outer/few_rows.hpp"
 #include "ops/linear/gemm/outer/low_rank.hpp"
 #include "ops/linear/gemm/shared.hpp"
-#include "tile/elementwise.hpp"
+#include "tile/extents.hpp"
+#include "tile/rows/elementwise.hpp"
 
 namespace katt::linear::impl {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <climits>
 
-#include "core/library_product.hpp"
+#include "ops/linear/library_product.hpp"
 #include "ops/linear/linear_kernels.hpp"
-#include "tile/elementwise.hpp"
+#include "tile/rows/elementwise.hpp"
 
 namespace katt::linear::impl {
 

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/extents.hpp"
 #include "core/tensor.hpp"
-#include "tile/elementwise.hpp"
-#include "tile/transpose.hpp"
-#include "tile/vec.hpp"
+#include "tile/bf16/transpose.hpp"
+#include "tile/extents.hpp"
+#include "tile/rows/elementwise.hpp"
+#include "tile/vec/vec.hpp"
 
 /// The innermost parts of a product on a host (Goto & van de Geijn 2008, "Anatomy of
 /// High-Performance Matrix Multiplication"): packing, which also widens, and the kernel on packed

@@ -5,11 +5,11 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/extents.hpp"
 #include "core/parts.hpp"
 #include "core/thread_slot.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/micro.hpp"
+#include "tile/extents.hpp"
 
 namespace katt::linear::impl {
 

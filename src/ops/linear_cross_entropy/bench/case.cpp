@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bench/adapter.hpp"
-#include "testing/expected.hpp"
-#include "testing/of_each.hpp"
-#include "testing/sample.hpp"
+#include "op/adapter.hpp"
+#include "op/reference/expected.hpp"
+#include "op/reference/of_each.hpp"
+#include "op/reference/sample.hpp"
 
 namespace katt::linear_cross_entropy {
 

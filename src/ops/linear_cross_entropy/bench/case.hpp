@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "bench/buffer.hpp"
-#include "bench/registry.hpp"
+#include "op/buffer.hpp"
+#include "op/registry.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_ref.hpp"
 

@@ -2,12 +2,12 @@
 #include <optional>
 #include <string>
 
-#include "bench/adapter.hpp"
-#include "bench/candidate.hpp"
-#include "bench/ceilings.hpp"
-#include "io/case_file.hpp"
+#include "io/hdf5/case_file.hpp"
+#include "op/adapter.hpp"
+#include "op/candidate.hpp"
+#include "op/matrix_ceiling.hpp"
+#include "op/reference/fill.hpp"
 #include "ops/linear_cross_entropy/bench/case.hpp"
-#include "testing/fill.hpp"
 
 namespace katt::linear_cross_entropy {
 

@@ -1,4 +1,4 @@
-#include "bench/tensor_operator.hpp"
+#include "op/tensor_operator.hpp"
 #include "ops/rmsnorm/bench/description.hpp"
 
 KATT_REGISTER_OPERATOR(rmsnorm)

@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "bench/tensors.hpp"
 #include "core/error.hpp"
-#include "io/case_file.hpp"
-#include "io/text.hpp"
+#include "io/hdf5/case_file.hpp"
+#include "io/printable.hpp"
+#include "op/reference/expected.hpp"
+#include "op/reference/sample.hpp"
+#include "op/tensors.hpp"
 #include "ops/rope/rope.hpp"
 #include "ops/rope/rope_ref.hpp"
-#include "testing/expected.hpp"
-#include "testing/sample.hpp"
 
 namespace katt::rope {
 
@@ -20,7 +20,7 @@ using bench::Element;
 using bench::TensorSpec;
 using bench::TensorSpecs;
 
-/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
   KATT_PASSES_OF(rope)
   static constexpr const char* summary = "rotary position embedding of Q, or of Q and K";

@@ -3,18 +3,18 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/tensors.hpp"
+#include "op/reference/expected.hpp"
+#include "op/reference/sample.hpp"
+#include "op/tensors.hpp"
 #include "ops/swiglu/swiglu.hpp"
 #include "ops/swiglu/swiglu_ref.hpp"
-#include "testing/expected.hpp"
-#include "testing/sample.hpp"
 
 namespace katt::swiglu {
 
 using bench::TensorSpec;
 using bench::TensorSpecs;
 
-/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
   KATT_PASSES_OF(swiglu)
   static constexpr const char* summary = "silu(gate) · up";

@@ -3,20 +3,20 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/ceilings.hpp"
-#include "bench/tensors.hpp"
+#include "op/matrix_ceiling.hpp"
+#include "op/reference/expected.hpp"
+#include "op/reference/of_each.hpp"
+#include "op/reference/sample.hpp"
+#include "op/tensors.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp_ref.hpp"
-#include "testing/expected.hpp"
-#include "testing/of_each.hpp"
-#include "testing/sample.hpp"
 
 namespace katt::swiglu_mlp {
 
 using bench::TensorSpec;
 using bench::TensorSpecs;
 
-/// The operator as sweeps, `katt run` and the tests see it (bench/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
   KATT_PASSES_OF(swiglu_mlp)
   static constexpr const char* summary = "(silu(x · w_gateᵀ) · (x · w_upᵀ)) · w_downᵀ";

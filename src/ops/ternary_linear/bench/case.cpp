@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "testing/expected.hpp"
-#include "testing/sample.hpp"
+#include "op/reference/expected.hpp"
+#include "op/reference/sample.hpp"
 
 namespace katt::ternary_linear {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/buffer.hpp"
-#include "bench/registry.hpp"
+#include "op/buffer.hpp"
+#include "op/registry.hpp"
 #include "ops/ternary_linear/ternary_linear.hpp"
 #include "ops/ternary_linear/ternary_linear_ref.hpp"
 

@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "bench/adapter.hpp"
-#include "bench/ceilings.hpp"
-#include "bench/collective.hpp"
 #include "core/execution.hpp"
 #include "nn/llama_block/llama_block.hpp"
+#include "op/adapter.hpp"
+#include "op/collective.hpp"
+#include "op/matrix_ceiling.hpp"
 #include "training/trainer.hpp"
 
 /// A training step of a LLaMA over ranks, in every layout (training/trainer.hpp): all that a layout
@@ -45,12 +45,12 @@ training::TrainOptions options_of(const Point& point) {
   return options;
 }
 
-dist::Layout layout_of(const Point& point) {
+ranks::Layout layout_of(const Point& point) {
   const auto part = [&](const char* axis) { return static_cast<int>(point.integer(axis)); };
-  dist::Layout layout = dist::layout_of(part("ranks"), part("tensor"), part("pipeline"),
-                                        part("context"), point.integer("zero") != 0);
+  ranks::Layout layout = ranks::layout_of(part("ranks"), part("tensor"), part("pipeline"),
+                                          part("context"), point.integer("zero") != 0);
   layout.sequence_parallel = point.integer("sequence_parallel") != 0;
-  if (point.integer("ulysses") != 0) layout.context_variant = dist::ContextVariant::ulysses;
+  if (point.integer("ulysses") != 0) layout.context_variant = ranks::ContextVariant::ulysses;
   layout.virtual_stages = part("virtual_stages");
   return layout;
 }
@@ -72,7 +72,7 @@ constexpr const char* no_checkpoint = "/dev/null/none";
 template <class Exec>
 class Candidate final : public bench::CollectiveCandidate {
  public:
-  Candidate(const dist::Communicator& ranks, const Exec& exec, const Point& point)
+  Candidate(const ranks::Communicator& ranks, const Exec& exec, const Point& point)
       : CollectiveCandidate(ranks),
         exec_(exec),
         config_(config_of(point)),
@@ -80,7 +80,7 @@ class Candidate final : public bench::CollectiveCandidate {
         seed_(point.seed),
         data_(data_of(config_, options_)) {
     training::TrainOptions shared = options_;
-    shared.groups = dist::Groups(group(), layout_of(point));
+    shared.groups = ranks::Groups(group(), layout_of(point));
     bench::on_all_ranks(group(), [&] {
       trainer_ =
           std::make_unique<training::Trainer<Exec>>(exec_, config_, shared, no_checkpoint, seed_,
@@ -147,7 +147,7 @@ double flops(const Point& point) {
 
 class Case final : public bench::Case {
  public:
-  Case(dist::Communicator group, Point point)
+  Case(ranks::Communicator group, Point point)
       : group_(std::move(group)), point_(std::move(point)) {}
 
   [[nodiscard]] bench::Work work() const override {
@@ -164,7 +164,7 @@ class Case final : public bench::Case {
   }
 
  private:
-  dist::Communicator group_;
+  ranks::Communicator group_;
   Point point_;
 };
 
@@ -217,13 +217,13 @@ class TrainingStep final : public bench::CollectiveOperator {
       throw InputError("head_dim " + std::to_string(point.integer("head_dim")) +
                        ": expected a multiple of 8");
     }
-    options.groups = dist::Groups(dist::Place(layout_of(point), 0));
+    options.groups = ranks::Groups(ranks::Place(layout_of(point), 0));
     training::check_ranks(config_of(point), options);
   }
   [[nodiscard]] bench::Footprint footprint(const Point& point,
                                            const Config& /*config*/) const override {
     training::TrainOptions options = options_of(point);
-    options.groups = dist::Groups(dist::Place(layout_of(point), 0));
+    options.groups = ranks::Groups(ranks::Place(layout_of(point), 0));
     return {
         .tensors = 0,
         .outputs = 0,
@@ -231,7 +231,7 @@ class TrainingStep final : public bench::CollectiveOperator {
           return training::training_memory(exec, config_of(point), options).total();
         })};
   }
-  [[nodiscard]] std::unique_ptr<bench::Case> make_case_on(const dist::Communicator& group,
+  [[nodiscard]] std::unique_ptr<bench::Case> make_case_on(const ranks::Communicator& group,
                                                           const Point& point) const override {
     return std::make_unique<Case>(group, point);
   }

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "core/dtype.hpp"
-#include "tile/bf16_units.hpp"
-#include "tile/dots.hpp"
-#include "tile/elementwise.hpp"
-#include "tile/in_register.hpp"
-#include "tile/vec.hpp"
+#include "tile/bf16/bf16_units.hpp"
+#include "tile/engines/dots.hpp"
+#include "tile/engines/in_register.hpp"
+#include "tile/rows/elementwise.hpp"
+#include "tile/vec/vec.hpp"
 
 /// The innermost part of inner products: some rows of A, packed, against some rows of B where they
 /// lie, over lines of B (64 bytes of each row).

@@ -6,11 +6,11 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "core/extents.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/inner/kernel.hpp"
-#include "tile/elementwise.hpp"
-#include "tile/transpose.hpp"
+#include "tile/bf16/transpose.hpp"
+#include "tile/extents.hpp"
+#include "tile/rows/elementwise.hpp"
 
 namespace katt::linear::impl {
 

@@ -8,8 +8,8 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "core/extents.hpp"
 #include "ops/linear/gemm/finish.hpp"
+#include "tile/extents.hpp"
 
 namespace katt::linear::impl {
 

@@ -6,8 +6,8 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "core/extents.hpp"
-#include "tile/stream.hpp"
+#include "tile/extents.hpp"
+#include "tile/rows/stream.hpp"
 
 namespace katt::linear::impl {
 

@@ -5,11 +5,11 @@
 #include <type_traits>
 
 #include "core/dtype.hpp"
-#include "tile/bf16_units.hpp"
-#include "tile/dots.hpp"
-#include "tile/elementwise.hpp"
-#include "tile/in_register.hpp"
-#include "tile/vec.hpp"
+#include "tile/bf16/bf16_units.hpp"
+#include "tile/engines/dots.hpp"
+#include "tile/engines/in_register.hpp"
+#include "tile/rows/elementwise.hpp"
+#include "tile/vec/vec.hpp"
 
 /// What multiplies outer products: a step of k (two of them in pairs of bf16) of 32 bits of a row of
 /// op(A), broadcast, times a group of columns of B, which are two vectors.

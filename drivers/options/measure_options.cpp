@@ -1,0 +1,131 @@
+#include "drivers/options/measure_options.hpp"
+
+#include <algorithm>
+
+#include "drivers/runtime/runtime.hpp"
+#include "plan/axes.hpp"
+#include "plan/settings.hpp"
+#include "sweep/peer.hpp"
+
+namespace katt::impl {
+namespace {
+
+/// FILE.toml or OP among the arguments: the first that is neither an option nor an option's value.
+std::string find_target(std::span<const std::string> arguments) {
+  const std::vector<std::string> flags{"--resume",  "--overwrite", "--cold", "--profile", "--json",
+                                       "--isolate", "--dry-run",   "--help", "-h"};
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (!argument.starts_with("-")) return argument;
+    const bool alone = argument.find('=') != std::string::npos ||
+                       std::find(flags.begin(), flags.end(), argument) != flags.end();
+    if (!alone) ++i;
+  }
+  return {};
+}
+
+std::string dashed(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return "--" + name;
+}
+
+}  // namespace
+
+bench::SweepRequest read_target(const Invocation& invocation) {
+  const std::string target = find_target(invocation.arguments);
+  if (target.empty()) {
+    const auto& given = invocation.arguments;
+    if (std::ranges::any_of(given,
+                            [](const auto& one) { return one == "--help" || one == "-h"; })) {
+      return {};
+    }
+    throw InputError(
+        "the operator or the sweep file is missing: katt sweep OP [axes] -o OUT.h5; "
+        "katt info lists the operators");
+  }
+  for (const bench::Operator* op : invocation.registry.all()) {
+    if (op->name() != target) continue;
+    bench::SweepRequest request;
+    request.entries.emplace_back().op = op;
+    return request;
+  }
+  if (target.ends_with(".toml")) return bench::read_sweep_file(target, invocation.registry);
+  if (target.find_first_of("./") != std::string::npos) {
+    throw InputError(target + ": expected an operator, or a sweep file whose name ends in .toml");
+  }
+  static_cast<void>(invocation.registry.find(target));  // throws the list of operators
+  return {};
+}
+
+bool asks_for(std::span<const bench::SweepEntry> entries, Backend backend) {
+  const bench::AxisValue wanted = std::string(name_of(backend));
+  return std::any_of(entries.begin(), entries.end(), [&](const bench::SweepEntry& entry) {
+    const auto values = bench::asked_values(entry, "backend");
+    return std::find(values.begin(), values.end(), wanted) != values.end();
+  });
+}
+
+MeasureOptions::MeasureOptions(CommandLine& line, const bench::SweepRequest& request) {
+  line.positional("target", target_, "operator, or sweep file");
+  line.option("--device", device_, device_help);
+  line.flag("--cold", cold_, "flush the caches before every sample");
+  for (const bench::SettingSpec& spec : bench::setting_specs()) {
+    add(line, settings_, spec.key, "", spec.help, "Measuring");
+  }
+  for (const bench::SweepEntry& entry : request.entries) {
+    for (const auto& specs : {entry.op->axes(), bench::common_axes(*entry.op)}) {
+      for (const bench::AxisSpec& axis : specs) {
+        add(line, axes_, axis.name, axis.short_name, axis.help, "Axes");
+      }
+    }
+  }
+  add(line, axes_, "variant", "",
+      "variants to compare; auto: the fastest at each point (default: all)", "Axes");
+  add(line, axes_, "peer", "", "other libraries to compare with, e.g. torch_flash", "Axes");
+  add(line, axes_, "tile", "",
+      "tiles such as 64x64,128x64; auto: those that katt tune found; presets of "
+      "devices such as avx512, amx, h200 (katt info OP)",
+      "Axes");
+  add(line, axes_, "tile_q", "", "query extents of the tiles, combined with --tile-kv", "Axes");
+  add(line, axes_, "tile_kv", "", "key extents of the tiles", "Axes");
+  line.footer("Axes take lists and ranges: 512,1024 or 512:16384:x2 or 64:256:+64.");
+}
+
+void MeasureOptions::add(CommandLine& line, std::list<Option>& options, const std::string& key,
+                         const std::string& alias, const std::string& help, const char* group) {
+  const std::string name = dashed(key);
+  for (const Option& known : options) {
+    if (known.name == name) return;
+  }
+  options.push_back({.name = name});
+  line.option(alias.empty() ? name : dashed(alias) + "," + name, options.back().value, help, group);
+}
+
+void MeasureOptions::apply(bench::SweepRequest& request) const {
+  if (request.entries.empty()) throw InputError("expected an operator or a sweep file");
+  request.settings.cold |= cold_;
+  for (const Option& one : settings_) {
+    if (!one.value) continue;
+    (void)bench::set_setting(request.settings, bench::canonical_key(one.name), *one.value,
+                             one.name);
+  }
+  std::vector<bench::AxisText> typed;
+  for (const Option& one : axes_) {
+    if (!one.value) continue;
+    typed.push_back({.key = bench::canonical_key(one.name), .text = *one.value, .where = one.name});
+  }
+  for (bench::SweepEntry& entry : request.entries) bench::override_axes(entry, typed);
+  if (request.settings.peer_program.empty()) bench::check_peers(request.entries);
+}
+
+std::optional<int> MeasureOptions::device(const bench::SweepRequest& request) const {
+  const bool on_device = asks_for(request.entries, Backend::cuda);
+  return device_option(device_, on_device ? Backend::cuda : backend_option(std::nullopt));
+}
+
+std::vector<io::NamedPath> MeasureOptions::inputs(const bench::SweepRequest& request) const {
+  if (request.source.empty() || !target_) return {};
+  return {{"the sweep file", *target_}};
+}
+
+}  // namespace katt::impl

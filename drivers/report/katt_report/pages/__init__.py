@@ -1,0 +1,1 @@
+"""Pages of HTML: of results, of a comparison, of a log of training."""

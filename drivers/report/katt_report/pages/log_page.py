@@ -1,0 +1,98 @@
+"""The page of logs: stacked bars of the phases by operator, and a table with the work of each."""
+
+from katt_report.figures import style
+from katt_report.figures.shares import TITLE, draw_bars, looks_of, rest_of, short_name
+from katt_report.load import Part, Profile
+from katt_report.logs import Log
+from katt_report.pages.markup import bullets, escape, figure, page, table
+from katt_report.pages.output import render
+from katt_report.pages.shares_table import work_cells
+from katt_report.text import list_text, percent_text, seconds_text, significant
+
+_HEADS = [("phase", ""), ("operator", ""), ("calls", "n"), ("time", "n"), ("share", "n"), ("FLOPs", "n"),
+          ("traffic", "n"), ("of ceiling", "n")]  # fmt: skip
+_UNIT = {"train": "a step", "generate": "an answer"}
+
+
+def log_report(logs: list[Log]) -> dict[str, bytes]:
+    """The files of a report on logs by name."""
+    files, body = {}, []
+    for index, log in enumerate(logs):
+        body.append(f"<section><h2>{escape(log.name)}</h2>" + bullets(log_lines(log), "headline"))
+        if log.profile:
+            stem = "phases" if len(logs) == 1 else f"phases_{index + 1}"
+            plot = phases(log, stem)
+            svg, png = render(plot.figure)
+            files |= {f"{stem}.svg": svg, f"{stem}.png": png}
+            body.append(f"<h3>{TITLE}</h3>" + figure(svg, plot.caption, plot.alt, stem, plot.figure.get_figwidth()))
+            body.append(profile_table(log.profile))
+        rows = [[escape(key), escape(value)] for key, value in log.about.items()]
+        body.append("<h3>About</h3>" + table([("", ""), ("", "")], rows) + "</section>")
+    title = f"Katt: {list_text(list(dict.fromkeys('katt ' + log.command for log in logs)))}"
+    under = " · ".join(dict.fromkeys(str(log.about.get("device", "")) for log in logs))
+    files["report.html"] = page(title, under, "\n".join(body)).encode()
+    return files
+
+
+def log_lines(log: Log) -> list[str]:
+    """What a log says in words."""
+    lines = []
+    losses = log.columns.get("loss")
+    if losses is not None and len(losses):
+        lines.append(f"{len(losses)} steps: loss {losses[0]:.4g} to {losses[-1]:.4g}.")
+    if not log.profile:
+        return [*lines, f"{log.name} holds no profile: katt {log.command} --profile takes one."]
+    unit = _UNIT.get(log.command, "a run")
+    for part in log.profile.outermost:
+        inside = sorted(log.profile.inside(part), key=lambda one: -one.time_s)[:3]
+        most = [f"{short_name(one.name)} {percent_text(one.time_s / part.time_s)}" for one in inside]
+        share = percent_text(part.time_s / log.profile.time_s)
+        lines.append(f"{part.name}: {seconds_text(part.time_s)} of {unit}, {share}{f'; of it {list_text(most)}' if most else ''}.")
+    return lines
+
+
+def phases(log: Log, name: str) -> style.Plot:
+    """A bar a phase, in the parts of its operators, relative to the whole."""
+    profile = log.profile
+    inside = {part.name: profile.phase(part) for part in profile.outermost if part.time_s > 0}
+    bars = [("", phase, parts, parts.time_s / profile.time_s) for phase, parts in inside.items()]
+    with style.context():
+        drawing, axes = style.grid(1, 1, 1.2 + 0.5 * len(bars))
+        draw_bars(axes[0], bars, looks_of(list(inside.values())))
+        axes[0].set_xlabel(f"time / whole time of {_UNIT.get(log.command, 'run')}")
+        style.legend_of_figure(drawing, axes)
+    return style.Plot(
+        name,
+        TITLE,
+        drawing,
+        f"Time of every phase in parts of the whole ({seconds_text(profile.time_s)}, the mean of {profile.runs}); the "
+        "percentages are shares of the phase. Measured with Kokkos' profiling callbacks, which wait for every launch; "
+        "what no operator or kernel holds is the rest.",
+        "A stacked bar of operators for each phase.",
+    )
+
+
+def profile_table(profile: Profile) -> str:
+    """Every phase and what is in it, the largest first."""
+    lines, apart = [], set()
+    for part in profile.outermost:
+        parts = sorted(profile.inside(part), key=lambda one: -one.time_s)
+        work = {"flops": sum(one.flops for one in parts), "bytes": sum(one.bytes for one in parts)}
+        apart.add(len(lines))
+        whole = Part(part.name, 0, part.calls, part.time_s, **work)
+        lines.append([f"<b>{escape(part.name)}</b>", "", *_cells(whole, profile)])
+        lines += [["", escape(short_name(one.name)), *_cells(one, profile)] for one in parts]
+        if parts:
+            lines.append(["", "rest", *_cells(rest_of(profile.phase(part)), profile)])
+    apart.add(len(lines))
+    lines.append(["rest", "", *_cells(rest_of(profile), profile)])
+    return table(_HEADS, lines, apart)
+
+
+def _cells(part: Part, profile: Profile) -> list[str]:
+    return [
+        significant(part.calls, 0) if part.calls else "",
+        escape(seconds_text(part.time_s)),
+        escape(percent_text(part.time_s / profile.time_s)),
+        *work_cells(part),
+    ]

@@ -1,0 +1,87 @@
+"""Comparing the machines of a file that several filled: what each measured, its ceilings, and times at common rows."""
+
+import numpy as np
+
+from katt_report.load import Results
+from katt_report.pages.markup import bullets, escape, table
+from katt_report.points import Points
+from katt_report.text import bytes_text, list_text, rate_text, ratio_text
+
+TITLE = "Machines"
+
+
+def by_machine(results: Results) -> dict[str, Points]:
+    """The rows of each machine, in the order of the runs."""
+    names = np.array([results.machine_of(*key) for key in results.points.tuples(["source", "run"])])
+    order = dict.fromkeys(results.machine_of(*key) for key in results.runs)
+    return {name: results.points.where(names == name) for name in order if name and name in names}
+
+
+def machine_lines(results: Results) -> list[str]:
+    """Sentences that compare the machines; none where there is one."""
+    machines = by_machine(results)
+    if len(machines) < 2:
+        return []
+    counts = [f"{name} with {len(points)} row{'s'[: len(points) != 1]}" for name, points in machines.items()]
+    lines = [f"Measured on {len(machines)} machines: {list_text(counts)}. No figure mixes them."]
+    first, *others = machines
+    for other in others:
+        ratios = _ratios(machines[first], machines[other])
+        if not len(ratios):
+            lines.append(f"{first} and {other} have no measured row in common.")
+            continue
+        mean = float(np.exp(np.mean(np.log(ratios))))
+        span = f"; {ratio_text(ratios.min())}× to {ratio_text(ratios.max())}×" if len(ratios) > 1 else ""
+        lines.append(
+            f"{other} takes {ratio_text(mean)}× the time of {first} at {len(ratios)} common "
+            f"row{'s'[: len(ratios) != 1]} (geometric mean{span})."
+        )
+    return lines
+
+
+def machines_section(results: Results) -> str:
+    """The page's section; empty where there is one machine."""
+    machines = by_machine(results)
+    if len(machines) < 2:
+        return ""
+    rows = [
+        ["rows", *(str(len(points)) for points in machines.values())],
+        ["of them measured", *(str(len(points.ok)) for points in machines.values())],
+        ["commit", *(list_text([text[:12] for text in points.values("commit")]) for points in machines.values())],
+    ]
+    ceilings = {name: _ceilings(results, name) for name in machines}
+    for name, unit, size in dict.fromkeys(key for held in ceilings.values() for key in held):
+        values = [held.get((name, unit, size)) for held in ceilings.values()]
+        about = f" of {bytes_text(size)}" if size else ""
+        rows.append([f"ceiling {name}{about}", *("–" if v is None else rate_text(v, unit) for v in values)])
+    heads = [("", ""), *((escape(name), "n") for name in machines)]
+    cells = [[escape(cell) for cell in row] for row in rows]
+    return (
+        f'<section id="machines"><h2>{TITLE}</h2>' + bullets(machine_lines(results), "plain") + table(heads, cells)
+        + "</section>"
+    )  # fmt: skip
+
+
+def _ratios(base: Points, other: Points) -> np.ndarray:
+    """Time on the other machine over time on the base, for every row that both measured.
+
+    The number of threads does not count: a machine's default is its own.
+    """
+    names = [name for name in base.identity if name in other and name != "threads"]
+    times = {key: time for key, time in zip(base.ok.tuples(names), base.ok["time_s"].tolist(), strict=True)}
+    pairs = [
+        (time, times[key])
+        for key, time in zip(other.ok.tuples(names), other.ok["time_s"].tolist(), strict=True)
+        if key in times
+    ]
+    return np.array([time / known for time, known in pairs if known > 0 and time > 0])
+
+
+def _ceilings(results: Results, machine: str) -> dict[tuple[str, str, int], float]:
+    """The best measurement of each limit of a machine, by name, unit and working set."""
+    best: dict[tuple[str, str, int], float] = {}
+    for ceiling in results.ceilings:
+        if results.machine_of(ceiling.source, ceiling.run) == machine:
+            key = (ceiling.name, ceiling.unit, ceiling.bytes)
+            best[key] = max(best.get(key, 0.0), ceiling.value)
+    return best

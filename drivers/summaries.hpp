@@ -1,0 +1,28 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "io/hdf5/result_file.hpp"
+#include "op/registry.hpp"
+
+/// What commands print with --json.
+namespace katt::bench {
+
+/// The last line of `katt sweep --json`.
+struct SweepSummary;
+[[nodiscard]] std::string summary_json(const SweepSummary& summary, const std::string& output);
+/// What `katt sweep --dry-run --json` prints.
+struct Outlook;
+[[nodiscard]] std::string outlook_json(const Outlook& outlook);
+/// The last line of `katt merge --json`.
+struct Merged;
+[[nodiscard]] std::string merged_json(const Merged& merged, const std::string& output);
+
+/// `katt info --json`: build, machine, backends, operators with axes, variants and tiles, ceilings.
+/// Variants are those of the backends that can run here, and are empty before Kokkos is
+/// initialised.
+[[nodiscard]] std::string info_json(const Registry& registry,
+                                    std::span<const io::CeilingRow> ceilings);
+
+}  // namespace katt::bench

@@ -1,0 +1,176 @@
+#include "drivers/training/train_options.hpp"
+
+#include <algorithm>
+
+#include "core/error.hpp"
+#include "core/text.hpp"
+#include "io/json_input.hpp"
+#include "io/outputs.hpp"
+#include "plan/axes.hpp"
+#include "plan/toml_document.hpp"
+#include "training/state_file.hpp"
+
+namespace katt::impl {
+
+namespace {
+
+constexpr const char* train_usage =
+    "katt train --model DIR (--data FILE.h5 | --text FILE) --steps N --batch B --seq S --lr X";
+constexpr std::size_t max_config_bytes = 1 << 20;
+
+}  // namespace
+
+TrainCommandLine::TrainCommandLine()
+    : line_("katt train", "Train a LLaMA: AdamW, accumulation, mixed precision, checkpointing") {
+  model.add_to(line_);
+  add("--config", "TOML file with any of these options by name, e.g. batch = 4");
+  add("--data", "HDF5 file with token ids, dataset tokens (N)");
+  add("--text", "any file, a token a byte");
+  add("--steps", "steps of the whole run");
+  add("--batch", "rows of a microbatch (default: 1)");
+  add("--seq", "tokens of a row (default: 128)");
+  add("--accumulation", "microbatches of a step (default: 1)");
+  add("--lr", "learning rate (default: 1e-3)");
+  add("--schedule", "constant (default) or cosine");
+  add("--warmup", "steps over which the rate rises (default: 0)");
+  add("--min-lr", "rate at the end of a cosine (default: 0)");
+  add("--beta1", "AdamW (default: 0.9)");
+  add("--beta2", "AdamW (default: 0.95)");
+  add("--eps", "AdamW (default: 1e-8)");
+  add("--weight-decay", "of tensors of rank 2 and more (default: 0.1)");
+  add("--clip", "largest norm of the gradient; 0: any (default: 1)");
+  add("--loss-scale", "dynamic (default in f16) or a factor (default else: 1)");
+  add("--growth-interval", "good steps after which a dynamic scale grows (default: 200)");
+  add("--growth-factor", "by which a dynamic scale grows, more than 1 (default: 2)");
+  add("--backoff-factor", "of a dynamic scale when a gradient is not finite (default: 0.5)");
+  add("--master-dtype", "of what the optimizer updates: f32 (default), or that of --dtype");
+  add("--ternary",
+      "1: the projections of the blocks are ternary, BitNet b1.58 (default: as config.json says)");
+  add("--checkpoint-blocks",
+      "computed again backward: all, none, cheap, every:K, 0,2,5, n1:8,product:3 or budget:BYTES");
+  add("--out", "folder to write the trained model to, and all that --resume needs");
+  add("--log", "HDF5 file with loss, grad_norm, lr and time_s of every step");
+  add("--save-every", "steps between saves (default: 0, at the end only)");
+  add("--save-shards",
+      "files that a save is written to, by as many ranks at once (default: one for each 2 GiB of "
+      "the model)");
+  layout.add_to(line_);
+  add("--micro-batches", "of a step of a rank, for a pipeline (default: as --batch says)");
+  line_.flag("--checkpoint", checkpoint_, "the same as --checkpoint-blocks all");
+  line_.flag("--profile", profile_, "tell where the time of a step goes, by phase and operator");
+  line_.flag("--resume", resume, "continue the run in --out; start it if there is none");
+  line_.flag("--overwrite", overwrite, "replace the model in --out and the file of --log");
+  line_.footer(
+      "Of several ranks (mpirun -n P katt train), what --tensor, --pipeline and --context leave is "
+      "data "
+      "parallel; --batch x --accumulation rows make a step in every layout.\n"
+      "SIGTERM and SIGINT save and stop after the step.");
+}
+
+void TrainCommandLine::add(const char* name, const char* help) {
+  options_.push_back({.name = name});
+  line_.option(name, options_.back().value, help);
+}
+
+const std::optional<std::string>& TrainCommandLine::text(const char* name) const {
+  return std::ranges::find(options_, name, &Option::name)->value;
+}
+
+std::int64_t TrainCommandLine::count(const char* name, std::int64_t minimum,
+                                     std::int64_t fallback) const {
+  return count_option(name, text(name), minimum, fallback);
+}
+
+double TrainCommandLine::number(const char* name, double minimum, double maximum,
+                                double fallback) const {
+  return number_option(name, text(name), minimum, maximum, fallback);
+}
+
+bool TrainCommandLine::parse(std::span<const std::string> arguments) {
+  if (!line_.parse(arguments)) return false;
+  read_config();
+  model.resolve(train_usage);
+  layout.resolve();
+  (void)required_option("--steps", text("--steps"), train_usage);
+  if (!text("--data") == !text("--text")) {
+    throw InputError("--data or --text: expected one of them: " + std::string(train_usage));
+  }
+  for (const char* name : {"--data", "--text"}) {
+    if (text(name) == "") throw InputError(std::string(name) + ": is empty, expected a file");
+  }
+  return true;
+}
+
+void TrainCommandLine::read_config() {
+  const auto& path = text("--config");
+  if (!path) return;
+  const auto document = bench::parse_toml(
+      *path, io::impl::read_text(*path, max_config_bytes, "a TOML file of options"));
+  if (document.axes || document.sweeps) {
+    throw InputError(*path + ": holds tables, expected keys that are options of katt train");
+  }
+  for (const bench::TomlKey& key : document.top.keys) {
+    std::string name = "--" + key.name;
+    std::ranges::replace(name, '_', '-');
+    const auto where = [&] { return *path + ":" + std::to_string(key.line) + ": " + key.name; };
+    std::optional<std::string>* value = nullptr;
+    value = layout.text(name);
+    if (name == "--model") value = &model.model;
+    if (name == "--dtype") value = &model.dtype_text;
+    if (name == "--seed") value = &model.seed_text;
+    if (name == "--threads") value = &model.threads_text;
+    if (name == "--backend") value = &model.backend_text;
+    if (name == "--device") value = &model.device_text;
+    const auto known = std::ranges::find(options_, name, &Option::name);
+    if (known != options_.end() && name != "--config") value = &known->value;
+    if (name == "--checkpoint" || name == "--profile") {
+      if (key.text != "0" && key.text != "1") {
+        throw InputError(where() + " " + key.text + ": expected true or false");
+      }
+      bool& flag = name == "--profile" ? profile_ : checkpoint_;
+      flag = flag || key.text == "1";
+    } else if (value == nullptr) {
+      std::vector<std::string> known;
+      for (const Option& one : options_) known.emplace_back(one.name);
+      const std::string near = bench::suggestion(name, known);
+      throw InputError(where() + ": is no option of katt train" +
+                       (near.empty() ? "" : "; " + near));
+    } else if (!*value) {  // the command line comes first
+      *value = key.text;
+    }
+  }
+}
+
+void TrainCommandLine::check_output() const {
+  const std::filesystem::path out = text("--out").value_or("");
+  std::error_code ignored;
+  if (resume && overwrite) throw InputError("--resume and --overwrite exclude each other");
+  if (resume && out.empty()) throw InputError("--resume: needs --out, the run to continue");
+  std::vector<io::NamedPath> inputs, targets;
+  for (const char* name : {"--text", "--data", "--config"}) {
+    if (text(name)) inputs.push_back({name, *text(name)});
+  }
+  // a run that goes on reads what it has saved
+  if (!resume || !io::same_file(out, model.folder)) inputs.push_back({"--model", model.folder});
+  for (const char* name : {"model.safetensors", training::state_file}) {
+    for (const std::filesystem::path& file : {out / name, io::index_of(out / name)}) {
+      if (out.empty()) continue;
+      targets.push_back({"--out", file});
+      if (resume || overwrite || !std::filesystem::exists(file, ignored)) continue;
+      throw InputError("--out " + out.string() + ": holds " + file.filename().string() +
+                       "; expected --resume to continue it or --overwrite to replace it");
+    }
+  }
+  if (!out.empty()) targets.push_back({"--out", out / "config.json"});
+  if (const auto& log = text("--log")) {
+    targets.push_back({"--log", *log});
+    if (!resume && !overwrite && std::filesystem::is_regular_file(*log, ignored)) {
+      throw InputError(
+          "--log " + *log +
+          ": exists; expected a new file, --resume to continue the run or --overwrite");
+    }
+  }
+  io::check_distinct(targets, inputs);
+}
+
+}  // namespace katt::impl

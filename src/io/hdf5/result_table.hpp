@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "io/hdf5/hdf5_output.hpp"
+#include "io/hdf5/result_file.hpp"
+
+/// How the parts of a result file lie in HDF5 (docs/schema.md): for the two that write and read
+/// them, ResultFile and read_result().
+namespace katt::io::impl {
+
+class Hdf5Input;
+
+constexpr std::int64_t schema_version = 1;
+
+/// Throws InputError unless the file says that it is a result file of this schema.
+void check_is_result_file(const Hdf5Input& input);
+
+/// For messages: "int64", "text of 32 bytes".
+std::string kind_text(const Column& column);
+/// Place of a text column. Throws std::invalid_argument where there is none.
+std::size_t index_of(const std::vector<Column>& columns, std::string_view name);
+/// Throws std::invalid_argument where columns of /points are repeated or lack a name.
+void check_columns(const std::vector<Column>& columns);
+
+/// A new file with its empty groups and an empty table /points.
+MemoryFile start_file(const std::vector<Column>& columns);
+void create_points(hid_t file, const std::vector<Column>& columns);
+hsize_t row_count(const Handle& points);
+/// Appends rows to /points.
+void append_rows(hid_t file, const std::vector<Column>& columns,
+                 const std::vector<std::vector<Cell>>& rows);
+
+/// /runs/RUN; values that are there are replaced.
+void write_run(hid_t file, const std::string& run, const Attributes& attributes);
+/// /ceilings/RUN.
+void write_ceilings(hid_t file, const std::string& run, const std::vector<CeilingRow>& ceilings);
+/// Appends rows to /points, with their samples and profiles under the run that each names.
+void write_rows(hid_t file, const std::vector<Column>& columns, const std::vector<Row>& rows);
+
+/// The rows of a table, and whether it is as this version writes it: later columns may be missing,
+/// and hold NaN then. `expected` completes the messages. Throws InputError for any other table.
+std::pair<std::vector<std::vector<Cell>>, bool> read_table(const Hdf5Input& input,
+                                                           const std::string& name,
+                                                           const std::string& expected,
+                                                           const std::vector<Column>& columns);
+/// A profile as a dataset of a group.
+void write_profile(hid_t group, const std::string& name, const Profile& profile);
+
+std::vector<CeilingRow> read_ceilings(const Hdf5Input& input, const std::string& run);
+std::vector<ProfileRow> read_profile_rows(const Hdf5Input& input, const std::string& name);
+
+}  // namespace katt::io::impl

@@ -1,0 +1,154 @@
+#include "machine/affinity.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <thread>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace katt::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<int> processors_of_this_thread() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return {};
+  std::vector<int> list;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (CPU_ISSET(processor, &set)) list.push_back(processor);
+  }
+  return list;
+}
+
+void bind_this_thread(const std::vector<int>& processors) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int processor : processors) CPU_SET(processor, &set);
+  (void)sched_setaffinity(0, sizeof(set), &set);  // refused: it stays as it was
+}
+
+/// Calls f(thread) on each of so many threads of OpenMP's team.
+template <class F>
+void on_each_thread(int threads, const F& f) {
+#if defined(_OPENMP)
+#pragma omp parallel num_threads(threads)
+  f(static_cast<std::size_t>(omp_get_thread_num()));
+#else
+  for (int thread = 0; thread < threads; ++thread) f(static_cast<std::size_t>(thread));
+#endif
+}
+
+/// Keeps the threads busy until the system has spread them, and says where they are.
+std::vector<int> where_threads_settle(int threads) {
+  constexpr int longest_ms = 50;
+  constexpr std::chrono::milliseconds step(2);
+  std::vector<int> places(static_cast<std::size_t>(threads), -1);
+  for (int spent = 0; spent < longest_ms; spent += static_cast<int>(step.count())) {
+    on_each_thread(threads, [&](std::size_t thread) {
+      const auto end = Clock::now() + step;
+      while (Clock::now() < end) {
+      }
+      places[thread] = sched_getcpu();
+    });
+    if (std::set(places.begin(), places.end()).size() == places.size()) break;
+  }
+  return places;
+}
+
+/// Whether a thread runs or waits for a processor.
+bool runs(const std::filesystem::path& thread) {
+  std::ifstream file(thread / "stat");
+  std::string line;
+  std::getline(file, line);
+  const auto name_end = line.rfind(')');  // "7 (name of it) R …"
+  return name_end != std::string::npos && name_end + 2 < line.size() && line[name_end + 2] == 'R';
+}
+
+bool rests(pid_t process) {
+  const std::string self = std::to_string(gettid());
+  std::error_code error;
+  for (std::filesystem::directory_iterator thread("/proc/" + std::to_string(process) + "/task",
+                                                  error);
+       !error && thread != std::filesystem::directory_iterator(); thread.increment(error)) {
+    if (thread->path().filename() != self && runs(thread->path())) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void unbind_this_thread() { bind_this_thread(allowed_processors()); }
+
+void allow_all_processors() {
+  cpu_set_t set;
+  std::fill_n(reinterpret_cast<unsigned char*>(&set), sizeof set, 0xFF);
+  (void)sched_setaffinity(0, sizeof set, &set);  // the system leaves out what the job may not use
+}
+
+const std::vector<int>& allowed_processors() {
+  static const std::vector<int> allowed = [] {
+    const std::vector<int> own = processors_of_this_thread();
+    std::set<int> all(own.begin(), own.end());
+#if defined(_OPENMP)
+    for (int place = 0; place < omp_get_num_places(); ++place) {
+      std::vector<int> list(static_cast<std::size_t>(omp_get_place_num_procs(place)));
+      omp_get_place_proc_ids(place, list.data());
+      all.insert(list.begin(), list.end());
+    }
+#endif
+    return std::vector<int>(all.begin(), all.end());
+  }();
+  return allowed;
+}
+
+Bound::Bound(int threads) {
+  const std::vector<int>& allowed = allowed_processors();
+  if (threads < 2 || static_cast<std::size_t>(threads) > allowed.size()) return;
+  before_.resize(static_cast<std::size_t>(threads));
+  on_each_thread(threads, [&](std::size_t thread) {
+    before_[thread] = processors_of_this_thread();
+    bind_this_thread(allowed);  // the environment may have bound them
+  });
+  processors_ = where_threads_settle(threads);
+  // Where two stayed together, one gets a processor that is left.
+  std::set<int> taken;
+  for (int& processor : processors_) {
+    for (auto next = allowed.begin(); !taken.insert(processor).second; ++next) processor = *next;
+  }
+  on_each_thread(threads, [&](std::size_t thread) { bind_this_thread({processors_[thread]}); });
+}
+
+Bound::~Bound() {
+  if (processors_.empty()) return;
+  on_each_thread(static_cast<int>(processors_.size()),
+                 [&](std::size_t thread) { bind_this_thread(before_[thread]); });
+}
+
+void Bound::renew() const {
+  if (processors_.empty()) return;
+  on_each_thread(static_cast<int>(processors_.size()), [&](std::size_t thread) {
+    if (sched_getcpu() != processors_[thread]) bind_this_thread({processors_[thread]});
+  });
+}
+
+bool wait_for_rest(pid_t process, double limit_s) {
+  const auto limit = Clock::now() + std::chrono::duration<double>(limit_s);
+  while (!rests(process)) {
+    if (Clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace katt::bench

@@ -1,0 +1,190 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include <Kokkos_Core.hpp>
+
+#include "op/registry.hpp"
+#include "tile/rows/stream.hpp"
+#include "tile/vec/vec.hpp"
+
+/// Reading and copying memory as fast as the machine can.
+namespace katt::bench {
+
+/// Reads, or copies one half to the other of, as many bytes as a case has to move, so that a
+/// kernel's time can be held against it in the same rounds, with the same caches. `bytes` is
+/// rounded down to whole vectors of every thread; `moved_bytes` is set to what is left of it.
+[[nodiscard]] std::unique_ptr<Candidate> bandwidth_candidate(Backend backend, int threads,
+                                                             const std::string& traffic,
+                                                             double bytes, double& moved_bytes);
+
+namespace impl {
+
+/// What a worker moves at a time: a vector of the host; on a device 16 bytes, the widest load.
+struct alignas(16) Quad {
+  float x = 0, y = 0, z = 0, w = 0;
+  KOKKOS_FORCEINLINE_FUNCTION friend Quad operator+(const Quad& a, const Quad& b) {
+    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+  }
+};
+template <class Exec>
+using Word = std::conditional_t<is_host_v<Exec>, tile::VecOf<Exec>, Quad>;
+template <class Exec>
+inline constexpr std::int64_t word_floats = is_host_v<Exec> ? tile::lanes_v<Exec> : 4;
+
+template <class Exec>
+KOKKOS_FORCEINLINE_FUNCTION Word<Exec> load_word(const float* source) {
+  if constexpr (is_host_v<Exec>) return tile::load<tile::VecOf<Exec>>(source);
+  else return *reinterpret_cast<const Quad*>(source);
+}
+template <class Exec, bool Stream>
+KOKKOS_FORCEINLINE_FUNCTION void store_word(float* target, const Word<Exec>& word) {
+  if constexpr (is_host_v<Exec>) tile::store_to<Stream>(target, word);
+  else *reinterpret_cast<Quad*>(target) = word;
+}
+
+/// Loads of a worker that are on their way at a time, before the first of them is used: on a device
+/// 64 bytes a thread, 128 KiB of a multiprocessor, so few that all its threads are resident.
+template <class Exec>
+inline constexpr int reads_in_flight = is_host_v<Exec> ? 8 : 4;
+
+/// Keeps the compiler from merging repeated passes over the same memory.
+KOKKOS_FORCEINLINE_FUNCTION void forget_memory() {
+  KOKKOS_IF_ON_HOST((asm volatile("" ::: "memory");))
+}
+
+/// One worker's part of a buffer: contiguous on the host, interleaved with its neighbours' on a
+/// device, where neighbouring workers are lanes of one warp.
+struct Part {
+  std::int64_t begin, end, step;
+};
+template <class Exec>
+KOKKOS_FORCEINLINE_FUNCTION Part part_of(std::int64_t worker, std::int64_t workers,
+                                         std::int64_t floats) {
+  if constexpr (is_host_v<Exec>) {
+    const std::int64_t each = floats / workers;
+    return {worker * each, (worker + 1) * each, word_floats<Exec>};
+  } else {
+    return {worker * word_floats<Exec>, floats, workers * word_floats<Exec>};
+  }
+}
+
+template <class Exec>
+using Floats = Kokkos::View<float*, typename Exec::memory_space>;
+
+/// Sums `data` so many times; `sink` takes a vector of each worker.
+template <class Exec>
+struct ReadKernel {
+  static constexpr int reads = reads_in_flight<Exec>;
+  Floats<Exec> data, sink;
+  std::int64_t workers, passes;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t worker) const {
+    const Part part = part_of<Exec>(worker, workers, static_cast<std::int64_t>(data.extent(0)));
+    Word<Exec> sums[reads] = {};
+    for (std::int64_t pass = 0; pass < passes; ++pass) {
+      const float* source = data.data();
+      std::int64_t i = part.begin;
+      for (; i + (reads - 1) * part.step < part.end; i += reads * part.step) {
+        Word<Exec> words[reads];
+        for (int k = 0; k < reads; ++k) words[k] = load_word<Exec>(source + i + k * part.step);
+        for (int k = 0; k < reads; ++k) sums[k] = sums[k] + words[k];
+      }
+      forget_memory();
+    }
+    Word<Exec> total = sums[0];
+    for (int k = 1; k < reads; ++k) total = total + sums[k];
+    if constexpr (is_host_v<Exec>) tile::store(&sink(worker * tile::lanes_v<Exec>), total);
+    else sink(worker) = total.x + total.y + total.z + total.w;
+  }
+};
+
+/// Copies `source` to `target` so many times, with ordinary or with streaming stores. All loads of a
+/// step come before its first store, which might write what the next of them reads.
+template <class Exec, bool Stream = false>
+struct CopyKernel {
+  static constexpr int reads = reads_in_flight<Exec>;
+  Floats<Exec> source, target;
+  std::int64_t workers, passes;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t worker) const {
+    const Part part = part_of<Exec>(worker, workers, static_cast<std::int64_t>(source.extent(0)));
+    for (std::int64_t pass = 0; pass < passes; ++pass) {
+      const float* from = source.data();
+      float* to = target.data();
+      std::int64_t i = part.begin;
+      for (; i + (reads - 1) * part.step < part.end; i += reads * part.step) {
+        Word<Exec> words[reads];
+        for (int k = 0; k < reads; ++k) words[k] = load_word<Exec>(from + i + k * part.step);
+        for (int k = 0; k < reads; ++k) store_word<Exec, Stream>(to + i + k * part.step, words[k]);
+      }
+      forget_memory();
+    }
+    if constexpr (Stream) tile::stream_fence();
+  }
+};
+
+/// Launches kernels on all threads, a worker each.
+template <class Exec>
+class Workers {
+ public:
+  Workers(Exec exec, int threads)
+      : exec_(std::move(exec)),
+        count_(is_host_v<Exec> ? std::max(threads, 1) : exec_.concurrency()),
+        sink_("katt::bench::sink", static_cast<std::size_t>(count_ * tile::lanes_v<Exec>)) {}
+
+  [[nodiscard]] std::int64_t count() const { return count_; }
+  [[nodiscard]] const Floats<Exec>& sink() const { return sink_; }
+
+  /// Whole unrolled steps for every worker in so many bytes, so that what is counted is what is
+  /// moved; one step of each at least.
+  [[nodiscard]] std::int64_t whole_floats(std::size_t bytes) const {
+    const std::int64_t grain = count_ * word_floats<Exec> * reads_in_flight<Exec>;
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes / sizeof(float)) / grain) *
+           grain;
+  }
+
+  template <class Kernel>
+  void launch(const Kernel& kernel, const std::string& label) const {
+    Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>> policy(exec_, 0, count_);
+    if constexpr (is_host_v<Exec>) policy.set_chunk_size(1);
+    Kokkos::parallel_for(label, policy, kernel);
+  }
+  void fence() const { exec_.fence("katt::bench::bandwidth"); }
+
+  /// Fewest seconds of a launch, over at least so many after one that warms up, and over `least_s`.
+  template <class Kernel>
+  [[nodiscard]] double best_launch(const Kernel& kernel, const std::string& label, int launches,
+                                   double least_s) const {
+    using Clock = std::chrono::steady_clock;
+    const auto since = [](Clock::time_point start) {
+      return std::chrono::duration<double>(Clock::now() - start).count();
+    };
+    launch(kernel, label);
+    fence();
+    double best = std::numeric_limits<double>::infinity();
+    const auto begin = Clock::now();
+    for (int i = 0; i < launches || since(begin) < least_s; ++i) {
+      const auto start = Clock::now();
+      launch(kernel, label);
+      fence();
+      best = std::min(best, since(start));
+    }
+    return best;
+  }
+
+ private:
+  Exec exec_;
+  std::int64_t count_;
+  Floats<Exec> sink_;
+};
+
+}  // namespace impl
+
+}  // namespace katt::bench

@@ -1,0 +1,269 @@
+#include "measure/ceilings.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "machine/machine.hpp"
+#include "measure/bandwidth.hpp"
+#include "measure/device_product.hpp"
+#include "op/matrix_ceiling.hpp"
+#include "tile/bf16/bf16_units.hpp"
+#include "tile/vec/vec.hpp"
+
+namespace katt::bench {
+namespace {
+
+constexpr int accumulators =
+    12;  ///< latency 4 × two FMA ports = 8 at least, and 16 registers at most
+
+/// acc ← acc · a + b on independent accumulators that stay in registers.
+template <class Exec>
+struct FmaKernel {
+  using Vec = tile::VecOf<Exec>;
+  Kokkos::View<float*, typename Exec::memory_space> sink;
+  std::int64_t passes;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t worker) const {
+    Vec sums[accumulators];
+    for (int k = 0; k < accumulators; ++k) sums[k] = Vec(static_cast<float>(k + 1));
+    const Vec factor(0.999F);
+    const Vec step(0.001F);
+    for (std::int64_t pass = 0; pass < passes; ++pass) {
+      for (int k = 0; k < accumulators; ++k) sums[k] = tile::fma(sums[k], factor, step);
+    }
+    Vec total = sums[0];
+    for (int k = 1; k < accumulators; ++k) total = total + sums[k];
+    tile::store(&sink(worker * tile::lanes_v<Exec>), total);
+  }
+};
+
+#if defined(KATT_BF16_PANELS)
+/// Tile products on four independent accumulators, all operands in registers.
+struct AmxKernel {
+  static constexpr int products = 4;
+  std::int64_t passes;
+
+  void operator()(std::int64_t /*worker*/) const {
+    namespace amx = tile::amx;
+    alignas(64) std::uint16_t ones[amx::panel_bytes / 2];
+    std::fill(std::begin(ones), std::end(ones), std::uint16_t{0x3F80});
+    alignas(64) float sums[amx::panel_bytes / 4];
+    const amx::Session session;
+    amx::load<4>(ones);
+    amx::load<5>(ones);
+    amx::load<6>(ones);
+    amx::load<7>(ones);
+    for (std::int64_t pass = 0; pass < passes; ++pass) {
+      amx::product_bf16<0, 4, 6>();
+      amx::product_bf16<1, 4, 7>();
+      amx::product_bf16<2, 5, 6>();
+      amx::product_bf16<3, 5, 7>();
+    }
+    amx::store<0>(sums);
+  }
+};
+
+/// Dot products of pairs on twelve independent accumulators, all operands in registers.
+struct DotKernel {
+  static constexpr int products = 12;
+  std::int64_t passes;
+
+  void operator()(std::int64_t /*worker*/) const {
+    const __m512i ones = _mm512_set1_epi16(0x3F80);
+    __m512 sums[products];
+    for (auto& sum : sums) sum = _mm512_setzero_ps();
+    for (std::int64_t pass = 0; pass < passes; ++pass) {
+#pragma GCC unroll 12
+      for (auto& sum : sums) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(sum) : "v"(ones));
+    }
+  }
+};
+#endif
+
+/// Launches of a measurement: this many, and 20 ms.
+constexpr int fewest_launches = 5;
+constexpr double least_s = 0.02;
+
+/// Passes that make a launch last about a quarter of a millisecond at `bytes_per_s`: short enough
+/// that some launches go undisturbed on a busy machine.
+std::int64_t passes_for(double bytes, double bytes_per_s) {
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(0.25e-3 * bytes_per_s / bytes));
+}
+
+template <class Exec>
+class Bench {
+ public:
+  Bench(const Exec& exec, int threads) : threads_(threads), workers_(exec, threads) {}
+
+  std::vector<io::CeilingRow> all() {
+    fma();
+    bf16();
+    if constexpr (is_host_v<Exec>) {
+      std::size_t largest = 0;
+      for (const CacheLevel& cache : machine().caches) {
+        const auto sharing = static_cast<std::size_t>(std::clamp(threads_, 1, cache.shared_by));
+        bandwidth("l" + std::to_string(cache.level),
+                  cache.bytes / 2 / sharing * static_cast<std::size_t>(workers_.count()));
+        const std::size_t instances = (workers_.count() + cache.shared_by - 1) / cache.shared_by;
+        largest = std::max(largest, cache.bytes * instances);
+      }
+      const std::size_t wanted = std::max<std::size_t>(4 * largest, 64U << 20U);
+      bandwidth("dram", std::min(wanted, available_memory(Backend::openmp) / 4), 2 * largest);
+    } else {
+      constexpr std::int64_t extent = 8192;  // three matrices of 128 MiB
+      add("mma_bf16", product_flops_s(extent, 5 * least_s), "FLOP/s", 0);
+      bandwidth("dram", std::min<std::size_t>(1U << 30U, available_memory(Backend::cuda) / 4));
+    }
+    return rows_;
+  }
+
+ private:
+  static constexpr std::int64_t lanes = tile::lanes_v<Exec>;
+
+  template <class Kernel>
+  double best_launch(const Kernel& kernel, const std::string& name) const {
+    return workers_.best_launch(kernel, "katt::ceilings::" + name, fewest_launches, least_s);
+  }
+
+  void fma() {
+    constexpr std::int64_t passes = is_host_v<Exec> ? 50000 : 4000;
+    const double seconds = best_launch(FmaKernel<Exec>{workers_.sink(), passes}, "fma");
+    const auto operations =
+        static_cast<double>(workers_.count() * passes * accumulators * lanes * 2);
+    add("fma_f32", operations / seconds, "FLOP/s", 0);
+  }
+
+  void bf16() {
+#if defined(KATT_BF16_PANELS)
+    if constexpr (is_host_v<Exec>) {
+      const auto measure = [&](const auto& kernel, double operations_of_product) {
+        const std::string name = matrix_ceiling(Backend::openmp, Dtype::bf16);
+        const double seconds = best_launch(kernel, name);
+        const auto products =
+            static_cast<double>(workers_.count() * kernel.passes * kernel.products);
+        add(name, products * operations_of_product / seconds, "FLOP/s", 0);
+      };
+      using tile::bf16_panels::UnitName;
+      const UnitName unit = tile::bf16_panels::unit();
+      if (unit == UnitName::amx) measure(AmxKernel{10000}, 2.0 * 16 * 16 * 32);
+      if (unit == UnitName::dot) measure(DotKernel{50000}, 2.0 * 16 * 2);
+    }
+#endif
+  }
+
+  /// `least`: with fewer bytes it would be the bandwidth of another level; the rows are then NaN.
+  void bandwidth(const std::string& level, std::size_t bytes, std::size_t least = 0) {
+    using Buffer = impl::Floats<Exec>;
+    constexpr Backend where = is_host_v<Exec> ? Backend::openmp : Backend::cuda;
+    if (bytes < least || bytes == 0 || bytes > available_memory(where)) {
+      for (const char* name : {"read_", "copy_"}) {
+        add(name + level, std::numeric_limits<double>::quiet_NaN(), "B/s", 0);
+      }
+      return;
+    }
+    const double expected = 20e9 * static_cast<double>(std::max(threads_, 1));
+    const std::int64_t floats = workers_.whole_floats(bytes);
+    {
+      const Buffer data("katt::ceilings::data", static_cast<std::size_t>(floats));
+      const auto set = static_cast<double>(floats * 4);
+      const std::int64_t passes = is_host_v<Exec> ? passes_for(set, expected) : 1;
+      const double seconds = best_launch(
+          impl::ReadKernel<Exec>{data, workers_.sink(), workers_.count(), passes}, "read");
+      add("read_" + level, set * static_cast<double>(passes) / seconds, "B/s", floats * 4);
+    }
+    const std::int64_t half = workers_.whole_floats(bytes / 2);
+    const Buffer source("katt::ceilings::source", static_cast<std::size_t>(half));
+    const Buffer target("katt::ceilings::target", static_cast<std::size_t>(half));
+    const auto moved = static_cast<double>(half * 8);
+    const std::int64_t passes = is_host_v<Exec> ? passes_for(moved, expected) : 1;
+    const auto copy = [&]<bool Stream>(const std::string& name) {
+      const impl::CopyKernel<Exec, Stream> kernel{source, target, workers_.count(), passes};
+      add(name + level, moved * static_cast<double>(passes) / best_launch(kernel, "copy"), "B/s",
+          half * 8);
+    };
+    copy.template operator()<false>("copy_");
+    if constexpr (tile::can_stream_v<Exec>) {
+      if (level == "dram") copy.template operator()<true>("stream_copy_");
+    }
+  }
+
+  void add(std::string name, double value, std::string unit, std::int64_t bytes) {
+    rows_.push_back({std::move(name), value, std::move(unit), threads_, bytes});
+  }
+
+  int threads_;
+  impl::Workers<Exec> workers_;
+  std::vector<io::CeilingRow> rows_;
+};
+
+/// "l1" … "dram": the first level that holds `bytes`.
+std::string level_of(Backend backend, int threads, double bytes) {
+  if (backend != Backend::cuda) {
+    for (const CacheLevel& cache : machine().caches) {
+      const int instances = (std::max(threads, 1) + cache.shared_by - 1) / cache.shared_by;
+      if (bytes <= static_cast<double>(cache.bytes) * instances) {
+        return "l" + std::to_string(cache.level);
+      }
+    }
+  }
+  return "dram";
+}
+
+}  // namespace
+
+std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads) {
+  if (is_emulated(backend)) {
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    return {{"fma_f32", nan, "FLOP/s", threads, 0},
+            {"mma_bf16", nan, "FLOP/s", threads, 0},
+            {"read_dram", nan, "B/s", threads, 0},
+            {"copy_dram", nan, "B/s", threads, 0}};
+  }
+  return visit_backend(backend, threads, [&](const auto& exec) {
+    return Bench<std::decay_t<decltype(exec)>>(exec, threads).all();
+  });
+}
+
+NearestCeiling nearest_ceiling(std::span<const io::CeilingRow> ceilings, Backend backend,
+                               int threads, const Work& work, double time_s,
+                               double bandwidth_fraction) {
+  NearestCeiling nearest;
+  const std::string memory = work.traffic + "_" + level_of(backend, threads, work.bytes);
+  for (const io::CeilingRow& ceiling : ceilings) {
+    if (ceiling.threads != threads || !(ceiling.value > 0)) continue;
+    const bool bandwidth = ceiling.name == memory;
+    const double amount = ceiling.name == work.compute_ceiling ? work.flops
+                          : bandwidth                          ? work.bytes
+                                                               : 0;
+    const double fraction = bandwidth && std::isfinite(bandwidth_fraction)
+                                ? bandwidth_fraction
+                                : amount / time_s / ceiling.value;
+    if (amount > 0 && !(fraction <= nearest.fraction)) {
+      nearest = {.name = ceiling.name, .fraction = fraction, .bandwidth = bandwidth};
+    }
+  }
+  return nearest;
+}
+
+std::function<void()> cache_flusher(Backend backend, int threads) {
+  return visit_backend(backend, threads, [&](const auto& exec) -> std::function<void()> {
+    using Exec = std::decay_t<decltype(exec)>;
+    std::size_t bytes = std::size_t{256} << 20U;  // beyond the L2 of any GPU
+    if constexpr (is_host_v<Exec>) {
+      bytes = std::size_t{32} << 20U;
+      for (const CacheLevel& cache : machine().caches) {
+        const auto instances =
+            static_cast<std::size_t>((threads + cache.shared_by - 1) / cache.shared_by);
+        bytes = std::max(bytes, 2 * cache.bytes * std::max<std::size_t>(instances, 1));
+      }
+    }
+    const Kokkos::View<char*, typename Exec::memory_space> buffer("katt::bench::flush", bytes);
+    return [exec, buffer, value = char{0}]() mutable {
+      Kokkos::deep_copy(exec, buffer, ++value);
+      exec.fence("katt::bench::flush");
+    };
+  });
+}
+
+}  // namespace katt::bench

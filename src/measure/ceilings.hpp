@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/hdf5/result_file.hpp"
+#include "op/registry.hpp"
+
+namespace katt::bench {
+
+/// Measures what the machine can do at best, in about a second: each number is the best of repeated
+/// rounds, since disturbances only make it slower.
+///   fma_f32             FLOP/s of independent f32 fused multiply-adds on registers, 2 FLOPs a lane
+///   amx_bf16            FLOP/s of bf16 tile products on registers, where this process may use AMX
+///   avx512_bf16         FLOP/s of bf16 dot products (VDPBF16PS) on registers, where the CPU has
+///                       them and no AMX
+///   read_l1 … read_dram B/s of summing a working set that stays in that level: half of each cache,
+///                       four times the last one for dram
+///   copy_l1 … copy_dram the same for copying one half of the set to the other with ordinary
+///                       stores: bytes read + written
+///   stream_copy_dram    the same with streaming stores, where the vectors have them
+/// Caches that several of the threads share are divided among them; levels that the machine lacks
+/// are left out. A GPU has fma_f32, mma_bf16 (a large product of bf16 matrices by cuBLASLt),
+/// read_dram and copy_dram; of one that is_emulated() they are NaN.
+[[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads);
+
+/// The measured limit that leaves least room above a measured time.
+struct NearestCeiling {
+  std::string name{};                                          ///< empty where none applies
+  double fraction = std::numeric_limits<double>::quiet_NaN();  ///< of that limit
+  bool bandwidth = false;                                      ///< a limit of memory or a cache
+};
+
+/// The larger of flops / time / peak and bytes / time / bandwidth. The bandwidth is that of the
+/// level which holds the least traffic of the work at once; where as many bytes were moved in turn
+/// with the work (bandwidth_candidate()), `bandwidth_fraction` says how its time compares.
+[[nodiscard]] NearestCeiling nearest_ceiling(
+    std::span<const io::CeilingRow> ceilings, Backend backend, int threads, const Work& work,
+    double time_s, double bandwidth_fraction = std::numeric_limits<double>::quiet_NaN());
+
+/// A function that empties the caches of a backend by writing a buffer larger than all of them. It
+/// owns the buffer.
+[[nodiscard]] std::function<void()> cache_flusher(Backend backend, int threads);
+
+}  // namespace katt::bench

@@ -1,0 +1,243 @@
+#include "measure/measure.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <new>
+#include <optional>
+#include <random>
+#include <stdexcept>
+
+#include "measure/device_clock.hpp"
+#include "measure/statistics.hpp"
+#include "process/watch.hpp"
+#include "ranks/communicator.hpp"
+
+namespace katt::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double elapsed_s(Clock::time_point start, const Largest& largest) {
+  const double own = seconds_since(start);
+  return largest ? largest(own) : own;
+}
+
+/// First line of what an exception says.
+std::string reason_of(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+/// Runs f; what it throws becomes the contender's failure, and frees its memory.
+template <class F>
+void guarded(Contender& contender, F&& f) {
+  const watch::Work work(contender.number);
+  std::string reason;
+  try {
+    f();
+    return;
+  } catch (const std::bad_alloc&) {
+    reason = "out of memory";
+  } catch (const ranks::Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    reason = reason_of(error);
+  } catch (...) {
+    reason = "an exception of unknown type";
+  }
+  contender.measured.status = Status::failed(reason);
+  contender.candidate.reset();
+}
+
+/// Poison, run, compare: the outputs that are judged can only come from this run.
+Errors run_and_verify(Candidate& candidate) {
+  candidate.poison();
+  candidate.restore();
+  candidate.run();
+  candidate.fence();
+  return candidate.verify();
+}
+
+/// Seconds a run, and what it cost the host of them until its launches returned.
+struct Sample {
+  double seconds = 0;
+  double host_s = 0;
+};
+
+/// One sample: the mean of `inner` runs between two fences, on a device between two of its events.
+Sample sample(const Contender& contender, int inner) {
+  Candidate& candidate = *contender.candidate;
+  if (const auto seconds = candidate.timed(inner)) return {*seconds, 0};
+  std::optional<DeviceClock> clock;
+  if (contender.on_device) clock.emplace();
+  candidate.fence();
+  if (clock) clock->start();
+  const auto start = Clock::now();
+  for (int i = 0; i < inner; ++i) candidate.run();
+  const double host_s = seconds_since(start) / inner;
+  if (clock) return {clock->seconds() / inner, host_s};
+  candidate.fence();
+  return {seconds_since(start) / inner, host_s};
+}
+
+/// Runs until the time of a run has settled (three runs, or a tenth of the budget spent) and
+/// chooses how many runs make a sample.
+void warm_up(Contender& contender, const Settings& settings, const Largest& largest) {
+  const auto start = Clock::now();
+  bool restored = contender.candidate->restore();
+  double fastest = sample(contender, 1).seconds;
+  for (int run = 1; run < 3 && elapsed_s(start, largest) < settings.budget_s / 10; ++run) {
+    restored = contender.candidate->restore();
+    fastest = std::min(fastest, sample(contender, 1).seconds);
+  }
+  if (!settings.cold && !restored && fastest < settings.shortest_s) {
+    constexpr double most = 10000;
+    contender.measured.inner = static_cast<int>(
+        std::clamp(std::ceil(settings.batch_s / std::max(fastest, 1e-9)), 1.0, most));
+    (void)sample(contender, contender.measured.inner);
+  }
+}
+
+/// Keeps the processes that take turns out of each other's way.
+class Turns {
+ public:
+  Turns(bool cold, const Bound& bound) : cold_(cold), bound_(bound) {}
+
+  /// Before a sample: once the threads of the process that ran last sleep, a run brings the caches
+  /// back to this one's. Throws std::runtime_error where they do not fall asleep.
+  void give_to(const Contender& contender) {
+    Candidate& candidate = *contender.candidate;
+    const int process = candidate.process();
+    if (process != last_) {
+      constexpr double patience_s = 2;
+      if (!wait_for_rest(last_ == 0 ? getpid() : last_, patience_s)) {
+        throw std::runtime_error(
+            "idle threads of what ran before it do not fall asleep "
+            "(is OMP_WAIT_POLICY=active set?)");
+      }
+    }
+    if (process == 0) bound_.renew();
+    if (process != last_ && !cold_) {
+      candidate.restore();
+      (void)sample(contender, 1);
+    }
+    last_ = process;
+  }
+  /// The caches have been flushed, by threads of this process.
+  void flushed() { last_ = 0; }
+
+ private:
+  bool cold_;
+  const Bound& bound_;
+  int last_ = 0;
+};
+
+bool precise(const Contender& contender, double target) {
+  return median_interval(contender.measured.samples_s).relative_half_width() <= target;
+}
+
+/// A random order of n indices. Written out because std::shuffle differs between libraries.
+void shuffle(std::vector<std::size_t>& order, std::mt19937_64& random) {
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+}
+
+std::vector<Contender*> running(std::span<Contender> contenders) {
+  std::vector<Contender*> list;
+  for (Contender& contender : contenders) {
+    if (contender.candidate && contender.measured.status.is_ok()) list.push_back(&contender);
+  }
+  return list;
+}
+
+}  // namespace
+
+Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std::uint64_t number,
+                bool on_device) {
+  Contender contender;
+  contender.on_device = on_device;
+  contender.number = number;
+  guarded(contender, [&] {
+    {
+      const memory::Scope scope;
+      contender.candidate = prepare();
+      contender.candidate->poison();
+      contender.candidate->restore();
+      contender.candidate->run();
+      contender.candidate->fence();
+      contender.measured.peak = scope.peak();
+    }
+    const Errors errors = contender.candidate->verify();
+    contender.measured.max_abs_err = errors.max_abs;
+    contender.measured.mean_abs_err = errors.mean_abs;
+    contender.measured.status = errors.status;
+  });
+  if (!contender.measured.status.is_ok()) contender.candidate.reset();
+  return contender;
+}
+
+bool measure(std::span<Contender> contenders, const Settings& settings,
+             const std::function<void()>& flush, const StopFlag& stop, const Bound& bound,
+             const Largest& largest) {
+  for (Contender* contender : running(contenders)) {
+    if (stop) return false;
+    guarded(*contender, [&] { warm_up(*contender, settings, largest); });
+  }
+
+  std::mt19937_64 random(settings.seed);
+  Turns turns(settings.cold, bound);
+  const auto start = Clock::now();
+  for (int round = 0; round < (settings.rounds > 0 ? settings.rounds : settings.max_rounds);
+       ++round) {
+    const auto active = running(contenders);
+    if (active.empty()) break;
+    const double budget = settings.budget_s * static_cast<double>(active.size());
+    if (settings.rounds == 0 && round >= settings.min_rounds &&
+        (elapsed_s(start, largest) >= budget ||
+         std::all_of(active.begin(), active.end(),
+                     [&](const Contender* one) { return precise(*one, settings.precision); }))) {
+      break;
+    }
+    std::vector<std::size_t> order(active.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    shuffle(order, random);
+    for (const std::size_t i : order) {
+      if (stop) return false;
+      Contender& contender = *active[i];
+      guarded(contender, [&] {
+        if (settings.cold) {
+          contender.candidate->restore();  // which fills the caches
+          flush();
+          turns.flushed();
+        }
+        turns.give_to(contender);
+        if (!settings.cold) contender.candidate->restore();
+        const Sample taken = sample(contender, contender.measured.inner);
+        contender.measured.samples_s.push_back(taken.seconds);
+        if (contender.on_device && contender.candidate->process() == 0) {
+          contender.measured.host_s.push_back(taken.host_s);
+        }
+      });
+    }
+  }
+
+  for (Contender* contender : running(contenders)) {
+    if (stop) return false;
+    guarded(*contender, [&] {
+      const Errors errors = run_and_verify(*contender->candidate);
+      if (!errors.status.is_ok()) {
+        contender->measured.status = Status::failed("after timing: " + errors.status.reason());
+      }
+    });
+  }
+  return !stop;
+}
+
+}  // namespace katt::bench

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/safetensors.hpp"
+#include "nn/config.hpp"
+#include "nn/device_memory.hpp"
+#include "nn/model/ternary.hpp"
+#include "nn/parameters.hpp"
+#include "ranks/groups.hpp"
+
+namespace katt::nn {
+
+/// A LLaMA in the memory of an execution space: its configuration and its parameters in one dtype,
+/// or the part of them that one of several ranks holds. The projections of a ternary model are packed
+/// and have no other form.
+template <class Exec>
+class Llama {
+ public:
+  /// Parameters are zero.
+  Llama(Exec exec, LlamaConfig config, Dtype dtype, const ranks::Groups& groups = {});
+
+  [[nodiscard]] const Exec& exec() const { return exec_; }
+  [[nodiscard]] const ranks::Groups& groups() const { return groups_; }
+  /// Of the whole model.
+  [[nodiscard]] const LlamaConfig& config() const { return config_; }
+  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+  [[nodiscard]] Dtype dtype() const { return dtype_; }
+  [[nodiscard]] const Weights& weights() const { return weights_; }
+  /// The flat array of the layout.
+  [[nodiscard]] void* data() const { return memory_.data(); }
+  [[nodiscard]] const TernaryWeights<Exec>& ternary() const { return ternary_; }
+  [[nodiscard]] std::size_t bytes() const { return memory_.bytes() + ternary_.bytes(); }
+
+ private:
+  Exec exec_;
+  LlamaConfig config_;
+  ranks::Groups groups_;
+  ParameterLayout layout_;
+  Dtype dtype_;
+  DeviceMemory<Exec> memory_;
+  Weights weights_;
+  TernaryWeights<Exec> ternary_;
+};
+
+/// Fills a flat array of the dtype from a checkpoint, and `ternary` with what has no place in it, quantised
+/// from values of the dtype. Throws InputError that names the tensor that
+/// is missing, of another shape than the configuration says, or not part of the model.
+template <class Exec>
+void load_parameters(const Exec& exec, const LlamaConfig& config, const ParameterLayout& layout,
+                     const io::Safetensors& file, Dtype dtype, void* data,
+                     const TernaryWeights<Exec>* ternary = nullptr);
+
+/// Fills it at random: weights normal with mean 0 and standard deviation initializer_range, norms
+/// 1, biases 0. The same for a seed on every machine, whatever the part.
+template <class Exec>
+void randomize_parameters(const Exec& exec, const LlamaConfig& config,
+                          const ParameterLayout& layout, std::uint64_t seed, Dtype dtype,
+                          void* data, const TernaryWeights<Exec>* ternary = nullptr);
+
+/// Whether the folder holds a checkpoint's tensors, in one file or in shards.
+[[nodiscard]] bool holds_parameters(const std::filesystem::path& folder);
+
+/// What the user of a folder's model should be told: that its parameters are random, or which of two
+/// checkpoints is read. Empty where there is one.
+[[nodiscard]] std::string parameters_note(const std::filesystem::path& folder);
+
+/// Throws as load_parameters() would for the folder's checkpoint, before anything of its size is
+/// allocated: the sizes of a configuration may be absurd.
+void check_folder(const LlamaConfig& config, const ParameterLayout& layout,
+                  const std::filesystem::path& folder);
+
+/// Fills it from the folder of a model, or at random where the folder holds `config.json` alone.
+template <class Exec>
+void initialize_parameters(const Exec& exec, const LlamaConfig& config,
+                           const ParameterLayout& layout, const std::filesystem::path& folder,
+                           std::uint64_t seed, Dtype dtype, void* data,
+                           const TernaryWeights<Exec>* ternary = nullptr);
+
+/// The model of a folder, or a rank's part of it: `config.json` with `model.safetensors`, or else its shards, or
+/// `config.json` alone (random parameters of the seed).
+template <class Exec>
+Llama<Exec> open_model(const Exec& exec, const std::filesystem::path& folder, Dtype dtype,
+                       std::uint64_t seed, const ranks::Groups& groups = {});
+
+/// Reads values.size() elements of the part of a tensor that the parameter is, from its element
+/// `first` on; in the file its name has the prefix. Throws as io::Safetensors::read().
+void read_part(const io::Safetensors& file, const std::string& prefix, const Parameter& parameter,
+               std::int64_t first, std::span<float> values);
+
+}  // namespace katt::nn

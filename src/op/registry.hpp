@@ -1,0 +1,235 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/backend.hpp"
+#include "core/dtype.hpp"
+#include "core/status.hpp"
+#include "memory/tracker.hpp"
+#include "op/reference/compare.hpp"
+#include "op/variants.hpp"
+
+namespace katt::io {
+class CaseFile;
+class TensorFile;
+}  // namespace katt::io
+
+namespace katt::bench {
+
+/// Value of an axis at one point: an integer, a real, or one of the axis' choices by name.
+using AxisValue = std::variant<std::int64_t, double, std::string>;
+
+/// One dimension along which an operator can be swept. It is at once an option of `katt sweep`
+/// (`--seq-q`), a key of a sweep's TOML file (`seq_q`), and a column of the result file (`seq_q`).
+struct AxisSpec {
+  std::string name;    ///< snake_case, e.g. "seq_kv"
+  AxisValue fallback;  ///< value where the sweep names none; its alternative is the axis' kind
+  double minimum = 0;  ///< smallest and largest value that is accepted (integers and reals)
+  double maximum = 0;
+  std::vector<std::string> choices{};  ///< accepted names, for an axis of choices
+  std::string help{};                  ///< one line with the unit
+  /// Name of an axis whose value this one takes where the sweep names none, e.g. kv_heads ← heads.
+  std::string follows{};
+  std::string
+      short_name{};  ///< second name of option and key, e.g. "seq" for "seq_q"; may be empty
+};
+
+/// One point of a sweep: where it runs, in which dtype, and a value for every axis of the operator.
+class Point {
+ public:
+  std::string pass = "forward";  ///< "forward" or "backward"
+  Backend backend = Backend::openmp;
+  int threads = 0;  ///< host threads; 0: all
+  Dtype dtype = Dtype::f32;
+  std::uint64_t seed = 1;
+  std::map<std::string, AxisValue, std::less<>> values;
+
+  std::int64_t integer(std::string_view axis) const { return get<std::int64_t>(axis); }
+  double real(std::string_view axis) const { return get<double>(axis); }
+  const std::string& choice(std::string_view axis) const { return get<std::string>(axis); }
+
+ private:
+  template <class T>
+  const T& get(std::string_view axis) const {
+    return std::get<T>(values.find(axis)->second);
+  }
+};
+
+/// A variant as users see it.
+struct VariantInfo {
+  std::string name;
+  std::string description;
+  bool baseline = false;                  ///< the naive one that speedups refer to
+  std::vector<std::string> parameters{};  ///< names, e.g. {"tile_q", "tile_kv"}
+  std::vector<Setting> settings{};        ///< of the parameters; empty: takes no tile
+  std::vector<std::string> presets{};     ///< names of settings, e.g. "h200", "amx"
+};
+
+/// A tensor of a case file, or of what `katt run` makes of it.
+struct CaseTensor {
+  enum class Role { input, output, gradient };
+  Role role;
+  std::string name;
+  std::string shape{};       ///< "(B, H, S, D)"
+  bool is_optional = false;  ///< an input that a file may lack
+};
+
+/// What a named preset of tiles means for a variant at a point.
+struct PresetTile {
+  Setting setting;
+  std::string refusal{};  ///< why the device of the point cannot run it; empty where it can
+};
+
+/// Least work of a point, for rates and ceilings.
+struct Work {
+  double flops = 0;             ///< floating-point operations that the mathematics needs
+  double bytes = 0;             ///< least traffic: every input read once, every output written once
+  std::string compute_ceiling;  ///< which measured peak bounds the arithmetic, e.g. "fma_f32"
+  std::string traffic = "read";  ///< which measured bandwidth bounds the traffic: "read" or "copy"
+};
+
+/// Bytes needed before anything is allocated: a forecast that refuses what cannot fit. Reported
+/// memory is measured, never this.
+struct Footprint {
+  std::size_t tensors = 0;    ///< inputs, shared by the variants of a case
+  std::size_t outputs = 0;    ///< of one variant
+  std::size_t workspace = 0;  ///< of one variant
+};
+
+using testing::Errors;
+
+/// One variant made ready on the inputs of a case. Owns its outputs and workspace.
+class Candidate {
+ public:
+  virtual ~Candidate() = default;
+  /// Launches the operation once; the caller fences.
+  virtual void run() = 0;
+  /// Before every run(), and not in its time: brings back what the last one overwrote. True where
+  /// there is such a thing, so that runs cannot follow each other without it.
+  virtual bool restore() { return false; }
+  /// Waits for the launches of run().
+  virtual void fence() = 0;
+  /// Fills the outputs with NaN, so that an earlier result cannot pass for a new one.
+  virtual void poison() = 0;
+  /// Compares the outputs with the reference on sampled rows.
+  virtual Errors verify() = 0;
+  /// Seconds of one run, the mean of `runs`, where the candidate keeps the time itself because its
+  /// runs happen in another process; nothing where the caller is to time run() and fence().
+  virtual std::optional<double> timed(int /*runs*/) { return std::nullopt; }
+  /// Which units of the machine run() uses, e.g. "amx"; "" where the candidate does not say.
+  [[nodiscard]] virtual std::string engine() const { return ""; }
+  /// The most memory that a run held at a time, inputs and outputs included, where it happens in
+  /// another process and that process tells. What runs here is seen by memory::Scope.
+  [[nodiscard]] virtual std::optional<memory::Bytes> peak() const { return std::nullopt; }
+  /// The process that runs; 0 is this one.
+  [[nodiscard]] virtual int process() const { return 0; }
+};
+
+/// A tensor of a case as another program sees it: on the host, in logical order, row-major.
+struct ForeignTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  Dtype dtype = Dtype::f32;
+  std::span<const float> values{};           ///< of an input, rounded to the dtype
+  std::span<const std::int64_t> integers{};  ///< of an input of integers, in place of values
+};
+
+/// A case for another program to compute (sweep/peer.hpp): what it reads, what it is to write, and
+/// the check of what it wrote. Lives no longer than its case.
+struct ForeignCase {
+  std::vector<ForeignTensor> inputs;
+  std::vector<ForeignTensor> outputs;          ///< without values
+  std::map<std::string, double> parameters{};  ///< beyond the axes, e.g. {"eps", 1e-5}
+  /// Compares the outputs, in their order, with the reference on sampled rows.
+  std::function<Errors(std::span<const std::vector<float>>)> verify;
+};
+
+/// The inputs of one point, generated once and shared by the variants that are compared on it.
+class Case {
+ public:
+  virtual ~Case() = default;
+  virtual Work work() const = 0;
+  /// ok, or skipped with the reason why this variant and tile cannot run here. Allocates nothing.
+  virtual Status supports(const Config& config) const = 0;
+  /// Allocates outputs and workspace of one variant through Kokkos, with labels `katt::op::…`.
+  virtual std::unique_ptr<Candidate> prepare(const Config& config) = 0;
+  /// The case as another program can compute it; nothing where these inputs have no such form.
+  virtual std::optional<ForeignCase> foreign() { return std::nullopt; }
+};
+
+/// What `katt run` was asked for.
+struct RunOptions {
+  Backend backend = Backend::openmp;
+  int threads = 0;
+  Config config;
+};
+
+/// An operator as sweeps and `katt run` see it: the adapter in OP/bench. name(), summary(),
+/// axes() and passes() are also called before Kokkos is initialised, the rest only after.
+class Operator {
+ public:
+  virtual ~Operator() = default;
+  virtual std::string name() const = 0;
+  virtual std::string summary() const = 0;
+  virtual std::vector<AxisSpec> axes() const = 0;
+  virtual std::vector<std::string> passes() const = 0;
+  /// Variants of a pass on a backend; the baseline is among them.
+  virtual std::vector<VariantInfo> variants(Backend backend, std::string_view pass) const = 0;
+  /// The configuration that a request means at a point: the variant of "auto" and the default
+  /// setting filled in. Allocates nothing.
+  virtual Config resolve(const Point& point, const Config& config) const = 0;
+  /// ok, or skipped with the reason why a variant cannot run a point; ok where the operator cannot
+  /// tell without the case. Allocates nothing.
+  [[nodiscard]] virtual Status supports(const Point& /*point*/, const Config& /*config*/) const {
+    return Status::ok();
+  }
+  /// The tensors of its case files.
+  [[nodiscard]] virtual std::vector<CaseTensor> case_tensors() const { return {}; }
+  /// The least work of a point, for forecasts of time; nothing where only its case knows.
+  [[nodiscard]] virtual std::optional<Work> work(const Point& /*point*/) const {
+    return std::nullopt;
+  }
+  /// The setting of a variant of that name; nothing where the variant takes its default.
+  virtual std::optional<PresetTile> preset(const Point& /*point*/, std::string_view /*variant*/,
+                                           std::string_view /*name*/) const {
+    return std::nullopt;
+  }
+  /// Throws InputError naming the axis, its value and what was expected.
+  virtual void validate(const Point& point) const = 0;
+  virtual Footprint footprint(const Point& point, const Config& config) const = 0;
+  virtual std::unique_ptr<Case> make_case(const Point& point) const = 0;
+  /// Runs the operator on the tensors of a file and puts its outputs into `out`, and what ran
+  /// (record_variant() of op/adapter.hpp), for `katt run`.
+  /// Throws InputError for a file that lacks a dataset or holds a wrong shape, and for a variant or
+  /// tile that is refused.
+  virtual void run_file(const io::CaseFile& in, const RunOptions& options,
+                        io::TensorFile& out) const = 0;
+};
+
+/// The operators of this program, by name.
+class Registry {
+ public:
+  /// Throws InputError when the name is taken.
+  void add(std::unique_ptr<Operator> op);
+  /// Throws InputError with the nearest name and all names.
+  const Operator& find(std::string_view name) const;
+  std::vector<const Operator*> all() const;
+
+ private:
+  std::map<std::string, std::unique_ptr<Operator>, std::less<>> operators_;
+};
+
+/// Adds the operators that katt_add_op() names (generated from src/ops/CMakeLists.txt).
+void register_builtin_ops(Registry& registry);
+
+}  // namespace katt::bench

@@ -1,0 +1,141 @@
+#include "op/tensors.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "op/reference/fill.hpp"
+
+namespace katt::bench {
+namespace {
+
+/// The shape with ones before it.
+std::array<std::int64_t, 4> padded(const TensorSpec& spec, const Problem& problem) {
+  const auto shape = spec.shape(problem);
+  std::array<std::int64_t, 4> extents{1, 1, 1, 1};
+  std::copy(shape.begin(), shape.end(), extents.end() - static_cast<std::ptrdiff_t>(shape.size()));
+  return extents;
+}
+
+bool is_float(Element element) { return element == Element::dtype || element == Element::f32; }
+
+/// The axis `layout` of an operator says how (batch, head, seq, dim) is stored.
+HeadLayout layout_of(const TensorSpec& spec, const Problem& problem) {
+  return spec.axes.size() == 4 && problem.extent("layout") != 0 ? HeadLayout::bshd
+                                                                : HeadLayout::bhsd;
+}
+
+}  // namespace
+
+DeviceTensors::DeviceTensors(std::string_view op, Backend backend, const TensorSpecs& specs,
+                             const Problem& problem, std::int64_t gap) {
+  for (const TensorSpec& spec : specs) {
+    if (!spec.is_in(problem)) continue;
+    const std::string label = "katt::" + std::string(op) + "::" + spec.name;
+    Held held{spec.element, {}, {}};
+    if (is_float(spec.element)) {
+      held.floats = {label,
+                     backend,
+                     spec.dtype(problem),
+                     padded(spec, problem),
+                     layout_of(spec, problem),
+                     spec.axes.size() > 1 && spec.element == Element::dtype ? gap : 0};
+    } else {
+      held.bytes = {label, backend,
+                    static_cast<std::size_t>(spec.size(problem)) * spec.element_bytes(problem)};
+    }
+    held_.emplace(spec.name, std::move(held));
+  }
+}
+
+void DeviceTensors::upload(const Problem& problem) const {
+  for (const auto& [name, held] : held_) {
+    if (is_integer(held.element)) {
+      const auto indices = problem.indices(name);
+      if (held.element == Element::i64) {
+        held.bytes.upload(std::as_bytes(indices));
+      } else {
+        const std::vector<std::uint8_t> flags(indices.begin(), indices.end());
+        held.bytes.upload(std::as_bytes(std::span(flags)));
+      }
+    } else if (const auto found = problem.values.find(name); found != problem.values.end()) {
+      held.floats.upload(found->second);
+    }
+  }
+}
+
+void DeviceTensors::upload(std::string_view name, std::span<const float> values) const {
+  held_.find(name)->second.floats.upload(values);
+}
+
+void DeviceTensors::poison() const {
+  for (const auto& [name, held] : held_) {
+    if (is_float(held.element)) {
+      held.floats.poison();
+    } else {
+      held.bytes.upload(std::vector(held.bytes.size(), std::byte{0x81}));
+    }
+  }
+}
+
+void DeviceTensors::add_to(Tensors& tensors) const {
+  for (const auto& [name, held] : held_) {
+    TensorRef<4> ref = held.floats.ref();
+    if (!is_float(held.element)) ref.data = held.bytes.data();
+    tensors.set(name, ref);
+  }
+}
+
+std::vector<float> DeviceTensors::download(std::string_view name) const {
+  const Held& held = held_.find(name)->second;
+  if (held.element != Element::i8) return held.floats.download();
+  std::vector<std::int8_t> bytes(held.bytes.size());
+  held.bytes.download(std::as_writable_bytes(std::span(bytes)));
+  return {bytes.begin(), bytes.end()};
+}
+
+HostValues DeviceTensors::download() const {
+  HostValues values;
+  for (const auto& [name, held] : held_) {
+    if (!is_integer(held.element)) values[name] = download(name);
+  }
+  return values;
+}
+
+bool DeviceTensors::gaps_are_nan() const {
+  return std::all_of(held_.begin(), held_.end(), [](const auto& entry) {
+    return !is_float(entry.second.element) || entry.second.floats.gaps_are_nan();
+  });
+}
+
+void generate(Problem& problem, const TensorSpecs& inputs, std::uint64_t seed) {
+  std::uint64_t stream = seed * 16;
+  for (const TensorSpec& spec : inputs) {
+    if (spec.derived || !spec.is_in(problem)) continue;
+    ++stream;
+    const auto size = static_cast<std::size_t>(spec.size(problem));
+    if (spec.values) {
+      problem.values[spec.name] = spec.values(problem);
+    } else if (is_integer(spec.element)) {
+      std::vector<std::int64_t>& indices = problem.integers[spec.name];
+      for (std::size_t i = 0; i < size; ++i) {
+        indices.push_back(spec.draw(testing::uniform(stream, i), problem));
+      }
+    } else {
+      std::vector<float>& values = problem.values[spec.name];
+      values.resize(size);
+      testing::fill(values, stream, spec.dtype(problem), spec.scale);
+    }
+  }
+}
+
+void add_shapes(Tensors& tensors, const TensorSpecs& specs, const Problem& problem) {
+  constexpr std::size_t line = 256, most = 64;
+  alignas(line) static std::array<std::byte, line * most> nothing;
+  for (const TensorSpec& spec : specs) {
+    if (!spec.is_in(problem)) continue;
+    tensors.set(spec.name, {nothing.data() + line * (tensors.size() % most), spec.dtype(problem),
+                            padded(spec, problem)});
+  }
+}
+
+}  // namespace katt::bench

@@ -1,0 +1,177 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "op/adapter.hpp"
+#include "op/buffer.hpp"
+#include "op/reference/problem.hpp"
+#include "op/registry.hpp"
+
+/// Tensors of an operator by name: what they are, and where they lie.
+namespace katt::bench {
+
+using testing::HostValues;
+using testing::Problem;
+
+/// What a tensor holds: elements of the dtype under test, or always the same.
+enum class Element : std::uint8_t { dtype, f32, i8, u8, i64 };
+
+/// Whether a tensor has its values among the integers of a problem.
+inline bool is_integer(Element element) {
+  return element == Element::i64 || element == Element::u8;
+}
+
+/// A tensor by the names of its axes, e.g. {"weight", {"out_features", "in_features"}, "(O, I)"}.
+struct TensorSpec {
+  std::string name;
+  std::vector<std::string> axes;  ///< axes of the operator, up to four
+  std::string letters;            ///< for messages
+  /// An axis: the tensor is there where it is neither 0 nor its first choice. In a case file such an
+  /// input may be left out.
+  std::string when{};
+  std::string unless{};  ///< an axis: the tensor is there where it is 0
+  float scale = 1.0F;    ///< standard deviation of generated values
+  Element element = Element::dtype;
+  std::string dtype_axis{};  ///< an axis that names the dtype in place of the one under test
+  /// Of an input of integers: a value from a uniform number in [0, 1).
+  std::function<std::int64_t(double, const Problem&)> draw{};
+  /// Of an input that is not random: its values.
+  std::function<std::vector<float>(const Problem&)> values{};
+  /// An input that the operator's derive() makes of the others, once for all variants.
+  bool derived = false;
+  /// Whether other programs see it: peers (Case::foreign) and, of an output, readers of a case.
+  bool foreign = true;
+  bool asked_of_peers = true;  ///< of an output that is foreign; few libraries give an lse
+  /// Of an output: the input whose memory it takes where the axis `in_place` is 1.
+  std::string over{};
+
+  [[nodiscard]] bool is_in(const Problem& problem) const {
+    return (when.empty() || problem.extent(when) != 0) &&
+           (unless.empty() || problem.extent(unless) == 0);
+  }
+  [[nodiscard]] std::vector<std::int64_t> shape(const Problem& problem) const {
+    std::vector<std::int64_t> extents;
+    for (const std::string& axis : axes) extents.push_back(problem.extent(axis));
+    return extents;
+  }
+  /// Elements; 2^56 where there are more, so that bytes of many such tensors can be added up.
+  [[nodiscard]] std::int64_t size(const Problem& problem) const {
+    constexpr std::int64_t most = std::int64_t{1} << 56U;
+    std::int64_t count = 1;
+    for (const std::int64_t extent : shape(problem)) {
+      if (extent == 0) return 0;
+      count = count > most / extent ? most : count * extent;
+    }
+    return count;
+  }
+  /// Of what is no integer.
+  [[nodiscard]] Dtype dtype(const Problem& problem) const {
+    if (element != Element::dtype) return Dtype::f32;
+    return dtype_axis.empty() ? problem.dtype
+                              : all_dtypes[static_cast<std::size_t>(problem.extent(dtype_axis))];
+  }
+  [[nodiscard]] std::size_t element_bytes(const Problem& problem) const {
+    if (element == Element::i8 || element == Element::u8) return 1;
+    return element == Element::i64 ? sizeof(std::int64_t) : size_of(dtype(problem));
+  }
+};
+
+using TensorSpecs = std::vector<TensorSpec>;
+
+/// References to the tensors of a pass by name, for its arguments. One that is not there is empty.
+class Tensors {
+ public:
+  explicit Tensors(const Problem& problem) : problem_(&problem) {}
+  [[nodiscard]] const Problem& problem() const { return *problem_; }
+
+  [[nodiscard]] float parameter(std::string_view name) const {
+    return static_cast<float>(problem_->parameter(name));
+  }
+
+  void set(const std::string& name, const TensorRef<4>& ref) { refs_[name] = ref; }
+  [[nodiscard]] std::size_t size() const { return refs_.size(); }
+  template <int Rank>
+  [[nodiscard]] TensorRef<Rank> tensor(std::string_view name) const {
+    TensorRef<Rank> ref;
+    const auto found = refs_.find(name);
+    if (found == refs_.end()) return ref;
+    const TensorRef<4>& held = found->second;
+    ref.data = held.data;
+    ref.dtype = held.dtype;
+    for (int axis = 0; axis < Rank; ++axis) {
+      ref.extent[axis] = held.extent[4 - Rank + axis];
+      ref.stride[axis] = held.stride[4 - Rank + axis];
+    }
+    return ref;
+  }
+  [[nodiscard]] TensorRef<2> matrix(std::string_view name) const { return tensor<2>(name); }
+  [[nodiscard]] TensorRef<1> vector(std::string_view name) const { return tensor<1>(name); }
+  [[nodiscard]] const std::int64_t* indices(std::string_view name) const {
+    return static_cast<const std::int64_t*>(tensor<1>(name).data);
+  }
+  [[nodiscard]] std::int8_t* bytes(std::string_view name) const {
+    return static_cast<std::int8_t*>(tensor<1>(name).data);
+  }
+  [[nodiscard]] const std::uint8_t* flags(std::string_view name) const {
+    return static_cast<const std::uint8_t*>(tensor<1>(name).data);
+  }
+
+ private:
+  const Problem* problem_;
+  std::map<std::string, TensorRef<4>, std::less<>> refs_;
+};
+
+/// Tensors that own their memory on a backend. Those that the problem lacks are left out.
+class DeviceTensors {
+ public:
+  /// Rows lie `gap` elements further apart than they are long.
+  DeviceTensors(std::string_view op, Backend backend, const TensorSpecs& specs,
+                const Problem& problem, std::int64_t gap = 0);
+
+  /// The values of the problem, of those that have some.
+  void upload(const Problem& problem) const;
+  void upload(std::string_view name, std::span<const float> values) const;
+  void poison() const;
+  /// Makes the references of `tensors` point here.
+  void add_to(Tensors& tensors) const;
+  /// As float32; integers are not brought back.
+  [[nodiscard]] HostValues download() const;
+  [[nodiscard]] std::vector<float> download(std::string_view name) const;
+  [[nodiscard]] bool gaps_are_nan() const;
+
+ private:
+  struct Held {
+    Element element;
+    Tensor<4> floats;
+    Buffer bytes;
+  };
+  std::map<std::string, Held, std::less<>> held_;
+};
+
+/// Seeded values for the inputs of a problem, each from a stream of its own.
+void generate(Problem& problem, const TensorSpecs& inputs, std::uint64_t seed);
+
+/// References for workspace sizes, refusals and work: their addresses differ, as those of tensors
+/// do, and hold nothing.
+void add_shapes(Tensors& tensors, const TensorSpecs& specs, const Problem& problem);
+
+}  // namespace katt::bench
+
+/// Of a description: its name, and the tables of variants of the operator in namespace katt::op.
+#define KATT_PASSES_OF(op)                        \
+  static constexpr const char* name = #op;        \
+  template <class Exec>                           \
+  static auto& forward_variants() {               \
+    return ::katt::op::forward_variants<Exec>();  \
+  }                                               \
+  template <class Exec>                           \
+  static auto& backward_variants() {              \
+    return ::katt::op::backward_variants<Exec>(); \
+  }

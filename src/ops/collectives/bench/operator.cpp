@@ -1,0 +1,287 @@
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/execution.hpp"
+#include "op/adapter.hpp"
+#include "op/collective.hpp"
+#include "op/reference/fill.hpp"
+#include "ranks/plain_mpi.hpp"
+
+/// The operations of a Communicator as operators of sweeps, beside the calls of MPI that a user
+/// would write. Bus bandwidths are those of nccl-tests (doc/PERFORMANCE.md there): of R ranks and n
+/// bytes, 2(R − 1)/R · n of an all_reduce, (R − 1)/R · n of an all_gather or a reduce_scatter, n of a
+/// send_recv, over the time.
+namespace katt::collectives {
+
+namespace {
+
+using bench::Point;
+
+enum class Kind : std::uint8_t { all_reduce, all_gather, reduce_scatter, send_recv };
+
+constexpr const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::all_reduce: return "all_reduce";
+    case Kind::all_gather: return "all_gather";
+    case Kind::reduce_scatter: return "reduce_scatter";
+    case Kind::send_recv: break;
+  }
+  return "send_recv";
+}
+
+constexpr const char* plain = bench::plain_mpi;
+constexpr const char* ours = "rounds";
+
+/// Element i of rank r's input: a multiple of 1/8 so small that every dtype holds sums over 16 ranks
+/// exactly, in whatever order they are taken.
+float value_of(std::uint64_t seed, int rank, std::int64_t i) {
+  const std::uint64_t bits =
+      testing::hash(seed * 64 + static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(i));
+  return (static_cast<float>(bits % 16) - 8.0F) / 8.0F;
+}
+
+/// What the ranks of a case compute.
+struct Problem {
+  Kind kind;
+  Backend backend;
+  int threads;
+  Dtype dtype;
+  std::uint64_t seed;
+  std::int64_t total;  ///< elements of all parts
+
+  [[nodiscard]] ranks::Part part(const ranks::Communicator& group) const {
+    return ranks::part_of(total, group.size(), group.rank());
+  }
+  /// Elements that a rank reads, and where they lie among all.
+  [[nodiscard]] ranks::Part read(const ranks::Communicator& group) const {
+    return kind == Kind::all_gather ? part(group) : ranks::Part{0, total};
+  }
+  [[nodiscard]] ranks::Part written(const ranks::Communicator& group) const {
+    return kind == Kind::reduce_scatter ? part(group) : ranks::Part{0, total};
+  }
+  /// Element i of the result on a rank of the group.
+  [[nodiscard]] float expected(const ranks::Communicator& group, std::int64_t i) const {
+    if (kind == Kind::send_recv) {
+      return value_of(seed, (group.rank() + group.size() - 1) % group.size(), i);
+    }
+    if (kind == Kind::all_gather) {
+      const std::int64_t longest = ranks::part_of(total, group.size(), 0).count;
+      return value_of(seed, static_cast<int>(i / longest), i);
+    }
+    float sum = 0;
+    for (int rank = 0; rank < group.size(); ++rank) sum += value_of(seed, rank, i);
+    return sum;
+  }
+};
+
+template <class Exec>
+class Candidate final : public bench::CollectiveCandidate {
+ public:
+  Candidate(const ranks::Communicator& ranks, Exec exec, const Problem& problem,
+            const bench::Tensor<1>& input, bool is_plain)
+      : CollectiveCandidate(ranks), exec_(std::move(exec)), problem_(problem), input_(input) {
+    bench::on_all_ranks(group(), [&] {
+      output_ = bench::Tensor<1>(std::string("katt::") + name_of(problem.kind) + "::output",
+                                 problem.backend, problem.dtype, {problem.written(group()).count});
+    });
+    if (is_plain) mpi_ = std::make_unique<ranks::PlainMpi>(group());
+  }
+
+  bool restore() override {
+    // A sum stands in place of what was summed; summed again it only grows.
+    if (problem_.kind != Kind::all_reduce || mpi_) return false;
+    const std::vector<float> values = input_.download();
+    output_.upload(values);
+    return false;
+  }
+  void fence() override { exec_.fence("katt::collectives::candidate"); }
+  void poison() override { output_.poison(); }
+  [[nodiscard]] std::string engine() const override { return mpi_ ? plain : "dist"; }
+
+ protected:
+  void compute() override {
+    const TensorRef<1>& from = input_.ref();
+    const TensorRef<1>& to = output_.ref();
+    if (mpi_) return plain_call(from.data, to.data);
+    switch (problem_.kind) {
+      case Kind::all_reduce: return group().all_reduce(exec_, to).wait();
+      case Kind::all_gather: return group().all_gather(exec_, from, to).wait();
+      case Kind::reduce_scatter: return group().reduce_scatter(exec_, from, to).wait();
+      case Kind::send_recv: break;
+    }
+    const int ranks = group().size();
+    ranks::Request sent = group().send(exec_, from, (group().rank() + 1) % ranks);
+    group().recv(exec_, to, (group().rank() + ranks - 1) % ranks).wait();
+    sent.wait();
+  }
+
+  [[nodiscard]] bench::Errors compare() override {
+    const std::vector<float> made = output_.download();
+    const std::int64_t first = problem_.written(group()).begin;
+    const auto count = static_cast<std::int64_t>(made.size());
+    std::set<std::int64_t> places;
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(count, 1024); ++i) {
+      places.insert({i, count - 1 - i});
+      places.insert(static_cast<std::int64_t>(testing::hash(5, static_cast<std::uint64_t>(i)) %
+                                              static_cast<std::uint64_t>(count)));
+    }
+    testing::Comparison comparison;
+    for (const std::int64_t i : places) {
+      comparison.add(name_of(problem_.kind), {i}, made[static_cast<std::size_t>(i)],
+                     problem_.expected(group(), first + i), 0);
+    }
+    return comparison.result();
+  }
+
+  [[nodiscard]] double bus_bytes() const override {
+    const auto bytes =
+        static_cast<double>(problem_.total) * static_cast<double>(size_of(problem_.dtype));
+    const double others = (group().size() - 1.0) / group().size();
+    switch (problem_.kind) {
+      case Kind::all_reduce: return 2 * others * bytes;
+      case Kind::all_gather:
+      case Kind::reduce_scatter: return others * bytes;
+      case Kind::send_recv: break;
+    }
+    return group().size() == 1 ? 0 : bytes;
+  }
+  [[nodiscard]] bool sends_through_ranks() const override { return mpi_ == nullptr; }
+
+ private:
+  void plain_call(const void* from, void* to) const {
+    switch (problem_.kind) {
+      case Kind::all_reduce: return mpi_->all_reduce(from, to, problem_.total, problem_.dtype);
+      case Kind::all_gather: return mpi_->all_gather(from, to, problem_.total, problem_.dtype);
+      case Kind::reduce_scatter:
+        return mpi_->reduce_scatter(from, to, problem_.total, problem_.dtype);
+      case Kind::send_recv: return mpi_->send_recv(from, to, problem_.total, problem_.dtype);
+    }
+  }
+
+  Exec exec_;
+  Problem problem_;
+  const bench::Tensor<1>& input_;
+  bench::Tensor<1> output_;
+  std::unique_ptr<ranks::PlainMpi> mpi_;
+};
+
+class Case final : public bench::Case {
+ public:
+  Case(ranks::Communicator group, const Problem& problem)
+      : group_(std::move(group)), problem_(problem) {
+    bench::on_all_ranks(group_, [&] {
+      const ranks::Part read = problem_.read(group_);
+      input_ = bench::Tensor<1>(std::string("katt::") + name_of(problem.kind) + "::input",
+                                problem.backend, problem.dtype, {read.count});
+      std::vector<float> values(static_cast<std::size_t>(read.count));
+      for (std::int64_t i = 0; i < read.count; ++i) {
+        values[static_cast<std::size_t>(i)] = value_of(problem.seed, group_.rank(), read.begin + i);
+      }
+      input_.upload(values);
+    });
+  }
+
+  [[nodiscard]] bench::Work work() const override {
+    return {
+        .flops = 0,
+        .bytes = static_cast<double>(problem_.total) * static_cast<double>(size_of(problem_.dtype)),
+        .compute_ceiling = "",
+        .traffic = "copy"};
+  }
+  [[nodiscard]] Status supports(const Config& config) const override {
+    if (config.variant == plain && problem_.backend == Backend::cuda) {
+      return Status::skipped("MPI sees host memory alone");
+    }
+    if (problem_.kind == Kind::send_recv && group_.size() == 1) {
+      return Status::skipped("one rank has nobody to send to");
+    }
+    return Status::ok();
+  }
+  std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
+    return visit_backend(problem_.backend, problem_.threads,
+                         [&]<class Exec>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
+                           return std::make_unique<Candidate<Exec>>(group_, exec, problem_, input_,
+                                                                    config.variant == plain);
+                         });
+  }
+
+ private:
+  ranks::Communicator group_;
+  Problem problem_;
+  bench::Tensor<1> input_;
+};
+
+class Collective final : public bench::CollectiveOperator {
+ public:
+  explicit Collective(Kind kind) : kind_(kind) {}
+
+  [[nodiscard]] std::string name() const override { return name_of(kind_); }
+  [[nodiscard]] std::string summary() const override {
+    switch (kind_) {
+      case Kind::all_reduce: return "the sum over ranks, on each of them";
+      case Kind::all_gather: return "the parts of all ranks, on each of them";
+      case Kind::reduce_scatter: return "the sum over ranks, a part of it on each";
+      case Kind::send_recv: break;
+    }
+    return "from each rank to the next";
+  }
+  [[nodiscard]] std::vector<bench::AxisSpec> axes() const override {
+    constexpr double most = 1 << 30;  // MPI counts elements in int
+    std::vector<bench::AxisSpec> axes{
+        bench::integer_axis("message_size", 1 << 20, 4,
+                            "bytes of all parts together, a multiple of 4", most),
+        bench::ranks_axis()};
+    axes[0].short_name = "bytes";
+    return axes;
+  }
+  [[nodiscard]] std::vector<std::string> passes() const override { return {"forward"}; }
+  [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend /*backend*/,
+                                                         std::string_view) const override {
+    return {{plain, "a plain call of MPI", true},
+            {ours, "ranks::Communicator: sums in the order of the ranks, in f32"}};
+  }
+  [[nodiscard]] Config resolve(const Point& /*point*/, const Config& config) const override {
+    return config.variant == auto_variant ? Config{.variant = ours} : config;
+  }
+  void validate(const Point& point) const override {
+    if (const std::int64_t bytes = point.integer("message_size"); bytes % 4 != 0) {
+      throw InputError("message_size " + std::to_string(bytes) + ": expected a multiple of 4");
+    }
+  }
+  [[nodiscard]] bench::Footprint footprint(const Point& point,
+                                           const Config& /*config*/) const override {
+    const auto bytes = static_cast<std::size_t>(point.integer("message_size"));
+    const std::size_t on_host = bytes / size_of(point.dtype) * sizeof(float);
+    return {.tensors = bytes + on_host, .outputs = bytes, .workspace = bytes};
+  }
+  [[nodiscard]] std::unique_ptr<bench::Case> make_case_on(const ranks::Communicator& group,
+                                                          const Point& point) const override {
+    return std::make_unique<Case>(
+        group, Problem{.kind = kind_,
+                       .backend = point.backend,
+                       .threads = point.threads,
+                       .dtype = point.dtype,
+                       .seed = point.seed,
+                       .total = point.integer("message_size") /
+                                static_cast<std::int64_t>(size_of(point.dtype))});
+  }
+
+ private:
+  Kind kind_;
+};
+
+}  // namespace
+
+void register_op(bench::Registry& registry) {
+  for (const Kind kind :
+       {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter, Kind::send_recv}) {
+    registry.add(std::make_unique<Collective>(kind));
+  }
+}
+
+}  // namespace katt::collectives

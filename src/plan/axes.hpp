@@ -1,0 +1,52 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "op/registry.hpp"
+
+namespace katt::bench {
+
+/// Largest extent of a tile that can be asked for.
+inline constexpr int max_tile = 65536;
+
+/// Values of an axis as typed on the command line or in a TOML file. "4k" is 4096, "1M" 1024²; an
+/// axis of 0 and 1 takes true and false; dtypes have further names (dtype_of_text).
+struct AxisText {
+  std::string key;    ///< name or short name, with '_' for '-'
+  std::string text;   ///< e.g. "512,1024", "512:16384:x2", "64:256:+64", "f32,bf16"
+  std::string where;  ///< what messages begin with: "--seq", or "sweep.toml:7: seq"
+};
+
+/// The values of an axis, in the order written and each once. Items are separated by commas; an
+/// item is a value, or a range FIRST:LAST:xFACTOR or FIRST:LAST:+STEP that holds LAST where a step
+/// hits it. Throws InputError of one line: where, what it holds, what was expected.
+[[nodiscard]] std::vector<AxisValue> parse_axis(const AxisSpec& spec, const AxisText& typed);
+
+/// Tiles written QxKV: "64x64,128x32". "auto" is the variant's default. A message about any other
+/// text lists `presets`, which the caller has taken out.
+[[nodiscard]] std::vector<Setting> parse_tiles(const AxisText& typed,
+                                               std::span<const std::string> presets = {});
+
+/// The dtype of a name, of ours or of others: f32, fp32, float32; f16, fp16, float16, half; bf16,
+/// bfloat16. Nothing for another text.
+[[nodiscard]] std::optional<Dtype> dtype_of_text(std::string_view text);
+
+/// One integer, for options that are no axes: "4k" is 4096; from 0 to 1 true and false, too.
+[[nodiscard]] std::int64_t parse_count(std::string_view where, std::string_view text,
+                                       std::int64_t minimum, std::int64_t maximum);
+/// One finite number in [minimum, maximum].
+[[nodiscard]] double parse_number(std::string_view where, std::string_view text, double minimum,
+                                  double maximum);
+
+/// The value as it is typed.
+[[nodiscard]] std::string to_text(const AxisValue& value);
+using katt::to_text;
+
+/// A key or option as it is looked up: '_' for '-', without leading dashes.
+[[nodiscard]] std::string canonical_key(std::string_view key);
+
+}  // namespace katt::bench

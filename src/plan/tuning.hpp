@@ -1,0 +1,76 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "op/registry.hpp"
+#include "plan/plan.hpp"
+
+namespace katt::bench {
+
+/// The fastest tile of a variant at one point, as `katt tune` measured it.
+struct TunedTile {
+  std::string op, pass, variant;
+  std::string device;  ///< name of the processor
+  Backend backend = Backend::openmp;
+  int threads = 0;
+  Dtype dtype = Dtype::f32;
+  std::map<std::string, AxisValue, std::less<>> axes;
+  Setting tile;
+  double time_s = 0;
+  Setting usual;  ///< the variant's default
+  double usual_time_s = 0;
+};
+
+/// The point of a tile, whose setting and times are not known yet.
+[[nodiscard]] TunedTile tile_key(const Operator& op, const Point& point,
+                                 const std::string& variant);
+
+/// The best tiles of this machine: a JSON file that `katt tune` writes and `--tile auto` reads.
+class Tuning {
+ public:
+  /// The content of a file; nothing where it is missing. Throws InputError for anything else than a
+  /// tuning file.
+  [[nodiscard]] static Tuning read(const std::filesystem::path& path);
+  /// Puts tiles into a file, which keeps what others put there meanwhile: it is locked, read and
+  /// replaced in one step. Throws InputError for anything else than a tuning file, and where it
+  /// cannot be written.
+  static void update(const std::filesystem::path& path, std::span<const TunedTile> tiles);
+
+  /// The content of such a file.
+  [[nodiscard]] std::string json() const;
+
+  /// Adds a tile, in place of one for the same point.
+  void put(TunedTile tile);
+
+  /// The tile for a variant at a point: that of the nearest point tuned for the same operator,
+  /// pass, variant, device, backend, threads and dtype that the variant still lists, nothing where
+  /// there is none. The distance
+  /// is the sum of |log2| of the ratios of integer axes; a choice that differs counts as a factor
+  /// of 256.
+  [[nodiscard]] std::optional<Setting> find(const Operator& op, const Point& point,
+                                            const std::string& variant) const;
+
+  [[nodiscard]] const std::vector<TunedTile>& all() const { return tiles_; }
+
+ private:
+  std::vector<TunedTile> tiles_;
+};
+
+/// Where the tuning file lies unless an option says otherwise: katt/tuning.json in the user's
+/// configuration folder (XDG base directory specification). Nothing where the environment names
+/// neither XDG_CONFIG_HOME nor HOME.
+[[nodiscard]] std::optional<std::filesystem::path> usual_tuning_file();
+
+/// Whether any entry asks for `tile = auto` in so many words.
+[[nodiscard]] bool asks_for_tuning(std::span<const SweepEntry> entries);
+
+/// Makes entries measure every tile of every variant that has tiles, unless they name some. Throws
+/// InputError for an operator without tiles.
+void ask_for_all_tiles(std::span<SweepEntry> entries, const Registry& registry);
+
+}  // namespace katt::bench

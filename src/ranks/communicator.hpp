@@ -1,0 +1,213 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/check.hpp"
+#include "core/tensor.hpp"
+
+/// Several ranks over MPI. A build without MPI, and a program that no MPI launcher started, has one.
+namespace katt::ranks {
+
+/// A message that could not be passed: MPI's reason in one line, "rank 1 of 4 on HOST: all_reduce:
+/// …". The ranks are then of no more use to each other, and the job should end.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A range of elements.
+struct Part {
+  std::int64_t begin = 0, count = 0;
+};
+
+/// The part of n elements that is rank's: ⌈n / ranks⌉ each, the last ones shorter or empty.
+[[nodiscard]] Part part_of(std::int64_t n, int ranks, int rank);
+
+/// Bytes of host memory that all_reduce() and reduce_scatter() of n elements take while they are
+/// under way, beside staging.
+[[nodiscard]] std::size_t summing_bytes(std::int64_t n, Dtype dtype, int ranks);
+
+namespace impl {
+class Link;
+
+/// An operation under way.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  /// Goes on as far as messages have come, or waits for them to the end. True at the end.
+  virtual bool advance(bool to_the_end) = 0;
+};
+
+/// All elements of a dense tensor.
+struct Elements {
+  void* data = nullptr;
+  Dtype dtype = Dtype::f32;
+  std::int64_t count = 0;
+};
+
+template <int Rank, bool Const>
+Elements elements_of(const char* op, const BasicTensorRef<Rank, Const>& tensor) {
+  std::int64_t step = 1;
+  for (int axis = Rank - 1; axis >= 0; --axis) {
+    if (tensor.extent[axis] > 1 && tensor.stride[axis] != step) {
+      throw InputError(std::string(op) + ": tensor " + shape_text(tensor.extent) + ": axis " +
+                       std::to_string(axis) + " has stride " + std::to_string(tensor.stride[axis]) +
+                       ", expected " + std::to_string(step) + ": a dense tensor");
+    }
+    step *= tensor.extent[axis];
+  }
+  // What is sent is not written; one type for both keeps the operations few.
+  return {const_cast<void*>(static_cast<const void*>(tensor.data)), tensor.dtype, tensor.size()};
+}
+
+}  // namespace impl
+
+/// An operation that was started. Until wait() returns its tensors must stay: what it reads as it
+/// is, what it writes untouched. Messages of all operations move on in every wait(), those of one in
+/// its advance(); ranks may wait in different orders.
+class [[nodiscard]] Request {
+ public:
+  Request();  ///< one that is done
+  explicit Request(std::unique_ptr<impl::Operation> operation);
+  Request(Request&& other) noexcept;
+  Request& operator=(Request&& other) noexcept;
+  /// Waits, unless an error is on its way: then the job ends anyway.
+  ~Request();
+
+  /// Goes on without waiting; true when it is done. Throws Error.
+  bool advance();
+  /// Throws Error.
+  void wait();
+
+ private:
+  void end();
+  std::unique_ptr<impl::Operation> operation_;
+};
+
+/// A text or bytes from another rank.
+struct Message {
+  int source = 0;
+  std::vector<std::byte> bytes;
+};
+
+/// Ranks that pass messages to each other. Copies are the same group.
+///
+/// Operations on tensors take dense ones in the memory of the execution space, of f32, f16 or bf16,
+/// as large on every rank as their extents say; they first wait for what the instance has been asked
+/// to do. All ranks of the group call them in the same order; several may be under way. Device
+/// memory is staged through pinned host memory. Throws InputError where a tensor is not dense or
+/// sizes do not fit together, and Error where MPI fails or another rank sent another size. A rank
+/// that dies is noticed by the launcher, which names it and ends the job.
+///
+/// Sums are taken in the order of the ranks, x₀ + x₁ + …, in f32, and rounded once to the dtype: the
+/// bits are the same on every rank and in every run, and depend on the number of ranks.
+class Communicator {
+ public:
+  /// This process alone.
+  Communicator();
+  explicit Communicator(std::shared_ptr<impl::Link> link);
+
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int size() const;
+  /// Ranks of the group that run on this host.
+  [[nodiscard]] int ranks_on_host() const;
+  /// "rank 1 of 4 on HOST", of all ranks of the program.
+  [[nodiscard]] const std::string& where() const;
+
+  /// The ranks of the same color, ordered by key, then by rank. All ranks call it.
+  [[nodiscard]] Communicator split(int color, int key) const;
+
+  void barrier() const;
+
+  /// values ← Σ over ranks of values.
+  template <class Exec, int Rank>
+  Request all_reduce(const Exec& exec, const TensorRef<Rank>& values) const {
+    return start_all_reduce(exec, impl::elements_of("all_reduce", values));
+  }
+
+  /// part ← this rank's part_of(values.size()) of Σ over ranks of values. `part` may be that very
+  /// place of `values`.
+  template <class Exec, int Rank, bool Const, int PartRank>
+  Request reduce_scatter(const Exec& exec, const BasicTensorRef<Rank, Const>& values,
+                         const TensorRef<PartRank>& part) const {
+    return start_reduce_scatter(exec, impl::elements_of("reduce_scatter", values),
+                                impl::elements_of("reduce_scatter", part));
+  }
+
+  /// values ← the parts of all ranks, part_of(values.size()) each, in the order of the ranks. `part`
+  /// may be its own place in `values`.
+  template <class Exec, int PartRank, bool Const, int Rank>
+  Request all_gather(const Exec& exec, const BasicTensorRef<PartRank, Const>& part,
+                     const TensorRef<Rank>& values) const {
+    return start_all_gather(exec, impl::elements_of("all_gather", part),
+                            impl::elements_of("all_gather", values));
+  }
+
+  /// The r-th of size() equal parts of `from` goes to rank r; the r-th of `to` came from rank r.
+  /// Throws InputError where size() does not divide the elements.
+  template <class Exec, int Rank, bool Const, int OtherRank>
+  Request all_to_all(const Exec& exec, const BasicTensorRef<Rank, Const>& from,
+                     const TensorRef<OtherRank>& to) const {
+    return start_all_to_all(exec, impl::elements_of("all_to_all", from),
+                            impl::elements_of("all_to_all", to));
+  }
+
+  /// values ← those of rank root.
+  template <class Exec, int Rank>
+  Request broadcast(const Exec& exec, const TensorRef<Rank>& values, int root) const {
+    return start_broadcast(exec, impl::elements_of("broadcast", values), root);
+  }
+
+  /// To and from one rank; between two ranks messages keep their order.
+  template <class Exec, int Rank, bool Const>
+  Request send(const Exec& exec, const BasicTensorRef<Rank, Const>& values, int to) const {
+    return start_send(exec, impl::elements_of("send", values), to);
+  }
+  template <class Exec, int Rank>
+  Request recv(const Exec& exec, const TensorRef<Rank>& values, int from) const {
+    return start_recv(exec, impl::elements_of("recv", values), from);
+  }
+
+  /// The values of all ranks in their order.
+  [[nodiscard]] std::vector<double> gather(double value) const;
+  /// Σ over ranks, in their order: the same bits on every rank.
+  [[nodiscard]] double sum(double value) const;
+  /// The text of rank root on every rank.
+  [[nodiscard]] std::string broadcast_text(const std::string& text, int root) const;
+
+  /// Bytes to one rank; returns when they may change. Apart from tensors: neither overtakes.
+  void send_message(std::span<const std::byte> bytes, int to) const;
+  /// The next message of any rank; waits for it.
+  [[nodiscard]] Message receive_message() const;
+  /// Whether one has come.
+  [[nodiscard]] bool has_message() const;
+
+ private:
+  template <class Exec>
+  Request start_all_reduce(const Exec& exec, impl::Elements values) const;
+  template <class Exec>
+  Request start_reduce_scatter(const Exec& exec, impl::Elements values, impl::Elements part) const;
+  template <class Exec>
+  Request start_all_gather(const Exec& exec, impl::Elements part, impl::Elements values) const;
+  template <class Exec>
+  Request start_all_to_all(const Exec& exec, impl::Elements from, impl::Elements to) const;
+  template <class Exec>
+  Request start_broadcast(const Exec& exec, impl::Elements values, int root) const;
+  template <class Exec>
+  Request start_send(const Exec& exec, impl::Elements values, int to) const;
+  template <class Exec>
+  Request start_recv(const Exec& exec, impl::Elements values, int from) const;
+
+  std::shared_ptr<impl::Link> link_;
+};
+
+/// All ranks of the program, while an Environment (ranks/environment.hpp) lives; else this process.
+[[nodiscard]] Communicator world();
+
+}  // namespace katt::ranks

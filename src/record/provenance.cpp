@@ -1,0 +1,110 @@
+#include "record/provenance.hpp"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <sstream>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/build_info.hpp"
+#include "core/text.hpp"
+#include "machine/huge_pages.hpp"
+#include "machine/machine.hpp"
+#include "record/json.hpp"
+
+namespace katt::bench {
+namespace {
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text.data();
+}
+
+std::string kokkos_configuration() {
+  std::ostringstream text;
+  Kokkos::print_configuration(text);
+  return text.str();
+}
+
+}  // namespace
+
+io::Attributes provenance(const SweepRequest& request, const std::string& command,
+                          const std::vector<Backend>& backends) {
+  const BuildInfo& build = build_info();
+  const Machine& host = machine();
+  std::vector<std::string> names;
+  std::vector<std::string> devices;
+  for (const Backend backend : backends) {
+    names.emplace_back(name_of(backend));
+    const std::string device = device_name(backend);
+    if (std::find(devices.begin(), devices.end(), device) == devices.end())
+      devices.push_back(device);
+  }
+  const auto bytes = [](std::size_t n) { return static_cast<std::int64_t>(n); };
+  return {
+      {"command", command},
+      {"title", request.title},
+      {"sweep", request.source.empty() ? entries_json(request.entries) : request.source},
+      {"settings", settings_json(request.settings)},
+      {"seed", static_cast<std::int64_t>(request.settings.seed)},
+      {"started_at", utc_now()},
+      {"finished_at", std::string()},
+      {"peers", std::string("{}")},
+      {"status", std::string("running")},
+      {"katt_version", std::string(build.version)},
+      {"commit", std::string(build.commit)},
+      {"dirty", std::int64_t{build.dirty ? 1 : 0}},
+      {"build_type", std::string(build.build_type)},
+      {"compiler", std::string(build.compiler)},
+      {"compile_flags", std::string(build.compile_flags)},
+      {"kokkos_version", std::string(build.kokkos_version)},
+      {"kokkos_config", kokkos_configuration()},
+      {"kokkos_kernels_version", std::string(build.kokkos_kernels_version)},
+      {"blas", std::string(build.blas)},
+      {"hdf5_version", std::string(build.hdf5_version)},
+      {"backend", join(names, ",")},
+      {"device", join(devices, ", ")},
+      {"cores", std::int64_t{host.cores}},
+      {"isa", join(host.isa, " ")},
+      {"l1d_bytes", bytes(host.cache_bytes(1))},
+      {"l2_bytes", bytes(host.cache_bytes(2))},
+      {"l3_bytes", bytes(host.cache_bytes(3))},
+      {"memory_bytes", bytes(host.memory_bytes)},
+      {"huge_pages", memory::huge_pages()},
+      {"os", host.os},
+      {"load_average", load_average()},
+      {"environment", environment_json()},
+  };
+}
+
+io::Attributes closing(const std::string& status, const std::string& peers) {
+  return {{"status", status}, {"finished_at", utc_now()}, {"peers", peers}};
+}
+
+std::string command_text(int argc, const char* const* argv) {
+  std::string text = "katt";
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const bool plain = !argument.empty() &&
+                       argument.find_first_of(" \t\n\"'\\$&|;<>()*?[]{}#~`!") == std::string::npos;
+    text += ' ';
+    if (plain) {
+      text += argument;
+      continue;
+    }
+    text += '\'';
+    for (const char c : argument) {
+      if (c == '\'') text += "'\\''";
+      else text += c;
+    }
+    text += '\'';
+  }
+  return text;
+}
+
+}  // namespace katt::bench

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/hdf5/result_file.hpp"
+#include "measure/measure.hpp"
+#include "plan/sweep_file.hpp"
+
+namespace katt::bench {
+
+/// The attributes of /runs/RUN when a run starts: what was asked, what program ran it, and where.
+/// Holds no host or user name. Call after Kokkos::initialize.
+[[nodiscard]] io::Attributes provenance(const SweepRequest& request, const std::string& command,
+                                        const std::vector<Backend>& backends);
+
+/// The attributes that change when it ends; `status` is "done" or "interrupted", `peers` what the
+/// peers say of themselves (JSON).
+[[nodiscard]] io::Attributes closing(const std::string& status, const std::string& peers);
+
+/// The arguments as typed, quoted for a shell where needed, after "katt".
+[[nodiscard]] std::string command_text(int argc, const char* const* argv);
+
+}  // namespace katt::bench

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+
+#include "machine/machine.hpp"
+#include "plan/plan.hpp"
+#include "record/results.hpp"
+#include "sweep/activity.hpp"
+
+namespace katt::bench {
+
+/// What a sweep says on stderr, readable on a terminal and in a log. One line a finished case:
+///   [ 12/140] attention f32 seq_q=2048 causal=1: flash 64x64 3.21 ms ±1 %, 2.9x naive; left 3 min
+/// the first time that a row is skipped for a reason, that reason; and what takes long.
+class Progress {
+ public:
+  /// Writes to `stream`; nothing where it is null.
+  explicit Progress(std::FILE* stream) : stream_(stream), activity_(stream) {}
+
+  /// `plan`: the cases that will run, in about so many seconds. A line names the axes that vary among
+  /// the cases of its label.
+  void begin(std::span<const PlannedCase> plan, double seconds);
+  /// Says what is being done, to a case or to none.
+  void doing(const std::string& what);
+  void doing(const PlannedCase& planned, const std::string& what);
+  void finished(const PlannedCase& planned, std::span<const RowResult> rows);
+  void note(const std::string& line);
+
+ private:
+  static std::string group_of(const PlannedCase& planned);
+  [[nodiscard]] std::string describe(const PlannedCase& planned) const;
+  void tell_reasons(std::span<const RowResult> rows);
+
+  std::FILE* stream_;
+  Activity activity_;
+  std::set<std::string> told_;  ///< reasons of skipped rows
+  ProcessorTime before_;        ///< the case under way
+  std::size_t cases_ = 0, done_ = 0;
+  std::size_t configs_left_ = 0, configs_done_ = 0;
+  std::map<std::string, std::set<std::string>> varying_;  ///< axes, by operator and label
+  std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace katt::bench

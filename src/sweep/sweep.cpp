@@ -1,0 +1,81 @@
+#include "sweep/sweep.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/text.hpp"
+#include "record/provenance.hpp"
+#include "sweep/runner.hpp"
+#include "sweep/sweep_record.hpp"
+
+namespace katt::bench {
+
+std::string summary_line(const SweepSummary& summary, const std::filesystem::path& output) {
+  if (summary.run.empty()) {
+    return "nothing left to do: " + output.string() + " holds all " +
+           std::to_string(summary.present) + " rows";
+  }
+  return std::string(summary.interrupted ? "interrupted" : "done") + " after " +
+         human_duration(summary.elapsed_s) + ": " + std::to_string(summary.ok) + " ok, " +
+         std::to_string(summary.skipped) + " skipped, " + std::to_string(summary.failed) +
+         " failed; " + output.string() +
+         (summary.interrupted ? " keeps what is done, --resume goes on" : "");
+}
+
+std::string ceiling_warning(const SweepSummary& summary) {
+  constexpr double disturbed = 1.1;
+  if (!(summary.nearest.fraction > disturbed)) return "";
+  char share[32];
+  std::snprintf(share, sizeof(share), "%.1f", summary.nearest.fraction);
+  return "warning: a row reached " + std::string(share) + " of " + summary.nearest.name +
+         ": the ceilings were disturbed when they were measured; measure again for shares";
+}
+
+void check_output(const SweepOptions& options) {
+  if (options.output.empty()) {
+    throw InputError("-o is missing: expected the result file to write, e.g. -o results/NAME.h5");
+  }
+  if (options.resume && options.overwrite) {
+    throw InputError("--resume and --overwrite exclude each other");
+  }
+  std::error_code error;
+  if (!options.resume && !options.overwrite && std::filesystem::exists(options.output, error)) {
+    throw InputError("-o " + options.output.string() +
+                     ": exists; expected a new file, --resume or --overwrite");
+  }
+}
+
+SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
+                       std::span<const PlannedCase> plan, const SweepOptions& options,
+                       Progress& progress, const StopFlag& stop) {
+  const auto start = std::chrono::steady_clock::now();
+  SweepRecord record(registry, request, plan, options, progress);
+  SweepSummary& summary = record.summary();
+  if (record.tasks().empty()) return summary;
+  const auto left = cases_of(record.tasks());
+  std::vector<io::CeilingRow> ceilings;
+  if (options.measure_ceilings) {
+    progress.doing("measuring the ceilings of this machine");
+    ceilings = measure_ceilings(left, request.settings.bind);
+  }
+  const std::string run =
+      record.begin_run(provenance(request, options.command, backends_of(left)), ceilings);
+  Runner runner(
+      request.settings, std::move(ceilings), stop, {},
+      [&](const PlannedCase& planned, const std::string& what) { progress.doing(planned, what); });
+  bool interrupted = false;
+  for (const Task& task : record.tasks()) {
+    const auto results = stop ? std::vector<RowResult>{} : runner.run(task.planned);
+    interrupted = results.empty();
+    if (interrupted) break;
+    record.add(task, results, run);
+  }
+  record.end_run(run, interrupted, runner.about_peers());
+  summary.elapsed_s =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return summary;
+}
+
+}  // namespace katt::bench

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "measure/ceilings.hpp"
+#include "measure/measure.hpp"
+#include "plan/plan.hpp"
+#include "plan/shard.hpp"
+#include "plan/sweep_file.hpp"
+#include "record/results.hpp"
+#include "sweep/progress.hpp"
+
+namespace katt::bench {
+
+struct SweepOptions {
+  std::filesystem::path output;  ///< empty: the rows are kept in memory, for `finished`
+  bool resume = false;
+  bool overwrite = false;
+  std::string command;  ///< as typed, for the provenance
+  bool measure_ceilings = true;
+  Shard shard{};  ///< the part of the plan to run
+  /// Called with the rows of a case once they are in the file; optional.
+  std::function<void(const PlannedCase&, std::span<const RowResult>)> finished{};
+};
+
+struct SweepSummary {
+  std::string run;  ///< empty where nothing was left to do
+  int ok = 0, skipped = 0, failed = 0;
+  int present = 0;  ///< rows that the file already held
+  bool interrupted = false;
+  double elapsed_s = 0;
+  /// The largest share of a peak of arithmetic that a row reached: far above one where the ceilings
+  /// were disturbed when they were measured.
+  NearestCeiling nearest{};
+};
+
+/// "done after 40 s: 12 ok, 1 skipped, 0 failed; results/demo.h5"
+[[nodiscard]] std::string summary_line(const SweepSummary& summary,
+                                       const std::filesystem::path& output);
+
+/// A line for stderr where a row is above the ceiling that was measured, which no kernel can be; else
+/// "".
+[[nodiscard]] std::string ceiling_warning(const SweepSummary& summary);
+
+/// Throws InputError where the output exists and neither resume nor overwrite was asked for, or no
+/// output was named.
+void check_output(const SweepOptions& options);
+
+/// Runs a plan, or a part of it, and records it: each case's rows are committed as soon as it is finished. A row that
+/// fails or is refused is recorded with its reason, and the sweep goes on. Kokkos must be
+/// initialised and the memory tracker installed.
+[[nodiscard]] SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
+                                     std::span<const PlannedCase> plan, const SweepOptions& options,
+                                     Progress& progress, const StopFlag& stop);
+
+}  // namespace katt::bench

@@ -1,0 +1,309 @@
+#include "sweep/sweep_ranks.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/build_info.hpp"
+#include "core/error.hpp"
+#include "record/provenance.hpp"
+#include "record/row_message.hpp"
+#include "sweep/runner.hpp"
+#include "sweep/sweep_record.hpp"
+
+/// The messages, and what each holds after its kind:
+///
+///   rank → 0   hello     name of the node
+///              surveyed  provenance and ceilings of the node
+///              measured  number of the task, threads of the point, indices of the configurations
+///                        with their rows (none: interrupted), peers
+///   0 → rank   survey
+///              measure   number of the task, of its case in the plan, indices of the
+///                        configurations that are wanted, ceilings of the node
+///              stop
+namespace katt::bench {
+namespace {
+
+using io::impl::MessageReader;
+using io::impl::MessageWriter;
+using Indices = std::vector<std::uint64_t>;
+
+enum class Kind : std::uint8_t { hello, surveyed, measured, survey, measure, stop };
+
+MessageWriter message_of(Kind kind) {
+  MessageWriter message;
+  message.add(kind);
+  return message;
+}
+
+void send(const ranks::Communicator& ranks, const MessageWriter& message, int to) {
+  ranks.send_message(std::as_bytes(std::span(message.bytes())), to);
+}
+
+std::string_view text_of(const ranks::Message& message) {
+  return {reinterpret_cast<const char*>(message.bytes.data()), message.bytes.size()};
+}
+
+/// The next message. Waiting sleeps: what MPI does instead would take a processor from the rank of
+/// this node that measures.
+ranks::Message receive(const ranks::Communicator& ranks) {
+  constexpr std::chrono::milliseconds longest(20);
+  for (std::chrono::milliseconds nap(1); !ranks.has_message(); nap = std::min(2 * nap, longest)) {
+    std::this_thread::sleep_for(nap);
+  }
+  return ranks.receive_message();
+}
+
+void add(MessageWriter& message, const Indices& indices) {
+  message.add(std::uint64_t{indices.size()});
+  for (const std::uint64_t index : indices) message.add(index);
+}
+
+Indices take_indices(MessageReader& message) {
+  Indices indices;
+  for (auto left = message.take<std::uint64_t>(); left > 0; --left) {
+    indices.push_back(message.take<std::uint64_t>());
+  }
+  return indices;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  (void)gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// A task, and where it is in the plan.
+struct Assignment {
+  Task task;
+  std::size_t number = 0;       ///< of its case
+  std::size_t first_place = 0;  ///< of the first row of that case, wanted or not
+  Indices wanted;               ///< configurations of the case
+};
+
+std::vector<Assignment> assignments(std::span<const PlannedCase> plan,
+                                    const std::vector<Task>& tasks) {
+  std::vector<Assignment> list;
+  std::size_t number = 0;
+  std::size_t first = 1;
+  for (const Task& task : tasks) {  // in the order of the plan
+    while (task.places.front() >= first + plan[number].configs.size()) {
+      first += plan[number++].configs.size();
+    }
+    list.push_back({.task = task, .number = number, .first_place = first, .wanted = {}});
+    for (const std::size_t place : task.places) list.back().wanted.push_back(place - first);
+  }
+  return list;
+}
+
+/// Rank 0.
+class Coordinator {
+ public:
+  Coordinator(const ranks::Communicator& ranks, std::span<const PlannedCase> plan,
+              SweepRecord& record, const StopFlag& stop)
+      : ranks_(ranks),
+        record_(record),
+        stop_(stop),
+        assignments_(assignments(plan, record.tasks())) {
+    for (std::size_t i = 0; i < assignments_.size(); ++i) queue_.push_back(i);
+  }
+
+  /// Waits for all ranks to say where they are.
+  void meet(const Settings& settings, Progress& progress) {
+    for (int rank = 1; rank < ranks_.size(); ++rank) {
+      const ranks::Message received = receive(ranks_);
+      MessageReader message(text_of(received));
+      (void)message.take<Kind>();
+      Node& node = nodes_[message.text()];
+      node.idle.push_back(received.source);
+      node_of_[received.source] = &node;
+    }
+    if (!nodes_.contains(host_name())) {
+      progress.note("the node of rank 0 measures nothing: one rank more than nodes would use it");
+    }
+    if (nodes_.size() == 1) return;
+    std::stable_sort(queue_.begin(), queue_.end(), [&](std::size_t a, std::size_t b) {
+      return forecast_s(assignments_[a].task.planned, settings) >
+             forecast_s(assignments_[b].task.planned, settings);
+    });
+  }
+
+  /// Until all is measured, or only what was under way when `stop` was set.
+  void run() {
+    while (true) {
+      for (auto& [host, node] : nodes_) hand_out(node);
+      if (busy_ == 0) break;
+      answer(receive(ranks_));
+    }
+    for (auto& [host, node] : nodes_) {
+      if (!node.run.empty()) record_.end_run(node.run, interrupted_, node.peers);
+    }
+    record_.sort_rows();
+  }
+
+ private:
+  struct Node {
+    std::deque<int> idle;  ///< its ranks, in the order in which they take their turns
+    bool is_busy = false;
+    std::string run;  ///< in the file; empty until the node is surveyed
+    std::vector<io::CeilingRow> ceilings;
+    std::string peers = "{}";
+  };
+
+  void hand_out(Node& node) {
+    if (stop_ && !queue_.empty()) interrupted_ = true;
+    if (node.is_busy || queue_.empty() || interrupted_) return;
+    const int rank = node.idle.front();
+    node.idle.pop_front();
+    node.is_busy = true;
+    ++busy_;
+    if (node.run.empty()) return send(ranks_, message_of(Kind::survey), rank);
+    const std::size_t next = queue_.front();
+    queue_.pop_front();
+    MessageWriter message = message_of(Kind::measure);
+    message.add(std::uint64_t{next}).add(std::uint64_t{assignments_[next].number});
+    add(message, assignments_[next].wanted);
+    bench::add(message, node.ceilings);
+    send(ranks_, message, rank);
+  }
+
+  void answer(const ranks::Message& received) {
+    Node& node = *node_of_.at(received.source);
+    node.is_busy = false;
+    --busy_;
+    node.idle.push_back(received.source);
+    MessageReader message(text_of(received));
+    if (message.take<Kind>() == Kind::surveyed) {
+      io::Attributes origin = take_attributes(message);
+      node.ceilings = take_ceilings(message);
+      node.run = record_.begin_run(std::move(origin), node.ceilings);
+      return;
+    }
+    const Assignment& assignment = assignments_.at(message.take<std::uint64_t>());
+    Task task{.planned = assignment.task.planned, .places = {}};
+    task.planned.point.threads = message.take<int>();  // of that machine
+    std::vector<RowResult> rows;
+    for (const std::uint64_t index : take_indices(message)) {
+      task.places.push_back(assignment.first_place + index);
+      rows.push_back(take_row(message));
+    }
+    node.peers = message.text();
+    if (rows.empty()) interrupted_ = true;
+    else record_.add(task, rows, node.run);
+  }
+
+  const ranks::Communicator& ranks_;
+  SweepRecord& record_;
+  const StopFlag& stop_;
+  std::vector<Assignment> assignments_;
+  std::deque<std::size_t> queue_;
+  std::map<std::string, Node> nodes_;
+  std::map<int, Node*> node_of_;
+  int busy_ = 0;
+  bool interrupted_ = false;
+};
+
+/// Any other rank: does what it is told to until it is told to stop.
+void measure_for(const ranks::Communicator& ranks, const SweepRequest& request,
+                 std::span<const PlannedCase> plan, const SweepOptions& options,
+                 const StopFlag& stop) {
+  MessageWriter hello = message_of(Kind::hello);
+  send(ranks, hello.add(host_name()), 0);
+  std::optional<Runner> runner;
+  while (true) {
+    const ranks::Message received = receive(ranks);
+    MessageReader message(text_of(received));
+    const auto kind = message.take<Kind>();
+    if (kind == Kind::stop) return;
+    if (kind == Kind::survey) {
+      std::vector<io::CeilingRow> ceilings;
+      if (options.measure_ceilings) ceilings = measure_ceilings(plan, request.settings.bind);
+      MessageWriter answer = message_of(Kind::surveyed);
+      bench::add(answer, provenance(request, options.command, backends_of(plan)));
+      bench::add(answer, ceilings);
+      send(ranks, answer, 0);
+      continue;
+    }
+    const auto number = message.take<std::uint64_t>();
+    PlannedCase planned = plan[message.take<std::uint64_t>()];
+    const Indices wanted = take_indices(message);
+    if (!runner) runner.emplace(request.settings, take_ceilings(message), stop);
+    const std::vector<Config> all = std::exchange(planned.configs, {});
+    Indices measured;
+    for (const std::uint64_t index : wanted) {
+      if (index >= all.size()) continue;  // of another machine's list
+      planned.configs.push_back(all[index]);
+      measured.push_back(index);
+    }
+    const std::vector<RowResult> rows = stop ? std::vector<RowResult>{} : runner->run(planned);
+    if (rows.empty()) measured.clear();
+    MessageWriter answer = message_of(Kind::measured);
+    answer.add(number).add(planned.point.threads);
+    add(answer, measured);
+    for (const RowResult& row : rows) bench::add(answer, row);
+    send(ranks, answer.add(runner->about_peers()), 0);
+  }
+}
+
+}  // namespace
+
+void together(const ranks::Communicator& ranks, const std::function<void()>& f) {
+  std::string message;
+  try {
+    f();
+  } catch (const InputError& error) {
+    message = error.what();
+    if (message.empty()) message = "bad input";
+  }
+  const std::vector<double> failed = ranks.gather(message.empty() ? 0 : 1);
+  const auto first = std::find(failed.begin(), failed.end(), 1.0);
+  if (first == failed.end()) return;
+  throw InputError(ranks.broadcast_text(message, static_cast<int>(first - failed.begin())));
+}
+
+void check_plan(const ranks::Communicator& ranks, std::span<const PlannedCase> plan,
+                const SweepRequest& request) {
+  const Part whole = part_of(plan, Shard{}, request.settings);
+  const std::string mine = std::to_string(plan.size()) + " points, split " + whole.split +
+                           ", commit " + build_info().commit;
+  const std::string first = ranks.broadcast_text(mine, 0);
+  together(ranks, [&] {
+    if (mine == first) return;
+    throw InputError(ranks.where() + ": plans another sweep than rank 0: " + mine + ", expected " +
+                     first);
+  });
+}
+
+SweepSummary run_sweep_on_ranks(const ranks::Communicator& ranks, const Registry& registry,
+                                const SweepRequest& request, std::span<const PlannedCase> plan,
+                                const SweepOptions& options, Progress& progress,
+                                const StopFlag& stop) {
+  const auto start = std::chrono::steady_clock::now();
+  check_plan(ranks, plan, request);
+  std::optional<SweepRecord> record;
+  together(ranks, [&] {
+    if (ranks.rank() == 0) record.emplace(registry, request, plan, options, progress);
+  });
+  if (!record) {
+    measure_for(ranks, request, plan, options, stop);
+    return {};
+  }
+  Coordinator coordinator(ranks, plan, *record, stop);
+  coordinator.meet(request.settings, progress);
+  coordinator.run();
+  for (int rank = 1; rank < ranks.size(); ++rank) send(ranks, message_of(Kind::stop), rank);
+  SweepSummary& summary = record->summary();
+  summary.elapsed_s =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return summary;
+}
+
+}  // namespace katt::bench

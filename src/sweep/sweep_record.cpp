@@ -1,0 +1,149 @@
+#include "sweep/sweep_record.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "core/build_info.hpp"
+#include "io/hdf5/result_contents.hpp"
+#include "plan/forecast.hpp"
+#include "record/provenance.hpp"
+#include "record/results.hpp"
+
+namespace katt::bench {
+namespace {
+
+bool resumes(const SweepOptions& options) {
+  std::error_code error;
+  return options.resume && std::filesystem::exists(options.output, error);
+}
+
+/// The tasks without the rows that the file holds already.
+std::vector<Task> remaining(const Registry& registry, std::vector<Task> tasks,
+                            const std::vector<io::Column>& columns, const io::ResultFile& file,
+                            bool cold, int& present) {
+  std::set<std::string> known;
+  for (const auto& cells : file.rows()) known.insert(row_key(registry, columns, cells));
+  std::vector<Task> left;
+  for (Task& task : tasks) {
+    Task rest{.planned = task.planned, .places = {}};
+    rest.planned.configs.clear();
+    for (std::size_t i = 0; i < task.places.size(); ++i) {
+      const Config& config = task.planned.configs[i];
+      const io::Row row =
+          make_row(columns, task.planned, not_run(config, Status::ok()), {.cold = cold});
+      if (known.contains(row_key(registry, columns, row.cells))) {
+        ++present;
+        continue;
+      }
+      rest.planned.configs.push_back(config);
+      rest.places.push_back(task.places[i]);
+    }
+    if (!rest.places.empty()) left.push_back(std::move(rest));
+  }
+  return left;
+}
+
+/// Throws InputError where one part of a sweep is to go on in the file of another: both may run at
+/// this moment.
+void check_part(const std::filesystem::path& output, const Part& part) {
+  if (part.shard.count == 1) return;
+  for (const io::RunRecord& run : io::read_runs(output)) {
+    const std::string held = run.text(shard_attribute);
+    if (held.empty() || held == to_text(part.shard)) continue;
+    throw InputError("--shard " + to_text(part.shard) + ": " + output.string() + " holds part " +
+                     held + " of a sweep, expected another file for every part");
+  }
+}
+
+}  // namespace
+
+std::vector<Backend> backends_of(std::span<const PlannedCase> plan) {
+  std::vector<Backend> backends;
+  for (const PlannedCase& planned : plan) {
+    if (std::find(backends.begin(), backends.end(), planned.point.backend) == backends.end()) {
+      backends.push_back(planned.point.backend);
+    }
+  }
+  return backends;
+}
+
+SweepRecord::SweepRecord(const Registry& registry, const SweepRequest& request,
+                         std::span<const PlannedCase> plan, const SweepOptions& options,
+                         Progress& progress)
+    : request_(request),
+      options_(options),
+      progress_(progress),
+      columns_(result_columns(registry)),
+      file_(resumes(options) ? io::ResultFile::resume(options.output, columns_)
+                             : io::ResultFile::create(options.output, columns_)),
+      held_(file_.rows().size()),
+      part_(part_of(plan, options.shard, request.settings)) {
+  if (resumes(options)) check_part(options.output, part_);
+  tasks_ = remaining(registry, std::move(part_.tasks), columns_, file_, request.settings.cold,
+                     summary_.present);
+}
+
+std::string SweepRecord::begin_run(io::Attributes provenance,
+                                   const std::vector<io::CeilingRow>& ceilings) {
+  const bool first = summary_.run.empty();
+  std::string run = first ? file_.run() : file_.add_run();
+  for (auto& attribute : place_in_split(part_)) provenance.push_back(std::move(attribute));
+  file_.commit_run(provenance, run);
+  if (!ceilings.empty()) file_.commit_ceilings(ceilings, run);
+  if (first) {
+    summary_.run = run;
+    const auto cases = cases_of(tasks_);
+    progress_.begin(cases, expected_s(cases, request_.settings, ceilings));
+  }
+  return run;
+}
+
+void SweepRecord::add(const Task& task, std::span<const RowResult> results,
+                      const std::string& run) {
+  std::vector<io::Row> rows;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    rows.push_back(make_row(columns_, task.planned, results[i],
+                            {.run = run,
+                             .point = point_name(task.places[i]),
+                             .commit = build_info().commit,
+                             .cold = request_.settings.cold}));
+    count(results[i]);
+  }
+  file_.commit_rows(rows);
+  progress_.finished(task.planned, results);
+  if (options_.finished) options_.finished(task.planned, results);
+}
+
+void SweepRecord::count(const RowResult& result) {
+  if (result.status.is_ok()) ++summary_.ok;
+  else if (result.status.code() == Status::Code::skipped) ++summary_.skipped;
+  else ++summary_.failed;
+  const bool nearer = !(result.ceiling.fraction <= summary_.nearest.fraction);
+  if (nearer && !result.ceiling.bandwidth && !result.ceiling.name.empty()) {
+    summary_.nearest = result.ceiling;
+  }
+}
+
+void SweepRecord::end_run(const std::string& run, bool interrupted, const std::string& peers) {
+  summary_.interrupted = summary_.interrupted || interrupted;
+  file_.commit_run(closing(interrupted ? "interrupted" : "done", peers), run);
+}
+
+void SweepRecord::sort_rows() {
+  const auto point = static_cast<std::size_t>(
+      std::ranges::find(columns_, "point", &io::Column::name) - columns_.begin());
+  std::vector<std::size_t> order(file_.rows().size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto by_point = [&](std::size_t a, std::size_t b) {
+    return point_before(std::get<std::string>(file_.rows()[a][point]),
+                        std::get<std::string>(file_.rows()[b][point]));
+  };
+  const auto ours = order.begin() + static_cast<std::ptrdiff_t>(held_);
+  if (std::is_sorted(ours, order.end(), by_point)) return;
+  std::stable_sort(ours, order.end(), by_point);
+  file_.commit_order(order);
+}
+
+}  // namespace katt::bench

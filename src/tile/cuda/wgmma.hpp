@@ -1,0 +1,201 @@
+#pragma once
+
+#include "core/dtype.hpp"
+#include "tile/cuda/fragments.hpp"
+#include "tile/cuda/mma_sync.hpp"
+
+#if defined(KATT_HAS_CUDA)
+
+// The accumulators of wgmma as operands of an asm statement.
+#define KATT_ACCUMULATORS_4(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define KATT_ACCUMULATORS_16(d, n)                                                             \
+  KATT_ACCUMULATORS_4(d, n), KATT_ACCUMULATORS_4(d, (n) + 1), KATT_ACCUMULATORS_4(d, (n) + 2), \
+      KATT_ACCUMULATORS_4(d, (n) + 3)
+#define KATT_ACCUMULATORS_64(d) KATT_ACCUMULATORS_16(d, 0), KATT_ACCUMULATORS_16(d, 4)
+#define KATT_ACCUMULATORS_128(d) \
+  KATT_ACCUMULATORS_64(d), KATT_ACCUMULATORS_16(d, 8), KATT_ACCUMULATORS_16(d, 12)
+
+// Their names in the text of the statement, where they come first.
+#define KATT_REGISTERS_32                                                                      \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define KATT_REGISTERS_64 "{" KATT_REGISTERS_32 "}"
+#define KATT_REGISTERS_128                                                                  \
+  "{" KATT_REGISTERS_32                                                                     \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
+  "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+
+// D = A·B or D += A·B with the accumulators d: 64 × N of `type`. `sources` is the rest of the
+// instruction, the operands follow; `flag` is the number of the last one, whether to accumulate.
+#define KATT_WGMMA(N, type, flag, sources, ...)                                      \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag                              \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type \
+               " " KATT_REGISTERS_##N ", " sources ";\n}"                            \
+               : KATT_ACCUMULATORS_##N(d)                                            \
+               : __VA_ARGS__, "r"(accumulate ? 1 : 0))
+
+namespace katt::tile {
+
+/// A thread block with the matrix instructions of a warpgroup (wgmma, mbarrier, setmaxnreg: sm_90a
+/// alone), as seen by one of its threads. Elsewhere its kernels do not run; the host refuses them.
+class WgmmaBlock : public MmaBlock {
+ public:
+  /// Descriptors of swizzled tiles count on tiles at multiples of 1024 bytes: stop, rather than
+  /// compute something else.
+  __device__ explicit WgmmaBlock(std::byte* shared) : MmaBlock(shared) {
+    if (shared_ % 1024 != 0) __trap();
+  }
+
+  /// A barrier of shared memory at byte `offset`: a phase ends with `count` arrivals. One thread
+  /// calls it; a barrier() of the block must follow.
+  __device__ void barrier_init(unsigned offset, int count) const {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_ + offset), "r"(count)
+                 : "memory");
+  }
+  __device__ void barrier_arrive(unsigned offset) const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_ + offset)
+        : "memory");
+#endif
+  }
+  /// Returns once the phase of that parity (0, 1, 0, …) has ended.
+  __device__ void barrier_wait(unsigned offset, unsigned parity) const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\n"
+        "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+        "@!done bra again;\n}" ::"r"(shared_ + offset),
+        "r"(parity)
+        : "memory");
+#endif
+  }
+  /// A barrier among `threads` threads of the block that name the same `id` (1 … 15).
+  __device__ static void barrier_group(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+  }
+  /// Arrives at such a barrier, for others to wait at.
+  __device__ static void barrier_group_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+  }
+  /// What this thread wrote to shared memory is there for wgmma.
+  __device__ static void fence_async_proxy() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+  }
+
+  template <int Registers>
+  __device__ static void increase_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+#endif
+  }
+  template <int Registers>
+  __device__ static void decrease_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+#endif
+  }
+
+  /// Before the first wgmma that takes registers which the program has written.
+  __device__ static void wgmma_fence() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+  }
+  /// What was begun since the last wgmma_commit() is one group.
+  __device__ static void wgmma_commit() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+  }
+  /// Waits until at most `Pending` groups are under way. hold() what they wrote.
+  template <int Pending>
+  __device__ static void wgmma_wait() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+#endif
+  }
+  /// Keeps the compiler from using results before this point, and from forgetting operands.
+  template <int N>
+  __device__ static void hold(float (&d)[N][4]) {
+    KATT_UNROLL for (int n = 0; n < N; ++n) {
+      asm volatile("" : KATT_ACCUMULATORS_4(d, n)::"memory");
+    }
+  }
+
+  template <int N>
+  __device__ static void hold(std::uint32_t (&a)[N][4]) {
+    KATT_UNROLL for (int n = 0; n < N; ++n) {
+      asm volatile("" : "+r"(a[n][0]), "+r"(a[n][1]), "+r"(a[n][2]), "+r"(a[n][3])::"memory");
+    }
+  }
+
+  /// The value, of which the compiler does not know that it is the same every time: what follows
+  /// from it is computed anew instead of kept in registers.
+  __device__ static unsigned computed_here(unsigned value) {
+    asm volatile("" : "+r"(value));
+    return value;
+  }
+
+  /// The 64-bit descriptor of an operand of this block: its address counts from the beginning of
+  /// the multiprocessor's shared memory.
+  __device__ std::uint64_t operand(std::uint64_t descriptor) const {
+    return descriptor + (shared_ >> 4);
+  }
+
+  /// Begins D = A·B (accumulate: D += A·B) for a warpgroup: A 64 × 16 and B 16 × N, both with the
+  /// inner dimension along the rows of their tiles, D in f32, sixteen rows a warp.
+  template <class T, int N>
+  __device__ void wgmma(float (&d)[N / 8][4], std::uint64_t tile_a, std::uint64_t tile_b,
+                        bool accumulate) const {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    const std::uint64_t a = operand(tile_a);
+    const std::uint64_t b = operand(tile_b);
+    if constexpr (N == 64 && std::is_same_v<T, f16>) {
+      KATT_WGMMA(64, "f16", "%34", "%32, %33, p, 1, 1, 0, 0", "l"(a), "l"(b));
+    } else if constexpr (N == 64 && std::is_same_v<T, bf16>) {
+      KATT_WGMMA(64, "bf16", "%34", "%32, %33, p, 1, 1, 0, 0", "l"(a), "l"(b));
+    } else if constexpr (N == 128 && std::is_same_v<T, f16>) {
+      KATT_WGMMA(128, "f16", "%66", "%64, %65, p, 1, 1, 0, 0", "l"(a), "l"(b));
+    } else if constexpr (N == 128 && std::is_same_v<T, bf16>) {
+      KATT_WGMMA(128, "bf16", "%66", "%64, %65, p, 1, 1, 0, 0", "l"(a), "l"(b));
+    }
+#else
+    unsupported();
+#endif
+  }
+
+  /// The same with A in registers, and B with the inner dimension across the rows of its tile. The
+  /// accumulators are blocks `First` … First + N / 8 of d.
+  template <class T, int N, int First, int Blocks>
+  __device__ void wgmma(float (&all)[Blocks][4], const std::uint32_t (&a)[4], std::uint64_t tile_b,
+                        bool accumulate) const {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    float(*const d)[4] = all + First;
+    const std::uint64_t b = operand(tile_b);
+    if constexpr (N == 64 && std::is_same_v<T, f16>) {
+      KATT_WGMMA(64, "f16", "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "r"(a[0]), "r"(a[1]),
+                 "r"(a[2]), "r"(a[3]), "l"(b));
+    } else if constexpr (N == 64 && std::is_same_v<T, bf16>) {
+      KATT_WGMMA(64, "bf16", "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "r"(a[0]), "r"(a[1]),
+                 "r"(a[2]), "r"(a[3]), "l"(b));
+    } else if constexpr (N == 128 && std::is_same_v<T, f16>) {
+      KATT_WGMMA(128, "f16", "%69", "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "r"(a[0]), "r"(a[1]),
+                 "r"(a[2]), "r"(a[3]), "l"(b));
+    } else if constexpr (N == 128 && std::is_same_v<T, bf16>) {
+      KATT_WGMMA(128, "bf16", "%69", "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "r"(a[0]), "r"(a[1]),
+                 "r"(a[2]), "r"(a[3]), "l"(b));
+    }
+#else
+    unsupported();
+#endif
+  }
+};
+
+}  // namespace katt::tile
+
+#undef KATT_WGMMA
+
+#endif

@@ -1,0 +1,166 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "measure/measure.hpp"
+#include "memory/tracker.hpp"
+#include "tests/op/toy_operator.hpp"
+
+namespace katt::bench {
+namespace {
+
+using toy::Behaviour;
+using toy::Journal;
+
+Contender make(const std::string& name, Behaviour behaviour, Journal* journal = nullptr,
+               std::int64_t n = 4) {
+  return enter([&] { return std::make_unique<toy::ToyCandidate>(name, n, behaviour, journal); });
+}
+
+const std::function<void()> no_flush = [] {};
+
+TEST(Measure, VerifiesPoisonedOutputsBeforeAndAfterTiming) {
+  Journal journal;
+  std::vector<Contender> contenders;
+  contenders.push_back(make("a", {}, &journal));
+  EXPECT_EQ(journal, (Journal{"prepare a", "poison a", "run a", "verify a"}));
+  const StopFlag stop{false};
+  ASSERT_TRUE(measure(contenders, {.rounds = 3}, no_flush, stop));
+  const Journal end(journal.end() - 3, journal.end());
+  EXPECT_EQ(end, (Journal{"poison a", "run a", "verify a"}));
+  EXPECT_EQ(contenders[0].measured.samples_s.size(), 3U);
+  EXPECT_EQ(contenders[0].measured.max_abs_err, 0.25);
+}
+
+TEST(Measure, RestoresBeforeEveryRun) {
+  for (const bool cold : {false, true}) {
+    Journal journal;
+    std::vector<Contender> contenders;
+    contenders.push_back(make("a", {.restores = true}, &journal));
+    const StopFlag stop{false};
+    ASSERT_TRUE(measure(contenders, {.rounds = 4, .cold = cold}, no_flush, stop));
+    const auto runs = std::count(journal.begin(), journal.end(), "run a");
+    EXPECT_EQ(std::count(journal.begin(), journal.end(), "restore a"), runs);
+    for (std::size_t i = 1; i < journal.size(); ++i) {
+      if (journal[i] == "run a") {
+        EXPECT_EQ(journal[i - 1], "restore a") << i;
+      }
+    }
+    EXPECT_EQ(contenders[0].measured.inner, 1) << "such runs are never batched";
+  }
+}
+
+TEST(Measure, RunsEveryContenderOnceARoundInVaryingOrder) {
+  Journal journal;
+  std::vector<Contender> contenders;
+  for (const char* name : {"a", "b", "c"})
+    contenders.push_back(make(name, {.run_s = 1e-4}, &journal));
+  journal.clear();
+  const StopFlag stop{false};
+  constexpr int rounds = 40;
+  ASSERT_TRUE(measure(contenders, {.rounds = rounds}, no_flush, stop));
+  // Warm-up comes first, the last verification (three entries each) at the end.
+  journal.resize(journal.size() - 9);
+  const Journal timed(journal.end() - 3 * rounds, journal.end());
+  std::set<Journal> orders;
+  for (int round = 0; round < rounds; ++round) {
+    Journal order(timed.begin() + 3 * round, timed.begin() + 3 * round + 3);
+    orders.insert(order);
+    std::sort(order.begin(), order.end());
+    EXPECT_EQ(order, (Journal{"run a", "run b", "run c"})) << round;
+  }
+  EXPECT_GE(orders.size(), 5U);
+}
+
+TEST(Measure, KeepsTheOrderOfASeed) {
+  const StopFlag stop{false};
+  const auto order = [&](std::uint64_t seed) {
+    Journal journal;
+    std::vector<Contender> contenders;
+    for (const char* name : {"a", "b"}) contenders.push_back(make(name, {.run_s = 1e-4}, &journal));
+    journal.clear();
+    (void)measure(contenders, {.rounds = 30, .budget_s = 0, .seed = seed}, no_flush, stop);
+    return journal;
+  };
+  EXPECT_EQ(order(3), order(3));
+  EXPECT_NE(order(3), order(4));
+}
+
+TEST(Measure, StopsAtTheBudgetButNotBeforeTheLeastRounds) {
+  const StopFlag stop{false};
+  std::vector<Contender> slow;
+  slow.push_back(make("slow", {.run_s = 2e-3}));
+  ASSERT_TRUE(measure(slow, {.budget_s = 0, .precision = 0}, no_flush, stop));
+  EXPECT_EQ(slow[0].measured.samples_s.size(), 7U);
+  std::vector<Contender> more;
+  more.push_back(make("more", {.run_s = 2e-3}));
+  // Of 250 runs a busy machine may leave few.
+  ASSERT_TRUE(measure(more, {.budget_s = 0.5, .precision = 0}, no_flush, stop));
+  EXPECT_GT(more[0].measured.samples_s.size(), 10U);
+  EXPECT_LT(more[0].measured.samples_s.size(), 260U);
+}
+
+TEST(Measure, BatchesShortRuns) {
+  const StopFlag stop{false};
+  std::vector<Contender> contenders;
+  contenders.push_back(make("short", {.run_s = 1e-6}));
+  contenders.push_back(make("long", {.run_s = 2e-4}));
+  ASSERT_TRUE(measure(contenders, {.rounds = 5}, no_flush, stop));
+  EXPECT_GT(contenders[0].measured.inner, 10);
+  EXPECT_LT(contenders[0].measured.samples_s[0], 1e-4);
+  EXPECT_EQ(contenders[1].measured.inner, 1);
+}
+
+TEST(Measure, FlushesBeforeEverySampleWhenCold) {
+  const StopFlag stop{false};
+  int flushes = 0;
+  std::vector<Contender> contenders;
+  contenders.push_back(make("short", {.run_s = 1e-6}));
+  contenders.push_back(make("other", {.run_s = 1e-6}));
+  ASSERT_TRUE(measure(
+      contenders, {.rounds = 5, .cold = true}, [&] { ++flushes; }, stop));
+  EXPECT_EQ(flushes, 10);
+  EXPECT_EQ(contenders[0].measured.inner, 1);
+}
+
+TEST(Measure, TurnsMishapsIntoFailuresOfTheirOwn) {
+  const StopFlag stop{false};
+  Journal journal;
+  std::vector<Contender> contenders;
+  contenders.push_back(make("wrong", {.wrong = true}, &journal));
+  contenders.push_back(make("throws", {.throws = true}));
+  contenders.push_back(make("no memory", {.no_memory = true}));
+  contenders.push_back(make("later", {.wrong_later = true}));
+  contenders.push_back(make("good", {}));
+  ASSERT_TRUE(measure(contenders, {.rounds = 3}, no_flush, stop));
+  EXPECT_EQ(contenders[0].measured.status.name(), "failed");
+  EXPECT_EQ(contenders[0].measured.status.reason(), "out(0, 0) is 1, expected 2");
+  EXPECT_EQ(std::count(journal.begin(), journal.end(), "run wrong"), 1)
+      << "a wrong variant is not timed";
+  EXPECT_EQ(contenders[1].measured.status.reason(), "it broke");
+  EXPECT_EQ(contenders[2].measured.status.reason(), "out of memory");
+  EXPECT_EQ(contenders[3].measured.status.reason(), "after timing: out(0, 0) is 1, expected 2");
+  EXPECT_TRUE(contenders[4].measured.status.is_ok());
+  EXPECT_EQ(contenders[4].measured.samples_s.size(), 3U);
+}
+
+TEST(Measure, StopsWhenAsked) {
+  const StopFlag stop{true};
+  std::vector<Contender> contenders;
+  contenders.push_back(make("a", {}));
+  EXPECT_FALSE(measure(contenders, {}, no_flush, stop));
+}
+
+TEST(Measure, MeasuresTheMemoryOfEachAlone) {
+  memory::install();
+  const Contender small = make("small", {}, nullptr, 1000);
+  const Contender large = make("large", {}, nullptr, 100000);
+  EXPECT_GE(small.measured.peak->host, 4000U);
+  EXPECT_LT(small.measured.peak->host, 5000U);
+  EXPECT_GE(large.measured.peak->host, 400000U);
+  EXPECT_LT(large.measured.peak->host, 401000U);
+}
+
+}  // namespace
+}  // namespace katt::bench

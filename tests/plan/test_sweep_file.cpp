@@ -1,0 +1,167 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "plan/sweep_file.hpp"
+#include "tests/op/toy_operator.hpp"
+
+namespace katt::bench {
+namespace {
+
+class SweepFile : public ::testing::Test {
+ protected:
+  SweepFile() {
+    registry.add(std::make_unique<toy::ToyOperator>());
+    path = std::filesystem::temp_directory_path() /
+           ("katt_sweep_file_" + std::to_string(getpid()) + ".toml");
+  }
+  ~SweepFile() override { std::filesystem::remove(path); }
+
+  SweepRequest read(const std::string& text) {
+    std::ofstream(path) << text;
+    return read_sweep_file(path, registry);
+  }
+
+  /// The message without the file's name.
+  std::string rejection(const std::string& text) {
+    try {
+      const SweepRequest request = read(text);
+      (void)plan_cases(request.entries, 1);
+    } catch (const InputError& error) {
+      const std::string message = error.what();
+      const std::string name = path.string();
+      return message.starts_with(name) ? message.substr(name.size()) : message;
+    }
+    return {};
+  }
+
+  Registry registry;
+  std::filesystem::path path;
+};
+
+TEST_F(SweepFile, OneSweepAtTheTopLevel) {
+  const SweepRequest request = read(R"(
+title = "sizes"
+op = "toy"
+rounds = 9
+budget_s = 0.5
+n = "2:8:x2"
+dtype = ["f32", "bf16"]
+)");
+  EXPECT_EQ(request.title, "sizes");
+  EXPECT_EQ(request.settings.rounds, 9);
+  EXPECT_EQ(request.settings.budget_s, 0.5);
+  const auto plan = plan_cases(request.entries, 1);
+  ASSERT_EQ(plan.size(), 6U);
+  EXPECT_EQ(plan[0].point.dtype, Dtype::f32);
+  EXPECT_EQ(plan[1].point.integer("size"), 4);
+  EXPECT_EQ(plan[1].point.integer("twin"), 4) << "an axis that follows another";
+  EXPECT_EQ(plan[5].point.dtype, Dtype::bf16);
+  EXPECT_EQ(plan[0].configs.size(), 4U) << "every variant, the default tile";
+}
+
+TEST_F(SweepFile, EntriesTakeDefaultsAndReplaceThem) {
+  const SweepRequest request = read(R"(
+gain = 2.5
+[axes]
+size = [2, 4]
+variant = "naive"
+[[sweep]]
+op = "toy"
+label = "first"
+[[sweep]]
+op = "toy"
+label = "second"
+n = 6
+order = "columns"
+)");
+  const auto plan = plan_cases(request.entries, 1);
+  ASSERT_EQ(plan.size(), 3U);
+  EXPECT_EQ(plan[0].label, "first");
+  EXPECT_EQ(plan[2].label, "second");
+  EXPECT_EQ(plan[2].point.integer("size"), 6);
+  EXPECT_EQ(plan[2].point.real("gain"), 2.5);
+  EXPECT_EQ(plan[2].point.choice("order"), "columns");
+}
+
+TEST_F(SweepFile, RejectsWithPlaceAndNearestKeys) {
+  EXPECT_EQ(rejection("op = \"toy\"\nsiz = 4\n"), ":2: key \"siz\" is unknown; did you mean size?");
+  EXPECT_EQ(rejection("[[sweep]]\nop = \"toy\"\ngian = 4\n"),
+            ":3: key \"gian\" is unknown; did you mean gain?");
+  EXPECT_EQ(rejection("op = \"toi\"\n"),
+            ":1: operator toi: unknown; did you mean toy? expected toy");
+  EXPECT_EQ(rejection("size = 4\n"), ":1: key \"op\" is missing; expected one of toy");
+  EXPECT_EQ(rejection("op = \"toy\"\nn = 0\n"),
+            ":2: n 0: 0 is too small; expected an integer from 1 to 1000000000000");
+  EXPECT_EQ(rejection("op = \"toy\"\nn = 3\n"), ":1: size: expected an even number");
+  EXPECT_EQ(rejection("op = \"toy\"\nn = nan\n"),
+            ":2: n nan: \"nan\" is not an integer; expected an integer from 1 to 1000000000000");
+  EXPECT_TRUE(rejection("op = \"toy\"\nn = 2\nsize = 4\n").find("names the same axis as") !=
+              std::string::npos);
+  EXPECT_TRUE(rejection("op = \"toy\"\nn = [2,\n").starts_with(":2: not valid TOML"));
+  for (const char* bad :
+       {"op = 3", "op = \"toy\"\nn = []", "op = \"toy\"\nn = [[2]]", "op = \"toy\"\nn = {a = 1}",
+        "op = \"toy\"\nrounds = 0", "op = \"toy\"\nbudget_s = -1", "op = \"toy\"\ntitle = 3",
+        "op = \"toy\"\nn = 1979-05-27", "op = \"toy\"\n[axes]\nrounds = 3", "sweep = 3",
+        "sweep = []", "op = \"toy\"\nvariant = \"turbo\"",
+        "op = \"toy\"\ntile = \"8x8\"\ntile_q = 8"}) {
+    EXPECT_FALSE(rejection(bad).empty()) << bad;
+    EXPECT_EQ(rejection(bad).find('\n'), std::string::npos) << bad;
+  }
+  EXPECT_THROW((void)read_sweep_file("/nonexistent/sweep.toml", registry), InputError);
+}
+
+TEST_F(SweepFile, TheCommandLineReplacesAxesOfTheFile) {
+  SweepRequest request =
+      read("op = \"toy\"\nn = 2\nvariant = \"tiled\"\ntile_q = [8, 16]\ntile_kv = 8\n");
+  EXPECT_EQ(plan_cases(request.entries, 1)[0].configs.size(), 2U);
+  const std::vector<AxisText> typed{{"size", "4,6", "--size"}, {"tile", "auto", "--tile"}};
+  override_axes(request.entries[0], typed);
+  const auto plan = plan_cases(request.entries, 1);
+  ASSERT_EQ(plan.size(), 2U);
+  EXPECT_EQ(plan[0].point.integer("size"), 4);
+  ASSERT_EQ(plan[0].configs.size(), 1U);
+  EXPECT_EQ(plan[0].configs[0].setting, Setting{});
+}
+
+TEST_F(SweepFile, TilesApplyToVariantsThatHaveThem) {
+  const auto configs = [&](const std::string& lines) {
+    const SweepRequest request = read("op = \"toy\"\nvariant = [\"naive\", \"tiled\"]\n" + lines);
+    std::vector<std::string> texts;
+    const auto plan = plan_cases(request.entries, 1);
+    for (const Config& config : plan[0].configs) {
+      texts.push_back(config.variant + " " + to_text(config.setting));
+    }
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(configs(""), (Texts{"naive auto", "tiled auto"}));
+  EXPECT_EQ(configs("tile = \"8x8,4x4\""), (Texts{"naive auto", "tiled 8x8", "tiled 4x4"}));
+  EXPECT_EQ(configs("tile_q = [8, 4]\ntile_kv = 8"),
+            (Texts{"naive auto", "tiled 8x8", "tiled 4x8"}));
+  EXPECT_EQ(configs("tile_q = 16"), (Texts{"naive auto", "tiled 16x8"}));
+  EXPECT_EQ(configs("tile_kv = [8, 2]"),
+            (Texts{"naive auto", "tiled 8x8", "tiled 16x8", "tiled *x2"}));
+}
+
+TEST_F(SweepFile, AutoIsPlannedAsTheVariantThatItMeans) {
+  const auto names = [&](const std::string& lines) {
+    std::vector<std::string> texts;
+    for (const PlannedCase& planned : plan_cases(read("op = \"toy\"\n" + lines).entries, 1)) {
+      for (const Config& config : planned.configs) {
+        texts.push_back(config.variant + " " + to_text(config.setting));
+      }
+    }
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(names("variant = \"auto\"\nn = [8, 16]"), (Texts{"naive auto", "tiled auto"}));
+  EXPECT_EQ(names("variant = \"tiled,auto,naive\"\nn = 16"), (Texts{"tiled auto", "naive auto"}))
+      << "each once";
+  EXPECT_EQ(names("variant = \"auto\"\nn = 16\ntile = \"16x8\""), (Texts{"tiled 16x8"}));
+}
+
+}  // namespace
+}  // namespace katt::bench

@@ -1,0 +1,323 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "measure/bandwidth.hpp"
+#include "memory/tracker.hpp"
+#include "plan/forecast.hpp"
+#include "record/results.hpp"
+#include "sweep/sweep.hpp"
+#include "tests/op/toy_operator.hpp"
+
+namespace katt::bench {
+namespace {
+
+class Sweep : public ::testing::Test {
+ protected:
+  Sweep() {
+    memory::install();
+    auto owned = std::make_unique<toy::ToyOperator>();
+    op = owned.get();
+    registry.add(std::move(owned));
+    folder = std::filesystem::temp_directory_path() / ("katt_sweep_" + std::to_string(getpid()));
+    std::filesystem::create_directory(folder);
+    options = {.output = folder / "out.h5", .command = "katt sweep toy", .measure_ceilings = false};
+    request.entries = {{.op = op, .label = "", .axes = {}, .where = ""}};
+    request.settings.rounds = 3;
+  }
+  ~Sweep() override { std::filesystem::remove_all(folder); }
+
+  void axis(const std::string& key, const std::string& text) {
+    const std::vector<AxisText> typed{{key, text, "--" + key}};
+    override_axes(request.entries[0], typed);
+  }
+
+  SweepSummary sweep() {
+    Progress silent(nullptr);
+    const auto plan = plan_cases(request.entries, request.settings.seed);
+    return run_sweep(registry, request, plan, options, silent, stop);
+  }
+
+  using Cells = std::map<std::string, io::Cell>;
+  std::vector<Cells> rows() {
+    const auto columns = result_columns(registry);
+    const auto file = io::ResultFile::resume(options.output, columns);
+    std::vector<Cells> list;
+    for (const auto& cells : file.rows()) {
+      Cells named;
+      for (std::size_t i = 0; i < columns.size(); ++i) named[columns[i].name] = cells[i];
+      list.push_back(std::move(named));
+    }
+    return list;
+  }
+  static std::string text(const Cells& row, const char* column) {
+    return std::get<std::string>(row.at(column));
+  }
+  static std::int64_t integer(const Cells& row, const char* column) {
+    return std::get<std::int64_t>(row.at(column));
+  }
+  static double real(const Cells& row, const char* column) {
+    return std::get<double>(row.at(column));
+  }
+
+  Registry registry;
+  toy::ToyOperator* op = nullptr;
+  std::filesystem::path folder;
+  SweepRequest request;
+  SweepOptions options;
+  StopFlag stop{false};
+};
+
+TEST_F(Sweep, EveryConfigurationBecomesARow) {
+  axis("size", "8,16");
+  axis("tile", "8x8,16x8,4x4");
+  const SweepSummary summary = sweep();
+  // Per point: naive and tiled 8x8 run, 16x8 needs size 16, 4x4 does not exist, wrong and throws
+  // fail.
+  EXPECT_EQ(summary.ok, 5);
+  EXPECT_EQ(summary.skipped, 3);
+  EXPECT_EQ(summary.failed, 4);
+  const auto table = rows();
+  ASSERT_EQ(table.size(), 12U);
+  EXPECT_EQ(text(table[0], "variant"), "naive");
+  EXPECT_EQ(real(table[0], "speedup"), 1);
+  EXPECT_EQ(text(table[1], "tile"), "8x8");
+  EXPECT_EQ(integer(table[1], "tile_q"), 8);
+  EXPECT_EQ(integer(table[1], "samples"), 3);
+  EXPECT_GT(real(table[1], "time_s"), 0);
+  EXPECT_GT(real(table[1], "speedup"), 0);
+  EXPECT_EQ(text(table[0], "engine"), "");
+  EXPECT_EQ(text(table[1], "engine"), "toy");
+  EXPECT_EQ(text(table[2], "engine"), "") << "it did not run";
+  EXPECT_EQ(text(table[2], "reason"), "size below the tile");
+  EXPECT_EQ(text(table[3], "reason"), "tile 4x4 is not among those of tiled: 8x8, 16x8");
+  EXPECT_EQ(text(table[4], "status"), "failed");
+  EXPECT_EQ(text(table[4], "reason"), "out(0, 0) is 1, expected 2");
+  EXPECT_TRUE(std::isnan(real(table[4], "time_s")));
+  EXPECT_EQ(text(table[5], "reason"), "it broke");
+  std::set<std::string> points;
+  for (const auto& row : table) points.insert(text(row, "point"));
+  EXPECT_EQ(points.size(), table.size()) << "points are unique in a run";
+}
+
+TEST_F(Sweep, RecordsTheTileThatRan) {
+  axis("variant", "tiled");
+  (void)sweep();
+  const auto table = rows();
+  ASSERT_EQ(table.size(), 1U);
+  EXPECT_EQ(text(table[0], "tile"), "auto");
+  EXPECT_EQ(integer(table[0], "tile_q"), 8);
+  EXPECT_TRUE(std::isnan(real(table[0], "speedup"))) << "no baseline at this point";
+}
+
+TEST_F(Sweep, ReportsMeasuredMemory) {
+  axis("variant", "naive");
+  axis("size", "1000000");
+  (void)sweep();
+  const auto table = rows();
+  EXPECT_EQ(real(table[0], "workspace_bytes"), 0);
+  EXPECT_EQ(real(table[0], "total_bytes"), 8e6) << "input and output, 4 B an element";
+  EXPECT_EQ(real(table[0], "host_bytes"), 8e6);
+  EXPECT_EQ(real(table[0], "device_bytes"), 0);
+}
+
+TEST_F(Sweep, MemoryThatWasNotMeasuredIsNaN) {
+  axis("size", "8");
+  axis("tile", "16x8");
+  axis("variant", "naive,tiled,throws");
+  (void)sweep();
+  const auto table = rows();
+  ASSERT_EQ(table.size(), 3U);
+  EXPECT_EQ(text(table[1], "status"), "skipped");
+  EXPECT_EQ(text(table[2], "status"), "failed");
+  for (const char* column : {"workspace_bytes", "total_bytes", "host_bytes", "device_bytes"}) {
+    EXPECT_TRUE(std::isfinite(real(table[0], column))) << column;
+    EXPECT_TRUE(std::isnan(real(table[1], column))) << column;
+    EXPECT_TRUE(std::isnan(real(table[2], column))) << column;
+  }
+}
+
+TEST_F(Sweep, AFileOfAnEarlierVersionIsResumed) {
+  axis("size", "8");
+  axis("variant", "naive");
+  // as it was written before: counts of bytes are integers, and not told apart by their memory
+  std::vector<io::Column> before;
+  for (io::Column column : result_columns(registry)) {
+    if (column.name == "host_bytes" || column.name == "device_bytes" || column.name == "host_s") {
+      continue;
+    }
+    if (column.name.ends_with("_bytes")) column.kind = io::ColumnKind::integer;
+    before.push_back(column);
+  }
+  const auto plan = plan_cases(request.entries, request.settings.seed);
+  io::ResultFile file = io::ResultFile::create(options.output, before);
+  io::Row row = make_row(before, plan[0], not_run(plan[0].configs[0], Status::skipped("earlier")),
+                         {.run = file.run(), .point = "000001"});
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (before[i].name.ends_with("_bytes")) row.cells[i] = std::int64_t{12345};
+  }
+  file.commit_rows({row});
+
+  options.resume = true;
+  axis("size", "8,16");
+  const SweepSummary summary = sweep();
+  EXPECT_EQ(summary.present, 1);
+  EXPECT_EQ(summary.ok, 1);
+  const auto table = rows();
+  ASSERT_EQ(table.size(), 2U);
+  EXPECT_EQ(text(table[0], "reason"), "earlier");
+  EXPECT_EQ(real(table[0], "total_bytes"), 12345);
+  EXPECT_TRUE(std::isnan(real(table[0], "host_bytes")));
+  EXPECT_EQ(real(table[1], "host_bytes"), real(table[1], "total_bytes"));
+}
+
+TEST_F(Sweep, ResumeRunsOnlyWhatIsMissing) {
+  axis("size", "8");
+  axis("variant", "naive,tiled");
+  (void)sweep();
+  options.resume = true;
+  axis("size", "8,16");
+  SweepSummary summary = sweep();
+  EXPECT_EQ(summary.present, 2);
+  EXPECT_EQ(summary.ok, 2);
+  summary = sweep();
+  EXPECT_EQ(summary.present, 4);
+  EXPECT_TRUE(summary.run.empty());
+  const auto table = rows();
+  ASSERT_EQ(table.size(), 4U);
+  EXPECT_EQ(text(table[0], "run"), "run-0001");
+  EXPECT_EQ(text(table[3], "run"), "run-0002");
+}
+
+TEST_F(Sweep, EveryAxisAndTheColdFlagTellRowsApart) {
+  options.resume = true;
+  axis("variant", "naive");
+  (void)sweep();
+  axis("gain", "2.5");
+  EXPECT_EQ(sweep().present, 0);
+  axis("order", "columns");
+  EXPECT_EQ(sweep().present, 0);
+  request.settings.cold = true;
+  EXPECT_EQ(sweep().present, 0);
+  request.entries[0].label = "other";
+  EXPECT_EQ(sweep().present, 0);
+  EXPECT_EQ(sweep().present, 1);
+  EXPECT_EQ(rows().size(), 5U);
+}
+
+TEST_F(Sweep, AStopKeepsFinishedCases) {
+  axis("size", "2:20:+2");
+  axis("variant", "naive,tiled");
+  int cases = 0;
+  op->on_case = [&](const Point&) { stop = ++cases == 4; };
+  const SweepSummary summary = sweep();
+  EXPECT_TRUE(summary.interrupted);
+  EXPECT_EQ(rows().size(), 6U);
+  stop = false;
+  op->on_case = nullptr;
+  options.resume = true;
+  EXPECT_FALSE(sweep().interrupted);
+  EXPECT_EQ(rows().size(), 20U);
+}
+
+TEST_F(Sweep, AFailingCaseFailsItsRowsAndTheSweepGoesOn) {
+  axis("size", "2,4");
+  axis("variant", "naive,tiled");
+  op->on_case = [](const Point& point) {
+    if (point.integer("size") == 2) throw std::bad_alloc();
+  };
+  const SweepSummary summary = sweep();
+  EXPECT_EQ(summary.failed, 2);
+  EXPECT_EQ(summary.ok, 2);
+  EXPECT_EQ(text(rows()[0], "reason"), "out of memory");
+}
+
+TEST_F(Sweep, SkipsTheVariantThatDoesNotFitInMemory) {
+  axis("variant", "naive,tiled");
+  op->workspace_per_n = std::size_t{1} << 50U;
+  const auto plan = plan_cases(request.entries, 1);
+  EXPECT_NO_THROW(check_memory(plan));
+  const SweepSummary summary = sweep();
+  EXPECT_EQ(summary.ok, 1);
+  EXPECT_EQ(summary.skipped, 1);
+  const std::string reason = text(rows()[0], "reason");
+  EXPECT_TRUE(reason.starts_with("needs 18.0 PB, ")) << reason;
+  EXPECT_TRUE(reason.ends_with(" available")) << reason;
+}
+
+TEST_F(Sweep, RefusesWhatCannotFitAtAll) {
+  axis("variant", "naive");
+  op->workspace_per_n = std::size_t{1} << 50U;
+  EXPECT_THROW(check_memory(plan_cases(request.entries, 1)), InputError);
+  op->workspace_per_n = 0;
+  axis("size", "2,1000000000000");
+  EXPECT_THROW(check_memory(plan_cases(request.entries, 1)), InputError);
+}
+
+TEST_F(Sweep, RefusesAnExistingFile) {
+  axis("variant", "naive");
+  (void)sweep();
+  EXPECT_THROW(check_output(options), InputError);
+  options.overwrite = true;
+  EXPECT_NO_THROW(check_output(options));
+  (void)sweep();
+  EXPECT_EQ(rows().size(), 1U);
+  options.output.clear();
+  EXPECT_THROW(check_output(options), InputError);
+}
+
+TEST(Ceiling, TheNearestLeavesLeastRoom) {
+  const std::vector<io::CeilingRow> ceilings{{"fma_f32", 100, "FLOP/s", 2, 0},
+                                             {"read_dram", 10, "B/s", 2, 1},
+                                             {"fma_f32", 1, "FLOP/s", 1, 0}};
+  const double huge = 1e15;
+  const Work compute{.flops = 50 * huge, .bytes = huge, .compute_ceiling = "fma_f32"};
+  NearestCeiling nearest = nearest_ceiling(ceilings, Backend::openmp, 2, compute, huge);
+  EXPECT_EQ(nearest.name, "fma_f32");
+  EXPECT_DOUBLE_EQ(nearest.fraction, 0.5);
+  const Work memory{.flops = huge, .bytes = 8 * huge, .compute_ceiling = "fma_f32"};
+  nearest = nearest_ceiling(ceilings, Backend::openmp, 2, memory, huge);
+  EXPECT_EQ(nearest.name, "read_dram");
+  EXPECT_DOUBLE_EQ(nearest.fraction, 0.8);
+  EXPECT_TRUE(nearest.bandwidth);
+  EXPECT_TRUE(nearest_ceiling({}, Backend::openmp, 2, memory, huge).name.empty());
+}
+
+TEST(Ceiling, WhatWasMeasuredInTurnReplacesTheBandwidth) {
+  const std::vector<io::CeilingRow> ceilings{{"fma_f32", 100, "FLOP/s", 2, 0},
+                                             {"read_dram", 10, "B/s", 2, 1}};
+  const double huge = 1e15;
+  const Work work{.flops = 50 * huge, .bytes = 8 * huge, .compute_ceiling = "fma_f32"};
+  NearestCeiling nearest = nearest_ceiling(ceilings, Backend::openmp, 2, work, huge, 0.9);
+  EXPECT_EQ(nearest.name, "read_dram");
+  EXPECT_DOUBLE_EQ(nearest.fraction, 0.9);
+  nearest = nearest_ceiling(ceilings, Backend::openmp, 2, work, huge, 0.4);
+  EXPECT_EQ(nearest.name, "fma_f32");
+  EXPECT_FALSE(nearest.bandwidth);
+}
+
+TEST(Bandwidth, MovesAsManyBytesAsAreAskedFor) {
+  for (const char* traffic : {"read", "copy"}) {
+    for (const double bytes : {1.0, 1e6, 1.5e7}) {
+      double moved = 0;
+      const std::size_t before = memory::live_bytes();
+      const auto candidate = bandwidth_candidate(Backend::openmp, 2, traffic, bytes, moved);
+      EXPECT_GE(static_cast<double>(memory::live_bytes() - before), moved);
+      EXPECT_GT(moved, 0);
+      if (bytes > 1) {
+        EXPECT_LE(moved, bytes);
+        EXPECT_GT(moved, 0.99 * bytes);
+      }
+      candidate->run();
+      candidate->fence();
+      EXPECT_TRUE(candidate->verify().status.is_ok());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace katt::bench
