@@ -156,7 +156,7 @@ class TernaryCase final : public bench::Case {
     return visit_backend(
         backend_, threads_, [&]<class Exec>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
           return visit_pass(backward_, data_->shape, data_->dtype,
-                            [&](const auto& shape) { return candidate(exec, shape, config); });
+                            [&](const auto& shape) { return this->candidate(exec, shape, config); });
         });
   }
 
