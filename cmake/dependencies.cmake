@@ -25,7 +25,7 @@ endif()
 # OpenBLAS by its full path, the OpenMP flavour first: it shares its threads with Kokkos, and which
 # flavour the system's alternatives point to does not matter then. (That flavour brings GCC's OpenMP, which must
 # not be beside Clang's.)
-set(KATT_BLAS_FLAVOUR openmp CACHE STRING "Flavour of Debian's OpenBLAS: openmp or serial")
+set(KATT_BLAS_FLAVOUR openmp CACHE STRING "Flavour of Debian's OpenBLAS: openmp or pthread")
 find_library(
   KATT_BLAS_LIBRARY openblas
   PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-${KATT_BLAS_FLAVOUR}

@@ -10,6 +10,9 @@ endif()
 # Under the thread sanitizer Clang's OpenMP tells it who waits for whom (archer), threads are more than cores, and
 # properties are tried on fewer problems.
 set(katt_test_environment "")
+if(KATT_SANITIZE) # OpenBLAS has threads of its own there
+  set(katt_test_environment "OPENBLAS_NUM_THREADS=1")
+endif()
 if(KATT_SANITIZE STREQUAL "thread")
   execute_process(
     COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libarcher.so
@@ -19,7 +22,9 @@ if(KATT_SANITIZE STREQUAL "thread")
     COMMAND ${CMAKE_CXX_COMPILER} -print-prog-name=llvm-symbolizer
     OUTPUT_VARIABLE katt_symbolizer
     OUTPUT_STRIP_TRAILING_WHITESPACE)
-  set(katt_test_environment
+  list(
+    APPEND
+      katt_test_environment
       "OMP_TOOL_LIBRARIES=${katt_archer}"
       # Without the symbolizer no function has a name, and nothing is suppressed.
       "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp:external_symbolizer_path=${katt_symbolizer}"

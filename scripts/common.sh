@@ -4,7 +4,7 @@ packages=(g++ cmake ninja-build git patch python3 python3-venv pkg-config ca-cer
   libhdf5-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libopenblas-openmp-dev
   libgtest-dev librapidcheck-dev libopenmpi-dev openmpi-bin)
 # For the presets tsan and fuzz: Clang with its sanitizers, what names their frames, and its OpenMP; an OpenBLAS without GCC's.
-clang_packages=(clang-19 libclang-rt-19-dev libomp-19-dev llvm-19 libopenblas-serial-dev)
+clang_packages=(clang-19 libclang-rt-19-dev libomp-19-dev llvm-19 libopenblas-pthread-dev)
 
 say() { echo "-- $*"; }
 

@@ -112,14 +112,12 @@ void run(const Arrays& arrays, TableOf table_of, const Args& args, const Call& c
   const auto& [variant, setting, threads] = call;
   const Config request{variant, setting};
   Runtime::get().run(arrays.place(), threads, [&](const auto& exec, const auto& workspace) {
-    auto& table = table_of(exec);
-    const Config config = table.resolve(exec, args, request);
-    const Status status =
-        table.run(exec, args, config, workspace(table.workspace_bytes(exec, args, config)));
-    if (!status.is_ok()) {
-      throw InputError(std::string(arrays.op()) + ": variant " + config.variant + ": " +
-                       status.reason());
+    const auto decided = table_of(exec).call(exec, args, request);
+    if (!decided.status().is_ok()) {
+      throw InputError(std::string(arrays.op()) + ": variant " + decided.variant().name + ": " +
+                       decided.status().reason());
     }
+    decided.launch(workspace(decided.workspace_bytes()));
   });
 }
 

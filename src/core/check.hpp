@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "core/error.hpp"
 #include "core/tensor.hpp"
@@ -21,17 +22,16 @@ std::string shape_text(const std::array<std::int64_t, Rank>& extent) {
 
 /// Throws InputError "OP: NAME: holds …, expected …" unless the tensor has this dtype and shape.
 template <int Rank, bool Const>
-void check_tensor(const char* op, const char* name, const BasicTensorRef<Rank, Const>& tensor,
+void check_tensor(std::string_view op, std::string_view name, const BasicTensorRef<Rank, Const>& tensor,
                   Dtype dtype, const std::array<std::int64_t, Rank>& expected) {
-  const std::string where = std::string(op) + ": " + name + ": holds ";
-  if (tensor.extent != expected) {
-    throw InputError(where + "shape " + shape_text(tensor.extent) + ", expected " +
-                     shape_text(expected));
-  }
-  if (tensor.dtype != dtype) {
-    throw InputError(where + std::string(name_of(tensor.dtype)) + ", expected " +
-                     std::string(name_of(dtype)));
-  }
+  if (tensor.extent == expected && tensor.dtype == dtype) return;
+  const bool fits = tensor.extent == expected;
+  const auto text = [&](const std::array<std::int64_t, Rank>& extent, Dtype of) {
+    return fits ? std::string(name_of(of)) : shape_text(extent);
+  };
+  throw InputError(std::string(op) + ": " + std::string(name) + ": holds " +
+                   (fits ? "" : "shape ") + text(tensor.extent, tensor.dtype) + ", expected " +
+                   text(expected, dtype));
 }
 
 }  // namespace katt

@@ -96,17 +96,16 @@ class Runner {
   void operator()(const VariantTable<Exec, Args>& table, const Args& args,
                   const std::string& variant) {
     check(args);  // the operator's own
-    const Config config = table.resolve(exec_, args, {.variant = variant});
-    if (const Status status = table.supports(exec_, args, config); !status.is_ok()) {
-      throw InputError("variant " + config.variant + ": " + status.reason());
+    const auto call = table.call(exec_, args, {.variant = variant});
+    if (!call.status().is_ok()) {
+      throw InputError("variant " + call.variant().name + ": " + call.status().reason());
     }
-    reserve(table.workspace_bytes(exec_, args, config));
+    reserve(call.workspace_bytes());
     if (dry_) return;
     static const std::string name = operator_of<Args>();
     observe_call(name, [&] { return work_of(args); });
     const Kokkos::Profiling::ScopedRegion region(name);
-    const Status status = table.run(exec_, args, config, memory_.workspace());
-    if (!status.is_ok()) throw InputError("variant " + config.variant + ": " + status.reason());
+    call.launch(memory_.workspace());
   }
 
   /// Sums what every rank of the tensor parallel group has computed a part of. One rank has it all.

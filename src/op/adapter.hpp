@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
@@ -54,40 +56,60 @@ inline const std::int64_t* integers_of(const Buffer& buffer) {
   return reinterpret_cast<const std::int64_t*>(buffer.data());
 }
 
-/// Runs one variant to its end, for `katt run`, and returns which. Throws InputError for a variant
-/// or tile that is refused and a workspace that does not fit.
+/// A call of a pass, decided (Call of op/variants.hpp), whatever the operator's arguments are.
+class DecidedCall {
+ public:
+  virtual ~DecidedCall() = default;
+  [[nodiscard]] virtual const Status& status() const = 0;
+  [[nodiscard]] virtual Config config() const = 0;
+  /// Names of the values of config().setting.
+  [[nodiscard]] virtual const std::vector<std::string>& parameters() const = 0;
+  [[nodiscard]] virtual std::size_t workspace_bytes() const = 0;
+  [[nodiscard]] virtual std::string engine() const = 0;
+  virtual void launch(Workspace workspace) = 0;
+  virtual void fence() = 0;
+};
+
+/// Owns the instance and the arguments of its call.
+template <class Exec, class Args>
+class DecidedCallOf final : public DecidedCall {
+ public:
+  DecidedCallOf(Exec exec, const VariantTable<Exec, Args>& table, const Args& args,
+                const Config& config)
+      : exec_(std::move(exec)), args_(args), call_(table.call(exec_, args_, config)) {}
+
+  [[nodiscard]] const Status& status() const override { return call_.status(); }
+  [[nodiscard]] Config config() const override { return call_.config(); }
+  [[nodiscard]] const std::vector<std::string>& parameters() const override {
+    return call_.variant().parameters;
+  }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return call_.workspace_bytes(); }
+  [[nodiscard]] std::string engine() const override { return call_.engine(); }
+  void launch(Workspace workspace) override { call_.launch(workspace); }
+  void fence() override { exec_.fence("katt::bench::call"); }
+
+ private:
+  Exec exec_;
+  Args args_;
+  Call<Exec, Args> call_;
+};
+
+/// Runs a call to its end, for `katt run`. Throws InputError where it is refused and where its
+/// workspace does not fit.
+void run_to_end(const std::string& op, DecidedCall& call, Backend backend);
+
+/// The same for a variant of a table; returns what ran.
 template <class Exec, class Args>
 Config run_variant(const std::string& op, const Exec& exec, const VariantTable<Exec, Args>& table,
                    const Args& args, const Config& request) {
-  const Config config = table.resolve(exec, args, request);
-  if (const Status status = table.supports(exec, args, config); !status.is_ok()) {
-    throw InputError(op + ": variant " + config.variant + ": " + status.reason());
-  }
-  const std::size_t needed = table.workspace_bytes(exec, args, config);
-  if (const std::size_t available = available_memory(backend_of<Exec>()); needed > available) {
-    throw InputError(op + ": variant " + config.variant + " needs " +
-                     human_bytes(static_cast<double>(needed)) + " of workspace, " +
-                     human_bytes(static_cast<double>(available)) + " are available");
-  }
-  const Buffer workspace("katt::" + op + "::workspace", backend_of<Exec>(), needed);
-  if (const Status status = table.run(exec, args, config, workspace.workspace()); !status.is_ok()) {
-    throw InputError(op + ": " + status.reason());
-  }
-  exec.fence("katt::bench::run_variant");
-  return config;
+  DecidedCallOf<Exec, Args> call(exec, table, args, request);
+  run_to_end(op, call, backend_of<Exec>());
+  return call.config();
 }
 
-/// Writes which variant ran, and its setting, as attributes of an output file: "variant", "tile_q"
-/// and so on; "backward_variant" … of the backward pass.
-template <class Exec, class Args>
-void record_variant(io::TensorFile& out, const VariantTable<Exec, Args>& table,
-                    const Config& config, bool backward = false) {
-  const std::string prefix = backward ? "backward_" : "";
-  out.set_attribute(prefix + "variant", config.variant);
-  const auto& parameters = table.find(config.variant).parameters;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    out.set_attribute(prefix + parameters[i], std::int64_t{config.setting.at(i)});
-  }
-}
+/// Writes which variant ran, and its setting by the names of `parameters`, as attributes of an output
+/// file: "variant", "tile_q" and so on; "backward_variant" … of the backward pass.
+void record_variant(io::TensorFile& out, const Config& config,
+                    std::span<const std::string> parameters, bool backward = false);
 
 }  // namespace katt::bench

@@ -48,29 +48,26 @@ class VariantCandidate final : public Candidate {
 
   /// `label` names the workspace's allocation, e.g. "katt::attention::workspace".
   VariantCandidate(const std::string& label, Exec exec, const VariantTable<Exec, Args>& table,
-                   Args args, Config config, Output output, Check check)
+                   Args args, const Config& config, Output output, Check check)
       : exec_(std::move(exec)),
-        table_(table),
         args_(std::move(args)),
-        config_(std::move(config)),
+        call_(table.call(exec_, args_, config)),
         output_(std::move(output)),
         check_(std::move(check)),
-        workspace_(label, backend_of<Exec>(), table.workspace_bytes(exec_, args_, config_)) {}
-
-  void run() override {
-    const Status status = table_.run(exec_, args_, config_, workspace_.workspace());
-    if (!status.is_ok()) throw InputError(status.reason());
+        workspace_(label, backend_of<Exec>(), call_.workspace_bytes()) {
+    if (!call_.status().is_ok()) throw InputError(call_.status().reason());
   }
+
+  void run() override { call_.launch(workspace_.workspace()); }
   void fence() override { exec_.fence("katt::bench::candidate"); }
   void poison() override { output_.poison(); }
   Errors verify() override { return check_(output_); }
-  [[nodiscard]] std::string engine() const override { return table_.engine(exec_, args_, config_); }
+  [[nodiscard]] std::string engine() const override { return call_.engine(); }
 
  private:
   Exec exec_;
-  const VariantTable<Exec, Args>& table_;
   Args args_;
-  Config config_;
+  Call<Exec, Args> call_;
   Output output_;
   Check check_;
   Buffer workspace_;

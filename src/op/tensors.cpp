@@ -1,6 +1,7 @@
 #include "op/tensors.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "op/reference/fill.hpp"
@@ -25,6 +26,43 @@ HeadLayout layout_of(const TensorSpec& spec, const Problem& problem) {
 }
 
 }  // namespace
+
+std::string letters_of(std::string_view axes) {
+  std::string letters = "(";
+  op::each_axis(axes, [&](int i, std::string_view axis) {
+    letters += (i > 0 ? ", " : "") + std::string(1, static_cast<char>(axis.front() - 'a' + 'A'));
+  });
+  return letters + ")";
+}
+
+double as_written(float value) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  double number = 0;
+  std::from_chars(text.data(), end, number);
+  return number;
+}
+
+TensorSpec spec_of(const op::TensorTraits& tensor, Element element) {
+  std::vector<std::string> axes;
+  op::each_axis(tensor.axes, [&](int, std::string_view axis) { axes.emplace_back(axis); });
+  TensorSpec spec{
+      .name = std::string(tensor.name),
+      .axes = std::move(axes),
+      .letters = tensor.letters.empty() ? letters_of(tensor.axes) : std::string(tensor.letters),
+      .when = std::string(tensor.when),
+      .unless = std::string(tensor.unless),
+      .scale = tensor.scale,
+      .element = element,
+      .dtype_axis = std::string(tensor.dtype_axis),
+      .derived = tensor.is_derived,
+      .foreign = tensor.is_foreign,
+      .asked_of_peers = tensor.is_asked_of_peers,
+      .over = std::string(tensor.over)};
+  if (tensor.draw != nullptr) spec.draw = tensor.draw;
+  if (tensor.values != nullptr) spec.values = tensor.values;
+  return spec;
+}
 
 DeviceTensors::DeviceTensors(std::string_view op, Backend backend, const TensorSpecs& specs,
                              const Problem& problem, std::int64_t gap) {

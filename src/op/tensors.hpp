@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -13,6 +14,7 @@
 #include "op/buffer.hpp"
 #include "op/reference/problem.hpp"
 #include "op/registry.hpp"
+#include "op/schema.hpp"
 
 /// Tensors of an operator by name: what they are, and where they lie.
 namespace katt::bench {
@@ -128,6 +130,87 @@ class Tensors {
   std::map<std::string, TensorRef<4>, std::less<>> refs_;
 };
 
+/// "(T, H)" of "tokens hidden".
+[[nodiscard]] std::string letters_of(std::string_view axes);
+/// A tensor of a schema as sweeps know it; `element` is what it holds.
+[[nodiscard]] TensorSpec spec_of(const op::TensorTraits& tensor, Element element);
+
+/// What the member of a field holds.
+template <class Held>
+constexpr Element element_of(const op::TensorTraits& tensor) {
+  if constexpr (std::is_pointer_v<Held>) {
+    using T = std::remove_const_t<std::remove_pointer_t<Held>>;
+    if constexpr (std::is_same_v<T, float>) {
+      return Element::f32;
+    } else if constexpr (std::is_same_v<T, std::int8_t>) {
+      return Element::i8;
+    } else {
+      static_assert(std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::uint8_t>,
+                    "an array of a schema holds float, int8, uint8 or int64");
+      return sizeof(T) == 1 ? Element::u8 : Element::i64;
+    }
+  } else {
+    return tensor.is_integer ? Element::i64 : tensor.is_f32 ? Element::f32 : Element::dtype;
+  }
+}
+
+/// The inputs or the outputs of a schema.
+template <const auto& schema, class Args>
+[[nodiscard]] TensorSpecs specs(bool outputs) {
+  TensorSpecs list;
+  schema.each_tensor([&](const auto& field) {
+    using Held = std::remove_cvref_t<decltype(field.where.in(std::declval<Args&>()))>;
+    if (field.tensor.is_output != outputs) return;
+    list.push_back(spec_of(field.tensor, element_of<Held>(field.tensor)));
+  });
+  return list;
+}
+
+/// The shortest decimal number that rounds to this f32: 1e-5, as people write it.
+[[nodiscard]] double as_written(float value);
+
+/// Numbers of a schema that are no axis, with their defaults: attributes of case files.
+template <const auto& schema, class Args>
+[[nodiscard]] std::map<std::string, double> parameters(const std::vector<AxisSpec>& axes) {
+  std::map<std::string, double> defaults;
+  const Args args{};
+  schema.each_number([&](const auto& field) {
+    const std::string name(field.name);
+    if (field.is_optional || std::any_of(axes.begin(), axes.end(),
+                                         [&](const AxisSpec& axis) { return axis.name == name; })) {
+      return;
+    }
+    defaults[name] = as_written(static_cast<float>(field.where.in(args)));
+  });
+  return defaults;
+}
+
+/// The arguments of a pass from its tensors, parameters and axes by name.
+template <const auto& schema, class Args>
+[[nodiscard]] Args arguments(const Tensors& tensors) {
+  Args args{};
+  schema.each_tensor([&](const auto& field) {
+    auto& held = field.where.in(args);
+    using Held = std::remove_reference_t<decltype(held)>;
+    if constexpr (std::is_pointer_v<Held>) {
+      held = static_cast<Held>(tensors.tensor<1>(field.tensor.name).data);
+    } else if constexpr (op::is_held<Held>) {
+      held = tensors.tensor<op::RankOf<Held>::value>(field.tensor.name);
+    }
+  });
+  schema.each_number([&](const auto& field) {
+    auto& held = field.where.in(args);
+    using Held = std::remove_reference_t<decltype(held)>;
+    const Problem& problem = tensors.problem();
+    if (const auto real = problem.parameters.find(field.name); real != problem.parameters.end()) {
+      held = static_cast<Held>(real->second);
+    } else if (const auto axis = problem.extents.find(field.name); axis != problem.extents.end()) {
+      held = static_cast<Held>(axis->second);
+    }
+  });
+  return args;
+}
+
 /// Tensors that own their memory on a backend. Those that the problem lacks are left out.
 class DeviceTensors {
  public:
@@ -164,14 +247,19 @@ void add_shapes(Tensors& tensors, const TensorSpecs& specs, const Problem& probl
 
 }  // namespace katt::bench
 
-/// Of a description: its name, and the tables of variants of the operator in namespace katt::op.
-#define KATT_PASSES_OF(op)                        \
-  static constexpr const char* name = #op;        \
-  template <class Exec>                           \
-  static auto& forward_variants() {               \
-    return ::katt::op::forward_variants<Exec>();  \
-  }                                               \
-  template <class Exec>                           \
-  static auto& backward_variants() {              \
-    return ::katt::op::backward_variants<Exec>(); \
+/// Of a description: its name, its passes' arguments and schemas, and the tables of variants of the
+/// operator in namespace katt::NAME.
+#define KATT_PASSES_OF(NAME)                                                    \
+  static constexpr const char* name = #NAME;                                    \
+  using ForwardArgs = ::katt::NAME::ForwardArgs;                                \
+  using BackwardArgs = ::katt::NAME::BackwardArgs;                              \
+  static constexpr const auto& forward_schema = ::katt::NAME::forward_schema;   \
+  static constexpr const auto& backward_schema = ::katt::NAME::backward_schema; \
+  template <class Exec>                                                         \
+  static auto& forward_variants() {                                             \
+    return ::katt::NAME::forward_variants<Exec>();                              \
+  }                                                                             \
+  template <class Exec>                                                         \
+  static auto& backward_variants() {                                            \
+    return ::katt::NAME::backward_variants<Exec>();                             \
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -132,6 +133,57 @@ struct Variant {
   }
 };
 
+/// A call of an operation, decided: which variant runs and with which setting, whether it accepts
+/// the arguments, and the workspace that it needs. VariantTable::call() makes it; launch() only
+/// launches.
+template <class Exec, class Args>
+class Call {
+ public:
+  /// With the variant's default where no setting is asked for. All but the setting outlive the call.
+  Call(const Variant<Exec, Args>& variant, const Exec& exec, const Args& args, const Setting& asked)
+      : variant_(&variant),
+        exec_(&exec),
+        args_(&args),
+        setting_(variant.resolve(exec, args, asked)),
+        status_(variant.check(exec, args, setting_)) {}
+
+  /// ok, or skipped with the reason why the variant or its setting cannot run here.
+  [[nodiscard]] const Status& status() const { return status_; }
+  [[nodiscard]] Config config() const { return {variant_->name, setting_}; }
+  [[nodiscard]] const Variant<Exec, Args>& variant() const { return *variant_; }
+  /// Bytes that launch() needs; 0 where the call is refused.
+  [[nodiscard]] std::size_t workspace_bytes() const {
+    if (!status_.is_ok() || !variant_->workspace_bytes) return 0;
+    return variant_->workspace_bytes(*exec_, *args_, setting_);
+  }
+  /// What it computes with; "" where the variant does not say.
+  [[nodiscard]] std::string engine() const {
+    return variant_->engine ? variant_->engine(*exec_, *args_, setting_) : "";
+  }
+
+  /// Launches what was not refused, in a workspace of workspace_bytes(). Does not wait.
+  void launch(Workspace workspace) const { variant_->run(*exec_, *args_, setting_, workspace); }
+
+  /// Launches, or refuses with status(). Throws InputError when the workspace is too small.
+  Status run(Workspace workspace) const {
+    if (!status_.is_ok()) return status_;
+    if (const std::size_t needed = workspace_bytes(); workspace.bytes < needed) {
+      throw InputError("variant " + variant_->name + ": workspace holds " +
+                       std::to_string(workspace.bytes) + " bytes, expected " +
+                       std::to_string(needed));
+    }
+    launch(workspace);
+    return Status::ok();
+  }
+
+ private:
+  const Variant<Exec, Args>* variant_;
+  const Exec* exec_;
+  const Args* args_;
+  Setting setting_;
+  Status status_;
+};
+
 /// The variants of one operation, in order of registration. The first is the naive baseline.
 template <class Exec, class Args>
 class VariantTable {
@@ -161,75 +213,46 @@ class VariantTable {
     throw InputError("variant " + name + ": unknown; expected one of " + known);
   }
 
-  /// The configuration that a request means: the variant that "auto" (or no name) is for these
-  /// arguments, and its default where no setting is asked for.
-  Config resolve(const Exec& exec, const Args& args, const Config& config) const {
-    const auto& variant = chosen(exec, args, config);
-    return {variant.name, variant.resolve(exec, args, config.setting)};
-  }
-
-  /// Whether the variant and setting of `config` can run these arguments: ok, or skipped with the
-  /// reason. Throws InputError for an unknown variant. Launches nothing.
-  Status supports(const Exec& exec, const Args& args, const Config& config) const {
-    const auto& variant = chosen(exec, args, config);
-    return variant.check(exec, args, variant.resolve(exec, args, config.setting));
-  }
-
-  /// Bytes of workspace that run() needs; 0 where supports() refuses.
-  std::size_t workspace_bytes(const Exec& exec, const Args& args, const Config& config) const {
-    const auto& variant = chosen(exec, args, config);
-    const Setting setting = variant.resolve(exec, args, config.setting);
-    return variant.check(exec, args, setting).is_ok() ? bytes_of(variant, exec, args, setting) : 0;
-  }
-
-  /// What run() computes with; "" where the variant does not say.
-  std::string engine(const Exec& exec, const Args& args, const Config& config) const {
-    const auto& variant = chosen(exec, args, config);
-    if (!variant.engine) return "";
-    return variant.engine(exec, args, variant.resolve(exec, args, config.setting));
-  }
-
-  /// Launches the variant, or refuses as supports() does. Throws InputError when the workspace is
-  /// too small.
-  Status run(const Exec& exec, const Args& args, const Config& config, Workspace workspace) const {
-    const auto& variant = chosen(exec, args, config);
-    const Setting setting = variant.resolve(exec, args, config.setting);
-    if (Status status = variant.check(exec, args, setting); !status.is_ok()) return status;
-    if (const std::size_t needed = bytes_of(variant, exec, args, setting);
-        workspace.bytes < needed) {
-      throw InputError("variant " + variant.name + ": workspace holds " +
-                       std::to_string(workspace.bytes) + " bytes, expected " +
-                       std::to_string(needed));
+  /// The call that a request means, decided: the variant that is named, or the fastest that accepts
+  /// these arguments ("auto", or no name); its default where no setting is asked for. `exec` and
+  /// `args` outlive it. Throws InputError for an unknown variant. Launches nothing.
+  Call<Exec, Args> call(const Exec& exec, const Args& args, const Config& config) const {
+    const auto decided = [&](const Variant<Exec, Args>& variant) {
+      return Call<Exec, Args>(variant, exec, args, config.setting);
+    };
+    if (!config.variant.empty() && config.variant != auto_variant) {
+      return decided(find(config.variant));
     }
-    variant.run(exec, args, setting, workspace);
-    return Status::ok();
-  }
-
- private:
-  static std::size_t bytes_of(const Variant<Exec, Args>& variant, const Exec& exec,
-                              const Args& args, const Setting& setting) {
-    return variant.workspace_bytes ? variant.workspace_bytes(exec, args, setting) : 0;
-  }
-
-  /// The variant that is named; of "auto" the fastest that accepts, or that would where none does.
-  const Variant<Exec, Args>& chosen(const Exec& exec, const Args& args,
-                                    const Config& config) const {
-    if (!config.variant.empty() && config.variant != auto_variant) return find(config.variant);
-    const Variant<Exec, Args>* best = nullptr;
+    std::optional<Call<Exec, Args>> best;
     std::pair<bool, int> merit{false, 0};  // whether it accepts, and its rank
     for (const auto& variant : variants_) {
       const int rank = variant.rank ? variant.rank(exec, args, {}) : 0;
-      if (best != nullptr && std::pair(true, rank) <= merit) continue;
-      const Setting setting = variant.resolve(exec, args, config.setting);
-      const std::pair own(variant.check(exec, args, setting).is_ok(), rank);
-      if (best != nullptr && own <= merit) continue;
-      best = &variant;
+      if (best && std::pair(true, rank) <= merit) continue;
+      Call<Exec, Args> call = decided(variant);
+      const std::pair own(call.status().is_ok(), rank);
+      if (best && own <= merit) continue;
+      best = std::move(call);
       merit = own;
     }
-    if (best == nullptr) throw InputError("variant auto: there is no variant");
-    return *best;
+    if (!best) throw InputError("variant auto: there is no variant");
+    return *std::move(best);
   }
 
+  /// What call() decides, for who asks for one thing.
+  Config resolve(const Exec& exec, const Args& args, const Config& config) const {
+    return call(exec, args, config).config();
+  }
+  Status supports(const Exec& exec, const Args& args, const Config& config) const {
+    return call(exec, args, config).status();
+  }
+  std::size_t workspace_bytes(const Exec& exec, const Args& args, const Config& config) const {
+    return call(exec, args, config).workspace_bytes();
+  }
+  Status run(const Exec& exec, const Args& args, const Config& config, Workspace workspace) const {
+    return call(exec, args, config).run(workspace);
+  }
+
+ private:
   std::vector<Variant<Exec, Args>> variants_;
 };
 

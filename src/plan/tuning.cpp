@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int schema = 1;
-constexpr std::size_t max_file_bytes = 1 << 26;
+constexpr std::size_t max_tuning_bytes = 1 << 26;
 constexpr int max_depth = 8;
 
 Json axis_json(const AxisValue& value) {
@@ -154,7 +154,7 @@ Tuning Tuning::read(const std::filesystem::path& path) {
     return InputError(path.string() + ": is no tuning file (" + what +
                       "); expected the JSON that katt tune writes");
   };
-  const std::string text = io::impl::read_text(path, max_file_bytes, "the JSON of katt tune");
+  const std::string text = io::impl::read_text(path, max_tuning_bytes, "the JSON of katt tune");
   try {
     const nlohmann::json json = io::impl::parse_json(path.string(), text, max_depth);
     if (json.at("schema") != schema) throw InputError("another schema");

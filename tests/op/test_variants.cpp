@@ -59,9 +59,9 @@ TEST(VariantTable, AVariantMaySayWhatItComputesWith) {
     return arguments.length > 4 ? "amx" : "avx512";
   };
   table.add(flash);
-  EXPECT_EQ(table.engine(Exec(), {5}, {"naive", {}}), "");
-  EXPECT_EQ(table.engine(Exec(), {5}, {"flash", {}}), "amx");
-  EXPECT_EQ(table.engine(Exec(), {4}, {"flash", {}}), "avx512");
+  EXPECT_EQ(table.call(Exec(), {5}, {"naive", {}}).engine(), "");
+  EXPECT_EQ(table.call(Exec(), {5}, {"flash", {}}).engine(), "amx");
+  EXPECT_EQ(table.call(Exec(), {4}, {"flash", {}}).engine(), "avx512");
 }
 
 /// Two numbers, as an operator of its own names them.
@@ -92,7 +92,7 @@ TEST(VariantTable, PropertiesAreValuesOrFunctionsOfWhatTheyNeed) {
   EXPECT_EQ(table.workspace_bytes(Exec(), {1}, {"naive", {}}), 0U);
   EXPECT_EQ(table.workspace_bytes(Exec(), {1}, {"blocked", {8, 4}}), 4U);
   EXPECT_EQ(table.resolve(Exec(), {16}, {"blocked", {}}).setting, (Setting{16, 2}));
-  EXPECT_EQ(table.engine(Exec(), {1}, {"blocked", {}}), "amx");
+  EXPECT_EQ(table.call(Exec(), {1}, {"blocked", {}}).engine(), "amx");
   const Workspace workspace(&ran, 4);
   EXPECT_TRUE(table.run(Exec(), {1}, {"blocked", {8, 4}}, workspace).is_ok());
   EXPECT_EQ(ran, 8);

@@ -2,21 +2,21 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "op/buffer.hpp"
+#include "op/tensor_operator.hpp"
 #include "op/tensor_pass.hpp"
 #include "ops/attention/bench/description.hpp"
+#include "tile/bf16/bf16_units.hpp"
 
 /// Attention problems of tests: host values that a test may change, on a backend, and what outputs
 /// are held against, all of it by the operator's description.
 namespace katt::attention {
-
-using Forward = bench::ForwardPass<Description>;
-using Backward = bench::BackwardPass<Description>;
 
 /// Owns the host values of a problem.
 struct ProblemData {
@@ -85,10 +85,14 @@ inline testing::Problem named(const ProblemData& data, bool backward = false,
 
 /// Arguments of a problem that no kernel runs on.
 inline ForwardArgs shape_args(const ProblemData& data) {
-  return bench::shape_args<Forward>(named(data));
+  const testing::Problem problem = named(data);
+  return bench::arguments<forward_schema, ForwardArgs>(
+      bench::shapes_of(bench::data_of<Description>().forward, problem));
 }
 inline BackwardArgs backward_shape_args(const ProblemData& data) {
-  return bench::shape_args<Backward>(named(data, true));
+  const testing::Problem problem = named(data, true);
+  return bench::arguments<backward_schema, BackwardArgs>(
+      bench::shapes_of(bench::data_of<Description>().backward, problem));
 }
 
 /// The inputs of a problem in the memory of a backend.
@@ -96,18 +100,18 @@ class DeviceProblem {
  public:
   DeviceProblem(const ProblemData& data, Backend backend, bench::HeadLayout layout)
       : problem_(std::make_unique<testing::Problem>(named(data, false, layout))),
-        inputs_(*problem_, backend, 0) {}
+        inputs_("attention", bench::data_of<Description>().forward, *problem_, backend, {}) {}
 
   /// Arguments that read these inputs; out and lse are left empty.
   [[nodiscard]] ForwardArgs args() const {
     bench::Tensors refs(*problem_);
     inputs_.add_to(refs);
-    return Description::forward_args(refs);
+    return bench::arguments<forward_schema, ForwardArgs>(refs);
   }
 
  private:
   std::unique_ptr<testing::Problem> problem_;
-  bench::DeviceInputs<Description, Forward> inputs_;
+  bench::DeviceInputs inputs_;
 };
 
 /// out and lse of one variant in the memory of a backend.
@@ -166,6 +170,16 @@ inline BackwardArgs backward_args(const ForwardArgs& inputs, const DeviceOutput&
           .mask = inputs.mask};
 }
 
+/// The variant on packed panels that this machine's fastest bf16 unit has, in this build.
+inline std::set<std::string> panels_of_this_machine() {
+  using tile::bf16_panels::UnitName;
+  switch (tile::bf16_panels::unit()) {
+    case UnitName::amx: return {"flash_amx"};
+    case UnitName::dot: return {"flash_avx512_bf16"};
+    default: return {};
+  }
+}
+
 /// The reference's sample of a problem.
 class Reference {
  public:
@@ -176,7 +190,7 @@ class Reference {
                                       const std::vector<float>& lse) const {
     bench::HostValues made{{"out", out}};
     if (!lse.empty()) made["lse"] = lse;
-    return bench::compare<Description, Forward>(problem_, expected_, made);
+    return bench::compare(bench::data_of<Description>().forward, problem_, expected_, made);
   }
 
  private:
@@ -190,8 +204,8 @@ class GradientReference {
       : problem_(named(data, true)), expected_(expected_gradients(data.shape, data.dtype)) {}
   [[nodiscard]] bench::Errors compare(const std::vector<float>& dq, const std::vector<float>& dk,
                                       const std::vector<float>& dv) const {
-    return bench::compare<Description, Backward>(problem_, expected_,
-                                                 {{"dq", dq}, {"dk", dk}, {"dv", dv}});
+    return bench::compare(bench::data_of<Description>().backward, problem_, expected_,
+                          {{"dq", dq}, {"dk", dk}, {"dv", dv}});
   }
 
  private:

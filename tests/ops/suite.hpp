@@ -6,14 +6,17 @@
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "memory/tracker.hpp"
 #include "op/tensor_operator.hpp"
 #include "tests/ops/matrix.hpp"
+#include "tile/rows/stream.hpp"
 
 /// What holds for every operator that has a description (OP/bench/description.hpp): a test writes
 /// a struct of cases and instantiates the suite,
@@ -45,28 +48,56 @@ struct SuiteDefaults {
   static constexpr double gradient_tolerance = 1e-5;
   /// Of either pass; each a set that holds at once.
   static std::vector<std::vector<Taken>> in_place() { return {}; }
+  /// Whether a variant may refuse all shapes on a backend. All others must take one in each pass and
+  /// dtype: a variant that refuses everything fails.
+  static bool may_refuse(std::string_view variant, Backend backend) {
+    return variant == "stream" && (backend == Backend::cuda || !tile::can_stream_v<Host>);
+  }
 };
+
+/// A pass of the description Op.
+template <class Op, bool IsBackward>
+struct PassOf {
+  static constexpr bool backward = IsBackward;
+  static const bench::Pass& data() { return bench::data_of<Op>().pass(IsBackward); }
+};
+template <class Op>
+using Forward = PassOf<Op, false>;
+template <class Op>
+using Backward = PassOf<Op, true>;
 
 /// A problem of a pass with seeded inputs.
 template <class Op, class Pass>
 Problem make_problem(const Extents& extents, Dtype dtype, std::uint64_t seed = 1) {
-  Problem problem;
+  const bench::TensorOperatorData& op = bench::data_of<Op>();
+  Problem problem = op.usual_problem(Pass::backward);
   problem.dtype = dtype;
-  problem.backward = Pass::backward;
-  if constexpr (requires { Op::parameters(); }) {
-    for (const auto& [name, value] : Op::parameters()) problem.parameters[name] = value;
-  }
-  for (const bench::AxisSpec& axis : Op::axes()) {
-    if (const auto* integer = std::get_if<std::int64_t>(&axis.fallback)) {
-      problem.extents[axis.name] = *integer;
-    } else if (const auto* real = std::get_if<double>(&axis.fallback)) {
-      problem.parameters[axis.name] = *real;
-    }
-  }
   for (const auto& [axis, value] : extents) problem.extents[axis] = value;
-  bench::complete<Op>(problem);
-  bench::generate(problem, Pass::inputs(), seed);
+  op.finish(problem);
+  bench::generate(problem, Pass::data().inputs, seed);
   return problem;
+}
+
+/// The variants of a pass on the backend of an execution space.
+template <class Pass, class Exec>
+std::vector<std::string> variants_of(const Exec& /*exec*/) {
+  std::vector<std::string> names;
+  for (const auto& variant : Pass::data().variants(backend_of<Exec>()))
+    names.push_back(variant.name);
+  return names;
+}
+
+/// Threads of a host instance; 0 of a device's.
+template <class Exec>
+int threads_of(const Exec& exec) {
+  return backend_of<Exec>() == Backend::cuda ? 0 : exec.concurrency();
+}
+
+/// A call of a pass, decided, on an instance like this one.
+template <class Pass, class Exec>
+std::unique_ptr<bench::DecidedCall> decide(const Exec& exec, const bench::Tensors& tensors,
+                                           const Config& config) {
+  return Pass::data().decide(backend_of<Exec>(), threads_of(exec), tensors, config);
 }
 
 /// Elements of the largest input.
@@ -82,32 +113,31 @@ template <class Op, class Pass, class Exec>
 std::optional<HostValues> outputs_of(const Exec& exec, const Problem& problem,
                                      const std::string& variant, std::int64_t gap = 0,
                                      const std::vector<Taken>& taken = {}) {
-  if constexpr (requires { Op::supports(problem); }) {
-    if (!Op::supports(problem).is_ok()) return std::nullopt;
-  }
+  const bench::TensorOperatorData& op = bench::data_of<Op>();
+  const bench::Pass& pass = Pass::data();
+  if (op.supports && !op.supports(problem).is_ok()) return std::nullopt;
   constexpr Backend backend = backend_of<Exec>();
-  const bench::DeviceInputs<Op, Pass> inputs(problem, backend, 1, gap);
-  const bench::DeviceOutputs<Op, Pass> outputs(problem, backend, 2 * gap);
+  const bench::DeviceInputs inputs(op.name, pass, problem, backend, op.derive_on(backend, 1), gap);
+  const bench::DeviceOutputs outputs(op.name, pass, problem, backend, 2 * gap);
   outputs.poison();
   bench::Tensors refs(problem);
   inputs.add_to(refs);
   outputs.add_to(refs);
-  for (const Taken& pair : taken) refs.set(pair.output, refs.template tensor<4>(pair.input));
-  const auto args = Pass::args(refs);
-  check(args);
-  const auto& table = Pass::template variants<Exec>(problem);
-  if (!table.supports(exec, args, {variant, {}}).is_ok()) return std::nullopt;
-  run_variant(exec, table, args, {variant, {}});
+  for (const Taken& pair : taken) refs.set(pair.output, refs.tensor<4>(pair.input));
+  pass.check(refs);
+  const auto call = decide<Pass>(exec, refs, {variant, {}});
+  if (!call->status().is_ok()) return std::nullopt;
+  // NaN in the workspace, so that nothing is read that was not written.
+  const bench::Tensor<1> workspace("workspace", backend, Dtype::f32,
+                                   {static_cast<std::int64_t>((call->workspace_bytes() + 3) / 4)});
+  workspace.poison();
+  call->launch({workspace.ref().data, workspace.bytes()});
+  call->fence();
   HostValues made = outputs.download();
   EXPECT_TRUE(outputs.gaps_are_nan()) << variant << " wrote between rows";
   for (const Taken& pair : taken) made[pair.output] = inputs.download(pair.input);
   return made;
 }
-
-template <class Op>
-using Forward = bench::ForwardPass<Op>;
-template <class Op>
-using Backward = bench::BackwardPass<Op>;
 
 /// Calls f(pass) for both passes.
 template <class Op, class F>
@@ -130,7 +160,8 @@ void expect_outputs(const Problem& problem, const HostValues& made, const std::s
                     double slack = 0) {
   Expected expected = Op::expected(problem);
   for (ExpectedPart& part : expected) part.slack += slack;
-  const Errors errors = bench::compare<Op, Pass>(problem, expected, made);
+  const Errors errors =
+      bench::compare(Pass::data(), problem, expected, made, bench::data_of<Op>().compare);
   EXPECT_TRUE(errors.status.is_ok())
       << what << ", " << text_of(problem) << ": " << errors.status.reason();
 }
@@ -148,6 +179,7 @@ TYPED_TEST_P(OperatorSuite, MatchesTheReferenceForEveryShapeStrideVariantAndBack
   std::uint64_t seed = 0;
   testing::for_each_pass<Op>([&]<class Pass>(Pass) {
     for (const Dtype dtype : all_dtypes) {
+      std::map<std::pair<std::string, Backend>, int> taken;  // by a variant
       for (const testing::Extents& shape : TypeParam::shapes()) {
         const auto problem = testing::make_problem<Op, Pass>(shape, dtype, ++seed);
         if (test::is_too_large(testing::largest_input(problem))) continue;
@@ -155,17 +187,26 @@ TYPED_TEST_P(OperatorSuite, MatchesTheReferenceForEveryShapeStrideVariantAndBack
         for (testing::ExpectedPart& part : expected) part.slack += TypeParam::slack;
         for (const std::int64_t gap : TypeParam::gaps()) {
           testing::for_each_exec([&]<class Exec>(const Exec& exec) {
-            for (const std::string& variant :
-                 testing::names_of(Pass::template variants<Exec>(problem))) {
+            for (const std::string& variant : testing::variants_of<Pass>(exec)) {
               const auto made = testing::outputs_of<Op, Pass>(exec, problem, variant, gap);
+              const auto& supports = bench::data_of<Op>().supports;
+              if (!supports || supports(problem).is_ok()) {
+                taken[{variant, backend_of<Exec>()}] += made ? 1 : 0;
+              }
               if (!made) continue;
-              const auto errors = bench::compare<Op, Pass>(problem, expected, *made);
+              const auto errors = bench::compare(Pass::data(), problem, expected, *made,
+                                                 bench::data_of<Op>().compare);
               ASSERT_TRUE(errors.status.is_ok())
                   << variant << ", " << testing::text_of(problem) << ", gap " << gap << ": "
                   << errors.status.reason();
             }
           });
         }
+      }
+      for (const auto& [who, count] : taken) {
+        EXPECT_TRUE(count > 0 || TypeParam::may_refuse(who.first, who.second))
+            << who.first << " on " << name_of(who.second) << " refuses every shape of "
+            << name_of(dtype) << (Pass::backward ? " backward" : "");
       }
     }
   });
@@ -217,7 +258,7 @@ TYPED_TEST_P(OperatorSuite, ThreadsDoNotChangeABit) {
   testing::for_each_pass<Op>([&]<class Pass>(Pass) {
     for (const Dtype dtype : all_dtypes) {
       const auto problem = testing::make_problem<Op, Pass>(TypeParam::shapes().back(), dtype);
-      for (const std::string& variant : testing::names_of(Pass::template variants<Host>(problem))) {
+      for (const std::string& variant : testing::variants_of<Pass>(serial_host())) {
         const auto one = testing::outputs_of<Op, Pass>(serial_host(), problem, variant);
         if (!one) continue;
 #if defined(KOKKOS_ENABLE_OPENMP)
@@ -237,7 +278,7 @@ TYPED_TEST_P(OperatorSuite, AnOutputMayBeAnInput) {
   using Op = typename TypeParam::Op;
   for (const std::vector<testing::Taken>& taken : TypeParam::in_place()) {
     testing::for_each_pass<Op>([&]<class Pass>(Pass) {
-      const bench::TensorSpecs outputs = Pass::outputs();
+      const bench::TensorSpecs& outputs = Pass::data().outputs;
       if (std::none_of(outputs.begin(), outputs.end(),
                        [&](const auto& spec) { return spec.name == taken.front().output; })) {
         return;
@@ -245,8 +286,7 @@ TYPED_TEST_P(OperatorSuite, AnOutputMayBeAnInput) {
       for (const Dtype dtype : all_dtypes) {
         const auto problem = testing::make_problem<Op, Pass>(TypeParam::shapes().back(), dtype);
         testing::for_each_exec([&]<class Exec>(const Exec& exec) {
-          for (const std::string& variant :
-               testing::names_of(Pass::template variants<Exec>(problem))) {
+          for (const std::string& variant : testing::variants_of<Pass>(exec)) {
             const auto apart = testing::outputs_of<Op, Pass>(exec, problem, variant);
             if (!apart) continue;
             EXPECT_TRUE(*apart ==
@@ -266,23 +306,20 @@ TYPED_TEST_P(OperatorSuite, AllocatesNothingAndRefusesWhatItDoesNotKnow) {
   const Host exec = serial_host();
   testing::for_each_pass<Op>([&]<class Pass>(Pass) {
     const auto problem = testing::make_problem<Op, Pass>(TypeParam::shapes().back(), Dtype::bf16);
-    const bench::DeviceInputs<Op, Pass> inputs(problem, Backend::serial, 1);
-    const bench::DeviceOutputs<Op, Pass> outputs(problem, Backend::serial);
-    const auto args = bench::make_args(problem, inputs, outputs);
-    const auto& table = Pass::template variants<Host>(problem);
-    for (const std::string& variant : testing::names_of(table)) {
-      const Config config{variant, {}};
-      if (!table.supports(exec, args, config).is_ok()) continue;
-      const std::size_t bytes = table.workspace_bytes(exec, args, config);
-      const bench::Buffer workspace("workspace", Backend::serial, bytes);
+    const bench::TensorOperatorData& op = bench::data_of<Op>();
+    const bench::DeviceInputs inputs(op.name, Pass::data(), problem, Backend::serial,
+                                     op.derive_on(Backend::serial, 1));
+    const bench::DeviceOutputs outputs(op.name, Pass::data(), problem, Backend::serial);
+    const bench::Tensors tensors = bench::tensors_of(Pass::data(), problem, inputs, outputs);
+    for (const std::string& variant : testing::variants_of<Pass>(exec)) {
+      const auto call = testing::decide<Pass>(exec, tensors, {variant, {}});
+      if (!call->status().is_ok()) continue;
+      const bench::Buffer workspace("workspace", Backend::serial, call->workspace_bytes());
       const memory::Scope scope;
-      EXPECT_TRUE(table.run(exec, args, config, workspace.workspace()).is_ok());
+      call->launch(workspace.workspace());
       EXPECT_EQ(scope.peak_bytes(), 0U) << variant;
-      if (bytes > 0) {
-        EXPECT_THROW((void)table.run(exec, args, config, {}), InputError) << variant;
-      }
     }
-    EXPECT_THROW((void)table.run(exec, args, {"no such variant", {}}, {}), InputError);
+    EXPECT_THROW((void)testing::decide<Pass>(exec, tensors, {"no such variant", {}}), InputError);
   });
 }
 

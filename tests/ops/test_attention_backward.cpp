@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -76,14 +77,18 @@ void expect_reference(const ProblemData& data, const std::string& what,
 class AttentionBackward : public ::testing::TestWithParam<Dtype> {};
 
 TEST_P(AttentionBackward, MatchesReferenceForEveryShapeAndMask) {
+  using Exec = Kokkos::DefaultExecutionSpace;
+  std::set<std::string> missing{"naive", "flash"};  // a variant that refuses everything fails
+  if (is_host_v<Exec> && GetParam() == Dtype::bf16) missing.merge(panels_of_this_machine());
   for (const auto& [shape, mask] : with_masks(shapes)) {
     auto data = make_problem(shape, GetParam());
     mask.apply(*data);
     add_dout(*data);
-    expect_reference<Kokkos::DefaultExecutionSpace>(
-        *data, describe(shape) + ", " + mask.name,
-        all_variants<Kokkos::DefaultExecutionSpace>(*data));
+    const std::vector<Config> configs = all_variants<Exec>(*data);
+    for (const Config& config : configs) missing.erase(config.variant);
+    expect_reference<Exec>(*data, describe(shape) + ", " + mask.name, configs);
   }
+  for (const std::string& variant : missing) ADD_FAILURE() << variant << " refuses every problem";
 }
 
 TEST_P(AttentionBackward, MatchesReferenceForEveryTileAndStorage) {

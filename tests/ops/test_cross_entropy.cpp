@@ -254,9 +254,12 @@ RC_GTEST_PROP(CrossEntropyProperty, AConstantAddedToTheLogitsChangesNothing, ())
 TEST(CrossEntropyWork, CountsTrafficOnce) {
   ForwardArgs args;
   args.logits = {nullptr, Dtype::bf16, {4, 100}};
-  EXPECT_EQ(forward_bytes(args), 4 * 100 * 2 + 4 * 8);
+  args.loss = {nullptr, Dtype::f32, {1}};
+  EXPECT_EQ(forward_bytes(args), 4 * 100 * 2 + 4 * 8 + 4);
   BackwardArgs back;
   back.logits = args.logits;
+  back.statistics = {nullptr, Dtype::f32, {4, 2}};
+  back.dlogits = {nullptr, Dtype::bf16, {4, 100}};
   EXPECT_EQ(backward_bytes(back), 2 * 4 * 100 * 2 + 4 * 16);
   EXPECT_EQ(forward_flops(args), 1600);
 }

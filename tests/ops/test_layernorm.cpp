@@ -41,7 +41,7 @@ void expect_scale_invariance(Dtype dtype, int exponent, std::int64_t hidden) {
     for (float& x : large.values["x"]) x = std::ldexp(x, exponent);
     for (float& dout : large.values["dout"]) dout = std::ldexp(dout, of_dout);
     testing::for_each_exec([&]<class Exec>(const Exec& exec) {
-      for (const std::string& variant : testing::names_of(Pass::template variants<Exec>(p))) {
+      for (const std::string& variant : testing::variants_of<Pass>(exec)) {
         const auto made = testing::outputs_of<Description, Pass>(exec, large, variant);
         ASSERT_TRUE(made) << variant;
         testing::expect_outputs<Description, Pass>(large, *made, variant);

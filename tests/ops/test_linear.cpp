@@ -180,7 +180,7 @@ TEST_P(Linear, NaiveSaysWhatMultiplies) {
                               .dout = {nullptr, GetParam(), {64, 32}},
                               .dx = {nullptr, GetParam(), {64, 48}}};
   const auto engine = [&](auto& table, const auto& args, const char* name) {
-    return table.engine(exec, args, {name, {}});
+    return table.call(exec, args, {name, {}}).engine();
   };
   for (const bool back : {false, true}) {
     const auto of = [&](const char* name) {

@@ -130,8 +130,8 @@ class Pass {
     const linear::BackwardArgs in{
         .x = at_.n1, .weight = tensors_.weights.qkv, .dout = at_.qkv, .dx = at_.n1};
     const Config config{.variant = kernels_.linear};
-    return backward ? linear::backward_variants<Exec>().engine(run_.exec(), in, config)
-                    : linear::forward_variants<Exec>().engine(run_.exec(), out, config);
+    return backward ? linear::backward_variants<Exec>().call(run_.exec(), in, config).engine()
+                    : linear::forward_variants<Exec>().call(run_.exec(), out, config).engine();
   }
 
  private:

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -10,9 +9,8 @@
 #include "core/error.hpp"
 #include "core/tensor.hpp"
 #include "ops/attention/attention.hpp"
-#include "ops/attention/mask.hpp"
 
-/// What the two passes check and count alike.
+/// What schemas do not say of the arguments.
 namespace katt::attention::impl {
 
 /// head_dim and the numbers of heads. Throws InputError.
@@ -45,7 +43,7 @@ void check_mask(const Args& args) {
          std::to_string(parameter.minimum) + " … " + std::to_string(parameter.maximum));
   }
   if (mask.bias) {
-    check_tensor<4>("attention", "bias", mask.bias, args.q.dtype,
+    check_tensor<4>("attention", "mask", mask.bias, args.q.dtype,
                     {mask.bias.extent[0] == 1 ? 1 : args.batch(),
                      mask.bias.extent[1] == 1 ? 1 : args.heads(), args.seq_q(), args.seq_kv()});
   }
@@ -58,17 +56,6 @@ void check_mask(const Args& args) {
   }
 }
 
-/// q, k, v and the mask of either pass. Throws InputError.
-template <class Args>
-void check_inputs(const Args& args) {
-  check_heads(args);
-  const std::array<std::int64_t, 4> kv{args.batch(), args.kv_heads(), args.seq_kv(),
-                                       args.head_dim()};
-  check_tensor<4>("attention", "k", args.k, args.q.dtype, kv);
-  check_tensor<4>("attention", "v", args.v, args.q.dtype, kv);
-  check_mask(args);
-}
-
 /// out and lse of the forward pass. Throws InputError.
 template <class Args>
 void check_output(const Args& args) {
@@ -77,39 +64,6 @@ void check_output(const Args& args) {
     check_tensor<3>("attention", "lse", args.lse, Dtype::f32,
                     {args.batch(), args.heads(), args.seq_q()});
   }
-}
-
-/// Scores that an unfused implementation stores, counted without overflow.
-template <class Args>
-double stored_scores(const Args& args) {
-  return static_cast<double>(args.batch()) * static_cast<double>(args.heads()) *
-         static_cast<double>(args.seq_q()) * static_cast<double>(args.seq_kv());
-}
-
-/// Visible (query, key) pairs of one head, summed over the batch. The masks must be readable on the
-/// host.
-template <class Args>
-double visible_pairs(const Args& args) {
-  const Masks masks(args);
-  double pairs = 0;
-  for (std::int64_t b = 0; b < args.batch(); ++b) {
-    const Mask mask = masks.of(b);
-    for (std::int64_t i = 0; i < args.seq_q(); ++i) {
-      const std::int64_t begin = mask.interval.begin(i);
-      const std::int64_t end = mask.interval.end(i);
-      if (mask.blocks.blocks == nullptr) {
-        pairs += static_cast<double>(std::max<std::int64_t>(0, end - begin));
-        continue;
-      }
-      const std::int64_t size = mask.blocks.size;
-      for (std::int64_t j = begin; j < end; j = (j / size + 1) * size) {
-        if (mask.blocks.visible(i, j)) {
-          pairs += static_cast<double>(std::min(end, (j / size + 1) * size) - j);
-        }
-      }
-    }
-  }
-  return pairs;
 }
 
 }  // namespace katt::attention::impl

@@ -74,24 +74,10 @@ VariantTable<Exec, ForwardArgs>& variants() {
   return table;
 }
 
-void check(const ForwardArgs& args) {
-  if (args.x.extent != args.out.extent) {
-    throw InputError("convert: out: holds (" + std::to_string(args.out.extent[0]) + ", " +
-                     std::to_string(args.out.extent[1]) + "), expected (" +
-                     std::to_string(args.x.extent[0]) + ", " + std::to_string(args.x.extent[1]) +
-                     ")");
-  }
-}
-
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config) {
   check(args);
   return variants<Exec>().run(exec, args, config, {});
-}
-
-double bytes(const ForwardArgs& args) {
-  return static_cast<double>(args.x.size()) *
-         static_cast<double>(size_of(args.x.dtype) + size_of(args.out.dtype));
 }
 
 #define KATT_INSTANTIATE_CONVERT(Exec)                        \

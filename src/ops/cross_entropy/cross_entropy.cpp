@@ -11,20 +11,6 @@ namespace katt::cross_entropy {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& message) {
-  throw InputError("cross_entropy: " + message);
-}
-
-void check_shape(const char* name, const ConstTensorRef<2>& tensor, Dtype dtype, std::int64_t rows,
-                 std::int64_t columns) {
-  if (tensor.extent[0] != rows || tensor.extent[1] != columns || tensor.dtype != dtype) {
-    fail(std::string(name) + ": holds (" + std::to_string(tensor.extent[0]) + ", " +
-         std::to_string(tensor.extent[1]) + ") " + std::string(name_of(tensor.dtype)) +
-         ", expected (" + std::to_string(rows) + ", " + std::to_string(columns) + ") " +
-         std::string(name_of(dtype)));
-  }
-}
-
 std::size_t stored_bytes(const ConstTensorRef<2>& logits) {
   return static_cast<std::size_t>(logits.size()) * size_of(logits.dtype);
 }
@@ -170,40 +156,6 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
                          []<class T>(const auto& pass) { pass.template fused<T>(); });
        }}};
   return table;
-}
-
-void check(const ForwardArgs& args) {
-  if (args.vocab() < 1) fail("logits: holds no classes, expected at least 1");
-  if (args.loss.extent[0] != 1 || args.loss.dtype != Dtype::f32) {
-    fail("loss: holds " + std::to_string(args.loss.extent[0]) + " values of " +
-         std::string(name_of(args.loss.dtype)) + ", expected 1 of f32");
-  }
-  if (args.statistics) check_shape("statistics", args.statistics, Dtype::f32, args.tokens(), 2);
-}
-
-void check(const BackwardArgs& args) {
-  if (args.vocab() < 1) fail("logits: holds no classes, expected at least 1");
-  check_shape("statistics", args.statistics, Dtype::f32, args.tokens(), 2);
-  check_shape("dlogits", args.dlogits, args.logits.dtype, args.tokens(), args.vocab());
-}
-
-double forward_flops(const ForwardArgs& args) {
-  return 4.0 * static_cast<double>(args.logits.size());
-}
-
-double backward_flops(const BackwardArgs& args) {
-  return 3.0 * static_cast<double>(args.logits.size());
-}
-
-double forward_bytes(const ForwardArgs& args) {
-  const double statistics = args.statistics ? 8.0 : 0.0;
-  return static_cast<double>(stored_bytes(args.logits)) +
-         static_cast<double>(args.tokens()) * (8.0 + statistics);
-}
-
-double backward_bytes(const BackwardArgs& args) {
-  return 2.0 * static_cast<double>(stored_bytes(args.logits)) +
-         16.0 * static_cast<double>(args.tokens());
 }
 
 KATT_DEFINE_PASS(forward, ForwardArgs)

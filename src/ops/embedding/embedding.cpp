@@ -17,15 +17,6 @@ namespace {
 template <class Exec>
 using Range = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
 
-[[noreturn]] void fail(const std::string& message) { throw InputError("embedding: " + message); }
-
-void check_pair(const char* name, const ConstTensorRef<2>& tensor, const ConstTensorRef<2>& like) {
-  if (tensor.extent[1] == like.extent[1] && tensor.dtype == like.dtype) return;
-  fail(std::string(name) + ": holds rows of " + std::to_string(tensor.extent[1]) + " " +
-       std::string(name_of(tensor.dtype)) + ", expected " + std::to_string(like.extent[1]) + " " +
-       std::string(name_of(like.dtype)));
-}
-
 template <class Exec>
 void naive_forward(const Exec& exec, const ForwardArgs& args) {
   visit_dtype(args.out.dtype, [&]<class T>() {
@@ -159,27 +150,6 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
        .workspace_bytes = [](const BackwardArgs& args) { return Places(args).sums; },
        .run = rows_backward<Exec>}};
   return table;
-}
-
-void check(const ForwardArgs& args) { check_pair("out", args.out, args.weight); }
-
-void check(const BackwardArgs& args) {
-  check_pair("dweight", args.dweight, args.dout);
-  if (args.dout.extent[0] > std::numeric_limits<std::int32_t>::max()) {
-    fail("dout: holds " + std::to_string(args.dout.extent[0]) +
-         " tokens, expected at most 2^31 − 1");
-  }
-}
-
-double forward_bytes(const ForwardArgs& args) {
-  return 2.0 * static_cast<double>(size_of(args.out.dtype)) * static_cast<double>(args.out.size()) +
-         8.0 * static_cast<double>(args.out.extent[0]);
-}
-
-double backward_bytes(const BackwardArgs& args) {
-  return static_cast<double>(size_of(args.dout.dtype)) *
-             static_cast<double>(args.dout.size() + args.dweight.size()) +
-         8.0 * static_cast<double>(args.dout.extent[0]);
 }
 
 KATT_DEFINE_PASS(forward, ForwardArgs)

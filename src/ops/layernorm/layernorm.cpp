@@ -3,7 +3,6 @@
 #include <cmath>
 #include <string>
 
-#include "core/check.hpp"
 #include "core/parts.hpp"
 #include "ops/layernorm/layernorm_kernels.hpp"
 #include "tile/rows/column_sums.hpp"
@@ -105,15 +104,6 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   sum_blocks(exec, args, workspace.data);
 }
 
-void check_common(const auto& args) {
-  const std::int64_t hidden = args.x.extent[1];
-  if (hidden <= 0) throw InputError("layernorm: hidden 0: expected at least 1");
-  if (!(args.eps >= 0.0F) || !std::isfinite(args.eps)) {
-    throw InputError("layernorm: eps " + std::to_string(args.eps) + ": expected ≥ 0");
-  }
-  check_tensor<1>("layernorm", "weight", args.weight, args.x.dtype, {hidden});
-}
-
 }  // namespace
 
 template <class Exec>
@@ -147,31 +137,6 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
        .run = fused_backward<Exec>}};
   return table;
 }
-
-void check(const ForwardArgs& args) {
-  check_common(args);
-  check_tensor<1>("layernorm", "bias", args.bias, args.x.dtype, {args.x.extent[1]});
-  check_tensor<2>("layernorm", "out", args.out, args.x.dtype, args.x.extent);
-}
-
-void check(const BackwardArgs& args) {
-  check_common(args);
-  check_tensor<2>("layernorm", "dout", args.dout, args.x.dtype, args.x.extent);
-  check_tensor<2>("layernorm", "dx", args.dx, args.x.dtype, args.x.extent);
-  check_tensor<1>("layernorm", "dweight", args.dweight, args.x.dtype, {args.x.extent[1]});
-  check_tensor<1>("layernorm", "dbias", args.dbias, args.x.dtype, {args.x.extent[1]});
-}
-
-double forward_flops(const ForwardArgs& args) { return 8.0 * static_cast<double>(args.x.size()); }
-double backward_flops(const BackwardArgs& args) {
-  return 16.0 * static_cast<double>(args.x.size());
-}
-static double bytes_of(const ConstTensorRef<2>& x, double tensors) {
-  const auto elements = static_cast<double>(x.size() + x.extent[1]);
-  return tensors * elements * static_cast<double>(size_of(x.dtype));
-}
-double forward_bytes(const ForwardArgs& args) { return bytes_of(args.x, 2); }
-double backward_bytes(const BackwardArgs& args) { return bytes_of(args.x, 3); }
 
 KATT_DEFINE_PASS(forward, ForwardArgs)
 KATT_DEFINE_PASS(backward, BackwardArgs)

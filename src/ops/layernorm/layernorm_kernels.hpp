@@ -45,7 +45,7 @@ struct Pass {
       if constexpr (step == Step::statistics) {
         if (team.team_rank() == 0) stored[t] = row;
       } else {
-        write(team, t, row, partial + block * 2 * columns(), t == begin);
+        write(team, t, row, backward ? partial + block * 2 * columns() : nullptr, t == begin);
       }
     }
     if constexpr (stream) tile::stream_fence();
@@ -113,10 +113,12 @@ struct Pass {
                                          float* sums, bool first) const {
     using Vec = tile::VecOf<Exec>;
     constexpr int chunks = backward ? 1 : 2;  // of five tensors, or three
+    // The forward pass has no sums.
+    const auto sums_at = [=](std::int64_t i) { return backward ? sums + i : nullptr; };
     tile::for_column_pairs<Exec, chunks>(
-        team, columns(), [&](std::int64_t i, int) { put<2, Vec>(t, i, row, sums + i, first); },
-        [&]<class V = Vec>(std::int64_t i, int) { put<1, V>(t, i, row, sums + i, first); },
-        [&](std::int64_t i) { put<1, float>(t, i, row, sums + i, first); });
+        team, columns(), [&](std::int64_t i, int) { put<2, Vec>(t, i, row, sums_at(i), first); },
+        [&]<class V = Vec>(std::int64_t i, int) { put<1, V>(t, i, row, sums_at(i), first); },
+        [&](std::int64_t i) { put<1, float>(t, i, row, sums_at(i), first); });
   }
 
   /// The same of N vectors, or an element: all loads, then all stores.

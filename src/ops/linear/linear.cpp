@@ -5,7 +5,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/check.hpp"
 #include "ops/linear/gemm/gemm.hpp"
 #include "ops/linear/gemm/naive.hpp"
 #include "ops/linear/linear_kernels.hpp"
@@ -170,10 +169,6 @@ Variant<Exec, BackwardArgs> naive_backward() {
   };
 }
 
-double product_of(std::int64_t a, std::int64_t b) {
-  return static_cast<double>(a) * static_cast<double>(b);
-}
-
 }  // namespace
 
 template <class Exec>
@@ -186,51 +181,6 @@ template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table = with_engines(naive_backward<Exec>());
   return table;
-}
-
-void check(const ForwardArgs& args) {
-  const Dtype dtype = args.x.dtype;
-  check_tensor<2>("linear", "weight", args.weight, dtype,
-                  {args.out_features(), args.in_features()});
-  check_tensor<2>("linear", "out", args.out, dtype, {args.tokens(), args.out_features()});
-  if (args.bias.size() > 0) {
-    check_tensor<1>("linear", "bias", args.bias, dtype, {args.out_features()});
-  }
-}
-
-void check(const BackwardArgs& args) {
-  const Dtype dtype = args.x.dtype;
-  const std::int64_t tokens = args.tokens();
-  const std::int64_t in = args.in_features();
-  const std::int64_t out = args.out_features();
-  check_tensor<2>("linear", "weight", args.weight, dtype, {out, in});
-  check_tensor<2>("linear", "dout", args.dout, dtype, {tokens, out});
-  if (args.dx.size() > 0) check_tensor<2>("linear", "dx", args.dx, dtype, {tokens, in});
-  if (args.dweight.size() > 0) check_tensor<2>("linear", "dweight", args.dweight, dtype, {out, in});
-  if (args.dbias.size() > 0) check_tensor<1>("linear", "dbias", args.dbias, dtype, {out});
-}
-
-double forward_flops(const ForwardArgs& args) {
-  return 2.0 * product_of(args.tokens(), args.in_features()) *
-         static_cast<double>(args.out_features());
-}
-
-double backward_flops(const BackwardArgs& args) {
-  const int products = (args.dx.size() > 0 ? 1 : 0) + (args.dweight.size() > 0 ? 1 : 0);
-  return 2.0 * products * product_of(args.tokens(), args.in_features()) *
-         static_cast<double>(args.out_features());
-}
-
-double forward_bytes(const ForwardArgs& args) {
-  const std::int64_t elements =
-      args.x.size() + args.weight.size() + args.bias.size() + args.out.size();
-  return product_of(elements, static_cast<std::int64_t>(size_of(args.x.dtype)));
-}
-
-double backward_bytes(const BackwardArgs& args) {
-  const std::int64_t elements = args.x.size() + args.weight.size() + args.dout.size() +
-                                args.dx.size() + args.dweight.size() + args.dbias.size();
-  return product_of(elements, static_cast<std::int64_t>(size_of(args.x.dtype)));
 }
 
 KATT_DEFINE_PASS(forward, ForwardArgs)

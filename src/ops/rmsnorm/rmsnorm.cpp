@@ -1,11 +1,7 @@
 #include "ops/rmsnorm/rmsnorm.hpp"
 
-#include <array>
-#include <cmath>
 #include <string>
 
-#include "core/check.hpp"
-#include "core/error.hpp"
 #include "ops/rmsnorm/rmsnorm_backward_kernel.hpp"
 #include "ops/rmsnorm/rmsnorm_forward_kernel.hpp"
 #include "ops/rmsnorm/rmsnorm_naive.hpp"
@@ -13,27 +9,6 @@
 namespace katt::rmsnorm {
 
 namespace {
-
-[[noreturn]] void fail(const std::string& message) { throw InputError("rmsnorm: " + message); }
-
-template <int Rank, bool Const>
-void check_tensor(const char* name, const BasicTensorRef<Rank, Const>& tensor, Dtype dtype,
-                  const std::array<std::int64_t, Rank>& expected) {
-  katt::check_tensor<Rank>("rmsnorm", name, tensor, dtype, expected);
-}
-
-/// Whether an optional tensor is there, by its shape.
-template <int Rank, bool Const>
-bool has(const BasicTensorRef<Rank, Const>& tensor) {
-  return tensor.extent[Rank - 1] > 0;
-}
-
-void check_common(std::int64_t hidden, float eps) {
-  if (hidden <= 0) fail("hidden " + std::to_string(hidden) + ": expected at least 1");
-  if (!(eps >= 0.0F) || !std::isfinite(eps)) {
-    fail("eps " + std::to_string(eps) + ": expected a finite number ≥ 0");
-  }
-}
 
 /// Bytes of the tensors that a pass writes, 0 where one of them is an input; without tensors, as
 /// for a forecast, they are apart.
@@ -160,67 +135,6 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
        .workspace_bytes = partial_bytes<Exec>,
        .run = fused_backward<Exec, true>}};
   return table;
-}
-
-void check(const ForwardArgs& args) {
-  const Dtype dtype = args.x.dtype;
-  const std::array<std::int64_t, 2> shape = args.x.extent;
-  check_common(args.hidden(), args.eps);
-  check_tensor<1>("weight", args.weight, dtype, {args.hidden()});
-  if (has(args.residual)) {
-    check_tensor<2>("residual", args.residual, dtype, shape);
-    check_tensor<2>("residual_out", args.residual_out, dtype, shape);
-  } else if (has(args.residual_out)) {
-    fail("residual_out: given without a residual");
-  }
-  if (has(args.out)) {
-    check_tensor<2>("out", args.out, dtype, shape);
-  } else if (args.out_q == nullptr) {
-    fail("out: missing, expected it or out_q");
-  }
-  if ((args.out_q == nullptr) != (args.out_q_scale == nullptr)) {
-    fail("out_q and out_q_scale: one is missing, expected both or none");
-  }
-}
-
-void check(const BackwardArgs& args) {
-  const Dtype dtype = args.x.dtype;
-  const std::array<std::int64_t, 2> shape = args.x.extent;
-  check_common(args.hidden(), args.eps);
-  check_tensor<2>("dout", args.dout, dtype, shape);
-  check_tensor<1>("weight", args.weight, dtype, {args.hidden()});
-  if (has(args.dresidual_out)) check_tensor<2>("dresidual_out", args.dresidual_out, dtype, shape);
-  check_tensor<2>("dx", args.dx, dtype, shape);
-  check_tensor<1>("dweight", args.dweight, dtype, {args.hidden()});
-}
-
-double forward_flops(const ForwardArgs& args) {
-  // square and sum 2, two products 2; addition 1; absmax and product 2
-  const int each = 4 + (has(args.residual) ? 1 : 0) + (args.out_q != nullptr ? 2 : 0);
-  return each * static_cast<double>(args.x.size());
-}
-
-double backward_flops(const BackwardArgs& args) {
-  // g 1, two sums 4, x̂ 1, dx 3, dweight 2; addition 1
-  return (11 + (has(args.dresidual_out) ? 1 : 0)) * static_cast<double>(args.x.size());
-}
-
-double forward_bytes(const ForwardArgs& args) {
-  const auto element = static_cast<double>(size_of(args.x.dtype));
-  const int tensors = 1 + (has(args.residual) ? 2 : 0) + (has(args.out) ? 1 : 0);
-  const double quantised = args.out_q == nullptr ? 0.0
-                                                 : static_cast<double>(args.x.size()) +
-                                                       4.0 * static_cast<double>(args.tokens());
-  return element *
-             (tensors * static_cast<double>(args.x.size()) + static_cast<double>(args.hidden())) +
-         quantised;
-}
-
-double backward_bytes(const BackwardArgs& args) {
-  const auto element = static_cast<double>(size_of(args.x.dtype));
-  const int tensors = 3 + (has(args.dresidual_out) ? 1 : 0);
-  return element *
-         (tensors * static_cast<double>(args.x.size()) + 2.0 * static_cast<double>(args.hidden()));
 }
 
 KATT_DEFINE_PASS(forward, ForwardArgs)

@@ -15,37 +15,6 @@ namespace {
 
 [[noreturn]] void fail(const std::string& message) { throw InputError("rope: " + message); }
 
-void check_tensor(const char* name, const ConstTensorRef<4>& tensor,
-                  const ConstTensorRef<4>& like) {
-  katt::check_tensor<4>("rope", name, tensor, like.dtype, like.extent);
-}
-
-struct Names {
-  const char *in, *out, *in2, *out2;
-};
-
-void check_turn(const impl::Turn& turn, const Names& names) {
-  const ConstTensorRef<4>& x = turn.in[0];
-  const std::int64_t d = x.extent[3];
-  if (d <= 0 || d > max_head_dim || d % 2 != 0) {
-    fail("head_dim " + std::to_string(d) + ": expected an even number up to " +
-         std::to_string(max_head_dim));
-  }
-  check_tensor(names.out, turn.out[0], x);
-  if (turn.has(1)) {
-    ConstTensorRef<4> like = x;
-    like.extent[1] = turn.in[1].extent[1];
-    check_tensor(names.in2, turn.in[1], like);
-    check_tensor(names.out2, turn.out[1], like);
-  }
-  const ConstTensorRef<2>& cache = turn.cache;
-  if (cache.dtype != Dtype::f32 || cache.extent[1] != d || cache.stride[0] != d) {
-    fail("cache: holds shape " + shape_text(cache.extent) + " of " +
-         std::string(name_of(cache.dtype)) + ", expected dense (rows, " + std::to_string(d) +
-         ") of f32");
-  }
-}
-
 /// Bytes that are written, 0 in place; without tensors, as for a forecast, they are apart.
 std::int64_t new_bytes(const impl::Turn& turn) {
   std::int64_t bytes = 0;
@@ -111,12 +80,6 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
   return table;
 }
 
-void check(const ForwardArgs& args) { check_turn(impl::Turn(args), {"x", "out", "x2", "out2"}); }
-
-void check(const BackwardArgs& args) {
-  check_turn(impl::Turn(args), {"dout", "dx", "dout2", "dx2"});
-}
-
 template <class Exec>
 void build_cache(const Exec& exec, const FrequencyArgs& args, const TensorRef<2>& cache,
                  const std::int64_t* positions) {
@@ -133,42 +96,6 @@ void build_cache(const Exec& exec, const FrequencyArgs& args, const TensorRef<2>
                                 {}};
   std::copy(values.begin(), values.end(), kernel.frequency);
   tile::for_each_row(exec, "katt::rope::cache", cache.extent[0], kernel);
-}
-
-namespace {
-
-double elements(const ForwardArgs& args) {
-  return static_cast<double>(args.x.size()) + static_cast<double>(args.x2.size());
-}
-
-}  // namespace
-
-double forward_flops(const ForwardArgs& args) { return 3.0 * elements(args); }
-
-double forward_bytes(const ForwardArgs& args, std::int64_t cache_rows) {
-  const auto positions = static_cast<double>(args.batch() * args.seq());
-  return 2.0 * static_cast<double>(size_of(args.x.dtype)) * elements(args) +
-         4.0 * static_cast<double>(cache_rows * args.head_dim()) +
-         (args.positions != nullptr ? 8.0 * positions : 0.0);
-}
-
-namespace {
-
-/// The backward pass turns as many pairs as the forward pass.
-ForwardArgs turned(const BackwardArgs& args) {
-  return {.x = args.dout,
-          .out = args.dx,
-          .x2 = args.dout2,
-          .out2 = args.dx2,
-          .cache = args.cache,
-          .positions = args.positions};
-}
-
-}  // namespace
-
-double backward_flops(const BackwardArgs& args) { return forward_flops(turned(args)); }
-double backward_bytes(const BackwardArgs& args, std::int64_t cache_rows) {
-  return forward_bytes(turned(args), cache_rows);
 }
 
 #define KATT_INSTANTIATE_ROPE_CACHE(Exec)                                                 \

@@ -1,6 +1,5 @@
 #include "ops/softmax/softmax.hpp"
 
-#include "core/check.hpp"
 #include "core/execution.hpp"
 #include "core/parts.hpp"
 #include "core/views.hpp"
@@ -9,10 +8,6 @@
 namespace katt::softmax {
 
 namespace {
-
-void check_like(const char* name, const ConstTensorRef<2>& tensor, const ConstTensorRef<2>& x) {
-  check_tensor<2>("softmax", name, tensor, x.dtype, x.extent);
-}
 
 /// out = softmax(x) in four launches; `values` holds a float for every row.
 template <class Exec, class T>
@@ -115,23 +110,6 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
                                                  .rank = 1,
                                                  .run = fused_backward<Exec>}};
   return table;
-}
-
-void check(const ForwardArgs& args) { check_like("out", args.out, args.x); }
-
-void check(const BackwardArgs& args) {
-  check_like("dout", args.dout, args.x);
-  check_like("dx", args.dx, args.x);
-}
-
-double forward_flops(const ForwardArgs& args) { return 5.0 * static_cast<double>(args.x.size()); }
-double backward_flops(const BackwardArgs& args) { return 8.0 * static_cast<double>(args.x.size()); }
-
-double forward_bytes(const ForwardArgs& args) {
-  return 2.0 * static_cast<double>(size_of(args.x.dtype)) * static_cast<double>(args.x.size());
-}
-double backward_bytes(const BackwardArgs& args) {
-  return 3.0 * static_cast<double>(size_of(args.x.dtype)) * static_cast<double>(args.x.size());
 }
 
 KATT_DEFINE_PASS(forward, ForwardArgs)

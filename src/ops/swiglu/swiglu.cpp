@@ -2,7 +2,6 @@
 
 #include <cstddef>
 
-#include "core/check.hpp"
 #include "core/parts.hpp"
 #include "ops/swiglu/swiglu_kernels.hpp"
 #include "ops/swiglu/swiglu_naive.hpp"
@@ -170,38 +169,6 @@ template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table{naive_backward<Exec>(), fused_backward<Exec>()};
   return table;
-}
-
-void check(const ForwardArgs& args) {
-  const Dtype dtype = args.gate.dtype;
-  check_tensor<2>("swiglu", "up", args.up, dtype, args.gate.extent);
-  check_tensor<2>("swiglu", "out", args.out, dtype, args.gate.extent);
-}
-
-void check(const BackwardArgs& args) {
-  const Dtype dtype = args.gate.dtype;
-  check_tensor<2>("swiglu", "up", args.up, dtype, args.gate.extent);
-  check_tensor<2>("swiglu", "dout", args.dout, dtype, args.gate.extent);
-  check_tensor<2>("swiglu", "dgate", args.dgate, dtype, args.gate.extent);
-  check_tensor<2>("swiglu", "dup", args.dup, dtype, args.gate.extent);
-}
-
-double forward_flops(const ForwardArgs& args) {
-  return 5.0 * static_cast<double>(args.gate.size());
-}
-
-double backward_flops(const BackwardArgs& args) {
-  return 11.0 * static_cast<double>(args.gate.size());
-}
-
-double forward_bytes(const ForwardArgs& args) {
-  return 3.0 * static_cast<double>(args.gate.size()) *
-         static_cast<double>(size_of(args.gate.dtype));
-}
-
-double backward_bytes(const BackwardArgs& args) {
-  return 5.0 * static_cast<double>(args.gate.size()) *
-         static_cast<double>(size_of(args.gate.dtype));
 }
 
 KATT_DEFINE_PASS(forward, ForwardArgs)

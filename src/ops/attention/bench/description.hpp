@@ -15,16 +15,17 @@
 #include "ops/attention/reference/expected.hpp"
 #include "ops/attention/reference/float64.hpp"
 #include "ops/attention/rules/score_rules.hpp"
+#include "ops/attention/schema.hpp"
 
 namespace katt::attention {
-
-using bench::Element;
-using bench::TensorSpec;
-using bench::TensorSpecs;
 
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
   static constexpr const char* name = "attention";
+  using ForwardArgs = ::katt::attention::ForwardArgs;
+  using BackwardArgs = ::katt::attention::BackwardArgs;
+  static constexpr const auto& forward_schema = ::katt::attention::forward_schema;
+  static constexpr const auto& backward_schema = ::katt::attention::backward_schema;
   static constexpr const char* summary = "softmax(scale · Q·Kᵀ + mask) · V over heads";
 
   static std::vector<bench::AxisSpec> axes() {
@@ -71,70 +72,6 @@ struct Description {
     return axes;
   }
 
-  static TensorSpec queries(const char* name) {
-    return {
-        .name = name, .axes = {"batch", "heads", "seq_q", "head_dim"}, .letters = "(B, Hq, Sq, D)"};
-  }
-  static TensorSpec keys(const char* name) {
-    return {.name = name,
-            .axes = {"batch", "kv_heads", "seq_kv", "head_dim"},
-            .letters = "(B, Hkv, Skv, D)"};
-  }
-  static TensorSpec lse() {
-    return {.name = "lse",
-            .axes = {"batch", "heads", "seq_q"},
-            .letters = "(B, Hq, Sq)",
-            .element = Element::f32,
-            .asked_of_peers = false};
-  }
-  static TensorSpecs inputs() {
-    return {queries("q"),
-            keys("k"),
-            keys("v"),
-            {.name = "mask",
-             .axes = {"mask_batch", "mask_heads", "seq_q", "seq_kv"},
-             .letters = "(B or 1, Hq or 1, Sq, Skv)",
-             .when = "bias"},
-            {.name = "alibi_slopes",
-             .axes = {"heads"},
-             .letters = "(Hq)",
-             .when = "alibi",
-             .element = Element::f32,
-             .values = [](const bench::Problem& p) { return alibi_slopes(p.extent("heads")); }},
-            {.name = "kv_len",
-             .axes = {"batch"},
-             .letters = "(B)",
-             .when = "has_kv_len",
-             .element = Element::i64,
-             .draw =
-                 [](double u, const bench::Problem& p) {
-                   const std::int64_t least = p.extent("kv_len_min");
-                   const auto choices = static_cast<double>(p.extent("seq_kv") - least + 1);
-                   return least + static_cast<std::int64_t>(u * choices);
-                 }},
-            {.name = "block_mask",
-             .axes = {"block_rows", "block_columns"},
-             .letters = "(ceil(Sq/block_size), ceil(Skv/block_size))",
-             .when = "has_block_mask",
-             .element = Element::u8,
-             .draw = [](double u, const bench::Problem& p) -> std::int64_t {
-               return u < p.parameter("block_density") ? 1 : 0;
-             }}};
-  }
-  static TensorSpecs outputs() { return {queries("out"), lse()}; }
-  /// out and lse come from the fastest forward pass that goes with a backward pass.
-  static TensorSpecs backward_inputs() {
-    TensorSpecs specs = inputs();
-    for (TensorSpec result : outputs()) {
-      result.derived = true;
-      result.foreign = false;
-      specs.push_back(result);
-    }
-    specs.push_back(queries("dout"));
-    return specs;
-  }
-  static TensorSpecs gradients() { return {queries("dq"), keys("dk"), keys("dv")}; }
-
   static void complete(bench::Problem& p) {
     const auto add = [&](const char* axis, std::int64_t value) { p.extents.emplace(axis, value); };
     p.parameters.emplace("scale", 1.0 / std::sqrt(static_cast<double>(p.extent("head_dim"))));
@@ -158,33 +95,11 @@ struct Description {
   }
   template <class Exec>
   static void derive(const Exec& exec, const bench::Tensors& t) {
-    ForwardArgs args = forward_args(t);
+    auto args = bench::arguments<::katt::attention::forward_schema, ForwardArgs>(t);
     args.for_backward = true;
     bench::run_variant(name, exec, forward_variants<Exec>(t.problem()), args, {});
   }
 
-  static ForwardArgs forward_args(const bench::Tensors& t) {
-    ForwardArgs args{.q = t.tensor<4>("q"),
-                     .k = t.tensor<4>("k"),
-                     .v = t.tensor<4>("v"),
-                     .out = t.tensor<4>("out"),
-                     .lse = t.tensor<3>("lse")};
-    fill(args, t);
-    return args;
-  }
-  static BackwardArgs backward_args(const bench::Tensors& t) {
-    BackwardArgs args{.q = t.tensor<4>("q"),
-                      .k = t.tensor<4>("k"),
-                      .v = t.tensor<4>("v"),
-                      .out = t.tensor<4>("out"),
-                      .dout = t.tensor<4>("dout"),
-                      .lse = t.tensor<3>("lse"),
-                      .dq = t.tensor<4>("dq"),
-                      .dk = t.tensor<4>("dk"),
-                      .dv = t.tensor<4>("dv")};
-    fill(args, t);
-    return args;
-  }
   /// Work depends on what is visible, so on values.
   template <class Args>
   static bench::Work work(const bench::Problem& p, Args args, Backend backend) {
@@ -235,22 +150,6 @@ struct Description {
   static const NamedRule* rule_of(const bench::Problem& p) {
     const std::int64_t choice = p.extent("score_rule");
     return choice == 0 ? nullptr : &named_rules()[static_cast<std::size_t>(choice - 1)];
-  }
-  template <class Args>
-  static void fill(Args& args, const bench::Tensors& t) {
-    const bench::Problem& p = t.problem();
-    args.scale = t.parameter("scale");
-    for (const ScoreParameter& parameter : score_parameters) {
-      args.score.*parameter.value = t.parameter(parameter.name);
-    }
-    args.score.alibi_slopes = static_cast<const float*>(t.vector("alibi_slopes").data);
-    args.mask = {.causal = p.extent("causal") != 0,
-                 .window_left = p.extent("window_left"),
-                 .window_right = p.extent("window_right"),
-                 .bias = t.tensor<4>("mask"),
-                 .kv_len = t.indices("kv_len"),
-                 .block_mask = t.flags("block_mask"),
-                 .block_size = p.extent("has_block_mask") != 0 ? p.extent("block_size") : 0};
   }
 };
 

@@ -5,11 +5,11 @@
 #include <string>
 
 #include "core/parts.hpp"
-#include "ops/attention/check.hpp"
 #include "ops/attention/naive/device_passes.hpp"
 #include "ops/attention/naive/existing_keys.hpp"
 #include "ops/attention/naive/naive.hpp"
 #include "ops/attention/problem.hpp"
+#include "ops/attention/work.hpp"
 #include "ops/linear/gemm/naive.hpp"
 #include "ops/linear/linear_kernels.hpp"
 #include "tile/rows/columns.hpp"

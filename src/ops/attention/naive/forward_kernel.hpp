@@ -4,11 +4,11 @@
 #include <cstdint>
 
 #include "core/parts.hpp"
-#include "ops/attention/check.hpp"
 #include "ops/attention/naive/device_passes.hpp"
 #include "ops/attention/naive/existing_keys.hpp"
 #include "ops/attention/naive/naive.hpp"
 #include "ops/attention/problem.hpp"
+#include "ops/attention/work.hpp"
 #include "ops/linear/gemm/naive.hpp"
 #include "tile/rows/columns.hpp"
 

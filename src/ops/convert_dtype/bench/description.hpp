@@ -11,16 +11,18 @@
 #include "op/tensors.hpp"
 #include "ops/convert_dtype/convert_dtype.hpp"
 #include "ops/convert_dtype/convert_dtype_ref.hpp"
+#include "ops/convert_dtype/schema.hpp"
 
 namespace katt::convert_dtype {
-
-using bench::TensorSpec;
-using bench::TensorSpecs;
 
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp): from the
 /// dtype of the point to that of the axis `to`, backward the other way.
 struct Description {
   static constexpr const char* name = "convert";
+  using ForwardArgs = ::katt::convert_dtype::ForwardArgs;
+  using BackwardArgs = ForwardArgs;
+  static constexpr const auto& forward_schema = ::katt::convert_dtype::forward_schema;
+  static constexpr const auto& backward_schema = ::katt::convert_dtype::backward_schema;
   static constexpr const char* summary = "a matrix in another dtype";
 
   static std::vector<bench::AxisSpec> axes() {
@@ -32,21 +34,6 @@ struct Description {
              .help = "dtype of the output"}};
   }
 
-  static TensorSpec matrix(const char* name, const char* dtype_axis = "") {
-    return {
-        .name = name, .axes = {"tokens", "hidden"}, .letters = "(T, H)", .dtype_axis = dtype_axis};
-  }
-  static TensorSpecs inputs() { return {matrix("x")}; }
-  static TensorSpecs outputs() { return {matrix("out", "to")}; }
-  static TensorSpecs backward_inputs() { return {matrix("dout", "to")}; }
-  static TensorSpecs gradients() { return {matrix("dx")}; }
-
-  static ForwardArgs forward_args(const bench::Tensors& t) {
-    return {t.matrix("x"), t.matrix("out")};
-  }
-  static ForwardArgs backward_args(const bench::Tensors& t) {
-    return {t.matrix("dout"), t.matrix("dx")};
-  }
   template <class Exec>
   static auto& forward_variants() {
     return katt::convert_dtype::variants<Exec>();
@@ -62,11 +49,11 @@ struct Description {
 
   /// A conversion has one right answer.
   static testing::Expected expected(const bench::Problem& p) {
-    const TensorSpec output = (p.backward ? gradients() : outputs()).front();
     const auto given = p.floats(p.backward ? "dout" : "x");
-    testing::ExpectedPart part{.output = output.name, .is_exact = true};
-    for (const std::int64_t i : testing::sample(output.size(p), 4096)) {
-      const double value = reference_round(output.dtype(p), given[static_cast<std::size_t>(i)]);
+    const Dtype to = p.backward ? p.dtype : all_dtypes[static_cast<std::size_t>(p.extent("to"))];
+    testing::ExpectedPart part{.output = p.backward ? "dx" : "out", .is_exact = true};
+    for (const std::int64_t i : testing::sample(p.extent("tokens") * p.extent("hidden"), 4096)) {
+      const double value = reference_round(to, given[static_cast<std::size_t>(i)]);
       part.values.push_back({i, value, value});
     }
     return {part};

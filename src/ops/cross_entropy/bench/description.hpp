@@ -12,12 +12,9 @@
 #include "op/tensors.hpp"
 #include "ops/cross_entropy/cross_entropy.hpp"
 #include "ops/cross_entropy/cross_entropy_ref.hpp"
+#include "ops/cross_entropy/schema.hpp"
 
 namespace katt::cross_entropy {
-
-using bench::Element;
-using bench::TensorSpec;
-using bench::TensorSpecs;
 
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
@@ -30,56 +27,12 @@ struct Description {
             bench::integer_axis("vocab", 32000, 1, "classes")};
   }
 
-  /// Logits spread like those of a trained model: most classes far below the largest.
-  static TensorSpec logits(const char* name) {
-    return {.name = name, .axes = {"tokens", "vocab"}, .letters = "(T, V)", .scale = 3.0F};
-  }
-  static TensorSpec statistics(bool derived) {
-    return {.name = "statistics",
-            .axes = {"tokens", "statistics"},
-            .letters = "(T, 2)",
-            .element = Element::f32,
-            .derived = derived,
-            .foreign = false};
-  }
-  static TensorSpecs inputs() {
-    return {logits("logits"),
-            {.name = "targets",
-             .axes = {"tokens"},
-             .letters = "(T)",
-             .element = Element::i64,
-             .draw = [](double u, const bench::Problem& p) {
-               return static_cast<std::int64_t>(u * static_cast<double>(p.extent("vocab")));
-             }}};
-  }
-  static TensorSpecs outputs() {
-    return {{.name = "loss", .axes = {}, .letters = "()", .element = Element::f32},
-            statistics(false)};
-  }
-  static TensorSpecs backward_inputs() {
-    TensorSpecs specs = inputs();
-    specs.push_back(statistics(true));
-    return specs;
-  }
-  static TensorSpecs gradients() { return {logits("dlogits")}; }
   static void complete(bench::Problem& p) { p.extents["statistics"] = 2; }
 
-  static ForwardArgs forward_args(const bench::Tensors& t) {
-    return {.logits = t.matrix("logits"),
-            .targets = t.indices("targets"),
-            .loss = t.vector("loss"),
-            .statistics = t.matrix("statistics")};
-  }
-  static BackwardArgs backward_args(const bench::Tensors& t) {
-    return {.logits = t.matrix("logits"),
-            .targets = t.indices("targets"),
-            .statistics = t.matrix("statistics"),
-            .dlogits = t.matrix("dlogits")};
-  }
   template <class Exec>
   static void derive(const Exec& exec, const bench::Tensors& t) {
     const bench::Tensor<1> loss("katt::cross_entropy::loss", backend_of<Exec>(), Dtype::f32, {1});
-    ForwardArgs args = forward_args(t);
+    auto args = bench::arguments<::katt::cross_entropy::forward_schema, ForwardArgs>(t);
     args.loss = loss.ref();
     bench::run_variant(name, exec, forward_variants<Exec>(), args, {});
   }

@@ -11,11 +11,9 @@
 #include "op/tensors.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/embedding/embedding_ref.hpp"
+#include "ops/embedding/schema.hpp"
 
 namespace katt::embedding {
-
-using bench::TensorSpec;
-using bench::TensorSpecs;
 
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
@@ -28,33 +26,6 @@ struct Description {
             bench::integer_axis("hidden", 4096, 1, "columns of the table")};
   }
 
-  /// Few ids are frequent and most are rare, as in text: the cube of a uniform variable.
-  static TensorSpec ids() {
-    return {.name = "ids",
-            .axes = {"tokens"},
-            .letters = "(T)",
-            .element = bench::Element::i64,
-            .draw = [](double u, const bench::Problem& p) {
-              return static_cast<std::int64_t>(u * u * u * static_cast<double>(p.extent("vocab")));
-            }};
-  }
-  static TensorSpec table(const char* name) {
-    return {.name = name, .axes = {"vocab", "hidden"}, .letters = "(V, H)"};
-  }
-  static TensorSpec rows(const char* name) {
-    return {.name = name, .axes = {"tokens", "hidden"}, .letters = "(T, H)"};
-  }
-  static TensorSpecs inputs() { return {ids(), table("weight")}; }
-  static TensorSpecs outputs() { return {rows("out")}; }
-  static TensorSpecs backward_inputs() { return {ids(), rows("dout")}; }
-  static TensorSpecs gradients() { return {table("dweight")}; }
-
-  static ForwardArgs forward_args(const bench::Tensors& t) {
-    return {.weight = t.matrix("weight"), .ids = t.indices("ids"), .out = t.matrix("out")};
-  }
-  static BackwardArgs backward_args(const bench::Tensors& t) {
-    return {.dout = t.matrix("dout"), .ids = t.indices("ids"), .dweight = t.matrix("dweight")};
-  }
   static bench::Work work(const ForwardArgs& args, Backend /*backend*/) {
     return {0, forward_bytes(args), "", "copy"};
   }

@@ -5,11 +5,9 @@
 #include "op/tensors.hpp"
 #include "ops/layernorm/layernorm.hpp"
 #include "ops/layernorm/layernorm_ref.hpp"
+#include "ops/layernorm/schema.hpp"
 
 namespace katt::layernorm {
-
-using bench::TensorSpec;
-using bench::TensorSpecs;
 
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
@@ -23,32 +21,6 @@ struct Description {
             bench::real_axis("eps", 1e-5, 0, 1, "added to the variance")};
   }
 
-  static TensorSpec matrix(const char* name) {
-    return {.name = name, .axes = {"tokens", "hidden"}, .letters = "(T, H)"};
-  }
-  static TensorSpec row(const char* name) {
-    return {.name = name, .axes = {"hidden"}, .letters = "(H)"};
-  }
-  static TensorSpecs inputs() { return {matrix("x"), row("weight"), row("bias")}; }
-  static TensorSpecs outputs() { return {matrix("out")}; }
-  static TensorSpecs gradients() { return {matrix("dx"), row("dweight"), row("dbias")}; }
-
-  static ForwardArgs forward_args(const bench::Tensors& t) {
-    return {.x = t.matrix("x"),
-            .weight = t.vector("weight"),
-            .bias = t.vector("bias"),
-            .out = t.matrix("out"),
-            .eps = t.parameter("eps")};
-  }
-  static BackwardArgs backward_args(const bench::Tensors& t) {
-    return {.x = t.matrix("x"),
-            .weight = t.vector("weight"),
-            .dout = t.matrix("dout"),
-            .dx = t.matrix("dx"),
-            .dweight = t.vector("dweight"),
-            .dbias = t.vector("dbias"),
-            .eps = t.parameter("eps")};
-  }
   static testing::Expected expected(const bench::Problem& p) { return layernorm::expected(p); }
 };
 

@@ -9,11 +9,9 @@
 #include "op/tensors.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/linear/linear_ref.hpp"
+#include "ops/linear/schema.hpp"
 
 namespace katt::linear {
-
-using bench::TensorSpec;
-using bench::TensorSpecs;
 
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
@@ -27,37 +25,6 @@ struct Description {
             bench::integer_axis("bias", 1, 0, "1: with a bias", 1)};
   }
 
-  static TensorSpecs inputs() {
-    return {{.name = "x", .axes = {"tokens", "in_features"}, .letters = "(T, I)"},
-            {.name = "weight",
-             .axes = {"out_features", "in_features"},
-             .letters = "(O, I)",
-             .scale = 0.03125F},
-            {.name = "bias", .axes = {"out_features"}, .letters = "(O)", .when = "bias"}};
-  }
-  static TensorSpecs outputs() {
-    return {{.name = "out", .axes = {"tokens", "out_features"}, .letters = "(T, O)"}};
-  }
-  static TensorSpecs gradients() {
-    return {{.name = "dx", .axes = {"tokens", "in_features"}, .letters = "(T, I)"},
-            {.name = "dweight", .axes = {"out_features", "in_features"}, .letters = "(O, I)"},
-            {.name = "dbias", .axes = {"out_features"}, .letters = "(O)", .when = "bias"}};
-  }
-
-  static ForwardArgs forward_args(const bench::Tensors& tensors) {
-    return {.x = tensors.matrix("x"),
-            .weight = tensors.matrix("weight"),
-            .bias = tensors.vector("bias"),
-            .out = tensors.matrix("out")};
-  }
-  static BackwardArgs backward_args(const bench::Tensors& tensors) {
-    return {.x = tensors.matrix("x"),
-            .weight = tensors.matrix("weight"),
-            .dout = tensors.matrix("dout"),
-            .dx = tensors.matrix("dx"),
-            .dweight = tensors.matrix("dweight"),
-            .dbias = tensors.vector("dbias")};
-  }
   static bench::Work work(const ForwardArgs& args, Backend backend) {
     return {forward_flops(args), forward_bytes(args), bench::matrix_ceiling(backend, args.x.dtype)};
   }

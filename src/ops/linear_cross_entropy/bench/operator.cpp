@@ -265,17 +265,14 @@ class LinearCrossEntropyOperator final : public bench::Operator {
       const DeviceProblem problem(*data, options.backend);
       const ForwardOutput forward(p, data->dtype, options.backend,
                                   options.config.variant == "naive");
-      const auto& table = forward_variants<Exec>();
-      const auto& back = backward_variants<Exec>();
-      bench::record_variant(
-          out, table,
-          bench::run_variant(name(), exec, table, link(problem, forward), options.config));
+      const auto run = [&](const auto& table, const auto& args, bool backward) {
+        const Config ran = bench::run_variant(name(), exec, table, args, options.config);
+        bench::record_variant(out, ran, table.find(ran.variant).parameters, backward);
+      };
+      run(forward_variants<Exec>(), link(problem, forward), false);
       out.set("loss", {{}, forward.loss.download()});
       const BackwardOutput gradients = backward_output(p, data->dtype, options.backend);
-      bench::record_variant(
-          out, back,
-          bench::run_variant(name(), exec, back, link(problem, forward, gradients), options.config),
-          true);
+      run(backward_variants<Exec>(), link(problem, forward, gradients), true);
       out.set("dhidden", {{p.tokens, p.hidden_size}, gradients.dhidden.download()});
       out.set("dweight", {{p.vocab, p.hidden_size}, gradients.dweight.download()});
     });

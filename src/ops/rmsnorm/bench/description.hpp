@@ -12,12 +12,9 @@
 #include "op/tensors.hpp"
 #include "ops/rmsnorm/rmsnorm.hpp"
 #include "ops/rmsnorm/rmsnorm_ref.hpp"
+#include "ops/rmsnorm/schema.hpp"
 
 namespace katt::rmsnorm {
-
-using bench::Element;
-using bench::TensorSpec;
-using bench::TensorSpecs;
 
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
@@ -32,57 +29,6 @@ struct Description {
                 "1: a residual is added first; backward: its gradient is added to dx", 1),
             bench::integer_axis("quantise", 0, 0,
                                 "1: int8 output with a scale per row instead of out (forward)", 1)};
-  }
-  static std::map<std::string, double> parameters() { return {{"eps", 1e-5}}; }
-
-  static TensorSpec matrix(const char* name, const char* when = "", const char* unless = "") {
-    return {.name = name,
-            .axes = {"tokens", "hidden"},
-            .letters = "(T, H)",
-            .when = when,
-            .unless = unless};
-  }
-  static TensorSpec row(const char* name) {
-    return {.name = name, .axes = {"hidden"}, .letters = "(H)"};
-  }
-  static TensorSpecs inputs() {
-    return {matrix("x"), row("weight"), matrix("residual", "residual")};
-  }
-  static TensorSpecs outputs() {
-    TensorSpec out_q = matrix("out_q", "quantise");
-    out_q.element = Element::i8;
-    return {matrix("out", "", "quantise"),
-            matrix("residual_out", "residual"),
-            out_q,
-            {.name = "out_q_scale",
-             .axes = {"tokens"},
-             .letters = "(T)",
-             .when = "quantise",
-             .element = Element::f32}};
-  }
-  static TensorSpecs backward_inputs() {
-    return {matrix("x"), row("weight"), matrix("dresidual_out", "residual"), matrix("dout")};
-  }
-  static TensorSpecs gradients() { return {matrix("dx"), row("dweight")}; }
-
-  static ForwardArgs forward_args(const bench::Tensors& t) {
-    return {.x = t.matrix("x"),
-            .weight = t.vector("weight"),
-            .residual = t.matrix("residual"),
-            .out = t.matrix("out"),
-            .residual_out = t.matrix("residual_out"),
-            .out_q = t.bytes("out_q"),
-            .out_q_scale = static_cast<float*>(t.vector("out_q_scale").data),
-            .eps = t.parameter("eps")};
-  }
-  static BackwardArgs backward_args(const bench::Tensors& t) {
-    return {.dout = t.matrix("dout"),
-            .x = t.matrix("x"),
-            .weight = t.vector("weight"),
-            .dresidual_out = t.matrix("dresidual_out"),
-            .dx = t.matrix("dx"),
-            .dweight = t.vector("dweight"),
-            .eps = t.parameter("eps")};
   }
   static Status supports(const bench::Problem& p) {
     if (!p.backward || p.extent("quantise") == 0) return Status::ok();

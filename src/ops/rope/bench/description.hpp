@@ -13,12 +13,9 @@
 #include "op/tensors.hpp"
 #include "ops/rope/rope.hpp"
 #include "ops/rope/rope_ref.hpp"
+#include "ops/rope/schema.hpp"
 
 namespace katt::rope {
-
-using bench::Element;
-using bench::TensorSpec;
-using bench::TensorSpecs;
 
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
@@ -47,49 +44,6 @@ struct Description {
     axes[3].short_name = "seq";
     return axes;
   }
-
-  static TensorSpec heads(const char* name, const char* over = "") {
-    return {.name = name,
-            .axes = {"batch", "heads", "seq_q", "head_dim"},
-            .letters = "(B, H, S, D)",
-            .over = over};
-  }
-  static TensorSpec kv_heads(const char* name, const char* over = "") {
-    return {.name = name,
-            .axes = {"batch", "kv_heads", "seq_q", "head_dim"},
-            .letters = "(B, H, S, D)",
-            .when = "kv_heads",
-            .over = over};
-  }
-  /// The cache has a row for each position that comes up, in order, so that a far position costs no
-  /// more than a near one. `rows` are those of the explicit positions in it.
-  static TensorSpecs with_angles(TensorSpecs specs) {
-    constexpr double context = 131072;
-    const TensorSpec positions{
-        .name = "positions",
-        .axes = {"batch", "seq_q"},
-        .letters = "(B, S)",
-        .when = "positions",
-        .element = Element::i64,
-        .draw = [](double u,
-                   const bench::Problem&) { return static_cast<std::int64_t>(u * context); },
-        .foreign = false};
-    TensorSpec rows = positions;
-    rows.name = "rows";
-    rows.derived = true;
-    specs.push_back(positions);
-    specs.push_back(rows);
-    specs.push_back({.name = "cache",
-                     .axes = {"cache_rows", "head_dim"},
-                     .letters = "(R, D)",
-                     .element = Element::f32,
-                     .derived = true});
-    return specs;
-  }
-  static TensorSpecs inputs() { return with_angles({heads("x"), kv_heads("x2")}); }
-  static TensorSpecs outputs() { return {heads("out", "x"), kv_heads("out2", "x2")}; }
-  static TensorSpecs backward_inputs() { return with_angles({heads("dout"), kv_heads("dout2")}); }
-  static TensorSpecs gradients() { return {heads("dx", "dout"), kv_heads("dx2", "dout2")}; }
 
   static void complete(bench::Problem& p) {
     const std::int64_t positions = p.extent("batch") * p.extent("seq_q");
@@ -120,24 +74,6 @@ struct Description {
     build_cache(exec, frequencies_of(t.problem()), t.matrix("cache"), t.indices("positions"));
   }
 
-  static ForwardArgs forward_args(const bench::Tensors& t) {
-    return {.x = t.tensor<4>("x"),
-            .out = t.tensor<4>("out"),
-            .x2 = t.tensor<4>("x2"),
-            .out2 = t.tensor<4>("out2"),
-            .cache = t.matrix("cache"),
-            .positions = t.indices("rows"),
-            .interleaved = t.problem().extent("interleaved") != 0};
-  }
-  static BackwardArgs backward_args(const bench::Tensors& t) {
-    return {.dout = t.tensor<4>("dout"),
-            .dx = t.tensor<4>("dx"),
-            .dout2 = t.tensor<4>("dout2"),
-            .dx2 = t.tensor<4>("dx2"),
-            .cache = t.matrix("cache"),
-            .positions = t.indices("rows"),
-            .interleaved = t.problem().extent("interleaved") != 0};
-  }
   static bench::Work work(const ForwardArgs& args, Backend /*backend*/) {
     return {forward_flops(args), forward_bytes(args, args.cache.extent[0]), "", "copy"};
   }

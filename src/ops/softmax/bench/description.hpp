@@ -6,13 +6,11 @@
 #include "op/reference/expected.hpp"
 #include "op/reference/sample.hpp"
 #include "op/tensors.hpp"
+#include "ops/softmax/schema.hpp"
 #include "ops/softmax/softmax.hpp"
 #include "ops/softmax/softmax_ref.hpp"
 
 namespace katt::softmax {
-
-using bench::TensorSpec;
-using bench::TensorSpecs;
 
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
@@ -22,19 +20,6 @@ struct Description {
   static std::vector<bench::AxisSpec> axes() {
     return {bench::integer_axis("tokens", 1024, 1, "rows"),
             bench::integer_axis("vocab", 32000, 1, "columns")};
-  }
-  static TensorSpec matrix(const char* name, float scale = 1.0F) {
-    return {.name = name, .axes = {"tokens", "vocab"}, .letters = "(T, V)", .scale = scale};
-  }
-  static TensorSpecs inputs() { return {matrix("x", 3.0F)}; }
-  static TensorSpecs outputs() { return {matrix("out")}; }
-  static TensorSpecs gradients() { return {matrix("dx")}; }
-
-  static ForwardArgs forward_args(const bench::Tensors& tensors) {
-    return {.x = tensors.matrix("x"), .out = tensors.matrix("out")};
-  }
-  static BackwardArgs backward_args(const bench::Tensors& tensors) {
-    return {.x = tensors.matrix("x"), .dout = tensors.matrix("dout"), .dx = tensors.matrix("dx")};
   }
   static testing::Expected expected(const bench::Problem& p) {
     const std::int64_t columns = p.extent("vocab");

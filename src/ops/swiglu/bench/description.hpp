@@ -6,13 +6,11 @@
 #include "op/reference/expected.hpp"
 #include "op/reference/sample.hpp"
 #include "op/tensors.hpp"
+#include "ops/swiglu/schema.hpp"
 #include "ops/swiglu/swiglu.hpp"
 #include "ops/swiglu/swiglu_ref.hpp"
 
 namespace katt::swiglu {
-
-using bench::TensorSpec;
-using bench::TensorSpecs;
 
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
@@ -24,24 +22,6 @@ struct Description {
             bench::integer_axis("intermediate", 4096, 1, "columns")};
   }
 
-  static TensorSpec tensor(const char* name) {
-    return {.name = name, .axes = {"tokens", "intermediate"}, .letters = "(T, F)"};
-  }
-  static TensorSpecs inputs() { return {tensor("gate"), tensor("up")}; }
-  static TensorSpecs outputs() { return {tensor("out")}; }
-  static TensorSpecs gradients() { return {tensor("dgate"), tensor("dup")}; }
-
-  static ForwardArgs forward_args(const bench::Tensors& tensors) {
-    return {
-        .gate = tensors.matrix("gate"), .up = tensors.matrix("up"), .out = tensors.matrix("out")};
-  }
-  static BackwardArgs backward_args(const bench::Tensors& tensors) {
-    return {.gate = tensors.matrix("gate"),
-            .up = tensors.matrix("up"),
-            .dout = tensors.matrix("dout"),
-            .dgate = tensors.matrix("dgate"),
-            .dup = tensors.matrix("dup")};
-  }
   static testing::Expected expected(const bench::Problem& p) {
     const std::int64_t columns = p.extent("intermediate");
     testing::ExpectedPart out{"out"};

@@ -8,13 +8,11 @@
 #include "op/reference/of_each.hpp"
 #include "op/reference/sample.hpp"
 #include "op/tensors.hpp"
+#include "ops/swiglu_mlp/schema.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp.hpp"
 #include "ops/swiglu_mlp/swiglu_mlp_ref.hpp"
 
 namespace katt::swiglu_mlp {
-
-using bench::TensorSpec;
-using bench::TensorSpecs;
 
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
 struct Description {
@@ -27,44 +25,6 @@ struct Description {
             bench::integer_axis("intermediate", 2816, 1, "columns of gate and up")};
   }
 
-  static TensorSpec tokens(const char* name) {
-    return {.name = name, .axes = {"tokens", "hidden"}, .letters = "(T, H)"};
-  }
-  /// Weights are as small as those of a trained model, so that gate and up are of order one.
-  static TensorSpec in_weight(const char* name) {
-    return {
-        .name = name, .axes = {"intermediate", "hidden"}, .letters = "(F, H)", .scale = 0.03125F};
-  }
-  static TensorSpec out_weight(const char* name) {
-    return {
-        .name = name, .axes = {"hidden", "intermediate"}, .letters = "(H, F)", .scale = 0.03125F};
-  }
-  static TensorSpecs inputs() {
-    return {tokens("x"), in_weight("w_gate"), in_weight("w_up"), out_weight("w_down")};
-  }
-  static TensorSpecs outputs() { return {tokens("out")}; }
-  static TensorSpecs gradients() {
-    return {tokens("dx"), in_weight("dw_gate"), in_weight("dw_up"), out_weight("dw_down")};
-  }
-
-  static ForwardArgs forward_args(const bench::Tensors& tensors) {
-    return {.x = tensors.matrix("x"),
-            .w_gate = tensors.matrix("w_gate"),
-            .w_up = tensors.matrix("w_up"),
-            .w_down = tensors.matrix("w_down"),
-            .out = tensors.matrix("out")};
-  }
-  static BackwardArgs backward_args(const bench::Tensors& tensors) {
-    return {.x = tensors.matrix("x"),
-            .w_gate = tensors.matrix("w_gate"),
-            .w_up = tensors.matrix("w_up"),
-            .w_down = tensors.matrix("w_down"),
-            .dout = tensors.matrix("dout"),
-            .dx = tensors.matrix("dx"),
-            .dw_gate = tensors.matrix("dw_gate"),
-            .dw_up = tensors.matrix("dw_up"),
-            .dw_down = tensors.matrix("dw_down")};
-  }
   static bench::Work work(const ForwardArgs& args, Backend backend) {
     return {forward_flops(args), forward_bytes(args), bench::matrix_ceiling(backend, args.x.dtype)};
   }

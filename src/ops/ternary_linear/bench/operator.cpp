@@ -153,11 +153,8 @@ class TernaryCase final : public bench::Case {
 
   std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
     if (!checks_) checks_.emplace(*data_);
-    return visit_backend(
-        backend_, threads_, [&]<class Exec>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
-          return visit_pass(backward_, data_->shape, data_->dtype,
-                            [&](const auto& shape) { return this->candidate(exec, shape, config); });
-        });
+    return visit_pass(backward_, data_->shape, data_->dtype,
+                      [&](const auto& shape) { return this->candidate_of(shape, config); });
   }
 
   /// Another program gets the weight as naive does: quantised, and dequantised again.
@@ -183,6 +180,11 @@ class TernaryCase final : public bench::Case {
   }
 
  private:
+  template <class Args>
+  std::unique_ptr<bench::Candidate> candidate_of(const Args& shape, const Config& config) {
+    return visit_backend(backend_, threads_,
+                         [&](const auto& exec) { return this->candidate(exec, shape, config); });
+  }
   template <class Exec, class Args>
   std::unique_ptr<bench::Candidate> candidate(const Exec& exec, const Args& shape,
                                               const Config& config) {
@@ -318,7 +320,8 @@ class TernaryLinearOperator final : public bench::Operator {
         const Config config = table.resolve(exec, shape, options.config);
         auto made = make_output(shape, weight, config.variant, options.backend);
         const auto args = link(shape, problem, made);
-        bench::record_variant(out, table, bench::run_variant(name(), exec, table, args, config),
+        const Config ran = bench::run_variant(name(), exec, table, args, config);
+        bench::record_variant(out, ran, table.find(ran.variant).parameters,
                               std::is_same_v<decltype(args), const BackwardArgs>);
         return made;
       };

@@ -1,0 +1,367 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "core/check.hpp"
+#include "core/error.hpp"
+#include "core/tensor.hpp"
+
+/// The arguments of a pass, said once. Beside its arguments an operator declares
+///
+///   inline constexpr auto forward_schema = op::schema(
+///       "rmsnorm",
+///       op::in("x", &ForwardArgs::x, "tokens hidden"),
+///       op::in("weight", &ForwardArgs::weight, "hidden"),
+///       op::in("residual", &ForwardArgs::residual, "tokens hidden").when("residual"),
+///       op::out("out", &ForwardArgs::out, "tokens hidden"),
+///       op::number("eps", &ForwardArgs::eps, 0));
+///
+/// From it follow check() and bytes() here, and in op/tensors.hpp the tensors of sweeps, case files,
+/// tests and bindings, and the arguments from tensors by name. Axes have the names that sweeps give them.
+namespace katt::testing {
+struct Problem;
+}  // namespace katt::testing
+
+namespace katt::op {
+
+/// A member of the arguments, or of one of their members: args.mask.kv_len.
+template <class... Members>
+struct Path {
+  std::tuple<Members...> members;
+
+  template <class Args>
+  constexpr auto& in(Args& args) const {
+    return std::apply(
+        [&](auto... member) -> auto& { return (args.*....*member); }, members);
+  }
+};
+
+/// The path `mask`, `kv_len` of op::in("kv_len", op::path(&ForwardArgs::mask, &MaskArgs::kv_len), …).
+template <class... Members>
+constexpr Path<Members...> path(Members... members) {
+  return {{members...}};
+}
+
+/// What a schema says of a tensor besides its place among the arguments.
+struct TensorTraits {
+  std::string_view name;
+  std::string_view axes;  ///< names of the axes, "tokens hidden"
+  bool is_output = false;
+  std::string_view letters{};  ///< for messages; else the axes' first letters, "(T, H)"
+  /// An axis: the tensor is there where it is not 0. Tensors with the same one are there together.
+  std::string_view when{};
+  std::string_view unless{};      ///< an axis: the tensor is there where it is 0
+  bool is_optional = false;       ///< it may be left out by itself
+  bool is_integer = false;        ///< int64, of a field without a place among the arguments
+  bool is_f32 = false;            ///< whatever the dtype of the others
+  std::string_view dtype_axis{};  ///< an axis that names the dtype in place of the one under test
+  float scale = 1.0F;             ///< standard deviation of generated values
+  /// Of integers: a value from a uniform number in [0, 1).
+  std::int64_t (*draw)(double, const testing::Problem&) = nullptr;
+  /// Of an input that is not random: its values.
+  std::vector<float> (*values)(const testing::Problem&) = nullptr;
+  bool is_derived = false;  ///< an input that the operator makes of the others
+  bool is_foreign = true;   ///< peers and case files know it
+  bool is_asked_of_peers = true;
+  std::string_view over{};  ///< of an output: the input whose memory it takes in place
+};
+
+/// A tensor of the arguments: a BasicTensorRef, or a pointer to dense elements.
+template <class Where>
+struct TensorField {
+  Where where;
+  TensorTraits tensor;
+
+  constexpr TensorField when(std::string_view axis) const { return set(&TensorTraits::when, axis); }
+  constexpr TensorField unless(std::string_view axis) const {
+    return set(&TensorTraits::unless, axis);
+  }
+  constexpr TensorField letters(std::string_view text) const {
+    return set(&TensorTraits::letters, text);
+  }
+  constexpr TensorField over(std::string_view input) const {
+    return set(&TensorTraits::over, input);
+  }
+  constexpr TensorField dtype(std::string_view axis) const {
+    return set(&TensorTraits::dtype_axis, axis);
+  }
+  constexpr TensorField optional() const { return set(&TensorTraits::is_optional, true); }
+  constexpr TensorField f32() const { return set(&TensorTraits::is_f32, true); }
+  constexpr TensorField scale(float deviation) const {
+    return set(&TensorTraits::scale, deviation);
+  }
+  constexpr TensorField integers() const { return set(&TensorTraits::is_integer, true); }
+  constexpr TensorField draw(std::int64_t (*value)(double, const testing::Problem&)) const {
+    return set(&TensorTraits::draw, value);
+  }
+  constexpr TensorField values(std::vector<float> (*all)(const testing::Problem&)) const {
+    return set(&TensorTraits::values, all);
+  }
+  constexpr TensorField derived() const { return set(&TensorTraits::is_derived, true); }
+  constexpr TensorField hidden() const { return set(&TensorTraits::is_foreign, false); }
+  constexpr TensorField not_of_peers() const {
+    return set(&TensorTraits::is_asked_of_peers, false);
+  }
+
+ private:
+  template <class T>
+  constexpr TensorField set(T TensorTraits::*member, T value) const {
+    TensorField field = *this;
+    field.tensor.*member = value;
+    return field;
+  }
+};
+
+/// A number of the arguments: float, an integer or bool. It is a parameter, or an axis of that name.
+template <class Where>
+struct NumberField {
+  Where where;
+  std::string_view name;
+  double minimum;
+  bool is_optional = false;  ///< a case file may leave it out
+
+  constexpr NumberField optional() const { return {where, name, minimum, true}; }
+};
+
+template <class Where>
+constexpr auto as_path(Where where) {
+  if constexpr (std::is_member_pointer_v<Where>) {
+    return path(where);
+  } else {
+    return where;
+  }
+}
+
+template <class Where>
+constexpr auto in(std::string_view name, Where where, std::string_view axes) {
+  return TensorField<decltype(as_path(where))>{as_path(where), {.name = name, .axes = axes}};
+}
+/// An input of the forward pass that this pass does not read; other programs do.
+constexpr TensorField<Path<>> in(std::string_view name, std::string_view axes) {
+  return {{}, {.name = name, .axes = axes}};
+}
+template <class Where>
+constexpr auto out(std::string_view name, Where where, std::string_view axes) {
+  return TensorField<decltype(as_path(where))>{as_path(where),
+                                               {.name = name, .axes = axes, .is_output = true}};
+}
+/// A real number must be finite and at least `minimum`.
+template <class Where>
+constexpr auto number(std::string_view name, Where where,
+                      double minimum = -std::numeric_limits<double>::infinity()) {
+  return NumberField<decltype(as_path(where))>{as_path(where), name, minimum};
+}
+
+template <class... Fields>
+struct Schema {
+  std::string_view op;
+  std::tuple<Fields...> fields;
+
+  /// Calls f(field) for every tensor.
+  template <class F>
+  constexpr void each_tensor(const F& f) const {
+    each([&](const auto& field) {
+      if constexpr (requires { field.tensor; }) f(field);
+    });
+  }
+  template <class F>
+  constexpr void each_number(const F& f) const {
+    each([&](const auto& field) {
+      if constexpr (!requires { field.tensor; }) f(field);
+    });
+  }
+
+ private:
+  template <class F>
+  constexpr void each(const F& f) const {
+    std::apply([&](const auto&... field) { (f(field), ...); }, fields);
+  }
+};
+
+template <class... Fields>
+constexpr Schema<Fields...> schema(std::string_view op, Fields... fields) {
+  return {op, {fields...}};
+}
+
+/// Calls f(i, name) for the names of "tokens hidden".
+template <class F>
+constexpr void each_axis(std::string_view axes, const F& f) {
+  for (int i = 0; !axes.empty(); ++i) {
+    const auto end = std::min(axes.find(' '), axes.size());
+    f(i, axes.substr(0, end));
+    axes.remove_prefix(std::min(end + 1, axes.size()));
+  }
+}
+constexpr int axis_count(std::string_view axes) {
+  int count = 0;
+  each_axis(axes, [&](int, std::string_view) { ++count; });
+  return count;
+}
+
+/// Axes of a tensor; −1 of anything else.
+template <class T>
+struct RankOf : std::integral_constant<int, -1> {};
+template <int Rank, bool Const>
+struct RankOf<BasicTensorRef<Rank, Const>> : std::integral_constant<int, Rank> {};
+
+/// Whether a field has a place among the arguments.
+template <class Held>
+constexpr bool is_held = std::is_pointer_v<Held> || RankOf<Held>::value >= 0;
+
+/// Whether every tensor names as many axes as it has. A scalar output is a tensor of one element.
+template <class Args, class... Fields>
+consteval bool names_every_axis(const Schema<Fields...>& schema) {
+  bool fits = true;
+  schema.each_tensor([&]<class Where>(const TensorField<Where>& field) {
+    using Held = std::remove_cvref_t<decltype(field.where.in(std::declval<Args&>()))>;
+    const int axes = axis_count(field.tensor.axes);
+    if (RankOf<Held>::value >= 0 && axes != RankOf<Held>::value && axes != 0) fits = false;
+  });
+  return fits;
+}
+
+namespace impl {
+
+/// The axes of a schema, each once.
+template <const auto& schema>
+struct Axes {
+  static constexpr int most = [] {
+    int count = 0;
+    schema.each_tensor([&](const auto& field) { count += axis_count(field.tensor.axes); });
+    return count;
+  }();
+  std::array<std::string_view, most> names{};
+  std::array<std::int64_t, most> extents{};
+  int count = 0;
+
+  /// The extent of an axis, said now where it was not known.
+  std::int64_t of(std::string_view name, std::int64_t extent) {
+    for (int i = 0; i < count; ++i) {
+      if (names[i] == name) return extents[i];
+    }
+    names[count] = name;
+    extents[count++] = extent;
+    return extent;
+  }
+};
+
+/// Whether a tensor is there, by its shape; an array by its address.
+template <class Held>
+bool is_there(const Held& held) {
+  if constexpr (std::is_pointer_v<Held>) {
+    return held != nullptr;
+  } else {
+    return held.extent.back() > 0;
+  }
+}
+
+inline void fail(std::string_view op, std::string_view what) {
+  throw InputError(std::string(op) + ": " + std::string(what));
+}
+
+}  // namespace impl
+
+/// Holds the arguments against the schema: tensors agree in their axes and have the dtype of the
+/// first one, those with the same condition are there together, and numbers are in their range. Arrays
+/// that no condition brings may lack memory, as for a forecast.
+/// Throws InputError "OP: NAME: holds …, expected …".
+template <const auto& schema, class Args>
+void check(const Args& args) {
+  static_assert(names_every_axis<Args>(schema),
+                "a tensor names another number of axes than it has");
+  schema.each_number([&](const auto& field) {
+    const auto value = field.where.in(args);
+    if constexpr (std::is_floating_point_v<decltype(value)>) {
+      if (!(value >= field.minimum) || !std::isfinite(value)) {
+        impl::fail(schema.op, std::string(field.name) + " " + std::to_string(value) +
+                                  ": expected a finite number" +
+                                  (field.minimum == 0 ? " ≥ 0" : ""));
+      }
+    }
+  });
+  impl::Axes<schema> axes;
+  const Dtype* dtype = nullptr;
+  std::string_view condition;  // of the last conditional tensor
+  std::string_view leader;     // the first of that condition
+  bool leads = false;          // whether that one is there
+  schema.each_tensor([&](const auto& field) {
+    const TensorTraits& tensor = field.tensor;
+    const auto& held = field.where.in(args);
+    using Held = std::remove_cvref_t<decltype(held)>;
+    if constexpr (is_held<Held>) {
+      const bool is_there = impl::is_there(held);
+      if (!tensor.when.empty() && tensor.when == condition) {
+        if constexpr (std::is_pointer_v<Held>) {
+          if (is_there != leads) {
+            impl::fail(schema.op, std::string(leader) + " and " + std::string(tensor.name) +
+                                      ": one is missing, expected both or none");
+          }
+        } else if (is_there && !leads) {
+          impl::fail(schema.op,
+                     std::string(tensor.name) + ": given without a " + std::string(leader));
+        }
+        if (!leads) return;
+      } else if (!tensor.when.empty()) {
+        condition = tensor.when;
+        leader = tensor.name;
+        leads = is_there;
+        if (!leads) return;
+      } else if ((tensor.is_optional || !tensor.unless.empty()) && !is_there) {
+        return;
+      }
+      if constexpr (!std::is_pointer_v<Held>) {
+        if (tensor.dtype_axis.empty() && !tensor.is_f32 && dtype == nullptr) dtype = &held.dtype;
+        auto expected = held.extent;
+        each_axis(tensor.axes, [&](int i, std::string_view axis) {
+          expected[i] = axes.of(axis, held.extent[i]);
+        });
+        const Dtype wanted = tensor.is_f32               ? Dtype::f32
+                             : tensor.dtype_axis.empty() ? *dtype
+                                                         : held.dtype;
+        check_tensor<RankOf<Held>::value>(schema.op, tensor.name, held, wanted, expected);
+      }
+    }
+  });
+}
+
+/// Least traffic in bytes: every tensor that is there once. Arrays that no condition brings count
+/// without memory, too, as for a forecast.
+template <const auto& schema, class Args>
+double bytes(const Args& args) {
+  impl::Axes<schema> axes;
+  double sum = 0;
+  schema.each_tensor([&](const auto& field) {
+    const auto& held = field.where.in(args);
+    using Held = std::remove_cvref_t<decltype(held)>;
+    if constexpr (RankOf<Held>::value >= 0) {
+      each_axis(field.tensor.axes,
+                [&](int i, std::string_view axis) { axes.of(axis, held.extent[i]); });
+      if (impl::is_there(held)) {
+        sum += static_cast<double>(size_of(held.dtype)) * static_cast<double>(held.size());
+      }
+    }
+  });
+  schema.each_tensor([&](const auto& field) {
+    const auto& held = field.where.in(args);
+    using Held = std::remove_cvref_t<decltype(held)>;
+    if constexpr (std::is_pointer_v<Held>) {
+      const bool may_lack = !field.tensor.when.empty() || field.tensor.is_optional;
+      double size = may_lack && !impl::is_there(held) ? 0.0 : sizeof(*held);
+      each_axis(field.tensor.axes,
+                [&](int, std::string_view axis) { size *= static_cast<double>(axes.of(axis, 0)); });
+      sum += size;
+    }
+  });
+  return sum;
+}
+
+}  // namespace katt::op

@@ -1,0 +1,330 @@
+#include "op/tensor_operator.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+namespace katt::bench {
+namespace {
+
+/// A variant made ready on the inputs of a case.
+class TensorCandidate final : public Candidate {
+ public:
+  TensorCandidate(const TensorOperatorData& op, std::unique_ptr<DecidedCall> call,
+                  DeviceOutputs outputs, std::function<Errors(const HostValues&)> check,
+                  Backend backend)
+      : call_(std::move(call)),
+        outputs_(std::move(outputs)),
+        check_(std::move(check)),
+        workspace_("katt::" + op.name + "::workspace", backend, call_->workspace_bytes()) {
+    if (!call_->status().is_ok()) throw InputError(call_->status().reason());
+  }
+
+  void run() override { call_->launch(workspace_.workspace()); }
+  void fence() override { call_->fence(); }
+  void poison() override { outputs_.poison(); }
+  Errors verify() override { return check_(outputs_.download()); }
+  [[nodiscard]] std::string engine() const override { return call_->engine(); }
+
+ private:
+  std::unique_ptr<DecidedCall> call_;
+  DeviceOutputs outputs_;
+  std::function<Errors(const HostValues&)> check_;
+  Buffer workspace_;
+};
+
+Problem problem_of(const TensorOperatorData& op, const Point& point) {
+  Problem problem = op.usual_problem(point.pass == "backward");
+  problem.dtype = point.dtype;
+  for (const AxisSpec& axis : op.axes()) {
+    const AxisValue& value = point.values.find(axis.name)->second;
+    if (const auto* integer = std::get_if<std::int64_t>(&value)) {
+      problem.extents[axis.name] = *integer;
+    } else if (const auto* real = std::get_if<double>(&value)) {
+      problem.parameters[axis.name] = *real;
+    } else {
+      problem.extents[axis.name] =
+          std::find(axis.choices.begin(), axis.choices.end(), std::get<std::string>(value)) -
+          axis.choices.begin();
+    }
+  }
+  op.finish(problem);
+  return problem;
+}
+
+/// Reads an input of a file that the problem does not hold yet.
+void read(const io::CaseFile& in, const TensorSpec& spec, Problem& problem) {
+  if (spec.derived || problem.has(spec.name)) return;
+  if (!spec.when.empty() && !in.has(spec.name)) {
+    problem.extents[spec.when] = 0;
+    return;
+  }
+  const auto shape = in.shape(spec.name, static_cast<int>(spec.axes.size()), spec.letters);
+  std::vector<std::int64_t> wanted;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    wanted.push_back(problem.extents.emplace(spec.axes[i], shape[i]).first->second);
+  }
+  if (!spec.when.empty()) problem.extents.emplace(spec.when, 1);
+  if (is_integer(spec.element)) {
+    problem.integers[spec.name] = in.integers(spec.name, wanted, spec.letters).values;
+  } else {
+    problem.values[spec.name] = in.floats(spec.name, wanted, spec.letters).values;
+  }
+}
+
+Problem read_problem(const TensorOperatorData& op, const io::CaseFile& in) {
+  Problem problem;
+  problem.dtype = in.dtype();
+  for (const auto& [name, value] : op.parameters) problem.parameters[name] = in.real(name);
+  for (const AxisSpec& axis : op.axes()) {
+    const auto* fallback = std::get_if<double>(&axis.fallback);
+    if (fallback == nullptr) continue;
+    const double value = in.real(axis.name, *fallback);
+    if (!(value >= axis.minimum && value <= axis.maximum)) {
+      in.reject(axis.name, "holds " + std::to_string(value) + ", expected " +
+                               std::to_string(axis.minimum) + " to " +
+                               std::to_string(axis.maximum));
+    }
+    problem.parameters[axis.name] = value;
+  }
+  for (const TensorSpec& spec : op.forward.inputs) read(in, spec, problem);
+  if (op.read) op.read(in, problem);
+  op.finish(problem);
+  return problem;
+}
+
+Work work_of(const Pass& pass, const Problem& problem, Backend backend) {
+  return pass.work(shapes_of(pass, problem), backend);
+}
+
+Status supports_of(const TensorOperatorData& op, const Problem& problem, Backend backend,
+                   int threads, const Config& config) {
+  if (op.supports) {
+    if (Status status = op.supports(problem); !status.is_ok()) return status;
+  }
+  const Pass& pass = op.pass(problem.backward);
+  return pass.decide(backend, threads, shapes_of(pass, problem), config)->status();
+}
+
+class TensorCase final : public Case {
+ public:
+  TensorCase(const TensorOperatorData& op, const Point& point)
+      : op_(op),
+        pass_(op.pass(point.pass == "backward")),
+        problem_(generated(op, pass_, point)),
+        inputs_(op.name, pass_, problem_, point.backend,
+                op.derive_on(point.backend, point.threads)),
+        backend_(point.backend),
+        threads_(point.threads) {}
+
+  [[nodiscard]] Work work() const override { return work_of(pass_, problem_, backend_); }
+
+  [[nodiscard]] Status supports(const Config& config) const override {
+    return supports_of(op_, problem_, backend_, threads_, config);
+  }
+
+  std::unique_ptr<Candidate> prepare(const Config& config) override {
+    expect();
+    DeviceOutputs outputs(op_.name, pass_, problem_, backend_);
+    auto call =
+        pass_.decide(backend_, threads_, tensors_of(pass_, problem_, inputs_, outputs), config);
+    return std::make_unique<TensorCandidate>(
+        op_, std::move(call), std::move(outputs),
+        [this](const HostValues& made) { return verify(made); }, backend_);
+  }
+
+  std::optional<ForeignCase> foreign() override {
+    if (op_.is_foreign && !op_.is_foreign(problem_)) return std::nullopt;
+    expect();
+    ForeignCase foreign;
+    foreign.parameters = {problem_.parameters.begin(), problem_.parameters.end()};
+    for (const TensorSpec& spec : pass_.inputs) {
+      if (!add(foreign.inputs, spec)) continue;
+      if (spec.derived) derived_[spec.name] = inputs_.download(spec.name);
+      foreign.inputs.back().values =
+          spec.derived ? std::span<const float>(derived_[spec.name]) : problem_.floats(spec.name);
+      foreign.inputs.back().integers = problem_.indices(spec.name);
+    }
+    std::vector<std::string> names;
+    for (const TensorSpec& spec : pass_.outputs) {
+      if (spec.asked_of_peers && add(foreign.outputs, spec)) names.push_back(spec.name);
+    }
+    foreign.verify = [this, names](std::span<const std::vector<float>> outputs) {
+      HostValues made;
+      for (std::size_t i = 0; i < names.size(); ++i) made[names[i]] = outputs[i];
+      return verify(made);
+    };
+    return foreign;
+  }
+
+ private:
+  static Problem generated(const TensorOperatorData& op, const Pass& pass, const Point& point) {
+    Problem problem = problem_of(op, point);
+    generate(problem, pass.inputs, point.seed);
+    return problem;
+  }
+  void expect() {
+    if (!expected_) expected_ = op_.expected(problem_);
+  }
+  [[nodiscard]] Errors verify(const HostValues& made) const {
+    return compare(pass_, problem_, *expected_, made, op_.compare);
+  }
+  /// Adds a tensor for another program, where it sees this one.
+  bool add(std::vector<ForeignTensor>& tensors, const TensorSpec& spec) const {
+    if (!spec.foreign || !spec.is_in(problem_)) return false;
+    tensors.push_back(
+        {.name = spec.name, .shape = spec.shape(problem_), .dtype = spec.dtype(problem_)});
+    return true;
+  }
+
+  const TensorOperatorData& op_;
+  const Pass& pass_;
+  Problem problem_;
+  DeviceInputs inputs_;
+  std::optional<testing::Expected> expected_;
+  HostValues derived_;  ///< of foreign()
+  Backend backend_;
+  int threads_;
+};
+
+class TensorOperator final : public Operator {
+ public:
+  explicit TensorOperator(const TensorOperatorData& op) : op_(op) {}
+
+  [[nodiscard]] std::string name() const override { return op_.name; }
+  [[nodiscard]] std::string summary() const override { return op_.summary; }
+  [[nodiscard]] std::vector<AxisSpec> axes() const override { return op_.axes(); }
+  [[nodiscard]] std::vector<std::string> passes() const override { return {"forward", "backward"}; }
+  void validate(const Point& point) const override {
+    if (op_.validate) op_.validate(problem_of(op_, point));
+  }
+
+  [[nodiscard]] std::vector<VariantInfo> variants(Backend backend,
+                                                  std::string_view pass) const override {
+    return op_.pass(pass == "backward").variants(backend);
+  }
+
+  [[nodiscard]] Config resolve(const Point& point, const Config& config) const override {
+    const Problem problem = problem_of(op_, point);
+    return decided(problem, point, config)->config();
+  }
+
+  [[nodiscard]] Status supports(const Point& point, const Config& config) const override {
+    return supports_of(op_, problem_of(op_, point), point.backend, point.threads, config);
+  }
+
+  [[nodiscard]] std::vector<CaseTensor> case_tensors() const override {
+    std::vector<CaseTensor> tensors;
+    for (const TensorSpec& spec : op_.forward.inputs) {
+      if (spec.derived) continue;
+      tensors.push_back({CaseTensor::Role::input, spec.name, spec.letters, !spec.when.empty()});
+    }
+    for (const TensorSpec& spec : op_.forward.outputs) {
+      if (spec.foreign) tensors.push_back({CaseTensor::Role::output, spec.name, spec.letters});
+    }
+    for (const TensorSpec& spec : op_.backward.outputs) {
+      if (spec.foreign) tensors.push_back({CaseTensor::Role::gradient, spec.name, spec.letters});
+    }
+    return tensors;
+  }
+
+  [[nodiscard]] std::optional<Work> work(const Point& point) const override {
+    const Problem problem = problem_of(op_, point);
+    return work_of(op_.pass(problem.backward), problem, point.backend);
+  }
+
+  [[nodiscard]] std::optional<PresetTile> preset(const Point& point, std::string_view variant,
+                                                 std::string_view name) const override {
+    const Problem problem = problem_of(op_, point);
+    const Pass& pass = op_.pass(problem.backward);
+    return pass.preset(point.backend, point.threads, shapes_of(pass, problem), variant, name);
+  }
+
+  [[nodiscard]] Footprint footprint(const Point& point, const Config& config) const override {
+    const Problem problem = problem_of(op_, point);
+    const Pass& pass = op_.pass(problem.backward);
+    const auto bytes_of = [&](const TensorSpec& spec) {
+      return spec.is_in(problem)
+                 ? static_cast<std::size_t>(spec.size(problem)) * spec.element_bytes(problem)
+                 : 0;
+    };
+    Footprint bytes;
+    for (const TensorSpec& spec : pass.outputs) bytes.outputs += bytes_of(spec);
+    for (const TensorSpec& spec : pass.inputs) {
+      const std::size_t device = bytes_of(spec);
+      const std::size_t elements = device / spec.element_bytes(problem);
+      const std::size_t on_host = is_integer(spec.element) ? 8 : spec.derived ? 0 : 4;
+      bytes.tensors += device + elements * on_host;  // but for those that lie in an output
+    }
+    bytes.workspace = decided(problem, point, config)->workspace_bytes();
+    return bytes;
+  }
+
+  [[nodiscard]] std::unique_ptr<Case> make_case(const Point& point) const override {
+    return std::make_unique<TensorCase>(op_, point);
+  }
+
+  void run_file(const io::CaseFile& in, const RunOptions& options,
+                io::TensorFile& out) const override {
+    Problem problem = read_problem(op_, in);
+    problem.values.merge(run(problem, options, out));
+    const TensorSpecs& backward = op_.backward.inputs;
+    const bool needs_dout = std::any_of(backward.begin(), backward.end(),
+                                        [](const TensorSpec& spec) { return spec.name == "dout"; });
+    if (needs_dout && !in.has("dout")) return;
+    if (op_.after_forward) op_.after_forward(problem);
+    problem.backward = true;
+    for (const TensorSpec& spec : backward) read(in, spec, problem);
+    (void)run(problem, options, out);
+  }
+
+ private:
+  [[nodiscard]] std::unique_ptr<DecidedCall> decided(const Problem& problem, const Point& point,
+                                                     const Config& config) const {
+    const Pass& pass = op_.pass(problem.backward);
+    return pass.decide(point.backend, point.threads, shapes_of(pass, problem), config);
+  }
+
+  /// Runs a pass to its end and puts its outputs into the file.
+  HostValues run(const Problem& problem, const RunOptions& options, io::TensorFile& out) const {
+    const Pass& pass = op_.pass(problem.backward);
+    const DeviceInputs inputs(op_.name, pass, problem, options.backend,
+                              op_.derive_on(options.backend, options.threads));
+    const DeviceOutputs outputs(op_.name, pass, problem, options.backend);
+    const auto call = pass.decide(options.backend, options.threads,
+                                  tensors_of(pass, problem, inputs, outputs), options.config);
+    run_to_end(op_.name, *call, options.backend);
+    record_variant(out, call->config(), call->parameters(), pass.backward);
+    HostValues made = outputs.download();
+    for (const TensorSpec& spec : pass.outputs) {
+      if (spec.is_in(problem) && spec.foreign) {
+        out.set(spec.name, {spec.shape(problem), made[spec.name]});
+      }
+    }
+    return made;
+  }
+
+  const TensorOperatorData& op_;
+};
+
+}  // namespace
+
+Problem TensorOperatorData::usual_problem(bool is_backward) const {
+  Problem problem;
+  problem.backward = is_backward;
+  for (const auto& [name, value] : parameters) problem.parameters[name] = value;
+  for (const AxisSpec& axis : axes()) {
+    if (const auto* integer = std::get_if<std::int64_t>(&axis.fallback)) {
+      problem.extents[axis.name] = *integer;
+    } else if (const auto* real = std::get_if<double>(&axis.fallback)) {
+      problem.parameters[axis.name] = *real;
+    }
+  }
+  return problem;
+}
+
+std::unique_ptr<Operator> make_tensor_operator(const TensorOperatorData& data) {
+  return std::make_unique<TensorOperator>(data);
+}
+
+}  // namespace katt::bench

@@ -1,0 +1,98 @@
+#include "op/tensor_pass.hpp"
+
+#include <algorithm>
+
+namespace katt::bench {
+namespace {
+
+bool in_place(const Problem& problem) { return problem.extent("in_place") != 0; }
+
+/// Calls f(output) for the outputs that take the memory of an input.
+template <class F>
+void each_taken(const Pass& pass, const Problem& problem, const F& f) {
+  if (!in_place(problem)) return;
+  for (const TensorSpec& output : pass.outputs) {
+    if (!output.over.empty() && output.is_in(problem)) f(output);
+  }
+}
+
+/// Inputs with memory of their own.
+TensorSpecs own_inputs(const Pass& pass, const Problem& problem) {
+  TensorSpecs inputs = pass.inputs;
+  each_taken(pass, problem, [&](const TensorSpec& output) {
+    std::erase_if(inputs, [&](const TensorSpec& input) { return input.name == output.over; });
+  });
+  return inputs;
+}
+
+}  // namespace
+
+DeviceInputs::DeviceInputs(std::string_view op, const Pass& pass, const Problem& problem,
+                           Backend backend, const std::function<void(const Tensors&)>& derive,
+                           std::int64_t gap)
+    : tensors_(op, backend, own_inputs(pass, problem), problem, gap) {
+  tensors_.upload(problem);
+  const auto is_missing = [&](const TensorSpec& spec) {
+    return spec.derived && spec.is_in(problem) && !problem.has(spec.name);
+  };
+  if (!derive || std::none_of(pass.inputs.begin(), pass.inputs.end(), is_missing)) return;
+  Tensors tensors(problem);
+  tensors_.add_to(tensors);
+  derive(tensors);
+}
+
+void DeviceOutputs::add_to(Tensors& tensors) const {
+  tensors_.add_to(tensors);
+  each_taken(*pass_, *problem_, [&](const TensorSpec& output) {
+    tensors.set(output.over, tensors.tensor<4>(output.name));
+  });
+}
+
+void DeviceOutputs::poison() const {
+  tensors_.poison();
+  each_taken(*pass_, *problem_, [&](const TensorSpec& output) {
+    tensors_.upload(output.name, problem_->floats(output.over));
+  });
+}
+
+Tensors shapes_of(const Pass& pass, const Problem& problem) {
+  Tensors tensors(problem);
+  add_shapes(tensors, pass.inputs, problem);
+  add_shapes(tensors, pass.outputs, problem);
+  each_taken(pass, problem, [&](const TensorSpec& output) {
+    TensorRef<4> ref = tensors.tensor<4>(output.over);
+    ref.data = tensors.tensor<4>(output.name).data;
+    tensors.set(output.over, ref);
+  });
+  return tensors;
+}
+
+Tensors tensors_of(const Pass& pass, const Problem& problem, const DeviceInputs& inputs,
+                   const DeviceOutputs& outputs) {
+  Tensors tensors(problem);
+  inputs.add_to(tensors);
+  outputs.add_to(tensors);
+  pass.check(tensors);
+  return tensors;
+}
+
+Errors compare(const Pass& pass, const Problem& problem, const testing::Expected& expected,
+               const HostValues& made, const Compare& more) {
+  testing::Comparison reported;
+  testing::Comparison unreported;
+  for (const testing::ExpectedPart& part : expected) {
+    const auto spec =
+        std::find_if(pass.outputs.begin(), pass.outputs.end(),
+                     [&](const TensorSpec& output) { return output.name == part.output; });
+    if (const auto got = made.find(part.output); got != made.end()) {
+      testing::add_all(part.unreported ? unreported : reported, part, got->second,
+                       spec->shape(problem), problem.dtype);
+    }
+  }
+  if (more) more(problem, expected, made, reported, unreported);
+  Errors errors = reported.result();
+  if (errors.status.is_ok()) errors.status = unreported.result().status;
+  return errors;
+}
+
+}  // namespace katt::bench

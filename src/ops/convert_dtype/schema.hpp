@@ -1,0 +1,18 @@
+#pragma once
+
+#include "op/schema.hpp"
+#include "ops/convert_dtype/convert_dtype.hpp"
+
+/// The tensors and numbers of the two passes.
+namespace katt::convert_dtype {
+
+inline constexpr auto forward_schema =
+    op::schema("convert", op::in("x", &ForwardArgs::x, "tokens hidden"),
+               op::out("out", &ForwardArgs::out, "tokens hidden").dtype("to"));
+
+/// The conversion back.
+inline constexpr auto backward_schema =
+    op::schema("convert", op::in("dout", &ForwardArgs::x, "tokens hidden").dtype("to"),
+               op::out("dx", &ForwardArgs::out, "tokens hidden"));
+
+}  // namespace katt::convert_dtype

@@ -1,0 +1,14 @@
+#include "ops/softmax/schema.hpp"
+
+namespace katt::softmax {
+
+void check(const ForwardArgs& args) { op::check<forward_schema>(args); }
+void check(const BackwardArgs& args) { op::check<backward_schema>(args); }
+
+double forward_flops(const ForwardArgs& args) { return 5.0 * static_cast<double>(args.x.size()); }
+double backward_flops(const BackwardArgs& args) { return 8.0 * static_cast<double>(args.x.size()); }
+
+double forward_bytes(const ForwardArgs& args) { return op::bytes<forward_schema>(args); }
+double backward_bytes(const BackwardArgs& args) { return op::bytes<backward_schema>(args); }
+
+}  // namespace katt::softmax
