@@ -61,9 +61,9 @@ enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, a
 /// An operation between all ranks. `from` and `to` as in Communicator; every rank has a part of
 /// `total` elements. Each round moves the same range of all parts:
 ///
-///   of rank r's part to rank r, from everyone | all_reduce, reduce_scatter, all_to_all
-///   sum of what came, in the order of the ranks | all_reduce, reduce_scatter
-///   of the own part to everyone | all_reduce, all_gather
+///   send rank r's part to rank r, from everyone | all_reduce, reduce_scatter, all_to_all
+///   sum what came, in the order of the ranks | all_reduce, reduce_scatter
+///   send the own part to everyone | all_reduce, all_gather
 ///
 /// `round_bytes`: about the memory for received terms of a sum, and for staging. `tag`: the tag of
 /// the messages, Link::next_tag().
