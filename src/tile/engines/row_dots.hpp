@@ -66,9 +66,9 @@ inline void pair_probabilities(float* row, int columns) {
   _mm512_storeu_si512(row, round_two(low, high));
 }
 
-/// out[r][n] += Σ_j p(r, j) · v(j, 16 n + lane) over `keys` rows of values; a vector of P beside each other
-/// row of `p`, as pair_probabilities() leaves them. Of the last vector of an odd number ND `last`
-/// columns are there.
+/// out[r][n] += Σ_j p(r, j) · v(j, 16 n + lane) over `keys` rows of values; a vector of P beside
+/// each other row of `p`, as pair_probabilities() leaves them. With an odd ND the last vector has
+/// `last` columns.
 template <class Vec, int R, int ND>
 KOKKOS_FORCEINLINE_FUNCTION void add_values(const bf16* value, std::int64_t stride,
                                             row_blocks::RowsAhead& ahead, int keys, const float* p,

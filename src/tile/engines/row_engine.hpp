@@ -34,9 +34,10 @@ namespace katt::tile {
 ///
 /// Blocks are of `row_block` rows and then of as many as are left, so that K and V are widened once
 /// for up to `row_block` query rows. A host takes two vectors of a row at a time: a line of 16-bit
-/// elements. Of bf16 they are the even and the odd elements, whose widening is one instruction; Q and O lie
-/// in the same order. Cores that are fast at dot products of bf16 take these (tile/engines/row_dots.hpp), and AVX-512
-/// has another way for five rows and more (tile/engines/row_lanes.hpp).
+/// elements. For bf16 they are the even and the odd elements, which one instruction widens; Q and O
+/// lie in the same order. Cores that are fast at dot products of bf16 take these
+/// (tile/engines/row_dots.hpp), and AVX-512 has another way for five rows and more
+/// (tile/engines/row_lanes.hpp).
 ///
 /// On a device a "vector" is a float and a thread takes a block; keys, and then values, are staged
 /// in shared memory (tile/engines/warp_rows.hpp). A warp has a row's softmax, queries and results. `Wide`:
