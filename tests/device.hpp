@@ -10,7 +10,7 @@
 /// gets every kernel and every kind of problem, but not all of their combinations.
 namespace katt::test {
 
-/// Whether this build's device is imitated by software.
+/// True when software imitates this build's device.
 inline bool device_is_emulated() {
 #if defined(KATT_HAS_CUDA)
   static const bool emulated = bench::is_emulated(Backend::cuda);
@@ -20,13 +20,14 @@ inline bool device_is_emulated() {
 #endif
 }
 
-/// Whether the combination of the i-th of one list with the j-th of another, which has `count`, is
-/// tried: all are, on an emulated device one in so many, each of either list at least once.
+/// True when a test tries the combination of the i-th of one list with the j-th of another of
+/// `count`: always, but on an emulated device for one in several only, each entry of both lists at
+/// least once.
 inline bool is_tried(std::size_t i, std::size_t j, std::size_t count) {
   return !device_is_emulated() || i % count == j;
 }
 
-/// Whether a problem of so many elements is left to real devices.
+/// True when a problem of this many elements is left to real devices.
 inline bool is_too_large(std::int64_t elements) {
   return device_is_emulated() && elements > (std::int64_t{1} << 17);
 }

@@ -25,7 +25,7 @@ collect_ignore_glob = [] if BACKEND == "cuda" else ["test_device_*.py"]
 
 
 def pytest_addoption(parser):
-    """What scripts/soak asks for beyond the suite."""
+    """Options of scripts/soak beyond the suite."""
     parser.addoption("--all-faults", action="store_true", help="test_file_faults.py: every call of every command")
     parser.addoption("--kills", type=int, default=8, help="test_kills.py: how many of sweeps, and of training")
 
@@ -42,8 +42,8 @@ NARROW = re.compile(r"(ld|st)(\.[a-z]+)*\.(global|shared)(\.[a-z]+)*\.[usbf](8|1
 
 
 def own_words(stderr):
-    """What a program wrote to stderr, without what a device in software adds where tests/with_device asks for it: the
-    kernels that ran, whose names go where it looks for them, and races, of which there must be none."""
+    """A program's stderr, without the lines that a device in software adds for tests/with_device:
+    the kernels that ran, whose names go to its list, and races, which must not occur."""
     lines = stderr.splitlines(keepends=True)
     races = [line for line in lines if RACE.match(line)]
     assert [line for line in races if not NARROW.search(line)] == []
@@ -125,7 +125,8 @@ def checkpoint(request):
 
 @pytest.fixture
 def expected(checkpoint):
-    """What transformers and PyTorch computed from the checkpoint, and the options of the training."""
+    """The results of transformers and PyTorch from the checkpoint, and the options of the
+    training."""
     with h5py.File(checkpoint / "expected.h5") as file:
         names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
         return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}

@@ -20,7 +20,7 @@ DIRECT = "MPI, from device memory"
 
 @pytest.fixture
 def build(katt):
-    """What `katt info` says of the build; the doubles are for a device in software."""
+    """The output of `katt info` on the build; the doubles are for a device in software."""
     info = json.loads(katt("info", "--json").stdout)
     if info["build"]["nccl"].startswith("none: built") or MPIRUN is None:
         pytest.skip("built without NCCL, or no mpirun")
@@ -45,7 +45,7 @@ def communicators(count, transport, env, tests="Communicator.*", *options):
 
 
 def test_info_tells_the_library(build):
-    """Of the library that the build found: it has every function that is called."""
+    """The library that the build found has every function that is called."""
     assert re.fullmatch(r"\d+\.\d+\.\d+", build["nccl"])
     assert build["mpi_takes_device_memory"] is False
 

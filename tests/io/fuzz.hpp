@@ -46,7 +46,7 @@ struct Format {
   fs::path file;  ///< the place at which damaged files are put
   Damage damage = damage_bytes;
   std::vector<Valid> valid;
-  /// What a refusal may name in place of the file: those that it has to agree with.
+  /// Names that a refusal may hold instead of the file: files that it must agree with.
   std::vector<std::string> companions{};
 };
 
@@ -85,7 +85,7 @@ class Errors {
     ::dup2(none, STDOUT_FILENO);
     ::close(none);
   }
-  /// What was written since the last call.
+  /// The bytes written since the last call.
   std::string take() const {
     std::fflush(stderr);
     std::string text(static_cast<std::size_t>(::lseek(file_, 0, SEEK_CUR)), '\0');
@@ -109,7 +109,7 @@ inline std::map<fs::path, std::uintmax_t> files_below(const fs::path& folder) {
   return files;
 }
 
-/// What is wrong with a refusal; empty where nothing is.
+/// The fault of a refusal; empty when it is right.
 inline std::string complaint_about(const std::string& errors, const Format& format) {
   if (!errors.starts_with("katt: ") || errors.find('\n') != errors.size() - 1) {
     return "is refused with " + std::to_string(std::ranges::count(errors, '\n')) +

@@ -36,7 +36,7 @@ struct Forgetful {
   }
 };
 
-/// What nothing misses, and why.
+/// Places that no check misses, and the reason.
 const std::set<std::string> unseen{
     // Kokkos waits for a device before it gives memory back that the host shares with it.
     "katt::memory::transfer: uploads, at its end"};
@@ -77,7 +77,7 @@ struct Stage {
   }
 };
 
-/// Whether everything that a transfer promises holds, once.
+/// True when every promise of a transfer holds, tried once.
 bool transfers_hold() {
   const std::vector<std::byte> source = pattern();
   bool holds = true;
@@ -126,7 +126,7 @@ bool copies_hold() {
   at.fill(at.exec, at.first, 1);
   copy<Kokkos::Cuda, Forgetful>(at.exec, at.first.data(), at.other, at.second.data(), bytes);
   at.fill(at.exec, at.first, 2);
-  // Whoever is waited for first, the copy is of what the source held.
+  // With either wait first, the copy holds the source's earlier content.
   static bool other_first = false;
   other_first = !other_first;
   (other_first ? at.other : at.exec).fence("katt::test: one");

@@ -49,7 +49,7 @@ inline double training_attribute(const std::filesystem::path& checkpoint, const 
   return value;
 }
 
-/// What copies to and from a device hold beside what a model is forecast to need: two pinned chunks.
+/// Memory of copies to and from a device beside the forecast of a model: two pinned chunks.
 template <class Exec>
 double staging_bytes() {
   return memory::host_accessible<Exec>

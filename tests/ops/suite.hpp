@@ -15,7 +15,7 @@
 #include "op/tensor_operator.hpp"
 #include "tests/ops/matrix.hpp"
 
-/// What holds for every operator that has a description (OP/bench/description.hpp): a test writes
+/// Checks that hold for every operator with a description (OP/bench/description.hpp): a test writes
 /// a struct of cases and instantiates the suite,
 ///
 ///   struct Cases : testing::SuiteDefaults {
@@ -43,7 +43,7 @@ struct SuiteDefaults {
   static constexpr double slack = 0;
   static constexpr bool has_gradient_check = true;
   static constexpr double gradient_tolerance = 1e-5;
-  /// Of either pass; each a set that holds at once.
+  /// Settings of either pass; each is one set.
   static std::vector<std::vector<Taken>> in_place() { return {}; }
 };
 

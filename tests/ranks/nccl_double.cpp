@@ -137,7 +137,7 @@ struct PointToPoint {
 int groups_open = 0;
 std::vector<PointToPoint> grouped;
 
-/// Whether a call may be made now.
+/// True when a call is allowed now.
 ncclResult_t enter(ncclComm_t comm, const char* name) {
   if (comm == nullptr)
     return refuse(comm, ncclInvalidArgument, std::string(name) + ": no communicator");
@@ -205,7 +205,7 @@ ncclResult_t end_group() {
         }
         transfer.send(std::move(bytes), peer, tag);
       } else {
-        // What is on the stream before may still use this memory.
+        // Earlier work on the stream may still use this memory.
         if (cudaStreamSynchronize(one.stream) != cudaSuccess) return ncclUnhandledCudaError;
         arrives.emplace_back(&transfer.receive(one.bytes, peer, tag), one);
       }

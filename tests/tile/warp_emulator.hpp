@@ -126,7 +126,7 @@ class EmulatedBlock {
       std::uint32_t b[2];
     } argument{c, a, {b0, b1}};
     meet_warp("mma", &argument, [](auto& arguments) {
-      // Who holds an element: PTX ISA, figures of mma.m16n8k16.
+      // The lane that holds an element: PTX ISA, figures of mma.m16n8k16.
       float a_matrix[16][16];
       float b_matrix[16][8];
       for (int lane = 0; lane < 32; ++lane) {
