@@ -36,7 +36,7 @@ struct Forgetful {
   }
 };
 
-/// Places that no check misses, and the reason.
+/// Places whose absence no check notices, and the reason.
 const std::set<std::string> unseen{
     // Kokkos waits for a device before it gives memory back that the host shares with it.
     "katt::memory::transfer: uploads, at its end"};

@@ -43,7 +43,7 @@ struct SuiteDefaults {
   static constexpr double slack = 0;
   static constexpr bool has_gradient_check = true;
   static constexpr double gradient_tolerance = 1e-5;
-  /// Settings of either pass; each is one set.
+  /// Outputs in the memory of inputs, for either pass; each entry is a set that holds at once.
   static std::vector<std::vector<Taken>> in_place() { return {}; }
 };
 
