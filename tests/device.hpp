@@ -6,8 +6,8 @@
 
 #include "machine/machine.hpp"
 
-/// How much of a test a device is given. Software that imitates one is a thousand times as slow: it
-/// gets every kernel and every kind of problem, but not all of their combinations.
+/// The share of a test that runs on a device. Software that imitates a device is a thousand times
+/// as slow: it runs every kernel and every kind of problem, but not all of their combinations.
 namespace katt::test {
 
 /// True when software imitates this build's device.
@@ -32,7 +32,8 @@ inline bool is_too_large(std::int64_t elements) {
   return device_is_emulated() && elements > (std::int64_t{1} << 17);
 }
 
-/// A list, or what an emulated device gets of it: about `few`, the first and the last among them.
+/// A list, or an emulated device's part of it: about `few` entries, the first and the last among
+/// them.
 template <class T>
 std::vector<T> some_of(std::vector<T> all, std::size_t few) {
   if (!device_is_emulated() || all.size() <= few) return all;

@@ -1,6 +1,6 @@
 """Fixtures of the command-line tests: the program named by the variable KATT, run in a folder of its own.
 
-KATT_BACKEND is "cuda" where the build has that backend; the tests of test_device_*.py are for it alone."""
+KATT_BACKEND is "cuda" if the build has that backend; the tests of test_device_*.py need it."""
 
 import os
 import re
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The cases of the tree, and those beside it where there are some.
 CASES = ROOT / "tests" / "cases"
 CASES_BESIDE = ROOT.parent / "shared" / "cases"
-FAULTS_BESIDE = ROOT.parent / "shared" / "faults"  # inputs that were once answered wrongly
+FAULTS_BESIDE = ROOT.parent / "shared" / "faults"  # inputs that once had a wrong answer
 sys.path.insert(0, str(CASES))  # the checker
 
 TINY = CASES / "llama_tiny"
@@ -31,7 +31,7 @@ def pytest_addoption(parser):
 
 
 def skipped_where_missing(path):
-    """The path as a parameter of a test; one that is not there is reported as skipped."""
+    """The path as a parameter of a test; a missing path counts as skipped."""
     missing = pytest.mark.skipif(not path.exists(), reason=f"no {os.path.relpath(path, ROOT)}")
     return pytest.param(path, id=os.path.relpath(path, ROOT), marks=missing)
 
@@ -96,7 +96,8 @@ class Program:
         return lines[0]
 
     def files(self):
-        """When each file was changed; folders without: a lock comes and goes in them."""
+        """The time of the last change of each file, without folders: a lock comes and goes in
+        them."""
         return {path: 0 if path.is_dir() else path.lstat().st_mtime_ns for path in self.folder.rglob("*")}
 
 

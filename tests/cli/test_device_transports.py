@@ -1,5 +1,6 @@
-"""How ranks send device memory: NCCL between devices, MPI where it takes device memory, else staged through the hosts.
-On a device in software NCCL and such an MPI are doubles of ours (tests/dist); NCCL itself needs several GPUs."""
+"""Ranks send device memory by NCCL between devices, by MPI if it takes device memory, else staged
+through the hosts. On a device in software NCCL and such an MPI are our doubles (tests/ranks); NCCL
+itself needs several GPUs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Mistakes of the first hour: each is answered in one line that names what was meant."""
+"""Mistakes of the first hour: each gets one line that names the intended word."""
 
 import json
 import os

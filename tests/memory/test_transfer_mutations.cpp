@@ -1,7 +1,7 @@
-// Mutations of memory/transfer.hpp: each fence and each event that orders its copies is left out in
-// turn, and a result must be wrong on a device in software, which executes what it is asked for as
-// late as it may and in any order that streams and events allow. A real device may be right by
-// chance, so there only the whole is tested.
+// Mutations of memory/transfer.hpp: the test removes each fence and each event that orders its
+// copies, one after the other, and a result must then be wrong on a device in software, which
+// executes its work as late as it may and in any order that streams and events allow. A real device
+// may be right by chance, so there the test only covers the unchanged code.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace katt::memory {
 namespace {
 
-/// Does what impl::Ordering does, but for what is left out.
+/// Does the same as impl::Ordering, except the removed part.
 struct Forgetful {
   static inline std::string left_out;
   static inline std::set<std::string> met;

@@ -18,7 +18,7 @@
 
 namespace katt::test {
 
-/// Folders of Hugging Face checkpoints, each with what transformers and PyTorch computed from it in
+/// Folders of Hugging Face checkpoints, each with the results of transformers and PyTorch in
 /// expected.h5: that of the tree, then others.
 inline std::vector<std::filesystem::path> checkpoints() {
   std::vector<std::filesystem::path> found;

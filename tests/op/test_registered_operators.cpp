@@ -119,7 +119,7 @@ struct Parameter {
 std::vector<Parameter> parameters() {
   std::vector<Parameter> all;
   for (const Operator* op : registry().all()) {
-    if (is_collective(*op)) continue;  // it waits for ranks; tests/dist tells what holds for it
+    if (is_collective(*op)) continue;  // it waits for ranks; tests/cli/test_collectives.py tests it
     for (const Backend backend : all_backends) {
       if (is_built(backend)) all.push_back({op->name(), backend});
     }

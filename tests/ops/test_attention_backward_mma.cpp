@@ -12,8 +12,8 @@
 #include "tests/ops/attention_problems.hpp"
 #include "tests/tile/warp_emulator.hpp"
 
-// The backward kernels on tensor cores, run on the host by an emulator of their instructions: the
-// functors, the masks and the index arithmetic are those that a device runs.
+// The backward kernels on tensor cores, run on the host by an emulator of their instructions:
+// functors, masks and index arithmetic are the same as on a device.
 namespace katt::attention {
 namespace {
 

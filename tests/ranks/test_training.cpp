@@ -46,8 +46,8 @@ Layout with_all_variants(Layout layout, const nn::LlamaConfig& config, TrainOpti
   return layout;
 }
 
-/// All layouts of the ranks that can share the model and its batch, and their variants; of eight those
-/// of three kinds, since those of fewer are those of fewer ranks.
+/// All layouts of the ranks that can share the model and its batch, and their variants; for eight
+/// ranks only layouts of three kinds, since layouts of fewer kinds occur with fewer ranks.
 std::vector<Layout> layouts(const nn::LlamaConfig& config, const TrainOptions& options) {
   const int ranks = ranks::world().size();
   std::vector<Layout> found;

@@ -13,8 +13,8 @@
 #include "tests/tile/block_emulator.hpp"
 
 /// The instructions of a thread in an emulated block (block_emulator.hpp), with the semantics of
-/// the PTX ISA, written down anew from its figures (element by element, as the inverse of what the
-/// kernels use), so that the kernels' index arithmetic is tested.
+/// the PTX ISA, written independently from its figures (element by element, as the inverse of what
+/// the kernels use), so that the kernels' index arithmetic is tested.
 namespace katt::testing {
 
 /// A thread's view of its block: the members of tile::MmaBlock.

@@ -12,7 +12,7 @@
 #include "ops/attention/attention.hpp"
 #include "ops/attention/mask.hpp"
 
-/// What the two passes check and count alike.
+/// Checks and counts that the two passes share.
 namespace katt::attention::impl {
 
 /// head_dim and the numbers of heads. Throws InputError.

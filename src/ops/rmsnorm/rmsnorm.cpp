@@ -22,7 +22,7 @@ void check_tensor(const char* name, const BasicTensorRef<Rank, Const>& tensor, D
   katt::check_tensor<Rank>("rmsnorm", name, tensor, dtype, expected);
 }
 
-/// Whether an optional tensor is there, by its shape.
+/// True when an optional tensor is there, by its shape.
 template <int Rank, bool Const>
 bool has(const BasicTensorRef<Rank, Const>& tensor) {
   return tensor.extent[Rank - 1] > 0;

@@ -86,13 +86,13 @@ class FragmentRows {
   KOKKOS_INLINE_FUNCTION const T* bias_row(int half) const {
     return scores_.bias ? scores_.bias.row(scores_.batch, head(half), query(half)) : nullptr;
   }
-  /// Of the lane's scores of a row, but for their column.
+  /// The place of the lane's scores of a row, without their column.
   KOKKOS_INLINE_FUNCTION auto place(int half) const {
     return tile::place_of_columns<float>(scores_.row(head(half), query(half)));
   }
   KOKKOS_INLINE_FUNCTION int column_of(int n, int i) const { return fragment_column(lane_, n, i); }
 
-  /// Of 8·N keys from `key` on.
+  /// Masks of 8·N keys from `key` on.
   template <int N>
   KOKKOS_INLINE_FUNCTION VisibleScores visible(int key) const {
     const IntervalMask& interval = scores_.mask.interval;

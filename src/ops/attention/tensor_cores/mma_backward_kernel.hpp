@@ -68,7 +68,7 @@ struct MmaBackward : BackwardProblem<T, Rule> {
         rows(static_cast<int>(BackwardProblem<T, Rule>::rows)),
         keys(static_cast<int>(args.seq_kv())) {}
 
-  /// Of a (batch, K/V head).
+  /// The tensors of a (batch, K/V head).
   KOKKOS_INLINE_FUNCTION RowStatistics* statistics_of(std::int64_t batch,
                                                       std::int64_t kv_head) const {
     return statistics + (batch * this->kv_heads + kv_head) * ((rows + 1) / 2);
@@ -446,7 +446,7 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
     block.commit();
   }
 
-  /// Of the packed rows from `row` on, to the lane's keys, own_key and own_key + 8.
+  /// Visibility of the packed rows from `row` on, for the lane's keys, own_key and own_key + 8.
   KOKKOS_INLINE_FUNCTION VisibleScores visible(const Mask& mask, int own_key, int row,
                                                unsigned lane) const {
     VisibleScores scores;
