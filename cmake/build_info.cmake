@@ -1,5 +1,5 @@
-# Generates the source of katt::build_info(). What the configuration knows is filled in here; the
-# commit and the dirty flag at every build, by write_build_info.cmake.
+# Generates the source of katt::build_info(). The configuration fills in its facts here;
+# write_build_info.cmake fills in the commit and the dirty flag at every build.
 
 function(katt_add_build_info source)
   string(TOUPPER "${CMAKE_BUILD_TYPE}" type)

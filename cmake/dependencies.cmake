@@ -1,5 +1,5 @@
-# What katt is built on: packages of the system, and Kokkos with Kokkos Kernels, an installed one
-# where it suits this configuration, else the pinned source (kokkos_pinned.cmake).
+# The dependencies of katt: packages of the system, and Kokkos with Kokkos Kernels, an installed one
+# if it suits this configuration, else the pinned source (kokkos_pinned.cmake).
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(HDF5 REQUIRED COMPONENTS C)
 find_package(CLI11 REQUIRED)

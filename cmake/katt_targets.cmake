@@ -1,5 +1,5 @@
-# What every target of katt has in common: warnings, and the compiler. Call it once the target's
-# sources are known.
+# Properties of every target of katt: warnings, and the compiler. Call it once the target's sources
+# are known.
 include(katt_cuda_language)
 set(KATT_INCLUDE_ROOTS ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
 

@@ -132,7 +132,7 @@ if(NOT EXISTS ${katt_kokkos_prefix}/complete)
   file(MAKE_DIRECTORY ${KATT_DEPS_DIR})
   katt_build_kokkos()
 endif()
-# What was found and passed over must not shadow this prefix.
+# An installed Kokkos that was found and rejected must not shadow this prefix.
 unset(Kokkos_DIR CACHE)
 unset(KokkosKernels_DIR CACHE)
 find_package(Kokkos REQUIRED NO_MODULE PATHS ${katt_kokkos_prefix} NO_DEFAULT_PATH)

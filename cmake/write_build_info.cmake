@@ -12,7 +12,7 @@ if(GIT AND EXISTS ${SOURCE_DIR}/.git)
     ERROR_QUIET)
   if(result EQUAL 0)
     set(commit ${head})
-    # What decides over the program; results and notes may change without it.
+    # The files that decide over the program; results and notes may change without it.
     execute_process(
       COMMAND ${GIT} -C ${SOURCE_DIR} status --porcelain -- CMakeLists.txt CMakePresets.json cmake
               drivers/*.cpp drivers/*.hpp src

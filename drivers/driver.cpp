@@ -32,7 +32,7 @@ struct Command {
   std::string_view name;
   int (*run)(const impl::Invocation&);
   std::string_view help;
-  bool takes_ranks = false;  ///< whether mpirun may start it on several ranks
+  bool takes_ranks = false;  ///< true: mpirun may start it on several ranks
 };
 
 std::vector<Command> commands() {
@@ -63,7 +63,7 @@ void print_help() {
   std::printf("\nkatt COMMAND --help tells more; katt --version prints the version.\n");
 }
 
-/// What an unknown command may mean: "did you mean sweep? ".
+/// A suggestion for an unknown command: "did you mean sweep? ".
 std::string meant(const std::string& word, const std::vector<std::string>& commands,
                   const bench::Registry& registry) {
   const auto instead = [](const std::string& text) { return "did you mean katt " + text + "? "; };
@@ -112,18 +112,19 @@ int dispatch(int argc, char** argv, const bench::Registry& registry) {
                    bench::join(names, ", "));
 }
 
-/// A message as one line that says nothing to a terminal, whatever it holds.
+/// A message as one line without control characters.
 std::string one_line(std::string message) {
   std::replace_if(
       message.begin(), message.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
   return io::impl::escaped(message);
 }
 
-/// Throws std::runtime_error where what was printed did not arrive: a full disk, a closed pipe.
+/// Throws std::runtime_error when the output did not arrive: a full disk, a closed pipe.
 void finish_stdout() {
   const bool failed = std::ferror(stdout) != 0;
   if (std::fflush(stdout) == 0 && !failed) return;
-  // Why an earlier write failed is forgotten: one more tells. What is printed is cut off anyway.
+  // The reason of an earlier failed write is lost: another write finds it. The output is cut off
+  // anyway.
   errno = 0;
   std::clearerr(stdout);
   (void)(std::putchar('\n') != EOF && std::fflush(stdout) == 0);
@@ -149,7 +150,7 @@ int driver_main(int argc, char** argv, const bench::Registry& registry) {
     impl::check_surroundings();
     impl::insist_on_blas_kernels(argv);
     ranks.emplace();
-    // One rank prints. Another has nothing to lose: complaints go to stderr.
+    // One rank prints. Another rank prints errors only, on stderr.
     if (ranks::world().rank() > 0 && std::freopen("/dev/null", "w", stdout) == nullptr) return 1;
     const int done = dispatch(argc, argv, registry);
     finish_stdout();

@@ -27,14 +27,15 @@ namespace {
 
 constexpr const char* generate_usage =
     "katt generate --model DIR --tokens 1,2,3 --max-new-tokens N";
-/// Most prompts that are continued at once unless --batch says otherwise: so many rows are multiplied
-/// with weights that are read once, each with the bits that it has alone (ops/linear/gemm/inner/products.hpp).
+/// Default of --batch, the most prompts that continue at once: products read the weights once for
+/// this many rows, and each row keeps the bits that it has alone
+/// (ops/linear/gemm/inner/products.hpp).
 constexpr std::int64_t default_batch = 64;
 constexpr std::int64_t bytes_of_a_text = 256;
 constexpr const char* no_tokenizer =
     "katt has no tokenizer: --tokens takes ids, and katt.Llama in Python takes a text";
 
-/// What a run used, in bytes; the peak is measured.
+/// Memory of a run in bytes; the peak is measured.
 struct Memory {
   std::size_t weights, cache, activations, workspace, peak;
 };
@@ -44,8 +45,8 @@ struct Made {
   Prompts tokens;
   std::size_t prompt_tokens = 0;
   double prefill_s = 0, decode_s = 0;
-  std::int64_t steps = 0;  ///< of decoding
-  std::string submission;  ///< of a decoded token's launches: Session::submission()
+  std::int64_t steps = 0;  ///< seconds of decoding
+  std::string submission;  ///< submission of a decoded token's launches: Session::submission()
 
   [[nodiscard]] std::size_t new_tokens() const {
     std::size_t count = 0;
@@ -107,7 +108,7 @@ void write_tokens(const std::filesystem::path& path, const Made& made) {
   file.write(path);
 }
 
-/// Continues the prompts of this rank's replica: each as it would be alone.
+/// Continues the prompts of this rank's replica, each as if it were alone.
 template <class Exec>
 nn::GeneratedBatch continue_share(nn::Session<Exec>& session, const nn::LlamaConfig& config,
                                   const Prompts& prompts, const ranks::Communicator& replicas,
@@ -126,7 +127,7 @@ nn::GeneratedBatch continue_share(nn::Session<Exec>& session, const nn::LlamaCon
   }
 }
 
-/// What all replicas made, in the order of the prompts.
+/// The continuations of all replicas, in the order of the prompts.
 Prompts of_all(const ranks::Communicator& replicas, const Prompts& made) {
   Prompts all;
   const std::string own = nlohmann::json(made).dump();
@@ -152,7 +153,8 @@ void print_json(const nlohmann::ordered_json& tokens, const Made& made, const Me
   std::printf("%s\n", object.dump().c_str());
 }
 
-/// Printable ASCII and ends of lines as they are, other bytes as \xNN: a model may say anything.
+/// Keeps printable ASCII and ends of lines, and writes other bytes as \xNN: a model may produce any
+/// byte.
 void print_byte(int byte) {
   if ((byte >= ' ' && byte <= '~') || byte == '\n') {
     std::putchar(byte);
@@ -190,7 +192,7 @@ int generate_command(const Invocation& invocation) {
   ranks.add_inference_to(line);
   line.option("--tokens", tokens, "token ids of the prompt: 1,2,3");
   line.option("--text", text, "prompt as a text, for models of bytes; the answer is one, too");
-  line.option("--prompt", prompt, "", "");  // not in the help: what others call a text
+  line.option("--prompt", prompt, "", "");  // not in the help: other programs' name for a text
   line.option("--prompts", prompts_file,
               "file of prompts, token ids, one a line: all in one batch");
   line.option("--batch", batch_text, "most prompts continued at once (default: 64)");

@@ -102,8 +102,8 @@ void print_devices() {
 #endif
 }
 
-/// The backends that operators can be asked about: all that run here, without serial, which has
-/// what openmp has.
+/// The backends to ask operators about: all that run here, without serial, which has the variants
+/// of openmp.
 std::vector<Backend> telling_backends() {
   std::vector<Backend> backends;
   for (const Backend backend : all_backends) {
@@ -132,7 +132,7 @@ std::string variants_text(const bench::Operator& op, Backend backend) {
          (elsewhere.empty() ? "" : "; not here: " + bench::join(elsewhere, " "));
 }
 
-/// One screen: what this is, and what this machine can run.
+/// One screen: the program, and the operators that this machine can run.
 void print_screen(const bench::Registry& registry) {
   const BuildInfo& build = build_info();
   std::printf("katt %s\n\nbuild\n", build.version);
@@ -195,7 +195,7 @@ void print_all_of_build() {
   print_devices();
 }
 
-/// A variant each line, with its tiles below: whether this machine runs it.
+/// One line a variant, with its tiles below: whether this machine runs it.
 void print_variants(const bench::Operator& op) {
   for (const Backend backend : telling_backends()) {
     for (const std::string& pass : op.passes()) {
@@ -303,7 +303,7 @@ int info_command(const Invocation& invocation) {
   const int most = threads_option(threads_text);
   std::optional<Runtime> runtime;
   const Backend host = is_built(Backend::openmp) ? Backend::openmp : Backend::serial;
-  // A CUDA build without a device still tells what it is.
+  // A CUDA build without a device still describes itself.
   if (measure || bench::backend_problem(host).empty()) {
     runtime.emplace(most, chosen);
   }

@@ -20,7 +20,7 @@ namespace {
 constexpr const char* memory_usage =
     "katt memory --model DIR --batch N --seq N --dtype T [--checkpoint]";
 
-/// A use of memory: what is forecast, by purpose, and the peak of a run.
+/// A use of memory: the forecast, by purpose, and the peak of a run.
 struct Forecast {
   const char* name;
   std::vector<std::pair<const char*, std::size_t>> parts;
@@ -33,7 +33,7 @@ struct Forecast {
   }
 };
 
-/// Of the rank in the options' groups.
+/// Memory of the rank in the options' groups.
 template <class Exec>
 Forecast forecast_inference(const Exec& exec, const ModelOptions& options,
                             const nn::LlamaConfig& config, nn::SessionOptions session_options,
@@ -82,7 +82,7 @@ Forecast forecast_training(const Exec& exec, const ModelOptions& options,
   return forecast;
 }
 
-/// What every rank needs to train.
+/// Memory that every rank needs for training.
 struct RankForecast {
   ranks::Place place;
   Forecast training;
@@ -188,7 +188,7 @@ int memory_command(const Invocation& invocation) {
     train.recompute = training::plan_checkpointing(exec, config, train, "--checkpoint-blocks",
                                                    blocks.value_or(checkpoint ? "all" : "none"))
                           .recompute;
-    // Inference has tensor parallel ranks and stages alone.
+    // Inference has only tensor parallel ranks and stages.
     nn::SessionOptions session{.batch = rows, .capacity = tokens};
     const ranks::Layout of_session{.tensor = layout.layout.tensor,
                                    .pipeline = layout.layout.pipeline};

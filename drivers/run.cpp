@@ -17,7 +17,7 @@
 namespace katt::impl {
 namespace {
 
-/// 0 where it is left open.
+/// 0 for an open value.
 int extent(const char* name, const std::optional<std::string>& text) {
   return text ? static_cast<int>(bench::parse_count(name, *text, 1, bench::max_tile)) : 0;
 }
@@ -44,7 +44,7 @@ void print_json(const bench::Operator& op, const bench::RunOptions& options, Dty
   std::printf("%s\n", bench::dumped(summary).c_str());
 }
 
-/// Throws InputError, with the nearest variant, where no pass on the backend has it.
+/// Throws InputError, with the nearest variant, when no pass on the backend has it.
 void check_variant(const bench::Operator& op, Backend backend, const std::string& variant) {
   std::vector<std::string> known{std::string(auto_variant)};
   for (const std::string& pass : op.passes()) {
@@ -107,7 +107,7 @@ int run_command(const Invocation& invocation) {
   if (variant) check_variant(chosen, options.backend, *variant);
   io::TensorFile result;
   chosen.run_file(input, options, result);
-  if (ranks.rank() > 0) return 0;  // the first has it all
+  if (ranks.rank() > 0) return 0;  // rank 0 has the whole result
   result.write(target);
   if (json) print_json(chosen, options, input.dtype(), target, result);
   return 0;

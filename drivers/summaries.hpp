@@ -6,13 +6,13 @@
 #include "io/hdf5/result_file.hpp"
 #include "op/registry.hpp"
 
-/// What commands print with --json.
+/// The output of commands with --json.
 namespace katt::bench {
 
 /// The last line of `katt sweep --json`.
 struct SweepSummary;
 [[nodiscard]] std::string summary_json(const SweepSummary& summary, const std::string& output);
-/// What `katt sweep --dry-run --json` prints.
+/// The output of `katt sweep --dry-run --json`.
 struct Outlook;
 [[nodiscard]] std::string outlook_json(const Outlook& outlook);
 /// The last line of `katt merge --json`.
@@ -20,8 +20,7 @@ struct Merged;
 [[nodiscard]] std::string merged_json(const Merged& merged, const std::string& output);
 
 /// `katt info --json`: build, machine, backends, operators with axes, variants and tiles, ceilings.
-/// Variants are those of the backends that can run here, and are empty before Kokkos is
-/// initialised.
+/// It lists the variants of the backends that can run here, and none before Kokkos is initialised.
 [[nodiscard]] std::string info_json(const Registry& registry,
                                     std::span<const io::CeilingRow> ceilings);
 

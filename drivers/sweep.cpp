@@ -27,7 +27,7 @@
 namespace katt::impl {
 namespace {
 
-/// Where --tile auto looks; nothing where no folder of the user is known.
+/// The tuning file for --tile auto; empty when the user's folder is unknown.
 std::optional<std::filesystem::path> tuning_path(const std::optional<std::string>& option) {
   if (!option) return bench::usual_tuning_file();
   if (!std::filesystem::exists(*option)) {
@@ -93,7 +93,7 @@ int sweep_command(const Invocation& invocation) {
     options.overwrite = false;
   }
   const ranks::Communicator ranks = ranks::world();
-  const bool first = ranks.rank() == 0;  // which writes the file and speaks
+  const bool first = ranks.rank() == 0;  // rank 0 writes the file and prints
   const bool by_all_ranks = ranks.size() > 1 && bench::is_collective(request.entries);
   if (by_all_ranks) bench::share_cores(ranks, request.entries);
   else if (ranks.size() > 1) bench::allow_all_processors();

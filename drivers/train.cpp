@@ -60,7 +60,7 @@ void print_summary(const Trained& trained, std::size_t peak_bytes, bool json) {
       summary.tokens_per_s, bench::human_bytes(static_cast<double>(peak_bytes)).c_str());
 }
 
-/// Says by what a budget was met.
+/// Prints the choice that met a budget.
 void print_costs(const training::Checkpointing& checkpointing) {
   if (checkpointing.costs.empty()) return;
   std::fprintf(stderr, "computed again: %s; measured a block:\n",

@@ -69,7 +69,7 @@ int tune_command(const Invocation& invocation) {
   bench::check_memory(plan);
   io::Outputs outputs;
   if (results) outputs.claim({"--results", *results}, false, "a new file");
-  // a file that cannot be written is told before anything is measured
+  // reports an unwritable file before anything is measured
   { const io::AtomicFile writable(path); }
   options.measure_ceilings = results.has_value();
   options.finished = [&](const bench::PlannedCase& planned,

@@ -1,4 +1,4 @@
-// What gradient checkpointing and 16 bits save: forecast, and measured by the tracker.
+// The savings of gradient checkpointing and 16 bits: forecast, and measured by the tracker.
 #include <cstdio>
 
 #include "examples/example_model.hpp"

@@ -1,4 +1,5 @@
-"""What the experiments on a model share: running the program, and a result file with a figure."""
+"""Code that the experiments on a model share: running the program, and a result file with a
+figure."""
 
 import json
 import os
@@ -21,7 +22,7 @@ SCHEMA = "model_runs 1"
 
 
 def katt(*arguments):
-    """The program's JSON. What it says on stderr passes through."""
+    """The program's JSON. Its stderr passes through."""
     command = [KATT, *map(str, arguments), "--json"]
     print("katt", *command[1:], file=sys.stderr)
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])

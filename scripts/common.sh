@@ -1,4 +1,4 @@
-# What the scripts share; sourced from the repository root by build, demo and test.
+# Functions that the scripts share; build, demo and test source it from the repository root.
 
 packages=(g++ cmake ninja-build git patch python3 python3-venv pkg-config ca-certificates
   libhdf5-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libopenblas-openmp-dev

@@ -1,4 +1,4 @@
-"""The stages of gpu_run: what each of them runs on the device, and what it says of it."""
+"""The stages of gpu_run: the work of each on the device, and its report."""
 
 import importlib.machinery
 import importlib.util
@@ -79,7 +79,8 @@ def sweep_arguments(row, axes):
 
 
 class Run:
-    """What all stages share: the options, the programs, the clock and what is known of former calls."""
+    """The state that all stages share: the options, the programs, the clock and the results of
+    former calls."""
 
     def __init__(self, options):
         self.options = options
@@ -159,7 +160,7 @@ class Run:
         return said
 
     def part(self, name):
-        """Whether a part of a stage has been done by a former call; `done()` notes that it is."""
+        """True when a former call has done a part of a stage; `done()` marks it as done."""
         return name in self.state.get("parts", [])
 
     def done(self, name):
@@ -173,7 +174,7 @@ class Run:
 
 
 def stop(process):
-    """Ends a command and what it started: asked to first, since a sweep then closes its file."""
+    """Ends a command and its children: by a request first, since a sweep then closes its file."""
     for number, patience_s in ((signal.SIGINT, 10), (signal.SIGKILL, 10)):
         try:
             os.killpg(process.pid, number)
@@ -208,7 +209,7 @@ def small_sweep(text):
 
 
 def sweep(run, experiment, *arguments, prefix=(), name=None):
-    """A sweep of experiments/, which goes on where it was stopped. Rows that failed are a failure."""
+    """A sweep of experiments/, which continues where it was stopped. Failed rows are a failure."""
     file = ROOT / "experiments" / experiment / "sweep.toml"
     if run.options.small:
         small = run.out / f"{experiment}.toml"
@@ -236,7 +237,8 @@ def tests_of(run):
 
 
 def run_tests(run, stage, prefix=()):
-    """Those that no former call has passed, one after the other; what each of the failed said."""
+    """Runs the tests that no former call has passed, one after the other; gives the output of each
+    failed one."""
     run.run([run.program, "--prepare"], "the bundle")
     program = run.program.parent / "bin" / "test_device"
     failed = []

@@ -5,7 +5,7 @@
 
 namespace katt::test {
 
-/// What stands on the command line of a test program beside GoogleTest's own options.
+/// The command line of a test program beside GoogleTest's own options.
 inline std::vector<std::string>& arguments() {
   static std::vector<std::string> all;
   return all;

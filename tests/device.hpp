@@ -6,11 +6,11 @@
 
 #include "machine/machine.hpp"
 
-/// How much of a test a device is given. Software that imitates one is a thousand times as slow: it
-/// gets every kernel and every kind of problem, but not all of their combinations.
+/// The share of a test that runs on a device. Software that imitates a device is a thousand times
+/// as slow: it runs every kernel and every kind of problem, but not all of their combinations.
 namespace katt::test {
 
-/// Whether this build's device is imitated by software.
+/// True when software imitates this build's device.
 inline bool device_is_emulated() {
 #if defined(KATT_HAS_CUDA)
   static const bool emulated = bench::is_emulated(Backend::cuda);
@@ -20,18 +20,20 @@ inline bool device_is_emulated() {
 #endif
 }
 
-/// Whether the combination of the i-th of one list with the j-th of another, which has `count`, is
-/// tried: all are, on an emulated device one in so many, each of either list at least once.
+/// True when a test tries the combination of the i-th of one list with the j-th of another of
+/// `count`: always, but on an emulated device for one in several only, each entry of both lists at
+/// least once.
 inline bool is_tried(std::size_t i, std::size_t j, std::size_t count) {
   return !device_is_emulated() || i % count == j;
 }
 
-/// Whether a problem of so many elements is left to real devices.
+/// True when a problem of this many elements is left to real devices.
 inline bool is_too_large(std::int64_t elements) {
   return device_is_emulated() && elements > (std::int64_t{1} << 17);
 }
 
-/// A list, or what an emulated device gets of it: about `few`, the first and the last among them.
+/// A list, or an emulated device's part of it: about `few` entries, the first and the last among
+/// them.
 template <class T>
 std::vector<T> some_of(std::vector<T> all, std::size_t few) {
   if (!device_is_emulated() || all.size() <= few) return all;

@@ -9,7 +9,7 @@
 #include "tests/device.hpp"
 
 int main(int argc, char** argv) {
-  // Property tests on an emulated device: a few problems each. What the user has set stays.
+  // Property tests on an emulated device: a few problems each. The user's own setting stays.
   if (katt::test::device_is_emulated()) setenv("RC_PARAMS", "max_success=6", 0);
   testing::InitGoogleTest(&argc, argv);
   katt::test::arguments().assign(argv + 1, argv + argc);

@@ -8,7 +8,7 @@
 
 namespace katt::impl {
 
-/// The options of one subcommand. Values stay text: what they mean is checked where it is known,
+/// The options of one subcommand. Values stay text: the code that knows their meaning checks them,
 /// with the same messages as for a file. Options may be spelled with '_' for '-'.
 class CommandLine {
  public:
@@ -23,7 +23,7 @@ class CommandLine {
   /// Any number of positional arguments.
   void positionals(const std::string& name, std::vector<std::string>& values,
                    const std::string& help);
-  /// `names` as in "-o,--output". The value stays empty where the option is not given.
+  /// `names` as in "-o,--output". The value stays empty when the option is missing.
   void option(const std::string& names, std::optional<std::string>& value, const std::string& help,
               const std::string& group = "Options");
   void flag(const std::string& names, bool& value, const std::string& help);
@@ -31,8 +31,8 @@ class CommandLine {
   /// Text below the list of options in the help.
   void footer(const std::string& text);
 
-  /// Fills the values in. False when help was asked for, and printed. Throws InputError for
-  /// anything else than the options given above.
+  /// Fills the values in. Returns false when the user asked for help, and it was printed. Throws
+  /// InputError for all arguments other than the options above.
   [[nodiscard]] bool parse(std::span<const std::string> arguments);
 
  private:

@@ -18,25 +18,26 @@ struct Replicas {
   ranks::Communicator others{};
 };
 
-/// How several ranks share a model: the options of every command that mpirun may start on many.
+/// The division of a model among ranks: the options of every command that mpirun may start on
+/// several ranks.
 struct LayoutOptions {
   std::optional<std::string> tensor, pipeline, context, zero;
   std::optional<std::string> sequence_parallel, context_variant, virtual_stages, micro_batches;
   ranks::Layout layout{};
 
   void add_to(CommandLine& line);
-  /// The same, as inference takes them: a command line may be that of a training.
+  /// The same options for inference: a command line of training is valid here, too.
   void add_inference_to(CommandLine& line);
-  /// Reads the texts: of all ranks of the program, or, for a forecast, of so many; 0: as many as the
-  /// options name where the program has one rank. Throws InputError.
+  /// Reads the texts for all ranks of the program or, for a forecast, for `ranks` ranks; 0: as many
+  /// as the options name when the program has one rank. Throws InputError.
   void resolve();
   void resolve_forecast(int ranks);
-  /// The text of an option of this name; null where it is none of these.
+  /// The text of an option of this name; null when it is none of these.
   [[nodiscard]] std::optional<std::string>* text(const std::string& name);
   /// The groups of this rank. All ranks call it.
   [[nodiscard]] ranks::Groups groups() const;
-  /// Those of inference, which cuts no sequence: --tensor x --pipeline ranks hold a model together,
-  /// and as many such replicas as there are work apart. All ranks call it.
+  /// The groups of inference, which cuts no sequence: --tensor x --pipeline ranks hold a model
+  /// together, and the replicas work independently. All ranks call it.
   [[nodiscard]] Replicas replicas() const;
 
  private:

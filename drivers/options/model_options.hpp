@@ -22,7 +22,7 @@ struct ModelOptions {
   std::filesystem::path folder;
   Dtype dtype = Dtype::f32;
   Backend backend = Backend::openmp;
-  std::optional<int> device;  ///< where one was chosen
+  std::optional<int> device;  ///< empty: none was chosen
   int threads = 0;
   std::uint64_t seed = 0;
 
@@ -31,28 +31,28 @@ struct ModelOptions {
   void resolve(const std::string& usage);
 };
 
-/// "1,2,3" as token ids. Throws InputError that names where they stand.
+/// "1,2,3" as token ids. Throws InputError that names their place.
 [[nodiscard]] std::vector<std::int64_t> parse_tokens(const std::string& text,
                                                      const std::string& where = "--tokens");
 
-/// The text of an option as a count or a number, or what holds without it. Throws InputError.
+/// The text of an option as a count or a number, or the default. Throws InputError.
 [[nodiscard]] std::int64_t count_option(const char* name, const std::optional<std::string>& text,
                                         std::int64_t minimum, std::int64_t fallback);
 [[nodiscard]] double number_option(const char* name, const std::optional<std::string>& text,
                                    double minimum, double maximum, double fallback);
 
-/// A line on stderr, of rank 0: what a user should know of a run that goes on. None where it is empty.
+/// Rank 0 prints a remark on a continuing run as a line on stderr; prints nothing when it is empty.
 void tell(const std::string& note);
 
-/// How many of the ranks of a host share the memory that a rank works in: all of them the host's,
-/// those that got the same device its memory.
+/// Number of ranks of a host that share the memory of a rank: all of them share the host's memory,
+/// the ranks on the same device share its memory.
 [[nodiscard]] std::size_t ranks_on_memory(int ranks_on_host, const ModelOptions& options);
 
-/// Throws InputError where the backend has not so much memory left.
+/// Throws InputError when the backend has less free memory.
 void check_fits(const std::string& what, std::size_t bytes, Backend backend);
 
-/// The same for inference with the model of these options, before any of it is allocated. Throws
-/// InputError for a folder without a model, too.
+/// The same for inference with the model of these options, before any allocation. Throws InputError
+/// also for a folder without a model.
 template <class Exec>
 void check_inference_fits(const Exec& exec, const ModelOptions& options,
                           const nn::SessionOptions& session) {
@@ -61,7 +61,7 @@ void check_inference_fits(const Exec& exec, const ModelOptions& options,
   check_fits(options.folder.string() + ": inference", memory.total(), options.backend);
 }
 
-/// The text of an option that must be given.
+/// The text of a required option.
 [[nodiscard]] const std::string& required_option(const char* name,
                                                  const std::optional<std::string>& text,
                                                  const std::string& usage);

@@ -22,7 +22,7 @@ Prompts read_prompts(const std::filesystem::path& path) {
   Prompts prompts;
   for (std::string line; std::getline(file, line);) {
     const std::string where = line_of(path, prompts.size());
-    if (line.ends_with('\r')) line.pop_back();  // of Windows
+    if (line.ends_with('\r')) line.pop_back();  // line ends of Windows
     if (line.find_first_not_of(" \t\r") == std::string::npos) {
       throw InputError(where + ": holds nothing, expected token ids: 1,2,3");
     }

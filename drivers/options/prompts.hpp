@@ -14,10 +14,10 @@ using Prompts = std::vector<std::vector<std::int64_t>>;
 /// pipe may never end. Throws InputError that names the file and the line.
 [[nodiscard]] Prompts read_prompts(const std::filesystem::path& path);
 
-/// Where a prompt stands: "FILE:LINE".
+/// The place of a prompt: "FILE:LINE".
 [[nodiscard]] std::string line_of(const std::filesystem::path& path, std::size_t prompt);
 
-/// Throws InputError for an id that the vocabulary does not hold; `path` is where the prompts stand.
+/// Throws InputError for an id outside the vocabulary; `path` is the file of the prompts.
 void check_vocabulary(const Prompts& prompts, const std::filesystem::path& path,
                       std::int64_t vocab_size);
 

@@ -27,8 +27,8 @@ constexpr std::array<std::string_view, 19> without_avx2{
 /// The kinds with AVX2 and without AVX-512.
 constexpr std::array<std::string_view, 3> with_avx2{"Haswell", "Zen", "Excavator"};
 
-/// Whether a core multiplies vectors of AVX-512 as often as those of AVX2. Zen 4 halves them; of AMD's cores
-/// those after it have AVX512-VP2INTERSECT.
+/// True when a core multiplies vectors of AVX-512 as often as vectors of AVX2. Zen 4 halves them;
+/// AMD's later cores have AVX512-VP2INTERSECT.
 bool has_full_avx512() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx512f") &&
@@ -38,7 +38,7 @@ bool has_full_avx512() {
 #endif
 }
 
-/// The kind whose kernels this CPU should have; null where it is not known to have AVX2.
+/// The kind of kernels that this CPU should use; null when AVX2 is not known to be present.
 const char* wanted_kernels() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
@@ -79,7 +79,7 @@ void insist_on_blas_kernels(char** argv) {
   const char* self = "/proc/self/exe";
   std::error_code error;
   const std::string file = std::filesystem::read_symlink(self, error).filename();
-  if (error || file.starts_with("ld-")) return;  // the loader was told to start the program
+  if (error || file.starts_with("ld-")) return;  // the user started the program through the loader
   bench::unbind_this_thread();
   if (setenv(variable, wanted, 0) == 0) execv(self, argv);
 }

@@ -6,9 +6,9 @@
 
 namespace katt::impl {
 
-/// Checks the outputs of a command against its inputs and each other, and has rank 0, which writes
-/// them, claim them for as long as the object lives (io/outputs.hpp). All ranks call it. Throws
-/// InputError on all of them; an output that exists needs `overwrite`.
+/// Checks the outputs of a command against its inputs and each other. Rank 0, which writes them,
+/// claims them while the object lives (io/outputs.hpp). All ranks call it. Throws InputError on all
+/// ranks; an existing output needs `overwrite`.
 [[nodiscard]] io::Outputs claim_outputs(const std::vector<io::NamedPath>& outputs,
                                         const std::vector<io::NamedPath>& inputs, bool overwrite);
 

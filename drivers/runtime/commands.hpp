@@ -7,7 +7,7 @@
 
 namespace katt::impl {
 
-/// What a subcommand is called with.
+/// The arguments of a subcommand.
 struct Invocation {
   const bench::Registry& registry;
   std::span<const std::string> arguments;  ///< after the subcommand's name

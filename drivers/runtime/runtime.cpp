@@ -42,11 +42,11 @@ Runtime::Runtime(int threads, std::optional<int> device) {
     if (const std::string problem = bench::backend_problem(default_backend()); !problem.empty()) {
       throw InputError("backend " + std::string(name_of(default_backend())) + ": " + problem);
     }
-    // Given explicitly, the number of threads does not depend on the environment.
+    // An explicit number of threads does not depend on the environment.
     auto settings = Kokkos::InitializationSettings()
                         .set_num_threads(threads)
                         .set_disable_warnings(true)
-                        .set_print_configuration(false);  // to stdout, which is ours
+                        .set_print_configuration(false);  // it would print to stdout, which is ours
     if (device) settings.set_device_id(*device);
     Kokkos::initialize(settings);
     if (wants_kokkos_configuration()) Kokkos::print_configuration(std::cerr);

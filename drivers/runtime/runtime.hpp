@@ -10,13 +10,13 @@
 
 namespace katt::impl {
 
-/// Kokkos for the life of this object, with the memory tracker installed. Where the caller has
-/// initialised Kokkos already, it is left running.
+/// Keeps Kokkos initialised while this object lives, with the memory tracker installed. If the
+/// caller has initialised Kokkos already, it stays initialised.
 class Runtime {
  public:
-  /// `threads`: most host threads that will be asked for. `device`: the one to work on; without a
-  /// choice the ranks of a host share its devices out. Throws InputError where the build needs a
-  /// device that is not there.
+  /// `threads`: the most host threads of any request. `device`: the one to work on; by default the
+  /// ranks of a host share its devices. Throws InputError when the build needs a device and there
+  /// is none.
   explicit Runtime(int threads, std::optional<int> device = std::nullopt);
   ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -26,19 +26,19 @@ class Runtime {
   bool owner_ = false;
 };
 
-/// From here on the first SIGINT or SIGTERM sets the flag that is returned, says `word` on stderr
-/// ("stopping after this kernel"), and what runs ends in order; a second one kills.
+/// From here on the first SIGINT or SIGTERM sets the returned flag and prints `word` on stderr
+/// ("stopping after this kernel"), and the program ends in order; a second signal kills it.
 [[nodiscard]] const std::atomic<bool>& stop_on_signals(const char* word);
 
 /// The backend of an option's text, or the default. Throws InputError.
 [[nodiscard]] Backend backend_option(const std::optional<std::string>& text);
 
-/// What --device is.
+/// The help text of --device.
 inline constexpr const char* device_help =
     "number of the GPU to work on, as katt info lists them (default: 0; ranks share them out)";
 
-/// The device of an option's text; nothing without it. Throws InputError where there is none of
-/// that number, or `backend` has no devices.
+/// The device of an option's text; nothing without it. Throws InputError when no device has that
+/// number, or `backend` has no devices.
 [[nodiscard]] std::optional<int> device_option(const std::optional<std::string>& text,
                                                Backend backend);
 

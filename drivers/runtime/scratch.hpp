@@ -11,8 +11,8 @@ struct EmptyTeams {
   KOKKOS_FUNCTION void operator()(const Member& /*team*/) const {}
 };
 
-/// Has a host backend allocate the scratch of its threads, which else comes with the first teams:
-/// it is memory of the program, not of the model that is measured next.
+/// Makes a host backend allocate the scratch of its threads now instead of with the first teams: it
+/// is memory of the program, not of the model that is measured next.
 template <class Exec>
 void allocate_scratch(const Exec& exec) {
   Kokkos::parallel_for("katt::runtime::scratch", Kokkos::TeamPolicy<Exec>(exec, 1, 1),

@@ -21,7 +21,7 @@ namespace {
 
 constexpr long most_threads = 4096;
 
-/// Before any library is initialised: no sanitizer, no C++ object, nothing of them is used here.
+/// This code runs before any library is initialised, so it uses no sanitizer and no C++ object.
 #define KATT_EARLY __attribute__((no_sanitize("address", "undefined", "thread")))
 
 /// The value of a variable in an environment.
@@ -33,7 +33,8 @@ KATT_EARLY const char* value_of(char** environment, const char* name) {
   return nullptr;
 }
 
-/// The first number of "4" or "4,2"; 0 for what OpenMP would not take, or more threads than a sweep.
+/// The first number of "4" or "4,2"; 0 for a text that OpenMP refuses, or for more threads than a
+/// sweep may have.
 KATT_EARLY long thread_count(const char* text) {
   long first = 0;
   for (const char* at = text;; ++at) {
@@ -47,13 +48,13 @@ KATT_EARLY long thread_count(const char* text) {
   }
 }
 
-/// One line on stderr, the end of the process.
+/// Prints one line on stderr and ends the process.
 [[noreturn]] KATT_EARLY void refuse(const char* text, std::size_t length) {
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text, length);
   _exit(2);
 }
 
-/// Megabytes of address space that the process has.
+/// Megabytes of address space of the process.
 KATT_EARLY long mapped_mib() {
   char text[64] = {};
   const int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
@@ -63,14 +64,14 @@ KATT_EARLY long mapped_mib() {
   return length > 0 ? std::strtol(text, nullptr, 10) * (sysconf(_SC_PAGESIZE) / 1024) / 1024 : 0;
 }
 
-/// libgomp puts a record for each of OMP_NUM_THREADS threads on the stack, and OpenBLAS asks again for
-/// ever where it does not get its 128 MiB for each thread.
+/// libgomp puts a record for each of OMP_NUM_THREADS threads on the stack, and OpenBLAS retries for
+/// ever when it does not get its 128 MiB for each thread.
 KATT_EARLY void check_before_libraries(int /*argc*/, char** /*argv*/, char** environment) {
   char line[256];
   const char* text = value_of(environment, "OMP_NUM_THREADS");
   const long asked = text == nullptr || *text == '\0' ? most_threads : thread_count(text);
   if (asked == 0) {
-    char shown[41] = {};  // without what a terminal would obey
+    char shown[41] = {};  // without control characters
     for (std::size_t i = 0; i + 1 < sizeof shown && text[i] != '\0'; ++i) {
       shown[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
     }
@@ -104,7 +105,7 @@ std::string lowered(std::string text) {
   return text;
 }
 
-/// What Kokkos takes for yes and no.
+/// Kokkos' words for yes and no.
 bool is_yes(const std::string& text) {
   const std::string word = lowered(text);
   return word == "yes" || word == "true" || word == "1";

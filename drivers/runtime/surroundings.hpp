@@ -1,14 +1,14 @@
 #pragma once
 
-/// What the environment of the process must allow, so that no library aborts, crashes or waits for ever.
+/// Checks of the process's environment, so that no library aborts, crashes or waits for ever.
 namespace katt::impl {
 
-/// Throws InputError for a variable of Kokkos that it would abort the program for. What OpenMP and
-/// OpenBLAS would crash or hang with is refused before main() begins, where this function is linked in:
-/// they read it when they are loaded.
+/// Throws InputError for a Kokkos variable with which Kokkos would abort the program. A program
+/// that links this function also refuses, before main() begins, the values with which OpenMP and
+/// OpenBLAS would crash or hang: these libraries read them when they are loaded.
 void check_surroundings();
 
-/// Whether the user asked for Kokkos' own description of itself, KOKKOS_PRINT_CONFIGURATION.
+/// True when the user asked for Kokkos' description of itself, KOKKOS_PRINT_CONFIGURATION.
 [[nodiscard]] bool wants_kokkos_configuration();
 
 }  // namespace katt::impl

@@ -150,7 +150,7 @@ void TrainCommandLine::check_output() const {
   for (const char* name : {"--text", "--data", "--config"}) {
     if (text(name)) inputs.push_back({name, *text(name)});
   }
-  // a run that goes on reads what it has saved
+  // a continued run reads its own save
   if (!resume || !io::same_file(out, model.folder)) inputs.push_back({"--model", model.folder});
   for (const char* name : {"model.safetensors", training::state_file}) {
     for (const std::filesystem::path& file : {out / name, io::index_of(out / name)}) {

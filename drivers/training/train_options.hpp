@@ -10,29 +10,29 @@
 
 namespace katt::impl {
 
-/// The options of `katt train`, from the command line and, for those not given there, from a TOML
-/// file whose keys are their names.
+/// The options of `katt train`, from the command line and, for options missing there, from a TOML
+/// file with their names as keys.
 class TrainCommandLine {
  public:
   TrainCommandLine();
 
-  /// False when help was asked for. Throws InputError.
+  /// Returns false when the user asked for help. Throws InputError.
   [[nodiscard]] bool parse(std::span<const std::string> arguments);
 
   ModelOptions model;
   LayoutOptions layout;
   bool resume = false, overwrite = false;
 
-  /// What the texts mean, but for the checkpointing. Throws InputError.
+  /// The meaning of the texts, except checkpointing. Throws InputError.
   [[nodiscard]] training::TrainOptions options() const;
   /// The text of the checkpointing.
   [[nodiscard]] std::string checkpointing() const;
-  /// The model's configuration, made ternary where that is asked for. Throws InputError.
+  /// The model's configuration, ternary on request. Throws InputError.
   [[nodiscard]] nn::LlamaConfig model_config() const;
   [[nodiscard]] RunOptions run_options() const;
   [[nodiscard]] training::TokenData data(std::int64_t vocab_size) const;
-  /// Throws InputError where an output is there already and is neither resumed nor replaced, and
-  /// where it is an input or another output.
+  /// Throws InputError when an existing output is neither resumed nor replaced, and when an output
+  /// is an input or another output.
   void check_output() const;
 
  private:

@@ -2,7 +2,7 @@
 #include "drivers/training/train_options.hpp"
 #include "plan/axes.hpp"
 
-/// What the options of `katt train` mean.
+/// The meaning of the options of `katt train`.
 namespace katt::impl {
 
 training::LossScaling TrainCommandLine::loss_scaling() const {

@@ -70,7 +70,7 @@ class Saver {
   Saver(const Trainer<Exec>& trainer, const RunOptions& options)
       : trainer_(trainer), options_(options), saved_(trainer.steps()) {}
 
-  /// Saves, and tells where that fails.
+  /// Saves, and reports a failure.
   void save() {
     const std::string failure = attempt();
     if (failure.empty() || options_.progress == nullptr) return;
@@ -78,7 +78,7 @@ class Saver {
                  static_cast<long long>(trainer_.steps()), failure.c_str());
   }
 
-  /// Saves, tries again where that fails, and throws std::runtime_error that says what is on disk.
+  /// Saves, tries again after a failure, and throws std::runtime_error that says what is on disk.
   void save_last() {
     constexpr int attempts = 3;
     constexpr std::chrono::seconds pause(1);
@@ -97,7 +97,7 @@ class Saver {
   }
 
  private:
-  /// Why it fails; "" where it does not. The same on all ranks.
+  /// The reason of a failure; "" on success. The same on all ranks.
   std::string attempt() {
     std::string failure;
     try {
@@ -197,7 +197,7 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
   bench::Profiler profiler;
   double profiled_s = 0;
   const auto start = Clock::now();
-  // A signal may come to some of the ranks alone: they stop after the same step.
+  // A signal may reach only some of the ranks: all stop after the same step.
   const auto is_stopped = [&] { return ranks.sum(stop ? 1 : 0) > 0; };
   while (trainer.steps() < options.steps && !is_stopped()) {
     if (options.profile) profiler.start();

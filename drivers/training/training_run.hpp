@@ -17,21 +17,21 @@
 /// The loop around a trainer: tokens, progress, log, checkpoints, an orderly stop.
 namespace katt::impl {
 
-/// Dataset `tokens` (or `train/tokens`) of an HDF5 file: (N) integers. Throws InputError where one
+/// Dataset `tokens` (or `train/tokens`) of an HDF5 file: (N) integers. Throws InputError when one
 /// is not in 0 … vocab_size − 1.
 [[nodiscard]] training::TokenData tokens_from_hdf5(const std::filesystem::path& path,
                                                    std::int64_t vocab_size);
 
 struct RunOptions {
-  std::int64_t steps = 1;       ///< of the whole run, those before it was continued included
+  std::int64_t steps = 1;       ///< steps of the whole run, including those before it was continued
   std::int64_t save_every = 0;  ///< steps between checkpoints; 0: at the end only
-  int save_shards = 0;          ///< files of a checkpoint; 0: as training::suggested_shards() says
+  int save_shards = 0;          ///< files of a checkpoint; 0: training::suggested_shards()
   std::filesystem::path out;    ///< folder of the checkpoint; empty: none
   std::filesystem::path log;    ///< HDF5 file; empty: none
   training::Checkpointing checkpointing{};  ///< for the log
   std::FILE* progress = nullptr;
-  bool profile = false;  ///< tell where the time of a step goes, on `progress` and in the log
-  Backend backend = Backend::openmp;  ///< that the trainer runs on, for the profile
+  bool profile = false;               ///< write a profile of a step, on `progress` and in the log
+  Backend backend = Backend::openmp;  ///< backend of the trainer, for the profile
   int threads = 0;
 };
 
@@ -41,34 +41,34 @@ struct RunSummary {
   double tokens_per_s = 0;
   float first_loss = 0, last_loss = 0;
   bool was_stopped = false;
-  std::size_t peak_bytes = 0;  ///< of the scope, before a profile's ceilings are measured
+  std::size_t peak_bytes = 0;  ///< peak of the scope, before a profile's ceilings are measured
 };
 
-/// Locks `out` and `log`, which may be there, for the run. Throws InputError where another process
+/// Locks `out` and `log`, which may exist, for the run. Throws InputError when another process
 /// writes them or they cannot be written.
 [[nodiscard]] io::Outputs claim_targets(const RunOptions& options);
 
-/// Says where the learning rate jumps, since the run that was continued had another schedule; empty where
-/// it does not.
+/// A remark that the learning rate jumps, because the continued run had another schedule; empty
+/// when it does not.
 [[nodiscard]] std::string schedule_note(const std::vector<training::StepLog>& log,
                                         const training::Schedule& schedule);
 
-/// Asks for the disk space of a save, which the saves of a run need beside the one before. Throws
-/// std::runtime_error.
+/// Reserves the disk space of a save, which each save of a run needs beside the previous one.
+/// Throws std::runtime_error.
 void ask_for_space(const nn::LlamaConfig& config, const RunOptions& options, int ranks);
 
-/// Runs the steps that are left. When `stop` is set, or at the end, the run is saved. A save that
-/// fails before the end is told and tried again with the next one, the last one twice more; then
-/// std::runtime_error says what is on disk.
+/// Runs the remaining steps. Saves the run when `stop` is set, and at the end. It reports a failed
+/// save before the end and tries again with the next one; it tries the last save twice more, then
+/// throws std::runtime_error that says what is on disk.
 template <class Exec>
 RunSummary run(training::Trainer<Exec>& trainer, const training::TokenData& data,
                const RunOptions& options, const std::atomic<bool>& stop,
                const memory::Scope& scope);
 
 /// Writes the log: datasets loss, grad_norm, lr, time_s, loss_scale and skipped, one value a step;
-/// attributes that say what was trained how, `checkpoint_blocks` among them, and of each tensor
-/// that checkpointing was chosen by `recompute_NAME_bytes` and `recompute_NAME_s`; and the profile
-/// of a step, if one was taken.
+/// attributes that describe the model and the training, with `checkpoint_blocks` and, for each
+/// tensor behind the choice of checkpointing, `recompute_NAME_bytes` and `recompute_NAME_s`; and
+/// the profile of a step, if there is one.
 void write_log(const std::filesystem::path& path, const std::vector<training::StepLog>& log,
                const training::TrainOptions& training, const RunOptions& options,
                const io::Profile& profile = {});

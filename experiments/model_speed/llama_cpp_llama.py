@@ -20,7 +20,7 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
 
 
 def gguf_name(name):
-    """Of a tensor of Hugging Face's LLaMA."""
+    """The name of a tensor of Hugging Face's LLaMA in GGUF."""
     name, kind = name.rsplit(".", 1)
     if name.startswith("model.layers."):
         layer, name = name.removeprefix("model.layers.").split(".", 1)
@@ -67,7 +67,7 @@ def write_gguf(folder, dtype, path):
 
 @llama_cpp.llama_log_callback
 def ignore(_level, _text, _data):
-    """What llama.cpp tells of a model."""
+    """llama.cpp's description of a model."""
 
 
 class Model:

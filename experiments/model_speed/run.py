@@ -198,7 +198,8 @@ def inference(options, folder, scratch, model, prompt, new, rounds, dtype):
 
 
 def llama_bench(options, folder):
-    """What the bench program of llama.cpp says of prefill and decoding of a GGUF file of the same model: seconds a token."""
+    """Prefill and decoding of a GGUF file of the same model by llama.cpp's bench program: seconds a
+    token."""
     command = [*shlex.split(options.llama_bench), "-m", folder, "-t", options.threads, "-p", 512, "-n", 32, "-o", "json"]
     made = subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, text=True).stdout
     for row in json.loads(made):

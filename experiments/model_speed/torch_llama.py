@@ -41,7 +41,7 @@ class Cache:
         self.length = 0
 
     def append(self, layer, *new):
-        """Those of a block, with the new ones."""
+        """Keys and values of a block, with the new ones."""
         end = self.length + new[0].shape[2]
         for tensor, part in zip(self.of_blocks[layer], new, strict=True):
             tensor[:, :, self.length:end] = part
@@ -107,7 +107,8 @@ class Llama:
 
     @torch.inference_mode()
     def generate(self, ids, new):
-        """Greedy; the first token is part of prefill. Of a prompt, the logits of its last token alone."""
+        """Greedy; the first token is part of prefill. It computes only the logits of a prompt's
+        last token."""
         cache = Cache(self.config, len(ids) + new, self.weights["model.norm.weight"].dtype)
         times, tokens, given = [time.perf_counter()], [], torch.tensor([ids])
         for _ in range(new):

@@ -31,7 +31,7 @@ constexpr bool has_cuda = true;
 constexpr bool has_cuda = false;
 #endif
 
-/// What `with katt.stream(…)` says in this thread.
+/// The stream of `with katt.stream(…)` in this thread.
 thread_local std::optional<void*> chosen_stream;
 
 /// A stream as __dlpack__() wants it: 1 is the legacy default one.
@@ -46,7 +46,7 @@ std::optional<void*> stream_from(nb::handle number) {
   return handle == 1 ? nullptr : reinterpret_cast<void*>(handle);
 }
 
-/// The stream on which the library of an array works on a device; nothing where it does not say.
+/// The stream on which the library of an array works on a device; nothing when it does not say.
 std::optional<void*> library_stream(nb::handle array, int device) {
   return stream_from(nb::module_::import_("katt._streams").attr("current")(array, device));
 }
@@ -67,8 +67,8 @@ struct ExchangeApi {
 
 /// How a type exports its arrays.
 struct Exporter {
-  const ExchangeApi* api = nullptr;  ///< null where it has none that we understand
-  bool on_devices = has_cuda;        ///< whether its arrays may lie elsewhere than NumPy's
+  const ExchangeApi* api = nullptr;  ///< null: it has none that we understand
+  bool on_devices = has_cuda;        ///< true: its arrays may lie outside of NumPy's memory
 };
 
 /// Looked up once a type.
@@ -86,7 +86,7 @@ const Exporter& exporter_of(PyTypeObject* type) {
   if (nb::str(nb::getattr(handle, "__module__", nb::str(""))).equal(nb::str("numpy"))) {
     made.on_devices = false;
   }
-  Py_INCREF(type);  // its address must not come to mean another type
+  Py_INCREF(type);  // its address must not become that of another type
   return known[type] = made;
 }
 
@@ -172,10 +172,10 @@ void Arrays::join(int device_type, int device, const char* name, StreamOf&& stre
   }
 }
 
-/// What a library has handed out of an array.
+/// The export of an array by its library.
 struct Arrays::Exported {
   nb::dlpack::dltensor tensor;
-  bool bits = false;  ///< whether 16-bit integers stand for bf16
+  bool bits = false;  ///< true: 16-bit integers stand for bf16
 };
 
 Arrays::Exported Arrays::exported(nb::handle object, const char* name) {
@@ -197,7 +197,7 @@ Arrays::Exported Arrays::exported(nb::handle object, const char* name) {
     const auto [type, device] = nb::cast<std::tuple<int, int>>(object.attr("__dlpack_device__")());
     if (type == nb::device::cuda::value || type == nb::device::cuda_managed::value) {
       join(type, device, name, [&]() { return library_stream(object, device); });
-      // The library makes our stream wait for its own, where that is another.
+      // The library makes our stream wait for its own, if that is another.
       const nb::object capsule =
           object.attr("__dlpack__")(nb::arg("stream") = dlpack_stream(place_.stream));
       if (!nb::try_cast(capsule, array, false)) {
@@ -241,7 +241,8 @@ Array Arrays::read(nb::handle object, const char* name) {
   const bool empty = array.size() == 0;
   std::int64_t step = 1;
   for (int axis = array.rank - 1; axis >= 0; --axis) {
-    // Of an axis of extent 1, and without elements, strides mean nothing, and libraries differ in what they say.
+    // Strides mean nothing for an axis of extent 1 and for an array without elements, and libraries
+    // give different ones.
     array.stride[axis] =
         tensor.strides == nullptr || empty || array.extent[axis] == 1 ? step : tensor.strides[axis];
     step = array.stride[axis] * std::max<std::int64_t>(1, array.extent[axis]);

@@ -11,13 +11,13 @@
 #include "core/tensor.hpp"
 #include "place.hpp"
 
-/// Arrays of Python as tensors: whatever speaks DLPack (NumPy, PyTorch, CuPy, JAX, …), in the host's memory or that of a
-/// CUDA device, without a copy.
+/// Arrays of Python as tensors: arrays of all libraries with DLPack (NumPy, PyTorch, CuPy, JAX, …),
+/// in the memory of the host or of a CUDA device, without a copy.
 namespace katt::python {
 
 namespace nb = nanobind;
 
-/// What DLPack says of an array.
+/// DLPack's description of an array.
 struct Array {
   static constexpr int most_axes = 8;
 
@@ -30,18 +30,18 @@ struct Array {
   [[nodiscard]] std::int64_t size() const;
 };
 
-/// The arrays of one call of an operator, which all lie at one place. Python's None is an array that is left out, a
-/// reference without memory. All functions throw InputError "OP: NAME: holds …, expected …". What they return is valid as
-/// long as this object and the Python arguments live.
+/// The arrays of one call of an operator, all at one place. Python's None means a missing array, a
+/// reference without memory. All functions throw InputError "OP: NAME: holds …, expected …". Their
+/// results are valid while this object and the Python arguments live.
 class Arrays {
  public:
   explicit Arrays(const char* op) : op_(op) {}
 
   [[nodiscard]] const char* op() const { return op_; }
-  /// Where the arrays read so far lie; the host without any.
+  /// The place of the arrays read so far; the host when there are none.
   [[nodiscard]] const Place& place() const { return place_; }
 
-  /// What DLPack says of an array, of any dtype and strides ≥ 0.
+  /// DLPack's description of an array, of any dtype and strides ≥ 0.
   Array read(nb::handle object, const char* name);
 
   /// A tensor of f32, f16 or bf16 with Rank axes, of any strides ≥ 0 but for the last axis, which is contiguous.
@@ -67,7 +67,7 @@ class Arrays {
   std::int8_t* int8s(nb::handle object, const char* name, std::int64_t count);   ///< int8
   float* floats(nb::handle object, const char* name, std::int64_t count);        ///< f32
 
-  /// Numbers and switches that are no arrays: what Python takes for a number, an index, True and False.
+  /// Numbers and switches outside of arrays: Python's numbers, indices, True and False.
   [[nodiscard]] double real(nb::handle object, const char* name) const;
   [[nodiscard]] std::int64_t integer(nb::handle object, const char* name) const;
   [[nodiscard]] bool flag(nb::handle object, const char* name) const;
@@ -100,7 +100,7 @@ class Arrays {
   const char* op_;
   Place place_;
   const char* first_ = nullptr;            ///< the array that decided the place
-  std::vector<nb::ndarray<nb::ro>> kept_;  ///< what an exporter may have made for us
+  std::vector<nb::ndarray<nb::ro>> kept_;  ///< arrays that an exporter may have made for us
 };
 
 /// "(2, 3)" for so many axes.
@@ -110,11 +110,12 @@ class Arrays {
 /// "float32", "int64", …
 [[nodiscard]] std::string dtype_text(nb::dlpack::dtype dtype);
 
-/// The stream on which this thread's calls work, in place of the libraries' own; None: theirs. Returns the one before.
+/// The stream on which this thread's calls work, instead of the libraries' own; None: the
+/// libraries' own. Returns the previous one.
 [[nodiscard]] nb::object exchange_stream(nb::object stream);
 
-/// New memory where `like` lies, as an array that other libraries can take by their from_dlpack(): of the dtype of `like`, or
-/// of the one that is named (f32, u8, i8).
+/// New memory where `like` lies, as an array that other libraries can take by their from_dlpack():
+/// with the dtype of `like`, or the named one (f32, u8, i8).
 [[nodiscard]] nb::ndarray<nb::array_api> new_array(nb::handle like,
                                                    const std::vector<std::size_t>& shape,
                                                    const std::string& dtype);

@@ -15,8 +15,9 @@
 namespace katt::python {
 namespace {
 
-/// What both passes of attention have beside their tensors: scale, causal, window_left, window_right, softcap, bias,
-/// alibi_slopes, kv_lengths, block_mask (rank 2) and the size of its blocks.
+/// The arguments of both passes of attention beside their tensors: scale, causal, window_left,
+/// window_right, softcap, bias, alibi_slopes, kv_lengths, block_mask (rank 2) and the size of its
+/// blocks.
 using AttentionOptions = std::tuple<nb::object, nb::object, nb::object, nb::object, nb::object,
                                     nb::object, nb::object, nb::object, nb::object, nb::object>;
 

@@ -20,10 +20,11 @@ namespace katt::python {
 
 namespace {
 
-/// Instances beyond so many are made anew: one costs a few allocations, and a library has a few dozen streams.
+/// Instances beyond this number are not kept: one costs a few allocations, and a library has a few
+/// dozen streams.
 constexpr std::size_t most_streams = 64;
 
-bool cuda_runs = false;  ///< whether Kokkos' CUDA backend has been started
+bool cuda_runs = false;  ///< true: Kokkos' CUDA backend has started
 
 [[noreturn]] void fail(int device, const std::string& what) {
   throw DeviceError("katt: cuda:" + std::to_string(device) + ": " +
@@ -32,7 +33,7 @@ bool cuda_runs = false;  ///< whether Kokkos' CUDA backend has been started
 
 void check(int device, cudaError_t error) {
   if (error == cudaSuccess) return;
-  (void)cudaGetLastError();  // what the process can live with must not be reported twice
+  (void)cudaGetLastError();  // an error that the process survives must not be reported twice
   fail(device, std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error));
 }
 

@@ -18,19 +18,20 @@
 /// Devices of CUDA, for arrays that lie there.
 namespace katt::python {
 
-/// What CUDA reports of a call, or of an earlier one whose work has failed since: RuntimeError in Python.
+/// CUDA's error of a call, or of an earlier call whose work has failed since: RuntimeError in
+/// Python.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// New memory of a device; to be given back by free_on(). Throws DeviceError. Needs no Kokkos.
+/// New memory of a device; free_on() frees it. Throws DeviceError. Needs no Kokkos.
 [[nodiscard]] void* allocate_on(int device, std::size_t bytes);
 void free_on(int device, void* memory) noexcept;
 
 #if defined(KATT_HAS_CUDA)
 
-/// Makes a device the one that this thread's calls of CUDA mean, until the end of the object's life.
+/// Selects a device for this thread's CUDA calls while the object lives.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device);
@@ -49,7 +50,8 @@ class Devices {
   /// Before Kokkos starts.
   static void postpone();
 
-  /// Calls f(exec, workspace) on the stream of a place. What it throws of Kokkos' or CUDA's becomes a DeviceError.
+  /// Calls f(exec, workspace) on the stream of a place. Errors of Kokkos and CUDA become a
+  /// DeviceError.
   template <class F>
   void run(const Place& place, F&& f) {
     const CurrentDevice current(place.device);
@@ -63,7 +65,8 @@ class Devices {
     finish(place, stream);
   }
 
-  /// Before Kokkos ends. False where a fault of a kernel has left CUDA unusable: Kokkos would then abort the process.
+  /// Before Kokkos ends. Returns false when a fault of a kernel has left CUDA unusable: Kokkos
+  /// would then abort the process.
   [[nodiscard]] bool stop();
 
  private:

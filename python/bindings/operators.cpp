@@ -250,7 +250,8 @@ void ternary_linear_backward(Object dout, Object x, Object packed, Object dense,
 
 void bind_operators(nb::module_& m) {
   const auto arg = [](const char* name) { return nb::arg(name); };
-  // Whatever may be None: what may be left out, and numbers, of which Arrays says that None is none.
+  // Arguments that may be None: optional ones, and numbers (Arrays reports that None is not a
+  // number).
   const auto optional = [](const char* name) { return nb::arg(name).none(); };
   m.def("rmsnorm_forward", rmsnorm_forward, arg("x"), arg("weight"), optional("residual"),
         optional("out"), optional("residual_out"), optional("out_q"), optional("out_q_scale"),

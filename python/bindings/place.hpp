@@ -4,12 +4,13 @@
 
 namespace katt::python {
 
-/// Where the arrays of a call lie: in the host's memory, or in that of a CUDA device, together with the stream on which
-/// their library works on them at the time of the call.
+/// The place of the arrays of a call: the memory of the host or of a CUDA device, with the stream
+/// on which their library works on them at the time of the call.
 struct Place {
-  int device = -1;         ///< of CUDA; -1: the host
+  int device = -1;         ///< number of the CUDA device; -1: the host
   void* stream = nullptr;  ///< a cudaStream_t; null is the legacy default stream
-  /// Whether the call returns only when its work is done: nobody could say on which stream the results will be read.
+  /// True: the call returns when its work is done, because the stream of the results' readers is
+  /// unknown.
   bool waits = false;
 
   [[nodiscard]] bool on_host() const { return device < 0; }

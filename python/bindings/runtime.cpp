@@ -11,7 +11,8 @@
 namespace katt::python {
 namespace {
 
-/// Workspaces up to this size are kept: to get their pages from the system again would cost as much as a small call.
+/// Workspaces up to this size are kept: getting their pages from the system again would cost as
+/// much as a small call.
 constexpr std::size_t most_kept_bytes = std::size_t{64} << 20;
 
 int usable_processors() {

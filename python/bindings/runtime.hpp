@@ -20,12 +20,13 @@
 #include "op/variants.hpp"
 #include "place.hpp"
 
-/// Where operators called from Python run: Kokkos on the host, one call at a time, and on streams of devices.
+/// Runs operators for Python: with Kokkos on the host, one call at a time, and on streams of
+/// devices.
 namespace katt::python {
 
 namespace nb = nanobind;
 
-/// What must be freed before Kokkos ends.
+/// Memory that must be freed before Kokkos ends.
 class Resource {
  public:
   virtual ~Resource() = default;
@@ -39,7 +40,7 @@ class Runtime {
  public:
   static Runtime& get();
 
-  /// Calls f(exec) with a host instance of so many threads; 0: the default.
+  /// Calls f(exec) with a host instance of this many threads; 0: the default.
   template <class F>
   void run(int threads, F&& f) {
     const nb::gil_scoped_release release;
@@ -48,9 +49,9 @@ class Runtime {
     f(instance(threads));
   }
 
-  /// Calls f(exec, workspace) with an instance at that place, where `workspace(bytes)` is memory for the call. On the
-  /// host the work is done when this returns; on a device it is in its stream, unless the place waits. Throws
-  /// DeviceError for what CUDA reports.
+  /// Calls f(exec, workspace) with an instance at that place, where `workspace(bytes)` is memory
+  /// for the call. On the host the work is done when this returns; on a device it is in its stream,
+  /// unless the place waits. Throws DeviceError for errors of CUDA.
   template <class F>
   void run(const Place& place, int threads, F&& f) {
     if (place.on_host()) {
@@ -74,7 +75,7 @@ class Runtime {
   void add(Resource* resource) { resources_.insert(resource); }
   void remove(Resource* resource) { resources_.erase(resource); }
 
-  /// Ends Kokkos; calls are refused from here on.
+  /// Ends Kokkos. Later calls are refused.
   void stop();
 
  private:
@@ -88,7 +89,7 @@ class Runtime {
   Kokkos::View<std::byte*, Kokkos::HostSpace> workspace(std::size_t bytes);
 
   std::mutex mutex_;
-  bool forked_ = false;  ///< whether this is the child of a process that has computed
+  bool forked_ = false;  ///< true: this is the child of a process that has computed
   bool started_ = false;
   bool stopped_ = false;
   int most_threads_ = 0;
@@ -104,8 +105,9 @@ class Runtime {
 /// Variant, values of its parameters (none: the default), threads (0: the default).
 using Call = std::tuple<std::string, std::vector<int>, int>;
 
-/// Checks the arguments and runs the variant that the call means where the arrays lie; `table_of(exec)` is the table of
-/// variants for an execution space (KATT_TABLE). Throws InputError, for a refusal of the variant too.
+/// Checks the arguments and runs the call's variant at the place of the arrays; `table_of(exec)` is
+/// the table of variants for an execution space (KATT_TABLE). Throws InputError, for a refusal of
+/// the variant too.
 template <class TableOf, class Args>
 void run(const Arrays& arrays, TableOf table_of, const Args& args, const Call& call) {
   check(args);

@@ -16,7 +16,7 @@ class Library(Protocol):
     """Makes arrays that an operator writes to, and hands them to the caller."""
 
     def empty(self, shape: Shape, dtype: str | None = None) -> Array:
-        """Of the dtype of the first argument, or of f32, i8 or u8."""
+        """A new array with the dtype of the first argument, or f32, i8 or u8."""
 
     def give(self, *arrays: Array) -> Array:
         """The arrays as results of an operator: one as it is, several as a tuple."""
@@ -66,8 +66,8 @@ class OtherLibrary:
 
 
 def namespace(array: Array) -> Any:
-    """What has the from_dlpack() of an array's library: its namespace by the array API standard, else its module, as
-    CuPy's; None where there is neither."""
+    """The object with the from_dlpack() of an array's library: its namespace by the array API
+    standard, else its module, as CuPy's; None without either."""
     if hasattr(array, "__array_namespace__"):
         return array.__array_namespace__()
     module = sys.modules.get(type(array).__module__.partition(".")[0])
@@ -83,8 +83,8 @@ def refused(op: str, name: str, value: Any, expected: str) -> ValueError:
 
 
 def library(op: str, **arrays: Array) -> Library:
-    """The library of the first array. ValueError for what is no array, and where PyTorch would want a gradient that
-    nobody computes."""
+    """The library of the first array. ValueError for a value that is not an array, and when PyTorch
+    would want a gradient that nobody computes."""
     for name, array in arrays.items():
         if not hasattr(array, "shape"):
             raise ValueError(
@@ -113,7 +113,8 @@ def library(op: str, **arrays: Array) -> Library:
 
 
 def shape_of(op: str, name: str, array: Array, axes: int) -> Shape:
-    """The shape of an array of so many axes. ValueError for any other, and for what is no array."""
+    """The shape of an array with this many axes. ValueError for another number of axes, and for a
+    value that is not an array."""
     shape = tuple(getattr(array, "shape", ()))
     if len(shape) != axes:
         what = f"shape {shape}" if hasattr(array, "shape") else f"a {type(array).__name__}"
@@ -122,7 +123,7 @@ def shape_of(op: str, name: str, array: Array, axes: int) -> Shape:
 
 
 def natural(op: str, name: str, value: int) -> int:
-    """A number of things that memory is made for. ValueError for what is none."""
+    """A number of items to allocate. ValueError for a value that is not such a number."""
     try:
         number = operator.index(value)
     except TypeError:

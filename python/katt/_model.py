@@ -135,8 +135,9 @@ class Llama:
         return tokens()
 
     def _pieces(self, prompt: list[int], tokens: Iterable[int]) -> Iterator[str]:
-        """Texts of the tokens that follow a prompt. A piece ends with a whole character, and is what the tokens add
-        to the text of those before: alone, they might lose their first space. Those of the piece before suffice."""
+        """Texts of the tokens that follow a prompt. A piece ends with a whole character, and is the
+        text that the tokens add to the text of earlier ones: alone, they might lose their first
+        space. The tokens of the piece before suffice."""
         before, fresh = prompt, []
         shown = self.tokenizer.decode(before)
         for token in tokens:

@@ -1,8 +1,9 @@
 """Functions of Python as peers of a sweep.
 
-The sweep starts one process for each peer and talks to it through inherited descriptors (docs/peers.md). That process
-is a relay, a few lines below: it hands its descriptors to this process, which serves the requests in a thread. So a
-function runs here, with all that it refers to, be it a closure or a model in a notebook.
+The sweep starts one process for each peer and talks to it through inherited descriptors
+(docs/peers.md). The process is a relay, a few lines below: it passes its descriptors to this
+process, which serves the requests in a thread. So a function runs here, with all objects that it
+refers to, for example a closure or a model in a notebook.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class FunctionCase:
 
 
 def arguments_of(function: Callable, case: Case, inputs: dict) -> dict:
-    """What the parameters of a function name."""
+    """The names of a function's parameters."""
     known = {**case.axes, **case.parameters, "threads": case.threads, "dtype": case.dtype, **inputs}
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -146,7 +147,7 @@ def arguments_of(function: Callable, case: Case, inputs: dict) -> dict:
 
 
 def swapped(case: Case, rank: int) -> bool:
-    """Whether (batch, head, seq, dim) is to lie as (batch, seq, head, dim)."""
+    """True when (batch, head, seq, dim) is stored as (batch, seq, head, dim)."""
     return case.axes.get("layout") == "bshd" and rank == 4
 
 

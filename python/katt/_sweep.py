@@ -157,7 +157,7 @@ def end(program: subprocess.Popen) -> None:
 
 
 def ending(status: int, last_line: str, output: str | Path | None) -> str:
-    """What to say of a program that ended before its sweep did."""
+    """The message for a program that ended before its sweep did."""
     how = f"ended with status {status}"
     if status < 0:
         number = -status

@@ -8,9 +8,9 @@ from ._arrays import Array, call, library, natural, refused, shape_of
 
 @dataclass(frozen=True, repr=False)
 class TernaryWeight:
-    """Of ternary_pack, in memory of the library and device of its argument: a weight (out_features, in_features)
-    quantised to s_w · {-1, 0, 1} and packed 4 or 5 to a byte. It does not follow changes of the weight that it was made
-    of."""
+    """The result of ternary_pack, in memory of the library and device of its argument: a weight
+    (out_features, in_features) quantised to s_w · {-1, 0, 1} and packed 4 or 5 to a byte. It does
+    not follow later changes of the original weight."""
 
     packed: Array
     weights_per_byte: int

@@ -7,7 +7,7 @@
 
 namespace katt {
 
-/// Where an operation runs: a Kokkos execution space by the name that users type.
+/// The Kokkos execution space in which an operation runs, by the name that users type.
 enum class Backend : std::uint8_t { openmp, serial, cuda };
 
 inline constexpr std::array<Backend, 3> all_backends{Backend::openmp, Backend::serial,
@@ -26,7 +26,7 @@ constexpr std::optional<Backend> backend_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-/// Whether this build contains the backend.
+/// True when this build contains the backend.
 constexpr bool is_built(Backend backend) {
 #if defined(KATT_HAS_CUDA)
   constexpr bool has_cuda = true;

@@ -2,14 +2,14 @@
 
 namespace katt {
 
-/// What this program was built from and with; the provenance that every result carries.
+/// Sources, compiler and libraries of this build: the provenance that every result carries.
 struct BuildInfo {
   const char* version;
   const char* commit;         ///< full git hash, or "unknown" outside a checkout
-  bool dirty;                 ///< the sources differed from the commit
+  bool dirty;                 ///< true: the sources differed from the commit
   const char* build_type;     ///< CMake's build type
   const char* compiler;       ///< name and version; with CUDA, nvcc's too
-  const char* compile_flags;  ///< of the host compiler
+  const char* compile_flags;  ///< flags of the host compiler
   const char* kokkos_version;
   const char* kokkos_kernels_version;
   const char* blas;  ///< file of the BLAS library that host GEMMs call

@@ -11,7 +11,7 @@
 /// Execution space instances on one device of several.
 namespace katt {
 
-/// The device of an instance; -1 of a host's.
+/// The device of an instance; -1 for an instance of the host.
 template <class Exec>
 int device_of(const Exec& exec) {
 #if defined(KATT_HAS_CUDA)
@@ -22,8 +22,9 @@ int device_of(const Exec& exec) {
 }
 
 #if defined(KATT_HAS_CUDA)
-/// Throws InputError where instances cannot work on a device: there is none of that number, or, since Kokkos keeps the
-/// properties of the device that it was initialised with for all of them, it is of another capability.
+/// Throws InputError when instances cannot work on a device: no device has that number, or its
+/// capability is not that of the device that Kokkos was initialised with (Kokkos uses the
+/// properties of that one device for all).
 inline void check_instances_on(int device) {
   const int usual = Kokkos::Cuda().cuda_device();
   if (devices::capability(device) != devices::capability(usual)) {
@@ -34,8 +35,8 @@ inline void check_instances_on(int device) {
   }
 }
 
-/// An instance with a stream of its own on a device, which its last copy gives back. Throws InputError as
-/// check_instances_on() does.
+/// An instance with a stream of its own on a device. The last copy of the instance destroys the
+/// stream. Throws InputError as check_instances_on() does.
 inline Kokkos::Cuda instance_on(int device) {
   check_instances_on(device);
   int before = 0;

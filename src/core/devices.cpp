@@ -20,7 +20,7 @@ void check(cudaError_t error, int device) {
   throw InputError("device " + std::to_string(device) + ": " + cudaGetErrorString(error));
 }
 
-/// Makes a device the one that this thread's calls mean, until the end of the object's life.
+/// Selects a device for this thread's calls while the object lives.
 class Current {
  public:
   explicit Current(int device) {

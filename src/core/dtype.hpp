@@ -19,8 +19,8 @@
 
 namespace katt {
 
-/// Element types of a tensor. All sums, softmax statistics and norms are taken in f32 whatever the
-/// dtype.
+/// Element types of a tensor. Kernels compute all sums, softmax statistics and norms in f32, for
+/// every dtype.
 enum class Dtype : std::uint8_t { f32, f16, bf16 };
 
 inline constexpr std::array<Dtype, 3> all_dtypes{Dtype::f32, Dtype::f16, Dtype::bf16};

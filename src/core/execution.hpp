@@ -16,17 +16,17 @@ inline constexpr bool is_host_v =
     Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Exec::memory_space>::accessible;
 
 #if defined(KOKKOS_ENABLE_OPENMP)
-/// The execution space of both host backends: kernels are compiled for it alone.
+/// The execution space of both host backends. Host kernels are compiled for this one only.
 using Host = Kokkos::OpenMP;
-/// An instance with one thread: the backend `serial`, and what a program whose own execution space
-/// is Kokkos::Serial passes to an operator.
+/// An instance with one thread: the backend `serial`. A program whose own execution space is
+/// Kokkos::Serial passes this instance to an operator.
 inline Host serial_host() { return Host(1); }
 #else
 using Host = Kokkos::Serial;
 inline Host serial_host() { return {}; }
 #endif
 
-/// The Backend of an execution space; of Host the one that may have many threads.
+/// The Backend of an execution space; for Host the one that may have many threads.
 template <class Exec>
 constexpr Backend backend_of() {
   if constexpr (!is_host_v<Exec>) return Backend::cuda;
@@ -34,8 +34,7 @@ constexpr Backend backend_of() {
 }
 
 /// Calls f(exec) with an execution space instance of the backend; `threads` (0: all) is the number
-/// of host threads where the backend is openmp. Throws InputError where this build lacks the
-/// backend.
+/// of host threads when the backend is openmp. Throws InputError when this build lacks the backend.
 template <class F>
 decltype(auto) visit_backend(Backend backend, int threads, F&& f) {
 #if defined(KATT_HAS_CUDA)

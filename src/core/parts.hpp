@@ -9,7 +9,7 @@
 /// Parts of a workspace and of a matrix.
 namespace katt {
 
-/// Bytes rounded up, so that what follows in a workspace begins at a multiple of `alignment`: a
+/// Bytes rounded up, so that the next part of a workspace begins at a multiple of `alignment`: a
 /// cache line.
 constexpr std::size_t aligned_bytes(std::size_t bytes, std::size_t alignment = 64) {
   return (bytes + alignment - 1) / alignment * alignment;
@@ -41,7 +41,8 @@ BasicTensorRef<Rank, Const> from_element(BasicTensorRef<Rank, Const> tensor, std
 
 }  // namespace impl
 
-/// Elements first … first + count − 1 of a vector. One without memory gives one without memory.
+/// Elements first … first + count − 1 of a vector. A vector without memory gives one without
+/// memory.
 template <bool Const>
 BasicTensorRef<1, Const> elements_of(const BasicTensorRef<1, Const>& vector, std::int64_t first,
                                      std::int64_t count) {
@@ -50,8 +51,8 @@ BasicTensorRef<1, Const> elements_of(const BasicTensorRef<1, Const>& vector, std
   return part;
 }
 
-/// Rows first … first + count − 1 of a matrix (rows, columns). One without memory gives one without
-/// memory.
+/// Rows first … first + count − 1 of a matrix (rows, columns). A matrix without memory gives one
+/// without memory.
 template <bool Const>
 BasicTensorRef<2, Const> rows_of(const BasicTensorRef<2, Const>& matrix, std::int64_t first,
                                  std::int64_t count) {

@@ -6,7 +6,7 @@
 
 namespace katt {
 
-/// What became of a request: done, refused with a reason (the request cannot run here, and nothing
+/// The outcome of a request: done, refused with a reason (the request cannot run here, and nothing
 /// was launched in its place), or failed with a reason.
 class [[nodiscard]] Status {
  public:

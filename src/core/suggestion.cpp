@@ -8,8 +8,8 @@
 namespace katt::bench {
 namespace {
 
-/// Words for one thing: as this program names it, the likeliest first, and as others do. Both without
-/// case, dashes and underscores.
+/// Words for one thing: the names of this program, the likeliest first, and the names of other
+/// programs. Both lists are without case, dashes and underscores.
 struct Meaning {
   std::string_view ours;
   std::string_view others;

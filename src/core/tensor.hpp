@@ -16,10 +16,10 @@ class View;
 
 namespace katt {
 
-/// A tensor whose dtype is chosen at run time: pointer, dtype, extents and strides (in elements) in
-/// logical order, e.g. (batch, head, seq, dim) whatever the storage order; the last axis is
-/// contiguous. It does not own its memory. Made from any Kokkos::View of float, f16 or bf16; turned
-/// back into a View by view<T, MemorySpace>().
+/// A tensor whose dtype is chosen at run time: pointer, dtype, extents and strides (in elements).
+/// The axes stand in logical order, e.g. (batch, head, seq, dim), for every storage order; the last
+/// axis is contiguous. It does not own its memory. Made from any Kokkos::View of float, f16 or
+/// bf16; turned back into a View by view<T, MemorySpace>().
 template <int Rank, bool Const>
 struct BasicTensorRef {
   using Pointer = std::conditional_t<Const, const void*, void*>;
@@ -74,8 +74,8 @@ struct BasicTensorRef {
     return count;
   }
 
-  /// The tensor as a View of element type T (core/views.hpp). Throws InputError where that is not the
-  /// tensor's own; an absent tensor (no data) takes any.
+  /// The tensor as a View of element type T (core/views.hpp). Throws InputError when the tensor has
+  /// another dtype; an absent tensor (no data) takes any type.
   template <class T, class MemorySpace>
   auto view() const;
 };

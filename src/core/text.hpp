@@ -26,7 +26,8 @@ namespace katt::bench {
 [[nodiscard]] std::vector<std::string> split(std::string_view text, char separator);
 [[nodiscard]] std::string join(std::span<const std::string> parts, std::string_view separator);
 
-/// The whole text as a number, or the reason why it is none: "is not an integer", "does not fit …".
+/// The whole text as a number, or the reason why it is not one: "is not an integer", "does not fit
+/// …".
 struct Parsed {
   std::int64_t integer = 0;
   double real = 0;
@@ -36,18 +37,19 @@ struct Parsed {
 [[nodiscard]] Parsed parse_real(std::string_view text);  ///< finite numbers only
 /// An integer, or one of 1024, 1024² or 1024³: "4k", "1M", "2G".
 [[nodiscard]] Parsed parse_size(std::string_view text);
-/// true, yes, on; false, no, off; nothing for another text.
+/// true, yes, on; false, no, off; nothing for any other text.
 [[nodiscard]] std::optional<bool> parse_truth(std::string_view text);
 
 /// Shortest text that reads back as the same number.
 [[nodiscard]] std::string to_text(double value);
 
-/// The known words that an unknown one may mean, the likeliest class of them: the same but for case and
-/// dashes; other words for the same thing ("sequence_length" for "seq"); words that share parts
-/// ("batch_size" for "batch"); few typing errors. At most three. (suggestion.cpp)
+/// The known words that an unknown word may mean, at most three. The first of these classes that
+/// has a match wins: the same but for case and dashes; other words for the same thing
+/// ("sequence_length" for "seq"); words that share parts ("batch_size" for "batch"); few typing
+/// errors. (suggestion.cpp)
 [[nodiscard]] std::vector<std::string> nearest(std::string_view word,
                                                std::span<const std::string> known);
-/// "did you mean --seq or --seq-q?" of the nearest; empty when there is none.
+/// "did you mean --seq or --seq-q?" with the nearest words; empty when there is none.
 [[nodiscard]] std::string suggestion(std::string_view word, std::span<const std::string> known);
 
 /// Text cut to at most `bytes`, never inside a UTF-8 sequence.

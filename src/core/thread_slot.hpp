@@ -8,9 +8,9 @@
 
 namespace katt {
 
-/// Bytes from the slice of a workspace of one host thread to that of the next, for slices of `bytes`. They
-/// are 32 KiB apart: the prefetchers of a processor run ahead of what a thread reads, beyond the end of
-/// its slice, and lines that the next thread is about to write would travel from core to core
+/// Bytes from one host thread's slice of a workspace to the next thread's, for slices of `bytes`.
+/// Slices are 32 KiB apart: a processor prefetches beyond the end of the slice that a thread reads,
+/// and lines that the next thread is about to write would travel from core to core
 /// (docs/performance.md, "Slices of threads").
 constexpr std::size_t thread_slice_bytes(std::size_t bytes) {
   constexpr std::size_t line = 64;
@@ -19,7 +19,7 @@ constexpr std::size_t thread_slice_bytes(std::size_t bytes) {
 }
 
 /// A number for the host thread that runs a work item, below the concurrency of the execution
-/// space: it picks the thread's slice of a workspace. Nothing on a device, where a team has its own
+/// space: it selects the thread's slice of a workspace. 0 on a device, where a team has its own
 /// scratch.
 template <class Exec, bool OnHost = is_host_v<Exec>>
 class ThreadSlot {

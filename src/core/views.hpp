@@ -20,7 +20,7 @@ struct pointer_to<T, 0> {
   using type = T;
 };
 
-/// Throws InputError for a tensor of one dtype that is taken for another.
+/// Throws InputError when a tensor is read as another dtype than its own.
 [[noreturn]] void refuse_view(Dtype held, Dtype wanted);
 
 }  // namespace impl

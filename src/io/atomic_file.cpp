@@ -35,7 +35,7 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-/// Whether an error says that the place is wrong, rather than that the machine is in trouble.
+/// True when an errno means a wrong place, false when it means a machine in trouble.
 bool blames_the_path(int error) {
   constexpr std::array trouble{ENOSPC, EDQUOT, EFBIG, EIO, ENOMEM, EMFILE, ENFILE};
   return std::find(trouble.begin(), trouble.end(), error) == trouble.end();
@@ -50,7 +50,7 @@ void sync_folder(const fs::path& folder) {
   if (descriptor < 0) throw_failed(folder, "cannot be synced", errno);
   const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
-  // EINVAL: this kind of file system has no such thing as syncing a folder
+  // EINVAL: this kind of file system cannot sync a folder
   if (error != 0 && error != EINVAL) throw_failed(folder, "cannot be synced", error);
 }
 
@@ -76,7 +76,8 @@ bool is_same(int descriptor, const fs::path& path) {
          open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }
 
-/// Removes scratch files whose programs are gone: a program holds a lock on its own.
+/// Removes scratch files whose programs are gone: a running program holds a lock on its scratch
+/// file.
 void remove_leftovers(const fs::path& target) {
   std::error_code ignored;
   const std::string prefix = prefix_of(target);
@@ -94,8 +95,8 @@ void remove_leftovers(const fs::path& target) {
   }
 }
 
-/// The names that end_by_signal() removes, and the process whose they are: a child that fork() has
-/// made has its parent's handlers.
+/// The names that end_by_signal() removes, and the process that owns them: a child made by fork()
+/// inherits its parent's handlers.
 std::array<std::atomic<const char*>, 64> removed_on_signal{};
 std::atomic<pid_t> owner{0};
 
@@ -169,13 +170,13 @@ AtomicFile::AtomicFile(const fs::path& path) : named_(path), target_(written_pat
         ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
     if (descriptor_ < 0 && errno == EEXIST) continue;
     if (descriptor_ < 0) impl::throw_unwritable(path, errno);
-    (void)::flock(descriptor_, LOCK_EX);  // a file system without locks keeps what is left behind
+    (void)::flock(descriptor_, LOCK_EX);  // a file system without locks keeps leftovers
     if (is_same(descriptor_, temporary_)) break;
     ::close(descriptor_);  // removed as a leftover before it was locked
   }
   on_signal_.emplace(temporary_.c_str());
   if (!replaces) return;
-  // another's file stays theirs where root replaces it
+  // the owner stays when root replaces another user's file
   if (::fchown(descriptor_, old.st_uid, old.st_gid) != 0) errno = 0;
   if (::fchmod(descriptor_, mode) != 0) errno = 0;
 }

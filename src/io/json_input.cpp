@@ -14,9 +14,9 @@ namespace katt::io::impl {
 
 nlohmann::json parse_json(const std::string& name, std::string_view text, int max_depth) {
   using Event = nlohmann::json::parse_event_t;
-  std::vector<std::set<std::string>> keys;  // of the open objects
+  std::vector<std::set<std::string>> keys;  // keys of the open objects
   const auto refuse = [&](const std::string& message) { throw InputError(name + ": " + message); };
-  // The parser itself keeps no frame per level, so that depth costs memory only.
+  // The parser itself keeps no stack frame per level, so depth costs only memory.
   const auto watch = [&](int depth, Event event, nlohmann::json& value) {
     switch (event) {
       case Event::object_start: keys.emplace_back(); [[fallthrough]];

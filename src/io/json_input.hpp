@@ -8,8 +8,8 @@
 
 namespace katt::io::impl {
 
-/// Parses a JSON text from elsewhere. Throws InputError of one line, "NAME: …", for text that is no
-/// JSON, a key given twice in one object, and objects or arrays nested deeper than `max_depth`
+/// Parses a JSON text from elsewhere. Throws InputError of one line, "NAME: …", for text that is
+/// not JSON, a key given twice in one object, and objects or arrays nested deeper than `max_depth`
 /// (before any memory is spent on them).
 [[nodiscard]] nlohmann::json parse_json(const std::string& name, std::string_view text,
                                         int max_depth);

@@ -28,12 +28,14 @@ std::string host_name() {
   return name.data();
 }
 
-/// "process 4711" or, of another machine, "process 4711 on node2", from what a lock file holds.
+/// "process 4711" or, for another machine, "process 4711 on node2", from the content of a lock
+/// file.
 std::string writer_of(int descriptor) {
   std::array<char, 300> text{};
   for (int again = 0; ::pread(descriptor, text.data(), text.size() - 1, 0) <= 0; ++again) {
     if (again == 20) return "another process";
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it has only just taken the lock
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the other process has only just
+                                                                 // taken the lock
   }
   const std::string held = impl::printable(text.data());
   const std::size_t space = held.find(' ');
@@ -42,8 +44,8 @@ std::string writer_of(int descriptor) {
   return host.empty() || host == host_name() ? process : process + " on " + host;
 }
 
-/// Takes the lock of an open file. Returns 0, or the errno. A file system without locks has none to
-/// be taken by another.
+/// Takes the lock of an open file. Returns 0, or the errno. On a file system without locks no other
+/// process can hold one, so the result is 0.
 int lock(int descriptor, FileLock::IfTaken if_taken) {
   const int wait = if_taken == FileLock::IfTaken::wait ? 0 : LOCK_NB;
   while (::flock(descriptor, LOCK_EX | wait) != 0) {
@@ -114,7 +116,7 @@ FileLock::FileLock(const fs::path& path, IfTaken if_taken) {
         open.st_ino == named.st_ino && open.st_dev == named.st_dev) {
       break;
     }
-    ::close(descriptor_);  // the one before removed it
+    ::close(descriptor_);  // the previous owner removed it
   }
   on_signal_.emplace(path_.c_str());
   // the lock holds without the number as well

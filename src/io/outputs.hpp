@@ -8,8 +8,8 @@
 
 #include "io/atomic_file.hpp"
 
-/// What the commands promise of the files that they write: no output is an input or another output,
-/// none is replaced unless that is asked for, and none has two writers.
+/// The commands' promises for the files that they write: no output is an input or another output,
+/// no file is replaced unless the user asks for it, and no file has two writers.
 namespace katt::io {
 
 /// A file, or a folder of files, and the option that names it: {"--log", "log.h5"}.
@@ -18,17 +18,17 @@ struct NamedPath {
   std::filesystem::path path;
 };
 
-/// Whether two paths are one file, by links too; of two that are missing, whether writing both would
-/// make one.
+/// True when two paths are one file, also by links; for two missing paths, true when writing both
+/// would make one file.
 [[nodiscard]] bool same_file(const std::filesystem::path& a, const std::filesystem::path& b);
 
-/// Throws InputError where an output is the same file as another one or as an input, or as a file in
-/// an input that is a folder.
+/// Throws InputError when an output is the same file as another output or an input, or as a file in
+/// an input folder.
 void check_distinct(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs);
 
 /// A lock on a file that this process writes, by a hidden file beside it (`.NAME.katt-lock`) that
-/// holds the process's number. It ends with the object, and with the process however that ends; what
-/// a killed process leaves of it is no lock.
+/// holds the process's number. The lock ends with the object, and with the process in any case: the
+/// file that a killed process leaves is not locked.
 class FileLock {
  public:
   enum class IfTaken { refuse, wait };
@@ -47,8 +47,8 @@ class FileLock {
 /// The outputs of a command, locked from claim() to the end of the object's life.
 class Outputs {
  public:
-  /// Throws InputError where the output cannot be written, another process writes it, or it exists
-  /// and `replaces` is false; the message ends with what was `expected` then.
+  /// Throws InputError when the output cannot be written, when another process writes it, or when
+  /// it exists and `replaces` is false; the message then ends with `expected`.
   void claim(const NamedPath& output, bool replaces,
              const std::string& expected = "a new file, or --overwrite");
 

@@ -6,7 +6,7 @@ namespace katt::io::impl {
 
 namespace {
 
-/// Bytes of the UTF-8 character that a text begins with; 0 where it begins with none (RFC 3629).
+/// Bytes of the UTF-8 character that a text begins with; 0 when it begins with none (RFC 3629).
 std::size_t character_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);

@@ -7,8 +7,8 @@
 
 namespace katt::io::impl {
 
-/// Text fit for a terminal, on one line: control characters and bytes that are no UTF-8 as "\x1b", a
-/// character of C1 as its two bytes.
+/// Text fit for a terminal, on one line: control characters and bytes outside UTF-8 become "\x1b",
+/// a character of C1 becomes its two bytes.
 std::string escaped(std::string_view text);
 
 /// Text of a foreign file made fit for a message: escaped, and not too long.

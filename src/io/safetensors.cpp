@@ -27,7 +27,7 @@ constexpr int index_depth = 8;
 /// Elements converted at a time.
 constexpr std::size_t chunk = 1 << 16;
 
-/// The tensor bytes need not be aligned in the file: they go through an aligned buffer.
+/// Tensor bytes in a file may be unaligned, so they pass through an aligned buffer.
 template <class T>
 void widen(std::span<const std::byte> bytes, std::span<float> values) {
   std::vector<T> stored(std::min(chunk, values.size()));
@@ -69,7 +69,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   std::map<std::string, std::string> files;
   for (const auto& [tensor, value] : map->items()) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
-    // A plain name: the index leads to no place outside of its folder.
+    // A plain name: an index must not lead outside its folder.
     if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos ||
         std::any_of(file.begin(), file.end(),
                     [](unsigned char c) { return c < 0x20 || c == 0x7F; })) {

@@ -32,7 +32,7 @@ struct SafetensorsHeader {
 };
 
 /// Reads the header of a whole file in memory, treated as hostile. Throws InputError of one line,
-/// "NAME: …": a header that is too long, cut off or no JSON of the expected form; a key given
+/// "NAME: …", for: a header that is too long, cut off or not JSON of the expected form; a key given
 /// twice; an unknown dtype; a shape whose size overflows; ranges that overlap, leave a hole, do not
 /// fit their shape or do not end where the file ends.
 [[nodiscard]] SafetensorsHeader parse_safetensors(const std::string& name,
@@ -41,8 +41,9 @@ struct SafetensorsHeader {
 /// The tensors of one file, or of a sharded checkpoint, mapped into memory.
 class Safetensors {
  public:
-  /// A file, or, where there is none, the shards that its index names (index_of()): the order of
-  /// transformers. A folder stands for `model.safetensors` in it. Throws InputError naming the file.
+  /// Opens a file or, when it is missing, the shards that its index names (index_of()), in the
+  /// order of transformers. A folder stands for `model.safetensors` in it. Throws InputError naming
+  /// the file.
   explicit Safetensors(const std::filesystem::path& path);
   ~Safetensors();
   Safetensors(const Safetensors&) = delete;
@@ -54,8 +55,8 @@ class Safetensors {
   /// Metadata of the (first) file.
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const;
 
-  /// Throws InputError that names the file and the tensor where it is missing, of another shape, or
-  /// none of f32, f16 and bf16.
+  /// Throws InputError naming the file and the tensor when the tensor is missing, has another
+  /// shape, or is not f32, f16 or bf16.
   void check(const std::string& name, const std::vector<std::int64_t>& shape) const;
   /// Reads a tensor of f32, f16 or bf16 as f32, row-major. Throws as check().
   void read(const std::string& name, const std::vector<std::int64_t>& shape,
@@ -81,7 +82,7 @@ struct SafetensorsTensor {
 };
 
 /// Writes a file in one step (io/atomic_file.hpp), tensors in the given order. Throws InputError
-/// when the place cannot be written, std::invalid_argument for a shape that does not fit the values
+/// when the place is not writable, std::invalid_argument for a shape that does not fit the values
 /// or a name given twice.
 void write_safetensors(const std::filesystem::path& path,
                        std::span<const SafetensorsTensor> tensors,
@@ -91,18 +92,18 @@ void write_safetensors(const std::filesystem::path& path,
 /// with the file.
 class SafetensorsWriter {
  public:
-  /// `values` of the tensors are not looked at. Throws as write_safetensors().
+  /// Ignores `values` of the tensors. Throws as write_safetensors().
   SafetensorsWriter(const std::filesystem::path& path, std::span<const SafetensorsTensor> tensors,
                     const std::map<std::string, std::string>& metadata);
   ~SafetensorsWriter();
   SafetensorsWriter(SafetensorsWriter&& other) noexcept;
   SafetensorsWriter& operator=(SafetensorsWriter&& other) noexcept;
 
-  /// The next values, of one tensor after the other, row-major. Throws std::invalid_argument where
-  /// they go beyond the end of a tensor.
+  /// Writes the next values, one tensor after the other, row-major. Throws std::invalid_argument
+  /// when they go beyond the end of a tensor.
   void append(std::span<const float> values);
-  /// Makes it the file, when all values have come. Throws std::runtime_error when they could not be
-  /// written.
+  /// Makes the new content the file, when all values have come. Throws std::runtime_error when the
+  /// write failed.
   void commit();
 
  private:
@@ -110,8 +111,8 @@ class SafetensorsWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Writes the index of shards in one step: which file beside it holds which tensor, and the bytes
-/// of all.
+/// Writes the index of shards in one step: the file beside it that holds each tensor, and the bytes
+/// of all tensors.
 void write_safetensors_index(const std::filesystem::path& path,
                              const std::map<std::string, std::string>& files,
                              std::int64_t total_bytes);

@@ -185,7 +185,7 @@ class HeaderReader {
 
   const std::string& name_;
   std::span<const std::byte> file_;
-  std::size_t data_ = 0;  ///< where the tensors' bytes begin
+  std::size_t data_ = 0;  ///< offset of the tensors' bytes
 };
 
 }  // namespace

@@ -83,7 +83,7 @@ struct SafetensorsWriter::Impl {
 
   fs::path path;
   AtomicFile target;
-  std::vector<Rest> rest;  ///< elements of every tensor that have not come yet
+  std::vector<Rest> rest;  ///< elements of each tensor that are still missing
   std::size_t next = 0;
 };
 

@@ -49,7 +49,7 @@ void on_each_thread(int threads, const F& f) {
 #endif
 }
 
-/// Keeps the threads busy until the system has spread them, and says where they are.
+/// Keeps the threads busy until the system has spread them, and returns the processor of each.
 std::vector<int> where_threads_settle(int threads) {
   constexpr int longest_ms = 50;
   constexpr std::chrono::milliseconds step(2);
@@ -66,7 +66,7 @@ std::vector<int> where_threads_settle(int threads) {
   return places;
 }
 
-/// Whether a thread runs or waits for a processor.
+/// True when a thread runs or waits for a processor.
 bool runs(const std::filesystem::path& thread) {
   std::ifstream file(thread / "stat");
   std::string line;
@@ -93,7 +93,8 @@ void unbind_this_thread() { bind_this_thread(allowed_processors()); }
 void allow_all_processors() {
   cpu_set_t set;
   std::fill_n(reinterpret_cast<unsigned char*>(&set), sizeof set, 0xFF);
-  (void)sched_setaffinity(0, sizeof set, &set);  // the system leaves out what the job may not use
+  (void)sched_setaffinity(0, sizeof set, &set);  // the system leaves out processors that the job
+                                                 // may not use
 }
 
 const std::vector<int>& allowed_processors() {
@@ -121,7 +122,7 @@ Bound::Bound(int threads) {
     bind_this_thread(allowed);  // the environment may have bound them
   });
   processors_ = where_threads_settle(threads);
-  // Where two stayed together, one gets a processor that is left.
+  // When two threads stayed on one processor, one gets a free processor.
   std::set<int> taken;
   for (int& processor : processors_) {
     for (auto next = allowed.begin(); !taken.insert(processor).second; ++next) processor = *next;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* folder = "/sys/kernel/mm/transparent_hugepage/";
 
-/// The word in brackets in "always [madvise] never"; "never" where there is no such file.
+/// The word in brackets in "always [madvise] never"; "never" when there is no such file.
 std::string mode_of_the_system() {
   std::ifstream file(std::string(folder) + "enabled");
   std::string text;
@@ -33,13 +33,14 @@ std::string mode() {
   return of_system == "madvise" ? "asked for" : of_system;
 }
 
-/// Bytes of a huge page; 0 where none are asked for.
+/// Bytes of a huge page; 0 when this program requests none.
 std::size_t asked_size() {
   if (mode() != "asked for") return 0;
   std::ifstream file(std::string(folder) + "hpage_pmd_size");
   std::size_t bytes = 0;
   file >> bytes;
-  // Where pages are larger than usual, a huge one is half a gigabyte: too much to round up to.
+  // On a system with larger pages than usual, a huge page is half a gigabyte: too much to round up
+  // to.
   constexpr std::size_t most = std::size_t{32} << 20;
   return bytes <= most ? bytes : 0;
 }

@@ -3,18 +3,18 @@
 #include <cstddef>
 #include <string>
 
-/// Large allocations of the host in huge pages, where Linux gives them to those who ask
-/// (transparent huge pages). What is read once in the order of memory, weights and keys, then meets
-/// 512 times fewer translations of addresses, and memory that is touched for the first time as many
-/// fewer faults (docs/memory.md).
+/// Large allocations of the host in huge pages, when Linux gives them on request (transparent huge
+/// pages). Data that a kernel reads once in the order of memory, such as weights and keys, then
+/// needs 512 times fewer address translations, and the first touch of memory as many fewer page
+/// faults (docs/memory.md).
 namespace katt::memory {
 
-/// Asks for huge pages for an allocation of some megabytes or more that nothing has touched yet; of
-/// a smaller one nothing is asked. The system may refuse: the memory is as it was. Does nothing
-/// where there are none, or with KATT_HUGE_PAGES=0 in the environment.
+/// Requests huge pages for an allocation of some megabytes or more that nothing has touched yet,
+/// and nothing for a smaller one. When the system refuses, the memory stays as it was. Does nothing
+/// when the system has no huge pages, or with KATT_HUGE_PAGES=0 in the environment.
 void prefer_huge_pages(const void* data, std::size_t bytes);
 
-/// What becomes of large allocations: "asked for", "always" (the system gives them to everybody),
+/// The treatment of large allocations: "asked for", "always" (the system gives them to everybody),
 /// "never", or "off" (KATT_HUGE_PAGES=0).
 [[nodiscard]] std::string huge_pages();
 

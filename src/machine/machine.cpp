@@ -113,8 +113,8 @@ Machine read_machine() {
   return found;
 }
 
-/// What a memory control group at `folder` leaves. Cached file pages count as used there, but the
-/// kernel gives them up, so the inactive ones are added back.
+/// Bytes that a memory control group at `folder` leaves free. Cached file pages count as used
+/// there, but the kernel gives them up, so this function adds the inactive ones back.
 std::size_t left_in_group(const std::filesystem::path& folder, const char* limit, const char* usage,
                           const char* inactive) {
   const std::string text = first_line(folder / limit);
@@ -148,7 +148,7 @@ std::size_t left_in_groups() {
   return left;
 }
 
-/// What ulimit -v leaves.
+/// Bytes that ulimit -v leaves free.
 std::size_t left_in_address_space() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
@@ -196,7 +196,7 @@ ProcessorTime processor_time() {
 }
 
 double waited_share(const ProcessorTime& before, const ProcessorTime& after) {
-  constexpr double least_s = 0.05;  // of a shorter time nothing can be said
+  constexpr double least_s = 0.05;  // a shorter time says nothing
   const double ran_s = std::max(after.ran_s - before.ran_s, 0.0);
   const double waited_s = std::max(after.waited_s - before.waited_s, 0.0);
   return ran_s + waited_s < least_s ? 0 : waited_s / (ran_s + waited_s);

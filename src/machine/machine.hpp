@@ -11,20 +11,20 @@ namespace katt::bench {
 /// A data cache as the first core sees it.
 struct CacheLevel {
   int level = 0;          ///< 1, 2, 3
-  std::size_t bytes = 0;  ///< of one instance
+  std::size_t bytes = 0;  ///< bytes of one instance
   int shared_by = 1;      ///< cores that share the instance
 };
 
-/// What the operating system tells about the host. Holds no host or user name.
+/// The operating system's facts about the host. Holds no host or user name.
 struct Machine {
   std::string cpu;
-  int cores = 1;  ///< that this process may use
+  int cores = 1;  ///< processors that this process may use
   std::vector<std::string> isa;
-  std::vector<CacheLevel> caches;  ///< by level; levels that do not exist are not there
+  std::vector<CacheLevel> caches;  ///< by level; missing levels are left out
   std::size_t memory_bytes = 0;
   std::string os;
 
-  /// Bytes of one instance of a level; 0 where it does not exist.
+  /// Bytes of one instance of a level; 0 when the level does not exist.
   [[nodiscard]] std::size_t cache_bytes(int level) const;
 };
 
@@ -34,8 +34,8 @@ struct Machine {
 /// One-minute load average.
 [[nodiscard]] double load_average();
 
-/// Seconds that the threads of this process have run, and that they were kept from running: by other
-/// programs, and by other guests of the machine. Zeros where the system does not tell.
+/// Seconds that the threads of this process have run, and seconds that other programs and other
+/// guests of the machine kept them from running. Zeros when the system does not tell.
 struct ProcessorTime {
   double ran_s = 0, waited_s = 0;
 };
@@ -43,22 +43,23 @@ struct ProcessorTime {
 /// The share of the time between two readings that was lost to others.
 [[nodiscard]] double waited_share(const ProcessorTime& before, const ProcessorTime& after);
 
-/// Bytes that a sweep may allocate now: on the host the least of MemAvailable, what the control group
-/// leaves and what the limit of the address space leaves (ulimit -v), on a GPU the free memory of the
-/// chosen one; less a twentieth for everything else.
+/// Bytes that a sweep may allocate now: on the host the least of MemAvailable, what the control
+/// group leaves and what the limit of the address space leaves (ulimit -v), on a GPU the free
+/// memory of the chosen device; minus a twentieth for everything else.
 [[nodiscard]] std::size_t available_memory(Backend backend);
 
-/// Name of the processor that runs a backend; of several devices the chosen one.
+/// Name of the processor that runs a backend; the chosen one of several devices.
 [[nodiscard]] std::string device_name(Backend backend);
 
-/// Whether software imitates the device of a backend, as its name then says ("… interpreter"):
-/// results count there, times do not, and what measures speed alone is left out.
+/// True when software imitates the device of a backend; its name says so ("… interpreter"). Results
+/// count there, times do not, and measurements of speed alone are left out.
 [[nodiscard]] bool is_emulated(Backend backend);
 
-/// Why a backend cannot run here; empty where it can. Needs no Kokkos::initialize.
+/// The reason why a backend cannot run here; empty when it can. Needs no Kokkos::initialize.
 [[nodiscard]] std::string backend_problem(Backend backend);
 
-/// Host threads that a request means: 0 is every core; the serial backend has one, a GPU none (0).
+/// Number of host threads for a request: 0 means every core; the serial backend has one, a GPU none
+/// (0).
 [[nodiscard]] int resolved_threads(Backend backend, int threads);
 
 }  // namespace katt::bench

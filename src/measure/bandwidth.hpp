@@ -17,16 +17,17 @@
 /// Reading and copying memory as fast as the machine can.
 namespace katt::bench {
 
-/// Reads, or copies one half to the other of, as many bytes as a case has to move, so that a
-/// kernel's time can be held against it in the same rounds, with the same caches. `bytes` is
-/// rounded down to whole vectors of every thread; `moved_bytes` is set to what is left of it.
+/// Reads as many bytes as a case has to move, or copies one half of them to the other, to compare a
+/// kernel's time with it in the same rounds and with the same caches. Rounds `bytes` down to whole
+/// vectors of every thread, and sets `moved_bytes` to the result.
 [[nodiscard]] std::unique_ptr<Candidate> bandwidth_candidate(Backend backend, int threads,
                                                              const std::string& traffic,
                                                              double bytes, double& moved_bytes);
 
 namespace impl {
 
-/// What a worker moves at a time: a vector of the host; on a device 16 bytes, the widest load.
+/// The unit that a worker moves at a time: a vector on the host; 16 bytes, the widest load, on a
+/// device.
 struct alignas(16) Quad {
   float x = 0, y = 0, z = 0, w = 0;
   KOKKOS_FORCEINLINE_FUNCTION friend Quad operator+(const Quad& a, const Quad& b) {
@@ -49,8 +50,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store_word(float* target, const Word<Exec>& wor
   else *reinterpret_cast<Quad*>(target) = word;
 }
 
-/// Loads of a worker that are on their way at a time, before the first of them is used: on a device
-/// 64 bytes a thread, 128 KiB of a multiprocessor, so few that all its threads are resident.
+/// Number of a worker's loads in flight at a time, before the first one is used: on a device 64
+/// bytes a thread, 128 KiB a multiprocessor, few enough to keep all its threads resident.
 template <class Exec>
 inline constexpr int reads_in_flight = is_host_v<Exec> ? 8 : 4;
 
@@ -78,7 +79,7 @@ KOKKOS_FORCEINLINE_FUNCTION Part part_of(std::int64_t worker, std::int64_t worke
 template <class Exec>
 using Floats = Kokkos::View<float*, typename Exec::memory_space>;
 
-/// Sums `data` so many times; `sink` takes a vector of each worker.
+/// Sums `data` as many times as given; `sink` takes a vector of each worker.
 template <class Exec>
 struct ReadKernel {
   static constexpr int reads = reads_in_flight<Exec>;
@@ -105,8 +106,9 @@ struct ReadKernel {
   }
 };
 
-/// Copies `source` to `target` so many times, with ordinary or with streaming stores. All loads of a
-/// step come before its first store, which might write what the next of them reads.
+/// Copies `source` to `target` as many times as given, with ordinary or with streaming stores. All
+/// loads of a step come before its first store, because that store might write an address that a
+/// later load reads.
 template <class Exec, bool Stream = false>
 struct CopyKernel {
   static constexpr int reads = reads_in_flight<Exec>;
@@ -130,7 +132,7 @@ struct CopyKernel {
   }
 };
 
-/// Launches kernels on all threads, a worker each.
+/// Launches kernels on all threads, one worker each.
 template <class Exec>
 class Workers {
  public:
@@ -142,8 +144,8 @@ class Workers {
   [[nodiscard]] std::int64_t count() const { return count_; }
   [[nodiscard]] const Floats<Exec>& sink() const { return sink_; }
 
-  /// Whole unrolled steps for every worker in so many bytes, so that what is counted is what is
-  /// moved; one step of each at least.
+  /// Number of whole unrolled steps of every worker in this many bytes, at least one, so that the
+  /// counted bytes equal the moved bytes.
   [[nodiscard]] std::int64_t whole_floats(std::size_t bytes) const {
     const std::int64_t grain = count_ * word_floats<Exec> * reads_in_flight<Exec>;
     return std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes / sizeof(float)) / grain) *
@@ -158,7 +160,8 @@ class Workers {
   }
   void fence() const { exec_.fence("katt::bench::bandwidth"); }
 
-  /// Fewest seconds of a launch, over at least so many after one that warms up, and over `least_s`.
+  /// Shortest time of a launch in seconds, after one launch that warms up: over at least this many
+  /// launches, and over at least `least_s`.
   template <class Kernel>
   [[nodiscard]] double best_launch(const Kernel& kernel, const std::string& label, int launches,
                                    double least_s) const {

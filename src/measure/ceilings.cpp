@@ -152,7 +152,8 @@ class Bench {
 #endif
   }
 
-  /// `least`: with fewer bytes it would be the bandwidth of another level; the rows are then NaN.
+  /// `least`: with fewer bytes the result would be the bandwidth of another level; the rows are
+  /// then NaN.
   void bandwidth(const std::string& level, std::size_t bytes, std::size_t least = 0) {
     using Buffer = impl::Floats<Exec>;
     constexpr Backend where = is_host_v<Exec> ? Backend::openmp : Backend::cuda;

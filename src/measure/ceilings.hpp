@@ -11,8 +11,8 @@
 
 namespace katt::bench {
 
-/// Measures what the machine can do at best, in about a second: each number is the best of repeated
-/// rounds, since disturbances only make it slower.
+/// Measures the best performance of the machine in about a second: each number is the best of
+/// repeated rounds, since disturbances only make a round slower.
 ///   fma_f32             FLOP/s of independent f32 fused multiply-adds on registers, 2 FLOPs a lane
 ///   amx_bf16            FLOP/s of bf16 tile products on registers, where this process may use AMX
 ///   avx512_bf16         FLOP/s of bf16 dot products (VDPBF16PS) on registers, where the CPU has
@@ -22,21 +22,22 @@ namespace katt::bench {
 ///   copy_l1 … copy_dram the same for copying one half of the set to the other with ordinary
 ///                       stores: bytes read + written
 ///   stream_copy_dram    the same with streaming stores, where the vectors have them
-/// Caches that several of the threads share are divided among them; levels that the machine lacks
-/// are left out. A GPU has fma_f32, mma_bf16 (a large product of bf16 matrices by cuBLASLt),
-/// read_dram and copy_dram; of one that is_emulated() they are NaN.
+/// Threads that share a cache get a part of it each; levels that the machine lacks are left out. A
+/// GPU has fma_f32, mma_bf16 (a large product of bf16 matrices by cuBLASLt), read_dram and
+/// copy_dram; all are NaN for a device that is_emulated().
 [[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads);
 
-/// The measured limit that leaves least room above a measured time.
+/// The measured limit that is nearest to a measured time.
 struct NearestCeiling {
-  std::string name{};                                          ///< empty where none applies
-  double fraction = std::numeric_limits<double>::quiet_NaN();  ///< of that limit
+  std::string name{};                                          ///< empty when none applies
+  double fraction = std::numeric_limits<double>::quiet_NaN();  ///< fraction of that limit
   bool bandwidth = false;                                      ///< a limit of memory or a cache
 };
 
 /// The larger of flops / time / peak and bytes / time / bandwidth. The bandwidth is that of the
-/// level which holds the least traffic of the work at once; where as many bytes were moved in turn
-/// with the work (bandwidth_candidate()), `bandwidth_fraction` says how its time compares.
+/// level that holds the least traffic of the work at once. When moves of as many bytes were
+/// interleaved with the work (bandwidth_candidate()), `bandwidth_fraction` is the ratio of the
+/// times.
 [[nodiscard]] NearestCeiling nearest_ceiling(
     std::span<const io::CeilingRow> ceilings, Backend backend, int threads, const Work& work,
     double time_s, double bandwidth_fraction = std::numeric_limits<double>::quiet_NaN());

@@ -4,20 +4,20 @@
 
 namespace katt::bench {
 
-/// Time by the clock of the chosen device: CUDA events before and behind what is launched between
-/// start() and seconds(), on whatever streams that wait for the legacy one, as those of Kokkos do.
-/// The host's clock would add what a fence takes, 5 to 20 µs, to runs of 50 µs. Nothing in a build
-/// without CUDA.
+/// Time by the clock of the chosen device: CUDA events before and behind the work launched between
+/// start() and seconds(), on all streams that wait for the legacy one, as Kokkos' streams do. The
+/// host's clock would add the time of a fence, 5 to 20 µs, to runs of 50 µs. Does nothing in a
+/// build without CUDA.
 class DeviceClock {
  public:
-  /// Throws std::runtime_error where CUDA does.
+  /// Throws std::runtime_error when a CUDA call fails.
   DeviceClock();
   ~DeviceClock();
   DeviceClock(const DeviceClock&) = delete;
   DeviceClock& operator=(const DeviceClock&) = delete;
 
   void start();
-  /// Waits for what has been launched since start(). Throws std::runtime_error where it failed.
+  /// Waits for all work launched since start(). Throws std::runtime_error when it failed.
   [[nodiscard]] double seconds();
 
  private:

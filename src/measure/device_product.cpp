@@ -32,7 +32,7 @@ void check_product(cublasStatus_t status) {
   }
 }
 
-/// An object of the library that is made by Create and given back by Destroy.
+/// An object of the library; Create makes it and Destroy releases it.
 template <class Object, auto Destroy>
 struct Destroyer {
   using pointer = Object;
@@ -80,7 +80,8 @@ double product_flops_s(std::int64_t n, double least_s) {
   const auto operation = make<Operation>([](cublasLtMatmulDesc_t* made) {
     return cublasLtMatmulDescCreate(made, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   });
-  const cublasOperation_t transposed = CUBLAS_OP_T;  // rows of the one against rows of the other
+  const cublasOperation_t transposed = CUBLAS_OP_T;  // rows of one operand against rows of the
+                                                     // other
   check_product(cublasLtMatmulDescSetAttribute(operation.get(), CUBLASLT_MATMUL_DESC_TRANSA,
                                                &transposed, sizeof(transposed)));
   const auto layout = make<MatrixLayout>([&](cublasLtMatrixLayout_t* made) {

@@ -30,13 +30,13 @@ double elapsed_s(Clock::time_point start, const Largest& largest) {
   return largest ? largest(own) : own;
 }
 
-/// First line of what an exception says.
+/// First line of an exception's message.
 std::string reason_of(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
 }
 
-/// Runs f; what it throws becomes the contender's failure, and frees its memory.
+/// Runs f; an exception becomes the contender's failure, and frees its memory.
 template <class F>
 void guarded(Contender& contender, F&& f) {
   const watch::Work work(contender.number);
@@ -57,7 +57,7 @@ void guarded(Contender& contender, F&& f) {
   contender.candidate.reset();
 }
 
-/// Poison, run, compare: the outputs that are judged can only come from this run.
+/// Poison, run, compare: the compared outputs can only come from this run.
 Errors run_and_verify(Candidate& candidate) {
   candidate.poison();
   candidate.restore();
@@ -66,13 +66,14 @@ Errors run_and_verify(Candidate& candidate) {
   return candidate.verify();
 }
 
-/// Seconds a run, and what it cost the host of them until its launches returned.
+/// Seconds a run takes, and the seconds of them until its launches returned to the host.
 struct Sample {
   double seconds = 0;
   double host_s = 0;
 };
 
-/// One sample: the mean of `inner` runs between two fences, on a device between two of its events.
+/// One sample: the mean of `inner` runs between two fences, on a device between two of the device's
+/// events.
 Sample sample(const Contender& contender, int inner) {
   Candidate& candidate = *contender.candidate;
   if (const auto seconds = candidate.timed(inner)) return {*seconds, 0};
@@ -106,13 +107,14 @@ void warm_up(Contender& contender, const Settings& settings, const Largest& larg
   }
 }
 
-/// Keeps the processes that take turns out of each other's way.
+/// Keeps interleaved processes from disturbing each other.
 class Turns {
  public:
   Turns(bool cold, const Bound& bound) : cold_(cold), bound_(bound) {}
 
-  /// Before a sample: once the threads of the process that ran last sleep, a run brings the caches
-  /// back to this one's. Throws std::runtime_error where they do not fall asleep.
+  /// Prepares a sample: waits until the threads of the process that ran last sleep, then a run
+  /// fills the caches with this process's data. Throws std::runtime_error when the threads do not
+  /// fall asleep.
   void give_to(const Contender& contender) {
     Candidate& candidate = *contender.candidate;
     const int process = candidate.process();
@@ -131,7 +133,7 @@ class Turns {
     }
     last_ = process;
   }
-  /// The caches have been flushed, by threads of this process.
+  /// Notes that threads of this process have flushed the caches.
   void flushed() { last_ = 0; }
 
  private:
@@ -144,7 +146,7 @@ bool precise(const Contender& contender, double target) {
   return median_interval(contender.measured.samples_s).relative_half_width() <= target;
 }
 
-/// A random order of n indices. Written out because std::shuffle differs between libraries.
+/// A random order of n indices. Our own code, because std::shuffle differs between libraries.
 void shuffle(std::vector<std::size_t>& order, std::mt19937_64& random) {
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
 }
@@ -213,7 +215,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
       Contender& contender = *active[i];
       guarded(contender, [&] {
         if (settings.cold) {
-          contender.candidate->restore();  // which fills the caches
+          contender.candidate->restore();  // this run fills the caches
           flush();
           turns.flushed();
         }

@@ -47,7 +47,7 @@ struct Profiler::State {
   std::vector<Node> nodes{Node{}};  // the first is the root
   std::vector<Open> open{Open{}};
 
-  /// The one that lives, for callbacks, which carry no pointer of ours.
+  /// The living Profiler, for callbacks, which carry no pointer of ours.
   static inline State* current = nullptr;
 
   /// The node of that name inside the innermost open one.
@@ -89,7 +89,7 @@ namespace {
 using State = Profiler::State;
 using Kokkos::Tools::Experimental::EventSet;
 
-/// A kernel's two callbacks, which call those of the tool that was there before.
+/// A kernel's two callbacks, which also call the callbacks of an earlier tool.
 template <auto BeginMember, auto EndMember>
 struct Kernel {
   static void begin(const char* label, std::uint32_t device, std::uint64_t* id) {
@@ -116,8 +116,8 @@ void on_pop() {
   if (const auto before = State::current->previous.pop_region) before();
 }
 
-/// Sets the callbacks of regions and kernels, and leaves all others, such as those of the memory
-/// tracker, as they are.
+/// Sets the callbacks of regions and kernels, and keeps all others, such as those of the memory
+/// tracker.
 void set(const EventSet& callbacks) {
   using namespace Kokkos::Tools::Experimental;
   set_push_region_callback(callbacks.push_region);
@@ -159,7 +159,7 @@ void Profiler::stop() {
   if (State::current != state_.get()) return;
   nn::call_observer() = nullptr;
   set(state_->previous);
-  state_->open.resize(1);  // what has not ended is not counted
+  state_->open.resize(1);  // an open region does not count
   State::current = nullptr;
 }
 

@@ -12,12 +12,12 @@
 
 namespace katt::bench {
 
-/// Where the time goes between start() and stop(): Kokkos Tools callbacks gather the regions
+/// A profile of the time between start() and stop(): Kokkos Tools callbacks gather the regions
 /// (Kokkos::Profiling::pushRegion) and the kernels inside and outside of them, by their labels.
-/// Kokkos waits for all launches before it calls a tool, so that the time of a region or kernel is
-/// its own on every backend, and small ones take longer than without. Otherwise nothing is called
-/// and nothing costs. Tools that were there before are still called. What other threads launch is
-/// not seen. The operators of a model say what each of their calls computes and moves.
+/// Kokkos waits for all launches before it calls a tool, so the time of a region or kernel is its
+/// own on every backend, and small ones take longer than without a profile. Outside of start() and
+/// stop() there are no callbacks and no cost. Earlier tools still get their calls. Launches of
+/// other threads are not seen. The operators of a model report the work of each of their calls.
 class Profiler final : public nn::CallObserver {
  public:
   Profiler();
@@ -27,16 +27,16 @@ class Profiler final : public nn::CallObserver {
 
   /// Throws std::logic_error while a Profiler gathers.
   void start();
-  /// Regions that are still open are not counted.
+  /// Regions that are still open do not count.
   void stop();
 
   /// All calls so far and their seconds: parents before their children, siblings in the order of
   /// their first calls.
   [[nodiscard]] std::vector<io::ProfileRow> rows() const;
-  /// The same as the mean of so many runs that took `time_s` together.
+  /// The same as the mean of this many runs, which took `time_s` together.
   [[nodiscard]] io::Profile mean(std::int64_t runs, double time_s) const;
 
-  /// To the region or kernel of that name inside the innermost open one.
+  /// Adds work to the region or kernel of that name inside the innermost open one.
   void call(std::string_view name, const nn::CallWork& work) override;
 
   struct State;
@@ -46,22 +46,21 @@ class Profiler final : public nn::CallObserver {
 };
 
 /// Profiles some runs of a candidate of this process, each after restore(): times and calls are
-/// those of one run. `time_s` is about how long a run takes; more short runs are made than long
-/// ones.
+/// those of one run. `time_s` is the approximate time of a run: short runs are repeated more often
+/// than long ones.
 [[nodiscard]] io::Profile profile(Candidate& candidate, double time_s);
 
-/// Says of everything in a profile that has counted work which of the measured limits it is nearest
-/// to, and how near. Matrix products, attention among them, are held against the fastest units for
-/// the dtype.
+/// Sets, for each entry of a profile with counted work, the nearest measured limit and its
+/// fraction. Matrix products and attention are compared with the fastest units for the dtype.
 void hold_against(io::Profile& profile, std::span<const io::CeilingRow> ceilings, Backend backend,
                   int threads, Dtype dtype);
 
-/// A profile whose outermost regions are phases, as lines of a table: each phase with the operators
-/// and kernels in it, the largest first, and what none of them holds.
+/// A profile whose outermost regions are phases, as lines of a table: each phase with its operators
+/// and kernels, the largest first, and the rest of its time.
 [[nodiscard]] std::vector<std::string> table_lines(const io::Profile& profile);
 
-/// "katt::linear 61.2 %, katt::attention 30.1 %, …": the outermost regions and kernels with the
-/// largest shares first, and what none of them holds.
+/// "katt::linear 61.2 %, katt::attention 30.1 %, …": the outermost regions and kernels, the largest
+/// shares first, and the rest.
 [[nodiscard]] std::string shares_text(const io::Profile& profile);
 
 }  // namespace katt::bench

@@ -22,8 +22,8 @@ struct Estimate {
 /// the interval is their whole range. NaN without samples.
 [[nodiscard]] Estimate median_interval(std::span<const double> samples);
 
-/// Estimate of numerator(i) / denominator(i) over samples that belong together (same index: same
-/// round), so that what slows both cancels. Extra samples of the longer one are ignored.
+/// Estimate of numerator(i) / denominator(i) over samples of the same round (same index), so that a
+/// disturbance of both cancels. Extra samples of the longer one are ignored.
 [[nodiscard]] Estimate paired_ratio(std::span<const double> numerator,
                                     std::span<const double> denominator);
 

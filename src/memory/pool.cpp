@@ -81,11 +81,12 @@ class PoolState : public std::enable_shared_from_this<PoolState> {
  private:
   struct Cached {
     void* data;
-    std::uint64_t instance;       ///< whose launches may still use it
-    std::function<void()> fence;  ///< waits for them
+    std::uint64_t instance;       ///< the instance whose launches may still use it
+    std::function<void()> fence;  ///< waits for these launches
   };
 
-  /// A cached block of the class: one of the same instance, else another after its fence.
+  /// A cached block of the size class: one of the same instance, else one of another instance after
+  /// a fence of it.
   void* take_cached(std::size_t reserved, std::uint64_t instance) {
     const auto [begin, end] = cached_.equal_range(reserved);
     if (begin == end) return nullptr;
@@ -178,7 +179,7 @@ PoolBlock& PoolBlock::operator=(PoolBlock&& other) noexcept {
 
 namespace {
 
-/// The memory space as an instance allocates in it: of CudaSpace, the memory of its device.
+/// The memory space in which an instance allocates: for CudaSpace, the memory of its device.
 template <class MemorySpace, class Exec>
 MemorySpace space_of(const Exec& exec) {
 #if defined(KATT_HAS_CUDA)
@@ -201,7 +202,7 @@ MemoryPool<MemorySpace>::MemoryPool(const typename MemorySpace::execution_space&
                   : device_of(exec)),
       state_(std::make_shared<impl::PoolState>(
           label, limit_bytes,
-          // The copy of the instance keeps the stream that its space may allocate on.
+          // The copy of the instance keeps the stream on which its space may allocate.
           impl::PoolBackend{
               .allocate = [exec, space = space_of<MemorySpace>(exec), label](
                               std::size_t bytes) { return space.allocate(label.c_str(), bytes); },

@@ -10,9 +10,9 @@
 
 namespace katt::memory {
 
-/// Writes to every page of memory of a host what is there, on all threads, and waits: the system clears a
-/// page when it is first written, and the first kernels that use it would wait for that (2 MiB take half a
-/// millisecond and more on a virtual machine). Nothing on a device.
+/// Writes to every page of host memory the value that is there, on all threads, and waits. The
+/// system clears a page at its first write, and the first kernels that use it would wait for that
+/// (2 MiB take half a millisecond and more on a virtual machine). Does nothing on a device.
 template <class Exec>
 void touch(const Exec& exec, void* data, std::size_t bytes) {
   if constexpr (is_host_v<Exec>) {

@@ -18,7 +18,7 @@ namespace katt::memory {
 
 namespace {
 
-/// Bytes by the place where they lie: the host first, then the devices by their number.
+/// Bytes by place: the host first, then the devices by their number.
 using ByPlace = std::vector<std::size_t>;
 
 std::size_t& at(ByPlace& bytes, int device) {
@@ -42,7 +42,7 @@ struct Allocation {
   std::size_t space = 0;  // index into State::spaces
 };
 
-/// The device of an allocation in a space. With one device the driver is not asked.
+/// The device of an allocation in a space. With one device this function does not call the driver.
 int device_behind(std::string_view space, const void* pointer) {
   if (is_host_space(space)) return -1;
   static const bool several = devices::count() > 1;
@@ -68,7 +68,7 @@ struct State {
   bool installed = false;
   Kokkos::Tools::Experimental::EventSet previous{};
   std::vector<SpaceUsage> spaces;
-  // sizes by pointer: what was allocated before install() is freed without being counted
+  // sizes by pointer: memory allocated before install() is freed without being counted
   std::unordered_map<const void*, Allocation> allocations;
   ByPlace live;
   std::vector<Scope*> scopes;

@@ -7,18 +7,18 @@
 
 namespace katt::memory {
 
-/// Bytes of one Kokkos memory space ("Host", "Cuda", …), of several devices each for itself, as
-/// Kokkos' own allocation callbacks report them.
+/// Bytes of one Kokkos memory space ("Host", "Cuda", …), for each device separately, as Kokkos' own
+/// allocation callbacks report them.
 struct SpaceUsage {
   std::string space;
-  int device = -1;  ///< whose memory it is; -1: the host's
+  int device = -1;  ///< device that owns the memory; -1: the host
   std::size_t live_bytes = 0;
   std::size_t peak_bytes = 0;  ///< largest live_bytes since install()
 };
 
-/// Bytes by the kind of memory that they lie in.
+/// Bytes by kind of memory.
 struct Bytes {
-  std::size_t host = 0;    ///< "Host", and what is pinned there for a device ("CudaHostPinned")
+  std::size_t host = 0;    ///< "Host", and host memory pinned for a device ("CudaHostPinned")
   std::size_t device = 0;  ///< every other space: "Cuda", and managed memory ("CudaUVM")
 
   [[nodiscard]] std::size_t total() const { return host + device; }
@@ -27,12 +27,12 @@ struct Bytes {
   friend bool operator==(Bytes, Bytes) = default;
 };
 
-/// Whether a memory space of this name belongs to the host.
+/// True when a memory space of this name belongs to the host.
 [[nodiscard]] bool is_host_space(std::string_view name);
 
-/// Registers the allocation callbacks (Kokkos Tools) and begins to count, and to ask for huge pages
+/// Registers the allocation callbacks (Kokkos Tools) and begins to count, and to request huge pages
 /// for large allocations of the host (huge_pages.hpp). Call once, after Kokkos::initialize; later
-/// calls do nothing. Callbacks of a tool that was loaded before are still called. Thread safe.
+/// calls do nothing. Callbacks of a tool that was loaded before still run. Thread safe.
 void install();
 
 /// Usage of every space seen so far, on every device.
@@ -45,9 +45,10 @@ void install();
 /// Live bytes on one device of several.
 [[nodiscard]] std::size_t live_on(int device);
 
-/// Measures the allocations made while it lives: the peak of the host and of every device beyond
-/// what was live there when the scope began. They cannot lend each other memory, so each has a peak
-/// of its own, and their sum is what a machine must have. Scopes nest; each has its own peaks.
+/// Measures the allocations made while the object lives: the peak of the host and of every device,
+/// beyond the bytes that were live there when the scope began. The host and the devices cannot lend
+/// each other memory, so each has a peak of its own, and a machine needs their sum. Scopes nest;
+/// each has its own peaks.
 class Scope {
  public:
   Scope();
@@ -57,7 +58,8 @@ class Scope {
 
   /// Live bytes when the scope began.
   [[nodiscard]] std::size_t base_bytes() const;
-  /// Peaks of (live − base) so far; never negative. That of several devices is the sum of theirs.
+  /// Peaks of (live − base) so far; never negative. The peak of several devices is the sum of their
+  /// peaks.
   [[nodiscard]] Bytes peak() const;
   /// The peak of one device.
   [[nodiscard]] std::size_t peak_on(int device) const;

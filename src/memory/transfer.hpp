@@ -15,7 +15,7 @@ namespace katt::memory {
 
 namespace impl {
 
-/// Host memory that the device of a memory space reads and writes by itself.
+/// Host memory that the device of a memory space reads and writes directly.
 template <class Exec>
 struct StagingSpace {
   using type = Kokkos::HostSpace;
@@ -39,7 +39,7 @@ std::array<Exec, 2> two_instances(const Exec& exec) {
 }
 
 #if defined(KATT_HAS_CUDA)
-/// An event that marks where a stream stands.
+/// An event that marks a position in a stream.
 class Mark {
  public:
   explicit Mark(const Kokkos::Cuda& exec) {
@@ -47,11 +47,11 @@ class Mark {
     KOKKOS_IMPL_CUDA_SAFE_CALL(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
     KOKKOS_IMPL_CUDA_SAFE_CALL(cudaEventRecord(event_, exec.cuda_stream()));
   }
-  ~Mark() { (void)cudaEventDestroy(event_); }  // a stream that waits for it goes on waiting
+  ~Mark() { (void)cudaEventDestroy(event_); }  // a stream that waits for it keeps waiting
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
 
-  /// What the instance is asked to do from here on waits for the mark.
+  /// All later work of the instance waits for the mark.
   void hold_back(const Kokkos::Cuda& exec) const {
     KOKKOS_IMPL_CUDA_SAFE_CALL(cudaSetDevice(exec.cuda_device()));
     KOKKOS_IMPL_CUDA_SAFE_CALL(cudaStreamWaitEvent(exec.cuda_stream(), event_, 0));
@@ -61,7 +61,7 @@ class Mark {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Lets two devices read each other's memory, where they can. Without it the driver copies through
+/// Lets two devices read each other's memory, if they can. Without this the driver copies through
 /// the host.
 inline void connect(int device, int peer) {
   int can = 0;
@@ -69,20 +69,20 @@ inline void connect(int device, int peer) {
   if (can == 0) return;
   KOKKOS_IMPL_CUDA_SAFE_CALL(cudaSetDevice(device));
   if (cudaDeviceEnablePeerAccess(peer, 0) != cudaSuccess)
-    (void)cudaGetLastError();  // it is already
+    (void)cudaGetLastError();  // it is enabled already
 }
 #endif
 
-/// All that orders copies. The tests leave out one place after the other, known by its label, to see
-/// that it is missed.
+/// All places that order copies. The tests switch off one place after the other, by its label, and
+/// check that the result is then wrong.
 struct Ordering {
-  /// Waits for what the instance has been asked to do.
+  /// Waits for all work of the instance so far.
   template <class Exec>
   static void fence(const Exec& exec, const char* label) {
     exec.fence(label);
   }
 #if defined(KATT_HAS_CUDA)
-  /// What `later` is asked to do from here on follows what `earlier` has been asked to do.
+  /// Makes all work of `later` from here on follow all work of `earlier` so far.
   static void follow(const Kokkos::Cuda& later, const Kokkos::Cuda& earlier,
                      const char* /*label*/) {
     Mark(earlier).hold_back(later);
@@ -92,10 +92,10 @@ struct Ordering {
 
 }  // namespace impl
 
-/// Copies bytes from where one instance works to where another does: on the same device, on two
-/// devices, or on the host. The copy follows what either has been asked to do, and what either is
-/// asked to do later follows the copy; on devices the call returns before it is done. The parts do
-/// not overlap.
+/// Copies bytes from the memory of one instance to the memory of another: on the same device, on
+/// two devices, or on the host. The copy follows all earlier work of both instances, and all later
+/// work of both follows the copy; on devices the call returns before the copy is done. The two
+/// ranges must not overlap.
 template <class Exec, class Ordering = impl::Ordering>
 void copy(const Exec& from_exec, const void* from, const Exec& to_exec, void* to,
           std::size_t bytes) {
@@ -121,7 +121,7 @@ void copy(const Exec& from_exec, const void* from, const Exec& to_exec, void* to
   Ordering::fence(to_exec, "katt::memory::copy: after it");
 }
 
-/// Whether the host reads and writes the memory of an execution space directly.
+/// True when the host reads and writes the memory of an execution space directly.
 template <class Exec>
 inline constexpr bool host_accessible =
     Kokkos::SpaceAccessibility<Kokkos::DefaultHostExecutionSpace,
@@ -129,16 +129,16 @@ inline constexpr bool host_accessible =
 
 /// Moves bytes between host memory and the memory of an execution space.
 ///
-/// Where the two differ, the way leads through two pinned chunks in turn, each with an instance of
-/// its own: while the device copies one, the host fills or empties the other, so that the host's
-/// work (a conversion, a read of a mapped file) and the copy overlap, and a copy of pageable memory
-/// by the driver, which stops everything, never happens. Where they are the same there are no
-/// chunks, and the host works in place.
+/// When the two differ, the bytes pass through two pinned chunks alternately, each with an instance
+/// of its own: the device copies one while the host fills or empties the other. So the host's work
+/// (a conversion, a read of a mapped file) and the copy overlap, and the driver never copies
+/// pageable memory, which would stop everything. When the two are the same there are no chunks, and
+/// the host works in place.
 ///
-/// Every call first waits for what the given instance has been asked to do. upload() returns when
-/// the source may change; what is launched after wait(), or after the object's end, sees the bytes.
-/// download() returns when the bytes are there. Pinned memory is allocated with the first call that
-/// needs it, as "katt::memory::transfer", and kept. One thread at a time.
+/// Every call first waits for all work of the given instance. upload() returns when the source may
+/// change; work launched after wait(), or after the object's end, sees the bytes. download()
+/// returns when the bytes are there. The first call that needs pinned memory allocates it, as
+/// "katt::memory::transfer", and kept. One thread at a time.
 template <class Exec, bool Staged = !host_accessible<Exec>, class Ordering = impl::Ordering>
 class Transfer {
  public:
@@ -156,8 +156,8 @@ class Transfer {
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  /// Calls fill(offset, std::span<std::byte>) for chunk after chunk, in order, and copies what it
-  /// wrote to `to` + offset.
+  /// Calls fill(offset, std::span<std::byte>) for chunk after chunk, in order, and copies each
+  /// filled chunk to `to` + offset.
   template <class Fill>
   void upload(void* to, std::size_t bytes, Fill&& fill) {
     Ordering::fence(exec_, "katt::memory::transfer: before an upload");
@@ -217,7 +217,7 @@ class Transfer {
       };
       start(0);
       for (std::size_t offset = 0; offset < bytes; offset += chunk_bytes_) {
-        Chunk& chunk = chunks_[1 - turn_];  // the one that was started last
+        Chunk& chunk = chunks_[1 - turn_];  // the copy that was started last
         start(offset + chunk_bytes_);
         chunk.wait("katt::memory::transfer: a chunk to empty");
         drain(offset, std::span<const std::byte>(chunk.memory.data(), size_at(offset)));

@@ -9,9 +9,9 @@
 
 namespace katt::nn {
 
-/// Hands out tensors one after the other from a block of memory. The same sequence of calls is made
-/// twice: first without memory, which counts the bytes (the tensors then have extents, dtypes and
-/// addresses that must not be read), then with a block of that size.
+/// Hands out tensors one after the other from a block of memory. The caller makes the same sequence
+/// of calls twice: first without memory, to count the bytes (the tensors then have extents, dtypes
+/// and addresses that nobody may read), then with a block of that size.
 class Arena {
  public:
   static constexpr std::size_t alignment = 256;
@@ -45,10 +45,10 @@ class Arena {
     return here;
   }
 
-  /// So large that no sum of such tensors overflows.
+  /// A limit at which no sum of such tensors overflows.
   static constexpr std::int64_t most_bytes = std::int64_t{1} << 56;
 
-  /// Where counting begins: not null, which would mean "no tensor".
+  /// Address at which counting begins: not null, which would mean "no tensor".
   std::byte* base_ = reinterpret_cast<std::byte*>(alignment);  // NOLINT
   std::size_t used_ = 0;
 };

@@ -20,7 +20,7 @@ using nlohmann::json;
 
 constexpr std::size_t max_config_bytes = 1 << 20;
 constexpr int max_depth = 16;
-/// No size of a real model is near it, and no product of a few of them overflows.
+/// No size of a real model is near this limit, and no product of a few such sizes overflows.
 constexpr std::int64_t max_size = 1 << 22;
 constexpr std::int64_t max_layers = 1 << 12;
 
@@ -29,7 +29,7 @@ class Table {
  public:
   Table(std::string where, const json& object) : where_(std::move(where)), object_(object) {}
 
-  /// The value of a key; null where it is missing or null.
+  /// The value of a key; null when it is missing or null.
   [[nodiscard]] const json& at(const char* key) const {
     static const json null;
     const auto found = object_.find(key);
@@ -109,8 +109,9 @@ void check_kind(const Table& table) {
 
 constexpr const char* quantization_key = "quantization_config";
 
-/// Whether `quantization_config` is that of a BitNet with full-precision weights, the BitNetQuantConfig
-/// of transformers with linear_class "autobitlinear" and quantization_mode "online".
+/// True when `quantization_config` is that of a BitNet with full-precision weights, the
+/// BitNetQuantConfig of transformers with linear_class "autobitlinear" and quantization_mode
+/// "online".
 bool is_ternary(const std::string& name, const Table& top) {
   const json& value = top.at(quantization_key);
   if (value.is_null()) return false;
@@ -127,7 +128,7 @@ bool is_ternary(const std::string& name, const Table& top) {
   return true;
 }
 
-/// `rope_parameters`, or what the older `rope_theta` and `rope_scaling` say.
+/// `rope_parameters`, or the values of the older `rope_theta` and `rope_scaling`.
 rope::FrequencyArgs rope_of(const std::string& name, const Table& top,
                             std::int64_t max_position_embeddings) {
   rope::FrequencyArgs rope{.precision = rope::AnglePrecision::f32};
@@ -155,8 +156,8 @@ rope::FrequencyArgs rope_of(const std::string& name, const Table& top,
   return rope;
 }
 
-/// Adds the tokens of eos_token_id, an integer, a list of them or null, that are not there yet. An id
-/// outside of the vocabulary ends no text.
+/// Adds the missing tokens of eos_token_id, which is an integer, a list of them or null. Ignores an
+/// id outside of the vocabulary.
 void add_eos(const Table& table, LlamaConfig& config) {
   constexpr const char* key = "eos_token_id";
   const json& value = table.at(key);

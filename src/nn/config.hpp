@@ -24,15 +24,15 @@ struct LlamaConfig {
   float rms_norm_eps = 1e-6F;
   float initializer_range = 0.02F;
   bool tie_word_embeddings = false;
-  bool attention_bias = false;  ///< of the q, k, v and o projections
-  bool mlp_bias = false;        ///< of the gate, up and down projections
-  /// Whether the projections of the blocks are those of BitNet b1.58 (Ma et al. 2024,
-  /// arXiv:2402.17764), ops/ternary_linear; embedding, norms and head are not.
+  bool attention_bias = false;  ///< biases of the q, k, v and o projections
+  bool mlp_bias = false;        ///< biases of the gate, up and down projections
+  /// True: the projections of the blocks are those of BitNet b1.58 (Ma et al. 2024,
+  /// arXiv:2402.17764), ops/ternary_linear; embedding, norms and head are never ternary.
   bool ternary = false;
   rope::FrequencyArgs rope{.precision = rope::AnglePrecision::f32};
-  /// Tokens that end a text: eos_token_id, one or a list, of the vocabulary.
+  /// Tokens that end a text: eos_token_id, one or a list, within the vocabulary.
   std::vector<std::int64_t> eos_token_ids{};
-  std::string json;  ///< the text that this was read from
+  std::string json;  ///< the text of the file
 
   /// Columns of q, and of k or v.
   [[nodiscard]] std::int64_t q_size() const { return num_attention_heads * head_dim; }
@@ -44,15 +44,15 @@ struct LlamaConfig {
 
 /// Reads the text of a `config.json` called `name`: `rope_parameters`, or the older `rope_theta`
 /// and `rope_scaling`. Throws InputError of one line that names the key, what it holds and what was
-/// expected, for anything that this implementation does not compute as Hugging Face's
+/// expected, for every option that this implementation does not compute as Hugging Face's
 /// LlamaForCausalLM.
 [[nodiscard]] LlamaConfig parse_config(const std::string& name, const std::string& text);
 
-/// Reads `config.json` of a model's folder, and from its `generation_config.json`, where there is one,
-/// further eos_token_ids. Throws as parse_config().
+/// Reads `config.json` of a model's folder, and further eos_token_ids from its
+/// `generation_config.json`, if there is one. Throws as parse_config().
 [[nodiscard]] LlamaConfig read_config(const std::filesystem::path& folder);
 
-/// The same model with ternary projections. Throws InputError where it has biases.
+/// The same model with ternary projections. Throws InputError when it has biases.
 [[nodiscard]] LlamaConfig with_ternary(LlamaConfig config);
 
 /// The text of a `config.json` for the same model stored in f32. A ternary one has the

@@ -20,7 +20,7 @@ class DeviceMemory {
   using Space = typename Exec::memory_space;
 
   DeviceMemory() = default;
-  /// Filled with zeros, or left as it is found.
+  /// Fills the block with zeros, or leaves it as it is.
   DeviceMemory(const std::string& label, std::size_t bytes, bool zeroed)
       : bytes_(bytes),
         view_(zeroed ? View(label, words(bytes))
@@ -33,7 +33,7 @@ class DeviceMemory {
   void clear(const Exec& exec) const { Kokkos::deep_copy(exec, view_, std::uint64_t{0}); }
 
  private:
-  // Words, because Kokkos fills element by element.
+  // Fills words, because Kokkos fills element by element.
   using View = Kokkos::View<std::uint64_t*, Space>;
   static std::size_t words(std::size_t bytes) {
     return (bytes + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t);
@@ -66,8 +66,8 @@ void copy_from_host(const Exec& exec, std::span<const std::byte> from, void* to)
   exec.fence("katt::nn::copy_from_host");
 }
 
-/// Copies elements by a memory::Transfer: f32 on the host, the dtype in the memory of the execution
-/// space.
+/// Copies elements through a memory::Transfer: f32 on the host, the dtype in the memory of the
+/// execution space.
 template <class Transfer>
 void read_elements(Transfer& transfer, const void* from, Dtype dtype, std::span<float> to) {
   visit_dtype(dtype, [&]<class T>() {

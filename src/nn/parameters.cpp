@@ -18,8 +18,8 @@ ParameterLayout::ParameterLayout(const LlamaConfig& config, const Slice& slice, 
     : slice_(slice), packs_ternary_(packs_ternary) {
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t intermediate = config.intermediate_size;
-  // Tensor parallel ranks cut the rows of what goes into heads and MLP, the columns of what comes
-  // out; a bias is cut like the rows.
+  // Tensor parallel ranks cut the rows of the matrices into heads and MLP, and the columns of the
+  // matrices out of them; a bias is cut like the rows.
   const auto add_projections = [&](const std::string& prefix,
                                    std::initializer_list<std::pair<const char*, std::int64_t>> rows,
                                    std::int64_t columns, bool bias, int axis) {
@@ -108,7 +108,7 @@ Weights bind_weights(const LlamaConfig& config, const ParameterLayout& layout, D
                      void* data) {
   const std::vector<Parameter>& all = layout.parameters();
   std::size_t next = 0;
-  // The tensors are taken in the order in which the layout has them; `parts` of them are one.
+  // Takes the tensors in the order of the layout; `parts` of them form one matrix.
   const auto take = [&](std::size_t parts) {
     const Parameter& first = all[next];
     std::int64_t rows = 0;

@@ -16,12 +16,12 @@ namespace katt::nn {
 struct Parameter {
   std::string name;                 ///< e.g. "model.layers.0.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;  ///< (out, in), or (out) for norms and biases
-  std::int64_t offset = 0;          ///< of its first element
+  std::int64_t offset = 0;          ///< offset of its first element
 
   std::vector<std::int64_t> whole{};  ///< shape of the whole tensor
   std::int64_t whole_offset = 0;      ///< offset in the layout of the whole model
-  int axis = -1;                      ///< along which it is cut; −1: it is whole
-  std::int64_t begin = 0;             ///< where on that axis the part begins
+  int axis = -1;                      ///< axis along which it is cut; −1: it is whole
+  std::int64_t begin = 0;             ///< begin of the part on that axis
   bool is_copy = false;               ///< an embedding that another stage holds, too
   bool is_ternary = false;            ///< a projection of a ternary model
   bool is_packed = false;             ///< it lies packed elsewhere and has no place in the array
@@ -32,7 +32,7 @@ struct Parameter {
   [[nodiscard]] std::int64_t whole_size() const {
     return whole.size() == 1 ? whole[0] : whole[0] * whole[1];
   }
-  /// Where element i of the part lies in the whole tensor.
+  /// Index in the whole tensor of element i of the part.
   [[nodiscard]] std::int64_t whole_index(std::int64_t i) const {
     if (axis < 0) return i;
     if (axis == 0) return i + begin * (whole.size() == 1 ? 1 : whole[1]);
@@ -40,14 +40,14 @@ struct Parameter {
   }
 };
 
-/// Where the parameters of a model lie in one flat array: so that gradients, optimizer state and
-/// copies in another dtype are arrays of the same form, and q, k and v, and gate and up, are one
-/// matrix each. Between the tensors lie elements of padding, which stay zero.
+/// The places of a model's parameters in one flat array. So gradients, optimizer state and copies
+/// in another dtype are arrays of the same form, q, k and v are one matrix, and gate and up are
+/// another. Between the tensors lie elements of padding, which stay zero.
 class ParameterLayout {
  public:
-  /// Of the whole model.
+  /// Layout of the whole model.
   explicit ParameterLayout(const LlamaConfig& config);
-  /// Of a part of it. `packs_ternary`: the projections of a ternary model take no room.
+  /// Layout of a part of it. `packs_ternary`: the projections of a ternary model take no room.
   ParameterLayout(const LlamaConfig& config, const Slice& slice, bool packs_ternary = false);
 
   [[nodiscard]] const Slice& slice() const { return slice_; }
@@ -60,7 +60,7 @@ class ParameterLayout {
 
  private:
   void begin_group();
-  /// Adds a tensor where the part has it; `axis`: along which tensor parallel ranks cut it.
+  /// Adds a tensor if the part has it; `axis`: tensor parallel ranks cut it along this axis.
   void add(std::string name, std::vector<std::int64_t> shape, int axis, bool is_ternary = false);
 
   Slice slice_;
@@ -68,11 +68,11 @@ class ParameterLayout {
   std::vector<Parameter> parameters_;
   std::int64_t size_ = 0;
   std::int64_t whole_size_ = 0;
-  bool is_here_ = true;  ///< whether the tensors that are added belong to the part
+  bool is_here_ = true;  ///< true: added tensors belong to the part
 };
 
-/// The weight of a projection: a matrix, or, in a ternary model, what it is packed to. The matrix
-/// then has extents and, in inference, no memory.
+/// The weight of a projection: a matrix or, in a ternary model, its packed form. The matrix then
+/// has extents and, in inference, no memory.
 struct Projection : TensorRef<2> {
   ternary_linear::PackedTernary packed{};
 
@@ -81,7 +81,7 @@ struct Projection : TensorRef<2> {
       : TensorRef<2>(matrix) {}
 };
 
-/// The parameters of multi-head attention as the operators take them; biases are empty where the
+/// The parameters of multi-head attention as the operators take them; biases are empty when the
 /// model has none.
 struct AttentionWeights {
   Projection qkv;  ///< (q_size + 2·kv_size, hidden): the rows of q's heads, of k's, then of v's
@@ -90,7 +90,7 @@ struct AttentionWeights {
   TensorRef<1> o_bias{};
 };
 
-/// Those of one block.
+/// The parameters of one block.
 struct BlockWeights : AttentionWeights {
   TensorRef<1> input_norm;  ///< (hidden)
   TensorRef<1> post_norm;   ///< (hidden)
@@ -103,18 +103,18 @@ struct BlockWeights : AttentionWeights {
 /// All parameters, or their gradients, in a flat array.
 struct Weights {
   TensorRef<2> embedding;  ///< (vocab, hidden)
-  TensorRef<2> head;       ///< (vocab, hidden); the embedding itself where they are tied
+  TensorRef<2> head;       ///< (vocab, hidden); the embedding itself when they are tied
   TensorRef<1> norm;       ///< (hidden)
   std::vector<BlockWeights> blocks;
 };
 
-/// The tensors of a flat array of the layout's size; `config` is that of the whole model. What
-/// another stage holds is empty.
+/// The tensors of a flat array of the layout's size; `config` describes the whole model. Tensors of
+/// other stages are empty.
 [[nodiscard]] Weights bind_weights(const LlamaConfig& config, const ParameterLayout& layout,
                                    Dtype dtype, void* data);
 
-/// Leaves the biases of o and down to the first rank of a tensor group, where the others' would be
-/// added to the same sum once more.
+/// Leaves the biases of o and down to the first rank of a tensor group: the other ranks would add
+/// them to the same sum once more.
 void drop_repeated_biases(Weights& weights, const Slice& slice);
 
 }  // namespace katt::nn

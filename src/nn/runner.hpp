@@ -29,8 +29,8 @@ struct Kernels {
   std::string swiglu = "auto";
   std::string ternary_linear = "auto";
   std::string linear_cross_entropy = "auto";
-  /// Whether the products of weight gradients add to the gradients themselves; else they are
-  /// stored in the dtype of the model, and a pass of its own adds them.
+  /// True: the products of weight gradients add to the gradients themselves. False: they are stored
+  /// in the dtype of the model, and a pass of its own adds them.
   bool products_add = true;
 };
 
@@ -44,7 +44,7 @@ template <class Args>
   return std::string(type.substr(0, type.rfind("::")));
 }
 
-/// Of C = αAB + βC, or of a gated product.
+/// Work of C = αAB + βC, or of a gated product.
 [[nodiscard]] inline CallWork work_of_product(const linear::GemmArgs& args) {
   const auto m = static_cast<double>(args.m());
   const auto n = static_cast<double>(args.n());
@@ -56,14 +56,14 @@ template <class Args>
                    size(args.c.dtype) * m * n * (args.beta != 0 ? 2 : 1)};
 }
 
-/// Where the activations and workspaces of models come from.
+/// The source of a model's activations and workspaces.
 template <class Exec>
 using Pool = memory::MemoryPool<typename Exec::memory_space>;
 
 /// Runs operators on an execution space with one workspace from a pool, which grows to the largest
-/// that one of them needs. Each call is a region of Kokkos' profiling interface, "katt::rope". A
-/// dry runner launches nothing and only finds out how large that is. Knows the groups of ranks that
-/// compute the model together.
+/// need of one of them. Each call is a region of Kokkos' profiling interface, "katt::rope". A dry
+/// runner launches nothing and only finds that size. It knows the groups of ranks that compute the
+/// model together.
 template <class Exec>
 class Runner {
  public:
@@ -75,11 +75,11 @@ class Runner {
   void use(Exec exec) { exec_ = std::move(exec); }
   [[nodiscard]] const ranks::Groups& groups() const { return groups_; }
   [[nodiscard]] bool is_dry() const { return dry_; }
-  /// Whether gradients of weights are added to what is there, as at first, or written in its place: the
-  /// first of a step needs no zeros then.
+  /// True, the default: gradients of weights are added to the old values. False: they replace them,
+  /// so the first pass of a step needs no zeros.
   [[nodiscard]] bool adds_gradients() const { return adds_gradients_; }
   void set_adds_gradients(bool adds) { adds_gradients_ = adds; }
-  /// Largest workspace asked for so far.
+  /// Largest workspace requested so far.
   [[nodiscard]] std::size_t workspace_bytes() const { return needed_; }
   /// Allocates the workspace at once. Throws memory::LimitError.
   void reserve(std::size_t bytes) {
@@ -88,10 +88,10 @@ class Runner {
     memory_ = {};  // before the larger one, so that they never live together
     memory_ = pool_.allocate(exec_, needed_);
   }
-  /// Has the pages of the workspace cleared, before what is timed (memory/touch.hpp).
+  /// Makes the system clear the pages of the workspace, before a timed region (memory/touch.hpp).
   void touch() const { memory::touch(exec_, memory_.data(), memory_.size()); }
 
-  /// Runs a variant of a table. Throws InputError with the reason where it cannot run here.
+  /// Runs a variant of a table. Throws InputError with the reason when it cannot run here.
   template <class Args>
   void operator()(const VariantTable<Exec, Args>& table, const Args& args,
                   const std::string& variant) {
@@ -108,7 +108,8 @@ class Runner {
     call.launch(memory_.workspace());
   }
 
-  /// Sums what every rank of the tensor parallel group has computed a part of. One rank has it all.
+  /// Sums the parts that the ranks of the tensor parallel group have computed. Does nothing with
+  /// one rank.
   template <int Rank>
   void sum_over_tensor_ranks(const TensorRef<Rank>& partial) {
     if (dry_ || groups_.place.layout.tensor == 1) return;

@@ -7,16 +7,16 @@
 
 namespace katt::nn {
 
-/// The rows of the residual stream where tensor parallel ranks share them (sequence parallelism,
+/// The rows of the residual stream when tensor parallel ranks share them (sequence parallelism,
 /// Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2): each rank has ⌈T / ranks⌉ of the T
-/// tokens' rows and norms these alone. Before a product the rows of all ranks are gathered, after it
-/// the sum of what the ranks have computed is scattered, in place of one sum that all of them get:
+/// tokens' rows and normalises only these. Before a product the ranks gather all rows, after it
+/// they scatter the sum of their results, instead of one sum that all of them get:
 ///
 ///   n (rows of the rank) → all_gather → product → reduce_scatter → delta (rows of the rank)
 ///
-/// The ranks' rows are equally many: those behind the last token are zero, and stay so, since norms,
-/// sums and their gradients make zeros of zeros. Without memory of its own every rank has all rows,
-/// gathering is nothing and the sum is one of all rows.
+/// All ranks have equally many rows. Rows behind the last token are zero, and stay so, since norms,
+/// sums and their gradients turn zeros into zeros. Without memory of its own every rank has all
+/// rows, gathering does nothing and the sum covers all rows.
 struct StreamRows {
   TensorRef<2> all{};  ///< (ranks · ⌈T / ranks⌉, hidden), zero behind T; empty: not shared
   std::int64_t tokens = 0;  ///< T
@@ -27,7 +27,7 @@ struct StreamRows {
     return (tokens + layout.tensor - 1) / layout.tensor;
   }
 
-  /// Where a product writes what sum() makes `own` of.
+  /// The place where a product writes the term from which sum() makes `own`.
   [[nodiscard]] TensorRef<2> target(const TensorRef<2>& own) const {
     return all ? rows_of(all, 0, tokens) : own;
   }
@@ -39,7 +39,7 @@ struct StreamRows {
     return target(own);
   }
 
-  /// own ← its rows of the sum over the ranks of what is in target(own).
+  /// own ← this rank's rows of the sum over the ranks of target(own).
   template <class Exec>
   void sum(Runner<Exec>& run, const TensorRef<2>& own) const {
     if (all) {

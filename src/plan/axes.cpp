@@ -14,7 +14,7 @@
 namespace katt::bench {
 namespace {
 
-constexpr std::size_t max_values = 10000;  ///< of one axis: more is a slip, not a sweep
+constexpr std::size_t max_values = 10000;  ///< values of one axis: more is a slip, not a sweep
 
 /// "sweep.toml:7: seq 512:16384: MESSAGE", with a long text cut.
 [[noreturn]] void reject(std::string_view where, std::string_view text,
@@ -32,7 +32,7 @@ std::string quoted(const std::string& item) {
 
 bool is_real(const AxisSpec& spec) { return std::holds_alternative<double>(spec.fallback); }
 
-/// Whether an axis is 0 or 1, which true and false name, too.
+/// True for an axis of 0 and 1, which also takes true and false.
 bool is_switch(const AxisSpec& spec) {
   return !is_real(spec) && spec.minimum == 0 && spec.maximum == 1;
 }
@@ -137,7 +137,7 @@ class Parser {
     const double slack = is_real(spec_) ? 1e-9 * std::max(std::abs(last), std::abs(first)) : 0;
     double value = first;
     for (std::int64_t i = 1; value <= last + slack; ++i) {
-      // a step may be too small to change the number that it is added to
+      // a step may be too small to change the number
       if (i > static_cast<std::int64_t>(max_values)) {
         fail("the range " + quoted(item) + " has more than " + std::to_string(max_values) +
              " values");

@@ -21,10 +21,10 @@ std::string point_text(const PlannedCase& planned) {
   return text;
 }
 
-/// Rows of a case, as far as they are known without its inputs.
+/// Rows of a case, as far as the plan knows them without its inputs.
 struct Prospect {
   std::vector<std::string> refusals;  ///< a row each; "" where it can run
-  std::size_t bytes = 0;              ///< of those that can
+  std::size_t bytes = 0;              ///< of the rows that can run
 
   [[nodiscard]] std::size_t runnable() const {
     return static_cast<std::size_t>(std::ranges::count(refusals, std::string()));
@@ -50,7 +50,7 @@ Prospect prospect_of(const PlannedCase& planned) {
   return prospect;
 }
 
-/// At half of the speed that the machine allows.
+/// Seconds at half of the machine's speed.
 double seconds_of_a_run(const PlannedCase& planned, std::span<const io::CeilingRow> ceilings) {
   const Point& point = planned.point;
   const bool on_device = point.backend == Backend::cuda;
@@ -64,7 +64,7 @@ double seconds_of_a_run(const PlannedCase& planned, std::span<const io::CeilingR
   const auto infos = planned.op->variants(point.backend, point.pass);
   const Footprint sizes = planned.op->footprint(point, {.variant = infos.front().name});
   const auto bytes = static_cast<double>(sizes.tensors + sizes.outputs);
-  // Products of matrices that are as wide as long, where only the case knows.
+  // FLOPs of products of square matrices, when only the case knows the real count.
   const Work work = planned.op->work(point).value_or(
       Work{.flops = 2 * std::pow(bytes / 12, 1.5), .bytes = bytes, .compute_ceiling = {}});
   return 2 * std::max(work.flops / flops_s, work.bytes / bytes_s);

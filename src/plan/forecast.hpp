@@ -12,30 +12,30 @@
 /// The memory and the time that a plan will need, before anything is allocated.
 namespace katt::bench {
 
-/// Throws InputError when the inputs and outputs of a point cannot fit in memory whatever the
-/// variant, or when no row of the plan can.
+/// Throws InputError when the inputs and outputs of a point cannot fit in memory with any variant,
+/// or when no row of the plan can.
 void check_memory(std::span<const PlannedCase> plan);
 
-/// Forecast of a configuration. A peer, of which only the tensors are known, is taken to need its
-/// inputs and outputs once more in the memory that it shares.
+/// Forecast of a configuration. For a peer only the tensors are known, so the forecast counts its
+/// inputs and outputs once more in the shared memory.
 [[nodiscard]] Footprint footprint(const PlannedCase& planned, const Config& config);
 
 /// Bytes that a variant needs on top of the inputs of its case.
 [[nodiscard]] std::size_t own_bytes(const Footprint& footprint);
 
-/// About the seconds that measuring these cases takes at most: the budget of every row, or the fewest
-/// rounds where they take longer, at half of what the ceilings allow. Without ceilings at a common
-/// processor's.
+/// Approximate upper limit of the seconds to measure these cases: the budget of every row, or the
+/// fewest rounds if they take longer, at half the speed of the ceilings. Without ceilings it
+/// assumes a common processor's.
 [[nodiscard]] double expected_s(std::span<const PlannedCase> plan, const Settings& settings,
                                 std::span<const io::CeilingRow> ceilings = {});
 
-/// What a sweep would do, for --dry-run.
+/// The forecast of a sweep, for --dry-run.
 struct Outlook {
   std::vector<std::string> lines;  ///< a case each: its point, its rows, its memory
   std::size_t points = 0, rows = 0;
-  std::size_t skipped = 0;       ///< of the rows, by what is known without inputs
-  std::size_t memory_bytes = 0;  ///< of the largest case
-  double seconds = 0;            ///< at most about
+  std::size_t skipped = 0;       ///< of the rows, as far as known without inputs
+  std::size_t memory_bytes = 0;  ///< bytes of the largest case
+  double seconds = 0;            ///< approximate upper limit
 };
 [[nodiscard]] Outlook outlook(std::span<const PlannedCase> plan, const Settings& settings);
 

@@ -20,7 +20,7 @@ struct Axis {
   std::vector<AxisValue> values;
 };
 
-/// What an entry asks of variants and tiles.
+/// The variants and tiles that an entry requests.
 struct ConfigRequest {
   std::vector<std::string> variants;  ///< empty: all
   std::vector<std::string> peers;
@@ -68,14 +68,15 @@ std::vector<std::string> read_variants(const Operator& op, const AxisText& typed
     for (const AxisValue& name : parse_axis(variant_axis(op), typed)) {
       names.push_back(std::get<std::string>(name));
     }
-  } catch (const InputError& error) {  // perhaps the name of a peer, which only its program knows
+  } catch (const InputError& error) {  // perhaps the name of a peer: only the peers' program knows
+                                       // them
     throw InputError(std::string(error.what()) + "; another library is named by " +
                      (typed.where.starts_with("--") ? "--peer" : "peer"));
   }
   return names;
 }
 
-/// The names of peers, which only their own program knows.
+/// The names of peers; only their own program knows which exist.
 std::vector<std::string> read_peers(const Operator& op, const AxisText& typed) {
   constexpr std::size_t longest = 32;  // of the column `variant`
   const auto variants = variant_names(op);
@@ -152,7 +153,7 @@ ConfigRequest read_configs(const SweepEntry& entry,
   return request;
 }
 
-/// Every combination of the extents that are asked for, 0 for a parameter that is left open.
+/// Every combination of the requested extents; 0 means an open parameter.
 std::vector<Setting> asked_settings(const VariantInfo& info, const ConfigRequest& request) {
   std::vector<Setting> asked{Setting{}};
   for (const std::string& parameter : info.parameters) {
@@ -168,7 +169,8 @@ std::vector<Setting> asked_settings(const VariantInfo& info, const ConfigRequest
   return asked;
 }
 
-/// The settings to ask a variant for. With one extent open: its settings that have the others.
+/// The settings to request from a variant. With one extent open: the variant's settings that match
+/// the others.
 std::vector<Setting> settings_for(const VariantInfo& info, const ConfigRequest& request) {
   if (info.settings.empty()) return {Setting{}};
   if (!request.tiles.empty() || !request.presets.empty()) return request.tiles;
@@ -213,7 +215,8 @@ void add_configs(PlannedCase& planned, const ConfigRequest& request, const Tunin
     const auto info = std::find_if(infos.begin(), infos.end(),
                                    [&](const VariantInfo& known) { return known.name == name; });
     if (info == infos.end()) {
-      configs.push_back({.variant = name});  // of another backend or pass: becomes a skipped row
+      configs.push_back({.variant = name});  // a variant of another backend or pass becomes a
+                                             // skipped row
       continue;
     }
     for (Setting setting : settings_for(*info, request)) {
@@ -241,7 +244,8 @@ void set_value(Point& point, const std::string& axis, const AxisValue& value) {
   else point.values[axis] = value;
 }
 
-/// Values of axes that the entry does not name: that of the axis they follow, or their fallback.
+/// Values of axes that the entry does not name: the value of the axis that they follow, or their
+/// fallback.
 void fill_rest(const Operator& op, Point& point) {
   const auto axes = op.axes();
   for (const AxisSpec& axis : axes) {

@@ -16,8 +16,8 @@ struct SettingSpec {
 
 [[nodiscard]] const std::vector<SettingSpec>& setting_specs();
 
-/// Sets the setting of that key from text. False when there is no such key. Throws InputError,
-/// which begins with `where`.
+/// Sets the setting of that key from text. Returns false when there is no such key. Throws
+/// InputError that begins with `where`.
 [[nodiscard]] bool set_setting(Settings& settings, std::string_view key, std::string_view text,
                                std::string_view where);
 

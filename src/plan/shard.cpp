@@ -21,7 +21,7 @@ class Fingerprint {
  public:
   void add(std::string_view text) {
     for (const char byte : text) mix(static_cast<unsigned char>(byte));
-    mix(0xFF);  // in no text: "a", "b" differs from "ab", ""
+    mix(0xFF);  // a byte outside any text: "a", "b" differs from "ab", ""
   }
   [[nodiscard]] std::string hexadecimal() const {
     char text[17];
@@ -34,8 +34,8 @@ class Fingerprint {
   std::uint64_t hash_ = 0xCBF29CE484222325ULL;
 };
 
-/// Says which points a split has and who measures them. Threads and variants are not part of it:
-/// their defaults are those of the machine.
+/// Identifies a split: its points and the part that measures each. Threads and variants are not
+/// part of it, because their defaults depend on the machine.
 std::string fingerprint(std::span<const PlannedCase> plan, const std::vector<int>& parts,
                         int count) {
   Fingerprint print;
@@ -83,7 +83,7 @@ std::string to_text(const Shard& shard) {
 double forecast_s(const PlannedCase& planned, const Settings& settings) {
   constexpr double nominal_rate = 1e12;
   constexpr double other_runs = 5;  // to prepare, to warm up, to verify
-  constexpr double other_s = 0.05;  // however small a point is
+  constexpr double other_s = 0.05;  // for the smallest point, too
   Point point = planned.point;
   point.threads = std::min(point.threads, 1);
   const auto variants = planned.op->variants(point.backend, point.pass);
@@ -97,7 +97,7 @@ double forecast_s(const PlannedCase& planned, const Settings& settings) {
 
 std::vector<int> split(std::span<const PlannedCase> plan, int count, const Settings& settings) {
   if (count == 1) return std::vector<int>(plan.size());
-  // in whole microseconds: sums of them are exact, and the same on every machine
+  // in whole microseconds: their sums are exact, and the same on every machine
   std::vector<std::int64_t> forecast_us;
   for (const PlannedCase& planned : plan) {
     forecast_us.push_back(std::llround(std::min(forecast_s(planned, settings), 1e6) * 1e6));

@@ -17,51 +17,52 @@ struct Shard {
   int index = 1, count = 1;
 };
 
-/// "2/4". Throws InputError for anything else than I/N with I from 1 to N.
+/// "2/4". Throws InputError for a text other than I/N with I from 1 to N.
 [[nodiscard]] Shard parse_shard(const std::string& text);
 [[nodiscard]] std::string to_text(const Shard& shard);
 
-/// A case of a sweep, with the places of its rows among all rows of the whole plan: those that the
-/// sweep in one part would give them.
+/// A case of a sweep, with the places of its rows in the whole plan, as a sweep in one part would
+/// number them.
 struct Task {
   PlannedCase planned;
-  std::vector<std::size_t> places;  ///< of its configurations, from 1
+  std::vector<std::size_t> places;  ///< places of its configurations, from 1
 };
 
-/// What one part of a sweep measures, in the order of the plan.
+/// The work of one part of a sweep, in the order of the plan.
 struct Part {
   std::vector<Task> tasks;
   Shard shard;
   std::string split;     ///< hexadecimal; equal for the parts of one split of one sweep
-  std::size_t rows = 0;  ///< of the tasks
+  std::size_t rows = 0;  ///< rows of the tasks
 };
 
-/// Seconds that measuring a point may take on a nominal machine: from the budget and from what its
-/// tensors hold, n matrices of b bytes being multiplied in time ∝ b^1.5. Only for comparing points:
-/// it is the same number on every machine, whatever its threads, caches and variants.
+/// Seconds to measure a point on a nominal machine, from the budget and the sizes of its tensors: n
+/// matrices of b bytes are multiplied in time ∝ b^1.5. It serves to compare points only: the number
+/// is the same on every machine, with any threads, caches and variants.
 [[nodiscard]] double forecast_s(const PlannedCase& planned, const Settings& settings);
 
-/// Which of `count` parts measures each point of a plan, from 0: the points with the longest
-/// forecasts first, each to the part with the least so far, so that equal points are dealt in turn.
+/// The part, from 0 to `count` − 1, that measures each point of a plan. The points with the longest
+/// forecasts come first, each goes to the part with the least time so far; so equal points are
+/// dealt round robin.
 [[nodiscard]] std::vector<int> split(std::span<const PlannedCase> plan, int count,
                                      const Settings& settings);
 
-/// One part of a plan. Throws InputError where there are fewer points than parts.
+/// One part of a plan. Throws InputError when there are fewer points than parts.
 [[nodiscard]] Part part_of(std::span<const PlannedCase> plan, const Shard& shard,
                            const Settings& settings);
 
-/// Attributes of a run: which part of a sweep it is a run of ("1/1": the whole), of which split, and
-/// how many rows the part has.
+/// Attributes of a run: its part of the sweep ("1/1": the whole), the split, and the number of rows
+/// of the part.
 inline constexpr const char* shard_attribute = "shard";
 inline constexpr const char* split_attribute = "split";
 inline constexpr const char* rows_attribute = "part_rows";
 [[nodiscard]] io::Attributes place_in_split(const Part& part);
 
-/// Name of the row of that place, and whether one comes before another.
+/// Name of the row at that place, and the order of two places.
 [[nodiscard]] std::string point_name(std::size_t place);
 [[nodiscard]] bool point_before(const std::string& a, const std::string& b);
 
-/// The cases of a part alone.
+/// The cases of one part.
 [[nodiscard]] std::vector<PlannedCase> cases_of(std::span<const Task> tasks);
 
 }  // namespace katt::bench

@@ -11,7 +11,7 @@
 namespace katt::bench {
 namespace {
 
-/// A sweep is written by hand.
+/// People write sweep files by hand: a larger file is a mistake.
 constexpr std::size_t max_file_bytes = 1 << 20;
 
 class Reader {

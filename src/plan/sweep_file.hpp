@@ -9,7 +9,7 @@
 
 namespace katt::bench {
 
-/// What is to be swept, from a TOML file or the command line, not yet planned.
+/// The request for a sweep, from a TOML file or the command line, not yet planned.
 struct SweepRequest {
   std::string title;
   std::string description;

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-/// The TOML of a sweep file as plain text. Includes no Kokkos: the library that reads TOML cannot
-/// be compiled by nvcc.
+/// The TOML of a sweep file as plain text. Includes no Kokkos, because nvcc cannot compile the TOML
+/// library.
 namespace katt::bench {
 
 /// A key with its value in the syntax of the command line: an array is a list with commas, true
@@ -32,7 +32,7 @@ struct TomlDocument {
 };
 
 /// Parses the text of a file called `name`. Throws InputError of one line, "NAME:LINE: …", for text
-/// that is no TOML, other tables, and values that are none of integer, number, boolean, string and
+/// that is not TOML, other tables, and values other than integer, number, boolean, string and
 /// array.
 [[nodiscard]] TomlDocument parse_toml(const std::string& name, const std::string& text);
 

@@ -32,7 +32,7 @@ AxisValue axis_of(const nlohmann::json& json) {
   return json.get<std::string>();
 }
 
-/// A number of threads or of rows: as an int, no number of the text is out of range.
+/// A number of threads or of rows, checked to fit an int.
 int count_of(const nlohmann::json& json) {
   const double number = json.is_number_integer() ? json.get<double>() : 0;
   if (number < 1 || number > std::numeric_limits<int>::max()) {
@@ -58,7 +58,7 @@ Json to_json(const TunedTile& tuned) {
           {"default_time_s", tuned.usual_time_s}};
 }
 
-/// Throws what the JSON library throws, and InputError for a name or an extent that means nothing.
+/// Throws the JSON library's exceptions, and InputError for an unknown name or extent.
 TunedTile from_json(const nlohmann::json& json) {
   TunedTile tuned;
   tuned.op = json.at("op").get<std::string>();
@@ -212,7 +212,7 @@ std::optional<std::filesystem::path> usual_tuning_file() {
   const auto folder = [](const char* name) {
     const char* value = std::getenv(name);
     const std::filesystem::path path(value == nullptr ? "" : value);
-    return path.is_absolute() ? path : std::filesystem::path();  // others mean nothing, as XDG says
+    return path.is_absolute() ? path : std::filesystem::path();  // XDG ignores relative paths
   };
   if (const auto config = folder("XDG_CONFIG_HOME"); !config.empty()) {
     return config / "katt" / "tuning.json";

@@ -26,32 +26,30 @@ struct TunedTile {
   double usual_time_s = 0;
 };
 
-/// The point of a tile, whose setting and times are not known yet.
+/// The point of a tile, before its setting and times are known.
 [[nodiscard]] TunedTile tile_key(const Operator& op, const Point& point,
                                  const std::string& variant);
 
 /// The best tiles of this machine: a JSON file that `katt tune` writes and `--tile auto` reads.
 class Tuning {
  public:
-  /// The content of a file; nothing where it is missing. Throws InputError for anything else than a
-  /// tuning file.
+  /// The content of a file; empty when it is missing. Throws InputError when it is not a tuning
+  /// file.
   [[nodiscard]] static Tuning read(const std::filesystem::path& path);
-  /// Puts tiles into a file, which keeps what others put there meanwhile: it is locked, read and
-  /// replaced in one step. Throws InputError for anything else than a tuning file, and where it
-  /// cannot be written.
+  /// Adds tiles to a file: locks, reads and replaces it in one step, so that entries of other
+  /// programs stay. Throws InputError when it is not a tuning file or cannot be written.
   static void update(const std::filesystem::path& path, std::span<const TunedTile> tiles);
 
   /// The content of such a file.
   [[nodiscard]] std::string json() const;
 
-  /// Adds a tile, in place of one for the same point.
+  /// Adds a tile, and replaces one for the same point.
   void put(TunedTile tile);
 
-  /// The tile for a variant at a point: that of the nearest point tuned for the same operator,
-  /// pass, variant, device, backend, threads and dtype that the variant still lists, nothing where
-  /// there is none. The distance
-  /// is the sum of |log2| of the ratios of integer axes; a choice that differs counts as a factor
-  /// of 256.
+  /// The tile for a variant at a point: the tile of the nearest point tuned for the same operator,
+  /// pass, variant, device, backend, threads and dtype, if the variant still lists it; else
+  /// nothing. The distance is the sum of |log2| of the ratios of integer axes; a different choice
+  /// counts as a factor of 256.
   [[nodiscard]] std::optional<Setting> find(const Operator& op, const Point& point,
                                             const std::string& variant) const;
 
@@ -61,15 +59,15 @@ class Tuning {
   std::vector<TunedTile> tiles_;
 };
 
-/// Where the tuning file lies unless an option says otherwise: katt/tuning.json in the user's
-/// configuration folder (XDG base directory specification). Nothing where the environment names
-/// neither XDG_CONFIG_HOME nor HOME.
+/// The default path of the tuning file: katt/tuning.json in the user's configuration folder (XDG
+/// base directory specification). Empty when the environment names neither XDG_CONFIG_HOME nor
+/// HOME.
 [[nodiscard]] std::optional<std::filesystem::path> usual_tuning_file();
 
-/// Whether any entry asks for `tile = auto` in so many words.
+/// True when an entry names `tile = auto` explicitly.
 [[nodiscard]] bool asks_for_tuning(std::span<const SweepEntry> entries);
 
-/// Makes entries measure every tile of every variant that has tiles, unless they name some. Throws
+/// Makes entries that name no tile measure every tile of every variant with tiles. Throws
 /// InputError for an operator without tiles.
 void ask_for_all_tiles(std::span<SweepEntry> entries, const Registry& registry);
 

@@ -21,7 +21,7 @@ namespace katt::io::impl {
 
 namespace {
 
-/// What crosses the socket, in both directions: a head and so many bytes.
+/// A message on the socket, in both directions: a head, and as many bytes as it says.
 enum class Kind : std::uint64_t { request, part, done, refused, failed };
 
 struct Head {
@@ -29,7 +29,7 @@ struct Head {
   std::uint64_t size = 0;
 };
 
-/// Longest message, and longest answer that is no tensor: a child whose memory is damaged must not
+/// Longest message, and longest answer other than a tensor: a child with damaged memory must not
 /// make its parent allocate without end.
 constexpr std::size_t max_message_bytes = std::size_t{1} << 26;
 
@@ -67,7 +67,7 @@ bool read_all(int socket, void* data, std::size_t size) {
   return true;
 }
 
-/// Ends this process, the child, when it takes longer than the limits from now on.
+/// Ends this process, the child, when it exceeds the limits from now on.
 void arm(Limits limits) {
   const itimerval processor{.it_interval = {},
                             .it_value = {static_cast<time_t>(limits.processor_s), 0}};
@@ -75,14 +75,14 @@ void arm(Limits limits) {
   ::alarm(limits.any_s);
 }
 
-/// Waiting for a request takes as long as it takes.
+/// The wait for a request has no limit.
 void disarm() {
   const itimerval none{};
   ::setitimer(ITIMER_PROF, &none, nullptr);
   ::alarm(0);
 }
 
-/// In the child: no core file, no message on stderr, no handler of the parent's.
+/// Sets up the child: no core file, no message on stderr, no handler of the parent.
 void prepare_to_crash() {
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
@@ -119,7 +119,7 @@ void prepare_to_crash() {
   ::_exit(0);  // without the parent's exit handlers
 }
 
-/// "ends with SIGSEGV", from what waitpid tells.
+/// "ends with SIGSEGV", from waitpid's status.
 std::string ending(int status, Limits limits) {
   if (!WIFSIGNALED(status)) return "ends its process";
   const int number = WTERMSIG(status);
@@ -175,7 +175,7 @@ ChildProcess::~ChildProcess() { (void)end(); }
 std::string ChildProcess::end() {
   if (pid_ < 0) return gone_;
   ::close(socket_);
-  // it may be in the middle of an answer, or hold on to what another process waits for
+  // it may be in the middle of an answer, or hold something that another process waits for
   ::kill(pid_, SIGKILL);
   int status = 0;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {

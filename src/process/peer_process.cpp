@@ -110,7 +110,7 @@ std::string PeerProcess::read_line() {
       give_up("gave no answer within " + std::to_string(static_cast<int>(timeout_s_)) + " s");
     }
     pollfd waiting{.fd = socket_, .events = POLLIN, .revents = 0};
-    constexpr int patience_ms = 100;  // how soon the stop flag is seen
+    constexpr int patience_ms = 100;  // time until the stop flag is seen
     if (::poll(&waiting, 1, patience_ms) <= 0) continue;
     std::array<char, 4096> bytes{};
     const ssize_t n = ::read(socket_, bytes.data(), bytes.size());

@@ -12,12 +12,12 @@
 namespace katt::bench {
 
 /// A child process that answers lines with lines and shares memory with this one. In the child,
-/// descriptors 0 and 1 are one socket for the lines, 2 is kept for messages of a failure, and 3 is
-/// a file to map: the shared memory. The destructor kills the child with all that it started, and
+/// descriptors 0 and 1 are one socket for the lines, 2 takes the messages of a failure, and 3 is a
+/// file to map: the shared memory. The destructor kills the child with all its own children, and
 /// reaps it.
 class PeerProcess {
  public:
-  /// Starts `program` with the argument `name`. Throws std::runtime_error where it cannot be
+  /// Starts `program` with the argument `name`. Throws std::runtime_error when it cannot be
   /// started.
   PeerProcess(const std::filesystem::path& program, const std::string& name, double timeout_s,
               const StopFlag& stop);
@@ -25,14 +25,15 @@ class PeerProcess {
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
-  /// Sends a line and waits for the line in reply. Throws std::runtime_error, and kills the child,
-  /// where it died (with its last words), is silent for longer than the time-out, or `stop` is set.
+  /// Sends a line and waits for the line in reply. Kills the child and throws std::runtime_error
+  /// when the child died (the message holds its last words), when it is silent for longer than the
+  /// time-out, or when `stop` is set.
   std::string ask(const std::string& line);
 
-  /// Shared memory of at least so many bytes; the content is lost. Throws std::bad_alloc.
+  /// Shared memory of at least this many bytes; the old content is lost. Throws std::bad_alloc.
   std::span<std::byte> share(std::size_t bytes);
 
-  /// The child's number, −1 once it was killed.
+  /// The child's process number, −1 after it was killed.
   [[nodiscard]] pid_t id() const { return pid_; }
   [[nodiscard]] bool alive() const { return pid_ > 0; }
 
@@ -50,7 +51,7 @@ class PeerProcess {
   int messages_ = -1;  ///< the child's standard error, a file in memory
   int memory_ = -1;
   std::span<std::byte> shared_;
-  std::string unread_;  ///< what came behind the last line
+  std::string unread_;  ///< bytes that came after the last line
 };
 
 }  // namespace katt::bench

@@ -37,10 +37,10 @@ struct Fault {
   std::array<char, 240> reason;
 };
 
-/// What both processes see. Zeros are an empty one.
+/// The memory that both processes share. Zeros mean empty.
 struct Journal {
   std::uint64_t at_work;         ///< 0: none
-  std::array<char, 240> reason;  ///< of the child, where it had time to tell
+  std::array<char, 240> reason;  ///< the child's reason, when it had time to write one
   std::size_t count;
   std::array<Fault, most_faults> faults;
 };
@@ -53,7 +53,7 @@ Journal* map(int descriptor) {
   return static_cast<Journal*>(memory);
 }
 
-/// What the device answers after a fault; "" where it is well, or there is none.
+/// The device's answer after a fault; "" when it is well, or when there is no device.
 std::string device_error() {
 #if defined(KATT_HAS_CUDA)
   const cudaError_t error = cudaPeekAtLastError();
@@ -80,13 +80,13 @@ void on_abort(int) {
 
 std::atomic<pid_t> child{0};
 
-/// What a terminal sends reaches the child by itself.
+/// A terminal's signals reach the child by themselves.
 void hand_on(int signal, siginfo_t* info, void*) {
   const pid_t to = child;
   if (info->si_code <= 0 && to > 0) kill(to, signal);
 }
 
-/// Hands signals on while it lives.
+/// Passes signals on to the child while the object lives.
 class Handover {
  public:
   Handover() {
@@ -106,7 +106,7 @@ class Handover {
   std::array<struct sigaction, signals.size()> before_{};
 };
 
-/// Starts this program; `descriptor` becomes first_free_descriptor there.
+/// Starts this program as a child; `descriptor` becomes first_free_descriptor there.
 pid_t start(std::span<const std::string> arguments, int descriptor) {
   std::vector<std::string> texts{"katt"};
   texts.insert(texts.end(), arguments.begin(), arguments.end());
@@ -146,7 +146,8 @@ std::string name_of_signal(int signal) {
 namespace watch {
 
 void begin(int descriptor) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // no sweep goes on without the process that the user knows
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a sweep must not continue without the process that the user
+                                     // started
   journal = map(descriptor);
   close(descriptor);
   journal->at_work = 0;
@@ -193,8 +194,8 @@ int watch_over(std::span<const std::string> arguments,
   const int descriptor = memfd_create("katt_watch", MFD_CLOEXEC);
   if (descriptor < 0 || ftruncate(descriptor, sizeof(Journal)) != 0) throw std::bad_alloc();
   Journal& shared = *map(descriptor);
-  // Not the number that the child is to have: a descriptor that is duplicated onto itself stays
-  // close-on-exec.
+  // It must differ from the number that the child gets: a descriptor that is duplicated onto itself
+  // stays close-on-exec.
   const int above = fcntl(descriptor, F_DUPFD_CLOEXEC, first_free_descriptor + 1);
   close(descriptor);
   if (above < 0) throw std::runtime_error("no descriptor is left");

@@ -6,32 +6,31 @@
 #include <span>
 #include <string>
 
-/// A sweep that outlives what it measures. Nothing in a process survives a kernel that faults: CUDA
-/// answers every later call with the same error. So the sweep runs in a child process, which notes in
-/// memory that it shares with this one which configuration is at work. When it dies there, this one
-/// starts another, which goes on where the file ends and records that configuration as `failed`
-/// instead of running it again.
+/// A sweep that survives a fault of a kernel that it measures. No process survives a kernel that
+/// faults: CUDA answers every later call with the same error. So the sweep runs in a child process,
+/// which writes the running configuration into memory that it shares with this process. When the
+/// child dies there, this process starts another child, which continues at the end of the file and
+/// records that configuration as `failed` instead of running it again.
 namespace katt::bench {
 
 /// Configurations that ended a process, by their number, and how.
 using Faults = std::map<std::uint64_t, std::string>;
 
-/// What the child of watch_over() knows. The functions below are its own; in a process that nobody
-/// watches over they do nothing.
+/// The state of the child of watch_over(). The functions below work in that child; in an unwatched
+/// process they do nothing.
 namespace watch {
 
 /// Makes this process the child that was started with this descriptor.
 void begin(int descriptor);
-/// Whether somebody watches over this process.
+/// True when another process watches over this one.
 [[nodiscard]] bool is_on();
-/// Whether processes before this one died: the sweep goes on in the file that they wrote.
+/// True when processes before this one died: the sweep continues in the file that they wrote.
 [[nodiscard]] bool is_continued();
-/// What ended them.
+/// The configurations that ended them.
 [[nodiscard]] Faults faults();
 
-/// Notes that a configuration is at work, from here to the end of the object's life. Its number is
-/// not 0. What it leaves behind is looked at once more in the end: a device that it broke ends the
-/// process there.
+/// Marks a configuration as running while the object lives. Its number is not 0. The destructor
+/// checks the device once more: a device that the configuration broke ends the process there.
 class Work {
  public:
   explicit Work(std::uint64_t number);
@@ -40,16 +39,16 @@ class Work {
   Work& operator=(const Work&) = delete;
 };
 
-/// Ends the process with `reason`, as the fault of the configuration at work, where the device
-/// answers nothing but errors any more. Else returns.
+/// Ends the process with `reason`, as the fault of the running configuration, when the device
+/// answers with errors only. Returns otherwise.
 void end_on_broken_device();
 
 }  // namespace watch
 
 /// Runs this program with these arguments as children, one after the other, until one ends by
-/// itself; returns its exit status. Each has the descriptor of the shared memory as a last argument,
-/// `--watched=N`. Signals that this process is sent are handed on. Throws std::runtime_error where a
-/// child dies and nothing was at work, or more than 100 have died.
+/// itself; returns its exit status. Each child gets the descriptor of the shared memory as its last
+/// argument, `--watched=N`. This process passes its signals on. Throws std::runtime_error when a
+/// child dies while no configuration runs, or when more than 100 have died.
 [[nodiscard]] int watch_over(std::span<const std::string> arguments,
                              const std::function<void(const std::string&)>& note);
 

@@ -23,12 +23,13 @@ namespace katt::ranks {
 
 namespace {
 
-/// Memory of a round of messages, where one is needed.
+/// Memory of a round of messages, if it needs memory.
 constexpr std::size_t round_bytes = std::size_t{4} << 20;
-/// Between two ranks all goes in one message: while a rank waits for another's, it sends no more.
+/// Two ranks exchange everything in one message: a rank that waits for another's message sends no
+/// more.
 constexpr std::size_t whole_message = std::size_t{1} << 30;
 
-/// How MPI reaches the tensors of an operation. What it reads is there.
+/// The way in which MPI reaches the tensors of an operation. The data that it reads is complete.
 template <class Exec>
 impl::Reach reach_of(const Exec& exec) {
   exec.fence("katt::ranks: before an operation");
@@ -43,7 +44,7 @@ impl::Reach reach_of(const Exec& exec) {
   return {};
 }
 
-/// Of one rank: to ← from.
+/// The operation of a single rank: to ← from.
 template <class Exec>
 Request copied(const Exec& exec, impl::Elements from, impl::Elements to) {
   using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
@@ -90,20 +91,20 @@ class Inside {
   Clock::time_point start_ = Clock::now();
 };
 
-/// Between the ranks of a group, or from one to another.
+/// An operation between the ranks of a group, or from one to another.
 struct Ends {
   int from = -1, to = -1;
 };
 
-/// Starts to send at once.
+/// Starts sending at once.
 Request started(std::unique_ptr<impl::Operation> operation) {
   Request request(std::move(operation));
   (void)request.advance();
   return request;
 }
 
-/// An operation over MPI, which over_mpi(Reach) makes, or where the tensors lie on a device over NCCL, which
-/// over_nccl(NcclRequest) makes.
+/// An operation over MPI, made by over_mpi(Reach), or, for tensors on a device, over NCCL, made by
+/// over_nccl(NcclRequest).
 template <class Exec, class OverMpi, class OverNccl>
 Request started(const std::shared_ptr<impl::Link>& link, Ends ends, const Exec& exec,
                 OverMpi over_mpi, OverNccl over_nccl) {
@@ -183,7 +184,7 @@ std::vector<impl::Operation*>& under_way() {
   return all;
 }
 
-Clock::time_point first_began;  ///< of those under way without a pause
+Clock::time_point first_began;  ///< start of the time without a pause in operations
 
 void begin(impl::Operation* operation) {
   if (under_way().empty()) first_began = Clock::now();
@@ -195,8 +196,8 @@ void forget(impl::Operation* operation) {
   if (under_way().empty()) impl::counted().under_way_s += seconds_since(first_began);
 }
 
-/// Waits for one operation. Another rank may wait for another one first, and come to this one only
-/// when that has ended: all move on meanwhile.
+/// Waits for one operation. Another rank may first wait for a different operation, so all
+/// operations advance meanwhile.
 void complete(impl::Operation& operation) {
   if (under_way().size() == 1) {
     operation.advance(true);

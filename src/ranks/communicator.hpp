@@ -14,8 +14,8 @@
 /// Several ranks over MPI. A build without MPI, and a program that no MPI launcher started, has one.
 namespace katt::ranks {
 
-/// A message that could not be passed: MPI's reason in one line, "rank 1 of 4 on HOST: all_reduce:
-/// …". The ranks are then of no more use to each other, and the job should end.
+/// A message failed: MPI's reason in one line, "rank 1 of 4 on HOST: all_reduce: …". The ranks can
+/// then no longer work together, and the job should end.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -26,11 +26,12 @@ struct Part {
   std::int64_t begin = 0, count = 0;
 };
 
-/// The part of n elements that is rank's: ⌈n / ranks⌉ each, the last ones shorter or empty.
+/// The part of n elements that belongs to `rank`: ⌈n / ranks⌉ each, the last parts shorter or
+/// empty.
 [[nodiscard]] Part part_of(std::int64_t n, int ranks, int rank);
 
-/// Bytes of host memory that all_reduce() and reduce_scatter() of n elements take while they are
-/// under way, beside staging.
+/// Bytes of host memory that all_reduce() and reduce_scatter() of n elements take while they run,
+/// beside staging.
 [[nodiscard]] std::size_t summing_bytes(std::int64_t n, Dtype dtype, int ranks);
 
 namespace impl {
@@ -40,7 +41,7 @@ class Link;
 class Operation {
  public:
   virtual ~Operation() = default;
-  /// Goes on as far as messages have come, or waits for them to the end. True at the end.
+  /// Advances as far as messages have come, or waits until the end. Returns true at the end.
   virtual bool advance(bool to_the_end) = 0;
 };
 
@@ -62,25 +63,25 @@ Elements elements_of(const char* op, const BasicTensorRef<Rank, Const>& tensor) 
     }
     step *= tensor.extent[axis];
   }
-  // What is sent is not written; one type for both keeps the operations few.
+  // Operations do not write the tensors that they send; one type for both keeps the operations few.
   return {const_cast<void*>(static_cast<const void*>(tensor.data)), tensor.dtype, tensor.size()};
 }
 
 }  // namespace impl
 
-/// An operation that was started. Until wait() returns its tensors must stay: what it reads as it
-/// is, what it writes untouched. Messages of all operations move on in every wait(), those of one in
-/// its advance(); ranks may wait in different orders.
+/// An operation that was started. Until wait() returns, its tensors must stay in place, and nobody
+/// may change the ones that it reads or touch the ones that it writes. Every wait() advances the
+/// messages of all operations, advance() those of one; ranks may wait in different orders.
 class [[nodiscard]] Request {
  public:
-  Request();  ///< one that is done
+  Request();  ///< an operation that is done
   explicit Request(std::unique_ptr<impl::Operation> operation);
   Request(Request&& other) noexcept;
   Request& operator=(Request&& other) noexcept;
-  /// Waits, unless an error is on its way: then the job ends anyway.
+  /// Waits, unless an exception is unwinding: then the job ends anyway.
   ~Request();
 
-  /// Goes on without waiting; true when it is done. Throws Error.
+  /// Advances without waiting; returns true when the operation is done. Throws Error.
   bool advance();
   /// Throws Error.
   void wait();
@@ -96,16 +97,16 @@ struct Message {
   std::vector<std::byte> bytes;
 };
 
-/// Ranks that pass messages to each other. Copies are the same group.
+/// A group of ranks that pass messages to each other. Copies are the same group.
 ///
 /// Operations on tensors take dense ones in the memory of the execution space, of f32, f16 or bf16,
-/// as large on every rank as their extents say; they first wait for what the instance has been asked
-/// to do. All ranks of the group call them in the same order; several may be under way. Device
-/// memory is staged through pinned host memory. Throws InputError where a tensor is not dense or
-/// sizes do not fit together, and Error where MPI fails or another rank sent another size. A rank
-/// that dies is noticed by the launcher, which names it and ends the job.
+/// with the same extents on every rank; they first wait for all work of the instance. All ranks of
+/// the group call them in the same order; several operations may run at once. Device memory is
+/// staged through pinned host memory. Throws InputError when a tensor is not dense or sizes do not
+/// fit together, and Error when MPI fails or another rank sent another size. When a rank dies, the
+/// launcher names it and ends the job.
 ///
-/// Sums are taken in the order of the ranks, x₀ + x₁ + …, in f32, and rounded once to the dtype: the
+/// Sums run in the order of the ranks, x₀ + x₁ + …, in f32, with one rounding to the dtype: the
 /// bits are the same on every rank and in every run, and depend on the number of ranks.
 class Communicator {
  public:
@@ -117,7 +118,7 @@ class Communicator {
   [[nodiscard]] int size() const;
   /// Ranks of the group that run on this host.
   [[nodiscard]] int ranks_on_host() const;
-  /// "rank 1 of 4 on HOST", of all ranks of the program.
+  /// "rank 1 of 4 on HOST", among all ranks of the program.
   [[nodiscard]] const std::string& where() const;
 
   /// The ranks of the same color, ordered by key, then by rank. All ranks call it.
@@ -131,8 +132,8 @@ class Communicator {
     return start_all_reduce(exec, impl::elements_of("all_reduce", values));
   }
 
-  /// part ← this rank's part_of(values.size()) of Σ over ranks of values. `part` may be that very
-  /// place of `values`.
+  /// part ← this rank's part_of(values.size()) of Σ over ranks of values. `part` may be the same
+  /// place in `values`.
   template <class Exec, int Rank, bool Const, int PartRank>
   Request reduce_scatter(const Exec& exec, const BasicTensorRef<Rank, Const>& values,
                          const TensorRef<PartRank>& part) const {
@@ -150,7 +151,7 @@ class Communicator {
   }
 
   /// The r-th of size() equal parts of `from` goes to rank r; the r-th of `to` came from rank r.
-  /// Throws InputError where size() does not divide the elements.
+  /// Throws InputError when size() does not divide the elements.
   template <class Exec, int Rank, bool Const, int OtherRank>
   Request all_to_all(const Exec& exec, const BasicTensorRef<Rank, Const>& from,
                      const TensorRef<OtherRank>& to) const {
@@ -158,13 +159,13 @@ class Communicator {
                             impl::elements_of("all_to_all", to));
   }
 
-  /// values ← those of rank root.
+  /// values ← the values of rank root.
   template <class Exec, int Rank>
   Request broadcast(const Exec& exec, const TensorRef<Rank>& values, int root) const {
     return start_broadcast(exec, impl::elements_of("broadcast", values), root);
   }
 
-  /// To and from one rank; between two ranks messages keep their order.
+  /// Sends to and receives from one rank; between two ranks messages keep their order.
   template <class Exec, int Rank, bool Const>
   Request send(const Exec& exec, const BasicTensorRef<Rank, Const>& values, int to) const {
     return start_send(exec, impl::elements_of("send", values), to);
@@ -176,16 +177,17 @@ class Communicator {
 
   /// The values of all ranks in their order.
   [[nodiscard]] std::vector<double> gather(double value) const;
-  /// Σ over ranks, in their order: the same bits on every rank.
+  /// Σ over ranks, in the order of the ranks: the same bits on every rank.
   [[nodiscard]] double sum(double value) const;
   /// The text of rank root on every rank.
   [[nodiscard]] std::string broadcast_text(const std::string& text, int root) const;
 
-  /// Bytes to one rank; returns when they may change. Apart from tensors: neither overtakes.
+  /// Sends bytes to one rank; returns when they may change. They travel apart from tensors and keep
+  /// their order.
   void send_message(std::span<const std::byte> bytes, int to) const;
-  /// The next message of any rank; waits for it.
+  /// Waits for the next message of any rank and returns it.
   [[nodiscard]] Message receive_message() const;
-  /// Whether one has come.
+  /// True when a message has come.
   [[nodiscard]] bool has_message() const;
 
  private:
@@ -207,7 +209,8 @@ class Communicator {
   std::shared_ptr<impl::Link> link_;
 };
 
-/// All ranks of the program, while an Environment (ranks/environment.hpp) lives; else this process.
+/// All ranks of the program while an Environment (ranks/environment.hpp) lives; otherwise this
+/// process alone.
 [[nodiscard]] Communicator world();
 
 }  // namespace katt::ranks

@@ -12,10 +12,10 @@
 #include "memory/transfer.hpp"
 #include "ranks/operations.hpp"
 
-/// Device memory of an execution space as the operations on it need it.
+/// The services that operations on device memory need, for one execution space.
 namespace katt::ranks::impl {
 
-/// Pinned chunks of an execution space whose memory the host does not reach.
+/// Pinned chunks for an execution space whose memory the host cannot access.
 template <class Exec>
 class StagedDevice final : public Staging {
  public:
@@ -48,7 +48,7 @@ class StagedDevice final : public Staging {
 
 #if defined(KATT_HAS_CUDA)
 
-/// out_i ← Σ_r of rank r's part at i, r = 0, 1, …: a thread an element.
+/// out_i ← Σ_r of rank r's part at i, r = 0, 1, …: one thread an element.
 template <class T>
 struct SumOfParts {
   Parts parts;

@@ -15,8 +15,8 @@ namespace katt::ranks {
 
 namespace {
 
-/// The number of ranks of which a launcher started this one; 0 where none did. Open MPI's mpirun
-/// and PMI launchers say it in the environment.
+/// The number of ranks that a launcher started, this one among them; 0 without a launcher. Open
+/// MPI's mpirun and PMI launchers put it into the environment.
 int launched_ranks() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}) {
     if (const char* const text = std::getenv(name)) return std::atoi(text);
@@ -34,7 +34,7 @@ bool mpi_takes_device_memory() { return impl::Link::takes_device_memory(); }
 
 namespace {
 
-/// Apart from every other group, so that ranks meet here whatever else they were doing.
+/// A group of its own, so that ranks can meet here in every state of the other groups.
 MPI_Comm failures = MPI_COMM_NULL;
 
 }  // namespace

@@ -54,7 +54,7 @@ Groups::Groups(const Communicator& ranks, const Layout& layout) : all(ranks) {
   }
   place = Place(layout, ranks.rank());
   if (ranks.size() == 1) return;
-  // The ranks that differ in the given coordinates alone, in their order.
+  // The ranks that differ only in the given coordinates, in their order.
   const auto group = [&](bool of_tensor, bool of_context, bool of_data, bool of_stage) {
     int color = 0;
     const auto fix = [&](bool varies, int extent, int at) {

@@ -5,11 +5,12 @@
 
 #include "ranks/communicator.hpp"
 
-/// How the ranks of a program share a model and its data.
+/// The division of a model and its data among the ranks of a program.
 namespace katt::ranks {
 
-/// How ranks that share sequences attend: keys travel around a ring of them (Liu et al. 2023,
-/// arXiv:2310.01889), or each has all tokens of some heads (Jacobs et al. 2023, arXiv:2309.14509).
+/// Attention of ranks that share sequences: keys travel around a ring of the ranks (Liu et al.
+/// 2023, arXiv:2310.01889), or each rank has all tokens of some heads (Jacobs et al. 2023,
+/// arXiv:2309.14509).
 enum class ContextVariant : std::uint8_t { ring, ulysses };
 
 /// tensor · pipeline · context · data ranks.
@@ -18,15 +19,15 @@ struct Layout {
   int pipeline = 1;  ///< stages of blocks, one after the other
   int context = 1;   ///< ranks that share every sequence
   int data = 1;      ///< ranks that share the rows of a step
-  /// Whether those that hold the same parameters share the optimizer's state (Rajbhandari et al.
-  /// 2020, arXiv:1910.02054, stage 1).
+  /// True: ranks with the same parameters share the optimizer's state (Rajbhandari et al. 2020,
+  /// arXiv:1910.02054, stage 1).
   bool zero = false;
-  /// Whether the ranks of a tensor group share the rows of the residual stream and its norms
+  /// True: the ranks of a tensor group share the rows of the residual stream and its norms
   /// (Korthikanti et al. 2022, arXiv:2205.05198).
   bool sequence_parallel = false;
   ContextVariant context_variant = ContextVariant::ring;
-  /// Parts of the blocks that every stage has, each behind those of the other stages (Narayanan et
-  /// al. 2021, arXiv:2104.04473, section 2.2).
+  /// Number of parts of the blocks on every stage; each part follows the parts of the other stages
+  /// (Narayanan et al. 2021, arXiv:2104.04473, section 2.2).
   int virtual_stages = 1;
 
   [[nodiscard]] int ranks() const { return tensor * pipeline * context * data; }
@@ -38,12 +39,12 @@ struct Layout {
 /// "tensor 2 × data 2"; "one rank".
 [[nodiscard]] std::string to_text(const Layout& layout);
 
-/// The layout of so many ranks whose data parallel part is what is left. Throws InputError where
-/// the others' product does not divide them.
+/// The layout of this many ranks; the data parallel size is the number of ranks over the product of
+/// the other sizes. Throws InputError when that product does not divide the ranks.
 [[nodiscard]] Layout layout_of(int ranks, int tensor, int pipeline, int context, bool zero);
 
-/// A rank's place in a layout. Ranks of a tensor group are neighbours, then those of a context, of
-/// the data and of a pipeline: what talks most is nearest.
+/// A rank's place in a layout. The ranks of a tensor group are neighbours, then the ranks of a
+/// context, data and pipeline group: ranks that talk most are nearest.
 struct Place {
   Layout layout{};
   int tensor = 0, context = 0, data = 0, stage = 0;
@@ -52,7 +53,7 @@ struct Place {
   Place(const Layout& of, int rank);
   [[nodiscard]] bool is_first_stage() const { return stage == 0; }
   [[nodiscard]] bool is_last_stage() const { return stage == layout.pipeline - 1; }
-  /// Among those that hold the same parameters.
+  /// The place among the ranks that hold the same parameters.
   [[nodiscard]] int replica() const { return data * layout.context + context; }
 };
 
@@ -62,18 +63,20 @@ struct Groups {
   Communicator all{};
   Communicator tensor{};
   Communicator context{};
-  Communicator replicas{};  ///< those that hold the same parameters: data and context
+  Communicator replicas{};  ///< ranks with the same parameters: data and context
   Communicator pipeline{};  ///< by stage
-  /// The same ranks, for what goes back: neither direction's messages wait for the other's order.
+  /// The same ranks, for the way back: the messages of one direction need not wait for the order of
+  /// the other.
   Communicator pipeline_back{};
-  Communicator model{};  ///< those that together hold the model: tensor and pipeline
-  Communicator ends{};   ///< of a pipeline, its first and its last stage; else one rank
+  Communicator model{};  ///< ranks that together hold the model: tensor and pipeline
+  Communicator ends{};   ///< the first and the last stage of a pipeline; one rank without a
+                         ///< pipeline
 
   Groups() = default;
-  /// All ranks of `ranks` make theirs. Throws InputError where there are not as many as the layout
-  /// has.
+  /// All ranks of `ranks` make their Groups together. Throws InputError when their number is not
+  /// that of the layout.
   Groups(const Communicator& ranks, const Layout& layout);
-  /// For a forecast of what a rank needs: groups that are never called.
+  /// Groups for a forecast of a rank's needs; nobody calls their communicators.
   explicit Groups(const Place& rehearsed) : place(rehearsed) {}
 };
 

@@ -15,7 +15,8 @@ std::shared_ptr<Link>& world_link() {
 
 namespace {
 
-/// MPI promises 2^15 tags: a quarter of them are for operations of all ranks, the next for those of two.
+/// MPI promises 2^15 tags: a quarter of them serve operations of all ranks, the next quarter
+/// operations of two ranks.
 constexpr int tags = 1 << 13;
 
 std::vector<std::weak_ptr<Link>>& with_channels() {
@@ -166,7 +167,7 @@ bool Link::has_message() {
 
 struct Messages::Pending {
   std::vector<MPI_Request> requests;
-  std::vector<std::size_t> expected;  ///< bytes; −1 of what is sent
+  std::vector<std::size_t> expected;  ///< bytes; −1 for a message that is sent
 };
 
 Messages::Messages(Link& link, const char* op, int tag)

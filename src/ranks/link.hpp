@@ -17,8 +17,8 @@ namespace katt::ranks::impl {
 
 class Channel;
 
-/// A group of ranks. Without MPI it can only be this process alone, and no function but the first
-/// few may be called.
+/// A group of ranks. Without MPI it is this process alone, and only the first few functions may be
+/// called.
 class Link : public std::enable_shared_from_this<Link> {
  public:
   Link();  ///< this process alone
@@ -31,19 +31,20 @@ class Link : public std::enable_shared_from_this<Link> {
   [[nodiscard]] int ranks_on_host() const { return ranks_on_host_; }
   [[nodiscard]] const std::string& where() const { return where_; }
 
-  /// A tag for the messages of an operation of all ranks, who start the same ones, and of one
-  /// between two, who count those in each direction.
+  /// A tag for the messages of an operation. All ranks start the same operations of all ranks in
+  /// the same order; two ranks count the operations between them in each direction.
   [[nodiscard]] int next_tag();
   [[nodiscard]] int next_tag_to(int other);
   [[nodiscard]] int next_tag_from(int other);
 
-  /// The first of four tags for what ranks say before they use NCCL; no operation has them.
+  /// The first of four tags for the ranks' messages before they use NCCL; no operation has them.
   static constexpr int meeting_tag = 1 << 14;
 
-  /// NCCL's channel from one rank to another, or (-1, -1) of the group; `make` makes it the first time.
+  /// NCCL's channel from one rank to another, or of the group for (-1, -1); `make` makes it the
+  /// first time.
   std::shared_ptr<Channel> channel(int from, int to,
                                    const std::function<std::shared_ptr<Channel>()>& make);
-  /// Whether MPI reads and writes the memory of a device.
+  /// True when MPI reads and writes the memory of a device.
   [[nodiscard]] static bool takes_device_memory();
 
   [[nodiscard]] std::shared_ptr<Link> split(int color, int key);
@@ -54,10 +55,10 @@ class Link : public std::enable_shared_from_this<Link> {
   [[nodiscard]] Message receive_message();
   [[nodiscard]] bool has_message();
 
-  struct Mpi;  ///< what MPI knows of the group
+  struct Mpi;  ///< MPI's handles of the group
   explicit Link(std::unique_ptr<Mpi> mpi);
   [[nodiscard]] Mpi& mpi() { return *mpi_; }
-  /// Throws Error unless the code of an MPI call means success.
+  /// Throws Error when the code of an MPI call is not success.
   void check(const char* op, int code) const;
   [[noreturn]] void fail(const char* op, const std::string& reason) const;
 
@@ -71,10 +72,10 @@ class Link : public std::enable_shared_from_this<Link> {
   std::unique_ptr<Mpi> mpi_;
 };
 
-/// Messages of one operation that are on their way; at most 2^31 − 1 bytes each.
+/// Messages of one operation in flight; at most 2^31 − 1 bytes each.
 class Messages {
  public:
-  /// `op` is for the texts of errors and must stay.
+  /// `op` names the operation in errors and must outlive the object.
   Messages(Link& link, const char* op, int tag);
   ~Messages();
   Messages(const Messages&) = delete;
@@ -82,8 +83,8 @@ class Messages {
 
   void send(const void* from, std::size_t bytes, int to);
   void receive(void* to, std::size_t bytes, int from);
-  /// Whether all have arrived and all that were sent may change. Throws Error, also where one came
-  /// with another size than expected.
+  /// True when all messages have arrived and the sent bytes may change. Throws Error, also when a
+  /// message has another size than expected.
   [[nodiscard]] bool finish(bool wait);
 
  private:
@@ -94,10 +95,10 @@ class Messages {
   std::unique_ptr<Pending> pending_;
 };
 
-/// Ends all channels, before their devices are given back.
+/// Ends all channels, before the program releases their devices.
 void close_channels();
 
-/// The group of all ranks; null where there is none but this process.
+/// The group of all ranks; null when this process is alone.
 std::shared_ptr<Link>& world_link();
 
 }  // namespace katt::ranks::impl

@@ -7,13 +7,13 @@
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
-#include <mpi-ext.h>  // whether it takes device memory
+#include <mpi-ext.h>  // true: it takes device memory
 #endif
 
 namespace katt::ranks::impl {
 
-/// Operations on tensors and messages have communicators of their own, so that neither meets the
-/// other's. Owns them.
+/// Owns two communicators, one for operations on tensors and one for messages, so that they never
+/// mix.
 struct Link::Mpi {
   MPI_Comm tensors = MPI_COMM_NULL;
   MPI_Comm messages = MPI_COMM_NULL;

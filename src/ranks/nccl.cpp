@@ -23,7 +23,7 @@ namespace katt::ranks {
 
 namespace {
 
-/// What is called of libnccl, with the types of its header.
+/// The functions of libnccl that this file calls, with the types of its header.
 // clang-format off
 #define KATT_NCCL_FUNCTIONS(X) \
   X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId) \
@@ -33,10 +33,10 @@ namespace {
   X(ncclGroupEnd)
 // clang-format on
 
-/// libnccl.so.2: the loader's, else the one that CMake found. It is not linked: a program of one rank does
-/// without its 340 MB.
+/// libnccl.so.2: the loader's, else the one that CMake found. The program does not link it: a
+/// program of one rank saves its 340 MB.
 struct Library {
-  std::string problem;  ///< why there is none, in one line
+  std::string problem;  ///< the reason why there is none, in one line
   int version = 0;
 #define KATT_NCCL_POINTER(name) decltype(&::name) name = nullptr;
   KATT_NCCL_FUNCTIONS(KATT_NCCL_POINTER)
@@ -108,7 +108,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// What a rank says of itself when it meets the others. NCCL knows a device by host and bus, too.
+/// A rank's description of itself when it meets the others. NCCL, too, identifies a device by host
+/// and bus.
 struct Offer {
   std::array<char, 256> host{};
   std::array<char, 32> bus{};
@@ -145,7 +146,7 @@ struct Channel::State {
 
   Link& link;
   std::vector<int> members;
-  int place;  ///< of this rank among the members
+  int place;  ///< index of this rank among the members
   int device;
   std::function<std::unique_ptr<Queue>()> make_queue;
   std::unique_ptr<Queue> queue;
@@ -198,7 +199,7 @@ struct Channel::State {
     if (called == ncclSuccess && code != ncclInProgress) called = code;
   }
 
-  /// The leader's.
+  /// The leader's identifier.
   void decide() {
     std::set<std::pair<std::string, std::string>> devices;
     bool all_have = true;
@@ -223,7 +224,7 @@ struct Channel::State {
     }
     queue = make_queue();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;  // another rank may come here only when one of its messages has moved on
+    config.blocking = 0;  // another rank may come here only after one of its messages has advanced
     check_cuda(cudaSetDevice(device));
     note(library().ncclCommInitRankConfig(&comm, static_cast<int>(members.size()), answer.id, place,
                                           &config));
@@ -242,7 +243,8 @@ struct Channel::State {
     return true;
   }
 
-  /// As is_settled(), with the patience that a launch takes: what computes next then hides the rest.
+  /// As is_settled(), but waits as long as a launch takes: the next computation then hides the
+  /// rest.
   bool settles_soon(const char* op) {
     const auto end = Clock::now() + std::chrono::microseconds(200);
     while (!is_settled(op)) {

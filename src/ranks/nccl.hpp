@@ -9,56 +9,57 @@
 
 #include "ranks/operations.hpp"
 
-/// Device memory over NCCL, between ranks that have a device each. The one place that calls NCCL, which is
-/// loaded when it is first asked for. Nothing here knows Kokkos.
+/// Device memory over NCCL, between ranks that have a device each. Only this file calls NCCL, and
+/// loads it at the first use. Nothing here uses Kokkos.
 namespace katt::ranks::impl {
 
 /// A place in the order of a stream.
 class Mark {
  public:
-  /// Behind all that the stream (cudaStream_t) has been asked for.
+  /// Places the mark behind all work of the stream (cudaStream_t) so far.
   explicit Mark(void* stream);
   ~Mark();
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
-  /// What a stream is asked for from here on waits for the mark.
+  /// All later work of a stream waits for the mark.
   void hold_back(void* stream) const;
-  /// Whether the device has come here. Throws std::runtime_error with the fault of a kernel before it.
+  /// True when the device has reached the mark. Throws std::runtime_error with the fault of a
+  /// kernel before it.
   [[nodiscard]] bool reached() const;
 
  private:
   void* event_ = nullptr;
 };
 
-/// NCCL's communicator of some ranks of a group, and the stream on which it works. Its ranks meet over MPI
-/// when its first operation begins: it is used where each has libnccl and a device that no other has.
-/// Nothing waits, so that ranks may begin operations of several channels in different orders.
+/// NCCL's communicator of some ranks of a group, and the stream on which it works. Its ranks meet
+/// over MPI when its first operation begins; they use it when each rank has libnccl and a device of
+/// its own. No call waits, so ranks may begin operations of several channels in different orders.
 class Channel {
  public:
-  /// `members`: ranks of the group, the first of which leads. Between the same two there may be a channel of
-  /// each direction and that of the group: `kind` tells their messages apart.
+  /// `members`: ranks of the group; the first one leads. The same two ranks may have a channel for
+  /// each direction and that of the group: `kind` distinguishes their messages.
   enum class Kind : std::uint8_t { group, pair };
-  /// `make_queue` is called once it is used.
+  /// The channel calls `make_queue` at its first use.
   Channel(Link& link, Kind kind, std::vector<int> members, int device,
           std::function<std::unique_ptr<Queue>()> make_queue);
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  /// Operations begin in the order in which they were started.
+  /// Operations begin in the order of their start.
   void line_up(Operation* operation);
   [[nodiscard]] Operation* next() const;
   void leave(const Operation* operation);
 
-  /// Whether the ranks have met; goes on with that. Throws Error.
+  /// Advances the meeting of the ranks; true when they have met. Throws Error.
   [[nodiscard]] bool has_met();
-  /// Once they have: whether they use it.
+  /// After the meeting: true when the ranks use the channel.
   [[nodiscard]] bool is_used() const;
 
   [[nodiscard]] Queue& queue();
   [[nodiscard]] int device() const;
 
-  /// Calls of NCCL on the queue's stream, of `count` elements. Ranks are members, by their place.
+  /// Calls of NCCL on the queue's stream, of `count` elements. Ranks are indices of members.
   void all_reduce(void* values, std::int64_t count, Dtype dtype);
   void reduce_scatter(const void* values, void* part, std::int64_t part_count, Dtype dtype);
   void all_gather(const void* part, void* values, std::int64_t part_count, Dtype dtype);
@@ -68,10 +69,10 @@ class Channel {
   void send(const void* values, std::int64_t count, Dtype dtype, int to);
   void receive(void* values, std::int64_t count, Dtype dtype, int from);
   void end_group();
-  /// Whether what was called is on the stream; an error of NCCL's or of another rank is thrown, an Error that
-  /// names `op`.
+  /// True when all calls are on the stream. Throws an Error that names `op` for an error of NCCL or
+  /// of another rank.
   [[nodiscard]] bool is_settled(const char* op);
-  /// Throws such an error; a call on its way is none.
+  /// Throws such an error; a call in progress is not an error.
   void check(const char* op);
 
  private:
@@ -79,7 +80,7 @@ class Channel {
   std::unique_ptr<State> state_;
 };
 
-/// An operation on a channel. Where the ranks do not use it, `otherwise` makes the operation.
+/// An operation on a channel. When the ranks do not use it, `otherwise` makes the operation.
 struct NcclRequest {
   std::shared_ptr<Link> link;
   std::shared_ptr<Channel> channel;

@@ -41,11 +41,11 @@ class OnChannel : public Operation {
  private:
   enum class Phase : std::uint8_t { waiting, calling, on_stream };
 
-  /// Whether it is done, or goes another way.
+  /// True when the operation is done, or uses another way.
   bool step() {
     if (phase_ == Phase::waiting) {
       if (!channel().has_met()) return false;
-      // Whoever asks for this one alone waits for those before it, too.
+      // A wait for this operation also waits for the operations before it.
       if (channel().next() != this) (void)channel().next()->advance(false);
       if (channel().next() != this) return false;
       if (!channel().is_used()) {
@@ -66,7 +66,7 @@ class OnChannel : public Operation {
       channel().leave(this);
       phase_ = Phase::on_stream;
     }
-    channel().check(op_);  // of another rank's failure, for which this one would wait
+    channel().check(op_);  // error of another rank, for which this one would wait
     return end_->reached();
   }
 
@@ -95,8 +95,8 @@ class OneCall final : public OnChannel {
   std::int64_t bytes_;
 };
 
-/// Sums in the order of the ranks: of each round's part everyone gets all, sums and, for all_reduce, sends the
-/// sum to everyone.
+/// Sums in the order of the ranks: in each round a rank receives all contributions to its part,
+/// sums them and, for all_reduce, sends the sum to every rank.
 class ExchangedSum final : public OnChannel {
  public:
   ExchangedSum(const char* op, NcclRequest request, Elements from, Elements to, std::int64_t total,
@@ -148,7 +148,7 @@ class ExchangedSum final : public OnChannel {
   }
 
  private:
-  /// Of rank r's part in this round.
+  /// Bytes of rank r's part in this round.
   [[nodiscard]] std::int64_t elements(int r) const {
     return std::clamp<std::int64_t>(part_of(total_, link().size(), r).count - done_, 0, round_);
   }
@@ -183,7 +183,7 @@ std::byte* bytes_at(const Elements& elements, std::int64_t begin) {
          begin * static_cast<std::int64_t>(size_of(elements.dtype));
 }
 
-/// Every rank's part to everyone, one longer than the other.
+/// Sends every rank's part to every rank; the parts may differ in length.
 void gather_parts(Channel& channel, const Link& link, Elements part, Elements values) {
   const Part own = part_of(values.count, link.size(), link.rank());
   std::byte* const place = bytes_at(values, own.begin);
@@ -222,11 +222,11 @@ void turn_parts(Channel& channel, const Link& link, Elements from, Elements to) 
 std::unique_ptr<Operation> make_nccl_collective(NcclRequest request, Collective kind, Elements from,
                                                 Elements to, std::int64_t total,
                                                 std::size_t round_bytes) {
-  const Link& link = *request.link;  // as long as the request
+  const Link& link = *request.link;  // lives as long as the request
   const int size = link.size();
   const bool is_even = total % size == 0;
   const auto bytes = total * static_cast<std::int64_t>(size_of(from.dtype));
-  const std::int64_t passed = bytes * (size - 1) / size;  // what a rank sends of its parts
+  const std::int64_t passed = bytes * (size - 1) / size;  // the parts that a rank sends
   const auto one_call = [&](const char* op, std::int64_t sent, std::function<void(Channel&)> f) {
     if (total == 0) f = nullptr;
     return std::make_unique<OneCall>(op, std::move(request), std::move(f), sent);
@@ -274,7 +274,7 @@ std::unique_ptr<Operation> make_nccl_transfer(NcclRequest request, Direction dir
   const bool sends = direction == Direction::send;
   std::function<void(Channel&)> f;
   if (values.count > 0) {
-    // Of the two members of the channel the first one sends.
+    // The first of the channel's two members sends.
     f = [=](Channel& channel) {
       if (sends) {
         channel.send(values.data, values.count, values.dtype, 1);

@@ -14,7 +14,7 @@ namespace katt::ranks::impl {
 
 namespace {
 
-/// Rounds that need no memory of their own end only so that a message has less than 2^31 bytes.
+/// Rounds without memory of their own end only to keep a message below 2^31 bytes.
 constexpr std::int64_t longest_message = std::int64_t{1} << 30;
 constexpr std::size_t whole_rounds = static_cast<std::size_t>(-1);
 
@@ -116,7 +116,7 @@ class CollectiveRounds final : public Operation {
     return kind_ == Collective::all_reduce || kind_ == Collective::all_gather;
   }
 
-  /// Bytes of rank r's part in this round, and where they begin among all.
+  /// Bytes of rank r's part in this round, and their offset among all bytes.
   [[nodiscard]] std::size_t bytes(int r) const {
     const std::int64_t left = part_of(total_, link_->size(), r).count - done_;
     return static_cast<std::size_t>(std::clamp<std::int64_t>(left, 0, round_) * element_);
@@ -124,7 +124,7 @@ class CollectiveRounds final : public Operation {
   [[nodiscard]] std::int64_t offset(int r) const { return (r * part_ + done_) * element_; }
   [[nodiscard]] std::int64_t slot(int r) const { return r * round_ * element_; }
 
-  /// Rank r's part of what is read and of what is written, where the host has it.
+  /// Rank r's part of the tensors that are read and written, in host memory.
   [[nodiscard]] std::byte* source(int r) const {
     return device_ ? staged_from_ + slot(r) : from_ + offset(r);
   }
@@ -135,7 +135,7 @@ class CollectiveRounds final : public Operation {
 
   template <class F>
   void for_others(F&& f) const {
-    // Everyone begins with its neighbour, so that not all send to one.
+    // Every rank begins with its neighbour, so that not all send to the same rank.
     for (int step = 1; step < link_->size(); ++step) f((link_->rank() + step) % link_->size());
   }
 
@@ -170,7 +170,7 @@ class CollectiveRounds final : public Operation {
   void copy(std::byte* to, const std::byte* from, std::size_t count) {
     if (queue_) {
       queue_->copy(to, from, count);
-      queue_->wait();  // MPI may read it next
+      queue_->wait();  // MPI may read this memory next
     } else {
       std::memmove(to, from, count);
     }
@@ -192,7 +192,7 @@ class CollectiveRounds final : public Operation {
     visit_dtype(dtype_, [&]<class T>() { sum_parts<T>(parts, count, target(own)); });
   }
 
-  /// The own part to everyone.
+  /// Sends the rank's own part to every rank.
   void spread() {
     const int own = link_->rank();
     for_others([&](int r) {
@@ -237,10 +237,11 @@ class CollectiveRounds final : public Operation {
   Kokkos::View<std::byte*, Kokkos::HostSpace> memory_;
 };
 
-/// Blocks of a tensor that go one way, each received and sent on before the next.
+/// Pieces of a tensor that travel in one direction; a rank receives each piece and sends it on
+/// before the next.
 class Stream final : public Operation {
  public:
-  /// From the rank `source`, −1 where the data is here, to the targets.
+  /// From the rank `source` (−1 when the data is here) to the targets.
   Stream(std::shared_ptr<Link> link, const char* op, int tag, Elements values,
          std::size_t round_bytes, Reach reach, int source, std::vector<int> targets)
       : link_(std::move(link)),
@@ -293,7 +294,7 @@ class Stream final : public Operation {
   int source_;
   std::vector<int> targets_;
   std::byte* staged_ = nullptr;
-  bool is_received_ = false;  ///< the block has been asked for
+  bool is_received_ = false;  ///< the block has been requested
 };
 
 }  // namespace
@@ -316,7 +317,7 @@ std::unique_ptr<Operation> make_collective(std::shared_ptr<Link> link, Collectiv
 
 std::unique_ptr<Operation> make_broadcast(std::shared_ptr<Link> link, int tag, Elements values,
                                           int root, std::size_t round_bytes, Reach reach) {
-  // Ranks are counted from the root; a rank's parent lacks its lowest bit.
+  // Ranks count from the root; a rank's parent has the same number without its lowest bit.
   const int size = link->size();
   const int place = (link->rank() - root + size) % size;
   const auto rank_at = [&](int at) { return (at + root) % size; };

@@ -6,10 +6,11 @@
 
 #include "ranks/link.hpp"
 
-/// The operations of a Communicator as rounds of messages, whatever the execution space.
+/// The operations of a Communicator as rounds of messages, for every execution space.
 namespace katt::ranks::impl {
 
-/// Device memory that MPI does not read: through pinned host memory. Copies are in order and do not wait.
+/// Stages device memory that MPI cannot read through pinned host memory. Copies run in order and do
+/// not wait.
 class Staging {
  public:
   virtual ~Staging() = default;
@@ -31,12 +32,12 @@ struct Parts {
   [[nodiscard]] const std::byte* of(int r) const { return r == rank ? own : received + r * slot; }
 };
 
-/// Work on device memory that is not sent through the host: on a stream, in order; nothing but wait() waits.
+/// Work on device memory without staging: on a stream, in order; only wait() waits.
 class Queue {
  public:
   virtual ~Queue() = default;
   [[nodiscard]] virtual void* stream() = 0;  ///< cudaStream_t
-  /// Device memory, which lives as long as this object; the next call takes it back.
+  /// Device memory, which lives as long as this object; the next call invalidates it.
   [[nodiscard]] virtual std::byte* buffer(std::size_t bytes) = 0;
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
   /// out ← Σ parts in the order of the ranks and in f32, rounded once. `out` may be this rank's part.
@@ -44,27 +45,28 @@ class Queue {
   virtual void wait() = 0;
 };
 
-/// How MPI reaches the tensors of an operation: it reads and writes them itself, on the host, or with a queue on
-/// the device; or they are staged.
+/// The way in which MPI reaches the tensors of an operation. With neither member MPI reads and
+/// writes them on the host, with a queue on the device; with `staging` they pass through host
+/// memory.
 struct Reach {
   std::unique_ptr<Staging> staging{};
   std::unique_ptr<Queue> queue{};
 };
 
-/// Memory of a round of a sum on a device, where a round is a few launches of kernels; tests set it.
+/// Memory of a round of a sum on a device: a round is a few kernel launches. Tests change it.
 inline std::size_t device_round_bytes = std::size_t{32} << 20;
 
 enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all };
 
-/// An operation between all ranks. `from` and `to` as in Communicator; of `total` elements every
-/// rank has a part. Each round moves the same range of all parts:
+/// An operation between all ranks. `from` and `to` as in Communicator; every rank has a part of
+/// `total` elements. Each round moves the same range of all parts:
 ///
-///   of rank r's part to rank r, from everyone | all_reduce, reduce_scatter, all_to_all
-///   sum of what came, in the order of the ranks | all_reduce, reduce_scatter
-///   of the own part to everyone | all_reduce, all_gather
+///   send rank r's part to rank r, from everyone | all_reduce, reduce_scatter, all_to_all
+///   sum what came, in the order of the ranks | all_reduce, reduce_scatter
+///   send the own part to everyone | all_reduce, all_gather
 ///
-/// `round_bytes`: about the memory for what is received to be summed, and for staging. `tag`: the
-/// messages', Link::next_tag().
+/// `round_bytes`: about the memory for received terms of a sum, and for staging. `tag`: the tag of
+/// the messages, Link::next_tag().
 std::unique_ptr<Operation> make_collective(std::shared_ptr<Link> link, Collective kind, int tag,
                                            Elements from, Elements to, std::int64_t total,
                                            std::size_t round_bytes, Reach reach);
@@ -73,7 +75,7 @@ std::unique_ptr<Operation> make_collective(std::shared_ptr<Link> link, Collectiv
 [[nodiscard]] std::int64_t round_elements(std::int64_t total, int ranks, std::int64_t element,
                                           std::size_t round_bytes);
 
-/// Along a binomial tree whose root is a rank.
+/// Sends along a binomial tree with the given root.
 std::unique_ptr<Operation> make_broadcast(std::shared_ptr<Link> link, int tag, Elements values,
                                           int root, std::size_t round_bytes, Reach reach);
 

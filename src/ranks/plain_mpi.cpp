@@ -123,7 +123,7 @@ struct PlainMpi::Group {};
 PlainMpi::PlainMpi(const Communicator&) : group_(std::make_unique<Group>()) {}
 PlainMpi::~PlainMpi() = default;
 
-// Of one rank, without MPI.
+// The operations of one rank, without MPI.
 void PlainMpi::all_reduce(const void* from, void* to, std::int64_t n, Dtype dtype) const {
   std::memcpy(to, from, static_cast<std::size_t>(n) * size_of(dtype));
 }

@@ -8,12 +8,12 @@
 
 namespace katt::ranks {
 
-/// The calls of MPI that a user would write in place of a Communicator's operations, in host memory:
-/// what those are measured against. They choose algorithms and the order of sums as MPI likes; sums
-/// of f16 and bf16 are rounded after each term. Counts are below 2^31 elements. Throws Error.
+/// The MPI calls that a user would write in place of a Communicator's operations, in host memory:
+/// the baseline of those. MPI chooses the algorithms and the order of sums, and rounds sums of f16
+/// and bf16 after each term. Counts are below 2^31 elements. Throws Error.
 class PlainMpi {
  public:
-  /// All ranks of the group make theirs.
+  /// All ranks of the group make one together.
   explicit PlainMpi(const Communicator& group);
   ~PlainMpi();
   PlainMpi(const PlainMpi&) = delete;

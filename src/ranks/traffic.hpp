@@ -3,15 +3,15 @@
 #include <cstdint>
 #include <string>
 
-/// What passes between this rank and others.
+/// The traffic between this rank and others.
 namespace katt::ranks {
 
-/// Since the program began, of the operations on tensors.
+/// Counts of the operations on tensors since the program began.
 struct Traffic {
   double sent_bytes = 0;
-  double messages = 0;     ///< sent
+  double messages = 0;     ///< bytes sent
   double inside_s = 0;     ///< time in calls of operations: starting, advancing, waiting
-  double under_way_s = 0;  ///< time in which at least one was under way
+  double under_way_s = 0;  ///< time in which at least one operation ran
 
   friend Traffic operator-(const Traffic& a, const Traffic& b) {
     return {a.sent_bytes - b.sent_bytes, a.messages - b.messages, a.inside_s - b.inside_s,
@@ -19,11 +19,11 @@ struct Traffic {
   }
 };
 
-/// Of this rank; to be asked for when none of its operations is under way.
+/// The traffic of this rank. Call it when none of its operations runs.
 [[nodiscard]] Traffic traffic();
 
-/// How the memory of devices has been sent since the program began, "NCCL", "MPI, from device memory", "MPI, staged
-/// through pinned host memory" or some of these; empty where none was.
+/// The ways in which device memory has been sent since the program began, "NCCL", "MPI, from device
+/// memory", "MPI, staged through pinned host memory" or some of these; empty when none was sent.
 [[nodiscard]] std::string device_transports();
 
 namespace impl {
@@ -31,7 +31,7 @@ namespace impl {
 enum class Transport : std::uint8_t { nccl, device_memory, staged };
 void note_transport(Transport used);
 
-/// Where the operations count.
+/// The counter of the operations.
 Traffic& counted();
 
 }  // namespace impl

@@ -28,14 +28,15 @@ std::string machine_of(const io::RunRecord& run) {
          " cores)";
 }
 
-/// Whether two reals are the same number, or both NaN.
+/// True when two reals are the same number, or both NaN.
 bool equal_cells(const io::Cell& a, const io::Cell& b) {
   const auto* x = std::get_if<double>(&a);
   const auto* y = std::get_if<double>(&b);
   return a == b || (x != nullptr && y != nullptr && *x != *x && *y != *y);
 }
 
-/// Where the rows of a run come in the merged file: those of equal order by the name of their point.
+/// The places of a run's rows in the merged file; rows of equal order stand by the name of their
+/// point.
 struct Order {
   std::size_t group = 0;
   bool by_point = false;
@@ -85,7 +86,7 @@ class Merger {
     std::size_t run = 0;
     io::Row row;
   };
-  /// The parts of a split that were met: the rows that each has, and those that it should have.
+  /// The parts of a split found so far: the rows that each has, and the rows that it should have.
   struct Parts {
     std::map<int, std::set<std::string>> points;
     std::map<int, std::size_t> rows;
@@ -97,7 +98,7 @@ class Merger {
     return static_cast<std::size_t>(found - columns_.begin());
   }
 
-  /// Whether a run with the same attributes and the same rows was added before.
+  /// True when a run with the same attributes and the same rows was added before.
   [[nodiscard]] bool is_there(const io::RunRecord& run, const std::vector<io::Row>& rows) const {
     for (std::size_t i = 0; i < merged_.contents.runs.size(); ++i) {
       if (merged_.contents.runs[i].attributes != run.attributes) continue;
@@ -137,7 +138,8 @@ class Merger {
     merged_.contents.runs.push_back(std::move(run));
   }
 
-  /// Rows of one split are sorted together, those of a run that is of none as they are in its file.
+  /// Sorts the rows of one split together; rows of a run without a split keep the order of their
+  /// file.
   Order order_of(const io::RunRecord& run, const std::filesystem::path& file) {
     const std::string split = run.text(split_attribute);
     const std::string key = split.empty() ? "file\n" + file.string() : "split\n" + split;
@@ -145,7 +147,7 @@ class Merger {
             .by_point = !split.empty()};
   }
 
-  /// The parts of the split that a run is one of; nothing where it does not say, or says nonsense.
+  /// The parts of a run's split; nothing when its attributes do not say, or say nonsense.
   Parts* parts_of(const io::RunRecord& run) {
     const std::string split = run.text(split_attribute);
     if (split.empty()) return nullptr;

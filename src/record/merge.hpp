@@ -10,28 +10,28 @@
 
 namespace katt::bench {
 
-/// Several result files as one.
+/// Merges several result files into one.
 struct Merged {
   io::ResultContents contents;
   std::size_t files = 0;
-  std::vector<std::string> missing;     ///< parts of which there is no run: "3/4"
-  std::vector<std::string> unfinished;  ///< parts of which rows are missing: "2/4"
-  std::size_t duplicates = 0;           ///< rows of which there is another from another run
+  std::vector<std::string> missing;     ///< parts without a run: "3/4"
+  std::vector<std::string> unfinished;  ///< parts with missing rows: "2/4"
+  std::size_t duplicates = 0;           ///< rows that another run measured too
   std::string first_duplicate;          ///< e.g. "attention forward flash f32 in a.h5 and b.h5"
-  std::size_t copies = 0;             ///< runs that were there twice, to the bit, and are kept once
-  std::vector<std::string> commits;   ///< of the programs, each once
+  std::size_t copies = 0;             ///< runs that came twice, equal to the bit, and are kept once
+  std::vector<std::string> commits;   ///< commits of the programs, each once
   std::vector<std::string> machines;  ///< each once: "AMD EPYC 9654 (96 cores)"
 };
 
-/// Puts result files together. Runs are kept apart and numbered anew in the order of the files, one
-/// that is there twice, to the bit, once. The rows of the parts of one split of a sweep are in the
-/// order in which the sweep in one part has them; otherwise that of the files. Rows that measure the
-/// same are all kept. Throws InputError of one line where a file is no result file of this schema
-/// with the columns of these operators.
+/// Merges result files. Runs stay apart and get new numbers in the order of the files; a run that
+/// comes twice, equal to the bit, is kept once. The rows of the parts of one split stand in the
+/// order of the sweep in one part; other rows stand in the order of the files. Rows that measure
+/// the same are all kept. Throws InputError of one line when a file is not a result file of this
+/// schema with the columns of these operators.
 [[nodiscard]] Merged merge_results(const Registry& registry,
                                    std::span<const std::filesystem::path> files);
 
-/// What a reader of the file must know: lines about missing parts, duplicates, machines and commits.
+/// Lines for a reader of the file about missing parts, duplicates, machines and commits.
 [[nodiscard]] std::vector<std::string> notes(const Merged& merged);
 
 }  // namespace katt::bench

@@ -9,13 +9,13 @@
 
 namespace katt::bench {
 
-/// The attributes of /runs/RUN when a run starts: what was asked, what program ran it, and where.
-/// Holds no host or user name. Call after Kokkos::initialize.
+/// The attributes of /runs/RUN when a run starts: the request, the program and the machine. Holds
+/// no host or user name. Call after Kokkos::initialize.
 [[nodiscard]] io::Attributes provenance(const SweepRequest& request, const std::string& command,
                                         const std::vector<Backend>& backends);
 
-/// The attributes that change when it ends; `status` is "done" or "interrupted", `peers` what the
-/// peers say of themselves (JSON).
+/// The attributes that change when a run ends; `status` is "done" or "interrupted", `peers` is the
+/// peers' description of themselves (JSON).
 [[nodiscard]] io::Attributes closing(const std::string& status, const std::string& peers);
 
 /// The arguments as typed, quoted for a shell where needed, after "katt".

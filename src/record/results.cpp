@@ -51,7 +51,7 @@ io::Cell empty_cell(ColumnKind kind) {
 
 std::int64_t count(std::size_t n) { return static_cast<std::int64_t>(n); }
 
-/// What ranks exchanged: columns of 0 where one rank computes by itself.
+/// Columns of the ranks' exchange: 0 when one rank computes alone.
 void add_exchange(const RowResult& result, std::map<std::string, io::Cell>& cells) {
   const Exchange exchange = result.exchange.value_or(Exchange{});
   cells["busbw_gbytes_s"] =
@@ -64,7 +64,7 @@ void add_exchange(const RowResult& result, std::map<std::string, io::Cell>& cell
   cells["note"] = result.note;
 }
 
-/// Memory in bytes; NaN where it was not measured.
+/// Memory in bytes; NaN when it was not measured.
 void add_memory(const RowResult& result, std::map<std::string, io::Cell>& cells) {
   for (const char* name : {"workspace_bytes", "total_bytes", "host_bytes", "device_bytes"}) {
     cells[name] = nan;
@@ -176,7 +176,7 @@ void add_speedups(std::span<RowResult> rows) {
 std::vector<io::Column> result_columns(const Registry& registry) {
   std::vector<io::Column> columns = base_columns();
   std::vector<const Operator*> operators = registry.all();
-  // behind the others: readers that count columns find the earlier ones where they were
+  // behind the others, so that readers that count columns find the earlier ones at their old places
   std::stable_partition(operators.begin(), operators.end(), [](const Operator* op) {
     return dynamic_cast<const CollectiveOperator*>(op) == nullptr;
   });

@@ -8,7 +8,7 @@ namespace {
 using io::impl::MessageReader;
 using io::impl::MessageWriter;
 
-/// A list: its length, and each of it as `add_one` or `take_one` does.
+/// A list: its length, then each item by `add_one` or `take_one`.
 template <class List, class F>
 void add_list(MessageWriter& message, const List& list, const F& add_one) {
   message.add(std::uint64_t{list.size()});
@@ -63,7 +63,7 @@ void add(MessageWriter& message, const Estimate& estimate) {
 }
 
 Estimate take_estimate(MessageReader& message) {
-  // in the order of the braces, which is that of evaluation
+  // in the order of the braces, which is the order of evaluation
   return {
       .median = message.take<double>(), .lo = message.take<double>(), .hi = message.take<double>()};
 }

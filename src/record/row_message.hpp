@@ -3,7 +3,7 @@
 #include "io/message.hpp"
 #include "record/results.hpp"
 
-/// Results and where they come from as bytes, for another process of the same program.
+/// Results and their origin as bytes, for another process of the same program.
 namespace katt::bench {
 
 void add(io::impl::MessageWriter& message, const RowResult& row);

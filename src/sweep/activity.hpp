@@ -9,18 +9,18 @@
 
 namespace katt::bench {
 
-/// Says what is being done: on a terminal at once, in a line that the next one replaces; in a log
-/// once it has taken three seconds.
+/// Prints the current activity: on a terminal at once, in a line that the next one replaces; in a
+/// log after it has taken three seconds.
 class Activity {
  public:
-  /// Writes to `stream`; nothing where it is null.
+  /// Writes to `stream`; writes nothing when it is null.
   explicit Activity(std::FILE* stream);
   ~Activity();
   Activity(const Activity&) = delete;
   Activity& operator=(const Activity&) = delete;
 
   void begin(const std::string& what);
-  /// Before anything else is written to the stream.
+  /// Call this before anything else writes to the stream.
   void end();
 
  private:
@@ -30,7 +30,7 @@ class Activity {
   bool is_terminal_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::string what_;  ///< not told yet
+  std::string what_;  ///< not printed yet
   std::chrono::steady_clock::time_point since_;
   bool over_ = false;
   std::thread watcher_;  ///< for a log; sleeps

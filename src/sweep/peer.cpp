@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The reply to a request. Throws std::runtime_error where it is no reply, or says "failed".
+/// The reply to a request. Throws std::runtime_error when it is not a reply, or says "failed".
 Json reply_to(PeerProcess& process, const Json& request) {
   const std::string line = process.ask(request.dump());
   Json reply = Json::parse(line, nullptr, false);
@@ -38,8 +38,8 @@ std::string text_of(const Json& reply, const char* key) {
   return found != reply.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-/// What a reply says of the peer's memory, "host_bytes" and "device_bytes"; nothing where it says
-/// nothing. Throws std::runtime_error where one of them is missing or is no count.
+/// The peer's memory in a reply, "host_bytes" and "device_bytes"; nothing when the reply has
+/// neither. Throws std::runtime_error when one of them is missing or is not a count.
 std::optional<memory::Bytes> peak_of(const Json& reply) {
   const auto host = reply.find("host_bytes");
   const auto device = reply.find("device_bytes");
@@ -68,7 +68,7 @@ void visit_element(const ForeignTensor& tensor, const F& f) {
   else f.template operator()<bf16>();
 }
 
-/// Where tensors lie in the shared memory, each on a boundary of 64 bytes.
+/// Offsets of tensors in the shared memory, each on a boundary of 64 bytes.
 class Layout {
  public:
   Json place(const std::vector<ForeignTensor>& tensors, std::vector<std::size_t>& offsets) {
@@ -126,7 +126,7 @@ class PeerCandidate final : public Candidate {
     if (!process_->alive()) return;
     try {
       (void)process_->ask(Json{{"do", "close"}}.dump());
-    } catch (const std::exception&) {  // it is dead now, and the next case starts another
+    } catch (const std::exception&) {  // the process is dead now, and the next case starts another
     }
   }
 
@@ -171,7 +171,7 @@ class PeerCandidate final : public Candidate {
   std::span<std::byte> shared_;
   std::vector<std::size_t> outputs_;  ///< offsets
   std::string engine_;
-  std::optional<memory::Bytes> peak_;  ///< once the peer has said it
+  std::optional<memory::Bytes> peak_;  ///< after the peer has said it
 };
 
 }  // namespace

@@ -11,35 +11,37 @@
 #include "plan/plan.hpp"
 
 /// Other libraries, measured beside ours. A peer is a child process that holds the inputs of a case
-/// and runs once whenever it is asked to, so that its samples interleave with ours; docs/peers.md
-/// has the protocol. One process for each name lives through a sweep.
+/// and runs once per request, so that its samples interleave with ours; docs/peers.md has the
+/// protocol. One process for each name lives through a sweep.
 namespace katt::bench {
 
 class PeerProcess;
 
-/// A peer's part in a case: ready to be measured, or why not.
+/// A peer's part in a case: ready to be measured, or the reason why not.
 struct PeerEntry {
   Status status;
   std::unique_ptr<Candidate> candidate;
-  std::size_t output_bytes = 0;  ///< of what it is asked to compute
+  std::size_t output_bytes = 0;  ///< tensors of the request
 };
 
-/// The peers of a sweep. Entries are used up before the next case is entered, and before this ends.
+/// The peers of a sweep. Use up all entries before you enter the next case, and before this object
+/// ends.
 class Peers {
  public:
-  /// `program` is started once for each peer, with the peer's name as its argument.
+  /// Starts `program` once for each peer, with the peer's name as its argument.
   Peers(std::filesystem::path program, double timeout_s, const StopFlag& stop);
   ~Peers();
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  /// Hands the inputs of a case to a peer, whose threads are to be bound as ours are. Skipped where
-  /// there is no such peer or it cannot compute this, failed where it broke down; nothing is
-  /// thrown.
+  /// Passes the inputs of a case to a peer and binds its threads as ours are bound. The status is
+  /// skipped when there is no such peer or it cannot compute the case, and failed when it broke
+  /// down; the function does not throw.
   [[nodiscard]] PeerEntry enter(const std::string& name, const Operator& op, const Point& point,
                                 Case& inputs, const Bound& bound);
 
-  /// What the peers that ran say of themselves, as JSON: {"torch_flash": "torch 2.15.0"}.
+  /// The description of the peers that ran, by themselves, as JSON: {"torch_flash": "torch
+  /// 2.15.0"}.
   [[nodiscard]] std::string about() const;
 
  private:
@@ -56,7 +58,8 @@ class Peers {
 /// Throws InputError for a peer that scripts/peers does not install, with the nearest that it does.
 void check_peers(std::span<const SweepEntry> entries);
 
-/// Where scripts/peers puts the peers' program: peers/bin/katt-peers in the folder of the builds.
+/// The path where scripts/peers puts the peers' program: peers/bin/katt-peers in the folder of the
+/// builds.
 [[nodiscard]] std::filesystem::path usual_peer_program();
 
 }  // namespace katt::bench

@@ -12,7 +12,7 @@
 namespace katt::bench {
 namespace {
 
-/// Share of the time above which a machine is called busy.
+/// Share of the time above which a machine counts as busy.
 constexpr double busy_share = 0.1;
 
 std::string config_text(const RowResult& row) {
@@ -20,7 +20,7 @@ std::string config_text(const RowResult& row) {
          (row.resolved.setting.empty() ? "" : " " + to_text(row.resolved.setting));
 }
 
-/// The row to show: the fastest that is not the baseline, else the baseline.
+/// The row to show: the fastest row besides the baseline, else the baseline.
 const RowResult* best_of(std::span<const RowResult> rows) {
   const RowResult* best = nullptr;
   for (const RowResult& row : rows) {
@@ -45,7 +45,7 @@ std::string fixed(double value, int decimals) {
   return text;
 }
 
-/// "±1.2 %"; of what is too wide for a time, a word.
+/// "±1.2 %", or a word when the interval is too wide.
 std::string width_text(double relative) {
   if (!(relative < 1)) return "±100 % and more: too uncertain";
   return "±" + fixed(100 * relative, 1) + " %";
@@ -57,7 +57,7 @@ void Progress::begin(std::span<const PlannedCase> plan, double seconds) {
   cases_ = plan.size();
   done_ = configs_done_ = configs_left_ = 0;
   start_ = std::chrono::steady_clock::now();
-  // By group and axis, the values that occur.
+  // The values that occur, by group and axis.
   std::map<std::string, std::map<std::string, std::set<std::string>>> seen;
   for (const PlannedCase& planned : plan) {
     configs_left_ += planned.configs.size();
@@ -106,7 +106,7 @@ std::string Progress::describe(const PlannedCase& planned) const {
   text += " " + std::string(name_of(point.dtype));
   if (varies("threads")) text += " threads=" + std::to_string(point.threads);
   for (const AxisSpec& axis : planned.op->axes()) {
-    // An axis that repeats the one it follows says nothing new.
+    // An axis with the value of the axis that it follows adds nothing.
     const bool echo =
         !axis.follows.empty() && point.values.at(axis.name) == point.values.at(axis.follows);
     if (!varies(axis.name) || echo) continue;
@@ -169,7 +169,7 @@ void Progress::tell_reasons(std::span<const RowResult> rows) {
   constexpr std::size_t most = 12;
   for (const RowResult& row : rows) {
     if (row.status.code() != Status::Code::skipped || told_.size() > most) continue;
-    // Numbers differ from point to point: a reason is told once.
+    // Numbers differ from point to point, so this ignores them: each reason is printed once.
     std::string kind = row.resolved.variant + row.status.reason();
     std::erase_if(kind, [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
     if (!told_.insert(kind).second) continue;

@@ -14,18 +14,19 @@
 
 namespace katt::bench {
 
-/// What a sweep says on stderr, readable on a terminal and in a log. One line a finished case:
+/// The output of a sweep on stderr, readable on a terminal and in a log. It prints one line a
+/// finished case:
 ///   [ 12/140] attention f32 seq_q=2048 causal=1: flash 64x64 3.21 ms ±1 %, 2.9x naive; left 3 min
-/// the first time that a row is skipped for a reason, that reason; and what takes long.
+/// the reason of a skipped row, the first time that it occurs; and activities that take long.
 class Progress {
  public:
-  /// Writes to `stream`; nothing where it is null.
+  /// Writes to `stream`; writes nothing when it is null.
   explicit Progress(std::FILE* stream) : stream_(stream), activity_(stream) {}
 
-  /// `plan`: the cases that will run, in about so many seconds. A line names the axes that vary among
-  /// the cases of its label.
+  /// `plan`: the cases that will run, and the approximate seconds. A line names the axes that vary
+  /// among the cases of its label.
   void begin(std::span<const PlannedCase> plan, double seconds);
-  /// Says what is being done, to a case or to none.
+  /// Prints the current activity, for a case or for none.
   void doing(const std::string& what);
   void doing(const PlannedCase& planned, const std::string& what);
   void finished(const PlannedCase& planned, std::span<const RowResult> rows);

@@ -20,8 +20,9 @@
 namespace katt::bench {
 namespace {
 
-/// The configurations of a case that may be measured together: refusals that need no inputs are
-/// already rows. The smallest come first, so that a large one never crowds out others.
+/// The configurations of a case to measure together, without those that were refused before the
+/// inputs exist: these are already rows. The smallest come first, so that a large one never crowds
+/// out others.
 struct Admission {
   std::vector<std::size_t> admitted;  ///< indices into planned.configs, in their order
   std::map<std::size_t, RowResult> refused;
@@ -34,7 +35,7 @@ std::uint64_t number_of(const PlannedCase& planned, const Config& config) {
   return std::max<std::uint64_t>(1, std::hash<std::string>()(key));
 }
 
-/// Memory of a backend that each of so many processes of this host may take.
+/// Memory of a backend for each of this many processes of this host.
 std::size_t share_of_memory(Backend backend, int processes) {
   return available_memory(backend) / static_cast<std::size_t>(processes);
 }
@@ -117,7 +118,7 @@ void Runner::tell(const PlannedCase& planned, const std::string& what) const {
 }
 
 std::vector<RowResult> Runner::run(const PlannedCase& planned) {
-  // The least of all ranks, so that they admit the same.
+  // The least value of all ranks, so that all admit the same configurations.
   const auto available = static_cast<std::size_t>(-largest(
       -static_cast<double>(share_of_memory(planned.point.backend, group_.ranks_on_host()))));
   Admission admission = admit(planned, faults_, available);
@@ -128,7 +129,7 @@ std::vector<RowResult> Runner::run(const PlannedCase& planned) {
     } catch (const std::bad_alloc&) {
       fail_rest(planned, rows, "out of memory");
     } catch (const ranks::Error&) {
-      throw;  // ranks that do not hear of each other cannot go on
+      throw;  // ranks that cannot reach each other cannot continue
     } catch (const std::exception& error) {
       const std::string text = error.what();
       fail_rest(planned, rows, text.substr(0, text.find('\n')));
@@ -211,7 +212,7 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
   Largest agreed;
   if (group_.size() > 1) agreed = [&](double value) { return largest(value); };
   if (!measure(contenders, settings, flush, stop_, bound, agreed)) return;
-  std::vector<double> moving_s;  // the time to move what the case has to
+  std::vector<double> moving_s;  // the time to move the case's bytes
   if (moved_bytes > 0) {
     moving_s = contenders.back().measured.samples_s;
     for (double& seconds : moving_s) seconds *= work.bytes / moved_bytes;
@@ -220,7 +221,7 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
   for (std::size_t k = 0; k < indices.size(); ++k) {
     const Config& config = planned.configs[indices[k]];
     const bool peer = planned.is_peer(config);
-    const auto peak = contenders[k].measured.peak;  // of a peer: what this process needs for it
+    const auto peak = contenders[k].measured.peak;  // of a peer: memory of this process for it
     RowResult row = measured_row(config, peer ? config : planned.op->resolve(point, config),
                                  std::move(contenders[k].measured), work);
     if (!peer && peak) {

@@ -28,13 +28,13 @@ struct SweepOptions {
 };
 
 struct SweepSummary {
-  std::string run;  ///< empty where nothing was left to do
+  std::string run;  ///< empty when nothing was left to do
   int ok = 0, skipped = 0, failed = 0;
   int present = 0;  ///< rows that the file already held
   bool interrupted = false;
   double elapsed_s = 0;
-  /// The largest share of a peak of arithmetic that a row reached: far above one where the ceilings
-  /// were disturbed when they were measured.
+  /// The largest fraction of an arithmetic peak that a row reached: far above one when a
+  /// disturbance slowed the measurement of the ceilings.
   NearestCeiling nearest{};
 };
 
@@ -42,17 +42,17 @@ struct SweepSummary {
 [[nodiscard]] std::string summary_line(const SweepSummary& summary,
                                        const std::filesystem::path& output);
 
-/// A line for stderr where a row is above the ceiling that was measured, which no kernel can be; else
-/// "".
+/// A line for stderr when a row is above the measured ceiling, which is impossible for a kernel;
+/// else "".
 [[nodiscard]] std::string ceiling_warning(const SweepSummary& summary);
 
-/// Throws InputError where the output exists and neither resume nor overwrite was asked for, or no
-/// output was named.
+/// Throws InputError when the output exists without resume or overwrite, or when no output is
+/// named.
 void check_output(const SweepOptions& options);
 
-/// Runs a plan, or a part of it, and records it: each case's rows are committed as soon as it is finished. A row that
-/// fails or is refused is recorded with its reason, and the sweep goes on. Kokkos must be
-/// initialised and the memory tracker installed.
+/// Runs a plan, or a part of it, and records it: each case's rows are committed as soon as it is
+/// finished. A failed or refused row is recorded with its reason, and the sweep continues. Kokkos
+/// must be initialised and the memory tracker installed.
 [[nodiscard]] SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
                                      std::span<const PlannedCase> plan, const SweepOptions& options,
                                      Progress& progress, const StopFlag& stop);

@@ -52,8 +52,8 @@ std::string_view text_of(const ranks::Message& message) {
   return {reinterpret_cast<const char*>(message.bytes.data()), message.bytes.size()};
 }
 
-/// The next message. Waiting sleeps: what MPI does instead would take a processor from the rank of
-/// this node that measures.
+/// The next message. The wait sleeps: MPI's own wait would take a processor from the rank of this
+/// node that measures.
 ranks::Message receive(const ranks::Communicator& ranks) {
   constexpr std::chrono::milliseconds longest(20);
   for (std::chrono::milliseconds nap(1); !ranks.has_message(); nap = std::min(2 * nap, longest)) {
@@ -81,7 +81,7 @@ std::string host_name() {
   return name.data();
 }
 
-/// A task, and where it is in the plan.
+/// A task, and its place in the plan.
 struct Assignment {
   Task task;
   std::size_t number = 0;       ///< of its case
@@ -116,7 +116,7 @@ class Coordinator {
     for (std::size_t i = 0; i < assignments_.size(); ++i) queue_.push_back(i);
   }
 
-  /// Waits for all ranks to say where they are.
+  /// Waits until all ranks have named their nodes.
   void meet(const Settings& settings, Progress& progress) {
     for (int rank = 1; rank < ranks_.size(); ++rank) {
       const ranks::Message received = receive(ranks_);
@@ -136,7 +136,7 @@ class Coordinator {
     });
   }
 
-  /// Until all is measured, or only what was under way when `stop` was set.
+  /// Works until all is measured or, after `stop` was set, until the running cases are measured.
   void run() {
     while (true) {
       for (auto& [host, node] : nodes_) hand_out(node);
@@ -151,7 +151,7 @@ class Coordinator {
 
  private:
   struct Node {
-    std::deque<int> idle;  ///< its ranks, in the order in which they take their turns
+    std::deque<int> idle;  ///< its ranks, in the order of their turns
     bool is_busy = false;
     std::string run;  ///< in the file; empty until the node is surveyed
     std::vector<io::CeilingRow> ceilings;
@@ -211,7 +211,7 @@ class Coordinator {
   bool interrupted_ = false;
 };
 
-/// Any other rank: does what it is told to until it is told to stop.
+/// Any other rank: follows rank 0's messages until `stop`.
 void measure_for(const ranks::Communicator& ranks, const SweepRequest& request,
                  std::span<const PlannedCase> plan, const SweepOptions& options,
                  const StopFlag& stop) {

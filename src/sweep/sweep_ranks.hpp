@@ -8,28 +8,28 @@
 
 namespace katt::bench {
 
-/// run_sweep() on the ranks of a group. Rank 0 hands out the cases and writes the file, and does
-/// nothing else; the others measure, at most one of a node at a time: the next case that is left
-/// whenever their node is free. Where there are several nodes, the cases with the longest forecast
-/// come first. A node makes one run of the file, with its own provenance and ceilings; at the end
-/// the rows are in the order of the plan. While they wait, ranks sleep.
+/// run_sweep() on the ranks of a group. Rank 0 only hands out the cases and writes the file. The
+/// other ranks measure, at most one of a node at a time; a free node takes the next case. With
+/// several nodes, the cases with the longest forecast come first. A node makes one run of the file,
+/// with its own provenance and ceilings; at the end the rows stand in the order of the plan.
+/// Waiting ranks sleep.
 ///
-/// All ranks call it with the same sweep. The summary is rank 0's, that of the others is empty.
-/// Throws InputError on all ranks with the same message where one of them throws it, or plans
-/// another sweep than rank 0.
+/// All ranks call it with the same sweep. Rank 0 gets the summary, the others an empty one. Throws
+/// InputError on all ranks with the same message when one of them throws it, or plans another sweep
+/// than rank 0.
 [[nodiscard]] SweepSummary run_sweep_on_ranks(const ranks::Communicator& ranks,
                                               const Registry& registry, const SweepRequest& request,
                                               std::span<const PlannedCase> plan,
                                               const SweepOptions& options, Progress& progress,
                                               const StopFlag& stop);
 
-/// Throws InputError, on all ranks, where this one has planned other points than rank 0, or is another
-/// program.
+/// Throws InputError, on all ranks, when this one has planned other points than rank 0, or is
+/// another program.
 void check_plan(const ranks::Communicator& ranks, std::span<const PlannedCase> plan,
                 const SweepRequest& request);
 
-/// Calls f on every rank; where it throws InputError on some, all throw the message of the first of
-/// them. So no rank waits for one that has given up.
+/// Calls f on every rank. When f throws InputError on some ranks, all ranks throw the message of
+/// the first of them. So no rank waits for one that has given up.
 void together(const ranks::Communicator& ranks, const std::function<void()>& f);
 
 }  // namespace katt::bench

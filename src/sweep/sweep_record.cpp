@@ -19,7 +19,7 @@ bool resumes(const SweepOptions& options) {
   return options.resume && std::filesystem::exists(options.output, error);
 }
 
-/// The tasks without the rows that the file holds already.
+/// The tasks without the rows that are already in the file.
 std::vector<Task> remaining(const Registry& registry, std::vector<Task> tasks,
                             const std::vector<io::Column>& columns, const io::ResultFile& file,
                             bool cold, int& present) {
@@ -45,8 +45,8 @@ std::vector<Task> remaining(const Registry& registry, std::vector<Task> tasks,
   return left;
 }
 
-/// Throws InputError where one part of a sweep is to go on in the file of another: both may run at
-/// this moment.
+/// Throws InputError when one part of a sweep would continue in the file of another: both may run
+/// at this moment.
 void check_part(const std::filesystem::path& output, const Part& part) {
   if (part.shard.count == 1) return;
   for (const io::RunRecord& run : io::read_runs(output)) {

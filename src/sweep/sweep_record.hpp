@@ -11,23 +11,24 @@
 
 namespace katt::bench {
 
-/// The result file of a sweep while it is written: what is left to do, the runs of the machines that
-/// do it, and the rows of each case as soon as it is finished. The file is whole at every instant.
+/// The result file of a sweep while it is written: the remaining work, the runs of the machines
+/// that do it, and the rows of each case as soon as it is finished. The file is whole at every
+/// instant.
 class SweepRecord {
  public:
-  /// Opens the file, or plans a new one, for one part of a plan. Throws InputError where it cannot be
-  /// written or continued.
+  /// Opens the file, or plans a new one, for one part of a plan. Throws InputError when it cannot
+  /// be written or continued.
   SweepRecord(const Registry& registry, const SweepRequest& request,
               std::span<const PlannedCase> plan, const SweepOptions& options, Progress& progress);
 
-  /// What the file does not hold yet.
+  /// The work that the file does not hold yet.
   [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }
 
-  /// Starts the run of a machine; its name. `provenance` is what that machine says of itself.
+  /// Starts the run of a machine and returns its name. `provenance` is that machine's own.
   std::string begin_run(io::Attributes provenance, const std::vector<io::CeilingRow>& ceilings);
   /// Adds the rows of a case, with the point as the machine of the run measured it.
   void add(const Task& task, std::span<const RowResult> results, const std::string& run);
-  /// Ends a run; `peers` is what its peers say of themselves.
+  /// Ends a run; `peers` is its peers' description of themselves.
   void end_run(const std::string& run, bool interrupted, const std::string& peers);
   /// Puts all rows of a sweep on several ranks into the order of the plan.
   void sort_rows();

@@ -27,7 +27,7 @@ namespace {
 using io::impl::MessageReader;
 using io::impl::MessageWriter;
 
-/// What is left to measure: numbers of cases of the plan, each with those of its configurations.
+/// The remaining work: numbers of cases of the plan, each with the numbers of its configurations.
 struct Left {
   std::size_t number = 0;
   std::vector<std::uint64_t> configs;
@@ -68,8 +68,8 @@ std::vector<Left> left_of(const std::string& text) {
   return all;
 }
 
-/// Rank 0 has come here when this returns. The others sleep: what MPI does instead would take the
-/// processors from those that measure.
+/// Waits until rank 0 has come here. The wait sleeps: MPI's own wait would take processors from the
+/// ranks that measure.
 void wait_for_first(const ranks::Communicator& ranks, int idle_from) {
   if (ranks.rank() == 0) {
     for (int rank = idle_from; rank < ranks.size(); ++rank) ranks.send_message({}, rank);
@@ -126,13 +126,13 @@ SweepSummary run_sweep_together(const ranks::Communicator& ranks, const Registry
     run = record->begin_run(provenance(request, options.command, backends_of(cases)), {});
   });
   Settings settings = request.settings;
-  settings.bind = false;     // mpirun has said where ranks run
+  settings.bind = false;     // mpirun has placed the ranks
   settings.profile = false;  // further runs of one rank would leave the others behind
   const StopFlag never(false);
   bool interrupted = false;
   std::size_t done = 0;
   for (const Left& left : left_of(ranks.broadcast_text(text, 0))) {
-    // A signal may come to some of the ranks alone.
+    // A signal may reach only some of the ranks.
     interrupted = ranks.sum(stop ? 1 : 0) > 0;
     if (interrupted) break;
     PlannedCase planned = plan[left.number];

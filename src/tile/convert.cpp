@@ -20,7 +20,7 @@ void require_same_size(std::span<const In> in, std::span<Out> out) {
   }
 }
 
-/// What remains after the vectors, and everything where there are none.
+/// The rest after the vectors, or everything without vectors.
 template <class In, class Out>
 void convert_rest(std::span<const In> in, std::span<Out> out, std::size_t first) {
   for (std::size_t i = first; i < in.size(); ++i) out[i] = Out(static_cast<float>(in[i]));

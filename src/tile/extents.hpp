@@ -12,9 +12,9 @@ constexpr std::int64_t round_up(std::int64_t extent, std::int64_t unit) {
   return divide_up(extent, unit) * unit;
 }
 
-/// Length of the blocks that an extent is cut into, a multiple of `unit`, so that the busiest of so
-/// many threads has least to do: `least` blocks or, where that saves three hundredths, up to twice as
-/// many, each of which is there `times` times.
+/// Length of the blocks that an extent is cut into, a multiple of `unit`, so that the busiest of
+/// `threads` threads has the least work: `least` blocks or, when that saves three hundredths, up to
+/// twice as many. Each block occurs `times` times.
 constexpr std::int64_t even_block(std::int64_t extent, std::int64_t least, std::int64_t unit,
                                   std::int64_t times, std::int64_t threads) {
   std::int64_t best = 0;

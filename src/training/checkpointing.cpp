@@ -28,14 +28,14 @@ constexpr std::array names{std::pair(Recompute::n1, "n1"),
                            std::pair(Recompute::product, "product")};
 static_assert(names.size() == nn::recomputable.size());
 
-/// The number that the text is, or −1.
+/// The text as a number, or −1.
 std::int64_t count_of(std::string_view text) {
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size() ? value : -1;
 }
 
-/// Adds "n1:8" to what the blocks compute again; false where it is something else.
+/// Adds "n1:8" to the tensors that the blocks compute again; returns false for another form.
 bool add_named(std::string_view text, std::vector<Recompute>& chosen) {
   const std::size_t colon = text.find(':');
   const auto* const known = std::ranges::find(names, text.substr(0, colon), [](const auto& entry) {
@@ -50,7 +50,7 @@ bool add_named(std::string_view text, std::vector<Recompute>& chosen) {
   return true;
 }
 
-/// Adds block "3" with all that it can; false where it is something else.
+/// Adds block "3" with all its tensors; returns false for another form.
 bool add_block(std::string_view text, std::vector<Recompute>& chosen) {
   const std::int64_t block = count_of(text);
   if (block < 0 || block >= std::ssize(chosen)) return false;
@@ -191,7 +191,7 @@ std::vector<RecomputeCost> recompute_costs(const Exec& exec, nn::LlamaConfig con
     nn::lay_out_block(arena, config, options.dtype, options.shape, part, unused);
     costs.push_back({part, arena.bytes(), probe.time(part)});
   }
-  // What disturbs a measurement only ever adds to it.
+  // A disturbance only adds to a measurement.
   for (int round = 1; round < rounds; ++round) {
     for (RecomputeCost& cost : costs) cost.time_s = std::min(cost.time_s, probe.time(cost.part));
   }
@@ -207,7 +207,9 @@ Checkpointing checkpointing_for_budget(const Exec& exec, const nn::LlamaConfig& 
   const auto fits = [&] { return training_memory(exec, config, options).total() <= budget_bytes; };
   std::vector<RecomputeCost> order = costs;
   for (RecomputeCost& cost : order) {
-    if (cost.part == Recompute::h) cost.time_s -= time_of(costs, Recompute::n2);  // comes with it
+    if (cost.part == Recompute::h)
+      cost.time_s -= time_of(costs, Recompute::n2);  // its kernel
+                                                     // writes both
   }
   std::ranges::stable_sort(order, {}, [](const RecomputeCost& cost) {
     return cost.time_s / static_cast<double>(cost.bytes);
@@ -253,7 +255,7 @@ Checkpointing plan_checkpointing(const Exec& exec, const nn::LlamaConfig& config
     extreme.recompute = parse_checkpointing(where, everything, config.num_hidden_layers);
     return training_memory(exec, config, extreme).total();
   };
-  // Nothing needs to be measured where there is no choice, or none that fits.
+  // Measures nothing when there is no choice, or none that fits.
   std::vector<RecomputeCost> costs;
   if (needed("none") > bytes && needed("all") <= bytes) {
     costs = recompute_costs(exec, config, options);

@@ -8,12 +8,13 @@
 #include "nn/model/block.hpp"
 #include "training/trainer.hpp"
 
-/// Gradient checkpointing: which blocks keep what between the passes.
+/// Gradient checkpointing: the tensors that each block keeps between the passes.
 namespace katt::training {
 
-/// Reads what the blocks compute again: "none"; "all", "every:K" (blocks 0, K, 2K, …) or a list
-/// "0,2,5", all that they can, from their input; "cheap", what costs no matrix product; or tensors
-/// of the block by name, "n1:8,product:3", each in the last so many blocks. Throws InputError.
+/// Reads the tensors that the blocks compute again: "none"; "all", "every:K" (blocks 0, K, 2K, …)
+/// or a list "0,2,5": every tensor of these blocks, from their input; "cheap": the tensors that
+/// cost no matrix product; or tensors by name, "n1:8,product:3", each with a number of last blocks.
+/// Throws InputError.
 [[nodiscard]] std::vector<nn::Recompute> parse_checkpointing(const std::string& where,
                                                              const std::string& text,
                                                              std::int64_t blocks);
@@ -21,8 +22,8 @@ namespace katt::training {
 /// A tensor that a block may keep or compute again.
 struct RecomputeCost {
   nn::Recompute part = nn::Recompute::nothing;
-  std::size_t bytes = 0;  ///< of a block that keeps it
-  double time_s = 0;      ///< of a block that does not
+  std::size_t bytes = 0;  ///< bytes in a block that keeps it
+  double time_s = 0;      ///< seconds in a block that does not
 };
 
 /// The name of a tensor in nn::recomputable.
@@ -34,19 +35,19 @@ template <class Exec>
 [[nodiscard]] std::vector<RecomputeCost> recompute_costs(const Exec& exec, nn::LlamaConfig config,
                                                          const TrainOptions& options);
 
-/// What the blocks compute again, as the text that parse_checkpointing() reads, and the costs by
-/// which it was chosen; none where it was given.
+/// The tensors that the blocks compute again, as text for parse_checkpointing(), and the costs
+/// behind the choice; no costs when the text was given.
 struct Checkpointing {
   std::string text;
   std::vector<nn::Recompute> recompute;
   std::vector<RecomputeCost> costs;
 };
 
-/// The least recomputation with which training fits into so many bytes: tensors go in the order of
-/// time per byte, a block after the other, until it fits; then those that took the most time for
-/// their bytes come back where there is room. The tensors of the last block are still there when
-/// its backward pass begins, and cost no time. Throws InputError where nothing fits, with the least
-/// that does.
+/// The least recomputation with which training fits into the given bytes. It drops tensors in the
+/// order of time per byte, one block after the other, until training fits; then it brings back the
+/// tensors with the most time for their bytes while there is room. The tensors of the last block
+/// are still there when its backward pass begins, and cost no time. Throws InputError with the
+/// least number of bytes when nothing fits.
 template <class Exec>
 [[nodiscard]] Checkpointing checkpointing_for_budget(const Exec& exec,
                                                      const nn::LlamaConfig& config,
@@ -54,8 +55,8 @@ template <class Exec>
                                                      std::vector<RecomputeCost> costs,
                                                      std::size_t budget_bytes);
 
-/// What parse_checkpointing() reads, or "budget:BYTES": checkpointing_for_budget() of costs that
-/// are measured here, unless everything can be kept.
+/// A text for parse_checkpointing(), or "budget:BYTES": checkpointing_for_budget() with costs that
+/// this function measures, unless all tensors fit.
 template <class Exec>
 [[nodiscard]] Checkpointing plan_checkpointing(const Exec& exec, const nn::LlamaConfig& config,
                                                const TrainOptions& options,

@@ -9,16 +9,16 @@
 namespace katt::training {
 
 /// A text as token ids, cut into rows. Row r of S tokens begins at token r·S, and its targets are
-/// the same row shifted by one; after the last whole row comes the first again.
+/// the same row shifted by one; the first row follows the last whole row.
 class TokenData {
  public:
-  /// Throws InputError where a token is not in 0 … vocab_size − 1.
+  /// Throws InputError when a token is not in 0 … vocab_size − 1.
   TokenData(std::vector<std::int32_t> tokens, std::int64_t vocab_size, const std::string& name);
 
-  /// Any file, a token a byte.
+  /// Reads any file, one token a byte.
   static TokenData from_bytes(const std::filesystem::path& path, std::int64_t vocab_size);
 
-  /// Throws InputError where the text is shorter than one row of `seq` tokens and its targets.
+  /// Throws InputError when the text is shorter than one row of `seq` tokens and its targets.
   void check(std::int64_t seq) const;
   /// Fills `ids` and `targets`, (rows, seq), with rows first, first + 1, …. Throws as check().
   void fill(std::int64_t first, std::int64_t seq, std::span<std::int64_t> ids,

@@ -31,7 +31,7 @@ struct Update {
     (*this).template operator()<float>(0, i, tile::WholeVector{});
   }
 
-  static constexpr int chunks = 1;  ///< of six tensors
+  static constexpr int chunks = 1;  ///< bytes of six tensors
   template <class Vec, class Lanes>
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t /*row*/, std::int64_t i, Lanes lanes) const {
     const Vec gradient = tile::load<Vec>(g + i, lanes) * Vec(factor);
@@ -69,7 +69,7 @@ struct SumSquares {
   KOKKOS_FUNCTION void operator()(std::int64_t block) const {
     const std::int64_t begin = block * norm_block;
     const std::int64_t end = begin + norm_block < count ? begin + norm_block : count;
-    // Sums side by side: one chain would wait four cycles for each element.
+    // Several sums side by side: a single chain would wait four cycles for each element.
     constexpr int chains = 32;
     double partial[chains] = {};
     std::int64_t i = begin;
@@ -86,7 +86,7 @@ struct SumSquares {
   }
 };
 
-/// The same on a device, one team a block. Its threads' sums are added in a fixed order.
+/// The same on a device, one team a block. It adds the sums of its threads in a fixed order.
 template <class Exec>
 struct SumSquaresTeam {
   const float* values;
@@ -126,13 +126,14 @@ struct RoundCopy {
   }
 };
 
-/// Whether so many f32 numbers, or of the dtype, are whole chunks: null has any.
+/// True when this many f32 numbers, or numbers of the dtype, are whole chunks; always true for
+/// null.
 bool are_chunks(const void* data, std::int64_t count, Dtype dtype = Dtype::f32) {
   return tile::are_chunks(ConstTensorRef<1>(data, dtype, {count}));
 }
 
-/// Launches the body for the elements: by vectors on a host, where GCC makes none of the square root
-/// (it may set errno); on a device 16 bytes at a time where `wide`.
+/// Launches the body for the elements: by explicit vectors on a host, since GCC does not vectorise
+/// the square root (it may set errno); on a device 16 bytes at a time where `wide`.
 template <class Exec, class Body>
 void for_each_element(const Exec& exec, const char* label, std::int64_t count, const Body& body,
                       bool wide) {
@@ -153,7 +154,7 @@ void adamw(const Exec& exec, const AdamW& options, const AdamWArgs& args) {
   const double correction1 = 1.0 - std::pow(options.beta1, t);
   const double correction2 = 1.0 - std::pow(options.beta2, t);
   nn::observe_call("katt::training::adamw", [&] {
-    constexpr double flops = 14;     // of Update
+    constexpr double flops = 14;     // members of Update
     constexpr double bytes = 7 * 4;  // p, m and v are read and written, g is read
     const double copied = args.copy != nullptr ? static_cast<double>(size_of(args.copy_dtype)) : 0;
     const auto count = static_cast<double>(args.count);

@@ -21,8 +21,8 @@ struct AdamW {
   double decay = 0.1;
 };
 
-/// One update. `copy`, in its dtype, gets the rounded parameters; null where there is none. Without
-/// `parameters` the copy is all that there is, and is updated in f32 and rounded.
+/// One update. `copy`, in its dtype, gets the rounded parameters; null: no copy. Without
+/// `parameters` the copy itself is updated in f32 and rounded.
 struct AdamWArgs {
   float* parameters = nullptr;
   const float* gradients = nullptr;
@@ -40,7 +40,7 @@ struct AdamWArgs {
 template <class Exec>
 void adamw(const Exec& exec, const AdamW& options, const AdamWArgs& args);
 
-/// Elements whose squares are summed in a row.
+/// Number of elements whose squares one thread sums at a time.
 inline constexpr std::int64_t norm_block = 8192;
 
 /// √Σ values², summed in float64 block by block: the same bits for any number of threads. Waits.

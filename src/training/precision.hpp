@@ -5,11 +5,12 @@
 
 namespace katt::training {
 
-/// Loss scaling (Micikevicius et al. 2018, arXiv:1710.03740, section 3.2): gradients are taken of
-/// scale · loss, so that small ones do not vanish in f16, and divided by it in f32. A static scale
-/// stays. A dynamic one is multiplied by `backoff` when a gradient is not finite, and that step is
-/// skipped, and by `growth` after `growth_interval` good steps, as torch.amp.GradScaler's; like that one it
-/// is an f32 number, which a saved run keeps.
+/// Loss scaling (Micikevicius et al. 2018, arXiv:1710.03740, section 3.2): the backward pass
+/// computes gradients of scale · loss, so that small ones do not vanish in f16, and divides them by
+/// the scale in f32. A static scale is constant. A dynamic one is multiplied by `backoff` when a
+/// gradient is not finite, and that step is skipped; it is multiplied by `growth` after
+/// `growth_interval` good steps, as in torch.amp.GradScaler. Like that one it is an f32 number, and
+/// a saved run keeps it.
 struct LossScaling {
   bool is_dynamic = false;
   double initial = 1.0;
@@ -24,13 +25,13 @@ class LossScaler {
 
   [[nodiscard]] double scale() const { return scale_; }
   [[nodiscard]] std::int64_t good_steps() const { return good_steps_; }
-  /// Continues where another one stopped.
+  /// Continues from the state of another one.
   void restore(double scale, std::int64_t good_steps) {
     scale_ = scale;
     good_steps_ = good_steps;
   }
 
-  /// After a step's gradients: whether the step counts.
+  /// Call it after a step's gradients; true when the step counts.
   bool update(bool is_finite) {
     if (!options_.is_dynamic) return is_finite;
     if (!is_finite) {

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* model_file = "model.safetensors";
 constexpr std::int64_t shard_bytes = std::int64_t{2} << 30;
-/// Elements that travel, or are read, at a time.
+/// Number of elements that are sent, or read, at a time.
 constexpr std::int64_t chunk_elements = std::int64_t{1} << 20;
 
 std::string stem_of(const std::string& file) { return fs::path(file).stem().string(); }
@@ -45,7 +45,7 @@ struct Chunk {
   std::int64_t first_row = 0, rows = 0;
 };
 
-/// Who writes what, as every rank works it out for itself.
+/// The writer of each tensor, as every rank computes it for itself.
 class Plan {
  public:
   Plan(const RunArrays& run, int shards) : layout_(run.options.groups.place.layout) {
@@ -66,7 +66,7 @@ class Plan {
   [[nodiscard]] const std::vector<int>& writers() const { return writers_; }
   [[nodiscard]] const std::vector<OwnedTensor>& tensors() const { return tensors_; }
   [[nodiscard]] bool writes(int rank) const { return chunks_.contains(rank); }
-  /// What a writer writes, in the order of its files.
+  /// The tensors of a writer, in the order of its files.
   [[nodiscard]] const std::vector<Chunk>& chunks(int writer) const { return chunks_.at(writer); }
   [[nodiscard]] std::size_t rounds() const {
     std::size_t most = 0;
@@ -84,8 +84,8 @@ class Plan {
     return part(place).parameters()[tensor.index];
   }
 
-  /// The elements of its flat arrays that a rank sends to the writer of a chunk. Of what several
-  /// ranks hold, the one that stands where the writer stands sends.
+  /// The elements of its flat arrays that a rank sends to the writer of a chunk. When several ranks
+  /// hold them, the rank at the writer's place sends.
   [[nodiscard]] std::vector<Piece> sent(const Chunk& chunk, const ranks::Place& place,
                                         const Sharing& sharing) const {
     const ranks::Place writer(layout_, chunk.tensor.writer);
@@ -108,12 +108,12 @@ class Plan {
  private:
   void share_out(int shards) {
     const int ranks = layout_.ranks();
-    std::vector<std::pair<int, std::int64_t>> writers;  // and the bytes that each has to write
+    std::vector<std::pair<int, std::int64_t>> writers;  // and the bytes for each to write
     for (int k = 0; k < shards; ++k) {
       writers.emplace_back(static_cast<int>(std::int64_t{k} * ranks / shards), 0);
     }
     for (int stage = 0; stage < layout_.pipeline; ++stage) {
-      // The writers of the stage, or all where it has none.
+      // The writers of the stage, or all writers when it has none.
       std::vector<std::pair<int, std::int64_t>*> near, all;
       for (auto& writer : writers) {
         all.push_back(&writer);
@@ -154,7 +154,7 @@ class Plan {
 
   ranks::Layout layout_;
   std::vector<nn::ParameterLayout> parts_;  ///< by stage, then tensor rank
-  std::vector<OwnedTensor> tensors_;        ///< of the model, in its order
+  std::vector<OwnedTensor> tensors_;        ///< tensors of the model, in order
   std::vector<int> writers_;
   std::map<int, std::vector<Chunk>> chunks_;
 };
@@ -186,7 +186,7 @@ class Names {
   std::string tag_;
 };
 
-/// "step20", or "step20-2" where there are shards of that name already.
+/// "step20", or "step20-2" when shards of that name exist already.
 std::string unused_tag(const fs::path& folder, std::int64_t step) {
   const auto is_used = [&](const std::string& tag) {
     std::error_code ignored;
@@ -200,8 +200,8 @@ std::string unused_tag(const fs::path& folder, std::int64_t step) {
   return tag;
 }
 
-/// Removes what the files of that name have replaced: the index or the single file, and shards, also
-/// the temporaries of a save that was killed.
+/// Removes the files that the new files have replaced: the index or the single file, and shards,
+/// also the temporaries of a killed save.
 void remove_replaced(const fs::path& folder, const std::string& file,
                      const std::set<std::string>& kept) {
   std::error_code ignored;
@@ -221,8 +221,8 @@ struct Shards {
   io::SafetensorsWriter model, state;
 };
 
-/// What a rank writes. It takes its part in the exchange also after a failure, which all ranks learn
-/// of in agree().
+/// The writing side of a rank. It takes part in the exchange also after a failure; all ranks learn
+/// of the failure in agree().
 class Own {
  public:
   template <class Function>
@@ -235,7 +235,7 @@ class Own {
       shards.reset();
     }
   }
-  /// Throws std::runtime_error on all ranks where any of them has failed.
+  /// Throws std::runtime_error on all ranks when any of them has failed.
   void agree(const ranks::Communicator& ranks) const {
     const std::vector<double> failed = ranks.gather(failure_.empty() ? 0 : 1);
     const auto first = std::ranges::find(failed, 1.0);
@@ -244,7 +244,7 @@ class Own {
         ranks.broadcast_text(failure_, static_cast<int>(first - failed.begin())));
   }
 
-  std::optional<Shards> shards;  ///< none where it writes nothing, or has failed
+  std::optional<Shards> shards;  ///< empty when the rank writes nothing, or has failed
 
  private:
   std::string failure_;
@@ -261,7 +261,7 @@ std::vector<io::SafetensorsTensor> owned_tensors(const Plan& plan, int writer,
   return tensors;
 }
 
-/// This rank's files, and of the contents what is to be appended to the state.
+/// This rank's files, and the contents to append to the state.
 Shards open_shards(const fs::path& folder, const RunArrays& run, const Plan& plan,
                    const Names& names, const StateContents& contents) {
   const int rank = run.options.groups.all.rank();
@@ -425,7 +425,7 @@ void write_run(const Exec& exec, const fs::path& folder, const RunArrays& run,
       for (const auto& [name, values] : contents.tensors) own.shards->state.append(values);
     });
   }
-  own.agree(ranks);  // before any of it is seen
+  own.agree(ranks);  // before any reader sees a part
   if (writes) {
     own.attempt([&] {
       own.shards->model.commit();

@@ -78,7 +78,8 @@ std::vector<Piece> Sharing::pieces_of(ranks::Part range) const {
 }
 
 std::vector<ranks::Part> counted_parts(const nn::ParameterLayout& layout, const Sharing& sharing) {
-  // What every rank of a tensor group has is counted by its first, an embedding by its first stage.
+  // The first rank counts the tensors that every rank of a tensor group has; the first stage counts
+  // an embedding.
   const auto counts = [&](const nn::Parameter& parameter) {
     return !parameter.is_copy && (parameter.axis >= 0 || layout.slice().tensor_rank == 0);
   };

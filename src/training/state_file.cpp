@@ -26,14 +26,14 @@ constexpr std::int64_t max_steps = std::int64_t{1} << 32;
 
 std::string number(std::int64_t value) { return std::to_string(value); }
 
-/// The shortest text that is this number.
+/// The shortest text of this number.
 std::string number(double value) {
   std::array<char, 32> text{};
   const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
   return {text.data(), end};
 }
 
-/// What must be the same when a run is continued.
+/// The options that must be the same when a run continues.
 Metadata settings_of(const TrainOptions& options) {
   return {{"batch", number(options.shape.batch)},
           {"seq", number(options.shape.seq)},
@@ -41,7 +41,7 @@ Metadata settings_of(const TrainOptions& options) {
           {"dtype", std::string(name_of(options.dtype))}};
 }
 
-/// The same of what older states do not hold: they were made with what the options are by default.
+/// The same for options that older states do not hold: these states used the defaults.
 Metadata newer_settings_of(const nn::LlamaConfig& config, const TrainOptions& options) {
   return {{"master_dtype", std::string(name_of(options.master_dtype))},
           {"ternary", config.ternary ? "1" : "0"},
@@ -55,7 +55,7 @@ class StateReader {
   StateReader(const std::filesystem::path& path, const io::Safetensors& file)
       : path_(path), file_(file) {}
 
-  /// `otherwise`: what the file means where it does not hold a key.
+  /// `otherwise`: the value of a key that the file does not hold.
   void expect(const Metadata& settings, const Metadata& otherwise = {}) const {
     for (const auto& [key, value] : settings) {
       const bool is_old = otherwise.contains(key) && !file_.metadata().contains(key);
@@ -80,7 +80,7 @@ class StateReader {
   }
 
   [[nodiscard]] std::vector<float> column(const char* name, std::int64_t count) const {
-    file_.check(name, {count});  // before so much is allocated
+    file_.check(name, {count});  // before this much is allocated
     std::vector<float> values(static_cast<std::size_t>(count));
     file_.read(name, {count}, values);
     return values;
@@ -115,7 +115,7 @@ StateContents contents_of(const nn::LlamaConfig& config, const TrainOptions& opt
     for (const auto& [name, member] : columns) contents.tensors[name].push_back(step.*member);
     contents.tensors[skipped_column].push_back(step.skipped ? 1.0F : 0.0F);
   }
-  // an f32 number between 2^-14 and 2^24, or what the user gave
+  // an f32 number between 2^-14 and 2^24, or the user's number
   contents.tensors[scale_tensor] = {static_cast<float>(state.loss_scale)};
   contents.metadata = settings_of(options);
   contents.metadata.merge(newer_settings_of(config, options));
@@ -140,7 +140,7 @@ TrainingState state_of(const std::filesystem::path& path, const io::Safetensors&
   state.log.resize(skipped.size());
   for (std::size_t i = 0; i < skipped.size(); ++i) state.log[i].skipped = skipped[i] != 0.0F;
   for (const auto& [name, member] : columns) {
-    if (member == &StepLog::pipeline_idle && !file.has(name)) continue;  // of a first version
+    if (member == &StepLog::pipeline_idle && !file.has(name)) continue;  // from the first version
     const std::vector<float> values = reader.column(name, steps);
     for (std::size_t i = 0; i < values.size(); ++i) state.log[i].*member = values[i];
   }

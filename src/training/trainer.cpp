@@ -22,7 +22,7 @@ std::size_t bytes_of(std::int64_t elements, Dtype dtype) {
   return static_cast<std::size_t>(elements) * size_of(dtype);
 }
 
-/// Of the sums of the largest part whose squares are summed at a time.
+/// Bytes of the sums of squares for the largest part that is summed at a time.
 std::size_t norm_bytes(const nn::ParameterLayout& layout, const Sharing& sharing) {
   std::int64_t most = 0;
   for (const ranks::Part& part : counted_parts(layout, sharing)) most = std::max(most, part.count);
@@ -40,7 +40,8 @@ nn::PassOptions pass_options(const nn::LlamaConfig& config, const TrainOptions& 
   return pass;
 }
 
-/// The layout of this rank's part of a model whose folder holds what its configuration says.
+/// The layout of this rank's part of a model, after a check that the folder holds the tensors of
+/// its configuration.
 nn::ParameterLayout checked_layout(const nn::LlamaConfig& config, const TrainOptions& options,
                                    const std::filesystem::path& folder) {
   check_ranks(config, options);
@@ -62,7 +63,7 @@ Kokkos::View<float*, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::U
   return View(reinterpret_cast<float*>(memory.data()) + begin, static_cast<std::size_t>(count));
 }
 
-/// A run of parameters that decay, or of such that do not, in the flat arrays.
+/// A range of the flat arrays whose parameters all decay, or all do not.
 struct DecayRange {
   std::int64_t begin, end;
   bool decays;
@@ -131,7 +132,7 @@ TrainingMemory training_memory(const Exec& exec, const nn::LlamaConfig& config,
     memory.activations += static_cast<std::size_t>(kept[part]) * pass.activation_bytes();
     memory.workspace += static_cast<std::size_t>(kept[part]) * pass.workspace_bytes();
   }
-  // A bucket of gradients is summed while the backward pass sums over tensor parallel ranks.
+  // The sum of a bucket of gradients runs while the backward pass sums over tensor parallel ranks.
   std::size_t bucket = 0;
   for (const ranks::Part& part : sharing.buckets()) {
     bucket =
@@ -198,7 +199,8 @@ void Trainer<Exec>::initialize(const std::filesystem::path& folder, std::uint64_
     ternary_.pack(exec_, options_.dtype, copy_.data());
     return;
   }
-  // Masters are a piece of what the folder holds: the gradients' memory holds it all meanwhile.
+  // Masters are a piece of the folder's tensors: the memory of the gradients holds them all
+  // meanwhile.
   nn::initialize_parameters(exec_, config_, layout_, folder, seed, Dtype::f32, gradients_.data());
   for (const Piece& piece : sharing_.pieces()) {
     Kokkos::deep_copy(exec_, floats(master_, piece.state, piece.count),
@@ -217,7 +219,7 @@ nn::Weights Trainer<Exec>::bind(Dtype dtype, const nn::DeviceMemory<Exec>& memor
 
 template <class Exec>
 void Trainer<Exec>::round_master() {
-  if (is_weights()) return;  // they are the weights
+  if (is_weights()) return;  // the masters are the weights
   for (const Piece& piece : sharing_.pieces()) {
     round_copy(exec_, floats(master_, piece.state, piece.count).data(), piece.count, options_.dtype,
                copy_.data() + static_cast<std::size_t>(piece.begin) * size_of(options_.dtype));
@@ -228,7 +230,7 @@ template <class Exec>
 void Trainer<Exec>::sum_gradients(std::int64_t offset, bool to_the_end) {
   const ranks::Communicator& replicas = options_.groups.replicas;
   const std::vector<ranks::Part>& buckets = sharing_.buckets();
-  // One bucket at a time: the next one begins when the one before has been summed.
+  // Sums one bucket at a time: the next one begins when the last one is done.
   while (summed_ < buckets.size() && buckets[summed_].begin >= offset) {
     if (!to_the_end && !sum_.advance()) return;
     sum_.wait();
@@ -300,7 +302,7 @@ double Trainer<Exec>::idle_share(double passes_s) const {
   if (stages.size() == 1) return 0;
   const std::vector<double> ends = stages.gather(passes_s);
   const double longest = *std::ranges::max_element(ends);
-  // A stage waits for others, and at the end for the first of them to be done.
+  // A stage waits for others, and at the end for the first stage.
   const double idle = stages.sum(waited_s() - waited_before_ + longest - passes_s);
   return idle / (longest * stages.size());
 }
@@ -329,7 +331,7 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
   log.rate = static_cast<float>(options_.schedule.at(steps()));
   loss_ = 0;
   summed_ = 0;
-  // Of the mean over all microbatches and all parts of their sequences.
+  // Scale of the mean over all microbatches and all parts of their sequences.
   const std::int64_t losses = rows_.microbatches * groups.place.layout.replicas();
   waited_before_ = waited_s();
   run_microbatches(data, log.loss_scale / static_cast<float>(losses));
@@ -341,7 +343,7 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
   const Kokkos::Profiling::ScopedRegion phase("optimizer");
   sum_tied_gradients();
   sum_gradients(0, true);
-  // The last stage has losses, the others zeros; tensor parallel ranks all have the same.
+  // The last stage has losses, the others zeros; all tensor parallel ranks have the same.
   log.loss = static_cast<float>(groups.pipeline.sum(groups.replicas.sum(loss_)) /
                                 static_cast<double>(losses));
   const double norm = gradient_norm() / scaler_.scale();

@@ -18,10 +18,11 @@
 namespace katt::training {
 
 struct TrainOptions {
-  nn::BatchShape shape{.batch = 1, .seq = 128};  ///< of a microbatch
+  nn::BatchShape shape{.batch = 1, .seq = 128};  ///< shape of a microbatch
   std::int64_t accumulation = 1;                 ///< microbatches a step
-  Dtype dtype = Dtype::f32;                      ///< of weights and activations
-  /// Of what the optimizer updates: f32, or `dtype`, which has no masters beside the weights then.
+  Dtype dtype = Dtype::f32;                      ///< dtype of weights and activations
+  /// Dtype of the parameters that the optimizer updates: f32, or `dtype`, which then has no masters
+  /// beside the weights.
   Dtype master_dtype = Dtype::f32;
   Schedule schedule{};
   AdamW optimizer{};
@@ -29,25 +30,27 @@ struct TrainOptions {
   LossScaling scaling{};
   std::vector<nn::Recompute> recompute{};  ///< gradient checkpointing, one entry a block
   nn::Kernels kernels{};
-  /// The ranks that train together; shape and accumulation are those of all of them.
+  /// The ranks that train together; shape and accumulation count the rows of all ranks.
   ranks::Groups groups{};
-  std::int64_t micro_batches = 0;  ///< a step of a rank; 0: as `shape` and `accumulation` say
-  std::int64_t bucket = std::int64_t{4} << 20;  ///< elements of gradients summed at a time
+  std::int64_t micro_batches = 0;  ///< microbatches of a rank's step; 0: as `shape` and
+                                   ///< `accumulation` say
+  std::int64_t bucket = std::int64_t{4} << 20;  ///< number of gradients summed at a time
 };
 
-/// What one step did.
+/// The record of one step.
 struct StepLog {
   float loss = 0;       ///< mean over the microbatches
   float grad_norm = 0;  ///< before clipping
   float rate = 0;
   float time_s = 0;
   float loss_scale = 1;
-  /// Share of the time of the passes in which stages of a pipeline idle, their mean.
+  /// Share of the time of the passes in which the stages of a pipeline idle, averaged over the
+  /// stages.
   float pipeline_idle = 0;
   bool skipped = false;  ///< a gradient was not finite: the parameters stay
 };
 
-/// What a later step depends on beside the parameters and the optimizer's moments, and the log.
+/// The state that later steps need beside the parameters and the optimizer's moments, and the log.
 struct TrainingState {
   std::int64_t updates = 0;
   double loss_scale = 1;
@@ -55,15 +58,14 @@ struct TrainingState {
   std::vector<StepLog> log;
 };
 
-/// Bytes of a training run, by what they hold.
+/// Bytes of a training run, by content.
 struct TrainingMemory {
-  std::size_t parameters =
-      0;  ///< masters, the copy in the dtype, and what ternary ones are packed to
+  std::size_t parameters = 0;  ///< masters, the copy in the dtype, and packed ternary weights
   std::size_t gradients = 0;
   std::size_t optimizer = 0;
   std::size_t activations = 0;
   std::size_t workspace = 0;
-  std::size_t communication = 0;  ///< what other ranks have sent to be summed
+  std::size_t communication = 0;  ///< gradients from other ranks, before their sum
   [[nodiscard]] std::size_t total() const {
     return parameters + gradients + optimizer + activations + workspace + communication;
   }
@@ -71,7 +73,7 @@ struct TrainingMemory {
 
 struct RunArrays;
 
-/// Throws InputError where the ranks of the options cannot share the model or the batch.
+/// Throws InputError when the ranks of the options cannot share the model or the batch.
 void check_ranks(const nn::LlamaConfig& config, const TrainOptions& options);
 
 /// Bytes that a Trainer allocates on this rank, without allocating them.
@@ -83,50 +85,50 @@ template <class Exec>
 /// decay on tensors of rank 2 alone, a schedule; all state in flat arrays. A step computes the same
 /// bits on every run.
 ///
-/// Of several ranks each trains its part of the model (nn/slice.hpp) on its rows: gradients are
-/// summed over those that hold the same parameters, in buckets and while the backward pass goes on;
-/// with ZeRO-1 each of them updates a part, and keeps moments and 16-bit models' masters of that
-/// alone. Stages of a pipeline take microbatches in the order of pipeline_schedule().
+/// Each of several ranks trains its part of the model (nn/slice.hpp) on its rows. Ranks with the
+/// same parameters sum their gradients, in buckets, while the backward pass runs. With ZeRO-1 each
+/// of them updates a part, and keeps moments, and masters of 16-bit models, of that part only.
+/// Stages of a pipeline take microbatches in the order of pipeline_schedule().
 template <class Exec>
 class Trainer {
  public:
-  /// Parameters are those of the folder, or random (nn::initialize_parameters). Activations and
+  /// Parameters come from the folder, or are random (nn::initialize_parameters). Activations and
   /// workspace come from the pool; throws memory::LimitError beyond its limit.
   Trainer(const Exec& exec, nn::LlamaConfig config, TrainOptions options,
           const std::filesystem::path& folder, std::uint64_t seed, nn::Pool<Exec> pool = {});
 
-  /// Microbatch m of step s takes the rows (s · accumulation + m) · batch … of the data.
+  /// Microbatch m of step s uses the rows (s · accumulation + m) · batch … of the data.
   StepLog step(const TokenData& data);
 
-  /// Steps done, those skipped among them.
+  /// Steps done, including skipped ones.
   [[nodiscard]] std::int64_t steps() const { return static_cast<std::int64_t>(log_.size()); }
   [[nodiscard]] const std::vector<StepLog>& log() const { return log_; }
   [[nodiscard]] const nn::LlamaConfig& config() const { return config_; }
   [[nodiscard]] const nn::ParameterLayout& layout() const { return layout_; }
   [[nodiscard]] const TrainOptions& options() const { return options_; }
 
-  /// The parameters (masters) and the gradients of the last step, flat, on the host, of this
-  /// rank's part; gradients where ZeRO-1 has not cut them.
+  /// The parameters (masters) and the gradients of the last step, flat, on the host, of this rank's
+  /// part; gradients unless ZeRO-1 has cut them.
   [[nodiscard]] std::vector<float> parameters() const { return whole_masters(); }
   [[nodiscard]] std::vector<float> gradients() const {
     return values(gradients_, Dtype::f32, layout_.size());
   }
 
-  /// Writes everything that a later step depends on to a folder (training/saving.hpp), in so many
-  /// shards; 0: as suggested_shards() says. All ranks call it.
+  /// Writes all state of later steps to a folder (training/saving.hpp), in `shards` shards; 0:
+  /// suggested_shards(). All ranks call it.
   void save(const std::filesystem::path& folder, int shards = 0) const;
-  /// Continues from what any layout has saved: the steps that follow have the same bits as those of
-  /// an unbroken run of these ranks. All ranks call it. Throws InputError where the folder holds
+  /// Continues from a run that any layout has saved: the next steps have the same bits as in an
+  /// unbroken run of these ranks. All ranks call it. Throws InputError when the folder holds
   /// another run.
   void resume(const std::filesystem::path& folder);
 
  private:
-  /// Whether the masters are the weights.
+  /// True when the masters are the weights.
   [[nodiscard]] bool is_weights() const { return options_.dtype == options_.master_dtype; }
-  /// Parameters of the folder, or random ones where it has none.
+  /// Loads the parameters of the folder, or makes random ones when it has none.
   void initialize(const std::filesystem::path& folder, std::uint64_t seed);
   void run_microbatches(const TokenData& data, float dloss);
-  /// Of passes that took so long on this rank: StepLog::pipeline_idle.
+  /// StepLog::pipeline_idle for passes that took `seconds` on this rank.
   [[nodiscard]] double idle_share(double passes_s) const;
   [[nodiscard]] double waited_s() const;
   /// Sums the gradients from `offset` on over the replicas, bucket by bucket.
@@ -139,9 +141,10 @@ class Trainer {
   [[nodiscard]] nn::Weights bind(Dtype dtype, const nn::DeviceMemory<Exec>& memory) const;
   [[nodiscard]] std::vector<float> values(const nn::DeviceMemory<Exec>& memory, Dtype dtype,
                                           std::int64_t count) const;
-  /// The masters of this rank's part of the model, which replicas may share; all of them call it.
+  /// The masters of this rank's part of the model. Replicas may share them, so all replicas call
+  /// it.
   [[nodiscard]] std::vector<float> whole_masters() const;
-  /// Masters and moments, where they lie.
+  /// Masters and moments in their memory.
   [[nodiscard]] RunArrays arrays() const;
 
   Exec exec_;
@@ -157,12 +160,12 @@ class Trainer {
   nn::Weights weights_;  ///< in copy_, and packed
   nn::TernaryWeights<Exec> ternary_;
   std::vector<PipelinePass> schedule_;
-  /// Of every part of the stage, and of microbatches under way.
+  /// One pass for every part of the stage and every microbatch in progress.
   std::vector<std::vector<std::unique_ptr<nn::TrainingPass<Exec>>>> passes_;
   std::vector<std::int64_t> ids_, targets_;
   double waited_before_ = 0;  ///< waited_s() before the step
   double loss_ = 0;           ///< sum over the microbatches of a step
-  std::size_t summed_ = 0;    ///< buckets whose sums are done or under way
+  std::size_t summed_ = 0;    ///< buckets whose sums are done or in progress
   ranks::Request sum_;
 };
 

@@ -118,7 +118,8 @@ def computed(operator, attributes, inputs, dtype, gradients):
 
 
 def is_summed_or_capped(attributes, inputs):
-    """Whether the tests of FlashAttention-3 grant gradients three times the plain error in place of two."""
+    """True when the tests of FlashAttention-3 allow gradients three times the plain error instead
+    of twice."""
     return attributes["softcap"] > 0 or inputs["q"].shape[1] != inputs["k"].shape[1]
 
 

@@ -67,7 +67,7 @@ def make_ternary(model):
 
 
 def first_gradients(model, tokens):
-    """Of the first step, by name."""
+    """Gradients of the first step, by name."""
     rows = TRAIN["accumulation"] * TRAIN["batch"]
     logits = model(tokens[:rows * TRAIN["seq"]].view(rows, -1)).logits
     torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), tokens[1:rows * TRAIN["seq"] + 1]).backward()

@@ -1,6 +1,6 @@
 """Fixtures of the command-line tests: the program named by the variable KATT, run in a folder of its own.
 
-KATT_BACKEND is "cuda" where the build has that backend; the tests of test_device_*.py are for it alone."""
+KATT_BACKEND is "cuda" if the build has that backend; the tests of test_device_*.py need it."""
 
 import os
 import re
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The cases of the tree, and those beside it where there are some.
 CASES = ROOT / "tests" / "cases"
 CASES_BESIDE = ROOT.parent / "shared" / "cases"
-FAULTS_BESIDE = ROOT.parent / "shared" / "faults"  # inputs that were once answered wrongly
+FAULTS_BESIDE = ROOT.parent / "shared" / "faults"  # inputs that once had a wrong answer
 sys.path.insert(0, str(CASES))  # the checker
 
 TINY = CASES / "llama_tiny"
@@ -25,13 +25,13 @@ collect_ignore_glob = [] if BACKEND == "cuda" else ["test_device_*.py"]
 
 
 def pytest_addoption(parser):
-    """What scripts/soak asks for beyond the suite."""
+    """Options of scripts/soak beyond the suite."""
     parser.addoption("--all-faults", action="store_true", help="test_file_faults.py: every call of every command")
     parser.addoption("--kills", type=int, default=8, help="test_kills.py: how many of sweeps, and of training")
 
 
 def skipped_where_missing(path):
-    """The path as a parameter of a test; one that is not there is reported as skipped."""
+    """The path as a parameter of a test; a missing path counts as skipped."""
     missing = pytest.mark.skipif(not path.exists(), reason=f"no {os.path.relpath(path, ROOT)}")
     return pytest.param(path, id=os.path.relpath(path, ROOT), marks=missing)
 
@@ -42,8 +42,8 @@ NARROW = re.compile(r"(ld|st)(\.[a-z]+)*\.(global|shared)(\.[a-z]+)*\.[usbf](8|1
 
 
 def own_words(stderr):
-    """What a program wrote to stderr, without what a device in software adds where tests/with_device asks for it: the
-    kernels that ran, whose names go where it looks for them, and races, of which there must be none."""
+    """A program's stderr, without the lines that a device in software adds for tests/with_device:
+    the kernels that ran, whose names go to its list, and races, which must not occur."""
     lines = stderr.splitlines(keepends=True)
     races = [line for line in lines if RACE.match(line)]
     assert [line for line in races if not NARROW.search(line)] == []
@@ -96,7 +96,8 @@ class Program:
         return lines[0]
 
     def files(self):
-        """When each file was changed; folders without: a lock comes and goes in them."""
+        """The time of the last change of each file, without folders: a lock comes and goes in
+        them."""
         return {path: 0 if path.is_dir() else path.lstat().st_mtime_ns for path in self.folder.rglob("*")}
 
 
@@ -125,7 +126,8 @@ def checkpoint(request):
 
 @pytest.fixture
 def expected(checkpoint):
-    """What transformers and PyTorch computed from the checkpoint, and the options of the training."""
+    """The results of transformers and PyTorch from the checkpoint, and the options of the
+    training."""
     with h5py.File(checkpoint / "expected.h5") as file:
         names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
         return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}

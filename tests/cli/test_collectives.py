@@ -35,7 +35,7 @@ SENT = {
 
 @pytest.mark.parametrize("op", SENT)
 def test_collectives(ranks, op):  # noqa: F811
-    """What is sent is what has to be, and a plain call of MPI is the ceiling."""
+    """The sent bytes are the necessary ones, and a plain call of MPI is the ceiling."""
     rows = sweep(ranks, 4, op, "--bytes", "48,196608", "--dtype", "f32,f16,bf16", "--ranks", "2,3,4")
     assert len(rows["op"]) == 2 * 3 * 3 * 2
     assert np.all(rows["max_abs_err"] == 0)
@@ -128,7 +128,8 @@ def test_ring_attention_over_ranks(ranks):  # noqa: F811
     by_heads = rows["variant"] == "ulysses"
     assert set(rows["ranks"][by_heads & (rows["status"] == "skipped")]) == {4, 8}, "two heads"
     for one in ("forward", "backward"):
-        # Of q, k, v and out each a rank's part goes to the other rank; backward of dout, dq, dk and dv, too.
+        # A rank's part of each of q, k, v and out goes to the other rank; in the backward pass also
+        # parts of dout, dq, dk and dv.
         sent = rows["sent_bytes"][by_heads & (rows["pass"] == one) & (rows["ranks"] == 2)]
         assert list(sent) == [(4 if one == "forward" else 8) * 2048 * 2 * 64 * 4 / 4]
     for one in ("forward", "backward"):

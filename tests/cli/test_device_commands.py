@@ -1,4 +1,4 @@
-"""`katt info`, `sweep`, `tune`, `memory` and what else there is on `--backend cuda`."""
+"""`katt info`, `sweep`, `tune`, `memory` and the other commands on `--backend cuda`."""
 
 import json
 

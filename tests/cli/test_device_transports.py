@@ -1,5 +1,6 @@
-"""How ranks send device memory: NCCL between devices, MPI where it takes device memory, else staged through the hosts.
-On a device in software NCCL and such an MPI are doubles of ours (tests/dist); NCCL itself needs several GPUs."""
+"""Ranks send device memory by NCCL between devices, by MPI if it takes device memory, else staged
+through the hosts. On a device in software NCCL and such an MPI are our doubles (tests/ranks); NCCL
+itself needs several GPUs."""
 
 import json
 import os
@@ -20,7 +21,7 @@ DIRECT = "MPI, from device memory"
 
 @pytest.fixture
 def build(katt):
-    """What `katt info` says of the build; the doubles are for a device in software."""
+    """The output of `katt info` on the build; the doubles are for a device in software."""
     info = json.loads(katt("info", "--json").stdout)
     if info["build"]["nccl"].startswith("none: built") or MPIRUN is None:
         pytest.skip("built without NCCL, or no mpirun")
@@ -45,7 +46,7 @@ def communicators(count, transport, env, tests="Communicator.*", *options):
 
 
 def test_info_tells_the_library(build):
-    """Of the library that the build found: it has every function that is called."""
+    """The library that the build found has every function that is called."""
     assert re.fullmatch(r"\d+\.\d+\.\d+", build["nccl"])
     assert build["mpi_takes_device_memory"] is False
 

@@ -1,4 +1,4 @@
-"""A variant that ends the process is one failed row of a sweep, which goes on."""
+"""A variant that ends the process is one failed row of a sweep, and the sweep continues."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
-"""Inputs beside the tree that were answered wrongly once; each is skipped where it is not there. The tests of their
-kinds, with numbers of their own, stand beside what was mended."""
+"""Inputs beside the tree that once had a wrong answer; each is skipped if it is missing. The tests
+of their kinds, with other numbers, stand beside the mended code."""
 
 import shutil
 

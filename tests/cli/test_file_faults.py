@@ -1,8 +1,9 @@
 """Faults of the file system: the n-th call that changes a file fails, stores half, or is the last one of the program.
 
-Whatever n is: status 1 and one line that names the cause, or a finished file; nothing that was there before is lost,
-nothing crashes, no scratch file stays. After a kill the same command goes on or begins again, and cleans up. The suite
-tries a few n of each command, `tests/soak/faults PROGRAM` all of them."""
+The result for every n: status 1 and one line that names the cause, or a finished file; no earlier
+file is lost, nothing crashes, no scratch file stays. After a kill the same command continues or
+begins again, and cleans up. The suite tries a few n of each command, `tests/soak/faults PROGRAM`
+all of them."""
 
 import errno
 import json
@@ -27,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(not LIBRARY.is_file(), reason="KATT_BUILD_DIR does not hold tests/libkatt_faults.so"),
 ]
 
-# What happens, and whether it happens again at all later calls.
+# The fault, and a flag: it happens again at all later calls.
 FAULTS = [("ENOSPC", False), ("ENOSPC", True), ("EDQUOT", False), ("EIO", False), ("short", False), ("kill", False),
           ("torn", False)]  # fmt: skip
 
@@ -146,7 +147,7 @@ class Walk:
             check(place / "work" / name)
 
     def check_kept(self, place, stderr):
-        """What is there after a failure is what was there before, or what is finished, or what goes on."""
+        """The file after a failure is the earlier one, a finished one, or one that can continue."""
         for name, check in self.command.outputs.items():
             path = place / "work" / name
             source = (self.command.before or {}).get(name)

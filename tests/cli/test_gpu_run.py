@@ -1,5 +1,5 @@
-"""`scripts/gpu_run`: how it shares out its time, what it keeps between calls, what it makes of what goes wrong. The
-program is one of this file's own, which notes how it is called."""
+"""`scripts/gpu_run`: its division of time, its state between calls, its answers to failures. The
+program is a fake of this file, which records its calls."""
 
 import importlib.machinery
 import importlib.util

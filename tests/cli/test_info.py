@@ -72,8 +72,8 @@ def test_all(katt):
 
 
 def test_blas_has_kernels_of_this_cpu(katt):
-    """OpenBLAS gives a CPU that it does not know those of one with SSE alone; the program insists on others, but for what
-    the user says."""
+    """OpenBLAS gives an unknown CPU the kernels of one with only SSE; the program selects others,
+    unless the user has chosen."""
 
     def kernels(**more):
         line = next(line for line in katt("info", **more).stdout.splitlines() if line.split()[:1] == ["BLAS"])

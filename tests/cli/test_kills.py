@@ -1,6 +1,6 @@
-"""kill -9 at random instants, of sweeps and training, also of two that write one output: whatever was said to be
-finished is there, and the next --resume goes on to the end. `tests/soak/kills N PROGRAM` kills more often than the
-suite."""
+"""kill -9 at random instants, of sweeps and training, also of two that write one output: everything
+reported as finished is there, and the next --resume continues to the end. `tests/soak/kills N
+PROGRAM` kills more often than the suite."""
 
 import json
 import random

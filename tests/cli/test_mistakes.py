@@ -1,4 +1,4 @@
-"""Mistakes of the first hour: each is answered in one line that names what was meant."""
+"""Mistakes of the first hour: each gets one line that names the intended word."""
 
 import json
 import os
@@ -15,7 +15,7 @@ R = ("sweep", "rmsnorm", "-o", "out.h5")
 G = ("generate", "--model", "none")
 T = ("train", "--model", "none")
 
-# What was typed, and what the answer must name.
+# The typed text, and the word that the answer must name.
 MISTAKES = [
     # axes by other names
     ((*A, "--sequence", "64"), "mean --seq?"),
@@ -147,7 +147,7 @@ def test_sweep_files(katt, text, meant):
 
 
 def test_other_names_for_values(katt):
-    """What other programs call them is taken."""
+    """The program takes the names of other programs."""
     plan = katt("sweep", "attention", "--dry-run", "--seq", "1k,1024,2K:4k:x2", "--causal", "true,0,no", "--dtype",
                 "fp32,float32,half,float16,bfloat16")  # fmt: skip
     assert (plan.returncode, plan.stderr) == (0, ""), plan.stderr
@@ -193,7 +193,7 @@ def test_reasons_and_too_many_threads_are_said(katt):
 
 
 def on_a_terminal(katt, *arguments, stop_at):
-    """What the program says on a terminal; Ctrl-C once that holds `stop_at`."""
+    """The program's output on a terminal; sends Ctrl-C when the output holds `stop_at`."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen([katt.path, *arguments], cwd=katt.folder, stdout=subprocess.DEVNULL, stderr=theirs)
     os.close(theirs)

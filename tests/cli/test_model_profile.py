@@ -88,7 +88,7 @@ def test_generate_by_phase_and_operator(katt, model):
     lines = done.stderr.splitlines()[1:]  # the first says that the parameters are random
     assert lines[0].split()[:4] == ["phase", "operator", "calls", "time"]
     assert sum("katt::linear" in line for line in lines) == 2
-    # What is printed for a script to read is as without it.
+    # The output for scripts is the same as without a profile.
     plain = katt(*generate(model))
     assert plain.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
     assert "katt::" not in plain.stderr

@@ -1,5 +1,5 @@
-"""What every command promises of its outputs: none is an input, another output, or replaced unasked; none has two
-writers; a full disk and a full stdout are one line and status 1."""
+"""The promise of every command for its outputs: none is an input, another output, or replaced
+unasked; none has two writers; a full disk and a full stdout are one line and status 1."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def test_what_is_there_is_replaced_only_when_asked(katt_with_files, arguments, t
 
 
 def test_resuming_in_the_folder_of_the_model(katt_with_files):
-    """What a run has saved may also be named as its model."""
+    """A run's own save may also be named as its model."""
     katt = katt_with_files
     assert katt(*TRAIN, "--out", "out").returncode == 0
     done = katt("train", "--model", "out", "--text", "text", "--steps", 2, "--seq", 16, "--out", "out", "--resume")

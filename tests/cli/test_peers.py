@@ -35,7 +35,7 @@ def sweep(katt, peers, tokens="3", program=TOY):
 
 
 def gone(katt, name):
-    """Whether the process of a toy is gone; a zombie is not."""
+    """True when the process of a toy is gone; a zombie is not gone."""
     pid = int((katt.folder / f"{name}.pid").read_text())
     for _ in range(50):
         if not Path(f"/proc/{pid}").exists():

@@ -59,7 +59,8 @@ def ranks(katt):
 
 @pytest.fixture(scope="module")
 def expected():
-    """What transformers and PyTorch computed from the checkpoint, and the options of the training."""
+    """The results of transformers and PyTorch from the checkpoint, and the options of the
+    training."""
     with h5py.File(TINY / "expected.h5") as file:
         names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
         return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}

@@ -94,7 +94,7 @@ def test_a_missing_part_is_named(merging):
     assert json.loads(done.stdout)["missing"] == ["3/4"]
     line = next(line for line in done.stderr.splitlines() if line.startswith("missing"))
     assert "3/4" in line and "1/4" not in line
-    # What is missing can be added to what is there.
+    # Missing parts can be added to existing ones.
     done = merging("merge", "out.h5", ALL[2], "-o", "all.h5", "--json")
     assert json.loads(done.stdout)["missing"] == []
     assert rows(merging.folder / "all.h5") == rows(merging.folder / "whole.h5")

@@ -1,4 +1,5 @@
-"""What the environment holds that a library would abort, crash or hang with: one line, status 2; stdout stays ours."""
+"""An environment with which a library would abort, crash or hang gives one line and status 2;
+stdout stays ours."""
 
 import json
 import os

@@ -32,7 +32,7 @@ def table(path):
 
 
 def identities(frame):
-    """What makes a row the same measurement."""
+    """The columns that identify a row's measurement."""
     columns = ["op", "pass", "backend", "dtype", "threads", "heads", "seq_q", "causal", "variant", "tile"]
     return sorted("|".join(map(str, row)) for row in frame[columns].itertuples(index=False))
 

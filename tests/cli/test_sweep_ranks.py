@@ -56,7 +56,7 @@ def test_four_ranks_make_the_file_of_one(katt, ranks):
         for row in file["points"][:]:
             samples = file[f"samples/run-0001/{row['point'].decode()}"][:]
             assert len(samples) == 3 and np.median(samples) == row["time_s"]
-    # One rank speaks: every case has its line once.
+    # One rank prints: every case has its line once.
     cases = [line for line in done.stderr.splitlines() if "/16] " in line]
     assert len(cases) == 16 and sum("done after" in line for line in done.stderr.splitlines()) == 1
     assert sorted(entry.name for entry in katt.folder.iterdir()) == ["four.h5", "one.h5"]

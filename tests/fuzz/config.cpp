@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::require(config.hidden_size > 0 && config.head_dim % 8 == 0 &&
                     config.num_attention_heads % config.num_key_value_heads == 0,
                 "a shape that no model has");
-  // What a training saves is the same model.
+  // A training saves the same model.
   const katt::nn::LlamaConfig again =
       katt::nn::parse_config("config.json", katt::nn::config_json_f32(config));
   fuzz::require(again.hidden_size == config.hidden_size && again.ternary == config.ternary &&

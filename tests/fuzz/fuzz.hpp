@@ -16,7 +16,7 @@
 #include "tests/io/mutate.hpp"
 #include "tests/io/refusal.hpp"
 
-/// What the fuzz targets share. A target is one source with libFuzzer's functions
+/// Code that the fuzz targets share. A target is one source with libFuzzer's functions
 /// (llvm.org/docs/LibFuzzer.html); scripts/fuzz builds and runs it.
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
 
@@ -32,9 +32,9 @@ inline void require(bool holds, const std::string& what) {
   if (!holds) fail(what);
 }
 
-/// Whether a reader takes its input. The only other way out is an InputError; any other exception
-/// reaches libFuzzer. What a file holds comes in one clean line; what was typed is cleaned where it
-/// is printed.
+/// True when a reader takes its input. The only other outcome is an InputError; any other exception
+/// reaches libFuzzer. Text of a file must come in one clean line; typed text is cleaned when it is
+/// printed.
 enum class From { file, command_line };
 template <class Read>
 bool is_taken(Read&& read, From from = From::file) {

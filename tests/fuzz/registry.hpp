@@ -6,7 +6,8 @@
 
 namespace katt::test::fuzz {
 
-/// An operator without a kernel, with Kokkos on one thread, which knows what can run.
+/// An operator without a kernel, with Kokkos on one thread, because Kokkos knows the backends that
+/// can run.
 inline const bench::Registry& registry() {
   static bench::Registry registry;
   static const bool filled = [] {

@@ -24,13 +24,13 @@
 #include "refusal.hpp"
 #include "tests/arguments.hpp"
 
-/// The fuzz test: valid files of a format are damaged and given to the program, `--count` times,
-/// and each time it has to compute an answer, or to end with status 2 and one line that names the
-/// file, within bounds of time and memory, and with nothing left behind.
+/// The fuzz test damages valid files of a format and gives them to the program, `--count` times.
+/// Each time the program must compute an answer, or end with status 2 and one line that names the
+/// file, within bounds of time and memory, and leave nothing behind.
 ///
 /// The files go through one worker process after another, this program again: a worker takes one
-/// damaged file after the other until it is done, crashes or hangs, and is replaced by one that
-/// goes on behind the file. So a damaged file costs about what the program takes to read it.
+/// damaged file after the other until it is done, crashes or hangs; the next worker continues
+/// behind that file. So a damaged file costs little more than its read by the program.
 namespace katt::test::fuzz {
 
 namespace fs = std::filesystem;
@@ -46,7 +46,7 @@ struct Format {
   fs::path file;  ///< the place at which damaged files are put
   Damage damage = damage_bytes;
   std::vector<Valid> valid;
-  /// What a refusal may name in place of the file: those that it has to agree with.
+  /// Names that a refusal may hold instead of the file: files that it must agree with.
   std::vector<std::string> companions{};
 };
 
@@ -85,7 +85,7 @@ class Errors {
     ::dup2(none, STDOUT_FILENO);
     ::close(none);
   }
-  /// What was written since the last call.
+  /// The bytes written since the last call.
   std::string take() const {
     std::fflush(stderr);
     std::string text(static_cast<std::size_t>(::lseek(file_, 0, SEEK_CUR)), '\0');
@@ -109,7 +109,7 @@ inline std::map<fs::path, std::uintmax_t> files_below(const fs::path& folder) {
   return files;
 }
 
-/// What is wrong with a refusal; empty where nothing is.
+/// The fault of a refusal; empty when it is right.
 inline std::string complaint_about(const std::string& errors, const Format& format) {
   if (!errors.starts_with("katt: ") || errors.find('\n') != errors.size() - 1) {
     return "is refused with " + std::to_string(std::ranges::count(errors, '\n')) +
@@ -159,7 +159,7 @@ inline std::string try_one(const Format& format, const fs::path& folder, const E
   return problem.empty() ? "" : problem + ": " + said.substr(0, 500);
 }
 
-/// In the worker: all mutations from `first` on.
+/// Runs all mutations from `first` on, in the worker.
 inline void work(const Format& format, const fs::path& folder, const fs::path& notes) {
 #if !defined(KATT_ADDRESS_SANITIZER)  // whose shadow memory is larger than any limit
   const rlimit limit{memory_bytes, memory_bytes};
@@ -230,8 +230,8 @@ inline pid_t start_worker(const fs::path& notes, std::uint64_t seed, std::uint64
   return child;
 }
 
-/// Waits for a worker; ends it when it stays with one file. Returns how it ended, or nothing where
-/// it has done its work.
+/// Waits for a worker; ends it when it stays with one file. Returns the way it ended, or nothing
+/// when it has done its work.
 inline std::string wait_for(pid_t worker, const fs::path& notes) {
   auto last_change = std::chrono::steady_clock::now();
   std::uint64_t last = progress_in(notes);

@@ -46,7 +46,7 @@ inline void write_bytes(const std::filesystem::path& path, const std::string& by
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// Whether a folder holds a file that somebody is writing, or was (io::AtomicFile).
+/// True when a folder holds a scratch file of a present or past writer (io::AtomicFile).
 inline bool holds_a_part(const std::filesystem::path& folder) {
   return std::ranges::any_of(std::filesystem::directory_iterator(folder),
                              [](const auto& entry) { return entry.path().extension() == ".part"; });

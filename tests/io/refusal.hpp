@@ -7,8 +7,8 @@
 
 namespace katt::test {
 
-/// Says what is wrong with a message that refuses an input: it is one line of UTF-8 of at most 4000
-/// bytes, without control characters. Empty where nothing is.
+/// The fault of a message that refuses an input; empty for a right one: one line of UTF-8 of at
+/// most 4000 bytes, without control characters.
 inline std::string complaint_about_line(const std::string& line) {
   if (line.empty()) return "without a word";
   const auto is_odd = [](char c) { return (c >= 0 && c < 0x20) || c == 0x7F; };

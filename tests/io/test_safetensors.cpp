@@ -131,8 +131,8 @@ TEST(Safetensors, RefusesHostileHeaders) {
 }
 
 TEST(Safetensors, SurvivesMutatedFiles) {
-  // Each input is the good file with a few bytes changed, cut, or repeated. Whatever comes out is
-  // either refused in one line or a header whose ranges lie within the file.
+  // Each input is the good file with a few bytes changed, cut, or repeated. Each result is either a
+  // refusal in one line or a header whose ranges lie within the file.
   const std::string good = file_of(two_tensors, 26);
   int accepted = 0;
   for (std::uint64_t seed = 0; seed < 100'000; ++seed) {

@@ -35,7 +35,7 @@ void allow_only(int processor) {
   ASSERT_EQ(sched_setaffinity(0, sizeof(set), &set), 0);
 }
 
-/// What each thread of a team of two may use.
+/// The processors that each thread of a team of two may use.
 std::vector<std::vector<int>> team() {
   std::vector<std::vector<int>> masks(2);
 #pragma omp parallel num_threads(2)

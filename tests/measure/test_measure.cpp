@@ -95,7 +95,7 @@ TEST(Measure, StopsAtTheBudgetButNotBeforeTheLeastRounds) {
   EXPECT_EQ(slow[0].measured.samples_s.size(), 7U);
   std::vector<Contender> more;
   more.push_back(make("more", {.run_s = 2e-3}));
-  // Of 250 runs a busy machine may leave few.
+  // A busy machine may leave few of 250 runs.
   ASSERT_TRUE(measure(more, {.budget_s = 0.5, .precision = 0}, no_flush, stop));
   EXPECT_GT(more[0].measured.samples_s.size(), 10U);
   EXPECT_LT(more[0].measured.samples_s.size(), 260U);

@@ -26,7 +26,7 @@ void reduce(const std::string& label) {
       label, Kokkos::RangePolicy<Exec>(0, 8), [](int i, int& part) { part += i; }, sum);
 }
 
-/// What a tool that was loaded before was told.
+/// The calls that an earlier tool received.
 std::vector<std::string>& heard() {
   static std::vector<std::string> labels;
   return labels;

@@ -1,7 +1,7 @@
-// Mutations of memory/transfer.hpp: each fence and each event that orders its copies is left out in
-// turn, and a result must be wrong on a device in software, which executes what it is asked for as
-// late as it may and in any order that streams and events allow. A real device may be right by
-// chance, so there only the whole is tested.
+// Mutations of memory/transfer.hpp: the test removes each fence and each event that orders its
+// copies, one after the other, and a result must then be wrong on a device in software, which
+// executes its work as late as it may and in any order that streams and events allow. A real device
+// may be right by chance, so there the test only covers the unchanged code.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace katt::memory {
 namespace {
 
-/// Does what impl::Ordering does, but for what is left out.
+/// Does the same as impl::Ordering, except the removed part.
 struct Forgetful {
   static inline std::string left_out;
   static inline std::set<std::string> met;
@@ -36,7 +36,7 @@ struct Forgetful {
   }
 };
 
-/// What nothing misses, and why.
+/// Places whose absence no check notices, and the reason.
 const std::set<std::string> unseen{
     // Kokkos waits for a device before it gives memory back that the host shares with it.
     "katt::memory::transfer: uploads, at its end"};
@@ -77,7 +77,7 @@ struct Stage {
   }
 };
 
-/// Whether everything that a transfer promises holds, once.
+/// True when every promise of a transfer holds, tried once.
 bool transfers_hold() {
   const std::vector<std::byte> source = pattern();
   bool holds = true;
@@ -126,7 +126,7 @@ bool copies_hold() {
   at.fill(at.exec, at.first, 1);
   copy<Kokkos::Cuda, Forgetful>(at.exec, at.first.data(), at.other, at.second.data(), bytes);
   at.fill(at.exec, at.first, 2);
-  // Whoever is waited for first, the copy is of what the source held.
+  // With either wait first, the copy holds the source's earlier content.
   static bool other_first = false;
   other_first = !other_first;
   (other_first ? at.other : at.exec).fence("katt::test: one");

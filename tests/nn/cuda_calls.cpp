@@ -19,7 +19,7 @@ bool can_capture = true;
 
 using Work = std::vector<std::function<void(cudaStream_t)>>;
 
-/// What a stream has been asked for since cudaStreamBeginCapture.
+/// The work of a stream since cudaStreamBeginCapture.
 struct Noted {
   cudaStream_t stream;
   bool spoiled = false;
@@ -174,7 +174,8 @@ cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, std::size_t
   return KATT_BEHIND(cudaMemcpyToSymbol)(symbol, from, bytes, offset, kind);
 }
 
-/// Of 0 bytes it does nothing: Kokkos 4.5 asks for them at every launch of teams without scratch memory.
+/// It does nothing for 0 bytes: Kokkos 4.5 requests them at every launch of teams without scratch
+/// memory.
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   if (bytes > 0) {
     spoil();

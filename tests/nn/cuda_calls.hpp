@@ -1,9 +1,9 @@
 #pragma once
 
-/// The calls to CUDA's runtime that the program of a device's tests makes: it counts them on their way
-/// (cuda_calls.cpp). Where a device in software has no graphs, it also stands in for them: what a
-/// stream is asked for during a capture is noted with its parameters and asked for again by a launch of
-/// the graph; what a capture forbids (a wait, an allocation, a copy to a symbol) spoils it.
+/// The calls to CUDA's runtime that the program of a device's tests makes: it counts them
+/// (cuda_calls.cpp). For a device in software without graphs it also imitates them: it records the
+/// work of a stream during a capture with its parameters, and a launch of the graph repeats it;
+/// calls that a capture forbids (a wait, an allocation, a copy to a symbol) spoil it.
 namespace katt::test {
 
 struct CudaCalls {
@@ -17,10 +17,10 @@ struct CudaCalls {
   int allocations = 0;  ///< and what gives memory back
 };
 
-/// What has been called since the last call of this function.
+/// The calls since the last call of this function.
 CudaCalls count_cuda_calls();
 
-/// Whether streams can be captured: yes, unless a test says otherwise.
+/// True when streams can be captured: always, unless a test forbids it.
 void let_streams_be_captured(bool can);
 
 }  // namespace katt::test

@@ -18,7 +18,7 @@
 
 namespace katt::test {
 
-/// Folders of Hugging Face checkpoints, each with what transformers and PyTorch computed from it in
+/// Folders of Hugging Face checkpoints, each with the results of transformers and PyTorch in
 /// expected.h5: that of the tree, then others.
 inline std::vector<std::filesystem::path> checkpoints() {
   std::vector<std::filesystem::path> found;
@@ -49,7 +49,7 @@ inline double training_attribute(const std::filesystem::path& checkpoint, const 
   return value;
 }
 
-/// What copies to and from a device hold beside what a model is forecast to need: two pinned chunks.
+/// Memory of copies to and from a device beside the forecast of a model: two pinned chunks.
 template <class Exec>
 double staging_bytes() {
   return memory::host_accessible<Exec>

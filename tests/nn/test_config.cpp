@@ -185,7 +185,7 @@ TEST(Config, KnowsTernaryProjections) {
               (void)changed({{"quantization_config", bitnet}, {"attention_bias", true}});
             }).find("attention_bias: holds true, expected false: ternary"),
             std::string::npos);
-  // What is written for one that training has made ternary is read as ternary.
+  // The configuration that training writes for a ternary model reads as ternary.
   const nn::LlamaConfig made = nn::with_ternary(changed(json::object()));
   EXPECT_TRUE(nn::parse_config("c.json", nn::config_json_f32(made)).ternary);
 }

@@ -73,7 +73,8 @@ Prompts together(const nn::Llama<Exec>& model, const Prompts& prompts,
 TYPED_TEST(Generate, ContinuesEachPromptAsAlone) {
   const Prompts prompts = prompts_of({5, 1, 130, 23, 64});  // pages of 64
   for (const Dtype dtype : all_dtypes) {
-    // Where a product of few rows takes another unit than one of one row, 16 bits may round apart.
+    // When a product of few rows uses another unit than a product of one row, results in 16 bits
+    // may differ.
     const bool has_same_bits =
         is_host_v<TypeParam> && tile::bf16_panels::unit() != tile::bf16_panels::UnitName::amx;
     if (dtype != Dtype::f32 && !has_same_bits) continue;
@@ -119,7 +120,7 @@ TYPED_TEST(Generate, FewAndManyTokensFitTheirSession) {
   }
 }
 
-/// Of many sequences that end one after the other, too.
+/// The same for many sequences that end one after the other.
 TYPED_TEST(Generate, ManySequencesBecomeFew) {
   const auto model = random_model<TypeParam>(Dtype::f32);
   std::vector<std::int64_t> lengths(70, 3);
@@ -324,7 +325,7 @@ TYPED_TEST(Generate, FindsTheMostLikelyTokenOfItsLogits) {
 
 #if defined(KATT_HAS_CUDA)
 
-/// What a decoded token asks of CUDA, and how often: a token of each of `batch` sequences.
+/// The CUDA calls of a decoded token, and their number: a token of each of `batch` sequences.
 class DecodedToken : public ::testing::TestWithParam<int> {
  protected:
   using Exec = Kokkos::Cuda;

@@ -188,7 +188,7 @@ RC_GTEST_PROP(KvCacheProperty, EvictionKeepsExactlySinksAndWindow, ()) {
     Ids kept = counting.cache.kept_positions(counting.slot);
     std::sort(kept.begin(), kept.end());
     RC_ASSERT(kept == expected);
-    // What the memory holds is what the positions say.
+    // The memory holds the tokens at the given positions.
     const double mean = sum / static_cast<double>(expected.size());
     RC_ASSERT(std::abs(counting.mean() - mean) <= 1e-5 * mean);
   }

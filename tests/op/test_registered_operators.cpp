@@ -1,6 +1,6 @@
-// What holds for every operator of the program, found through the registry: kernels and allocations
-// carry labels of an operator, a run allocates nothing, waits for nothing and launches on its
-// own backend, and the check of its outputs fails for outputs that were not computed.
+// Checks that hold for every operator of the program, found through the registry: kernels and
+// allocations carry labels of an operator, a run allocates nothing, waits for nothing and launches
+// on its own backend, and the check of its outputs fails for outputs that were not computed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ bool starts_with(const std::string& text, const std::string& start) {
   return text.compare(0, start.size(), start) == 0;
 }
 
-/// What Kokkos reported between start() and stop().
+/// Kokkos' reports between start() and stop().
 class Recorder {
  public:
   struct Kernel {
@@ -104,7 +104,7 @@ const Registry& registry() {
   return all;
 }
 
-/// Of this operator or of another that it is made of, or of what composes them.
+/// A label of this operator, of one of its parts, or of the code that composes them.
 bool is_kernel_label(const std::string& label) {
   return is_label(label, "nn") || std::ranges::any_of(registry().all(), [&](const Operator* op) {
            return is_label(label, op->name());
@@ -119,7 +119,7 @@ struct Parameter {
 std::vector<Parameter> parameters() {
   std::vector<Parameter> all;
   for (const Operator* op : registry().all()) {
-    if (is_collective(*op)) continue;  // it waits for ranks; tests/dist tells what holds for it
+    if (is_collective(*op)) continue;  // it waits for ranks; tests/cli/test_collectives.py tests it
     for (const Backend backend : all_backends) {
       if (is_built(backend)) all.push_back({op->name(), backend});
     }

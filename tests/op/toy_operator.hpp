@@ -15,7 +15,7 @@
 /// An operator without a kernel: y ← n · x on a View, with variants that misbehave on purpose.
 namespace katt::toy {
 
-/// What the candidates did, in order: "prepare naive", "run naive", …
+/// The actions of the candidates, in order: "prepare naive", "run naive", …
 using Journal = std::vector<std::string>;
 
 struct Behaviour {

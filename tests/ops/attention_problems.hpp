@@ -223,9 +223,9 @@ inline Shape arbitrary_shape() {
           8 * *rc::gen::inRange<std::int64_t>(1, 33)};
 }
 
-/// A problem of any dtype, mask and size of scores; half of them of few enough rows for decode,
-/// unless `fewest` queries and keys are asked for. It has some rows at least: the yardstick is the
-/// largest of the unfused errors, and of one or two rows that may be nothing by chance.
+/// A problem of any dtype, mask and size of scores; half of them have few enough rows for decode,
+/// unless `fewest` requests more queries and keys. A problem has some rows at least: the yardstick
+/// is the largest of the unfused errors, which may be zero by chance for one or two rows.
 inline std::unique_ptr<ProblemData> arbitrary_problem(std::int64_t fewest = 1) {
   Shape shape = arbitrary_shape();
   if (*rc::gen::arbitrary<bool>()) shape.seq_q = 1 + shape.seq_q % 8;

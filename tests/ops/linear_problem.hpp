@@ -9,7 +9,7 @@
 #include "op/reference/expected.hpp"
 #include "tests/ops/matrix.hpp"
 
-/// What the tests of linear and of the operators made of it share.
+/// Code that the tests of linear and of the operators made of it share.
 namespace katt::testing {
 
 /// All values of a rows × columns output, by a function of (row, column) that has `exact` and

@@ -11,7 +11,7 @@
 #include "op/variants.hpp"
 #include "tests/device.hpp"
 
-/// What the tests of operators on matrices share.
+/// Code that the tests of operators on matrices share.
 namespace katt::testing {
 
 /// A (rows, columns) matrix on a backend whose rows lie `columns + gap` elements apart. Its memory
@@ -31,7 +31,7 @@ class Matrix {
 
   [[nodiscard]] const TensorRef<2>& ref() const { return stored_.ref(); }
   [[nodiscard]] std::vector<float> values() const { return stored_.download(); }
-  /// Whether every element between the rows is still NaN.
+  /// True when every element between the rows is still NaN.
   [[nodiscard]] bool gaps_untouched() const { return stored_.gaps_are_nan(); }
 
  private:
@@ -81,8 +81,8 @@ std::vector<std::string> names_of(const VariantTable<Exec, Args>& table) {
   return names;
 }
 
-/// Calls f(exec) for every execution space of this build, OpenMP with one thread and with two. Where
-/// the device is emulated, for it alone: the hosts are those of any other build.
+/// Calls f(exec) for every execution space of this build, OpenMP with one thread and with two. With
+/// an emulated device, for it alone: the host spaces are the same as in any other build.
 template <class F>
 void for_each_exec(const F& f) {
 #if defined(KATT_HAS_CUDA)

@@ -18,7 +18,7 @@
 #include "tests/ops/matrix.hpp"
 #include "tile/rows/stream.hpp"
 
-/// What holds for every operator that has a description (OP/bench/description.hpp): a test writes
+/// Checks that hold for every operator with a description (OP/bench/description.hpp): a test writes
 /// a struct of cases and instantiates the suite,
 ///
 ///   struct Cases : testing::SuiteDefaults {
@@ -46,7 +46,7 @@ struct SuiteDefaults {
   static constexpr double slack = 0;
   static constexpr bool has_gradient_check = true;
   static constexpr double gradient_tolerance = 1e-5;
-  /// Of either pass; each a set that holds at once.
+  /// Outputs in the memory of inputs, for either pass; each entry is a set that holds at once.
   static std::vector<std::vector<Taken>> in_place() { return {}; }
   /// Whether a variant may refuse all shapes on a backend. All others must take one in each pass and
   /// dtype: a variant that refuses everything fails.

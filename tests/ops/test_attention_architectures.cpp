@@ -1,4 +1,4 @@
-// What a build for other architectures than that of wgmma says (KATT_CUDA_ARCH).
+// The refusals of a build for architectures without wgmma (KATT_CUDA_ARCH).
 #include <gtest/gtest.h>
 
 #if defined(KATT_HAS_CUDA)

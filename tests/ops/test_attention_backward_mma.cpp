@@ -12,8 +12,8 @@
 #include "tests/ops/attention_problems.hpp"
 #include "tests/tile/warp_emulator.hpp"
 
-// The backward kernels on tensor cores, run on the host by an emulator of their instructions: the
-// functors, the masks and the index arithmetic are those that a device runs.
+// The backward kernels on tensor cores, run on the host by an emulator of their instructions:
+// functors, masks and index arithmetic are the same as on a device.
 namespace katt::attention {
 namespace {
 
@@ -43,7 +43,7 @@ Gradients emulate(const ProblemData& data, HeadLayout layout) {
   const DeviceGradients gradients(data.shape, data.dtype, Backend::serial, layout);
   gradients.poison();
   const BackwardArgs args = backward_args(problem.args(), forward, dout, gradients);
-  // What the first kernel does not write for the second is not a number.
+  // Memory that the first kernel does not write for the second holds NaN.
   std::vector<impl::RowStatistics> statistics(
       impl::backward_statistics_bytes(args) / sizeof(impl::RowStatistics),
       {{{NAN, NAN}, {NAN, NAN}}, {{NAN, NAN}}});

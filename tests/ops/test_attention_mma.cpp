@@ -12,7 +12,7 @@
 #include "tests/tile/warp_emulator.hpp"
 
 // The tensor-core kernels of the CUDA backend, run on the host by an emulator of its instructions:
-// the functor, the masks and the index arithmetic are those that a device runs.
+// functor, masks and index arithmetic are the same as on a device.
 namespace katt::attention {
 namespace {
 

@@ -1,6 +1,6 @@
-// Mutations of the tensor-core kernels: each fence, wait, arrival and barrier in their text is left
-// out in turn, and the emulator must see it, by a rule that is broken or a result that is wrong. What
-// it cannot see is listed, with the reason.
+// Mutations of the tensor-core kernels: each fence, wait, arrival and barrier in their text is
+// removed, one after the other, and the emulator must see it, by a broken rule or a wrong result. A
+// list names the ones that it cannot see, with the reason.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ const std::vector<Unseen> unseen{
      "V is announced before the K that was waited for, but the last"},
 };
 
-/// What a kernel synchronizes with, and which of it is left out.
+/// The synchronization of a kernel, and the removed part.
 struct Mutation {
   std::optional<Site> left_out{};
   std::set<Site> met{};
@@ -127,7 +127,7 @@ class ForgetfulBlock : public testing::EmulatedBlock {
   Mutation& mutation_;
 };
 
-/// What the emulator says of a run of all blocks; "" where it is content.
+/// The emulator's report on a run of all blocks; "" when it finds no fault.
 template <class Kernel>
 std::string emulate(const Kernel& kernel, Mutation& mutation, std::uint32_t seed) {
   for (std::int64_t item = 0; item < kernel.blocks; ++item) {

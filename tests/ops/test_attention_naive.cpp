@@ -90,7 +90,7 @@ TEST(BatchedGemm, JoinsAxesAlongWhichEveryMatrixGoesOn) {
   ASSERT_EQ(dense.size(), 1U);
   EXPECT_EQ(dense[0].count, 12);
   EXPECT_EQ(dense[0].b, 20);
-  // those whose matrix is shared are not, nor those with something between them.
+  // heads that share a matrix are not, nor heads with something between them.
   EXPECT_EQ(joined({{3, 40, 20, 120}, {4, 10, 0, 30}}).size(), 2U);
   EXPECT_EQ(joined({{3, 41, 80, 120}, {4, 10, 20, 30}}).size(), 2U);
   EXPECT_TRUE(joined({{1, 5, 6, 7}, {1, 8, 9, 10}}).empty());

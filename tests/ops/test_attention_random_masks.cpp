@@ -368,7 +368,8 @@ TEST(AttentionRandomMasks, EveryHostVariantIsRightAndReadsNothingBehindLengths) 
                        : data->dtype == Dtype::f16 ? 0x1p-10
                                                    : 0x1p-7;
     const double stored = data->dtype == Dtype::f32 ? 0 : 2 * eps;
-    // What naive's stored scores do not tell either has no gradient; then each by its own noise.
+    // Elements that naive's stored scores do not show either have no gradient; the others are
+    // compared by their own noise.
     (void)expectation_of(*data, stored);
     const Expectation by_naive = expectation_of(*data, stored), by_fused = expectation_of(*data, 0);
     const auto passes = variants_of(backward_variants<Host>(), backward_shape_args(*data));

@@ -133,7 +133,7 @@ TEST(GatedProduct, TakesEveryUnitForBf16) {
   }
 }
 
-/// Where A is large, columns of C are computed a few at a time.
+/// With a large A, the product computes a few columns of C at a time.
 TEST(GatedProduct, OfManyRowsAndLongSums) {
   expect_same_bits({600, 600, 4000, Dtype::f32, Dtype::f32}, GemmEngine::fastest);
   expect_same_bits({300, 1500, 2100, Dtype::f16, Dtype::f16}, GemmEngine::fastest);

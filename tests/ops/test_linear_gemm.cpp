@@ -389,7 +389,7 @@ TEST(Gemm, LowRanksAreWrittenWhole) {
   }
 }
 
-// What generation relies on: a sequence is continued among others as it is alone.
+// Generation relies on this: a sequence continues among others as it does alone.
 TEST(Gemm, ARowHasTheSameBitsAloneAndAmongOthers) {
   for (const Dtype dtype : all_dtypes) {
     // So large that a single row takes B for a stream.

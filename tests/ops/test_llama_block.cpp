@@ -253,7 +253,7 @@ TEST(LlamaBlockCase, EveryOperatorIsARegionOfTheProfile) {
   EXPECT_EQ(calls("backward", "fused"), backward);
   backward["katt::nn::add_gradient"] = 6;
   EXPECT_EQ(calls("backward", "naive"), backward);
-  // Of many tokens the activation is in a product.
+  // For many tokens the activation is part of a product.
   shape.seq = nn::few_tokens;
   auto gated = forward;
   gated.erase("katt::swiglu");

@@ -29,7 +29,7 @@ def dtype(request):
 
 
 def close(actual, expected, dtype=None):
-    """Whether an array agrees with its float64 reference as well as its dtype lets it."""
+    """True when an array agrees with its float64 reference as well as its dtype allows."""
     actual = numpy.asarray(actual)
     limit = TOLERANCE[str(dtype or actual.dtype)]
     difference = numpy.abs(actual.astype(numpy.float64) - expected)

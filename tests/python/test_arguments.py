@@ -101,13 +101,13 @@ WRONG = {
     "heads": [-1, 0.5, "a", None, 2**70],
     "threads": [0, -1, 2**20, 2**40, 2**70, 0.5, "a", None],
 }  # fmt: skip
-# What a line names where that is not the argument.
+# The name in a line, when it is not the argument's.
 LOOSE = {"head_dim": "", "weight": "", "ids": "", "scaling": "scaling|factor"}
 OPTIONAL = {"bias", "alibi_slopes", "kv_lengths", "positions", "residual", "dresidual_out", "x2", "dout2", "like"}
 
 
 def wrong_arrays(name: str, right) -> list:
-    """What is not the array that is expected."""
+    """Values that are not the expected array."""
     if name == "like":  # of which only the library matters
         return NO_ARRAYS
     wrong = [*NO_ARRAYS, right.astype("complex64"), right.astype(object), numpy.array(["a"]), right.astype("S4"),

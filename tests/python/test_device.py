@@ -1,5 +1,6 @@
-"""Operators on arrays in the memory of a CUDA device: of a card, or of one in software (tests/with_device). Results are held
-against those of the CPU, which the other tests hold against float64."""
+"""Operators on arrays in the memory of a CUDA device: of a card, or of one in software
+(tests/with_device). Results are compared with those of the CPU, which the other tests compare with
+float64."""
 
 import os
 import subprocess
@@ -209,7 +210,8 @@ def in_a_process(source, **environment):
 
 
 def test_a_fault_is_an_exception():
-    """A kernel that reads where no memory is: every later call on the device says so, and the CPU goes on."""
+    """A kernel that reads outside of all memory: every later call on the device reports it, and the
+    CPU still works."""
     said = in_a_process("""
 import katt, numpy
 from device_arrays import Array

@@ -10,7 +10,7 @@ katt = pytest.importorskip("katt")
 
 
 def blocks(name: str) -> list[str]:
-    """The Python of a document, but for what needs a model that somebody has fetched."""
+    """The Python of a document, without the blocks that need a fetched model."""
     found = re.findall(r"^```python\n(.*?)^```$", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
     return [block for block in found if "Llama" not in block and "from_pretrained" not in block]
 

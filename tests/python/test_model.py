@@ -107,7 +107,8 @@ def byte_level(tokenizers, words):
 
 @pytest.mark.parametrize("make", [metaspace_of_llama_2, metaspace, byte_level])
 def test_new_text_follows_the_prompt(make):
-    """What is generated is the text of prompt and new tokens, less the prompt's, and the pieces of a stream are it."""
+    """The generated text is the text of prompt and new tokens without the prompt's, and the pieces
+    of a stream add up to it."""
     tokenizers = pytest.importorskip("tokenizers")
     tokenizer = make(tokenizers, [*"Gravityisforce.ntwopaxb"])
     if make is not byte_level:

@@ -9,10 +9,11 @@
 #include "nn/device_memory.hpp"
 #include "ranks/communicator.hpp"
 
-/// What ranks hold in the tests of the communicator, so that each knows what the others do.
+/// The values of ranks in the tests of the communicator, so that each rank knows the values of the
+/// others.
 namespace katt::test {
 
-/// What rank r holds at i: exact in every dtype.
+/// The value of rank r at i: exact in every dtype.
 inline float held(std::uint64_t seed, int r, std::int64_t i) {
   std::uint64_t x = seed * 0x9E3779B97F4A7C15U +
                     static_cast<std::uint64_t>(r) * 0xD1B54A32D192ED03U +

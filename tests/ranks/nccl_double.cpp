@@ -1,8 +1,9 @@
-// A double of libnccl.so.2 for machines without GPUs: the functions that ranks/nccl.cpp loads, over MPI and the CUDA
-// runtime's copies. It does what NCCL promises and is strict about what NCCL asks for: calls on a communicator that
-// is not ready, or while another call is on its way, two ranks on one device, and sends without a partner's
-// receive never end well. Non-blocking communicators only; a call is on its way until its data has come. Not built
-// into anything: tests/cli/test_device_transports.py puts its folder before those of the library.
+// A double of libnccl.so.2 for machines without GPUs: the functions that ranks/nccl.cpp loads, over
+// MPI and the CUDA runtime's copies. It keeps NCCL's promises and enforces NCCL's requirements: it
+// fails calls on a communicator that is not ready or has another call in progress, two ranks on one
+// device, and sends without a partner's receive. It has non-blocking communicators only; a call is
+// in progress until its data has come. No program links it: tests/cli/test_device_transports.py
+// puts its folder before those of the library.
 //
 // KATT_NCCL_DOUBLE_FAIL=NAME:RANK makes that call fail on that rank of MPI_COMM_WORLD.
 #define OMPI_SKIP_MPICXX 1
@@ -137,7 +138,7 @@ struct PointToPoint {
 int groups_open = 0;
 std::vector<PointToPoint> grouped;
 
-/// Whether a call may be made now.
+/// True when a call is allowed now.
 ncclResult_t enter(ncclComm_t comm, const char* name) {
   if (comm == nullptr)
     return refuse(comm, ncclInvalidArgument, std::string(name) + ": no communicator");
@@ -205,7 +206,7 @@ ncclResult_t end_group() {
         }
         transfer.send(std::move(bytes), peer, tag);
       } else {
-        // What is on the stream before may still use this memory.
+        // Earlier work on the stream may still use this memory.
         if (cudaStreamSynchronize(one.stream) != cudaSuccess) return ncclUnhandledCudaError;
         arrives.emplace_back(&transfer.receive(one.bytes, peer, tag), one);
       }

@@ -46,8 +46,8 @@ Layout with_all_variants(Layout layout, const nn::LlamaConfig& config, TrainOpti
   return layout;
 }
 
-/// All layouts of the ranks that can share the model and its batch, and their variants; of eight those
-/// of three kinds, since those of fewer are those of fewer ranks.
+/// All layouts of the ranks that can share the model and its batch, and their variants; for eight
+/// ranks only layouts of three kinds, since layouts of fewer kinds occur with fewer ranks.
 std::vector<Layout> layouts(const nn::LlamaConfig& config, const TrainOptions& options) {
   const int ranks = ranks::world().size();
   std::vector<Layout> found;
@@ -207,9 +207,9 @@ TEST(TrainingOverRanks, NeedsLessMemoryWhereRowsAreShared) {
   const double rows = a_row * 48;     // bytes of all rows of a tensor of the stream
   const double all = activations({.tensor = 2});
   const double saved = all - activations({.tensor = 2, .sequence_parallel = true});
-  // Of each of the 4 blocks half of four tensors; of those beside them half of delta, x and g; one
-  // more has the rows of all. Of each of the 9 norms half of what it keeps of a row. A pool reserves
-  // a whole number of 64ths.
+  // Each of the 4 blocks saves half of four tensors; beside the blocks, half of delta, x and g is
+  // saved, and one more tensor has the rows of all. Each of the 9 norms saves half of its values
+  // for rows. A pool reserves a whole number of 64ths.
   EXPECT_NEAR(saved, (4 * 4 / 2.0 + 3 / 2.0 - 1) * rows + 9 / 2.0 * a_row, all / 64);
 }
 
@@ -326,7 +326,7 @@ TEST(TrainingOverRanks, ContinuesInAnotherLayout) {
     (void)trainer.step(data);
     (void)trainer.step(data);
     trainer.save(folder.path(), shards);
-    // What was written is a model that can be opened; each rank reads its part of it.
+    // The saved folder is a model that can be opened; each rank reads its part of it.
     const auto model = nn::open_model(Exec(), folder.path(), Dtype::f32, 0, options.groups);
     std::vector<float> opened(static_cast<std::size_t>(model.layout().size()));
     nn::copy_to_host(Exec(), model.data(), std::as_writable_bytes(std::span(opened)));

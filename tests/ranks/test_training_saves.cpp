@@ -9,8 +9,8 @@
 #include "training/saving.hpp"
 #include "training/trainer.hpp"
 
-/// Saves of a run by as many ranks as mpirun has started. That any layout continues what any other
-/// has saved is told in test_training.cpp.
+/// Saves of a run by as many ranks as mpirun has started. test_training.cpp tests that any layout
+/// continues the save of any other.
 namespace katt {
 namespace {
 

@@ -38,7 +38,7 @@ SWEEP = 'op = "attention"\nseq = "512:16384:x2"\ndtype = ["f32", "bf16", "f16"]\
 
 @dataclass
 class File:
-    """What goes into one result file."""
+    """The content of one result file."""
 
     rows: list[dict] = field(default_factory=list)
     samples: dict = field(default_factory=dict)
@@ -105,7 +105,7 @@ def order_rank(count: int) -> int:
 
 
 def tile_text(about: dict) -> str:
-    """What was asked for: "auto" for a variant without tiles."""
+    """The requested tile: "auto" for a variant without tiles."""
     return f"{about['tile_q']}x{about['tile_kv']}" if about.get("tile_q") else "auto"
 
 

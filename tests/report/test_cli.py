@@ -131,7 +131,7 @@ def test_a_killed_run_leaves_nothing_behind(tmp_path):
         running[0].communicate()
         assert len(list(place.glob(".katt-report.*"))) == 2
         write_folder(folder, lambda: {"report.html": b""})
-        # That of the other one, which still writes, stays.
+        # The folder of the other run, which still writes, stays.
         assert len(list(place.glob(".katt-report.*"))) == 1
         running[1].kill()
         running[1].communicate()

@@ -1,4 +1,4 @@
-"""Reading: what a file may look like, and what it must not."""
+"""Reading: allowed and refused forms of a file."""
 
 import h5py
 import numpy as np

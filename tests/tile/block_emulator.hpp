@@ -16,9 +16,9 @@
 #include <vector>
 
 /// An emulator of thread blocks for kernels written against tile::MmaBlock or tile::WgmmaBlock:
-/// every thread of a block is a fiber, and the warps take turns in a random order, so that a
-/// missing barrier shows. What is asynchronous happens as late as it may, and is compared with what
-/// would have happened at once. The instructions are in warp_emulator.hpp.
+/// every thread of a block is a fiber, and the warps run alternately in a random order, so that a
+/// missing barrier shows. Asynchronous operations happen as late as they may, and are compared with
+/// the result of doing them at once. The instructions are in warp_emulator.hpp.
 namespace katt::testing {
 
 class EmulatedBlock;

@@ -12,8 +12,7 @@
 namespace katt {
 namespace {
 
-/// Whether convert() gives, bit for bit, what the scalar conversion gives, on a part of the data
-/// that is aligned to nothing.
+/// True when convert() equals the scalar conversion bit for bit, on an unaligned part of the data.
 template <class Out, class In>
 bool equals_scalar(const std::vector<In>& in, std::size_t first, std::size_t count) {
   std::vector<Out> bulk(count + 2, Out(-7.0F));

@@ -5,8 +5,8 @@
 
 #include "tile/cuda/fragments.hpp"
 
-// What the emulator of warps does not see on the way of a kernel: that the maps are one to one, and
-// that the bits of a descriptor are where the PTX ISA says.
+// Properties that the emulator of warps does not check while a kernel runs: the maps are one to
+// one, and the bits of a descriptor stand where the PTX ISA says.
 namespace katt::tile {
 namespace {
 

@@ -13,8 +13,8 @@
 #include "tests/tile/block_emulator.hpp"
 
 /// The instructions of a thread in an emulated block (block_emulator.hpp), with the semantics of
-/// the PTX ISA, written down anew from its figures (element by element, as the inverse of what the
-/// kernels use), so that the kernels' index arithmetic is tested.
+/// the PTX ISA, written independently from its figures (element by element, as the inverse of what
+/// the kernels use), so that the kernels' index arithmetic is tested.
 namespace katt::testing {
 
 /// A thread's view of its block: the members of tile::MmaBlock.
@@ -126,7 +126,7 @@ class EmulatedBlock {
       std::uint32_t b[2];
     } argument{c, a, {b0, b1}};
     meet_warp("mma", &argument, [](auto& arguments) {
-      // Who holds an element: PTX ISA, figures of mma.m16n8k16.
+      // The lane that holds an element: PTX ISA, figures of mma.m16n8k16.
       float a_matrix[16][16];
       float b_matrix[16][8];
       for (int lane = 0; lane < 32; ++lane) {

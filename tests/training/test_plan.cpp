@@ -12,7 +12,7 @@
 #include "training/precision.hpp"
 #include "training/schedule.hpp"
 
-/// What a training run is planned with: rates, rows of data, checkpointing.
+/// Tests of the planning of a training run: rates, rows of data, checkpointing.
 namespace katt {
 namespace {
 
@@ -159,7 +159,8 @@ TEST(Checkpointing, FitsABudgetWithTheLeastTime) {
       const auto choice = training::checkpointing_for_budget(exec, config, options, costs, budget);
       EXPECT_LE(bytes(choice.recompute), budget);
       EXPECT_EQ(training::parse_checkpointing("text", choice.text, 4), choice.recompute);
-      // What is dear is kept while all else is not enough, and nothing comes for no reason.
+      // Expensive tensors are kept as long as dropping all others suffices, and nothing is
+      // recomputed without need.
       const bool is_dear_again = std::ranges::any_of(
           choice.recompute, [=](Recompute what) { return nn::has(what, dear); });
       EXPECT_EQ(is_dear_again, bytes(std::vector(4, nn::without(Recompute::all, dear))) > budget)

@@ -157,7 +157,8 @@ TEST(TernaryModel, ContinuesWithTheSameBitsAndReopensAsTernary) {
                 other.resume(folder.path());
               }).find("ternary: holds 1, expected 0"),
               std::string::npos);
-    // What it computes once it is opened is what training computed with: the loss of the next step.
+    // The opened model computes with the weights of the training: the loss of the next step is the
+    // same.
     const auto model = nn::open_model(Exec(), folder.path(), dtype, 0);
     ASSERT_TRUE(model.config().ternary);
     EXPECT_TRUE(model.weights().blocks[0].qkv.packed);

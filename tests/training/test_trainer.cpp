@@ -169,7 +169,7 @@ TEST(Trainer, ContinuesWithTheSameBits) {
       EXPECT_EQ(second.log()[s].skipped, whole.log()[s].skipped);
       EXPECT_EQ(second.log()[s].loss_scale, whole.log()[s].loss_scale);
     }
-    // what was written is a checkpoint that can be opened
+    // the saved folder is a checkpoint that can be opened
     const auto model = nn::open_model(Exec(), folder.path(), Dtype::f32, 0);
     EXPECT_EQ(model.layout().size(), first.layout().size());
   }

@@ -18,12 +18,12 @@ class Spec:
 
 @dataclass(frozen=True)
 class Case:
-    """What is to be computed: operator, pass, where, on how many threads, and the value of every axis."""
+    """The request: operator, pass, device, number of threads, and the value of every axis."""
 
     op: str
     backward: bool
     device: str  # "cpu" or "cuda"
-    device_number: int  # which of several GPUs
+    device_number: int  # index of one of several GPUs
     threads: int
     dtype: str
     axes: dict

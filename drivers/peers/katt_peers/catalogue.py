@@ -8,10 +8,10 @@ from .refusal import Refusal
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer: what it is, and the function `module:attribute` that opens a case as it."""
+    """A peer: its description, and the function `module:attribute` that opens a case for it."""
 
     description: str
-    library: str  # a Python module, "" where the opener loads what it needs
+    library: str  # a Python module; "": the opener loads its own
     opener: str
 
 
@@ -28,7 +28,7 @@ PEERS = {
 
 
 def open_case(name, case):
-    """Opens a case as a peer; raises Refusal where that cannot be."""
+    """Opens a case for a peer; raises Refusal when it cannot."""
     peer = PEERS.get(name)
     if peer is None:
         raise Refusal(f"peer {name} is unknown; there are {', '.join(PEERS)}")

@@ -1,5 +1,5 @@
-"""oneDNN, called through its C interface (dnnl.h, version 3) without any binding. What it computes stands in the folders
-of the operators, in bench/onednn_peer.py:
+"""oneDNN, called through its C interface (dnnl.h, version 3) without any binding. The folders of
+the operators hold its computations, in bench/onednn_peer.py:
 
     steps(library, case, t)  a list of Primitives on the matrices t by name; the first names the engine"""
 
@@ -45,7 +45,8 @@ def load():
 
 
 class Library:
-    """oneDNN on the CPU. A failed call raises RuntimeError, one that oneDNN has no kernel for Refusal."""
+    """oneDNN on the CPU. A failed call raises RuntimeError, a call without a kernel in oneDNN
+    Refusal."""
 
     def __init__(self):
         self._library = load()
@@ -63,7 +64,7 @@ class Library:
             raise RuntimeError(f"dnnl_{function} gave status {status}")
 
     def make(self, function, *arguments):
-        """What a function of the form f(result*, …) makes."""
+        """The result of a function of the form f(result*, …)."""
         made = Pointer()
         self.call(function, ctypes.byref(made), *arguments)
         return made
@@ -93,7 +94,7 @@ class Matrix:
         return ctypes.string_at(self.address, self.size)
 
     def view(self, transposed=False):
-        """(description, memory) of the matrix, or of its transpose where it lies."""
+        """(description, memory) of the matrix, or of its transpose in place."""
         rows, columns = self.shape
         extents, strides = ((columns, rows), (1, columns)) if transposed else ((rows, columns), (columns, 1))
         description = self.library.make("memory_desc_create_with_strides", ctypes.c_int(2), Dims(*extents),

@@ -1,4 +1,4 @@
-"""What the folder of an operator says of a library: the module bench/LIBRARY_peer.py in it."""
+"""An operator's code for a library: the module bench/LIBRARY_peer.py in its folder."""
 
 import importlib.util
 from functools import cache
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from .refusal import Refusal
 
-SOURCE = Path(__file__).resolve().parents[3] / "src"  # scripts/peers installs this package where it lies
+SOURCE = Path(__file__).resolve().parents[3] / "src"  # scripts/peers installs this package in place
 
 
 @cache
 def modules(library):
-    """The modules for a library by the operator, which is named like its folder, or as OPERATOR says."""
+    """The modules for a library by operator; the name is that of the folder, or OPERATOR."""
     found = {}
     for path in sorted(SOURCE.glob(f"*/*/bench/{library}_peer.py")):
         folder = path.parents[1].name
@@ -23,7 +23,7 @@ def modules(library):
 
 
 def function_of(library, op, name):
-    """The function of that name that an operator has for a library; Refusal where it has none."""
+    """An operator's function of that name for a library; raises Refusal when it has none."""
     having = {op: getattr(module, name) for op, module in modules(library).items() if hasattr(module, name)}
     if op not in having:
         raise Refusal(f"this peer computes {', '.join(having)}, not {op}")

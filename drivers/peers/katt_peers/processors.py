@@ -1,5 +1,6 @@
-"""Where the threads of this process run. A sweep binds each of its own to a processor and asks the same of a peer:
-threads that are woken on the same processor share it for a time slice while another is idle."""
+"""Binds the threads of this process. A sweep binds each of its threads to a processor and requests
+the same of a peer: threads that wake on the same processor share it for a time slice while another
+is idle."""
 
 import ctypes
 import os
@@ -11,7 +12,7 @@ def allow(processors):
 
 
 def openmp():
-    """The OpenMP library (libgomp) of whatever has been loaded, or None."""
+    """The loaded OpenMP library (libgomp), or None."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         paths = [line.split(maxsplit=5)[5].strip() for line in maps if "libgomp" in line]
     return ctypes.CDLL(paths[0]) if paths else None
@@ -26,5 +27,5 @@ def bind(library, processors):
     def bind_one(_):
         os.sched_setaffinity(0, {processors[library.omp_get_thread_num()]})
 
-    # What a compiler makes of "#pragma omp parallel num_threads(n)".
+    # A compiler turns "#pragma omp parallel num_threads(n)" into this call.
     library.GOMP_parallel(bind_one, None, len(processors), 0)

@@ -1,4 +1,4 @@
-"""What a peer raises for a case that it cannot compute; the reason goes into the row."""
+"""The exception of a peer for a case that it cannot compute; the reason goes into the row."""
 
 
 class Refusal(Exception):

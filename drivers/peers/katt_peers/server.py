@@ -11,8 +11,9 @@ from .refusal import Refusal
 
 
 class Server:
-    """A peer at work. `open_case(case)` gives an object with run(times) → seconds a run, read(), forget(), about; and
-    where its allocator tells, memory() → {"host_bytes", "device_bytes"}, the most that a run holds at a time."""
+    """A running peer. `open_case(case)` gives an object with run(times) → seconds a run, read(),
+    forget(), about; and, if its allocator counts, memory() → {"host_bytes", "device_bytes"}, the
+    most that a run holds at a time."""
 
     def __init__(self, open_case, memory=MEMORY):
         self._open_case = open_case
@@ -32,7 +33,7 @@ class Server:
                 self._openmp, self._bound = openmp(), request["bound"]
                 return {"ok": True, "about": self._opened.about, "engine": getattr(self._opened, "engine", "")}
             case "run":
-                bind(self._openmp, self._bound)  # anew: a smaller team in between ends threads
+                bind(self._openmp, self._bound)  # again: a smaller team in between ends threads
                 return {"seconds": self._opened.run(request["times"])}
             case "forget":
                 self._opened.forget()
@@ -48,7 +49,7 @@ class Server:
         return {"ok": True}
 
     def serve(self, requests, replies):
-        """Answers in a process that is the peer's own."""
+        """Answers in a process of the peer's own."""
         keep_freed_memory()
         self.answer_all(requests, replies)
 
@@ -58,7 +59,7 @@ class Server:
                 reply = self.answer(json.loads(line))
             except Refusal as refusal:
                 reply = {"skipped": str(refusal)}
-            except Exception as error:  # whatever a library raises is the row's reason
+            except Exception as error:  # every exception of a library is the row's reason
                 reply = {"failed": f"{type(error).__name__}: {first_line(error)}"}
             replies.write(json.dumps(reply) + "\n")
             replies.flush()
@@ -69,8 +70,8 @@ def first_line(error):
 
 
 def keep_freed_memory():
-    """Lets malloc keep what is freed, so that outputs are written to memory that has been touched before, as the
-    outputs of a sweep's own variants are: page faults would dwarf an elementwise operator."""
+    """Makes malloc keep freed memory, so that outputs go to memory that has been touched before, as
+    the outputs of a sweep's own variants do: page faults would dwarf an elementwise operator."""
     m_trim_threshold, m_mmap_max = -1, -4  # <malloc.h>
     libc = ctypes.CDLL(None)
     libc.mallopt(m_mmap_max, 0)
@@ -78,7 +79,7 @@ def keep_freed_memory():
 
 
 def private_lines():
-    """The two ends of the sweep's socket; what libraries print goes to standard error instead."""
+    """The two ends of the sweep's socket; output of libraries goes to standard error instead."""
     requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""A case on PyTorch: its tensors, and a function of them that is run and timed."""
+"""A case on PyTorch: its tensors, and a function of them to run and time."""
 
 import math
 import time
@@ -18,8 +18,8 @@ def shared(case, spec):
 
 
 def stored(case, tensor):
-    """The tensor in the storage order that the case asks for: (batch, head, seq, dim) may lie as (batch, seq, head,
-    dim)."""
+    """The tensor in the storage order of the case: (batch, head, seq, dim) may lie as (batch, seq,
+    head, dim)."""
     swapped = case.axes.get("layout") == "bshd" and tensor.dim() == 4
     return tensor.transpose(1, 2).contiguous().transpose(1, 2) if swapped else tensor
 
@@ -68,8 +68,9 @@ class TorchCase:
             shared(self._case, spec).copy_(result.detach().reshape(spec.shape))
 
     def memory(self):
-        """The most bytes that PyTorch's allocators hold at a time in a run, with the inputs, the outputs and what a
-        forward pass before it keeps. The results of the last run are dropped."""
+        """The most bytes that PyTorch's allocators hold at a time in a run, with the inputs, the
+        outputs and the tensors that a forward pass before it keeps. Drops the results of the last
+        run."""
         self.forget()
         on_device = self._case.device == "cuda"
         before = sum(math.prod(spec.shape) * DTYPES[spec.dtype].itemsize for spec in self._case.inputs)
@@ -86,8 +87,9 @@ class TorchCase:
 
 
 def peak_of_host(function):
-    """The most bytes that a call of `function` holds at a time of PyTorch's allocator for the CPU, which has no counter
-    of its own: the running sum of the allocations and releases that the profiler records."""
+    """The most bytes that a call of `function` holds at a time of PyTorch's allocator for the CPU,
+    which has no counter: the running sum of the allocations and releases that the profiler
+    records."""
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profiler:
         results = function()
@@ -102,8 +104,9 @@ def peak_of_host(function):
 
 
 def gradients_of(function, inputs, names, dout):
-    """A function that computes the gradients of `function(inputs)` with respect to the inputs named. The forward
-    pass runs once, here: what it keeps is used by every run, and is the function's attribute `kept_bytes`."""
+    """A function that computes the gradients of `function(inputs)` with respect to the inputs
+    named. The forward pass runs once, here. Every run uses the tensors that it keeps; their bytes
+    are the function's attribute `kept_bytes`."""
     variables = [inputs[name].requires_grad_() for name in names]
     kept = {}
 

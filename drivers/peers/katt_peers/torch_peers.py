@@ -1,4 +1,5 @@
-"""The peers on PyTorch. What they compute stands in the folders of the operators, in bench/torch_peer.py:
+"""The peers on PyTorch. The folders of the operators hold their computations, in
+bench/torch_peer.py:
 
     compute(case, t)        the outputs of the forward pass, a tuple, from the tensors t by name, as a user writes it
     prepare(case, t, dout)  optional: adds to t what the gradients are taken at, where the backward pass does not read it
@@ -73,8 +74,8 @@ def open_function(case, transform):
 
 
 def gradients(case, module, compute, inputs):
-    """The gradients with respect to what the outputs name, d…, from those of the function's outputs, which the case
-    names dout, dout2 and d…_out."""
+    """The gradients with respect to the tensors that the outputs name, d…, from those of the
+    function's outputs, which the case names dout, dout2 and d…_out."""
     names = [spec.name.removeprefix("d") for spec in case.outputs]
     given = [inputs.pop(name) for name in ("dout", "dout2", "dresidual_out") if name in inputs]
     if hasattr(module, "prepare"):

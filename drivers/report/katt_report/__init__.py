@@ -1,7 +1,8 @@
 """Reports and comparisons of Katt result files (docs/schema.md describes the files).
 
-`load` reads and checks one file or several; `groups` splits the points into what can share a figure;
-`katt_report.figures` draws; `headline` says the result in words; `compare` judges two files.
+`load` reads and checks one file or several; `groups` splits the points into sets that can share a
+figure; `katt_report.figures` draws; `headline` puts the result into words; `compare` judges two
+files.
 """
 
 from katt_report.compare import compare

@@ -1,7 +1,8 @@
-"""Judging the baselines: is `naive` what a careful user writes?
+"""Judges the baselines: is `naive` the code that a careful user writes?
 
-The rule of docs/measuring.md: in every case `naive` takes at most `LIMIT` times as long as the same unfused steps in
-PyTorch eager, measured in the same rounds. Cases above it, and cases that were not compared, need an explanation.
+The rule of docs/measuring.md: in every case `naive` takes at most `LIMIT` times as long as the same
+unfused steps in PyTorch eager, measured in the same rounds. Cases above the limit, and cases
+without a comparison, need an explanation.
 """
 
 import math
@@ -25,19 +26,20 @@ _NOT_SHOWN = ("op", "pass", "dtype", "variant", "run", "commit", "backend", "thr
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why rows may be above the limit: those whose columns hold the values of `rows`."""
+    """The reason why rows may be above the limit: the rows whose columns hold the values of
+    `rows`."""
 
     rows: dict
     reason: str
 
     def covers(self, row: dict) -> bool:
-        """Whether the row is one of those."""
+        """True when the row is one of them."""
         return all(row.get(name) == value for name, value in self.rows.items())
 
 
 @dataclass
 class Case:
-    """One case: naive's time over the peer's, or why there is no such ratio."""
+    """One case: naive's time over the peer's, or the reason why there is no ratio."""
 
     row: dict  # of the baseline
     peer_time_s: float = math.nan
@@ -46,13 +48,13 @@ class Case:
     explanation: Explanation | None = None
 
     def above(self, limit: float) -> bool:
-        """Whether the median of the paired ratios is above the limit, or there is none."""
+        """True when the median of the paired ratios is above the limit, or there is none."""
         return self.ratio is None or self.ratio.mid > limit
 
 
 @dataclass
 class Verdict:
-    """The cases of a file, worst first; those without a ratio before all others."""
+    """The cases of a file, worst first; cases without a ratio come before all others."""
 
     cases: list[Case]
     limit: float
@@ -66,10 +68,10 @@ class Verdict:
 
 
 def judge(results: Results, explanations: list[Explanation], limit: float = LIMIT, peer: str = PEER) -> Verdict:
-    """Compares naive with the peer in every case of which the file has a baseline.
+    """Compares naive with the peer in every case with a baseline.
 
-    The ratio is the median over the rounds of naive's sample divided by the peer's sample of the same round, the
-    quotient of the two medians where the file has no samples.
+    The ratio is the median over the rounds of naive's sample divided by the peer's sample of the
+    same round, the quotient of the two medians when the file has no samples.
     """
     points = results.points
     names = ["run", *(name for name in points.identity if name not in ("variant", "run", *schema.TILES))]

@@ -53,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout = None
         return 0
     except OSError as error:
-        if not error.filename:  # what is left in its buffer would be written, and told, again at the end
+        if not error.filename:  # the rest of its buffer would be written, and reported, again at
+                                # the end
             sys.stdout = None
         name = error.filename or "standard output"
         print(f"katt-report: {printable(f'{name}: cannot be written ({error.strerror})')}", file=sys.stderr)
@@ -73,7 +74,7 @@ def _report(arguments: list[str]) -> int:
                         help="folder for the report (./NAME-report, where NAME.h5 is the first file)")  # fmt: skip
     options = parser.parse_args(arguments)
     folder = options.output or Path(f"{options.results[0].stem}-report")
-    # Imported late: --help and a wrong option should not wait for Matplotlib.
+    # A late import: --help and a wrong option should not wait for Matplotlib.
     from katt_report.headline import headline
     from katt_report.isolation import load_isolated, logs_isolated
     from katt_report.pages.log_page import log_lines, log_report

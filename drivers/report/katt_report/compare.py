@@ -1,7 +1,8 @@
-"""Judging one result file against another.
+"""Judges one result file against another.
 
-Machines are noisy, and not in the same way in two runs, so the comparison trusts what noise cannot move:
-ratios of interleaved rounds first, and times only beyond the drift that the files themselves show.
+Machines are noisy, and differently in two runs. So the comparison trusts ratios of interleaved
+rounds first, which noise cannot move, and times only beyond the drift that the files themselves
+show.
 """
 
 import math
@@ -33,8 +34,9 @@ _ENVIRONMENT = (
 class Row:
     """One matched row.
 
-    `ratio` is new over old in the sense that more is faster; `lo`, `hi` bound it (quotients of the ends of
-    the two intervals). `metric` says what was compared, `reasons` why the verdict is not `same`.
+    `ratio` is new over old in the sense that more is faster; `lo`, `hi` bound it (quotients of the
+    ends of the two intervals). `metric` names the compared quantity, `reasons` say why the verdict
+    is not `same`.
     """
 
     name: str
@@ -51,8 +53,8 @@ class Row:
 
 @dataclass
 class Comparison:
-    """All rows, what the machine did meanwhile, and the verdict. `allow_lost`: rows that the new file lacks, or
-    refuses, are no regression."""
+    """All rows, the drift of the machine, and the verdict. `allow_lost`: rows that the new file
+    lacks, or refuses, are not a regression."""
 
     rows: list[Row]
     tolerance: float
@@ -63,23 +65,23 @@ class Comparison:
     allow_lost: bool = False
 
     def count(self, verdict: str) -> int:
-        """How many rows have this verdict."""
+        """Number of rows with this verdict."""
         return sum(row.verdict == verdict for row in self.rows)
 
     @property
     def regressions(self) -> int:
-        """How many rows became worse."""
+        """Number of rows that became worse."""
         return self.count(REGRESSION)
 
     @property
     def worse(self) -> bool:
-        """Whether a row became worse or was lost: the exit status is 1."""
+        """True when a row became worse or was lost: the exit status is 1."""
         return self.regressions > 0 or (self.count(LOST) > 0 and not self.allow_lost)
 
     @property
     def untold(self) -> bool:
-        """Whether nothing became worse as far as the files tell, which is too little: more rows are unclear than are
-        judged, or none is judged. The exit status is 3."""
+        """True when nothing became worse but the files tell too little: more rows are unclear than
+        are judged, or none is judged. The exit status is 3."""
         judged = self.count(SAME) + self.count(IMPROVED)
         return not self.worse and (judged == 0 or self.count(UNCLEAR) > judged)
 
@@ -133,15 +135,17 @@ def compare(
 ) -> Comparison:
     """Matches the rows of two files by their identity columns and judges each one.
 
-    A row is slower if the intervals of old and new do not overlap (see `interval_level`) and the change
-    exceeds `tolerance`. Errors may double and memory may grow by a tenth; a row that was ok and failed is
-    a regression, one that is missing or refused is lost, which is as bad unless `allow_lost`.
+    A row is slower if the intervals of old and new do not overlap (see `interval_level`) and the
+    change exceeds `tolerance`. Errors may double and memory may grow by a tenth; an ok row that now
+    fails is a regression. A row that is now missing or refused is lost, which is as bad unless
+    `allow_lost`.
 
-    Metric `speedup`: the paired speedup over the baseline. `time`: the median time as it is. `auto`: the
-    speedup, unclear where the baseline of the case itself moved by more than `COMPARABLE`, or became faster
-    while the row did not become slower (both by `tolerance`); where a row has none the time, which must leave
-    the range in which the baseline's times and the measured ceilings moved between the two files, and is unclear
-    inside a range that is wider than `COMPARABLE`; the baseline's own times are shown, not judged.
+    Metric `speedup`: the paired speedup over the baseline. `time`: the plain median time. `auto`:
+    the speedup; it is unclear when the baseline of the case itself moved by more than `COMPARABLE`,
+    or became faster while the row did not become slower (both by `tolerance`). For a row without a
+    speedup `auto` takes the time, which must leave the range in which the baseline's times and the
+    measured ceilings moved between the two files; it is unclear inside a range wider than
+    `COMPARABLE`. The baseline's own times are shown, not judged.
     """
     names, notes = _identity(old.points, new.points)
     sides = [_side(results, names) for results in (old, new)]
@@ -196,7 +200,7 @@ def _identity(old: Points, new: Points) -> tuple[list[str], list[str]]:
     names = [name for name in old.identity if name in new]
     notes = []
     for here, there, which in ((old, new, "new"), (new, old, "old")):
-        # Of a text, "" is the value of operators that have no such axis.
+        # For a text, "" is the value of operators without this axis.
         held = {
             name: [value for value in here.values(name) if value != ""] for name in here.identity if name not in there
         }
@@ -234,7 +238,8 @@ def _environment_notes(old: Results, new: Results) -> list[str]:
 
 
 def _name(row: dict, usual: dict) -> str:
-    """What tells a row apart, in words: axes that are off or the same nearly everywhere are left out."""
+    """The distinguishing values of a row, in words: leaves out axes that are off or the same nearly
+    everywhere."""
     shown = [name for name, value in usual.items() if row[name] != value]
     words = [str(row[name]) for name in ("label", "op", "pass", "variant", "dtype", "backend")
              if row[name] and (name in shown or name in ("variant", "dtype"))]  # fmt: skip
@@ -257,7 +262,7 @@ def _judge_status(row: Row, before: dict | None, after: dict | None) -> None:
     elif after and after["status"] == "ok":
         row.verdict, row.reasons = NEW, [f"was {before['status']}" if before else "not in the old file"]
     else:
-        # Measured in neither file: nothing to compare and nothing lost.
+        # Neither file measured it: nothing to compare and nothing lost.
         row.verdict = ""
 
 
@@ -314,13 +319,14 @@ def _judge_speed(row: Row, sides, before: dict, after: dict, level, tolerance, m
 
 
 def _baseline_ratio(sides, before: dict, after: dict) -> float:
-    """How many times faster the baseline of the case became; 1 where a file has none."""
+    """Factor by which the baseline of the case became faster; 1 when a file has none."""
     bases = [side.baseline(row) for side, row in zip(sides, (before, after), strict=True)]
     return bases[0]["time_s"] / bases[1]["time_s"] if all(bases) and bases[1]["time_s"] > 0 else 1.0
 
 
 def _speedup(side: _Side, row: dict, level: float) -> Interval | None:
-    """The paired speedup at `level` from the samples; the file's own 95 % interval where it kept none."""
+    """The paired speedup at `level` from the samples; the file's own 95 % interval when it kept
+    none."""
     base = side.baseline(row)
     if row["variant"] == schema.BASELINE:
         return None
@@ -348,9 +354,10 @@ def _inverse(time: Interval) -> Interval:
 
 
 def _drift(sides: list[_Side], judged: list[tuple]) -> tuple[float, float]:
-    """Between which factors the speed of the machine itself moved from old to new.
+    """The range of factors by which the speed of the machine itself moved from old to new.
 
-    Seen in what no change of a kernel moves: the baseline's times and the ceilings. 1 belongs to the range.
+    It comes from numbers that no change of a kernel moves: the baseline's times and the ceilings. 1
+    belongs to the range.
     """
     moved = [1.0]
     for key in judged:

@@ -1,10 +1,10 @@
-"""The one error that the user caused."""
+"""The error that the user caused."""
 
 from katt_report.text import printable
 
 
 class InputError(Exception):
-    """Bad input: a file or option that does not hold what is needed (exit status 2, one line)."""
+    """Bad input: a file or option with a wrong content (exit status 2, one line)."""
 
     def __init__(self, name, holds: str, expected: str):
         super().__init__(name, holds, expected)

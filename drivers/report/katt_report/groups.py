@@ -1,6 +1,6 @@
-"""Which points share a figure, what its x axis is, and what splits it into panels.
+"""Groups of points that share a figure, with the x axis and the facets of the panels.
 
-Nothing here knows an operator: the axes are whatever integer columns vary.
+Nothing here knows an operator: the axes are all integer columns that vary.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from katt_report.points import Points
 from katt_report.text import list_text, names_text, usual_value
 
 _GROUP_COLUMNS = ("op", "pass", "backend")
-# The last among equals: what a reader expects least.
+# The last among equals: the choice that a reader expects least.
 _LATE_X = ("batch", "heads", "kv_heads", "head_dim", "threads")
 _FEWEST_CURVE_POINTS = 4
 MOST_PANELS = 18
@@ -22,11 +22,13 @@ MOST_PANELS = 18
 
 @dataclass(frozen=True)
 class Group:
-    """The points of one operator, pass and backend; of some labels only where the labels differ in kind.
+    """The points of one operator, pass and backend; only some labels when the labels differ in
+    kind.
 
-    `points` holds every row, `best` the measured rows with the fastest tile of each point. `x` is the
-    integer axis of the figures (None where fewer than two values of any were measured), `x_also` the axes
-    that always equal it. `facets` are the other axes that vary, dtype apart: each combination is a panel.
+    `points` holds every row, `best` the measured rows with the fastest tile of each point. `x` is
+    the integer axis of the figures (None when no axis has two measured values), `x_also` the axes
+    that always equal it. `facets` are the other axes that vary, dtype apart: each combination is a
+    panel.
     """
 
     key: tuple
@@ -43,7 +45,7 @@ class Group:
 
     @property
     def symbol(self) -> str:
-        """What a sentence calls the x axis: N for the length of self-attention."""
+        """The name of the x axis in a sentence: N for the length of self-attention."""
         return "N" if self.x == "seq_q" and "seq_kv" in self.x_also else str(self.x)
 
     @property
@@ -63,7 +65,7 @@ class Group:
         return points[self.rate] * (1e12 if self.rate == "tflops" else 1e9)
 
     def profile_of(self, row: dict) -> Profile | None:
-        """Where the time of a row goes, if that was recorded."""
+        """The profile of a row, if it was recorded."""
         return self.profiles.get((row["source"], row["run"], row["point"]))
 
     @property
@@ -82,7 +84,7 @@ class Group:
         return [(values, points.match(self.facets, values)) for values in points.combinations(self.facets)]
 
     def facet_text(self, values: tuple) -> str:
-        """The name of a panel; empty where there is only one."""
+        """The name of a panel; empty when there is only one."""
         return names_text(self._facet_names, values)
 
     def short_text(self, values: tuple) -> str:
@@ -94,7 +96,8 @@ class Group:
         return names_text([self._facet_names[index] for index in shown], [values[index] for index in shown])
 
     def where_text(self, row: dict) -> str:
-        """Where in the figures a row lies: ` at N = 4096, causal = 1`; empty for a single point."""
+        """The place of a row in the figures: ` at N = 4096, causal = 1`; empty for a single
+        point."""
         short = self.short_text(tuple(row[name] for name in self.facets))
         parts = [f"{self.symbol} = {row[self.x]}"] if self.x else []
         parts += [short] if short else []
@@ -107,11 +110,12 @@ class Group:
 
 
 def groups(results: Results) -> list[Group]:
-    """Splits the points by operator, pass and backend; by file too where two files hold the same point, or are of
-    different machines.
+    """Splits the points by operator, pass and backend; by file too when two files hold the same
+    point, or come from different machines.
 
-    A file may hold a sweep over N under one label and a tile grid under another: labels with curves and
-    labels without are separate groups, and so is every label with curves where they are too many to draw together.
+    A file may hold a sweep over N under one label and a tile grid under another: labels with curves
+    and labels without are separate groups, and so is every label with curves when they are too many
+    to draw together.
     """
     points = results.points
     identity = points.tuples(points.identity)
@@ -134,7 +138,7 @@ def groups(results: Results) -> list[Group]:
 
 
 def _of_labels(results: Results, rows: Points, labels, key, changing, columns, several: bool) -> Group:
-    """The group of the rows with these labels; `several`: its name and title say which they are."""
+    """The group of the rows with these labels; `several`: the name and title name the labels."""
     words = [str(key[columns.index(name)]) for name in changing] + (labels[:2] if several else [])
     title = f"{key[0]} {key[1]} on {key[2]}" + (f", {key[3]}" if len(key) > 3 else "")
     title += f": {list_text(labels)}" if several and any(labels) else ""
@@ -146,7 +150,7 @@ def _file_stem(words: list[str]) -> str:
 
 
 def _label_parts(points: Points) -> list[list[str]]:
-    """Labels by the x axis of their curves, in file order; those without a curve together."""
+    """Labels by the x axis of their curves, in file order; labels without a curve together."""
     parts: dict[str | None, list[str]] = {}
     for label in dict.fromkeys(points["label"].tolist()):
         rows = points.where(label=label)
@@ -157,7 +161,8 @@ def _label_parts(points: Points) -> list[list[str]]:
 def _group(results: Results, points: Points, key: tuple, name: str, title: str) -> Group:
     measured = points.ok
     best = fastest_tiles(measured)
-    # Axes are read from the measured rows; where none ran, from all, so that the table still has a shape.
+    # The axes come from the measured rows; when none ran, from all rows, so that the table still
+    # has a shape.
     varying = best if len(best) else points
     x = _x_axis(varying, 2 if len(points.values("label")) == 1 else _FEWEST_CURVE_POINTS)
     facets = _facets(varying, x)
@@ -167,7 +172,7 @@ def _group(results: Results, points: Points, key: tuple, name: str, title: str) 
         if x and name != x and varying[name].dtype.kind == "i" and np.array_equal(varying[name], varying[x])
     ]
     backend = key[2]
-    # A run that does not name its backend is taken to fit: an old file should not lose its ceilings.
+    # A run without a backend's name counts as fitting: an old file should not lose its ceilings.
     used = set(points.tuples(["source", "run"]))
     fits = {run for run, about in results.runs.items() if backend in str(about.get("backend", backend)).split(",")}
     ceilings = [
@@ -181,7 +186,7 @@ def _group(results: Results, points: Points, key: tuple, name: str, title: str) 
 
 
 def fastest_tiles(points: Points) -> Points:
-    """Of rows that differ only in their tile, the one with the least median time."""
+    """The row with the least median time among rows that differ only in their tile."""
     names = [name for name in [*points.identity, "source"] if name not in schema.TILES]
     best: dict[tuple, int] = {}
     times = points["time_s"]
@@ -192,7 +197,7 @@ def fastest_tiles(points: Points) -> Points:
 
 
 def one_tile(points: Points, x: str) -> Points:
-    """Rows of one variant with the same tile at every x where one tile covers as many x as any mix does.
+    """Rows of one variant with the same tile at every x, when one tile covers as many x as any mix.
 
     Memory depends on the tile, so a fitted exponent over changing tiles would measure the tiles.
     """
@@ -221,7 +226,7 @@ def _x_axis(points: Points, fewest: int) -> str | None:
 
 
 def _facets(points: Points, x: str | None) -> list[str]:
-    """The fewest axes that, with x, dtype, variant and tile, still tell the points apart."""
+    """The fewest axes that, with x, dtype, variant and tile, still distinguish the points."""
     fixed = [name for name in ("dtype", "variant", *schema.TILES, x) if name]
     candidates = [
         name

@@ -14,14 +14,14 @@ from katt_report.points import Points
 from katt_report.statistics import Interval
 from katt_report.text import bytes_text, error_text, list_text, percent_text, ratio_text
 
-# With more points at the largest x a range says more than a list.
+# A range says more than a list of many points at the largest x.
 _MOST_SENTENCES = 2
 
 
 def headline(results: Results) -> list[tuple[str, list[str]]]:
     """Sentences for each group: (the group's title, its sentences). `N^1.00` stands for a power.
 
-    Before them what compares the machines, where there are several.
+    With several machines, their comparison comes first.
     """
     machines = machine_lines(results)
     return [*([("machines", machines)] if machines else []),
@@ -29,7 +29,8 @@ def headline(results: Results) -> list[tuple[str, list[str]]]:
 
 
 def sentences(group: Group) -> list[str]:
-    """What the points of one group say: speed and memory, exponents, errors, ceilings, what did not run."""
+    """The results of one group: speed and memory, exponents, errors, ceilings, rows that did not
+    run."""
     lines = []
     for variant in group.variants:
         if variant != schema.BASELINE:
@@ -195,7 +196,7 @@ def _statuses(group: Group) -> str:
 
 
 def cautions(results: Results) -> list[str]:
-    """What a reader should know about the runs before believing them."""
+    """Facts that a reader should know about the runs before believing them."""
     lines = []
     for (source, run), about in results.runs.items():
         name = f"{source} {run}" if len(results.runs) > 1 else "The run"

@@ -1,4 +1,4 @@
-"""Reading untrusted files in a child process: the HDF5 library itself can crash on damaged ones."""
+"""Reads untrusted files in a child process: the HDF5 library itself can crash on damaged ones."""
 
 import faulthandler
 import os
@@ -52,7 +52,7 @@ def _read_and_send(path: Path, name: str, reader, writing: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.alarm(_LONGEST_S)
         faulthandler.disable()
-        # What a dying C library prints would break the one-line rule.
+        # The output of a dying C library would break the one-line rule.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
             answer = reader(path, name)

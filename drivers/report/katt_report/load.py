@@ -1,4 +1,4 @@
-"""Reading result files: everything is checked here, once, so that nothing later can trip over a file."""
+"""Reads result files: this module checks everything once, so that later code can trust the data."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from katt_report.text import printable
 
 # A result file of a year of sweeps is a few megabytes; more than this is a damaged size field.
 _LARGEST_DATASET_BYTES = 1 << 30
-# Files once held what these engines computed under the name of the variant that chose among them.
+# Files once held the results of these engines under the name of the variant that chose among them.
 _ENGINES = ("amx", "avx512_bf16", "cublaslt")
 _VARIANTS_OF_ENGINES = {("attention", "flash"): "flash_{}", ("linear", "fused"): "{}"}
 
@@ -36,7 +36,7 @@ class Ceiling:
 class Part:
     """A region or kernel of a profile; one of depth 1 is part of the nearest one of depth 0 before it.
 
-    `flops` and `bytes` are 0 where nobody counted, `ceiling` is the measured limit that is nearest.
+    `flops` and `bytes` are 0 when nobody counted, `ceiling` is the nearest measured limit.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a run goes: the mean of `runs` profiled runs."""
+    """The time of a run by regions and kernels: the mean of `runs` profiled runs."""
 
     runs: int
     time_s: float
@@ -59,7 +59,7 @@ class Profile:
 
     @property
     def outermost(self) -> list[Part]:
-        """What no other part holds."""
+        """The time that no other part holds."""
         return [part for part in self.parts if part.depth == 0]
 
     def inside(self, outer: Part) -> list[Part]:
@@ -67,7 +67,7 @@ class Profile:
         return [part for part in self._below(outer) if part.depth == 1]
 
     def phase(self, outer: Part) -> "Profile":
-        """What happens inside a part of depth 0, as a profile of its own."""
+        """The inside of a part of depth 0, as a profile of its own."""
         return Profile(self.runs, outer.time_s, [replace(part, depth=part.depth - 1) for part in self._below(outer)])
 
     def _below(self, outer: Part) -> list[Part]:
@@ -80,10 +80,10 @@ class Profile:
 class Results:
     """The contents of one result file or several.
 
-    `points` holds the last row of every point, with the column `source` (the file's name, and the machine's where
-    a file holds runs of several: rows of different machines are different measurements);
-    `samples` maps (source, run, point) to seconds, `runs` maps (source, run) to the provenance,
-    `profiles` maps (source, run, point) to the profiles of the rows that have one.
+    `points` holds the last row of every point, with the column `source` (the file's name, and the
+    machine's when a file holds runs of several: rows of different machines are different
+    measurements); `samples` maps (source, run, point) to seconds, `runs` maps (source, run) to the
+    provenance, `profiles` maps (source, run, point) to the profile of a row, if it has one.
     """
 
     points: Points
@@ -95,7 +95,8 @@ class Results:
 
     @property
     def frame(self):
-        """The points as a pandas.DataFrame, with texts as texts: `frame[frame.status == "ok"]` is what was measured."""
+        """The points as a pandas.DataFrame, with texts as texts: `frame[frame.status == "ok"]` are
+        the measured rows."""
         import pandas
 
         return pandas.DataFrame(dict(self.points.columns))
@@ -105,12 +106,13 @@ class Results:
         return self.samples.get((row["source"], row["run"], row["point"]))
 
     def machine_of(self, source: str, run: str) -> str:
-        """What a run was measured on: `AMD EPYC 9654 (96 cores)`; empty where the file does not say."""
+        """The machine of a run: `AMD EPYC 9654 (96 cores)`; empty when the file does not say."""
         return _machine(self.runs.get((source, run), {}))
 
 
 def load(*paths) -> Results:
-    """Reads result files into one `Results`; throws InputError for what is not a result file."""
+    """Reads result files into one `Results`; throws InputError for a file that is not a result
+    file."""
     paths = [Path(path) for path in paths]
     return merge([read(path, name) for path, name in zip(paths, short_names(paths), strict=True)])
 
@@ -131,7 +133,7 @@ def merge(parts: list[Results]) -> Results:
 
 
 def short_names(paths: list[Path]) -> list[str]:
-    """File names as far as they differ: the bare name, else the path, numbered if given twice."""
+    """Short distinct file names: the bare name, else the path, numbered if given twice."""
     names = [path.name for path in paths]
     if len(set(names)) < len(names):
         names = [str(path) for path in paths]
@@ -141,13 +143,14 @@ def short_names(paths: list[Path]) -> list[str]:
 
 
 def read(path: Path, source: str) -> Results:
-    """One file as it is, every row kept; `source` names it in the results."""
+    """One file with every row kept; `source` names it in the results."""
     kind = f"a Katt result file (HDF5, schema {schema.SCHEMA})"
     return opened(path, kind, lambda file: _read(file, path, source))
 
 
 def opened(path: Path, kind: str, use):
-    """What `use` makes of an HDF5 file; damage becomes an InputError. `kind` says what was expected."""
+    """The result of `use` on an HDF5 file; damage becomes an InputError. `kind` names the expected
+    kind."""
     if not path.exists():
         raise InputError(path, "nothing (no such file)", kind)
     if path.is_dir():
@@ -208,7 +211,8 @@ def _machine(about: dict) -> str:
 
 
 def _apart(results: Results) -> Results:
-    """The same with the machine in the source of every row, where the file's runs are of several."""
+    """The same with the machine in the source of every row, when the file's runs come from
+    several."""
     ran = set(results.points.tuples(["source", "run"]))
     if len({_machine(about) for key, about in results.runs.items() if key in ran}) < 2:
         return results
@@ -228,7 +232,7 @@ def _apart(results: Results) -> Results:
 
 
 def read_profile(data: h5py.Dataset) -> Profile:
-    """A profile as result files and logs hold it; earlier versions count no work."""
+    """A profile in the form of result files and logs; earlier versions count no work."""
     known = set(data.dtype.names or ())
 
     def number(row, name: str, missing: float) -> float:
@@ -277,11 +281,11 @@ def _read_points(file: h5py.File, path: Path) -> Points:
         columns[name] = _plain_column(column, known)
     for name, kind in schema.OPTIONAL.items():
         columns.setdefault(name, np.full(len(table), schema.default(kind)))
-    # Files once held 0 where memory was not measured: of other programs, and of what did not run.
+    # Files once held 0 for unmeasured memory: of other programs, and of rows that did not run.
     unknown = columns["total_bytes"] == 0
     for name in schema.MEMORY:
         columns[name] = np.where(unknown, np.nan, columns[name])
-    # A file that does not say which tile was asked for: then the one that ran.
+    # A file without the requested tile: take the one that ran.
     ran = [f"{q}x{kv}" if q or kv else "auto" for q, kv in zip(columns["tile_q"], columns["tile_kv"], strict=True)]
     columns["tile"] = np.where(columns["tile"] == "", ran, columns["tile"])
     columns["variant"] = np.array([

@@ -1,4 +1,4 @@
-"""Logs of katt train and katt generate: where the time of a step, or of an answer, went."""
+"""Logs of katt train and katt generate: the time of a step, or of an answer."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ _LARGEST_PROFILE = 100_000
 
 @dataclass(frozen=True)
 class Log:
-    """One log: what its attributes say, the curves of a training run, and the profile if one was taken."""
+    """One log: its attributes, the curves of a training run, and the profile if there is one."""
 
     name: str
     command: str
@@ -25,7 +25,7 @@ class Log:
 
 
 def read_log(path: Path, name: str) -> Log | None:
-    """The log in a file; None where the file is of another kind. Throws InputError for damage."""
+    """The log in a file; None when the file is of another kind. Throws InputError for damage."""
     return opened(path, _KIND, lambda file: _read(file, path, name))
 
 

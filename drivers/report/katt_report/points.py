@@ -1,4 +1,5 @@
-"""A small column table: what the report needs of a data frame, on NumPy alone."""
+"""A small column table: the few operations of a data frame that the report needs, on NumPy
+alone."""
 
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ from katt_report import schema
 class Points:
     """The rows of `/points` as columns: strings decoded, one array a column, rows in file order.
 
-    `dict(points.columns)` is what `pandas.DataFrame` takes.
+    `dict(points.columns)` is a valid argument of `pandas.DataFrame`.
     """
 
     def __init__(self, columns: dict[str, np.ndarray]):
@@ -26,7 +27,7 @@ class Points:
         return name in self.columns
 
     def where(self, mask=None, **equal) -> "Points":
-        """The rows where `mask` holds and every named column equals the given value."""
+        """The rows for which `mask` holds and every named column equals the given value."""
         keep = np.ones(len(self), bool) if mask is None else np.asarray(mask)
         if keep.dtype == bool:
             for name, value in equal.items():
@@ -64,12 +65,13 @@ class Points:
 
     @property
     def with_memory(self) -> "Points":
-        """The rows whose memory was measured too; of another program, a peer, it is where its allocator tells."""
+        """The rows with measured memory; a peer, another program, has it if its allocator
+        counts."""
         return self.ok.where(np.isfinite(self.ok["total_bytes"]))
 
     @property
     def identity(self) -> list[str]:
-        """The columns that say which point a row is."""
+        """The columns that identify the point of a row."""
         return [name for name in self.columns if schema.is_identity(name)]
 
     def sorted_by(self, *names: str) -> "Points":
@@ -84,7 +86,7 @@ class Points:
 
 
 def concatenate(parts: list[Points]) -> Points:
-    """The rows of several tables; a column that one lacks takes its kind's default there."""
+    """The rows of several tables; a missing column gets the default of its kind."""
     names = list(dict.fromkeys(name for part in parts for name in part.columns))
     columns = {}
     for name in names:

@@ -7,8 +7,8 @@ et al. 2024, arXiv:2407.08608), 190 and 170 with it on an A100 (Dao 2023, arXiv:
 0.77 of its nominal bandwidth (RMSNorm, 3.7 of 4.8 TB/s). Links: NVLink 4 and 3 at 0.8 of 450 and 300 GB/s, adapters of
 400 and 200 Gbit/s at 0.9, all assumed.
 
-What kernels sustain in a model, at the power that a GPU may draw, is one number a device: it is fitted to one row
-(`fitted`), and the others are predicted.
+The share of these rates that kernels sustain in a model, at the power limit of a GPU, is one number
+a device: it is fitted to one row (`fitted`), and the others are predicted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ CLUSTERS = {
 
 @dataclass(frozen=True)
 class Published:
-    """A measured step: tokens a second and GPU, or model TFLOP/s a GPU where the source gives those alone."""
+    """A measured step: tokens a second and GPU, or model TFLOP/s a GPU when the source gives only
+    these."""
 
     source: str
     model: str
@@ -204,7 +205,7 @@ def with_sustained(cluster: Cluster, sustained: float) -> Cluster:
 
 
 def fitted_clusters() -> dict[str, Cluster]:
-    """The clusters with the share of kernels' rates that their fitted row asks for, by bisection."""
+    """The clusters with the share of kernels' rates that matches their fitted row, by bisection."""
     clusters = dict(CLUSTERS)
     for row in PUBLISHED:
         if not row.fitted:
@@ -219,7 +220,7 @@ def fitted_clusters() -> dict[str, Cluster]:
 
 
 def check(clusters: dict[str, Cluster] | None = None) -> list[tuple[Published, Prediction, float]]:
-    """Every published row, what is predicted, and the relative error of the tokens a second."""
+    """Every published row, the prediction, and the relative error of the tokens a second."""
     clusters = clusters or fitted_clusters()
     rows = []
     for row in PUBLISHED:

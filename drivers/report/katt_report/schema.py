@@ -1,6 +1,6 @@
-"""The columns of `/points` in schema 1, and which of them identify a point.
+"""The columns of `/points` in schema 1, and the ones that identify a point.
 
-docs/schema.md explains every column; this module is what the reader checks against.
+docs/schema.md explains every column; the reader checks files against this module.
 """
 
 SCHEMA = 1
@@ -83,7 +83,8 @@ TILES = ("tile", *EXTENTS)
 
 
 def accepts(name: str, kind: str) -> bool:
-    """Whether a column stored with NumPy dtype kind `kind` may serve as the known column `name`."""
+    """True when a column stored with NumPy dtype kind `kind` may serve as the known column
+    `name`."""
     wanted = {**REQUIRED, **OPTIONAL}[name]
     return kind in _KINDS[wanted] or (wanted == REAL and name in _COUNTS and kind in "iu")
 
@@ -94,9 +95,9 @@ def default(kind: str):
 
 
 def is_identity(name: str) -> bool:
-    """Whether the column says which point a row is (an axis) rather than what was measured.
+    """True when the column identifies a point (an axis) instead of holding a measurement.
 
-    Of the tile what was asked for counts: which tile "auto" stands for is a result. A column this version
-    does not know is an axis unless its name ends like a measurement.
+    The requested tile counts: the tile that "auto" chose is a result. A column this version does
+    not know is an axis unless its name ends like a measurement.
     """
     return name not in _RESULTS and name not in ("source", *EXTENTS) and not name.endswith(_RESULT_SUFFIXES)

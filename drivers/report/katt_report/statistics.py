@@ -8,25 +8,26 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Interval:
-    """A median and the interval that holds the true one at the level asked for."""
+    """A median and the interval that holds the true one at the requested level."""
 
     mid: float
     lo: float
     hi: float
 
     def overlaps(self, other: "Interval") -> bool:
-        """Whether the two intervals share a value."""
+        """True when the two intervals share a value."""
         return self.lo <= other.hi and other.lo <= self.hi
 
 
 def median_interval(samples, level: float = 0.95) -> Interval:
     """Median of positive samples with an interval that assumes nothing of their distribution.
 
-    Order statistics: with n independent samples the k-th smallest and k-th largest enclose the median
-    with probability 1 - 2 P(Bin(n, 1/2) < k); the largest k that reaches `level` is taken. Rounds of a
-    busy machine are not independent: n is reduced by the lag-1 autocorrelation of the logarithms,
-    n (1 - r) / (1 + r). Where too few samples are left for the level even with k = 1, the interval is
-    Student's for the mean of the logarithms, widened to hold every sample. One sample: no bound at all.
+    Order statistics: with n independent samples the k-th smallest and k-th largest enclose the
+    median with probability 1 - 2 P(Bin(n, 1/2) < k); this uses the largest k that reaches `level`.
+    Rounds of a busy machine are not independent: n is reduced by the lag-1 autocorrelation of the
+    logarithms, n (1 - r) / (1 + r). If too few samples remain for the level even with k = 1, the
+    interval is Student's for the mean of the logarithms, widened to hold every sample. One sample
+    gives no bound at all.
     """
     samples = np.asarray(samples, np.float64)
     mid = float(np.median(samples))
@@ -40,7 +41,7 @@ def median_interval(samples, level: float = 0.95) -> Interval:
         return Interval(mid, float(ordered[index - 1]), float(ordered[-index]))
     logs = np.log(samples)
     half = _student_quantile(max(count - 1, 1), level) * logs.std(ddof=1) / math.sqrt(count)
-    half = min(half, 50.0)  # beyond a factor of e^50 nothing is bounded, and exp would overflow
+    half = min(half, 50.0)  # there is no bound beyond a factor of e^50, and exp would overflow
     centre = float(logs.mean())
     return Interval(
         mid,
@@ -50,7 +51,7 @@ def median_interval(samples, level: float = 0.95) -> Interval:
 
 
 def paired_ratio(numerator, denominator, level: float = 0.95) -> Interval | None:
-    """Median of the ratios round by round, with its interval; None without a common round.
+    """Median of the ratios of each round, with its interval; None without a common round.
 
     Both series come from interleaved rounds, so a disturbance that lasts longer than a round hits both
     and cancels.
@@ -69,7 +70,7 @@ def effective_count(series: np.ndarray) -> int:
     variance = float(deviation @ deviation)
     if variance == 0.0:
         return series.size
-    # The estimate from some ten samples is rough itself: it may take three quarters of them, not more.
+    # The estimate from some ten samples is rough: it may remove three quarters of them, not more.
     correlation = min(max(float(deviation[1:] @ deviation[:-1]) / variance, 0.0), 0.6)
     return max(int(series.size * (1 - correlation) / (1 + correlation)), min(series.size, 3))
 
@@ -116,7 +117,7 @@ def _student_inside(t: float, freedom: int) -> float:
 class PowerFit:
     """y = factor · x^exponent, fitted over the `used` points whose x runs from `first` to `last`.
 
-    Where y does not change with x the exponent is 0 and `factor` is y.
+    When y does not change with x, the exponent is 0 and `factor` is y.
     """
 
     exponent: float
@@ -133,9 +134,9 @@ _FEWEST_SIZES = 3
 def fit_power(x, y) -> PowerFit | None:
     """Least squares of log y on log x over the upper half of x, at least the three largest.
 
-    Small x are left out because fixed costs dominate there. y that stays the same within a hundredth, or is zero
-    throughout, has exponent 0. None with fewer than three different x, or where y is zero at only some of the points
-    used (no power describes that).
+    Small x are left out because fixed costs dominate there. A y that is constant within a
+    hundredth, or zero throughout, has exponent 0. None with fewer than three different x, or when y
+    is zero at only some of the points used (no power describes that).
     """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     usable = np.isfinite(x) & np.isfinite(y) & (x > 0) & (y >= 0)

@@ -1,11 +1,12 @@
 """Predicts a training step of a LLaMA over many GPUs.
 
-Compute is flops over the rates of kernels and bytes over the rate of memory; a message of n bytes takes
-α + n/β on a link (Hockney 1994). Collectives are rings (Thakur et al. 2005, section 4): over g ranks an
-all_gather or reduce_scatter of n bytes takes (g − 1)·α + (g − 1)/g · n/β. What a layout sends is what
-docs/distributed.md says. Nothing else is modelled: no stragglers, no congestion, no data loading.
+Compute is flops over the rates of kernels and bytes over the rate of memory; a message of n bytes
+takes α + n/β on a link (Hockney 1994). Collectives are rings (Thakur et al. 2005, section 4): over
+g ranks an all_gather or reduce_scatter of n bytes takes (g − 1)·α + (g − 1)/g · n/β.
+docs/distributed.md lists the messages of each layout. Nothing else is modelled: no stragglers, no
+congestion, no data loading.
 
-What a rank needs of memory is `katt memory`'s to say: forecast_memory().
+`katt memory` computes the memory of a rank: forecast_memory().
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from katt_report.points import Points
 
-TWO_BYTES = 2  # of an element of bf16
+TWO_BYTES = 2  # bytes of an element of bf16
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ class Model:
         return self.num_hidden_layers * self.block_weights + norms + 2 * self.vocab_size * self.hidden_size
 
     def step_flops(self, seq: int) -> float:
-        """Flops of a token, forward and backward, causal attention counted as what is visible."""
+        """Flops of a token, forward and backward; causal attention counts visible pairs only."""
         products = self.num_hidden_layers * self.block_weights + self.vocab_size * self.hidden_size
         return 6.0 * products + 6.0 * self.num_hidden_layers * seq * self.q_size
 
     @classmethod
     def read_config(cls, folder: Path) -> Model:
-        """From the config.json of a folder."""
+        """Sizes from the config.json of a folder."""
         config = json.loads((folder / "config.json").read_text())
         sizes = {name: config[name] for name in cls.__dataclass_fields__ if name in config}
         sizes.setdefault("num_key_value_heads", config["num_attention_heads"])
@@ -89,8 +90,8 @@ class Device:
     attention_forward: float
     attention_backward: float
     memory: float
-    peak: float  # nominal, of bf16: what MFU is a fraction of
-    sustained: float = 1.0  # of those rates, what is left in a model, step after step
+    peak: float  # nominal, of bf16: the denominator of MFU
+    sustained: float = 1.0  # share of these rates that a model sustains, step after step
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,12 @@ class Link:
 class Cluster:
     device: Device
     inside: Link  # between the GPUs of a host
-    between: Link  # of one GPU to other hosts
+    between: Link  # from one GPU to other hosts
     gpus_per_host: int = 8
 
     def link(self, ranks: int, stride: int) -> Link:
-        """That of a ring of so many ranks, `stride` apart. Ranks of one host share their links to others."""
+        """The link of a ring of `ranks` ranks, `stride` apart. Ranks of one host share their links
+        to others."""
         together = min(ranks, max(1, self.gpus_per_host // stride))
         if together == ranks:
             return self.inside
@@ -124,8 +126,8 @@ class Layout:
     data: int = 1
     virtual: int = 1  # interleaved stages of a rank
     sharding: str = "zero1"  # "none", "zero1", or "fsdp": parameters gathered for every pass of a block
-    overlap_tensor: bool = False  # products begin with the parts that have come
-    gradient_bytes: int = 4  # of an element, as it is reduced
+    overlap_tensor: bool = False  # products begin with the parts that have arrived
+    gradient_bytes: int = 4  # bytes of an element in a reduction
 
     @property
     def gpus(self) -> int:
@@ -143,7 +145,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a step, by what they go to."""
+    """Seconds of a step, by purpose."""
 
     parts: dict[str, float]
     tokens: int
@@ -178,11 +180,11 @@ def _block_compute(model: Model, device: Device, layout: Layout, step: Step, tok
     rate = device.sustained
     again = {"none": 0.0, "selective": 0.5, "full": 1.0}[step.recompute]
     products = 2.0 * model.block_weights * tokens / layout.tensor / (device.product[step.products] * rate)
-    pairs = 2.0 * step.seq * model.q_size * tokens / layout.tensor  # 4·s/2·q: what is visible
+    pairs = 2.0 * step.seq * model.q_size * tokens / layout.tensor  # 4·s/2·q: visible pairs
     forward = pairs / (device.attention_forward * rate)
     backward = 2.5 * pairs / (device.attention_backward * rate)
     full = 1.0 if step.recompute == "full" else 0.0
-    # Norm and residual, RoPE, SwiGLU: what is read and written, forward and backward.
+    # Norm and residual, RoPE, SwiGLU: bytes read and written, forward and backward.
     wide = 2 * (model.q_size + model.kv_size)
     forward_elements = 8 * model.hidden_size + wide + 3 * model.intermediate_size
     backward_elements = 8 * model.hidden_size + wide + 5 * model.intermediate_size
@@ -197,7 +199,7 @@ def _block_compute(model: Model, device: Device, layout: Layout, step: Step, tok
 
 
 def predict(model: Model, cluster: Cluster, layout: Layout, step: Step) -> Prediction:
-    """The time of a step. ValueError where the layout does not share the rows or the blocks."""
+    """The time of a step. ValueError when the layout cannot share the rows or the blocks."""
     device = cluster.device
     own_rows, rest = divmod(step.rows, layout.data)
     microbatches, uneven = divmod(own_rows, step.micro_rows)
@@ -209,7 +211,7 @@ def predict(model: Model, cluster: Cluster, layout: Layout, step: Step) -> Predi
         raise ValueError(
             f"pipeline {layout.pipeline} x {layout.virtual}: the model has {model.num_hidden_layers} blocks"
         )
-    tokens = step.micro_rows * step.seq / layout.context  # of a microbatch, on a rank
+    tokens = step.micro_rows * step.seq / layout.context  # tokens of a microbatch, on a rank
     blocks = model.num_hidden_layers / layout.pipeline
     full = step.recompute == "full"
 
@@ -221,7 +223,7 @@ def predict(model: Model, cluster: Cluster, layout: Layout, step: Step) -> Predi
     parts["products"] = blocks * (block["products_forward"] + block["products_backward"])
     parts["attention"] = blocks * (block["attention_forward"] + block["attention_backward"])
     parts["elementwise"] = blocks * block["elementwise"]
-    # Of a pipeline the last stage has the head; blocks are shared out so that stages are even.
+    # The last stage of a pipeline has the head; blocks are distributed so that stages are even.
     head = 6.0 * model.vocab_size * model.hidden_size * tokens / layout.tensor
     dtype = "bf16" if step.products == "fp8" else step.products  # the head is not in 8 bits
     parts["head"] = head / (device.product[dtype] * device.sustained) / layout.pipeline
@@ -237,7 +239,8 @@ def predict(model: Model, cluster: Cluster, layout: Layout, step: Step) -> Predi
             total = max(total / layout.tensor, total - hidden)
         parts["tensor"] = blocks * total
     if layout.context > 1:
-        # Keys and values travel round forward, with their gradients backward, beneath attention.
+        # Keys and values travel around the ring forward, with their gradients backward; attention
+        # hides them.
         link = cluster.link(layout.context, layout.tensor)
         size = 2 * model.kv_size / layout.tensor * tokens * TWO_BYTES
         round_s = (layout.context - 1) * (link.latency_s + size / link.bytes_s)
@@ -249,7 +252,8 @@ def predict(model: Model, cluster: Cluster, layout: Layout, step: Step) -> Predi
     for name in parts:
         parts[name] *= microbatches
     if layout.pipeline > 1:
-        # Narayanan et al. 2021 (arXiv:2104.04473), section 2.2; messages are beneath compute but to fill the pipeline.
+        # Narayanan et al. 2021 (arXiv:2104.04473), section 2.2; compute hides the messages, except
+        # while the pipeline fills.
         stage = layout.tensor * layout.context * layout.data
         link = cluster.between if stage >= cluster.gpus_per_host else cluster.inside
         message = link.latency_s + tokens * model.hidden_size / layout.tensor * TWO_BYTES / link.bytes_s
@@ -262,7 +266,7 @@ def predict(model: Model, cluster: Cluster, layout: Layout, step: Step) -> Predi
         link = cluster.link(replicas, layout.tensor)
         gather = gather_time(link, replicas, own * TWO_BYTES)
         reduce = gather_time(link, replicas, own * layout.gradient_bytes)
-        pieces = max(1.0, blocks)  # the first, or last, has nothing to be beneath
+        pieces = max(1.0, blocks)  # nothing hides the first, or last, one
         forward = micro / (4.0 if full else 3.0)
         backward = micro - forward
 
@@ -288,8 +292,8 @@ def predict(model: Model, cluster: Cluster, layout: Layout, step: Step) -> Predi
 def forecast_memory(katt: str | Path, model: Model, layout: Layout, step: Step, folder: Path) -> list[int]:
     """Bytes that katt would need on each rank for a step in this layout, as `katt memory` says.
 
-    Katt shares the optimizer's state (ZeRO-1) but no parameters, and has no interleaved stages: "fsdp" is forecast as
-    "zero1". RuntimeError with katt's own line where it refuses.
+    Katt shares the optimizer's state (ZeRO-1) but no parameters, and has no interleaved stages:
+    "fsdp" is forecast as "zero1". RuntimeError with katt's own line when it refuses.
     """
     model.write_config(folder)
     command = [
@@ -330,10 +334,11 @@ def forecast_memory(katt: str | Path, model: Model, layout: Layout, step: Step, 
 
 
 def measured_device(points: list[Points], dtype: str, peak: float = 0.0) -> Device:
-    """A device from sweeps of Katt's own operators on it: the best rate of linear, of attention forward and backward,
-    and of rmsnorm, over the variants that are no peers. `peak` is that of the rates' ceiling, for MFU.
+    """A device from sweeps of Katt's own operators on it: the best rate of linear, of attention
+    forward and backward, and of rmsnorm, over all variants except peers. `peak` is that of the
+    rates' ceiling, for MFU.
 
-    ValueError where an operator is missing.
+    ValueError when an operator is missing.
     """
 
     def best(op: str, direction: str, column: str, scale: float) -> float:

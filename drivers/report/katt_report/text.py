@@ -1,20 +1,22 @@
-"""Text for people: bytes, seconds, rates, ratios, names of points, and strings of files that anybody wrote."""
+"""Text for people: bytes, seconds, rates, ratios, names of points, and strings of untrusted
+files."""
 
 import math
 import re
 
-# Control characters, those that change the direction of a line, and what neither UTF-8 nor XML can hold.
+# Control characters, characters that change the direction of a line, and characters outside of
+# UTF-8 or XML.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def printable(text: str, keep: str = "") -> str:
-    """A string of a foreign file as terminals, HTML and SVG can show it: what they cannot, but for the characters of
-    `keep`, becomes U+FFFD."""
+    """A string of a foreign file in a form that terminals, HTML and SVG can show: other characters,
+    except those of `keep`, become U+FFFD."""
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else "\N{REPLACEMENT CHARACTER}", text)
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, without an exponent where that stays short.
+    """A number with `digits` significant digits, without an exponent when that stays short.
 
     0 digits: as many as it needs, without trailing zeros (for ticks).
     """
@@ -70,7 +72,7 @@ def percent_text(fraction: float) -> str:
 
 
 def ratio_text(value: float) -> str:
-    """A ratio without its sign: 3.14, 0.95, 12.3."""
+    """A ratio without the sign ×: 3.14, 0.95, 12.3."""
     return significant(value, 3)
 
 
@@ -107,9 +109,11 @@ def names_text(names, values) -> str:
 
 
 def usual_value(column: list):
-    """The value of an axis that need not be said: "off" (0, -1 or "") if it occurs, else one nearly all points have.
+    """The value of an axis that needs no mention: "off" (0, -1 or "") if it occurs, else one that
+    nearly all points have.
 
-    None where there is no such value. Leaving out one value an axis keeps different points apart.
+    None when there is no such value. With only one value an axis left out, different points stay
+    distinct.
     """
     least = min(column)
     if least in (0, -1, ""):

@@ -1,4 +1,4 @@
-"""What the operators of torch.library have in common."""
+"""Code that all operators of torch.library share."""
 
 import torch
 

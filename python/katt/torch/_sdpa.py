@@ -100,7 +100,7 @@ def four_axes(x, lead):
 
 
 def bias_of(mask, dtype, lead, scores):
-    """What is added to the scores, (batch or 1, heads or 1, L, S)."""
+    """The term added to the scores, (batch or 1, heads or 1, L, S)."""
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, float("-inf"))
     mask = mask.to(dtype)

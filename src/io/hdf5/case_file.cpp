@@ -30,7 +30,7 @@ std::string holds(const Scalar& value) {
   return "holds " + std::to_string(std::get<double>(value));
 }
 
-/// "(B, Hq, Sq, D)", and where some extents are given "(B, Hq, Sq, D) = (1, 4, any, 64)".
+/// "(B, Hq, Sq, D)", and with given extents "(B, Hq, Sq, D) = (1, 4, any, 64)".
 std::string expected_shape(const Shape& shape, std::string_view axes) {
   const bool known = std::ranges::any_of(shape, [](std::int64_t n) { return n >= 0; });
   return std::string(axes) + (known ? " = " + impl::shape_text(shape) : "");
@@ -107,7 +107,7 @@ std::int64_t CaseFile::integer(std::string_view attribute) const {
   const Scalar value = impl_->required(attribute, "an integer");
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return *integer;
   if (const auto* real = std::get_if<double>(&value)) {
-    // 1.0 is an integer too, as long as float64 can tell it from its neighbours
+    // 1.0 is an integer too, as long as float64 distinguishes it from its neighbours
     if (std::abs(*real) <= 0x1p53 && *real == std::trunc(*real)) {
       return static_cast<std::int64_t>(*real);
     }

@@ -26,11 +26,11 @@ struct IntTensor {
 };
 
 /// An operator case (HDF5, read only): inputs as datasets at the root, parameters as root
-/// attributes. The file is treated as hostile: every failure is an InputError of one line that
-/// names the file and the dataset or attribute, what it holds and what was expected.
+/// attributes. The reader treats the file as hostile: every failure is an InputError of one line
+/// that names the file and the dataset or attribute, what it holds and what was expected.
 class CaseFile {
  public:
-  /// `dtype` stands in for the attribute of that name, for a case that is to run in another one.
+  /// `dtype` replaces the attribute of that name, to run a case in another dtype.
   explicit CaseFile(const std::filesystem::path& path, std::optional<Dtype> dtype = std::nullopt);
   ~CaseFile();
   CaseFile(const CaseFile&) = delete;
@@ -41,7 +41,7 @@ class CaseFile {
   [[nodiscard]] bool has(std::string_view dataset) const;
   [[nodiscard]] bool has_attribute(std::string_view name) const;
 
-  /// What the constructor was given, else the attribute `dtype`: "f32", "f16" or "bf16".
+  /// The constructor's `dtype`, else the attribute `dtype`: "f32", "f16" or "bf16".
   [[nodiscard]] Dtype dtype() const;
   [[nodiscard]] std::int64_t integer(std::string_view attribute) const;
   [[nodiscard]] std::int64_t integer(std::string_view attribute, std::int64_t fallback) const;

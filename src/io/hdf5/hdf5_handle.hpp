@@ -36,11 +36,11 @@ class Handle {
   hid_t id_ = H5I_INVALID_HID;
 };
 
-/// Keeps HDF5 from printing its error stack on stderr, from here on: errors are thrown with their
-/// reason instead, and the library has more to say when the program ends after a damaged file.
+/// Keeps HDF5 from printing its error stack on stderr, from here on: our errors carry the reason
+/// instead, and the library would print more when the program ends after a damaged file.
 inline void silence_errors() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
 
-/// What HDF5 says about the failure that just happened: the innermost entry of its error stack.
+/// HDF5's reason for the last failure: the innermost entry of its error stack.
 inline std::string last_error() {
   std::string reason;
   const auto take_first = [](unsigned depth, const H5E_error2_t* entry, void* out) -> herr_t {

@@ -9,7 +9,7 @@ namespace katt::io::impl {
 
 namespace {
 
-/// The requests; arguments and answers as answer_request() takes and makes them.
+/// The requests. answer_request() defines their arguments and answers.
 enum class Verb : std::uint8_t {
   open,
   has,
@@ -21,7 +21,7 @@ enum class Verb : std::uint8_t {
   read
 };
 
-/// A type as bytes: only this process makes them, so that they can be trusted.
+/// A type as bytes. Only this process makes them, so the child can trust them.
 std::string encoded(hid_t type) {
   std::size_t size = 0;
   if (type < 0 || H5Tencode(type, nullptr, &size) < 0) return {};
@@ -77,7 +77,7 @@ DatasetInfo take_info(MessageReader& answer) {
 
 bool take_truth(MessageReader& answer) { return answer.take<std::uint8_t>() != 0; }
 
-/// In the child.
+/// Runs in the child.
 void answer_request(std::shared_ptr<Hdf5Reader>& file, const std::filesystem::path& path,
                     std::string_view message, Reply& reply) {
   MessageReader request(message);
@@ -131,7 +131,7 @@ auto Hdf5Input::guard(std::string_view object, const Function& function) const {
   } catch (const ChildGone& gone) {
     reject(start + gone.what());
   } catch (const std::exception& error) {
-    // nonsense where an answer was expected, or a size that made the child run out of memory
+    // nonsense instead of an answer, or a size that made the child run out of memory
     reject(start + "fails: " + error.what());
   }
 }
@@ -193,7 +193,7 @@ std::size_t Hdf5Input::readable_count(std::string_view name, const DatasetInfo& 
                                 [](MessageReader& answer) { return answer.take<std::uint64_t>(); });
   std::size_t product = 1;
   for (const std::int64_t extent : info.shape) product *= static_cast<std::size_t>(extent);
-  // our callers index by the shape: it is not left to the child alone that both agree
+  // our callers index by the shape, so this process checks it as well
   if (product != count) reject_dataset(name, "is damaged: its shape changes while it is read");
   return count;
 }

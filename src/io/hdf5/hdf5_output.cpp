@@ -14,15 +14,15 @@ namespace {
 /// (The format's limit is 64 KiB for the whole header.)
 constexpr std::size_t compact_bytes = 32768;
 
-/// What a file in memory is called. HDF5 refuses one of which there is a file, so that it is a name
-/// that no file can have.
+/// The name of a file in memory. HDF5 refuses the name of an existing file, so this is a name that
+/// no file can have.
 constexpr const char* in_memory = "/dev/null/in memory";
 
-/// By how much a file in memory grows at a time.
+/// Bytes by which a file in memory grows at a time.
 constexpr std::size_t growth_bytes = std::size_t{1} << 20;
 
-/// The memory of a file, which HDF5 is to leave to us when it closes the file: H5Fget_file_image()
-/// clears a flag in its copy, whose checksum is then wrong.
+/// The memory of a file. HDF5 must leave it to us when it closes the file: H5Fget_file_image()
+/// clears a flag in its copy, and the checksum of the copy is then wrong.
 void* allocate(std::size_t size, H5FD_file_image_op_t, void*) { return std::malloc(size); }
 void* copy(void* to, const void* from, std::size_t size, H5FD_file_image_op_t, void*) {
   return std::memcpy(to, from, size);
@@ -47,7 +47,7 @@ Handle output_access(Bytes& bytes) {
                                         share,    forget, &bytes};
   H5Pset_file_image_callbacks(access.get(), &callbacks);
   H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V110);
-  // closing the file closes whatever an exception left open in it
+  // closing the file closes all objects that an exception left open in it
   H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);
   return access;
 }

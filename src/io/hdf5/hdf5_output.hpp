@@ -14,12 +14,12 @@
 
 namespace katt::io::impl {
 
-/// Returns `result` unless it is HDF5's sign of failure, a negative number: then throws
-/// std::runtime_error "cannot WHAT: REASON".
+/// Returns `result`. When it is negative, HDF5's sign of failure, throws std::runtime_error "cannot
+/// WHAT: REASON".
 hid_t require(hid_t result, const std::string& what);
 
-/// An HDF5 file that is made in memory; its bytes are written by us (io/atomic_file.hpp). A file on
-/// disk whose bytes HDF5 could not write stays open in the library, which crashes on it when the
+/// An HDF5 file in memory; this program writes its bytes (io/atomic_file.hpp). If HDF5 wrote the
+/// file itself and failed, the file would stay open in the library, which crashes on it when the
 /// program ends.
 class MemoryFile {
  public:
@@ -33,11 +33,12 @@ class MemoryFile {
   [[nodiscard]] std::span<const std::byte> close();
 
  private:
-  /// What free() is to free.
+  /// The memory that free() frees.
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };
-  std::unique_ptr<std::unique_ptr<void, Free>> bytes_;  ///< of the closed file, at a fixed address
+  std::unique_ptr<std::unique_ptr<void, Free>> bytes_;  ///< bytes of the closed file, at a fixed
+                                                        ///< address
   Handle file_;
 };
 

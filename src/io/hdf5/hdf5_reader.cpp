@@ -41,8 +41,8 @@ herr_t refuse_external_link(const char*, const char*, const char*, const char*, 
   return -1;
 }
 
-/// Whether a program that uses HDF5 writes the file: then it holds a lock, and the content may be a
-/// part.
+/// True when a program that uses HDF5 writes the file: it then holds a lock, and the content may be
+/// incomplete.
 bool is_open_elsewhere(const fs::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return false;
@@ -77,7 +77,7 @@ Handle open_file(const fs::path& path) {
   return file;
 }
 
-/// What a type holds, for messages: "float32", "uint8", "text", "a compound type" …
+/// A type in words, for messages: "float32", "uint8", "text", "a compound type" …
 std::string type_text(hid_t type) {
   const std::string bits = std::to_string(8 * H5Tget_size(type));
   switch (H5Tget_class(type)) {
@@ -182,7 +182,7 @@ std::optional<Scalar> read_number(hid_t attribute, hid_t type) {
     return value;
   }
   std::int64_t value = 0;
-  // a value that does not fit is clipped by HDF5, so it is read as what it is and refused
+  // HDF5 clips a value that does not fit, so this reads it in its own type and refuses it
   const bool is_unsigned = H5Tget_class(type) == H5T_INTEGER && H5Tget_sign(type) == H5T_SGN_NONE;
   if (H5Aread(attribute, is_unsigned ? H5T_NATIVE_UINT64 : H5T_NATIVE_INT64, &value) < 0 ||
       (is_unsigned && value < 0)) {

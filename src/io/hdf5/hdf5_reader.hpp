@@ -22,14 +22,14 @@ using Scalar = std::variant<std::int64_t, double, std::string>;
 /// The attributes of an object by name.
 using ScalarMap = std::map<std::string, Scalar, std::less<>>;
 
-/// What the elements of a dataset are. Enumerations (numpy's booleans are one) are integers.
+/// The element type of a dataset. Enumerations (numpy's booleans are one) are integers.
 enum class ElementKind : std::uint8_t { real, integer, unsigned_integer, table, other };
 
 /// One column of a table.
 struct ColumnInfo {
   std::string name;
   std::string type;          ///< for messages: "float64", "text"
-  bool is_expected = false;  ///< of the type that was asked for under its name
+  bool is_expected = false;  ///< of the type requested under its name
   bool is_int64 = false;
 };
 
@@ -54,22 +54,21 @@ class NamedFile {
   std::filesystem::path path_;
 };
 
-/// An HDF5 file from elsewhere, opened read-only and treated as hostile: nothing outside the file
-/// is followed or loaded, sizes are checked before anything is allocated, and every failure that
-/// HDF5 reports is an InputError of one line that names the file, the object, what it holds and
-/// what was expected. What HDF5 does not report, because it crashes, is the affair of the process
-/// that this runs in: see Hdf5Input.
+/// An HDF5 file from elsewhere, opened read-only and treated as hostile. The reader follows and
+/// loads nothing outside the file and checks sizes before it allocates. Every failure that HDF5
+/// reports is an InputError of one line that names the file, the object, what it holds and what was
+/// expected. A crash of HDF5 ends the process of the reader: see Hdf5Input.
 class Hdf5Reader : public NamedFile {
  public:
   explicit Hdf5Reader(std::filesystem::path path);
 
-  /// Whether the root holds a link of that name.
+  /// True when the root holds a link of that name.
   [[nodiscard]] bool has(std::string_view name) const;
   [[nodiscard]] bool has_attribute(std::string_view name) const;
-  /// A root attribute, or nothing where it is missing.
+  /// A root attribute, or nothing when it is missing.
   [[nodiscard]] std::optional<Scalar> attribute(std::string_view name) const;
-  /// All attributes of a group or dataset, which is named by its path. `expected` completes the
-  /// message where it is missing.
+  /// All attributes of the group or dataset at a path. `expected` completes the message where it is
+  /// missing.
   [[nodiscard]] ScalarMap attributes_of(std::string_view name, const std::string& expected) const;
 
   /// Describes a dataset of the root whose data lie wholly in this file. `expected` completes the

@@ -48,7 +48,7 @@ class Datasets {
   Datasets(const Hdf5Input& input, std::string group)
       : input_(input), group_(std::move(group)), there_(input.has(group_)) {}
 
-  /// Path of the dataset of a point; "" where there is none.
+  /// Path of the dataset of a point; "" when there is none.
   [[nodiscard]] std::string find(const std::string& run, const std::string& point) {
     const std::string folder = group_ + "/" + run;
     const auto [known, is_new] = folders_.try_emplace(folder, false);
@@ -95,7 +95,8 @@ Profile read_profile(const Hdf5Input& input, const std::string& path) {
           .rows = impl::read_profile_rows(input, path)};
 }
 
-/// Throws InputError where a row names no run, or what could be no dataset of its own.
+/// Throws InputError when a row names no run, or a point that cannot be the name of a dataset of
+/// its own.
 void check_names(const Hdf5Input& input, const std::vector<RunRecord>& runs, const std::string& run,
                  const std::string& point) {
   if (std::ranges::find(runs, run, &RunRecord::name) == runs.end()) {

@@ -9,15 +9,15 @@
 
 namespace katt::io {
 
-/// One run of a result file: where its numbers come from, and the limits of its machine.
+/// One run of a result file: the provenance of its numbers, and the limits of its machine.
 struct RunRecord {
   std::string name;
   Attributes attributes;
   std::vector<CeilingRow> ceilings{};
 
-  /// A text attribute; "" where there is none of that name.
+  /// A text attribute; "" when there is none of that name.
   [[nodiscard]] std::string text(std::string_view attribute) const;
-  /// An integer attribute; `fallback` where there is none of that name.
+  /// An integer attribute; `fallback` when there is none of that name.
   [[nodiscard]] std::int64_t integer(std::string_view attribute, std::int64_t fallback) const;
 };
 
@@ -27,8 +27,8 @@ struct ResultContents {
   std::vector<Row> rows;  ///< in the order of /points
 };
 
-/// The runs of a result file, without their ceilings. Throws InputError when it is none of this
-/// schema.
+/// The runs of a result file, without their ceilings. Throws InputError when it is not a result
+/// file of this schema.
 [[nodiscard]] std::vector<RunRecord> read_runs(const std::filesystem::path& path);
 
 /// Reads a whole result file, which may be hostile. A file without the later columns is read as if
@@ -37,7 +37,7 @@ struct ResultContents {
 [[nodiscard]] ResultContents read_result(const std::filesystem::path& path,
                                          const std::vector<Column>& columns);
 
-/// Writes a whole result file in one step; a file that is there is replaced. Throws as ResultFile.
+/// Writes a whole result file in one step, and replaces an existing file. Throws as ResultFile.
 void write_result(const std::filesystem::path& path, const std::vector<Column>& columns,
                   const ResultContents& contents);
 

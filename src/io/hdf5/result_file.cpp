@@ -133,13 +133,13 @@ void ResultFile::edit(const std::filesystem::path& temporary,
   };
   if (!is_foreign_) return apply();
   impl::run_in_child([&] {
-    H5Lunregister(H5L_TYPE_EXTERNAL);  // a group of the file may lie in no other file
+    H5Lunregister(H5L_TYPE_EXTERNAL);  // a group of the file must not lie in another file
     apply();
   });
 }
 
 void ResultFile::commit(const std::function<void(std::int64_t)>& change) {
-  if (path_.empty()) return;  // the rows are in memory alone
+  if (path_.empty()) return;  // the rows exist in memory only
   impl::silence_errors();
   AtomicFile target(path_);
   edit(target.temporary(), change);

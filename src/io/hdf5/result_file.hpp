@@ -21,7 +21,8 @@ struct Column {
   std::string name;
   ColumnKind kind = ColumnKind::real;
   std::size_t width = 0;
-  bool later = false;  ///< files of earlier versions lack it; their rows then hold NaN, or no text
+  bool later = false;  ///< files of earlier versions lack this column; their rows then hold NaN, or
+                       ///< empty text
   friend bool operator==(const Column&, const Column&) = default;
 };
 
@@ -31,18 +32,19 @@ using Cell = std::variant<std::string, std::int64_t, double>;
 struct ProfileRow {
   std::string name;  ///< e.g. "katt::rope"
   std::int64_t depth = 0;
-  double calls = 0;       ///< in one run
-  double time_s = 0;      ///< of all of them
-  double flops = 0;       ///< of all of them, by the mathematics; 0: nobody counted
-  double bytes = 0;       ///< least traffic of all of them; 0: nobody counted
-  std::string ceiling{};  ///< the measured limit that is nearest; "" where none is known
-  double ceiling_fraction = std::numeric_limits<double>::quiet_NaN();  ///< used of it
+  double calls = 0;       ///< calls in one run
+  double time_s = 0;      ///< time of all its calls
+  double flops = 0;       ///< operations of all its calls, by the mathematics; 0: nobody counted
+  double bytes = 0;       ///< least traffic of all its calls; 0: nobody counted
+  std::string ceiling{};  ///< the nearest measured limit; "" when none is known
+  double ceiling_fraction = std::numeric_limits<double>::quiet_NaN();  ///< share of it that was
+                                                                       ///< used
 };
 
-/// Where the time of a run goes.
+/// The time of a run by regions and kernels.
 struct Profile {
-  std::int64_t runs = 0;  ///< that were averaged; 0: no profile was taken
-  double time_s = 0;      ///< of one run, profiled
+  std::int64_t runs = 0;  ///< runs that were averaged; 0: there is no profile
+  double time_s = 0;      ///< time of one run, profiled
   std::vector<ProfileRow> rows{};
 };
 
@@ -71,16 +73,16 @@ using Attributes = std::vector<std::pair<std::string, Attribute>>;
 
 /// A result file of schema 1. The file on disk is complete at every instant: each change is made to
 /// a hidden copy beside it, synced, and renamed over it. A killed program loses at most the change
-/// it was making. One program at a time writes a file. The commit functions throw
-/// std::runtime_error when the change cannot be written, a full disk for example, and
-/// std::invalid_argument when it makes no sense; the file is then as it was.
+/// that it was making. One program at a time writes a file. The commit functions throw
+/// std::runtime_error when they cannot write the change (a full disk, for example) and
+/// std::invalid_argument when the change makes no sense; the file then stays as it was.
 class ResultFile {
  public:
-  /// Starts a new file in memory; nothing is on disk before the first commit, which replaces a file
-  /// that is there, or ever where `path` is empty. `columns` hold at least the texts "point" and
+  /// Starts a new file in memory. The first commit writes it to disk and replaces an existing file;
+  /// with an empty `path` nothing reaches the disk. `columns` hold at least the texts "point" and
   /// "run". Throws InputError when the folder cannot be made or written.
   static ResultFile create(const std::filesystem::path& path, std::vector<Column> columns);
-  /// Continues a file, or starts it where it is missing. A file without the later columns, or with
+  /// Continues a file, or starts it when it is missing. A file without the later columns, or with
   /// int64 where `columns` say real, is read as if it had them; the first commit rewrites its
   /// table. Throws InputError when it is not a result file of this schema or its columns differ
   /// otherwise.
@@ -88,13 +90,14 @@ class ResultFile {
 
   /// Name of the run that this program adds ("run-0001", one more than the last in the file).
   [[nodiscard]] const std::string& run() const { return runs_.front(); }
-  /// One more run of this program, measured on another machine; its name, the next number.
+  /// Adds another run of this program, measured on another machine. Returns its name, the next
+  /// number.
   const std::string& add_run();
-  /// Rows that the file holds, without their samples.
+  /// The rows of the file, without their samples.
   [[nodiscard]] const std::vector<std::vector<Cell>>& rows() const { return rows_; }
 
   /// Writes a run's group and attributes (a second call replaces values). `run` is one of this
-  /// program's, run() where it is empty.
+  /// program's runs; empty means run().
   void commit_run(const Attributes& attributes, const std::string& run = {});
   /// Writes /ceilings/RUN.
   void commit_ceilings(const std::vector<CeilingRow>& ceilings, const std::string& run = {});
@@ -108,24 +111,24 @@ class ResultFile {
  private:
   ResultFile() = default;
   void check(const Row& row) const;
-  /// The run of this program with that name, run() where it is empty.
+  /// The run of this program with that name; an empty name means run().
   [[nodiscard]] const std::string& own_run(const std::string& name) const;
-  /// Makes a change (given the identifier of the open HDF5 file) to the file on disk, all or
-  /// nothing.
+  /// Makes a change to the file on disk, all or nothing. The change gets the identifier of the open
+  /// HDF5 file.
   void commit(const std::function<void(std::int64_t)>& change);
-  /// The same to a copy. A file that this process has not started is edited in a child process, as
-  /// it is read (io/hdf5/hdf5_input.hpp).
+  /// Makes the same change to a copy. A child process edits, and reads, a file that this process
+  /// has not started (io/hdf5/hdf5_input.hpp).
   void edit(const std::filesystem::path& temporary,
             const std::function<void(std::int64_t)>& change) const;
-  /// Throws InputError where the file cannot be continued: better now than after hours of
-  /// measuring.
+  /// Throws InputError when the file cannot be continued, so that the user learns it before hours
+  /// of measuring.
   void rehearse() const;
 
   std::filesystem::path path_;
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_;
   int first_run_ = 1;
-  std::deque<std::string> runs_;  ///< of this program; references to them stay valid
+  std::deque<std::string> runs_;  ///< runs of this program; references to them stay valid
   bool exists_ = false;
   bool is_foreign_ = false;  ///< started by another process
   bool outdated_ = false;    ///< the table on disk lacks later columns

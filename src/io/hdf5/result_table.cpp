@@ -115,10 +115,11 @@ void write_table(hid_t group, const std::string& name, const std::vector<Column>
                 packed.data());
 }
 
-/// Which of `columns` the table has, in their order: all but later ones. Refuses any other table.
+/// The columns of `columns` that the table has, in their order: all but later ones. Refuses any
+/// other table.
 struct HeldColumns {
   std::vector<bool> held;
-  bool to_the_letter = true;  ///< none is missing, and no int64 stands in the place of a float64
+  bool to_the_letter = true;  ///< no column is missing, and none is int64 instead of float64
 };
 
 HeldColumns held_columns(const Hdf5Input& input, const std::string& name, const DatasetInfo& info,
@@ -155,7 +156,7 @@ HeldColumns held_columns(const Hdf5Input& input, const std::string& name, const 
   return answer;
 }
 
-/// What stands for the cell of a column that the file lacks.
+/// The value of a cell in a column that the file lacks.
 Cell unknown_cell(const Column& column) {
   switch (column.kind) {
     case ColumnKind::text: return std::string();

@@ -10,8 +10,8 @@
 #include "io/hdf5/hdf5_output.hpp"
 #include "io/hdf5/result_file.hpp"
 
-/// How the parts of a result file lie in HDF5 (docs/schema.md): for the two that write and read
-/// them, ResultFile and read_result().
+/// The form of a result file's parts in HDF5 (docs/schema.md), for its writer ResultFile and its
+/// reader read_result().
 namespace katt::io::impl {
 
 class Hdf5Input;
@@ -23,9 +23,9 @@ void check_is_result_file(const Hdf5Input& input);
 
 /// For messages: "int64", "text of 32 bytes".
 std::string kind_text(const Column& column);
-/// Place of a text column. Throws std::invalid_argument where there is none.
+/// Index of a text column. Throws std::invalid_argument when there is none.
 std::size_t index_of(const std::vector<Column>& columns, std::string_view name);
-/// Throws std::invalid_argument where columns of /points are repeated or lack a name.
+/// Throws std::invalid_argument when columns of /points are repeated or lack a name.
 void check_columns(const std::vector<Column>& columns);
 
 /// A new file with its empty groups and an empty table /points.
@@ -36,15 +36,16 @@ hsize_t row_count(const Handle& points);
 void append_rows(hid_t file, const std::vector<Column>& columns,
                  const std::vector<std::vector<Cell>>& rows);
 
-/// /runs/RUN; values that are there are replaced.
+/// Writes /runs/RUN and replaces existing values.
 void write_run(hid_t file, const std::string& run, const Attributes& attributes);
-/// /ceilings/RUN.
+/// Writes /ceilings/RUN.
 void write_ceilings(hid_t file, const std::string& run, const std::vector<CeilingRow>& ceilings);
 /// Appends rows to /points, with their samples and profiles under the run that each names.
 void write_rows(hid_t file, const std::vector<Column>& columns, const std::vector<Row>& rows);
 
-/// The rows of a table, and whether it is as this version writes it: later columns may be missing,
-/// and hold NaN then. `expected` completes the messages. Throws InputError for any other table.
+/// The rows of a table, and true when the table is as this version writes it. Later columns may be
+/// missing; their cells are then NaN. `expected` completes the messages. Throws InputError for any
+/// other table.
 std::pair<std::vector<std::vector<Cell>>, bool> read_table(const Hdf5Input& input,
                                                            const std::string& name,
                                                            const std::string& expected,

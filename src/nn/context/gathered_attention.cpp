@@ -94,7 +94,7 @@ void gathered_forward(Runner<Exec>& run, const Kernels& kernels, const RingShape
                       const ZigzagRows& keys, const RingForwardArgs& args,
                       const GatheredBuffers& buffers, const RingSchedule<Exec>& schedule) {
   gather_keys(run, shape, keys, args.kv, buffers);
-  if (!run.is_dry()) {  // of queries that see nothing there is no call
+  if (!run.is_dry()) {  // queries that see nothing need no call
     clear_rows(run.exec(), args.out);
     Kokkos::deep_copy(run.exec(), args.lse.template view<float, typename Exec::memory_space>(),
                       -Kokkos::Experimental::infinity_v<float>);

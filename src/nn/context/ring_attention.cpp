@@ -37,13 +37,13 @@ struct MoveRows {
   }
 };
 
-/// Adds a part to what has been merged so far: with m = max(lse, lse'),
+/// Adds a part to the merged sums: with m = max(lse, lse'),
 ///
 ///   sum ← exp(lse − m) · sum + exp(lse' − m) · out',   weight ← exp(lse − m) · weight + exp(lse' − m),
 ///   lse ← m
 ///
-/// An lse is so that of a part, bit by bit, until the end: large ones that were rounded with every part
-/// would leave P = exp(S − lse) of the backward pass with all of these errors.
+/// So an lse stays that of one part, bit by bit, until the end: a large lse that is rounded with
+/// every part would carry all of these errors into P = exp(S − lse) of the backward pass.
 template <class T, class Memory>
 struct MergePart {
   StridedView<float, 4, Memory> sum;
@@ -72,7 +72,7 @@ struct MergePart {
   }
 };
 
-/// sum ← sum / weight, lse ← lse + log(weight); nothing where no key was seen.
+/// sum ← sum / weight, lse ← lse + log(weight); nothing for a query that has seen no key.
 template <class Memory>
 struct FinishRows {
   StridedView<float, 4, Memory> sum;
@@ -106,14 +106,14 @@ void move_rows(Runner<Exec>& run, const TensorRef<2>& from, const TensorRef<2>& 
   });
 }
 
-/// The log-sum-exp of a part (half 0), and the weights of what has been merged (half 1).
+/// The log-sum-exp of a part (half 0), and the weights of the merged sums (half 1).
 TensorRef<3> half_of(TensorRef<3> pair, std::int64_t half) {
   pair.extent[0] /= 2;
   pair.data = static_cast<float*>(pair.data) + half * pair.extent[0] * pair.stride[0];
   return pair;
 }
 
-/// Of causal attention of equal sequences, as in a model.
+/// The shape of causal attention of equal sequences, as in a model.
 template <class Exec>
 RingSchedule<Exec> causal_schedule(const Runner<Exec>& run, const RingShape& shape) {
   const ranks::Place& place = run.groups().place;
@@ -201,7 +201,7 @@ void ring_forward(Runner<Exec>& run, const Kernels& kernels, const RingShape& sh
   TensorRef<2> kv = buffers.kv, next_kv = buffers.next_kv;
   move_rows(run, args.kv, kv);
   const std::vector<RingCall>& own = schedule.calls(ring.rank());
-  // One call that has all queries begins the sums; else they begin with nothing.
+  // A call with all queries begins the sums; without such a call they begin with zeros.
   const bool begins = own.size() == 1 && own.front().q_count == shape.seq;
   const TensorRef<3> lses = half_of(buffers.part_lse, 0), weight = half_of(buffers.part_lse, 1);
   if (!run.is_dry()) {

@@ -7,25 +7,26 @@
 #include "nn/runner.hpp"
 
 /// Attention of sequences that several ranks share (Liu et al. 2023, arXiv:2310.01889): blocks of
-/// keys and values travel around the ring while those that are here are attended to, and the
-/// results, each with its log-sum-exp, are merged:
+/// keys and values travel around the ring. A rank attends to the block that it has while the next
+/// one arrives, and merges the results by their log-sum-exp:
 ///
 ///   lse = log(exp(lse) + exp(lse')),   out = exp(lse_before − lse) · out + exp(lse' − lse) · out'
 ///
-/// Of C ranks, rank r has the chunks r and 2C − 1 − r of 2C equal ones (the zigzag order of Brandon
-/// et al. 2023, arXiv:2311.09431): causal work is even then. Of a block from rank s its queries see
+/// With C ranks, rank r has the chunks r and 2C − 1 − r of 2C equal ones (the zigzag order of
+/// Brandon et al. 2023, arXiv:2311.09431): causal work is then balanced. Its queries see these keys
+/// of a block from rank s:
 ///
 ///   s = r | all of it, causally: the two chunks in their order
 ///   s < r | all queries the first chunk of it, none the second
 ///   s > r | the queries of the second chunk all of it, those of the first nothing
 ///
-/// so that each step is one call of the operator with a plain mask, and exact.
+/// So each step is one call of the operator with a plain mask, and exact.
 namespace katt::nn {
 
-/// The positions of a rank's rows of a sequence of so many tokens, which 2 · ranks divide.
+/// The positions of a rank's rows in a sequence. 2 · ranks divides the number of tokens.
 [[nodiscard]] std::vector<std::int64_t> zigzag_positions(std::int64_t seq, int ranks, int rank);
 
-/// Memory of both passes beside what one rank needs; T local tokens.
+/// Memory of both passes beside the memory for one rank; T local tokens.
 struct RingBuffers {
   TensorRef<2> kv, next_kv;    ///< (T, 2·kv_size): keys and values that are here, that come
   TensorRef<2> sum;            ///< (T, q_size) f32: out, or dq

@@ -21,7 +21,7 @@ inline TensorRef<3> seq_part(TensorRef<3> values, std::int64_t begin, std::int64
   return values;
 }
 
-/// Rows of a rank by heads: of queries, and of keys (part 0) or values (part 1).
+/// Rows of a rank by heads: queries, and keys (part 0) or values (part 1).
 inline TensorRef<4> query_heads(const RingShape& shape, const TensorRef<2>& rows) {
   return heads_of(rows, 0, shape.batch, shape.heads, shape.head_dim);
 }

@@ -27,7 +27,7 @@ std::vector<Chunk> chunks_of(const ZigzagRows& rows) {
   return chunks;
 }
 
-/// What a pair of chunks says of keys, before its tables are in device memory.
+/// The mask of a pair of chunks, before its tables are in device memory.
 struct Pair {
   RingCall call{};
   std::vector<std::int64_t> kv_len{};
@@ -39,7 +39,7 @@ struct Pair {
                    expected);
 }
 
-/// Sets windows, alignment and lengths. False where the queries see none of the keys.
+/// Sets windows, alignment and lengths. Returns false when the queries see none of the keys.
 bool set_interval(Pair& pair, const RingProblem& p, const Chunk& q, const Chunk& k) {
   attention::MaskArgs& mask = pair.call.mask;
   std::int64_t& keys = pair.call.k_count;
@@ -93,7 +93,7 @@ bool set_interval(Pair& pair, const RingProblem& p, const Chunk& q, const Chunk&
   return true;
 }
 
-/// Sets the part of the block mask. False where none of it is alive.
+/// Sets the part of the block mask. Returns false when no block of it is visible.
 bool set_blocks(Pair& pair, const RingProblem& p, const Chunk& q, const Chunk& k) {
   if (p.block_mask.empty()) return true;
   const std::int64_t columns = (p.seq_kv + p.block_size - 1) / p.block_size;
@@ -128,7 +128,7 @@ std::optional<Pair> pair_of(const RingProblem& p, const Chunk& q, const Chunk& k
   return pair;
 }
 
-/// Whether each step is one call.
+/// True when each step is one call.
 bool is_plain(const RingProblem& p, int ranks) {
   return p.causal && p.window_left < 0 && p.seq_q == p.seq_kv && p.seq_q % (2 * ranks) == 0 &&
          p.score.alibi_slopes == nullptr && p.kv_len.empty() && p.block_mask.empty() && !p.bias;
@@ -169,7 +169,7 @@ RingSchedule<Exec>::RingSchedule(const Exec& exec, const RingProblem& problem, i
     }
     return;
   }
-  // Lengths first, which are aligned to eight bytes; then the bytes of the blocks.
+  // The lengths come first, aligned to eight bytes, then the bytes of the blocks.
   std::vector<std::int64_t> lengths;
   std::vector<std::uint8_t> blocks;
   struct Place {

@@ -9,10 +9,11 @@
 #include "ops/attention/attention.hpp"
 #include "ops/attention/backward.hpp"
 
-/// Which calls of attention the steps of a ring are (nn/context/ring_attention.hpp), for every mask.
+/// The calls of attention that the steps of a ring make (nn/context/ring_attention.hpp), for every
+/// mask.
 namespace katt::nn {
 
-/// Attention of whole sequences, whose masks mean what they mean on one rank (attention::MaskArgs).
+/// Attention of whole sequences, with masks as on one rank (attention::MaskArgs).
 struct RingProblem {
   std::int64_t batch = 0, seq_q = 0, seq_kv = 0;  ///< of whole sequences
   attention::ScoreArgs score{};
@@ -34,15 +35,15 @@ struct ZigzagRows {
 
   [[nodiscard]] std::int64_t chunk() const { return (seq + 2 * ranks - 1) / (2 * ranks); }
   [[nodiscard]] std::int64_t rows() const { return 2 * chunk(); }
-  /// Of the first (0) or second chunk: where it begins in the sequence, and its tokens.
+  /// The first (0) or second chunk: its begin in the sequence, and its tokens.
   [[nodiscard]] ranks::Part part(int which) const {
     return ranks::part_of(seq, 2 * ranks, which == 0 ? rank : 2 * ranks - 1 - rank);
   }
-  /// The position of every row in the sequence; −1: it is empty.
+  /// The position of every row in the sequence; −1: the row is empty.
   [[nodiscard]] std::vector<std::int64_t> positions() const;
 };
 
-/// Where the rows of all ranks, (rank, batch, row), lie in whole sequences, (batch, token).
+/// The places of the rows of all ranks, (rank, batch, row), in whole sequences, (batch, token).
 struct ZigzagPlace {
   std::int64_t ranks, rows, chunk, seq;
 
@@ -57,8 +58,8 @@ struct ZigzagPlace {
   }
 };
 
-/// One call: the rows of this rank's queries, those of the keys that are here, and what they see of
-/// each other.
+/// One call: the rows of this rank's queries, the rows of the present keys, and the mask between
+/// them.
 struct RingCall {
   std::int64_t q_begin = 0, q_count = 0, k_begin = 0, k_count = 0;
   attention::MaskArgs mask{};
@@ -66,19 +67,19 @@ struct RingCall {
 
 /// The calls of one rank, with the tables of their masks in the memory of the execution space.
 ///
-/// Where sequences are equal, cut evenly, and only causality hides keys, a step is one call. Else a
-/// call is a chunk of queries on a chunk of keys, and pairs that see nothing of each other are left
-/// out. With δ the distance of the chunks' alignment on whole sequences, o + q − k, key j of a chunk is
-/// visible to query i of a chunk where i + δ − left ≤ j ≤ i + δ + right. A call has that alignment
-/// through kv_len = queries + δ, which hides no visible key as long as right = 0 or δ is no less than
-/// the keys that a chunk has more than queries; else windows are moved by what is missing. Blocks of
-/// a block mask become as small as chunks cut them.
+/// A step is one call when sequences are equal and cut evenly, and only causality hides keys.
+/// Otherwise a call is a chunk of queries on a chunk of keys, and pairs without a visible key are
+/// left out. With δ the distance of the chunks' alignment on whole sequences, o + q − k, key j of a
+/// chunk is visible to query i of a chunk where i + δ − left ≤ j ≤ i + δ + right. A call has that
+/// alignment through kv_len = queries + δ, which hides no visible key as long as right = 0 or δ is
+/// no less than the keys that a chunk has more than queries; else the windows move by the
+/// difference. Blocks of a block mask become as small as chunks cut them.
 template <class Exec>
 class RingSchedule {
  public:
-  /// Throws InputError, naming it, for what cannot be said to a part: ALiBi and lengths of keys
-  /// together with keys after the query, but for lengths alone. `gathered`: the keys of all ranks are
-  /// here, in the order of the sequence, as if from rank 0.
+  /// Throws InputError that names an option which a part cannot express: ALiBi or lengths of keys,
+  /// together with keys after the query, except lengths alone. `gathered`: the keys of all ranks
+  /// are here, in the order of the sequence, as if from rank 0.
   RingSchedule(const Exec& exec, const RingProblem& problem, int ranks, int rank,
                bool gathered = false);
 
@@ -98,9 +99,9 @@ class RingSchedule {
   DeviceMemory<Exec> tables_;
 };
 
-/// As ring_forward() and ring_backward() of nn/context/ring_attention.hpp, with any mask; rows of queries and
-/// of keys are batch · q_rows() and batch · kv_rows(), rows that are empty hold finite values, and
-/// shape.seq is q_rows().
+/// As ring_forward() and ring_backward() of nn/context/ring_attention.hpp, with any mask; rows of
+/// queries and of keys are batch · q_rows() and batch · kv_rows(), empty rows hold finite values,
+/// and shape.seq is q_rows().
 [[nodiscard]] RingBuffers lay_out_ring(Arena& arena, Dtype dtype, const RingShape& shape,
                                        std::int64_t kv_rows);
 template <class Exec>

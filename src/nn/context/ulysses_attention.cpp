@@ -16,7 +16,7 @@ namespace {
 /// on the other.
 struct Exchange {
   ZigzagRows rows;
-  std::int64_t batch = 0, sections = 1, width = 0;  ///< of a section, in elements, of all heads
+  std::int64_t batch = 0, sections = 1, width = 0;  ///< elements of a section with all heads
 
   [[nodiscard]] std::int64_t own_width() const { return width / rows.ranks; }
   /// Elements that each rank sends to each.
@@ -24,9 +24,10 @@ struct Exchange {
   [[nodiscard]] std::int64_t size() const { return part() * rows.ranks; }
 };
 
-/// Where an element of a message lies: messages are (rank, batch, row, section, column). With
-/// `by_token` the matrix has the rows of `here` and all heads; the rank says whose heads. Else it has all
-/// tokens and the own heads, and the rank says whose rows; rows behind the end of a chunk have none.
+/// The place of an element of a message: messages are (rank, batch, row, section, column). With
+/// `by_token` the matrix has the rows of `here` and all heads, and the rank selects the heads.
+/// Otherwise it has all tokens and the own heads, and the rank selects the rows; rows behind the
+/// end of a chunk have no place.
 struct MessagePlace {
   ZigzagPlace tokens;
   std::int64_t batch, sections, own_width;
@@ -77,7 +78,7 @@ struct UnpackMessages {
   }
 };
 
-/// to ← from: own tokens of all heads become all tokens of the own heads, or the other way.
+/// to ← from: own tokens of all heads become all tokens of the own heads, or the reverse.
 template <class Exec>
 void exchange(Runner<Exec>& run, const Exchange& what, const TensorRef<2>& from,
               const TensorRef<2>& to, bool to_heads, const UlyssesBuffers& buffers) {

@@ -7,15 +7,16 @@
 #include "nn/runner.hpp"
 #include "ops/attention/attention.hpp"
 
-/// Attention of sequences that several ranks share, by heads (DeepSpeed-Ulysses, Jacobs et al. 2023,
-/// arXiv:2309.14509): ranks that have some tokens of all heads exchange them for all tokens of some
-/// heads, attend to these as one rank does, and exchange what comes out back:
+/// Attention of sequences that several ranks share, by heads (DeepSpeed-Ulysses, Jacobs et al.
+/// 2023, arXiv:2309.14509): ranks that have some tokens of all heads exchange them for all tokens
+/// of some heads, attend to these as one rank does, and exchange the outputs back:
 ///
 ///   q, k, v (own tokens, all heads) → all_to_all → attention (all tokens, heads / C) → all_to_all → out
 ///
-/// Every mask is that of one rank, since each has whole sequences. The tokens of a rank are those of
-/// ring attention (ZigzagRows), so that both variants hold the same. Backward q, k, v and out are
-/// exchanged again, so that between the passes a rank keeps them once, in its own tokens.
+/// Every mask is that of one rank, since each rank has whole sequences. The tokens of a rank are
+/// those of ring attention (ZigzagRows), so both variants hold the same. The backward pass
+/// exchanges q, k, v and out again, so between the passes a rank keeps them once, in its own
+/// tokens.
 namespace katt::nn {
 
 /// Shapes of whole sequences; the ranks divide both numbers of heads.
@@ -30,7 +31,7 @@ struct UlyssesShape {
   [[nodiscard]] ZigzagRows keys() const { return {seq_kv, ranks, rank}; }
 };
 
-/// Of self-attention in a layout, with `seq` own tokens of each sequence.
+/// Shapes of self-attention in a layout, with `seq` own tokens of each sequence.
 [[nodiscard]] inline UlyssesShape ulysses_shape_of(std::int64_t heads, std::int64_t kv_heads,
                                                    std::int64_t head_dim, std::int64_t batch,
                                                    std::int64_t seq, const ranks::Place& place) {
@@ -38,7 +39,7 @@ struct UlyssesShape {
   return {batch, whole, whole, heads, kv_heads, head_dim, place.layout.context, place.context};
 }
 
-/// Memory of both passes: tokens on their way, and all tokens of the own heads.
+/// Memory of both passes: tokens in transit, and all tokens of the own heads.
 struct UlyssesBuffers {
   TensorRef<1> sent, received;
   TensorRef<2> q, out, dout, dq;  ///< (batch · seq_q, heads / C · head_dim)
@@ -48,14 +49,14 @@ struct UlyssesBuffers {
 [[nodiscard]] UlyssesBuffers lay_out_ulysses(Arena& arena, Dtype dtype, const UlyssesShape& shape,
                                              bool backward);
 
-/// What attention is asked for beside its tensors; tables, slopes and bias are those of whole
-/// sequences and of the own heads.
+/// The options of attention beside its tensors; tables, slopes and bias belong to whole sequences
+/// and the own heads.
 struct UlyssesRule {
   attention::ScoreArgs score{};
   attention::MaskArgs mask{.causal = true};
 };
 
-/// Rows as RingForwardArgs has them, but lse: (batch, heads / C, seq_q) f32, of all tokens and the own
+/// Rows as in RingForwardArgs, except lse: (batch, heads / C, seq_q) f32, of all tokens and the own
 /// heads.
 template <class Exec>
 void ulysses_forward(Runner<Exec>& run, const Kernels& kernels, const UlyssesShape& shape,

@@ -22,7 +22,7 @@ namespace {
 
 void check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
-  (void)cudaGetLastError();  // the next launch is not to find it
+  (void)cudaGetLastError();  // the next launch must not find this error
   throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
 }
 
@@ -41,8 +41,8 @@ std::string CudaGraph::refusal() {
 
 CudaGraph::Capture::Capture(cudaStream_t stream) : stream_(stream) {
   if (std::string reason = refusal(); !reason.empty()) throw std::runtime_error(reason);
-  // Relaxed: Kokkos 4.5 asks for 0 bytes of memory at every launch of teams that have no scratch
-  // memory, which gives none and which the other modes take for an allocation.
+  // Relaxed mode: Kokkos 4.5 requests 0 bytes of memory at every launch of teams without scratch
+  // memory. The request gives none, but the other modes count it as an allocation.
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
 }
 

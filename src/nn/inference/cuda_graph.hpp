@@ -9,15 +9,15 @@
 
 namespace katt {
 
-/// What a stream has been asked to do once, asked again with one call: a CUDA graph.
+/// A CUDA graph: work that a stream did once, repeated with one call.
 class CudaGraph {
  public:
-  /// Why this CUDA runtime makes none; empty where it does.
+  /// The reason why this CUDA runtime makes no graphs; empty when it does.
   static std::string refusal();
 
-  /// Calls launch(), whose work is not done but noted: all that it asks of the stream. It must not
-  /// allocate, wait or ask another stream. Throws std::runtime_error where the runtime refuses; then
-  /// nothing has been done.
+  /// Calls launch() and records the work that it launches on the stream, without doing it. launch()
+  /// must not allocate, wait or use another stream. Throws std::runtime_error when the runtime
+  /// refuses; then nothing has been done.
   template <class F>
   static CudaGraph capture(cudaStream_t stream, const F& launch) {
     Capture capture(stream);
@@ -25,11 +25,11 @@ class CudaGraph {
     return capture.end();
   }
 
-  /// Asks the stream, of the same device, for that work, and returns.
+  /// Launches that work on a stream of the same device, and returns.
   void launch(cudaStream_t stream) const;
 
  private:
-  /// A capture at work; one that is not ended is dropped.
+  /// A capture in progress; the destructor drops one that has not ended.
   class Capture {
    public:
     explicit Capture(cudaStream_t stream);

@@ -19,7 +19,7 @@ namespace {
 /// Tokens of a page of a session for several prompts.
 constexpr std::int64_t page_size = 64;
 
-/// Runs the steps of decoding, each on as many threads as pay.
+/// Runs the steps of decoding, each on the faster number of threads.
 template <class Exec>
 class Steps {
  public:
@@ -55,7 +55,7 @@ class Steps {
   Pace pace_;
 };
 
-/// A sequence at work.
+/// A running sequence.
 struct Sequence {
   std::size_t prompt;
   std::int64_t number;  ///< of the session
@@ -94,7 +94,7 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
   std::vector<Sequence> active;
   Steps<Exec> steps(session, options.adapts_threads);
   std::size_t begun = 0;
-  /// Takes the next token of a sequence; whether it goes on.
+  /// Takes the next token of a sequence; returns true when the sequence continues.
   const auto goes_on = [&](Sequence& sequence, std::int64_t token) {
     auto& tokens = result.tokens[sequence.prompt];
     tokens.push_back(token);

@@ -14,15 +14,16 @@ struct GenerateOptions {
   SamplingOptions sampling{};
   bool use_cache = true;     ///< without it every step computes the whole text again
   bool stop_at_eos = false;  ///< end after one of the model's eos_token_ids
-  /// On a host: each step on all threads or on one, whichever is faster at the time (nn/inference/pace.hpp). Threads
-  /// that meet at barriers are slower than one where other programs take processors.
+  /// On a host: run each step on all threads or on one, whichever is faster at the time
+  /// (nn/inference/pace.hpp). Threads that meet at barriers are slower than one thread when other
+  /// programs take processors.
   bool adapts_threads = false;
 };
 
 struct Generated {
-  std::vector<std::int64_t> tokens;  ///< the new ones
-  double prefill_s = 0;              ///< until the first of them
-  double decode_s = 0;               ///< for the others
+  std::vector<std::int64_t> tokens;  ///< the new tokens
+  double prefill_s = 0;              ///< seconds until the first new token
+  double decode_s = 0;               ///< seconds for the others
 };
 
 /// Continues a prompt, a token at a time. The session must be empty and hold the prompt and the new
@@ -31,18 +32,18 @@ template <class Exec>
 Generated generate(Session<Exec>& session, const LlamaConfig& config,
                    std::span<const std::int64_t> prompt, const GenerateOptions& options);
 
-/// What became of several prompts.
+/// The results of several prompts.
 struct GeneratedBatch {
-  std::vector<std::vector<std::int64_t>> tokens;  ///< the new ones of each prompt, in their order
-  std::int64_t steps = 0;  ///< of decoding: a token of every sequence at work
-  double prefill_s = 0;    ///< of all prompts
+  std::vector<std::vector<std::int64_t>> tokens;  ///< the new tokens of each prompt, in order
+  std::int64_t steps = 0;  ///< steps of decoding: a token of every running sequence
+  double prefill_s = 0;    ///< tokens of all prompts
   double decode_s = 0;
 };
 
-/// Continues several prompts of any lengths in one batch, each as generate() continues it alone: with
-/// a sampler of its own, of the same seed. A prompt that finds the session full begins when another one
-/// has ended. The session must be empty and have pages. Throws InputError as Session::append_to() and
-/// Sampler, NotFiniteError whose sequence is the prompt.
+/// Continues several prompts of any lengths in one batch, each as generate() continues it alone:
+/// with its own sampler and the same seed. A prompt that finds the session full waits until another
+/// one has ended. The session must be empty and have pages. Throws InputError as
+/// Session::append_to() and Sampler, NotFiniteError whose sequence is the prompt.
 template <class Exec>
 GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
                         std::span<const std::vector<std::int64_t>> prompts,

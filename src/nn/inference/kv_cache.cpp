@@ -134,7 +134,7 @@ std::int64_t KvCache<Exec>::pages_for(std::int64_t length) const {
   return (kept(length) + config_.page_size - 1) / config_.page_size;
 }
 
-/// A free page; of contiguous storage that of the slot itself, so that slots lie in order.
+/// A free page; with contiguous storage the page of the slot itself, so that slots lie in order.
 template <class Exec>
 std::int64_t KvCache<Exec>::take_page(std::int64_t slot) {
   const bool is_contiguous = pages_per_slot_ == 1 && config_.pages == config_.slots;
@@ -172,8 +172,8 @@ void KvCache<Exec>::check_step(std::span<const std::int64_t> slots,
   }
 }
 
-/// Room and pages for the step; the tables of its batch in `next`, as they are to lie in the memory of
-/// the execution space.
+/// Reserves room and pages for the step, and writes the tables of its batch into `next`, in the
+/// form of the execution space's memory.
 template <class Exec>
 void KvCache<Exec>::take_step(std::span<const std::int64_t> slots,
                               std::span<const std::int64_t> counts,
@@ -215,7 +215,7 @@ void KvCache<Exec>::extend(const Exec& exec, std::span<const std::int64_t> slots
 
 template <class Exec>
 void KvCache<Exec>::extend_by_one(const Exec& exec, std::span<const std::int64_t> slots) {
-  // What advance() makes of what is there is what is wanted, unless the batch or a page has changed.
+  // advance() has produced the right tables, unless the batch or a page has changed.
   const std::vector<std::int64_t> ones(slots.size(), 1);
   std::vector<std::int64_t> next;
   take_step(slots, ones, next);

@@ -19,15 +19,15 @@ struct KvCacheConfig {
   std::int64_t slots = 1;  ///< sequences that it holds at once
   std::int64_t kv_heads = 1;
   std::int64_t head_dim = 64;
-  /// Tokens of a slot. With a window it follows from it, sinks + window, and is left 0.
+  /// Tokens of a slot. Leave it 0 with a window: it is then sinks + window.
   std::int64_t capacity = 0;
   Dtype dtype = Dtype::f32;
   /// Tokens of a page; 0: contiguous, a slot is one page of its own.
   std::int64_t page_size = 0;
   /// Pages of a layer that the slots share; 0: enough for every slot to be full.
   std::int64_t pages = 0;
-  /// Eviction (Xiao et al. 2023, StreamingLLM, arXiv:2309.17453): of a sequence that is longer, the
-  /// first `sinks` and the last `window` tokens stay. 0: nothing is evicted.
+  /// Eviction (Xiao et al. 2023, StreamingLLM, arXiv:2309.17453): a longer sequence keeps its first
+  /// `sinks` and its last `window` tokens. 0: nothing is evicted.
   std::int64_t window = 0;
   std::int64_t sinks = 0;
 };
@@ -49,13 +49,13 @@ struct KvCacheConfig {
 ///     cache.read(layer, args);  attention::decode(exec, args, …);
 ///
 /// Contiguous storage is paged storage with one page a slot. Token p of a sequence keeps its
-/// absolute position p: keys are stored as they are given, after rope. With a window the storage
-/// behind the sinks is a ring, token p at sinks + (p − sinks) mod window, so that nothing is ever
-/// moved; the order of keys in memory is then no longer that of the positions, and only masks that
-/// do not depend on it may be used: one new query a step, without causal mask or window.
+/// absolute position p: the cache stores keys as given, after rope. With a window the storage
+/// behind the sinks is a ring, token p at sinks + (p − sinks) mod window, so the cache never moves
+/// tokens. The order of keys in memory then differs from the order of positions, so only masks that
+/// do not depend on it are allowed: one new query a step, without causal mask or window.
 ///
 /// A step of several tokens behind a full ring overwrites keys that its first queries would still
-/// have seen: queries see what is kept after the step.
+/// have seen: queries see the tokens that are kept after the step.
 template <class Exec>
 class KvCache {
  public:
@@ -64,7 +64,7 @@ class KvCache {
   /// Allocates. Throws InputError for extents that make no cache.
   explicit KvCache(const KvCacheConfig& config);
 
-  /// Has the pages of the system cleared, before what is timed (memory/touch.hpp).
+  /// Makes the system clear the pages, before a timed region (memory/touch.hpp).
   void touch(const Exec& exec) const;
 
   /// A free slot, of length 0. Throws InputError when none is free.
@@ -83,15 +83,15 @@ class KvCache {
   void append(const Exec& exec, std::int64_t layer, const ConstTensorRef<4>& k,
               const ConstTensorRef<4>& v) const;
 
-  /// extend() by a token each, for steps whose launches are the same every time: what advance() finds
-  /// out by itself is not copied. advance() must be launched before anything else of the step.
+  /// Extends each slot by one token, for steps with the same launches every time: it copies nothing
+  /// that advance() computes. Launch advance() before anything else of the step.
   void extend_by_one(const Exec& exec, std::span<const std::int64_t> slots);
-  /// Every sequence of the batch becomes a token longer, in the tables of the execution space.
+  /// Makes every sequence of the batch one token longer, in the tables of the execution space.
   void advance(const Exec& exec) const;
 
-  /// In a step of a token each, rope::forward() and append() in one launch: turns q (batch, heads, 1,
-  /// head_dim) in place by the row of its position in cos_sin, the table of rope::build_cache, and
-  /// writes k, turned, and v. Half-rotation; the same bits as those two.
+  /// Does rope::forward() and append() in one launch, in a step of one token a sequence: turns q
+  /// (batch, heads, 1, head_dim) in place by the row of its position in cos_sin, the table of
+  /// rope::build_cache, and writes k, turned, and v. Half-rotation; the same bits as the two calls.
   void append_turned(const Exec& exec, std::int64_t layer, const TensorRef<4>& q,
                      const ConstTensorRef<4>& k, const ConstTensorRef<4>& v,
                      const ConstTensorRef<2>& cos_sin) const;
@@ -118,7 +118,7 @@ class KvCache {
 
   /// Tokens that the sequence of a slot has seen.
   [[nodiscard]] std::int64_t length(std::int64_t slot) const;
-  /// Absolute positions of the tokens that are kept of a slot, in the order in which they lie.
+  /// Absolute positions of the kept tokens of a slot, in the order of memory.
   [[nodiscard]] std::vector<std::int64_t> kept_positions(std::int64_t slot) const;
   [[nodiscard]] std::int64_t free_slots() const;
   [[nodiscard]] std::int64_t free_pages() const {
@@ -169,8 +169,8 @@ class KvCache {
   std::int64_t batch_ = 0;
   std::int64_t largest_count_ = 0;
   Table tables_;                     ///< begin, counts, kept_lengths of `slots` each, block_table
-  StagedTable staging_;              ///< what is copied there
-  std::vector<std::int64_t> known_;  ///< what is there when all that was launched is done
+  StagedTable staging_;              ///< copy of the tables for the device
+  std::vector<std::int64_t> known_;  ///< tables on the device after all launched work
 };
 
 }  // namespace katt::nn

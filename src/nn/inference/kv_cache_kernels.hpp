@@ -8,24 +8,24 @@
 #include "core/views.hpp"
 #include "tile/rows/rows.hpp"
 
-/// What KvCache launches.
+/// The kernels of KvCache.
 namespace katt::nn::impl {
 
-/// Where the cache keeps token p of a sequence: the sinks at their place, the rest in a ring.
+/// The place of token p of a sequence in the cache: sinks at their position, the rest in a ring.
 struct Ring {
   std::int64_t sinks, window;  ///< window 0: no ring
 
   KOKKOS_INLINE_FUNCTION std::int64_t index(std::int64_t p) const {
     return window == 0 || p < sinks ? p : sinks + (p - sinks) % window;
   }
-  /// Whether token p is still kept when the sequence is `length` long.
+  /// True when the cache still keeps token p of a sequence of `length` tokens.
   KOKKOS_INLINE_FUNCTION bool keeps(std::int64_t p, std::int64_t length) const {
     return window == 0 || p < sinks || p >= length - window;
   }
 };
 
-/// Copies a row of `count` elements, which lie `stride` and `target_stride` apart: in one piece on a host
-/// where both are 1.
+/// Copies a row of `count` elements, which lie `stride` and `target_stride` apart: in one piece on
+/// a host when both strides are 1.
 template <class Team, class T>
 KOKKOS_FORCEINLINE_FUNCTION void copy_row(const Team& team, const T* source, std::int64_t stride,
                                           T* target, std::int64_t target_stride,
@@ -108,8 +108,9 @@ struct TokenRows {
   }
 };
 
-/// A token of each sequence: q turned in place (ops/rope, half-rotation, with its arithmetic), k turned
-/// and v, both to their place in the cache. A work item is (batch entry, head of q or of k and v).
+/// Handles one token of each sequence: turns q in place (half-rotation, with the arithmetic of
+/// ops/rope), and writes turned k and v to their places in the cache. A work item is (batch entry,
+/// head of q or of k and v).
 template <class Exec, class T>
 struct TurnAndAppend {
   TokenRows<T> q;
@@ -158,7 +159,7 @@ struct TurnAndAppend {
   }
 };
 
-/// Every sequence of the step's batch becomes a token longer.
+/// Makes every sequence of the step's batch one token longer.
 struct AdvanceLengths {
   std::int64_t* begin;
   std::int64_t* kept;

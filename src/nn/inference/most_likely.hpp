@@ -12,8 +12,8 @@ namespace katt::nn {
 
 namespace impl {
 
-/// The place of the largest logit of a row, the first of equals; −1 where one is not finite. A team a
-/// row.
+/// The index of the largest logit of a row, the first of equals; −1 when one is not finite. One
+/// team computes a row.
 template <class Exec, class T>
 struct MostLikely {
   static constexpr int threads = 512;
@@ -24,7 +24,8 @@ struct MostLikely {
   std::int64_t stride, columns;
   std::int64_t* tokens;
 
-  /// Larger for a larger logit, of equals for the first; the largest for one that is not finite.
+  /// A key that is larger for a larger logit, and for the first of equals; the largest for a logit
+  /// that is not finite.
   KOKKOS_FORCEINLINE_FUNCTION static std::uint64_t key(float logit, std::int64_t column) {
     const auto place = 0xFFFFFFFFU - static_cast<std::uint32_t>(column);
     const auto bits = std::bit_cast<std::uint32_t>(logit + 0.0F);  // −0 is 0
@@ -66,8 +67,8 @@ struct MostLikely {
 
 }  // namespace impl
 
-/// tokens[r] = the column of the largest logit in row r of logits (rows, vocab < 2^32), the first of
-/// equals; −1 where a logit of the row is not finite. On a device; launches and returns.
+/// tokens[r] = the column of the largest logit in row r of logits (rows, vocab < 2^32), the first
+/// of equals; −1 when a logit of the row is not finite. On a device; launches and returns.
 template <class Exec>
 void most_likely(const Exec& exec, const TensorRef<2>& logits, std::int64_t* tokens) {
   visit_dtype(logits.dtype, [&]<class T>() {

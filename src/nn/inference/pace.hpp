@@ -6,10 +6,10 @@
 
 namespace katt::nn {
 
-/// Chooses, step by step, between two ways to run steps that take about as long as each other: the one that
-/// was faster of late. The other is tried now and then, so rarely that what its trials lose is a small share
-/// of the time. Way 0 is the one that suffers more where other programs take processors: where its steps take
-/// far longer than those before, the other way is tried at once.
+/// Chooses, step by step, between two ways to run steps of similar length: the way that was faster
+/// recently. It tries the other way rarely, so that trials cost a small share of the time. Way 0
+/// suffers more when other programs take processors: when its steps take far longer than before,
+/// the other way is tried at once.
 class Pace {
  public:
   /// The way of the next step: 0 or 1.
@@ -19,7 +19,7 @@ class Pace {
     return wait_ > 0 ? best_ : 1 - best_;
   }
 
-  /// What the step took that went the way of next().
+  /// Records the seconds of the step that used the way of next().
   void took(double seconds) {
     const int way = next();
     double& known = seconds_[static_cast<std::size_t>(way)];
@@ -34,7 +34,7 @@ class Pace {
       return;
     }
     wait_ = best_ == 0 && seconds > late * known ? 0 : wait_ - 1;
-    known = (known + std::min(seconds, late * known)) / 2;  // one late step alone says little
+    known = (known + std::min(seconds, late * known)) / 2;  // a single slow step says little
   }
 
  private:
@@ -42,7 +42,7 @@ class Pace {
   static constexpr double lost_share = 0.05;
   static constexpr double least_wait = 4, largest_wait = 512;
 
-  std::array<double, 2> seconds_{-1, -1};  ///< of late; < 0: not known yet
+  std::array<double, 2> seconds_{-1, -1};  ///< recent seconds a step; < 0: not known yet
   int best_ = 0;
   std::int64_t wait_ = 0;  ///< steps until the other way is tried
 };

@@ -14,15 +14,15 @@
 
 namespace katt::nn {
 
-/// Launches that are the same every time they are asked for, submitted in one call. On a CUDA device
-/// the second time of a kind in a row is captured as a graph, which is launched from then on; the
-/// first one loads kernels and the like, which a capture must not. Elsewhere, where the runtime cannot
-/// capture, and while an observer is to be told of every launch, they are launched one by one.
+/// Submits launches that are the same every time in one call. On a CUDA device it captures the
+/// second call of a kind in a row as a graph, and launches the graph from then on; the first call
+/// loads kernels, which a capture must not do. It launches them one by one elsewhere, when the
+/// runtime cannot capture, and while an observer wants every launch.
 template <class Exec>
 class Replay {
  public:
-  /// Calls launch(), or has done again what it launched for an equal `kind`. launch() asks the stream of
-  /// `exec` alone, and waits for nothing.
+  /// Calls launch(), or repeats its launches for an equal `kind`. launch() uses only the stream of
+  /// `exec`, and waits for nothing.
   template <class F>
   void operator()(const Exec& exec, std::int64_t kind, const F& launch) {
 #if defined(KATT_HAS_CUDA)
@@ -34,7 +34,7 @@ class Replay {
     launch();
   }
 
-  /// Why launches are submitted one by one; empty where they are graphs, as far as is known.
+  /// The reason why launches are submitted one by one; empty when they are graphs, as far as known.
   [[nodiscard]] const std::string& refusal() const { return refusal_; }
 
 #if defined(KATT_HAS_CUDA)

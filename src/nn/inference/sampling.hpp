@@ -7,7 +7,7 @@
 
 namespace katt::nn {
 
-/// How the next token is chosen from logits.
+/// Settings of the choice of the next token from logits.
 struct SamplingOptions {
   double temperature = 0.0;  ///< 0: the most likely token (greedy), the first of equals
   std::int64_t top_k = 0;    ///< only the k most likely; 0: all

@@ -39,7 +39,7 @@ bool are_finite(std::span<const float> values) {
   return largest < infinity;
 }
 
-/// Rows of logits computed at a time: those of a large vocabulary need more memory than all else.
+/// Rows of logits computed at a time: logits of a large vocabulary need more memory than all else.
 constexpr std::int64_t logit_rows = 64;
 
 }  // namespace
@@ -70,8 +70,8 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   drop_repeated_biases(weights_, slice_);
   options_.chunk = std::min(options_.chunk, options_.capacity);
   repeats_tokens_ = can_repeat_tokens();
-  // The largest steps: with pages many tokens of one sequence, or one of each. Few tokens have tensors that
-  // many have not (parts_of_forward()).
+  // The largest steps: with pages many tokens of one sequence, or one of each. Steps of few tokens
+  // need tensors that larger steps do not (parts_of_forward()).
   const BatchShape many{.batch = is_paged() ? 1 : options_.batch, .seq = options_.chunk};
   const BatchShape few{.batch = many.batch,
                        .seq = std::clamp<std::int64_t>(few_tokens / many.batch, 1, options_.chunk)};
@@ -113,7 +113,7 @@ typename Session<Exec>::Step Session<Exec>::lay_out(Arena& arena, BatchShape sha
   at.ids = arena.integers(tokens);
   if (is_paged()) {
     at.positions = arena.integers(tokens);
-    // A prompt is taken in pieces: all but the first attend to those before.
+    // A prompt runs in pieces: each attends to the pieces before it.
     if (shape.seq > 1 && options_.chunk < options_.capacity && options_.window == 0) {
       for (TensorRef<4>* gathered : {&at.keys, &at.values}) {
         *gathered = arena.tensor<4>(
@@ -212,7 +212,7 @@ std::vector<float> Session<Exec>::append(std::span<const std::int64_t> ids, bool
     }
     const std::size_t rows = static_cast<std::size_t>(all ? count : 1) * vocab;
     part_logits.resize(static_cast<std::size_t>(options_.batch) * rows);
-    // Without `all` those of the last piece are asked for.
+    // Without `all` only the logits of the last piece are needed.
     const bool is_wanted = all || done + count == n;
     step(slots_, part, length_, all,
          {.logits = is_wanted ? std::span(part_logits) : std::span<float>()});
@@ -294,7 +294,8 @@ attention::PagedArgs Session<Exec>::pages(std::int64_t layer) const {
   return args;
 }
 
-/// The same kernels for a sequence among others as alone: several tokens attend to contiguous keys.
+/// A sequence uses the same kernels among others as alone: several tokens attend to contiguous
+/// keys.
 template <class Exec>
 void Session<Exec>::attend(Runner<Exec>& run, const MultiHeadAttention<Exec>& attention,
                            const Step& at, BatchShape shape, std::int64_t layer,
@@ -317,7 +318,7 @@ void Session<Exec>::attend(Runner<Exec>& run, const MultiHeadAttention<Exec>& at
 template <class Exec>
 void Session<Exec>::launch_blocks(Runner<Exec>& run, const Step& at, BatchShape shape,
                                   std::int64_t begin) {
-  // In a step that is repeated, q and k are turned on their way to the cache.
+  // A repeated step turns q and k on their way to the cache.
   const Block<Exec> block(config_, options_.kernels,
                           repeats(shape) ? ConstTensorRef<2>() : at.cos_sin);
   const MultiHeadAttention<Exec>& attention = block.attention();
@@ -358,7 +359,7 @@ void Session<Exec>::launch(Runner<Exec>& run, const Step& at, BatchShape shape, 
   launch_blocks(run, at, shape, begin);
   if (!slice_.head) {
     if (run.is_dry()) return;
-    sent_.wait();  // what was sent from there before
+    sent_.wait();  // the earlier message from this memory
     add_rows(run.exec(), at.at.h, at.delta, at.n);
     sent_ = groups.pipeline.send(run.exec(), at.n, groups.place.stage + 1);
     return;
@@ -389,7 +390,9 @@ template <class Exec>
 void Session<Exec>::step(std::span<const std::int64_t> slots, std::span<const std::int64_t> ids,
                          std::int64_t begin, bool all, Wanted wanted) {
   const BatchShape shape{.batch = std::ssize(slots), .seq = std::ssize(ids) / std::ssize(slots)};
-  if (is_paged()) sent_.wait();  // a longer piece of another sequence would lie where that is read
+  if (is_paged())
+    sent_.wait();  // a longer piece of another sequence would overwrite the rows that
+                   // are read
   Arena arena(activations_.data());
   const Step at = lay_out(arena, shape);
   if (arena.bytes() > activation_bytes_) {

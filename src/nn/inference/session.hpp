@@ -16,48 +16,47 @@
 
 namespace katt::nn {
 
-/// Logits that are not finite: a weight is not, or activations have left the range of the dtype.
+/// Logits are not finite: a weight is not, or activations have left the range of the dtype.
 class NotFiniteError : public std::runtime_error {
  public:
   NotFiniteError(std::int64_t position, std::size_t of_sequence, Dtype dtype);
 
-  std::size_t sequence;  ///< among those of the call
+  std::size_t sequence;  ///< index among the sequences of the call
 };
 
 struct SessionOptions {
   std::int64_t batch = 1;     ///< sequences; with pages the most at once
   std::int64_t capacity = 0;  ///< positions of a sequence
-  /// Longer pieces than so many tokens are taken in parts, so that memory does not grow with them.
+  /// Longer pieces than this many tokens run in parts, so that memory does not grow with them.
   std::int64_t chunk = 512;
   /// Tokens of a page of the cache. 0: contiguous, sequences of equal length.
   std::int64_t page_size = 0;
-  /// With pages, as KvCacheConfig has them: how many there are, and what stays of a long sequence.
+  /// With pages, as in KvCacheConfig: their number, and the tokens that a long sequence keeps.
   std::int64_t pages = 0, window = 0, sinks = 0;
   Kernels kernels{};
   ranks::Groups groups{};  ///< tensor parallel ranks and stages that compute together
 };
 
-/// Inference: sequences with their keys and values in a KvCache. Without pages there are as many as the
-/// options say, of equal length, and they grow together. With pages each has a length of its own: they
-/// come and go with open() and close(), and any of them grow. Of tensor parallel ranks each has the
-/// cache of its heads, of the stages of a pipeline that of its blocks; all call the same functions and
-/// get the same logits. A stage computes a piece of a prompt while the next one computes the piece
-/// before.
+/// Inference: sequences with their keys and values in a KvCache. Without pages their number is
+/// fixed by the options, they have equal lengths and grow together. With pages each has a length of
+/// its own: open() and close() start and end them, and each grows alone. A tensor parallel rank has
+/// the cache of its heads, a stage of a pipeline that of its blocks; all call the same functions
+/// and get the same logits. A stage computes a piece of a prompt while the next one computes the
+/// piece before.
 template <class Exec>
 class Session {
  public:
-  /// `config` is that of the whole model. Allocates nothing, and can be asked for sizes only, when
-  /// `dry`. Activations and workspace come
-  /// from the pool; throws memory::LimitError beyond its limit.
+  /// `config` describes the whole model. A `dry` session allocates nothing and only reports sizes.
+  /// Activations and workspace come from the pool; throws memory::LimitError beyond its limit.
   Session(const Exec& exec, const LlamaConfig& config, Dtype dtype, Weights weights,
           SessionOptions options, bool dry = false, Pool<Exec> pool = {});
   Session(const Llama<Exec>& model, SessionOptions options, Pool<Exec> pool = {})
       : Session(model.exec(), model.config(), model.dtype(), model.weights(),
                 with_groups(std::move(options), model.groups()), false, std::move(pool)) {}
 
-  /// Appends (batch, n) tokens. Returns the logits of the last of them, (batch, vocab); of all of
-  /// them, (batch, n, vocab), when `all`. Throws InputError when a token is not in the vocabulary
-  /// or the capacity is too small, NotFiniteError for such logits.
+  /// Appends (batch, n) tokens. Returns the logits of the last tokens, (batch, vocab); with `all`
+  /// those of all tokens, (batch, n, vocab). Throws InputError when a token is not in the
+  /// vocabulary or the capacity is too small, NotFiniteError for such logits.
   std::vector<float> append(std::span<const std::int64_t> ids, bool all = false);
 
   /// Positions that are filled.
@@ -69,25 +68,26 @@ class Session {
   [[nodiscard]] const Exec& exec() const { return run_.exec(); }
   /// Further steps run on this instance. On a host they have the same bits on any number of threads.
   void use(const Exec& exec) { run_.use(exec); }
-  /// With pages: a new sequence, empty. Throws InputError when there are as many as can be at once.
+  /// With pages: a new sequence, empty. Throws InputError when the session is full.
   [[nodiscard]] std::int64_t open() { return cache_->acquire(); }
-  /// Ends a sequence and gives its pages back.
+  /// Ends a sequence and frees its pages.
   void close(std::int64_t sequence) { cache_->release(sequence); }
-  /// With pages: appends as many of the ids, in turn, to each of the sequences. Returns the logits of
-  /// the last tokens, (sequences, vocab). A token of each is one step for all of them together; of more,
-  /// one sequence is taken after the other. Throws as append(), and InputError where the pages do not
-  /// suffice or a sequence with a window gets more than one piece of several tokens.
+  /// With pages: appends equally many of the ids, in order, to each of the sequences. Returns the
+  /// logits of the last tokens, (sequences, vocab). One token each is one step for all sequences
+  /// together; with more tokens the sequences run one after the other. Throws as append(), and
+  /// InputError when the pages do not suffice or a sequence with a window gets more than one piece
+  /// of several tokens.
   std::vector<float> append_to(std::span<const std::int64_t> sequences,
                                std::span<const std::int64_t> ids);
 
-  /// Appends a token to each sequence, without pages to those of the batch (`sequences` is then not
-  /// read), and gives the most likely token behind each, the first of equals: where a device finds it
-  /// no logits are copied. Throws as append() and append_to().
+  /// Appends a token to each sequence (without pages to those of the batch; `sequences` is then not
+  /// read) and returns the most likely token behind each, the first of equals. A device finds it
+  /// without copying logits. Throws as append() and append_to().
   std::vector<std::int64_t> append_greedily(std::span<const std::int64_t> sequences,
                                             std::span<const std::int64_t> ids);
 
-  /// How the launches of a token of each sequence are submitted: "graph", one call that repeats them all,
-  /// or "launches" and, on a device, why.
+  /// The way to submit the launches of one token a sequence: "graph", one call that repeats them
+  /// all, or "launches" and, on a device, the reason.
   [[nodiscard]] std::string submission() const;
 
   [[nodiscard]] std::size_t cache_bytes() const { return kv_cache_bytes(cache_config()); }
@@ -117,21 +117,21 @@ class Session {
     TensorRef<2> logits;  ///< (rows computed at a time, vocab)
   };
   [[nodiscard]] bool is_paged() const { return options_.page_size > 0; }
-  /// What is asked of a step: logits or tokens or neither.
+  /// The result that a step must give: logits or tokens or neither.
   struct Wanted {
     std::span<float> logits{};
-    std::span<std::int64_t> tokens{};  ///< the most likely ones, of a step that is repeated
+    std::span<std::int64_t> tokens{};  ///< the most likely tokens, of a repeated step
     [[nodiscard]] bool is_nothing() const { return logits.empty() && tokens.empty(); }
   };
-  /// Whether all launches of such a step are the same every time, but for what is in memory: on a
-  /// device, a token of each sequence, unless ranks work together or variants are chosen.
+  /// True when all launches of such a step are the same every time, apart from the contents of
+  /// memory: on a device, one token a sequence, unless ranks work together or variants are chosen.
   [[nodiscard]] bool repeats(BatchShape shape) const { return repeats_tokens_ && shape.seq == 1; }
   [[nodiscard]] bool can_repeat_tokens() const;
   void check_ids(std::span<const std::int64_t> ids) const;
   void check_room(std::int64_t length, std::int64_t count) const;
   Step lay_out(Arena& arena, BatchShape shape) const;
-  /// `begin`: positions of a sequence that are filled before the step, where all have as many or there
-  /// is one.
+  /// `begin`: positions of a sequence that are filled before the step, when all have equally many
+  /// or there is one.
   void launch(Runner<Exec>& run, const Step& at, BatchShape shape, std::int64_t begin, bool all);
   void launch_blocks(Runner<Exec>& run, const Step& at, BatchShape shape, std::int64_t begin);
   void attend(Runner<Exec>& run, const MultiHeadAttention<Exec>& attention, const Step& at,
@@ -143,7 +143,7 @@ class Session {
             std::int64_t begin, bool all, Wanted wanted);
   void repeat_step(const Step& at, std::span<const std::int64_t> slots,
                    std::span<const std::int64_t> ids, Wanted wanted);
-  /// The stages have what the last one has computed.
+  /// Sends the last stage's result to all stages.
   void share_logits(std::span<float> logits);
   /// Logits of the rows first … of the normalised output.
   TensorRef<2> launch_head(Runner<Exec>& run, const Step& at, std::int64_t first,
@@ -160,7 +160,7 @@ class Session {
 
   Slice slice_;
   std::int64_t vocab_size_;
-  LlamaConfig config_;  ///< of this rank's part
+  LlamaConfig config_;  ///< logits of this rank's part
   Dtype dtype_;
   Weights weights_;
   SessionOptions options_;
@@ -169,13 +169,13 @@ class Session {
   memory::Transfer<Exec> transfer_;  ///< of the logits
   std::size_t activation_bytes_ = 0;
   std::optional<KvCache<Exec>> cache_;  ///< none when dry
-  std::vector<std::int64_t> slots_;     ///< of the sequences, in their order; none with pages
+  std::vector<std::int64_t> slots_;     ///< slots of the sequences, in order; none with pages
   memory::PoolBlock activations_;
   bool repeats_tokens_ = false;
   Replay<Exec> replay_;
   /// Token ids on their way to the device, then those found on their way back: (2, batch).
   Kokkos::View<std::int64_t*, typename memory::impl::StagingSpace<Exec>::type> staging_;
-  bool is_staging_read_ = false;  ///< by a copy that nobody has waited for
+  bool is_staging_read_ = false;  ///< read by a copy that nobody has waited for
   ranks::Request sent_;           ///< to the next stage; reads activations_
 };
 
@@ -187,8 +187,8 @@ struct InferenceMemory {
   }
 };
 
-/// Forecast of them, from a rehearsal: nothing is allocated. Throws InputError for a layout that the
-/// model cannot be split by.
+/// Forecast of these bytes, from a rehearsal that allocates nothing. Throws InputError for a layout
+/// that does not fit the model.
 template <class Exec>
 [[nodiscard]] InferenceMemory inference_memory(const Exec& exec, const LlamaConfig& config,
                                                Dtype dtype, const SessionOptions& options);

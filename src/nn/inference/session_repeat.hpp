@@ -10,7 +10,7 @@
 #include "nn/inference/session.hpp"
 #include "ops/rope/rope.hpp"
 
-/// Steps of a Session whose launches are the same every time: part of session.cpp.
+/// Part of session.cpp: steps of a Session with the same launches every time.
 namespace katt::nn {
 
 template <class Exec>
@@ -19,7 +19,7 @@ bool Session<Exec>::can_repeat_tokens() const {
   const Kernels& kernels = options_.kernels;
   if (is_host_v<Exec> || layout.tensor > 1 || layout.pipeline > 1) return false;
   if (kernels.attention != "auto" || kernels.rope != "auto") return false;
-  // Its parameters are the same for all lengths; that of contiguous keys is given theirs.
+  // Its arguments are the same for all lengths; the variant for contiguous keys gets their number.
   attention::PagedArgs args = pages(0);
   args.q =
       Arena().tensor<4>(dtype_, {options_.batch, config_.num_attention_heads, 1, config_.head_dim});
@@ -76,8 +76,8 @@ void Session<Exec>::turn_and_append(const MultiHeadAttention<Exec>& attention, c
   cache_->append_turned(run_.exec(), layer, q, k, attention.values(at.at, shape), at.cos_sin);
 }
 
-/// Two copies, of the ids to the device and of what is wanted from it, and one wait; where the batch or
-/// its pages have changed, a copy and a wait more.
+/// Makes two copies, of the ids to the device and of the result from it, and one wait; when the
+/// batch or its pages have changed, one more copy and wait.
 template <class Exec>
 void Session<Exec>::repeat_step(const Step& at, std::span<const std::int64_t> slots,
                                 std::span<const std::int64_t> ids, Wanted wanted) {

@@ -62,7 +62,7 @@ double bytes(const Shape& shape, Dtype dtype, bool backward) {
   const auto hidden = static_cast<double>(shape.hidden);
   const auto weights = static_cast<double>(shape.parameters());
   if (!backward) return element * (weights + 4 * tokens * hidden);
-  // x, n₁, h, n₂, dout and dx; q, k, v and what attention made of them; gate, up and their product
+  // x, n₁, h, n₂, dout and dx; q, k, v and the output of attention; gate, up and their product
   const double columns = 6 * hidden + static_cast<double>(shape.qkv_size() + shape.q_size()) +
                          3 * static_cast<double>(shape.intermediate);
   return element * (weights + tokens * columns) + sizeof(float) * weights;

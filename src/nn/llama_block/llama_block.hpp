@@ -19,15 +19,15 @@
 #include "ops/rope/rope.hpp"
 
 /// One block of a LLaMA as an operator of sweeps: nn::Block, composed of other variants of its
-/// operators. In a model the sum that ends a block is made by the next one's first norm; so here
-/// both residual sums stand before a norm:
+/// operators. In a model the first norm of the next block computes the sum that ends a block; so
+/// here both residual sums stand before a norm:
 ///
 ///   x = stream + delta,   n₁ = rmsnorm(x),   h = x + attention(rope(n₁·W_qkvᵀ))·W_oᵀ
 ///   n₂ = rmsnorm(h),      delta_out = (silu(g) · u)·W_downᵀ with g, u = n₂·W_gate_upᵀ
 ///
-/// Backward: from the gradient of h + delta_out to that of x, and the gradients of the weights in
-/// f32, from the activations that a forward pass has kept. Attention is causal. q, k and v are one
-/// product, and so are gate and up, in every composition.
+/// The backward pass computes the gradient of x from that of h + delta_out, and the gradients of
+/// the weights in f32, from the activations that a forward pass has kept. Attention is causal. q, k
+/// and v are one product, and so are gate and up, in every composition.
 namespace katt::llama_block {
 
 struct Shape {
@@ -44,15 +44,15 @@ struct Shape {
 /// With positions from 0, theta = 10000 and eps = 1e-5.
 [[nodiscard]] nn::LlamaConfig config_of(const Shape& shape);
 
-/// Which variants of its operators a block is made of.
+/// The variants of the operators in a block.
 struct Composition {
   std::string name;
   std::string description;
   nn::Kernels kernels;
 };
 
-/// "naive": every operator as a user writes it without fused kernels. "fused": what the model
-/// uses. "naive_OP": the same but for one operator, which tells what its fusion saves.
+/// "naive": every operator as a user writes it without fused kernels. "fused": as the model runs
+/// it. "naive_OP": fused except for one operator, to show the saving of its fusion.
 [[nodiscard]] const std::vector<Composition>& compositions();
 
 /// FLOPs of the products, and of attention over visible keys; twice, and 2.5 times, as many
@@ -60,7 +60,7 @@ struct Composition {
 [[nodiscard]] double flops(const Shape& shape, bool backward);
 
 /// Least traffic in bytes: weights, inputs and outputs once. Activations between the operators do
-/// not count; backward those do that a forward pass keeps.
+/// not count; in the backward pass the kept activations do.
 [[nodiscard]] double bytes(const Shape& shape, Dtype dtype, bool backward);
 
 /// Tensors outside the block, in the memory of the backend.
@@ -72,11 +72,11 @@ struct Tensors {
   nn::BlockWeights gradients{};    ///< f32; outputs of the backward pass
 };
 
-/// A pass with its memory: what lies between the operators, and their workspace. Dry, it allocates
-/// nothing and finds out how much that is. Throws InputError where a variant cannot run here.
-/// Ranks of a tensor parallel group have their parts of heads, columns and weights, and the shape says
-/// so; they sum what they have parts of. Where they share rows (nn/stream_rows.hpp), stream, delta, h,
-/// delta_out and dx have those of the rank.
+/// A pass with its memory: the tensors between the operators, and their workspace. A dry pass
+/// allocates nothing and counts the bytes. Throws InputError when a variant cannot run here. Ranks
+/// of a tensor parallel group have parts of heads, columns and weights, as the shape says, and sum
+/// their parts of a result. When they share rows (nn/stream_rows.hpp), stream, delta, h, delta_out
+/// and dx have the rank's rows.
 template <class Exec>
 class Pass {
  public:
@@ -113,8 +113,8 @@ class Pass {
 
   void forward() { launch_forward(run_); }
 
-  /// All that backward() overwrites: the activations, dx, which it takes for the gradient of the
-  /// stream after the block, and the gradients of the weights, to which it adds.
+  /// All tensors that backward() overwrites: the activations, dx, which holds the gradient of the
+  /// stream after the block before the call, and the gradients of the weights, to which it adds.
   void restore(const ConstTensorRef<2>& dout) {
     launch_forward(run_);
     copy(dout, tensors_.dx);
@@ -124,7 +124,7 @@ class Pass {
   }
   void backward() { launch_backward(run_); }
 
-  /// Which units the products of a pass run on.
+  /// The units that compute the products of a pass.
   [[nodiscard]] std::string engine(bool backward) const {
     const linear::ForwardArgs out{.x = at_.n1, .weight = tensors_.weights.qkv, .out = at_.qkv};
     const linear::BackwardArgs in{
@@ -182,7 +182,7 @@ class Pass {
     buffers_.dqkv = rows(qkv);
     buffers_.dattended = rows(config_.q_size());
     if (kernels_.swiglu == "naive") buffers_.dgate_up = rows(2 * config_.intermediate_size);
-    // Gradients of the norms, and of matrices where their products do not add.
+    // Gradients of the norms, and of matrices when their products do not add.
     const std::int64_t widest = std::max({qkv, config_.q_size(), 2 * config_.intermediate_size});
     buffers_.staging = arena.tensor<2>(
         dtype, {kernels_.products_add ? std::int64_t{1} : widest, config_.hidden_size});

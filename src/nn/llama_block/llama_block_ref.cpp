@@ -14,7 +14,7 @@ namespace {
 
 using Tokens = std::span<const std::int64_t>;
 
-/// f(i) for 0 … count − 1 on the threads of the host.
+/// Calls f(i) for 0 … count − 1 on the threads of the host.
 template <class F>
 void in_parallel(std::int64_t count, const F& f) {
   const Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace, Kokkos::Schedule<Kokkos::Dynamic>,
@@ -106,7 +106,7 @@ Matrix<typename Way::Real> times(const Matrix<typename Way::Real>& a, const floa
   return out;
 }
 
-/// The block in one arithmetic: what the forward pass gives for `tokens`, and their gradients.
+/// The block in one arithmetic: the forward results for `tokens`, and their gradients.
 template <class Way>
 class Computation {
  public:
@@ -295,7 +295,7 @@ class Computation {
     }
   }
 
-  /// Keys and values that row r sees: those of its sequence up to itself.
+  /// Keys and values that row r sees: its sequence up to itself.
   struct Seen {
     std::int64_t first, count;
   };
@@ -351,7 +351,8 @@ class Computation {
     dqkv_ = Rows(s_.tokens(), s_.qkv_size());
     const std::int64_t d = s_.head_dim;
     const std::int64_t group = s_.heads / s_.kv_heads;
-    in_parallel(s_.kv_heads, [&](std::int64_t kv_head) {  // each writes keys and values of its own
+    in_parallel(s_.kv_heads, [&](std::int64_t kv_head) {  // each thread writes its own keys and
+                                                          // values
       for (std::int64_t item = 0; item < count() * group; ++item) {
         const std::int64_t r = item / group;
         const std::int64_t head = kv_head * group + item % group;
@@ -384,7 +385,7 @@ class Computation {
   const Shape& s_;
   Tokens tokens_;
   Way stored_;
-  Rows x_, n1_, kv_;  // of all tokens; keys turned
+  Rows x_, n1_, kv_;  // all tokens; keys turned
   Rows q_, attended_, h_, n2_, gate_up_, m_, delta_out_;
   Rows dout_, dgate_up_, dn2_, dh_, dx_;
   Rows dqkv_;  // of all tokens
@@ -407,7 +408,7 @@ void add_rows(Expected& expected, const char* name, Tokens tokens, const A& exac
 }  // namespace
 
 std::vector<std::int64_t> sampled_tokens(const Shape& shape) {
-  constexpr double elements = 2e9;  // of weights, each token's row times each
+  constexpr double elements = 2e9;  // gradients of weights: each token's row times each
   constexpr double most = 48;
   return testing::sample(shape.tokens(),
                          std::min(most, elements / static_cast<double>(shape.parameters())));
@@ -432,7 +433,7 @@ Expected expected_backward(const HostProblem& problem, Tokens tokens) {
   const auto add = [&](const char* name, std::int64_t rows, std::int64_t columns,
                        const auto& element) {
     std::vector<testing::ExpectedValue>& values = expected[name];
-    // Enough for the largest error among them to say what errors are usual.
+    // Enough samples to show the usual size of errors by their largest one.
     for (const std::int64_t row : testing::sample(rows, 16)) {
       for (const std::int64_t column : testing::sample(columns, rows == 1 ? 64 : 16)) {
         values.push_back({row * columns + column, element(exact, row, column),

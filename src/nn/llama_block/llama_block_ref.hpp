@@ -26,19 +26,19 @@ struct HostProblem {
   std::span<const float> post_norm;      ///< (hidden)
   std::span<const float> gate_up;        ///< (2·intermediate, hidden)
   std::span<const float> down;           ///< (hidden, intermediate)
-  std::span<const float> dout{};         ///< (tokens, hidden); only of the tokens asked for
+  std::span<const float> dout{};         ///< (tokens, hidden); only for the requested tokens
 };
 
 /// A sample of every output, by its name.
 using Expected = std::map<std::string, std::vector<testing::ExpectedValue>, std::less<>>;
 
-/// The tokens whose rows are worth computing: all of a small problem, else the first, the last and
-/// a hashed choice, so that the reference takes seconds.
+/// The tokens whose rows the reference computes: all of a small problem, else the first, the last
+/// and a hashed choice, so that the reference takes seconds.
 [[nodiscard]] std::vector<std::int64_t> sampled_tokens(const Shape& shape);
 
-/// `h` and `delta_out` of some tokens (sorted). Every key that they see is computed, all else for
-/// them alone. The exact values are float64 throughout; the unfused ones are f32, rounded to the
-/// dtype wherever an unfused implementation stores a tensor.
+/// `h` and `delta_out` of some tokens (sorted). The reference computes every key that these tokens
+/// see, and all else for them alone. The exact values are float64 throughout; the unfused ones are
+/// f32, rounded to the dtype at every tensor that an unfused implementation stores.
 [[nodiscard]] Expected expected_forward(const HostProblem& problem,
                                         std::span<const std::int64_t> tokens);
 

@@ -139,7 +139,8 @@ void Block<Exec>::backward(Runner<Exec>& run, const BlockWeights& weights,
   const TensorRef<2>& g = buffers.g;
   const TensorRef<2> dgate_up = buffers.dgate_up ? buffers.dgate_up : at.gate_up;
   const std::int64_t half = at.product.extent[1];
-  // Where ranks share rows, all of them have one place, which each product takes in turn.
+  // When ranks share rows, all rows have one place in memory, which the products use one after the
+  // other.
   project_backward(run, kernels_, at.product, weights.down, at.rows.gather(run, g), at.product,
                    gradients.down, gradients.down_bias, buffers.staging);
   run(swiglu::backward_variants<Exec>(),

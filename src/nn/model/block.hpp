@@ -21,13 +21,13 @@
 ///   m = silu(g)·u            | product (T, intermediate); see parts_of_forward()
 ///   delta = m·W_downᵀ        | the next block's x is h + delta, added by its first norm
 ///
-/// Of tensor parallel ranks each has some of the heads and of the MLP's columns (`config` and
-/// weights are those of its part): what W_o and W_down give, and backward the gradients of n₁ and
-/// n₂, is summed over the ranks. Where they share the rows of the stream too (stream_rows.hpp), x, n₁,
-/// h, n₂ and delta have a rank's rows, in place of T, and gradients of the norms' weights are parts.
+/// A tensor parallel rank has some of the heads and of the MLP's columns (`config` and weights
+/// describe its part). The ranks sum the results of W_o and W_down, and, in the backward pass, the
+/// gradients of n₁ and n₂. When they also share the rows of the stream (stream_rows.hpp), x, n₁, h,
+/// n₂ and delta have a rank's rows in place of T, and gradients of the norms' weights are parts.
 namespace katt::nn {
 
-/// What a block writes on its way, in the dtype of the model.
+/// The tensors that a block writes, in the dtype of the model.
 struct BlockActivations : AttentionActivations {
   TensorRef<2> x;
   TensorRef<2> n1;
@@ -35,34 +35,34 @@ struct BlockActivations : AttentionActivations {
   TensorRef<2> n2;
   TensorRef<2> gate_up;
   TensorRef<2> product;  ///< m
-  StreamRows rows{};     ///< what all ranks' rows pass through
+  StreamRows rows{};     ///< holds the rows of all ranks for a time
 
   TensorRef<2> gate() const { return columns(gate_up, 0, product.extent[1]); }
   TensorRef<2> up() const { return columns(gate_up, product.extent[1], product.extent[1]); }
 };
 
-/// Memory that no block keeps: the sum of what the backward pass needs beside the activations.
+/// Memory that no block keeps: all that the backward pass needs beside the activations.
 struct BackwardBuffers : AttentionBuffers {
   TensorRef<2> g;           ///< as x: gradient of the residual stream
-  TensorRef<2> dgate_up{};  ///< as gate_up; left out, its place is taken: "fused"
+  TensorRef<2> dgate_up{};  ///< as gate_up; empty: uses its place, "fused"
 };
 
-/// What a block does not keep for its backward pass but computes again from what it keeps: a set of
-/// the tensors that it writes after x.
+/// A set of the tensors that a block writes after x: it does not keep them for its backward pass,
+/// but computes them again.
 enum class Recompute : std::uint8_t {
   nothing = 0,
   n1 = 1U << 0U,
   qkv = 1U << 1U,
   attended = 1U << 2U,  ///< with lse
-  h = 1U << 3U,         ///< with n₂, which its kernel writes too
+  h = 1U << 3U,         ///< with n₂, which the same kernel writes
   n2 = 1U << 4U,
   gate_up = 1U << 5U,
   product = 1U << 6U,
-  cheap = n1 | n2 | product,  ///< what costs no product
+  cheap = n1 | n2 | product,  ///< tensors that cost no product
   all = cheap | qkv | attended | h | gate_up
 };
 
-/// The tensors of a block that can be computed again, in the order in which they are.
+/// The tensors that a block can compute again, in the order of their computation.
 inline constexpr std::array recomputable{Recompute::n1,     Recompute::qkv, Recompute::attended,
                                          Recompute::h,      Recompute::n2,  Recompute::gate_up,
                                          Recompute::product};
@@ -80,18 +80,18 @@ inline constexpr std::array recomputable{Recompute::n1,     Recompute::qkv, Reco
   return (set & part) != Recompute::nothing;
 }
 
-/// Takes memory for the tensors of the set, in the dtype, for a block over so many tokens, of whose
-/// stream this rank has so many rows; 0: all.
+/// Takes memory for the tensors of the set, in the dtype, for a block over `tokens` tokens; `rows`
+/// is this rank's number of rows of the stream, 0: all.
 void lay_out_block(Arena& arena, const LlamaConfig& config, Dtype dtype, BatchShape shape,
                    Recompute parts, BlockActivations& at, std::int64_t stream_rows = 0);
 
-/// Of up to so many tokens products wait for the weights.
+/// Up to this many tokens, products wait for the weights.
 inline constexpr std::int64_t few_tokens = 64;
 
-/// The tensors that a block needs whose g and u nobody reads again: all, or all but gate_up, without which it
-/// computes m as one product with W_gate_up (a gated one, ops/linear/gemm/gemm.hpp), with the same bits. That
-/// is of more than few_tokens, which read W_gate_up best as one stream; on a host, where there are neither
-/// biases nor ternary weights and no other variants are asked for.
+/// The tensors that a block needs when nobody reads g and u again: all, or all but gate_up. Without
+/// gate_up it computes m as one product with W_gate_up (a gated one, ops/linear/gemm/gemm.hpp),
+/// with the same bits. It does so on a host for more than few_tokens tokens, without biases,
+/// ternary weights and other requested variants; few tokens read W_gate_up best as one stream.
 template <class Exec>
 [[nodiscard]] Recompute parts_of_forward(const LlamaConfig& config, const Kernels& kernels,
                                          std::int64_t tokens);
@@ -108,12 +108,12 @@ class Block {
                     .head_dim = config.head_dim},
                    kernels, cos_sin) {}
 
-  /// x = stream + delta (the stream of the block before; nothing to add where it is empty) and
-  /// n₁, then all else up to `delta`, which may be the delta of the block before.
+  /// x = stream + delta (the stream of the block before; an empty delta adds nothing) and n₁, then
+  /// all else up to `delta`, which may be the delta of the block before.
   void forward(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                BatchShape shape, ConstTensorRef<2> stream, const TensorRef<2>& delta) const;
 
-  /// The parts of forward() before and after attention().attend(), for those who attend to more
+  /// The parts of forward() before and after attention().attend(), for callers that attend to more
   /// keys than the batch's own.
   void norm_and_project(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                         BatchShape shape, Positions positions, ConstTensorRef<2> stream,
@@ -123,13 +123,13 @@ class Block {
 
   [[nodiscard]] const MultiHeadAttention<Exec>& attention() const { return attention_; }
 
-  /// Computes again what was not kept: the same operators in the order of forward(), so that the
-  /// bits are the same. `scratch`: as x.
+  /// Computes the dropped tensors again: the same operators in the order of forward(), so the bits
+  /// are the same. `scratch`: as x.
   void recompute(Runner<Exec>& run, const BlockWeights& weights, const BlockActivations& at,
                  BatchShape shape, Recompute what, const TensorRef<2>& scratch) const;
 
-  /// From the gradient of the stream after the block, buffers.g, to that before it, in place; adds
-  /// the gradients of the weights to `gradients` (f32). Overwrites activations.
+  /// Turns the gradient of the stream after the block, buffers.g, into the one before it, in place,
+  /// and adds the gradients of the weights to `gradients` (f32). Overwrites activations.
   void backward(Runner<Exec>& run, const BlockWeights& weights, const BlockWeights& gradients,
                 const BlockActivations& at, BatchShape shape, const BackwardBuffers& buffers) const;
 

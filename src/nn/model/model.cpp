@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* parameter_file = "model.safetensors";
 
-/// Puts tensors where they belong: into a flat array, or packed into ternary weights.
+/// Puts tensors into a flat array, or packs them into ternary weights.
 template <class Exec>
 class Store {
  public:
@@ -38,7 +38,7 @@ class Store {
     transfer_.wait();
     ternary_->pack(exec_, parameter,
                    TensorRef<2>(values_.data(), dtype_, {parameter.shape[0], parameter.shape[1]}));
-    exec_.fence("katt::nn::pack");  // before the next tensor lies there
+    exec_.fence("katt::nn::pack");  // before the next tensor overwrites it
   }
 
  private:
@@ -50,8 +50,8 @@ class Store {
   DeviceMemory<Exec> values_;  ///< a tensor that is to be packed
 };
 
-/// Refuses a checkpoint whose tensors are not those of the model. Those that transformers passes
-/// over may be there.
+/// Refuses a checkpoint with tensors that the model does not have, except the ones that
+/// transformers ignores.
 void check_tensors(const LlamaConfig& config, const ParameterLayout& layout,
                    const io::Safetensors& file) {
   std::set<std::string> known;

@@ -26,7 +26,7 @@ class Llama {
 
   [[nodiscard]] const Exec& exec() const { return exec_; }
   [[nodiscard]] const ranks::Groups& groups() const { return groups_; }
-  /// Of the whole model.
+  /// Configuration of the whole model.
   [[nodiscard]] const LlamaConfig& config() const { return config_; }
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
   [[nodiscard]] Dtype dtype() const { return dtype_; }
@@ -47,26 +47,26 @@ class Llama {
   TernaryWeights<Exec> ternary_;
 };
 
-/// Fills a flat array of the dtype from a checkpoint, and `ternary` with what has no place in it, quantised
-/// from values of the dtype. Throws InputError that names the tensor that
-/// is missing, of another shape than the configuration says, or not part of the model.
+/// Fills a flat array of the dtype from a checkpoint, and `ternary` with the packed projections,
+/// quantised from values of the dtype. Throws InputError that names a tensor which is missing, has
+/// another shape than in the configuration, or is not part of the model.
 template <class Exec>
 void load_parameters(const Exec& exec, const LlamaConfig& config, const ParameterLayout& layout,
                      const io::Safetensors& file, Dtype dtype, void* data,
                      const TernaryWeights<Exec>* ternary = nullptr);
 
 /// Fills it at random: weights normal with mean 0 and standard deviation initializer_range, norms
-/// 1, biases 0. The same for a seed on every machine, whatever the part.
+/// 1, biases 0. A seed gives the same values on every machine and for every part.
 template <class Exec>
 void randomize_parameters(const Exec& exec, const LlamaConfig& config,
                           const ParameterLayout& layout, std::uint64_t seed, Dtype dtype,
                           void* data, const TernaryWeights<Exec>* ternary = nullptr);
 
-/// Whether the folder holds a checkpoint's tensors, in one file or in shards.
+/// True when the folder holds a checkpoint's tensors, in one file or in shards.
 [[nodiscard]] bool holds_parameters(const std::filesystem::path& folder);
 
-/// What the user of a folder's model should be told: that its parameters are random, or which of two
-/// checkpoints is read. Empty where there is one.
+/// A remark for the user of a folder's model: its parameters are random, or the name of the
+/// checkpoint that is read of two. Empty when there is exactly one.
 [[nodiscard]] std::string parameters_note(const std::filesystem::path& folder);
 
 /// Throws as load_parameters() would for the folder's checkpoint, before anything of its size is
@@ -74,20 +74,20 @@ void randomize_parameters(const Exec& exec, const LlamaConfig& config,
 void check_folder(const LlamaConfig& config, const ParameterLayout& layout,
                   const std::filesystem::path& folder);
 
-/// Fills it from the folder of a model, or at random where the folder holds `config.json` alone.
+/// Fills it from the folder of a model, or at random when the folder holds only `config.json`.
 template <class Exec>
 void initialize_parameters(const Exec& exec, const LlamaConfig& config,
                            const ParameterLayout& layout, const std::filesystem::path& folder,
                            std::uint64_t seed, Dtype dtype, void* data,
                            const TernaryWeights<Exec>* ternary = nullptr);
 
-/// The model of a folder, or a rank's part of it: `config.json` with `model.safetensors`, or else its shards, or
-/// `config.json` alone (random parameters of the seed).
+/// The model of a folder, or a rank's part of it: `config.json` with `model.safetensors`, else with
+/// its shards, else alone (random parameters from the seed).
 template <class Exec>
 Llama<Exec> open_model(const Exec& exec, const std::filesystem::path& folder, Dtype dtype,
                        std::uint64_t seed, const ranks::Groups& groups = {});
 
-/// Reads values.size() elements of the part of a tensor that the parameter is, from its element
+/// Reads values.size() elements of a parameter (a part of a tensor of the file), from its element
 /// `first` on; in the file its name has the prefix. Throws as io::Safetensors::read().
 void read_part(const io::Safetensors& file, const std::string& prefix, const Parameter& parameter,
                std::int64_t first, std::span<float> values);

@@ -12,7 +12,7 @@ namespace katt::nn {
 
 namespace {
 
-/// The same memory: as many elements, of all tokens and the own heads.
+/// Uses the same memory: equally many elements, of all tokens and the own heads.
 TensorRef<3> lse_of_heads(const TensorRef<3>& lse, const UlyssesShape& shape) {
   return {lse.data, lse.dtype, {shape.batch, shape.own_heads(), shape.seq_q}};
 }

@@ -26,9 +26,9 @@ struct BatchShape {
   [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
 };
 
-/// Where the tokens of a batch stand in their sequences, for rope: as rope::ForwardArgs has it.
+/// The positions of a batch's tokens in their sequences, for rope: as in rope::ForwardArgs.
 struct Positions {
-  std::int64_t first = 0;              ///< of every sequence
+  std::int64_t first = 0;              ///< first position of every sequence
   const std::int64_t* each = nullptr;  ///< (batch, seq), in the memory of the backend; null: none
 };
 
@@ -43,26 +43,25 @@ struct MultiHeadAttentionConfig {
   [[nodiscard]] std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
 };
 
-/// What the layer writes on its way, in the dtype of the model.
+/// The tensors that the layer writes, in the dtype of the model.
 struct AttentionActivations {
-  TensorRef<2> qkv;       ///< (T, q_size + 2·kv_size), q and k after rope
-  TensorRef<2> attended;  ///< (T, q_size)
-  TensorRef<3> lse{};     ///< (batch, heads, seq) f32; empty where no backward pass follows
-  RingBuffers ring{};     ///< of a runner whose ranks share sequences, by a ring
-  UlyssesBuffers
-      ulysses{};  ///< or by heads: lse is then of all tokens and this rank's of the heads
+  TensorRef<2> qkv;          ///< (T, q_size + 2·kv_size), q and k after rope
+  TensorRef<2> attended;     ///< (T, q_size)
+  TensorRef<3> lse{};        ///< (batch, heads, seq) f32; empty when no backward pass follows
+  RingBuffers ring{};        ///< when the runner's ranks share sequences by a ring
+  UlyssesBuffers ulysses{};  ///< or by heads: lse then has all tokens and this rank's heads
 };
 
 /// Memory of its backward pass beside the activations.
 struct AttentionBuffers {
   TensorRef<2> dqkv;       ///< as qkv
   TensorRef<2> dattended;  ///< as attended
-  TensorRef<2> staging;    ///< dtype of the model: gradients on their way to f32
+  TensorRef<2> staging;    ///< dtype of the model: gradients before their sum in f32
 };
 
-/// Where the runner's ranks share sequences, attend_own() and backward() are ring attention, or
-/// attention by heads (ulysses_attention.hpp), as the layout says.
-/// Both passes launch operators of `kernels` and return; what cannot run here is an InputError.
+/// When the runner's ranks share sequences, attend_own() and backward() are ring attention, or
+/// attention by heads (ulysses_attention.hpp), as the layout says. Both passes launch operators of
+/// `kernels` and return. They throw InputError for arguments that cannot run here.
 template <class Exec>
 class MultiHeadAttention {
  public:
@@ -71,11 +70,11 @@ class MultiHeadAttention {
   MultiHeadAttention(const MultiHeadAttentionConfig& config, const Kernels& kernels,
                      ConstTensorRef<2> cos_sin);
 
-  /// From x (T, hidden) to out (T, hidden).
+  /// Computes out (T, hidden) from x (T, hidden).
   void forward(Runner<Exec>& run, const AttentionWeights& weights, const TensorRef<2>& x,
                const AttentionActivations& at, BatchShape shape, const TensorRef<2>& out) const;
 
-  /// The steps of forward(), for those who attend to more keys than the batch's own.
+  /// The steps of forward(), for callers that attend to more keys than the batch's own.
   void project_in(Runner<Exec>& run, const AttentionWeights& weights, const TensorRef<2>& x,
                   const AttentionActivations& at, BatchShape shape, Positions positions) const;
   void attend(Runner<Exec>& run, const AttentionActivations& at, BatchShape shape,
@@ -87,15 +86,15 @@ class MultiHeadAttention {
   void project_out(Runner<Exec>& run, const AttentionWeights& weights,
                    const AttentionActivations& at, const TensorRef<2>& out) const;
 
-  /// From dout (T, hidden) to dx (T, hidden), which may be the memory of x; adds the gradients of
-  /// the weights to `gradients` (f32).
+  /// Computes dx (T, hidden), which may be the memory of x, from dout (T, hidden); adds the
+  /// gradients of the weights to `gradients` (f32).
   void backward(Runner<Exec>& run, const AttentionWeights& weights,
                 const AttentionWeights& gradients, const TensorRef<2>& x,
                 const AttentionActivations& at, BatchShape shape, const TensorRef<2>& dout,
                 const TensorRef<2>& dx, const AttentionBuffers& buffers) const;
 
-  /// The steps of backward(), for those who have x and dout at different times: first
-  /// project_out_backward(), after which dout is read no more.
+  /// The steps of backward(), for callers that have x and dout at different times.
+  /// project_out_backward() comes first; nothing reads dout after it.
   void project_out_backward(Runner<Exec>& run, const AttentionWeights& weights,
                             const AttentionWeights& gradients, const AttentionActivations& at,
                             const TensorRef<2>& dout, const AttentionBuffers& buffers) const;

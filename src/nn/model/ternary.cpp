@@ -14,7 +14,7 @@ namespace {
 constexpr auto format = ternary_linear::PackFormat::two_bit;
 constexpr std::size_t alignment = 256;
 
-/// A projection and the tensors of which it consists, in the order of a layout.
+/// A projection and its tensors, in the order of a layout.
 struct Member {
   Projection BlockWeights::*matrix;
   int tensors;

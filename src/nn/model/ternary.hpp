@@ -10,16 +10,16 @@
 /// The packed projections of a ternary model.
 namespace katt::nn {
 
-/// Gives every projection of the weights its place in memory, and returns the bytes that they take.
-/// Without memory it counts alone.
+/// Gives every projection of the weights its place in memory, and returns their bytes. Without
+/// memory it only counts.
 std::size_t bind_ternary(Weights& weights, std::byte* data);
 
-/// The projections of a model, or of a part of it, as ternary_linear's kernels read them. q, k and v, and
-/// gate and up, are one matrix each, whose tensors have a scale each.
+/// The projections of a model, or of a part of it, as ternary_linear's kernels read them. q, k and
+/// v are one matrix, and so are gate and up; each tensor has a scale of its own.
 template <class Exec>
 class TernaryWeights {
  public:
-  /// Allocates them and binds the weights to them; for a model that is not ternary, nothing.
+  /// Allocates them and binds the weights to them; does nothing for a model that is not ternary.
   TernaryWeights(const LlamaConfig& config, const ParameterLayout& layout, Weights& weights);
 
   /// Quantises and packs a tensor of the layout, which lies in the memory of the execution space in any
@@ -33,7 +33,7 @@ class TernaryWeights {
   [[nodiscard]] std::int64_t largest() const;
 
  private:
-  /// Where a tensor goes.
+  /// The place of a tensor.
   struct Part {
     Parameter parameter;
     ternary_linear::PackedTernary packed;
@@ -43,8 +43,8 @@ class TernaryWeights {
   std::vector<Part> parts_;
 };
 
-/// Bytes that TernaryWeights allocates, without allocating them. Binds the weights to places that must
-/// not be read.
+/// Bytes that TernaryWeights allocates, without allocating them. Binds the weights to addresses
+/// that nobody may read.
 std::size_t rehearse_ternary(const LlamaConfig& config, const ParameterLayout& layout,
                              Weights& weights);
 

@@ -18,7 +18,7 @@ namespace katt::nn {
 
 namespace {
 
-/// A pass that computes nothing again keeps its logits as well, where its blocks keep so many times as
+/// A pass that computes nothing again also keeps its logits if its blocks keep this many times as
 /// much.
 constexpr std::size_t least_kept_per_logit = 4;
 
@@ -105,7 +105,7 @@ void TrainingPass<Exec>::lay_out(Arena arena) {
   cos_sin_ = arena.tensor<2>(Dtype::f32, {options_.shape.seq, config_.head_dim});
   if (shares_sequences) positions_ = arena.integers(options_.shape.seq);
 
-  // What is computed again lies in one place for all blocks.
+  // Tensors that are computed again share one place for all blocks.
   auto again = Recompute::nothing;
   for (const Recompute what : options_.recompute) again = again | what;
   BlockActivations shared;
@@ -143,7 +143,7 @@ void TrainingPass<Exec>::lay_out(Arena arena) {
   }
   if (slice_.head && again == Recompute::nothing) {
     Arena block;
-    BlockActivations whole;  // whether ranks share its rows or not
+    BlockActivations whole;  // with shared rows and without
     lay_out_block(block, config_, dtype_, options_.shape, Recompute::all, whole, tokens);
     Arena logits;
     logits.tensor<2>(Dtype::f32, {tokens, vocabulary_.count});
@@ -239,7 +239,7 @@ void TrainingPass<Exec>::launch_forward(Runner<Exec>& run) {
   }
   if (!slice_.head) {
     if (run.is_dry()) return;
-    sent_.wait();  // what was sent from there before
+    sent_.wait();  // the earlier message from this memory
     add_rows(run.exec(), stream, delta_, x_);
     sent_ = groups.pipeline.send(run.exec(), x_, next_stage_);
     return;
@@ -282,7 +282,7 @@ void TrainingPass<Exec>::launch_backward(Runner<Exec>& run, float dloss, bool is
   }
   const Block<Exec> block(config_, options_.kernels, cos_sin_);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
-    // Of the last block everything is still there, in the shared place too.
+    // All tensors of the last block are still there, also in the shared place.
     const bool is_there = i + 1 == blocks_.size();
     const Recompute what = is_there ? Recompute::nothing : options_.recompute[i];
     block.recompute(run, weights_.blocks[i], blocks_[i], options_.shape, what, delta_);
@@ -292,7 +292,7 @@ void TrainingPass<Exec>::launch_backward(Runner<Exec>& run, float dloss, bool is
       sum_norm(run, gradients_.blocks[i].input_norm);
       sum_norm(run, gradients_.blocks[i].post_norm);
     }
-    // Of a stage the last parts come first.
+    // The last parts of a stage come first.
     if (ready && (i > 0 || options_.part > 0)) {
       ready(static_cast<const float*>(gradients_.blocks[i].input_norm.data) - first_gradient_);
     }
@@ -307,7 +307,7 @@ void TrainingPass<Exec>::launch_backward(Runner<Exec>& run, float dloss, bool is
       embedding::BackwardArgs{
           .dout = rows_.gather(run, buffers_.g), .ids = ids_, .dweight = dembedding},
       options_.kernels.embedding);
-  // Of one table that is both, the head's gradient is there.
+  // A tied table already holds the gradient of the head.
   if (slice_.head && config_.tie_word_embeddings) run.set_adds_gradients(true);
   add_gradient(run, dembedding.data, dtype_, gradients_.embedding.data, dembedding.size());
 }

@@ -18,7 +18,7 @@ constexpr std::int64_t ignored = cross_entropy::default_ignore_index;
 template <class Exec>
 using Range = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
 
-/// Rows of ids that another rank has become zeros: its rows are added to them.
+/// Rows of another rank's ids become zeros: the sum adds that rank's rows.
 template <class Exec, class T>
 struct ClearForeignRows {
   const std::int64_t* ids;
@@ -31,7 +31,7 @@ struct ClearForeignRows {
   }
 };
 
-/// The logit of every target that is here, in f32; 0 for the others.
+/// The logit of every target of this rank's part, in f32; 0 for the others.
 template <class Exec, class T>
 struct TargetLogits {
   using Memory = typename Exec::memory_space;
@@ -52,7 +52,7 @@ struct TargetLogits {
   }
 };
 
-/// The statistics of all parts become those of the whole, the target's logit the token's loss.
+/// Combines the statistics of all parts, and turns the target's logit into the token's loss.
 struct MergeStatistics {
   const float* all;  ///< (ranks, tokens, 2)
   std::int64_t ranks, tokens;

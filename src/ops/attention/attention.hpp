@@ -18,11 +18,11 @@
 /// With kv_heads < heads, query head h uses key/value head h / (heads / kv_heads) (GQA, MQA).
 namespace katt::attention {
 
-/// What is done to the scores before bias and mask, in this order:
+/// The steps that change scores before bias and mask, in this order:
 ///   S ← softcap · tanh(S / softcap)          if softcap > 0  (Gemma 2, arXiv:2408.00118, section 2)
 ///   S ← S − alibi_slopes[h] · |i + o − j|    where there are slopes, o as in MaskArgs
 ///                                            (ALiBi: Press et al. 2022, arXiv:2108.12409)
-/// A rule of a user's own comes after both; see own_rule.hpp.
+/// A user's own rule comes after both; see own_rule.hpp.
 struct ScoreArgs {
   float softcap = 0.0F;                 ///< 0: none
   const float* alibi_slopes = nullptr;  ///< (heads) f32, in the memory of the backend
@@ -42,7 +42,7 @@ struct ScoreParameter {
 inline constexpr ScoreParameter score_parameters[]{
     {"softcap", &ScoreArgs::softcap, 0.0F, 1e6F, "cap of the scores; 0: none"}};
 
-/// Which keys a query sees, and what is added to its scores. With n = kv_len[b] where given, else
+/// The keys that a query sees, and the bias of its scores. With n = kv_len[b] where given, else
 /// seq_kv, and o = n − seq_q (bottom-right alignment, as FlashAttention 2.1 and later):
 ///   key j is visible to query i  iff  j < n
 ///                                and  j ≥ i + o − window_left   (window_left ≥ 0)
@@ -79,7 +79,8 @@ struct ForwardArgs {
   float scale = 0.0F;   ///< factor of Q·Kᵀ, usually 1 / √head_dim
   ScoreArgs score{};
   MaskArgs mask{};
-  /// out and lse are for a backward pass: "auto" is a variant that sums products as that one does.
+  /// true: out and lse are for a backward pass. "auto" then chooses a variant that sums products in
+  /// the same order.
   bool for_backward = false;
 
   std::int64_t batch() const { return q.extent[0]; }

@@ -14,9 +14,9 @@
 ///   dV = Pᵀ·dout,  dP = dout·Vᵀ,  dS = P ∘ (dP − Δ) ∘ r′(S)
 ///   dQ = scale · dS·K,  dK = scale · dSᵀ·Q
 ///
-/// where r′ is the slope of the score rule at the scores before it, 1 where there is none.
-/// dK and dV of a key/value head are summed over the query heads that share it. The order of every
-/// sum depends on the shapes alone: two runs give the same bits, whatever the number of threads.
+/// with r′ the slope of the score rule at the scores before it, 1 without a rule. dK and dV of a
+/// key/value head are sums over the query heads that share it. The order of every sum depends only
+/// on the shapes: two runs give the same bits, for any number of threads.
 namespace katt::attention {
 
 /// Arguments of the backward pass; dtypes, memory and strides as in ForwardArgs. `out` and `lse`

@@ -10,7 +10,7 @@
 #include "core/tensor.hpp"
 #include "ops/attention/attention.hpp"
 
-/// What schemas do not say of the arguments.
+/// Checks that the schemas do not express.
 namespace katt::attention::impl {
 
 /// head_dim and the numbers of heads. Throws InputError.

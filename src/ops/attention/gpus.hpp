@@ -6,8 +6,9 @@
 
 namespace katt {
 
-/// What a multiprocessor of a GPU has (CUDA C++ Programming Guide, "Technical Specifications per
-/// Compute Capability"), how many there are, and how fast its memory is (NVIDIA's data sheets).
+/// The resources of a GPU's multiprocessor (CUDA C++ Programming Guide, "Technical Specifications
+/// per Compute Capability"), the number of multiprocessors, and the speed of the memory (NVIDIA's
+/// data sheets).
 struct Gpu {
   std::string_view name;  ///< as users type it
   std::string_view title;
@@ -16,12 +17,12 @@ struct Gpu {
   int blocks;              ///< resident blocks
   int registers;           ///< 32-bit registers
   int shared_bytes;        ///< of the multiprocessor
-  int block_shared_bytes;  ///< that one block can ask for
+  int block_shared_bytes;  ///< that one block can have
   int multiprocessors;
   int memory_gb_s;  ///< 10⁹ bytes a second
 };
 
-/// The GPUs that tiles and occupancies are known for; scripts/kernel_table reads these lines.
+/// The GPUs with known tiles and occupancies; scripts/kernel_table reads these lines.
 inline constexpr std::array gpus{
     Gpu{"rtx3090ti", "RTX 3090 Ti", 86, 1536, 16, 65536, 102400, 101376, 84, 1008},
     Gpu{"rtx5080", "RTX 5080", 120, 1536, 24, 65536, 102400, 101376, 84, 960},

@@ -31,7 +31,7 @@ struct KeyRange {
 struct IntervalMask {
   std::int64_t keys = 0;    ///< visible keys of this batch entry: kv_len, at most seq_kv
   std::int64_t offset = 0;  ///< kv_len − seq_q
-  std::int64_t left = 0;    ///< so large that it never binds where there is no window
+  std::int64_t left = 0;    ///< without a window so large that it never limits
   std::int64_t right = 0;
 
   KOKKOS_INLINE_FUNCTION std::int64_t begin(std::int64_t i) const {
@@ -40,7 +40,7 @@ struct IntervalMask {
   KOKKOS_INLINE_FUNCTION std::int64_t end(std::int64_t i) const {
     return Kokkos::min(keys, i + offset + right + 1);
   }
-  /// The queries that see key j < keys, as far as there are such: [query_begin(j), query_end(j)).
+  /// The queries that see key j < keys, if any: [query_begin(j), query_end(j)).
   KOKKOS_INLINE_FUNCTION std::int64_t query_begin(std::int64_t j) const {
     return Kokkos::max<std::int64_t>(0, j - offset - right);
   }
@@ -77,7 +77,7 @@ struct BlockMask {
     if (blocks == nullptr) return TileState::full;
     return of_blocks(block_of(first), block_of(last), block_of(key_begin), block_of(key_end - 1));
   }
-  /// Of the blocks in rows top … bottom and columns left … right.
+  /// The state of the blocks in rows top … bottom and columns left … right.
   KOKKOS_INLINE_FUNCTION TileState of_blocks(std::int64_t top, std::int64_t bottom,
                                              std::int64_t left, std::int64_t right) const {
     bool any = false;
@@ -99,7 +99,7 @@ struct BlockMask {
   }
 };
 
-/// Both at once: what the arguments of attention can ask for, for one batch entry.
+/// Both at once: every mask that the arguments of attention can express, for one batch entry.
 struct Mask {
   IntervalMask interval;
   BlockMask blocks;
@@ -125,7 +125,7 @@ KOKKOS_INLINE_FUNCTION Int position(std::int64_t value, std::int64_t limit) {
 }
 
 /// The tiles of `size` keys, of those in [begin, end), of which queries first … last see something,
-/// in order. Int: of 32 bits where registers are few and positions below 2^31 are asked for.
+/// in order. Int: of 32 bits when registers are scarce and positions are below 2^31.
 template <class Int>
 class LiveKeys {
  public:
@@ -156,7 +156,7 @@ class LiveKeys {
   KOKKOS_INLINE_FUNCTION int columns() const {
     return static_cast<int>(Kokkos::min<Int>(size_, end_ - key_));
   }
-  /// full only where all `size` columns are visible to all queries.
+  /// full only when all `size` columns are visible to all queries.
   KOKKOS_INLINE_FUNCTION TileState state() const {
     return blocks_state_ == TileState::full && key_ >= full_begin_ && key_ + size_ <= full_end_
                ? TileState::full
@@ -220,7 +220,7 @@ class LiveQueries {
   KOKKOS_INLINE_FUNCTION int count() const {
     return static_cast<int>(Kokkos::min<Int>(size_, rows_ - row_));
   }
-  /// full only where all `size` rows see all keys.
+  /// full only when all `size` rows see all keys.
   KOKKOS_INLINE_FUNCTION TileState state() const {
     return count() == size_ ? state_ : TileState::partial;
   }

@@ -7,8 +7,8 @@
 
 namespace katt::attention {
 
-/// Memory of one pass of attention before anything is allocated, in bytes. What a tracker measures
-/// (memory/tracker.hpp) is within 5 % of it.
+/// Memory of one pass of attention before anything is allocated, in bytes. The tracker's
+/// measurement (memory/tracker.hpp) is within 5 % of it.
 struct MemoryEstimate {
   std::size_t inputs = 0;     ///< read: tensors, bias, key lengths, block mask
   std::size_t outputs = 0;    ///< written

@@ -21,8 +21,8 @@
 #include "ops/attention/tensor_cores/wgmma_cuda.hpp"
 #endif
 
-/// A score rule of a user's own, on every engine, in both passes: what happens to a score between
-/// ScoreArgs and the bias. A rule is a struct that can be copied to a device:
+/// A user's own score rule, on every engine, in both passes: a step of a score between ScoreArgs
+/// and the bias. A rule is a struct that can be copied to a device:
 ///
 ///   struct Rule {
 ///     static constexpr int parameters = 1;  // numbers that it has for every head, or 0
@@ -46,9 +46,10 @@ VariantTable<Exec, BackwardArgs> backward_variants_with(const Rule& rule) {
   return impl::backward_engines<Exec>(rule);
 }
 
-/// Adds a rule to what sweeps accept for the axis score_rule; their reference applies it in float64,
-/// or in float where it takes nothing else. make.template operator()<Exec>(heads) is the rule for an
-/// execution space and so many query heads. Throws InputError where the name is taken.
+/// Adds a rule to what sweeps accept for the axis score_rule; their reference applies it in
+/// float64, or in float if the rule takes only that. make.template operator()<Exec>(heads) is the
+/// rule for an execution space and this many query heads. Throws InputError when the name exists
+/// already.
 template <class Make>
 void add_score_rule(std::string name, std::string description, Make make) {
   for (const NamedRule& known : named_rules()) {

@@ -12,7 +12,7 @@
 #include "tile/rows/elementwise.hpp"
 #include "tile/vec/vec.hpp"
 
-/// The arguments of a call as kernels see them: rows of tensors, extents, score rule, and the
+/// The arguments of a call in the form for kernels: rows of tensors, extents, score rule, and the
 /// division of the packed query rows into tiles.
 namespace katt::attention::impl {
 
@@ -68,7 +68,7 @@ struct QueryTile {
   KOKKOS_INLINE_FUNCTION std::int64_t last() const { return packed.query(rows - 1); }
 };
 
-/// What both passes read.
+/// The inputs of both passes.
 template <class T, class Rule>
 struct Problem {
   HeadRows<const T> q, k, v;
@@ -95,9 +95,9 @@ struct Problem {
   KOKKOS_INLINE_FUNCTION std::int64_t heads() const { return batch * kv_heads; }
   KOKKOS_INLINE_FUNCTION std::int64_t row_tiles(int size) const { return (rows + size - 1) / size; }
 
-  /// Tile `index` of heads() · row_tiles(size): head-major, so that those who work side by side
-  /// share a head's keys in cache; within a head from the last rows, which see the most keys under a
-  /// causal mask, to the first.
+  /// Tile `index` of heads() · row_tiles(size): head-major, so that neighbouring workers share a
+  /// head's keys in cache; within a head from the last rows, which see the most keys under a causal
+  /// mask, to the first.
   KOKKOS_INLINE_FUNCTION QueryTile query_tile(std::int64_t index, int size) const {
     const std::int64_t tiles = row_tiles(size);
     const std::int64_t begin = (tiles - 1 - index % tiles) * size;
@@ -132,20 +132,20 @@ struct BackwardProblem : Problem<T, Rule> {
         dv(args.dv) {}
 };
 
-/// Parts of a backward pass that are enough for the threads of a large host; not of this one, so that results
-/// do not depend on it.
+/// Number of parts of a backward pass: enough for the threads of a large host, and the same on
+/// every host, so that results do not depend on it.
 inline constexpr std::int64_t least_items = 16;
 
-/// Sections into which the key tiles of a head are divided where heads are few: each has a sum of dQ
-/// of its own.
+/// Number of sections for the key tiles of a head when heads are few: each section has its own sum
+/// of dQ.
 KOKKOS_INLINE_FUNCTION std::int64_t key_sections(std::int64_t heads, std::int64_t key_tiles) {
   const std::int64_t wanted = heads == 0 ? 1 : (least_items + heads - 1) / heads;
   return Kokkos::max<std::int64_t>(1, Kokkos::min(wanted, key_tiles));
 }
 
 /// Δ of one query row: Σ_d dout · out, in the order in which the kernel sums dP = Σ_d dout · v,
-/// groups of `Group` elements from the last one backwards. Of a row that sees one key, whose value
-/// is `out`, dP − Δ is then exactly 0, as its gradient is.
+/// groups of `Group` elements from the last one backwards. For a row that sees one key, whose value
+/// is `out`, dP − Δ is then exactly 0, like its gradient.
 template <int Group, class T>
 KOKKOS_INLINE_FUNCTION float row_delta(const T* out, const T* dout, int head_dim) {
   float sum = 0.0F;
@@ -157,7 +157,7 @@ KOKKOS_INLINE_FUNCTION float row_delta(const T* out, const T* dout, int head_dim
   return sum;
 }
 
-/// A whole vector of a row of `left` elements, zeros beyond them; zeros where there is no row.
+/// A whole vector of a row of `left` elements, zeros beyond them; all zeros without a row.
 template <class Vec, class T>
 KOKKOS_FORCEINLINE_FUNCTION Vec load_of_row(const T* row, int left) {
   constexpr int lanes = sizeof(Vec) / sizeof(float);

@@ -9,11 +9,11 @@
 #include "tile/engines/engine.hpp"
 #include "tile/vec/vec.hpp"
 
-/// What makes scores of the products q·k, in both passes of every engine: scale, score rule, bias
-/// and mask.
+/// Turns the products q·k into scores, in both passes of every engine: scale, score rule, bias and
+/// mask.
 namespace katt::attention {
 
-/// Where a score lies, for a rule of a user's own. V is float or a vector, whose lanes may differ in
+/// The place of a score, for a user's own rule. V is float or a vector, whose lanes may differ in
 /// query, head and key.
 template <class V>
 struct ScorePlace {
@@ -47,12 +47,13 @@ struct ScoreUnit {
   }
 };
 
-/// What the backward pass subtracts from the scores of a row: P = 2^(factor · (s − shift) − low).
+/// The shift that the backward pass subtracts from the scores of a row: P = 2^(factor · (s − shift)
+/// − low).
 struct RowShift {
   float shift, low;
 
-  /// From lse. The part of it that is lost in `shift` is `low`. Of a row that sees no key, whose
-  /// lse is −inf, the shift is +inf, so that every P is 0.
+  /// The shift from lse. `low` is the part of lse that is lost in `shift`. For a row that sees no
+  /// key, with lse = −inf, the shift is +inf, so that every P is 0.
   KOKKOS_INLINE_FUNCTION static RowShift of_lse(float lse, const ScoreUnit& scores) {
     constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
     if (lse == -infinity) return {infinity, 0.0F};
@@ -60,8 +61,8 @@ struct RowShift {
     return {shift, Kokkos::fma(-shift, scores.unit, lse) * log2e};
   }
 
-  /// Whether lse alone does not tell P: it is a float of 24 bits, and its rounding is the relative
-  /// error of P. From 2^24 on, log(sum) is lost in it altogether.
+  /// True when lse alone does not determine P: it is a float of 24 bits, and its rounding is the
+  /// relative error of P. From 2^24 on, log(sum) is lost in it altogether.
   KOKKOS_INLINE_FUNCTION static bool is_steep(float lse) {
     const float size = Kokkos::fabs(lse);
     return size >= 0x1p12F && size < Kokkos::Experimental::infinity_v<float>;
@@ -92,18 +93,18 @@ struct PackedRowsOf {
 };
 using PackedRows = PackedRowsOf<std::int64_t>;
 
-/// What is done to the products of all batch entries alike.
+/// The steps that are the same for the products of all batch entries.
 ///
 /// Both passes of every variant round scores alike, or P = exp(s − lse) of the backward pass would
 /// not sum to one: at scores of 270, in f32, one rounding is 3e-5 of P. Products are f32 sums over
-/// head_dim of the operands as they are. Where nothing else is done to them, they are the scores,
-/// and fl(scale · log2 e) is the factor of what is left when the largest of a row, or lse / scale,
-/// has been subtracted. Otherwise scores are what score() and biased() give, and the factor is
-/// log2 e.
+/// head_dim of the plain operands. Without further steps they are the scores, and fl(scale · log2
+/// e) is the factor of the difference after subtracting the largest of a row, or lse / scale.
+/// Otherwise score() and biased() give the scores, and the factor is log2 e.
 template <class T, class Rule>
 struct ScoreRules {
   static constexpr bool has_rule = !std::is_same_v<Rule, NoRule>;
-  /// What score() knows of a row: the position of its query, its ALiBi slope, the rule's own.
+  /// The numbers of a row for score(): the position of its query, its ALiBi slope, the rule's
+  /// parameters.
   static constexpr int numbers = 2 + Rule::parameters;
   using RowNumbers = tile::RowNumbers<numbers>;
   template <class V>
@@ -114,7 +115,7 @@ struct ScoreRules {
   ScoreArgs args;
   Rule rule;
 
-  /// Whether a positive factor, by which lse can be divided, is all that is done to the products.
+  /// True when a positive factor, by which lse can be divided, is the only step for the products.
   KOKKOS_INLINE_FUNCTION bool folded() const {
     return !has_rule && args.softcap <= 0.0F && args.alibi_slopes == nullptr && !bias &&
            scale > 0x1p-60F;
@@ -123,11 +124,11 @@ struct ScoreRules {
   KOKKOS_INLINE_FUNCTION ScoreUnit unit() const {
     return folded() ? ScoreUnit{scale, scale * log2e} : ScoreUnit{1.0F, log2e};
   }
-  /// What puts them in base 2.
+  /// The factor that puts them in base 2.
   KOKKOS_INLINE_FUNCTION float factor() const { return unit().factor; }
-  /// Whether score() has a slope.
+  /// True when score() has a slope.
   KOKKOS_INLINE_FUNCTION bool sloped() const { return has_rule || args.softcap > 0.0F; }
-  /// Whether score() asks where a score lies.
+  /// True when score() needs the place of a score.
   KOKKOS_INLINE_FUNCTION bool placed() const { return has_rule || args.alibi_slopes != nullptr; }
 
   /// The score of a product, but for the bias, and d score / d (scale · product). Columns of
@@ -202,7 +203,7 @@ struct EntryScores : ScoreRules<T, Rule> {
   Mask mask;
   std::int64_t batch;
 
-  /// The numbers of a row; zeros where score() does not ask for them.
+  /// The numbers of a row; zeros when score() does not need them.
   KOKKOS_INLINE_FUNCTION typename Rules::RowNumbers row(std::int64_t head,
                                                         std::int64_t query) const {
     typename Rules::RowNumbers of{};

@@ -14,7 +14,7 @@
 ///   dlogits(t, v) = dloss · (exp(logits(t, v) − lse(t)) − [v = targets(t)]) / count
 ///
 /// with count the number of tokens whose target is not ignore_index, as
-/// torch.nn.functional.cross_entropy with reduction "mean". Where no token counts the loss is 0/0 =
+/// torch.nn.functional.cross_entropy with reduction "mean". When no token counts, the loss is 0/0 =
 /// NaN and dlogits is 0, as there.
 namespace katt::cross_entropy {
 
@@ -29,8 +29,8 @@ struct ForwardArgs {
   const std::int64_t* targets = nullptr;  ///< (tokens)
   TensorRef<1> loss;                      ///< (1) f32
   /// (tokens, 2) f32: max_v logits and log Σ_v exp(logits − max), whose sum is lse; 0 where the
-  /// token is ignored. Optional; the fused backward pass reads it. Kept apart because the sum
-  /// rounds away the digits of the logarithm where the logits are large.
+  /// token is ignored. Optional; the fused backward pass reads it. They stay separate because the
+  /// sum rounds away the digits of the logarithm when the logits are large.
   TensorRef<2> statistics{};
   std::int64_t ignore_index = default_ignore_index;
 

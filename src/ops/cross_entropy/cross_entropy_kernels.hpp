@@ -12,7 +12,7 @@ namespace katt::cross_entropy::impl {
 
 inline constexpr float not_a_number = Kokkos::Experimental::quiet_NaN_v<float>;
 
-/// The targets, and what each of them asks for.
+/// The targets, and the column of each.
 struct Targets {
   const std::int64_t* values;
   std::int64_t ignore_index;

@@ -30,8 +30,8 @@ struct HostProblem {
 /// Row `token` of dlogits for dloss = 1.
 [[nodiscard]] std::vector<double> reference_dlogits(const HostProblem& problem, std::int64_t token);
 
-/// What the unfused form in `dtype` makes of one token: its loss, from a log-probability rounded to
-/// the dtype, and its row of dlogits, from probabilities rounded to the dtype.
+/// The results of the unfused form in `dtype` for one token: its loss, from a log-probability
+/// rounded to the dtype, and its row of dlogits, from probabilities rounded to the dtype.
 struct UnfusedToken {
   double loss = 0;
   std::vector<double> dlogits;

@@ -54,8 +54,8 @@ struct Clear {
   }
 };
 
-/// Where the parts of a workspace begin, in bytes: the lists of the tokens of every id, then
-/// naive's f32 sums, a row a token.
+/// Offsets of the parts of a workspace, in bytes: the lists of the tokens of every id, then naive's
+/// f32 sums, a row a token.
 struct Places {
   std::size_t next, sums, total;
   explicit Places(const BackwardArgs& args)

@@ -19,7 +19,7 @@ struct Statistics {
   float mean, rstd, mean_g, mean_gx, scale;
 };
 
-/// What a launch computes: the statistics, the results from stored ones, or both.
+/// The result of a launch: the statistics, the outputs from stored statistics, or both.
 enum class Step : std::uint8_t { statistics, results, all };
 
 /// A pass over blocks of rows, one team a block.

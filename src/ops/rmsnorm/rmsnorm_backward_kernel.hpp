@@ -15,8 +15,8 @@
 namespace katt::rmsnorm::impl {
 
 /// Backward pass of a block of rows: dx, and the block's sum of dout · x̂ in f32. Every row is read
-/// once for its statistics, Σ x² and Σ g · x, and once more, from cache, for what is written. A
-/// thread of a host writes a row while it reads the next one, as in the forward pass.
+/// once for its statistics, Σ x² and Σ g · x, and once more, from cache, for the outputs. A thread
+/// of a host writes a row while it reads the next one, as in the forward pass.
 template <class Exec, class T, bool Stream>
 struct Backward {
   using Vec = tile::VecOf<Exec>;
@@ -40,7 +40,7 @@ struct Backward {
         block_rows(blocks.rows),
         eps(args.eps) {}
 
-  /// Whether a WideTeam can work on these arguments.
+  /// True when a WideTeam can work on these arguments.
   static bool is_wide(const BackwardArgs& args) {
     return tile::are_chunks(args.dout, args.x, args.weight, args.dresidual_out, args.dx);
   }

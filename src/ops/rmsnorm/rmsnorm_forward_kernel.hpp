@@ -14,16 +14,16 @@
 namespace katt::rmsnorm::impl {
 
 /// Forward pass of a block of rows. Every row is read once, for h and Σ h², and written once, out
-/// and out_q; in between its largest |out| is found where out_q is wanted. A thread of a host
+/// and out_q; in between its largest |out| is found when out_q is requested. A thread of a host
 /// writes a row while it reads the next one, element by element, so that its loads and stores of
 /// memory never wait for each other; a thread block of a device has one row.
 ///
-/// With a residual, h is written on reading and read back on writing: from residual_out, or, where
-/// streaming stores leave nothing there to read back, from one of two rows of scratch.
+/// With a residual, the read pass writes h and the write pass reads it back: from residual_out or,
+/// with streaming stores, which leave nothing in the caches, from one of two rows of scratch.
 template <class Exec, class T, bool Stream>
 struct Forward {
   using Vec = tile::VecOf<Exec>;
-  /// Of a row of scratch, on the stack of a host's thread.
+  /// Bytes of a row of scratch, on the stack of a host's thread.
   static constexpr std::int64_t scratch_bytes = 32768;
 
   Matrix<const T> x, residual;
@@ -47,12 +47,12 @@ struct Forward {
         blocks(is_host_v<Exec> ? Kokkos::min<std::int64_t>(tokens, exec.concurrency()) : tokens),
         eps(args.eps) {}
 
-  /// Whether a WideTeam can work on these arguments.
+  /// True when a WideTeam can work on these arguments.
   static bool is_wide(const ForwardArgs& args) {
     return tile::are_chunks(args.x, args.weight, args.residual, args.out, args.residual_out) &&
            reinterpret_cast<std::uintptr_t>(args.out_q) % 8 == 0;
   }
-  /// Whether streaming stores reach the outputs of these arguments.
+  /// True when streaming stores can write the outputs of these arguments.
   static bool can_stream(const ForwardArgs& args) {
     return rows_are_streamable<T>(args.out) &&
            (args.residual.data == nullptr ||
@@ -158,7 +158,7 @@ struct Forward {
     if constexpr (Write) write(sink, i, y);
   }
 
-  /// x + residual. Asks for what comes 4 KiB later.
+  /// x + residual. Prefetches 4 KiB ahead.
   template <class V, int N>
   KOKKOS_FORCEINLINE_FUNCTION static void load_sum(const Source& row, std::int64_t i, V (&h)[N]) {
     load_ahead(row.x + i, h);

@@ -10,7 +10,7 @@
 #include "tile/rows/stream.hpp"
 #include "tile/vec/vec.hpp"
 
-/// What the kernels of both variants share: rows, the statistics of a row, int8 stores.
+/// Parts that the kernels of both variants share: rows, the statistics of a row, int8 stores.
 namespace katt::rmsnorm::impl {
 
 /// Rows of a (tokens, hidden) tensor; none where `data` is null.
@@ -30,7 +30,7 @@ struct Matrix {
   }
 };
 
-/// Whether streaming stores reach every row of a tensor.
+/// True when streaming stores can write every row of a tensor.
 template <class T>
 bool rows_are_streamable(const TensorRef<2>& tensor) {
   return tile::is_streamable(tensor.data) &&
@@ -48,7 +48,7 @@ KOKKOS_FORCEINLINE_FUNCTION __m128i to_int8_lanes(const Vec& value) {
   return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(static_cast<__m512>(value)));
 }
 #elif defined(KATT_VEC_AVX2)
-/// In the lower half. What exceeds 32 bits becomes −2^31, hence the minimum.
+/// In the lower half. A value beyond 32 bits becomes −2^31, hence the minimum.
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION __m128i to_int8_lanes(const Vec& value) {
   const __m256i whole =
@@ -86,7 +86,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const tile::Pac
     *reinterpret_cast<std::uint64_t*>(target + k * tile::chunk_stride) = bytes;
   }
 }
-/// Of vectors that lie as tile::load_all() of elements T leaves them.
+/// For vectors in the order of tile::load_all() of elements T.
 template <class T, class Vec, int N>
 KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec (&values)[N]) {
   constexpr int lanes = tile::width_v<Vec>;
@@ -128,9 +128,9 @@ struct RowScale {
   float scale = 1.0F;
   float rstd = 0.0F;
 
-  /// Whether f32 holds the sum of squares of an unscaled row well: finite, and not made of squares
-  /// so small that they lost digits (none is below 2^-149, so a sum of 2^-100 has 2^-49 of itself
-  /// to lose).
+  /// True when f32 holds the sum of squares of an unscaled row well: finite, and not made of
+  /// squares so small that they lost digits (none is below 2^-149, so a sum of 2^-100 has 2^-49 of
+  /// itself to lose).
   KOKKOS_FORCEINLINE_FUNCTION static bool is_plain(float sum, float eps_sum) {
     return sum <= Kokkos::Experimental::finite_max_v<float> && sum + eps_sum >= 0x1p-100F;
   }
@@ -139,7 +139,7 @@ struct RowScale {
     return sum < 1.0F ? 0x1p100F : 0x1p-80F;
   }
 
-  /// Whether `scale` is 1.
+  /// True when `scale` is 1.
   KOKKOS_FORCEINLINE_FUNCTION bool is_plain() const { return scale == 1.0F; }
 
   KOKKOS_FORCEINLINE_FUNCTION static RowScale of(float scale, float sum, float hidden, float eps) {

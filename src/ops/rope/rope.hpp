@@ -40,7 +40,7 @@ enum class AnglePrecision : std::uint8_t {
   f32,
 };
 
-/// What the angles are made of.
+/// The parameters of the angles.
 struct FrequencyArgs {
   double theta = 10000.0;
   Scaling scaling = Scaling::none;

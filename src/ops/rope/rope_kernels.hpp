@@ -13,7 +13,7 @@
 
 namespace katt::rope::impl {
 
-/// What both passes are: tensors turned by the angles of a cache, backwards in the backward pass.
+/// Both passes: they turn tensors by the angles of a cache, backwards in the backward pass.
 struct Turn {
   ConstTensorRef<4> in[2];
   TensorRef<4> out[2];
@@ -40,7 +40,7 @@ struct Turn {
         interleaved(args.interleaved),
         inverse(true) {}
 
-  /// Whether there is a tensor t, by its shape.
+  /// True when there is a tensor t, by its shape.
   bool has(int t) const { return in[t].extent[3] > 0; }
 };
 
@@ -49,7 +49,7 @@ struct Positions {
   const std::int64_t* positions;
   std::int64_t first, seq, rows;
 
-  /// −1 where the cache has no such row.
+  /// −1 when the cache has no such row.
   KOKKOS_FORCEINLINE_FUNCTION std::int64_t row(std::int64_t b, std::int64_t s) const {
     const std::int64_t position = positions != nullptr ? positions[b * seq + s] : first + s;
     return position >= 0 && position < rows ? position : -1;
@@ -182,7 +182,7 @@ struct Rotate {
     }
   }
 
-  /// Whether a WideTeam can work on these tensors.
+  /// True when a WideTeam can work on these tensors.
   static bool is_wide(const Turn& turn) {
     return turn.in[0].extent[3] / 2 % tile::chunk_elements == 0 &&
            tile::are_chunks(turn.in[0], turn.in[1], turn.out[0], turn.out[1], turn.cache);
@@ -275,7 +275,7 @@ struct Rotate {
   KOKKOS_FORCEINLINE_FUNCTION void turn_chunk(const T* x, T* y, std::int64_t row, int i) const {
     using Chunk = tile::Pack<1>;
     constexpr int n = tile::chunk_elements;
-    // Where the two chunks of 2 n elements lie: in the two halves, or side by side.
+    // The places of the two chunks of 2 n elements: in the two halves, or side by side.
     const std::int64_t low = interleaved ? 2 * i : i;
     const std::int64_t high = interleaved ? 2 * i + n : i + half;
     if (row < 0) {

@@ -38,13 +38,13 @@ struct Gather {
   }
 };
 
-/// Where row `item` of (batch, heads, seq) rows lies.
+/// The place of row `item` of (batch, heads, seq) rows.
 struct RowIndex {
   std::int64_t heads, seq;
   KOKKOS_FORCEINLINE_FUNCTION std::int64_t b(std::int64_t item) const { return item / seq / heads; }
   KOKKOS_FORCEINLINE_FUNCTION std::int64_t h(std::int64_t item) const { return item / seq % heads; }
   KOKKOS_FORCEINLINE_FUNCTION std::int64_t s(std::int64_t item) const { return item % seq; }
-  /// Of the row's angles, which every head shares.
+  /// Index of the row's angles, which every head shares.
   KOKKOS_FORCEINLINE_FUNCTION std::int64_t angles(std::int64_t item) const {
     return b(item) * seq + s(item);
   }

@@ -22,7 +22,7 @@ struct HostProblem {
   bool backward = false;  ///< turn by the negative angle
 };
 
-/// One row: which position of which head of which batch entry.
+/// One row: a position of a head of a batch entry.
 struct RowIndex {
   std::int64_t batch = 0, head = 0, seq = 0;
   friend auto operator<=>(const RowIndex&, const RowIndex&) = default;

@@ -21,8 +21,8 @@ struct Matrix {
   }
 };
 
-/// Asks for what comes a thousand elements later: the arithmetic between two loads fills the window
-/// in which a core would find the next misses by itself.
+/// Prefetches a thousand elements ahead: the arithmetic between two loads fills the window in which
+/// a core would find the next misses by itself.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void ask_ahead(const T* source) {
   tile::prefetch(source + 1024);

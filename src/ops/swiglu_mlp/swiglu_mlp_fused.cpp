@@ -42,7 +42,7 @@ class Sizer : public ProductSizer<Exec> {
   void round(const TensorRef<2>&, const TensorRef<2>&, const char*) {}
 };
 
-/// Whether gate, up and their activation are one product.
+/// True when gate, up and their activation are one product.
 template <class Exec, class Args>
 bool has_gated_product(const Args& args) {
   return is_host_v<Exec> && args.w_gate.stride[0] == args.w_up.stride[0];
@@ -86,8 +86,8 @@ class Runner {
   Workspace workspace_;
 };
 
-/// A target that is added to in several products: the sum itself where it is f32, else an f32
-/// buffer that is rounded into it at the end.
+/// A target that is added to in several products: the sum itself if it is f32, else an f32 buffer
+/// that is rounded into it at the end.
 struct Sum {
   TensorRef<2> target;
   TensorRef<2> buffer{};
@@ -155,7 +155,7 @@ void steps(Step& step, const ForwardArgs& args, const ForwardBuffers<Exec>& b) {
 struct BackwardBuffers {
   std::int64_t tokens, columns;
   bool at_once;                       ///< dx of a block of tokens takes one block of columns
-  bool buffered_weights, buffered_x;  ///< which gradients need f32 sums
+  bool buffered_weights, buffered_x;  ///< the gradients that need f32 sums
   TensorRef<2> gate, up, dh, dw_gate, dw_up, dw_down, dx;
 
   BackwardBuffers(Arena& arena, const BackwardArgs& args, Tile tile)

@@ -21,7 +21,7 @@
 
 namespace katt::tile::amx {
 
-/// Why kernels on bf16 panels cannot run in this process; empty where they can.
+/// The reason why kernels on bf16 panels cannot run in this process; empty when they can.
 inline const std::string& refusal() {
 #if defined(KATT_BF16_PANELS)
   return cpu_features().amx_refusal;
@@ -38,7 +38,7 @@ inline constexpr int row_bytes = 64;      ///< bytes of a row
 inline constexpr int depth = 32;          ///< bf16 elements of a row of A
 inline constexpr int panel_bytes = 1024;  ///< bytes of a tile register
 
-/// All eight registers at their full size, for as long as the object lives on its thread.
+/// Configures all eight registers at their full size while the object lives on its thread.
 class Session {
  public:
   Session() {
@@ -60,7 +60,7 @@ class Session {
   Session& operator=(const Session&) = delete;
 };
 
-/// Register T becomes zero.
+/// Sets register T to zero.
 template <int T>
 KOKKOS_FORCEINLINE_FUNCTION void zero() {
   asm volatile("tilezero %%tmm%c0" ::"i"(T));
@@ -72,8 +72,8 @@ KOKKOS_FORCEINLINE_FUNCTION void load(const void* source, std::ptrdiff_t stride 
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(source), "r"(stride), "i"(T) : "memory");
 }
 
-/// The same with the hint that the data is not used again soon: it goes past the first-level cache
-/// and leaves in place what lies there.
+/// The same with the hint that the data is not used again soon: it bypasses the first-level cache
+/// and evicts nothing from it.
 template <int T>
 KOKKOS_FORCEINLINE_FUNCTION void load_past(const void* source, std::ptrdiff_t stride = row_bytes) {
   asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(source), "r"(stride), "i"(T) : "memory");

@@ -16,12 +16,13 @@
 /// Transposed, a vector is 16 queries: the statistics are vertical, a row of keys is a row of A as
 /// it lies in memory, and two rows of exponentials make one row of B without a shuffle.
 ///
-/// A tile unit and the vector unit work at the same time: while the scores of key block n + 1 are
-/// multiplied, and a part of Vᵀ·Pᵀ of the group before, the exponentials of block n are computed,
-/// one pair of rows after every panel products. (The idea of overlapping them: FlashAttention-3, Shah
-/// et al. 2024, arXiv:2407.08608, §3.2.) The running maximum moves only where scores exceed it by
-/// more than 2^8, so that Oᵀ is rescaled rarely (FlashAttention-4 skips small moves likewise); the
-/// sums are f32 and P ≤ 2^8 keeps its relative accuracy.
+/// A tile unit and the vector unit work at the same time: while the tile unit multiplies the scores
+/// of key block n + 1 and a part of Vᵀ·Pᵀ of the group before, the vector unit computes the
+/// exponentials of block n, one pair of rows after every few panel products. (The idea of
+/// overlapping them: FlashAttention-3, Shah et al. 2024, arXiv:2407.08608, §3.2.) The running
+/// maximum moves only where scores exceed it by more than 2^8, so that Oᵀ is rescaled rarely
+/// (FlashAttention-4 skips small moves likewise); the sums are f32 and P ≤ 2^8 keeps its relative
+/// accuracy.
 #if defined(KATT_BF16_PANELS)
 namespace katt::tile::bf16_panels {
 
@@ -67,7 +68,7 @@ class QueryBlock {
   /// How far scores in base 2 may exceed the running maximum before it moves.
   static constexpr float slack = 8.0F;
 
-  /// What lives across calls for a block of queries.
+  /// The state of a block of queries across calls.
   struct State {
     bf16* q;           ///< [depth][query panel 2] panels of B
     float* o;          ///< [32 dimensions][query panel 2][dim panel 2] panels
@@ -75,7 +76,7 @@ class QueryBlock {
     float* sum;        ///< 32
     bool* has_output;  ///< o holds sums; before the first products it holds nothing
 
-    /// In state_bytes(Depth) bytes, aligned to 64.
+    /// Places the state in state_bytes(Depth) bytes, aligned to 64.
     explicit State(std::byte* bytes)
         : q(reinterpret_cast<bf16*>(bytes)),
           o(reinterpret_cast<float*>(bytes + Depth * 2 * panel_bytes)),
@@ -83,13 +84,13 @@ class QueryBlock {
           sum(max + block),
           has_output(reinterpret_cast<bool*>(sum + block)) {}
 
-    /// No key seen.
+    /// Starts with no key seen.
     void clear() const {
       std::fill_n(max, block, lowest_score);
       std::fill_n(sum, block, 0.0F);
       *has_output = false;
     }
-    /// O = 0 where no key was seen.
+    /// Sets O = 0 when no key was seen.
     void complete() const {
       if (!*has_output) std::fill_n(o, Depth * 4 * panel_floats, 0.0F);
     }
@@ -128,7 +129,7 @@ class QueryBlock {
     v_stride_ = v_stride;
   }
 
-  /// Softmax and output of all that was pushed.
+  /// Completes the softmax and output of all pushed blocks.
   template <class Adjust>
   void finish(const Adjust& adjust_previous) {
     if (pending_) {
@@ -165,7 +166,7 @@ class QueryBlock {
     }
   }
 
-  /// Moves the maximum where this block of keys needs it.
+  /// Moves the maximum when this block of keys needs it.
   void make_room(float scale) {
     const float* s = buffers_.scores + parity_ * 4 * panel_floats;
     __m512 largest[2];
@@ -239,7 +240,7 @@ class QueryBlock {
     if (next_ == Depth) queued_ = 0;
   }
 
-  /// All products that are owed.
+  /// Computes all outstanding products.
   void flush() {
     if (queued_ > 0) {
       while (next_ < Depth) values<0>(next_++, current_ ^ 1, queued_, nothing);
@@ -265,7 +266,7 @@ class QueryBlock {
   int current_ = 0;  ///< buffer that the exponentials fill
   int slots_ = 0;    ///< blocks of keys in it
   int queued_ = 0;   ///< blocks of keys in the other one that wait for their products
-  int next_ = 0;     ///< the next 32 dimensions of those
+  int next_ = 0;     ///< the next 32 dimensions of these blocks
   bool pending_ = false;
 };
 

@@ -16,12 +16,13 @@
 ///                                              vector, a pair of A is broadcast from memory
 ///
 /// Both take subnormal operands as 0 and make subnormal sums 0. They add the products in different
-/// orders, so that results of the two differ in the last bits; those of one do not, however the
-/// work is cut. Kernels are templates of the unit; which of them a process may use is asked at run time.
+/// orders, so that results of the two differ in the last bits; the results of one unit do not
+/// depend on the division of the work. Kernels are templates of the unit; the program checks at run
+/// time which units it may use.
 namespace katt::tile::bf16_panels {
 
-/// The unit of this process: the fastest one that the CPU has and the kernel grants; none where bf16
-/// that is widened to f32 is faster.
+/// The unit of this process: the fastest one that the CPU has and the kernel grants; none when bf16
+/// widened to f32 is faster.
 enum class UnitName : std::uint8_t { none, dot, amx };
 
 inline UnitName unit() {
@@ -32,7 +33,7 @@ inline UnitName unit() {
   return UnitName::none;
 }
 
-/// Why this process cannot use a unit; empty where it can.
+/// The reason why this process cannot use a unit; empty when it can.
 inline std::string refusal(UnitName unit) {
 #if defined(KATT_BF16_PANELS)
   if (unit == UnitName::dot) {
@@ -45,7 +46,7 @@ inline std::string refusal(UnitName unit) {
 #endif
 }
 
-/// "amx", "avx512_bf16", or "" where there is none.
+/// "amx", "avx512_bf16", or "" for none.
 inline const char* name_of(UnitName unit) {
   constexpr std::array names{"", "avx512_bf16", "amx"};
   return names[static_cast<std::size_t>(unit)];
@@ -57,12 +58,13 @@ inline const char* name_of(UnitName unit) {
 /// of depth. C lies as [2 panels of B][2 panels of A].
 struct Product {
   int left = 2, right = 2;  ///< panels of A and of B: 1 or 2
-  int steps = 0;            ///< fixed at compile time where > 0
-  bool keeps_left = false;  ///< the first-level cache keeps A, and B streams past it; else B
+  int steps = 0;            ///< fixed at compile time when > 0
+  bool keeps_left = false;  ///< true: the first-level cache keeps A, and B streams past it; false:
+                            ///< the reverse
   bool keeps_sums = true;   ///< and C
 };
 
-/// An operand that is packed: at(i) is where the panels of step i begin, one after the other.
+/// A packed operand: at(i) points to the panels of step i, one after the other.
 template <class At>
 struct Packed {
   static constexpr std::int64_t row_bytes = amx::row_bytes, panel_bytes = amx::panel_bytes;
@@ -70,8 +72,8 @@ struct Packed {
   KOKKOS_FORCEINLINE_FUNCTION const bf16* operator()(int i) const { return at(i); }
 };
 
-/// Work beside the products: share(i, n) does part i of n between instructions. Where there is an
-/// ahead(), it is called once a step.
+/// Work beside the products: share(i, n) does part i of n between instructions. An optional ahead()
+/// is called once a step.
 template <class B>
 concept Beside = requires(B& beside) {
   beside.share(0, 1);
@@ -82,9 +84,9 @@ KOKKOS_FORCEINLINE_FUNCTION void look_ahead(B& beside) {
   if constexpr (requires { beside.ahead(); }) beside.ahead();
 }
 
-/// U::product<Product>(a, b, steps, resume, c, beside) multiplies. Operands tell where the first
-/// panel of a step begins, how far the rows of a panel are apart, and the panels; the rows of B, which
-/// are pairs of rows, lie together.
+/// U::product<Product>(a, b, steps, resume, c, beside) multiplies. Operands give the begin of the
+/// first panel of a step, the distance of a panel's rows, and the distance of the panels; the rows
+/// of B, which are pairs of rows, lie together.
 template <class U>
 concept Unit = requires(const bf16* (*panels)(int), float* c) {
   typename U::Session;
@@ -92,11 +94,11 @@ concept Unit = requires(const bf16* (*panels)(int), float* c) {
   U::template product_2x2<0>(panels, panels, 1, true, c, nothing);
 };
 
-/// What units have in common.
+/// Members that all units have.
 template <class U>
 struct Products {
-  /// C = (resume ? C : 0) + A·B over `steps` steps of two panels each; a(i) and b(i) are where those
-  /// of step i begin. Steps > 0 fixes the number of steps.
+  /// C = (resume ? C : 0) + A·B over `steps` steps of two panels each; a(i) and b(i) point to the
+  /// panels of step i. Steps > 0 fixes the number of steps.
   template <int Steps, class A, class B, Beside Work>
   KOKKOS_FORCEINLINE_FUNCTION static void product_2x2(const A& a, const B& b, int steps,
                                                       bool resume, float* c, Work&& beside) {
@@ -108,7 +110,7 @@ struct Products {
 /// Two panels of A and two of B feed four accumulators, one load for a product.
 struct AmxUnit : Products<AmxUnit> {
   using Session = amx::Session;
-  /// What one pass over packed operands may take: half of the second-level cache of such CPUs.
+  /// Bytes for one pass over packed operands: half of the second-level cache of such CPUs.
   static constexpr std::int64_t section_bytes = std::int64_t{1} << 20;
 
   template <Product product_, class A, class B, class Work>
@@ -163,7 +165,8 @@ struct AmxUnit : Products<AmxUnit> {
   }
 
  private:
-  /// What is not kept goes past the first-level cache, from which it would drive out what is.
+  /// The operand that is not kept bypasses the first-level cache, so that it does not evict the
+  /// other.
   template <bool Keep, int T>
   KOKKOS_FORCEINLINE_FUNCTION static void load(const void* source, std::ptrdiff_t stride) {
     if constexpr (Keep) amx::load<T>(source, stride);
@@ -180,14 +183,15 @@ struct DotUnit : Products<DotUnit> {
 
   using Pair [[gnu::may_alias]] = std::uint32_t;
 
-  /// sum += the pair `a`, broadcast, · the pairs of b.
+  /// sum += (the pair `a`, broadcast) · (the pairs of b).
   KOKKOS_FORCEINLINE_FUNCTION static __m512 pair_product(__m512 sum, const Pair& a, __m512i b) {
     asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(a));
     return sum;
   }
 
-  /// Those of four rows of A, a(0) to a(3), and two vectors of B. They are one statement, of sums that
-  /// are no elements of an array: else GCC 12 moves them from register to register between products.
+  /// The products of four rows of A, a(0) to a(3), and two vectors of B. They are one statement on
+  /// sums outside of an array: otherwise GCC 12 moves them from register to register between
+  /// products.
   template <class Row>
   KOKKOS_FORCEINLINE_FUNCTION static void pair_products(__m512 (*sums)[2], const Row& a,
                                                         const __m512i (&b)[2]) {
@@ -277,14 +281,14 @@ struct DotUnit : Products<DotUnit> {
 
 static_assert(Unit<AmxUnit> && Unit<DotUnit>);
 
-/// Calls f.operator()<U>() for a unit, and returns what it returns.
+/// Calls f.operator()<U>() for a unit, and returns its result.
 template <class F>
 decltype(auto) visit_unit(UnitName unit, const F& f) {
   if (unit == UnitName::amx) return f.template operator()<AmxUnit>();
   return f.template operator()<DotUnit>();
 }
 
-/// Bytes of packed operands that a pass over them may take with a unit.
+/// Bytes of packed operands for a pass over them with a unit.
 inline std::int64_t section_bytes(UnitName unit) {
   return visit_unit(unit, []<Unit U>() { return U::section_bytes; });
 }

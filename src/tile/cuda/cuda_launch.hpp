@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(Threads, Functor::blocks_per_multiprocessor)
   functor.run(block, static_cast<std::int64_t>(blockIdx.x));
 }
 
-/// ok, or skipped where a block of the device cannot have so much shared memory. The reason begins
-/// with `what`: nothing, or who needs it and a space.
+/// ok, or skipped when a block of the device cannot have this much shared memory. The reason begins
+/// with `what`: nothing, or the kernel that needs it and a space.
 inline Status cuda_shared_memory_supports(const Kokkos::Cuda& exec, std::size_t bytes,
                                           const std::string& what = "") {
   const std::size_t available = exec.cuda_device_prop().sharedMemPerBlockOptin;
@@ -36,8 +36,8 @@ inline Status cuda_shared_memory_supports(const Kokkos::Cuda& exec, std::size_t 
                          std::to_string(available));
 }
 
-/// ok, or skipped where the device is older than compute capability `major`.0, or has not the
-/// shared memory that a block of the functor needs, or the grid would be too long.
+/// ok, or skipped when the device is older than compute capability `major`.0, lacks the shared
+/// memory for a block of the functor, or the grid would be too long.
 template <class Functor>
 Status cuda_supports(const Kokkos::Cuda& exec, int major, std::int64_t blocks) {
   const cudaDeviceProp& device = exec.cuda_device_prop();
@@ -52,14 +52,14 @@ Status cuda_supports(const Kokkos::Cuda& exec, int major, std::int64_t blocks) {
   return cuda_shared_memory_supports(exec, Functor::shared_bytes);
 }
 
-/// Throws std::runtime_error where a call of the CUDA runtime failed.
+/// Throws std::runtime_error when a call of the CUDA runtime failed.
 inline void cuda_check(cudaError_t result, const std::string& label) {
   if (result != cudaSuccess) throw std::runtime_error(label + ": " + cudaGetErrorString(result));
 }
 
-/// Launches a kernel on the stream of `exec`, under `label` for Kokkos Tools. `shared_limit`: what
-/// later launches of this kernel may ask for, at least `shared_bytes`. Throws std::runtime_error
-/// where CUDA refuses the launch.
+/// Launches a kernel on the stream of `exec`, under `label` for Kokkos Tools. `shared_limit`: the
+/// most shared memory that later launches of this kernel request, at least `shared_bytes`. Throws
+/// std::runtime_error when CUDA refuses the launch.
 template <class Functor>
 void cuda_launch_kernel(const Kokkos::Cuda& exec, const std::string& label, void (*kernel)(Functor),
                         std::int64_t blocks, int threads, std::size_t shared_bytes,

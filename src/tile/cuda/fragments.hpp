@@ -4,7 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-/// Before a loop whose arrays are to be registers on a device.
+/// Stands before a loop whose arrays must become registers on a device.
 #if defined(__CUDA_ARCH__)
 #define KATT_UNROLL _Pragma("unroll")
 #define KATT_UNROLL_4 _Pragma("unroll 4")
@@ -15,11 +15,11 @@
 #define KATT_UNROLL
 #endif
 
-/// Where matrix instructions keep their operands: which element a lane holds, which address it
-/// gives, and how a tile lies in shared memory. Plain functions of integers: the kernels use them
-/// on a device, the tests check them on the host.
-/// Source: PTX ISA 8.5, "Matrix fragments for mma.m16n8k16 with floating point type", "ldmatrix",
-/// "Asynchronous warpgroup level matrix shared memory layout".
+/// The places of the operands of matrix instructions: the element that a lane holds, the address
+/// that it gives, and the form of a tile in shared memory. Plain functions of integers: the kernels
+/// use them on a device, the tests check them on the host. Source: PTX ISA 8.5, "Matrix fragments
+/// for mma.m16n8k16 with floating point type", "ldmatrix", "Asynchronous warpgroup level matrix
+/// shared memory layout".
 namespace katt::tile {
 
 /// Row and column of an element.

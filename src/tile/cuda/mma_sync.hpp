@@ -20,8 +20,8 @@
 
 namespace katt::tile {
 
-/// Whether every architecture that this source is compiled for has these instructions. nvcc tells;
-/// so a program of a user's own rules need not.
+/// True when every architecture of this compilation has these instructions. nvcc defines it, so a
+/// program with score rules of its own need not.
 #if defined(__CUDA_ARCH_LIST__)
 constexpr bool has_mma_sync = std::min({__CUDA_ARCH_LIST__}) >= 800;
 #else
@@ -29,9 +29,9 @@ constexpr bool has_mma_sync = false;
 #endif
 
 /// A thread block with warp-wide matrix instructions (mma.sync, ldmatrix, cp.async: sm_80 and
-/// later), as seen by one of its threads. A kernel that asks for nothing else of the machine also
-/// runs on the host, under the emulator of the tests (tests/tile/warp_emulator.hpp), which has the
-/// same members.
+/// later), as seen by one of its threads. A kernel that uses nothing else of the machine also runs
+/// on the host, under the emulator of the tests (tests/tile/warp_emulator.hpp), which has the same
+/// members.
 ///
 /// Shared memory is addressed by bytes from its beginning.
 class MmaBlock {
@@ -41,7 +41,7 @@ class MmaBlock {
 
   __device__ unsigned thread() const { return threadIdx.x; }
   __device__ void barrier() const { __syncthreads(); }
-  /// The same, and whether any thread says so.
+  /// The same; returns true when any thread passes true.
   __device__ bool barrier_any(bool value) const { return __syncthreads_or(value ? 1 : 0) != 0; }
   __device__ void sync_warp() const { __syncwarp(); }
 
@@ -81,8 +81,8 @@ class MmaBlock {
     return chunk;
   }
 
-  /// Begins to copy 16 bytes from global to shared memory, or to clear them where not `live`. What
-  /// was begun since the last commit() is one group.
+  /// Begins to copy 16 bytes from global to shared memory, or to clear them where not `live`. The
+  /// copies since the last commit() are one group.
   __device__ void copy_async(unsigned offset, const void* global, bool live) const {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_ + offset),
@@ -97,7 +97,7 @@ class MmaBlock {
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
   }
-  /// Waits until at most `Pending` groups of this thread are under way.
+  /// Waits until at most `Pending` groups of this thread are in flight.
   template <int Pending>
   __device__ static void wait() {
 #if __CUDA_ARCH__ >= 800

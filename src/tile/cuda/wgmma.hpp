@@ -15,7 +15,7 @@
 #define KATT_ACCUMULATORS_128(d) \
   KATT_ACCUMULATORS_64(d), KATT_ACCUMULATORS_16(d, 8), KATT_ACCUMULATORS_16(d, 12)
 
-// Their names in the text of the statement, where they come first.
+// Their names in the text of the statement; they come first.
 #define KATT_REGISTERS_32                                                                      \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
   "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -78,7 +78,7 @@ class WgmmaBlock : public MmaBlock {
   __device__ static void barrier_group_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
   }
-  /// What this thread wrote to shared memory is there for wgmma.
+  /// Makes this thread's writes to shared memory visible to wgmma.
   __device__ static void fence_async_proxy() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -98,19 +98,19 @@ class WgmmaBlock : public MmaBlock {
 #endif
   }
 
-  /// Before the first wgmma that takes registers which the program has written.
+  /// Call it before the first wgmma that reads registers which the program has written.
   __device__ static void wgmma_fence() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
   }
-  /// What was begun since the last wgmma_commit() is one group.
+  /// The wgmmas since the last wgmma_commit() are one group.
   __device__ static void wgmma_commit() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
   }
-  /// Waits until at most `Pending` groups are under way. hold() what they wrote.
+  /// Waits until at most `Pending` groups are in flight. hold() their results.
   template <int Pending>
   __device__ static void wgmma_wait() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -132,8 +132,8 @@ class WgmmaBlock : public MmaBlock {
     }
   }
 
-  /// The value, of which the compiler does not know that it is the same every time: what follows
-  /// from it is computed anew instead of kept in registers.
+  /// The value, hidden from the compiler's knowledge that it is constant: the compiler computes
+  /// derived values again instead of keeping them in registers.
   __device__ static unsigned computed_here(unsigned value) {
     asm volatile("" : "+r"(value));
     return value;

@@ -10,8 +10,8 @@
 /// which a pair of either operand adds two products to.
 namespace katt::tile {
 
-/// Whether this code is compiled for cores with as many VDPBF16PS a cycle as FMAs of f32, and so twice the
-/// products (CpuFeatures::fast_avx512_bf16 asks the same when a program runs).
+/// True when this code is compiled for cores with as many VDPBF16PS a cycle as FMAs of f32, and so
+/// twice the products (CpuFeatures::fast_avx512_bf16 is the same check at run time).
 #if defined(KATT_BF16_PANELS) && defined(__AVX512BF16__)
 inline constexpr bool has_fast_dots = is_zen;
 #else
@@ -20,7 +20,7 @@ inline constexpr bool has_fast_dots = false;
 
 #if defined(KATT_BF16_PANELS)
 
-/// sum + a · b by pairs, in the register of the sum: GCC 12 copies that of the intrinsic.
+/// sum + a · b by pairs, in the register of the sum: with the intrinsic, GCC 12 copies it.
 KOKKOS_FORCEINLINE_FUNCTION __m512 add_dots(__m512 sum, __m512i a, __m512i b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(b), "v"(a));
   return sum;

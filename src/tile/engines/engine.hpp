@@ -8,16 +8,16 @@
 
 #include "tile/vec/vec.hpp"
 
-/// What tile engines have in common. An engine holds one tile of queries and, for every tile of keys
-/// that streams past, computes
+/// The members that all tile engines have. An engine holds one tile of queries and, for every tile
+/// of keys that streams past, computes
 ///   scores      S = Q·Kᵀ   (tile_q × tile_kv)
 ///   softmax     m′ = max(m, rowmax S),  P = 2^(c·(S − m′)),  l = l·2^(c·(m − m′)) + rowsum P
 ///               (online softmax, Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 3)
 ///   accumulate  O = O·2^(c·(m − m′)) + P·V        (FlashAttention-2, arXiv:2307.08691)
 /// in f32, where c > 0 puts the scores in base 2. The maximum is subtracted before c multiplies, so
-/// that scores of any size have exponents of at most 0. The members are called by every thread of a team,
-/// in this order; each ends with the tile in a state that all threads of the team see. How S, P and
-/// O lie in memory is the engine's own affair: what changes scores reaches them through
+/// that scores of any size have exponents of at most 0. The members are called by every thread of a
+/// team, in this order; each ends with the tile in a state that all threads of the team see. Each
+/// engine chooses the form of S, P and O in memory: code that changes scores accesses them through
 /// transform(), for_each_row() and clip().
 namespace katt::tile {
 
@@ -41,7 +41,7 @@ struct RowNumbers {
   float value[N];
 };
 
-/// Where scores lie: the columns of a vector of them, and the numbers of their rows.
+/// The place of scores: the columns of a vector of them, and the numbers of their rows.
 template <class Vec, int N>
 struct Place {
   Vec column;

@@ -4,8 +4,8 @@
 
 namespace katt::tile {
 
-/// The same vector, in a register: as an operand in memory GCC would read it again for each of the
-/// products that it takes part in, a load a cycle.
+/// The same vector, in a register. As an operand in memory GCC would read it again for each of its
+/// products, one load a cycle.
 template <class Vec>
 Vec in_register(const Vec& value) {
 #if defined(KATT_VEC_AVX512)

@@ -61,7 +61,7 @@ KOKKOS_FORCEINLINE_FUNCTION void product_block(int depth, const Broadcasts& a,
   }
 }
 
-/// A block of as many rows as there are, up to Rows.
+/// Computes a block of `rows` rows, up to Rows.
 template <class Vec, int Vectors, bool Accumulate, int Rows>
 KOKKOS_FORCEINLINE_FUNCTION void product_rows(int rows, int depth, const Broadcasts& a,
                                               const VectorRows<const float>& b,
@@ -75,7 +75,8 @@ KOKKOS_FORCEINLINE_FUNCTION void product_rows(int rows, int depth, const Broadca
   }
 }
 
-/// Rows go in blocks of nearly equal size: one of few has not the sums that hide what an FMA takes.
+/// Rows form blocks of nearly equal size: a block of few rows has too few sums to hide the latency
+/// of an FMA.
 template <class Exec, class Team, int Vectors, bool Accumulate>
 KOKKOS_INLINE_FUNCTION void product_columns(const Team& team, int rows, int groups, int depth,
                                             const Broadcasts& a, const VectorRows<const float>& b,
@@ -101,8 +102,8 @@ KOKKOS_INLINE_FUNCTION void product_columns(const Team& team, int rows, int grou
 }  // namespace impl
 
 /// C = A·B, or C += A·B, on f32 tiles in fast memory: rows × depth by depth × (vectors · lanes). A
-/// is read by broadcasts and may be transposed; B and C have contiguous rows of whole vectors.
-/// Called by all threads of a team; the caller puts barriers around it.
+/// is read by broadcasts and may be transposed; B and C have contiguous rows of whole vectors. All
+/// threads of a team call it; the caller puts barriers around it.
 template <class Exec, bool Accumulate, class Team>
 KOKKOS_INLINE_FUNCTION void product(const Team& team, int rows, int vectors, int depth,
                                     const Broadcasts& a, const VectorRows<const float>& b,

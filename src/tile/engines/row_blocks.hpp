@@ -9,7 +9,8 @@
 #include "tile/rows/pairs.hpp"
 #include "tile/vec/vec.hpp"
 
-/// How RowEngine (tile/engines/row_engine.hpp) goes through its rows, and through the elements of one.
+/// The loops of RowEngine (tile/engines/row_engine.hpp) over its rows, and over the elements of a
+/// row.
 namespace katt::tile::row_blocks {
 
 /// Two whole vectors side by side.
@@ -17,8 +18,9 @@ struct PairOfVectors {};
 template <class Part>
 inline constexpr int width_of = std::is_same_v<Part, PairOfVectors> ? 2 : 1;
 
-/// Rows that memory is asked for ahead of their use, a cache line a call, in the order in which they lie: out
-/// of it, the prefetchers of a processor see no stream. Behind the last row it goes on as if there were more.
+/// Prefetches rows ahead of their use, a cache line a call, in the order of memory: in another
+/// order the prefetchers of a processor see no stream. Behind the last row it continues as if there
+/// were more.
 class RowsAhead {
  public:
   template <class T>
@@ -43,8 +45,8 @@ class RowsAhead {
   std::int64_t bytes_, stride_;
 };
 
-/// Calls f(d, part) for `count` elements from d on: where Pairs two vectors at a time, then what is left
-/// over.
+/// Calls f(d, part) for `count` elements from d on: two vectors at a time with Pairs, then the
+/// rest.
 template <int Lanes, bool Pairs, class F>
 KOKKOS_FORCEINLINE_FUNCTION void for_each_part(int count, const F& f) {
   int d = 0;
@@ -82,7 +84,7 @@ KOKKOS_FORCEINLINE_FUNCTION void for_rest(int rows, int rest, const F& f) {
   }
 }
 
-/// Calls f.operator()<R>(first, blocks) for the blocks of `Block` rows, and for the rows that are left over.
+/// Calls f.operator()<R>(first, blocks) for the blocks of `Block` rows, and for the remaining rows.
 template <int Block, class F>
 KOKKOS_FORCEINLINE_FUNCTION void for_each(int rows, const F& f) {
   const int whole = rows / Block;

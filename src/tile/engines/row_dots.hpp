@@ -9,8 +9,9 @@
 #include "tile/engines/row_blocks.hpp"
 #include "tile/rows/elementwise.hpp"
 
-/// The two products of RowEngine (tile/engines/row_engine.hpp) by dot products of bf16, where cores are fast at
-/// them: keys are multiplied as they lie, and probabilities, which are rounded to bf16, two keys at a time.
+/// The two products of RowEngine (tile/engines/row_engine.hpp) by dot products of bf16, on cores
+/// that are fast at them: keys are multiplied without a conversion, and probabilities, rounded to
+/// bf16, two keys at a time.
 namespace katt::tile::row_dots {
 
 #if defined(KATT_BF16_PANELS)
@@ -25,8 +26,8 @@ inline void pack_query(const bf16* source, int head_dim, int rows, float* out) {
   }
 }
 
-/// out[j · R + r] are the lanes of the product of key j and query r, of pack_query()'s block of R rows.
-/// Asks memory for what comes ahead().
+/// out[j · R + r] are the lanes of the product of key j and query r, of pack_query()'s block of R
+/// rows. Prefetches the next rows by ahead().
 template <int R, class Vec, int Count>
 KOKKOS_FORCEINLINE_FUNCTION void score_keys(const bf16* key, std::int64_t stride,
                                             row_blocks::RowsAhead& ahead, const float* q,
@@ -65,9 +66,9 @@ inline void pair_probabilities(float* row, int columns) {
   _mm512_storeu_si512(row, round_two(low, high));
 }
 
-/// out[r][n] += Σ_j p(r, j) · v(j, 16 n + lane) over `keys` rows of values; a vector of P beside each other
-/// row of `p`, as pair_probabilities() leaves them. Of the last vector of an odd number ND `last`
-/// columns are there.
+/// out[r][n] += Σ_j p(r, j) · v(j, 16 n + lane) over `keys` rows of values; a vector of P beside
+/// each other row of `p`, as pair_probabilities() leaves them. With an odd ND the last vector has
+/// `last` columns.
 template <class Vec, int R, int ND>
 KOKKOS_FORCEINLINE_FUNCTION void add_values(const bf16* value, std::int64_t stride,
                                             row_blocks::RowsAhead& ahead, int keys, const float* p,
@@ -112,7 +113,7 @@ KOKKOS_FORCEINLINE_FUNCTION void add_values(const bf16* value, std::int64_t stri
 
 #else
 
-// Names for what is never called there.
+// Declarations for functions that are never called there.
 template <class... Args>
 void pack_query(Args&&...);
 template <int R, class... Args>

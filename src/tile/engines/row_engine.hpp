@@ -20,7 +20,7 @@
 
 namespace katt::tile {
 
-/// The engine for few query rows and many keys, where reading K and V is the cost (see engine.hpp);
+/// The engine for few query rows and many keys, when reading K and V is the cost (see engine.hpp);
 /// the number of rows is known at run time only.
 ///
 /// SimdEngine puts 16 queries into a vector; with four rows it would leave twelve lanes empty and
@@ -34,9 +34,10 @@ namespace katt::tile {
 ///
 /// Blocks are of `row_block` rows and then of as many as are left, so that K and V are widened once
 /// for up to `row_block` query rows. A host takes two vectors of a row at a time: a line of 16-bit
-/// elements. Of bf16 they are the even and the odd elements, whose widening is one instruction; Q and O lie
-/// in the same order. Cores that are fast at dot products of bf16 take these (tile/engines/row_dots.hpp), and AVX-512
-/// has another way for five rows and more (tile/engines/row_lanes.hpp).
+/// elements. For bf16 they are the even and the odd elements, which one instruction widens; Q and O
+/// lie in the same order. Cores that are fast at dot products of bf16 take these
+/// (tile/engines/row_dots.hpp), and AVX-512 has another way for five rows and more
+/// (tile/engines/row_lanes.hpp).
 ///
 /// On a device a "vector" is a float and a thread takes a block; keys, and then values, are staged
 /// in shared memory (tile/engines/warp_rows.hpp). A warp has a row's softmax, queries and results. `Wide`:
@@ -65,8 +66,9 @@ class RowEngine {
     return sizeof(float) * ((q + r) * d + r * TileKv + 3 * r + staged);
   }
 
-  /// Whether beside so many rows keys are asked for a tile ahead, not right before they are read: then a line
-  /// has the time to come, but tiles of f32 leave it little room in the first-level cache. (Zen 4: bf16 alone.)
+  /// True: with this many rows, keys are prefetched one tile ahead, not right before their use. A
+  /// line then has time to arrive, but tiles of f32 leave it little room in the first-level cache.
+  /// (Zen 4: bf16 alone.)
   KOKKOS_INLINE_FUNCTION static constexpr bool asks_far(int rows) {
     return is_zen5 ? on_host && rows > (sizeof(T) == 2 ? 4 : 7) : is_zen && by_dots && rows > 3;
   }
@@ -121,8 +123,8 @@ class RowEngine {
     team_.team_barrier();
   }
 
-  /// S = Q·Kᵀ for these keys. `next` are the rows that will be read after them: a host asks memory
-  /// for them meanwhile, so that reading and computing overlap.
+  /// S = Q·Kᵀ for these keys. `next` are the rows to read after them: a host prefetches them
+  /// meanwhile, so that reading and computing overlap.
   KOKKOS_INLINE_FUNCTION void scores(const Rows<T>& keys, const Rows<T>& next) {
     columns_ = keys.count;
     Ahead ahead(next, head_dim_);
@@ -207,7 +209,7 @@ class RowEngine {
 
   /// Calls f(row, sum, max, write) for every query row: the sum of its probabilities (0 where it
   /// saw no visible key), its largest score, and write(target, factor), which stores factor ·
-  /// O(row). On a device all threads of a warp call it, each of which stores its part.
+  /// O(row). On a device all threads of a warp call it, and each stores its part.
   template <class F>
   KOKKOS_INLINE_FUNCTION void for_each_output(const F& f) {
     for_each_row_item([&](int r) {
@@ -241,11 +243,11 @@ class RowEngine {
   static constexpr int accumulators = lanes > 1 ? lanes : row_block;
   static constexpr int value_accumulators = lanes == 16 ? 24 : 8;
   static constexpr int line = 64 / static_cast<int>(sizeof(T));  ///< elements of a cache line
-  /// Whether bf16 is multiplied by dot products, with Q and P in bf16.
+  /// True: dot products multiply bf16, with Q and P in bf16.
   static constexpr bool by_dots = has_fast_dots && std::is_same_v<T, bf16> && TileKv == 32;
-  /// Whether a vector may hold something of each of eight rows (tile/engines/row_lanes.hpp).
+  /// True: a vector may hold elements of each of eight rows (tile/engines/row_lanes.hpp).
   static constexpr bool by_lanes = row_lanes::rows == row_block && on_host && TileKv == 32;
-  /// Whether two vectors are the even and the odd elements of what they hold.
+  /// True: two vectors are the even and the odd elements of their range.
   static constexpr bool interleaved = std::is_same_v<T, bf16> && lanes > 1 && !by_dots;
 
   using Ahead = row_blocks::RowsAhead;

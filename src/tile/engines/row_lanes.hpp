@@ -10,14 +10,14 @@
 #include "tile/engines/warp_rows.hpp"
 #include "tile/rows/elementwise.hpp"
 
-/// Scores and softmax of RowEngine (tile/engines/row_engine.hpp) for up to eight query rows at a time, where a
-/// vector holds something of every row: cores of AVX-512 then have no sum over lanes to take.
+/// Scores and softmax of RowEngine (tile/engines/row_engine.hpp) for up to eight query rows at a
+/// time, with elements of every row in each vector: AVX-512 cores then need no sum over lanes.
 ///
 ///   scores    a vector is two elements of each of eight rows (of bf16 two pairs), and keys, of which as
 ///             many elements are spread over it, have an accumulator each:
 ///               for d: acc[key][r, 0 … 1] += q[r][d, d + 1] · k[key][d, d + 1]
 ///             then sixteen keys are transposed: S[r][key] = acc[key][r, 0] + acc[key][r, 1]
-///   softmax   maxima, sums and what the earlier ones are multiplied with, of eight rows in a vector
+///   softmax   maxima, sums and factors of the earlier sums, of eight rows in a vector
 namespace katt::tile::row_lanes {
 
 #if defined(KATT_VEC_AVX512)
@@ -27,20 +27,20 @@ inline constexpr int rows = 8;
 /// Keys with an accumulator.
 inline constexpr int keys = 16;
 
-/// Whether scores() multiplies elements of type T: f32, or bf16 where cores are fast at dot products. (What is
-/// widened first gained nothing.)
+/// True when scores() multiplies elements of type T: f32, or bf16 on cores that are fast at dot
+/// products. (Types that must be widened first gained nothing.)
 template <class T>
 inline constexpr bool multiplies = std::is_same_v<T, float> ||
                                    (std::is_same_v<T, bf16> && has_fast_dots);
 
-/// Whether scores() takes so many rows of so many elements. (Fewer rows would leave half of a vector and
-/// more without use.)
+/// True when scores() takes this many rows of this many elements. (Fewer rows would waste half of a
+/// vector or more.)
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION constexpr bool takes(int row_count, int head_dim) {
   return multiplies<T> && row_count > rows / 2 && head_dim * static_cast<int>(sizeof(T)) % 8 == 0;
 }
 
-/// Query row r of a block, head_dim elements, as scores() reads it; of row 0 all others are cleared.
+/// Query row r of a block, head_dim elements, as scores() reads it; row 0 clears all others.
 template <class T>
 void pack_query(const T* source, int head_dim, int r, float* out) {
   constexpr int bytes = 8;  // of a row in a vector
@@ -50,7 +50,7 @@ void pack_query(const T* source, int head_dim, int r, float* out) {
   for (int j = 0; j < vectors; ++j) std::memcpy(out + (j * rows + r) * 2, from + j * bytes, bytes);
 }
 
-/// Where rows begin, `stride` bytes apart.
+/// The begins of rows, `stride` bytes apart.
 struct ByteRows {
   const std::byte* data;
   std::int64_t stride;
@@ -62,8 +62,8 @@ struct ByteRows {
   ByteRows from(int row) const { return ByteRows(data + row * stride, stride); }
 };
 
-/// sums[i] = the products of key i, of `Keys` of `bytes` bytes, a multiple of eight, and the eight rows of
-/// `q`, in two parts a row. Asks memory for what comes ahead().
+/// sums[i] = the products of key i, of `Keys` of `bytes` bytes, a multiple of eight, and the eight
+/// rows of `q`, in two parts a row. Prefetches the next rows by ahead().
 template <int Keys, bool Dots>
 KOKKOS_FORCEINLINE_FUNCTION void score_keys(const ByteRows& key, row_blocks::RowsAhead& ahead,
                                             int bytes, const float* q, __m512* sums) {
@@ -115,7 +115,8 @@ KOKKOS_FORCEINLINE_FUNCTION void score_keys(const ByteRows& key, row_blocks::Row
 template <int R>
 KOKKOS_FORCEINLINE_FUNCTION void store_scores(const __m512 (&sums)[keys], float* s,
                                               std::int64_t s_stride) {
-  // Of two keys: every 128-bit part p holds rows 2p and 2p + 1 of the first, then of the second.
+  // Vectors of two keys: every 128-bit part p holds rows 2p and 2p + 1 of the first, then of the
+  // second.
   __m512 two[8];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
@@ -145,8 +146,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store_scores(const __m512 (&sums)[keys], float*
   }
 }
 
-/// S of R rows, a block as pack_query() leaves it, and all keys; asks memory for what comes ahead(). Up to
-/// sixteen scores are written at once.
+/// S of R rows, a block as pack_query() leaves it, and all keys; prefetches the next rows by
+/// ahead(). Writes up to sixteen scores at once.
 template <int R, class T>
 void scores(const Rows<T>& all, row_blocks::RowsAhead& ahead, int head_dim, const float* q,
             float* s, std::int64_t s_stride) {
@@ -169,7 +170,7 @@ void scores(const Rows<T>& all, row_blocks::RowsAhead& ahead, int head_dim, cons
   }
 }
 
-/// f over the lanes of eight vectors: lane r is that of rows[r], and lane 8 + r, too.
+/// f over the lanes of eight vectors: lanes r and 8 + r belong to rows[r].
 template <class F>
 KOKKOS_FORCEINLINE_FUNCTION __m512 fold(const __m512 (&rows_)[rows], const F& f) {
   __m512 a[4];
@@ -249,7 +250,7 @@ void softmax(float* s, std::int64_t s_stride, int columns, float factor, const R
 
 #else
 
-// Names for what is never called there.
+// Declarations for functions that are never called there.
 inline constexpr int rows = 0;
 template <class T>
 inline constexpr bool multiplies = false;

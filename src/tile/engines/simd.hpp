@@ -96,7 +96,7 @@ class SimdEngine {
     const Rows<float> k = stage(keys);
     constexpr int blocks = TileKv / block_kv;
     constexpr int tail = TileKv % block_kv;
-    if (columns_ == TileKv || !on_host) {  // a device computes the zero rows of a ragged tile too
+    if (columns_ == TileKv || !on_host) {  // a device also computes the zero rows of a ragged tile
       for_each_item(blocks * groups, [&](int item) {
         score_block<block_kv>(k, item / groups * block_kv, item % groups);
       });
@@ -177,8 +177,8 @@ class SimdEngine {
   /// Running maximum, probabilities and sum, over the columns of the last scores(), which are in
   /// base 2 when multiplied with `factor` > 0.
   KOKKOS_INLINE_FUNCTION void softmax(float factor) {
-    // Rows of keys side by side: a maximum or an exponential takes longer than what there is to do
-    // beside it.
+    // Rows of keys side by side: a maximum or an exponential has a longer latency than one row can
+    // hide.
     constexpr int chains = on_host ? 4 : 1;
     for (int v = rank_; v < TileQ / lanes; v += size_) {
       float* column = s_ + v * lanes;
@@ -290,7 +290,7 @@ class SimdEngine {
     for (int item = rank_; item < count; item += size_) f(item);
   }
 
-  /// f32 rows as they lie in memory where that is fast; otherwise widened into scratch, with rows
+  /// f32 rows directly from memory when that is fast; otherwise widened into scratch, with rows
   /// padded to whole vectors and, on a device, missing rows zero.
   KOKKOS_INLINE_FUNCTION Rows<float> stage(const Rows<T>& source) {
     if constexpr (on_host && std::is_same_v<T, float>) {

@@ -12,14 +12,14 @@
 #include "core/thread_slot.hpp"
 #include "tile/cuda/cuda_launch.hpp"
 
-/// Work items that are computed by a team each, with scratch memory that the team shares: one
-/// source for hosts and devices. A functor has a member
+/// Work items that one team each computes, with scratch memory that the team shares: one source for
+/// hosts and devices. A functor has a member
 ///
 ///   template <class Team> void run(const Team& team, std::int64_t item, float* scratch) const
 ///
 /// On a host a team is one thread and its scratch a slice of the caller's workspace. On a device it
-/// is a thread block and its scratch is shared memory: all that a block may ask for, where a team
-/// of Kokkos 4.5 gets at most 48 KiB.
+/// is a thread block and its scratch is shared memory: as much as a block may have, while a team of
+/// Kokkos 4.5 gets at most 48 KiB.
 namespace katt::tile {
 
 /// Threads of a team on a device.
@@ -38,8 +38,8 @@ class BlockTeam {
   KOKKOS_INLINE_FUNCTION void team_barrier() const { KOKKOS_IF_ON_DEVICE((__syncthreads();)) }
 };
 
-/// Blocks that a multiprocessor shall hold: Functor::device_blocks, which bounds the registers; else 0,
-/// as the compiler likes.
+/// Blocks that a multiprocessor shall hold: Functor::device_blocks, which bounds the registers;
+/// else 0: the compiler chooses.
 template <class Functor>
 constexpr int device_blocks_of() {
   if constexpr (requires { Functor::device_blocks; }) return Functor::device_blocks;
@@ -100,7 +100,7 @@ std::size_t team_workspace_bytes(const Exec& exec, std::size_t scratch_bytes) {
   }
 }
 
-/// ok, or skipped where a block of the device cannot have so much shared memory; `what` needs it.
+/// ok, or skipped when a block of the device cannot have this much shared memory; `what` needs it.
 template <class Exec>
 Status teams_support(const Exec& exec, std::size_t scratch_bytes, const std::string& what) {
 #if defined(KATT_HAS_CUDA)
@@ -125,8 +125,8 @@ void launch_teams(const Exec& exec, const std::string& label, std::int64_t items
                          impl::HostTeams<Exec, Functor>{functor, workspace, scratch_bytes});
   } else {
 #if defined(KATT_HAS_CUDA)
-    // The limit of a kernel is that of the device whatever this launch needs: host threads may
-    // launch the same kernel with different tiles at one time.
+    // The limit of a kernel is always that of the device: host threads may launch the same kernel
+    // with different tiles at one time.
     cuda_launch_kernel(exec, label, &run_teams<team_threads, Functor>, items, team_threads,
                        scratch_bytes, exec.cuda_device_prop().sharedMemPerBlockOptin, functor);
 #endif

@@ -8,19 +8,19 @@
 #include "tile/engines/engine.hpp"
 #include "tile/rows/pack.hpp"
 
-/// The softmax of a row for RowEngine, and what else the threads of a device do together for it: rows
-/// into shared memory.
+/// The softmax of a row for RowEngine, and the other work that the threads of a device do together
+/// for it: copies of rows into shared memory.
 namespace katt::tile {
 
-/// Where the running statistics of a row are.
+/// The places of the running statistics of a row.
 struct RunningSoftmax {
   float* max;      ///< the largest score
-  float* sum;      ///< of the probabilities
-  float* rescale;  ///< 2^(factor · (m − m′)), what the earlier ones are multiplied with
+  float* sum;      ///< sum of the probabilities
+  float* rescale;  ///< 2^(factor · (m − m′)), the factor of the earlier sums
 };
 
-/// Scores of a row become probabilities, 2^(factor · (score − max)), on a host: `columns` of them,
-/// then room for a vector.
+/// Turns the scores of a row into probabilities, 2^(factor · (score − max)), on a host: `columns`
+/// of them, then room for a vector.
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION void softmax_of_vectors(float* s, int columns, float factor,
                                                     const RunningSoftmax& row) {
@@ -70,7 +70,7 @@ KOKKOS_INLINE_FUNCTION void softmax_of_warp(float* scores, int columns, int lane
     sum += p;
   }
   sum = over_warp(sum, [](float a, float b) { return a + b; });
-  KOKKOS_IF_ON_DEVICE((__syncwarp();))  // all have read what one writes now
+  KOKKOS_IF_ON_DEVICE((__syncwarp();))  // all threads have read the value that one writes now
   if (lane == 0) {
     *row.rescale = rescale;
     *row.sum = *row.sum * rescale + sum;
@@ -94,9 +94,9 @@ KOKKOS_FORCEINLINE_FUNCTION void widen_query(const T* source, int head_dim, int 
   }
 }
 
-/// Copies rows of `columns` elements to `target`, widened to f32, `stride` floats apart; thread `rank`
-/// of `size`. `Wide`: where they are chunks (are_chunks()), 16 bytes at a time and four chunks of a
-/// thread together: all are loaded before any is stored.
+/// Copies rows of `columns` elements to `target`, widened to f32, `stride` floats apart; thread
+/// `rank` of `size`. `Wide`: the rows are chunks (are_chunks()), so a thread moves 16 bytes at a
+/// time and four chunks together: it loads all before it stores any.
 template <bool Wide, class T>
 KOKKOS_INLINE_FUNCTION void widen_rows(const Rows<T>& source, int columns, float* target,
                                        int stride, int rank, int size) {

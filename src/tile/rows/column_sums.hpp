@@ -10,9 +10,9 @@
 #include "tile/rows/pairs.hpp"
 #include "tile/rows/rows.hpp"
 
-/// Sums over the rows of a matrix, one for every column: at once, or of blocks of rows first and of
-/// the blocks then, where another kernel meets the rows anyway. The order of the additions depends
-/// on the shape alone, so that the bits do not depend on the number of threads.
+/// Sums over the rows of a matrix, one for every column: at once, or first over blocks of rows and
+/// then over the blocks, when another kernel reads the rows anyway. The order of the additions
+/// depends only on the shape, so the bits do not depend on the number of threads.
 namespace katt::tile {
 
 /// The rows of a matrix in blocks, each of which has one partial sum.
@@ -20,8 +20,8 @@ struct RowBlocks {
   std::int64_t rows;  ///< per block
   std::int64_t blocks;
 
-  /// Of a device four blocks a multiprocessor, which hold enough of its threads to hide a row's way
-  /// from memory; of a host the same for any number of threads.
+  /// On a device four blocks a multiprocessor, with enough threads to hide the latency of a row
+  /// from memory; on a host the same number for any number of threads.
   template <class Exec>
   static RowBlocks of(const Exec& exec, std::int64_t tokens) {
 #if defined(KATT_HAS_CUDA)
@@ -41,12 +41,12 @@ struct RowBlocks {
   }
 };
 
-/// Where an element of a row lies in a partial sum: in its place, or where load_all() of the
-/// elements T of a row put it.
+/// The place of an element of a row in a partial sum: its own, or the place that load_all() of
+/// elements T gives it.
 enum class Order : std::uint8_t { natural, loaded };
 
 /// sums = Σ partial, a chunk of columns at a time, blocks in order. A chunk is a whole number of
-/// steps of for_column_pairs(), so that elements are loaded there as in a row.
+/// steps of for_column_pairs(), so that elements are loaded as in a row.
 template <class Exec, class T, Order order>
 struct SumPartials {
   using Vec = VecOf<Exec>;
@@ -87,9 +87,9 @@ struct SumPartials {
   }
 };
 
-/// sums(c) = Σ_r values(r, c) on a device: a team has one chunk of columns, whose rows its threads
-/// share, so that the sums of few columns and many rows keep all of it busy. A sum of threads' sums in
-/// a fixed order.
+/// sums(c) = Σ_r values(r, c) on a device: a team has one chunk of columns and its threads share
+/// the rows, so that few columns and many rows keep the device busy. The team adds its threads'
+/// sums in a fixed order.
 template <class From, class To>
 struct SumChunks {
   const From* values;
@@ -112,7 +112,7 @@ struct SumChunks {
   }
 };
 
-/// Launches SumChunks where the columns are chunks on a device; false elsewhere.
+/// Launches SumChunks when the columns are chunks on a device; returns false otherwise.
 template <class Exec, class From, class To>
 bool sum_chunks(const Exec& exec, const char* label, const From* values, std::int64_t rows,
                 std::int64_t columns, std::int64_t stride, To* sums) {
@@ -161,7 +161,7 @@ struct BlockSums {
   }
 };
 
-/// Sums of a strip of columns over all rows, in the order of the rows.
+/// Sums a strip of columns over all rows, in the order of the rows.
 template <class Exec, class T>
 struct ColumnSums {
   /// Vectors of a strip: four independent sums, and whole cache lines of every row.
@@ -202,8 +202,8 @@ struct ColumnSums {
   }
 };
 
-/// sums(c) = Σ_r values(r, c), added up in f32 in the order of the rows whatever the number of
-/// threads; on a device in an order that is as fixed (SumChunks).
+/// sums(c) = Σ_r values(r, c), added in f32 in the order of the rows for every number of threads;
+/// on a device in another fixed order (SumChunks).
 template <class Exec, class T>
 void column_sums(const Exec& exec, const char* label, const T* values, std::int64_t rows,
                  std::int64_t columns, std::int64_t stride, T* sums) {

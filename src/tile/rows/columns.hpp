@@ -8,7 +8,7 @@
 #include "tile/rows/rows.hpp"
 #include "tile/vec/vec.hpp"
 
-/// Loops and sums over the columns of a row, written once for vectors and for what is left over.
+/// Loops and sums over the columns of a row, written once for vectors and for the rest.
 namespace katt::tile {
 
 /// Vectors that for_columns() hands out in one step to a body with slots.
@@ -21,7 +21,7 @@ inline constexpr int most_chunks = 4;
 namespace impl {
 
 /// Calls f.operator()<V>(c) for packs of `Most` chunks and then of fewer that together hold the
-/// columns [begin, end), whole chunks. Which thread gets a column depends on nothing else.
+/// columns [begin, end), whole chunks. The thread of a column depends on nothing else.
 template <int Most, class Team, class F>
 KOKKOS_FORCEINLINE_FUNCTION void for_packs(const Team& team, std::int64_t begin, std::int64_t end,
                                            const F& f) {
@@ -45,9 +45,9 @@ KOKKOS_FORCEINLINE_FUNCTION void for_packs(const Team& team, std::int64_t begin,
 }  // namespace impl
 
 /// Calls f.operator()<Vec>(c) for the whole vectors of columns [begin, end) and
-/// f.operator()<float>(c) for every column that is left over, shared among the threads of a team; a
-/// WideTeam gets packs alone. A body may take a slot, 0 … column_slots − 1, beside c, so that its
-/// sums have independent accumulators: it depends on c and the size of the team alone.
+/// f.operator()<float>(c) for every remaining column, shared among the threads of a team; a
+/// WideTeam gets only packs. A body may take a slot, 0 … column_slots − 1, beside c, so that its
+/// sums have independent accumulators: the slot depends only on c and the size of the team.
 template <class Exec, int Most = most_chunks, class Team, class F>
 KOKKOS_FORCEINLINE_FUNCTION void for_columns(const Team& team, std::int64_t begin, std::int64_t end,
                                              const F& f) {
@@ -86,8 +86,8 @@ KOKKOS_FORCEINLINE_FUNCTION void for_columns(const Team& team, std::int64_t begi
 
 /// for_columns() for a body that takes two vectors at a time, written out three times because the
 /// pairs alone are worth inlining: pair(c, slot) for those at column c of a host's row, with a slot
-/// 0 or 1, vector(c, slot) for a whole vector that is left and for all columns of a device,
-/// scalar(c) for what no vector holds. A WideTeam's packs go to vector.operator()<V>(c, slot).
+/// 0 or 1, vector(c, slot) for a remaining whole vector and for all columns of a device, scalar(c)
+/// for columns outside of vectors. A WideTeam's packs go to vector.operator()<V>(c, slot).
 template <class Exec, int Most = most_chunks, class Team, class PairF, class VectorF, class ScalarF>
 KOKKOS_FORCEINLINE_FUNCTION void for_column_pairs(const Team& team, std::int64_t end,
                                                   const PairF& pair, const VectorF& vector,
@@ -110,7 +110,8 @@ KOKKOS_FORCEINLINE_FUNCTION void for_column_pairs(const Team& team, std::int64_t
   }
 }
 
-/// Sum of accumulators, one a slot, and of what no vector holds over the team; every thread gets it.
+/// Sum over the team of the accumulators, one a slot, and of the columns outside of vectors; every
+/// thread gets it.
 template <class Vec, class Team>
 KOKKOS_FORCEINLINE_FUNCTION float sum_over(const Team& team, const Vec (&sums)[column_slots],
                                            float tail) {
@@ -144,7 +145,7 @@ class RowSum {
   KOKKOS_FORCEINLINE_FUNCTION void multiply_add(const V& a, const V& b, int slot = 0) {
     add_product(at<V>(slot), a, b);
   }
-  /// What this thread has seen.
+  /// The sum of this thread.
   KOKKOS_FORCEINLINE_FUNCTION float mine() const {
     if constexpr (Slots == 1) {
       return reduce_sum(vectors_[0]) + tail_;
@@ -189,7 +190,7 @@ class RowMax {
       tail_ = max(tail_, value);
     }
   }
-  /// What this thread has seen.
+  /// The maximum of this thread.
   KOKKOS_FORCEINLINE_FUNCTION float mine() const { return max(reduce_max(vector_), tail_); }
   /// The maximum over the team, the same for all of its threads.
   template <class Team>
@@ -210,9 +211,9 @@ struct RowSums {
   float of[N];
 };
 
-/// Σ_c terms(c): f(c, terms) sets the N terms of the vector, or of the element, at column c. Each has
-/// four sums side by side, so that the additions do not wait for each other: 10 to 20 % faster than
-/// RowSum where little else is done.
+/// Σ_c terms(c): f(c, terms) sets the N terms of the vector, or of the element, at column c. Each
+/// has four sums side by side, so that the additions do not wait for each other: 10 to 20 % faster
+/// than RowSum in loops with little other work.
 template <class Exec, int N, class Team, class F>
 KOKKOS_FORCEINLINE_FUNCTION RowSums<N> row_sums(const Team& team, std::int64_t columns,
                                                 const F& f) {

@@ -14,12 +14,12 @@
 /// Launches of element-wise kernels: one body, written in vectors, for every element of a matrix.
 namespace katt::tile {
 
-/// How many lanes of a vector hold elements: all of them, or the first few at the end of a row. The
-/// arithmetic is that of whole vectors either way, so that a value does not depend on its place.
+/// The number of lanes of a vector that hold elements: all, or the first few at the end of a row.
+/// The arithmetic uses whole vectors either way, so a value does not depend on its place.
 struct WholeVector {
   static constexpr bool streamed = false;
 };
-/// All of them, and stores go past the caches (see stream.hpp).
+/// All lanes, and stores bypass the caches (see stream.hpp).
 struct StreamedVector {
   static constexpr bool streamed = true;
 };
@@ -45,7 +45,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value, Lanes /*lane
   store_to<Lanes::streamed>(target, value);
 }
 
-/// Two whole vectors that lie as those of load_two().
+/// Two whole vectors in the order of load_two().
 template <class Vec, class T, class Lanes>
 KOKKOS_FORCEINLINE_FUNCTION void store_two(T* target, const Vec& a, const Vec& b, Lanes /*lanes*/) {
   store_two<Lanes::streamed>(target, a, b);
@@ -58,8 +58,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value, PartialVecto
   for (int lane = 0; lane < lanes.count; ++lane) target[lane] = padded[lane];
 }
 
-/// Whether a rows × columns output at `data`, rows `stride` elements apart, is large enough and so
-/// aligned that it can be written with streaming stores.
+/// True when a rows × columns output at `data`, rows `stride` elements apart, is large enough for
+/// streaming stores and aligned for them.
 template <class Exec, class T>
 bool should_stream(const T* data, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
   constexpr auto size = static_cast<std::int64_t>(sizeof(T));
@@ -69,7 +69,7 @@ bool should_stream(const T* data, std::int64_t rows, std::int64_t columns, std::
 
 namespace impl {
 
-/// A row in pieces of so many elements, each the work of one thread at a time.
+/// A row in pieces of this many elements; one thread works on a piece at a time.
 inline constexpr std::int64_t piece_elements = 2048;
 
 template <class Exec, class Body, class Whole>
@@ -110,7 +110,7 @@ struct DeviceElementwise {
   }
 };
 
-/// A piece of a row, the work of a WideTeam: what its threads load at once.
+/// A piece of a row for a WideTeam: the elements that its threads load at once.
 template <class Exec, int Most, class Body>
 struct WideElements {
   static constexpr std::int64_t piece = Most * chunk_stride;
@@ -133,9 +133,9 @@ struct WideElements {
 
 /// Calls body.operator()<Vec>(row, column, lanes) for vectors that together hold every element of a
 /// rows × columns matrix once; load() and store() with these lanes move them. A body with long
-/// chains of arithmetic may have pair<Vec>(row, column, lanes) too, for two vectors side by side:
-/// it loads both before it stores one, so that the chains overlap. `stream` asks for streaming
-/// stores, where should_stream() holds for every output. Does not wait.
+/// chains of arithmetic may also have pair<Vec>(row, column, lanes), for two vectors side by side:
+/// it loads both before it stores one, so the chains overlap. `stream` requests streaming stores,
+/// when should_stream() holds for every output. Does not wait.
 template <class Exec, class Body>
 void for_each_vector(const Exec& exec, const char* label, std::int64_t rows, std::int64_t columns,
                      const Body& body, bool stream = false) {
@@ -157,9 +157,9 @@ void for_each_vector(const Exec& exec, const char* label, std::int64_t rows, std
   }
 }
 
-/// for_each_vector() for a body that takes any vector: on a device packs of up to `Most` chunks where
-/// `wide`, that is are_chunks() of all tensors that the body touches. With fewer chunks a body of
-/// many tensors needs fewer registers.
+/// for_each_vector() for a body that takes any vector: on a device packs of up to `Most` chunks
+/// when `wide`, that is are_chunks() of all tensors of the body. With fewer chunks a body of many
+/// tensors needs fewer registers.
 template <int Most = most_chunks, class Exec, class Body>
 void for_each_wide_vector(const Exec& exec, const char* label, std::int64_t rows,
                           std::int64_t columns, const Body& body, bool wide, bool stream = false) {

@@ -10,12 +10,14 @@
 #include "tile/cuda/narrow.hpp"
 #include "tile/vec/vec.hpp"
 
-/// What a thread of a device has in its hands where rows are so aligned that 16 bytes move at once.
+/// The elements that a thread of a device handles at once when rows are aligned for moves of 16
+/// bytes.
 ///
-/// A memory-bound kernel is as fast as it has bytes on the way (Little's law). A load of two bytes
-/// costs an instruction and a place among the outstanding ones like a load of 16, and a store holds
-/// back the loads after it, since the compiler cannot know that they are apart. So a thread takes
-/// chunks of eight elements, several of them at once: all are loaded before anything is stored.
+/// The speed of a memory-bound kernel is proportional to its bytes in flight (Little's law). A load
+/// of two bytes costs as much as a load of 16: one instruction and one place among the outstanding
+/// loads. A store delays the loads after it, since the compiler cannot know that the addresses
+/// differ. So a thread takes several chunks of eight elements at once, and loads all before it
+/// stores any.
 namespace katt::tile {
 
 /// Threads of a device's team that works on a row.
@@ -24,7 +26,7 @@ inline constexpr int row_team_size = 128;
 /// Elements of a chunk: 16 bytes of 16-bit elements, twice 16 of f32.
 inline constexpr int chunk_elements = 8;
 
-/// Distance of the chunks of a thread: neighbours are those of the neighbouring threads.
+/// Distance of the chunks of a thread: neighbouring threads have the chunks between.
 inline constexpr std::int64_t chunk_stride = std::int64_t{row_team_size} * chunk_elements;
 
 /// A vector of f32 like VecOf, whose elements are `Chunks` chunks of a row, chunk_stride apart.
@@ -90,7 +92,7 @@ inline constexpr bool is_pack_v = false;
 template <int Chunks>
 inline constexpr bool is_pack_v<Pack<Chunks>> = true;
 
-/// 16 bytes that move at once.
+/// 16 bytes that one instruction moves.
 struct alignas(16) Words {
   std::uint32_t at[4];
 };
@@ -144,7 +146,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_chunk(T* target, const float* lane) {
   }
 }
 
-// What vec.hpp has of other vectors.
+// The operations that vec.hpp has for other vectors.
 
 template <PackVector V, class T>
 KOKKOS_FORCEINLINE_FUNCTION V load(const T* source) {
@@ -213,8 +215,8 @@ KOKKOS_FORCEINLINE_FUNCTION void add_product(Sum& sum, const V& a, const V& b) {
   }
 }
 
-/// Whether every row of a tensor consists of whole chunks at multiples of 16 bytes. So does one that
-/// is not there.
+/// True when every row of a tensor consists of whole chunks at multiples of 16 bytes; also for an
+/// absent tensor.
 template <int Rank, bool Const>
 bool are_chunks(const BasicTensorRef<Rank, Const>& tensor) {
   if (tensor.data == nullptr) return true;

@@ -64,7 +64,7 @@ KOKKOS_FORCEINLINE_FUNCTION void load_pairs(const T* source, Vec& even, Vec& odd
 #elif defined(KATT_VEC_AVX2)
     const auto low = static_cast<__m256>(load<Vec>(source));
     const auto high = static_cast<__m256>(load<Vec>(source + 8));
-    // Shuffles go by halves of the registers.
+    // Shuffles work on halves of the registers.
     const auto ordered = [](__m256 by_halves) {
       return Vec(_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(by_halves), 0xD8)));
     };
@@ -84,7 +84,7 @@ KOKKOS_FORCEINLINE_FUNCTION void load_pairs(const T* source, Vec& even, Vec& odd
   }
 }
 
-/// Writes 2 · lanes contiguous elements, rounded to nearest even; past the caches where Stream.
+/// Writes 2 · lanes contiguous elements, rounded to nearest even; bypasses the caches with Stream.
 template <bool Stream, class Vec, class T>
 KOKKOS_FORCEINLINE_FUNCTION void store_pairs(T* target, const Vec& even, const Vec& odd) {
   if constexpr (std::is_same_v<Vec, float>) {
@@ -129,8 +129,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store_pairs(T* target, const Vec& even, const V
   }
 }
 
-/// Two vectors of contiguous elements, in the order that costs least: of bf16 the even and the odd
-/// ones, else the first and the last.
+/// Two vectors of contiguous elements, in the cheapest order: the even and the odd ones for bf16,
+/// else the first and the last.
 template <class Vec, class T>
 KOKKOS_FORCEINLINE_FUNCTION void load_two(const T* source, Vec& a, Vec& b) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -141,7 +141,7 @@ KOKKOS_FORCEINLINE_FUNCTION void load_two(const T* source, Vec& a, Vec& b) {
   }
 }
 
-/// Writes two vectors that lie as those of load_two(); past the caches where Stream.
+/// Writes two vectors in the order of load_two(); bypasses the caches with Stream.
 template <bool Stream, class Vec, class T>
 KOKKOS_FORCEINLINE_FUNCTION void store_two(T* target, const Vec& a, const Vec& b) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -162,7 +162,7 @@ KOKKOS_FORCEINLINE_FUNCTION void load_all(const T* source, Vec (&values)[N]) {
   }
 }
 
-/// store_two(), or store() of one vector or element, which never goes past the caches.
+/// store_two(), or store() of one vector or element, which never bypasses the caches.
 template <bool Stream, class Vec, int N, class T>
 KOKKOS_FORCEINLINE_FUNCTION void store_all(T* target, const Vec (&values)[N]) {
   static_assert(N == 1 || N == 2);
@@ -173,7 +173,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_all(T* target, const Vec (&values)[N]) {
   }
 }
 
-/// What load_all() and store_all() of the same elements would do, without widening and rounding.
+/// The result of store_all() and load_all() of the same elements, without rounding and widening.
 template <bool Stream, class Vec, int N, class T>
 KOKKOS_FORCEINLINE_FUNCTION void copy_all(const T* source, T* target) {
   if constexpr (Stream && N == 2) {

@@ -5,8 +5,8 @@
 /// Softmax statistics of a row in one pass over memory.
 namespace katt::tile {
 
-/// max = max_j x_j and sum = Σ_j exp(x_j − max), so that log Σ exp x = max + log(sum). The two are
-/// kept apart because their sum would round away the digits of small terms where |max| is large.
+/// max = max_j x_j and sum = Σ_j exp(x_j − max), so that log Σ exp x = max + log(sum). They stay
+/// separate because their sum would round away the digits of small terms when |max| is large.
 struct RowStatistics {
   float max = Kokkos::Experimental::finite_min_v<float>;
   float sum = 0.0F;
@@ -18,7 +18,7 @@ KOKKOS_FORCEINLINE_FUNCTION V exp_below(const V& x, float max) {
   return exp2(V((x - V(max)) * V(log2e)));
 }
 
-/// The same to the accuracy of a result that becomes a T.
+/// The same, with the accuracy of a result that is stored as a T.
 template <class T, class V>
 KOKKOS_FORCEINLINE_FUNCTION V exp_below_for(const V& x, float max) {
   if constexpr (std::is_same_v<T, float>) {
@@ -38,8 +38,8 @@ KOKKOS_INLINE_FUNCTION RowStatistics merge(const RowStatistics& a, const RowStat
 /// Statistics of n elements, the same for all threads of the team: the online softmax (Milakov &
 /// Gimelshein 2018, arXiv:1805.02867) by blocks of columns, small enough that the second look at a
 /// block finds it in the first-level cache. A sum holds the terms of one block only, which keeps
-/// its rounding error independent of the length of the row. A WideTeam's thread has the block in its
-/// registers: what it loads at once.
+/// its rounding error independent of the length of the row. A WideTeam's thread has the block, the
+/// elements of one load, in its registers.
 template <class Exec, class Team, class T>
 KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Team& team, const T* row,
                                                     std::int64_t n) {

@@ -94,8 +94,8 @@ void launch_wide_rows(const Exec& exec, const std::string& label, std::int64_t r
                        impl::WideRows<Exec, F>{f});
 }
 
-/// for_each_row() for an f that takes any team: with WideTeam on a device where `wide`, that is
-/// are_chunks() of all tensors that the loops over columns of f touch.
+/// for_each_row() for an f that takes any team: with WideTeam on a device when `wide`, that is
+/// are_chunks() of all tensors in the loops over columns of f.
 template <class Exec, class F>
 void for_each_wide_row(const Exec& exec, const std::string& label, std::int64_t rows, const F& f,
                        bool wide) {

@@ -7,12 +7,12 @@
 #include "core/status.hpp"
 #include "tile/vec/vec.hpp"
 
-/// Streaming stores: written past the caches, so that a line is not first read from memory. They
-/// pay for outputs larger than the caches, and cost where the next kernel would have found its
-/// input there.
+/// Streaming stores bypass the caches, so that a line is not first read from memory. They pay for
+/// outputs larger than the caches, and cost time when the next kernel would have found its input in
+/// the caches.
 namespace katt::tile {
 
-/// Whether the vectors of an execution space have streaming stores.
+/// True when the vectors of an execution space have streaming stores.
 template <class Exec>
 #if defined(KATT_VEC_AVX512)
 inline constexpr bool can_stream_v = is_host_v<Exec>;
@@ -20,12 +20,13 @@ inline constexpr bool can_stream_v = is_host_v<Exec>;
 inline constexpr bool can_stream_v = false;
 #endif
 
-/// Output of element-wise kernels from which on streaming stores pay: a multiple of what the caches
-/// of a core keep.
+/// Bytes of an element-wise kernel's output from which streaming stores pay: a multiple of a core's
+/// caches.
 inline constexpr std::int64_t streaming_bytes = std::int64_t{32} << 20;
 
-/// Output from which on a variant with streaming stores is faster than one without, in cold caches: by the
-/// files of results/ from 8 MiB on Zen 4, 16 on Zen 5 and Intel's cores since Sapphire Rapids, 32 on others.
+/// Bytes of output from which a variant with streaming stores is faster than one without, in cold
+/// caches: by the files of results/ from 8 MiB on Zen 4, 16 on Zen 5 and Intel's cores since
+/// Sapphire Rapids, 32 on others.
 #if defined(__AVX512FP16__)
 inline constexpr std::int64_t stream_variant_bytes = std::int64_t{16} << 20;
 #else
@@ -35,19 +36,19 @@ inline constexpr std::int64_t stream_variant_bytes = std::int64_t{is_zen5  ? 16
                                                      << 20;
 #endif
 
-/// ok, or skipped with the reason: what a variant of streaming stores says.
+/// ok, or skipped with the reason: the answer of a variant with streaming stores.
 template <class Exec>
 Status stream_support() {
   return can_stream_v<Exec> ? Status::ok()
                             : Status::skipped("streaming stores are built for hosts with AVX-512");
 }
 
-/// Whether a row may be written with streaming stores of whole vectors.
+/// True when streaming stores of whole vectors can write a row.
 KOKKOS_FORCEINLINE_FUNCTION bool is_streamable(const void* row) {
   return reinterpret_cast<std::uintptr_t>(row) % 64 == 0;
 }
 
-/// store(), past the caches where Stream; `target` is then aligned to the size of the written
+/// store(); with Stream it bypasses the caches, and `target` is aligned to the size of the written
 /// vector.
 template <bool Stream, class Vec, class T>
 KOKKOS_FORCEINLINE_FUNCTION void store_to(T* target, const Vec& value) {
@@ -68,7 +69,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_to(T* target, const Vec& value) {
 #if defined(KATT_VEC_AVX512)
 namespace impl {
 
-/// 64 bytes, past the caches where Stream; `target` is then is_streamable().
+/// Writes 64 bytes; with Stream it bypasses the caches, and `target` is is_streamable().
 template <bool Stream>
 KOKKOS_FORCEINLINE_FUNCTION void store_line(void* target, __m512i line) {
   if constexpr (Stream) {
@@ -81,8 +82,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store_line(void* target, __m512i line) {
 }  // namespace impl
 #endif
 
-/// store_to() of two vectors to contiguous elements; a streamed target is aligned to the size of
-/// what is written. In 16 bits they make a cache line, which goes out in one piece.
+/// store_to() of two vectors to contiguous elements; a streamed target is aligned to the number of
+/// written bytes. In 16 bits they make a cache line, which is written in one piece.
 template <bool Stream, class Vec, class T>
 KOKKOS_FORCEINLINE_FUNCTION void store_two_to(T* target, const Vec& first, const Vec& second) {
 #if defined(KATT_VEC_AVX512)
@@ -98,7 +99,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_two_to(T* target, const Vec& first, const
   store_to<Stream>(target + lanes, second);
 }
 
-/// Copies the elements of two vectors past the caches; `target` is_streamable().
+/// Copies the elements of two vectors, bypassing the caches; `target` is_streamable().
 template <class Vec, class T>
 KOKKOS_FORCEINLINE_FUNCTION void stream_copy_two(const T* source, T* target) {
 #if defined(KATT_VEC_AVX512)

@@ -32,7 +32,7 @@ template <class T>
 }
 
 #if defined(__AVX512BF16__)
-/// The lanes that VCVTNEPS2BF16, one instruction in place of nine, would take as 0.
+/// The lanes that VCVTNEPS2BF16, one instruction instead of nine, would convert to 0.
 [[gnu::always_inline]] inline __mmask16 subnormal(__m512 wide) {
   return _mm512_fpclass_ps_mask(wide, 0x20);
 }

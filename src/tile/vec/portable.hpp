@@ -44,7 +44,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec exp2_by_exponents(const Vec& x, const F& times_p
   return Kokkos::Experimental::condition(x < Vec(-126.0F), Vec(0.0F), scaled);
 }
 
-/// Any type of Kokkos SIMD: what Kokkos says of it, and loops over its lanes.
+/// Any type of Kokkos SIMD, by Kokkos' own functions and loops over its lanes.
 template <class Vec>
 struct PortableOps {
   static constexpr int lanes = sizeof(Vec) / sizeof(float);

@@ -2,8 +2,9 @@
 
 #include <Kokkos_Core.hpp>
 
-/// Single floats: the vectors of a device, where the lanes are threads, of a host without any, and
-/// what whole vectors leave over. max, exp2, fma and tanh take double too, for references.
+/// Single floats: the vectors of a device, where the lanes are threads, and of a host without
+/// vectors, and the remainder of whole vectors. max, exp2, fma and tanh also take double, for
+/// references.
 namespace katt::tile::impl {
 
 struct ScalarOps {

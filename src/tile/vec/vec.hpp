@@ -10,8 +10,8 @@
 #include "tile/vec/portable.hpp"
 #include "tile/vec/scalar.hpp"
 
-// nvcc refuses vector types in any function that could also run on a device, and every kernel
-// could: in a CUDA build the vectors of the host are single floats too.
+// nvcc refuses vector types in any function that could also run on a device, as every kernel could.
+// So in a CUDA build the vectors of the host are single floats, too.
 #if defined(KATT_HAS_CUDA)
 #elif defined(KOKKOS_ARCH_AVX512XEON)
 #define KATT_VEC_AVX512
@@ -25,8 +25,8 @@
 #endif
 
 /// Vectors of f32: the widest Kokkos SIMD type of the host, a single float on a device (there the
-/// lanes are threads). Loads and stores convert from and to the storage dtype. What an instruction
-/// set does in its own way stands in its file in vec/.
+/// lanes are threads). Loads and stores convert from and to the storage dtype. The special code of
+/// an instruction set stands in its file in vec/.
 namespace katt::tile {
 
 namespace impl {
@@ -65,7 +65,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Vec& value) {
   impl::OpsOf<Vec>::store(target, value);
 }
 
-/// The vector as it is after a trip through T.
+/// The vector rounded to T and widened again.
 template <class T, class Vec>
 KOKKOS_FORCEINLINE_FUNCTION Vec rounded(const Vec& value) {
   if constexpr (std::is_same_v<T, float>) {
@@ -75,7 +75,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec rounded(const Vec& value) {
   }
 }
 
-/// Whether this code is compiled for AMD's Zen.
+/// True when this code is compiled for AMD's Zen.
 #if defined(__znver1__) || defined(__znver2__) || defined(__znver3__) || defined(__znver4__) || \
     defined(__znver5__)
 inline constexpr bool is_zen = true;
@@ -83,20 +83,20 @@ inline constexpr bool is_zen = true;
 inline constexpr bool is_zen = false;
 #endif
 
-/// Whether for Zen 5, whose cores multiply full vectors twice a cycle and load two: an operand in memory for
-/// every product is then the limit. (AVX-VNNI tells it from Zen 4; GCC 12 has no name for either.)
+/// True when it is compiled for Zen 5, whose cores multiply two full vectors a cycle and load two:
+/// an operand in memory for every product is then the limit. (AVX-VNNI distinguishes it from Zen 4;
+/// GCC 12 has no name for either.)
 #if defined(__AVXVNNI__)
 inline constexpr bool is_zen5 = is_zen;
 #else
 inline constexpr bool is_zen5 = false;
 #endif
 
-/// The cache that prefetch() fills, as __builtin_prefetch counts them: the first-level one, up to Zen 4
-/// the second, where its cores have more misses in flight (docs/performance.md).
+/// The cache that prefetch() fills, as __builtin_prefetch counts them: the first-level one; up to
+/// Zen 4 the second-level one, which allows more misses in flight (docs/performance.md).
 inline constexpr int prefetch_locality = is_zen && !is_zen5 ? 2 : 3;
 
-/// Asks for the cache line of an address before it is needed; any address may be given. Nothing on
-/// a device.
+/// Prefetches the cache line of an address; any address is allowed. Does nothing on a device.
 KOKKOS_FORCEINLINE_FUNCTION void prefetch(const void* address) {
   KOKKOS_IF_ON_HOST((__builtin_prefetch(address, 0, prefetch_locality);))
   (void)address;
@@ -108,7 +108,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec fma(const Vec& a, const Vec& b, const Vec& c) {
   return Kokkos::fma(a, b, c);
 }
 
-/// Lane-wise maximum; where either operand is NaN the lane is b.
+/// Lane-wise maximum; the lane is b when either operand is NaN.
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION Vec max(const Vec& a, const Vec& b) {
   return impl::OpsOf<Vec>::max(a, b);

@@ -1,4 +1,4 @@
-// A library to preload: it lets the n-th call that changes files below a folder fail, or kills the
+// A library to preload: it makes the n-th call that changes files below a folder fail, or kills the
 // process there. For tests/cli/test_file_faults.py.
 //
 //   KATT_FAULT_FOLDER  absolute; only calls on files below it count
@@ -9,7 +9,7 @@
 //                      kill: SIGKILL before the call; torn: after half of it
 //   KATT_FAULT_LASTS   1: all later calls fail, too, as on a disk that stays full
 //
-// Removing a file never fails: what could not be removed would stay, whoever cleans up.
+// Removing a file never fails: otherwise nobody could clean up.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -101,7 +101,7 @@ bool counts(int descriptor) {
   for (;;) pause();
 }
 
-/// Counts a call and says what becomes of it. Sets errno where it fails.
+/// Counts a call and returns its fate. Sets errno when it fails.
 What next(const char* name, bool can_fail = true) {
   Plan& the = plan();
   const long number = ++*the.calls;
@@ -136,7 +136,7 @@ auto whole(const char* name, const Call& call, bool can_fail = true) -> decltype
   }
 }
 
-/// A call that may store a part: `call` stores so many bytes.
+/// A call that may store a part: `call` stores the given number of bytes.
 template <class Call>
 ssize_t partial(const char* name, std::size_t bytes, const Call& call) {
   const std::size_t half = bytes > 1 ? bytes / 2 : bytes;

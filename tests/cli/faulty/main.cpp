@@ -1,5 +1,6 @@
-// The program `katt` with variants of softmax that a user might get wrong, on every backend: the kernel of one writes
-// where no memory is, another one takes every tensor for one of f32. With it the tests see what a sweep makes of them.
+// The program `katt` with faulty variants of softmax, as a user might write them, on every backend:
+// the kernel of one writes outside of all memory, another one reads every tensor as f32. The tests
+// check a sweep's answer to them.
 #include <cstdint>
 
 #include <Kokkos_Core.hpp>

@@ -1,6 +1,6 @@
 """The figures of a report: each module draws one kind, each function takes a Group.
 
-A function returns a Plot, or None where the group holds no data for it.
+A function returns a Plot, or None when the group holds no data for it.
 """
 
 from katt_report.figures.bars import memory_bars, speedup_bars, throughput_bars

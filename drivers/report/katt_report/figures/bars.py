@@ -1,4 +1,4 @@
-"""Bars by label (models, named sweep entries) where there is no x axis to draw curves over."""
+"""Bars by label (models, named sweep entries) when there is no x axis for curves."""
 
 import textwrap
 
@@ -130,7 +130,7 @@ def _bars(panel: Axes, group: Group, names, series: dict, value, text, intervals
     height = 0.8 / len(series)
     for index, (name, (look, rows)) in enumerate(series.items()):
         order = {key: place for place, (_, key) in enumerate(names)}
-        # One bar a category: where an axis still varies (a short x), the largest row stands for it.
+        # One bar a category: if an axis still varies (a short x), the largest row represents it.
         last = {key: i for i, key in enumerate(rows.tuples(group.facets)) if key in order}
         chosen = rows.where(np.array(list(last.values()), int))
         places = np.array([order[key] for key in last]) + (index - (len(series) - 1) / 2) * height

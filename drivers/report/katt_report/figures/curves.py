@@ -111,7 +111,7 @@ def time(group: Group) -> style.Plot | None:
 
 
 def _variant_panels(group: Group, draw, **share):
-    """Panels by facet and dtype, a curve a variant, a cross where a variant has no result."""
+    """Panels by facet and dtype, a curve a variant, a cross for a missing result of a variant."""
     looks = style.variant_looks(group.points.values("variant"))
     panels = style.dtype_panels(group)
     with style.context():

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: stacked bars of its regions and kernels, from the profiles of the rows."""
+"""The time of a run: stacked bars of its regions and kernels, from the profiles of the rows."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def shares(group: Group) -> style.Plot | None:
     panels = {dtype: _bars(group, rows.where(dtype=dtype)) for dtype in dtypes}
     tallest = max(len(bars) for bars in panels.values())
     with style.context():
-        # Points are named once a row of panels where all panels have the same.
+        # A row of panels names the points once when all panels have the same.
         same = len({tuple((point, variant) for point, variant, *_ in bars) for bars in panels.values()}) == 1
         figure, axes = style.grid(len(panels), 3 if same else 2, 1.0 + 0.27 * tallest)
         for panel, (dtype, bars) in zip(axes, panels.items(), strict=True):

@@ -1,5 +1,5 @@
-"""How figures look: one colour, marker and line style a variant and a dtype, for screen, print and
-colour-blind readers (the palette is Okabe and Ito's; no two series differ by colour alone)."""
+"""The look of figures: one colour, marker and line style a variant and a dtype, for screen, print
+and colour-blind readers (the palette is Okabe and Ito's; no two series differ by colour alone)."""
 
 import math
 import warnings
@@ -87,7 +87,8 @@ def dtype_looks(dtypes) -> dict[str, Look]:
 
 @contextmanager
 def context() -> Iterator[None]:
-    """The settings under which figures are made and saved. Names of files are text: a `$` begins no formula."""
+    """The settings for making and saving figures. Names of files are text: a `$` begins no
+    formula."""
     with warnings.catch_warnings(), matplotlib.rc_context(
         {
             "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9.0,
@@ -106,7 +107,7 @@ def context() -> Iterator[None]:
 
 
 def label(name: str) -> str:
-    """A name for a legend, which leaves out those that begin with an underscore."""
+    """A name for a legend; a legend leaves out names that begin with an underscore."""
     return f" {name}" if name.startswith("_") else name
 
 
@@ -116,7 +117,7 @@ def formula(name: str) -> str:
 
 
 def plot_name(kind: str, group: Group) -> str:
-    """The file stem of a figure: the kind alone where the report has one group."""
+    """The file stem of a figure: only the kind when the report has one group."""
     return f"{kind}_{group.name}" if group.name else kind
 
 
@@ -144,12 +145,12 @@ def grid(count: int, columns: int, height: float = 3.0, **share) -> tuple[Figure
 
 
 def columns_of(group: Group, panels: list) -> int:
-    """As many columns as dtypes where facets make the rows, else as many panels as fit."""
+    """As many columns as dtypes when facets make the rows, else as many panels as fit."""
     return len(group.dtypes) if group.facets and len(group.dtypes) > 1 else len(panels)
 
 
 def panels_note(shown: int, group: Group) -> str:
-    """A sentence for the caption where not all panels fit."""
+    """A sentence for the caption when not all panels fit."""
     total = sum(len(rows.values("dtype")) for _, rows in group.panels())
     return f" The first {shown} of {total} combinations are drawn; the table has all." if total > shown else ""
 
@@ -185,7 +186,7 @@ def legend_above(figure: Figure, handles: list, labels: list[str]) -> None:
 
 
 def x_axis(axes: Axes, values, title: str) -> None:
-    """Ticks at the measured values; logarithmic where they span more than a factor of four."""
+    """Ticks at the measured values; logarithmic when they span more than a factor of four."""
     values = np.unique(np.asarray(values))
     if values.size and values[0] > 0 and values[-1] / values[0] > 4:
         axes.set_xscale("log", base=2)
@@ -243,7 +244,7 @@ def rate_scale(rates, unit: str) -> tuple[float, str]:
 
 
 def bars_of(points: Points, mid: str, low: str, high: str, scale=1.0) -> np.ndarray:
-    """Distances from the middle to both interval ends for `errorbar`; 0 where the file has none."""
+    """Distances from the middle to both interval ends for `errorbar`; 0 when the file has none."""
     centre = points[mid]
     ends = np.array([centre - points[low], points[high] - centre])
     return np.where(np.isfinite(ends), np.maximum(ends, 0.0), 0.0) / scale

@@ -53,9 +53,10 @@ def tiles(group: Group) -> style.Plot | None:
 
 
 def _panels(group: Group) -> tuple[list[tuple[str, Points]], int]:
-    """The panels, a row of dtypes for each variant, facet and x, and how many there would be.
+    """The panels, a row of dtypes for each variant, facet and x, and the number of all possible
+    panels.
 
-    Where not every x fits, each row has the x with the most tiles, the largest of equals.
+    When not every x fits, each row has the x with the most tiles, the largest of equals.
     """
     tiled = group.points.where((group.points["tile_q"] > 0) | (group.points["tile_kv"] > 0))
     along = [group.x] if group.x else []
@@ -82,13 +83,13 @@ def _panels(group: Group) -> tuple[list[tuple[str, Points]], int]:
 
 
 def _share(rows: Points) -> np.ndarray:
-    """The speed of each row, of the fastest; NaN where it did not run."""
+    """The speed of each row relative to the fastest; NaN when it did not run."""
     ran = rows["status"] == "ok"
     return np.where(ran, np.nanmin(rows["time_s"][ran]) / rows["time_s"], np.nan)
 
 
 def _extents(rows: Points) -> tuple[list, list]:
-    """The tile_q and the tile_kv with which anything ran."""
+    """The tile_q and the tile_kv of all rows that ran."""
     return rows.ok.values("tile_q"), rows.ok.values("tile_kv")
 
 

@@ -35,7 +35,7 @@ def log_report(logs: list[Log]) -> dict[str, bytes]:
 
 
 def log_lines(log: Log) -> list[str]:
-    """What a log says in words."""
+    """The content of a log in words."""
     lines = []
     losses = log.columns.get("loss")
     if losses is not None and len(losses):
@@ -73,7 +73,7 @@ def phases(log: Log, name: str) -> style.Plot:
 
 
 def profile_table(profile: Profile) -> str:
-    """Every phase and what is in it, the largest first."""
+    """Every phase and its parts, the largest first."""
     lines, apart = [], set()
     for part in profile.outermost:
         parts = sorted(profile.inside(part), key=lambda one: -one.time_s)

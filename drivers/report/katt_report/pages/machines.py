@@ -1,4 +1,5 @@
-"""Comparing the machines of a file that several filled: what each measured, its ceilings, and times at common rows."""
+"""Compares the machines of a file that several filled: the rows of each, its ceilings, and times at
+common rows."""
 
 import numpy as np
 
@@ -18,7 +19,7 @@ def by_machine(results: Results) -> dict[str, Points]:
 
 
 def machine_lines(results: Results) -> list[str]:
-    """Sentences that compare the machines; none where there is one."""
+    """Sentences that compare the machines; none for one machine."""
     machines = by_machine(results)
     if len(machines) < 2:
         return []
@@ -40,7 +41,7 @@ def machine_lines(results: Results) -> list[str]:
 
 
 def machines_section(results: Results) -> str:
-    """The page's section; empty where there is one machine."""
+    """The page's section; empty for one machine."""
     machines = by_machine(results)
     if len(machines) < 2:
         return ""
@@ -65,7 +66,7 @@ def machines_section(results: Results) -> str:
 def _ratios(base: Points, other: Points) -> np.ndarray:
     """Time on the other machine over time on the base, for every row that both measured.
 
-    The number of threads does not count: a machine's default is its own.
+    The number of threads does not count: each machine has its own default.
     """
     names = [name for name in base.identity if name in other and name != "threads"]
     times = {key: time for key, time in zip(base.ok.tuples(names), base.ok["time_s"].tolist(), strict=True)}

@@ -1,4 +1,5 @@
-"""HTML building blocks: the page shell, figures, tables. Everything is inlined; nothing is fetched."""
+"""HTML building blocks: the page shell, figures, tables. The page inlines everything and fetches
+nothing."""
 
 import base64
 import html
@@ -114,6 +115,6 @@ _MARKS = {
 
 
 def status(word: str) -> str:
-    """A status or verdict with a mark and a colour: never told by the colour alone."""
+    """A status or verdict with a mark and a colour: the colour alone never carries it."""
     css, mark = _MARKS.get(word, ("weak", "?"))
     return f'<span class="status {css}">{mark} {escape(word)}</span>'

@@ -1,4 +1,4 @@
-"""Writing a folder of results so that it holds all of them or none."""
+"""Writes a folder of results so that it holds all of them or none."""
 
 import errno
 import fcntl
@@ -20,22 +20,24 @@ def render(figure: Figure) -> tuple[bytes, bytes]:
     svg, png = io.BytesIO(), io.BytesIO()
     with style.context():
         figure.savefig(png, format="png", metadata={"Software": None})
-        # The layout is settled now; finding it again for the second format would take as long as drawing.
+        # The layout is settled now; computing it again for the second format would take as long as
+        # drawing.
         figure.set_layout_engine("none")
         figure.savefig(svg, format="svg", metadata={"Date": None})
     return svg.getvalue(), png.getvalue()
 
 
 _PREFIX = ".katt-report."
-# Errors that are no fault of the named folder.
+# Errors without a fault of the named folder.
 _FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
-    """Writes what `make` returns to a temporary folder beside `folder`, then moves it in.
+    """Writes the result of `make` to a temporary folder beside `folder`, then moves it in.
 
-    `make` is called only once the place is known to be writable. Other files in an existing folder stay. What a run
-    that was killed has left there goes. Throws InputError where the folder cannot be written, OSError for a full disk.
+    `make` is called only once the place is known to be writable. Other files in an existing folder
+    stay. The leftovers of a killed run are removed. Throws InputError when the folder cannot be
+    written, OSError for a full disk.
     """
     temporary = lock = None
     created = []
@@ -46,7 +48,7 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
             if not parent.exists():
                 parent.mkdir()
                 created.append(parent)
-        # A folder may be a mount of its own: what goes into an existing one is prepared inside it.
+        # A folder may be a mount of its own: files for an existing folder are prepared inside it.
         place = folder if folder.exists() else folder.absolute().parent
         for where in {place, folder.absolute().parent}:
             _remove_left(where)
@@ -77,8 +79,9 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
 
 
 def _locked(folder: Path, wait: int = 0) -> int | None:
-    """A descriptor that holds the lock of a folder until it is closed, at the latest when the process ends; None where
-    the folder is gone, the file system has no locks, or, with wait = LOCK_NB, another process holds it."""
+    """A descriptor that holds the lock of a folder until it is closed, at the latest when the
+    process ends; None when the folder is gone, the file system has no locks, or, with wait =
+    LOCK_NB, another process holds it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -94,16 +97,16 @@ def _locked(folder: Path, wait: int = 0) -> int | None:
 
 
 def _temporary(place: Path) -> tuple[Path, int | None]:
-    """A new folder and its lock, which tells other runs that somebody writes there; a file system without locks has
-    none, and nothing is ever removed there."""
+    """A new folder and its lock, which shows other runs that somebody writes there; a file system
+    without locks has no lock, and nothing is ever removed there."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
     lock = _locked(folder)
-    # Between the two lines another run may have taken it for one that was left, and removed it.
+    # Between the two lines another run may have taken the folder for a leftover, and removed it.
     return (folder, lock) if folder.exists() else _temporary(place)
 
 
 def _remove_left(place: Path) -> None:
-    """Removes the temporary folders of runs that were killed: those whose lock nobody holds."""
+    """Removes the temporary folders of killed runs: the ones whose lock nobody holds."""
     for folder in place.glob(f"{_PREFIX}*"):
         lock = _locked(folder, fcntl.LOCK_NB)
         if lock is not None:

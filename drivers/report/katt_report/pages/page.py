@@ -1,4 +1,5 @@
-"""The report page: the result in words, the figures, every point, and where the numbers come from."""
+"""The report page: the result in words, the figures, every point, and the provenance of the
+numbers."""
 
 import json
 import math
@@ -114,7 +115,8 @@ def _title(results: Results, parts) -> tuple[str, str]:
 
 
 def _constants(group: Group) -> str:
-    """The axes that are the same for every point: said once instead of in every row."""
+    """The axes that are the same for every point: the page names them once instead of in every
+    row."""
     points = group.points
     same = [name for name in points.identity if len(points.values(name)) == 1 and name not in _SPOKEN]
     values = {name: points.values(name)[0] for name in same}
@@ -172,7 +174,7 @@ def _results(row: dict, group: Group) -> list[str]:
     rate = row[group.rate] * (1e12 if group.rate == "tflops" else 1e9)
     known = math.isfinite(row["speedup"]) and row["variant"] != schema.BASELINE
     speedup = f"{ratio_text(row['speedup'])}×" if known else ""
-    # Where both a host and a device hold something, which holds how much.
+    # The bytes of the host and of the device, when both hold memory.
     parts = [f"{bytes_text(row[name + '_bytes'])} {name}" for name in ("host", "device") if row[name + "_bytes"] > 0]
     peaks = [
         "none" if row["workspace_bytes"] == 0 else bytes_text(row["workspace_bytes"]),
@@ -193,7 +195,7 @@ _EXCHANGED = ["bus bandwidth", "sent by a rank", "messages", "communicating", "o
 
 
 def _exchanged(row: dict) -> list[str]:
-    """What ranks sent each other in a run, and how long they were busy with it."""
+    """The bytes that ranks sent each other in a run, and the seconds that it took."""
     busbw, sent, messages, inside, hidden = (row[name] for name in schema.EXCHANGE)
     if not math.isfinite(sent):  # MPI by itself
         return [escape(rate_text(busbw * 1e9, "B/s")) if busbw > 0 else "–", *["–"] * 4]
@@ -209,7 +211,7 @@ def _exchanged(row: dict) -> list[str]:
 def _range(low: float, high: float, text) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return ""
-    # In the unit of the upper end, so that it need not be said twice.
+    # Both ends in the unit of the upper end, so that the unit stands once.
     first, last = text(low), text(high)
     same = first.partition(" ")[2] == last.partition(" ")[2]
     return f"{first.partition(' ')[0] if same else first}–{last.partition(' ')[0] if same else last}"
@@ -248,7 +250,7 @@ def _provenance(results: Results) -> str:
     rows = []
     for name in names:
         values = [_attribute(name, about.get(name, "")) for _, about in runs]
-        # What all runs share is said once.
+        # Facts common to all runs stand once.
         same = len(set(values)) == 1
         who = [""] if same else [f"{key[1]}: " if len(results.points.values("source")) == 1 else f"{key[0]} {key[1]}: "
                                  for key, _ in runs]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The table of profiles: what every region and kernel of a run takes."""
+"""The table of profiles: the time of every region and kernel of a run."""
 
 from katt_report import schema
 from katt_report.figures.shares import baseline_of, point_text, profiled, rest_of, short_name
@@ -13,7 +13,8 @@ _HEADS = [("point", ""), ("dtype", ""), ("variant", ""), ("part", ""), ("calls",
 
 
 def shares_table(group: Group) -> str:
-    """Regions and kernels of every profiled row, with what they save of the baseline's whole time."""
+    """Regions and kernels of every profiled row, with their saving relative to the baseline's whole
+    time."""
     rows = profiled(group)
     lines, apart = [], set()
     for row in rows.rows():
@@ -47,7 +48,7 @@ def _cells(part: Part, profile: Profile, base: Profile | None) -> list[str]:
 
 
 def work_cells(part: Part) -> list[str]:
-    """FLOPs, traffic and share of the nearest ceiling of a part; empty where nobody counted."""
+    """FLOPs, traffic and share of the nearest ceiling of a part; empty when nobody counted."""
     return [
         escape(rate_text(part.flops, "FLOP")) if part.flops > 0 else "",
         escape(bytes_text(part.bytes)) if part.bytes > 0 else "",

@@ -16,7 +16,7 @@
 #include "op/reference/fill.hpp"
 #include "op/registry.hpp"
 
-/// What the adapters of a block read and write.
+/// The inputs and outputs of a block's adapters.
 namespace katt::llama_block {
 
 using bench::Point;
@@ -90,7 +90,7 @@ class Matrices {
   void poison() const {
     for (const auto& [name, tensor] : tensors_) tensor.poison();
   }
-  /// Adds every value that is expected of one of them, in an output of the dtype.
+  /// Adds every expected value of one tensor, in an output of the dtype.
   void compare(testing::Comparison& comparison, const Expected& expected, Dtype dtype) const {
     for (const auto& [name, tensor] : tensors_) {
       testing::add_all(comparison, name.c_str(), tensor.download(), tensor.ref().extent[1],
@@ -164,7 +164,7 @@ inline Tensors shapes_of(const Shape& s, Dtype dtype) {
           .gradients = weights(Dtype::f32)};
 }
 
-/// Bytes that a pass holds; 0 where it cannot run here, which it says itself.
+/// Bytes of a pass; 0 when it cannot run here (the pass itself reports that).
 inline std::size_t pass_bytes(const Point& point, const Shape& s, const nn::Kernels& kernels,
                               const ranks::Groups& groups = {}) {
   return visit_backend(point.backend, point.threads, [&]<class Exec>(const Exec& exec) {
@@ -207,7 +207,7 @@ inline void check_block(const Point& point) {
 
 /// The inputs of a case, on the host and the backend.
 struct Inputs {
-  /// `on_backend`: whether the tensors are there, too.
+  /// `on_backend`: make the tensors there, too.
   explicit Inputs(const Point& point, bool on_backend = true)
       : shape(shape_of(point)),
         dtype(point.dtype),
@@ -267,9 +267,9 @@ struct Inputs {
   bool backward;
   HostValues values{};
   Matrices tensors;
-  std::vector<std::int64_t> tokens{};  ///< whose rows are checked
-  bool masks = false;  ///< whether the check needs a dout that is zero at all other tokens
-  Matrices sampled{};  ///< that one
+  std::vector<std::int64_t> tokens{};  ///< tokens with checked rows
+  bool masks = false;  ///< true: the check needs a dout that is zero at all other tokens
+  Matrices sampled{};  ///< that dout
 };
 
 }  // namespace katt::llama_block

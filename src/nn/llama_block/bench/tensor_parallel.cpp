@@ -19,7 +19,7 @@ namespace {
 constexpr const char* fused = "fused";
 constexpr const char* sequence_parallel = "sequence_parallel";
 
-/// The part of a weight that a rank has: some of its rows, and some of its columns.
+/// A rank's part of a weight: some of its rows and some of its columns.
 struct Cut {
   std::vector<ranks::Part> rows;
   ranks::Part columns;
@@ -30,7 +30,7 @@ struct Cut {
     for (const ranks::Part& part : rows) all += part.count;
     return all * columns.count;
   }
-  /// Where element i of the part lies in the whole weight.
+  /// Index in the whole weight of element i of the part.
   [[nodiscard]] std::int64_t whole_index(std::int64_t i) const {
     std::int64_t row = i / columns.count;
     for (const ranks::Part& part : rows) {
@@ -63,7 +63,7 @@ Cut cut_of(const Spec& spec, const Shape& s, int ranks, int rank) {
   return cut;
 }
 
-/// What a rank computes with.
+/// The tensors and groups of a rank.
 Shape part_of(Shape s, int ranks) {
   s.heads /= ranks;
   s.kv_heads /= ranks;
@@ -140,14 +140,14 @@ class Candidate final : public bench::CollectiveCandidate {
   }
 
  private:
-  /// The rows of the stream that this rank has.
+  /// This rank's rows of the stream.
   [[nodiscard]] ranks::Part rows() const {
     const std::int64_t tokens = in_.shape.tokens();
     if (!layout_.shares_rows()) return {0, tokens};
     return ranks::part_of(tokens, layout_.tensor, group().rank());
   }
 
-  /// Rows of the stream as each rank has them: as many, those behind the last token zero.
+  /// Rows of the stream as the ranks hold them: equally many each, zero behind the last token.
   [[nodiscard]] std::vector<Spec> with_own_rows(std::vector<Spec> specs) const {
     const std::int64_t own = nn::StreamRows::rows_of_rank(in_.shape.tokens(), layout_);
     for (Spec& spec : specs) {
@@ -257,7 +257,7 @@ class TensorParallelBlock final : public bench::CollectiveOperator {
   }
   [[nodiscard]] std::vector<bench::AxisSpec> axes() const override {
     std::vector<bench::AxisSpec> axes = block_axes();
-    for (bench::AxisSpec& axis : axes) {  // what 2, 4 and 8 ranks can share
+    for (bench::AxisSpec& axis : axes) {  // sizes that 2, 4 and 8 ranks can share
       if (axis.name == "hidden") axis.fallback = std::int64_t{512};
       if (axis.name == "heads" || axis.name == "kv_heads") axis.fallback = std::int64_t{8};
     }

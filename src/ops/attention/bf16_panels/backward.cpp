@@ -20,11 +20,11 @@
 ///       write dK, dV
 ///   afterwards dQ = Σ over chunks, in order, transposed
 ///
-/// Operands are packed before, for all heads; blocks of query rows that RowShift::is_steep() then go
-/// over their keys once, for the largest score and the sum of every row. Where heads are many and short, one thread does all of
-/// this for a head.
+/// Operands are packed before, for all heads; blocks of query rows that RowShift::is_steep() then
+/// go over their keys once, for the largest score and the sum of every row. With many short heads,
+/// one thread does all of this for a head.
 ///
-/// While the products of a pair are computed, the vector unit turns the pair before into Pᵀ and
+/// While a unit computes the products of a pair, the vector unit turns the pair before into Pᵀ and
 /// dSᵀ. Pᵀ is an operand A (keys × queries), dSᵀ both A and, in pairs of keys, B.
 namespace katt::attention::impl {
 
@@ -115,7 +115,7 @@ struct Bf16Backward : PackedBackward {
     }
   };
 
-  /// A live pair of blocks: which of its group, and its mask.
+  /// A live pair of blocks: its index in the group, and its mask.
   struct Pair {
     int key_block = 0;
     int query_block = 0;
@@ -123,7 +123,7 @@ struct Bf16Backward : PackedBackward {
     TileState state = TileState::full;
   };
 
-  /// All of a head.
+  /// Computes all of a head.
   template <bf16_panels::Unit U, int Depth>
   void run_head(std::int64_t head, std::byte* memory) const {
     for (std::int64_t block = 0; block < layout.key_blocks; ++block) pack_keys(head, block);

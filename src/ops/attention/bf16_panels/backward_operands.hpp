@@ -8,8 +8,8 @@
 #include "ops/attention/bf16_panels/scores.hpp"
 #include "ops/attention/scores.hpp"
 
-/// What the backward pass on bf16 panels reads, packed into its workspace: K and V, Q and dO in the
-/// forms that the five products take them in, and RowShift and Δ of every query row.
+/// The operands of the backward pass on bf16 panels, packed into its workspace: K and V, Q and dO
+/// in the forms that the five products take them in, and RowShift and Δ of every query row.
 #if defined(KATT_BF16_PANELS)
 namespace katt::attention::impl {
 
@@ -43,7 +43,7 @@ struct BackwardLayout {
   std::int64_t key_groups;    ///< per K/V head
   std::int64_t chunks;        ///< per K/V head, of key groups
   bool by_heads;              ///< a work item is all of a head
-  std::int64_t packed_heads;  ///< there is room for
+  std::int64_t packed_heads;  ///< number of heads with room in the workspace
 
   BackwardLayout(const BackwardArgs& args, Tile tile, int threads)
       : depth(bf16_panels::depth_panels(args.head_dim())),
@@ -65,7 +65,7 @@ struct BackwardLayout {
   }
 };
 
-/// The workspace but for the scratch of the threads.
+/// The workspace without the scratch of the threads.
 struct PackedOperands {
   bf16 *k_rows, *v_rows, *k_columns;     ///< operands A, of a block of keys
   bf16 *q_transposed, *dout_transposed;  ///< operands B, of a block of query rows
@@ -145,7 +145,7 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
         std::min<std::int64_t>(bf16_panels::block, rows - block * bf16_panels::block));
   }
 
-  /// Returns whether a row of the block is steep: its shift is still to be found.
+  /// Returns true when a row of the block is steep: its shift is still unknown.
   bool pack_queries(std::int64_t head, std::int64_t block) const {
     const std::int64_t b = head / kv_heads;
     const int count = count_of(block);

@@ -9,8 +9,7 @@
 
 /// Flash attention, forward, on packed bf16 panels (tile/bf16/bf16_units.hpp: AMX, or the dot
 /// products of AVX512-BF16). K and V are packed into panels once for each K/V head, all of them
-/// before or, where heads are many and short, each by the thread that takes it;
-/// then
+/// before or, with many short heads, each by the thread that computes it; then
 ///
 ///   for every (batch, kv head, group of query blocks), in parallel:
 ///     for every section of keys that fits the second-level cache:
@@ -19,10 +18,10 @@
 ///     out = Oᵀ / l, transposed;  lse = m + log l
 ///
 /// This is the loop of portable/forward_kernel.hpp with another order: one pass of the tile unit
-/// over K and V would ask the second-level cache for 64 bytes a cycle, so the keys of a section are
-/// met by all blocks of the group before the next section, and the engine holds three stages of
-/// neighbouring key blocks in flight. Blocks see the keys in the same order whatever the group and
-/// the number of threads: the results have the same bits.
+/// over K and V would need 64 bytes a cycle from the second-level cache. So all blocks of the group
+/// use the keys of a section before the next section, and the engine keeps three stages of
+/// neighbouring key blocks in flight. Blocks see the keys in the same order for every group and
+/// number of threads: the results have the same bits.
 namespace katt::attention::impl {
 
 template <>
@@ -82,7 +81,8 @@ struct Layout {
     return states() + static_cast<std::size_t>(item_blocks) * state_bytes();
   }
 
-  /// Panels of K: [depth][key panel 2]. `place` is the head's among those there is room for.
+  /// Panels of K: [depth][key panel 2]. `place` is the head's index among the places in the
+  /// workspace.
   std::int64_t k_offset(std::int64_t place, std::int64_t block) const {
     return (place * key_blocks + block) * block_elements();
   }

@@ -10,7 +10,7 @@
 #include "tile/extents.hpp"
 #include "tile/vec/convert_avx512.hpp"
 
-/// What the passes on packed bf16 panels share.
+/// Code that the passes on packed bf16 panels share.
 #if defined(KATT_BF16_PANELS)
 namespace katt::attention::impl {
 
@@ -19,8 +19,9 @@ namespace bf16_panels = tile::bf16_panels;
 /// Work items that a thread should have at least, so that all end together.
 inline constexpr std::int64_t items_per_thread = 4;
 
-/// Whether one thread takes a K/V head all the way, from packing its operands, of `head_bytes`, to its
-/// results. They then stay in the caches of the thread, and room for one head a thread is enough.
+/// True when one thread computes a whole K/V head, from packing its operands, of `head_bytes`, to
+/// its results. They then stay in the caches of the thread, and room for one head a thread is
+/// enough.
 inline bool goes_by_heads(std::int64_t heads, int threads, std::int64_t head_bytes) {
   constexpr std::int64_t most_bytes = std::int64_t{4} << 20;
   const bool ends_together = divide_up(heads, threads) * threads * 8 <= heads * 9;
@@ -28,7 +29,7 @@ inline bool goes_by_heads(std::int64_t heads, int threads, std::int64_t head_byt
 }
 
 /// Keys of a block of 32 from `first` on, those behind the length of a sequence left out: they are
-/// packed as zeros, whatever lies there.
+/// packed as zeros, for any contents of memory.
 template <class Problem>
 int live_keys(const Problem& problem, std::int64_t head, std::int64_t first) {
   const std::int64_t keys = problem.scores.masks.of(head / problem.kv_heads).interval.keys;
@@ -113,8 +114,8 @@ struct ScoreTile {
   }
 };
 
-/// The scores of a call, for kernels that are compiled once for all score rules: what they do for a
-/// rule is a call a block of 32 × 32 scores.
+/// The scores of a call, for kernels that are compiled once for all score rules: they make one call
+/// a block of 32 × 32 scores.
 class BlockScores {
  public:
   /// `scores` outlives this.
@@ -127,8 +128,8 @@ class BlockScores {
         apply_(&apply<Rule>),
         differentiate_(&differentiate<Rule>) {}
 
-  /// To the products of a key block: hides keys that are not there, too. Returns the factor that
-  /// then puts them in base 2.
+  /// Applies the rule to the products of a key block, and also hides missing keys. Returns the
+  /// factor that then puts them in base 2.
   float adjust(ScoreTile tile, TileState state, std::int64_t batch, const PackedRows& packed,
                std::int64_t key) const {
     if (!folded_ || state != TileState::full) apply_(scores_, tile, state, batch, packed, key);
@@ -136,8 +137,8 @@ class BlockScores {
   }
   ScoreUnit unit() const { return unit_; }
 
-  /// dP ← (dP − Δ) · slope of the products in `tile`, which are left as they are; true where that
-  /// was done because the slope is not one. delta: of the tile's rows.
+  /// dP ← (dP − Δ) · slope of the products in `tile`, which are left as they are; returns true when
+  /// it did that because the slope is not one. delta: Δ of the tile's rows.
   bool differentiate(ScoreTile tile, float* dp, const float* delta, std::int64_t batch,
                      const PackedRows& packed, std::int64_t key) const {
     if (!sloped_) return false;
@@ -197,8 +198,9 @@ void store_rows(const bf16_panels::HostVec (&square)[bf16_panels::rows], int row
   }
 }
 
-/// Stores rows of up to 32 dimensions that lie transposed: dim(i) is dimension i of 16 rows, `width` of
-/// them are there. Dimensions are rounded and transposed in pairs, which takes half as many steps as f32.
+/// Stores rows of up to 32 dimensions that lie transposed: dim(i) is dimension i of 16 rows,
+/// `width` of them exist. Dimensions are rounded and transposed in pairs, which takes half as many
+/// steps as f32.
 template <class Dim, class Target>
 void store_transposed(const Dim& dim, std::int64_t width, int rows, const Target& target) {
   using Vec = bf16_panels::HostVec;

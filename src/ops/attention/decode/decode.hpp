@@ -31,9 +31,10 @@ template <class Exec, class Args, class Rule>
 void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
                 Workspace workspace);
 
-/// Above flash on any unit for one query of a sequence, or few rows in all: they wait for the keys.
-/// Below it before a backward pass: decode adds up a product in another order, and where scores are
-/// large, what that changes in their last bits, P = exp(s − lse) of the backward pass has as its error.
+/// Above flash on any unit for one query of a sequence, or few rows in all: memory of the keys
+/// limits these. Below flash before a backward pass: decode adds a product in another order, which
+/// changes the last bits of large scores, and the error of P = exp(s − lse) in the backward pass is
+/// that change.
 template <class Args>
 int decode_rank(const Args& args) {
   if constexpr (requires { args.for_backward; }) {
@@ -43,7 +44,7 @@ int decode_rank(const Args& args) {
   return args.seq_q() == 1 || args.seq_q() * args.heads() <= few_rows * args.kv_heads() ? 4 : 0;
 }
 
-/// The variant as its tables hold it.
+/// The variant in the form of its tables.
 template <class Exec, class Args, class Rule = NoRule>
 Variant<Exec, Args> decode_variant(const Rule& rule = {}) {
   return {

@@ -129,7 +129,7 @@ struct DecodePlan {
   static std::size_t aligned(std::size_t bytes) { return aligned_bytes(bytes, 128); }
 };
 
-/// Whether queries, keys and values are chunks, as the engine of a device likes them.
+/// True when queries, keys and values are chunks, as the engine of a device prefers.
 inline bool are_wide(const ForwardArgs& args) { return tile::are_chunks(args.q, args.k, args.v); }
 inline bool are_wide(const PagedArgs& args) {
   return tile::are_chunks(args.q, args.k_pages, args.v_pages);

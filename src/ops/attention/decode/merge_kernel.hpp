@@ -12,8 +12,8 @@
 /// The merge of partial results: what merge() and the last step of decoding have in common.
 namespace katt::attention::impl {
 
-/// What a part saw of a row: the largest score, and Σ 2^(factor · (score − largest)); 0 where it saw
-/// nothing.
+/// A part's statistics of a row: the largest score, and Σ 2^(factor · (score − largest)); 0 when it
+/// saw nothing.
 struct PartSum {
   float max;
   float sum;

@@ -12,9 +12,9 @@
 
 #if defined(KATT_HAS_CUDA)
 
-/// The merge of decoding on a device: a thread block a row. Its threads share the sums of the splits,
-/// its warps the splits themselves, four columns a thread, so that 16-byte loads of several splits are on
-/// their way together.
+/// The merge of decoding on a device: a thread block a row. Its threads share the sums of the
+/// splits, its warps the splits themselves, four columns a thread, so that 16-byte loads of several
+/// splits are in flight together.
 namespace katt::attention::impl {
 
 template <class T>
@@ -86,8 +86,8 @@ struct MergeSplits {
     return part.sum == 0.0F ? 0.0F : part.sum * Kokkos::exp2((part.max - largest) * unit.factor);
   }
 
-  /// Columns c … c + 3 of the splits of a warp, in their order. What a split that saw nothing holds is
-  /// read and not used.
+  /// Columns c … c + 3 of the splits of a warp, in their order. The contents of a split that saw
+  /// nothing are read and not used.
   KOKKOS_FORCEINLINE_FUNCTION Four merge_columns(std::int64_t row, int c, int warp, int live,
                                                  float largest) const {
     Four merged{};
@@ -125,7 +125,7 @@ struct MergeSplits {
     team.team_barrier();
     value = scratch[0];
     for (int w = 1; w < warps; ++w) value = f(value, scratch[w]);
-    team.team_barrier();  // before the next value lies there
+    team.team_barrier();  // before the next value overwrites it
     return value;
   }
 };

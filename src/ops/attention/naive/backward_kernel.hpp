@@ -19,10 +19,10 @@
 namespace katt::attention::impl::naive {
 
 /// Turns the products of one head into P and dS = P ∘ (dP − Δ), Δ = Σ P ∘ dP, both stored in T, row
-/// by row. In f32 they take the products' place. lse is the shift of the exponentials alone: P is
-/// divided by its sum, which is at hand here, so that it sums to one however the forward pass
-/// rounded its scores; nor does Δ depend on how it rounded out. Where the sum is far from one, lse
-/// is no shift for these scores, and their largest is taken.
+/// by row. In f32 they take the products' place. lse only shifts the exponentials: P is divided by
+/// its sum, which is known here, so that it sums to one for any rounding of the forward pass'
+/// scores; Δ does not depend on the rounding of out either. When the sum is far from one, lse does
+/// not fit these scores, and their largest is the shift.
 template <class Exec, class T, class Rule>
 struct RowGradient {
   using Team = tile::RowTeam<Exec>;
@@ -129,8 +129,8 @@ BasicTensorRef<2, Const> head_rows(const BasicTensorRef<4, Const>& tensor,
   return rows_of(tensor, b, h);
 }
 
-/// Where the parts of the workspace begin, in bytes: P and dS of all heads, then of one head the
-/// raw products and the sums of dK and dV over the heads that share them, in f32 where that is not
+/// Offsets of the parts of the workspace, in bytes: P and dS of all heads, then, for one head, the
+/// raw products and the sums of dK and dV over the heads that share them, in f32 when that is not
 /// the dtype.
 struct Layout {
   std::size_t p, ds, s, dp, dk, dv, rest;

@@ -36,7 +36,7 @@ std::size_t stored_bytes(const Args& args, std::size_t element) {
   return aligned_bytes(rows * static_cast<std::size_t>(padded(args.seq_kv())) * element);
 }
 
-/// Shapes of the products of one head, which say what workspace they need: (queries, keys, head_dim)
+/// Shapes of the products of one head, which determine their workspace: (queries, keys, head_dim)
 /// in this and in another order.
 template <class Args>
 std::size_t product_bytes(const Kokkos::Cuda& exec, const Args& args, bool sums) {
@@ -83,8 +83,8 @@ void run_on_device(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule
                 "katt::attention::naive_output");
 }
 
-/// Where the parts of the backward pass' workspace begin, in bytes: Q·Kᵀ and dO·Vᵀ of all heads in
-/// f32, whose places P and dS take; then dK and dV in f32 where products of 16 bits are added up.
+/// Offsets of the parts of the backward pass' workspace, in bytes: Q·Kᵀ and dO·Vᵀ of all heads in
+/// f32, in whose places P and dS follow; then dK and dV in f32 when products of 16 bits are summed.
 struct DeviceLayout {
   std::size_t s, dp, dk, dv, rest;
   bool sums;
@@ -146,7 +146,7 @@ void run_on_device(const Kokkos::Cuda& exec, const BackwardArgs& args, const Rul
 
   const auto p = stored_matrices(args, base + at.s, args.q.dtype, true);
   const auto ds = stored_matrices(args, base + at.dp, args.q.dtype, true);
-  // Products that are added up are not rounded in between.
+  // Summed products are not rounded in between.
   const auto sum = [&](const HeadMatrices<true>& a, const HeadMatrices<true>& b,
                        const TensorRef<4>& target, std::size_t place, float alpha,
                        const char* label) {

@@ -15,7 +15,7 @@
 /// or as few as their strides allow.
 namespace katt::attention::impl::naive {
 
-/// How many products there are: one for every query head.
+/// The number of products: one for every query head.
 struct HeadCounts {
   std::int64_t batch, kv_heads, group;  ///< query heads per K/V head
 
@@ -42,17 +42,17 @@ struct HeadMatrices {
       HeadMatrices(const HeadMatrices<OtherConst>& writable)  // NOLINT(google-explicit-constructor)
       : HeadMatrices(writable.first, writable.batch, writable.kv_head, writable.member) {}
 
-  /// Those of the query heads of a tensor (batch, heads, rows, columns).
+  /// The matrices of the query heads of a tensor (batch, heads, rows, columns).
   static HeadMatrices of_queries(const BasicTensorRef<4, Const>& tensor, const HeadCounts& heads) {
     return {rows_of(tensor, 0, 0), tensor.stride[0], heads.group * tensor.stride[1],
             tensor.stride[1]};
   }
-  /// Those of the K/V heads of a tensor (batch, kv_heads, rows, columns).
+  /// The matrices of the K/V heads of a tensor (batch, kv_heads, rows, columns).
   static HeadMatrices of_keys(const BasicTensorRef<4, Const>& tensor) {
     return {rows_of(tensor, 0, 0), tensor.stride[0], tensor.stride[1], 0};
   }
 
-  /// Whether the rows of a group lie at one distance, as those of one matrix.
+  /// True when the rows of a group lie at one distance, like the rows of one matrix.
   [[nodiscard]] bool stacks() const {
     return first.extent[0] == 1 ? member >= first.extent[1]
                                 : member == first.extent[0] * first.stride[0];
@@ -85,8 +85,8 @@ struct HeadProducts {
     }
   }
 
-  /// C = alpha · Σ over the group of Aᵀ · B: A and B of query heads, C of K/V heads. The sum is that of
-  /// one product where the rows of a group stack, else products are added up in C.
+  /// C = alpha · Σ over the group of Aᵀ · B: A and B of query heads, C of K/V heads. The sum is
+  /// that of one product where the rows of a group stack, else C accumulates the products.
   void sums(HeadMatrices<true> a, HeadMatrices<true> b, const HeadMatrices<false>& c, float alpha,
             const char* label) const {
     if (a.stacks() && b.stacks()) {

@@ -13,9 +13,9 @@
 
 #if defined(KATT_HAS_CUDA)
 
-/// What a device does to the rows of stored scores: a thread block a row, 16 bytes at a time. A block
-/// reads a row of products once and keeps its scores in shared memory; rows that are too long for
-/// that are read again.
+/// A device's passes over the rows of stored scores: a thread block a row, 16 bytes at a time. A
+/// block reads a row of products once and keeps its scores in shared memory; it reads rows that are
+/// too long for that again.
 namespace katt::attention::impl::naive {
 
 /// Distance of the rows of stored scores: whole chunks, so that every row begins at 16 bytes.
@@ -30,8 +30,8 @@ inline constexpr std::size_t most_kept_bytes = std::size_t{64} << 10;
 /// Chunks that a thread loads at once from every row that it reads.
 inline constexpr int row_chunks = 2;
 
-/// Scratch of a block that keeps `rows` rows of so many columns: their bytes behind those of its sums;
-/// the sums alone where the rows are too long.
+/// Scratch of a block that keeps `rows` rows of so many columns: their bytes behind those of its
+/// sums; only the sums when the rows are too long.
 struct KeptRows {
   static constexpr std::int64_t sums = 8;  ///< floats
   std::int64_t stride;
@@ -75,7 +75,7 @@ KOKKOS_INLINE_FUNCTION float sum_over_block(const tile::BlockTeam& team, float v
   return over_block(team, value, places, [](float a, float b) { return a + b; });
 }
 
-/// What makes scores of the products of one query.
+/// Turns the products of one query into scores.
 template <class T, class Rule>
 struct QueryScores {
   EntryScores<T, Rule> rule;
@@ -164,8 +164,8 @@ KOKKOS_INLINE_FUNCTION void clear_row(const tile::BlockTeam& team, T* row, std::
   for_row(team, begin, end, [&]<class V>(std::int64_t c) { tile::store(row + c, V(0.0F)); });
 }
 
-/// P = softmax(S) of one query, in place of the products, and lse. Roundings as in RowSoftmax, but
-/// that nothing is stored between the products and P.
+/// P = softmax(S) of one query, in place of the products, and lse. Roundings as in RowSoftmax,
+/// except that nothing is stored between the products and P.
 template <class T, class Rule>
 struct DeviceSoftmax {
   T* stored;
@@ -253,7 +253,7 @@ struct DeviceGradient {
         lse(args.lse),
         scratch(scores.sloped() ? 3 : 2, args.seq_kv()) {}
 
-  /// What a thread has of a pack: 2^(S − lse), dP, and the slopes of the scores.
+  /// A thread's values of a pack: 2^(S − lse), dP, and the slopes of the scores.
   template <class V>
   struct Terms {
     V e, dp, slope;
@@ -283,7 +283,7 @@ struct DeviceGradient {
       const V score = query(products, c, terms.slope);
       terms.e = tile::exp2(V(tile::fma(V(score - V(shift.shift)), V(unit.factor), V(-shift.low))));
       KATT_UNROLL
-      for (int lane = 0; lane < V::lanes; ++lane) {  // of no key there may be anything
+      for (int lane = 0; lane < V::lanes; ++lane) {  // memory behind the keys may hold any value
         if (query.column_of(c, lane) >= query.columns) terms.dp.lane[lane] = 0.0F;
       }
       return terms;
@@ -332,7 +332,8 @@ struct DeviceGradient {
         write(c, terms);
       });
     } else {
-      // In 16 bits a chunk lies where another thread of this step may still have to read.
+      // In 16 bits a chunk overwrites memory that another thread of this step may still have to
+      // read.
       using V = tile::Pack<1>;
       for (std::int64_t step = query.first; step < query.last; step += tile::chunk_stride) {
         const std::int64_t c = step + team.team_rank() * tile::chunk_elements;

@@ -9,8 +9,8 @@
 #include "op/variants.hpp"
 #include "ops/attention/problem.hpp"
 
-/// K and V for library products, which read all rows: rows behind the length of a sequence, where
-/// there may be anything, NaN too, are zeros in copies that the workspace holds.
+/// K and V for library products, which read all rows: rows behind the length of a sequence may hold
+/// any value, also NaN, and are zeros in the copies in the workspace.
 namespace katt::attention::impl::naive {
 
 /// Copies of rows (batch, kv_heads, seq_kv), eight elements an item.
@@ -43,8 +43,8 @@ std::size_t copied_bytes(const Args& args) {
   return aligned_bytes(static_cast<std::size_t>(rows * args.head_dim()) * size_of(args.q.dtype));
 }
 
-/// The arguments with the copies in the place of K and V, which the workspace then begins behind;
-/// as they are without lengths.
+/// The arguments with the copies in place of K and V; the workspace then begins behind the copies.
+/// Without lengths the arguments stay unchanged.
 template <class Exec, class T, class Args>
 Args with_existing_keys(const Exec& exec, Args args, Workspace& workspace) {
   const std::size_t bytes = copied_bytes(args);

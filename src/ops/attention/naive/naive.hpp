@@ -11,9 +11,9 @@
 ///   S = scale · Q·Kᵀ for every head, stored (batch, heads, seq_q, seq_kv) in the dtype
 ///   P = masked softmax(S), in place
 ///   out = P · V
-/// The products are linear::naive_gemm(), on the operands as they lie. S and P are rounded to the
-/// dtype where they are stored, as an unfused implementation in that dtype does. On a host the f32
-/// products of the heads are a batch, of which each thread computes whole ones.
+/// The products are linear::naive_gemm(), on the operands in place. Stored S and P are rounded to
+/// the dtype, as in an unfused implementation. On a host the f32 products of the heads are a batch,
+/// of which each thread computes whole ones.
 ///
 /// The naive variant of the backward pass: P and dS of all heads stored (batch, heads, seq_q,
 /// seq_kv) in the dtype, and a product for each of the five:
@@ -23,11 +23,12 @@
 ///
 /// On a device every step is one launch over all heads, or as few as the strides of the tensors
 /// allow: products are strided batches of cuBLASLt, with the query heads of a group as rows of one
-/// product where they lie so, and a thread block takes each row of scores. Rows of scores are padded
-/// to 16 bytes. In the backward pass S and dP of all heads are f32, and P and dS take their place.
+/// product if their layout allows, and a thread block takes each row of scores. Rows of scores are
+/// padded to 16 bytes. In the backward pass S and dP of all heads are f32, and P and dS take their
+/// place.
 namespace katt::attention::impl {
 
-/// What multiplies: "blas", or the units of linear's products.
+/// The unit that multiplies: "blas", or the units of linear's products.
 template <class Exec>
 std::string naive_engine(const Exec& exec, const ForwardArgs& args);
 

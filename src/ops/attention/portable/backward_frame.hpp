@@ -12,8 +12,8 @@
 #include "tile/engines/teams.hpp"
 #include "tile/vec/vec.hpp"
 
-/// What the kernels of the portable backward pass share (backward_kernel.hpp): a tile of keys against
-/// the query rows of its head, and the rows of a tile of scores.
+/// Parts that the kernels of the portable backward pass share (backward_kernel.hpp): a tile of keys
+/// against the query rows of its head, and the rows of a tile of scores.
 namespace katt::attention::impl {
 
 template <class Exec, class T, class Rule>
@@ -132,8 +132,9 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     int row, rows, column, columns;
   };
 
-  /// Calls f for the bands of a tile. Of one that a mask cuts they leave out the columns that nobody sees, on a
-  /// host: columns that all of its rows see are a band, and what is beside them is one for every few rows.
+  /// Calls f for the bands of a tile. On a host the bands of a tile that a mask cuts leave out the
+  /// columns that nobody sees: columns that all of its rows see are one band, and the columns
+  /// beside them are a band for every few rows.
   template <class F>
   KOKKOS_INLINE_FUNCTION void for_each_band(const Scores& scores, const PackedRows& packed,
                                             int rows, std::int64_t key, int keys, bool partial,
@@ -216,7 +217,7 @@ struct FlashBackward : BackwardProblem<T, Rule> {
       }
     }
   }
-  /// The rows of keys or values by squares of vectors, and as they are where `rows` is given.
+  /// The rows of keys or values by squares of vectors, and unchanged if `rows` is given.
   template <class Row>
   KOKKOS_INLINE_FUNCTION void pack_transposed(int keys, const Row& row_of, float* transposed,
                                               float* rows) const {
@@ -260,8 +261,8 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     int begin, end;
   };
 
-  /// Scores of a row of products s, but for the columns that are not visible, where they may be
-  /// anything. Unless they are the products, dP, where it is given, becomes (dP − Δ) · slope.
+  /// Scores of a row of products s; they may have any value in columns that are not visible. Unless
+  /// the scores are the products, dP, if given, becomes (dP − Δ) · slope.
   KOKKOS_INLINE_FUNCTION Columns finish_scores(float* s, float* dp, float row_delta,
                                                const Scores& scores, bool partial,
                                                std::int64_t head, std::int64_t i, std::int64_t key,

@@ -15,7 +15,7 @@
 
 /// Flash attention, backward, with the scores recomputed from lse (FlashAttention-2,
 /// arXiv:2307.08691, Algorithm 2). A work item is (batch, kv head, chunk of key tiles) and owns a
-/// sum of dQ, the first of a head in dq itself where it can be summed there:
+/// sum of dQ; the first sum of a head is in dq itself if possible:
 ///
 ///   for every key tile of the chunk:   Kᵀ, Vᵀ packed;  dK = dV = 0
 ///     for every live tile of query rows:
@@ -27,10 +27,10 @@
 /// The number of chunks depends on the shapes alone, so the result does not depend on the threads.
 /// Rows are packed over the query heads of a group as in the forward pass.
 ///
-/// So few items leave most of a device idle, and more chunks would need as many copies of dQ. There
-/// every key tile is an item, which makes dK and dV alone, and every tile of query rows is one of a
-/// second kernel, which makes S and dP again and dQ in shared memory: seven products instead of five,
-/// no copy, no atomics, the same bits in every run.
+/// So few items would leave most of a device idle, and more chunks would need as many copies of dQ.
+/// On a device every key tile is an item, which computes only dK and dV, and every tile of query
+/// rows is an item of a second kernel, which computes S and dP again and dQ in shared memory: seven
+/// products instead of five, no copy, no atomics, the same bits in every run.
 ///
 /// Tiles of query rows that RowShift::is_steep() go over their keys once more before, for the largest
 /// score and the sum of every row.
@@ -57,7 +57,7 @@ struct FlashBackwardShifts : FlashBackward<Exec, T, Rule> {
     const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
     const auto scores = this->scores.of(tile.batch);
     const ScoreUnit unit = scores.unit();
-    // Where dP is otherwise: one row's statistics are one thread's alone.
+    // Uses the place of dP: only one thread works on the statistics of a row.
     const auto largest = [&](int r) -> float& { return at.dp[2 * r]; };
     const auto sum = [&](int r) -> float& { return at.dp[2 * r + 1]; };
     for (int r = team.team_rank(); r < tile.rows; r += team.team_size()) {

@@ -11,7 +11,8 @@
 #include "ops/attention/tile.hpp"
 #include "tile/vec/vec.hpp"
 
-/// Extents and memory of the portable backward pass: what its kernels and the choice of a tile share.
+/// Extents and memory of the portable backward pass: used by its kernels and by the choice of a
+/// tile.
 namespace katt::attention::impl {
 
 /// The scratch of a team, and its size in floats: one account for both.
@@ -44,7 +45,7 @@ struct BackwardScratch {
   }
 };
 
-/// Extents of a backward pass and of its tiles, and where its workspace lies.
+/// Extents of a backward pass and of its tiles, and the parts of its workspace.
 struct BackwardPlan {
   Tile tile;
   std::int64_t rows = 0;   ///< packed query rows per K/V head

@@ -9,15 +9,14 @@
 #include "ops/attention/portable/tiles.hpp"
 #include "tile/engines/simd.hpp"
 
-/// Tiles of the portable flash on devices: what they take of a block's shared memory, and the first
-/// that fits.
+/// Tiles of the portable flash on devices: their shared memory, and the first tile that fits.
 namespace katt::attention::impl {
 
 /// Shared memory that a block can have on every device since compute capability 8.0: the least, of
 /// 8.6, 8.9 and 12.0.
 inline constexpr std::size_t common_shared_bytes = std::size_t{99} << 10;
 
-/// The tiles of a pass that can be asked for on a device.
+/// The tiles of a pass that a device offers.
 template <class Args>
 std::vector<Tile> portable_device_tiles() {
   if constexpr (std::is_same_v<Args, ForwardArgs>) return DeviceFlashTiles::all();
@@ -30,9 +29,10 @@ std::vector<Tile> portable_tiles() {
   return is_host_v<Exec> ? HostFlashTiles::all() : portable_device_tiles<Args>();
 }
 
-/// The default on a host. Forward it is the first, or one of half as many query rows for a mask with an edge, on
-/// which a tile computes what nobody sees. Backward every tile of keys reads and writes all rows of its head: as many
-/// keys as leave tiles for the threads, and with an edge a few of them for a head.
+/// The default on a host. Forward it is the first, or one of half as many query rows for a mask
+/// with an edge, because a tile on the edge computes scores that nobody sees. Backward every tile
+/// of keys reads and writes all rows of its head: as many keys as leave tiles for the threads, and
+/// with an edge a few tiles for a head.
 template <class Args>
 Tile portable_host_tile(const Args& args) {
   const std::vector<Tile> tiles = HostFlashTiles::all();
@@ -69,7 +69,7 @@ std::size_t portable_shared_bytes(Tile tile, std::int64_t head_dim) {
 }
 
 /// The default tile of a pass for a device whose blocks can have `shared_bytes`: the first that
-/// fits, the first of all where none does.
+/// fits, or the first of all if none fits.
 template <class Args>
 Tile portable_device_tile(std::int64_t head_dim, std::size_t shared_bytes = common_shared_bytes) {
   const std::vector<Tile> tiles = portable_device_tiles<Args>();

@@ -20,13 +20,12 @@ using HostFlashTiles =
              TileShape<128, 64>, TileShape<128, 128>>;
 #endif
 
-/// Tiles for shared memory; which of them is the default depends on head_dim, see
-/// portable/device_tiles.hpp.
+/// Tiles for shared memory; the default depends on head_dim, see portable/device_tiles.hpp.
 using DeviceFlashTiles = TileList<TileShape<64, 32>, TileShape<32, 32>, TileShape<64, 64>,
                                   TileShape<128, 32>, TileShape<32, 16>>;
 
-/// The tiles of the flash variant, by backend; which of a host is the default: portable/device_tiles.hpp. This list alone
-/// names, dispatches and instantiates them.
+/// The tiles of the flash variant, by backend; portable/device_tiles.hpp has a host's default. Only
+/// this list names, dispatches and instantiates them.
 template <class Exec>
 using FlashTiles = std::conditional_t<is_host_v<Exec>, HostFlashTiles, DeviceFlashTiles>;
 

@@ -16,9 +16,9 @@ namespace katt::attention {
 
 namespace {
 
-/// What P may be wrong by, relative to itself, because a score of this size, or a sum of terms of
-/// this size, is an f32: a rounding of it. Where scores are large and few keys compete, the unfused
-/// values can be exact by chance though no f32 score is.
+/// Allowed relative error of P for a score, or a sum of terms, of this size in f32: one rounding of
+/// it. With large scores and few competing keys the unfused values can be exact by chance, although
+/// no f32 score is.
 double score_rounding(double largest) { return 0x1p-24 * std::max(1.0, largest); }
 
 /// Adds that rounding to what a part allows, for its own scale.
@@ -98,7 +98,7 @@ testing::Expected expected_rows(const HostProblem& p, Dtype dtype) {
     }
   }
   add_score_rounding(out, largest_score);
-  // An unfused variant stores its scores in the dtype, and an lse is what is left where terms cancel.
+  // An unfused variant stores its scores in the dtype, and an lse is the rest after terms cancel.
   lse.slack = score_rounding(std::max(largest_score, largest_lse));
   return {std::move(out), std::move(lse)};
 }

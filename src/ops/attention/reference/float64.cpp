@@ -36,7 +36,7 @@ bool sees(const HostProblem& p, const QueryIndex& at, std::int64_t key) {
 }
 
 /// The score rule on one score; `slope` becomes d score / d (score before it). `rounded` is applied
-/// to what an unfused implementation stores.
+/// to each value that an unfused implementation stores.
 template <class Real, class Round>
 Real scored(const HostProblem& p, const QueryIndex& at, std::int64_t key, Real s, Real& slope,
             const Round& rounded) {
@@ -184,8 +184,8 @@ ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounde
   return result;
 }
 
-/// What one query contributes to the gradients: its rows of P and of scale · dS, and what bounds
-/// their error. A query that sees no key leaves P at 0.
+/// The contribution of one query to the gradients: its rows of P and of scale · dS, and the bounds
+/// of their error. A query that sees no key leaves P at 0.
 template <class Real>
 struct GradientRow {
   std::vector<Real> p, ds;
@@ -263,7 +263,8 @@ void gradient_row(const HostProblem& p, const QueryIndex& at, const float* k, co
 }
 
 /// Gradients of one K/V head in arithmetic type Real, on all OpenMP threads: the rows of some
-/// queries at a time, then what they add to each key, in the queries' order whatever the threads.
+/// queries at a time, then their terms for each key, in the queries' order for any number of
+/// threads.
 template <class Real, class Round>
 ReferenceGradients gradients(const HostProblem& p, std::int64_t batch, std::int64_t kv_head,
                              const Round& rounded) {

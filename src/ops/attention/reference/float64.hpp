@@ -13,7 +13,7 @@
 /// masks.
 namespace katt::attention {
 
-/// A score rule of a user's own on one score (own_rule.hpp), with its slope.
+/// A user's own score rule on one score (own_rule.hpp), with its slope.
 using ExactRule = std::function<double(double score, double query, double key, std::int64_t batch,
                                        std::int64_t head, double& slope)>;
 
@@ -37,7 +37,7 @@ struct HostProblem {
       dout;  ///< (batch, heads, seq_q, head_dim), or empty without a backward pass
 };
 
-/// One query: which head of which batch entry.
+/// One query of a head of a batch entry.
 struct QueryIndex {
   std::int64_t batch = 0, head = 0, query = 0;
   // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm

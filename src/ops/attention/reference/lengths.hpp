@@ -6,10 +6,10 @@
 /// Key lengths of cases from outside, for the adapters.
 namespace katt::attention {
 
-/// Whether a sequence of `length` keys is one of the seq_kv that there are. A longer one would move
-/// the queries beyond the keys; that makes no difference (and the length is seq_kv) to a single query
-/// that sees all keys before it, in a cache of which the last ones alone are kept.
-/// `moves`: a window or ALiBi tells where a query is.
+/// True when a sequence of `length` keys fits into seq_kv. A longer one would move the queries
+/// beyond the keys. That makes no difference (and the length is seq_kv) for a single query that
+/// sees all keys before it, in a cache that keeps only the last ones. `moves`: a window or ALiBi
+/// depends on the position of a query.
 inline bool is_key_length(std::int64_t length, std::int64_t seq_q, std::int64_t seq_kv,
                           bool moves) {
   return length >= 0 && (length <= seq_kv || (seq_q == 1 && !moves));

@@ -7,12 +7,12 @@
 #include "ops/attention/problem.hpp"
 #include "tile/cuda/fragments.hpp"
 
-/// What the tensor-core kernels share: mask and online softmax on scores that lie in the
-/// accumulators of matrix instructions. Positions are 32-bit, to save registers: seq_q and seq_kv
-/// below 2^31 are asked for.
+/// Parts that the tensor-core kernels share: mask and online softmax on scores in the accumulators
+/// of matrix instructions. Positions are 32-bit, to save registers: seq_q and seq_kv must be below
+/// 2^31.
 namespace katt::attention::impl {
 
-/// Whether every row begins at a multiple of 16 bytes, as 128-bit accesses need it.
+/// True when every row begins at a multiple of 16 bytes, as 128-bit accesses require.
 template <bool Const>
 bool rows_are_aligned(const BasicTensorRef<4, Const>& tensor) {
   const auto per_chunk = static_cast<std::int64_t>(16 / size_of(tensor.dtype));
@@ -27,8 +27,8 @@ KOKKOS_INLINE_FUNCTION int fragment_column(unsigned lane, int n, int i) {
   return 8 * n + static_cast<int>(tile::accumulator_position(lane, i).column);
 }
 
-/// What is visible of the scores that a lane holds of its two rows, lane / 4 and lane / 4 + 8: the
-/// columns begin ≤ c < end whose bit in `blocked` is not set. Bit 2·n + i mod 2 is that of s[n][i].
+/// The visible scores among a lane's scores of its two rows, lane / 4 and lane / 4 + 8: the columns
+/// begin ≤ c < end whose bit in `blocked` is not set. Bit 2·n + i mod 2 is that of s[n][i].
 struct VisibleScores {
   int begin[2];
   int end[2];
@@ -86,13 +86,13 @@ class FragmentRows {
   KOKKOS_INLINE_FUNCTION const T* bias_row(int half) const {
     return scores_.bias ? scores_.bias.row(scores_.batch, head(half), query(half)) : nullptr;
   }
-  /// Of the lane's scores of a row, but for their column.
+  /// The place of the lane's scores of a row, without their column.
   KOKKOS_INLINE_FUNCTION auto place(int half) const {
     return tile::place_of_columns<float>(scores_.row(head(half), query(half)));
   }
   KOKKOS_INLINE_FUNCTION int column_of(int n, int i) const { return fragment_column(lane_, n, i); }
 
-  /// Of 8·N keys from `key` on.
+  /// Masks of 8·N keys from `key` on.
   template <int N>
   KOKKOS_INLINE_FUNCTION VisibleScores visible(int key) const {
     const IntervalMask& interval = scores_.mask.interval;
@@ -139,7 +139,7 @@ class FragmentRows {
 ///
 ///   m′ = max(m, rowmax s),  p = 2^((s − m′)·c),  l = l·2^((m − m′)·c) + rowsum p
 ///
-/// where c is ScoreUnit::factor, after a pass over the products where more than scaling is done to them.
+/// with c = ScoreUnit::factor, after a pass over the products when they need more than scaling.
 template <class T, class Rule>
 class FragmentSoftmax {
  public:
@@ -160,9 +160,8 @@ class FragmentSoftmax {
     if (state != TileState::full) rows_.hide(s, key);
   }
 
-  /// Scores to probabilities; `rescale` is what the sums of the two rows so far are to be
-  /// multiplied with. The four lanes of a row agree on its maximum; the sum stays divided among
-  /// them until finish().
+  /// Scores to probabilities; `rescale` is the factor for the sums of the two rows so far. The four
+  /// lanes of a row agree on its maximum; the sum stays divided among them until finish().
   template <class Block, int N>
   KOKKOS_INLINE_FUNCTION void probabilities(const Block& block, float (&s)[N][4],
                                             float (&rescale)[2]) {
@@ -194,7 +193,7 @@ class FragmentSoftmax {
       sum_[half] += block.shuffle_xor(sum_[half], 2);
     }
   }
-  /// After finish(): what O is to be multiplied with, 0 where no key was visible.
+  /// After finish(): the factor for O, 0 when no key was visible.
   KOKKOS_INLINE_FUNCTION float inverse_sum(int half) const {
     return sum_[half] == 0.0F ? 0.0F : 1.0F / sum_[half];
   }

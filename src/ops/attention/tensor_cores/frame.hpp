@@ -17,7 +17,7 @@ struct RowCopies {
   static constexpr int chunks = HeadDim / 8;  ///< of 16 bytes in a row
 
   /// Begins to copy rows into a tile of `Rows`, by `Threads` threads of which this is `thread`;
-  /// rows from `live` on, and columns from head_dim on, are zero. row_pointer(r) is asked for the
+  /// rows from `live` on, and columns from head_dim on, are zero. row_pointer(r) is called for the
   /// rows of this thread, in order; `anywhere` is some address that may be read.
   template <int Threads, int Rows, class Block, class RowPointer>
   KOKKOS_INLINE_FUNCTION static void load(Block& block, unsigned thread, unsigned target,
@@ -38,8 +38,8 @@ struct RowCopies {
 
   /// Writes accumulators, times a factor a row, for the sixteen rows of a warp, from `first_row` of
   /// a tile of `Rows` on, of which the first `live` of the tile exist. They go through the warp's
-  /// rows of the tile at byte `tile`, which must not be read any more, so that whole chunks of 16
-  /// bytes are written.
+  /// rows of the tile at byte `tile`, which nobody may read any more; so whole chunks of 16 bytes
+  /// are written.
   template <int Rows, class Block, class RowPointer>
   KOKKOS_INLINE_FUNCTION static void store(Block& block, const float (&o)[HeadDim / 8][4],
                                            const float (&factor)[2], unsigned tile,

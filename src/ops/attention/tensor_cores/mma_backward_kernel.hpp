@@ -24,10 +24,10 @@
 ///       dV += Pᵀ·dO,  dK += dSᵀ·Q
 ///     write scale · dK and dV
 ///
-/// That is seven products where one kernel would take five. Either way a warp has sixteen rows of
-/// its tile, and P and dS go from its accumulators into its operands without leaving registers. The
-/// next tile is copied while one is computed. A block is what the kernels know of the machine, as
-/// for FlashMma.
+/// That is seven products instead of the five of a single kernel. In both kernels a warp has
+/// sixteen rows of its tile, and P and dS go from its accumulators into its operands without
+/// leaving registers. The kernel copies the next tile while it computes one. A block is the
+/// kernels' only view of the machine, as for FlashMma.
 namespace katt::attention::impl {
 
 /// RowShift of two neighbouring packed query rows, and their Δ: two asynchronous copies.
@@ -68,7 +68,7 @@ struct MmaBackward : BackwardProblem<T, Rule> {
         rows(static_cast<int>(BackwardProblem<T, Rule>::rows)),
         keys(static_cast<int>(args.seq_kv())) {}
 
-  /// Of a (batch, K/V head).
+  /// The tensors of a (batch, K/V head).
   KOKKOS_INLINE_FUNCTION RowStatistics* statistics_of(std::int64_t batch,
                                                       std::int64_t kv_head) const {
     return statistics + (batch * this->kv_heads + kv_head) * ((rows + 1) / 2);
@@ -229,7 +229,7 @@ struct FlashMmaBackwardQ : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
   }
 
  private:
-  // Where the tiles begin in shared memory, in bytes; K and V have two stages.
+  // Offsets of the tiles in shared memory, in bytes; K and V have two stages.
   static constexpr unsigned q_tile = 0;
   static constexpr unsigned dout_tile = TileQ * HeadDim * 2;
   KOKKOS_INLINE_FUNCTION static constexpr unsigned k_tile(unsigned stage) {
@@ -416,7 +416,7 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
   }
 
  private:
-  // Where the tiles begin in shared memory, in bytes; Q, dO and the statistics have two stages.
+  // Offsets of the tiles in shared memory, in bytes; Q, dO and the statistics have two stages.
   static constexpr unsigned k_tile = 0;
   static constexpr unsigned v_tile = TileKv * HeadDim * 2;
   KOKKOS_INLINE_FUNCTION static constexpr unsigned q_tile(unsigned stage) {
@@ -446,7 +446,7 @@ struct FlashMmaBackwardKv : MmaBackward<T, HeadDim, TileQ, TileKv, Rule> {
     block.commit();
   }
 
-  /// Of the packed rows from `row` on, to the lane's keys, own_key and own_key + 8.
+  /// Visibility of the packed rows from `row` on, for the lane's keys, own_key and own_key + 8.
   KOKKOS_INLINE_FUNCTION VisibleScores visible(const Mask& mask, int own_key, int row,
                                                unsigned lane) const {
     VisibleScores scores;

@@ -19,8 +19,8 @@
 ///       O = O·α + P·V  while the next K is on its way
 ///     out = O / l
 ///
-/// A block is what the kernel knows of the machine: tile::MmaBlock on a device, the emulator of the
-/// tests on the host.
+/// A block is the kernel's only view of the machine: tile::MmaBlock on a device, the emulator of
+/// the tests on the host.
 namespace katt::attention::impl {
 
 template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
@@ -81,7 +81,7 @@ struct FlashMma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
   }
 
  private:
-  static constexpr unsigned q_tile = 0;  ///< where the tiles begin in shared memory, in bytes
+  static constexpr unsigned q_tile = 0;  ///< offsets of the tiles in shared memory, in bytes
   static constexpr unsigned k_tile = TileQ * HeadDim * 2;
   static constexpr unsigned v_tile = k_tile + TileKv * HeadDim * 2;
 };

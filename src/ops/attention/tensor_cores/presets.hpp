@@ -15,12 +15,12 @@
 #include "ops/attention/tensor_cores/tiles.hpp"
 #include "ops/attention/tensor_cores/wgmma_kernel.hpp"
 
-/// Tiles of the tensor-core variants by the name of a GPU: those whose threads, registers and
-/// shared memory let the most warps be resident on a multiprocessor. Computed, not measured: what a
-/// tuning file says of a machine comes before them.
+/// Tiles of the tensor-core variants by the name of a GPU: the tiles whose threads, registers and
+/// shared memory let the most warps be resident on a multiprocessor. They are computed, not
+/// measured: a tuning file of a machine comes before them.
 namespace katt::attention::impl {
 
-/// What a block of a kernel takes.
+/// The resources of a block of a kernel.
 struct BlockNeeds {
   int threads;
   int registers;  ///< of a thread
@@ -32,7 +32,7 @@ struct TensorCoreVariant {
   std::string_view name;
   std::vector<Tile> (*tiles)();
   bool (*runs_on)(int capability);
-  /// What its kernel takes, or nothing where it is not built; of two kernels the larger shared
+  /// The resources of its kernel, or nothing when it is not built; of two kernels the larger shared
   /// memory. head_dim need not be one of the padded ones.
   std::optional<BlockNeeds> (*needs)(std::int64_t head_dim, Tile tile);
 };
@@ -42,7 +42,7 @@ struct TensorCoreVariant {
 constexpr int mma_registers(int head_dim) {
   return head_dim <= 64 ? 168 : head_dim <= 128 ? 208 : 256;
 }
-/// Of the kernel of dK and dV.
+/// The resources of the kernel of dK and dV.
 constexpr int mma_backward_registers(int head_dim, int tile_q) {
   return head_dim <= 64 && tile_q <= 32 ? 192 : 248;
 }
@@ -121,7 +121,7 @@ inline Status gpu_supports(const Gpu& gpu, const TensorCoreVariant& variant, std
 }
 
 /// The share of the resident threads of the GPU that the variant reaches with the tile, by its
-/// registers and shared memory; 0 where gpu_supports() refuses.
+/// registers and shared memory; 0 when gpu_supports() refuses.
 inline double occupancy(const Gpu& gpu, const TensorCoreVariant& variant, std::int64_t head_dim,
                         Tile tile) {
   if (!gpu_supports(gpu, variant, head_dim, tile).is_ok()) return 0;
@@ -130,7 +130,7 @@ inline double occupancy(const Gpu& gpu, const TensorCoreVariant& variant, std::i
 }
 
 /// The tile of the variant with the highest occupancy on the GPU, among equals the one with the
-/// most scores; nothing where the GPU can run none.
+/// most scores; nothing when the GPU can run none.
 inline std::optional<Tile> tile_for(const Gpu& gpu, const TensorCoreVariant& variant,
                                     std::int64_t head_dim) {
   std::optional<Tile> best;

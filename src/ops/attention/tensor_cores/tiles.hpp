@@ -11,7 +11,7 @@
 #include "ops/attention/tensor_cores/fragments.hpp"
 #include "ops/attention/tile.hpp"
 
-/// Tiles of the tensor-core variants, and what fits which device.
+/// Tiles of the tensor-core variants, and the devices that they fit.
 namespace katt::attention::impl {
 
 /// The tiles of flash_mma; the first is the default. This list alone names, dispatches and
@@ -23,7 +23,7 @@ using MmaTiles = TileList<TileShape<64, 64>, TileShape<128, 64>>;
 using MmaBackwardTiles = TileList<TileShape<32, 64>, TileShape<64, 64>>;
 inline constexpr int backward_block_rows = 64;
 
-/// Whether P and dS (tile_q / 2 registers of a thread each), dK and dV (head_dim / 2 each) leave
+/// True when P and dS (tile_q / 2 registers of a thread each), dK and dV (head_dim / 2 each) leave
 /// room for the rest in 255 registers.
 constexpr bool backward_fits_registers(int head_dim, int tile_q) {
   return tile_q + head_dim <= 160;
@@ -32,13 +32,13 @@ constexpr bool backward_fits_registers(int head_dim, int tile_q) {
 /// The tiles of flash_wgmma, likewise; the default is wgmma_default_tile().
 using WgmmaTiles = TileList<TileShape<128, 64>, TileShape<128, 128>>;
 
-/// Whether scores (tile_kv / 2 registers of a thread), probabilities (tile_kv / 4) and output
+/// True when scores (tile_kv / 2 registers of a thread), probabilities (tile_kv / 4) and output
 /// (head_dim / 2) leave room for the rest in the 224 registers that a computing thread has.
 constexpr bool wgmma_fits_registers(int head_dim, int tile_kv) {
   return tile_kv / 2 + tile_kv / 4 + head_dim / 2 <= 176;
 }
 
-/// What head_dim is padded to, in registers and shared memory.
+/// The padded head_dim in registers and shared memory.
 inline constexpr std::array tensor_core_head_dims{64, 128, 256};
 
 /// The default tile of flash_wgmma: the one with more keys where its kernel is built.
@@ -65,10 +65,10 @@ bool visit_tensor_core_tile(std::int64_t head_dim, Tile tile, F&& f) {
   });
 }
 
-/// What the backward pass pads head_dim to: dK and dV of 256 do not fit a thread's registers.
+/// The padded head_dim of the backward pass: dK and dV of 256 do not fit a thread's registers.
 inline constexpr std::array backward_head_dims{64, 128};
 
-/// ok, or skipped where head_dim is too large for the backward pass.
+/// ok, or skipped when head_dim is too large for the backward pass.
 inline Status mma_backward_takes(std::int64_t head_dim) {
   if (head_dim <= backward_head_dims.back()) return Status::ok();
   return Status::skipped("takes head_dim up to " + std::to_string(backward_head_dims.back()) +
@@ -112,8 +112,8 @@ inline std::vector<Tile> backward_tiles(std::int64_t head_dim) {
   return tiles;
 }
 
-/// What every tensor-core variant asks of the arguments of its pass: f16 or bf16, and rows at
-/// multiples of 16 bytes.
+/// The requirements of every tensor-core variant on the arguments of its pass: f16 or bf16, and
+/// rows at multiples of 16 bytes.
 template <class Args>
 Status tensor_core_supports(const Args& args) {
   constexpr std::int64_t limit = std::int64_t{1} << 30;  // positions are 32-bit

@@ -18,11 +18,11 @@
 ///                            there;  O = O·α when that is there
 ///               O += P·V(last);  out = O / l
 ///
-/// A block is what the kernel knows of the machine: tile::WgmmaBlock on a device, the emulator of
+/// A block is the kernel's only view of the machine: tile::WgmmaBlock on a device, the emulator of
 /// the tests on the host.
 namespace katt::attention::impl {
 
-/// What a block of compute capability 9.0 can have (ops/attention/gpus.hpp).
+/// The resources of a block of compute capability 9.0 (ops/attention/gpus.hpp).
 inline constexpr int hopper_block_shared_bytes = find_gpu("h100")->block_shared_bytes;
 
 template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
@@ -36,9 +36,9 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
   static constexpr int threads = (1 + computing_groups) * group_threads;
   static constexpr int q_bytes = TileQ * HeadDim * 2;
   static constexpr int kv_bytes = TileKv * HeadDim * 2;
-  /// As many as fit a block, two to four; where two do not, supports() refuses the tile. One is
-  /// announced once the copy after next has begun, for which a stage has to be free: with three of
-  /// them that is not the stage whose products are under way.
+  /// As many as fit a block, two to four; supports() refuses the tile when two do not fit. The
+  /// kernel announces a stage after the copy after next has begun, which needs a free stage: with
+  /// three stages that is not the stage whose products are in progress.
   static constexpr int fitting_stages =
       (hopper_block_shared_bytes - q_bytes - 256) / (2 * kv_bytes);
   static constexpr int stages = Kokkos::min(Kokkos::max(fitting_stages, 2), 4);
@@ -74,7 +74,7 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
  private:
   enum class Part : unsigned { k, v };
 
-  // Where things lie in shared memory, in bytes.
+  // Offsets in shared memory, in bytes.
   static constexpr unsigned q_tile = 0;
   KOKKOS_INLINE_FUNCTION static constexpr unsigned kv_tile(Part part, unsigned stage) {
     return q_bytes + (static_cast<unsigned>(part) * stages + stage) * kv_bytes;
@@ -187,8 +187,8 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
     this->write(block, o, softmax, q_tile, first_row, item);
   }
 
-  /// Two computing warpgroups begin their products in turns, 0, 1, 0, 1, …, so that the softmax of
-  /// one runs beside the products of the other (ping-pong; Shah et al. 2024, FlashAttention-3,
+  /// Two computing warpgroups begin their products alternately, 0, 1, 0, 1, …, so that the softmax
+  /// of one runs beside the products of the other (ping-pong; Shah et al. 2024, FlashAttention-3,
   /// arXiv:2407.08608, section 3.1). A turn is one phase of a barrier that one group waits at and
   /// the other only arrives at; barriers 1 and 2 are those of the groups alone.
   struct Turns {

@@ -45,7 +45,7 @@ float value_of(std::uint64_t seed, int rank, std::int64_t i) {
   return (static_cast<float>(bits % 16) - 8.0F) / 8.0F;
 }
 
-/// What the ranks of a case compute.
+/// The computation of the ranks of a case.
 struct Problem {
   Kind kind;
   Backend backend;

@@ -13,8 +13,8 @@
 #include "op/matrix_ceiling.hpp"
 #include "training/trainer.hpp"
 
-/// A training step of a LLaMA over ranks, in every layout (training/trainer.hpp): all that a layout
-/// sends, waits for and holds.
+/// A training step of a LLaMA over ranks, in every layout (training/trainer.hpp), with all
+/// messages, waits and memory of the layout.
 namespace katt::training_step {
 
 namespace {
@@ -66,7 +66,7 @@ training::TokenData data_of(const nn::LlamaConfig& config, const training::Train
   return {std::move(tokens), config.vocab_size, "training_step"};
 }
 
-/// Where no file can be: the parameters are random.
+/// A path that no file can have: the parameters are random.
 constexpr const char* no_checkpoint = "/dev/null/none";
 
 template <class Exec>
@@ -89,14 +89,14 @@ class Candidate final : public bench::CollectiveCandidate {
   }
 
   void fence() override { exec_.fence("katt::training_step::candidate"); }
-  /// A step writes over the state of the last one, and the check is of the losses of all steps.
+  /// A step overwrites the state of the last one; the check covers the losses of all steps.
   void poison() override {}
   [[nodiscard]] std::string engine() const override { return "dist"; }
 
  protected:
   void compute() override { (void)trainer_->step(data_); }
 
-  /// Of the steps behind the first, which touches all memory.
+  /// Counts the steps after the first one, which touches all memory.
   [[nodiscard]] double idle_fraction() const override {
     double sum = 0;
     const std::vector<training::StepLog>& log = trainer_->log();
@@ -104,7 +104,7 @@ class Candidate final : public bench::CollectiveCandidate {
     return sum / std::max<double>(1, static_cast<double>(log.size()) - 1);
   }
 
-  /// The last loss and norm against those of one rank after as many steps.
+  /// Compares the last loss and norm with those of one rank after as many steps.
   [[nodiscard]] bench::Errors compare() override {
     if (group().rank() > 0) return {};
     training::Trainer<Exec> alone(exec_, config_, options_, no_checkpoint, seed_);

@@ -13,8 +13,8 @@
 
 namespace katt::ring_attention {
 
-/// A problem of attention on the host, whole: as cases hold it (docs/schema.md). Every rank has it, for
-/// its part and for the check; it is no part of what is measured.
+/// A whole problem of attention on the host, as case files hold it (docs/schema.md). Every rank has
+/// it, for its part and for the check; it is not part of the measurement.
 struct Inputs {
   bool backward = false;
   Dtype dtype = Dtype::f32;
@@ -31,7 +31,7 @@ struct Inputs {
 
   /// Random values at a point of a sweep.
   explicit Inputs(const bench::Point& point);
-  /// Those of a case of attention. Throws InputError.
+  /// Values of a case of attention. Throws InputError.
   explicit Inputs(const io::CaseFile& file);
 
   [[nodiscard]] attention::HostProblem host_problem() const;
@@ -45,7 +45,7 @@ struct Output {
   std::vector<float> values;
 };
 
-/// Compares outputs with the float64 reference: of a large problem on a sample.
+/// Compares outputs with the float64 reference; on a sample for a large problem.
 [[nodiscard]] testing::Errors compare(const Inputs& inputs, const std::vector<Output>& outputs);
 
 }  // namespace katt::ring_attention

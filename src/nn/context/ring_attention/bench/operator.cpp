@@ -45,7 +45,7 @@ class Candidate final : public bench::CollectiveCandidate {
   std::optional<Pass<Exec>> pass_;
 };
 
-/// Whether as many ranks can take a variant.
+/// True when this many ranks can run a variant.
 Status supports_variant(const std::string& variant, const Inputs& in, int ranks) {
   const std::int64_t common = std::gcd(in.heads, in.kv_heads);
   if (variant != ulysses || common % ranks == 0) return Status::ok();
@@ -153,7 +153,7 @@ class RingAttention final : public bench::CollectiveOperator {
     const std::size_t kv = 2 * rows * d * static_cast<std::size_t>(point.integer("kv_heads"));
     const std::size_t element = size_of(point.dtype);
     const bool backward = point.pass == "backward";
-    bench::Footprint bytes;  // the whole problem on the host is each rank's, too
+    bench::Footprint bytes;  // each rank also holds the whole problem on the host
     bytes.tensors = static_cast<std::size_t>(point.integer("ranks")) * sizeof(float) * (2 * q + kv);
     bytes.outputs = element * (backward ? q + kv : q);
     const auto ranks = static_cast<std::size_t>(point.integer("ranks"));

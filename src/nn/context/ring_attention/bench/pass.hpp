@@ -22,7 +22,7 @@ inline constexpr const char* ring = "ring";
 inline constexpr const char* ulysses = "ulysses";
 inline constexpr const char* gathered = "gathered";
 
-/// A pass of a variant on one rank: its part of the tensors, and what it computes in.
+/// A pass of a variant on one rank: its part of the tensors, and its memory.
 template <class Exec>
 class Pass {
  public:
@@ -81,7 +81,7 @@ class Pass {
 
   void compute() { launch(run_, in_.backward); }
   void fence() { run_.exec().fence("katt::ring_attention::pass"); }
-  /// Once, for the backward pass to read.
+  /// Runs once, for the backward pass to read.
   void compute_forward() {
     launch(run_, false);
     fence();
@@ -227,7 +227,7 @@ class Pass {
     made.upload(in_.slopes);
     return made;
   }
-  /// Of the own queries and all heads, or by heads of all queries and the own ones.
+  /// Log-sum-exp of the own queries and all heads, or, by heads, of all queries and the own heads.
   [[nodiscard]] bench::Tensor<4> bias(Backend backend) const {
     if (in_.bias.empty()) return {};
     const bool some_heads = is_by_heads_ && in_.bias_heads > 1;
@@ -322,7 +322,7 @@ class Pass {
     return whole(std::move(turned), queries_, in_.heads, 0, in_.heads, 1);
   }
 
-  /// Of (batch, own heads, seq) of every rank.
+  /// Elements of (batch, own heads, seq) of every rank.
   [[nodiscard]] std::vector<float> lse_of_all_heads() const {
     const std::vector<float> all = of_all(lse_.download());
     std::vector<float> values(all.size());
@@ -337,7 +337,7 @@ class Pass {
     return values;
   }
 
-  bool is_ring_, is_by_heads_;  ///< else keys and values are gathered
+  bool is_ring_, is_by_heads_;  ///< gathered keys and values
   ranks::Communicator group_;
   const Inputs& in_;
   nn::ZigzagRows queries_, keys_;
