@@ -55,8 +55,9 @@ def sweep(
         **kwargs; it returns the outputs of the operator, of the backward pass the gradients, as one array or a tuple.
         Raise katt.Refusal for a case that it does not compute. Or names of peers that scripts/peers installs, with
         peer_program=….
-    arrays: the arrays of functions, "numpy" or "torch". output: the result file; a temporary one,
-    which lives as long as the Result, if None. progress: show the program's progress.
+    arrays: the arrays of functions, "numpy" or "torch".
+    output: the result file; a temporary one, which lives as long as the Result, if None.
+    progress: show the program's progress.
 
     ValueError for arguments that the program refuses, with its line; SweepError when it ended
     before the sweep did. A warning when cases have failed: their rows say why. Ctrl-C ends the
