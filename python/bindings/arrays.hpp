@@ -58,7 +58,7 @@ class Arrays {
     return ref;
   }
 
-  /// The rows (…, columns) of a tensor whose other axes can be seen as one without a copy.
+  /// The rows (…, columns) of a tensor; its other axes must form one axis without a copy.
   TensorRef<2> rows(nb::handle object, const char* name);
 
   /// Dense elements; their number must be `count`.
@@ -103,7 +103,7 @@ class Arrays {
   std::vector<nb::ndarray<nb::ro>> kept_;  ///< arrays that an exporter may have made for us
 };
 
-/// "(2, 3)" for so many axes.
+/// "(2, 3)" for this number of axes.
 [[nodiscard]] std::string axes_text(const std::array<std::int64_t, Array::most_axes>& values,
                                     int rank);
 

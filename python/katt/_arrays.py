@@ -8,7 +8,7 @@ import numpy
 
 from . import _katt
 
-Array = Any  # what speaks DLPack: numpy.ndarray, torch.Tensor, …
+Array = Any  # any array with DLPack: numpy.ndarray, torch.Tensor, …
 Shape = tuple[int, ...]
 
 

@@ -1,4 +1,4 @@
-"""Layers on rows: the last axis of x, whatever the axes before it."""
+"""Layers on rows: the last axis of x, with any axes before it."""
 
 from . import _katt
 from ._arrays import Array, call, library, natural, shape_of

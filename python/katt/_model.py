@@ -13,8 +13,9 @@ from . import _katt
 
 
 class Llama:
-    """A LLaMA of Hugging Face's format: a folder with config.json and model.safetensors or, where there is none, its
-    shards, or with config.json alone (random weights of `seed`, with a UserWarning).
+    """A LLaMA of Hugging Face's format: a folder with config.json and model.safetensors, or its
+    shards when that is missing, or with config.json alone (random weights of `seed`, with a
+    UserWarning).
 
     dtype: "f32", "f16" or "bf16", of weights and activations. threads: 0 for katt.get_num_threads().
     Texts need a tokenizer.json in the folder and the package tokenizers. Every method raises RuntimeError where the
@@ -41,7 +42,7 @@ class Llama:
 
     @property
     def tokenizer(self):
-        """The tokenizers.Tokenizer of the folder; ValueError where there is none."""
+        """The tokenizers.Tokenizer of the folder; ValueError when there is none."""
         if self._tokenizer is None:
             file = self.folder / "tokenizer.json"
             if not file.exists():
@@ -99,7 +100,7 @@ class Llama:
         stop_at_eos: bool = True,
         chunk: int = 512,
     ) -> Iterator[str] | Iterator[int]:
-        """Yields what `generate` returns piece by piece, as soon as it is known.
+        """Yields the result of `generate` piece by piece, as soon as it is known.
 
         temperature: 0 takes the most likely token; else samples from the logits divided by it, of the top_k most
         likely tokens (0: all) and of the fewest that hold the probability top_p. The same seed gives the same text.

@@ -36,7 +36,8 @@ with socket.socket(socket.AF_UNIX) as server:
 
 
 class PeerServer:
-    """Serves functions while it is entered; `program` is what the sweep is to start, None without functions."""
+    """Serves functions while it is entered; `program` is the program for the sweep to start, None
+    without functions."""
 
     def __init__(self, functions: Mapping[str, Callable], arrays: str):
         if arrays not in ("numpy", "torch"):
@@ -99,7 +100,7 @@ class PeerServer:
 
 
 class FunctionCase:
-    """A case of a sweep on a function: what katt_peers.server.Server wants."""
+    """A case of a sweep on a function, in the form for katt_peers.server.Server."""
 
     def __init__(self, case: Case, function: Callable, arrays: str):
         self._case = case

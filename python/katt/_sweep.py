@@ -42,7 +42,7 @@ def sweep(
     progress: bool = True,
     **axes: Any,
 ) -> Result:
-    """Measures an operator, or what a sweep file (FILE.toml) says, and returns the result.
+    """Measures an operator, or the sweep of a file (FILE.toml), and returns the result.
 
     axes: the options of `katt sweep` with underscores: a value, a list (seq=[512, 1024]), or a range as text
         (seq="512:16384:x2"); of dtype, variant, tile, threads, heads, head_dim, causal, … Flags (resume, overwrite,
@@ -55,13 +55,14 @@ def sweep(
         **kwargs; it returns the outputs of the operator, of the backward pass the gradients, as one array or a tuple.
         Raise katt.Refusal for a case that it does not compute. Or names of peers that scripts/peers installs, with
         peer_program=….
-    arrays: what functions get and give, "numpy" or "torch".
+    arrays: the arrays of functions, "numpy" or "torch".
     output: the result file; a temporary one, which lives as long as the Result, if None.
     progress: show the program's progress.
 
-    ValueError for what the program refuses, with its line; SweepError where it ended before the sweep did. A warning
-    where cases have failed: their rows say why. Ctrl-C ends the program and is a KeyboardInterrupt within a second or
-    so; an output that was named keeps what was finished, and resume=True goes on.
+    ValueError for arguments that the program refuses, with its line; SweepError when it ended
+    before the sweep did. A warning when cases have failed: their rows say why. Ctrl-C ends the
+    program and is a KeyboardInterrupt within a second or so; an output that was named keeps what
+    was finished, and resume=True goes on.
     """
     if output is not None:
         output = path_of("output", output)
@@ -97,7 +98,7 @@ def sweep(
 
 
 def axis_text(name: str, value: Any) -> str:
-    """A value of an axis as the program reads it. ValueError for what is none."""
+    """A value of an axis in the program's form. ValueError for any other value."""
     if isinstance(value, (bool, numpy.bool_)):
         return str(int(value))
     if isinstance(value, str) and name == "dtype":
@@ -124,8 +125,8 @@ def dtype_text(name: str, dtype: Any) -> str:
 
 
 def run(arguments: list[str], progress: bool) -> tuple[int, str, dict | None]:
-    """Exit status, last line and summary of the program, None if it did not come to its end; what it says goes to
-    sys.stderr, which in a notebook is no file."""
+    """Exit status, last line and summary of the program, None if it did not come to its end. Its
+    output goes to sys.stderr, which in a notebook is not a file."""
     if not PROGRAM.exists():
         raise RuntimeError(f"{PROGRAM}: no such file, expected the program of this package")
     last = ""

@@ -38,7 +38,7 @@ void bind_this_thread(const std::vector<int>& processors) {
   (void)sched_setaffinity(0, sizeof(set), &set);  // refused: it stays as it was
 }
 
-/// Calls f(thread) on each of so many threads of OpenMP's team.
+/// Calls f(thread) on each of `threads` threads of OpenMP's team.
 template <class F>
 void on_each_thread(int threads, const F& f) {
 #if defined(_OPENMP)

@@ -82,7 +82,7 @@ class PoolBlock {
 };
 
 /// Memory of one memory space with a limit, shared by the copies of the object and kept for reuse:
-/// every step needs workspaces and activations anew, and they should cost neither a call of the
+/// every step needs workspaces and activations again, and they should cost neither a call of the
 /// allocator nor a hidden fence.
 ///
 /// The pool rounds a request up to a size class (at least 64 bytes): at most an eighth larger, and

@@ -6,7 +6,7 @@ namespace katt::nn {
 
 namespace {
 
-/// Groups begin at multiples of so many elements: 128 bytes in 16 bits.
+/// Groups begin at multiples of this many elements: 128 bytes in 16 bits.
 constexpr std::int64_t group_alignment = 64;
 
 }  // namespace

@@ -31,7 +31,7 @@ class Reply {
  public:
   Reply(int socket, Limits limits) : socket_(socket), limits_(limits) {}
 
-  /// The next part of the answer; the time limit begins anew.
+  /// The next part of the answer; the time limit begins again.
   void send(std::string_view bytes);
   /// Extends the limit of the next part by the time that a slow disk needs for this many bytes.
   void expect_bytes(std::size_t bytes) const;

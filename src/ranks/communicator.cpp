@@ -178,7 +178,7 @@ Part part_of(std::int64_t n, int ranks, int rank) {
 
 namespace {
 
-/// All operations under way, of all groups.
+/// All running operations of all groups.
 std::vector<impl::Operation*>& under_way() {
   static std::vector<impl::Operation*> all;
   return all;

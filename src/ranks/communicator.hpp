@@ -37,7 +37,7 @@ struct Part {
 namespace impl {
 class Link;
 
-/// An operation under way.
+/// A running operation.
 class Operation {
  public:
   virtual ~Operation() = default;

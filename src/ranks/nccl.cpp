@@ -231,7 +231,8 @@ struct Channel::State {
     phase = Phase::starting;
   }
 
-  /// Throws an error of a call or of another rank. True when no call is on its way to the stream.
+  /// Throws an error of a call or of another rank. True when no call is still in progress to the
+  /// stream.
   bool is_settled(const char* op) {
     ncclResult_t state = std::exchange(called, ncclSuccess);
     if (state == ncclSuccess) {

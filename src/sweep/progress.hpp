@@ -40,7 +40,7 @@ class Progress {
   std::FILE* stream_;
   Activity activity_;
   std::set<std::string> told_;  ///< reasons of skipped rows
-  ProcessorTime before_;        ///< the case under way
+  ProcessorTime before_;        ///< the running case
   std::size_t cases_ = 0, done_ = 0;
   std::size_t configs_left_ = 0, configs_done_ = 0;
   std::map<std::string, std::set<std::string>> varying_;  ///< axes, by operator and label

@@ -53,8 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout = None
         return 0
     except OSError as error:
-        if not error.filename:  # the rest of its buffer would be written, and reported, again at
-                                # the end
+        if not error.filename:  # the rest of its buffer would be written, and reported, again at the end
             sys.stdout = None
         name = error.filename or "standard output"
         print(f"katt-report: {printable(f'{name}: cannot be written ({error.strerror})')}", file=sys.stderr)

@@ -32,8 +32,8 @@ def scaled_dot_product_attention(
         sees no key gives 0.
     enable_gqa: key and value may have fewer heads, which divide those of the query.
 
-    ValueError for what Katt does not compute: dropout_p > 0, other dtypes than float32, float16 and bfloat16, E or
-    Ev above 256.
+    ValueError for arguments that Katt does not compute: dropout_p > 0, other dtypes than float32,
+    float16 and bfloat16, E or Ev above 256.
     """
     check(query, key, value, attn_mask, dropout_p, is_causal)
     device = query.device.type

@@ -72,7 +72,7 @@ class Hdf5Reader : public NamedFile {
   [[nodiscard]] ScalarMap attributes_of(std::string_view name, const std::string& expected) const;
 
   /// Describes a dataset of the root whose data lie wholly in this file. `expected` completes the
-  /// message where it is missing, e.g. "shape (B, Hq, Sq, D)". The columns of a table are compared
+  /// message when it is missing, e.g. "shape (B, Hq, Sq, D)". The columns of a table are compared
   /// with those of `table`, a compound type.
   [[nodiscard]] DatasetInfo describe(std::string_view name, const std::string& expected,
                                      const Handle& table) const;

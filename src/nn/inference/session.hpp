@@ -173,7 +173,7 @@ class Session {
   memory::PoolBlock activations_;
   bool repeats_tokens_ = false;
   Replay<Exec> replay_;
-  /// Token ids on their way to the device, then those found on their way back: (2, batch).
+  /// Token ids for the device, then the ids that it has found: (2, batch).
   Kokkos::View<std::int64_t*, typename memory::impl::StagingSpace<Exec>::type> staging_;
   bool is_staging_read_ = false;  ///< read by a copy that nobody has waited for
   ranks::Request sent_;           ///< to the next stage; reads activations_

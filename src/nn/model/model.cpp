@@ -47,7 +47,7 @@ class Store {
   Dtype dtype_;
   void* data_;
   const TernaryWeights<Exec>* ternary_;
-  DeviceMemory<Exec> values_;  ///< a tensor that is to be packed
+  DeviceMemory<Exec> values_;  ///< a tensor to pack
 };
 
 /// Refuses a checkpoint with tensors that the model does not have, except the ones that

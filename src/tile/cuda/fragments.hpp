@@ -99,7 +99,7 @@ KOKKOS_INLINE_FUNCTION constexpr std::uint64_t matrix_descriptor(unsigned addres
 
 /// An operand whose rows in the tile run along the inner dimension of the product (Q and K in
 /// Q·Kᵀ), from row j and column d (multiples of 8 and 16) on: groups of eight rows are 1024 bytes
-/// apart; within a row the hardware applies the swizzle to whatever column the address points at.
+/// apart; within a row the hardware applies the swizzle to the column of the address.
 KOKKOS_INLINE_FUNCTION constexpr std::uint64_t row_major_descriptor(unsigned tile, unsigned rows,
                                                                     unsigned j, unsigned d) {
   return matrix_descriptor(tile + j * 128, 16, 1024) +

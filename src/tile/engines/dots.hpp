@@ -6,8 +6,8 @@
 #include "tile/bf16/amx.hpp"
 #include "tile/vec/vec.hpp"
 
-/// Dot products of pairs of bf16 on vectors of AVX-512 (VDPBF16PS of AVX512-BF16): sums of f32, each of
-/// which a pair of either operand adds two products to.
+/// Dot products of pairs of bf16 on vectors of AVX-512 (VDPBF16PS of AVX512-BF16): a pair of either
+/// operand adds two products to each f32 sum.
 namespace katt::tile {
 
 /// True when this code is compiled for cores with as many VDPBF16PS a cycle as FMAs of f32, and so

@@ -22,7 +22,7 @@ namespace katt::tile::row_lanes {
 
 #if defined(KATT_VEC_AVX512)
 
-/// Rows of a block, of which a vector holds two elements.
+/// Rows of a block; a vector holds two elements of each.
 inline constexpr int rows = 8;
 /// Keys with an accumulator.
 inline constexpr int keys = 16;
@@ -192,8 +192,8 @@ KOKKOS_FORCEINLINE_FUNCTION __m512 fold(const __m512 (&rows_)[rows], const F& f)
   return f(_mm512_shuffle_f32x4(c, c, 0x88), _mm512_shuffle_f32x4(c, c, 0xDD));
 }
 
-/// softmax_of_vectors() of R rows of up to 32 columns, `s_stride` apart, whose statistics lie one beside
-/// the other. Pairs: probabilities become bf16, two to a dword, zeros behind the last.
+/// softmax_of_vectors() of R rows of up to 32 columns, `s_stride` apart, with the statistics one
+/// beside the other. Pairs: probabilities become bf16, two to a dword, zeros behind the last.
 template <int R, bool Pairs>
 void softmax(float* s, std::int64_t s_stride, int columns, float factor, const RunningSoftmax& of) {
   using bf16_panels::first_lanes;
