@@ -268,6 +268,27 @@ TEST(LinearCrossEntropyRefusal, NamesTheReason) {
   EXPECT_THROW(check(wrong_back), InputError);
 }
 
+TEST(LinearCrossEntropyAuto, TakesStoredLogitsWhereThereAreNoKeptOnes) {
+  const Host exec = serial_host();
+  HostProblem p;
+  p.tokens = 4;
+  p.hidden_size = 8;
+  p.vocab = 16;
+  const auto variant = [&](const BackwardArgs& args) {
+    return backward_variants<Host>().resolve(exec, args, {}).variant;
+  };
+  BackwardArgs args = backward_shape(p, Dtype::bf16);
+  EXPECT_EQ(variant(args), "naive");
+  args.kept_logits = {nullptr, Dtype::f32, {4, 16}};
+  EXPECT_EQ(variant(args), "fused");
+  args.logits = {};
+  EXPECT_EQ(variant(args), "fused");
+  args.kept_logits = {};
+  EXPECT_EQ(variant(args), "fused");
+  EXPECT_EQ(backward_variants<Host>().supports(exec, args, {"naive", {}}).code(),
+            Status::Code::skipped);
+}
+
 RC_GTEST_PROP(LinearCrossEntropyProperty, FusedEqualsNaive, ()) {
   const Shape shape{*rc::gen::inRange<std::int64_t>(1, 30), *rc::gen::inRange<std::int64_t>(1, 80),
                     *rc::gen::inRange<std::int64_t>(1, 900)};

@@ -22,9 +22,9 @@ struct Shape {
 };
 
 // Powers of two, primes, length 1, ragged blocks of 256 and 320 weights, tails of four rows and
-// tokens.
+// tokens, two slices of rows for dx.
 const std::vector<Shape> shapes{{1, 1, 1},    {1, 256, 64},  {3, 320, 37}, {4, 257, 5},
-                                {7, 1031, 9}, {13, 64, 131}, {2, 640, 33}};
+                                {7, 1031, 9}, {13, 64, 131}, {2, 640, 33}, {5, 67, 601}};
 
 std::unique_ptr<ProblemData> make_problem(const Shape& s, Dtype dtype, std::uint64_t seed = 1) {
   auto data = std::make_unique<ProblemData>();

@@ -40,11 +40,18 @@ void check_inputs(const Args& args) {
   }
 }
 
-/// Without tensors, as for a forecast of memory, the logits are as good as there.
-Status has_logits(const BackwardArgs& args) {
-  if (args.hidden.data == nullptr || args.logits) return Status::ok();
+bool has_logits(const BackwardArgs& args) { return args.logits.size() > 0; }
+
+Status needs_logits(const BackwardArgs& args) {
+  if (has_logits(args)) return Status::ok();
   return Status::skipped(
       "variant naive reads the logits of its forward pass, which the arguments lack");
+}
+
+/// Stored logits save naive one of three products, as kept ones save "fused" one: then naive, the first of
+/// equals, is the faster one.
+int fused_backward_rank(const BackwardArgs& args) {
+  return has_logits(args) && args.kept_logits.size() == 0 ? 0 : 1;
 }
 
 /// What multiplies hidden and weight.
@@ -80,13 +87,13 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
   static VariantTable<Exec, BackwardArgs> table{
       {.name = "naive",
        .description = "from stored logits: their gradients stored, then two GEMMs",
-       .supports = has_logits,
+       .supports = needs_logits,
        .workspace_bytes = impl::naive_backward_bytes<Exec>,
        .run = impl::naive_backward<Exec>,
        .engine = engine<Exec, BackwardArgs>},
       {.name = "fused",
        .description = "blocks of logits, kept or computed again, two GEMMs a block",
-       .rank = 1,
+       .rank = fused_backward_rank,
        .workspace_bytes = impl::fused_backward_bytes<Exec>,
        .run = impl::fused_backward<Exec>,
        .engine = engine<Exec, BackwardArgs>}};

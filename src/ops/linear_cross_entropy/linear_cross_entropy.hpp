@@ -48,11 +48,12 @@ struct BackwardArgs {
   ConstTensorRef<2> weight;               ///< (vocab, hidden)
   const std::int64_t* targets = nullptr;  ///< (tokens)
   ConstTensorRef<2> statistics;           ///< (tokens, 2) f32, of the forward pass
-  ConstTensorRef<2> logits{};             ///< of the forward pass; read by "naive" alone
-  TensorRef<2> kept_logits{};             ///< likewise, by "fused", which overwrites them
-  TensorRef<2> dhidden;                   ///< (tokens, hidden)
-  TensorRef<2> dweight;                   ///< (vocab, hidden)
-  float dloss = 1.0F;                     ///< gradient of the loss
+  ConstTensorRef<2>
+      logits{};  ///< of the forward pass; read by "naive" alone, which auto is with them
+  TensorRef<2> kept_logits{};  ///< likewise, by "fused", which overwrites them
+  TensorRef<2> dhidden;        ///< (tokens, hidden)
+  TensorRef<2> dweight;        ///< (vocab, hidden)
+  float dloss = 1.0F;          ///< gradient of the loss
   std::int64_t ignore_index = cross_entropy::default_ignore_index;
 
   std::int64_t tokens() const { return hidden.extent[0]; }

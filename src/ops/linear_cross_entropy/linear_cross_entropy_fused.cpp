@@ -15,9 +15,10 @@ namespace katt::linear_cross_entropy::impl {
 
 namespace {
 
-/// Memory of a block of logits; it has at least least_columns all the same, so that its products
-/// stay matrix products.
-constexpr std::int64_t block_bytes = std::int64_t{16} << 20;
+/// Memory of a block of logits: on a host so small that caches keep it until it is read again. It has at least
+/// least_columns all the same, so that its products stay matrix products.
+template <class Exec>
+constexpr std::int64_t block_bytes = std::int64_t{is_host_v<Exec> ? 4 : 16} << 20;
 constexpr std::int64_t least_columns = 512;
 constexpr std::int64_t most_columns = 8192;
 
@@ -32,7 +33,7 @@ bool rounds_gradients(const Args& args) {
 /// The workspace: a block of logits where none are kept, one of their rounded gradients where there is
 /// one, running values of the tokens, f32 sums of dhidden where its dtype is a narrower one, and what
 /// the GEMMs need.
-template <class Args>
+template <class Exec, class Args>
 struct Layout {
   std::int64_t columns;  ///< of a block
   std::size_t gradients, tokens, sums, gemm;
@@ -41,7 +42,8 @@ struct Layout {
     const bool rounded = rounds_gradients(args);
     constexpr bool is_backward = std::is_same_v<Args, BackwardArgs>;
     const std::int64_t element = sizeof(float) + (rounded ? sizeof(bf16) : 0);
-    const std::int64_t fitting = block_bytes / element / std::max<std::int64_t>(1, args.tokens());
+    const std::int64_t fitting =
+        block_bytes<Exec> / element / std::max<std::int64_t>(1, args.tokens());
     const std::int64_t most = std::clamp(fitting / 16 * 16, least_columns, most_columns);
     const std::int64_t blocks = divide_up(args.vocab(), most);  // all alike
     columns = std::min(args.vocab(), round_up(divide_up(args.vocab(), blocks), 32));
@@ -112,7 +114,7 @@ struct RoundHidden {
 
 template <class Exec>
 std::size_t fused_forward_bytes(const Exec& exec, const ForwardArgs& args) {
-  const Layout<ForwardArgs> layout(args, false);
+  const Layout<Exec, ForwardArgs> layout(args, false);
   std::size_t products = 0;
   for (const std::int64_t columns : layout.block_widths(args)) {
     const TensorRef<2> block(nullptr, Dtype::f32, {args.tokens(), columns});
@@ -125,7 +127,7 @@ std::size_t fused_forward_bytes(const Exec& exec, const ForwardArgs& args) {
 template <class Exec>
 void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
   using Memory = typename Exec::memory_space;
-  const Layout<ForwardArgs> layout(args, false);
+  const Layout<Exec, ForwardArgs> layout(args, false);
   auto* base = static_cast<std::byte*>(workspace.data);
   auto* values = reinterpret_cast<float*>(base + layout.tokens);
   const auto step = static_cast<std::int64_t>(aligned_bytes<float>(args.tokens()) / sizeof(float));
@@ -153,7 +155,7 @@ void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
 
 template <class Exec>
 std::size_t fused_backward_bytes(const Exec& exec, const BackwardArgs& args) {
-  const Layout<BackwardArgs> layout(args, args.dhidden.dtype != Dtype::f32);
+  const Layout<Exec, BackwardArgs> layout(args, args.dhidden.dtype != Dtype::f32);
   const TensorRef<2> dhidden = hidden_sums(args, nullptr);
   std::size_t products = 0;
   for (const std::int64_t columns : layout.block_widths(args)) {
@@ -172,7 +174,7 @@ template <class Exec>
 void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   using Memory = typename Exec::memory_space;
   const bool with_sums = args.dhidden.dtype != Dtype::f32;
-  const Layout<BackwardArgs> layout(args, with_sums);
+  const Layout<Exec, BackwardArgs> layout(args, with_sums);
   auto* base = static_cast<std::byte*>(workspace.data);
   auto* factor = reinterpret_cast<float*>(base + layout.tokens);
   const TensorRef<2> dhidden = hidden_sums(args, base + layout.sums);

@@ -182,23 +182,23 @@ struct PackedForward {
   }
 };
 
-/// x_d = x_q / s_x of every token, rounded to `Out`, dense; one team each.
-template <class Exec, class T, class Out>
+/// x_d = x_q / s_x of every token, rounded to the dtype, dense; one team each.
+template <class Exec, class T>
 struct FakeQuantise {
   using Memory = typename Exec::memory_space;
   using Team = tile::RowTeam<Exec>;
   StridedView<const T, 2, Memory> x;
-  Out* out;
+  T* out;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
     const auto n = static_cast<std::int64_t>(x.extent(1));
     const T* row = &x(t, 0);
-    Out* target = out + t * n;
+    T* target = out + t * n;
     const double largest = token_largest<Exec>(team, row, n);
     const double scale = 127.0 / largest;
     const std::int64_t step = team.team_size();
     for (std::int64_t i = team.team_rank(); i < n; i += step) {
-      target[i] = static_cast<Out>(static_cast<float>(quantised(row[i], largest) / scale));
+      target[i] = static_cast<T>(static_cast<float>(quantised(row[i], largest) / scale));
     }
   }
 };

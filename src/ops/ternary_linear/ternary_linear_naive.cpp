@@ -17,7 +17,7 @@ ConstTensorRef<2> fake_quantise(const Exec& exec, const ConstTensorRef<2>& x, Wo
   using Memory = typename Exec::memory_space;
   auto* stored = static_cast<T*>(workspace.data);
   tile::for_each_row(exec, "katt::ternary_linear::naive_quantise", x.extent[0],
-                     FakeQuantise<Exec, T, T>{x.view<T, Memory>(), stored});
+                     FakeQuantise<Exec, T>{x.view<T, Memory>(), stored});
   return {stored, x.dtype, x.extent};
 }
 

@@ -6,6 +6,7 @@
 #include "core/parts.hpp"
 #include "core/views.hpp"
 #include "ops/linear/gemm/gemm.hpp"
+#include "ops/ternary_linear/ternary_linear_few_tokens.hpp"
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
 
 namespace katt::ternary_linear::impl {
@@ -59,23 +60,52 @@ linear::GemmArgs weight_gradient(const BackwardArgs& args, const TensorRef<2>& x
           .beta = args.adds_dweight ? 1.0F : 0.0F};
 }
 
-/// In bf16 factors are rounded, as naive rounds what it dequantises: both of the products are bf16
-/// then, which units of their own multiply. Else they are f32.
-template <class T>
-using Factor = std::conditional_t<std::is_same_v<T, bf16>, bf16, float>;
+/// Calls f.operator()<Format>() for a run-time format.
+template <class F>
+void visit_format(PackFormat format, const F& f) {
+  if (format == PackFormat::two_bit) return f.template operator()<PackFormat::two_bit>();
+  f.template operator()<PackFormat::five_per_byte>();
+}
 
+#if defined(KATT_TERNARY_FEW_TOKENS)
+/// Calls f.operator()<Unit, Format>() where dx is multiplied straight from the packed weight; else false.
+template <class Exec, class T, class F>
+bool visit_few(const BackwardArgs& args, PackFormat format, const F& f) {
+  const FewTokens unit =
+      is_host_v<Exec> ? few_tokens_unit<T>(format, args.tokens()) : FewTokens::panel;
+  if (unit == FewTokens::panel) return false;
+  visit_few_tokens(unit, [&]<class Unit>() {
+    visit_format(format, [&]<PackFormat Format>() { f.template operator()<Unit, Format>(); });
+  });
+  return true;
+}
+#endif
+
+/// x_d and the panel are rounded to the dtype, as naive rounds them.
+template <class T>
 struct BackwardLayout {
+  static constexpr Dtype factor = dtype_of<T>;
   std::int64_t columns;
   std::size_t panel, gemm, total;  ///< offsets in bytes; at 0 lies x_d
 
   template <class Exec>
-  BackwardLayout(const Exec& exec, const BackwardArgs& args, PackFormat format, Dtype factor)
+  BackwardLayout(const Exec& exec, const BackwardArgs& args, PackFormat format)
       : columns(std::min(args.in_features(), panel_blocks * block_weights(format))) {
     const TensorRef<2> x(nullptr, factor, args.x.extent);
     panel = aligned_bytes(x);
+    std::size_t products = linear::gemm_workspace_bytes(exec, weight_gradient(args, x));
+#if defined(KATT_TERNARY_FEW_TOKENS)
+    gemm = panel;  // dweight is there before dx begins
+    total = panel + products;
+    if (visit_few<Exec, T>(args, format, [&]<class Unit, PackFormat Format>() {
+          const FewTokensPlan<Unit, Format> plan(args.dout, args.in_features());
+          total = panel + std::max(products, plan.bytes());
+        })) {
+      return;
+    }
+#endif
     gemm = panel + aligned_bytes(TensorRef<2>(nullptr, factor, {args.out_features(), columns}));
     const std::int64_t last = args.in_features() - (args.in_features() - 1) / columns * columns;
-    std::size_t products = linear::gemm_workspace_bytes(exec, weight_gradient(args, x));
     for (const std::int64_t width : {columns, last}) {
       const TensorRef<2> weight(nullptr, factor, {args.out_features(), width});
       products =
@@ -84,13 +114,6 @@ struct BackwardLayout {
     total = gemm + products;
   }
 };
-
-/// Calls f.operator()<Format>() for a run-time format.
-template <class F>
-void visit_format(PackFormat format, const F& f) {
-  if (format == PackFormat::two_bit) return f.template operator()<PackFormat::two_bit>();
-  f.template operator()<PackFormat::five_per_byte>();
-}
 
 }  // namespace
 
@@ -115,22 +138,28 @@ void packed_forward(const Exec& exec, const ForwardArgs& args, PackFormat format
 
 template <class Exec, class T>
 std::size_t packed_backward_bytes(const Exec& exec, const BackwardArgs& args, PackFormat format) {
-  return BackwardLayout(exec, args, format, dtype_of<Factor<T>>).total;
+  return BackwardLayout<T>(exec, args, format).total;
 }
 
 template <class Exec, class T>
 void packed_backward(const Exec& exec, const BackwardArgs& args, PackFormat format,
                      Workspace workspace) {
   using Memory = typename Exec::memory_space;
-  constexpr Dtype factor = dtype_of<Factor<T>>;
-  const BackwardLayout layout(exec, args, format, factor);
+  constexpr Dtype factor = dtype_of<T>;
+  const BackwardLayout<T> layout(exec, args, format);
   auto* base = static_cast<std::byte*>(workspace.data);
   const Workspace rest(base + layout.gemm, workspace.bytes - layout.gemm);
   const TensorRef<2> x(base, factor, args.x.extent);
-  tile::for_each_row(
-      exec, "katt::ternary_linear::packed_quantise", args.tokens(),
-      FakeQuantise<Exec, T, Factor<T>>{args.x.view<T, Memory>(), static_cast<Factor<T>*>(x.data)});
+  tile::for_each_row(exec, "katt::ternary_linear::packed_quantise", args.tokens(),
+                     FakeQuantise<Exec, T>{args.x.view<T, Memory>(), static_cast<T*>(x.data)});
   linear::gemm(exec, weight_gradient(args, x), rest, "katt::ternary_linear::packed_dweight");
+#if defined(KATT_TERNARY_FEW_TOKENS)
+  if (visit_few<Exec, T>(args, format, [&]<class Unit, PackFormat Format>() {
+        few_tokens_dx<Exec, T, Unit, Format>(exec, args.packed, args.dout, args.dx, rest.data);
+      })) {
+    return;
+  }
+#endif
   for (std::int64_t first = 0; first < args.in_features(); first += layout.columns) {
     const std::int64_t columns = std::min(layout.columns, args.in_features() - first);
     const TensorRef<2> weights(base + layout.panel, factor, {args.out_features(), columns});

@@ -66,6 +66,8 @@ BackwardArgs backward_shape(const HostProblem& problem, Dtype dtype) {
   args.hidden = forward.hidden;
   args.weight = forward.weight;
   args.statistics = forward.statistics;
+  args.logits = {
+      nullptr, dtype, {problem.tokens, problem.vocab}};  // naive's forward pass stores them
   args.dhidden = {nullptr, dtype, forward.hidden.extent};
   args.dweight = {nullptr, dtype, forward.weight.extent};
   return args;
