@@ -42,8 +42,6 @@ void install();
 [[nodiscard]] Bytes live();
 /// Live bytes over all spaces.
 [[nodiscard]] std::size_t live_bytes();
-/// Live bytes on one device of several.
-[[nodiscard]] std::size_t live_on(int device);
 
 /// Measures the allocations made while it lives: the peak of the host and of every device beyond
 /// what was live there when the scope began. They cannot lend each other memory, so each has a peak
@@ -59,8 +57,6 @@ class Scope {
   [[nodiscard]] std::size_t base_bytes() const;
   /// Peaks of (live − base) so far; never negative. That of several devices is the sum of theirs.
   [[nodiscard]] Bytes peak() const;
-  /// The peak of one device.
-  [[nodiscard]] std::size_t peak_on(int device) const;
   /// The sum of the peaks.
   [[nodiscard]] std::size_t peak_bytes() const { return peak().total(); }
 

@@ -4,7 +4,6 @@
 // chance, so there only the whole is tested.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <set>
 #include <string>

@@ -60,7 +60,7 @@ struct AttentionBuffers {
   TensorRef<2> staging;    ///< dtype of the model: gradients on their way to f32
 };
 
-/// Where the runner's ranks share sequences, attend_own() and backward() are ring attention, or
+/// Where the runner's ranks share sequences, attend_own() and attend_backward() are ring attention, or
 /// attention by heads (ulysses_attention.hpp), as the layout says.
 /// Both passes launch operators of `kernels` and return; what cannot run here is an InputError.
 template <class Exec>
@@ -71,11 +71,8 @@ class MultiHeadAttention {
   MultiHeadAttention(const MultiHeadAttentionConfig& config, const Kernels& kernels,
                      ConstTensorRef<2> cos_sin);
 
-  /// From x (T, hidden) to out (T, hidden).
-  void forward(Runner<Exec>& run, const AttentionWeights& weights, const TensorRef<2>& x,
-               const AttentionActivations& at, BatchShape shape, const TensorRef<2>& out) const;
-
-  /// The steps of forward(), for those who attend to more keys than the batch's own.
+  /// The steps of the forward pass, from x (T, hidden) to out (T, hidden): project_in(), one of the three that
+  /// attend, project_out().
   void project_in(Runner<Exec>& run, const AttentionWeights& weights, const TensorRef<2>& x,
                   const AttentionActivations& at, BatchShape shape, Positions positions) const;
   void attend(Runner<Exec>& run, const AttentionActivations& at, BatchShape shape,
@@ -87,15 +84,8 @@ class MultiHeadAttention {
   void project_out(Runner<Exec>& run, const AttentionWeights& weights,
                    const AttentionActivations& at, const TensorRef<2>& out) const;
 
-  /// From dout (T, hidden) to dx (T, hidden), which may be the memory of x; adds the gradients of
-  /// the weights to `gradients` (f32).
-  void backward(Runner<Exec>& run, const AttentionWeights& weights,
-                const AttentionWeights& gradients, const TensorRef<2>& x,
-                const AttentionActivations& at, BatchShape shape, const TensorRef<2>& dout,
-                const TensorRef<2>& dx, const AttentionBuffers& buffers) const;
-
-  /// The steps of backward(), for those who have x and dout at different times: first
-  /// project_out_backward(), after which dout is read no more.
+  /// The steps of the backward pass, in this order, from dout (T, hidden) to dx (T, hidden), which may be the
+  /// memory of x; they add the gradients of the weights to `gradients` (f32). dout is read by the first alone.
   void project_out_backward(Runner<Exec>& run, const AttentionWeights& weights,
                             const AttentionWeights& gradients, const AttentionActivations& at,
                             const TensorRef<2>& dout, const AttentionBuffers& buffers) const;
