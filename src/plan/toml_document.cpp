@@ -11,9 +11,9 @@ namespace {
 
 int line_of(const toml::node& node) { return static_cast<int>(node.source().begin.line); }
 
-class Reader {
+class TomlReader {
  public:
-  explicit Reader(const std::string& name) : name_(name) {}
+  explicit TomlReader(const std::string& name) : name_(name) {}
 
   TomlDocument read(const toml::table& root) const {
     TomlDocument document;
@@ -111,7 +111,7 @@ const TomlKey* TomlTable::find(const std::string& name) const {
 }
 
 TomlDocument parse_toml(const std::string& name, const std::string& text) {
-  const Reader reader(name);
+  const TomlReader reader(name);
   try {
     return reader.read(toml::parse(text));
   } catch (const toml::parse_error& error) {
