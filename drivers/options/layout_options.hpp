@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 
 #include "drivers/options/command_line.hpp"
 #include "ranks/groups.hpp"
@@ -20,8 +18,6 @@ struct Replicas {
 
 /// How several ranks share a model: the options of every command that mpirun may start on many.
 struct LayoutOptions {
-  std::optional<std::string> tensor, pipeline, context, zero;
-  std::optional<std::string> sequence_parallel, context_variant, virtual_stages, micro_batches;
   ranks::Layout layout{};
 
   void add_to(CommandLine& line);
@@ -29,10 +25,8 @@ struct LayoutOptions {
   void add_inference_to(CommandLine& line);
   /// Reads the texts: of all ranks of the program, or, for a forecast, of so many; 0: as many as the
   /// options name where the program has one rank. Throws InputError.
-  void resolve();
-  void resolve_forecast(int ranks);
-  /// The text of an option of this name; null where it is none of these.
-  [[nodiscard]] std::optional<std::string>* text(const std::string& name);
+  void resolve(const CommandLine& line) { resolve_forecast(line, ranks::world().size()); }
+  void resolve_forecast(const CommandLine& line, int ranks);
   /// The groups of this rank. All ranks call it.
   [[nodiscard]] ranks::Groups groups() const;
   /// Those of inference, which cuts no sequence: --tensor x --pipeline ranks hold a model together,
