@@ -348,9 +348,17 @@ TEST_F(Sweep, ARowArrivesWholeInAnotherProcess) {
   const RowResult sent = unusual_row();
   io::impl::MessageWriter out;
   add(out, std::vector{sent, not_run({.variant = "other", .setting = {}}, Status::skipped("so"))});
+  const io::Attributes attributes{{"text", "a"}, {"count", std::int64_t{3}}, {"load", 0.5}};
+  add(out, attributes);
+  add(out, std::vector<io::CeilingRow>{{"fma_f32", 1e11, "FLOP/s", 2, 3}});
   io::impl::MessageReader in(out.bytes());
   const auto arrived = take<std::vector<RowResult>>(in);
   ASSERT_EQ(arrived.size(), 2U);
+  EXPECT_EQ(take<io::Attributes>(in), attributes);
+  const auto ceilings = take<std::vector<io::CeilingRow>>(in);
+  ASSERT_EQ(ceilings.size(), 1U);
+  EXPECT_EQ(ceilings[0].name + ceilings[0].unit, "fma_f32FLOP/s");
+  EXPECT_EQ(ceilings[0].bytes, 3);
 
   // Every column that tells of the result, also one that is added later, is unusual here and arrives.
   const auto columns = result_columns(registry);
