@@ -181,49 +181,45 @@ int generate_command(const Invocation& invocation) {
       "Continue a prompt, or several, with a LLaMA; the last line is the new ids, a line a "
       "prompt");
   ModelOptions options;
-  std::optional<std::string> tokens, text, prompts_file, batch_text, window_text, sinks_text, out;
-  std::optional<std::string> prompt, count, temperature, top_k, top_p, chunk;
   nn::GenerateOptions how;
   bool no_cache = false;
   bool profile = false;
-  std::optional<std::string> log;
   LayoutOptions ranks;
   options.add_to(line);
   ranks.add_inference_to(line);
-  line.option("--tokens", tokens, "token ids of the prompt: 1,2,3");
-  line.option("--text", text, "prompt as a text, for models of bytes; the answer is one, too");
-  line.option("--prompt", prompt, "", "");  // not in the help: other programs' name for a text
-  line.option("--prompts", prompts_file,
-              "file of prompts, token ids, one a line: all in one batch");
-  line.option("--batch", batch_text, "most prompts continued at once (default: 64)");
-  line.option("--window", window_text,
-              "with --prompts: positions kept of a sequence (default: all)");
-  line.option("--sinks", sinks_text,
-              "with --window: first positions that are kept, too (default: 0)");
-  line.option("--out", out,
-              "HDF5 file for the dataset tokens, (prompts, new tokens), -1 behind an end");
-  line.option("--max-new-tokens", count, "tokens to generate (default: 32)");
-  line.option("--temperature", temperature, "0 (default): always the most likely token");
-  line.option("--top-k", top_k, "sample from the k most likely tokens (default: 0, all)");
-  line.option("--top-p", top_p, "sample from the fewest that hold this probability (default: 1)");
-  line.option("--chunk", chunk, "tokens of the prompt taken at a time (default: 512)");
+  line.option("--tokens", "token ids of the prompt: 1,2,3");
+  line.option("--text", "prompt as a text, for models of bytes; the answer is one, too");
+  line.option("--prompt", "", "");  // not in the help: what others call a text
+  line.option("--prompts", "file of prompts, token ids, one a line: all in one batch");
+  line.option("--batch", "most prompts continued at once (default: 64)");
+  line.option("--window", "with --prompts: positions kept of a sequence (default: all)");
+  line.option("--sinks", "with --window: first positions that are kept, too (default: 0)");
+  line.option("--out", "HDF5 file for the dataset tokens, (prompts, new tokens), -1 behind an end");
+  line.option("--max-new-tokens", "tokens to generate (default: 32)");
+  line.option("--temperature", "0 (default): always the most likely token");
+  line.option("--top-k", "sample from the k most likely tokens (default: 0, all)");
+  line.option("--top-p", "sample from the fewest that hold this probability (default: 1)");
+  line.option("--chunk", "tokens of the prompt taken at a time (default: 512)");
   line.flag("--no-cache", no_cache, "compute the whole text again for every token");
   line.flag("--profile", profile, "tell where the time goes, by phase and operator");
-  line.option("--log", log, "HDF5 file for the profile and the times");
+  line.option("--log", "HDF5 file for the profile and the times");
   bool overwrite = false;
   line.flag("--overwrite", overwrite, "replace the files of --out and --log");
   line.flag("--stop-at-eos", how.stop_at_eos, "stop after the model's end-of-sequence token");
   if (!line.parse(invocation.arguments)) return 0;
-  if (prompt) throw InputError("--prompt: is no option; " + std::string(no_tokenizer));
-  options.resolve(generate_usage);
-  ranks.resolve();
+  if (line.text("--prompt"))
+    throw InputError("--prompt: is no option; " + std::string(no_tokenizer));
+  options.resolve(line, generate_usage);
+  ranks.resolve(line);
+  const auto& tokens = line.text("--tokens");
+  const auto& text = line.text("--text");
+  const auto& prompts_file = line.text("--prompts");
   if (int{tokens.has_value()} + int{text.has_value()} + int{prompts_file.has_value()} != 1) {
     throw InputError("--tokens or --text or --prompts: expected one of them: " +
                      std::string(generate_usage));
   }
-  for (const auto& [name, value] :
-       {std::pair{"--batch", &batch_text}, {"--window", &window_text}, {"--sinks", &sinks_text}}) {
-    if (*value && !prompts_file) throw InputError(std::string(name) + ": expected with --prompts");
+  for (const std::string name : {"--batch", "--window", "--sinks"}) {
+    if (line.text(name) && !prompts_file) throw InputError(name + ": expected with --prompts");
   }
   if (no_cache && prompts_file) throw InputError("--no-cache: expected without --prompts");
   Prompts prompts;
@@ -234,21 +230,22 @@ int generate_command(const Invocation& invocation) {
   }
   if (prompts_file) prompts = read_prompts(*prompts_file);
   if (prompts.front().empty()) throw InputError("--text: is empty, expected a prompt");
-  how.max_new_tokens = count_option("--max-new-tokens", count, 1, 32);
-  how.sampling = {.temperature = number_option("--temperature", temperature, 0, 1e6, 0),
-                  .top_k = count_option("--top-k", top_k, 0, 0),
-                  .top_p = number_option("--top-p", top_p, 0, 1, 1),
+  how.max_new_tokens = line.count("--max-new-tokens", 1, 32);
+  how.sampling = {.temperature = line.number("--temperature", 0, 1e6, 0),
+                  .top_k = line.count("--top-k", 0, 0),
+                  .top_p = line.number("--top-p", 0, 1, 1),
                   .seed = options.seed};
   how.use_cache = !no_cache;
-  how.adapts_threads = !options.threads_text;
-  const std::int64_t most = count_option("--chunk", chunk, 1, 512);
-  const std::int64_t batch =
-      std::min(count_option("--batch", batch_text, 1, default_batch), std::ssize(prompts));
-  const std::int64_t window = count_option("--window", window_text, 1, 0);
-  const std::int64_t sinks = count_option("--sinks", sinks_text, 0, 0);
+  how.adapts_threads = !line.text("--threads");
+  const std::int64_t most = line.count("--chunk", 1, 512);
+  const std::int64_t batch = std::min(line.count("--batch", 1, default_batch), std::ssize(prompts));
+  const std::int64_t window = line.count("--window", 1, 0);
+  const std::int64_t sinks = line.count("--sinks", 0, 0);
   if (sinks > 0 && window == 0) throw InputError("--sinks: expected with --window");
   std::vector<io::NamedPath> inputs{{"--model", options.folder}}, targets;
   if (prompts_file) inputs.push_back({"--prompts", *prompts_file});
+  const auto& out = line.text("--out");
+  const auto& log = line.text("--log");
   if (out) targets.push_back({"--out", *out});
   if (log) targets.push_back({"--log", *log});
   const io::Outputs outputs = claim_outputs(targets, inputs, overwrite);

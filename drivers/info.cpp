@@ -288,19 +288,19 @@ int info_command(const Invocation& invocation) {
   bool json = false;
   bool measure = false;
   bool all = false;
-  std::optional<std::string> op, device, threads_text;
-  line.positional("op", op, "operator to tell all of (default: what this machine can run)");
+  line.positional("op", "operator to tell all of (default: what this machine can run)");
   line.flag("--all", all, "list all that there is");
-  line.option("--threads", threads_text, "host threads to measure with (default: every core)");
-  line.option("--device", device, "number of the GPU to measure (default: 0)");
+  line.option("--threads", "host threads to measure with (default: every core)");
+  line.option("--device", "number of the GPU to measure (default: 0)");
   line.flag("--json", json, "print as JSON");
   line.flag("--measure", measure, "measure the ceilings of this machine (about a second)");
   if (!line.parse(invocation.arguments)) return 0;
 
+  const auto& op = line.text("op");
   const bench::Operator* const asked = op ? &invocation.registry.find(*op) : nullptr;
-  const std::optional<int> chosen =
-      device_option(device, is_built(Backend::cuda) ? Backend::cuda : Backend::openmp);
-  const int most = threads_option(threads_text);
+  const std::optional<int> chosen = device_option(
+      line.text("--device"), is_built(Backend::cuda) ? Backend::cuda : Backend::openmp);
+  const int most = threads_option(line.text("--threads"));
   std::optional<Runtime> runtime;
   const Backend host = is_built(Backend::openmp) ? Backend::openmp : Backend::serial;
   // A CUDA build without a device still describes itself.

@@ -18,19 +18,18 @@ int logits_command(const Invocation& invocation) {
   constexpr const char* usage = "katt logits --model DIR --tokens 1,2,3 --out OUT.h5";
   CommandLine line("katt logits", "Logits of a LLaMA for every token of a prompt");
   ModelOptions options;
-  std::optional<std::string> tokens_text, out;
   LayoutOptions ranks;
   options.add_to(line);
   ranks.add_inference_to(line);
-  line.option("--tokens", tokens_text, "token ids of the prompt: 1,2,3");
-  line.option("--out", out, "file (HDF5) for the dataset logits, (tokens, vocabulary) f32");
+  line.option("--tokens", "token ids of the prompt: 1,2,3");
+  line.option("--out", "file (HDF5) for the dataset logits, (tokens, vocabulary) f32");
   bool overwrite = false;
   line.flag("--overwrite", overwrite, "replace the file of --out");
   if (!line.parse(invocation.arguments)) return 0;
-  options.resolve(usage);
-  ranks.resolve();
-  const auto tokens = parse_tokens(required_option("--tokens", tokens_text, usage));
-  const std::string& target = required_option("--out", out, usage);
+  options.resolve(line, usage);
+  ranks.resolve(line);
+  const auto tokens = parse_tokens(line.required("--tokens", usage));
+  const std::string& target = line.required("--out", usage);
 
   const io::Outputs outputs =
       claim_outputs({{"--out", target}}, {{"--model", options.folder}}, overwrite);

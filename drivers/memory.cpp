@@ -149,23 +149,24 @@ int memory_command(const Invocation& invocation) {
   CommandLine line("katt memory", "Forecast the memory of a LLaMA, for inference and training");
   ModelOptions options;
   LayoutOptions layout;
-  std::optional<std::string> batch, seq, blocks, accumulation, ranks_text, micro_batches;
   bool checkpoint = false, measure = false;
   options.add_to(line);
-  line.option("--batch", batch, "sequences (default: 1)");
-  line.option("--seq", seq, "tokens of a sequence (default: 512)");
-  line.option("--accumulation", accumulation,
+  line.option("--batch", "sequences (default: 1)");
+  line.option("--seq", "tokens of a sequence (default: 512)");
+  line.option("--accumulation",
               "microbatches of a step, which ranks may share (default: the ranks' number)");
   layout.add_to(line);
-  line.option("--micro-batches", micro_batches, "as for katt train");
-  line.option("--ranks", ranks_text,
+  line.option("--micro-batches", "as for katt train");
+  line.option("--ranks",
               "ranks to forecast for (default: those of mpirun, else those that the layout names)");
-  line.option("--checkpoint-blocks", blocks, "as for katt train");
+  line.option("--checkpoint-blocks", "as for katt train");
   line.flag("--checkpoint", checkpoint, "compute activations again in the backward pass");
   line.flag("--measure", measure, "run a step of each and report its measured peak");
   if (!line.parse(invocation.arguments)) return 0;
-  options.resolve(memory_usage);
+  options.resolve(line, memory_usage);
+  const auto& ranks_text = line.text("--ranks");
   layout.resolve_forecast(
+      line,
       ranks_text ? static_cast<int>(bench::parse_count("--ranks", *ranks_text, 1, most_ranks)) : 0);
   const int ranks = layout.layout.ranks();
   const bool is_run = ranks::world().size() == ranks;
@@ -173,20 +174,20 @@ int memory_command(const Invocation& invocation) {
     throw InputError("--measure: the program has " + std::to_string(ranks::world().size()) +
                      " ranks, expected the " + std::to_string(ranks) + " of the layout");
   }
-  const std::int64_t rows = count_option("--batch", batch, 1, 1);
-  const std::int64_t tokens = count_option("--seq", seq, 1, 512);
+  const std::int64_t rows = line.count("--batch", 1, 1);
+  const std::int64_t tokens = line.count("--seq", 1, 512);
   const nn::LlamaConfig config = nn::read_config(options.folder);
-  training::TrainOptions train{
-      .shape = {.batch = rows, .seq = tokens},
-      .accumulation = count_option("--accumulation", accumulation, 1, layout.layout.data),
-      .dtype = options.dtype,
-      .micro_batches = count_option("--micro-batches", micro_batches, 1, 0)};
+  training::TrainOptions train{.shape = {.batch = rows, .seq = tokens},
+                               .accumulation = line.count("--accumulation", 1, layout.layout.data),
+                               .dtype = options.dtype,
+                               .micro_batches = line.count("--micro-batches", 1, 0)};
 
   const Runtime runtime(options.threads, options.device);
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     allocate_scratch(exec);
-    train.recompute = training::plan_checkpointing(exec, config, train, "--checkpoint-blocks",
-                                                   blocks.value_or(checkpoint ? "all" : "none"))
+    train.recompute = training::plan_checkpointing(
+                          exec, config, train, "--checkpoint-blocks",
+                          line.text("--checkpoint-blocks").value_or(checkpoint ? "all" : "none"))
                           .recompute;
     // Inference has only tensor parallel ranks and stages.
     nn::SessionOptions session{.batch = rows, .capacity = tokens};

@@ -16,11 +16,10 @@ int merge_command(const Invocation& invocation) {
                    "Put result files together, such as the parts of a sweep: katt merge part_*.h5 "
                    "-o OUT.h5");
   std::vector<std::string> files;
-  std::optional<std::string> output;
   bool overwrite = false;
   bool json = false;
   line.positionals("files", files, "result files; their runs are kept apart");
-  line.option("-o,--output", output, "result file (HDF5) to write");
+  line.option("-o,--output", "result file (HDF5) to write");
   line.flag("--overwrite", overwrite, "replace the result file");
   line.flag("--json", json, "print a summary as JSON");
   line.footer(
@@ -28,21 +27,20 @@ int merge_command(const Invocation& invocation) {
       "are told.");
   if (!line.parse(invocation.arguments)) return 0;
   if (files.empty()) throw InputError("katt merge: expected result files, e.g. part_*.h5");
-  if (!output || output->empty()) {
-    throw InputError("-o is missing: expected the result file to write, e.g. -o results/NAME.h5");
-  }
+  const std::string& output =
+      line.required("-o", "expected the result file to write, e.g. -o results/NAME.h5");
   const std::vector<std::filesystem::path> paths(files.begin(), files.end());
   std::vector<io::NamedPath> parts;
   for (const std::filesystem::path& path : paths) parts.push_back({"the part", path});
-  const io::Outputs outputs = claim_outputs({{"-o", *output}}, parts, overwrite);
+  const io::Outputs outputs = claim_outputs({{"-o", output}}, parts, overwrite);
   const bench::Merged merged = bench::merge_results(invocation.registry, paths);
-  io::write_result(*output, bench::result_columns(invocation.registry), merged.contents);
+  io::write_result(output, bench::result_columns(invocation.registry), merged.contents);
   for (const std::string& note : bench::notes(merged)) {
     std::fprintf(stderr, "%s\n", io::impl::escaped(note).c_str());
   }
   std::fprintf(stderr, "%zu rows of %zu runs in %zu files; %s\n", merged.contents.rows.size(),
-               merged.contents.runs.size(), merged.files, io::impl::escaped(*output).c_str());
-  if (json) std::printf("%s\n", bench::merged_json(merged, *output).c_str());
+               merged.contents.runs.size(), merged.files, io::impl::escaped(output).c_str());
+  if (json) std::printf("%s\n", bench::merged_json(merged, output).c_str());
   return 0;
 }
 

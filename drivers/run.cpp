@@ -17,18 +17,6 @@
 namespace katt::impl {
 namespace {
 
-/// 0 for an open value.
-int extent(const char* name, const std::optional<std::string>& text) {
-  return text ? static_cast<int>(bench::parse_count(name, *text, 1, bench::max_tile)) : 0;
-}
-
-const std::string& required(const char* name, const std::optional<std::string>& value) {
-  if (!value || value->empty()) {
-    throw InputError(std::string(name) + " is missing: katt run OP --in CASE.h5 --out OUT.h5");
-  }
-  return *value;
-}
-
 /// {"op": …, "backend": …, "threads": …, "dtype": …, "out": FILE, "outputs": {"dq": [2, 8, 64,
 /// 64]}}
 void print_json(const bench::Operator& op, const bench::RunOptions& options, Dtype dtype,
@@ -62,24 +50,23 @@ void check_variant(const bench::Operator& op, Backend backend, const std::string
 
 int run_command(const Invocation& invocation) {
   CommandLine line("katt run", "Run one operator on tensors from a file");
-  std::optional<std::string> op, in, out, variant, tile_q, tile_kv, backend, device, threads, dtype,
-      seed;
   bool json = false, overwrite = false;
-  line.positional("op", op, "operator");
-  line.option("--in", in, "case file (HDF5): inputs as datasets, parameters as attributes");
-  line.option("--out", out, "file to write the outputs to");
+  line.positional("op", "operator");
+  line.option("--in", "case file (HDF5): inputs as datasets, parameters as attributes");
+  line.option("--out", "file to write the outputs to");
   line.flag("--overwrite", overwrite, "replace the file of --out");
-  line.option("--variant", variant,
+  line.option("--variant",
               "variant to run (default: auto, the fastest that accepts the arguments)");
-  line.option("--tile-q", tile_q, "query extent of the tile (default: the variant's)");
-  line.option("--tile-kv", tile_kv, "key extent of the tile");
-  line.option("--backend", backend, "openmp, serial or cuda");
-  line.option("--device", device, device_help);
-  line.option("--threads", threads, "host threads (default: every core)");
-  line.option("--dtype", dtype, "f32, f16 or bf16: compute in it (default: the case's own)");
-  line.option("--seed", seed, "as everywhere; no operator draws random numbers");
+  line.option("--tile-q", "query extent of the tile (default: the variant's)");
+  line.option("--tile-kv", "key extent of the tile");
+  line.option("--backend", "openmp, serial or cuda");
+  line.option("--device", device_help);
+  line.option("--threads", "host threads (default: every core)");
+  line.option("--dtype", "f32, f16 or bf16: compute in it (default: the case's own)");
+  line.option("--seed", "as everywhere; no operator draws random numbers");
   line.flag("--json", json, "print what was run and written as one line of JSON");
   if (!line.parse(invocation.arguments)) return 0;
+  const auto& op = line.text("op");
   if (!op)
     throw InputError("katt run: the operator is missing: katt run OP --in CASE.h5 --out OUT.h5");
 
@@ -90,18 +77,25 @@ int run_command(const Invocation& invocation) {
                      " ranks, expected 1");
   }
   bench::RunOptions options;
-  options.backend = backend_option(backend);
-  const std::optional<int> chosen_device = device_option(device, options.backend);
-  const int most = threads_option(threads);
+  options.backend = backend_option(line.text("--backend"));
+  const std::optional<int> chosen_device = device_option(line.text("--device"), options.backend);
+  const int most = threads_option(line.text("--threads"));
   options.threads = bench::resolved_threads(options.backend, most);
+  const auto& variant = line.text("--variant");
   if (variant) options.config.variant = *variant;
-  if (tile_q || tile_kv) {
-    options.config.setting = {extent("--tile-q", tile_q), extent("--tile-kv", tile_kv)};
+  const auto extent = [&](const char* name) {  // 0 where it is left open
+    const auto& text = line.text(name);
+    return text ? static_cast<int>(bench::parse_count(name, *text, 1, bench::max_tile)) : 0;
+  };
+  if (line.text("--tile-q") || line.text("--tile-kv")) {
+    options.config.setting = {extent("--tile-q"), extent("--tile-kv")};
   }
-  static_cast<void>(seed_option(seed, 0));
-  const std::string& target = required("--out", out);
-  const io::CaseFile input(required("--in", in), dtype_option(dtype));
-  const io::Outputs outputs = claim_outputs({{"--out", target}}, {{"--in", *in}}, overwrite);
+  static_cast<void>(seed_option(line.text("--seed"), 0));
+  constexpr const char* usage = "katt run OP --in CASE.h5 --out OUT.h5";
+  const std::string& target = line.required("--out", usage);
+  const std::string& in = line.required("--in", usage);
+  const io::CaseFile input(in, dtype_option(line.text("--dtype")));
+  const io::Outputs outputs = claim_outputs({{"--out", target}}, {{"--in", in}}, overwrite);
 
   const Runtime runtime(most, chosen_device);
   if (variant) check_variant(chosen, options.backend, *variant);

@@ -1,8 +1,6 @@
 #include "sweep/sweep.hpp"
 
-#include <algorithm>
 #include <cstdio>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -60,23 +58,20 @@ int sweep_command(const Invocation& invocation) {
       "them out, one rank a node measures; operators of several ranks are measured by all "
       "together");
   bench::SweepRequest request = read_target(invocation);
-  std::optional<std::string> output;
-  std::optional<std::string> tuning_file;
-  std::optional<std::string> shard;
   bench::SweepOptions options;
   bool json = false;
   bool profile = false;
   bool isolate = false;
   bool dry_run = false;
-  line.option("-o,--output", output, "result file (HDF5) to write");
+  line.option("-o,--output", "result file (HDF5) to write");
   line.flag("--resume", options.resume, "continue the result file; start it if missing");
   line.flag("--overwrite", options.overwrite, "replace the result file");
-  line.option("--shard", shard,
+  line.option("--shard",
               "I/N: measure the I-th of N parts (from 1), for katt merge to put together");
   line.flag("--json", json, "print a summary as JSON");
   line.flag("--dry-run", dry_run,
             "print the points, rows, memory and time of the sweep; measure and write nothing");
-  line.option("--tuning", tuning_file, "file that katt tune wrote, for --tile auto");
+  line.option("--tuning", "file that katt tune wrote, for --tile auto");
   line.flag("--profile", profile, "tell and record where the time goes, from further runs");
   line.flag("--isolate", isolate,
             "outlive a variant that ends the process: a failed row (on a device always)");
@@ -85,7 +80,9 @@ int sweep_command(const Invocation& invocation) {
   measuring.apply(request);
   const std::optional<int> device = measuring.device(request);
   request.settings.profile |= profile;
-  options.output = output.value_or("");
+  const auto& tuning_file = line.text("--tuning");
+  const auto& shard = line.text("--shard");
+  options.output = line.text("-o").value_or("");
   if (shard) options.shard = bench::parse_shard(*shard);
   options.command = invocation.command;
   if (bench::watch::is_continued()) {  // in the file of the process before this one

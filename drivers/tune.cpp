@@ -36,18 +36,18 @@ int tune_command(const Invocation& invocation) {
   CommandLine line("katt tune",
                    "Find the fastest tiles of this machine, for --tile auto: katt tune OP [axes]");
   bench::SweepRequest request = read_target(invocation);
-  std::optional<std::string> output;
-  std::optional<std::string> results;
   const std::optional<std::filesystem::path> usual = bench::usual_tuning_file();
-  line.option("-o,--output", output,
+  line.option("-o,--output",
               "tuning file to update" + (usual ? " (default: " + usual->string() + ")" : ""));
   bool json = false;
   line.flag("--json", json, "print the tiles as the JSON of a tuning file");
-  line.option("--results", results, "result file (HDF5) to keep what was measured in");
+  line.option("--results", "result file (HDF5) to keep what was measured in");
   MeasureOptions measuring(line, request);
   if (!line.parse(invocation.arguments)) return 0;
   measuring.apply(request);
   const std::optional<int> device = measuring.device(request);
+  const auto& output = line.text("-o");
+  const auto& results = line.text("--results");
 
   if (!output && !usual) {
     throw InputError("-o is missing: HOME and XDG_CONFIG_HOME name no folder for a tuning file");

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <iostream>
+#include <list>
+#include <map>
 
 #include <CLI/CLI.hpp>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
+#include "plan/axes.hpp"
 
 namespace katt::impl {
 namespace {
@@ -25,6 +28,8 @@ std::string normalised(std::string argument) {
 struct CommandLine::Impl {
   CLI::App app;
   std::vector<std::string> known;  ///< option names, for suggestions
+  std::list<std::optional<std::string>> values;
+  std::map<std::string, std::optional<std::string>*> by_name;
 };
 
 CommandLine::CommandLine(const std::string& name, const std::string& description)
@@ -36,12 +41,14 @@ CommandLine::CommandLine(const std::string& name, const std::string& description
 
 CommandLine::~CommandLine() = default;
 
-void CommandLine::positional(const std::string& name, std::optional<std::string>& value,
-                             const std::string& help) {
+void CommandLine::add(const std::string& names, const std::string& help, const std::string& group) {
+  std::optional<std::string>& value = impl_->values.emplace_back();
+  for (const std::string& name : bench::split(names, ',')) impl_->by_name[name] = &value;
   impl_->app
       .add_option_function<std::string>(
-          name, [&value](const std::string& text) { value = text; }, help)
-      ->type_name("");
+          names, [&value](const std::string& text) { value = text; }, help)
+      ->type_name("")
+      ->group(group);
 }
 
 void CommandLine::positionals(const std::string& name, std::vector<std::string>& values,
@@ -49,13 +56,9 @@ void CommandLine::positionals(const std::string& name, std::vector<std::string>&
   impl_->app.add_option(name, values, help)->type_name("");
 }
 
-void CommandLine::option(const std::string& names, std::optional<std::string>& value,
-                         const std::string& help, const std::string& group) {
-  impl_->app
-      .add_option_function<std::string>(
-          names, [&value](const std::string& text) { value = text; }, help)
-      ->type_name("")
-      ->group(group);
+void CommandLine::option(const std::string& names, const std::string& help,
+                         const std::string& group) {
+  add(names, help, group);
   for (const std::string& name : bench::split(names, ',')) impl_->known.push_back(name);
 }
 
@@ -84,7 +87,7 @@ bool CommandLine::parse(std::span<const std::string> arguments) {
                        ": unexpected argument; lists are written with commas, 64,128");
     }
     const std::string name = option->substr(0, option->find('='));
-    const std::string near = bench::suggestion(name, impl_->known);
+    const std::string near = suggestion(name);
     throw InputError(name + ": unknown option; " +
                      (near.empty() ? impl_->app.get_name() + " --help lists what there is" : near));
   } catch (const CLI::ArgumentMismatch& error) {
@@ -102,6 +105,39 @@ bool CommandLine::parse(std::span<const std::string> arguments) {
     throw InputError(impl_->app.get_name() + ": " + error.what());
   }
   return true;
+}
+
+const std::optional<std::string>& CommandLine::text(const std::string& name) const {
+  static const std::optional<std::string> none;
+  const auto found = impl_->by_name.find(name);
+  return found == impl_->by_name.end() ? none : *found->second;
+}
+
+const std::string& CommandLine::required(const std::string& name, const std::string& usage) const {
+  const std::optional<std::string>& given = text(name);
+  if (!given || given->empty()) throw InputError(name + " is missing: " + usage);
+  return *given;
+}
+
+std::int64_t CommandLine::count(const std::string& name, std::int64_t minimum,
+                                std::int64_t fallback) const {
+  return text(name) ? bench::parse_count(name, *text(name), minimum, largest_count) : fallback;
+}
+
+double CommandLine::number(const std::string& name, double minimum, double maximum,
+                           double fallback) const {
+  return text(name) ? bench::parse_number(name, *text(name), minimum, maximum) : fallback;
+}
+
+bool CommandLine::set_default(const std::string& name, const std::string& text) {
+  const auto found = impl_->by_name.find(name);
+  if (found == impl_->by_name.end()) return false;
+  if (!*found->second) *found->second = text;
+  return true;
+}
+
+std::string CommandLine::suggestion(const std::string& name) const {
+  return bench::suggestion(name, impl_->known);
 }
 
 }  // namespace katt::impl

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -8,7 +9,10 @@
 
 namespace katt::impl {
 
-/// The options of one subcommand. Values stay text: the code that knows their meaning checks them,
+/// Larger counts are typing errors.
+inline constexpr std::int64_t largest_count = 1 << 24;
+
+/// The options of one subcommand. Values are texts: what they mean is checked where it is known,
 /// with the same messages as for a file. Options may be spelled with '_' for '-'.
 class CommandLine {
  public:
@@ -18,13 +22,12 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  void positional(const std::string& name, std::optional<std::string>& value,
-                  const std::string& help);
+  void positional(const std::string& name, const std::string& help) { add(name, help, ""); }
   /// Any number of positional arguments.
   void positionals(const std::string& name, std::vector<std::string>& values,
                    const std::string& help);
-  /// `names` as in "-o,--output". The value stays empty when the option is missing.
-  void option(const std::string& names, std::optional<std::string>& value, const std::string& help,
+  /// `names` as in "-o,--output".
+  void option(const std::string& names, const std::string& help,
               const std::string& group = "Options");
   void flag(const std::string& names, bool& value, const std::string& help);
 
@@ -35,7 +38,24 @@ class CommandLine {
   /// InputError for all arguments other than the options above.
   [[nodiscard]] bool parse(std::span<const std::string> arguments);
 
+  /// The text of an option, by any of its names; empty where it was not given, or there is none of that name.
+  [[nodiscard]] const std::optional<std::string>& text(const std::string& name) const;
+  /// The text of an option that must be given and not empty. Throws InputError; `usage` ends its message.
+  [[nodiscard]] const std::string& required(const std::string& name,
+                                            const std::string& usage) const;
+  /// The text as a count or a number, or what holds where the option was not given. Throws InputError.
+  [[nodiscard]] std::int64_t count(const std::string& name, std::int64_t minimum,
+                                   std::int64_t fallback) const;
+  [[nodiscard]] double number(const std::string& name, double minimum, double maximum,
+                              double fallback) const;
+  /// Gives an option a text where it has none; false where there is no option of that name.
+  bool set_default(const std::string& name, const std::string& text);
+  /// An InputError's hint: the option that is nearest to a name; "" where none is.
+  [[nodiscard]] std::string suggestion(const std::string& name) const;
+
  private:
+  void add(const std::string& names, const std::string& help, const std::string& group);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

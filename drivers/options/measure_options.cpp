@@ -65,54 +65,54 @@ bool asks_for(std::span<const bench::SweepEntry> entries, Backend backend) {
   });
 }
 
-MeasureOptions::MeasureOptions(CommandLine& line, const bench::SweepRequest& request) {
-  line.positional("target", target_, "operator, or sweep file");
-  line.option("--device", device_, device_help);
+MeasureOptions::MeasureOptions(CommandLine& line, const bench::SweepRequest& request)
+    : line_(line) {
+  line.positional("target", "operator, or sweep file");
+  line.option("--device", device_help);
   line.flag("--cold", cold_, "flush the caches before every sample");
   for (const bench::SettingSpec& spec : bench::setting_specs()) {
-    add(line, settings_, spec.key, "", spec.help, "Measuring");
+    add(settings_, spec.key, "", spec.help, "Measuring");
   }
   for (const bench::SweepEntry& entry : request.entries) {
     for (const auto& specs : {entry.op->axes(), bench::common_axes(*entry.op)}) {
       for (const bench::AxisSpec& axis : specs) {
-        add(line, axes_, axis.name, axis.short_name, axis.help, "Axes");
+        add(axes_, axis.name, axis.short_name, axis.help, "Axes");
       }
     }
   }
-  add(line, axes_, "variant", "",
-      "variants to compare; auto: the fastest at each point (default: all)", "Axes");
-  add(line, axes_, "peer", "", "other libraries to compare with, e.g. torch_flash", "Axes");
-  add(line, axes_, "tile", "",
+  add(axes_, "variant", "", "variants to compare; auto: the fastest at each point (default: all)",
+      "Axes");
+  add(axes_, "peer", "", "other libraries to compare with, e.g. torch_flash", "Axes");
+  add(axes_, "tile", "",
       "tiles such as 64x64,128x64; auto: those that katt tune found; presets of "
       "devices such as avx512, amx, h200 (katt info OP)",
       "Axes");
-  add(line, axes_, "tile_q", "", "query extents of the tiles, combined with --tile-kv", "Axes");
-  add(line, axes_, "tile_kv", "", "key extents of the tiles", "Axes");
+  add(axes_, "tile_q", "", "query extents of the tiles, combined with --tile-kv", "Axes");
+  add(axes_, "tile_kv", "", "key extents of the tiles", "Axes");
   line.footer("Axes take lists and ranges: 512,1024 or 512:16384:x2 or 64:256:+64.");
 }
 
-void MeasureOptions::add(CommandLine& line, std::list<Option>& options, const std::string& key,
-                         const std::string& alias, const std::string& help, const char* group) {
+void MeasureOptions::add(Names& options, const std::string& key, const std::string& alias,
+                         const std::string& help, const char* group) {
   const std::string name = dashed(key);
-  for (const Option& known : options) {
-    if (known.name == name) return;
-  }
-  options.push_back({.name = name});
-  line.option(alias.empty() ? name : dashed(alias) + "," + name, options.back().value, help, group);
+  if (std::ranges::find(options, name) != options.end()) return;
+  options.push_back(name);
+  line_.option(alias.empty() ? name : dashed(alias) + "," + name, help, group);
 }
 
 void MeasureOptions::apply(bench::SweepRequest& request) const {
   if (request.entries.empty()) throw InputError("expected an operator or a sweep file");
   request.settings.cold |= cold_;
-  for (const Option& one : settings_) {
-    if (!one.value) continue;
-    (void)bench::set_setting(request.settings, bench::canonical_key(one.name), *one.value,
-                             one.name);
+  for (const std::string& name : settings_) {
+    if (const auto& text = line_.text(name)) {
+      (void)bench::set_setting(request.settings, bench::canonical_key(name), *text, name);
+    }
   }
   std::vector<bench::AxisText> typed;
-  for (const Option& one : axes_) {
-    if (!one.value) continue;
-    typed.push_back({.key = bench::canonical_key(one.name), .text = *one.value, .where = one.name});
+  for (const std::string& name : axes_) {
+    if (const auto& text = line_.text(name)) {
+      typed.push_back({.key = bench::canonical_key(name), .text = *text, .where = name});
+    }
   }
   for (bench::SweepEntry& entry : request.entries) bench::override_axes(entry, typed);
   if (request.settings.peer_program.empty()) bench::check_peers(request.entries);
@@ -120,12 +120,14 @@ void MeasureOptions::apply(bench::SweepRequest& request) const {
 
 std::optional<int> MeasureOptions::device(const bench::SweepRequest& request) const {
   const bool on_device = asks_for(request.entries, Backend::cuda);
-  return device_option(device_, on_device ? Backend::cuda : backend_option(std::nullopt));
+  return device_option(line_.text("--device"),
+                       on_device ? Backend::cuda : backend_option(std::nullopt));
 }
 
 std::vector<io::NamedPath> MeasureOptions::inputs(const bench::SweepRequest& request) const {
-  if (request.source.empty() || !target_) return {};
-  return {{"the sweep file", *target_}};
+  const auto& target = line_.text("target");
+  if (request.source.empty() || !target) return {};
+  return {{"the sweep file", *target}};
 }
 
 }  // namespace katt::impl

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <list>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,16 +35,13 @@ class MeasureOptions {
   [[nodiscard]] std::vector<io::NamedPath> inputs(const bench::SweepRequest& request) const;
 
  private:
-  struct Option {
-    std::string name;
-    std::optional<std::string> value{};
-  };
-  void add(CommandLine& line, std::list<Option>& options, const std::string& key,
-           const std::string& alias, const std::string& help, const char* group);
+  using Names = std::vector<std::string>;
+  void add(Names& options, const std::string& key, const std::string& alias,
+           const std::string& help, const char* group);
 
-  std::optional<std::string> target_, device_;
+  CommandLine& line_;
   bool cold_ = false;
-  std::list<Option> axes_, settings_;
+  Names axes_, settings_;
 };
 
 }  // namespace katt::impl

@@ -13,30 +13,23 @@
 
 namespace katt::impl {
 
-namespace {
-
-constexpr std::int64_t largest_count = 1 << 24;
-
-}  // namespace
-
 void ModelOptions::add_to(CommandLine& line) {
-  line.option("--model", model,
-              "folder of a Hugging Face LLaMA; with config.json alone, a random model");
-  line.option("--dtype", dtype_text, "f32 (default), f16 or bf16: of weights and activations");
-  line.option("--backend", backend_text, "openmp, serial or cuda");
-  line.option("--device", device_text, device_help);
-  line.option("--threads", threads_text, "host threads (default: every core)");
-  line.option("--seed", seed_text, "seed of all that is random (default: 0)");
+  line.option("--model", "folder of a Hugging Face LLaMA; with config.json alone, a random model");
+  line.option("--dtype", "f32 (default), f16 or bf16: of weights and activations");
+  line.option("--backend", "openmp, serial or cuda");
+  line.option("--device", device_help);
+  line.option("--threads", "host threads (default: every core)");
+  line.option("--seed", "seed of all that is random (default: 0)");
   line.flag("--json", json, "print the result as one line of JSON");
 }
 
-void ModelOptions::resolve(const std::string& usage) {
-  folder = required_option("--model", model, usage);
-  dtype = dtype_option(dtype_text).value_or(Dtype::f32);
-  backend = backend_option(backend_text);
-  device = device_option(device_text, backend);
-  threads = threads_option(threads_text);
-  seed = seed_option(seed_text, 0);
+void ModelOptions::resolve(const CommandLine& line, const std::string& usage) {
+  folder = line.required("--model", usage);
+  dtype = dtype_option(line.text("--dtype")).value_or(Dtype::f32);
+  backend = backend_option(line.text("--backend"));
+  device = device_option(line.text("--device"), backend);
+  threads = threads_option(line.text("--threads"));
+  seed = seed_option(line.text("--seed"), 0);
 }
 
 std::vector<std::int64_t> parse_tokens(const std::string& text, const std::string& where) {
@@ -45,16 +38,6 @@ std::vector<std::int64_t> parse_tokens(const std::string& text, const std::strin
     tokens.push_back(bench::parse_count(where, part, 0, largest_count));
   }
   return tokens;
-}
-
-std::int64_t count_option(const char* name, const std::optional<std::string>& text,
-                          std::int64_t minimum, std::int64_t fallback) {
-  return text ? bench::parse_count(name, *text, minimum, largest_count) : fallback;
-}
-
-double number_option(const char* name, const std::optional<std::string>& text, double minimum,
-                     double maximum, double fallback) {
-  return text ? bench::parse_number(name, *text, minimum, maximum) : fallback;
 }
 
 void tell(const std::string& note) {
@@ -73,12 +56,6 @@ std::size_t ranks_on_memory(int ranks_on_host, const ModelOptions& options) {
   const int devices =
       options.backend == Backend::cuda && !options.device ? std::max(devices::count(), 1) : 1;
   return static_cast<std::size_t>((ranks_on_host + devices - 1) / devices);
-}
-
-const std::string& required_option(const char* name, const std::optional<std::string>& text,
-                                   const std::string& usage) {
-  if (!text || text->empty()) throw InputError(std::string(name) + " is missing: " + usage);
-  return *text;
 }
 
 }  // namespace katt::impl

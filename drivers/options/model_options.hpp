@@ -16,7 +16,6 @@ namespace katt::impl {
 
 /// The options that every command on a model has.
 struct ModelOptions {
-  std::optional<std::string> model, dtype_text, backend_text, device_text, threads_text, seed_text;
   bool json = false;
 
   std::filesystem::path folder;
@@ -28,20 +27,14 @@ struct ModelOptions {
 
   void add_to(CommandLine& line);
   /// Reads the texts. Throws InputError; `usage` says how the command is called.
-  void resolve(const std::string& usage);
+  void resolve(const CommandLine& line, const std::string& usage);
 };
 
 /// "1,2,3" as token ids. Throws InputError that names their place.
 [[nodiscard]] std::vector<std::int64_t> parse_tokens(const std::string& text,
                                                      const std::string& where = "--tokens");
 
-/// The text of an option as a count or a number, or the default. Throws InputError.
-[[nodiscard]] std::int64_t count_option(const char* name, const std::optional<std::string>& text,
-                                        std::int64_t minimum, std::int64_t fallback);
-[[nodiscard]] double number_option(const char* name, const std::optional<std::string>& text,
-                                   double minimum, double maximum, double fallback);
-
-/// Rank 0 prints a remark on a continuing run as a line on stderr; prints nothing when it is empty.
+/// A line on stderr, of rank 0: what a user should know of a run that goes on. None where it is empty.
 void tell(const std::string& note);
 
 /// Number of ranks of a host that share the memory of a rank: all of them share the host's memory,
@@ -60,10 +53,5 @@ void check_inference_fits(const Exec& exec, const ModelOptions& options,
       nn::inference_memory(exec, nn::read_config(options.folder), options.dtype, session);
   check_fits(options.folder.string() + ": inference", memory.total(), options.backend);
 }
-
-/// The text of a required option.
-[[nodiscard]] const std::string& required_option(const char* name,
-                                                 const std::optional<std::string>& text,
-                                                 const std::string& usage);
 
 }  // namespace katt::impl

@@ -22,6 +22,7 @@ constexpr std::size_t max_config_bytes = 1 << 20;
 
 TrainCommandLine::TrainCommandLine()
     : line_("katt train", "Train a LLaMA: AdamW, accumulation, mixed precision, checkpointing") {
+  const auto add = [&](const char* name, const char* help) { line_.option(name, help); };
   model.add_to(line_);
   add("--config", "TOML file with any of these options by name, e.g. batch = 4");
   add("--data", "HDF5 file with token ids, dataset tokens (N)");
@@ -67,42 +68,23 @@ TrainCommandLine::TrainCommandLine()
       "SIGTERM and SIGINT save and stop after the step.");
 }
 
-void TrainCommandLine::add(const char* name, const char* help) {
-  options_.push_back({.name = name});
-  line_.option(name, options_.back().value, help);
-}
-
-const std::optional<std::string>& TrainCommandLine::text(const char* name) const {
-  return std::ranges::find(options_, name, &Option::name)->value;
-}
-
-std::int64_t TrainCommandLine::count(const char* name, std::int64_t minimum,
-                                     std::int64_t fallback) const {
-  return count_option(name, text(name), minimum, fallback);
-}
-
-double TrainCommandLine::number(const char* name, double minimum, double maximum,
-                                double fallback) const {
-  return number_option(name, text(name), minimum, maximum, fallback);
-}
-
 bool TrainCommandLine::parse(std::span<const std::string> arguments) {
   if (!line_.parse(arguments)) return false;
   read_config();
-  model.resolve(train_usage);
-  layout.resolve();
-  (void)required_option("--steps", text("--steps"), train_usage);
-  if (!text("--data") == !text("--text")) {
+  model.resolve(line_, train_usage);
+  layout.resolve(line_);
+  (void)line_.required("--steps", train_usage);
+  if (!line_.text("--data") == !line_.text("--text")) {
     throw InputError("--data or --text: expected one of them: " + std::string(train_usage));
   }
   for (const char* name : {"--data", "--text"}) {
-    if (text(name) == "") throw InputError(std::string(name) + ": is empty, expected a file");
+    if (line_.text(name) == "") throw InputError(std::string(name) + ": is empty, expected a file");
   }
   return true;
 }
 
 void TrainCommandLine::read_config() {
-  const auto& path = text("--config");
+  const auto& path = line_.text("--config");
   if (!path) return;
   const auto document = bench::parse_toml(
       *path, io::impl::read_text(*path, max_config_bytes, "a TOML file of options"));
@@ -113,42 +95,28 @@ void TrainCommandLine::read_config() {
     std::string name = "--" + key.name;
     std::ranges::replace(name, '_', '-');
     const auto where = [&] { return *path + ":" + std::to_string(key.line) + ": " + key.name; };
-    std::optional<std::string>* value = nullptr;
-    value = layout.text(name);
-    if (name == "--model") value = &model.model;
-    if (name == "--dtype") value = &model.dtype_text;
-    if (name == "--seed") value = &model.seed_text;
-    if (name == "--threads") value = &model.threads_text;
-    if (name == "--backend") value = &model.backend_text;
-    if (name == "--device") value = &model.device_text;
-    const auto known = std::ranges::find(options_, name, &Option::name);
-    if (known != options_.end() && name != "--config") value = &known->value;
     if (name == "--checkpoint" || name == "--profile") {
       if (key.text != "0" && key.text != "1") {
         throw InputError(where() + " " + key.text + ": expected true or false");
       }
       bool& flag = name == "--profile" ? profile_ : checkpoint_;
       flag = flag || key.text == "1";
-    } else if (value == nullptr) {
-      std::vector<std::string> known;
-      for (const Option& one : options_) known.emplace_back(one.name);
-      const std::string near = bench::suggestion(name, known);
+    } else if (name == "--config" || !line_.set_default(name, key.text)) {
+      const std::string near = line_.suggestion(name);
       throw InputError(where() + ": is no option of katt train" +
                        (near.empty() ? "" : "; " + near));
-    } else if (!*value) {  // the command line comes first
-      *value = key.text;
     }
   }
 }
 
 void TrainCommandLine::check_output() const {
-  const std::filesystem::path out = text("--out").value_or("");
+  const std::filesystem::path out = line_.text("--out").value_or("");
   std::error_code ignored;
   if (resume && overwrite) throw InputError("--resume and --overwrite exclude each other");
   if (resume && out.empty()) throw InputError("--resume: needs --out, the run to continue");
   std::vector<io::NamedPath> inputs, targets;
   for (const char* name : {"--text", "--data", "--config"}) {
-    if (text(name)) inputs.push_back({name, *text(name)});
+    if (line_.text(name)) inputs.push_back({name, *line_.text(name)});
   }
   // a continued run reads its own save
   if (!resume || !io::same_file(out, model.folder)) inputs.push_back({"--model", model.folder});
@@ -162,7 +130,7 @@ void TrainCommandLine::check_output() const {
     }
   }
   if (!out.empty()) targets.push_back({"--out", out / "config.json"});
-  if (const auto& log = text("--log")) {
+  if (const auto& log = line_.text("--log")) {
     targets.push_back({"--log", *log});
     if (!resume && !overwrite && std::filesystem::is_regular_file(*log, ignored)) {
       throw InputError(

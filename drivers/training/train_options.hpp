@@ -1,7 +1,5 @@
 #pragma once
 
-#include <list>
-#include <optional>
 #include <string>
 
 #include "drivers/options/layout_options.hpp"
@@ -36,21 +34,10 @@ class TrainCommandLine {
   void check_output() const;
 
  private:
-  struct Option {
-    std::string name;
-    std::optional<std::string> value{};
-  };
-  void add(const char* name, const char* help);
   void read_config();
-  [[nodiscard]] const std::optional<std::string>& text(const char* name) const;
-  [[nodiscard]] std::int64_t count(const char* name, std::int64_t minimum,
-                                   std::int64_t fallback) const;
-  [[nodiscard]] double number(const char* name, double minimum, double maximum,
-                              double fallback) const;
   [[nodiscard]] training::LossScaling loss_scaling() const;
 
   CommandLine line_;
-  std::list<Option> options_;
   bool checkpoint_ = false;
   bool profile_ = false;
 };

@@ -6,12 +6,14 @@
 #include <cmath>
 #include <limits>
 #include <list>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "core/execution.hpp"
+#include "core/stopwatch.hpp"
 #include "core/text.hpp"
 #include "drivers/runtime/model_profile.hpp"
 #include "drivers/training/train_options.hpp"
@@ -24,14 +26,9 @@ namespace katt::impl {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using training::StepLog;
 using training::Trainer;
 using training::TrainOptions;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// "step 12/500 loss 3.214 norm 1.22 lr 1.0e-03 5120 tokens/s, 3 min 20 s left", at most one a
 /// second.
@@ -41,10 +38,9 @@ class ProgressLine {
 
   void show(const StepLog& step, std::int64_t done, double tokens_per_s, double left_s) {
     if (out_ == nullptr) return;
-    const bool is_due = done == steps_ || step.skipped || !shown_ || seconds_since(last_) >= 1.0;
+    const bool is_due = done == steps_ || step.skipped || !shown_ || shown_->seconds() >= 1.0;
     if (!is_due) return;
-    shown_ = true;
-    last_ = Clock::now();
+    shown_.emplace();
     const long left = std::lround(left_s);
     std::fprintf(out_, "step %lld/%lld loss %.4f norm %.3g lr %.2e %.0f tokens/s, ",
                  static_cast<long long>(done), static_cast<long long>(steps_), step.loss,
@@ -59,8 +55,7 @@ class ProgressLine {
  private:
   std::FILE* out_;
   std::int64_t steps_;
-  bool shown_ = false;
-  Clock::time_point last_{};
+  std::optional<Stopwatch> shown_;  ///< since the last line
 };
 
 /// Saves a run, by all ranks at once.
@@ -138,8 +133,8 @@ training::TokenData tokens_from_hdf5(const std::filesystem::path& path, std::int
 }
 
 training::TokenData TrainCommandLine::data(std::int64_t vocab_size) const {
-  if (text("--data")) return tokens_from_hdf5(*text("--data"), vocab_size);
-  return training::TokenData::from_bytes(*text("--text"), vocab_size);
+  if (line_.text("--data")) return tokens_from_hdf5(*line_.text("--data"), vocab_size);
+  return training::TokenData::from_bytes(*line_.text("--text"), vocab_size);
 }
 
 io::Outputs claim_targets(const RunOptions& options) {
@@ -196,8 +191,8 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
   const std::int64_t first = trainer.steps();
   bench::Profiler profiler;
   double profiled_s = 0;
-  const auto start = Clock::now();
-  // A signal may reach only some of the ranks: all stop after the same step.
+  const Stopwatch watch;
+  // A signal may come to some of the ranks alone: they stop after the same step.
   const auto is_stopped = [&] { return ranks.sum(stop ? 1 : 0) > 0; };
   while (trainer.steps() < options.steps && !is_stopped()) {
     if (options.profile) profiler.start();
@@ -205,7 +200,7 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
     profiler.stop();
     profiled_s += step.time_s;
     const auto done = static_cast<double>(trainer.steps() - first);
-    const double elapsed_s = seconds_since(start);
+    const double elapsed_s = watch.seconds();
     summary.tokens_per_s = done * step_tokens / elapsed_s;
     summary.skipped += step.skipped ? 1 : 0;
     progress.show(step, trainer.steps(), summary.tokens_per_s,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <set>
 #include <stdexcept>
 
 #include <nlohmann/json.hpp>

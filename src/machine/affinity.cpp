@@ -11,14 +11,14 @@
 #include <string>
 #include <thread>
 
+#include "core/stopwatch.hpp"
+
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
 
 namespace katt::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 std::vector<int> processors_of_this_thread() {
   cpu_set_t set;
@@ -52,12 +52,12 @@ void on_each_thread(int threads, const F& f) {
 /// Keeps the threads busy until the system has spread them, and returns the processor of each.
 std::vector<int> where_threads_settle(int threads) {
   constexpr int longest_ms = 50;
-  constexpr std::chrono::milliseconds step(2);
+  constexpr int step_ms = 2;
   std::vector<int> places(static_cast<std::size_t>(threads), -1);
-  for (int spent = 0; spent < longest_ms; spent += static_cast<int>(step.count())) {
+  for (int spent = 0; spent < longest_ms; spent += step_ms) {
     on_each_thread(threads, [&](std::size_t thread) {
-      const auto end = Clock::now() + step;
-      while (Clock::now() < end) {
+      const Stopwatch watch;
+      while (watch.seconds() < step_ms * 1e-3) {
       }
       places[thread] = sched_getcpu();
     });
@@ -144,9 +144,9 @@ void Bound::renew() const {
 }
 
 bool wait_for_rest(pid_t process, double limit_s) {
-  const auto limit = Clock::now() + std::chrono::duration<double>(limit_s);
+  const Stopwatch watch;
   while (!rests(process)) {
-    if (Clock::now() > limit) return false;
+    if (watch.seconds() > limit_s) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -10,6 +9,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/stopwatch.hpp"
 #include "op/registry.hpp"
 #include "tile/rows/stream.hpp"
 #include "tile/vec/vec.hpp"
@@ -165,19 +165,15 @@ class Workers {
   template <class Kernel>
   [[nodiscard]] double best_launch(const Kernel& kernel, const std::string& label, int launches,
                                    double least_s) const {
-    using Clock = std::chrono::steady_clock;
-    const auto since = [](Clock::time_point start) {
-      return std::chrono::duration<double>(Clock::now() - start).count();
-    };
     launch(kernel, label);
     fence();
     double best = std::numeric_limits<double>::infinity();
-    const auto begin = Clock::now();
-    for (int i = 0; i < launches || since(begin) < least_s; ++i) {
-      const auto start = Clock::now();
+    const Stopwatch all;
+    for (int i = 0; i < launches || all.seconds() < least_s; ++i) {
+      const Stopwatch watch;
       launch(kernel, label);
       fence();
-      best = std::min(best, since(start));
+      best = std::min(best, watch.seconds());
     }
     return best;
   }

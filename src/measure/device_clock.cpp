@@ -5,7 +5,6 @@
 #include <cuda_runtime_api.h>
 
 #include <stdexcept>
-#include <string>
 
 #include "core/devices.hpp"
 

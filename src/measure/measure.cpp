@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <exception>
 #include <new>
@@ -11,6 +10,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "core/stopwatch.hpp"
 #include "measure/device_clock.hpp"
 #include "measure/statistics.hpp"
 #include "process/watch.hpp"
@@ -19,14 +19,8 @@
 namespace katt::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double elapsed_s(Clock::time_point start, const Largest& largest) {
-  const double own = seconds_since(start);
+double elapsed_s(const Stopwatch& watch, const Largest& largest) {
+  const double own = watch.seconds();
   return largest ? largest(own) : own;
 }
 
@@ -81,21 +75,21 @@ Sample sample(const Contender& contender, int inner) {
   if (contender.on_device) clock.emplace();
   candidate.fence();
   if (clock) clock->start();
-  const auto start = Clock::now();
+  const Stopwatch watch;
   for (int i = 0; i < inner; ++i) candidate.run();
-  const double host_s = seconds_since(start) / inner;
+  const double host_s = watch.seconds() / inner;
   if (clock) return {clock->seconds() / inner, host_s};
   candidate.fence();
-  return {seconds_since(start) / inner, host_s};
+  return {watch.seconds() / inner, host_s};
 }
 
 /// Runs until the time of a run has settled (three runs, or a tenth of the budget spent) and
 /// chooses how many runs make a sample.
 void warm_up(Contender& contender, const Settings& settings, const Largest& largest) {
-  const auto start = Clock::now();
+  const Stopwatch watch;
   bool restored = contender.candidate->restore();
   double fastest = sample(contender, 1).seconds;
-  for (int run = 1; run < 3 && elapsed_s(start, largest) < settings.budget_s / 10; ++run) {
+  for (int run = 1; run < 3 && elapsed_s(watch, largest) < settings.budget_s / 10; ++run) {
     restored = contender.candidate->restore();
     fastest = std::min(fastest, sample(contender, 1).seconds);
   }
@@ -195,14 +189,14 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
 
   std::mt19937_64 random(settings.seed);
   Turns turns(settings.cold, bound);
-  const auto start = Clock::now();
+  const Stopwatch watch;
   for (int round = 0; round < (settings.rounds > 0 ? settings.rounds : settings.max_rounds);
        ++round) {
     const auto active = running(contenders);
     if (active.empty()) break;
     const double budget = settings.budget_s * static_cast<double>(active.size());
     if (settings.rounds == 0 && round >= settings.min_rounds &&
-        (elapsed_s(start, largest) >= budget ||
+        (elapsed_s(watch, largest) >= budget ||
          std::all_of(active.begin(), active.end(),
                      [&](const Contender* one) { return precise(*one, settings.precision); }))) {
       break;

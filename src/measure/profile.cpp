@@ -1,7 +1,6 @@
 #include "measure/profile.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -13,18 +12,13 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/stopwatch.hpp"
 #include "core/text.hpp"
 #include "measure/ceilings.hpp"
 #include "op/matrix_ceiling.hpp"
 
 namespace katt::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_between(Clock::time_point start, Clock::time_point end) {
-  return std::chrono::duration<double>(end - start).count();
-}
 
 struct Node {
   std::string name;
@@ -36,7 +30,7 @@ struct Node {
 
 struct Open {
   std::size_t node = 0;
-  Clock::time_point start{};
+  Stopwatch watch{};
 };
 
 }  // namespace
@@ -64,7 +58,7 @@ struct Profiler::State {
   void begin(std::string_view name) {
     if (std::this_thread::get_id() != thread) return;
     const std::size_t node = inside(name);
-    open.push_back({.node = node, .start = Clock::now()});
+    open.push_back({.node = node});
   }
 
   void add(std::string_view name, const nn::CallWork& work) {
@@ -75,10 +69,9 @@ struct Profiler::State {
   }
 
   void end() {
-    const auto now = Clock::now();
     if (std::this_thread::get_id() != thread || open.size() == 1) return;
     Node& node = nodes[open.back().node];
-    node.time_s += seconds_between(open.back().start, now);
+    node.time_s += open.back().watch.seconds();
     ++node.calls;
     open.pop_back();
   }
@@ -203,10 +196,10 @@ io::Profile profile(Candidate& candidate, double time_s) {
     candidate.restore();
     candidate.fence();
     profiler.start();
-    const auto start = Clock::now();
+    const Stopwatch watch;
     candidate.run();
     candidate.fence();
-    whole_s += seconds_between(start, Clock::now());
+    whole_s += watch.seconds();
     profiler.stop();
   }
   return profiler.mean(static_cast<std::int64_t>(runs), whole_s);

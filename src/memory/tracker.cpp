@@ -160,11 +160,6 @@ Bytes live() {
 
 std::size_t live_bytes() { return live().total(); }
 
-std::size_t live_on(int device) {
-  const std::lock_guard lock(state().mutex);
-  return at(std::as_const(state().live), device);
-}
-
 Scope::Scope() {
   const std::lock_guard lock(state().mutex);
   base_ = state().live;
@@ -179,11 +174,6 @@ Scope::~Scope() {
 Bytes Scope::peak() const {
   const std::lock_guard lock(state().mutex);
   return by_kind(peak_);
-}
-
-std::size_t Scope::peak_on(int device) const {
-  const std::lock_guard lock(state().mutex);
-  return at(peak_, device);
 }
 
 std::size_t Scope::base_bytes() const { return by_kind(base_).total(); }

@@ -42,8 +42,6 @@ void install();
 [[nodiscard]] Bytes live();
 /// Live bytes over all spaces.
 [[nodiscard]] std::size_t live_bytes();
-/// Live bytes on one device of several.
-[[nodiscard]] std::size_t live_on(int device);
 
 /// Measures the allocations made while the object lives: the peak of the host and of every device,
 /// beyond the bytes that were live there when the scope began. The host and the devices cannot lend
@@ -61,8 +59,6 @@ class Scope {
   /// Peaks of (live − base) so far; never negative. The peak of several devices is the sum of their
   /// peaks.
   [[nodiscard]] Bytes peak() const;
-  /// The peak of one device.
-  [[nodiscard]] std::size_t peak_on(int device) const;
   /// The sum of the peaks.
   [[nodiscard]] std::size_t peak_bytes() const { return peak().total(); }
 

@@ -1,7 +1,6 @@
 #include "nn/config.hpp"
 
 #include <cmath>
-#include <limits>
 #include <string_view>
 #include <system_error>
 

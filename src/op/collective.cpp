@@ -1,13 +1,13 @@
 #include "op/collective.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <limits>
 #include <new>
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/stopwatch.hpp"
 #include "machine/machine.hpp"
 #include "op/adapter.hpp"
 
@@ -24,14 +24,13 @@ void CollectiveCandidate::run() {
 }
 
 std::optional<double> CollectiveCandidate::timed(int runs) {
-  using Clock = std::chrono::steady_clock;
   fence();
   group_.barrier();
   const ranks::Traffic before = ranks::traffic();
-  const auto start = Clock::now();
+  const Stopwatch watch;
   for (int i = 0; i < runs; ++i) run();
   fence();
-  const double own_s = std::chrono::duration<double>(Clock::now() - start).count();
+  const double own_s = watch.seconds();
   const ranks::Traffic sent = ranks::traffic() - before;
   total_.sent_bytes += sent.sent_bytes;
   total_.messages += sent.messages;

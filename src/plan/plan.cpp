@@ -4,7 +4,6 @@
 #include <cctype>
 #include <iterator>
 #include <map>
-#include <set>
 
 #include "core/text.hpp"
 #include "machine/machine.hpp"

@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 #include <queue>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
@@ -133,15 +134,27 @@ Part part_of(std::span<const PlannedCase> plan, const Shard& shard, const Settin
   }
   const std::vector<int> parts = split(plan, shard.count, settings);
   Part part{.tasks = {}, .shard = shard, .split = fingerprint(plan, parts, shard.count)};
-  std::size_t place = 0;
+  std::size_t first_place = 1;
   for (std::size_t i = 0; i < plan.size(); ++i) {
-    Task task{.planned = plan[i], .places = {}};
-    for (std::size_t k = 0; k < plan[i].configs.size(); ++k) task.places.push_back(++place);
-    if (parts[i] != shard.index - 1) continue;
-    part.rows += task.places.size();
-    part.tasks.push_back(std::move(task));
+    const std::size_t rows = plan[i].configs.size();
+    if (parts[i] == shard.index - 1) {
+      Task task{
+          .planned = plan[i], .number = i, .first_place = first_place, .wanted = Indices(rows)};
+      std::iota(task.wanted.begin(), task.wanted.end(), std::uint64_t{0});
+      part.rows += rows;
+      part.tasks.push_back(std::move(task));
+    }
+    first_place += rows;
   }
   return part;
+}
+
+PlannedCase wanted_of(std::span<const PlannedCase> plan, std::uint64_t number, Indices& wanted) {
+  PlannedCase planned = plan[number];
+  const std::vector<Config> all = std::exchange(planned.configs, {});
+  std::erase_if(wanted, [&](std::uint64_t index) { return index >= all.size(); });
+  for (const std::uint64_t index : wanted) planned.configs.push_back(all[index]);
+  return planned;
 }
 
 io::Attributes place_in_split(const Part& part) {

@@ -21,14 +21,26 @@ struct Shard {
 [[nodiscard]] Shard parse_shard(const std::string& text);
 [[nodiscard]] std::string to_text(const Shard& shard);
 
-/// A case of a sweep, with the places of its rows in the whole plan, as a sweep in one part would
-/// number them.
+/// Some configurations of a case of a plan.
+using Indices = std::vector<std::uint64_t>;
+
+/// A case of a sweep, or some of its configurations, and where it stands in the whole plan.
 struct Task {
   PlannedCase planned;
-  std::vector<std::size_t> places;  ///< places of its configurations, from 1
+  std::uint64_t number = 0;     ///< of its case in the plan
+  std::size_t first_place = 0;  ///< of the case's first row among all rows of the plan, from 1
+  Indices wanted;               ///< which of the case's configurations these are
+
+  /// The place of a row among all rows: the one that the sweep in one part would give it.
+  [[nodiscard]] std::size_t place(std::size_t i) const { return first_place + wanted[i]; }
 };
 
-/// The work of one part of a sweep, in the order of the plan.
+/// The configurations of a case of a plan that another process asks for. It may know more of them than this
+/// machine: those that are not here are left out of `wanted`, too.
+[[nodiscard]] PlannedCase wanted_of(std::span<const PlannedCase> plan, std::uint64_t number,
+                                    Indices& wanted);
+
+/// What one part of a sweep measures, in the order of the plan.
 struct Part {
   std::vector<Task> tasks;
   Shard shard;

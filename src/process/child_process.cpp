@@ -11,7 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <system_error>
 #include <utility>
 

@@ -11,12 +11,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
-#include <cstring>
 #include <new>
 #include <stdexcept>
 #include <system_error>
+
+#include "core/stopwatch.hpp"
 
 extern char** environ;
 
@@ -96,8 +96,7 @@ std::string PeerProcess::ask(const std::string& line) {
 }
 
 std::string PeerProcess::read_line() {
-  using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s_);
+  const Stopwatch watch;
   for (;;) {
     if (const auto end = unread_.find('\n'); end != std::string::npos) {
       std::string line = unread_.substr(0, end);
@@ -106,7 +105,7 @@ std::string PeerProcess::read_line() {
     }
     if (unread_.size() > longest_line) give_up("answered with a line that does not end");
     if (stop_) give_up("was stopped");
-    if (Clock::now() > deadline) {
+    if (watch.seconds() > timeout_s_) {
       give_up("gave no answer within " + std::to_string(static_cast<int>(timeout_s_)) + " s");
     }
     pollfd waiting{.fd = socket_, .events = POLLIN, .revents = 0};

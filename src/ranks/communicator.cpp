@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <exception>
 #include <numeric>
 #include <thread>
@@ -12,6 +11,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "core/stopwatch.hpp"
 #include "memory/transfer.hpp"
 #include "ranks/device_queue.hpp"
 #include "ranks/link.hpp"
@@ -73,22 +73,16 @@ void expect(const char* op, const char* name, impl::Elements tensor, Dtype dtype
   }
 }
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 /// Counts the time of a call of an operation.
 class Inside {
  public:
   Inside() = default;
-  ~Inside() { impl::counted().inside_s += seconds_since(start_); }
+  ~Inside() { impl::counted().inside_s += watch_.seconds(); }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
 
  private:
-  Clock::time_point start_ = Clock::now();
+  Stopwatch watch_;
 };
 
 /// An operation between the ranks of a group, or from one to another.
@@ -184,16 +178,16 @@ std::vector<impl::Operation*>& under_way() {
   return all;
 }
 
-Clock::time_point first_began;  ///< start of the time without a pause in operations
+Stopwatch since_first;  ///< of those under way without a pause
 
 void begin(impl::Operation* operation) {
-  if (under_way().empty()) first_began = Clock::now();
+  if (under_way().empty()) since_first = {};
   under_way().push_back(operation);
 }
 
 void forget(impl::Operation* operation) {
   std::erase(under_way(), operation);
-  if (under_way().empty()) impl::counted().under_way_s += seconds_since(first_began);
+  if (under_way().empty()) impl::counted().under_way_s += since_first.seconds();
 }
 
 /// Waits for one operation. Another rank may first wait for a different operation, so all

@@ -1,6 +1,5 @@
 #include "ranks/environment.hpp"
 
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +7,7 @@
 #include <thread>
 
 #include "core/error.hpp"
+#include "core/stopwatch.hpp"
 #include "ranks/link.hpp"
 #include "ranks/mpi.hpp"
 
@@ -69,12 +69,11 @@ Environment::~Environment() {
 
 bool Environment::agree_to_fail(const std::string& message, int status, double patience_s) const {
   if (!started_ || impl::world_link()->size() == 1) return true;
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::duration<double>(patience_s);
+  const Stopwatch watch;
   MPI_Request all_here = MPI_REQUEST_NULL;
   MPI_Ibarrier(failures, &all_here);
   int agreed = 0;
-  while (Clock::now() < end) {
+  while (watch.seconds() < patience_s) {
     MPI_Test(&all_here, &agreed, MPI_STATUS_IGNORE);
     if (agreed != 0) return impl::world_link()->rank() == 0;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <exception>
 #include <set>
 #include <stdexcept>
 #include <thread>

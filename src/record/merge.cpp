@@ -12,7 +12,7 @@
 namespace katt::bench {
 namespace {
 
-void add_once(std::vector<std::string>& list, const std::string& text) {
+void note_once(std::vector<std::string>& list, const std::string& text) {
   if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(text);
 }
 
@@ -63,8 +63,8 @@ class Merger {
         ++merged_.copies;
         continue;
       }
-      add_once(merged_.commits, commit_of(run));
-      add_once(merged_.machines, machine_of(run));
+      note_once(merged_.commits, commit_of(run));
+      note_once(merged_.machines, machine_of(run));
       add_run(std::move(run), std::move(of_run), file);
     }
   }

@@ -14,32 +14,6 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 using io::ColumnKind;
 
-io::Column text_column(std::string name, std::size_t width) {
-  return {std::move(name), ColumnKind::text, width};
-}
-io::Column integer_column(std::string name) { return {std::move(name), ColumnKind::integer, 0}; }
-io::Column real_column(std::string name) { return {std::move(name), ColumnKind::real, 0}; }
-
-/// Columns of interfaces.md in its order, then Katt's own.
-std::vector<io::Column> base_columns() {
-  return {
-      text_column("op", 32),      text_column("pass", 8),         text_column("variant", 32),
-      text_column("backend", 8),  text_column("dtype", 8),        integer_column("batch"),
-      integer_column("heads"),    integer_column("kv_heads"),     integer_column("seq_q"),
-      integer_column("seq_kv"),   integer_column("head_dim"),     integer_column("causal"),
-      integer_column("tile_q"),   integer_column("tile_kv"),      integer_column("threads"),
-      text_column("status", 8),   text_column("reason", 256),     integer_column("samples"),
-      real_column("time_s"),      real_column("time_lo_s"),       real_column("time_hi_s"),
-      real_column("flops"),       real_column("bytes"),           real_column("tflops"),
-      real_column("gbytes_s"),    text_column("ceiling", 24),     real_column("ceiling_fraction"),
-      real_column("speedup"),     real_column("workspace_bytes"), real_column("total_bytes"),
-      real_column("max_abs_err"), real_column("mean_abs_err"),    text_column("commit", 48),
-      text_column("run", 16),     text_column("point", 16),       text_column("label", 64),
-      real_column("speedup_lo"),  real_column("speedup_hi"),      text_column("tile", 16),
-      integer_column("inner"),    integer_column("cold"),         text_column("engine", 16),
-  };
-}
-
 io::Cell empty_cell(ColumnKind kind) {
   switch (kind) {
     case ColumnKind::text: return std::string();
@@ -49,48 +23,100 @@ io::Cell empty_cell(ColumnKind kind) {
   return 0.0;
 }
 
-std::int64_t count(std::size_t n) { return static_cast<std::int64_t>(n); }
+struct Field {
+  const char* name;
+  io::Cell cell;
+  std::size_t width = 0;  ///< of a text
 
-/// Columns of the ranks' exchange: 0 when one rank computes alone.
-void add_exchange(const RowResult& result, std::map<std::string, io::Cell>& cells) {
-  const Exchange exchange = result.exchange.value_or(Exchange{});
-  cells["busbw_gbytes_s"] =
-      exchange.bus_bytes > 0 ? exchange.bus_bytes / result.time_s.median * 1e-9 : 0.0;
-  cells["sent_bytes"] = exchange.sent_bytes;
-  cells["messages"] = exchange.messages;
-  cells["communication_fraction"] = exchange.communication_fraction;
-  cells["overlap_fraction"] = exchange.overlap_fraction;
-  cells["pipeline_idle_fraction"] = exchange.idle_fraction;
-  cells["note"] = result.note;
+  [[nodiscard]] io::Column column(bool later) const {
+    constexpr ColumnKind kinds[] = {ColumnKind::text, ColumnKind::integer, ColumnKind::real};
+    return {name, kinds[cell.index()], width, later};  // in the order of the alternatives of Cell
+  }
+};
+
+/// What a row says, in the order of its columns: those of interfaces.md, then Katt's own. The axes of attention are
+/// among them, and are filled in from the point.
+std::vector<Field> base_fields(const PlannedCase& planned, const RowResult& row,
+                               const RowOrigin& origin) {
+  const Point& point = planned.point;
+  constexpr std::int64_t axis = 0;
+  const double total = row.total ? static_cast<double>(row.total->total()) : nan;
+  return {
+      {"op", planned.op != nullptr ? planned.op->name() : "", 32},
+      {"pass", point.pass, 8},
+      {"variant", row.requested.variant, 32},
+      {"backend", std::string(name_of(point.backend)), 8},
+      {"dtype", std::string(name_of(point.dtype)), 8},
+      {"batch", axis},
+      {"heads", axis},
+      {"kv_heads", axis},
+      {"seq_q", axis},
+      {"seq_kv", axis},
+      {"head_dim", axis},
+      {"causal", axis},
+      {"tile_q", axis},
+      {"tile_kv", axis},
+      {"threads", std::int64_t{point.threads}},
+      {"status", std::string(row.status.name()), 8},
+      {"reason", row.status.reason(), 256},
+      {"samples", static_cast<std::int64_t>(row.samples_s.size())},
+      {"time_s", row.time_s.median},
+      {"time_lo_s", row.time_s.lo},
+      {"time_hi_s", row.time_s.hi},
+      {"flops", row.work.flops},
+      {"bytes", row.work.bytes},
+      {"tflops", row.work.flops / row.time_s.median * 1e-12},
+      {"gbytes_s", row.work.bytes / row.time_s.median * 1e-9},
+      {"ceiling", row.ceiling.name, 24},
+      {"ceiling_fraction", row.ceiling.fraction},
+      {"speedup", row.speedup.median},
+      {"workspace_bytes",
+       row.total ? std::max(total - static_cast<double>(row.tensor_bytes), 0.0) : nan},
+      {"total_bytes", total},
+      {"max_abs_err", row.max_abs_err},
+      {"mean_abs_err", row.mean_abs_err},
+      {"commit", origin.commit, 48},
+      {"run", origin.run, 16},
+      {"point", origin.point, 16},
+      {"label", planned.label, 64},
+      {"speedup_lo", row.speedup.lo},
+      {"speedup_hi", row.speedup.hi},
+      {"tile", to_text(row.requested.setting), 16},
+      {"inner", std::int64_t{row.inner}},
+      {"cold", std::int64_t{origin.cold ? 1 : 0}},
+      {"engine", row.engine, 16},
+  };
 }
 
-/// Memory in bytes; NaN when it was not measured.
-void add_memory(const RowResult& result, std::map<std::string, io::Cell>& cells) {
-  for (const char* name : {"workspace_bytes", "total_bytes", "host_bytes", "device_bytes"}) {
-    cells[name] = nan;
-  }
-  if (!result.total) return;
-  const std::size_t total = result.total->total();
-  cells["workspace_bytes"] =
-      static_cast<double>(total > result.tensor_bytes ? total - result.tensor_bytes : 0);
-  cells["total_bytes"] = static_cast<double>(total);
-  cells["host_bytes"] = static_cast<double>(result.total->host);
-  cells["device_bytes"] = static_cast<double>(result.total->device);
+/// The columns behind the axes of all operators, which came later. What ranks exchange is 0 where one rank computes by
+/// itself; memory is NaN where it was not measured.
+std::vector<Field> later_fields(const RowResult& row) {
+  const Exchange exchange = row.exchange.value_or(Exchange{});
+  return {
+      {"host_bytes", row.total ? static_cast<double>(row.total->host) : nan},
+      {"device_bytes", row.total ? static_cast<double>(row.total->device) : nan},
+      {"host_s", row.host_s},
+      {"busbw_gbytes_s",
+       exchange.bus_bytes > 0 ? exchange.bus_bytes / row.time_s.median * 1e-9 : 0.0},
+      {"sent_bytes", exchange.sent_bytes},
+      {"messages", exchange.messages},
+      {"communication_fraction", exchange.communication_fraction},
+      {"overlap_fraction", exchange.overlap_fraction},
+      {"pipeline_idle_fraction", exchange.idle_fraction},
+      {"note", row.note, 96},
+  };
 }
 
 std::map<std::string, io::Cell> cells_of(const PlannedCase& planned, const RowResult& result,
                                          const RowOrigin& origin) {
   const Point& point = planned.point;
   std::map<std::string, io::Cell> cells;
+  for (const auto& fields : {base_fields(planned, result, origin), later_fields(result)}) {
+    for (const Field& field : fields) cells[field.name] = field.cell;
+  }
   for (const auto& [axis, value] : point.values) {
     std::visit([&, name = axis](const auto& held) { cells[name] = held; }, value);
   }
-  cells["op"] = planned.op->name();
-  cells["pass"] = point.pass;
-  cells["variant"] = result.requested.variant;
-  cells["backend"] = std::string(name_of(point.backend));
-  cells["dtype"] = std::string(name_of(point.dtype));
-  cells["threads"] = std::int64_t{point.threads};
   for (const VariantInfo& info : planned.op->variants(point.backend, point.pass)) {
     if (info.name != result.resolved.variant) continue;
     const Setting& setting = result.resolved.setting;
@@ -98,34 +124,6 @@ std::map<std::string, io::Cell> cells_of(const PlannedCase& planned, const RowRe
       cells[info.parameters[i]] = std::int64_t{setting[i]};
     }
   }
-  cells["tile"] = to_text(result.requested.setting);
-  cells["label"] = planned.label;
-  cells["engine"] = result.engine;
-  cells["status"] = std::string(result.status.name());
-  cells["reason"] = result.status.reason();
-  cells["samples"] = count(result.samples_s.size());
-  cells["inner"] = std::int64_t{result.inner};
-  cells["cold"] = std::int64_t{origin.cold ? 1 : 0};
-  cells["time_s"] = result.time_s.median;
-  cells["time_lo_s"] = result.time_s.lo;
-  cells["host_s"] = result.host_s;
-  cells["time_hi_s"] = result.time_s.hi;
-  cells["flops"] = result.work.flops;
-  cells["bytes"] = result.work.bytes;
-  cells["tflops"] = result.work.flops / result.time_s.median * 1e-12;
-  cells["gbytes_s"] = result.work.bytes / result.time_s.median * 1e-9;
-  cells["ceiling"] = result.ceiling.name;
-  cells["ceiling_fraction"] = result.ceiling.fraction;
-  cells["speedup"] = result.speedup.median;
-  cells["speedup_lo"] = result.speedup.lo;
-  cells["speedup_hi"] = result.speedup.hi;
-  add_memory(result, cells);
-  add_exchange(result, cells);
-  cells["max_abs_err"] = result.max_abs_err;
-  cells["mean_abs_err"] = result.mean_abs_err;
-  cells["commit"] = origin.commit;
-  cells["run"] = origin.run;
-  cells["point"] = origin.point;
   return cells;
 }
 
@@ -174,7 +172,8 @@ void add_speedups(std::span<RowResult> rows) {
 }
 
 std::vector<io::Column> result_columns(const Registry& registry) {
-  std::vector<io::Column> columns = base_columns();
+  std::vector<io::Column> columns;
+  for (const Field& field : base_fields({}, {}, {})) columns.push_back(field.column(false));
   std::vector<const Operator*> operators = registry.all();
   // behind the others, so that readers that count columns find the earlier ones at their old places
   std::stable_partition(operators.begin(), operators.end(), [](const Operator* op) {
@@ -182,10 +181,10 @@ std::vector<io::Column> result_columns(const Registry& registry) {
   });
   for (const Operator* op : operators) {
     for (const AxisSpec& axis : op->axes()) {
+      const io::Cell cell =
+          std::visit([](const auto& held) { return io::Cell(held); }, axis.fallback);
       io::Column column =
-          std::holds_alternative<std::string>(axis.fallback) ? text_column(axis.name, 16)
-          : std::holds_alternative<double>(axis.fallback)    ? real_column(axis.name)
-                                                             : integer_column(axis.name);
+          Field{axis.name.c_str(), cell, cell.index() == 0 ? 16U : 0U}.column(false);
       const auto known = std::find_if(columns.begin(), columns.end(), [&](const io::Column& other) {
         return other.name == column.name;
       });
@@ -197,13 +196,7 @@ std::vector<io::Column> result_columns(const Registry& registry) {
       }
     }
   }
-  // and these behind the axes
-  for (const char* name :
-       {"host_bytes", "device_bytes", "host_s", "busbw_gbytes_s", "sent_bytes", "messages",
-        "communication_fraction", "overlap_fraction", "pipeline_idle_fraction"}) {
-    columns.push_back({name, ColumnKind::real, 0, true});
-  }
-  columns.push_back({"note", ColumnKind::text, 96, true});
+  for (const Field& field : later_fields({})) columns.push_back(field.column(true));
   return columns;
 }
 

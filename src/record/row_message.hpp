@@ -6,13 +6,11 @@
 /// Results and their origin as bytes, for another process of the same program.
 namespace katt::bench {
 
-void add(io::impl::MessageWriter& message, const RowResult& row);
-[[nodiscard]] RowResult take_row(io::impl::MessageReader& message);
-
-void add(io::impl::MessageWriter& message, const io::Attributes& attributes);
-[[nodiscard]] io::Attributes take_attributes(io::impl::MessageReader& message);
-
-void add(io::impl::MessageWriter& message, const std::vector<io::CeilingRow>& ceilings);
-[[nodiscard]] std::vector<io::CeilingRow> take_ceilings(io::impl::MessageReader& message);
+/// Adds a value to a message, and takes it out again. Instantiated for std::vector<RowResult>, io::Attributes,
+/// std::vector<io::CeilingRow> and std::vector<std::uint64_t>.
+template <class T>
+void add(io::impl::MessageWriter& message, const T& value);
+template <class T>
+[[nodiscard]] T take(io::impl::MessageReader& message);
 
 }  // namespace katt::bench

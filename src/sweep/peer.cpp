@@ -1,7 +1,6 @@
 #include "sweep/peer.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <stdexcept>
 

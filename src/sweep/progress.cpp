@@ -56,8 +56,8 @@ std::string width_text(double relative) {
 void Progress::begin(std::span<const PlannedCase> plan, double seconds) {
   cases_ = plan.size();
   done_ = configs_done_ = configs_left_ = 0;
-  start_ = std::chrono::steady_clock::now();
-  // The values that occur, by group and axis.
+  watch_ = {};
+  // By group and axis, the values that occur.
   std::map<std::string, std::map<std::string, std::set<std::string>>> seen;
   for (const PlannedCase& planned : plan) {
     configs_left_ += planned.configs.size();
@@ -153,9 +153,7 @@ void Progress::finished(const PlannedCase& planned, std::span<const RowResult> r
   }
   before_ = now_used;
   if (configs_left_ > 0) {
-    const double elapsed =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    line += "; left " + human_duration(elapsed / static_cast<double>(configs_done_) *
+    line += "; left " + human_duration(watch_.seconds() / static_cast<double>(configs_done_) *
                                        static_cast<double>(configs_left_));
   }
   note(line);

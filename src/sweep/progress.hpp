@@ -1,12 +1,12 @@
 #pragma once
 
-#include <chrono>
 #include <cstdio>
 #include <map>
 #include <set>
 #include <span>
 #include <string>
 
+#include "core/stopwatch.hpp"
 #include "machine/machine.hpp"
 #include "plan/plan.hpp"
 #include "record/results.hpp"
@@ -44,7 +44,7 @@ class Progress {
   std::size_t cases_ = 0, done_ = 0;
   std::size_t configs_left_ = 0, configs_done_ = 0;
   std::map<std::string, std::set<std::string>> varying_;  ///< axes, by operator and label
-  std::chrono::steady_clock::time_point start_;
+  Stopwatch watch_;
 };
 
 }  // namespace katt::bench

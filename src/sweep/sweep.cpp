@@ -1,6 +1,5 @@
 #include "sweep/sweep.hpp"
 
-#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -50,10 +49,8 @@ void check_output(const SweepOptions& options) {
 SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
                        std::span<const PlannedCase> plan, const SweepOptions& options,
                        Progress& progress, const StopFlag& stop) {
-  const auto start = std::chrono::steady_clock::now();
   SweepRecord record(registry, request, plan, options, progress);
-  SweepSummary& summary = record.summary();
-  if (record.tasks().empty()) return summary;
+  if (record.tasks().empty()) return record.summary();
   const auto left = cases_of(record.tasks());
   std::vector<io::CeilingRow> ceilings;
   if (options.measure_ceilings) {
@@ -73,9 +70,7 @@ SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
     record.add(task, results, run);
   }
   record.end_run(run, interrupted, runner.about_peers());
-  summary.elapsed_s =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return summary;
+  return record.summary();
 }
 
 }  // namespace katt::bench

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -23,8 +24,8 @@
 ///
 ///   rank → 0   hello     name of the node
 ///              surveyed  provenance and ceilings of the node
-///              measured  number of the task, threads of the point, indices of the configurations
-///                        with their rows (none: interrupted), peers
+///              measured  number of the task, threads of the point, indices of the configurations,
+///                        their rows (none: interrupted), peers
 ///   0 → rank   survey
 ///              measure   number of the task, of its case in the plan, indices of the
 ///                        configurations that are wanted, ceilings of the node
@@ -34,7 +35,6 @@ namespace {
 
 using io::impl::MessageReader;
 using io::impl::MessageWriter;
-using Indices = std::vector<std::uint64_t>;
 
 enum class Kind : std::uint8_t { hello, surveyed, measured, survey, measure, stop };
 
@@ -62,58 +62,18 @@ ranks::Message receive(const ranks::Communicator& ranks) {
   return ranks.receive_message();
 }
 
-void add(MessageWriter& message, const Indices& indices) {
-  message.add(std::uint64_t{indices.size()});
-  for (const std::uint64_t index : indices) message.add(index);
-}
-
-Indices take_indices(MessageReader& message) {
-  Indices indices;
-  for (auto left = message.take<std::uint64_t>(); left > 0; --left) {
-    indices.push_back(message.take<std::uint64_t>());
-  }
-  return indices;
-}
-
 std::string host_name() {
   std::array<char, 256> name{};
   (void)gethostname(name.data(), name.size() - 1);
   return name.data();
 }
 
-/// A task, and its place in the plan.
-struct Assignment {
-  Task task;
-  std::size_t number = 0;       ///< of its case
-  std::size_t first_place = 0;  ///< of the first row of that case, wanted or not
-  Indices wanted;               ///< configurations of the case
-};
-
-std::vector<Assignment> assignments(std::span<const PlannedCase> plan,
-                                    const std::vector<Task>& tasks) {
-  std::vector<Assignment> list;
-  std::size_t number = 0;
-  std::size_t first = 1;
-  for (const Task& task : tasks) {  // in the order of the plan
-    while (task.places.front() >= first + plan[number].configs.size()) {
-      first += plan[number++].configs.size();
-    }
-    list.push_back({.task = task, .number = number, .first_place = first, .wanted = {}});
-    for (const std::size_t place : task.places) list.back().wanted.push_back(place - first);
-  }
-  return list;
-}
-
 /// Rank 0.
 class Coordinator {
  public:
-  Coordinator(const ranks::Communicator& ranks, std::span<const PlannedCase> plan,
-              SweepRecord& record, const StopFlag& stop)
-      : ranks_(ranks),
-        record_(record),
-        stop_(stop),
-        assignments_(assignments(plan, record.tasks())) {
-    for (std::size_t i = 0; i < assignments_.size(); ++i) queue_.push_back(i);
+  Coordinator(const ranks::Communicator& ranks, SweepRecord& record, const StopFlag& stop)
+      : ranks_(ranks), record_(record), stop_(stop), queue_(record.tasks().size()) {
+    std::iota(queue_.begin(), queue_.end(), std::size_t{0});
   }
 
   /// Waits until all ranks have named their nodes.
@@ -131,8 +91,8 @@ class Coordinator {
     }
     if (nodes_.size() == 1) return;
     std::stable_sort(queue_.begin(), queue_.end(), [&](std::size_t a, std::size_t b) {
-      return forecast_s(assignments_[a].task.planned, settings) >
-             forecast_s(assignments_[b].task.planned, settings);
+      return forecast_s(record_.tasks()[a].planned, settings) >
+             forecast_s(record_.tasks()[b].planned, settings);
     });
   }
 
@@ -169,9 +129,9 @@ class Coordinator {
     const std::size_t next = queue_.front();
     queue_.pop_front();
     MessageWriter message = message_of(Kind::measure);
-    message.add(std::uint64_t{next}).add(std::uint64_t{assignments_[next].number});
-    add(message, assignments_[next].wanted);
-    bench::add(message, node.ceilings);
+    const Task& task = record_.tasks()[next];
+    add(message.add(std::uint64_t{next}).add(task.number), task.wanted);
+    add(message, node.ceilings);
     send(ranks_, message, rank);
   }
 
@@ -182,19 +142,15 @@ class Coordinator {
     node.idle.push_back(received.source);
     MessageReader message(text_of(received));
     if (message.take<Kind>() == Kind::surveyed) {
-      io::Attributes origin = take_attributes(message);
-      node.ceilings = take_ceilings(message);
+      io::Attributes origin = take<io::Attributes>(message);
+      node.ceilings = take<std::vector<io::CeilingRow>>(message);
       node.run = record_.begin_run(std::move(origin), node.ceilings);
       return;
     }
-    const Assignment& assignment = assignments_.at(message.take<std::uint64_t>());
-    Task task{.planned = assignment.task.planned, .places = {}};
+    Task task = record_.tasks().at(message.take<std::uint64_t>());
     task.planned.point.threads = message.take<int>();  // of that machine
-    std::vector<RowResult> rows;
-    for (const std::uint64_t index : take_indices(message)) {
-      task.places.push_back(assignment.first_place + index);
-      rows.push_back(take_row(message));
-    }
+    task.wanted = take<Indices>(message);
+    const auto rows = take<std::vector<RowResult>>(message);
     node.peers = message.text();
     if (rows.empty()) interrupted_ = true;
     else record_.add(task, rows, node.run);
@@ -203,8 +159,7 @@ class Coordinator {
   const ranks::Communicator& ranks_;
   SweepRecord& record_;
   const StopFlag& stop_;
-  std::vector<Assignment> assignments_;
-  std::deque<std::size_t> queue_;
+  std::deque<std::size_t> queue_;  ///< tasks
   std::map<std::string, Node> nodes_;
   std::map<int, Node*> node_of_;
   int busy_ = 0;
@@ -227,28 +182,23 @@ void measure_for(const ranks::Communicator& ranks, const SweepRequest& request,
       std::vector<io::CeilingRow> ceilings;
       if (options.measure_ceilings) ceilings = measure_ceilings(plan, request.settings.bind);
       MessageWriter answer = message_of(Kind::surveyed);
-      bench::add(answer, provenance(request, options.command, backends_of(plan)));
-      bench::add(answer, ceilings);
+      add(answer, provenance(request, options.command, backends_of(plan)));
+      add(answer, ceilings);
       send(ranks, answer, 0);
       continue;
     }
     const auto number = message.take<std::uint64_t>();
-    PlannedCase planned = plan[message.take<std::uint64_t>()];
-    const Indices wanted = take_indices(message);
-    if (!runner) runner.emplace(request.settings, take_ceilings(message), stop);
-    const std::vector<Config> all = std::exchange(planned.configs, {});
-    Indices measured;
-    for (const std::uint64_t index : wanted) {
-      if (index >= all.size()) continue;  // of another machine's list
-      planned.configs.push_back(all[index]);
-      measured.push_back(index);
+    const auto of_plan = message.take<std::uint64_t>();
+    auto measured = take<Indices>(message);
+    const PlannedCase planned = wanted_of(plan, of_plan, measured);
+    if (!runner) {
+      runner.emplace(request.settings, take<std::vector<io::CeilingRow>>(message), stop);
     }
     const std::vector<RowResult> rows = stop ? std::vector<RowResult>{} : runner->run(planned);
-    if (rows.empty()) measured.clear();
     MessageWriter answer = message_of(Kind::measured);
     answer.add(number).add(planned.point.threads);
     add(answer, measured);
-    for (const RowResult& row : rows) bench::add(answer, row);
+    add(answer, rows);
     send(ranks, answer.add(runner->about_peers()), 0);
   }
 }
@@ -286,7 +236,6 @@ SweepSummary run_sweep_on_ranks(const ranks::Communicator& ranks, const Registry
                                 const SweepRequest& request, std::span<const PlannedCase> plan,
                                 const SweepOptions& options, Progress& progress,
                                 const StopFlag& stop) {
-  const auto start = std::chrono::steady_clock::now();
   check_plan(ranks, plan, request);
   std::optional<SweepRecord> record;
   together(ranks, [&] {
@@ -296,14 +245,11 @@ SweepSummary run_sweep_on_ranks(const ranks::Communicator& ranks, const Registry
     measure_for(ranks, request, plan, options, stop);
     return {};
   }
-  Coordinator coordinator(ranks, plan, *record, stop);
+  Coordinator coordinator(ranks, *record, stop);
   coordinator.meet(request.settings, progress);
   coordinator.run();
   for (int rank = 1; rank < ranks.size(); ++rank) send(ranks, message_of(Kind::stop), rank);
-  SweepSummary& summary = record->summary();
-  summary.elapsed_s =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return summary;
+  return record->summary();
 }
 
 }  // namespace katt::bench

@@ -27,9 +27,10 @@ std::vector<Task> remaining(const Registry& registry, std::vector<Task> tasks,
   for (const auto& cells : file.rows()) known.insert(row_key(registry, columns, cells));
   std::vector<Task> left;
   for (Task& task : tasks) {
-    Task rest{.planned = task.planned, .places = {}};
+    Task rest = task;
     rest.planned.configs.clear();
-    for (std::size_t i = 0; i < task.places.size(); ++i) {
+    rest.wanted.clear();
+    for (std::size_t i = 0; i < task.wanted.size(); ++i) {
       const Config& config = task.planned.configs[i];
       const io::Row row =
           make_row(columns, task.planned, not_run(config, Status::ok()), {.cold = cold});
@@ -38,9 +39,9 @@ std::vector<Task> remaining(const Registry& registry, std::vector<Task> tasks,
         continue;
       }
       rest.planned.configs.push_back(config);
-      rest.places.push_back(task.places[i]);
+      rest.wanted.push_back(task.wanted[i]);
     }
-    if (!rest.places.empty()) left.push_back(std::move(rest));
+    if (!rest.wanted.empty()) left.push_back(std::move(rest));
   }
   return left;
 }
@@ -106,7 +107,7 @@ void SweepRecord::add(const Task& task, std::span<const RowResult> results,
   for (std::size_t i = 0; i < results.size(); ++i) {
     rows.push_back(make_row(columns_, task.planned, results[i],
                             {.run = run,
-                             .point = point_name(task.places[i]),
+                             .point = point_name(task.place(i)),
                              .commit = build_info().commit,
                              .cold = request_.settings.cold}));
     count(results[i]);
@@ -128,6 +129,7 @@ void SweepRecord::count(const RowResult& result) {
 
 void SweepRecord::end_run(const std::string& run, bool interrupted, const std::string& peers) {
   summary_.interrupted = summary_.interrupted || interrupted;
+  summary_.elapsed_s = watch_.seconds();
   file_.commit_run(closing(interrupted ? "interrupted" : "done", peers), run);
 }
 

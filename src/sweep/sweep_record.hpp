@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/stopwatch.hpp"
 #include "io/hdf5/result_file.hpp"
 #include "plan/shard.hpp"
 #include "sweep/progress.hpp"
@@ -33,11 +34,12 @@ class SweepRecord {
   /// Puts all rows of a sweep on several ranks into the order of the plan.
   void sort_rows();
 
-  [[nodiscard]] SweepSummary& summary() { return summary_; }
+  [[nodiscard]] const SweepSummary& summary() const { return summary_; }
 
  private:
   void count(const RowResult& result);
 
+  Stopwatch watch_;
   const SweepRequest& request_;
   const SweepOptions& options_;
   Progress& progress_;

@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -17,6 +15,7 @@
 #include "machine/machine.hpp"
 #include "op/collective.hpp"
 #include "record/provenance.hpp"
+#include "record/row_message.hpp"
 #include "sweep/runner.hpp"
 #include "sweep/sweep_ranks.hpp"
 #include "sweep/sweep_record.hpp"
@@ -27,49 +26,8 @@ namespace {
 using io::impl::MessageReader;
 using io::impl::MessageWriter;
 
-/// The remaining work: numbers of cases of the plan, each with the numbers of its configurations.
-struct Left {
-  std::size_t number = 0;
-  std::vector<std::uint64_t> configs;
-};
-
-bool same(const Config& a, const Config& b) {
-  return a.variant == b.variant && a.setting == b.setting;
-}
-
-std::string message_of(std::span<const PlannedCase> plan, std::span<const Task> tasks) {
-  std::map<std::string, std::size_t> numbers;
-  for (std::size_t i = 0; i < plan.size(); ++i) numbers.emplace(case_key(plan[i]), i);
-  MessageWriter message;
-  message.add(std::uint64_t{tasks.size()});
-  for (const Task& task : tasks) {
-    const std::size_t number = numbers.at(case_key(task.planned));
-    message.add(std::uint64_t{number}).add(std::uint64_t{task.planned.configs.size()});
-    for (const Config& config : task.planned.configs) {
-      const auto& all = plan[number].configs;
-      const auto place = std::find_if(all.begin(), all.end(),
-                                      [&](const Config& one) { return same(one, config); });
-      message.add(static_cast<std::uint64_t>(place - all.begin()));
-    }
-  }
-  return std::string(message.bytes());
-}
-
-std::vector<Left> left_of(const std::string& text) {
-  MessageReader message(text);
-  std::vector<Left> all;
-  for (auto tasks = message.take<std::uint64_t>(); tasks > 0; --tasks) {
-    Left& one = all.emplace_back();
-    one.number = message.take<std::uint64_t>();
-    for (auto configs = message.take<std::uint64_t>(); configs > 0; --configs) {
-      one.configs.push_back(message.take<std::uint64_t>());
-    }
-  }
-  return all;
-}
-
-/// Waits until rank 0 has come here. The wait sleeps: MPI's own wait would take processors from the
-/// ranks that measure.
+/// Rank 0 has come here when this returns. The others sleep: what MPI does instead would take the
+/// processors from those that measure.
 void wait_for_first(const ranks::Communicator& ranks, int idle_from) {
   if (ranks.rank() == 0) {
     for (int rank = idle_from; rank < ranks.size(); ++rank) ranks.send_message({}, rank);
@@ -112,15 +70,15 @@ SweepSummary run_sweep_together(const ranks::Communicator& ranks, const Registry
                                 const SweepRequest& request, std::span<const PlannedCase> plan,
                                 const SweepOptions& options, Progress& progress,
                                 const StopFlag& stop) {
-  const auto start = std::chrono::steady_clock::now();
   check_plan(ranks, plan, request);
   std::optional<SweepRecord> record;
   std::string run;
-  std::string text;
+  MessageWriter left;
   together(ranks, [&] {
     if (ranks.rank() != 0) return;
     record.emplace(registry, request, plan, options, progress);
-    text = message_of(plan, record->tasks());
+    left.add(std::uint64_t{record->tasks().size()});
+    for (const Task& task : record->tasks()) add(left.add(task.number), task.wanted);
     if (record->tasks().empty()) return;
     const auto cases = cases_of(record->tasks());
     run = record->begin_run(provenance(request, options.command, backends_of(cases)), {});
@@ -130,14 +88,16 @@ SweepSummary run_sweep_together(const ranks::Communicator& ranks, const Registry
   settings.profile = false;  // further runs of one rank would leave the others behind
   const StopFlag never(false);
   bool interrupted = false;
-  std::size_t done = 0;
-  for (const Left& left : left_of(ranks.broadcast_text(text, 0))) {
-    // A signal may reach only some of the ranks.
+  const std::string text = ranks.broadcast_text(std::string(left.bytes()), 0);
+  MessageReader message(text);
+  const auto tasks = message.take<std::uint64_t>();
+  for (std::uint64_t done = 0; done < tasks; ++done) {
+    const auto number = message.take<std::uint64_t>();
+    auto indices = take<Indices>(message);
+    // A signal may come to some of the ranks alone.
     interrupted = ranks.sum(stop ? 1 : 0) > 0;
     if (interrupted) break;
-    PlannedCase planned = plan[left.number];
-    const auto all = std::exchange(planned.configs, {});
-    for (const std::uint64_t index : left.configs) planned.configs.push_back(all[index]);
+    const PlannedCase planned = wanted_of(plan, number, indices);
     const auto wanted = static_cast<int>(planned.point.integer("ranks"));
     const ranks::Communicator group = ranks.split(ranks.rank() < wanted ? 0 : 1, ranks.rank());
     if (ranks.rank() < wanted) {
@@ -145,15 +105,11 @@ SweepSummary run_sweep_together(const ranks::Communicator& ranks, const Registry
       const std::vector<RowResult> rows = runner.run(planned);
       if (record) record->add(record->tasks()[done], rows, run);
     }
-    ++done;
     wait_for_first(ranks, wanted);
   }
   if (!record) return {};
   if (!run.empty()) record->end_run(run, interrupted, "{}");
-  SweepSummary& summary = record->summary();
-  summary.elapsed_s =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return summary;
+  return record->summary();
 }
 
 }  // namespace katt::bench

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <chrono>
 #include <string_view>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/execution.hpp"
+#include "core/stopwatch.hpp"
 #include "memory/transfer.hpp"
 #include "op/reference/fill.hpp"
 #include "ops/rope/rope.hpp"
@@ -85,13 +85,12 @@ class BlockProbe {
 
   /// Seconds of one launch.
   double time(Recompute part) {
-    using Clock = std::chrono::steady_clock;
     const nn::Block<Exec> block(model_.config(), kernels_, cos_sin_);
     run_.exec().fence("katt::training::recompute_costs: before");
-    const auto start = Clock::now();
+    const Stopwatch watch;
     block.recompute(run_, model_.weights().blocks[0], at_, shape_, part, scratch_);
     run_.exec().fence("katt::training::recompute_costs: after");
-    return std::chrono::duration<double>(Clock::now() - start).count();
+    return watch.seconds();
   }
 
  private:

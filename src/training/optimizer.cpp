@@ -1,6 +1,5 @@
 #include "training/optimizer.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "training/trainer.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -11,6 +10,7 @@
 #include <Kokkos_Profiling_ScopedRegion.hpp>
 
 #include "core/execution.hpp"
+#include "core/stopwatch.hpp"
 #include "memory/transfer.hpp"
 #include "training/saving.hpp"
 
@@ -324,7 +324,7 @@ double Trainer<Exec>::gradient_norm() {
 
 template <class Exec>
 StepLog Trainer<Exec>::step(const TokenData& data) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const ranks::Groups& groups = options_.groups;
   StepLog log;
   log.loss_scale = static_cast<float>(scaler_.scale());
@@ -337,8 +337,7 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
   run_microbatches(data, log.loss_scale / static_cast<float>(losses));
   if (groups.pipeline.size() > 1) {
     exec_.fence("katt::training::step: after the passes");
-    log.pipeline_idle = static_cast<float>(idle_share(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()));
+    log.pipeline_idle = static_cast<float>(idle_share(watch.seconds()));
   }
   const Kokkos::Profiling::ScopedRegion phase("optimizer");
   sum_tied_gradients();
@@ -358,7 +357,7 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
     ternary_.pack(exec_, options_.dtype, copy_.data());
   }
   exec_.fence("katt::training::step");
-  log.time_s = std::chrono::duration<float>(std::chrono::steady_clock::now() - start).count();
+  log.time_s = static_cast<float>(watch.seconds());
   log_.push_back(log);
   return log;
 }

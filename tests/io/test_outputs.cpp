@@ -4,7 +4,6 @@
 
 #include <array>
 #include <csignal>
-#include <optional>
 #include <string>
 
 #include "core/error.hpp"

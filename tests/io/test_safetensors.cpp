@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "core/error.hpp"
 #include "hdf5_builder.hpp"

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
-#include <set>
 #include <thread>
 
 #include "machine/affinity.hpp"

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -8,7 +7,6 @@
 #include <Kokkos_Core.hpp>
 
 #include "measure/profile.hpp"
-#include "record/row_message.hpp"
 #include "tests/op/toy_operator.hpp"
 
 namespace katt::bench {
@@ -164,55 +162,6 @@ TEST(Profile, IsHeldAgainstTheNearestCeiling) {
   EXPECT_NE(lines[2].find("0.50 fma_f32"), std::string::npos);
   EXPECT_NE(lines[5].find("6.2 %"), std::string::npos) << lines[5];
   EXPECT_NE(lines[6].find("25.0 %"), std::string::npos);
-}
-
-TEST(RowMessage, WhatIsTakenIsWhatWasAdded) {
-  RowResult row = not_run({.variant = "flash", .setting = {64, 32}}, Status::failed("it broke"));
-  row.resolved = {.variant = "flash", .setting = {64, 32}};
-  row.default_setting = {16, 8};
-  row.samples_s = {1, 2, 3};
-  row.inner = 7;
-  row.time_s = {.median = 2, .lo = 1, .hi = 3};
-  row.baseline = true;
-  row.engine = "amx";
-  row.work = {.flops = 1, .bytes = 2, .compute_ceiling = "fma_f32", .traffic = "copy"};
-  row.ceiling = {.name = "copy_dram", .fraction = 0.25, .bandwidth = true};
-  row.total = memory::Bytes{.host = 5, .device = 6};
-  row.tensor_bytes = 4;
-  row.max_abs_err = 0.5;
-  row.mean_abs_err = 0.125;
-  row.profile = {
-      .runs = 2, .time_s = 1, .rows = {{.name = "katt::rope", .flops = 3, .ceiling = "x"}}};
-  const io::Attributes attributes{{"text", "a"}, {"count", std::int64_t{3}}, {"load", 0.5}};
-  io::impl::MessageWriter message;
-  add(message, row);
-  add(message, attributes);
-  add(message, std::vector<io::CeilingRow>{{"fma_f32", 1e11, "FLOP/s", 2, 3}});
-  io::impl::MessageReader reader(message.bytes());
-  const RowResult taken = take_row(reader);
-  EXPECT_EQ(taken.requested.setting, row.requested.setting);
-  EXPECT_EQ(taken.resolved.variant, "flash");
-  EXPECT_EQ(taken.default_setting, row.default_setting);
-  EXPECT_EQ(taken.status.name(), "failed");
-  EXPECT_EQ(taken.status.reason(), "it broke");
-  EXPECT_EQ(taken.samples_s, row.samples_s);
-  EXPECT_EQ(taken.inner, 7);
-  EXPECT_EQ(taken.time_s.hi, 3);
-  EXPECT_TRUE(std::isnan(taken.speedup.median));
-  EXPECT_TRUE(taken.baseline);
-  EXPECT_EQ(taken.engine, "amx");
-  EXPECT_EQ(taken.work.traffic, "copy");
-  EXPECT_EQ(taken.ceiling.name, "copy_dram");
-  EXPECT_TRUE(taken.ceiling.bandwidth);
-  EXPECT_EQ(taken.total, row.total);
-  EXPECT_EQ(taken.tensor_bytes, 4U);
-  EXPECT_EQ(taken.mean_abs_err, 0.125);
-  ASSERT_EQ(taken.profile.rows.size(), 1U);
-  EXPECT_EQ(taken.profile.rows[0].ceiling, "x");
-  EXPECT_EQ(take_attributes(reader), attributes);
-  const auto ceilings = take_ceilings(reader);
-  ASSERT_EQ(ceilings.size(), 1U);
-  EXPECT_EQ(ceilings[0].bytes, 3);
 }
 
 TEST(Profile, IsOfOneRunAndWithoutWhatRestores) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "measure/statistics.hpp"
@@ -10,9 +11,10 @@
 namespace katt::bench {
 namespace {
 
+/// 1, n, 2, n − 1, …: no two neighbours are on the same side of the median.
 std::vector<double> one_to(int n) {
-  std::vector<double> values(static_cast<std::size_t>(n));
-  std::iota(values.begin(), values.end(), 1.0);
+  std::vector<double> values;
+  for (int i = 0; i < n; ++i) values.push_back(i % 2 == 0 ? 1 + i / 2 : n - i / 2);
   return values;
 }
 
@@ -34,11 +36,25 @@ TEST(Statistics, IntervalHasTheTabulatedRanks) {
   }
 }
 
-TEST(Statistics, FewSamplesGiveTheirRange) {
-  for (int n = 1; n <= 5; ++n) {
-    EXPECT_EQ(median_interval(one_to(n)).lo, 1);
-    EXPECT_EQ(median_interval(one_to(n)).hi, n);
+TEST(Statistics, FewSamplesGiveStudentsInterval) {
+  EXPECT_EQ(median_interval(one_to(1)).lo, 0);
+  EXPECT_EQ(median_interval(one_to(1)).hi, std::numeric_limits<double>::infinity());
+  // 1 and e²: logarithms of mean 1 and deviation √2, and 12.706205 · √2 / √2
+  const Estimate two = median_interval(std::vector{1.0, std::exp(2.0)});
+  EXPECT_NEAR(two.lo / std::exp(1 - 12.706205), 1, 1e-12);
+  EXPECT_NEAR(two.hi / std::exp(1 + 12.706205), 1, 1e-12);
+  for (int n = 2; n <= 5; ++n) {
+    EXPECT_LE(median_interval(one_to(n)).lo, 1);
+    EXPECT_GE(median_interval(one_to(n)).hi, n);
   }
+}
+
+TEST(Statistics, SamplesThatResembleTheirNeighboursCountLess) {
+  std::vector<double> drift(40);
+  std::iota(drift.begin(), drift.end(), 1.0);  // counts as 10: ranks 2 of 10, 8 of 40
+  EXPECT_EQ(median_interval(drift).lo, 8);
+  EXPECT_EQ(median_interval(drift).hi, 33);
+  EXPECT_EQ(median_interval(one_to(40)).lo, 14);
 }
 
 TEST(Statistics, PairedRatioCancelsWhatSlowsBoth) {

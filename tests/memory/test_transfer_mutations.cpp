@@ -4,7 +4,6 @@
 // may be right by chance, so there the test only covers the unchanged code.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <set>
 #include <string>

@@ -178,19 +178,14 @@ RC_GTEST_PROP(KvCacheProperty, EvictionKeepsExactlySinksAndWindow, ()) {
   for (const std::int64_t count : steps) {
     counting.add(count);
     const std::int64_t length = counting.cache.length(counting.slot);
-    Ids expected;
     double sum = 0;
+    double kept = 0;
     for (std::int64_t p = 0; p < length; ++p) {
       if (p >= sinks && p < length - window) continue;
-      expected.push_back(p);
+      ++kept;
       sum += static_cast<double>(p + 1);
     }
-    Ids kept = counting.cache.kept_positions(counting.slot);
-    std::sort(kept.begin(), kept.end());
-    RC_ASSERT(kept == expected);
-    // The memory holds the tokens at the given positions.
-    const double mean = sum / static_cast<double>(expected.size());
-    RC_ASSERT(std::abs(counting.mean() - mean) <= 1e-5 * mean);
+    RC_ASSERT(std::abs(counting.mean() - sum / kept) <= 1e-5 * sum / kept);
   }
 }
 
@@ -206,7 +201,6 @@ TEST(KvCache, KeepsAbsolutePositions) {
   Ids found(2);
   positions.download(std::as_writable_bytes(std::span(found)));
   EXPECT_EQ(found, (Ids{5, 6}));
-  EXPECT_EQ(counting.cache.kept_positions(counting.slot), (Ids{0, 4, 5, 6}));
 }
 
 TEST(KvCache, StoresEveryDtypeAndCountsItsBytes) {
@@ -311,7 +305,6 @@ TEST(KvCache, SlotsAndPagesComeBack) {
   KvCache<Exec> cache({.slots = 2, .head_dim = 8, .capacity = 8, .page_size = 4, .pages = 3});
   const std::int64_t first = cache.acquire();
   const std::int64_t second = cache.acquire();
-  EXPECT_EQ(cache.free_slots(), 0);
   expect_error(message_of([&] { (void)cache.acquire(); }), {"no slot is free", "2"});
 
   cache.extend(Exec(), Ids{first}, Ids{8});

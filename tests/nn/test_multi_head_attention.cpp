@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <vector>
 
 #include "nn/arena.hpp"
@@ -127,6 +126,15 @@ Values reference(const Problem& p) {
   return project(attended, p.w_out, p.b_out, s.attended_features());
 }
 
+template <class Exec>
+void forward(const MultiHeadAttention<Exec>& layer, Runner<Exec>& runner,
+             const AttentionWeights& weights, const TensorRef<2>& x, const AttentionActivations& at,
+             BatchShape shape, const TensorRef<2>& out) {
+  layer.project_in(runner, weights, x, at, shape, {});
+  layer.attend_own(runner, at, shape);
+  layer.project_out(runner, weights, at, out);
+}
+
 struct Result {
   std::vector<float> out, dx, dw_qkv, db_qkv, dw_out, db_out;
   bool operator==(const Result&) const = default;
@@ -173,7 +181,7 @@ Result run(const Exec& exec, const Problem& p, const Kernels& kernels) {
   const BatchShape shape{.batch = s.batch, .seq = s.seq};
   const Matrix out = empty(s.tokens(), s.hidden);
   Runner<Exec> runner(exec);
-  layer.forward(runner, weights, x.ref(), at, shape, out.ref());
+  forward(layer, runner, weights, x.ref(), at, shape, out.ref());
 
   const Matrix dx = empty(s.tokens(), s.hidden);
   const Matrix dw_qkv = zeros(s.qkv_features(), s.hidden);
@@ -184,11 +192,13 @@ Result run(const Exec& exec, const Problem& p, const Kernels& kernels) {
   const Matrix dattended = empty(s.tokens(), s.attended_features());
   const Matrix staging =
       empty(1, std::max(s.qkv_features(), s.attended_features()) * std::max(s.hidden, s.head_dim));
-  layer.backward(
-      runner, weights,
-      {.qkv = dw_qkv.ref(), .qkv_bias = row(db_qkv), .o = dw_out.ref(), .o_bias = row(db_out)},
-      x.ref(), at, shape, dout.ref(), dx.ref(),
-      {.dqkv = dqkv.ref(), .dattended = dattended.ref(), .staging = staging.ref()});
+  const AttentionWeights gradients{
+      .qkv = dw_qkv.ref(), .qkv_bias = row(db_qkv), .o = dw_out.ref(), .o_bias = row(db_out)};
+  const AttentionBuffers buffers{
+      .dqkv = dqkv.ref(), .dattended = dattended.ref(), .staging = staging.ref()};
+  layer.project_out_backward(runner, weights, gradients, at, dout.ref(), buffers);
+  layer.attend_backward(runner, at, shape, buffers);
+  layer.project_in_backward(runner, weights, gradients, x.ref(), dx.ref(), buffers);
   exec.fence();
   return {out.values(),    dx.values(),     dw_qkv.values(),
           db_qkv.values(), dw_out.values(), db_out.values()};
@@ -311,10 +321,10 @@ TEST(MultiHeadAttention, RehearsalAsksForWorkspaceAndRefusesOtherShapes) {
                                 .attended = tensor(p.s.tokens(), config.q_size())};
   const TensorRef<2> out = tensor(p.s.tokens(), p.s.hidden);
   const BatchShape shape{.batch = p.s.batch, .seq = p.s.seq};
-  layer.forward(dry, weights, x, at, shape, out);
+  forward(layer, dry, weights, x, at, shape, out);
   EXPECT_GT(dry.workspace_bytes(), 0U);
   const TensorRef<2> wider = tensor(p.s.tokens(), p.s.hidden + 1);
-  EXPECT_THROW(layer.forward(dry, weights, wider, at, shape, out), InputError);
+  EXPECT_THROW(forward(layer, dry, weights, wider, at, shape, out), InputError);
 }
 
 TEST(MultiHeadAttention, RefusesUnknownVariants) {

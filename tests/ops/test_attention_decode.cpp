@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention/decode/merge.hpp"
 #include "ops/attention/decode/paged.hpp"
 #include "tests/ops/attention_problems.hpp"
 
@@ -303,104 +302,6 @@ TEST(AttentionDecodeRefusal, NamesTheReason) {
   args.mask.kv_len = &page;
   check(args);
   args.v_pages.extent[2] = 2;
-  EXPECT_THROW(check(args), InputError);
-}
-
-/// Flash over keys [begin, end) of a problem, or over all of them.
-Result flash_over(const ProblemData& data, std::int64_t begin, std::int64_t end) {
-  const HostProblem& p = data.shape;
-  auto part =
-      make_problem({p.batch, p.heads, p.kv_heads, p.seq_q, end - begin, p.head_dim}, data.dtype);
-  part->q = data.q;
-  for (std::int64_t head = 0; head < p.batch * p.kv_heads; ++head) {
-    const auto count = (end - begin) * p.head_dim;
-    const auto source = (head * p.seq_kv + begin) * p.head_dim;
-    std::copy_n(data.k.begin() + source, count, part->k.begin() + head * count);
-    std::copy_n(data.v.begin() + source, count, part->v.begin() + head * count);
-  }
-  part->link();
-  return run(DefaultExec(), *part, {"flash", {}});
-}
-
-TEST(AttentionMerge, TakesPartsAndResultsOfEveryDtype) {
-  const DefaultExec exec;
-  const Backend backend = backend_of<DefaultExec>();
-  constexpr std::int64_t parts = 3, rows = 4, columns = 40;
-  for (const Dtype from : all_dtypes) {
-    for (const Dtype to : all_dtypes) {
-      std::vector<float> values(parts * rows * columns);
-      testing::fill(values, 5, from);
-      std::vector<float> lse(parts * rows);
-      testing::fill(lse, 6, Dtype::f32);
-      lse[1] = -std::numeric_limits<float>::infinity();
-      const bench::Tensor<5> stored("parts", backend, from, {parts, 1, 2, 2, columns});
-      const bench::Tensor<4> stored_lse("parts_lse", backend, Dtype::f32, {parts, 1, 2, 2});
-      const bench::Tensor<4> out("out", backend, to, {1, 2, 2, columns});
-      stored.upload(values);
-      stored_lse.upload(lse);
-      merge(exec, MergeArgs{stored.ref(), stored_lse.ref(), out.ref(), {}});
-      exec.fence();
-      const std::vector<float> merged = out.download();
-      for (std::int64_t i = 0; i < rows * columns; ++i) {
-        double sum = 0;
-        double weights = 0;
-        for (std::int64_t p = 0; p < parts; ++p) {
-          const double weight = std::exp(lse[static_cast<std::size_t>(p * rows + i / columns)]);
-          weights += weight;
-          sum += weight * values[static_cast<std::size_t>(p * rows * columns + i)];
-        }
-        const double exact = sum / weights;
-        EXPECT_NEAR(merged[static_cast<std::size_t>(i)], exact,
-                    epsilon_of(to) * std::abs(exact) + 1e-6)
-            << name_of(from) << " to " << name_of(to);
-      }
-    }
-  }
-}
-
-RC_GTEST_PROP(AttentionMerge, SplittingKeysAnywhereAndMergingEqualsTheWhole, ()) {
-  Shape shape = arbitrary_shape();
-  shape.seq_q = *rc::gen::inRange<std::int64_t>(1, 5);
-  const auto data = make_problem(shape, Dtype::f32, *rc::gen::arbitrary<std::uint16_t>());
-  const HostProblem& p = data->shape;
-  const auto first = *rc::gen::inRange<std::int64_t>(0, p.seq_kv + 1);
-  const auto second = *rc::gen::inRange<std::int64_t>(first, p.seq_kv + 1);
-
-  const DefaultExec exec;
-  const Backend backend = backend_of<DefaultExec>();
-  std::vector<float> parts, parts_lse;
-  for (const auto& [begin, end] :
-       {std::pair{std::int64_t{0}, first}, {first, second}, {second, p.seq_kv}}) {
-    const Result part = flash_over(*data, begin, end);
-    parts.insert(parts.end(), part.out.begin(), part.out.end());
-    parts_lse.insert(parts_lse.end(), part.lse.begin(), part.lse.end());
-  }
-  const bench::Tensor<5> stored("parts", backend, Dtype::f32,
-                                {3, p.batch, p.heads, p.seq_q, p.head_dim});
-  const bench::Tensor<4> stored_lse("lse", backend, Dtype::f32, {3, p.batch, p.heads, p.seq_q});
-  stored.upload(parts);
-  stored_lse.upload(parts_lse);
-  const Result merged = collect(exec, *data, HeadLayout::bhsd, [&](const DeviceOutput& output) {
-    merge(exec, MergeArgs{stored.ref(), stored_lse.ref(), output.out.ref(), output.lse.ref()});
-    exec.fence();
-  });
-  const Result whole = run(exec, *data, {"decode", {64, 128}});
-  for (std::size_t i = 0; i < whole.out.size(); ++i) {
-    RC_ASSERT(std::abs(merged.out[i] - whole.out[i]) <= 2e-5F * (1.0F + std::abs(whole.out[i])));
-  }
-  for (std::size_t i = 0; i < whole.lse.size(); ++i) {
-    RC_ASSERT(std::abs(merged.lse[i] - whole.lse[i]) <= 2e-5F * (1.0F + std::abs(whole.lse[i])));
-  }
-}
-
-TEST(AttentionMerge, RefusesShapesThatDoNotFit) {
-  std::vector<float> memory(64);
-  MergeArgs args;
-  args.parts = ConstTensorRef<5>(memory.data(), Dtype::f32, {2, 1, 1, 1, 8});
-  args.parts_lse = ConstTensorRef<4>(memory.data(), Dtype::f32, {2, 1, 1, 1});
-  args.out = TensorRef<4>(memory.data(), Dtype::bf16, {1, 1, 1, 8});
-  check(args);
-  args.parts_lse.extent[0] = 3;
   EXPECT_THROW(check(args), InputError);
 }
 

@@ -5,7 +5,6 @@
 #if defined(KATT_HAS_CUDA)
 
 #include <string>
-#include <vector>
 
 #include "ops/attention/backward.hpp"
 #include "ops/attention/naive/device_rows.hpp"

@@ -2,7 +2,6 @@
 #include <rapidcheck/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>

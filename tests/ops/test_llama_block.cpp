@@ -2,9 +2,6 @@
 
 #include <cmath>
 #include <map>
-#include <memory>
-#include <numeric>
-#include <set>
 #include <string>
 #include <vector>
 

@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <algorithm>
-
 #include "core/text.hpp"
 #include "io/printable.hpp"
 #include "plan/axes.hpp"

@@ -58,14 +58,14 @@ RC_GTEST_PROP(Shard, EveryPointIsInOnePartAndPartsAreEven, ()) {
     RC_ASSERT(!part.tasks.empty());
     splits.insert(part.split);
     for (const Task& task : part.tasks) {
-      RC_ASSERT(task.places.size() == task.planned.configs.size());
-      RC_ASSERT(std::is_sorted(task.places.begin(), task.places.end()));
-      places.insert(task.places.begin(), task.places.end());
-      rows += task.places.size();
+      RC_ASSERT(task.wanted.size() == task.planned.configs.size());
+      RC_ASSERT(std::is_sorted(task.wanted.begin(), task.wanted.end()));
+      RC_ASSERT(case_key(task.planned) == case_key(plan[task.number]));
+      for (std::size_t i = 0; i < task.wanted.size(); ++i) places.insert(task.place(i));
+      rows += task.wanted.size();
     }
-    RC_ASSERT(std::is_sorted(
-        part.tasks.begin(), part.tasks.end(),
-        [](const Task& a, const Task& b) { return a.places.front() < b.places.front(); }));
+    RC_ASSERT(std::is_sorted(part.tasks.begin(), part.tasks.end(),
+                             [](const Task& a, const Task& b) { return a.place(0) < b.place(0); }));
   }
   RC_ASSERT(splits.size() == 1U);
   RC_ASSERT(places.size() == rows);
@@ -82,7 +82,8 @@ TEST(Shard, TheSplitDoesNotDependOnThreads) {
   EXPECT_EQ(one.split, many.split);
   ASSERT_EQ(one.tasks.size(), many.tasks.size());
   for (std::size_t i = 0; i < one.tasks.size(); ++i) {
-    EXPECT_EQ(one.tasks[i].places, many.tasks[i].places);
+    EXPECT_EQ(one.tasks[i].first_place, many.tasks[i].first_place);
+    EXPECT_EQ(one.tasks[i].wanted, many.tasks[i].wanted);
   }
   // Another plan, or another number of parts, is another split.
   plan.pop_back();

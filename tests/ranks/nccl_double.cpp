@@ -11,14 +11,12 @@
 #include <mpi.h>
 #include <nccl.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>

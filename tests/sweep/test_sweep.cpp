@@ -10,6 +10,7 @@
 #include "memory/tracker.hpp"
 #include "plan/forecast.hpp"
 #include "record/results.hpp"
+#include "record/row_message.hpp"
 #include "sweep/sweep.hpp"
 #include "tests/op/toy_operator.hpp"
 
@@ -317,6 +318,76 @@ TEST(Bandwidth, MovesAsManyBytesAsAreAskedFor) {
       EXPECT_TRUE(candidate->verify().status.is_ok());
     }
   }
+}
+
+/// A row none of whose cells, samples and profile is that of an empty one.
+RowResult unusual_row() {
+  RowResult row = not_run({.variant = "asked", .setting = {3}}, Status::failed("of a reason"));
+  row.resolved = {.variant = "plain", .setting = {7}};
+  row.default_setting = {5};
+  row.samples_s = {0.25, 0.5, 1.0};
+  row.inner = 11;
+  row.host_s = 0.125;
+  row.time_s = {.median = 0.5, .lo = 0.25, .hi = 1};
+  row.speedup = {.median = 3, .lo = 2, .hi = 4};
+  row.baseline = true;
+  row.engine = "amx";
+  row.work = {.flops = 21, .bytes = 22, .compute_ceiling = "fma_f32", .traffic = "copy"};
+  row.ceiling = {.name = "copy_dram", .fraction = 0.75, .bandwidth = true};
+  row.total = memory::Bytes{.host = 1000, .device = 500};
+  row.tensor_bytes = 300;
+  row.max_abs_err = 0.0625;
+  row.mean_abs_err = 0.03125;
+  row.profile = {.runs = 2, .time_s = 0.5, .rows = {{"katt::toy", 1, 2, 3, 4, 5, "fma_f32", 0.5}}};
+  row.exchange = Exchange{31, 32, 33, 0.25, 0.5, 0.75};
+  row.note = "a remark";
+  return row;
+}
+
+TEST_F(Sweep, ARowArrivesWholeInAnotherProcess) {
+  const RowResult sent = unusual_row();
+  io::impl::MessageWriter out;
+  add(out, std::vector{sent, not_run({.variant = "other", .setting = {}}, Status::skipped("so"))});
+  const io::Attributes attributes{{"text", "a"}, {"count", std::int64_t{3}}, {"load", 0.5}};
+  add(out, attributes);
+  add(out, std::vector<io::CeilingRow>{{"fma_f32", 1e11, "FLOP/s", 2, 3}});
+  io::impl::MessageReader in(out.bytes());
+  const auto arrived = take<std::vector<RowResult>>(in);
+  ASSERT_EQ(arrived.size(), 2U);
+  EXPECT_EQ(take<io::Attributes>(in), attributes);
+  const auto ceilings = take<std::vector<io::CeilingRow>>(in);
+  ASSERT_EQ(ceilings.size(), 1U);
+  EXPECT_EQ(ceilings[0].name + ceilings[0].unit, "fma_f32FLOP/s");
+  EXPECT_EQ(ceilings[0].bytes, 3);
+
+  // Every column that tells of the result, also one that is added later, is unusual here and arrives.
+  const auto columns = result_columns(registry);
+  const PlannedCase planned = plan_cases(request.entries, 1).front();
+  std::set<std::string> of_plan{"op",   "pass",   "backend", "dtype", "threads", "label",
+                                "cold", "commit", "run",     "point", "tile_q",  "tile_kv"};
+  for (const AxisSpec& axis : op->axes()) of_plan.insert(axis.name);
+  const std::set<std::string> of_attention{"batch",  "heads",    "kv_heads", "seq_q",
+                                           "seq_kv", "head_dim", "causal"};
+  of_plan.insert(of_attention.begin(), of_attention.end());
+  const io::Row before = make_row(columns, planned, sent, {});
+  const io::Row after = make_row(columns, planned, arrived[0], {});
+  const io::Row empty = make_row(columns, planned, RowResult{}, {});
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    EXPECT_EQ(before.cells[i], after.cells[i]) << columns[i].name;
+    if (of_plan.contains(columns[i].name)) continue;
+    EXPECT_NE(before.cells[i], empty.cells[i]) << columns[i].name << ": unusual_row() lacks it";
+  }
+  EXPECT_EQ(before.samples_s, after.samples_s);
+  ASSERT_EQ(after.profile.rows.size(), 1U);
+  EXPECT_EQ(after.profile.runs, 2);
+  EXPECT_EQ(after.profile.rows[0].ceiling_fraction, 0.5);
+  // What no column says.
+  EXPECT_EQ(arrived[0].default_setting, sent.default_setting);
+  EXPECT_TRUE(arrived[0].baseline && arrived[0].ceiling.bandwidth);
+  EXPECT_EQ(arrived[0].work.compute_ceiling + arrived[0].work.traffic, "fma_f32copy");
+  EXPECT_EQ(arrived[1].status.reason(), "so");
+  EXPECT_EQ(arrived[1].status.code(), Status::Code::skipped);
+  EXPECT_FALSE(arrived[1].total || arrived[1].exchange);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <cmath>
 #include <cstring>
 #include <random>
 #include <stdexcept>

@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <fstream>
 
 #include "core/error.hpp"
 #include "drivers/training/training_run.hpp"

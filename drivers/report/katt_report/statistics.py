@@ -22,32 +22,40 @@ class Interval:
 def median_interval(samples, level: float = 0.95) -> Interval:
     """Median of positive samples with an interval that assumes nothing of their distribution.
 
-    Order statistics: with n independent samples the k-th smallest and k-th largest enclose the
-    median with probability 1 - 2 P(Bin(n, 1/2) < k); this uses the largest k that reaches `level`.
-    Rounds of a busy machine are not independent: n is reduced by the lag-1 autocorrelation of the
-    logarithms, n (1 - r) / (1 + r). If too few samples remain for the level even with k = 1, the
-    interval is Student's for the mean of the logarithms, widened to hold every sample. One sample
-    gives no bound at all.
+    Order statistics: with n independent samples the k-th smallest and k-th largest enclose the median
+    with probability 1 - 2 P(Bin(n, 1/2) < k); the largest k that reaches `level` is taken. Rounds of a
+    busy machine are not independent: n is reduced, see `effective_count`. Where too few samples are left
+    for the level even with k = 1, the interval is Student's for the mean of the logarithms, widened to
+    hold every sample. One sample: no bound at all.
+
+    src/measure/statistics.cpp computes the same at 95 % for result files, to the last bit; so sums are
+    taken one by one, and logarithms are those of the C library.
     """
-    samples = np.asarray(samples, np.float64)
-    mid = float(np.median(samples))
-    if samples.size < 2:
+    ordered = sorted(float(sample) for sample in samples)
+    size = len(ordered)
+    mid = (ordered[(size - 1) // 2] + ordered[size // 2]) / 2
+    if size < 2:
         return Interval(mid, 0.0, math.inf)
-    ordered = np.sort(samples)
-    count = effective_count(np.log(samples))
+    count = effective_count(samples)
     rank = _median_rank(count, level)
     if rank:
-        index = max(math.floor(rank * samples.size / count), 1)
-        return Interval(mid, float(ordered[index - 1]), float(ordered[-index]))
-    logs = np.log(samples)
-    half = _student_quantile(max(count - 1, 1), level) * logs.std(ddof=1) / math.sqrt(count)
-    half = min(half, 50.0)  # there is no bound beyond a factor of e^50, and exp would overflow
-    centre = float(logs.mean())
-    return Interval(
-        mid,
-        min(math.exp(centre - half), float(ordered[0])),
-        max(math.exp(centre + half), float(ordered[-1])),
-    )
+        index = max(rank * size // count, 1)
+        return Interval(mid, ordered[index - 1], ordered[-index])
+    logs = [math.log(sample) for sample in ordered]
+    centre = _sum(logs) / size
+    away = [value - centre for value in logs]
+    deviation = math.sqrt(_sum(value * value for value in away) / (size - 1))
+    half = _student_quantile(count - 1, level) * deviation / math.sqrt(count)
+    half = min(half, 50.0)  # beyond a factor of e^50 nothing is bounded, and exp would overflow
+    return Interval(mid, min(math.exp(centre - half), ordered[0]), max(math.exp(centre + half), ordered[-1]))
+
+
+def _sum(values) -> float:
+    """One addition after the other; sum() corrects its roundings."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
 
 
 def paired_ratio(numerator, denominator, level: float = 0.95) -> Interval | None:
@@ -64,15 +72,17 @@ def paired_ratio(numerator, denominator, level: float = 0.95) -> Interval | None
     return median_interval(ratios, level) if ratios.size else None
 
 
-def effective_count(series: np.ndarray) -> int:
-    """The number of independent samples worth as much as this series (lag-1 autocorrelation)."""
-    deviation = series - series.mean()
-    variance = float(deviation @ deviation)
-    if variance == 0.0:
-        return series.size
-    # The estimate from some ten samples is rough: it may remove three quarters of them, not more.
-    correlation = min(max(float(deviation[1:] @ deviation[:-1]) / variance, 0.0), 0.6)
-    return max(int(series.size * (1 - correlation) / (1 + correlation)), min(series.size, 3))
+def effective_count(samples) -> int:
+    """The number of independent samples worth as much as these: n (1 - r) / (1 + r).
+
+    r is the lag-1 correlation of the sides of the median on which samples lie, which is what the variance
+    of a median depends on. The estimate from some ten samples is rough itself: it may take three quarters
+    of them, not more.
+    """
+    sides = np.sign(np.asarray(samples, np.float64) - np.median(samples)).astype(int)
+    size, every, alike = sides.size, int(sides @ sides), int(sides[1:] @ sides[:-1])
+    count = size * (every - alike) // (every + alike) if alike > 0 else size
+    return max(count, size // 4, min(size, 3))
 
 
 def _median_rank(count: int, level: float) -> int:
@@ -99,7 +109,7 @@ def _student_quantile(freedom: int, level: float) -> float:
     for _ in range(100):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if _student_inside(middle, freedom) < level else (low, middle)
-    return high
+    return round(high, 6)
 
 
 def _student_inside(t: float, freedom: int) -> float:

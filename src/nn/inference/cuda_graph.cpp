@@ -3,7 +3,6 @@
 #if defined(KATT_HAS_CUDA)
 
 #include <stdexcept>
-#include <utility>
 
 // Weak: a runtime that stands in for CUDA's may lack them.
 extern "C" {

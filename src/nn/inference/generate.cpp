@@ -1,7 +1,6 @@
 #include "nn/inference/generate.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <numeric>
 #include <utility>
@@ -10,6 +9,7 @@
 #include <Kokkos_Profiling_ScopedRegion.hpp>
 
 #include "core/execution.hpp"
+#include "core/stopwatch.hpp"
 #include "nn/inference/pace.hpp"
 
 namespace katt::nn {
@@ -36,10 +36,9 @@ class Steps {
   std::invoke_result_t<F> operator()(const F& step) {
     if (!adapts_) return step();
     session_.use(pace_.next() == 0 ? all_ : one_);
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     auto result = step();
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    pace_.took(taken.count());
+    pace_.took(watch.seconds());
     return result;
   }
 
@@ -85,10 +84,6 @@ template <class Exec>
 GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
                         std::span<const std::vector<std::int64_t>> prompts,
                         const GenerateOptions& options) {
-  using Clock = std::chrono::steady_clock;
-  const auto since = [](Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
   GeneratedBatch result;
   result.tokens.resize(prompts.size());
   std::vector<Sequence> active;
@@ -106,7 +101,7 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
     return false;
   };
   while (begun < prompts.size() || !active.empty()) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     if (begun < prompts.size() && std::ssize(active) < session.batch()) {
       const Kokkos::Profiling::ScopedRegion phase("prefill");
       Sequence next{begun, session.open(), Sampler(options.sampling)};
@@ -118,7 +113,7 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
         throw;
       }
       if (goes_on(next, next.sampler.pick(logits))) active.push_back(std::move(next));
-      result.prefill_s += since(start);
+      result.prefill_s += watch.seconds();
       continue;
     }
     const Kokkos::Profiling::ScopedRegion phase("decode");
@@ -149,7 +144,7 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
     }
     active = std::move(left);
     ++result.steps;
-    result.decode_s += since(start);
+    result.decode_s += watch.seconds();
   }
   return result;
 }
@@ -157,20 +152,16 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
 template <class Exec>
 Generated generate(Session<Exec>& session, const LlamaConfig& config,
                    std::span<const std::int64_t> prompt, const GenerateOptions& options) {
-  using Clock = std::chrono::steady_clock;
-  const auto seconds = [](Clock::time_point from, Clock::time_point to) {
-    return std::chrono::duration<double>(to - from).count();
-  };
   Sampler sampler(options.sampling);
   Generated result;
   std::vector<std::int64_t> text(prompt.begin(), prompt.end());
-  const auto start = Clock::now();
+  const Stopwatch watch;
   std::vector<float> logits;
   {
     const Kokkos::Profiling::ScopedRegion phase("prefill");
     logits = session.append(prompt);
   }
-  const auto prefilled = Clock::now();
+  result.prefill_s = watch.seconds();
   const Kokkos::Profiling::ScopedRegion phase("decode");
   Steps<Exec> steps(session, options.adapts_threads);
   std::int64_t token = sampler.pick(logits);
@@ -190,8 +181,7 @@ Generated generate(Session<Exec>& session, const LlamaConfig& config,
       token = sampler.pick(steps([&] { return session.append({&token, 1}); }));
     }
   }
-  result.prefill_s = seconds(start, prefilled);
-  result.decode_s = seconds(prefilled, Clock::now());
+  result.decode_s = watch.seconds() - result.prefill_s;
   return result;
 }
 

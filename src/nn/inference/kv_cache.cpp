@@ -366,22 +366,6 @@ std::int64_t KvCache<Exec>::length(std::int64_t slot) const {
 }
 
 template <class Exec>
-std::vector<std::int64_t> KvCache<Exec>::kept_positions(std::int64_t slot) const {
-  const std::int64_t length = used(slot).length;
-  const impl::Ring ring{config_.sinks, config_.window};
-  std::vector<std::int64_t> found(static_cast<std::size_t>(kept(length)));
-  for (std::int64_t p = 0; p < length; ++p) {
-    if (ring.keeps(p, length)) found[static_cast<std::size_t>(ring.index(p))] = p;
-  }
-  return found;
-}
-
-template <class Exec>
-std::int64_t KvCache<Exec>::free_slots() const {
-  return std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.used; });
-}
-
-template <class Exec>
 std::size_t KvCache<Exec>::bytes() const {
   return keys_.size() + values_.size() + tables_.size() * sizeof(std::int64_t);
 }

@@ -118,9 +118,6 @@ class KvCache {
 
   /// Tokens that the sequence of a slot has seen.
   [[nodiscard]] std::int64_t length(std::int64_t slot) const;
-  /// Absolute positions of the kept tokens of a slot, in the order of memory.
-  [[nodiscard]] std::vector<std::int64_t> kept_positions(std::int64_t slot) const;
-  [[nodiscard]] std::int64_t free_slots() const;
   [[nodiscard]] std::int64_t free_pages() const {
     return static_cast<std::int64_t>(free_pages_.size());
   }

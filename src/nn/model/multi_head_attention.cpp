@@ -126,26 +126,6 @@ void MultiHeadAttention<Exec>::project_out(Runner<Exec>& run, const AttentionWei
 }
 
 template <class Exec>
-void MultiHeadAttention<Exec>::forward(Runner<Exec>& run, const AttentionWeights& weights,
-                                       const TensorRef<2>& x, const AttentionActivations& at,
-                                       BatchShape shape, const TensorRef<2>& out) const {
-  project_in(run, weights, x, at, shape, {});
-  attend_own(run, at, shape);
-  project_out(run, weights, at, out);
-}
-
-template <class Exec>
-void MultiHeadAttention<Exec>::backward(Runner<Exec>& run, const AttentionWeights& weights,
-                                        const AttentionWeights& gradients, const TensorRef<2>& x,
-                                        const AttentionActivations& at, BatchShape shape,
-                                        const TensorRef<2>& dout, const TensorRef<2>& dx,
-                                        const AttentionBuffers& buffers) const {
-  project_out_backward(run, weights, gradients, at, dout, buffers);
-  attend_backward(run, at, shape, buffers);
-  project_in_backward(run, weights, gradients, x, dx, buffers);
-}
-
-template <class Exec>
 void MultiHeadAttention<Exec>::project_out_backward(Runner<Exec>& run,
                                                     const AttentionWeights& weights,
                                                     const AttentionWeights& gradients,

@@ -59,9 +59,9 @@ struct AttentionBuffers {
   TensorRef<2> staging;    ///< dtype of the model: gradients before their sum in f32
 };
 
-/// When the runner's ranks share sequences, attend_own() and backward() are ring attention, or
-/// attention by heads (ulysses_attention.hpp), as the layout says. Both passes launch operators of
-/// `kernels` and return. They throw InputError for arguments that cannot run here.
+/// Where the runner's ranks share sequences, attend_own() and attend_backward() are ring attention, or
+/// attention by heads (ulysses_attention.hpp), as the layout says.
+/// Both passes launch operators of `kernels` and return; what cannot run here is an InputError.
 template <class Exec>
 class MultiHeadAttention {
  public:
@@ -70,11 +70,8 @@ class MultiHeadAttention {
   MultiHeadAttention(const MultiHeadAttentionConfig& config, const Kernels& kernels,
                      ConstTensorRef<2> cos_sin);
 
-  /// Computes out (T, hidden) from x (T, hidden).
-  void forward(Runner<Exec>& run, const AttentionWeights& weights, const TensorRef<2>& x,
-               const AttentionActivations& at, BatchShape shape, const TensorRef<2>& out) const;
-
-  /// The steps of forward(), for callers that attend to more keys than the batch's own.
+  /// The steps of the forward pass, from x (T, hidden) to out (T, hidden): project_in(), one of the three that
+  /// attend, project_out().
   void project_in(Runner<Exec>& run, const AttentionWeights& weights, const TensorRef<2>& x,
                   const AttentionActivations& at, BatchShape shape, Positions positions) const;
   void attend(Runner<Exec>& run, const AttentionActivations& at, BatchShape shape,
@@ -86,15 +83,8 @@ class MultiHeadAttention {
   void project_out(Runner<Exec>& run, const AttentionWeights& weights,
                    const AttentionActivations& at, const TensorRef<2>& out) const;
 
-  /// Computes dx (T, hidden), which may be the memory of x, from dout (T, hidden); adds the
-  /// gradients of the weights to `gradients` (f32).
-  void backward(Runner<Exec>& run, const AttentionWeights& weights,
-                const AttentionWeights& gradients, const TensorRef<2>& x,
-                const AttentionActivations& at, BatchShape shape, const TensorRef<2>& dout,
-                const TensorRef<2>& dx, const AttentionBuffers& buffers) const;
-
-  /// The steps of backward(), for callers that have x and dout at different times.
-  /// project_out_backward() comes first; nothing reads dout after it.
+  /// The steps of the backward pass, in this order, from dout (T, hidden) to dx (T, hidden), which may be the
+  /// memory of x; they add the gradients of the weights to `gradients` (f32). dout is read by the first alone.
   void project_out_backward(Runner<Exec>& run, const AttentionWeights& weights,
                             const AttentionWeights& gradients, const AttentionActivations& at,
                             const TensorRef<2>& dout, const AttentionBuffers& buffers) const;

@@ -1,11 +1,11 @@
 #include "nn/model/training_pass.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <stdexcept>
 #include <utility>
 
 #include "core/execution.hpp"
+#include "core/stopwatch.hpp"
 #include "memory/touch.hpp"
 #include "nn/device_memory.hpp"
 #include "nn/products.hpp"
@@ -216,11 +216,10 @@ void TrainingPass<Exec>::sum_norm(Runner<Exec>& run, const TensorRef<1>& gradien
 template <class Exec>
 void TrainingPass<Exec>::receive(Runner<Exec>& run, const ranks::Communicator& pipeline,
                                  const TensorRef<2>& rows, int stage) {
-  using Clock = std::chrono::steady_clock;
   run.exec().fence("katt::nn::TrainingPass: before waiting for a stage");
-  const auto start = Clock::now();
+  const Stopwatch watch;
   pipeline.recv(run.exec(), rows, stage).wait();
-  waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
+  waited_s_ += watch.seconds();
 }
 
 template <class Exec>

@@ -237,15 +237,13 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
     const ScoreUnit unit = Scores<T, Rule>(args, rule).unit();
     if constexpr (is_host_v<Exec>) {
       run_splits.template operator()<false>();
-      const ConstTensorRef<5> parts(
-          split_parts, Dtype::f32,
-          {plan.splits, plan.batch, plan.heads, plan.seq_q, plan.head_dim});
-      const MergeParts<Exec, float, T, StoredSums> merge{
-          parts.view<float, Memory>(),
-          {split_sums, plan.batch, plan.heads, plan.seq_q},
-          args.out.template view<T, Memory>(),
-          args.lse.template view<float, Memory>(),
-          unit};
+      const MergeParts<Exec, T> merge{split_parts,
+                                      split_sums,
+                                      plan.splits,
+                                      rows,
+                                      args.out.template view<T, Memory>(),
+                                      args.lse.template view<float, Memory>(),
+                                      unit};
       tile::for_each_row(exec, "katt::attention::decode_merge", rows, merge);
     } else {
 #if defined(KATT_HAS_CUDA)

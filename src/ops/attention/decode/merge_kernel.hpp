@@ -9,7 +9,8 @@
 #include "tile/rows/elementwise.hpp"
 #include "tile/rows/rows.hpp"
 
-/// The merge of partial results: what merge() and the last step of decoding have in common.
+/// The last step of decoding: the results over disjoint sets of keys become the result over all of them
+/// (Milakov & Gimelshein 2018, arXiv:1805.02867, section 3.1, for whole rows of values).
 namespace katt::attention::impl {
 
 /// A part's statistics of a row: the largest score, and Σ 2^(factor · (score − largest)); 0 when it
@@ -19,46 +20,23 @@ struct PartSum {
   float sum;
 };
 
-/// Sums of parts that are known by their log-sum-exp.
-template <class Memory>
-struct LseSums {
-  StridedView<const float, 4, Memory> lse;
-
-  KOKKOS_INLINE_FUNCTION PartSum operator()(std::int64_t part, std::int64_t b, std::int64_t h,
-                                            std::int64_t i) const {
-    const float value = lse(part, b, h, i);
-    const bool blind = value == -Kokkos::Experimental::infinity_v<float>;
-    return {blind ? tile::lowest_score : value, blind ? 0.0F : 1.0F};
-  }
-};
-
-/// Sums of parts as the kernels write them, dense in the order (part, batch, head, query).
-struct StoredSums {
-  const PartSum* sums;
-  std::int64_t batch, heads, seq_q;
-
-  KOKKOS_INLINE_FUNCTION PartSum operator()(std::int64_t part, std::int64_t b, std::int64_t h,
-                                            std::int64_t i) const {
-    return sums[((part * batch + b) * heads + h) * seq_q + i];
-  }
-};
-
-/// A work item is one row. Parts are normalised: Σ P·V / sum.
-template <class Exec, class Part, class T, class Sums>
+/// On a host; a work item is one row. Parts are normalised: Σ P·V / sum.
+template <class Exec, class T>
 struct MergeParts {
   using Memory = typename Exec::memory_space;
   using Vec = tile::VecOf<Exec>;
   static constexpr int lanes = tile::lanes_v<Exec>;
   static constexpr int unroll = 4;  ///< vectors that share the weights
 
-  StridedView<const Part, 5, Memory> parts;
-  Sums sums;
+  const float* parts;   ///< (splits, rows, head_dim)
+  const PartSum* sums;  ///< (splits, rows)
+  std::int64_t splits, rows;
   StridedView<T, 4, Memory> out;
   StridedView<float, 3, Memory> lse;
   ScoreUnit unit;  ///< of the largest scores
 
-  KOKKOS_INLINE_FUNCTION void operator()(const tile::RowTeam<Exec>& team, std::int64_t row) const {
-    const auto count = static_cast<std::int64_t>(parts.extent(0));
+  KOKKOS_INLINE_FUNCTION void operator()(const tile::RowTeam<Exec>& /*team*/,
+                                         std::int64_t row) const {
     const auto heads = static_cast<std::int64_t>(out.extent(1));
     const auto queries = static_cast<std::int64_t>(out.extent(2));
     const auto columns = static_cast<std::int64_t>(out.extent(3));
@@ -67,31 +45,27 @@ struct MergeParts {
     const std::int64_t b = row / queries / heads;
 
     float largest = tile::lowest_score;
-    for (std::int64_t p = team.team_rank(); p < count; p += team.team_size()) {
-      const PartSum part = sums(p, b, h, i);
+    for (std::int64_t p = 0; p < splits; ++p) {
+      const PartSum part = sums[p * rows + row];
       if (part.sum != 0.0F) largest = tile::max(largest, part.max);
     }
-    team.team_reduce(Kokkos::Max<float>(largest));
     float total = 0.0F;
-    for (std::int64_t p = team.team_rank(); p < count; p += team.team_size()) {
-      const PartSum part = sums(p, b, h, i);
+    for (std::int64_t p = 0; p < splits; ++p) {
+      const PartSum part = sums[p * rows + row];
       if (part.sum != 0.0F) total += weight_of(part, largest);
     }
-    team.team_reduce(Kokkos::Sum<float>(total));
     const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
 
-    const std::int64_t step = static_cast<std::int64_t>(team.team_size()) * lanes;
-    for (std::int64_t first = static_cast<std::int64_t>(team.team_rank()) * lanes; first < columns;
-         first += unroll * step) {
+    for (std::int64_t first = 0; first < columns; first += unroll * lanes) {
       Vec acc[unroll];
       for (int u = 0; u < unroll; ++u) acc[u] = Vec(0.0F);
-      for (std::int64_t p = 0; p < count; ++p) {
-        const PartSum part = sums(p, b, h, i);
+      for (std::int64_t p = 0; p < splits; ++p) {
+        const PartSum part = sums[p * rows + row];
         if (part.sum == 0.0F) continue;
         const Vec weight(weight_of(part, largest) * inverse);
-        const Part* source = &parts(p, b, h, i, 0);
+        const float* source = parts + (p * rows + row) * columns;
         for (int u = 0; u < unroll; ++u) {
-          const std::int64_t c = first + u * step;
+          const std::int64_t c = first + u * lanes;
           if (c + lanes <= columns) {
             acc[u] = tile::fma(weight, tile::load<Vec>(source + c), acc[u]);
           } else if (c < columns) {
@@ -100,7 +74,7 @@ struct MergeParts {
         }
       }
       for (int u = 0; u < unroll; ++u) {
-        const std::int64_t c = first + u * step;
+        const std::int64_t c = first + u * lanes;
         T* target = &out(b, h, i, 0) + c;
         if (c + lanes <= columns) {
           tile::store(target, acc[u]);
@@ -109,9 +83,7 @@ struct MergeParts {
         }
       }
     }
-    if (team.team_rank() == 0 && lse.data() != nullptr) {
-      lse(b, h, i) = unit.lse(largest, total);
-    }
+    if (lse.data() != nullptr) lse(b, h, i) = unit.lse(largest, total);
   }
 
  private:

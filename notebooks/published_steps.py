@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from katt_report.step_model import MODELS, Cluster, Device, Layout, Link, Prediction, Step, predict
+from step_model import MODELS, Cluster, Device, Layout, Link, Prediction, Step, predict
 
 H100 = Device(
     product={"bf16": 790e12, "fp8": 1300e12},

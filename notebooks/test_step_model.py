@@ -1,15 +1,20 @@
 """The model of a training step: its parts against what they are made of, the whole against published and own steps."""
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy
 import pytest
-from katt_report import load
-from katt_report.published_steps import CLUSTERS, PUBLISHED, check
-from katt_report.step_model import (
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "drivers" / "report"))
+
+from katt_report import load  # noqa: E402
+from published_steps import CLUSTERS, PUBLISHED, check  # noqa: E402
+from step_model import (  # noqa: E402
     MODELS,
     Cluster,
     Layout,
@@ -101,14 +106,14 @@ def test_published_steps_are_predicted():
     assert {row.layout.gpus for row in PUBLISHED} >= {8, 64, 128, 512, 1024, 8192, 16384}
 
 
-def test_own_steps_are_predicted_from_own_kernels(repository):
+def test_own_steps_are_predicted_from_own_kernels():
     points = [
-        load(repository / "results" / file).points
+        load(REPOSITORY / "results" / file).points
         for file in ("baselines/baselines.h5", "attention_tiling/attention_tiling.h5", "fused_ops/fused_ops.h5")
     ]
-    model = Model.read_config(repository / "experiments" / "byte_model")
+    model = Model.read_config(REPOSITORY / "experiments" / "byte_model")
     assert model.parameters == 10081600
-    with h5py.File(repository / "results" / "model_speed" / "training.h5") as file:
+    with h5py.File(REPOSITORY / "results" / "model_speed" / "training.h5") as file:
         times, dtypes, sides, models, tokens = (
             file[name][...] for name in ("time_s", "dtype", "side", "model", "tokens")
         )
