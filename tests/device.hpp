@@ -2,13 +2,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 #include "machine/machine.hpp"
 
-/// How much of a test a device is given. Software that imitates one is a thousand times as slow: it
+/// How much of a test is run, and how much of it a device is given. Software that imitates one is a thousand times as slow: it
 /// gets every kernel and every kind of problem, but not all of their combinations.
 namespace katt::test {
+
+/// Whether tests run all their cases: with KATT_ALL_CASES in the environment, as `scripts/soak all`
+/// sets it. Else those that take minutes run some of each kind.
+inline bool all_cases() { return std::getenv("KATT_ALL_CASES") != nullptr; }
 
 /// Whether this build's device is imitated by software.
 inline bool device_is_emulated() {
