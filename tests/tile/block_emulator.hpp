@@ -57,8 +57,8 @@ class FiberContext {
   static constexpr std::size_t stack_bytes = std::size_t{256} << 10;
   std::unique_ptr<char[]> stack_;
   ucontext_t context_{};
-  jmp_buf place_{};
-  bool left_ = false;  ///< place_ is where
+  [[maybe_unused]] jmp_buf place_{};
+  [[maybe_unused]] bool left_ = false;  ///< it is at place_
 };
 
 /// One thread block: shared memory, fibers, and what went wrong.
