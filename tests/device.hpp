@@ -2,15 +2,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 #include "machine/machine.hpp"
 
-/// The share of a test that runs on a device. Software that imitates a device is a thousand times
-/// as slow: it runs every kernel and every kind of problem, but not all of their combinations.
+/// How much of a test is run, and how much of it a device is given. Software that imitates one is a thousand times as slow: it
+/// gets every kernel and every kind of problem, but not all of their combinations.
 namespace katt::test {
 
-/// True when software imitates this build's device.
+/// Whether tests run all their cases: with KATT_ALL_CASES in the environment, as `scripts/soak all`
+/// sets it. Else those that take minutes run some of each kind.
+inline bool all_cases() { return std::getenv("KATT_ALL_CASES") != nullptr; }
+
+/// Whether this build's device is imitated by software.
 inline bool device_is_emulated() {
 #if defined(KATT_HAS_CUDA)
   static const bool emulated = bench::is_emulated(Backend::cuda);

@@ -2,8 +2,10 @@
 
 KATT_BACKEND is "cuda" if the build has that backend; the tests of test_device_*.py need it."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,9 @@ FAULTS_BESIDE = ROOT.parent / "shared" / "faults"  # inputs that once had a wron
 sys.path.insert(0, str(CASES))  # the checker
 
 TINY = CASES / "llama_tiny"
+
+# All cases (`scripts/soak all`); else tests that take minutes run some of each kind.
+ALL_CASES = "KATT_ALL_CASES" in os.environ
 
 BACKEND = os.environ.get("KATT_BACKEND", "openmp")
 collect_ignore_glob = [] if BACKEND == "cuda" else ["test_device_*.py"]
@@ -107,6 +112,17 @@ def katt(tmp_path):
     if not path:
         pytest.skip("KATT does not name the program")
     return Program(path, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def with_mpi():
+    """Skips what needs several ranks where there is no mpirun, or the program was built without MPI."""
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    path = os.environ.get("KATT") or pytest.skip("KATT does not name the program")
+    done = subprocess.run([path, "info", "--json"], capture_output=True, text=True, check=True)
+    if json.loads(done.stdout)["build"]["mpi"].startswith("none"):
+        pytest.skip("built without MPI")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@
 #include "core/error.hpp"
 #include "drivers/training/training_run.hpp"
 #include "memory/tracker.hpp"
+#include "tests/device.hpp"
 #include "tests/nn/llama_tiny.hpp"
 #include "tests/ranks/shared_folder.hpp"
 #include "tests/training/reference_training.hpp"
@@ -46,8 +47,9 @@ Layout with_all_variants(Layout layout, const nn::LlamaConfig& config, TrainOpti
   return layout;
 }
 
-/// All layouts of the ranks that can share the model and its batch, and their variants; for eight
-/// ranks only layouts of three kinds, since layouts of fewer kinds occur with fewer ranks.
+/// All layouts of the ranks that can share the model and its batch, and their variants; of eight those
+/// of three kinds, since those of fewer are those of fewer ranks. Of three and more ranks half of the
+/// layouts come as their variants alone, unless all cases are asked for: two ranks try both.
 std::vector<Layout> layouts(const nn::LlamaConfig& config, const TrainOptions& options) {
   const int ranks = ranks::world().size();
   std::vector<Layout> found;
@@ -63,9 +65,11 @@ std::vector<Layout> layouts(const nn::LlamaConfig& config, const TrainOptions& o
           with.groups = ranks::Groups(ranks::Place(layout, 0));
           try {
             training::check_ranks(config, with);
-            found.push_back(layout);
             const Layout variant = with_all_variants(layout, config, options);
-            if (ranks::to_text(variant) != ranks::to_text(layout)) found.push_back(variant);
+            const bool varies = ranks::to_text(variant) != ranks::to_text(layout);
+            const bool both = ranks == 2 || test::all_cases(), plain = found.size() / 2 % 2 == 0;
+            if (both || plain || !varies) found.push_back(layout);
+            if (varies && (both || !plain)) found.push_back(variant);
           } catch (const InputError&) {  // told in the tests of refusals
           }
         }
@@ -73,6 +77,17 @@ std::vector<Layout> layouts(const nn::LlamaConfig& config, const TrainOptions& o
     }
   }
   return found;
+}
+
+/// The layouts that the i-th of so many cases of a test is run in: all where two ranks train or all
+/// cases are asked for, else one in so many, so that each layout has a case.
+std::vector<Layout> layouts_of_case(std::size_t i, std::size_t cases, const nn::LlamaConfig& config,
+                                    const TrainOptions& options) {
+  std::vector<Layout> all = layouts(config, options);
+  if (ranks::world().size() == 2 || test::all_cases()) return all;
+  std::vector<Layout> some;
+  for (std::size_t k = i; k < all.size(); k += cases) some.push_back(all[k]);
+  return some;
 }
 
 /// As PyTorch was trained, with gradients in several buckets.
@@ -83,7 +98,9 @@ TrainOptions reference_options(const std::filesystem::path& checkpoint) {
 }
 
 TEST(TrainingOverRanks, LosesWhatPyTorchLoses) {
-  for (const auto& checkpoint : test::checkpoints()) {
+  const auto checkpoints = test::checkpoints();
+  for (std::size_t i = 0; i < checkpoints.size(); ++i) {
+    const auto& checkpoint = checkpoints[i];
     TrainOptions options = reference_options(checkpoint);
     const nn::LlamaConfig config = nn::read_config(checkpoint);
     const TokenData data = impl::tokens_from_hdf5(checkpoint / "expected.h5", config.vocab_size);
@@ -94,7 +111,7 @@ TEST(TrainingOverRanks, LosesWhatPyTorchLoses) {
     };
     const auto losses = expected("train/losses");
     const auto norms = expected("train/grad_norms");
-    for (const Layout& layout : layouts(config, options)) {
+    for (const Layout& layout : layouts_of_case(i, checkpoints.size(), config, options)) {
       SCOPED_TRACE(checkpoint.string() + ": " + ranks::to_text(layout));
       options.groups = ranks::Groups(ranks::world(), layout);
       Trainer trainer(Exec(), config, options, checkpoint, 0);
@@ -150,8 +167,10 @@ TEST(TrainingOverRanks, IsThatOfOneRank) {
     Dtype dtype;
     bool tied, recompute;
   };
-  for (const Case& what : {Case{Dtype::f32, true, false}, Case{Dtype::f32, false, true},
-                           Case{Dtype::bf16, true, true}}) {
+  const std::vector<Case> cases{
+      {Dtype::f32, true, false}, {Dtype::f32, false, true}, {Dtype::bf16, true, true}};
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const Case& what = cases[i];
     const nn::LlamaConfig config = model({{"tie_word_embeddings", what.tied},
                                           {"attention_bias", what.tied},
                                           {"mlp_bias", what.tied}});
@@ -161,7 +180,7 @@ TEST(TrainingOverRanks, IsThatOfOneRank) {
     const std::vector<StepLog> expected{alone.step(data), alone.step(data)};
     const auto parameters = alone.parameters();
     const double limit = what.dtype == Dtype::f32 ? 1e-4 : 2e-2;
-    for (const Layout& layout : layouts(config, options)) {
+    for (const Layout& layout : layouts_of_case(i, cases.size(), config, options)) {
       SCOPED_TRACE(ranks::to_text(layout) + ", " + std::string(name_of(what.dtype)) +
                    (what.tied ? ", tied" : "") + (what.recompute ? ", recomputed" : ""));
       options.groups = ranks::Groups(ranks::world(), layout);
@@ -358,9 +377,11 @@ TEST(TrainingOverRanks, TakesTheMemoryThatIsForecast) {
   memory::install();
   const TokenData data = small_data();
   const nn::LlamaConfig config = model({{"hidden_size", 96}});
-  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+  const Dtype dtypes[] = {Dtype::f32, Dtype::bf16};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Dtype dtype = dtypes[i];
     TrainOptions options = small_options(dtype);
-    for (const Layout& layout : layouts(config, options)) {
+    for (const Layout& layout : layouts_of_case(i, 2, config, options)) {
       SCOPED_TRACE(ranks::to_text(layout) + ", " + std::string(name_of(dtype)));
       options.groups = ranks::Groups(ranks::Place(layout, ranks::world().rank()));
       const auto forecast = training::training_memory(Exec(), config, options);

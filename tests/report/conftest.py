@@ -36,3 +36,10 @@ def files(tmp_path_factory) -> dict[str, str]:
         "block": synthetic.llama_block(),
     }
     return {name: synthetic.write(folder / f"{name}.h5", file) for name, file in made.items()}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Figures are made but not rendered: for tests of which ones there are, and of the page's text
+    and place."""
+    monkeypatch.setattr("katt_report.pages.page.render", lambda figure: (b"<svg/>", b""))

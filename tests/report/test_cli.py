@@ -31,7 +31,7 @@ def test_lies_beside_the_program():
     assert done.stderr.startswith("katt-report: none.h5: ")
 
 
-def test_report(files, tmp_path, capsys):
+def test_report(quick, files, tmp_path, capsys):
     status, out, err = run(capsys, files["seqlen"], "-o", tmp_path / "deep" / "er" / "report")
     assert (status, err) == (0, "")
     assert "flash is " in out
@@ -40,7 +40,7 @@ def test_report(files, tmp_path, capsys):
     assert os.listdir(tmp_path / "deep/er") == ["report"]
 
 
-def test_an_existing_folder_keeps_its_other_files(files, tmp_path, capsys):
+def test_an_existing_folder_keeps_its_other_files(quick, files, tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "report.html").write_text("old")
     assert run(capsys, files["rmsnorm"], "-o", tmp_path)[0] == 0
@@ -64,7 +64,7 @@ def test_bad_files(tmp_path, capsys, how):
 
 
 @pytest.mark.parametrize("where", ["file", "below a file", "below nothing writable"])
-def test_a_folder_that_cannot_be_written(files, tmp_path, capsys, where):
+def test_a_folder_that_cannot_be_written(quick, files, tmp_path, capsys, where):
     (tmp_path / "file").write_text("in the way")
     target = {"file": tmp_path / "file", "below a file": tmp_path / "file" / "out",
               "below nothing writable": "/proc/nowhere/out"}[where]  # fmt: skip
@@ -102,7 +102,7 @@ def test_what_was_meant(capsys, arguments, meant):
     assert f"did you mean {meant}?" in err and err.count("\n") == 1
 
 
-def test_without_a_folder(files, tmp_path, capsys, monkeypatch):
+def test_without_a_folder(quick, files, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, out, err = run(capsys, files["rmsnorm"])
     assert (status, err) == (0, "")
@@ -150,10 +150,12 @@ def test_a_full_disk(files, tmp_path, repository):
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
     folder = tmp_path / "report"
-    done = as_a_program([files["rmsnorm"], "-o", folder], repository, stdout=subprocess.PIPE, preexec_fn=small_files)
+    small = tmp_path / "small.h5"
+    synthetic.write(small, synthetic.attention_seqlen(sizes=(512,), dtypes=("f32",)))
+    done = as_a_program([small, "-o", folder], repository, stdout=subprocess.PIPE, preexec_fn=small_files)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"katt-report: {folder}: cannot be written (File too large)\n"
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == ["small.h5"]
     with open("/dev/full", "w") as full:
         done = as_a_program(["compare", files["models"], files["models"]], repository, stdout=full)
     assert done.returncode == 1

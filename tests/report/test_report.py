@@ -19,12 +19,6 @@ from katt_report.pages.page import report
 from katt_report.pages.shares_table import shares_table
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """Figures are made but not rendered: for tests of which ones there are, and of the page's text."""
-    monkeypatch.setattr("katt_report.pages.page.render", lambda figure: (b"<svg/>", b""))
-
-
 def page_of(results) -> str:
     """The page as text."""
     return report(results)["report.html"].decode()

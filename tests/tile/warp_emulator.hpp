@@ -171,7 +171,7 @@ class EmulatedBlock {
     auto& fiber = emulator_.fibers_[static_cast<std::size_t>(thread_)];
     fiber.barrier = &barrier;
     fiber.parity = parity;
-    swapcontext(&fiber.context, &emulator_.scheduler_);
+    fiber.context.leave_for(emulator_.scheduler_);
   }
   void barrier_group(int id, int threads) const {
     auto& group = emulator_.named_.at(static_cast<std::size_t>(id));
@@ -440,7 +440,9 @@ inline void BlockEmulator::enter(unsigned low, unsigned high, unsigned thread) {
     EmulatedBlock block(*self, static_cast<int>(thread));
     (*self->kernel_)(block);
   }
-  self->fibers_[thread].done = true;
+  Fiber& fiber = self->fibers_[thread];
+  fiber.done = true;
+  fiber.context.leave_for(self->scheduler_);
 }
 
 }  // namespace katt::testing
