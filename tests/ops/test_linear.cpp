@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -191,11 +193,11 @@ TEST_P(Linear, NaiveSaysWhatMultiplies) {
   }
 }
 
-// But of "naive": the library behind it cuts its sums by the number of threads.
+// But for "naive" and "library": OpenBLAS cuts its sums by the number of threads.
 TEST_P(Linear, EqualBitsForAnyNumberOfThreads) {
   const Problem p = make_problem(517, 300, 261, GetParam());
   for (const std::string& variant : variants_for(serial_host(), p)) {
-    if (variant == "naive") continue;
+    if (variant == "naive" || variant == "library") continue;
     const Result one = run(Kokkos::OpenMP(1), p, variant);
     EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, variant)) << variant;
     EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, variant)) << variant << " again";
@@ -203,31 +205,107 @@ TEST_P(Linear, EqualBitsForAnyNumberOfThreads) {
   }
 }
 
+/// Arguments without data.
+ForwardArgs forward_shape(Dtype dtype, std::int64_t tokens, std::int64_t in, std::int64_t out) {
+  return {.x = {nullptr, dtype, {tokens, in}},
+          .weight = {nullptr, dtype, {out, in}},
+          .out = {nullptr, dtype, {tokens, out}}};
+}
+
+BackwardArgs backward_shape(Dtype dtype, std::int64_t tokens, std::int64_t in, std::int64_t out) {
+  return {.x = {nullptr, dtype, {tokens, in}},
+          .weight = {nullptr, dtype, {out, in}},
+          .dout = {nullptr, dtype, {tokens, out}},
+          .dx = {nullptr, dtype, {tokens, in}},
+          .dweight = {nullptr, dtype, {out, in}}};
+}
+
+/// The units of this process for bf16.
+bool has(tile::bf16_panels::UnitName unit) { return tile::bf16_panels::refusal(unit).empty(); }
+constexpr auto dots = tile::bf16_panels::UnitName::dot;
+constexpr auto tiles = tile::bf16_panels::UnitName::amx;
+
+TEST_P(Linear, EveryVariantTakesWhatItIsFor) {
+  const Host exec = serial_host();
+  const bool is_f32 = GetParam() == Dtype::f32;
+  const bool is_bf16 = GetParam() == Dtype::bf16;
+  // With this number of tokens, on this machine.
+  const auto taken = [&](const std::string& variant, std::int64_t tokens) {
+    const bool is_few = tokens > 0 && tokens <= 64;
+    const std::map<std::string, bool> known{{"naive", true},
+                                            {"fused", true},
+                                            {"packed", true},
+                                            {"library", true},
+                                            {"skinny", is_few},
+                                            {"shared", is_f32 && tokens == 300},
+                                            {"amx", is_bf16 && has(tiles)},
+                                            {"avx512_bf16", is_bf16 && has(dots)},
+                                            {"packed_avx512_bf16", is_bf16 && has(dots)},
+                                            {"skinny_avx512_bf16", is_bf16 && is_few && has(dots)}};
+    return known.at(variant);
+  };
+  for (const std::int64_t tokens : {1, 2, 31, 64, 65, 300}) {
+    const auto forward = forward_shape(GetParam(), tokens, 131, 300);
+    const auto backward = backward_shape(GetParam(), tokens, 131, 300);
+    for (const std::string& name : testing::names_of(forward_variants<Host>())) {
+      EXPECT_EQ(forward_variants<Host>().supports(exec, forward, {name, {}}).is_ok(),
+                taken(name, tokens))
+          << name << " forward, " << tokens << " tokens";
+      EXPECT_EQ(backward_variants<Host>().supports(exec, backward, {name, {}}).is_ok(),
+                taken(name, tokens))
+          << name << " backward, " << tokens << " tokens";
+    }
+  }
+}
+
 TEST_P(Linear, AutoIsTheEngineOfGemm) {
   const Host exec = serial_host();
   const auto chosen = [&](std::int64_t tokens) {
-    const Problem p = make_problem(tokens, 48, 32, GetParam());
-    const ForwardArgs args{.x = {nullptr, p.dtype, {p.tokens, p.in}},
-                           .weight = {nullptr, p.dtype, {p.out, p.in}},
-                           .out = {nullptr, p.dtype, {p.tokens, p.out}}};
-    return forward_variants<Host>().resolve(exec, args, {}).variant;
+    return forward_variants<Host>()
+        .resolve(exec, forward_shape(GetParam(), tokens, 48, 32), {})
+        .variant;
   };
-  const bool on_tiles =
-      GetParam() == Dtype::bf16 && tile::bf16_panels::unit() != tile::bf16_panels::UnitName::none;
-  EXPECT_EQ(chosen(64), on_tiles ? tile::bf16_panels::name_of(tile::bf16_panels::unit()) : "fused");
-  const bool by_dots =
-      on_tiles && tile::bf16_panels::refusal(tile::bf16_panels::UnitName::dot).empty();
-  EXPECT_EQ(chosen(2), by_dots ? "avx512_bf16" : "fused") << "inner products";
+  const auto chosen_back = [&](std::int64_t tokens) {
+    return backward_variants<Host>()
+        .resolve(exec, backward_shape(GetParam(), tokens, 48, 300), {})
+        .variant;
+  };
+  using tile::bf16_panels::UnitName;
+  const bool is_f32 = GetParam() == Dtype::f32;
+  const UnitName unit = GetParam() == Dtype::bf16 ? tile::bf16_panels::unit() : UnitName::none;
+  const auto on = [&](const char* vectors, const char* by_dots, const char* by_tiles) {
+    return unit == dots ? by_dots : unit == tiles ? by_tiles : vectors;
+  };
+  const char* one = has(dots) ? "skinny_avx512_bf16" : "skinny";
+  EXPECT_EQ(chosen(2), on("skinny", "skinny_avx512_bf16", one));
+  EXPECT_EQ(chosen(64), on("skinny", "skinny_avx512_bf16", "amx"));
+  EXPECT_EQ(chosen(65), on("packed", "packed_avx512_bf16", "amx"));
+  EXPECT_EQ(chosen(300), on(is_f32 ? "shared" : "packed", "packed_avx512_bf16", "amx"));
+  EXPECT_EQ(chosen_back(12), on("skinny", "skinny_avx512_bf16", "skinny"));
+  EXPECT_EQ(chosen_back(64), on("skinny", "skinny_avx512_bf16", "amx"));
+  EXPECT_EQ(chosen_back(300), on(is_f32 ? "shared" : "packed", "packed_avx512_bf16", "amx"));
+  // dx has 65 rows, dweight 300: two engines of one unit.
+  EXPECT_EQ(chosen_back(65), on(is_f32 ? "fused" : "packed", "packed_avx512_bf16", "amx"));
+  const auto both = backward_shape(Dtype::f32, 65, 48, 300);
+  EXPECT_EQ(backward_variants<Host>().engine(exec, both, {"fused", {}}), "packed+shared");
 }
 
 TEST(LinearTest, AnEngineSaysWhyNot) {
-  const ForwardArgs args{.x = {nullptr, Dtype::f32, {8, 8}},
-                         .weight = {nullptr, Dtype::f32, {8, 8}},
-                         .out = {nullptr, Dtype::f32, {8, 8}}};
-  for (const char* name : {"amx", "avx512_bf16"}) {
-    const Status status = forward_variants<Host>().supports(serial_host(), args, {name, {}});
-    EXPECT_FALSE(status.reason().empty()) << name;
+  const auto why = [](auto& table, const auto& args, const char* name) {
+    return table.supports(serial_host(), args, {name, {}}).reason();
+  };
+  auto& forward = forward_variants<Host>();
+  auto& backward = backward_variants<Host>();
+  const auto square = forward_shape(Dtype::f32, 8, 8, 8);
+  for (const char* name : {"amx", "avx512_bf16", "packed_avx512_bf16", "skinny_avx512_bf16"}) {
+    EXPECT_FALSE(why(forward, square, name).empty()) << name;
   }
+  EXPECT_EQ(why(forward, forward_shape(Dtype::f32, 65, 8, 8), "skinny"),
+            "takes products of 1 to 64 tokens");
+  EXPECT_EQ(why(backward, backward_shape(Dtype::f32, 65, 8, 8), "skinny"),
+            "dx: takes products of 1 to 64 tokens");
+  EXPECT_EQ(why(backward, backward_shape(Dtype::f32, 300, 8, 9), "shared"),
+            "dweight: takes products of many rows into f32, and gated ones");
 }
 
 TEST_P(Linear, AllocatesNothing) {

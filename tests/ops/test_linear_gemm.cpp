@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +46,7 @@ struct Values {
 
 template <class Exec>
 std::vector<float> run(const Exec& exec, const Problem& p, const Values& v,
-                       GemmEngine engine = GemmEngine::fastest) {
+                       const GemmEngine<Exec>* engine = nullptr) {
   constexpr Backend backend = backend_of<Exec>();
   const auto [a_rows, a_columns] = p.trans_a ? std::pair{p.k, p.m} : std::pair{p.m, p.k};
   const auto [b_rows, b_columns] = p.trans_b ? std::pair{p.n, p.k} : std::pair{p.k, p.n};
@@ -106,11 +107,11 @@ void expect_reference(const Problem& p) {
     shape.trans_a = p.trans_a;
     shape.trans_b = p.trans_b;
     if (p.bias) shape.bias = {nullptr, Dtype::bf16, {p.n}};
-    for (const GemmEngine engine :
-         {GemmEngine::widened, GemmEngine::amx, GemmEngine::avx512_bf16, GemmEngine::cublaslt}) {
-      if (!gemm_supports<Exec>(shape, engine).is_ok()) continue;
-      testing::expect_close(p.name() + " " + gemm_engine(exec, shape, engine),
-                            run(exec, p, values, engine), p.n, expected, p.c_dtype);
+    EXPECT_TRUE(gemm_supports(fastest_engine<Exec>(shape), shape).is_ok()) << p.name();
+    for (const GemmEngine<Exec>& engine : gemm_engines<Exec>()) {
+      if (!gemm_supports(engine, shape).is_ok()) continue;
+      testing::expect_close(p.name() + " " + engine.name, run(exec, p, values, &engine), p.n,
+                            expected, p.c_dtype);
     }
   });
 }
@@ -401,7 +402,10 @@ TEST(Gemm, ARowHasTheSameBitsAloneAndAmongOthers) {
               .c_dtype = Dtype::f32,
               .trans_b = true};
     const Values values(p);
-    const auto all = run(serial_host(), p, values, GemmEngine::widened);
+    const auto engines = gemm_engines<Host>();
+    const GemmEngine<Host>* skinny = &*std::ranges::find_if(
+        engines, [](const auto& engine) { return engine.name == std::string("skinny"); });
+    const auto all = run(serial_host(), p, values, skinny);
     const auto fastest = run(serial_host(), p, values);
     for (const std::int64_t m : {1, 2, 4, 5, 11, 33}) {
       p.m = m;
@@ -410,33 +414,33 @@ TEST(Gemm, ARowHasTheSameBitsAloneAndAmongOthers) {
       const auto first = [&](const std::vector<float>& rows) {
         return std::vector<float>(rows.begin(), rows.begin() + m * p.n);
       };
-      EXPECT_EQ(run(serial_host(), p, few, GemmEngine::widened), first(all)) << p.name();
-      EXPECT_EQ(run(Kokkos::OpenMP(2), p, few, GemmEngine::widened), first(all)) << p.name();
+      EXPECT_EQ(run(serial_host(), p, few, skinny), first(all)) << p.name();
+      EXPECT_EQ(run(Kokkos::OpenMP(2), p, few, skinny), first(all)) << p.name();
       if (tile::bf16_panels::unit() == tile::bf16_panels::UnitName::amx) continue;
       EXPECT_EQ(run(serial_host(), p, few), first(fastest)) << p.name();
     }
   }
 }
 
-TEST(Gemm, TheEngineIsTold) {
-  const auto engine = [](Dtype a, Dtype b, std::int64_t m) {
+TEST(Gemm, TheUnitIsTold) {
+  const auto unit = [](Dtype a, Dtype b, std::int64_t m) -> std::string {
     GemmArgs args;
     args.a = {nullptr, a, {m, 8}};
     args.b = {nullptr, b, {3, 8}};
     args.c = {nullptr, Dtype::f32, {m, 3}};
     args.trans_b = true;
-    return gemm_engine(serial_host(), args);
+    return fastest_engine<Host>(args).unit;
   };
   const bool on_tiles = tile::bf16_panels::unit() != tile::bf16_panels::UnitName::none;
   const std::string tiles =
       on_tiles ? tile::bf16_panels::name_of(tile::bf16_panels::unit()) : tile::vector_name;
-  EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 64), tiles);
+  EXPECT_EQ(unit(Dtype::bf16, Dtype::bf16, 64), tiles);
   const bool has_dots =
       on_tiles && tile::bf16_panels::refusal(tile::bf16_panels::UnitName::dot).empty();
-  EXPECT_EQ(engine(Dtype::bf16, Dtype::bf16, 1), has_dots ? "avx512_bf16" : tile::vector_name)
+  EXPECT_EQ(unit(Dtype::bf16, Dtype::bf16, 1), has_dots ? "avx512_bf16" : tile::vector_name)
       << "inner products";
-  EXPECT_EQ(engine(Dtype::bf16, Dtype::f32, 64), tile::vector_name);
-  EXPECT_EQ(engine(Dtype::f16, Dtype::f16, 64), tile::vector_name);
+  EXPECT_EQ(unit(Dtype::bf16, Dtype::f32, 64), tile::vector_name);
+  EXPECT_EQ(unit(Dtype::f16, Dtype::f16, 64), tile::vector_name);
 }
 
 TEST(Gemm, AnEmptySumIsZero) {

@@ -9,6 +9,7 @@
 #include "ops/linear/gemm/naive.hpp"
 #include "ops/linear/linear_kernels.hpp"
 #include "tile/rows/column_sums.hpp"
+#include "tile/vec/vec.hpp"
 
 namespace katt::linear {
 
@@ -44,6 +45,9 @@ void for_each_product(const BackwardArgs& args, const F& multiply) {
   if (args.dweight.size() > 0) multiply(dweight_product(args), "katt::linear::dweight");
 }
 
+/// "dx" of "katt::linear::dx".
+std::string name_of(const std::string& label) { return label.substr(label.rfind(':') + 1); }
+
 template <class Exec>
 void add_dbias(const Exec& exec, const BackwardArgs& args) {
   if (args.dbias.size() == 0) return;
@@ -54,62 +58,88 @@ void add_dbias(const Exec& exec, const BackwardArgs& args) {
   });
 }
 
-/// An engine of gemm(), with bias and rounding in its epilogue. The fastest one for these arguments
-/// has the highest rank.
+/// Which engine of gemm() multiplies a product.
+template <class Exec>
+struct Chosen {
+  const GemmEngine<Exec>* always = nullptr;  ///< else the fastest of the unit, product by product
+  const char* unit = "";
+
+  const GemmEngine<Exec>& operator()(const GemmArgs& product) const {
+    return always != nullptr ? *always : fastest_engine<Exec>(product, unit);
+  }
+};
+
+/// A variant of engines of gemm(), with bias and rounding in their epilogue. Where gemm() would choose the same
+/// for every product, an engine's rank is 3 and that of a unit 2.
 template <class Exec, class Args>
-Variant<Exec, Args> engine_variant(const char* name, const char* description, GemmEngine engine) {
+Variant<Exec, Args> engine_variant(const char* name, const char* description,
+                                   const Chosen<Exec>& chosen) {
   return {
       .name = name,
       .description = description,
       .rank =
-          [engine](const Args& args) {
-            int rank = 2;
+          [chosen](const Args& args) {
+            int rank = chosen.always != nullptr ? 3 : 2;
             for_each_product(args, [&](const GemmArgs& product, const char*) {
-              if (fastest_engine<Exec>(product) != engine) rank = 1;
+              if (&fastest_engine<Exec>(product) != &chosen(product)) rank = 1;
             });
             return rank;
           },
       .supports =
-          [engine](const Args& args) {
+          [chosen](const Args& args) {
             Status status = Status::ok();
-            for_each_product(args, [&](const GemmArgs& product, const char*) {
-              if (status.is_ok()) status = gemm_supports<Exec>(product, engine);
+            for_each_product(args, [&](const GemmArgs& product, const char* label) {
+              if (!status.is_ok()) return;
+              status = gemm_supports(chosen(product), product);
+              if (!status.is_ok() && std::is_same_v<Args, BackwardArgs>) {
+                status = Status::skipped(name_of(label) + ": " + status.reason());
+              }
             });
             return status;
           },
       .workspace_bytes =
-          [engine](const Exec& exec, const Args& args) {
+          [chosen](const Exec& exec, const Args& args) {
             std::size_t bytes = 0;
             for_each_product(args, [&](const GemmArgs& product, const char*) {
-              bytes = std::max(bytes, gemm_workspace_bytes(exec, product, engine));
+              bytes = std::max(bytes, gemm_workspace_bytes(exec, product, &chosen(product)));
             });
             return bytes;
           },
       .run =
-          [engine](const Exec& exec, const Args& args, Workspace workspace) {
+          [chosen](const Exec& exec, const Args& args, Workspace workspace) {
             for_each_product(args, [&](const GemmArgs& product, const char* label) {
-              gemm(exec, product, workspace, label, engine);
+              gemm(exec, product, workspace, label, &chosen(product));
             });
             if constexpr (std::is_same_v<Args, BackwardArgs>) add_dbias(exec, args);
           },
-      .engine = [engine](const Exec& exec,
-                         const Args&) { return gemm_engine(exec, GemmArgs{}, engine); },
+      // Engines that differ by their names.
+      .engine =
+          [chosen](const Exec&, const Args& args) {
+            const GemmEngine<Exec>* first = nullptr;
+            std::string names;
+            for_each_product(args, [&](const GemmArgs& product, const char*) {
+              const GemmEngine<Exec>& engine = chosen(product);
+              if (first == nullptr) first = &engine;
+              else if (first != &engine) names = std::string(first->name) + "+" + engine.name;
+            });
+            return !names.empty() || first == nullptr ? names : first->unit;
+          },
   };
 }
 
-/// The table of a pass: "naive", and every engine of the execution space.
+/// The table of a pass: "naive", on a host those of a unit with several engines, and every engine.
 template <class Exec, class Args>
 VariantTable<Exec, Args> with_engines(Variant<Exec, Args> naive) {
-  const auto engine = engine_variant<Exec, Args>;
-  VariantTable<Exec, Args> table{
-      std::move(naive),
-      engine("fused", "operands widened by blocks; rounding and bias in the epilogue",
-             GemmEngine::widened)};
+  const auto variant = engine_variant<Exec, Args>;
+  VariantTable<Exec, Args> table{std::move(naive)};
   if constexpr (is_host_v<Exec>) {
-    table.add(engine("amx", "bf16 tiles of AMX", GemmEngine::amx));
-    table.add(engine("avx512_bf16", "dot products of AVX512-BF16", GemmEngine::avx512_bf16));
-  } else {
-    table.add(engine("cublaslt", "cuBLASLt, tensor cores in 16 bits", GemmEngine::cublaslt));
+    table.add(variant("fused", "each product on the fastest engine of the vectors",
+                      {.unit = tile::vector_name}));
+    table.add(variant("avx512_bf16", "each product on the fastest engine of AVX512-BF16",
+                      {.unit = "avx512_bf16"}));
+  }
+  for (const GemmEngine<Exec>& engine : gemm_engines<Exec>()) {
+    table.add(variant(engine.name, engine.description, {.always = &engine}));
   }
   return table;
 }

@@ -56,11 +56,12 @@ int fused_backward_rank(const BackwardArgs& args) {
 
 /// What multiplies hidden and weight.
 template <class Exec, class Args>
-std::string engine(const Exec& exec, const Args& args) {
-  return linear::gemm_engine(exec, {.a = args.hidden,
-                                    .b = args.weight,
-                                    .c = {nullptr, Dtype::f32, {args.tokens(), args.vocab()}},
-                                    .trans_b = true});
+std::string engine(const Exec& /*exec*/, const Args& args) {
+  return linear::fastest_engine<Exec>({.a = args.hidden,
+                                       .b = args.weight,
+                                       .c = {nullptr, Dtype::f32, {args.tokens(), args.vocab()}},
+                                       .trans_b = true})
+      .unit;
 }
 
 }  // namespace

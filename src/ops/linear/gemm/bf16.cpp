@@ -11,9 +11,6 @@
 #include "ops/linear/gemm/bf16_operands.hpp"
 #include "ops/linear/gemm/bf16_plan.hpp"
 #include "ops/linear/gemm/finish.hpp"
-#include "ops/linear/gemm/inner/products.hpp"
-#include "ops/linear/gemm/outer/few_rows.hpp"
-#include "ops/linear/gemm/outer/low_rank.hpp"
 #include "tile/bf16/bf16_units.hpp"
 #include "tile/bf16/transpose.hpp"
 #include "tile/engines/dots.hpp"
@@ -341,16 +338,6 @@ struct Bf16Block {
 
 #endif
 
-/// What computes a product of few tokens on the vector unit, pair by pair, not packed into tiles.
-enum class ByPairs : std::uint8_t { no, inner, few_rows, low_rank };
-
-ByPairs by_pairs(const GemmArgs& args, UnitName unit) {
-  if (unit != UnitName::dot) return ByPairs::no;
-  if (is_inner(args)) return ByPairs::inner;
-  if (is_few_rows(args)) return ByPairs::few_rows;
-  return is_low_rank(args) ? ByPairs::low_rank : ByPairs::no;
-}
-
 }  // namespace
 
 bool bf16_takes(const GemmArgs& args) {
@@ -359,14 +346,8 @@ bool bf16_takes(const GemmArgs& args) {
 
 template <class Exec>
 std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args, UnitName unit) {
-  switch (by_pairs(args, unit)) {
-    case ByPairs::inner: return inner_workspace_bytes(exec, args, InnerUnit::dots);
-    case ByPairs::few_rows: return few_rows_workspace_bytes<Exec>(args, OuterUnit::dots);
-    case ByPairs::low_rank: return low_rank_workspace_bytes<Exec>(args, OuterUnit::dots);
-    default: break;
-  }
   const int threads = exec.concurrency();
-  // Only pointers tell whether it is direct, and that takes less.
+  // Whether it is direct depends on pointers; the direct form needs less.
   const auto plan = Bf16Plan::of(args, unit, threads, false);
   return static_cast<std::size_t>(plan.packed_bytes() + threads * plan.thread_bytes());
 }
@@ -374,12 +355,6 @@ std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args, Un
 template <class Exec>
 void bf16_gemm(const Exec& exec, const GemmArgs& args, UnitName unit, Workspace workspace,
                const char* label) {
-  switch (by_pairs(args, unit)) {
-    case ByPairs::inner: return inner_products(exec, args, InnerUnit::dots, workspace, label);
-    case ByPairs::few_rows: return few_rows(exec, args, OuterUnit::dots, workspace, label);
-    case ByPairs::low_rank: return low_rank(exec, args, OuterUnit::dots, workspace, label);
-    default: break;
-  }
 #if defined(KATT_BF16_PANELS)
   const auto plan = Bf16Plan::of(args, unit, exec.concurrency(), true);
   const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),

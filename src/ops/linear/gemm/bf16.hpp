@@ -6,16 +6,11 @@
 #include "ops/linear/gemm/gemm.hpp"
 #include "tile/bf16/bf16_units.hpp"
 
-/// gemm() on a host with a unit for bf16 panels (tile/bf16/bf16_units.hpp): products of bf16 matrices,
-/// summed in f32.
+/// Products of bf16 matrices, packed into panels, on a unit of a host (tile/bf16/bf16_units.hpp); sums are
+/// f32.
 namespace katt::linear::impl {
 
 using tile::bf16_panels::UnitName;
-
-/// The unit that an engine is.
-constexpr UnitName unit_of(GemmEngine engine) {
-  return engine == GemmEngine::amx ? UnitName::amx : UnitName::dot;
-}
 
 /// Whether the units take the product: both operands are bf16 and the sums are not empty.
 [[nodiscard]] bool bf16_takes(const GemmArgs& args);

@@ -1,5 +1,7 @@
 #include "ops/linear/gemm/gemm.hpp"
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -7,16 +9,19 @@
 #include "core/execution.hpp"
 #include "ops/linear/gemm/bf16.hpp"
 #include "ops/linear/gemm/cublas.hpp"
-#include "ops/linear/gemm/host.hpp"
-#include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/library.hpp"
-#include "ops/linear/gemm/outer/few_rows.hpp"
-#include "ops/linear/gemm/outer/low_rank.hpp"
+#include "ops/linear/gemm/packed.hpp"
+#include "ops/linear/gemm/shared.hpp"
+#include "ops/linear/gemm/skinny.hpp"
+#include "tile/bf16/bf16_units.hpp"
 #include "tile/vec/vec.hpp"
 
 namespace katt::linear {
 
 namespace {
+
+using impl::SkinnyUnit;
+using tile::bf16_panels::UnitName;
 
 void check(const GemmArgs& args) {
   const auto expect = [](const char* name, std::int64_t got, std::int64_t wanted) {
@@ -38,124 +43,206 @@ void check(const GemmArgs& args) {
   }
 }
 
-template <class Exec>
-GemmEngine resolved(const GemmArgs& args, GemmEngine engine) {
-  return engine == GemmEngine::fastest ? fastest_engine<Exec>(args) : engine;
+bool has_no_gate(const GemmArgs& args) { return !args.is_gated(); }
+
+bool is_skinny_bf16(const GemmArgs& args) {
+  return impl::bf16_takes(args) && impl::is_skinny(args);
 }
+
+/// Whether a skinny product has so few tokens that it is faster than AMX tiles, which multiply sixteen rows at a
+/// time, of factors that are packed: x · weightᵀ by dot products, else and in the gradients on the vectors.
+bool is_below_tiles(const GemmArgs& args) {
+  return args.trans_b ? args.m() <= 4 : (args.trans_a ? args.k() : args.m()) <= 12;
+}
+
+template <class Exec>
+GemmEngine<Exec> library_engine() {
+  return {.name = "library",
+          .description = "the BLAS library's f32 product; other operands are widened by panels",
+          .unit = "blas",
+          .taken = "products without a gate",
+          .takes = has_no_gate,
+          .rank = [](const GemmArgs&) { return -2; },
+          .workspace_bytes =
+              [](const Exec&, const GemmArgs& args) {
+                return impl::library_gemm_workspace_bytes<Exec>(args, impl::Panels{});
+              },
+          .launch =
+              [](const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
+                impl::library_gemm(exec, args, impl::Panels{}, workspace, label);
+              }};
+}
+
+/// The engine of packed bf16 panels on a unit.
+template <UnitName Unit>
+GemmEngine<Host> bf16_engine(const char* name, const char* description) {
+  return {.name = name,
+          .description = description,
+          .unit = tile::bf16_panels::name_of(Unit),
+          .taken = "products of two bf16 matrices that are not empty",
+          .takes = impl::bf16_takes,
+          .rank = [](const GemmArgs&) { return tile::bf16_panels::unit() == Unit ? 4 : -1; },
+          .workspace_bytes =
+              [](const Host& exec, const GemmArgs& args) {
+                return impl::bf16_gemm_workspace_bytes(exec, args, Unit);
+              },
+          .launch = [](const Host& exec, const GemmArgs& args, Workspace workspace,
+                       const char* label) { impl::bf16_gemm(exec, args, Unit, workspace, label); },
+          .unit_refusal = [] { return tile::bf16_panels::refusal(Unit); }};
+}
+
+/// The engine of few tokens, without its unit's name, condition and rank.
+template <SkinnyUnit Unit>
+GemmEngine<Host> skinny_engine() {
+  return {.name = "skinny",
+          .description = "at most 64 tokens: operands where they lie, each read once",
+          .unit = tile::vector_name,
+          .taken = "products of 1 to 64 tokens",
+          .takes = impl::is_skinny,
+          .rank = [](const GemmArgs& args) { return is_below_tiles(args) ? 5 : 3; },
+          .workspace_bytes =
+              [](const Host& exec, const GemmArgs& args) {
+                return impl::skinny_workspace_bytes(exec, args, Unit);
+              },
+          .launch =
+              [](const Host& exec, const GemmArgs& args, Workspace workspace, const char* label) {
+                impl::skinny_product(exec, args, Unit, workspace, label);
+              }};
+}
+
+GemmEngine<Host> skinny_dots_engine() {
+  GemmEngine<Host> engine = skinny_engine<SkinnyUnit::dots>();
+  engine.name = "skinny_avx512_bf16";
+  engine.description = "skinny by dot products of AVX512-BF16";
+  engine.unit = tile::bf16_panels::name_of(UnitName::dot);
+  engine.taken = "products of two bf16 matrices and 1 to 64 tokens";
+  engine.takes = is_skinny_bf16;
+  engine.rank = [](const GemmArgs& args) {
+    const UnitName unit = tile::bf16_panels::unit();
+    const bool beats_tiles = args.trans_b && is_below_tiles(args);
+    return unit == UnitName::dot || (unit == UnitName::amx && beats_tiles) ? 6 : 0;
+  };
+  engine.unit_refusal = [] { return tile::bf16_panels::refusal(UnitName::dot); };
+  return engine;
+}
+
+std::array<GemmEngine<Host>, 7> engines_of(const Host*) {
+  return {
+      GemmEngine<Host>{
+          .name = "packed",
+          .description = "blocks of C; a thread packs and widens what its block needs",
+          .unit = tile::vector_name,
+          .taken = "products without a gate",
+          .takes = has_no_gate,
+          .rank = [](const GemmArgs&) { return 1; },
+          .workspace_bytes = impl::packed_workspace_bytes<Host>,
+          .launch = impl::packed_product<Host>,
+      },
+      GemmEngine<Host>{
+          .name = "shared",
+          .description = "many rows into f32; one factor is packed once for all threads",
+          .unit = tile::vector_name,
+          .taken = "products of many rows into f32, and gated ones",
+          .takes = impl::is_shared,
+          .rank = [](const GemmArgs&) { return 2; },
+          .workspace_bytes = impl::shared_workspace_bytes<Host>,
+          .launch = impl::shared_product<Host>,
+      },
+      skinny_engine<SkinnyUnit::widened>(),
+      bf16_engine<UnitName::dot>("packed_avx512_bf16",
+                                 "bf16 packed into panels, dot products of AVX512-BF16"),
+      skinny_dots_engine(),
+      bf16_engine<UnitName::amx>("amx", "bf16 packed into tiles of AMX"),
+      library_engine<Host>(),
+  };
+}
+
+#if defined(KATT_HAS_CUDA)
+std::array<GemmEngine<Kokkos::Cuda>, 2> engines_of(const Kokkos::Cuda*) {
+  using Exec = Kokkos::Cuda;
+  return {
+      library_engine<Exec>(),
+      {.name = "cublaslt",
+       .description = "cuBLASLt, tensor cores in 16 bits",
+       .unit = "cublaslt",
+       .taken = "a product of operands of one dtype, that is not empty, into the same or f32, and "
+                "a bias of "
+                "its dtype",
+       .takes = [](const GemmArgs& args) { return has_no_gate(args) && impl::cublas_takes(args); },
+       .rank = [](const GemmArgs&) { return 1; },
+       .workspace_bytes = [](const Exec& exec,
+                             const GemmArgs&) { return impl::cublas_workspace_bytes(exec); },
+       .launch = [](const Exec& exec, const GemmArgs& args, Workspace workspace,
+                    const char* label) { impl::cublas_gemm(exec, args, workspace, label); }}};
+}
+#endif
 
 }  // namespace
 
 template <class Exec>
-GemmEngine fastest_engine(const GemmArgs& args) {
-  if constexpr (is_host_v<Exec>) {
-    using tile::bf16_panels::UnitName;
-    // AMX multiplies sixteen rows at a time, and packs both factors: with a few tokens dot products
-    // win in x · weightᵀ, widened factors in the gradients.
-    constexpr std::int64_t few = 4;
-    constexpr std::int64_t few_of_gradients = 12;
-    UnitName unit = tile::bf16_panels::unit();
-    if (unit == UnitName::amx) {
-      const bool is_dx = impl::is_few_rows(args) && args.m() <= few_of_gradients;
-      const bool is_dweight = impl::is_low_rank(args) && args.k() <= few_of_gradients;
-      if (is_dx || is_dweight) return GemmEngine::widened;
-      if (impl::is_inner(args) && args.m() <= few) {
-        unit = tile::bf16_panels::refusal(UnitName::dot).empty() ? UnitName::dot : UnitName::none;
-      }
-    }
-    if (unit != UnitName::none && impl::bf16_takes(args)) {
-      return unit == UnitName::amx ? GemmEngine::amx : GemmEngine::avx512_bf16;
-    }
-  }
-#if defined(KATT_HAS_CUDA)
-  if (!is_host_v<Exec> && impl::cublas_takes(args)) return GemmEngine::cublaslt;
-#endif
-  return GemmEngine::widened;
+std::span<const GemmEngine<Exec>> gemm_engines() {
+  static const auto engines = engines_of(static_cast<const Exec*>(nullptr));
+  return engines;
 }
 
 template <class Exec>
-Status gemm_supports(const GemmArgs& args, GemmEngine engine) {
-  if (args.is_gated() && !is_host_v<Exec>) return Status::skipped("takes no gate");
-  if (engine == GemmEngine::fastest || engine == GemmEngine::widened) return Status::ok();
-  if ((engine == GemmEngine::cublaslt) == is_host_v<Exec>) {
-    return Status::skipped("is not of the backend " +
-                           std::string(katt::name_of(backend_of<Exec>())));
+const GemmEngine<Exec>& fastest_engine(const GemmArgs& args, std::string_view unit) {
+  const GemmEngine<Exec>* first = nullptr;
+  const GemmEngine<Exec>* best = nullptr;
+  int highest = 0;
+  for (const auto& engine : gemm_engines<Exec>()) {
+    if (!unit.empty() && unit != engine.unit) continue;
+    if (first == nullptr) first = &engine;
+    if (!engine.takes(args)) continue;
+    const int rank = engine.rank(args);
+    if (best != nullptr && rank <= highest) continue;
+    if (engine.unit_refusal != nullptr && !engine.unit_refusal().empty()) continue;
+    best = &engine;
+    highest = rank;
   }
-#if defined(KATT_HAS_CUDA)
-  if (engine == GemmEngine::cublaslt) {
-    return impl::cublas_takes(args)
-               ? Status::ok()
-               : Status::skipped(
-                     "takes a product of operands of one dtype, that is not empty, into "
-                     "the same or f32, and a bias of its dtype");
-  }
-#endif
-  if (std::string reason = tile::bf16_panels::refusal(impl::unit_of(engine)); !reason.empty()) {
-    return Status::skipped(std::move(reason));
-  }
-  return impl::bf16_takes(args)
-             ? Status::ok()
-             : Status::skipped("takes products of two bf16 matrices that are not empty");
+  return best != nullptr ? *best : *first;
 }
 
 template <class Exec>
-std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args, GemmEngine engine) {
+Status gemm_supports(const GemmEngine<Exec>& engine, const GemmArgs& args) {
+  if (engine.unit_refusal != nullptr) {
+    if (std::string reason = engine.unit_refusal(); !reason.empty()) {
+      return Status::skipped(std::move(reason));
+    }
+  }
+  return engine.takes(args) ? Status::ok() : Status::skipped(std::string("takes ") + engine.taken);
+}
+
+template <class Exec>
+std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args,
+                                 const GemmEngine<Exec>* engine) {
   check(args);
-  const GemmEngine chosen = resolved<Exec>(args, engine);
-  if constexpr (is_host_v<Exec>) {
-    if (chosen != GemmEngine::widened) {
-      return impl::bf16_gemm_workspace_bytes(exec, args, impl::unit_of(chosen));
-    }
-    return impl::host_gemm_workspace_bytes(exec, args);
-  } else {
-#if defined(KATT_HAS_CUDA)
-    if (chosen == GemmEngine::cublaslt) return impl::cublas_workspace_bytes(exec);
-#endif
-    return impl::library_gemm_workspace_bytes<Exec>(args, impl::Panels{});
-  }
-}
-
-template <class Exec>
-std::string gemm_engine(const Exec& /*exec*/, const GemmArgs& args, GemmEngine engine) {
-  switch (resolved<Exec>(args, engine)) {
-    case GemmEngine::amx: return "amx";
-    case GemmEngine::avx512_bf16: return "avx512_bf16";
-    case GemmEngine::cublaslt: return "cublaslt";
-    default: return is_host_v<Exec> ? tile::vector_name : "blas";
-  }
+  return (engine != nullptr ? *engine : fastest_engine<Exec>(args)).workspace_bytes(exec, args);
 }
 
 template <class Exec>
 void gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label,
-          GemmEngine engine) {
-  const GemmEngine chosen = resolved<Exec>(args, engine);
-  if (const Status status = gemm_supports<Exec>(args, chosen); !status.is_ok()) {
-    throw InputError("gemm: " + gemm_engine(exec, args, chosen) + ": " + status.reason());
+          const GemmEngine<Exec>* engine) {
+  const GemmEngine<Exec>& chosen = engine != nullptr ? *engine : fastest_engine<Exec>(args);
+  if (const Status status = gemm_supports(chosen, args); !status.is_ok()) {
+    throw InputError(std::string("gemm: ") + chosen.name + ": " + status.reason());
   }
-  if (const std::size_t needed = gemm_workspace_bytes(exec, args, chosen);
+  if (const std::size_t needed = gemm_workspace_bytes(exec, args, &chosen);
       workspace.bytes < needed) {
     throw InputError("gemm: workspace holds " + std::to_string(workspace.bytes) +
                      " bytes, expected " + std::to_string(needed));
   }
-  if constexpr (is_host_v<Exec>) {
-    if (args.m() == 0 || args.n() == 0) return;
-    if (chosen != GemmEngine::widened) {
-      return impl::bf16_gemm(exec, args, impl::unit_of(chosen), workspace, label);
-    }
-    impl::host_gemm(exec, args, workspace, label);
-  } else {
-#if defined(KATT_HAS_CUDA)
-    if (chosen == GemmEngine::cublaslt) return impl::cublas_gemm(exec, args, workspace, label);
-#endif
-    impl::library_gemm(exec, args, impl::Panels{}, workspace, label);
-  }
+  if (args.m() > 0 && args.n() > 0) chosen.launch(exec, args, workspace, label);
 }
 
-#define KATT_INSTANTIATE_GEMM(Exec)                                                          \
-  template GemmEngine fastest_engine<Exec>(const GemmArgs&);                                 \
-  template Status gemm_supports<Exec>(const GemmArgs&, GemmEngine);                          \
-  template std::size_t gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&, GemmEngine); \
-  template std::string gemm_engine<Exec>(const Exec&, const GemmArgs&, GemmEngine);          \
-  template void gemm<Exec>(const Exec&, const GemmArgs&, Workspace, const char*, GemmEngine);
+#define KATT_INSTANTIATE_GEMM(Exec)                                                         \
+  template std::span<const GemmEngine<Exec>> gemm_engines<Exec>();                          \
+  template const GemmEngine<Exec>& fastest_engine<Exec>(const GemmArgs&, std::string_view); \
+  template Status gemm_supports<Exec>(const GemmEngine<Exec>&, const GemmArgs&);            \
+  template std::size_t gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&,             \
+                                                  const GemmEngine<Exec>*);                 \
+  template void gemm<Exec>(const Exec&, const GemmArgs&, Workspace, const char*,            \
+                           const GemmEngine<Exec>*);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_GEMM)
 

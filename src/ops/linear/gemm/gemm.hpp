@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
@@ -39,50 +41,53 @@ struct GemmArgs {
   std::int64_t k() const { return a.extent[trans_a ? 0 : 1]; }
 };
 
-/// What computes a product.
-enum class GemmEngine : std::uint8_t {
-  fastest,      ///< of the others, for this product
-  widened,      ///< vectors of the build, or the library of a device; 16-bit operands are widened
-  amx,          ///< AMX tiles of a CPU: two bf16 operands
-  avx512_bf16,  ///< dot products of a CPU: two bf16 operands
-  cublaslt,     ///< of a CUDA device: tensor cores in 16 bits
+/// A way to compute products, on one unit of the machine. The variants of linear are made of these.
+template <class Exec>
+struct GemmEngine {
+  const char* name;
+  const char* description;
+  /// "amx", "avx512_bf16", the vectors of the build ("avx512", …), "blas" or "cublaslt".
+  const char* unit;
+  const char* taken;               ///< the products that takes() accepts, in words
+  bool (*takes)(const GemmArgs&);  ///< reads shapes and dtypes only
+  /// gemm() runs the engine of the highest rank that takes the product and whose unit is there.
+  int (*rank)(const GemmArgs&);
+  std::size_t (*workspace_bytes)(const Exec&, const GemmArgs&);
+  void (*launch)(const Exec&, const GemmArgs&, Workspace, const char* label);
+  /// Why this process cannot use the unit, "" where it can; left out, it always can.
+  std::string (*unit_refusal)() = nullptr;
 };
 
-/// The one that is meant by `fastest`. Reads shapes and dtypes only.
+/// The engines of an execution space.
 template <class Exec>
-[[nodiscard]] GemmEngine fastest_engine(const GemmArgs& args);
+[[nodiscard]] std::span<const GemmEngine<Exec>> gemm_engines();
+
+/// The engine of a unit, by default of any, that gemm() chooses for a product; where none of them can compute it,
+/// the first. Reads shapes and dtypes only.
+template <class Exec>
+[[nodiscard]] const GemmEngine<Exec>& fastest_engine(const GemmArgs& args,
+                                                     std::string_view unit = {});
 
 /// ok, or skipped with the reason why the engine cannot compute this product here. Reads shapes
 /// and dtypes only.
 template <class Exec>
-[[nodiscard]] Status gemm_supports(const GemmArgs& args, GemmEngine engine);
+[[nodiscard]] Status gemm_supports(const GemmEngine<Exec>& engine, const GemmArgs& args);
 
-/// Bytes of workspace that gemm() needs. Reads shapes, strides and dtypes only, so pointers may be
-/// null. Throws InputError where the shapes do not fit together.
+/// Bytes of workspace that gemm() needs, on the engine that it chooses or on this one. Reads shapes, strides and
+/// dtypes only, so pointers may be null. Throws InputError where the shapes do not fit together.
 template <class Exec>
 [[nodiscard]] std::size_t gemm_workspace_bytes(const Exec& exec, const GemmArgs& args,
-                                               GemmEngine engine = GemmEngine::fastest);
-
-/// Which units of the machine gemm() uses for this product: "amx", "avx512_bf16", the vectors of
-/// the build ("avx512", "avx2", "neon", "scalar"), or on a device "cublaslt" or "blas".
-template <class Exec>
-[[nodiscard]] std::string gemm_engine(const Exec& exec, const GemmArgs& args,
-                                      GemmEngine engine = GemmEngine::fastest);
+                                               const GemmEngine<Exec>* engine = nullptr);
 
 /// Launches the product under the given label and returns without waiting for it. Products and sums
 /// are f32 whatever the dtypes; an f16 or bf16 C is rounded once, from
 /// alpha · op(A) · op(B) + beta · C + bias in f32. The bits of C depend on the shapes and dtypes, not
-/// on the number of threads.
+/// on the number of threads, but for engines on "blas".
 ///
-/// The fastest engine on a host: for products of two bf16 matrices AMX tiles or else dot products,
-/// where this process may use them; for others vectors, for which a 16-bit operand is widened block
-/// by block. Few rows of A against rows of B are inner products (gemm/inner/products.hpp), in bf16 by dot
-/// products. On a device it is cuBLASLt where A and B
-/// have one dtype, C has that or f32 and the bias C's; else the library's product of f32 over
-/// panels. Throws InputError where the shapes do not fit together, the engine cannot compute the
-/// product, or the workspace is too small.
+/// Throws InputError where the shapes do not fit together, the engine cannot compute the product, or the
+/// workspace is too small.
 template <class Exec>
 void gemm(const Exec& exec, const GemmArgs& args, Workspace workspace,
-          const char* label = "katt::linear::gemm", GemmEngine engine = GemmEngine::fastest);
+          const char* label = "katt::linear::gemm", const GemmEngine<Exec>* engine = nullptr);
 
 }  // namespace katt::linear

@@ -7,7 +7,7 @@
 #include "ops/linear/gemm/gemm.hpp"
 
 /// Products of many rows into f32 on a host, one factor packed once for all threads, the other by
-/// each thread for its piece of C, where the blocks of host.cpp pack both for every block. The sums
+/// each thread for its piece of C, where the blocks of packed.cpp pack both for every block. The sums
 /// are the same chains of fused multiply-adds. So are gated products, of any dtype: panels of B then hold
 /// as many columns of the gate as of B.
 ///

@@ -291,9 +291,9 @@ struct InnerPanel {
 
 /// Calls f.operator()<Unit>() for the unit of a product.
 template <class Exec, class F>
-decltype(auto) visit_lines(const GemmArgs& args, [[maybe_unused]] InnerUnit unit, const F& f) {
+decltype(auto) visit_lines(const GemmArgs& args, [[maybe_unused]] SkinnyUnit unit, const F& f) {
 #if defined(KATT_BF16_PANELS)
-  if (unit == InnerUnit::dots) return f.template operator()<DotLines>();
+  if (unit == SkinnyUnit::dots) return f.template operator()<DotLines>();
 #endif
   return visit_dtype(args.b.dtype, [&]<class T>() -> decltype(auto) {
     return f.template operator()<WidenedLines<tile::VecOf<Exec>, T>>();
@@ -307,7 +307,7 @@ bool is_inner(const GemmArgs& args) {
 }
 
 template <class Exec>
-std::size_t inner_workspace_bytes(const Exec& exec, const GemmArgs& args, InnerUnit unit) {
+std::size_t inner_workspace_bytes(const Exec& exec, const GemmArgs& args, SkinnyUnit unit) {
   return visit_lines<Exec>(args, unit, [&]<class Unit>() {
     const InnerPlan<Unit> plan(args, exec.concurrency());
     const auto sums = static_cast<std::size_t>(plan.sum_elements()) * sizeof(float);
@@ -317,7 +317,7 @@ std::size_t inner_workspace_bytes(const Exec& exec, const GemmArgs& args, InnerU
 }
 
 template <class Exec>
-void inner_products(const Exec& exec, const GemmArgs& args, InnerUnit unit, Workspace workspace,
+void inner_products(const Exec& exec, const GemmArgs& args, SkinnyUnit unit, Workspace workspace,
                     const char* label) {
   using Vec = tile::VecOf<Exec>;
   using Indices = Kokkos::IndexType<std::int64_t>;
@@ -348,9 +348,9 @@ void inner_products(const Exec& exec, const GemmArgs& args, InnerUnit unit, Work
   });
 }
 
-#define KATT_INSTANTIATE_INNER(Exec)                                                         \
-  template std::size_t inner_workspace_bytes<Exec>(const Exec&, const GemmArgs&, InnerUnit); \
-  template void inner_products<Exec>(const Exec&, const GemmArgs&, InnerUnit, Workspace,     \
+#define KATT_INSTANTIATE_INNER(Exec)                                                          \
+  template std::size_t inner_workspace_bytes<Exec>(const Exec&, const GemmArgs&, SkinnyUnit); \
+  template void inner_products<Exec>(const Exec&, const GemmArgs&, SkinnyUnit, Workspace,     \
                                      const char*);
 
 KATT_INSTANTIATE_INNER(Host)

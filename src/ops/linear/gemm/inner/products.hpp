@@ -5,6 +5,7 @@
 
 #include "core/tensor.hpp"
 #include "ops/linear/gemm/gemm.hpp"
+#include "ops/linear/gemm/skinny.hpp"
 
 /// Few rows of A against rows of B, as in generation: inner products along k, in vectors, of B where
 /// it lies. B is read once, in the order of memory, what comes next being asked for beside the
@@ -15,17 +16,14 @@ namespace katt::linear::impl {
 /// Most rows of A that are multiplied so.
 inline constexpr std::int64_t most_inner_rows = 64;
 
-/// What multiplies: f32 vectors, for which 16 bits are widened, or the dot products of AVX512-BF16.
-enum class InnerUnit : std::uint8_t { widened, dots };
-
 /// Whether the product can be made of inner products.
 [[nodiscard]] bool is_inner(const GemmArgs& args);
 
 template <class Exec>
-std::size_t inner_workspace_bytes(const Exec& exec, const GemmArgs& args, InnerUnit unit);
+std::size_t inner_workspace_bytes(const Exec& exec, const GemmArgs& args, SkinnyUnit unit);
 
 template <class Exec>
-void inner_products(const Exec& exec, const GemmArgs& args, InnerUnit unit, Workspace workspace,
+void inner_products(const Exec& exec, const GemmArgs& args, SkinnyUnit unit, Workspace workspace,
                     const char* label);
 
 }  // namespace katt::linear::impl

@@ -314,7 +314,7 @@ bool is_few_rows(const GemmArgs& args) {
 }
 
 template <class Exec>
-std::size_t few_rows_workspace_bytes(const GemmArgs& args, OuterUnit unit) {
+std::size_t few_rows_workspace_bytes(const GemmArgs& args, SkinnyUnit unit) {
   return visit_steps<tile::VecOf<Exec>>(args.b.dtype, unit, [&]<class Unit>() {
     const FewRowsPlan<Unit> plan(args);
     return static_cast<std::size_t>(plan.packed() + plan.chunks * plan.slices * plan.area()) *
@@ -323,7 +323,7 @@ std::size_t few_rows_workspace_bytes(const GemmArgs& args, OuterUnit unit) {
 }
 
 template <class Exec>
-void few_rows(const Exec& exec, const GemmArgs& args, OuterUnit unit, Workspace workspace,
+void few_rows(const Exec& exec, const GemmArgs& args, SkinnyUnit unit, Workspace workspace,
               const char* label) {
   using Vec = tile::VecOf<Exec>;
   using Indices = Kokkos::IndexType<std::int64_t>;
@@ -347,9 +347,9 @@ void few_rows(const Exec& exec, const GemmArgs& args, OuterUnit unit, Workspace 
   });
 }
 
-#define KATT_INSTANTIATE_FEW_ROWS(Exec)                                            \
-  template std::size_t few_rows_workspace_bytes<Exec>(const GemmArgs&, OuterUnit); \
-  template void few_rows<Exec>(const Exec&, const GemmArgs&, OuterUnit, Workspace, const char*);
+#define KATT_INSTANTIATE_FEW_ROWS(Exec)                                             \
+  template std::size_t few_rows_workspace_bytes<Exec>(const GemmArgs&, SkinnyUnit); \
+  template void few_rows<Exec>(const Exec&, const GemmArgs&, SkinnyUnit, Workspace, const char*);
 
 KATT_INSTANTIATE_FEW_ROWS(Host)
 

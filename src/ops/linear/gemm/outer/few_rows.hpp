@@ -19,10 +19,10 @@ inline constexpr std::int64_t most_few_rows = 64;
 [[nodiscard]] bool is_few_rows(const GemmArgs& args);
 
 template <class Exec>
-std::size_t few_rows_workspace_bytes(const GemmArgs& args, OuterUnit unit);
+std::size_t few_rows_workspace_bytes(const GemmArgs& args, SkinnyUnit unit);
 
 template <class Exec>
-void few_rows(const Exec& exec, const GemmArgs& args, OuterUnit unit, Workspace workspace,
+void few_rows(const Exec& exec, const GemmArgs& args, SkinnyUnit unit, Workspace workspace,
               const char* label);
 
 }  // namespace katt::linear::impl

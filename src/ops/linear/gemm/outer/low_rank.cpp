@@ -135,11 +135,12 @@ struct LowRankRows {
 }  // namespace
 
 bool is_low_rank(const GemmArgs& args) {
-  return args.trans_a && !args.trans_b && args.k() <= most_low_rank && args.k() > 0 && !args.bias;
+  return args.trans_a && !args.trans_b && args.k() <= most_low_rank && args.k() > 0 &&
+         args.bias.size() == 0;
 }
 
 template <class Exec>
-std::size_t low_rank_workspace_bytes(const GemmArgs& args, OuterUnit unit) {
+std::size_t low_rank_workspace_bytes(const GemmArgs& args, SkinnyUnit unit) {
   return visit_steps<tile::VecOf<Exec>>(args.b.dtype, unit, [&]<class Unit>() {
     return static_cast<std::size_t>(divide_up(args.n(), Unit::columns) * Unit::columns *
                                     divide_up(args.k(), Unit::steps)) *
@@ -148,7 +149,7 @@ std::size_t low_rank_workspace_bytes(const GemmArgs& args, OuterUnit unit) {
 }
 
 template <class Exec>
-void low_rank(const Exec& exec, const GemmArgs& args, OuterUnit unit, Workspace workspace,
+void low_rank(const Exec& exec, const GemmArgs& args, SkinnyUnit unit, Workspace workspace,
               const char* label) {
   using Vec = tile::VecOf<Exec>;
   using Indices = Kokkos::IndexType<std::int64_t>;
@@ -179,9 +180,9 @@ void low_rank(const Exec& exec, const GemmArgs& args, OuterUnit unit, Workspace 
   });
 }
 
-#define KATT_INSTANTIATE_LOW_RANK(Exec)                                            \
-  template std::size_t low_rank_workspace_bytes<Exec>(const GemmArgs&, OuterUnit); \
-  template void low_rank<Exec>(const Exec&, const GemmArgs&, OuterUnit, Workspace, const char*);
+#define KATT_INSTANTIATE_LOW_RANK(Exec)                                             \
+  template std::size_t low_rank_workspace_bytes<Exec>(const GemmArgs&, SkinnyUnit); \
+  template void low_rank<Exec>(const Exec&, const GemmArgs&, SkinnyUnit, Workspace, const char*);
 
 KATT_INSTANTIATE_LOW_RANK(Host)
 

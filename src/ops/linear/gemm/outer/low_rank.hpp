@@ -18,10 +18,10 @@ inline constexpr std::int64_t most_low_rank = 64;
 [[nodiscard]] bool is_low_rank(const GemmArgs& args);
 
 template <class Exec>
-std::size_t low_rank_workspace_bytes(const GemmArgs& args, OuterUnit unit);
+std::size_t low_rank_workspace_bytes(const GemmArgs& args, SkinnyUnit unit);
 
 template <class Exec>
-void low_rank(const Exec& exec, const GemmArgs& args, OuterUnit unit, Workspace workspace,
+void low_rank(const Exec& exec, const GemmArgs& args, SkinnyUnit unit, Workspace workspace,
               const char* label);
 
 }  // namespace katt::linear::impl

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/dtype.hpp"
+#include "ops/linear/gemm/skinny.hpp"
 #include "tile/bf16/bf16_units.hpp"
 #include "tile/engines/dots.hpp"
 #include "tile/engines/in_register.hpp"
@@ -100,14 +101,11 @@ struct DotSteps {
 };
 #endif
 
-/// What is multiplied: f32 vectors, for which 16 bits are widened, or the dot products of AVX512-BF16.
-enum class OuterUnit : std::uint8_t { widened, dots };
-
 /// Calls f.operator()<Unit>() for the unit of a product with B in this dtype.
 template <class Vec, class F>
-decltype(auto) visit_steps(Dtype b, [[maybe_unused]] OuterUnit unit, const F& f) {
+decltype(auto) visit_steps(Dtype b, [[maybe_unused]] SkinnyUnit unit, const F& f) {
 #if defined(KATT_BF16_PANELS)
-  if (unit == OuterUnit::dots) return f.template operator()<DotSteps>();
+  if (unit == SkinnyUnit::dots) return f.template operator()<DotSteps>();
 #endif
   return visit_dtype(b, [&]<class T>() -> decltype(auto) {
     return f.template operator()<WidenedSteps<Vec, T>>();

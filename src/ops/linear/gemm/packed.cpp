@@ -1,4 +1,4 @@
-#include "ops/linear/gemm/host.hpp"
+#include "ops/linear/gemm/packed.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,11 +8,7 @@
 
 #include "core/execution.hpp"
 #include "ops/linear/gemm/finish.hpp"
-#include "ops/linear/gemm/inner/products.hpp"
 #include "ops/linear/gemm/micro.hpp"
-#include "ops/linear/gemm/outer/few_rows.hpp"
-#include "ops/linear/gemm/outer/low_rank.hpp"
-#include "ops/linear/gemm/shared.hpp"
 #include "tile/extents.hpp"
 #include "tile/rows/elementwise.hpp"
 
@@ -145,24 +141,17 @@ struct ProductBlock {
 }  // namespace
 
 template <class Exec>
-std::size_t host_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args) {
+std::size_t packed_workspace_bytes(const Exec& exec, const GemmArgs& args) {
   using Vec = tile::VecOf<Exec>;
-  if (is_inner(args)) return inner_workspace_bytes(exec, args, InnerUnit::widened);
-  if (is_few_rows(args)) return few_rows_workspace_bytes<Exec>(args, OuterUnit::widened);
-  if (is_low_rank(args)) return low_rank_workspace_bytes<Exec>(args, OuterUnit::widened);
-  if (is_shared(args)) return shared_workspace_bytes(exec, args);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   return static_cast<std::size_t>(ThreadSpace<Vec>(args, blocking).total) * sizeof(float) *
          static_cast<std::size_t>(exec.concurrency());
 }
 
 template <class Exec>
-void host_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
+void packed_product(const Exec& exec, const GemmArgs& args, Workspace workspace,
+                    const char* label) {
   using Vec = tile::VecOf<Exec>;
-  if (is_inner(args)) return inner_products(exec, args, InnerUnit::widened, workspace, label);
-  if (is_few_rows(args)) return few_rows(exec, args, OuterUnit::widened, workspace, label);
-  if (is_low_rank(args)) return low_rank(exec, args, OuterUnit::widened, workspace, label);
-  if (is_shared(args)) return shared_product(exec, args, workspace, label);
   const auto blocking = Blocking::of<Vec>(args.m(), args.n(), exec.concurrency());
   using Policy =
       Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
@@ -174,10 +163,10 @@ void host_gemm(const Exec& exec, const GemmArgs& args, Workspace workspace, cons
                                           static_cast<float*>(workspace.data)});
 }
 
-#define KATT_INSTANTIATE_HOST_GEMM(Exec)                                              \
-  template std::size_t host_gemm_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \
-  template void host_gemm<Exec>(const Exec&, const GemmArgs&, Workspace, const char*);
+#define KATT_INSTANTIATE_PACKED(Exec)                                              \
+  template std::size_t packed_workspace_bytes<Exec>(const Exec&, const GemmArgs&); \
+  template void packed_product<Exec>(const Exec&, const GemmArgs&, Workspace, const char*);
 
-KATT_INSTANTIATE_HOST_GEMM(Host)
+KATT_INSTANTIATE_PACKED(Host)
 
 }  // namespace katt::linear::impl
