@@ -22,8 +22,9 @@ std::string shape_text(const std::array<std::int64_t, Rank>& extent) {
 
 /// Throws InputError "OP: NAME: holds …, expected …" unless the tensor has this dtype and shape.
 template <int Rank, bool Const>
-void check_tensor(std::string_view op, std::string_view name, const BasicTensorRef<Rank, Const>& tensor,
-                  Dtype dtype, const std::array<std::int64_t, Rank>& expected) {
+void check_tensor(std::string_view op, std::string_view name,
+                  const BasicTensorRef<Rank, Const>& tensor, Dtype dtype,
+                  const std::array<std::int64_t, Rank>& expected) {
   if (tensor.extent == expected && tensor.dtype == dtype) return;
   const bool fits = tensor.extent == expected;
   const auto text = [&](const std::array<std::int64_t, Rank>& extent, Dtype of) {

@@ -287,7 +287,7 @@ TEST_P(Linear, AutoIsTheEngineOfGemm) {
   // dx has 65 rows, dweight 300: two engines of one unit.
   EXPECT_EQ(chosen_back(65), on(is_f32 ? "fused" : "packed", "packed_avx512_bf16", "amx"));
   const auto both = backward_shape(Dtype::f32, 65, 48, 300);
-  EXPECT_EQ(backward_variants<Host>().engine(exec, both, {"fused", {}}), "packed+shared");
+  EXPECT_EQ(backward_variants<Host>().call(exec, both, {"fused", {}}).engine(), "packed+shared");
 }
 
 TEST(LinearTest, AnEngineSaysWhyNot) {

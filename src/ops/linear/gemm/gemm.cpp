@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/execution.hpp"
-#include "ops/linear/gemm/bf16.hpp"
+#include "ops/linear/gemm/bf16/bf16.hpp"
 #include "ops/linear/gemm/cublas.hpp"
 #include "ops/linear/gemm/library.hpp"
 #include "ops/linear/gemm/packed.hpp"

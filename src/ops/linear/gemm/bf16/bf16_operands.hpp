@@ -7,7 +7,7 @@
 #include "tile/bf16/bf16_units.hpp"
 #include "tile/extents.hpp"
 
-/// What the products of gemm/bf16.cpp read, and what they ask for ahead.
+/// What the products of gemm/bf16/bf16.cpp read, and what they ask for ahead.
 #if defined(KATT_BF16_PANELS)
 namespace katt::linear::impl {
 

@@ -5,13 +5,13 @@
 #include <cstdint>
 
 #include "core/thread_slot.hpp"
-#include "ops/linear/gemm/bf16.hpp"
+#include "ops/linear/gemm/bf16/bf16.hpp"
 #include "ops/linear/gemm/gemm.hpp"
 #include "tile/bf16/bf16_units.hpp"
 #include "tile/extents.hpp"
 #include "tile/vec/vec.hpp"
 
-/// How the products of gemm/bf16.cpp are cut into blocks, strips and passes.
+/// How the products of gemm/bf16/bf16.cpp are cut into blocks, strips and passes.
 namespace katt::linear::impl {
 
 /// Rows or columns of C that a strip holds: two panels, so that four accumulators take four products

@@ -1,4 +1,4 @@
-#include "ops/linear/gemm/bf16.hpp"
+#include "ops/linear/gemm/bf16/bf16.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 #include "core/execution.hpp"
 #include "core/thread_slot.hpp"
-#include "ops/linear/gemm/bf16_operands.hpp"
-#include "ops/linear/gemm/bf16_plan.hpp"
+#include "ops/linear/gemm/bf16/bf16_operands.hpp"
+#include "ops/linear/gemm/bf16/bf16_plan.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "tile/bf16/bf16_units.hpp"
 #include "tile/bf16/transpose.hpp"
