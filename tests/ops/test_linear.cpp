@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "memory/tracker.hpp"
+#include "ops/linear/gemm/micro.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/linear/linear_ref.hpp"
 #include "tests/ops/linear_problem.hpp"
 #include "tile/bf16/bf16_units.hpp"
+#include "tile/vec/vec.hpp"
 
 namespace katt::linear {
 namespace {
@@ -224,6 +226,8 @@ BackwardArgs backward_shape(Dtype dtype, std::int64_t tokens, std::int64_t in, s
 bool has(tile::bf16_panels::UnitName unit) { return tile::bf16_panels::refusal(unit).empty(); }
 constexpr auto dots = tile::bf16_panels::UnitName::dot;
 constexpr auto tiles = tile::bf16_panels::UnitName::amx;
+/// Rows from which f32 products share a packed factor.
+constexpr std::int64_t many = 8 * impl::Micro<tile::VecOf<Host>>::rows;
 
 TEST_P(Linear, EveryVariantTakesWhatItIsFor) {
   const Host exec = serial_host();
@@ -237,7 +241,7 @@ TEST_P(Linear, EveryVariantTakesWhatItIsFor) {
                                             {"packed", true},
                                             {"library", true},
                                             {"skinny", is_few},
-                                            {"shared", is_f32 && tokens == 300},
+                                            {"shared", is_f32 && tokens >= many},
                                             {"amx", is_bf16 && has(tiles)},
                                             {"avx512_bf16", is_bf16 && has(dots)},
                                             {"packed_avx512_bf16", is_bf16 && has(dots)},
@@ -279,15 +283,18 @@ TEST_P(Linear, AutoIsTheEngineOfGemm) {
   const char* one = has(dots) ? "skinny_avx512_bf16" : "skinny";
   EXPECT_EQ(chosen(2), on("skinny", "skinny_avx512_bf16", one));
   EXPECT_EQ(chosen(64), on("skinny", "skinny_avx512_bf16", "amx"));
-  EXPECT_EQ(chosen(65), on("packed", "packed_avx512_bf16", "amx"));
+  EXPECT_EQ(chosen(65),
+            on(is_f32 && many <= 65 ? "shared" : "packed", "packed_avx512_bf16", "amx"));
   EXPECT_EQ(chosen(300), on(is_f32 ? "shared" : "packed", "packed_avx512_bf16", "amx"));
   EXPECT_EQ(chosen_back(12), on("skinny", "skinny_avx512_bf16", "skinny"));
   EXPECT_EQ(chosen_back(64), on("skinny", "skinny_avx512_bf16", "amx"));
   EXPECT_EQ(chosen_back(300), on(is_f32 ? "shared" : "packed", "packed_avx512_bf16", "amx"));
-  // dx has 65 rows, dweight 300: two engines of one unit.
-  EXPECT_EQ(chosen_back(65), on(is_f32 ? "fused" : "packed", "packed_avx512_bf16", "amx"));
-  const auto both = backward_shape(Dtype::f32, 65, 48, 300);
-  EXPECT_EQ(backward_variants<Host>().call(exec, both, {"fused", {}}).engine(), "packed+shared");
+  // dx has 300 rows, dweight 20: two engines of one unit.
+  const auto both = backward_shape(GetParam(), 300, 48, 20);
+  EXPECT_EQ(backward_variants<Host>().resolve(exec, both, {}).variant,
+            on(is_f32 ? "fused" : "packed", "packed_avx512_bf16", "amx"));
+  EXPECT_EQ(backward_variants<Host>().call(exec, both, {"fused", {}}).engine(),
+            is_f32 ? "shared+packed" : tile::vector_name);
 }
 
 TEST(LinearTest, AnEngineSaysWhyNot) {
