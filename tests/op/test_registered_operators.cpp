@@ -197,7 +197,9 @@ TEST_P(RegisteredOperator, AutoIsAVariantThatRuns) {
       const auto variants = op.variants(point.backend, pass);
       const auto chosen = std::ranges::find(variants, config.variant, &VariantInfo::name);
       ASSERT_NE(chosen, variants.end()) << config.variant;
-      EXPECT_FALSE(chosen->baseline) << pass << ": " << config.variant;
+      // Backward from stored logits, which naive alone reads, is faster than making them again.
+      const bool reads_what_is_stored = op.name() == "linear_cross_entropy" && pass == "backward";
+      EXPECT_EQ(chosen->baseline, reads_what_is_stored) << pass << ": " << config.variant;
       EXPECT_EQ(config.setting.size(), chosen->parameters.size()) << config.variant;
     }
   }
