@@ -16,7 +16,7 @@
 #include "op/registry.hpp"
 #include "op/variants.hpp"
 
-/// What the bench adapters of operators have in common.
+/// Parts that the adapters of operators share.
 namespace katt::bench {
 
 /// An axis of integers from `minimum` on.

@@ -130,7 +130,7 @@ class Tensor {
     return values;
   }
 
-  /// Whether nothing was written between the rows.
+  /// True when nothing was written between the rows.
   [[nodiscard]] bool gaps_are_nan() const {
     std::vector<float> stored = download_all();
     reorder(

@@ -16,7 +16,7 @@ namespace katt::bench {
 /// The engine of a variant that is a plain call of MPI.
 inline constexpr const char* plain_mpi = "mpi";
 
-/// What ranks exchanged in one run, over the runs that were timed.
+/// Traffic between ranks in one run, over the timed runs.
 struct Exchange {
   /// Bytes by which bus bandwidth is told, as nccl-tests do: what the busiest link has to carry
   /// whatever the algorithm. 0: the operation has no such measure.
@@ -40,7 +40,7 @@ class CollectiveCandidate : public Candidate {
   [[nodiscard]] std::optional<double> timed(int runs) final;
   /// The same on all ranks: the largest errors, and what the first rank complains of.
   [[nodiscard]] Errors verify() final;
-  /// Of what was timed.
+  /// The traffic of the timed runs.
   [[nodiscard]] Exchange exchange() const;
 
  protected:
@@ -52,7 +52,7 @@ class CollectiveCandidate : public Candidate {
   [[nodiscard]] virtual double bus_bytes() const { return 0; }
   /// Share of the time in which this rank waits for other stages of a pipeline.
   [[nodiscard]] virtual double idle_fraction() const { return 0; }
-  /// Whether the operations of src/ranks send all that is sent.
+  /// True when the operations of src/ranks send all that is sent.
   [[nodiscard]] virtual bool sends_through_ranks() const { return true; }
 
  private:
@@ -78,7 +78,7 @@ class CollectiveOperator : public Operator {
                 io::TensorFile& out) const override;
 };
 
-/// Whether all ranks compute it together.
+/// True when all ranks compute it together.
 [[nodiscard]] inline bool is_collective(const Operator& op) {
   return dynamic_cast<const CollectiveOperator*>(&op) != nullptr;
 }

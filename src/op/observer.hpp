@@ -4,7 +4,7 @@
 
 namespace katt::nn {
 
-/// What a call computes and moves at least: as the operators count for their sweeps.
+/// The least that a call computes and moves, as the operators count for their sweeps.
 struct CallWork {
   double flops = 0;
   double bytes = 0;

@@ -84,7 +84,7 @@ struct CaseTensor {
   bool is_optional = false;  ///< an input that a file may lack
 };
 
-/// What a named preset of tiles means for a variant at a point.
+/// The setting of a variant that a preset names, at a point.
 struct PresetTile {
   Setting setting;
   std::string refusal{};  ///< why the device of the point cannot run it; empty where it can
@@ -167,7 +167,7 @@ class Case {
   virtual std::optional<ForeignCase> foreign() { return std::nullopt; }
 };
 
-/// What `katt run` was asked for.
+/// The options of `katt run`.
 struct RunOptions {
   Backend backend = Backend::openmp;
   int threads = 0;

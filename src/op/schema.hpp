@@ -51,7 +51,7 @@ constexpr Path<Members...> path(Members... members) {
   return {{members...}};
 }
 
-/// What a schema says of a tensor besides its place among the arguments.
+/// Properties of a tensor besides its place among the arguments.
 struct TensorTraits {
   std::string_view name;
   std::string_view axes;  ///< names of the axes, "tokens hidden"
@@ -65,9 +65,9 @@ struct TensorTraits {
   bool is_f32 = false;            ///< whatever the dtype of the others
   std::string_view dtype_axis{};  ///< an axis that names the dtype in place of the one under test
   float scale = 1.0F;             ///< standard deviation of generated values
-  /// Of integers: a value from a uniform number in [0, 1).
+  /// A value of an input of integers, from a uniform number in [0, 1).
   std::int64_t (*draw)(double, const testing::Problem&) = nullptr;
-  /// Of an input that is not random: its values.
+  /// All values of an input that is not random.
   std::vector<float> (*values)(const testing::Problem&) = nullptr;
   bool is_derived = false;  ///< an input that the operator makes of the others
   bool is_foreign = true;   ///< peers and case files know it
@@ -213,11 +213,11 @@ struct RankOf : std::integral_constant<int, -1> {};
 template <int Rank, bool Const>
 struct RankOf<BasicTensorRef<Rank, Const>> : std::integral_constant<int, Rank> {};
 
-/// Whether a field has a place among the arguments.
+/// True when a field has a place among the arguments.
 template <class Held>
 constexpr bool is_held = std::is_pointer_v<Held> || RankOf<Held>::value >= 0;
 
-/// Whether every tensor names as many axes as it has. A scalar output is a tensor of one element.
+/// True when every tensor names as many axes as it has. A scalar output is a tensor of one element.
 template <class Args, class... Fields>
 consteval bool names_every_axis(const Schema<Fields...>& schema) {
   bool fits = true;
@@ -254,7 +254,7 @@ struct Axes {
   }
 };
 
-/// Whether a tensor is there, by its shape; an array by its address.
+/// True when a tensor is there, by its shape; an array by its address.
 template <class Held>
 bool is_there(const Held& held) {
   if constexpr (std::is_pointer_v<Held>) {

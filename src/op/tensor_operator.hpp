@@ -62,7 +62,7 @@ struct TensorOperatorData {
   void finish(Problem& problem) const {
     if (complete) complete(problem);
   }
-  /// What fills the derived inputs on a backend.
+  /// A function that fills the derived inputs on a backend.
   [[nodiscard]] std::function<void(const Tensors&)> derive_on(Backend backend, int threads) const {
     if (!derive) return {};
     return [this, backend, threads](const Tensors& tensors) { derive(backend, threads, tensors); };

@@ -22,10 +22,10 @@ namespace katt::bench {
 using testing::HostValues;
 using testing::Problem;
 
-/// What a tensor holds: elements of the dtype under test, or always the same.
+/// The elements of a tensor: elements of the dtype under test, or always the same.
 enum class Element : std::uint8_t { dtype, f32, i8, u8, i64 };
 
-/// Whether a tensor has its values among the integers of a problem.
+/// True when a tensor has its values among the integers of a problem.
 inline bool is_integer(Element element) {
   return element == Element::i64 || element == Element::u8;
 }
@@ -42,16 +42,16 @@ struct TensorSpec {
   float scale = 1.0F;    ///< standard deviation of generated values
   Element element = Element::dtype;
   std::string dtype_axis{};  ///< an axis that names the dtype in place of the one under test
-  /// Of an input of integers: a value from a uniform number in [0, 1).
+  /// A value of an input of integers, from a uniform number in [0, 1).
   std::function<std::int64_t(double, const Problem&)> draw{};
-  /// Of an input that is not random: its values.
+  /// All values of an input that is not random.
   std::function<std::vector<float>(const Problem&)> values{};
   /// An input that the operator's derive() makes of the others, once for all variants.
   bool derived = false;
-  /// Whether other programs see it: peers (Case::foreign) and, of an output, readers of a case.
+  /// True when other programs see it: peers (Case::foreign) and, of an output, readers of a case.
   bool foreign = true;
   bool asked_of_peers = true;  ///< of an output that is foreign; few libraries give an lse
-  /// Of an output: the input whose memory it takes where the axis `in_place` is 1.
+  /// The input whose memory an output takes where the axis `in_place` is 1.
   std::string over{};
 
   [[nodiscard]] bool is_in(const Problem& problem) const {
@@ -73,7 +73,7 @@ struct TensorSpec {
     }
     return count;
   }
-  /// Of what is no integer.
+  /// The dtype of a tensor that holds no integers.
   [[nodiscard]] Dtype dtype(const Problem& problem) const {
     if (element != Element::dtype) return Dtype::f32;
     return dtype_axis.empty() ? problem.dtype
@@ -135,7 +135,7 @@ class Tensors {
 /// A tensor of a schema as sweeps know it; `element` is what it holds.
 [[nodiscard]] TensorSpec spec_of(const op::TensorTraits& tensor, Element element);
 
-/// What the member of a field holds.
+/// The elements of a field with this member.
 template <class Held>
 constexpr Element element_of(const op::TensorTraits& tensor) {
   if constexpr (std::is_pointer_v<Held>) {
@@ -247,7 +247,7 @@ void add_shapes(Tensors& tensors, const TensorSpecs& specs, const Problem& probl
 
 }  // namespace katt::bench
 
-/// Of a description: its name, its passes' arguments and schemas, and the tables of variants of the
+/// Defines a description's name, its passes' arguments and schemas, and the tables of variants of the
 /// operator in namespace katt::NAME.
 #define KATT_PASSES_OF(NAME)                                                    \
   static constexpr const char* name = #NAME;                                    \

@@ -107,7 +107,7 @@ struct Variant {
   Property<Setting> default_setting{};
   /// Settings by name, for devices.
   std::vector<Preset<Exec, Args>> presets{};
-  /// Whether it can run these arguments: ok, or skipped with the reason. Launches nothing. Left
+  /// True when it can run these arguments: ok, or skipped with the reason. Launches nothing. Left
   /// out: always.
   Property<Status> supports{};
   /// Bytes of workspace that run() needs for these arguments. Left out: none.
@@ -156,7 +156,7 @@ class Call {
     if (!status_.is_ok() || !variant_->workspace_bytes) return 0;
     return variant_->workspace_bytes(*exec_, *args_, setting_);
   }
-  /// What it computes with; "" where the variant does not say.
+  /// The unit that computes; "" when the variant does not say.
   [[nodiscard]] std::string engine() const {
     return variant_->engine ? variant_->engine(*exec_, *args_, setting_) : "";
   }
@@ -238,7 +238,7 @@ class VariantTable {
     return *std::move(best);
   }
 
-  /// What call() decides, for who asks for one thing.
+  /// One part of what call() decides.
   Config resolve(const Exec& exec, const Args& args, const Config& config) const {
     return call(exec, args, config).config();
   }

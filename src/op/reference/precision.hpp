@@ -6,7 +6,7 @@
 
 #include "core/dtype.hpp"
 
-/// What float64 references and their unfused counterparts share.
+/// Parts that float64 references and their unfused counterparts share.
 namespace katt::testing {
 
 /// How a reference computes: in arithmetic type Real, and called with everything that an unfused

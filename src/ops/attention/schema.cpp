@@ -19,7 +19,7 @@ void check(const BackwardArgs& args) {
 }
 
 std::vector<float> alibi_slopes(std::int64_t heads) {
-  // Of the largest power of two up to `heads`; then every other one of twice as many heads.
+  // The slopes of the largest power of two up to `heads`; then every other slope of twice as many.
   const auto whole = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
   std::vector<float> slopes;
   for (std::int64_t h = 0; h < heads; ++h) {

@@ -25,7 +25,7 @@ void check_shape(const char* name, const ConstTensorRef<2>& tensor, Dtype dtype,
   }
 }
 
-/// What both passes have in common.
+/// Parts of both passes.
 template <class Args>
 void check_inputs(const Args& args) {
   if (args.vocab() < 1) fail("weight: holds no rows, expected at least 1");

@@ -25,7 +25,7 @@ void check_shape(const char* name, const ConstTensorRef<2>& tensor, Dtype dtype,
   }
 }
 
-/// What both passes have in common.
+/// Parts of both passes.
 template <class Args>
 void check_weight(const Args& args) {
   const std::int64_t in = args.in_features();
@@ -42,7 +42,7 @@ void check_weight(const Args& args) {
   }
 }
 
-/// Whether the weight is there in the form that a packed variant reads. Without tensors, as for a
+/// True when the weight is there in the form that a packed variant reads. Without tensors, as for a
 /// forecast of memory, every form is as good as there.
 template <class Args>
 Status has_format(const Args& args, PackFormat format) {

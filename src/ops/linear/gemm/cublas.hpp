@@ -15,7 +15,7 @@
 /// bias in the epilogue. Documentation: docs.nvidia.com/cuda/cublas, "Using the cuBLASLt API".
 namespace katt::linear::impl {
 
-/// Whether it takes these operands: A and B of one dtype, C of the same or f32, the bias of C's.
+/// True when it takes these operands: A and B of one dtype, C of the same or f32, the bias of C's.
 bool cublas_takes(const GemmArgs& args);
 
 /// What an algorithm may use beside the operands, for sums over k that are split: what NVIDIA

@@ -49,7 +49,7 @@ bool is_skinny_bf16(const GemmArgs& args) {
   return impl::bf16_takes(args) && impl::is_skinny(args);
 }
 
-/// Whether a skinny product has so few tokens that it is faster than AMX tiles, which multiply sixteen rows at a
+/// True when a skinny product has so few tokens that it is faster than AMX tiles, which multiply sixteen rows at a
 /// time, of factors that are packed: x · weightᵀ by dot products, else and in the gradients on the vectors.
 bool is_below_tiles(const GemmArgs& args) {
   return args.trans_b ? args.m() <= 4 : (args.trans_a ? args.k() : args.m()) <= 12;

@@ -31,7 +31,7 @@ template <class Exec>
 void library_gemm(const Exec& exec, const GemmArgs& args, const Panels& panels, Workspace workspace,
                   const char* label);
 
-/// Whether the library can compute the product with its operands as they lie, without a pass before or after.
+/// True when the library can compute the product with its operands as they lie, without a pass before or after.
 [[nodiscard]] bool library_takes(const GemmArgs& args);
 
 /// `count` products that it takes, each on one thread.

@@ -30,7 +30,7 @@ std::int64_t sum_columns(const GemmArgs& args) {
   return args.is_gated() ? 2 * round_up(args.n(), half_columns) : args.n();
 }
 
-/// Whether a chunk has room for so many rows of A.
+/// True when a chunk has room for so many rows of A.
 bool is_chunk(std::int64_t rows, std::int64_t steps) {
   return round_up(rows, HostMicro::rows) * steps <= largest_chunk;
 }

@@ -18,7 +18,7 @@
 /// The shared factor is packed a chunk of its k at a time, 8 MiB at most.
 namespace katt::linear::impl {
 
-/// Whether the product has the rows for it, or a gate.
+/// True when the product has the rows for it, or a gate.
 [[nodiscard]] bool is_shared(const GemmArgs& args);
 
 template <class Exec>

@@ -16,7 +16,7 @@ namespace katt::linear::impl {
 /// What multiplies: f32 vectors, for which 16 bits are widened, or the dot products of AVX512-BF16.
 enum class SkinnyUnit : std::uint8_t { widened, dots };
 
-/// Whether one of the kernels takes the product.
+/// True when one of the kernels takes the product.
 [[nodiscard]] bool is_skinny(const GemmArgs& args);
 
 template <class Exec>

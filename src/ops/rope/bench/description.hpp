@@ -54,7 +54,7 @@ struct Description {
     rows.resize(static_cast<std::size_t>(positions));
     std::iota(rows.begin(), rows.end(), 0);
   }
-  /// Those of a file, or of LLaMA 3.1.
+  /// Frequencies of a file, or of LLaMA 3.1.
   static FrequencyArgs frequencies_of(const bench::Problem& p) {
     FrequencyArgs args{.theta = 500000.0, .scaling = Scaling::llama3};
     if (!p.parameters.contains("theta")) return args;

@@ -56,7 +56,7 @@ struct DeviceProblem {
   }
 };
 
-/// What a variant owns: its form of the weight, made before it is timed, and its outputs.
+/// The memory of a variant: its form of the weight, made before it is timed, and its outputs.
 struct ForwardOutput {
   PreparedWeight::OnDevice weight;
   bench::Tensor<2> out;

@@ -347,7 +347,7 @@ bool bf16_takes(const GemmArgs& args) {
 template <class Exec>
 std::size_t bf16_gemm_workspace_bytes(const Exec& exec, const GemmArgs& args, UnitName unit) {
   const int threads = exec.concurrency();
-  // Whether it is direct depends on pointers; the direct form needs less.
+  // True when it is direct depends on pointers; the direct form needs less.
   const auto plan = Bf16Plan::of(args, unit, threads, false);
   return static_cast<std::size_t>(plan.packed_bytes() + threads * plan.thread_bytes());
 }

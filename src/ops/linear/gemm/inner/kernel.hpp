@@ -30,7 +30,7 @@ struct WidenedLines {
   static constexpr int vectors = std::max(1, line / lanes);  ///< that a line makes
   /// Most rows of A beside which a stream of B, asked for ahead, is read faster than rows side by side.
   static constexpr int most_asked = lanes > 8 && (sizeof(T) == 2 || tile::is_zen5) ? 2 : 0;
-  /// Whether the processor foresees the stream of a single row better than it is asked for. The chain of a sum
+  /// True when the processor foresees the stream of a single row better than it is asked for. The chain of a sum
   /// takes Zen 5 as long as the memory in 16 bits, AVX2 longer.
   static constexpr bool is_foreseen =
       lanes == 8 ? sizeof(T) == 4 : tile::is_zen && !(tile::is_zen5 && sizeof(T) == 2);

@@ -16,7 +16,7 @@ namespace katt::linear::impl {
 /// Most rows of A that are multiplied so.
 inline constexpr std::int64_t most_inner_rows = 64;
 
-/// Whether the product can be made of inner products.
+/// True when the product can be made of inner products.
 [[nodiscard]] bool is_inner(const GemmArgs& args);
 
 template <class Exec>

@@ -15,7 +15,7 @@ namespace katt::linear::impl {
 /// Most rows of A that are multiplied so.
 inline constexpr std::int64_t most_few_rows = 64;
 
-/// Whether the product is one of few rows.
+/// True when the product is one of few rows.
 [[nodiscard]] bool is_few_rows(const GemmArgs& args);
 
 template <class Exec>

@@ -14,7 +14,7 @@ namespace katt::linear::impl {
 /// Longest sum of these products.
 inline constexpr std::int64_t most_low_rank = 64;
 
-/// Whether the product is one of low rank.
+/// True when the product is one of low rank.
 [[nodiscard]] bool is_low_rank(const GemmArgs& args);
 
 template <class Exec>
