@@ -48,14 +48,14 @@ struct Problem {
 };
 
 /// Sums on a device in software take several rounds, too.
-class ShortRounds : public testing::Environment {
+class ShortRounds : public ::testing::Environment {
  public:
   void SetUp() override {
     if (test::device_is_emulated()) ranks::impl::device_round_bytes = std::size_t{4} << 12;
   }
 };
-const testing::Environment* const short_rounds =
-    testing::AddGlobalTestEnvironment(new ShortRounds);  // NOLINT: GoogleTest owns it
+const ::testing::Environment* const short_rounds =
+    ::testing::AddGlobalTestEnvironment(new ShortRounds);  // NOLINT: GoogleTest owns it
 
 /// Problems over sizes from nothing to several rounds of messages.
 std::vector<Problem> problems() {
