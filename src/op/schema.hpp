@@ -292,7 +292,7 @@ void check(const Args& args) {
   const Dtype* dtype = nullptr;
   std::string_view condition;  // of the last conditional tensor
   std::string_view leader;     // the first of that condition
-  bool leads = false;          // whether that one is there
+  bool leads = false;          // true when that one is there
   schema.each_tensor([&](const auto& field) {
     const TensorTraits& tensor = field.tensor;
     const auto& held = field.where.in(args);

@@ -95,6 +95,7 @@ TEST(VariantTable, PropertiesAreValuesOrFunctionsOfWhatTheyNeed) {
   EXPECT_EQ(table.call(Exec(), {1}, {"blocked", {}}).engine(), "amx");
   const Workspace workspace(&ran, 4);
   EXPECT_TRUE(table.run(Exec(), {1}, {"blocked", {8, 4}}, workspace).is_ok());
+  EXPECT_THROW((void)table.run(Exec(), {1}, {"blocked", {8, 4}}, {}), InputError);  // too small
   EXPECT_EQ(ran, 8);
   EXPECT_EQ(table.supports(Exec(), {1}, {"blocked", {8, 5}}).reason(),
             "tile 8x5 is not among those of blocked: 8x4, 16x2");

@@ -116,7 +116,7 @@ struct FewTokensDots {
     return FewTokensVectors::most_tokens(format);
   }
 
-  /// Of two bits: digits 0 and 2 of both rows in the halves of a byte, 1 and 3. Five to a byte: a row in each
+  /// Two bits a digit: digits 0 and 2 of both rows in the halves of a byte, 1 and 3. Five to a byte: a row in each
   /// half of a lane.
   struct Bytes {
     __m512i first, second;
