@@ -267,6 +267,15 @@ Dtype Arrays::element_type(const char* name, const Array& array) const {
   refuse(name, dtype_text(array.dtype), "float32, float16 or bfloat16");
 }
 
+TensorRef<1> Arrays::scalar(nb::handle object, const char* name) {
+  const Array array = read(object, name);
+  if (array.rank > 1) refuse_rank(name, array, 1);
+  TensorRef<1> ref = typed<1>(name, array);
+  ref.extent = {array.size()};
+  ref.stride = {1};
+  return ref;
+}
+
 TensorRef<2> Arrays::rows(nb::handle object, const char* name) {
   if (object.is_none()) return {};
   const Array array = read(object, name);
@@ -299,6 +308,7 @@ void* Arrays::dense(nb::handle object, const char* name, std::int64_t count,
   if (std::find(types.begin(), types.end(), array.dtype) == types.end()) {
     refuse(name, dtype_text(array.dtype), expected);
   }
+  if (count < 0) count = array.size();
   if (array.size() != count) {
     refuse(name, "shape " + axes_text(array.extent, array.rank),
            std::to_string(count) + " elements");

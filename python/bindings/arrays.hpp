@@ -61,7 +61,10 @@ class Arrays {
   /// The rows (…, columns) of a tensor; its other axes must form one axis without a copy.
   TensorRef<2> rows(nb::handle object, const char* name);
 
-  /// Dense elements; their number must be `count`.
+  /// One number: a tensor without axes, or with one.
+  TensorRef<1> scalar(nb::handle object, const char* name);
+
+  /// Dense elements; their number must be `count`, or is any where that is −1.
   std::int64_t* integers(nb::handle object, const char* name, std::int64_t count);  ///< int64
   std::uint8_t* bytes(nb::handle object, const char* name, std::int64_t count);  ///< uint8 or bool
   std::int8_t* int8s(nb::handle object, const char* name, std::int64_t count);   ///< int8

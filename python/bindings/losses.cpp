@@ -4,7 +4,6 @@
 
 #include "arrays.hpp"
 #include "bindings.hpp"
-#include "ops/cross_entropy/cross_entropy.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy.hpp"
 #include "runtime.hpp"
 
@@ -13,28 +12,20 @@ namespace {
 
 using Object = nb::handle;
 
-void cross_entropy_forward(Object logits, Object targets, Object loss, Object statistics,
-                           Object ignore_index, const Call& call) {
-  Arrays in("cross_entropy");
-  cross_entropy::ForwardArgs args{.logits = in.rows(logits, "logits"),
-                                  .loss = in.tensor<1>(loss, "loss"),
-                                  .statistics = in.tensor<2>(statistics, "statistics"),
-                                  .ignore_index = in.integer(ignore_index, "ignore_index")};
-  args.targets = in.integers(targets, "targets", args.tokens());
-  run(in, KATT_TABLE(cross_entropy::forward_variants), args, call);
-}
-
-void cross_entropy_backward(Object logits, Object targets, Object statistics, Object dlogits,
-                            Object dloss, Object ignore_index, const Call& call) {
-  Arrays in("cross_entropy");
-  cross_entropy::BackwardArgs args{.logits = in.rows(logits, "logits"),
-                                   .statistics = in.tensor<2>(statistics, "statistics"),
-                                   .dlogits = in.rows(dlogits, "dlogits"),
-                                   .dloss = static_cast<float>(in.real(dloss, "dloss")),
-                                   .ignore_index = in.integer(ignore_index, "ignore_index")};
-  args.targets = in.integers(targets, "targets", args.tokens());
-  run(in, KATT_TABLE(cross_entropy::backward_variants), args, call);
-}
+struct Forward {
+  using Args = linear_cross_entropy::ForwardArgs;
+  template <class Exec>
+  static auto& table() {
+    return linear_cross_entropy::forward_variants<Exec>();
+  }
+};
+struct Backward {
+  using Args = linear_cross_entropy::BackwardArgs;
+  template <class Exec>
+  static auto& table() {
+    return linear_cross_entropy::backward_variants<Exec>();
+  }
+};
 
 void linear_cross_entropy_forward(Object hidden, Object weight, Object targets, Object loss,
                                   Object statistics, Object logits, Object ignore_index,
@@ -47,7 +38,7 @@ void linear_cross_entropy_forward(Object hidden, Object weight, Object targets, 
                                          .logits = in.rows(logits, "logits"),
                                          .ignore_index = in.integer(ignore_index, "ignore_index")};
   args.targets = in.integers(targets, "targets", args.tokens());
-  run(in, KATT_TABLE(linear_cross_entropy::forward_variants), args, call);
+  run<Forward>(in, args, call);
 }
 
 void linear_cross_entropy_backward(Object hidden, Object weight, Object targets, Object statistics,
@@ -63,7 +54,7 @@ void linear_cross_entropy_backward(Object hidden, Object weight, Object targets,
                                           .dloss = static_cast<float>(in.real(dloss, "dloss")),
                                           .ignore_index = in.integer(ignore_index, "ignore_index")};
   args.targets = in.integers(targets, "targets", args.tokens());
-  run(in, KATT_TABLE(linear_cross_entropy::backward_variants), args, call);
+  run<Backward>(in, args, call);
 }
 
 }  // namespace
@@ -71,11 +62,6 @@ void linear_cross_entropy_backward(Object hidden, Object weight, Object targets,
 void bind_losses(nb::module_& m) {
   const auto arg = [](const char* name) { return nb::arg(name); };
   const auto optional = [](const char* name) { return nb::arg(name).none(); };
-  m.def("cross_entropy_forward", cross_entropy_forward, arg("logits"), arg("targets"), arg("loss"),
-        optional("statistics"), optional("ignore_index"), arg("call"));
-  m.def("cross_entropy_backward", cross_entropy_backward, arg("logits"), arg("targets"),
-        arg("statistics"), arg("dlogits"), optional("dloss"), optional("ignore_index"),
-        arg("call"));
   m.def("linear_cross_entropy_forward", linear_cross_entropy_forward, arg("hidden"), arg("weight"),
         arg("targets"), arg("loss"), arg("statistics"), optional("logits"),
         optional("ignore_index"), arg("call"));

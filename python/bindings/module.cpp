@@ -31,9 +31,10 @@ NB_MODULE(_katt, m) {
 #endif
   m.attr("version") = katt::build_info().version;
   m.attr("commit") = katt::build_info().commit;
-  bind_attention(m);
-  bind_operators(m);
+  bind_passes(m);
+  bind_positions(m);
   bind_losses(m);
+  bind_ternary(m);
   bind_model(m);
   nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { Runtime::get().stop(); }));
 }

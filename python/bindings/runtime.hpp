@@ -105,27 +105,25 @@ class Runtime {
 /// Variant, values of its parameters (none: the default), threads (0: the default).
 using Call = std::tuple<std::string, std::vector<int>, int>;
 
-/// Checks the arguments and runs the call's variant at the place of the arrays; `table_of(exec)` is
-/// the table of variants for an execution space (KATT_TABLE). Throws InputError, for a refusal of
-/// the variant too.
-template <class TableOf, class Args>
-void run(const Arrays& arrays, TableOf table_of, const Args& args, const Call& call) {
+/// Checks the arguments and runs the call's variant of a pass (op/schema.hpp) at the place of the
+/// arrays. Throws InputError, for a refusal of the variant too.
+template <class Pass>
+void run(const Arrays& arrays, const typename Pass::Args& args, const Call& call) {
   check(args);
+  if constexpr (requires { check_values(args); }) {
+    if (arrays.place().on_host()) check_values(args);
+  }
   const auto& [variant, setting, threads] = call;
   const Config request{variant, setting};
-  Runtime::get().run(arrays.place(), threads, [&](const auto& exec, const auto& workspace) {
-    const auto decided = table_of(exec).call(exec, args, request);
-    if (!decided.status().is_ok()) {
-      throw InputError(std::string(arrays.op()) + ": variant " + decided.variant().name + ": " +
-                       decided.status().reason());
-    }
-    decided.launch(workspace(decided.workspace_bytes()));
-  });
+  Runtime::get().run(
+      arrays.place(), threads, [&]<class Exec>(const Exec& exec, const auto& workspace) {
+        const auto decided = Pass::template table<Exec>().call(exec, args, request);
+        if (!decided.status().is_ok()) {
+          throw InputError(std::string(arrays.op()) + ": variant " + decided.variant().name + ": " +
+                           decided.status().reason());
+        }
+        decided.launch(workspace(decided.workspace_bytes()));
+      });
 }
 
 }  // namespace katt::python
-
-/// The function that gives the table of variants of a pass, e.g. KATT_TABLE(softmax::forward_variants), for the type of an
-/// execution space instance.
-#define KATT_TABLE(variants) \
-  [](const auto& exec) -> auto& { return variants<std::remove_cvref_t<decltype(exec)>>(); }

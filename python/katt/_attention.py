@@ -1,7 +1,10 @@
 """Scaled dot-product attention."""
 
 from . import _katt
-from ._arrays import Array, call, library, natural, pair, shape_of
+from ._arrays import Array, call, library, natural, pair, refused, shape_of
+from ._functions import PLANS, launch
+
+FORWARD, BACKWARD = PLANS["attention"]
 
 
 def attention(
@@ -45,8 +48,9 @@ def attention(
     lib = library("attention", q=q, k=k, v=v)
     out = lib.empty(tuple(q.shape))
     lse = lib.empty(shape_of("attention", "q", q, 4)[:3], "f32") if return_lse else None
-    options = attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask)
-    _katt.attention_forward(q, k, v, out, lse, options, bool(return_lse), call(variant, tile))
+    scale, blocks, numbers = options(q, k, causal, window, softcap, scale, block_mask)
+    masks = (bias, alibi_slopes, kv_lengths, blocks)
+    launch(FORWARD, (q, k, v, *masks), (out, lse), (scale, bool(return_lse), *numbers), call(variant, tile))
     return lib.give(out, lse) if return_lse else lib.give(out)
 
 
@@ -76,18 +80,25 @@ def attention_backward(
     """
     lib = library("attention", q=q, k=k, v=v, dout=dout, out=out, lse=lse)
     dq, dk, dv = (lib.empty(tuple(x.shape)) for x in (q, k, v))
-    options = attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask)
-    _katt.attention_backward(dout, q, k, v, out, lse, dq, dk, dv, options, call(variant, tile))
+    scale, blocks, numbers = options(q, k, causal, window, softcap, scale, block_mask)
+    inputs = (dout, q, k, v, out, lse, bias, alibi_slopes, kv_lengths, blocks)
+    launch(BACKWARD, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile))
     return lib.give(dq, dk, dv)
 
 
-def attention_options(q, causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask):
-    """The tuple that _katt's attention takes beside its tensors."""
+def options(q, k, causal, window, softcap, scale, block_mask):
+    """The scale, the block mask without its size, and the other numbers of both passes."""
     if scale is None:
         scale = max(shape_of("attention", "q", q, 4)[-1], 1) ** -0.5
     blocks, size = (None, 0) if block_mask is None else pair("attention", "block_mask", block_mask, "(blocks, size)")
     left, right = pair("attention", "window", window, "(left, right)")
-    return (scale, causal, left, right, softcap, bias, alibi_slopes, kv_lengths, blocks, size)
+    if blocks is not None:
+        if natural("attention", "block_mask: size", size) == 0:
+            raise refused("attention", "block_mask: size", size, "an integer of at least 1")
+        wanted = tuple(-(-shape_of("attention", name, array, 4)[2] // size) for name, array in (("q", q), ("k", k)))
+        if tuple(getattr(blocks, "shape", wanted)) != wanted:
+            raise ValueError(f"attention: block_mask: holds shape {tuple(blocks.shape)}, expected {wanted}")
+    return scale, blocks, (softcap, causal, left, right, size)
 
 
 def alibi_slopes(heads: int) -> list[float]:

@@ -1,37 +1,7 @@
-"""Losses of language models."""
+"""The last layer of a language model and its loss."""
 
 from . import _katt
 from ._arrays import Array, call, library
-
-
-def cross_entropy(
-    logits: Array, targets: Array, *, ignore_index: int = -100, variant: str = "auto"
-) -> tuple[Array, Array]:
-    """Mean over the tokens whose target is not ignore_index of log Σ exp logits - logits[target].
-
-    logits (…, vocab); targets (…) int64. Returns (loss, statistics): loss (1,) float32, and (tokens, 2) float32
-    for cross_entropy_backward: the maximum of the logits and log Σ exp(logits - maximum).
-    """
-    lib = library("cross_entropy", logits=logits, targets=targets)
-    loss, statistics = lib.empty((1,), "f32"), lib.empty((tokens_of(logits), 2), "f32")
-    _katt.cross_entropy_forward(logits, targets, loss, statistics, ignore_index, call(variant))
-    return lib.give(loss, statistics)
-
-
-def cross_entropy_backward(
-    logits: Array,
-    targets: Array,
-    statistics: Array,
-    *,
-    dloss: float = 1.0,
-    ignore_index: int = -100,
-    variant: str = "auto",
-) -> Array:
-    """Gradient dlogits (…, vocab) of cross_entropy: dloss · (softmax(logits) - onehot(targets)) / tokens that count."""
-    lib = library("cross_entropy", logits=logits, targets=targets, statistics=statistics)
-    dlogits = lib.empty(tuple(logits.shape))
-    _katt.cross_entropy_backward(logits, targets, statistics, dlogits, dloss, ignore_index, call(variant))
-    return lib.give(dlogits)
 
 
 def linear_cross_entropy(

@@ -43,6 +43,9 @@ struct Parsed {
 /// Shortest text that reads back as the same number.
 [[nodiscard]] std::string to_text(double value);
 
+/// The shortest decimal number that rounds to this f32: 1e-5, as people write it.
+[[nodiscard]] double as_written(float value);
+
 /// The known words that an unknown word may mean, at most three. The first of these classes that
 /// has a match wins: the same but for case and dashes; other words for the same thing
 /// ("sequence_length" for "seq"); words that share parts ("batch_size" for "batch"); few typing

@@ -24,14 +24,24 @@
 ///       op::in("residual", &ForwardArgs::residual, "tokens hidden").when("residual"),
 ///       op::out("out", &ForwardArgs::out, "tokens hidden"),
 ///       op::number("eps", &ForwardArgs::eps, 0));
+///   inline constexpr op::Documentation documentation{
+///       .forward = "out = h / √(mean(h²) + eps) · weight, h = x + residual", …};
 ///
 /// From it follow check() and bytes() here, and in op/tensors.hpp the tensors of sweeps, case files,
-/// tests and bindings, and the arguments from tensors by name. Axes have the names that sweeps give them.
+/// tests and bindings, and the arguments from tensors by name; in python/bindings/passes.hpp the functions of
+/// Python. Axes have the names that sweeps give them; an axis that is a digit has that extent.
 namespace katt::testing {
 struct Problem;
 }  // namespace katt::testing
 
 namespace katt::op {
+
+/// What the functions of Python say besides shapes: formulas, and where they come from.
+struct Documentation {
+  std::string_view forward;   ///< formula, and what a caller must know of the arguments
+  std::string_view backward;  ///< formula of the gradients
+  std::string_view source;    ///< authors, year, number, equation; "" for a definition
+};
 
 /// A member of the arguments, or of one of their members: args.mask.kv_len.
 template <class... Members>
@@ -73,6 +83,12 @@ struct TensorTraits {
   bool is_foreign = true;   ///< peers and case files know it
   bool is_asked_of_peers = true;
   std::string_view over{};  ///< of an output: the input whose memory it takes in place
+  /// Of an input of the backward pass: the output of the forward pass that it holds, where there is one.
+  std::string_view reads{};
+  /// Of an output of the backward pass: the inputs of the forward pass whose gradient it is; else the
+  /// one that its name says after a d.
+  std::string_view gradient_of{};
+  std::string_view argument{};  ///< its name in Python, where case files have another
 };
 
 /// A tensor of the arguments: a BasicTensorRef, or a pointer to dense elements.
@@ -93,6 +109,15 @@ struct TensorField {
   }
   constexpr TensorField dtype(std::string_view axis) const {
     return set(&TensorTraits::dtype_axis, axis);
+  }
+  constexpr TensorField reads(std::string_view output) const {
+    return set(&TensorTraits::reads, output);
+  }
+  constexpr TensorField gradient_of(std::string_view inputs) const {
+    return set(&TensorTraits::gradient_of, inputs);
+  }
+  constexpr TensorField argument(std::string_view name) const {
+    return set(&TensorTraits::argument, name);
   }
   constexpr TensorField optional() const { return set(&TensorTraits::is_optional, true); }
   constexpr TensorField f32() const { return set(&TensorTraits::is_f32, true); }
@@ -207,6 +232,11 @@ constexpr int axis_count(std::string_view axes) {
   return count;
 }
 
+/// The extent that an axis has by its name, "2"; 0 of any other.
+constexpr std::int64_t extent_in(std::string_view axis) {
+  return axis.size() == 1 && axis[0] > '0' && axis[0] <= '9' ? axis[0] - '0' : 0;
+}
+
 /// Axes of a tensor; −1 of anything else.
 template <class T>
 struct RankOf : std::integral_constant<int, -1> {};
@@ -245,12 +275,18 @@ struct Axes {
 
   /// The extent of an axis, said now where it was not known.
   std::int64_t of(std::string_view name, std::int64_t extent) {
-    for (int i = 0; i < count; ++i) {
-      if (names[i] == name) return extents[i];
-    }
+    if (const std::int64_t known = find(name); known >= 0) return known;
     names[count] = name;
     extents[count++] = extent;
     return extent;
+  }
+  /// The extent of an axis; −1 where nothing has said it.
+  [[nodiscard]] std::int64_t find(std::string_view name) const {
+    if (const std::int64_t known = extent_in(name); known > 0) return known;
+    for (int i = 0; i < count; ++i) {
+      if (names[i] == name) return extents[i];
+    }
+    return -1;
   }
 };
 
@@ -364,4 +400,54 @@ double bytes(const Args& args) {
   return sum;
 }
 
+/// The schema of a pass.
+template <class Op, bool Backward>
+constexpr const auto& schema_of() {
+  if constexpr (Backward) {
+    return Op::backward_schema;
+  } else {
+    return Op::forward_schema;
+  }
+}
+
+/// A pass of what KATT_PASSES_OF() or a description (op/tensor_operator.hpp) names.
+template <class Op, bool Backward>
+struct TypedPass {
+  using Args = std::conditional_t<Backward, typename Op::BackwardArgs, typename Op::ForwardArgs>;
+  static constexpr const auto& schema = schema_of<Op, Backward>();
+
+  /// The table of variants, of a problem where the description has one for it.
+  template <class Exec, class... Problem>
+  static auto& table(const Problem&... problem) {
+    if constexpr (!Backward) {
+      if constexpr (requires { Op::template forward_variants<Exec>(problem...); }) {
+        return Op::template forward_variants<Exec>(problem...);
+      } else {
+        return Op::template forward_variants<Exec>();
+      }
+    } else if constexpr (requires { Op::template backward_variants<Exec>(problem...); }) {
+      return Op::template backward_variants<Exec>(problem...);
+    } else {
+      return Op::template backward_variants<Exec>();
+    }
+  }
+};
+
 }  // namespace katt::op
+
+/// Defines the name of an operator, its passes' arguments and schemas, and its tables of variants, from
+/// namespace katt::NAME.
+#define KATT_PASSES_OF(NAME)                                                    \
+  static constexpr const char* name = ::katt::NAME::forward_schema.op.data();   \
+  using ForwardArgs = ::katt::NAME::ForwardArgs;                                \
+  using BackwardArgs = ::katt::NAME::BackwardArgs;                              \
+  static constexpr const auto& forward_schema = ::katt::NAME::forward_schema;   \
+  static constexpr const auto& backward_schema = ::katt::NAME::backward_schema; \
+  template <class Exec>                                                         \
+  static auto& forward_variants() {                                             \
+    return ::katt::NAME::forward_variants<Exec>();                              \
+  }                                                                             \
+  template <class Exec>                                                         \
+  static auto& backward_variants() {                                            \
+    return ::katt::NAME::backward_variants<Exec>();                             \
+  }

@@ -272,7 +272,9 @@ class TensorOperator final : public Operator {
     const bool needs_dout = std::any_of(backward.begin(), backward.end(),
                                         [](const TensorSpec& spec) { return spec.name == "dout"; });
     if (needs_dout && !in.has("dout")) return;
-    if (op_.after_forward) op_.after_forward(problem);
+    for (const TensorSpec& spec : backward) {
+      if (problem.has(spec.reads)) problem.values[spec.name] = problem.values[spec.reads];
+    }
     problem.backward = true;
     for (const TensorSpec& spec : backward) read(in, spec, problem);
     (void)run(problem, options, out);

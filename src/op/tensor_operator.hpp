@@ -36,7 +36,6 @@
 ///   supports(Problem)                 a Status for what no variant can run
 ///   is_foreign(Problem)               whether another program could compute it
 ///   read(CaseFile, Problem&)          reads further attributes of a file, refuses what it holds
-///   after_forward(Problem&)           what the backward pass of a file reads of the forward pass
 namespace katt::bench {
 
 /// A description as data. Functions may be empty.
@@ -46,7 +45,7 @@ struct TensorOperatorData {
   std::map<std::string, double> parameters{};  ///< numbers that are no axis
   Pass forward{}, backward{};
   testing::Expected (*expected)(const Problem&) = nullptr;
-  std::function<void(Problem&)> complete{}, after_forward{};
+  std::function<void(Problem&)> complete{};
   std::function<void(Backend, int threads, const Tensors&)> derive{};
   Compare compare{};
   std::function<void(const Problem&)> validate{};
@@ -71,41 +70,9 @@ struct TensorOperatorData {
 
 namespace impl {
 
-/// A pass of the description Op with its types.
-template <class Op, bool Backward>
-struct TypedPass;
-
-template <class Op>
-struct TypedPass<Op, false> {
-  using Args = typename Op::ForwardArgs;
-  static constexpr const auto& schema = Op::forward_schema;
-  template <class Exec>
-  static const auto& table(const Problem& problem) {
-    if constexpr (requires { Op::template forward_variants<Exec>(problem); }) {
-      return Op::template forward_variants<Exec>(problem);
-    } else {
-      return Op::template forward_variants<Exec>();
-    }
-  }
-};
-
-template <class Op>
-struct TypedPass<Op, true> {
-  using Args = typename Op::BackwardArgs;
-  static constexpr const auto& schema = Op::backward_schema;
-  template <class Exec>
-  static const auto& table(const Problem& problem) {
-    if constexpr (requires { Op::template backward_variants<Exec>(problem); }) {
-      return Op::template backward_variants<Exec>(problem);
-    } else {
-      return Op::template backward_variants<Exec>();
-    }
-  }
-};
-
 template <class Op, bool Backward>
 Pass make_pass() {
-  using Typed = TypedPass<Op, Backward>;
+  using Typed = op::TypedPass<Op, Backward>;
   using Args = typename Typed::Args;
   constexpr auto args_of = arguments<Typed::schema, Args>;
   Pass pass;
@@ -114,7 +81,7 @@ Pass make_pass() {
   pass.outputs = specs<Typed::schema, Args>(true);
   pass.variants = [](Backend backend) {
     return visit_backend(backend, 0, []<class Exec>(const Exec&) {
-      return describe(Typed::template table<Exec>({}));
+      return describe(Typed::template table<Exec>(Problem{}));
     });
   };
   pass.decide = [](Backend backend, int threads, const Tensors& tensors, const Config& config) {
@@ -163,9 +130,6 @@ const TensorOperatorData& data_of() {
     data.backward = impl::make_pass<Op, true>();
     data.expected = Op::expected;
     if constexpr (requires(Problem & p) { Op::complete(p); }) data.complete = Op::complete;
-    if constexpr (requires(Problem & p) { Op::after_forward(p); }) {
-      data.after_forward = Op::after_forward;
-    }
     if constexpr (requires(const Tensors& t) { Op::derive(serial_host(), t); }) {
       data.derive = [](Backend backend, int threads, const Tensors& tensors) {
         visit_backend(backend, threads, [&](const auto& exec) {

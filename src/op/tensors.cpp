@@ -1,7 +1,6 @@
 #include "op/tensors.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "op/reference/fill.hpp"
@@ -35,14 +34,6 @@ std::string letters_of(std::string_view axes) {
   return letters + ")";
 }
 
-double as_written(float value) {
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  double number = 0;
-  std::from_chars(text.data(), end, number);
-  return number;
-}
-
 TensorSpec spec_of(const op::TensorTraits& tensor, Element element) {
   std::vector<std::string> axes;
   op::each_axis(tensor.axes, [&](int, std::string_view axis) { axes.emplace_back(axis); });
@@ -58,7 +49,8 @@ TensorSpec spec_of(const op::TensorTraits& tensor, Element element) {
       .derived = tensor.is_derived,
       .foreign = tensor.is_foreign,
       .asked_of_peers = tensor.is_asked_of_peers,
-      .over = std::string(tensor.over)};
+      .over = std::string(tensor.over),
+      .reads = std::string(tensor.reads)};
   if (tensor.draw != nullptr) spec.draw = tensor.draw;
   if (tensor.values != nullptr) spec.values = tensor.values;
   return spec;

@@ -53,6 +53,7 @@ struct TensorSpec {
   bool asked_of_peers = true;  ///< of an output that is foreign; few libraries give an lse
   /// The input whose memory an output takes where the axis `in_place` is 1.
   std::string over{};
+  std::string reads{};  ///< of the backward pass: the output of the forward pass that it holds
 
   [[nodiscard]] bool is_in(const Problem& problem) const {
     return (when.empty() || problem.extent(when) != 0) &&
@@ -60,7 +61,10 @@ struct TensorSpec {
   }
   [[nodiscard]] std::vector<std::int64_t> shape(const Problem& problem) const {
     std::vector<std::int64_t> extents;
-    for (const std::string& axis : axes) extents.push_back(problem.extent(axis));
+    for (const std::string& axis : axes) {
+      const std::int64_t known = op::extent_in(axis);
+      extents.push_back(known > 0 ? known : problem.extent(axis));
+    }
     return extents;
   }
   /// Elements; 2^56 where there are more, so that bytes of many such tensors can be added up.
@@ -166,9 +170,6 @@ template <const auto& schema, class Args>
   return list;
 }
 
-/// The shortest decimal number that rounds to this f32: 1e-5, as people write it.
-[[nodiscard]] double as_written(float value);
-
 /// Numbers of a schema that are no axis, with their defaults: attributes of case files.
 template <const auto& schema, class Args>
 [[nodiscard]] std::map<std::string, double> parameters(const std::vector<AxisSpec>& axes) {
@@ -246,20 +247,3 @@ void generate(Problem& problem, const TensorSpecs& inputs, std::uint64_t seed);
 void add_shapes(Tensors& tensors, const TensorSpecs& specs, const Problem& problem);
 
 }  // namespace katt::bench
-
-/// Defines a description's name, its passes' arguments and schemas, and the tables of variants of the
-/// operator in namespace katt::NAME.
-#define KATT_PASSES_OF(NAME)                                                    \
-  static constexpr const char* name = #NAME;                                    \
-  using ForwardArgs = ::katt::NAME::ForwardArgs;                                \
-  using BackwardArgs = ::katt::NAME::BackwardArgs;                              \
-  static constexpr const auto& forward_schema = ::katt::NAME::forward_schema;   \
-  static constexpr const auto& backward_schema = ::katt::NAME::backward_schema; \
-  template <class Exec>                                                         \
-  static auto& forward_variants() {                                             \
-    return ::katt::NAME::forward_variants<Exec>();                              \
-  }                                                                             \
-  template <class Exec>                                                         \
-  static auto& backward_variants() {                                            \
-    return ::katt::NAME::backward_variants<Exec>();                             \
-  }

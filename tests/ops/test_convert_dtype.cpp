@@ -101,7 +101,7 @@ TEST(Convert, EveryNumberOfA16BitDtypeToEveryDtype) {
     for (const Dtype from : {Dtype::f16, Dtype::bf16}) {
       const auto values = all_of(from);
       for (const Dtype to : all_dtypes) {
-        for (const std::string& variant : testing::names_of(variants<Exec>())) {
+        for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
           const std::string what =
               std::string(name_of(from)) + " to " + std::string(name_of(to)) + ", " + variant;
           expect_reference(values, run(exec, values, 4, from, to, variant), to, what);
@@ -119,7 +119,7 @@ TEST(Convert, FloatsThatAreHardToRound) {
   }
   testing::for_each_exec([&]<class Exec>(const Exec& exec) {
     for (const Dtype to : all_dtypes) {
-      for (const std::string& variant : testing::names_of(variants<Exec>())) {
+      for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
         expect_reference(values, run(exec, values, 7, Dtype::f32, to, variant), to,
                          std::string(name_of(to)) + ", " + variant);
       }

@@ -60,6 +60,7 @@ def calls() -> dict[str, tuple]:
         "ternary_linear": {"x": x, "weight": packed, "variant": "auto"},
         "ternary_linear_backward": {"dout": array(2, 3, 8), "x": x, "weight": packed, "variant": "auto"},
         "convert_dtype": {"x": rows, "out": rows.copy(), "variant": "auto"},
+        "convert_dtype_backward": {"dout": rows, "dx": rows.copy(), "variant": "auto"},
         "alibi_slopes": {"heads": 4},
         "set_num_threads": {"threads": 1},
     }  # fmt: skip

@@ -18,6 +18,8 @@ import device_arrays  # noqa: E402
 from conftest import close  # noqa: E402
 from device_arrays import Array, Tabled, new_stream  # noqa: E402
 
+from katt._functions import PLANS, launch  # noqa: E402
+
 if device_arrays.device_count() == 0:
     pytest.skip("no device", allow_module_level=True)
 
@@ -144,7 +146,7 @@ def test_stream_of_the_library(generator):
     try:
         Tabled.current = new_stream()
         there, out = Tabled.of(x, stream=Tabled.current), Tabled.of(numpy.zeros_like(x))
-        _katt.softmax_forward(there, out, ("auto", (), 0))
+        launch(PLANS["softmax"][0], (there,), (out,), (), ("auto", (), 0))
         close(out.numpy(Tabled.current), katt.softmax(x))
     finally:
         Tabled.current = 0
@@ -178,10 +180,10 @@ def test_refusals(generator):
     q = generator.standard_normal((1, 2, 8, 16)).astype("float32")
     there = Array.of(q)
     with pytest.raises(ValueError, match=r"^attention: k: holds memory of the CPU, expected memory of cuda:0, as q has$"):
-        _katt.attention_forward(there, q, q, there, None, (1.0, False, -1, -1, 0.0, None, None, None, None, 0),
-                                     False, ("auto", (), 0))  # fmt: skip
+        numbers = (1.0, False, 0.0, False, -1, -1, 0)
+        launch(PLANS["attention"][0], (there, q, q, *[None] * 4), (there, None), numbers, ("auto", (), 0))
     with pytest.raises(ValueError, match=r"^softmax: out: holds memory of cuda:0, expected memory of the CPU, as x has$"):
-        _katt.softmax_forward(q, there, ("auto", (), 0))
+        launch(PLANS["softmax"][0], (q,), (there,), (), ("auto", (), 0))
     with pytest.raises(ValueError, match=r"^variant fast: unknown; expected one of auto, naive"):
         katt.softmax(there, variant="fast")
     with pytest.raises(ValueError, match="attention: kv_heads 3: does not divide heads 2"):

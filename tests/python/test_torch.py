@@ -200,14 +200,15 @@ def operators():
     q, kv = new(1, 4, 6, 8), new(1, 2, 7, 8)
     numbers = (0, 0.4, True, -1, -1, 0.0, True, "auto")
     cache = katt.rope_cache(9, 8, like=torch.empty(0))
-    ids = torch.tensor([1, 0, 3])
+    ids, ids5 = torch.tensor([1, 0, 3]), torch.tensor([[4, 0, 1, 1, 8]])
     ops = torch.ops.katt
     return {
         "attention": (ops.attention, (q, kv, kv.detach().clone().requires_grad_(), None, None, None, None, *numbers)),
         "attention_bshd": (ops.attention, (new(1, 6, 4, 8).transpose(1, 2), kv, kv, None, None, None, None, *numbers)),
-        "rope": (ops.rope, (new(1, 2, 5, 8), cache, None, 0, False, "auto")),
-        "rmsnorm": (ops.rmsnorm, (new(3, 8), new(8), 1e-5, "auto")),
-        "add_rmsnorm": (ops.add_rmsnorm, (new(3, 8), new(3, 8), new(8), 1e-5, "auto")),
+        "rope": (ops.rope, (new(1, 2, 5, 8), cache, None, None, 0, False, "auto")),
+        "rope_of_two": (ops.rope, (new(1, 2, 5, 8), cache, new(1, 5, 1, 8).transpose(1, 2), ids5, 0, True, "auto")),
+        "rmsnorm": (ops.rmsnorm, (new(3, 8), new(8), None, 1e-5, "auto")),
+        "add_rmsnorm": (ops.rmsnorm, (new(3, 8), new(8), new(3, 8), 1e-5, "auto")),
         "layernorm": (ops.layernorm, (new(3, 8), new(8), new(8), 1e-5, "auto")),
         "softmax": (ops.softmax, (new(3, 8), "auto")),
         "linear": (ops.linear, (new(2, 3, 8), new(5, 8), new(5), "auto")),

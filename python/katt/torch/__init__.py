@@ -5,15 +5,15 @@ keeps it in the graph. They run where the tensors lie: on the CPU with PyTorch's
 (torch.set_num_threads), or in a build with CUDA on PyTorch's current stream. Gradients of gradients are not there.
 """
 
+from . import _functions
 from ._attention import attention
-from ._layers import convert_dtype, embedding, linear, rope, swiglu, swiglu_mlp, ternary_linear
-from ._losses import cross_entropy, linear_cross_entropy
-from ._norms import layernorm, rmsnorm, softmax
+from ._functions import *  # noqa: F403
+from ._layers import convert_dtype, ternary_linear
+from ._losses import linear_cross_entropy
 from ._sdpa import scaled_dot_product_attention
 from ._transformers import register_transformers
 
 __all__ = [
-    "attention", "convert_dtype", "cross_entropy", "embedding", "layernorm", "linear", "linear_cross_entropy",
-    "register_transformers", "rmsnorm", "rope", "scaled_dot_product_attention", "softmax", "swiglu", "swiglu_mlp",
-    "ternary_linear",
+    "attention", "convert_dtype", "linear_cross_entropy", "register_transformers", "scaled_dot_product_attention",
+    "ternary_linear", *_functions.__all__,
 ]  # fmt: skip

@@ -5,8 +5,10 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .. import _katt
+from .._functions import PLANS, launch
 from ._operator import call, dense_last, new_heads, operator
+
+FORWARD, BACKWARD = PLANS["attention"]
 
 
 def _fake_attention(q, k, v, bias, alibi_slopes, kv_lengths, block_mask, block_size, scale, causal, window_left,
@@ -33,10 +35,9 @@ def _attention(
     variant: str,
 ) -> tuple[Tensor, Tensor]:
     out, lse = new_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
-    options = (scale, causal, window_left, window_right, softcap, dense_last(bias), alibi_slopes, kv_lengths,
-               block_mask, block_size)  # fmt: skip
-    tensors = (dense_last(x) for x in (q, k, v))
-    _katt.attention_forward(*tensors, out, lse, options, for_backward, call(variant))
+    inputs = (*(dense_last(x) for x in (q, k, v, bias)), alibi_slopes, kv_lengths, block_mask)
+    numbers = (scale, for_backward, softcap, causal, window_left, window_right, block_size)
+    launch(FORWARD, inputs, (out, lse), numbers, call(variant))
     return out, lse
 
 
@@ -65,10 +66,16 @@ def _attention_backward(
     variant: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = new_heads(q), new_heads(k), new_heads(v)
-    options = (scale, causal, window_left, window_right, softcap, dense_last(bias), alibi_slopes, kv_lengths,
-               block_mask, block_size)  # fmt: skip
-    tensors = (dense_last(x) for x in (dout, q, k, v, out))
-    _katt.attention_backward(*tensors, lse, dq, dk, dv, options, call(variant))
+    inputs = (
+        *(dense_last(x) for x in (dout, q, k, v, out)),
+        lse,
+        dense_last(bias),
+        alibi_slopes,
+        kv_lengths,
+        block_mask,
+    )
+    numbers = (scale, softcap, causal, window_left, window_right, block_size)
+    launch(BACKWARD, inputs, (dq, dk, dv), numbers, call(variant))
     return dq, dk, dv
 
 

@@ -15,42 +15,6 @@ def _new_loss(x):
     return x.new_empty((), dtype=torch.float32), x.new_empty((tokens, 2), dtype=torch.float32)
 
 
-@operator("cross_entropy", lambda logits, targets, ignore_index, variant: _new_loss(logits))
-def _cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int, variant: str) -> tuple[Tensor, Tensor]:
-    loss, statistics = _new_loss(logits)
-    _katt.cross_entropy_forward(rows(logits), targets.contiguous(), loss[None], statistics, ignore_index, call(variant))
-    return loss, statistics
-
-
-@operator("cross_entropy_backward", lambda dloss, logits, targets, statistics, ignore_index: new_rows(logits))
-def _cross_entropy_backward(
-    dloss: Tensor, logits: Tensor, targets: Tensor, statistics: Tensor, ignore_index: int
-) -> Tensor:
-    dlogits = new_rows(logits)
-    _katt.cross_entropy_backward(
-        rows(logits), targets.contiguous(), statistics, rows(dlogits), dloss.item(), ignore_index, call("auto")
-    )
-    return dlogits
-
-
-def _save_cross_entropy(ctx, inputs, output):
-    logits, targets, ctx.ignore_index, _ = inputs
-    ctx.save_for_backward(logits, targets, output[1])
-    ctx.mark_non_differentiable(output[1])
-
-
-def _cross_entropy_gradients(ctx, dloss, _):
-    return _cross_entropy_backward(dloss, *ctx.saved_tensors, ctx.ignore_index), None, None, None
-
-
-_cross_entropy.register_autograd(_cross_entropy_gradients, setup_context=_save_cross_entropy)
-
-
-def cross_entropy(logits: Tensor, targets: Tensor, *, ignore_index: int = -100, variant: str = "auto") -> Tensor:
-    """The loss of katt.cross_entropy, a float32 scalar, with the gradient of logits (…, vocab)."""
-    return _cross_entropy(logits, targets, ignore_index, variant)[0]
-
-
 @operator("linear_cross_entropy", lambda hidden, weight, targets, ignore_index: _new_loss(hidden))
 def _linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     loss, statistics = _new_loss(hidden)

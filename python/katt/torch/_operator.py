@@ -5,13 +5,15 @@ import torch
 from .. import _katt
 
 DEVICES = ("cpu", "cuda") if _katt.cuda else ("cpu",)
+ELEMENTS = {"": None, "f32": torch.float32, "i8": torch.int8, "u8": torch.uint8}
 
 
-def operator(name, fake):
-    """Decorates the function of the operator katt::NAME; `fake` makes its results without content."""
+def operator(name, fake, schema=None):
+    """Decorates the function of the operator katt::NAME; `fake` makes its results without content. The schema is that
+    of its annotations if None."""
 
     def make(function):
-        made = torch.library.custom_op(f"katt::{name}", function, mutates_args=(), device_types=DEVICES)
+        made = torch.library.custom_op(f"katt::{name}", function, mutates_args=(), device_types=DEVICES, schema=schema)
         made.register_fake(fake)
         return made
 
@@ -37,6 +39,15 @@ def dense_last(x):
 def new_rows(x):
     """A contiguous tensor of the shape of x."""
     return x.new_empty(x.shape)
+
+
+def readable(tensor, x):
+    """x as the kernels read a tensor of a schema, copied only where its strides leave no other way."""
+    if x is None or x.is_contiguous() or x.dim() == 0:
+        return x
+    if tensor.is_dense:
+        return x.contiguous()
+    return rows(x) if tensor.axes[0] == "tokens" and len(tensor.axes) == 2 else dense_last(x)
 
 
 def new_heads(x):

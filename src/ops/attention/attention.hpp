@@ -98,6 +98,8 @@ VariantTable<Exec, ForwardArgs>& forward_variants();
 
 /// Throws InputError when the shapes, strides, dtypes or mask of the arguments do not fit together.
 void check(const ForwardArgs& args);
+/// Throws InputError when the lengths of the keys, which the host can read here, are none.
+void check_values(const ForwardArgs& args);
 
 /// Bytes of workspace that forward() needs. Throws like forward().
 template <class Exec>

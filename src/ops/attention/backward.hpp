@@ -46,6 +46,7 @@ VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when the shapes, strides, dtypes or mask of the arguments do not fit together.
 void check(const BackwardArgs& args);
+void check_values(const BackwardArgs& args);
 
 /// Bytes of workspace that backward() needs. Throws like backward().
 template <class Exec>

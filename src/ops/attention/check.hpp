@@ -56,6 +56,16 @@ void check_mask(const Args& args) {
   }
 }
 
+/// Lengths of the keys of every sequence, in the memory of the host; null: there are none. Throws
+/// InputError.
+inline void check_lengths(const std::int64_t* lengths, std::int64_t batch, std::int64_t seq_kv) {
+  for (std::int64_t b = 0; lengths != nullptr && b < batch; ++b) {
+    if (lengths[b] >= 0 && lengths[b] <= seq_kv) continue;
+    throw InputError("attention: kv_lengths: holds " + std::to_string(lengths[b]) +
+                     ", expected lengths from 0 to the " + std::to_string(seq_kv) + " keys of k");
+  }
+}
+
 /// out and lse of the forward pass. Throws InputError.
 template <class Args>
 void check_output(const Args& args) {

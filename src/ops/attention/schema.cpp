@@ -18,6 +18,13 @@ void check(const BackwardArgs& args) {
   impl::check_mask(args);
 }
 
+void check_values(const ForwardArgs& args) {
+  impl::check_lengths(args.mask.kv_len, args.batch(), args.seq_kv());
+}
+void check_values(const BackwardArgs& args) {
+  impl::check_lengths(args.mask.kv_len, args.batch(), args.seq_kv());
+}
+
 std::vector<float> alibi_slopes(std::int64_t heads) {
   // The slopes of the largest power of two up to `heads`; then every other slope of twice as many.
   const auto whole = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));

@@ -28,12 +28,14 @@ inline constexpr auto forward_schema = op::schema(
     op::in("mask", op::path(&ForwardArgs::mask, &MaskArgs::bias),
            "mask_batch mask_heads seq_q seq_kv")
         .letters("(B or 1, Hq or 1, Sq, Skv)")
+        .argument("bias")
         .when("bias"),
     op::in("alibi_slopes", op::path(&ForwardArgs::score, &ScoreArgs::alibi_slopes), "heads")
         .letters("(Hq)")
         .when("alibi")
         .values(slopes_of),
     op::in("kv_len", op::path(&ForwardArgs::mask, &MaskArgs::kv_len), "batch")
+        .argument("kv_lengths")
         .when("has_kv_len")
         .draw(draw_length),
     op::in("block_mask", op::path(&ForwardArgs::mask, &MaskArgs::block_mask),
@@ -48,6 +50,7 @@ inline constexpr auto forward_schema = op::schema(
         .optional()
         .not_of_peers(),
     op::number("scale", &ForwardArgs::scale).optional(),
+    op::number("for_backward", &ForwardArgs::for_backward).optional(),
     op::number("softcap", op::path(&ForwardArgs::score, &ScoreArgs::softcap), 0),
     op::number("causal", op::path(&ForwardArgs::mask, &MaskArgs::causal)),
     op::number("window_left", op::path(&ForwardArgs::mask, &MaskArgs::window_left)),
@@ -63,12 +66,14 @@ inline constexpr auto backward_schema = op::schema(
     op::in("mask", op::path(&BackwardArgs::mask, &MaskArgs::bias),
            "mask_batch mask_heads seq_q seq_kv")
         .letters("(B or 1, Hq or 1, Sq, Skv)")
+        .argument("bias")
         .when("bias"),
     op::in("alibi_slopes", op::path(&BackwardArgs::score, &ScoreArgs::alibi_slopes), "heads")
         .letters("(Hq)")
         .when("alibi")
         .values(slopes_of),
     op::in("kv_len", op::path(&BackwardArgs::mask, &MaskArgs::kv_len), "batch")
+        .argument("kv_lengths")
         .when("has_kv_len")
         .draw(draw_length),
     op::in("block_mask", op::path(&BackwardArgs::mask, &MaskArgs::block_mask),
@@ -95,5 +100,12 @@ inline constexpr auto backward_schema = op::schema(
     op::number("window_left", op::path(&BackwardArgs::mask, &MaskArgs::window_left)),
     op::number("window_right", op::path(&BackwardArgs::mask, &MaskArgs::window_right)),
     op::number("block_size", op::path(&BackwardArgs::mask, &MaskArgs::block_size)));
+
+inline constexpr op::Documentation documentation{
+    .forward = "out = softmax(rule(scale · q·kᵀ) + bias) · v over the keys that each query sees.",
+    .backward =
+        "dS = P ⊙ (dout·vᵀ − Σ dout·out), P = softmax; dq = scale · dS·k, dk = scale · dSᵀ·q, dv = "
+        "Pᵀ·dout.",
+    .source = "Vaswani et al. 2017, arXiv:1706.03762, eq. 1"};
 
 }  // namespace katt::attention

@@ -64,7 +64,7 @@ void run_vector(const Exec& exec, const ForwardArgs& args) {
 }  // namespace
 
 template <class Exec>
-VariantTable<Exec, ForwardArgs>& variants() {
+VariantTable<Exec, ForwardArgs>& forward_variants() {
   static VariantTable<Exec, ForwardArgs> table{
       {.name = "naive", .description = "whole vectors, ordinary stores", .run = run_naive<Exec>},
       {.name = "vector",
@@ -77,11 +77,11 @@ VariantTable<Exec, ForwardArgs>& variants() {
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config) {
   check(args);
-  return variants<Exec>().run(exec, args, config, {});
+  return forward_variants<Exec>().run(exec, args, config, {});
 }
 
-#define KATT_INSTANTIATE_CONVERT(Exec)                        \
-  template VariantTable<Exec, ForwardArgs>& variants<Exec>(); \
+#define KATT_INSTANTIATE_CONVERT(Exec)                                \
+  template VariantTable<Exec, ForwardArgs>& forward_variants<Exec>(); \
   template Status forward<Exec>(const Exec&, const ForwardArgs&, const Config&);
 
 KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_CONVERT)

@@ -17,11 +17,15 @@ struct ForwardArgs {
   ConstTensorRef<2> x;  ///< (tokens, hidden)
   TensorRef<2> out;     ///< (tokens, hidden), of any dtype
 };
+using BackwardArgs = ForwardArgs;  ///< x is dout and out is dx
 
-/// The variants of an execution space: "naive" (one element at a time) and "vector". Both passes
-/// use them: backward, x is dout and out is dx.
+/// The variants of an execution space: "naive" (one element at a time) and "vector".
 template <class Exec>
-VariantTable<Exec, ForwardArgs>& variants();
+VariantTable<Exec, ForwardArgs>& forward_variants();
+template <class Exec>
+VariantTable<Exec, BackwardArgs>& backward_variants() {
+  return forward_variants<Exec>();
+}
 
 /// Throws InputError when the shapes of the arguments differ.
 void check(const ForwardArgs& args);

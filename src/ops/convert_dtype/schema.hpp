@@ -15,4 +15,9 @@ inline constexpr auto backward_schema =
     op::schema("convert", op::in("dout", &ForwardArgs::x, "tokens hidden").dtype("to"),
                op::out("dx", &ForwardArgs::out, "tokens hidden"));
 
+inline constexpr op::Documentation documentation{
+    .forward = "out = x rounded to nearest, ties to even.",
+    .backward = "dx = dout rounded to the dtype of x.",
+    .source = "IEEE 754-2019, §4.3.1 and §5.4.2"};
+
 }  // namespace katt::convert_dtype

@@ -9,24 +9,16 @@ void check_classes(std::int64_t vocab) {
   if (vocab < 1) throw InputError("cross_entropy: logits: holds no classes, expected at least 1");
 }
 
-/// max and log Σ of every token. Throws InputError.
-void check_statistics(const ConstTensorRef<2>& statistics, std::int64_t tokens) {
-  if (statistics)
-    check_tensor<2>("cross_entropy", "statistics", statistics, Dtype::f32, {tokens, 2});
-}
-
 }  // namespace
 
 void check(const ForwardArgs& args) {
   check_classes(args.vocab());
   op::check<forward_schema>(args);
   check_tensor<1>("cross_entropy", "loss", args.loss, Dtype::f32, {1});
-  check_statistics(args.statistics, args.tokens());
 }
 void check(const BackwardArgs& args) {
   check_classes(args.vocab());
   op::check<backward_schema>(args);
-  check_statistics(args.statistics, args.tokens());
 }
 
 double forward_flops(const ForwardArgs& args) {

@@ -17,7 +17,7 @@ inline constexpr auto forward_schema =
     op::schema("cross_entropy", op::in("logits", &ForwardArgs::logits, "tokens vocab").scale(3.0F),
                op::in("targets", &ForwardArgs::targets, "tokens").draw(draw_target),
                op::out("loss", &ForwardArgs::loss, "").f32(),
-               op::out("statistics", &ForwardArgs::statistics, "tokens statistics")
+               op::out("statistics", &ForwardArgs::statistics, "tokens 2")
                    .letters("(T, 2)")
                    .f32()
                    .hidden()
@@ -27,7 +27,7 @@ inline constexpr auto forward_schema =
 inline constexpr auto backward_schema =
     op::schema("cross_entropy", op::in("logits", &BackwardArgs::logits, "tokens vocab").scale(3.0F),
                op::in("targets", &BackwardArgs::targets, "tokens").draw(draw_target),
-               op::in("statistics", &BackwardArgs::statistics, "tokens statistics")
+               op::in("statistics", &BackwardArgs::statistics, "tokens 2")
                    .letters("(T, 2)")
                    .f32()
                    .derived()
@@ -35,5 +35,14 @@ inline constexpr auto backward_schema =
                op::out("dlogits", &BackwardArgs::dlogits, "tokens vocab"),
                op::number("dloss", &BackwardArgs::dloss).optional(),
                op::number("ignore_index", &BackwardArgs::ignore_index).optional());
+
+inline constexpr op::Documentation documentation{
+    .forward =
+        "loss = the mean over the tokens whose target is not ignore_index of log Σ exp logits − "
+        "logits[target].\n"
+        "statistics are for the backward pass: the maximum of the logits of each token, and log Σ "
+        "exp(logits − maximum).",
+    .backward = "dlogits = dloss · (softmax(logits) − onehot(targets)) / tokens that count.",
+    .source = ""};
 
 }  // namespace katt::cross_entropy

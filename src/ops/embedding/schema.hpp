@@ -22,4 +22,9 @@ inline constexpr auto backward_schema =
                op::in("dout", &BackwardArgs::dout, "tokens hidden"),
                op::out("dweight", &BackwardArgs::dweight, "vocab hidden"));
 
+inline constexpr op::Documentation documentation{
+    .forward = "out(t) = weight(ids(t)). An id outside 0 … vocab − 1 gives NaN.",
+    .backward = "dweight(v) = Σ dout(t) over the tokens t with ids(t) = v.",
+    .source = ""};
+
 }  // namespace katt::embedding

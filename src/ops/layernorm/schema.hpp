@@ -19,4 +19,12 @@ inline constexpr auto backward_schema = op::schema(
     op::out("dweight", &BackwardArgs::dweight, "hidden"),
     op::out("dbias", &BackwardArgs::dbias, "hidden"), op::number("eps", &BackwardArgs::eps, 0));
 
+inline constexpr op::Documentation documentation{
+    .forward = "out = x̂ · weight + bias, x̂ = (x − mean) / √(variance + eps) of the row.",
+    .backward =
+        "g = dout · weight; dx = (g − mean(g) − x̂ · mean(g · x̂)) / √(variance + eps), dweight = Σ "
+        "dout · x̂, dbias = Σ dout\n"
+        "over the rows.",
+    .source = "Ba, Kiros & Hinton 2016, arXiv:1607.06450, eq. 3 and 4"};
+
 }  // namespace katt::layernorm

@@ -22,4 +22,11 @@ inline constexpr auto backward_schema =
                op::out("dweight", &BackwardArgs::dweight, "out_features in_features").optional(),
                op::out("dbias", &BackwardArgs::dbias, "out_features").when("bias"));
 
+inline constexpr op::Documentation documentation{
+    .forward = "out = x · weightᵀ + bias. Sums are float32.",
+    .backward =
+        "dx = dout · weight, dweight = doutᵀ · x, and where bias is true dbias = Σ dout over the "
+        "tokens.",
+    .source = ""};
+
 }  // namespace katt::linear

@@ -33,12 +33,14 @@ inline constexpr auto forward_schema = op::schema(
         .draw(draw_position)
         .hidden(),
     op::in("rows", &ForwardArgs::positions, "batch seq_q")
+        .argument("positions")
         .letters("(B, S)")
         .when("positions")
         .draw(draw_position)
         .derived()
         .hidden(),
     op::in("cache", &ForwardArgs::cache, "cache_rows head_dim").letters("(R, D)").f32().derived(),
+    op::number("first_position", &ForwardArgs::first_position).optional(),
     op::number("interleaved", &ForwardArgs::interleaved));
 
 inline constexpr auto backward_schema = op::schema(
@@ -61,12 +63,24 @@ inline constexpr auto backward_schema = op::schema(
         .draw(draw_position)
         .hidden(),
     op::in("rows", &BackwardArgs::positions, "batch seq_q")
+        .argument("positions")
         .letters("(B, S)")
         .when("positions")
         .draw(draw_position)
         .derived()
         .hidden(),
     op::in("cache", &BackwardArgs::cache, "cache_rows head_dim").letters("(R, D)").f32().derived(),
+    op::number("first_position", &BackwardArgs::first_position).optional(),
     op::number("interleaved", &BackwardArgs::interleaved));
+
+inline constexpr op::Documentation documentation{
+    .forward =
+        "Turns each pair (a, b) of elements of x, and of x2, by its angle: (x[a]·cos − x[b]·sin, "
+        "x[b]·cos + x[a]·sin).\n"
+        "Pairs are (i, i + head_dim/2), or interleaved (2i, 2i + 1). cache: of rope_cache. "
+        "positions say the row of the\n"
+        "cache, else first_position, first_position + 1, …; a row that the cache lacks gives NaN.",
+    .backward = "The gradients of out and out2, turned by the negative angles.",
+    .source = "Su et al. 2021, arXiv:2104.09864, section 3.2.2"};
 
 }  // namespace katt::rope

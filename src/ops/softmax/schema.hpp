@@ -15,4 +15,9 @@ inline constexpr auto backward_schema =
                op::in("dout", &BackwardArgs::dout, "tokens vocab"),
                op::out("dx", &BackwardArgs::dx, "tokens vocab"));
 
+inline constexpr op::Documentation documentation{
+    .forward = "out = exp(x − log Σ exp x), along the last axis.",
+    .backward = "dx = out ⊙ (dout − Σ dout·out), out computed again from x.",
+    .source = ""};
+
 }  // namespace katt::softmax

@@ -18,4 +18,11 @@ inline constexpr auto backward_schema = op::schema(
     op::out("dgate", &BackwardArgs::dgate, "tokens intermediate").letters("(T, F)"),
     op::out("dup", &BackwardArgs::dup, "tokens intermediate").letters("(T, F)"));
 
+inline constexpr op::Documentation documentation{
+    .forward = "out = silu(gate) · up, element by element, silu(g) = g / (1 + e^−g).",
+    .backward =
+        "dgate = dout · up · σ(gate) · (1 + gate · (1 − σ(gate))), dup = dout · silu(gate), σ(g) = "
+        "1 / (1 + e^−g).",
+    .source = "Shazeer 2020, arXiv:2002.05202, eq. 6"};
+
 }  // namespace katt::swiglu

@@ -29,4 +29,14 @@ inline constexpr auto backward_schema = op::schema(
     op::out("dw_up", &BackwardArgs::dw_up, "intermediate hidden").letters("(F, H)"),
     op::out("dw_down", &BackwardArgs::dw_down, "hidden intermediate").letters("(H, F)"));
 
+inline constexpr op::Documentation documentation{
+    .forward =
+        "The MLP of LLaMA: out = (silu(x · w_gateᵀ) · (x · w_upᵀ)) · w_downᵀ. Sums are float32.",
+    .backward =
+        "dh = dout · w_down, dgate = dh · up · silu′(gate), dup = dh · silu(gate), gate and up "
+        "computed again;\n"
+        "dx = dgate · w_gate + dup · w_up, dw_gate = dgateᵀ · x, dw_up = dupᵀ · x, dw_down = doutᵀ "
+        "· h.",
+    .source = "Shazeer 2020, arXiv:2002.05202, eq. 6"};
+
 }  // namespace katt::swiglu_mlp

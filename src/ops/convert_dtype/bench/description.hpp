@@ -18,11 +18,7 @@ namespace katt::convert_dtype {
 /// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp): from the
 /// dtype of the point to that of the axis `to`, backward the other way.
 struct Description {
-  static constexpr const char* name = "convert";
-  using ForwardArgs = ::katt::convert_dtype::ForwardArgs;
-  using BackwardArgs = ForwardArgs;
-  static constexpr const auto& forward_schema = ::katt::convert_dtype::forward_schema;
-  static constexpr const auto& backward_schema = ::katt::convert_dtype::backward_schema;
+  KATT_PASSES_OF(convert_dtype)
   static constexpr const char* summary = "a matrix in another dtype";
 
   static std::vector<bench::AxisSpec> axes() {
@@ -32,15 +28,6 @@ struct Description {
              .fallback = std::string("bf16"),
              .choices = {"f32", "f16", "bf16"},
              .help = "dtype of the output"}};
-  }
-
-  template <class Exec>
-  static auto& forward_variants() {
-    return katt::convert_dtype::variants<Exec>();
-  }
-  template <class Exec>
-  static auto& backward_variants() {
-    return katt::convert_dtype::variants<Exec>();
   }
 
   static bench::Work work(const ForwardArgs& args, Backend /*backend*/) {

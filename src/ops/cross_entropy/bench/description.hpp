@@ -27,8 +27,6 @@ struct Description {
             bench::integer_axis("vocab", 32000, 1, "classes")};
   }
 
-  static void complete(bench::Problem& p) { p.extents["statistics"] = 2; }
-
   template <class Exec>
   static void derive(const Exec& exec, const bench::Tensors& t) {
     const bench::Tensor<1> loss("katt::cross_entropy::loss", backend_of<Exec>(), Dtype::f32, {1});

@@ -106,10 +106,6 @@ struct Description {
                   "holds " + std::to_string(eps) + ", expected a finite number of at least 0");
     }
   }
-  /// The backward pass reads the sum.
-  static void after_forward(bench::Problem& p) {
-    if (p.has("residual")) p.values["x"] = p.values["residual_out"];
-  }
 };
 
 }  // namespace katt::rmsnorm

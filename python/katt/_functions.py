@@ -1,0 +1,107 @@
+"""The functions NAME and NAME_backward of every operator, made from its schema (_schema.py). Modules beside this one
+have those that want more than a schema says."""
+
+from collections.abc import Sequence
+
+from . import _katt
+from ._arrays import Array, Library, Shape, call, library, natural, shape_of
+from ._schema import Plan, chosen, compiled, plans, signature
+
+PLANS = plans(_katt.passes())
+
+
+def sizes(plan: Plan, arrays: Sequence[Array | None]) -> tuple[Shape, dict[str, int]]:
+    """The axes before the last one of rows, and the extents of the other axes by name."""
+    lead: Shape | None = None
+    extents: dict[str, int] = {}
+    for tensor, array in zip(plan.inputs, arrays, strict=True):
+        if array is None:
+            continue
+        axes = tensor.axes
+        shape = tuple(array.shape)
+        if axes[0] == "tokens":
+            if len(axes) == 2:
+                if not shape:
+                    raise ValueError(f"{plan.op}: {tensor.name}: holds no axes, expected (…, {axes[1]})")
+                extents.setdefault(axes[1], shape[-1])
+                shape = shape[:-1]
+            if lead is None:
+                lead = shape
+        elif len(shape) == len(axes):
+            for axis, extent in zip(axes, shape, strict=True):
+                extents.setdefault(axis, extent)
+        elif not tensor.is_dense:
+            shape_of(plan.op, tensor.name, array, len(axes))
+    return lead or (), extents
+
+
+def shape_in(tensor, lead: Shape, extents: dict[str, int], scalar: Shape = (1,)) -> Shape:
+    """The shape of an output; of what is for the backward pass alone with all rows in one axis."""
+    shape = []
+    for axis in tensor.axes:
+        if axis != "tokens":
+            shape.append(int(axis) if axis.isdigit() else extents[axis])
+        elif tensor.is_hidden:
+            count = 1
+            for extent in lead:
+                count = count * extent
+            shape.append(count)
+        else:
+            shape.extend(lead)
+    return tuple(shape) if tensor.axes else scalar
+
+
+def launch(plan: Plan, inputs: Sequence, outputs: Sequence, numbers: Sequence, choice: tuple) -> None:
+    """Runs a pass on arrays in the order of the plan; None where one is missing."""
+    arrays = (*inputs, *outputs)
+    _katt.run(plan.number, tuple([arrays[place] for place in plan.order]), tuple(numbers), choice)
+
+
+def run(plan: Plan, inputs, given, extents, numbers, flags, variant, tile):
+    """The body of every function: allocates the results, runs the pass and returns them."""
+    arrays = {plan.names[plan.like]: inputs[plan.like]}
+    for tensor, array in zip(plan.inputs, inputs, strict=True):
+        if array is not None or not tensor.when:
+            arrays[tensor.name] = array
+    arrays.update(zip(plan.given, given, strict=True))
+    lib: Library = library(plan.op, **arrays)
+    choice = call(variant, tile)
+    if given:
+        launch(plan, inputs, given, numbers, choice)
+        return given[0] if len(given) == 1 else given
+    lead, known = sizes(plan, inputs)
+    for name, extent in zip(plan.extents, extents, strict=True):
+        known[name] = natural(plan.op, name, extent)
+    wanted = plan.outputs
+    if plan.is_conditional:
+        conditions = {tensor.when for tensor, array in zip(plan.inputs, inputs, strict=True) if array is not None}
+        asked = dict(zip(plan.flags, flags, strict=True))
+        wanted = [tensor if plan.is_there(tensor, conditions, asked) else None for tensor in wanted]
+    outputs = [
+        None if tensor is None else lib.empty(shape_in(tensor, lead, known), tensor.element or None)
+        for tensor in wanted
+    ]
+    launch(plan, inputs, outputs, numbers, choice)
+    return lib.give(*[output for output in outputs if output is not None])
+
+
+def made(plan: Plan):
+    """The function of a pass."""
+
+    def listed(names):
+        return "(" + "".join(f"{name}, " for name in names) + ")"
+
+    tile = "tile" if plan.has_tiles else "None"
+    source = (
+        f"def {plan.name}({signature(plan)}):\n"
+        f"    return _run(_plan, {listed(plan.names)}, {listed(plan.given)}, {listed(plan.extents)}, "
+        f"{listed(name for name, _ in plan.numbers)}, {listed(plan.flags)}, variant, {tile})\n"
+    )
+    function = compiled(source, plan.name, plan.documentation(), {"_run": run, "_plan": plan})
+    function.__module__ = "katt"
+    return function
+
+
+FUNCTIONS = {plan.name: made(plan) for plan in chosen(PLANS)}
+globals().update(FUNCTIONS)
+__all__ = list(FUNCTIONS)

@@ -1,0 +1,59 @@
+"""The functions that are made from the operators' schemas, and their stubs."""
+
+import ast
+import inspect
+
+import numpy
+import pytest
+
+katt = pytest.importorskip("katt")
+from katt import _functions, _schema  # noqa: E402
+
+
+def plans():
+    return _schema.chosen(_functions.PLANS)
+
+
+@pytest.mark.parametrize("plan", plans(), ids=lambda plan: plan.name)
+def test_documentation_names_every_argument_and_result(plan):
+    function = _functions.FUNCTIONS[plan.name]
+    text = function.__doc__
+    for name in inspect.signature(function).parameters:
+        assert name == "tile" or name in text or name in dict(plan.numbers), name
+    for output in plan.outputs:
+        assert output.name in text
+    assert plan.formula and "Raises ValueError" in text and max(map(len, plan.formula.split("\n"))) <= 120
+
+
+def test_stubs_have_the_signatures_of_the_functions():
+    tree = ast.parse(_schema.stub(_functions.PLANS))
+    stubs = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert set(stubs) == set(_functions.FUNCTIONS)
+    for name, function in _functions.FUNCTIONS.items():
+        parameters = inspect.signature(function).parameters.values()
+        arguments = stubs[name].args
+        keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        assert [a.arg for a in arguments.args] == [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        assert [a.arg for a in arguments.kwonlyargs] == keywords
+        assert [ast.literal_eval(d) for d in arguments.kw_defaults] == [
+            p.default for p in parameters if p.kind is p.KEYWORD_ONLY
+        ]
+        assert ast.get_docstring(stubs[name]) == inspect.getdoc(function)
+    ast.parse(_schema.stub(_functions.PLANS, in_torch=True))
+
+
+def test_flags_choose_results():
+    x, weight = numpy.ones((2, 3, 8), "f"), numpy.ones(8, "f")
+    out, h = katt.rmsnorm(x, weight, x)
+    assert out.shape == h.shape == x.shape and (h == 2).all()
+    h, q, s = katt.rmsnorm(x, weight, x, quantise=True)
+    assert (h == 2).all() and q.dtype == numpy.int8 and s.shape == (2, 3)
+    assert len(katt.linear_backward(x, x, numpy.ones((8, 8), "f"))) == 2
+    assert len(katt.linear_backward(x, x, numpy.ones((8, 8), "f"), bias=True)) == 3
+
+
+def test_convert_dtype_backward_rounds_to_the_given_array():
+    dout = numpy.linspace(0, 1, 24, dtype="float32").reshape(2, 3, 4)
+    dx = numpy.empty((2, 3, 4), "float16")
+    assert katt.convert_dtype_backward(dout, dx) is dx
+    assert (dx == dout.astype("float16")).all()
