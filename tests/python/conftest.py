@@ -36,3 +36,24 @@ def close(actual, expected, dtype=None):
     scale = max(1.0, float(numpy.abs(expected).max(initial=0)))
     assert actual.shape == expected.shape
     assert difference.max(initial=0) <= limit * scale, (difference.max(), limit * scale)
+
+
+def array(*shape):
+    return numpy.random.default_rng(1).standard_normal(shape).astype(numpy.float32)
+
+
+def ids(*shape):
+    return numpy.zeros(shape, numpy.int64)
+
+
+EXTENTS = {"batch": 1, "heads": 2, "kv_heads": 2, "seq_q": 4, "head_dim": 8, "cache_rows": 8, "out_features": 8,
+           "intermediate": 8}  # fmt: skip
+
+
+def right_tensor(tensor):
+    """An array as a tensor of a schema: rows are (2, 3, …), other axes 16 long."""
+    shape = []
+    for axis in tensor.axes:
+        rows = (6,) if tensor.is_hidden else (2, 3)
+        shape += rows if axis == "tokens" else [int(axis) if axis.isdigit() else EXTENTS.get(axis, 16)]
+    return ids(*shape) if tensor.element == "i64" else array(*shape)

@@ -5,11 +5,14 @@ import sys
 
 import numpy
 import pytest
+from conftest import right_tensor
 
 torch = pytest.importorskip("torch")
 GradcheckError = pytest.importorskip("torch.autograd.gradcheck").GradcheckError
 katt = pytest.importorskip("katt")
 kt = pytest.importorskip("katt.torch")
+from katt.torch._functions import OPERATORS  # noqa: E402
+
 F = torch.nn.functional
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -193,29 +196,39 @@ def test_tensors_that_require_gradients_are_not_taken_by_katt():
         close(katt.attention(q, q, q), F.scaled_dot_product_attention(q, q, q))
 
 
-def operators():
-    def new(*shape):
-        return torch.randn(shape, requires_grad=True)
+def new(*shape):
+    return torch.randn(shape, requires_grad=True)
 
+
+def made_operators():
+    """Every operator that is made from a schema, with and without what may be missing."""
+    found = {}
+    for name, both in OPERATORS.items():
+        tensors = [
+            torch.from_numpy(right_tensor(tensor)).requires_grad_(not tensor.element)
+            for tensor in both.forward.plan.inputs
+        ]
+        rest = (*(default for _, default in both.forward.plan.numbers), "auto")
+        operator = getattr(torch.ops.katt, name)
+        found[name] = (operator, (*tensors, *rest))
+        if both.conditions:
+            least = (None if tensor.when else x for tensor, x in zip(both.forward.plan.inputs, tensors, strict=True))
+            found[f"{name}_least"] = (operator, (*least, *rest))
+    return found
+
+
+def operators():
     q, kv = new(1, 4, 6, 8), new(1, 2, 7, 8)
     numbers = (0, 0.4, True, -1, -1, 0.0, True, "auto")
     cache = katt.rope_cache(9, 8, like=torch.empty(0))
-    ids, ids5 = torch.tensor([1, 0, 3]), torch.tensor([[4, 0, 1, 1, 8]])
+    ids = torch.tensor([1, 0, 3])
     ops = torch.ops.katt
-    return {
+    turned = (new(1, 2, 5, 8), cache, new(1, 5, 1, 8).transpose(1, 2), torch.tensor([[4, 0, 1, 1, 8]]), 0, True, "auto")
+    return made_operators() | {
         "attention": (ops.attention, (q, kv, kv.detach().clone().requires_grad_(), None, None, None, None, *numbers)),
         "attention_bshd": (ops.attention, (new(1, 6, 4, 8).transpose(1, 2), kv, kv, None, None, None, None, *numbers)),
-        "rope": (ops.rope, (new(1, 2, 5, 8), cache, None, None, 0, False, "auto")),
-        "rope_of_two": (ops.rope, (new(1, 2, 5, 8), cache, new(1, 5, 1, 8).transpose(1, 2), ids5, 0, True, "auto")),
-        "rmsnorm": (ops.rmsnorm, (new(3, 8), new(8), None, 1e-5, "auto")),
-        "add_rmsnorm": (ops.rmsnorm, (new(3, 8), new(8), new(3, 8), 1e-5, "auto")),
-        "layernorm": (ops.layernorm, (new(3, 8), new(8), new(8), 1e-5, "auto")),
-        "softmax": (ops.softmax, (new(3, 8), "auto")),
-        "linear": (ops.linear, (new(2, 3, 8), new(5, 8), new(5), "auto")),
-        "swiglu": (ops.swiglu, (new(3, 8), new(3, 8), "auto")),
-        "swiglu_mlp": (ops.swiglu_mlp, (new(3, 8), new(16, 8), new(16, 8), new(8, 16), "auto")),
-        "embedding": (ops.embedding, (ids, new(4, 8), "auto")),
-        "cross_entropy": (ops.cross_entropy, (new(3, 8), ids, -100, "auto")),
+        "rope_bshd": (ops.rope, turned),
+        "cross_entropy_ids": (ops.cross_entropy, (new(3, 8), ids, -100, "auto")),
         "linear_cross_entropy": (ops.linear_cross_entropy, (new(3, 8), new(9, 8), ids, -100)),
         "ternary_linear": (ops.ternary_linear, (new(3, 8), new(5, 8))),
         "convert_dtype": (ops.convert_dtype, (new(3, 8), torch.bfloat16)),
