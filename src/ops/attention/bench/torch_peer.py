@@ -63,41 +63,45 @@ def open_flex(case):
                         scale=case.parameters["scale"], enable_gqa=axes["kv_heads"] != axes["heads"])  # fmt: skip
 
     try:
-  return opened(case, attention, inputs)
-                     except(NotImplementedError, torch._dynamo.exc.TorchDynamoException) as error
-      : raise
-        Refusal(f "flex_attention: {first_line(error)}") from error
+        return opened(case, attention, inputs)
+    except (NotImplementedError, torch._dynamo.exc.TorchDynamoException) as error:
+        raise Refusal(f"flex_attention: {first_line(error)}") from error
 
-            def
-            refuse_masks(axes)
-      : ""
-        "What scaled_dot_product_attention has no argument for."
-        "" if axes["window_left"] >=
-        0 or axes["window_right"] >= 0
-      : raise Refusal("PyTorch SDPA has no sliding window") if axes["softcap"] !=
-                     0 : raise Refusal("PyTorch SDPA has no softcap") if axes["alibi"]
-      : raise Refusal("PyTorch SDPA has no ALiBi") if axes["kv_len_min"] >= 0
-      : raise Refusal("PyTorch SDPA has no key lengths") if axes["causal"] and
-                 axes["seq_q"] != axes["seq_kv"]
-      : raise Refusal(
-                     "PyTorch SDPA aligns its causal mask to the upper left corner: seq_q must be "
-                     "seq_kv") if axes["causal"] and
-                 axes["bias"]
-      : raise Refusal("PyTorch SDPA takes a causal mask or an additive one, not both")
 
-            def open_attention(case, backend)
-      : axes = case.axes refuse_masks(axes) inputs = inputs_of(case)
+def refuse_masks(axes):
+    """What scaled_dot_product_attention has no argument for."""
+    if axes["window_left"] >= 0 or axes["window_right"] >= 0:
+        raise Refusal("PyTorch SDPA has no sliding window")
+    if axes["softcap"] != 0:
+        raise Refusal("PyTorch SDPA has no softcap")
+    if axes["alibi"]:
+        raise Refusal("PyTorch SDPA has no ALiBi")
+    if axes["kv_len_min"] >= 0:
+        raise Refusal("PyTorch SDPA has no key lengths")
+    if axes["causal"] and axes["seq_q"] != axes["seq_kv"]:
+        raise Refusal("PyTorch SDPA aligns its causal mask to the upper left corner: seq_q must be seq_kv")
+    if axes["causal"] and axes["bias"]:
+        raise Refusal("PyTorch SDPA takes a causal mask or an additive one, not both")
 
-                                                         def
-                                                         attention(tensors)
-      : with sdpa_kernel(backend)
-      : return torch.nn.functional.scaled_dot_product_attention(
-            tensors["q"], tensors["k"], tensors["v"], attn_mask = tensors.get("mask"),
-            is_causal = bool(axes["causal"]), scale = case.parameters["scale"],
-            enable_gqa = axes["kv_heads"] != axes["heads"], )
 
-            try
-      :
+def open_attention(case, backend):
+    axes = case.axes
+    refuse_masks(axes)
+    inputs = inputs_of(case)
+
+    def attention(tensors):
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(
+                tensors["q"],
+                tensors["k"],
+                tensors["v"],
+                attn_mask=tensors.get("mask"),
+                is_causal=bool(axes["causal"]),
+                scale=case.parameters["scale"],
+                enable_gqa=axes["kv_heads"] != axes["heads"],
+            )
+
+    try:
         return opened(case, attention, inputs)
     except RuntimeError as error:
         if "No available kernel" in str(error) or "No viable backend" in str(error):
