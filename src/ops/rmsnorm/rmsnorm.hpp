@@ -37,6 +37,7 @@ struct ForwardArgs {
 
   std::int64_t tokens() const { return x.extent[0]; }
   std::int64_t hidden() const { return x.extent[1]; }
+  bool adds() const { return residual.extent[1] > 0; }
 };
 
 /// Arguments of the backward pass. `dx` may be an input of the same shape.
@@ -52,6 +53,7 @@ struct BackwardArgs {
 
   std::int64_t tokens() const { return x.extent[0]; }
   std::int64_t hidden() const { return x.extent[1]; }
+  bool adds() const { return dresidual_out.extent[1] > 0; }
 };
 
 /// The variants of an execution space; the first is "naive". A program adds its own with add().

@@ -13,6 +13,25 @@ using testing::Exactly;
 using testing::row_of;
 using testing::Unfused;
 
+struct HostProblem {
+  explicit HostProblem(const testing::Problem& p)
+      : hidden(p.extent("hidden")),
+        dtype(p.dtype),
+        x(p.floats("x")),
+        weight(p.floats("weight")),
+        residual(p.floats("residual")),
+        dout(p.floats("dout")),
+        dresidual_out(p.floats("dresidual_out")),
+        tokens(p.extent("tokens")),
+        eps(p.parameter("eps")) {}
+
+  std::int64_t hidden;
+  Dtype dtype;  ///< to which x + residual is rounded
+  std::span<const float> x, weight, residual, dout, dresidual_out;
+  std::int64_t tokens;
+  double eps;
+};
+
 /// h of a row. Its rounding to the dtype is part of the definition.
 std::vector<float> summed(const HostProblem& p, std::int64_t row) {
   const auto x = row_of(p.x, p.hidden, row);
@@ -87,22 +106,22 @@ Gradients backward(const HostProblem& p, std::span<const std::int64_t> rows,
 
 }  // namespace
 
-ForwardRow reference_forward(const HostProblem& problem, std::int64_t row) {
-  return forward(problem, row, Exactly{});
+ForwardRow reference_forward(const testing::Problem& problem, std::int64_t row) {
+  return forward(HostProblem(problem), row, Exactly{});
 }
 
-ForwardRow unfused_forward(const HostProblem& problem, std::int64_t row) {
-  return forward(problem, row, Unfused{problem.dtype});
+ForwardRow unfused_forward(const testing::Problem& problem, std::int64_t row) {
+  return forward(HostProblem(problem), row, Unfused{problem.dtype});
 }
 
-Gradients reference_backward(const HostProblem& problem, std::span<const std::int64_t> rows,
+Gradients reference_backward(const testing::Problem& problem, std::span<const std::int64_t> rows,
                              std::span<const std::int64_t> columns) {
-  return backward(problem, rows, columns, Exactly{});
+  return backward(HostProblem(problem), rows, columns, Exactly{});
 }
 
-Gradients unfused_backward(const HostProblem& problem, std::span<const std::int64_t> rows,
+Gradients unfused_backward(const testing::Problem& problem, std::span<const std::int64_t> rows,
                            std::span<const std::int64_t> columns) {
-  return backward(problem, rows, columns, Unfused{problem.dtype});
+  return backward(HostProblem(problem), rows, columns, Unfused{problem.dtype});
 }
 
 }  // namespace katt::rmsnorm

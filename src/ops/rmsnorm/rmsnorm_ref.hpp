@@ -4,22 +4,11 @@
 #include <span>
 #include <vector>
 
-#include "core/dtype.hpp"
+#include "op/reference/problem.hpp"
 
-/// Float64 reference of RMS normalisation on the host, row by row. Shares no code with the kernels.
+/// Float64 reference of RMS normalisation on the host, row by row, by the names of the schema. Shares no code with the
+/// kernels.
 namespace katt::rmsnorm {
-
-/// A problem in host memory: dense row-major float32 values already rounded to the dtype under
-/// test.
-struct HostProblem {
-  std::int64_t tokens = 0, hidden = 0;
-  Dtype dtype = Dtype::f32;  ///< to which x + residual is rounded
-  std::span<const float> x, weight;
-  std::span<const float> residual;       ///< or empty
-  std::span<const float> dout;           ///< of the backward pass
-  std::span<const float> dresidual_out;  ///< or empty
-  double eps = 0;
-};
 
 /// One row of the forward pass.
 struct ForwardRow {
@@ -28,10 +17,10 @@ struct ForwardRow {
 };
 
 /// h, and h · weight / √(mean h² + eps) in float64, by the definition.
-[[nodiscard]] ForwardRow reference_forward(const HostProblem& problem, std::int64_t row);
+[[nodiscard]] ForwardRow reference_forward(const testing::Problem& problem, std::int64_t row);
 
 /// The same row as an unfused implementation computes it: in f32, h · rstd rounded to the dtype.
-[[nodiscard]] ForwardRow unfused_forward(const HostProblem& problem, std::int64_t row);
+[[nodiscard]] ForwardRow unfused_forward(const testing::Problem& problem, std::int64_t row);
 
 /// Gradients of some rows and columns. dx is of x, h where there is a residual.
 struct Gradients {
@@ -41,13 +30,13 @@ struct Gradients {
 };
 
 /// Gradients in float64, by the definition. Reads every row for the sums of dweight.
-[[nodiscard]] Gradients reference_backward(const HostProblem& problem,
+[[nodiscard]] Gradients reference_backward(const testing::Problem& problem,
                                            std::span<const std::int64_t> rows,
                                            std::span<const std::int64_t> columns);
 
 /// The same as an unfused implementation computes them: in f32, h · rstd and the products with dout
 /// rounded to the dtype.
-[[nodiscard]] Gradients unfused_backward(const HostProblem& problem,
+[[nodiscard]] Gradients unfused_backward(const testing::Problem& problem,
                                          std::span<const std::int64_t> rows,
                                          std::span<const std::int64_t> columns);
 
