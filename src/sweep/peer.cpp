@@ -68,7 +68,7 @@ void visit_element(const ForeignTensor& tensor, const F& f) {
 }
 
 /// Offsets of tensors in the shared memory, each on a boundary of 64 bytes.
-class Layout {
+class SharedOffsets {
  public:
   Json place(const std::vector<ForeignTensor>& tensors, std::vector<std::size_t>& offsets) {
     Json list = Json::array();
@@ -209,7 +209,7 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
   if (!process || !process->alive()) {
     process = std::make_shared<PeerProcess>(program_, name, timeout_s_, stop_);
   }
-  Layout layout;
+  SharedOffsets layout;
   std::vector<std::size_t> in;
   std::vector<std::size_t> out;
   Json axes = Json::object();

@@ -102,8 +102,8 @@ std::vector<io::CeilingRow> measure_ceilings(std::span<const PlannedCase> plan, 
   return rows;
 }
 
-Runner::Runner(const Settings& settings, std::vector<io::CeilingRow> ceilings, const StopFlag& stop,
-               ranks::Communicator group, Doing doing)
+CaseRunner::CaseRunner(const Settings& settings, std::vector<io::CeilingRow> ceilings,
+                       const StopFlag& stop, ranks::Communicator group, Doing doing)
     : settings_(settings),
       ceilings_(std::move(ceilings)),
       stop_(stop),
@@ -113,11 +113,11 @@ Runner::Runner(const Settings& settings, std::vector<io::CeilingRow> ceilings, c
              settings.peer_timeout_s, stop),
       doing_(std::move(doing)) {}
 
-void Runner::tell(const PlannedCase& planned, const std::string& what) const {
+void CaseRunner::tell(const PlannedCase& planned, const std::string& what) const {
   if (doing_) doing_(planned, what);
 }
 
-std::vector<RowResult> Runner::run(const PlannedCase& planned) {
+std::vector<RowResult> CaseRunner::run(const PlannedCase& planned) {
   // The least value of all ranks, so that all admit the same configurations.
   const auto available = static_cast<std::size_t>(-largest(
       -static_cast<double>(share_of_memory(planned.point.backend, group_.ranks_on_host()))));
@@ -143,18 +143,18 @@ std::vector<RowResult> Runner::run(const PlannedCase& planned) {
   return ordered;
 }
 
-double Runner::largest(double value) const {
+double CaseRunner::largest(double value) const {
   return group_.size() == 1 ? value : bench::largest(group_, value);
 }
 
-std::unique_ptr<Case> Runner::make_case(const PlannedCase& planned) const {
+std::unique_ptr<Case> CaseRunner::make_case(const PlannedCase& planned) const {
   const auto* const collective = dynamic_cast<const CollectiveOperator*>(planned.op);
   return collective != nullptr ? collective->make_case_on(group_, planned.point)
                                : planned.op->make_case(planned.point);
 }
 
-void Runner::measure_case(const PlannedCase& planned, const std::vector<std::size_t>& admitted,
-                          std::map<std::size_t, RowResult>& rows) {
+void CaseRunner::measure_case(const PlannedCase& planned, const std::vector<std::size_t>& admitted,
+                              std::map<std::size_t, RowResult>& rows) {
   const Point& point = planned.point;
   const bool on_device = point.backend == Backend::cuda;
   std::function<void()> flush;
@@ -251,7 +251,7 @@ void Runner::measure_case(const PlannedCase& planned, const std::vector<std::siz
   }
 }
 
-bool Runner::moves_memory(const Point& point, const Work& work) const {
+bool CaseRunner::moves_memory(const Point& point, const Work& work) const {
   constexpr double any_time_s = 1;
   return nearest_ceiling(ceilings_, point.backend, point.threads, work, any_time_s).bandwidth &&
          work.bytes < static_cast<double>(available_memory(point.backend)) / 2;

@@ -23,14 +23,14 @@ namespace katt::bench {
                                                            bool bind);
 
 /// Measures cases one after the other on this machine.
-class Runner {
+class CaseRunner {
  public:
   /// `group`: the ranks that measure the cases of collective operators in step, all with the same
   /// settings; all of them call run() with the same cases. `doing` gets the current activity of a
   /// case.
   using Doing = std::function<void(const PlannedCase&, const std::string&)>;
-  Runner(const Settings& settings, std::vector<io::CeilingRow> ceilings, const StopFlag& stop,
-         ranks::Communicator group = {}, Doing doing = {});
+  CaseRunner(const Settings& settings, std::vector<io::CeilingRow> ceilings, const StopFlag& stop,
+             ranks::Communicator group = {}, Doing doing = {});
 
   /// The rows of a case in the order of its configurations; empty when it was interrupted. A failed
   /// or refused configuration is a row with its reason.

@@ -59,7 +59,7 @@ SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
   }
   const std::string run =
       record.begin_run(provenance(request, options.command, backends_of(left)), ceilings);
-  Runner runner(
+  CaseRunner runner(
       request.settings, std::move(ceilings), stop, {},
       [&](const PlannedCase& planned, const std::string& what) { progress.doing(planned, what); });
   bool interrupted = false;

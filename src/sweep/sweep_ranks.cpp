@@ -172,7 +172,7 @@ void measure_for(const ranks::Communicator& ranks, const SweepRequest& request,
                  const StopFlag& stop) {
   MessageWriter hello = message_of(Kind::hello);
   send(ranks, hello.add(host_name()), 0);
-  std::optional<Runner> runner;
+  std::optional<CaseRunner> runner;
   while (true) {
     const ranks::Message received = receive(ranks);
     MessageReader message(text_of(received));

@@ -101,7 +101,7 @@ SweepSummary run_sweep_together(const ranks::Communicator& ranks, const Registry
     const auto wanted = static_cast<int>(planned.point.integer("ranks"));
     const ranks::Communicator group = ranks.split(ranks.rank() < wanted ? 0 : 1, ranks.rank());
     if (ranks.rank() < wanted) {
-      Runner runner(settings, {}, never, group);
+      CaseRunner runner(settings, {}, never, group);
       const std::vector<RowResult> rows = runner.run(planned);
       if (record) record->add(record->tasks()[done], rows, run);
     }

@@ -34,11 +34,11 @@ bool rounds_gradients(const Args& args) {
 /// one, running values of the tokens, f32 sums of dhidden where its dtype is a narrower one, and what
 /// the GEMMs need.
 template <class Exec, class Args>
-struct Layout {
+struct WorkspaceParts {
   std::int64_t columns;  ///< of a block
   std::size_t gradients, tokens, sums, gemm;
 
-  explicit Layout(const Args& args, bool with_sums) {
+  explicit WorkspaceParts(const Args& args, bool with_sums) {
     const bool rounded = rounds_gradients(args);
     constexpr bool is_backward = std::is_same_v<Args, BackwardArgs>;
     const std::int64_t element = sizeof(float) + (rounded ? sizeof(bf16) : 0);
@@ -114,7 +114,7 @@ struct RoundHidden {
 
 template <class Exec>
 std::size_t fused_forward_bytes(const Exec& exec, const ForwardArgs& args) {
-  const Layout<Exec, ForwardArgs> layout(args, false);
+  const WorkspaceParts<Exec, ForwardArgs> layout(args, false);
   std::size_t products = 0;
   for (const std::int64_t columns : layout.block_widths(args)) {
     const TensorRef<2> block(nullptr, Dtype::f32, {args.tokens(), columns});
@@ -127,7 +127,7 @@ std::size_t fused_forward_bytes(const Exec& exec, const ForwardArgs& args) {
 template <class Exec>
 void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace workspace) {
   using Memory = typename Exec::memory_space;
-  const Layout<Exec, ForwardArgs> layout(args, false);
+  const WorkspaceParts<Exec, ForwardArgs> layout(args, false);
   auto* base = static_cast<std::byte*>(workspace.data);
   auto* values = reinterpret_cast<float*>(base + layout.tokens);
   const auto step = static_cast<std::int64_t>(aligned_bytes<float>(args.tokens()) / sizeof(float));
@@ -155,7 +155,7 @@ void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
 
 template <class Exec>
 std::size_t fused_backward_bytes(const Exec& exec, const BackwardArgs& args) {
-  const Layout<Exec, BackwardArgs> layout(args, args.dhidden.dtype != Dtype::f32);
+  const WorkspaceParts<Exec, BackwardArgs> layout(args, args.dhidden.dtype != Dtype::f32);
   const TensorRef<2> dhidden = hidden_sums(args, nullptr);
   std::size_t products = 0;
   for (const std::int64_t columns : layout.block_widths(args)) {
@@ -174,7 +174,7 @@ template <class Exec>
 void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
   using Memory = typename Exec::memory_space;
   const bool with_sums = args.dhidden.dtype != Dtype::f32;
-  const Layout<Exec, BackwardArgs> layout(args, with_sums);
+  const WorkspaceParts<Exec, BackwardArgs> layout(args, with_sums);
   auto* base = static_cast<std::byte*>(workspace.data);
   auto* factor = reinterpret_cast<float*>(base + layout.tokens);
   const TensorRef<2> dhidden = hidden_sums(args, base + layout.sums);

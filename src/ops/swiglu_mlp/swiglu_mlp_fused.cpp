@@ -50,9 +50,9 @@ bool has_gated_product(const Args& args) {
 
 /// Launches the steps.
 template <class Exec>
-class Runner {
+class Launches {
  public:
-  Runner(const Exec& exec, Workspace workspace) : exec_(exec), workspace_(workspace) {}
+  Launches(const Exec& exec, Workspace workspace) : exec_(exec), workspace_(workspace) {}
 
   void product(const linear::GemmArgs& args, const char* label) {
     linear::gemm(exec_, args, workspace_, label);
@@ -240,7 +240,7 @@ template <class Buffers, class Exec, class Args>
 void run(const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
   Arena arena(workspace);
   const Buffers buffers(arena, args, tile);
-  Runner<Exec> runner(exec, arena.rest());
+  Launches<Exec> runner(exec, arena.rest());
   steps(runner, args, buffers);
 }
 

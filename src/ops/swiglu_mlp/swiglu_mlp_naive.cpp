@@ -84,9 +84,9 @@ class Sizer : public ProductSizer<Exec> {
 
 /// Launches the operations.
 template <class Exec>
-class Runner {
+class Launches {
  public:
-  Runner(const Exec& exec, Workspace workspace) : exec_(exec), workspace_(workspace) {}
+  Launches(const Exec& exec, Workspace workspace) : exec_(exec), workspace_(workspace) {}
   void product(const linear::GemmArgs& args, const char* label) {
     linear::gemm(exec_, args, workspace_, label);
   }
@@ -115,7 +115,7 @@ template <class Buffers, class Exec, class Args>
 void run(const Exec& exec, const Args& args, Workspace workspace) {
   Arena arena(workspace);
   const Buffers buffers(arena, args);
-  Runner<Exec> runner(exec, arena.rest());
+  Launches<Exec> runner(exec, arena.rest());
   steps(runner, args, buffers);
 }
 

@@ -36,7 +36,7 @@ const std::vector<Tile>& panel_tiles<ForwardArgs>() {
 namespace {
 
 /// Sizes and places of the packed panels and of the scratch.
-struct Layout {
+struct WorkspaceParts {
   int depth;                  ///< 32 dimensions each
   int group;                  ///< key blocks between two additions to the output, a power of 2
   std::int64_t key_blocks;    ///< of 32 keys, up to whole groups
@@ -47,7 +47,7 @@ struct Layout {
   bool by_heads;              ///< a work item is all of a head
   std::int64_t packed_heads;  ///< there is room for
 
-  Layout(const ForwardArgs& args, Tile tile, UnitName unit, int threads)
+  WorkspaceParts(const ForwardArgs& args, Tile tile, UnitName unit, int threads)
       : depth(bf16_panels::depth_panels(args.head_dim())),
         group(tile.kv / bf16_panels::block),
         key_blocks(divide_up(divide_up(args.seq_kv(), bf16_panels::block), group) * group),
@@ -98,13 +98,13 @@ struct Layout {
 
 struct Bf16Forward : ForwardProblem<bf16, NoRule> {
   BlockScores block_scores;
-  Layout layout;
+  WorkspaceParts layout;
   bf16* packed_k;
   bf16* packed_v;
   std::byte* scratch;
   std::int64_t first_head = 0;  ///< the one whose keys come first
 
-  Bf16Forward(const ForwardArgs& args, const BlockScores& rule, const Layout& places,
+  Bf16Forward(const ForwardArgs& args, const BlockScores& rule, const WorkspaceParts& places,
               Workspace space)
       : ForwardProblem(args, {}), block_scores(rule), layout(places) {
     auto* bytes = static_cast<std::byte*>(space.data);
@@ -261,7 +261,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
 
 std::size_t panels_workspace_bytes(const Host& exec, const ForwardArgs& args, Tile tile,
                                    UnitName unit) {
-  const Layout layout(args, tile, unit, exec.concurrency());
+  const WorkspaceParts layout(args, tile, unit, exec.concurrency());
   return 2 * layout.packed_bytes() +
          static_cast<std::size_t>(exec.concurrency()) * thread_slice_bytes(layout.scratch_bytes());
 }
@@ -270,7 +270,7 @@ void run_on_panels(const Host& exec, const ForwardArgs& args, const BlockScores&
                    UnitName unit, Workspace workspace) {
   using Policy =
       Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
-  const Layout layout(args, tile, unit, exec.concurrency());
+  const WorkspaceParts layout(args, tile, unit, exec.concurrency());
   const Bf16Forward forward(args, scores, layout, workspace);
   if (!layout.by_heads) {
     Kokkos::parallel_for("katt::attention::flash_pack",

@@ -132,10 +132,10 @@ BasicTensorRef<2, Const> head_rows(const BasicTensorRef<4, Const>& tensor,
 /// Offsets of the parts of the workspace, in bytes: P and dS of all heads, then, for one head, the
 /// raw products and the sums of dK and dV over the heads that share them, in f32 when that is not
 /// the dtype.
-struct Layout {
+struct WorkspaceParts {
   std::size_t p, ds, s, dp, dk, dv, rest;
 
-  explicit Layout(const BackwardArgs& args) {
+  explicit WorkspaceParts(const BackwardArgs& args) {
     std::size_t next = 0;
     const auto take = [&next](std::size_t bytes) {
       const std::size_t begin = next;
@@ -166,8 +166,8 @@ struct BackwardProducts {
   TensorRef<2> dk_rounded, dv_rounded;
   TensorRef<2> p, ds;
 
-  BackwardProducts(const BackwardArgs& args, const Layout& at, std::byte* base, std::int64_t b,
-                   std::int64_t h) {
+  BackwardProducts(const BackwardArgs& args, const WorkspaceParts& at, std::byte* base,
+                   std::int64_t b, std::int64_t h) {
     const std::int64_t m = args.seq_q();
     const std::int64_t n = args.seq_kv();
     const std::int64_t d = args.head_dim();
@@ -216,7 +216,7 @@ void round_sums(const Exec& exec, const TensorRef<2>& sums, const TensorRef<2>& 
 template <class Exec, class T, class Rule>
 void run_on_host(const Exec& exec, const BackwardArgs& args, const Rule& rule,
                  Workspace workspace) {
-  const Layout layout(args);
+  const WorkspaceParts layout(args);
   auto* base = static_cast<std::byte*>(workspace.data);
   const Workspace rest{base + layout.rest, workspace.bytes - layout.rest};
   const std::int64_t group = args.heads() / args.kv_heads();
@@ -271,7 +271,7 @@ template <class Exec>
 std::string naive_engine(const Exec& exec, const BackwardArgs& args) {
   if (!is_host_v<Exec>) return "cublaslt";
   return linear::naive_gemm_engine(
-      exec, naive::BackwardProducts(args, naive::Layout(args), nullptr, 0, 0).dq);
+      exec, naive::BackwardProducts(args, naive::WorkspaceParts(args), nullptr, 0, 0).dq);
 }
 
 template <class Exec, class T>
@@ -281,7 +281,7 @@ std::size_t naive_workspace_bytes(const Exec& exec, const BackwardArgs& args) {
 #if defined(KATT_HAS_CUDA)
   if constexpr (!is_host_v<Exec>) return copies + naive::device_workspace_bytes(exec, args);
 #endif
-  const naive::Layout layout(args);
+  const naive::WorkspaceParts layout(args);
   const naive::BackwardProducts products(args, layout, nullptr, 0, 0);
   std::size_t bytes = 0;
   for (const linear::GemmArgs* product :

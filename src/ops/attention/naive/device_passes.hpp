@@ -85,11 +85,11 @@ void run_on_device(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule
 
 /// Offsets of the parts of the backward pass' workspace, in bytes: Q·Kᵀ and dO·Vᵀ of all heads in
 /// f32, in whose places P and dS follow; then dK and dV in f32 when products of 16 bits are summed.
-struct DeviceLayout {
+struct DeviceWorkspaceParts {
   std::size_t s, dp, dk, dv, rest;
   bool sums;
 
-  explicit DeviceLayout(const BackwardArgs& args)
+  explicit DeviceWorkspaceParts(const BackwardArgs& args)
       : sums(args.q.dtype != Dtype::f32 && args.heads() > args.kv_heads()) {
     const std::size_t stored = stored_bytes(args, sizeof(float));
     const auto keys = static_cast<std::size_t>(args.batch() * args.kv_heads() * args.seq_kv());
@@ -104,7 +104,7 @@ struct DeviceLayout {
 };
 
 inline std::size_t device_workspace_bytes(const Kokkos::Cuda& exec, const BackwardArgs& args) {
-  return DeviceLayout(args).rest + product_bytes(exec, args, true);
+  return DeviceWorkspaceParts(args).rest + product_bytes(exec, args, true);
 }
 
 /// Rounds sums of f32, dense, to a gradient (batch, kv_heads, rows, columns).
@@ -126,7 +126,7 @@ void round_heads(const Kokkos::Cuda& exec, const float* sums, const TensorRef<4>
 template <class T, class Rule>
 void run_on_device(const Kokkos::Cuda& exec, const BackwardArgs& args, const Rule& rule,
                    Workspace workspace) {
-  const DeviceLayout at(args);
+  const DeviceWorkspaceParts at(args);
   auto* const base = static_cast<std::byte*>(workspace.data);
   const HeadCounts heads(args);
   const HeadProducts products{exec, heads, {base + at.rest, workspace.bytes - at.rest}};

@@ -42,12 +42,12 @@ struct Finish {
 };
 
 /// Where the panels lie in the workspace; a panel that is used where it lies has no bytes.
-struct Layout {
+struct WorkspaceParts {
   Panels panels;
   bool direct_a, direct_b, direct_c;
   std::size_t b, c, total;  ///< offsets in bytes; A begins at 0
 
-  Layout(const GemmArgs& args, const Panels& largest)
+  WorkspaceParts(const GemmArgs& args, const Panels& largest)
       : panels{std::min(largest.m, args.m()), std::min(largest.n, args.n()),
                std::min(largest.k, args.k())},
         direct_a(is_direct(args.a)),
@@ -103,13 +103,13 @@ void finish(const Exec& exec, const char* label, const GemmArgs& args,
 
 template <class Exec>
 std::size_t library_gemm_workspace_bytes(const GemmArgs& args, const Panels& panels) {
-  return Layout(args, panels).total;
+  return WorkspaceParts(args, panels).total;
 }
 
 template <class Exec>
 void library_gemm(const Exec& exec, const GemmArgs& args, const Panels& largest,
                   Workspace workspace, const char* label) {
-  const Layout layout(args, largest);
+  const WorkspaceParts layout(args, largest);
   const Panels& panels = layout.panels;
   if (args.k() == 0) {
     return finish(exec, label, args, {nullptr, args.m(), args.n(), 0}, 0, 0, args.beta);
