@@ -72,6 +72,7 @@ struct State {
   std::unordered_map<const void*, Allocation> allocations;
   ByPlace live;
   std::vector<Scope*> scopes;
+  int asides = 0;
 
   std::size_t index_of(std::string_view space, int device) {
     const auto known = std::ranges::find_if(spaces, [&](const SpaceUsage& usage) {
@@ -96,12 +97,17 @@ struct State {
     const int device = device_behind(space, pointer);
     const std::size_t index = index_of(space, device);
     allocations[pointer] = {bytes, index};
-    std::size_t& there = at(live, device);
-    there += bytes;
+    at(live, device) += bytes;
     SpaceUsage& usage = spaces[index];
     usage.live_bytes += bytes;
     usage.peak_bytes = std::max(usage.peak_bytes, usage.live_bytes);
-    for (Scope* scope : scopes) ScopeAccess::raise(*scope, device, there);
+    raise(device);
+  }
+
+  /// Raises the peaks of a device, −1 the host, to what is live.
+  void raise(int device) {
+    if (asides > 0) return;
+    for (Scope* scope : scopes) ScopeAccess::raise(*scope, device, at(live, device));
   }
 };
 
@@ -174,6 +180,17 @@ Scope::~Scope() {
 Bytes Scope::peak() const {
   const std::lock_guard lock(state().mutex);
   return by_kind(peak_);
+}
+
+Aside::Aside() {
+  const std::lock_guard lock(state().mutex);
+  ++state().asides;
+}
+
+Aside::~Aside() {
+  const std::lock_guard lock(state().mutex);
+  --state().asides;
+  for (int device = -1; device + 1 < std::ssize(state().live); ++device) state().raise(device);
 }
 
 std::size_t Scope::base_bytes() const { return by_kind(base_).total(); }

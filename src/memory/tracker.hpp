@@ -69,4 +69,13 @@ class Scope {
   ByPlace peak_;
 };
 
+/// While the object lives, allocations raise no peak; what is left of them at its end does.
+class Aside {
+ public:
+  Aside();
+  ~Aside();
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+};
+
 }  // namespace katt::memory

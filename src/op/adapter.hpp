@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,17 +45,29 @@ inline AxisSpec real_axis(std::string name, double fallback, double minimum, dou
   return axis;
 }
 
-/// Integers in the memory of a backend.
-inline Buffer integer_buffer(const std::string& label, Backend backend,
-                             std::span<const std::int64_t> values) {
-  const auto bytes = std::as_bytes(values);
-  Buffer buffer(label, backend, bytes.size());
-  buffer.upload(bytes);
-  return buffer;
+/// The variants of a table as users see them; the first is the baseline.
+template <class Exec, class Args>
+std::vector<VariantInfo> describe(const VariantTable<Exec, Args>& table) {
+  std::vector<VariantInfo> infos;
+  for (const auto& variant : table.all()) {
+    infos.push_back(
+        {variant.name, variant.description, infos.empty(), variant.parameters, variant.settings});
+    for (const auto& preset : variant.presets) infos.back().presets.push_back(preset.name);
+  }
+  return infos;
 }
 
-inline const std::int64_t* integers_of(const Buffer& buffer) {
-  return reinterpret_cast<const std::int64_t*>(buffer.data());
+/// A preset of a variant for these arguments; nothing where the variant has none of that name.
+template <class Exec, class Args>
+std::optional<PresetTile> find_preset(const VariantTable<Exec, Args>& table, const Exec& exec,
+                                      const Args& args, std::string_view variant,
+                                      std::string_view name) {
+  for (const auto& preset : table.find(std::string(variant)).presets) {
+    if (preset.name != name) continue;
+    const Status status = preset.supports ? preset.supports(exec, args, {}) : Status::ok();
+    return PresetTile{preset.setting(exec, args, {}), status.reason()};
+  }
+  return std::nullopt;
 }
 
 /// A call of a pass, decided (Call of op/variants.hpp), whatever the operator's arguments are.

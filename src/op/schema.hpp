@@ -80,7 +80,12 @@ struct TensorTraits {
   /// All values of an input that is not random.
   std::vector<float> (*values)(const testing::Problem&) = nullptr;
   bool is_derived = false;  ///< an input that the operator makes of the others
-  bool is_foreign = true;   ///< peers and case files know it
+  /// Of a derived input: the one variant that reads it, or "reference", the check of the outputs.
+  std::string_view variant{};
+  bool is_kept = false;        ///< it is workspace of that variant, of its own forward pass
+  bool is_bytes = false;       ///< of a field without a place among the arguments
+  std::string_view seen_as{};  ///< its name for peers, where that is another
+  bool is_foreign = true;      ///< peers and case files know it
   bool is_asked_of_peers = true;
   std::string_view over{};  ///< of an output: the input whose memory it takes in place
   /// Of an input of the backward pass: the output of the forward pass that it holds, where there is one.
@@ -132,6 +137,16 @@ struct TensorField {
     return set(&TensorTraits::values, all);
   }
   constexpr TensorField derived() const { return set(&TensorTraits::is_derived, true); }
+  constexpr TensorField read_by(std::string_view variant) const {
+    return derived().set(&TensorTraits::variant, variant);
+  }
+  constexpr TensorField kept_by(std::string_view variant) const {
+    return read_by(variant).set(&TensorTraits::is_kept, true);
+  }
+  constexpr TensorField bytes() const { return set(&TensorTraits::is_bytes, true); }
+  constexpr TensorField seen_as(std::string_view name) const {
+    return set(&TensorTraits::seen_as, name);
+  }
   constexpr TensorField hidden() const { return set(&TensorTraits::is_foreign, false); }
   constexpr TensorField not_of_peers() const {
     return set(&TensorTraits::is_asked_of_peers, false);

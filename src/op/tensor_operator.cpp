@@ -59,7 +59,12 @@ void read(const io::CaseFile& in, const TensorSpec& spec, Problem& problem) {
     problem.extents[spec.when] = 0;
     return;
   }
-  const auto shape = in.shape(spec.name, static_cast<int>(spec.axes.size()), spec.letters);
+  const bool is_known = std::all_of(spec.axes.begin(), spec.axes.end(), [&](const auto& axis) {
+    return op::extent_in(axis) > 0 || problem.extents.contains(axis);
+  });
+  const auto shape = is_known
+                         ? spec.shape(problem)
+                         : in.shape(spec.name, static_cast<int>(spec.axes.size()), spec.letters);
   std::vector<std::int64_t> wanted;
   for (std::size_t i = 0; i < shape.size(); ++i) {
     wanted.push_back(problem.extents.emplace(spec.axes[i], shape[i]).first->second);
@@ -97,13 +102,19 @@ Work work_of(const Pass& pass, const Problem& problem, Backend backend) {
   return pass.work(shapes_of(pass, problem), backend);
 }
 
+/// A call without memory.
+std::unique_ptr<DecidedCall> decided(const Pass& pass, const Problem& problem, Backend backend,
+                                     int threads, const Config& config) {
+  return pass.decide(backend, threads, shapes_of(pass, problem, config.variant), config);
+}
+
 Status supports_of(const TensorOperatorData& op, const Problem& problem, Backend backend,
                    int threads, const Config& config) {
   if (op.supports) {
     if (Status status = op.supports(problem); !status.is_ok()) return status;
   }
   const Pass& pass = op.pass(problem.backward);
-  return pass.decide(backend, threads, shapes_of(pass, problem), config)->status();
+  return decided(pass, problem, backend, threads, config)->status();
 }
 
 class TensorCase final : public Case {
@@ -124,8 +135,15 @@ class TensorCase final : public Case {
   }
 
   std::unique_ptr<Candidate> prepare(const Config& config) override {
-    expect();
-    DeviceOutputs outputs(op_.name, pass_, problem_, backend_);
+    const std::string variant =
+        decided(pass_, problem_, backend_, threads_, config)->config().variant;
+    DeviceTensors own;
+    {
+      const memory::Aside aside;
+      expect();
+      own = inputs_.of_variant(variant);
+    }
+    DeviceOutputs outputs(op_.name, pass_, problem_, backend_, 0, std::move(own));
     auto call =
         pass_.decide(backend_, threads_, tensors_of(pass_, problem_, inputs_, outputs), config);
     return std::make_unique<TensorCandidate>(
@@ -144,6 +162,12 @@ class TensorCase final : public Case {
       foreign.inputs.back().values =
           spec.derived ? std::span<const float>(derived_[spec.name]) : problem_.floats(spec.name);
       foreign.inputs.back().integers = problem_.indices(spec.name);
+    }
+    const std::string baseline = pass_.variants(backend_).front().name;
+    for (const TensorSpec& spec : pass_.own) {
+      if (spec.variant != baseline || !add(foreign.inputs, spec)) continue;
+      derived_[spec.name] = inputs_.of_variant(baseline).download(spec.name);
+      foreign.inputs.back().values = derived_[spec.name];
     }
     std::vector<std::string> names;
     for (const TensorSpec& spec : pass_.outputs) {
@@ -164,7 +188,9 @@ class TensorCase final : public Case {
     return problem;
   }
   void expect() {
-    if (!expected_) expected_ = op_.expected(problem_);
+    if (expected_) return;
+    problem_.values.merge(inputs_.of_variant("reference").download());
+    expected_ = op_.expected(problem_);
   }
   [[nodiscard]] Errors verify(const HostValues& made) const {
     return compare(pass_, problem_, *expected_, made, op_.compare);
@@ -173,7 +199,7 @@ class TensorCase final : public Case {
   bool add(std::vector<ForeignTensor>& tensors, const TensorSpec& spec) const {
     if (!spec.foreign || !spec.is_in(problem_)) return false;
     tensors.push_back(
-        {.name = spec.name, .shape = spec.shape(problem_), .dtype = spec.dtype(problem_)});
+        {.name = spec.seen_as, .shape = spec.shape(problem_), .dtype = spec.dtype(problem_)});
     return true;
   }
 
@@ -206,7 +232,8 @@ class TensorOperator final : public Operator {
 
   [[nodiscard]] Config resolve(const Point& point, const Config& config) const override {
     const Problem problem = problem_of(op_, point);
-    return decided(problem, point, config)->config();
+    return decided(op_.pass(problem.backward), problem, point.backend, point.threads, config)
+        ->config();
   }
 
   [[nodiscard]] Status supports(const Point& point, const Config& config) const override {
@@ -256,7 +283,12 @@ class TensorOperator final : public Operator {
       const std::size_t on_host = is_integer(spec.element) ? 8 : spec.derived ? 0 : 4;
       bytes.tensors += device + elements * on_host;  // but for those that lie in an output
     }
-    bytes.workspace = decided(problem, point, config)->workspace_bytes();
+    const auto call = decided(pass, problem, point.backend, point.threads, config);
+    bytes.workspace = call->workspace_bytes();
+    for (const TensorSpec& spec : pass.own) {
+      if (spec.variant != call->config().variant) continue;
+      (spec.kept ? bytes.workspace : bytes.outputs) += bytes_of(spec);
+    }
     return bytes;
   }
 
@@ -267,7 +299,7 @@ class TensorOperator final : public Operator {
   void run_file(const io::CaseFile& in, const RunOptions& options,
                 io::TensorFile& out) const override {
     Problem problem = read_problem(op_, in);
-    problem.values.merge(run(problem, options, out));
+    const std::string ran = run(problem, options, out);
     const TensorSpecs& backward = op_.backward.inputs;
     const bool needs_dout = std::any_of(backward.begin(), backward.end(),
                                         [](const TensorSpec& spec) { return spec.name == "dout"; });
@@ -275,24 +307,24 @@ class TensorOperator final : public Operator {
     for (const TensorSpec& spec : backward) {
       if (problem.has(spec.reads)) problem.values[spec.name] = problem.values[spec.reads];
     }
+    for (const TensorSpec& spec : op_.backward.own) {  // what the forward pass of a variant leaves
+      if (spec.kept && !spec.when.empty()) problem.extents[spec.when] = spec.variant == ran ? 1 : 0;
+    }
     problem.backward = true;
     for (const TensorSpec& spec : backward) read(in, spec, problem);
-    (void)run(problem, options, out);
+    run(problem, options, out);
   }
 
  private:
-  [[nodiscard]] std::unique_ptr<DecidedCall> decided(const Problem& problem, const Point& point,
-                                                     const Config& config) const {
-    const Pass& pass = op_.pass(problem.backward);
-    return pass.decide(point.backend, point.threads, shapes_of(pass, problem), config);
-  }
-
-  /// Runs a pass to its end and puts its outputs into the file.
-  HostValues run(const Problem& problem, const RunOptions& options, io::TensorFile& out) const {
+  /// Runs a pass to its end and puts its outputs into the file and the problem. Returns the variant.
+  std::string run(Problem& problem, const RunOptions& options, io::TensorFile& out) const {
     const Pass& pass = op_.pass(problem.backward);
     const DeviceInputs inputs(op_.name, pass, problem, options.backend,
                               op_.derive_on(options.backend, options.threads));
-    const DeviceOutputs outputs(op_.name, pass, problem, options.backend);
+    const std::string variant =
+        decided(pass, problem, options.backend, options.threads, options.config)->config().variant;
+    const DeviceOutputs outputs(op_.name, pass, problem, options.backend, 0,
+                                inputs.of_variant(variant));
     const auto call = pass.decide(options.backend, options.threads,
                                   tensors_of(pass, problem, inputs, outputs), options.config);
     run_to_end(op_.name, *call, options.backend);
@@ -303,7 +335,8 @@ class TensorOperator final : public Operator {
         out.set(spec.name, {spec.shape(problem), made[spec.name]});
       }
     }
-    return made;
+    problem.values.merge(made);
+    return variant;
   }
 
   const TensorOperatorData& op_;

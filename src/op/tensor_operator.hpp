@@ -11,7 +11,6 @@
 #include "core/execution.hpp"
 #include "io/hdf5/case_file.hpp"
 #include "op/adapter.hpp"
-#include "op/candidate.hpp"
 #include "op/registry.hpp"
 #include "op/tensor_pass.hpp"
 
@@ -29,7 +28,8 @@
 ///   or work(problem, args, backend)   or backward_…, held against the copy bandwidth
 ///   forward_variants<Exec>(Problem)   and backward_…: the tables, where they depend on the problem
 ///   complete(Problem&)                adds extents that follow from others
-///   derive(exec, Tensors)             fills the derived inputs
+///   derive(exec, Tensors)             fills the derived inputs that it finds
+///   bind(args&, Tensors)              sets members of the arguments that are no tensor
 ///   compare(Problem, Expected, HostValues, Comparison& reported, Comparison& unreported)
 ///                                     checks of outputs that expected() cannot say
 ///   validate(Problem)                 throws InputError for a point that makes no sense
@@ -74,10 +74,16 @@ template <class Op, bool Backward>
 Pass make_pass() {
   using Typed = op::TypedPass<Op, Backward>;
   using Args = typename Typed::Args;
-  constexpr auto args_of = arguments<Typed::schema, Args>;
+  static constexpr auto args_of = [](const Tensors& tensors) {
+    Args args = arguments<Typed::schema, Args>(tensors);
+    if constexpr (requires { Op::bind(args, tensors); }) Op::bind(args, tensors);
+    return args;
+  };
   Pass pass;
   pass.backward = Backward;
-  pass.inputs = specs<Typed::schema, Args>(false);
+  for (const TensorSpec& spec : specs<Typed::schema, Args>(false)) {
+    (spec.variant.empty() ? pass.inputs : pass.own).push_back(spec);
+  }
   pass.outputs = specs<Typed::schema, Args>(true);
   pass.variants = [](Backend backend) {
     return visit_backend(backend, 0, []<class Exec>(const Exec&) {

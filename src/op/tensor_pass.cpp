@@ -1,6 +1,7 @@
 #include "op/tensor_pass.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace katt::bench {
 namespace {
@@ -16,32 +17,63 @@ void each_taken(const Pass& pass, const Problem& problem, const F& f) {
   }
 }
 
-/// Inputs with memory of their own.
-TensorSpecs own_inputs(const Pass& pass, const Problem& problem) {
+/// Inputs of the arguments with memory of their own.
+TensorSpecs held_inputs(const Pass& pass, const Problem& problem) {
   TensorSpecs inputs = pass.inputs;
+  std::erase_if(inputs, [](const TensorSpec& input) { return !input.held; });
   each_taken(pass, problem, [&](const TensorSpec& output) {
     std::erase_if(inputs, [&](const TensorSpec& input) { return input.name == output.over; });
   });
   return inputs;
 }
 
+/// Inputs that a variant alone reads; of "auto" those of every variant.
+TensorSpecs own_of(const Pass& pass, std::string_view variant) {
+  TensorSpecs own = pass.own;
+  std::erase_if(own, [&](const TensorSpec& spec) {
+    return variant != auto_variant && spec.variant != variant;
+  });
+  return own;
+}
+
 }  // namespace
 
 DeviceInputs::DeviceInputs(std::string_view op, const Pass& pass, const Problem& problem,
-                           Backend backend, const std::function<void(const Tensors&)>& derive,
-                           std::int64_t gap)
-    : tensors_(op, backend, own_inputs(pass, problem), problem, gap) {
-  tensors_.upload(problem);
+                           Backend backend, Derive derive, std::int64_t gap)
+    : op_(op),
+      pass_(&pass),
+      problem_(&problem),
+      backend_(backend),
+      derive_(std::move(derive)),
+      gap_(gap) {
+  tensors_ = filled(held_inputs(pass, problem));
+}
+
+DeviceTensors DeviceInputs::of_variant(std::string_view variant) const {
+  return filled(own_of(*pass_, variant));
+}
+
+DeviceTensors DeviceInputs::filled(const TensorSpecs& specs) const {
+  DeviceTensors made(op_, backend_, specs, *problem_, gap_);
+  made.upload(*problem_);
   const auto is_missing = [&](const TensorSpec& spec) {
-    return spec.derived && spec.is_in(problem) && !problem.has(spec.name);
+    return spec.derived && spec.is_in(*problem_) && !problem_->has(spec.name);
   };
-  if (!derive || std::none_of(pass.inputs.begin(), pass.inputs.end(), is_missing)) return;
-  Tensors tensors(problem);
+  if (!derive_ || std::none_of(specs.begin(), specs.end(), is_missing)) return made;
+  TensorSpecs sources = pass_->inputs;
+  std::erase_if(sources, [](const TensorSpec& spec) { return spec.held || spec.derived; });
+  const DeviceTensors read(op_, backend_, sources, *problem_, gap_);
+  read.upload(*problem_);
+  Tensors tensors(*problem_);
+  read.add_to(tensors);
   tensors_.add_to(tensors);
-  derive(tensors);
+  made.add_to(tensors);
+  derive_(tensors);
+  return made;
 }
 
 void DeviceOutputs::add_to(Tensors& tensors) const {
+  own_.add_to(tensors);
   tensors_.add_to(tensors);
   each_taken(*pass_, *problem_, [&](const TensorSpec& output) {
     tensors.set(output.over, tensors.tensor<4>(output.name));
@@ -55,9 +87,10 @@ void DeviceOutputs::poison() const {
   });
 }
 
-Tensors shapes_of(const Pass& pass, const Problem& problem) {
+Tensors shapes_of(const Pass& pass, const Problem& problem, std::string_view variant) {
   Tensors tensors(problem);
   add_shapes(tensors, pass.inputs, problem);
+  add_shapes(tensors, own_of(pass, variant), problem);
   add_shapes(tensors, pass.outputs, problem);
   each_taken(pass, problem, [&](const TensorSpec& output) {
     TensorRef<4> ref = tensors.tensor<4>(output.over);

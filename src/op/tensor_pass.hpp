@@ -21,6 +21,7 @@ namespace katt::bench {
 struct Pass {
   bool backward = false;
   TensorSpecs inputs{}, outputs{};
+  TensorSpecs own{};  ///< derived inputs that one variant alone reads
   std::function<std::vector<VariantInfo>(Backend)> variants{};
   /// Throws InputError for an unknown variant.
   std::function<std::unique_ptr<DecidedCall>(Backend, int, const Tensors&, const Config&)> decide{};
@@ -34,30 +35,46 @@ struct Pass {
 };
 
 /// The inputs of a pass in the memory of a backend, and what is derived of them. In place the
-/// outputs hold the inputs that they take the memory of.
+/// outputs hold the inputs that they take the memory of. Pass and problem outlive them.
 class DeviceInputs {
  public:
+  using Derive = std::function<void(const Tensors&)>;
+
   /// `derive` fills the derived inputs; it may be empty. Rows lie `gap` elements further apart than
   /// they are long.
   DeviceInputs(std::string_view op, const Pass& pass, const Problem& problem, Backend backend,
-               const std::function<void(const Tensors&)>& derive, std::int64_t gap = 0);
+               Derive derive, std::int64_t gap = 0);
   void add_to(Tensors& tensors) const { tensors_.add_to(tensors); }
   [[nodiscard]] std::vector<float> download(std::string_view name) const {
     return tensors_.download(name);
   }
+  /// The inputs that one variant alone reads, made of these.
+  [[nodiscard]] DeviceTensors of_variant(std::string_view variant) const;
 
  private:
+  [[nodiscard]] DeviceTensors filled(const TensorSpecs& specs) const;
+
+  std::string_view op_;
+  const Pass* pass_;
+  const Problem* problem_;
+  Backend backend_;
+  Derive derive_;
+  std::int64_t gap_;
   DeviceTensors tensors_;
 };
 
-/// The outputs of one run of a pass in the memory of a backend.
+/// The outputs of one run of a pass in the memory of a backend, and the inputs that its variant
+/// alone reads.
 class DeviceOutputs {
  public:
   DeviceOutputs(std::string_view op, const Pass& pass, const Problem& problem, Backend backend,
-                std::int64_t gap = 0)
-      : pass_(&pass), problem_(&problem), tensors_(op, backend, pass.outputs, problem, gap) {}
+                std::int64_t gap = 0, DeviceTensors own = {})
+      : pass_(&pass),
+        problem_(&problem),
+        tensors_(op, backend, pass.outputs, problem, gap),
+        own_(std::move(own)) {}
 
-  /// Points the outputs of a pass here, in place its inputs too.
+  /// Points the outputs of a pass and the own inputs of the variant here, in place the inputs too.
   void add_to(Tensors& tensors) const;
   /// NaN, or in place the inputs.
   void poison() const;
@@ -67,12 +84,14 @@ class DeviceOutputs {
  private:
   const Pass* pass_;
   const Problem* problem_;
-  DeviceTensors tensors_;
+  DeviceTensors tensors_, own_;
 };
 
 /// The tensors of a pass without memory, for workspace sizes, refusals and work; of tensors that
-/// share memory, in place, the address is the same.
-[[nodiscard]] Tensors shapes_of(const Pass& pass, const Problem& problem);
+/// share memory, in place, the address is the same. With the own inputs of a variant, for "auto"
+/// those of every variant.
+[[nodiscard]] Tensors shapes_of(const Pass& pass, const Problem& problem,
+                                std::string_view variant = {});
 
 /// The tensors of a pass, checked.
 [[nodiscard]] Tensors tensors_of(const Pass& pass, const Problem& problem,

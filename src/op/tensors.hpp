@@ -48,6 +48,12 @@ struct TensorSpec {
   std::function<std::vector<float>(const Problem&)> values{};
   /// An input that the operator's derive() makes of the others, once for all variants.
   bool derived = false;
+  bool held = true;  ///< the arguments hold it; else it is on a device for derive() only
+  /// The variant that alone reads a derived input, which is made with the outputs of that variant;
+  /// "reference": the check of the outputs reads it.
+  std::string variant{};
+  bool kept = false;      ///< workspace of that variant
+  std::string seen_as{};  ///< its name for other programs
   /// True when other programs see it: peers (Case::foreign) and, of an output, readers of a case.
   bool foreign = true;
   bool asked_of_peers = true;  ///< of an output that is foreign; few libraries give an lse
@@ -154,7 +160,10 @@ constexpr Element element_of(const op::TensorTraits& tensor) {
       return sizeof(T) == 1 ? Element::u8 : Element::i64;
     }
   } else {
-    return tensor.is_integer ? Element::i64 : tensor.is_f32 ? Element::f32 : Element::dtype;
+    return tensor.is_integer ? Element::i64
+           : tensor.is_bytes ? Element::i8
+           : tensor.is_f32   ? Element::f32
+                             : Element::dtype;
   }
 }
 
@@ -166,6 +175,7 @@ template <const auto& schema, class Args>
     using Held = std::remove_cvref_t<decltype(field.where.in(std::declval<Args&>()))>;
     if (field.tensor.is_output != outputs) return;
     list.push_back(spec_of(field.tensor, element_of<Held>(field.tensor)));
+    list.back().held = op::is_held<Held>;
   });
   return list;
 }
@@ -215,6 +225,7 @@ template <const auto& schema, class Args>
 /// Tensors that own their memory on a backend. Those that the problem lacks are left out.
 class DeviceTensors {
  public:
+  DeviceTensors() = default;
   /// Rows lie `gap` elements further apart than they are long.
   DeviceTensors(std::string_view op, Backend backend, const TensorSpecs& specs,
                 const Problem& problem, std::int64_t gap = 0);

@@ -51,6 +51,15 @@ def test_cases(katt, case):
         assert wrong == [], (backend, variant, tile)
 
 
+@pytest.mark.parametrize(("asked", "ran"), [("auto", "fused"), ("naive", "naive"), ("fused", "fused")])
+def test_logits_are_read_where_the_forward_pass_stored_them(katt, asked, ran):
+    case = CASES / "linear_cross_entropy_f32.h5"
+    done = katt("run", "linear_cross_entropy", "--in", case, "--out", "out.h5", "--variant", asked)
+    assert done.returncode == 0, done.stderr
+    with h5py.File(katt.folder / "out.h5") as file:
+        assert (file.attrs["variant"], file.attrs["backward_variant"]) == (ran, ran)
+
+
 def test_the_output_says_what_ran(katt):
     """Variant auto, the default, and its tile; of the backward pass apart."""
     case = CASES / "attention_bf16_mask_kv_len.h5"

@@ -191,5 +191,20 @@ TEST_F(Tracker, ConcurrentAllocationsAddUp) {
   EXPECT_LE(scope.peak_bytes(), 4U * 100U);
 }
 
+TEST_F(Tracker, WhatIsAsideRaisesNoPeakButForWhatIsLeft) {
+  const memory::Scope scope;
+  Bytes left;
+  {
+    const memory::Aside aside;
+    left = Bytes("left", 1000);
+    const Bytes freed("freed", 100000);
+    EXPECT_EQ(scope.peak_bytes(), 0U);
+  }
+  EXPECT_GE(scope.peak_bytes(), 1000U);
+  EXPECT_LT(scope.peak_bytes(), 100000U);
+  const Bytes counted("counted", 100000);
+  EXPECT_GE(scope.peak_bytes(), 101000U);
+}
+
 }  // namespace
 }  // namespace katt

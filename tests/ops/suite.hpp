@@ -66,14 +66,21 @@ using Forward = PassOf<Op, false>;
 template <class Op>
 using Backward = PassOf<Op, true>;
 
-/// A problem of a pass with seeded inputs.
+/// A problem of a pass without values.
 template <class Op, class Pass>
-Problem make_problem(const Extents& extents, Dtype dtype, std::uint64_t seed = 1) {
+Problem shape_problem(const Extents& extents, Dtype dtype) {
   const bench::TensorOperatorData& op = bench::data_of<Op>();
   Problem problem = op.usual_problem(Pass::backward);
   problem.dtype = dtype;
   for (const auto& [axis, value] : extents) problem.extents[axis] = value;
   op.finish(problem);
+  return problem;
+}
+
+/// A problem of a pass with seeded inputs.
+template <class Op, class Pass>
+Problem make_problem(const Extents& extents, Dtype dtype, std::uint64_t seed = 1) {
+  Problem problem = shape_problem<Op, Pass>(extents, dtype);
   bench::generate(problem, Pass::data().inputs, seed);
   return problem;
 }
@@ -118,7 +125,8 @@ std::optional<HostValues> outputs_of(const Exec& exec, const Problem& problem,
   if (op.supports && !op.supports(problem).is_ok()) return std::nullopt;
   constexpr Backend backend = backend_of<Exec>();
   const bench::DeviceInputs inputs(op.name, pass, problem, backend, op.derive_on(backend, 1), gap);
-  const bench::DeviceOutputs outputs(op.name, pass, problem, backend, 2 * gap);
+  const bench::DeviceOutputs outputs(op.name, pass, problem, backend, 2 * gap,
+                                     inputs.of_variant(variant));
   outputs.poison();
   bench::Tensors refs(problem);
   inputs.add_to(refs);
@@ -309,9 +317,10 @@ TYPED_TEST_P(OperatorSuite, AllocatesNothingAndRefusesWhatItDoesNotKnow) {
     const bench::TensorOperatorData& op = bench::data_of<Op>();
     const bench::DeviceInputs inputs(op.name, Pass::data(), problem, Backend::serial,
                                      op.derive_on(Backend::serial, 1));
-    const bench::DeviceOutputs outputs(op.name, Pass::data(), problem, Backend::serial);
-    const bench::Tensors tensors = bench::tensors_of(Pass::data(), problem, inputs, outputs);
     for (const std::string& variant : testing::variants_of<Pass>(exec)) {
+      const bench::DeviceOutputs outputs(op.name, Pass::data(), problem, Backend::serial, 0,
+                                         inputs.of_variant(variant));
+      const bench::Tensors tensors = bench::tensors_of(Pass::data(), problem, inputs, outputs);
       const auto call = testing::decide<Pass>(exec, tensors, {variant, {}});
       if (!call->status().is_ok()) continue;
       const bench::Buffer workspace("workspace", Backend::serial, call->workspace_bytes());
@@ -319,7 +328,8 @@ TYPED_TEST_P(OperatorSuite, AllocatesNothingAndRefusesWhatItDoesNotKnow) {
       call->launch(workspace.workspace());
       EXPECT_EQ(scope.peak_bytes(), 0U) << variant;
     }
-    EXPECT_THROW((void)testing::decide<Pass>(exec, tensors, {"no such variant", {}}), InputError);
+    const bench::Tensors shapes = bench::shapes_of(Pass::data(), problem);
+    EXPECT_THROW((void)testing::decide<Pass>(exec, shapes, {"no such variant", {}}), InputError);
   });
 }
 

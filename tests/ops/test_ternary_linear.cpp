@@ -3,125 +3,72 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "ops/ternary_linear/bench/case.hpp"
+#include "ops/ternary_linear/bench/description.hpp"
 #include "ops/ternary_linear/ternary_linear.hpp"
 #include "ops/ternary_linear/ternary_linear_digits.hpp"
 #include "ops/ternary_linear/ternary_linear_ref.hpp"
-#include "tests/ops/matrix.hpp"
+#include "tests/ops/suite.hpp"
 
 namespace katt::ternary_linear {
 namespace {
 
+using Fwd = testing::Forward<Description>;
 using testing::Matrix;
+using testing::Problem;
 
-struct Shape {
-  std::int64_t tokens, in_features, out_features;
-};
+testing::Extents shape_of(std::int64_t tokens, std::int64_t in_features,
+                          std::int64_t out_features) {
+  return {{"tokens", tokens}, {"in_features", in_features}, {"out_features", out_features}};
+}
 
 // Powers of two, primes, length 1, ragged blocks of 256 and 320 weights, tails of four rows and
 // tokens, two slices of rows for dx.
-const std::vector<Shape> shapes{{1, 1, 1},    {1, 256, 64},  {3, 320, 37}, {4, 257, 5},
-                                {7, 1031, 9}, {13, 64, 131}, {2, 640, 33}, {5, 67, 601}};
-
-std::unique_ptr<ProblemData> make_problem(const Shape& s, Dtype dtype, std::uint64_t seed = 1) {
-  auto data = std::make_unique<ProblemData>();
-  data->dtype = dtype;
-  data->shape.tokens = s.tokens;
-  data->shape.in_features = s.in_features;
-  data->shape.out_features = s.out_features;
-  data->x = testing::random_values(s.tokens * s.in_features, seed, dtype);
-  data->weight = testing::random_values(s.out_features * s.in_features, seed + 1, dtype, 0.05F);
-  data->dout = testing::random_values(s.tokens * s.out_features, seed + 2, dtype);
-  data->link();
-  return data;
-}
-
-struct Result {
-  std::vector<float> out, dx, dweight;
+struct Cases : testing::SuiteDefaults {
+  using Op = Description;
+  static std::vector<testing::Extents> shapes() {
+    return {shape_of(1, 1, 1),    shape_of(1, 256, 64), shape_of(3, 320, 37),
+            shape_of(4, 257, 5),  shape_of(7, 1031, 9), shape_of(13, 64, 131),
+            shape_of(2, 640, 33), shape_of(5, 67, 601), shape_of(9, 700, 131)};
+  }
+  static constexpr bool has_gradient_check = false;  // of roundings; below, of the linear part
+  static std::vector<std::vector<testing::Taken>> in_place() { return {{{"dx", "x"}}}; }
 };
 
-template <class Exec>
-Result run(const Exec& exec, const ProblemData& data, const std::string& variant,
-           std::int64_t gap = 0) {
-  constexpr Backend backend = backend_of<Exec>();
-  const HostProblem& p = data.shape;
-  const PreparedWeight prepared(data, backend, 0);
-  const PreparedWeight::OnDevice weight = prepared.upload(variant, backend);
-  const Matrix x(backend, data.dtype, p.tokens, p.in_features, gap, data.x);
-  const Matrix dout(backend, data.dtype, p.tokens, p.out_features, gap, data.dout);
-  const Matrix out(backend, data.dtype, p.tokens, p.out_features, 2 * gap);
-  const Matrix dx(backend, data.dtype, p.tokens, p.in_features, gap);
-  const Matrix dweight(backend, data.dtype, p.out_features, p.in_features, gap);
-
-  ForwardArgs args;
-  args.x = x.ref();
-  args.out = out.ref();
-  weight.add_to(args);
-  check(args);
-  testing::run_variant(exec, forward_variants<Exec>(), args, {variant, {}});
-
-  BackwardArgs back;
-  back.x = x.ref();
-  back.dout = dout.ref();
-  back.dx = dx.ref();
-  back.dweight = dweight.ref();
-  weight.add_to(back);
-  check(back);
-  testing::run_variant(exec, backward_variants<Exec>(), back, {variant, {}});
-  EXPECT_TRUE(out.gaps_untouched() && dx.gaps_untouched() && dweight.gaps_untouched());
-  return {out.values(), dx.values(), dweight.values()};
+Problem make_problem(const testing::Extents& shape, Dtype dtype, std::uint64_t seed = 1) {
+  return testing::make_problem<Description, Fwd>(shape, dtype, seed);
 }
 
 template <class Exec>
-void expect_reference(const Exec& exec, const ProblemData& data, const std::string& what,
-                      std::int64_t gap = 0) {
-  const Checks checks(data);
-  for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
-    const Result result = run(exec, data, variant, gap);
-    const bench::Errors out = checks.forward(result.out);
-    EXPECT_TRUE(out.status.is_ok()) << what << ", " << variant << ": " << out.status.reason();
-    const bench::Errors gradients = checks.backward(result.dx, result.dweight);
-    EXPECT_TRUE(gradients.status.is_ok())
-        << what << ", " << variant << ": " << gradients.status.reason();
-  }
+std::vector<float> run(const Exec& exec, const Problem& problem, const std::string& variant) {
+  const auto made = testing::outputs_of<Description, Fwd>(exec, problem, variant);
+  return made ? made->find("out")->second : std::vector<float>{};
 }
 
 class TernaryLinear : public ::testing::TestWithParam<Dtype> {};
 
-TEST_P(TernaryLinear, MatchesReferenceForEveryShapeStrideVariantAndBackend) {
-  for (const Shape& s : shapes) {
-    const auto data = make_problem(s, GetParam());
-    const std::string what = std::to_string(s.tokens) + " × " + std::to_string(s.in_features) +
-                             " → " + std::to_string(s.out_features);
-    for (const std::int64_t gap : {0, 3}) {
-      testing::for_each_exec([&](const auto& exec) { expect_reference(exec, *data, what, gap); });
-    }
-  }
-}
-
 TEST_P(TernaryLinear, HalvesRoundToEven) {
   // The largest |x| is 127, so that s_x is 1 and every half is exact; mean |W| is 1.
-  auto data = make_problem({1, 8, 4}, GetParam());
-  data->x = {127.0F, 0.5F, 1.5F, 2.5F, -0.5F, -1.5F, -2.5F, 63.5F};
-  data->weight.assign(32, 1.0F);
+  Problem problem = make_problem(shape_of(1, 8, 4), GetParam());
+  problem.values["x"] = {127.0F, 0.5F, 1.5F, 2.5F, -0.5F, -1.5F, -2.5F, 63.5F};
+  std::vector<float>& weight = problem.values["weight"];
+  weight.assign(32, 1.0F);
   for (std::size_t i = 0; i < 32; i += 4) {
-    data->weight[i] = 0.5F;  // a half: rounds to 0
-    data->weight[i + 1] = 1.5F;
-    data->weight[i + 2] = -1.0F;
+    weight[i] = 0.5F;  // a half: rounds to 0
+    weight[i + 1] = 1.5F;
+    weight[i + 2] = -1.0F;
   }
-  data->link();
-  const Reference reference(data->shape);
-  EXPECT_EQ(reference_weight_scale(data->shape), 1.0);
-  EXPECT_EQ(reference_token(data->shape, 0).values,
-            (std::vector<int>{127, 0, 2, 2, 0, -2, -2, 64}));
+  const HostProblem host = Description::host(problem);
+  EXPECT_EQ(reference_weight_scale(host), 1.0);
+  EXPECT_EQ(reference_token(host, 0).values, (std::vector<int>{127, 0, 2, 2, 0, -2, -2, 64}));
   // W_q of a row: 0 1 −1 1, twice
   testing::for_each_exec([&](const auto& exec) {
     for (const char* variant : {"naive", "packed2", "packed5"}) {
-      const Result result = run(exec, *data, variant);
-      for (const float value : result.out) EXPECT_EQ(value, 0 - 2 + 2 - 2 + 2 + 64) << variant;
+      const std::vector<float> out = run(exec, problem, variant);
+      EXPECT_EQ(out, std::vector<float>(4, 0 - 2 + 2 - 2 + 2 + 64)) << variant;
     }
   });
 }
@@ -129,58 +76,61 @@ TEST_P(TernaryLinear, HalvesRoundToEven) {
 TEST_P(TernaryLinear, HalfOfTheLargestIsAHalfWhateverTheLargest) {
   // 127 / largest is rounded, and largest / 2 times it may fall beside 63.5.
   constexpr std::int64_t tokens = 300;
-  auto data = make_problem({tokens, 8, 1}, GetParam());
+  Problem problem = make_problem(shape_of(tokens, 8, 1), GetParam());
+  std::vector<float>& x = problem.values["x"];
   for (std::int64_t t = 0; t < tokens; ++t) {
     const float largest = round_to(GetParam(), 1.0F + 0.013F * static_cast<float>(t));
-    for (std::int64_t i = 0; i < 8; ++i) data->x[t * 8 + i] = i == 0 ? largest : largest / 2;
+    for (std::int64_t i = 0; i < 8; ++i) x[t * 8 + i] = i == 0 ? largest : largest / 2;
   }
-  data->weight.assign(8, 1.0F);
-  data->link();
+  problem.values["weight"].assign(8, 1.0F);
   for (std::int64_t t = 0; t < tokens; ++t) {
-    EXPECT_EQ(reference_token(data->shape, t).values,
+    EXPECT_EQ(reference_token(Description::host(problem), t).values,
               (std::vector<int>{127, 64, 64, 64, 64, 64, 64, 64}));
   }
   testing::for_each_exec([&](const auto& exec) {
     for (const char* variant : {"naive", "packed2", "packed5"}) {
-      const Result result = run(exec, *data, variant);
+      const std::vector<float> out = run(exec, problem, variant);
+      ASSERT_EQ(std::ssize(out), tokens) << variant;
       for (std::int64_t t = 0; t < tokens; ++t) {
-        const double expected = 575.0 / 127.0 * data->x[t * 8];  // 568 with 63 for a half
-        EXPECT_NEAR(result.out[t], expected, 0.006 * expected) << variant << ", token " << t;
+        const double expected = 575.0 / 127.0 * x[t * 8];  // 568 with 63 for a half
+        EXPECT_NEAR(out[t], expected, 0.006 * expected) << variant << ", token " << t;
       }
     }
   });
 }
 
 TEST_P(TernaryLinear, ZerosGiveZeros) {
-  auto data = make_problem({3, 70, 10}, GetParam());
-  data->x.assign(data->x.size(), 0.0F);
-  data->link();
-  for (const char* variant : {"naive", "packed2", "packed5"}) {
-    for (const float value : run(Kokkos::DefaultExecutionSpace(), *data, variant).out) {
-      ASSERT_EQ(value, 0.0F) << variant;
-    }
-  }
-  data = make_problem({3, 70, 10}, GetParam());
-  data->weight.assign(data->weight.size(), 0.0F);
-  data->link();
-  for (const char* variant : {"naive", "packed2", "packed5"}) {
-    for (const float value : run(Kokkos::DefaultExecutionSpace(), *data, variant).out) {
-      ASSERT_EQ(value, 0.0F) << variant;
+  for (const char* zeros : {"x", "weight"}) {
+    Problem problem = make_problem(shape_of(3, 70, 10), GetParam());
+    for (float& value : problem.values[zeros]) value = 0;
+    for (const char* variant : {"naive", "packed2", "packed5"}) {
+      EXPECT_EQ(run(Kokkos::DefaultExecutionSpace(), problem, variant),
+                std::vector<float>(30, 0.0F))
+          << variant;
     }
   }
 }
 
 TEST_P(TernaryLinear, NanAndLargeValues) {
-  auto data = make_problem({3, 300, 10}, GetParam());
-  for (float& value : data->x) value = round_to(data->dtype, value * 1e4F);
-  data->link();
-  testing::for_each_exec([&](const auto& exec) { expect_reference(exec, *data, "1e4"); });
-  data->x[300 + 17] = std::numeric_limits<float>::quiet_NaN();
+  testing::for_each_pass<Description>([&]<class Pass>(Pass) {
+    auto problem = testing::make_problem<Description, Pass>(shape_of(3, 300, 10), GetParam());
+    for (float& value : problem.values["x"]) value = round_to(GetParam(), value * 1e4F);
+    testing::for_each_exec([&](const auto& exec) {
+      for (const std::string& variant : testing::variants_of<Pass>(exec)) {
+        const auto made = testing::outputs_of<Description, Pass>(exec, problem, variant);
+        ASSERT_TRUE(made) << variant;
+        testing::expect_outputs<Description, Pass>(problem, *made, variant);
+      }
+    });
+  });
+  Problem problem = make_problem(shape_of(3, 300, 10), GetParam());
+  problem.values["x"][300 + 17] = std::numeric_limits<float>::quiet_NaN();
   for (const char* variant : {"naive", "packed2", "packed5"}) {
-    const Result result = run(Kokkos::DefaultExecutionSpace(), *data, variant);
-    EXPECT_TRUE(std::isfinite(result.out[0])) << variant;
-    EXPECT_TRUE(std::isnan(result.out[10])) << variant;
-    EXPECT_TRUE(std::isfinite(result.out[20])) << variant;
+    const auto out = run(Kokkos::DefaultExecutionSpace(), problem, variant);
+    ASSERT_EQ(out.size(), 30U) << variant;
+    EXPECT_TRUE(std::isfinite(out[0])) << variant;
+    EXPECT_TRUE(std::isnan(out[10])) << variant;
+    EXPECT_TRUE(std::isfinite(out[20])) << variant;
   }
 }
 
@@ -189,8 +139,9 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, TernaryLinear, ::testing::ValuesIn(all_dtypes),
 
 TEST(TernaryReference, GradientsMatchFiniteDifferencesOfTheLinearPart) {
   // The straight-through estimator is the gradient of x_d, W_d ↦ Σ dout · (x_d · W_dᵀ).
-  const auto data = make_problem({3, 5, 4}, Dtype::f32);
-  const HostProblem& p = data->shape;
+  const auto problem = testing::make_problem<Description, testing::Backward<Description>>(
+      shape_of(3, 5, 4), Dtype::f32);
+  const HostProblem p = Description::host(problem);
   const Reference reference(p);
   const double scale = reference_weight_scale(p);
   std::vector<double> x, weight;
@@ -279,12 +230,14 @@ RC_GTEST_PROP(TernaryPacking, QuantisingWhatIsQuantisedChangesNothing, ()) {
 }
 
 RC_GTEST_PROP(TernaryLinearProperty, PackedVariantsGiveTheSameBits, ()) {
-  const Shape shape{*rc::gen::inRange<std::int64_t>(1, 10),
-                    *rc::gen::inRange<std::int64_t>(1, 1500),
-                    *rc::gen::inRange<std::int64_t>(1, 80)};
-  const auto data = make_problem(shape, Dtype::f32, *rc::gen::arbitrary<std::uint16_t>());
+  const auto shape =
+      shape_of(*rc::gen::inRange<std::int64_t>(1, 10), *rc::gen::inRange<std::int64_t>(1, 1500),
+               *rc::gen::inRange<std::int64_t>(1, 80));
+  const auto problem = make_problem(shape, Dtype::f32, *rc::gen::arbitrary<std::uint16_t>());
   const Kokkos::DefaultExecutionSpace exec;
-  RC_ASSERT(run(exec, *data, "packed2").out == run(exec, *data, "packed5").out);
+  const std::vector<float> out = run(exec, problem, "packed2");
+  RC_ASSERT(!out.empty());
+  RC_ASSERT(out == run(exec, problem, "packed5"));
 }
 
 TEST(TernaryPacking, SizesAreThoseOfTheFormats) {
@@ -341,49 +294,96 @@ TEST(TernaryDigits, SignedProducts) {
             1 + 2 * (-128 - 124 - 120 - 116));
 }
 
-#if defined(KOKKOS_ENABLE_OPENMP)
-TEST(TernaryThreads, SameBitsOnAnyNumberOfThreads) {
-  const auto data = make_problem({9, 700, 131}, Dtype::bf16);
-  for (const char* variant : {"naive", "packed2", "packed5"}) {
-    const Result one = run(Kokkos::OpenMP(1), *data, variant);
-    const Result two = run(Kokkos::OpenMP(2), *data, variant);
-    EXPECT_EQ(one.out, two.out) << variant;
-    EXPECT_EQ(one.dx, two.dx) << variant;
-    EXPECT_EQ(one.dweight, two.dweight) << variant;
-  }
-}
-#endif
-
 TEST(TernaryRefusal, NamesTheReason) {
   const Host exec = serial_host();
-  const auto data = make_problem({2, 40, 6}, Dtype::f32);
-  const PreparedWeight prepared(*data, Backend::serial, 0);
-  const auto weight = prepared.upload("packed2", Backend::serial);
-  const Matrix x(Backend::serial, Dtype::f32, 2, 40, 0, data->x);
-  const Matrix out(Backend::serial, Dtype::f32, 2, 6);
-  ForwardArgs args;
-  args.x = x.ref();
-  args.out = out.ref();
-  weight.add_to(args);
+  const auto problem = make_problem(shape_of(2, 40, 6), Dtype::f32);
+  const bench::TensorOperatorData& op = bench::data_of<Description>();
+  const bench::DeviceInputs inputs(op.name, op.forward, problem, Backend::serial,
+                                   op.derive_on(Backend::serial, 1));
+  const bench::DeviceOutputs outputs(op.name, op.forward, problem, Backend::serial, 0,
+                                     inputs.of_variant("packed2"));
+  const bench::Tensors tensors = bench::tensors_of(op.forward, problem, inputs, outputs);
+  auto args = bench::arguments<forward_schema, ForwardArgs>(tensors);
+  Description::bind(args, tensors);
   EXPECT_EQ(forward(exec, args, {"packed5", {}}, {}).code(), Status::Code::skipped);
   EXPECT_EQ(forward(exec, args, {"naive", {}}, {}).code(), Status::Code::skipped);
   EXPECT_EQ(forward(exec, args, {"packed2", {8, 8}}, {}).code(), Status::Code::skipped);
   EXPECT_THROW((void)forward(exec, args, {"packed2", {}}, {}), InputError);  // no workspace
   EXPECT_THROW((void)forward(exec, args, {"packed3", {}}, {}), InputError);
+  const PackedTernary packed = args.packed;
   args.packed.in_features = 41;
   EXPECT_THROW(check(args), InputError);
+  args.packed = packed;
+  args.dense = {nullptr, Dtype::f32, {6, 41}};
+  EXPECT_THROW(check(args), InputError);
+  args.dense = {};
+  check(args);
   args.x.extent[1] = max_in_features + 1;
   EXPECT_THROW(check(args), InputError);
-  const PackedTernary packed{weight.packed.data, PackFormat::two_bit, 6, 40};
-  EXPECT_THROW(pack(exec, x.ref(), packed, {}), InputError);
+  EXPECT_THROW(pack(exec, args.x, packed, {}), InputError);
+}
+
+TEST(TernaryRefusal, AddedGradientsAreF32) {
+  BackwardArgs args{.x = {nullptr, Dtype::bf16, {2, 40}},
+                    .dout = {nullptr, Dtype::bf16, {2, 6}},
+                    .dx = {nullptr, Dtype::bf16, {2, 40}},
+                    .dweight = {nullptr, Dtype::bf16, {6, 40}}};
+  check(args);
+  args.adds_dweight = true;
+  EXPECT_THROW(check(args), InputError);
+  args.dweight.dtype = Dtype::f32;
+  check(args);
+  args.adds_dweight = false;
+  EXPECT_THROW(check(args), InputError);
+}
+
+/// A point of a sweep.
+bench::Point point_of(const testing::Extents& shape, const char* pass, Dtype dtype) {
+  bench::Point point;
+  point.pass = pass;
+  point.backend = Backend::serial;
+  point.dtype = dtype;
+  for (const auto& [axis, value] : shape) point.values[axis] = value;
+  return point;
+}
+
+TEST(TernarySweep, PeersGetTheWeightAsNaiveReadsIt) {
+  const auto op = bench::make_tensor_operator(bench::data_of<Description>());
+  for (const char* pass : {"forward", "backward"}) {
+    const auto made = op->make_case(point_of(shape_of(3, 40, 6), pass, Dtype::f32));
+    const auto foreign = made->foreign();
+    const auto weight = std::ranges::find(foreign->inputs, "weight", &bench::ForeignTensor::name);
+    ASSERT_NE(weight, foreign->inputs.end());
+    EXPECT_EQ(foreign->inputs.size(), pass == std::string("forward") ? 2U : 3U);
+    ASSERT_EQ(weight->values.size(), 240U);
+    std::set<float> distinct(weight->values.begin(), weight->values.end());
+    EXPECT_EQ(distinct.size(), 3U);
+    EXPECT_EQ(*distinct.begin(), -*distinct.rbegin());
+  }
+}
+
+TEST(TernarySweep, ForecastsTheWeightOfTheVariant) {
+  const auto op = bench::make_tensor_operator(bench::data_of<Description>());
+  const bench::Point point = point_of(shape_of(2, 640, 33), "forward", Dtype::bf16);
+  const auto outputs = [&](const char* variant) {
+    return op->footprint(point, {.variant = variant}).outputs - 2 * 33 * sizeof(bf16);
+  };
+  EXPECT_EQ(outputs("naive"), 33 * 640 * sizeof(bf16));
+  EXPECT_EQ(outputs("packed2"), packed_bytes(PackFormat::two_bit, 33, 640));
+  EXPECT_EQ(outputs("packed5"), packed_bytes(PackFormat::five_per_byte, 33, 640));
+  EXPECT_EQ(outputs("auto"), outputs("packed2"));
 }
 
 TEST(TernaryWork, CountsPackedTraffic) {
-  const auto data = make_problem({2, 320, 6}, Dtype::bf16);
-  const ForwardArgs args = forward_shape(data->shape, Dtype::bf16);
+  const ForwardArgs args{.x = {nullptr, Dtype::bf16, {2, 320}},
+                         .out = {nullptr, Dtype::bf16, {2, 6}}};
   EXPECT_EQ(forward_flops(args), 2.0 * 2 * 320 * 6);
   EXPECT_EQ(forward_bytes(args), 64 + 6 * 64 + 2 * (2 * 320 + 2 * 6));
 }
 
 }  // namespace
 }  // namespace katt::ternary_linear
+
+namespace katt {
+INSTANTIATE_TYPED_TEST_SUITE_P(TernaryLinear, OperatorSuite, ternary_linear::Cases);
+}  // namespace katt

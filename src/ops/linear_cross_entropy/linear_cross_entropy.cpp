@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "core/error.hpp"
 #include "core/execution.hpp"
 #include "ops/linear/gemm/gemm.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_passes.hpp"
@@ -10,35 +9,6 @@
 namespace katt::linear_cross_entropy {
 
 namespace {
-
-[[noreturn]] void fail(const std::string& message) {
-  throw InputError("linear_cross_entropy: " + message);
-}
-
-void check_shape(const char* name, const ConstTensorRef<2>& tensor, Dtype dtype, std::int64_t rows,
-                 std::int64_t columns) {
-  if (tensor.extent[0] != rows || tensor.extent[1] != columns || tensor.dtype != dtype) {
-    fail(std::string(name) + ": holds (" + std::to_string(tensor.extent[0]) + ", " +
-         std::to_string(tensor.extent[1]) + ") " + std::string(name_of(tensor.dtype)) +
-         ", expected (" + std::to_string(rows) + ", " + std::to_string(columns) + ") " +
-         std::string(name_of(dtype)));
-  }
-}
-
-/// Parts of both passes.
-template <class Args>
-void check_inputs(const Args& args) {
-  if (args.vocab() < 1) fail("weight: holds no rows, expected at least 1");
-  check_shape("weight", args.weight, args.hidden.dtype, args.vocab(), args.hidden_size());
-  check_shape("statistics", args.statistics, Dtype::f32, args.tokens(), 2);
-  if (args.logits) {
-    check_shape("logits", args.logits, args.hidden.dtype, args.tokens(), args.vocab());
-  }
-  if (args.kept_logits) {
-    check_shape("kept_logits", args.kept_logits, Dtype::f32, args.tokens(), args.vocab());
-    if (args.kept_logits.stride[0] != args.vocab()) fail("kept_logits: has gaps, expected none");
-  }
-}
 
 bool has_logits(const BackwardArgs& args) { return args.logits.size() > 0; }
 
@@ -99,45 +69,6 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
        .run = impl::fused_backward<Exec>,
        .engine = engine<Exec, BackwardArgs>}};
   return table;
-}
-
-void check(const ForwardArgs& args) {
-  check_inputs(args);
-  if (args.loss.extent[0] != 1 || args.loss.dtype != Dtype::f32) {
-    fail("loss: holds " + std::to_string(args.loss.extent[0]) + " values of " +
-         std::string(name_of(args.loss.dtype)) + ", expected 1 of f32");
-  }
-}
-
-void check(const BackwardArgs& args) {
-  check_inputs(args);
-  check_shape("dhidden", args.dhidden, args.hidden.dtype, args.tokens(), args.hidden_size());
-  check_shape("dweight", args.dweight, args.hidden.dtype, args.vocab(), args.hidden_size());
-}
-
-namespace {
-
-template <class Args>
-double product_flops(const Args& args) {
-  return 2.0 * static_cast<double>(args.tokens()) * static_cast<double>(args.hidden_size()) *
-         static_cast<double>(args.vocab());
-}
-
-template <class Args>
-double input_bytes(const Args& args) {
-  return static_cast<double>(size_of(args.hidden.dtype)) *
-         static_cast<double>(args.hidden.size() + args.weight.size());
-}
-
-}  // namespace
-
-double forward_flops(const ForwardArgs& args) { return product_flops(args); }
-double backward_flops(const BackwardArgs& args) { return 2.0 * product_flops(args); }
-double forward_bytes(const ForwardArgs& args) {
-  return input_bytes(args) + 16.0 * static_cast<double>(args.tokens());
-}
-double backward_bytes(const BackwardArgs& args) {
-  return 2.0 * input_bytes(args) + 16.0 * static_cast<double>(args.tokens());
 }
 
 KATT_DEFINE_PASS(forward, ForwardArgs)
