@@ -8,7 +8,6 @@ namespace katt::python {
 
 void bind_passes(nanobind::module_& m);
 void bind_positions(nanobind::module_& m);
-void bind_losses(nanobind::module_& m);
 void bind_ternary(nanobind::module_& m);
 void bind_model(nanobind::module_& m);
 

@@ -33,7 +33,6 @@ NB_MODULE(_katt, m) {
   m.attr("commit") = katt::build_info().commit;
   bind_passes(m);
   bind_positions(m);
-  bind_losses(m);
   bind_ternary(m);
   bind_model(m);
   nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { Runtime::get().stop(); }));

@@ -117,12 +117,15 @@ std::string element_of(const op::TensorTraits& tensor) {
   }
 }
 
-/// Calls f(field, held) for the tensors that have a place among the arguments.
+/// Calls f(tensor, held) for the tensors that have a place among the arguments, without what a variant
+/// keeps of its own forward pass.
 template <const auto& schema, class Args, class F>
 void each_held(Args& args, const F& f) {
   schema.each_tensor([&](const auto& field) {
     auto& held = field.where.in(args);
-    if constexpr (op::is_held<std::remove_cvref_t<decltype(held)>>) f(field.tensor, held);
+    if constexpr (op::is_held<std::remove_cvref_t<decltype(held)>>) {
+      if (!field.tensor.is_kept) f(field.tensor, held);
+    }
   });
 }
 

@@ -16,7 +16,6 @@ from ._attention import alibi_slopes, attention, attention_backward
 from ._functions import *  # noqa: F403  NAME and NAME_backward of every other operator
 from ._katt import commit as __commit__
 from ._katt import version as __version__
-from ._losses import linear_cross_entropy, linear_cross_entropy_backward
 from ._model import Llama
 from ._norms import rmsnorm_quantized
 from ._peers import Refusal
@@ -31,8 +30,7 @@ from ._threads import get_num_threads, set_num_threads, threads
 # Without open: `from katt import *` must not hide Python's.
 __all__ = [
     "Llama", "Refusal", "Result", "SweepError", "TernaryWeight", "__commit__", "__version__", "alibi_slopes",
-    "attention", "attention_backward", "get_num_threads", "linear_cross_entropy",
-    "linear_cross_entropy_backward", "rmsnorm_quantized", "rope_cache", "set_num_threads", "stream", "sweep",
-    "ternary_linear", "ternary_linear_backward", "ternary_pack", "threads",
+    "attention", "attention_backward", "get_num_threads", "rmsnorm_quantized", "rope_cache",
+    "set_num_threads", "stream", "sweep", "ternary_linear", "ternary_linear_backward", "ternary_pack", "threads",
     *_functions.__all__,
 ]  # fmt: skip

@@ -5,7 +5,7 @@ when the package is built."""
 from typing import Any, NamedTuple
 
 # Operators whose functions have an argument that their schema lacks; those of katt.torch alone.
-BY_HAND = ("attention", "linear_cross_entropy", "ternary_linear")
+BY_HAND = ("attention", "ternary_linear")
 BY_HAND_IN_TORCH = ("convert_dtype",)
 
 ELEMENTS = {"": "", "f32": " float32", "i8": " int8", "u8": " uint8 or bool", "i64": " int64"}

@@ -31,21 +31,17 @@ def made_calls() -> dict[str, dict]:
 def calls() -> dict[str, dict]:
     """A right call of every operator: function and arguments."""
     x, vector, heads = array(2, 3, 16), array(16), array(1, 2, 4, 8)
-    lse, slopes, statistics = array(1, 2, 4), array(2), array(6, 2)
+    lse, slopes = array(1, 2, 4), array(2)
     packed = katt.ternary_pack(array(8, 16))
     attention = dict(q=heads, k=heads, v=heads, causal=True, window=(-1, -1), bias=array(1, 1, 4, 4), softcap=0.0,
                      scale=0.5, alibi_slopes=slopes, kv_lengths=ids(1) + 4, block_mask=(numpy.ones((1, 1), bool), 64),
                      variant="auto", tile=None)  # fmt: skip
-    loss = dict(targets=ids(2, 3), ignore_index=-100, variant="auto")
     scaling = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
     return made_calls() | {
         "attention": attention | {"return_lse": False},
         "attention_backward": {"dout": heads, "out": heads, "lse": lse} | attention,
         "rope_cache": {"rows": 8, "head_dim": 8, "theta": 1e4, "scaling": scaling, "angles": "f64", "like": x},
         "rmsnorm_quantized": {"x": x, "weight": vector, "eps": 1e-5, "variant": "auto"},
-        "linear_cross_entropy": {"hidden": x, "weight": array(8, 16)} | loss,
-        "linear_cross_entropy_backward": {"hidden": x, "weight": array(8, 16), "statistics": statistics, "dloss": 1.0}
-                                         | loss,
         "ternary_pack": {"weight": array(8, 16), "weights_per_byte": 4},
         "ternary_linear": {"x": x, "weight": packed, "variant": "auto"},
         "ternary_linear_backward": {"dout": array(2, 3, 8), "x": x, "weight": packed, "variant": "auto"},
@@ -92,7 +88,7 @@ WRONG = {
 }  # fmt: skip
 # The name in a line, when it is not the argument's.
 LOOSE = {"head_dim": "", "weight": "", "ids": "", "scaling": "scaling|factor"}
-OPTIONAL = {"bias", "alibi_slopes", "kv_lengths", "positions", "residual", "dresidual_out", "x2", "dout2", "like"}
+OPTIONAL = {"bias", "alibi_slopes", "kv_lengths", "like"} | {name for plan in chosen(PLANS) for name in plan.optional}
 
 
 def wrong_arrays(name: str, right) -> list:
@@ -105,7 +101,11 @@ def wrong_arrays(name: str, right) -> list:
     return wrong + ([] if name in OPTIONAL else [None])
 
 
-def cases():
+def cases() -> list:
+    return list(wrong_calls())
+
+
+def wrong_calls():
     for function, right in calls().items():
         for name, value in right.items():
             if isinstance(value, bool) and name not in WRONG:  # a choice: anything is true or false

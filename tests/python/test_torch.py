@@ -229,7 +229,7 @@ def operators():
         "attention_bshd": (ops.attention, (new(1, 6, 4, 8).transpose(1, 2), kv, kv, None, None, None, None, *numbers)),
         "rope_bshd": (ops.rope, turned),
         "cross_entropy_ids": (ops.cross_entropy, (new(3, 8), ids, -100, "auto")),
-        "linear_cross_entropy": (ops.linear_cross_entropy, (new(3, 8), new(9, 8), ids, -100)),
+        "linear_cross_entropy": (ops.linear_cross_entropy, (new(3, 8), new(9, 8), ids, -100, "auto")),
         "ternary_linear": (ops.ternary_linear, (new(3, 8), new(5, 8))),
         "convert_dtype": (ops.convert_dtype, (new(3, 8), torch.bfloat16)),
     }

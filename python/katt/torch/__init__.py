@@ -9,11 +9,10 @@ from . import _functions
 from ._attention import attention
 from ._functions import *  # noqa: F403
 from ._layers import convert_dtype, ternary_linear
-from ._losses import linear_cross_entropy
 from ._sdpa import scaled_dot_product_attention
 from ._transformers import register_transformers
 
 __all__ = [
-    "attention", "convert_dtype", "linear_cross_entropy", "register_transformers", "scaled_dot_product_attention",
+    "attention", "convert_dtype", "register_transformers", "scaled_dot_product_attention",
     "ternary_linear", *_functions.__all__,
 ]  # fmt: skip
