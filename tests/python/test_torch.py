@@ -241,6 +241,38 @@ def test_opcheck(name):
     torch.library.opcheck(operator, arguments)
 
 
+def differentiable():
+    """(operator, place of an input that has a gradient)."""
+    for name, (operator, arguments) in made_operators().items():
+        for place, x in enumerate(arguments):
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                yield pytest.param(operator, arguments, place, id=f"{name}-{place}")
+
+
+@pytest.mark.parametrize(("operator", "arguments", "place"), list(differentiable()))
+def test_gradients_are_those_of_differences(operator, arguments, place):
+    """The derivative along a direction of one input, so that a gradient that belongs to another input shows."""
+    arguments = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments]
+    arguments[place] = arguments[place].clone().requires_grad_()
+
+    def value(x):
+        results = operator(*arguments[:place], x, *arguments[place + 1 :])
+        results = [results] if isinstance(results, torch.Tensor) else results
+        floats = [y for y in results if y.requires_grad or not x.requires_grad]
+        generator = torch.Generator().manual_seed(5)
+        return [(y * torch.randn(y.shape, generator=generator)).double().sum() if y.numel() else None for y in floats]
+
+    made = value(arguments[place])
+    (gradient,) = torch.autograd.grad(sum(y for y in made if y is not None), arguments[place])
+    direction = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(6))
+    step = 2e-2
+    ahead, behind = (value(arguments[place].detach() + sign * step * direction) for sign in (1, -1))
+    differences = [(a - b) / (2 * step) for a, b in zip(ahead, behind, strict=True) if a is not None]
+    expected = sum(differences[: sum(y is not None for y in made)])
+    found = (gradient.double() * direction).sum()
+    assert abs(found - expected) <= 0.02 * (gradient.double() * direction).abs().sum() + 1e-3, (found, expected)
+
+
 class ThroughFloat64(torch.autograd.Function):
     """The result of PyTorch's operators in float64; the gradients of `ours` in float32."""
 
