@@ -443,6 +443,26 @@ TEST(Gemm, TheUnitIsTold) {
   EXPECT_EQ(unit(Dtype::f16, Dtype::f16, 64), tile::vector_name);
 }
 
+// No tokens, or no features.
+TEST(Gemm, NoRowsOrColumnsAreNothingToDo) {
+  for (const auto& [m, n] : {std::pair<std::int64_t, std::int64_t>{0, 40}, {40, 0}, {0, 0}}) {
+    for (const Dtype dtype : all_dtypes) {
+      for (const bool trans_a : {false, true}) {
+        for (const bool trans_b : {false, true}) {
+          expect_reference({.m = m,
+                            .n = n,
+                            .k = 33,
+                            .a_dtype = dtype,
+                            .b_dtype = dtype,
+                            .c_dtype = dtype,
+                            .trans_a = trans_a,
+                            .trans_b = trans_b});
+        }
+      }
+    }
+  }
+}
+
 TEST(Gemm, AnEmptySumIsZero) {
   for (const Dtype dtype : all_dtypes) {
     expect_reference({.m = 5, .n = 9, .k = 0, .c_dtype = dtype});

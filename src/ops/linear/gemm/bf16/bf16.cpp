@@ -341,7 +341,8 @@ struct Bf16Block {
 }  // namespace
 
 bool bf16_takes(const GemmArgs& args) {
-  return args.a.dtype == Dtype::bf16 && args.b.dtype == Dtype::bf16 && args.k() > 0;
+  return args.a.dtype == Dtype::bf16 && args.b.dtype == Dtype::bf16 && args.m() > 0 &&
+         args.n() > 0 && args.k() > 0;
 }
 
 template <class Exec>

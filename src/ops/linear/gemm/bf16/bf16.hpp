@@ -12,7 +12,7 @@ namespace katt::linear::impl {
 
 using tile::bf16_panels::UnitName;
 
-/// True when the units take the product: both operands are bf16 and the sums are not empty.
+/// True when the units take the product: both operands are bf16 and not empty.
 [[nodiscard]] bool bf16_takes(const GemmArgs& args);
 
 template <class Exec>
