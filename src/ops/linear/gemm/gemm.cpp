@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/check.hpp"
 #include "core/error.hpp"
 #include "core/execution.hpp"
 #include "ops/linear/gemm/bf16/bf16.hpp"
@@ -33,6 +34,17 @@ void check(const GemmArgs& args) {
   expect("n of b", args.b.extent[args.trans_b ? 0 : 1], args.n());
   expect("k of b", args.b.extent[args.trans_b ? 1 : 0], args.k());
   if (args.bias) expect("n of bias", args.bias.extent[0], args.n());
+  const auto check_scales = [&](const char* name, const ConstTensorRef<2>& matrix,
+                                const ElementScales& scales) {
+    if (!scales.are_there()) return;
+    check_tensor("gemm", std::string(name) + ".rows", scales.rows, Dtype::f32,
+                 {matrix.extent[0], 2});
+    check_tensor("gemm", std::string(name) + ".columns", scales.columns, matrix.dtype,
+                 {matrix.extent[1]});
+    expect("distance of the rows of scales", scales.rows.stride[0], 2);
+  };
+  check_scales("a_scales", args.a, args.a_scales);
+  check_scales("b_scales", args.b, args.b_scales);
   if (!args.is_gated()) return;
   expect("n of gate", args.gate.extent[0], args.n());
   expect("k of gate", args.gate.extent[1], args.k());
@@ -41,9 +53,11 @@ void check(const GemmArgs& args) {
       args.bias) {
     throw InputError("gemm: gate: expected the dtype of b, trans_b alone, neither beta nor bias");
   }
+  if (args.b_scales.are_there()) throw InputError("gemm: b_scales: expected none with a gate");
 }
 
 bool has_no_gate(const GemmArgs& args) { return !args.is_gated(); }
+bool is_plain(const GemmArgs& args) { return !args.is_gated() && !args.has_scales(); }
 
 bool is_skinny_bf16(const GemmArgs& args) {
   return impl::bf16_takes(args) && impl::is_skinny(args);
@@ -60,8 +74,8 @@ GemmEngine<Exec> library_engine() {
   return {.name = "library",
           .description = "the BLAS library's f32 product; other operands are widened by panels",
           .unit = "blas",
-          .taken = "products without a gate",
-          .takes = has_no_gate,
+          .taken = "products without a gate and scales",
+          .takes = is_plain,
           .rank = [](const GemmArgs&) { return -2; },
           .workspace_bytes =
               [](const Exec&, const GemmArgs& args) {
@@ -167,8 +181,8 @@ std::array<GemmEngine<Kokkos::Cuda>, 2> engines_of(const Kokkos::Cuda*) {
        .unit = "cublaslt",
        .taken = "a product of operands of one dtype, that is not empty, into the same or f32, and "
                 "a bias of "
-                "its dtype",
-       .takes = [](const GemmArgs& args) { return has_no_gate(args) && impl::cublas_takes(args); },
+                "its dtype, without a gate and scales",
+       .takes = [](const GemmArgs& args) { return is_plain(args) && impl::cublas_takes(args); },
        .rank = [](const GemmArgs&) { return 1; },
        .workspace_bytes = [](const Exec& exec,
                              const GemmArgs&) { return impl::cublas_workspace_bytes(exec); },

@@ -11,6 +11,20 @@
 
 namespace katt::linear {
 
+/// Scales of the elements of a matrix, multiplied where an engine packs it, so that the scaled matrix is not
+/// stored. Element (r, c) is
+///
+///   x(r, c) · rows(r, 0) · rows(r, 1) · columns(c)
+///
+/// in f32, from left to right, rounded to the dtype of the matrix as if it were stored. A row has two scales,
+/// since f32 does not hold the product of every two: 1 / √(mean of squares) of a row of subnormal numbers.
+struct ElementScales {
+  ConstTensorRef<2> rows{};     ///< (rows of the matrix, 2), f32, dense
+  ConstTensorRef<1> columns{};  ///< (columns of the matrix), in its dtype
+
+  bool are_there() const { return columns.size() > 0; }
+};
+
 /// A dense product with its epilogue, on row-major matrices of any mix of dtypes:
 ///
 ///   C = alpha · op(A) · op(B) + beta · C + bias        op(X) = X or Xᵀ
@@ -34,8 +48,11 @@ struct GemmArgs {
   /// (n, k), rows as far apart as those of B; optional. Then trans_b alone is set, and there is
   /// neither beta nor bias.
   ConstTensorRef<2> gate{};
+  ElementScales a_scales{},
+      b_scales{};  ///< optional; b has none with a gate. Some engines on a host take them
 
   bool is_gated() const { return gate.size() > 0; }
+  bool has_scales() const { return a_scales.are_there() || b_scales.are_there(); }
   std::int64_t m() const { return c.extent[0]; }
   std::int64_t n() const { return c.extent[1]; }
   std::int64_t k() const { return a.extent[trans_a ? 0 : 1]; }

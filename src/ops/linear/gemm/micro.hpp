@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/tensor.hpp"
+#include "ops/linear/gemm/scales.hpp"
 #include "tile/bf16/transpose.hpp"
 #include "tile/extents.hpp"
 #include "tile/rows/elementwise.hpp"
@@ -55,24 +56,30 @@ inline void ask_for_next(const void* line) { __builtin_prefetch(line, 0, 2); }
 
 /// out(i, j) = source(first + j, k + i) for a matrix whose rows run along k: a transposition. Rows
 /// of `out` are `stride` apart; up to a vector beyond `count` is overwritten, with zeros.
-template <class Vec, class T>
+template <class Vec, class T, class Scaling>
 void pack_across(const T* source, std::int64_t source_stride, const PanelRange& range, float* out,
-                 std::int64_t stride) {
+                 std::int64_t stride, const Scaling& scaled) {
   constexpr int lanes = Micro<Vec>::lanes;
   for (std::int64_t step = 0; step < range.depth; step += lanes) {
     const auto steps = static_cast<int>(std::min<std::int64_t>(lanes, range.depth - step));
+    const std::int64_t column = range.k + step;
+    const Vec gain = steps == lanes ? scaled.template gain<Vec>(column, tile::WholeVector{})
+                                    : scaled.template gain<Vec>(column, tile::PartialVector{steps});
     for (std::int64_t first = 0; first < range.count; first += lanes) {
       const auto used = static_cast<int>(std::min<std::int64_t>(lanes, range.count - first));
-      const T* corner = source + (range.first + first) * source_stride + range.k + step;
+      const std::int64_t row = range.first + first;
+      const T* corner = source + row * source_stride + column;
       Vec square[lanes];
       for (int i = 0; i < lanes; ++i) {
         if (i >= used) {
           square[i] = Vec(0.0F);
         } else if (steps == lanes) {
-          square[i] = tile::load<Vec>(corner + i * source_stride);
+          square[i] = scaled(tile::load<Vec>(corner + i * source_stride), row + i, gain);
           ask_for_next(corner + (i + range.count) * source_stride);
         } else {
-          square[i] = tile::load<Vec>(corner + i * source_stride, tile::PartialVector{steps});
+          square[i] =
+              scaled(tile::load<Vec>(corner + i * source_stride, tile::PartialVector{steps}),
+                     row + i, gain);
         }
       }
       tile::transpose(square);
@@ -83,23 +90,28 @@ void pack_across(const T* source, std::int64_t source_stride, const PanelRange& 
 
 /// out(i, j) = source(k + i, first + j) for a matrix whose rows run across k; `columns` is its
 /// width, beyond which nothing is read. Writes as pack_across() does.
-template <class Vec, class T>
+template <class Vec, class T, class Scaling>
 void pack_along(const T* source, std::int64_t source_stride, std::int64_t columns,
-                const PanelRange& range, float* out, std::int64_t stride) {
+                const PanelRange& range, float* out, std::int64_t stride, const Scaling& scaled) {
   constexpr int lanes = Micro<Vec>::lanes;
   for (std::int64_t first = 0; first < range.count; first += lanes) {
     const std::int64_t column = range.first + first;
     const T* row = source + range.k * source_stride + column;
     float* target = out + first;
     if (column + lanes <= columns) {
+      const Vec gain = scaled.template gain<Vec>(column, tile::WholeVector{});
       for (std::int64_t step = 0; step < range.depth; ++step) {
-        tile::store(target + step * stride, tile::load<Vec>(row + step * source_stride));
+        tile::store(target + step * stride,
+                    scaled(tile::load<Vec>(row + step * source_stride), range.k + step, gain));
         ask_for_next(row + step * source_stride + range.count);
       }
     } else {
       const tile::PartialVector part{static_cast<int>(columns - column)};
+      const Vec gain = scaled.template gain<Vec>(column, part);
       for (std::int64_t step = 0; step < range.depth; ++step) {
-        tile::store(target + step * stride, tile::load<Vec>(row + step * source_stride, part));
+        tile::store(
+            target + step * stride,
+            scaled(tile::load<Vec>(row + step * source_stride, part), range.k + step, gain));
       }
     }
   }
@@ -107,15 +119,18 @@ void pack_along(const T* source, std::int64_t source_stride, std::int64_t column
 
 /// Packs a panel of op(A) or op(B)ᵀ; `across` tells whether the rows of the matrix run along k.
 template <class Vec>
-void pack(const ConstTensorRef<2>& matrix, bool across, const PanelRange& range, float* out,
-          std::int64_t stride) {
+void pack(const ConstTensorRef<2>& matrix, const ElementScales& scales, bool across,
+          const PanelRange& range, float* out, std::int64_t stride) {
   visit_dtype(matrix.dtype, [&]<class T>() {
-    const T* source = static_cast<const T*>(matrix.data);
-    if (across) {
-      pack_across<Vec>(source, matrix.stride[0], range, out, stride);
-    } else {
-      pack_along<Vec>(source, matrix.stride[0], matrix.extent[1], range, out, stride);
-    }
+    const auto with = [&](const auto& scaled) {
+      const T* source = static_cast<const T*>(matrix.data);
+      if (across) {
+        pack_across<Vec>(source, matrix.stride[0], range, out, stride, scaled);
+      } else {
+        pack_along<Vec>(source, matrix.stride[0], matrix.extent[1], range, out, stride, scaled);
+      }
+    };
+    scales.are_there() ? with(Scaled<T>(scales)) : with(Unscaled{});
   });
 }
 

@@ -109,13 +109,13 @@ struct ProductBlock {
       const std::int64_t depth = std::min(step, args.k() - k);
       for (std::int64_t j = 0; j < columns; j += M::columns) {
         const std::int64_t count = std::min<std::int64_t>(M::columns, columns - j);
-        pack<Vec>(args.b, args.trans_b, {column + j, count, k, depth}, mine + space.b + j * depth,
-                  M::columns);
+        pack<Vec>(args.b, args.b_scales, args.trans_b, {column + j, count, k, depth},
+                  mine + space.b + j * depth, M::columns);
       }
       for (std::int64_t i = 0; i < rows; i += M::rows) {
         const std::int64_t panel_rows = std::min<std::int64_t>(M::rows, rows - i);
-        pack<Vec>(args.a, !args.trans_a, {row + i, panel_rows, k, depth}, mine + space.a,
-                  panel_rows);
+        pack<Vec>(args.a, args.a_scales, !args.trans_a, {row + i, panel_rows, k, depth},
+                  mine + space.a, panel_rows);
         const auto kernel = micro_kernel_for<Vec>(panel_rows);
         for (std::int64_t j = 0; j < columns; j += M::columns) {
           kernel(mine + space.a, mine + space.b + j * depth, depth,

@@ -101,11 +101,13 @@ struct SharedPlan {
 template <class Vec>
 void pack_b(const GemmArgs& args, const PanelRange& range, float* out) {
   constexpr std::int64_t columns = Micro<Vec>::columns;
-  if (!args.is_gated()) return pack<Vec>(args.b, args.trans_b, range, out, columns);
+  if (!args.is_gated()) {
+    return pack<Vec>(args.b, args.b_scales, args.trans_b, range, out, columns);
+  }
   const std::int64_t first = range.first / 2;
   const PanelRange of_half{first, std::min(half_columns, args.n() - first), range.k, range.depth};
-  pack<Vec>(args.gate, true, of_half, out, columns);
-  pack<Vec>(args.b, true, of_half, out + half_columns, columns);
+  pack<Vec>(args.gate, {}, true, of_half, out, columns);
+  pack<Vec>(args.b, {}, true, of_half, out + half_columns, columns);
 }
 
 /// One panel of the shared factor.
@@ -124,7 +126,7 @@ struct PackShared {
     const PanelRange range{begin, count, first + k, std::min(plan.depth, args.k() - first - k)};
     float* out = packed + plan.place(k, panel);
     if (plan.shares_a) {
-      pack<Vec>(args.a, !args.trans_a, range, out, count);
+      pack<Vec>(args.a, args.a_scales, !args.trans_a, range, out, count);
     } else {
       pack_b<Vec>(args, range, out);
     }
@@ -198,7 +200,8 @@ struct SharedProduct {
           ahead.panel = LinesAhead(reinterpret_cast<const std::byte*>(a) + panel_bytes, 1,
                                    panel_bytes, 0, calls);
         } else {
-          pack<Vec>(args.a, !args.trans_a, {row + i, count, first + k, depth}, mine, count);
+          pack<Vec>(args.a, args.a_scales, !args.trans_a, {row + i, count, first + k, depth}, mine,
+                    count);
           const bool last = i + count == rows;
           const std::int64_t begin = last ? 0 : i + count;
           const std::int64_t k_next = last ? k + depth : k;
@@ -238,6 +241,11 @@ GemmArgs columns_of(const GemmArgs& args, std::int64_t first, std::int64_t count
   GemmArgs part = args;
   part.b = args.trans_b ? rows_of(args.b, first, count) : katt::columns_of(args.b, first, count);
   if (args.is_gated()) part.gate = rows_of(args.gate, first, count);
+  if (args.b_scales.are_there() && args.trans_b) {
+    part.b_scales.rows = rows_of(args.b_scales.rows, first, count);
+  } else if (args.b_scales.are_there()) {
+    part.b_scales.columns = elements_of(args.b_scales.columns, first, count);
+  }
   part.c = katt::columns_of(args.c, first, count);
   if (args.bias) part.bias = elements_of(args.bias, first, count);
   return part;

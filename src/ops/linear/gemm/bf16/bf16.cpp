@@ -11,6 +11,7 @@
 #include "ops/linear/gemm/bf16/bf16_operands.hpp"
 #include "ops/linear/gemm/bf16/bf16_plan.hpp"
 #include "ops/linear/gemm/finish.hpp"
+#include "ops/linear/gemm/scales.hpp"
 #include "tile/bf16/bf16_units.hpp"
 #include "tile/bf16/transpose.hpp"
 #include "tile/engines/dots.hpp"
@@ -64,10 +65,16 @@ void pack_strip_of_steps(const Factor& factor, bool left, std::int64_t index, st
   }
 }
 
+void pack_scaled_strip(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
+                       std::int64_t steps, std::byte* out);
+
 /// Packs the strip of indices from `index` on over steps of k, a panel for every 16 indices and 32
 /// steps.
 void pack_strip(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
                 std::int64_t steps, std::byte* out) {
+  if (factor.scales.are_there()) {
+    return pack_scaled_strip(factor, left, index, step, steps, out);
+  }
   if (!factor.along) return pack_strip_of_steps(factor, left, index, step, steps, out);
   const int panels = factor.extent() - index > 16 ? 2 : 1;
   for (std::int64_t s = 0; s < steps; s += depth_of_panel) {
@@ -78,6 +85,33 @@ void pack_strip(const Factor& factor, bool left, std::int64_t index, std::int64_
 #pragma GCC unroll 16
       for (int i = 0; i < 16; ++i) tile::store(reinterpret_cast<float*>(out) + 16 * i, square[i]);
     }
+  }
+}
+
+/// pack_strip() of a matrix with scales: 32 steps at a time, from a block of the scaled elements.
+void pack_scaled_strip(const Factor& factor, bool left, std::int64_t index, std::int64_t step,
+                       std::int64_t steps, std::byte* out) {
+  const std::int64_t indices = std::min(strip, factor.count(index));
+  const std::int64_t panels = indices > 16 ? 2 : 1;
+  ConstTensorRef<2> matrix;
+  matrix.data = factor.data;
+  matrix.stride = {factor.stride, 1};
+  for (std::int64_t s = step; s < step + steps; s += depth_of_panel) {
+    const std::int64_t there = std::min(depth_of_panel, factor.k - s);
+    if (left && factor.along && indices == 16 * panels && there == depth_of_panel) {
+      // Rows of the block are those of the panels.
+      scale_block<Vec>(matrix, factor.scales, {index, s, indices, there},
+                       reinterpret_cast<bf16*>(out), depth_of_panel);
+      out += panels * bf16_panels::panel_bytes;
+      continue;
+    }
+    alignas(64) std::byte memory[strip * depth_of_panel * sizeof(bf16)];  // bf16 clears itself
+    auto* scaled = reinterpret_cast<bf16*>(memory);
+    const BlockRange block =
+        factor.along ? BlockRange{index, s, indices, there} : BlockRange{s, index, there, indices};
+    scale_block<Vec>(matrix, factor.scales, block, scaled, strip);
+    pack_strip({scaled, strip, factor.along, indices, there}, left, 0, 0, depth_of_panel, out);
+    out += panels * bf16_panels::panel_bytes;
   }
 }
 
@@ -358,11 +392,19 @@ void bf16_gemm(const Exec& exec, const GemmArgs& args, UnitName unit, Workspace 
                const char* label) {
 #if defined(KATT_BF16_PANELS)
   const auto plan = Bf16Plan::of(args, unit, exec.concurrency(), true);
-  const Factor a{static_cast<const bf16*>(args.a.data), args.a.stride[0], !args.trans_a, args.m(),
-                 args.k()};
-  const Factor b{
-      static_cast<const bf16*>(args.b.data),   args.b.stride[0], args.trans_b, args.n(), args.k(),
-      static_cast<const bf16*>(args.gate.data)};
+  const Factor a{.data = static_cast<const bf16*>(args.a.data),
+                 .stride = args.a.stride[0],
+                 .along = !args.trans_a,
+                 .rows = args.m(),
+                 .k = args.k(),
+                 .scales = args.a_scales};
+  const Factor b{.data = static_cast<const bf16*>(args.b.data),
+                 .stride = args.b.stride[0],
+                 .along = args.trans_b,
+                 .rows = args.n(),
+                 .k = args.k(),
+                 .gate = static_cast<const bf16*>(args.gate.data),
+                 .scales = args.b_scales};
   const bool a_resident = plan.left_resident != plan.swapped;
   const Factor& resident = a_resident ? a : b;
   const Factor& streamed = a_resident ? b : a;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/dtype.hpp"
+#include "ops/linear/gemm/gemm.hpp"
 #include "tile/bf16/bf16_units.hpp"
 #include "tile/extents.hpp"
 
@@ -21,6 +22,7 @@ struct Factor {
   bool along;  ///< rows run along k: element (i, k) at i · stride + k, else at k · stride + i
   std::int64_t rows, k;
   const bf16* gate = nullptr;
+  ElementScales scales{};  ///< not of one with a gate
 
   std::int64_t extent() const { return gate == nullptr ? rows : 2 * round_up(rows, panel); }
 

@@ -98,9 +98,11 @@ struct Bf16Plan {
     };
     const bool gate_is_direct =
         !passes_b || !args.is_gated() || (args.n() % 16 == 0 && is_aligned(args.gate.data));
+    const ElementScales& scales = passes_b ? args.b_scales : args.a_scales;
     plan.direct =
-        may_be_direct && !plan.left_resident && streamed_along && k % depth_of_panel == 0 &&
-        passing.stride[0] % read_at_once == 0 && is_aligned(passing.data) && gate_is_direct &&
+        may_be_direct && !scales.are_there() && !plan.left_resident && streamed_along &&
+        k % depth_of_panel == 0 && passing.stride[0] % read_at_once == 0 &&
+        is_aligned(passing.data) && gate_is_direct &&
         (is_amx ? plan.resident <= strip && plan.streamed % 16 == 0 : k <= largest_direct);
     plan.depth = plan.direct && is_amx
                      ? k

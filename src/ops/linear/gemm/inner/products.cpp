@@ -8,6 +8,7 @@
 #include "core/execution.hpp"
 #include "ops/linear/gemm/finish.hpp"
 #include "ops/linear/gemm/inner/kernel.hpp"
+#include "ops/linear/gemm/scales.hpp"
 #include "tile/bf16/transpose.hpp"
 #include "tile/extents.hpp"
 #include "tile/rows/elementwise.hpp"
@@ -92,7 +93,8 @@ struct InnerPlan {
     panel_rows = divide_up(divide_up(n, group), wanted) * group;
     if (panel_rows > wide) panel_rows = divide_up(panel_rows, wide) * wide;
     // A single row is its own packed form where lines are whole.
-    packs = m != 1 || args.a.dtype != dtype_of<typename Unit::Packed> || k % Unit::line != 0;
+    packs = m != 1 || args.a.dtype != dtype_of<typename Unit::Packed> || k % Unit::line != 0 ||
+            args.a_scales.are_there();
   }
 
   std::int64_t panels() const { return panel_rows == 0 ? 0 : divide_up(n, panel_rows); }
@@ -108,8 +110,8 @@ template <class Unit, class Vec, class T>
 struct PackA {
   using Packed = typename Unit::Packed;
   InnerPlan<Unit> plan;
-  const T* a;
-  std::int64_t stride;
+  ConstTensorRef<2> a;
+  ElementScales scales;
   Packed* packed;
 
   void operator()(std::int64_t item) const {
@@ -125,15 +127,26 @@ struct PackA {
     Packed* to = packed + (begin * plan.m + first * count) * line + (row - first) * Unit::elements;
     for (std::int64_t v = 0; v < count * Unit::vectors; ++v, to += rows * Unit::elements) {
       const std::int64_t at = begin * line + v * Unit::elements;
-      const T* from = a + row * stride + at;
+      const T* from = static_cast<const T*>(a.data) + row * a.stride[0] + at;
       const auto left = std::clamp<std::int64_t>(plan.k - at, 0, Unit::elements);
-      if constexpr (std::is_same_v<T, Packed>) {
-        std::fill(std::copy_n(from, left, to), to + Unit::elements, Packed{});
-      } else if (left == Unit::elements) {
-        tile::store(to, tile::load<Vec>(from));
+      if (scales.are_there()) {
+        T scaled[Unit::elements];
+        scale_block<Vec>(a, scales, {row, at, 1, left}, scaled, Unit::elements);
+        put(scaled, left, to);
       } else {
-        tile::store(to, tile::load<Vec>(from, tile::PartialVector{static_cast<int>(left)}));
+        put(from, left, to);
       }
+    }
+  }
+
+ private:
+  static void put(const T* from, std::int64_t left, Packed* to) {
+    if constexpr (std::is_same_v<T, Packed>) {
+      std::fill(std::copy_n(from, left, to), to + Unit::elements, Packed{});
+    } else if (left == Unit::elements) {
+      tile::store(to, tile::load<Vec>(from));
+    } else {
+      tile::store(to, tile::load<Vec>(from, tile::PartialVector{static_cast<int>(left)}));
     }
   }
 };
@@ -303,7 +316,7 @@ decltype(auto) visit_lines(const GemmArgs& args, [[maybe_unused]] SkinnyUnit uni
 }  // namespace
 
 bool is_inner(const GemmArgs& args) {
-  return args.trans_b && !args.trans_a && args.m() <= most_inner_rows;
+  return args.trans_b && !args.trans_a && args.m() <= most_inner_rows && !args.b_scales.are_there();
 }
 
 template <class Exec>
@@ -332,8 +345,7 @@ void inner_products(const Exec& exec, const GemmArgs& args, SkinnyUnit unit, Wor
         if constexpr (std::is_same_v<Packed, float> || std::is_same_v<T, Packed>) {
           Kokkos::parallel_for(label,
                                Kokkos::RangePolicy<Exec, Indices>(exec, 0, plan.m * plan.blocks),
-                               PackA<Unit, Vec, T>{plan, static_cast<const T*>(args.a.data),
-                                                   args.a.stride[0], packed});
+                               PackA<Unit, Vec, T>{plan, args.a, args.a_scales, packed});
         }
       });
       a = packed;

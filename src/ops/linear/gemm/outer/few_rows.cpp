@@ -310,7 +310,7 @@ struct FewRowsFinish {
 
 bool is_few_rows(const GemmArgs& args) {
   return !args.trans_a && !args.trans_b && args.m() <= most_few_rows && args.m() > 0 &&
-         args.n() > 0 && args.k() > 0;
+         args.n() > 0 && args.k() > 0 && !args.has_scales();
 }
 
 template <class Exec>

@@ -6,6 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "ops/linear/gemm/scales.hpp"
 #include "tile/extents.hpp"
 #include "tile/rows/stream.hpp"
 
@@ -19,23 +20,31 @@ constexpr int rows_at_once = Unit::lanes == 8 ? 4 : 8;
 
 /// B in the order of its use: (group of columns, step, column), zeros beyond its columns. One item is
 /// a group.
-template <class Unit>
+template <class Unit, class Vec>
 struct PackGroups {
   GemmArgs args;
   typename Unit::Packed* packed;
+  using Element = typename Unit::Element;
 
   void operator()(std::int64_t group) const {
     const std::int64_t k = args.k();
     const std::int64_t steps = divide_up(k, Unit::steps);
     const std::int64_t column = group * Unit::columns;
     const auto count = static_cast<int>(std::min<std::int64_t>(Unit::columns, args.n() - column));
-    const auto* b = static_cast<const typename Unit::Element*>(args.b.data) + column;
+    const auto* b = static_cast<const Element*>(args.b.data) + column;
     auto* to = packed + column * steps;
     for (std::int64_t s = 0; s < steps; ++s, to += Unit::columns) {
       const auto there = static_cast<int>(std::min<std::int64_t>(Unit::steps, k - s * Unit::steps));
       typename Unit::Operand operand[2];
-      Unit::load_part(operand, b + s * Unit::steps * args.b.stride[0], args.b.stride[0], count,
-                      there);
+      if (args.b_scales.are_there()) {
+        Element scaled[Unit::steps * Unit::columns];
+        scale_block<Vec>(args.b, args.b_scales, {s * Unit::steps, column, there, count}, scaled,
+                         Unit::columns);
+        Unit::load_part(operand, scaled, Unit::columns, count, there);
+      } else {
+        Unit::load_part(operand, b + s * Unit::steps * args.b.stride[0], args.b.stride[0], count,
+                        there);
+      }
       Unit::store_operand(to, operand[0]);
       Unit::store_operand(to + Unit::lanes, operand[1]);
     }
@@ -136,7 +145,7 @@ struct LowRankRows {
 
 bool is_low_rank(const GemmArgs& args) {
   return args.trans_a && !args.trans_b && args.k() <= most_low_rank && args.k() > 0 &&
-         args.bias.size() == 0;
+         args.bias.size() == 0 && !args.a_scales.are_there();
 }
 
 template <class Exec>
@@ -157,7 +166,7 @@ void low_rank(const Exec& exec, const GemmArgs& args, SkinnyUnit unit, Workspace
     auto* packed = static_cast<typename Unit::Packed*>(workspace.data);
     Kokkos::parallel_for(
         label, Kokkos::RangePolicy<Exec, Indices>(exec, 0, divide_up(args.n(), Unit::columns)),
-        PackGroups<Unit>{args, packed});
+        PackGroups<Unit, Vec>{args, packed});
     visit_packable<Unit>(args.a.dtype, [&]<class A>() {
       visit_dtype(args.c.dtype, [&]<class C>() {
         const auto launch = [&]<bool Stream>() {
