@@ -75,6 +75,12 @@ def rmsnorm(at, t):
             "residual_out": h.detach()}
 
 
+def rmsnorm_linear(at, t):
+    h = t["x"] + t["residual"]
+    return {"out": (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + at["eps"]) * t["norm_weight"]) @ t["weight"].T,
+            "residual_out": h.detach()}
+
+
 def swiglu(_, t):
     return {"out": torch.nn.functional.silu(t["gate"]) * t["up"]}
 
@@ -185,6 +191,8 @@ def main():
         write(f"attention_{dtype}_alibi", attention, dtype,
               {"q": q, "k": kv, "v": kv, "dout": q, "alibi_slopes": torch.tensor([2.0**-4, 2.0**-8, 2.0**-2]),
                "kv_len": torch.tensor([23, 14])}, **{**plain, "causal": 1, "scale": 0.25})
+    write("rmsnorm_linear_bf16_residual", rmsnorm_linear, "bf16",
+          {"x": (71, 40), "residual": (71, 40), "norm_weight": 40, "weight": (24, 40), "dout": (71, 24)}, eps=1e-6)
 
 
 if __name__ == "__main__":

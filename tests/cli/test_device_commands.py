@@ -13,6 +13,7 @@ OPERATORS = {
     "attention": ("--seq", 33, "--seq-kv", 41, "--heads", 2, "--kv-heads", 1, "--head-dim", 40, "--causal", "1"),
     "rope": ("--seq", 9, "--heads", 2, "--kv-heads", 1, "--head-dim", 24),
     "rmsnorm": ("--tokens", 5, "--hidden", 67),
+    "rmsnorm_linear": ("--tokens", 5, "--hidden", 67, "--out-features", 33),
     "layernorm": ("--tokens", 5, "--hidden", 67),
     "softmax": ("--tokens", 5, "--vocab", 67),
     "swiglu": ("--tokens", 5, "--intermediate", 67),

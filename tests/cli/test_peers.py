@@ -213,6 +213,12 @@ tokens = 5
 hidden = 33
 residual = [0, 1]
 [[sweep]]
+op = "rmsnorm_linear"
+tokens = 5
+hidden = 33
+out_features = 7
+residual = [0, 1]
+[[sweep]]
 op = "layernorm"
 tokens = 5
 hidden = 33
@@ -319,7 +325,7 @@ def test_torch_functions_are_verified(katt):
     assert all(row["status"] == b"ok" for row in rows), report
     assert {row["op"].decode() for row in rows} == {
         "rmsnorm", "layernorm", "swiglu", "linear", "softmax", "cross_entropy", "swiglu_mlp", "ternary_linear",
-        "linear_cross_entropy", "embedding", "convert", "rope",
+        "linear_cross_entropy", "embedding", "convert", "rope", "rmsnorm_linear",
     }  # fmt: skip
 
 

@@ -158,6 +158,12 @@ const std::vector<OperatorCase>& operator_cases() {
          for (const char* name : {"x", "residual", "dout"}) file.tensor(name, {3, 16});
          file.tensor("weight", {16}).real("eps", 1e-6);
        }},
+      {"rmsnorm_linear", Form::chunked,
+       [](CaseBuilder& file) {
+         for (const char* name : {"x", "residual"}) file.tensor(name, {3, 16});
+         file.tensor("norm_weight", {16}).tensor("weight", {4, 16}).tensor("dout", {3, 4});
+         file.real("eps", 1e-6);
+       }},
       {"swiglu", Form::compressed,
        [](CaseBuilder& file) {
          for (const char* name : {"gate", "up", "dout"}) file.tensor(name, {3, 10});

@@ -59,6 +59,8 @@ def test_layers_and_norms(dtype):
           [new(4, 16), new(24, 16) / 4, new(24, 16) / 4, new(16, 24) / 4], wide)  # fmt: skip
     agree(kt.softmax, lambda x: F.softmax(x, -1), [new(3, 4, 9)])
     agree(kt.rmsnorm, lambda x, w: F.rms_norm(x, (32,), w, 1e-5), [new(4, 3, 32), new(32)], wide)
+    agree(kt.rmsnorm_linear, lambda x, n, w: F.linear(F.rms_norm(x, (32,), n, 1e-5), w),
+          [new(2, 35, 32), new(32), new(8, 32) / 4], wide)  # fmt: skip
     agree(kt.layernorm, lambda x, w, b: F.layer_norm(x, (32,), w, b), [new(7, 32), new(32), new(32)], wide)
     agree(kt.embedding, F.embedding, [torch.tensor([[1, 2], [2, 0]]), new(5, 8)])
     agree(lambda x: kt.convert_dtype(x, torch.float32), lambda x: x * 1.0, [new(3, 8)])

@@ -60,6 +60,14 @@ struct Forward {
              args.hidden() * static_cast<std::int64_t>(sizeof(T)) <= scratch_bytes));
   }
 
+  /// The scale of a row, which is read; with a residual h is written.
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION RowScale read_row(const Team& team, std::int64_t row) const {
+    const Source source{x.row(row), residual.row(row), residual_out.row(row),
+                        residual_out.row(row)};
+    return scale_of(team, source.h(), visit<true, false>(team, source, {}));
+  }
+
   template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t block) const {
     constexpr std::int64_t page = 4096;
