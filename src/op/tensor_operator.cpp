@@ -95,6 +95,11 @@ Problem read_problem(const TensorOperatorData& op, const io::CaseFile& in) {
   for (const TensorSpec& spec : op.forward.inputs) read(in, spec, problem);
   if (op.read) op.read(in, problem);
   op.finish(problem);
+  try {
+    op.forward.check(shapes_of(op.forward, problem, auto_variant));
+  } catch (const InputError& error) {
+    throw InputError(in.path().string() + ": " + error.what());
+  }
   return problem;
 }
 

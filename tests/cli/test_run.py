@@ -5,6 +5,7 @@ import os
 import subprocess
 
 import h5py
+import numpy
 import pytest
 
 from conftest import CASES, CASES_BESIDE, FAULTS_BESIDE, skipped_where_missing
@@ -82,6 +83,17 @@ def test_the_output_says_what_ran(katt):
         assert katt("run", op, "--in", path, "--out", "out.h5", "--overwrite", "--variant", "naive").returncode == 0
         with h5py.File(katt.folder / "out.h5") as file:
             assert file.attrs["variant"] == "naive" and "tile_q" not in file.attrs
+
+
+@pytest.mark.parametrize("op", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("eps", [-1.0, float("nan"), float("inf")])
+def test_a_number_that_no_call_takes_is_one_of_its_file(katt, op, eps):
+    with h5py.File(katt.folder / "in.h5", "w") as file:
+        file.attrs.update({"op": op, "dtype": "f32", "eps": eps})
+        for name, shape in (("x", (2, 4)), ("weight", (4,)), ("bias", (4,))):
+            file[name] = numpy.ones(shape, "f4")
+    line = katt.refuses("run", op, "--in", "in.h5", "--out", "out.h5")
+    assert "in.h5: " in line and "eps" in line and not (katt.folder / "out.h5").exists()
 
 
 def test_threads_do_not_matter(katt):
