@@ -34,6 +34,7 @@ struct Cases : testing::SuiteDefaults {
                                                             {23, 501},
                                                             {5, 1025},
                                                             {2, 4099},
+                                                            {1, 33001},  // more than a thread keeps
                                                             {101, 777}}) {
       all.push_back({{"tokens", tokens}, {"vocab", vocab}});
     }

@@ -4,11 +4,23 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/execution.hpp"
 #include "core/views.hpp"
 #include "tile/rows/row_softmax.hpp"
+#include "tile/rows/stream.hpp"
 
 /// Functors of the softmax, one team a row.
 namespace katt::softmax::impl {
+
+/// True when a thread keeps the exponentials of a row: of tensors in a cache, where they take longest. Beside the
+/// memory's traffic they cost nothing twice, and what is kept does.
+template <class Exec, class View>
+KOKKOS_FORCEINLINE_FUNCTION bool are_kept(const View& x) {
+  constexpr auto size = static_cast<std::int64_t>(sizeof(typename View::value_type));
+  const auto columns = static_cast<std::int64_t>(x.extent(1));
+  return columns <= tile::KeptExponentials<Exec>::most &&
+         static_cast<std::int64_t>(x.extent(0)) * columns * size < tile::streaming_bytes / 4;
+}
 
 /// out = softmax(x), rows in cache; may work in place.
 template <class Exec, class T>
@@ -23,6 +35,14 @@ struct FusedForward {
     const auto n = static_cast<std::int64_t>(x.extent(1));
     const T* row = &x(t, 0);
     T* target = &out(t, 0);
+    if constexpr (is_host_v<Exec>) {
+      if (are_kept<Exec>(x)) {
+        tile::KeptExponentials<Exec> kept;
+        const tile::RowStatistics found = kept.keep(team, row, n);
+        kept.each(team, found, [&](std::int64_t c, const auto& p) { tile::store(target + c, p); });
+        return;
+      }
+    }
     const tile::RowStatistics found = tile::row_statistics<Exec>(team, row, n);
     const float inverse = 1.0F / found.sum;
     tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
@@ -46,6 +66,21 @@ struct FusedBackward {
     const T* row = &x(t, 0);
     const T* gradient = &dout(t, 0);
     T* target = &dx(t, 0);
+    if constexpr (is_host_v<Exec>) {
+      if (are_kept<Exec>(x)) {
+        tile::KeptExponentials<Exec> kept;
+        const tile::RowStatistics found = kept.keep(team, row, n);
+        tile::RowSum<Exec> products;
+        kept.each(team, found, [&]<class V>(std::int64_t c, const V& p) {
+          products.multiply_add(p, tile::load<V>(gradient + c));
+        });
+        const float mean = products.mine();
+        kept.each(team, found, [&]<class V>(std::int64_t c, const V& p) {
+          tile::store(target + c, V(p * V(tile::load<V>(gradient + c) - V(mean))));
+        });
+        return;
+      }
+    }
     const tile::RowStatistics found = tile::row_statistics<Exec>(team, row, n);
     const float inverse = 1.0F / found.sum;
     tile::RowSum<Exec> products;

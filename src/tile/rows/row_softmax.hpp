@@ -75,4 +75,53 @@ KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Team& team, const T* r
   return {largest, sum};
 }
 
+/// Exponentials of a row that fits, kept by a thread of a host, so that each is computed once.
+template <class Exec>
+class KeptExponentials {
+ public:
+  static constexpr std::int64_t most = 32768;  ///< elements: 128 KiB, for a second-level cache
+
+  /// The statistics of row_statistics(), of n ≤ most elements.
+  template <class Team, class T>
+  RowStatistics keep(const Team& team, const T* row, std::int64_t n) {
+    RowStatistics running;
+    n_ = n;
+    for (std::int64_t begin = 0; begin < n; begin += block) {
+      const std::int64_t end = Kokkos::min(begin + block, n);
+      RowMax<Exec> largest(running.max);
+      for_columns<Exec>(team, begin, end,
+                        [&]<class V>(std::int64_t c) { largest.add(load<V>(row + c)); });
+      const float next = largest.mine();
+      RowSum<Exec> sum;
+      for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t c) {
+        const V e = exp_below(load<V>(row + c), next);
+        sum.add(e);
+        store(values_ + c, e);
+      });
+      running.sum = running.sum * Kokkos::exp2((running.max - next) * log2e) + sum.mine();
+      running.max = next;
+      maxima_[begin / block] = next;
+    }
+    return running;
+  }
+
+  /// Calls f(column, exp(x − max) / sum) for vectors of columns.
+  template <class Team, class F>
+  void each(const Team& team, const RowStatistics& found, const F& f) const {
+    for (std::int64_t begin = 0; begin < n_; begin += block) {
+      const float factor = Kokkos::exp2((maxima_[begin / block] - found.max) * log2e) / found.sum;
+      for_columns<Exec>(team, begin, Kokkos::min(begin + block, n_), [&]<class V>(std::int64_t c) {
+        f(c, V(load<V>(values_ + c) * V(factor)));
+      });
+    }
+  }
+
+ private:
+  static constexpr std::int64_t block = 1024;
+
+  std::int64_t n_ = 0;
+  float maxima_[most / block];  ///< below which the exponentials of a block are
+  alignas(64) float values_[most];
+};
+
 }  // namespace katt::tile
