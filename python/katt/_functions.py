@@ -74,9 +74,7 @@ def run(plan: Plan, inputs, given, extents, numbers, flags, variant, tile):
         known[name] = natural(plan.op, name, extent)
     wanted = plan.outputs
     if plan.is_conditional:
-        conditions = {tensor.when for tensor, array in zip(plan.inputs, inputs, strict=True) if array is not None}
-        asked = dict(zip(plan.flags, flags, strict=True))
-        wanted = [tensor if plan.is_there(tensor, conditions, asked) else None for tensor in wanted]
+        wanted = plan.wanted(tuple([array is not None for array in inputs]), tuple([bool(flag) for flag in flags]))
     outputs = [
         None if tensor is None else lib.empty(shape_in(tensor, lead, known), tensor.element or None)
         for tensor in wanted

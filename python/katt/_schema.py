@@ -69,6 +69,7 @@ class Plan:
         self.names = [tensor.name for tensor in inputs]
         place = {tensor.name: i for i, tensor in enumerate([*inputs, *self.outputs])}
         self.order = [place[tensor.name] for tensor in tensors]
+        self._wanted: dict[tuple, list[Tensor | None]] = {}
         self.is_conditional = any(output.when or output.unless for output in self.outputs)
 
     def arguments(self) -> list[tuple[str, str, str | None]]:
@@ -95,6 +96,16 @@ class Plan:
             return flags.get(condition, condition in given)
 
         return (not tensor.when or holds(tensor.when)) and not (tensor.unless and holds(tensor.unless))
+
+    def wanted(self, present: tuple[bool, ...], flags: tuple[bool, ...]) -> list[Tensor | None]:
+        """The outputs that exist, by which inputs are there and by the flags; None in the place of another."""
+        found = self._wanted.get((present, flags))
+        if found is None:
+            given = {tensor.when for tensor, is_there in zip(self.inputs, present, strict=True) if is_there}
+            asked = dict(zip(self.flags, flags, strict=True))
+            found = [tensor if self.is_there(tensor, given, asked) else None for tensor in self.outputs]
+            self._wanted[(present, flags)] = found
+        return found
 
     def returns(self) -> str:
         """The type of the result."""
