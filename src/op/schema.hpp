@@ -80,7 +80,7 @@ struct TensorTraits {
   /// All values of an input that is not random.
   std::vector<float> (*values)(const testing::Problem&) = nullptr;
   bool is_derived = false;  ///< an input that the operator makes of the others
-  /// Of a derived input: the one variant that reads it, or "reference", the check of the outputs.
+  /// The one variant that reads a derived input, or "reference", the check of the outputs.
   std::string_view variant{};
   bool is_kept = false;        ///< it is workspace of that variant, of its own forward pass
   bool is_bytes = false;       ///< of a field without a place among the arguments
@@ -88,9 +88,9 @@ struct TensorTraits {
   bool is_foreign = true;      ///< peers and case files know it
   bool is_asked_of_peers = true;
   std::string_view over{};  ///< of an output: the input whose memory it takes in place
-  /// Of an input of the backward pass: the output of the forward pass that it holds, where there is one.
+  /// The output of the forward pass that an input of the backward pass holds, where there is one.
   std::string_view reads{};
-  /// Of an output of the backward pass: the inputs of the forward pass whose gradient it is; else the
+  /// The inputs of the forward pass whose gradient an output of the backward pass is; else the
   /// one that its name says after a d.
   std::string_view gradient_of{};
   std::string_view argument{};  ///< its name in Python, where case files have another

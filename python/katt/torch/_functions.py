@@ -17,9 +17,9 @@ class Pass:
         self.plan = plan
         made = {"d" + output.name for output in forward.plan.outputs} if forward else set()
         self.gradients = [name for name, _ in plan.numbers if name in made]
-        self.wanted = [output.name for output in plan.outputs if output.is_optional or output.when in plan.flags]
-        if forward is None:
-            self.wanted = []
+        self.wanted = [
+            output.name for output in plan.outputs if forward and (output.is_optional or output.when in plan.flags)
+        ]
         # A four-axis result that has the axes of an input lies in memory as that does.
         self.twins = [
             next((i for i, tensor in enumerate(plan.inputs) if tensor.axes == output.axes), None)
@@ -90,7 +90,7 @@ class Differentiated:
         inputs = {tensor.name: i for i, tensor in enumerate(forward.inputs)}
         outputs = {tensor.name: i for i, tensor in enumerate(forward.outputs)}
         self.conditions = {tensor.when: i for i, tensor in enumerate(forward.inputs) if tensor.when}
-        # Of each input of the backward pass: (a result's gradient, an input, a result) by their places, None otherwise.
+        # Where each input of the backward pass comes from: (a result's gradient, an input, a result) by place.
         self.sources = [
             (
                 outputs.get(tensor.name[1:]) if tensor.name[0] == "d" else None,
@@ -125,7 +125,7 @@ class Differentiated:
         ctx.save_for_backward(*saved)
         ctx.mark_non_differentiable(*(results[i] for i in self.constants))
         ctx.numbers, ctx.present = numbers, present
-        ctx.vocabulary = self.extents(tensors)
+        ctx.extents = self.extents(tensors)
 
     def exists(self, result, present):
         plan = self.forward.plan
@@ -156,7 +156,7 @@ class Differentiated:
             for i, tensor in enumerate(backward.plan.outputs)
             if tensor.name in backward.wanted
         ]
-        made = backward.operator(*inputs, *ctx.vocabulary, *numbers, *wanted, "auto")
+        made = backward.operator(*inputs, *ctx.extents, *numbers, *wanted, "auto")
         made = (made,) if isinstance(made, Tensor) else made
         found = [
             made[gradient] if need and gradient is not None else None

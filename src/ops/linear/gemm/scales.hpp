@@ -36,7 +36,7 @@ struct Scaled {
   }
 };
 
-/// Those of a matrix that has none.
+/// A matrix without scales leaves its elements as they are.
 struct Unscaled {
   template <class Vec, class Lanes>
   Vec gain(std::int64_t /*column*/, Lanes /*lanes*/) const {

@@ -157,7 +157,7 @@ struct Description {
   static std::int64_t target_of(const HostProblem& p, std::int64_t token) {
     return p.targets[static_cast<std::size_t>(token)];
   }
-  /// Of every token, from its max and log Σ, or from the reference where there are none.
+  /// log Σ exp of every token, from its max and log Σ; the reference computes it where there are none.
   static std::vector<double> lse_of(const bench::Problem& problem,
                                     std::span<const float> statistics) {
     std::vector<double> lse(static_cast<std::size_t>(problem.extent("tokens")));
