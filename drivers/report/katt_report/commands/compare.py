@@ -1,0 +1,36 @@
+"""`katt-report compare`: one result file judged against another."""
+
+import json
+from pathlib import Path
+
+from katt_report.commands.parser import Parser, fraction
+
+
+def run(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="katt-report compare",
+        description="Compares two result files row by row; exit status 1 if anything became worse or was lost, 3 where "
+        "the files do not tell.",
+    )
+    parser.add_argument("old", type=Path, metavar="OLD.h5")
+    parser.add_argument("new", type=Path, metavar="NEW.h5")
+    parser.add_argument("--tolerance", type=fraction, default=0.05, metavar="X",
+                        help="a change of at most this fraction is no regression (0.05)")  # fmt: skip
+    parser.add_argument("--metric", choices=("auto", "speedup", "time"), default="auto",
+                        help="auto: paired speedups where there are any, else times beyond the machine's own drift; "
+                        "speedup: only those; time: times as they are")  # fmt: skip
+    parser.add_argument("--allow-lost", action="store_true", help="rows that the new file lacks are no regression")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for compare.html and its figure")
+    options = parser.parse_args(arguments)
+    from katt_report.compare import compare
+    from katt_report.isolation import load_isolated
+    from katt_report.pages.compare_page import compare_report, table_text
+    from katt_report.pages.output import write_folder
+
+    old, new = load_isolated(options.old), load_isolated(options.new)
+    found = compare(old, new, tolerance=options.tolerance, metric=options.metric, allow_lost=options.allow_lost)
+    if options.output:
+        write_folder(options.output, lambda: compare_report(found, options.old.name, options.new.name))
+    print(json.dumps(found.as_dict(), indent=1, allow_nan=False) if options.json else table_text(found))
+    return 1 if found.worse else 3 if found.untold else 0
