@@ -110,7 +110,7 @@ def _json(path: Path) -> Source:
         raise InputError(path, f"a {type(held).__name__}", "a JSON object")
     listed = held.get("rows")
     rows = [_flat(row) for row in listed] if isinstance(listed, list) else [_flat(held)]
-    build = {"commit": held.get("commit", "")}
+    build = held.get("build", {"commit": held.get("commit", "")})
     return Source(path, _about(held.get("machine", {}), build, held.get("date", "")), rows, [])
 
 
