@@ -274,6 +274,22 @@ def test_files_of_models_are_judged_by_their_commit(tree, measure):
     assert judged(step, commit) == f"stale (sources changed since {commit})"
 
 
+def test_a_device_has_a_folder_of_its_own(tree, measure, capsys):
+    (tree / "build/cuda").mkdir()
+    (tree / "build/openmp/katt").rename(tree / "build/cuda/katt")
+    described = tree / "experiments/absent/experiment.toml"
+    described.write_text(described.read_text().replace('["peers"]', '["device"]'))
+    assert measure("--dry-run") == 0
+    told = capsys.readouterr().out
+    assert "cannot run: no device" in told and "cannot run: build/openmp/katt is missing" in told
+    program = tree / "build/cuda/katt"
+    backend = {"name": "cuda", "available": True, "device": "NVIDIA H100 80GB HBM3"}
+    program.write_text(program.read_text().replace("'backends': []", f"'backends': [{backend!r}]"))
+    assert measure() == 0
+    assert f"{PLACE}, h100: 60 minutes" in capsys.readouterr().out
+    assert (tree / "results/h100/absent/absent.h5").exists() and len(calls(tree)) == 1
+
+
 def test_every_experiment_of_the_project_is_described():
     """Each can be read, and names files that exist; those without a description are run by other scripts."""
     loader = importlib.machinery.SourceFileLoader("measure_of_project", str(ROOT / "scripts" / "measure"))
