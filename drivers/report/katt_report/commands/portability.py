@@ -1,0 +1,31 @@
+"""`katt-report portability`: one source on many machines."""
+
+from pathlib import Path
+
+from katt_report.commands.parser import Parser
+
+
+def run(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="katt-report portability",
+        description="Says how near one source comes to the limit of each machine, and to the best program there: the "
+        "efficiencies by operator, pass and dtype, and Pennycook's P over the machines.",
+    )
+    parser.add_argument("results", nargs="+", type=Path, metavar="FILE",
+                        help="result files of several machines, or folders of such files")  # fmt: skip
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
+                        help="folder for portability.html, portability.json and the figures")  # fmt: skip
+    options = parser.parse_args(arguments)
+    from katt_report.pages.output import write_folder
+    from katt_report.pages.portability_page import portability_report, table_text
+    from katt_report.published.files import read_each
+    from katt_report.published.portability import portability
+
+    parts = read_each(options.results)
+    found = portability(parts)
+    if options.output:
+        write_folder(options.output, lambda: portability_report(found, parts, {}))
+    print(table_text(found))
+    if options.output:
+        print(f"report: {options.output / 'portability.html'}")
+    return 0

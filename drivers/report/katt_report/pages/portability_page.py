@@ -1,0 +1,163 @@
+"""The page and the table of performance portability."""
+
+import json
+
+from katt_report.figures import portability as figures
+from katt_report.load import Results
+from katt_report.pages.markup import bullets, escape, figure, page, small, table
+from katt_report.pages.output import render
+from katt_report.published.portability import LIMITS, OURS, PEERS, ZERO, Cell, Portability, Problem
+from katt_report.statistics import Interval
+from katt_report.text import percent_text, significant
+
+_TITLES = {
+    LIMITS: "Against each machine's measured limit",
+    PEERS: "Against the best program on each machine",
+}
+_EXPLAINED = {
+    LIMITS: "The share of the measured ceiling that binds a row (arithmetic or bandwidth), at most 1.",
+    PEERS: "The time of the fastest program at a point over Katt's, at most 1, at the points that a peer ran, too.",
+}
+_RULES = [
+    "Of every point Katt's fastest variant counts that ran, the naive ones apart: what auto takes. Of several "
+    "measurements of a point on one machine the one with the most threads counts, of these the latest.",
+    "A problem is an operator, pass and dtype. Its points are those that all of its machines have; where there are "
+    "none, those of the most machines that have some in common. A dash: not measured at these points.",
+    "The efficiency of a machine is the geometric mean over the points. P is the harmonic mean over the machines "
+    "(Pennycook, Sewall & Lee, A metric for performance portability, PMBS 2016; Implications of a metric for "
+    "performance portability, Future Generation Computer Systems 92, 2019). It is 0 where a machine refuses a point.",
+    "Intervals: both means grow with each of their terms, so those of all lower and of all upper ends of the rows' "
+    "95 % intervals bound them. Errors that a machine's rows share stay inside; independent ones would cancel in "
+    "part, so the interval is wider than it need be.",
+    "A row above its ceiling counts as 1: its data came from a nearer cache than the limit, or the limit was disturbed.",
+]  # fmt: skip
+
+
+def interval_text(value: Interval) -> str:
+    """`0.56 (0.51–0.58)`."""
+    return f"{significant(value.mid, 2)} ({significant(value.lo, 2)}–{significant(value.hi, 2)})"
+
+
+def summary(found: Portability) -> list[str]:
+    """P in the mean of all problems, a sentence a kind of efficiency, and the problems that a machine lacks."""
+    lines = []
+    for kind, words in ((LIMITS, "of the machines' measured limits"), (PEERS, "beside the best program there")):
+        mean = found.mean(kind)
+        if mean:
+            value, count = mean
+            machines = {m for p in found.problems[kind] if p.portability for m in p.cells}
+            lines.append(f"Katt's performance portability is {interval_text(value)} {words}: the geometric mean of "
+                         f"{count} problem{'s'[: count != 1]} over {len(machines)} machines.")  # fmt: skip
+    for kind, problems in found.problems.items():
+        for p in problems:
+            lacking = [m for m, cells in p.cells.items() if cells[OURS].efficiency == ZERO]
+            if lacking and kind == LIMITS:
+                lines.append(f"{p.name} in {p.dtype} is not supported on {', '.join(lacking)}: P = 0.")
+    if not lines:
+        lines.append("The files have no problem in common between machines: P needs the same points on two or more.")
+    return lines
+
+
+def _heads(found: Portability) -> list[str]:
+    return ["operator", "pass", "dtype", "points", "P", *found.machines]
+
+
+def _cells(problem: Problem, machines: list[str], join=lambda value, more: f"{value} {more}".strip()) -> list[str]:
+    p = problem.portability.get(OURS)
+    bounds = f"({significant(p.lo, 2)}–{significant(p.hi, 2)})" if p else ""
+    return [problem.op, problem.pass_name, problem.dtype, str(problem.points),
+            join(significant(p.mid, 2) if p else "–", bounds),
+            *(_cell(problem.cells.get(machine, {}).get(OURS), problem.points, join) for machine in machines)]  # fmt: skip
+
+
+def _cell(cell: Cell | None, points: int, join) -> str:
+    if not cell:
+        return "–"
+    if cell.refused:
+        return join("0", f"({cell.refused} of {points} not supported)")
+    value = cell.efficiency
+    return join(percent_text(value.mid), f"({100 * value.lo:.0f}–{100 * value.hi:.0f})")
+
+
+def table_text(found: Portability) -> str:
+    """Both tables for the terminal, then the summary."""
+    text = []
+    for kind, problems in found.problems.items():
+        if problems:
+            lines = [_heads(found), *(_cells(problem, found.machines) for problem in problems)]
+            widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+            text.append(f"{_TITLES[kind]}:")
+            text += ["  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+            text.append("")
+    return "\n".join([*text, *summary(found)])
+
+
+def portability_report(found: Portability, parts: list[Results], notes: dict[str, str]) -> dict[str, bytes]:
+    """portability.html, portability.json and every figure as SVG and PNG."""
+    plots = [figures.limits(found, notes), figures.limits(found, notes, every=True), *figures.cascades(found)]
+    files, drawn = {}, []
+    for plot in plots:
+        if plot:
+            svg, png = render(plot.figure)
+            files |= {f"{plot.name}.svg": svg, f"{plot.name}.png": png}
+            drawn.append(f"<h2>{escape(plot.title)}</h2>")
+            drawn.append(figure(svg, plot.caption, plot.alt, plot.name, plot.figure.get_figwidth()))
+    body = [bullets(summary(found), "headline"), *drawn[:2]]
+    heads = [(text, "" if index < 3 else "n") for index, text in enumerate(_heads(found))]
+    for kind, problems in found.problems.items():
+        if problems:
+            rows = [[_html(cell) for cell in _cells(problem, found.machines, _mark)] for problem in problems]
+            body.append(f"<h2>{escape(_TITLES[kind])}</h2><p>{escape(_EXPLAINED[kind])}</p>{table(heads, rows)}")
+    body += drawn[2:]
+    body.append(f"<h2>How it is computed</h2>{bullets(_RULES, 'plain')}")
+    body.append(f"<h2>Files</h2>{_provenance(found, parts)}")
+    title = "Katt: performance portability"
+    files["portability.html"] = page(title, ", ".join(found.machines), "\n".join(body)).encode()
+    files["portability.json"] = (json.dumps(as_dict(found), indent=1, allow_nan=False) + "\n").encode()
+    return files
+
+
+def _mark(value: str, more: str) -> str:
+    return f"{value}\0{more}"
+
+
+def _html(cell: str) -> str:
+    value, _, more = cell.partition("\0")
+    return escape(value) + small(more)
+
+
+def _provenance(found: Portability, parts: list[Results]) -> str:
+    heads = [("machine", ""), ("file", ""), ("run", ""), ("commit", ""), ("started", "")]
+    return table(heads, [[escape(text) for text in row] for row in _runs(found, parts)])
+
+
+def _runs(found: Portability, parts: list[Results]) -> list[list[str]]:
+    machines = {(case.source, case.run): case.machine for case in found.cases}
+    return sorted(
+        [machines[key], *key, str(about.get("commit", ""))[:12] + (" (modified)" if about.get("dirty") else ""),
+         str(about.get("started_at", ""))]
+        for part in parts for key, about in part.runs.items() if key in machines
+    )  # fmt: skip
+
+
+def as_dict(found: Portability) -> dict:
+    """Plain values for JSON."""
+
+    def plain(value: Interval, **more) -> dict:
+        return {"value": value.mid, "lo": value.lo, "hi": value.hi, **more}
+
+    return {
+        "machines": found.machines,
+        "interval": "means of all lower and of all upper ends of the rows' 95 % intervals",
+        "problems": [
+            {
+                "op": p.op, "pass": p.pass_name, "dtype": p.dtype, "against": kind, "points": p.points,
+                "machines": {
+                    machine: {name: plain(cell.efficiency, refused=cell.refused) for name, cell in cells.items()}
+                    for machine, cells in p.cells.items()
+                },
+                "portability": {name: plain(value) for name, value in p.portability.items()},
+            }
+            for kind, problems in found.problems.items() for p in problems
+        ],
+    }  # fmt: skip
