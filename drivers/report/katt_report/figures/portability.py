@@ -1,6 +1,7 @@
 """The figures of performance portability: shares of the limits by machine, cascades, the navigation chart."""
 
-import textwrap
+import math
+from collections.abc import Callable
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -9,8 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from katt_report.figures import style
-from katt_report.published.portability import BEST_PEER, LIMITS, OURS, PEERS, Cell, Portability, Problem
-from katt_report.text import significant
+from katt_report.published.portability import BEST_PEER, LIMITS, OURS, PEERS, Cell, Portability, Problem, convergence
 
 _MOST_MACHINES = 6
 
@@ -44,8 +44,8 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
                 compared = with_peer.get((problem.op, problem.pass_name, problem.dtype))
                 cells = (compared.cells if compared else {}).get(machine) or problem.cells.get(machine, {})
                 _share(panel, cells, place, looks[problem.dtype])
-            panel.set_title("\n".join(machine.split("-", 1)), fontsize=8.5, pad=18 if notes else None)
-            panel.text(0.5, 1.0, textwrap.fill(notes.get(machine, ""), 30), transform=panel.transAxes, ha="center",
+            panel.set_title("\n".join(machine.split("-", 1)), fontsize=8.5, pad=22 if notes else None)
+            panel.text(0.5, 1.0, notes.get(machine, ""), transform=panel.transAxes, ha="center",
                        va="bottom", fontsize=7, color=style.GREY)  # fmt: skip
             panel.set_xlim(0, 104)
             panel.xaxis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))
@@ -119,7 +119,7 @@ def _cascade(found: Portability, problems: list[Problem], dtype: str, looks: dic
                                color="white" if sum(colours[index][:3]) < 1.5 else "black",
                                bbox={"facecolor": colours[index], "edgecolor": "none", "pad": 2.2})  # fmt: skip
                 p = problem.portability.get(name)
-                panel.text(len(problem.cells) + 0.35, strip, f"P {significant(p.mid, 2)}" if p else "P –", fontsize=7.5,
+                panel.text(len(problem.cells) + 0.35, strip, f"P {p.mid:.2f}" if p else "P –", fontsize=7.5,
                            va="center")  # fmt: skip
             panel.set_xlim(0.4, len(problem.cells) + 0.95)
             panel.set_ylim(-0.1 - 0.15 * len(programs), 1.06)
@@ -149,3 +149,47 @@ def _programs(axes: list[Axes]) -> tuple[list, list[str]]:
         for handle, name in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
     return list(entries.values()), list(entries)
+
+
+def navigation(found: Portability, size: Callable[[str], int]) -> style.Plot | None:
+    """P over the share of code that the machines have in common, a point a problem.
+
+    The navigation chart of Pennycook, Sewall, Jacobsen, Deakin & McIntosh-Smith, *Navigating performance, portability,
+    and productivity*, Computing in Science & Engineering 23(5), 2021.
+    """
+    points = [(kind, p, convergence(p, size)) for kind, problems in found.problems.items() for p in problems]
+    points = [(kind, p, share) for kind, p, share in points if OURS in p.portability and math.isfinite(share)]
+    kinds = [kind for kind in (LIMITS, PEERS) if any(kind == other for other, _, _ in points)]
+    if not points:
+        return None
+    names = list(dict.fromkeys(p.op for _, p, _ in points))
+    colours = dict(zip(names, (matplotlib.colormaps["tab20"](i % 20) for i in range(len(names))), strict=True))
+    markers = style.dtype_looks({p.dtype for _, p, _ in points})
+    with style.context():
+        figure, axes = style.grid(len(kinds), len(kinds), 4.2)
+        for panel, kind in zip(axes, kinds, strict=True):
+            for other, problem, share in points:
+                if kind == other:
+                    forward = problem.pass_name == "forward"
+                    p = problem.portability[OURS]
+                    panel.plot([share] * 2, [p.lo, p.hi], color=colours[problem.op], linewidth=1.0)
+                    panel.plot(share, p.mid, markers[problem.dtype].marker, color=colours[problem.op], markersize=6,
+                               markerfacecolor=None if forward else "white", clip_on=False)  # fmt: skip
+            panel.set_title("against the limits" if kind == LIMITS else "against the best program")
+            panel.set_xlim(0, 1.02)
+            panel.set_ylim(0, 1.02)
+            panel.set_xlabel("code convergence: share of the code in common")
+            panel.set_ylabel("performance portability P")
+        handles = [Line2D([], [], color=colours[name], marker="o", linestyle="") for name in names]
+        handles += [Line2D([], [], color="#333333", marker=look.marker, linestyle="") for look in markers.values()]
+        handles += [Line2D([], [], color="#333333", marker="o", markerfacecolor="white", linestyle="")]
+        style.legend_above(figure, handles, [*names, *markers, "hollow: not the forward pass"])
+    return style.Plot(
+        "navigation",
+        "Navigation chart",
+        figure,
+        "To the right one source serves all machines, above it is fast on all of them; the upper right corner is the "
+        "aim. Code convergence: lines that two machines have in common over all lines of both, the mean over pairs, of "
+        "the project's files that the fastest variant and its baseline include.",
+        "Navigation chart: performance portability over code convergence, a point for every operator, pass and dtype.",
+    )

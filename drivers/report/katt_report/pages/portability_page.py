@@ -6,7 +6,9 @@ from katt_report.figures import portability as figures
 from katt_report.load import Results
 from katt_report.pages.markup import bullets, escape, figure, page, small, table
 from katt_report.pages.output import render
-from katt_report.published.portability import LIMITS, OURS, PEERS, ZERO, Cell, Portability, Problem
+from katt_report.published.files import freshness_of_machines
+from katt_report.published.fresh import Share, SourceTree
+from katt_report.published.portability import LIMITS, OURS, PEERS, ZERO, Cell, Portability, Problem, lines_below
 from katt_report.statistics import Interval
 from katt_report.text import percent_text, significant
 
@@ -18,7 +20,7 @@ _EXPLAINED = {
     LIMITS: "The share of the measured ceiling that binds a row (arithmetic or bandwidth), at most 1.",
     PEERS: "The time of the fastest program at a point over Katt's, at most 1, at the points that a peer ran, too.",
 }
-_RULES = [
+_RULES = (
     "Of every point Katt's fastest variant counts that ran, the naive ones apart: what auto takes. Of several "
     "measurements of a point on one machine the one with the most threads counts, of these the latest.",
     "A problem is an operator, pass and dtype. Its points are those that all of its machines have; where there are "
@@ -30,12 +32,20 @@ _RULES = [
     "95 % intervals bound them. Errors that a machine's rows share stay inside; independent ones would cancel in "
     "part, so the interval is wider than it need be.",
     "A row above its ceiling counts as 1: its data came from a nearer cache than the limit, or the limit was disturbed.",
-]  # fmt: skip
+)  # fmt: skip
 
 
 def interval_text(value: Interval) -> str:
     """`0.56 (0.51–0.58)`."""
-    return f"{significant(value.mid, 2)} ({significant(value.lo, 2)}–{significant(value.hi, 2)})"
+    return f"{_number(value.mid)} {_bounds(value)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else significant(value, 2)
+
+
+def _bounds(value: Interval) -> str:
+    return f"({_number(value.lo)}–{_number(value.hi)})"
 
 
 def summary(found: Portability) -> list[str]:
@@ -64,9 +74,8 @@ def _heads(found: Portability) -> list[str]:
 
 def _cells(problem: Problem, machines: list[str], join=lambda value, more: f"{value} {more}".strip()) -> list[str]:
     p = problem.portability.get(OURS)
-    bounds = f"({significant(p.lo, 2)}–{significant(p.hi, 2)})" if p else ""
     return [problem.op, problem.pass_name, problem.dtype, str(problem.points),
-            join(significant(p.mid, 2) if p else "–", bounds),
+            join(_number(p.mid) if p else "–", _bounds(p) if p else ""),
             *(_cell(problem.cells.get(machine, {}).get(OURS), problem.points, join) for machine in machines)]  # fmt: skip
 
 
@@ -76,25 +85,46 @@ def _cell(cell: Cell | None, points: int, join) -> str:
     if cell.refused:
         return join("0", f"({cell.refused} of {points} not supported)")
     value = cell.efficiency
-    return join(percent_text(value.mid), f"({100 * value.lo:.0f}–{100 * value.hi:.0f})")
+    return join(percent_text(value.mid), f"({significant(100 * value.lo, 2)}–{significant(100 * value.hi, 2)})")
 
 
 def table_text(found: Portability) -> str:
     """Both tables for the terminal, then the summary."""
     text = []
     for kind, problems in found.problems.items():
+        several = [p for p in problems if p.portability] or problems
         if problems:
-            lines = [_heads(found), *(_cells(problem, found.machines) for problem in problems)]
+            lines = [_heads(found), *(_cells(problem, found.machines) for problem in several)]
             widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
             text.append(f"{_TITLES[kind]}:")
             text += ["  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+            if len(several) < len(problems):
+                text.append(f"  ({len(problems) - len(several)} more problems that one machine has alone)")
             text.append("")
     return "\n".join([*text, *summary(found)])
 
 
-def portability_report(found: Portability, parts: list[Results], notes: dict[str, str]) -> dict[str, bytes]:
-    """portability.html, portability.json and every figure as SVG and PNG."""
-    plots = [figures.limits(found, notes), figures.limits(found, notes, every=True), *figures.cascades(found)]
+def dates(found: Portability, parts: list[Results]) -> dict[str, str]:
+    """When the rows of each machine were measured: `2026-11-22 to 2026-11-26`."""
+    days: dict[str, list[str]] = {}
+    for machine, _, _, _, started in _runs(found, parts):
+        days.setdefault(machine, []).append(started[:10])
+    return {machine: " to ".join(sorted({min(each), max(each)})) for machine, each in days.items()}
+
+
+def _fresh_text(share: Share) -> str:
+    return "fresh" if share.is_fresh else f"{percent_text(share.stale_share)} stale"
+
+
+def portability_report(found: Portability, parts: list[Results], tree: SourceTree | None) -> dict[str, bytes]:
+    """portability.html, portability.json and every figure as SVG and PNG; with a source tree also how fresh the rows of
+    every machine are, and the navigation chart."""
+    notes = dates(found, parts)
+    if tree:
+        fresh = freshness_of_machines(parts, tree)
+        notes = {m: f"{when}\n{_fresh_text(fresh[m])}" for m, when in notes.items()}
+    plots = [figures.limits(found, notes), figures.limits(found, notes, every=True), *figures.cascades(found),
+             figures.navigation(found, lines_below(tree.root)) if tree else None]  # fmt: skip
     files, drawn = {}, []
     for plot in plots:
         if plot:
@@ -106,10 +136,19 @@ def portability_report(found: Portability, parts: list[Results], notes: dict[str
     heads = [(text, "" if index < 3 else "n") for index, text in enumerate(_heads(found))]
     for kind, problems in found.problems.items():
         if problems:
-            rows = [[_html(cell) for cell in _cells(problem, found.machines, _mark)] for problem in problems]
-            body.append(f"<h2>{escape(_TITLES[kind])}</h2><p>{escape(_EXPLAINED[kind])}</p>{table(heads, rows)}")
+            several, alone = (
+                table(heads, [[_html(cell) for cell in _cells(p, found.machines, _mark)] for p in chosen])
+                for chosen in ([p for p in problems if p.portability], [p for p in problems if not p.portability])
+            )
+            body.append(f"<h2>{escape(_TITLES[kind])}</h2><p>{escape(_EXPLAINED[kind])}</p>{several}")
+            count = sum(not p.portability for p in problems)
+            if count:
+                body.append(f"<details><summary>{count} problems of one machine</summary>{alone}</details>")
     body += drawn[2:]
-    body.append(f"<h2>How it is computed</h2>{bullets(_RULES, 'plain')}")
+    if "navigation.svg" not in files:
+        body.append("<p>There is no navigation chart: it needs a source tree of Katt, and for one problem files of all "
+                    "machines whose rows name their code.</p>")  # fmt: skip
+    body.append(f"<h2>How it is computed</h2>{bullets(list(_RULES), 'plain')}")
     body.append(f"<h2>Files</h2>{_provenance(found, parts)}")
     title = "Katt: performance portability"
     files["portability.html"] = page(title, ", ".join(found.machines), "\n".join(body)).encode()

@@ -7,8 +7,9 @@ from pathlib import Path
 import h5py
 
 from katt_report.errors import InputError
-from katt_report.isolation import load_isolated
-from katt_report.load import Results
+from katt_report.isolation import each_isolated
+from katt_report.load import Results, merge
+from katt_report.published.fresh import Share, SourceTree, share
 from katt_report.published.machine import machine_name
 
 
@@ -34,14 +35,23 @@ def _is_sweep(path: Path) -> bool:
 
 
 def read_each(paths: Iterable[Path]) -> list[Results]:
-    """The results of every file apart, with its path as the source of its rows."""
-    return [load_isolated(path) for path in result_files(paths)]
+    """The results of every result file among or below the paths, apart."""
+    return each_isolated(*result_files(paths))
 
 
 def machine_of(results: Results, row: dict) -> str:
     """The name of the machine that measured a row; a run on host and device is the backend's that the row has."""
     about = results.runs.get((row["source"], row["run"]), {})
     return machine_name({**about, "backend": row["backend"]})
+
+
+def freshness_of_machines(parts: list[Results], tree: SourceTree) -> dict[str, Share]:
+    """How many rows of every machine are fresh."""
+    every = merge(parts)
+    rows: dict[str, list[int]] = {}
+    for index, row in enumerate(every.points.rows()):
+        rows.setdefault(machine_of(every, row), []).append(index)
+    return {machine: share(every, tree, indices) for machine, indices in rows.items()}
 
 
 def peers_of(parts: Iterable[Results]) -> set[str]:

@@ -18,7 +18,11 @@ independent, the interval is wider than it need be.
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
@@ -35,7 +39,11 @@ ZERO = Interval(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Case:
-    """One point of a problem on one machine: what each program reached there. Katt refused it when `ours` is ""."""
+    """One point of a problem on one machine: what each program reached there.
+
+    `ours` is Katt's variant and `row` its name in the run, both "" when it refused the point; `files` are the project's
+    that the variant is made of, none in files older than the column `code`.
+    """
 
     machine: str
     problem: tuple[str, str, str]
@@ -44,7 +52,9 @@ class Case:
     started_at: str
     source: str
     run: str
+    row: str
     ours: str
+    files: frozenset[str]
     shares: dict[str, Interval]
     efficiencies: dict[str, Interval]
 
@@ -61,7 +71,8 @@ class Cell:
 class Problem:
     """One operator, pass and dtype at the points that all of its machines have.
 
-    `cells` maps a machine to its programs, `portability` a program to P over all of these machines.
+    `cells` maps a machine to its programs, `portability` a program to P over all of these machines, `files` a machine
+    to those that Katt's variants there are made of.
     """
 
     op: str
@@ -70,6 +81,7 @@ class Problem:
     points: int
     cells: dict[str, dict[str, Cell]]
     portability: dict[str, Interval]
+    files: dict[str, frozenset[str]]
 
     @property
     def name(self) -> str:
@@ -167,7 +179,8 @@ def _case(results: Results, rows: list[dict], axes: dict[str, list[str]], peers:
     about = results.runs.get((first["source"], first["run"]), {})
     point = tuple(_same(first.get(name, 0)) for name in axes[first["op"]])
     return Case(machine_of(results, first), (first["op"], first["pass"], first["dtype"]), point, first["threads"],
-                str(about.get("started_at", "")), first["source"], first["run"], ours["variant"] if ours else "",
+                str(about.get("started_at", "")), first["source"], first["run"], ours["point"] if ours else "",
+                ours["variant"] if ours else "", frozenset(results.code.get(ours["code"], ()) if ours else ()),
                 shares, efficiencies)  # fmt: skip
 
 
@@ -211,7 +224,7 @@ def _problem(key: tuple, machines: dict[str, dict[tuple, Case]], values, program
     points = _common(machines)
     if not any(case.ours for cases in machines.values() for point, case in cases.items() if point in points):
         return None  # a peer that nobody has, or a variant for other machines alone: no measurement of Katt
-    cells = {}
+    cells, files = {}, {}
     for machine in sorted(machines):
         held = [machines[machine].get(point) for point in points]
         if None in held:
@@ -219,13 +232,29 @@ def _problem(key: tuple, machines: dict[str, dict[tuple, Case]], values, program
         reached = {name: [values(case)[name] for case in held] for name in programs
                    if all(name in values(case) for case in held)}
         refused = sum(not case.ours for case in held)
+        if all(case.files for case in held):
+            files[machine] = frozenset().union(*(case.files for case in held))
         cells[machine] = {name: Cell(geometric_mean(each), refused if name == OURS else 0)
                           for name, each in reached.items()}
     several = len(cells) > 1
     return Problem(*key, len(points), cells, {
         name: harmonic_mean([cell[name].efficiency for cell in cells.values()])
         for name in programs if several and all(name in cell for cell in cells.values())
-    })  # fmt: skip
+    }, files)  # fmt: skip
+
+
+def convergence(problem: Problem, size: Callable[[str], int]) -> float:
+    """The share of Katt's code that the machines of a problem have in common; NaN where not all tell their files.
+
+    One minus the mean over pairs of machines of the Jaccard distance of their code (Harrell & Kitson, *Effective
+    performance portability*, P3HPC 2018). `size` says how many lines a file has.
+    """
+    if len(problem.files) < max(2, len(problem.cells)):
+        return math.nan
+    return float(np.mean([
+        sum(map(size, one & two)) / max(sum(map(size, one | two)), 1)
+        for one, two in combinations(problem.files.values(), 2)
+    ]))  # fmt: skip
 
 
 def _common(machines: dict[str, dict[tuple, Case]]) -> list[tuple]:
@@ -252,3 +281,16 @@ def harmonic_mean(values: list[Interval]) -> Interval:
 
 def _each(values: list[Interval], mean) -> Interval:
     return Interval(*(mean([getattr(value, end) for value in values]) for end in ("mid", "lo", "hi")))
+
+
+def lines_below(root: Path) -> Callable[[str], int]:
+    """The number of lines that are not blank in a file of a source tree; 0 for a file that it lacks."""
+
+    @cache
+    def lines(path: str) -> int:
+        file = (root / path).resolve()
+        if not file.is_relative_to(root.resolve()) or not file.is_file():  # a foreign file may name any path
+            return 0
+        return sum(bool(line.strip()) for line in file.read_text(errors="replace").splitlines())
+
+    return lines
