@@ -6,5 +6,6 @@ A command imports what it needs inside `run`: --help and a wrong option should n
 NAMES = (
     "baselines",
     "compare",
+    "history",
     "portability",
 )

@@ -18,19 +18,12 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--source", type=Path, metavar="DIR",
                         help="source tree that tells whether rows are fresh (that of this program)")  # fmt: skip
     options = parser.parse_args(arguments)
-    from katt_report.errors import InputError
     from katt_report.pages.output import write_folder
     from katt_report.pages.portability_page import portability_report, table_text
-    from katt_report.published.files import read_each
-    from katt_report.published.fresh import source_tree
+    from katt_report.published.files import read_each, tree_of
     from katt_report.published.portability import portability
 
-    try:
-        tree = source_tree(options.source)
-    except InputError:
-        if options.source:
-            raise
-        tree = None  # an installed package has none: the page then says nothing of freshness
+    tree = tree_of(options.source)
     parts = read_each(options.results)
     found = portability(parts)
     if options.output:

@@ -1,15 +1,17 @@
 """The result files among files and folders, each with the machines of its runs."""
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
 import h5py
 
+from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.isolation import each_isolated
 from katt_report.load import Results, merge
-from katt_report.published.fresh import Share, SourceTree, share
+from katt_report.published.fresh import Share, SourceTree, share, source_tree
 from katt_report.published.machine import machine_name
 
 
@@ -45,6 +47,16 @@ def machine_of(results: Results, row: dict) -> str:
     return machine_name({**about, "backend": row["backend"]})
 
 
+def tree_of(named: Path | None) -> SourceTree | None:
+    """The source tree that was named, else the one of this program; None where a package was installed without one."""
+    try:
+        return source_tree(named)
+    except InputError:
+        if named:
+            raise
+        return None
+
+
 def freshness_of_machines(parts: list[Results], tree: SourceTree) -> dict[str, Share]:
     """How many rows of every machine are fresh."""
     every = merge(parts)
@@ -66,3 +78,27 @@ def about_peers(about: dict) -> dict[str, str]:
     except ValueError:
         return {}
     return {str(name): str(library) for name, library in named.items()} if isinstance(named, dict) else {}
+
+
+def point_axes(parts: Iterable[Results]) -> dict[str, list[str]]:
+    """The columns that name a point apart from its label, its number of threads and its backend, by operator.
+
+    An axis that some file lacks, since it is older, is left out unless it has several values in another.
+    """
+    no_axis = {"op", "pass", "dtype", "variant", "label", "threads", "backend", *schema.TILES}
+    found: dict[str, list[dict[str, int]]] = {}
+    for part in parts:
+        for op in part.points.values("op"):
+            rows = part.points.where(op=op)
+            found.setdefault(op, []).append({n: len(rows.values(n)) for n in rows.identity if n not in no_axis})
+    names = {}
+    for op, counts in found.items():
+        every = dict.fromkeys(name for count in counts for name in count)
+        names[op] = [n for n in every if all(n in count for count in counts) or any(c.get(n, 1) > 1 for c in counts)]
+    return names
+
+
+def plain_values(row: dict, names: Iterable[str]) -> tuple:
+    """The values of columns, 0 for a column that the file lacks and None for NaN, which equals nothing."""
+    values = (row.get(name, 0) for name in names)
+    return tuple(None if isinstance(value, float) and math.isnan(value) else value for value in values)

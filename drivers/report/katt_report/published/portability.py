@@ -29,7 +29,7 @@ import numpy as np
 from katt_report import schema
 from katt_report.groups import sort_dtypes
 from katt_report.load import Results
-from katt_report.published.files import machine_of, peers_of
+from katt_report.published.files import machine_of, peers_of, plain_values, point_axes
 from katt_report.statistics import Interval, paired_ratio
 
 OURS, BEST_PEER = "Katt", "best peer"
@@ -112,8 +112,8 @@ def portability(parts: list[Results]) -> Portability:
 
     Of several cases of one point on one machine, the one with the most threads counts, of these the latest.
     """
-    peers = peers_of(parts)
-    cases = [case for part, names in zip(parts, _axes(parts), strict=True) for case in _cases(part, names, peers)]
+    peers, axes = peers_of(parts), point_axes(parts)
+    cases = [case for part in parts for case in _cases(part, axes, peers)]
     cases.sort(key=lambda case: (case.threads, case.started_at, case.source, case.run))
     limits = _problems(cases, lambda case: case.shares, (OURS,))
     compared = [case for case in cases if len(case.efficiencies) > 1]
@@ -124,37 +124,14 @@ def portability(parts: list[Results]) -> Portability:
     return Portability(machines, {LIMITS: limits, PEERS: relative}, shares, cases)
 
 
-def _axes(parts: list[Results]) -> list[dict[str, list[str]]]:
-    """The columns that name a point, for each file by operator.
-
-    The number of threads, the label and the backend are no part of the problem. An axis that some file lacks, since it
-    is older, is left out unless it has several values in another.
-    """
-    no_axis = {"op", "pass", "dtype", "variant", "label", "threads", "backend", *schema.TILES}
-    found: dict[str, list[dict[str, int]]] = {}
-    for part in parts:
-        for op in part.points.values("op"):
-            rows = part.points.where(op=op)
-            found.setdefault(op, []).append({n: len(rows.values(n)) for n in rows.identity if n not in no_axis})
-    names = {}
-    for op, counts in found.items():
-        every = dict.fromkeys(name for count in counts for name in count)
-        names[op] = [n for n in every if all(n in count for count in counts) or any(c.get(n, 1) > 1 for c in counts)]
-    return [names] * len(parts)
-
-
 def _cases(results: Results, axes: dict[str, list[str]], peers: set[str]) -> list[Case]:
     groups: dict[tuple, list[dict]] = {}
     names = [n for n in results.points.identity if n not in ("variant", *schema.TILES)]
     for row in results.points.rows():
         if not row.get("ranks"):  # what ranks exchange has no ceiling of the machine
-            groups.setdefault((row["source"], row["run"], *(_same(row[n]) for n in names)), []).append(row)
+            groups.setdefault((row["source"], row["run"], *plain_values(row, names)), []).append(row)
     cases = (_case(results, rows, axes, peers) for rows in groups.values())
     return [case for case in cases if case]
-
-
-def _same(value):
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _case(results: Results, rows: list[dict], axes: dict[str, list[str]], peers: set[str]) -> Case | None:
@@ -177,7 +154,7 @@ def _case(results: Results, rows: list[dict], axes: dict[str, list[str]], peers:
     if not ours:
         shares[OURS] = efficiencies[OURS] = ZERO
     about = results.runs.get((first["source"], first["run"]), {})
-    point = tuple(_same(first.get(name, 0)) for name in axes[first["op"]])
+    point = plain_values(first, axes[first["op"]])
     return Case(machine_of(results, first), (first["op"], first["pass"], first["dtype"]), point, first["threads"],
                 str(about.get("started_at", "")), first["source"], first["run"], ours["point"] if ours else "",
                 ours["variant"] if ours else "", frozenset(results.code.get(ours["code"], ()) if ours else ()),
