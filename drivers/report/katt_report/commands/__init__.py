@@ -8,4 +8,5 @@ NAMES = (
     "compare",
     "history",
     "portability",
+    "readme",
 )
