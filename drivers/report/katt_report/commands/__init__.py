@@ -7,6 +7,7 @@ NAMES = (
     "baselines",
     "compare",
     "history",
+    "index",
     "portability",
     "readme",
 )

@@ -78,6 +78,20 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
                 parent.rmdir()
 
 
+def write_file(path: Path, data: bytes | str) -> None:
+    """Writes one file whole or not at all. Throws InputError for a place that cannot be written, OSError for a full disk."""
+    temporary = path.with_name(f"{_PREFIX}{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in _FAILURES:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise InputError(path, f"a place that cannot be written ({error.strerror})", "a writable folder") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def _locked(folder: Path, wait: int = 0) -> int | None:
     """A descriptor that holds the lock of a folder until it is closed, at the latest when the
     process ends; None when the folder is gone, the file system has no locks, or, with wait =

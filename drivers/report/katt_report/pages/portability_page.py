@@ -2,6 +2,7 @@
 
 import json
 
+from katt_report.errors import InputError
 from katt_report.figures import portability as figures
 from katt_report.load import Results
 from katt_report.pages.markup import bullets, escape, figure, page, small, table
@@ -104,12 +105,28 @@ def table_text(found: Portability) -> str:
     return "\n".join([*text, *summary(found)])
 
 
-def dates(found: Portability, parts: list[Results]) -> dict[str, str]:
+def _dates(found: Portability, parts: list[Results]) -> dict[str, str]:
     """When the rows of each machine were measured: `2026-11-22 to 2026-11-26`."""
     days: dict[str, list[str]] = {}
     for machine, _, _, _, started in _runs(found, parts):
         days.setdefault(machine, []).append(started[:10])
     return {machine: " to ".join(sorted({min(each), max(each)})) for machine, each in days.items()}
+
+
+def _notes(found: Portability, parts: list[Results], tree: SourceTree | None) -> dict[str, str]:
+    """What stands below the name of a machine: when it was measured, and with a source tree whether that still holds."""
+    notes = _dates(found, parts)
+    fresh = freshness_of_machines(parts, tree) if tree else {}
+    return {m: f"{when}\n{_fresh_text(fresh[m])}" if m in fresh else when for m, when in notes.items()}
+
+
+def figure_file(found: Portability, parts: list[Results], tree: SourceTree | None, suffix: str) -> bytes:
+    """The shares of the limits as a file; throws InputError where there is nothing to draw."""
+    plot = figures.limits(found, _notes(found, parts, tree))
+    if not plot:
+        raise InputError("--figure", "nothing to draw", "files with points that two machines have in common")
+    svg, png = render(plot.figure)
+    return svg if suffix == ".svg" else png
 
 
 def _fresh_text(share: Share) -> str:
@@ -119,10 +136,7 @@ def _fresh_text(share: Share) -> str:
 def portability_report(found: Portability, parts: list[Results], tree: SourceTree | None) -> dict[str, bytes]:
     """portability.html, portability.json and every figure as SVG and PNG; with a source tree also how fresh the rows of
     every machine are, and the navigation chart."""
-    notes = dates(found, parts)
-    if tree:
-        fresh = freshness_of_machines(parts, tree)
-        notes = {m: f"{when}\n{_fresh_text(fresh[m])}" for m, when in notes.items()}
+    notes = _notes(found, parts, tree)
     plots = [figures.limits(found, notes), figures.limits(found, notes, every=True), *figures.cascades(found),
              figures.navigation(found, lines_below(tree.root)) if tree else None]  # fmt: skip
     files, drawn = {}, []
