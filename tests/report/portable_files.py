@@ -1,6 +1,8 @@
 """Files of several machines, made up with exact times: every round of a variant takes its time, times a drift that all
 variants of the round share, so that paired ratios are known."""
 
+import json
+
 import numpy as np
 import synthetic
 
@@ -18,7 +20,7 @@ def file(machine: str, cases, peers=("torch",), noise: float = 0.0, **about) -> 
     without a measurement. `noise` is the width of all intervals, relative."""
     made = synthetic.File(
         runs={"run-0001": synthetic.run_attributes(
-            peers="{%s}" % ", ".join(f'"{name}": "a library"' for name in peers), **MACHINES[machine], **about)},
+            peers=json.dumps(dict.fromkeys(peers, "a library")), **MACHINES[machine], **about)},
         ceilings={"run-0001": list(synthetic.CEILINGS)},
     )  # fmt: skip
     for axes, times in cases:

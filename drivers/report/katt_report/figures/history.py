@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from itertools import pairwise
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -21,14 +22,18 @@ def panels(found: History, machine: str) -> style.Plot:
     rows = math.ceil(len(drawn) / _COLUMNS)
     with style.context():
         columns = min(_COLUMNS, len(drawn))
-        figure = Figure(figsize=(max(style.PAGE_WIDTH * columns / _COLUMNS, 4.0), 0.4 + 1.75 * rows), layout="constrained")
+        figure = Figure(
+            figsize=(max(style.PAGE_WIDTH * columns / _COLUMNS, 4.0), 0.4 + 1.75 * rows), layout="constrained"
+        )
         axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
         for unused in axes[len(drawn) :]:
             unused.remove()
         for panel, series in zip(axes, drawn, strict=False):
             _panel(panel, series)
         figure.supylabel("times as fast as naive", fontsize=9)
-    more = f" The first {len(drawn)} of {len(every)} rows are drawn; the table has all." if len(every) > len(drawn) else ""
+    more = (
+        f" The first {len(drawn)} of {len(every)} rows are drawn; the table has all." if len(every) > len(drawn) else ""
+    )
     return style.Plot(
         f"history_{machine}",
         machine,
@@ -46,10 +51,12 @@ def _panel(panel, series: Series) -> None:
     low, high = min(r.mid for r in ratios), max(r.mid for r in ratios)
     bottom, top = min(0.93 * low, low / 1.05), max(1.07 * high, 1.05 * high)
     for place, ratio in zip(places, ratios, strict=True):
-        panel.plot([place] * 2, [max(ratio.lo, bottom / 2), min(ratio.hi, 2 * top)], color=_COLOUR, linewidth=1.0, alpha=0.6)
+        panel.plot(
+            [place] * 2, [max(ratio.lo, bottom / 2), min(ratio.hi, 2 * top)], color=_COLOUR, linewidth=1.0, alpha=0.6
+        )
     panel.plot(places, [r.mid for r in ratios], "o", color=_COLOUR, markersize=3)
     starts = [0, *(change.index for change in series.changes), len(ratios)]
-    for first, last in zip(starts, starts[1:], strict=False):
+    for first, last in pairwise(starts):
         panel.plot([first - 0.4, last - 0.6], [series.levels[first]] * 2, color="black", linewidth=1.1)
     for change in series.changes:
         panel.axvline(change.index - 0.5, color=_WORSE if change.factor < 1 else _BETTER, linewidth=1.2,

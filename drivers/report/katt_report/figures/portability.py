@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from katt_report.figures import style
-from katt_report.published.portability import BEST_PEER, LIMITS, OURS, PEERS, Cell, Portability, Problem, convergence
+from katt_report.published.portability import BEST_PEER, LIMITS, OURS, PEERS, Cell, Operation, Portability, convergence
 
 _MOST_MACHINES = 6
 
@@ -23,7 +23,7 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
     below the names of machines.
     """
     with_peer = {(p.op, p.pass_name, p.dtype): p for p in found.shares}
-    drawn = [p for p in found.problems[LIMITS] if len(p.cells) > 1 or len(found.machines) == 1]
+    drawn = [p for p in found.operations[LIMITS] if len(p.cells) > 1 or len(found.machines) == 1]
     if not every:
         drawn = [p for p in drawn if p.dtype in ("f32", "bf16")] or drawn
         compared = {p.name for p in found.shares}
@@ -39,11 +39,13 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
         figure = Figure(figsize=(width, 1.6 + (0.18 + 0.1 * len(dtypes)) * len(rows)), layout="constrained")
         axes = figure.subplots(1, len(machines), sharey=True, squeeze=False)[0]
         for panel, machine in zip(axes, machines, strict=True):
-            for problem in drawn:
-                place = rows.index(problem.name) + (dtypes.index(problem.dtype) - (len(dtypes) - 1) / 2) * 0.6 / len(dtypes)
-                compared = with_peer.get((problem.op, problem.pass_name, problem.dtype))
-                cells = (compared.cells if compared else {}).get(machine) or problem.cells.get(machine, {})
-                _share(panel, cells, place, looks[problem.dtype])
+            for operation in drawn:
+                place = rows.index(operation.name) + (
+                    dtypes.index(operation.dtype) - (len(dtypes) - 1) / 2
+                ) * 0.6 / len(dtypes)
+                compared = with_peer.get((operation.op, operation.pass_name, operation.dtype))
+                cells = (compared.cells if compared else {}).get(machine) or operation.cells.get(machine, {})
+                _share(panel, cells, place, looks[operation.dtype])
             panel.set_title("\n".join(machine.split("-", 1)), fontsize=8.5, pad=22 if notes else None)
             panel.text(0.5, 1.0, notes.get(machine, ""), transform=panel.transAxes, ha="center",
                        va="bottom", fontsize=7, color=style.GREY)  # fmt: skip
@@ -56,7 +58,9 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
         axes[0].set_yticks(range(len(rows)), rows)
         axes[0].set_ylim(len(rows) - 0.5, -0.5)
         figure.supxlabel("share of the machine's measured limit, %", fontsize=9)
-        handles = [Line2D([], [], color=looks[dtype].colour, marker=looks[dtype].marker, linestyle="") for dtype in dtypes]
+        handles = [
+            Line2D([], [], color=looks[dtype].colour, marker=looks[dtype].marker, linestyle="") for dtype in dtypes
+        ]
         handles += [Line2D([], [], color="#333333", marker="o", markerfacecolor=fill, linestyle="")
                     for fill in ("#333333", "white")]  # fmt: skip
         style.legend_above(figure, handles, [*dtypes, "filled: Katt", "hollow: the best peer"])
@@ -80,34 +84,42 @@ def _share(panel: Axes, cells: dict[str, Cell], place: float, look: style.Look) 
         panel.plot(0, place, "x", color="#a8200d", markersize=6, markeredgewidth=1.6, clip_on=False)
         return
     if peer:
-        panel.plot([100 * peer.efficiency.mid, 100 * value.mid], [place] * 2, color=look.colour, linewidth=0.8, alpha=0.5)
-        panel.plot(100 * peer.efficiency.mid, place, look.marker, color=look.colour, markerfacecolor="white", markersize=4.5)
+        panel.plot(
+            [100 * peer.efficiency.mid, 100 * value.mid], [place] * 2, color=look.colour, linewidth=0.8, alpha=0.5
+        )
+        panel.plot(
+            100 * peer.efficiency.mid, place, look.marker, color=look.colour, markerfacecolor="white", markersize=4.5
+        )
     panel.plot([100 * value.lo, 100 * value.hi], [place] * 2, color=look.colour, linewidth=2.2, solid_capstyle="butt")
     panel.plot(100 * value.mid, place, look.marker, color=look.colour, markersize=5, clip_on=False)
 
 
 def cascades(found: Portability) -> list[style.Plot]:
-    """For every dtype a panel a problem: the efficiency of each program on its machines, the best first.
+    """For every dtype a panel an operation: the efficiency of each program on its machines, the best first.
 
     The cascade plot of Sewall, Pennycook, Jacobsen, Deakin & McIntosh-Smith, *Interpreting and visualizing performance
     portability metrics*, P3HPC 2020.
     """
-    problems = [p for p in found.problems[PEERS] if len(p.cells) > 1]
-    dtypes = style.sort_dtypes({p.dtype for p in problems})
-    programs = [name for name in dict.fromkeys(n for p in problems for c in p.cells.values() for n in c) if name != BEST_PEER]
-    return [_cascade(found, [p for p in problems if p.dtype == dtype][: style.MOST_PANELS], dtype,
+    operations = [p for p in found.operations[PEERS] if len(p.cells) > 1]
+    dtypes = style.sort_dtypes({p.dtype for p in operations})
+    programs = [
+        name for name in dict.fromkeys(n for p in operations for c in p.cells.values() for n in c) if name != BEST_PEER
+    ]
+    return [_cascade(found, [p for p in operations if p.dtype == dtype][: style.MOST_PANELS], dtype,
                      style.variant_looks(programs)) for dtype in dtypes]  # fmt: skip
 
 
-def _cascade(found: Portability, problems: list[Problem], dtype: str, looks: dict[str, style.Look]) -> style.Plot:
-    machines = [m for m in found.machines if any(m in p.cells for p in problems)]
-    colours = [matplotlib.colormaps["cividis"](0.15 + 0.8 * i / max(len(machines) - 1, 1)) for i in range(len(machines))]
+def _cascade(found: Portability, operations: list[Operation], dtype: str, looks: dict[str, style.Look]) -> style.Plot:
+    machines = [m for m in found.machines if any(m in p.cells for p in operations)]
+    colours = [
+        matplotlib.colormaps["cividis"](0.15 + 0.8 * i / max(len(machines) - 1, 1)) for i in range(len(machines))
+    ]
     with style.context():
-        figure, axes = style.grid(len(problems), 3, 2.9)
-        for panel, problem in zip(axes, problems, strict=True):
-            programs = [name for name in looks if any(name in cell for cell in problem.cells.values())]
+        figure, axes = style.grid(len(operations), 3, 2.9)
+        for panel, operation in zip(axes, operations, strict=True):
+            programs = [name for name in looks if any(name in cell for cell in operation.cells.values())]
             for line, name in enumerate(programs):
-                reached = sorted((-cell[name].efficiency.mid, machine) for machine, cell in problem.cells.items()
+                reached = sorted((-cell[name].efficiency.mid, machine) for machine, cell in operation.cells.items()
                                  if name in cell and cell[name].efficiency.mid > 0)  # fmt: skip
                 places = range(1, len(reached) + 1)
                 panel.plot(places, [-value for value, _ in reached], label=name, **looks[name].curve())
@@ -118,17 +130,17 @@ def _cascade(found: Portability, problems: list[Problem], dtype: str, looks: dic
                     panel.text(place, strip, str(index + 1), ha="center", va="center", fontsize=7,
                                color="white" if sum(colours[index][:3]) < 1.5 else "black",
                                bbox={"facecolor": colours[index], "edgecolor": "none", "pad": 2.2})  # fmt: skip
-                p = problem.portability.get(name)
-                panel.text(len(problem.cells) + 0.35, strip, f"P {p.mid:.2f}" if p else "P –", fontsize=7.5,
+                p = operation.portability.get(name)
+                panel.text(len(operation.cells) + 0.35, strip, f"P {p.mid:.2f}" if p else "P –", fontsize=7.5,
                            va="center")  # fmt: skip
-            panel.set_xlim(0.4, len(problem.cells) + 0.95)
+            panel.set_xlim(0.4, len(operation.cells) + 0.95)
             panel.set_ylim(-0.1 - 0.15 * len(programs), 1.06)
-            panel.xaxis.set_major_locator(FixedLocator(range(1, len(problem.cells) + 1)))
+            panel.xaxis.set_major_locator(FixedLocator(range(1, len(operation.cells) + 1)))
             panel.set_xlabel("machines, the best first")
             panel.yaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
             panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
             panel.axhline(0, color=style.GREY, linewidth=0.8)
-            panel.set_title(problem.name)
+            panel.set_title(operation.name)
         handles, labels = _programs(axes)
         handles += [Line2D([], [], marker="s", linestyle="", color=colour, markersize=8) for colour in colours]
         style.legend_above(figure, handles, labels + [f"{i + 1}: {machine}" for i, machine in enumerate(machines)])
@@ -152,12 +164,12 @@ def _programs(axes: list[Axes]) -> tuple[list, list[str]]:
 
 
 def navigation(found: Portability, size: Callable[[str], int]) -> style.Plot | None:
-    """P over the share of code that the machines have in common, a point a problem.
+    """P over the share of code that the machines have in common, a point an operation.
 
     The navigation chart of Pennycook, Sewall, Jacobsen, Deakin & McIntosh-Smith, *Navigating performance, portability,
     and productivity*, Computing in Science & Engineering 23(5), 2021.
     """
-    points = [(kind, p, convergence(p, size)) for kind, problems in found.problems.items() for p in problems]
+    points = [(kind, p, convergence(p, size)) for kind, operations in found.operations.items() for p in operations]
     points = [(kind, p, share) for kind, p, share in points if OURS in p.portability and math.isfinite(share)]
     kinds = [kind for kind in (LIMITS, PEERS) if any(kind == other for other, _, _ in points)]
     if not points:
@@ -168,12 +180,12 @@ def navigation(found: Portability, size: Callable[[str], int]) -> style.Plot | N
     with style.context():
         figure, axes = style.grid(len(kinds), len(kinds), 4.2)
         for panel, kind in zip(axes, kinds, strict=True):
-            for other, problem, share in points:
+            for other, operation, share in points:
                 if kind == other:
-                    forward = problem.pass_name == "forward"
-                    p = problem.portability[OURS]
-                    panel.plot([share] * 2, [p.lo, p.hi], color=colours[problem.op], linewidth=1.0)
-                    panel.plot(share, p.mid, markers[problem.dtype].marker, color=colours[problem.op], markersize=6,
+                    forward = operation.pass_name == "forward"
+                    p = operation.portability[OURS]
+                    panel.plot([share] * 2, [p.lo, p.hi], color=colours[operation.op], linewidth=1.0)
+                    panel.plot(share, p.mid, markers[operation.dtype].marker, color=colours[operation.op], markersize=6,
                                markerfacecolor=None if forward else "white", clip_on=False)  # fmt: skip
             panel.set_title("against the limits" if kind == LIMITS else "against the best program")
             panel.set_xlim(0, 1.02)

@@ -27,7 +27,9 @@ def summary(found: History) -> list[str]:
         slower = sum(series.levels[-1] < series.levels[0] for series in changed)
         verdict = (f"{len(changed)} changed ({slower} slower at the end than at the beginning)" if changed
                    else "none changed")  # fmt: skip
-        lines.append(f"{machine}: {len(own)} rows over {len(runs)} runs, {runs[0][1][:7]} to {runs[-1][1][:7]}: {verdict}.")
+        lines.append(
+            f"{machine}: {len(own)} rows over {len(runs)} runs, {runs[0][1][:7]} to {runs[-1][1][:7]}: {verdict}."
+        )
     if found.single:
         lines.append(f"{found.single} rows are in one run alone and have no history.")
     return lines
@@ -46,7 +48,9 @@ def table_text(found: History) -> str:
     """The changes by machine, the largest rows first, then a sentence a machine."""
     text = []
     for machine in found.machines:
-        changes = [(series, change) for series in found.series if series.machine == machine for change in series.changes]
+        changes = [
+            (series, change) for series in found.series if series.machine == machine for change in series.changes
+        ]
         if changes:
             lines = [_CHANGE_HEADS, *(_change_cells(*each) for each in changes)]
             widths = [max(len(line[column]) for line in lines) for column in range(len(_CHANGE_HEADS))]

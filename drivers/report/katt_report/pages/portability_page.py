@@ -9,7 +9,7 @@ from katt_report.pages.markup import bullets, escape, figure, page, small, table
 from katt_report.pages.output import render
 from katt_report.published.files import freshness_of_machines
 from katt_report.published.fresh import Share, SourceTree
-from katt_report.published.portability import LIMITS, OURS, PEERS, ZERO, Cell, Portability, Problem, lines_below
+from katt_report.published.portability import LIMITS, OURS, PEERS, ZERO, Cell, Operation, Portability, lines_below
 from katt_report.statistics import Interval
 from katt_report.text import percent_text, significant
 
@@ -24,7 +24,7 @@ _EXPLAINED = {
 _RULES = (
     "Of every point Katt's fastest variant counts that ran, the naive ones apart: what auto takes. Of several "
     "measurements of a point on one machine the one with the most threads counts, of these the latest.",
-    "A problem is an operator, pass and dtype. Its points are those that all of its machines have; where there are "
+    "An operation is an operator, pass and dtype. Its points are those that all of its machines have; where there are "
     "none, those of the most machines that have some in common. A dash: not measured at these points.",
     "The efficiency of a machine is the geometric mean over the points. P is the harmonic mean over the machines "
     "(Pennycook, Sewall & Lee, A metric for performance portability, PMBS 2016; Implications of a metric for "
@@ -50,22 +50,22 @@ def _bounds(value: Interval) -> str:
 
 
 def summary(found: Portability) -> list[str]:
-    """P in the mean of all problems, a sentence a kind of efficiency, and the problems that a machine lacks."""
+    """P in the mean of all operations, a sentence a kind of efficiency, and the operations that a machine lacks."""
     lines = []
     for kind, words in ((LIMITS, "of the machines' measured limits"), (PEERS, "beside the best program there")):
         mean = found.mean(kind)
         if mean:
             value, count = mean
-            machines = {m for p in found.problems[kind] if p.portability for m in p.cells}
+            machines = {m for p in found.operations[kind] if p.portability for m in p.cells}
             lines.append(f"Katt's performance portability is {interval_text(value)} {words}: the geometric mean of "
-                         f"{count} problem{'s'[: count != 1]} over {len(machines)} machines.")  # fmt: skip
-    for kind, problems in found.problems.items():
-        for p in problems:
+                         f"{count} operation{'s'[: count != 1]} over {len(machines)} machines.")  # fmt: skip
+    for kind, operations in found.operations.items():
+        for p in operations:
             lacking = [m for m, cells in p.cells.items() if cells[OURS].efficiency == ZERO]
             if lacking and kind == LIMITS:
                 lines.append(f"{p.name} in {p.dtype} is not supported on {', '.join(lacking)}: P = 0.")
     if not lines:
-        lines.append("The files have no problem in common between machines: P needs the same points on two or more.")
+        lines.append("The files have no operation in common between machines: P needs the same points on two or more.")
     return lines
 
 
@@ -73,11 +73,11 @@ def _heads(found: Portability) -> list[str]:
     return ["operator", "pass", "dtype", "points", "P", *found.machines]
 
 
-def _cells(problem: Problem, machines: list[str], join=lambda value, more: f"{value} {more}".strip()) -> list[str]:
-    p = problem.portability.get(OURS)
-    return [problem.op, problem.pass_name, problem.dtype, str(problem.points),
+def _cells(operation: Operation, machines: list[str], join=lambda value, more: f"{value} {more}".strip()) -> list[str]:
+    p = operation.portability.get(OURS)
+    return [operation.op, operation.pass_name, operation.dtype, str(operation.points),
             join(_number(p.mid) if p else "–", _bounds(p) if p else ""),
-            *(_cell(problem.cells.get(machine, {}).get(OURS), problem.points, join) for machine in machines)]  # fmt: skip
+            *(_cell(operation.cells.get(machine, {}).get(OURS), operation.points, join) for machine in machines)]  # fmt: skip
 
 
 def _cell(cell: Cell | None, points: int, join) -> str:
@@ -92,15 +92,15 @@ def _cell(cell: Cell | None, points: int, join) -> str:
 def table_text(found: Portability) -> str:
     """Both tables for the terminal, then the summary."""
     text = []
-    for kind, problems in found.problems.items():
-        several = [p for p in problems if p.portability] or problems
-        if problems:
-            lines = [_heads(found), *(_cells(problem, found.machines) for problem in several)]
+    for kind, operations in found.operations.items():
+        several = [p for p in operations if p.portability] or operations
+        if operations:
+            lines = [_heads(found), *(_cells(operation, found.machines) for operation in several)]
             widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
             text.append(f"{_TITLES[kind]}:")
             text += ["  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
-            if len(several) < len(problems):
-                text.append(f"  ({len(problems) - len(several)} more problems that one machine has alone)")
+            if len(several) < len(operations):
+                text.append(f"  ({len(operations) - len(several)} more operations that one machine has alone)")
             text.append("")
     return "\n".join([*text, *summary(found)])
 
@@ -148,19 +148,19 @@ def portability_report(found: Portability, parts: list[Results], tree: SourceTre
             drawn.append(figure(svg, plot.caption, plot.alt, plot.name, plot.figure.get_figwidth()))
     body = [bullets(summary(found), "headline"), *drawn[:2]]
     heads = [(text, "" if index < 3 else "n") for index, text in enumerate(_heads(found))]
-    for kind, problems in found.problems.items():
-        if problems:
+    for kind, operations in found.operations.items():
+        if operations:
             several, alone = (
                 table(heads, [[_html(cell) for cell in _cells(p, found.machines, _mark)] for p in chosen])
-                for chosen in ([p for p in problems if p.portability], [p for p in problems if not p.portability])
+                for chosen in ([p for p in operations if p.portability], [p for p in operations if not p.portability])
             )
             body.append(f"<h2>{escape(_TITLES[kind])}</h2><p>{escape(_EXPLAINED[kind])}</p>{several}")
-            count = sum(not p.portability for p in problems)
+            count = sum(not p.portability for p in operations)
             if count:
-                body.append(f"<details><summary>{count} problems of one machine</summary>{alone}</details>")
+                body.append(f"<details><summary>{count} operations of one machine</summary>{alone}</details>")
     body += drawn[2:]
     if "navigation.svg" not in files:
-        body.append("<p>There is no navigation chart: it needs a source tree of Katt, and for one problem files of all "
+        body.append("<p>There is no navigation chart: it needs a source tree of Katt, and for one operation files of all "
                     "machines whose rows name their code.</p>")  # fmt: skip
     body.append(f"<h2>How it is computed</h2>{bullets(list(_RULES), 'plain')}")
     body.append(f"<h2>Files</h2>{_provenance(found, parts)}")
@@ -202,7 +202,7 @@ def as_dict(found: Portability) -> dict:
     return {
         "machines": found.machines,
         "interval": "means of all lower and of all upper ends of the rows' 95 % intervals",
-        "problems": [
+        "operations": [
             {
                 "op": p.op, "pass": p.pass_name, "dtype": p.dtype, "against": kind, "points": p.points,
                 "machines": {
@@ -211,6 +211,6 @@ def as_dict(found: Portability) -> dict:
                 },
                 "portability": {name: plain(value) for name, value in p.portability.items()},
             }
-            for kind, problems in found.problems.items() for p in problems
+            for kind, operations in found.operations.items() for p in operations
         ],
     }  # fmt: skip

@@ -108,7 +108,11 @@ def _measurements(parts: list[Results], tree: SourceTree | None) -> dict[tuple[s
     for part in parts:
         for row in part.points.rows():
             bounds = [row["speedup"], row["speedup_lo"], row["speedup_hi"]]
-            if row["status"] != "ok" or row["variant"] in (schema.BASELINE, *peers) or not all(map(_is_positive, bounds)):
+            if (
+                row["status"] != "ok"
+                or row["variant"] in (schema.BASELINE, *peers)
+                or not all(map(_is_positive, bounds))
+            ):
                 continue
             about = part.runs.get((row["source"], row["run"]), {})
             started, commit = str(about.get("started_at", "")), str(row["commit"])

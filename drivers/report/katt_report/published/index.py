@@ -114,7 +114,13 @@ def index(folder: Path, tree: SourceTree | None) -> str:
     found = entries(folder, tree)
     machines = sorted({entry.machine for entry in found})
     held = {(entry.machine, entry.experiment): entry for entry in found}
-    lines = [MARKER, _INTRODUCTION, *([_FIGURE] if (folder / "portability.png").is_file() else []), _row(["", *machines]), "|---" * (1 + len(machines)) + "|"]
+    lines = [
+        MARKER,
+        _INTRODUCTION,
+        *([_FIGURE] if (folder / "portability.png").is_file() else []),
+        _row(["", *machines]),
+        "|---" * (1 + len(machines)) + "|",
+    ]
     lines.append(_row([_FRESH, *(_fresh_rows([e for e in found if e.machine == machine]) for machine in machines)]))
     for experiment in sorted({entry.experiment for entry in found}):
         lines.append(_row([experiment, *(_cell(held.get((machine, experiment))) for machine in machines)]))

@@ -1,14 +1,14 @@
 """Performance portability: how near to each machine's limit, and to the best program there, one source comes.
 
-For every operator, pass and dtype, which are a *problem*, and every machine the efficiency of Katt's fastest variant
+For every operator, pass and dtype, an *operation*, and every machine the efficiency of Katt's fastest variant
 (the naive ones apart) is
 
 - architectural: the share of the measured ceiling that binds the row, `ceiling_fraction`, at most 1;
 - of application: the time of the fastest program at the point / Katt's, paired by rounds, at most 1.
 
-Over the points of a problem the efficiency is the geometric mean, over the machines H
+Over the points of an operation the efficiency is the geometric mean, over the machines H
 
-    P(a, p, H) = |H| / sum over i in H of 1 / e_i(a, p),  0 where a machine of H does not support the problem
+    P(a, p, H) = |H| / sum over i in H of 1 / e_i(a, p),  0 where a machine of H does not support the operation
 
 (Pennycook, Sewall & Lee, *Implications of a metric for performance portability*, Future Generation Computer Systems
 92, 2019). Both means grow with each of their terms. So the means of all lower ends and of all upper ends of the rows'
@@ -39,14 +39,14 @@ ZERO = Interval(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Case:
-    """One point of a problem on one machine: what each program reached there.
+    """One point of an operation on one machine: what each program reached there.
 
     `ours` is Katt's variant and `row` its name in the run, both "" when it refused the point; `files` are the project's
     that the variant is made of, none in files older than the column `code`.
     """
 
     machine: str
-    problem: tuple[str, str, str]
+    operation: tuple[str, str, str]
     point: tuple
     threads: int
     started_at: str
@@ -61,14 +61,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Cell:
-    """The efficiency of one program on one machine, over all points of the problem; `refused` of them were."""
+    """The efficiency of one program on one machine, over all points of the operation; `refused` of them were."""
 
     efficiency: Interval
     refused: int
 
 
 @dataclass(frozen=True)
-class Problem:
+class Operation:
     """One operator, pass and dtype at the points that all of its machines have.
 
     `cells` maps a machine to its programs, `portability` a program to P over all of these machines, `files` a machine
@@ -91,36 +91,36 @@ class Problem:
 
 @dataclass(frozen=True)
 class Portability:
-    """The problems by kind of efficiency, LIMITS or PEERS, the machines, and the cases that counted.
+    """The operations by kind of efficiency, LIMITS or PEERS, the machines, and the cases that counted.
 
-    `shares` holds the problems of PEERS with the shares of the limit at the points of that kind.
+    `shares` holds the operations of PEERS with the shares of the limit at the points of that kind.
     """
 
     machines: list[str]
-    problems: dict[str, list[Problem]]
-    shares: list[Problem]
+    operations: dict[str, list[Operation]]
+    shares: list[Operation]
     cases: list[Case]
 
     def mean(self, kind: str) -> tuple[Interval, int] | None:
-        """The geometric mean of Katt's P over the problems of several machines, and their number."""
-        values = [p.portability[OURS] for p in self.problems[kind] if OURS in p.portability]
+        """The geometric mean of Katt's P over the operations of several machines, and their number."""
+        values = [p.portability[OURS] for p in self.operations[kind] if OURS in p.portability]
         return (geometric_mean(values), len(values)) if values else None
 
 
 def portability(parts: list[Results]) -> Portability:
-    """The efficiencies of all problems that the files hold; each file a `Results` of its own.
+    """The efficiencies of all operations that the files hold; each file a `Results` of its own.
 
     Of several cases of one point on one machine, the one with the most threads counts, of these the latest.
     """
     peers, axes = peers_of(parts), point_axes(parts)
     cases = [case for part in parts for case in _cases(part, axes, peers)]
     cases.sort(key=lambda case: (case.threads, case.started_at, case.source, case.run))
-    limits = _problems(cases, lambda case: case.shares, (OURS,))
+    limits = _operations(cases, lambda case: case.shares, (OURS,))
     compared = [case for case in cases if len(case.efficiencies) > 1]
     apps = sorted({name for case in compared for name in case.efficiencies})
-    relative = _problems(compared, lambda case: case.efficiencies, apps)
-    shares = _problems(compared, lambda case: case.shares, (OURS, BEST_PEER))
-    machines = sorted({machine for problem in [*limits, *relative] for machine in problem.cells})
+    relative = _operations(compared, lambda case: case.efficiencies, apps)
+    shares = _operations(compared, lambda case: case.shares, (OURS, BEST_PEER))
+    machines = sorted({machine for operation in [*limits, *relative] for machine in operation.cells})
     return Portability(machines, {LIMITS: limits, PEERS: relative}, shares, cases)
 
 
@@ -173,8 +173,11 @@ def _efficiencies(results: Results, programs: dict[str, dict]) -> dict[str, Inte
     """Of each program the time of the fastest other one / its own, at most 1."""
     found = {}
     for name, row in programs.items():
-        ratios = [paired_ratio(results.samples_of(other), results.samples_of(row)) for key, other in programs.items()
-                  if key != name and results.samples_of(other) is not None and results.samples_of(row) is not None]
+        ratios = [
+            paired_ratio(results.samples_of(other), results.samples_of(row))
+            for key, other in programs.items()
+            if key != name and results.samples_of(other) is not None and results.samples_of(row) is not None
+        ]
         bounded = [ratio for ratio in ratios if ratio and ratio.lo > 0 and math.isfinite(ratio.hi)]
         if bounded:
             found[name] = _capped(min(bounded, key=lambda ratio: ratio.mid))
@@ -185,19 +188,19 @@ def _capped(value: Interval) -> Interval:
     return Interval(*(min(1.0, end) for end in (value.mid, value.lo, value.hi)))
 
 
-def _problems(cases: list[Case], values, programs) -> list[Problem]:
+def _operations(cases: list[Case], values, programs) -> list[Operation]:
     found = {}
     for case in cases:  # a later one replaces an earlier one, a refusal no measurement
-        point = found.setdefault(case.problem, {}).setdefault(case.machine, {})
+        point = found.setdefault(case.operation, {}).setdefault(case.machine, {})
         if OURS in values(case) and (case.ours or case.point not in point):
             point[case.point] = case
     dtypes = sort_dtypes({key[2] for key in found})
     order = sorted(found, key=lambda key: (key[0], key[1] != "forward", key[1], dtypes.index(key[2])))
-    problems = [_problem(key, found[key], values, programs) for key in order]
-    return [problem for problem in problems if problem]
+    operations = [_operation(key, found[key], values, programs) for key in order]
+    return [operation for operation in operations if operation]
 
 
-def _problem(key: tuple, machines: dict[str, dict[tuple, Case]], values, programs) -> Problem | None:
+def _operation(key: tuple, machines: dict[str, dict[tuple, Case]], values, programs) -> Operation | None:
     points = _common(machines)
     if not any(case.ours for cases in machines.values() for point, case in cases.items() if point in points):
         return None  # a peer that nobody has, or a variant for other machines alone: no measurement of Katt
@@ -206,31 +209,35 @@ def _problem(key: tuple, machines: dict[str, dict[tuple, Case]], values, program
         held = [machines[machine].get(point) for point in points]
         if None in held:
             continue
-        reached = {name: [values(case)[name] for case in held] for name in programs
-                   if all(name in values(case) for case in held)}
+        reached = {
+            name: [values(case)[name] for case in held]
+            for name in programs
+            if all(name in values(case) for case in held)
+        }
         refused = sum(not case.ours for case in held)
         if all(case.files for case in held):
             files[machine] = frozenset().union(*(case.files for case in held))
-        cells[machine] = {name: Cell(geometric_mean(each), refused if name == OURS else 0)
-                          for name, each in reached.items()}
+        cells[machine] = {
+            name: Cell(geometric_mean(each), refused if name == OURS else 0) for name, each in reached.items()
+        }
     several = len(cells) > 1
-    return Problem(*key, len(points), cells, {
+    return Operation(*key, len(points), cells, {
         name: harmonic_mean([cell[name].efficiency for cell in cells.values()])
         for name in programs if several and all(name in cell for cell in cells.values())
     }, files)  # fmt: skip
 
 
-def convergence(problem: Problem, size: Callable[[str], int]) -> float:
-    """The share of Katt's code that the machines of a problem have in common; NaN where not all tell their files.
+def convergence(operation: Operation, size: Callable[[str], int]) -> float:
+    """The share of Katt's code that the machines of an operation have in common; NaN where not all tell their files.
 
     One minus the mean over pairs of machines of the Jaccard distance of their code (Harrell & Kitson, *Effective
     performance portability*, P3HPC 2018). `size` says how many lines a file has.
     """
-    if len(problem.files) < max(2, len(problem.cells)):
+    if len(operation.files) < max(2, len(operation.cells)):
         return math.nan
     return float(np.mean([
         sum(map(size, one & two)) / max(sum(map(size, one | two)), 1)
-        for one, two in combinations(problem.files.values(), 2)
+        for one, two in combinations(operation.files.values(), 2)
     ]))  # fmt: skip
 
 
