@@ -71,13 +71,13 @@ def answer(query: str, document: Path, place: str, missing: str | None = None) -
     value = options.get("value", "speedup") if quantity == "table" else quantity
     table = source.summary if value.startswith("summary/") else source.rows
     value = value.removeprefix("summary/")
-    _known(place, table, [*named, *_listed(options, "down"), *_listed(options, "across")])
-    rows = [row for row in table if all(_equal(row[name], wanted) for name, wanted in named.items())]
+    _known(place, table, [*(name.removesuffix("!") for name in named), *_listed(options, "down"), *_listed(options, "across")])
+    rows = [row for row in table if all(_is(row, name, wanted) for name, wanted in named.items())]
     if not rows:
         if missing is not None:
             return missing
         raise InputError(place, f"{query}, which no row of {words[0]} is", "values of a measured row")
-    if value == "ratio":
+    if _is_paired(source, value):
         if "over" not in options:
             raise InputError(place, query, "ratio over=VARIANT")
     elif options.get("of") != "count":
@@ -85,6 +85,11 @@ def answer(query: str, document: Path, place: str, missing: str | None = None) -
     if quantity == "table":
         return _table(source, rows, value, options, place)
     return _number(source, rows, value, options, place)
+
+
+def _is_paired(source: Source, value: str) -> bool:
+    """A ratio of samples; in a file without samples "ratio" is a column."""
+    return value == "ratio" and source.results is not None
 
 
 def about(source: Source) -> str:
@@ -115,6 +120,11 @@ def _known(place: str, rows: list[dict], names: list[str]) -> None:
             raise InputError(place, f"an unknown name {name}", "one of " + ", ".join([*_OPTIONS, *rows[0]]))
 
 
+def _is(row: dict, name: str, wanted: str) -> bool:
+    """NAME=VALUE, or NAME!=VALUE."""
+    return _equal(row[name.removesuffix("!")], wanted) != name.endswith("!")
+
+
 def _equal(value, wanted: str) -> bool:
     """A column's value is one of those listed: numbers as numbers."""
     for text in wanted.split(","):
@@ -128,7 +138,7 @@ def _equal(value, wanted: str) -> bool:
 
 
 def _values(source: Source, rows: list[dict], value: str, options: dict) -> list:
-    if value == "ratio":
+    if _is_paired(source, value):
         found = [source.ratio(row, options["over"]).mid for row in rows if row["variant"] != options["over"]]
     else:
         found = [row[value] for row in rows]
@@ -146,7 +156,7 @@ def _number(source: Source, rows: list[dict], value: str, options: dict, place: 
         if len(rows) != 1:
             raise InputError(place, f"with=interval for {len(rows)} rows", "one row")
         row = rows[0]
-        found = source.ratio(row, options["over"]) if value == "ratio" else _interval(row, value, place)
+        found = source.ratio(row, options["over"]) if _is_paired(source, value) else _interval(row, value, place)
         return f"{_text(value, found.mid, digits)} ({_text(value, found.lo, digits)} to {_text(value, found.hi, digits)})"
     values = _values(source, rows, value, options)
     if not values:
@@ -171,7 +181,7 @@ def _interval(row: dict, value: str, place: str) -> Interval:
 
 def _text(name: str, value, digits: int) -> str:
     """A number in the unit of its column."""
-    if isinstance(value, str) or isinstance(value, bool):
+    if isinstance(value, str | bool):
         return str(value)
     if name == "gbytes_s" or name == "busbw_gbytes_s":
         return rate_text(value * 1e9, "B/s", digits)
@@ -195,7 +205,7 @@ def _table(source: Source, rows: list[dict], value: str, options: dict, place: s
         raise InputError(place, "a table", "down=NAMES and across=NAMES")
     cells: dict[tuple, list[dict]] = {}
     for row in rows:
-        if value != "ratio" or row["variant"] != options["over"]:
+        if not _is_paired(source, value) or row["variant"] != options["over"]:
             cells.setdefault((tuple(row[n] for n in down), tuple(row[n] for n in across)), []).append(row)
     lines, heads = (list(dict.fromkeys(key[n] for key in cells)) for n in (0, 1))
     shown = [f"{', '.join(down)}", *(_names(across, head) for head in heads)]

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from posixpath import normpath
 
 from katt_report import schema
 from katt_report.groups import sort_dtypes
@@ -74,14 +75,18 @@ def _question(experiment: Path) -> str:
     name = experiment.name
     link = f"[experiments/{name}](../../../experiments/{name})"
     path = experiment / "README.md"
-    found = re.search(r"^\*\*Question\.\*\* (.*?)(?:\n\n|\Z)", path.read_text(), re.DOTALL | re.M) if path.is_file() else None
-    return f"{found[1].strip()} Method and expectation: {link}." if found else f"What it asks: {link}."
+    found = re.search(r"^\*\*Question\.\*\* (.*?)(?:\n\n|\Z)", path.read_text(), re.DOTALL | re.MULTILINE) if path.is_file() else None
+    if not found:
+        return f"What it asks: {link}."
+    there = f"../../../experiments/{name}"  # links are those of the experiment's README
+    text = re.sub(r"\]\((?!\w+:|#)([^)]+)", lambda link: f"]({normpath(f'{there}/{link[1]}')}", found[1].strip())
+    return f"{text}\n\nMethod and expectation: {link}."
 
 
 def _file_line(path: Path) -> str:
     source = open_source(path)
-    command = source.about.get("command")
-    return f"- [{path.name}]({path.name}): {about(source)}" + (f"; `{command}`" if command and len(command) < 300 else "")
+    command = re.sub(r" (-o|--peer-program) \S+| --(overwrite|resume)", "", source.about.get("command", ""))
+    return f"- [{path.name}]({path.name}): {about(source)}" + (f"; `{command}`" if command else "")
 
 
 def _speedups(folder: Path) -> str:

@@ -37,8 +37,6 @@ class Source:
 
     def ratio(self, row: dict, other: str) -> Interval:
         """Time of the variant `other`, with its fastest tile, over the time of `row`, round by round at the same point."""
-        if self.results is None:
-            raise InputError(self.path, "no samples", f"a file of katt sweep for a ratio over {other}")
         theirs = self._fastest.get((other, self.point_of(row)))
         samples = [self.results.samples_of(held) if held else None for held in (theirs, row)]
         found = None if any(one is None for one in samples) else paired_ratio(*samples)
