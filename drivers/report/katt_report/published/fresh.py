@@ -9,14 +9,16 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
 from katt_report.errors import InputError
-from katt_report.load import Results
+from katt_report.isolation import load_isolated
+from katt_report.load import Results, opened, plain
 from katt_report.published.cpp_tokens import token_hash
+from katt_report.published.machine import machine_name
 
 FRESH = "fresh"
 """The code of the row is the code of the tree."""
@@ -121,10 +123,17 @@ def source_tree(path: Path | None = None) -> SourceTree:
         if not _is_tree(path):
             raise InputError(path, "no folder src/ops" if path.is_dir() else "nothing", "a source tree of Katt")
         return SourceTree(path)
-    around = [Path(__file__).resolve().parents[4], Path(sys.prefix).resolve().parents[1], Path.cwd(), *Path.cwd().parents]
+    around = [
+        Path(__file__).resolve().parents[4],
+        Path(sys.prefix).resolve().parents[1],
+        Path.cwd(),
+        *Path.cwd().parents,
+    ]
     found = next((folder for folder in around if _is_tree(folder)), None)
     if found is None:
-        raise InputError("--source", "nothing, and there is no source tree around the current folder", "a source tree of Katt")
+        raise InputError(
+            "--source", "nothing, and there is no source tree around the current folder", "a source tree of Katt"
+        )
     return SourceTree(found)
 
 
@@ -174,6 +183,102 @@ def age(started_at: str, commit: str, tree: SourceTree) -> tuple[int | None, int
         since = tree.commit_date(str(commit))
     days = max((datetime.now(UTC) - since).days, 0) if since else None
     return days, tree.commits_since(str(commit))
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one experiment on one machine. `stale` counts its rows that are not fresh by what tells them apart:
+    (op, pass, variant, dtype, Freshness) → rows; a file of model runs has none to tell apart."""
+
+    machine: str
+    experiment: str
+    share: Share
+    stale: dict[tuple, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict:
+        names = ("op", "pass", "variant", "dtype")
+        about = {"machine": self.machine, "experiment": self.experiment, "rows": self.share.rows}
+        about |= {
+            name: getattr(self.share, name) for name in ("fresh", "stale", "unknown", "stale_share", "days", "commits")
+        }
+        rows = [
+            {
+                **dict(zip(names, key, strict=False)),
+                "rows": count,
+                "state": key[-1].state,
+                "changed": list(key[-1].changed),
+            }
+            for key, count in self.stale.items()
+        ]
+        return {**about, "changed": list(self.share.changed), "stale_rows": rows}
+
+
+def parts(paths: Iterable[Path], tree: SourceTree) -> list[Part]:
+    """The experiments among files and folders, sorted by machine. Folders are searched for files of sweeps and of model
+    runs; a file in a folder EXPERIMENT of a searched one belongs to it, any other names its experiment."""
+    found = []
+    for path in paths:
+        files = sorted(path.rglob("*.h5")) if path.is_dir() else [path]
+        if not files:
+            raise InputError(path, "no *.h5", "result files")
+        for file in files:
+            experiment = file.parent.name if path.is_dir() and file.parent != path else file.stem
+            found += _parts_of(file, experiment, tree, named=not path.is_dir())
+    grouped: dict[tuple[str, str], list[Part]] = {}
+    for part in found:
+        grouped.setdefault((part.machine, part.experiment), []).append(part)
+    return [
+        Part(*key, _sum([part.share for part in same]), sum((Counter(part.stale) for part in same), Counter()))
+        for key, same in sorted(grouped.items())
+    ]
+
+
+def _parts_of(file: Path, experiment: str, tree: SourceTree, named: bool) -> list[Part]:
+    kind = opened(
+        file, "a result file", lambda held: "sweep" if "points" in held else plain(held.attrs.get("generator"))
+    )
+    if kind == "katt experiments":
+        return [opened(file, "a file of model runs", lambda held: _model_runs(held, experiment, tree))]
+    if kind != "sweep" and not named:
+        return []  # a log among results
+    results = load_isolated(file)
+    states = freshness(results, tree)
+    keys = results.points.tuples(["op", "pass", "variant", "dtype"])
+    rows: dict[str, list[int]] = {}
+    for index, row in enumerate(results.points.rows()):
+        about = results.runs.get((row["source"], row["run"]), {})
+        rows.setdefault(machine_name({**about, "backend": row["backend"]}), []).append(index)
+    return [
+        Part(
+            machine,
+            experiment,
+            share(results, tree, indices),
+            Counter((*keys[index], states[index]) for index in indices if states[index].state in (STALE, UNKNOWN)),
+        )
+        for machine, indices in rows.items()
+    ]
+
+
+def _model_runs(held, experiment: str, tree: SourceTree) -> Part:
+    """Rows of model runs name no code, so that they are unknown."""
+    build, machine = (json.loads(str(plain(held.attrs.get(name, "{}")))) for name in ("build", "machine"))
+    rows = max((data.shape[0] for data in held.values() if hasattr(data, "shape") and data.shape), default=0)
+    days, commits = age("", build.get("commit", ""), tree)
+    return Part(machine_name(machine), experiment, Share(unknown=rows, days=days, commits=commits))
+
+
+def _sum(shares: list[Share]) -> Share:
+    def most(name: str) -> int | None:
+        return max((value for one in shares if (value := getattr(one, name)) is not None), default=None)
+
+    return Share(
+        sum(one.fresh for one in shares),
+        sum(one.stale for one in shares),
+        sum(one.unknown for one in shares),
+        most("days"),
+        most("commits"),
+        tuple(dict.fromkeys(file for one in shares for file in one.changed)),
+    )
 
 
 def _peers(about: Mapping) -> set[str]:
