@@ -45,7 +45,7 @@ def test_writes_the_table_and_the_same_again(results, capsys):
     text = (results / "README.md").read_text()
     assert text.startswith(MARKER)
     assert f"| alone | [3.0×]({AMX}/alone) naive | [3.0×]({ZEN4}/alone) naive |" in text
-    assert f"| {ZEN4} | [alone]({ZEN4}/alone) | 3.0 (2.7–3.3) | naive | 6 | stale | 9f1c2ab | 2025-03-04 |" in text
+    assert f"| {ZEN4} | [alone]({ZEN4}/alone) | 3.0 (2.7–3.3) | naive | 6 | unknown | 9f1c2ab | 2025-03-04 |" in text
     assert run(capsys, "index", results, "--check") == (0, "", "")
     run(capsys, "index", results)
     assert (results / "README.md").read_text() == text
@@ -56,7 +56,7 @@ def test_check_sees_another_file_and_not_another_tree(results, capsys, tmp_path)
     text = (results / "README.md").read_text()
     bare = index(results, SourceTree(tmp_path))
     assert without_freshness(text) == without_freshness(bare)
-    assert without_freshness(text) == without_freshness(text.replace("| stale |", "| 12 % stale, 7 commits |"))
+    assert without_freshness(text) == without_freshness(text.replace("| unknown |", "| 12 % stale, 7 commits |"))
     assert without_freshness(text) != without_freshness(text.replace("3.0 (", "4.0 ("))
     shutil.rmtree(results / ZEN4)
     status, out, _ = run(capsys, "index", results, "--check")

@@ -1,14 +1,14 @@
 """results/README.md: which experiment was measured on which machine, what came out, and whether that still holds."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from katt_report import schema
 from katt_report.errors import InputError
-from katt_report.load import merge
-from katt_report.published.fresh import Share, SourceTree, age, share
+from katt_report.published.fresh import Share, SourceTree, parts
 from katt_report.published.portability import geometric_mean
+from katt_report.published.readme import DATA
 from katt_report.published.source import Source, open_source
 from katt_report.statistics import Interval
 from katt_report.text import significant
@@ -50,24 +50,23 @@ class Entry:
 
 def entries(folder: Path, tree: SourceTree | None) -> list[Entry]:
     """Of every folder MACHINE/EXPERIMENT with result files, sorted."""
-    found = []
-    for place in sorted(folder.glob("*/*/")):
-        sources = [open_source(path.absolute()) for path in sorted(place.iterdir()) if path.suffix in (".h5", ".json")]
-        if sources:
-            found.append(_entry(place, sources, tree))
-    if not found:
+    places = {place: [path.absolute() for path in sorted(place.iterdir()) if path.suffix in DATA]
+              for place in sorted(folder.glob("*/*/"))}  # fmt: skip
+    if not any(places.values()):
         raise InputError(folder, "no results", "a folder with result files in MACHINE/EXPERIMENT")
-    return found
+    known = parts([folder], tree) if tree and any(folder.rglob("*.h5")) else []
+    shares = {(part.machine, part.experiment): part.share for part in known}
+    return [_entry(place, [open_source(path) for path in paths], shares) for place, paths in places.items() if paths]
 
 
-def _entry(place: Path, sources: list[Source], tree: SourceTree | None) -> Entry:
+def _entry(place: Path, sources: list[Source], shares: dict[tuple[str, str], Share]) -> Entry:
     ratios, over = _ratios(sources)
-    parts = [about.strip() for source in sources for about in source.about.get("commit", "").split(";")]
+    commits = [about.strip() for source in sources for about in source.about.get("commit", "").split(";")]
     days = [day.strip() for source in sources for day in source.about.get("date", "").split(";")]
     return Entry(
         place.parent.name, place.name, geometric_mean(ratios) if ratios else Interval(math.nan, math.nan, math.nan), over,
-        sum(len(source.rows) for source in sources), _freshness(sources, tree) if tree else Share(),
-        sorted(dict.fromkeys(filter(None, parts))), sorted(dict.fromkeys(filter(None, days))),
+        sum(len(source.rows) for source in sources), shares.get((place.parent.name, place.name), Share()),
+        sorted(dict.fromkeys(filter(None, commits))), sorted(dict.fromkeys(filter(None, days))),
     )  # fmt: skip
 
 
@@ -97,16 +96,6 @@ def _bounds(row: dict) -> Interval:
 
 def _is_bounded(ratio: Interval) -> bool:
     return ratio.mid > 0 and ratio.lo > 0 and math.isfinite(ratio.mid) and math.isfinite(ratio.hi)
-
-
-def _freshness(sources: list[Source], tree: SourceTree) -> Share:
-    """Of the rows of all files; those of another kind than sweeps do not name their code."""
-    sweeps = [source.results for source in sources if source.results]
-    known = share(merge(sweeps), tree) if sweeps else Share()
-    others = [source for source in sources if not source.results]
-    commits = [age("", source.about.get("commit", "").split(",")[0], tree)[1] for source in others]
-    return Share(known.fresh, known.stale, known.unknown + sum(max(len(source.rows), 1) for source in others),
-                 commits=max((c for c in [known.commits, *commits] if c is not None), default=None))  # fmt: skip
 
 
 def index(folder: Path, tree: SourceTree | None) -> str:
@@ -157,12 +146,9 @@ def _fresh_rows(found: list[Entry]) -> str:
     return f"{100 * sum(entry.freshness.fresh for entry in found) / rows:.0f} % of {rows} rows" if rows else ""
 
 
-def _fresh_text(freshness: Share) -> str:
-    """`fresh`, `25 % stale, 7 commits`: the days since then would change without any input."""
-    if freshness.is_fresh:
-        return _FRESH if freshness.rows else ""
-    share_text = "stale" if not freshness.fresh else f"{100 * freshness.stale_share:.0f} % stale"
-    return share_text + (f", {freshness.commits} commits" if freshness.commits is not None else "")
+def _fresh_text(share: Share) -> str:
+    """`fresh`, `25 % stale (7 commits)`: the days since then would change without any input."""
+    return str(replace(share, days=None)) if share.rows else ""
 
 
 def without_freshness(text: str) -> str:
