@@ -96,7 +96,7 @@ def test_more_gpus_than_rows_are_refused():
 
 
 def test_published_steps_are_predicted():
-    # docs/distributed.md states this error.
+    # docs/step_model.md states this error.
     rows = check()
     errors = numpy.abs([error for row, _, error in rows if not row.fitted])
     assert len(errors) == len(PUBLISHED) - len(CLUSTERS) and len(errors) >= 15
@@ -123,7 +123,7 @@ def test_own_steps_are_predicted_from_own_kernels():
         got = predict(model, cluster, Layout(), Step(seq=256, rows=4, micro_rows=4, products=dtype))
         own = (dtypes == dtype.encode()) & (sides == b"Katt") & (models == b"10 M") & (tokens == 256)
         sustained[dtype] = got.step_s / numpy.median(times[own])
-    # docs/distributed.md: about four fifths.
+    # docs/step_model.md: about four fifths.
     assert all(0.6 < share < 1.1 for share in sustained.values()), sustained
     with pytest.raises(ValueError, match="linear forward f64: no row"):
         measured_device(points, "f64")

@@ -140,6 +140,21 @@ def test_a_second_call_measures_only_what_is_stale(tree, measure, capsys):
     assert len(calls(tree)) == 3 and calls(tree)[-1].startswith("sweep experiments/tiny/sweep.toml")
 
 
+def test_chosen_figures_come_with_the_file(tree, measure, capsys):
+    described = tree / "experiments/tiny/experiment.toml"
+    described.write_text(described.read_text() + '[step.figures]\n"fast.png" = "speedup*.png"\n"none.png" = "nothing*.png"\n')
+    assert measure("tiny") == 0
+    folder = tree / "results" / PLACE / "tiny"
+    assert "the report has no figure nothing*.png" in capsys.readouterr().out
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "fast.png", "tiny.h5"]
+    assert "![fast](fast.png)" in (folder / "README.md").read_text()
+
+    (folder / "README.md").unlink()
+    (folder / "fast.png").unlink()
+    assert measure("--redraw") == 0 and len(calls(tree)) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "fast.png", "tiny.h5"]
+
+
 def test_minutes_choose_forms_and_leave_out(tree, measure, capsys):
     for minutes, told, count in [(10, "  tiny    5 min; missing", 2), (7, "  tiny    2 min, short form; missing", 2),
                                  (6, "  other   left out, 5 min do not fit", 1), (1, "  tiny    left out", 0)]:  # fmt: skip

@@ -32,6 +32,6 @@ def run(arguments: list[str]) -> int:
             return 0
         print(f"{path}: says another thing than the files; katt-report index {options.folder} makes it again")
         return 1
-    write_file(path, index(options.folder, tree_of(options.source)))
+    write_file(path, index(options.folder, tree_of(options.source)).encode())
     print(path)
     return 0

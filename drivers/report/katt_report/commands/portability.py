@@ -22,7 +22,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--source", type=Path, metavar="DIR",
                         help="source tree that tells whether rows are fresh (that of this program)")  # fmt: skip
     options = parser.parse_args(arguments)
-    from katt_report.pages.output import write_file, write_folder
+    from katt_report.pages.output import check_file, write_file, write_folder
     from katt_report.pages.portability_page import figure_file, portability_report, table_text
     from katt_report.published.files import read_each, tree_of
     from katt_report.published.portability import portability
@@ -31,8 +31,8 @@ def run(arguments: list[str]) -> int:
     figure = options.figure
     if figure and figure.suffix not in (".png", ".svg"):
         raise InputError(f"--figure {figure}", f"the ending {figure.suffix or 'of no kind'}", "NAME.png or NAME.svg")
-    if figure and figure.exists() and not options.overwrite:
-        raise InputError(f"--figure {figure}", "an existing file", "a new one, or --overwrite")
+    if figure:
+        check_file("--figure", figure, options.results, options.overwrite)
     parts = read_each(options.results)
     found = portability(parts)
     if options.output:

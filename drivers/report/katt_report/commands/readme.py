@@ -26,7 +26,7 @@ def run(arguments: list[str]) -> int:
         if place.is_dir():
             folders = experiments_below(place)
             if not folders:
-                raise InputError(place, "no results", "results/MACHINE/EXPERIMENT with a file of results, or a folder above")
+                raise InputError(place, "no results", "results/MACHINE/EXPERIMENT, or a folder above")
             made |= {folder / "README.md": readme(folder) for folder in folders}
         else:
             try:

@@ -10,9 +10,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from katt_report.figures import style
+from katt_report.groups import MOST_PANELS, sort_dtypes
 from katt_report.published.portability import BEST_PEER, LIMITS, OURS, PEERS, Cell, Operation, Portability, convergence
 
 _MOST_MACHINES = 6
+_DTYPES = {"f32": ("#333333", "o"), "bf16": ("#009E73", "s"), "f16": ("#CC79A7", "^")}
+_OTHER_DTYPE = ("#E69F00", "D")
+
+
+def _look(dtype: str) -> tuple[str, str]:
+    """Colour and marker of a dtype."""
+    return _DTYPES.get(dtype, _OTHER_DTYPE)
 
 
 def limits(found: Portability, notes: dict[str, str], every: bool = False) -> style.Plot | None:
@@ -31,7 +39,7 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
     rows = list(dict.fromkeys(p.name for p in drawn))
     if not rows:
         return None
-    dtypes = style.sort_dtypes({p.dtype for p in drawn})
+    dtypes = sort_dtypes({p.dtype for p in drawn})
     machines = [m for m in found.machines if any(m in p.cells for p in drawn)][:_MOST_MACHINES]
     looks = style.dtype_looks(dtypes)
     with style.context():
@@ -101,11 +109,11 @@ def cascades(found: Portability) -> list[style.Plot]:
     portability metrics*, P3HPC 2020.
     """
     operations = [p for p in found.operations[PEERS] if len(p.cells) > 1]
-    dtypes = style.sort_dtypes({p.dtype for p in operations})
+    dtypes = sort_dtypes({p.dtype for p in operations})
     programs = [
         name for name in dict.fromkeys(n for p in operations for c in p.cells.values() for n in c) if name != BEST_PEER
     ]
-    return [_cascade(found, [p for p in operations if p.dtype == dtype][: style.MOST_PANELS], dtype,
+    return [_cascade(found, [p for p in operations if p.dtype == dtype][: MOST_PANELS], dtype,
                      style.variant_looks(programs)) for dtype in dtypes]  # fmt: skip
 
 

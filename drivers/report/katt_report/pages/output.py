@@ -78,18 +78,40 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
                 parent.rmdir()
 
 
-def write_file(path: Path, data: bytes | str) -> None:
-    """Writes one file whole or not at all. Throws InputError for a place that cannot be written, OSError for a full disk."""
-    temporary = path.with_name(f"{_PREFIX}{path.name}.{os.getpid()}")
+def check_file(option: str, path: Path, inputs: list[Path], overwrite: bool) -> None:
+    """Throws InputError where `write_file` would replace an input, or a file that may not be replaced."""
+    if any(path.exists() and one.exists() and path.samefile(one) for one in inputs):
+        raise InputError(f"{option} {path}", "an input of the command", "another file")
+    if path.is_dir():
+        raise InputError(f"{option} {path}", "a folder", "a file")
+    if path.exists() and not overwrite:
+        raise InputError(f"{option} {path}", "an existing file", "a new one, or --overwrite")
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Writes a file so that it is whole or as it was before. Throws InputError for a place that cannot be written,
+    OSError for a full disk."""
+    temporary = lock = None
     try:
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
-        os.replace(temporary, path)
+        place = path.absolute().parent
+        _remove_left(place)
+        temporary, lock = _temporary(place)
+        file = temporary / path.name
+        with open(file, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(file, path)
     except OSError as error:
+        reason = error.strerror or str(error)
         if error.errno in _FAILURES:
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise InputError(path, f"a place that cannot be written ({error.strerror})", "a writable folder") from error
+            raise OSError(error.errno, reason, str(path)) from error
+        raise InputError(path, f"a place that cannot be written ({reason})", "a writable file") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary:
+            shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def _locked(folder: Path, wait: int = 0) -> int | None:

@@ -38,7 +38,8 @@ def fill(text: str, document: Path) -> str:
 
 
 def fill_template(text: str, template: Path, folder: Path, answers: dict[str, Callable[[], str]]) -> str:
-    """The template with the answers in place of its markers: by `answers`, else from the files in `folder`, "–" where they lack the rows."""
+    """The template with answers for its markers: by `answers`, else from the files in `folder`; "–" where these lack
+    the rows."""
 
     def filled(found: re.Match) -> str:
         query = found["query"]
@@ -56,7 +57,7 @@ def _closed(text: str, document: Path) -> str:
 
 
 def answer(query: str, document: Path, place: str, missing: str | None = None) -> str:
-    """The text for the words of a marker; `missing` stands for numbers whose rows the file lacks, an error without it."""
+    """The text for the words of a marker; `missing` stands for numbers whose rows the file lacks, else an error."""
     try:
         words = shlex.split(query)
     except ValueError as error:
@@ -71,7 +72,8 @@ def answer(query: str, document: Path, place: str, missing: str | None = None) -
     value = options.get("value", "speedup") if quantity == "table" else quantity
     table = source.summary if value.startswith("summary/") else source.rows
     value = value.removeprefix("summary/")
-    _known(place, table, [*(name.removesuffix("!") for name in named), *_listed(options, "down"), *_listed(options, "across")])
+    down, across = _listed(options, "down"), _listed(options, "across")
+    _known(place, table, [*(name.removesuffix("!") for name in named), *down, *across])
     rows = [row for row in table if all(_is(row, name, wanted) for name, wanted in named.items())]
     if not rows:
         if missing is not None:
@@ -95,7 +97,8 @@ def _is_paired(source: Source, value: str) -> bool:
 def about(source: Source) -> str:
     """A line about the making of a file, for the head of its README."""
     held = source.about
-    parts = [f"{held.get('machine') or 'machine not recorded'} ({held['device']})" if held.get("device") else held.get("machine")]
+    device = f" ({held['device']})" if held.get("device") else ""
+    parts = [f"{held['machine']}{device}" if held.get("machine") else ""]
     parts += [f"commit {held['commit']}" if held.get("commit") else "commit not recorded"]
     parts += [held.get("date") or "date not recorded", held.get("rows")]
     return "; ".join(part for part in parts if part)
@@ -157,7 +160,8 @@ def _number(source: Source, rows: list[dict], value: str, options: dict, place: 
             raise InputError(place, f"with=interval for {len(rows)} rows", "one row")
         row = rows[0]
         found = source.ratio(row, options["over"]) if _is_paired(source, value) else _interval(row, value, place)
-        return f"{_text(value, found.mid, digits)} ({_text(value, found.lo, digits)} to {_text(value, found.hi, digits)})"
+        mid, low, high = (_text(value, end, digits) for end in (found.mid, found.lo, found.hi))
+        return f"{mid} ({low} to {high})"
     values = _values(source, rows, value, options)
     if not values:
         return "–"
@@ -211,11 +215,13 @@ def _table(source: Source, rows: list[dict], value: str, options: dict, place: s
     shown = [f"{', '.join(down)}", *(_names(across, head) for head in heads)]
     made = ["| " + " | ".join(shown) + " |", "|" + "---|" * len(shown)]
     for line in lines:
-        texts = [_number(source, cells[line, head], value, options, place) if (line, head) in cells else "" for head in heads]
+        held = [cells.get((line, head), []) for head in heads]
+        texts = [_number(source, rows, value, options, place) if rows else "" for rows in held]
         made.append("| " + " | ".join([", ".join(value_text(v) for v in line), *texts]) + " |")
     return "\n".join(made)
 
 
 def _names(names: list[str], values: tuple) -> str:
     """Texts speak for themselves, numbers need their name."""
-    return ", ".join(v if isinstance(v, str) and v else f"{n} {value_text(v) or '–'}" for n, v in zip(names, values, strict=True))
+    pairs = zip(names, values, strict=True)
+    return ", ".join(v if isinstance(v, str) and v else f"{n} {value_text(v) or '–'}" for n, v in pairs)

@@ -35,7 +35,8 @@ def is_experiment(folder: Path) -> bool:
 def experiments_below(folder: Path) -> list[Path]:
     """The folders MACHINE/EXPERIMENT at or below a folder."""
     folder = folder.absolute()
-    return [place for place in (folder, *sorted(folder.glob("*/")), *sorted(folder.glob("*/*/"))) if is_experiment(place)]
+    places = (folder, *sorted(folder.glob("*/")), *sorted(folder.glob("*/*/")))
+    return [place for place in places if is_experiment(place)]
 
 
 def readme(folder: Path) -> str:
@@ -47,7 +48,7 @@ def readme(folder: Path) -> str:
     answers = {
         "title": lambda: f"# {folder.name} on {folder.parent.name}",
         "question": lambda: _question(experiment),
-        "files": lambda: "\n".join(_file_line(path) for path in _data(folder)),
+        "files": lambda: "\n".join([*(_file_line(path) for path in _data(folder)), *_link_to_index(folder)]),
         "figures": lambda: "\n\n".join(f"![{_words(path)}]({path.name})" for path in sorted(folder.glob("*.png"))),
         "speedups": lambda: _speedups(folder),
     }
@@ -75,7 +76,8 @@ def _question(experiment: Path) -> str:
     name = experiment.name
     link = f"[experiments/{name}](../../../experiments/{name})"
     path = experiment / "README.md"
-    found = re.search(r"^\*\*Question\.\*\* (.*?)(?:\n\n|\Z)", path.read_text(), re.DOTALL | re.MULTILINE) if path.is_file() else None
+    text = path.read_text() if path.is_file() else ""
+    found = re.search(r"^\*\*Question\.\*\* (.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
     if not found:
         return f"What it asks: {link}."
     there = f"../../../experiments/{name}"  # links are those of the experiment's README
@@ -87,6 +89,12 @@ def _file_line(path: Path) -> str:
     source = open_source(path)
     command = re.sub(r" (-o|--peer-program) \S+| --(overwrite|resume)", "", source.about.get("command", ""))
     return f"- [{path.name}]({path.name}): {about(source)}" + (f"; `{command}`" if command else "")
+
+
+def _link_to_index(folder: Path) -> list[str]:
+    """The index knows which rows are fresh; it changes with the sources, this README only with the files."""
+    has_index = (folder.parents[1] / "README.md").is_file()
+    return ["- Has the code changed since? [All results](../../README.md)"] if has_index else []
 
 
 def _speedups(folder: Path) -> str:

@@ -22,7 +22,10 @@ KIND = "a result file of katt sweep, of a model's runs, or JSON"
 
 @dataclass
 class Source:
-    """`about` says machine, device, commit and date; `rows` are the measured ones (status ok). `results` and the names of the `peers`: of a sweep."""
+    """`about` says machine, device, commit and date; `rows` are the measured ones (status ok).
+
+    `results`, and the names of the `peers`, are those of a sweep.
+    """
 
     path: Path
     about: dict[str, str]
@@ -36,7 +39,7 @@ class Source:
         return tuple(row[name] for name in self._point)
 
     def ratio(self, row: dict, other: str) -> Interval:
-        """Time of the variant `other`, with its fastest tile, over the time of `row`, round by round at the same point."""
+        """Time of `other`, with its fastest tile, over the time of `row`, round by round at the same point."""
         theirs = self._fastest.get((other, self.point_of(row)))
         samples = [self.results.samples_of(held) if held else None for held in (theirs, row)]
         found = None if any(one is None for one in samples) else paired_ratio(*samples)
@@ -44,7 +47,8 @@ class Source:
 
     @cached_property
     def _point(self) -> list[str]:
-        return [*(name for name in self.results.points.identity if name not in ("variant", *schema.TILES)), "source", "run"]
+        axes = [name for name in self.results.points.identity if name not in ("variant", *schema.TILES)]
+        return [*axes, "source", "run"]
 
     @cached_property
     def _fastest(self) -> dict[tuple, dict]:
