@@ -41,7 +41,6 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
         return None
     dtypes = sort_dtypes({p.dtype for p in drawn})
     machines = [m for m in found.machines if any(m in p.cells for p in drawn)][:_MOST_MACHINES]
-    looks = style.dtype_looks(dtypes)
     with style.context():
         width = min(style.PAGE_WIDTH, 2.4 + 2.1 * len(machines))
         figure = Figure(figsize=(width, 1.6 + (0.18 + 0.1 * len(dtypes)) * len(rows)), layout="constrained")
@@ -53,7 +52,7 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
                 ) * 0.6 / len(dtypes)
                 compared = with_peer.get((operation.op, operation.pass_name, operation.dtype))
                 cells = (compared.cells if compared else {}).get(machine) or operation.cells.get(machine, {})
-                _share(panel, cells, place, looks[operation.dtype])
+                _share(panel, cells, place, *_look(operation.dtype))
             panel.set_title("\n".join(machine.split("-", 1)), fontsize=8.5, pad=22 if notes else None)
             panel.text(0.5, 1.0, notes.get(machine, ""), transform=panel.transAxes, ha="center",
                        va="bottom", fontsize=7, color=style.GREY)  # fmt: skip
@@ -66,9 +65,7 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
         axes[0].set_yticks(range(len(rows)), rows)
         axes[0].set_ylim(len(rows) - 0.5, -0.5)
         figure.supxlabel("share of the machine's measured limit, %", fontsize=9)
-        handles = [
-            Line2D([], [], color=looks[dtype].colour, marker=looks[dtype].marker, linestyle="") for dtype in dtypes
-        ]
+        handles = [Line2D([], [], color=_look(dtype)[0], marker=_look(dtype)[1], linestyle="") for dtype in dtypes]
         handles += [Line2D([], [], color="#333333", marker="o", markerfacecolor=fill, linestyle="")
                     for fill in ("#333333", "white")]  # fmt: skip
         style.legend_above(figure, handles, [*dtypes, "filled: Katt", "hollow: the best peer"])
@@ -83,7 +80,7 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
     )
 
 
-def _share(panel: Axes, cells: dict[str, Cell], place: float, look: style.Look) -> None:
+def _share(panel: Axes, cells: dict[str, Cell], place: float, colour: str, marker: str) -> None:
     ours, peer = cells.get(OURS), cells.get(BEST_PEER)
     if not ours:
         return
@@ -92,14 +89,10 @@ def _share(panel: Axes, cells: dict[str, Cell], place: float, look: style.Look) 
         panel.plot(0, place, "x", color="#a8200d", markersize=6, markeredgewidth=1.6, clip_on=False)
         return
     if peer:
-        panel.plot(
-            [100 * peer.efficiency.mid, 100 * value.mid], [place] * 2, color=look.colour, linewidth=0.8, alpha=0.5
-        )
-        panel.plot(
-            100 * peer.efficiency.mid, place, look.marker, color=look.colour, markerfacecolor="white", markersize=4.5
-        )
-    panel.plot([100 * value.lo, 100 * value.hi], [place] * 2, color=look.colour, linewidth=2.2, solid_capstyle="butt")
-    panel.plot(100 * value.mid, place, look.marker, color=look.colour, markersize=5, clip_on=False)
+        panel.plot([100 * peer.efficiency.mid, 100 * value.mid], [place] * 2, color=colour, linewidth=0.8, alpha=0.5)
+        panel.plot(100 * peer.efficiency.mid, place, marker, color=colour, markerfacecolor="white", markersize=4.5)
+    panel.plot([100 * value.lo, 100 * value.hi], [place] * 2, color=colour, linewidth=2.2, solid_capstyle="butt")
+    panel.plot(100 * value.mid, place, marker, color=colour, markersize=5, clip_on=False)
 
 
 def cascades(found: Portability) -> list[style.Plot]:
@@ -110,11 +103,9 @@ def cascades(found: Portability) -> list[style.Plot]:
     """
     operations = [p for p in found.operations[PEERS] if len(p.cells) > 1]
     dtypes = sort_dtypes({p.dtype for p in operations})
-    programs = [
-        name for name in dict.fromkeys(n for p in operations for c in p.cells.values() for n in c) if name != BEST_PEER
-    ]
-    return [_cascade(found, [p for p in operations if p.dtype == dtype][: MOST_PANELS], dtype,
-                     style.variant_looks(programs)) for dtype in dtypes]  # fmt: skip
+    every = {name for p in operations for cells in p.cells.values() for name in cells} - {OURS, BEST_PEER}
+    looks = style.variant_looks([OURS, *sorted(every)])
+    return [_cascade(found, [p for p in operations if p.dtype == dtype][: MOST_PANELS], dtype, looks) for dtype in dtypes]  # fmt: skip
 
 
 def _cascade(found: Portability, operations: list[Operation], dtype: str, looks: dict[str, style.Look]) -> style.Plot:
@@ -184,7 +175,7 @@ def navigation(found: Portability, size: Callable[[str], int]) -> style.Plot | N
         return None
     names = list(dict.fromkeys(p.op for _, p, _ in points))
     colours = dict(zip(names, (matplotlib.colormaps["tab20"](i % 20) for i in range(len(names))), strict=True))
-    markers = style.dtype_looks({p.dtype for _, p, _ in points})
+    dtypes = sort_dtypes({p.dtype for _, p, _ in points})
     with style.context():
         figure, axes = style.grid(len(kinds), len(kinds), 4.2)
         for panel, kind in zip(axes, kinds, strict=True):
@@ -193,7 +184,7 @@ def navigation(found: Portability, size: Callable[[str], int]) -> style.Plot | N
                     forward = operation.pass_name == "forward"
                     p = operation.portability[OURS]
                     panel.plot([share] * 2, [p.lo, p.hi], color=colours[operation.op], linewidth=1.0)
-                    panel.plot(share, p.mid, markers[operation.dtype].marker, color=colours[operation.op], markersize=6,
+                    panel.plot(share, p.mid, _look(operation.dtype)[1], color=colours[operation.op], markersize=6,
                                markerfacecolor=None if forward else "white", clip_on=False)  # fmt: skip
             panel.set_title("against the limits" if kind == LIMITS else "against the best program")
             panel.set_xlim(0, 1.02)
@@ -201,9 +192,9 @@ def navigation(found: Portability, size: Callable[[str], int]) -> style.Plot | N
             panel.set_xlabel("code convergence: share of the code in common")
             panel.set_ylabel("performance portability P")
         handles = [Line2D([], [], color=colours[name], marker="o", linestyle="") for name in names]
-        handles += [Line2D([], [], color="#333333", marker=look.marker, linestyle="") for look in markers.values()]
+        handles += [Line2D([], [], color="#333333", marker=_look(dtype)[1], linestyle="") for dtype in dtypes]
         handles += [Line2D([], [], color="#333333", marker="o", markerfacecolor="white", linestyle="")]
-        style.legend_above(figure, handles, [*names, *markers, "hollow: not the forward pass"])
+        style.legend_above(figure, handles, [*names, *dtypes, "hollow: not the forward pass"])
     return style.Plot(
         "navigation",
         "Navigation chart",
