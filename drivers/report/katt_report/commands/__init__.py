@@ -7,5 +7,8 @@ NAMES = (
     "baselines",
     "compare",
     "fresh",
+    "history",
+    "index",
+    "portability",
     "readme",
 )

@@ -78,6 +78,42 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
                 parent.rmdir()
 
 
+def check_file(option: str, path: Path, inputs: list[Path], overwrite: bool) -> None:
+    """Throws InputError where `write_file` would replace an input, or a file that may not be replaced."""
+    if any(path.exists() and one.exists() and path.samefile(one) for one in inputs):
+        raise InputError(f"{option} {path}", "an input of the command", "another file")
+    if path.is_dir():
+        raise InputError(f"{option} {path}", "a folder", "a file")
+    if path.exists() and not overwrite:
+        raise InputError(f"{option} {path}", "an existing file", "a new one, or --overwrite")
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Writes a file so that it is whole or as it was before. Throws InputError for a place that cannot be written,
+    OSError for a full disk."""
+    temporary = lock = None
+    try:
+        place = path.absolute().parent
+        _remove_left(place)
+        temporary, lock = _temporary(place)
+        file = temporary / path.name
+        with open(file, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(file, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FAILURES:
+            raise OSError(error.errno, reason, str(path)) from error
+        raise InputError(path, f"a place that cannot be written ({reason})", "a writable file") from error
+    finally:
+        if temporary:
+            shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
 def _locked(folder: Path, wait: int = 0) -> int | None:
     """A descriptor that holds the lock of a folder until it is closed, at the latest when the
     process ends; None when the folder is gone, the file system has no locks, or, with wait =
