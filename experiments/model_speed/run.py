@@ -227,7 +227,8 @@ except Exception as error:
 """
     found, reasons = {}, {}
     for module in LIBRARIES.values():  # each in a process that it may end
-        done = subprocess.run([PYTHON, "-c", code, module, DISTRIBUTIONS.get(module, module)], capture_output=True, text=True)
+        done = subprocess.run([PYTHON, "-c", code, module, DISTRIBUTIONS.get(module, module)], capture_output=True, text=True,
+                              check=False)  # fmt: skip
         lines = done.stdout.splitlines()
         version, reason = json.loads(lines[-1]) if lines else ("", f"ended with status {done.returncode}")
         (found if version else reasons)[module] = version or reason

@@ -3,7 +3,7 @@
 import ctypes
 import math
 
-from .onednn import BYTES, CPU, DTYPES, Dims, Matrix, Pointer
+from .onednn import CPU, DTYPES, Dims, Matrix, Pointer
 from .refusal import Refusal
 
 # dnnl_graph_types.h

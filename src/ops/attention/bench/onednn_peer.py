@@ -75,7 +75,8 @@ class Tensors:
     def scores(self, q, k, scale):
         """q · kᵀ · scale, with the mask's terms."""
         graph, score = self.graph, self.score
-        s = graph.op("multiply", [graph.op("matmul", [q, k], self.made(score), transpose_b=True), scale], self.made(score))
+        s = graph.op("matmul", [q, k], self.made(score), transpose_b=True)
+        s = graph.op("multiply", [s, scale], self.made(score))
         if self.case.axes["causal"]:
             s = self.causal(s)
         if "mask" in self.t:
@@ -93,8 +94,10 @@ class Tensors:
         graph, score, offset = self.graph, self.score, self.keys - self.queries
         if self.case.backward:
             lead = (1,) * len(self.lead)
-            row = [b"\0\0\0\0" * (i + offset + 1) + b"\0\0\x80\xff" * (self.queries - i - 1) for i in range(self.queries)]
-            self.t["causal"] = Matrix(self.library, "f32", self.queries, self.keys, b"".join(row))
+            zero, minus_infinity = bytes(4), b"\0\0\x80\xff"
+            hidden = range(self.queries - 1, -1, -1)  # keys that a query does not see
+            rows = (zero * (self.keys - n) + minus_infinity * n for n in hidden)
+            self.t["causal"] = Matrix(self.library, "f32", self.queries, self.keys, b"".join(rows))
             mask = graph.tensor("f32", (*lead, self.queries, self.keys), self.t["causal"])
             return graph.op("add", [s, mask], self.made(score))
         row = graph.op("gen_index", [s], self.made(score, "s32"), axis=-2)
@@ -138,7 +141,8 @@ def gradients(library, case, t):
     of_keys(narrow(p), dout, "dv")
     dp = graph.op("matmul", [dout, v], of.made(score), transpose_b=True)
     product = graph.op("multiply", [of.given("out"), dout], of.made((*of.lead, of.queries, of.dim)))
-    sums = graph.op("reduce_sum", [product], of.made((*of.lead, of.queries, 1)), axes=(len(of.lead) + 1,), keep_dims=True)
+    sums = of.made((*of.lead, of.queries, 1))
+    graph.op("reduce_sum", [product], sums, axes=(len(of.lead) + 1,), keep_dims=True)
     ds = graph.op("multiply", [p, graph.op("subtract", [dp, sums], of.made(score))], of.made(score))
     ds = narrow(graph.op("multiply", [ds, scale], of.made(score)))
     graph.op("matmul", [ds, k], of.given("dq"))
