@@ -1,5 +1,7 @@
 """katt-report history: change points, disturbed runs, noise between runs, the order of commits, the page."""
 
+import shutil
+
 import numpy as np
 import pytest
 import synthetic
@@ -62,6 +64,12 @@ def test_a_row_that_changed(tmp_path):
 
 def test_a_disturbed_run_is_no_change(tmp_path):
     assert changed(history(read_each([write(tmp_path, [1.0] * 4 + [0.6] + [1.0] * 4)]))) == {}
+
+
+def test_copies_of_a_run_count_once(tmp_path):
+    write(tmp_path / "runs", [1.0, 1.0, 0.8])
+    shutil.copytree(tmp_path / "runs", tmp_path / "copies")
+    assert [len(series.measurements) for series in history(read_each([tmp_path])).series] == [3] * 4
 
 
 def test_machines_are_apart(tmp_path):

@@ -22,7 +22,7 @@ def summary(found: History) -> list[str]:
     lines = []
     for machine in found.machines:
         own = [series for series in found.series if series.machine == machine]
-        runs = sorted({(m.order, m.commit, m.source) for series in own for m in series.measurements})
+        runs = sorted({(m.order, m.commit) for series in own for m in series.measurements})
         changed = [series for series in own if series.changes]
         slower = sum(series.levels[-1] < series.levels[0] for series in changed)
         verdict = (f"{len(changed)} changed ({slower} slower at the end than at the beginning)" if changed

@@ -40,7 +40,6 @@ class Measurement:
     order: tuple[str, str]
     commit: str
     started_at: str
-    source: str
     ratio: Interval
 
 
@@ -104,7 +103,7 @@ def history(parts: list[Results], tree: SourceTree | None = None) -> History:
 def _measurements(parts: list[Results], tree: SourceTree | None) -> dict[tuple[str, str], list[Measurement]]:
     """By machine and name of the row, in the order of the runs."""
     peers, axes = peers_of(parts), point_axes(parts)
-    held: dict[tuple, list[Measurement]] = {}
+    held: dict[tuple, dict[Measurement, None]] = {}
     for part in parts:
         for row in part.points.rows():
             bounds = [row["speedup"], row["speedup_lo"], row["speedup_hi"]]
@@ -120,10 +119,11 @@ def _measurements(parts: list[Results], tree: SourceTree | None) -> dict[tuple[s
             order = (date.isoformat() if date else _in_utc(started), started)
             names = (*_WORDS, *_OTHERS, *axes[row["op"]])
             key = (machine_of(part, row), *zip(names, plain_values(row, names), strict=True))
-            held.setdefault(key, []).append(Measurement(order, commit, started, row["source"], Interval(*bounds)))
+            measurement = Measurement(order, commit, started, Interval(*bounds))
+            held.setdefault(key, {})[measurement] = None  # once, whatever files hold copies of the run
     names = _names([dict(key[1:]) for key in held])
     return {
-        (key[0], name): sorted(each, key=lambda m: (m.order, m.source))
+        (key[0], name): sorted(each, key=lambda m: m.order)
         for name, (key, each) in zip(names, held.items(), strict=True)
     }
 

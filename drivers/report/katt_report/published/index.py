@@ -23,8 +23,8 @@ Published measurements by experiment and machine. The folders hold the files (HD
 - The ratio is how many times as fast as **the best other program** of the same rounds Katt's fastest variant is, or as
   **naive** where no other program ran: paired, the geometric mean over the points, with the bounds that the 95 %
   intervals of all points give together ([docs/measuring.md](../docs/measuring.md#one-source-many-machines)).
-- *fresh*: rows whose code is still that of the source tree. A row is stale when a file that its variant or its baseline
-  is made of has other tokens now; files older than that check count as stale.
+- *fresh*: the row's code is still that of the source tree. It is stale when a file that its variant or its baseline
+  is made of has other tokens now; rows of files older than that check are *unknown* and count as stale.
 """
 
 _FIGURE = """![Share of each machine's limit](portability.png)
@@ -147,8 +147,8 @@ def _fresh_rows(found: list[Entry]) -> str:
 
 
 def _fresh_text(share: Share) -> str:
-    """`fresh`, `25 % stale (7 commits)`: the days since then would change without any input."""
-    return str(replace(share, days=None)) if share.rows else ""
+    """`fresh`, `25 % stale`; the column beside it has the date, since an age would change without any input."""
+    return str(replace(share, days=None, commits=None)) if share.rows else ""
 
 
 def without_freshness(text: str) -> str:
