@@ -3,4 +3,8 @@
 A command imports what it needs inside `run`: --help and a wrong option should not wait for Matplotlib.
 """
 
-NAMES = ("compare", "baselines")
+NAMES = (
+    "baselines",
+    "compare",
+    "export",
+)
