@@ -84,7 +84,8 @@ def as_trace(profiles: list[tuple[str, str, Profile]]) -> bytes:
         events.append({"name": "thread_name", "ph": "M", "pid": 1, "tid": track, "args": {"name": title}})
         events.append({"name": "thread_sort_index", "ph": "M", "pid": 1, "tid": track, "args": {"sort_index": track}})
         events += _events(name, profile, track)
-    return (json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, allow_nan=False, ensure_ascii=False) + "\n").encode()
+    trace = {"displayTimeUnit": "ms", "traceEvents": events}
+    return (json.dumps(trace, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
 def _events(name: str, profile: Profile, track: int) -> list[dict]:

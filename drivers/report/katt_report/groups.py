@@ -189,9 +189,8 @@ def _group(results: Results, points: Points, key: tuple, name: str, title: str) 
     # A run without a backend's name counts as fitting: an old file should not lose its ceilings.
     used = set(points.tuples(["source", "run"]))
     fits = {run for run, about in results.runs.items() if backend in str(about.get("backend", backend)).split(",")}
-    ceilings = [
-        c for c in checked(results.ceilings) if (c.source, c.run) in used and ((c.source, c.run) in fits or not results.runs)
-    ]
+    wanted = used & fits if results.runs else used
+    ceilings = [c for c in checked(results.ceilings) if (c.source, c.run) in wanted]
     bandwidths = {ceiling.name for ceiling in ceilings if ceiling.unit == "B/s"}
     bound = [ceiling in bandwidths for ceiling in best["ceiling"].tolist()]
     by_bytes = len(best) > 0 and (not np.any(best["flops"] > 0) or sum(bound) > len(bound) / 2)

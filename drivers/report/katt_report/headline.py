@@ -143,27 +143,31 @@ def _at_largest(group: Group, rows: Points) -> tuple[Points, str]:
 
 
 def speed_text(rows: Points, name: str, base: str) -> str:
-    """`3.1× as fast as naive (95 % interval 2.9–3.3)`; of several rows the geometric mean and the range.
+    """`3.1× as fast as naive (95 % interval 2.9–3.3)`; of several rows the geometric mean, its interval and the range.
 
-    Where the interval holds 1, the words say so.
+    Where the interval of a row holds 1, the words say so.
     """
+    value = _interval(rows, name)
+    known = value.lo > 0 and math.isfinite(value.hi)
+    bounds = f"95 % interval {ratio_text(value.lo)}–{ratio_text(value.hi)}" if known else "no interval"
     if len(rows) > 1:
         low, high = float(rows[name].min()), float(rows[name].max())
-        mean = _mean(rows[name])
-        return (f"{ratio_text(mean)}× as fast as {base} in the geometric mean of {len(rows)} points "
-                f"({ratio_text(low)}× to {ratio_text(high)}×)")  # fmt: skip
-    value = _interval(rows.row(0), name)
-    if value.lo <= 0 or math.isinf(value.hi):
-        return f"{ratio_text(value.mid)}× as fast as {base} (no interval)"
-    bounds = f"{ratio_text(value.lo)}–{ratio_text(value.hi)}"
-    if value.lo <= 1 <= value.hi:
-        return f"as fast as {base} within the measurement ({ratio_text(value.mid)}×, 95 % interval {bounds})"
-    return f"{ratio_text(value.mid)}× as fast as {base} (95 % interval {bounds})"
+        span = f"{ratio_text(low)}× to {ratio_text(high)}× over {len(rows)} points"
+        return f"{ratio_text(value.mid)}× as fast as {base} ({bounds}; {span})"
+    if value.lo <= 1 <= value.hi and known:
+        return f"as fast as {base} within the measurement ({ratio_text(value.mid)}×, {bounds})"
+    return f"{ratio_text(value.mid)}× as fast as {base} ({bounds})"
 
 
-def _interval(row: dict, name: str) -> Interval:
-    low, high = row[f"{name}_lo"], row[f"{name}_hi"]
-    return Interval(row[name], low if math.isfinite(low) else 0.0, high if math.isfinite(high) else math.inf)
+def _interval(rows: Points, name: str) -> Interval:
+    """The geometric mean of a ratio, with its 95 % interval: the rows' errors, in logarithms, are independent."""
+    middle = np.log(rows[name])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below, above = middle - np.log(rows[f"{name}_lo"]), np.log(rows[f"{name}_hi"]) - middle
+    mean = float(np.mean(middle))
+    sides = (np.where(np.isfinite(side), side, np.inf) for side in (below, above))
+    half = [float(np.sqrt(np.sum(side**2))) / len(rows) for side in sides]
+    return Interval(math.exp(mean), math.exp(mean - half[0]), math.exp(mean + half[1]) if half[1] < 700 else math.inf)
 
 
 def _by_dtype(group: Group) -> str:
@@ -191,15 +195,15 @@ def details(group: Group) -> list[str]:
                 rows, place = _at_largest(group, rows)
                 share = _share(group, rows)
                 where = f"{place} in {dtype}" if place else f"in {dtype}"
-                lines.append(f"{variant} is {speed_text(rows, 'speedup', group.baseline)} {where}{', with ' + share if share else ''}.")
+                speed = f"{variant} is {speed_text(rows, 'speedup', group.baseline)}"
+                lines.append(f"{speed} {where}{', with ' + share if share else ''}.")
     return lines
 
 
-def baseline_of(group: Group, row: dict) -> dict | None:
-    """The measured baseline row at the same point as `row`, or None."""
-    points = group.points
+def baseline_of(points: Points, row: dict, baseline: str = schema.BASELINE) -> dict | None:
+    """The measured row of the baseline at the same point as `row`, or None."""
     names = [n for n in [*points.identity, "source"] if n not in ("variant", *schema.TILES)]
-    found = points.where(variant=group.baseline, status="ok").match(names, [row[name] for name in names])
+    found = points.where(variant=baseline, status="ok").match(names, [row[name] for name in names])
     return found.row(0) if len(found) else None
 
 
@@ -211,7 +215,7 @@ def share_text(share: float) -> str:
 def _share(group: Group, rows: Points) -> str:
     """How much of the baseline's memory the rows need: `16 % of naive's memory`; empty where nobody knows."""
     pairs = [(row["total_bytes"], base["total_bytes"]) for row, base in
-             ((row, baseline_of(group, row)) for row in rows.rows())
+             ((row, baseline_of(group.points, row, group.baseline)) for row in rows.rows())
              if base and base["total_bytes"] > 0 and row["total_bytes"] > 0]  # fmt: skip
     if not pairs:
         return ""
@@ -290,7 +294,8 @@ def _statuses(group: Group) -> str:
         some = group.x and len(group.points.where(variant=variant, status="ok"))
         where = f" at {group.symbol} = {list_text([str(x) for x in missing.values(group.x)])}" if some else ""
         reasons = list(dict.fromkeys(missing["reason"].tolist()))
-        parts.append(f"{variant}{where} ({'for instance ' if len(reasons) > 1 else ''}{reasons[0] or 'no reason given'})")
+        reason = f"{'for instance ' if len(reasons) > 1 else ''}{reasons[0] or 'no reason given'}"
+        parts.append(f"{variant}{where} ({reason})")
     return f"{line}; skipped: {'; '.join(parts)}." if parts else f"{line}."
 
 
@@ -325,8 +330,8 @@ def _disturbed(results: Results) -> list[str]:
     names = list(dict.fromkeys(new.name for new, old in zip(ceilings, results.ceilings, strict=True)
                                if math.isnan(new.value) and not math.isnan(old.value)))  # fmt: skip
     if names:
-        lines.append(f"{list_text(names)} lie below ceilings that cannot be above them: disturbed when they were "
-                     "measured, and shown as a dash.")  # fmt: skip
+        lines.append(f"{list_text(names)} {'lie' if names[1:] else 'lies'} below a ceiling that cannot be the higher one: "
+                     "disturbed while it was measured, and shown as a dash.")  # fmt: skip
     points = results.points.ok
     above = np.isfinite(points["ceiling_fraction"]) & np.isnan(believed(points, ceilings))
     units = above & np.isin(points["ceiling"], ARITHMETIC)

@@ -102,7 +102,8 @@ class Results:
         found = {}
         for about in self.runs.values():
             try:
-                found |= {printable(str(name)): printable(str(what)) for name, what in json.loads(about["peers"]).items()}
+                held = json.loads(about["peers"]).items()
+                found |= {printable(str(name)): printable(str(what)) for name, what in held}
             except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
                 continue  # an older file, or a damaged text
         return found

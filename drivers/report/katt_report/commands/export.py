@@ -19,7 +19,7 @@ def run(arguments: list[str]) -> int:
                        ("parquet", "Parquet, with pyarrow"), ("trace", "Chrome's Trace Event Format")):  # fmt: skip
         form.add_argument(f"--{name}", metavar="OUT", help=f"{what}; - is standard output")
     parser.add_argument("--only", action="append", metavar="COLUMN=VALUE,…",
-                        help="rows with these values: variant=flash,naive,dtype=f32; any column, also repeated")  # fmt: skip
+                        help="rows with these values: variant=flash,naive,dtype=f32; also repeated")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     options = parser.parse_args(arguments)
     kind = next(name for name in ("csv", "json", "parquet", "trace") if getattr(options, name))
@@ -35,7 +35,8 @@ def run(arguments: list[str]) -> int:
     logs = logs_isolated(*options.results)
     if logs and (len(logs) < len(options.results) or options.only):
         holds = "a log, which has no rows" if options.only else "logs beside result files"
-        raise InputError("--only" if options.only else options.results[0], holds, "one kind: result files, or logs alone")
+        name = "--only" if options.only else options.results[0]
+        raise InputError(name, holds, "one kind: result files, or logs alone")
     results = None if logs else load_isolated(*options.results)
     if options.only:
         results = only(results, options.only)

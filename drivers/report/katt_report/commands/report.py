@@ -24,9 +24,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, metavar="DIR",
                         help="folder for the report (./NAME-report, where NAME.h5 is the first file)")  # fmt: skip
     parser.add_argument("--baseline", metavar="NAME",
-                        help="variant or peer that speedups refer to, from the samples round by round (naive)")  # fmt: skip
+                        help="variant or peer that all ratios refer to, round by round (naive)")  # fmt: skip
     parser.add_argument("--only", action="append", metavar="COLUMN=VALUE,…",
-                        help="rows with these values: variant=flash,naive,dtype=f32; any column, also repeated")  # fmt: skip
+                        help="rows with these values: variant=flash,naive,dtype=f32; also repeated")  # fmt: skip
     parser.add_argument("--formats", type=_formats, default="png,svg", metavar="LIST",
                         help="formats of the figures, of png, svg and pdf (png,svg)")  # fmt: skip
     parser.add_argument("--table", action="store_true", help="print the rows as a table; make no folder")
@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
     logs = logs_isolated(*options.results)
     if logs:
         if len(logs) < len(options.results):
-            raise InputError(options.results[0], "not the same kind as the other files", "result files alone or logs alone")
+            raise InputError(options.results[0], "not the same kind as the other files", "result files or logs alone")
         for name in ("baseline", "only"):
             if getattr(options, name):
                 raise InputError(f"--{name}", "a log, which has no rows", "a result file of katt sweep")
@@ -63,7 +63,8 @@ def run(arguments: list[str]) -> int:
         print("\n\n".join(f"{group.title}\n{text_table(group)}" for group in groups(results)))
         return 0
     lines = [text for title, lines in headline(results) for text in (f"{title}:", *(f"  {line}" for line in lines))]
-    return _finish(options, folder, lambda: write_folder(folder, lambda: report(results, options.formats, _teller())), lines)
+    tell = _teller()
+    return _finish(options, folder, lambda: write_folder(folder, lambda: report(results, options.formats, tell)), lines)
 
 
 def _finish(options, folder: Path, write, lines: list[str]) -> int:
@@ -79,7 +80,8 @@ def _formats(text: str) -> tuple[str, ...]:
     chosen = tuple(dict.fromkeys(text.split(",")))
     for name in chosen:
         if name not in known:
-            raise argparse.ArgumentTypeError(f"holds {name or 'nothing'}{meant(name, known)}, expected {', '.join(known)}")
+            held = f"{name or 'nothing'}{meant(name, known)}"
+            raise argparse.ArgumentTypeError(f"holds {held}, expected {', '.join(known)}")
     return chosen
 
 

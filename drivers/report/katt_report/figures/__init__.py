@@ -17,8 +17,8 @@ from katt_report.figures.tiles import tiles
 from katt_report.groups import Group
 
 __all__ = [
-    "Plot", "ceiling_shares", "draw_all", "errors", "memory", "memory_bars", "peer_bars", "peers", "roofline", "shares", "speedup",
-    "speedup_bars", "throughput", "throughput_bars", "tiles", "time",
+    "Plot", "ceiling_shares", "draw_all", "errors", "memory", "memory_bars", "peer_bars", "peers", "roofline", "shares",
+    "speedup", "speedup_bars", "throughput", "throughput_bars", "tiles", "time",
 ]  # fmt: skip
 
 
@@ -36,5 +36,6 @@ def draw_all(group: Group) -> list[Plot]:
         group = replace(group, against=None)
     plots = [plot for plot in (draw(group) for draw in over) if plot]
     if not plots and not group.x:
-        plots = [plot for plot in (draw(group) for draw in (peer_bars, speedup_bars, throughput_bars, memory_bars)) if plot]
+        over = [peer_bars, speedup_bars, throughput_bars, memory_bars]
+        plots = [plot for plot in (draw(group) for draw in over) if plot]
     return plots + [plot for plot in (draw(group) for draw in (shares, roofline, ceiling_shares, errors)) if plot]

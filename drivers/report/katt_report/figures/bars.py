@@ -163,9 +163,10 @@ def _bars(panel: Axes, group: Group, points: Points, looks: dict, places: dict, 
             reach = np.maximum(middle, ends[1])
         for place, end, number in zip(at, reach, middle, strict=True):
             inside = end > 0.86 * limit
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.4} if inside else None
             panel.annotate(text(number), (min(end, limit), place), xytext=(-4 if inside else 4, 0),
                            textcoords="offset points", va="center", ha="right" if inside else "left", fontsize=7.5,
-                           zorder=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4} if inside else None)  # fmt: skip
+                           zorder=4, bbox=box)  # fmt: skip
             if end > limit:
-                (arrow,) = panel.plot([limit], [place], marker=CARETRIGHTBASE, color="black", markersize=4, clip_on=False)
+                (arrow,) = panel.plot([limit], [place], marker=CARETRIGHTBASE, color="black", clip_on=False)
                 arrow.set_in_layout(False)

@@ -85,7 +85,8 @@ def _roof(panel: Axes, group: Group, rows: Points, ceilings: list[Ceiling]) -> N
     for variant, look in style.group_looks(group).items():
         chosen = rows["variant"] == variant
         if chosen.any():
-            panel.plot(intensity[chosen], rates[chosen], zorder=3, label=style.label(variant), **look.curve(linestyle=""))
+            how = look.curve(linestyle="", label=style.label(variant), zorder=3)
+            panel.plot(intensity[chosen], rates[chosen], **how)
     panel.set_xlabel("FLOP per byte of least traffic")
     panel.xaxis.set_major_locator(LogLocator(base=10, numticks=6))
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -113,8 +114,8 @@ def ceiling_shares(group: Group) -> style.Plot | None:
             panel.plot([shares.min(), shares.max()], [place] * 2, color=look.colour, linewidth=1.2, alpha=0.6)
             panel.plot(shares, [place] * len(shares), **look.curve(linestyle=""))
             best = chosen.row(int(np.argmax(shares)))
-            panel.text(1.01, place, f"{percent_text(best['ceiling_fraction'])} of {best['ceiling']}{group.where_text(best)}",
-                       transform=panel.get_yaxis_transform(), va="center", fontsize=8.5)  # fmt: skip
+            text = f"{percent_text(best['ceiling_fraction'])} of {best['ceiling']}{group.where_text(best)}"
+            panel.text(1.01, place, text, transform=panel.get_yaxis_transform(), va="center", fontsize=8.5)
         panel.set_yticks(range(len(series)), [f"{dtype} {variant}" for dtype, variant in series])
         panel.set_ylim(len(series) - 0.4, -0.6)
         highest = 100.0 * float(rows["ceiling_fraction"].max())

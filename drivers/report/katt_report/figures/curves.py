@@ -41,7 +41,8 @@ def peers(group: Group) -> style.Plot | None:
         "Against the peers",
         figure,
         "How many times as fast as each peer Katt's fastest variant at the point is: median of the ratios round by "
-        f"round, bars are the 95 % interval. Above the black line Katt is faster.{CLIPPED}" + style.panels_note(shown, group),
+        f"round, bars are the 95 % interval. Above the black line Katt is faster.{CLIPPED}"
+        + style.panels_note(shown, group),
         f"Line charts of the speed of Katt's fastest variant over that of each peer against {group.x_title}.",
     )
 

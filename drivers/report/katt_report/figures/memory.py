@@ -46,8 +46,9 @@ def memory(group: Group) -> style.Plot | None:
         f"Memory over {group.symbol}",
         figure,
         "Measured peaks of the allocation tracker: workspace (heavy line) is what a call takes beyond its inputs and "
-        f"outputs, total (thin line, hollow markers) is everything. In the corner, how workspace grows with {group.symbol}: "
-        f"the exponent is fitted to the upper half of the {group.symbol} measured, at least three of them, where fixed "
+        "outputs, total (thin line, hollow markers) is everything. In the corner, how workspace grows with "
+        f"{group.symbol}: the exponent is fitted to the upper half of the "
+        f"{group.symbol} measured, at least three of them, where fixed "
         "costs no longer count. A workspace of zero cannot be drawn on this axis. "
         "What another program takes is what its own allocator says; without a line it says nothing."
         + style.panels_note(len(panels), group),

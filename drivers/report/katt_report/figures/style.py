@@ -282,7 +282,8 @@ def curve(panel: Axes, x, y, ends, look: Look, name: str) -> None:
     panel.plot(x, np.minimum(y, 2 * top), label=label(name), **look.curve())
     panel.vlines(x[inside], np.maximum(low, bottom)[inside], np.minimum(high, top)[inside], color=look.colour,
                  linewidth=1.1, alpha=0.8)  # fmt: skip
-    for gone, edge, marker in ((inside & (high > top), top, CARETUPBASE), (inside & (low < bottom), bottom, CARETDOWNBASE)):
+    arrows = (inside & (high > top), top, CARETUPBASE), (inside & (low < bottom), bottom, CARETDOWNBASE)
+    for gone, edge, marker in arrows:
         for at in x[gone]:
             (arrow,) = panel.plot([at], [edge], marker=marker, color=look.colour, markersize=5, clip_on=False)
             arrow.set_in_layout(False)

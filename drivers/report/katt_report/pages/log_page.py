@@ -65,7 +65,8 @@ def curves(log: Log, name: str) -> style.Plot | None:
             panel.set_ylabel(title)
             panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             if text:
-                panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _, text=text: text(value, 2)))
+                ticks = FuncFormatter(lambda value, _, text=text: text(value, 2) if value else "0")
+                panel.yaxis.set_major_formatter(ticks)
     return style.Plot(
         name,
         "Loss",
@@ -94,7 +95,8 @@ def log_lines(log: Log) -> list[str]:
         inside = sorted(log.profile.inside(part), key=lambda one: -one.time_s)[:3]
         most = [f"{short_name(one.name)} {percent_text(one.time_s / part.time_s)}" for one in inside]
         share = percent_text(part.time_s / log.profile.time_s)
-        lines.append(f"{part.name}: {seconds_text(part.time_s)} of {unit}, {share}{f'; of it {list_text(most)}' if most else ''}.")
+        inner = f"; of it {list_text(most)}" if most else ""
+        lines.append(f"{part.name}: {seconds_text(part.time_s)} of {unit}, {share}{inner}.")
     return lines
 
 

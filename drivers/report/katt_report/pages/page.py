@@ -141,7 +141,8 @@ def _ceilings(results: Results) -> str:
     many = len({(c.source, c.run) for c in ceilings}) > 1
     rows = []
     for c in ceilings:
-        row = [c.name, "– disturbed" if math.isnan(c.value) else rate_text(c.value, c.unit), str(c.threads), bytes_text(c.bytes) if c.bytes else "–"]
+        value = "– disturbed" if math.isnan(c.value) else rate_text(c.value, c.unit)
+        row = [c.name, value, str(c.threads), bytes_text(c.bytes) if c.bytes else "–"]
         rows.append([escape(text) for text in row + ([c.source, c.run] if many else [])])
     heads = [("ceiling", ""), ("value", "n"), ("threads", "n"), ("working set", "n")]
     return head + table(heads + ([("file", ""), ("run", "")] if many else []), rows) + "</section>"

@@ -8,7 +8,7 @@ import numpy as np
 
 from katt_report import schema
 from katt_report.groups import Group, sort_dtypes, sort_variants
-from katt_report.limits import believed
+from katt_report.limits import HIGHEST, believed
 from katt_report.pages.markup import escape, small, status, table
 from katt_report.points import Points
 from katt_report.text import (
@@ -80,12 +80,14 @@ def text_table(group: Group) -> str:
         cells += [f"FAILED: {line.reason}"] if line.reason else [
             f"{main} ({more})" if more else main for main, more in line.results]  # fmt: skip
         lines.append(cells)
-    widths = [max(len(line[i]) for line in lines if len(line) > i + (len(line) < len(right))) for i in range(len(right))]
-    text = [
-        "  ".join(cell.rjust(width) if to_right and len(line) == len(right) else cell.ljust(width)
-                  for cell, width, to_right in zip(line, widths, right, strict=False)).rstrip()
-        for line in lines
-    ]  # fmt: skip
+    whole = [line for line in lines if len(line) == len(right)]
+    widths = [max(len(line[i]) for line in whole) for i in range(len(right))]
+    text = []
+    for line in lines:
+        # The last cell of a row that failed is as long as its reason.
+        padded = [cell.rjust(width) if to_right else cell.ljust(width)
+                  for cell, width, to_right in zip(line, widths, right, strict=False)]  # fmt: skip
+        text.append("  ".join(padded if len(line) == len(right) else [*padded[: len(line) - 1], line[-1]]).rstrip())
     skipped = group.points.where(status="skipped")
     for variant, reason in skipped.combinations(["variant", "reason"]):
         count = len(skipped.where(variant=variant, reason=reason))
@@ -146,7 +148,8 @@ def _lines(group: Group, points: Points) -> Iterator[_Line]:
     shared = zip(points.rows(), believed(points, group.ceilings).tolist(), strict=True)
     for row, share in sorted(shared, key=lambda pair: place(pair[0])):
         key = (row["source"], row["run"], row["point"])
-        tile = f"{row['tile_q']}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{row['tile_kv']}" if row["tile_q"] or row["tile_kv"] else ""
+        extents = [str(row[name]) for name in schema.EXTENTS]
+        tile = "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}".join(extents) if extents != ["0", "0"] else ""
         results, reason = [], ""
         if row["status"] == "ok":
             results = _results(row, group, share, against.get(key) if against else False)
@@ -162,8 +165,12 @@ def _results(row: dict, group: Group, share: float, peer: dict | None | bool) ->
     rate = row[group.rate] * (1e12 if group.rate == "tflops" else 1e9)
     # The bytes of the host and of the device, when both hold memory.
     parts = [f"{bytes_text(row[name + '_bytes'])} {name}" for name in ("host", "device") if row[name + "_bytes"] > 0]
-    ceiling = (f"{percent_text(share)} {row['ceiling']}", "") if math.isfinite(share) and row["ceiling"] else (
-        ("–", f"above {row['ceiling']}" if row["ceiling_fraction"] > 1 else "disturbed" if row["ceiling"] else ""))  # fmt: skip
+    if math.isfinite(share) and row["ceiling"]:
+        ceiling = f"{percent_text(share)} {row['ceiling']}", ""
+    elif row["ceiling_fraction"] > HIGHEST:
+        ceiling = "–", f"above {row['ceiling']}"
+    else:
+        ceiling = "–", "disturbed" if math.isfinite(row["ceiling_fraction"]) else ""
     return [
         (seconds_text(row["time_s"]), _range(row["time_lo_s"], row["time_hi_s"], seconds_text)),
         (rate_text(rate, group.rate_unit), ""),
@@ -189,7 +196,8 @@ def _exchanged(row: dict) -> list[tuple[str, str]]:
     rate = rate_text(busbw * 1e9, "B/s") if busbw > 0 else "–"
     if not math.isfinite(sent):  # MPI by itself
         return [(rate, ""), *[("–", "")] * 4]
-    return [(text, "") for text in (rate, bytes_text(sent), significant(messages), percent_text(inside), percent_text(hidden))]
+    texts = rate, bytes_text(sent), significant(messages), percent_text(inside), percent_text(hidden)
+    return [(text, "") for text in texts]
 
 
 def _range(low: float, high: float, text) -> str:
