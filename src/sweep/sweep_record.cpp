@@ -46,6 +46,17 @@ std::vector<Task> remaining(const Registry& registry, std::vector<Task> tasks,
   return left;
 }
 
+/// The files of a code, for the result file.
+io::CodeFiles::value_type files_of(const Code& code) {
+  const CodeTable table = impl::code_table();
+  io::CodeFiles::value_type named{std::string(code.name), {}};
+  for (const std::uint16_t file : code.files) {
+    named.second.push_back(
+        {std::string(table.files[file].file), std::string(table.files[file].tokens)});
+  }
+  return named;
+}
+
 /// Throws InputError when one part of a sweep would continue in the file of another: both may run
 /// at this moment.
 void check_part(const std::filesystem::path& output, const Part& part) {
@@ -104,15 +115,17 @@ std::string SweepRecord::begin_run(io::Attributes provenance,
 void SweepRecord::add(const Task& task, std::span<const RowResult> results,
                       const std::string& run) {
   std::vector<io::Row> rows;
+  io::CodeFiles code;
   for (std::size_t i = 0; i < results.size(); ++i) {
     rows.push_back(make_row(columns_, task.planned, results[i],
                             {.run = run,
                              .point = point_name(task.place(i)),
                              .commit = build_info().commit,
                              .cold = request_.settings.cold}));
+    if (const Code* known = code_of(task.planned, results[i])) code.insert(files_of(*known));
     count(results[i]);
   }
-  file_.commit_rows(rows);
+  file_.commit_rows(rows, code);
   progress_.finished(task.planned, results);
   if (options_.finished) options_.finished(task.planned, results);
 }

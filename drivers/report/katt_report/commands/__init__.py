@@ -7,4 +7,6 @@ NAMES = (
     "baselines",
     "compare",
     "export",
+    "fresh",
+    "readme",
 )
