@@ -104,6 +104,8 @@ def test_a_variant_looks_the_same_on_the_whole_page(tmp_path):
     found = groups(load(synthetic.write(tmp_path / "r.h5", file)))
     looks = [group_looks(group) for group in found]
     assert looks[0]["naive"] == looks[1]["naive"]
+    again = groups(with_baseline(load(tmp_path / "r.h5"), "flash"))
+    assert [dict(group_looks(group)) for group in again if group.key[0] == "attention"] == looks[:1]
     every = {name: look for one in looks for name, look in one.items()}
     assert all(one[name] == every[name] for one in looks for name in one)
     assert len({(look.colour, look.marker) for look in every.values()}) == len(every) == 5

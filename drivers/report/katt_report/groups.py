@@ -147,7 +147,9 @@ def groups(results: Results) -> list[Group]:
                 found += [_of_labels(results, rows, [label], key, changing, columns, True) for label in labels]
             else:
                 found.append(group)
-    everywhere = list(dict.fromkeys(variant for group in found for variant in group.variants))
+    # In an order that the baseline does not change: a variant looks the same beside any of them.
+    named = (sort_variants(group.best.values("variant"), peers=group.peers) for group in found)
+    everywhere = list(dict.fromkeys(variant for names in named for variant in names))
     return [replace(group, page_variants=everywhere) for group in found]
 
 

@@ -23,7 +23,7 @@ a { color: #0050a0; }
 ul { padding-left: 20px; margin: 6px 0; } li { margin: 3px 0; max-width: 100ch; }
 .headline { background: #f3f6fa; border-left: 4px solid #0072b2; padding: 10px 18px 12px; margin: 14px 0; }
 .headline li:first-child { font-weight: 600; }
-.answer { font-size: 19px; line-height: 1.4; font-weight: 600; margin: 14px 0; }
+.answer { font-size: 19px; line-height: 1.4; font-weight: 600; margin: 14px 0; max-width: none; }
 .failed { background: #fbe9e7; border-left: 4px solid #a8200d; color: #8a1a0a; padding: 10px 18px; margin: 14px 0; }
 .failed li:first-child { font-weight: 700; }
 details { margin: 10px 0; } summary { cursor: pointer; color: #0050a0; }
