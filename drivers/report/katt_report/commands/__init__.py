@@ -6,6 +6,7 @@ A command imports what it needs inside `run`: --help and a wrong option should n
 NAMES = (
     "baselines",
     "compare",
+    "export",
     "fresh",
     "history",
     "index",
