@@ -3,7 +3,8 @@
 Nothing here knows an operator: the axes are all integer columns that vary.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Group:
     `points` holds every row, `best` the measured rows with the fastest tile of each point. `x` is
     the integer axis of the figures (None when no axis has two measured values), `x_also` the axes
     that always equal it. `facets` are the other axes that vary, dtype apart: each combination is a
-    panel.
+    panel. `paired_goals` are the rates relative to the reference of paired points that the sweeps expect.
     """
 
     key: tuple
@@ -42,6 +43,7 @@ class Group:
     rate: str
     ceilings: list[Ceiling]
     profiles: dict[tuple, Profile]
+    paired_goals: list[float] = field(default_factory=list)
 
     @property
     def symbol(self) -> str:
@@ -182,7 +184,16 @@ def _group(results: Results, points: Points, key: tuple, name: str, title: str) 
     bound = [ceiling in bandwidths for ceiling in best["ceiling"].tolist()]
     by_bytes = len(best) > 0 and (not np.any(best["flops"] > 0) or sum(bound) > len(bound) / 2)
     rate = "gbytes_s" if by_bytes else "tflops"
-    return Group(key, name, title, points, best, x, also, facets, rate, ceilings, results.profiles)
+    return Group(key, name, title, points, best, x, also, facets, rate, ceilings, results.profiles,
+                 sorted({goal for run in used if (goal := _paired_goal(results.runs.get(run, {}))) > 0}))  # fmt: skip
+
+
+def _paired_goal(about: dict) -> float:
+    """The setting `paired_goal` of a run; 0 without one."""
+    try:
+        return float(json.loads(str(about.get("settings", "{}"))).get("paired_goal", 0))
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return 0.0
 
 
 def fastest_tiles(points: Points) -> Points:

@@ -7,6 +7,7 @@ import numpy as np
 
 from katt_report import schema
 from katt_report.figures.memory import exponents, growth_text
+from katt_report.figures.paired import paired_lines
 from katt_report.groups import Group, groups
 from katt_report.load import Results
 from katt_report.pages.machines import machine_lines
@@ -35,7 +36,7 @@ def sentences(group: Group) -> list[str]:
     for variant in group.variants:
         if variant != schema.BASELINE:
             lines += [line for dtype in group.dtypes for line in _compared(group, variant, dtype)]
-    lines += [*_growth(group), _errors(group), _ceilings(group), _statuses(group)]
+    lines += [*paired_lines(group), *_growth(group), _errors(group), _ceilings(group), _statuses(group)]
     return [line for line in lines if line]
 
 

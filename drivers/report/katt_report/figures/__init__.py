@@ -8,13 +8,14 @@ from katt_report.figures.ceilings import ceiling_shares, roofline
 from katt_report.figures.curves import speedup, throughput, time
 from katt_report.figures.errors import errors
 from katt_report.figures.memory import memory
+from katt_report.figures.paired import paired
 from katt_report.figures.shares import shares
 from katt_report.figures.style import Plot
 from katt_report.figures.tiles import tiles
 from katt_report.groups import Group
 
 __all__ = [
-    "Plot", "ceiling_shares", "draw_all", "errors", "memory", "memory_bars", "roofline", "shares", "speedup",
+    "Plot", "ceiling_shares", "draw_all", "errors", "memory", "memory_bars", "paired", "roofline", "shares", "speedup",
     "speedup_bars", "throughput", "throughput_bars", "tiles", "time",
 ]  # fmt: skip
 
@@ -31,4 +32,4 @@ def draw_all(group: Group) -> list[Plot]:
     plots = [plot for plot in (draw(group) for draw in over) if plot]
     if not plots and not group.x:
         plots = [plot for plot in (draw(group) for draw in (speedup_bars, throughput_bars, memory_bars)) if plot]
-    return plots + [plot for plot in (draw(group) for draw in (shares, roofline, ceiling_shares, errors)) if plot]
+    return plots + [plot for plot in (draw(group) for draw in (paired, shares, roofline, ceiling_shares, errors)) if plot]

@@ -152,6 +152,8 @@ def points_table(group: Group) -> str:
     heads = [("N" if name == group.x and group.symbol == "N" else name, "" if points[name].dtype.kind == "U" else "n")
              for name in axes]  # fmt: skip
     heads += [("variant", "")] + [("tile", "n")] * tiled + [("status", "")] + [(text, "n") for text in _HEADS]
+    paired = bool(np.any(np.isfinite(points["paired_ratio"])))
+    heads += [("paired ratio (95 %)", "n")] * paired
     shared = bool(np.nansum(points["sent_bytes"]) > 0)  # by ranks
     heads += [(text, "n") for text in _EXCHANGED] * shared
     cells, apart, before = [], set(), None
@@ -164,7 +166,8 @@ def points_table(group: Group) -> str:
         line += [escape(row["variant"]) + small(row["engine"])]
         line += [f"{row['tile_q']}&nbsp;×&nbsp;{row['tile_kv']}" if row["tile_q"] or row["tile_kv"] else ""] * tiled
         line += [status(row["status"])] + _results(row, group)
-        cells.append(line + _exchanged(row) * (shared and row["status"] == "ok"))
+        measured = row["status"] == "ok"
+        cells.append(line + _paired(row) * (paired and measured) + _exchanged(row) * (shared and measured))
     return table(heads, cells, apart)
 
 
@@ -189,6 +192,14 @@ def _results(row: dict, group: Group) -> list[str]:
         escape(error_text(row["max_abs_err"])) + small(error_text(row["mean_abs_err"])),
         str(row["samples"]),
     ]
+
+
+def _paired(row: dict) -> list[str]:
+    """The speed relative to the reference point of the same rounds."""
+    if not math.isfinite(row["paired_ratio"]):
+        return ["–"]
+    ends = _range(row["paired_ratio_lo"], row["paired_ratio_hi"], ratio_text)
+    return [escape(f"{ratio_text(row['paired_ratio'])}× {row['paired_to']}") + small(ends)]
 
 
 _EXCHANGED = ["bus bandwidth", "sent by a rank", "messages", "communicating", "overlapped"]
