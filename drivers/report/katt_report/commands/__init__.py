@@ -3,4 +3,4 @@
 A command imports what it needs inside `run`: --help and a wrong option should not wait for Matplotlib.
 """
 
-NAMES = ("compare", "baselines")
+NAMES = ("compare", "baselines", "calibration")
