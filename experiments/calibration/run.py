@@ -28,11 +28,13 @@ def runs_in(path):
         return len(file["runs"])
 
 
-def run(*command):
-    """Runs a program, whose stderr passes through. Ends this one with its status when it fails."""
-    status = subprocess.run(list(map(str, command)), check=False, stdout=subprocess.DEVNULL).returncode
-    if status:
-        raise SystemExit(status if status > 0 else 1)
+def run(*command, quiet=False):
+    """Runs a program; `quiet`: its stderr counts only when it fails. Ends this one with its status when it fails."""
+    stderr = subprocess.PIPE if quiet else None
+    done = subprocess.run(list(map(str, command)), check=False, stdout=subprocess.DEVNULL, stderr=stderr)
+    if done.returncode:
+        sys.stderr.buffer.write(done.stderr or b"")
+        raise SystemExit(done.returncode if done.returncode > 0 else 1)
 
 
 def repeat(sweep, file):
@@ -41,7 +43,7 @@ def repeat(sweep, file):
     try:
         run(KATT, "sweep", sweep, "-o", once, "--overwrite")
         if file.exists():
-            run(KATT, "merge", file, once, "-o", merged, "--overwrite")
+            run(KATT, "merge", file, once, "-o", merged, "--overwrite", quiet=True)
             merged.replace(file)
         else:
             once.replace(file)
@@ -67,7 +69,7 @@ def main():
     began, longest = time.monotonic(), 0.0
     while (held := runs_in(file)) < options.repeats:
         start = time.monotonic()
-        if options.minutes and start - began + longest > 60 * options.minutes:
+        if options.minutes and longest and start - began + longest > 60 * options.minutes:
             break
         print(f"repeat {held + 1} of {options.repeats}", file=sys.stderr)
         repeat(options.sweep, file)
