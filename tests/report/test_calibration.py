@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import synthetic
 from katt_report import load
-from katt_report.calibration import alarms, calibrate, calibrate_terms, slowed
+from katt_report.calibration import METRICS, alarms, calibrate, calibrate_terms, slowed, with_between_runs
 from katt_report.cli import main
 from katt_report.compare import compare
 from katt_report.errors import InputError
@@ -161,6 +161,22 @@ def test_the_command_writes_a_readme_and_a_figure(path, rules, tmp_path, capsys,
     assert "| check_regression" in text and all(len(line) <= 120 for line in text.splitlines())
     assert main(["calibration", str(path), "--json", "--no-alarms"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == 8
+
+
+def test_a_report_shows_widened_intervals(path, tmp_path, quick, capsys):
+    file = synthetic.write(tmp_path / "one.h5", repeats(runs=1, seed=7))
+    plain, terms = load(file), calibrate_terms(runs_isolated(path))
+    wide = with_between_runs(plain, terms)
+    for before, after in zip(plain.points.rows(), wide.points.rows(), strict=True):
+        for metric, (mid, lo, hi) in METRICS.items():
+            if before[lo] < before[hi]:
+                expected = Interval(before[mid], before[lo], before[hi]).widened(terms.between(before["op"], metric))
+                assert (after[mid], after[lo], after[hi]) == (expected.mid, expected.lo, expected.hi)
+        assert after["time_lo_s"] <= before["time_lo_s"] and before["time_hi_s"] <= after["time_hi_s"]
+    assert "speedup" in wide.points["note"][1] and "speedup" not in wide.points["note"][0], "naive is the baseline"
+    assert main([file, "-o", str(tmp_path / "out"), "--calibration", str(path)]) == 0
+    assert "hold the differences between 8 runs: speedup 5." in (tmp_path / "out" / "report.html").read_text()
+    assert plain.points["note"][1] == "", "the file's own table stays"
 
 
 def test_what_is_no_calibration_is_refused(tmp_path, files, capsys):

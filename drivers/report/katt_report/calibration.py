@@ -164,6 +164,26 @@ def calibrate_terms(runs: list[Results]) -> Calibration | None:
     return Calibration(_machine(runs), [], len(runs), math.nan, [term for term in terms if math.isfinite(term.between)])
 
 
+def with_between_runs(results: Results, calibration: Calibration) -> Results:
+    """A copy whose intervals are `Interval.widened` by the terms of their operators; `note` of such a row says so."""
+    points = {name: column.copy() for name, column in results.points.columns.items()}
+    notes = points["note"].astype(object)
+    for index, op in enumerate(points["op"].tolist()):
+        known = []
+        for metric, (mid, lo, hi) in METRICS.items():
+            term = calibration.between(op, metric)
+            interval = Interval(points[mid][index], points[lo][index], points[hi][index])
+            if term is None or not 0 < interval.lo <= interval.mid <= interval.hi < math.inf or interval.lo == interval.hi:
+                continue  # no term, no measurement, or the row that the others are compared with
+            wide = interval.widened(term)
+            points[lo][index], points[hi][index] = wide.lo, wide.hi
+            known.append(f"{metric} {100 * term:.1f} %")
+        if known:
+            said = f"intervals of {op} hold the differences between {calibration.runs} runs: {', '.join(known)}"
+            notes[index] = "; ".join(part for part in (notes[index], said) if part)
+    return replace(results, points=Points({**points, "note": notes.astype(np.str_)}))
+
+
 def slowed(results: Results, factor: float) -> Results:
     """A copy in which every variant but naive takes `factor` times as long."""
     points = dict(results.points.columns)

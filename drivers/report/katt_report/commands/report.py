@@ -17,6 +17,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.h5", help="result files, shown together")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR",
                         help="folder for the report (./NAME-report, where NAME.h5 is the first file)")  # fmt: skip
+    parser.add_argument("--calibration", type=Path, metavar="FILE.h5",
+                        help="repeats of a sweep on this machine (katt-report calibration): intervals hold the differences "
+                        "between runs")  # fmt: skip
     options = parser.parse_args(arguments)
     folder = options.output or Path(f"{options.results[0].stem}-report")
     from katt_report.headline import headline
@@ -34,6 +37,11 @@ def run(arguments: list[str]) -> int:
         print(f"report: {folder / 'report.html'}")
         return 0
     results = load_isolated(*options.results)
+    if options.calibration:
+        from katt_report.calibration import calibrate_terms, with_between_runs
+        from katt_report.isolation import runs_isolated
+
+        results = with_between_runs(results, calibrate_terms(runs_isolated(options.calibration)))
     write_folder(folder, lambda: report(results))
     for title, lines in headline(results):
         print(f"{title}:")
