@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 
 install(
-  TARGETS katt_ops katt_ranks katt_nn katt_hdf5 katt katt_driver katt_program
+  TARGETS katt_ops katt_ranks katt_nn katt_hdf5 katt katt_driver katt_code katt_program
   EXPORT katt-targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

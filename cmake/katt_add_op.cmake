@@ -6,10 +6,10 @@
 # katt_add_op(OP ON OTHER…): the kernels of OP call those of other operators, which are added below it. A build of few
 # operators then compiles their kernels too; the test structure.called_ops holds the lines against the objects.
 #
-# katt_add_op(NAME DIR src/… NEEDS OP…): something above the operators that is swept like one; its
-# sources join katt_nn. It is left out where one of them is.
+# katt_add_op(NAME DIR src/… NEEDS OP…): something above the operators that is swept like one, under its
+# name or those after AS; its sources join katt_nn. It is left out where one of them is.
 function(katt_add_op op)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DIR" "NEEDS;ON")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DIR" "NEEDS;ON;AS")
   get_property(called GLOBAL PROPERTY KATT_OPS_CALLED) # by the kernels of an operator that is built
   set(kernels_alone FALSE)
   if(KATT_OPS AND NOT op IN_LIST KATT_OPS)
@@ -30,6 +30,11 @@ function(katt_add_op op)
   if(arg_DIR)
     set(dir ${PROJECT_SOURCE_DIR}/${arg_DIR})
     set(library KATT_OP_SOURCES_ABOVE)
+    if(NOT arg_AS)
+      set(arg_AS ${op})
+    endif()
+    list(JOIN arg_AS "," names)
+    set_property(GLOBAL APPEND PROPERTY KATT_SWEPT ${arg_DIR}/bench:${names})
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
   file(GLOB bench CONFIGURE_DEPENDS ${dir}/bench/*.cpp)
@@ -43,6 +48,13 @@ function(katt_add_op op)
   endif()
   set_property(GLOBAL APPEND PROPERTY KATT_OPS ${op})
   set_property(GLOBAL APPEND PROPERTY KATT_OP_BENCH_SOURCES ${bench})
+endfunction()
+
+# katt_only_for(OP PATH VARIANT…): files of src/ops/OP whose path begins with PATH serve these variants alone, so that a
+# change of one leaves the code of the other rows as it is (docs/measuring.md, "The code of a row").
+function(katt_only_for op path)
+  list(JOIN ARGN "," variants)
+  set_property(GLOBAL APPEND PROPERTY KATT_ONLY_FOR ${op}:${path}:${variants})
 endfunction()
 
 # Writes the driver's registration source from the operators added so far.

@@ -53,6 +53,7 @@ class Merger {
   void add(const std::filesystem::path& file) {
     io::ResultContents contents = io::read_result(file, columns_);
     ++merged_.files;
+    merged_.contents.code.merge(contents.code);
     std::map<std::string, std::vector<io::Row>> rows;
     for (io::Row& row : contents.rows) {
       rows[std::get<std::string>(row.cells[run_at_])].push_back(std::move(row));

@@ -90,7 +90,8 @@ std::vector<Field> base_fields(const PlannedCase& planned, const RowResult& row,
 
 /// The columns behind the axes of all operators, which came later. What ranks exchange is 0 where one rank computes by
 /// itself; memory is NaN where it was not measured.
-std::vector<Field> later_fields(const PlannedCase& planned, const RowResult& row) {
+std::vector<Field> later_fields(const PlannedCase& planned, const RowResult& row,
+                                const Code* code) {
   const Exchange exchange = row.exchange.value_or(Exchange{});
   return {
       {"host_bytes", row.total ? static_cast<double>(row.total->host) : nan},
@@ -104,6 +105,7 @@ std::vector<Field> later_fields(const PlannedCase& planned, const RowResult& row
       {"overlap_fraction", exchange.overlap_fraction},
       {"pipeline_idle_fraction", exchange.idle_fraction},
       {"note", row.note, 96},
+      {"code", std::string(code != nullptr ? code->name : ""), 16},
       {"paired_to", planned.paired.to, 96},
       {"paired_ratio", row.paired.median},
       {"paired_ratio_lo", row.paired.lo},
@@ -115,7 +117,8 @@ std::map<std::string, io::Cell> cells_of(const PlannedCase& planned, const RowRe
                                          const RowOrigin& origin) {
   const Point& point = planned.point;
   std::map<std::string, io::Cell> cells;
-  for (const auto& fields : {base_fields(planned, result, origin), later_fields(planned, result)}) {
+  for (const auto& fields : {base_fields(planned, result, origin),
+                             later_fields(planned, result, code_of(planned, result))}) {
     for (const Field& field : fields) cells[field.name] = field.cell;
   }
   for (const auto& [axis, value] : point.values) {
@@ -132,6 +135,14 @@ std::map<std::string, io::Cell> cells_of(const PlannedCase& planned, const RowRe
 }
 
 }  // namespace
+
+const Code* code_of(const PlannedCase& planned, const RowResult& result) {
+  const Point& point = planned.point;
+  const std::vector<VariantInfo> known = planned.op->variants(point.backend, point.pass);
+  const std::string& variant = result.resolved.variant;
+  if (std::ranges::find(known, variant, &VariantInfo::name) == known.end()) return nullptr;
+  return find_code(planned.op->name(), point.pass, variant);
+}
 
 RowResult not_run(const Config& config, Status status) {
   RowResult row;
@@ -222,7 +233,7 @@ std::vector<io::Column> result_columns(const Registry& registry) {
       }
     }
   }
-  for (const Field& field : later_fields({}, {})) columns.push_back(field.column(true));
+  for (const Field& field : later_fields({}, {}, nullptr)) columns.push_back(field.column(true));
   return columns;
 }
 

@@ -14,6 +14,7 @@
 #include "memory/tracker.hpp"
 #include "op/collective.hpp"
 #include "plan/plan.hpp"
+#include "record/code.hpp"
 
 namespace katt::bench {
 
@@ -68,6 +69,9 @@ struct RowOrigin {
   std::string commit{};
   bool cold = false;
 };
+
+/// The code of the variant of a row; nothing for a peer.
+[[nodiscard]] const Code* code_of(const PlannedCase& planned, const RowResult& result);
 
 /// The row of a result. Cuts text to its column's width.
 [[nodiscard]] io::Row make_row(const std::vector<io::Column>& columns, const PlannedCase& planned,

@@ -57,6 +57,17 @@ std::vector<Task> remaining(const Registry& registry, const std::vector<Task>& t
   return left;
 }
 
+/// The files of a code, for the result file.
+io::CodeFiles::value_type files_of(const Code& code) {
+  const CodeTable table = impl::code_table();
+  io::CodeFiles::value_type named{std::string(code.name), {}};
+  for (const std::uint16_t file : code.files) {
+    named.second.push_back(
+        {std::string(table.files[file].file), std::string(table.files[file].tokens)});
+  }
+  return named;
+}
+
 /// Throws InputError when one part of a sweep would continue in the file of another: both may run
 /// at this moment.
 void check_part(const std::filesystem::path& output, const Part& part) {
@@ -115,6 +126,7 @@ std::string SweepRecord::begin_run(io::Attributes provenance,
 void SweepRecord::add(std::span<const Task> group, std::span<const std::vector<RowResult>> results,
                       const std::string& run) {
   std::vector<io::Row> rows;
+  io::CodeFiles code;
   for (std::size_t k = 0; k < group.size(); ++k) {
     for (std::size_t i = 0; i < results[k].size(); ++i) {
       rows.push_back(make_row(columns_, group[k].planned, results[k][i],
@@ -122,10 +134,13 @@ void SweepRecord::add(std::span<const Task> group, std::span<const std::vector<R
                                .point = point_name(group[k].place(i)),
                                .commit = build_info().commit,
                                .cold = request_.settings.cold}));
+      if (const Code* known = code_of(group[k].planned, results[k][i])) {
+        code.insert(files_of(*known));
+      }
       count(results[k][i]);
     }
   }
-  file_.commit_rows(rows);
+  file_.commit_rows(rows, code);
   for (std::size_t k = 0; k < group.size(); ++k) {
     progress_.finished(group[k].planned, results[k]);
     if (options_.finished) options_.finished(group[k].planned, results[k]);

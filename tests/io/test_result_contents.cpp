@@ -67,6 +67,44 @@ TEST(ResultContents, WhatIsReadIsWhatWasWritten) {
   again.commit_rows({some_row("a", again.run(), 1)});
 }
 
+TEST(ResultContents, CodeIsKeptByItsName) {
+  const TemporaryFolder folder;
+  const auto path = folder / "r.h5";
+  auto columns = some_columns();
+  columns.push_back({"code", io::ColumnKind::text, 16, true});
+  const auto row = [](const std::string& point, const std::string& run, const char* code) {
+    io::Row made = some_row(point, run, 1);
+    made.cells.emplace_back(std::string(code));
+    return made;
+  };
+  {
+    ResultFile old = ResultFile::create(path, some_columns());  // an earlier version's
+    old.commit_run({});
+    old.commit_rows({some_row("old", old.run(), 1)});
+    ResultFile file = ResultFile::resume(path, columns);
+    file.commit_run({});
+    file.commit_rows({row("a", file.run(), "0a"), row("b", file.run(), "")},
+                     {{"0a", {{"src/a.hpp", "11"}, {"src/b.hpp", "22"}}}});
+    // What is there stays.
+    file.commit_rows({row("c", file.run(), "0a"), row("d", file.run(), "0b"),
+                      row("e", file.run(), "0c"), row("f", file.run(), "../runs")},
+                     {{"0a", {}}, {"0b", {}}});
+  }
+  for (int round = 0; round < 2; ++round) {
+    const ResultContents read = io::read_result(path, columns);
+    ASSERT_EQ(read.rows.size(), 7U);
+    EXPECT_EQ(std::get<std::string>(read.rows[0].cells.back()), "");
+    EXPECT_EQ(std::get<std::string>(read.rows[1].cells.back()), "0a");
+    ASSERT_EQ(read.code.size(), 2U) << "of 0c there is nothing, and ../runs is no name";
+    const std::vector<io::CodeFile>& files = read.code.at("0a");
+    ASSERT_EQ(files.size(), 2U);
+    EXPECT_EQ(files[1].file, "src/b.hpp");
+    EXPECT_EQ(files[1].tokens, "22");
+    EXPECT_TRUE(read.code.at("0b").empty());
+    io::write_result(path, columns, read);
+  }
+}
+
 TEST(ResultContents, AFileOfAnotherKindIsRefused) {
   const TemporaryFolder folder;
   const auto path = some_file(folder);

@@ -10,7 +10,7 @@ import numpy as np
 STRINGS = {
     "op": 32, "pass": 16, "variant": 32, "backend": 16, "dtype": 8, "status": 16, "reason": 256, "ceiling": 32,
     "commit": 48, "run": 16, "point": 96, "label": 64, "layout": 8, "tile": 16,
-    "engine": 16,
+    "engine": 16, "code": 16,
 }  # fmt: skip
 INTEGERS = {
     "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal", "tile_q", "tile_kv", "threads", "samples",
@@ -45,6 +45,7 @@ class File:
     runs: dict = field(default_factory=dict)
     ceilings: dict = field(default_factory=dict)
     profiles: dict = field(default_factory=dict)
+    code: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -335,5 +336,10 @@ def write(path, file: File, **attributes) -> str:
             out[f"ceilings/{run}"] = np.array(
                 [(n.encode(), value, unit.encode(), threads, size) for n, value, unit, size in lines],
                 np.dtype([("name", "S32"), ("value", "<f8"), ("unit", "S8"), ("threads", "<i8"), ("bytes", "<i8")]),
+            )
+        for name, files in file.code.items():
+            out[f"code/{name}"] = np.array(
+                [(path.encode(), tokens.encode()) for path, tokens in files.items()],
+                np.dtype([("file", "S96"), ("tokens", "S16")]),
             )
     return str(path)

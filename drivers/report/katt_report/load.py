@@ -83,7 +83,8 @@ class Results:
     `points` holds the last row of every point, with the column `source` (the file's name, and the
     machine's when a file holds runs of several: rows of different machines are different
     measurements); `samples` maps (source, run, point) to seconds, `runs` maps (source, run) to the
-    provenance, `profiles` maps (source, run, point) to the profile of a row, if it has one.
+    provenance, `profiles` maps (source, run, point) to the profile of a row, if it has one; `code` maps the values of
+    the column `code` to the project's files that they name, each with the hash of its tokens.
     """
 
     points: Points
@@ -92,6 +93,7 @@ class Results:
     ceilings: list[Ceiling] = field(default_factory=list)
     replaced: int = 0
     profiles: dict[tuple[str, str, str], Profile] = field(default_factory=dict)
+    code: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def frame(self):
@@ -129,6 +131,7 @@ def merge(parts: list[Results]) -> Results:
         [ceiling for part in parts for ceiling in part.ceilings],
         len(merged) - len(latest),
         {key: value for part in parts for key, value in part.profiles.items()},
+        {key: value for part in parts for key, value in part.code.items()},
     )
 
 
@@ -202,7 +205,12 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
         for point, data in group.items()
         if isinstance(data, h5py.Dataset)
     }
-    return _apart(Results(points, samples, runs, ceilings, profiles=profiles))
+    code = {
+        digest: {plain(row["file"]): plain(row["tokens"]) for row in _checked(path, data)[()]}
+        for digest, data in _items(file, "code")
+        if isinstance(data, h5py.Dataset)
+    }
+    return _apart(Results(points, samples, runs, ceilings, profiles=profiles, code=code))
 
 
 def _machine(about: dict) -> str:
@@ -228,6 +236,7 @@ def _apart(results: Results) -> Results:
         {renamed(key): value for key, value in results.runs.items()},
         [replace(ceiling, source=renamed((ceiling.source, ceiling.run))[0]) for ceiling in results.ceilings],
         profiles={renamed(key): value for key, value in results.profiles.items()},
+        code=results.code,
     )
 
 

@@ -95,6 +95,24 @@ Profile read_profile(const Hdf5Input& input, const std::string& path) {
           .rows = impl::read_profile_rows(input, path)};
 }
 
+/// What the values of a column "code" stand for, where the file says it.
+CodeFiles read_code(const Hdf5Input& input, const std::vector<Column>& columns,
+                    const std::vector<Row>& rows) {
+  CodeFiles code;
+  const auto column = std::ranges::find(columns, "code", &Column::name);
+  if (column == columns.end() || !input.has("code")) return code;
+  (void)input.attributes_of("code", "a group");  // refuses one in another file
+  for (const Row& row : rows) {
+    const auto& name =
+        std::get<std::string>(row.cells[static_cast<std::size_t>(column - columns.begin())]);
+    const bool is_name =
+        !name.empty() && name.find_first_not_of("0123456789abcdef") == std::string::npos;
+    if (!is_name || code.contains(name) || !input.has("code/" + name)) continue;
+    code[name] = impl::read_code_files(input, "code/" + name);
+  }
+  return code;
+}
+
 /// Throws InputError when a row names no run, or a point that cannot be the name of a dataset of
 /// its own.
 void check_names(const Hdf5Input& input, const std::vector<RunRecord>& runs, const std::string& run,
@@ -160,6 +178,7 @@ ResultContents read_result(const std::filesystem::path& path, const std::vector<
     }
     contents.rows.push_back(std::move(row));
   }
+  contents.code = read_code(input, columns, contents.rows);
   return contents;
 }
 
@@ -173,6 +192,7 @@ void write_result(const std::filesystem::path& path, const std::vector<Column>& 
     impl::write_run(file.get(), run.name, run.attributes);
     if (!run.ceilings.empty()) impl::write_ceilings(file.get(), run.name, run.ceilings);
   }
+  impl::write_code(file.get(), contents.code);
   impl::write_rows(file.get(), columns, contents.rows);
   target.write(file.close());
   target.commit();

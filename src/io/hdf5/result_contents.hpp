@@ -25,6 +25,7 @@ struct RunRecord {
 struct ResultContents {
   std::vector<RunRecord> runs;
   std::vector<Row> rows;  ///< in the order of /points
+  CodeFiles code{};
 };
 
 /// The runs of a result file, without their ceilings. Throws InputError when it is not a result

@@ -99,6 +99,7 @@ void ResultFile::rehearse() const {
       for (const char* group : {"/runs/", "/samples/", "/ceilings/"}) {
         (void)impl::open_group(file, group + run());
       }
+      (void)impl::open_group(file, "/code");
       append_rows(file, columns_, {cells});
     });
   } catch (const std::runtime_error& error) {
@@ -208,7 +209,7 @@ void ResultFile::check(const Row& row) const {
   (void)own_run(std::get<std::string>(row.cells[index_of(columns_, "run")]));
 }
 
-void ResultFile::commit_rows(const std::vector<Row>& rows) {
+void ResultFile::commit_rows(const std::vector<Row>& rows, const CodeFiles& code) {
   if (rows.empty()) return;
   const std::size_t point = index_of(columns_, "point");
   const std::size_t run = index_of(columns_, "run");
@@ -224,7 +225,10 @@ void ResultFile::commit_rows(const std::vector<Row>& rows) {
                                   " is in the run already");
     }
   }
-  commit([&](std::int64_t file) { impl::write_rows(file, columns_, rows); });
+  commit([&](std::int64_t file) {
+    impl::write_code(file, code);
+    impl::write_rows(file, columns_, rows);
+  });
   for (const Row& row : rows) rows_.push_back(row.cells);
 }
 

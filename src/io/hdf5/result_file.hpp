@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,6 +57,14 @@ struct Row {
   Profile profile{};
 };
 
+/// A file of the project, by its path, and the hash of its tokens: a row of /code/CODE.
+struct CodeFile {
+  std::string file;
+  std::string tokens;
+};
+/// What values of the column "code" stand for.
+using CodeFiles = std::map<std::string, std::vector<CodeFile>, std::less<>>;
+
 /// A measured limit of the machine, a row of /ceilings/RUN.
 struct CeilingRow {
   std::string name;  ///< e.g. "fma_f32", "copy_dram"
@@ -103,8 +112,8 @@ class ResultFile {
   void commit_ceilings(const std::vector<CeilingRow>& ceilings, const std::string& run = {});
   /// Appends finished rows, all or none. The column "point" names each row's dataset below
   /// /samples/RUN and /profile/RUN, so it is unique in the run; the column "run" is one of this
-  /// program's.
-  void commit_rows(const std::vector<Row>& rows);
+  /// program's. Adds to /code what is not there yet.
+  void commit_rows(const std::vector<Row>& rows, const CodeFiles& code = {});
   /// Puts the rows into another order: row i becomes the one that was order[i].
   void commit_order(const std::vector<std::size_t>& order);
 

@@ -26,6 +26,12 @@ const std::vector<Column>& ceiling_columns() {
   return columns;
 }
 
+const std::vector<Column>& code_columns() {
+  static const std::vector<Column> columns{{"file", ColumnKind::text, 96},
+                                           {"tokens", ColumnKind::text, 16}};
+  return columns;
+}
+
 const std::vector<Column>& profile_columns() {
   static const std::vector<Column> columns{{"name", ColumnKind::text, 96},
                                            {"depth", ColumnKind::integer},
@@ -301,6 +307,17 @@ void write_ceilings(hid_t file, const std::string& run, const std::vector<Ceilin
   write_table(file, name, ceiling_columns(), rows);
 }
 
+void write_code(hid_t file, const CodeFiles& code) {
+  if (code.empty()) return;
+  const Handle group = open_group(file, "/code");
+  for (const auto& [name, files] : code) {
+    if (H5Lexists(group.get(), name.c_str(), H5P_DEFAULT) > 0) continue;
+    std::vector<std::vector<Cell>> rows;
+    for (const CodeFile& held : files) rows.push_back({held.file, held.tokens});
+    write_table(group.get(), name, code_columns(), rows);
+  }
+}
+
 void write_rows(hid_t file, const std::vector<Column>& columns, const std::vector<Row>& rows) {
   const std::size_t point = index_of(columns, "point");
   const std::size_t run = index_of(columns, "run");
@@ -334,6 +351,14 @@ std::vector<CeilingRow> read_ceilings(const Hdf5Input& input, const std::string&
                         .bytes = std::get<std::int64_t>(cells[4])});
   }
   return ceilings;
+}
+
+std::vector<CodeFile> read_code_files(const Hdf5Input& input, const std::string& name) {
+  std::vector<CodeFile> files;
+  for (const auto& cells : read_table(input, name, "a table of files", code_columns()).first) {
+    files.push_back({std::get<std::string>(cells[0]), std::get<std::string>(cells[1])});
+  }
+  return files;
 }
 
 std::vector<ProfileRow> read_profile_rows(const Hdf5Input& input, const std::string& name) {

@@ -40,6 +40,8 @@ void append_rows(hid_t file, const std::vector<Column>& columns,
 void write_run(hid_t file, const std::string& run, const Attributes& attributes);
 /// Writes /ceilings/RUN.
 void write_ceilings(hid_t file, const std::string& run, const std::vector<CeilingRow>& ceilings);
+/// Adds to /code what is not there yet.
+void write_code(hid_t file, const CodeFiles& code);
 /// Appends rows to /points, with their samples and profiles under the run that each names.
 void write_rows(hid_t file, const std::vector<Column>& columns, const std::vector<Row>& rows);
 
@@ -54,6 +56,7 @@ std::pair<std::vector<std::vector<Cell>>, bool> read_table(const Hdf5Input& inpu
 void write_profile(hid_t group, const std::string& name, const Profile& profile);
 
 std::vector<CeilingRow> read_ceilings(const Hdf5Input& input, const std::string& run);
+std::vector<CodeFile> read_code_files(const Hdf5Input& input, const std::string& name);
 std::vector<ProfileRow> read_profile_rows(const Hdf5Input& input, const std::string& name);
 
 }  // namespace katt::io::impl

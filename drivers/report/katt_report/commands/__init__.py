@@ -3,4 +3,9 @@
 A command imports what it needs inside `run`: --help and a wrong option should not wait for Matplotlib.
 """
 
-NAMES = ("compare", "baselines", "calibration")
+NAMES = (
+    "baselines",
+    "calibration",
+    "compare",
+    "fresh",
+)

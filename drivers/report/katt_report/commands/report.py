@@ -12,7 +12,7 @@ def run(arguments: list[str]) -> int:
         description="Makes report.html, with its figures as PNG and SVG, from result files of katt sweep, or from logs "
         "of katt train and katt generate.",
         epilog="katt-report compare OLD.h5 NEW.h5 judges one file against another, katt-report baselines RESULT.h5 "
-        "naive against PyTorch.",
+        "naive against PyTorch, katt-report fresh DIR lists rows whose code has changed since.",
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.h5", help="result files, shown together")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR",
