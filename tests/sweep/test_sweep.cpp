@@ -3,12 +3,15 @@
 
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "io/hdf5/result_contents.hpp"
 #include "machine/machine.hpp"
 #include "measure/bandwidth.hpp"
+#include "measure/ceilings.hpp"
 #include "memory/tracker.hpp"
 #include "plan/forecast.hpp"
 #include "record/results.hpp"
@@ -365,6 +368,24 @@ TEST(Ceiling, TheNearestLeavesLeastRoom) {
   EXPECT_DOUBLE_EQ(nearest.fraction, 0.8);
   EXPECT_TRUE(nearest.bandwidth);
   EXPECT_TRUE(nearest_ceiling({}, Backend::openmp, 2, memory, huge).name.empty());
+}
+
+TEST(Ceiling, ASlowerCacheOrMatrixUnitWasDisturbed) {
+  using Found = std::vector<std::size_t>;
+  std::vector<io::CeilingRow> ceilings{
+      {"fma_f32", 470, "FLOP/s", 2, 0}, {"amx_bf16", 7000, "FLOP/s", 2, 0},
+      {"read_l1", 600, "B/s", 2, 1},    {"copy_l1", 500, "B/s", 2, 1},
+      {"read_l2", 240, "B/s", 2, 1},    {"copy_l2", 180, "B/s", 2, 1},
+      {"read_dram", 44, "B/s", 2, 1},   {"copy_dram", 40, "B/s", 2, 1},
+      {"read_l1", 30, "B/s", 1, 1},     {"stream_copy_dram", 1, "B/s", 2, 1}};
+  EXPECT_EQ(contradicted_ceilings(ceilings), Found{});
+  ceilings[1].value = 400;  // slower than the vectors
+  ceilings[2].value = 42;   // a little below memory: noise
+  ceilings[3].value = 100;  // below L2's copy, above memory's
+  ceilings[4].value = 39;   // a read below memory's, and its copy not
+  EXPECT_EQ(contradicted_ceilings(ceilings), (Found{1, 3, 4}));
+  ceilings[6].value = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(contradicted_ceilings(ceilings), (Found{1, 3}));
 }
 
 TEST(Ceiling, WhatWasMeasuredInTurnReplacesTheBandwidth) {

@@ -7,5 +7,6 @@ NAMES = (
     "baselines",
     "calibration",
     "compare",
+    "export",
     "fresh",
 )

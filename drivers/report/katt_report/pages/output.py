@@ -13,18 +13,33 @@ from matplotlib.figure import Figure
 
 from katt_report.errors import InputError
 from katt_report.figures import style
+from katt_report.pages import markup
+
+FORMATS = ("png", "svg")
+"""The formats in which figures are written by default."""
+
+# Dates and versions would make the same figure differ from run to run.
+_METADATA = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None, "Producer": None}}
 
 
-def render(figure: Figure) -> tuple[bytes, bytes]:
-    """The figure as SVG and PNG; the same figure always gives the same bytes."""
-    svg, png = io.BytesIO(), io.BytesIO()
+def render(figure: Figure, formats: tuple[str, ...] = ("svg", "png")) -> tuple[bytes, ...]:
+    """The figure in each of the formats (svg, png, pdf); the same figure always gives the same bytes."""
+    made = {}
     with style.context():
-        figure.savefig(png, format="png", metadata={"Software": None})
-        # The layout is settled now; computing it again for the second format would take as long as
-        # drawing.
-        figure.set_layout_engine("none")
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    return svg.getvalue(), png.getvalue()
+        # Pixels first; the layout is settled then, and computing it again would take as long as drawing.
+        for kind in sorted(set(formats), key=lambda kind: kind != "png"):
+            file = io.BytesIO()
+            figure.savefig(file, format=kind, metadata=_METADATA[kind])
+            figure.set_layout_engine("none")
+            made[kind] = file.getvalue()
+    return tuple(made[kind] for kind in formats)
+
+
+def add_figure(plot: style.Plot, files: dict[str, bytes], formats: tuple[str, ...] = FORMATS) -> str:
+    """Adds a figure to the files in each format; returns its HTML, in which the vector image travels."""
+    svg, *images = render(plot.figure, ("svg", *formats))
+    files |= {f"{plot.name}.{kind}": data for kind, data in zip(formats, images, strict=True)}
+    return markup.figure(svg, plot.caption, plot.alt, plot.name, plot.figure.get_figwidth())
 
 
 _PREFIX = ".katt-report."
@@ -76,6 +91,42 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
         for parent in reversed(created):
             if not any(parent.iterdir()):
                 parent.rmdir()
+
+
+def check_file(option: str, path: Path, inputs: list[Path], overwrite: bool) -> None:
+    """Throws InputError where `write_file` would replace an input, or a file that may not be replaced."""
+    if any(path.exists() and one.exists() and path.samefile(one) for one in inputs):
+        raise InputError(f"{option} {path}", "an input of the command", "another file")
+    if path.is_dir():
+        raise InputError(f"{option} {path}", "a folder", "a file")
+    if path.exists() and not overwrite:
+        raise InputError(f"{option} {path}", "an existing file", "a new one, or --overwrite")
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Writes a file so that it is whole or as it was before. Throws InputError for a place that cannot be written,
+    OSError for a full disk."""
+    temporary = lock = None
+    try:
+        place = path.absolute().parent
+        _remove_left(place)
+        temporary, lock = _temporary(place)
+        file = temporary / path.name
+        with open(file, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(file, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FAILURES:
+            raise OSError(error.errno, reason, str(path)) from error
+        raise InputError(path, f"a place that cannot be written ({reason})", "a writable file") from error
+    finally:
+        if temporary:
+            shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def _locked(folder: Path, wait: int = 0) -> int | None:
