@@ -38,13 +38,13 @@ function(katt_reaches_kokkos file result)
 endfunction()
 
 # nvcc takes 18 s for the first line of a source that reaches Kokkos (cudafe++, cicc and the host compiler read it one
-# after the other). Sources of one target are therefore joined: five where g++ joins them, too
+# after the other). Sources of one target are therefore joined: twelve where g++ joins them, too
 # (katt_join_sources), else three, no two of an operator's, or of another folder, in one file: they
 # share a namespace, and what is local to a source must not meet its like.
 function(katt_join_cuda_sources target)
   get_target_property(any ${target} UNITY_BUILD)
   if(any)
-    set(joined_at_most 5)
+    set(joined_at_most 12)
   else()
     set(joined_at_most 3)
   endif()

@@ -31,6 +31,7 @@ Json machine_json() {
         {{"level", cache.level}, {"bytes", cache.bytes}, {"shared_by", cache.shared_by}});
   }
   return {{"cpu", host.cpu},
+          {"cpu_id", host.cpu_id},
           {"cores", host.cores},
           {"isa", host.isa},
           {"amx_refusal", tile::amx::refusal()},

@@ -1,10 +1,12 @@
 """Code that the experiments on a model share: running the program, and a result file with a
 figure."""
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import h5py
@@ -28,22 +30,33 @@ def katt(*arguments):
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
-def save(name, rows, summary=(), settings=None, file_name=None):
-    """Rows (dictionaries with the same keys) as datasets of results/NAME/NAME.h5, or of another file there, those of
-    the summary in a group, with what made them."""
-    folder = ROOT / "results" / name
+def parser_of(description):
+    """The options that every experiment has: -o, a folder that is made if it is missing."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("-o", "--output", type=folder_of, required=True, metavar="DIR", help="folder for file and figures")
+    return parser
+
+
+def folder_of(text):
+    folder = Path(text)
     folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def save(path, rows, summary=(), settings=None):
+    """Rows (dictionaries with the same keys) as datasets of an HDF5 file, those of the summary in a group, with what
+    made them."""
     info = json.loads(subprocess.run([KATT, "info", "--json"], check=True, capture_output=True, text=True).stdout)
-    with h5py.File(folder / f"{file_name or name}.h5", "w") as file:
+    with h5py.File(path, "w") as file:
         for prefix, table in [("", rows), ("summary/", summary)]:
             for key in table[0] if table else ():
                 values = [row[key] for row in table]
                 file[prefix + key] = np.array(values, dtype=h5py.string_dtype() if isinstance(values[0], str) else None)
         file.attrs.update({"schema": SCHEMA, "generator": "katt experiments"})
+        file.attrs["date"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for part in ["build", "machine"]:
             file.attrs[part] = json.dumps(info.get(part, {}))
         file.attrs.update(settings or {})
-    return folder
 
 
 def figure(folder, name, title, xlabel, ylabel, lines, logx=False, logy=False):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""python_figures FOLDER: draws what python_training and python_calls have written to FOLDER (results/python):
+"""python_figures FOLDER: draws what python_training and python_calls have written to FOLDER:
 training.json → training.png, calls.json → calls.png."""
 
 import json

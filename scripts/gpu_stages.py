@@ -349,7 +349,7 @@ def stage_model(run):
     for dtype in ("bf16",):
         common = ["--model", model, "--dtype", dtype, *run.on_device()]
         if not run.part(f"train {dtype}"):
-            files = ["--text", ROOT / "docs" / "performance.md", "--overwrite", "--log", run.out / f"train_{dtype}.h5"]
+            files = ["--text", ROOT / "docs" / "measuring.md", "--overwrite", "--log", run.out / f"train_{dtype}.h5"]
             text = run.run([run.program, "train", *common, "--profile", *files, *size, "--lr", "1e-4"], "katt train")
             said.append(last_line(text))
             run.done(f"train {dtype}")

@@ -10,13 +10,14 @@ import h5py
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from model_runs import MODEL, ROOT, figure, katt  # noqa: E402
+from model_runs import MODEL, figure, katt, parser_of  # noqa: E402
 
 TEXT = "/usr/share/common-licenses/GPL-3"
-STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 300
 
-folder = ROOT / "results" / "byte_model"
-folder.mkdir(parents=True, exist_ok=True)
+parser = parser_of(__doc__)
+parser.add_argument("--steps", type=int, default=300)
+options = parser.parse_args()
+STEPS, folder = options.steps, options.output
 curves, report = {}, {}
 with tempfile.TemporaryDirectory() as scratch:
     for dtype in ["bf16", "f16"]:

@@ -4,11 +4,12 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from model_runs import MODEL, figure, katt, save  # noqa: E402
+from model_runs import MODEL, figure, katt, parser_of, save  # noqa: E402
 
 PROMPTS = [64, 256, 1024]
 NEW_TOKENS = 9
 
+folder = parser_of(__doc__).parse_args().output
 rows = []
 for dtype in ["f32", "bf16"]:
     for prompt in PROMPTS:
@@ -17,7 +18,7 @@ for dtype in ["f32", "bf16"]:
                         "--max-new-tokens", NEW_TOKENS, "--dtype", dtype, *arguments)
             rows.append({"dtype": dtype, "prompt": prompt, "cached": cached,
                          **{key: made[key] for key in ["prefill_tokens_s", "decode_tokens_s", "cache_bytes", "peak_bytes"]}})
-folder = save("inference", rows)
+save(folder / "inference.h5", rows)
 
 
 def line(dtype, cached, key):

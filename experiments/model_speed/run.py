@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """A training step, prefill and decoding of whole models in Katt, in PyTorch and in transformers, in turns; what they compute
-must agree first. Writes results/model_speed, or another folder there."""
+must agree first."""
 
-import argparse
 import json
 import os
 import shlex
@@ -16,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from model_runs import KATT, ROOT, save  # noqa: E402
+from model_runs import KATT, ROOT, parser_of, save  # noqa: E402
 from random_llama import MODELS, write_checkpoint  # noqa: E402
 
 TEXT = "/usr/share/common-licenses/GPL-3"
@@ -267,13 +266,12 @@ def draw(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("what", nargs="*", metavar="training|inference|llama_cpp|draw", help="default: training inference; draw: the figures again")
     parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--most-tokens", type=int, default=8192, help="of a training step")
-    parser.add_argument("--name", default="model_speed", help="of the folder in results")
     parser.add_argument("--llama-bench", metavar="COMMAND", help="llama.cpp's bench program, and its options")
     parser.add_argument("--gguf", type=Path, action="append", default=[], help="a model for it; may be repeated")
     options = parser.parse_args()
@@ -283,13 +281,13 @@ def main():
             parser.error(f"{what}: expected training, inference, llama_cpp or draw")
     if wanted == ["draw"]:
         for name in ("training", "inference"):
-            draw(ROOT / "results" / options.name / f"{name}.h5")
+            draw(options.output / f"{name}.h5")
         return
     if "llama_cpp" in wanted:
         if not (options.llama_bench and options.gguf):
             parser.error("llama_cpp: expected --llama-bench and --gguf")
         rows = [row for gguf in options.gguf for row in llama_bench(options, gguf)]
-        save(options.name, rows, settings={"threads": options.threads}, file_name="llama_cpp")
+        save(options.output / "llama_cpp.h5", rows, settings={"threads": options.threads})
         wanted.remove("llama_cpp")
     if not wanted:
         return
@@ -313,9 +311,9 @@ def main():
                     more, lines, profile = measure(options, top / model, top, model, *shape, dtype)
                     samples, summary = samples + more, summary + lines
                     told.append(f"{what}, {model}, {dtype}, {shape}\n{profile}")
-                    folder = save(options.name, samples, summary, settings, what)
-                    (folder / f"{what}_profiles.txt").write_text("\n".join(told))
-            draw(folder / f"{what}.h5")
+                    save(options.output / f"{what}.h5", samples, summary, settings)
+                    (options.output / f"{what}_profiles.txt").write_text("\n".join(told))
+            draw(options.output / f"{what}.h5")
 
 
 if __name__ == "__main__":

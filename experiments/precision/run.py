@@ -7,10 +7,9 @@ from pathlib import Path
 import h5py
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from model_runs import MODEL, figure, katt, save  # noqa: E402
+from model_runs import MODEL, figure, katt, parser_of, save  # noqa: E402
 
 TEXT = "/usr/share/common-licenses/GPL-3"
-STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 60
 RUNS = {
     "f32": ["--dtype", "f32"],
     "bf16": ["--dtype", "bf16"],
@@ -18,6 +17,10 @@ RUNS = {
     "f16, no scale": ["--dtype", "f16", "--loss-scale", 1],
 }
 
+parser = parser_of(__doc__)
+parser.add_argument("--steps", type=int, default=60)
+options = parser.parse_args()
+STEPS, folder = options.steps, options.output
 rows = []
 with tempfile.TemporaryDirectory() as scratch:
     for name, arguments in RUNS.items():
@@ -28,7 +31,7 @@ with tempfile.TemporaryDirectory() as scratch:
             for step in range(STEPS):
                 rows.append({"run": name, "step": step,
                              **{key: float(file[key][step]) for key in ["loss", "grad_norm", "loss_scale", "skipped"]}})
-folder = save("precision", rows)
+save(folder / "precision.h5", rows)
 figure(folder, "loss", "Training a model of 10 million parameters", "step", "loss",
        {name: ([row["step"] for row in rows if row["run"] == name], [row["loss"] for row in rows if row["run"] == name])
         for name in RUNS})

@@ -1,6 +1,6 @@
-"""Draws the figures of results/scaling from a result file: what each rank holds and sends, and what it waits for.
+"""Draws the figures of a result file: what each rank holds and sends, and what it waits for.
 
-    build/venv/bin/python experiments/scaling/draw.py results/scaling/scaling.h5 results/scaling
+    build/venv/bin/python experiments/scaling/draw.py scaling.h5 .
 """
 
 import sys

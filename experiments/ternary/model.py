@@ -8,14 +8,18 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from model_runs import katt, save  # noqa: E402
+from model_runs import katt, parser_of, save  # noqa: E402
 from random_llama import MODELS, write_checkpoint  # noqa: E402
 
 CONFIG = MODELS["0.77 G"]
 BITNET = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}
 PROMPT, NEW_TOKENS = 16, 32
-SEQUENCES = [int(number) for number in (sys.argv[1] if len(sys.argv) > 1 else "1,2,4,8").split(",")]
-ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+parser = parser_of(__doc__)
+parser.add_argument("--sequences", default="1,2,4,8", help="of a batch")
+parser.add_argument("--rounds", type=int, default=3, help="0: only writes the checkpoint")
+parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="folder that keeps the checkpoint")
+options = parser.parse_args()
+SEQUENCES, ROUNDS = [int(number) for number in options.sequences.split(",")], options.rounds
 
 
 def run(folder, sequences, prompts):
@@ -26,7 +30,7 @@ def run(folder, sequences, prompts):
 
 rows = []
 with tempfile.TemporaryDirectory() as top:
-    top = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(top)  # a folder that keeps the checkpoint
+    top = options.checkpoint or Path(top)
     for name, extra in [("bf16", {}), ("ternary", {"quantization_config": BITNET})]:
         (top / name).mkdir(parents=True, exist_ok=True)
         (top / name / "config.json").write_text(json.dumps(CONFIG | extra))
@@ -57,4 +61,4 @@ summary = [{"sequences": n, "bf16_tokens_s": median("bf16", n, "decode_tokens_s"
                                         for b, t in zip(rows[::2], rows[1::2]) if b["sequences"] == n]))}
            for n in SEQUENCES]
 print(json.dumps(summary, indent=1))
-save("ternary", rows, summary, {"config": json.dumps(CONFIG), "prompt": PROMPT, "new_tokens": NEW_TOKENS}, "model")
+save(options.output / "model.h5", rows, summary, {"config": json.dumps(CONFIG), "prompt": PROMPT, "new_tokens": NEW_TOKENS})

@@ -8,10 +8,9 @@ import h5py
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from model_runs import MODEL, figure, katt, save  # noqa: E402
+from model_runs import MODEL, figure, katt, parser_of, save  # noqa: E402
 
 TEXT = "/usr/share/common-licenses/GPL-3"
-SEQ = [int(seq) for seq in sys.argv[1].split(",")] if len(sys.argv) > 1 else [256, 512, 1024, 2048]
 BATCH, ROUNDS, STEPS = 2, 3, 3  # the first step of a run does not count
 RUNS = {
     "f32": [],
@@ -38,6 +37,10 @@ def train(arguments, scratch):
         return made, file["time_s"][1:], file["loss"][...]
 
 
+parser = parser_of(__doc__)
+parser.add_argument("--seq", default="256,512,1024,2048", help="tokens of a row")
+options = parser.parse_args()
+SEQ, folder = [int(seq) for seq in options.seq.split(",")], options.output
 rows = []
 with tempfile.TemporaryDirectory() as scratch:
     for seq in SEQ:
@@ -67,7 +70,7 @@ for seq in SEQ:
               f"peak {value(name, seq, 'peak_bytes') / value(base, seq, 'peak_bytes') - 1:+.0%}, "
               f"time {value(name, seq, 'step_time_s') / value(base, seq, 'step_time_s') - 1:+.0%}; "
               f"{value(name, seq, 'checkpoint_blocks')}")
-folder = save("training_memory", rows, settings={"batch": BATCH, "rounds": ROUNDS, "steps": STEPS})
+save(folder / "training_memory.h5", rows, settings={"batch": BATCH, "rounds": ROUNDS, "steps": STEPS})
 TITLE = f"Training a model of 10 million parameters, batch {BATCH}"
 figure(folder, "memory", TITLE, "tokens of a row", "measured peak, MB",
        {name: (SEQ, [value(name, seq, "peak_bytes") / 1e6 for seq in SEQ]) for name in RUNS}, logx=True)

@@ -98,12 +98,26 @@ std::vector<std::string> read_isa() {
   return isa;
 }
 
+/// Vendor, family and model: a name such as "AMD EPYC" is that of several generations.
+std::string read_cpu_id() {
+  for (const auto& names : {std::array{"vendor_id", "cpu family", "model"},
+                            std::array{"CPU implementer", "CPU architecture", "CPU part"}}) {
+    std::vector<std::string> parts;
+    for (const char* name : names) parts.push_back(field("/proc/cpuinfo", name));
+    if (std::none_of(parts.begin(), parts.end(), [](auto& part) { return part.empty(); })) {
+      return join(parts, " ");
+    }
+  }
+  return {};
+}
+
 Machine read_machine() {
   Machine found;
   utsname kernel{};
   uname(&kernel);
   found.cpu = field("/proc/cpuinfo", "model name");
   if (found.cpu.empty()) found.cpu = kernel.machine;
+  found.cpu_id = read_cpu_id();
   found.cores = std::max(1, static_cast<int>(allowed_processors().size()));
   found.isa = read_isa();
   found.caches = read_caches();

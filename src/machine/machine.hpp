@@ -18,6 +18,8 @@ struct CacheLevel {
 /// The operating system's facts about the host. Holds no host or user name.
 struct Machine {
   std::string cpu;
+  /// "AuthenticAMD 25 17": vendor, family, model; Arm: implementer, architecture, part; may be "".
+  std::string cpu_id;
   int cores = 1;  ///< processors that this process may use
   std::vector<std::string> isa;
   std::vector<CacheLevel> caches;  ///< by level; missing levels are left out

@@ -69,6 +69,7 @@ io::Attributes provenance(const SweepRequest& request, const std::string& comman
       {"hdf5_version", std::string(build.hdf5_version)},
       {"backend", join(names, ",")},
       {"device", join(devices, ", ")},
+      {"cpu_id", host.cpu_id},
       {"cores", std::int64_t{host.cores}},
       {"isa", join(host.isa, " ")},
       {"l1d_bytes", bytes(host.cache_bytes(1))},

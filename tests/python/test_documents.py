@@ -27,7 +27,7 @@ def place(tmp_path, monkeypatch):
 
     results = tmp_path / "results"
     results.mkdir()
-    (results / "attention_seqlen").symlink_to(ROOT / "results" / "attention_seqlen")
+    (results / "zen4-avx512bf16-2c").symlink_to(ROOT / "results" / "zen4-avx512bf16-2c")
     quick("attention", seq=64, output=results / "mine.h5")
     monkeypatch.setattr(katt, "sweep", quick)
     monkeypatch.chdir(tmp_path)

@@ -9,4 +9,5 @@ NAMES = (
     "compare",
     "export",
     "fresh",
+    "readme",
 )

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping
 
-# Family and models (first, last) of /proc/cpuinfo, as arch/x86/kernel/cpu/amd.c and asm/intel-family.h of Linux name them.
+# Family and models (first, last) of /proc/cpuinfo as Linux names them: arch/x86/kernel/cpu/amd.c, asm/intel-family.h.
 _AMD = (
     (23, 0, 47, "zen1"), (23, 48, 79, "zen2"), (23, 80, 95, "zen1"), (23, 96, 255, "zen2"),
     (25, 0, 15, "zen3"), (25, 16, 31, "zen4"), (25, 32, 95, "zen3"), (25, 96, 175, "zen4"),
@@ -62,7 +62,8 @@ def _generation(cpu_id: list[str]) -> str:
                 return name
     elif vendor == "0x41" and model in _ARM:  # Arm's own cores
         return _ARM[model]
-    return _slug("-".join([{"AuthenticAMD": "amd", "GenuineIntel": "intel", "0x41": "arm"}.get(vendor, vendor), family, model]))
+    known = {"AuthenticAMD": "amd", "GenuineIntel": "intel", "0x41": "arm"}
+    return _slug("-".join([known.get(vendor, vendor), family, model]))
 
 
 def _guess(cpu: str, flags: set[str], attributes: Mapping) -> str:

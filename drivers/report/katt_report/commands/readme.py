@@ -1,0 +1,56 @@
+"""`katt-report readme`: fills the numbers of documents in from result files."""
+
+import os
+from pathlib import Path
+
+from katt_report.commands.parser import Parser
+from katt_report.errors import InputError
+
+
+def run(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="katt-report readme",
+        description="Makes README.md of results/MACHINE/EXPERIMENT from experiments/EXPERIMENT/results.md or, without "
+        "it, from a template of its own; fills the markers <!-- katt: FILE QUANTITY … --> of other documents.",
+    )
+    parser.add_argument("places", nargs="+", type=Path, metavar="DIR|FILE.md",
+                        help="an experiment's results, a folder above them, or a document")  # fmt: skip
+    parser.add_argument("--check", action="store_true",
+                        help="write nothing; name the lines that differ, exit status 1 if there are any")  # fmt: skip
+    options = parser.parse_args(arguments)
+    from katt_report.published.markers import fill
+    from katt_report.published.readme import experiments_below, readme
+
+    made = {}
+    for place in options.places:
+        if place.is_dir():
+            folders = experiments_below(place)
+            if not folders:
+                raise InputError(place, "no results", "results/MACHINE/EXPERIMENT, or a folder above")
+            made |= {folder / "README.md": readme(folder) for folder in folders}
+        else:
+            try:
+                made[place] = fill(place.read_text(), place)
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(place, f"no text ({error})", "a document, or a folder of results") from error
+    differ = 0
+    for path, text in made.items():
+        before = path.read_text() if path.exists() else ""
+        if text == before:
+            continue
+        if options.check:
+            differ += 1
+            print(_difference(path, before, text))
+        else:
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            temporary.write_text(text)
+            os.replace(temporary, path)
+            print(path)
+    return 1 if differ else 0
+
+
+def _difference(path: Path, before: str, after: str) -> str:
+    """The first line that differs."""
+    pairs = zip([*before.splitlines(), ""], [*after.splitlines(), ""], strict=False)
+    line, (old, new) = next((n, pair) for n, pair in enumerate(pairs, 1) if pair[0] != pair[1])
+    return f"{path}:{line}: holds {old.strip() or 'nothing'}, the files give {new.strip() or 'nothing'}"

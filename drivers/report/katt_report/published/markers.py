@@ -1,0 +1,227 @@
+"""Numbers of documents, filled in from result files:
+
+    <!-- katt: FILE QUANTITY [NAME=VALUE …] -->2.4<!-- /katt -->
+
+docs/measuring.md says what QUANTITY and NAME may be.
+"""
+
+import math
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from katt_report.errors import InputError
+from katt_report.published.source import Source, open_source
+from katt_report.statistics import Interval
+from katt_report.text import bytes_text, error_text, rate_text, seconds_text, significant, value_text
+
+_MARKER = re.compile(r"<!-- katt: (?P<query>[^\n]*?) -->(?P<text>.*?)<!-- /katt -->", re.DOTALL)
+_BEGINNING = re.compile(r"<!-- (/?)katt\b")
+_OPTIONS = ("over", "of", "with", "digits", "down", "across", "value")
+_OF = ("range", "median", "min", "max", "geomean", "count")
+ABOUT = ("machine", "device", "commit", "date", "command", "rows", "about")
+
+
+def fill(text: str, document: Path) -> str:
+    """The document with every marker's text made again."""
+
+    def filled(found: re.Match) -> str:
+        line = text.count("\n", 0, found.start()) + 1
+        query = found["query"]
+        made = answer(query, document, f"{document}:{line}")
+        if "\n" in made:
+            made = f"\n\n{made}\n\n"
+        return f"<!-- katt: {query} -->{made}<!-- /katt -->"
+
+    return _MARKER.sub(filled, _closed(text, document))
+
+
+def fill_template(text: str, template: Path, folder: Path, answers: dict[str, Callable[[], str]]) -> str:
+    """The template with answers for its markers: by `answers`, else from the files in `folder`; "–" where these lack
+    the rows."""
+
+    def filled(found: re.Match) -> str:
+        query = found["query"]
+        if query in answers:
+            return answers[query]()
+        return answer(query, folder / "README.md", str(template), missing="–")
+
+    return _MARKER.sub(filled, _closed(text, template))
+
+
+def _closed(text: str, document: Path) -> str:
+    if len(_BEGINNING.findall(text)) != 2 * len(_MARKER.findall(text)):
+        raise InputError(document, "a marker that is not closed", "<!-- katt: FILE QUANTITY … -->…<!-- /katt -->")
+    return text
+
+
+def answer(query: str, document: Path, place: str, missing: str | None = None) -> str:
+    """The text for the words of a marker; `missing` stands for numbers whose rows the file lacks, else an error."""
+    try:
+        words = shlex.split(query)
+    except ValueError as error:
+        raise InputError(place, f"{query} ({error})", "FILE QUANTITY [NAME=VALUE …]") from error
+    if len(words) < 2 or any("=" not in word for word in words[2:]):
+        raise InputError(place, query, "FILE QUANTITY [NAME=VALUE …]")
+    named = dict(word.split("=", 1) for word in words[2:])
+    options = {name: named.pop(name) for name in _OPTIONS if name in named}
+    source, quantity = open_source(_found(words[0], document, place)), words[1]
+    if quantity in ABOUT:
+        return about(source) if quantity == "about" else source.about.get(quantity) or "not recorded"
+    value = options.get("value", "speedup") if quantity == "table" else quantity
+    table = source.summary if value.startswith("summary/") else source.rows
+    value = value.removeprefix("summary/")
+    down, across = _listed(options, "down"), _listed(options, "across")
+    _known(place, table, [*(name.removesuffix("!") for name in named), *down, *across])
+    rows = [row for row in table if all(_is(row, name, wanted) for name, wanted in named.items())]
+    if not rows:
+        if missing is not None:
+            return missing
+        raise InputError(place, f"{query}, which no row of {words[0]} is", "values of a measured row")
+    if _is_paired(source, value):
+        if "over" not in options:
+            raise InputError(place, query, "ratio over=VARIANT")
+    elif options.get("of") != "count":
+        _known(place, rows, [value])
+    if quantity == "table":
+        return _table(source, rows, value, options, place)
+    return _number(source, rows, value, options, place)
+
+
+def _is_paired(source: Source, value: str) -> bool:
+    """A ratio of samples; in a file without samples "ratio" is a column."""
+    return value == "ratio" and source.results is not None
+
+
+def about(source: Source) -> str:
+    """A line about the making of a file, for the head of its README."""
+    held = source.about
+    device = f" ({held['device']})" if held.get("device") else ""
+    parts = [f"{held['machine']}{device}" if held.get("machine") else ""]
+    parts += [f"commit {held['commit']}" if held.get("commit") else "commit not recorded"]
+    parts += [held.get("date") or "date not recorded", held.get("rows")]
+    return "; ".join(part for part in parts if part)
+
+
+def _found(name: str, document: Path, place: str) -> Path:
+    """./FILE lies beside the document, any other below the nearest folder above it that holds it."""
+    folders = [document.parent] if name.startswith("./") else document.absolute().parents
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    raise InputError(place, f"{name}, which does not exist", "a result file, from the root of the tree or ./beside")
+
+
+def _listed(options: dict, name: str) -> list[str]:
+    return options[name].split(",") if name in options else []
+
+
+def _known(place: str, rows: list[dict], names: list[str]) -> None:
+    for name in names:
+        if rows and name not in rows[0]:
+            raise InputError(place, f"an unknown name {name}", "one of " + ", ".join([*_OPTIONS, *rows[0]]))
+
+
+def _is(row: dict, name: str, wanted: str) -> bool:
+    """NAME=VALUE, or NAME!=VALUE."""
+    return _equal(row[name.removesuffix("!")], wanted) != name.endswith("!")
+
+
+def _equal(value, wanted: str) -> bool:
+    """A column's value is one of those listed: numbers as numbers."""
+    for text in wanted.split(","):
+        try:
+            if float(text) == float(value):
+                return True
+        except (TypeError, ValueError):
+            if text == str(value):
+                return True
+    return str(value) == wanted  # a text with a comma
+
+
+def _values(source: Source, rows: list[dict], value: str, options: dict) -> list:
+    if _is_paired(source, value):
+        found = [source.ratio(row, options["over"]).mid for row in rows if row["variant"] != options["over"]]
+    else:
+        found = [row[value] for row in rows]
+    return [item for item in found if not isinstance(item, float) or math.isfinite(item)]
+
+
+def _number(source: Source, rows: list[dict], value: str, options: dict, place: str) -> str:
+    of = options.get("of", "range")
+    if of not in _OF:
+        raise InputError(place, f"of={of}", ", ".join(_OF))
+    if of == "count":
+        return str(len(rows))
+    digits = int(options.get("digits", 2))
+    if options.get("with") == "interval":
+        if len(rows) != 1:
+            raise InputError(place, f"with=interval for {len(rows)} rows", "one row")
+        row = rows[0]
+        found = source.ratio(row, options["over"]) if _is_paired(source, value) else _interval(row, value, place)
+        mid, low, high = (_text(value, end, digits) for end in (found.mid, found.lo, found.hi))
+        return f"{mid} ({low} to {high})"
+    values = _values(source, rows, value, options)
+    if not values:
+        return "–"
+    if isinstance(values[0], str):
+        return ", ".join(dict.fromkeys(map(str, values)))
+    if of == "geomean":
+        return _text(value, math.exp(math.fsum(map(math.log, values)) / len(values)), digits)
+    if of == "median":
+        ordered = sorted(values)
+        return _text(value, (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2, digits)
+    ends = {"min": [min(values)], "max": [max(values)]}.get(of, [min(values), max(values)])
+    return " to ".join(dict.fromkeys(_text(value, end, digits) for end in ends))
+
+
+def _interval(row: dict, value: str, place: str) -> Interval:
+    stem, unit = (value[:-2], "_s") if value.endswith("_s") else (value, "")
+    names = [f"{stem}_lo{unit}", f"{stem}_hi{unit}"]
+    _known(place, [row], names)
+    return Interval(row[value], row[names[0]], row[names[1]])
+
+
+def _text(name: str, value, digits: int) -> str:
+    """A number in the unit of its column."""
+    if isinstance(value, str | bool):
+        return str(value)
+    if name == "gbytes_s" or name == "busbw_gbytes_s":
+        return rate_text(value * 1e9, "B/s", digits)
+    if name == "tflops":
+        return rate_text(value * 1e12, "FLOP/s", digits)
+    if name.endswith("_bytes") or name == "bytes":
+        return bytes_text(value, digits)
+    if name.endswith("_err"):
+        return error_text(value)
+    if name.endswith("tokens_s") or name.startswith("tokens_per_s"):
+        return significant(value, max(digits, 3))
+    if name.endswith("_s"):
+        return seconds_text(value, digits)
+    return value_text(value) if isinstance(value, int) else significant(value, digits)
+
+
+def _table(source: Source, rows: list[dict], value: str, options: dict, place: str) -> str:
+    """Rows by the values of `down`, columns by those of `across`, in the order of the file."""
+    down, across = _listed(options, "down"), _listed(options, "across")
+    if not down or not across:
+        raise InputError(place, "a table", "down=NAMES and across=NAMES")
+    cells: dict[tuple, list[dict]] = {}
+    for row in rows:
+        if not _is_paired(source, value) or row["variant"] != options["over"]:
+            cells.setdefault((tuple(row[n] for n in down), tuple(row[n] for n in across)), []).append(row)
+    lines, heads = (list(dict.fromkeys(key[n] for key in cells)) for n in (0, 1))
+    shown = [f"{', '.join(down)}", *(_names(across, head) for head in heads)]
+    made = ["| " + " | ".join(shown) + " |", "|" + "---|" * len(shown)]
+    for line in lines:
+        held = [cells.get((line, head), []) for head in heads]
+        texts = [_number(source, rows, value, options, place) if rows else "" for rows in held]
+        made.append("| " + " | ".join([", ".join(value_text(v) for v in line), *texts]) + " |")
+    return "\n".join(made)
+
+
+def _names(names: list[str], values: tuple) -> str:
+    """Texts speak for themselves, numbers need their name."""
+    pairs = zip(names, values, strict=True)
+    return ", ".join(v if isinstance(v, str) and v else f"{n} {value_text(v) or '–'}" for n, v in pairs)

@@ -1,0 +1,155 @@
+"""One published file, of whatever kind, as facts about its making and a table of rows."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from katt_report import schema
+from katt_report.errors import InputError
+from katt_report.isolation import load_isolated
+from katt_report.load import Results, opened, plain
+from katt_report.published.machine import machine_name
+from katt_report.statistics import Interval, paired_ratio
+
+KIND = "a result file of katt sweep, of a model's runs, or JSON"
+
+
+@dataclass
+class Source:
+    """`about` says machine, device, commit and date; `rows` are the measured ones (status ok).
+
+    `results`, and the names of the `peers`, are those of a sweep.
+    """
+
+    path: Path
+    about: dict[str, str]
+    rows: list[dict]
+    summary: list[dict]
+    results: Results | None = None
+    peers: tuple[str, ...] = ()
+
+    def point_of(self, row: dict) -> tuple:
+        """The same for all variants and tiles that were measured in the same rounds."""
+        return tuple(row[name] for name in self._point)
+
+    def ratio(self, row: dict, other: str) -> Interval:
+        """Time of `other`, with its fastest tile, over the time of `row`, round by round at the same point."""
+        theirs = self._fastest.get((other, self.point_of(row)))
+        samples = [self.results.samples_of(held) if held else None for held in (theirs, row)]
+        found = None if any(one is None for one in samples) else paired_ratio(*samples)
+        return found or Interval(math.nan, math.nan, math.nan)
+
+    @cached_property
+    def _point(self) -> list[str]:
+        axes = [name for name in self.results.points.identity if name not in ("variant", *schema.TILES)]
+        return [*axes, "source", "run"]
+
+    @cached_property
+    def _fastest(self) -> dict[tuple, dict]:
+        slowest_first = sorted(self.rows, key=lambda row: -row["time_s"])
+        return {(row["variant"], self.point_of(row)): row for row in slowest_first}
+
+
+@lru_cache(maxsize=64)
+def open_source(path: Path) -> Source:
+    """Reads a file once; throws InputError for one that is none of ours."""
+    if path.suffix == ".json":
+        return _json(path)
+    if opened(path, KIND, lambda file: "points" in file):
+        return _sweep(path)
+    return opened(path, KIND, lambda file: _runs(file, path))
+
+
+def _sweep(path: Path) -> Source:
+    results = load_isolated(path)
+    rows = list(results.points.ok.rows())
+    ran = {row["run"] for row in rows} or {run for _, run in results.runs}
+    runs = [about for (_, run), about in results.runs.items() if run in ran]
+    statuses = results.points["status"].tolist()
+    others = [f"{statuses.count(name)} {name}" for name in ("skipped", "failed") if name in statuses]
+    about = {
+        "machine": _joined(machine_name(run) for run in runs),
+        "device": _joined(f"{run.get('device', '')}, {run.get('cores', '?')} cores" for run in runs),
+        "commit": _joined(_commit(run.get("commit", ""), run.get("dirty")) for run in runs),
+        "date": _joined(sorted(str(run.get("started_at", ""))[:10] for run in runs)),
+        "command": _joined(str(run.get("command", "")) for run in runs),
+        "rows": ", ".join([f"{statuses.count('ok')} rows", *others]),
+    }
+    return Source(path, about, rows, [], results, tuple(_peers(runs)))
+
+
+def _peers(runs: list[dict]) -> dict[str, str]:
+    """The libraries of other programs by the names of their rows."""
+    found = {}
+    for run in runs:
+        try:
+            found |= json.loads(run.get("peers", "{}"))
+        except (TypeError, ValueError):
+            continue
+    return found
+
+
+def _runs(file: h5py.File, path: Path) -> Source:
+    """A file of experiments/model_runs.py: columns as datasets; or a log of katt train: the same, one row a step."""
+    machine, build = (json.loads(plain(file.attrs.get(name, "{}"))) for name in ("machine", "build"))
+    about = _about(machine, build, str(plain(file.attrs.get("date", ""))))
+    summary = file.get("summary")
+    return Source(path, about, _table(file), _table(summary) if isinstance(summary, h5py.Group) else [])
+
+
+def _json(path: Path) -> Source:
+    try:
+        held = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(path, f"no JSON ({error})", KIND) from error
+    if not isinstance(held, dict):
+        raise InputError(path, f"a {type(held).__name__}", "a JSON object")
+    listed = held.get("rows")
+    rows = [_flat(row) for row in listed] if isinstance(listed, list) else [_flat(held)]
+    build = held.get("build", {"commit": held.get("commit", "")})
+    return Source(path, _about(held.get("machine", {}), build, held.get("date", "")), rows, [])
+
+
+def _about(machine: dict, build: dict, date: str) -> dict[str, str]:
+    return {
+        "machine": machine_name(machine) if machine else "",
+        "device": f"{machine.get('cpu', '')}, {machine.get('cores', '?')} cores" if machine else "",
+        "commit": _commit(build.get("commit", ""), build.get("dirty")),
+        "date": date[:10],
+    }
+
+
+def _commit(commit, dirty) -> str:
+    return str(commit)[:7] + (", modified" if dirty else "")
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(text for text in texts if text))
+
+
+def _table(group: h5py.Group) -> list[dict]:
+    data = {name: item for name, item in group.items() if isinstance(item, h5py.Dataset) and item.ndim == 1}
+    columns = {name: [plain(value) for value in item[()].tolist()] for name, item in data.items()}
+    if len({len(column) for column in columns.values()}) > 1:
+        raise InputError(group.file.filename, "columns of different lengths", KIND)
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _flat(value: dict, before: str = "") -> dict:
+    """Members of members as a.b; a list of numbers as its median."""
+    found = {}
+    for name, item in value.items():
+        if isinstance(item, dict):
+            found |= _flat(item, f"{before}{name}.")
+        elif isinstance(item, list):
+            if item and all(isinstance(number, int | float) for number in item):
+                found[before + name] = float(np.median(item))
+        else:
+            found[before + name] = item
+    return found

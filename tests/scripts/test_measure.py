@@ -1,0 +1,279 @@
+"""scripts/measure on a tree of its own with a program that answers like katt: what is measured, kept and left."""
+
+import importlib.machinery
+import importlib.util
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "drivers" / "report"), str(ROOT / "tests" / "report")]
+
+import synthetic  # noqa: E402
+from katt_report.published.cpp_tokens import code_digest, token_hash  # noqa: E402
+from katt_report.published.source import open_source  # noqa: E402
+
+KERNEL = "int rmsnorm() { return 1; }\n"
+INFO = {
+    "build": {"commit": "9f1c2ab7d0e4c1", "dirty": False, "mpi": "none"},
+    "machine": {"cpu": "AMD EPYC", "cpu_id": "AuthenticAMD 25 17", "cores": 2, "isa": ["avx2", "avx512f", "avx512_bf16"]},
+    "backends": [],
+}
+PLACE = "zen4-avx512bf16-2c"
+KATT = '''
+import json, pathlib, shutil, signal, sys, time
+root = pathlib.Path(__file__).resolve().parents[2]
+if sys.argv[1] == "info":
+    print(json.dumps({info!r}))
+    sys.exit()
+with open(root / "calls", "a") as calls:
+    print(" ".join(sys.argv[1:]), file=calls)
+output = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
+resumed = output.exists()
+shutil.copy(root / ("whole.h5" if resumed or not (root / "slow").exists() else "part.h5"), output)
+if (root / "slow").exists() and not resumed:
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    (root / "waits").touch()
+    time.sleep(60)
+sys.exit(1 if (root / "row_fails").exists() else 2 if (root / "breaks").exists() else 0)
+'''
+
+
+def result(path, sweep, rows=None):
+    """A file whose rows name the code src/ops/rmsnorm.cpp."""
+    held = synthetic.rmsnorm()
+    held.rows = held.rows[:rows]
+    files = {"src/ops/rmsnorm.cpp": token_hash(KERNEL)}
+    held.runs["run-0001"] = synthetic.run_attributes(device="AMD EPYC", cpu_id="AuthenticAMD 25 17", sweep=sweep,
+                                                     isa="avx2 avx512f avx512_bf16")  # fmt: skip
+    synthetic.STRINGS.setdefault("code", 16)
+    for line in held.rows:
+        line["code"] = code_digest(files)
+    synthetic.write(path, held)
+    with h5py.File(path, "a") as file:
+        kind = np.dtype([("file", "S64"), ("tokens", "S16")])
+        file[f"code/{code_digest(files)}"] = np.array([(n.encode(), t.encode()) for n, t in files.items()], kind)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A source tree with three experiments: tiny (two forms), other, and one that needs what is not there."""
+    for folder in ("src/ops", "src/op", "build/openmp", "drivers"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "src/op/variants.hpp").touch()
+    (tmp_path / "src/ops/rmsnorm.cpp").write_text(KERNEL)
+    program = tmp_path / "build/openmp/katt"
+    program.write_text(f"#!{sys.executable}\n{KATT.replace('{info!r}', repr(INFO))}")
+    program.chmod(0o755)
+    sweep = 'op = "rmsnorm"\n'
+    for name, priority, more in [("tiny", 1, 'short = { minutes = 2, options = "--dtype f32" }\n'), ("other", 2, ""),
+                                 ("absent", 1, 'needs = ["peers"]\n')]:  # fmt: skip
+        folder = tmp_path / "experiments" / name
+        folder.mkdir(parents=True)
+        (folder / "sweep.toml").write_text(sweep)
+        (folder / "README.md").write_text(f"# {name}\n\n**Question.** How fast is {name}?\n\n**Device.** Any.\n")
+        (folder / "experiment.toml").write_text(textwrap.dedent(f"""
+            [[step]]
+            output = "{name}.h5"
+            priority = {priority}
+            minutes = 5
+            commands = ["katt sweep experiments/{name}/sweep.toml -o {{output}} --resume"]
+            """) + more)  # fmt: skip
+    result(tmp_path / "whole.h5", sweep)
+    result(tmp_path / "part.h5", sweep, rows=4)
+    return tmp_path
+
+
+@pytest.fixture
+def measure(tree):
+    """The script, which takes the tree for its own."""
+    loader = importlib.machinery.SourceFileLoader("measure", str(ROOT / "scripts" / "measure"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("measure", loader))
+    sys.modules["measure"] = module  # dataclasses look there
+    loader.exec_module(module)
+    module.ROOT = tree
+    module.busy_share = lambda: 0.5
+    open_source.cache_clear()
+
+    def run(*arguments):
+        open_source.cache_clear()
+        return module.main([str(one) for one in arguments])
+
+    run.module = module
+    return run
+
+
+def calls(tree):
+    return (tree / "calls").read_text().splitlines() if (tree / "calls").exists() else []
+
+
+def test_a_second_call_measures_only_what_is_stale(tree, measure, capsys):
+    assert measure() == 0
+    told = capsys.readouterr().out
+    assert f"{PLACE}: 60 minutes" in told and "cannot run: build/peers" in told and "50% of the processors" in told
+    folder = tree / "results" / PLACE
+    assert sorted(path.name for path in (folder / "tiny").iterdir()) == ["README.md", "tiny.h5"]
+    text = (folder / "tiny" / "README.md").read_text()
+    assert text.startswith(f"# tiny on {PLACE}\n\nHow fast is tiny?") and "9f1c2ab" in text and "rmsnorm forward" in text
+    assert len(calls(tree)) == 2 and not (tree / "build/measure" / PLACE / "tiny" / "tiny").exists()
+
+    assert measure() == 0
+    assert len(calls(tree)) == 2 and "0 of 0 to measure" in capsys.readouterr().out
+
+    (tree / "src/ops/rmsnorm.cpp").write_text("// only a comment\n" + KERNEL)
+    assert measure() == 0 and len(calls(tree)) == 2
+    (tree / "experiments/other/sweep.toml").write_text('op = "rmsnorm"\ntokens = 1\n')
+    assert measure("--dry-run") == 0
+    assert "5 min; stale (another sweep)" in capsys.readouterr().out
+    (tree / "src/ops/rmsnorm.cpp").write_text(KERNEL.replace("1", "2"))
+    assert measure("--dry-run") == 0
+    assert "  tiny    5 min; stale (" in capsys.readouterr().out
+
+    assert measure("tiny", "--again") == 0
+    assert len(calls(tree)) == 3 and calls(tree)[-1].startswith("sweep experiments/tiny/sweep.toml")
+
+
+def test_chosen_figures_come_with_the_file(tree, measure, capsys):
+    described = tree / "experiments/tiny/experiment.toml"
+    described.write_text(described.read_text() + '[step.figures]\n"fast.png" = "speedup*.png"\n"none.png" = "nothing*.png"\n')
+    assert measure("tiny") == 0
+    folder = tree / "results" / PLACE / "tiny"
+    assert "the report has no figure nothing*.png" in capsys.readouterr().out
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "fast.png", "tiny.h5"]
+    assert "![fast](fast.png)" in (folder / "README.md").read_text()
+
+    (folder / "README.md").unlink()
+    (folder / "fast.png").unlink()
+    assert measure("--redraw") == 0 and len(calls(tree)) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "fast.png", "tiny.h5"]
+
+
+def test_minutes_choose_forms_and_leave_out(tree, measure, capsys):
+    for minutes, told, count in [(10, "  tiny    5 min; missing", 2), (7, "  tiny    2 min, short form; missing", 2),
+                                 (6, "  other   left out, 5 min do not fit", 1), (1, "  tiny    left out", 0)]:  # fmt: skip
+        assert measure("--dry-run", "--minutes", minutes) == 0
+        printed = capsys.readouterr().out
+        assert told in printed and f"{count} of 2 to measure" in printed
+    assert calls(tree) == []
+    assert measure("--minutes", 4, "tiny") == 0
+    assert calls(tree)[0].endswith("--resume --dtype f32")
+
+
+def test_a_stopped_call_goes_on(tree, measure, capsys):
+    old = tree / "results" / PLACE / "tiny" / "tiny.h5"
+    assert measure("tiny") == 0
+    published = old.read_bytes()
+    (tree / "src/ops/rmsnorm.cpp").write_text(KERNEL.replace("1", "2"))
+    (tree / "slow").touch()
+    measure.module.read_steps, read = (lambda names: [short(step) for step in read(names)]), measure.module.read_steps
+
+    def short(step):
+        """Costs next to nothing by its own account."""
+        form = measure.module.Form("full", 0.001)
+        return measure.module.Step(step.experiment, step.output, step.priority, step.needs, step.commands, {}, (form,))
+
+    assert measure("tiny", "--minutes", 0.02) == 0
+    assert "the next call goes on" in capsys.readouterr().out
+    assert old.read_bytes() == published and (tree / "build/measure" / PLACE / "tiny/tiny/tiny.h5").exists()
+
+    assert measure("tiny") == 0  # the program finds its own file and resumes
+    assert "goes on" in capsys.readouterr().out and len(calls(tree)) == 3
+    assert not (tree / "build/measure" / PLACE / "tiny" / "tiny").exists()
+
+    # Another program does not go on with it.
+    (tree / "build/measure" / PLACE / "tiny/tiny").mkdir(parents=True)
+    (tree / "build/measure" / PLACE / "tiny/tiny/stamp").write_text("of another build")
+    (tree / "slow").unlink()
+    assert measure("tiny", "--dry-run") == 0 and "goes on" not in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_the_stage(tree):
+    (tree / "slow").touch()
+    code = textwrap.dedent(f"""
+        import importlib.machinery, importlib.util, pathlib, sys
+        sys.path.insert(0, {str(ROOT / "drivers" / "report")!r})
+        loader = importlib.machinery.SourceFileLoader("measure", {str(ROOT / "scripts" / "measure")!r})
+        module = importlib.util.module_from_spec(importlib.util.spec_from_loader("measure", loader))
+        sys.modules["measure"] = module
+        loader.exec_module(module)
+        module.ROOT, module.busy_share = pathlib.Path({str(tree)!r}), lambda: 0
+        try:
+            module.main(["tiny"])
+        except KeyboardInterrupt:
+            sys.exit(130)
+    """)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as running:
+        end = time.monotonic() + 60
+        while not (tree / "waits").exists() and running.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 130
+    assert (tree / "build/measure" / PLACE / "tiny/tiny/tiny.h5").exists() and not (tree / "results").exists()
+
+
+def test_failures(tree, measure, capsys):
+    (tree / "row_fails").touch()
+    assert measure("tiny") == 1  # published: the file says which row
+    assert (tree / "results" / PLACE / "tiny/tiny.h5").exists() and "rows failed" in capsys.readouterr().out
+    (tree / "row_fails").unlink()
+    (tree / "breaks").touch()
+    assert measure("other") == 1
+    assert "other: failed, exit status 2" in capsys.readouterr().err
+    assert not (tree / "results" / PLACE / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "line"),
+    [
+        (["nothing"], "", "nothing: no experiment to measure, expected one of absent, other, tiny"),
+        (["--minutes", "0"], "", "--minutes: holds 0, expected a positive number"),
+        (["--again"], "", "--again: names no experiment"),
+        (["tiny"], "[[step]\n", "experiments/tiny/experiment.toml: no TOML"),
+        (["tiny"], "[[step]]\nminute = 1\n", "experiments/tiny/experiment.toml: minute is unknown or missing"),
+        (["tiny"], "", "experiments/tiny/experiment.toml: holds no [[step]]"),
+    ],
+)
+def test_bad_input(tree, measure, arguments, text, line):
+    if arguments == ["tiny"]:
+        (tree / "experiments/tiny/experiment.toml").write_text(text)
+    with pytest.raises(measure.module.BadInput) as error:
+        measure(*arguments)
+    assert str(error.value).startswith(line)
+
+
+def test_files_of_models_are_judged_by_their_commit(tree, measure):
+    step = measure.module.read_steps(["other"])[0]
+    git = ["git", "-C", tree, "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "init", "-q", tree], check=True)
+    subprocess.run([*git, "add", "src", "experiments"], check=True)
+    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    judged = measure.module._state_by_commit
+    assert judged(step, commit) == "fresh" and judged(step, "") == "stale (no commit)"
+    assert judged(step, f"{commit}, modified").startswith("stale")
+    (tree / "experiments/other/README.md").write_text("other words\n")
+    assert judged(step, commit) == "fresh"
+    (tree / "src/ops/rmsnorm.cpp").write_text("")
+    assert judged(step, commit) == f"stale (sources changed since {commit})"
+
+
+def test_every_experiment_of_the_project_is_described():
+    """Each can be read, and names files that exist; those without a description are run by other scripts."""
+    loader = importlib.machinery.SourceFileLoader("measure_of_project", str(ROOT / "scripts" / "measure"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("measure_of_project", loader))
+    sys.modules["measure_of_project"] = module
+    loader.exec_module(module)
+    steps = module.read_steps([])
+    for step in steps:
+        words = " ".join(step.commands).split()
+        assert all((ROOT / word).exists() for word in words if word.startswith("experiments/")), step.name
+        assert step.forms[-1].minutes <= step.forms[0].minutes
+    others = {path.name for path in (ROOT / "experiments").iterdir() if path.is_dir()} - {step.experiment for step in steps}
+    assert others - {"__pycache__"} == {"demo", "smoke", "cuda_sanitizer"}
