@@ -13,6 +13,7 @@ from pathlib import Path
 
 import h5py
 from katt_report.published.machine import machine_name
+from katt_report.published.readme import is_experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 KATT = os.environ.get("KATT", str(ROOT / "build" / "openmp" / "katt"))
@@ -78,6 +79,8 @@ def main():
             time.sleep(options.pause_s)
     if held >= FEWEST:
         run(*REPORT, "calibration", file, "-o", folder)
+        if is_experiment(folder.absolute()):
+            run(*REPORT, "readme", folder)
     left = options.repeats - held
     print(f"{file}: {held} repeats" + (f", {left} to come: the same command continues" if left > 0 else ""))
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from katt_report.cli import main
 from katt_report.compare import compare
 from katt_report.errors import InputError
 from katt_report.isolation import runs_isolated
+from katt_report.published.repeats import alarms_csv, read_alarms
 from katt_report.statistics import (
     Interval,
     between_runs,
@@ -151,16 +153,31 @@ def test_compare_says_what_the_calibration_is_and_lacks(path, tmp_path, capsys):
     assert "8 repeats" in capsys.readouterr().out
 
 
-def test_the_command_writes_a_readme_and_a_figure(path, rules, tmp_path, capsys, monkeypatch):
+def test_the_command_prints_tables_and_writes_a_figure(path, rules, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("katt_report.calibration.alarms", lambda runs: rules)
-    assert main(["calibration", str(path), "-o", str(tmp_path / "out")]) == 0
+    folder = tmp_path / "results" / "machine" / "calibration"
+    assert main(["calibration", str(path), "-o", str(folder)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("8 runs of one sweep in 7.0 hours on Intel Xeon") and "| attention" in said
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["README.md", "coverage.png", "coverage.svg"]
-    text = (tmp_path / "out" / "README.md").read_text()
-    assert "| check_regression" in text and all(len(line) <= 120 for line in text.splitlines())
+    assert said.startswith("8 runs of one sweep in 7.0 hours on Intel Xeon")
+    assert "| attention" in said and "| check_regression" in said
+    assert sorted(file.name for file in folder.iterdir()) == ["alarms.csv", "coverage.png"]
+    assert str(read_alarms(folder / "alarms.csv")) == str(rules), "NaN is not equal to itself"
     assert main(["calibration", str(path), "--json", "--no-alarms"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == 8
+
+
+def test_the_readme_of_results_has_the_tables(path, rules, tmp_path, repository):
+    folder = tmp_path / "results" / "machine" / "calibration"
+    folder.mkdir(parents=True)
+    (tmp_path / "experiments").symlink_to(repository / "experiments")
+    (folder / "calibration.h5").write_bytes(Path(path).read_bytes())
+    (folder / "alarms.csv").write_text(alarms_csv(rules))
+    assert main(["readme", str(folder)]) == 0
+    text = (folder / "README.md").read_text()
+    assert "8 runs of one sweep" in text and "## False alarms and detections" in text and "| check_regression" in text
+    assert all(len(line) <= 120 for line in text.splitlines() if not line.startswith("- ["))
+    (folder / "alarms.csv").write_text("rule,calibrated\ncompare,True\n")
+    assert main(["readme", str(folder)]) == 2
 
 
 def test_a_report_shows_widened_intervals(path, tmp_path, quick, capsys):

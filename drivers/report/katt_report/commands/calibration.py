@@ -17,18 +17,19 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("repeats", type=Path, metavar="FILE.h5")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--no-alarms", action="store_true", help="coverage alone, without the minute for the alarms")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for README.md and its figure")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for the figure, and for the alarms as a table")
     options = parser.parse_args(arguments)
     from katt_report.calibration import alarms, calibrate
     from katt_report.isolation import runs_isolated
-    from katt_report.pages.calibration_page import calibration_report, calibration_text
+    from katt_report.pages.calibration_page import calibration_report
     from katt_report.pages.output import write_folder
+    from katt_report.published.repeats import calibration_text
 
     runs = runs_isolated(options.repeats)
     found = calibrate(runs)
     rates = [] if options.no_alarms else alarms(runs)
     if options.output:
-        write_folder(options.output, lambda: calibration_report(found, rates, options.repeats.name))
+        write_folder(options.output, lambda: calibration_report(found, rates))
     if options.json:
         print(json.dumps({**asdict(found), "alarms": [asdict(one) for one in rates]}, indent=1))
     else:
