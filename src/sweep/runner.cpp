@@ -205,6 +205,7 @@ std::vector<CaseRunner::Rows> CaseRunner::measure_together(std::span<const Plann
           contenders.erase(contenders.begin() + static_cast<std::ptrdiff_t>(one.first),
                            contenders.end());
           one.indices.clear();
+          one.moved_bytes = 0;
           fail_rest(group[i], one.rows, failure);
         }
         if (stop_) return;

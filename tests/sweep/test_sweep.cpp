@@ -464,9 +464,9 @@ TEST_F(Sweep, ARowArrivesWholeInAnotherProcess) {
   // Every column that tells of the result, also one that is added later, is unusual here and arrives.
   const auto columns = result_columns(registry);
   const PlannedCase planned = plan_cases(request.entries, 1).front();
-  std::set<std::string> of_plan{"op",     "pass",    "backend",  "dtype", "threads",
-                                "label",  "cold",    "commit",   "run",   "point",
-                                "tile_q", "tile_kv", "paired_to"};
+  std::set<std::string> of_plan{"op",     "pass",    "backend",   "dtype", "threads",
+                                "label",  "cold",    "commit",    "run",   "point",
+                                "tile_q", "tile_kv", "paired_to", "code"};
   for (const AxisSpec& axis : op->axes()) of_plan.insert(axis.name);
   const std::set<std::string> of_attention{"batch",  "heads",    "kv_heads", "seq_q",
                                            "seq_kv", "head_dim", "causal"};
