@@ -7,12 +7,15 @@ if(KATT_CUDA)
   set(katt_test_launcher ${PROJECT_SOURCE_DIR}/tests/with_device)
 endif()
 
-# Under the thread sanitizer Clang's OpenMP tells it who waits for whom (archer), threads are more than cores, and
-# properties are tried on fewer problems.
+# Under a sanitizer tests take several times as long: properties are tried on fewer problems, which are drawn again
+# each time. OpenBLAS has threads of its own there.
 set(katt_test_environment "")
-if(KATT_SANITIZE) # OpenBLAS has threads of its own there
-  set(katt_test_environment "OPENBLAS_NUM_THREADS=1")
+set(katt_test_timeout 900)
+if(KATT_SANITIZE)
+  set(katt_test_environment "OPENBLAS_NUM_THREADS=1" "RC_PARAMS=max_success=5")
+  set(katt_test_timeout 3600)
 endif()
+# Under the thread sanitizer Clang's OpenMP tells it who waits for whom (archer), and threads are more than cores.
 if(KATT_SANITIZE STREQUAL "thread")
   execute_process(
     COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libarcher.so
@@ -28,15 +31,14 @@ if(KATT_SANITIZE STREQUAL "thread")
       "OMP_TOOL_LIBRARIES=${katt_archer}"
       # Without the symbolizer no function has a name, and nothing is suppressed.
       "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp:external_symbolizer_path=${katt_symbolizer}"
-      "OMP_NUM_THREADS=4"
-      "RC_PARAMS=max_success=5")
+      "OMP_NUM_THREADS=4")
 endif()
 
 # The properties that all tests have.
 function(katt_test_properties name)
   set_tests_properties(
     ${name}
-    PROPERTIES TIMEOUT 900
+    PROPERTIES TIMEOUT ${katt_test_timeout}
                SKIP_RETURN_CODE 77
                LABELS "${ARGN}"
                # Several tests run at a time: threads that wait give way.

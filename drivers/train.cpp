@@ -9,6 +9,9 @@
 #include "drivers/runtime/runtime.hpp"
 #include "drivers/runtime/scratch.hpp"
 #include "drivers/training/train_options.hpp"
+#include "io/atomic_file.hpp"
+#include "io/json_input.hpp"
+#include "io/outputs.hpp"
 #include "io/printable.hpp"
 #include "memory/pool.hpp"
 #include "memory/tracker.hpp"
@@ -21,6 +24,7 @@ namespace katt::impl {
 namespace {
 
 constexpr int interrupted = 130;
+constexpr std::size_t max_companion_bytes = std::size_t{1} << 30;
 
 struct Trained {
   RunSummary summary;
@@ -72,6 +76,17 @@ void print_costs(const training::Checkpointing& checkpointing) {
   }
 }
 
+/// A trained model keeps its tokenizer. They come before the first step: what cannot be read or
+/// written is said at once.
+void copy_companions(const TrainCommandLine& line, const std::filesystem::path& out) {
+  const std::filesystem::path folder = line.model.folder;
+  if (out.empty() || io::same_file(folder, out)) return;
+  for (const std::string& name : line.companions()) {
+    io::write_file(out / name,
+                   io::impl::read_text(folder / name, max_companion_bytes, "a file of a model"));
+  }
+}
+
 template <class Exec>
 Trained train(const Exec& exec, const TrainCommandLine& line) {
   const memory::Scope scope;
@@ -107,6 +122,9 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   });
   if (is_first) ask_for_space(trainer.config(), run, options.groups.all.size());
   if (continues) trainer.resume(run.out);
+  bench::together(options.groups.all, [&] {
+    if (is_first) copy_companions(line, run.out);
+  });
   if (is_first) {
     tell(continues ? schedule_note(trainer.log(), options.schedule)
                    : nn::parameters_note(line.model.folder));

@@ -109,6 +109,19 @@ void TrainCommandLine::read_config() {
   }
 }
 
+std::vector<std::string> TrainCommandLine::companions() const {
+  std::vector<std::string> found;
+  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                           "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+                           "vocab.json", "merges.txt", "chat_template.jinja"}) {
+    std::error_code ignored;
+    if (std::filesystem::exists(std::filesystem::path(model.folder) / name, ignored)) {
+      found.emplace_back(name);
+    }
+  }
+  return found;
+}
+
 void TrainCommandLine::check_output() const {
   const std::filesystem::path out = line_.text("--out").value_or("");
   std::error_code ignored;
@@ -129,7 +142,10 @@ void TrainCommandLine::check_output() const {
                        "; expected --resume to continue it or --overwrite to replace it");
     }
   }
-  if (!out.empty()) targets.push_back({"--out", out / "config.json"});
+  if (!out.empty()) {
+    targets.push_back({"--out", out / "config.json"});
+    for (const std::string& name : companions()) targets.push_back({"--out", out / name});
+  }
   if (const auto& log = line_.text("--log")) {
     targets.push_back({"--log", *log});
     if (!resume && !overwrite && std::filesystem::is_regular_file(*log, ignored)) {

@@ -28,7 +28,11 @@ CHECKED = {"10 M": 5, "100 M": 2}  # steps whose losses are compared
 TOLERANCE = {"f32": 1e-3, "bf16": 2e-2}  # relative, of a loss
 # model, tokens of the prompt, new tokens, rounds
 INFERENCE = [("10 M", 512, 65, 6), ("100 M", 512, 33, 5), ("0.77 G", 512, 17, 3)]
-INFERENCE_PEERS = {"PyTorch": "torch_llama.py", "transformers": "transformers_llama.py", "llama.cpp": "llama_cpp_llama.py"}
+INFERENCE_PEERS = {"PyTorch": "torch_llama.py", "transformers": "transformers_llama.py", "llama.cpp": "llama_cpp_llama.py",
+                   "mistral.rs": "mistral_rs_llama.py"}
+LIBRARIES = {"PyTorch": "torch", "transformers": "transformers", "llama.cpp": "llama_cpp", "mistral.rs": "mistralrs"}
+DISTRIBUTIONS = {"llama_cpp": "llama-cpp-python"}  # of modules with another name
+BENCHES = {"llama_cpp": "llama.cpp", "bitnet_cpp": "bitnet.cpp"}  # programs that take a GGUF file
 EQUAL_TOKENS = 4  # of greedy continuations, in f32
 
 
@@ -196,31 +200,39 @@ def inference(options, folder, scratch, model, prompt, new, rounds, dtype):
     return samples, summary, told
 
 
-def llama_bench(options, folder):
-    """Prefill and decoding of a GGUF file of the same model by llama.cpp's bench program: seconds a
-    token."""
-    command = [*shlex.split(options.llama_bench), "-m", folder, "-t", options.threads, "-p", 512, "-n", 32, "-o", "json"]
-    made = subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, text=True).stdout
-    for row in json.loads(made):
+def bench_program(name, command, threads, gguf):
+    """Prefill and decoding of a GGUF file by the bench program of llama.cpp, or of bitnet.cpp, which is made from it:
+    tokens a second."""
+    command = [*shlex.split(command), "-m", str(gguf), "-t", str(threads), "-p", "512", "-n", "32", "-o", "json"]
+    try:
+        made = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    except (OSError, subprocess.CalledProcessError, json.JSONDecodeError) as error:
+        sys.exit(f"{' '.join(command)}: expected the bench program of {name} ({error})")
+    for row in made:
         quantity = "decode" if row["n_gen"] else "prefill"
-        print(f"llama.cpp {row['model_type']}: {quantity} {row['avg_ts']:.1f} tokens/s", flush=True)
+        print(f"{name} {row['model_type']}: {quantity} {row['avg_ts']:.1f} tokens/s", flush=True)
         yield {"model": row["model_type"], "quantity": quantity, "tokens_s": row["avg_ts"], "tokens_s_deviation": row["stddev_ts"]}
 
 
-def versions(*packages):
-    """name → version of those of the peers' packages that are installed."""
+def versions():
+    """(module → version of each library of the peers that loads, module → why another does not)"""
     code = """
-import importlib, json, sys
-found = {}
-for name in sys.argv[1:]:
-    try:
-        found[name] = importlib.import_module(name).__version__
-    except ModuleNotFoundError:
-        pass
-print(json.dumps(found))
+import importlib, importlib.metadata, json, sys
+name, distribution = sys.argv[1:]
+try:
+    importlib.import_module(name)
+    print(json.dumps([importlib.metadata.version(distribution), ""]))
+except Exception as error:
+    print(json.dumps(["", " ".join(str(error).split())]))
 """
-    made = subprocess.run([PYTHON, "-c", code, *packages], check=True, capture_output=True, text=True).stdout
-    return json.loads(made.splitlines()[-1])
+    found, reasons = {}, {}
+    for module in LIBRARIES.values():  # each in a process that it may end
+        done = subprocess.run([PYTHON, "-c", code, module, DISTRIBUTIONS.get(module, module)], capture_output=True, text=True,
+                              check=False)  # fmt: skip
+        lines = done.stdout.splitlines()
+        version, reason = json.loads(lines[-1]) if lines else ("", f"ended with status {done.returncode}")
+        (found if version else reasons)[module] = version or reason
+    return found, reasons
 
 
 def ceilings(threads, scratch):
@@ -267,33 +279,44 @@ def draw(path):
 
 def main():
     parser = parser_of(__doc__)
-    parser.add_argument("what", nargs="*", metavar="training|inference|llama_cpp|draw", help="default: training inference; draw: the figures again")
+    parser.add_argument("what", nargs="*", metavar="training|inference|llama_cpp|bitnet_cpp|draw", help="default: training inference; draw: the figures again")
     parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--most-tokens", type=int, default=8192, help="of a training step")
     parser.add_argument("--llama-bench", metavar="COMMAND", help="llama.cpp's bench program, and its options")
-    parser.add_argument("--gguf", type=Path, action="append", default=[], help="a model for it; may be repeated")
+    parser.add_argument("--bitnet-bench", metavar="COMMAND", help="bitnet.cpp's bench program, and its options")
+    parser.add_argument("--gguf", type=Path, action="append", default=[], help="a model for these; may be repeated")
     options = parser.parse_args()
     wanted = options.what or ["training", "inference"]
     for what in wanted:
-        if what not in ("training", "inference", "llama_cpp", "draw"):
-            parser.error(f"{what}: expected training, inference, llama_cpp or draw")
+        if what not in ("training", "inference", *BENCHES, "draw"):
+            parser.error(f"{what}: expected training, inference, {', '.join(BENCHES)} or draw")
     if wanted == ["draw"]:
         for name in ("training", "inference"):
             draw(options.output / f"{name}.h5")
         return
-    if "llama_cpp" in wanted:
-        if not (options.llama_bench and options.gguf):
-            parser.error("llama_cpp: expected --llama-bench and --gguf")
-        rows = [row for gguf in options.gguf for row in llama_bench(options, gguf)]
-        save(options.output / "llama_cpp.h5", rows, settings={"threads": options.threads})
-        wanted.remove("llama_cpp")
+    for what, command in [("llama_cpp", options.llama_bench), ("bitnet_cpp", options.bitnet_bench)]:
+        if what not in wanted:
+            continue
+        if not (command and options.gguf):
+            parser.error(f"{what}: expected --{what.replace('_cpp', '-bench')} and --gguf")
+        rows = [row for gguf in options.gguf for row in bench_program(BENCHES[what], command, options.threads, gguf)]
+        save(options.output / f"{what}.h5", rows, settings={"threads": options.threads})
+        wanted.remove(what)
     if not wanted:
         return
     models, dtypes = options.models.split(","), options.dtypes.split(",")
-    settings = {"threads": options.threads} | versions("torch", "transformers", "llama_cpp")
-    options.peers = [name for name in INFERENCE_PEERS if name != "llama.cpp" or "llama_cpp" in settings]
+    if not PYTHON.exists():
+        parser.error(f"{PYTHON} is missing: scripts/peers makes it")
+    found, reasons = versions()
+    if "torch" not in found:
+        parser.error(f"PyTorch, which every peer needs, cannot be loaded: {reasons['torch']}")
+    settings = {"threads": options.threads} | found | {f"without_{module}": reason for module, reason in reasons.items()}
+    options.peers = [name for name in INFERENCE_PEERS if LIBRARIES[name] in found]
+    for name, module in LIBRARIES.items():
+        if module in reasons:
+            print(f"{name} is left out: {reasons[module]}", flush=True)
     plan = {"training": (training, [point for point in TRAINING if point[1] * point[2] <= options.most_tokens]),
             "inference": (inference, INFERENCE)}
     with tempfile.TemporaryDirectory() as top:

@@ -162,12 +162,12 @@ def model_options():
     return parser
 
 
-def serve(answer):
-    """Answers the requests of standard input."""
+def serve(answer, replies=None):
+    """Answers the requests of standard input, to standard output or another file."""
     for line in sys.stdin:
         request = json.loads(line)
         peak = {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-        print(json.dumps(answer(request) if request else peak), flush=True)
+        print(json.dumps(answer(request) if request else peak), file=replies, flush=True)
 
 
 def main():

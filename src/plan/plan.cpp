@@ -13,8 +13,6 @@
 namespace katt::bench {
 namespace {
 
-constexpr std::size_t max_cases = 1000000;
-
 struct Axis {
   std::string name;
   std::vector<AxisValue> values;
@@ -318,7 +316,8 @@ void fill_rest(const Operator& op, Point& point) {
 
 class Planner {
  public:
-  Planner(std::uint64_t seed, const Tuning& tuning) : seed_(seed), tuning_(tuning) {}
+  Planner(std::uint64_t seed, const Tuning& tuning, std::size_t most)
+      : seed_(seed), tuning_(tuning), most_(most) {}
 
   void add(const SweepEntry& entry) {
     const auto typed = by_axis(entry);
@@ -332,6 +331,10 @@ class Planner {
           axes.push_back({spec.name, {spec.fallback}});
         }
       }
+    }
+    std::size_t points = 1;  // at most 10,000 a factor, and the loop ends before they are many
+    for (const Axis& axis : axes) {
+      if ((points *= axis.values.size()) > most_) refuse_more();
     }
     if (const auto text = typed.find("paired"); text != typed.end()) {
       request.paired = read_paired(entry, *text->second, axes);
@@ -355,6 +358,10 @@ class Planner {
   }
 
  private:
+  [[noreturn]] void refuse_more() const {
+    throw InputError("the sweep has more than " + std::to_string(most_) + " points");
+  }
+
   void product(const SweepEntry& entry, const std::vector<Axis>& axes, const ConfigRequest& request,
                std::size_t depth, Point point) {
     if (depth < axes.size()) {
@@ -388,9 +395,7 @@ class Planner {
     }
     const auto [place, added] = index_.emplace(case_key(planned), cases_.size());
     if (added) {
-      if (cases_.size() == max_cases) {
-        throw InputError("the sweep has more than " + std::to_string(max_cases) + " points");
-      }
+      if (cases_.size() == most_) refuse_more();
       cases_.push_back(std::move(planned));
       return;
     }
@@ -424,6 +429,7 @@ class Planner {
 
   std::uint64_t seed_;
   const Tuning& tuning_;
+  std::size_t most_;
   std::vector<PlannedCase> cases_;
   std::map<std::string, std::size_t> index_;
 };
@@ -571,8 +577,8 @@ std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries, std::ui
 }
 
 std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries, std::uint64_t seed,
-                                    const Tuning& tuning) {
-  Planner planner(seed, tuning);
+                                    const Tuning& tuning, std::size_t most) {
+  Planner planner(seed, tuning, most);
   for (const SweepEntry& entry : entries) planner.add(entry);
   return planner.take();
 }

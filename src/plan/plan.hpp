@@ -100,13 +100,17 @@ void override_axes(SweepEntry& entry, std::span<const AxisText> axes);
 /// Largest number of host threads that an entry requests.
 [[nodiscard]] int most_threads(std::span<const SweepEntry> entries);
 
+inline constexpr std::size_t max_cases = 1'000'000;
+
 /// The cartesian product of each entry's axes, each point once, the points of a group of paired axes
-/// one after the other; the operator checks it. Throws InputError for the first error. `variant = auto` becomes the variant that auto chooses at the
+/// one after the other; the operator checks it. Throws InputError for the first error, and for more
+/// than `most` points. `variant = auto` becomes the variant that auto chooses at the
 /// point; `tile = auto` becomes the tile in `tuning`, else the variant's default.
 [[nodiscard]] std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries,
                                                   std::uint64_t seed);
 [[nodiscard]] std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries,
-                                                  std::uint64_t seed, const Tuning& tuning);
+                                                  std::uint64_t seed, const Tuning& tuning,
+                                                  std::size_t most = max_cases);
 
 /// The reason why the operator lacks the variant or tile of a configuration; empty when it has it.
 [[nodiscard]] std::string unlisted_reason(const PlannedCase& planned, const Config& config);

@@ -110,7 +110,8 @@ COMMANDS = {
                         {"out.h5": holds("tokens"), "log.h5": lambda path: h5py.File(path).close()}, ("--overwrite",)),
     "train": Command([*TRAIN, "--save-every", 1],
                      {"out/model.safetensors": check_model, "out/training_state.safetensors": check_size,
-                      "out/config.json": check_model, "log.h5": holds("loss")}, ("--resume",), grows=True),
+                      "out/config.json": check_model, "out/generation_config.json": check_model,
+                      "log.h5": holds("loss")}, ("--resume",), grows=True),
     "report": Command(["three.h5", "-o", "out"], {"out/report.html": check_page},
                       program=(sys.executable, "-m", "katt_report")),
 }  # fmt: skip

@@ -161,6 +161,30 @@ def test_resumes_bit_for_bit(katt, random_model, text):
     assert not list(katt.folder.rglob(".*part"))
 
 
+def test_a_trained_model_keeps_its_tokenizer(katt, random_model, text):
+    """And the tokens that end a text: generation_config.json alone names them here."""
+    end = {"eos_token_id": [3, 5]}
+    (random_model / "generation_config.json").write_text(json.dumps(end))
+    (random_model / "tokenizer.json").write_bytes(bytes(range(256)))
+    (random_model / "merges.txt").write_bytes(b"")
+    (random_model / "notes.txt").write_text("not of a model")
+    done = train(katt, random_model, text, 1, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    out = katt.folder / "out"
+    assert sorted(path.name for path in out.iterdir()) == [
+        "config.json", "generation_config.json", "merges.txt", "model.safetensors", "tokenizer.json",
+        "training_state.safetensors"]
+    for name in ["generation_config.json", "tokenizer.json", "merges.txt"]:
+        assert (out / name).read_bytes() == (random_model / name).read_bytes()
+    # a run that continues from its own folder reads and keeps them
+    (out / "tokenizer.json").write_text("changed")
+    assert train(katt, "out", text, 2, "--out", "out", "--resume").returncode == 0
+    assert (out / "tokenizer.json").read_text() == "changed"
+    log = katt.refuses("train", "--model", random_model, "--text", text, "--steps", 1, "--seq", 16, "--out", "new",
+                       "--log", "new/merges.txt")
+    assert "is the file of" in log and not (katt.folder / "new").exists()
+
+
 def test_ternary_model_trains_and_reopens(katt, random_model, text):
     done = train(katt, random_model, text, 8, "--ternary", 1, "--out", "out", "--log", "log.h5")
     assert done.returncode == 0, done.stderr

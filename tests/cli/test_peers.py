@@ -364,15 +364,157 @@ bias = [0, 1]
 op = "softmax"
 tokens = 5
 vocab = 33
+[[sweep]]
+op = "layernorm"
+tokens = 5
+hidden = 33
+[[sweep]]
+op = "rmsnorm"
+tokens = 5
+hidden = 33
+residual = [0, 1]
+[[sweep]]
+op = "rmsnorm_linear"
+tokens = 5
+hidden = 33
+out_features = 7
+residual = [0, 1]
+[[sweep]]
+op = "swiglu"
+tokens = 5
+intermediate = 33
+[[sweep]]
+op = "swiglu_mlp"
+tokens = 5
+hidden = 33
+intermediate = 40
+[[sweep]]
+op = "convert"
+tokens = 5
+hidden = 33
+to = "f32"
 """)
     rows, report = sweep_libraries(katt, "sweep.toml")
-    ours = [row for row in rows if row["variant"] == b"onednn"]
-    if b"not installed" in ours[0]["reason"]:
-        pytest.skip(ours[0]["reason"].decode())
+    ours = onednn_rows(rows, report)
     for row in ours:
-        assert row["status"] == b"ok" or row["reason"].startswith(b"oneDNN has "), report
-    assert all(row["status"] == b"ok" for row in ours if row["dtype"] == b"f32"), report
+        assert row["status"] == b"ok" or (row["status"] == b"skipped" and row["reason"]), report
+    whole = {b"linear", b"softmax", b"layernorm", b"convert"}
+    for row in ours:
+        if row["dtype"] == b"f32" and (row["pass"] == b"forward" or row["op"] in whole):
+            assert row["status"] == b"ok", report
+
+
+def onednn_rows(rows, report):
+    """The rows of oneDNN's peers; skips the test where there is no oneDNN."""
+    ours = [row for row in rows if row["variant"].startswith(b"onednn")]
+    for said in (b"not installed", b"finds no CPU"):
+        if said in ours[0]["reason"]:
+            pytest.skip(ours[0]["reason"].decode())
     assert all(row["engine"] for row in ours if row["status"] == b"ok"), report
+    return ours
+
+
+@needs_libraries
+def test_onednn_attention_is_verified(katt):
+    (katt.folder / "sweep.toml").write_text("""
+op = "attention"
+dtype = ["f32", "bf16"]
+heads = 4
+kv_heads = [2, 4]
+head_dim = 32
+variant = ["naive"]
+[[sweep]]
+batch = 2
+seq = 37
+seq_kv = 61
+causal = [0, 1]
+bias = [0, 1]
+peer = ["onednn", "onednn_training"]
+[[sweep]]
+dtype = "bf16"
+seq = 37
+causal = [0, 1]
+pass = "backward"
+peer = ["onednn"]
+""")
+    rows, report = sweep_libraries(katt, "sweep.toml")
+    bf16 = [row for row in onednn_rows(rows, report) if row["dtype"] == b"bf16"]
+    for row in onednn_rows(rows, report):
+        assert row["status"] == b"ok" or b"oneDNN has no kernel" in row["reason"], report
+    assert len(bf16) == 4 * 2 * 2 + 4
+
+
+@needs_libraries
+def test_onednn_says_what_its_graph_lacks(katt):
+    rows, report = sweep_libraries(katt, "attention", "--seq", 9, "--window-left", 3, "--variant", "naive",
+                                   "--peer", "onednn")  # fmt: skip
+    assert onednn_rows(rows, report)[0]["reason"] == b"this peer of oneDNN's graph has no sliding window", report
+
+
+@needs_libraries
+def test_flex_attention_runs_on_a_cpu(katt):
+    rows, report = sweep_libraries(
+        katt, "attention", "--seq", 37, "--head-dim", 32, "--heads", 4, "--kv-heads", 2, "--causal", 1,
+        "--window-left", 20, "--softcap", 5, "--pass", "forward,backward", "--variant", "naive",
+        "--peer", "torch_flex_eager")  # fmt: skip
+    ours = {row["pass"]: row for row in rows if row["variant"] == b"torch_flex_eager"}
+    assert ours[b"forward"]["status"] == b"ok", report
+    assert ours[b"backward"]["status"] == b"skipped" and b"backward on CPU" in ours[b"backward"]["reason"], report
+
+
+@needs_libraries
+def test_zentorch_runs_or_says_why_not(katt):
+    rows, report = sweep_libraries(katt, "linear", "--tokens", 5, "--in-features", 33, "--out-features", 7,
+                                   "--variant", "naive", "--peer", "zentorch")  # fmt: skip
+    row = next(row for row in rows if row["variant"] == b"zentorch")
+    assert row["status"] == b"ok" or b"zentorch" in row["reason"], report
+
+
+LISTED = ("torch_flash", "torch_flex", "torch_flex_eager", "torch_compile", "zentorch", "onednn", "onednn_training")
+
+
+def list_peers(folder):
+    """name → what `katt-peers --list` says of it, where Python finds the modules of a folder first."""
+    done = subprocess.run([sys.executable, "-m", "katt_peers", "--list"], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT / 'drivers' / 'peers'}"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    return {name.split()[0]: said.strip() for name, said in zip(lines[::2], lines[1::2], strict=True)}
+
+
+def test_the_list_says_what_runs_here(tmp_path):
+    (tmp_path / "torch.py").write_text('raise ImportError("for another\\nmachine")')
+    (tmp_path / "zentorch.py").write_text("import os\nos.abort()")
+    said = list_peers(tmp_path)
+    assert set(LISTED) <= set(said)
+    assert said["torch_flash"] == said["torch_compile"] == "not here: torch cannot be loaded: for another machine"
+    assert said["zentorch"] == "not here: a library ended with status -6"
+    assert said["onednn"].startswith(("not here: ", "runs attention, convert, "))
+
+
+def test_the_list_names_what_is_not_installed(tmp_path):
+    (tmp_path / "torch.py").write_text("import no_such_module")
+    said = list_peers(tmp_path)
+    assert said["torch_eager"].startswith("not here: peer torch is not installed: scripts/peers installs it (No module")
+
+
+@needs_libraries
+def test_the_list_names_operators():
+    done = subprocess.run([PROGRAM, "--check", "torch_flash", "torch_eager", "nobody"], capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    flash, eager, nobody = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert flash == "runs attention"
+    assert {"attention", "rope", "ternary_linear", "rmsnorm_linear"} <= set(eager.removeprefix("runs ").split(", "))
+    assert nobody.startswith("not here: peer nobody is unknown; there are torch_flash, ")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("zentorh", "zentorch"), ("torch_flexx", "torch_flex"), ("one_dnn", "onednn")]
+)
+def test_a_peer_is_suggested(katt, wrong, near):
+    line = katt.refuses("sweep", "swiglu", "--peer", wrong, "-o", "out.h5")
+    assert f"did you mean {near}?" in line
 
 
 @needs_libraries

@@ -174,7 +174,7 @@ def test_shards(ranks, katt, expected):
     assert done.returncode == 0, done.stderr
     check_curve(ranks.folder / "log.h5", expected)
     assert sorted(path.name for path in (ranks.folder / "out").iterdir()) == [
-        "config.json", "model.safetensors", "training_state.safetensors"]
+        "config.json", "generation_config.json", "model.safetensors", "training_state.safetensors"]
 
 
 @pytest.mark.parametrize("count, layout", [

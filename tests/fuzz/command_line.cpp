@@ -24,7 +24,7 @@ void measure(const std::vector<std::string>& words) {
   if (!line.parse(words)) return;
   options.apply(request);
   static_cast<void>(options.device(request));
-  static_cast<void>(katt::bench::plan_cases(request.entries, request.settings.seed));
+  fuzz::plan(request);
 }
 
 void train(const std::vector<std::string>& words) {

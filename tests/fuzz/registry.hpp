@@ -2,6 +2,8 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "plan/plan.hpp"
+#include "plan/tuning.hpp"
 #include "tests/op/toy_operator.hpp"
 
 namespace katt::test::fuzz {
@@ -18,6 +20,11 @@ inline const bench::Registry& registry() {
   }();
   static_cast<void>(filled);
   return registry;
+}
+
+/// The plan of a sweep, or a refusal where it is long: a thousand points are as good as a million.
+inline void plan(const bench::SweepRequest& request) {
+  static_cast<void>(bench::plan_cases(request.entries, request.settings.seed, {}, 1000));
 }
 
 }  // namespace katt::test::fuzz

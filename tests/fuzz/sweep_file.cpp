@@ -2,7 +2,6 @@
 
 #include "plan/sweep_file.hpp"
 
-#include "plan/plan.hpp"
 #include "tests/fuzz/fuzz.hpp"
 #include "tests/fuzz/registry.hpp"
 
@@ -15,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto path = folder.file("sweep.toml", fuzz::text_of(data, size));
   fuzz::is_taken([&] {
     const auto request = katt::bench::read_sweep_file(path, fuzz::registry());
-    static_cast<void>(katt::bench::plan_cases(request.entries, request.settings.seed));
+    fuzz::plan(request);
   });
   return 0;
 }

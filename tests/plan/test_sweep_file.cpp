@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "plan/sweep_file.hpp"
+#include "plan/tuning.hpp"
 #include "tests/op/toy_operator.hpp"
 
 namespace katt::bench {
@@ -111,6 +112,17 @@ TEST_F(SweepFile, RejectsWithPlaceAndNearestKeys) {
     EXPECT_EQ(rejection(bad).find('\n'), std::string::npos) << bad;
   }
   EXPECT_THROW((void)read_sweep_file("/nonexistent/sweep.toml", registry), InputError);
+}
+
+TEST_F(SweepFile, LongPlansAreRefusedBeforeTheyAreMade) {
+  EXPECT_EQ(rejection("op = \"toy\"\nn = \"2:20000:+2\"\ntwin = \"1:10000:+1\"\n"
+                      "gain = \"0.01:100:+0.01\"\n"),
+            "the sweep has more than 1000000 points");
+  const std::string twice = "[[sweep]]\nop = \"toy\"\nn = [2, 4]\n";
+  const auto entries =
+      read(twice + twice + "gain = [0.5, 1.5]\n").entries;  // two points, four more
+  EXPECT_EQ(plan_cases(entries, 1, {}, 6).size(), 6U);
+  EXPECT_THROW((void)plan_cases(entries, 1, {}, 5), InputError);
 }
 
 TEST_F(SweepFile, TheCommandLineReplacesAxesOfTheFile) {

@@ -46,13 +46,16 @@ sys.exit(1 if (root / "row_fails").exists() else 2 if (root / "breaks").exists()
 '''
 
 
-def result(path, sweep, rows=None):
+def result(path, sweep, rows=None, failed=""):
     """A file whose rows name the code src/ops/rmsnorm.cpp."""
     held = synthetic.rmsnorm()
     held.rows = held.rows[:rows]
+    if failed:
+        held.rows.append(held.rows[-1] | {"variant": failed, "status": "failed", "reason": "differs", "point": "p9999"})
     files = {"src/ops/rmsnorm.cpp": token_hash(KERNEL)}
     held.runs["run-0001"] = synthetic.run_attributes(device="AMD EPYC", cpu_id="AuthenticAMD 25 17", sweep=sweep,
-                                                     isa="avx2 avx512f avx512_bf16")  # fmt: skip
+                                                     isa="avx2 avx512f avx512_bf16",
+                                                     peers='{"torch_eager": "torch 2"}')  # fmt: skip
     synthetic.STRINGS.setdefault("code", 16)
     for line in held.rows:
         line["code"] = code_digest(files)
@@ -218,11 +221,18 @@ def test_ctrl_c_keeps_the_stage(tree):
     assert (tree / "build/measure" / PLACE / "tiny/tiny/tiny.h5").exists() and not (tree / "results").exists()
 
 
-def test_failures(tree, measure, capsys):
+@pytest.mark.parametrize("variant", ["fused", "torch_eager"])
+def test_failed_rows(tree, measure, capsys, variant):
+    """Published, since the file says which; a peer's are no failure of ours."""
     (tree / "row_fails").touch()
-    assert measure("tiny") == 1  # published: the file says which row
-    assert (tree / "results" / PLACE / "tiny/tiny.h5").exists() and "rows failed" in capsys.readouterr().out
-    (tree / "row_fails").unlink()
+    result(tree / "whole.h5", 'op = "rmsnorm"\n', failed=variant)
+    ours = variant == "fused"
+    assert measure("tiny") == ours
+    told = capsys.readouterr().out
+    assert (tree / "results" / PLACE / "tiny/tiny.h5").exists() and ("(fused failed: the file" in told) == ours
+
+
+def test_failures(tree, measure, capsys):
     (tree / "breaks").touch()
     assert measure("other") == 1
     assert "other: failed, exit status 2" in capsys.readouterr().err
@@ -262,6 +272,22 @@ def test_files_of_models_are_judged_by_their_commit(tree, measure):
     assert judged(step, commit) == "fresh"
     (tree / "src/ops/rmsnorm.cpp").write_text("")
     assert judged(step, commit) == f"stale (sources changed since {commit})"
+
+
+def test_a_device_has_a_folder_of_its_own(tree, measure, capsys):
+    (tree / "build/cuda").mkdir()
+    (tree / "build/openmp/katt").rename(tree / "build/cuda/katt")
+    described = tree / "experiments/absent/experiment.toml"
+    described.write_text(described.read_text().replace('["peers"]', '["device"]'))
+    assert measure("--dry-run") == 0
+    told = capsys.readouterr().out
+    assert "cannot run: no device" in told and "cannot run: build/openmp/katt is missing" in told
+    program = tree / "build/cuda/katt"
+    backend = {"name": "cuda", "available": True, "device": "NVIDIA H100 80GB HBM3"}
+    program.write_text(program.read_text().replace("'backends': []", f"'backends': [{backend!r}]"))
+    assert measure() == 0
+    assert f"{PLACE}, h100: 60 minutes" in capsys.readouterr().out
+    assert (tree / "results/h100/absent/absent.h5").exists() and len(calls(tree)) == 1
 
 
 def test_every_experiment_of_the_project_is_described():

@@ -25,6 +25,7 @@ class Case:
     device: str  # "cpu" or "cuda"
     device_number: int  # index of one of several GPUs
     threads: int
+    bound: tuple  # processors, one for each thread; empty: its threads are not bound
     dtype: str
     axes: dict
     parameters: dict
@@ -43,6 +44,7 @@ class Case:
             device="cuda" if request["backend"] == "cuda" else "cpu",
             device_number=request.get("device", 0),
             threads=max(1, request["threads"]),
+            bound=tuple(request.get("bound", ())),
             dtype=request["dtype"],
             axes=request["axes"],
             parameters=request["parameters"],

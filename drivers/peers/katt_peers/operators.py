@@ -28,3 +28,8 @@ def function_of(library, op, name):
     if op not in having:
         raise Refusal(f"this peer computes {', '.join(having)}, not {op}")
     return having[op]
+
+
+def operators_with(library, names):
+    """The operators whose module for a library has one of these functions."""
+    return [op for op, module in modules(library).items() if any(hasattr(module, name) for name in names)]

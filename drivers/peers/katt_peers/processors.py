@@ -29,3 +29,23 @@ def bind(library, processors):
 
     # A compiler turns "#pragma omp parallel num_threads(n)" into this call.
     library.GOMP_parallel(bind_one, None, len(processors), 0)
+
+
+def bind_busy(run, processors):
+    """Binds the threads that a call of `run` keeps busy, each to a processor: those of a library without OpenMP. Threads
+    that it uses only later stay on all processors of the peer."""
+    before = busy_ns()
+    run()
+    after = busy_ns()
+    busiest = sorted(after, key=lambda thread: before.get(thread, 0) - after[thread])
+    for thread, processor in zip(busiest, processors, strict=False):
+        os.sched_setaffinity(thread, {processor})
+
+
+def busy_ns():
+    """Nanoseconds on a processor of each thread of this process so far."""
+    times = {}
+    for thread in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
+            times[int(thread)] = int(file.read().split()[0])
+    return times

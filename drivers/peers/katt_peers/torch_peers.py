@@ -5,13 +5,14 @@ bench/torch_peer.py:
     prepare(case, t, dout)  optional: adds to t what the gradients are taken at, where the backward pass does not read it
     backward(case, t)       optional: the backward pass, where it is not to be the gradient of compute()
 
-or, in place of these, a function open_eager(case), and open_flash(case), open_math(case), open_efficient(case),
-open_cudnn(case), open_flex(case) for the peers of that name,
-that makes the TorchCase itself. The 16-bit forms compute in f32 where LLaMA's modules of Hugging Face transformers do."""
+or, in place of these, a function open_eager(case, transform), and open_flash(case), open_math(case),
+open_efficient(case), open_cudnn(case), open_flex(case), open_flex_eager(case), open_zentorch(case, transform) for the
+peers of that name, that makes the TorchCase itself; `transform` compiles a function, or returns it as it is. The 16-bit forms compute in f32 where LLaMA's modules of Hugging Face transformers do."""
 
 import torch
 import torch._dynamo
 import torch._inductor.config
+import torch._inductor.exc
 
 from .operators import function_of, modules
 from .refusal import Refusal
@@ -39,25 +40,40 @@ def open_flex(case):
     return function_of("torch", case.op, "open_flex")(case)
 
 
+def open_flex_eager(case):
+    return function_of("torch", case.op, "open_flex_eager")(case)
+
+
 def open_eager(case):
-    module = modules("torch").get(case.op)
-    if hasattr(module, "open_eager"):
-        return module.open_eager(case)
-    return open_function(case, lambda function: function)
+    return open_function(case, "open_eager", lambda function: function)
 
 
 def open_compiled(case):
+    return compiled(case, "open_eager")
+
+
+def open_zentorch(case):
+    """zentorch replaces operators in the graph of torch.compile."""
+    if case.device != "cpu" or case.backward:
+        raise Refusal("zentorch computes the forward pass on a CPU")
+    return compiled(case, "open_zentorch", backend="zentorch")
+
+
+def compiled(case, name, **options):
     torch._dynamo.reset()  # a case is compiled for its own shapes and threads
     torch._inductor.config.compile_threads = 1  # no pool of compiling processes beside the measurement
     try:
-        return open_function(case, lambda function: torch.compile(function, dynamic=False))
-    except torch._dynamo.exc.TorchDynamoException as error:
+        return open_function(case, name, lambda function: torch.compile(function, dynamic=False, **options))
+    except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.CppCompileError) as error:
         raise Refusal(f"torch.compile: {first_line(error)}") from error
 
 
-def open_function(case, transform):
+def open_function(case, name, transform):
+    """A case of the module's function of that name, or of its compute()."""
+    module = modules("torch").get(case.op)
+    if hasattr(module, name):
+        return getattr(module, name)(case, transform)
     function = function_of("torch", case.op, "compute")
-    module = modules("torch")[case.op]
     inputs = inputs_of(case)
     if case.backward and hasattr(module, "backward"):
         function = module.backward

@@ -17,8 +17,14 @@ _LONGEST_S = 300
 
 def load_isolated(*paths) -> Results:
     """`load` for files of unknown origin: a crash or an endless loop in HDF5 becomes an InputError."""
+    return merge(each_isolated(*paths))
+
+
+def each_isolated(*paths) -> list[Results]:
+    """The results of every file apart, each with a name of its own as the source of its rows."""
     paths = [Path(path) for path in paths]
-    return merge([_in_child(path, name, read) for path, name in zip(paths, short_names(paths), strict=True)])
+    named = zip(paths, short_names(paths), strict=True)
+    return [merge([_in_child(path, name, read)]) for path, name in named]
 
 
 def runs_isolated(path) -> list[Results]:

@@ -9,5 +9,8 @@ NAMES = (
     "compare",
     "export",
     "fresh",
+    "history",
+    "index",
+    "portability",
     "readme",
 )

@@ -17,6 +17,8 @@ from katt_report.statistics import Interval
 from katt_report.text import bytes_text, error_text, rate_text, seconds_text, significant, value_text
 
 _MARKER = re.compile(r"<!-- katt: (?P<query>[^\n]*?) -->(?P<text>.*?)<!-- /katt -->", re.DOTALL)
+_CODE = re.compile(r"^ {4}.*$|`[^`\n]*<!--[^`\n]*`", re.MULTILINE)
+"""Text that shows a marker: an indented line, or one between backticks."""
 _BEGINNING = re.compile(r"<!-- (/?)katt\b")
 _OPTIONS = ("over", "of", "with", "digits", "down", "across", "value")
 _OF = ("range", "median", "min", "max", "geomean", "count")
@@ -34,7 +36,13 @@ def fill(text: str, document: Path) -> str:
             made = f"\n\n{made}\n\n"
         return f"<!-- katt: {query} -->{made}<!-- /katt -->"
 
-    return _MARKER.sub(filled, _closed(text, document))
+    shown = {found.span() for found in _CODE.finditer(_closed(text, document))}
+
+    def unless_shown(found: re.Match) -> str:
+        is_code = any(first <= found.start() < last for first, last in shown)
+        return found[0] if is_code else filled(found)
+
+    return _MARKER.sub(unless_shown, text)
 
 
 def fill_template(text: str, template: Path, folder: Path, answers: dict[str, Callable[[], str]]) -> str:
@@ -51,7 +59,8 @@ def fill_template(text: str, template: Path, folder: Path, answers: dict[str, Ca
 
 
 def _closed(text: str, document: Path) -> str:
-    if len(_BEGINNING.findall(text)) != 2 * len(_MARKER.findall(text)):
+    told = _CODE.sub("", text)
+    if len(_BEGINNING.findall(told)) != 2 * len(_MARKER.findall(told)):
         raise InputError(document, "a marker that is not closed", "<!-- katt: FILE QUANTITY … -->…<!-- /katt -->")
     return text
 

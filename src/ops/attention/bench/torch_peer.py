@@ -2,6 +2,7 @@
 
 import torch
 import torch._dynamo
+import torch._inductor.exc
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -27,7 +28,18 @@ def open_cudnn(case):
 
 
 def open_flex(case):
-    """flex_attention, compiled: on a GPU a flash kernel in Triton. A softcap and ALiBi are its score rule, a causal
+    """flex_attention, compiled: on a GPU a flash kernel in Triton, on a CPU one in C++, without gradients."""
+    torch._dynamo.reset()  # a case is compiled for its own shapes
+    return open_flexible(case, torch.compile(flex_attention, dynamic=False))
+
+
+def open_flex_eager(case):
+    """flex_attention step by step, the scores stored."""
+    return open_flexible(case, flex_attention)
+
+
+def open_flexible(case, function):
+    """flex_attention. A softcap and ALiBi are its score rule, a causal
     mask and a window skip whole blocks. PyTorch's own alignment of queries and keys is made ours."""
     axes = case.axes
     for name, what in (("bias", "an additive mask"), ("block_density", "our block masks"), ("score_rule", "a rule")):
@@ -55,16 +67,14 @@ def open_flex(case):
     if left >= 0 or right >= 0:
         mask = create_block_mask(visible, None, None, axes["seq_q"], axes["seq_kv"], device=case.device)
     rule = score if softcap or slopes is not None else None
-    torch._dynamo.reset()  # a case is compiled for its own shapes
-    compiled = torch.compile(flex_attention, dynamic=False)
 
     def attention(tensors):
-        return compiled(tensors["q"], tensors["k"], tensors["v"], score_mod=rule, block_mask=mask,
+        return function(tensors["q"], tensors["k"], tensors["v"], score_mod=rule, block_mask=mask,
                         scale=case.parameters["scale"], enable_gqa=axes["kv_heads"] != axes["heads"])  # fmt: skip
 
     try:
         return opened(case, attention, inputs)
-    except (NotImplementedError, torch._dynamo.exc.TorchDynamoException) as error:
+    except (NotImplementedError, torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.CppCompileError) as error:
         raise Refusal(f"flex_attention: {first_line(error)}") from error
 
 
@@ -84,7 +94,11 @@ def refuse_masks(axes):
         raise Refusal("PyTorch SDPA takes a causal mask or an additive one, not both")
 
 
-def open_attention(case, backend):
+def open_zentorch(case, transform):
+    return open_attention(case, SDPBackend.FLASH_ATTENTION, transform)
+
+
+def open_attention(case, backend, transform=lambda function: function):
     axes = case.axes
     refuse_masks(axes)
     inputs = inputs_of(case)
@@ -102,14 +116,14 @@ def open_attention(case, backend):
             )
 
     try:
-        return opened(case, attention, inputs)
+        return opened(case, transform(attention), inputs)
     except RuntimeError as error:
         if "No available kernel" in str(error) or "No viable backend" in str(error):
             raise Refusal(f"PyTorch has no {backend.name} kernel for this case") from error
         raise
 
 
-def open_eager(case):
+def open_eager(case, transform):
     """Matrix product, scale, softcap, mask, softmax, matrix product, as models write them: one operator after the
     other, K and V repeated for the heads that share them, the mask an additive one that is made beforehand."""
     inputs = inputs_of(case)
@@ -138,7 +152,7 @@ def open_eager(case):
             scores = scores + mask
         return torch.matmul(torch.softmax(scores, dim=-1).to(v.dtype), v)
 
-    return opened(case, attention, inputs)
+    return opened(case, transform(attention), inputs)
 
 
 def key_counts(case, kv_len):

@@ -1,0 +1,20 @@
+"""What some peers on PyTorch need of the machine."""
+
+import torch
+import torch._inductor.cpp_builder
+import torch._inductor.exc
+
+from .refusal import Refusal
+
+
+def cuda():
+    if not torch.cuda.is_available():
+        raise Refusal("PyTorch sees no CUDA device")
+
+
+def compiler():
+    """torch.compile makes C++ for a CPU."""
+    try:
+        torch._inductor.cpp_builder.get_cpp_compiler()
+    except torch._inductor.exc.InvalidCxxCompiler as error:
+        raise Refusal("torch.compile needs a C++ compiler, such as g++") from error

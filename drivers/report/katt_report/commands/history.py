@@ -1,0 +1,31 @@
+"""`katt-report history`: speedups over commits."""
+
+from pathlib import Path
+
+from katt_report.commands.parser import Parser
+
+
+def run(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="katt-report history",
+        description="Shows the speedup of every row over the commits that result files of one machine were measured "
+        "at, and where it changed; several machines apart.",
+    )
+    parser.add_argument("results", nargs="+", type=Path, metavar="FILE",
+                        help="result files of the same sweep, or folders of such files")  # fmt: skip
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for history.html and the figures")
+    parser.add_argument("--source", type=Path, metavar="DIR",
+                        help="source tree whose history sorts the commits (that of this program)")  # fmt: skip
+    options = parser.parse_args(arguments)
+    from katt_report.pages.history_page import history_report, table_text
+    from katt_report.pages.output import write_folder
+    from katt_report.published.files import read_each, tree_of
+    from katt_report.published.history import history
+
+    found = history(read_each(options.results), tree_of(options.source))
+    if options.output:
+        write_folder(options.output, lambda: history_report(found))
+    print(table_text(found))
+    if options.output:
+        print(f"report: {options.output / 'history.html'}")
+    return 0
