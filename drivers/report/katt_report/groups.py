@@ -3,6 +3,7 @@
 Nothing here knows an operator: the axes are all integer columns that vary.
 """
 
+import json
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -32,7 +33,8 @@ class Group:
     that always equal it. `facets` are the other axes that vary, dtype apart: each combination is a
     panel. `baseline` is the variant that speedups refer to, `peers` the variants that are other programs, with their
     versions; `against` holds the ratios to them (`against_peers`), and `page_variants` every measured variant of the
-    page, so that each looks the same in all figures.
+    page, so that each looks the same in all figures. `paired_goals` are the rates relative to the reference of paired
+    points that the sweeps expect.
     """
 
     key: tuple
@@ -50,6 +52,7 @@ class Group:
     peers: dict[str, str] = field(default_factory=dict)
     against: Points | None = None
     page_variants: list[str] = field(default_factory=list)
+    paired_goals: list[float] = field(default_factory=list)
 
     @property
     def symbol(self) -> str:
@@ -198,7 +201,16 @@ def _group(results: Results, points: Points, key: tuple, name: str, title: str) 
     by_bytes = len(best) > 0 and (not np.any(best["flops"] > 0) or sum(bound) > len(bound) / 2)
     rate = "gbytes_s" if by_bytes else "tflops"
     return Group(key, name, title, points, best, x, also, facets, rate, ceilings, results.profiles, results.baseline,
-                 results.peers, against_peers(results, best))  # fmt: skip
+                 results.peers, against_peers(results, best),
+                 paired_goals=sorted({goal for run in used if (goal := _paired_goal(results.runs.get(run, {}))) > 0}))  # fmt: skip
+
+
+def _paired_goal(about: dict) -> float:
+    """The setting `paired_goal` of a run; 0 without one."""
+    try:
+        return float(json.loads(str(about.get("settings", "{}"))).get("paired_goal", 0))
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return 0.0
 
 
 def fastest_tiles(points: Points) -> Points:

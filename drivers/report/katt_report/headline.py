@@ -7,6 +7,7 @@ import numpy as np
 
 from katt_report import schema
 from katt_report.figures.memory import exponents, growth_text
+from katt_report.figures.paired import paired_lines
 from katt_report.groups import Group, groups
 from katt_report.limits import ARITHMETIC, believed, checked
 from katt_report.load import Results
@@ -48,7 +49,7 @@ def failures(results: Results) -> list[str]:
 
 def sentences(group: Group) -> list[str]:
     """The results of one group, the answer first: speed, memory, errors, ceilings, rows that did not run."""
-    lines = [answer(group), _by_dtype(group), _memory(group), _errors(group), _ceilings(group), _statuses(group)]
+    lines = [answer(group), _by_dtype(group), *paired_lines(group), _memory(group), _errors(group), _ceilings(group), _statuses(group)]
     return [line for line in lines if line]
 
 

@@ -5,6 +5,7 @@ A command imports what it needs inside `run`: --help and a wrong option should n
 
 NAMES = (
     "baselines",
+    "calibration",
     "compare",
     "export",
     "fresh",

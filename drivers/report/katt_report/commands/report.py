@@ -18,8 +18,8 @@ def run(arguments: list[str]) -> int:
         description="Makes report.html, with its figures, from result files of katt sweep, or from logs of katt train "
         "and katt generate.",
         epilog="katt-report compare OLD.h5 NEW.h5 judges one file against another, katt-report baselines RESULT.h5 "
-        "naive against PyTorch, katt-report fresh DIR lists rows whose code has changed since, katt-report export "
-        "RESULT.h5 --csv OUT.csv writes the table for other programs.",
+        "naive against PyTorch, katt-report export RESULT.h5 --csv OUT.csv writes the table for other programs, katt-report "
+        "fresh DIR lists rows whose code has changed since, katt-report calibration FILE.h5 judges intervals by repeats.",
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.h5", help="result files, shown together")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR",
@@ -31,6 +31,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--formats", type=_formats, default="png,svg", metavar="LIST",
                         help="formats of the figures, of png, svg and pdf (png,svg)")  # fmt: skip
     parser.add_argument("--table", action="store_true", help="print the rows as a table; make no folder")
+    parser.add_argument("--calibration", type=Path, metavar="FILE.h5",
+                        help="repeats of a sweep on this machine (katt-report calibration): intervals hold the differences "
+                        "between runs")  # fmt: skip
     options = parser.parse_args(arguments)
     if options.table and options.output:
         parser.error("--table: holds -o beside it, expected one of the two: it makes no folder")
@@ -42,8 +45,8 @@ def run(arguments: list[str]) -> int:
     logs = logs_isolated(*options.results)
     if logs:
         if len(logs) < len(options.results):
-            raise InputError(options.results[0], "not the same kind as the other files", "result files or logs alone")
-        for name in ("baseline", "only"):
+            raise InputError(options.results[0], "not the same kind as the other files", "result files alone or logs alone")
+        for name in ("baseline", "only", "calibration"):
             if getattr(options, name):
                 raise InputError(f"--{name}", "a log, which has no rows", "a result file of katt sweep")
         lines = [line for log in logs for line in log_lines(log)]
@@ -55,6 +58,11 @@ def run(arguments: list[str]) -> int:
     results = load_isolated(*options.results)
     if options.baseline:
         results = with_baseline(results, options.baseline)
+    if options.calibration:
+        from katt_report.calibration import calibrate_terms, with_between_runs
+        from katt_report.isolation import runs_isolated
+
+        results = with_between_runs(results, calibrate_terms(runs_isolated(options.calibration)))
     if options.only:
         results = only(results, options.only)
     if options.table:

@@ -11,14 +11,15 @@ from katt_report.figures.ceilings import ceiling_shares, roofline
 from katt_report.figures.curves import peers, speedup, throughput, time
 from katt_report.figures.errors import errors
 from katt_report.figures.memory import memory
+from katt_report.figures.paired import paired
 from katt_report.figures.shares import shares
 from katt_report.figures.style import Plot
 from katt_report.figures.tiles import tiles
 from katt_report.groups import Group
 
 __all__ = [
-    "Plot", "ceiling_shares", "draw_all", "errors", "memory", "memory_bars", "peer_bars", "peers", "roofline", "shares",
-    "speedup", "speedup_bars", "throughput", "throughput_bars", "tiles", "time",
+    "Plot", "ceiling_shares", "draw_all", "errors", "memory", "memory_bars", "paired", "peer_bars", "peers", "roofline",
+    "shares", "speedup", "speedup_bars", "throughput", "throughput_bars", "tiles", "time",
 ]  # fmt: skip
 
 
@@ -38,4 +39,4 @@ def draw_all(group: Group) -> list[Plot]:
     if not plots and not group.x:
         over = [peer_bars, speedup_bars, throughput_bars, memory_bars]
         plots = [plot for plot in (draw(group) for draw in over) if plot]
-    return plots + [plot for plot in (draw(group) for draw in (shares, roofline, ceiling_shares, errors)) if plot]
+    return plots + [plot for plot in (draw(group) for draw in (paired, shares, roofline, ceiling_shares, errors)) if plot]

@@ -124,8 +124,14 @@ def _heads(group: Group) -> list[str]:
     over = "speedup (95 %)" if group.baseline == schema.BASELINE else f"over {group.baseline} (95 %)"
     peers = ["Katt over it (95 %)"] if _against(group) else []
     exchanged = ["bus bandwidth", "sent by a rank", "messages", "communicating", "overlapped"]
-    return ["time (95 %)", "throughput", "of ceiling", over, *peers, "workspace", "total", "max error (mean)", "samples",
+    return ["time (95 %)", "throughput", "of ceiling", over, *peers, *_paired_heads(group), "workspace", "total", "max error (mean)", "samples",
             *(exchanged if _exchanges(group) else [])]  # fmt: skip
+
+
+def _paired_heads(group: Group) -> list[str]:
+    """The column of the ratios to the reference points of paired axes, if there are any."""
+    rows = group.points.where(np.isfinite(group.points["paired_ratio"]))
+    return [f"over {' or '.join(rows.values('paired_to'))} (95 %)"] if len(rows) else []
 
 
 def _against(group: Group) -> dict[tuple, dict]:
@@ -144,7 +150,7 @@ def _lines(group: Group, points: Points) -> Iterator[_Line]:
         along = (dtypes.index(row[name]) if name == "dtype" else row[name] for name in names)
         return (row["status"] != "failed", *along, variants.index(row["variant"]), row["tile_q"], row["tile_kv"])
 
-    against, exchanges = _against(group), _exchanges(group)
+    against, exchanges, paired = _against(group), _exchanges(group), bool(_paired_heads(group))
     shared = zip(points.rows(), believed(points, group.ceilings).tolist(), strict=True)
     for row, share in sorted(shared, key=lambda pair: place(pair[0])):
         key = (row["source"], row["run"], row["point"])
@@ -152,7 +158,7 @@ def _lines(group: Group, points: Points) -> Iterator[_Line]:
         tile = "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}".join(extents) if extents != ["0", "0"] else ""
         results, reason = [], ""
         if row["status"] == "ok":
-            results = _results(row, group, share, against.get(key) if against else False)
+            results = _results(row, group, share, against.get(key) if against else False, paired)
             results += _exchanged(row) if exchanges else []
         else:
             reason = row["reason"] or "no reason given"
@@ -160,8 +166,11 @@ def _lines(group: Group, points: Points) -> Iterator[_Line]:
                     results, reason)  # fmt: skip
 
 
-def _results(row: dict, group: Group, share: float, peer: dict | None | bool) -> list[tuple[str, str]]:
-    """`peer`: the ratio to this row, a peer's; None for a row of Katt, False without that column."""
+def _results(
+    row: dict, group: Group, share: float, peer: dict | None | bool, paired: bool
+) -> list[tuple[str, str]]:
+    """`peer`: the ratio to this row, a peer's; None for a row of Katt, False without that column. `paired`: with the
+    ratio to the reference of paired axes."""
     rate = row[group.rate] * (1e12 if group.rate == "tflops" else 1e9)
     # The bytes of the host and of the device, when both hold memory.
     parts = [f"{bytes_text(row[name + '_bytes'])} {name}" for name in ("host", "device") if row[name + "_bytes"] > 0]
@@ -177,6 +186,7 @@ def _results(row: dict, group: Group, share: float, peer: dict | None | bool) ->
         ceiling,
         _ratio(row, "speedup") if row["variant"] != group.baseline else ("", ""),
         *([_ratio(peer, "ratio") if peer else ("", "")] if peer is not False else []),
+        *([_ratio(row, "paired_ratio")] if paired else []),
         ("none" if row["workspace_bytes"] == 0 else bytes_text(row["workspace_bytes"]), ""),
         (bytes_text(row["total_bytes"]), " + ".join(parts) if len(parts) > 1 else ""),
         (error_text(row["max_abs_err"]), error_text(row["mean_abs_err"])),
