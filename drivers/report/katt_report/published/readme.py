@@ -23,6 +23,8 @@ TEMPLATE = """<!-- katt: title --><!-- /katt -->
 
 <!-- katt: speedups --><!-- /katt -->
 """
+INDEX = "- Has the code changed since? [All results](../../README.md)"
+"""katt-report index knows which rows are fresh; that changes with the sources, this README only with the files."""
 _BESIDE = re.compile(r"<!-- katt: (\./\S+)|\]\(((?!\w+:|\.\./|#)[^)\s]+)\)")
 """A file beside the README that a paragraph needs: of a marker, or of a link."""
 DATA = (".h5", ".json")
@@ -49,7 +51,7 @@ def readme(folder: Path) -> str:
     answers = {
         "title": lambda: f"# {folder.name} on {folder.parent.name}",
         "question": lambda: _question(experiment),
-        "files": lambda: "\n".join([*(_file_line(path) for path in _data(folder)), *_link_to_index(folder)]),
+        "files": lambda: "\n".join([*(_file_line(path) for path in _data(folder)), INDEX]),
         "figures": lambda: "\n\n".join(f"![{_words(path)}]({path.name})" for path in sorted(folder.glob("*.png"))),
         "speedups": lambda: _speedups(folder),
         "calibration": lambda: readme_text(folder / "calibration.h5"),
@@ -91,12 +93,6 @@ def _file_line(path: Path) -> str:
     source = open_source(path)
     command = re.sub(r" (-o|--peer-program) \S+| --(overwrite|resume)", "", source.about.get("command", ""))
     return f"- [{path.name}]({path.name}): {about(source)}" + (f"; `{command}`" if command else "")
-
-
-def _link_to_index(folder: Path) -> list[str]:
-    """The index knows which rows are fresh; it changes with the sources, this README only with the files."""
-    has_index = (folder.parents[1] / "README.md").is_file()
-    return ["- Has the code changed since? [All results](../../README.md)"] if has_index else []
 
 
 def _speedups(folder: Path) -> str:
