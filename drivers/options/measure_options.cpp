@@ -89,6 +89,11 @@ MeasureOptions::MeasureOptions(CommandLine& line, const bench::SweepRequest& req
       "Axes");
   add(axes_, "tile_q", "", "query extents of the tiles, combined with --tile-kv", "Axes");
   add(axes_, "tile_kv", "", "key extents of the tiles", "Axes");
+  add(axes_, "paired", "",
+      "axes, NAME or NAME=VALUE, whose points are measured in the same rounds and compared with "
+      "the "
+      "first value, or VALUE",
+      "Axes");
   line.footer("Axes take lists and ranges: 512,1024 or 512:16384:x2 or 64:256:+64.");
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <limits>
 #include <span>
@@ -24,8 +25,16 @@ namespace katt::bench {
 ///   stream_copy_dram    the same with streaming stores, where the vectors have them
 /// Threads that share a cache get a part of it each; levels that the machine lacks are left out. A
 /// GPU has fma_f32, mma_bf16 (a large product of bf16 matrices by cuBLASLt), read_dram and
-/// copy_dram; all are NaN for a device that is_emulated().
+/// copy_dram; all are NaN for a device that is_emulated(). While some are contradicted_ceilings()
+/// all are measured again, up to twice, and the best of each counts; what is still contradicted
+/// then is NaN.
 [[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads);
+
+/// The rows that another one of the same number of threads shows to be disturbed: a cache slower
+/// than what lies behind it, for reads or for copies, or a matrix unit slower than the vectors, by
+/// more than a tenth. katt_report/limits.py judges files by the same rule.
+[[nodiscard]] std::vector<std::size_t> contradicted_ceilings(
+    std::span<const io::CeilingRow> ceilings);
 
 /// The measured limit that is nearest to a measured time.
 struct NearestCeiling {

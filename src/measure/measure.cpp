@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <map>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -104,10 +106,12 @@ void warm_up(Contender& contender, const Settings& settings, const Largest& larg
 /// Keeps interleaved processes from disturbing each other.
 class Turns {
  public:
-  Turns(bool cold, const Bound& bound) : cold_(cold), bound_(bound) {}
+  /// `point`: the one that ran last.
+  Turns(bool cold, const Bound& bound, std::size_t point)
+      : cold_(cold), bound_(bound), last_point_(point) {}
 
   /// Prepares a sample: waits until the threads of the process that ran last sleep, then a run
-  /// fills the caches with this process's data. Throws std::runtime_error when the threads do not
+  /// fills the caches with the data of this process and point. Throws std::runtime_error when the threads do not
   /// fall asleep.
   void give_to(const Contender& contender) {
     Candidate& candidate = *contender.candidate;
@@ -121,11 +125,12 @@ class Turns {
       }
     }
     if (process == 0) bound_.renew();
-    if (process != last_ && !cold_) {
+    if ((process != last_ || contender.point != last_point_) && !cold_) {
       candidate.restore();
       (void)sample(contender, 1);
     }
     last_ = process;
+    last_point_ = contender.point;
   }
   /// Notes that threads of this process have flushed the caches.
   void flushed() { last_ = 0; }
@@ -134,6 +139,7 @@ class Turns {
   bool cold_;
   const Bound& bound_;
   int last_ = 0;
+  std::size_t last_point_;
 };
 
 bool precise(const Contender& contender, double target) {
@@ -143,6 +149,17 @@ bool precise(const Contender& contender, double target) {
 /// A random order of n indices. Our own code, because std::shuffle differs between libraries.
 void shuffle(std::vector<std::size_t>& order, std::mt19937_64& random) {
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+}
+
+/// The order of a round: random, but the contenders of a point follow each other.
+std::vector<std::size_t> order_of(std::span<Contender* const> active, std::mt19937_64& random) {
+  std::vector<std::size_t> order(active.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  shuffle(order, random);
+  std::map<std::size_t, std::size_t> first;  // of each point
+  for (std::size_t i = 0; i < order.size(); ++i) first.try_emplace(active[order[i]]->point, i);
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return first[active[i]->point]; });
+  return order;
 }
 
 std::vector<Contender*> running(std::span<Contender> contenders) {
@@ -188,7 +205,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
   }
 
   std::mt19937_64 random(settings.seed);
-  Turns turns(settings.cold, bound);
+  Turns turns(settings.cold, bound, contenders.empty() ? 0 : contenders.back().point);
   const Stopwatch watch;
   for (int round = 0; round < (settings.rounds > 0 ? settings.rounds : settings.max_rounds);
        ++round) {
@@ -201,10 +218,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
                      [&](const Contender* one) { return precise(*one, settings.precision); }))) {
       break;
     }
-    std::vector<std::size_t> order(active.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    shuffle(order, random);
-    for (const std::size_t i : order) {
+    for (const std::size_t i : order_of(active, random)) {
       if (stop) return false;
       Contender& contender = *active[i];
       guarded(contender, [&] {

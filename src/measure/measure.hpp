@@ -13,7 +13,8 @@
 #include "op/registry.hpp"
 #include "process/stop_flag.hpp"
 
-/// The measuring contract (docs/measuring.md). For the candidates of one case:
+/// The measuring contract (docs/measuring.md). For the candidates of one case, or of the points of
+/// a group:
 ///
 ///   for each candidate: prepare; poison, run, verify      memory is measured here, one at a time
 ///   for each candidate: warm up; choose how many runs make a sample
@@ -24,7 +25,9 @@
 ///   for each candidate: poison, run, verify again
 ///
 /// When the next candidate runs in another process than the last one, the loop waits until the idle
-/// threads of the last process sleep, and the next candidate first makes a run that does not count.
+/// threads of the last process sleep. A candidate in another process, or at another point, first
+/// makes a run that does not count. A round takes the points of a group one after the other, in
+/// random order.
 namespace katt::bench {
 
 /// Settings of the measurement of a case.
@@ -42,6 +45,7 @@ struct Settings {
   std::string peer_program{};   ///< program that runs the peers; empty: usual_peer_program()
   double peer_timeout_s = 300;  ///< a peer that is silent for longer has failed
   std::uint64_t seed = 1;       ///< seed of the inputs and of the order within the rounds
+  double paired_goal = 0;  ///< of paired points: expected rate relative to the reference; 0: none
 };
 
 /// The largest value among all ranks that measure the same case in step (op/collective.hpp), so
@@ -67,6 +71,7 @@ struct Contender {
   Measured measured;
   bool on_device = false;    ///< timed by the device's clock
   std::uint64_t number = 0;  ///< number for the watching process (watch.hpp); 0: nobody's fault
+  std::size_t point = 0;     ///< which point of the group
 };
 
 /// Prepares a candidate, runs it once on poisoned outputs, measures its memory, and verifies it.

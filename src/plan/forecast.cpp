@@ -99,8 +99,10 @@ double expected_s(std::span<const PlannedCase> plan, const Settings& settings,
     const double rounds_s = settings.rounds > 0
                                 ? settings.rounds * std::max(run_s, settings.batch_s)
                                 : std::max(settings.min_rounds * run_s, settings.budget_s);
+    // before a sample of another point there is a run that does not count
+    const double switches_s = planned.paired.to.empty() ? 0 : settings.min_rounds * run_s;
     total_s += static_cast<double>(prospect_of(planned).runnable()) *
-               (rounds_s + other_runs * run_s + other_s);
+               (rounds_s + switches_s + other_runs * run_s + other_s);
   }
   return total_s;
 }
@@ -109,8 +111,14 @@ Outlook outlook(std::span<const PlannedCase> plan, const Settings& settings) {
   Outlook all;
   all.points = plan.size();
   all.seconds = expected_s(plan, settings);
+  std::string group;
+  std::size_t group_bytes = 0;
   for (const PlannedCase& planned : plan) {
     const Prospect prospect = prospect_of(planned);
+    const bool together = !group.empty() && planned.paired.group == group;
+    group = planned.paired.group;
+    group_bytes = (together ? group_bytes : 0) + prospect.bytes;
+    const bool fits = group_bytes <= available_memory(planned.point.backend);
     std::vector<std::string> rows;
     for (std::size_t i = 0; i < planned.configs.size(); ++i) {
       const Config& config = planned.configs[i];
@@ -121,9 +129,10 @@ Outlook outlook(std::span<const PlannedCase> plan, const Settings& settings) {
     }
     all.rows += rows.size();
     all.skipped += rows.size() - prospect.runnable();
-    all.memory_bytes = std::max(all.memory_bytes, prospect.bytes);
+    all.memory_bytes = std::max(all.memory_bytes, fits ? group_bytes : prospect.bytes);
     all.lines.push_back(point_text(planned) + ": " + join(rows, ", ") + "; " +
-                        human_bytes(static_cast<double>(prospect.bytes)));
+                        human_bytes(static_cast<double>(prospect.bytes)) +
+                        (planned.paired.to.empty() ? "" : ", paired with " + planned.paired.to));
   }
   return all;
 }

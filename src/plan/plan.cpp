@@ -4,6 +4,7 @@
 #include <cctype>
 #include <iterator>
 #include <map>
+#include <numeric>
 
 #include "core/text.hpp"
 #include "machine/machine.hpp"
@@ -19,7 +20,8 @@ struct Axis {
 
 /// The variants and tiles that an entry requests.
 struct ConfigRequest {
-  std::vector<std::string> variants;  ///< empty: all
+  std::vector<std::pair<std::string, AxisValue>> paired;  ///< axes with the value of the reference
+  std::vector<std::string> variants;                      ///< empty: all
   std::vector<std::string> peers;
   std::vector<Setting> tiles;                         ///< of `tile`
   std::vector<std::string> presets;                   ///< of `tile`, by name
@@ -150,6 +152,57 @@ ConfigRequest read_configs(const SweepEntry& entry,
   return request;
 }
 
+/// The axes whose points are measured in the same rounds: NAME, or NAME=VALUE for a reference other
+/// than the first value. `axes` are those that the entry names.
+std::vector<std::pair<std::string, AxisValue>> read_paired(const SweepEntry& entry,
+                                                           const AxisText& typed,
+                                                           std::span<const Axis> axes) {
+  std::vector<std::pair<std::string, AxisValue>> paired;
+  for (const std::string& item : split(typed.text, ',')) {
+    const std::string key = item.substr(0, item.find('='));
+    const std::string where = typed.where + " " + truncated(key, 40);
+    const std::string name = axis_of_key(*entry.op, canonical_key(key)).value_or("");
+    for (const char* fixed : {"backend", "threads", "ranks"}) {
+      if (name == fixed) {
+        throw InputError(where + ": cannot change from round to round; expected another axis");
+      }
+    }
+    const auto axis = std::ranges::find(axes, name, &Axis::name);
+    if (axis == axes.end()) {
+      std::vector<std::string> known;
+      for (const Axis& one : axes) {
+        if (one.name != "backend" && one.name != "threads") known.push_back(one.name);
+      }
+      throw InputError(where + ": the sweep has no values of such an axis of " + entry.op->name() +
+                       "; expected one of " + join(known, ", "));
+    }
+    AxisValue reference = axis->values.front();
+    if (key.size() < item.size()) {
+      const AxisSpec* spec = nullptr;
+      const auto common = common_axes(*entry.op);
+      const auto own = entry.op->axes();
+      for (const auto* specs : {&common, &own}) {
+        for (const AxisSpec& one : *specs) {
+          if (one.name == name) spec = &one;
+        }
+      }
+      const std::string text = item.substr(key.size() + 1);
+      const auto values = parse_axis(*spec, {.key = name, .text = text, .where = where});
+      if (values.size() != 1 ||
+          std::ranges::find(axis->values, values.front()) == axis->values.end()) {
+        std::vector<std::string> known;
+        for (const AxisValue& value : axis->values) known.push_back(to_text(value));
+        throw InputError(where + "=" + truncated(text, 40) +
+                         ": is not a value of the sweep; expected one of " + join(known, ", "));
+      }
+      reference = values.front();
+    }
+    add_once(paired, std::pair(name, reference),
+             [](const auto& a, const auto& b) { return a.first == b.first; });
+  }
+  return paired;
+}
+
 /// Every combination of the requested extents; 0 means an open parameter.
 std::vector<Setting> asked_settings(const VariantInfo& info, const ConfigRequest& request) {
   std::vector<Setting> asked{Setting{}};
@@ -200,9 +253,8 @@ void add_configs(PlannedCase& planned, const ConfigRequest& request, const Tunin
   const auto infos = op.variants(point.backend, point.pass);
   std::vector<std::string> names;
   for (const std::string& name : request.variants) {
-    const Config asked{.variant = name};
-    add_once(names, name == auto_variant ? op.resolve(point, asked).variant : name,
-             std::equal_to<>());
+    if (name == auto_variant) planned.of_auto = op.resolve(point, {.variant = name}).variant;
+    add_once(names, name == auto_variant ? planned.of_auto : name, std::equal_to<>());
   }
   if (names.empty()) {
     for (const VariantInfo& info : infos) names.push_back(info.name);
@@ -269,7 +321,7 @@ class Planner {
 
   void add(const SweepEntry& entry) {
     const auto typed = by_axis(entry);
-    const ConfigRequest request = read_configs(entry, typed);
+    ConfigRequest request = read_configs(entry, typed);
     std::vector<Axis> axes;
     for (const auto& specs : {common_axes(*entry.op), entry.op->axes()}) {
       for (const AxisSpec& spec : specs) {
@@ -284,10 +336,26 @@ class Planner {
     for (const Axis& axis : axes) {
       if ((points *= axis.values.size()) > most_) refuse_more();
     }
+    if (const auto text = typed.find("paired"); text != typed.end()) {
+      request.paired = read_paired(entry, *text->second, axes);
+    }
     product(entry, axes, request, 0, {});
   }
 
-  std::vector<PlannedCase> take() { return std::move(cases_); }
+  std::vector<PlannedCase> take() {
+    std::map<std::string, std::size_t> first;  // of each group
+    std::vector<std::size_t> group;
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      const std::string& name = cases_[i].paired.group;
+      group.push_back(name.empty() ? i : first.try_emplace(name, i).first->second);
+    }
+    std::vector<std::size_t> order(cases_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return group[i]; });
+    std::vector<PlannedCase> sorted;
+    for (const std::size_t i : order) sorted.push_back(std::move(cases_[i]));
+    return sorted;
+  }
 
  private:
   [[noreturn]] void refuse_more() const {
@@ -305,6 +373,7 @@ class Planner {
     }
     point.seed = seed_;
     point.threads = resolved_threads(point.backend, point.threads);
+    Point reference = point;
     fill_rest(*entry.op, point);
     try {
       entry.op->validate(point);
@@ -318,6 +387,7 @@ class Planner {
                         .configs = {},
                         .peers = request.peers,
                         .where = entry.where};
+    if (!request.paired.empty()) planned.paired = pairing(planned, request, std::move(reference));
     add_configs(planned, request, tuning_);
     if (planned.configs.empty()) {
       throw InputError(entry.op->name() + ": has no variant for pass " + point.pass +
@@ -329,14 +399,32 @@ class Planner {
       cases_.push_back(std::move(planned));
       return;
     }
-    for (const std::string& peer : planned.peers) {
-      add_once(cases_[place->second].peers, peer, std::equal_to<>());
+    PlannedCase& known = cases_[place->second];
+    if (known.paired.group != planned.paired.group) {
+      throw InputError((entry.where.empty() ? "" : entry.where + ": ") + entry.op->name() +
+                       ": has points of another sweep of this label, which pairs other axes; "
+                       "expected a label of its own");
     }
-    for (Config& config : planned.configs) {
-      add_once(cases_[place->second].configs, std::move(config), same);
+    if (known.of_auto.empty()) known.of_auto = planned.of_auto;
+    for (const std::string& peer : planned.peers) add_once(known.peers, peer, std::equal_to<>());
+    for (Config& config : planned.configs) add_once(known.configs, std::move(config), same);
+    std::ranges::move(planned.refused, std::back_inserter(known.refused));
+  }
+
+  /// `point`: the case's, before the axes that nobody names are filled in.
+  static Pairing pairing(const PlannedCase& planned, const ConfigRequest& request, Point point) {
+    Pairing pairing;
+    for (const auto& [axis, value] : request.paired) {
+      set_value(point, axis, value);
+      if (!pairing.to.empty()) pairing.to += ',';
+      pairing.to += axis + "=" + to_text(value);
     }
-    std::move(planned.refused.begin(), planned.refused.end(),
-              std::back_inserter(cases_[place->second].refused));
+    fill_rest(*planned.op, point);
+    PlannedCase reference = planned;
+    reference.point = std::move(point);
+    pairing.group = case_key(reference);
+    pairing.is_reference = pairing.group == case_key(planned);
+    return pairing;
   }
 
   std::uint64_t seed_;
@@ -394,7 +482,7 @@ std::vector<std::string> axis_keys(const Operator& op) {
       keys.push_back(spec.name);
     }
   }
-  keys.insert(keys.end(), {"variant", "peer", "tile", "tile_q", "tile_kv"});
+  keys.insert(keys.end(), {"variant", "peer", "tile", "tile_q", "tile_kv", "paired"});
   return keys;
 }
 

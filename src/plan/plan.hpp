@@ -24,6 +24,14 @@ struct SweepEntry {
   std::string where;  ///< "sweep.toml:7"; empty for the command line
 };
 
+/// The part of a case in a group of points that are measured in the same rounds, along the axes
+/// that the sweep names in `paired`.
+struct Pairing {
+  std::string to;             ///< the reference point: "block_density=1"; empty: there is no group
+  std::string group;          ///< case_key() of the reference
+  bool is_reference = false;  ///< the rows of the group are compared with the rows of this case
+};
+
 /// One point with all configurations to compare at it, measured together and interleaved.
 struct PlannedCase {
   const Operator* op = nullptr;
@@ -34,6 +42,8 @@ struct PlannedCase {
   /// Presets of tiles that the device cannot run: their configs, and the reason.
   std::vector<std::pair<Config, std::string>> refused{};
   std::string where{};  ///< the place of its entry in a file; empty for the command line
+  Pairing paired{};
+  std::string of_auto{};  ///< the variant that `auto` means here; empty when nobody asked for it
 
   [[nodiscard]] bool is_peer(const Config& config) const;
 };
@@ -41,11 +51,28 @@ struct PlannedCase {
 /// A text that identifies the case: operator, label, pass, backend, threads, dtype, axes.
 [[nodiscard]] std::string case_key(const PlannedCase& planned);
 
+inline const PlannedCase& case_of(const PlannedCase& planned) { return planned; }
+
+/// Cuts cases, or what holds one, into the groups that are measured in the same rounds. The members
+/// of a group follow each other in a plan; a case without paired axes is a group of its own.
+template <class T>
+[[nodiscard]] std::vector<std::span<const T>> groups_of(std::span<const T> list) {
+  std::vector<std::span<const T>> groups;
+  std::size_t first = 0;
+  for (std::size_t i = 1; i <= list.size(); ++i) {
+    const std::string& group = case_of(list[first]).paired.group;
+    if (i < list.size() && !group.empty() && case_of(list[i]).paired.group == group) continue;
+    groups.push_back(list.subspan(first, i - first));
+    first = i;
+  }
+  return groups;
+}
+
 /// The axes of every operator: pass, backend, threads, dtype.
 [[nodiscard]] std::vector<AxisSpec> common_axes(const Operator& op);
 
 /// Every key that an entry of this operator may hold: axes by name and short name, variant, peer,
-/// tile, tile_q, tile_kv.
+/// tile, tile_q, tile_kv, paired.
 [[nodiscard]] std::vector<std::string> axis_keys(const Operator& op);
 
 /// The axis that a key means ("seq" → "seq_q"), or nothing.
@@ -75,8 +102,9 @@ void override_axes(SweepEntry& entry, std::span<const AxisText> axes);
 
 inline constexpr std::size_t max_cases = 1'000'000;
 
-/// The cartesian product of each entry's axes, each point once; the operator checks it. Throws
-/// InputError for the first error, and for more than `most` points. `variant = auto` becomes the variant that auto chooses at the
+/// The cartesian product of each entry's axes, each point once, the points of a group of paired axes
+/// one after the other; the operator checks it. Throws InputError for the first error, and for more
+/// than `most` points. `variant = auto` becomes the variant that auto chooses at the
 /// point; `tile = auto` becomes the tile in `tuning`, else the variant's default.
 [[nodiscard]] std::vector<PlannedCase> plan_cases(std::span<const SweepEntry> entries,
                                                   std::uint64_t seed);

@@ -13,6 +13,8 @@ const std::vector<SettingSpec>& setting_specs() {
       {"precision", "half of the median's 95 % interval to stop at, relative (0.02)"},
       {"bind", "1: bind each thread to a processor of its own; 0: leave that to the system (1)"},
       {"seed", "seed of the inputs and of the order within the rounds (1)"},
+      {"paired_goal",
+       "line in the report of paired points: expected rate relative to the reference"},
       {"peer_program", "program that runs the peers (what scripts/peers installs)"},
       {"peer_timeout_s", "seconds of silence after which a peer has failed (300)"},
   };
@@ -42,6 +44,8 @@ bool set_setting(Settings& settings, std::string_view key, std::string_view text
     settings.peer_program = text;
   } else if (key == "peer_timeout_s") {
     settings.peer_timeout_s = parse_number(where, text, 0.1, day_s);
+  } else if (key == "paired_goal") {
+    settings.paired_goal = parse_number(where, text, 0, 1e6);
   } else if (key == "bind") {
     settings.bind = parse_count(where, text, 0, 1) != 0;
   } else if (key == "cold") {

@@ -53,6 +53,7 @@ std::string fingerprint(std::span<const PlannedCase> plan, const std::vector<int
       print.add(axis);
       print.add(to_text(value));
     }
+    if (!plan[i].paired.to.empty()) print.add(plan[i].paired.to);
     print.add(std::to_string(parts[i]));
   }
   return print.hexadecimal();
@@ -99,11 +100,15 @@ double forecast_s(const PlannedCase& planned, const Settings& settings) {
 std::vector<int> split(std::span<const PlannedCase> plan, int count, const Settings& settings) {
   if (count == 1) return std::vector<int>(plan.size());
   // in whole microseconds: their sums are exact, and the same on every machine
+  const auto groups = groups_of(plan);
   std::vector<std::int64_t> forecast_us;
-  for (const PlannedCase& planned : plan) {
-    forecast_us.push_back(std::llround(std::min(forecast_s(planned, settings), 1e6) * 1e6));
+  for (const auto& group : groups) {
+    std::int64_t& sum = forecast_us.emplace_back(0);
+    for (const PlannedCase& planned : group) {
+      sum += std::llround(std::min(forecast_s(planned, settings), 1e6) * 1e6);
+    }
   }
-  std::vector<std::size_t> order(plan.size());
+  std::vector<std::size_t> order(groups.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return forecast_us[a] > forecast_us[b]; });
@@ -119,7 +124,8 @@ std::vector<int> split(std::span<const PlannedCase> plan, int count, const Setti
   for (const std::size_t i : order) {
     Load least = loads.top();
     loads.pop();
-    parts[i] = least.part;
+    const auto first = static_cast<std::size_t>(groups[i].data() - plan.data());
+    std::fill_n(parts.begin() + static_cast<std::ptrdiff_t>(first), groups[i].size(), least.part);
     least.us += forecast_us[i];
     ++least.points;
     loads.push(least);
@@ -128,9 +134,11 @@ std::vector<int> split(std::span<const PlannedCase> plan, int count, const Setti
 }
 
 Part part_of(std::span<const PlannedCase> plan, const Shard& shard, const Settings& settings) {
-  if (static_cast<std::size_t>(shard.count) > std::max<std::size_t>(plan.size(), 1)) {
-    throw InputError("--shard " + to_text(shard) + ": the sweep has " +
-                     std::to_string(plan.size()) + " points, expected at most as many parts");
+  const std::size_t groups = groups_of(plan).size();
+  if (static_cast<std::size_t>(shard.count) > std::max<std::size_t>(groups, 1)) {
+    throw InputError("--shard " + to_text(shard) + ": the sweep has " + std::to_string(groups) +
+                     (groups < plan.size() ? " groups of paired points" : " points") +
+                     ", expected at most as many parts");
   }
   const std::vector<int> parts = split(plan, shard.count, settings);
   Part part{.tasks = {}, .shard = shard, .split = fingerprint(plan, parts, shard.count)};

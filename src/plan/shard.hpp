@@ -35,6 +35,8 @@ struct Task {
   [[nodiscard]] std::size_t place(std::size_t i) const { return first_place + wanted[i]; }
 };
 
+inline const PlannedCase& case_of(const Task& task) { return task.planned; }
+
 /// The configurations of a case of a plan that another process asks for. It may know more of them than this
 /// machine: those that are not here are left out of `wanted`, too.
 [[nodiscard]] PlannedCase wanted_of(std::span<const PlannedCase> plan, std::uint64_t number,
@@ -55,11 +57,11 @@ struct Part {
 
 /// The part, from 0 to `count` − 1, that measures each point of a plan. The points with the longest
 /// forecasts come first, each goes to the part with the least time so far; so equal points are
-/// dealt round robin.
+/// dealt round robin. A group of paired points counts as one.
 [[nodiscard]] std::vector<int> split(std::span<const PlannedCase> plan, int count,
                                      const Settings& settings);
 
-/// One part of a plan. Throws InputError when there are fewer points than parts.
+/// One part of a plan. Throws InputError when there are fewer points, or groups, than parts.
 [[nodiscard]] Part part_of(std::span<const PlannedCase> plan, const Shard& shard,
                            const Settings& settings);
 

@@ -37,7 +37,8 @@ std::string settings_json(const Settings& settings) {
                      {"cold", settings.cold},
                      {"bind", settings.bind},
                      {"peer_timeout_s", settings.peer_timeout_s},
-                     {"seed", settings.seed}});
+                     {"seed", settings.seed},
+                     {"paired_goal", settings.paired_goal}});
 }
 
 std::string entries_json(std::span<const SweepEntry> entries) {

@@ -90,7 +90,8 @@ std::vector<Field> base_fields(const PlannedCase& planned, const RowResult& row,
 
 /// The columns behind the axes of all operators, which came later. What ranks exchange is 0 where one rank computes by
 /// itself; memory is NaN where it was not measured.
-std::vector<Field> later_fields(const RowResult& row, const Code* code) {
+std::vector<Field> later_fields(const PlannedCase& planned, const RowResult& row,
+                                const Code* code) {
   const Exchange exchange = row.exchange.value_or(Exchange{});
   return {
       {"host_bytes", row.total ? static_cast<double>(row.total->host) : nan},
@@ -105,6 +106,10 @@ std::vector<Field> later_fields(const RowResult& row, const Code* code) {
       {"pipeline_idle_fraction", exchange.idle_fraction},
       {"note", row.note, 96},
       {"code", std::string(code != nullptr ? code->name : ""), 16},
+      {"paired_to", planned.paired.to, 96},
+      {"paired_ratio", row.paired.median},
+      {"paired_ratio_lo", row.paired.lo},
+      {"paired_ratio_hi", row.paired.hi},
   };
 }
 
@@ -112,8 +117,8 @@ std::map<std::string, io::Cell> cells_of(const PlannedCase& planned, const RowRe
                                          const RowOrigin& origin) {
   const Point& point = planned.point;
   std::map<std::string, io::Cell> cells;
-  for (const auto& fields :
-       {base_fields(planned, result, origin), later_fields(result, code_of(planned, result))}) {
+  for (const auto& fields : {base_fields(planned, result, origin),
+                             later_fields(planned, result, code_of(planned, result))}) {
     for (const Field& field : fields) cells[field.name] = field.cell;
   }
   for (const auto& [axis, value] : point.values) {
@@ -145,7 +150,7 @@ RowResult not_run(const Config& config, Status status) {
   row.resolved = config;
   row.status = std::move(status);
   row.time_s = {.median = nan, .lo = nan, .hi = nan};
-  row.speedup = row.time_s;
+  row.speedup = row.paired = row.time_s;
   row.max_abs_err = nan;
   row.mean_abs_err = nan;
   return row;
@@ -181,6 +186,28 @@ void add_speedups(std::span<RowResult> rows) {
   }
 }
 
+void add_paired_ratios(std::span<const PlannedCase> group, std::span<std::vector<RowResult>> rows) {
+  const auto reference = std::ranges::find_if(
+      group, [](const PlannedCase& planned) { return planned.paired.is_reference; });
+  if (reference == group.end()) return;
+  const auto& others = rows[static_cast<std::size_t>(reference - group.begin())];
+  const auto counterpart = [&](const std::string& variant, const RowResult& row) {
+    return std::ranges::find_if(others, [&](const RowResult& other) {
+      return other.requested.variant == variant && other.requested.setting == row.requested.setting;
+    });
+  };
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    for (RowResult& row : rows[i]) {
+      auto other = counterpart(row.requested.variant, row);
+      if (other == others.end() && row.requested.variant == group[i].of_auto) {
+        other = counterpart(reference->of_auto, row);
+      }
+      if (other == others.end()) continue;
+      row.paired = paired_ratio(other->samples_s, row.samples_s);
+    }
+  }
+}
+
 std::vector<io::Column> result_columns(const Registry& registry) {
   std::vector<io::Column> columns;
   for (const Field& field : base_fields({}, {}, {})) columns.push_back(field.column(false));
@@ -206,7 +233,7 @@ std::vector<io::Column> result_columns(const Registry& registry) {
       }
     }
   }
-  for (const Field& field : later_fields({}, nullptr)) columns.push_back(field.column(true));
+  for (const Field& field : later_fields({}, {}, nullptr)) columns.push_back(field.column(true));
   return columns;
 }
 

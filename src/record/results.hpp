@@ -29,6 +29,7 @@ struct RowResult {
   double host_s = std::numeric_limits<double>::quiet_NaN();  ///< on a device: host seconds of a run
   Estimate time_s;                                           ///< NaN when it did not run
   Estimate speedup;  ///< ratio of the baseline's time to this one, paired; NaN without a baseline
+  Estimate paired;   ///< ratio of the reference point's time to this one, paired; NaN without one
   bool baseline = false;
   std::string engine;  ///< units of the machine that ran; "" when the variant does not say
   Work work;
@@ -52,6 +53,10 @@ struct RowResult {
 /// Fills in the speedups over the baseline among the rows of a case. A baseline that is a plain
 /// call of MPI is the ceiling, too: the same bytes in the same rounds.
 void add_speedups(std::span<RowResult> rows);
+
+/// Fills in the ratios to the reference point among the rows of a group of paired points. A row's
+/// counterpart there has the same variant and setting, or both are what `auto` means at their point.
+void add_paired_ratios(std::span<const PlannedCase> group, std::span<std::vector<RowResult>> rows);
 
 /// The columns of /points: the columns of schema 1, one for every further axis of the operators,
 /// and later columns.

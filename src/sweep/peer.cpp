@@ -181,9 +181,9 @@ Peers::Peers(std::filesystem::path program, double timeout_s, const StopFlag& st
 Peers::~Peers() = default;
 
 PeerEntry Peers::enter(const std::string& name, const Operator& op, const Point& point,
-                       Case& inputs, const Bound& bound) {
+                       Case& inputs, const Bound& bound, std::size_t slot) {
   try {
-    return open(name, op, point, inputs, bound);
+    return open(name, op, point, inputs, bound, slot);
   } catch (const std::bad_alloc&) {
     return {Status::failed("out of memory"), nullptr, 0};
   } catch (const std::exception& error) {
@@ -193,7 +193,7 @@ PeerEntry Peers::enter(const std::string& name, const Operator& op, const Point&
 }
 
 PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& point, Case& inputs,
-                      const Bound& bound) {
+                      const Bound& bound, std::size_t slot) {
   const auto skipped = [](std::string reason) {
     return PeerEntry{Status::skipped(std::move(reason)), nullptr, 0};
   };
@@ -205,7 +205,7 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
   auto foreign = inputs.foreign();
   if (!foreign) return skipped(op.name() + " cannot hand these inputs to a peer");
 
-  std::shared_ptr<PeerProcess>& process = processes_[name];
+  std::shared_ptr<PeerProcess>& process = processes_[{name, slot}];
   if (!process || !process->alive()) {
     process = std::make_shared<PeerProcess>(program_, name, timeout_s_, stop_);
   }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "measure/measure.hpp"
 #include "op/registry.hpp"
@@ -12,7 +13,8 @@
 
 /// Other libraries, measured beside ours. A peer is a child process that holds the inputs of a case
 /// and runs once per request, so that its samples interleave with ours; docs/peers.md has the
-/// protocol. One process for each name lives through a sweep.
+/// protocol. One process for each name lives through a sweep, and further ones for the further points
+/// of a paired group.
 namespace katt::bench {
 
 class PeerProcess;
@@ -36,9 +38,10 @@ class Peers {
 
   /// Passes the inputs of a case to a peer and binds its threads as ours are bound. The status is
   /// skipped when there is no such peer or it cannot compute the case, and failed when it broke
-  /// down; the function does not throw.
+  /// down; the function does not throw. `slot` numbers the cases that are measured together: a
+  /// process holds one case.
   [[nodiscard]] PeerEntry enter(const std::string& name, const Operator& op, const Point& point,
-                                Case& inputs, const Bound& bound);
+                                Case& inputs, const Bound& bound, std::size_t slot = 0);
 
   /// The description of the peers that ran, by themselves, as JSON: {"torch_flash": "torch
   /// 2.15.0"}.
@@ -46,12 +49,12 @@ class Peers {
 
  private:
   PeerEntry open(const std::string& name, const Operator& op, const Point& point, Case& inputs,
-                 const Bound& bound);
+                 const Bound& bound, std::size_t slot);
 
   std::filesystem::path program_;
   double timeout_s_;
   const StopFlag& stop_;
-  std::map<std::string, std::shared_ptr<PeerProcess>> processes_;
+  std::map<std::pair<std::string, std::size_t>, std::shared_ptr<PeerProcess>> processes_;
   std::map<std::string, std::string> about_;
 };
 

@@ -136,6 +136,9 @@ void Progress::finished(const PlannedCase& planned, std::span<const RowResult> r
       line += ", " + fixed(best->speedup.median, best->speedup.median < 10 ? 2 : 1) + "x " +
               std::string(baseline_name(rows));
     }
+    if (std::isfinite(best->paired.median) && !planned.paired.is_reference) {
+      line += ", " + fixed(best->paired.median, 2) + "x " + planned.paired.to;
+    }
   }
   if (const auto failed = with(Status::Code::failed); failed > 0) {
     const auto first = std::find_if(rows.begin(), rows.end(), [](const RowResult& row) {

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <new>
 #include <set>
 #include <utility>
 
+#include "core/text.hpp"
 #include "machine/affinity.hpp"
 #include "machine/machine.hpp"
 #include "measure/bandwidth.hpp"
@@ -20,13 +22,7 @@
 namespace katt::bench {
 namespace {
 
-/// The configurations of a case to measure together, without those that were refused before the
-/// inputs exist: these are already rows. The smallest come first, so that a large one never crowds
-/// out others.
-struct Admission {
-  std::vector<std::size_t> admitted;  ///< indices into planned.configs, in their order
-  std::map<std::size_t, RowResult> refused;
-};
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 /// The number of a configuration for watch.hpp, the same in every process of a sweep.
 std::uint64_t number_of(const PlannedCase& planned, const Config& config) {
@@ -70,6 +66,7 @@ Admission admit(const PlannedCase& planned, const Faults& faults, std::size_t av
     }
   }
   std::sort(result.admitted.begin(), result.admitted.end());
+  result.bytes = used;
   return result;
 }
 
@@ -78,6 +75,23 @@ void fail_rest(const PlannedCase& planned, std::map<std::size_t, RowResult>& row
   for (std::size_t i = 0; i < planned.configs.size(); ++i) {
     if (!rows.contains(i)) rows.emplace(i, not_run(planned.configs[i], Status::failed(reason)));
   }
+}
+
+/// Calls f. Its exception becomes a reason, but that of ranks that cannot reach each other: they
+/// cannot continue.
+template <class F>
+std::string failure_of(F&& f) {
+  try {
+    f();
+  } catch (const std::bad_alloc&) {
+    return "out of memory";
+  } catch (const ranks::Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return text.substr(0, text.find('\n'));
+  }
+  return {};
 }
 
 void mark_baseline(const PlannedCase& planned, std::vector<RowResult>& rows) {
@@ -117,30 +131,28 @@ void CaseRunner::tell(const PlannedCase& planned, const std::string& what) const
   if (doing_) doing_(planned, what);
 }
 
-std::vector<RowResult> CaseRunner::run(const PlannedCase& planned) {
+std::vector<CaseRunner::Rows> CaseRunner::run(std::span<const PlannedCase> group) {
   // The least value of all ranks, so that all admit the same configurations.
   const auto available = static_cast<std::size_t>(-largest(
-      -static_cast<double>(share_of_memory(planned.point.backend, group_.ranks_on_host()))));
-  Admission admission = admit(planned, faults_, available);
-  auto& rows = admission.refused;
-  if (!admission.admitted.empty()) {
-    try {
-      measure_case(planned, admission.admitted, rows);
-    } catch (const std::bad_alloc&) {
-      fail_rest(planned, rows, "out of memory");
-    } catch (const ranks::Error&) {
-      throw;  // ranks that cannot reach each other cannot continue
-    } catch (const std::exception& error) {
-      const std::string text = error.what();
-      fail_rest(planned, rows, text.substr(0, text.find('\n')));
-    }
+      -static_cast<double>(share_of_memory(group.front().point.backend, group_.ranks_on_host()))));
+  std::vector<Admission> admissions;
+  std::size_t needed = 0;
+  for (const PlannedCase& planned : group) {
+    admissions.push_back(admit(planned, faults_, available));
+    needed += admissions.back().bytes;
   }
-  if (stop_) return {};
-  std::vector<RowResult> ordered;
-  for (auto& [index, row] : rows) ordered.push_back(std::move(row));
-  mark_baseline(planned, ordered);
-  add_speedups(ordered);
-  return ordered;
+  if (group.size() == 1 || needed <= available) return measure_together(group, admissions);
+  std::vector<Rows> results;
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    auto alone = measure_together(group.subspan(i, 1), std::span(admissions).subspan(i, 1));
+    if (alone.empty()) return {};
+    for (RowResult& row : alone.front()) {
+      row.paired = {.median = nan, .lo = nan, .hi = nan};
+      row.note = "not paired: the group " + memory_reason(needed, available);
+    }
+    results.push_back(std::move(alone.front()));
+  }
+  return results;
 }
 
 double CaseRunner::largest(double value) const {
@@ -153,83 +165,148 @@ std::unique_ptr<Case> CaseRunner::make_case(const PlannedCase& planned) const {
                                : planned.op->make_case(planned.point);
 }
 
-void CaseRunner::measure_case(const PlannedCase& planned, const std::vector<std::size_t>& admitted,
-                              std::map<std::size_t, RowResult>& rows) {
+/// A case of a group while it is measured.
+struct CaseRunner::Entered {
+  std::unique_ptr<Case> inputs;
+  memory::Bytes input_bytes{};
+  Work work;
+  std::vector<std::size_t> indices;  ///< configurations, in the order of their contenders
+  std::vector<std::size_t> output_bytes;
+  std::size_t first = 0;   ///< the case's first contender
+  double moved_bytes = 0;  ///< by a contender behind those of the configurations; 0: there is none
+  std::map<std::size_t, RowResult> rows;
+};
+
+std::vector<CaseRunner::Rows> CaseRunner::measure_together(std::span<const PlannedCase> group,
+                                                           std::span<const Admission> admissions) {
+  const Point& point = group.front().point;
+  std::vector<Entered> entered(group.size());
+  std::vector<Contender> contenders;  // end before the inputs
+  for (std::size_t i = 0; i < group.size(); ++i) entered[i].rows = admissions[i].refused;
+  const auto fail_all = [&](const std::string& reason) {
+    if (reason.empty()) return;
+    for (std::size_t i = 0; i < group.size(); ++i) fail_rest(group[i], entered[i].rows, reason);
+  };
+  const bool any = std::ranges::any_of(
+      admissions, [](const Admission& admission) { return !admission.admitted.empty(); });
+  if (any) {
+    fail_all(failure_of([&] {
+      std::function<void()> flush;
+      if (settings_.cold) flush = cache_flusher(point.backend, point.threads);
+      const Bound bound(settings_.bind ? point.threads : 0);
+      std::size_t configs = 0;
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        Entered& one = entered[i];
+        if (admissions[i].admitted.empty()) continue;
+        one.first = contenders.size();
+        const std::string failure = failure_of(
+            [&] { enter_case(group[i], admissions[i].admitted, i, bound, one, contenders); });
+        if (!failure.empty()) {
+          contenders.erase(contenders.begin() + static_cast<std::ptrdiff_t>(one.first),
+                           contenders.end());
+          one.indices.clear();
+          one.moved_bytes = 0;
+          fail_rest(group[i], one.rows, failure);
+        }
+        if (stop_) return;
+        configs += one.indices.size();
+      }
+      tell(group.front(), "measuring " + counted_text(configs, "variant") +
+                              (group.size() == 1 ? "" : " at all paired points"));
+      Settings settings = settings_;
+      settings.seed += case_number_++;  // another order in every case
+      Largest agreed;
+      if (group_.size() > 1) agreed = [&](double value) { return largest(value); };
+      if (!measure(contenders, settings, flush, stop_, bound, agreed)) return;
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        finish_case(group[i], std::span(contenders).subspan(entered[i].first), entered[i]);
+      }
+    }));
+  }
+  if (stop_) return {};
+  std::vector<Rows> results;
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    Rows& rows = results.emplace_back();
+    for (auto& [index, row] : entered[i].rows) rows.push_back(std::move(row));
+    mark_baseline(group[i], rows);
+    add_speedups(rows);
+  }
+  add_paired_ratios(group, results);
+  return results;
+}
+
+void CaseRunner::enter_case(const PlannedCase& planned, std::span<const std::size_t> admitted,
+                            std::size_t slot, const Bound& bound, Entered& entered,
+                            std::vector<Contender>& contenders) {
   const Point& point = planned.point;
   const bool on_device = point.backend == Backend::cuda;
-  std::function<void()> flush;
-  if (settings_.cold) flush = cache_flusher(point.backend, point.threads);
-  const Bound bound(settings_.bind ? point.threads : 0);
-
   tell(planned, "making the inputs");
   const memory::Bytes before = memory::live();
-  const std::unique_ptr<Case> inputs = make_case(planned);
-  const memory::Bytes input_bytes = memory::live() - before;
-  const Work work = inputs->work();
-
-  std::vector<std::size_t> indices;
-  std::vector<std::size_t> output_bytes;
-  std::vector<Contender> contenders;
+  entered.inputs = make_case(planned);
+  entered.input_bytes = memory::live() - before;
+  Case& inputs = *entered.inputs;
+  const Work& work = entered.work = inputs.work();
+  auto& rows = entered.rows;
   for (const std::size_t i : admitted) {
     const Config& config = planned.configs[i];
     if (stop_) return;
     tell(planned, "running and verifying " + config.variant);
     if (planned.is_peer(config)) {
-      PeerEntry peer = peers_.enter(config.variant, *planned.op, point, *inputs, bound);
+      PeerEntry peer = peers_.enter(config.variant, *planned.op, point, inputs, bound, slot);
       if (!peer.status.is_ok()) {
         rows.emplace(i, not_run(config, std::move(peer.status))).first->second.work = work;
         continue;
       }
-      indices.push_back(i);
-      output_bytes.push_back(peer.output_bytes);
+      entered.indices.push_back(i);
+      entered.output_bytes.push_back(peer.output_bytes);
       contenders.push_back(
           enter([&] { return std::move(peer.candidate); }, number_of(planned, config)));
       continue;
     }
-    if (Status status = inputs->supports(config); !status.is_ok()) {
+    if (Status status = inputs.supports(config); !status.is_ok()) {
       rows.emplace(i, not_run(config, std::move(status))).first->second.work = work;
       continue;
     }
-    indices.push_back(i);
-    output_bytes.push_back(footprint(planned, config).outputs);
+    entered.indices.push_back(i);
+    entered.output_bytes.push_back(footprint(planned, config).outputs);
     contenders.push_back(
-        enter([&] { return inputs->prepare(config); }, number_of(planned, config), on_device));
+        enter([&] { return inputs.prepare(config); }, number_of(planned, config), on_device));
   }
-  double moved_bytes = 0;
+  const auto own = std::span(contenders).subspan(entered.first);
   const auto ready = [](const Contender& one) { return one.measured.status.is_ok(); };
-  if (moves_memory(point, work) && std::any_of(contenders.begin(), contenders.end(), ready)) {
+  if (moves_memory(point, work) && std::ranges::any_of(own, ready)) {
     contenders.push_back(enter(
         [&] {
           return bandwidth_candidate(point.backend, point.threads, work.traffic, work.bytes,
-                                     moved_bytes);
+                                     entered.moved_bytes);
         },
         0, on_device));
   }
-  tell(planned, "measuring " + std::to_string(indices.size()) +
-                    (indices.size() == 1 ? " variant" : " variants"));
-  Settings settings = settings_;
-  settings.seed += case_number_++;  // another order in every case
-  Largest agreed;
-  if (group_.size() > 1) agreed = [&](double value) { return largest(value); };
-  if (!measure(contenders, settings, flush, stop_, bound, agreed)) return;
+  for (Contender& contender : std::span(contenders).subspan(entered.first)) contender.point = slot;
+}
+
+void CaseRunner::finish_case(const PlannedCase& planned, std::span<Contender> contenders,
+                             Entered& entered) {
+  const Point& point = planned.point;
+  const Work& work = entered.work;
   std::vector<double> moving_s;  // the time to move the case's bytes
-  if (moved_bytes > 0) {
-    moving_s = contenders.back().measured.samples_s;
-    for (double& seconds : moving_s) seconds *= work.bytes / moved_bytes;
+  if (entered.moved_bytes > 0) {
+    moving_s = contenders[entered.indices.size()].measured.samples_s;
+    for (double& seconds : moving_s) seconds *= work.bytes / entered.moved_bytes;
   }
 
-  for (std::size_t k = 0; k < indices.size(); ++k) {
-    const Config& config = planned.configs[indices[k]];
+  for (std::size_t k = 0; k < entered.indices.size(); ++k) {
+    const Config& config = planned.configs[entered.indices[k]];
     const bool peer = planned.is_peer(config);
     const auto peak = contenders[k].measured.peak;  // of a peer: memory of this process for it
     RowResult row = measured_row(config, peer ? config : planned.op->resolve(point, config),
                                  std::move(contenders[k].measured), work);
     if (!peer && peak) {
-      const memory::Bytes own = input_bytes + *peak;
+      const memory::Bytes own = entered.input_bytes + *peak;
       row.total = {.host = static_cast<std::size_t>(largest(static_cast<double>(own.host))),
                    .device = static_cast<std::size_t>(largest(static_cast<double>(own.device)))};
     }
-    row.tensor_bytes = input_bytes.total() + output_bytes[k];
+    row.tensor_bytes = entered.input_bytes.total() + entered.output_bytes[k];
     if (row.status.is_ok()) {
       if (peer) row.total = contenders[k].candidate->peak();
       row.engine = contenders[k].candidate->engine();
@@ -242,12 +319,12 @@ void CaseRunner::measure_case(const PlannedCase& planned, const std::vector<std:
       row.ceiling =
           nearest_ceiling(ceilings_, point.backend, point.threads, work, row.time_s.median,
                           paired_ratio(moving_s, row.samples_s).median);
-      if (settings.profile && !peer) {
+      if (settings_.profile && !peer) {
         row.profile = profile(*contenders[k].candidate, row.time_s.median);
         hold_against(row.profile, ceilings_, point.backend, point.threads, point.dtype);
       }
     }
-    rows.emplace(indices[k], std::move(row));
+    entered.rows.emplace(entered.indices[k], std::move(row));
   }
 }
 

@@ -63,11 +63,11 @@ SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
       request.settings, std::move(ceilings), stop, {},
       [&](const PlannedCase& planned, const std::string& what) { progress.doing(planned, what); });
   bool interrupted = false;
-  for (const Task& task : record.tasks()) {
-    const auto results = stop ? std::vector<RowResult>{} : runner.run(task.planned);
+  for (const auto& group : groups_of(std::span(record.tasks()))) {
+    const auto results = stop ? std::vector<CaseRunner::Rows>{} : runner.run(cases_of(group));
     interrupted = results.empty();
     if (interrupted) break;
-    record.add(task, results, run);
+    record.add(group, results, run);
   }
   record.end_run(run, interrupted, runner.about_peers());
   return record.summary();

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -24,11 +25,13 @@
 ///
 ///   rank → 0   hello     name of the node
 ///              surveyed  provenance and ceilings of the node
-///              measured  number of the task, threads of the point, indices of the configurations,
-///                        their rows (none: interrupted), peers
+///              measured  number of the group of tasks, number of its tasks (0: interrupted), and
+///                        of each: threads of the point, indices of the configurations, their
+///                        rows; peers
 ///   0 → rank   survey
-///              measure   number of the task, of its case in the plan, indices of the
-///                        configurations that are wanted, ceilings of the node
+///              measure   number of the group, number of its tasks, and of each: number of its case
+///                        in the plan, indices of the configurations that are wanted; ceilings of
+///                        the node
 ///              stop
 namespace katt::bench {
 namespace {
@@ -72,7 +75,11 @@ std::string host_name() {
 class Coordinator {
  public:
   Coordinator(const ranks::Communicator& ranks, SweepRecord& record, const StopFlag& stop)
-      : ranks_(ranks), record_(record), stop_(stop), queue_(record.tasks().size()) {
+      : ranks_(ranks),
+        record_(record),
+        stop_(stop),
+        groups_(groups_of(std::span(record.tasks()))),
+        queue_(groups_.size()) {
     std::iota(queue_.begin(), queue_.end(), std::size_t{0});
   }
 
@@ -90,9 +97,10 @@ class Coordinator {
       progress.note("the node of rank 0 measures nothing: one rank more than nodes would use it");
     }
     if (nodes_.size() == 1) return;
-    std::stable_sort(queue_.begin(), queue_.end(), [&](std::size_t a, std::size_t b) {
-      return forecast_s(record_.tasks()[a].planned, settings) >
-             forecast_s(record_.tasks()[b].planned, settings);
+    std::ranges::stable_sort(queue_, std::greater<>(), [&](std::size_t i) {
+      double seconds = 0;
+      for (const Task& task : groups_[i]) seconds += forecast_s(task.planned, settings);
+      return seconds;
     });
   }
 
@@ -129,8 +137,8 @@ class Coordinator {
     const std::size_t next = queue_.front();
     queue_.pop_front();
     MessageWriter message = message_of(Kind::measure);
-    const Task& task = record_.tasks()[next];
-    add(message.add(std::uint64_t{next}).add(task.number), task.wanted);
+    message.add(std::uint64_t{next}).add(std::uint64_t{groups_[next].size()});
+    for (const Task& task : groups_[next]) add(message.add(task.number), task.wanted);
     add(message, node.ceilings);
     send(ranks_, message, rank);
   }
@@ -147,19 +155,25 @@ class Coordinator {
       node.run = record_.begin_run(std::move(origin), node.ceilings);
       return;
     }
-    Task task = record_.tasks().at(message.take<std::uint64_t>());
-    task.planned.point.threads = message.take<int>();  // of that machine
-    task.wanted = take<Indices>(message);
-    const auto rows = take<std::vector<RowResult>>(message);
+    const auto planned = groups_.at(message.take<std::uint64_t>());
+    std::vector<Task> group(planned.begin(), planned.end());
+    std::vector<CaseRunner::Rows> rows;
+    const auto measured = message.take<std::uint64_t>();
+    for (std::uint64_t i = 0; i < measured; ++i) {
+      group.at(i).planned.point.threads = message.take<int>();  // of that machine
+      group[i].wanted = take<Indices>(message);
+      rows.push_back(take<CaseRunner::Rows>(message));
+    }
     node.peers = message.text();
     if (rows.empty()) interrupted_ = true;
-    else record_.add(task, rows, node.run);
+    else record_.add(group, rows, node.run);
   }
 
   const ranks::Communicator& ranks_;
   SweepRecord& record_;
   const StopFlag& stop_;
-  std::deque<std::size_t> queue_;  ///< tasks
+  std::vector<std::span<const Task>> groups_;
+  std::deque<std::size_t> queue_;  ///< groups
   std::map<std::string, Node> nodes_;
   std::map<int, Node*> node_of_;
   int busy_ = 0;
@@ -188,17 +202,23 @@ void measure_for(const ranks::Communicator& ranks, const SweepRequest& request,
       continue;
     }
     const auto number = message.take<std::uint64_t>();
-    const auto of_plan = message.take<std::uint64_t>();
-    auto measured = take<Indices>(message);
-    const PlannedCase planned = wanted_of(plan, of_plan, measured);
+    std::vector<Indices> measured(message.take<std::uint64_t>());
+    std::vector<PlannedCase> group;
+    for (Indices& indices : measured) {
+      const auto of_plan = message.take<std::uint64_t>();
+      indices = take<Indices>(message);
+      group.push_back(wanted_of(plan, of_plan, indices));
+    }
     if (!runner) {
       runner.emplace(request.settings, take<std::vector<io::CeilingRow>>(message), stop);
     }
-    const std::vector<RowResult> rows = stop ? std::vector<RowResult>{} : runner->run(planned);
+    const auto rows = stop ? std::vector<CaseRunner::Rows>{} : runner->run(group);
     MessageWriter answer = message_of(Kind::measured);
-    answer.add(number).add(planned.point.threads);
-    add(answer, measured);
-    add(answer, rows);
+    answer.add(number).add(std::uint64_t{rows.size()});
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      add(answer.add(group[i].point.threads), measured[i]);
+      add(answer, rows[i]);
+    }
     send(ranks, answer.add(runner->about_peers()), 0);
   }
 }

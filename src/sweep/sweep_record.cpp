@@ -1,6 +1,7 @@
 #include "sweep/sweep_record.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -19,29 +20,39 @@ bool resumes(const SweepOptions& options) {
   return options.resume && std::filesystem::exists(options.output, error);
 }
 
-/// The tasks without the rows that are already in the file.
-std::vector<Task> remaining(const Registry& registry, std::vector<Task> tasks,
+/// The tasks without the rows that are already in the file. A group of paired points that lacks a
+/// row is measured again as a whole: a later row replaces an earlier one.
+std::vector<Task> remaining(const Registry& registry, const std::vector<Task>& tasks,
                             const std::vector<io::Column>& columns, const io::ResultFile& file,
                             bool cold, int& present) {
   std::set<std::string> known;
   for (const auto& cells : file.rows()) known.insert(row_key(registry, columns, cells));
   std::vector<Task> left;
-  for (Task& task : tasks) {
-    Task rest = task;
-    rest.planned.configs.clear();
-    rest.wanted.clear();
-    for (std::size_t i = 0; i < task.wanted.size(); ++i) {
-      const Config& config = task.planned.configs[i];
-      const io::Row row =
-          make_row(columns, task.planned, not_run(config, Status::ok()), {.cold = cold});
-      if (known.contains(row_key(registry, columns, row.cells))) {
-        ++present;
-        continue;
+  for (const auto& group : groups_of(std::span(tasks))) {
+    std::vector<Task> rest;
+    int held = 0;
+    for (const Task& task : group) {
+      Task& one = rest.emplace_back(task);
+      one.planned.configs.clear();
+      one.wanted.clear();
+      for (std::size_t i = 0; i < task.wanted.size(); ++i) {
+        const Config& config = task.planned.configs[i];
+        const io::Row row =
+            make_row(columns, task.planned, not_run(config, Status::ok()), {.cold = cold});
+        if (known.contains(row_key(registry, columns, row.cells))) {
+          ++held;
+          continue;
+        }
+        one.planned.configs.push_back(config);
+        one.wanted.push_back(task.wanted[i]);
       }
-      rest.planned.configs.push_back(config);
-      rest.wanted.push_back(task.wanted[i]);
     }
-    if (!rest.wanted.empty()) left.push_back(std::move(rest));
+    const bool whole =
+        std::ranges::all_of(rest, [](const Task& one) { return one.wanted.empty(); });
+    if (whole || group.size() == 1) present += held;
+    if (whole) continue;
+    if (group.size() > 1) rest.assign(group.begin(), group.end());
+    std::ranges::move(rest, std::back_inserter(left));
   }
   return left;
 }
@@ -93,8 +104,8 @@ SweepRecord::SweepRecord(const Registry& registry, const SweepRequest& request,
       held_(file_.rows().size()),
       part_(part_of(plan, options.shard, request.settings)) {
   if (resumes(options)) check_part(options.output, part_);
-  tasks_ = remaining(registry, std::move(part_.tasks), columns_, file_, request.settings.cold,
-                     summary_.present);
+  tasks_ =
+      remaining(registry, part_.tasks, columns_, file_, request.settings.cold, summary_.present);
 }
 
 std::string SweepRecord::begin_run(io::Attributes provenance,
@@ -112,22 +123,28 @@ std::string SweepRecord::begin_run(io::Attributes provenance,
   return run;
 }
 
-void SweepRecord::add(const Task& task, std::span<const RowResult> results,
+void SweepRecord::add(std::span<const Task> group, std::span<const std::vector<RowResult>> results,
                       const std::string& run) {
   std::vector<io::Row> rows;
   io::CodeFiles code;
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    rows.push_back(make_row(columns_, task.planned, results[i],
-                            {.run = run,
-                             .point = point_name(task.place(i)),
-                             .commit = build_info().commit,
-                             .cold = request_.settings.cold}));
-    if (const Code* known = code_of(task.planned, results[i])) code.insert(files_of(*known));
-    count(results[i]);
+  for (std::size_t k = 0; k < group.size(); ++k) {
+    for (std::size_t i = 0; i < results[k].size(); ++i) {
+      rows.push_back(make_row(columns_, group[k].planned, results[k][i],
+                              {.run = run,
+                               .point = point_name(group[k].place(i)),
+                               .commit = build_info().commit,
+                               .cold = request_.settings.cold}));
+      if (const Code* known = code_of(group[k].planned, results[k][i])) {
+        code.insert(files_of(*known));
+      }
+      count(results[k][i]);
+    }
   }
   file_.commit_rows(rows, code);
-  progress_.finished(task.planned, results);
-  if (options_.finished) options_.finished(task.planned, results);
+  for (std::size_t k = 0; k < group.size(); ++k) {
+    progress_.finished(group[k].planned, results[k]);
+    if (options_.finished) options_.finished(group[k].planned, results[k]);
+  }
 }
 
 void SweepRecord::count(const RowResult& result) {

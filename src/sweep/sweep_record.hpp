@@ -22,13 +22,15 @@ class SweepRecord {
   SweepRecord(const Registry& registry, const SweepRequest& request,
               std::span<const PlannedCase> plan, const SweepOptions& options, Progress& progress);
 
-  /// The work that the file does not hold yet.
+  /// The work that the file does not hold yet: of a group of paired points all or nothing.
   [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }
 
   /// Starts the run of a machine and returns its name. `provenance` is that machine's own.
   std::string begin_run(io::Attributes provenance, const std::vector<io::CeilingRow>& ceilings);
-  /// Adds the rows of a case, with the point as the machine of the run measured it.
-  void add(const Task& task, std::span<const RowResult> results, const std::string& run);
+  /// Adds the rows of each case of a group, with the points as the machine of the run measured
+  /// them.
+  void add(std::span<const Task> group, std::span<const std::vector<RowResult>> results,
+           const std::string& run);
   /// Ends a run; `peers` is its peers' description of themselves.
   void end_run(const std::string& run, bool interrupted, const std::string& peers);
   /// Puts all rows of a sweep on several ranks into the order of the plan.

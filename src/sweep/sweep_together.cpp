@@ -77,8 +77,12 @@ SweepSummary run_sweep_together(const ranks::Communicator& ranks, const Registry
   together(ranks, [&] {
     if (ranks.rank() != 0) return;
     record.emplace(registry, request, plan, options, progress);
-    left.add(std::uint64_t{record->tasks().size()});
-    for (const Task& task : record->tasks()) add(left.add(task.number), task.wanted);
+    const auto groups = groups_of(std::span(record->tasks()));
+    left.add(std::uint64_t{groups.size()});
+    for (const auto& group : groups) {
+      left.add(std::uint64_t{group.size()});
+      for (const Task& task : group) add(left.add(task.number), task.wanted);
+    }
     if (record->tasks().empty()) return;
     const auto cases = cases_of(record->tasks());
     run = record->begin_run(provenance(request, options.command, backends_of(cases)), {});
@@ -90,20 +94,23 @@ SweepSummary run_sweep_together(const ranks::Communicator& ranks, const Registry
   bool interrupted = false;
   const std::string text = ranks.broadcast_text(std::string(left.bytes()), 0);
   MessageReader message(text);
-  const auto tasks = message.take<std::uint64_t>();
-  for (std::uint64_t done = 0; done < tasks; ++done) {
-    const auto number = message.take<std::uint64_t>();
-    auto indices = take<Indices>(message);
+  const auto groups = message.take<std::uint64_t>();
+  for (std::uint64_t done = 0; done < groups; ++done) {
+    std::vector<PlannedCase> group_cases(message.take<std::uint64_t>());
+    for (PlannedCase& planned : group_cases) {
+      const auto number = message.take<std::uint64_t>();
+      auto indices = take<Indices>(message);
+      planned = wanted_of(plan, number, indices);
+    }
     // A signal may come to some of the ranks alone.
     interrupted = ranks.sum(stop ? 1 : 0) > 0;
     if (interrupted) break;
-    const PlannedCase planned = wanted_of(plan, number, indices);
-    const auto wanted = static_cast<int>(planned.point.integer("ranks"));
+    const auto wanted = static_cast<int>(group_cases.front().point.integer("ranks"));
     const ranks::Communicator group = ranks.split(ranks.rank() < wanted ? 0 : 1, ranks.rank());
     if (ranks.rank() < wanted) {
       CaseRunner runner(settings, {}, never, group);
-      const std::vector<RowResult> rows = runner.run(planned);
-      if (record) record->add(record->tasks()[done], rows, run);
+      const auto rows = runner.run(group_cases);
+      if (record) record->add(groups_of(std::span(record->tasks()))[done], rows, run);
     }
     wait_for_first(ranks, wanted);
   }

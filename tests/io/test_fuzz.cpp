@@ -222,27 +222,33 @@ TEST(Fuzz, ResultFile) {
   run(
       [](const fs::path& folder) {
         Format format{.file = folder / "result.h5", .valid = {}};
-        const auto resume = [file = format.file] {
+        auto columns = some_columns();
+        columns.push_back({"code", io::ColumnKind::text, 16, true});
+        const auto coded = [](const std::string& point, const std::string& run,
+                              std::size_t samples) {
+          io::Row row = some_row(point, run, samples);
+          row.cells.emplace_back("0a");
+          return row;
+        };
+        const auto resume = [=, file = format.file] {
           return status_of([&] {
-            auto result = io::ResultFile::resume(file, some_columns());
+            auto result = io::ResultFile::resume(file, columns);
             result.commit_run({{"status", "running"}});
-            result.commit_rows({some_row("new", result.run(), 5)});
+            result.commit_rows({coded("new", result.run(), 5)}, {{"0a", {{"a.hpp", "11"}}}});
           });
         };
-        auto result = io::ResultFile::create(format.file, some_columns());
+        auto result = io::ResultFile::create(format.file, columns);
         result.commit_run({{"status", "done"}, {"cores", std::int64_t{2}}});
         result.commit_ceilings({{"fma_f32", 470e9, "FLOP/s", 2, 0}});
         format.valid.push_back({read_bytes(format.file), resume});
-        result.commit_rows({some_row("a", result.run(), 5), some_row("b", result.run(), 20)});
+        result.commit_rows({coded("a", result.run(), 5), coded("b", result.run(), 20)});
         format.valid.push_back({read_bytes(format.file), resume});
         // and as a part of a sweep that is merged: read whole, written anew
-        auto row = some_row("c", result.run(), 3);
+        auto row = coded("c", result.run(), 3);
         row.profile = {.runs = 2, .time_s = 0.5, .rows = {{"katt::rope", 0, 1, 0.25}}};
-        result.commit_rows({row});
-        const auto merge = [file = format.file, out = folder / "merged.h5"] {
-          return status_of([&] {
-            io::write_result(out, some_columns(), io::read_result(file, some_columns()));
-          });
+        result.commit_rows({row}, {{"0a", {{"a.hpp", "11"}, {"b.hpp", "22"}}}});
+        const auto merge = [=, file = format.file, out = folder / "merged.h5"] {
+          return status_of([&] { io::write_result(out, columns, io::read_result(file, columns)); });
         };
         format.valid.push_back({read_bytes(format.file), merge});
         return format;

@@ -73,6 +73,48 @@ TEST(Measure, RunsEveryContenderOnceARoundInVaryingOrder) {
   EXPECT_GE(orders.size(), 5U);
 }
 
+TEST(Measure, TakesThePointsOfAGroupOneAfterTheOther) {
+  Journal journal;
+  std::vector<Contender> contenders;
+  for (const char* name : {"a0", "b0", "a1", "b1", "a2"}) {
+    contenders.push_back(make(name, {.run_s = 1e-4}, &journal));
+    contenders.back().point = static_cast<std::size_t>(name[1] - '0');
+  }
+  journal.clear();
+  const StopFlag stop{false};
+  constexpr int rounds = 30;
+  ASSERT_TRUE(measure(contenders, {.rounds = rounds}, no_flush, stop));
+  journal.resize(journal.size() - 15);                   // the last verification
+  journal.erase(journal.begin(), journal.begin() + 15);  // warm-up
+  std::set<Journal> orders;
+  std::size_t at = 0;
+  char last = '2';  // warmed up last
+  for (int round = 0; round < rounds; ++round) {
+    Journal samples;
+    std::string points;
+    while (samples.size() < 5) {
+      ASSERT_LT(at, journal.size());
+      std::string run = journal[at++];
+      if (run.back() != last) {
+        ASSERT_LT(at, journal.size());
+        EXPECT_EQ(journal[at++], run) << "another point: a run that does not count";
+      }
+      last = run.back();
+      if (points.empty() || points.back() != last) points += last;
+      samples.push_back(std::move(run));
+    }
+    EXPECT_EQ(points.size(), 3U) << points;
+    orders.insert(samples);
+    std::sort(samples.begin(), samples.end());
+    EXPECT_EQ(samples, (Journal{"run a0", "run a1", "run a2", "run b0", "run b1"})) << round;
+  }
+  EXPECT_EQ(at, journal.size());
+  EXPECT_GE(orders.size(), 10U);
+  for (const Contender& contender : contenders) {
+    EXPECT_EQ(contender.measured.samples_s.size(), static_cast<std::size_t>(rounds));
+  }
+}
+
 TEST(Measure, KeepsTheOrderOfASeed) {
   const StopFlag stop{false};
   const auto order = [&](std::uint64_t seed) {

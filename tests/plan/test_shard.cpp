@@ -91,6 +91,25 @@ TEST(Shard, TheSplitDoesNotDependOnThreads) {
   EXPECT_NE(part_of(plan, {.index = 2, .count = 4}, settings).split, one.split);
 }
 
+TEST(Shard, AGroupOfPairedPointsStaysInOnePart) {
+  const toy::ToyOperator op;
+  SweepEntry entry{.op = &op, .label = "", .axes = {}, .where = ""};
+  const std::vector<AxisText> typed{
+      {"size", "8,16,1000000", "--size"}, {"gain", "1:5:+1", "--gain"}, {"paired", "size", ""}};
+  override_axes(entry, typed);
+  const auto plan = plan_cases(std::vector{entry}, 1);
+  std::set<double> gains;
+  for (int index = 1; index <= 3; ++index) {
+    const Part part = part_of(plan, {.index = index, .count = 3}, {});
+    for (const auto& group : groups_of(std::span(part.tasks))) {
+      EXPECT_EQ(group.size(), 3U);
+      EXPECT_TRUE(gains.insert(group[0].planned.point.real("gain")).second);
+    }
+  }
+  EXPECT_EQ(gains.size(), 5U);
+  EXPECT_THROW((void)part_of(plan, {.index = 1, .count = 6}, {}), InputError);
+}
+
 TEST(Shard, NoMorePartsThanPoints) {
   const toy::ToyOperator op;
   const auto plan = plan_of(op, "8,16");

@@ -158,6 +158,55 @@ TEST_F(SweepFile, TilesApplyToVariantsThatHaveThem) {
             (Texts{"naive auto", "tiled 8x8", "tiled 16x8", "tiled *x2"}));
 }
 
+TEST_F(SweepFile, PointsAlongPairedAxesAreGroups) {
+  const auto plan = [&](const std::string& lines) {
+    return plan_cases(read("op = \"toy\"\n" + lines).entries, 1);
+  };
+  const auto cases = plan(R"(
+n = [8, 16]
+gain = [1, 2, 3]
+dtype = ["f32", "bf16"]
+paired = ["n"]
+)");
+  ASSERT_EQ(cases.size(), 12U);
+  const auto groups = groups_of(std::span(cases));
+  ASSERT_EQ(groups.size(), 6U);
+  for (const auto& group : groups) {
+    ASSERT_EQ(group.size(), 2U);
+    EXPECT_EQ(group[0].paired.to, "size=8");
+    EXPECT_TRUE(group[0].paired.is_reference && !group[1].paired.is_reference);
+    EXPECT_EQ(group[0].point.real("gain"), group[1].point.real("gain"));
+    EXPECT_EQ(group[1].point.integer("twin"), 16) << "it follows the paired axis";
+  }
+  const auto unpaired = plan("n = [8, 16]");
+  EXPECT_EQ(groups_of(std::span(unpaired)).size(), 2U);
+
+  const auto named = plan("n = [8, 16, 32]\ngain = [1, 2]\npaired = \"size=16,gain\"\n");
+  ASSERT_EQ(groups_of(std::span(named)).size(), 1U);
+  EXPECT_EQ(named[0].paired.to, "size=16,gain=1");
+  for (const PlannedCase& one : named) {
+    EXPECT_EQ(one.paired.is_reference,
+              one.point.integer("size") == 16 && one.point.real("gain") == 1);
+  }
+
+  for (const auto& [bad, said] : std::map<std::string, std::string>{
+           {"n = 8\npaired = \"gain\"", "paired gain: the sweep has no values of such an axis"},
+           {"n = 8\npaired = \"nn\"", "paired nn: the sweep has no values of such an axis"},
+           {"n = 8\npaired = \"variant\"", "paired variant: the sweep has no values"},
+           {"threads = [1, 2]\npaired = \"threads\"", "threads: cannot change from round to round"},
+           {"n = [8, 16]\npaired = \"n=32\"",
+            "n=32: is not a value of the sweep; expected one of 8, 16"},
+           {"n = [8, 16]\npaired = \"n=x\"", "\"x\" is not an integer"}}) {
+    EXPECT_NE(rejection("op = \"toy\"\n" + bad).find(said), std::string::npos)
+        << rejection("op = \"toy\"\n" + bad);
+  }
+  const std::string twice =
+      "[[sweep]]\nop = \"toy\"\nn = 8\n[[sweep]]\nop = \"toy\"\nn = [8, 16]\n";
+  EXPECT_NE(rejection(twice + "paired = \"n\"\n").find("expected a label of its own"),
+            std::string::npos);
+  EXPECT_EQ(plan_cases(read(twice + "label = \"own\"\npaired = \"n\"\n").entries, 1).size(), 3U);
+}
+
 TEST_F(SweepFile, AutoIsPlannedAsTheVariantThatItMeans) {
   const auto names = [&](const std::string& lines) {
     std::vector<std::string> texts;

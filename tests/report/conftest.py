@@ -38,8 +38,14 @@ def files(tmp_path_factory) -> dict[str, str]:
     return {name: synthetic.write(folder / f"{name}.h5", file) for name, file in made.items()}
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """No word about progress, however slow the machine is."""
+    monkeypatch.setattr("katt_report.commands.report.PATIENCE_S", float("inf"))
+
+
 @pytest.fixture
 def quick(monkeypatch):
     """Figures are made but not rendered: for tests of which ones there are, and of the page's text
     and place."""
-    monkeypatch.setattr("katt_report.pages.page.render", lambda figure: (b"<svg/>", b""))
+    monkeypatch.setattr("katt_report.pages.output.render", lambda figure, formats: (b"<svg/>",) * len(formats))

@@ -154,7 +154,8 @@ def test_a_full_disk(files, tmp_path, repository):
     synthetic.write(small, synthetic.attention_seqlen(sizes=(512,), dtypes=("f32",)))
     done = as_a_program([small, "-o", folder], repository, stdout=subprocess.PIPE, preexec_fn=small_files)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"katt-report: {folder}: cannot be written (File too large)\n"
+    lines = [line for line in done.stderr.splitlines() if " figure " not in line]  # of a slow machine
+    assert lines == [f"katt-report: {folder}: cannot be written (File too large)"]
     assert os.listdir(tmp_path) == ["small.h5"]
     with open("/dev/full", "w") as full:
         done = as_a_program(["compare", files["models"], files["models"]], repository, stdout=full)

@@ -6,7 +6,7 @@ import pytest
 from katt_report import InputError, cli
 from katt_report.figures.shares import rest_of
 from katt_report.isolation import logs_isolated
-from katt_report.pages.log_page import log_lines, log_report, profile_table
+from katt_report.pages.log_page import curves, log_lines, log_report, profile_table
 
 KIND = np.dtype([("name", "S96"), ("depth", "<i8"), ("calls", "<f8"), ("time_s", "<f8"), ("flops", "<f8"),
                  ("bytes", "<f8"), ("ceiling", "S24"), ("ceiling_fraction", "<f8")])  # fmt: skip
@@ -49,7 +49,7 @@ def test_words_and_table(tmp_path):
     for text in ("prefill", "3.00 GFLOP", "80 % fma_f32", "50 % copy_dram", "rest"):
         assert text in table
     files = log_report([read])
-    assert set(files) == {"report.html", "phases.svg", "phases.png"}
+    assert set(files) == {"report.html", "phases.svg", "phases.png", "loss.svg", "loss.png"}
 
 
 def test_logs_and_results_are_not_mixed(tmp_path, files, capsys):
@@ -67,3 +67,37 @@ def test_a_profile_that_is_none(tmp_path):
         file.create_group("profile")
     with pytest.raises(InputError):
         logs_isolated(path)
+
+
+def training(path, losses, **columns):
+    with h5py.File(path, "w") as file:
+        file.attrs.update({"generator": "katt", "log": "train", "dtype": "f32", "device": "Z80"})
+        for name, values in {"loss": losses, **columns}.items():
+            file[name] = np.array(values, "<f8")
+    return path
+
+
+def test_a_training_log_shows_its_loss(tmp_path):
+    losses = 3.0 * np.exp(-np.arange(200) / 60) + 1.0
+    losses[150] = np.nan
+    path = training(tmp_path / "t.h5", losses, grad_norm=losses / 2, lr=np.full(200, 1e-3), time_s=0.1 + losses / 100)
+    (read,) = logs_isolated(path)
+    plot = curves(read, "loss")
+    panels = {panel.get_ylabel(): panel for panel in plot.figure.axes}
+    assert list(panels) == ["loss", "norm of the gradient", "time of a step"]  # a constant rate has no panel
+    (line,) = panels["loss"].get_lines()
+    assert np.array_equal(line.get_xdata(), np.arange(1, 201))
+    assert np.array_equal(line.get_ydata(), losses, equal_nan=True)
+    assert log_lines(read)[:2] == ["200 steps: loss 4 to 1.109.", "1 step with a loss that is no number."]
+    files = log_report([read])
+    assert set(files) == {"report.html", "loss.svg", "loss.png"}
+    assert "<h3>Loss</h3>" in files["report.html"].decode()
+
+
+def test_options_for_rows_are_refused_for_logs(tmp_path, capsys):
+    path = str(training(tmp_path / "t.h5", [3.0, 2.0]))
+    for option in (["--baseline", "naive"], ["--only", "dtype=f32"]):
+        assert cli.main([path, *option, "-o", str(tmp_path / "out")]) == 2
+        assert "a log, which has no rows" in capsys.readouterr().err
+    assert cli.main([path, "--table"]) == 0
+    assert capsys.readouterr().out.startswith("2 steps: loss 3 to 2.")

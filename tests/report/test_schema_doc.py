@@ -48,3 +48,18 @@ def test_the_example_runs(page, files, capsys):
     shown = capsys.readouterr().out
     assert "flash" in shown
     assert "no regression" in shown
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/report.md"])
+def test_lines_that_read_a_result_give_text(repository, files, capsys, name):
+    pytest.importorskip("pandas")
+    blocks = re.findall(r"```python\n(.*?)```", (repository / name).read_text(), re.DOTALL)
+    blocks = [block for block in blocks if "load(" in block and "torch" not in block]
+    assert blocks
+    for block in blocks:
+        scope = {}
+        exec(block.replace('"results/mine.h5"', repr(files["seqlen"])), scope)
+        for frame in (scope[key] for key in ("frame", "fast") if key in scope):
+            texts = frame["status"].tolist()
+            assert texts and all(type(text) is str for text in texts), "text, not bytes"
+    assert "flash" in capsys.readouterr().out

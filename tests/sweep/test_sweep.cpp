@@ -3,10 +3,15 @@
 
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
+#include <vector>
 
+#include "io/hdf5/result_contents.hpp"
+#include "machine/machine.hpp"
 #include "measure/bandwidth.hpp"
+#include "measure/ceilings.hpp"
 #include "memory/tracker.hpp"
 #include "plan/forecast.hpp"
 #include "record/results.hpp"
@@ -194,6 +199,83 @@ TEST_F(Sweep, ResumeRunsOnlyWhatIsMissing) {
   EXPECT_EQ(text(table[3], "run"), "run-0002");
 }
 
+TEST_F(Sweep, PairedPointsAreComparedRoundByRound) {
+  axis("size", "16,32");
+  axis("gain", "1,2");
+  axis("variant", "naive,tiled,wrong");
+  axis("paired", "size=32");
+  std::vector<std::int64_t> made;
+  op->on_case = [&](const Point& point) { made.push_back(point.integer("size")); };
+  EXPECT_EQ(sweep().ok, 8);
+  EXPECT_EQ(made, (std::vector<std::int64_t>{16, 32, 16, 32}));
+  const auto columns = result_columns(registry);
+  const io::ResultContents file = io::read_result(options.output, columns);
+  const auto table = rows();
+  ASSERT_EQ(table.size(), 12U);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    EXPECT_EQ(text(table[i], "paired_to"), "size=32");
+    if (text(table[i], "status") != "ok") {
+      EXPECT_TRUE(std::isnan(real(table[i], "paired_ratio")));
+      continue;
+    }
+    const std::size_t reference = i % 6 < 3 ? i + 3 : i;
+    const Estimate expected = paired_ratio(file.rows[reference].samples_s, file.rows[i].samples_s);
+    EXPECT_EQ(real(table[i], "paired_ratio"), expected.median) << i;
+    EXPECT_EQ(real(table[i], "paired_ratio_lo"), expected.lo);
+    EXPECT_EQ(real(table[i], "paired_ratio_hi"), expected.hi);
+    if (reference == i) {
+      EXPECT_EQ(expected.median, 1);
+    }
+  }
+
+  // A group that lacks a row is measured again, as a whole.
+  options.resume = true;
+  EXPECT_EQ(sweep().present, 12);
+  axis("gain", "1,2,3");
+  axis("variant", "naive,tiled");
+  EXPECT_EQ(sweep().present, 8);
+  EXPECT_EQ(rows().size(), 16U);
+  axis("size", "16,32,64");
+  EXPECT_EQ(sweep().present, 0);
+  EXPECT_EQ(rows().size(), 34U);
+}
+
+TEST_F(Sweep, AutoIsPairedWithAuto) {
+  axis("size", "8,16");  // auto: naive, tiled
+  axis("variant", "auto");
+  axis("paired", "size");
+  EXPECT_EQ(sweep().ok, 2);
+  EXPECT_EQ(text(rows()[1], "variant"), "tiled");
+  EXPECT_GT(real(rows()[1], "paired_ratio"), 0);
+}
+
+TEST_F(Sweep, WhatDoesNotFitTogetherIsMeasuredAlone) {
+  axis("size", "8,10");
+  axis("variant", "naive");
+  axis("paired", "size");
+  op->workspace_per_n = available_memory(Backend::openmp) / 15;
+  EXPECT_EQ(sweep().ok, 2);
+  for (const Cells& row : rows()) {
+    EXPECT_TRUE(text(row, "note").starts_with("not paired: the group needs ")) << text(row, "note");
+    EXPECT_TRUE(std::isnan(real(row, "paired_ratio")));
+  }
+}
+
+TEST_F(Sweep, AnUnpreparedPointFailsAloneInItsGroup) {
+  axis("size", "8,10,12");
+  axis("variant", "naive,tiled");
+  axis("paired", "size");
+  op->on_case = [](const Point& point) {
+    if (point.integer("size") == 10) throw std::bad_alloc();
+  };
+  const SweepSummary summary = sweep();
+  EXPECT_EQ(summary.ok, 4);
+  EXPECT_EQ(summary.failed, 2);
+  EXPECT_EQ(text(rows()[2], "reason"), "out of memory");
+  EXPECT_TRUE(std::isnan(real(rows()[2], "paired_ratio")));
+  EXPECT_GT(real(rows()[4], "paired_ratio"), 0);
+}
+
 TEST_F(Sweep, EveryAxisAndTheColdFlagTellRowsApart) {
   options.resume = true;
   axis("variant", "naive");
@@ -288,6 +370,24 @@ TEST(Ceiling, TheNearestLeavesLeastRoom) {
   EXPECT_TRUE(nearest_ceiling({}, Backend::openmp, 2, memory, huge).name.empty());
 }
 
+TEST(Ceiling, ASlowerCacheOrMatrixUnitWasDisturbed) {
+  using Found = std::vector<std::size_t>;
+  std::vector<io::CeilingRow> ceilings{
+      {"fma_f32", 470, "FLOP/s", 2, 0}, {"amx_bf16", 7000, "FLOP/s", 2, 0},
+      {"read_l1", 600, "B/s", 2, 1},    {"copy_l1", 500, "B/s", 2, 1},
+      {"read_l2", 240, "B/s", 2, 1},    {"copy_l2", 180, "B/s", 2, 1},
+      {"read_dram", 44, "B/s", 2, 1},   {"copy_dram", 40, "B/s", 2, 1},
+      {"read_l1", 30, "B/s", 1, 1},     {"stream_copy_dram", 1, "B/s", 2, 1}};
+  EXPECT_EQ(contradicted_ceilings(ceilings), Found{});
+  ceilings[1].value = 400;  // slower than the vectors
+  ceilings[2].value = 42;   // a little below memory: noise
+  ceilings[3].value = 100;  // below L2's copy, above memory's
+  ceilings[4].value = 39;   // a read below memory's, and its copy not
+  EXPECT_EQ(contradicted_ceilings(ceilings), (Found{1, 3, 4}));
+  ceilings[6].value = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(contradicted_ceilings(ceilings), (Found{1, 3}));
+}
+
 TEST(Ceiling, WhatWasMeasuredInTurnReplacesTheBandwidth) {
   const std::vector<io::CeilingRow> ceilings{{"fma_f32", 100, "FLOP/s", 2, 0},
                                              {"read_dram", 10, "B/s", 2, 1}};
@@ -341,6 +441,7 @@ RowResult unusual_row() {
   row.profile = {.runs = 2, .time_s = 0.5, .rows = {{"katt::toy", 1, 2, 3, 4, 5, "fma_f32", 0.5}}};
   row.exchange = Exchange{31, 32, 33, 0.25, 0.5, 0.75};
   row.note = "a remark";
+  row.paired = {.median = 41, .lo = 42, .hi = 43};
   return row;
 }
 
@@ -363,8 +464,9 @@ TEST_F(Sweep, ARowArrivesWholeInAnotherProcess) {
   // Every column that tells of the result, also one that is added later, is unusual here and arrives.
   const auto columns = result_columns(registry);
   const PlannedCase planned = plan_cases(request.entries, 1).front();
-  std::set<std::string> of_plan{"op",   "pass",   "backend", "dtype", "threads", "label",
-                                "cold", "commit", "run",     "point", "tile_q",  "tile_kv"};
+  std::set<std::string> of_plan{"op",     "pass",    "backend",   "dtype", "threads",
+                                "label",  "cold",    "commit",    "run",   "point",
+                                "tile_q", "tile_kv", "paired_to", "code"};
   for (const AxisSpec& axis : op->axes()) of_plan.insert(axis.name);
   const std::set<std::string> of_attention{"batch",  "heads",    "kv_heads", "seq_q",
                                            "seq_kv", "head_dim", "causal"};

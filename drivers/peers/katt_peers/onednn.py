@@ -110,6 +110,12 @@ class Library:
         self.call(function, ctypes.byref(made), *arguments)
         return made
 
+    def run(self, steps):
+        """Runs the steps to their end."""
+        for step in steps:
+            step.execute()
+        self.call("stream_wait", self.stream)
+
     def implementation(self, description):
         name = ctypes.c_char_p()
         self.call("primitive_desc_query", description, ctypes.c_int(IMPLEMENTATION), ctypes.c_int(0),
@@ -219,7 +225,7 @@ def normalisation(library, case, t, rms=False):
     for argument, name in names.items():
         wide = row(f"{name}_f32")
         if name in t:  # the gradients take no bias
-            reordered(library, wide.vector(), t[name].vector()).execute()
+            library.run([reordered(library, wide.vector(), t[name].vector())])
         weights[argument] = wide.vector()[1]
     t.setdefault("out", Matrix(library, case.dtype, *t["x"].shape))
     x, out = t["x"].view(), t["out"].view()
@@ -229,7 +235,7 @@ def normalisation(library, case, t, rms=False):
         return [Primitive(library, forward, {SRC: x[1], DST: out[1]} | weights)]
     tokens = t["x"].shape[0]
     stats = {MEAN: row("mean", tokens).vector()[1], VARIANCE: row("variance", tokens).vector()[1]}
-    Primitive(library, forward, {SRC: x[1], DST: out[1]} | stats | weights).execute()
+    library.run([Primitive(library, forward, {SRC: x[1], DST: out[1]} | stats | weights)])
     dx, dout = t["dx"].view(), t["dout"].view()
     backward = library.make("layer_normalization_backward_primitive_desc_create_v2", library.engine,
                             ctypes.c_int(BACKWARD), dx[0], dout[0], x[0], none, dtype, dtype, eps, flags, forward,
@@ -303,6 +309,4 @@ class OneDnnCase:
             self._case.memory[spec.offset : spec.offset + len(content)] = content
 
     def _execute(self):
-        for step in self._steps:
-            step.execute()
-        self._library.call("stream_wait", self._library.stream)
+        self._library.run(self._steps)

@@ -12,6 +12,7 @@ from statistics import NormalDist
 import numpy as np
 
 from katt_report import schema
+from katt_report.calibration import Calibration
 from katt_report.errors import InputError
 from katt_report.load import Results
 from katt_report.points import Points
@@ -131,7 +132,8 @@ class _Side:
 
 
 def compare(
-    old: Results, new: Results, tolerance: float = 0.05, metric: str = "auto", allow_lost: bool = False
+    old: Results, new: Results, tolerance: float = 0.05, metric: str = "auto", allow_lost: bool = False,
+    calibration: Calibration | None = None,
 ) -> Comparison:
     """Matches the rows of two files by their identity columns and judges each one.
 
@@ -146,6 +148,8 @@ def compare(
     speedup `auto` takes the time, which must leave the range in which the baseline's times and the
     measured ceilings moved between the two files; it is unclear inside a range wider than
     `COMPARABLE`. The baseline's own times are shown, not judged.
+
+    `calibration` widens every interval by the between-runs term of its operator and metric on that machine.
     """
     names, notes = _identity(old.points, new.points)
     sides = [_side(results, names) for results in (old, new)]
@@ -156,6 +160,7 @@ def compare(
     judged = [key for key in common if sides[0].rows[key]["status"] == sides[1].rows[key]["status"] == "ok"]
     level = interval_level(len(judged))
     drift = _drift(sides, judged)
+    between = Between(calibration)
     if metric == "auto" and drift[1] / drift[0] > 1.25:
         span = f"{significant(drift[0], 2)}× to {significant(drift[1], 2)}×"
         notes.append(f"between the files the speed of the machine itself moved by {span}")
@@ -168,7 +173,7 @@ def compare(
         if not before or not after or before["status"] != "ok" or after["status"] != "ok":
             _judge_status(row, before, after)
         else:
-            _judge_speed(row, sides, before, after, level, tolerance, metric, drift)
+            _judge_speed(row, sides, before, after, level, tolerance, metric, drift, between)
             _judge_error(row, before, after)
             _judge_memory(row, before, after)
             tiles = [tuple(r[name] for name in schema.EXTENTS) for r in (before, after)]
@@ -176,7 +181,33 @@ def compare(
                 row.reasons.append(f"tile {tiles[0][0]}x{tiles[0][1]} → {tiles[1][0]}x{tiles[1][1]}")
         if row.verdict:
             rows.append(row)
+    notes += between.notes()
     return Comparison(rows, tolerance, metric, level, drift, notes, allow_lost)
+
+
+class Between:
+    """The between-runs terms of a calibration; remembers the operators that it lacks."""
+
+    def __init__(self, calibration: Calibration | None):
+        self.calibration = calibration
+        self.lacking: list[str] = []
+
+    def widened(self, interval: Interval, op: str, metric: str, level: float) -> Interval:
+        """The interval with the term, if there is one."""
+        term = self.calibration.between(op, metric) if self.calibration else 0.0
+        if term is None and op not in self.lacking:
+            self.lacking.append(op)
+        return interval.widened(term, level) if term else interval
+
+    def notes(self) -> list[str]:
+        """What a reader of the comparison must know."""
+        if not self.calibration:
+            return []
+        machine = self.calibration.machine or "a machine without a name"
+        lines = [f"the intervals hold the differences between runs, from {self.calibration.runs} repeats on {machine}"]
+        if self.lacking:
+            lines.append(f"without a between-runs term: {', '.join(self.lacking)}")
+        return lines
 
 
 def interval_level(rows: int) -> float:
@@ -266,7 +297,7 @@ def _judge_status(row: Row, before: dict | None, after: dict | None) -> None:
         row.verdict = ""
 
 
-def _judge_speed(row: Row, sides, before: dict, after: dict, level, tolerance, metric, drift) -> None:
+def _judge_speed(row: Row, sides, before: dict, after: dict, level, tolerance, metric, drift, between) -> None:
     pair = None if metric == "time" else [_speedup(s, r, level) for s, r in zip(sides, (before, after), strict=True)]
     margin = (1.0, 1.0)
     paired = bool(pair and all(pair))
@@ -281,7 +312,7 @@ def _judge_speed(row: Row, sides, before: dict, after: dict, level, tolerance, m
         # Faster is more, as for speedups: compare rates, 1 / time.
         pair = [_inverse(_time(s, r, level)) for s, r in zip(sides, (before, after), strict=True)]
         margin = drift if metric == "auto" else margin
-    old, new = pair
+    old, new = (between.widened(interval, before["op"], row.metric, level) for interval in pair)
     if not (old.mid > 0 and new.mid > 0 and math.isfinite(old.mid) and math.isfinite(new.mid)):
         row.verdict, row.reasons = UNCLEAR, ["no valid time in both files"]
         return

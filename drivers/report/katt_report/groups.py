@@ -3,13 +3,16 @@
 Nothing here knows an operator: the axes are all integer columns that vary.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from katt_report import schema
+from katt_report.limits import checked
 from katt_report.load import Ceiling, Profile, Results
 from katt_report.points import Points
+from katt_report.ratios import against_peers
 from katt_report.text import list_text, names_text, usual_value
 
 _GROUP_COLUMNS = ("op", "pass", "backend")
@@ -28,7 +31,10 @@ class Group:
     `points` holds every row, `best` the measured rows with the fastest tile of each point. `x` is
     the integer axis of the figures (None when no axis has two measured values), `x_also` the axes
     that always equal it. `facets` are the other axes that vary, dtype apart: each combination is a
-    panel.
+    panel. `baseline` is the variant that speedups refer to, `peers` the variants that are other programs, with their
+    versions; `against` holds the ratios to them (`against_peers`), and `page_variants` every measured variant of the
+    page, so that each looks the same in all figures. `paired_goals` are the rates relative to the reference of paired
+    points that the sweeps expect.
     """
 
     key: tuple
@@ -42,6 +48,11 @@ class Group:
     rate: str
     ceilings: list[Ceiling]
     profiles: dict[tuple, Profile]
+    baseline: str = schema.BASELINE
+    peers: dict[str, str] = field(default_factory=dict)
+    against: Points | None = None
+    page_variants: list[str] = field(default_factory=list)
+    paired_goals: list[float] = field(default_factory=list)
 
     @property
     def symbol(self) -> str:
@@ -75,8 +86,13 @@ class Group:
 
     @property
     def variants(self) -> list[str]:
-        """The variants that were measured, the baseline first."""
-        return sort_variants(self.best.values("variant"))
+        """The variants that were measured: the baseline, those of Katt, the peers."""
+        return sort_variants(self.best.values("variant"), self.baseline, self.peers)
+
+    @property
+    def compared(self) -> list[str]:
+        """The variants that have a speedup over the baseline."""
+        return [name for name in self.variants if name != self.baseline]
 
     def panels(self, points: Points | None = None) -> list[tuple[tuple, Points]]:
         """The facet values and rows of each panel, in order."""
@@ -134,7 +150,10 @@ def groups(results: Results) -> list[Group]:
                 found += [_of_labels(results, rows, [label], key, changing, columns, True) for label in labels]
             else:
                 found.append(group)
-    return found
+    # In an order that the baseline does not change: a variant looks the same beside any of them.
+    named = (sort_variants(group.best.values("variant"), peers=group.peers) for group in found)
+    everywhere = list(dict.fromkeys(variant for names in named for variant in names))
+    return [replace(group, page_variants=everywhere) for group in found]
 
 
 def _of_labels(results: Results, rows: Points, labels, key, changing, columns, several: bool) -> Group:
@@ -175,14 +194,23 @@ def _group(results: Results, points: Points, key: tuple, name: str, title: str) 
     # A run without a backend's name counts as fitting: an old file should not lose its ceilings.
     used = set(points.tuples(["source", "run"]))
     fits = {run for run, about in results.runs.items() if backend in str(about.get("backend", backend)).split(",")}
-    ceilings = [
-        c for c in results.ceilings if (c.source, c.run) in used and ((c.source, c.run) in fits or not results.runs)
-    ]
+    wanted = used & fits if results.runs else used
+    ceilings = [c for c in checked(results.ceilings) if (c.source, c.run) in wanted]
     bandwidths = {ceiling.name for ceiling in ceilings if ceiling.unit == "B/s"}
     bound = [ceiling in bandwidths for ceiling in best["ceiling"].tolist()]
     by_bytes = len(best) > 0 and (not np.any(best["flops"] > 0) or sum(bound) > len(bound) / 2)
     rate = "gbytes_s" if by_bytes else "tflops"
-    return Group(key, name, title, points, best, x, also, facets, rate, ceilings, results.profiles)
+    return Group(key, name, title, points, best, x, also, facets, rate, ceilings, results.profiles, results.baseline,
+                 results.peers, against_peers(results, best),
+                 paired_goals=sorted({goal for run in used if (goal := _paired_goal(results.runs.get(run, {}))) > 0}))  # fmt: skip
+
+
+def _paired_goal(about: dict) -> float:
+    """The setting `paired_goal` of a run; 0 without one."""
+    try:
+        return float(json.loads(str(about.get("settings", "{}"))).get("paired_goal", 0))
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return 0.0
 
 
 def fastest_tiles(points: Points) -> Points:
@@ -249,6 +277,6 @@ def sort_dtypes(dtypes) -> list[str]:
     return sorted(dtypes, key=lambda name: (_DTYPES.index(name) if name in _DTYPES else len(_DTYPES), name))
 
 
-def sort_variants(variants) -> list[str]:
-    """Variants by name, the baseline first."""
-    return sorted(variants, key=lambda name: (name != schema.BASELINE, name))
+def sort_variants(variants, baseline: str = schema.BASELINE, peers=()) -> list[str]:
+    """Variants by name: the baseline and naive first, peers last."""
+    return sorted(variants, key=lambda name: (name != baseline, name != schema.BASELINE, name in peers, name))

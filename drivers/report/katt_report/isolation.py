@@ -7,6 +7,7 @@ import resource
 import signal
 from pathlib import Path
 
+from katt_report.calibration import runs_of
 from katt_report.errors import InputError
 from katt_report.load import Results, merge, read, short_names
 from katt_report.logs import Log, read_log
@@ -24,6 +25,12 @@ def each_isolated(*paths) -> list[Results]:
     paths = [Path(path) for path in paths]
     named = zip(paths, short_names(paths), strict=True)
     return [merge([_in_child(path, name, read)]) for path, name in named]
+
+
+def runs_isolated(path) -> list[Results]:
+    """The repeats of a sweep in one file, a `Results` each, with every row (katt_report.calibration)."""
+    path = Path(path)
+    return runs_of(_in_child(path, path.name, read), path)
 
 
 def logs_isolated(*paths) -> list[Log]:

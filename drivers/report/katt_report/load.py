@@ -1,5 +1,6 @@
 """Reads result files: this module checks everything once, so that later code can trust the data."""
 
+import json
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -84,7 +85,8 @@ class Results:
     machine's when a file holds runs of several: rows of different machines are different
     measurements); `samples` maps (source, run, point) to seconds, `runs` maps (source, run) to the
     provenance, `profiles` maps (source, run, point) to the profile of a row, if it has one; `code` maps the values of
-    the column `code` to the project's files that they name, each with the hash of its tokens.
+    the column `code` to the project's files that they name, each with the hash of its tokens. `baseline`
+    is the variant that the columns `speedup` refer to.
     """
 
     points: Points
@@ -94,6 +96,19 @@ class Results:
     replaced: int = 0
     profiles: dict[tuple[str, str, str], Profile] = field(default_factory=dict)
     code: dict[str, dict[str, str]] = field(default_factory=dict)
+    baseline: str = schema.BASELINE
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """The variants that are other programs, with the name and version of each: `torch_flash`, `torch 2.15.0`."""
+        found = {}
+        for about in self.runs.values():
+            try:
+                held = json.loads(about["peers"]).items()
+                found |= {printable(str(name)): printable(str(what)) for name, what in held}
+            except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+                continue  # an older file, or a damaged text
+        return found
 
     @property
     def frame(self):

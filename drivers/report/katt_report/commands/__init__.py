@@ -5,7 +5,9 @@ A command imports what it needs inside `run`: --help and a wrong option should n
 
 NAMES = (
     "baselines",
+    "calibration",
     "compare",
+    "export",
     "fresh",
     "history",
     "index",

@@ -20,16 +20,21 @@ def run(arguments: list[str]) -> int:
                         help="auto: paired speedups where there are any, else times beyond the machine's own drift; "
                         "speedup: only those; time: times as they are")  # fmt: skip
     parser.add_argument("--allow-lost", action="store_true", help="rows that the new file lacks are no regression")
+    parser.add_argument("--calibration", type=Path, metavar="FILE.h5",
+                        help="repeats of a sweep on this machine (katt-report calibration): widens the intervals by the "
+                        "differences between runs")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for compare.html and its figure")
     options = parser.parse_args(arguments)
+    from katt_report.calibration import calibrate_terms
     from katt_report.compare import compare
-    from katt_report.isolation import load_isolated
+    from katt_report.isolation import load_isolated, runs_isolated
     from katt_report.pages.compare_page import compare_report, table_text
     from katt_report.pages.output import write_folder
 
     old, new = load_isolated(options.old), load_isolated(options.new)
-    found = compare(old, new, tolerance=options.tolerance, metric=options.metric, allow_lost=options.allow_lost)
+    calibration = calibrate_terms(runs_isolated(options.calibration)) if options.calibration else None
+    found = compare(old, new, options.tolerance, options.metric, options.allow_lost, calibration)
     if options.output:
         write_folder(options.output, lambda: compare_report(found, options.old.name, options.new.name))
     print(json.dumps(found.as_dict(), indent=1, allow_nan=False) if options.json else table_text(found))

@@ -1,42 +1,107 @@
 """`katt-report FILE…`: the report of result files or of logs."""
 
+import argparse
+import sys
+import time
 from pathlib import Path
 
-from katt_report.commands.parser import Parser
+from katt_report.commands.parser import Parser, meant
 from katt_report.errors import InputError
+
+PATIENCE_S = 10.0
+"""Seconds after which a report that is not finished says how far it is, and again as often."""
 
 
 def run(arguments: list[str]) -> int:
     parser = Parser(
         prog="katt-report",
-        description="Makes report.html, with its figures as PNG and SVG, from result files of katt sweep, or from logs "
-        "of katt train and katt generate.",
+        description="Makes report.html, with its figures, from result files of katt sweep, or from logs of katt train "
+        "and katt generate.",
         epilog="katt-report compare OLD.h5 NEW.h5 judges one file against another, katt-report baselines RESULT.h5 "
-        "naive against PyTorch, katt-report fresh DIR lists rows whose code has changed since.",
+        "naive against PyTorch, katt-report export RESULT.h5 --csv OUT.csv writes the table for other programs, katt-report "
+        "fresh DIR lists rows whose code has changed since, katt-report calibration FILE.h5 judges intervals by repeats.",
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.h5", help="result files, shown together")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR",
                         help="folder for the report (./NAME-report, where NAME.h5 is the first file)")  # fmt: skip
+    parser.add_argument("--baseline", metavar="NAME",
+                        help="variant or peer that all ratios refer to, round by round (naive)")  # fmt: skip
+    parser.add_argument("--only", action="append", metavar="COLUMN=VALUE,…",
+                        help="rows with these values: variant=flash,naive,dtype=f32; also repeated")  # fmt: skip
+    parser.add_argument("--formats", type=_formats, default="png,svg", metavar="LIST",
+                        help="formats of the figures, of png, svg and pdf (png,svg)")  # fmt: skip
+    parser.add_argument("--table", action="store_true", help="print the rows as a table; make no folder")
+    parser.add_argument("--calibration", type=Path, metavar="FILE.h5",
+                        help="repeats of a sweep on this machine (katt-report calibration): intervals hold the differences "
+                        "between runs")  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.table and options.output:
+        parser.error("--table: holds -o beside it, expected one of the two: it makes no folder")
     folder = options.output or Path(f"{options.results[0].stem}-report")
-    from katt_report.headline import headline
     from katt_report.isolation import load_isolated, logs_isolated
     from katt_report.pages.log_page import log_lines, log_report
     from katt_report.pages.output import write_folder
-    from katt_report.pages.page import report
 
     logs = logs_isolated(*options.results)
     if logs:
         if len(logs) < len(options.results):
             raise InputError(options.results[0], "not the same kind as the other files", "result files alone or logs alone")
-        write_folder(folder, lambda: log_report(logs))
-        print("\n".join(line for log in logs for line in log_lines(log)))
-        print(f"report: {folder / 'report.html'}")
-        return 0
+        for name in ("baseline", "only", "calibration"):
+            if getattr(options, name):
+                raise InputError(f"--{name}", "a log, which has no rows", "a result file of katt sweep")
+        lines = [line for log in logs for line in log_lines(log)]
+        return _finish(options, folder, lambda: write_folder(folder, lambda: log_report(logs, options.formats)), lines)
+    from katt_report.headline import headline
+    from katt_report.pages.page import report
+    from katt_report.ratios import only, with_baseline
+
     results = load_isolated(*options.results)
-    write_folder(folder, lambda: report(results))
-    for title, lines in headline(results):
-        print(f"{title}:")
-        print("\n".join(f"  {line}" for line in lines))
-    print(f"report: {folder / 'report.html'}")
+    if options.baseline:
+        results = with_baseline(results, options.baseline)
+    if options.calibration:
+        from katt_report.calibration import calibrate_terms, with_between_runs
+        from katt_report.isolation import runs_isolated
+
+        results = with_between_runs(results, calibrate_terms(runs_isolated(options.calibration)))
+    if options.only:
+        results = only(results, options.only)
+    if options.table:
+        from katt_report.groups import groups
+        from katt_report.pages.points_table import text_table
+
+        print("\n\n".join(f"{group.title}\n{text_table(group)}" for group in groups(results)))
+        return 0
+    lines = [text for title, lines in headline(results) for text in (f"{title}:", *(f"  {line}" for line in lines))]
+    tell = _teller()
+    return _finish(options, folder, lambda: write_folder(folder, lambda: report(results, options.formats, tell)), lines)
+
+
+def _finish(options, folder: Path, write, lines: list[str]) -> int:
+    if not options.table:
+        write()
+        lines = [*lines, f"report: {folder / 'report.html'}"]
+    print("\n".join(lines))
     return 0
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    known = ("png", "svg", "pdf")
+    chosen = tuple(dict.fromkeys(text.split(",")))
+    for name in chosen:
+        if name not in known:
+            held = f"{name or 'nothing'}{meant(name, known)}"
+            raise argparse.ArgumentTypeError(f"holds {held}, expected {', '.join(known)}")
+    return chosen
+
+
+def _teller():
+    """Says on stderr how far the figures are, once it takes long."""
+    last = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= PATIENCE_S:
+            last = time.monotonic()
+            print(f"katt-report: figure {done + 1} of {total}", file=sys.stderr, flush=True)
+
+    return tell

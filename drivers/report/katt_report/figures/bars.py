@@ -1,13 +1,15 @@
 """Bars by label (models, named sweep entries) when there is no x axis for curves."""
 
+import math
 import textwrap
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.markers import CARETRIGHTBASE
+from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from katt_report import schema
 from katt_report.figures import style
+from katt_report.figures.curves import CLIPPED
 from katt_report.groups import Group
 from katt_report.points import Points
 from katt_report.text import bytes_text, list_text, ratio_text, significant
@@ -24,32 +26,33 @@ def categories(group: Group, points: Points) -> list[tuple[str, tuple]]:
 
 
 def speedup_bars(group: Group) -> style.Plot | None:
-    """Speedup over the baseline by label, a bar a dtype, with its 95 % interval."""
-    points = group.best.where((group.best["variant"] != schema.BASELINE) & np.isfinite(group.best["speedup"]))
+    """Speedup over the baseline by label, a bar a variant with its 95 % interval, a panel a dtype."""
+    points = group.best.where((group.best["variant"] != group.baseline) & np.isfinite(group.best["speedup"]))
     if not len(points):
         return None
-    variants = points.values("variant")
-    names = categories(group, points)
-    looks = style.dtype_looks(group.dtypes)
-    with style.context():
-        figure, axes = _panels(len(variants), len(names) * len(group.dtypes))
-        for panel, variant in zip(axes, variants, strict=True):
-            series = {d: (looks[d], points.where(variant=variant, dtype=d)) for d in group.dtypes}
-            _bars(panel, group, names, series, lambda rows: rows["speedup"], lambda value: f"{ratio_text(value)}×",
-                  lambda rows: style.bars_of(rows, "speedup", "speedup_lo", "speedup_hi"))  # fmt: skip
-            panel.axvline(1.0, color="black", linewidth=1.0)
-            panel.set_title(variant if len(variants) > 1 else "")
-            panel.set_xlabel(f"speedup over {schema.BASELINE}")
-            panel.set_xlim(0, max(panel.get_xlim()[1] * 1.08, 1.2))
-            panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
-        style.legend_of_figure(figure, axes)
+    figure = _ratios(group, points, "speedup", f"speedup over {group.baseline}")
     return style.Plot(
         style.plot_name("speedup", group),
-        "Speedup",
+        f"Speedup over {group.baseline}",
         figure,
-        f"How many times faster {list_text(variants)} is than {schema.BASELINE}: median of the ratios round by round, "
-        "bars with their 95 % interval; right of the line at 1 is faster. Fastest tile of each point.",
-        f"Bar chart of the speedup over {schema.BASELINE} by {_what(group)}.",
+        f"How many times as fast as {group.baseline}: median of the ratios round by round, with their 95 % interval; "
+        f"right of the line at 1 is faster. Fastest tile of each point.{CLIPPED}",
+        f"Bar charts of the speedup of {list_text(group.compared)} over {group.baseline} by {_what(group)}.",
+    )
+
+
+def peer_bars(group: Group) -> style.Plot | None:
+    """Paired ratio of Katt's fastest variant to every peer by label, a bar a peer, a panel a dtype."""
+    if group.against is None:
+        return None
+    figure = _ratios(group, group.against, "ratio", "Katt's fastest / peer")
+    return style.Plot(
+        style.plot_name("peers", group),
+        "Against the peers",
+        figure,
+        "How many times as fast as each peer Katt's fastest variant at the point is: median of the ratios round by "
+        f"round, with their 95 % interval; right of the line at 1 Katt is faster.{CLIPPED}",
+        f"Bar charts of the speed of Katt's fastest variant over that of each peer by {_what(group)}.",
     )
 
 
@@ -59,48 +62,42 @@ def throughput_bars(group: Group) -> style.Plot | None:
         return None
     scale, unit = style.rate_scale(group.rates(group.best), group.rate_unit)
 
-    def intervals(rows: Points) -> np.ndarray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ends = np.array([1 - rows["time_s"] / rows["time_hi_s"], rows["time_s"] / rows["time_lo_s"] - 1])
-        ends = np.where(np.isfinite(ends), np.maximum(ends, 0.0), 0.0)
-        return ends * group.rates(rows) / scale
+    def values(rows: Points) -> tuple:
+        rates = group.rates(rows) / scale
+        return rates, style.rate_ends(rows, rates)
 
     with style.context():
-        figure, axes = _by_variant(group, group.best, lambda rows: group.rates(rows) / scale, significant, intervals)
+        figure, axes = _by_variant(group, group.best, values, significant)
         for panel in axes:
-            panel.set_xlim(0, panel.get_xlim()[1] * 1.15)
             panel.set_xlabel(f"throughput, {unit}")
     return style.Plot(
         style.plot_name("throughput", group),
         "Throughput",
         figure,
         "Useful work over median time, longer is better; with the 95 % interval. Every panel has its own scale. "
-        "Fastest tile of each point.",
+        f"Fastest tile of each point.{CLIPPED}",
         f"Bar charts of throughput by {_what(group)} and variant, a panel a dtype.",
     )
 
 
 def memory_bars(group: Group) -> style.Plot | None:
-    """Total measured peak by label, a bar a variant, a panel a dtype, logarithmic."""
+    """Total measured peak by label, a bar a variant, a panel a dtype."""
     known = group.best.with_memory
     if not len(known):
         return None
     with style.context():
-        figure, axes = _by_variant(group, known, lambda rows: rows["total_bytes"], bytes_text)
-        least, most = float(known["total_bytes"].min()), float(known["total_bytes"].max())
+        figure, axes = _by_variant(group, known, lambda rows: (rows["total_bytes"], None), bytes_text)
         for panel in axes:
-            panel.set_xscale("log", base=2)
-            panel.set_xlim(least / 2, most * 6)
-            panel.xaxis.set_major_locator(LogLocator(base=8, numticks=6))
-            panel.xaxis.set_minor_locator(NullLocator())
-            panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value, 0)))
+            panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
             panel.set_xlabel("peak memory")
+            step = 2.0 ** math.floor(math.log2(panel.get_xlim()[1] / 2.5))
+            panel.xaxis.set_major_locator(MultipleLocator(step))
     return style.Plot(
         style.plot_name("memory", group),
         "Memory",
         figure,
-        "Measured peak of everything a call holds, inputs and outputs included; shorter is better, logarithmic. No bar: "
-        "another program, whose allocator does not tell.",
+        "Measured peak of everything a call holds, inputs and outputs included; shorter is better. No bar: another "
+        "program, whose allocator does not tell.",
         f"Bar charts of peak memory by {_what(group)} and variant, a panel a dtype.",
     )
 
@@ -109,40 +106,67 @@ def _what(group: Group) -> str:
     return "label" if "label" in group.facets else "point"
 
 
-def _panels(count: int, bars: int):
-    figure, axes = style.grid(count, count, 1.1 + 0.2 * bars + 0.1, sharey=True)
-    return figure, axes
+def _ratios(group: Group, points: Points, name: str, title: str):
+    with style.context():
+        figure, axes = _by_variant(group, points, lambda rows: (rows[name], style.ends_of(rows, name)),
+                                   lambda value: f"{ratio_text(value)}×")  # fmt: skip
+        for panel in axes:
+            panel.set_xlim(0.0, max(panel.get_xlim()[1], 1.2))
+            panel.axvline(1.0, color="black", linewidth=1.0)
+            panel.set_xlabel(title)
+            panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    return figure
 
 
-def _by_variant(group: Group, points: Points, value, text, intervals=None):
-    names = categories(group, group.best)
-    looks = style.variant_looks(group.variants)
-    figure, axes = _panels(len(group.dtypes), len(names) * len(looks))
-    for panel, dtype in zip(axes, group.dtypes, strict=False):
-        series = {v: (look, points.where(dtype=dtype, variant=v)) for v, look in looks.items()}
-        _bars(panel, group, names, series, value, text, intervals)
+def _by_variant(group: Group, points: Points, values, text):
+    """A panel a dtype with a bar for every variant that has a value there."""
+    names = categories(group, points)
+    dtypes = [dtype for dtype in group.dtypes if len(points.where(dtype=dtype))]
+    looks = {name: look for name, look in style.group_looks(group).items() if len(points.where(variant=name))}
+    # A place for every variant that a category has in any of the panels.
+    has = set(points.tuples([*group.facets, "variant"]))
+    places, centres, place = {}, [], 0.0
+    for _, key in names:
+        present = [variant for variant in looks if (*key, variant) in has]
+        places |= {(key, variant): place + index for index, variant in enumerate(present)}
+        centres.append(place + (len(present) - 1) / 2)
+        place += len(present) + 0.6
+    figure, axes = style.grid(len(dtypes), len(dtypes), 1.2 + 0.19 * max(place, 3.0), sharey=True)
+    for panel, dtype in zip(axes, dtypes, strict=True):
+        rows = points.where(dtype=dtype)
+        _bars(panel, group, rows, looks, places, values, text)
         panel.set_title(dtype)
-    style.legend_of_figure(figure, axes)
+        panel.set_yticks(centres, [name for name, _ in names])
+        panel.set_ylim(place - 0.9, -0.8)
+        panel.grid(axis="y", visible=False)
+    style.legend_of_figure(figure, axes, looks)
     return figure, axes
 
 
-def _bars(panel: Axes, group: Group, names, series: dict, value, text, intervals=None) -> None:
-    height = 0.8 / len(series)
-    for index, (name, (look, rows)) in enumerate(series.items()):
-        order = {key: place for place, (_, key) in enumerate(names)}
+def _bars(panel: Axes, group: Group, points: Points, looks: dict, places: dict, values, text) -> None:
+    found = []
+    for variant, look in looks.items():
+        rows = points.where(variant=variant)
         # One bar a category: if an axis still varies (a short x), the largest row represents it.
-        last = {key: i for i, key in enumerate(rows.tuples(group.facets)) if key in order}
-        chosen = rows.where(np.array(list(last.values()), int))
-        places = np.array([order[key] for key in last]) + (index - (len(series) - 1) / 2) * height
-        values = value(chosen)
-        bars = intervals(chosen) if intervals is not None and len(chosen) else None
-        panel.barh(places, values, height * 0.92, label=style.label(name), **look.bar())
-        if bars is not None:
-            panel.errorbar(values, places, xerr=bars, fmt="none", ecolor="black", elinewidth=0.9, capsize=2)
-        reach = values + bars[1] if bars is not None else values
-        for place, end, number in zip(places, reach, values, strict=True):
-            panel.annotate(text(number), (end, place), xytext=(4, 0), textcoords="offset points", va="center",
-                           fontsize=7.5)  # fmt: skip
-    panel.set_yticks(range(len(names)), [name for name, _ in names])
-    panel.set_ylim(len(names) - 0.5, -0.5)
-    panel.grid(axis="y", visible=False)
+        last = {key: i for i, key in enumerate(rows.tuples(group.facets)) if (key, variant) in places}
+        if last:
+            chosen = rows.where(np.array(list(last.values()), int))
+            found.append((variant, look, np.array([places[key, variant] for key in last]), *values(chosen)))
+    # Room for the numbers behind the bars.
+    limit = 1.3 * style.top_of(np.concatenate([middle for *_, middle, _ in found]))
+    panel.set_xlim(0.0, limit)
+    for name, look, at, middle, ends in found:
+        panel.barh(at, middle, 0.9, label=style.label(name), **look.bar())
+        reach = middle
+        if ends is not None:
+            panel.hlines(at, ends[0], np.minimum(ends[1], limit), color="black", linewidth=0.9)
+            reach = np.maximum(middle, ends[1])
+        for place, end, number in zip(at, reach, middle, strict=True):
+            inside = end > 0.86 * limit
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.4} if inside else None
+            panel.annotate(text(number), (min(end, limit), place), xytext=(-4 if inside else 4, 0),
+                           textcoords="offset points", va="center", ha="right" if inside else "left", fontsize=7.5,
+                           zorder=4, bbox=box)  # fmt: skip
+            if end > limit:
+                (arrow,) = panel.plot([limit], [place], marker=CARETRIGHTBASE, color="black", clip_on=False)
+                arrow.set_in_layout(False)

@@ -15,7 +15,7 @@ def errors(group: Group) -> style.Plot | None:
     rows = group.points.ok
     if not len(rows) or not np.any(np.isfinite(rows["max_abs_err"])):
         return None
-    looks = style.variant_looks(group.variants)
+    looks = style.group_looks(group)
     width = 0.8 / len(looks)
     with style.context():
         figure, (panel,) = style.grid(1, 1)

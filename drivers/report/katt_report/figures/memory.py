@@ -1,6 +1,7 @@
 """Peak memory over the x axis with the fitted exponents."""
 
 from matplotlib.axes import Axes
+from matplotlib.offsetbox import AnchoredOffsetbox, TextArea, VPacker
 
 from katt_report.figures import style
 from katt_report.groups import Group, one_tile
@@ -13,31 +14,42 @@ def memory(group: Group) -> style.Plot | None:
     """Measured workspace and total peak by variant, both axes logarithmic, exponents in the legend."""
     if not len(group.best.with_memory):
         return None
-    looks = style.variant_looks(group.variants)
-    panels = style.dtype_panels(group)
+    looks = style.group_looks(group)
+    panels = style.dtype_panels(group, group.best.with_memory)
     with style.context():
-        figure, axes = style.grid(len(panels), style.columns_of(group, panels), 3.6, sharey=True)
+        figure, axes = style.grid(len(panels), style.columns_of(group, panels), 3.1, sharey=True)
         for panel, (title, _, values) in zip(axes, panels, strict=True):
             rows = group.points.with_memory.match([*group.facets, "dtype"], values)
+            style.x_axis(panel, rows[group.x], group.x_title)
+            grown = []
             for variant, look in looks.items():
                 chosen = rows.where(variant=variant)
                 if len(chosen):
-                    _draw(panel, group, one_tile(chosen, group.x).sorted_by(group.x), look, variant)
+                    grown += _draw(panel, group, one_tile(chosen, group.x).sorted_by(group.x), look, variant)
             panel.set_title(title)
-            style.x_axis(panel, rows[group.x], group.x_title)
-            style.legend_below(panel, 1)
+            # Where curves that rise leave room.
+            lines = [TextArea(text, textprops={"color": look.colour, "fontsize": 8, "fontweight": "bold"})
+                     for text, look in grown]  # fmt: skip
+            if lines:
+                panel.add_artist(AnchoredOffsetbox("upper left", child=VPacker(children=lines, pad=0, sep=2), pad=0.2,
+                                                   frameon=False))  # fmt: skip
+        axes[0].set_yscale("log", base=2)
+        low, high = axes[0].get_ylim()  # of all panels
+        axes[0].set_ylim(low, high * (high / low) ** 0.08)
         for panel in axes:
             style.byte_axis(panel)
             if panel.get_subplotspec().is_first_col():
                 panel.set_ylabel("peak memory")
+        style.legend_of_figure(figure, axes, looks)
     return style.Plot(
         style.plot_name("memory", group),
         f"Memory over {group.symbol}",
         figure,
         "Measured peaks of the allocation tracker: workspace (heavy line) is what a call takes beyond its inputs and "
-        f"outputs, total (thin line, hollow markers) is everything. The exponent p of workspace ∝ {group.symbol}^p is "
-        f"fitted to the upper half of the {group.symbol} measured, at least three of them, where fixed costs no longer "
-        "count; a workspace that is the same at all of them has none, and one of zero cannot be drawn on this axis. "
+        "outputs, total (thin line, hollow markers) is everything. In the corner, how workspace grows with "
+        f"{group.symbol}: the exponent is fitted to the upper half of the "
+        f"{group.symbol} measured, at least three of them, where fixed "
+        "costs no longer count. A workspace of zero cannot be drawn on this axis. "
         "What another program takes is what its own allocator says; without a line it says nothing."
         + style.panels_note(len(panels), group),
         f"Log-log charts of workspace and total memory by variant against {group.x_title}.",
@@ -62,18 +74,19 @@ def growth_text(fit: PowerFit, symbol: str) -> str:
     return f"{bytes_text(fit.factor)} at every {symbol}" if fit.factor else "none"
 
 
-def _draw(panel: Axes, group: Group, rows: Points, look: style.Look, variant: str) -> None:
+def power(text: str) -> str:
+    """N^2.00 with the exponent raised."""
+    raised = str.maketrans("0123456789.-", "⁰¹²³⁴⁵⁶⁷⁸⁹·⁻")
+    base, found, exponent = text.partition("^")
+    return base + exponent.translate(raised) if found else text
+
+
+def _draw(panel: Axes, group: Group, rows: Points, look: style.Look, variant: str) -> list[tuple[str, style.Look]]:
+    """Draws a variant; returns how its workspace grows, if that is known."""
     x, workspace = rows[group.x], rows["workspace_bytes"]
-    fit = fit_power(x, workspace)
-    name = style.label(style.formula(variant))
-    label = f"{name} workspace"
-    if not workspace.any():
-        label += ": none"
-    elif fit and not fit.exponent:
-        label += f": {style.formula(growth_text(fit, group.symbol))}"
-    elif fit:
-        label += f" ∝ {style.formula(group.symbol)}$^{{{fit.exponent:.2f}}}$"
     drawn = workspace > 0
-    panel.plot(x[drawn], workspace[drawn], label=label, **look.curve())
-    thin = look.curve(linewidth=0.9, markerfacecolor="white", markeredgecolor=look.colour, markersize=4.5)
-    panel.plot(x, rows["total_bytes"], label=f"{name} total", **thin)
+    panel.plot(x[drawn], workspace[drawn], label=style.label(variant), **look.curve())
+    panel.plot(x, rows["total_bytes"], **look.curve(linewidth=0.8, markerfacecolor="white",
+                                                   markeredgecolor=look.colour, markersize=4.0))  # fmt: skip
+    fit = fit_power(x, workspace)
+    return [(f"{variant}: {power(growth_text(fit, group.symbol))}", look)] if fit else []

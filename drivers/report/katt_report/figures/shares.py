@@ -27,6 +27,7 @@ def shares(group: Group) -> style.Plot | None:
     rows = profiled(group)
     if not len(rows):
         return None
+    base = base_name(group, rows)
     looks = looks_of([group.profile_of(row) for row in rows.rows()])
     dtypes = [dtype for dtype in group.dtypes if len(rows.where(dtype=dtype))]
     panels = {dtype: _bars(group, rows.where(dtype=dtype)) for dtype in dtypes}
@@ -40,13 +41,13 @@ def shares(group: Group) -> style.Plot | None:
             if same and not panel.get_subplotspec().is_first_col():
                 panel.tick_params(labelleft=False)
             panel.set_title(dtype)
-            panel.set_xlabel(f"time / {schema.BASELINE}'s time")
+            panel.set_xlabel(f"time / {base}'s time")
         style.legend_of_figure(figure, axes)
     return style.Plot(
         style.plot_name("shares", group),
         TITLE,
         figure,
-        f"Time of the operators inside one run, each bar in parts of {schema.BASELINE}'s whole time at that point, so "
+        f"Time of the operators inside one run, each bar in parts of {base}'s whole time at that point, so "
         "that a shorter bar is faster; the percentages are shares of the bar's own time, which stands at its end. "
         "From further runs with Kokkos' profiling callbacks, not from the samples; time that no region or kernel "
         f"holds is the {REST}.",
@@ -89,8 +90,13 @@ def rest_of(profile: Profile) -> Part:
 def baseline_of(group: Group, rows: Points, row: dict) -> Profile | None:
     """The baseline's profile at the point of a row."""
     columns = [*_columns(group), "dtype"]
-    base = rows.match(columns, [row[name] for name in columns]).where(variant=schema.BASELINE)
+    base = rows.match(columns, [row[name] for name in columns]).where(variant=base_name(group, rows))
     return group.profile_of(base.row(0)) if len(base) else None
+
+
+def base_name(group: Group, rows: Points) -> str:
+    """The variant whose time the bars are parts of: the baseline; naive when that has no profile, as a peer."""
+    return group.baseline if group.baseline in rows["variant"] else schema.BASELINE
 
 
 def _columns(group: Group) -> list[str]:
@@ -136,7 +142,7 @@ def draw_bars(panel: Axes, bars, looks: dict) -> None:
             width = share * length
             panel.barh(where, width, 0.86, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
                        label=style.label(short_name(name)))  # fmt: skip
-            if width > 0.075 * longest:
+            if width > 0.1 * longest:
                 panel.text(left + width / 2, where, percent_text(share), ha="center", va="center", fontsize=7,
                            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.8})  # fmt: skip
             left += width

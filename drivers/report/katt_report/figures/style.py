@@ -1,27 +1,26 @@
-"""The look of figures: one colour, marker and line style a variant and a dtype, for screen, print
-and colour-blind readers (the palette is Okabe and Ito's; no two series differ by colour alone)."""
+"""The look of figures: one colour, marker and hatch a variant, for screen, print and colour-blind readers (the palette
+begins with that of Okabe and Ito; no two series differ by colour alone)."""
 
 import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.markers import CARETDOWNBASE, CARETUPBASE
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
-from matplotlib.transforms import ScaledTranslation
 
 from katt_report import schema
-from katt_report.groups import MOST_PANELS, Group, sort_dtypes, sort_variants
+from katt_report.groups import MOST_PANELS, Group, sort_dtypes
 from katt_report.points import Points
 from katt_report.text import bytes_text, power_text, seconds_text
 
 PAGE_WIDTH = 10.8
 GREY = "#555555"
-MISSING = ": no result"
 
 
 @dataclass(frozen=True)
@@ -37,18 +36,17 @@ class Plot:
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, marker, line style and hatch of one series."""
+    """Colour, marker and hatch of one variant."""
 
     colour: str
     marker: str
-    line: str | tuple
     hatch: str
 
     def curve(self, **changes) -> dict:
-        """Keyword arguments of `plot` and `errorbar`."""
+        """Keyword arguments of `plot`."""
         return {
-            "color": self.colour, "marker": self.marker, "linestyle": self.line, "linewidth": 1.6,
-            "markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.6, **changes,
+            "color": self.colour, "marker": self.marker, "linestyle": "-", "linewidth": 1.5,
+            "markersize": 6.0, "markeredgecolor": "white", "markeredgewidth": 0.6, **changes,
         }  # fmt: skip
 
     def bar(self) -> dict:
@@ -56,33 +54,27 @@ class Look:
         return {"color": self.colour, "hatch": self.hatch, "edgecolor": "white", "linewidth": 0.5}
 
 
-_BASELINE = Look("#D55E00", "s", "--", "")
-_VARIANTS = [
-    Look("#0072B2", "o", "-", "////"),
-    Look("#56B4E9", "^", "-.", "...."),
-    Look("#E69F00", "D", ":", "xxxx"),
-    Look("#009E73", "v", (0, (5, 1, 1, 1, 1, 1)), "----"),
-    Look("#CC79A7", "P", (0, (1, 2)), "++++"),
-    Look("#000000", "X", (0, (8, 2)), "oo"),
-]
-_DTYPES = [
-    Look("#333333", "o", "-", ""),
-    Look("#009E73", "s", "--", "////"),
-    Look("#CC79A7", "^", "-.", "...."),
-    Look("#E69F00", "D", ":", "xxxx"),
-]
+_BASELINE = Look("#D55E00", "s", "")
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#6A3D9A", "#56B4E9", "#8C510A", "#999933", "#7F7F7F")
+# As many colours, markers and hatches as have no divisor in common: many variants differ in two of them.
+_MARKERS = ("o", "^", "D", "v", "P", "X", "<", "p", ">", "h")
+_HATCHES = ("////", "....", "xxxx", "----", "++++", "oo", "\\\\\\\\")
 
 
 def variant_looks(variants) -> dict[str, Look]:
-    """The look of every variant: the baseline's is fixed, the others take theirs in order."""
-    looks = iter(_VARIANTS * (1 + len(variants) // len(_VARIANTS)))
-    return {name: _BASELINE if name == schema.BASELINE else next(looks) for name in sort_variants(variants)}
+    """The look of every variant: naive's is fixed, the others take theirs in the order given."""
+    others = [name for name in variants if name != schema.BASELINE]
+    looks = {
+        name: Look(_COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)], _HATCHES[i % len(_HATCHES)])
+        for i, name in enumerate(others)
+    }
+    return {name: looks.get(name, _BASELINE) for name in variants}
 
 
-def dtype_looks(dtypes) -> dict[str, Look]:
-    """The look of every dtype; the three common ones keep theirs whatever else was measured."""
-    order = ["f32", "bf16", "f16"] + [d for d in sort_dtypes(dtypes) if d not in ("f32", "bf16", "f16")]
-    return {name: replace(_DTYPES[min(index, len(_DTYPES) - 1)]) for index, name in enumerate(order)}
+def group_looks(group: Group) -> dict[str, Look]:
+    """The looks of the variants of a group, in its order; each has the same look on the whole page."""
+    looks = variant_looks(group.page_variants or group.variants)
+    return {name: looks[name] for name in group.variants}
 
 
 @contextmanager
@@ -155,25 +147,15 @@ def panels_note(shown: int, group: Group) -> str:
     return f" The first {shown} of {total} combinations are drawn; the table has all." if total > shown else ""
 
 
-def legend_below(axes: Axes, columns: int = 2) -> None:
-    """A legend under the x label, where no data can be; its labels may hold formulas."""
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        below = axes.transAxes + ScaledTranslation(0, -0.5, axes.figure.dpi_scale_trans)
-        legend = axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), bbox_transform=below,
-                             ncols=columns, borderaxespad=0.0, columnspacing=1.2)  # fmt: skip
-        for text in legend.get_texts():
-            text.set_parse_math(True)
-
-
-def legend_of_figure(figure: Figure, axes: list[Axes]) -> None:
-    """One legend for all panels, above them."""
+def legend_of_figure(figure: Figure, axes: list[Axes], order=()) -> None:
+    """One legend for all panels, above them; the names of `order` in that order, others before them."""
     entries = {}
     for panel in axes:
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    labels = sorted(entries, key=lambda label: label.endswith(MISSING))
-    legend_above(figure, [entries[label] for label in labels], labels)
+        for handle, name in zip(*panel.get_legend_handles_labels(), strict=True):
+            entries.setdefault(name, handle)
+    places = {label(name): place for place, name in enumerate(order)}
+    names = sorted(entries, key=lambda name: places.get(name, -1))
+    legend_above(figure, [entries[name] for name in names], names)
 
 
 def legend_above(figure: Figure, handles: list, labels: list[str]) -> None:
@@ -186,9 +168,9 @@ def legend_above(figure: Figure, handles: list, labels: list[str]) -> None:
 
 
 def x_axis(axes: Axes, values, title: str) -> None:
-    """Ticks at the measured values; logarithmic when they span more than a factor of four."""
+    """Ticks at the measured values; logarithmic when they span a factor of four."""
     values = np.unique(np.asarray(values))
-    if values.size and values[0] > 0 and values[-1] / values[0] > 4:
+    if values.size and values[0] > 0 and values[-1] / values[0] >= 4:
         axes.set_xscale("log", base=2)
         step = math.ceil(values.size / 7)
         axes.set_xlim(values[0] / 1.25, values[-1] * 1.25)
@@ -243,8 +225,75 @@ def rate_scale(rates, unit: str) -> tuple[float, str]:
     return 1.0, unit
 
 
-def bars_of(points: Points, mid: str, low: str, high: str, scale=1.0) -> np.ndarray:
-    """Distances from the middle to both interval ends for `errorbar`; 0 when the file has none."""
-    centre = points[mid]
-    ends = np.array([centre - points[low], points[high] - centre])
-    return np.where(np.isfinite(ends), np.maximum(ends, 0.0), 0.0) / scale
+def top_of(values) -> float:
+    """The upper end of an axis for these medians: the largest that is no outlier (beyond three times the range of the
+    middle half, and more than twice as large as three quarters of them)."""
+    values = np.asarray(values, np.float64)
+    values = np.sort(values[np.isfinite(values) & (values > 0)])
+    if not values.size:
+        return 1.0
+    first, third = np.quantile(np.log(values), [0.25, 0.75])
+    fence = math.exp(third + max(3.0 * (third - first), math.log(2.0)))
+    return float(values[values <= fence].max())
+
+
+def ends_of(points: Points, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper end of the interval of a column; the middle where the file has none."""
+    stem = name.removesuffix("_s")
+    unit = name.removeprefix(stem)
+    middle = points[name]
+    ends = [points[f"{stem}_{side}{unit}"] for side in ("lo", "hi")]
+    low, high = (np.where(np.isnan(end), middle, end) for end in ends)
+    return np.minimum(low, middle), np.maximum(high, middle)
+
+
+def rate_ends(points: Points, rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper end of the interval of rates, from that of the times."""
+    low, high = ends_of(points, "time_s")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ends = rates * points["time_s"] / high, rates * points["time_s"] / low
+    return tuple(np.where(np.isnan(end), rates, end) for end in ends)
+
+
+def limits(panel: Axes, values, others=()) -> None:
+    """Limits of the y axis by medians: from zero, or logarithmic where they span a factor of twelve. `others` are in
+    the range as well."""
+    values = np.asarray([*values, *others], np.float64)
+    values = values[np.isfinite(values) & (values > 0)]
+    top = max([top_of(values), *others])
+    if values.size and top / values.min() >= 12:
+        panel.set_yscale("log", base=2)
+        panel.set_ylim(values.min() / 1.4, top * 1.25)
+        panel.yaxis.set_major_locator(LogLocator(base=2 if top / values.min() < 64 else 4, numticks=12))
+        panel.yaxis.set_minor_locator(NullLocator())
+    else:
+        panel.set_ylim(0.0, top * 1.12)
+
+
+def curve(panel: Axes, x, y, ends, look: Look, name: str) -> None:
+    """Medians with the bars of their intervals inside the limits of the panel, which are set before.
+
+    A bar that goes on ends in an arrow; a median outside is an arrow with its value.
+    """
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    bottom, top = panel.get_ylim()
+    low, high = (np.asarray(end, np.float64) for end in ends)
+    inside = y <= top
+    panel.plot(x, np.minimum(y, 2 * top), label=label(name), **look.curve())
+    panel.vlines(x[inside], np.maximum(low, bottom)[inside], np.minimum(high, top)[inside], color=look.colour,
+                 linewidth=1.1, alpha=0.8)  # fmt: skip
+    arrows = (inside & (high > top), top, CARETUPBASE), (inside & (low < bottom), bottom, CARETDOWNBASE)
+    for gone, edge, marker in arrows:
+        for at in x[gone]:
+            (arrow,) = panel.plot([at], [edge], marker=marker, color=look.colour, markersize=5, clip_on=False)
+            arrow.set_in_layout(False)
+    for at, middle in zip(x[~inside], y[~inside], strict=True):
+        panel.annotate(f"↑ {middle:.3g}", (at, top), xytext=(0, 1), textcoords="offset points", ha="center", va="top",
+                       fontsize=7.5, color=look.colour, fontweight="bold", zorder=5,
+                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
+
+
+def ratio_axis(panel: Axes, text: str) -> None:
+    """Ticks of a ratio, and the line at 1."""
+    panel.axhline(1.0, color="black", linewidth=1.0, zorder=1, label=text)
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))

@@ -16,6 +16,7 @@ from katt_report.groups import MOST_PANELS, Group, sort_dtypes
 from katt_report.points import Points
 from katt_report.text import percent_text, rate_text
 
+
 def tiles(group: Group) -> style.Plot | None:
     """Share of the fastest tile's throughput over tile_q × tile_kv: a panel a variant, facet, x and dtype."""
     panels, total = _panels(group)

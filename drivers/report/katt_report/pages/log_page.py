@@ -1,11 +1,14 @@
 """The page of logs: stacked bars of the phases by operator, and a table with the work of each."""
 
+import numpy as np
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
 from katt_report.figures import style
 from katt_report.figures.shares import TITLE, draw_bars, looks_of, rest_of, short_name
 from katt_report.load import Part, Profile
 from katt_report.logs import Log
-from katt_report.pages.markup import bullets, escape, figure, page, table
-from katt_report.pages.output import render
+from katt_report.pages.markup import bullets, escape, page, table
+from katt_report.pages.output import FORMATS, add_figure
 from katt_report.pages.shares_table import work_cells
 from katt_report.text import list_text, percent_text, seconds_text, significant
 
@@ -14,17 +17,17 @@ _HEADS = [("phase", ""), ("operator", ""), ("calls", "n"), ("time", "n"), ("shar
 _UNIT = {"train": "a step", "generate": "an answer"}
 
 
-def log_report(logs: list[Log]) -> dict[str, bytes]:
+def log_report(logs: list[Log], formats: tuple[str, ...] = FORMATS) -> dict[str, bytes]:
     """The files of a report on logs by name."""
     files, body = {}, []
     for index, log in enumerate(logs):
+        which = "" if len(logs) == 1 else f"_{index + 1}"
         body.append(f"<section><h2>{escape(log.name)}</h2>" + bullets(log_lines(log), "headline"))
+        plot = curves(log, f"loss{which}")
+        if plot:
+            body.append(f"<h3>{plot.title}</h3>" + add_figure(plot, files, formats))
         if log.profile:
-            stem = "phases" if len(logs) == 1 else f"phases_{index + 1}"
-            plot = phases(log, stem)
-            svg, png = render(plot.figure)
-            files |= {f"{stem}.svg": svg, f"{stem}.png": png}
-            body.append(f"<h3>{TITLE}</h3>" + figure(svg, plot.caption, plot.alt, stem, plot.figure.get_figwidth()))
+            body.append(f"<h3>{TITLE}</h3>" + add_figure(phases(log, f"phases{which}"), files, formats))
             body.append(profile_table(log.profile))
         rows = [[escape(key), escape(value)] for key, value in log.about.items()]
         body.append("<h3>About</h3>" + table([("", ""), ("", "")], rows) + "</section>")
@@ -34,12 +37,57 @@ def log_report(logs: list[Log]) -> dict[str, bytes]:
     return files
 
 
+# Of a step: the column, the label of its axis, its unit's text.
+_CURVES = (("loss", "loss", None), ("grad_norm", "norm of the gradient", None), ("lr", "learning rate", None),
+           ("time_s", "time of a step", seconds_text))  # fmt: skip
+
+
+def curves(log: Log, name: str) -> style.Plot | None:
+    """The loss over the steps of a training run, with the norm of the gradient, the rate and the time of a step.
+
+    A column that never changes has no panel; None for a log without a loss.
+    """
+    loss = log.columns.get("loss")
+    if loss is None or not np.isfinite(loss).any():
+        return None
+    shown = [(column, title, text) for column, title, text in _CURVES
+             if column == "loss" or len(np.unique(log.columns.get(column, ()))) > 1]  # fmt: skip
+    with style.context():
+        figure, axes = style.grid(len(shown), 2, 2.9)
+        for panel, (column, title, text) in zip(axes, shown, strict=True):
+            values = log.columns[column]
+            steps = np.arange(1, len(values) + 1)
+            panel.plot(steps, values, color="#0072B2", linewidth=1.0 if len(values) > 100 else 1.5,
+                       marker="o" if len(values) < 30 else "", markersize=4)  # fmt: skip
+            if column != "loss":
+                panel.set_ylim(0.0, 1.12 * style.top_of(values))
+            panel.set_xlabel("step")
+            panel.set_ylabel(title)
+            panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            if text:
+                ticks = FuncFormatter(lambda value, _, text=text: text(value, 2) if value else "0")
+                panel.yaxis.set_major_formatter(ticks)
+    return style.Plot(
+        name,
+        "Loss",
+        figure,
+        "The loss of every step as the log has it, without smoothing, and what belongs to it. The other axes start at "
+        "zero and follow the bulk of the values: a single outlier may leave them.",
+        f"Line charts over the steps: {list_text([title for _, title, _ in shown])}.",
+    )
+
+
 def log_lines(log: Log) -> list[str]:
     """The content of a log in words."""
     lines = []
     losses = log.columns.get("loss")
     if losses is not None and len(losses):
-        lines.append(f"{len(losses)} steps: loss {losses[0]:.4g} to {losses[-1]:.4g}.")
+        least = int(np.nanargmin(losses)) if np.isfinite(losses).any() else len(losses) - 1
+        lowest = "" if least == len(losses) - 1 else f", lowest {losses[least]:.4g} at step {least + 1}"
+        lines.append(f"{len(losses)} steps: loss {losses[0]:.4g} to {losses[-1]:.4g}{lowest}.")
+        lost = int(np.sum(~np.isfinite(losses)))
+        if lost:
+            lines.append(f"{lost} step{'s'[: lost != 1]} with a loss that is no number.")
     if not log.profile:
         return [*lines, f"{log.name} holds no profile: katt {log.command} --profile takes one."]
     unit = _UNIT.get(log.command, "a run")
@@ -47,7 +95,8 @@ def log_lines(log: Log) -> list[str]:
         inside = sorted(log.profile.inside(part), key=lambda one: -one.time_s)[:3]
         most = [f"{short_name(one.name)} {percent_text(one.time_s / part.time_s)}" for one in inside]
         share = percent_text(part.time_s / log.profile.time_s)
-        lines.append(f"{part.name}: {seconds_text(part.time_s)} of {unit}, {share}{f'; of it {list_text(most)}' if most else ''}.")
+        inner = f"; of it {list_text(most)}" if most else ""
+        lines.append(f"{part.name}: {seconds_text(part.time_s)} of {unit}, {share}{inner}.")
     return lines
 
 

@@ -12,7 +12,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: #fff; color: #1d1d1f; font: 15px/1.5 system-ui, "Segoe UI", "Helvetica Neue", Arial,
   "Liberation Sans", "DejaVu Sans", sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 28px 36px 60px; }
+main { padding: 28px 36px 60px; }
 h1 { font-size: 27px; line-height: 1.2; margin: 0 0 4px; }
 h2 { font-size: 20px; margin: 40px 0 10px; padding-top: 14px; border-top: 2px solid #1d1d1f; }
 h3 { font-size: 16px; margin: 28px 0 6px; }
@@ -23,6 +23,10 @@ a { color: #0050a0; }
 ul { padding-left: 20px; margin: 6px 0; } li { margin: 3px 0; max-width: 100ch; }
 .headline { background: #f3f6fa; border-left: 4px solid #0072b2; padding: 10px 18px 12px; margin: 14px 0; }
 .headline li:first-child { font-weight: 600; }
+.answer { font-size: 19px; line-height: 1.4; font-weight: 600; margin: 14px 0; max-width: none; }
+.failed { background: #fbe9e7; border-left: 4px solid #a8200d; color: #8a1a0a; padding: 10px 18px; margin: 14px 0; }
+.failed li:first-child { font-weight: 700; }
+details { margin: 10px 0; } summary { cursor: pointer; color: #0050a0; }
 .caution { background: #fdf4ea; border-left: 4px solid #d55e00; padding: 8px 18px; margin: 14px 0; }
 figure { margin: 12px 0 26px; } figure img { max-width: 100%; height: auto; display: block; }
 figcaption { color: #444; font-size: 13.5px; max-width: 100ch; margin-top: 6px; }
@@ -41,11 +45,11 @@ pre { background: #f6f6f6; padding: 8px 12px; font-size: 12px; white-space: pre-
 @media print {
   @page { size: A4; margin: 14mm; }
   body { font-size: 10.5pt; } main { max-width: none; padding: 0; } nav { display: none; }
-  figure, .headline, .caution { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  figure, .headline, .caution, .failed { break-inside: avoid; } h2, h3 { break-after: avoid; }
   figure img { max-height: 230mm; }
   .scroll { overflow: visible; } table { font-size: 7pt; } th, td { padding: 1.5px 4px; } tr { break-inside: avoid; }
   thead { display: table-header-group; } a { color: inherit; text-decoration: none; }
-  .headline, .caution, pre { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  .headline, .caution, .failed, pre { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 """
 

@@ -13,18 +13,33 @@ from matplotlib.figure import Figure
 
 from katt_report.errors import InputError
 from katt_report.figures import style
+from katt_report.pages import markup
+
+FORMATS = ("png", "svg")
+"""The formats in which figures are written by default."""
+
+# Dates and versions would make the same figure differ from run to run.
+_METADATA = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None, "Producer": None}}
 
 
-def render(figure: Figure) -> tuple[bytes, bytes]:
-    """The figure as SVG and PNG; the same figure always gives the same bytes."""
-    svg, png = io.BytesIO(), io.BytesIO()
+def render(figure: Figure, formats: tuple[str, ...] = ("svg", "png")) -> tuple[bytes, ...]:
+    """The figure in each of the formats (svg, png, pdf); the same figure always gives the same bytes."""
+    made = {}
     with style.context():
-        figure.savefig(png, format="png", metadata={"Software": None})
-        # The layout is settled now; computing it again for the second format would take as long as
-        # drawing.
-        figure.set_layout_engine("none")
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    return svg.getvalue(), png.getvalue()
+        # Pixels first; the layout is settled then, and computing it again would take as long as drawing.
+        for kind in sorted(set(formats), key=lambda kind: kind != "png"):
+            file = io.BytesIO()
+            figure.savefig(file, format=kind, metadata=_METADATA[kind])
+            figure.set_layout_engine("none")
+            made[kind] = file.getvalue()
+    return tuple(made[kind] for kind in formats)
+
+
+def add_figure(plot: style.Plot, files: dict[str, bytes], formats: tuple[str, ...] = FORMATS) -> str:
+    """Adds a figure to the files in each format; returns its HTML, in which the vector image travels."""
+    svg, *images = render(plot.figure, ("svg", *formats))
+    files |= {f"{plot.name}.{kind}": data for kind, data in zip(formats, images, strict=True)}
+    return markup.figure(svg, plot.caption, plot.alt, plot.name, plot.figure.get_figwidth())
 
 
 _PREFIX = ".katt-report."

@@ -4,31 +4,20 @@ numbers."""
 import json
 import math
 
-import numpy as np
-
 from katt_report import schema
 from katt_report.figures import draw_all
 from katt_report.figures.shares import TITLE as SHARES
-from katt_report.figures.style import Plot
-from katt_report.groups import Group, groups, sort_dtypes, sort_variants
-from katt_report.headline import cautions, headline
+from katt_report.groups import Group, groups
+from katt_report.headline import answer, cautions, details, failures, overall, sentences
+from katt_report.limits import checked
 from katt_report.load import Results
 from katt_report.pages.machines import TITLE as MACHINES
 from katt_report.pages.machines import machines_section
-from katt_report.pages.markup import bullets, escape, figure, page, small, status, table
-from katt_report.pages.output import render
+from katt_report.pages.markup import bullets, escape, page, prose, table
+from katt_report.pages.output import FORMATS, add_figure
+from katt_report.pages.points_table import SPOKEN, points_table
 from katt_report.pages.shares_table import shares_table
-from katt_report.text import (
-    bytes_text,
-    error_text,
-    list_text,
-    percent_text,
-    rate_text,
-    ratio_text,
-    seconds_text,
-    significant,
-    value_text,
-)  # fmt: skip
+from katt_report.text import bytes_text, list_text, rate_text, significant, value_text
 
 HOW_TO_READ = [
     "A point is one value for every axis; each variant and tile at it is a row. Outputs are checked against a "
@@ -37,8 +26,9 @@ HOW_TO_READ = [
     "disturbance of the machine that lasts longer than a round hits all of them.",
     "Times are medians. Intervals are 95 % intervals of the median from order statistics: they assume nothing about "
     "the distribution of the noise.",
-    f"The speedup is paired: the median of the ratios to {schema.BASELINE} round by round, with its own interval. "
-    "It is steadier than the quotient of two medians, and it is what to compare between runs. Times are not.",
+    f"The speedup is paired: the median of the ratios to {schema.BASELINE}, or to the variant of --baseline, round by "
+    "round, with its own interval. It is steadier than the quotient of two medians, and it is what to compare between "
+    "runs. Times are not.",
     "Workspace and total memory are measured peaks of the allocation tracker, not formulas; of another program what "
     "its own allocator says, or a dash where it says nothing.",
     "Throughput counts useful work: the FLOPs of the visible scores, or the least traffic in bytes. Ceilings are "
@@ -46,27 +36,31 @@ HOW_TO_READ = [
 ]
 
 
-def report(results: Results) -> dict[str, bytes]:
-    """The files of a report by name: report.html and every figure as SVG and PNG."""
+def report(results: Results, formats: tuple[str, ...] = FORMATS, tell=lambda done, total: None) -> dict[str, bytes]:
+    """The files of a report by name: report.html, and every figure in each of the formats.
+
+    `tell(done, total)` is called before each figure is rendered.
+    """
     parts = [(group, draw_all(group)) for group in groups(results)]
-    files, body = {}, []
-    lines = headline(results)
+    files, body, total = {}, [], sum(len(plots) for _, plots in parts)
     compared = machines_section(results)
+    body.append('<section id="short">' + _answers(results, [group for group, _ in parts]) + "</section>")
     body.append(_navigation(parts, bool(compared)))
-    body.append('<section id="short">')
-    for title, sentence in lines:
-        body.append(f"<h3>{escape(title)}</h3>" if len(lines) > 1 else "")
-        body.append(bullets(sentence, "headline"))
-    doubts = cautions(results)
-    body.append((bullets(doubts, "caution") if doubts else "") + "</section>")
+    done = 0
     for group, plots in parts:
         body.append(f'<section id="{_anchor(group)}"><h2>{escape(_capital(group.title))}</h2>')
+        body.append(bullets(sentences(group), "headline"))
+        every = details(group)
+        if len(every) > 1:
+            body.append(f"<details><summary>Every variant in words</summary>{bullets(every, 'plain')}</details>")
         body.append(f"<p>{escape(_constants(group))}</p>")
         if not plots:
             body.append("<p>No point of this group was measured, so there is nothing to draw; the table says why.</p>")
         for plot in plots:
+            tell(done, total)
+            done += 1
             body.append(f"<h3>{escape(plot.title)}</h3>")
-            body.append(_add(plot, files))
+            body.append(add_figure(plot, files, formats))
             if plot.title == SHARES:
                 body.append(shares_table(group))
         body.append(f"<h3>All points</h3>{points_table(group)}</section>")
@@ -76,10 +70,19 @@ def report(results: Results) -> dict[str, bytes]:
     return files
 
 
-def _add(plot: Plot, files: dict[str, bytes]) -> str:
-    svg, png = render(plot.figure)
-    files |= {f"{plot.name}.svg": svg, f"{plot.name}.png": png}
-    return figure(svg, plot.caption, plot.alt, plot.name, plot.figure.get_figwidth())
+def _answers(results: Results, found: list[Group]) -> str:
+    """What came out, before everything else: failed rows, the answer, and what to know before believing it."""
+    wrong, doubts = failures(results), cautions(results)
+    body = bullets(wrong, "failed") if wrong else ""
+    if len(found) == 1:
+        body += f'<p class="answer">{prose(answer(found[0]))}</p>'
+    else:
+        rows = [[f'<a href="#{_anchor(group)}">{escape(_capital(group.title))}</a>', prose(answer(group)),
+                 str(len(group.points.ok)), str(len(group.points.where(status="failed")) or "")]
+                for group in found]  # fmt: skip
+        body += f'<p class="answer">{prose(overall(found))}</p>'
+        body += table([("", ""), ("what came out", "wide"), ("measured", "n"), ("failed", "n")], rows)
+    return body + (bullets(doubts, "caution") if doubts else "")
 
 
 def _anchor(group: Group) -> str:
@@ -118,7 +121,7 @@ def _constants(group: Group) -> str:
     """The axes that are the same for every point: the page names them once instead of in every
     row."""
     points = group.points
-    same = [name for name in points.identity if len(points.values(name)) == 1 and name not in _SPOKEN]
+    same = [name for name in points.identity if len(points.values(name)) == 1 and name not in SPOKEN]
     values = {name: points.values(name)[0] for name in same}
     parts = [f"{name} {value_text(value)}" for name, value in values.items() if value not in ("", 0, -1)]
     off = [name for name in ("causal", "cold") if values.get(name) == 0]
@@ -130,101 +133,16 @@ def _constants(group: Group) -> str:
     return text + (" Not causal." if "causal" in off and group.key[0] == "attention" else "")
 
 
-_SPOKEN = {"op", "pass", "backend", "variant"}
-_HEADS = ["time (95 %)", "throughput", "of ceiling", "speedup (95 %)", "workspace", "total", "max error (mean)",
-          "samples"]  # fmt: skip
-
-
-def points_table(group: Group) -> str:
-    """Every row of the group: the axes that vary, then the results, or the reason why there are none."""
-    points = group.points
-    # seq_kv beside an equal seq_q would be a column that says nothing.
-    hidden = {*_SPOKEN, *group.x_also, *schema.TILES}
-    axes = [name for name in points.identity if len(points.values(name)) > 1 and name not in hidden]
-    axes.sort(key=lambda name: ("label", "dtype").index(name) if name in ("label", "dtype") else 2)
-    tiled = bool(np.any(points["tile_q"] > 0) or np.any(points["tile_kv"] > 0))
-    dtypes, variants = sort_dtypes(points.values("dtype")), sort_variants(points.values("variant"))
-
-    def place(row: dict) -> tuple:
-        along = (dtypes.index(row[name]) if name == "dtype" else row[name] for name in axes)
-        return (*along, variants.index(row["variant"]), row["tile_q"], row["tile_kv"])
-
-    heads = [("N" if name == group.x and group.symbol == "N" else name, "" if points[name].dtype.kind == "U" else "n")
-             for name in axes]  # fmt: skip
-    heads += [("variant", "")] + [("tile", "n")] * tiled + [("status", "")] + [(text, "n") for text in _HEADS]
-    shared = bool(np.nansum(points["sent_bytes"]) > 0)  # by ranks
-    heads += [(text, "n") for text in _EXCHANGED] * shared
-    cells, apart, before = [], set(), None
-    for index, row in enumerate(sorted(points.rows(), key=place)):
-        key = tuple(row[name] for name in axes)
-        if before is not None and key != before:
-            apart.add(index)
-        before = key
-        line = [escape(value_text(row[name])) for name in axes]
-        line += [escape(row["variant"]) + small(row["engine"])]
-        line += [f"{row['tile_q']}&nbsp;×&nbsp;{row['tile_kv']}" if row["tile_q"] or row["tile_kv"] else ""] * tiled
-        line += [status(row["status"])] + _results(row, group)
-        cells.append(line + _exchanged(row) * (shared and row["status"] == "ok"))
-    return table(heads, cells, apart)
-
-
-def _results(row: dict, group: Group) -> list[str]:
-    if row["status"] != "ok":
-        return [escape(row["reason"] or "no reason given")]
-    rate = row[group.rate] * (1e12 if group.rate == "tflops" else 1e9)
-    known = math.isfinite(row["speedup"]) and row["variant"] != schema.BASELINE
-    speedup = f"{ratio_text(row['speedup'])}×" if known else ""
-    # The bytes of the host and of the device, when both hold memory.
-    parts = [f"{bytes_text(row[name + '_bytes'])} {name}" for name in ("host", "device") if row[name + "_bytes"] > 0]
-    peaks = [
-        "none" if row["workspace_bytes"] == 0 else bytes_text(row["workspace_bytes"]),
-        escape(bytes_text(row["total_bytes"])) + small(" + ".join(parts) if len(parts) > 1 else ""),
-    ]
-    return [
-        escape(seconds_text(row["time_s"])) + small(_range(row["time_lo_s"], row["time_hi_s"], seconds_text)),
-        escape(rate_text(rate, group.rate_unit)),
-        escape(f"{percent_text(row['ceiling_fraction'])} {row['ceiling']}" if row["ceiling"] else "–"),
-        escape(speedup) + small(_range(row["speedup_lo"], row["speedup_hi"], ratio_text) if speedup else ""),
-        *peaks,
-        escape(error_text(row["max_abs_err"])) + small(error_text(row["mean_abs_err"])),
-        str(row["samples"]),
-    ]
-
-
-_EXCHANGED = ["bus bandwidth", "sent by a rank", "messages", "communicating", "overlapped"]
-
-
-def _exchanged(row: dict) -> list[str]:
-    """The bytes that ranks sent each other in a run, and the seconds that it took."""
-    busbw, sent, messages, inside, hidden = (row[name] for name in schema.EXCHANGE)
-    if not math.isfinite(sent):  # MPI by itself
-        return [escape(rate_text(busbw * 1e9, "B/s")) if busbw > 0 else "–", *["–"] * 4]
-    return [
-        escape(rate_text(busbw * 1e9, "B/s")) if busbw > 0 else "–",
-        escape(bytes_text(sent)),
-        significant(messages),
-        escape(percent_text(inside)),
-        escape(percent_text(hidden)),
-    ]
-
-
-def _range(low: float, high: float, text) -> str:
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return ""
-    # Both ends in the unit of the upper end, so that the unit stands once.
-    first, last = text(low), text(high)
-    same = first.partition(" ")[2] == last.partition(" ")[2]
-    return f"{first.partition(' ')[0] if same else first}–{last.partition(' ')[0] if same else last}"
-
-
 def _ceilings(results: Results) -> str:
+    ceilings = checked(results.ceilings)
     head = '<section id="ceilings"><h2>Measured ceilings</h2>'
     if not results.ceilings:
         return head + "<p>The file holds none: the run measured no ceilings.</p></section>"
-    many = len({(c.source, c.run) for c in results.ceilings}) > 1
+    many = len({(c.source, c.run) for c in ceilings}) > 1
     rows = []
-    for c in results.ceilings:
-        row = [c.name, rate_text(c.value, c.unit), str(c.threads), bytes_text(c.bytes) if c.bytes else "–"]
+    for c in ceilings:
+        value = "– disturbed" if math.isnan(c.value) else rate_text(c.value, c.unit)
+        row = [c.name, value, str(c.threads), bytes_text(c.bytes) if c.bytes else "–"]
         rows.append([escape(text) for text in row + ([c.source, c.run] if many else [])])
     heads = [("ceiling", ""), ("value", "n"), ("threads", "n"), ("working set", "n")]
     return head + table(heads + ([("file", ""), ("run", "")] if many else []), rows) + "</section>"

@@ -1,15 +1,15 @@
 """The table of profiles: the time of every region and kernel of a run."""
 
-from katt_report import schema
-from katt_report.figures.shares import baseline_of, point_text, profiled, rest_of, short_name
+from katt_report.figures.shares import base_name, baseline_of, point_text, profiled, rest_of, short_name
 from katt_report.groups import Group
 from katt_report.load import Part, Profile
 from katt_report.pages.markup import escape, small, table
 from katt_report.text import bytes_text, percent_text, rate_text, seconds_text, significant
 
 _MOST_PHASES = 4
+_SAVING = "saves"
 _HEADS = [("point", ""), ("dtype", ""), ("variant", ""), ("part", ""), ("calls", "n"), ("time", "n"), ("share", "n"),
-          ("FLOPs", "n"), ("traffic", "n"), ("of ceiling", "n"), ("saves of naive", "n"), ("phases", "")]  # fmt: skip
+          ("FLOPs", "n"), ("traffic", "n"), ("of ceiling", "n"), (_SAVING, "n"), ("phases", "")]  # fmt: skip
 
 
 def shares_table(group: Group) -> str:
@@ -17,9 +17,11 @@ def shares_table(group: Group) -> str:
     time."""
     rows = profiled(group)
     lines, apart = [], set()
+    name = base_name(group, rows)
+    heads = [(f"saves of {name}", "n") if head == _SAVING else (head, kind) for head, kind in _HEADS]
     for row in rows.rows():
         profile = group.profile_of(row)
-        base = None if row["variant"] == schema.BASELINE else baseline_of(group, rows, row)
+        base = None if row["variant"] == name else baseline_of(group, rows, row)
         apart.add(len(lines))
         about = [point_text(group, row), row["dtype"], row["variant"]]
         for part in [*profile.outermost, rest_of(profile)]:
@@ -28,7 +30,7 @@ def shares_table(group: Group) -> str:
         lines.append(["", "", "", "<b>all</b>", "", f"<b>{escape(seconds_text(profile.time_s))}</b>", "", "", "", "",
                       f"<b>{_saving(base, base.time_s, profile.time_s) if base else ''}</b>",
                       small(f"mean of {profile.runs} runs")])  # fmt: skip
-    return f"<details><summary>Calls, times and phases of every part</summary>{table(_HEADS, lines, apart)}</details>"
+    return f"<details><summary>Calls, times and phases of every part</summary>{table(heads, lines, apart)}</details>"
 
 
 def _cells(part: Part, profile: Profile, base: Profile | None) -> list[str]:

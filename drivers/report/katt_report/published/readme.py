@@ -9,6 +9,7 @@ from posixpath import normpath
 from katt_report import schema
 from katt_report.groups import sort_dtypes
 from katt_report.published.markers import about, fill_template
+from katt_report.published.repeats import readme_text
 from katt_report.published.source import open_source
 from katt_report.text import significant
 
@@ -51,6 +52,7 @@ def readme(folder: Path) -> str:
         "files": lambda: "\n".join([*(_file_line(path) for path in _data(folder)), *_link_to_index(folder)]),
         "figures": lambda: "\n\n".join(f"![{_words(path)}]({path.name})" for path in sorted(folder.glob("*.png"))),
         "speedups": lambda: _speedups(folder),
+        "calibration": lambda: readme_text(folder / "calibration.h5"),
     }
     kept = [text for text in re.split(r"\n{2,}", template.strip()) if _is_there(text, folder)]
     text = "\n\n".join(part for n, part in enumerate(kept) if not _is_bare(kept, n)) + "\n"

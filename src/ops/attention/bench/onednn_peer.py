@@ -16,8 +16,7 @@ def steps(library, case, t):
     b, h, s, _ = shapes(case)["q"]
     t["out"] = Matrix(library, case.dtype, *t["q"].shape)
     t["stats"] = Matrix(library, "f32", b * h * s, 1)
-    for part in forward(library, case, t, t["stats"]):
-        part.execute()
+    library.run(forward(library, case, t, t["stats"]))
     return gradients(library, case, t)
 
 

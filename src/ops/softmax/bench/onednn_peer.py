@@ -27,7 +27,7 @@ def steps(library, case, t):
     step = Primitive(library, forward, {SRC: x[1], DST: out[1]})
     if not case.backward:
         return [step]
-    step.execute()
+    library.run([step])
     dx, dout = t["dx"].view(), t["dout"].view()
     backward = library.make("softmax_backward_primitive_desc_create", library.engine, ctypes.c_int(SOFTMAX),
                             dx[0], dout[0], out[0], columns, forward, Pointer())  # fmt: skip

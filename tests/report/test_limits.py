@@ -1,0 +1,71 @@
+"""Ceilings that contradict each other, and rows above theirs."""
+
+import math
+
+import pytest
+import synthetic
+from katt_report import groups, headline, load
+from katt_report.figures import draw_all
+from katt_report.headline import cautions
+from katt_report.limits import checked
+from katt_report.load import Ceiling
+from katt_report.pages.page import report
+from katt_report.pages.points_table import text_table
+
+
+def ceilings(**values) -> list[Ceiling]:
+    return [Ceiling(name, value, "B/s", 2, 0, "r.h5", "run-0001") for name, value in values.items()]
+
+
+def doubted(**values) -> set[str]:
+    """The names of the ceilings that are not believed."""
+    return {c.name for c in checked(ceilings(**values)) if math.isnan(c.value)}
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"read_l1": 600, "read_l2": 240, "read_dram": 44}, set()),
+        ({"read_l1": 30, "read_l2": 240, "read_dram": 44}, {"read_l1"}),  # the nearer one was disturbed
+        ({"read_l1": 600, "read_l2": 20, "read_l3": 25, "read_dram": 44}, {"read_l2", "read_l3"}),
+        ({"read_l1": 600, "read_l2": 42, "read_dram": 44}, set()),  # within the noise of two measurements
+        ({"copy_l2": 30, "copy_dram": 40, "read_l2": 240}, {"copy_l2"}),
+        ({"stream_copy_dram": 10, "copy_dram": 40}, set()),  # no ceiling of a row
+        ({"fma_f32": 470, "amx_bf16": 300}, {"amx_bf16"}), ({"fma_f32": 470, "avx512_bf16": 940}, set()),
+        ({"read_l1": math.nan, "read_dram": 44}, {"read_l1"}),
+    ],
+)  # fmt: skip
+def test_which_ceilings_are_believed(values, names):
+    assert doubted(**values) == names
+
+
+def test_other_threads_and_runs_contradict_nothing():
+    one, two = ceilings(read_l1=30)[0], ceilings(read_dram=44)[0]
+    assert not math.isnan(checked([one, Ceiling("read_dram", 44, "B/s", 1, 0, "r.h5", "run-0001")])[0].value)
+    assert math.isnan(checked([one, two])[0].value)
+
+
+def test_a_disturbed_ceiling_is_a_dash(tmp_path, quick):
+    file = synthetic.attention_seqlen(sizes=(512, 1024, 2048), dtypes=("bf16",))
+    slow = {"read_l1": 20e9, "amx_bf16": 100e9}
+    file.ceilings["run-0001"] = [(name, slow.get(name, value), *rest) for name, value, *rest in synthetic.CEILINGS]
+    results = load(synthetic.write(tmp_path / "r.h5", file))
+    assert "read_l1" in cautions(results)[0] and "amx_bf16" in cautions(results)[0]
+    page = report(results)["report.html"].decode()
+    assert page.count("– disturbed") == 2
+    (group,) = groups(results)
+    assert "ceiling" not in [plot.name for plot in draw_all(group)], "no row has a believable ceiling"
+    assert "– (disturbed)" in text_table(group)
+    assert not any("Nearest to a measured ceiling" in line for line in headline(results)[0][1])
+
+
+def test_a_row_above_its_ceiling_has_no_share(tmp_path):
+    file = synthetic.attention_seqlen(sizes=(512, 1024, 2048), dtypes=("f32",))
+    above = next(row for row in file.rows if row["variant"] == "flash" and row["seq_q"] == 1024)
+    above["ceiling_fraction"] = 23.86
+    results = load(synthetic.write(tmp_path / "r.h5", file))
+    (group,) = groups(results)
+    assert "1 row above the ceiling" in cautions(results)[0]
+    assert "– (above fma_f32)" in text_table(group) and "2386 %" not in text_table(group)
+    plot = next(plot for plot in draw_all(group) if plot.name == "ceiling")
+    assert plot.figure.axes[0].get_xlim()[1] < 100
