@@ -302,4 +302,4 @@ def test_every_experiment_of_the_project_is_described():
         assert all((ROOT / word).exists() for word in words if word.startswith("experiments/")), step.name
         assert step.forms[-1].minutes <= step.forms[0].minutes
     others = {path.name for path in (ROOT / "experiments").iterdir() if path.is_dir()} - {step.experiment for step in steps}
-    assert others - {"__pycache__"} == {"demo", "smoke", "cuda_sanitizer"}
+    assert others - {"__pycache__"} == {"calibration", "demo", "smoke", "cuda_sanitizer"}  # runs over hours, and none with a result

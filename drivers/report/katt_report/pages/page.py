@@ -48,7 +48,7 @@ def report(results: Results, formats: tuple[str, ...] = FORMATS, tell=lambda don
     body.append(_navigation(parts, bool(compared)))
     done = 0
     for group, plots in parts:
-        body.append(f'<section id="{_anchor(group)}"><h2>{escape(_capital(group.title))}</h2>')
+        body.append(f'<section id="{_anchor(group)}"><h2>{escape(group.title)}</h2>')
         body.append(bullets(sentences(group), "headline"))
         every = details(group)
         if len(every) > 1:
@@ -77,7 +77,7 @@ def _answers(results: Results, found: list[Group]) -> str:
     if len(found) == 1:
         body += f'<p class="answer">{prose(answer(found[0]))}</p>'
     else:
-        rows = [[f'<a href="#{_anchor(group)}">{escape(_capital(group.title))}</a>', prose(answer(group)),
+        rows = [[f'<a href="#{_anchor(group)}">{escape(group.title)}</a>', prose(answer(group)),
                  str(len(group.points.ok)), str(len(group.points.where(status="failed")) or "")]
                 for group in found]  # fmt: skip
         body += f'<p class="answer">{prose(overall(found))}</p>'
@@ -89,12 +89,8 @@ def _anchor(group: Group) -> str:
     return "group_" + "".join(c if c.isalnum() else "-" for c in group.title)
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _navigation(parts, machines: bool) -> str:
-    links = [("#" + _anchor(group), _capital(group.title)) for group, _ in parts]
+    links = [("#" + _anchor(group), group.title) for group, _ in parts]
     links += [("#machines", MACHINES)] if machines else []
     links += [("#ceilings", "Ceilings"), ("#provenance", "Provenance"), ("#reading", "How to read it")]
     return "<nav>" + " ".join(f'<a href="{escape(link)}">{escape(text)}</a>' for link, text in links) + "</nav>"
