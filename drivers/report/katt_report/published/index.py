@@ -159,7 +159,7 @@ def without_freshness(text: str) -> str:
         cells = line.split(" | ")
         if cells[0] == f"| {_FRESH}":
             lines[number] = f"| {_FRESH} |"
-        elif _FRESH in cells:
+        elif place is None and _FRESH in cells:  # the heads of the columns
             place = cells.index(_FRESH)
         elif place and len(cells) > place and line.startswith("| "):
             lines[number] = " | ".join([*cells[:place], "", *cells[place + 1 :]])
