@@ -1,6 +1,5 @@
 """The result files among files and folders, each with the machines of its runs."""
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,8 +10,7 @@ from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.isolation import each_isolated
 from katt_report.load import Results, merge
-from katt_report.published.fresh import Share, SourceTree, share, source_tree
-from katt_report.published.machine import machine_name
+from katt_report.published.fresh import Share, SourceTree, about_peers, machine_of, share, source_tree
 
 
 def result_files(paths: Iterable[Path]) -> list[Path]:
@@ -41,12 +39,6 @@ def read_each(paths: Iterable[Path]) -> list[Results]:
     return each_isolated(*result_files(paths))
 
 
-def machine_of(results: Results, row: dict) -> str:
-    """The name of the machine that measured a row; a run on host and device is the backend's that the row has."""
-    about = results.runs.get((row["source"], row["run"]), {})
-    return machine_name({**about, "backend": row["backend"]})
-
-
 def tree_of(named: Path | None) -> SourceTree | None:
     """The source tree that was named, else the one of this program; None where a package was installed without one."""
     try:
@@ -69,15 +61,6 @@ def freshness_of_machines(parts: list[Results], tree: SourceTree) -> dict[str, S
 def peers_of(parts: Iterable[Results]) -> set[str]:
     """The variants that are peers in any of the files."""
     return {name for part in parts for about in part.runs.values() for name in about_peers(about)}
-
-
-def about_peers(about: dict) -> dict[str, str]:
-    """The peers that a run names, each with its library."""
-    try:
-        named = json.loads(str(about.get("peers") or "{}"))
-    except ValueError:
-        return {}
-    return {str(name): str(library) for name, library in named.items()} if isinstance(named, dict) else {}
 
 
 def point_axes(parts: Iterable[Results]) -> dict[str, list[str]]:

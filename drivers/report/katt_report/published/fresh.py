@@ -146,7 +146,7 @@ def freshness(results: Results, tree: SourceTree) -> list[Freshness]:
     for source, run, code, variant in points.tuples(["source", "run", "code", "variant"]):
         if code in changed:
             found.append(Freshness(STALE, changed[code]) if changed[code] else Freshness(FRESH))
-        elif code or not ((source, run) in knows or variant in _peers(results.runs.get((source, run), {}))):
+        elif code or not ((source, run) in knows or variant in about_peers(results.runs.get((source, run), {}))):
             found.append(Freshness(UNKNOWN))
         else:
             found.append(Freshness(NONE))
@@ -183,6 +183,12 @@ def age(started_at: str, commit: str, tree: SourceTree) -> tuple[int | None, int
         since = tree.commit_date(str(commit))
     days = max((datetime.now(UTC) - since).days, 0) if since else None
     return days, tree.commits_since(str(commit))
+
+
+def machine_of(results: Results, row: dict) -> str:
+    """The name of the machine that measured a row; a run on host and device is the backend's that the row has."""
+    about = results.runs.get((row["source"], row["run"]), {})
+    return machine_name({**about, "backend": row["backend"]})
 
 
 @dataclass(frozen=True)
@@ -246,8 +252,7 @@ def _parts_of(file: Path, experiment: str, tree: SourceTree, named: bool) -> lis
     keys = results.points.tuples(["op", "pass", "variant", "dtype"])
     rows: dict[str, list[int]] = {}
     for index, row in enumerate(results.points.rows()):
-        about = results.runs.get((row["source"], row["run"]), {})
-        rows.setdefault(machine_name({**about, "backend": row["backend"]}), []).append(index)
+        rows.setdefault(machine_of(results, row), []).append(index)
     return [
         Part(
             machine,
@@ -281,12 +286,13 @@ def _sum(shares: list[Share]) -> Share:
     )
 
 
-def _peers(about: Mapping) -> set[str]:
+def about_peers(about: Mapping) -> dict[str, str]:
+    """The peers that a run names, each with its library."""
     try:
-        peers = json.loads(str(about.get("peers", "{}")))
+        named = json.loads(str(about.get("peers") or "{}"))
     except ValueError:
-        return set()
-    return set(peers) if isinstance(peers, dict) else set()
+        return {}
+    return {str(name): str(library) for name, library in named.items()} if isinstance(named, dict) else {}
 
 
 def _is_tree(path: Path) -> bool:

@@ -21,8 +21,8 @@ import numpy as np
 from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.load import Results
-from katt_report.published.files import machine_of, peers_of, plain_values, point_axes
-from katt_report.published.fresh import SourceTree
+from katt_report.published.files import peers_of, plain_values, point_axes
+from katt_report.published.fresh import SourceTree, machine_of
 from katt_report.statistics import Interval
 from katt_report.text import usual_value, value_text
 

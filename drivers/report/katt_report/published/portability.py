@@ -29,7 +29,8 @@ import numpy as np
 from katt_report import schema
 from katt_report.groups import sort_dtypes
 from katt_report.load import Results
-from katt_report.published.files import machine_of, peers_of, plain_values, point_axes
+from katt_report.published.files import peers_of, plain_values, point_axes
+from katt_report.published.fresh import machine_of
 from katt_report.statistics import Interval, paired_ratio
 
 OURS, BEST_PEER = "Katt", "best peer"
@@ -110,7 +111,7 @@ class Portability:
 def portability(parts: list[Results]) -> Portability:
     """The efficiencies of all operations that the files hold; each file a `Results` of its own.
 
-    Of several cases of one point on one machine, the one with the most threads counts, of these the latest.
+    The case with the most threads counts among several of one point on one machine, and the latest of these.
     """
     peers, axes = peers_of(parts), point_axes(parts)
     cases = [case for part in parts for case in _cases(part, axes, peers)]
