@@ -181,6 +181,15 @@ struct Library {
 /// Products whose plans are kept; beyond that all are made anew.
 constexpr std::size_t most_plans = 4096;
 
+/// The address of a workspace is a multiple of this (cublasLtMatmul, "workspace"). One of Kokkos
+/// lies 128 bytes behind such a multiple.
+constexpr std::size_t workspace_alignment = 256;
+
+/// What the library may use, as its documentation advises.
+std::size_t library_workspace_bytes(const Kokkos::Cuda& exec) {
+  return std::size_t{exec.cuda_device_prop().major >= 9 ? 32U : 4U} << 20;
+}
+
 /// All devices. The lock is held while a plan is in use: the place of a bias is part of it.
 std::mutex mutex;
 std::map<int, Library> libraries;
@@ -206,13 +215,15 @@ bool cublas_takes(const GemmArgs& args) {
 }
 
 std::size_t cublas_workspace_bytes(const Kokkos::Cuda& exec) {
-  return std::size_t{exec.cuda_device_prop().major >= 9 ? 32U : 4U} << 20;
+  return library_workspace_bytes(exec) + workspace_alignment;
 }
 
 void cublas_gemm(const Kokkos::Cuda& exec, const GemmArgs& args, Workspace workspace,
                  const char* label, const GemmBatch& batch) {
   tile::cuda_check(cudaSetDevice(exec.cuda_device()), label);
-  const std::size_t workspace_bytes = cublas_workspace_bytes(exec);
+  const std::size_t workspace_bytes = library_workspace_bytes(exec);
+  const auto begin = reinterpret_cast<std::uintptr_t>(workspace.data);
+  void* aligned = reinterpret_cast<void*>(aligned_bytes(begin, workspace_alignment));
   const ColumnMajorProduct product(args);
   const Key key = key_of(args, product, batch);
   const std::lock_guard lock(mutex);
@@ -230,8 +241,8 @@ void cublas_gemm(const Kokkos::Cuda& exec, const GemmArgs& args, Workspace works
   Kokkos::Tools::beginParallelFor(label, Kokkos::Tools::Experimental::device_id(exec), &id);
   check(cublasLtMatmul(library.handle.get(), plan.operation.get(), &args.alpha, args.b.data,
                        plan.first.get(), args.a.data, plan.second.get(), &args.beta, args.c.data,
-                       plan.result.get(), args.c.data, plan.result.get(), &plan.algorithm,
-                       workspace.data, workspace_bytes, exec.cuda_stream()),
+                       plan.result.get(), args.c.data, plan.result.get(), &plan.algorithm, aligned,
+                       workspace_bytes, exec.cuda_stream()),
         label);
   Kokkos::Tools::endParallelFor(id);
 }
