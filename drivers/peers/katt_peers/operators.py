@@ -1,6 +1,7 @@
 """An operator's code for a library: the module bench/LIBRARY_peer.py in its folder."""
 
 import importlib.util
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def modules(library):
         folder = path.parents[1].name
         spec = importlib.util.spec_from_file_location(f"katt_{folder}_{path.stem}", path)
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # torch.compile imports the modules of a function by name
         spec.loader.exec_module(module)
         found[getattr(module, "OPERATOR", folder)] = module
     return found
