@@ -139,6 +139,7 @@ VariantTable<Exec, Args> with_engines(Variant<Exec, Args> naive) {
                       {.unit = "avx512_bf16"}));
   }
   for (const GemmEngine<Exec>& engine : gemm_engines<Exec>()) {
+    if (engine.forward_only && std::is_same_v<Args, BackwardArgs>) continue;
     table.add(variant(engine.name, engine.description, {.always = &engine}));
   }
   return table;

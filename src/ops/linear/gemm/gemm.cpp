@@ -10,6 +10,7 @@
 #include "core/execution.hpp"
 #include "ops/linear/gemm/bf16/bf16.hpp"
 #include "ops/linear/gemm/cublas.hpp"
+#include "ops/linear/gemm/gemv.hpp"
 #include "ops/linear/gemm/library.hpp"
 #include "ops/linear/gemm/packed.hpp"
 #include "ops/linear/gemm/shared.hpp"
@@ -172,10 +173,22 @@ std::array<GemmEngine<Host>, 7> engines_of(const Host*) {
 }
 
 #if defined(KATT_HAS_CUDA)
-std::array<GemmEngine<Kokkos::Cuda>, 2> engines_of(const Kokkos::Cuda*) {
+std::array<GemmEngine<Kokkos::Cuda>, 3> engines_of(const Kokkos::Cuda*) {
   using Exec = Kokkos::Cuda;
   return {
       library_engine<Exec>(),
+      {.name = "gemv",
+       .description = "one token: a warp a row of the weight, which is read once",
+       .unit = "cuda_cores",
+       .taken = "products x · weightᵀ of one token, of operands of one dtype, into the same or "
+                "f32, and a bias of "
+                "its dtype, without a gate and scales",
+       .takes = [](const GemmArgs& args) { return is_plain(args) && impl::gemv_takes(args); },
+       .rank = [](const GemmArgs&) { return 2; },
+       .workspace_bytes = [](const Exec&, const GemmArgs&) { return std::size_t{0}; },
+       .launch = [](const Exec& exec, const GemmArgs& args, Workspace,
+                    const char* label) { impl::gemv(exec, args, label); },
+       .forward_only = true},
       {.name = "cublaslt",
        .description = "cuBLASLt, tensor cores in 16 bits",
        .unit = "cublaslt",

@@ -63,7 +63,8 @@ template <class Exec>
 struct GemmEngine {
   const char* name;
   const char* description;
-  /// "amx", "avx512_bf16", the vectors of the build ("avx512", …), "blas" or "cublaslt".
+  /// "amx", "avx512_bf16", the vectors of the build ("avx512", …), "blas",
+  /// "cublaslt" or "cuda_cores".
   const char* unit;
   const char* taken;               ///< the products that takes() accepts, in words
   bool (*takes)(const GemmArgs&);  ///< reads shapes and dtypes only
@@ -73,6 +74,8 @@ struct GemmEngine {
   void (*launch)(const Exec&, const GemmArgs&, Workspace, const char* label);
   /// Why this process cannot use the unit, "" where it can; left out, it always can.
   std::string (*unit_refusal)() = nullptr;
+  /// Takes products of linear's forward pass alone.
+  bool forward_only = false;
 };
 
 /// The engines of an execution space.
