@@ -1,5 +1,4 @@
-// SOFTCUDA_RACECHECK: happens-before by vector clocks of the warps. Per 4 bytes of shared memory the last writer and the last read of
-// every warp; of global memory, between blocks of a launch, the last writer and reader. 1: the first race is a fault; report: all are printed.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -7,6 +6,10 @@
 #include <unordered_map>
 
 #include "tests/softcuda/interpreter/machine.hpp"
+
+// The race check (SOFTCUDA_RACECHECK): happens-before by vector clocks of the warps. It keeps, for each word of
+// four bytes of shared memory, the last write and the last read of every warp; for each word of global memory
+// the last block that wrote and that read it. Accesses to different bytes of a word do not conflict.
 
 namespace softcuda {
 
@@ -19,21 +22,42 @@ namespace {
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 
+/// Bytes of a word of four, a bit each.
+using Bytes = std::uint8_t;
+
+/// Those of word `word` that lie in [address, address + bytes).
+Bytes bytes_in(u64 word, u64 address, std::size_t bytes) {
+  const u64 first = std::max(address, 4 * word), last = std::min(address + bytes, 4 * word + 4);
+  return static_cast<Bytes>((1U << (last - 4 * word)) - (1U << (first - 4 * word)));
+}
+
 struct Note {  ///< an access; clock 0: there was none
   u32 clock = 0, lane_clock = 0;
   std::int32_t line = 0;
   std::int16_t warp = 0;
   std::int8_t lane = 0;
   Access kind = Access::read;
+  Bytes bytes = 0;
 };
-struct Foreign {               ///< of global memory
-  u32 writer = 0, reader = 0;  ///< blocks, from 1
-  std::int32_t write_line = 0, read_line = 0;
-  bool write_atomic = false, read_atomic = false;
+/// The last block that wrote a word of global memory, or that read it.
+struct Visit {
+  u32 block = 0;  ///< from 1; 0: there was none
+  std::int32_t line = 0;
+  bool atomic = false;
+  Bytes bytes = 0;
+
+  bool conflicts(const Visit& other) const {
+    return block != 0 && block != other.block && (bytes & other.bytes) != 0 &&
+           !(atomic && other.atomic);
+  }
+  void take(const Visit& other) {
+    const Bytes before = block == other.block ? bytes : Bytes{0};
+    *this = other;
+    bytes |= before;
+  }
 };
-struct GlobalRaces {
-  std::mutex lock;
-  std::unordered_map<u64, Foreign> words;
+struct GlobalWord {
+  Visit written, read;
 };
 }  // namespace
 
@@ -48,7 +72,7 @@ struct Races {
   std::unordered_map<u32, Phases> mbarriers;
   u32 block = 0;
   bool synchronised = false;  ///< this block has used an atomic on global memory
-  std::unordered_map<u64, Foreign> global;
+  std::unordered_map<u64, GlobalWord> global;
   std::set<std::pair<std::int32_t, std::int32_t>> reported;
 };
 
@@ -83,8 +107,8 @@ bool conflict(Access a, Access b) {
   return (is_write(a) || is_write(b)) && !(a == Access::atomic && b == Access::atomic);
 }
 
-void check(Warp& w, int lane, u64 address, Access kind, const Note& before) {
-  if (before.clock == 0 || !conflict(kind, before.kind)) return;
+void check(Warp& w, int lane, u64 address, Access kind, Bytes bytes, const Note& before) {
+  if (before.clock == 0 || (bytes & before.bytes) == 0 || !conflict(kind, before.kind)) return;
   bool ordered = before.clock <= w.clocks[static_cast<std::size_t>(before.warp)];
   if (before.warp == w.index &&
       before.kind !=
@@ -125,48 +149,54 @@ void race_start_block(Block& b) {
   }
 }
 
+namespace {
+
+void access_global(Warp& w, int lane, u64 word, Bytes bytes, Access kind) {
+  Races& r = *w.block->races;
+  GlobalWord& g = r.global[word];
+  const Visit now{r.block, w.now->line, kind == Access::atomic, bytes};
+  if (!r.synchronised && g.written.conflicts(now)) {
+    tell(w, lane, false, word * 4, kind, "write by another block", g.written.line);
+  }
+  if (!r.synchronised && is_write(kind) && g.read.conflicts(now)) {
+    tell(w, lane, false, word * 4, kind, "read by another block", g.read.line);
+  }
+  (is_write(kind) ? g.written : g.read).take(now);
+}
+
+void access_shared(Warp& w, int lane, u64 word, Bytes bytes, Access kind) {
+  Races& r = *w.block->races;
+  const auto self = static_cast<std::size_t>(w.index);
+  const u64 index = word - shared_base / 4, address = 4 * word;
+  Note& written = r.written[index];
+  check(w, lane, address, kind, bytes, written);
+  Note* const read = &r.read[index * r.warps];
+  for (std::size_t n = 0; n < r.warps && is_write(kind); ++n) {
+    check(w, lane, address, kind, bytes, read[n]);
+  }
+  Note now{w.clocks[self],
+           w.lane_clock,
+           w.now->line,
+           static_cast<std::int16_t>(w.index),
+           static_cast<std::int8_t>(lane),
+           kind,
+           bytes};
+  if (kind == Access::async_write) {
+    now.warp = static_cast<std::int16_t>(r.warps);
+    now.clock = static_cast<u32>(++w.block->epoch & 0x3FFFFFFF);
+  }
+  (is_write(kind) ? written : read[self]) = now;
+}
+
+}  // namespace
+
 void race_access_slowly(Warp& w, int lane, bool shared, u64 address, std::size_t bytes,
                         Access kind) {
-  Races& r = *w.block->races;
   lane = std::max(lane, 0);
-  if (!shared) {
-    for (u64 word = address / 4; word <= (address + bytes - 1) / 4; ++word) {
-      Foreign& f = r.global[word];
-      const bool atomic = kind == Access::atomic;
-      if (f.writer && f.writer != r.block && !(f.write_atomic && atomic) && !r.synchronised)
-        tell(w, lane, false, word * 4, kind, "write by another block", f.write_line);
-      if (is_write(kind) && f.reader && f.reader != r.block && !(f.read_atomic && atomic) &&
-          !r.synchronised)
-        tell(w, lane, false, word * 4, kind, "read by another block", f.read_line);
-      if (is_write(kind)) f.writer = r.block, f.write_line = w.now->line, f.write_atomic = atomic;
-      else f.reader = r.block, f.read_line = w.now->line, f.read_atomic = atomic;
-    }
-    return;
-  }
-  const auto self = static_cast<std::size_t>(w.index);
-  for (u64 word = (address - shared_base) / 4; word <= (address - shared_base + bytes - 1) / 4;
-       ++word) {
-    Note& written = r.written[word];
-    check(w, lane, shared_base + 4 * word, kind, written);
-    Note* const read = &r.read[word * r.warps];
-    if (is_write(kind))
-      for (std::size_t n = 0; n < r.warps; ++n)
-        check(w, lane, shared_base + 4 * word, kind, read[n]);
-    Note now{w.clocks[self],
-             w.lane_clock,
-             w.now->line,
-             static_cast<std::int16_t>(w.index),
-             static_cast<std::int8_t>(lane),
-             kind};
-    if (kind == Access::async_write) {
-      now.warp = static_cast<std::int16_t>(r.warps);
-      now.clock = r.written.size() ? static_cast<u32>(++w.block->epoch & 0x3FFFFFFF) : 0;
-      written = now;
-    } else if (is_write(kind)) {
-      written = now;
-    } else {
-      read[self] = now;
-    }
+  for (u64 word = address / 4; word <= (address + bytes - 1) / 4; ++word) {
+    const Bytes touched = bytes_in(word, address, bytes);
+    if (shared) access_shared(w, lane, word, touched, kind);
+    else access_global(w, lane, word, touched, kind);
   }
 }
 

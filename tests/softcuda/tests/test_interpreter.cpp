@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "tests/softcuda/tests/interpreter_tests.hpp"
 
 // Hand-written PTX against results of the host: control, memory, barriers, scalar forms, faults.
@@ -173,6 +175,44 @@ TEST(Barriers, AnMbarrierHandsAWordToAnotherWarp) {
   const std::uint64_t out = device_malloc(128);
   launch(m, "handover", {1, 1, 1}, {64, 1, 1}, 0, Arguments().add(out).bytes);
   EXPECT_EQ(download<std::uint32_t>(out, 32), std::vector<std::uint32_t>(32, 77));
+}
+
+// Two warps write the two bytes of every 16 bits of shared memory, two blocks the two halves of every word of
+// global memory. Then each thread reads the place of its own (shift 0) or that of the other (shift 1).
+const char* const neighbours_source = R"(
+.shared .align 4 .b8 bytes[64];
+.visible .entry neighbours(.param .u64 out, .param .u32 shift_shared, .param .u32 shift_global)
+{
+.reg .b16 %rs<4>; .reg .b32 %r<20>; .reg .b64 %rd<9>;
+mov.u32 %r1, %tid.x; ld.param.u32 %r2, [shift_shared]; ld.param.u32 %r3, [shift_global];
+cvt.u16.u32 %rs1, %r1;
+and.b32 %r4, %r1, 31; shl.b32 %r4, %r4, 1; shr.u32 %r5, %r1, 5; add.s32 %r4, %r4, %r5;
+mov.u32 %r6, bytes; add.s32 %r7, %r6, %r4; st.shared.u8 [%r7], %rs1;
+xor.b32 %r4, %r4, %r2; add.s32 %r7, %r6, %r4; ld.shared.u8 %rs2, [%r7];
+ld.param.u64 %rd1, [out]; mov.u32 %r8, %ctaid.x;
+shl.b32 %r9, %r1, 1; add.s32 %r9, %r9, %r8; mul.wide.u32 %rd2, %r9, 2; add.s64 %rd3, %rd1, %rd2;
+st.global.u16 [%rd3], %rs1;
+xor.b32 %r9, %r9, %r3; mul.wide.u32 %rd2, %r9, 2; add.s64 %rd3, %rd1, %rd2; ld.global.u16 %rs3, [%rd3];
+ret;
+})";
+
+std::string race_of(int shift_shared, int shift_global) {
+  const std::uint64_t out = device_malloc(256);
+  setenv("SOFTCUDA_RACECHECK", "1", 1);
+  const std::string fault = fault_of([&] {
+    launch(load_module(ptx_header + neighbours_source), "neighbours", {2, 1, 1}, {64, 1, 1}, 0,
+           Arguments().add(out).add(shift_shared).add(shift_global).bytes);
+  });
+  unsetenv("SOFTCUDA_RACECHECK");
+  return fault;
+}
+
+TEST(RaceCheck, TellsNeighboursInAWordFromARace) {
+  EXPECT_EQ(race_of(0, 0), "");
+  std::string fault = race_of(1, 0);
+  EXPECT_NE(fault.find("race on shared memory"), std::string::npos) << fault;
+  fault = race_of(0, 1);
+  EXPECT_NE(fault.find("race on global memory"), std::string::npos) << fault;
 }
 
 // Forms that are easy to get wrong: what %r9 holds in the end, in thread 0.
