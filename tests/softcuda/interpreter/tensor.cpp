@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tests/softcuda/interpreter/machine.hpp"
+#include "tests/tile/tensor_core_layouts.hpp"
 
 namespace softcuda {
 namespace {
@@ -11,6 +12,12 @@ namespace {
 using u16 = std::uint16_t;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
+using katt::testing::a_element;
+using katt::testing::b_element;
+using katt::testing::d_element;
+using katt::testing::Element;
+using katt::testing::matrix_element;
+using katt::testing::MatrixDescriptor;
 
 template <bool bf16>
 inline float widen(u16 bits) {
@@ -50,8 +57,8 @@ Step stmatrix(Warp& w, const Instruction& i, Mask m) {
     u16 matrix[8][8];
     for (int l = 0; l < warp_lanes; ++l)
       for (int half = 0; half < 2; ++half) {
-        const int row = l / 4, column = 2 * (l % 4) + half;
-        matrix[transposed ? column : row][transposed ? row : column] =
+        const Element e = matrix_element(l, half);
+        matrix[transposed ? e.column : e.row][transposed ? e.row : e.column] =
             static_cast<u16>(w.reg<u32>(list[n])[l] >> 16 * half);
       }
     for (u32 r = 0; r < 8; ++r) {
@@ -80,25 +87,37 @@ Step ldmatrix(Warp& w, const Instruction& i, Mask m) {
     }
   for (u32 n = 0; n < i.list_size; ++n)
     for (int l = 0; l < warp_lanes; ++l) {
-      const int row = l / 4, column = 2 * (l % 4);
-      const u32 low = transposed ? matrix[n][column][row] : matrix[n][row][column];
-      const u32 high = transposed ? matrix[n][column + 1][row] : matrix[n][row][column + 1];
-      w.reg<u32>(list[n])[l] = low | high << 16;
+      u32 halves[2];
+      for (int half = 0; half < 2; ++half) {
+        const Element e = matrix_element(l, half);
+        halves[half] = transposed ? matrix[n][e.column][e.row] : matrix[n][e.row][e.column];
+      }
+      w.reg<u32>(list[n])[l] = halves[0] | halves[1] << 16;
     }
   return Step::next;
 }
 
-// ---- mma.sync.m16n8k16: lists hold D (4), A (4), B (2), C (4). With g = lane / 4 and t = lane % 4:
-// A: rows g, g + 8 and columns 2t.., 2t + 8..; B: rows 2t.., 2t + 8.. of column g; C, D: rows g, g + 8, columns 2t...
+// ---- mma.sync.m16n8k16: lists hold D (4), A (4), B (2), C (4).
 
 template <bool bf16>
 void unpack_a(const Warp& w, const u32* a, float (*rows)[16]) {
   for (int part = 0; part < 4; ++part)
     for (int l = 0; l < warp_lanes; ++l) {
       const u32 pair = w.reg<u32>(a[part])[l];
-      float* at = &rows[l / 4 + 8 * (part & 1)][2 * (l % 4) + 8 * (part >> 1)];
-      at[0] = widen<bf16>(static_cast<u16>(pair));
-      at[1] = widen<bf16>(static_cast<u16>(pair >> 16));
+      const Element e = a_element(l, 2 * part);
+      rows[e.row][e.column] = widen<bf16>(static_cast<u16>(pair));
+      rows[e.row][e.column + 1] = widen<bf16>(static_cast<u16>(pair >> 16));
+    }
+}
+
+template <bool bf16>
+void unpack_b(const Warp& w, const u32* b, double (*columns)[8]) {
+  for (int part = 0; part < 2; ++part)
+    for (int l = 0; l < warp_lanes; ++l) {
+      const u32 pair = w.reg<u32>(b[part])[l];
+      const Element e = b_element(l, 2 * part);
+      columns[e.row][e.column] = widen<bf16>(static_cast<u16>(pair));
+      columns[e.row + 1][e.column] = widen<bf16>(static_cast<u16>(pair >> 16));
     }
 }
 
@@ -108,66 +127,42 @@ Step mma_sync(Warp& w, const Instruction& i, Mask m) {
   if (m != w.live) return Step::wait_lanes;
   require_warp(w, m, "mma.sync");
   const u32* list = w.block->program->lists.data() + i.list;
-  const u32 *d = list, *b = list + 8, *c = list + 10;
+  const u32 *d = list, *c = list + 10;
   float rows[16][16];
+  double columns[16][8], sum[16][8];
   unpack_a<bf16>(w, list + 4, rows);
-  double columns[16][8];
-  for (int part = 0; part < 2; ++part)
-    for (int l = 0; l < warp_lanes; ++l) {
-      const u32 pair = w.reg<u32>(b[part])[l];
-      const int k = 2 * (l % 4) + 8 * part;
-      columns[k][l / 4] = widen<bf16>(static_cast<u16>(pair));
-      columns[k + 1][l / 4] = widen<bf16>(static_cast<u16>(pair >> 16));
-    }
-  double sum[16][8];
+  unpack_b<bf16>(w, list + 8, columns);
   for (int part = 0; part < 4; ++part)
-    for (int l = 0; l < warp_lanes; ++l)
-      sum[l / 4 + 8 * (part >> 1)][2 * (l % 4) + (part & 1)] = w.reg<float>(c[part])[l];
+    for (int l = 0; l < warp_lanes; ++l) {
+      const Element e = d_element(l, part);
+      sum[e.row][e.column] = w.reg<float>(c[part])[l];
+    }
   for (int r = 0; r < 16; ++r)
     for (int k = 0; k < 16; ++k) {
       const double x = rows[r][k];
       for (int n = 0; n < 8; ++n) sum[r][n] += x * columns[k][n];
     }
   for (int part = 0; part < 4; ++part)
-    for (int l = 0; l < warp_lanes; ++l)
-      w.reg<float>(d[part])[l] =
-          static_cast<float>(sum[l / 4 + 8 * (part >> 1)][2 * (l % 4) + (part & 1)]);
+    for (int l = 0; l < warp_lanes; ++l) {
+      const Element e = d_element(l, part);
+      w.reg<float>(d[part])[l] = static_cast<float>(sum[e.row][e.column]);
+    }
   return Step::next;
 }
 
 // ---- wgmma. Each of the four warps computes its 16 of the 64 rows by itself.
 
-/// A matrix descriptor. Addresses are of chunks of 16 bytes: eight elements along the contiguous dimension.
-struct Descriptor {
-  u64 start, leading, stride;
-  int swizzle_bits;  ///< 0 (none), 1 (32 bytes), 2 (64), 3 (128)
-
-  /// Chunk `chunk` of line `line`. K-major: a line is a row of A or column of B, chunks run along k. MN-major (transposed): a line is
-  /// a k, chunks run along m or n.
-  u64 address(u64 line, u64 chunk, bool transposed) const {
-    const u64 width = u64{1} << swizzle_bits;  // chunks per line of an atom of 8 lines
-    u64 a = start;
-    if (swizzle_bits == 0)
-      a += transposed ? chunk * stride + line % 8 * 16 + line / 8 * leading
-                      : line % 8 * 16 + line / 8 * stride + chunk * leading;
-    else
-      a += line % 8 * 16 * width + line / 8 * stride + chunk % width * 16 +
-           (transposed ? chunk / width * leading : chunk / width * 16 * width);
-    return a ^ ((a >> 7 & (width - 1)) << 4);
-  }
-};
-
-Descriptor read_descriptor(const Warp& w, u64 bits) {
-  static constexpr int swizzle_by_code[4] = {0, 3, 2, 1};
-  if (bits >> 49 & 7)
+MatrixDescriptor read_descriptor(const Warp& w, u64 bits) {
+  const MatrixDescriptor descriptor(bits);
+  if (descriptor.has_base_offset) {
     fault(w, -1, 719, "wgmma: a matrix descriptor with a base offset is not supported");
-  return {(bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4,
-          swizzle_by_code[bits >> 62]};
+  }
+  return descriptor;
 }
 
 /// Reads lines × 8·chunks elements; `put(line, column)` is where one goes.
 template <bool bf16, class Put>
-void read_matrix(Warp& w, const Descriptor& d, bool transposed, u64 first_line, u64 lines,
+void read_matrix(Warp& w, const MatrixDescriptor& d, bool transposed, u64 first_line, u64 lines,
                  u64 first_chunk, u64 chunks, Put&& put) {
   for (u64 line = 0; line < lines; ++line)
     for (u64 chunk = 0; chunk < chunks; ++chunk) {
@@ -197,6 +192,47 @@ struct WgmmaForm {
         n(i.target) {}
 };
 
+/// The warp's 16 rows of D: += A·B, or = A·B, in the accumulators' shadows.
+void accumulate_product(Warp& w, const PendingWgmma& p, u32 columns, const float (&a)[16][16],
+                        const float (&b)[16][256]) {
+  const u32* list = w.block->program->lists.data() + p.instruction->list;
+  alignas(64) double sum[16][256];
+  for (u32 n = 0; n < columns / 2; ++n) {
+    const float* const values = w.shadows.at(list[n]).values.data();
+    for (int l = 0; l < warp_lanes; ++l) {
+      const Element e = d_element(l, static_cast<int>(n));
+      sum[e.row][e.column] = p.accumulate ? values[l] : 0.0;
+    }
+  }
+  for (int r = 0; r < 16; ++r)
+    for (int k = 0; k < 16; ++k) {
+      const double x = a[r][k];
+      for (u32 n = 0; n < columns; ++n) sum[r][n] += x * b[k][n];
+    }
+  for (u32 n = 0; n < columns / 2; ++n) {
+    float* const values = w.shadows.at(list[n]).values.data();
+    for (int l = 0; l < warp_lanes; ++l) {
+      const Element e = d_element(l, static_cast<int>(n));
+      values[l] = static_cast<float>(sum[e.row][e.column]);
+    }
+  }
+}
+
+/// A register of D is the kernel's again after the last product that adds to it.
+void release_accumulator(Warp& w, u32 at, u32 number) {
+  auto& shadow = w.shadows.at(at);
+  if (--shadow.uses > 0) return;
+  for (int l = 0; l < warp_lanes; ++l) {
+    if (w.reg<u32>(at)[l] != poison) {
+      fault(w, l, 719,
+            "accumulator register " + std::to_string(number) +
+                " was written while the wgmma was pending");
+    }
+    w.reg<float>(at)[l] = shadow.values[static_cast<std::size_t>(l)];
+  }
+  w.shadows.erase(at);
+}
+
 template <bool bf16>
 void multiply_group(Warp& w, const PendingWgmma& p) {
   const Instruction& i = *p.instruction;
@@ -221,34 +257,10 @@ void multiply_group(Warp& w, const PendingWgmma& p) {
     read_matrix<bf16>(w, read_descriptor(w, p.b), false, 0, form.n, 0, 2,
                       [&](u64 n, u64 k) -> float& { return b[k][n]; });
   const double sign = form.negate_a != form.negate_b ? -1 : 1;
-  alignas(64) double sum[256];
-  float* accumulators[128];
-  for (u32 n = 0; n < form.n / 2; ++n) accumulators[n] = w.shadows.at(list[n]).values.data();
-  for (int r = 0; r < 16; ++r) {
-    // Row r: lanes 4(r % 8) .. + 3, registers 4j + 2(r / 8) and the next, columns 8j + 2(lane % 4) and the next.
-    const auto cell = [&](u32 column) -> float& {
-      const u32 reg = 4 * (column / 8) + 2 * static_cast<u32>(r / 8) + column % 2;
-      return accumulators[reg][4 * (r % 8) + static_cast<int>(column % 8 / 2)];
-    };
-    for (u32 n = 0; n < form.n; ++n) sum[n] = p.accumulate ? cell(n) : 0.0;
-    for (int k = 0; k < 16; ++k) {
-      const double x = sign * a[r][k];
-      for (u32 n = 0; n < form.n; ++n) sum[n] += x * b[k][n];
-    }
-    for (u32 n = 0; n < form.n; ++n) cell(n) = static_cast<float>(sum[n]);
-  }
-  for (u32 n = 0; n < form.n / 2; ++n) {
-    auto& shadow = w.shadows.at(list[n]);
-    if (--shadow.uses > 0) continue;
-    for (int l = 0; l < warp_lanes; ++l) {
-      if (w.reg<u32>(list[n])[l] != poison)
-        fault(w, l, 719,
-              "accumulator register " + std::to_string(n) +
-                  " was written while the wgmma was pending");
-      w.reg<float>(list[n])[l] = shadow.values[static_cast<std::size_t>(l)];
-    }
-    w.shadows.erase(list[n]);
-  }
+  for (auto& row : a)
+    for (float& x : row) x = static_cast<float>(sign * x);
+  accumulate_product(w, p, form.n, a, b);
+  for (u32 n = 0; n < form.n / 2; ++n) release_accumulator(w, list[n], n);
 }
 
 /// Registers: list D, then A's four if A is in registers; a: descriptor of A, b: of B, c: predicate scale-d.
