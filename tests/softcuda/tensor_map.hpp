@@ -1,14 +1,17 @@
 #pragma once
-// What softcuda's cuTensorMapEncodeTiled puts into the 128 bytes of a CUtensorMap, and the interpreter reads.
+
 #include <cstdint>
 
 namespace softcuda {
 
+/// What cuTensorMapEncodeTiled puts into the 128 bytes of a CUtensorMap, and TMA reads.
 struct TensorMap {
   static constexpr std::uint32_t magic_number = 0x50414D54;
   std::uint32_t magic;
-  std::uint8_t type, rank, swizzle,
-      nan_fill;  ///< type as in CUtensorMapDataType; swizzle: 0 none, 1 32 bytes, 2 64, 3 128
+  std::uint8_t type;  ///< CUtensorMapDataType
+  std::uint8_t rank;
+  std::uint8_t swizzle;  ///< of 16 << swizzle bytes; 0: none
+  std::uint8_t nan_fill;
   std::uint64_t address;
   std::uint64_t dims[5];
   std::uint64_t strides[4];  ///< bytes; of dimension 1 ..

@@ -1,4 +1,3 @@
-// Loads, stores, atomics, cvta, cp.async.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -6,6 +5,8 @@
 #include <type_traits>
 
 #include "tests/softcuda/interpreter/machine.hpp"
+
+// Loads, stores, atomics, conversions of addresses, cp.async.
 
 namespace softcuda {
 
@@ -64,8 +65,8 @@ inline std::byte* resolve(Warp& w, int lane, std::uint64_t address, std::size_t 
   return global_at(w, lane, address, bytes);
 }
 
-/// The addresses of a warp's access. `origin` + address is the place of each when all are aligned and within one allocation, which is
-/// checked for the whole warp at once; null otherwise: then resolve() finds out lane by lane.
+/// The addresses of a warp's access. When all of them are aligned and in one allocation, `origin` +
+/// address is the place of each. Otherwise `origin` is null, and resolve() looks lane by lane.
 struct Addresses {
   alignas(64) std::uint64_t at[warp_lanes];
   std::byte* origin = nullptr;
@@ -104,7 +105,8 @@ inline void race_lane(Warp& w, int l, std::uint64_t address, std::size_t bytes, 
     else if (address < shared_window) race_access(w, l, false, address, bytes, kind);
   }
 }
-/// `e` of a load or store: volatile, relaxed, acquire or release, which race with plain accesses alone.
+/// Instruction::e says that a load or store is volatile, relaxed, acquire or release: it races only
+/// with plain accesses.
 template <Space space>
 inline void race_accesses(Warp& w, const Instruction& i, Mask m, const Addresses& a,
                           std::size_t bytes, Access kind) {
@@ -215,7 +217,8 @@ Run find_access(Type t, bool loading, Space space, int address_bytes) {
   return nullptr;
 }
 
-// ---- Atomics. A warp instruction is never interrupted, so plain operations are atomic; with SOFTCUDA_THREADS a lock is held.
+// ---- Atomics. Nothing interrupts an instruction of a warp, so a plain operation is atomic. With
+// SOFTCUDA_THREADS a lock is held.
 
 struct Exchange {
   template <class T>
@@ -336,7 +339,7 @@ Run atomic_of(bool returns, Space space, int address_bytes) {
 
 // ---- cp.async
 
-/// cp.async to, from, bytes{, valid}: only noted here; the bytes land when the lane waits for them.
+/// cp.async to, from, bytes{, valid}: is only noted. The bytes land when the lane waits for them.
 template <class ToAddress, class FromAddress, bool partial>
 Step copy_async(Warp& w, const Instruction& i, Mask m) {
   each_lane(m, [&](int l) {
@@ -355,7 +358,7 @@ Step copy_async(Warp& w, const Instruction& i, Mask m) {
     if (copy.valid > copy.bytes) fault(w, l, 719, "cp.async: the source's size exceeds the copy's");
     race_access(w, l, true, copy.to, copy.bytes, Access::write);
     if (copy.valid > 0) race_access(w, l, false, copy.from, copy.valid, Access::read);
-    // Faults show where they are made; and until the bytes land, nobody can count on what was there.
+    // Faults show where they are made. Until the bytes land, nobody can count on what was there.
     std::memset(resolve<Space::shared>(w, l, copy.to, copy.bytes), 0xFF, copy.bytes);
     if (copy.from % copy.bytes != 0) fault(w, l, 716, "cp.async from a misaligned address");
     if (copy.valid > 0) global_at(w, l, copy.from, copy.valid);

@@ -1,11 +1,13 @@
-// The bulk copies of the async proxy: cp.async.bulk, cp.reduce.async.bulk, with and without a tensor map. Loads land late: when a wait
-// for their mbarrier needs them, or at a random time before; stores read shared memory at the wait for that (or .read), or before.
 #include <immintrin.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "tests/softcuda/interpreter/machine.hpp"
+
+// The bulk copies of the async proxy: cp.async.bulk and cp.reduce.async.bulk, with and without a
+// tensor map. A load lands when a wait for its mbarrier needs it, or at a random time before. A
+// store reads shared memory when a wait needs that, not before.
 
 namespace softcuda {
 namespace {
@@ -16,7 +18,8 @@ using u64 = std::uint64_t;
 
 u64 swizzled(u64 a, int swizzle) { return a ^ ((a >> 7 & ((1u << swizzle) - 1)) << 4); }
 
-/// Calls f(offset in the box, element of the row, elements, global address) for each part of a row of the box that lies in the tensor.
+/// Calls f(byte in the box, bytes, global address) for the part of each row of the box that lies in
+/// the tensor.
 template <class F>
 void over_rows(const BulkCopy& c, F&& f) {
   const TensorMap& m = c.map;
@@ -43,7 +46,8 @@ void over_rows(const BulkCopy& c, F&& f) {
   }
 }
 
-struct As {  ///< a warp that faults as the one that issued the copy
+/// The warp that issued a copy, which faults as that instruction.
+struct As {
   Warp& w;
   const Instruction* before;
   As(Block& b, const BulkCopy& c) : w(b.warps[static_cast<std::size_t>(c.warp)]), before(w.now) {
@@ -159,8 +163,10 @@ u64 operand(const Warp& w, const u32* triple, int lane) {
   return base + static_cast<u64>(std::int64_t{static_cast<std::int32_t>(triple[2])});
 }
 
-/// Lists: three words each (register, its bytes, offset) of the addresses in shared memory, of the tensor map or in global memory, of the
-/// mbarrier; the register of the size; coordinates. i.target: BulkFlags.
+/// The instruction's list holds three addresses (in shared memory, in global memory or of the
+/// tensor map, of the mbarrier) of three words each (register, its bytes, offset), the register of
+/// the size, and those of the coordinates. Its target holds: 1 store, 2 tensor, from bit 4 the
+/// reduction, from bit 8 the type.
 Step bulk(Warp& w, const Instruction& i, Mask m) {
   const u32* list = w.block->program->lists.data() + i.list;
   for (Mask rest = m; rest; rest &= rest - 1) {

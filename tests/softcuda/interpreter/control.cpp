@@ -1,9 +1,10 @@
-// Branches, barriers, shuffles and votes: what involves more than one lane, but no matrices.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 
 #include "tests/softcuda/interpreter/machine.hpp"
+
+// Branches, barriers, shuffles and votes: what involves several lanes, but no matrices.
 
 namespace softcuda {
 namespace {
@@ -358,7 +359,8 @@ Step mbarrier_tx(Warp& w, const Instruction& i, Mask m) {
   }
   return Step::next;
 }
-/// True once the phase of the given parity is complete; otherwise other warps run first, and copies land.
+/// True when the phase of the given parity is complete. Otherwise other warps run first, and copies
+/// land.
 Step mbarrier_wait(Warp& w, const Instruction& i, Mask m) {
   Mask done = 0;
   for (Mask rest = m; rest; rest &= rest - 1) {
@@ -376,7 +378,8 @@ Step mbarrier_wait(Warp& w, const Instruction& i, Mask m) {
   d = (d & ~m) | done;
   return done == m ? Step::next : Step::yield;
 }
-/// cp.async.mbarrier.arrive: the lane's copies so far land, then it arrives. Without .noinc the pending count grows first.
+/// cp.async.mbarrier.arrive: the lane's copies so far land, then it arrives. Without .noinc the
+/// pending count grows first.
 template <bool counts>
 Step copy_arrive(Warp& w, const Instruction& i, Mask m) {
   for (Mask rest = m; rest; rest &= rest - 1) {

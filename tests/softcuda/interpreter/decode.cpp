@@ -1,4 +1,3 @@
-// Statements → instructions: names become register slots, constants and addresses; calls are expanded in place.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -6,6 +5,9 @@
 #include <utility>
 
 #include "tests/softcuda/interpreter/machine.hpp"
+
+// Statements become instructions, and names become registers, constants and addresses. A call is
+// expanded in place.
 
 namespace softcuda {
 namespace {
@@ -680,7 +682,8 @@ class Decoder {
     i.run = find_tensor(f, address_bytes);
   }
 
-  /// d, a (descriptor or registers), descriptor of b, scale-d, negations of a and b, transpositions (of a only from shared memory).
+  /// Operands: d, a (descriptor or registers), descriptor of b, scale-d, negations of a and b,
+  /// transpositions (of a only from shared memory).
   void decode_wgmma(const Form& f, const Statement& s, Instruction& i) {
     program_.async_proxy = true;
     const bool a_registers = s.operands[1].front() == '{';

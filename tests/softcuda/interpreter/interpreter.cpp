@@ -1,4 +1,3 @@
-// Launching: modules, blocks, and the scheduling of warps and of the diverged groups of lanes within a warp.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -9,6 +8,9 @@
 #include <thread>
 
 #include "tests/softcuda/interpreter/machine.hpp"
+
+// Launches: modules, blocks, and the scheduling of warps and of the diverged groups of lanes in a
+// warp.
 
 namespace softcuda {
 
@@ -41,8 +43,8 @@ std::mutex& modules_lock() {
 
 // ---- One warp's turn
 
-/// Joins ready groups at the same place, and takes the one to run: the one furthest behind, so that the paths of a branch meet again.
-/// False: none is ready.
+/// Joins the ready groups at the same place and takes one to run: the one furthest behind, so that
+/// the paths of a branch meet again. Returns false when none is ready.
 bool take_group(Warp& w, std::mt19937& random, Group& taken) {
   auto& groups = w.groups;
   for (std::size_t a = 0; a < groups.size(); ++a)

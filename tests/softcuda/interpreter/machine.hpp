@@ -1,6 +1,5 @@
 #pragma once
-// The machine that executes decoded PTX: instructions, warps, blocks. Registers are arrays over the 32 lanes, so that a handler is one
-// loop that the compiler vectorises; a predicate register is one word, a bit per lane.
+
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -16,22 +15,25 @@
 #include "tests/softcuda/interpreter/ptx.hpp"
 #include "tests/softcuda/tensor_map.hpp"
 
+/// The machine that executes decoded PTX: instructions, warps and blocks. A register is an array
+/// over the 32 lanes, so that a handler is a loop that becomes vectors. A predicate is a word, a
+/// bit a lane.
 namespace softcuda {
 
 using Mask = std::uint32_t;
 inline constexpr int warp_lanes = 32;
 inline constexpr Mask all_lanes = ~Mask{0};
 
-// Addresses. The first KiB of the shared window belongs to the system, as on sm_90; generic addresses of shared and local memory lie
-// outside of the host's user space.
+// Addresses. The first KiB of shared memory belongs to the system, as on sm_90. Generic addresses
+// of shared, local and parameter memory are none that the host uses.
 inline constexpr std::uint64_t shared_base = 1024;
 inline constexpr std::uint64_t local_base = 256;
 inline constexpr std::uint64_t shared_window = 1ull << 56;
 inline constexpr std::uint64_t local_window = 2ull << 56;
 inline constexpr std::uint64_t parameter_window = 3ull << 56;
 inline constexpr std::uint64_t window_bytes = 1ull << 32;
-inline constexpr std::uint64_t call_parameter_base =
-    1ull << 20;  ///< .param variables in a body, which every lane has for itself
+/// Where the .param variables of a body begin, which every lane has for itself.
+inline constexpr std::uint64_t call_parameter_base = 1ull << 20;
 
 enum class Space : std::uint8_t { generic, global, constant, shared, local, parameter };
 
@@ -294,7 +296,8 @@ struct AtomicGuard {
   }
 };
 
-/// Notes what the generic proxy wrote to shared memory: wgmma may read it only behind a fence.proxy.async of the writer.
+/// Notes what the generic proxy wrote to shared memory. The async proxy may read it only after a
+/// fence.proxy.async of the writer.
 inline void note_written(Warp& w, std::uint64_t address, std::size_t bytes) {
   for (std::uint64_t chunk = (address - shared_base) / 16;
        chunk <= (address - shared_base + bytes - 1) / 16; ++chunk) {

@@ -1,5 +1,3 @@
-// Device memory: one arena from a memfd, mapped twice. At the device addresses it is PROT_NONE, so that a host that follows a device
-// pointer faults as it would on a machine with a GPU; runtime and interpreter reach the bytes through the second mapping.
 #include "tests/softcuda/interpreter/memory.hpp"
 
 #include <sys/mman.h>
@@ -12,6 +10,10 @@
 #include <mutex>
 
 #include "tests/softcuda/device.hpp"
+
+// Device memory is a memfd that is mapped twice. At the device's addresses it is PROT_NONE, so a
+// host that follows a device pointer faults as it does on a machine with a GPU. The runtime and the
+// interpreter reach the bytes at the second place.
 
 namespace softcuda {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "tests/softcuda/interpreter/machine.hpp"
 
-/// Operations on one lane, and how an instruction applies one to all lanes of its mask. A lane that is not in the
-/// mask may hold anything, so an operation must be harmless for every value.
+/// Operations on one lane, and how an instruction applies one to all lanes of its mask. A lane that
+/// is not in the mask may hold anything, so an operation must be harmless for every value.
 namespace softcuda::operations {
 
 using u8 = std::uint8_t;
@@ -20,7 +20,7 @@ using s16 = std::int16_t;
 using s32 = std::int32_t;
 using s64 = std::int64_t;
 
-/// Computes all lanes and keeps those of the mask: every operation below is harmless for whatever an idle lane holds.
+/// Computes all lanes and keeps those of the mask.
 template <class D, class F>
 inline void over_lanes(Warp& w, std::uint32_t at, Mask m, F&& f) {
   D* d = w.reg<D>(at);
@@ -514,8 +514,8 @@ Run unary_real(Type t) {
 
 namespace softcuda {
 
-/// Handlers by form, each null when it does not know the form: of f16 and bf16; of f32 with .ftz or .sat; of a directed
-/// rounding; of setp.
+/// Handlers by form, each null when it does not know the form: of f16 and bf16; of f32 with .ftz or
+/// .sat; of a directed rounding; of setp.
 Run find_half(const Form&);
 Run find_flushing(const Form&);
 Run find_directed(const Form&);

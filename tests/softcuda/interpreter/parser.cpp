@@ -1,9 +1,10 @@
-// PTX text → modules, functions and statements.
 #include <cctype>
 #include <charconv>
 #include <cstring>
 
 #include "tests/softcuda/interpreter/ptx.hpp"
+
+// The text of PTX becomes modules, functions and statements.
 
 namespace softcuda {
 

@@ -1,5 +1,5 @@
 #pragma once
-// PTX as text, taken apart: modules, functions, statements. No meaning yet; decode.cpp gives it.
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -11,6 +11,7 @@
 
 #include "tests/softcuda/device.hpp"
 
+/// PTX as text, taken apart into modules, functions and statements. Their meaning is the decoder's.
 namespace softcuda {
 
 enum class Kind : std::uint8_t { none, bits, uint, sint, real, bf16, pred };
@@ -44,7 +45,7 @@ struct Statement {
 struct Scope {
   int parent = -1;
   std::vector<Declaration> declarations;
-  std::unordered_map<std::string_view, std::size_t> labels;  ///< → index of the statement behind it
+  std::unordered_map<std::string_view, std::size_t> labels;  ///< the statement after each
 };
 struct Body {
   std::vector<Scope> scopes;

@@ -7,9 +7,10 @@
 
 #include "tests/softcuda/interpreter/machine.hpp"
 
-// The race check (SOFTCUDA_RACECHECK): happens-before by vector clocks of the warps. It keeps, for each word of
-// four bytes of shared memory, the last write and the last read of every warp; for each word of global memory
-// the last block that wrote and that read it. Accesses to different bytes of a word do not conflict.
+// The race check (SOFTCUDA_RACECHECK): happens-before by vector clocks of the warps. It keeps, for
+// each word of four bytes of shared memory, the last write and the last read of every warp; for
+// each word of global memory the last block that wrote and that read it. Accesses to different
+// bytes of a word do not conflict.
 
 namespace softcuda {
 

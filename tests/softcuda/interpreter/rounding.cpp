@@ -2,7 +2,8 @@
 
 #include "tests/softcuda/interpreter/operations.hpp"
 
-// Arithmetic whose result is rounded in another way: f16 and bf16, .ftz and .sat, directed roundings.
+// Arithmetic whose result is rounded in another way: f16 and bf16, .ftz and .sat, directed
+// roundings.
 
 namespace softcuda {
 namespace {

@@ -1,10 +1,11 @@
-// Tensor cores: ldmatrix, mma.sync and wgmma, with the layouts of the PTX ISA.
 #include <immintrin.h>
 
 #include <cstring>
 
 #include "tests/softcuda/interpreter/machine.hpp"
 #include "tests/tile/tensor_core_layouts.hpp"
+
+// Tensor cores: ldmatrix, stmatrix, mma.sync and wgmma.
 
 namespace softcuda {
 namespace {
@@ -121,7 +122,7 @@ void unpack_b(const Warp& w, const u32* b, double (*columns)[8]) {
     }
 }
 
-/// Products are exact and summed in double: the order does not matter, as it should not to the kernels.
+/// Products are exact and their sum is in double, so the order of the sum does not matter.
 template <bool bf16>
 Step mma_sync(Warp& w, const Instruction& i, Mask m) {
   if (m != w.live) return Step::wait_lanes;
@@ -263,7 +264,8 @@ void multiply_group(Warp& w, const PendingWgmma& p) {
   for (u32 n = 0; n < form.n / 2; ++n) release_accumulator(w, list[n], n);
 }
 
-/// Registers: list D, then A's four if A is in registers; a: descriptor of A, b: of B, c: predicate scale-d.
+/// The instruction's list holds D, then A's four registers if A is in registers. Its a and b are
+/// the descriptors of A and B, its c is the predicate scale-d.
 Step wgmma(Warp& w, const Instruction& i, Mask m) {
   if (m != w.live) return Step::wait_lanes;
   require_warp(w, m, "wgmma");

@@ -1,4 +1,3 @@
-// libcublas.so.13 and libcublasLt.so.13: products of matrices, computed by the host in f32 when the stream gets there.
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
@@ -13,6 +12,9 @@
 
 #include "tests/softcuda/device.hpp"
 #include "tests/softcuda/runtime/runtime.hpp"
+
+// libcublas.so.13 and libcublasLt.so.13: products of matrices, computed in f32 by the host when the
+// stream gets there.
 
 using softcuda::in_one_allocation;
 using softcuda::report;

@@ -1,4 +1,3 @@
-// libcuda.so.1: the few functions of the driver's interface that programs use beside the runtime's.
 #include <cuda.h>
 
 #include <cstring>
@@ -12,6 +11,8 @@
 #undef cuCtxGetDevice
 #undef cuStreamGetCtx
 #undef cuDeviceTotalMem
+
+// libcuda.so.1: the functions of the driver's interface that programs use beside the runtime's.
 
 namespace {
 thread_local int pushed[64];
@@ -95,7 +96,8 @@ CUresult cuGetErrorString(CUresult error, const char** name) {
   return CUDA_SUCCESS;
 }
 
-/// Checked as the driver does, and where softcuda knows no answer (interleave, a box narrower than its swizzle, strides of elements) refused.
+/// Refuses what the driver refuses, and what softcuda has not: interleaving, strides of elements,
+/// and a box that is narrower than its swizzle.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank,
                                 void* address, const cuuint64_t* dims, const cuuint64_t* strides,
                                 const cuuint32_t* box, const cuuint32_t* element_strides,

@@ -1,4 +1,3 @@
-// Extracts PTX from the fat binary that nvcc puts into an executable.
 #include <elf.h>
 
 #include <cstdint>
@@ -14,6 +13,8 @@
 extern "C" std::size_t ZSTD_decompress(void* to, std::size_t capacity, const void* from,
                                        std::size_t bytes);
 extern "C" unsigned ZSTD_isError(std::size_t code);
+
+// Extracts PTX, and the counts of registers, from the fat binary that nvcc puts into a program.
 
 namespace softcuda {
 namespace {

@@ -6,7 +6,8 @@
 #include <map>
 #include <string>
 
-/// What libcudart offers to the other libraries of softcuda (libraries/): errors, streams and ranges.
+/// What libcudart offers to the other libraries of softcuda (libraries/): errors, streams and
+/// ranges.
 namespace softcuda {
 
 /// Prints `softcuda: …` once for each distinct line; SOFTCUDA_ABORT=1 aborts.

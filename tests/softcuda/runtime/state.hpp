@@ -18,8 +18,8 @@
 #include "tests/softcuda/device.hpp"
 #include "tests/softcuda/runtime/runtime.hpp"
 
-/// What the files of libcudart share: everything that a program has made through CUDA's interface, and
-/// the queues of its streams. The state's mutex guards all of it (Call holds it).
+/// What the files of libcudart share: everything that a program has made through CUDA's interface,
+/// and the queues of its streams. The state's mutex guards all of it (Call holds it).
 namespace softcuda {
 
 using Clock = std::chrono::steady_clock;

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-// What kernels for Hopper use, compiled by nvcc: TMA, wgmma, stmatrix, bulk copies; and their mistakes, which
-// the device in software must see.
+// What kernels for Hopper use, compiled by nvcc: TMA, wgmma, stmatrix, bulk copies; and their
+// mistakes, which the device in software must see.
 
 namespace {
 
@@ -48,7 +48,8 @@ __device__ uint64_t descriptor(const void* p) {
 
 enum Mistake { none, no_wait, no_read_wait, no_proxy_fence, early_accumulator };
 
-/// C (m × n) = A (m × k) · B (n × k)ᵀ; tiles of 64 × 64, a pipeline of two stages, one loading thread; C goes out through stmatrix and TMA.
+/// C (m × n) = A (m × k) · B (n × k)ᵀ; tiles of 64 × 64, a pipeline of two stages, one loading
+/// thread; C goes out through stmatrix and TMA.
 template <Mistake mistake>
 __global__ void __launch_bounds__(128)
     product(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,

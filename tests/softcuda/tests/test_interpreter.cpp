@@ -66,7 +66,8 @@ TEST_F(VectorAdd, MisalignedOrFreedMemoryIsAFault) {
   EXPECT_TRUE(fault.starts_with("700")) << fault;
 }
 
-// A sum in shared memory, with a diverging loop, barriers and shuffles; BARRIER is one of them, or none.
+// A sum in shared memory, with a diverging loop, barriers and shuffles; BARRIER is one of them, or
+// none.
 const char* const reduction_source = R"(
 .shared .align 4 .b8 buffer[1024];
 .visible .entry reduce(.param .u64 out)
@@ -177,8 +178,9 @@ TEST(Barriers, AnMbarrierHandsAWordToAnotherWarp) {
   EXPECT_EQ(download<std::uint32_t>(out, 32), std::vector<std::uint32_t>(32, 77));
 }
 
-// Two warps write the two bytes of every 16 bits of shared memory, two blocks the two halves of every word of
-// global memory. Then each thread reads the place of its own (shift 0) or that of the other (shift 1).
+// Two warps write the two bytes of every 16 bits of shared memory, two blocks the two halves of
+// every word of global memory. Then each thread reads the place of its own (shift 0) or that of the
+// other (shift 1).
 const char* const neighbours_source = R"(
 .shared .align 4 .b8 bytes[64];
 .visible .entry neighbours(.param .u64 out, .param .u32 shift_shared, .param .u32 shift_global)

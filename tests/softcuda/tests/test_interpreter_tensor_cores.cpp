@@ -12,7 +12,8 @@ namespace {
 
 using namespace test;
 
-// mma.sync with fragments from ldmatrix (A plainly, B with .trans from rows of k), tiles brought by cp.async.
+// mma.sync with fragments from ldmatrix (A plainly, B with .trans from rows of k), tiles brought by
+// cp.async.
 
 std::string mma_source(const std::string& wait) {
   const std::string text = R"(
@@ -206,8 +207,8 @@ TEST(Wgmma, TakesAFromRegisters) {
   expect_product({false, false, a_rows, b_rows, 0, b_swizzled, true});
 }
 
-// Core matrices of 8 rows of 16 bytes: leading is from one to the next along k, stride from one group of
-// 8 rows to the next.
+// Core matrices of 8 rows of 16 bytes: leading is from one to the next along k, stride from one
+// group of 8 rows to the next.
 TEST(Wgmma, MultipliesWithoutASwizzle) {
   const Place a = [](int line, int chunk) {
     return static_cast<std::size_t>(line % 8 * 16 + line / 8 * 256 + chunk * 128);
