@@ -1,9 +1,8 @@
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 
+#include "tests/softcuda/halves.hpp"
 #include "tests/softcuda/interpreter/machine.hpp"
 
 // Loads, stores, atomics, conversions of addresses, cp.async.
@@ -244,15 +243,7 @@ struct AtomicAdd {
 template <bool bf16>
 struct AddHalf {
   static std::uint16_t of(std::uint16_t a, std::uint16_t b, std::uint16_t) {
-    const auto widen = [](std::uint16_t h) {
-      return bf16 ? std::bit_cast<float>(std::uint32_t{h} << 16) : _cvtsh_ss(h);
-    };
-    const float sum = widen(a) + widen(b);
-    const auto bits = std::bit_cast<std::uint32_t>(sum);
-    if (bf16)
-      return static_cast<std::uint16_t>(sum != sum ? 0x7FFF
-                                                   : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-    return _cvtss_sh(sum, _MM_FROUND_TO_NEAREST_INT);
+    return narrow<bf16>(widen<bf16>(a) + widen<bf16>(b));
   }
   static std::uint32_t of(std::uint32_t a, std::uint32_t b, std::uint32_t) {
     const auto half = [](std::uint32_t x, std::uint32_t y) {
@@ -351,7 +342,6 @@ Step copy_async(Warp& w, const Instruction& i, Mask m) {
     copy.bytes = w.reg<std::uint32_t>(i.c)[l];
     copy.valid = partial ? w.reg<std::uint32_t>(i.e)[l] : copy.bytes;
     copy.lane = l;
-    copy.line = i.line;
     copy.group = w.copy_group[static_cast<std::size_t>(l)];
     if (copy.bytes != 4 && copy.bytes != 8 && copy.bytes != 16)
       fault(w, l, 719, "cp.async of " + std::to_string(copy.bytes) + " bytes");

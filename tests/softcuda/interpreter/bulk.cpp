@@ -1,8 +1,7 @@
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "tests/softcuda/halves.hpp"
 #include "tests/softcuda/interpreter/machine.hpp"
 
 // The bulk copies of the async proxy: cp.async.bulk and cp.reduce.async.bulk, with and without a
@@ -16,7 +15,7 @@ using u16 = std::uint16_t;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 
-u64 swizzled(u64 a, int swizzle) { return a ^ ((a >> 7 & ((1u << swizzle) - 1)) << 4); }
+u64 swizzled(u64 a, int swizzle) { return a ^ ((a >> 7 & ((1U << swizzle) - 1)) << 4); }
 
 /// Calls f(byte in the box, bytes, global address) for the part of each row of the box that lies in
 /// the tensor.
@@ -60,7 +59,7 @@ struct As {
 void swizzle_copy(Warp& w, const BulkCopy& c, std::byte* dense, bool to_shared) {
   const int swizzle = c.tensor ? c.map.swizzle : 0;
   for (u32 at = 0; at < c.bytes; at += 16) {
-    const u32 n = std::min(16u, c.bytes - at);
+    const u32 n = std::min(16U, c.bytes - at);
     std::byte* shared = shared_at(w, c.lane, swizzled(c.shared + u64{at}, swizzle), n);
     to_shared ? std::memcpy(shared, dense + at, n) : std::memcpy(dense + at, shared, n);
   }
@@ -110,15 +109,11 @@ void combine_all(Reduction op, std::byte* to, const std::byte* from, u32 bytes) 
 }
 template <bool bf16>
 void combine_halves(Reduction op, std::byte* to, const std::byte* from, u32 bytes) {
-  const auto widen = [](u16 h) { return bf16 ? std::bit_cast<float>(u32{h} << 16) : _cvtsh_ss(h); };
   for (u32 n = 0; n < bytes; n += 2) {
     u16 a, b;
     std::memcpy(&a, to + n, 2);
     std::memcpy(&b, from + n, 2);
-    const float sum = combine(op, widen(a), widen(b));
-    const u32 bits = std::bit_cast<u32>(sum);
-    a = bf16 ? static_cast<u16>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
-             : _cvtss_sh(sum, _MM_FROUND_TO_NEAREST_INT);
+    a = narrow<bf16>(combine(op, widen<bf16>(a), widen<bf16>(b)));
     std::memcpy(to + n, &a, 2);
   }
 }
@@ -167,51 +162,73 @@ u64 operand(const Warp& w, const u32* triple, int lane) {
 /// tensor map, of the mbarrier) of three words each (register, its bytes, offset), the register of
 /// the size, and those of the coordinates. Its target holds: 1 store, 2 tensor, from bit 4 the
 /// reduction, from bit 8 the type.
+BulkCopy copy_of(Warp& w, const Instruction& i, int lane) {
+  BulkCopy c;
+  c.instruction = &i;
+  c.warp = w.index;
+  c.lane = lane;
+  c.store = i.target & 1;
+  c.tensor = i.target & 2;
+  c.reduction = static_cast<Reduction>(i.target >> 4 & 15);
+  c.type = static_cast<std::uint8_t>(i.target >> 8);
+  c.shared = static_cast<u32>(operand(w, w.block->program->lists.data() + i.list, lane));
+  return c;
+}
+
+/// Reads the tensor map and the coordinates, and checks them.
+void find_box(Warp& w, const Instruction& i, BulkCopy& c) {
+  const u32* list = w.block->program->lists.data() + i.list;
+  const u64 map = operand(w, list + 3, c.lane);
+  if (map % 64 != 0) fault(w, c.lane, 716, "a tensor map must be aligned to 64 bytes");
+  std::memcpy(&c.map, generic_at(w, c.lane, map, 128), sizeof c.map);
+  if (c.map.magic != TensorMap::magic_number) {
+    fault(w, c.lane, 719, "that is no tensor map (of cuTensorMapEncodeTiled)");
+  }
+  const u32 coordinates = i.list_size - 10;
+  if (c.map.rank != coordinates) {
+    fault(w, c.lane, 719,
+          "a tensor map of rank " + std::to_string(c.map.rank) + " with " +
+              std::to_string(coordinates) + " coordinates");
+  }
+  for (u32 d = 0; d < coordinates; ++d) c.at[d] = w.reg<std::int32_t>(list[10 + d])[c.lane];
+  c.bytes = c.map.box_bytes();
+  if (c.shared % 128 != 0) {
+    fault(w, c.lane, 716,
+          "a tensor's box in shared memory must be aligned to 128 bytes: " +
+              std::to_string(c.shared));
+  }
+  over_rows(c, [&](u32, u32 bytes, u64 address) { global_at(w, c.lane, address, bytes); });
+}
+
+/// Reads the address and the size of a copy without a tensor map, and checks them.
+void find_range(Warp& w, const Instruction& i, BulkCopy& c) {
+  const u32* list = w.block->program->lists.data() + i.list;
+  c.global = operand(w, list + 3, c.lane);
+  c.bytes = w.reg<u32>(list[9])[c.lane];
+  if (c.shared % 16 != 0 || c.global % 16 != 0 || c.bytes % 16 != 0) {
+    fault(w, c.lane, 716, "addresses and size of a bulk copy must be multiples of 16");
+  }
+  if (c.bytes == 0) fault(w, c.lane, 719, "a bulk copy of nothing");
+  global_at(w, c.lane, c.global, c.bytes);
+}
+
+void require_fence(const Warp& w, const BulkCopy& c) {
+  for (u32 at = c.shared; at < c.shared + c.bytes; at += 16) {
+    if (!w.block->unfenced[(at - shared_base) / 16]) continue;
+    fault(w, c.lane, 719,
+          std::string(c.store ? "reads" : "overwrites") + " shared memory at " +
+              std::to_string(at) + ", which was written without a fence.proxy.async since");
+  }
+}
+
 Step bulk(Warp& w, const Instruction& i, Mask m) {
   const u32* list = w.block->program->lists.data() + i.list;
   for (Mask rest = m; rest; rest &= rest - 1) {
     const int l = __builtin_ctz(rest);
-    BulkCopy c;
-    c.instruction = &i;
-    c.warp = w.index;
-    c.lane = l;
-    c.store = i.target & 1;
-    c.tensor = i.target & 2;
-    c.reduction = static_cast<Reduction>(i.target >> 4 & 15);
-    c.type = static_cast<std::uint8_t>(i.target >> 8);
-    c.shared = static_cast<u32>(operand(w, list, l));
-    if (c.tensor) {
-      const u64 map = operand(w, list + 3, l);
-      if (map % 64 != 0) fault(w, l, 716, "a tensor map must be aligned to 64 bytes");
-      std::memcpy(&c.map, generic_at(w, l, map, 128), sizeof c.map);
-      if (c.map.magic != TensorMap::magic_number)
-        fault(w, l, 719, "that is no tensor map (of cuTensorMapEncodeTiled)");
-      const u32 coordinates = i.list_size - 10;
-      if (c.map.rank != coordinates)
-        fault(w, l, 719,
-              "a tensor map of rank " + std::to_string(c.map.rank) + " with " +
-                  std::to_string(coordinates) + " coordinates");
-      for (u32 d = 0; d < coordinates; ++d) c.at[d] = w.reg<std::int32_t>(list[10 + d])[l];
-      c.bytes = c.map.box_bytes();
-      if (c.shared % 128 != 0)
-        fault(w, l, 716,
-              "a tensor's box in shared memory must be aligned to 128 bytes: " +
-                  std::to_string(c.shared));
-      over_rows(c, [&](u32, u32 bytes, u64 address) { global_at(w, l, address, bytes); });
-    } else {
-      c.global = operand(w, list + 3, l);
-      c.bytes = w.reg<u32>(list[9])[l];
-      if (c.shared % 16 != 0 || c.global % 16 != 0 || c.bytes % 16 != 0)
-        fault(w, l, 716, "addresses and size of a bulk copy must be multiples of 16");
-      if (c.bytes == 0) fault(w, l, 719, "a bulk copy of nothing");
-      global_at(w, l, c.global, c.bytes);
-    }
+    BulkCopy c = copy_of(w, i, l);
+    c.tensor ? find_box(w, i, c) : find_range(w, i, c);
     std::byte* shared = shared_at(w, l, c.shared, c.bytes);
-    for (u32 at = c.shared; at < c.shared + c.bytes; at += 16)
-      if (w.block->unfenced[(at - shared_base) / 16])
-        fault(w, l, 719,
-              std::string(c.store ? "reads" : "overwrites") + " shared memory at " +
-                  std::to_string(at) + ", which was written without a fence.proxy.async since");
+    require_fence(w, c);
     if (c.store) {
       race_access(w, l, true, c.shared, c.bytes, Access::read);
       c.group = w.bulk_group[static_cast<std::size_t>(l)];

@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
+#include <cstring>
 
 #include "tests/softcuda/interpreter/machine.hpp"
 
@@ -246,260 +246,6 @@ Step is_space(Warp& w, const Instruction& i, Mask m) {
   return Step::next;
 }
 
-// ---- mbarrier, in the 8 bytes of shared memory.
-
-struct ArrivalBarrier {
-  u64 magic : 7, phase : 1, pending : 16, expected : 16;
-  std::int64_t bytes : 24;  ///< tx-count
-};
-static_assert(sizeof(ArrivalBarrier) == 8);
-constexpr u64 magic_number = 0x5A;
-
-u64 mbarrier_address(Warp& w, const Instruction& i, int lane, bool narrow, bool generic) {
-  u64 address =
-      (narrow ? w.reg<u32>(i.a)[lane] : w.reg<u64>(i.a)[lane]) + static_cast<u64>(i.offset);
-  if (generic) {
-    if (address - shared_window >= window_bytes)
-      fault(w, lane, 719, "an mbarrier outside of shared memory");
-    address -= shared_window;
-  }
-  if (address % 8 != 0) fault(w, lane, 716, "misaligned mbarrier");
-  return address;
-}
-ArrivalBarrier read_mbarrier(Warp& w, int lane, u64 address) {
-  ArrivalBarrier b;
-  std::memcpy(&b, shared_at(w, lane, address, 8), sizeof b);
-  if (b.magic != magic_number) fault(w, lane, 719, "mbarrier not initialised");
-  return b;
-}
-void write_mbarrier(Warp& w, int lane, u64 address, ArrivalBarrier b) {
-  if (b.pending == 0 && b.bytes == 0) {
-    b.phase ^= 1;
-    b.pending = b.expected;
-    if (w.block->races) race_complete(*w.block, static_cast<u32>(address));
-  }
-  std::memcpy(shared_at(w, lane, address, 8), &b, sizeof b);
-  ++w.block->epoch;
-}
-void arrive(Warp& w, int lane, u64 address, u32 count, u32 bytes, bool drop = false) {
-  ArrivalBarrier b = read_mbarrier(w, lane, address);
-  if (count == 0 || count > b.pending)
-    fault(w, lane, 719,
-          "mbarrier: " + std::to_string(count) + " arrivals, " + std::to_string(b.pending) +
-              " pending in this phase");
-  if (b.bytes + std::int64_t{bytes} >= 1 << 20)
-    fault(w, lane, 719, "mbarrier: the tx-count overflows");
-  if (w.block->races) race_arrive(w, static_cast<u32>(address));
-  b.bytes += bytes;
-  b.pending -= count;
-  if (drop) b.expected -= count;
-  write_mbarrier(w, lane, address, b);
-}
-
-/// What bits of `target` say of an mbarrier instruction.
-enum : u32 {
-  narrow_address = 1,
-  generic_address = 2,
-  stores_state = 4,
-  has_count = 8,
-  expects_bytes = 16,
-  waits_for_token = 32,
-  drops = 64
-};
-
-Step mbarrier_init(Warp& w, const Instruction& i, Mask m) {
-  for (Mask rest = m; rest; rest &= rest - 1) {
-    const int l = __builtin_ctz(rest);
-    const u32 count = w.reg<u32>(i.b)[l];
-    if (count == 0 || count > 65535)
-      fault(w, l, 719, "mbarrier: a count of " + std::to_string(count));
-    ArrivalBarrier b{};
-    b.magic = magic_number;
-    b.pending = b.expected = count;
-    const u64 address =
-        mbarrier_address(w, i, l, i.target & narrow_address, i.target & generic_address);
-    race_access(w, l, true, address, 8, Access::write);
-    std::memcpy(shared_at(w, l, address, 8), &b, sizeof b);
-  }
-  ++w.block->epoch;
-  return Step::next;
-}
-Step mbarrier_invalidate(Warp& w, const Instruction& i, Mask m) {
-  for (Mask rest = m; rest; rest &= rest - 1) {
-    const int l = __builtin_ctz(rest);
-    const u64 address =
-        mbarrier_address(w, i, l, i.target & narrow_address, i.target & generic_address);
-    read_mbarrier(w, l, address);
-    std::memset(shared_at(w, l, address, 8), 0xFF, 8);
-  }
-  return Step::next;
-}
-/// Its state token is the phase before the arrival.
-Step mbarrier_arrive(Warp& w, const Instruction& i, Mask m) {
-  for (Mask rest = m; rest; rest &= rest - 1) {
-    const int l = __builtin_ctz(rest);
-    const u64 address =
-        mbarrier_address(w, i, l, i.target & narrow_address, i.target & generic_address);
-    if (i.target & stores_state) w.reg<u64>(i.d)[l] = read_mbarrier(w, l, address).phase;
-    const u32 operand = i.target & (has_count | expects_bytes) ? w.reg<u32>(i.b)[l] : 0;
-    arrive(w, l, address, i.target & has_count ? operand : 1,
-           i.target & expects_bytes ? operand : 0, i.target & drops);
-  }
-  return Step::next;
-}
-template <int sign>
-Step mbarrier_tx(Warp& w, const Instruction& i, Mask m) {
-  for (Mask rest = m; rest; rest &= rest - 1) {
-    const int l = __builtin_ctz(rest);
-    const u64 address =
-        mbarrier_address(w, i, l, i.target & narrow_address, i.target & generic_address);
-    ArrivalBarrier b = read_mbarrier(w, l, address);
-    b.bytes += sign * std::int64_t{w.reg<u32>(i.b)[l]};
-    write_mbarrier(w, l, address, b);
-  }
-  return Step::next;
-}
-/// True when the phase of the given parity is complete. Otherwise other warps run first, and copies
-/// land.
-Step mbarrier_wait(Warp& w, const Instruction& i, Mask m) {
-  Mask done = 0;
-  for (Mask rest = m; rest; rest &= rest - 1) {
-    const int l = __builtin_ctz(rest);
-    const u64 address =
-        mbarrier_address(w, i, l, i.target & narrow_address, i.target & generic_address);
-    const u64 parity = (i.target & waits_for_token ? w.reg<u64>(i.b)[l] : w.reg<u32>(i.b)[l]) & 1;
-    if (read_mbarrier(w, l, address).phase == parity && (*w.block->random)() % 2)
-      land_bulk_load(*w.block, *w.block->random, static_cast<u32>(address));
-    if (read_mbarrier(w, l, address).phase == parity) continue;
-    done |= Mask{1} << l;
-    if (w.block->races) race_wait(w, static_cast<u32>(address));
-  }
-  Mask& d = w.pred(i.d);
-  d = (d & ~m) | done;
-  return done == m ? Step::next : Step::yield;
-}
-/// cp.async.mbarrier.arrive: the lane's copies so far land, then it arrives. Without .noinc the
-/// pending count grows first.
-template <bool counts>
-Step copy_arrive(Warp& w, const Instruction& i, Mask m) {
-  for (Mask rest = m; rest; rest &= rest - 1) {
-    const int l = __builtin_ctz(rest);
-    const u64 address =
-        mbarrier_address(w, i, l, i.target & narrow_address, i.target & generic_address);
-    if (counts) {
-      ArrivalBarrier b = read_mbarrier(w, l, address);
-      ++b.pending;
-      std::memcpy(shared_at(w, l, address, 8), &b, sizeof b);
-    }
-    w.copy_arrivals.push_back({l, static_cast<u32>(address),
-                               static_cast<std::size_t>(std::count_if(
-                                   w.copies.begin(), w.copies.end(),
-                                   [&](const PendingCopy& c) { return c.lane == l; }))});
-  }
-  ++w.block->epoch;
-  return Step::next;
-}
-
-Run find_mbarrier(const Form& f) {
-  if (f.words[0] == "cp") return f.has("noinc") ? copy_arrive<false> : copy_arrive<true>;
-  if (f.has("noComplete")) return nullptr;
-  if (f.has("init")) return mbarrier_init;
-  if (f.has("inval")) return mbarrier_invalidate;
-  if (f.has("arrive") || f.has("arrive_drop")) return mbarrier_arrive;
-  if (f.has("expect_tx")) return mbarrier_tx<1>;
-  if (f.has("complete_tx")) return mbarrier_tx<-1>;
-  if (f.has("try_wait") || f.has("test_wait")) return mbarrier_wait;
-  return nullptr;
-}
-
-// ---- printf and assert
-
-template <class T>
-T argument(Warp& w, const Instruction& i, int lane, u32 n) {
-  const std::size_t size = w.block->program->call_parameter_bytes;
-  T value;
-  std::memcpy(&value,
-              w.call_parameters.data() + static_cast<std::size_t>(lane) * size +
-                  w.block->program->lists[i.list + n],
-              sizeof value);
-  return value;
-}
-std::string string_at(Warp& w, int lane, u64 address) {
-  std::string text;
-  for (; text.size() < 4096; ++address) {
-    const char c = static_cast<char>(*generic_at(w, lane, address, 1));
-    if (c == 0) break;
-    text += c;
-  }
-  return text;
-}
-std::string formatted(Warp& w, int lane, const std::string& format, u64 arguments) {
-  std::string out;
-  const auto take = [&](auto& value) {
-    arguments = (arguments + sizeof value - 1) / sizeof value * sizeof value;
-    std::memcpy(&value, generic_at(w, lane, arguments, sizeof value), sizeof value);
-    arguments += sizeof value;
-  };
-  for (std::size_t n = 0; n < format.size(); ++n) {
-    if (format[n] != '%') {
-      out += format[n];
-      continue;
-    }
-    std::string spec = "%";
-    bool wide = false;
-    for (++n; n < format.size() && !std::strchr("diouxXeEfFgGaAcsp%", format[n]); ++n) {
-      if (format[n] == 'l' || format[n] == 'z' || format[n] == 'j' || format[n] == 't') wide = true;
-      else if (format[n] == '*') {
-        int width;
-        take(width);
-        spec += std::to_string(width);
-      } else if (format[n] != 'h') spec += format[n];
-    }
-    if (n >= format.size()) break;
-    const char kind = format[n];
-    char text[512] = "";
-    if (kind == '%') {
-      out += '%';
-    } else if (kind == 's') {
-      u64 address;
-      take(address);
-      out += string_at(w, lane, address);
-    } else if (std::strchr("eEfFgGaA", kind)) {
-      double value;
-      take(value);
-      std::snprintf(text, sizeof text, (spec + kind).c_str(), value);
-    } else if (kind == 'p' || wide) {
-      u64 value;
-      take(value);
-      std::snprintf(text, sizeof text,
-                    (spec + (kind == 'p' ? "#llx" : std::string("ll") + kind)).c_str(), value);
-    } else {
-      u32 value;
-      take(value);
-      std::snprintf(text, sizeof text, (spec + kind).c_str(), value);
-    }
-    out += text;
-  }
-  return out;
-}
-Step print(Warp& w, const Instruction& i, Mask m) {
-  for (; m; m &= m - 1) {
-    const int l = __builtin_ctz(m);
-    const std::string text =
-        formatted(w, l, string_at(w, l, argument<u64>(w, i, l, 0)), argument<u64>(w, i, l, 1));
-    std::fwrite(text.data(), 1, text.size(), stdout);
-  }
-  return Step::next;
-}
-Step fail_assertion(Warp& w, const Instruction& i, Mask m) {
-  const int l = __builtin_ctz(m);
-  fault(w, l, 710,
-        string_at(w, l, argument<u64>(w, i, l, 1)) + ":" +
-            std::to_string(argument<u32>(w, i, l, 2)) + ": " +
-            string_at(w, l, argument<u64>(w, i, l, 3)) + ": assertion `" +
-            string_at(w, l, argument<u64>(w, i, l, 0)) + "' failed");
-}
-
 // ---- Clusters of one block
 
 /// All threads of the block, as barrier.cluster.arrive and .wait.
@@ -509,7 +255,6 @@ Step cluster_arrive(Warp& w, const Instruction&, Mask m) {
     fault(w, -1, 719, "two arrivals without a barrier.cluster.wait between them");
   w.cluster_arrived = true;
   w.cluster_phase = w.block->cluster_phase;
-  ++w.block->cluster_arrived;
   ++w.block->epoch;
   if (w.block->races) race_release(w, w.block->cluster_clocks);
   return Step::next;
@@ -549,72 +294,78 @@ Step elect(Warp& w, const Instruction& i, Mask m) {
   return Step::next;
 }
 
+Run find_barrier(const Form& f) {
+  if (f.has("warp")) return warp_barrier;
+  if (f.has("cluster")) {
+    return f.has("arrive") ? cluster_arrive : f.has("wait") ? cluster_wait : nullptr;
+  }
+  if (f.has("red")) return barrier_reduce;
+  return f.has("arrive") ? barrier<false> : f.has("sync") ? barrier<true> : nullptr;
+}
+
+Run find_shuffle(const Form& f) {
+  if (f.type().bytes != 4) return nullptr;
+  if (f.has("up")) return shuffle<Shuffle::up>;
+  if (f.has("down")) return shuffle<Shuffle::down>;
+  if (f.has("bfly")) return shuffle<Shuffle::butterfly>;
+  return f.has("idx") ? shuffle<Shuffle::index> : nullptr;
+}
+
+Run find_vote(const Form& f) {
+  if (f.has("ballot")) return vote<Vote::ballot>;
+  if (f.has("all")) return vote<Vote::all>;
+  if (f.has("any")) return vote<Vote::any>;
+  return f.has("uni") ? vote<Vote::uni> : nullptr;
+}
+
+Run find_redux(const Form& f) {
+  if (f.type().bytes != 4 || f.type().kind == Kind::real) return nullptr;
+  const bool is_signed = f.type().kind == Kind::sint;
+  if (f.has("add")) return redux<u32, RAdd>;
+  if (f.has("min")) return is_signed ? redux<std::int32_t, RMin> : redux<u32, RMin>;
+  if (f.has("max")) return is_signed ? redux<std::int32_t, RMax> : redux<u32, RMax>;
+  return f.has("and") ? redux<u32, RAnd> : f.has("or") ? redux<u32, ROr> : redux<u32, RXor>;
+}
+
+Run find_match(const Form& f) {
+  if (f.type().bytes == 4) return f.has("all") ? match<u32, true> : match<u32, false>;
+  return f.has("all") ? match<u64, true> : match<u64, false>;
+}
+
+Run find_space_test(const Form& f) {
+  return f.has("global")  ? is_space<In::global>
+         : f.has("local") ? is_space<In::local>
+         : f.has("param") ? is_space<In::parameter>
+                          : is_space<In::shared>;
+}
+
 }  // namespace
 
-void complete_tx(Warp& w, int lane, std::uint32_t address, std::uint32_t bytes) {
-  if (address % 8 != 0) fault(w, lane, 716, "misaligned mbarrier");
-  ArrivalBarrier b = read_mbarrier(w, lane, address);
-  b.bytes -= bytes;
-  write_mbarrier(w, lane, address, b);
-}
-void arrive_for_copies(Warp& w, int lane, std::uint32_t mbarrier) {
-  arrive(w, lane, mbarrier, 1, 0);
-}
-
 Run find_control(const Form& f) {
+  static constexpr std::string_view without_effect[] = {
+      "membar",    "fence",   "setmaxnreg",    "nanosleep",     "prefetch",
+      "prefetchu", "discard", "applypriority", "griddepcontrol"};
   const auto op = f.words[0];
+  const bool wide = f.type().bytes != 4;
   if (op == "bra") return branch;
   if (op == "ret" || op == "exit") return end;
   if (op == "trap") return trap;
   if (op == "fence" && f.has("proxy") && f.has("async")) return proxy_fence;
-  if (op == "membar" || op == "fence" || op == "setmaxnreg" || op == "nanosleep" ||
-      op == "prefetch" || op == "prefetchu" || op == "discard" || op == "applypriority" ||
-      op == "griddepcontrol")
-    return nothing;
-  if (op == "bar" || op == "barrier") {
-    if (f.has("warp")) return warp_barrier;
-    if (f.has("cluster"))
-      return f.has("arrive") ? cluster_arrive : f.has("wait") ? cluster_wait : nullptr;
-    if (f.has("red")) return barrier_reduce;
-    return f.has("arrive") ? barrier<false> : f.has("sync") ? barrier<true> : nullptr;
+  for (const auto name : without_effect) {
+    if (op == name) return nothing;
   }
-  if (op == "shfl" && f.type().bytes == 4) {
-    if (f.has("up")) return shuffle<Shuffle::up>;
-    if (f.has("down")) return shuffle<Shuffle::down>;
-    if (f.has("bfly")) return shuffle<Shuffle::butterfly>;
-    if (f.has("idx")) return shuffle<Shuffle::index>;
-  }
-  if (op == "vote") {
-    if (f.has("ballot")) return vote<Vote::ballot>;
-    if (f.has("all")) return vote<Vote::all>;
-    if (f.has("any")) return vote<Vote::any>;
-    if (f.has("uni")) return vote<Vote::uni>;
-  }
+  if (op == "bar" || op == "barrier") return find_barrier(f);
+  if (op == "shfl") return find_shuffle(f);
+  if (op == "vote") return find_vote(f);
   if (op == "activemask") return active_mask;
   if (op == "mbarrier" || op == "cp") return find_mbarrier(f);
-  if (op == "redux" && f.type().bytes == 4) {
-    const bool is_signed = f.type().kind == Kind::sint;
-    if (f.type().kind == Kind::real) return nullptr;
-    if (f.has("add")) return redux<u32, RAdd>;
-    if (f.has("min")) return is_signed ? redux<std::int32_t, RMin> : redux<u32, RMin>;
-    if (f.has("max")) return is_signed ? redux<std::int32_t, RMax> : redux<u32, RMax>;
-    return f.has("and") ? redux<u32, RAnd> : f.has("or") ? redux<u32, ROr> : redux<u32, RXor>;
-  }
-  if (op == "match") {
-    if (f.type().bytes == 4) return f.has("all") ? match<u32, true> : match<u32, false>;
-    return f.has("all") ? match<u64, true> : match<u64, false>;
-  }
-  if (op == "clock") return f.type().bytes == 4 ? clock<u32> : clock<u64>;
+  if (op == "redux") return find_redux(f);
+  if (op == "match") return find_match(f);
+  if (op == "clock") return wide ? clock<u64> : clock<u32>;
   if (op == "createpolicy") return no_policy;
-  if (op == "isspacep")
-    return f.has("global")  ? is_space<In::global>
-           : f.has("local") ? is_space<In::local>
-           : f.has("param") ? is_space<In::parameter>
-                            : is_space<In::shared>;
-  if (op == "vprintf") return print;
-  if (op == "__assertfail") return fail_assertion;
+  if (op == "isspacep") return find_space_test(f);
   if (op == "elect") return elect;
-  if (op == "mapa") return f.type().bytes == 4 ? map_address<u32> : map_address<u64>;
+  if (op == "mapa") return wide ? map_address<u64> : map_address<u32>;
   return nullptr;
 }
 

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -78,8 +79,8 @@ bool take_group(Warp& w, std::mt19937& random, Group& taken) {
 
 /// Where the group has to stop, because others wait there or are ready further behind.
 struct Meeting {
-  std::uint32_t next = ~0u;    ///< the nearest place ahead at which another group is
-  std::uint32_t behind = ~0u;  ///< the lowest place of a ready group
+  std::uint32_t next = ~0U;    ///< the nearest place ahead at which another group is
+  std::uint32_t behind = ~0U;  ///< the lowest place of a ready group
   Meeting(const Warp& w, std::uint32_t pc) {
     for (const auto& g : w.groups) {
       if (g.state == Group::barrier) continue;
@@ -259,11 +260,11 @@ std::uint32_t special_value(const Block& b, std::string_view name, int thread, i
   if (name == "%laneid") return l;
   if (name == "%warpid") return t / warp_lanes;
   if (name == "%nwarpid") return (threads + warp_lanes - 1) / warp_lanes;
-  if (name == "%lanemask_eq") return 1u << l;
-  if (name == "%lanemask_lt") return (1u << l) - 1;
-  if (name == "%lanemask_le") return (2u << l) - 1;
-  if (name == "%lanemask_gt") return ~((2u << l) - 1);
-  if (name == "%lanemask_ge") return ~((1u << l) - 1);
+  if (name == "%lanemask_eq") return 1U << l;
+  if (name == "%lanemask_lt") return (1U << l) - 1;
+  if (name == "%lanemask_le") return (2U << l) - 1;
+  if (name == "%lanemask_gt") return ~((2U << l) - 1);
+  if (name == "%lanemask_ge") return ~((1U << l) - 1);
   if (name.starts_with("%clusterid.")) return axis(b.id);
   if (name.starts_with("%nclusterid.")) return axis(b.grid);
   if (name.starts_with("%cluster_nctaid.") || name == "%cluster_nctarank") return 1;
@@ -277,7 +278,7 @@ std::uint32_t special_value(const Block& b, std::string_view name, int thread, i
 void start_warp(Block& block, Warp& w, bool first_block) {
   const auto threads = static_cast<int>(block.shape.x * block.shape.y * block.shape.z);
   const int first = w.index * warp_lanes, lanes = std::min(warp_lanes, threads - first);
-  w.live = lanes == warp_lanes ? all_lanes : (1u << lanes) - 1;
+  w.live = lanes == warp_lanes ? all_lanes : (1U << lanes) - 1;
   w.groups.assign(1, {0, w.live, Group::ready});
   w.carry = 0;
   w.copies.clear();
@@ -365,6 +366,73 @@ Function& find_function(Module* m, const std::string& name) {
   return at->second;
 }
 
+/// Decodes the kernel at its first launch, and checks what it is launched with.
+std::shared_ptr<Program> program_of(Module* m, const std::string& name, Dim3 shape,
+                                    std::size_t parameter_bytes) {
+  const std::lock_guard hold(modules_lock());
+  Function& f = find_function(m, name);
+  if (!f.program) f.program = decode(*m, f);
+  if (f.cluster != 1) {
+    throw DeviceFault(719, name + ": a cluster of " + std::to_string(f.cluster) +
+                               " blocks is not supported by softcuda");
+  }
+  if (parameter_bytes < f.info.parameter_total) {
+    throw DeviceFault(1, name + ": launched with too few parameters");
+  }
+  const std::size_t threads = std::size_t{shape.x} * shape.y * shape.z;
+  if (threads == 0 || threads > static_cast<std::size_t>(f.info.max_threads)) {
+    throw DeviceFault(9, name + ": " + std::to_string(threads) + " threads in a block, at most " +
+                             std::to_string(f.info.max_threads));
+  }
+  return f.program;
+}
+
+/// How many threads of the host execute the blocks. The race check needs one.
+std::uint64_t host_threads(std::uint64_t blocks) {
+  const char* races = std::getenv("SOFTCUDA_RACECHECK");
+  if (races && *races && *races != '0') return 1;
+  const char* text = std::getenv("SOFTCUDA_THREADS");
+  const std::uint64_t wanted = text ? std::strtoull(text, nullptr, 10) : 1;
+  return std::clamp<std::uint64_t>(wanted, 1, std::min<std::uint64_t>(blocks, 256));
+}
+
+/// A launch. Threads of the host take its blocks one after the other.
+struct Launch {
+  const Program& program;
+  Dim3 grid, shape;
+  std::size_t dynamic_shared;
+  const std::vector<std::byte>& parameters;
+  std::uint64_t blocks, threads;
+  std::atomic<std::uint64_t> next{0};
+  std::exception_ptr failure{};
+
+  void work(std::mt19937 random) {
+    std::vector<std::uint64_t> executed(program.opcodes.size());
+    try {
+      execute(random, executed);
+    } catch (...) {
+      const std::lock_guard hold(totals().lock);
+      if (!failure) failure = std::current_exception();
+      next = blocks;
+    }
+    const std::lock_guard hold(totals().lock);
+    for (std::size_t n = 0; n < executed.size(); ++n) {
+      if (executed[n]) totals().by_opcode[program.opcodes[n]] += executed[n];
+    }
+  }
+
+  void execute(std::mt19937& random, std::vector<std::uint64_t>& executed) {
+    Stage stage(program, grid, shape, dynamic_shared, parameters);
+    stage.block.executed = executed.data();
+    stage.block.parallel = threads > 1;
+    for (std::uint64_t n = next++; n < blocks; n = next++) {
+      stage.run({static_cast<unsigned>(n % grid.x), static_cast<unsigned>(n / grid.x % grid.y),
+                 static_cast<unsigned>(n / grid.x / grid.y)},
+                random);
+    }
+  }
+};
+
 }  // namespace
 
 Module* load_module(const std::string& ptx) {
@@ -393,61 +461,23 @@ const KernelInfo& kernel_info(Module* m, const std::string& name) {
 
 void launch(Module* m, const std::string& name, Dim3 grid, Dim3 shape,
             std::size_t dynamic_shared_bytes, const std::vector<std::byte>& parameters) {
-  std::shared_ptr<Program> program;
-  {
-    const std::lock_guard hold(modules_lock());
-    Function& f = find_function(m, name);
-    if (!f.program) f.program = decode(*m, f);
-    program = f.program;
-    if (f.cluster != 1)
-      throw DeviceFault(719, name + ": a cluster of " + std::to_string(f.cluster) +
-                                 " blocks is not supported by softcuda");
-    if (parameters.size() < f.info.parameter_total)
-      throw DeviceFault(1, name + ": launched with too few parameters");
-    const std::size_t threads = std::size_t{shape.x} * shape.y * shape.z;
-    if (threads == 0 || threads > static_cast<std::size_t>(f.info.max_threads))
-      throw DeviceFault(9, name + ": " + std::to_string(threads) + " threads in a block, at most " +
-                               std::to_string(f.info.max_threads));
-  }
-  static const char* seed_text = std::getenv("SOFTCUDA_SEED");
-  std::mt19937 random(seed_text ? static_cast<unsigned>(std::strtoul(seed_text, nullptr, 10)) : 1);
-  const char* threads_text = std::getenv("SOFTCUDA_THREADS");
+  const std::shared_ptr<Program> program = program_of(m, name, shape, parameters.size());
+  static const char* seed = std::getenv("SOFTCUDA_SEED");
+  std::mt19937 random(seed ? static_cast<unsigned>(std::strtoul(seed, nullptr, 10)) : 1);
   const std::uint64_t blocks = std::uint64_t{grid.x} * grid.y * grid.z;
-  std::uint64_t threads = threads_text ? std::strtoull(threads_text, nullptr, 10) : 1;
-  if (const char* races = std::getenv("SOFTCUDA_RACECHECK"); races && *races && *races != '0')
-    threads = 1;
-  threads = std::clamp<std::uint64_t>(threads, 1, std::min<std::uint64_t>(blocks, 256));
-  std::atomic<std::uint64_t> next{0};
-  std::exception_ptr failure;
-  const auto work = [&](std::mt19937 source) {
-    std::vector<std::uint64_t> executed(program->opcodes.size());
-    try {
-      Stage stage(*program, grid, shape, dynamic_shared_bytes, parameters);
-      stage.block.executed = executed.data();
-      stage.block.parallel = threads > 1;
-      for (std::uint64_t n = next++; n < blocks; n = next++)
-        stage.run({static_cast<unsigned>(n % grid.x), static_cast<unsigned>(n / grid.x % grid.y),
-                   static_cast<unsigned>(n / grid.x / grid.y)},
-                  source);
-    } catch (...) {
-      const std::lock_guard hold(totals().lock);
-      if (!failure) failure = std::current_exception();
-      next = blocks;
-    }
-    const std::lock_guard hold(totals().lock);
-    for (std::size_t n = 0; n < executed.size(); ++n)
-      if (executed[n]) totals().by_opcode[program->opcodes[n]] += executed[n];
-  };
+  Launch run{*program, grid, shape, dynamic_shared_bytes, parameters, blocks, host_threads(blocks)};
   std::vector<std::thread> others;
-  for (std::uint64_t n = 1; n < threads; ++n)
-    others.emplace_back(work, std::mt19937(random() + static_cast<unsigned>(n)));
-  work(random);
+  for (std::uint64_t n = 1; n < run.threads; ++n) {
+    const auto own = static_cast<unsigned>(random() + n);
+    others.emplace_back([&run, own] { run.work(std::mt19937(own)); });
+  }
+  run.work(random);
   for (auto& t : others) t.join();
   {
     const std::lock_guard hold(totals().lock);
     ++totals().launches;
   }
-  if (failure) std::rethrow_exception(failure);
+  if (run.failure) std::rethrow_exception(run.failure);
 }
 
 std::string statistics() {

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <immintrin.h>
-
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
+#include "tests/softcuda/halves.hpp"
 #include "tests/softcuda/interpreter/machine.hpp"
 
 /// Operations on one lane, and how an instruction applies one to all lanes of its mask. A lane that
@@ -266,10 +265,10 @@ struct Rcp {
   }
 };
 inline float flush(float a) {
-  return std::abs(a) < std::numeric_limits<float>::min() ? std::copysign(0.0f, a) : a;
+  return std::abs(a) < std::numeric_limits<float>::min() ? std::copysign(0.0F, a) : a;
 }
 struct RcpFlush {
-  static float of(float a) { return flush(1.0f / flush(a)); }
+  static float of(float a) { return flush(1.0F / flush(a)); }
 };
 struct Ex2 {
   static float of(float a) { return std::exp2(a); }
@@ -281,7 +280,7 @@ struct Lg2 {
   static float of(float a) { return std::log2(a); }
 };
 struct Rsqrt {
-  static float of(float a) { return 1.0f / std::sqrt(a); }
+  static float of(float a) { return 1.0F / std::sqrt(a); }
 };
 struct Sin {
   static float of(float a) { return std::sin(a); }
@@ -293,37 +292,20 @@ struct Tanh {
   static float of(float a) { return std::tanh(a); }
 };
 struct Saturate {
-  static float of(float a) { return a > 0.0f ? (a < 1.0f ? a : 1.0f) : 0.0f; }
+  static float of(float a) { return a > 0.0F ? (a < 1.0F ? a : 1.0F) : 0.0F; }
 };
-struct HalfToFloat {
-  static float of(u16 a) { return _cvtsh_ss(a); }
+template <bool bf16>
+struct Widen {
+  static float of(u16 a) { return widen<bf16>(a); }
 };
-struct FloatToHalf {
-  static u16 of(float a) { return _cvtss_sh(a, _MM_FROUND_TO_NEAREST_INT); }
-};
-inline u16 to_bf16(float a) {
-  u32 bits;
-  std::memcpy(&bits, &a, 4);
-  if (a != a) return 0x7FFF;
-  return static_cast<u16>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-struct FloatToBf16 {
-  static u16 of(float a) { return to_bf16(a); }
-};
-struct Bf16ToFloat {
-  static float of(u16 a) {
-    const u32 bits = u32{a} << 16;
-    float f;
-    std::memcpy(&f, &bits, 4);
-    return f;
-  }
+template <bool bf16>
+struct Narrow {
+  static u16 of(float a) { return narrow<bf16>(a); }
 };
 /// cvt.rn.X2.f32 d, a, b: a becomes the upper half.
-struct PackHalf {
-  static u32 of(float a, float b) { return u32{FloatToHalf::of(a)} << 16 | FloatToHalf::of(b); }
-};
-struct PackBf16 {
-  static u32 of(float a, float b) { return u32{to_bf16(a)} << 16 | to_bf16(b); }
+template <bool bf16>
+struct NarrowPair {
+  static u32 of(float a, float b) { return u32{narrow<bf16>(a)} << 16 | narrow<bf16>(b); }
 };
 struct Nearest {
   template <class T>
@@ -400,14 +382,6 @@ struct Cast {
 
 // ---- f16 and bf16, alone and two in a register: computed in float and rounded once.
 
-template <bool bf16>
-float widen(u16 a) {
-  return bf16 ? Bf16ToFloat::of(a) : HalfToFloat::of(a);
-}
-template <bool bf16>
-u16 narrow(float a) {
-  return bf16 ? to_bf16(a) : FloatToHalf::of(a);
-}
 template <bool bf16, class Op>
 struct OnHalf {
   static u16 of(u16 a) { return narrow<bf16>(Op::of(widen<bf16>(a))); }
@@ -431,7 +405,7 @@ struct MaxNan {
   static float of(float a, float b) { return a != a || b != b ? NAN : Max::of(a, b); }
 };
 struct Relu {
-  static float of(float a) { return a > 0 ? a : 0.0f; }
+  static float of(float a) { return a > 0 ? a : 0.0F; }
 };
 template <class Op>
 struct Ftz {

@@ -1,7 +1,6 @@
-#include <immintrin.h>
-
 #include <cstring>
 
+#include "tests/softcuda/halves.hpp"
 #include "tests/softcuda/interpreter/machine.hpp"
 #include "tests/tile/tensor_core_layouts.hpp"
 
@@ -19,18 +18,6 @@ using katt::testing::d_element;
 using katt::testing::Element;
 using katt::testing::matrix_element;
 using katt::testing::MatrixDescriptor;
-
-template <bool bf16>
-inline float widen(u16 bits) {
-  if constexpr (bf16) {
-    const u32 wide = u32{bits} << 16;
-    float f;
-    std::memcpy(&f, &wide, 4);
-    return f;
-  } else {
-    return _cvtsh_ss(bits);
-  }
-}
 
 void require_warp(Warp& w, Mask m, const char* what) {
   if (m != all_lanes) fault(w, -1, 719, std::string(what) + " without all 32 lanes");
@@ -184,12 +171,12 @@ struct WgmmaForm {
   bool a_registers, bf16, transpose_a, transpose_b, negate_a, negate_b;
   u32 n;
   explicit WgmmaForm(const Instruction& i)
-      : a_registers(i.offset & 1),
-        bf16(i.offset & 2),
-        transpose_a(i.offset & 4),
-        transpose_b(i.offset & 8),
-        negate_a(i.offset & 16),
-        negate_b(i.offset & 32),
+      : a_registers(i.offset & WgmmaFlag::a_registers),
+        bf16(i.offset & WgmmaFlag::bf16),
+        transpose_a(i.offset & WgmmaFlag::transposes_a),
+        transpose_b(i.offset & WgmmaFlag::transposes_b),
+        negate_a(i.offset & WgmmaFlag::negates_a),
+        negate_b(i.offset & WgmmaFlag::negates_b),
         n(i.target) {}
 };
 

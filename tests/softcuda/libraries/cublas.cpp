@@ -1,7 +1,5 @@
 #include <cublasLt.h>
 #include <cublas_v2.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,14 +9,17 @@
 #include <vector>
 
 #include "tests/softcuda/device.hpp"
+#include "tests/softcuda/halves.hpp"
 #include "tests/softcuda/runtime/runtime.hpp"
 
 // libcublas.so.13 and libcublasLt.so.13: products of matrices, computed in f32 by the host when the
 // stream gets there.
 
 using softcuda::in_one_allocation;
+using softcuda::narrow;
 using softcuda::report;
 using softcuda::text;
+using softcuda::widen;
 
 namespace {
 
@@ -29,33 +30,17 @@ bool known(cudaDataType_t type) {
   return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF;
 }
 
-float bf16_to_float(std::uint16_t bits) {
-  const std::uint32_t wide = std::uint32_t(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, 4);
-  return value;
-}
-std::uint16_t float_to_bf16(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 float load(const void* data, cudaDataType_t type, std::size_t i) {
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
-  if (type == CUDA_R_16BF) return bf16_to_float(static_cast<const std::uint16_t*>(data)[i]);
-  _Float16 half;
-  std::memcpy(&half, static_cast<const std::uint16_t*>(data) + i, 2);
-  return static_cast<float>(half);
+  const std::uint16_t bits = static_cast<const std::uint16_t*>(data)[i];
+  return type == CUDA_R_16BF ? widen<true>(bits) : widen<false>(bits);
 }
 void store(void* data, cudaDataType_t type, std::size_t i, float value) {
   if (type == CUDA_R_32F) {
     static_cast<float*>(data)[i] = value;
-  } else if (type == CUDA_R_16BF) {
-    static_cast<std::uint16_t*>(data)[i] = float_to_bf16(value);
   } else {
-    const _Float16 half = static_cast<_Float16>(value);
-    std::memcpy(static_cast<std::uint16_t*>(data) + i, &half, 2);
+    static_cast<std::uint16_t*>(data)[i] =
+        type == CUDA_R_16BF ? narrow<true>(value) : narrow<false>(value);
   }
 }
 
@@ -73,7 +58,9 @@ struct Matrix {
   /// Elements from the first to the last that is used, in one matrix.
   std::size_t span() const { return rows && columns ? index(rows - 1, columns - 1) + 1 : 0; }
   std::size_t span_all() const {
-    return span() ? span() + static_cast<std::size_t>(std::int64_t(batches - 1) * batch_stride) : 0;
+    return span() ? span() + static_cast<std::size_t>(static_cast<std::int64_t>(batches - 1) *
+                                                      batch_stride)
+                  : 0;
   }
   bool consistent() const {
     return rows > 0 && columns > 0 && leading >= (row_major ? columns : rows) && batches > 0;
@@ -96,73 +83,95 @@ struct Product {
 };
 
 const void* at(const void* base, const Matrix& matrix, int batch) {
-  return static_cast<const char*>(base) +
-         std::int64_t(batch) * matrix.batch_stride * std::int64_t(bytes_of(matrix.type));
+  return static_cast<const char*>(base) + static_cast<std::int64_t>(batch) * matrix.batch_stride *
+                                              static_cast<std::int64_t>(bytes_of(matrix.type));
 }
 void* mapped(const void* pointer, std::size_t bytes) {
   return softcuda::reach(reinterpret_cast<std::uint64_t>(pointer), bytes);
 }
 
-void compute(const Product& p) {
+bool multiplies(const Product& p) { return p.k > 0 && p.alpha != 0; }
+
+/// The operands of one batch as f32: A column by column (m × k), B so as well (k × n).
+struct Operands {
+  std::vector<float> a, b;
+};
+Operands read_operands(const Product& p, int batch) {
+  Operands o{std::vector<float>(static_cast<std::size_t>(p.m * p.k)),
+             std::vector<float>(static_cast<std::size_t>(p.k * p.n))};
+  const void* const a = mapped(at(p.pa, p.a, batch), p.a.span() * bytes_of(p.a.type));
+  const void* const b = mapped(at(p.pb, p.b, batch), p.b.span() * bytes_of(p.b.type));
+  for (std::int64_t q = 0; q < p.k; ++q) {
+    for (std::int64_t i = 0; i < p.m; ++i) {
+      o.a[static_cast<std::size_t>(q * p.m + i)] =
+          load(a, p.a.type, p.trans_a ? p.a.index(q, i) : p.a.index(i, q));
+    }
+  }
+  for (std::int64_t j = 0; j < p.n; ++j) {
+    for (std::int64_t q = 0; q < p.k; ++q) {
+      o.b[static_cast<std::size_t>(j * p.k + q)] =
+          load(b, p.b.type, p.trans_b ? p.b.index(j, q) : p.b.index(q, j));
+    }
+  }
+  return o;
+}
+
+/// result (m × n, column by column) = A · B, in blocks that stay in the registers and the first cache.
+void multiply(const Product& p, const Operands& o, std::vector<float>& result) {
   constexpr std::int64_t rows_at_once = 256, columns_at_once = 4;
-  if (p.workspace_bytes)
-    std::memset(mapped(p.workspace, p.workspace_bytes), 0xFF, p.workspace_bytes);
-  std::vector<float> a(static_cast<std::size_t>(p.m * p.k)), b(static_cast<std::size_t>(p.k * p.n));
-  std::vector<float> result(static_cast<std::size_t>(p.m * p.n));
-  for (int batch = 0; batch < p.d.batches; ++batch) {
-    std::fill(result.begin(), result.end(), 0.0f);
-    if (p.k > 0 && p.alpha != 0) {
-      const void* const from_a = mapped(at(p.pa, p.a, batch), p.a.span() * bytes_of(p.a.type));
-      const void* const from_b = mapped(at(p.pb, p.b, batch), p.b.span() * bytes_of(p.b.type));
+  for (std::int64_t i0 = 0; i0 < p.m; i0 += rows_at_once) {
+    const std::int64_t rows = std::min(rows_at_once, p.m - i0);
+    for (std::int64_t j0 = 0; j0 < p.n; j0 += columns_at_once) {
+      const std::int64_t columns = std::min(columns_at_once, p.n - j0);
+      float sums[columns_at_once][rows_at_once] = {};
       for (std::int64_t q = 0; q < p.k; ++q) {
-        for (std::int64_t i = 0; i < p.m; ++i)
-          a[std::size_t(q * p.m + i)] =
-              load(from_a, p.a.type, p.trans_a ? p.a.index(q, i) : p.a.index(i, q));
-      }
-      for (std::int64_t j = 0; j < p.n; ++j) {
-        for (std::int64_t q = 0; q < p.k; ++q)
-          b[std::size_t(j * p.k + q)] =
-              load(from_b, p.b.type, p.trans_b ? p.b.index(j, q) : p.b.index(q, j));
-      }
-      for (std::int64_t i0 = 0; i0 < p.m; i0 += rows_at_once) {
-        const std::int64_t rows = std::min(rows_at_once, p.m - i0);
-        for (std::int64_t j0 = 0; j0 < p.n; j0 += columns_at_once) {
-          const std::int64_t columns = std::min(columns_at_once, p.n - j0);
-          float sums[columns_at_once][rows_at_once] = {};
-          for (std::int64_t q = 0; q < p.k; ++q) {
-            const float* const line = a.data() + q * p.m + i0;
-            for (std::int64_t j = 0; j < columns; ++j) {
-              const float factor = b[std::size_t((j0 + j) * p.k + q)];
-              float* const sum = sums[j];
-              for (std::int64_t i = 0; i < rows; ++i) sum[i] += line[i] * factor;
-            }
-          }
-          for (std::int64_t j = 0; j < columns; ++j)
-            std::copy_n(sums[j], rows, result.data() + (j0 + j) * p.m + i0);
+        const float* const line = o.a.data() + q * p.m + i0;
+        for (std::int64_t j = 0; j < columns; ++j) {
+          const float factor = o.b[static_cast<std::size_t>((j0 + j) * p.k + q)];
+          for (std::int64_t i = 0; i < rows; ++i) sums[j][i] += line[i] * factor;
         }
       }
-    }
-    const void* const from_c =
-        p.beta != 0 ? mapped(at(p.pc, p.c, batch), p.c.span() * bytes_of(p.c.type)) : nullptr;
-    void* const to = mapped(at(p.pd, p.d, batch), p.d.span() * bytes_of(p.d.type));
-    const bool with_bias = (p.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
-    const void* const bias =
-        with_bias ? mapped(static_cast<const char*>(p.bias) +
-                               batch * p.bias_stride * std::int64_t(bytes_of(p.bias_type)),
-                           std::size_t(p.m) * bytes_of(p.bias_type))
-                  : nullptr;
-    for (std::int64_t j = 0; j < p.n; ++j) {
-      for (std::int64_t i = 0; i < p.m; ++i) {
-        float value = p.alpha * result[std::size_t(j * p.m + i)];
-        if (from_c) value += p.beta * load(from_c, p.c.type, p.c.index(i, j));
-        if (bias) value += load(bias, p.bias_type, std::size_t(i));
-        if (p.epilogue & CUBLASLT_EPILOGUE_RELU) value = std::max(value, 0.0f);
-        if (p.epilogue & CUBLASLT_EPILOGUE_GELU)
-          value = 0.5f * value *
-                  (1 + std::tanh(0.7978845608f * (value + 0.044715f * value * value * value)));
-        store(to, p.d.type, p.d.index(i, j), value);
+      for (std::int64_t j = 0; j < columns; ++j) {
+        std::copy_n(sums[j], rows, result.data() + (j0 + j) * p.m + i0);
       }
     }
+  }
+}
+
+/// D = epilogue(alpha · result + beta · C).
+void write_result(const Product& p, int batch, const std::vector<float>& result) {
+  const void* const c =
+      p.beta != 0 ? mapped(at(p.pc, p.c, batch), p.c.span() * bytes_of(p.c.type)) : nullptr;
+  void* const d = mapped(at(p.pd, p.d, batch), p.d.span() * bytes_of(p.d.type));
+  const void* bias = nullptr;
+  if (p.epilogue & CUBLASLT_EPILOGUE_BIAS) {
+    const auto bytes = static_cast<std::int64_t>(bytes_of(p.bias_type));
+    bias = mapped(static_cast<const char*>(p.bias) + batch * p.bias_stride * bytes,
+                  static_cast<std::size_t>(p.m * bytes));
+  }
+  for (std::int64_t j = 0; j < p.n; ++j) {
+    for (std::int64_t i = 0; i < p.m; ++i) {
+      float value = p.alpha * result[static_cast<std::size_t>(j * p.m + i)];
+      if (c) value += p.beta * load(c, p.c.type, p.c.index(i, j));
+      if (bias) value += load(bias, p.bias_type, static_cast<std::size_t>(i));
+      if (p.epilogue & CUBLASLT_EPILOGUE_RELU) value = std::max(value, 0.0F);
+      if (p.epilogue & CUBLASLT_EPILOGUE_GELU) {
+        const float inner = value + 0.044715F * value * value * value;
+        value = 0.5F * value * (1 + std::tanh(0.7978845608F * inner));
+      }
+      store(d, p.d.type, p.d.index(i, j), value);
+    }
+  }
+}
+
+void compute(const Product& p) {
+  if (p.workspace_bytes) {
+    std::memset(mapped(p.workspace, p.workspace_bytes), 0xFF, p.workspace_bytes);
+  }
+  std::vector<float> result(static_cast<std::size_t>(p.m * p.n));
+  for (int batch = 0; batch < p.d.batches; ++batch) {
+    if (multiplies(p)) multiply(p, read_operands(p, batch), result);
+    write_result(p, batch, result);
   }
 }
 
@@ -171,51 +180,69 @@ bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_by
   return x < y + b_bytes && y < x + a_bytes;
 }
 
-/// Checks ranges and alignment and queues the product.
-cublasStatus_t submit(const char* api, const Product& p, cudaStream_t stream) {
-  if (p.m == 0 || p.n == 0) return CUBLAS_STATUS_SUCCESS;
-  const auto bytes = [](const Matrix& matrix) { return matrix.span_all() * bytes_of(matrix.type); };
+std::size_t bytes_of(const Matrix& matrix) { return matrix.span_all() * bytes_of(matrix.type); }
+
+bool are_aligned(const char* api, const Product& p) {
   const auto aligned = [&](const char* operand, const void* pointer, cudaDataType_t type) {
     if (reinterpret_cast<std::uintptr_t>(pointer) % bytes_of(type) == 0) return true;
     report(text("%s: %s at %p is not aligned for its type", api, operand, pointer));
     return false;
   };
-  if (!aligned("A", p.pa, p.a.type) || !aligned("B", p.pb, p.b.type) ||
-      !aligned("D", p.pd, p.d.type))
-    return CUBLAS_STATUS_INVALID_VALUE;
-  const bool multiplies = p.k > 0 && p.alpha != 0;
-  // The real library launches a kernel that faults; here the caller hears of it at once.
-  if ((multiplies && (!in_one_allocation(api, "A", p.pa, bytes(p.a)) ||
-                      !in_one_allocation(api, "B", p.pb, bytes(p.b)))) ||
-      (p.beta != 0 && !in_one_allocation(api, "C", p.pc, bytes(p.c))) ||
-      !in_one_allocation(api, "D", p.pd, bytes(p.d)) ||
-      ((p.epilogue & CUBLASLT_EPILOGUE_BIAS) &&
-       !in_one_allocation(api, "bias", p.bias, std::size_t(p.m) * bytes_of(p.bias_type))) ||
-      (p.workspace_bytes && !in_one_allocation(api, "workspace", p.workspace, p.workspace_bytes))) {
-    return CUBLAS_STATUS_EXECUTION_FAILED;
+  return aligned("A", p.pa, p.a.type) && aligned("B", p.pb, p.b.type) &&
+         aligned("D", p.pd, p.d.type);
+}
+
+/// Whether every operand lies in one allocation. The real library launches a kernel that faults;
+/// here the caller hears of it at once.
+bool are_allocated(const char* api, const Product& p) {
+  if (multiplies(p) && (!in_one_allocation(api, "A", p.pa, bytes_of(p.a)) ||
+                        !in_one_allocation(api, "B", p.pb, bytes_of(p.b)))) {
+    return false;
   }
-  if (multiplies && (overlap(p.pa, bytes(p.a), p.pd, bytes(p.d)) ||
-                     overlap(p.pb, bytes(p.b), p.pd, bytes(p.d)))) {
+  if (p.beta != 0 && !in_one_allocation(api, "C", p.pc, bytes_of(p.c))) return false;
+  if (!in_one_allocation(api, "D", p.pd, bytes_of(p.d))) return false;
+  const std::size_t bias_bytes = static_cast<std::size_t>(p.m) * bytes_of(p.bias_type);
+  if ((p.epilogue & CUBLASLT_EPILOGUE_BIAS) &&
+      !in_one_allocation(api, "bias", p.bias, bias_bytes)) {
+    return false;
+  }
+  return p.workspace_bytes == 0 ||
+         in_one_allocation(api, "workspace", p.workspace, p.workspace_bytes);
+}
+
+/// Reports a D that overlaps A or B, and a workspace that overlaps an operand.
+void report_overlaps(const char* api, const Product& p) {
+  if (multiplies(p) && (overlap(p.pa, bytes_of(p.a), p.pd, bytes_of(p.d)) ||
+                        overlap(p.pb, bytes_of(p.b), p.pd, bytes_of(p.d)))) {
     report(text("%s: D overlaps an operand of the product", api));
   }
-  if (p.workspace_bytes) {
-    const struct {
-      const char* name;
-      const void* pointer;
-      std::size_t bytes;
-    } operands[] = {{"A", p.pa, bytes(p.a)},
-                    {"B", p.pb, bytes(p.b)},
-                    {"C", p.pc, p.beta != 0 ? bytes(p.c) : 0},
-                    {"D", p.pd, bytes(p.d)}};
-    for (const auto& operand : operands) {
-      if (operand.bytes && overlap(operand.pointer, operand.bytes, p.workspace, p.workspace_bytes))
-        report(text("%s: %s overlaps the workspace", api, operand.name));
+  const struct {
+    const char* name;
+    const void* pointer;
+    std::size_t bytes;
+  } operands[] = {{"A", p.pa, bytes_of(p.a)},
+                  {"B", p.pb, bytes_of(p.b)},
+                  {"C", p.pc, p.beta != 0 ? bytes_of(p.c) : 0},
+                  {"D", p.pd, bytes_of(p.d)}};
+  for (const auto& operand : operands) {
+    if (p.workspace_bytes && operand.bytes &&
+        overlap(operand.pointer, operand.bytes, p.workspace, p.workspace_bytes)) {
+      report(text("%s: %s overlaps the workspace", api, operand.name));
     }
   }
-  const cudaError_t error = softcuda::enqueue(
-      api, stream,
-      text("%s m=%ld n=%ld k=%ld batches=%d", api, long(p.m), long(p.n), long(p.k), p.d.batches),
-      [p] { compute(p); });
+}
+
+/// Checks the operands and queues the product.
+cublasStatus_t submit(const char* api, const Product& p, cudaStream_t stream) {
+  if (p.m == 0 || p.n == 0) return CUBLAS_STATUS_SUCCESS;
+  if (!are_aligned(api, p)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!are_allocated(api, p)) return CUBLAS_STATUS_EXECUTION_FAILED;
+  report_overlaps(api, p);
+  const cudaError_t error =
+      softcuda::enqueue(api, stream,
+                        text("%s m=%ld n=%ld k=%ld batches=%d", api, static_cast<long>(p.m),
+                             static_cast<long>(p.n), static_cast<long>(p.k), p.d.batches),
+                        [p] { compute(p); });
   return error == cudaSuccess                      ? CUBLAS_STATUS_SUCCESS
          : error == cudaErrorInvalidResourceHandle ? CUBLAS_STATUS_INVALID_VALUE
                                                    : CUBLAS_STATUS_EXECUTION_FAILED;
@@ -244,26 +271,12 @@ class Alive {
   mutable std::mutex mutex_;
   std::unordered_set<const void*> set_;
 };
-Alive& handles() {
-  static Alive* const a = new Alive;
-  return *a;
-}
-Alive& lt_handles() {
-  static Alive* const a = new Alive;
-  return *a;
-}
-Alive& layouts() {
-  static Alive* const a = new Alive;
-  return *a;
-}
-Alive& descriptions() {
-  static Alive* const a = new Alive;
-  return *a;
-}
-Alive& preferences() {
-  static Alive* const a = new Alive;
-  return *a;
-}
+// They live for ever, because calls may come while the program ends.
+Alive& handles = *new Alive;
+Alive& lt_handles = *new Alive;
+Alive& layouts = *new Alive;
+Alive& descriptions = *new Alive;
+Alive& preferences = *new Alive;
 
 struct Handle {
   cudaStream_t stream = nullptr;
@@ -327,9 +340,10 @@ cublasStatus_t shape(const char* api, const Description& d, const Matrix& a, con
                "a matrix has no elements or too small a leading dimension");
   if (k_of_b != p.k || to.rows != p.m || to.columns != p.n || c.rows != p.m || c.columns != p.n) {
     return bad(api, CUBLAS_STATUS_INVALID_VALUE,
-               text("op(A) %ld x %ld, op(B) %ld x %ld, C %ld x %ld, D %ld x %ld", long(p.m),
-                    long(p.k), long(k_of_b), long(p.n), long(c.rows), long(c.columns),
-                    long(to.rows), long(to.columns)));
+               text("op(A) %ld x %ld, op(B) %ld x %ld, C %ld x %ld, D %ld x %ld",
+                    static_cast<long>(p.m), static_cast<long>(p.k), static_cast<long>(k_of_b),
+                    static_cast<long>(p.n), static_cast<long>(c.rows), static_cast<long>(c.columns),
+                    static_cast<long>(to.rows), static_cast<long>(to.columns)));
   }
   if (a.batches != to.batches || b.batches != to.batches || c.batches != to.batches)
     return bad(api, CUBLAS_STATUS_INVALID_VALUE, "the batch counts differ");
@@ -339,15 +353,16 @@ cublasStatus_t shape(const char* api, const Description& d, const Matrix& a, con
        d.compute != CUBLAS_COMPUTE_32F_FAST_TF32 && d.compute != CUBLAS_COMPUTE_32F_FAST_16F &&
        d.compute != CUBLAS_COMPUTE_32F_FAST_16BF)) {
     return bad(api, CUBLAS_STATUS_NOT_SUPPORTED,
-               text("types A %d, B %d, C %d, D %d, scale %d, compute %d", int(a.type), int(b.type),
-                    int(c.type), int(to.type), int(d.scale), int(d.compute)));
+               text("types A %d, B %d, C %d, D %d, scale %d, compute %d", static_cast<int>(a.type),
+                    static_cast<int>(b.type), static_cast<int>(c.type), static_cast<int>(to.type),
+                    static_cast<int>(d.scale), static_cast<int>(d.compute)));
   }
   if (d.pointer_mode != CUBLASLT_POINTER_MODE_HOST)
     return bad(api, CUBLAS_STATUS_NOT_SUPPORTED,
                "softcuda takes alpha and beta from the host only");
   const std::uint32_t extra =
-      d.epilogue & ~std::uint32_t(CUBLASLT_EPILOGUE_DEFAULT | CUBLASLT_EPILOGUE_RELU |
-                                  CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_GELU);
+      d.epilogue & ~static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_DEFAULT | CUBLASLT_EPILOGUE_RELU |
+                                               CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_GELU);
   if (extra != 0) return bad(api, CUBLAS_STATUS_NOT_SUPPORTED, text("epilogue %u", d.epilogue));
   p.epilogue = d.epilogue;
   p.bias = d.bias;
@@ -355,8 +370,9 @@ cublasStatus_t shape(const char* api, const Description& d, const Matrix& a, con
   p.bias_stride = d.bias_stride;
   if ((p.epilogue & CUBLASLT_EPILOGUE_BIAS) && p.bias_type != to.type &&
       !(to.type == CUDA_R_32F && false)) {
-    return bad(api, CUBLAS_STATUS_NOT_SUPPORTED,
-               text("bias type %d with D %d", int(p.bias_type), int(to.type)));
+    return bad(
+        api, CUBLAS_STATUS_NOT_SUPPORTED,
+        text("bias type %d with D %d", static_cast<int>(p.bias_type), static_cast<int>(to.type)));
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -388,11 +404,11 @@ std::size_t cublasLtGetCudartVersion() { return 13000; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (!handle) return bad("cublasLtCreate", CUBLAS_STATUS_INVALID_VALUE, "null pointer");
   if (softcuda::device_state("cublasLtCreate") != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
-  *handle = reinterpret_cast<cublasLtHandle_t>(lt_handles().add(new int(0)));
+  *handle = reinterpret_cast<cublasLtHandle_t>(lt_handles.add(new int(0)));
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  if (!lt_handles().remove(handle))
+  if (!lt_handles.remove(handle))
     return bad("cublasLtDestroy", CUBLAS_STATUS_NOT_INITIALIZED, "that is not a handle");
   if (softcuda::device_state("cublasLtDestroy") == cudaErrorCudartUnloading)
     return CUBLAS_STATUS_NOT_INITIALIZED;
@@ -406,14 +422,14 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
     return bad("cublasLtMatrixLayoutCreate", CUBLAS_STATUS_INVALID_VALUE, "null pointer");
   auto* const made = new Matrix;
   made->type = type;
-  made->rows = std::int64_t(rows);
-  made->columns = std::int64_t(columns);
+  made->rows = static_cast<std::int64_t>(rows);
+  made->columns = static_cast<std::int64_t>(columns);
   made->leading = leading;
-  *layout = reinterpret_cast<cublasLtMatrixLayout_t>(layouts().add(made));
+  *layout = reinterpret_cast<cublasLtMatrixLayout_t>(layouts.add(made));
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  if (!layouts().remove(layout))
+  if (!layouts.remove(layout))
     return bad("cublasLtMatrixLayoutDestroy", CUBLAS_STATUS_INVALID_VALUE, "that is not a layout");
   delete reinterpret_cast<Matrix*>(layout);
   return CUBLAS_STATUS_SUCCESS;
@@ -422,7 +438,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attribute,
                                                 const void* from, std::size_t bytes) {
   const char* const api = "cublasLtMatrixLayoutSetAttribute";
-  if (!layouts().has(layout)) return bad(api, CUBLAS_STATUS_INVALID_VALUE, "that is not a layout");
+  if (!layouts.has(layout)) return bad(api, CUBLAS_STATUS_INVALID_VALUE, "that is not a layout");
   Matrix& matrix = *reinterpret_cast<Matrix*>(layout);
   switch (attribute) {
     case CUBLASLT_MATRIX_LAYOUT_TYPE: return set_to(api, matrix.type, from, bytes);
@@ -441,7 +457,9 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
       matrix.row_major = order == CUBLASLT_ORDER_ROW;
       return CUBLAS_STATUS_SUCCESS;
     }
-    default: return bad(api, CUBLAS_STATUS_NOT_SUPPORTED, text("attribute %d", int(attribute)));
+    default:
+      return bad(api, CUBLAS_STATUS_NOT_SUPPORTED,
+                 text("attribute %d", static_cast<int>(attribute)));
   }
 }
 
@@ -452,11 +470,11 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* description,
   auto* const made = new Description;
   made->compute = compute;
   made->scale = scale;
-  *description = reinterpret_cast<cublasLtMatmulDesc_t>(descriptions().add(made));
+  *description = reinterpret_cast<cublasLtMatmulDesc_t>(descriptions.add(made));
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
-  if (!descriptions().remove(description))
+  if (!descriptions.remove(description))
     return bad("cublasLtMatmulDescDestroy", CUBLAS_STATUS_INVALID_VALUE,
                "that is not a description");
   delete reinterpret_cast<Description*>(description);
@@ -466,7 +484,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* from, std::size_t bytes) {
   const char* const api = "cublasLtMatmulDescSetAttribute";
-  if (!descriptions().has(description))
+  if (!descriptions.has(description))
     return bad(api, CUBLAS_STATUS_INVALID_VALUE, "that is not a description");
   Description& d = *reinterpret_cast<Description*>(description);
   switch (attribute) {
@@ -480,16 +498,18 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
     case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: return set_to(api, d.bias_stride, from, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return set_to(api, d.bias_type, from, bytes);
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return CUBLAS_STATUS_SUCCESS;
-    default: return bad(api, CUBLAS_STATUS_NOT_SUPPORTED, text("attribute %d", int(attribute)));
+    default:
+      return bad(api, CUBLAS_STATUS_NOT_SUPPORTED,
+                 text("attribute %d", static_cast<int>(attribute)));
   }
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-  *preference = reinterpret_cast<cublasLtMatmulPreference_t>(preferences().add(new Preference));
+  *preference = reinterpret_cast<cublasLtMatmulPreference_t>(preferences.add(new Preference));
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  if (!preferences().remove(preference))
+  if (!preferences.remove(preference))
     return bad("cublasLtMatmulPreferenceDestroy", CUBLAS_STATUS_INVALID_VALUE,
                "that is not a preference");
   delete reinterpret_cast<Preference*>(preference);
@@ -499,7 +519,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* from, std::size_t bytes) {
   const char* const api = "cublasLtMatmulPreferenceSetAttribute";
-  if (!preferences().has(preference))
+  if (!preferences.has(preference))
     return bad(api, CUBLAS_STATUS_INVALID_VALUE, "that is not a preference");
   Preference& p = *reinterpret_cast<Preference*>(preference);
   const auto alignment = [&](int which) {
@@ -533,11 +553,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                                               int* found) {
   const char* const api = "cublasLtMatmulAlgoGetHeuristic";
   if (found) *found = 0;
-  if (!lt_handles().has(handle))
+  if (!lt_handles.has(handle))
     return bad(api, CUBLAS_STATUS_NOT_INITIALIZED, "that is not a handle");
-  if (!descriptions().has(description) || !layouts().has(a) || !layouts().has(b) ||
-      !layouts().has(c) || !layouts().has(d) || !preferences().has(preference) || requested < 1 ||
-      !results || !found) {
+  if (!descriptions.has(description) || !layouts.has(a) || !layouts.has(b) || !layouts.has(c) ||
+      !layouts.has(d) || !preferences.has(preference) || requested < 1 || !results || !found) {
     return bad(api, CUBLAS_STATUS_INVALID_VALUE, "a null or destroyed object");
   }
   Product product;
@@ -567,10 +586,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algo,
                               void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
   const char* const api = "cublasLtMatmul";
-  if (!lt_handles().has(handle))
+  if (!lt_handles.has(handle))
     return bad(api, CUBLAS_STATUS_NOT_INITIALIZED, "that is not a handle");
-  if (!descriptions().has(description) || !layouts().has(a) || !layouts().has(b) ||
-      !layouts().has(c) || !layouts().has(d) || !alpha || !beta)
+  if (!descriptions.has(description) || !layouts.has(a) || !layouts.has(b) || !layouts.has(c) ||
+      !layouts.has(d) || !alpha || !beta)
     return bad(api, CUBLAS_STATUS_INVALID_VALUE, "a null or destroyed object");
   Product p;
   const cublasStatus_t status =
@@ -617,18 +636,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
   if (!handle) return bad("cublasCreate", CUBLAS_STATUS_INVALID_VALUE, "null pointer");
   if (softcuda::device_state("cublasCreate") != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
-  *handle = reinterpret_cast<cublasHandle_t>(handles().add(new Handle));
+  *handle = reinterpret_cast<cublasHandle_t>(handles.add(new Handle));
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
-  if (!handles().remove(handle))
+  if (!handles.remove(handle))
     return bad("cublasDestroy", CUBLAS_STATUS_NOT_INITIALIZED, "that is not a handle");
   return softcuda::device_state("cublasDestroy") == cudaErrorCudartUnloading
              ? CUBLAS_STATUS_NOT_INITIALIZED
              : CUBLAS_STATUS_SUCCESS;
 }
 #define HANDLE(api)                                                         \
-  if (!handles().has(handle))                                               \
+  if (!handles.has(handle))                                                 \
     return bad(api, CUBLAS_STATUS_NOT_INITIALIZED, "that is not a handle"); \
   Handle& h = *reinterpret_cast<Handle*>(handle)
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
@@ -688,7 +707,8 @@ static cublasStatus_t gemm(const char* api, cublasHandle_t handle, cublasOperati
   if (m < 0 || n < 0 || k < 0 || batches < 0 || trans_a < 0 || trans_a > 2 || trans_b < 0 ||
       trans_b > 2)
     return bad(api, CUBLAS_STATUS_INVALID_VALUE,
-               text("m=%ld n=%ld k=%ld", long(m), long(n), long(k)));
+               text("m=%ld n=%ld k=%ld", static_cast<long>(m), static_cast<long>(n),
+                    static_cast<long>(k)));
   if (h.pointer_mode != CUBLAS_POINTER_MODE_HOST)
     return bad(api, CUBLAS_STATUS_NOT_SUPPORTED,
                "softcuda takes alpha and beta from the host only");
@@ -717,8 +737,9 @@ static cublasStatus_t gemm(const char* api, cublasHandle_t handle, cublasOperati
   if (lda < std::max<std::int64_t>(1, p.a.rows) || ldb < std::max<std::int64_t>(1, p.b.rows) ||
       ldc < std::max<std::int64_t>(1, m)) {
     return bad(api, CUBLAS_STATUS_INVALID_VALUE,
-               text("m=%ld n=%ld k=%ld with leading dimensions %ld, %ld, %ld", long(m), long(n),
-                    long(k), long(lda), long(ldb), long(ldc)));
+               text("m=%ld n=%ld k=%ld with leading dimensions %ld, %ld, %ld", static_cast<long>(m),
+                    static_cast<long>(n), static_cast<long>(k), static_cast<long>(lda),
+                    static_cast<long>(ldb), static_cast<long>(ldc)));
   }
   if (!alpha || !beta) return bad(api, CUBLAS_STATUS_INVALID_VALUE, "null pointer");
   if (batches == 0) return CUBLAS_STATUS_SUCCESS;
@@ -777,9 +798,14 @@ cublasStatus_t cublasSgemv_v2(cublasHandle_t handle, cublasOperation_t trans, in
   if (m == 0 || n == 0) return CUBLAS_STATUS_SUCCESS;
   const bool transposed = trans != CUBLAS_OP_N;
   const std::int64_t in = transposed ? m : n, out = transposed ? n : m;
-  const std::size_t a_bytes = (std::size_t(n - 1) * std::size_t(lda) + std::size_t(m)) * 4;
-  const std::size_t x_bytes = (std::size_t(in - 1) * std::size_t(std::abs(incx)) + 1) * 4,
-                    y_bytes = (std::size_t(out - 1) * std::size_t(std::abs(incy)) + 1) * 4;
+  const std::size_t a_bytes = (static_cast<std::size_t>(n - 1) * static_cast<std::size_t>(lda) +
+                               static_cast<std::size_t>(m)) *
+                              4;
+  const std::size_t
+      x_bytes =
+          (static_cast<std::size_t>(in - 1) * static_cast<std::size_t>(std::abs(incx)) + 1) * 4,
+      y_bytes =
+          (static_cast<std::size_t>(out - 1) * static_cast<std::size_t>(std::abs(incy)) + 1) * 4;
   if (!in_one_allocation(api, "A", a, a_bytes) || !in_one_allocation(api, "x", x, x_bytes) ||
       !in_one_allocation(api, "y", y, y_bytes))
     return CUBLAS_STATUS_EXECUTION_FAILED;
@@ -791,20 +817,21 @@ cublasStatus_t cublasSgemv_v2(cublasHandle_t handle, cublasOperation_t trans, in
             static_cast<const float*>(mapped(x, x_bytes)) + (incx < 0 ? (1 - in) * incx : 0);
         float* const my =
             static_cast<float*>(mapped(y, y_bytes)) + (incy < 0 ? (1 - out) * incy : 0);
-        std::vector<float> sums(std::size_t(out), 0.0f);
+        std::vector<float> sums(static_cast<std::size_t>(out), 0.0F);
         for (std::int64_t j = 0; j < n; ++j) {
           for (std::int64_t i = 0; i < m; ++i) {
             const float value = ma[j * lda + i];
             if (transposed) {
-              sums[std::size_t(j)] += value * mx[i * incx];
+              sums[static_cast<std::size_t>(j)] += value * mx[i * incx];
             } else {
-              sums[std::size_t(i)] += value * mx[j * incx];
+              sums[static_cast<std::size_t>(i)] += value * mx[j * incx];
             }
           }
         }
         for (std::int64_t i = 0; i < out; ++i) {
           float& to = my[i * incy];
-          to = old != 0 ? factor * sums[std::size_t(i)] + old * to : factor * sums[std::size_t(i)];
+          to = old != 0 ? factor * sums[static_cast<std::size_t>(i)] + old * to
+                        : factor * sums[static_cast<std::size_t>(i)];
         }
       });
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

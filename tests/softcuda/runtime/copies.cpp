@@ -122,7 +122,8 @@ cudaError_t copy(const Call& call, const Copy& c, cudaStream_t handle, bool asyn
   Stream* const stream = find_stream(s, call.api, handle, error);
   if (!stream) return error;
   if (c.kind < 0 || c.kind > 4) {
-    return call.fail_with(cudaErrorInvalidMemcpyDirection, text("kind %d", int(c.kind)));
+    return call.fail_with(cudaErrorInvalidMemcpyDirection,
+                          text("kind %d", static_cast<int>(c.kind)));
   }
   if (c.width == 0 || c.height == 0) return cudaSuccess;
   error = check_copy(call, c);

@@ -46,7 +46,8 @@ std::string lz4_block(const unsigned char* in, std::size_t bytes, std::size_t ex
   while (in < end) {
     const unsigned token = *in++;
     const std::size_t literals = length(token >> 4);
-    if (literals > std::size_t(end - in)) throw std::runtime_error("fatbin: LZ4 data is cut off");
+    if (literals > static_cast<std::size_t>(end - in))
+      throw std::runtime_error("fatbin: LZ4 data is cut off");
     out.append(reinterpret_cast<const char*>(in), literals);
     in += literals;
     if (end - in < 2) break;
@@ -137,7 +138,7 @@ void add_registers(const Elf& elf, std::map<std::string, int>& registers) {
   }
   const unsigned char* const strings = elf.data(elf.section(symbols.sh_link));
   // Attributes: format, identifier, bytes, then symbol and value.
-  constexpr unsigned char sized = 4, register_count = 0x2f;
+  constexpr unsigned char sized = 4, register_count = 0x2F;
   for (std::size_t i = 0; i + 4 <= info.sh_size;) {
     const unsigned char* const attribute = elf.data(info) + i;
     const std::size_t bytes = attribute[0] == sized ? at<std::uint16_t>(attribute + 2) : 0;

@@ -307,7 +307,7 @@ cudaError_t cudaFuncSetAttribute(const void* pointer, cudaFuncAttribute attribut
   if (!function) return error;
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
     const KernelInfo& info = kernel_info(function->binary->module, function->name);
-    if (value < 0 || std::size_t(value) + info.static_shared_bytes > shared_optin) {
+    if (value < 0 || static_cast<std::size_t>(value) + info.static_shared_bytes > shared_optin) {
       return call.fail_with(
           cudaErrorInvalidValue,
           text("%s: %d bytes of dynamic shared memory (static: %zu), a block may have %zu",
@@ -343,7 +343,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
   const std::size_t used = (info.static_shared_bytes + shared + 1024 + 127) / 128 * 128;
   if (info.static_shared_bytes + shared > shared_optin) return cudaSuccess;
   *blocks = std::min({32, 64 / warps, 65536 / (registers_of(*function, info) * 32 * warps),
-                      int(shared_per_sm / used)});
+                      static_cast<int>(shared_per_sm / used)});
   return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* pointer,

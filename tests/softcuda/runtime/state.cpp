@@ -38,7 +38,8 @@ std::string statistics_and_leaks() {
   out += text(
       "softcuda: leaks: %zu device allocations, %zu host allocations, %zu streams, %zu events; at "
       "most %.1f MiB on the device\n",
-      s.device.size(), s.host.size(), streams, events, double(s.device_high) / (1 << 20));
+      s.device.size(), s.host.size(), streams, events,
+      static_cast<double>(s.device_high) / (1 << 20));
   for (const auto& [address, block] : s.device) {
     out += text("softcuda: leak: 0x%lx, %zu bytes\n", static_cast<unsigned long>(address),
                 block.bytes);

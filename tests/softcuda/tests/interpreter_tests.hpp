@@ -1,7 +1,5 @@
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "tests/softcuda/device.hpp"
+#include "tests/softcuda/halves.hpp"
 
 /// What the tests of the interpreter share: parameters, device memory, faults, 16-bit values.
 namespace softcuda::test {
@@ -41,8 +40,7 @@ std::vector<T> download(std::uint64_t at, std::size_t n) {
   std::memcpy(v.data(), reach(at, n * sizeof(T)), n * sizeof(T));
   return v;
 }
-inline std::uint16_t half(float x) { return _cvtss_sh(x, 0); }
-inline float unhalf(std::uint16_t x) { return _cvtsh_ss(x); }
+inline std::uint16_t half(float x) { return narrow<false>(x); }
 /// The fault of a call as "CUDA-ERROR TEXT", or "".
 inline std::string fault_of(const std::function<void()>& f) {
   try {
@@ -56,7 +54,7 @@ inline std::string fault_of(const std::function<void()>& f) {
 inline std::vector<float> random_values(std::size_t n, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<float> v(n);
-  for (auto& x : v) x = unhalf(half(std::uniform_real_distribution<float>(-1, 1)(random)));
+  for (auto& x : v) x = widen<false>(half(std::uniform_real_distribution<float>(-1, 1)(random)));
   return v;
 }
 inline std::vector<std::uint16_t> halves(const std::vector<float>& v) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstdlib>
 
 #include "tests/softcuda/tests/interpreter_tests.hpp"
@@ -207,6 +208,16 @@ std::string race_of(int shift_shared, int shift_global) {
   });
   unsetenv("SOFTCUDA_RACECHECK");
   return fault;
+}
+
+TEST(Halves, RoundToTheNearestEvenAndKeepNan) {
+  EXPECT_EQ(narrow<true>(1.0F), 0x3F80);
+  EXPECT_EQ(narrow<true>(std::bit_cast<float>(0x3F808000U)), 0x3F80);
+  EXPECT_EQ(narrow<true>(std::bit_cast<float>(0x3F818000U)), 0x3F82);
+  EXPECT_EQ(narrow<true>(std::bit_cast<float>(0x7FFFFFFFU)), 0x7FFF);
+  EXPECT_EQ(narrow<false>(1.0F), 0x3C00);
+  EXPECT_EQ(widen<false>(0x3C00), 1.0F);
+  EXPECT_EQ(widen<true>(0x3F80), 1.0F);
 }
 
 TEST(RaceCheck, TellsNeighboursInAWordFromARace) {

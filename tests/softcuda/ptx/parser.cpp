@@ -2,7 +2,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "tests/softcuda/interpreter/ptx.hpp"
+#include "tests/softcuda/ptx/ptx.hpp"
 
 // The text of PTX becomes modules, functions and statements.
 
@@ -189,6 +189,18 @@ std::size_t label_length(std::string_view text) {
   return n > 0 && n < text.size() && text[n] == ':' ? n : 0;
 }
 
+/// The product of the numbers that follow a directive on its line, as in `.maxntid 128, 1, 1`.
+int product_of(std::string_view header, std::string_view directive, int otherwise) {
+  const auto at = header.find(directive);
+  if (at == std::string_view::npos) return otherwise;
+  const auto begin = at + directive.size(), end = header.find('\n', at);
+  int product = 1;
+  for (const auto part : split(header.substr(begin, end - begin), ',')) {
+    if (!trim(part).empty()) product *= static_cast<int>(parse_integer(part));
+  }
+  return product;
+}
+
 void parse_function(Module& m, Cursor& c) {
   Function f;
   const auto header_end = c.text.find_first_of("{;", c.at);
@@ -214,16 +226,8 @@ void parse_function(Module& m, Cursor& c) {
     f.parameters = list(rest.substr(open + 1, close - open - 1));
     rest = rest.substr(close);
   }
-  f.info.max_threads = 1024;
-  if (const auto at = rest.find(".maxntid"); at != std::string_view::npos) {
-    f.info.max_threads = 1;
-    const auto line_end = rest.find('\n', at);
-    for (const auto part : split(rest.substr(at + 8, line_end - at - 8), ','))
-      f.info.max_threads *= static_cast<int>(parse_integer(part));
-  }
-  if (const auto at = rest.find(".reqnctapercluster"); at != std::string_view::npos)
-    for (const auto part : split(rest.substr(at + 18, rest.find('\n', at) - at - 18), ','))
-      if (!trim(part).empty()) f.cluster *= static_cast<int>(parse_integer(part));
+  f.info.max_threads = product_of(rest, ".maxntid", 1024);
+  f.cluster = product_of(rest, ".reqnctapercluster", 1);
   c.to(header_end);
   if (prototype) {
     if (!c.done()) c.step();
@@ -233,6 +237,20 @@ void parse_function(Module& m, Cursor& c) {
   f.body_line = c.line;
   f.body = c.braces();
   m.functions[f.name] = std::move(f);
+}
+
+/// Adds what a statement of a body declares: `.reg .u32 a, b, c` is three registers.
+void declare(std::string_view statement, std::vector<Declaration>& declarations) {
+  Declaration d = parse_declaration(statement);
+  const auto names = split_operands(statement);
+  if (d.space != "reg" || names.size() == 1) {
+    declarations.push_back(d);
+    return;
+  }
+  for (const auto name : names) {
+    d.name = trim(name.substr(name.find_last_of(" \t") + 1));
+    declarations.push_back(d);
+  }
 }
 
 void initialise(Module& m, const Declaration& d, std::byte* at) {
@@ -328,19 +346,7 @@ Body parse_body(std::string_view text, int first_line) {
       if (statement.front() != '.') {
         body.statements.push_back(parse_statement(statement, line, scope));
       } else if (statement.substr(0, 7) != ".pragma") {
-        Declaration d = parse_declaration(statement);
-        const auto names = split_operands(statement);  // .reg .u32 a, b, c
-        auto& declarations = body.scopes[static_cast<std::size_t>(scope)].declarations;
-        if (d.space != "reg" || names.size() == 1) {
-          declarations.push_back(d);
-        } else {
-          d.name = trim(names[0].substr(names[0].find_last_of(" \t")));
-          declarations.push_back(d);
-          for (std::size_t i = 1; i < names.size(); ++i) {
-            d.name = names[i];
-            declarations.push_back(d);
-          }
-        }
+        declare(statement, body.scopes[static_cast<std::size_t>(scope)].declarations);
       }
     }
   }
