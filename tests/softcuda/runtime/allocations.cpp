@@ -35,6 +35,7 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   if (!pointer) return call.fail_with(cudaErrorInvalidValue, "null pointer");
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
+  if (const cudaError_t error = forbid_in_captures(call, true)) return error;
   const std::uint64_t address = device_malloc(bytes);
   if (!address) {
     last_error = cudaErrorMemoryAllocation;
@@ -54,6 +55,7 @@ cudaError_t cudaMallocPitch(void** pointer, std::size_t* pitch, std::size_t widt
 }
 cudaError_t cudaMallocManaged(void** pointer, std::size_t bytes, unsigned flags) {
   CALL("cudaMallocManaged");
+  if (const cudaError_t error = forbid_in_captures(call, true)) return error;
   if (!pointer || bytes == 0 || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost))
     return call.fail_with(cudaErrorInvalidValue, text("%zu bytes, flags %u", bytes, flags));
   *pointer = host_memory(call.s, bytes, Where::managed);
@@ -65,6 +67,7 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
   if (!pointer || flags > 7) return call.fail_with(cudaErrorInvalidValue, text("flags %u", flags));
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
+  if (const cudaError_t error = forbid_in_captures(call, true)) return error;
   *pointer = host_memory(call.s, bytes, Where::pinned);
   return *pointer ? cudaSuccess
                   : call.fail_with(cudaErrorMemoryAllocation, text("%zu bytes", bytes));
@@ -89,6 +92,7 @@ static cudaError_t free_host(const Call& call, void* pointer, Where where) {
 cudaError_t cudaFree(void* pointer) {
   CALL("cudaFree");
   if (!pointer) return cudaSuccess;
+  if (const cudaError_t error = forbid_in_captures(call, true)) return error;
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   if (call.s.host.count(address)) return free_host(call, pointer, Where::managed);
   const auto it = call.s.device.find(address);
@@ -107,6 +111,7 @@ cudaError_t cudaFree(void* pointer) {
 cudaError_t cudaFreeHost(void* pointer) {
   CALL("cudaFreeHost");
   if (!pointer) return cudaSuccess;
+  if (const cudaError_t error = forbid_in_captures(call, true)) return error;
   return free_host(call, pointer, Where::pinned);
 }
 cudaError_t cudaMallocAsync(void** pointer, std::size_t bytes, cudaStream_t stream) {

@@ -178,6 +178,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaDeviceSynchronize() {
   CALL("cudaDeviceSynchronize");
+  if (const cudaError_t error = forbid_in_captures(call, false)) return error;
   return run_device(call.s, device_of_thread);
 }
 cudaError_t cudaDeviceReset() {
@@ -185,6 +186,7 @@ cudaError_t cudaDeviceReset() {
   const std::lock_guard lock(s.mutex);
   if (s.unloaded) return cudaErrorCudartUnloading;
   start(s);
+  for (auto& stream : s.streams) stream->capture.reset();
   const cudaError_t error = s.sticky == cudaSuccess ? run_everything(s) : s.sticky;
   s.sticky = cudaSuccess;
   last_error = cudaSuccess;

@@ -56,6 +56,10 @@ const ErrorText error_texts[] = {
     E(cudaErrorNotPermitted, "operation not permitted"),
     E(cudaErrorNotSupported, "operation not supported"),
     E(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
+    E(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+    E(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"),
+    E(cudaErrorStreamCaptureImplicit,
+      "operation would make the legacy stream depend on a capturing blocking stream"),
     E(cudaErrorUnknown, "unknown error"),
 };
 #undef E

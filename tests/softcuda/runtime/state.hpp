@@ -36,6 +36,22 @@ struct Op {
 };
 using OpPtr = std::shared_ptr<Op>;
 
+/// Operations that a launch repeats.
+struct Graph {
+  struct Node {
+    std::string what;
+    std::function<void()> work;
+  };
+  std::vector<Node> nodes;
+};
+
+/// What a stream was given since cudaStreamBeginCapture.
+struct Capture {
+  cudaStreamCaptureMode mode;
+  bool valid;  ///< no call was made that a capture forbids
+  Graph graph;
+};
+
 struct Stream {
   int device = 0;
   bool blocking = true;  ///< waits for the legacy stream, which waits for it
@@ -47,6 +63,7 @@ struct Stream {
   std::deque<OpPtr> queue;
   OpPtr last;
   std::vector<OpPtr> wait;  ///< events for which the next operation waits
+  std::unique_ptr<Capture> capture;
 };
 
 struct Event {
@@ -108,6 +125,8 @@ struct State {
   std::vector<std::unique_ptr<Stream>> streams;  ///< the first `devices` are the legacy streams
   std::unordered_set<const void*> stream_handles, event_handles;
   std::vector<std::unique_ptr<Event>> events;
+  /// Of cudaGraph_t and cudaGraphExec_t.
+  std::unordered_map<const void*, std::unique_ptr<Graph>> graphs;
   std::vector<std::unique_ptr<FatBinary>> binaries;
   std::unordered_map<const void*, std::unique_ptr<Kernel>> functions;  ///< by the host's stub
   std::unordered_set<const void*> kernels;  ///< the Kernel objects, which are also cudaKernel_t
@@ -144,13 +163,21 @@ struct Call {
 // streams.cpp
 /// The stream of a handle, or nullptr after a report.
 Stream* find_stream(State& s, const char* api, cudaStream_t handle, cudaError_t& error);
-/// Queues work on a stream. Without SOFTCUDA_ASYNC it is executed at once.
+/// Queues work on a stream, or adds it to the stream's capture. Without SOFTCUDA_ASYNC it is executed
+/// at once.
 OpPtr submit(State& s, Stream& stream, std::string what, std::function<void()> work);
 /// Executes until `targets` are done, in an order that streams and events allow. A coin decides
 /// whether that is only what the targets need, or whatever is ready.
 cudaError_t run_until(State& s, const std::vector<OpPtr>& targets);
 cudaError_t run_device(State& s, int device);
 cudaError_t run_everything(State& s);
+
+// graphs.cpp
+/// The error of a call that the capture of a stream forbids; it makes the capture invalid. Returns
+/// cudaSuccess when the stream is not captured.
+cudaError_t forbid_in_capture(const Call& call, const Stream& stream);
+/// The same for a call that concerns every stream of the device, unless the relaxed mode allows it.
+cudaError_t forbid_in_captures(const Call& call, bool relaxed_allow_it);
 
 // copies.cpp
 Where where_is(State& s, const void* pointer);

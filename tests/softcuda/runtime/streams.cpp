@@ -140,11 +140,23 @@ Stream* new_stream(State& s, unsigned flags, int priority) {
   return stream;
 }
 
+/// The default stream, which must not depend on one that is captured.
+Stream* find_legacy_stream(State& s, const char* api, cudaError_t& error) {
+  for (const auto& other : s.streams) {
+    if (!other->capture || !other->blocking || other->device != device_of_thread) continue;
+    other->capture->valid = false;
+    error =
+        fail(cudaErrorStreamCaptureImplicit,
+             text("%s: on the default stream, while stream %d is captured", api, other->number));
+    return nullptr;
+  }
+  return s.streams[static_cast<std::size_t>(device_of_thread)].get();
+}
+
 }  // namespace
 
 Stream* find_stream(State& s, const char* api, cudaStream_t handle, cudaError_t& error) {
-  if (handle == nullptr || handle == cudaStreamLegacy)
-    return s.streams[static_cast<std::size_t>(device_of_thread)].get();
+  if (handle == nullptr || handle == cudaStreamLegacy) return find_legacy_stream(s, api, error);
   if (handle == cudaStreamPerThread) {
     if (!stream_of_thread) stream_of_thread = new_stream(s, 0, 0);
     return stream_of_thread;
@@ -165,6 +177,11 @@ Stream* find_stream(State& s, const char* api, cudaStream_t handle, cudaError_t&
 
 OpPtr submit(State& s, Stream& stream, std::string what, std::function<void()> work) {
   auto op = std::make_shared<Op>();
+  if (stream.capture) {
+    stream.capture->graph.nodes.push_back({std::move(what), std::move(work)});
+    op->done = true;
+    return op;
+  }
   op->what = std::move(what);
   op->work = std::move(work);
   ++s.operations;
@@ -236,6 +253,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   cudaError_t error = cudaSuccess;
   Stream* const stream = find_stream(call.s, "cudaStreamSynchronize", handle, error);
   if (!stream) return error;
+  error = forbid_in_capture(call, *stream);
+  if (error != cudaSuccess) return error;
   if (stream->legacy) {  // and with it what blocking streams have queued before its last operation
     submit(call.s, *stream, "cudaStreamSynchronize(legacy)", nullptr);
   }
@@ -246,6 +265,8 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   cudaError_t error = cudaSuccess;
   Stream* const stream = find_stream(call.s, "cudaStreamQuery", handle, error);
   if (!stream) return error;
+  error = forbid_in_capture(call, *stream);
+  if (error != cudaSuccess) return error;
   if (stream->queue.empty()) return cudaSuccess;
   error = run_until(call.s, {stream->queue.front()});  // time passes
   return error != cudaSuccess ? error : cudaErrorNotReady;
@@ -255,6 +276,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
   cudaError_t error = cudaSuccess;
   Stream* const stream = find_stream(call.s, "cudaStreamWaitEvent", handle, error);
   if (!stream) return error;
+  error = forbid_in_capture(call, *stream);
+  if (error != cudaSuccess) return error;
   const Event* const event = find_event(call, event_handle, error);
   if (!event) return error;
   if (event->record && !event->record->done) stream->wait.push_back(event->record);
@@ -288,11 +311,6 @@ cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
   if (stream) *device = stream->device;
   return error;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
   CALL("cudaLaunchHostFunc");
   cudaError_t error = cudaSuccess;
@@ -307,6 +325,8 @@ cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t func
   cudaError_t error = cudaSuccess;
   Stream* const stream = find_stream(call.s, "cudaStreamAddCallback", handle, error);
   if (!stream) return error;
+  error = forbid_in_capture(call, *stream);
+  if (error != cudaSuccess) return error;
   submit(call.s, *stream, "cudaStreamAddCallback", [=] { function(handle, cudaSuccess, data); });
   return call.s.sticky;
 }
@@ -339,6 +359,8 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream_han
   if (!event) return error;
   Stream* const stream = find_stream(call.s, "cudaEventRecord", stream_handle, error);
   if (!stream) return error;
+  error = forbid_in_capture(call, *stream);
+  if (error != cudaSuccess) return error;
   if (event->device != stream->device)
     return call.fail_with(
         cudaErrorInvalidResourceHandle,

@@ -30,6 +30,7 @@ __global__ void reverse(int* out) {
   out[threadIdx.x] = buffer[blockDim.x - 1 - threadIdx.x];
 }
 __global__ void bump() { atomicAdd(&counter, 1.0F); }
+__global__ void add(int* out, int n) { out[0] += n; }
 __global__ void stray(int* out) { out[100000] = 1; }
 
 class Kernels : public ::testing::Test {
@@ -115,6 +116,85 @@ TEST_F(Kernels, HaveAttributes) {
   int blocks = 0;
   EXPECT_EQ(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, bounded, 64, 0), cudaSuccess);
   EXPECT_GE(blocks, 16);
+}
+
+class Graphs : public Kernels {
+ protected:
+  void SetUp() override {
+    Kernels::SetUp();
+    ASSERT_EQ(cudaStreamCreate(&stream_), cudaSuccess);
+    ASSERT_EQ(cudaMemset(device_, 0, sizeof(int)), cudaSuccess);
+  }
+  void begin(cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed) {
+    ASSERT_EQ(cudaStreamBeginCapture(stream_, mode), cudaSuccess);
+    add<<<1, 1, 0, stream_>>>(device_, 3);
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  }
+  void expect_invalid() {
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
+    EXPECT_EQ(graph, nullptr);
+    cudaGetLastError();
+  }
+
+  cudaStream_t stream_ = nullptr;
+};
+
+TEST_F(Graphs, RepeatWhatWasCaptured) {
+  begin();
+  EXPECT_EQ(cudaMemcpyAsync(pinned_, device_, sizeof(int), cudaMemcpyDeviceToHost, stream_),
+            cudaSuccess);
+  cudaStreamCaptureStatus status;
+  EXPECT_EQ(cudaStreamIsCapturing(stream_, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusActive);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  std::size_t nodes = 0;
+  EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &nodes), cudaSuccess);
+  EXPECT_EQ(nodes, 2U);
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  fetch(1);
+  EXPECT_EQ(pinned_[0], 0) << "a capture executed its operations";
+  for (int n = 1; n <= 3; ++n) {
+    ASSERT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    EXPECT_EQ(pinned_[0], 3 * n);
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(exec, stream_), cudaErrorInvalidValue);
+}
+
+TEST_F(Graphs, AreRefusedAfterACallThatACaptureForbids) {
+  char pageable[4] = {};
+  int* more = nullptr;
+  begin();
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaErrorStreamCaptureUnsupported);
+  expect_invalid();
+  begin();
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorStreamCaptureUnsupported);
+  expect_invalid();
+  begin();
+  EXPECT_EQ(cudaMemcpyAsync(device_, pageable, 4, cudaMemcpyHostToDevice, stream_),
+            cudaErrorStreamCaptureUnsupported);
+  expect_invalid();
+  begin();
+  EXPECT_EQ(cudaMemset(device_, 0, 4), cudaErrorStreamCaptureImplicit);
+  expect_invalid();
+  begin(cudaStreamCaptureModeGlobal);
+  EXPECT_EQ(cudaMalloc(&more, 4), cudaErrorStreamCaptureUnsupported);
+  expect_invalid();
+}
+
+TEST_F(Graphs, AllowAllocationsInARelaxedCapture) {
+  int* more = nullptr;
+  begin();
+  EXPECT_EQ(cudaMalloc(&more, 4), cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaFree(more), cudaSuccess);
 }
 
 TEST_F(Kernels, AFaultIsSticky) {
