@@ -623,9 +623,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                  text("a workspace of %zu bytes, the algorithm needs %lu", workspace_bytes,
                       algorithm.workspace));
   }
-  if (workspace_bytes && reinterpret_cast<std::uintptr_t>(workspace) % 16 != 0)
+  if (workspace_bytes && reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0)
     return bad(api, CUBLAS_STATUS_INVALID_VALUE,
-               text("the workspace at %p is not aligned to 16 bytes", workspace));
+               text("the workspace at %p is not aligned to 256 bytes", workspace));
   p.workspace = workspace;
   p.workspace_bytes = workspace_bytes;
   return submit(api, p, stream);

@@ -193,4 +193,27 @@ TEST_F(Cublas, ChecksShapesAndOperands) {
   EXPECT_EQ(cublasDestroy(nullptr), CUBLAS_STATUS_NOT_INITIALIZED);
 }
 
+TEST_F(Cublas, RefusesAWorkspaceThatIsNotAlignedTo256Bytes) {
+  cublasLtHandle_t handle;
+  cublasLtMatmulDesc_t product;
+  cublasLtMatrixLayout_t square;
+  ASSERT_EQ(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
+  ASSERT_EQ(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+            CUBLAS_STATUS_SUCCESS);
+  ASSERT_EQ(cublasLtMatrixLayoutCreate(&square, CUDA_R_32F, 5, 5, 5), CUBLAS_STATUS_SUCCESS);
+  char* workspace = nullptr;
+  ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&workspace), 1024), cudaSuccess);
+  const float one = 1, zero = 0;
+  for (const int offset : {128, 256}) {
+    EXPECT_EQ(cublasLtMatmul(handle, product, &one, device_a_, square, device_b_, square, &zero,
+                             device_c_, square, device_c_, square, nullptr, workspace + offset, 512,
+                             nullptr),
+              offset == 128 ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS);
+  }
+  EXPECT_EQ(cublasLtMatrixLayoutDestroy(square), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(cublasLtMatmulDescDestroy(product), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(cublasLtDestroy(handle), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(cudaFree(workspace), cudaSuccess);
+}
+
 }  // namespace
