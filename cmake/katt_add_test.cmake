@@ -1,10 +1,10 @@
 # katt_add_test(NAME SOURCES... [LABELS LABEL...]): one GoogleTest program, linked with the driver
 # library and with tests/test_main.cpp (which starts Kokkos), and one test of CTest.
-# With the CUDA backend a test runs where a device is visible and is reported as skipped elsewhere:
-# Kokkos cannot start without one.
+# With the CUDA backend a test runs on a device, which may be one in software (tests/with_device): Kokkos
+# cannot start without one.
 set(katt_test_launcher "")
 if(KATT_CUDA)
-  set(katt_test_launcher ${PROJECT_SOURCE_DIR}/tests/with_device)
+  set(katt_test_launcher ${PROJECT_SOURCE_DIR}/tests/with_device ${PROJECT_BINARY_DIR})
 endif()
 
 # Under a sanitizer tests take several times as long: properties are tried on fewer problems, which are drawn again

@@ -41,23 +41,20 @@ def skipped_where_missing(path):
     return pytest.param(path, id=os.path.relpath(path, ROOT), marks=missing)
 
 
-# Neighbours of one or two bytes look like a race where accesses are compared by words of four.
 RACE = re.compile(r"^softcuda: .*: race on ")
-NARROW = re.compile(r"(ld|st)(\.[a-z]+)*\.(global|shared)(\.[a-z]+)*\.[usbf](8|16): race")
 
 
 def own_words(stderr):
     """A program's stderr, without the lines that a device in software adds for tests/with_device:
     the kernels that ran, whose names go to its list, and races, which must not occur."""
     lines = stderr.splitlines(keepends=True)
-    races = [line for line in lines if RACE.match(line)]
-    assert [line for line in races if not NARROW.search(line)] == []
+    assert [line for line in lines if RACE.match(line)] == []
     traced = [line for line in lines if line.startswith("softcuda: trace: ")]
     if "KATT_KERNEL_LOG" in os.environ:
         names = {line.split(": kernel ")[1].split()[0] for line in traced if ": kernel " in line}
         with open(Path(os.environ["KATT_KERNEL_LOG"]) / f"{os.getpid()}.pytest", "a", encoding="utf-8") as log:
             log.writelines(f"{name}\n" for name in sorted(names))
-    return "".join(line for line in lines if not (RACE.match(line) or line.startswith("softcuda: trace: ")))
+    return "".join(line for line in lines if not line.startswith("softcuda: trace: "))
 
 
 class Program:

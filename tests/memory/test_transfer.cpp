@@ -143,7 +143,7 @@ TEST(CudaTransfer, BytesArriveThereAndBack) {
 #endif
 
 #if defined(KATT_HAS_CUDA)
-/// Needs two devices; the software of ../shared/softcuda has them with SOFTCUDA_DEVICES=2, which
+/// Needs two devices; the device in software has them with SOFTCUDA_DEVICES=2, which
 /// tests/CMakeLists.txt asks for.
 class SeveralDevices : public ::testing::Test {
  protected:

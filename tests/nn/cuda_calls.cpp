@@ -5,11 +5,8 @@
 #include <dlfcn.h>
 
 #include <cstddef>
-#include <cstring>
-#include <functional>
-#include <memory>
+#include <map>
 #include <utility>
-#include <vector>
 
 namespace katt::test {
 namespace {
@@ -17,17 +14,10 @@ namespace {
 CudaCalls calls;
 bool can_capture = true;
 
-using Work = std::vector<std::function<void(cudaStream_t)>>;
+/// Nodes of each graph that can be launched.
+std::map<cudaGraphExec_t, std::size_t> nodes;
 
-/// The work of a stream since cudaStreamBeginCapture.
-struct Noted {
-  cudaStream_t stream;
-  bool spoiled = false;
-  Work work;
-};
-std::unique_ptr<Noted> noting;
-
-/// The library's own function behind one of this file; null where it has none.
+/// The library's own function behind one of this file.
 template <class F>
 F* behind(F* /*like*/, const char* name) {
   return reinterpret_cast<F*>(dlsym(RTLD_NEXT, name));
@@ -38,26 +28,18 @@ F* behind(F* /*like*/, const char* name) {
     return found;                                    \
   }())
 
-void spoil() {
-  if (noting) noting->spoiled = true;
-}
-
 void count_copy(const void* from, const void* to) {
   const auto is_of_device = [](const void* place) {
     cudaPointerAttributes about{};
     return cudaPointerGetAttributes(&about, place) == cudaSuccess &&
            about.type == cudaMemoryTypeDevice;
   };
-  spoil();
   if (is_of_device(from) == is_of_device(to)) {
     ++calls.other_copies;
   } else {
     ++(is_of_device(to) ? calls.copies_to_device : calls.copies_to_host);
   }
 }
-
-/// Kernels have one parameter, of at most 4 KiB, which lies on the stack of the caller.
-constexpr std::size_t parameter_bytes = 4096;
 
 }  // namespace
 
@@ -72,18 +54,8 @@ extern "C" {
 
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
                                std::size_t shared, cudaStream_t stream) {
-  const auto launch = KATT_BEHIND(__cudaLaunchKernel);
-  if (noting && noting->stream == stream) {
-    std::vector<std::max_align_t> copy(parameter_bytes / sizeof(std::max_align_t));
-    std::memcpy(copy.data(), arguments[0], parameter_bytes);
-    noting->work.emplace_back([=, copy = std::move(copy)](cudaStream_t on) mutable {
-      void* argument = copy.data();
-      (void)launch(kernel, grid, block, &argument, shared, on);
-    });
-    return cudaSuccess;
-  }
   ++calls.kernels;
-  return launch(kernel, grid, block, arguments, shared, stream);
+  return KATT_BEHIND(__cudaLaunchKernel)(kernel, grid, block, arguments, shared, stream);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
@@ -93,62 +65,25 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               std::size_t bytes, cudaStream_t stream) {
-  const auto multiply = KATT_BEHIND(cublasLtMatmul);
-  if (noting && noting->stream == stream) {
-    const float factors[2] = {*static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
-    const cublasLtMatmulAlgo_t chosen = *algorithm;
-    noting->work.emplace_back([=](cudaStream_t on) {
-      (void)multiply(handle, operation, &factors[0], a, a_layout, b, b_layout, &factors[1], c,
-                     c_layout, d, d_layout, &chosen, workspace, bytes, on);
-    });
-    return CUBLAS_STATUS_SUCCESS;
-  }
   ++calls.products;
-  return multiply(handle, operation, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d,
-                  d_layout, algorithm, workspace, bytes, stream);
+  return KATT_BEHIND(cublasLtMatmul)(handle, operation, alpha, a, a_layout, b, b_layout, beta, c,
+                                     c_layout, d, d_layout, algorithm, workspace, bytes, stream);
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   if (!can_capture) return cudaErrorNotSupported;
-  if (const auto begin = KATT_BEHIND(cudaStreamBeginCapture)) return begin(stream, mode);
-  if (noting) return cudaErrorIllegalState;
-  noting = std::make_unique<Noted>(Noted{stream, false, {}});
-  return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  if (const auto end = KATT_BEHIND(cudaStreamEndCapture)) return end(stream, graph);
-  const std::unique_ptr<Noted> noted = std::move(noting);
-  *graph = nullptr;
-  if (!noted || noted->stream != stream || noted->spoiled) return cudaErrorStreamCaptureInvalidated;
-  *graph = reinterpret_cast<cudaGraph_t>(new Work(noted->work));
-  return cudaSuccess;
+  return KATT_BEHIND(cudaStreamBeginCapture)(stream, mode);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph,
                                  unsigned long long flags) {
-  if (const auto instantiate = KATT_BEHIND(cudaGraphInstantiate)) {
-    return instantiate(made, graph, flags);
-  }
-  *made = reinterpret_cast<cudaGraphExec_t>(new Work(*reinterpret_cast<Work*>(graph)));
-  return cudaSuccess;
+  const cudaError_t error = KATT_BEHIND(cudaGraphInstantiate)(made, graph, flags);
+  if (error == cudaSuccess) (void)cudaGraphGetNodes(graph, nullptr, &nodes[*made]);
+  return error;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   ++calls.graphs;
-  if (const auto launch = KATT_BEHIND(cudaGraphLaunch)) return launch(graph, stream);
-  for (const auto& work : *reinterpret_cast<Work*>(graph)) {
-    work(stream);
-    ++calls.in_graphs;
-  }
-  return cudaPeekAtLastError();
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
-  if (const auto destroy = KATT_BEHIND(cudaGraphExecDestroy)) return destroy(graph);
-  delete reinterpret_cast<Work*>(graph);
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  if (const auto destroy = KATT_BEHIND(cudaGraphDestroy)) return destroy(graph);
-  delete reinterpret_cast<Work*>(graph);
-  return cudaSuccess;
+  calls.in_graphs += static_cast<int>(nodes[graph]);
+  return KATT_BEHIND(cudaGraphLaunch)(graph, stream);
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
@@ -163,13 +98,11 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, std::size_t bytes,
                                     std::size_t offset, cudaMemcpyKind kind, cudaStream_t stream) {
-  spoil();
   ++calls.copies_to_symbols;
   return KATT_BEHIND(cudaMemcpyToSymbolAsync)(symbol, from, bytes, offset, kind, stream);
 }
 cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, std::size_t bytes,
                                std::size_t offset, cudaMemcpyKind kind) {
-  spoil();
   ++calls.copies_to_symbols;
   return KATT_BEHIND(cudaMemcpyToSymbol)(symbol, from, bytes, offset, kind);
 }
@@ -178,7 +111,6 @@ cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, std::size_t
 /// memory.
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   if (bytes > 0) {
-    spoil();
     ++calls.allocations;
   }
   return KATT_BEHIND(cudaMalloc)(pointer, bytes);
@@ -186,7 +118,6 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
 
 #define KATT_COUNTED(counter, name, parameters, arguments) \
   cudaError_t name parameters {                            \
-    spoil();                                               \
     ++calls.counter;                                       \
     return KATT_BEHIND(name) arguments;                    \
   }

@@ -385,7 +385,7 @@ TEST_P(DecodedToken, IsOneGraphAndTwoSmallCopies) {
     EXPECT_EQ(decode(model, options, 7, greedy, all), expected);
     EXPECT_EQ(all.graphs, 1);
     EXPECT_EQ(all.kernels + all.products, 0);
-    if (all.in_graphs > 0) EXPECT_EQ(all.in_graphs, launches);
+    if (test::device_is_emulated()) EXPECT_EQ(all.in_graphs, launches);
     for (const test::CudaCalls& calls : {one, all}) {
       EXPECT_EQ(calls.copies_to_device, 1);
       EXPECT_EQ(calls.copies_to_host, 1);

@@ -11,10 +11,10 @@
 
 #include "core/dtype.hpp"
 #include "tests/tile/block_emulator.hpp"
+#include "tests/tile/tensor_core_layouts.hpp"
 
 /// The instructions of a thread in an emulated block (block_emulator.hpp), with the semantics of
-/// the PTX ISA, written independently from its figures (element by element, as the inverse of what
-/// the kernels use), so that the kernels' index arithmetic is tested.
+/// the PTX ISA, so that the kernels' index arithmetic is tested (tensor_core_layouts.hpp).
 namespace katt::testing {
 
 /// A thread's view of its block: the members of tile::MmaBlock.
@@ -126,29 +126,24 @@ class EmulatedBlock {
       std::uint32_t b[2];
     } argument{c, a, {b0, b1}};
     meet_warp("mma", &argument, [](auto& arguments) {
-      // The lane that holds an element: PTX ISA, figures of mma.m16n8k16.
       float a_matrix[16][16];
       float b_matrix[16][8];
       for (int lane = 0; lane < 32; ++lane) {
         const auto* held = at<Argument>(arguments, lane);
-        const int group = lane >> 2;
-        const int in_group = lane % 4;
         for (int i = 0; i < 8; ++i) {
-          const int row = (i < 2 || (i >= 4 && i < 6)) ? group : group + 8;
-          const int column = in_group * 2 + (i & 1) + (i >= 4 ? 8 : 0);
-          a_matrix[row][column] = element<T>(held->a[i / 2], i % 2);
+          const Element e = a_element(lane, i);
+          a_matrix[e.row][e.column] = element<T>(held->a[i / 2], i % 2);
         }
         for (int i = 0; i < 4; ++i) {
-          const int row = in_group * 2 + (i & 1) + (i >= 2 ? 8 : 0);
-          b_matrix[row][group] = element<T>(held->b[i / 2], i % 2);
+          const Element e = b_element(lane, i);
+          b_matrix[e.row][e.column] = element<T>(held->b[i / 2], i % 2);
         }
       }
       for (int lane = 0; lane < 32; ++lane) {
         auto* held = at<Argument>(arguments, lane);
         for (int i = 0; i < 4; ++i) {
-          const int row = i < 2 ? lane >> 2 : (lane >> 2) + 8;
-          const int column = lane % 4 * 2 + (i & 1);
-          for (int k = 0; k < 16; ++k) held->c[i] += a_matrix[row][k] * b_matrix[k][column];
+          const Element e = d_element(lane, i);
+          for (int k = 0; k < 16; ++k) held->c[i] += a_matrix[e.row][k] * b_matrix[k][e.column];
         }
       }
     });
@@ -229,18 +224,25 @@ class EmulatedBlock {
   void wgmma(float (&d)[N / 8][4], std::uint64_t a, std::uint64_t b, bool accumulate) const {
     begin_product<T, N>(
         &d[0][0], accumulate, b, false,
-        [this, a](int row, int k, auto&) { return element_at<T>(a, row, k); }, nullptr);
+        [this, a](MatrixA& matrix, auto&) {
+          for (int row = 0; row < 64; ++row) {
+            for (int k = 0; k < 16; ++k) matrix[row][k] = element_of<T>(a, row, k, false);
+          }
+        },
+        nullptr);
   }
   template <class T, int N, int First, int Blocks>
   void wgmma(float (&all)[Blocks][4], const std::uint32_t (&a)[4], std::uint64_t b,
              bool accumulate) const {
     begin_product<T, N>(
         &all[First][0], accumulate, b, true,
-        [](int row, int k, auto& held) {
-          // PTX ISA, figure of the operand A of wgmma.m64nNk16 in registers.
-          const int thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
-          const int i = row % 16 / 8 + k / 8 * 2;
-          return element<T>(held[static_cast<std::size_t>(thread)][i], k % 2);
+        [](MatrixA& matrix, auto& held) {
+          for (int t = 0; t < 128; ++t) {
+            for (int i = 0; i < 8; ++i) {
+              const Element e = a_element(t, i);
+              matrix[e.row][e.column] = element<T>(held[static_cast<std::size_t>(t)][i / 2], i % 2);
+            }
+          }
         },
         a);
   }
@@ -251,6 +253,8 @@ class EmulatedBlock {
     const void* source;
     bool live;
   };
+
+  using MatrixA = float[64][16];
 
   template <class Argument, class Arguments>
   static Argument* at(Arguments& arguments, int lane) {
@@ -271,13 +275,14 @@ class EmulatedBlock {
     emulator_.meet(warpgroup().group, thread_, thread_ % 128, operation, argument, act);
   }
 
-  /// The byte that a descriptor with the 128-byte swizzle means by an offset from its address: PTX
-  /// ISA, "Shared Memory Matrix Layout" (bits 4–6 xor bits 7–9).
+  /// The element at an index along a line of the matrix that a descriptor describes.
   template <class T>
-  float element_of(std::uint64_t descriptor, unsigned offset) const {
-    if (descriptor >> 62 != 1) emulator_.fail("descriptor: not the 128-byte swizzle");
-    const auto address = static_cast<unsigned>(descriptor & 0x3FFF) * 16 + offset;
-    const unsigned byte = address ^ (address >> 7 & 7) << 4;
+  float element_of(std::uint64_t bits, int line, int index, bool transposed) const {
+    const MatrixDescriptor descriptor(bits);
+    if (descriptor.swizzle != 3) emulator_.fail("descriptor: not the 128-byte swizzle");
+    const std::uint64_t chunk = descriptor.address(
+        static_cast<std::uint64_t>(line), static_cast<std::uint64_t>(index) / 8, transposed);
+    const unsigned byte = static_cast<unsigned>(chunk) + static_cast<unsigned>(index) % 8 * 2;
     const std::byte* source = emulator_.at(byte, 2);
     if (source == nullptr) return 0.0F;
     if (emulator_.unfenced_[byte / 16]) emulator_.fail("wgmma reads what no proxy fence covers");
@@ -285,31 +290,12 @@ class EmulatedBlock {
     std::memcpy(&value, source, 2);
     return static_cast<float>(value);
   }
-  /// Inner dimension k along the rows: eight rows of 128 bytes, then the stride offset.
-  template <class T>
-  float element_at(std::uint64_t descriptor, int row, int k) const {
-    const auto stride = static_cast<unsigned>(descriptor >> 32 & 0x3FFF) * 16;
-    return element_of<T>(descriptor, static_cast<unsigned>(row) / 8 * stride +
-                                         static_cast<unsigned>(row) % 8 * 128 +
-                                         static_cast<unsigned>(k) * 2);
-  }
-  /// Inner dimension k across the rows: 64 columns, then the leading offset.
-  template <class T>
-  float element_across(std::uint64_t descriptor, int k, int column) const {
-    const auto leading = static_cast<unsigned>(descriptor >> 16 & 0x3FFF) * 16;
-    const auto stride = static_cast<unsigned>(descriptor >> 32 & 0x3FFF) * 16;
-    return element_of<T>(descriptor, static_cast<unsigned>(column) / 64 * leading +
-                                         static_cast<unsigned>(column) % 64 * 2 +
-                                         static_cast<unsigned>(k) / 8 * stride +
-                                         static_cast<unsigned>(k) % 8 * 128);
-  }
 
-  /// The element of D that a thread of the warpgroup holds in its register i: PTX ISA, figure of
-  /// the accumulator of wgmma.m64nNk16.
-  static int row_of(int thread, int i) {
-    return thread / 32 * 16 + thread % 32 / 4 + (i % 4 >= 2 ? 8 : 0);
+  /// Where register i of a thread stands among the accumulators of a warpgroup.
+  static std::size_t place_of(int thread, int i, int columns) {
+    const Element e = d_element(thread, i);
+    return static_cast<std::size_t>(e.row * columns + e.column);
   }
-  static int column_of(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
 
   template <class T, int N, class A>
   void begin_product(float* d, bool accumulate, std::uint64_t b, bool across, const A& a,
@@ -337,28 +323,27 @@ class EmulatedBlock {
           float* own = at<Argument>(arguments, t)->d;
           accumulators.registers[static_cast<std::size_t>(t)] = own;
           for (int i = 0; i < N / 2; ++i) {
-            accumulators.values[static_cast<std::size_t>(row_of(t, i) * N + column_of(t, i))] =
-                own[i];
+            accumulators.values[place_of(t, i, N)] = own[i];
             own[i] = std::nanf("");
           }
         }
       }
       const auto compute = [this, held, b, across, a]() {
         std::vector<float> product(64 * N);
-        float a_row[16];
+        MatrixA a_matrix;
+        a(a_matrix, held);
         std::vector<float> b_matrix(16 * N);
         for (int k = 0; k < 16; ++k) {
           for (int n = 0; n < N; ++n) {
             b_matrix[static_cast<std::size_t>(k * N + n)] =
-                across ? element_across<T>(b, k, n) : element_at<T>(b, n, k);
+                across ? element_of<T>(b, k, n, true) : element_of<T>(b, n, k, false);
           }
         }
         for (int row = 0; row < 64; ++row) {
-          for (int k = 0; k < 16; ++k) a_row[k] = a(row, k, held);
           float* out = &product[static_cast<std::size_t>(row * N)];
           for (int k = 0; k < 16; ++k) {
             for (int n = 0; n < N; ++n)
-              out[n] += a_row[k] * b_matrix[static_cast<std::size_t>(k * N + n)];
+              out[n] += a_matrix[row][k] * b_matrix[static_cast<std::size_t>(k * N + n)];
           }
         }
         return product;
@@ -383,8 +368,7 @@ class EmulatedBlock {
       float* own = accumulators.registers[static_cast<std::size_t>(t)];
       for (int i = 0; i < columns / 2; ++i) {
         if (!std::isnan(own[i])) emulator_.fail("registers written under a wgmma");
-        own[i] =
-            accumulators.values[static_cast<std::size_t>(row_of(t, i) * columns + column_of(t, i))];
+        own[i] = accumulators.values[place_of(t, i, columns)];
       }
     }
   }
@@ -416,11 +400,12 @@ class EmulatedBlock {
         }
         for (int lane = 0; lane < 32; ++lane) {
           const auto* own = at<Argument>(arguments, lane);
-          const int i = lane / 4;
-          const int j = lane % 4 * 2;
-          const std::uint32_t low = own->transposed ? matrix[j][i] : matrix[i][j];
-          const std::uint32_t high = own->transposed ? matrix[j + 1][i] : matrix[i][j + 1];
-          own->registers[m] = low | high << 16;
+          std::uint32_t halves[2];
+          for (int i = 0; i < 2; ++i) {
+            const Element e = matrix_element(lane, i);
+            halves[i] = own->transposed ? matrix[e.column][e.row] : matrix[e.row][e.column];
+          }
+          own->registers[m] = halves[0] | halves[1] << 16;
         }
       }
     });
