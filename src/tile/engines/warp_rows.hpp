@@ -4,7 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "tile/cuda/fragments.hpp"
+#include "tile/cuda/warp.hpp"
 #include "tile/engines/engine.hpp"
 #include "tile/rows/pack.hpp"
 
@@ -50,13 +50,6 @@ KOKKOS_FORCEINLINE_FUNCTION void softmax_of_vectors(float* s, int columns, float
 KOKKOS_INLINE_FUNCTION void softmax_of_warp(float* scores, int columns, int lane, float factor,
                                             const RunningSoftmax& row) {
   constexpr int threads = static_cast<int>(warp_size);
-  const auto over_warp = [](float value, const auto& f) {
-    KOKKOS_IF_ON_DEVICE((for (int mask = threads / 2; mask > 0; mask /= 2) {
-      value = f(value, __shfl_xor_sync(0xFFFFFFFFU, value, mask));
-    }))
-    (void)f;
-    return value;
-  };
   float largest = -Kokkos::Experimental::infinity_v<float>;
   for (int j = lane; j < columns; j += threads) largest = max(largest, scores[j]);
   largest = over_warp(largest, [](float a, float b) { return max(a, b); });

@@ -7,7 +7,7 @@
 
 #include "core/views.hpp"
 #include "ops/attention/decode/merge_kernel.hpp"
-#include "tile/cuda/fragments.hpp"
+#include "tile/cuda/warp.hpp"
 #include "tile/engines/teams.hpp"
 
 #if defined(KATT_HAS_CUDA)
@@ -118,9 +118,7 @@ struct MergeSplits {
   KOKKOS_FORCEINLINE_FUNCTION static float over_team(const Team& team, float* scratch, float value,
                                                      const F& f) {
     constexpr int threads = static_cast<int>(tile::warp_size);
-    KOKKOS_IF_ON_DEVICE((for (int mask = threads / 2; mask > 0; mask /= 2) {
-      value = f(value, __shfl_xor_sync(0xFFFFFFFFU, value, mask));
-    }))
+    value = tile::over_warp(value, f);
     if (team.team_rank() % threads == 0) scratch[team.team_rank() / threads] = value;
     team.team_barrier();
     value = scratch[0];

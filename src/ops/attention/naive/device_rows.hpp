@@ -8,6 +8,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/problem.hpp"
+#include "tile/cuda/warp.hpp"
 #include "tile/engines/teams.hpp"
 #include "tile/rows/columns.hpp"
 
@@ -60,9 +61,7 @@ KOKKOS_INLINE_FUNCTION float over_block(const tile::BlockTeam& team, float value
   constexpr int warp = static_cast<int>(tile::warp_size);
   constexpr int warps = tile::team_threads / warp;
   static_assert(2 * warps <= KeptRows::sums);
-  KOKKOS_IF_ON_DEVICE((for (int mask = warp / 2; mask > 0; mask /= 2) {
-    value = f(value, __shfl_xor_sync(0xFFFFFFFFU, value, mask));
-  }))
+  value = tile::over_warp(value, f);
   if (team.team_rank() % warp == 0) places[team.team_rank() / warp] = value;
   team.team_barrier();
   value = places[0];

@@ -180,9 +180,9 @@ std::array<GemmEngine<Kokkos::Cuda>, 3> engines_of(const Kokkos::Cuda*) {
       {.name = "gemv",
        .description = "one token: a warp a row of the weight, which is read once",
        .unit = "cuda_cores",
-       .taken = "products x · weightᵀ of one token, of operands of one dtype, into the same or "
-                "f32, and a bias of "
-                "its dtype, without a gate and scales",
+       .taken =
+           "x · weightᵀ of one token: operands of one dtype into it or f32, and a bias of that, "
+           "without a gate and scales",
        .takes = [](const GemmArgs& args) { return is_plain(args) && impl::gemv_takes(args); },
        .rank = [](const GemmArgs&) { return 2; },
        .workspace_bytes = [](const Exec&, const GemmArgs&) { return std::size_t{0}; },

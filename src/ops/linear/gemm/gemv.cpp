@@ -6,14 +6,15 @@
 
 #include "core/dtype.hpp"
 #include "ops/linear/gemm/cublas.hpp"
+#include "tile/cuda/warp.hpp"
 #include "tile/rows/pack.hpp"
 
 namespace katt::linear::impl {
 
 namespace {
 
-constexpr int warp_lanes = 32;
-constexpr int block_warps = 4;
+constexpr int warp_lanes = static_cast<int>(tile::warp_size);
+constexpr int block_warps = tile::row_team_size / warp_lanes;
 /// Chunks of a row of the weight that a lane loads at once.
 constexpr int lane_chunks = 2;
 
@@ -52,8 +53,7 @@ struct Gemv {
         sum = Kokkos::fma(static_cast<float>(a[i]), static_cast<float>(weight[i]), sum);
       }
     }
-    KOKKOS_IF_ON_DEVICE((for (int mask = warp_lanes / 2; mask > 0;
-                              mask /= 2) { sum += __shfl_xor_sync(0xFFFFFFFFU, sum, mask); }))
+    sum = tile::over_warp(sum, [](float x, float y) { return x + y; });
     if (lane != 0) return;
     float value = alpha * sum;
     if (beta != 0.0F) value += beta * static_cast<float>(c[row]);
@@ -92,8 +92,8 @@ void launch(const Kokkos::Cuda& exec, const GemmArgs& args, const char* label) {
                                     args.alpha,
                                     args.beta};
   const auto blocks = static_cast<int>((args.n() + block_warps - 1) / block_warps);
-  Kokkos::parallel_for(
-      label, Kokkos::TeamPolicy<Kokkos::Cuda>(exec, blocks, block_warps * warp_lanes), kernel);
+  Kokkos::parallel_for(label, Kokkos::TeamPolicy<Kokkos::Cuda>(exec, blocks, tile::row_team_size),
+                       kernel);
 }
 
 template <class T, class Out>
