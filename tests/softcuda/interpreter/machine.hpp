@@ -286,14 +286,29 @@ struct Form {
 // The handler of a form, by file; null when there is none.
 Run find_arithmetic(const Form&);
 Run find_memory(const Form&, Space, int register_bytes, int address_bytes);
+Run find_copy(const Form&, bool partial, int address_bytes);
 Run find_atomic(const Form&, Space, int address_bytes);
 Run find_tensor(const Form&, int address_bytes);
 Run find_control(const Form&);
 Run find_mbarrier(const Form&);
 Run find_bulk(const Form&);
-/// Of a call to vprintf or __assertfail.
+/// The same for a call to vprintf or __assertfail.
 Run find_call(std::string_view function);
 
+template <class F>
+inline void each_lane(Mask m, F&& f) {
+  if (m == all_lanes) {
+    for (int l = 0; l < warp_lanes; ++l) f(l);
+  } else {
+    for (; m; m &= m - 1) f(__builtin_ctz(m));
+  }
+}
+
+inline void check_aligned(Warp& w, int lane, std::uint64_t address, std::size_t bytes) {
+  if (address % bytes != 0) [[unlikely]]
+    fault(w, lane, 716,
+          "misaligned: " + std::to_string(bytes) + " bytes at " + std::to_string(address));
+}
 /// A generic address: shared, local, parameter or global memory.
 std::byte* generic_at(Warp& w, int lane, std::uint64_t address, std::size_t bytes);
 

@@ -26,7 +26,7 @@ using u64 = std::uint64_t;
 /// Bytes of a word of four, a bit each.
 using Bytes = std::uint8_t;
 
-/// Those of word `word` that lie in [address, address + bytes).
+/// The bytes of word `word` that lie in [address, address + bytes).
 Bytes bytes_in(u64 word, u64 address, std::size_t bytes) {
   const u64 first = std::max(address, 4 * word), last = std::min(address + bytes, 4 * word + 4);
   return static_cast<Bytes>((1U << (last - 4 * word)) - (1U << (first - 4 * word)));

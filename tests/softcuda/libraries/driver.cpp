@@ -72,7 +72,7 @@ std::string trouble_of_dimension(cuuint32_t d, cuuint64_t extent, cuuint64_t str
   return "";
 }
 
-/// Of a row of the box, `bytes` long.
+/// The fault of a row of the box, `bytes` long; "" without one.
 std::string trouble_of_row(cuuint32_t bytes, CUtensorMapSwizzle swizzle) {
   const cuuint32_t span = 16U << swizzle;
   const std::string row = "a row of the box has " + std::to_string(bytes) + " bytes, ";

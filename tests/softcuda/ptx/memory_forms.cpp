@@ -113,10 +113,10 @@ void Decoder::decode_copy(const Form& f, const Statement& s, Instruction& i) {
     i.c = slot(s.operands[2], u32_type);
     const bool partial = s.operands.size() > 3;
     if (partial) i.e = slot(s.operands[3], u32_type);
-    i.run = find_memory(f, Space::shared, partial ? 4 : 0, address_bytes);
+    i.run = find_copy(f, partial, address_bytes);
   } else if (f.words.size() > 1 && f.words[1] == "async") {
     if (!s.operands.empty()) i.offset = parse_integer(s.operands[0]);
-    i.run = find_memory(f, Space::shared, 0, 8);
+    i.run = find_copy(f, false, 8);
   }
 }
 

@@ -125,7 +125,7 @@ struct State {
   std::vector<std::unique_ptr<Stream>> streams;  ///< the first `devices` are the legacy streams
   std::unordered_set<const void*> stream_handles, event_handles;
   std::vector<std::unique_ptr<Event>> events;
-  /// Of cudaGraph_t and cudaGraphExec_t.
+  /// The objects behind cudaGraph_t and cudaGraphExec_t.
   std::unordered_map<const void*, std::unique_ptr<Graph>> graphs;
   std::vector<std::unique_ptr<FatBinary>> binaries;
   std::unordered_map<const void*, std::unique_ptr<Kernel>> functions;  ///< by the host's stub
