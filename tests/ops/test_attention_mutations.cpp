@@ -57,6 +57,7 @@ const std::vector<Unseen> unseen{
      "wgmma_wait meets the whole warpgroup there, on a device a warp"},
     {"barrier_group", "Turns::wait(", "for speed: TheTwoComputingGroupsBeginTheirProductsInTurns"},
     {"barrier_group", "Turns::end(", "for what follows on a named barrier, and nothing does"},
+    {"barrier_wait", "::compute(", "that phase is over: a branch for the compiler"},
     {"barrier_wait", "::begin_values(",
      "V is announced before the K that was waited for, but the last"},
 };

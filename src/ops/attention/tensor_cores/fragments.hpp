@@ -62,16 +62,17 @@ KOKKOS_INLINE_FUNCTION std::uint32_t blocked_columns(unsigned lane, const Hidden
 }
 
 /// The two packed query rows that a lane holds scores of, where the rows of a tile are queries and
-/// its columns keys.
-template <class T, class Rule>
+/// its columns keys. Group as in PackedRowsOf.
+template <class T, class Rule, class Group = unsigned>
 class FragmentRows {
  public:
   /// For the lane's rows, `row` and `row` + 8 of the tile; rows from `rows` on count as the last.
-  KOKKOS_INLINE_FUNCTION FragmentRows(const EntryScores<T, Rule>& scores, const PackedRows& packed,
+  template <class Packed>
+  KOKKOS_INLINE_FUNCTION FragmentRows(const EntryScores<T, Rule>& scores, const Packed& packed,
                                       int row, int rows, unsigned lane)
       : scores_(scores),
         kv_head_(packed.kv_head),
-        group_(static_cast<unsigned>(packed.group)),
+        group_(static_cast<Group>(packed.group)),
         row_(static_cast<int>(packed.begin) + row),
         last_row_(static_cast<int>(packed.begin) + rows - 1),
         lane_(lane) {}
@@ -127,7 +128,7 @@ class FragmentRows {
 
   const EntryScores<T, Rule>& scores_;
   std::int64_t kv_head_;
-  unsigned group_;  ///< query heads per K/V head
+  Group group_;     ///< query heads per K/V head
   int row_;         ///< packed row of the first half
   int last_row_;    ///< of the tile
   unsigned lane_;
@@ -140,12 +141,13 @@ class FragmentRows {
 ///   m′ = max(m, rowmax s),  p = 2^((s − m′)·c),  l = l·2^((m − m′)·c) + rowsum p
 ///
 /// with c = ScoreUnit::factor, after a pass over the products when they need more than scaling.
-template <class T, class Rule>
+template <class T, class Rule, class Group = unsigned>
 class FragmentSoftmax {
  public:
   /// Rows as FragmentRows takes them.
-  KOKKOS_INLINE_FUNCTION FragmentSoftmax(const EntryScores<T, Rule>& scores,
-                                         const PackedRows& packed, int row, int rows, unsigned lane)
+  template <class Packed>
+  KOKKOS_INLINE_FUNCTION FragmentSoftmax(const EntryScores<T, Rule>& scores, const Packed& packed,
+                                         int row, int rows, unsigned lane)
       : rows_(scores, packed, row, rows, lane), folded_(scores.folded()), unit_(scores.unit()) {
     for (int half = 0; half < 2; ++half) {
       max_[half] = tile::lowest_score;
@@ -241,7 +243,7 @@ class FragmentSoftmax {
       }
     }
   }
-  FragmentRows<T, Rule> rows_;
+  FragmentRows<T, Rule, Group> rows_;
   bool folded_;
   ScoreUnit unit_;  ///< its factor is c
   float max_[2];

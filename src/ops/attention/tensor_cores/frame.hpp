@@ -6,6 +6,7 @@
 
 #include "ops/attention/tensor_cores/fragments.hpp"
 #include "tile/cuda/fragments.hpp"
+#include "tile/divider.hpp"
 
 namespace katt::attention::impl {
 
@@ -87,16 +88,42 @@ KOKKOS_INLINE_FUNCTION void load_keys_of(Block& block, unsigned thread, unsigned
 }
 
 /// The frame of a forward kernel: arguments, work items, and which rows are loaded and written.
+/// Packed rows and tiles are counted in 32 bits (tensor_core_supports()).
 template <class T, int HeadDim, int TileQ, class Rule>
 struct TensorCoreForward : ForwardProblem<T, Rule> {
   static_assert(TileQ % 16 == 0);
   using Copies = RowCopies<T, HeadDim>;
-  using Softmax = FragmentSoftmax<T, Rule>;
+  using Softmax = FragmentSoftmax<T, Rule, tile::Divider>;
+
+  /// As impl::QueryTile.
+  struct QueryTile {
+    std::int64_t batch;
+    PackedRowsOf<std::uint32_t, tile::Divider> packed;
+    int rows;
+
+    KOKKOS_INLINE_FUNCTION std::int64_t first() const { return packed.query(0); }
+    KOKKOS_INLINE_FUNCTION std::int64_t last() const { return packed.query(rows - 1); }
+  };
 
   std::int64_t blocks;  ///< thread blocks of the grid, one a tile of query rows
+  tile::Divider by_group, by_row_tiles, by_kv_heads;
 
   explicit TensorCoreForward(const ForwardArgs& args, const Rule& rule = {})
-      : ForwardProblem<T, Rule>(args, rule), blocks(this->heads() * this->row_tiles(TileQ)) {}
+      : ForwardProblem<T, Rule>(args, rule),
+        blocks(this->heads() * this->row_tiles(TileQ)),
+        by_group(divider(this->group)),
+        by_row_tiles(divider(this->row_tiles(TileQ))),
+        by_kv_heads(divider(this->kv_heads)) {}
+
+  /// As Problem::query_tile().
+  KOKKOS_INLINE_FUNCTION QueryTile query_tile(std::int64_t index) const {
+    const auto tile = static_cast<std::uint32_t>(index);
+    const std::uint32_t head = tile / by_row_tiles;
+    const std::uint32_t begin = (by_row_tiles.value() - 1 - tile % by_row_tiles) * TileQ;
+    return {head / by_kv_heads,
+            {head % by_kv_heads, by_group, begin},
+            static_cast<int>(Kokkos::min<std::uint32_t>(TileQ, static_cast<std::uint32_t>(this->rows) - begin))};
+  }
 
   /// The query rows.
   template <int Threads, class Block>
@@ -137,6 +164,11 @@ struct TensorCoreForward : ForwardProblem<T, Rule> {
         block, o, factor, q_tile, first_row, this->head_dim, item.rows, [&](int r) {
           return this->out.row(item.batch, item.packed.head(r), item.packed.query(r));
         });
+  }
+
+ private:
+  static tile::Divider divider(std::int64_t by) {
+    return tile::Divider(static_cast<std::uint32_t>(Kokkos::max<std::int64_t>(by, 1)));
   }
 };
 

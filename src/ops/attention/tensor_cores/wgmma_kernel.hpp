@@ -29,6 +29,7 @@ template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
 struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
   static_assert(TileQ % 64 == 0 && (TileKv == 64 || TileKv == 128));
   using Frame = TensorCoreForward<T, HeadDim, TileQ, Rule>;
+  using typename Frame::QueryTile;
   using Frame::Frame;
 
   static constexpr int group_threads = 128;  ///< of a warpgroup
@@ -58,7 +59,7 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
       }
     }
     block.barrier();
-    const QueryTile item = this->query_tile(index, TileQ);
+    const QueryTile item = this->query_tile(index);
     const EntryScores<T, Rule> scores = this->scores.of(item.batch);
     LiveKeys<int> tiles(scores.mask, item.first(), item.last(), TileKv);
     // 128 · 56 + 256 · 224 registers are those that 384 threads start with, 168 each.
@@ -103,12 +104,12 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
         if (n >= stages) {
           block.barrier_wait(empty(static_cast<Part>(part), stage), (n / stages - 1) % 2);
         }
-        if (n == 0 && part == 0) {
-          this->template load_queries<group_threads>(block, thread, q_tile, item);
-        }
         this->template load_keys<group_threads, TileKv>(block, thread,
                                                         kv_tile(static_cast<Part>(part), stage),
                                                         part == 0 ? this->k : this->v, item, tiles);
+        if (n == 0 && part == 0) {
+          this->template load_queries<group_threads>(block, thread, q_tile, item);
+        }
         block.commit();
         if (2 * n + part >= 2) {
           block.template wait<2>();
@@ -168,6 +169,9 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
         release(Part::k, n);
         softmax.mask(s, tiles.state(), tiles.key(), tiles.columns());
         softmax.probabilities(block, s, rescale);
+        // Over already, and so no wait: its branch keeps the compiler from moving the wait below
+        // to before the softmax, which is to run beside P·V.
+        block.barrier_wait(full(Part::v, (n - 1) % stages), (n - 1) / stages % 2);
         block.template wgmma_wait<0>();
         block.hold(o);
         block.hold(p);
