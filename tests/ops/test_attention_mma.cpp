@@ -226,13 +226,14 @@ TEST(AttentionWgmma, CopiesRowsThatNoBoxDescribes) {
   }
 }
 
-TEST(AttentionWgmma, EveryTileHasOneBlockAndBlocksHaveEqualWork) {
+TEST(AttentionWgmma, EveryTileIsOfOneBlock) {
   struct Case {
     std::int64_t heads, row_tiles, head_bytes;
     int blocks;
   };
-  for (const Case& c : {Case{1, 1, 1, 132}, Case{7, 5, 1 << 20, 132}, Case{16, 64, 4 << 20, 132},
-                        Case{5, 33, 10 << 20, 7}, Case{3, 128, 64 << 20, 132}}) {
+  for (const Case& c :
+       {Case{1, 1, 1, 132}, Case{7, 5, 1 << 20, 132}, Case{16, 64, 4 << 20, 132},
+        Case{16, 64, 0, 132}, Case{5, 33, 10 << 20, 7}, Case{3, 128, 64 << 20, 132}}) {
     const impl::LongestFirst order(c.heads, c.row_tiles, c.head_bytes, c.blocks);
     std::vector<int> seen(static_cast<std::size_t>(c.heads * c.row_tiles));
     ASSERT_EQ(order.tiles(), seen.size());
@@ -247,6 +248,19 @@ TEST(AttentionWgmma, EveryTileHasOneBlockAndBlocksHaveEqualWork) {
     }
     for (const int times : seen) ASSERT_EQ(times, 1);
   }
+}
+
+TEST(AttentionWgmma, BlocksOfACausalMaskHaveEvenWork) {
+  const impl::LongestFirst order(16, 64, 0, 132);
+  std::vector<std::uint32_t> work(order.blocks());
+  for (std::uint32_t block = 0; block < order.blocks(); ++block) {
+    std::uint32_t place = 0;
+    for (std::uint32_t round = 0; (place = order.place(block, round)) < order.tiles(); ++round) {
+      work[block] += order.at(place).row_tile + 1;  // tiles of keys that it sees
+    }
+  }
+  const double mean = 16 * 64 * 65 / 2 / 132.0;
+  for (const std::uint32_t one : work) EXPECT_NEAR(one, mean, 0.02 * mean);
 }
 
 TEST(AttentionWgmma, NanReachesTheOutputOfItsRowOnly) {

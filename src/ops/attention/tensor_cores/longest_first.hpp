@@ -10,7 +10,9 @@ namespace katt::attention::impl {
 
 /// The tiles of query rows that a grid of persistent blocks walks through, a block a tile a round.
 ///
-/// Heads are taken in sections whose keys and values fit the L2 cache together. In a section the
+/// Heads are taken in sections whose keys and values fit the L2 cache together; where tiles differ
+/// in length all heads are one section, or the lengths would add up differently in every block (to
+/// 0.84 of the even share, 16 heads of 8192 causal queries on 132 multiprocessors). In a section the
 /// tiles go from the last rows, which see the most keys under a causal mask, to the first, and the
 /// heads of a row of tiles follow each other. Every other round walks backwards over the blocks
 /// (0 … P − 1, P − 1 … 0, …), so that the sums of lengths are nearly equal.
@@ -24,6 +26,7 @@ class LongestFirst {
     std::uint32_t row_tile;
   };
 
+  /// head_bytes: of the keys and values of a head; 0 makes one section.
   LongestFirst(std::int64_t heads, std::int64_t row_tiles, std::int64_t head_bytes, int most_blocks)
       : tiles_(static_cast<std::uint32_t>(heads * row_tiles)),
         blocks_(Kokkos::min(tiles_, static_cast<std::uint32_t>(most_blocks))),

@@ -28,7 +28,7 @@
 namespace katt::attention::impl {
 
 /// The resources of a block of compute capability 9.0 (ops/attention/gpus.hpp).
-inline constexpr Gpu hopper = *find_gpu("h100");
+inline constexpr Gpu hopper_gpu = *find_gpu("h100");
 
 template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
 struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
@@ -46,7 +46,7 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
   static constexpr int kv_bytes = TileKv * HeadDim * 2;
   /// As many as fit a block, two to four; supports() refuses the tile when two do not fit.
   static constexpr int fitting_stages =
-      (hopper.block_shared_bytes - q_bytes - 256) / (2 * kv_bytes);
+      (hopper_gpu.block_shared_bytes - q_bytes - 256) / (2 * kv_bytes);
   static constexpr int stages = Kokkos::min(Kokkos::max(fitting_stages, 2), 4);
   static constexpr int barrier_bytes = (4 * stages + 2) * 8;
   static constexpr int shared_bytes = q_bytes + 2 * stages * kv_bytes + barrier_bytes;
@@ -59,9 +59,10 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
   bool has_q_map, has_kv_maps;
 
   explicit FlashWgmma(const ForwardArgs& args, const Rule& rule = {},
-                      int multiprocessors = hopper.multiprocessors)
+                      int multiprocessors = hopper_gpu.multiprocessors)
       : Frame(args, rule),
-        order(this->heads(), this->row_tiles(TileQ), 4 * this->seq_kv * HeadDim, multiprocessors) {
+        order(this->heads(), this->row_tiles(TileQ),
+              args.mask.causal ? 0 : 4 * this->seq_kv * HeadDim, multiprocessors) {
     this->blocks = order.blocks();
     const tile::TensorBoxes q_boxes = query_boxes(args);
     const tile::TensorBoxes k_boxes = key_boxes(args.k);
