@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "ops/attention/tensor_cores/longest_first.hpp"
 #include "ops/attention/tensor_cores/mma_kernel.hpp"
 #include "ops/attention/tensor_cores/wgmma_kernel.hpp"
 #include "tests/ops/attention_case.hpp"
@@ -31,7 +33,14 @@ Result emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
   ForwardArgs args = problem.args();
   args.out = output.out.ref();
   args.lse = output.lse.ref();
-  const Kernel kernel(args);
+  // Two multiprocessors, so that persistent blocks have several tiles.
+  const Kernel kernel = [&] {
+    if constexpr (std::is_constructible_v<Kernel, ForwardArgs, NoRule, int>) {
+      return Kernel(args, {}, 2);
+    } else {
+      return Kernel(args);
+    }
+  }();
   for (std::int64_t item = 0; item < kernel.blocks; ++item) {
     testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes,
                                     static_cast<std::uint32_t>(item));
@@ -144,6 +153,9 @@ TEST(AttentionWgmma, MatchesReferenceInF16AndWithOtherTiles) {
     data->link();
     expect_reference<FlashWgmma, f16, 128, 128>(*data, describe(long_keys) + ", " + mask.name);
     expect_reference<FlashWgmma, f16, 64, 64>(*data, describe(long_keys) + ", " + mask.name);
+    expect_reference<FlashWgmma, f16, 192, 128>(*data, describe(long_keys) + ", " + mask.name);
+    expect_reference<FlashWgmma, f16, 128, 80>(*data, describe(long_keys) + ", " + mask.name);
+    expect_reference<FlashWgmma, f16, 128, 176>(*data, describe(long_keys) + ", " + mask.name);
   }
 }
 
@@ -189,6 +201,66 @@ TEST(AttentionWgmma, TheTwoComputingGroupsBeginTheirProductsInTurns) {
     ASSERT_EQ(failure, "");
     ASSERT_EQ(turns, (std::vector<unsigned>{0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1})) << seed;
   }
+}
+
+TEST(AttentionWgmma, ReadsNoValuesBehindTheLengthOfTheKeys) {
+  auto data = make_problem({3, 4, 2, 70, 200, 40}, Dtype::bf16);
+  data->kv_len = {131, 64, 0};
+  for (std::size_t head = 0; head < 6; ++head) {
+    const auto length = static_cast<std::size_t>(data->kv_len[head / 2]);
+    for (std::size_t i = (head * 200 + length) * 40; i < (head + 1) * 200 * 40; ++i) {
+      data->k[i] = data->v[i] = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+  data->link();
+  const Result result = emulate<FlashWgmma, bf16, 128, 64>(*data);
+  for (const float value : result.out) ASSERT_TRUE(std::isfinite(value));
+}
+
+TEST(AttentionWgmma, CopiesRowsThatNoBoxDescribes) {
+  for (const std::int64_t group : {3, 5}) {
+    auto data = make_problem({1, 2 * group, 2, 61, 131, 72}, Dtype::bf16);
+    data->shape.causal = true;
+    data->link();
+    expect_reference<FlashWgmma, bf16, 128, 64>(*data, "groups of " + std::to_string(group));
+  }
+}
+
+TEST(AttentionWgmma, EveryTileIsOfOneBlock) {
+  struct Case {
+    std::int64_t heads, row_tiles, head_bytes;
+    int blocks;
+  };
+  for (const Case& c :
+       {Case{1, 1, 1, 132}, Case{7, 5, 1 << 20, 132}, Case{16, 64, 4 << 20, 132},
+        Case{16, 64, 0, 132}, Case{5, 33, 10 << 20, 7}, Case{3, 128, 64 << 20, 132}}) {
+    const impl::LongestFirst order(c.heads, c.row_tiles, c.head_bytes, c.blocks);
+    std::vector<int> seen(static_cast<std::size_t>(c.heads * c.row_tiles));
+    ASSERT_EQ(order.tiles(), seen.size());
+    for (std::uint32_t block = 0; block < order.blocks(); ++block) {
+      std::uint32_t place = 0;
+      for (std::uint32_t round = 0; (place = order.place(block, round)) < order.tiles(); ++round) {
+        const auto at = order.at(place);
+        ASSERT_LT(at.head, c.heads);
+        ASSERT_LT(at.row_tile, c.row_tiles);
+        ++seen[at.head * static_cast<std::size_t>(c.row_tiles) + at.row_tile];
+      }
+    }
+    for (const int times : seen) ASSERT_EQ(times, 1);
+  }
+}
+
+TEST(AttentionWgmma, BlocksOfACausalMaskHaveEvenWork) {
+  const impl::LongestFirst order(16, 64, 0, 132);
+  std::vector<std::uint32_t> work(order.blocks());
+  for (std::uint32_t block = 0; block < order.blocks(); ++block) {
+    std::uint32_t place = 0;
+    for (std::uint32_t round = 0; (place = order.place(block, round)) < order.tiles(); ++round) {
+      work[block] += order.at(place).row_tile + 1;  // tiles of keys that it sees
+    }
+  }
+  const double mean = 16 * 64 * 65 / 2 / 132.0;
+  for (const std::uint32_t one : work) EXPECT_NEAR(one, mean, 0.02 * mean);
 }
 
 TEST(AttentionWgmma, NanReachesTheOutputOfItsRowOnly) {

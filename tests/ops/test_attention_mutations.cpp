@@ -57,6 +57,8 @@ const std::vector<Unseen> unseen{
      "wgmma_wait meets the whole warpgroup there, on a device a warp"},
     {"barrier_group", "Turns::wait(", "for speed: TheTwoComputingGroupsBeginTheirProductsInTurns"},
     {"barrier_group", "Turns::end(", "for what follows on a named barrier, and nothing does"},
+    {"barrier_wait", "::keep_below(", "that phase is over: a branch for the compiler"},
+    {"sync_warp", "::finish_copies(", "the lanes of a warp go as far as their waits together"},
     {"barrier_wait", "::begin_values(",
      "V is announced before the K that was waited for, but the last"},
 };
@@ -96,6 +98,16 @@ class ForgetfulBlock : public testing::EmulatedBlock {
   }
   void barrier_arrive(unsigned offset, Place at = Place::current()) const {
     if (keeps("barrier_arrive", at)) EmulatedBlock::barrier_arrive(offset);
+  }
+  void barrier_arrive_expecting(unsigned offset, unsigned bytes,
+                                Place at = Place::current()) const {
+    if (keeps("barrier_arrive_expecting", at)) {
+      EmulatedBlock::barrier_arrive_expecting(offset, bytes);
+    }
+  }
+  void load_box(unsigned target, const tile::TensorMap& map, const int (&from)[5], unsigned barrier,
+                Place at = Place::current()) const {
+    if (keeps("load_box", at)) EmulatedBlock::load_box(target, map, from, barrier);
   }
   void barrier_wait(unsigned offset, unsigned parity, Place at = Place::current()) const {
     if (keeps("barrier_wait", at)) EmulatedBlock::barrier_wait(offset, parity);
@@ -146,12 +158,14 @@ std::string emulate(const Kernel& kernel, Mutation& mutation, std::uint32_t seed
   return "";
 }
 
-template <class Kernel>
-std::string run_forward_kernel(const ProblemData& data, Mutation& mutation, std::uint32_t seed) {
+template <class Kernel, class... More>
+std::string run_forward_kernel(const ProblemData& data, Mutation& mutation, std::uint32_t seed,
+                               const More&... more) {
   const DeviceProblem problem(data, Backend::serial, HeadLayout::bhsd);
   const DeviceOutput output(data.shape, data.dtype, Backend::serial, HeadLayout::bhsd);
   output.poison();
-  const std::string failure = emulate(Kernel(forward_args(problem.args(), output)), mutation, seed);
+  const Kernel kernel(forward_args(problem.args(), output), more...);
+  const std::string failure = emulate(kernel, mutation, seed);
   if (!failure.empty()) return failure;
   return Reference(data).compare(output.out.download(), output.lse.download()).status.reason();
 }
@@ -221,14 +235,22 @@ TEST(AttentionMutations, OfFlashMma) {
 }
 
 TEST(AttentionMutations, OfFlashWgmma) {
-  // Many tiles, which use every stage again; and one, which is waited for from the beginning.
-  const auto many = make_problem({1, 1, 1, 128, 520, 40}, Dtype::bf16);
+  // One tile, which is waited for from the beginning; rows that no boxes describe; and many tiles
+  // of one block, which use every stage again.
   const auto one = make_problem({1, 1, 1, 128, 50, 40}, Dtype::bf16);
+  auto rows = make_problem({1, 3, 1, 50, 100, 40}, Dtype::bf16);
+  rows->kv_len = {70};
+  rows->link();
+  const auto many = make_problem({1, 1, 1, 200, 330, 40}, Dtype::bf16);
   expect_each_is_needed(
       [&](Mutation& mutation, std::uint32_t seed) {
         using Kernel = impl::FlashWgmma<bf16, 64, 128, 64>;
-        const std::string failure = run_forward_kernel<Kernel>(*one, mutation, seed);
-        return failure.empty() ? run_forward_kernel<Kernel>(*many, mutation, seed) : failure;
+        for (const ProblemData* data : {one.get(), rows.get(), many.get()}) {
+          const std::string failure =
+              run_forward_kernel<Kernel>(*data, mutation, seed, NoRule{}, 1);
+          if (!failure.empty()) return failure;
+        }
+        return std::string();
       },
       24);
 }

@@ -16,6 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tile/cuda/tensor_map.hpp"
+
 /// An emulator of thread blocks for kernels written against tile::MmaBlock or tile::WgmmaBlock:
 /// every thread of a block is a fiber, and the warps run alternately in a random order, so that a
 /// missing barrier shows. Asynchronous operations happen as late as they may, and are compared with
@@ -103,11 +105,19 @@ class BlockEmulator {
         }
         if (any) runnable.push_back(w);
       }
+      if (all_done && !boxes_.empty()) fail("a block ends before its boxes have come");
       if (all_done || !failure_.empty()) return failure_;
       ++turn_;
       if (runnable.empty()) {
         if (turn_ < last_sleep_) continue;
-        return "deadlock: no thread can go on";
+        if (boxes_.empty()) return "deadlock: no thread can go on";
+      }
+      if (!boxes_.empty() && (runnable.empty() || random_() % 32 == 0)) {
+        const std::size_t which = random_() % boxes_.size();
+        const Box box = boxes_[which];
+        boxes_.erase(boxes_.begin() + static_cast<std::ptrdiff_t>(which));
+        deliver(box);
+        continue;
       }
       const int warp = runnable[random_() % runnable.size()];
       for (unsigned turns = 1 + random_() % 100; turns > 0; --turns) {
@@ -137,11 +147,26 @@ class BlockEmulator {
     std::array<void*, 512> arguments;
     std::string operation{};
   };
-  /// An mbarrier: a phase ends with `count` arrivals.
+  /// An mbarrier: a phase ends with `count` arrivals and when no bytes are expected.
   struct Barrier {
     int count = 0;
     int arrived = 0;
     unsigned phase = 0;
+    std::int64_t bytes = 0;  ///< expected
+    bool fenced = false;     ///< boxes may count for it
+
+    void end_phase() {
+      if (arrived < count || bytes != 0) return;
+      arrived = 0;
+      ++phase;
+    }
+  };
+  /// A box on its way to a stripe of shared memory.
+  struct Box {
+    unsigned target;
+    tile::TensorBoxes tensor;
+    std::array<std::int64_t, 5> at;
+    Barrier* barrier;
   };
   struct Fiber {
     FiberContext context;
@@ -213,6 +238,55 @@ class BlockEmulator {
     fiber.context.leave_for(scheduler_);
   }
 
+  /// Calls f(row, coordinates) for the rows of 64 elements of a box.
+  template <class F>
+  static void for_each_row(const Box& box, const F& f) {
+    unsigned row = 0;
+    std::array<std::int64_t, 5> x = box.at;
+    const auto& size = box.tensor.box;
+    for (int e = 0; e < size[4]; ++e) {
+      for (int d = 0; d < size[3]; ++d) {
+        for (int c = 0; c < size[2]; ++c) {
+          for (int b = 0; b < size[1]; ++b) {
+            x = {box.at[0], box.at[1] + b, box.at[2] + c, box.at[3] + d, box.at[4] + e};
+            f(row++, x);
+          }
+        }
+      }
+    }
+  }
+  /// A row of a box is 128 bytes; bits 4–6 of the address xor bits 7–9 (PTX ISA, "Swizzling
+  /// modes").
+  void begin_box(const Box& box) {
+    if (!box.barrier->fenced) fail("a box counts for a barrier that no proxy fence covers");
+    for_each_row(box, [&](unsigned row, const auto&) {
+      if (std::byte* target = at(box.target + row * 128, 128)) std::memset(target, 0xFF, 128);
+    });
+    boxes_.push_back(box);
+  }
+  void deliver(const Box& box) {
+    const tile::TensorBoxes& tensor = box.tensor;
+    for_each_row(box, [&](unsigned row, const std::array<std::int64_t, 5>& x) {
+      for (unsigned i = 0; i < 64; ++i) {
+        std::int64_t offset = x[0] + i;
+        bool inside = offset >= 0 && offset < tensor.extent[0];
+        for (std::size_t d = 1; d < 5; ++d) {
+          inside = inside && x[d] >= 0 && x[d] < tensor.extent[d];
+          offset += x[d] * tensor.stride[d];
+        }
+        const unsigned address = box.target + row * 128 + 2 * i;
+        std::byte* target = at(address ^ (address >> 7 & 7) << 4, 2);
+        if (target == nullptr) return;
+        std::uint16_t value = 0;
+        if (inside) value = static_cast<const std::uint16_t*>(tensor.data)[offset];
+        std::memcpy(target, &value, 2);
+        unfenced_[static_cast<std::size_t>(target - first_) / 16] = false;
+      }
+      box.barrier->bytes -= 128;
+    });
+    box.barrier->end_phase();
+  }
+
   /// The shared memory at an offset; null, with a failure, where there is none.
   std::byte* at(unsigned offset, std::size_t bytes) {
     if (offset + bytes > size_ || offset % bytes != 0) {
@@ -236,6 +310,7 @@ class BlockEmulator {
   std::array<Group, 16> named_{};
   std::vector<Warpgroup> warpgroups_;
   std::unordered_map<unsigned, Barrier> barriers_;
+  std::vector<Box> boxes_;      ///< on their way
   std::vector<bool> unfenced_;  ///< 16-byte chunks that only generic accesses see so far
   std::vector<Fiber> fibers_;
   FiberContext scheduler_;

@@ -46,9 +46,10 @@ class EmulatedBlock {
     meet_warp("sync_warp", nullptr, [](auto&) {});
   }
 
-  float shuffle_xor(float value, int mask) const {
+  template <class T>
+  T shuffle_xor(T value, int mask) const {
     struct Argument {
-      float in, out;
+      T in, out;
       int mask;
     } argument{value, 0, mask};
     meet_warp("shuffle_xor", &argument, [](auto& arguments) {
@@ -150,14 +151,29 @@ class EmulatedBlock {
   }
 
   void barrier_init(unsigned offset, int count) const {
-    if (emulator_.at(offset, 8) != nullptr) emulator_.barriers_[offset] = {count, 0, 0};
+    if (emulator_.at(offset, 8) != nullptr) emulator_.barriers_[offset] = {.count = count};
   }
   void barrier_arrive(unsigned offset) const {
     auto& barrier = emulator_.barriers_.at(offset);
-    if (++barrier.arrived == barrier.count) {
-      barrier.arrived = 0;
-      ++barrier.phase;
-    }
+    ++barrier.arrived;
+    barrier.end_phase();
+    emulator_.pause(thread_);
+  }
+  void barrier_arrive_expecting(unsigned offset, unsigned bytes) const {
+    auto& barrier = emulator_.barriers_.at(offset);
+    barrier.bytes += bytes;
+    ++barrier.arrived;
+    barrier.end_phase();
+  }
+  /// Comes some time later, when nothing else can happen or by chance; until then the target is
+  /// NaN.
+  void load_box(unsigned target, const tile::TensorMap& map, const int (&at)[5],
+                unsigned barrier) const {
+    if (target % 1024 != 0) emulator_.fail("a box begins at no multiple of 1024 bytes");
+    emulator_.begin_box({target,
+                         map.boxes(),
+                         {at[0], at[1], at[2], at[3], at[4]},
+                         &emulator_.barriers_.at(barrier)});
     emulator_.pause(thread_);
   }
   void barrier_wait(unsigned offset, unsigned parity) const {
@@ -186,6 +202,7 @@ class EmulatedBlock {
   void fence_async_proxy() {
     for (const std::size_t chunk : written_) emulator_.unfenced_[chunk] = false;
     written_.clear();
+    for (auto& [offset, barrier] : emulator_.barriers_) barrier.fenced = true;
   }
 
   template <int Registers>

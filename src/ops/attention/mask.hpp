@@ -91,8 +91,6 @@ struct BlockMask {
     }
     return all ? TileState::full : any ? TileState::partial : TileState::dead;
   }
-
- private:
   /// In 32 bits: a device divides 64 in a function of its own.
   KOKKOS_FORCEINLINE_FUNCTION std::int64_t block_of(std::int64_t position) const {
     return static_cast<std::uint32_t>(position) / static_cast<std::uint32_t>(size);
@@ -132,15 +130,15 @@ class LiveKeys {
   KOKKOS_INLINE_FUNCTION LiveKeys(const Mask& mask, std::int64_t first, std::int64_t last, int size,
                                   std::int64_t begin = 0, std::int64_t end = std::int64_t{1} << 40)
       : blocks_(mask.blocks),
-        top_(static_cast<Int>(first / mask.blocks.size)),
-        bottom_(static_cast<Int>(last / mask.blocks.size)),
+        top_(static_cast<Int>(mask.blocks.block_of(first))),
+        bottom_(static_cast<Int>(mask.blocks.block_of(last))),
         size_(size) {
     const IntervalMask& interval = mask.interval;
     end_ = position<Int>(Kokkos::min(interval.end(last), end), interval.keys);
     full_begin_ = position<Int>(interval.begin(last), interval.keys);
     full_end_ = position<Int>(interval.end(first), interval.keys);
     key_ = position<Int>(Kokkos::max(interval.begin(first), begin), interval.keys) / size * size;
-    column_ = key_ / static_cast<Int>(blocks_.size);
+    column_ = static_cast<Int>(blocks_.block_of(key_));
     column_end_ = (column_ + 1) * static_cast<Int>(blocks_.size);
     skip_dead();
   }

@@ -79,11 +79,12 @@ struct RowShift {
 
 /// The packed rows of one K/V head, from row `begin` on: packed row n is query n / group of head
 /// kv_head · group + n mod group, so that few queries and many heads (decoding) still fill a tile.
-/// Int: what counts them; a device divides 64 bits in a function of its own.
-template <class Int>
+/// Int: what counts them; a device divides 64 bits in a function of its own. Group: what divides
+/// them, an integer or tile::Divider.
+template <class Int, class Group = Int>
 struct PackedRowsOf {
   std::int64_t kv_head;
-  Int group;  ///< query heads per K/V head
+  Group group;  ///< query heads per K/V head
   Int begin;
 
   KOKKOS_INLINE_FUNCTION std::int64_t query(int r) const { return (begin + r) / group; }

@@ -37,6 +37,14 @@ KOKKOS_INLINE_FUNCTION constexpr Position accumulator_position(unsigned lane, un
   return {lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2};
 }
 
+/// The columns of a product that WgmmaBlock::wgmma() knows.
+constexpr bool wgmma_takes(int columns) {
+  for (const int known : {64, 80, 96, 128, 176, 192, 256}) {
+    if (columns == known) return true;
+  }
+  return false;
+}
+
 /// ldmatrix.x4 reads four matrices of 8 × 8; lane l gives the address of row l mod 8 of matrix
 /// l / 8. These three are the first elements of those rows in a block of 16 × 16, so that the four
 /// registers are:

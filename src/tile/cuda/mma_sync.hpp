@@ -48,6 +48,9 @@ class MmaBlock {
   __device__ float shuffle_xor(float value, int mask) const {
     return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
   }
+  __device__ std::uint32_t shuffle_xor(std::uint32_t value, int mask) const {
+    return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
+  }
 
   /// 2^x, relative error 2^-22; results below 2^-126 are 0.
   __device__ static float exp2(float x) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <Kokkos_Core.hpp>
 
@@ -29,10 +30,11 @@ KOKKOS_INLINE_FUNCTION int fragment_column(unsigned lane, int n, int i) {
 
 /// The visible scores among a lane's scores of its two rows, lane / 4 and lane / 4 + 8: the columns
 /// begin ≤ c < end whose bit in `blocked` is not set. Bit 2·n + i mod 2 is that of s[n][i].
-struct VisibleScores {
+template <class Bits>
+struct VisibleScoresIn {
   int begin[2];
   int end[2];
-  std::uint32_t blocked[2];
+  Bits blocked[2];
 
   /// The others become −inf.
   template <int N>
@@ -48,30 +50,35 @@ struct VisibleScores {
     }
   }
 };
+/// For up to 128 keys, and for 8·N keys.
+using VisibleScores = VisibleScoresIn<std::uint32_t>;
+template <int N>
+using BlockedBits = std::conditional_t<N <= 16, std::uint32_t, std::uint64_t>;
 
 /// Bits of VisibleScores::blocked for a row: hidden(column) says whether the block mask hides one.
 /// A loop of its own, not unrolled: it divides, and few calls have such a mask.
 template <int N, class Hidden>
-KOKKOS_INLINE_FUNCTION std::uint32_t blocked_columns(unsigned lane, const Hidden& hidden) {
-  static_assert(2 * N <= 32);
-  std::uint32_t bits = 0;
+KOKKOS_INLINE_FUNCTION BlockedBits<N> blocked_columns(unsigned lane, const Hidden& hidden) {
+  static_assert(2 * N <= 64);
+  BlockedBits<N> bits = 0;
   KATT_NO_UNROLL for (int bit = 0; bit < 2 * N; ++bit) {
-    if (hidden(fragment_column(lane, bit / 2, bit % 2))) bits |= 1U << bit;
+    if (hidden(fragment_column(lane, bit / 2, bit % 2))) bits |= BlockedBits<N>{1} << bit;
   }
   return bits;
 }
 
 /// The two packed query rows that a lane holds scores of, where the rows of a tile are queries and
-/// its columns keys.
-template <class T, class Rule>
+/// its columns keys. Group as in PackedRowsOf.
+template <class T, class Rule, class Group = unsigned>
 class FragmentRows {
  public:
   /// For the lane's rows, `row` and `row` + 8 of the tile; rows from `rows` on count as the last.
-  KOKKOS_INLINE_FUNCTION FragmentRows(const EntryScores<T, Rule>& scores, const PackedRows& packed,
+  template <class Packed>
+  KOKKOS_INLINE_FUNCTION FragmentRows(const EntryScores<T, Rule>& scores, const Packed& packed,
                                       int row, int rows, unsigned lane)
       : scores_(scores),
         kv_head_(packed.kv_head),
-        group_(static_cast<unsigned>(packed.group)),
+        group_(static_cast<Group>(packed.group)),
         row_(static_cast<int>(packed.begin) + row),
         last_row_(static_cast<int>(packed.begin) + rows - 1),
         lane_(lane) {}
@@ -94,9 +101,9 @@ class FragmentRows {
 
   /// Masks of 8·N keys from `key` on.
   template <int N>
-  KOKKOS_INLINE_FUNCTION VisibleScores visible(int key) const {
+  KOKKOS_INLINE_FUNCTION VisibleScoresIn<BlockedBits<N>> visible(int key) const {
     const IntervalMask& interval = scores_.mask.interval;
-    VisibleScores scores;
+    VisibleScoresIn<BlockedBits<N>> scores;
     for (int half = 0; half < 2; ++half) {
       scores.begin[half] = position<int>(interval.begin(query(half)), interval.keys) - key;
       scores.end[half] = position<int>(interval.end(query(half)), interval.keys) - key;
@@ -105,6 +112,13 @@ class FragmentRows {
     scores.blocked[1] = blocked<N>(1, key);
     return scores;
   }
+  /// Hides from the compiler that the rows stay the same: it computes what depends on them again
+  /// instead of keeping it in registers.
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION void compute_here() {
+    row_ = static_cast<int>(Block::computed_here(static_cast<unsigned>(row_)));
+  }
+
   template <int N>
   KOKKOS_INLINE_FUNCTION void hide(float (&s)[N][4], int key) const {
     visible<N>(key).apply(s, lane_);
@@ -112,7 +126,7 @@ class FragmentRows {
 
  private:
   template <int N>
-  KOKKOS_INLINE_FUNCTION std::uint32_t blocked(int half, int key) const {
+  KOKKOS_INLINE_FUNCTION BlockedBits<N> blocked(int half, int key) const {
     const BlockMask& blocks = scores_.mask.blocks;
     if (blocks.blocks == nullptr) return 0;
     return blocked_columns<N>(lane_, [&](int column) {
@@ -127,9 +141,9 @@ class FragmentRows {
 
   const EntryScores<T, Rule>& scores_;
   std::int64_t kv_head_;
-  unsigned group_;  ///< query heads per K/V head
-  int row_;         ///< packed row of the first half
-  int last_row_;    ///< of the tile
+  Group group_;   ///< query heads per K/V head
+  int row_;       ///< packed row of the first half
+  int last_row_;  ///< of the tile
   unsigned lane_;
 };
 
@@ -140,12 +154,13 @@ class FragmentRows {
 ///   m′ = max(m, rowmax s),  p = 2^((s − m′)·c),  l = l·2^((m − m′)·c) + rowsum p
 ///
 /// with c = ScoreUnit::factor, after a pass over the products when they need more than scaling.
-template <class T, class Rule>
+template <class T, class Rule, class Group = unsigned>
 class FragmentSoftmax {
  public:
   /// Rows as FragmentRows takes them.
-  KOKKOS_INLINE_FUNCTION FragmentSoftmax(const EntryScores<T, Rule>& scores,
-                                         const PackedRows& packed, int row, int rows, unsigned lane)
+  template <class Packed>
+  KOKKOS_INLINE_FUNCTION FragmentSoftmax(const EntryScores<T, Rule>& scores, const Packed& packed,
+                                         int row, int rows, unsigned lane)
       : rows_(scores, packed, row, rows, lane), folded_(scores.folded()), unit_(scores.unit()) {
     for (int half = 0; half < 2; ++half) {
       max_[half] = tile::lowest_score;
@@ -153,6 +168,11 @@ class FragmentSoftmax {
     }
   }
 
+  /// See FragmentRows.
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION void compute_rows_here() {
+    rows_.template compute_here<Block>();
+  }
   /// Score rule and visibility of a tile of 8·N keys, of which `columns` exist.
   template <int N>
   KOKKOS_INLINE_FUNCTION void mask(float (&s)[N][4], TileState state, int key, int columns) const {
@@ -165,6 +185,7 @@ class FragmentSoftmax {
   template <class Block, int N>
   KOKKOS_INLINE_FUNCTION void probabilities(const Block& block, float (&s)[N][4],
                                             float (&rescale)[2]) {
+    float shift[2];
     KATT_UNROLL for (int half = 0; half < 2; ++half) {
       float high = max_[half];
       KATT_UNROLL for (int n = 0; n < N; ++n) {
@@ -174,14 +195,24 @@ class FragmentSoftmax {
       high = Kokkos::fmax(high, block.shuffle_xor(high, 2));
       rescale[half] = Block::exp2((max_[half] - high) * unit_.factor);
       max_[half] = high;
-      float sum = 0.0F;
+      shift[half] = high * unit_.factor;
+    }
+    float sum[2] = {0.0F, 0.0F};
+    const auto add = [&](const auto& exponent) {
       KATT_UNROLL for (int n = 0; n < N; ++n) {
-        KATT_UNROLL for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          s[n][i] = Block::exp2((s[n][i] - high) * unit_.factor);
-          sum += s[n][i];
+        KATT_UNROLL for (int i = 0; i < 4; ++i) {
+          s[n][i] = Block::exp2(exponent(s[n][i], i / 2));
+          sum[i / 2] += s[n][i];
         }
       }
-      sum_[half] = Kokkos::fma(sum_[half], rescale[half], sum);
+    };
+    if (Kokkos::fmax(Kokkos::fabs(shift[0]), Kokkos::fabs(shift[1])) <= largest_shift) {
+      add([&](float score, int half) { return Kokkos::fma(score, unit_.factor, -shift[half]); });
+    } else {
+      add([&](float score, int half) { return (score - max_[half]) * unit_.factor; });
+    }
+    KATT_UNROLL for (int half = 0; half < 2; ++half) {
+      sum_[half] = Kokkos::fma(sum_[half], rescale[half], sum[half]);
     }
   }
 
@@ -206,6 +237,10 @@ class FragmentSoftmax {
   KOKKOS_INLINE_FUNCTION float sum(int half) const { return sum_[half]; }
 
  private:
+  /// Up to this |m·c|, exponents are s·c − m·c, one instruction where (s − m)·c takes two: the
+  /// product is exact, and the rounding of m·c, below 2^-14, is the same for the whole row.
+  static constexpr float largest_shift = 1024.0F;
+
   template <int N>
   KOKKOS_INLINE_FUNCTION void prepare(float (&s)[N][4], int key, int columns) const {
     // One thing after the other over all scores: together they would keep more in registers than
@@ -241,7 +276,7 @@ class FragmentSoftmax {
       }
     }
   }
-  FragmentRows<T, Rule> rows_;
+  FragmentRows<T, Rule, Group> rows_;
   bool folded_;
   ScoreUnit unit_;  ///< its factor is c
   float max_[2];

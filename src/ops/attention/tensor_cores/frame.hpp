@@ -6,6 +6,7 @@
 
 #include "ops/attention/tensor_cores/fragments.hpp"
 #include "tile/cuda/fragments.hpp"
+#include "tile/divider.hpp"
 
 namespace katt::attention::impl {
 
@@ -66,6 +67,51 @@ struct RowCopies {
       }
     }
   }
+
+  /// Writes the same without shared memory. The four lanes of a row exchange pairs, so that each
+  /// has eight columns of one block of four, and writes 16 bytes at once.
+  template <class Block, class RowPointer>
+  KOKKOS_INLINE_FUNCTION static void store_transposed(Block& block,
+                                                      const float (&o)[HeadDim / 8][4],
+                                                      const float (&factor)[2], unsigned first_row,
+                                                      int head_dim, int live,
+                                                      const RowPointer& row_pointer) {
+    const unsigned lane = block.thread() % tile::warp_size;
+    KATT_UNROLL for (int half = 0; half < 2; ++half) {
+      const int r = static_cast<int>(first_row + tile::accumulator_position(lane, 2 * half).row);
+      T* const row = r < live ? row_pointer(r) : nullptr;
+      KATT_UNROLL for (int n = 0; n < HeadDim / 8; n += 4) {
+        Chunk chunk;
+        KATT_UNROLL for (int i = 0; i < 4; ++i) {
+          chunk.pair[i] = Block::template pack<T>(o[n + i][2 * half] * factor[half],
+                                                  o[n + i][2 * half + 1] * factor[half]);
+        }
+        transpose(block, chunk, lane);
+        const int column = 8 * (n + static_cast<int>(lane % 4));
+        if (row != nullptr && column < head_dim) *reinterpret_cast<Chunk*>(row + column) = chunk;
+      }
+    }
+  }
+
+ private:
+  struct alignas(16) Chunk {
+    std::uint32_t pair[4];
+  };
+
+  /// pair[i] of lane j of four goes to pair[j] of lane i.
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION static void transpose(const Block& block, Chunk& chunk, unsigned lane) {
+    KATT_UNROLL for (int bit = 1; bit < 4; bit *= 2) {
+      const bool upper = (lane & static_cast<unsigned>(bit)) != 0;
+      KATT_UNROLL for (int i = 0; i < 4; ++i) {
+        if ((i & bit) != 0) continue;
+        std::uint32_t& low = chunk.pair[i];
+        std::uint32_t& high = chunk.pair[i + bit];
+        const std::uint32_t other = block.shuffle_xor(upper ? low : high, bit);
+        (upper ? low : high) = other;
+      }
+    }
+  }
 };
 
 /// Begins to copy `count` rows of K or V from `key` on into a tile of `Rows`. The address steps
@@ -87,16 +133,47 @@ KOKKOS_INLINE_FUNCTION void load_keys_of(Block& block, unsigned thread, unsigned
 }
 
 /// The frame of a forward kernel: arguments, work items, and which rows are loaded and written.
+/// Packed rows and tiles are counted in 32 bits (tensor_core_supports()).
 template <class T, int HeadDim, int TileQ, class Rule>
 struct TensorCoreForward : ForwardProblem<T, Rule> {
   static_assert(TileQ % 16 == 0);
   using Copies = RowCopies<T, HeadDim>;
-  using Softmax = FragmentSoftmax<T, Rule>;
+  using Softmax = FragmentSoftmax<T, Rule, tile::Divider>;
 
-  std::int64_t blocks;  ///< thread blocks of the grid, one a tile of query rows
+  /// As impl::QueryTile.
+  struct QueryTile {
+    std::int64_t batch;
+    PackedRowsOf<std::uint32_t, tile::Divider> packed;
+    int rows;
+
+    KOKKOS_INLINE_FUNCTION std::int64_t first() const { return packed.query(0); }
+    KOKKOS_INLINE_FUNCTION std::int64_t last() const { return packed.query(rows - 1); }
+  };
+
+  std::int64_t blocks;  ///< thread blocks of the grid: one a tile of query rows, unless persistent
+  tile::Divider by_group, by_row_tiles, by_kv_heads;
 
   explicit TensorCoreForward(const ForwardArgs& args, const Rule& rule = {})
-      : ForwardProblem<T, Rule>(args, rule), blocks(this->heads() * this->row_tiles(TileQ)) {}
+      : ForwardProblem<T, Rule>(args, rule),
+        blocks(this->heads() * this->row_tiles(TileQ)),
+        by_group(divider(this->group)),
+        by_row_tiles(divider(this->row_tiles(TileQ))),
+        by_kv_heads(divider(this->kv_heads)) {}
+
+  /// As Problem::query_tile().
+  KOKKOS_INLINE_FUNCTION QueryTile query_tile(std::int64_t index) const {
+    const auto tile = static_cast<std::uint32_t>(index);
+    const std::uint32_t head = tile / by_row_tiles;
+    return query_tile(head, by_row_tiles.value() - 1 - tile % by_row_tiles);
+  }
+  /// Tile `row_tile` of pair `head` of a batch entry and a K/V head.
+  KOKKOS_INLINE_FUNCTION QueryTile query_tile(std::uint32_t head, std::uint32_t row_tile) const {
+    const std::uint32_t begin = row_tile * TileQ;
+    const std::uint32_t left = static_cast<std::uint32_t>(this->rows) - begin;
+    return {head / by_kv_heads,
+            {head % by_kv_heads, by_group, begin},
+            static_cast<int>(Kokkos::min<std::uint32_t>(TileQ, left))};
+  }
 
   /// The query rows.
   template <int Threads, class Block>
@@ -124,19 +201,41 @@ struct TensorCoreForward : ForwardProblem<T, Rule> {
   KOKKOS_INLINE_FUNCTION void write(Block& block, const float (&o)[HeadDim / 8][4],
                                     const Softmax& softmax, unsigned q_tile, unsigned first_row,
                                     const QueryTile& item) const {
-    const unsigned lane = block.thread() % tile::warp_size;
-    for (int half = 0; half < 2; ++half) {
-      const int r = static_cast<int>(first_row + tile::accumulator_position(lane, 2 * half).row);
-      if (this->lse && lane % 4 == 0 && r < item.rows) {
-        this->lse(item.batch, item.packed.head(r), item.packed.query(r)) =
-            softmax.log_sum_exp(half);
-      }
-    }
+    write_lse(block, softmax, first_row, item);
     const float factor[2] = {softmax.inverse_sum(0), softmax.inverse_sum(1)};
     Copies::template store<TileQ>(
         block, o, factor, q_tile, first_row, this->head_dim, item.rows, [&](int r) {
           return this->out.row(item.batch, item.packed.head(r), item.packed.query(r));
         });
+  }
+  /// The same from registers; see RowCopies::store_transposed().
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION void write(Block& block, const float (&o)[HeadDim / 8][4],
+                                    const Softmax& softmax, unsigned first_row,
+                                    const QueryTile& item) const {
+    write_lse(block, softmax, first_row, item);
+    const float factor[2] = {softmax.inverse_sum(0), softmax.inverse_sum(1)};
+    Copies::store_transposed(block, o, factor, first_row, this->head_dim, item.rows, [&](int r) {
+      return this->out.row(item.batch, item.packed.head(r), item.packed.query(r));
+    });
+  }
+
+ private:
+  template <class Block>
+  KOKKOS_INLINE_FUNCTION void write_lse(const Block& block, const Softmax& softmax,
+                                        unsigned first_row, const QueryTile& item) const {
+    const unsigned lane = block.thread() % tile::warp_size;
+    if (!this->lse || lane % 4 != 0) return;
+    for (int half = 0; half < 2; ++half) {
+      const int r = static_cast<int>(first_row + tile::accumulator_position(lane, 2 * half).row);
+      if (r < item.rows) {
+        this->lse(item.batch, item.packed.head(r), item.packed.query(r)) =
+            softmax.log_sum_exp(half);
+      }
+    }
+  }
+  static tile::Divider divider(std::int64_t by) {
+    return tile::Divider(static_cast<std::uint32_t>(Kokkos::max<std::int64_t>(by, 1)));
   }
 };
 

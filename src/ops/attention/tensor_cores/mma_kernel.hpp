@@ -36,7 +36,7 @@ struct FlashMma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
   /// Block `index` of the grid.
   template <class Block>
   KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t index) const {
-    const QueryTile item = this->query_tile(index, TileQ);
+    const typename Frame::QueryTile item = this->query_tile(index);
     const EntryScores<T, Rule> scores = this->scores.of(item.batch);
     const unsigned thread = block.thread();
     const unsigned lane = thread % tile::warp_size;

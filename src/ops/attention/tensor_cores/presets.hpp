@@ -71,7 +71,7 @@ inline std::optional<BlockNeeds> mma_backward_needs(std::int64_t head_dim, Tile 
 inline std::optional<BlockNeeds> wgmma_needs(std::int64_t head_dim, Tile tile) {
   std::optional<BlockNeeds> needs;
   visit_tensor_core_tile<WgmmaTiles>(head_dim, tile, [&]<int HeadDim, class Shape>() {
-    if constexpr (wgmma_fits_registers(HeadDim, Shape::kv)) {
+    if constexpr (wgmma_is_built(HeadDim, Shape::tile)) {
       using Kernel = FlashWgmma<bf16, HeadDim, Shape::q, Shape::kv>;
       needs = {Kernel::threads, 65536 / Kernel::threads / 8 * 8, Kernel::shared_bytes};
     }

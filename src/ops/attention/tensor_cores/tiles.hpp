@@ -29,25 +29,29 @@ constexpr bool backward_fits_registers(int head_dim, int tile_q) {
   return tile_q + head_dim <= 160;
 }
 
-/// The tiles of flash_wgmma, likewise; the default is wgmma_default_tile().
-using WgmmaTiles = TileList<TileShape<128, 64>, TileShape<128, 128>>;
+/// The tiles of flash_wgmma, likewise, each for some head_dim alone; the default is
+/// wgmma_default_tile().
+using WgmmaTiles = TileList<TileShape<128, 64>, TileShape<128, 80>, TileShape<128, 128>,
+                            TileShape<128, 176>, TileShape<192, 128>>;
 
-/// True when scores (tile_kv / 2 registers of a thread), probabilities (tile_kv / 4) and output
-/// (head_dim / 2) leave room for the rest in the 224 registers that a computing thread has.
-constexpr bool wgmma_fits_registers(int head_dim, int tile_kv) {
-  return tile_kv / 2 + tile_kv / 4 + head_dim / 2 <= 176;
+/// True for the tiles that are built for a padded head_dim: those whose scores (tile_kv / 2
+/// registers of a thread), probabilities (tile_kv / 4) and output (head_dim / 2) and whose two
+/// stages fit, and which are fastest for some problem; and 128×64.
+constexpr bool wgmma_is_built(int head_dim, Tile tile) {
+  if (tile == Tile{128, 64}) return true;
+  switch (head_dim) {
+    case 64: return tile == Tile{128, 128} || tile == Tile{192, 128};
+    case 128: return tile == Tile{128, 128} || tile == Tile{128, 176};
+    default: return tile == Tile{128, 80};
+  }
 }
 
 /// The padded head_dim in registers and shared memory.
 inline constexpr std::array tensor_core_head_dims{64, 128, 256};
 
-/// The default tile of flash_wgmma: the one with more keys where its kernel is built.
+/// The default tile of flash_wgmma.
 constexpr Tile wgmma_default_tile(std::int64_t head_dim) {
-  for (const int padded : tensor_core_head_dims) {
-    if (head_dim <= padded && wgmma_fits_registers(padded, 128)) return {128, 128};
-    if (head_dim <= padded) break;
-  }
-  return {128, 64};
+  return head_dim <= 128 ? Tile{128, 128} : Tile{128, 80};
 }
 
 /// Calls f.operator()<HeadDim, Shape>() for the least padded head_dim that holds `head_dim` and for

@@ -76,8 +76,9 @@ Variant<Kokkos::Cuda, ForwardArgs> mma_variant(const Rule& rule) {
 template <class Rule>
 Variant<Kokkos::Cuda, ForwardArgs> wgmma_variant(const Rule& rule) {
   auto built = tensor_core_variant<ForwardArgs, Rule>(
-      wgmma_on_gpus, 3, "flash on tensor cores: wgmma, cp.async, a warpgroup that loads", rule,
-      {wgmma_supports<f16>, run_wgmma<f16, Rule>}, {wgmma_supports<bf16>, run_wgmma<bf16, Rule>});
+      wgmma_on_gpus, 3, "flash on tensor cores: wgmma, a warp that loads by TMA, persistent blocks",
+      rule, {wgmma_supports<f16>, run_wgmma<f16, Rule>},
+      {wgmma_supports<bf16>, run_wgmma<bf16, Rule>});
   built.default_setting = [](const ForwardArgs& args) {
     return Setting(wgmma_default_tile(args.head_dim()));
   };

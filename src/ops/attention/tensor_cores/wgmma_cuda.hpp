@@ -18,12 +18,11 @@ Status visit_wgmma(const ForwardArgs& args, Tile tile, F&& f) {
   Status status = Status::skipped("tile " + names({tile}) +
                                   " is not built; built: " + names(WgmmaTiles::all()));
   visit_tensor_core_tile<WgmmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
-    if constexpr (wgmma_fits_registers(HeadDim, Shape::kv)) {
+    if constexpr (wgmma_is_built(HeadDim, Shape::tile)) {
       status = f.template operator()<FlashWgmma<T, HeadDim, Shape::q, Shape::kv, Rule>>();
     } else {
-      status = Status::skipped("tile " + names({tile}) + " at head_dim " +
-                               std::to_string(args.head_dim()) +
-                               " needs more registers than a thread has");
+      status = Status::skipped("tile " + names({tile}) + " is not built for head_dim " +
+                               std::to_string(args.head_dim()));
     }
   });
   return status;
@@ -52,7 +51,8 @@ void run_wgmma(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& ru
                Workspace /*workspace*/) {
 #if defined(KATT_CUDA_SM90A)
   (void)visit_wgmma<T, Rule>(args, tile, [&]<class Kernel>() {
-    const Kernel kernel(args, rule);
+    Kernel kernel(args, rule, exec.cuda_device_prop().multiProcessorCount);
+    kernel.for_each_map([](tile::TensorMap& map) { tile::encode(map); });
     tile::cuda_launch<tile::WgmmaBlock>(exec, "katt::attention::flash_wgmma", kernel.blocks,
                                         kernel);
     return Status::ok();
