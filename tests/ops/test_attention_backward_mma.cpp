@@ -52,8 +52,8 @@ struct Wgmma {
   template <int HeadDim>
   static void run(const BackwardArgs& args, void* statistics) {
     emulate(impl::BackwardStatistics<T, HeadDim>(args, statistics));
-    emulate(impl::FlashWgmmaBackwardQ<T, HeadDim, impl::wgmma_backward_q_tile.q,
-                                      impl::wgmma_backward_q_tile.kv>(args, statistics));
+    emulate(impl::FlashWgmmaBackwardQ<T, HeadDim, impl::wgmma_backward_q_tile(HeadDim).q,
+                                      impl::wgmma_backward_q_tile(HeadDim).kv>(args, statistics));
     emulate(impl::FlashWgmmaBackwardKv<T, HeadDim, TileQ, TileKv>(args, statistics));
   }
 };

@@ -259,8 +259,8 @@ TEST(AttentionMutations, OfFlashWgmmaBackward) {
   expect_each_is_needed(
       [&](Mutation& mutation, std::uint32_t seed) {
         using Statistics = impl::BackwardStatistics<bf16, 64>;
-        using Queries = impl::FlashWgmmaBackwardQ<bf16, 64, impl::wgmma_backward_q_tile.q,
-                                                  impl::wgmma_backward_q_tile.kv>;
+        using Queries = impl::FlashWgmmaBackwardQ<bf16, 64, impl::wgmma_backward_q_tile(64).q,
+                                                  impl::wgmma_backward_q_tile(64).kv>;
         using Keys = impl::FlashWgmmaBackwardKv<bf16, 64, 64, 128>;
         const auto fails = [&](const ProblemData& data) {
           return run_backward_kernels<Statistics, Queries, Keys>(data, mutation, seed);

@@ -86,8 +86,8 @@ inline std::optional<BlockNeeds> wgmma_backward_needs(std::int64_t head_dim, Til
   visit_backward_head_dim(head_dim, [&]<int HeadDim>() {
     WgmmaBackwardTiles::visit(tile, [&]<class Shape>() {
       using Keys = FlashWgmmaBackwardKv<bf16, HeadDim, Shape::q, Shape::kv>;
-      using Queries =
-          FlashWgmmaBackwardQ<bf16, HeadDim, wgmma_backward_q_tile.q, wgmma_backward_q_tile.kv>;
+      using Queries = FlashWgmmaBackwardQ<bf16, HeadDim, wgmma_backward_q_tile(HeadDim).q,
+                                          wgmma_backward_q_tile(HeadDim).kv>;
       needs = {Keys::threads, 65536 / Keys::threads / 8 * 8,
                std::max(Keys::shared_bytes, Queries::shared_bytes)};
     });

@@ -111,7 +111,9 @@ bool visit_backward_tile(std::int64_t head_dim, Tile tile, F&& f) {
 /// those keys.
 using WgmmaBackwardTiles = TileList<TileShape<64, 128>>;
 /// Its kernel of dQ: the query rows of a block × keys that they meet at a time.
-inline constexpr Tile wgmma_backward_q_tile{128, 64};
+constexpr Tile wgmma_backward_q_tile(int head_dim) {
+  return head_dim <= 64 ? Tile{128, 128} : Tile{128, 64};
+}
 
 /// The tiles that are built for a head_dim; the last, which has the most query rows, is the
 /// default.

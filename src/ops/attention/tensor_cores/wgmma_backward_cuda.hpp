@@ -22,10 +22,11 @@ Status visit_wgmma_backward(const BackwardArgs& args, Tile tile, F&& f) {
                                   " is not built; built: " + names(WgmmaBackwardTiles::all()));
   visit_backward_head_dim(args.head_dim(), [&]<int HeadDim>() {
     WgmmaBackwardTiles::visit(tile, [&]<class Shape>() {
-      status = f.template operator()<
-          BackwardStatistics<T, HeadDim, Rule>,
-          FlashWgmmaBackwardQ<T, HeadDim, wgmma_backward_q_tile.q, wgmma_backward_q_tile.kv, Rule>,
-          FlashWgmmaBackwardKv<T, HeadDim, Shape::q, Shape::kv, Rule>>();
+      status =
+          f.template operator()<BackwardStatistics<T, HeadDim, Rule>,
+                                FlashWgmmaBackwardQ<T, HeadDim, wgmma_backward_q_tile(HeadDim).q,
+                                                    wgmma_backward_q_tile(HeadDim).kv, Rule>,
+                                FlashWgmmaBackwardKv<T, HeadDim, Shape::q, Shape::kv, Rule>>();
     });
   });
   return status;

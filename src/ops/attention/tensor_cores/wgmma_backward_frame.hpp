@@ -150,7 +150,8 @@ struct WgmmaBackward : Frame_ {
 };
 
 /// The place of block `index` among the tiles of heads: the longest tiles of a section of heads first,
-/// so that no long one begins last; a section's rows stay in cache.
+/// so that no long one begins last. A section's rows stay in cache, unless its tiles would be too few
+/// for that order to even out the work of the multiprocessors.
 struct HeadSections {
   unsigned heads;
   unsigned tiles;
@@ -159,12 +160,15 @@ struct HeadSections {
     unsigned tile, head;
   };
   static constexpr std::int64_t cached_bytes = 24 << 20;  ///< half of a Hopper's second-level cache
+  static constexpr std::int64_t fewest_tiles = 4 * find_gpu("h100")->multiprocessors;
 
   HeadSections(std::int64_t heads_, std::int64_t tiles_, std::int64_t head_bytes)
-      : heads(static_cast<unsigned>(heads_)),
-        tiles(static_cast<unsigned>(tiles_)),
-        section(static_cast<unsigned>(Kokkos::max<std::int64_t>(
-            1, Kokkos::min(heads_, cached_bytes / Kokkos::max<std::int64_t>(head_bytes, 1))))) {}
+      : heads(static_cast<unsigned>(heads_)), tiles(static_cast<unsigned>(tiles_)), section(1) {
+    if (heads_ == 0 || tiles_ == 0) return;
+    const std::int64_t cached = cached_bytes / Kokkos::max<std::int64_t>(head_bytes, 1);
+    const std::int64_t enough = (fewest_tiles + tiles_ - 1) / tiles_;
+    section = static_cast<unsigned>(Kokkos::min(heads_, Kokkos::max(cached, enough)));
+  }
 
   KOKKOS_INLINE_FUNCTION Place place(unsigned index) const {
     const unsigned first = index / (section * tiles) * section;

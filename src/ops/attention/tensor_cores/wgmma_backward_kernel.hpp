@@ -339,40 +339,38 @@ struct FlashWgmmaBackwardQ : WgmmaBackward<TensorCoreBackward<T, HeadDim, TileQ,
           here);
       Base::template round<T>(block, ds, dp);
     };
-    if (tiles.valid()) {
-      Base::wait_full(block, 0);
-      Base::template begin_scores<T>(block, s, group_row, 0, 0);
-      block.wgmma_commit();
-      Base::template begin_scores<T>(block, dp, group_row, 1, 0);
-      block.wgmma_commit();
-      block.template wgmma_wait<1>();
-      block.hold(s);
-      differentiate(0);
-      unsigned n = 0;
-      for (tiles.next(); tiles.valid(); tiles.next()) {
-        ++n;
-        Base::wait_full(block, n);
-        turns.wait(block, n);
-        Base::template begin_gradient<T>(block, dq, ds, 0, n - 1);
-        block.wgmma_commit();
-        Base::template begin_scores<T>(block, s, group_row, 0, n);
-        block.wgmma_commit();
-        block.template wgmma_wait<1>();
-        block.hold(ds);
-        if (lane == 0) block.barrier_arrive(Base::empty(n - 1));
-        Base::template begin_scores<T>(block, dp, group_row, 1, n);
-        block.wgmma_commit();
-        turns.pass(block);
-        block.template wgmma_wait<1>();
-        block.hold(s);
-        differentiate(n);
-      }
+    const auto begin_gradients = [&](unsigned n) {
       Base::template begin_gradient<T>(block, dq, ds, 0, n);
       block.wgmma_commit();
+    };
+    const auto hold_operands = [&] { block.hold(ds); };
+    unsigned n = 0;
+    for (; tiles.valid(); tiles.next(), ++n) {
+      Base::wait_full(block, n);
+      if (n > 0) {
+        turns.wait(block, n);
+        begin_gradients(n - 1);
+      }
+      Base::template begin_scores<T>(block, s, group_row, 0, n);
+      block.wgmma_commit();
+      if (n > 0) {
+        block.template wgmma_wait<1>();
+        hold_operands();
+        if (lane == 0) block.barrier_arrive(Base::empty(n - 1));
+      }
+      Base::template begin_scores<T>(block, dp, group_row, 1, n);
+      block.wgmma_commit();
+      if (n > 0) turns.pass(block);
+      block.template wgmma_wait<1>();
+      block.hold(s);
+      differentiate(n);
+    }
+    if (n > 0) {
+      begin_gradients(n - 1);
       block.template wgmma_wait<0>();
       block.hold(dq);
-      block.hold(ds);
-      if (n > 0) turns.end(block);
+      hold_operands();
+      if (n > 1) turns.end(block);
     }
     // No warp of the group reads its queries any more.
     block.barrier_group(1 + static_cast<int>(group_row / 64), group_threads);
