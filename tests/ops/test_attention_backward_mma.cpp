@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "ops/attention/tensor_cores/backward_statistics.hpp"
 #include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
+#include "ops/attention/tensor_cores/wgmma_backward_kernel.hpp"
 #include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
 #include "tests/tile/warp_emulator.hpp"
@@ -31,8 +33,33 @@ void emulate(const Kernel& kernel) {
   }
 }
 
-template <class T, int HeadDim, int TileQ, int TileKv>
-Gradients emulate(const ProblemData& data, HeadLayout layout) {
+/// The kernels of flash_mma, for an element type and a tile.
+template <class Element, int TileQ, int TileKv>
+struct Mma {
+  using T = Element;
+  template <int HeadDim>
+  static void run(const BackwardArgs& args, void* statistics) {
+    emulate(
+        impl::FlashMmaBackwardQ<T, HeadDim, impl::backward_block_rows, TileKv>(args, statistics));
+    emulate(impl::FlashMmaBackwardKv<T, HeadDim, TileQ, TileKv>(args, statistics));
+  }
+};
+
+/// Those of flash_wgmma.
+template <class Element, int TileQ, int TileKv>
+struct Wgmma {
+  using T = Element;
+  template <int HeadDim>
+  static void run(const BackwardArgs& args, void* statistics) {
+    emulate(impl::BackwardStatistics<T, HeadDim>(args, statistics));
+    emulate(impl::FlashWgmmaBackwardQ<T, HeadDim, impl::wgmma_backward_q_tile(HeadDim).q,
+                                      impl::wgmma_backward_q_tile(HeadDim).kv>(args, statistics));
+    emulate(impl::FlashWgmmaBackwardKv<T, HeadDim, TileQ, TileKv>(args, statistics));
+  }
+};
+
+template <class Kernels>
+Gradients emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
   const DeviceProblem problem(data, Backend::serial, layout);
   const DeviceOutput forward(data.shape, data.dtype, Backend::serial, layout);
   run_forward(problem, forward, {"flash", {}}, Backend::serial);
@@ -42,40 +69,45 @@ Gradients emulate(const ProblemData& data, HeadLayout layout) {
   const DeviceGradients gradients(data.shape, data.dtype, Backend::serial, layout);
   gradients.poison();
   const BackwardArgs args = backward_args(problem.args(), forward, dout, gradients);
-  // Memory that the first kernel does not write for the second holds NaN.
+  // Memory that the first kernel does not write for the others holds NaN.
   std::vector<impl::RowStatistics> statistics(
       impl::backward_statistics_bytes(args) / sizeof(impl::RowStatistics),
       {{{NAN, NAN}, {NAN, NAN}}, {{NAN, NAN}}});
-  emulate(impl::FlashMmaBackwardQ<T, HeadDim, impl::backward_block_rows, TileKv>(
-      args, statistics.data()));
-  emulate(impl::FlashMmaBackwardKv<T, HeadDim, TileQ, TileKv>(args, statistics.data()));
+  if (data.shape.head_dim <= 64) {
+    Kernels::template run<64>(args, statistics.data());
+  } else {
+    Kernels::template run<128>(args, statistics.data());
+  }
   return {gradients.dq.download(), gradients.dk.download(), gradients.dv.download()};
 }
 
-template <class T, int TileQ, int TileKv>
-Gradients emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
-  return data.shape.head_dim <= 64 ? emulate<T, 64, TileQ, TileKv>(data, layout)
-                                   : emulate<T, 128, TileQ, TileKv>(data, layout);
-}
-
-template <class T, int TileQ, int TileKv>
+template <class Kernels>
 void expect_reference(const ProblemData& data, const std::string& what,
                       HeadLayout layout = HeadLayout::bhsd) {
-  const Gradients g = emulate<T, TileQ, TileKv>(data, layout);
+  const Gradients g = emulate<Kernels>(data, layout);
   const bench::Errors errors = GradientReference(data).compare(g.dq, g.dk, g.dv);
   EXPECT_TRUE(errors.status.is_ok()) << what << ": " << errors.status.reason();
 }
 
-TEST(AttentionBackwardMma, MatchesReferenceForEveryShapeAndMask) {
+template <class Kernels>
+void expect_reference_for_every_shape_and_mask() {
   for (const Shape& shape : shapes) {
     if (shape.head_dim > 128) continue;
     for (const MaskCase& mask : masks) {
       auto data = make_problem(shape, Dtype::bf16);
       mask.apply(*data);
       add_dout(*data);
-      expect_reference<bf16, 64, 64>(*data, describe(shape) + ", " + mask.name);
+      expect_reference<Kernels>(*data, describe(shape) + ", " + mask.name);
     }
   }
+}
+
+TEST(AttentionBackwardMma, MatchesReferenceForEveryShapeAndMask) {
+  expect_reference_for_every_shape_and_mask<Mma<bf16, 64, 64>>();
+}
+
+TEST(AttentionBackwardWgmma, MatchesReferenceForEveryShapeAndMask) {
+  expect_reference_for_every_shape_and_mask<Wgmma<bf16, 64, 128>>();
 }
 
 TEST(AttentionBackwardMma, MatchesReferenceInF16AndWithOtherTiles) {
@@ -84,8 +116,10 @@ TEST(AttentionBackwardMma, MatchesReferenceInF16AndWithOtherTiles) {
       auto data = make_problem(shape, Dtype::f16);
       mask.apply(*data);
       add_dout(*data);
-      expect_reference<f16, 32, 64>(*data, describe(shape) + ", " + mask.name);
-      expect_reference<f16, 64, 128>(*data, describe(shape) + ", " + mask.name);
+      const std::string what = describe(shape) + ", " + mask.name;
+      expect_reference<Mma<f16, 32, 64>>(*data, what);
+      expect_reference<Mma<f16, 64, 128>>(*data, what);
+      expect_reference<Wgmma<f16, 64, 128>>(*data, what);
     }
   }
 }
@@ -94,7 +128,8 @@ TEST(AttentionBackwardMma, ReadsSequenceMajorStorage) {
   auto data = make_problem(shapes[1], Dtype::bf16);
   data->shape.causal = true;
   add_dout(*data);
-  expect_reference<bf16, 64, 64>(*data, "bshd", HeadLayout::bshd);
+  expect_reference<Mma<bf16, 64, 64>>(*data, "bshd", HeadLayout::bshd);
+  expect_reference<Wgmma<bf16, 64, 128>>(*data, "wgmma, bshd", HeadLayout::bshd);
 }
 
 TEST(AttentionBackwardMma, TakesAnyScale) {
@@ -103,7 +138,8 @@ TEST(AttentionBackwardMma, TakesAnyScale) {
     data->shape.scale = scale;
     data->shape.causal = true;
     add_dout(*data);
-    expect_reference<f16, 64, 64>(*data, "scale " + std::to_string(scale));
+    expect_reference<Mma<f16, 64, 64>>(*data, "scale " + std::to_string(scale));
+    expect_reference<Wgmma<f16, 64, 128>>(*data, "wgmma, scale " + std::to_string(scale));
   }
 }
 
@@ -113,7 +149,8 @@ TEST(AttentionBackwardMma, MatchesReferenceForLargeScores) {
     mask.apply(*data);
     stretch_scores(*data, largest_score(Dtype::f16));
     add_dout(*data);
-    expect_reference<f16, 64, 64>(*data, mask.name);
+    expect_reference<Mma<f16, 64, 64>>(*data, mask.name);
+    expect_reference<Wgmma<f16, 64, 128>>(*data, "wgmma, " + mask.name);
   }
 }
 
@@ -121,9 +158,11 @@ TEST(AttentionBackwardMma, HoldsForLargeScores) {
   auto data = make_problem({1, 2, 2, 40, 70, 64}, Dtype::bf16, 3, 40.0F);
   data->shape.scale = 1.0;
   add_dout(*data);
-  const Gradients g = emulate<bf16, 64, 64>(*data);
-  for (const auto* gradient : {&g.dq, &g.dk, &g.dv}) {
-    for (const float value : *gradient) ASSERT_TRUE(std::isfinite(value));
+  for (const Gradients& g :
+       {emulate<Mma<bf16, 64, 64>>(*data), emulate<Wgmma<bf16, 64, 128>>(*data)}) {
+    for (const auto* gradient : {&g.dq, &g.dk, &g.dv}) {
+      for (const float value : *gradient) ASSERT_TRUE(std::isfinite(value));
+    }
   }
 }
 

@@ -19,9 +19,11 @@
 #include <utility>
 #include <vector>
 
+#include "ops/attention/tensor_cores/backward_statistics.hpp"
 #include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/mma_kernel.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
+#include "ops/attention/tensor_cores/wgmma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/wgmma_kernel.hpp"
 #include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
@@ -53,6 +55,8 @@ struct Unseen {
 };
 const std::vector<Unseen> unseen{
     {"sync_warp", "::store(", "ldmatrix and wgmma, which read what is written over, meet the warp"},
+    {"barrier_group", "FlashWgmmaBackwardQ<",
+     "wgmma_wait meets the whole warpgroup there, on a device a warp"},
     {"barrier_group", "::compute(",
      "wgmma_wait meets the whole warpgroup there, on a device a warp"},
     {"barrier_group", "Turns::wait(", "for speed: TheTwoComputingGroupsBeginTheirProductsInTurns"},
@@ -170,7 +174,8 @@ std::string run_forward_kernel(const ProblemData& data, Mutation& mutation, std:
   return Reference(data).compare(output.out.download(), output.lse.download()).status.reason();
 }
 
-template <class T, int HeadDim, int TileQ, int TileKv>
+/// Kernels: of a backward pass, in the order in which they run.
+template <class... Kernels>
 std::string run_backward_kernels(const ProblemData& data, Mutation& mutation, std::uint32_t seed) {
   const DeviceProblem problem(data, Backend::serial, HeadLayout::bhsd);
   const DeviceOutput forward(data.shape, data.dtype, Backend::serial, HeadLayout::bhsd);
@@ -183,11 +188,11 @@ std::string run_backward_kernels(const ProblemData& data, Mutation& mutation, st
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<impl::RowStatistics> statistics(
       impl::backward_statistics_bytes(args) / sizeof(impl::RowStatistics),
-      {{nan, nan}, {nan, nan}});
-  using Queries = impl::FlashMmaBackwardQ<T, HeadDim, impl::backward_block_rows, TileKv>;
-  using Keys = impl::FlashMmaBackwardKv<T, HeadDim, TileQ, TileKv>;
-  std::string failure = emulate(Queries(args, statistics.data()), mutation, seed);
-  if (failure.empty()) failure = emulate(Keys(args, statistics.data()), mutation, seed);
+      {{{nan, nan}, {nan, nan}}, {{nan, nan}}});
+  std::string failure;
+  ((failure =
+        failure.empty() ? emulate(Kernels(args, statistics.data()), mutation, seed) : failure),
+   ...);
   if (!failure.empty()) return failure;
   return GradientReference(data)
       .compare(gradients.dq.download(), gradients.dk.download(), gradients.dv.download())
@@ -260,9 +265,32 @@ TEST(AttentionMutations, OfFlashMmaBackward) {
   add_dout(*data);
   expect_each_is_needed(
       [&](Mutation& mutation, std::uint32_t seed) {
-        return run_backward_kernels<bf16, 64, 64, 64>(*data, mutation, seed);
+        using Queries = impl::FlashMmaBackwardQ<bf16, 64, impl::backward_block_rows, 64>;
+        using Keys = impl::FlashMmaBackwardKv<bf16, 64, 64, 64>;
+        return run_backward_kernels<Queries, Keys>(*data, mutation, seed);
       },
       9);
+}
+
+TEST(AttentionMutations, OfFlashWgmmaBackward) {
+  // Many tiles of rows, and of keys, which use every stage again.
+  const auto rows = make_problem({1, 1, 1, 600, 50, 40}, Dtype::bf16);
+  const auto keys = make_problem({1, 1, 1, 50, 1100, 40}, Dtype::bf16);
+  add_dout(*rows);
+  add_dout(*keys);
+  expect_each_is_needed(
+      [&](Mutation& mutation, std::uint32_t seed) {
+        using Statistics = impl::BackwardStatistics<bf16, 64>;
+        using Queries = impl::FlashWgmmaBackwardQ<bf16, 64, impl::wgmma_backward_q_tile(64).q,
+                                                  impl::wgmma_backward_q_tile(64).kv>;
+        using Keys = impl::FlashWgmmaBackwardKv<bf16, 64, 64, 128>;
+        const auto fails = [&](const ProblemData& data) {
+          return run_backward_kernels<Statistics, Queries, Keys>(data, mutation, seed);
+        };
+        const std::string failure = fails(*rows);
+        return failure.empty() ? fails(*keys) : failure;
+      },
+      20);
 }
 
 }  // namespace

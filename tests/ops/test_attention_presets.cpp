@@ -34,14 +34,18 @@ TEST(AttentionPresets, ATileOfTheBackwardPassIsThereWhereItIsBuilt) {
       const auto tile = impl::tile_for(gpu, impl::mma_backward_on_gpus, head_dim);
       ASSERT_TRUE(tile) << gpu.name << " " << head_dim;
       EXPECT_GT(impl::occupancy(gpu, impl::mma_backward_on_gpus, head_dim, *tile), 0);
+      EXPECT_EQ(impl::tile_for(gpu, impl::wgmma_backward_on_gpus, head_dim).has_value(),
+                gpu.capability == 90)
+          << gpu.name;
     }
     EXPECT_FALSE(impl::tile_for(gpu, impl::mma_backward_on_gpus, 136));
+    EXPECT_FALSE(impl::tile_for(gpu, impl::wgmma_backward_on_gpus, 136));
   }
   const std::vector<Tile> at_64{{32, 64}, {64, 64}};
   const std::vector<Tile> at_128{{32, 64}};
   EXPECT_EQ(impl::backward_tiles(64), at_64);
   EXPECT_EQ(impl::backward_tiles(128), at_128);
-  EXPECT_EQ(impl::mma_backward_takes(136).reason(),
+  EXPECT_EQ(impl::tensor_core_backward_takes(136).reason(),
             "takes head_dim up to 128, not 136: dK and dV of a tile would not fit the registers");
 }
 

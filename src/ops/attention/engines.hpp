@@ -100,7 +100,10 @@ VariantTable<Exec, BackwardArgs> backward_engines(const Rule& rule) {
       flash_variant<Exec, Args>("scores recomputed from lse tile by tile, nothing stored", rule)};
   add_panel_variants<Exec, Args>(table, rule);
 #if defined(KATT_HAS_CUDA)
-  if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) table.add(mma_backward_variant(rule));
+  if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) {
+    table.add(mma_backward_variant(rule));
+    table.add(wgmma_backward_variant(rule));
+  }
 #endif
   return table;
 }

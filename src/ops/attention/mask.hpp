@@ -198,13 +198,21 @@ class LiveQueries {
  public:
   KOKKOS_INLINE_FUNCTION LiveQueries(const Mask& mask, Int key, Int key_end, Int group, Int rows,
                                      int size)
-      : mask_(mask), key_(key), key_end_(key_end), group_(group), rows_(rows), size_(size) {
+      : blocks_(mask.blocks),
+        key_(key),
+        key_end_(key_end),
+        group_(group),
+        rows_(rows),
+        size_(size) {
     const IntervalMask& interval = mask.interval;
     const Int queries = rows / group;
     // Keys beyond the visible ones have no queries; those before them see no fewer.
     const std::int64_t last = Kokkos::min<std::int64_t>(key_end, interval.keys) - 1;
     row_ = position<Int>(interval.query_begin(key), queries) * group / size * size;
     end_ = last < key ? 0 : position<Int>(interval.query_end(last), queries) * group;
+    full_begin_ = position<Int>(interval.query_begin(key_end - 1), queries) * group;
+    full_end_ =
+        key_end > interval.keys ? 0 : position<Int>(interval.query_end(key), queries) * group;
     skip_dead();
   }
 
@@ -220,26 +228,32 @@ class LiveQueries {
   }
   /// full only when all `size` rows see all keys.
   KOKKOS_INLINE_FUNCTION TileState state() const {
-    return count() == size_ ? state_ : TileState::partial;
+    return blocks_state_ == TileState::full && row_ >= full_begin_ && row_ + size_ <= full_end_
+               ? TileState::full
+               : TileState::partial;
   }
 
  private:
   KOKKOS_INLINE_FUNCTION void skip_dead() {
     using Unsigned = std::make_unsigned_t<Int>;
+    if (blocks_.blocks == nullptr) return;
     for (; valid(); row_ += size_) {
       const auto group = static_cast<Unsigned>(group_);
-      state_ = mask_.tile(static_cast<Unsigned>(row_) / group,
-                          static_cast<Unsigned>(row_ + count() - 1) / group, key_, key_end_);
-      if (state_ != TileState::dead) return;
+      blocks_state_ =
+          blocks_.tile(static_cast<Unsigned>(row_) / group,
+                       static_cast<Unsigned>(row_ + count() - 1) / group, key_, key_end_);
+      if (blocks_state_ != TileState::dead) return;
     }
   }
 
-  const Mask& mask_;
+  const BlockMask& blocks_;
   Int key_, key_end_, group_, rows_;
   int size_;
   Int row_ = 0;
-  Int end_ = 0;
-  TileState state_ = TileState::full;
+  Int end_ = 0;         ///< of the rows that see some key
+  Int full_begin_ = 0;  ///< rows [full_begin, full_end) see all keys
+  Int full_end_ = 0;
+  TileState blocks_state_ = TileState::full;
 };
 
 /// The masks of all batch entries.

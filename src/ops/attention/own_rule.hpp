@@ -18,6 +18,7 @@
 #if defined(KATT_HAS_CUDA)
 #include "ops/attention/tensor_cores/mma_backward_cuda.hpp"
 #include "ops/attention/tensor_cores/mma_cuda.hpp"
+#include "ops/attention/tensor_cores/wgmma_backward_cuda.hpp"
 #include "ops/attention/tensor_cores/wgmma_cuda.hpp"
 #endif
 

@@ -16,7 +16,7 @@ Status mma_backward_supports(const Kokkos::Cuda& exec, const BackwardArgs& args,
   if (!tile::has_mma_sync)
     return Status::skipped("needs a build for sm_80 or later (KATT_CUDA_ARCH)");
   if (Status status = tensor_core_supports(args); !status.is_ok()) return status;
-  if (Status status = mma_backward_takes(args.head_dim()); !status.is_ok()) return status;
+  if (Status status = tensor_core_backward_takes(args.head_dim()); !status.is_ok()) return status;
   Status status =
       Status::skipped("tile " + names({tile}) + " at head_dim " + std::to_string(args.head_dim()) +
                       " is not built; built: " + names(backward_tiles(args.head_dim())));

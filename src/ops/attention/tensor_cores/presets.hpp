@@ -13,6 +13,7 @@
 #include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/mma_kernel.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
+#include "ops/attention/tensor_cores/wgmma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/wgmma_kernel.hpp"
 
 /// Tiles of the tensor-core variants by the name of a GPU: the tiles whose threads, registers and
@@ -58,7 +59,7 @@ inline std::optional<BlockNeeds> mma_needs(std::int64_t head_dim, Tile tile) {
 
 inline std::optional<BlockNeeds> mma_backward_needs(std::int64_t head_dim, Tile tile) {
   std::optional<BlockNeeds> needs;
-  if (!mma_backward_takes(head_dim).is_ok()) return needs;
+  if (!tensor_core_backward_takes(head_dim).is_ok()) return needs;
   visit_backward_tile(head_dim, tile, [&]<int HeadDim, class Shape>() {
     using Keys = FlashMmaBackwardKv<bf16, HeadDim, Shape::q, Shape::kv>;
     using Queries = FlashMmaBackwardQ<bf16, HeadDim, backward_block_rows, Shape::kv>;
@@ -79,6 +80,21 @@ inline std::optional<BlockNeeds> wgmma_needs(std::int64_t head_dim, Tile tile) {
   return needs;
 }
 
+inline std::optional<BlockNeeds> wgmma_backward_needs(std::int64_t head_dim, Tile tile) {
+  std::optional<BlockNeeds> needs;
+  if (!tensor_core_backward_takes(head_dim).is_ok()) return needs;
+  visit_backward_head_dim(head_dim, [&]<int HeadDim>() {
+    WgmmaBackwardTiles::visit(tile, [&]<class Shape>() {
+      using Keys = FlashWgmmaBackwardKv<bf16, HeadDim, Shape::q, Shape::kv>;
+      using Queries = FlashWgmmaBackwardQ<bf16, HeadDim, wgmma_backward_q_tile(HeadDim).q,
+                                          wgmma_backward_q_tile(HeadDim).kv>;
+      needs = {Keys::threads, 65536 / Keys::threads / 8 * 8,
+               std::max(Keys::shared_bytes, Queries::shared_bytes)};
+    });
+  });
+  return needs;
+}
+
 inline bool ampere_and_later(int capability) { return capability >= 80; }
 inline bool hopper(int capability) { return capability / 10 == 9; }
 
@@ -88,6 +104,8 @@ inline constexpr TensorCoreVariant mma_backward_on_gpus{"flash_mma", MmaBackward
                                                         ampere_and_later, mma_backward_needs};
 inline constexpr TensorCoreVariant wgmma_on_gpus{"flash_wgmma", WgmmaTiles::all, hopper,
                                                  wgmma_needs};
+inline constexpr TensorCoreVariant wgmma_backward_on_gpus{"flash_wgmma", WgmmaBackwardTiles::all,
+                                                          hopper, wgmma_backward_needs};
 
 /// Blocks that a multiprocessor holds at once. Registers are given to warps by 256 and shared
 /// memory to blocks by 128 bytes, of which each block costs 1 KiB more.

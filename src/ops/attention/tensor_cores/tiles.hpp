@@ -73,7 +73,7 @@ bool visit_tensor_core_tile(std::int64_t head_dim, Tile tile, F&& f) {
 inline constexpr std::array backward_head_dims{64, 128};
 
 /// ok, or skipped when head_dim is too large for the backward pass.
-inline Status mma_backward_takes(std::int64_t head_dim) {
+inline Status tensor_core_backward_takes(std::int64_t head_dim) {
   if (head_dim <= backward_head_dims.back()) return Status::ok();
   return Status::skipped("takes head_dim up to " + std::to_string(backward_head_dims.back()) +
                          ", not " + std::to_string(head_dim) +
@@ -85,25 +85,38 @@ constexpr int backward_head_dim(std::int64_t head_dim) {
   return head_dim <= backward_head_dims[0] ? backward_head_dims[0] : backward_head_dims[1];
 }
 
-/// As visit_tensor_core_tile(), for head_dim that mma_backward_takes() and tiles that fit
-/// registers.
+/// Calls f.operator()<HeadDim>() for the padded head_dim, of a head_dim that
+/// tensor_core_backward_takes().
+template <class F>
+void visit_backward_head_dim(std::int64_t head_dim, F&& f) {
+  if (backward_head_dim(head_dim) == backward_head_dims[0]) {
+    f.template operator()<backward_head_dims[0]>();
+  } else {
+    f.template operator()<backward_head_dims[1]>();
+  }
+}
+
+/// The same with the shape of a tile of flash_mma that fits registers; false for others.
 template <class F>
 bool visit_backward_tile(std::int64_t head_dim, Tile tile, F&& f) {
   bool found = false;
   MmaBackwardTiles::visit(tile, [&]<class Shape>() {
-    const auto visit = [&]<int HeadDim>() {
+    visit_backward_head_dim(head_dim, [&]<int HeadDim>() {
       if constexpr (backward_fits_registers(HeadDim, Shape::q)) {
         f.template operator()<HeadDim, Shape>();
         found = true;
       }
-    };
-    if (backward_head_dim(head_dim) == backward_head_dims[0]) {
-      visit.template operator()<backward_head_dims[0]>();
-    } else {
-      visit.template operator()<backward_head_dims[1]>();
-    }
+    });
   });
   return found;
+}
+
+/// The tiles of flash_wgmma's backward pass: query rows that meet the keys of a block at a time ×
+/// those keys.
+using WgmmaBackwardTiles = TileList<TileShape<64, 128>>;
+/// Its kernel of dQ: the query rows of a block × keys that they meet at a time.
+constexpr Tile wgmma_backward_q_tile(int head_dim) {
+  return head_dim <= 64 ? Tile{128, 128} : Tile{128, 64};
 }
 
 /// The tiles that are built for a head_dim; the last, which has the most query rows, is the

@@ -33,6 +33,12 @@ template <class T, class Rule>
 void run_mma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, const Rule& rule,
                       Tile tile, Workspace workspace);
 
+template <class T>
+Status wgmma_backward_supports(const Kokkos::Cuda& exec, const BackwardArgs& args, Tile tile);
+template <class T, class Rule>
+void run_wgmma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, const Rule& rule,
+                        Tile tile, Workspace workspace);
+
 /// The two functions of a variant for one dtype.
 template <class Args, class Rule>
 struct TensorCoreKernels {
@@ -85,7 +91,19 @@ Variant<Kokkos::Cuda, ForwardArgs> wgmma_variant(const Rule& rule) {
   return built;
 }
 
-/// The backward pass of flash_mma. The workspace holds lse and Δ of every query row.
+/// The backward pass of flash_wgmma. The workspace is that of flash_mma.
+template <class Rule>
+Variant<Kokkos::Cuda, BackwardArgs> wgmma_backward_variant(const Rule& rule) {
+  auto built = tensor_core_variant<BackwardArgs, Rule>(
+      wgmma_backward_on_gpus, 3,
+      "flash on tensor cores: wgmma, a kernel for dQ and one for dK and dV, without atomics", rule,
+      {wgmma_backward_supports<f16>, run_wgmma_backward<f16, Rule>},
+      {wgmma_backward_supports<bf16>, run_wgmma_backward<bf16, Rule>});
+  built.workspace_bytes = backward_statistics_bytes;
+  return built;
+}
+
+/// The backward pass of flash_mma. The workspace holds RowShift and Δ of every query row.
 template <class Rule>
 Variant<Kokkos::Cuda, BackwardArgs> mma_backward_variant(const Rule& rule) {
   auto built = tensor_core_variant<BackwardArgs, Rule>(

@@ -28,15 +28,19 @@ Status visit_wgmma(const ForwardArgs& args, Tile tile, F&& f) {
   return status;
 }
 
+/// ok, or skipped when the device is another than wgmma runs on.
+inline Status wgmma_runs_on(const Kokkos::Cuda& exec) {
+  const cudaDeviceProp& device = exec.cuda_device_prop();
+  if (device.major == 9) return Status::ok();
+  return Status::skipped("runs on compute capability 9.0 alone, the device has " +
+                         std::to_string(device.major) + "." + std::to_string(device.minor));
+}
+
 template <class T>
 Status wgmma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile) {
 #if defined(KATT_CUDA_SM90A)
   if (Status status = tensor_core_supports(args); !status.is_ok()) return status;
-  if (exec.cuda_device_prop().major != 9) {
-    return Status::skipped("runs on compute capability 9.0 alone, the device has " +
-                           std::to_string(exec.cuda_device_prop().major) + "." +
-                           std::to_string(exec.cuda_device_prop().minor));
-  }
+  if (Status status = wgmma_runs_on(exec); !status.is_ok()) return status;
   return visit_wgmma<T, NoRule>(args, tile, [&]<class Kernel>() {
     return tile::cuda_supports<Kernel>(exec, 9, Kernel(args).blocks);
   });
