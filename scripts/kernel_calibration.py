@@ -27,7 +27,7 @@ class Published:
     package: str = "fa3_fwd"
     values_from_registers: bool = True  # P
     turns: bool = True  # warpgroups take turns
-    overlap: bool = True  # of a warpgroup's softmax with its own products
+    overlap: bool = True  # of the products of two tiles: the loop is pipelined
     cluster: int = 1  # blocks that load K and V together
     fitted: bool = True  # UNHIDDEN is fitted to it
 
@@ -40,7 +40,7 @@ class Published:
         parts = ["backward" if self.backward else "forward", f"D{self.problem.head_dim}",
                  "causal" if self.problem.causal else "full", f"{self.rows}×{self.keys}"]
         parts += ["without turns"] * (not self.turns and not self.backward)
-        parts += ["without overlap"] * (not self.overlap)
+        parts += ["not pipelined"] * (not self.overlap)
         return " ".join(parts)
 
     @property
@@ -109,9 +109,7 @@ def cycles_of(tools, point, names, file):
     cycles = kernel_cycles.count(instructions, 128 * (groups + 1), 128, turns=point.turns and not point.backward,
                                  persistent=True, fill=(.4 if point.backward else 1.) / point.cluster)
     if not point.overlap:
-        cycles.loop = replace(cycles.loop, beside_products=0.0)
-    if not point.turns and not point.backward:  # products of its own alone hide a warpgroup's softmax
-        cycles = replace(cycles, turns=True, others=0)
+        cycles.loop = replace(cycles.loop, phases=2)
     return cycles
 
 

@@ -13,13 +13,15 @@ IMAD 2 (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instruction
 (4096 floating-point operations a cycle); it reads 32·N bytes of shared memory, and 2 KiB more where A lies there, too.
 Shared memory has 128 bytes a cycle.
 
-A warpgroup's pipe cycles (MUFU + ALU + FMA of one of its warps) are hidden as far as products are under way: those of
-every other warpgroup that takes turns with it, and its own where it executes MUFU before it waits for them. Each of
-these leaves the share UNHIDDEN of the pipe cycles uncovered, the model's one fitted constant:
+Two things hide a warpgroup's pipe cycles (MUFU + ALU + FMA of one of its warps) behind products: turns with the other
+warpgroups, and a pipelined loop, which issues the products of two tiles together (S of a tile, P·V of the one before),
+so that the loop has one phase of products and one of the softmax. Each leaves the share UNHIDDEN of the pipe cycles
+uncovered, the model's one fitted constant:
 
-    warpgroups in turns   T = Σ HGMMA + UNHIDDEN^n · Σ pipes,   n = others (+ 1 with products of its own under way)
-    warpgroups in step    T = max(Σ HGMMA, shared memory) + Σ pipes
-    mma.sync              T = Σ HMMA + UNHIDDEN^(warps of a scheduler - 1) · Σ pipes
+    in turns, pipelined   T = Σ HGMMA + UNHIDDEN² · Σ pipes
+    one of the two        T = Σ HGMMA + UNHIDDEN · Σ pipes
+    neither (in step)     T = max(Σ HGMMA, shared memory) + Σ pipes
+    mma.sync              T = Σ HMMA + UNHIDDEN^(warps of a scheduler - 1) · (Σ pipes + shared memory)
 
 and T is at least what shared memory, L2 and issue need. A tile of rows costs prologue + iterations · T + epilogue.
 """
@@ -31,18 +33,19 @@ import re
 import sass
 
 UNHIDDEN = 0.71
-# An H100 SXM or H200 under load.
+# An H100 SXM under load. Measured on one: the rates of this module's text; SM clocks of 1.65 to 1.8 GHz at full load;
+# L2 7.3 TB/s; loads from L2 384 cycles, from memory 661, bulk copies of 32 KiB 620 and 1250; HMMA 6.2 to 6.3 cycles;
+# memory 3146 GB/s read, 2851 copied, of 3352.
 CLOCK = 1.755e9
 MULTIPROCESSORS = 132
-L2_BYTES_PER_CYCLE = 5.5e12 / CLOCK / MULTIPROCESSORS  # of one multiprocessor, with all of them reading
+L2_BYTES_PER_CYCLE = 7.3e12 / CLOCK / MULTIPROCESSORS  # of one multiprocessor, with all of them reading
 FIRST_BYTE = 1000  # cycles from a load's issue to the first products: TMA or cp.async from L2, barrier, descriptor
-HMMA_CYCLES = 6.5  # of a scheduler, m16n8k16: mma.sync reaches 62 % of wgmma's rate (Luo et al. 2024, arXiv:2402.13499)
-MEMORY_SHARE = 0.9  # of the data sheet's bandwidth that a copy reaches
+HMMA_CYCLES = 6.3  # of a scheduler, m16n8k16: 0.63 of wgmma's rate
+READ_SHARE, COPY_SHARE = 0.94, 0.85  # of the data sheet's bandwidth
 # Latency of a load with busy memory, in seconds: 0.5 to 0.6 µs on an idle device (Luo et al. 2024,
 # arXiv:2402.13499), and the queues before it.
 LATENCY = 0.7e-6
 LAUNCH = 4e-6  # seconds before the first block and after the last
-OWN_OVERLAP = 0.1  # share of MUFU beside a product of its own from which on it hides pipe cycles
 
 SHARED_BYTES_PER_CYCLE = 128
 ALU = {"FMNMX", "FMNMX3", "F2FP", "FSEL", "FSETP", "FSET", "ISETP", "SEL", "LOP3", "IADD3", "PRMT", "SHF", "LEA",
@@ -50,7 +53,7 @@ ALU = {"FMNMX", "FMNMX3", "F2FP", "FSEL", "FSETP", "FSET", "ISETP", "SEL", "LOP3
        "BMSK", "SGXT", "IABS"}
 FMA = {"FFMA": 1, "FADD": 1, "FMUL": 1, "IMAD": 2, "HFMA2": 1, "HADD2": 1, "HMUL2": 1}
 MUFU = {"MUFU", "F2I", "I2F", "F2F", "FCHK", "POPC", "FLO"}
-SHARED = {"LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS"}
+SHARED = {"LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS", "SHFL"}
 
 
 def width_of(operation):
@@ -76,6 +79,7 @@ class Path:
     right_bytes: int = 0  # of their right sides alone, which all warpgroups share
     copied_bytes: int = 0  # by a thread's LDGSTS
     beside_products: float = 0.0  # share of MUFU while products of its own are under way
+    phases: int = 0  # stretches of wgmma, between which there are MUFU or a wait for all of them, of a loop
 
     @property
     def pipes(self):
@@ -96,6 +100,8 @@ def count_path(instructions):
         path.alu += 2 * (opcode in ALU)
         path.fma += FMA.get(opcode, 0)
     path.beside_products = beside_products(instructions)
+    order = [each.opcode == "HGMMA" for each in instructions if each.opcode in ("HGMMA", "MUFU") or waits_for(each) == 0]
+    path.phases = sum(product and not before for product, before in zip(order, order[-1:] + order))
     return path
 
 
@@ -114,7 +120,13 @@ def shared_cycles(instruction):
     if instruction.opcode in ("LDSM", "STSM"):
         matrices = re.search(r"\.M88\.(\d)", instruction.operation)
         return int(matrices[1]) if matrices else 1
-    return width_of(instruction.operation) / 4
+    return 1 if instruction.opcode == "SHFL" else width_of(instruction.operation) / 4
+
+
+def waits_for(instruction):
+    """How many groups of products a wait leaves under way; None of other instructions."""
+    match = re.match(r"gsb0, 0x(\w+)", instruction.operands)
+    return int(match[1], 16) if match and instruction.operation == "WARPGROUP.DEPBAR.LE" else None
 
 
 def beside_products(instructions):
@@ -125,9 +137,8 @@ def beside_products(instructions):
         for instruction in instructions:
             if instruction.opcode == "HGMMA" and "gsb0" in instruction.operands:
                 under_way += 1
-            elif wait := re.match(r"gsb0, 0x(\d+)", instruction.operands) \
-                    if instruction.operation == "WARPGROUP.DEPBAR.LE" else None:
-                under_way = min(under_way, int(wait[1], 16))
+            elif (left := waits_for(instruction)) is not None:
+                under_way = min(under_way, left)
             elif instruction.opcode == "MUFU":
                 executed += 1
                 beside += under_way > 0
@@ -146,7 +157,6 @@ class Cycles:
     persistent: bool = False  # loads of the next tile are under way during the epilogue
     fill: float = 1.0  # loaded bytes over those that the products' right sides read
     loader: float = 0.0  # pipe cycles of the loading warps, of one scheduler
-    others: int | None = None  # warpgroups that take turns with one; None: all others
     unhidden: float = UNHIDDEN
 
     @property
@@ -156,6 +166,11 @@ class Cycles:
     @property
     def pipes(self):
         return self.groups * self.loop.pipes + self.loader
+
+    @property
+    def uncovered(self):
+        """What products of others must hide: wgmma reads shared memory itself, mma.sync waits for LDSM."""
+        return self.pipes + (self.shared if self.loop.hmma else 0)
 
     @property
     def issue(self):
@@ -180,24 +195,23 @@ class Cycles:
 
     @property
     def hidden_behind(self):
-        """How many others, and whether products of its own, hide a warpgroup's pipe cycles."""
+        """How many things hide a warpgroup's pipe cycles."""
         if self.loop.hmma:
             return self.groups - 1
-        others = self.groups - 1 if self.others is None else self.others
-        return others + (self.loop.beside_products >= OWN_OVERLAP) if self.turns else 0
+        return self.turns + (self.loop.phases == 1)
 
     @property
     def iteration(self):
         """Cycles of an iteration of all resident blocks."""
-        if self.turns or self.loop.hmma:
-            main = self.tensor + self.unhidden ** self.hidden_behind * self.pipes
+        if self.hidden_behind or self.loop.hmma:
+            main = self.tensor + self.unhidden ** self.hidden_behind * self.uncovered
         else:
             main = max(self.tensor, self.shared) + self.pipes
         return max(main, self.shared, self.l2, self.issue)
 
     def formula(self):
-        if self.turns or self.loop.hmma:
-            text = f"{self.tensor:.0f} + {self.unhidden:.2f}^{self.hidden_behind}·{self.pipes:.0f}"
+        if self.hidden_behind or self.loop.hmma:
+            text = f"{self.tensor:.0f} + {self.unhidden:.2f}^{self.hidden_behind}·{self.uncovered:.0f}"
         else:
             text = f"max({self.tensor:.0f}, {self.shared:.0f}) + {self.pipes:.0f}"
         limits = {"shared": self.shared, "L2": self.l2, "issue": self.issue}
@@ -230,7 +244,7 @@ class Cycles:
 
     def gb_s(self, memory_gb_s):
         """Of a kernel that reads each byte once: what the loop takes in, or the memory's speed."""
-        return min(MEMORY_SHARE * memory_gb_s, MULTIPROCESSORS * self.fill_bytes * CLOCK / self.iteration / 1e9)
+        return min(READ_SHARE * memory_gb_s, MULTIPROCESSORS * self.fill_bytes * CLOCK / self.iteration / 1e9)
 
 
 def count(instructions, threads, loaders=0, blocks=1, **options):
@@ -282,6 +296,8 @@ def cost(path, wanted):
 
 def loader_cycles(flow, loops, fill_bytes, loaders):
     """Pipe cycles of one scheduler for the addresses of an iteration's cp.async; TMA needs none."""
+    if any(each.opcode == "UTMALDG" for block in flow.blocks for each in block):
+        return 0.0
     _, path = hot_loop(flow, loops, lambda instruction: instruction.opcode == "LDGSTS")
     if not loaders or path is None:
         return 0.0
@@ -355,9 +371,13 @@ def memory_speed(instructions, bytes_in_flight, gpu):
         ends = [i for i, after in enumerate(flow.after) if not after]
         path = flow.path(0, ends, set(range(len(flow.blocks))), is_wide_access) or instructions
     counts = count_path(path)
-    accessed = 32 * sum(width_of(each.operation) for each in path if each.opcode in ("LDG", "STG"))
+    loaded, stored = (32 * sum(width_of(each.operation) for each in path if each.opcode == opcode)
+                      for opcode in ("LDG", "STG"))
+    accessed = loaded + stored
+    # Reading alone is faster than copying, half of whose bytes are stored.
+    share = READ_SHARE - (READ_SHARE - COPY_SHARE) * min(1.0, 2 * stored / accessed)
     busy = max(counts.instructions, counts.mufu, counts.alu, counts.fma)
-    return min(MEMORY_SHARE * gpu["memory_gb_s"], bytes_in_flight / LATENCY * gpu["multiprocessors"] / 1e9,
+    return min(share * gpu["memory_gb_s"], bytes_in_flight / LATENCY * gpu["multiprocessors"] / 1e9,
                4 * accessed / busy * CLOCK * gpu["multiprocessors"] / 1e9)
 
 

@@ -47,18 +47,27 @@ def test_the_hot_path_passes_cold_code_by(sass, cycles):
     assert counts.epilogue_path.instructions >= 2 and counts.prologue_path.instructions == 2
 
 
-def test_where_the_wait_stands_decides_what_is_hidden(sass, cycles):
-    late = cycles.count(loop(sass, *LATE), 384, 128, turns=True, fill=0)
-    early = cycles.count(loop(sass, *EARLY), 384, 128, turns=True, fill=0)
-    step = cycles.count(loop(sass, *LATE), 384, 128, fill=0)
-    assert late.loop.beside_products == 0.75 and early.loop.beside_products == 0
-    assert (late.hidden_behind, early.hidden_behind, step.hidden_behind) == (2, 1, 0)
+def test_turns_and_a_pipelined_loop_hide_pipe_cycles(sass, cycles):
+    one, separate = loop(sass, *LATE), loop(sass, WAIT_1, MUFU, MUFU, f"{RS}, gsb0", WAIT_0, MUFU, MUFU, FMNMX)
+    both = cycles.count(one, 384, 128, turns=True, fill=0)
+    turns = cycles.count(separate, 384, 128, turns=True, fill=0)
+    pipelined = cycles.count(one, 384, 128, fill=0)
+    neither = cycles.count(separate, 384, 128, fill=0)
+    assert [each.loop.phases for each in (both, turns)] == [1, 2]
+    assert [each.hidden_behind for each in (both, turns, pipelined, neither)] == [2, 1, 1, 0]
     pipes, tensor = 2 * 35, 2 * 256
-    assert late.iteration == pytest.approx(tensor + cycles.UNHIDDEN ** 2 * pipes)
-    assert early.iteration == pytest.approx(tensor + cycles.UNHIDDEN * pipes)
-    assert step.iteration == pytest.approx(max(tensor, step.shared) + pipes)
-    assert late.tflops() > early.tflops() > step.tflops()
-    assert late.formula() == "512 + 0.71^2·70"
+    assert both.iteration == pytest.approx(tensor + cycles.UNHIDDEN ** 2 * pipes)
+    assert pipelined.iteration == pytest.approx(tensor + cycles.UNHIDDEN * pipes)
+    assert turns.iteration == pytest.approx(2 * 320 + cycles.UNHIDDEN * pipes)
+    assert neither.iteration == pytest.approx(max(2 * 320, neither.shared) + pipes)
+    assert both.tflops() > pipelined.tflops()
+    assert both.formula() == "512 + 0.71^2·70"
+
+
+def test_where_the_wait_stands_is_seen(sass, cycles):
+    late, early = (cycles.count(loop(sass, *lines), 384, 128, turns=True) for lines in (LATE, EARLY))
+    assert late.loop.beside_products == 0.75 and early.loop.beside_products == 0
+    assert late.loop.phases == early.loop.phases == 1
 
 
 def test_products_that_the_last_iteration_left_under_way_count(sass, cycles):
@@ -81,6 +90,17 @@ def test_a_loader_by_cp_async_costs_pipe_cycles(sass, cycles):
     # 4096 bytes are 256 chunks, two of each thread of four warps, with an IADD3 each.
     assert counts.loader == 2 * 2
     assert cycles.count(instructions(sass, *text[:-2], "EXIT"), 384, 128).loader == 0  # no loop
+
+
+def test_warps_on_mma_sync_hide_each_others_pipes_and_shared_memory(sass, cycles):
+    ldsm, hmma = "LDSM.16.M88.4 R4, [R1]", "HMMA.16816.F32.BF16 R8, R4, R6, R8"
+    text = ["head:", "LDGSTS.E.BYPASS.128 [R1], desc[UR8][R2.64]", ldsm, *[hmma] * 8, MUFU, "@P0 BRA head", "EXIT"]
+    one = cycles.count(instructions(sass, *text), 128)
+    assert one.tensor == 8 * cycles.HMMA_CYCLES and one.flop == 4 * 8 * 16 * 8 * 16 * 2
+    assert one.fill_bytes == 128 * 16 and one.shared == 4 * (4 + 4)  # LDSM and LDGSTS of four warps
+    assert one.iteration == max(one.tensor + 8 + one.shared, one.l2)
+    two = cycles.count(instructions(sass, *text), 128, blocks=2)
+    assert two.iteration == pytest.approx(max(2 * one.tensor + cycles.UNHIDDEN * 2 * (8 + one.shared), two.l2))
 
 
 def test_kernels_without_products_have_no_cycles(sass, cycles):
@@ -136,7 +156,7 @@ def test_a_memory_bound_kernel_has_the_least_of_three_speeds(sass, cycles):
     gpu = {"multiprocessors": 132, "memory_gb_s": 3352}
     load_, store = "LDG.E.128 R4, desc[UR8][R2.64]", "STG.E.128 desc[UR8][R2.64], R4"
     wide = instructions(sass, "head:", load_, load_, store, "@P0 BRA head", "EXIT")
-    assert cycles.memory_speed(wide, 1 << 20, gpu) == pytest.approx(cycles.MEMORY_SHARE * 3352)
+    assert cycles.memory_speed(wide, 1 << 20, gpu) == pytest.approx((cycles.READ_SHARE - (cycles.READ_SHARE - cycles.COPY_SHARE) * 2 / 3) * 3352)
     assert cycles.memory_speed(wide, 8192, gpu) == pytest.approx(8192 / cycles.LATENCY * 132 / 1e9)
     busy = instructions(sass, "head:", load_, *[MUFU] * 400, store, "@P0 BRA head", "EXIT")
     assert cycles.memory_speed(busy, 1 << 20, gpu) == pytest.approx(4 * 1024 / 3200 * cycles.CLOCK * 132 / 1e9)

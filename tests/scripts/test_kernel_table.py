@@ -147,7 +147,7 @@ def test_presets_know_the_registers_that_were_compiled(table, tmp_path, monkeypa
 
 def test_the_tuned_kernels_have_known_keys(table):
     known = {"kernel", "sm", "requires", "instructions", "beside", "static_shared", "loads", "narrow", "loaders",
-             "turns", "persistent", "fill", "streams"}
+             "turns", "persistent", "fill", "streams", "predicted"}
     assert {key for rule in table.read_tuned() for key in rule} <= known
 
 
