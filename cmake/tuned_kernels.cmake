@@ -1,13 +1,16 @@
 # The target tuned_kernels: compiles the sources of scripts/tuned_kernels.toml's kernels alone, without what a host runs
 # of them, and checks the kernels by scripts/kernel_table. The sources of KATT_TUNED_ARCH's first architecture are all of
-# them; of the others those on mma.sync, whose registers the presets of tiles know.
+# them; of the others attention on mma.sync, whose registers the presets of tiles know.
 set(KATT_TUNED_ARCH "90a;80;86;120" CACHE STRING "Architectures of the target tuned_kernels")
 
-set(katt_mma_sources ops/attention/tensor_cores/mma.cpp ops/attention/tensor_cores/mma_backward.cpp)
+file(
+  GLOB katt_attention_sources
+  RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
+  CONFIGURE_DEPENDS ops/attention/tensor_cores/*.cpp ops/attention/decode/*.cpp)
+set(katt_mma_sources ${katt_attention_sources})
+list(FILTER katt_mma_sources INCLUDE REGEX "/mma|/decode/")
 set(katt_tuned_sources
-    ${katt_mma_sources}
-    ops/attention/tensor_cores/wgmma.cpp
-    ops/attention/decode/decode.cpp
+    ${katt_attention_sources}
     ops/convert_dtype/convert_dtype.cpp
     ops/cross_entropy/cross_entropy.cpp
     ops/embedding/embedding.cpp
@@ -40,7 +43,7 @@ function(katt_add_cubin source architecture output)
     OUTPUT ${cubin}
     COMMAND
       ${CMAKE_CUDA_COMPILER} -cubin -x cu -arch=sm_${architecture} -std=c++20 -O3 --expt-relaxed-constexpr
-      --extended-lambda ${definitions} "-I$<JOIN:${includes},;-I>" ${katt_host_flags} -MD -MF ${cubin}.d -MT
+      --extended-lambda ${definitions} "-I$<JOIN:${includes},;-I>" ${katt_host_flags} -w -MD -MF ${cubin}.d -MT
       ${cubin} -o ${cubin} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     DEPFILE ${cubin}.d

@@ -76,7 +76,7 @@ class Path:
     fma: int = 0
     shared: float = 0.0
     operand_bytes: int = 0  # of its warpgroup's products in shared memory
-    right_bytes: int = 0  # of their right sides alone, which all warpgroups share
+    right_bytes: int = 0  # of their right sides alone, which all warpgroups share; a warp's of HMMA
     copied_bytes: int = 0  # by a thread's LDGSTS
     beside_products: float = 0.0  # share of MUFU while products of its own are under way
     phases: int = 0  # stretches of wgmma, between which there are MUFU or a wait for all of them, of a loop
@@ -95,12 +95,15 @@ def count_path(instructions):
         elif opcode in SHARED:
             path.shared += shared_cycles(instruction)
             path.copied_bytes += width_of(instruction.operation) * (opcode == "LDGSTS")
-        path.hmma += opcode == "HMMA"
+        elif opcode == "HMMA":
+            path.hmma += 1
+            path.right_bytes += 8 * 16 * 2
         path.mufu += 8 * (opcode in MUFU)
         path.alu += 2 * (opcode in ALU)
         path.fma += FMA.get(opcode, 0)
     path.beside_products = beside_products(instructions)
-    order = [each.opcode == "HGMMA" for each in instructions if each.opcode in ("HGMMA", "MUFU") or waits_for(each) == 0]
+    order = [each.opcode == "HGMMA" for each in instructions
+             if each.opcode in ("HGMMA", "MUFU") or waits_for(each) == 0]
     path.phases = sum(product and not before for product, before in zip(order, order[-1:] + order))
     return path
 
@@ -157,6 +160,7 @@ class Cycles:
     persistent: bool = False  # loads of the next tile are under way during the epilogue
     fill: float = 1.0  # loaded bytes over those that the products' right sides read
     loader: float = 0.0  # pipe cycles of the loading warps, of one scheduler
+    streams: bool = False  # each warp of mma.sync has keys and values of its own
     unhidden: float = UNHIDDEN
 
     @property
@@ -179,6 +183,8 @@ class Cycles:
     @property
     def fill_bytes(self):
         """Bytes that an iteration of all resident blocks loads."""
+        if self.loop.hmma and self.streams:
+            return self.fill * 4 * self.groups * self.loop.right_bytes
         if self.loop.copied_bytes:
             return 128 * self.groups * self.loop.copied_bytes
         return self.fill * self.loop.right_bytes * self.blocks

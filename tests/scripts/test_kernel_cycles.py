@@ -103,6 +103,14 @@ def test_warps_on_mma_sync_hide_each_others_pipes_and_shared_memory(sass, cycles
     assert two.iteration == pytest.approx(max(2 * one.tensor + cycles.UNHIDDEN * 2 * (8 + one.shared), two.l2))
 
 
+def test_warps_that_stream_read_their_own_right_sides(sass, cycles):
+    hmma = "HMMA.16816.F32.BF16 R8, R4, R6, R8"
+    counts = cycles.count(instructions(sass, "head:", hmma, hmma, MUFU, "@P0 BRA head", "EXIT"), 128, streams=True)
+    assert counts.fill_bytes == 4 * 2 * 256  # of four warps two 8 × 16 operands each
+    assert counts.gb_s(1) == cycles.READ_SHARE
+    assert counts.gb_s(1e9) == pytest.approx(132 * 2048 * cycles.CLOCK / counts.iteration / 1e9)
+
+
 def test_kernels_without_products_have_no_cycles(sass, cycles):
     assert cycles.count(instructions(sass, "head:", "FADD R1, R1, R2", "@P0 BRA head", "EXIT"), 128) is None
 
@@ -156,7 +164,8 @@ def test_a_memory_bound_kernel_has_the_least_of_three_speeds(sass, cycles):
     gpu = {"multiprocessors": 132, "memory_gb_s": 3352}
     load_, store = "LDG.E.128 R4, desc[UR8][R2.64]", "STG.E.128 desc[UR8][R2.64], R4"
     wide = instructions(sass, "head:", load_, load_, store, "@P0 BRA head", "EXIT")
-    assert cycles.memory_speed(wide, 1 << 20, gpu) == pytest.approx((cycles.READ_SHARE - (cycles.READ_SHARE - cycles.COPY_SHARE) * 2 / 3) * 3352)
+    share = (cycles.READ_SHARE + 2 * cycles.COPY_SHARE) / 3  # a third of the bytes is stored, two thirds of a copy's half
+    assert cycles.memory_speed(wide, 1 << 20, gpu) == pytest.approx(share * 3352)
     assert cycles.memory_speed(wide, 8192, gpu) == pytest.approx(8192 / cycles.LATENCY * 132 / 1e9)
     busy = instructions(sass, "head:", load_, *[MUFU] * 400, store, "@P0 BRA head", "EXIT")
     assert cycles.memory_speed(busy, 1 << 20, gpu) == pytest.approx(4 * 1024 / 3200 * cycles.CLOCK * 132 / 1e9)
