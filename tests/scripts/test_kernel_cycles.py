@@ -164,7 +164,7 @@ def test_a_memory_bound_kernel_has_the_least_of_three_speeds(sass, cycles):
     gpu = {"multiprocessors": 132, "memory_gb_s": 3352}
     load_, store = "LDG.E.128 R4, desc[UR8][R2.64]", "STG.E.128 desc[UR8][R2.64], R4"
     wide = instructions(sass, "head:", load_, load_, store, "@P0 BRA head", "EXIT")
-    share = (cycles.READ_SHARE + 2 * cycles.COPY_SHARE) / 3  # a third of the bytes is stored, two thirds of a copy's half
+    share = (cycles.READ_SHARE + 2 * cycles.COPY_SHARE) / 3  # a third of the bytes is stored, half of a copy's
     assert cycles.memory_speed(wide, 1 << 20, gpu) == pytest.approx(share * 3352)
     assert cycles.memory_speed(wide, 8192, gpu) == pytest.approx(8192 / cycles.LATENCY * 132 / 1e9)
     busy = instructions(sass, "head:", load_, *[MUFU] * 400, store, "@P0 BRA head", "EXIT")
