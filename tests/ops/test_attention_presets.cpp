@@ -100,9 +100,25 @@ TEST(AttentionPresets, OccupancyFollowsRegistersThreadsAndSharedMemory) {
   EXPECT_EQ(impl::resident_blocks(a100, {128, 168, 0}), 3);
   EXPECT_EQ(impl::resident_blocks(a100, {128, 32, 81 * 1024}), 2);
   EXPECT_EQ(impl::resident_blocks(rtx, {128, 32, 81 * 1024}), 1);
-  // head_dim 128, 64x64: 48 KiB and 208 registers: two blocks of four warps on 64 warps.
+  // head_dim 128, 64x64: 48 KiB and 193 registers: two blocks of four warps on 64 warps.
   EXPECT_DOUBLE_EQ(impl::occupancy(a100, impl::mma_on_gpus, 128, {64, 64}), 8.0 / 64);
   EXPECT_DOUBLE_EQ(impl::occupancy(rtx, impl::mma_on_gpus, 256, {64, 64}), 4.0 / 48);
+}
+
+TEST(AttentionPresets, RegistersAreThoseOfTheArchitecture) {
+  // The same kernel takes 164 registers on sm_86, three blocks, and 224 on sm_120, two.
+  EXPECT_DOUBLE_EQ(impl::occupancy(*find_gpu("rtx3090ti"), impl::mma_on_gpus, 64, {64, 64}),
+                   12.0 / 48);
+  EXPECT_DOUBLE_EQ(impl::occupancy(*find_gpu("rtx5080"), impl::mma_on_gpus, 64, {64, 64}),
+                   8.0 / 48);
+  const impl::Registers known("FlashMma", 64, 64, 64);
+  EXPECT_EQ(known.on(89), known.on(86));  // the latest known one before it
+  EXPECT_EQ(known.on(75), known.on(80));
+  EXPECT_EQ(impl::Registers("FlashMma", 64, 64, 72).on(80), 255);
+  EXPECT_EQ(impl::Registers(168).on(120), 168);
+  for (const impl::CompiledRegisters& row : impl::compiled_registers) {
+    for (const int registers : row.registers) EXPECT_TRUE(registers > 0 && registers <= 255);
+  }
 }
 
 }  // namespace

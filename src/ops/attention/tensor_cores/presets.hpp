@@ -1,6 +1,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +14,7 @@
 #include "ops/attention/gpus.hpp"
 #include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/mma_kernel.hpp"
+#include "ops/attention/tensor_cores/registers.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
 #include "ops/attention/tensor_cores/wgmma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/wgmma_kernel.hpp"
@@ -21,10 +24,36 @@
 /// measured: a tuning file of a machine comes before them.
 namespace katt::attention::impl {
 
+/// Registers of a thread: a number for all architectures, or those of a kernel of
+/// compiled_registers, which vary; of a kernel that is not there the most that a thread can have.
+class Registers {
+ public:
+  constexpr Registers(int all) { registers_.fill(all); }
+  constexpr Registers(std::string_view kernel, int head_dim, int tile_q, int tile_kv) {
+    registers_.fill(255);
+    for (const CompiledRegisters& row : compiled_registers) {
+      if (row.kernel == kernel && row.head_dim == head_dim && row.tile_q == tile_q &&
+          row.tile_kv == tile_kv) {
+        registers_ = row.registers;
+      }
+    }
+  }
+
+  /// As compiled for the latest known architecture that is not later than the capability.
+  constexpr int on(int capability) const {
+    std::size_t i = register_capabilities.size() - 1;
+    while (i > 0 && register_capabilities[i] > capability) --i;
+    return registers_[i];
+  }
+
+ private:
+  std::array<int, register_capabilities.size()> registers_{};
+};
+
 /// The resources of a block of a kernel.
 struct BlockNeeds {
   int threads;
-  int registers;  ///< of a thread
+  Registers registers;
   int shared_bytes;
 };
 
@@ -38,21 +67,11 @@ struct TensorCoreVariant {
   std::optional<BlockNeeds> (*needs)(std::int64_t head_dim, Tile tile);
 };
 
-/// Registers as scripts/kernel_table prints them for sm_80 and sm_90a, rounded up to eight; the
-/// launch bounds of flash_wgmma fix its own.
-constexpr int mma_registers(int head_dim) {
-  return head_dim <= 64 ? 168 : head_dim <= 128 ? 208 : 256;
-}
-/// The resources of the kernel of dK and dV.
-constexpr int mma_backward_registers(int head_dim, int tile_q) {
-  return head_dim <= 64 && tile_q <= 32 ? 192 : 248;
-}
-
 inline std::optional<BlockNeeds> mma_needs(std::int64_t head_dim, Tile tile) {
   std::optional<BlockNeeds> needs;
   visit_tensor_core_tile<MmaTiles>(head_dim, tile, [&]<int HeadDim, class Shape>() {
     using Kernel = FlashMma<bf16, HeadDim, Shape::q, Shape::kv>;
-    needs = {Kernel::threads, mma_registers(HeadDim), Kernel::shared_bytes};
+    needs = {Kernel::threads, {"FlashMma", HeadDim, Shape::q, Shape::kv}, Kernel::shared_bytes};
   });
   return needs;
 }
@@ -63,7 +82,8 @@ inline std::optional<BlockNeeds> mma_backward_needs(std::int64_t head_dim, Tile 
   visit_backward_tile(head_dim, tile, [&]<int HeadDim, class Shape>() {
     using Keys = FlashMmaBackwardKv<bf16, HeadDim, Shape::q, Shape::kv>;
     using Queries = FlashMmaBackwardQ<bf16, HeadDim, backward_block_rows, Shape::kv>;
-    needs = {Keys::threads, mma_backward_registers(HeadDim, Shape::q),
+    needs = {Keys::threads,
+             {"FlashMmaBackwardKv", HeadDim, Shape::q, Shape::kv},
              std::max(Keys::shared_bytes, Queries::shared_bytes)};
   });
   return needs;
@@ -111,7 +131,7 @@ inline constexpr TensorCoreVariant wgmma_backward_on_gpus{"flash_wgmma", WgmmaBa
 /// memory to blocks by 128 bytes, of which each block costs 1 KiB more.
 constexpr int resident_blocks(const Gpu& gpu, const BlockNeeds& block) {
   const int warps = (block.threads + 31) / 32;
-  const int registers_of_warp = (block.registers * 32 + 255) / 256 * 256;
+  const int registers_of_warp = (block.registers.on(gpu.capability) * 32 + 255) / 256 * 256;
   const int shared = (block.shared_bytes + 1024 + 127) / 128 * 128;
   return std::min({gpu.blocks, gpu.threads / (32 * warps),
                    gpu.registers / 4 / registers_of_warp * 4 / warps, gpu.shared_bytes / shared});
