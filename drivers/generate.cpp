@@ -61,13 +61,14 @@ double rate(std::size_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-void print_summary(const Made& made, const Memory& memory) {
+void print_summary(const Made& made, const Memory& memory, Backend backend) {
   const auto bytes = [](std::size_t n) { return bench::human_bytes(static_cast<double>(n)); };
   std::printf("prefill  %zu tokens in %s, %.0f tokens/s\n", made.prompt_tokens,
               bench::human_seconds(made.prefill_s).c_str(),
               rate(made.prompt_tokens, made.prefill_s));
   std::printf("decode   %zu tokens in %s, %.0f tokens/s\n", made.decoded(),
               bench::human_seconds(made.decode_s).c_str(), rate(made.decoded(), made.decode_s));
+  if (backend == Backend::cuda) std::printf("token    submitted as %s\n", made.submission.c_str());
   if (made.tokens.size() > 1) {
     std::printf("batch    %zu prompts, %lld steps of %.1f sequences\n", made.tokens.size(),
                 static_cast<long long>(made.steps),
@@ -145,6 +146,7 @@ void print_json(const nlohmann::ordered_json& tokens, const Made& made, const Me
       {"decode_s", made.decode_s},
       {"prefill_tokens_s", rate(made.prompt_tokens, made.prefill_s)},
       {"decode_tokens_s", rate(made.decoded(), made.decode_s)},
+      {"decode_submission", made.submission},
       {"weight_bytes", memory.weights},
       {"cache_bytes", memory.cache},
       {"activation_bytes", memory.activations},
@@ -183,6 +185,7 @@ int generate_command(const Invocation& invocation) {
   ModelOptions options;
   nn::GenerateOptions how;
   bool no_cache = false;
+  bool no_graph = false;
   bool profile = false;
   LayoutOptions ranks;
   options.add_to(line);
@@ -201,6 +204,8 @@ int generate_command(const Invocation& invocation) {
   line.option("--top-p", "sample from the fewest that hold this probability (default: 1)");
   line.option("--chunk", "tokens of the prompt taken at a time (default: 512)");
   line.flag("--no-cache", no_cache, "compute the whole text again for every token");
+  line.option("--warm-up", "continuations of --tokens before the one that is timed (default: 0)");
+  line.flag("--no-graph", no_graph, "on a GPU: submit the launches of a token one by one");
   line.flag("--profile", profile, "tell where the time goes, by phase and operator");
   line.option("--log", "HDF5 file for the profile and the times");
   bool overwrite = false;
@@ -218,6 +223,8 @@ int generate_command(const Invocation& invocation) {
     throw InputError("--tokens or --text or --prompts: expected one of them: " +
                      std::string(generate_usage));
   }
+  const std::int64_t warm_ups = line.count("--warm-up", 0, 0);
+  if (warm_ups > 0 && prompts_file) throw InputError("--warm-up: expected without --prompts");
   for (const std::string name : {"--batch", "--window", "--sinks"}) {
     if (line.text(name) && !prompts_file) throw InputError(name + ": expected with --prompts");
   }
@@ -260,6 +267,7 @@ int generate_command(const Invocation& invocation) {
       of_session = nn::session_for(prompts, how.max_new_tokens, batch, window, sinks);
     }
     of_session.chunk = most;
+    of_session.graphs = !no_graph;
     of_session.groups = replicas.model;
     check_inference_fits(exec, options, of_session);
     const memory::Scope scope;
@@ -288,6 +296,10 @@ int generate_command(const Invocation& invocation) {
       made.decode_s = all.decode_s;
       made.steps = all.steps;
     } else {
+      for (std::int64_t i = 0; i < warm_ups; ++i) {
+        (void)nn::generate(session, model.config(), prompts.front(), how);
+        session.clear();
+      }
       auto one = nn::generate(session, model.config(), prompts.front(), how);
       made.tokens = {std::move(one.tokens)};
       made.prefill_s = one.prefill_s;
@@ -309,7 +321,7 @@ int generate_command(const Invocation& invocation) {
                               : nlohmann::ordered_json(made.tokens.front()),
                  made, memory);
     } else {
-      print_summary(made, memory);
+      print_summary(made, memory, options.backend);
       for (const auto& of_prompt : made.tokens) print_tokens(of_prompt, text.has_value());
     }
   });

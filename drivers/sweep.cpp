@@ -75,6 +75,9 @@ int sweep_command(const Invocation& invocation) {
   line.flag("--profile", profile, "tell and record where the time goes, from further runs");
   line.flag("--isolate", isolate,
             "outlive a variant that ends the process: a failed row (on a device always)");
+  line.option("--limit-s",
+              "seconds after which a step of a variant (its first run, its warm-up, a sample) has "
+              "hung: a failed row (default: none)");
   MeasureOptions measuring(line, request);
   if (!line.parse(invocation.arguments)) return 0;
   measuring.apply(request);
@@ -82,6 +85,8 @@ int sweep_command(const Invocation& invocation) {
   request.settings.profile |= profile;
   const auto& tuning_file = line.text("--tuning");
   const auto& shard = line.text("--shard");
+  constexpr double day_s = 86400;
+  const double limit_s = line.number("--limit-s", 0.1, day_s, 0);
   options.output = line.text("-o").value_or("");
   if (shard) options.shard = bench::parse_shard(*shard);
   options.command = invocation.command;
@@ -91,6 +96,9 @@ int sweep_command(const Invocation& invocation) {
   }
   const ranks::Communicator ranks = ranks::world();
   const bool first = ranks.rank() == 0;  // rank 0 writes the file and prints
+  if (limit_s > 0 && ranks.size() > 1) {
+    throw InputError("--limit-s: expected on one rank: mpirun ends the others with one that dies");
+  }
   const bool by_all_ranks = ranks.size() > 1 && bench::is_collective(request.entries);
   if (by_all_ranks) bench::share_cores(ranks, request.entries);
   else if (ranks.size() > 1) bench::allow_all_processors();
@@ -109,11 +117,13 @@ int sweep_command(const Invocation& invocation) {
     if (tuned && tuned_tiles) tuning = bench::Tuning::read(*tuned_tiles);
   });
 
-  const bool at_risk = !dry_run && (isolate || asks_for(request.entries, Backend::cuda));
+  const bool at_risk =
+      !dry_run && (isolate || limit_s > 0 || asks_for(request.entries, Backend::cuda));
   if (at_risk && ranks.size() == 1 && !bench::watch::is_on()) {
     std::vector<std::string> arguments{"sweep"};
     arguments.insert(arguments.end(), invocation.arguments.begin(), invocation.arguments.end());
-    return bench::watch_over(arguments, [&](const std::string& line) { progress.note(line); });
+    return bench::watch_over(arguments, limit_s,
+                             [&](const std::string& line) { progress.note(line); });
   }
   const Runtime runtime(bench::most_threads(request.entries), device);
   std::vector<bench::PlannedCase> plan;

@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
+from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Shape of LLaMA 3.2 1B; a folder with this alone is a random model.
@@ -34,6 +36,15 @@ METRICS = (
 SMALL_AXES = {"seq": 64, "seq_q": 64, "seq_kv": 96, "kv_len_min": 40, "heads": 2, "kv_heads": 1, "head_dim": 128,
               "tokens": 4, "hidden": 256, "intermediate": 256, "vocab": 512}  # fmt: skip
 SMALL_TESTS = ("memory.transfer", "ops.rmsnorm", "ops.softmax", "ops.swiglu")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the work: its share of the time in seconds, and the fewest that are worth beginning with."""
+
+    name: str
+    share_s: float
+    least_s: float
 
 
 class Failed(Exception):
@@ -88,10 +99,13 @@ class Run:
         self.out.mkdir(parents=True, exist_ok=True)
         self.file = self.out / "gpu_run.json"
         self.state = json.loads(self.file.read_text()) if self.file.exists() else {"stages": {}}
+        # What nobody needs later: the unpacked bundle, the model.
+        self.work = ROOT / "build" / "gpu_first" if options.first else self.out
+        self.work.mkdir(parents=True, exist_ok=True)
         self.deadline = math.inf
         self.log = None
-        self.program = self.find_program()
         self.peer = self.write_peer()
+        self.program = self.find_program()
 
     def find_program(self):
         if self.options.program:
@@ -100,25 +114,31 @@ class Run:
             bundle = pathlib.Path(self.options.bundle)
             if not bundle.is_file():
                 die(f"{bundle} is missing: scripts/build cuda --bundle makes it")
-            program = self.out / "katt-bundle" / "katt"
+            program = self.work / "katt-bundle" / "katt"
             if not program.exists() or bundle.stat().st_mtime > program.stat().st_mtime:
                 shutil.rmtree(program.parent, ignore_errors=True)
                 with tarfile.open(bundle) as archive:
-                    archive.extractall(self.out)
+                    archive.extractall(self.work)
                 program.touch()
         if not os.access(program, os.X_OK) or program.is_dir():
             die(f"{program} is no program")
         return program
 
     def write_peer(self):
-        """A program for --peer-program, where Python has PyTorch."""
-        if importlib.util.find_spec("torch") is None or importlib.util.find_spec("numpy") is None:
+        """A program for --peer-program, where Python has PyTorch. One process imports PyTorch for all peers, beside
+        the first stage (drivers/peers/katt_peers/prefork.py); it ends with this one."""
+        if not has("torch") or not has("numpy"):
             return None
-        path = self.out / "peers"
+        path, line = self.work / "peers", pathlib.Path(tempfile.mkdtemp()) / "line"
         path.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}/drivers/peers${{PYTHONPATH:+:$PYTHONPATH}}" '
                         f'exec "{sys.executable}" -m katt_peers "$@"\n')  # fmt: skip
         path.chmod(0o755)
-        return path
+        self.prefork = subprocess.Popen([path, "--prefork", line], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+        through = path.with_name("peers_through")
+        through.write_text(f'#!/bin/sh\nexec "{path}" --through "{line}" "$@"\n')
+        through.chmod(0o755)
+        return through
 
     def say(self, text):
         print(text, flush=True)
@@ -195,6 +215,30 @@ def has(module):
     return importlib.util.find_spec(module) is not None
 
 
+def find_tool(name):
+    """The path of one of CUDA's tools; raises LeftOut when it is not installed."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+    if found is None:
+        raise LeftOut(f"{name} is not installed")
+    return found
+
+
+def probe(run, prefix, limit_s=40):
+    """Runs a short kernel under a tool; raises LeftOut when the tool does not work here, as under some hypervisors."""
+    end = run.deadline
+    run.deadline = min(end, time.monotonic() + limit_s)
+    try:
+        run.run([*prefix, run.program, "sweep", "softmax", *run.on_device(), "--variant", "naive", "--tokens", 4,
+                 "--vocab", 64, "--rounds", 1, "--budget-s", 0, "--overwrite", "-o", run.work / "probe.h5"],
+                prefix[0])  # fmt: skip
+    except (Failed, OutOfTime) as error:
+        if end - time.monotonic() < 1:
+            raise OutOfTime from error
+        raise LeftOut(f"{pathlib.Path(prefix[0]).name} does not work here: {error or 'it takes too long'}") from error
+    finally:
+        run.deadline = end
+
+
 def small_sweep(text):
     """A sweep file with its axes cut to SMALL_AXES."""
 
@@ -208,11 +252,11 @@ def small_sweep(text):
     return re.sub(r"^(\w+) = (\[?-?\d[-\d, ]*\]?)$", cut, text, flags=re.MULTILINE)
 
 
-def sweep(run, experiment, *arguments, prefix=(), name=None):
+def sweep(run, experiment, *arguments, prefix=(), name=None, file="sweep.toml"):
     """A sweep of experiments/, which continues where it was stopped. Failed rows are a failure."""
-    file = ROOT / "experiments" / experiment / "sweep.toml"
+    file = ROOT / "experiments" / experiment / file
     if run.options.small:
-        small = run.out / f"{experiment}.toml"
+        small = run.work / f"{experiment}_{file.name}"
         small.write_text(small_sweep(file.read_text()))
         file, arguments = small, ("--rounds", "1", "--budget-s", "0", *arguments)
     command = [*prefix, run.program, "sweep", os.path.relpath(file, ROOT), *run.on_device(), "--resume",
@@ -265,9 +309,8 @@ def stage_tests(run):
 
 def stage_sanitizer(run):
     """Each check has an equal share of what is left: the sweep first, every kernel once, then the tests."""
-    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
-    if tool is None:
-        raise LeftOut("compute-sanitizer is not installed")
+    tool = find_tool("compute-sanitizer")
+    probe(run, [tool, "--tool", "memcheck", "--target-processes", "all", "--error-exitcode", "9"])
     checks = ("memcheck", "racecheck", "synccheck")
     failed, unfinished = [], []
     end = run.deadline
@@ -405,23 +448,23 @@ def measured_rows(paths):
 
 
 def stage_ncu(run):
-    tool = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
-    if tool is None:
-        raise LeftOut("ncu is not installed")
+    tool = find_tool("ncu")
     if not has("h5py"):
         raise LeftOut("Python has no h5py, which tells the rows that are the furthest from their ceilings")
     axes = {op["name"]: [axis["name"] for axis in op["axes"]]
             for op in json.loads((run.out / "info.json").read_text())["operators"]}  # fmt: skip
     rows = furthest_rows(measured_rows([run.out / "cuda_attention.h5", run.out / "cuda_operators.h5"]))
+    options = ["--clock-control", "none", "--csv", "--target-processes", "all", "--metrics", ",".join(METRICS)]
+    probe(run, [tool, *options])
     for number, row in enumerate(rows, 1):
         name = f"ncu_{number}_{row['op']}_{row['variant']}"
         if run.part(name):
             continue
         table = run.out / f"{name}.csv"
-        run.run([tool, "--csv", "--log-file", table, "--target-processes", "all", "--metrics", ",".join(METRICS),
-                 "--kernel-name-base", "demangled", "--kernel-name", f"regex:katt::{row['op']}", "--launch-count", "40",
-                 run.program, "sweep", *sweep_arguments(row, axes[row["op"]]), "--overwrite", "-o",
-                 run.out / f"{name}_sweep.h5"], "ncu")  # fmt: skip
+        run.run([tool, *options, "--log-file", table, "--kernel-name-base", "demangled", "--kernel-name",
+                 f"regex:katt::{row['op']}", "--launch-count", "40", run.program, "sweep",
+                 *sweep_arguments(row, axes[row["op"]]), "--overwrite", "-o", run.out / f"{name}_sweep.h5"],
+                "ncu")  # fmt: skip
         load_script("ncu_to_hdf5").convert(table, run.out / f"{name}.h5")
         run.done(name)
     return ", ".join(f"{row['op']} {row['pass']} {row['variant']} at {row['ceiling_fraction']:.2f} of {row['ceiling']}"

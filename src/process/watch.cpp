@@ -5,18 +5,22 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #if defined(KATT_HAS_CUDA)
@@ -38,13 +42,21 @@ struct Fault {
 
 /// The memory that both processes share. Zeros mean empty.
 struct Journal {
-  std::uint64_t at_work;         ///< 0: none
-  std::array<char, 240> reason;  ///< the child's reason, when it had time to write one
+  std::atomic<std::uint64_t> at_work;  ///< 0: none
+  std::atomic<double> since_s;         ///< on clock_s(), written before at_work
+  std::array<char, 240> reason;        ///< the child's reason, when it had time to write one
   std::size_t count;
   std::array<Fault, most_faults> faults;
 };
 
 Journal* journal = nullptr;
+
+/// Seconds on a clock that all processes share.
+double clock_s() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 Journal* map(int descriptor) {
   void* memory = mmap(nullptr, sizeof(Journal), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
@@ -126,13 +138,43 @@ pid_t start(std::span<const std::string> arguments, int descriptor) {
   return pid;
 }
 
-/// waitpid's status of a child once it has ended.
-int wait_for(pid_t pid) {
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0) {
+/// True once the child has ended; with `blocks` not before. `status` is then waitpid's.
+bool has_ended(pid_t pid, int& status, bool blocks) {
+  pid_t ended = 0;
+  while ((ended = waitpid(pid, &status, blocks ? 0 : WNOHANG)) < 0) {
     if (errno != EINTR) throw std::runtime_error("waitpid failed");
   }
-  return status;
+  return ended == pid;
+}
+
+bool is_overdue(const Journal& shared, double limit_s) {
+  return shared.at_work != 0 && clock_s() - shared.since_s > limit_s;
+}
+
+/// The end of a child.
+struct End {
+  int status = 0;  ///< waitpid's
+  bool overdue = false;
+};
+
+End wait_for(pid_t pid, const Journal& shared, double limit_s) {
+  using namespace std::chrono_literals;
+  End end;
+  while (!has_ended(pid, end.status, limit_s <= 0 || end.overdue)) {
+    if (is_overdue(shared, limit_s)) {
+      end.overdue = kill(pid, SIGKILL) == 0;
+    } else {
+      std::this_thread::sleep_for(20ms);
+    }
+  }
+  return end;
+}
+
+std::string overdue_reason(double limit_s) {
+  std::array<char, 80> text{};
+  std::snprintf(text.data(), text.size(), "did not end within %g s, the limit of --limit-s",
+                limit_s);
+  return text.data();
 }
 
 std::string name_of_signal(int signal) {
@@ -167,7 +209,9 @@ Faults faults() {
 }
 
 Work::Work(std::uint64_t number) {
-  if (is_on()) journal->at_work = number;
+  if (!is_on()) return;
+  journal->since_s = clock_s();
+  journal->at_work = number;
 }
 
 Work::~Work() {
@@ -188,7 +232,7 @@ void end_on_broken_device() {
 
 }  // namespace watch
 
-int watch_over(std::span<const std::string> arguments,
+int watch_over(std::span<const std::string> arguments, double limit_s,
                const std::function<void(const std::string&)>& note) {
   const int descriptor = memfd_create("katt_watch", MFD_CLOEXEC);
   if (descriptor < 0 || ftruncate(descriptor, sizeof(Journal)) != 0) throw std::bad_alloc();
@@ -201,16 +245,19 @@ int watch_over(std::span<const std::string> arguments,
   const Handover handover;
   for (;;) {
     child = start(arguments, above);
-    const int status = wait_for(child);
+    const End end = wait_for(child, shared, limit_s);
     child = 0;
-    if (WIFEXITED(status)) {
+    if (WIFEXITED(end.status)) {
       close(above);
       munmap(&shared, sizeof(Journal));
-      return WEXITSTATUS(status);
+      return WEXITSTATUS(end.status);
     }
-    const int signal = WTERMSIG(status);
-    const std::string how = "the process that ran it ended with " + name_of_signal(signal);
-    const bool is_asked = signal == SIGKILL || signal == SIGTERM || signal == SIGINT;
+    const int signal = WTERMSIG(end.status);
+    const std::string how = end.overdue
+                                ? overdue_reason(limit_s)
+                                : "the process that ran it ended with " + name_of_signal(signal);
+    const bool is_asked =
+        !end.overdue && (signal == SIGKILL || signal == SIGTERM || signal == SIGINT);
     if (shared.at_work == 0 || is_asked || shared.count == most_faults) {
       throw std::runtime_error("the process of the sweep ended with " + name_of_signal(signal) +
                                (shared.count == most_faults ? ", like 100 before it" : "") +
@@ -223,6 +270,7 @@ int watch_over(std::span<const std::string> arguments,
     Fault& fault = shared.faults[shared.count++];
     fault.number = shared.at_work;
     copy(reason, fault.reason);
+    shared.at_work = 0;  // the next child begins later than its limit is looked at
     note(reason + "; another one goes on");
   }
 }

@@ -10,7 +10,8 @@
 /// faults: CUDA answers every later call with the same error. So the sweep runs in a child process,
 /// which writes the running configuration into memory that it shares with this process. When the
 /// child dies there, this process starts another child, which continues at the end of the file and
-/// records that configuration as `failed` instead of running it again.
+/// records that configuration as `failed` instead of running it again. A kernel that never ends
+/// needs a time limit: past it this process kills the child.
 namespace katt::bench {
 
 /// Configurations that ended a process, by their number, and how.
@@ -29,7 +30,8 @@ void begin(int descriptor);
 /// The configurations that ended them.
 [[nodiscard]] Faults faults();
 
-/// Marks a configuration as running while the object lives. Its number is not 0. The destructor
+/// Marks a configuration as running while the object lives; the time limit counts from here. The
+/// number is 0 for one that cannot be the fault, and is not limited. The destructor
 /// checks the device once more: a device that the configuration broke ends the process there.
 class Work {
  public:
@@ -47,9 +49,10 @@ void end_on_broken_device();
 
 /// Runs this program with these arguments as children, one after the other, until one ends by
 /// itself; returns its exit status. Each child gets the descriptor of the shared memory as its last
-/// argument, `--watched=N`. This process passes its signals on. Throws std::runtime_error when a
-/// child dies while no configuration runs, or when more than 100 have died.
-[[nodiscard]] int watch_over(std::span<const std::string> arguments,
+/// argument, `--watched=N`. This process passes its signals on. It kills a child whose Work lives
+/// longer than `limit_s` seconds; 0: no limit. Throws std::runtime_error when a child dies while no
+/// configuration runs, or when more than 100 have died.
+[[nodiscard]] int watch_over(std::span<const std::string> arguments, double limit_s,
                              const std::function<void(const std::string&)>& note);
 
 }  // namespace katt::bench

@@ -259,8 +259,8 @@ void CaseRunner::enter_case(const PlannedCase& planned, std::span<const std::siz
       }
       entered.indices.push_back(i);
       entered.output_bytes.push_back(peer.output_bytes);
-      contenders.push_back(
-          enter([&] { return std::move(peer.candidate); }, number_of(planned, config)));
+      // A peer is a process of its own, with a time limit of its own: --peer-timeout-s.
+      contenders.push_back(enter([&] { return std::move(peer.candidate); }));
       continue;
     }
     if (Status status = inputs.supports(config); !status.is_ok()) {

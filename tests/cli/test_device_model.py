@@ -47,6 +47,14 @@ def test_greedy_continuation(katt, checkpoint, expected, arguments):
         assert made == ids(expected["greedy"])
 
 
+def test_launches_without_a_graph_decode_the_same(katt, checkpoint, expected):
+    command = ("generate", "--model", checkpoint, "--tokens", ids(expected["prompt"]), "--max-new-tokens",
+               len(expected["greedy"]), "--backend", "cuda", "--no-graph", "--warm-up", 1)  # fmt: skip
+    lines = run(katt, *command).stdout.splitlines()
+    assert "token    submitted as launches: no graph was asked for" in lines
+    assert lines[-1] == ids(expected["greedy"])
+
+
 def train(katt, checkpoint, options, *arguments):
     numbers = [part for name, value in options.items() for part in ("--" + name, value)]
     run(katt, "train", "--model", checkpoint, "--data", checkpoint / "expected.h5", "--log", "log.h5", "--overwrite",

@@ -43,6 +43,29 @@ def test_a_fault_is_a_failed_row(faulty):
         assert command == "katt " + " ".join(arguments)
 
 
+def test_a_variant_that_hangs_is_a_failed_row(faulty):
+    arguments = (*SWEEP, "--variant", "naive,endless,fused", "--limit-s", "1.5")
+    start = time.monotonic()
+    done = faulty(*(part for part in arguments if part != "--isolate"))
+    assert done.returncode == 1, done.stderr
+    assert time.monotonic() - start > 3  # two points
+    for row in rows(faulty.folder / "out.h5"):
+        if row["variant"] == b"endless":
+            assert (row["status"], row["samples"]) == (b"failed", 0)
+            assert row["reason"] == b"did not end within 1.5 s, the limit of --limit-s"
+        else:
+            assert row["status"] == b"ok" and row["speedup"] > 0
+    again = faulty(*arguments, "--resume")
+    assert again.returncode == 0 and "nothing left to do" in again.stderr, again.stderr
+
+
+def test_a_limit_leaves_alone_what_ends_in_time(faulty):
+    assert faulty(*SWEEP, "--variant", "naive,fused", "--limit-s", "20").returncode == 0
+    for value, words in (("0", "from 0.1"), ("soon", "expected")):
+        (faulty.folder / "out.h5").unlink(missing_ok=True)
+        assert words in faulty.refuses(*SWEEP, "--variant", "fused", "--limit-s", value)
+
+
 def test_a_variant_that_takes_another_dtype_is_a_failed_row(faulty):
     done = faulty("sweep", "softmax", "--tokens", "5", "--vocab", "16", "--dtype", "f16,bf16", "--backend", BACKEND,
                   "--variant", "naive,f32_alone", "--rounds", "2", "--threads", "1", "-o", "out.h5")  # fmt: skip

@@ -1,5 +1,5 @@
 """`scripts/gpu_run`: its division of time, its state between calls, its answers to failures. The
-program is a fake of this file, which records its calls."""
+program is a fake of this file, which records its calls. What `--first` brings home stays within its limits."""
 
 import importlib.machinery
 import importlib.util
@@ -164,8 +164,11 @@ def sanitizer(call, monkeypatch):
         checked = call.folder / "checked"
         checked.unlink(missing_ok=True)
         done, stages = call("echo 5 rows", "sanitizer", *arguments)
-        return done, stages["sanitizer"], checked.read_text().splitlines() if checked.exists() else []
+        lines = checked.read_text().splitlines() if checked.exists() else []
+        assert lines[:1] == ["memcheck katt sweep softmax"], "a short kernel tells whether the tool works here"
+        return done, stages["sanitizer"], lines[1:]
 
+    run.tool = tool
     return run
 
 
@@ -189,6 +192,14 @@ def test_what_the_sanitizer_finds_is_said_and_run_again_alone(sanitizer):
                        for check in ("memcheck", "racecheck", "synccheck")]  # fmt: skip
 
 
+def test_a_tool_that_does_not_work_here_is_left_out(sanitizer):
+    sanitizer.tool.write_text(sanitizer.tool.read_text().replace('exec "$@"', "echo Device not supported; exit 1"))
+    done, stage, checked = sanitizer("exit 0")
+    assert (done.returncode, stage["status"], checked) == (0, "left out", [])
+    assert stage["said"].startswith("compute-sanitizer does not work here: ")
+    assert "Device not supported" in stage["said"]
+
+
 def test_a_check_that_takes_long_leaves_the_others_their_share(sanitizer, monkeypatch):
     stages, now, shares = gpu_run.gpu_stages, [100.0], {}
 
@@ -205,6 +216,8 @@ def test_a_check_that_takes_long_leaves_the_others_their_share(sanitizer, monkey
         return []
 
     monkeypatch.setattr(stages.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(stages, "find_tool", lambda name: name)
+    monkeypatch.setattr(stages, "probe", lambda run, prefix: None)
     monkeypatch.setattr(stages, "tests_of", lambda run: [("ops.rope", "Rope.*")])
     monkeypatch.setattr(stages, "run_tests", spend)
     with pytest.raises(stages.OutOfTime):
@@ -222,3 +235,117 @@ def test_bad_usage_is_one_line(call, arguments, words):
     done, stages = call("echo", *arguments)
     assert (done.returncode, stages) == (2, {})
     assert done.stderr.startswith("katt: ") and len(done.stderr.splitlines()) == 1 and words in done.stderr
+
+
+# Answers of a program with a device: its facts, a model's times, a sweep that writes its file and tells much.
+INFO = {"devices": [{"name": "NVIDIA H100 80GB HBM3"}], "operators": [{"name": "attention", "variants": [
+    {"backend": "cuda", "pass": "forward", "name": name, "tiles": tiles} for name, tiles in (
+        ("naive", []), ("flash_wgmma", ["128x64", "128x128"]), ("flash_mma", ["64x64", "128x64"]),
+        ("decode", ["64x256"]), ("decode_mma", ["16x64"]))]}]}  # fmt: skip
+TIMES = {"tokens": [1], "prefill_s": 0.1, "decode_s": 0.5, "prefill_tokens_s": 9000, "decode_tokens_s": 700,
+         "decode_submission": "graph", "peak_bytes": 5}  # fmt: skip
+DEVICE = f"""case "$1" in
+info) echo '{json.dumps(INFO)}';;
+generate) echo "katt: parameters are random" >&2; echo '{json.dumps(TIMES)}';;
+sweep) for last; do :; done
+  while [ "$1" != -o ]; do shift; done
+  head -c 3000000 /dev/zero | tr '\\0' x; echo; echo rows >>"$2"; echo "4 rows";;
+esac"""
+FILES = {"first.txt", "gpu_run.json", "gpu_run.log", "info.json", "cuda_attention.h5", "cuda_operators.h5",
+         "cuda_verify.h5", "cuda_sanitizer_memcheck.h5"}  # fmt: skip
+
+
+@pytest.fixture
+def first(call, monkeypatch):
+    """`gpu_run --first` on a program that answers as DEVICE does, where compute-sanitizer runs what it is told to."""
+    folder = call.folder / "tools"
+    folder.mkdir()
+    (folder / "compute-sanitizer").write_text('#!/bin/sh\nshift 6\nexec "$@"\n')
+    (folder / "compute-sanitizer").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+    def run(body, *arguments):
+        done, _ = call(body, "--first", *arguments)
+        return done, json.loads((call.folder / "out" / "gpu_run.json").read_text())
+
+    run.folder = call.folder
+    return run
+
+
+def test_the_first_command_ends_within_nine_minutes():
+    first, stop_s = gpu_run.gpu_first, 20  # of the last command of a stage
+    assert sum(seconds for _, seconds in gpu_run.plan(first.STAGES, set(), first.TOTAL_S)) + stop_s < 540
+    assert {stage.name for stage in first.STAGES} == set(first.ALL)
+
+
+def test_the_tree_and_the_bundle_travel_together():
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False).stdout.split(b"\0")
+    if not tracked[0]:
+        pytest.skip("no git repository")
+    tree = sum((ROOT / name.decode()).stat().st_size for name in tracked if name and (ROOT / name.decode()).is_file())
+    bundle = ROOT / "build" / "cuda" / "katt-bundle.tar.xz"
+    assert tree + (bundle.stat().st_size if bundle.exists() else 28 << 20) < 60 << 20
+
+
+def test_what_the_first_command_brings_is_few_small_files_in_one_folder(first):
+    done, state = first(DEVICE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {name: about["status"] for name, about in state["first"].items()} == {
+        stage.name: "done" for stage in gpu_run.gpu_first.STAGES}  # fmt: skip
+    files = list((first.folder / "out").rglob("*"))
+    assert {path.name for path in files} == FILES and len(FILES) <= 8
+    assert all(path.is_file() and path.stat().st_size <= 16 << 20 for path in files)
+    calls = (first.folder / "calls").read_text()
+    assert "--tile 128x64,128x128,64x64" in calls and "--variant decode,decode_mma" in calls
+    assert calls.count("--limit-s") == 5, "a kernel that hangs costs a row of every sweep but that of the sanitizer"
+    assert "--no-graph" in calls
+    table = (first.folder / "out" / "first.txt").read_text().splitlines()
+    assert len(table[1:11]) == 10 and table[10].startswith("LLaMA") and "700 by graph, 700 by graph" in table[10]
+
+
+def test_the_whole_run_goes_on_with_what_the_first_command_brought(first, call):
+    first(DEVICE, "attention", "operators")
+    done, _ = first(DEVICE)
+    assert done.returncode == 0 and done.stdout.count("done before") == 2, done.stdout
+    assert (first.folder / "out" / "cuda_attention.h5").read_text() == "rows\n"
+    done, stages = call(DEVICE, "info", "attention", "operators")
+    assert done.returncode == 0 and "done before" not in done.stdout
+    assert {about["status"] for about in stages.values()} == {"done"} and len(stages) == 3
+    assert (first.folder / "out" / "cuda_attention.h5").read_text() == "rows\nrows\n"
+    assert "cuda_attention/sweep.toml --backend cuda --resume" in (first.folder / "calls").read_text()
+
+
+@pytest.mark.parametrize("experiment, file", [("cuda_attention", "first.toml"), ("cuda_operators", "first.toml"),
+                                              ("cuda_operators", "decode.toml"), ("cuda_verify", "first.toml")])  # fmt: skip
+def test_the_rows_of_the_first_command_are_rows_of_the_whole_run(katt, experiment, file):
+    def points(name):
+        done = katt("sweep", ROOT / "experiments" / experiment / name, "--variant", "naive", "--dry-run")
+        assert done.returncode == 0, done.stderr
+        return {line.split(":")[0] for line in done.stdout.splitlines()[:-1]}
+
+    assert len(points(file)) > 4 and points(file) <= points("sweep.toml")
+
+
+def test_rows_that_failed_are_told_and_the_rest_goes_on(first):
+    fails = f'case "$*" in *cuda_attention*) echo "1 failed"; exit 1;; esac\n{DEVICE}'
+    done, state = first(fails, "attention", "model")
+    assert done.returncode == 1 and state["first"]["attention"]["status"] == "failed"
+    assert state["first"]["model"]["said"].endswith("decode 700 tokens/s, submitted as graph")
+
+
+def test_a_line_of_the_table_takes_the_fastest_of_ours_and_of_the_peers():
+    line = gpu_run.gpu_first.LINES[0]
+    rows = [dict(line.where, variant=variant, status=status, tflops=tflops, tile_q=tile_q, tile_kv=64) for
+            variant, status, tflops, tile_q in (("flash_wgmma", "ok", 400, 64), ("flash_wgmma", "ok", 500, 128),
+            ("flash_mma", "failed", 900, 64), ("torch_cudnn", "ok", 600, 0), ("torch_flash", "ok", 300, 0))]  # fmt: skip
+    rows.append(dict(rows[0], tflops=800, seq_q=4096))
+    first = gpu_run.gpu_first
+    ours = first.best(rows, line, lambda name: not first.is_peer(name))
+    assert first.number(ours, "tflops") == "500 flash_wgmma 128x64"
+    assert first.number(first.best(rows, line, first.is_peer), "tflops") == "600 torch_cudnn"
+    assert first.number(first.best([], line, first.is_peer), "tflops") == "-"
+
+
+def test_the_stages_of_the_first_command_are_its_own(call):
+    done, _ = call("echo", "--first", "ncu")
+    assert done.returncode == 2 and "stage ncu: unknown; expected info, attention," in done.stderr

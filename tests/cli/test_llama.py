@@ -85,6 +85,14 @@ def test_sampling(katt):
     assert sample("--top-p", 1e-6) == greedy
 
 
+def test_a_warm_up_changes_no_token(katt):
+    command = ("generate", "--model", TINY, "--tokens", "1,2,3", "--max-new-tokens", 6, "--temperature", 1.5, "--seed", 3)
+    assert last_ids(katt(*command, "--warm-up", 2)) == last_ids(katt(*command))
+    (katt.folder / "prompts.txt").write_text("1,2,3\n")
+    assert "--warm-up: expected without --prompts" in katt.refuses(
+        "generate", "--model", TINY, "--prompts", "prompts.txt", "--warm-up", 1)  # fmt: skip
+
+
 def test_generate_text_and_json(katt, random_model):
     done = katt("generate", "--model", random_model, "--text", "GNU", "--max-new-tokens", 5)
     assert len(last_ids(done)) == 5

@@ -1,12 +1,15 @@
 """katt-peers NAME: answers the requests of a sweep as the peer NAME. katt-peers --list names the peers and says what each
-can run here, or why it cannot; --check NAME… says it of some."""
+can run here, or why it cannot; --check NAME… says it of some. --prefork and --through: prefork.py."""
 
+import importlib
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from .catalogue import PEERS, open_case, require
-from .operators import operators_with
+from .operators import modules, operators_with
+from .prefork import prefork, through
 from .refusal import Refusal
 from .server import Server, private_lines
 
@@ -45,6 +48,28 @@ def list_peers():
         print(f"{name:<17}{peer.description}\n{'':<17}{lines[name]}")
 
 
+def serve(name):
+    """Answers as the peer of that name until its input ends."""
+    requests, replies = private_lines()
+    Server(lambda case: open_case(name, case)).serve(requests, replies)
+
+
+def load():
+    """Imports what the peers on PyTorch share. A fork cannot use a GPU that its parent opened, so this opens none."""
+    importlib.import_module("katt_peers.torch_peers")
+    modules("torch")
+
+
+def sees_gpu():
+    """False where the machine has a GPU and this fork cannot use it, since something in its parent has touched it."""
+    torch = importlib.import_module("torch")
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError):  # PyTorch has no CUDA, or CUDA's error
+        return not Path("/dev/nvidia0").exists()
+    return True
+
+
 def main():
     match sys.argv[1:]:
         case ["--list"]:
@@ -52,9 +77,14 @@ def main():
             return 0
         case ["--check", *names] if names:
             return check(names)
+        case ["--prefork", path]:
+            prefork(path, load, serve, sees_gpu)
+        case ["--through", path, name]:
+            if not through(path, name):
+                serve(name)
+            return 0
         case [name] if not name.startswith("-"):
-            requests, replies = private_lines()
-            Server(lambda case: open_case(name, case)).serve(requests, replies)
+            serve(name)
             return 0
     print("usage: katt-peers NAME | --list | --check NAME...", file=sys.stderr)
     return 2

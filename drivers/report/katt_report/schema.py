@@ -24,10 +24,12 @@ OPTIONAL = {
     "cold": INTEGER, "engine": STRING, "host_bytes": REAL, "device_bytes": REAL, "host_s": REAL,
     "busbw_gbytes_s": REAL, "sent_bytes": REAL, "messages": REAL, "communication_fraction": REAL,
     "overlap_fraction": REAL, "pipeline_idle_fraction": REAL, "note": STRING, "code": STRING, "paired_to": STRING,
-    "paired_ratio": REAL, "paired_ratio_lo": REAL, "paired_ratio_hi": REAL,
+    "paired_ratio": REAL, "paired_ratio_lo": REAL, "paired_ratio_hi": REAL, "predicted_time_s": REAL,
 }  # fmt: skip
 EXCHANGE = ("busbw_gbytes_s", "sent_bytes", "messages", "communication_fraction", "overlap_fraction")
 """What ranks exchange; NaN where nobody counted, 0 of what one rank computes by itself."""
+PREDICTED = "predicted_time_s"
+"""The time that a model expects of a row that was not measured; NaN in a file of measurements."""
 MEMORY = ("workspace_bytes", "total_bytes", "host_bytes", "device_bytes")
 """Measured peaks; NaN where nobody measured them."""
 

@@ -36,6 +36,8 @@ class Replay {
 
   /// The reason why launches are submitted one by one; empty when they are graphs, as far as known.
   [[nodiscard]] const std::string& refusal() const { return refusal_; }
+  /// Submits launches one by one from now on.
+  void refuse(std::string reason) { refusal_ = std::move(reason); }
 
 #if defined(KATT_HAS_CUDA)
  private:

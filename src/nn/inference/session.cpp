@@ -70,6 +70,7 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   drop_repeated_biases(weights_, slice_);
   options_.chunk = std::min(options_.chunk, options_.capacity);
   repeats_tokens_ = can_repeat_tokens();
+  if (!options_.graphs) replay_.refuse("no graph was asked for");
   // The largest steps: with pages many tokens of one sequence, or one of each. Steps of few tokens
   // need tensors that larger steps do not (parts_of_forward()).
   const BatchShape many{.batch = is_paged() ? 1 : options_.batch, .seq = options_.chunk};

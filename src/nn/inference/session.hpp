@@ -34,6 +34,7 @@ struct SessionOptions {
   /// With pages, as in KvCacheConfig: their number, and the tokens that a long sequence keeps.
   std::int64_t pages = 0, window = 0, sinks = 0;
   Kernels kernels{};
+  bool graphs = true;      ///< where the runtime has them, a decoded token is one
   ranks::Groups groups{};  ///< tensor parallel ranks and stages that compute together
 };
 

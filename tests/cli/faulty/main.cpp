@@ -1,6 +1,6 @@
 // The program `katt` with faulty variants of softmax, as a user might write them, on every backend:
-// the kernel of one writes outside of all memory, another one reads every tensor as f32. The tests
-// check a sweep's answer to them.
+// the kernel of one writes outside of all memory, another one never ends, a third one reads every
+// tensor as f32. The tests check a sweep's answer to them.
 #include <cstdint>
 
 #include <Kokkos_Core.hpp>
@@ -26,6 +26,21 @@ void fault(const Exec& exec, const ForwardArgs& args, katt::Workspace) {
                        WriteNowhere{nowhere});
 }
 
+/// Ends when somebody writes to x, which nobody does.
+struct WaitForWrite {
+  const volatile char* x;
+  KOKKOS_FUNCTION void operator()(int) const {
+    for (const char first = *x; *x == first;) {
+    }
+  }
+};
+
+template <class Exec>
+void never_end(const Exec& exec, const ForwardArgs& args, katt::Workspace) {
+  Kokkos::parallel_for("katt::softmax::endless", Kokkos::RangePolicy<Exec>(exec, 0, 1),
+                       WaitForWrite{static_cast<const volatile char*>(args.x.data)});
+}
+
 template <class Exec>
 void copy_f32(const Exec& exec, const ForwardArgs& args, katt::Workspace) {
   using Memory = typename Exec::memory_space;
@@ -38,6 +53,11 @@ void add_faulty() {
       .name = "faulty",
       .description = "writes where no memory is",
       .run = fault<Exec>,
+  });
+  katt::softmax::forward_variants<Exec>().add({
+      .name = "endless",
+      .description = "never ends",
+      .run = never_end<Exec>,
   });
   katt::softmax::forward_variants<Exec>().add({
       .name = "f32_alone",

@@ -12,5 +12,6 @@ NAMES = (
     "history",
     "index",
     "portability",
+    "predicted",
     "readme",
 )

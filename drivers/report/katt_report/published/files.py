@@ -26,10 +26,10 @@ def result_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def _is_sweep(path: Path) -> bool:
-    """False for a sound file of another kind; damage is left to the reader, which names it."""
+    """False for a sound file of another kind, and for predictions; damage is left to the reader, which names it."""
     try:
         with h5py.File(path, "r") as file:
-            return "points" in file
+            return "points" in file and schema.PREDICTED not in (file["points"].dtype.names or ())
     except (OSError, RuntimeError):
         return True
 
