@@ -94,7 +94,7 @@ void print_devices() {
               bench::human_bytes(static_cast<double>(memory.free)) + " of " +
               bench::human_bytes(static_cast<double>(memory.total)) + " free");
   }
-#if defined(KATT_HAS_CUDA)
+#if defined(KATT_HAS_CUDA) && defined(KATT_HAS_MODEL)
   if (devices::count() > 0) {
     const std::string refusal = CudaGraph::refusal();
     print("decoded token", refusal.empty() ? "a CUDA graph" : "launch by launch: " + refusal);

@@ -31,7 +31,8 @@ class ReadCandidate final : public BandwidthCandidate<Exec> {
 
   void run() override {
     const auto& workers = this->workers_;
-    workers.launch(impl::ReadKernel<Exec>{data_, workers.sink(), workers.count(), 1}, label);
+    workers.launch(
+        impl::ReadKernel<Exec>{data_, workers.sink(), workers.count_for(data_.size()), 1}, label);
   }
   [[nodiscard]] double moved_bytes() const {
     return static_cast<double>(data_.extent(0) * sizeof(float));
@@ -52,7 +53,8 @@ class CopyCandidate final : public BandwidthCandidate<Exec> {
 
   void run() override {
     const auto& workers = this->workers_;
-    workers.launch(impl::CopyKernel<Exec>{source_, target_, workers.count(), 1}, label);
+    workers.launch(impl::CopyKernel<Exec>{source_, target_, workers.count_for(source_.size()), 1},
+                   label);
   }
   [[nodiscard]] double moved_bytes() const {
     return static_cast<double>(2 * source_.extent(0) * sizeof(float));

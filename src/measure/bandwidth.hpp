@@ -10,6 +10,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/stopwatch.hpp"
+#include "measure/device_clock.hpp"
 #include "op/registry.hpp"
 #include "tile/rows/stream.hpp"
 #include "tile/vec/vec.hpp"
@@ -60,11 +61,13 @@ KOKKOS_FORCEINLINE_FUNCTION void forget_memory() {
   KOKKOS_IF_ON_HOST((asm volatile("" ::: "memory");))
 }
 
-/// One worker's part of a buffer: contiguous on the host, interleaved with its neighbours' on a
-/// device, where neighbouring workers are lanes of one warp.
+/// One worker's part of a buffer: contiguous on the host. On a device `neighbours` workers share a
+/// contiguous tile word by word, and a worker has one tile: with new blocks coming as others end the
+/// memory is busier than with resident blocks that walk over it.
 struct Part {
   std::int64_t begin, end, step;
 };
+inline constexpr std::int64_t neighbours = 256;
 template <class Exec>
 KOKKOS_FORCEINLINE_FUNCTION Part part_of(std::int64_t worker, std::int64_t workers,
                                          std::int64_t floats) {
@@ -72,7 +75,10 @@ KOKKOS_FORCEINLINE_FUNCTION Part part_of(std::int64_t worker, std::int64_t worke
     const std::int64_t each = floats / workers;
     return {worker * each, (worker + 1) * each, word_floats<Exec>};
   } else {
-    return {worker * word_floats<Exec>, floats, workers * word_floats<Exec>};
+    constexpr std::int64_t step = neighbours * word_floats<Exec>;
+    const std::int64_t begin = worker / neighbours * step * reads_in_flight<Exec>;
+    return {begin + worker % neighbours * word_floats<Exec>, begin + step * reads_in_flight<Exec>,
+            step};
   }
 }
 
@@ -101,8 +107,12 @@ struct ReadKernel {
     }
     Word<Exec> total = sums[0];
     for (int k = 1; k < reads; ++k) total = total + sums[k];
-    if constexpr (is_host_v<Exec>) tile::store(&sink(worker * tile::lanes_v<Exec>), total);
-    else sink(worker) = total.x + total.y + total.z + total.w;
+    if constexpr (is_host_v<Exec>) {
+      tile::store(&sink(worker * tile::lanes_v<Exec>), total);
+    } else {  // a store of every worker would be traffic that does not count
+      const float sum = total.x + total.y + total.z + total.w;
+      if (sum > Kokkos::Experimental::finite_max_v<float>) sink(0) = sum;
+    }
   }
 };
 
@@ -132,7 +142,8 @@ struct CopyKernel {
   }
 };
 
-/// Launches kernels on all threads, one worker each.
+/// Launches kernels on all threads, one worker each; those that move memory on a device with as
+/// many workers as there are parts.
 template <class Exec>
 class Workers {
  public:
@@ -144,24 +155,30 @@ class Workers {
   [[nodiscard]] std::int64_t count() const { return count_; }
   [[nodiscard]] const Floats<Exec>& sink() const { return sink_; }
 
+  /// Workers that move this many floats, whole_floats() of something.
+  [[nodiscard]] std::int64_t count_for(std::size_t floats) const {
+    return is_host_v<Exec> ? count_ : static_cast<std::int64_t>(floats) / part_floats;
+  }
   /// Number of whole unrolled steps of every worker in this many bytes, at least one, so that the
   /// counted bytes equal the moved bytes.
   [[nodiscard]] std::int64_t whole_floats(std::size_t bytes) const {
-    const std::int64_t grain = count_ * word_floats<Exec> * reads_in_flight<Exec>;
+    const std::int64_t grain = (is_host_v<Exec> ? count_ : neighbours) * part_floats;
     return std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes / sizeof(float)) / grain) *
            grain;
   }
 
   template <class Kernel>
   void launch(const Kernel& kernel, const std::string& label) const {
-    Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>> policy(exec_, 0, count_);
+    std::int64_t items = count_;
+    if constexpr (requires { kernel.workers; }) items = kernel.workers;
+    Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>> policy(exec_, 0, items);
     if constexpr (is_host_v<Exec>) policy.set_chunk_size(1);
     Kokkos::parallel_for(label, policy, kernel);
   }
   void fence() const { exec_.fence("katt::bench::bandwidth"); }
 
-  /// Shortest time of a launch in seconds, after one launch that warms up: over at least this many
-  /// launches, and over at least `least_s`.
+  /// Shortest time of a launch in seconds, by the clock of a device there, after one launch that
+  /// warms up: over at least this many launches, and over at least `least_s`.
   template <class Kernel>
   [[nodiscard]] double best_launch(const Kernel& kernel, const std::string& label, int launches,
                                    double least_s) const {
@@ -170,15 +187,30 @@ class Workers {
     double best = std::numeric_limits<double>::infinity();
     const Stopwatch all;
     for (int i = 0; i < launches || all.seconds() < least_s; ++i) {
-      const Stopwatch watch;
-      launch(kernel, label);
-      fence();
-      best = std::min(best, watch.seconds());
+      best = std::min(best, launch_s(kernel, label));
     }
     return best;
   }
 
  private:
+  /// Floats of a worker's step.
+  static constexpr std::int64_t part_floats = word_floats<Exec> * reads_in_flight<Exec>;
+
+  template <class Kernel>
+  double launch_s(const Kernel& kernel, const std::string& label) const {
+    if constexpr (is_host_v<Exec>) {
+      const Stopwatch watch;
+      launch(kernel, label);
+      fence();
+      return watch.seconds();
+    } else {
+      DeviceClock clock;
+      clock.start();
+      launch(kernel, label);
+      return clock.seconds();
+    }
+  }
+
   Exec exec_;
   std::int64_t count_;
   Floats<Exec> sink_;

@@ -171,7 +171,8 @@ class Bench {
       const auto set = static_cast<double>(floats * 4);
       const std::int64_t passes = is_host_v<Exec> ? passes_for(set, expected) : 1;
       const double seconds = best_launch(
-          impl::ReadKernel<Exec>{data, workers_.sink(), workers_.count(), passes}, "read");
+          impl::ReadKernel<Exec>{data, workers_.sink(), workers_.count_for(data.size()), passes},
+          "read");
       add("read_" + level, set * static_cast<double>(passes) / seconds, "B/s", floats * 4);
     }
     const std::int64_t half = workers_.whole_floats(bytes / 2);
@@ -180,7 +181,8 @@ class Bench {
     const auto moved = static_cast<double>(half * 8);
     const std::int64_t passes = is_host_v<Exec> ? passes_for(moved, expected) : 1;
     const auto copy = [&]<bool Stream>(const std::string& name) {
-      const impl::CopyKernel<Exec, Stream> kernel{source, target, workers_.count(), passes};
+      const impl::CopyKernel<Exec, Stream> kernel{source, target, workers_.count_for(source.size()),
+                                                  passes};
       add(name + level, moved * static_cast<double>(passes) / best_launch(kernel, "copy"), "B/s",
           half * 8);
     };

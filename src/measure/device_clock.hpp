@@ -16,13 +16,21 @@ class DeviceClock {
   DeviceClock(const DeviceClock&) = delete;
   DeviceClock& operator=(const DeviceClock&) = delete;
 
+  /// Keeps the device busy for lead_s, in which the host launches the work: the first launch on an
+  /// idle device takes 3 to 15 µs to arrive, which would count.
   void start();
   /// Waits for all work launched since start(). Throws std::runtime_error when it failed.
   [[nodiscard]] double seconds();
+
+  static constexpr double lead_s = 100e-6;
 
  private:
   struct Events;
   std::unique_ptr<Events> events_;
 };
+
+/// Frequency at which the multiprocessors of the chosen device run now, in Hz, as the driver's
+/// library NVML (libnvidia-ml.so.1, loaded at the first call) reports it; NaN where there is none.
+[[nodiscard]] double multiprocessor_clock_hz();
 
 }  // namespace katt::bench

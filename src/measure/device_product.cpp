@@ -15,6 +15,7 @@
 
 #include "core/devices.hpp"
 #include "core/dtype.hpp"
+#include "measure/device_clock.hpp"
 #include "op/reference/fill.hpp"
 
 namespace katt::bench {
@@ -42,7 +43,6 @@ template <class Object, auto Destroy>
 using Owned = std::unique_ptr<Object, Destroyer<Object, Destroy>>;
 
 using Memory = Owned<void*, cudaFree>;
-using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 using Handle = Owned<cublasLtHandle_t, cublasLtDestroy>;
 using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using MatrixLayout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
@@ -100,23 +100,19 @@ double product_flops_s(std::int64_t n, double least_s) {
                                                preference.get(), 1, &best, &found));
   if (found == 0) throw std::runtime_error("ceiling mma_bf16: cuBLASLt has no algorithm");
 
-  const auto begin = make<Event>([](cudaEvent_t* made) { return cudaEventCreate(made); });
-  const auto end = make<Event>([](cudaEvent_t* made) { return cudaEventCreate(made); });
+  DeviceClock clock;
   const float one = 1, zero = 0;
   double total_s = 0, fastest_s = std::numeric_limits<double>::infinity();
   for (int run = -1; run < 5 || total_s < least_s; ++run) {  // the first one warms up
-    check_product(cudaEventRecord(begin.get()));
+    clock.start();
     check_product(cublasLtMatmul(handle.get(), operation.get(), &one, a.get(), layout.get(),
                                  b.get(), layout.get(), &zero, c.get(), layout.get(), c.get(),
                                  layout.get(), &best.algo, workspace.get(), workspace_bytes,
                                  nullptr));
-    check_product(cudaEventRecord(end.get()));
-    check_product(cudaEventSynchronize(end.get()));
-    float passed_ms = 0;
-    check_product(cudaEventElapsedTime(&passed_ms, begin.get(), end.get()));
+    const double passed_s = clock.seconds();
     if (run < 0) continue;
-    total_s += 1e-3 * passed_ms;
-    fastest_s = std::min(fastest_s, 1e-3 * passed_ms);
+    total_s += passed_s;
+    fastest_s = std::min(fastest_s, passed_s);
   }
   const auto extent = static_cast<double>(n);
   return 2 * extent * extent * extent / fastest_s;

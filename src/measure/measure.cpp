@@ -95,10 +95,12 @@ void warm_up(Contender& contender, const Settings& settings, const Largest& larg
     restored = contender.candidate->restore();
     fastest = std::min(fastest, sample(contender, 1).seconds);
   }
-  if (!settings.cold && !restored && fastest < settings.shortest_s) {
+  const double shortest_s = contender.on_device ? settings.device_batch_s : settings.shortest_s;
+  const double batch_s = contender.on_device ? settings.device_batch_s : settings.batch_s;
+  if (!settings.cold && !restored && fastest < shortest_s) {
     constexpr double most = 10000;
-    contender.measured.inner = static_cast<int>(
-        std::clamp(std::ceil(settings.batch_s / std::max(fastest, 1e-9)), 1.0, most));
+    contender.measured.inner =
+        static_cast<int>(std::clamp(std::ceil(batch_s / std::max(fastest, 1e-9)), 1.0, most));
     (void)sample(contender, contender.measured.inner);
   }
 }
@@ -234,6 +236,8 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
         if (contender.on_device && contender.candidate->process() == 0) {
           contender.measured.host_s.push_back(taken.host_s);
         }
+        const double hz = contender.on_device ? multiprocessor_clock_hz() : 0;
+        if (hz > 0) contender.measured.sm_clock_hz.push_back(hz);
       });
     }
   }

@@ -20,7 +20,8 @@
 ///   for each candidate: warm up; choose how many runs make a sample
 ///   repeat
 ///     for each candidate, in random order: (flush) fence, start, run…, fence, stop
-///                                          on a device start and stop are events of its own
+///                                          on a device start and stop are events of its own,
+///                                          behind a kernel that hides the latency of the launch
 ///   until every median is known to the target, or the time budget is spent
 ///   for each candidate: poison, run, verify again
 ///
@@ -34,17 +35,18 @@ namespace katt::bench {
 struct Settings {
   int min_rounds = 7;
   int max_rounds = 1000;
-  int rounds = 0;               ///< exactly this many; 0: until the target or the budget is reached
-  double budget_s = 1;          ///< time of the rounds, for each candidate
-  double precision = 0.02;      ///< target: half of the 95 % interval of the median, relative to it
-  double shortest_s = 50e-6;    ///< runs shorter than this are timed in batches …
-  double batch_s = 200e-6;      ///< … of about this length
-  bool cold = false;            ///< flush the caches before every sample
-  bool bind = true;             ///< bind threads to processors, one each
-  bool profile = false;         ///< some further runs take a profile
-  std::string peer_program{};   ///< program that runs the peers; empty: usual_peer_program()
-  double peer_timeout_s = 300;  ///< a peer that is silent for longer has failed
-  std::uint64_t seed = 1;       ///< seed of the inputs and of the order within the rounds
+  int rounds = 0;             ///< exactly this many; 0: until the target or the budget is reached
+  double budget_s = 1;        ///< time of the rounds, for each candidate
+  double precision = 0.02;    ///< target: half of the 95 % interval of the median, relative to it
+  double shortest_s = 50e-6;  ///< runs shorter than this are timed in batches …
+  double batch_s = 200e-6;    ///< … of about this length
+  double device_batch_s = 2e-3;  ///< both of these for runs on a device
+  bool cold = false;             ///< flush the caches before every sample
+  bool bind = true;              ///< bind threads to processors, one each
+  bool profile = false;          ///< some further runs take a profile
+  std::string peer_program{};    ///< program that runs the peers; empty: usual_peer_program()
+  double peer_timeout_s = 300;   ///< a peer that is silent for longer has failed
+  std::uint64_t seed = 1;        ///< seed of the inputs and of the order within the rounds
   double paired_goal = 0;  ///< of paired points: expected rate relative to the reference; 0: none
 };
 
@@ -55,8 +57,9 @@ using Largest = std::function<double(double)>;
 /// The measurements of one candidate.
 struct Measured {
   Status status;
-  std::vector<double> samples_s;  ///< one sample a round; a sample is the mean of `inner` runs
-  std::vector<double> host_s{};   ///< on a device: host seconds of a run, one a round
+  std::vector<double> samples_s;      ///< one sample a round; a sample is the mean of `inner` runs
+  std::vector<double> host_s{};       ///< on a device: host seconds of a run, one a round
+  std::vector<double> sm_clock_hz{};  ///< on a device, if known: behind the run, one a round
   int inner = 1;
   double max_abs_err = 0;  ///< over the rows that were checked, before timing
   double mean_abs_err = 0;

@@ -3,6 +3,7 @@
 #include "core/execution.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/ternary_linear/ternary_linear.hpp"
+#include "tile/rows/elementwise.hpp"
 
 namespace katt::nn {
 
@@ -10,22 +11,30 @@ namespace {
 
 template <class T>
 struct AddGradient {
+  static constexpr int chunks = 2;  ///< of three tensors
   const T* value;
   float* gradient;
   bool adds;
-  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
-    const auto addend = static_cast<float>(value[i]);
-    gradient[i] = adds ? gradient[i] + addend : addend;
+
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t /*row*/, std::int64_t i, Lanes lanes) const {
+    const Vec addend = tile::load<Vec>(value + i, lanes);
+    tile::store(gradient + i, adds ? Vec(tile::load<Vec>(gradient + i, lanes) + addend) : addend,
+                lanes);
   }
 };
 
 template <class T>
 struct AddRows {
+  static constexpr int chunks = 2;  ///< of three tensors
   const T* a;
   const T* b;
   T* sum;
-  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
-    sum[i] = static_cast<T>(static_cast<float>(a[i]) + static_cast<float>(b[i]));
+
+  template <class Vec, class Lanes>
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t /*row*/, std::int64_t i, Lanes lanes) const {
+    const Vec left = tile::load<Vec>(a + i, lanes);
+    tile::store(sum + i, Vec(left + tile::load<Vec>(b + i, lanes)), lanes);
   }
 };
 
@@ -72,12 +81,14 @@ template <class Exec>
 void add_gradient(Runner<Exec>& run, const void* value, Dtype dtype, void* gradient,
                   std::int64_t count) {
   if (run.is_dry()) return;
+  const bool wide = tile::are_chunks(ConstTensorRef<1>(value, dtype, {count}),
+                                     ConstTensorRef<1>(gradient, Dtype::f32, {count}));
   visit_dtype(dtype, [&]<class T>() {
-    Kokkos::parallel_for(
-        "katt::nn::add_gradient",
-        Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(run.exec(), 0, count),
+    tile::for_each_wide_vector<AddGradient<T>::chunks>(
+        run.exec(), "katt::nn::add_gradient", 1, count,
         AddGradient<T>{static_cast<const T*>(value), static_cast<float*>(gradient),
-                       run.adds_gradients()});
+                       run.adds_gradients()},
+        wide);
   });
 }
 
@@ -85,11 +96,11 @@ template <class Exec>
 void add_rows(const Exec& exec, const TensorRef<2>& a, const TensorRef<2>& b,
               const TensorRef<2>& sum) {
   visit_dtype(sum.dtype, [&]<class T>() {
-    Kokkos::parallel_for(
-        "katt::nn::add_rows",
-        Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, sum.size()),
+    tile::for_each_wide_vector<AddRows<T>::chunks>(
+        exec, "katt::nn::add_rows", 1, sum.size(),
         AddRows<T>{static_cast<const T*>(a.data), static_cast<const T*>(b.data),
-                   static_cast<T*>(sum.data)});
+                   static_cast<T*>(sum.data)},
+        tile::are_chunks(a, b, sum));
   });
 }
 

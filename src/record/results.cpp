@@ -97,6 +97,7 @@ std::vector<Field> later_fields(const PlannedCase& planned, const RowResult& row
       {"host_bytes", row.total ? static_cast<double>(row.total->host) : nan},
       {"device_bytes", row.total ? static_cast<double>(row.total->device) : nan},
       {"host_s", row.host_s},
+      {"sm_clock_hz", row.sm_clock_hz},
       {"busbw_gbytes_s",
        exchange.bus_bytes > 0 ? exchange.bus_bytes / row.time_s.median * 1e-9 : 0.0},
       {"sent_bytes", exchange.sent_bytes},
@@ -168,6 +169,9 @@ RowResult measured_row(const Config& requested, const Config& resolved, Measured
     row.samples_s = std::move(measured.samples_s);
     row.inner = measured.inner;
     if (!measured.host_s.empty()) row.host_s = median_interval(measured.host_s).median;
+    if (!measured.sm_clock_hz.empty()) {
+      row.sm_clock_hz = median_interval(measured.sm_clock_hz).median;
+    }
   }
   return row;
 }

@@ -27,7 +27,9 @@ struct RowResult {
   std::vector<double> samples_s;
   int inner = 0;
   double host_s = std::numeric_limits<double>::quiet_NaN();  ///< on a device: host seconds of a run
-  Estimate time_s;                                           ///< NaN when it did not run
+  double sm_clock_hz =
+      std::numeric_limits<double>::quiet_NaN();  ///< of a device, where it is known
+  Estimate time_s;                               ///< NaN when it did not run
   Estimate speedup;  ///< ratio of the baseline's time to this one, paired; NaN without a baseline
   Estimate paired;   ///< ratio of the reference point's time to this one, paired; NaN without one
   bool baseline = false;

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <set>
 
 #include "measure/measure.hpp"
@@ -152,6 +154,38 @@ TEST(Measure, BatchesShortRuns) {
   EXPECT_GT(contenders[0].measured.inner, 10);
   EXPECT_LT(contenders[0].measured.samples_s[0], 1e-4);
   EXPECT_EQ(contenders[1].measured.inner, 1);
+}
+
+/// A candidate that says how long a run takes, as those of a device do.
+class Clocked : public Candidate {
+ public:
+  explicit Clocked(double run_s) : run_s_(run_s) {}
+  void run() override {}
+  void fence() override {}
+  void poison() override {}
+  Errors verify() override { return {}; }
+  std::optional<double> timed(int /*runs*/) override { return run_s_; }
+
+ private:
+  double run_s_;
+};
+
+TEST(Measure, BatchesRunsOnADeviceForTwoMilliseconds) {
+  const StopFlag stop{false};
+  std::vector<Contender> contenders;
+  for (const double run_s : {4e-4, 3e-3}) {
+    for (const bool on_device : {true, false}) {
+      contenders.push_back(enter([=] { return std::make_unique<Clocked>(run_s); }, 0, on_device));
+    }
+  }
+  ASSERT_TRUE(measure(contenders, {.rounds = 3}, no_flush, stop));
+  EXPECT_EQ(contenders[0].measured.inner, 5);
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_EQ(contenders[i].measured.inner, 1) << i;
+  EXPECT_TRUE(contenders[1].measured.sm_clock_hz.empty()) << "of a host";
+  for (const double hz : contenders[0].measured.sm_clock_hz) {  // none without NVML
+    EXPECT_GT(hz, 1e8);
+    EXPECT_LT(hz, 1e10);
+  }
 }
 
 TEST(Measure, FlushesBeforeEverySampleWhenCold) {

@@ -63,10 +63,11 @@ inline void add_dout(ProblemData& data, std::uint64_t seed = 11) {
 
 /// Runs the forward pass to its end.
 inline void run_forward(const DeviceProblem& problem, const DeviceOutput& output,
-                        const Config& config, Backend backend) {
+                        const Config& config, Backend backend, bool for_backward = false) {
   visit_backend(backend, 0, [&]<class Exec>(const Exec& exec) {
-    bench::run_variant("attention", exec, forward_variants<Exec>(),
-                       forward_args(problem.args(), output), config);
+    ForwardArgs args = forward_args(problem.args(), output);
+    args.for_backward = for_backward;
+    bench::run_variant("attention", exec, forward_variants<Exec>(), args, config);
   });
 }
 

@@ -24,7 +24,7 @@ Gradients run(const Exec& exec, const ProblemData& data, const Config& config,
   constexpr Backend backend = backend_of<Exec>();
   const DeviceProblem problem(data, backend, layout);
   const DeviceOutput forward(data.shape, data.dtype, backend, layout);
-  run_forward(problem, forward, {forward_variant, {}}, backend);
+  run_forward(problem, forward, {forward_variant, {}}, backend, true);
   const bench::Tensor<4> dout("dout", backend, data.dtype, forward.out.ref().extent, layout);
   dout.upload(data.dout);
   const DeviceGradients gradients(data.shape, data.dtype, backend, layout);

@@ -28,7 +28,7 @@ void expect_naive_passes(ProblemData& data, const std::string& what, HeadLayout 
   EXPECT_TRUE(errors.status.is_ok()) << what << ": " << errors.status.reason();
 
   add_dout(data);
-  run_forward(problem, output, {"auto", {}}, Backend::cuda);
+  run_forward(problem, output, {"auto", {}}, Backend::cuda, true);
   const bench::Tensor<4> dout("dout", Backend::cuda, data.dtype, output.out.ref().extent, layout);
   dout.upload(data.dout);
   const DeviceGradients gradients(data.shape, data.dtype, Backend::cuda, layout);
@@ -50,6 +50,25 @@ class AttentionNaive : public ::testing::TestWithParam<Dtype> {
     if (Kokkos::num_devices() < 1) GTEST_SKIP() << "skipped: no device";
   }
 };
+
+TEST_P(AttentionNaive, IsChosenInF32WhereItsScoresAreFew) {
+  const Kokkos::Cuda exec;
+  const auto is_chosen = [&](const Shape& shape, const auto& change) {
+    const auto data = make_problem(shape, GetParam());
+    ForwardArgs args = shape_args(*data);
+    change(args);
+    return forward_variants<Kokkos::Cuda>().resolve(exec, args, {}).variant == "naive";
+  };
+  const Shape shape{1, 4, 2, 67, 67, 24};
+  const auto as_it_is = [](ForwardArgs&) {};
+  EXPECT_EQ(is_chosen(shape, as_it_is), GetParam() == Dtype::f32);
+  EXPECT_EQ(is_chosen(shape, [](ForwardArgs& args) { args.mask.causal = true; }),
+            GetParam() == Dtype::f32);
+  EXPECT_FALSE(is_chosen(shape, [](ForwardArgs& args) { args.mask.window_left = 7; }));
+  EXPECT_FALSE(is_chosen(shape, [](ForwardArgs& args) { args.for_backward = true; }));
+  EXPECT_FALSE(is_chosen({1, 4, 2, 1, 67, 24}, as_it_is)) << "decode is for one query";
+  EXPECT_FALSE(is_chosen({2, 1, 1, 16384, 16384, 1}, as_it_is)) << "scores of 2 GiB";
+}
 
 TEST_P(AttentionNaive, TakesRowsThatABlockCannotKeep) {
   constexpr std::int64_t keys = 16501;

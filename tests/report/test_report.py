@@ -191,6 +191,14 @@ def test_every_row_is_in_the_table(files, quick):
     assert len(re.findall(r'class="status', page)) == len(results.points)
 
 
+def test_the_clock_of_a_gpu_stands_beside_its_rate(tmp_path, quick):
+    file = synthetic.attention_seqlen(sizes=(512, 1024), dtypes=("f32",))
+    file.rows[0]["sm_clock_hz"] = 1.23e9
+    results = load(synthetic.write(tmp_path / "r.h5", file))
+    assert "sm_clock_hz" not in results.points.identity
+    assert page_of(results).count("at 1.23 GHz") == 1
+
+
 def test_provenance_is_complete_and_escaped(tmp_path, quick):
     file = synthetic.attention_seqlen(sizes=(512, 1024), dtypes=("f32",))
     file.runs["run-0001"] |= {"command": "katt sweep <script>alert(1)</script>", "something_new": 42}

@@ -22,7 +22,7 @@ REQUIRED = {
 OPTIONAL = {
     "point": STRING, "label": STRING, "speedup_lo": REAL, "speedup_hi": REAL, "tile": STRING, "inner": INTEGER,
     "cold": INTEGER, "engine": STRING, "host_bytes": REAL, "device_bytes": REAL, "host_s": REAL,
-    "busbw_gbytes_s": REAL, "sent_bytes": REAL, "messages": REAL, "communication_fraction": REAL,
+    "sm_clock_hz": REAL, "busbw_gbytes_s": REAL, "sent_bytes": REAL, "messages": REAL, "communication_fraction": REAL,
     "overlap_fraction": REAL, "pipeline_idle_fraction": REAL, "note": STRING, "code": STRING, "paired_to": STRING,
     "paired_ratio": REAL, "paired_ratio_lo": REAL, "paired_ratio_hi": REAL, "predicted_time_s": REAL,
 }  # fmt: skip
@@ -35,10 +35,10 @@ MEMORY = ("workspace_bytes", "total_bytes", "host_bytes", "device_bytes")
 
 # Counts may be stored as integers or reals: both are exact below 2^53.
 _COUNTS = {"flops", "bytes", *MEMORY}
-_RESULTS = set(list(REQUIRED)[list(REQUIRED).index("status") :]) | {"point", "speedup_lo", "speedup_hi", "inner", "engine",
-                                                                        "messages", "note", "code", "paired_to",
-                                                                        "paired_ratio", "paired_ratio_lo",
-                                                                        "paired_ratio_hi"}
+_RESULTS = set(list(REQUIRED)[list(REQUIRED).index("status") :]) | {
+    "point", "speedup_lo", "speedup_hi", "inner", "engine", "sm_clock_hz", "messages", "note", "code", "paired_to",
+    "paired_ratio", "paired_ratio_lo", "paired_ratio_hi",
+}  # fmt: skip
 _RESULT_SUFFIXES = ("_s", "_bytes", "_err", "_fraction")
 EXTENTS = ("tile_q", "tile_kv")
 """The tile that ran."""

@@ -56,7 +56,7 @@ def seconds_text(value: float, digits: int = 3) -> str:
 
 
 def rate_text(value: float, unit: str, digits: int = 3) -> str:
-    """FLOP/s or B/s with a decimal prefix: 412 GFLOP/s."""
+    """FLOP/s, B/s or Hz with a decimal prefix: 412 GFLOP/s."""
     if not math.isfinite(value):
         return "–"
     steps = [(1e12, f"T{unit}"), (1e9, f"G{unit}"), (1e6, f"M{unit}"), (1e3, f"k{unit}"), (1.0, unit)]

@@ -98,6 +98,7 @@ TensorRef<2> hidden_sums(const BackwardArgs& args, void* sums) {
 
 template <class T>
 struct RoundHidden {
+  static constexpr int chunks = 2;  ///< f32 and a narrower dtype
   const float* sums;
   std::int64_t columns;
   T* dhidden;
@@ -141,8 +142,9 @@ void fused_forward(const Exec& exec, const ForwardArgs& args, Workspace workspac
     const TensorRef<2> block(logits, Dtype::f32, {args.tokens(), columns});
     linear::gemm(exec, logits_product(args, block, first), rest,
                  "katt::linear_cross_entropy::fused_logits");
-    tile::for_each_row(exec, "katt::linear_cross_entropy::fused_merge", args.tokens(),
-                       MergeBlock<Exec>{logits, first, columns, targets, running});
+    tile::for_each_wide_row(exec, "katt::linear_cross_entropy::fused_merge", args.tokens(),
+                            MergeBlock<Exec>{logits, first, columns, targets, running},
+                            tile::are_chunks(block));
   }
   Kokkos::parallel_for(
       "katt::linear_cross_entropy::fused_finish",
@@ -187,16 +189,18 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   for (std::int64_t first = 0; first < args.vocab(); first += layout.columns) {
     const std::int64_t columns = std::min(layout.columns, args.vocab() - first);
     float* logits = layout.block(args, base, first);
+    const TensorRef<2> block(logits, Dtype::f32, {args.tokens(), columns});
     if (!args.kept_logits) {
-      const TensorRef<2> block(logits, Dtype::f32, {args.tokens(), columns});
       linear::gemm(exec, logits_product(args, block, first), rest,
                    "katt::linear_cross_entropy::fused_logits");
     }
     const auto gradient = [&]<class T>(T* gradients) {
-      tile::for_each_row(exec, "katt::linear_cross_entropy::fused_gradient", args.tokens(),
-                         BlockGradient<Exec, T>{logits, gradients, first, columns, targets,
-                                                args.statistics.view<float, Memory>(), factor});
-      return TensorRef<2>(gradients, dtype_of<T>, {args.tokens(), columns});
+      const TensorRef<2> made(gradients, dtype_of<T>, {args.tokens(), columns});
+      tile::for_each_wide_row(exec, "katt::linear_cross_entropy::fused_gradient", args.tokens(),
+                              BlockGradient<Exec, T>{logits, gradients, first, columns, targets,
+                                                     args.statistics.view<float, Memory>(), factor},
+                              tile::are_chunks(block, made));
+      return made;
     };
     const TensorRef<2> gradients = rounds_gradients(args)
                                        ? gradient(reinterpret_cast<bf16*>(base + layout.gradients))
@@ -208,10 +212,11 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   }
   if (!with_sums) return;
   visit_dtype(args.dhidden.dtype, [&]<class T>() {
-    tile::for_each_vector(
+    tile::for_each_wide_vector<RoundHidden<T>::chunks>(
         exec, "katt::linear_cross_entropy::round_dhidden", args.tokens(), args.hidden_size(),
         RoundHidden<T>{static_cast<const float*>(dhidden.data), args.hidden_size(),
-                       static_cast<T*>(args.dhidden.data), args.dhidden.stride[0]});
+                       static_cast<T*>(args.dhidden.data), args.dhidden.stride[0]},
+        tile::are_chunks(dhidden, args.dhidden));
   });
 }
 

@@ -24,14 +24,13 @@ struct RunningTokens {
 /// Merges a block into the statistics of its tokens.
 template <class Exec>
 struct MergeBlock {
-  using Team = tile::RowTeam<Exec>;
-
   const float* block;
   std::int64_t first;
   std::int64_t columns;
   Targets targets;
   RunningTokens running;
 
+  template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
     if (!targets.counts(t)) return;
     const float* row = block + t * columns;
@@ -76,7 +75,6 @@ struct FinishTokens {
 template <class Exec, class T>
 struct BlockGradient {
   using Memory = typename Exec::memory_space;
-  using Team = tile::RowTeam<Exec>;
 
   const float* block;
   T* gradients;
@@ -86,6 +84,7 @@ struct BlockGradient {
   StridedView<const float, 2, Memory> statistics;
   const float* factor;
 
+  template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
     const float* row = block + t * columns;
     T* out = gradients + t * columns;

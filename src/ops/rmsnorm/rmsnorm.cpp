@@ -1,8 +1,10 @@
 #include "ops/rmsnorm/rmsnorm.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "ops/rmsnorm/rmsnorm_backward_kernel.hpp"
+#include "ops/rmsnorm/rmsnorm_backward_registers.hpp"
 #include "ops/rmsnorm/rmsnorm_forward_kernel.hpp"
 #include "ops/rmsnorm/rmsnorm_naive.hpp"
 
@@ -46,8 +48,13 @@ void fused_forward(const Exec& exec, const ForwardArgs& args) {
 
 template <class Exec, bool Stream>
 void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace workspace) {
-  const auto blocks = tile::RowBlocks::of(exec, args.tokens());
   auto* partial = static_cast<float*>(workspace.data);
+#if defined(KATT_HAS_CUDA)
+  if constexpr (!is_host_v<Exec>) {
+    if (impl::fits_registers(args)) return impl::backward_in_registers(exec, args, partial);
+  }
+#endif
+  const auto blocks = tile::RowBlocks::of(exec, args.tokens());
   visit_dtype(args.x.dtype, [&]<class T>() {
     const auto launch = [&]<bool Streamed>() {
       const impl::Backward<Exec, T, Streamed> kernel(args, blocks, partial);
@@ -67,8 +74,12 @@ void fused_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
 
 template <class Exec>
 std::size_t partial_bytes(const Exec& exec, const BackwardArgs& args) {
-  return static_cast<std::size_t>(tile::RowBlocks::of(exec, args.tokens()).blocks * args.hidden()) *
-         sizeof(float);
+  std::int64_t blocks = tile::RowBlocks::of(exec, args.tokens()).blocks;
+#if defined(KATT_HAS_CUDA)
+  // Only pointers tell which kernel runs.
+  if constexpr (!is_host_v<Exec>) blocks = std::max(blocks, impl::register_blocks(exec, args));
+#endif
+  return static_cast<std::size_t>(blocks * args.hidden()) * sizeof(float);
 }
 
 template <class Exec, class Args>

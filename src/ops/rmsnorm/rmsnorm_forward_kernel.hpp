@@ -25,6 +25,7 @@ struct Forward {
   using Vec = tile::VecOf<Exec>;
   /// Bytes of a row of scratch, on the stack of a host's thread.
   static constexpr std::int64_t scratch_bytes = 32768;
+  static constexpr std::int64_t few_tokens = 64;
 
   Matrix<const T> x, residual;
   const T* weight;
@@ -160,6 +161,10 @@ struct Forward {
                                         Sum* sums) const {
     V h[N];
     V y[N];
+    if constexpr (Read && !is_host_v<Exec>) {
+      // The weight of few rows comes from memory: its way overlaps that of the row.
+      if (tokens <= few_tokens) tile::prefetch_pack<V>(weight + i);
+    }
     if constexpr (Read) load_sum(source, i, h);
     if constexpr (Write) normal<Read>(sink.h, sink.scale, i, y);
     if constexpr (Read) keep(source, i, h, sums);

@@ -79,11 +79,13 @@ struct BuildCache {
   }
 };
 
-/// One pass over the tensors. A work item is some positions of some heads, sized and ordered so
-/// that the angles of a position are reused from a cache by every head while the tensor is read in
-/// the order in which it is stored:
+/// One pass over the tensors. A work item of a host is some positions of some heads, sized and
+/// ordered so that the angles of a position are reused from a cache by every head while the tensor
+/// is read in the order in which it is stored:
 ///   (B, H, S, D)  one head, a block of positions; the next item is the next head there
 ///   (B, S, H, D)  all heads of a few positions
+/// A thread of a device keeps the angles of a part of a position in registers for several heads, of
+/// which it loads some together.
 template <class Exec, class T, bool Stream>
 struct Rotate {
   using Memory = typename Exec::memory_space;
@@ -108,30 +110,43 @@ struct Rotate {
         interleaved(turn.interleaved),
         sign(turn.inverse ? -1.0F : 1.0F) {
     constexpr std::int64_t heads_inner_rows = 4;
-    const auto heads_inner = [](const ConstTensorRef<4>& x) { return x.stride[1] < x.stride[2]; };
+    const auto heads_inner = [](const ConstTensorRef<4>& x) {
+      return is_host_v<Exec> && x.stride[1] < x.stride[2];
+    };
     seq_block = heads_inner(turn.in[0]) ? heads_inner_rows : positions_of_item(exec, turn);
     seq_blocks = (positions.seq + seq_block - 1) / seq_block;
     for (int t = 0; t < 2; ++t) {
       const std::int64_t heads = turn.in[t].extent[1];
-      head_block[t] = heads_inner(turn.in[t]) ? Kokkos::max<std::int64_t>(heads, 1) : 1;
+      head_block[t] = heads_inner(turn.in[t]) ? Kokkos::max<std::int64_t>(heads, 1)
+                      : is_host_v<Exec>       ? 1
+                                              : device_heads;
       head_blocks[t] = (heads + head_block[t] - 1) / head_block[t];
     }
   }
 
-  /// Positions of an item of one head. On a host as many as leave half of a second-level cache to
+  /// Heads of an item of a device, and of these the ones that a thread loads together.
+  static constexpr int device_heads = 8;
+  static constexpr int heads_together = sizeof(T) == 2 ? 4 : 2;
+
+  /// Positions of an item. On a host of one head: as many as leave half of a second-level cache to
   /// their angles, since a long run of memory is read faster than many short ones, but no more than
-  /// leave every thread several items.
+  /// leave every thread several items. On a device as many as give every thread a chunk.
   static std::int64_t positions_of_item(const Exec& exec, const Turn& turn) {
-    constexpr std::int64_t angle_bytes = is_host_v<Exec> ? 262144 : 16384;
+    const ConstTensorRef<4>& x = turn.in[0];
+    if constexpr (!is_host_v<Exec>) {
+      const std::int64_t chunks =
+          (x.extent[3] / 2 + tile::chunk_elements - 1) / tile::chunk_elements;
+      return Kokkos::max<std::int64_t>(1,
+                                       tile::row_team_size / Kokkos::max<std::int64_t>(chunks, 1));
+    }
+    constexpr std::int64_t angle_bytes = 262144;
     constexpr std::int64_t items_a_thread = 8;
     constexpr std::int64_t fewest = 32;
-    constexpr std::int64_t most = is_host_v<Exec> ? 512 : 64;
-    const ConstTensorRef<4>& x = turn.in[0];
+    constexpr std::int64_t most = 512;
     const std::int64_t fitting =
         angle_bytes / (x.extent[3] * static_cast<std::int64_t>(sizeof(float)));
     const std::int64_t rows = x.extent[0] * x.extent[2] * (x.extent[1] + turn.in[1].extent[1]);
-    const std::int64_t shared =
-        is_host_v<Exec> ? Kokkos::max(fewest, rows / (exec.concurrency() * items_a_thread)) : most;
+    const std::int64_t shared = Kokkos::max(fewest, rows / (exec.concurrency() * items_a_thread));
     return Kokkos::min(Kokkos::min(most, fitting), shared);
   }
 
@@ -161,22 +176,25 @@ struct Rotate {
         for (std::int64_t h = h_begin; h < h_end; ++h) turn_row(t, b, h, s);
       }
       if constexpr (Stream) tile::stream_fence();
-    } else {  // the threads share the pairs of all rows of the item, or chunks of them
+    } else {  // the threads share the pairs of all positions of the item, or chunks of them
       constexpr int pairs = tile::is_wide_v<Team> ? tile::chunk_elements : 1;
       const int parts = static_cast<int>(half) / pairs;
-      const int heads = static_cast<int>(h_end - h_begin);
-      const int all = static_cast<int>(s_end - s_begin) * heads * parts;
+      const int all = static_cast<int>(s_end - s_begin) * parts;
       for (int p = team.team_rank(); p < all; p += team.team_size()) {
         const int index = p / parts;
         const int first = (p - index * parts) * pairs;
-        const std::int64_t s = s_begin + index / heads;
-        const std::int64_t h = h_begin + index % heads;
-        const T* x = &in[t](b, h, s, 0);
-        T* y = &out[t](b, h, s, 0);
+        const std::int64_t s = s_begin + index;
+        const std::int64_t row = positions.row(b, s);
         if constexpr (pairs > 1) {
-          turn_chunk(x, y, positions.row(b, s), first);
+          const HeadRun run{&in[t](b, h_begin, s, 0), &out[t](b, h_begin, s, 0),
+                            static_cast<std::int64_t>(in[t].stride(1)),
+                            static_cast<std::int64_t>(out[t].stride(1)),
+                            static_cast<int>(h_end - h_begin)};
+          turn_chunks(run, row, first);
         } else {
-          turn_pair(x, y, positions.row(b, s), first);
+          for (std::int64_t h = h_begin; h < h_end; ++h) {
+            turn_pair(&in[t](b, h, s, 0), &out[t](b, h, s, 0), row, first);
+          }
         }
       }
     }
@@ -271,47 +289,83 @@ struct Rotate {
     return run.template operator()<false>();
   }
 
-  /// The pairs i … i + chunk_elements − 1, of a device.
-  KOKKOS_FORCEINLINE_FUNCTION void turn_chunk(const T* x, T* y, std::int64_t row, int i) const {
-    using Chunk = tile::Pack<1>;
-    constexpr int n = tile::chunk_elements;
-    // The places of the two chunks of 2 n elements: in the two halves, or side by side.
+  /// Rows of one position of several heads.
+  struct HeadRun {
+    const T* x;
+    T* y;
+    std::int64_t x_stride, y_stride;
+    int heads;
+  };
+  using Chunk = tile::Pack<1>;
+  /// A chunk of each half of a row; of interleaved pairs two chunks side by side.
+  struct Chunks {
+    Chunk low, high;
+  };
+
+  /// The pairs i … i + chunk_elements − 1 of some heads, of a device. All loads of the heads that
+  /// it takes together come before their stores.
+  KOKKOS_FORCEINLINE_FUNCTION void turn_chunks(const HeadRun& run, std::int64_t row, int i) const {
     const std::int64_t low = interleaved ? 2 * i : i;
-    const std::int64_t high = interleaved ? 2 * i + n : i + half;
+    const std::int64_t high = interleaved ? 2 * i + tile::chunk_elements : i + half;
     if (row < 0) {
       const Chunk nothing(Kokkos::Experimental::quiet_NaN_v<float>);
-      tile::store(y + low, nothing);
-      tile::store(y + high, nothing);
+      for (int h = 0; h < run.heads; ++h) {
+        tile::store(run.y + h * run.y_stride + low, nothing);
+        tile::store(run.y + h * run.y_stride + high, nothing);
+      }
       return;
     }
-    const Chunk loaded[2] = {tile::load<Chunk>(x + low), tile::load<Chunk>(x + high)};
     const auto c = tile::load<Chunk>(cache + row * 2 * half + i);
     const Chunk s = tile::load<Chunk>(cache + (row * 2 + 1) * half + i) * Chunk(sign);
-    const auto turned = [&](const Chunk& a, const Chunk& b) {
-      return Halves<Chunk>{tile::fma(a, c, -(b * s)), tile::fma(b, c, a * s)};
+    const auto turn = [&]<int Together>(int h) {
+      tile::RawChunk<T> loaded[Together][2];
+      KATT_UNROLL
+      for (int k = 0; k < Together; ++k) {
+        const T* x = run.x + (h + k) * run.x_stride;
+        loaded[k][0] = tile::load_raw(x + low);
+        loaded[k][1] = tile::load_raw(x + high);
+      }
+      KATT_UNROLL
+      for (int k = 0; k < Together; ++k) {
+        Chunks chunks;
+        tile::widen(loaded[k][0], chunks.low.lane);
+        tile::widen(loaded[k][1], chunks.high.lane);
+        const Chunks made = turned(chunks, c, s);
+        T* y = run.y + (h + k) * run.y_stride;
+        tile::store(y + low, made.low);
+        tile::store(y + high, made.high);
+      }
     };
-    if (!interleaved) {
-      const Halves<Chunk> made = turned(loaded[0], loaded[1]);
-      tile::store(y + low, made.first);
-      tile::store(y + high, made.second);
-      return;
+    int h = 0;
+    for (; h + heads_together <= run.heads; h += heads_together) {
+      turn.template operator()<heads_together>(h);
     }
+    for (; h < run.heads; ++h) turn.template operator()<1>(h);
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION Chunks turned(const Chunks& x, const Chunk& c, const Chunk& s) const {
+    if (!interleaved) {
+      return {tile::fma(x.low, c, -(x.high * s)), tile::fma(x.high, c, x.low * s)};
+    }
+    constexpr int n = tile::chunk_elements;
     Chunk even;
     Chunk odd;
     KATT_UNROLL
     for (int k = 0; k < n; ++k) {
-      even.lane[k] = loaded[2 * k / n].lane[2 * k % n];
-      odd.lane[k] = loaded[2 * k / n].lane[2 * k % n + 1];
+      const Chunk& from = 2 * k < n ? x.low : x.high;
+      even.lane[k] = from.lane[2 * k % n];
+      odd.lane[k] = from.lane[2 * k % n + 1];
     }
-    const Halves<Chunk> made = turned(even, odd);
-    Chunk stored[2];
+    const Chunk first = tile::fma(even, c, -(odd * s));
+    const Chunk second = tile::fma(odd, c, even * s);
+    Chunks made;
     KATT_UNROLL
     for (int k = 0; k < n; ++k) {
-      stored[2 * k / n].lane[2 * k % n] = made.first.lane[k];
-      stored[2 * k / n].lane[2 * k % n + 1] = made.second.lane[k];
+      Chunk& to = 2 * k < n ? made.low : made.high;
+      to.lane[2 * k % n] = first.lane[k];
+      to.lane[2 * k % n + 1] = second.lane[k];
     }
-    tile::store(y + low, stored[0]);
-    tile::store(y + high, stored[1]);
+    return made;
   }
 
   KOKKOS_FORCEINLINE_FUNCTION void turn_pair(const T* x, T* y, std::int64_t row,

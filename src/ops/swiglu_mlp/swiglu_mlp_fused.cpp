@@ -18,6 +18,7 @@ using swiglu::impl::Matrix;
 /// target = source, rounded.
 template <class T>
 struct Round {
+  static constexpr int chunks = 2;  ///< f32 and a narrower dtype
   Matrix<const float> source;
   Matrix<T> target;
 
@@ -60,28 +61,37 @@ class Launches {
   /// gate ← silu(gate) · up
   void activate(const TensorRef<2>& gate, const TensorRef<2>& up) {
     visit_dtype(gate.dtype, [&]<class T>() {
-      tile::for_each_vector(
-          exec_, "katt::swiglu_mlp::activate", gate.extent[0], gate.extent[1],
-          Activate<T>{matrix<const T>(gate), matrix<const T>(up), matrix<T>(gate)});
+      for_each<Activate<T>::chunks>(
+          "katt::swiglu_mlp::activate",
+          Activate<T>{matrix<const T>(gate), matrix<const T>(up), matrix<T>(gate)}, gate, up);
     });
   }
   /// gate, up, dh ← dgate, dup, h
   void activate_backward(const TensorRef<2>& gate, const TensorRef<2>& up, const TensorRef<2>& dh) {
     visit_dtype(gate.dtype, [&]<class T>() {
-      tile::for_each_vector(
-          exec_, "katt::swiglu_mlp::activate_backward", gate.extent[0], gate.extent[1],
+      for_each<ActivateBackward<T>::chunks>(
+          "katt::swiglu_mlp::activate_backward",
           ActivateBackward<T>{matrix<const T>(gate), matrix<const T>(up), matrix<const T>(dh),
-                              matrix<T>(gate), matrix<T>(up), matrix<T>(dh)});
+                              matrix<T>(gate), matrix<T>(up), matrix<T>(dh)},
+          gate, up, dh);
     });
   }
   void round(const TensorRef<2>& sum, const TensorRef<2>& target, const char* label) {
     visit_dtype(target.dtype, [&]<class T>() {
-      tile::for_each_vector(exec_, label, target.extent[0], target.extent[1],
-                            Round<T>{matrix<const float>(sum), matrix<T>(target)});
+      for_each<Round<T>::chunks>(label, Round<T>{matrix<const float>(sum), matrix<T>(target)},
+                                 target, sum);
     });
   }
 
  private:
+  /// Launches a body for the elements of the tensors, which have one shape.
+  template <int Chunks, class Body, class... Others>
+  void for_each(const char* label, const Body& body, const TensorRef<2>& first,
+                const Others&... others) {
+    tile::for_each_wide_vector<Chunks>(exec_, label, first.extent[0], first.extent[1], body,
+                                       tile::are_chunks(first, others...));
+  }
+
   const Exec& exec_;
   Workspace workspace_;
 };

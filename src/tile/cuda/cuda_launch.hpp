@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -57,21 +58,32 @@ inline void cuda_check(cudaError_t result, const std::string& label) {
   if (result != cudaSuccess) throw std::runtime_error(label + ": " + cudaGetErrorString(result));
 }
 
+/// Sets the most shared memory that launches of a kernel may request on the current device, once:
+/// the call takes the host about as long as a launch.
+template <auto Kernel>
+cudaError_t cuda_allow_shared_memory(int device, std::size_t most) {
+  static std::atomic<std::uint64_t> allowed{0};  // a bit a device
+  const std::uint64_t bit = device < 64 ? std::uint64_t{1} << device : 0;
+  if ((allowed.load() & bit) != 0) return cudaSuccess;
+  const cudaError_t result = cudaFuncSetAttribute(
+      Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most));
+  if (result == cudaSuccess) allowed |= bit;
+  return result;
+}
+
 /// Launches a kernel on the stream of `exec`, under `label` for Kokkos Tools. `shared_limit`: the
-/// most shared memory that later launches of this kernel request, at least `shared_bytes`. Throws
+/// most shared memory that any launch of this kernel requests on this device. Throws
 /// std::runtime_error when CUDA refuses the launch.
-template <class Functor>
-void cuda_launch_kernel(const Kokkos::Cuda& exec, const std::string& label, void (*kernel)(Functor),
-                        std::int64_t blocks, int threads, std::size_t shared_bytes,
-                        std::size_t shared_limit, const Functor& functor) {
+template <auto Kernel, class Functor>
+void cuda_launch_kernel(const Kokkos::Cuda& exec, const std::string& label, std::int64_t blocks,
+                        int threads, std::size_t shared_bytes, std::size_t shared_limit,
+                        const Functor& functor) {
   if (blocks == 0) return;
   std::uint64_t id = 0;
   Kokkos::Tools::beginParallelFor(label, Kokkos::Tools::Experimental::device_id(exec), &id);
   cuda_check(cudaSetDevice(exec.cuda_device()), label);
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(shared_limit)),
-             label);
-  kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, exec.cuda_stream()>>>(functor);
+  cuda_check(cuda_allow_shared_memory<Kernel>(exec.cuda_device(), shared_limit), label);
+  Kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, exec.cuda_stream()>>>(functor);
   cuda_check(cudaGetLastError(), label);
   Kokkos::Tools::endParallelFor(id);
 }
@@ -80,9 +92,8 @@ void cuda_launch_kernel(const Kokkos::Cuda& exec, const std::string& label, void
 template <class Block, class Functor>
 void cuda_launch(const Kokkos::Cuda& exec, const std::string& label, std::int64_t blocks,
                  const Functor& functor) {
-  cuda_launch_kernel(exec, label,
-                     &run_blocks<Functor::threads, Functor::shared_bytes, Block, Functor>, blocks,
-                     Functor::threads, Functor::shared_bytes, Functor::shared_bytes, functor);
+  cuda_launch_kernel<&run_blocks<Functor::threads, Functor::shared_bytes, Block, Functor>>(
+      exec, label, blocks, Functor::threads, Functor::shared_bytes, Functor::shared_bytes, functor);
 }
 
 }  // namespace katt::tile

@@ -127,8 +127,9 @@ void launch_teams(const Exec& exec, const std::string& label, std::int64_t items
 #if defined(KATT_HAS_CUDA)
     // The limit of a kernel is always that of the device: host threads may launch the same kernel
     // with different tiles at one time.
-    cuda_launch_kernel(exec, label, &run_teams<team_threads, Functor>, items, team_threads,
-                       scratch_bytes, exec.cuda_device_prop().sharedMemPerBlockOptin, functor);
+    cuda_launch_kernel<&run_teams<team_threads, Functor>>(
+        exec, label, items, team_threads, scratch_bytes,
+        exec.cuda_device_prop().sharedMemPerBlockOptin, functor);
 #endif
   }
 }

@@ -104,10 +104,7 @@ struct SumChunks {
     for (std::int64_t r = team.team_rank(); r < rows; r += team.team_size()) {
       sum = sum + load<Pack<1>>(values + r * stride + column);
     }
-    KATT_UNROLL
-    for (int i = 0; i < chunk_elements; ++i) {
-      team.team_reduce(Kokkos::Sum<float>(sum.lane[i]));
-    }
+    team.team_reduce(Kokkos::Sum<Pack<1>>(sum));
     if (team.team_rank() == 0) store(sums + column, sum);
   }
 };

@@ -42,7 +42,48 @@ KOKKOS_FORCEINLINE_FUNCTION void for_packs(const Team& team, std::int64_t begin,
   }
 }
 
+/// The chunks from c on of a row, as they lie in memory.
+template <int Chunks, class T>
+struct RawPack {
+  RawChunk<T> chunk[Chunks];
+
+  KOKKOS_FORCEINLINE_FUNCTION explicit RawPack(const T* source) {
+    KATT_UNROLL
+    for (int k = 0; k < Chunks; ++k) chunk[k] = load_raw(source + k * chunk_stride);
+  }
+  KOKKOS_FORCEINLINE_FUNCTION Pack<Chunks> widened() const {
+    Pack<Chunks> pack;
+    KATT_UNROLL
+    for (int k = 0; k < Chunks; ++k) widen(chunk[k], pack.lane + k * chunk_elements);
+    return pack;
+  }
+};
+
 }  // namespace impl
+
+/// Calls f(pack) for the elements [0, n) of a row, whole chunks, shared among the threads of a
+/// WideTeam as for_columns() shares them. A thread has loaded its next pack when f works on one, so
+/// that long arithmetic does not leave the memory idle.
+template <class Team, class T, class F>
+KOKKOS_FORCEINLINE_FUNCTION void for_packs_ahead(const Team& team, const T* row, std::int64_t n,
+                                                 const F& f) {
+  constexpr int most = sizeof(T) == 2 ? most_chunks : most_chunks / 2;
+  constexpr std::int64_t step = most * chunk_stride;
+  std::int64_t c = static_cast<std::int64_t>(team.team_rank()) * chunk_elements;
+  const auto whole = [&](std::int64_t at) { return at + (most - 1) * chunk_stride < n; };
+  if (whole(c)) {
+    impl::RawPack<most, T> current(row + c);
+    KATT_NO_UNROLL
+    for (; whole(c + step); c += step) {
+      const impl::RawPack<most, T> next(row + c + step);
+      f(current.widened());
+      current = next;
+    }
+    f(current.widened());
+    c += step;
+  }
+  for (; c < n; c += chunk_stride) f(load<Pack<1>>(row + c));
+}
 
 /// Calls f.operator()<Vec>(c) for the whole vectors of columns [begin, end) and
 /// f.operator()<float>(c) for every remaining column, shared among the threads of a team; a

@@ -166,6 +166,13 @@ void for_each_wide_vector(const Exec& exec, const char* label, std::int64_t rows
   if constexpr (!is_host_v<Exec>) {
     using Pieces = impl::WideElements<Exec, Most, Body>;
     const std::int64_t pieces = (columns + Pieces::piece - 1) / Pieces::piece;
+    if constexpr (Most > 1) {
+      // Few elements leave most of the device idle: a thread then takes one chunk, not several.
+      const std::int64_t least = exec.concurrency() / row_team_size / 8;
+      if (wide && rows * pieces < least) {
+        return for_each_wide_vector<1>(exec, label, rows, columns, body, wide);
+      }
+    }
     if (wide && rows * pieces <= 0x7FFFFFFF) {
       const Pieces kernel{body, columns, static_cast<int>(pieces)};
       launch_wide_rows(exec, label, rows * pieces, kernel);

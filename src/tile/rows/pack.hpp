@@ -71,6 +71,7 @@ struct Pack {
   friend KOKKOS_FORCEINLINE_FUNCTION Pack operator+(const Pack& a, const Pack& b) {
     return map([](float x, float y) { return x + y; }, a, b);
   }
+  KOKKOS_FORCEINLINE_FUNCTION Pack& operator+=(const Pack& other) { return *this = *this + other; }
   friend KOKKOS_FORCEINLINE_FUNCTION Pack operator-(const Pack& a, const Pack& b) {
     return map([](float x, float y) { return x - y; }, a, b);
   }
@@ -102,26 +103,52 @@ struct alignas(16) Words {
 template <class V>
 concept PackVector = impl::is_pack_v<V>;
 
+/// A chunk as it lies in memory, in registers.
+template <class T>
+struct RawChunk {
+  impl::Words words[sizeof(T) / 2];
+};
+
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION RawChunk<T> load_raw(const T* source) {
+  const auto* words = reinterpret_cast<const impl::Words*>(source);
+  RawChunk<T> chunk;
+  KATT_UNROLL
+  for (std::size_t k = 0; k < sizeof(T) / 2; ++k) chunk.words[k] = words[k];
+  return chunk;
+}
+
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void widen(const RawChunk<T>& chunk, float* lane) {
+  if constexpr (std::is_same_v<T, float>) {
+    KATT_UNROLL
+    for (int i = 0; i < chunk_elements; ++i) {
+      lane[i] = std::bit_cast<float>(chunk.words[i / 4].at[i % 4]);
+    }
+  } else {
+    KATT_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      lane[2 * i] = widen_lower<T>(chunk.words[0].at[i]);
+      lane[2 * i + 1] = widen_upper<T>(chunk.words[0].at[i]);
+    }
+  }
+}
+
+/// Makes the compiler widen a chunk again instead of keeping its f32 in twice as many registers.
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void forget_widened(RawChunk<T>& chunk) {
+  for (auto& words : chunk.words) {
+    for (std::uint32_t& word : words.at) {
+      KOKKOS_IF_ON_DEVICE((asm volatile("" : "+r"(word));))
+      (void)word;
+    }
+  }
+}
+
 /// A chunk from contiguous elements, widened to f32.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void load_chunk(const T* source, float* lane) {
-  const auto* words = reinterpret_cast<const impl::Words*>(source);
-  if constexpr (std::is_same_v<T, float>) {
-    const impl::Words low = words[0];
-    const impl::Words high = words[1];
-    KATT_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      lane[i] = std::bit_cast<float>(low.at[i]);
-      lane[4 + i] = std::bit_cast<float>(high.at[i]);
-    }
-  } else {
-    const impl::Words all = words[0];
-    KATT_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      lane[2 * i] = widen_lower<T>(all.at[i]);
-      lane[2 * i + 1] = widen_upper<T>(all.at[i]);
-    }
-  }
+  widen(load_raw(source), lane);
 }
 
 /// A chunk to contiguous elements, rounded to nearest even.
@@ -156,6 +183,17 @@ KOKKOS_FORCEINLINE_FUNCTION V load(const T* source) {
     load_chunk(source + k * chunk_stride, value.lane + k * chunk_elements);
   }
   return value;
+}
+/// Prefetches what load<V>() of a pack would load into the last cache; nothing for another V.
+template <class V, class T>
+KOKKOS_FORCEINLINE_FUNCTION void prefetch_pack(const T* source) {
+  if constexpr (PackVector<V>) {
+    for (int k = 0; k < V::chunks; ++k) {
+      KOKKOS_IF_ON_DEVICE(
+          (asm volatile("prefetch.global.L2 [%0];" ::"l"(source + k * chunk_stride));))
+    }
+  }
+  (void)source;
 }
 template <int Chunks, class T>
 KOKKOS_FORCEINLINE_FUNCTION void store(T* target, const Pack<Chunks>& value) {
@@ -234,3 +272,11 @@ bool are_chunks(const First& first, const Second& second, const More&... more) {
 }
 
 }  // namespace katt::tile
+
+/// For sums of packs over a team.
+template <int Chunks>
+struct Kokkos::reduction_identity<katt::tile::Pack<Chunks>> {
+  KOKKOS_FORCEINLINE_FUNCTION static katt::tile::Pack<Chunks> sum() {
+    return katt::tile::Pack<Chunks>(0.0F);
+  }
+};

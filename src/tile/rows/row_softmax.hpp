@@ -45,8 +45,7 @@ KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Team& team, const T* r
                                                     std::int64_t n) {
   RowStatistics running;
   if constexpr (is_wide_v<Team>) {
-    for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
-      const V x = load<V>(row + c);
+    for_packs_ahead(team, row, n, [&](const auto& x) {
       const float next = max(running.max, reduce_max(x));
       running.sum =
           running.sum * Kokkos::exp2((running.max - next) * log2e) + reduce_sum(exp_below(x, next));

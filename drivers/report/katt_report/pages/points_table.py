@@ -180,9 +180,10 @@ def _results(
         ceiling = "–", f"above {row['ceiling']}"
     else:
         ceiling = "–", "disturbed" if math.isfinite(row["ceiling_fraction"]) else ""
+    clock = f"at {rate_text(row['sm_clock_hz'], 'Hz')}" if math.isfinite(row["sm_clock_hz"]) else ""
     return [
         (seconds_text(row["time_s"]), _range(row["time_lo_s"], row["time_hi_s"], seconds_text)),
-        (rate_text(rate, group.rate_unit), ""),
+        (rate_text(rate, group.rate_unit), clock),
         ceiling,
         _ratio(row, "speedup") if row["variant"] != group.baseline else ("", ""),
         *([_ratio(peer, "ratio") if peer else ("", "")] if peer is not False else []),
