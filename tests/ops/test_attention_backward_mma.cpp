@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention/tensor_cores/backward_statistics.hpp"
-#include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
+#include "ops/attention/tensor_cores/kernels/backward_statistics.hpp"
+#include "ops/attention/tensor_cores/kernels/mma_backward_kernel.hpp"
+#include "ops/attention/tensor_cores/kernels/wgmma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
-#include "ops/attention/tensor_cores/wgmma_backward_kernel.hpp"
 #include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
 #include "tests/tile/warp_emulator.hpp"

@@ -6,9 +6,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "ops/attention/tensor_cores/longest_first.hpp"
-#include "ops/attention/tensor_cores/mma_kernel.hpp"
-#include "ops/attention/tensor_cores/wgmma_kernel.hpp"
+#include "ops/attention/tensor_cores/kernels/longest_first.hpp"
+#include "ops/attention/tensor_cores/kernels/mma_kernel.hpp"
+#include "ops/attention/tensor_cores/kernels/wgmma_kernel.hpp"
 #include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
 #include "tests/tile/warp_emulator.hpp"
@@ -234,7 +234,8 @@ TEST(AttentionWgmma, EveryTileIsOfOneBlock) {
   for (const Case& c :
        {Case{1, 1, 1, 132}, Case{7, 5, 1 << 20, 132}, Case{16, 64, 4 << 20, 132},
         Case{16, 64, 0, 132}, Case{5, 33, 10 << 20, 7}, Case{3, 128, 64 << 20, 132}}) {
-    const impl::LongestFirst order(c.heads, c.row_tiles, c.head_bytes, c.blocks);
+    const impl::LongestFirst order(c.heads, c.row_tiles, impl::LongestFirst::cached(c.head_bytes),
+                                   static_cast<std::uint32_t>(c.blocks));
     std::vector<int> seen(static_cast<std::size_t>(c.heads * c.row_tiles));
     ASSERT_EQ(order.tiles(), seen.size());
     for (std::uint32_t block = 0; block < order.blocks(); ++block) {
@@ -251,7 +252,7 @@ TEST(AttentionWgmma, EveryTileIsOfOneBlock) {
 }
 
 TEST(AttentionWgmma, BlocksOfACausalMaskHaveEvenWork) {
-  const impl::LongestFirst order(16, 64, 0, 132);
+  const impl::LongestFirst order(16, 64, 16, 132);
   std::vector<std::uint32_t> work(order.blocks());
   for (std::uint32_t block = 0; block < order.blocks(); ++block) {
     std::uint32_t place = 0;

@@ -4,7 +4,7 @@
 
 #if defined(KATT_HAS_CUDA)
 
-#include "ops/attention/tensor_cores/mma_kernel.hpp"
+#include "ops/attention/tensor_cores/kernels/mma_kernel.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
 #include "tile/cuda/cuda_launch.hpp"
 #include "tile/cuda/mma_sync.hpp"

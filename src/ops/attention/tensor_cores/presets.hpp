@@ -12,12 +12,12 @@
 #include "core/status.hpp"
 #include "op/variants.hpp"
 #include "ops/attention/gpus.hpp"
-#include "ops/attention/tensor_cores/mma_backward_kernel.hpp"
-#include "ops/attention/tensor_cores/mma_kernel.hpp"
+#include "ops/attention/tensor_cores/kernels/mma_backward_kernel.hpp"
+#include "ops/attention/tensor_cores/kernels/mma_kernel.hpp"
+#include "ops/attention/tensor_cores/kernels/wgmma_backward_kernel.hpp"
+#include "ops/attention/tensor_cores/kernels/wgmma_kernel.hpp"
 #include "ops/attention/tensor_cores/registers.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
-#include "ops/attention/tensor_cores/wgmma_backward_kernel.hpp"
-#include "ops/attention/tensor_cores/wgmma_kernel.hpp"
 
 /// Tiles of the tensor-core variants by the name of a GPU: the tiles whose threads, registers and
 /// shared memory let the most warps be resident on a multiprocessor. They are computed, not

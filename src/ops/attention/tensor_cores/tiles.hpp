@@ -8,7 +8,7 @@
 
 #include "core/status.hpp"
 #include "ops/attention/attention.hpp"
-#include "ops/attention/tensor_cores/fragments.hpp"
+#include "ops/attention/tensor_cores/kernels/fragments.hpp"
 #include "ops/attention/tile.hpp"
 
 /// Tiles of the tensor-core variants, and the devices that they fit.
@@ -49,8 +49,10 @@ constexpr bool wgmma_is_built(int head_dim, Tile tile) {
 /// The padded head_dim in registers and shared memory.
 inline constexpr std::array tensor_core_head_dims{64, 128, 256};
 
-/// The default tile of flash_wgmma.
+/// The default tile of flash_wgmma: the fastest one under a causal mask on an H100
+/// (docs/performance/devices_attention.md).
 constexpr Tile wgmma_default_tile(std::int64_t head_dim) {
+  if (head_dim <= 64) return {192, 128};
   return head_dim <= 128 ? Tile{128, 128} : Tile{128, 80};
 }
 

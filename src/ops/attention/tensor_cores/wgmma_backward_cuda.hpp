@@ -4,9 +4,9 @@
 
 #if defined(KATT_HAS_CUDA)
 
-#include "ops/attention/tensor_cores/backward_statistics.hpp"
+#include "ops/attention/tensor_cores/kernels/backward_statistics.hpp"
+#include "ops/attention/tensor_cores/kernels/wgmma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
-#include "ops/attention/tensor_cores/wgmma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/wgmma_cuda.hpp"
 #include "tile/cuda/cuda_launch.hpp"
 #include "tile/cuda/wgmma.hpp"

@@ -4,8 +4,8 @@
 
 #if defined(KATT_HAS_CUDA)
 
+#include "ops/attention/tensor_cores/kernels/wgmma_kernel.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
-#include "ops/attention/tensor_cores/wgmma_kernel.hpp"
 #include "tile/cuda/cuda_launch.hpp"
 #include "tile/cuda/wgmma.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "ops/attention/tensor_cores/wgmma_backward_frame.hpp"
+#include "ops/attention/tensor_cores/kernels/wgmma_backward_frame.hpp"
 #include "tile/cuda/fragments.hpp"
 
 /// Flash attention, backward, with the matrix instructions of a warpgroup: the two kernels of
@@ -33,7 +33,7 @@ struct FlashWgmmaBackwardKv
   using Base::threads;
   using typename Frame::Pair;
 
-  HeadSections sections;
+  LongestFirst order;
   std::int64_t blocks;  ///< thread blocks of the grid
   /// From a loading thread's packed row to its next: query heads, and elements of q and dout.
   int head_step;
@@ -44,9 +44,9 @@ struct FlashWgmmaBackwardKv
 
   FlashWgmmaBackwardKv(const BackwardArgs& args, void* workspace, const Rule& rule = {})
       : Base(args, workspace, rule),
-        sections(this->heads(), (this->keys + TileKv - 1) / TileKv,
-                 std::int64_t{this->rows} * HeadDim * 4),
-        blocks(this->heads() * sections.tiles),
+        order(LongestFirst::evenly(this->heads(), (this->keys + TileKv - 1) / TileKv,
+                                   std::int64_t{this->rows} * HeadDim * 4)),
+        blocks(order.tiles()),
         head_step(row_step % this->group),
         q_step(row_step / this->group * this->q.stride_seq + head_step * this->q.stride_head),
         dout_step(row_step / this->group * this->dout.stride_seq +
@@ -84,9 +84,9 @@ struct FlashWgmmaBackwardKv
     int key, count;
   };
   KOKKOS_INLINE_FUNCTION Item item(unsigned index) const {
-    const HeadSections::Place place = sections.place(index);
-    const int key = static_cast<int>(place.tile) * TileKv;
-    return {this->head_pair(place.head), key, Kokkos::min(TileKv, this->keys - key)};
+    const LongestFirst::Tile at = order.at(index);
+    const int key = static_cast<int>(order.row_tiles() - 1 - at.row_tile) * TileKv;
+    return {this->head_pair(at.head), key, Kokkos::min(TileKv, this->keys - key)};
   }
 
   KOKKOS_INLINE_FUNCTION static constexpr unsigned statistics_at(unsigned n) {
@@ -144,7 +144,7 @@ struct FlashWgmmaBackwardKv
     const auto own_key = [&](const Item& at) {
       return at.key + static_cast<int>(first_key + tile::accumulator_position(lane, 0).row);
     };
-    const typename Base::Turns turns{static_cast<int>(group_row / 64)};
+    const typename Base::GroupTurns turns{static_cast<int>(group_row / 64)};
 
     float dk[HeadDim / 8][4];
     float dv[HeadDim / 8][4];
@@ -198,7 +198,7 @@ struct FlashWgmmaBackwardKv
       for (tiles.next(); tiles.valid(); tiles.next()) {
         ++n;
         Base::wait_full(block, n);
-        turns.wait(block, n);
+        turns.wait(block, n == 1);
         Base::template begin_gradient<T>(block, dv, p, 1, n - 1);
         Base::template begin_gradient<T>(block, dk, ds, 0, n - 1);
         block.wgmma_commit();
@@ -251,14 +251,14 @@ struct FlashWgmmaBackwardQ : WgmmaBackward<TensorCoreBackward<T, HeadDim, TileQ,
   using Base::threads;
   using typename Frame::Pair;
 
-  HeadSections sections;
+  LongestFirst order;
   std::int64_t blocks;  ///< thread blocks of the grid
 
   FlashWgmmaBackwardQ(const BackwardArgs& args, void* workspace, const Rule& rule = {})
       : Base(args, workspace, rule),
-        sections(this->heads(), (this->rows + TileQ - 1) / TileQ,
-                 std::int64_t{this->keys} * HeadDim * 4),
-        blocks(this->heads() * sections.tiles) {}
+        order(LongestFirst::evenly(this->heads(), (this->rows + TileQ - 1) / TileQ,
+                                   std::int64_t{this->keys} * HeadDim * 4)),
+        blocks(order.tiles()) {}
 
   /// Block `index` of the grid: in a section of heads the last rows, which see the most keys under a
   /// causal mask, first.
@@ -293,9 +293,9 @@ struct FlashWgmmaBackwardQ : WgmmaBackward<TensorCoreBackward<T, HeadDim, TileQ,
     int begin, count;  ///< packed rows
   };
   KOKKOS_INLINE_FUNCTION Item item(unsigned index) const {
-    const HeadSections::Place place = sections.place(index);
-    const int begin = static_cast<int>(sections.tiles - 1 - place.tile) * TileQ;
-    return {this->head_pair(place.head), begin, Kokkos::min(TileQ, this->rows - begin)};
+    const LongestFirst::Tile at = order.at(index);
+    const int begin = static_cast<int>(at.row_tile) * TileQ;
+    return {this->head_pair(at.head), begin, Kokkos::min(TileQ, this->rows - begin)};
   }
 
   /// A computing warpgroup: the rows of the tile from 64 times its number on. What the loop seldom
@@ -307,7 +307,7 @@ struct FlashWgmmaBackwardQ : WgmmaBackward<TensorCoreBackward<T, HeadDim, TileQ,
     const unsigned group_row = thread / group_threads * 64;
     const unsigned first_row = thread / tile::warp_size * 16;  // of the warp
     const int row = static_cast<int>(first_row + tile::accumulator_position(lane, 0).row);
-    const typename Base::Turns turns{static_cast<int>(group_row / 64)};
+    const typename Base::GroupTurns turns{static_cast<int>(group_row / 64)};
     const auto here = [&] { return item(Block::computed_here(index)); };
     const RowStatistics own = statistics_of_rows(item(index), row);
     float dq[HeadDim / 8][4];
@@ -348,7 +348,7 @@ struct FlashWgmmaBackwardQ : WgmmaBackward<TensorCoreBackward<T, HeadDim, TileQ,
     for (; tiles.valid(); tiles.next(), ++n) {
       Base::wait_full(block, n);
       if (n > 0) {
-        turns.wait(block, n);
+        turns.wait(block, n == 1);
         begin_gradients(n - 1);
       }
       Base::template begin_scores<T>(block, s, group_row, 0, n);

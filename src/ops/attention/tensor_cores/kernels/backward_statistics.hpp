@@ -4,7 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "ops/attention/tensor_cores/backward_frame.hpp"
+#include "ops/attention/tensor_cores/kernels/backward_frame.hpp"
 
 namespace katt::attention::impl {
 

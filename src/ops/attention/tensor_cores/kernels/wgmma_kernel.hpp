@@ -5,8 +5,9 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/gpus.hpp"
-#include "ops/attention/tensor_cores/frame.hpp"
-#include "ops/attention/tensor_cores/longest_first.hpp"
+#include "ops/attention/tensor_cores/kernels/frame.hpp"
+#include "ops/attention/tensor_cores/kernels/longest_first.hpp"
+#include "ops/attention/tensor_cores/kernels/turns.hpp"
 #include "tile/cuda/fragments.hpp"
 #include "tile/cuda/tensor_map.hpp"
 
@@ -62,7 +63,8 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
                       int multiprocessors = hopper_gpu.multiprocessors)
       : Frame(args, rule),
         order(this->heads(), this->row_tiles(TileQ),
-              args.mask.causal ? 0 : 4 * this->seq_kv * HeadDim, multiprocessors) {
+              args.mask.causal ? this->heads() : LongestFirst::cached(4 * this->seq_kv * HeadDim),
+              static_cast<std::uint32_t>(multiprocessors)) {
     this->blocks = order.blocks();
     const tile::TensorBoxes q_boxes = query_boxes(args);
     const tile::TensorBoxes k_boxes = key_boxes(args.k);
@@ -260,7 +262,8 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
     float rescale[2];
     clear(s);
 
-    Turns turns{static_cast<int>(group_row / 64)};
+    const Turns<computing_groups, 1> turns{static_cast<int>(group_row / 64)};
+    bool first_turn = true;
     Ring ring;
     unsigned q_phase = 0;
     const auto release = [&](unsigned bar) {
@@ -277,7 +280,8 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
       if (tiles.valid()) {
         block.barrier_wait(q_full, q_phase);
         q_phase ^= 1;
-        turns.wait(block);
+        turns.wait(block, first_turn);
+        first_turn = false;
         begin_scores(block, s, group_row, ring);
         turns.pass(block);
         block.template wgmma_wait<0>();
@@ -289,7 +293,7 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
         Ring values = ring;
         for (tiles.next(); tiles.valid(); tiles.next()) {
           ring.next();
-          turns.wait(block);
+          turns.wait(block, false);
           begin_scores(block, s, group_row, ring);
           begin_values(block, o, p, values);
           turns.pass(block);
@@ -319,34 +323,8 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
       softmax.finish(block);
       this->write(block, o, softmax, first_row, item);
     }
-    turns.end(block);
+    if (!first_turn) turns.end(block);
   }
-
-  /// The computing warpgroups begin their products alternately, 0, 1, 0, 1, …, so that the softmax
-  /// of one runs beside the products of the others (ping-pong; Shah et al. 2024, FlashAttention-3,
-  /// arXiv:2407.08608, section 3.1). A turn is one phase of a barrier that one group waits at and
-  /// the one before it only arrives at.
-  struct Turns {
-    int group;
-    bool begun = false;  ///< group 0 begins
-    static constexpr bool taken = computing_groups > 1;
-
-    template <class Block>
-    KOKKOS_INLINE_FUNCTION void wait(const Block& block) {
-      if (taken && (group > 0 || begun)) block.barrier_group(1 + group, 2 * group_threads);
-      begun = true;
-    }
-    template <class Block>
-    KOKKOS_INLINE_FUNCTION void pass(const Block& block) const {
-      const int next = group + 1 == computing_groups ? 0 : group + 1;
-      if (taken) block.barrier_group_arrive(1 + next, 2 * group_threads);
-    }
-    /// Takes the last turn that the last group passed on: no barrier is left with arrivals.
-    template <class Block>
-    KOKKOS_INLINE_FUNCTION void end(const Block& block) const {
-      if (taken && group == 0 && begun) block.barrier_group(1, 2 * group_threads);
-    }
-  };
 
   /// Keeps the compiler from moving the wait that follows to before the softmax, which is to run
   /// beside P·V: a wait for the phase in which V came, which is over, is a branch and no wait.

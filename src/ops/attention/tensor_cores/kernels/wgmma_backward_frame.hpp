@@ -5,7 +5,9 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/gpus.hpp"
-#include "ops/attention/tensor_cores/backward_frame.hpp"
+#include "ops/attention/tensor_cores/kernels/backward_frame.hpp"
+#include "ops/attention/tensor_cores/kernels/longest_first.hpp"
+#include "ops/attention/tensor_cores/kernels/turns.hpp"
 #include "tile/cuda/fragments.hpp"
 
 namespace katt::attention::impl {
@@ -94,24 +96,8 @@ struct WgmmaBackward : Frame_ {
     block.barrier_wait(full(n), n / stages % 2);
   }
 
-  /// Turns of the computing warpgroups, from tile 1 on; see FlashWgmma.
-  struct Turns {
-    int group;
-    template <class Block>
-    KOKKOS_INLINE_FUNCTION void wait(const Block& block, unsigned n) const {
-      if (group > 0 || n > 1) {
-        block.barrier_group(1 + Groups + group, 2 * group_threads);
-      }
-    }
-    template <class Block>
-    KOKKOS_INLINE_FUNCTION void pass(const Block& block) const {
-      block.barrier_group_arrive(1 + Groups + (group + 1) % Groups, 2 * group_threads);
-    }
-    template <class Block>
-    KOKKOS_INLINE_FUNCTION void end(const Block& block) const {
-      if (group == 0) block.barrier_group(1 + Groups, 2 * group_threads);
-    }
-  };
+  /// Of the computing warpgroups, from tile 1 on; each group has a named barrier of its own before.
+  using GroupTurns = Turns<Groups, 1 + Groups>;
 
   /// Begins product = A·Bᵀ for the 64 rows of a group of the block's own tile A, `which`, and tile B of
   /// stage n.
@@ -146,35 +132,6 @@ struct WgmmaBackward : Frame_ {
     KATT_UNROLL for (int j = 0; j < N; ++j) {
       KATT_UNROLL for (int i = 0; i < 4; ++i) to[j][i] = operand_a<T, Block>(from, j, i);
     }
-  }
-};
-
-/// The place of block `index` among the tiles of heads: the longest tiles of a section of heads first,
-/// so that no long one begins last. A section's rows stay in cache, unless its tiles would be too few
-/// for that order to even out the work of the multiprocessors.
-struct HeadSections {
-  unsigned heads;
-  unsigned tiles;
-  unsigned section;  ///< heads of a section
-  struct Place {
-    unsigned tile, head;
-  };
-  static constexpr std::int64_t cached_bytes = 24 << 20;  ///< half of a Hopper's second-level cache
-  static constexpr std::int64_t fewest_tiles = 4 * find_gpu("h100")->multiprocessors;
-
-  HeadSections(std::int64_t heads_, std::int64_t tiles_, std::int64_t head_bytes)
-      : heads(static_cast<unsigned>(heads_)), tiles(static_cast<unsigned>(tiles_)), section(1) {
-    if (heads_ == 0 || tiles_ == 0) return;
-    const std::int64_t cached = cached_bytes / Kokkos::max<std::int64_t>(head_bytes, 1);
-    const std::int64_t enough = (fewest_tiles + tiles_ - 1) / tiles_;
-    section = static_cast<unsigned>(Kokkos::min(heads_, Kokkos::max(cached, enough)));
-  }
-
-  KOKKOS_INLINE_FUNCTION Place place(unsigned index) const {
-    const unsigned first = index / (section * tiles) * section;
-    const unsigned width = Kokkos::min(section, heads - first);
-    const unsigned within = index - first * tiles;
-    return {within / width, first + within % width};
   }
 };
 

@@ -4,7 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "ops/attention/tensor_cores/fragments.hpp"
+#include "ops/attention/tensor_cores/kernels/fragments.hpp"
 #include "tile/cuda/fragments.hpp"
 #include "tile/divider.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "ops/attention/tensor_cores/frame.hpp"
+#include "ops/attention/tensor_cores/kernels/frame.hpp"
 #include "tile/cuda/fragments.hpp"
 
 /// Flash attention, forward, with warp-wide matrix instructions (Dao 2023, FlashAttention-2,

@@ -4,7 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "ops/attention/tensor_cores/backward_statistics.hpp"
+#include "ops/attention/tensor_cores/kernels/backward_statistics.hpp"
 #include "tile/cuda/fragments.hpp"
 
 /// Flash attention, backward, with warp-wide matrix instructions (Dao 2023, FlashAttention-2,

@@ -5,7 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "ops/attention/tensor_cores/frame.hpp"
+#include "ops/attention/tensor_cores/kernels/frame.hpp"
 #include "tile/cuda/fragments.hpp"
 
 /// What the backward kernels on tensor cores share: the statistics of the query rows, which one
