@@ -49,7 +49,7 @@ struct RegisterBackward {
   const T* weight;
   Matrix<T> dx;
   Matrix<float> partial;  ///< (blocks, hidden)
-  std::int64_t tokens, blocks;
+  int tokens, blocks;
   int hidden;
   float eps;
 
@@ -60,8 +60,8 @@ struct RegisterBackward {
         weight(static_cast<const T*>(args.weight.data)),
         dx(args.dx),
         partial(partial_sums, args.hidden()),
-        tokens(args.tokens()),
-        blocks(count),
+        tokens(static_cast<int>(args.tokens())),
+        blocks(static_cast<int>(count)),
         hidden(static_cast<int>(args.hidden())),
         eps(args.eps) {}
 
@@ -73,10 +73,9 @@ struct RegisterBackward {
 
   template <class Member>
   KOKKOS_INLINE_FUNCTION void operator()(const Member& team) const {
-    const std::int64_t block = team.league_rank();
     const Columns columns{team.team_rank() * elements, team.team_size() * elements};
     float sums[chunks][elements] = {};
-    for (std::int64_t r = block; r < tokens; r += blocks) {
+    for (int r = team.league_rank(); r < tokens; r += blocks) {
       Row row = load(columns, r);
       const auto n = static_cast<float>(hidden);
       float factor = 1.0F;
@@ -97,7 +96,8 @@ struct RegisterBackward {
     }
     KATT_UNROLL
     for (int k = 0; k < chunks; ++k) {
-      if (columns[k] < hidden) tile::store_chunk(partial.row(block) + columns[k], sums[k]);
+      if (columns[k] < hidden)
+        tile::store_chunk(partial.row(team.league_rank()) + columns[k], sums[k]);
     }
   }
 
@@ -125,7 +125,7 @@ struct RegisterBackward {
     return chunk;
   }
 
-  KOKKOS_FORCEINLINE_FUNCTION Row load(const Columns& columns, std::int64_t r) const {
+  KOKKOS_FORCEINLINE_FUNCTION Row load(const Columns& columns, int r) const {
     Row row;
     KATT_UNROLL
     for (int k = 0; k < chunks; ++k) {
@@ -159,7 +159,7 @@ struct RegisterBackward {
 
   /// dx of a row, and its part of the sums. The gradients that are added are loaded two chunks at a
   /// time: all at once would take more registers than there are.
-  KOKKOS_FORCEINLINE_FUNCTION void write(const Columns& columns, std::int64_t r, const Row& row,
+  KOKKOS_FORCEINLINE_FUNCTION void write(const Columns& columns, int r, const Row& row,
                                          const RowScale& scale, float mean,
                                          float (&sums)[chunks][elements]) const {
     const bool adds = dresidual.data != nullptr;
@@ -208,7 +208,7 @@ inline std::int64_t register_threads(const BackwardArgs& args) {
 /// True when backward_in_registers() takes these arguments: chunks, and rows that a thread block
 /// can hold.
 inline bool fits_registers(const BackwardArgs& args) {
-  return args.hidden() > 0 &&
+  return args.hidden() > 0 && args.tokens() <= 0x40000000 &&
          tile::are_chunks(args.dout, args.x, args.weight, args.dresidual_out, args.dx) &&
          register_threads(args) <= most_register_threads;
 }
