@@ -226,6 +226,25 @@ TEST(AttentionWgmma, CopiesRowsThatNoBoxDescribes) {
   }
 }
 
+TEST(AttentionWgmma, MatchesReferenceForHeadDimsOfPartsOfStripes) {
+  for (const std::int64_t head_dim : {72, 96, 136, 192}) {
+    for (const MaskCase& mask : {masks[0], masks[1], masks[5]}) {
+      auto data = make_problem({1, 3, 1, 50, 300, head_dim}, Dtype::bf16);  // rows one by one
+      mask.apply(*data);
+      data->link();
+      const std::string what = "head_dim " + std::to_string(head_dim) + ", " + mask.name;
+      const Result result = head_dim <= 96 ? emulate<FlashWgmma<bf16, 96, 128, 128>>(*data)
+                                           : emulate<FlashWgmma<bf16, 192, 128, 96>>(*data);
+      const bench::Errors errors = Reference(*data).compare(result.out, result.lse);
+      EXPECT_TRUE(errors.status.is_ok()) << what << ": " << errors.status.reason();
+    }
+    auto data = make_problem({1, 2, 1, 50, 300, head_dim}, Dtype::f16);
+    const Result result = head_dim <= 96 ? emulate<FlashWgmma<f16, 96, 128, 64>>(*data)
+                                         : emulate<FlashWgmma<f16, 192, 128, 64>>(*data);
+    EXPECT_TRUE(Reference(*data).compare(result.out, result.lse).status.is_ok()) << head_dim;
+  }
+}
+
 TEST(AttentionWgmma, EveryTileIsOfOneBlock) {
   struct Case {
     std::int64_t heads, row_tiles, head_bytes;

@@ -39,7 +39,7 @@ KOKKOS_INLINE_FUNCTION constexpr Position accumulator_position(unsigned lane, un
 
 /// The columns of a product that WgmmaBlock::wgmma() knows.
 constexpr bool wgmma_takes(int columns) {
-  for (const int known : {64, 80, 96, 128, 176, 192, 256}) {
+  for (const int known : {32, 64, 80, 96, 128, 176, 192, 256}) {
     if (columns == known) return true;
   }
   return false;

@@ -12,6 +12,7 @@
 #define KATT_BLOCKS_2(d, n) KATT_BLOCK(d, n), KATT_BLOCK(d, (n) + 1)
 #define KATT_BLOCKS_4(d, n) KATT_BLOCKS_2(d, n), KATT_BLOCKS_2(d, (n) + 2)
 #define KATT_BLOCKS_8(d, n) KATT_BLOCKS_4(d, n), KATT_BLOCKS_4(d, (n) + 4)
+#define KATT_ACCUMULATORS_32(d) KATT_BLOCKS_4(d, 0)
 #define KATT_ACCUMULATORS_64(d) KATT_BLOCKS_8(d, 0)
 #define KATT_ACCUMULATORS_80(d) KATT_BLOCKS_8(d, 0), KATT_BLOCKS_2(d, 8)
 #define KATT_ACCUMULATORS_96(d) KATT_BLOCKS_8(d, 0), KATT_BLOCKS_4(d, 8)
@@ -22,9 +23,10 @@
 #define KATT_ACCUMULATORS_256(d) KATT_ACCUMULATORS_192(d), KATT_BLOCKS_8(d, 24)
 
 // Their names in the text of the statement; they come first.
-#define KATT_REGISTERS_64                                                                 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define KATT_REGISTERS_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define KATT_REGISTERS_64 \
+  KATT_REGISTERS_32       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define KATT_REGISTERS_80 \
   KATT_REGISTERS_64       \
   ", %32, %33, %34, %35, %36, %37, %38, %39"
@@ -214,6 +216,7 @@ class WgmmaBlock : public MmaBlock {
     const std::uint64_t b = operand(tile_b);
     constexpr int columns = N;
     static_assert(wgmma_takes(N));
+    KATT_WGMMA_OF(32, SHARED, 16, 17, 18)
     KATT_WGMMA_OF(64, SHARED, 32, 33, 34)
     KATT_WGMMA_OF(80, SHARED, 40, 41, 42)
     KATT_WGMMA_OF(96, SHARED, 48, 49, 50)
@@ -236,6 +239,7 @@ class WgmmaBlock : public MmaBlock {
     const std::uint64_t b = operand(tile_b);
     constexpr int columns = N;
     static_assert(wgmma_takes(N));
+    KATT_WGMMA_OF(32, REGISTERS, 16, 17, 18, 19, 20, 21)
     KATT_WGMMA_OF(64, REGISTERS, 32, 33, 34, 35, 36, 37)
     KATT_WGMMA_OF(80, REGISTERS, 40, 41, 42, 43, 44, 45)
     KATT_WGMMA_OF(96, REGISTERS, 48, 49, 50, 51, 52, 53)

@@ -18,20 +18,23 @@ Status mma_supports(const Kokkos::Cuda& exec, const ForwardArgs& args, Tile tile
   if (Status status = tensor_core_supports(args); !status.is_ok()) return status;
   Status status =
       Status::skipped("tile " + names({tile}) + " is not built; built: " + names(MmaTiles::all()));
-  visit_tensor_core_tile<MmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
-    using Kernel = FlashMma<T, HeadDim, Shape::q, Shape::kv>;
-    status = tile::cuda_supports<Kernel>(exec, 8, Kernel(args).blocks);
-  });
+  visit_tensor_core_tile<MmaTiles, mma_head_dims>(
+      args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
+        using Kernel = FlashMma<T, HeadDim, Shape::q, Shape::kv>;
+        status = tile::cuda_supports<Kernel>(exec, 8, Kernel(args).blocks);
+      });
   return status;
 }
 
 template <class T, class Rule>
 void run_mma(const Kokkos::Cuda& exec, const ForwardArgs& args, const Rule& rule, Tile tile,
              Workspace /*workspace*/) {
-  visit_tensor_core_tile<MmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
-    const FlashMma<T, HeadDim, Shape::q, Shape::kv, Rule> kernel(args, rule);
-    tile::cuda_launch<tile::MmaBlock>(exec, "katt::attention::flash_mma", kernel.blocks, kernel);
-  });
+  visit_tensor_core_tile<MmaTiles, mma_head_dims>(
+      args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
+        const FlashMma<T, HeadDim, Shape::q, Shape::kv, Rule> kernel(args, rule);
+        tile::cuda_launch<tile::MmaBlock>(exec, "katt::attention::flash_mma", kernel.blocks,
+                                          kernel);
+      });
 }
 
 }  // namespace katt::attention::impl

@@ -69,7 +69,7 @@ struct TensorCoreVariant {
 
 inline std::optional<BlockNeeds> mma_needs(std::int64_t head_dim, Tile tile) {
   std::optional<BlockNeeds> needs;
-  visit_tensor_core_tile<MmaTiles>(head_dim, tile, [&]<int HeadDim, class Shape>() {
+  visit_tensor_core_tile<MmaTiles, mma_head_dims>(head_dim, tile, [&]<int HeadDim, class Shape>() {
     using Kernel = FlashMma<bf16, HeadDim, Shape::q, Shape::kv>;
     needs = {Kernel::threads, {"FlashMma", HeadDim, Shape::q, Shape::kv}, Kernel::shared_bytes};
   });
@@ -91,19 +91,20 @@ inline std::optional<BlockNeeds> mma_backward_needs(std::int64_t head_dim, Tile 
 
 inline std::optional<BlockNeeds> wgmma_needs(std::int64_t head_dim, Tile tile) {
   std::optional<BlockNeeds> needs;
-  visit_tensor_core_tile<WgmmaTiles>(head_dim, tile, [&]<int HeadDim, class Shape>() {
-    if constexpr (wgmma_is_built(HeadDim, Shape::tile)) {
-      using Kernel = FlashWgmma<bf16, HeadDim, Shape::q, Shape::kv>;
-      needs = {Kernel::threads, 65536 / Kernel::threads / 8 * 8, Kernel::shared_bytes};
-    }
-  });
+  visit_tensor_core_tile<WgmmaTiles, wgmma_head_dims>(
+      head_dim, tile, [&]<int HeadDim, class Shape>() {
+        if constexpr (wgmma_is_built(HeadDim, Shape::tile)) {
+          using Kernel = FlashWgmma<bf16, HeadDim, Shape::q, Shape::kv>;
+          needs = {Kernel::threads, 65536 / Kernel::threads / 8 * 8, Kernel::shared_bytes};
+        }
+      });
   return needs;
 }
 
 inline std::optional<BlockNeeds> wgmma_backward_needs(std::int64_t head_dim, Tile tile) {
   std::optional<BlockNeeds> needs;
   if (!tensor_core_backward_takes(head_dim).is_ok()) return needs;
-  visit_backward_head_dim(head_dim, [&]<int HeadDim>() {
+  visit_head_dim<backward_head_dims>(head_dim, [&]<int HeadDim>() {
     WgmmaBackwardTiles::visit(tile, [&]<class Shape>() {
       using Keys = FlashWgmmaBackwardKv<bf16, HeadDim, Shape::q, Shape::kv>;
       using Queries = FlashWgmmaBackwardQ<bf16, HeadDim, wgmma_backward_q_tile(HeadDim).q,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -31,8 +32,8 @@ constexpr bool backward_fits_registers(int head_dim, int tile_q) {
 
 /// The tiles of flash_wgmma, likewise, each for some head_dim alone; the default is
 /// wgmma_default_tile().
-using WgmmaTiles = TileList<TileShape<128, 64>, TileShape<128, 80>, TileShape<128, 128>,
-                            TileShape<128, 176>, TileShape<192, 128>>;
+using WgmmaTiles = TileList<TileShape<128, 64>, TileShape<128, 80>, TileShape<128, 96>,
+                            TileShape<128, 128>, TileShape<128, 176>, TileShape<192, 128>>;
 
 /// True for the tiles that are built for a padded head_dim: those whose scores (tile_kv / 2
 /// registers of a thread), probabilities (tile_kv / 4) and output (head_dim / 2) and whose two
@@ -41,33 +42,41 @@ constexpr bool wgmma_is_built(int head_dim, Tile tile) {
   if (tile == Tile{128, 64}) return true;
   switch (head_dim) {
     case 64: return tile == Tile{128, 128} || tile == Tile{192, 128};
+    case 96: return tile == Tile{128, 128};
+    case 192: return tile == Tile{128, 96};
     case 128: return tile == Tile{128, 128} || tile == Tile{128, 176};
     default: return tile == Tile{128, 80};
   }
 }
 
-/// The padded head_dim in registers and shared memory.
-inline constexpr std::array tensor_core_head_dims{64, 128, 256};
+/// The padded head_dim in registers.
+inline constexpr std::array mma_head_dims{64, 128, 256};
+inline constexpr std::array wgmma_head_dims{64, 96, 128, 192, 256};
 
 /// The default tile of flash_wgmma: the fastest one under a causal mask on an H100
 /// (docs/performance/devices_attention.md).
 constexpr Tile wgmma_default_tile(std::int64_t head_dim) {
   if (head_dim <= 64) return {192, 128};
-  return head_dim <= 128 ? Tile{128, 128} : Tile{128, 80};
+  if (head_dim <= 128) return {128, 128};
+  return head_dim <= 192 ? Tile{128, 96} : Tile{128, 80};
 }
 
-/// Calls f.operator()<HeadDim, Shape>() for the least padded head_dim that holds `head_dim` and for
-/// the tile; false where the list lacks the tile.
-template <class Tiles, class F>
+/// Calls f.operator()<HeadDim>() for the least of the padded head_dims that holds `head_dim`, or for
+/// the last.
+template <const auto& HeadDims, std::size_t I = 0, class F>
+void visit_head_dim(std::int64_t head_dim, F&& f) {
+  if constexpr (I + 1 < HeadDims.size()) {
+    if (head_dim > HeadDims[I]) return visit_head_dim<HeadDims, I + 1>(head_dim, f);
+  }
+  f.template operator()<HeadDims[I]>();
+}
+
+/// Calls f.operator()<HeadDim, Shape>() likewise, for the tile; false where the list lacks the tile.
+template <class Tiles, const auto& HeadDims, class F>
 bool visit_tensor_core_tile(std::int64_t head_dim, Tile tile, F&& f) {
   return Tiles::visit(tile, [&]<class Shape>() {
-    if (head_dim <= tensor_core_head_dims[0]) {
-      f.template operator()<tensor_core_head_dims[0], Shape>();
-    } else if (head_dim <= tensor_core_head_dims[1]) {
-      f.template operator()<tensor_core_head_dims[1], Shape>();
-    } else {
-      f.template operator()<tensor_core_head_dims[2], Shape>();
-    }
+    visit_head_dim<HeadDims>(head_dim,
+                             [&]<int HeadDim>() { f.template operator()<HeadDim, Shape>(); });
   });
 }
 
@@ -87,23 +96,13 @@ constexpr int backward_head_dim(std::int64_t head_dim) {
   return head_dim <= backward_head_dims[0] ? backward_head_dims[0] : backward_head_dims[1];
 }
 
-/// Calls f.operator()<HeadDim>() for the padded head_dim, of a head_dim that
-/// tensor_core_backward_takes().
-template <class F>
-void visit_backward_head_dim(std::int64_t head_dim, F&& f) {
-  if (backward_head_dim(head_dim) == backward_head_dims[0]) {
-    f.template operator()<backward_head_dims[0]>();
-  } else {
-    f.template operator()<backward_head_dims[1]>();
-  }
-}
-
-/// The same with the shape of a tile of flash_mma that fits registers; false for others.
+/// Calls f.operator()<HeadDim, Shape>() for a head_dim that tensor_core_backward_takes() and a tile of
+/// flash_mma that fits registers; false for others.
 template <class F>
 bool visit_backward_tile(std::int64_t head_dim, Tile tile, F&& f) {
   bool found = false;
   MmaBackwardTiles::visit(tile, [&]<class Shape>() {
-    visit_backward_head_dim(head_dim, [&]<int HeadDim>() {
+    visit_head_dim<backward_head_dims>(head_dim, [&]<int HeadDim>() {
       if constexpr (backward_fits_registers(HeadDim, Shape::q)) {
         f.template operator()<HeadDim, Shape>();
         found = true;

@@ -20,7 +20,7 @@ Status visit_wgmma_backward(const BackwardArgs& args, Tile tile, F&& f) {
   if (Status status = tensor_core_backward_takes(args.head_dim()); !status.is_ok()) return status;
   Status status = Status::skipped("tile " + names({tile}) +
                                   " is not built; built: " + names(WgmmaBackwardTiles::all()));
-  visit_backward_head_dim(args.head_dim(), [&]<int HeadDim>() {
+  visit_head_dim<backward_head_dims>(args.head_dim(), [&]<int HeadDim>() {
     WgmmaBackwardTiles::visit(tile, [&]<class Shape>() {
       status =
           f.template operator()<BackwardStatistics<T, HeadDim, Rule>,

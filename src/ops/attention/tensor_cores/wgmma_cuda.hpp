@@ -17,14 +17,15 @@ template <class T, class Rule, class F>
 Status visit_wgmma(const ForwardArgs& args, Tile tile, F&& f) {
   Status status = Status::skipped("tile " + names({tile}) +
                                   " is not built; built: " + names(WgmmaTiles::all()));
-  visit_tensor_core_tile<WgmmaTiles>(args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
-    if constexpr (wgmma_is_built(HeadDim, Shape::tile)) {
-      status = f.template operator()<FlashWgmma<T, HeadDim, Shape::q, Shape::kv, Rule>>();
-    } else {
-      status = Status::skipped("tile " + names({tile}) + " is not built for head_dim " +
-                               std::to_string(args.head_dim()));
-    }
-  });
+  visit_tensor_core_tile<WgmmaTiles, wgmma_head_dims>(
+      args.head_dim(), tile, [&]<int HeadDim, class Shape>() {
+        if constexpr (wgmma_is_built(HeadDim, Shape::tile)) {
+          status = f.template operator()<FlashWgmma<T, HeadDim, Shape::q, Shape::kv, Rule>>();
+        } else {
+          status = Status::skipped("tile " + names({tile}) + " is not built for head_dim " +
+                                   std::to_string(args.head_dim()));
+        }
+      });
   return status;
 }
 

@@ -10,12 +10,20 @@
 
 namespace katt::attention::impl {
 
+/// The columns of a tile in shared memory: whole stripes.
+constexpr int stored_columns(int head_dim) {
+  return (head_dim + tile::stripe_columns - 1) / tile::stripe_columns * tile::stripe_columns;
+}
+
 /// The ways of rows of head_dim elements between global memory and tiles in shared memory, which
-/// lie there as tile::swizzled() says, head_dim padded with zeros to HeadDim.
+/// lie there as tile::swizzled() says, head_dim padded with zeros to whole stripes of HeadDim.
 template <class T, int HeadDim>
 struct RowCopies {
-  static_assert(sizeof(T) == 2 && HeadDim % tile::stripe_columns == 0);
+  static_assert(sizeof(T) == 2 && HeadDim % 32 == 0);
   static constexpr int chunks = HeadDim / 8;  ///< of 16 bytes in a row
+  static constexpr int stored_chunks = stored_columns(HeadDim) / 8;
+  /// Those that threads load beside each other: a power of two.
+  static constexpr int together = stored_chunks & -stored_chunks;
 
   /// Begins to copy rows into a tile of `Rows`, by `Threads` threads of which this is `thread`;
   /// rows from `live` on, and columns from head_dim on, are zero. row_pointer(r) is called for the
@@ -24,16 +32,18 @@ struct RowCopies {
   KOKKOS_INLINE_FUNCTION static void load(Block& block, unsigned thread, unsigned target,
                                           int head_dim, int live, const T* anywhere,
                                           const RowPointer& row_pointer) {
-    constexpr int step = Threads / chunks;  // rows that all threads load at once
-    static_assert(Threads % chunks == 0 && Rows % step == 0);
-    const unsigned column = thread % chunks * 8;
-    const unsigned first = thread / chunks;
-    const int count = static_cast<int>(column) < head_dim ? live : 0;
+    constexpr int step = Threads / together;  // rows that all threads load at once
+    static_assert(Threads % together == 0 && Rows % step == 0);
+    const unsigned first = thread / together;
     KATT_UNROLL_4 for (int i = 0; i < Rows / step; ++i) {
       const int r = static_cast<int>(first) + i * step;
       const T* source = row_pointer(r);
-      block.copy_async(target + tile::swizzled(Rows, first + i * step, column),
-                       r < count ? source + column : anywhere, r < count);
+      KATT_UNROLL for (int part = 0; part < stored_chunks; part += together) {
+        const unsigned column = (part + thread % together) * 8;
+        const bool there = r < (static_cast<int>(column) < head_dim ? live : 0);
+        block.copy_async(target + tile::swizzled(Rows, first + i * step, column),
+                         there ? source + column : anywhere, there);
+      }
     }
   }
 
@@ -121,13 +131,13 @@ KOKKOS_INLINE_FUNCTION void load_keys_of(Block& block, unsigned thread, unsigned
                                          int head_dim, const HeadRows<const T>& tensor,
                                          std::int64_t batch, std::int64_t kv_head, int key,
                                          int count) {
-  constexpr int chunks = RowCopies<T, HeadDim>::chunks;
+  constexpr int together = RowCopies<T, HeadDim>::together;
   const std::int64_t stride = tensor.stride_seq;
-  const T* source = tensor.row(batch, kv_head, key + thread / chunks);
+  const T* source = tensor.row(batch, kv_head, key + thread / together);
   RowCopies<T, HeadDim>::template load<Threads, Rows>(block, thread, target, head_dim, count,
                                                       tensor.data, [&](int) {
                                                         const T* row = source;
-                                                        source += Threads / chunks * stride;
+                                                        source += Threads / together * stride;
                                                         return row;
                                                       });
 }

@@ -43,8 +43,8 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
   /// Registers of a computing and of a loading thread, of 65536 in all.
   static constexpr int registers = computing_groups == 3 ? 160 : 232;
   static constexpr int loader_registers = computing_groups == 3 ? 32 : 40;
-  static constexpr int q_bytes = TileQ * HeadDim * 2;
-  static constexpr int kv_bytes = TileKv * HeadDim * 2;
+  static constexpr int q_bytes = TileQ * stored_columns(HeadDim) * 2;
+  static constexpr int kv_bytes = TileKv * stored_columns(HeadDim) * 2;
   /// As many as fit a block, two to four; supports() refuses the tile when two do not fit.
   static constexpr int fitting_stages =
       (hopper_gpu.block_shared_bytes - q_bytes - 256) / (2 * kv_bytes);
@@ -355,10 +355,15 @@ struct FlashWgmma : TensorCoreForward<T, HeadDim, TileQ, Rule> {
                                                   const Ring& ring) {
     block.barrier_wait(full(Part::v, ring.stage), ring.phase);
     block.wgmma_fence();
+    constexpr int whole = HeadDim / tile::stripe_columns * tile::stripe_columns;
     KATT_UNROLL for (int j = 0; j < TileKv; j += 16) {
-      block.template wgmma<T, HeadDim, 0>(
-          o, p[j / 16], tile::column_major_descriptor(kv_tile(Part::v, ring.stage), TileKv, j, 0),
-          true);
+      const unsigned tile = kv_tile(Part::v, ring.stage);
+      block.template wgmma<T, whole, 0>(o, p[j / 16],
+                                        tile::column_major_descriptor(tile, TileKv, j, 0), true);
+      if constexpr (whole < HeadDim) {
+        block.template wgmma<T, HeadDim - whole, whole / 8>(
+            o, p[j / 16], tile::column_major_descriptor(tile, TileKv, j, whole), true);
+      }
     }
     block.wgmma_commit();
   }
