@@ -8,6 +8,7 @@
 #include "ops/attention/tensor_cores/kernels/backward_statistics.hpp"
 #include "ops/attention/tensor_cores/kernels/mma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/kernels/wgmma_backward_kernel.hpp"
+#include "ops/attention/tensor_cores/presets.hpp"
 #include "ops/attention/tensor_cores/tiles.hpp"
 #include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
@@ -49,12 +50,12 @@ struct Mma {
 template <class Element, int TileQ, int TileKv>
 struct Wgmma {
   using T = Element;
+  static constexpr bool takes_256 = true;
   template <int HeadDim>
   static void run(const BackwardArgs& args, void* statistics) {
-    emulate(impl::BackwardStatistics<T, HeadDim>(args, statistics));
-    emulate(impl::FlashWgmmaBackwardQ<T, HeadDim, impl::wgmma_backward_q_tile(HeadDim).q,
-                                      impl::wgmma_backward_q_tile(HeadDim).kv>(args, statistics));
-    emulate(impl::FlashWgmmaBackwardKv<T, HeadDim, TileQ, TileKv>(args, statistics));
+    impl::visit_wgmma_backward<T, NoRule>(HeadDim, {TileQ, TileKv}, [&]<class... Kernels>() {
+      (emulate(Kernels(args, statistics)), ...);
+    });
   }
 };
 
@@ -75,8 +76,10 @@ Gradients emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd)
       {{{NAN, NAN}, {NAN, NAN}}, {{NAN, NAN}}});
   if (data.shape.head_dim <= 64) {
     Kernels::template run<64>(args, statistics.data());
-  } else {
+  } else if (data.shape.head_dim <= 128) {
     Kernels::template run<128>(args, statistics.data());
+  } else if constexpr (requires { Kernels::takes_256; }) {
+    Kernels::template run<256>(args, statistics.data());
   }
   return {gradients.dq.download(), gradients.dk.download(), gradients.dv.download()};
 }
@@ -92,7 +95,7 @@ void expect_reference(const ProblemData& data, const std::string& what,
 template <class Kernels>
 void expect_reference_for_every_shape_and_mask() {
   for (const Shape& shape : shapes) {
-    if (shape.head_dim > 128) continue;
+    if (shape.head_dim > 128 && !requires { Kernels::takes_256; }) continue;
     for (const MaskCase& mask : masks) {
       auto data = make_problem(shape, Dtype::bf16);
       mask.apply(*data);

@@ -12,6 +12,7 @@
 #include "core/status.hpp"
 #include "op/variants.hpp"
 #include "ops/attention/gpus.hpp"
+#include "ops/attention/tensor_cores/kernels/backward_statistics.hpp"
 #include "ops/attention/tensor_cores/kernels/mma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/kernels/mma_kernel.hpp"
 #include "ops/attention/tensor_cores/kernels/wgmma_backward_kernel.hpp"
@@ -101,18 +102,34 @@ inline std::optional<BlockNeeds> wgmma_needs(std::int64_t head_dim, Tile tile) {
   return needs;
 }
 
-inline std::optional<BlockNeeds> wgmma_backward_needs(std::int64_t head_dim, Tile tile) {
-  std::optional<BlockNeeds> needs;
-  if (!tensor_core_backward_takes(head_dim).is_ok()) return needs;
-  visit_head_dim<backward_head_dims>(head_dim, [&]<int HeadDim>() {
-    WgmmaBackwardTiles::visit(tile, [&]<class Shape>() {
-      using Keys = FlashWgmmaBackwardKv<bf16, HeadDim, Shape::q, Shape::kv>;
-      using Queries = FlashWgmmaBackwardQ<bf16, HeadDim, wgmma_backward_q_tile(HeadDim).q,
-                                          wgmma_backward_q_tile(HeadDim).kv>;
-      needs = {Keys::threads, 65536 / Keys::threads / 8 * 8,
-               std::max(Keys::shared_bytes, Queries::shared_bytes)};
+/// Calls f.operator()<Statistics, Queries, Keys...>() for the kernels of flash_wgmma's backward pass
+/// with a tile; false where the list lacks the tile.
+template <class T, class Rule, class F>
+bool visit_wgmma_backward(std::int64_t head_dim, Tile tile, F&& f) {
+  return WgmmaBackwardTiles::visit(tile, [&]<class Shape>() {
+    visit_head_dim<wgmma_backward_head_dims>(head_dim, [&]<int HeadDim>() {
+      constexpr Tile of_queries = wgmma_backward_q_tile(HeadDim);
+      using Statistics = BackwardStatistics<T, HeadDim, Rule>;
+      using Queries = FlashWgmmaBackwardQ<T, HeadDim, of_queries.q, of_queries.kv, Rule>;
+      if constexpr (HeadDim <= 128) {
+        using Keys = FlashWgmmaBackwardKv<T, HeadDim, Shape::q, Shape::kv, Rule>;
+        f.template operator()<Statistics, Queries, Keys>();
+      } else {
+        using V = FlashWgmmaBackwardKv<T, HeadDim, Shape::q, Shape::kv, Rule, KeyGradients::v>;
+        using K = FlashWgmmaBackwardKv<T, HeadDim, Shape::q / 2, Shape::kv, Rule, KeyGradients::k>;
+        f.template operator()<Statistics, Queries, V, K>();
+      }
     });
   });
+}
+
+inline std::optional<BlockNeeds> wgmma_backward_needs(std::int64_t head_dim, Tile tile) {
+  std::optional<BlockNeeds> needs;
+  visit_wgmma_backward<bf16, NoRule>(
+      head_dim, tile, [&]<class Statistics, class Queries, class... Keys>() {
+        needs = {Queries::threads, 65536 / Queries::threads / 8 * 8,
+                 std::max({Queries::shared_bytes, Keys::shared_bytes...})};
+      });
   return needs;
 }
 

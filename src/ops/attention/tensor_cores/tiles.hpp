@@ -80,10 +80,12 @@ bool visit_tensor_core_tile(std::int64_t head_dim, Tile tile, F&& f) {
   });
 }
 
-/// The padded head_dim of the backward pass: dK and dV of 256 do not fit a thread's registers.
+/// The padded head_dims of the backward passes. dK and dV of 256 do not fit a thread's registers:
+/// flash_wgmma has a kernel for each.
 inline constexpr std::array backward_head_dims{64, 128};
+inline constexpr std::array wgmma_backward_head_dims{64, 128, 256};
 
-/// ok, or skipped when head_dim is too large for the backward pass.
+/// ok, or skipped when head_dim is too large for flash_mma's backward pass.
 inline Status tensor_core_backward_takes(std::int64_t head_dim) {
   if (head_dim <= backward_head_dims.back()) return Status::ok();
   return Status::skipped("takes head_dim up to " + std::to_string(backward_head_dims.back()) +
@@ -91,7 +93,7 @@ inline Status tensor_core_backward_takes(std::int64_t head_dim) {
                          ": dK and dV of a tile would not fit the registers");
 }
 
-/// The padded head_dim of the backward pass.
+/// The padded head_dim of flash_mma's backward pass.
 constexpr int backward_head_dim(std::int64_t head_dim) {
   return head_dim <= backward_head_dims[0] ? backward_head_dims[0] : backward_head_dims[1];
 }
@@ -113,11 +115,12 @@ bool visit_backward_tile(std::int64_t head_dim, Tile tile, F&& f) {
 }
 
 /// The tiles of flash_wgmma's backward pass: query rows that meet the keys of a block at a time ×
-/// those keys.
+/// those keys. At head_dim 256 they are those of dV; dK takes half as many rows, or keys, values, rows
+/// and gradients do not fit shared memory.
 using WgmmaBackwardTiles = TileList<TileShape<64, 128>>;
 /// Its kernel of dQ: the query rows of a block × keys that they meet at a time.
 constexpr Tile wgmma_backward_q_tile(int head_dim) {
-  return head_dim <= 64 ? Tile{128, 128} : Tile{128, 64};
+  return {128, head_dim <= 64 ? 128 : head_dim <= 128 ? 64 : 32};
 }
 
 /// The tiles that are built for a head_dim; the last, which has the most query rows, is the

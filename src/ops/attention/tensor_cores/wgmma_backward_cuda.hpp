@@ -13,39 +13,22 @@
 
 namespace katt::attention::impl {
 
-/// Calls f.operator()<Statistics, Queries, Keys>() for the kernels of a tile, and returns its status;
-/// or skipped, with the reason.
-template <class T, class Rule, class F>
-Status visit_wgmma_backward(const BackwardArgs& args, Tile tile, F&& f) {
-  if (Status status = tensor_core_backward_takes(args.head_dim()); !status.is_ok()) return status;
-  Status status = Status::skipped("tile " + names({tile}) +
-                                  " is not built; built: " + names(WgmmaBackwardTiles::all()));
-  visit_head_dim<backward_head_dims>(args.head_dim(), [&]<int HeadDim>() {
-    WgmmaBackwardTiles::visit(tile, [&]<class Shape>() {
-      status =
-          f.template operator()<BackwardStatistics<T, HeadDim, Rule>,
-                                FlashWgmmaBackwardQ<T, HeadDim, wgmma_backward_q_tile(HeadDim).q,
-                                                    wgmma_backward_q_tile(HeadDim).kv, Rule>,
-                                FlashWgmmaBackwardKv<T, HeadDim, Shape::q, Shape::kv, Rule>>();
-    });
-  });
-  return status;
-}
-
 template <class T>
 Status wgmma_backward_supports(const Kokkos::Cuda& exec, const BackwardArgs& args, Tile tile) {
 #if defined(KATT_CUDA_SM90A)
   if (Status status = tensor_core_supports(args); !status.is_ok()) return status;
   if (Status status = wgmma_runs_on(exec); !status.is_ok()) return status;
-  return visit_wgmma_backward<T, NoRule>(
-      args, tile, [&]<class Statistics, class Queries, class Keys>() {
-        Status status = tile::cuda_supports<Statistics>(exec, 9, Statistics(args, nullptr).blocks);
-        if (status.is_ok()) {
-          status = tile::cuda_supports<Queries>(exec, 9, Queries(args, nullptr).blocks);
-        }
-        return status.is_ok() ? tile::cuda_supports<Keys>(exec, 9, Keys(args, nullptr).blocks)
-                              : status;
+  Status status = Status::ok();
+  const bool built =
+      visit_wgmma_backward<T, NoRule>(args.head_dim(), tile, [&]<class... Kernels>() {
+        ((status = status.is_ok()
+                       ? tile::cuda_supports<Kernels>(exec, 9, Kernels(args, nullptr).blocks)
+                       : status),
+         ...);
       });
+  return built ? status
+               : Status::skipped("tile " + names({tile}) +
+                                 " is not built; built: " + names(WgmmaBackwardTiles::all()));
 #else
   (void)exec, (void)args, (void)tile;
   return Status::skipped("needs a build for sm_90a (KATT_CUDA_ARCH)");
@@ -56,18 +39,17 @@ template <class T, class Rule>
 void run_wgmma_backward(const Kokkos::Cuda& exec, const BackwardArgs& args, const Rule& rule,
                         Tile tile, Workspace workspace) {
 #if defined(KATT_CUDA_SM90A)
-  (void)visit_wgmma_backward<T, Rule>(
-      args, tile, [&]<class Statistics, class Queries, class Keys>() {
-        const Statistics statistics(args, workspace.data, rule);
-        const Queries queries(args, workspace.data, rule);
-        const Keys keys(args, workspace.data, rule);
-        tile::cuda_launch<tile::MmaBlock>(exec, "katt::attention::flash_wgmma_backward_rows",
-                                          statistics.blocks, statistics);
-        tile::cuda_launch<tile::WgmmaBlock>(exec, "katt::attention::flash_wgmma_backward_dq",
-                                            queries.blocks, queries);
-        tile::cuda_launch<tile::WgmmaBlock>(exec, "katt::attention::flash_wgmma_backward_dkv",
-                                            keys.blocks, keys);
-        return Status::ok();
+  visit_wgmma_backward<T, Rule>(
+      args.head_dim(), tile, [&]<class Statistics, class Queries, class... Keys>() {
+        const auto launch = [&]<class Block, class Kernel>(const char* name) {
+          const Kernel kernel(args, workspace.data, rule);
+          tile::cuda_launch<Block>(exec, name, kernel.blocks, kernel);
+        };
+        launch.template operator()<tile::MmaBlock, Statistics>(
+            "katt::attention::flash_wgmma_backward_rows");
+        launch.template operator()<tile::WgmmaBlock, Queries>(
+            "katt::attention::flash_wgmma_backward_dq");
+        (launch.template operator()<tile::WgmmaBlock, Keys>(Keys::name), ...);
       });
 #else
   (void)exec, (void)args, (void)rule, (void)tile, (void)workspace;

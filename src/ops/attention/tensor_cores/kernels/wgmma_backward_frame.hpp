@@ -14,8 +14,8 @@ namespace katt::attention::impl {
 
 /// What the two kernels of wgmma_backward_kernel.hpp share: stages, barriers, turns, products.
 /// `Groups`: computing warpgroups. `Rows`: of each of the two tiles of a stage. `StageExtra`: further
-/// bytes of a stage.
-template <class Frame_, int Groups, int HeadDim, int Rows, int StageExtra>
+/// bytes of a stage. `OwnTiles`: that the block holds throughout.
+template <class Frame_, int Groups, int HeadDim, int Rows, int StageExtra, int OwnTiles = 2>
 struct WgmmaBackward : Frame_ {
   using Frame_::Frame_;
   static constexpr int group_threads = 128;  ///< of a warpgroup
@@ -30,9 +30,9 @@ struct WgmmaBackward : Frame_ {
   static constexpr int tile_bytes = Rows * HeadDim * 2;        ///< of one of a stage's tiles
   static constexpr int stage_bytes = 2 * tile_bytes + (StageExtra + 1023) / 1024 * 1024;
   static constexpr int fitting_stages =
-      (find_gpu("h100")->block_shared_bytes - 2 * own_bytes - 256) / stage_bytes;
+      (find_gpu("h100")->block_shared_bytes - OwnTiles * own_bytes - 256) / stage_bytes;
   static constexpr int stages = Kokkos::min(Kokkos::max(fitting_stages, 2), 4);
-  static constexpr int barriers = 2 * own_bytes + stages * stage_bytes;
+  static constexpr int barriers = OwnTiles * own_bytes + stages * stage_bytes;
   static constexpr int shared_bytes = barriers + 2 * stages * 8;
 
   // Offsets in shared memory, in bytes.
@@ -40,7 +40,7 @@ struct WgmmaBackward : Frame_ {
     return which * own_bytes;
   }
   KOKKOS_INLINE_FUNCTION static constexpr unsigned stage_tile(unsigned which, unsigned n) {
-    return 2 * own_bytes + n % stages * stage_bytes + which * tile_bytes;
+    return OwnTiles * own_bytes + n % stages * stage_bytes + which * tile_bytes;
   }
   KOKKOS_INLINE_FUNCTION static constexpr unsigned full(unsigned n) {
     return barriers + n % stages * 8;

@@ -21,17 +21,28 @@
 /// products of another (Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.1).
 namespace katt::attention::impl {
 
+/// What a kernel over keys computes: both gradients, or one where both do not fit the registers.
+enum class KeyGradients { both, k, v };
+
 /// dK and dV, after BackwardStatistics.
-template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
+template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule,
+          KeyGradients Gradients = KeyGradients::both>
 struct FlashWgmmaBackwardKv
     : WgmmaBackward<TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule>, TileKv / 64, HeadDim,
-                    TileQ, TileQ / 2 * static_cast<int>(sizeof(RowStatistics))> {
+                    TileQ, TileQ / 2 * static_cast<int>(sizeof(RowStatistics)),
+                    Gradients == KeyGradients::v ? 1 : 2> {
   using Frame = TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule>;
   using Base = WgmmaBackward<Frame, TileKv / 64, HeadDim, TileQ,
-                             TileQ / 2 * static_cast<int>(sizeof(RowStatistics))>;
+                             TileQ / 2 * static_cast<int>(sizeof(RowStatistics)),
+                             Gradients == KeyGradients::v ? 1 : 2>;
   using Base::group_threads;
   using Base::threads;
   using typename Frame::Pair;
+  static constexpr bool gives_k = Gradients != KeyGradients::v;
+  static constexpr bool gives_v = Gradients != KeyGradients::k;
+  static constexpr const char* name = !gives_v   ? "katt::attention::flash_wgmma_backward_dk"
+                                      : !gives_k ? "katt::attention::flash_wgmma_backward_dv"
+                                                 : "katt::attention::flash_wgmma_backward_dkv";
 
   LongestFirst order;
   std::int64_t blocks;  ///< thread blocks of the grid
@@ -40,7 +51,9 @@ struct FlashWgmmaBackwardKv
   std::int64_t q_step, dout_step;
   std::int64_t q_wrap, dout_wrap;  ///< from beyond the last query head of a group to the next query
 
-  static constexpr int row_step = group_threads / Frame::Copies::chunks;
+  /// Chunks of a row that threads load beside each other; with more a thread loads several.
+  static constexpr int together = Kokkos::min(Frame::Copies::chunks, 16);
+  static constexpr int row_step = group_threads / together;
 
   FlashWgmmaBackwardKv(const BackwardArgs& args, void* workspace, const Rule& rule = {})
       : Base(args, workspace, rule),
@@ -66,9 +79,13 @@ struct FlashWgmmaBackwardKv
       block.template decrease_registers<Base::loading_registers>();
       const int live = position<int>(mask.interval.keys - key, count);  // none behind is read
       Base::load(block, tiles, [&, head = head, key = key](unsigned n) {
-        if (n == 0) {
+        if (n == 0 && gives_k) {
           this->template load_keys<group_threads>(block, Base::own_tile(0), Base::own_tile(1),
                                                   head.batch, head.kv_head, key, live);
+        } else if (n == 0) {
+          load_keys_of<HeadDim, group_threads, TileKv>(block, block.thread(), Base::own_tile(0),
+                                                       this->head_dim, this->k, head.batch,
+                                                       head.kv_head, key, live);
         }
         load_tile(block, n, head.batch, head.kv_head, tiles);
       });
@@ -98,23 +115,25 @@ struct FlashWgmmaBackwardKv
   template <class Block>
   KOKKOS_INLINE_FUNCTION void load_tile(Block& block, unsigned n, std::int64_t batch,
                                         std::int64_t kv_head, const LiveQueries<int>& tiles) const {
-    constexpr unsigned chunks = Frame::Copies::chunks;
     static_assert(row_step % 8 == 0 && TileQ % row_step == 0);
     const unsigned thread = block.thread();
-    const unsigned column = thread % chunks * 8;
-    const unsigned first = thread / chunks;
-    const int live = static_cast<int>(column) < this->head_dim ? tiles.count() : 0;
+    const unsigned column = thread % together * 8;
+    const unsigned first = thread / together;
     const unsigned packed = static_cast<unsigned>(tiles.row()) + first;
     const auto group = static_cast<unsigned>(this->group);
     int member = static_cast<int>(packed % group);
     const T* q = this->q.row(batch, kv_head * group + member, packed / group) + column;
     const T* dout = this->dout.row(batch, kv_head * group + member, packed / group) + column;
-    const unsigned at = tile::swizzled(TileQ, first, column);
     KATT_UNROLL_4 for (int i = 0; i < TileQ / row_step; ++i) {
-      const bool there = static_cast<int>(first) + i * row_step < live;
-      const unsigned offset = at + static_cast<unsigned>(i) * row_step * 128;
-      block.copy_async(Base::stage_tile(0, n) + offset, there ? q : this->q.data, there);
-      block.copy_async(Base::stage_tile(1, n) + offset, there ? dout : this->dout.data, there);
+      KATT_UNROLL for (int part = 0; part < HeadDim; part += 8 * together) {
+        const int live = static_cast<int>(column) + part < this->head_dim ? tiles.count() : 0;
+        const bool there = static_cast<int>(first) + i * row_step < live;
+        const unsigned offset =
+            tile::swizzled(TileQ, first, column + part) + static_cast<unsigned>(i) * row_step * 128;
+        block.copy_async(Base::stage_tile(0, n) + offset, there ? q + part : this->q.data, there);
+        block.copy_async(Base::stage_tile(1, n) + offset, there ? dout + part : this->dout.data,
+                         there);
+      }
       q += q_step;
       dout += dout_step;
       member += head_step;
@@ -177,21 +196,36 @@ struct FlashWgmmaBackwardKv
                 .apply(shown, lane);
           },
           [&] {
+            if (!gives_k) return;
             Base::wait_full(block, n);  // over: a branch, which keeps the next wait below P
             block.template wgmma_wait<0>();
             block.hold(dp);
           },
           here);
-      Base::template round<T>(block, p, s);
-      Base::template round<T>(block, ds, dp);
+      if (gives_v) Base::template round<T>(block, p, s);
+      if (gives_k) Base::template round<T>(block, ds, dp);
     };
+    const auto begin_gradients = [&](unsigned n) {
+      if (gives_v) Base::template begin_gradient<T>(block, dv, p, 1, n);
+      if (gives_k) Base::template begin_gradient<T>(block, dk, ds, 0, n);
+      block.wgmma_commit();
+    };
+    const auto begin_dp = [&](unsigned n) {
+      if (!gives_k) return;
+      Base::template begin_scores<T>(block, dp, group_row, 1, n);
+      block.wgmma_commit();
+    };
+    const auto hold_operands = [&] {
+      if (gives_v) block.hold(p);
+      if (gives_k) block.hold(ds);
+    };
+    constexpr int beside_scores = gives_k ? 1 : 0;  // groups of products begun after those of S
     if (tiles.valid()) {
       Base::wait_full(block, 0);
       Base::template begin_scores<T>(block, s, group_row, 0, 0);
       block.wgmma_commit();
-      Base::template begin_scores<T>(block, dp, group_row, 1, 0);
-      block.wgmma_commit();
-      block.template wgmma_wait<1>();
+      begin_dp(0);
+      block.template wgmma_wait<beside_scores>();
       block.hold(s);
       differentiate(0);
       unsigned n = 0;
@@ -199,30 +233,23 @@ struct FlashWgmmaBackwardKv
         ++n;
         Base::wait_full(block, n);
         turns.wait(block, n == 1);
-        Base::template begin_gradient<T>(block, dv, p, 1, n - 1);
-        Base::template begin_gradient<T>(block, dk, ds, 0, n - 1);
-        block.wgmma_commit();
+        begin_gradients(n - 1);
         Base::template begin_scores<T>(block, s, group_row, 0, n);
         block.wgmma_commit();
         block.template wgmma_wait<1>();
-        block.hold(p);
-        block.hold(ds);
+        hold_operands();
         if (lane == 0) block.barrier_arrive(Base::empty(n - 1));
-        Base::template begin_scores<T>(block, dp, group_row, 1, n);
-        block.wgmma_commit();
+        begin_dp(n);
         turns.pass(block);
-        block.template wgmma_wait<1>();
+        block.template wgmma_wait<beside_scores>();
         block.hold(s);
         differentiate(n);
       }
-      Base::template begin_gradient<T>(block, dv, p, 1, n);
-      Base::template begin_gradient<T>(block, dk, ds, 0, n);
-      block.wgmma_commit();
+      begin_gradients(n);
       block.template wgmma_wait<0>();
-      block.hold(dk);
-      block.hold(dv);
-      block.hold(p);
-      block.hold(ds);
+      if (gives_k) block.hold(dk);
+      if (gives_v) block.hold(dv);
+      hold_operands();
       if (n > 0) turns.end(block);
     }
     // No warp of the group reads its keys any more.
@@ -236,8 +263,8 @@ struct FlashWgmmaBackwardKv
           block, gradient, factors, tile, first_key, this->head_dim, count,
           [&](int r) { return target.row(head.batch, head.kv_head, key + r); });
     };
-    store(dk, this->scores.scale, Base::own_tile(0), this->dk);
-    store(dv, 1.0F, Base::own_tile(1), this->dv);
+    if (gives_k) store(dk, this->scores.scale, Base::own_tile(0), this->dk);
+    if (gives_v) store(dv, 1.0F, Base::own_tile(gives_k ? 1 : 0), this->dv);
   }
 };
 
