@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/attention/decode/mma_kernel.hpp"
 #include "ops/attention/tensor_cores/kernels/backward_statistics.hpp"
 #include "ops/attention/tensor_cores/kernels/mma_backward_kernel.hpp"
 #include "ops/attention/tensor_cores/kernels/mma_kernel.hpp"
@@ -65,6 +66,10 @@ const std::vector<Unseen> unseen{
     {"sync_warp", "::finish_copies(", "the lanes of a warp go as far as their waits together"},
     {"barrier_wait", "::begin_values(",
      "V is announced before the K that was waited for, but the last"},
+    {"sync_warp", "::attend_keys(", "ldmatrix, which reads what was copied, meets the warp"},
+    {"sync_warp", "::load(Block&, unsigned int, int",
+     "mma, behind the last ldmatrix, meets the warp"},
+    {"barrier", "::arrives_last(", "blocks run one after the other"},
 };
 
 /// The synchronization of a kernel, and the removed part.
@@ -143,10 +148,20 @@ class ForgetfulBlock : public testing::EmulatedBlock {
   Mutation& mutation_;
 };
 
+/// Blocks of the grid of a kernel.
+template <class Kernel>
+std::int64_t blocks_of(const Kernel& kernel) {
+  if constexpr (requires { kernel.grid.blocks; }) {
+    return kernel.grid.blocks;
+  } else {
+    return kernel.blocks;
+  }
+}
+
 /// The emulator's report on a run of all blocks; "" when it finds no fault.
 template <class Kernel>
 std::string emulate(const Kernel& kernel, Mutation& mutation, std::uint32_t seed) {
-  for (std::int64_t item = 0; item < kernel.blocks; ++item) {
+  for (std::int64_t item = 0; item < blocks_of(kernel); ++item) {
     testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes,
                                     seed + static_cast<std::uint32_t>(item));
     const std::string failure = emulator.run([&](testing::EmulatedBlock& block) {
@@ -197,6 +212,25 @@ std::string run_backward_kernels(const ProblemData& data, Mutation& mutation, st
   return GradientReference(data)
       .compare(gradients.dq.download(), gradients.dk.download(), gradients.dv.download())
       .status.reason();
+}
+
+/// Decoding by `blocks` blocks.
+template <int HeadDim>
+std::string run_decode_kernel(const ProblemData& data, std::int64_t blocks, Mutation& mutation,
+                              std::uint32_t seed) {
+  const DeviceProblem problem(data, Backend::serial, HeadLayout::bhsd);
+  const DeviceOutput output(data.shape, data.dtype, Backend::serial, HeadLayout::bhsd);
+  output.poison();
+  const ForwardArgs args = forward_args(problem.args(), output);
+  const impl::DecodeGrid grid(args, 64, blocks);
+  const bench::Buffer workspace("workspace", Backend::serial,
+                                impl::PieceBytes(grid, HeadDim).all());
+  workspace.upload(std::vector<std::byte>(workspace.size(), std::byte{0xFF}));
+  using Kernel = impl::DecodeMma<bf16, HeadDim, false, impl::DecodeShape<16, 2, 2, 1>>;
+  const std::string failure = emulate(
+      Kernel(args, {}, grid, std::uint64_t{1} << 40, workspace.workspace()), mutation, seed);
+  if (!failure.empty()) return failure;
+  return Reference(data).compare(output.out.download(), output.lse.download()).status.reason();
 }
 
 using Run = std::function<std::string(Mutation&, std::uint32_t seed)>;
@@ -258,6 +292,19 @@ TEST(AttentionMutations, OfFlashWgmma) {
         return std::string();
       },
       24);
+}
+
+TEST(AttentionMutations, OfDecodeMma) {
+  // Pieces of several row tiles in a block, tiles that use every stage again; and query rows in
+  // shared memory.
+  const auto pieces = make_problem({1, 6, 3, 1, 400, 40}, Dtype::bf16);
+  const auto wide = make_problem({1, 4, 2, 1, 200, 136}, Dtype::bf16);
+  expect_each_is_needed(
+      [&](Mutation& mutation, std::uint32_t seed) {
+        const std::string failure = run_decode_kernel<64>(*pieces, 4, mutation, seed);
+        return failure.empty() ? run_decode_kernel<256>(*wide, 1, mutation, seed) : failure;
+      },
+      10);
 }
 
 TEST(AttentionMutations, OfFlashMmaBackward) {

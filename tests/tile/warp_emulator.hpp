@@ -61,6 +61,20 @@ class EmulatedBlock {
     return argument.out;
   }
 
+  /// Blocks run one after the other.
+  static void fence_device() {}
+  static std::uint64_t atomic_load(const std::uint64_t* word) { return *word; }
+  static std::uint64_t atomic_add(std::uint64_t* word, std::uint64_t value) {
+    return std::exchange(*word, *word + value);
+  }
+  static std::uint64_t atomic_exchange(std::uint64_t* word, std::uint64_t value) {
+    return std::exchange(*word, value);
+  }
+  static std::uint64_t atomic_replace(std::uint64_t* word, std::uint64_t expected,
+                                      std::uint64_t value) {
+    return std::exchange(*word, *word == expected ? value : *word);
+  }
+
   static float exp2(float x) { return std::exp2(x); }
 
   template <class T>
@@ -70,6 +84,11 @@ class EmulatedBlock {
   }
   void store_pair(unsigned offset, std::uint32_t pair) const {
     if (std::byte* target = emulator_.at(offset, 4)) std::memcpy(target, &pair, 4);
+  }
+  std::uint32_t load_word(unsigned offset) const {
+    std::uint32_t word = 0;
+    if (const std::byte* source = emulator_.at(offset, 4)) std::memcpy(&word, source, 4);
+    return word;
   }
   void copy_chunk(void* global, unsigned offset) const {
     if (const std::byte* source = emulator_.at(offset, 16)) std::memcpy(global, source, 16);

@@ -123,21 +123,25 @@ KOKKOS_INLINE_FUNCTION Int position(std::int64_t value, std::int64_t limit) {
 }
 
 /// The tiles of `size` keys, of those in [begin, end), of which queries first … last see something,
-/// in order. Int: of 32 bits when registers are scarce and positions are below 2^31.
+/// in order; of these only every `step`-th from number `skip` on, where block masks hide none. Int:
+/// of 32 bits when registers are scarce and positions are below 2^31.
 template <class Int>
 class LiveKeys {
  public:
   KOKKOS_INLINE_FUNCTION LiveKeys(const Mask& mask, std::int64_t first, std::int64_t last, int size,
-                                  std::int64_t begin = 0, std::int64_t end = std::int64_t{1} << 40)
+                                  std::int64_t begin = 0, std::int64_t end = std::int64_t{1} << 40,
+                                  int skip = 0, int step = 1)
       : blocks_(mask.blocks),
         top_(static_cast<Int>(mask.blocks.block_of(first))),
         bottom_(static_cast<Int>(mask.blocks.block_of(last))),
-        size_(size) {
+        size_(size),
+        step_(size * step) {
     const IntervalMask& interval = mask.interval;
     end_ = position<Int>(Kokkos::min(interval.end(last), end), interval.keys);
     full_begin_ = position<Int>(interval.begin(last), interval.keys);
     full_end_ = position<Int>(interval.end(first), interval.keys);
     key_ = position<Int>(Kokkos::max(interval.begin(first), begin), interval.keys) / size * size;
+    key_ += skip * size;
     column_ = static_cast<Int>(blocks_.block_of(key_));
     column_end_ = (column_ + 1) * static_cast<Int>(blocks_.size);
     skip_dead();
@@ -145,7 +149,7 @@ class LiveKeys {
 
   KOKKOS_INLINE_FUNCTION bool valid() const { return key_ < end_; }
   KOKKOS_INLINE_FUNCTION void next() {
-    key_ += size_;
+    key_ += step_;
     skip_dead();
   }
 
@@ -165,7 +169,7 @@ class LiveKeys {
   /// Looks at a column of blocks once, not once a tile, and divides nowhere.
   KOKKOS_INLINE_FUNCTION void skip_dead() {
     if (blocks_.blocks == nullptr) return;
-    for (; valid(); key_ += size_) {
+    for (; valid(); key_ += step_) {
       const Int last = key_ + columns();
       if (last > same_until_) {
         const auto size = static_cast<Int>(blocks_.size);
@@ -182,6 +186,7 @@ class LiveKeys {
   const BlockMask& blocks_;
   Int top_, bottom_;  ///< rows of blocks
   int size_;
+  int step_;
   Int key_ = 0;
   Int end_ = 0;         ///< of the keys that some query sees
   Int full_begin_ = 0;  ///< keys [full_begin, full_end) are seen by all queries

@@ -45,11 +45,30 @@ class MmaBlock {
   __device__ bool barrier_any(bool value) const { return __syncthreads_or(value ? 1 : 0) != 0; }
   __device__ void sync_warp() const { __syncwarp(); }
 
-  __device__ float shuffle_xor(float value, int mask) const {
+  /// Of floats or of integers.
+  template <class Word>
+  __device__ Word shuffle_xor(Word value, int mask) const {
     return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
   }
-  __device__ std::uint32_t shuffle_xor(std::uint32_t value, int mask) const {
-    return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
+
+  /// Orders this thread's accesses to global memory before those that follow, for all blocks.
+  __device__ static void fence_device() { __threadfence(); }
+  /// Atomic operations on global memory; they return what it held.
+  __device__ static std::uint64_t atomic_load(const std::uint64_t* word) {
+    std::uint64_t value;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+  }
+  __device__ static std::uint64_t atomic_add(std::uint64_t* word, std::uint64_t value) {
+    return atomicAdd(reinterpret_cast<unsigned long long*>(word), value);
+  }
+  __device__ static std::uint64_t atomic_exchange(std::uint64_t* word, std::uint64_t value) {
+    return atomicExch(reinterpret_cast<unsigned long long*>(word), value);
+  }
+  /// Writes `value` where the word holds `expected`.
+  __device__ static std::uint64_t atomic_replace(std::uint64_t* word, std::uint64_t expected,
+                                                 std::uint64_t value) {
+    return atomicCAS(reinterpret_cast<unsigned long long*>(word), expected, value);
   }
 
   /// 2^x, relative error 2^-22; results below 2^-126 are 0.
@@ -68,6 +87,12 @@ class MmaBlock {
   /// Writes two elements to shared memory, at a multiple of 4 bytes.
   __device__ void store_pair(unsigned offset, std::uint32_t pair) const {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared_ + offset), "r"(pair) : "memory");
+  }
+  /// Reads 4 bytes of shared memory.
+  __device__ std::uint32_t load_word(unsigned offset) const {
+    std::uint32_t word;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(shared_ + offset) : "memory");
+    return word;
   }
   /// Copies 16 bytes from shared to global memory.
   __device__ void copy_chunk(void* global, unsigned offset) const {

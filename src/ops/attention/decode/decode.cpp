@@ -36,6 +36,11 @@ Status decode_supports(const Exec& exec, const Args& args, Tile tile) {
                            " × heads / kv_heads " + std::to_string(plan.group()) + " are " +
                            std::to_string(plan.rows()));
   }
+#if defined(KATT_HAS_CUDA)
+  if constexpr (!is_host_v<Exec>) {
+    if (decode_mma_takes(exec, args, tile)) return Status::ok();
+  }
+#endif
   return tile::teams_support(
       exec, plan.scratch_bytes<DecodeEngine<Exec, float>>(),
       std::to_string(plan.rows()) + " query rows at head_dim " + std::to_string(plan.head_dim));
@@ -43,14 +48,29 @@ Status decode_supports(const Exec& exec, const Args& args, Tile tile) {
 
 template <class Exec, class Args>
 std::size_t decode_workspace_bytes(const Exec& exec, const Args& args, Tile tile) {
+#if defined(KATT_HAS_CUDA)
+  if constexpr (!is_host_v<Exec>) {
+    if (decode_mma_takes(exec, args, tile)) return decode_mma_workspace_bytes(exec, args, tile);
+  }
+#endif
   const DecodePlan plan(args, tile);
   return plan.parts_bytes() + plan.sums_bytes() +
          tile::team_workspace_bytes(exec, plan.scratch_bytes<DecodeEngine<Exec, float>>());
 }
 
+template <class Exec, class Args>
+std::string decode_engine(const Exec& exec, const Args& args, Tile tile) {
+#if defined(KATT_HAS_CUDA)
+  if constexpr (!is_host_v<Exec>) return decode_mma_takes(exec, args, tile) ? "mma" : "";
+#endif
+  (void)exec, (void)args, (void)tile;
+  return "";
+}
+
 #define KATT_INSTANTIATE_DECODE(Exec, Args)                                                \
   template Status decode_supports<Exec, Args>(const Exec&, const Args&, Tile);             \
   template std::size_t decode_workspace_bytes<Exec, Args>(const Exec&, const Args&, Tile); \
+  template std::string decode_engine<Exec, Args>(const Exec&, const Args&, Tile);          \
   template void run_decode<Exec, Args>(const Exec&, const Args&, const NoRule&, Tile, Workspace);
 
 #define KATT_INSTANTIATE_DECODE_TILES(Exec) template std::vector<Tile> decode_tiles<Exec>();

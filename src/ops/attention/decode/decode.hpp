@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/status.hpp"
@@ -14,14 +15,19 @@
 /// The decode variant of the forward pass, for Args = ForwardArgs and PagedArgs.
 namespace katt::attention::impl {
 
-/// tile.q: most query rows (seq_q · heads / kv_heads) of a K/V head; tile.kv: keys of a split. The
-/// first is the default.
+/// tile.q: most query rows (seq_q · heads / kv_heads) of a K/V head; tile.kv: keys of a split, of
+/// which a split on tensor cores has any number. The first is the default.
 template <class Exec>
 std::vector<Tile> decode_tiles();
 
 /// ok, or skipped: the rows are too many, or they do not fit the scratch memory of the device.
 template <class Exec, class Args>
 Status decode_supports(const Exec& exec, const Args& args, Tile tile);
+
+/// The units that decode these arguments: "mma", tensor cores of sm_80 and later, for f16 and bf16
+/// where rows begin at multiples of 16 bytes and pages hold multiples of 16 keys.
+template <class Exec, class Args>
+std::string decode_engine(const Exec& exec, const Args& args, Tile tile);
 
 /// The partial results of the splits, and on a host the scratch of every thread.
 template <class Exec, class Args>
@@ -57,6 +63,7 @@ Variant<Exec, Args> decode_variant(const Rule& rule = {}) {
       .workspace_bytes = decode_workspace_bytes<Exec, Args>,
       .run = [rule](const Exec& exec, const Args& args, Tile tile,
                     Workspace workspace) { run_decode(exec, args, rule, tile, workspace); },
+      .engine = decode_engine<Exec, Args>,
   };
 }
 

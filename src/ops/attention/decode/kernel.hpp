@@ -10,6 +10,7 @@
 #include "ops/attention/decode/decode.hpp"
 #include "ops/attention/decode/merge_kernel.hpp"
 #include "ops/attention/decode/merge_splits.hpp"
+#include "ops/attention/decode/mma.hpp"
 #include "ops/attention/problem.hpp"
 #include "tile/engines/row_engine.hpp"
 
@@ -222,6 +223,12 @@ void run_decode(const Exec& exec, const Args& args, const Rule& rule, Tile tile,
   using Memory = typename Exec::memory_space;
   const DecodePlan plan(args, tile);
   if (plan.part_rows() == 0) return;
+#if defined(KATT_HAS_CUDA)
+  if constexpr (!is_host_v<Exec>) {
+    if (decode_mma_takes(exec, args, tile))
+      return run_decode_mma(exec, args, rule, tile, workspace);
+  }
+#endif
   visit_dtype(args.q.dtype, [&]<class T>() {
     auto* const memory = static_cast<std::byte*>(workspace.data);
     const auto run_splits = [&]<bool Wide>() {
