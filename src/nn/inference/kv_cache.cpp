@@ -53,6 +53,12 @@ KvCacheConfig completed(KvCacheConfig c) {
   return c;
 }
 
+/// True when a device moves the rows of all tensors by chunks.
+template <class... Tensors>
+bool are_whole_chunks(const Tensors&... tensors) {
+  return ((tile::are_chunks(tensors) && tensors.stride[3] == 1) && ...);
+}
+
 /// Bytes of K, or of V, of a completed configuration.
 std::size_t storage_bytes(const KvCacheConfig& c) {
   const TensorRef<5> storage =
@@ -244,6 +250,20 @@ void KvCache<Exec>::advance(const Exec& exec) const {
 }
 
 template <class Exec>
+template <class T>
+impl::CacheTokens<T> KvCache<Exec>::tokens_at(const ConstTensorRef<4>& keys,
+                                              const ConstTensorRef<4>& values) const {
+  using Element = std::remove_const_t<T>;
+  return {const_cast<Element*>(static_cast<const Element*>(keys.data)),
+          const_cast<Element*>(static_cast<const Element*>(values.data)),
+          block_table(),
+          config_.kv_heads,
+          config_.head_dim,
+          pages_per_slot_,
+          config_.page_size};
+}
+
+template <class Exec>
 void KvCache<Exec>::append_turned(const Exec& exec, std::int64_t layer, const TensorRef<4>& q,
                                   const ConstTensorRef<4>& k, const ConstTensorRef<4>& v,
                                   const ConstTensorRef<2>& cos_sin) const {
@@ -259,20 +279,17 @@ void KvCache<Exec>::append_turned(const Exec& exec, std::int64_t layer, const Te
     const impl::TurnAndAppend<Exec, T> rows{impl::TokenRows<T>(q),
                                             impl::TokenRows<const T>(k),
                                             impl::TokenRows<const T>(v),
-                                            const_cast<T*>(static_cast<const T*>(key_pages.data)),
-                                            const_cast<T*>(static_cast<const T*>(value_pages.data)),
+                                            tokens_at<T>(key_pages, value_pages),
                                             static_cast<const float*>(cos_sin.data),
-                                            block_table(),
                                             begin(),
                                             heads,
-                                            config_.kv_heads,
-                                            config_.head_dim,
                                             cos_sin.extent[0],
-                                            pages_per_slot_,
-                                            config_.page_size,
                                             {config_.sinks, config_.window}};
-    tile::for_each_row(exec, "katt::kv_cache::append_turned", batch_ * (heads + config_.kv_heads),
-                       rows);
+    const bool halves = config_.head_dim % (2 * tile::chunk_elements) == 0;
+    impl::for_each_cache_row(
+        exec, "katt::kv_cache::append_turned", batch_ * (heads + config_.kv_heads),
+        config_.head_dim / (2 * tile::chunk_elements), rows,
+        halves && counts_in_32_bits() && are_whole_chunks(q, k, v) && tile::are_chunks(cos_sin));
   });
 }
 
@@ -293,17 +310,15 @@ void KvCache<Exec>::append(const Exec& exec, std::int64_t layer, const ConstTens
   visit_dtype(config_.dtype, [&]<class T>() {
     const impl::AppendRows<Exec, T> rows{k.view<T, Memory>(),
                                          v.view<T, Memory>(),
-                                         const_cast<T*>(static_cast<const T*>(key_pages.data)),
-                                         const_cast<T*>(static_cast<const T*>(value_pages.data)),
-                                         block_table(),
+                                         tokens_at<T>(key_pages, value_pages),
                                          begin(),
                                          counts(),
-                                         pages_per_slot_,
-                                         config_.page_size,
                                          largest_count_,
                                          {config_.sinks, config_.window}};
-    tile::for_each_row(exec, "katt::kv_cache::append", batch_ * config_.kv_heads * largest_count_,
-                       rows);
+    impl::for_each_cache_row(exec, "katt::kv_cache::append",
+                             batch_ * config_.kv_heads * largest_count_,
+                             config_.head_dim / tile::chunk_elements, rows,
+                             counts_in_32_bits() && are_whole_chunks(k, v));
   });
 }
 
@@ -321,13 +336,11 @@ void KvCache<Exec>::gather(const Exec& exec, std::int64_t layer, const TensorRef
   const ConstTensorRef<4> key_pages = this->keys(layer);
   const ConstTensorRef<4> value_pages = this->values(layer);
   visit_dtype(config_.dtype, [&]<class T>() {
-    const impl::GatherRows<Exec, T> rows{static_cast<const T*>(key_pages.data),
-                                         static_cast<const T*>(value_pages.data),
-                                         keys.view<T, Memory>(),
-                                         values.view<T, Memory>(),
-                                         block_table(),
-                                         config_.page_size};
-    tile::for_each_row(exec, "katt::kv_cache::gather", config_.kv_heads * tokens, rows);
+    const impl::GatherRows<Exec, T> rows{tokens_at<const T>(key_pages, value_pages),
+                                         keys.view<T, Memory>(), values.view<T, Memory>()};
+    impl::for_each_cache_row(exec, "katt::kv_cache::gather", config_.kv_heads * tokens,
+                             config_.head_dim / tile::chunk_elements, rows,
+                             counts_in_32_bits() && are_whole_chunks(keys, values));
   });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -12,6 +13,11 @@
 #include "ops/attention/decode/paged.hpp"
 
 namespace katt::nn {
+
+namespace impl {
+template <class T>
+struct CacheTokens;
+}
 
 /// Extents of a KV cache.
 struct KvCacheConfig {
@@ -146,6 +152,12 @@ class KvCache {
   }
 
   ConstTensorRef<4> tensor(const Bytes& storage, std::int64_t layer) const;
+  template <class T>
+  impl::CacheTokens<T> tokens_at(const ConstTensorRef<4>& keys,
+                                 const ConstTensorRef<4>& values) const;
+  bool counts_in_32_bits() const {
+    return std::max(config_.capacity, config_.page_size) <= 0x7FFFFFFF;
+  }
   const Slot& used(std::int64_t slot) const;
   std::int64_t kept(std::int64_t length) const;
   std::int64_t pages_for(std::int64_t length) const;
