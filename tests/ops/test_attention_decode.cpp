@@ -151,6 +151,58 @@ TEST(AttentionDecodePages, OfWholeTilesGiveTheBitsOfContiguousKeys) {
   EXPECT_EQ(paged.lse, contiguous.lse);
 }
 
+/// A dense tensor between guards that nobody may write.
+template <int Rank>
+struct Guarded {
+  static constexpr std::int64_t guard = 64;
+  static constexpr float mark = 3.0F;
+  bench::Tensor<1> memory;
+  TensorRef<Rank> ref;
+
+  Guarded(Backend backend, Dtype dtype, const std::array<std::int64_t, Rank>& extent) {
+    std::int64_t size = 1;
+    for (const std::int64_t n : extent) size *= n;
+    memory = {"guarded", backend, dtype, {size + 2 * guard}};
+    std::vector<float> values(static_cast<std::size_t>(size + 2 * guard), mark);
+    std::fill_n(values.begin() + guard, size, std::numeric_limits<float>::quiet_NaN());
+    memory.upload(values);
+    ref = {static_cast<std::byte*>(memory.ref().data) + guard * size_of(dtype), dtype, extent};
+  }
+  /// The tensor; a changed guard is a failure of the test.
+  std::vector<float> download() const {
+    const std::vector<float> all = memory.download();
+    const auto is_mark = [](float value) { return value == mark; };
+    EXPECT_TRUE(std::all_of(all.begin(), all.begin() + guard, is_mark)) << "written before it";
+    EXPECT_TRUE(std::all_of(all.end() - guard, all.end(), is_mark)) << "written behind it";
+    return {all.begin() + guard, all.end() - guard};
+  }
+};
+
+TEST(AttentionDecodePages, OfManySequencesAndHeadsLeaveTheMemoryBesideTheOutputsAlone) {
+  auto data = make_problem({256, 32, 8, 1, 40, 128}, Dtype::bf16);
+  for (std::int64_t b = 0; b < 256; ++b) data->kv_len.push_back(b * 29 % 41);
+  data->link();
+  const HostProblem& s = data->shape;
+  const DefaultExec exec;
+  const Backend backend = backend_of<DefaultExec>();
+  const DeviceProblem problem(*data, backend, HeadLayout::bhsd);
+  const DeviceOutput unused(data->shape, data->dtype, backend, HeadLayout::bhsd);
+  const Guarded<4> out(backend, data->dtype, {s.batch, s.heads, s.seq_q, s.head_dim});
+  const Guarded<3> lse(backend, Dtype::f32, {s.batch, s.heads, s.seq_q});
+  for (const std::int64_t page_size : {16, 40}) {
+    const Pages pages(*data, backend, page_size, HeadLayout::bhsd);
+    PagedArgs args = pages.args(problem.args(), unused);
+    args.out = out.ref;
+    args.lse = lse.ref;
+    const bench::Buffer workspace("workspace", backend,
+                                  workspace_bytes(exec, args, {"decode", {}}));
+    const Status status = decode(exec, args, {"decode", {}}, workspace.workspace());
+    ASSERT_TRUE(status.is_ok()) << status.reason();
+    exec.fence();
+    expect_reference(*data, {out.download(), lse.download()}, std::to_string(page_size));
+  }
+}
+
 /// A dense tensor one element behind a multiple of 16 bytes.
 struct Shifted {
   bench::Tensor<1> memory;
