@@ -1,6 +1,12 @@
 // Mutations of the tensor-core kernels: each fence, wait, arrival and barrier in their text is
 // removed, one after the other, and the emulator must see it, by a broken rule or a wrong result. A
 // list names the ones that it cannot see, with the reason.
+
+// GCC 12 makes one function of operand_a() for tiles of 2 and of 8 blocks, and then warns.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Warray-bounds"
+#endif
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,8 +66,8 @@ const std::vector<Unseen> unseen{
      "wgmma_wait meets the whole warpgroup there, on a device a warp"},
     {"barrier_group", "::compute(",
      "wgmma_wait meets the whole warpgroup there, on a device a warp"},
-    {"barrier_group", "Turns::wait(", "for speed: TheTwoComputingGroupsBeginTheirProductsInTurns"},
-    {"barrier_group", "Turns::end(", "for what follows on a named barrier, and nothing does"},
+    {"barrier_group", "Turns<Groups, FirstBarrier>::end(",
+     "for what follows on a named barrier, and nothing does"},
     {"barrier_wait", "::keep_below(", "that phase is over: a branch for the compiler"},
     {"sync_warp", "::finish_copies(", "the lanes of a warp go as far as their waits together"},
     {"barrier_wait", "::begin_values(",
