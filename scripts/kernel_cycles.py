@@ -135,7 +135,7 @@ def waits_for(instruction):
 def beside_products(instructions):
     """Share of the MUFU of a loop that execute while a group of products of the same warp is under way."""
     under_way = beside = executed = 0
-    for turn in range(2):  # what the last iteration left under way counts
+    for _ in range(2):  # what the last iteration left under way counts
         beside = executed = 0
         for instruction in instructions:
             if instruction.opcode == "HGMMA" and "gsb0" in instruction.operands:

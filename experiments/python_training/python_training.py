@@ -13,10 +13,9 @@ import statistics
 import time
 from pathlib import Path
 
+import katt.torch
 import torch
 import transformers
-
-import katt.torch
 
 HEADS, HEAD_DIM = 8, 64
 

@@ -8,10 +8,9 @@ import statistics
 import time
 from pathlib import Path
 
+import katt
 import torch
 import transformers
-
-import katt
 
 PROMPT = "Gravity is"
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}

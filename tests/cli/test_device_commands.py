@@ -5,7 +5,6 @@ import json
 import h5py
 import numpy as np
 import pytest
-
 from conftest import CASES, TINY
 
 # Every operator on a small problem that fits no vector.

@@ -3,7 +3,6 @@
 import h5py
 import numpy as np
 import pytest
-from conftest import TINY
 from test_ranks import MPIRUN, expected, ranks, training  # noqa: F401
 
 pytestmark = pytest.mark.skipif(MPIRUN is None, reason="no mpirun")

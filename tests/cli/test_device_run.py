@@ -6,10 +6,8 @@ import subprocess
 
 import h5py
 import pytest
-
-from conftest import CASES, CASES_BESIDE, skipped_where_missing, own_words
-
 from check_case import wrong_datasets
+from conftest import CASES, CASES_BESIDE, own_words, skipped_where_missing
 
 CASE_FILES = [*sorted(CASES.glob("*.h5")), *(sorted(CASES_BESIDE.glob("*.h5")) or [CASES_BESIDE])]
 

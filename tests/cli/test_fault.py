@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import h5py
-
 from conftest import BACKEND
 
 SWEEP = ("sweep", "softmax", "--tokens", "3,5", "--vocab", "16", "--dtype", "f32", "--backend", BACKEND, "--isolate",

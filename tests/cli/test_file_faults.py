@@ -19,7 +19,6 @@ from pathlib import Path
 
 import h5py
 import pytest
-
 from conftest import BACKEND, CASES, ROOT, TINY
 
 LIBRARY = Path(os.environ.get("KATT_BUILD_DIR", "")) / "tests" / "libkatt_faults.so"

@@ -9,7 +9,6 @@ import sys
 import tarfile
 
 import pytest
-
 from conftest import ROOT
 
 SCRIPT = ROOT / "scripts" / "gpu_run"

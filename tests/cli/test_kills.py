@@ -11,7 +11,6 @@ import time
 
 import h5py
 import pytest
-
 from conftest import TINY
 
 SWEEP = ["sweep", "softmax", "--tokens", "1:40:+1", "--vocab", 16, "--dtype", "f32", "--rounds", 2, "--threads", 1,

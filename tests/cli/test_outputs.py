@@ -10,7 +10,6 @@ import subprocess
 
 import h5py
 import pytest
-
 from conftest import BACKEND, CASES, TINY
 
 CASE = CASES / "attention_f32_causal_gqa.h5"

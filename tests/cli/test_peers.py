@@ -12,7 +12,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-
 from conftest import ROOT
 from toy_peer import SECONDS
 

@@ -8,7 +8,6 @@ import sys
 import time
 
 import pytest
-
 from conftest import ROOT
 
 # The work answers lines until its input ends, with the number of times that load() ran.

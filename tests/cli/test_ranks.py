@@ -11,7 +11,6 @@ import time
 import h5py
 import numpy as np
 import pytest
-
 from conftest import ALL_CASES, TINY, own_words
 
 MPIRUN = shutil.which("mpirun")

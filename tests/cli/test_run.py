@@ -7,10 +7,8 @@ import subprocess
 import h5py
 import numpy
 import pytest
-
-from conftest import CASES, CASES_BESIDE, FAULTS_BESIDE, skipped_where_missing
-
 from check_case import wrong_datasets
+from conftest import CASES, CASES_BESIDE, FAULTS_BESIDE, skipped_where_missing
 
 CASE_FILES = [path for folder in (CASES, CASES_BESIDE, FAULTS_BESIDE)
               for path in sorted(folder.glob("*.h5")) or [folder]]

@@ -17,7 +17,6 @@ if not _katt.cuda:
 import device_arrays  # noqa: E402
 from conftest import close  # noqa: E402
 from device_arrays import Array, Tabled, new_stream  # noqa: E402
-
 from katt._functions import PLANS, launch  # noqa: E402
 
 if device_arrays.device_count() == 0:

@@ -3,12 +3,11 @@
 import torch
 import torch._dynamo
 import torch._inductor.exc
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
 from katt_peers.refusal import Refusal
 from katt_peers.server import first_line
 from katt_peers.torch_case import DTYPES, TorchCase, gradients_of, inputs_of
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 
 def open_flash(case):

@@ -1,7 +1,6 @@
 """Rotary embedding in PyTorch."""
 
 import torch
-
 from katt_peers.refusal import Refusal
 
 
