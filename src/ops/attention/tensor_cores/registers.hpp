@@ -19,17 +19,17 @@ struct CompiledRegisters {
 inline constexpr std::array register_capabilities{80, 86, 90, 120};
 
 inline constexpr std::array compiled_registers{
-    CompiledRegisters{"FlashMma", 64, 64, 64, {162, 164, 163, 224}},
-    CompiledRegisters{"FlashMma", 64, 128, 64, {160, 162, 162, 222}},
-    CompiledRegisters{"FlashMma", 128, 64, 64, {193, 193, 197, 214}},
-    CompiledRegisters{"FlashMma", 128, 128, 64, {201, 201, 206, 218}},
-    CompiledRegisters{"FlashMma", 256, 64, 64, {250, 250, 249, 245}},
-    CompiledRegisters{"FlashMma", 256, 128, 64, {250, 250, 250, 245}},
-    CompiledRegisters{"FlashMmaBackwardKv", 64, 32, 64, {194, 194, 192, 212}},
-    CompiledRegisters{"FlashMmaBackwardKv", 64, 64, 64, {246, 246, 244, 244}},
-    CompiledRegisters{"FlashMmaBackwardKv", 128, 32, 64, {247, 247, 249, 246}},
-    CompiledRegisters{"FlashMmaBackwardQ", 64, 64, 64, {220, 220, 225, 253}},
-    CompiledRegisters{"FlashMmaBackwardQ", 128, 64, 64, {240, 240, 240, 255}},
+    CompiledRegisters{"FlashMma", 64, 64, 64, {152, 152, 154, 219}},
+    CompiledRegisters{"FlashMma", 64, 128, 64, {152, 152, 152, 217}},
+    CompiledRegisters{"FlashMma", 128, 64, 64, {183, 183, 185, 220}},
+    CompiledRegisters{"FlashMma", 128, 128, 64, {190, 190, 193, 220}},
+    CompiledRegisters{"FlashMma", 256, 64, 64, {245, 245, 244, 241}},
+    CompiledRegisters{"FlashMma", 256, 128, 64, {245, 245, 244, 241}},
+    CompiledRegisters{"FlashMmaBackwardKv", 64, 32, 64, {220, 220, 186, 199}},
+    CompiledRegisters{"FlashMmaBackwardKv", 64, 64, 64, {255, 255, 246, 246}},
+    CompiledRegisters{"FlashMmaBackwardKv", 128, 32, 64, {255, 255, 248, 255}},
+    CompiledRegisters{"FlashMmaBackwardQ", 64, 64, 64, {255, 255, 211, 251}},
+    CompiledRegisters{"FlashMmaBackwardQ", 128, 64, 64, {255, 255, 238, 254}},
 };
 
 }  // namespace katt::attention::impl
