@@ -3,11 +3,17 @@ have those that want more than a schema says."""
 
 from collections.abc import Sequence
 
+import numpy
+
 from . import _katt
-from ._arrays import Array, Library, Shape, call, library, natural, shape_of
+from ._arrays import Array, Library, NumPyLibrary, Shape, call, library, natural, shape_of
 from ._schema import Plan, chosen, compiled, plans, signature
 
 PLANS = plans(_katt.passes())
+MOST_KEPT = 256  # shapes of calls, each pass
+Result = tuple[Shape, str | None]
+NUMPY = {numpy.ndarray}
+NUMPY_OR_NONE = {numpy.ndarray, type(None)}
 
 
 def sizes(plan: Plan, arrays: Sequence[Array | None]) -> tuple[Shape, dict[str, int]]:
@@ -53,32 +59,51 @@ def shape_in(tensor, lead: Shape, extents: dict[str, int], scalar: Shape = (1,))
 
 def launch(plan: Plan, inputs: Sequence, outputs: Sequence, numbers: Sequence, choice: tuple) -> None:
     """Runs a pass on arrays in the order of the plan; None where one is missing."""
-    arrays = (*inputs, *outputs)
-    _katt.run(plan.number, tuple([arrays[place] for place in plan.order]), tuple(numbers), choice)
+    _katt.run(plan.number, plan.ordered((*inputs, *outputs)), tuple(numbers), choice)
 
 
-def run(plan: Plan, inputs, given, extents, numbers, flags, variant, tile):
-    """The body of every function: allocates the results, runs the pass and returns them."""
+def results(plan: Plan, inputs: Sequence, extents: Sequence[int], flags: Sequence) -> list[Result | None]:
+    """Shape and dtype of each output, None where it does not exist. They are kept by the shapes of the inputs, for the
+    next call."""
+    key = (*[None if array is None else tuple(array.shape) for array in inputs], *extents, *map(bool, flags))
+    known = plan.results.get(key)
+    if known is None:
+        lead, sized = sizes(plan, inputs)
+        sized.update(zip(plan.extents, extents, strict=True))
+        present = tuple([array is not None for array in inputs])
+        wanted = plan.wanted(present, tuple(map(bool, flags))) if plan.is_conditional else plan.outputs
+        known = [
+            None if tensor is None else (shape_in(tensor, lead, sized), tensor.element or None) for tensor in wanted
+        ]
+        if len(plan.results) >= MOST_KEPT:
+            plan.results.clear()
+        plan.results[key] = known
+    return known
+
+
+def library_of(plan: Plan, inputs: Sequence, given: Sequence) -> Library:
+    """The library of the arrays. Where all are plain arrays of NumPy, their types alone tell it."""
+    required = len(plan.required)
+    if {*map(type, inputs[:required]), *map(type, given)} == NUMPY and {*map(type, inputs[required:])} <= NUMPY_OR_NONE:
+        return NumPyLibrary(inputs[plan.like])
     arrays = {plan.names[plan.like]: inputs[plan.like]}
     for tensor, array in zip(plan.inputs, inputs, strict=True):
         if array is not None or not tensor.when:
             arrays[tensor.name] = array
     arrays.update(zip(plan.given, given, strict=True))
-    lib: Library = library(plan.op, **arrays)
+    return library(plan.op, **arrays)
+
+
+def run(plan: Plan, inputs, given, extents, numbers, flags, variant, tile):
+    """The body of every function: allocates the results, runs the pass and returns them."""
+    lib = library_of(plan, inputs, given)
     choice = call(variant, tile)
     if given:
         launch(plan, inputs, given, numbers, choice)
         return given[0] if len(given) == 1 else given
-    lead, known = sizes(plan, inputs)
-    for name, extent in zip(plan.extents, extents, strict=True):
-        known[name] = natural(plan.op, name, extent)
-    wanted = plan.outputs
-    if plan.is_conditional:
-        wanted = plan.wanted(tuple([array is not None for array in inputs]), tuple([bool(flag) for flag in flags]))
-    outputs = [
-        None if tensor is None else lib.empty(shape_in(tensor, lead, known), tensor.element or None)
-        for tensor in wanted
-    ]
+    counts = [natural(plan.op, name, extent) for name, extent in zip(plan.extents, extents, strict=True)]
+    wanted = results(plan, inputs, counts, flags)
+    outputs = [None if result is None else lib.empty(*result) for result in wanted]
     launch(plan, inputs, outputs, numbers, choice)
     return lib.give(*[output for output in outputs if output is not None])
 

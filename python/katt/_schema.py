@@ -2,6 +2,7 @@
 the operator declares in C++ (op/schema.hpp). Needs nothing but the standard library, since stubs are written with it
 when the package is built."""
 
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 # Operators whose functions have an argument that their schema lacks; those of katt.torch alone.
@@ -68,7 +69,10 @@ class Plan:
         self.like = like
         self.names = [tensor.name for tensor in inputs]
         place = {tensor.name: i for i, tensor in enumerate([*inputs, *self.outputs])}
-        self.order = [place[tensor.name] for tensor in tensors]
+        order = [place[tensor.name] for tensor in tensors]
+        # Arrays in the order of _katt.run(), from inputs and outputs in the order of this plan.
+        self.ordered = itemgetter(*order) if len(order) > 1 else tuple
+        self.results: dict[tuple, list] = {}  # by the shapes of the inputs
         self._wanted: dict[tuple, list[Tensor | None]] = {}
         self.is_conditional = any(output.when or output.unless for output in self.outputs)
 

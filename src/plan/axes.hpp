@@ -1,9 +1,12 @@
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "op/registry.hpp"
@@ -48,5 +51,13 @@ using katt::to_text;
 
 /// A key or option in the form of the look-up: '_' for '-', without leading dashes.
 [[nodiscard]] std::string canonical_key(std::string_view key);
+
+/// Appends a value to a list that lacks it.
+template <class T, class Same = std::equal_to<>>
+void add_once(std::vector<T>& list, T value, const Same& same = {}) {
+  if (std::ranges::none_of(list, [&](const T& known) { return same(known, value); })) {
+    list.push_back(std::move(value));
+  }
+}
 
 }  // namespace katt::bench

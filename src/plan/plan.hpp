@@ -10,6 +10,7 @@
 
 #include "op/registry.hpp"
 #include "plan/axes.hpp"
+#include "plan/operator_axes.hpp"
 
 /// Turns axes as typed into the cases of a sweep, with all checks that come before an allocation.
 namespace katt::bench {
@@ -67,28 +68,6 @@ template <class T>
   }
   return groups;
 }
-
-/// The axes of every operator: pass, backend, threads, dtype.
-[[nodiscard]] std::vector<AxisSpec> common_axes(const Operator& op);
-
-/// Every key that an entry of this operator may hold: axes by name and short name, variant, peer,
-/// tile, tile_q, tile_kv, paired.
-[[nodiscard]] std::vector<std::string> axis_keys(const Operator& op);
-
-/// The axis that a key means ("seq" → "seq_q"), or nothing.
-[[nodiscard]] std::optional<std::string> axis_of_key(const Operator& op, std::string_view key);
-
-/// Names of devices that can stand in place of a tile, e.g. "h200", "amx".
-[[nodiscard]] std::vector<std::string> preset_names(const Operator& op);
-
-/// The point with all axes at their fallback.
-[[nodiscard]] Point default_point(const Operator& op, Backend backend, std::string_view pass,
-                                  Dtype dtype);
-
-/// The reason, at the default point, why no point of a variant can run on this machine; empty when
-/// a point can, in some dtype, at the default axes or with one token.
-[[nodiscard]] std::string refusal_here(const Operator& op, Backend backend, std::string_view pass,
-                                       const std::string& variant);
 
 /// Replaces axes of an entry and ignores axes of other operators.
 void override_axes(SweepEntry& entry, std::span<const AxisText> axes);

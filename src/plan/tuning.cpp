@@ -112,22 +112,13 @@ struct Listed {
   std::vector<std::string> variants, tiles;
 };
 
-void add_once(std::vector<std::string>& list, const std::string& text) {
-  if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(text);
-}
-
 Listed tiled_variants(const Operator& op) {
   Listed listed;
-  for (const Backend backend : all_backends) {
-    if (!is_built(backend)) continue;
-    for (const std::string& pass : op.passes()) {
-      for (const VariantInfo& info : op.variants(backend, pass)) {
-        if (info.settings.empty()) continue;
-        add_once(listed.variants, info.name);
-        for (const Setting& tile : info.settings) add_once(listed.tiles, to_text(tile));
-      }
-    }
-  }
+  for_each_variant(op, [&](const VariantInfo& info) {
+    if (info.settings.empty()) return;
+    add_once(listed.variants, info.name);
+    for (const Setting& tile : info.settings) add_once(listed.tiles, to_text(tile));
+  });
   return listed;
 }
 

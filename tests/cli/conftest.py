@@ -13,6 +13,8 @@ from pathlib import Path
 import h5py
 import pytest
 
+from models import CONFIG, write_safetensors
+
 ROOT = Path(__file__).resolve().parents[2]
 # The cases of the tree, and those beside it where there are some.
 CASES = ROOT / "tests" / "cases"
@@ -144,3 +146,32 @@ def expected(checkpoint):
     with h5py.File(checkpoint / "expected.h5") as file:
         names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
         return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}
+
+
+@pytest.fixture
+def random_model(tmp_path):
+    """A folder that holds config.json alone: a model with random parameters."""
+    folder = tmp_path / "random"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    return path
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Writes a model's folder from tensors."""
+    def write(tensors, **changes):
+        folder = tmp_path / "model"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+        write_safetensors(folder / "model.safetensors", tensors)
+        return folder
+
+    return write

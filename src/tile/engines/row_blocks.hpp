@@ -45,6 +45,12 @@ class RowsAhead {
   std::int64_t bytes_, stride_;
 };
 
+/// Scores of one query row: score(j) for the columns of the last scores().
+struct ScoreRow {
+  float* first;
+  KOKKOS_INLINE_FUNCTION float& operator()(int column) const { return first[column]; }
+};
+
 /// Calls f(d, part) for `count` elements from d on: two vectors at a time with Pairs, then the
 /// rest.
 template <int Lanes, bool Pairs, class F>

@@ -151,11 +151,7 @@ class RowEngine {
     team_.team_barrier();
   }
 
-  /// Scores of one query row: score(j) for the columns of the last scores().
-  struct ScoreRow {
-    float* first;
-    KOKKOS_INLINE_FUNCTION float& operator()(int column) const { return first[column]; }
-  };
+  using ScoreRow = row_blocks::ScoreRow;
 
   /// Calls f(row, ScoreRow) for every query row; f may change the scores.
   template <class F>

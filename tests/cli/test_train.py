@@ -1,0 +1,194 @@
+"""`katt train` against PyTorch's results, its checkpoints and its options."""
+
+import json
+import shutil
+import signal
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from models import log_of, train
+
+
+@pytest.mark.parametrize("arguments", [[], ["--checkpoint"], ["--checkpoint-blocks", "cheap"]])
+def test_trains_as_pytorch(katt, checkpoint, expected, arguments):
+    options = [part for name in ["steps", "batch", "seq", "accumulation", "lr"]
+               for part in ["--" + name, expected["options"][name]]]
+    done = katt("train", "--model", checkpoint, "--data", checkpoint / "expected.h5", "--log", "log.h5", *options,
+                *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "left" in done.stderr
+    log = log_of(katt.folder / "log.h5")
+    np.testing.assert_allclose(log["loss"], expected["train/losses"], rtol=1e-4)
+    np.testing.assert_allclose(log["grad_norm"], expected["train/grad_norms"], rtol=1e-3)
+    np.testing.assert_allclose(log["lr"], expected["options"]["lr"])
+    assert (log["time_s"] > 0).all()
+
+
+def test_resumes_bit_for_bit(katt, random_model, text):
+    whole = train(katt, random_model, text, 6, "--out", "whole", "--log", "whole.h5")
+    assert whole.returncode == 0, whole.stderr
+    assert train(katt, random_model, text, 3, "--out", "parts").returncode == 0
+    assert train(katt, random_model, text, 6, "--out", "parts", "--resume", "--log", "parts.h5").returncode == 0
+    for name in ["model.safetensors", "config.json"]:
+        assert (katt.folder / "whole" / name).read_bytes() == (katt.folder / "parts" / name).read_bytes()
+    assert (log_of(katt.folder / "whole.h5")["loss"] == log_of(katt.folder / "parts.h5")["loss"]).all()
+    assert not list(katt.folder.rglob(".*part"))
+
+
+def test_a_trained_model_keeps_its_tokenizer(katt, random_model, text):
+    """And the tokens that end a text: generation_config.json alone names them here."""
+    end = {"eos_token_id": [3, 5]}
+    (random_model / "generation_config.json").write_text(json.dumps(end))
+    (random_model / "tokenizer.json").write_bytes(bytes(range(256)))
+    (random_model / "merges.txt").write_bytes(b"")
+    (random_model / "notes.txt").write_text("not of a model")
+    done = train(katt, random_model, text, 1, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    out = katt.folder / "out"
+    assert sorted(path.name for path in out.iterdir()) == [
+        "config.json", "generation_config.json", "merges.txt", "model.safetensors", "tokenizer.json",
+        "training_state.safetensors"]
+    for name in ["generation_config.json", "tokenizer.json", "merges.txt"]:
+        assert (out / name).read_bytes() == (random_model / name).read_bytes()
+    # a run that continues from its own folder reads and keeps them
+    (out / "tokenizer.json").write_text("changed")
+    assert train(katt, "out", text, 2, "--out", "out", "--resume").returncode == 0
+    assert (out / "tokenizer.json").read_text() == "changed"
+    log = katt.refuses("train", "--model", random_model, "--text", text, "--steps", 1, "--seq", 16, "--out", "new",
+                       "--log", "new/merges.txt")
+    assert "is the file of" in log and not (katt.folder / "new").exists()
+
+
+def test_ternary_model_trains_and_reopens(katt, random_model, text):
+    done = train(katt, random_model, text, 8, "--ternary", 1, "--out", "out", "--log", "log.h5")
+    assert done.returncode == 0, done.stderr
+    loss = log_of(katt.folder / "log.h5")["loss"]
+    assert loss[-1] < loss[0]
+    config = json.loads((katt.folder / "out" / "config.json").read_text())
+    assert config["quantization_config"] == {"quant_method": "bitnet", "linear_class": "autobitlinear",
+                                             "quantization_mode": "online"}
+    done = katt("generate", "--model", "out", "--tokens", "1,2,3", "--max-new-tokens", 4, "--json")
+    assert done.returncode == 0, done.stderr
+    ternary = json.loads(done.stdout)
+    del config["quantization_config"]
+    (katt.folder / "out" / "config.json").write_text(json.dumps(config))
+    dense = json.loads(katt("generate", "--model", "out", "--tokens", "1,2,3", "--max-new-tokens", 4, "--json").stdout)
+    assert len(ternary["tokens"]) == 4
+    assert ternary["weight_bytes"] < dense["weight_bytes"]
+    message = katt.refuses("train", "--model", "out", "--text", text, "--steps", 9, "--batch", 2, "--seq", 16, "--out",
+                           "out", "--resume")
+    assert "ternary: holds 1, expected 0" in message
+
+
+def test_precision_is_continued_as_it_was(katt, random_model, text):
+    options = ["--dtype", "f16", "--growth-interval", 2, "--growth-factor", 1.5, "--backoff-factor", 0.25,
+               "--master-dtype", "f16"]
+    assert train(katt, random_model, text, 6, "--out", "whole", "--log", "whole.h5", *options).returncode == 0
+    with h5py.File(katt.folder / "whole.h5") as file:
+        scale = file["loss_scale"][...]
+    assert scale[2] == 1.5 * scale[0] and scale[4] == 1.5 * scale[2]
+    assert train(katt, random_model, text, 3, "--out", "parts", *options).returncode == 0
+    assert train(katt, random_model, text, 6, "--out", "parts", "--resume", *options).returncode == 0
+    name = "model.safetensors"
+    assert (katt.folder / "whole" / name).read_bytes() == (katt.folder / "parts" / name).read_bytes()
+    again = ["train", "--model", random_model, "--text", text, "--steps", 9, "--batch", 2, "--seq", 16, "--out",
+             "parts", "--resume", "--dtype", "f16"]
+    assert "backoff_factor: holds 0.25, expected 0.5" in katt.refuses(*again)
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["--growth-factor", 1], "--growth-factor 1: expected a number more than 1"),
+    (["--growth-factor", 0.5], "--growth-factor 0.5: expected"),
+    (["--backoff-factor", 1], "--backoff-factor 1: expected a number more than 0 and less than 1"),
+    (["--backoff-factor", "half"], "--backoff-factor half: expected"),
+    (["--growth-interval", 0], "--growth-interval 0: expected"),
+    (["--master-dtype", "f64"], "--master-dtype f64: expected f32"),
+    (["--master-dtype", "f16", "--dtype", "bf16"], "--master-dtype f16: expected f32 or bf16, that of --dtype"),
+    (["--ternary", 2], "--ternary 2: expected 0 or 1"),
+])
+def test_precision_that_is_refused(katt, random_model, text, arguments, expected):
+    message = katt.refuses("train", "--model", random_model, "--text", text, "--steps", 1, "--out", "out", *arguments)
+    assert expected in message
+    assert not (katt.folder / "out").exists()
+
+
+def test_sigterm_saves_and_stops(katt, random_model, text):
+    process = katt.start("train", "--model", random_model, "--text", text, "--steps", 1000000, "--batch", 2,
+                         "--seq", 16, "--out", "out", "--threads", 1)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "stopped after" in stdout
+    steps = int(stdout.split("stopped after ")[1].split()[0])
+    assert 0 < steps < 1000000
+    done = train(katt, random_model, text, steps + 2, "--out", "out", "--resume", "--log", "log.h5")
+    assert done.returncode == 0, done.stderr
+    assert len(log_of(katt.folder / "log.h5")["loss"]) == steps + 2
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_learns_from_random_start(katt, random_model, text, dtype):
+    done = train(katt, random_model, text, 40, "--dtype", dtype, "--log", "log.h5", "--json")
+    assert done.returncode == 0, done.stderr
+    loss = log_of(katt.folder / "log.h5")["loss"]
+    assert 5.3 < loss[0] < 5.8  # log 256 = 5.55
+    assert loss[-1] < 3.5
+    assert json.loads(done.stdout)["steps"] == 40
+
+
+def test_options_from_toml(katt, random_model, text):
+    (katt.folder / "train.toml").write_text(
+        f'model = "{random_model}"\ntext = "{text}"\nsteps = 3\nbatch = 2\nseq = 16\nschedule = "cosine"\n'
+        'lr = 1e-3\nwarmup = 2\nlog = "log.h5"\ncheckpoint = true\n')
+    done = katt("train", "--config", "train.toml", "--steps", 5)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(log_of(katt.folder / "log.h5")["lr"], [5e-4, 1e-3, 1e-3, 5e-4, 0], atol=1e-9)
+    (katt.folder / "bad.toml").write_text("stepz = 3\n")
+    assert "bad.toml:1: stepz" in katt.refuses("train", "--config", "bad.toml")
+
+
+def test_a_budget_is_met_by_measured_costs(katt, random_model, text):
+    def run(*arguments):
+        done = katt("train", "--model", random_model, "--text", text, "--steps", 3, "--batch", 8, "--seq", 64, "--json",
+                    "--log", "log.h5", "--overwrite", *arguments)
+        assert done.returncode == 0, done.stderr
+        with h5py.File(katt.folder / "log.h5") as file:
+            return json.loads(done.stdout), file["loss"][...], dict(file.attrs)
+
+    plain, losses, attributes = run()
+    assert attributes["checkpoint_blocks"] == "none" and plain["recompute"] == {}
+    budget = plain["peak_bytes"] * 9 // 10
+    chosen, chosen_losses, attributes = run("--checkpoint-blocks", f"budget:{budget}")
+    assert chosen["peak_bytes"] <= budget
+    assert 0 < chosen["pool"]["live_bytes"] <= chosen["pool"]["peak_reserved_bytes"] < budget
+    assert set(chosen["recompute"]) == {"n1", "qkv", "attended", "h", "n2", "gate_up", "product"}
+    for name, cost in chosen["recompute"].items():
+        assert attributes[f"recompute_{name}_bytes"] == cost["bytes"] > 0
+        assert attributes[f"recompute_{name}_s"] == cost["time_s"] > 0
+    assert attributes["checkpoint_blocks"] == chosen["checkpoint_blocks"] != "none"
+    again, again_losses, _ = run("--checkpoint-blocks", chosen["checkpoint_blocks"])
+    assert again["peak_bytes"] == pytest.approx(chosen["peak_bytes"], rel=0.02)
+    # whatever is computed again, the bits are the same
+    assert (chosen_losses == losses).all() and (again_losses == losses).all()
+
+
+def test_a_schedule_that_jumps_is_said(katt, random_model, text):
+    cosine = ["--schedule", "cosine", "--out", "out"]
+    assert train(katt, random_model, text, 4, *cosine).returncode == 0
+    shutil.copytree(katt.folder / "out", katt.folder / "same")
+    longer = train(katt, random_model, text, 8, *cosine, "--resume")
+    assert longer.returncode == 0
+    told = [line for line in longer.stderr.splitlines() if line.startswith("katt: ")]
+    assert len(told) == 1 and "--resume: the learning rate goes from 0.00e+00 of step 4 to 1.17e-03" in told[0]
+    same = train(katt, random_model, text, 4, "--schedule", "cosine", "--out", "same", "--resume")
+    assert same.returncode == 0 and "katt: " not in same.stderr
+    # while it warms up the rate is the same, and a constant one has no end that could move
+    warm = ["--schedule", "cosine", "--warmup", 6, "--out", "warm"]
+    assert train(katt, random_model, text, 2, *warm).returncode == 0
+    assert "katt: " not in train(katt, random_model, text, 3, *warm, "--resume").stderr
+    assert train(katt, random_model, text, 2, "--out", "constant").returncode == 0
+    assert "katt: " not in train(katt, random_model, text, 3, "--out", "constant", "--resume").stderr
