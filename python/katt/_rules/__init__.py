@@ -1,0 +1,1 @@
+"""Rules of attention in Python: a function of a score and its place becomes a program that the kernels run."""
