@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/parts.hpp"
 #include "ops/attention/naive/device_passes.hpp"
@@ -40,10 +41,32 @@ struct RowGradient {
     RowShift shift = RowShift::of_lse(lse(b, h, i), unit);
     const auto numbers = rule.row(h, i);
     const T* added = rule.bias ? rule.bias.row(b, h, i) : nullptr;
+    thread_local std::vector<float> program_scores, program_slopes;
+    if constexpr (is_program<Rule>) {
+      // Rules that are programs run on whole parts of a row.
+      constexpr std::int64_t part = 256;
+      const std::int64_t end = Kokkos::min(rule.mask.interval.end(i), seq_kv);
+      program_scores.resize(static_cast<std::size_t>(seq_kv + part));
+      program_slopes.resize(static_cast<std::size_t>(seq_kv + part));
+      for (std::int64_t j = rule.mask.interval.begin(i); j < end; j += part) {
+        const std::int64_t count = Kokkos::min(part, end - j);
+        for (std::int64_t n = j; n < j + count; ++n) {
+          program_scores[static_cast<std::size_t>(n)] =
+              rule.score(s[i * seq_kv + n], tile::place_of_columns<float>(numbers), n,
+                         program_slopes[static_cast<std::size_t>(n)]);
+        }
+        rule.rule.differentiate_row(&program_scores[static_cast<std::size_t>(j)],
+                                    &program_slopes[static_cast<std::size_t>(j)],
+                                    static_cast<int>((count + 15) / 16 * 16), rule, h, i, j);
+      }
+    }
     const auto score_at = [&]<class V>(std::int64_t j, V& slope) {
       V score = tile::load<V>(s + i * seq_kv + j);
       slope = V(1.0F);
-      if (!rule.folded()) {
+      if constexpr (is_program<Rule>) {
+        score = tile::load<V>(program_scores.data() + j);
+        slope = tile::load<V>(program_slopes.data() + j);
+      } else if (!rule.folded()) {
         score = rule.score(score, tile::place_of_columns<V>(numbers), j, slope);
       }
       if (added != nullptr) score = score + tile::load<V>(added + j);

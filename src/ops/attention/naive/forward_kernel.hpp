@@ -56,10 +56,18 @@ struct RowSoftmax {
       tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
         V slope;
         V s = rule.score(tile::load<V>(row + j), tile::place_of_columns<V>(numbers), j, slope);
-        if (added != nullptr) s = with_bias(s, tile::load<V>(added + j));
+        if (added != nullptr && !is_program<Rule>) s = with_bias(s, tile::load<V>(added + j));
         tile::store(row + j, s);
       });
       team.team_barrier();
+      if constexpr (is_program<Rule>) {
+        rule.rule.run_row(row, begin, end, rule, h, i);
+        if (added != nullptr) {
+          tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
+            tile::store(row + j, with_bias(tile::load<V>(row + j), tile::load<V>(added + j)));
+          });
+        }
+      }
     }
     if (rule.mask.blocks.blocks != nullptr) {
       for (std::int64_t j = begin + team.team_rank(); j < end; j += team.team_size()) {

@@ -279,6 +279,9 @@ struct FlashBackward : BackwardProblem<T, Rule> {
         place.column = place.column + Vec(static_cast<float>(lanes));
       }
     }
+    if constexpr (is_program<Rule>) {
+      scores.rule.differentiate_row(s, dp, plan.columns, scores, head, i, key);
+    }
     if (scores.bias) {
       const T* added = scores.bias.row(scores.batch, head, i) + key;
       for (int j = 0; j < keys; ++j) s[j] = scores.biased(s[j], added[j]);

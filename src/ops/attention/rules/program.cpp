@@ -200,7 +200,8 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
   for (std::size_t l = 0; l < 4; ++l) {
     size += static_cast<std::size_t>(registers_[l]) * static_cast<std::size_t>(words[l]);
   }
-  const auto outer_count = static_cast<std::size_t>(registers_[static_cast<std::size_t>(outer_level)]);
+  const auto outer_count =
+      static_cast<std::size_t>(registers_[static_cast<std::size_t>(outer_level)]);
   const std::size_t spread = outer_count * static_cast<std::size_t>(lines) * lanes;
   if (frame.memory.size() < size + spread + lanes) frame.memory.resize(size + spread + lanes);
   auto* next = reinterpret_cast<Word*>(
@@ -249,8 +250,8 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
   Operand& scores = level_of(Level::score)[0];
   Operand& gradients = level_of(Level::score)[1];
   const auto result_at = [&](const Register& of, float* to, int count) {
-    const Operand& from = frame.registers[static_cast<std::size_t>(of.level)]
-                                         [static_cast<std::size_t>(of.number)];
+    const Operand& from =
+        frame.registers[static_cast<std::size_t>(of.level)][static_cast<std::size_t>(of.number)];
     for (int l = 0; l < count; ++l) {
       for (int v = 0; v < inner / lanes; ++v) {
         const Word* word = from.at(l, v);
@@ -378,9 +379,8 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
     case Operation::log: return real([](float x, float, float) { return std::log(x); });
     case Operation::tanh: return vector([](const auto& x) { return tile::tanh(x); });
     case Operation::sigmoid:
-      return vector([]<class V>(const V& x) {
-        return V(0.5F) + V(0.5F) * tile::tanh(V(x * V(0.5F)));
-      });
+      return vector(
+          []<class V>(const V& x) { return V(0.5F) + V(0.5F) * tile::tanh(V(x * V(0.5F))); });
     case Operation::sqrt: return real([](float x, float, float) { return std::sqrt(x); });
     case Operation::floor: return real([](float x, float, float) { return std::floor(x); });
     case Operation::floor_divide:
@@ -388,10 +388,9 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
     case Operation::remainder:
       return index([](auto x, auto y, auto) {
         return y == 0 ? 0
-                      : static_cast<std::int32_t>(
-                            static_cast<std::uint32_t>(x) -
-                            static_cast<std::uint32_t>(floor_divide(x, y)) *
-                                static_cast<std::uint32_t>(y));
+                      : static_cast<std::int32_t>(static_cast<std::uint32_t>(x) -
+                                                  static_cast<std::uint32_t>(floor_divide(x, y)) *
+                                                      static_cast<std::uint32_t>(y));
       });
     case Operation::equal: return truth([](auto x, auto y) { return x == y ? 1 : 0; });
     case Operation::not_equal: return truth([](auto x, auto y) { return x != y ? 1 : 0; });

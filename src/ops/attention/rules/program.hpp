@@ -18,12 +18,42 @@ enum class Level : std::int8_t { block, row, key, score };
 
 /// The order is that of OPERATIONS in python/katt/_rules/program.py.
 enum class Operation : std::int8_t {
-  score, batch, head, query, key, gradient, constant,
-  add, subtract, multiply, negative, absolute, minimum, maximum,
-  divide, fma, exp, log, tanh, sigmoid, sqrt, floor,
-  floor_divide, remainder,
-  equal, not_equal, less, less_equal, land, lor, lnot,
-  where, to_real, to_index, gather, scatter,
+  score,
+  batch,
+  head,
+  query,
+  key,
+  gradient,
+  constant,
+  add,
+  subtract,
+  multiply,
+  negative,
+  absolute,
+  minimum,
+  maximum,
+  divide,
+  fma,
+  exp,
+  log,
+  tanh,
+  sigmoid,
+  sqrt,
+  floor,
+  floor_divide,
+  remainder,
+  equal,
+  not_equal,
+  less,
+  less_equal,
+  land,
+  lor,
+  lnot,
+  where,
+  to_real,
+  to_index,
+  gather,
+  scatter,
 };
 
 enum class Type : std::int8_t { real, index, truth };
@@ -114,7 +144,8 @@ class Program {
                        const std::vector<std::int64_t>& stride, const Use& use) const;
 
   std::vector<Instruction> code_;
-  std::array<int, 5> level_begin_{};  ///< instructions of a level: [level_begin_[l], level_begin_[l + 1])
+  std::array<int, 5>
+      level_begin_{};  ///< instructions of a level: [level_begin_[l], level_begin_[l + 1])
   std::vector<Index> indices_;
   std::vector<std::int32_t> constants_;
   std::vector<Register> results_;

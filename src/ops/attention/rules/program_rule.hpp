@@ -1,0 +1,120 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include <Kokkos_Core.hpp>
+
+#include "ops/attention/rules/program.hpp"
+#include "tile/engines/engine.hpp"
+#include "tile/vec/vec.hpp"
+
+/// A program as the score rule of every engine of a host.
+namespace katt::attention {
+
+/// A rule that is called for blocks of scores, after capped() and ALiBi and before bias and mask.
+/// The programs outlive it.
+struct ProgramRule {
+  static constexpr int parameters = 0;
+  static constexpr bool runs_on_blocks = true;
+
+  const Program* forward = nullptr;  ///< its result is the new score
+  const Program* slope = nullptr;    ///< its results are the new score and its derivative
+
+  static float parameter(int, std::int64_t, std::int64_t) { return 0.0F; }
+  [[nodiscard]] bool sloped() const { return slope != nullptr && !slope->slope_is_one(); }
+
+  /// To the scores of packed rows and the keys from `key` on. Entry: EntryScores.
+  template <class Entry, class Rows>
+  void run(const tile::ScorePart& part, const Entry& entry, const Rows& rows,
+           std::int64_t key) const {
+    with_block(part, entry, rows, key, [&](const ScoreBlock& block) { forward->run(block); });
+  }
+
+  /// d ← d · slope, where d lies like the scores; those become new scores.
+  template <class Entry, class Rows>
+  void differentiate(const tile::ScorePart& part, float* d, const Entry& entry, const Rows& rows,
+                     std::int64_t key) const {
+    with_block(part, entry, rows, key, [&](ScoreBlock block) { multiply(block, d); });
+  }
+
+  /// The same for `columns` scores of one row, whose d may be missing.
+  template <class Entry>
+  void differentiate_row(float* score, float* d, int columns, const Entry& entry, std::int64_t head,
+                         std::int64_t query, std::int64_t key) const {
+    const auto own_head = static_cast<std::int32_t>(head);
+    const auto own_query = static_cast<std::int32_t>(query);
+    const ScoreBlock block{
+        entry.batch, 1,       columns, &own_head, &own_query, key, entry.mask.interval.keys - 1,
+        true,        columns, score};
+    if (d == nullptr || !sloped()) return forward->run(block);
+    multiply(block, d);
+  }
+
+  /// To the stored scores [begin, end) of a row.
+  template <class T, class Entry>
+  void run_row(T* row, std::int64_t begin, std::int64_t end, const Entry& entry, std::int64_t head,
+               std::int64_t query) const {
+    alignas(64) float part[row_part];
+    for (std::int64_t j = begin; j < end; j += row_part) {
+      const std::int64_t count = std::min<std::int64_t>(row_part, end - j);
+      for (std::int64_t n = 0; n < row_part; ++n) {
+        part[n] = n < count ? static_cast<float>(row[j + n]) : 0.0F;
+      }
+      differentiate_row(part, nullptr, static_cast<int>((count + 15) / 16 * 16), entry, head, query,
+                        j);
+      for (std::int64_t n = 0; n < count; ++n) row[j + n] = static_cast<T>(part[n]);
+    }
+  }
+
+ private:
+  static constexpr int row_part = 256;
+  static constexpr int most_rows = 256;  ///< of a part
+
+  template <class Entry, class Rows, class F>
+  static void with_block(const tile::ScorePart& part, const Entry& entry, const Rows& rows,
+                         std::int64_t key, const F& f) {
+    std::int32_t head[most_rows];
+    std::int32_t query[most_rows];
+    for (int first = 0; first < part.rows; first += most_rows) {
+      // Only tiles with rows outside have more of them: those of decoding.
+      const int count = std::min(most_rows, part.rows - first);
+      for (int r = 0; r < count; ++r) {
+        const int row = part.first + std::min(first + r, part.existing - 1);
+        head[r] = static_cast<std::int32_t>(rows.head(row));
+        query[r] = static_cast<std::int32_t>(rows.query(row));
+      }
+      f(ScoreBlock{entry.batch, count, part.columns, head, query, key, entry.mask.interval.keys - 1,
+                   part.columns_inner, part.stride,
+                   part.score + (part.columns_inner ? std::int64_t{first} * part.stride : first)});
+    }
+  }
+
+  /// Runs the rule on a block and multiplies d, which lies alike, by the slope.
+  void multiply(const ScoreBlock& block, float* d) const {
+    const int inner = block.keys_inner ? block.keys : block.rows;
+    const int outer = block.keys_inner ? block.rows : block.keys;
+    thread_local std::vector<float> slopes;
+    const auto size = static_cast<std::size_t>(outer) * static_cast<std::size_t>(block.stride);
+    if (slopes.size() < size) slopes.resize(size);
+    slope->run(block, slopes.data());
+    for (int l = 0; l < outer; ++l) {
+      for (int i = 0; i < inner; ++i) {
+        d[l * block.stride + i] *= slopes[static_cast<std::size_t>(l * block.stride + i)];
+      }
+    }
+  }
+};
+
+namespace impl {
+
+/// True for a rule that is called for blocks of scores, as a ProgramRule.
+template <class Rule>
+inline constexpr bool is_program = requires {
+  requires Rule::runs_on_blocks;
+};
+
+}  // namespace impl
+
+}  // namespace katt::attention
