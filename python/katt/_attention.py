@@ -1,8 +1,11 @@
 """Scaled dot-product attention."""
 
+from collections.abc import Callable
+
 from . import _katt
 from ._arrays import Array, call, library, natural, pair, refused, shape_of
 from ._functions import PLANS, launch
+from ._rules.run import launch as launch_with_rule
 
 FORWARD, BACKWARD = PLANS["attention"]
 
@@ -20,6 +23,7 @@ def attention(
     alibi_slopes: Array | None = None,
     kv_lengths: Array | None = None,
     block_mask: Array | None = None,
+    score_rule: Callable | None = None,
     variant: str = "auto",
     tile: tuple[int, int] | None = None,
     return_lse: bool = False,
@@ -39,6 +43,10 @@ def attention(
     kv_lengths: (batch,) int64; the keys of each entry, in place of seq_kv.
     block_mask: (blocks, size): blocks (ceil(seq_q / size), ceil(seq_kv / size)) uint8 or bool; keys of a block that
         is 0 are not visible to its queries.
+    score_rule: a function (score, batch, head, query, key) -> score, called after softcap and ALiBi and before bias
+        and mask; query and key count from 0. It is traced once a call, or once by katt.Rule(function), and may use
+        Python's operators, functions of the arrays' library, and captured arrays indexed by numbers (docs/python.md).
+        It runs on the CPU.
     variant, tile: which kernel, "auto" is the fastest that accepts the arguments; (tile_q, tile_kv).
     return_lse: also the (batch, heads, seq_q) float32 natural log-sum-exp of the scores, for attention_backward; "auto"
         is then a kernel that rounds scores as that one does, which for few queries is not the fastest, "decode".
@@ -50,7 +58,7 @@ def attention(
     lse = lib.empty(shape_of("attention", "q", q, 4)[:3], "f32") if return_lse else None
     scale, blocks, numbers = options(q, k, causal, window, softcap, scale, block_mask)
     masks = (bias, alibi_slopes, kv_lengths, blocks)
-    launch(FORWARD, (q, k, v, *masks), (out, lse), (scale, bool(return_lse), *numbers), call(variant, tile))
+    run(FORWARD, score_rule, (q, k, v, *masks), (out, lse), (scale, bool(return_lse), *numbers), call(variant, tile))
     return lib.give(out, lse) if return_lse else lib.give(out)
 
 
@@ -70,6 +78,7 @@ def attention_backward(
     alibi_slopes: Array | None = None,
     kv_lengths: Array | None = None,
     block_mask: Array | None = None,
+    score_rule: Callable | None = None,
     variant: str = "auto",
     tile: tuple[int, int] | None = None,
 ) -> tuple[Array, Array, Array]:
@@ -82,8 +91,16 @@ def attention_backward(
     dq, dk, dv = (lib.empty(tuple(x.shape)) for x in (q, k, v))
     scale, blocks, numbers = options(q, k, causal, window, softcap, scale, block_mask)
     inputs = (dout, q, k, v, out, lse, bias, alibi_slopes, kv_lengths, blocks)
-    launch(BACKWARD, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile))
+    run(BACKWARD, score_rule, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile))
     return lib.give(dq, dk, dv)
+
+
+def run(plan, score_rule, inputs, outputs, numbers, choice):
+    """Runs a pass, with a rule of the caller if there is one."""
+    if score_rule is None:
+        launch(plan, inputs, outputs, numbers, choice)
+    else:
+        launch_with_rule(plan, score_rule, inputs, outputs, numbers, choice)
 
 
 def options(q, k, causal, window, softcap, scale, block_mask):

@@ -182,13 +182,14 @@ class Captures:
         changed = {name: item for name, item in replaced.items() if item is not named[name]}
         cells = [self._cell(cell) for cell in function.__closure__ or ()]
         defaults = tuple(self.traced(item) for item in function.__defaults__ or ())
-        same = defaults == () and all(a is b for a, b in zip(cells, function.__closure__ or ()))
+        named_defaults = self._all(function.__kwdefaults__ or {})
+        same = not defaults and not named_defaults and all(a is b for a, b in zip(cells, function.__closure__ or ()))
         if not changed and same:
             return function
         made = types.FunctionType(
             code, {**function.__globals__, **changed}, function.__name__, defaults or None, tuple(cells) or None
         )
-        made.__kwdefaults__ = function.__kwdefaults__ and self._all(function.__kwdefaults__)
+        made.__kwdefaults__ = named_defaults or None
         return made
 
     def _cell(self, cell):

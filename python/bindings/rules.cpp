@@ -1,0 +1,105 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bindings.hpp"
+#include "core/error.hpp"
+#include "ops/attention/rules/program_variants.hpp"
+#include "ops/attention/schema.hpp"
+#include "passes.hpp"
+
+KATT_BIND_OPERATOR(attention)
+
+/// Score rules as programs (katt/_rules), and attention with one.
+namespace katt::python {
+namespace {
+
+using CpuArray = nb::ndarray<nb::ro, nb::device::cpu>;
+using Words = std::vector<std::int32_t>;
+
+/// A program and the arrays that it reads.
+struct HeldProgram {
+  std::vector<CpuArray> arrays;
+  std::unique_ptr<attention::Program> program;
+};
+
+attention::Captured captured(const CpuArray& array) {
+  attention::Captured made{.data = array.data()};
+  if (array.dtype() == nb::dtype<float>()) {
+    made.type = attention::Type::real;
+  } else if (array.dtype() == nb::dtype<std::int32_t>()) {
+    made.type = attention::Type::index;
+  } else if (array.dtype() == nb::dtype<bool>()) {
+    made.type = attention::Type::truth;
+  } else {
+    throw InputError("score_rule: captures " + dtype_text(array.dtype()) +
+                     ", expected float32, int32 or bool");
+  }
+  for (std::size_t axis = 0; axis < array.ndim(); ++axis) {
+    made.extent.push_back(static_cast<std::int64_t>(array.shape(axis)));
+    made.stride.push_back(array.stride(axis));
+  }
+  return made;
+}
+
+/// The variants of a pass with a rule, which computes on the host alone.
+template <bool Backward>
+struct RuledTable {
+  attention::ProgramRule rule;
+
+  template <class Exec>
+  [[nodiscard]] auto of() const {
+    if constexpr (is_host_v<Exec>) {
+      if constexpr (Backward) {
+        return attention::backward_variants_of(rule);
+      } else {
+        return attention::forward_variants_of(rule);
+      }
+    } else {
+      throw InputError(
+          "attention: score_rule: holds a rule of Python, which runs on the CPU alone");
+      return TableOf<op::TypedPass<attention_operator, Backward>>{}.template of<Exec>();
+    }
+  }
+};
+
+template <bool Backward>
+void attend(const HeldProgram& forward, const HeldProgram& slope, const nb::tuple& tensors,
+            const nb::tuple& numbers, const Call& call) {
+  const attention::ProgramRule rule{forward.program.get(), slope.program.get()};
+  impl::run_pass_of<attention_operator, Backward>(tensors, numbers, call,
+                                                  RuledTable<Backward>{rule});
+  if (forward.program->went_outside() || slope.program->went_outside()) {
+    throw InputError("attention: score_rule: takes an index outside of a captured tensor");
+  }
+}
+
+}  // namespace
+
+void bind_rules(nb::module_& m) {
+  nb::class_<HeldProgram>(m, "Program")
+      .def(
+          "__init__",
+          [](HeldProgram* self, const Words& code, const Words& indices, const Words& constants,
+             const Words& results, const Words& registers, std::vector<CpuArray> arrays) {
+            std::vector<attention::Captured> tensors;
+            tensors.reserve(arrays.size());
+            for (const CpuArray& array : arrays) tensors.push_back(captured(array));
+            auto program = std::make_unique<attention::Program>(code, indices, constants, results,
+                                                                registers, std::move(tensors));
+            new (self) HeldProgram{std::move(arrays), std::move(program)};
+          },
+          nb::arg("code"), nb::arg("indices"), nb::arg("constants"), nb::arg("results"),
+          nb::arg("registers"), nb::arg("arrays"));
+  m.def("attention_forward", &attend<false>, nb::arg("forward"), nb::arg("slope"),
+        nb::arg("tensors"), nb::arg("numbers"), nb::arg("call"));
+  m.def("attention_backward", &attend<true>, nb::arg("forward"), nb::arg("slope"),
+        nb::arg("tensors"), nb::arg("numbers"), nb::arg("call"));
+}
+
+}  // namespace katt::python
