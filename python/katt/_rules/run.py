@@ -24,9 +24,17 @@ class Rule:
             from .torch_trace import trace
         else:
             from .array_trace import trace
-        self.program, self.captured = trace(function)
-        self._slope = slope(self.program)
-        self._made = {}
+        self._set(*trace(function))
+
+    @classmethod
+    def of(cls, program, captured):
+        """The rule of a program that is traced already."""
+        rule = cls.__new__(cls)
+        rule._set(program, captured)
+        return rule
+
+    def _set(self, program, captured):
+        self.program, self.captured, self._slope = program, captured, slope(program)
 
     def programs(self, batch, heads, seq_q, seq_kv):
         """The programs of _katt for these extents: the score, and the score with its derivative."""

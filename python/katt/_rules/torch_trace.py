@@ -2,6 +2,7 @@
 
 torch.fx traces a rule to ATen operations, as flex_attention's compiler does, and finds the captured tensors."""
 
+import math
 import os
 import sys
 
@@ -68,10 +69,11 @@ def line_of(rule, error):
     return found or getattr(rule, "__name__", "the rule")
 
 
-def trace(rule, kind="score"):
-    """The program of a rule, and the tensors that it captures, by their number in the program."""
+def trace(rule, kind="score", program=None, tensors=None):
+    """The program of a rule, and the tensors that it captures, by their number in the program. The values and tensors
+    of a program that is given come first."""
     module = graph_of(rule, kind)
-    program, tensors, made = Program(), [], {}
+    program, tensors, made = program or Program(), [] if tensors is None else tensors, {}
     names = iter(PARAMETERS[kind])
     for node in module.graph.nodes:
         try:
@@ -90,6 +92,21 @@ def trace(rule, kind="score"):
                 grids.result(made[result], kind)
         except RuleError as error:
             raise RuleError(f"{node.stack_trace or getattr(rule, '__name__', 'the rule')}: {error}") from None
+    return program, tensors
+
+
+def trace_masked(score_rule, mask_rule):
+    """The program of a score rule, the score itself if None, that is -inf where a mask rule, if there is one, is
+    False; and the captured tensors."""
+    program, tensors = Program(), []
+    program.results = [program.input("score")]
+    if score_rule is not None:
+        trace(score_rule, "score", program, tensors)
+    if mask_rule is not None:
+        (score,) = program.results
+        trace(mask_rule, "mask", program, tensors)
+        (seen,) = program.results
+        program.results = [program.where(seen, score, program.constant(-math.inf))]
     return program, tensors
 
 

@@ -1,0 +1,150 @@
+"""torch.nn.attention.flex_attention on Katt's kernels of the CPU, with gradients."""
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from .._rules import Rule, RuleError
+from .._rules.run import launch
+from ._attention import BACKWARD, FORWARD
+from ._operator import call, dense_last, new_heads, operator
+from ._sdpa import DTYPES, LARGEST_HEAD_DIM, padded
+
+# The rules of calls that are running, and of results whose gradients may be asked for, by number: operators take tensors
+# and numbers alone.
+RULES: weakref.WeakValueDictionary[int, Rule] = weakref.WeakValueDictionary()
+NUMBERS = itertools.count()
+
+
+def _fake_flex(q, k, v, captured, rule, blocks, block_size, scale, for_backward):
+    return new_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@operator("flex_attention", _fake_flex)
+def _flex(
+    q: Tensor, k: Tensor, v: Tensor, captured: list[Tensor], rule: int, blocks: Optional[Tensor], block_size: int,
+    scale: float, for_backward: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    out, lse = new_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+    inputs = (*(dense_last(x) for x in (q, k, v)), None, None, None, blocks)
+    numbers = (scale, for_backward, 0.0, False, -1, -1, block_size)
+    launch(FORWARD, RULES[rule], inputs, (out, lse), numbers, call("auto"))
+    return out, lse
+
+
+def _fake_flex_backward(dout, q, k, v, out, lse, *options):
+    return new_heads(q), new_heads(k), new_heads(v)
+
+
+@operator("flex_attention_backward", _fake_flex_backward)
+def _flex_backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, captured: list[Tensor], rule: int,
+    blocks: Optional[Tensor], block_size: int, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    made = new_heads(q), new_heads(k), new_heads(v)
+    inputs = (*(dense_last(x) for x in (dout, q, k, v, out)), lse, None, None, None, blocks)
+    launch(BACKWARD, RULES[rule], inputs, made, (scale, 0.0, False, -1, -1, block_size), call("auto"))
+    return made
+
+
+def _save(ctx, inputs, output):
+    q, k, v, captured, rule, blocks, *numbers, _ = inputs
+    ctx.save_for_backward(q, k, v, *output, blocks, *captured)
+    ctx.rule, ctx.held, ctx.numbers = rule, RULES[rule], numbers
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx, dout, _dlse):
+    q, k, v, out, lse, blocks, *captured = ctx.saved_tensors
+    made = (None,) * 3
+    if dout is not None:
+        made = _flex_backward(dout, q, k, v, out, lse, captured, ctx.rule, blocks, *ctx.numbers)
+    return (*made, [None] * len(captured), *(None,) * 5)
+
+
+_flex.register_autograd(_gradients, setup_context=_save)
+
+
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable | None = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: dict | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """As torch.nn.attention.flex_attention.flex_attention, on the CPU and with gradients of query, key and value:
+    query (batch, heads, L, E), key (batch, kv_heads, S, E), value (batch, kv_heads, S, Ev) → (batch, heads, L, Ev).
+
+    score_mod: a function (score, batch, head, q_idx, kv_idx) -> score of tensors without axes.
+    block_mask: of PyTorch's create_block_mask. Blocks that no query sees cost nothing where the mask is the same for
+        all batch entries and heads.
+    return_lse: also the natural log-sum-exp of the scores, (batch, heads, L) float32, without a gradient.
+    kernel_options: is not read; it is for PyTorch's compiler.
+
+    A query that sees no key gives 0. ValueError for a rule with other operations than those in docs/python.md, and for
+    captured tensors that require a gradient.
+    """
+    check(query, key, value, enable_gqa)
+    try:
+        rule = rule_of(score_mod, block_mask)
+    except RuleError as error:
+        raise refused("score_mod", error) from None
+    for tensor in rule.captured:
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise refused("score_mod", "captures a tensor that requires a gradient, expected one without")
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = (x.to(torch.get_autocast_dtype("cpu")) for x in (query, key, value))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    number = next(NUMBERS)
+    RULES[number] = rule
+    blocks, size = live_blocks(block_mask, query.shape[2], key.shape[2])
+    needed = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    width = value.shape[-1]
+    q, k, v = padded(query, width), padded(key, width), padded(value, query.shape[-1])
+    out, lse = _flex(q, k, v, [t.detach() for t in rule.captured], number, blocks, size, scale, needed)
+    out = out[..., :width]
+    return (out, lse) if return_lse else out
+
+
+def refused(name, why):
+    return ValueError(f"flex_attention: {name}: {why}")
+
+
+def check(query, key, value, enable_gqa):
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.dim() != 4:
+            raise refused(name, f"holds shape {tuple(x.shape)}, expected 4 axes")
+        if x.dtype not in DTYPES:
+            raise refused(name, f"holds {x.dtype}, expected float32, float16 or bfloat16")
+        if x.device.type != "cpu":
+            raise refused(name, f"holds a tensor on {x.device}, expected one on the CPU")
+        if x.shape[-1] > LARGEST_HEAD_DIM:
+            raise refused(name, f"holds head_dim {x.shape[-1]}, expected at most {LARGEST_HEAD_DIM}")
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        raise refused("key", f"holds {key.shape[1]} heads, expected {query.shape[1]}, or enable_gqa=True")
+
+
+def rule_of(score_mod, block_mask):
+    from .._rules.torch_trace import trace_masked
+
+    return Rule.of(*trace_masked(score_mod, None if block_mask is None else block_mask.mask_mod))
+
+
+def live_blocks(block_mask, length, keys):
+    """The blocks that some query sees, as the kernels take them, and their size; (None, 0) where masks differ by batch
+    entry or head, or blocks are not square: the rule alone then hides keys."""
+    if block_mask is None or block_mask.BLOCK_SIZE[0] != block_mask.BLOCK_SIZE[1]:
+        return None, 0
+    dense = block_mask.to_dense()
+    size = block_mask.BLOCK_SIZE[0]
+    wanted = (1, 1, -(-length // size), -(-keys // size))
+    return (dense[0, 0].to(torch.uint8).contiguous(), size) if tuple(dense.shape) == wanted else (None, 0)
