@@ -42,7 +42,8 @@ class Traced(numpy.lib.mixins.NDArrayOperatorsMixin):
 
     def _call(self, name, *args):
         try:
-            return Traced(operation(self.grid.program, name, [self._grid(item) for item in args]))
+            grids_of = [None if item is None and name == "clip" else self._grid(item) for item in args]
+            return Traced(operation(self.grid.program, name, grids_of))
         except RuleError as error:
             raise located(error) from None
 
@@ -51,6 +52,8 @@ class Traced(numpy.lib.mixins.NDArrayOperatorsMixin):
             return item.grid
         if isinstance(item, numpy.ndarray) and item.ndim:
             raise RuleError("holds an array that the rule does not name, expected a variable of the function")
+        if not isinstance(item, (bool, int, float, numpy.generic, numpy.ndarray)):
+            raise RuleError(f"holds a {type(item).__name__}, expected a number")
         return grids.constant(
             self.grid.program, item.item() if isinstance(item, (numpy.generic, numpy.ndarray)) else item
         )
@@ -103,6 +106,10 @@ def operation(program, name, args):
         compared, swapped = COMPARED[name]
         widest = max((*(grid.type for grid in args), INDEX), key=grids.RANK.index)
         return grids.promoted(program, compared, args[::-1] if swapped else args, widest)
+    if name in ("bitwise_xor", "logical_xor"):
+        if name == "bitwise_xor" and any(grid.type != TRUTH for grid in args):
+            raise RuleError(f"calls {name} of integers, expected bools")
+        return grids.promoted(program, "not_equal", [grids.converted(grid, TRUTH) for grid in args], TRUTH)
     if name in LOGICAL:
         if not name.startswith("logical") and any(grid.type != TRUTH for grid in args):
             raise RuleError(f"calls {name} of integers, expected bools")

@@ -227,8 +227,8 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
     level_of(Level::row)[1].data[r].index = block.query[row];
   }
   for (int j = 0; j < words[2]; ++j) {
-    level_of(Level::key)[0].data[j].index =
-        static_cast<std::int32_t>(std::min(block.key + j, block.last_key));
+    level_of(Level::key)[0].data[j].index = static_cast<std::int32_t>(
+        std::max<std::int64_t>(0, std::min(block.key + j, block.last_key)));
   }
   const auto run_of = [&](Level level, int count_lines, int count_vectors) {
     frame.lines = count_lines;
