@@ -17,7 +17,7 @@ def captured(generator):
 
 
 class RandomRule:
-    """A rule of this depth: call(xp, tensors, score, batch, head, query, key) with the functions of NumPy or PyTorch."""
+    """A rule of this depth: call(xp, tensors, score, batch, head, query, key) with NumPy's or PyTorch's functions."""
 
     def __init__(self, seed, depth):
         self._generator = numpy.random.default_rng(seed)

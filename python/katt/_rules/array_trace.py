@@ -14,7 +14,8 @@ from .grids import PARAMETERS
 from .program import INDEX, REAL, TRUTH, Captured, Program, RuleError
 
 COMPARED = {"equal": ("equal", False), "not_equal": ("not_equal", False), "less": ("less", False),
-            "less_equal": ("less_equal", False), "greater": ("less", True), "greater_equal": ("less_equal", True)}  # fmt: skip
+            "less_equal": ("less_equal", False), "greater": ("less", True),
+            "greater_equal": ("less_equal", True)}  # fmt: skip
 BINARY = {"add": "add", "subtract": "subtract", "multiply": "multiply", "minimum": "minimum", "maximum": "maximum"}
 LOGICAL = {"bitwise_and": "and", "logical_and": "and", "bitwise_or": "or", "logical_or": "or", "invert": "not",
            "logical_not": "not"}  # fmt: skip

@@ -14,8 +14,8 @@ from ._attention import BACKWARD, FORWARD
 from ._operator import call, dense_last, new_heads, operator
 from ._sdpa import DTYPES, LARGEST_HEAD_DIM, padded
 
-# The rules of calls that are running, and of results whose gradients may be asked for, by number: operators take tensors
-# and numbers alone.
+# The rules of calls that are running, and of results whose gradients may be asked for, by number: operators take
+# tensors and numbers alone.
 RULES: weakref.WeakValueDictionary[int, Rule] = weakref.WeakValueDictionary()
 NUMBERS = itertools.count()
 

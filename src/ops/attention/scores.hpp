@@ -6,7 +6,6 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/mask.hpp"
-#include "ops/attention/rules/program_rule.hpp"
 #include "tile/engines/engine.hpp"
 #include "tile/vec/vec.hpp"
 
@@ -30,6 +29,12 @@ struct NoRule {
 };
 
 namespace impl {
+
+/// True for a rule that is called for blocks of scores, as a ProgramRule.
+template <class Rule>
+inline constexpr bool is_program = requires {
+  requires Rule::runs_on_blocks;
+};
 
 using tile::log2e;
 
@@ -139,8 +144,8 @@ struct ScoreRules {
   /// True when score() needs the place of a score.
   KOKKOS_INLINE_FUNCTION bool placed() const { return has_rule || args.alibi_slopes != nullptr; }
 
-  /// The score of a product, but for the bias and a rule that is a program, and d score / d (scale · product). Columns of
-  /// `at` count from key `first`.
+  /// The score of a product, but for the bias and a rule that is a program, and
+  /// d score / d (scale · product). Columns of `at` count from key `first`.
   template <class V>
   KOKKOS_INLINE_FUNCTION V score(const V& product, const Place<V>& at, std::int64_t first,
                                  V& slope) const {

@@ -107,14 +107,4 @@ struct ProgramRule {
   }
 };
 
-namespace impl {
-
-/// True for a rule that is called for blocks of scores, as a ProgramRule.
-template <class Rule>
-inline constexpr bool is_program = requires {
-  requires Rule::runs_on_blocks;
-};
-
-}  // namespace impl
-
 }  // namespace katt::attention
