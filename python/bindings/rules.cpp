@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -51,12 +52,13 @@ attention::Captured captured(const CpuArray& array) {
 template <bool Backward>
 struct RuledTable {
   attention::ProgramRule rule;
+  attention::CapturedGradients captured{};
 
   template <class Exec>
   [[nodiscard]] auto of() const {
     if constexpr (is_host_v<Exec>) {
       if constexpr (Backward) {
-        return attention::backward_variants_of(rule);
+        return attention::backward_variants_of(rule, captured);
       } else {
         return attention::forward_variants_of(rule);
       }
@@ -68,15 +70,52 @@ struct RuledTable {
   }
 };
 
-template <bool Backward>
+void refuse_outside(std::initializer_list<const HeldProgram*> programs) {
+  for (const HeldProgram* held : programs) {
+    if (held == nullptr || !held->program->went_outside()) continue;
+    throw InputError("attention: score_rule: takes an index outside of a captured tensor");
+  }
+}
+
 void attend(const HeldProgram& forward, const HeldProgram& slope, const nb::tuple& tensors,
             const nb::tuple& numbers, const Call& call) {
   const attention::ProgramRule rule{forward.program.get(), slope.program.get()};
-  impl::run_pass_of<attention_operator, Backward>(tensors, numbers, call,
-                                                  RuledTable<Backward>{rule});
-  if (forward.program->went_outside() || slope.program->went_outside()) {
-    throw InputError("attention: score_rule: takes an index outside of a captured tensor");
+  impl::run_pass_of<attention_operator, false>(tensors, numbers, call, RuledTable<false>{rule},
+                                               [](const auto&, const auto&) {});
+  refuse_outside({&forward, &slope});
+}
+
+/// captured: the gradient's program, or None; targets: its dense f32 tensors, None for those that
+/// have none; dlse: None, or (batch, heads, seq_q) f32.
+void attend_backward(const HeldProgram& forward, const HeldProgram& slope,
+                     const HeldProgram* captured, const nb::tuple& targets, nb::handle dlse,
+                     const nb::tuple& tensors, const nb::tuple& numbers, const Call& call) {
+  RuledTable<true> table{{forward.program.get(), slope.program.get()}};
+  Arrays rooms("attention");
+  if (captured != nullptr) {
+    table.captured.program = captured->program.get();
+    const auto& known = captured->program->tensors();
+    if (targets.size() != known.size()) throw InputError("attention: targets: one a tensor");
+    for (std::size_t n = 0; n < known.size(); ++n) {
+      std::int64_t size = 1;
+      for (const std::int64_t extent : known[n].extent) size *= extent;
+      const nb::handle target = targets[n];
+      if (target.is_none() && captured->program->adds_to(static_cast<int>(n))) {
+        throw InputError("attention: targets: None for a tensor that has a gradient");
+      }
+      table.captured.tensors.push_back(target.is_none() ? nullptr
+                                                        : rooms.floats(target, "targets", size));
+    }
   }
+  impl::run_pass_of<attention_operator, true>(
+      tensors, numbers, call, table, [&](Arrays& in, attention::BackwardArgs& args) {
+        if (dlse.is_none()) return;
+        args.dlse = in.tensor<3>(dlse, "dlse");
+        if (args.dlse.dtype != Dtype::f32 || args.dlse.extent != args.lse.extent) {
+          in.refuse("dlse", "another tensor", "float32 of the shape of lse");
+        }
+      });
+  refuse_outside({&forward, &slope, captured});
 }
 
 }  // namespace
@@ -96,10 +135,11 @@ void bind_rules(nb::module_& m) {
           },
           nb::arg("code"), nb::arg("indices"), nb::arg("constants"), nb::arg("results"),
           nb::arg("registers"), nb::arg("arrays"));
-  m.def("attention_forward", &attend<false>, nb::arg("forward"), nb::arg("slope"),
-        nb::arg("tensors"), nb::arg("numbers"), nb::arg("call"));
-  m.def("attention_backward", &attend<true>, nb::arg("forward"), nb::arg("slope"),
-        nb::arg("tensors"), nb::arg("numbers"), nb::arg("call"));
+  m.def("attention_forward", &attend, nb::arg("forward"), nb::arg("slope"), nb::arg("tensors"),
+        nb::arg("numbers"), nb::arg("call"));
+  m.def("attention_backward", &attend_backward, nb::arg("forward"), nb::arg("slope"),
+        nb::arg("captured").none(), nb::arg("targets"), nb::arg("dlse").none(), nb::arg("tensors"),
+        nb::arg("numbers"), nb::arg("call"));
 }
 
 }  // namespace katt::python

@@ -1,10 +1,11 @@
 """Scaled dot-product attention."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from . import _katt
 from ._arrays import Array, call, library, natural, pair, refused, shape_of
 from ._functions import PLANS, launch
+from ._rules.run import captured_numbers, rule_of
 from ._rules.run import launch as launch_with_rule
 
 FORWARD, BACKWARD = PLANS["attention"]
@@ -58,7 +59,11 @@ def attention(
     lse = lib.empty(shape_of("attention", "q", q, 4)[:3], "f32") if return_lse else None
     scale, blocks, numbers = options(q, k, causal, window, softcap, scale, block_mask)
     masks = (bias, alibi_slopes, kv_lengths, blocks)
-    run(FORWARD, score_rule, (q, k, v, *masks), (out, lse), (scale, bool(return_lse), *numbers), call(variant, tile))
+    inputs, numbers = (q, k, v, *masks), (scale, bool(return_lse), *numbers)
+    if score_rule is not None:
+        launch_with_rule(FORWARD, score_rule, inputs, (out, lse), numbers, call(variant, tile))
+    else:
+        launch(FORWARD, inputs, (out, lse), numbers, call(variant, tile))
     return lib.give(out, lse) if return_lse else lib.give(out)
 
 
@@ -79,28 +84,36 @@ def attention_backward(
     kv_lengths: Array | None = None,
     block_mask: Array | None = None,
     score_rule: Callable | None = None,
+    captured: Sequence[Array] = (),
+    dlse: Array | None = None,
     variant: str = "auto",
     tile: tuple[int, int] | None = None,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, ...]:
     """Gradients (dq, dk, dv) of attention, of the shapes of q, k and v.
 
     dout (batch, heads, seq_q, head_dim): gradient of out. out and lse: results of `attention` with the same
     arguments and return_lse=True. dk and dv are summed over the query heads that share a head.
+    captured: arrays that score_rule reads; their gradients, float32 of their shapes, follow dq, dk and dv.
+    dlse: (batch, heads, seq_q) float32, gradient of lse, if it has one; on the CPU.
     """
     lib = library("attention", q=q, k=k, v=v, dout=dout, out=out, lse=lse)
     dq, dk, dv = (lib.empty(tuple(x.shape)) for x in (q, k, v))
     scale, blocks, numbers = options(q, k, causal, window, softcap, scale, block_mask)
     inputs = (dout, q, k, v, out, lse, bias, alibi_slopes, kv_lengths, blocks)
-    run(BACKWARD, score_rule, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile))
-    return lib.give(dq, dk, dv)
-
-
-def run(plan, score_rule, inputs, outputs, numbers, choice):
-    """Runs a pass, with a rule of the caller if there is one."""
-    if score_rule is None:
-        launch(plan, inputs, outputs, numbers, choice)
+    gradients = {}
+    if score_rule is not None or len(captured) or dlse is not None:
+        score_rule = rule_of("attention", score_rule or same_score, q)
+        gradients = {n: lib.empty(tuple(array.shape), "f32")
+                     for n, array in zip(captured_numbers("attention", score_rule, captured), captured, strict=True)}  # fmt: skip
+        launch_with_rule(BACKWARD, score_rule, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile), dlse,
+                         gradients)  # fmt: skip
     else:
-        launch_with_rule(plan, score_rule, inputs, outputs, numbers, choice)
+        launch(BACKWARD, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile))
+    return lib.give(dq, dk, dv, *gradients.values())
+
+
+def same_score(score, batch, head, query, key):
+    return score
 
 
 def options(q, k, causal, window, softcap, scale, block_mask):

@@ -1,21 +1,40 @@
 """Score rules as the kernels take them."""
 
-import sys
+from collections.abc import Sequence
 
 import numpy
 
 from .. import _katt
 from .._arrays import shape_of
+from . import cache
 from .compact import compact
-from .differentiate import slope
-from .program import RuleError
+from .differentiate import captured_gradients, slope
+from .program import REAL, RuleError
 
 HELD = {"f": numpy.float32, "V": numpy.float32, "i": numpy.int32, "u": numpy.int32, "b": numpy.bool_}
 
 
+class Programs:
+    """The program of a rule, and those of its gradients."""
+
+    def __init__(self, program):
+        self.score = program
+        self.slope = slope(program)
+        self._captured = {}
+
+    def captured(self, tensors):
+        """The program that adds up the gradients of these tensors."""
+        wanted = frozenset(tensors)
+        if wanted not in self._captured:
+            self._captured[wanted] = captured_gradients(self.score, wanted)
+        return self._captured[wanted]
+
+
 class Rule:
     """A score rule, traced once: a function (score, batch, head, query, key) -> score of NumPy's or PyTorch's
-    operations, where query and key count from 0. RuleError, with the line of the rule, for what is no rule."""
+    operations, where query and key count from 0. RuleError, with the line of the rule, for what is no rule.
+
+    captured: the arrays that the rule reads."""
 
     def __init__(self, function, for_torch=False):
         if not callable(function):
@@ -24,29 +43,24 @@ class Rule:
             from .torch_trace import trace
         else:
             from .array_trace import trace
-        self._set(*trace(function))
+
+        def made():
+            program, arrays = trace(function)
+            return Programs(program), arrays
+
+        self.programs, self.captured = cache.traced((function, for_torch), made)
 
     @classmethod
-    def of(cls, program, captured):
-        """The rule of a program that is traced already."""
+    def of(cls, programs, captured):
+        """The rule of programs that are made already."""
         rule = cls.__new__(cls)
-        rule._set(program, captured)
+        rule.programs, rule.captured = programs, captured
         return rule
-
-    def _set(self, program, captured):
-        self.program, self.captured, self._slope = program, captured, slope(program)
-
-    def programs(self, batch, heads, seq_q, seq_kv):
-        """The programs of _katt for these extents: the score, and the score with its derivative."""
-        extents = {"batch": batch, "head": heads, "query": seq_q, "key": seq_kv}
-        arrays = [held(tensor) for tensor in self.captured]
-        return tuple(native(program, extents, arrays) for program in (self.program, self._slope))
 
 
 def held(tensor):
     """A captured tensor as the kernels read it: float32, int32 or bool, without a copy where it is that already."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(tensor, torch.Tensor):
+    if cache.is_torch_tensor(tensor):
         tensor = tensor.detach()
         tensor = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
     wanted = HELD[tensor.dtype.kind]
@@ -65,23 +79,43 @@ def rule_of(op, function, like):
     """The rule of a call whose arrays are like this one. ValueError for what is none."""
     if isinstance(function, Rule):
         return function
-    torch = sys.modules.get("torch")
     try:
-        return Rule(function, torch is not None and isinstance(like, torch.Tensor))
+        return Rule(function, cache.is_torch_tensor(like))
     except RuleError as error:
         raise ValueError(f"{op}: score_rule: {error}") from None
 
 
-def launch(plan, function, inputs, outputs, numbers, choice):
-    """Runs a pass of attention with a rule, as _functions.launch() without one."""
-    arrays = dict(zip((tensor.name for tensor in plan.inputs), inputs, strict=True))
-    q, k = (arrays[name] for name in ("q", "k"))
+def captured_numbers(op, rule, arrays: Sequence):
+    """The numbers in a rule of arrays that it captures. ValueError for others, and for integers."""
+    numbers = []
+    for array in arrays:
+        found = [n for n, known in enumerate(rule.captured) if known is array]
+        if not found or rule.programs.score.tensors[found[0]].type != REAL:
+            what = "an array of integers" if found else "an array that score_rule does not read"
+            raise ValueError(f"{op}: captured: holds {what}, expected arrays of reals that it captures")
+        numbers.append(found[0])
+    return numbers
+
+
+def launch(plan, function, inputs, outputs, numbers, choice, dlse=None, gradients=None):
+    """Runs a pass of attention with a rule, as _functions.launch() without one. gradients: dense float32 arrays for
+    the gradients of captured tensors, by their number in the rule."""
+    named = dict(zip((tensor.name for tensor in plan.inputs), inputs, strict=True))
+    q, k = named["q"], named["k"]
     rule = rule_of(plan.op, function, q)
     (batch, heads, seq_q, _), seq_kv = shape_of(plan.op, "q", q, 4), shape_of(plan.op, "k", k, 4)[2]
+    extents = {"batch": batch, "head": heads, "query": seq_q, "key": seq_kv}
+    arrays = (*inputs, *outputs)
+    ordered = tuple([arrays[place] for place in plan.order])
+    programs = rule.programs
     try:
-        programs = rule.programs(batch, heads, seq_q, seq_kv)
+        read = [held(tensor) for tensor in rule.captured]
+        pair = native(programs.score, extents, read), native(programs.slope, extents, read)
+        if not plan.name.endswith("_backward"):
+            _katt.attention_forward(*pair, ordered, tuple(numbers), choice)
+            return
+        adder = native(programs.captured(gradients), extents, read) if gradients else None
     except RuleError as error:
         raise ValueError(f"{plan.op}: score_rule: {error}") from None
-    arrays = (*inputs, *outputs)
-    run = _katt.attention_backward if plan.name.endswith("_backward") else _katt.attention_forward
-    run(*programs, tuple([arrays[place] for place in plan.order]), tuple(numbers), choice)
+    targets = tuple(gradients.get(n) for n in range(len(read))) if gradients else ()
+    _katt.attention_backward(*pair, adder, targets, dlse, ordered, tuple(numbers), choice)

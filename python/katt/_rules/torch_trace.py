@@ -21,6 +21,9 @@ TYPES = {torch.float32: REAL, torch.float16: REAL, torch.bfloat16: REAL, torch.b
          torch.int32: INDEX, torch.int16: INDEX, torch.int8: INDEX, torch.uint8: INDEX}  # fmt: skip
 
 
+NO_BRANCHES = "asks for the value of a tensor, as `if query > key` does, expected torch.where"
+
+
 class Lines(TorchDispatchMode):
     """Notes the line of the rule that calls an operation, for what is said of it."""
 
@@ -29,7 +32,11 @@ class Lines(TorchDispatchMode):
         while frame is not None and frame.f_code.co_filename.startswith((TORCH, __file__)):
             frame = frame.f_back
         if frame is not None:
-            fx_traceback.set_stack_trace([f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"])
+            line = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            fx_traceback.set_stack_trace([line])
+            if function is torch.ops.aten._local_scalar_dense.default:
+                # A program must not depend on what a tensor holds now.
+                raise RuleError(f"{line}: {NO_BRANCHES}")
         return function(*args, **(kwargs or {}))
 
 
@@ -49,10 +56,7 @@ def graph_of(rule, kind):
     except RuntimeError as error:
         if "value out of a tracing tensor" not in str(error):
             raise
-        where = line_of(rule, error)
-        raise RuleError(
-            f"{where}: asks for the value of a tensor, as `if query > key` does, expected torch.where"
-        ) from None
+        raise RuleError(f"{line_of(rule, error)}: {NO_BRANCHES}") from None
 
 
 def decompositions():

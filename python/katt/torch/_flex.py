@@ -8,8 +8,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from .._rules import Rule, RuleError
-from .._rules.run import launch
+from .._rules import Rule, RuleError, cache
+from .._rules.run import Programs, launch
 from ._attention import BACKWARD, FORWARD
 from ._operator import call, dense_last, new_heads, operator
 from ._sdpa import DTYPES, LARGEST_HEAD_DIM, padded
@@ -36,35 +36,45 @@ def _flex(
     return out, lse
 
 
-def _fake_flex_backward(dout, q, k, v, out, lse, *options):
-    return new_heads(q), new_heads(k), new_heads(v)
+def _fake_flex_backward(dout, dlse, q, k, v, out, lse, captured, wanted, *options):
+    return new_heads(q), new_heads(k), new_heads(v), _gradients_of(captured, wanted)
+
+
+def _gradients_of(captured, wanted):
+    return [captured[n].new_empty(captured[n].shape, dtype=torch.float32) for n in wanted]
 
 
 @operator("flex_attention_backward", _fake_flex_backward)
 def _flex_backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, captured: list[Tensor], rule: int,
-    blocks: Optional[Tensor], block_size: int, scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    made = new_heads(q), new_heads(k), new_heads(v)
+    dout: Tensor, dlse: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    captured: list[Tensor], wanted: list[int], rule: int, blocks: Optional[Tensor], block_size: int, scale: float,
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
+    made, gradients = (new_heads(q), new_heads(k), new_heads(v)), _gradients_of(captured, wanted)
     inputs = (*(dense_last(x) for x in (dout, q, k, v, out)), lse, None, None, None, blocks)
-    launch(BACKWARD, RULES[rule], inputs, made, (scale, 0.0, False, -1, -1, block_size), call("auto"))
-    return made
+    numbers = (scale, 0.0, False, -1, -1, block_size)
+    by_number = dict(zip(wanted, gradients, strict=True))
+    launch(BACKWARD, RULES[rule], inputs, made, numbers, call("auto"), dense_last(dlse), by_number)
+    return *made, gradients
 
 
 def _save(ctx, inputs, output):
     q, k, v, captured, rule, blocks, *numbers, _ = inputs
     ctx.save_for_backward(q, k, v, *output, blocks, *captured)
     ctx.rule, ctx.held, ctx.numbers = rule, RULES[rule], numbers
-    ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx, dout, _dlse):
+def _gradients(ctx, dout, dlse):
     q, k, v, out, lse, blocks, *captured = ctx.saved_tensors
-    made = (None,) * 3
-    if dout is not None:
-        made = _flex_backward(dout, q, k, v, out, lse, captured, ctx.rule, blocks, *ctx.numbers)
-    return (*made, [None] * len(captured), *(None,) * 5)
+    given = [None] * len(captured)
+    if dout is None and dlse is None:
+        return (*(None,) * 3, given, *(None,) * 5)
+    dout = torch.zeros_like(out) if dout is None else dout
+    wanted = [n for n, is_wanted in enumerate(ctx.needs_input_grad[3]) if is_wanted]
+    *made, gradients = _flex_backward(dout, dlse, q, k, v, out, lse, captured, wanted, ctx.rule, blocks, *ctx.numbers)
+    for n, gradient in zip(wanted, gradients, strict=True):
+        given[n] = gradient.to(captured[n].dtype)
+    return (*made, given, *(None,) * 5)
 
 
 _flex.register_autograd(_gradients, setup_context=_save)
@@ -81,36 +91,32 @@ def flex_attention(
     return_lse: bool = False,
     kernel_options: dict | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """As torch.nn.attention.flex_attention.flex_attention, on the CPU and with gradients of query, key and value:
-    query (batch, heads, L, E), key (batch, kv_heads, S, E), value (batch, kv_heads, S, Ev) → (batch, heads, L, Ev).
+    """As torch.nn.attention.flex_attention.flex_attention, on the CPU and with gradients of query, key, value and of
+    the tensors that the rule captures: query (batch, heads, L, E), key (batch, kv_heads, S, E), value (batch, kv_heads, S, Ev) → (batch, heads, L, Ev).
 
     score_mod: a function (score, batch, head, q_idx, kv_idx) -> score of tensors without axes.
     block_mask: of PyTorch's create_block_mask. Blocks that no query sees cost nothing where the mask is the same for
         all batch entries and heads.
-    return_lse: also the natural log-sum-exp of the scores, (batch, heads, L) float32, without a gradient.
+    return_lse: also the natural log-sum-exp of the scores, (batch, heads, L) float32.
     kernel_options: is not read; it is for PyTorch's compiler.
 
-    A query that sees no key gives 0. ValueError for a rule with other operations than those in docs/python.md, and for
-    captured tensors that require a gradient.
+    A query that sees no key gives 0. ValueError for a rule with other operations than those in docs/python.md.
     """
     check(query, key, value, enable_gqa)
     try:
         rule = rule_of(score_mod, block_mask)
     except RuleError as error:
         raise refused("score_mod", error) from None
-    for tensor in rule.captured:
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise refused("score_mod", "captures a tensor that requires a gradient, expected one without")
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (x.to(torch.get_autocast_dtype("cpu")) for x in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     number = next(NUMBERS)
     RULES[number] = rule
     blocks, size = live_blocks(block_mask, query.shape[2], key.shape[2])
-    needed = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    needed = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, *rule.captured))
     width = value.shape[-1]
     q, k, v = padded(query, width), padded(key, width), padded(value, query.shape[-1])
-    out, lse = _flex(q, k, v, [t.detach() for t in rule.captured], number, blocks, size, scale, needed)
+    out, lse = _flex(q, k, v, rule.captured, number, blocks, size, scale, needed)
     out = out[..., :width]
     return (out, lse) if return_lse else out
 
@@ -136,7 +142,13 @@ def check(query, key, value, enable_gqa):
 def rule_of(score_mod, block_mask):
     from .._rules.torch_trace import trace_masked
 
-    return Rule.of(*trace_masked(score_mod, None if block_mask is None else block_mask.mask_mod))
+    mask_mod = None if block_mask is None else block_mask.mask_mod
+
+    def made():
+        program, tensors = trace_masked(score_mod, mask_mod)
+        return Programs(program), tensors
+
+    return Rule.of(*cache.traced((score_mod, mask_mod), made))
 
 
 def live_blocks(block_mask, length, keys):

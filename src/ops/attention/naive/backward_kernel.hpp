@@ -31,7 +31,7 @@ struct RowGradient {
   const float* dp;  ///< seq_q × seq_kv: dO·Vᵀ
   T* p;
   T* ds;
-  RowValues<const float> lse;
+  RowValues<const float> lse, dlse;
   Scores<T, Rule> scores;
   std::int64_t b, h, seq_kv;
 
@@ -106,6 +106,7 @@ struct RowGradient {
       shift = {largest.total(team), 0.0F};
       add_up();
     }
+    if (dlse && total != 0.0F) delta -= dlse(b, h, i);
     const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
     for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
       tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
@@ -266,7 +267,8 @@ void run_on_host(const Exec& exec, const BackwardArgs& args, const Rule& rule,
           RowGradient<Exec, T, Rule>{static_cast<const float*>(head.s.c.data),
                                      static_cast<const float*>(head.dp.c.data),
                                      static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),
-                                     RowValues<const float>(args.lse), Scores<T, Rule>(args, rule),
+                                     RowValues<const float>(args.lse),
+                                     RowValues<const float>(args.dlse), Scores<T, Rule>(args, rule),
                                      batch_of(i), head_of(i), args.seq_kv()});
     }
     multiply(&BackwardProducts::dv, "katt::attention::naive_backward_dv");

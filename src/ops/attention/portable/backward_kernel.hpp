@@ -136,8 +136,8 @@ struct FlashBackwardQueries : FlashBackward<Exec, T, Rule> {
   }
 };
 
-/// Δ and RowShift of every query row, in the packed order of the rows; `index` is of a vector of them
-/// on a host.
+/// Δ − dlse and RowShift of every query row, in the packed order of the rows; `index` is of a vector
+/// of them on a host.
 template <class Exec, class T, class Rule>
 struct BackwardDelta : FlashBackward<Exec, T, Rule> {
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
@@ -157,7 +157,10 @@ struct BackwardDelta : FlashBackward<Exec, T, Rule> {
                              [&](int r) { return row(this->dout, first + r); }, this->head_dim);
       const auto left = static_cast<int>(Kokkos::min<std::int64_t>(lanes, count - first));
       tile::store(this->delta + first, deltas, tile::PartialVector{left});
-      for (std::int64_t n = first; n < first + left; ++n) write_shift(n);
+      for (std::int64_t n = first; n < first + left; ++n) {
+        if (this->dlse) this->delta[n] -= dlse_of(n);
+        write_shift(n);
+      }
     } else {
       this->delta[index] =
           row_delta<1>(row(this->out, index), row(this->dout, index), this->head_dim);
@@ -166,6 +169,11 @@ struct BackwardDelta : FlashBackward<Exec, T, Rule> {
   }
 
  private:
+  KOKKOS_INLINE_FUNCTION float dlse_of(std::int64_t n) const {
+    const std::int64_t head = n / this->plan.rows;
+    const PackedRows packed{head % this->kv_heads, this->group, n % this->plan.rows};
+    return this->lse_gradient(head / this->kv_heads, packed.head(0), packed.query(0));
+  }
   KOKKOS_INLINE_FUNCTION float lse_of(std::int64_t n) const {
     const std::int64_t head = n / this->plan.rows;
     const PackedRows packed{head % this->kv_heads, this->group, n % this->plan.rows};

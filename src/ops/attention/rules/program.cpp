@@ -179,6 +179,29 @@ bool Program::slope_is_one() const {
          std::bit_cast<float>(constants_[static_cast<std::size_t>(constant)]) == 1.0F;
 }
 
+bool Program::adds_to(int tensor) const {
+  return std::any_of(code_.begin(), code_.end(), [&](const Instruction& of) {
+    return of.operation == Operation::scatter && of.tensor == tensor;
+  });
+}
+
+bool Program::is_split_by(Register input) const {
+  for (int tensor = 0; tensor < static_cast<int>(tensors_.size()); ++tensor) {
+    if (!adds_to(tensor)) continue;
+    const auto axes = static_cast<int>(tensors_[static_cast<std::size_t>(tensor)].extent.size());
+    bool split = false;
+    for (int axis = 0; axis < axes && !split; ++axis) {
+      split = std::all_of(code_.begin(), code_.end(), [&](const Instruction& of) {
+        if (of.operation != Operation::scatter || of.tensor != tensor) return true;
+        const Index& index = indices_[static_cast<std::size_t>(of.first_index + axis)];
+        return index.from == input && index.place == Index::Place::inside;
+      });
+    }
+    if (!split) return false;
+  }
+  return true;
+}
+
 void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
                   float* const* targets) const {
   thread_local Frame frame;

@@ -128,6 +128,11 @@ class Program {
   [[nodiscard]] const std::vector<Captured>& tensors() const { return tensors_; }
   /// True when the second result is the constant 1.
   [[nodiscard]] bool slope_is_one() const;
+  /// True for a tensor that scatters add to.
+  [[nodiscard]] bool adds_to(int tensor) const;
+  /// True when no two values of an input (batch, head, query) ever add to the same element: it is an
+  /// index of all scatters to a tensor, in the same axis.
+  [[nodiscard]] bool is_split_by(Register input) const;
   /// True once an index lay outside of its tensor.
   [[nodiscard]] bool went_outside() const { return outside_.load(std::memory_order_relaxed); }
 
