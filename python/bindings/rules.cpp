@@ -1,10 +1,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -77,20 +79,46 @@ void refuse_outside(std::initializer_list<const HeldProgram*> programs) {
   }
 }
 
-void attend(const HeldProgram& forward, const HeldProgram& slope, const nb::tuple& tensors,
+/// The programs of a rule: score, slope, and both with the mask.
+using RulePrograms = std::tuple<const HeldProgram*, const HeldProgram*, const HeldProgram*,
+                                const HeldProgram*>;
+
+attention::ProgramRule rule_of(const RulePrograms& programs) {
+  const auto& [score, slope, masked_score, masked_slope] = programs;
+  return {.plain = {score->program.get(), slope->program.get()},
+          .masked = {masked_score->program.get(), masked_slope->program.get()}};
+}
+
+void refuse_outside(const RulePrograms& programs, const HeldProgram* captured) {
+  const auto& [score, slope, masked_score, masked_slope] = programs;
+  refuse_outside({score, slope, masked_score, masked_slope, captured});
+}
+
+/// Elements between block masks of batch entries and K/V heads; empty: one mask whose blocks are not
+/// partial.
+using BlockStrides = std::vector<std::int64_t>;
+
+void set_blocks(attention::MaskArgs& mask, const BlockStrides& strides) {
+  if (strides.size() != 2) return;
+  mask.block_batch_stride = strides[0];
+  mask.block_head_stride = strides[1];
+  mask.has_partial_blocks = true;
+}
+
+void attend(const RulePrograms& programs, const BlockStrides& strides, const nb::tuple& tensors,
             const nb::tuple& numbers, const Call& call) {
-  const attention::ProgramRule rule{forward.program.get(), slope.program.get()};
-  impl::run_pass_of<attention_operator, false>(tensors, numbers, call, RuledTable<false>{rule},
-                                               [](const auto&, const auto&) {});
-  refuse_outside({&forward, &slope});
+  impl::run_pass_of<attention_operator, false>(
+      tensors, numbers, call, RuledTable<false>{rule_of(programs)},
+      [&](Arrays&, attention::ForwardArgs& args) { set_blocks(args.mask, strides); });
+  refuse_outside(programs, nullptr);
 }
 
 /// captured: the gradient's program, or None; targets: its dense f32 tensors, None for those that
 /// have none; dlse: None, or (batch, heads, seq_q) f32.
-void attend_backward(const HeldProgram& forward, const HeldProgram& slope,
+void attend_backward(const RulePrograms& programs, const BlockStrides& strides,
                      const HeldProgram* captured, const nb::tuple& targets, nb::handle dlse,
                      const nb::tuple& tensors, const nb::tuple& numbers, const Call& call) {
-  RuledTable<true> table{{forward.program.get(), slope.program.get()}};
+  RuledTable<true> table{rule_of(programs)};
   Arrays rooms("attention");
   if (captured != nullptr) {
     table.captured.program = captured->program.get();
@@ -109,13 +137,14 @@ void attend_backward(const HeldProgram& forward, const HeldProgram& slope,
   }
   impl::run_pass_of<attention_operator, true>(
       tensors, numbers, call, table, [&](Arrays& in, attention::BackwardArgs& args) {
+        set_blocks(args.mask, strides);
         if (dlse.is_none()) return;
         args.dlse = in.tensor<3>(dlse, "dlse");
         if (args.dlse.dtype != Dtype::f32 || args.dlse.extent != args.lse.extent) {
           in.refuse("dlse", "another tensor", "float32 of the shape of lse");
         }
       });
-  refuse_outside({&forward, &slope, captured});
+  refuse_outside(programs, captured);
 }
 
 }  // namespace
@@ -135,9 +164,9 @@ void bind_rules(nb::module_& m) {
           },
           nb::arg("code"), nb::arg("indices"), nb::arg("constants"), nb::arg("results"),
           nb::arg("registers"), nb::arg("arrays"));
-  m.def("attention_forward", &attend, nb::arg("forward"), nb::arg("slope"), nb::arg("tensors"),
-        nb::arg("numbers"), nb::arg("call"));
-  m.def("attention_backward", &attend_backward, nb::arg("forward"), nb::arg("slope"),
+  m.def("attention_forward", &attend, nb::arg("programs"), nb::arg("block_strides"),
+        nb::arg("tensors"), nb::arg("numbers"), nb::arg("call"));
+  m.def("attention_backward", &attend_backward, nb::arg("programs"), nb::arg("block_strides"),
         nb::arg("captured").none(), nb::arg("targets"), nb::arg("dlse").none(), nb::arg("tensors"),
         nb::arg("numbers"), nb::arg("call"));
 }

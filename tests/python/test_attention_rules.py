@@ -127,6 +127,35 @@ def test_same_bits_on_any_number_of_threads():
             assert numpy.array_equal(a, b)
 
 
+def test_gradients_of_captured_arrays_and_of_lse():
+    """Against differences of the loss in float64."""
+    shape = (1, 2, 2, 6, 9, 8)
+    q, k, v, dout = problem(shape, "float32")
+    table = numpy.random.default_rng(4).standard_normal((2, 15)).astype("float32")
+    dlse = numpy.random.default_rng(5).standard_normal((1, 2, 6)).astype("float32")
+
+    def rule_of(held):
+        return lambda score, b, h, q, k: score + held[h, k - q + 6]
+
+    rule = katt.Rule(rule_of(table))
+    out, lse = katt.attention(q, k, v, score_rule=rule, return_lse=True)
+    *_, dtable = katt.attention_backward(dout, q, k, v, out, lse, score_rule=rule, captured=[table], dlse=dlse)
+
+    def loss(held):
+        expected = reference(rule_of(held), lambda *a: 1.0, q, k, v, dout)
+        return (expected[0] * dout).sum() + (expected[1] * dlse).sum()
+
+    expected = numpy.zeros(table.shape)
+    for place in numpy.ndindex(table.shape):
+        step = numpy.zeros(table.shape)
+        step[place] = 1e-5
+        expected[place] = (loss(table + step) - loss(table - step)) / 2e-5
+    assert dtable.dtype == numpy.float32
+    close(dtable, expected)
+    with pytest.raises(ValueError, match="captured: holds an array that score_rule does not read"):
+        katt.attention_backward(dout, q, k, v, out, lse, score_rule=rule, captured=[table.copy()])
+
+
 def test_what_is_no_rule_is_a_value_error():
     q, k, v, _ = problem((1, 2, 2, 4, 6, 8), "float32")
     table = numpy.zeros(6, "float32")

@@ -93,6 +93,117 @@ def test_results_and_gradients(score_mod, mask, dtype):
         assert (found - wanted).abs().max() <= LIMIT[dtype] * wanted.abs().max().clamp(min=1)
 
 
+LEARNED = {  # shape of the tensor, and the rule that reads it
+    "slopes": ((HEADS,), lambda t: lambda s, b, h, q, k: s - t[h] * (q - k).abs()),
+    "distances": ((HEADS, 2 * LENGTH), lambda t: lambda s, b, h, q, k: s + t[h, q - k + LENGTH]),
+    "bias": ((BATCH, HEADS, LENGTH, LENGTH), lambda t: lambda s, b, h, q, k: s * 0.5 + t[b, h, q, k]),
+    "shared bias": ((LENGTH, LENGTH), lambda t: lambda s, b, h, q, k: s + t[q, k]),
+    "gain of keys": ((BATCH, LENGTH), lambda t: lambda s, b, h, q, k: s * torch.exp(t * 0.1)[b, k]),
+    "cap": ((1,), lambda t: lambda s, b, h, q, k: torch.tanh(s * t[0]) * 3),
+}
+
+
+def learned(name, dtype):
+    shape, rule_of = LEARNED[name]
+    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(2)).to(dtype) * 0.3
+    return tensor.requires_grad_(), rule_of
+
+
+@pytest.mark.parametrize("dtype", list(LIMIT), ids=str)
+@pytest.mark.parametrize("name", LEARNED)
+def test_gradients_of_captured_tensors_and_of_lse(name, dtype):
+    q, k, v, dout = tensors(dtype, kv_heads=2)
+    tensor, rule_of = learned(name, dtype)
+    wide = tensor.detach().double().requires_grad_()
+    block_mask = flex.create_block_mask(causal, None, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=32)
+    ours = [x.clone().requires_grad_() for x in (q, k, v)]
+    theirs = [x.double().requires_grad_() for x in (q, k, v)]
+    out, lse = kt.flex_attention(*ours, rule_of(tensor), block_mask, enable_gqa=True, return_lse=True)
+    expected, expected_lse = exact(*theirs, rule_of(wide), causal, enable_gqa=True)
+    weights = torch.randn(lse.shape, generator=torch.Generator().manual_seed(3))
+    ((out * dout).sum() + (lse * weights).sum()).backward()
+    ((expected * dout.double()).sum() + (expected_lse * weights.double()).sum()).backward()
+    pairs = [(tensor.grad, wide.grad), *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))]
+    for found, wanted in pairs:
+        assert found.dtype == dtype
+        assert (found - wanted).abs().max() <= LIMIT[dtype] * wanted.abs().max().clamp(min=1)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_gradients_have_the_same_bits_on_any_number_of_threads(name):
+    q, k, v, dout = tensors(torch.float32, kv_heads=2)
+    made = []
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        tensor, rule_of = learned(name, torch.float32)
+        kt.flex_attention(q, k, v, rule_of(tensor), enable_gqa=True).backward(dout)
+        made.append(tensor.grad)
+    torch.set_num_threads(before)
+    assert torch.equal(*made)
+
+
+def test_masks_by_head_and_blocks_that_are_not_square():
+    q, k, v, _ = tensors(torch.float32, kv_heads=2)
+    reach = torch.tensor([5, 40, 90, 200])
+
+    def near(b, h, q, k):
+        return (q - k).abs() < reach[h]
+
+    for size in (32, (64, 32), 24):
+        block_mask = flex.create_block_mask(near, None, HEADS, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=size)
+        found = kt.flex_attention(q, k, v, None, block_mask, enable_gqa=True)
+        expected, _ = exact(q.double(), k.double(), v.double(), None, near, enable_gqa=True)
+        torch.testing.assert_close(found.double(), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_mask_rules_are_asked_in_partial_blocks_alone():
+    """A mask whose blocks say more than its function: full blocks are seen whole."""
+    q, k, v, _ = tensors(torch.float32)
+    block_mask = flex.create_block_mask(causal, None, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=32)
+    never = flex.BlockMask.from_kv_blocks(
+        block_mask.kv_num_blocks, block_mask.kv_indices, block_mask.full_kv_num_blocks, block_mask.full_kv_indices,
+        BLOCK_SIZE=32, mask_mod=lambda b, h, q, k: q < 0, seq_lengths=(LENGTH, LENGTH),
+    )  # fmt: skip
+    found = kt.flex_attention(q, k, v, None, never)
+    expected, _ = exact(q.double(), k.double(), v.double(), None, lambda b, h, q, k: k // 32 < q // 32)
+    torch.testing.assert_close(found.double(), expected, rtol=2e-5, atol=2e-5)
+    assert not found[:, :, :32].any()
+
+
+def test_functions_that_are_made_again_are_not_traced_again(monkeypatch):
+    from katt._rules import torch_trace
+
+    q, k, v, _ = tensors(torch.float32)
+
+    def attend(table, factor):
+        return kt.flex_attention(q, k, v, lambda s, b, h, i, j: s * factor + table[h, i - j + LENGTH])
+
+    expected = attend(TABLE, 0.5), attend(TABLE * 2, 0.5), attend(TABLE, 0.25)
+    traces = []
+    trace = torch_trace.trace
+    monkeypatch.setattr(torch_trace, "trace", lambda *args: traces.append(args) or trace(*args))
+    found = attend(TABLE, 0.5), attend(TABLE * 2, 0.5), attend(TABLE, 0.25)
+    assert not traces
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    attend(TABLE, 0.75)
+    assert len(traces) == 1
+
+
+def test_opcheck():
+    q, k, v, _ = (x.requires_grad_() for x in tensors(torch.float32, length=20))
+    from katt._rules import Rule
+    from katt._rules.run import Programs
+    from katt._rules.torch_trace import trace_masked
+    from katt.torch._flex import RULES
+
+    program, masked, captured = trace_masked(relative, causal)
+    RULES[-1] = rule = Rule.of(Programs(program, masked), captured)
+    captured = [tensor.clone().requires_grad_() for tensor in captured]
+    torch.library.opcheck(torch.ops.katt.flex_attention.default, (q, k, v, captured, -1, None, 0, 0.2, True))
+    assert rule is RULES.pop(-1)
+
+
 def test_it_is_pytorchs_flex_attention():
     q, k, v, _ = tensors(torch.float32)
     block_mask = flex.create_block_mask(causal, None, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=32)
@@ -104,7 +215,6 @@ def test_it_is_pytorchs_flex_attention():
 
 def test_refusals():
     q, k, v, _ = tensors(torch.float32)
-    learned = TABLE.clone().requires_grad_()
     for call, words in [
         (
             lambda: kt.flex_attention(q, k, v, lambda s, b, h, i, j: torch.sin(s)),
@@ -113,7 +223,6 @@ def test_refusals():
         (lambda: kt.flex_attention(q, k[:, :2], v[:, :2]), "key: holds 2 heads, expected 4, or enable_gqa=True"),
         (lambda: kt.flex_attention(q[0], k, v), "query: holds shape .*, expected 4 axes"),
         (lambda: kt.flex_attention(q.double(), k, v), "query: holds torch.float64"),
-        (lambda: kt.flex_attention(q, k, v, lambda s, b, h, i, j: s + learned[h, j]), "requires a gradient"),
     ]:
         with pytest.raises(ValueError, match=words):
             call()

@@ -1,5 +1,6 @@
 """Score rules as the kernels take them."""
 
+import copy
 from collections.abc import Sequence
 
 import numpy
@@ -15,19 +16,30 @@ HELD = {"f": numpy.float32, "V": numpy.float32, "i": numpy.int32, "u": numpy.int
 
 
 class Programs:
-    """The program of a rule, and those of its gradients."""
+    """The programs of a rule. `masked` is the number of the value that is the score, or -inf where a mask hides it."""
 
-    def __init__(self, program):
-        self.score = program
-        self.slope = slope(program)
+    def __init__(self, program, masked=None):
+        self.score, self.slope = program, slope(program)
+        self.masked_score, self.masked_slope = self.score, self.slope
+        if masked is not None:
+            self.masked_score = copy.deepcopy(program)
+            self.masked_score.results = [masked]
+            self.masked_slope = slope(self.masked_score)
         self._captured = {}
 
     def captured(self, tensors):
-        """The program that adds up the gradients of these tensors."""
+        """The program that adds up the gradients of these tensors. A score that is hidden has none."""
         wanted = frozenset(tensors)
         if wanted not in self._captured:
             self._captured[wanted] = captured_gradients(self.score, wanted)
         return self._captured[wanted]
+
+    def native(self, extents, arrays):
+        """(score, slope, masked score, masked slope) for _katt."""
+        made = native(self.score, extents, arrays), native(self.slope, extents, arrays)
+        if self.masked_score is self.score:
+            return made * 2
+        return *made, native(self.masked_score, extents, arrays), native(self.masked_slope, extents, arrays)
 
 
 class Rule:
@@ -97,9 +109,10 @@ def captured_numbers(op, rule, arrays: Sequence):
     return numbers
 
 
-def launch(plan, function, inputs, outputs, numbers, choice, dlse=None, gradients=None):
+def launch(plan, function, inputs, outputs, numbers, choice, dlse=None, gradients=None, strides=()):
     """Runs a pass of attention with a rule, as _functions.launch() without one. gradients: dense float32 arrays for
-    the gradients of captured tensors, by their number in the rule."""
+    the gradients of captured tensors, by their number in the rule. strides: elements between the block masks of batch
+    entries and of K/V heads, where blocks that hold 2 are visible in part."""
     named = dict(zip((tensor.name for tensor in plan.inputs), inputs, strict=True))
     q, k = named["q"], named["k"]
     rule = rule_of(plan.op, function, q)
@@ -110,12 +123,12 @@ def launch(plan, function, inputs, outputs, numbers, choice, dlse=None, gradient
     programs = rule.programs
     try:
         read = [held(tensor) for tensor in rule.captured]
-        pair = native(programs.score, extents, read), native(programs.slope, extents, read)
+        made = programs.native(extents, read)
         if not plan.name.endswith("_backward"):
-            _katt.attention_forward(*pair, ordered, tuple(numbers), choice)
+            _katt.attention_forward(made, list(strides), ordered, tuple(numbers), choice)
             return
         adder = native(programs.captured(gradients), extents, read) if gradients else None
     except RuleError as error:
         raise ValueError(f"{plan.op}: score_rule: {error}") from None
     targets = tuple(gradients.get(n) for n in range(len(read))) if gradients else ()
-    _katt.attention_backward(*pair, adder, targets, dlse, ordered, tuple(numbers), choice)
+    _katt.attention_backward(made, list(strides), adder, targets, dlse, ordered, tuple(numbers), choice)

@@ -100,18 +100,19 @@ def trace(rule, kind="score", program=None, tensors=None):
 
 
 def trace_masked(score_rule, mask_rule):
-    """The program of a score rule, the score itself if None, that is -inf where a mask rule, if there is one, is
-    False; and the captured tensors."""
+    """The program of a score rule, the score itself if None; the number of its value that is -inf where a mask rule is
+    False, None without one; and the captured tensors."""
     program, tensors = Program(), []
     program.results = [program.input("score")]
     if score_rule is not None:
         trace(score_rule, "score", program, tensors)
-    if mask_rule is not None:
-        (score,) = program.results
-        trace(mask_rule, "mask", program, tensors)
-        (seen,) = program.results
-        program.results = [program.where(seen, score, program.constant(-math.inf))]
-    return program, tensors
+    if mask_rule is None:
+        return program, None, tensors
+    (score,) = program.results
+    trace(mask_rule, "mask", program, tensors)
+    masked = program.where(program.results[0], score, program.constant(-math.inf))
+    program.results = [score]
+    return program, masked, tensors
 
 
 def captured(program, tensors, tensor):

@@ -1,6 +1,7 @@
 """torch.nn.attention.flex_attention on Katt's kernels of the CPU, with gradients."""
 
 import itertools
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any, Optional
@@ -32,7 +33,7 @@ def _flex(
     out, lse = new_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
     inputs = (*(dense_last(x) for x in (q, k, v)), None, None, None, blocks)
     numbers = (scale, for_backward, 0.0, False, -1, -1, block_size)
-    launch(FORWARD, RULES[rule], inputs, (out, lse), numbers, call("auto"))
+    launch(FORWARD, RULES[rule], inputs, (out, lse), numbers, call("auto"), strides=strides_of(blocks))
     return out, lse
 
 
@@ -53,7 +54,8 @@ def _flex_backward(
     inputs = (*(dense_last(x) for x in (dout, q, k, v, out)), lse, None, None, None, blocks)
     numbers = (scale, 0.0, False, -1, -1, block_size)
     by_number = dict(zip(wanted, gradients, strict=True))
-    launch(BACKWARD, RULES[rule], inputs, made, numbers, call("auto"), dense_last(dlse), by_number)
+    launch(BACKWARD, RULES[rule], inputs, made, numbers, call("auto"), dense_last(dlse), by_number,
+           strides_of(blocks))  # fmt: skip
     return *made, gradients
 
 
@@ -95,8 +97,8 @@ def flex_attention(
     the tensors that the rule captures: query (batch, heads, L, E), key (batch, kv_heads, S, E), value (batch, kv_heads, S, Ev) → (batch, heads, L, Ev).
 
     score_mod: a function (score, batch, head, q_idx, kv_idx) -> score of tensors without axes.
-    block_mask: of PyTorch's create_block_mask. Blocks that no query sees cost nothing where the mask is the same for
-        all batch entries and heads.
+    block_mask: of PyTorch's create_block_mask. Blocks that no query sees cost nothing, and the mask's function is asked
+        in partial blocks alone.
     return_lse: also the natural log-sum-exp of the scores, (batch, heads, L) float32.
     kernel_options: is not read; it is for PyTorch's compiler.
 
@@ -112,7 +114,7 @@ def flex_attention(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     number = next(NUMBERS)
     RULES[number] = rule
-    blocks, size = live_blocks(block_mask, query.shape[2], key.shape[2])
+    blocks, size = block_states(block_mask, *query.shape[:2], key.shape[1], query.shape[2], key.shape[2])
     needed = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, *rule.captured))
     width = value.shape[-1]
     q, k, v = padded(query, width), padded(key, width), padded(value, query.shape[-1])
@@ -145,18 +147,48 @@ def rule_of(score_mod, block_mask):
     mask_mod = None if block_mask is None else block_mask.mask_mod
 
     def made():
-        program, tensors = trace_masked(score_mod, mask_mod)
-        return Programs(program), tensors
+        program, masked, tensors = trace_masked(score_mod, mask_mod)
+        return Programs(program, masked), tensors
 
     return Rule.of(*cache.traced((score_mod, mask_mod), made))
 
 
-def live_blocks(block_mask, length, keys):
-    """The blocks that some query sees, as the kernels take them, and their size; (None, 0) where masks differ by batch
-    entry or head, or blocks are not square: the rule alone then hides keys."""
-    if block_mask is None or block_mask.BLOCK_SIZE[0] != block_mask.BLOCK_SIZE[1]:
+def block_states(block_mask, batch, heads, kv_heads, length, keys):
+    """The blocks as the kernels take them, (batch or 1, kv_heads or 1, rows, columns): 0 where no query sees a key, 1
+    where all see all, 2 where the mask's rule says it; and their size. (None, 0) without a mask."""
+    if block_mask is None:
         return None, 0
-    dense = block_mask.to_dense()
-    size = block_mask.BLOCK_SIZE[0]
-    wanted = (1, 1, -(-length // size), -(-keys // size))
-    return (dense[0, 0].to(torch.uint8).contiguous(), size) if tuple(dense.shape) == wanted else (None, 0)
+    mask_batch, mask_heads = block_mask.kv_num_blocks.shape[:2]
+    if mask_batch not in (1, batch) or mask_heads not in (1, heads):
+        raise refused("block_mask", f"is of batch {mask_batch} and {mask_heads} heads, expected {batch} and {heads}, or 1")
+    rows, columns = block_mask.BLOCK_SIZE
+    held = block_mask.seq_lengths
+    if held[0] < length or held[1] < keys:
+        raise refused("block_mask", f"is of {held[0]} queries and {held[1]} keys, expected {length} and {keys}")
+    states = 2 * dense(block_mask.kv_num_blocks, block_mask.kv_indices)
+    if block_mask.full_kv_num_blocks is not None:
+        states += dense(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+    size = math.gcd(rows, columns)
+    states = states.repeat_interleave(rows // size, 2).repeat_interleave(columns // size, 3)
+    states = states[:, :, : -(-length // size), : -(-keys // size)]
+    if mask_heads > 1:  # the heads of a group share their keys: what one of them sees is live
+        states = states.unflatten(1, (kv_heads, heads // kv_heads))
+        least, most = states.amin(2), states.amax(2)
+        states = torch.where(least == most, most, 2)
+    return states.to(torch.uint8).contiguous(), size
+
+
+def dense(counts, indices):
+    """1 for the columns that are among the first `counts` of a row's indices, else 0."""
+    columns = indices.shape[-1]
+    listed = torch.arange(columns) < counts[..., None]
+    made = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.int64)
+    made.scatter_(-1, torch.where(listed, indices, columns).long(), 1)
+    return made[..., :columns]
+
+
+def strides_of(blocks):
+    """Elements from the blocks of a batch entry and of a head to the next one's; 0 where they have the same."""
+    if blocks is None:
+        return ()
+    return tuple(blocks.stride(axis) if blocks.shape[axis] > 1 else 0 for axis in (0, 1))

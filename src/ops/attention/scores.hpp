@@ -242,7 +242,7 @@ struct EntryScores : ScoreRules<T, Rule> {
     }
     if constexpr (is_program<Rule>) {
       engine.for_each_part(
-          [&](const tile::ScorePart& part) { this->rule.run(part, *this, rows, key); });
+          [&](const tile::ScorePart& part) { this->rule.run(part, *this, rows, key, state != TileState::full); });
     }
     if (this->bias) {
       engine.for_each_row([&](int r, const typename Engine::ScoreRow& row) {
@@ -278,8 +278,10 @@ struct Scores : ScoreRules<T, Rule> {
   Scores(const Args& from, const Rule& own)
       : ScoreRules<T, Rule>{Bias<T>(from.mask.bias), from.scale, from.score, own}, masks(from) {}
 
-  KOKKOS_INLINE_FUNCTION EntryScores<T, Rule> of(std::int64_t batch) const {
-    return {*this, masks.of(batch), batch};
+  /// Of a K/V head of a batch entry.
+  KOKKOS_INLINE_FUNCTION EntryScores<T, Rule> of(std::int64_t batch,
+                                                 std::int64_t kv_head = 0) const {
+    return {*this, masks.of(batch, kv_head), batch};
   }
 };
 

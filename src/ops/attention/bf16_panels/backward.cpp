@@ -150,7 +150,7 @@ struct Bf16Backward : PackedBackward {
     std::fill_n(largest, bf16_panels::block, tile::lowest_score);
     std::fill_n(sum, bf16_panels::block, 0.0F);
     [[maybe_unused]] const typename U::Session session;
-    const Mask mask = scores.masks.of(b);
+    const Mask mask = scores.masks.of(b, head % kv_heads);
     LiveKeys<std::int64_t> blocks(mask, packed.query(0), packed.query(count - 1),
                                   bf16_panels::block);
     for (; blocks.valid(); blocks.next()) {
@@ -218,7 +218,7 @@ struct Bf16Backward : PackedBackward {
   void meet(const Scratch& at, std::int64_t head, std::int64_t chunk, std::int64_t first_key,
             int key_blocks, std::int64_t first_row, int row_blocks, bool first_keys) const {
     const std::int64_t b = head / kv_heads;
-    const Mask mask = scores.masks.of(b);
+    const Mask mask = scores.masks.of(b, head % kv_heads);
     const auto slot = [&](int key_block, int query_block) {
       return static_cast<std::ptrdiff_t>(key_block * layout.query_group + query_block) * 2 *
              bf16_panels::panel_elements;

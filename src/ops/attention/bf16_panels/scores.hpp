@@ -159,7 +159,7 @@ class BlockScores {
   template <class Rule>
   static void apply(const void* all, ScoreTile tile, TileState state, std::int64_t batch,
                     const PackedRows& packed, std::int64_t key) {
-    const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch);
+    const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch, packed.kv_head);
     scores.apply(tile, state, packed, key, tile.columns);
     if (tile.columns == bf16_panels::block) return;
     const auto columns = static_cast<float>(tile.columns);
@@ -170,7 +170,7 @@ class BlockScores {
   static void differentiate(const void* all, ScoreTile tile, float* dp, const float* delta,
                             std::int64_t batch, const PackedRows& packed, std::int64_t key) {
     using Vec = ScoreTile::Vec;
-    const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch);
+    const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch, packed.kv_head);
     alignas(64) float capped[is_program<Rule> ? bf16_panels::block * bf16_panels::block : 1];
     tile.for_each_vector([&](int r) { return scores.row(packed.head(r), packed.query(r)); },
                          [&](const float* s, const auto& place) {

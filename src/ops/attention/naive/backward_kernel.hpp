@@ -33,10 +33,10 @@ struct RowGradient {
   T* ds;
   RowValues<const float> lse, dlse;
   Scores<T, Rule> scores;
-  std::int64_t b, h, seq_kv;
+  std::int64_t b, h, kv_head, seq_kv;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t i) const {
-    const EntryScores<T, Rule> rule = scores.of(b);
+    const EntryScores<T, Rule> rule = scores.of(b, kv_head);
     const ScoreUnit unit = rule.unit();
     RowShift shift = RowShift::of_lse(lse(b, h, i), unit);
     const auto numbers = rule.row(h, i);
@@ -57,7 +57,7 @@ struct RowGradient {
         }
         rule.rule.differentiate_row(&program_scores[static_cast<std::size_t>(j)],
                                     &program_slopes[static_cast<std::size_t>(j)],
-                                    static_cast<int>((count + 15) / 16 * 16), rule, h, i, j);
+                                    static_cast<int>((count + 15) / 16 * 16), rule, h, i, j, true);
       }
     }
     const auto score_at = [&]<class V>(std::int64_t j, V& slope) {
@@ -269,7 +269,8 @@ void run_on_host(const Exec& exec, const BackwardArgs& args, const Rule& rule,
                                      static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),
                                      RowValues<const float>(args.lse),
                                      RowValues<const float>(args.dlse), Scores<T, Rule>(args, rule),
-                                     batch_of(i), head_of(i), args.seq_kv()});
+                                     batch_of(i), head_of(i), head_of(i) / group,
+                                     args.seq_kv()});
     }
     multiply(&BackwardProducts::dv, "katt::attention::naive_backward_dv");
     multiply(&BackwardProducts::dk, "katt::attention::naive_backward_dk");

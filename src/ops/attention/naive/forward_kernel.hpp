@@ -25,13 +25,14 @@ struct RowSoftmax {
   using Team = typename Policy::member_type;
 
   T* stored;
-  std::int64_t heads, seq_q, seq_kv;
+  std::int64_t heads, group, seq_q, seq_kv;
   Scores<T, Rule> scores;
   RowValues<float> lse;
 
   RowSoftmax(const ForwardArgs& args, const Rule& rule, T* products)
       : stored(products),
         heads(args.heads()),
+        group(args.heads() / args.kv_heads()),
         seq_q(args.seq_q()),
         seq_kv(args.seq_kv()),
         scores(args, rule),
@@ -45,7 +46,7 @@ struct RowSoftmax {
     const std::int64_t h = item / seq_q % heads;
     const std::int64_t b = item / seq_q / heads;
     T* row = stored + item * seq_kv;
-    const EntryScores<T, Rule> rule = scores.of(b);
+    const EntryScores<T, Rule> rule = scores.of(b, h / group);
     const std::int64_t begin = rule.mask.interval.begin(i);
     const std::int64_t end = Kokkos::max(begin, rule.mask.interval.end(i));
     constexpr float infinity = Kokkos::Experimental::infinity_v<float>;

@@ -71,7 +71,7 @@ struct FlashBackward : BackwardProblem<T, Rule> {
                                        std::int64_t head, std::int64_t key, Sums dq) const {
     const std::int64_t b = head / this->kv_heads;
     const std::int64_t h = head % this->kv_heads;
-    const Scores scores = this->scores.of(b);
+    const Scores scores = this->scores.of(b, h);
     const auto keys_until = [&](std::int64_t end) {
       return position<int>(end - key, plan.tile.kv);
     };
@@ -280,7 +280,7 @@ struct FlashBackward : BackwardProblem<T, Rule> {
       }
     }
     if constexpr (is_program<Rule>) {
-      scores.rule.differentiate_row(s, dp, plan.columns, scores, head, i, key);
+      scores.rule.differentiate_row(s, dp, plan.columns, scores, head, i, key, partial);
     }
     if (scores.bias) {
       const T* added = scores.bias.row(scores.batch, head, i) + key;

@@ -55,7 +55,7 @@ struct FlashBackwardShifts : FlashBackward<Exec, T, Rule> {
     if (!steep) return;
 
     const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
-    const auto scores = this->scores.of(tile.batch);
+    const auto scores = this->scores.of(tile.batch, packed.kv_head);
     const ScoreUnit unit = scores.unit();
     // Uses the place of dP: only one thread works on the statistics of a row.
     const auto largest = [&](int r) -> float& { return at.dp[2 * r]; };
@@ -114,7 +114,7 @@ struct FlashBackwardQueries : FlashBackward<Exec, T, Rule> {
     const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
     const QueryTile tile = this->query_tile(item, plan.tile.q);
     const PackedRows& packed = tile.packed;
-    const auto scores = this->scores.of(tile.batch);
+    const auto scores = this->scores.of(tile.batch, packed.kv_head);
     this->clear(team, at.dq, static_cast<std::int64_t>(plan.tile.q) * plan.row);
     this->stage_queries(team, at, tile.batch, packed, tile.rows);
     LiveKeys<std::int64_t> keys(scores.mask, tile.first(), tile.last(), plan.tile.kv);

@@ -123,7 +123,7 @@ struct CapturedPass : FlashBackward<Host, T, ProgramRule> {
     const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
     float* const before = memory + at.size;  // the scores before the rule
     const PackedRows& packed = tile.packed;
-    const auto scores = this->scores.of(tile.batch);
+    const auto scores = this->scores.of(tile.batch, packed.kv_head);
     std::int32_t head[captured_tile.q];
     std::int32_t query[captured_tile.q];
     for (int r = 0; r < tile.rows; ++r) {

@@ -19,37 +19,55 @@ struct ProgramRule {
   static constexpr int parameters = 0;
   static constexpr bool runs_on_blocks = true;
 
-  const Program* forward = nullptr;  ///< its result is the new score
-  const Program* slope = nullptr;    ///< its results are the new score and its derivative
+  /// One result, the new score; or two, with its derivative. Those of `masked` also hide scores by
+  /// −inf: they run where a mask does not show all of a tile. They may be the same.
+  struct Programs {
+    const Program* score = nullptr;
+    const Program* slope = nullptr;
+  };
+  Programs plain{}, masked{};
 
   static float parameter(int, std::int64_t, std::int64_t) { return 0.0F; }
-  [[nodiscard]] bool sloped() const { return slope != nullptr && !slope->slope_is_one(); }
+  /// A score that is hidden has no gradient: the slope of `plain` is that of both.
+  [[nodiscard]] bool sloped() const { return plain.slope != nullptr && !plain.slope->slope_is_one(); }
 
   /// To the scores of packed rows and the keys from `key` on. Entry: EntryScores.
   template <class Entry, class Rows>
-  void run(const tile::ScorePart& part, const Entry& entry, const Rows& rows,
-           std::int64_t key) const {
-    with_block(part, entry, rows, key, [&](const ScoreBlock& block) { forward->run(block); });
+  void run(const tile::ScorePart& part, const Entry& entry, const Rows& rows, std::int64_t key,
+           bool is_partial) const {
+    const Programs& programs = is_partial ? masked : plain;
+    with_block(part, entry, rows, key,
+               [&](const ScoreBlock& block) { programs.score->run(block); });
   }
 
   /// d ← d · slope, where d lies like the scores; those become new scores.
   template <class Entry, class Rows>
   void differentiate(const tile::ScorePart& part, float* d, const Entry& entry, const Rows& rows,
                      std::int64_t key) const {
-    with_block(part, entry, rows, key, [&](ScoreBlock block) { multiply(block, d); });
+    if (!sloped()) return;
+    with_block(part, entry, rows, key,
+               [&](const ScoreBlock& block) { multiply(*plain.slope, block, d); });
   }
 
   /// The same for `columns` scores of one row, whose d may be missing.
   template <class Entry>
   void differentiate_row(float* score, float* d, int columns, const Entry& entry, std::int64_t head,
-                         std::int64_t query, std::int64_t key) const {
+                         std::int64_t query, std::int64_t key, bool is_partial) const {
     const auto own_head = static_cast<std::int32_t>(head);
     const auto own_query = static_cast<std::int32_t>(query);
-    const ScoreBlock block{
-        entry.batch, 1,       columns, &own_head, &own_query, key, entry.mask.interval.keys - 1,
-        true,        columns, score};
-    if (d == nullptr || !sloped()) return forward->run(block);
-    multiply(block, d);
+    const ScoreBlock block{.batch = entry.batch,
+                           .rows = 1,
+                           .keys = columns,
+                           .head = &own_head,
+                           .query = &own_query,
+                           .key = key,
+                           .last_key = entry.mask.interval.keys - 1,
+                           .keys_inner = true,
+                           .stride = columns,
+                           .score = score};
+    const Programs& programs = is_partial ? masked : plain;
+    if (d == nullptr || !sloped()) return programs.score->run(block);
+    multiply(*programs.slope, block, d);
   }
 
   /// To the stored scores [begin, end) of a row.
@@ -63,7 +81,7 @@ struct ProgramRule {
         part[n] = n < count ? static_cast<float>(row[j + n]) : 0.0F;
       }
       differentiate_row(part, nullptr, static_cast<int>((count + 15) / 16 * 16), entry, head, query,
-                        j);
+                        j, true);
       for (std::int64_t n = 0; n < count; ++n) row[j + n] = static_cast<T>(part[n]);
     }
   }
@@ -92,13 +110,13 @@ struct ProgramRule {
   }
 
   /// Runs the rule on a block and multiplies d, which lies alike, by the slope.
-  void multiply(const ScoreBlock& block, float* d) const {
+  static void multiply(const Program& slope, const ScoreBlock& block, float* d) {
     const int inner = block.keys_inner ? block.keys : block.rows;
     const int outer = block.keys_inner ? block.rows : block.keys;
     thread_local std::vector<float> slopes;
     const auto size = static_cast<std::size_t>(outer) * static_cast<std::size_t>(block.stride);
     if (slopes.size() < size) slopes.resize(size);
-    slope->run(block, slopes.data());
+    slope.run(block, slopes.data());
     for (int l = 0; l < outer; ++l) {
       for (int i = 0; i < inner; ++i) {
         d[l * block.stride + i] *= slopes[static_cast<std::size_t>(l * block.stride + i)];
