@@ -80,8 +80,8 @@ void refuse_outside(std::initializer_list<const HeldProgram*> programs) {
 }
 
 /// The programs of a rule: score, slope, and both with the mask.
-using RulePrograms = std::tuple<const HeldProgram*, const HeldProgram*, const HeldProgram*,
-                                const HeldProgram*>;
+using RulePrograms =
+    std::tuple<const HeldProgram*, const HeldProgram*, const HeldProgram*, const HeldProgram*>;
 
 attention::ProgramRule rule_of(const RulePrograms& programs) {
   const auto& [score, slope, masked_score, masked_slope] = programs;

@@ -18,9 +18,9 @@ VariantTable<Host, BackwardArgs> backward_variants_of(const ProgramRule& rule,
   if (captured.program == nullptr) return plain;
   VariantTable<Host, BackwardArgs> table{};
   for (Variant<Host, BackwardArgs> variant : plain.all()) {
-    variant.workspace_bytes = [own = variant.workspace_bytes, captured](
-                                  const Host& exec, const BackwardArgs& args,
-                                  const Setting& setting) {
+    variant.workspace_bytes = [own = variant.workspace_bytes, captured](const Host& exec,
+                                                                        const BackwardArgs& args,
+                                                                        const Setting& setting) {
       const std::size_t bytes = own ? own(exec, args, setting) : 0;
       return std::max(bytes, impl::captured_workspace_bytes(exec, args, captured));
     };

@@ -241,8 +241,9 @@ struct EntryScores : ScoreRules<T, Rule> {
                        });
     }
     if constexpr (is_program<Rule>) {
-      engine.for_each_part(
-          [&](const tile::ScorePart& part) { this->rule.run(part, *this, rows, key, state != TileState::full); });
+      engine.for_each_part([&](const tile::ScorePart& part) {
+        this->rule.run(part, *this, rows, key, state != TileState::full);
+      });
     }
     if (this->bias) {
       engine.for_each_row([&](int r, const typename Engine::ScoreRow& row) {

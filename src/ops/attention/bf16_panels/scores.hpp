@@ -188,7 +188,8 @@ class BlockScores {
       ScoreTile copy = tile;
       copy.scores = capped;
       copy.for_each_part([&](const tile::ScorePart& part) {
-        scores.rule.differentiate(part, dp + (part.score - capped), scores, packed, key);
+        // Hidden scores have no gradient whatever their slope is.
+        scores.rule.differentiate(part, dp + (part.score - capped), scores, packed, key, false);
       });
     }
   }

@@ -269,8 +269,7 @@ void run_on_host(const Exec& exec, const BackwardArgs& args, const Rule& rule,
                                      static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),
                                      RowValues<const float>(args.lse),
                                      RowValues<const float>(args.dlse), Scores<T, Rule>(args, rule),
-                                     batch_of(i), head_of(i), head_of(i) / group,
-                                     args.seq_kv()});
+                                     batch_of(i), head_of(i), head_of(i) / group, args.seq_kv()});
     }
     multiply(&BackwardProducts::dv, "katt::attention::naive_backward_dv");
     multiply(&BackwardProducts::dk, "katt::attention::naive_backward_dk");

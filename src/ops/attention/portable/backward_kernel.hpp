@@ -73,6 +73,7 @@ struct FlashBackwardShifts : FlashBackward<Exec, T, Rule> {
       tile::product<Exec, false>(team, tile.rows, plan.columns / this->lanes, plan.head_dim,
                                  {at.q, plan.row, 1}, {at.kt, plan.columns}, {at.s, plan.columns});
       team.team_barrier();
+      this->run_rule(at.s, nullptr, scores, packed, tile.rows, keys.key(), partial);
       for (int r = team.team_rank(); r < tile.rows; r += team.team_size()) {
         float* s = at.s + static_cast<std::ptrdiff_t>(r) * plan.columns;
         const auto columns = this->finish_scores(s, nullptr, 0.0F, scores, partial, packed.head(r),

@@ -59,7 +59,8 @@ struct Parts {
     by_tile = program.is_split_by(query_input) && captured_tile.q % group == 0;
     if (bytes <= small_bytes || !(by_batch || by_head || by_tile)) {
       by_batch = by_head = by_tile = false;
-      const auto affordable = static_cast<std::int64_t>(copied_bytes / std::max<std::size_t>(bytes, 1));
+      const auto affordable =
+          static_cast<std::int64_t>(copied_bytes / std::max<std::size_t>(bytes, 1));
       count = std::clamp<std::int64_t>(std::min(affordable, total_tiles()), 1, most_copies);
       copied = count > 1;
     } else {
@@ -143,17 +144,13 @@ struct CapturedPass : FlashBackward<Host, T, ProgramRule> {
       tile::product<Host, false>(team, tile.rows, plan.columns / lanes, plan.head_dim,
                                  {at.dout, plan.row, 1}, {at.vt, plan.columns},
                                  {at.dp, plan.columns});
+      std::copy_n(at.s, static_cast<std::ptrdiff_t>(tile.rows) * plan.columns, before);
+      this->run_rule(at.s, nullptr, scores, packed, tile.rows, keys.key(), partial);
       for (int r = 0; r < tile.rows; ++r) {
         const std::ptrdiff_t from = static_cast<std::ptrdiff_t>(r) * plan.columns;
         float* const s = at.s + from;
         float* const d = at.dp + from;
-        auto place = tile::place_of_columns<Vec>(scores.row(head[r], query[r]));
-        for (int j = 0; j < plan.columns; j += lanes) {
-          Vec slope;
-          tile::store(before + from + j,
-                      scores.score(tile::load<Vec>(s + j), place, keys.key(), slope));
-          place.column = place.column + Vec(static_cast<float>(lanes));
-        }
+        this->apply_steps(before + from, nullptr, 0.0F, scores, head[r], query[r], keys.key());
         const auto columns = this->finish_scores(s, nullptr, 0.0F, scores, partial, head[r],
                                                  query[r], keys.key(), keys.columns());
         const RowShift& shift = this->shifts[first_row + r];
@@ -161,8 +158,8 @@ struct CapturedPass : FlashBackward<Host, T, ProgramRule> {
         this->for_each_vector(
             s, columns,
             [&](int j, const Vec& score) {
-              const Vec p =
-                  tile::exp2(Vec(tile::fma(Vec(score - Vec(shift.shift)), factor, Vec(-shift.low))));
+              const Vec p = tile::exp2(
+                  Vec(tile::fma(Vec(score - Vec(shift.shift)), factor, Vec(-shift.low))));
               tile::store(d + j, Vec(p * (tile::load<Vec>(d + j) - delta)));
             },
             [&](int j) { tile::store(d + j, Vec(0.0F)); });
@@ -232,14 +229,15 @@ void run_captured_gradients(const Host& exec, const BackwardArgs& args, const Pr
     const Functor functor(args, rule, plan, base);
     constexpr int lanes = tile::lanes_v<Host>;
     const std::int64_t rows = plan.heads * plan.rows;
-    Kokkos::parallel_for("katt::attention::captured_delta", Items(exec, 0, (rows + lanes - 1) / lanes),
+    Kokkos::parallel_for("katt::attention::captured_delta",
+                         Items(exec, 0, (rows + lanes - 1) / lanes),
                          BackwardDelta<Host, T, ProgramRule>{functor});
     tile::launch_teams(exec, "katt::attention::captured_shifts", parts.total_tiles(),
                        scratch_bytes(plan), scratch,
                        FlashBackwardShifts<Host, T, ProgramRule>{functor});
-    tile::launch_teams(
-        exec, "katt::attention::captured_gradients", parts.count, scratch_bytes(plan), scratch,
-        CapturedPass<T>{functor, captured.program, &parts, targets.data()});
+    tile::launch_teams(exec, "katt::attention::captured_gradients", parts.count,
+                       scratch_bytes(plan), scratch,
+                       CapturedPass<T>{functor, captured.program, &parts, targets.data()});
   });
   // The parts live until their launches have ended.
   exec.fence("katt::attention::captured_gradients");
@@ -248,13 +246,13 @@ void run_captured_gradients(const Host& exec, const BackwardArgs& args, const Pr
   for (std::size_t n = 0; n < tensors; ++n) {
     float* const tensor = captured.tensors[n];
     const float* const of_tensor = copies + first;
-    Kokkos::parallel_for("katt::attention::captured_sum", Items(exec, 0, parts.sizes[n]),
-                         [tensor, of_tensor, count = parts.count,
-                          elements = parts.elements](std::int64_t i) {
-                           for (std::int64_t part = 0; part < count; ++part) {
-                             tensor[i] += of_tensor[part * elements + i];
-                           }
-                         });
+    Kokkos::parallel_for(
+        "katt::attention::captured_sum", Items(exec, 0, parts.sizes[n]),
+        [tensor, of_tensor, count = parts.count, elements = parts.elements](std::int64_t i) {
+          for (std::int64_t part = 0; part < count; ++part) {
+            tensor[i] += of_tensor[part * elements + i];
+          }
+        });
     first += parts.sizes[n];
   }
 }

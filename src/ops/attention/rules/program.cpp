@@ -81,23 +81,48 @@ constexpr float log2e = 1.44269504088896340736F;
 
 }  // namespace
 
-/// The registers while a block is run.
+/// The registers while a block is run. Their places are those of the last block of the same extents.
 struct Program::Frame {
-  const ScoreBlock* block;
+  std::int64_t program = 0;
+  int rows = 0, keys = 0;
+  bool keys_inner = true;
+  std::array<std::vector<Operand>, 4> registers;
+  std::vector<Operand> outer;  ///< those of the outer level, without the spread over lanes
+  std::vector<Word> memory;
+  Word* spread = nullptr;  ///< where those of the outer level are spread, in memory
+
+  const ScoreBlock* block = nullptr;
+  float* const* targets = nullptr;
   int lines = 1;    ///< of the instructions that run now
   int vectors = 1;  ///< of a line
-  std::array<std::vector<Operand>, 4> registers;
-  float* const* targets = nullptr;
   int first_line = 0;
   bool outside = false;
-  std::vector<Word> memory;
+
+  std::vector<Operand>& of(Level level) { return registers[static_cast<std::size_t>(level)]; }
+  Operand& of(const Register& from) {
+    return of(from.level)[static_cast<std::size_t>(from.number)];
+  }
 };
+
+namespace {
+
+void fill(Word* to, std::int32_t value) {
+  for (int i = 0; i < lanes; ++i) to[i].index = value;
+}
+constexpr int up(int count) { return (count + lanes - 1) / lanes * lanes; }
+
+std::int64_t next_number() {
+  static std::atomic<std::int64_t> last = 0;
+  return ++last;
+}
+
+}  // namespace
 
 Program::Program(const std::vector<std::int32_t>& code, const std::vector<std::int32_t>& indices,
                  const std::vector<std::int32_t>& constants,
                  const std::vector<std::int32_t>& results,
                  const std::vector<std::int32_t>& registers, std::vector<Captured> tensors)
-    : constants_(constants), tensors_(std::move(tensors)) {
+    : number_(next_number()), constants_(constants), tensors_(std::move(tensors)) {
   if (registers.size() != registers_.size()) refuse("no register counts");
   for (std::size_t level = 0; level < registers.size(); ++level) {
     const int least_count = level == 1 || level == 3 ? 2 : 1;
@@ -119,6 +144,13 @@ Program::Program(const std::vector<std::int32_t>& code, const std::vector<std::i
     indices_.push_back({read(indices[i]), static_cast<Index::Place>(indices[i + 1])});
   }
   for (const Captured& tensor : tensors_) {
+    std::int64_t last = 0;
+    for (std::size_t axis = 0; axis < tensor.extent.size(); ++axis) {
+      if (tensor.extent[axis] <= 0 || tensor.stride[axis] < 0) refuse("a tensor without elements");
+      last += (tensor.extent[axis] - 1) * tensor.stride[axis];
+    }
+    const bool is_near = last < (std::int64_t{1} << 31) - lanes;
+    near_.push_back(is_near);
     std::vector<std::int64_t> dense(tensor.extent.size(), 1);
     for (std::size_t axis = dense.size(); axis-- > 1;) {
       dense[axis - 1] = dense[axis] * tensor.extent[axis];
@@ -164,6 +196,21 @@ Program::Program(const std::vector<std::int32_t>& code, const std::vector<std::i
   }
   for (const std::int32_t number : results) results_.push_back(read(number));
   if (results_.size() > 2) refuse("more than two results");
+  // The first result may be made where the scores are, unless these are read later.
+  constexpr Register score{Level::score, 0};
+  if (!results_.empty() && results_[0].level == Level::score && results_[0].number >= 2) {
+    const auto writes = [&](const Instruction& of) {
+      return of.operation != Operation::scatter && of.result == results_[0];
+    };
+    const auto reads = [&](const Instruction& of) {
+      if (of.operation == Operation::scatter) return of.result == score;
+      const auto end = of.operands.begin() + operands_of(of.operation);
+      return std::find(of.operands.begin(), end, score) != end;
+    };
+    const auto first = std::find_if(code_.begin(), code_.end(), writes);
+    in_place_ = first != code_.end() && std::none_of(first + 1, code_.end(), reads) &&
+                (results_.size() < 2 || results_[1] != score);
+  }
 }
 
 void Program::check(Register of) const {
@@ -202,31 +249,18 @@ bool Program::is_split_by(Register input) const {
   return true;
 }
 
-void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
-                  float* const* targets) const {
-  thread_local Frame frame;
-  frame.block = &block;
-  frame.targets = targets;
-  frame.outside = false;
+/// Gives the registers their places. Those of `block` hold 16 equal numbers; those of the outer level
+/// also lie as lines of 16 equal numbers.
+void Program::lay_out(Frame& frame, const ScoreBlock& block, int lines) const {
   const int inner = block.keys_inner ? block.keys : block.rows;
-  const int outer = block.keys_inner ? block.rows : block.keys;
-  const int lines = std::clamp(block_scores / inner, 1, outer);
-  const auto up = [](int count) { return (count + lanes - 1) / lanes * lanes; };
-  const auto level_of = [&](Level level) -> std::vector<Operand>& {
-    return frame.registers[static_cast<std::size_t>(level)];
-  };
-
-  // Registers of `block` hold 16 equal numbers. Those of the outer level also lie as lines of 16.
-  const Level outer_level = block.keys_inner ? Level::row : Level::key;
+  const auto outer = static_cast<std::size_t>(block.keys_inner ? Level::row : Level::key);
   const std::array<int, 4> words{lanes, up(block.rows), up(block.keys), lines * inner};
-  std::size_t size = 0;
+  std::size_t size =
+      static_cast<std::size_t>(registers_[outer]) * static_cast<std::size_t>(lines) * lanes;
   for (std::size_t l = 0; l < 4; ++l) {
     size += static_cast<std::size_t>(registers_[l]) * static_cast<std::size_t>(words[l]);
   }
-  const auto outer_count =
-      static_cast<std::size_t>(registers_[static_cast<std::size_t>(outer_level)]);
-  const std::size_t spread = outer_count * static_cast<std::size_t>(lines) * lanes;
-  if (frame.memory.size() < size + spread + lanes) frame.memory.resize(size + spread + lanes);
+  frame.memory.resize(size + lanes);
   auto* next = reinterpret_cast<Word*>(
       (reinterpret_cast<std::uintptr_t>(frame.memory.data()) + 63) / 64 * 64);
   for (std::size_t l = 0; l < 4; ++l) {
@@ -236,23 +270,60 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
       next += words[l];
     }
   }
-
-  const auto fill = [](Word* to, std::int32_t value) {
-    for (int i = 0; i < lanes; ++i) to[i].index = value;
-  };
-  fill(level_of(Level::block)[0].data, static_cast<std::int32_t>(block.batch));
+  frame.outer = frame.registers[outer];
   for (std::size_t n = 0; n < constants_.size(); ++n) {
-    fill(level_of(Level::block)[n + 1].data, constants_[n]);
+    fill(frame.of(Level::block)[n + 1].data, constants_[n]);
   }
-  for (int r = 0; r < words[1]; ++r) {
-    const int row = std::min(r, block.rows - 1);
-    level_of(Level::row)[0].data[r].index = block.head[row];
-    level_of(Level::row)[1].data[r].index = block.query[row];
+  frame.spread = next;
+  frame.program = number_;
+  frame.rows = block.rows;
+  frame.keys = block.keys;
+  frame.keys_inner = block.keys_inner;
+}
+
+Program::Frame& Program::frame_of(const ScoreBlock& block, int lines) const {
+  // A pass runs a few programs in turn.
+  thread_local std::array<Frame, 8> frames;
+  thread_local std::size_t next = 0;
+  for (Frame& frame : frames) {
+    if (frame.program == number_ && frame.rows == block.rows && frame.keys == block.keys &&
+        frame.keys_inner == block.keys_inner) {
+      return frame;
+    }
   }
-  for (int j = 0; j < words[2]; ++j) {
-    level_of(Level::key)[0].data[j].index = static_cast<std::int32_t>(
-        std::max<std::int64_t>(0, std::min(block.key + j, block.last_key)));
+  Frame& frame = frames[next++ % frames.size()];
+  lay_out(frame, block, lines);
+  return frame;
+}
+
+void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
+                  float* const* targets) const {
+  const int inner = block.keys_inner ? block.keys : block.rows;
+  const int outer = block.keys_inner ? block.rows : block.keys;
+  const int lines = std::clamp(block_scores / inner, 1, outer);
+  Frame& frame = frame_of(block, lines);
+  frame.block = &block;
+  frame.targets = targets;
+  frame.outside = false;
+  std::vector<Operand>& outer_registers = frame.of(block.keys_inner ? Level::row : Level::key);
+  outer_registers = frame.outer;
+
+  fill(frame.of(Level::block)[0].data, static_cast<std::int32_t>(block.batch));
+  Word* const head = frame.of(Level::row)[0].data;
+  Word* const query = frame.of(Level::row)[1].data;
+  for (int r = 0; r < block.rows; ++r) {
+    head[r].index = block.head[r];
+    query[r].index = block.query[r];
   }
+  for (int r = block.rows; r < up(block.rows); ++r) {
+    head[r] = head[block.rows - 1];
+    query[r] = query[block.rows - 1];
+  }
+  Word* const key = frame.of(Level::key)[0].data;
+  const auto first_key = static_cast<std::int32_t>(block.key);
+  const auto last_key = static_cast<std::int32_t>(std::max<std::int64_t>(0, block.last_key));
+  for (int j = 0; j < up(block.keys); ++j) key[j].index = std::min(first_key + j, last_key);
+
   const auto run_of = [&](Level level, int count_lines, int count_vectors) {
     frame.lines = count_lines;
     frame.vectors = count_vectors;
@@ -260,21 +331,11 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
     run_level(frame, code_.data() + level_begin_[l], code_.data() + level_begin_[l + 1]);
   };
   run_of(Level::block, 1, 1);
-  run_of(Level::row, 1, words[1] / lanes);
-  run_of(Level::key, 1, words[2] / lanes);
+  run_of(Level::row, 1, up(block.rows) / lanes);
+  run_of(Level::key, 1, up(block.keys) / lanes);
 
-  // Per chunk of lines, the outer level's numbers are spread over lanes.
-  const std::vector<Operand> whole = level_of(outer_level);
-  std::vector<Operand>& spread_over = level_of(outer_level);
-  for (std::size_t n = 0; n < outer_count; ++n) {
-    spread_over[n] = {next, lanes, 0};
-    next += static_cast<std::ptrdiff_t>(lines) * lanes;
-  }
-  Operand& scores = level_of(Level::score)[0];
-  Operand& gradients = level_of(Level::score)[1];
   const auto result_at = [&](const Register& of, float* to, int count) {
-    const Operand& from =
-        frame.registers[static_cast<std::size_t>(of.level)][static_cast<std::size_t>(of.number)];
+    const Operand& from = frame.of(of);
     for (int l = 0; l < count; ++l) {
       for (int v = 0; v < inner / lanes; ++v) {
         const Word* word = from.at(l, v);
@@ -283,25 +344,34 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
       }
     }
   };
+  Word* next = frame.spread;
+  for (Operand& of : outer_registers) {
+    of = {next, lanes, 0};
+    next += static_cast<std::ptrdiff_t>(lines) * lanes;
+  }
   for (int first = 0; first < outer; first += lines) {
     const int count = std::min(lines, outer - first);
     frame.first_line = first;
-    for (std::size_t n = 0; n < outer_count; ++n) {
+    for (std::size_t n = 0; n < outer_registers.size(); ++n) {
       for (int l = 0; l < count; ++l) {
-        fill(spread_over[n].at(l, 0), whole[n].data[first + l].index);
+        fill(outer_registers[n].at(l, 0), frame.outer[n].data[first + l].index);
       }
     }
-    // The scores are read where they lie.
-    scores = {reinterpret_cast<Word*>(block.score + first * block.stride), block.stride, lanes};
-    if (gradient != nullptr) {
-      auto* data = const_cast<float*>(gradient + first * block.stride);
-      gradients = {reinterpret_cast<Word*>(data), block.stride, lanes};
-    }
+    // The scores are read where they lie, and so is their gradient.
+    const auto lying = [&](const float* from) {
+      auto* data = const_cast<float*>(from + first * block.stride);
+      return Operand{reinterpret_cast<Word*>(data), block.stride, lanes};
+    };
+    frame.of(Level::score)[0] = lying(block.score);
+    if (gradient != nullptr) frame.of(Level::score)[1] = lying(gradient);
+    if (in_place_) frame.of(results_[0]) = lying(block.score);
     run_of(Level::score, count, inner / lanes);
     if (results_.size() == 2 && slope != nullptr) {
       result_at(results_[1], slope + first * block.stride, count);
     }
-    if (!results_.empty()) result_at(results_[0], block.score + first * block.stride, count);
+    if (!results_.empty() && !in_place_) {
+      result_at(results_[0], block.score + first * block.stride, count);
+    }
   }
   if (frame.outside) outside_.store(true, std::memory_order_relaxed);
 }
@@ -309,7 +379,11 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
 void Program::run_level(Frame& frame, const Instruction* first, const Instruction* last) const {
   for (; first != last; ++first) {
     if (first->operation == Operation::gather) {
-      gather(frame, *first);
+      if (near_[static_cast<std::size_t>(first->tensor)]) {
+        gather<std::int32_t>(frame, *first);
+      } else {
+        gather<std::int64_t>(frame, *first);
+      }
     } else if (first->operation == Operation::scatter) {
       scatter(frame, *first);
     } else {
@@ -319,13 +393,10 @@ void Program::run_level(Frame& frame, const Instruction* first, const Instructio
 }
 
 void Program::run_one(Frame& frame, const Instruction& instruction) const {
-  const auto operand = [&](const Register& of) {
-    return frame.registers[static_cast<std::size_t>(of.level)][static_cast<std::size_t>(of.number)];
-  };
-  const Operand to = operand(instruction.result);
-  const Operand a = operand(instruction.operands[0]);
-  const Operand b = operand(instruction.operands[1]);
-  const Operand c = operand(instruction.operands[2]);
+  const Operand to = frame.of(instruction.result);
+  const Operand a = frame.of(instruction.operands[0]);
+  const Operand b = frame.of(instruction.operands[1]);
+  const Operand c = frame.of(instruction.operands[2]);
   const auto each = [&](const auto& f) {
     for (int l = 0; l < frame.lines; ++l) {
       for (int v = 0; v < frame.vectors; ++v) f(to.at(l, v), a.at(l, v), b.at(l, v), c.at(l, v));
@@ -442,80 +513,97 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
   }
 }
 
-/// Calls use(line, vector, offsets) with the places of 16 elements in the tensor.
-template <class Use>
+/// Calls use(line, vector, offsets) with the places of 16 elements in a tensor, in Offset's bits.
+template <class Offset, class Use>
 void Program::for_each_offset(Frame& frame, const Instruction& instruction,
                               const std::vector<std::int64_t>& stride, const Use& use) const {
   const auto& extent = tensors_[static_cast<std::size_t>(instruction.tensor)].extent;
   for (int l = 0; l < frame.lines; ++l) {
     for (int v = 0; v < frame.vectors; ++v) {
-      std::int64_t offset[lanes] = {};
+      Offset offset[lanes] = {};
       for (int n = 0; n < instruction.indices; ++n) {
         const auto axis = static_cast<std::size_t>(n);
         const Index& index = indices_[static_cast<std::size_t>(instruction.first_index + n)];
-        const Word* from = frame
-                               .registers[static_cast<std::size_t>(index.from.level)]
-                                         [static_cast<std::size_t>(index.from.number)]
-                               .at(l, v);
+        const Word* from = frame.of(index.from).at(l, v);
         const auto size = static_cast<std::int32_t>(extent[axis]);
+        const auto step = static_cast<Offset>(stride[axis]);
         if (index.place == Index::Place::inside) {
-          for (int i = 0; i < lanes; ++i) offset[i] += from[i].index * stride[axis];
+          for (int i = 0; i < lanes; ++i) offset[i] += from[i].index * step;
           continue;
         }
+        bool outside = false;
         for (int i = 0; i < lanes; ++i) {
           const std::int32_t own = from[i].index < 0 ? from[i].index + size : from[i].index;
           const std::int32_t inside = std::clamp(own, 0, size - 1);
-          frame.outside = frame.outside || inside != own;
-          offset[i] += inside * stride[axis];
+          outside |= inside != own;
+          offset[i] += inside * step;
         }
+        frame.outside = frame.outside || outside;
       }
       use(l, v, offset);
     }
   }
 }
 
+template <class Offset>
 void Program::gather(Frame& frame, const Instruction& instruction) const {
   const Captured& tensor = tensors_[static_cast<std::size_t>(instruction.tensor)];
-  const Operand to = frame.registers[static_cast<std::size_t>(instruction.result.level)]
-                                    [static_cast<std::size_t>(instruction.result.number)];
+  const Operand to = frame.of(instruction.result);
   if (tensor.type == Type::truth) {
     const auto* data = static_cast<const std::uint8_t*>(tensor.data);
-    for_each_offset(frame, instruction, tensor.stride, [&](int l, int v, const auto& offset) {
-      Word* target = to.at(l, v);
-      for (int i = 0; i < lanes; ++i) target[i].index = data[offset[i]] != 0 ? 1 : 0;
-    });
-  } else {  // words, whatever they hold
-    const auto* data = static_cast<const std::int32_t*>(tensor.data);
-    for_each_offset(frame, instruction, tensor.stride, [&](int l, int v, const auto& offset) {
-      Word* target = to.at(l, v);
-      for (int i = 0; i < lanes; ++i) target[i].index = data[offset[i]];
-    });
+    for_each_offset<Offset>(frame, instruction, tensor.stride,
+                            [&](int l, int v, const auto& offset) {
+                              Word* target = to.at(l, v);
+                              for (int i = 0; i < lanes; ++i) {
+                                target[i].index = data[offset[i]] != 0 ? 1 : 0;
+                              }
+                            });
+    return;
   }
+  const auto* data = static_cast<const std::int32_t*>(tensor.data);  // words, whatever they hold
+  for_each_offset<Offset>(frame, instruction, tensor.stride, [&](int l, int v, const auto& offset) {
+    Word* target = to.at(l, v);
+    // Neighbouring queries or keys often read neighbours, forward or backward.
+    bool forward = true;
+    bool backward = true;
+    for (int i = 0; i < lanes; ++i) {
+      forward &= offset[i] == offset[0] + i;
+      backward &= offset[i] == offset[0] - i;
+    }
+    if (forward) {
+      for (int i = 0; i < lanes; ++i) target[i].index = data[offset[0] + i];
+    } else if (backward) {
+      const std::int32_t* last = data + (offset[0] - (lanes - 1));
+      for (int i = 0; i < lanes; ++i) target[i].index = last[lanes - 1 - i];
+    } else {
+      for (int i = 0; i < lanes; ++i) target[i].index = data[offset[i]];
+    }
+  });
 }
 
 void Program::scatter(Frame& frame, const Instruction& instruction) const {
   const auto tensor = static_cast<std::size_t>(instruction.tensor);
   const ScoreBlock& block = *frame.block;
-  const Operand from = frame.registers[static_cast<std::size_t>(instruction.result.level)]
-                                      [static_cast<std::size_t>(instruction.result.number)];
+  const Operand from = frame.of(instruction.result);
   float* target = frame.targets[tensor];
-  const int rows = block.rows;
   const auto keys = static_cast<int>(block.last_key - block.key + 1);
-  const int inner = block.keys_inner ? keys : rows;
-  const int outer = block.keys_inner ? rows : keys;
-  for_each_offset(frame, instruction, dense_[tensor], [&](int l, int v, const auto& offset) {
-    if (frame.first_line + l >= outer) return;
-    const Word* added = from.at(l, v);
-    const int count = std::min(lanes, inner - v * lanes);
-    // Runs of one place, as of a slope by head, are summed before they are added.
-    for (int i = 0; i < count;) {
-      float sum = added[i].real;
-      int end = i + 1;
-      for (; end < count && offset[end] == offset[i]; ++end) sum += added[end].real;
-      target[offset[i]] += sum;
-      i = end;
-    }
-  });
+  const int inner = block.keys_inner ? keys : block.rows;
+  const int outer = block.keys_inner ? block.rows : keys;
+  for_each_offset<std::int64_t>(frame, instruction, dense_[tensor],
+                                [&](int l, int v, const auto& offset) {
+                                  if (frame.first_line + l >= outer) return;
+                                  const Word* added = from.at(l, v);
+                                  const int count = std::min(lanes, inner - v * lanes);
+                                  // Runs of one place, as of a slope by head, are summed before they are added.
+                                  for (int i = 0; i < count;) {
+                                    float sum = added[i].real;
+                                    int end = i + 1;
+                                    for (; end < count && offset[end] == offset[i]; ++end)
+                                      sum += added[end].real;
+                                    target[offset[i]] += sum;
+                                    i = end;
+                                  }
+                                });
 }
 
 }  // namespace katt::attention

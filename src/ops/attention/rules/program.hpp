@@ -140,14 +140,18 @@ class Program {
   struct Frame;
 
   void check(Register of) const;
+  void lay_out(Frame& frame, const ScoreBlock& block, int lines) const;
+  Frame& frame_of(const ScoreBlock& block, int lines) const;
   void run_level(Frame& frame, const Instruction* first, const Instruction* last) const;
   void run_one(Frame& frame, const Instruction& instruction) const;
+  template <class Offset>
   void gather(Frame& frame, const Instruction& instruction) const;
   void scatter(Frame& frame, const Instruction& instruction) const;
-  template <class Use>
+  template <class Offset, class Use>
   void for_each_offset(Frame& frame, const Instruction& instruction,
                        const std::vector<std::int64_t>& stride, const Use& use) const;
 
+  std::int64_t number_;  ///< of this program: none has had it before
   std::vector<Instruction> code_;
   std::array<int, 5>
       level_begin_{};  ///< instructions of a level: [level_begin_[l], level_begin_[l + 1])
@@ -157,6 +161,8 @@ class Program {
   std::array<int, 4> registers_{};
   std::vector<Captured> tensors_;
   std::vector<std::vector<std::int64_t>> dense_;  ///< strides of the targets
+  std::vector<bool> near_;                        ///< offsets in a tensor have 32 bits
+  bool in_place_ = false;                         ///< the first result is made where the scores are
   mutable std::atomic<bool> outside_ = false;
 };
 

@@ -29,7 +29,9 @@ struct ProgramRule {
 
   static float parameter(int, std::int64_t, std::int64_t) { return 0.0F; }
   /// A score that is hidden has no gradient: the slope of `plain` is that of both.
-  [[nodiscard]] bool sloped() const { return plain.slope != nullptr && !plain.slope->slope_is_one(); }
+  [[nodiscard]] bool sloped() const {
+    return plain.slope != nullptr && !plain.slope->slope_is_one();
+  }
 
   /// To the scores of packed rows and the keys from `key` on. Entry: EntryScores.
   template <class Entry, class Rows>
@@ -40,13 +42,15 @@ struct ProgramRule {
                [&](const ScoreBlock& block) { programs.score->run(block); });
   }
 
-  /// d ← d · slope, where d lies like the scores; those become new scores.
+  /// The same; and d ← d · slope, where d lies like the scores and may be missing.
   template <class Entry, class Rows>
   void differentiate(const tile::ScorePart& part, float* d, const Entry& entry, const Rows& rows,
-                     std::int64_t key) const {
-    if (!sloped()) return;
-    with_block(part, entry, rows, key,
-               [&](const ScoreBlock& block) { multiply(*plain.slope, block, d); });
+                     std::int64_t key, bool is_partial) const {
+    if (d == nullptr || !sloped()) return run(part, entry, rows, key, is_partial);
+    const Programs& programs = is_partial ? masked : plain;
+    with_block(part, entry, rows, key, [&](const ScoreBlock& block) {
+      multiply(*programs.slope, block, d + (block.score - part.score));
+    });
   }
 
   /// The same for `columns` scores of one row, whose d may be missing.
