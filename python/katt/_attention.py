@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from . import _katt
 from ._arrays import Array, call, library, natural, pair, refused, shape_of
 from ._functions import PLANS, launch
-from ._rules.run import captured_numbers, rule_of
+from ._rules.run import SAME, Rule, captured_numbers, rule_of
 from ._rules.run import launch as launch_with_rule
 
 FORWARD, BACKWARD = PLANS["attention"]
@@ -102,7 +102,7 @@ def attention_backward(
     inputs = (dout, q, k, v, out, lse, bias, alibi_slopes, kv_lengths, blocks)
     gradients = {}
     if score_rule is not None or len(captured) or dlse is not None:
-        score_rule = rule_of("attention", score_rule or same_score, q)
+        score_rule = Rule.of(SAME, []) if score_rule is None else rule_of("attention", score_rule, q)
         gradients = {n: lib.empty(tuple(array.shape), "f32")
                      for n, array in zip(captured_numbers("attention", score_rule, captured), captured, strict=True)}  # fmt: skip
         launch_with_rule(BACKWARD, score_rule, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile), dlse,
@@ -110,10 +110,6 @@ def attention_backward(
     else:
         launch(BACKWARD, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile))
     return lib.give(dq, dk, dv, *gradients.values())
-
-
-def same_score(score, batch, head, query, key):
-    return score
 
 
 def options(q, k, causal, window, softcap, scale, block_mask):

@@ -10,7 +10,8 @@ from .._arrays import shape_of
 from . import cache
 from .compact import compact
 from .differentiate import captured_gradients, slope
-from .program import REAL, RuleError
+from .grids import PARAMETERS
+from .program import REAL, Captured, Program, RuleError
 
 HELD = {"f": numpy.float32, "V": numpy.float32, "i": numpy.int32, "u": numpy.int32, "b": numpy.bool_}
 
@@ -40,6 +41,15 @@ class Programs:
         if self.masked_score is self.score:
             return made * 2
         return *made, native(self.masked_score, extents, arrays), native(self.masked_slope, extents, arrays)
+
+
+def unchanged():
+    program = Program()
+    program.results = [program.input("score")]
+    return Programs(program)
+
+
+SAME = unchanged()  # the programs of the rule that changes nothing
 
 
 class Rule:
@@ -107,6 +117,30 @@ def captured_numbers(op, rule, arrays: Sequence):
             raise ValueError(f"{op}: captured: holds {what}, expected arrays of reals that it captures")
         numbers.append(found[0])
     return numbers
+
+
+def bias_adder(shape, target):
+    """The program that adds up the gradient of a bias, (batch or 1, heads or 1, seq_q, seq_kv)."""
+    program = Program([Captured(tuple(shape), REAL)])
+    zero = program.constant(0)
+    places = [program.input(name) for name in PARAMETERS["mask"]]
+    indices = tuple(zero if extent == 1 else place for place, extent in zip(places, shape, strict=True))
+    program.scatter(0, indices, program.input("gradient"))
+    extents = dict(zip(PARAMETERS["mask"], shape, strict=True))
+    return native(program, extents, [held(target)])
+
+
+def launch_backward(plan, inputs, outputs, numbers, choice, dlse, dbias):
+    """Runs the backward pass of attention on the CPU with the gradient of lse, None where it has none, and that of the
+    bias, which is added up in dbias, dense float32 of its shape, unless that is None."""
+    q, k = inputs[1], inputs[2]
+    extents = {"batch": q.shape[0], "head": q.shape[1], "query": q.shape[2], "key": k.shape[2]}
+    made = SAME.native(extents, [])
+    adder = None if dbias is None else bias_adder(dbias.shape, dbias)
+    arrays = (*inputs, *outputs)
+    ordered = tuple([arrays[place] for place in plan.order])
+    targets = () if dbias is None else (dbias,)
+    _katt.attention_backward(made, [], adder, targets, dlse, ordered, tuple(numbers), choice)
 
 
 def launch(plan, function, inputs, outputs, numbers, choice, dlse=None, gradients=None, strides=()):

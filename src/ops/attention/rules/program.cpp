@@ -369,7 +369,7 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
     if (results_.size() == 2 && slope != nullptr) {
       result_at(results_[1], slope + first * block.stride, count);
     }
-    if (!results_.empty() && !in_place_) {
+    if (!results_.empty() && !in_place_ && results_[0] != Register{Level::score, 0}) {
       result_at(results_[0], block.score + first * block.stride, count);
     }
   }
