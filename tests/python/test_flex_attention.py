@@ -129,6 +129,22 @@ def test_gradients_of_captured_tensors_and_of_lse(name, dtype):
         assert (found - wanted).abs().max() <= LIMIT[dtype] * wanted.abs().max().clamp(min=1)
 
 
+def test_the_gradient_of_a_large_tensor_is_added_up_in_place():
+    """Above the size of which every part has a copy."""
+    length = 560
+    q, k, v, dout = tensors(torch.float32, kv_heads=2, length=length)
+    shape = (BATCH, HEADS, length, length)
+    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    wide = tensor.detach().double().requires_grad_()
+
+    def rule_of(t):
+        return lambda s, b, h, q, k: s + t[b, h, q, k]
+
+    kt.flex_attention(q, k, v, rule_of(tensor), enable_gqa=True).backward(dout)
+    exact(q.double(), k.double(), v.double(), rule_of(wide), None, enable_gqa=True)[0].backward(dout.double())
+    assert (tensor.grad - wide.grad).abs().max() <= LIMIT[torch.float32]
+
+
 @pytest.mark.parametrize("name", LEARNED)
 def test_gradients_have_the_same_bits_on_any_number_of_threads(name):
     q, k, v, dout = tensors(torch.float32, kv_heads=2)
