@@ -40,7 +40,8 @@ class Contents:
             return self._all(item)
         if is_torch_tensor(item) or (isinstance(item, numpy.ndarray) and item.ndim):
             known = [n for n, array in enumerate(self.arrays) if array is item]
-            self._parts.append((str(item.dtype), tuple(item.shape), known[0] if known else len(self.arrays)))
+            place = known[0] if known else len(self.arrays)
+            self._parts.append((str(item.dtype), str(getattr(item, "device", "")), tuple(item.shape), place))
             if not known:
                 self.arrays.append(item)
             return True
