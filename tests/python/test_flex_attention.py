@@ -129,6 +129,24 @@ def test_gradients_of_captured_tensors_and_of_lse(name, dtype):
         assert (found - wanted).abs().max() <= LIMIT[dtype] * wanted.abs().max().clamp(min=1)
 
 
+@pytest.mark.parametrize("dtype", list(LIMIT), ids=str)
+def test_hidden_scores_may_be_nan(dtype):
+    """A rule that has no number where the mask hides a score, nor a derivative."""
+    q, k, v, dout = tensors(dtype)
+    gain = torch.ones(HEADS, requires_grad=True)
+    wide = torch.ones(HEADS, dtype=torch.float64, requires_grad=True)
+    block_mask = flex.create_block_mask(causal, None, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=32)
+    ours = [x.clone().requires_grad_() for x in (q, k, v)]
+    theirs = [x.double().requires_grad_() for x in (q, k, v)]
+    out = kt.flex_attention(*ours, lambda s, b, h, q, k: s * gain[h] * torch.log(q - k + 1.5), block_mask)
+    out.backward(dout)
+    exact(*theirs, lambda s, b, h, q, k: s * wide[h] * torch.log((q - k).clamp(min=0) + 1.5), causal)[0].backward(
+        dout.double()
+    )
+    for found, wanted in zip((gain, *ours), (wide, *theirs), strict=True):
+        assert (found.grad - wanted.grad).abs().max() <= LIMIT[dtype] * wanted.grad.abs().max().clamp(min=1)
+
+
 def test_the_gradient_of_a_large_tensor_is_added_up_in_place():
     """Above the size of which every part has a copy."""
     length = 560

@@ -52,6 +52,7 @@ def run(program: Program, tensors: list[numpy.ndarray], dtype=numpy.float64, gra
                 result = tensors[value.item][tuple(operands)]
             elif value.operation == "scatter":
                 *indices, added = numpy.broadcast_arrays(*operands)
+                added = numpy.where(inputs["gradient"] == 0, 0, added)  # even where a derivative is NaN
                 numpy.add.at(gradients[value.item], tuple(indices), added)
                 continue
             elif value.operation in ("to_real", "to_index"):
@@ -87,6 +88,7 @@ def run_compact(made, tensors: list[numpy.ndarray], dtype=numpy.float64, gradien
                 at = tuple(indices(start, count, tensors[tensor].shape))
                 if operation == "scatter":
                     *at, added = numpy.broadcast_arrays(*at, read(result, type))
+                    added = numpy.where(inputs["gradient"] == 0, 0, added)
                     numpy.add.at(gradients[tensor], tuple(at), added)
                 else:
                     held[result] = tensors[tensor][at].astype(types[type])

@@ -143,7 +143,9 @@ def _gradients(ctx, dout, dlse):
     with_bias = ctx.needs_input_grad[3]
     dbias = None
     if _has_full_backward(q) and (with_bias or dlse is not None):
-        dq, dk, dv, gradients = _attention_full_backward(dout, dlse, q, k, v, out, lse, bias, *masks, *numbers, with_bias)
+        dq, dk, dv, gradients = _attention_full_backward(
+            dout, dlse, q, k, v, out, lse, bias, *masks, *numbers, with_bias
+        )
         dbias = gradients[0].to(bias.dtype) if with_bias else None
     else:
         dq, dk, dv = _attention_backward(dout, q, k, v, out, lse, bias, *masks, *numbers, "auto")

@@ -85,7 +85,9 @@ def forward_after(otherwise):
 
 
 def backward_after(otherwise):
-    def backward(keys, grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None):
+    def backward(
+        keys, grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None
+    ):
         if not takes(query, key, value, dropout_p, attn_mask):
             return otherwise(keys, grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
                              attn_mask=attn_mask, scale=scale)  # fmt: skip

@@ -160,7 +160,9 @@ def block_states(block_mask, batch, heads, kv_heads, length, keys):
         return None, 0
     mask_batch, mask_heads = block_mask.kv_num_blocks.shape[:2]
     if mask_batch not in (1, batch) or mask_heads not in (1, heads):
-        raise refused("block_mask", f"is of batch {mask_batch} and {mask_heads} heads, expected {batch} and {heads}, or 1")
+        raise refused(
+            "block_mask", f"is of batch {mask_batch} and {mask_heads} heads, expected {batch} and {heads}, or 1"
+        )
     rows, columns = block_mask.BLOCK_SIZE
     held = block_mask.seq_lengths
     if held[0] < length or held[1] < keys:

@@ -240,7 +240,8 @@ struct Bf16Backward : PackedBackward {
       const std::int64_t key = (first_key + before.key_block) * bf16_panels::block;
       const ScoreTile pair{products, count_of(row), before.columns};
       const PackedRows packed = packed_rows(head, row);
-      const bool delta_applied = block_scores.differentiate(pair, dp, delta, b, packed, key);
+      const bool delta_applied =
+          block_scores.differentiate(pair, dp, delta, before.state, b, packed, key);
       const float factor = block_scores.adjust(pair, before.state, b, packed, key);
       const std::ptrdiff_t to = slot(before.key_block, before.query_block);
       const auto delta_of = [&](int t) {

@@ -148,10 +148,10 @@ class BlockScores {
 
   /// dP ← (dP − Δ) · slope of the products in `tile`, which are left as they are; returns true when
   /// it did that because the slope is not one. delta: Δ of the tile's rows.
-  bool differentiate(ScoreTile tile, float* dp, const float* delta, std::int64_t batch,
-                     const PackedRows& packed, std::int64_t key) const {
+  bool differentiate(ScoreTile tile, float* dp, const float* delta, TileState state,
+                     std::int64_t batch, const PackedRows& packed, std::int64_t key) const {
     if (!sloped_) return false;
-    differentiate_(scores_, tile, dp, delta, batch, packed, key);
+    differentiate_(scores_, tile, dp, delta, state, batch, packed, key);
     return true;
   }
 
@@ -168,7 +168,8 @@ class BlockScores {
 
   template <class Rule>
   static void differentiate(const void* all, ScoreTile tile, float* dp, const float* delta,
-                            std::int64_t batch, const PackedRows& packed, std::int64_t key) {
+                            TileState state, std::int64_t batch, const PackedRows& packed,
+                            std::int64_t key) {
     using Vec = ScoreTile::Vec;
     const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch, packed.kv_head);
     alignas(64) float capped[is_program<Rule> ? bf16_panels::block * bf16_panels::block : 1];
@@ -188,8 +189,8 @@ class BlockScores {
       ScoreTile copy = tile;
       copy.scores = capped;
       copy.for_each_part([&](const tile::ScorePart& part) {
-        // Hidden scores have no gradient whatever their slope is.
-        scores.rule.differentiate(part, dp + (part.score - capped), scores, packed, key, false);
+        scores.rule.differentiate(part, dp + (part.score - capped), scores, packed, key,
+                                  state != TileState::full);
       });
     }
   }
@@ -199,7 +200,7 @@ class BlockScores {
   bool sloped_;
   ScoreUnit unit_;
   void (*apply_)(const void*, ScoreTile, TileState, std::int64_t, const PackedRows&, std::int64_t);
-  void (*differentiate_)(const void*, ScoreTile, float*, const float*, std::int64_t,
+  void (*differentiate_)(const void*, ScoreTile, float*, const float*, TileState, std::int64_t,
                          const PackedRows&, std::int64_t);
 };
 

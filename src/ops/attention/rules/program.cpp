@@ -585,6 +585,7 @@ void Program::scatter(Frame& frame, const Instruction& instruction) const {
   const auto tensor = static_cast<std::size_t>(instruction.tensor);
   const ScoreBlock& block = *frame.block;
   const Operand from = frame.of(instruction.result);
+  const Operand gradients = frame.of(Register{Level::score, 1});
   float* target = frame.targets[tensor];
   const auto keys = static_cast<int>(block.last_key - block.key + 1);
   const int inner = block.keys_inner ? keys : block.rows;
@@ -592,14 +593,20 @@ void Program::scatter(Frame& frame, const Instruction& instruction) const {
   for_each_offset<std::int64_t>(frame, instruction, dense_[tensor],
                                 [&](int l, int v, const auto& offset) {
                                   if (frame.first_line + l >= outer) return;
-                                  const Word* added = from.at(l, v);
+                                  // A score without a gradient, as a hidden one, adds nothing even where a derivative is NaN.
+                                  const Word* of_score = gradients.at(l, v);
+                                  const Word* value = from.at(l, v);
+                                  float added[lanes];
+                                  for (int i = 0; i < lanes; ++i) {
+                                    added[i] = of_score[i].real == 0.0F ? 0.0F : value[i].real;
+                                  }
                                   const int count = std::min(lanes, inner - v * lanes);
                                   // Runs of one place, as of a slope by head, are summed before they are added.
                                   for (int i = 0; i < count;) {
-                                    float sum = added[i].real;
+                                    float sum = added[i];
                                     int end = i + 1;
                                     for (; end < count && offset[end] == offset[i]; ++end)
-                                      sum += added[end].real;
+                                      sum += added[end];
                                     target[offset[i]] += sum;
                                     i = end;
                                   }

@@ -119,8 +119,8 @@ class Program {
           const std::vector<std::int32_t>& registers, std::vector<Captured> tensors);
 
   /// Puts the first result in the place of the scores and the second, if there is one, into `slope`,
-  /// whose scores lie alike. `gradient`, where the program reads it, lies alike, too. Scatters add to
-  /// targets[tensor], dense tensors of f32.
+  /// whose scores lie alike. `gradient`, where the program scatters, lies alike, too: scatters add to
+  /// targets[tensor], dense tensors of f32, where it is not 0.
   void run(const ScoreBlock& block, float* slope = nullptr, const float* gradient = nullptr,
            float* const* targets = nullptr) const;
 

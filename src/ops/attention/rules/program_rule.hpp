@@ -28,7 +28,7 @@ struct ProgramRule {
   Programs plain{}, masked{};
 
   static float parameter(int, std::int64_t, std::int64_t) { return 0.0F; }
-  /// A score that is hidden has no gradient: the slope of `plain` is that of both.
+  /// The slope of both: a score that is hidden has no gradient.
   [[nodiscard]] bool sloped() const {
     return plain.slope != nullptr && !plain.slope->slope_is_one();
   }
@@ -122,9 +122,12 @@ struct ProgramRule {
     if (slopes.size() < size) slopes.resize(size);
     slope.run(block, slopes.data());
     for (int l = 0; l < outer; ++l) {
-      for (int i = 0; i < inner; ++i) {
-        d[l * block.stride + i] *= slopes[static_cast<std::size_t>(l * block.stride + i)];
-      }
+      const float* score = block.score + l * block.stride;
+      const float* of = slopes.data() + l * block.stride;
+      float* to = d + l * block.stride;
+      // A score that the rule hides has no gradient, not even where its slope is NaN.
+      constexpr float hidden = -Kokkos::Experimental::infinity_v<float>;
+      for (int i = 0; i < inner; ++i) to[i] = score[i] == hidden ? 0.0F : to[i] * of[i];
     }
   }
 };
