@@ -191,20 +191,6 @@ def test_masks_by_head_and_blocks_that_are_not_square():
         torch.testing.assert_close(found.double(), expected, rtol=2e-5, atol=2e-5)
 
 
-def test_mask_rules_are_asked_in_partial_blocks_alone():
-    """A mask whose blocks say more than its function: full blocks are seen whole."""
-    q, k, v, _ = tensors(torch.float32)
-    block_mask = flex.create_block_mask(causal, None, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=32)
-    never = flex.BlockMask.from_kv_blocks(
-        block_mask.kv_num_blocks, block_mask.kv_indices, block_mask.full_kv_num_blocks, block_mask.full_kv_indices,
-        BLOCK_SIZE=32, mask_mod=lambda b, h, q, k: q < 0, seq_lengths=(LENGTH, LENGTH),
-    )  # fmt: skip
-    found = kt.flex_attention(q, k, v, None, never)
-    expected, _ = exact(q.double(), k.double(), v.double(), None, lambda b, h, q, k: k // 32 < q // 32)
-    torch.testing.assert_close(found.double(), expected, rtol=2e-5, atol=2e-5)
-    assert not found[:, :, :32].any()
-
-
 def test_functions_that_are_made_again_are_not_traced_again(monkeypatch):
     from katt._rules import torch_trace
 

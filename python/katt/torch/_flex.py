@@ -94,7 +94,8 @@ def flex_attention(
     kernel_options: dict | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """As torch.nn.attention.flex_attention.flex_attention, on the CPU and with gradients of query, key, value and of
-    the tensors that the rule captures: query (batch, heads, L, E), key (batch, kv_heads, S, E), value (batch, kv_heads, S, Ev) → (batch, heads, L, Ev).
+    the tensors that the rule captures: query (batch, heads, L, E), key (batch, kv_heads, S, E), value (batch, kv_heads,
+    S, Ev) → (batch, heads, L, Ev).
 
     score_mod: a function (score, batch, head, q_idx, kv_idx) -> score of tensors without axes.
     block_mask: of PyTorch's create_block_mask. Blocks that no query sees cost nothing, and the mask's function is asked
