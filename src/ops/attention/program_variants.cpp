@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "ops/attention/captured_gradients.hpp"
 #include "ops/attention/own_rule.hpp"
-#include "ops/attention/rules/captured_gradients.hpp"
 
 namespace katt::attention {
 

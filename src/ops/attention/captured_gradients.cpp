@@ -1,4 +1,4 @@
-#include "ops/attention/rules/captured_gradients.hpp"
+#include "ops/attention/captured_gradients.hpp"
 
 #include <algorithm>
 #include <array>
