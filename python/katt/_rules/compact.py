@@ -39,10 +39,10 @@ def bits(item, type):
     return int(numpy.float32(item).view(numpy.int32)) if type == REAL else int(item)
 
 
-def compact(program: Program, extents: dict[str, int], tensors: list[numpy.ndarray]) -> Compact:
-    """The compact form for inputs batch, head, query and key below these extents, and captured tensors. RuleError for
-    an index that is always outside of its tensor, and for integers that may need more than 32 bits."""
-    bounds = ranges(program, extents, tensors)
+def compact(program: Program, extents: dict[str, int] | None, tensors: list[numpy.ndarray]) -> Compact:
+    """The compact form for inputs batch, head, query and key below these extents, any if None, and captured tensors.
+    RuleError for an index that is always outside of its tensor, and for integers that may need more than 32 bits."""
+    bounds = None if extents is None else ranges(program, extents, tensors)
     fused = fusions(program)
     order = [n for n in program.live() if n not in fused.values()]
     order.sort(key=lambda n: program.values[n].level)
@@ -70,7 +70,8 @@ def compact(program: Program, extents: dict[str, int], tensors: list[numpy.ndarr
             own = operands if value.operation == "gather" else operands[:-1]
             fields = [value.item, len(indices), len(own)]
             for index, extent in zip(own, program.tensors[value.item].shape):
-                indices.append((registers[index], placed(bounds[index], extent)))
+                place = UNKNOWN if bounds is None else placed(bounds[index], extent)
+                indices.append((registers[index], place))
         else:
             fields = [registers[operand] for operand in operands] + [0] * (3 - len(operands))
         if value.operation == "scatter":

@@ -70,13 +70,14 @@ class Rule:
             program, arrays = trace(function)
             return Programs(program), arrays
 
+        self.name = getattr(function, "__name__", "rule")
         self.programs, self.captured = cache.traced((function, for_torch), made)
 
     @classmethod
     def of(cls, programs, captured):
         """The rule of programs that are made already."""
         rule = cls.__new__(cls)
-        rule.programs, rule.captured = programs, captured
+        rule.name, rule.programs, rule.captured = "rule", programs, captured
         return rule
 
 
