@@ -103,8 +103,8 @@ def attention_backward(
     gradients = {}
     if score_rule is not None or len(captured) or dlse is not None:
         score_rule = Rule.of(SAME, []) if score_rule is None else rule_of("attention", score_rule, q)
-        gradients = {n: lib.empty(tuple(array.shape), "f32")
-                     for n, array in zip(captured_numbers("attention", score_rule, captured), captured, strict=True)}  # fmt: skip
+        numbered = zip(captured_numbers("attention", score_rule, captured), captured, strict=True)
+        gradients = {n: lib.empty(tuple(array.shape), "f32") for n, array in numbered}
         launch_with_rule(BACKWARD, score_rule, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile), dlse,
                          gradients)  # fmt: skip
     else:

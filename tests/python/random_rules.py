@@ -6,21 +6,23 @@ BATCH, HEADS, QUERIES, KEYS = 2, 3, 5, 7
 EXTENTS = (BATCH, HEADS, QUERIES, KEYS)
 
 
-def captured(generator):
+def captured(generator, extents=EXTENTS):
     """What rules capture: reals by head, by distance, and as large as the scores; integers by batch and key."""
+    batch, heads, queries, keys = extents
     return {
-        "slopes": generator.standard_normal(HEADS).astype("float32"),
-        "distances": generator.standard_normal((HEADS, QUERIES + KEYS)).astype("float32"),
-        "bias": generator.standard_normal((BATCH, HEADS, QUERIES, KEYS)).astype("float32"),
-        "documents": generator.integers(0, 3, (BATCH, KEYS)).astype("int32"),
+        "slopes": generator.standard_normal(heads).astype("float32"),
+        "distances": generator.standard_normal((heads, queries + keys)).astype("float32"),
+        "bias": generator.standard_normal(extents).astype("float32"),
+        "documents": generator.integers(0, 3, (batch, keys)).astype("int32"),
     }
 
 
 class RandomRule:
     """A rule of this depth: call(xp, tensors, score, batch, head, query, key) with NumPy's or PyTorch's functions."""
 
-    def __init__(self, seed, depth):
+    def __init__(self, seed, depth, extents=EXTENTS):
         self._generator = numpy.random.default_rng(seed)
+        *_, self._queries, self._keys = extents
         self._made = self._real(depth)
 
     def __call__(self, xp, tensors, *arguments):
@@ -81,7 +83,7 @@ class RandomRule:
 
     def _read(self, depth):
         i = self._index(depth - 1)
-        extent, last = QUERIES + KEYS, int(self._generator.integers(2))
+        extent, last = self._queries + self._keys, int(self._generator.integers(2))
 
         def distances(xp, tensors, score, b, h, q, k):
             return tensors["distances"][h, i(xp, tensors, score, b, h, q, k) % extent - last * extent]
@@ -113,9 +115,10 @@ class RandomRule:
             lambda: lambda xp, a, b: xp.where(a < b, a, b + c),
             lambda: None,
         ])  # fmt: skip
+        keys = self._keys
         if f is None:
             return lambda xp, tensors, s, batch, h, q, k: tensors["documents"][
-                batch, a(xp, tensors, s, batch, h, q, k) % KEYS
+                batch, a(xp, tensors, s, batch, h, q, k) % keys
             ]
         return lambda xp, *rest: f(xp, a(xp, *rest), b(xp, *rest))
 

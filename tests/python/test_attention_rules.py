@@ -163,7 +163,7 @@ def test_what_is_no_rule_is_a_value_error():
     for rule, words in [
         (3, "attention: score_rule: holds a int, expected a function"),
         (lambda s, b, h, q, k: numpy.sin(s), r"attention: score_rule: test_attention_rules.py:\d+: calls sin"),
-        (lambda s, b, h, q, k: s + table[k + 6], "attention: score_rule: takes index 6 … 11 of an axis of 6 elements"),
+        (lambda s, b, h, q, k: s + table[k + 6], "attention: score_rule: takes index 6 … 11 of an axis of 6"),
         (lambda s, b, h, q, k: s + table[limits[q]], "attention: score_rule: takes an index outside of a captured"),
     ]:
         with pytest.raises(ValueError, match=words):

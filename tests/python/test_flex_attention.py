@@ -224,6 +224,44 @@ def test_opcheck():
     assert rule is RULES.pop(-1)
 
 
+def test_gradcheck():
+    """In float32, by differences over a wide step."""
+    q, k, v, _ = (x[:1, :2, :6, :8].contiguous().requires_grad_() for x in tensors(torch.float32))
+    table = (TABLE[:2, :12] * 0.3).clone().requires_grad_()
+
+    def attend(q, k, v, table):
+        def rule(s, b, h, i, j):
+            return 2 * torch.tanh(s / 2) + table[h, i - j + 6]
+
+        return kt.flex_attention(q, k, v, rule, return_lse=True)
+
+    with pytest.warns(UserWarning, match="double precision"):
+        assert torch.autograd.gradcheck(attend, (q, k, v, table), eps=1e-2, atol=2e-3, rtol=1e-2)
+
+
+def test_torch_compile_is_eager():
+    """The graph breaks at the call, which traces its rule itself."""
+    q, k, v, dout = tensors(torch.float32, kv_heads=2)
+    block_mask = flex.create_block_mask(causal, None, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=32)
+
+    def layer(q, k, v, table):
+        def rule(s, b, h, i, j):
+            return s + table[h, i - j + LENGTH]
+
+        return kt.flex_attention(q * 2, k + 1, v, rule, block_mask, enable_gqa=True).sin()
+
+    made = []
+    for function in (layer, torch.compile(layer, backend="aot_eager")):
+        for _ in range(2):
+            inputs = [x.clone().requires_grad_() for x in (q, k, v, TABLE)]
+            out = function(*inputs)
+            out.backward(dout)
+            made.append([out, *(x.grad for x in inputs)])
+    for other in made[1:]:
+        for found, wanted in zip(other, made[0], strict=True):
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
 def test_it_is_pytorchs_flex_attention():
     q, k, v, _ = tensors(torch.float32)
     block_mask = flex.create_block_mask(causal, None, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=32)

@@ -1,5 +1,5 @@
-"""Rules that have been traced before. A function that is made at every call, as a lambda in a layer's forward is, has the
-code and names the values of the one before: its program is known, and only the arrays may be others."""
+"""Rules that have been traced before. A function that is made at every call, as a lambda in a layer's forward is, has
+the code and names the values of the one before: its program is known, and only the arrays may be others."""
 
 import functools
 import sys

@@ -159,7 +159,7 @@ _attention.register_autograd(_gradients, setup_context=_save)
 
 def bias_gradient(dout, q, k, v, bias, alibi_slopes, kv_lengths, block_mask, block_size, scale, causal,
                   window_left, window_right, softcap):  # fmt: skip
-    """Gradient of the bias, P ∘ (dP - Σ P·dP) with dP = dout·vᵀ, summed over what the bias was broadcast to. Katt's kernels
+    """Gradient of the bias, P ∘ (dP - Σ P·dP) with dP = dout·vᵀ, summed over what the bias was broadcast to. Kernels
     of a GPU do not compute it; like the bias it is of the size of the scores, and is made of PyTorch's operators in
     float32."""
     group = q.shape[1] // k.shape[1]

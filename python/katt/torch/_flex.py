@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo  # torch.compiler.disable, which imports the compiler at its first call
 
 from .._rules import Rule, RuleError, cache
 from .._rules.run import Programs, launch
@@ -82,6 +83,7 @@ def _gradients(ctx, dout, dlse):
 _flex.register_autograd(_gradients, setup_context=_save)
 
 
+@_disable_dynamo
 def flex_attention(
     query: Tensor,
     key: Tensor,
@@ -101,7 +103,8 @@ def flex_attention(
     block_mask: of PyTorch's create_block_mask. Blocks that no query sees cost nothing, and the mask's function is asked
         in partial blocks alone.
     return_lse: also the natural log-sum-exp of the scores, (batch, heads, L) float32.
-    kernel_options: is not read; it is for PyTorch's compiler.
+    kernel_options: is not read; it is for PyTorch's compiler, whose graphs break at this function: it traces rules
+        itself.
 
     A query that sees no key gives 0. ValueError for a rule with other operations than those in docs/python.md.
     """

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <string>
 
 #include "core/error.hpp"
@@ -13,10 +14,12 @@ namespace katt::attention {
 
 namespace {
 
-/// A register: reals in float64. A constant is whatever the instruction that reads it takes it for.
+/// A register: a real with its derivative by the score, or an integer. A constant is whatever the
+/// instruction that reads it takes it for.
 struct Value {
   double real = 0;
   std::int64_t index = 0;
+  double slope = 0;
 };
 
 constexpr int words_of_instruction = 7;
@@ -26,24 +29,46 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
   return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
 }
 
-double real_result(Operation operation, double a, double b, double c) {
+/// A function of a, b and c with these partial derivatives.
+Value function(double real, const Value& a, double by_a, const Value& b = {}, double by_b = 0) {
+  // A number that does not depend on the score has no slope, whatever the derivative is.
+  const auto share = [](double slope, double by) { return slope == 0 ? 0 : slope * by; };
+  return {.real = real, .slope = share(a.slope, by_a) + share(b.slope, by_b)};
+}
+
+/// The smaller of two, the larger with sign −1: both have half of the slope where they are equal.
+Value extreme(double sign, const Value& a, const Value& b) {
+  const double x = sign * a.real, y = sign * b.real;
+  if (x == y) return function(a.real, a, 0.5, b, 0.5);
+  return x < y || std::isnan(x) ? a : b;
+}
+
+Value real_result(Operation operation, const Value& a, const Value& b, const Value& c) {
+  const double x = a.real, y = b.real;
   switch (operation) {
-    case Operation::add: return a + b;
-    case Operation::subtract: return a - b;
-    case Operation::multiply: return a * b;
-    case Operation::negative: return -a;
-    case Operation::absolute: return std::abs(a);
-    case Operation::minimum: return a < b || std::isnan(a) ? a : b;
-    case Operation::maximum: return a > b || std::isnan(a) ? a : b;
-    case Operation::divide: return a / b;
-    case Operation::fma: return a * b + c;
-    case Operation::exp: return std::exp(a);
-    case Operation::log: return std::log(a);
-    case Operation::tanh: return std::tanh(a);
-    case Operation::sigmoid: return 1 / (1 + std::exp(-a));
-    case Operation::sqrt: return std::sqrt(a);
-    case Operation::floor: return std::floor(a);
-    default: return 0;
+    case Operation::add: return function(x + y, a, 1, b, 1);
+    case Operation::subtract: return function(x - y, a, 1, b, -1);
+    case Operation::multiply: return function(x * y, a, y, b, x);
+    case Operation::negative: return function(-x, a, -1);
+    case Operation::absolute: return function(std::abs(x), a, x > 0 ? 1 : x < 0 ? -1 : 0);
+    case Operation::minimum: return extreme(1, a, b);
+    case Operation::maximum: return extreme(-1, a, b);
+    case Operation::divide: return function(x / y, a, 1 / y, b, -x / (y * y));
+    case Operation::fma: {
+      Value made = function(x * y + c.real, a, y, b, x);
+      made.slope += c.slope;
+      return made;
+    }
+    case Operation::exp: return function(std::exp(x), a, std::exp(x));
+    case Operation::log: return function(std::log(x), a, 1 / x);
+    case Operation::tanh: return function(std::tanh(x), a, 1 - std::tanh(x) * std::tanh(x));
+    case Operation::sigmoid: {
+      const double sigmoid = 1 / (1 + std::exp(-x));
+      return function(sigmoid, a, sigmoid * (1 - sigmoid));
+    }
+    case Operation::sqrt: return function(std::sqrt(x), a, 0.5 / std::sqrt(x));
+    case Operation::floor: return {.real = std::floor(x)};
+    default: return {};
   }
 }
 
@@ -85,12 +110,12 @@ class Registers {
     levels_[0][0].index = at.batch;
     for (std::size_t n = 0; n < parts.constants.size(); ++n) {
       const std::int32_t word = parts.constants[n];
-      levels_[0][n + 1] = {double{std::bit_cast<float>(word)}, word};
+      levels_[0][n + 1] = {.real = double{std::bit_cast<float>(word)}, .index = word};
     }
     levels_[1][0].index = at.head;
     levels_[1][1].index = at.query;
     levels_[2][0].index = at.key;
-    levels_[3][0].real = score;
+    levels_[3][0] = {.real = score, .slope = 1};
   }
 
   Value& of(std::int32_t number) {
@@ -120,8 +145,8 @@ class Registers {
         return {.index = of_reals ? is_true(operation, a.real, b.real)
                                   : is_true(operation, a.index, b.index)};
       default:
-        return {.real = of_reals ? real_result(operation, a.real, b.real, of(word[6]).real) : 0,
-                .index = of_reals ? 0 : index_result(operation, a.index, b.index)};
+        if (of_reals) return real_result(operation, a, b, of(word[6]));
+        return {.index = index_result(operation, a.index, b.index)};
     }
   }
 
@@ -151,14 +176,15 @@ class Registers {
 
 }  // namespace
 
-std::vector<double> ExactProgram::run(double score, const ExactPlace& at) const {
+ExactScore ExactProgram::run(double score, const ExactPlace& at) const {
   Registers registers(*parts_, score, at);
   for (std::size_t i = 0; i < parts_->code.size(); i += words_of_instruction) {
     registers.run(&parts_->code[i]);
   }
-  std::vector<double> results;
-  for (const std::int32_t number : parts_->results) results.push_back(registers.of(number).real);
-  return results;
+  const Value& result = registers.of(parts_->results[0]);
+  // A score that the rule hides has no gradient, not even where its slope is NaN.
+  const bool is_hidden = result.real == -std::numeric_limits<double>::infinity();
+  return {result.real, is_hidden ? 0 : result.slope};
 }
 
 }  // namespace katt::attention

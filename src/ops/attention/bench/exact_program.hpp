@@ -19,14 +19,20 @@ struct ExactPlace {
   std::int64_t batch = 0, head = 0, query = 0, key = 0;
 };
 
-/// A program in float64, one score at a time: the reference of Program. The parts outlive it and are
-/// those of a Program, which has checked them.
+/// A score and its derivative by the score before it.
+struct ExactScore {
+  double score = 0, slope = 0;
+};
+
+/// A program in float64, one score at a time, differentiated forward with dual numbers: a reference
+/// that shares no code with Program, nor with what differentiates programs. The parts outlive it and
+/// are those of a Program of one result, which has checked them.
 class ExactProgram {
  public:
   explicit ExactProgram(const ProgramParts& parts) : parts_(&parts) {}
 
-  /// The results of the program. Throws InputError for an index outside of its tensor.
-  [[nodiscard]] std::vector<double> run(double score, const ExactPlace& at) const;
+  /// Throws InputError for an index outside of its tensor.
+  [[nodiscard]] ExactScore run(double score, const ExactPlace& at) const;
 
  private:
   const ProgramParts* parts_;

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -25,7 +24,7 @@ namespace {
 /// A rule of a file: its programs, for kernels and for the reference, and what both capture.
 struct FileRule {
   std::vector<std::vector<std::byte>> captured;
-  ProgramParts score_parts, slope_parts;
+  ProgramParts score_parts;
   std::unique_ptr<Program> score, slope;
 
   [[nodiscard]] ProgramRule rule() const {
@@ -54,8 +53,9 @@ class Reader {
       tensors.push_back(captured("captured." + std::to_string(n), *made));
     }
     try {
-      made->score = program("score", tensors, made->score_parts);
-      made->slope = program("slope", tensors, made->slope_parts);
+      made->score_parts = parts("score", tensors);
+      made->score = program(made->score_parts);
+      made->slope = program(parts("slope", tensors));
     } catch (const InputError& error) {
       fail(error.what());
     }
@@ -106,16 +106,18 @@ class Reader {
     return made;
   }
 
-  std::unique_ptr<Program> program(const std::string& name, const std::vector<Captured>& tensors,
-                                   ProgramParts& parts) const {
-    parts = {.code = words(name + ".code"),
-             .indices = words(name + ".indices"),
-             .constants = words(name + ".constants"),
-             .results = words(name + ".results"),
-             .registers = words(name + ".registers"),
-             .tensors = tensors};
-    return std::make_unique<Program>(parts.code, parts.indices, parts.constants, parts.results,
-                                     parts.registers, tensors);
+  [[nodiscard]] ProgramParts parts(const std::string& name,
+                                   const std::vector<Captured>& tensors) const {
+    return {.code = words(name + ".code"),
+            .indices = words(name + ".indices"),
+            .constants = words(name + ".constants"),
+            .results = words(name + ".results"),
+            .registers = words(name + ".registers"),
+            .tensors = tensors};
+  }
+  static std::unique_ptr<Program> program(const ProgramParts& of) {
+    return std::make_unique<Program>(of.code, of.indices, of.constants, of.results, of.registers,
+                                     of.tensors);
   }
 
   std::string name_;
@@ -130,17 +132,16 @@ class Reader {
 #endif
 
 ExactRule exact_rule(const std::shared_ptr<const FileRule>& held) {
-  return [held](double score, const QueryIndex& at, double /*position*/, double key,
-                double& slope) {
-    const ExactProgram exact(held->slope_parts);
-    const std::vector<double> results = exact.run(score, {.batch = at.batch,
-                                                          .head = at.head,
-                                                          .query = at.query,
-                                                          .key = static_cast<std::int64_t>(key)});
-    // A score that the rule hides has no gradient, not even where its slope is NaN.
-    slope = results[0] == -std::numeric_limits<double>::infinity() ? 0 : results[1];
-    return results[0];
-  };
+  return
+      [held](double score, const QueryIndex& at, double /*position*/, double key, double& slope) {
+        const ExactScore exact = ExactProgram(held->score_parts)
+                                     .run(score, {.batch = at.batch,
+                                                  .head = at.head,
+                                                  .query = at.query,
+                                                  .key = static_cast<std::int64_t>(key)});
+        slope = exact.slope;
+        return exact.score;
+      };
 }
 
 }  // namespace

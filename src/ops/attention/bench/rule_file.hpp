@@ -7,8 +7,8 @@
 namespace katt::attention {
 
 /// Reads a rule and adds it to what sweeps accept for the axis score_rule; returns its name. Sweeps
-/// run it as a ProgramRule, on the host alone; their reference runs the same programs in float64,
-/// score by score. Throws InputError that names the file, or the rule when its name is taken.
+/// run it as a ProgramRule, on the host alone; their reference runs its score in float64, score by
+/// score. Throws InputError that names the file, or the rule when its name is taken.
 ///
 /// A file is a safetensors file. Metadata: `name`. Tensors: for the programs `score` and `slope`
 /// (ProgramRule::Programs), each the int32 parts of a Program's compact form, "score.code",
