@@ -32,7 +32,9 @@ def sweep(rule, **axes):
 @pytest.mark.parametrize("rule", [biased, softcap, documents])
 @pytest.mark.parametrize("pass_", ["forward", "backward"])
 def test_every_variant_is_verified(rule, pass_):
-    rows = sweep(rule, pass_=pass_, dtype=["f32", "f16", "bf16"], seq_kv=[100, 61] if rule is softcap else 100).frame.to_dict("records")
+    rows = sweep(
+        rule, pass_=pass_, dtype=["f32", "f16", "bf16"], seq_kv=[100, 61] if rule is softcap else 100
+    ).frame.to_dict("records")
     measured = [row for row in rows if row["status"] == "ok"]
     assert {row["dtype"] for row in measured} == {"f32", "f16", "bf16"}
     assert {"naive", "flash"} <= {row["variant"] for row in measured}
