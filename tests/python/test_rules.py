@@ -8,7 +8,7 @@ pytest.importorskip("katt")
 from katt._rules import array_trace, interpret  # noqa: E402
 from katt._rules.compact import INSIDE, UNKNOWN, WRAPPED, compact  # noqa: E402
 from katt._rules.differentiate import captured_gradients, slope  # noqa: E402
-from katt._rules.program import BLOCK, KEY, ROW, RuleError  # noqa: E402
+from katt._rules.program import BLOCK, KEY, OPERATIONS, ROW, SCORE, RuleError  # noqa: E402
 
 NAMES = ("score", "batch", "head", "query", "key")
 
@@ -155,6 +155,22 @@ def test_equal_values_are_one_and_constants_are_folded():
     made = operations(program)
     assert made.count("subtract") == made.count("to_real") == 1
     assert "where" not in made and "negative" not in made
+
+
+def test_scores_take_few_instructions():
+    """What can be computed once a row or a key is: q − k + n as (q + n) − k, s − a·x as s + (−a)·x, which is fused."""
+    table, slopes = numpy.ones((3, 12), "float32"), numpy.ones(3, "float32")
+
+    def made(rule):
+        program, arrays = array_trace.trace(rule)
+        code = compact(program, dict(zip(NAMES[1:], EXTENTS, strict=True)), arrays).code
+        names = [OPERATIONS[row[0]] for row in code if row[2] == SCORE]
+        return ["add" if name == "subtract" else name for name in names]
+
+    assert made(lambda s, b, h, q, k: s + table[h, q - k + 6]) == ["add", "gather", "add"]
+    assert made(lambda s, b, h, q, k: s + table[h, 6 - (k - q)]) == ["add", "gather", "add"]
+    assert made(lambda s, b, h, q, k: s + table[h, (k - q) - 6]) == ["add", "gather", "add"]
+    assert made(lambda s, b, h, q, k: s - slopes[h] * abs(q - k)) == ["add", "absolute", "to_real", "fma"]
 
 
 def test_slopes_of_masks_and_additive_rules_are_one():

@@ -195,9 +195,49 @@ class Program:
             return self.apply("subtract" if operation == "add" else "add", a, self.values[b].operands[0])
         if operation == "add" and self.values[a].operation == "negative":
             return self.apply("subtract", b, self.values[a].operands[0])
+        if operation in ("add", "subtract") and self.type(a) == INDEX:
+            return self._regrouped(operation, a, b)
+        if operation == "subtract" and self.values[b].operation == "multiply":
+            return self._added(a, *self.values[b].operands)
         if operation == "divide" and y and math.isfinite(y) and math.frexp(y)[0] in (0.5, -0.5):
             return self.apply("multiply", a, self.constant(1 / y))  # exact: a power of two
         return None
+
+    def _regrouped(self, operation, a, b):
+        """a ± b with (x ± y) as one of them and the other, computed less often than once a score, joined to x or y,
+        where that is, too. Each of the three numbers keeps its sign."""
+        if self.values[b].level == SCORE:
+            inner, outer, swapped = self.values[b], a, True
+        else:
+            inner, outer, swapped = self.values[a], b, False
+        lower = self.values[outer].level
+        if inner.operation not in ("add", "subtract") or inner.level != SCORE or lower == SCORE:
+            return None
+        x, y = inner.operands
+        minus = operation == "subtract"
+        signs = [minus and swapped, (inner.operation == "subtract") != (minus and swapped), minus and not swapped]
+        for joined, left in (((0, 2), 1), ((1, 2), 0)):
+            numbers = (x, y, outer)
+            if self.values[numbers[joined[0]]].level | lower != SCORE:
+                together, negated = self._sum([(numbers[n], signs[n]) for n in joined])
+                made, negated = self._sum([(together, negated), (numbers[left], signs[left])])
+                return None if negated else made
+        return None
+
+    def _sum(self, terms):
+        """The sum of two numbers with signs, and whether it is negated."""
+        (a, minus_a), (b, minus_b) = terms
+        if minus_a == minus_b:
+            return self.apply("add", a, b), minus_a
+        return self.apply("subtract", *((b, a) if minus_a else (a, b))), False
+
+    def _added(self, a, x, y):
+        """a - x · y as a + (-x) · y, one instruction, where -x is computed less often than once a score."""
+        if self.values[x].level == SCORE:
+            x, y = y, x
+        if self.values[x].level == SCORE or self.values[y].level != SCORE:
+            return None
+        return self.apply("add", a, self.apply("multiply", self.apply("negative", x), y))
 
     def where(self, condition, then, other):
         """Of a truth and two operands of one type."""

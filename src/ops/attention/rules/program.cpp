@@ -112,6 +112,7 @@ Program::Program(const std::vector<std::int32_t>& code, const std::vector<std::i
   }
   for (const std::int32_t number : results) results_.push_back(read(number));
   if (results_.size() > 2) refuse("more than two results");
+  find_read_by_scores();
   // The first result may be made where the scores are, unless these are read later.
   constexpr Register score{Level::score, 0};
   if (!results_.empty() && results_[0].level == Level::score && results_[0].number >= 2) {
@@ -126,6 +127,32 @@ Program::Program(const std::vector<std::int32_t>& code, const std::vector<std::i
     const auto first = std::find_if(code_.begin(), code_.end(), writes);
     in_place_ = first != code_.end() && std::none_of(first + 1, code_.end(), reads) &&
                 (results_.size() < 2 || results_[1] != score);
+  }
+}
+
+void Program::find_read_by_scores() {
+  std::array<std::vector<bool>, 4> read;
+  for (std::size_t level = 0; level < read.size(); ++level) {
+    read[level].resize(static_cast<std::size_t>(registers_[level]));
+  }
+  const auto note = [&](const Register& of) {
+    read[static_cast<std::size_t>(of.level)][static_cast<std::size_t>(of.number)] = true;
+  };
+  for (const Instruction& of : code_) {
+    if (of.level != Level::score) continue;
+    for (int n = 0; n < impl::operands_of(of.operation); ++n) {
+      note(of.operands[static_cast<std::size_t>(n)]);
+    }
+    for (int n = 0; n < of.indices; ++n) {
+      note(indices_[static_cast<std::size_t>(of.first_index + n)].from);
+    }
+    if (of.operation == Operation::scatter) note(of.result);
+  }
+  for (const Register& of : results_) note(of);
+  for (std::size_t level = 0; level < read.size(); ++level) {
+    for (std::size_t n = 0; n < read[level].size(); ++n) {
+      if (read[level][n]) read_by_scores_[level].push_back(n);
+    }
   }
 }
 
@@ -268,7 +295,7 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
   for (int first = 0; first < outer; first += lines) {
     const int count = std::min(lines, outer - first);
     frame.first_line = first;
-    for (std::size_t n = 0; n < outer_registers.size(); ++n) {
+    for (const std::size_t n : read_by_scores_[block.keys_inner ? 1 : 2]) {
       for (int l = 0; l < count; ++l) {
         fill(outer_registers[n].at(l, 0), frame.outer[n].data[first + l].index);
       }

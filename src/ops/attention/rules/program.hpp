@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -140,6 +141,7 @@ class Program {
   struct Frame;
 
   void check(Register of) const;
+  void find_read_by_scores();
   void lay_out(Frame& frame, const ScoreBlock& block, int lines) const;
   Frame& frame_of(const ScoreBlock& block, int lines) const;
   void run_level(Frame& frame, const Instruction* first, const Instruction* last) const;
@@ -160,9 +162,10 @@ class Program {
   std::vector<Register> results_;
   std::array<int, 4> registers_{};
   std::vector<Captured> tensors_;
-  std::vector<std::vector<std::int64_t>> dense_;  ///< strides of the targets
-  std::vector<bool> near_;                        ///< offsets in a tensor have 32 bits
-  bool in_place_ = false;                         ///< the first result is made where the scores are
+  std::array<std::vector<std::size_t>, 4> read_by_scores_{};  ///< numbers of registers, by level
+  std::vector<std::vector<std::int64_t>> dense_;              ///< strides of the targets
+  std::vector<bool> near_;                                    ///< offsets in a tensor have 32 bits
+  bool in_place_ = false;  ///< the first result is made where the scores are
   mutable std::atomic<bool> outside_ = false;
 };
 

@@ -102,14 +102,30 @@ struct ProgramRule {
     for (int first = 0; first < part.rows; first += most_rows) {
       // Only tiles with rows outside have more of them: those of decoding.
       const int count = std::min(most_rows, part.rows - first);
-      for (int r = 0; r < count; ++r) {
-        const int row = part.first + std::min(first + r, part.existing - 1);
-        head[r] = static_cast<std::int32_t>(rows.head(row));
-        query[r] = static_cast<std::int32_t>(rows.query(row));
-      }
+      fill_places(head, query, count, rows, part.first + first, part.existing - 1 - first);
       f(ScoreBlock{entry.batch, count, part.columns, head, query, key, entry.mask.interval.keys - 1,
                    part.columns_inner, part.stride,
                    part.score + (part.columns_inner ? std::int64_t{first} * part.stride : first)});
+    }
+  }
+
+  /// The places of `count` packed rows from `row` on; those behind number `last` have its place.
+  template <class Rows>
+  static void fill_places(std::int32_t* head, std::int32_t* query, int count, const Rows& rows,
+                          int row, int last) {
+    const auto group = static_cast<std::int32_t>(rows.group);
+    const auto first_head = static_cast<std::int32_t>(rows.kv_head) * group;
+    auto next_query = static_cast<std::int32_t>(rows.query(row + std::min(0, last)));
+    std::int32_t member =
+        static_cast<std::int32_t>(rows.head(row + std::min(0, last))) - first_head;
+    for (int r = 0; r < count; ++r) {
+      head[r] = first_head + member;
+      query[r] = next_query;
+      if (r >= last || ++member < group) {
+        continue;
+      }
+      member = 0;
+      ++next_query;
     }
   }
 

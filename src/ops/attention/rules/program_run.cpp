@@ -204,14 +204,14 @@ void Program::for_each_offset(Frame& frame, const Instruction& instruction,
           for (int i = 0; i < lanes; ++i) offset[i] += from[i].index * step;
           continue;
         }
-        bool outside = false;
+        std::int32_t outside = 0;
         for (int i = 0; i < lanes; ++i) {
           const std::int32_t own = from[i].index < 0 ? from[i].index + size : from[i].index;
           const std::int32_t inside = std::clamp(own, 0, size - 1);
-          outside |= inside != own;
+          outside |= inside ^ own;
           offset[i] += inside * step;
         }
-        frame.outside = frame.outside || outside;
+        frame.outside = frame.outside || outside != 0;
       }
       use(l, v, offset);
     }
@@ -237,15 +237,15 @@ void Program::gather(Frame& frame, const Instruction& instruction) const {
   for_each_offset<Offset>(frame, instruction, tensor.stride, [&](int l, int v, const auto& offset) {
     Word* target = to.at(l, v);
     // Neighbouring queries or keys often read neighbours, forward or backward.
-    bool forward = true;
-    bool backward = true;
+    Offset ahead = 0;  // 0: forward
+    Offset back = 0;
     for (int i = 0; i < lanes; ++i) {
-      forward &= offset[i] == offset[0] + i;
-      backward &= offset[i] == offset[0] - i;
+      ahead |= offset[i] - offset[0] - i;
+      back |= offset[i] - offset[0] + i;
     }
-    if (forward) {
+    if (ahead == 0) {
       for (int i = 0; i < lanes; ++i) target[i].index = data[offset[0] + i];
-    } else if (backward) {
+    } else if (back == 0) {
       const std::int32_t* last = data + (offset[0] - (lanes - 1));
       for (int i = 0; i < lanes; ++i) target[i].index = last[lanes - 1 - i];
     } else {
