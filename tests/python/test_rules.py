@@ -1,5 +1,7 @@
 """Score rules and mask rules of Python as programs: traces, simplification and gradients, against NumPy and PyTorch."""
 
+import functools
+
 import numpy
 import pytest
 from random_rules import EXTENTS, RandomRule, captured
@@ -41,7 +43,7 @@ def test_numpy_rules_are_what_numpy_computes(depth):
     for seed in range(10):
         arrays = captured(numpy.random.default_rng(seed))
         rule = RandomRule(1000 * depth + seed, depth)
-        program, held = array_trace.trace(lambda *args: rule(numpy, arrays, *args))
+        program, held = array_trace.trace(functools.partial(rule, numpy, arrays))
         score = scores(seed)
         with numpy.errstate(all="ignore"):
             wide = {name: a.astype("float64" if a.dtype.kind == "f" else "int64") for name, a in arrays.items()}
@@ -59,7 +61,7 @@ def test_gradients_are_those_of_autograd(depth):
         arrays = captured(numpy.random.default_rng(seed))
         tensors = {name: torch.from_numpy(a) for name, a in arrays.items()}
         rule = RandomRule(1000 * depth + seed, depth)
-        program, held = torch_trace_.trace(lambda *args: rule(torch, tensors, *args))
+        program, held = torch_trace_.trace(functools.partial(rule, torch, tensors))
         score = scores(seed)
 
         wide = {name: t.double().requires_grad_() if t.is_floating_point() else t for name, t in tensors.items()}
@@ -89,7 +91,7 @@ def test_compact_programs_are_the_programs(depth):
     for seed in range(20):
         arrays = captured(numpy.random.default_rng(seed))
         rule = RandomRule(1000 * depth + seed, depth)
-        program, held = array_trace.trace(lambda *args: rule(numpy, arrays, *args))
+        program, held = array_trace.trace(functools.partial(rule, numpy, arrays))
         score = scores(seed)
         both = slope(program)
         made = compact(both, extents, held)

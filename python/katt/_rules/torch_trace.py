@@ -120,11 +120,9 @@ def captured(program, tensors, tensor):
         raise RuleError(f"captures a tensor of {tensor.dtype}, expected float32, float16, bfloat16, bool or an integer")
     if tensor.device.type != "cpu":
         raise RuleError(f"captures a tensor on {tensor.device}, expected one on the CPU")
-    for number, known in enumerate(tensors):
-        if known is tensor:
-            break
-    else:
-        number = len(tensors)
+    known = [n for n, each in enumerate(tensors) if each is tensor]
+    number = known[0] if known else len(tensors)
+    if not known:
         tensors.append(tensor)
         program.tensors.append(Captured(tuple(tensor.shape), TYPES[tensor.dtype]))
     return grids.captured(program, tensor.shape, TYPES[tensor.dtype], number)
