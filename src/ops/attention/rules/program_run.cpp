@@ -201,10 +201,12 @@ void Program::for_each_offset(Frame& frame, const Instruction& instruction,
         const auto size = static_cast<std::int32_t>(extent[axis]);
         const auto step = static_cast<Offset>(stride[axis]);
         if (index.place == Index::Place::inside) {
+#pragma omp simd
           for (int i = 0; i < lanes; ++i) offset[i] += from[i].index * step;
           continue;
         }
         std::int32_t outside = 0;
+#pragma omp simd reduction(| : outside)
         for (int i = 0; i < lanes; ++i) {
           const std::int32_t own = from[i].index < 0 ? from[i].index + size : from[i].index;
           const std::int32_t inside = std::clamp(own, 0, size - 1);
@@ -239,14 +241,17 @@ void Program::gather(Frame& frame, const Instruction& instruction) const {
     // Neighbouring queries or keys often read neighbours, forward or backward.
     Offset ahead = 0;  // 0: forward
     Offset back = 0;
+#pragma omp simd reduction(| : ahead, back)
     for (int i = 0; i < lanes; ++i) {
       ahead |= offset[i] - offset[0] - i;
       back |= offset[i] - offset[0] + i;
     }
     if (ahead == 0) {
+#pragma omp simd
       for (int i = 0; i < lanes; ++i) target[i].index = data[offset[0] + i];
     } else if (back == 0) {
       const std::int32_t* last = data + (offset[0] - (lanes - 1));
+#pragma omp simd
       for (int i = 0; i < lanes; ++i) target[i].index = last[lanes - 1 - i];
     } else {
       for (int i = 0; i < lanes; ++i) target[i].index = data[offset[i]];
