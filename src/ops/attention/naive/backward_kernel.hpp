@@ -41,31 +41,17 @@ struct RowGradient {
     RowShift shift = RowShift::of_lse(lse(b, h, i), unit);
     const auto numbers = rule.row(h, i);
     const T* added = rule.bias ? rule.bias.row(b, h, i) : nullptr;
-    thread_local std::vector<float> program_scores, program_slopes;
+    const float* program_scores = nullptr;
+    const float* program_slopes = nullptr;
     if constexpr (is_program<Rule>) {
-      // Rules that are programs run on whole parts of a row.
-      constexpr std::int64_t part = 256;
-      const std::int64_t end = Kokkos::min(rule.mask.interval.end(i), seq_kv);
-      program_scores.resize(static_cast<std::size_t>(seq_kv + part));
-      program_slopes.resize(static_cast<std::size_t>(seq_kv + part));
-      for (std::int64_t j = rule.mask.interval.begin(i); j < end; j += part) {
-        const std::int64_t count = Kokkos::min(part, end - j);
-        for (std::int64_t n = j; n < j + count; ++n) {
-          program_scores[static_cast<std::size_t>(n)] =
-              rule.score(s[i * seq_kv + n], tile::place_of_columns<float>(numbers), n,
-                         program_slopes[static_cast<std::size_t>(n)]);
-        }
-        rule.rule.differentiate_row(&program_scores[static_cast<std::size_t>(j)],
-                                    &program_slopes[static_cast<std::size_t>(j)],
-                                    static_cast<int>((count + 15) / 16 * 16), rule, h, i, j, true);
-      }
+      run_program(rule, numbers, i, program_scores, program_slopes);
     }
     const auto score_at = [&]<class V>(std::int64_t j, V& slope) {
       V score = tile::load<V>(s + i * seq_kv + j);
       slope = V(1.0F);
       if constexpr (is_program<Rule>) {
-        score = tile::load<V>(program_scores.data() + j);
-        slope = tile::load<V>(program_slopes.data() + j);
+        score = tile::load<V>(program_scores + j);
+        slope = tile::load<V>(program_slopes + j);
       } else if (!rule.folded()) {
         score = rule.score(score, tile::place_of_columns<V>(numbers), j, slope);
       }
@@ -140,6 +126,32 @@ struct RowGradient {
       }
     }
     f(false, end, seq_kv);
+  }
+
+ private:
+  /// The scores of a row by a rule that is a program, and their slopes, in memory of this thread.
+  void run_program(const EntryScores<T, Rule>& rule,
+                   const typename EntryScores<T, Rule>::RowNumbers& numbers, std::int64_t i,
+                   const float*& made_scores, const float*& made_slopes) const {
+    constexpr std::int64_t part = 256;
+    thread_local std::vector<float> row_scores;
+    thread_local std::vector<float> row_slopes;
+    row_scores.resize(static_cast<std::size_t>(seq_kv + part));
+    row_slopes.resize(static_cast<std::size_t>(seq_kv + part));
+    const std::int64_t end = Kokkos::min(rule.mask.interval.end(i), seq_kv);
+    for (std::int64_t j = rule.mask.interval.begin(i); j < end; j += part) {
+      const std::int64_t count = Kokkos::min(part, end - j);
+      for (std::int64_t n = j; n < j + count; ++n) {
+        row_scores[static_cast<std::size_t>(n)] =
+            rule.score(s[i * seq_kv + n], tile::place_of_columns<float>(numbers), n,
+                       row_slopes[static_cast<std::size_t>(n)]);
+      }
+      rule.rule.differentiate_row(&row_scores[static_cast<std::size_t>(j)],
+                                  &row_slopes[static_cast<std::size_t>(j)],
+                                  static_cast<int>((count + 15) / 16 * 16), rule, h, i, j, true);
+    }
+    made_scores = row_scores.data();
+    made_slopes = row_slopes.data();
   }
 };
 
