@@ -1,7 +1,9 @@
 #include "sweep/sweep.hpp"
 
 #include <cstdio>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/text.hpp"
@@ -49,6 +51,19 @@ void print(const bench::Outlook& outlook, bool json) {
               bench::human_duration(outlook.seconds).c_str());
 }
 
+/// The file of --score-rule-file; its rule is a value of an axis, so it is read before the axes are.
+void add_rule(std::span<const std::string> arguments, const bench::SweepRequest& request) {
+  constexpr std::string_view option = "--score-rule-file";
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (!argument.starts_with(option)) continue;
+    const bool is_joined = argument.size() > option.size() && argument[option.size()] == '=';
+    if (!is_joined && (argument != option || i + 1 == arguments.size())) continue;
+    const std::string path = is_joined ? argument.substr(option.size() + 1) : arguments[i + 1];
+    for (const bench::SweepEntry& entry : request.entries) entry.op->add_rule(path);
+  }
+}
+
 }  // namespace
 
 int sweep_command(const Invocation& invocation) {
@@ -58,6 +73,7 @@ int sweep_command(const Invocation& invocation) {
       "them out, one rank a node measures; operators of several ranks are measured by all "
       "together");
   bench::SweepRequest request = read_target(invocation);
+  add_rule(invocation.arguments, request);
   bench::SweepOptions options;
   bool json = false;
   bool profile = false;
@@ -75,6 +91,8 @@ int sweep_command(const Invocation& invocation) {
   line.flag("--profile", profile, "tell and record where the time goes, from further runs");
   line.flag("--isolate", isolate,
             "outlive a variant that ends the process: a failed row (on a device always)");
+  line.option("--score-rule-file",
+              "a score rule of Python, as katt.sweep writes it: a value of --score-rule");
   line.option("--limit-s",
               "seconds after which a step of a variant (its first run, its warm-up, a sample) has "
               "hung: a failed row (default: none)");

@@ -7,6 +7,7 @@
 namespace katt::python {
 
 void bind_passes(nanobind::module_& m);
+void bind_rules(nanobind::module_& m);
 void bind_positions(nanobind::module_& m);
 void bind_ternary(nanobind::module_& m);
 void bind_model(nanobind::module_& m);

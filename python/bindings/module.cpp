@@ -32,6 +32,7 @@ NB_MODULE(_katt, m) {
   m.attr("version") = katt::build_info().version;
   m.attr("commit") = katt::build_info().commit;
   bind_passes(m);
+  bind_rules(m);
   bind_positions(m);
   bind_ternary(m);
   bind_model(m);

@@ -129,9 +129,11 @@ void each_held(Args& args, const F& f) {
   });
 }
 
-/// Reads the arguments of a pass, checks them and runs it.
-template <class Op, bool Backward>
-void run_pass(const nb::tuple& tensors, const nb::tuple& numbers, const Call& call) {
+/// Reads the arguments of a pass, completes them by complete(in, args), checks them and runs it, with
+/// variants of the table.
+template <class Op, bool Backward, class Table, class Complete>
+void run_pass_of(const nb::tuple& tensors, const nb::tuple& numbers, const Call& call,
+                 const Table& table, const Complete& complete) {
   using Pass = op::TypedPass<Op, Backward>;
   constexpr const auto& schema = Pass::schema;
   Arrays in(Op::python_name);
@@ -164,7 +166,14 @@ void run_pass(const nb::tuple& tensors, const nb::tuple& numbers, const Call& ca
     auto& held = field.where.in(args);
     held = read_number<std::remove_cvref_t<decltype(held)>>(in, numbers[i++], field.name.data());
   });
-  run<Pass>(in, args, call);
+  complete(in, args);
+  run<Pass>(in, args, call, table);
+}
+
+template <class Op, bool Backward>
+void run_pass(const nb::tuple& tensors, const nb::tuple& numbers, const Call& call) {
+  run_pass_of<Op, Backward>(tensors, numbers, call, TableOf<op::TypedPass<Op, Backward>>{},
+                            [](const auto&, const auto&) {});
 }
 
 template <class Op, bool Backward>

@@ -105,10 +105,20 @@ class Runtime {
 /// Variant, values of its parameters (none: the default), threads (0: the default).
 using Call = std::tuple<std::string, std::vector<int>, int>;
 
+/// The variants of a pass, in every execution space.
+template <class Pass>
+struct TableOf {
+  template <class Exec>
+  [[nodiscard]] const auto& of() const {
+    return Pass::template table<Exec>();
+  }
+};
+
 /// Checks the arguments and runs the call's variant of a pass (op/schema.hpp) at the place of the
 /// arrays. Throws InputError, for a refusal of the variant too.
-template <class Pass>
-void run(const Arrays& arrays, const typename Pass::Args& args, const Call& call) {
+template <class Pass, class Table = TableOf<Pass>>
+void run(const Arrays& arrays, const typename Pass::Args& args, const Call& call,
+         const Table& table = {}) {
   check(args);
   if constexpr (requires { check_values(args); }) {
     if (arrays.place().on_host()) check_values(args);
@@ -117,7 +127,8 @@ void run(const Arrays& arrays, const typename Pass::Args& args, const Call& call
   const Config request{variant, setting};
   Runtime::get().run(
       arrays.place(), threads, [&]<class Exec>(const Exec& exec, const auto& workspace) {
-        const auto decided = Pass::template table<Exec>().call(exec, args, request);
+        const auto& variants = table.template of<Exec>();
+        const auto decided = variants.call(exec, args, request);
         if (!decided.status().is_ok()) {
           throw InputError(std::string(arrays.op()) + ": variant " + decided.variant().name + ": " +
                            decided.status().reason());

@@ -22,6 +22,7 @@ from ._peers import Refusal
 from ._results import Result
 from ._results import open as open  # noqa: A004
 from ._rope import rope_cache
+from ._rules import Rule
 from ._streams import stream
 from ._sweep import SweepError, sweep
 from ._ternary import TernaryWeight, ternary_linear, ternary_linear_backward, ternary_pack
@@ -29,7 +30,7 @@ from ._threads import get_num_threads, set_num_threads, threads
 
 # Without open: `from katt import *` must not hide Python's.
 __all__ = [
-    "Llama", "Refusal", "Result", "SweepError", "TernaryWeight", "__commit__", "__version__", "alibi_slopes",
+    "Llama", "Refusal", "Result", "Rule", "SweepError", "TernaryWeight", "__commit__", "__version__", "alibi_slopes",
     "attention", "attention_backward", "get_num_threads", "rmsnorm_quantized", "rope_cache",
     "set_num_threads", "stream", "sweep", "ternary_linear", "ternary_linear_backward", "ternary_pack", "threads",
     *_functions.__all__,

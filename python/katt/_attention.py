@@ -1,8 +1,12 @@
 """Scaled dot-product attention."""
 
+from collections.abc import Callable, Sequence
+
 from . import _katt
 from ._arrays import Array, call, library, natural, pair, refused, shape_of
 from ._functions import PLANS, launch
+from ._rules.run import SAME, Rule, captured_numbers, rule_of
+from ._rules.run import launch as launch_with_rule
 
 FORWARD, BACKWARD = PLANS["attention"]
 
@@ -20,6 +24,7 @@ def attention(
     alibi_slopes: Array | None = None,
     kv_lengths: Array | None = None,
     block_mask: Array | None = None,
+    score_rule: Callable | None = None,
     variant: str = "auto",
     tile: tuple[int, int] | None = None,
     return_lse: bool = False,
@@ -39,6 +44,10 @@ def attention(
     kv_lengths: (batch,) int64; the keys of each entry, in place of seq_kv.
     block_mask: (blocks, size): blocks (ceil(seq_q / size), ceil(seq_kv / size)) uint8 or bool; keys of a block that
         is 0 are not visible to its queries.
+    score_rule: a function (score, batch, head, query, key) -> score, called after softcap and ALiBi and before bias
+        and mask; query and key count from 0. It is traced once a call, or once by katt.Rule(function), and may use
+        Python's operators, functions of the arrays' library, and captured arrays indexed by numbers (docs/python.md).
+        It runs on the CPU.
     variant, tile: which kernel, "auto" is the fastest that accepts the arguments; (tile_q, tile_kv).
     return_lse: also the (batch, heads, seq_q) float32 natural log-sum-exp of the scores, for attention_backward; "auto"
         is then a kernel that rounds scores as that one does, which for few queries is not the fastest, "decode".
@@ -50,7 +59,11 @@ def attention(
     lse = lib.empty(shape_of("attention", "q", q, 4)[:3], "f32") if return_lse else None
     scale, blocks, numbers = options(q, k, causal, window, softcap, scale, block_mask)
     masks = (bias, alibi_slopes, kv_lengths, blocks)
-    launch(FORWARD, (q, k, v, *masks), (out, lse), (scale, bool(return_lse), *numbers), call(variant, tile))
+    inputs, numbers = (q, k, v, *masks), (scale, bool(return_lse), *numbers)
+    if score_rule is not None:
+        launch_with_rule(FORWARD, score_rule, inputs, (out, lse), numbers, call(variant, tile))
+    else:
+        launch(FORWARD, inputs, (out, lse), numbers, call(variant, tile))
     return lib.give(out, lse) if return_lse else lib.give(out)
 
 
@@ -70,20 +83,33 @@ def attention_backward(
     alibi_slopes: Array | None = None,
     kv_lengths: Array | None = None,
     block_mask: Array | None = None,
+    score_rule: Callable | None = None,
+    captured: Sequence[Array] = (),
+    dlse: Array | None = None,
     variant: str = "auto",
     tile: tuple[int, int] | None = None,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, ...]:
     """Gradients (dq, dk, dv) of attention, of the shapes of q, k and v.
 
     dout (batch, heads, seq_q, head_dim): gradient of out. out and lse: results of `attention` with the same
     arguments and return_lse=True. dk and dv are summed over the query heads that share a head.
+    captured: arrays that score_rule reads; their gradients, float32 of their shapes, follow dq, dk and dv.
+    dlse: (batch, heads, seq_q) float32, gradient of lse, if it has one; on the CPU.
     """
     lib = library("attention", q=q, k=k, v=v, dout=dout, out=out, lse=lse)
     dq, dk, dv = (lib.empty(tuple(x.shape)) for x in (q, k, v))
     scale, blocks, numbers = options(q, k, causal, window, softcap, scale, block_mask)
     inputs = (dout, q, k, v, out, lse, bias, alibi_slopes, kv_lengths, blocks)
-    launch(BACKWARD, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile))
-    return lib.give(dq, dk, dv)
+    gradients = {}
+    if score_rule is not None or len(captured) or dlse is not None:
+        score_rule = Rule.of(SAME, []) if score_rule is None else rule_of("attention", score_rule, q)
+        numbered = zip(captured_numbers("attention", score_rule, captured), captured, strict=True)
+        gradients = {n: lib.empty(tuple(array.shape), "f32") for n, array in numbered}
+        launch_with_rule(BACKWARD, score_rule, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile), dlse,
+                         gradients)  # fmt: skip
+    else:
+        launch(BACKWARD, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile))
+    return lib.give(dq, dk, dv, *gradients.values())
 
 
 def options(q, k, causal, window, softcap, scale, block_mask):

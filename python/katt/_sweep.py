@@ -16,6 +16,8 @@ import numpy
 
 from ._peers import PeerServer
 from ._results import Result, path_of
+from ._rules import Rule, RuleError
+from ._rules.file import write as write_rule
 
 PROGRAM = Path(__file__).with_name("bin") / "katt"
 FLAGS = ("resume", "overwrite", "cold", "profile")
@@ -38,6 +40,7 @@ def sweep(
     *,
     peers: Mapping[str, Callable] | Iterable[str] = (),
     arrays: str = "numpy",
+    score_rule: Callable | str | None = None,
     output: str | Path | None = None,
     progress: bool = True,
     **axes: Any,
@@ -56,6 +59,9 @@ def sweep(
         Raise katt.Refusal for a case that it does not compute. Or names of peers that scripts/peers installs, with
         peer_program=….
     arrays: the arrays of functions, "numpy" or "torch".
+    score_rule: for "attention": a score rule as katt.attention takes it, of NumPy's functions, or a katt.Rule. Its
+        rows have its name, and its float64 reference is the same rule, score by score. What it captures must have
+        elements for every point of the sweep. It runs on the CPU.
     output: the result file; a temporary one, which lives as long as the Result, if None.
     progress: show the program's progress.
 
@@ -75,12 +81,19 @@ def sweep(
             arguments += [f"--{option}"] if value else []
         else:
             arguments += [f"--{option}", axis_text(name, value)]
+    if isinstance(score_rule, str):
+        arguments += ["--score-rule", score_rule]
     folder = None
     if output is None:
         folder = tempfile.TemporaryDirectory(prefix="katt-sweep-")
         output = Path(folder.name) / f"{Path(str(op)).stem}.h5"
     arguments += ["-o", str(output)]
-    with PeerServer(peers if isinstance(peers, Mapping) else {}, arrays) as server:
+    with (
+        PeerServer(peers if isinstance(peers, Mapping) else {}, arrays) as server,
+        tempfile.TemporaryDirectory(prefix="katt-rule-") as rules,
+    ):
+        if score_rule is not None and not isinstance(score_rule, str):
+            arguments += rule_options(score_rule, Path(rules))
         names = list(peers)
         if names:
             arguments += ["--peer", ",".join(map(str, names))]
@@ -95,6 +108,18 @@ def sweep(
     if summary["failed"]:
         warnings.warn(f"{summary['failed']} rows have failed; the column reason says why", stacklevel=2)
     return result
+
+
+def rule_options(score_rule: Callable, folder: Path) -> list[str]:
+    """The options for a rule, which is written to a file of this folder. ValueError for what is none."""
+    try:
+        rule = score_rule if isinstance(score_rule, Rule) else Rule(score_rule)
+        name = rule.name if rule.name.isidentifier() and rule.name != "none" else "rule"
+        path = folder / f"{name}.safetensors"
+        write_rule(path, name, rule)
+    except RuleError as error:
+        raise ValueError(f"score_rule: {error}") from None
+    return ["--score-rule-file", str(path), "--score-rule", name]
 
 
 def axis_text(name: str, value: Any) -> str:

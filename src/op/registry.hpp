@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "core/backend.hpp"
 #include "core/dtype.hpp"
+#include "core/error.hpp"
 #include "core/status.hpp"
 #include "memory/tracker.hpp"
 #include "op/reference/compare.hpp"
@@ -183,6 +185,11 @@ class Operator {
   virtual std::string summary() const = 0;
   virtual std::vector<AxisSpec> axes() const = 0;
   virtual std::vector<std::string> passes() const = 0;
+  /// Adds what a file describes to the values of an axis, before any axis is read. Throws InputError
+  /// for a file that holds something else, and for an operator that has no such axis.
+  virtual void add_rule(const std::filesystem::path& path) const {
+    throw InputError(path.string() + ": expected no rule, which " + name() + " does not have");
+  }
   /// Variants of a pass on a backend; the baseline is among them.
   virtual std::vector<VariantInfo> variants(Backend backend, std::string_view pass) const = 0;
   /// The configuration that a request means at a point: the variant of "auto" and the default

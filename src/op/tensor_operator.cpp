@@ -226,6 +226,10 @@ class TensorOperator final : public Operator {
   [[nodiscard]] std::string summary() const override { return op_.summary; }
   [[nodiscard]] std::vector<AxisSpec> axes() const override { return op_.axes(); }
   [[nodiscard]] std::vector<std::string> passes() const override { return {"forward", "backward"}; }
+  void add_rule(const std::filesystem::path& path) const override {
+    if (!op_.add_rule) return Operator::add_rule(path);
+    op_.add_rule(path);
+  }
   void validate(const Point& point) const override {
     if (op_.validate) op_.validate(problem_of(op_, point));
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -36,6 +37,7 @@
 ///   supports(Problem)                 a Status for what no variant can run
 ///   is_foreign(Problem)               whether another program could compute it
 ///   read(CaseFile, Problem&)          reads further attributes of a file, refuses what it holds
+///   add_rule(path)                    adds what a file describes to the values of an axis
 namespace katt::bench {
 
 /// A description as data. Functions may be empty.
@@ -52,6 +54,7 @@ struct TensorOperatorData {
   std::function<Status(const Problem&)> supports{};
   std::function<bool(const Problem&)> is_foreign{};
   std::function<void(const io::CaseFile&, Problem&)> read{};
+  std::function<void(const std::filesystem::path&)> add_rule{};
 
   [[nodiscard]] const Pass& pass(bool is_backward) const {
     return is_backward ? backward : forward;
@@ -149,6 +152,7 @@ const TensorOperatorData& data_of() {
     if constexpr (requires { &Op::supports; }) data.supports = Op::supports;
     if constexpr (requires { &Op::is_foreign; }) data.is_foreign = Op::is_foreign;
     if constexpr (requires { &Op::read; }) data.read = Op::read;
+    if constexpr (requires { &Op::add_rule; }) data.add_rule = Op::add_rule;
     return data;
   }();
   return made;

@@ -57,3 +57,7 @@ def right_tensor(tensor):
         rows = (6,) if tensor.is_hidden else (2, 3)
         shape += rows if axis == "tokens" else [int(axis) if axis.isdigit() else EXTENTS.get(axis, 16)]
     return ids(*shape) if tensor.element == "i64" else array(*shape)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--programs", type=int, default=100, help="random score rules that test_random_rules.py runs")

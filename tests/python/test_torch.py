@@ -275,6 +275,25 @@ def test_gradients_are_those_of_differences(operator, arguments, place):
     assert abs(found - expected) <= 0.02 * (gradient.double() * direction).abs().sum() + 1e-3, (found, expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bias_shape", [(2, 4, 13, 17), (1, 4, 13, 17), (2, 1, 13, 17), (1, 1, 13, 17)])
+def test_lse_and_bias_of_attention_have_gradients(bias_shape, dtype):
+    q, k, v = (torch.randn(2, heads, seq, 16).to(dtype) for heads, seq in ((4, 13), (2, 17), (2, 17)))
+    bias = torch.randn(bias_shape).to(dtype)
+    ours = [x.clone().requires_grad_() for x in (q, k, v, bias)]
+    theirs = [x.double().requires_grad_() for x in (q, k, v, bias)]
+    out, lse = kt.attention(*ours[:3], bias=ours[3], causal=True, return_lse=True)
+    q, k, v, bias = theirs
+    s = q @ k.repeat_interleave(2, 1).transpose(2, 3) / 4 + bias
+    s = s.masked_fill(torch.ones(13, 17).triu(5).bool(), float("-inf"))
+    expected, expected_lse = torch.softmax(s, -1) @ v.repeat_interleave(2, 1), torch.logsumexp(s, -1)
+    dout, dlse = torch.randn_like(expected), torch.randn_like(expected_lse)
+    ((out * dout.to(dtype)).sum() + (lse * dlse.float()).sum()).backward()
+    ((expected * dout.to(dtype)).sum() + (expected_lse * dlse).sum()).backward()
+    for found, wanted in zip(ours, theirs, strict=True):
+        close(found.grad, wanted.grad)
+
+
 class ThroughFloat64(torch.autograd.Function):
     """The result of PyTorch's operators in float64; the gradients of `ours` in float32."""
 

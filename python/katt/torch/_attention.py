@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .._functions import PLANS, launch
+from .._rules.run import launch_backward
 from ._operator import call, dense_last, new_heads, operator
 
 FORWARD, BACKWARD = PLANS["attention"]
@@ -79,23 +80,77 @@ def _attention_backward(
     return dq, dk, dv
 
 
+def _fake_full_backward(dout, dlse, q, k, v, out, lse, bias, *options):
+    *_, with_bias = options
+    return (*_fake_backward(dout, q, k, v, out, lse, bias), [_new_bias(bias)] if with_bias else [])
+
+
+def _new_bias(bias):
+    return bias.new_empty(bias.shape, dtype=torch.float32)
+
+
+@operator("attention_full_backward", _fake_full_backward)
+def _attention_full_backward(
+    dout: Tensor,
+    dlse: Optional[Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    bias: Optional[Tensor],
+    alibi_slopes: Optional[Tensor],
+    kv_lengths: Optional[Tensor],
+    block_mask: Optional[Tensor],
+    block_size: int,
+    scale: float,
+    causal: bool,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+    with_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    """_attention_backward with the gradient of lse, and float32 gradients of the bias."""
+    made = new_heads(q), new_heads(k), new_heads(v)
+    dbias = _new_bias(bias) if with_bias else None
+    inputs = (*(dense_last(x) for x in (dout, q, k, v, out)), lse, dense_last(bias), alibi_slopes, kv_lengths,
+              block_mask)  # fmt: skip
+    numbers = (scale, softcap, causal, window_left, window_right, block_size)
+    launch_backward(BACKWARD, inputs, made, numbers, call("auto"), dense_last(dlse), dbias)
+    return *made, [dbias] if with_bias else []
+
+
 def _save(ctx, inputs, output):
     q, k, v, bias, alibi_slopes, kv_lengths, block_mask, *ctx.numbers = inputs
     out, lse = output
     ctx.save_for_backward(q, k, v, out, lse, bias, alibi_slopes, kv_lengths, block_mask)
-    ctx.mark_non_differentiable(lse)
+    if not _has_full_backward(q):
+        ctx.mark_non_differentiable(lse)
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx, dout, _dlse):
+def _has_full_backward(q):
+    """Gradients of lse and of the bias are computed on the CPU alone."""
+    return q.device.type == "cpu"
+
+
+def _gradients(ctx, dout, dlse):
     q, k, v, out, lse, bias, *masks = ctx.saved_tensors
-    if dout is None:
+    if dout is None and dlse is None:
         return (None,) * 15
+    dout = torch.zeros_like(out) if dout is None else dout
     *numbers, _for_backward, _variant = ctx.numbers
-    dq, dk, dv = _attention_backward(dout, q, k, v, out, lse, bias, *masks, *numbers, "auto")
+    with_bias = ctx.needs_input_grad[3]
     dbias = None
-    if ctx.needs_input_grad[3]:
-        dbias = bias_gradient(dout, q, k, v, bias, *masks, *numbers)
+    if _has_full_backward(q) and (with_bias or dlse is not None):
+        dq, dk, dv, gradients = _attention_full_backward(
+            dout, dlse, q, k, v, out, lse, bias, *masks, *numbers, with_bias
+        )
+        dbias = gradients[0].to(bias.dtype) if with_bias else None
+    else:
+        dq, dk, dv = _attention_backward(dout, q, k, v, out, lse, bias, *masks, *numbers, "auto")
+        if with_bias:
+            dbias = bias_gradient(dout, q, k, v, bias, *masks, *numbers)
     return (dq, dk, dv, dbias, *(None,) * 11)
 
 
@@ -104,8 +159,9 @@ _attention.register_autograd(_gradients, setup_context=_save)
 
 def bias_gradient(dout, q, k, v, bias, alibi_slopes, kv_lengths, block_mask, block_size, scale, causal,
                   window_left, window_right, softcap):  # fmt: skip
-    """Gradient of the bias, P ∘ (dP - Σ P·dP) with dP = dout·vᵀ, summed over what the bias was broadcast to. Katt's kernels do
-    not compute it; like the bias it is of the size of the scores, and is made of PyTorch's operators in float32."""
+    """Gradient of the bias, P ∘ (dP - Σ P·dP) with dP = dout·vᵀ, summed over what the bias was broadcast to. Kernels
+    of a GPU do not compute it; like the bias it is of the size of the scores, and is made of PyTorch's operators in
+    float32."""
     group = q.shape[1] // k.shape[1]
     q, k, v, dout = (x.float() for x in (q, k, v, dout))
     k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
@@ -150,8 +206,9 @@ def attention(
     variant: str = "auto",
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """katt.attention with gradients of q, k, v and bias; arguments and results as there. The gradient of lse is not
-    computed, and the backward pass takes its fastest variant whatever `variant` is."""
+    """katt.attention with gradients of q, k, v and bias; arguments and results as there. The
+    gradient of lse is computed on the CPU alone, and the backward pass takes its fastest variant whatever `variant`
+    is."""
     if scale is None:
         scale = q.shape[-1] ** -0.5
     blocks, size = (None, 0) if block_mask is None else block_mask

@@ -62,6 +62,11 @@ struct MaskArgs {
   /// (⌈seq_q / block_size⌉, ⌈seq_kv / block_size⌉), row-major, in the memory of the backend.
   const std::uint8_t* block_mask = nullptr;
   std::int64_t block_size = 0;
+  /// Elements from the block mask of a batch entry and of a K/V head to the next one's; 0: they have
+  /// the same. Hosts alone read them.
+  std::int64_t block_batch_stride = 0, block_head_stride = 0;
+  /// true: blocks that hold 2 are visible in part, and a rule that is a program hides the rest.
+  bool has_partial_blocks = false;
 };
 
 /// Largest head_dim. Every multiple of 8 up to it is accepted.

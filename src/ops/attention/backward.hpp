@@ -11,7 +11,7 @@
 /// Gradients of attention (Dao et al. 2022, FlashAttention, arXiv:2205.14135, appendix B.2): with
 /// P(i, j) = exp(S(i, j) − lse(i)) and Δ(i) = Σ_d dout(i, d) · out(i, d),
 ///
-///   dV = Pᵀ·dout,  dP = dout·Vᵀ,  dS = P ∘ (dP − Δ) ∘ r′(S)
+///   dV = Pᵀ·dout,  dP = dout·Vᵀ,  dS = P ∘ (dP − Δ + dlse) ∘ r′(S)
 ///   dQ = scale · dS·K,  dK = scale · dSᵀ·Q
 ///
 /// with r′ the slope of the score rule at the scores before it, 1 without a rule. dK and dV of a
@@ -31,6 +31,8 @@ struct BackwardArgs {
   float scale = 0.0F;
   ScoreArgs score{};
   MaskArgs mask{};
+  /// (batch, heads, seq_q) f32: gradient of lse, 0 where it is missing. Hosts alone read it.
+  ConstTensorRef<3> dlse{};
 
   std::int64_t batch() const { return q.extent[0]; }
   std::int64_t heads() const { return q.extent[1]; }

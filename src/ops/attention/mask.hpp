@@ -68,6 +68,7 @@ struct BlockMask {
   const std::uint8_t* blocks = nullptr;
   std::int64_t size = 1;
   std::int64_t columns = 0;
+  bool has_partial = false;  ///< true: blocks that hold 2 are visible in part
 
   KOKKOS_INLINE_FUNCTION bool visible(std::int64_t i, std::int64_t j) const {
     return blocks == nullptr || blocks[block_of(i) * columns + block_of(j)] != 0;
@@ -84,9 +85,9 @@ struct BlockMask {
     bool all = true;
     for (std::int64_t r = top; r <= bottom; ++r) {
       for (std::int64_t c = left; c <= right; ++c) {
-        const bool live = blocks[r * columns + c] != 0;
-        any = any || live;
-        all = all && live;
+        const std::uint8_t state = blocks[r * columns + c];
+        any = any || state != 0;
+        all = all && (has_partial ? state == 1 : state != 0);
       }
     }
     return all ? TileState::full : any ? TileState::partial : TileState::dead;
@@ -269,6 +270,8 @@ struct Masks {
   std::int64_t right = 0;
   const std::int64_t* kv_len = nullptr;
   BlockMask blocks;
+  std::int64_t block_batch_stride = 0;
+  std::int64_t block_head_stride = 0;
 
   /// From the arguments of either pass.
   template <class Args>
@@ -282,13 +285,21 @@ struct Masks {
     if (args.mask.block_mask != nullptr) {
       // A larger block holds every position as well.
       const auto size = Kokkos::min<std::int64_t>(args.mask.block_size, 0x7FFFFFFF);
-      blocks = {args.mask.block_mask, size, (seq_kv + size - 1) / size};
+      blocks = {args.mask.block_mask, size, (seq_kv + size - 1) / size,
+                args.mask.has_partial_blocks};
+      block_batch_stride = args.mask.block_batch_stride;
+      block_head_stride = args.mask.block_head_stride;
     }
   }
 
-  KOKKOS_INLINE_FUNCTION Mask of(std::int64_t batch) const {
+  /// Of a K/V head of a batch entry.
+  KOKKOS_INLINE_FUNCTION Mask of(std::int64_t batch, std::int64_t kv_head = 0) const {
     const std::int64_t length = kv_len != nullptr ? kv_len[batch] : seq_kv;
-    return {{Kokkos::min(length, seq_kv), length - seq_q, left, right}, blocks};
+    BlockMask own = blocks;
+    if (own.blocks != nullptr) {
+      own.blocks += batch * block_batch_stride + kv_head * block_head_stride;
+    }
+    return {{Kokkos::min(length, seq_kv), length - seq_q, left, right}, own};
   }
 };
 

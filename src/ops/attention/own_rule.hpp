@@ -72,18 +72,18 @@ void add_score_rule(std::string name, std::string description, Make make) {
 #endif
   named.exact = [make](std::int64_t heads) -> ExactRule {
     const auto rule = make.template operator()<Host>(heads);
-    return [rule](double score, double query, double key, std::int64_t batch, std::int64_t head,
-                  double& slope) {
+    return [rule](double score, const QueryIndex& at, double position, double key, double& slope) {
       using Rule = std::decay_t<decltype(rule)>;
       using Real = std::conditional_t<
           std::is_invocable_v<const Rule&, const double&, const ScorePlace<double>&, double&>,
           double, float>;
       Real parameters[Rule::parameters > 0 ? Rule::parameters : 1] = {};
-      for (int n = 0; n < Rule::parameters; ++n) parameters[n] = rule.parameter(n, batch, head);
+      for (int n = 0; n < Rule::parameters; ++n)
+        parameters[n] = rule.parameter(n, at.batch, at.head);
       Real own = 1;
-      const Real result =
-          rule(static_cast<Real>(score),
-               ScorePlace<Real>{static_cast<Real>(query), static_cast<Real>(key), parameters}, own);
+      const Real result = rule(
+          static_cast<Real>(score),
+          ScorePlace<Real>{static_cast<Real>(position), static_cast<Real>(key), parameters}, own);
       slope = own;
       return static_cast<double>(result);
     };

@@ -119,14 +119,22 @@ struct ForwardProblem : Problem<T, Rule> {
 template <class T, class Rule>
 struct BackwardProblem : Problem<T, Rule> {
   HeadRows<const T> out, dout;
-  RowValues<const float> lse;
+  RowValues<const float> lse, dlse;
   HeadRows<T> dq, dk, dv;
+
+  /// The gradient of lse of a row, 0 where it has none: in a row that sees no key, too.
+  KOKKOS_INLINE_FUNCTION float lse_gradient(std::int64_t b, std::int64_t head,
+                                            std::int64_t i) const {
+    if (!dlse || lse(b, head, i) == -Kokkos::Experimental::infinity_v<float>) return 0.0F;
+    return dlse(b, head, i);
+  }
 
   BackwardProblem(const BackwardArgs& args, const Rule& rule)
       : Problem<T, Rule>(args, rule),
         out(args.out),
         dout(args.dout),
         lse(args.lse),
+        dlse(args.dlse),
         dq(args.dq),
         dk(args.dk),
         dv(args.dv) {}

@@ -30,6 +30,12 @@ struct NoRule {
 
 namespace impl {
 
+/// True for a rule that is called for blocks of scores, as a ProgramRule.
+template <class Rule>
+inline constexpr bool is_program = requires {
+  requires Rule::runs_on_blocks;
+};
+
 using tile::log2e;
 
 /// How scores become exponents: e^(unit · (s − t)) = 2^(factor · (s − t)). Scores are subtracted
@@ -103,7 +109,8 @@ using PackedRows = PackedRowsOf<std::int64_t>;
 /// Otherwise score() and biased() give the scores, and the factor is log2 e.
 template <class T, class Rule>
 struct ScoreRules {
-  static constexpr bool has_rule = !std::is_same_v<Rule, NoRule>;
+  /// True for a rule that is called score by score, within score().
+  static constexpr bool has_rule = !std::is_same_v<Rule, NoRule> && !is_program<Rule>;
   /// The numbers of a row for score(): the position of its query, its ALiBi slope, the rule's
   /// parameters.
   static constexpr int numbers = 2 + Rule::parameters;
@@ -118,8 +125,8 @@ struct ScoreRules {
 
   /// True when a positive factor, by which lse can be divided, is the only step for the products.
   KOKKOS_INLINE_FUNCTION bool folded() const {
-    return !has_rule && args.softcap <= 0.0F && args.alibi_slopes == nullptr && !bias &&
-           scale > 0x1p-60F;
+    return !has_rule && !is_program<Rule> && args.softcap <= 0.0F && args.alibi_slopes == nullptr &&
+           !bias && scale > 0x1p-60F;
   }
   /// The unit of the scores that apply() leaves.
   KOKKOS_INLINE_FUNCTION ScoreUnit unit() const {
@@ -128,12 +135,17 @@ struct ScoreRules {
   /// The factor that puts them in base 2.
   KOKKOS_INLINE_FUNCTION float factor() const { return unit().factor; }
   /// True when score() has a slope.
-  KOKKOS_INLINE_FUNCTION bool sloped() const { return has_rule || args.softcap > 0.0F; }
+  KOKKOS_INLINE_FUNCTION bool sloped() const {
+    if constexpr (is_program<Rule>) {
+      if (rule.sloped()) return true;
+    }
+    return has_rule || args.softcap > 0.0F;
+  }
   /// True when score() needs the place of a score.
   KOKKOS_INLINE_FUNCTION bool placed() const { return has_rule || args.alibi_slopes != nullptr; }
 
-  /// The score of a product, but for the bias, and d score / d (scale · product). Columns of
-  /// `at` count from key `first`.
+  /// The score of a product, but for the bias and a rule that is a program, and
+  /// d score / d (scale · product). Columns of `at` count from key `first`.
   template <class V>
   KOKKOS_INLINE_FUNCTION V score(const V& product, const Place<V>& at, std::int64_t first,
                                  V& slope) const {
@@ -228,6 +240,11 @@ struct EntryScores : ScoreRules<T, Rule> {
                          return this->score(product, at, key, slope);
                        });
     }
+    if constexpr (is_program<Rule>) {
+      engine.for_each_part([&](const tile::ScorePart& part) {
+        this->rule.run(part, *this, rows, key, state != TileState::full);
+      });
+    }
     if (this->bias) {
       engine.for_each_row([&](int r, const typename Engine::ScoreRow& row) {
         const T* added = this->bias.row(batch, rows.head(r), rows.query(r)) + key;
@@ -262,8 +279,10 @@ struct Scores : ScoreRules<T, Rule> {
   Scores(const Args& from, const Rule& own)
       : ScoreRules<T, Rule>{Bias<T>(from.mask.bias), from.scale, from.score, own}, masks(from) {}
 
-  KOKKOS_INLINE_FUNCTION EntryScores<T, Rule> of(std::int64_t batch) const {
-    return {*this, masks.of(batch), batch};
+  /// Of a K/V head of a batch entry.
+  KOKKOS_INLINE_FUNCTION EntryScores<T, Rule> of(std::int64_t batch,
+                                                 std::int64_t kv_head = 0) const {
+    return {*this, masks.of(batch, kv_head), batch};
   }
 };
 

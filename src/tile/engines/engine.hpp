@@ -82,6 +82,18 @@ KOKKOS_FORCEINLINE_FUNCTION Place<Vec, N> place_of_columns(const RowNumbers<N>& 
   return place;
 }
 
+/// Scores of some query rows of a tile, from row `first` on. Rows lie `stride` floats apart with
+/// neighbouring columns side by side (columns_inner), or columns with neighbouring rows.
+struct ScorePart {
+  float* score;
+  int first;
+  int rows;      ///< with those that do not exist
+  int existing;  ///< rows that exist, at least 1
+  int columns;   ///< with those that do not exist
+  bool columns_inner;
+  int stride;
+};
+
 /// score where begin ≤ column < end, else −inf, lane by lane.
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION Vec keep_between(const Vec& score, float column, const Vec& begin,

@@ -151,6 +151,13 @@ class RowEngine {
     team_.team_barrier();
   }
 
+  /// Calls f(part) for all scores of the columns of the last scores(), on a host; f may change them.
+  template <class F>
+  void for_each_part(const F& f) {
+    static_assert(TileKv % 16 == 0);
+    f(ScorePart{s_, 0, rows_, rows_, (columns_ + 15) / 16 * 16, true, TileKv});
+  }
+
   using ScoreRow = row_blocks::ScoreRow;
 
   /// Calls f(row, ScoreRow) for every query row; f may change the scores.

@@ -136,6 +136,13 @@ class SimdEngine {
     team_.team_barrier();
   }
 
+  /// Calls f(part) for all scores of the columns of the last scores(), on a host; f may change them.
+  template <class F>
+  void for_each_part(const F& f) {
+    static_assert(TileQ % 16 == 0);
+    f(ScorePart{s_, 0, TileQ, Kokkos::max(rows_, 1), columns_, false, TileQ});
+  }
+
   /// Scores of one query row: score(j) for the columns of the last scores().
   struct ScoreRow {
     float* first;

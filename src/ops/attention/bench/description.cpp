@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ops/attention/bench/rule_file.hpp"
 #include "ops/attention/reference/lengths.hpp"
 
 namespace katt::attention {
@@ -91,5 +92,7 @@ void Description::read(const io::CaseFile& file, bench::Problem& p) {
   }
   for (std::int64_t& live : p.integers["block_mask"]) live = live != 0 ? 1 : 0;
 }
+
+void Description::add_rule(const std::filesystem::path& path) { add_rule_file(path); }
 
 }  // namespace katt::attention

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -138,6 +139,8 @@ struct Description {
     return p.backward ? expected_gradients(problem, p.dtype) : expected_rows(problem, p.dtype);
   }
   static void read(const io::CaseFile& file, bench::Problem& p);
+  /// A score rule of Python (rule_file.hpp).
+  static void add_rule(const std::filesystem::path& path);
 
   /// The problem as the reference reads it; spans of `p`.
   static HostProblem host_problem(const bench::Problem& p);

@@ -150,7 +150,7 @@ struct Bf16Backward : PackedBackward {
     std::fill_n(largest, bf16_panels::block, tile::lowest_score);
     std::fill_n(sum, bf16_panels::block, 0.0F);
     [[maybe_unused]] const typename U::Session session;
-    const Mask mask = scores.masks.of(b);
+    const Mask mask = scores.masks.of(b, head % kv_heads);
     LiveKeys<std::int64_t> blocks(mask, packed.query(0), packed.query(count - 1),
                                   bf16_panels::block);
     for (; blocks.valid(); blocks.next()) {
@@ -218,7 +218,7 @@ struct Bf16Backward : PackedBackward {
   void meet(const Scratch& at, std::int64_t head, std::int64_t chunk, std::int64_t first_key,
             int key_blocks, std::int64_t first_row, int row_blocks, bool first_keys) const {
     const std::int64_t b = head / kv_heads;
-    const Mask mask = scores.masks.of(b);
+    const Mask mask = scores.masks.of(b, head % kv_heads);
     const auto slot = [&](int key_block, int query_block) {
       return static_cast<std::ptrdiff_t>(key_block * layout.query_group + query_block) * 2 *
              bf16_panels::panel_elements;
@@ -240,7 +240,8 @@ struct Bf16Backward : PackedBackward {
       const std::int64_t key = (first_key + before.key_block) * bf16_panels::block;
       const ScoreTile pair{products, count_of(row), before.columns};
       const PackedRows packed = packed_rows(head, row);
-      const bool delta_applied = block_scores.differentiate(pair, dp, delta, b, packed, key);
+      const bool delta_applied =
+          block_scores.differentiate(pair, dp, delta, before.state, b, packed, key);
       const float factor = block_scores.adjust(pair, before.state, b, packed, key);
       const std::ptrdiff_t to = slot(before.key_block, before.query_block);
       const auto delta_of = [&](int t) {

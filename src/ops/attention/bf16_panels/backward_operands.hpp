@@ -190,6 +190,7 @@ struct PackedBackward : BackwardProblem<bf16, NoRule> {
       // vdpbf16ps adds a pair's second product first
       tile::store(delta + first, row_deltas<2, Vec>(row_of(out), row_of(dout), head_dim));
     }
+    for (int r = 0; dlse && r < count; ++r) delta[r] -= lse_gradient(b, at.head[r], at.query[r]);
     return steep;
   }
 

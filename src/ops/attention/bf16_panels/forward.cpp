@@ -146,7 +146,7 @@ struct Bf16Forward : ForwardProblem<bf16, NoRule> {
     const std::int64_t first_block = (layout.items() - 1 - item) * layout.item_blocks;
     const std::int64_t b = head / kv_heads;
     const std::int64_t kv_head = head % kv_heads;
-    const Mask mask = scores.masks.of(b);
+    const Mask mask = scores.masks.of(b, kv_head);
     const std::int64_t blocks = std::min(layout.item_blocks, layout.row_blocks - first_block);
 
     const typename Block::Buffers shared{reinterpret_cast<float*>(buffers),

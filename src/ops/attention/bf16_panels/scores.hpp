@@ -93,6 +93,15 @@ struct ScoreTile {
   void for_each_row(const F& f) {
     for (int r = 0; r < rows; ++r) f(r, row(r));
   }
+  /// Calls f(part) for the scores of every panel.
+  template <class F>
+  void for_each_part(const F& f) const {
+    constexpr int height = bf16_panels::rows;
+    for (int first = 0; first < rows; first += height) {
+      f(tile::ScorePart{row(first).first, first, height, std::min(height, rows - first),
+                        bf16_panels::block, false, height});
+    }
+  }
   template <class F>
   void clip(const F& range) {
     for (int t = 0; t < 2; ++t) {
@@ -139,10 +148,10 @@ class BlockScores {
 
   /// dP ← (dP − Δ) · slope of the products in `tile`, which are left as they are; returns true when
   /// it did that because the slope is not one. delta: Δ of the tile's rows.
-  bool differentiate(ScoreTile tile, float* dp, const float* delta, std::int64_t batch,
-                     const PackedRows& packed, std::int64_t key) const {
+  bool differentiate(ScoreTile tile, float* dp, const float* delta, TileState state,
+                     std::int64_t batch, const PackedRows& packed, std::int64_t key) const {
     if (!sloped_) return false;
-    differentiate_(scores_, tile, dp, delta, batch, packed, key);
+    differentiate_(scores_, tile, dp, delta, state, batch, packed, key);
     return true;
   }
 
@@ -150,7 +159,7 @@ class BlockScores {
   template <class Rule>
   static void apply(const void* all, ScoreTile tile, TileState state, std::int64_t batch,
                     const PackedRows& packed, std::int64_t key) {
-    const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch);
+    const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch, packed.kv_head);
     scores.apply(tile, state, packed, key, tile.columns);
     if (tile.columns == bf16_panels::block) return;
     const auto columns = static_cast<float>(tile.columns);
@@ -159,18 +168,31 @@ class BlockScores {
 
   template <class Rule>
   static void differentiate(const void* all, ScoreTile tile, float* dp, const float* delta,
-                            std::int64_t batch, const PackedRows& packed, std::int64_t key) {
+                            TileState state, std::int64_t batch, const PackedRows& packed,
+                            std::int64_t key) {
     using Vec = ScoreTile::Vec;
-    const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch);
+    const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch, packed.kv_head);
+    alignas(64) float capped[is_program<Rule> ? bf16_panels::block * bf16_panels::block : 1];
     tile.for_each_vector([&](int r) { return scores.row(packed.head(r), packed.query(r)); },
                          [&](const float* s, const auto& place) {
                            Vec slope;
-                           (void)scores.score(tile::load<Vec>(s), place, key, slope);
+                           const Vec score = scores.score(tile::load<Vec>(s), place, key, slope);
+                           if constexpr (is_program<Rule>) {
+                             tile::store(capped + (s - tile.scores), score);
+                           }
                            float* d = dp + (s - tile.scores);
                            const auto t = (s - tile.scores) / (2 * bf16_panels::panel_floats);
                            const auto row_delta = tile::load<Vec>(delta + t * bf16_panels::rows);
                            tile::store(d, Vec((tile::load<Vec>(d) - row_delta) * slope));
                          });
+    if constexpr (is_program<Rule>) {
+      ScoreTile copy = tile;
+      copy.scores = capped;
+      copy.for_each_part([&](const tile::ScorePart& part) {
+        scores.rule.differentiate(part, dp + (part.score - capped), scores, packed, key,
+                                  state != TileState::full);
+      });
+    }
   }
 
   const void* scores_;
@@ -178,7 +200,7 @@ class BlockScores {
   bool sloped_;
   ScoreUnit unit_;
   void (*apply_)(const void*, ScoreTile, TileState, std::int64_t, const PackedRows&, std::int64_t);
-  void (*differentiate_)(const void*, ScoreTile, float*, const float*, std::int64_t,
+  void (*differentiate_)(const void*, ScoreTile, float*, const float*, TileState, std::int64_t,
                          const PackedRows&, std::int64_t);
 };
 

@@ -173,7 +173,7 @@ struct DecodeSplit {
     const auto group = static_cast<std::uint32_t>(plan.heads / plan.kv_heads);
     const PackedRowsOf<std::uint32_t> packed{kv_head, group, 0};
     const std::int64_t last = plan.seq_q - 1;
-    const EntryScores<T, Rule> entry = scores.of(b);
+    const EntryScores<T, Rule> entry = scores.of(b, kv_head);
 
     const KeyRange live = entry.mask.live(0, last);
     const std::int64_t begin = Kokkos::max(live.begin, split * plan.split_keys);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/parts.hpp"
 #include "ops/attention/naive/device_passes.hpp"
@@ -30,20 +31,28 @@ struct RowGradient {
   const float* dp;  ///< seq_q × seq_kv: dO·Vᵀ
   T* p;
   T* ds;
-  RowValues<const float> lse;
+  RowValues<const float> lse, dlse;
   Scores<T, Rule> scores;
-  std::int64_t b, h, seq_kv;
+  std::int64_t b, h, kv_head, seq_kv;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t i) const {
-    const EntryScores<T, Rule> rule = scores.of(b);
+    const EntryScores<T, Rule> rule = scores.of(b, kv_head);
     const ScoreUnit unit = rule.unit();
     RowShift shift = RowShift::of_lse(lse(b, h, i), unit);
     const auto numbers = rule.row(h, i);
     const T* added = rule.bias ? rule.bias.row(b, h, i) : nullptr;
+    const float* program_scores = nullptr;
+    const float* program_slopes = nullptr;
+    if constexpr (is_program<Rule>) {
+      run_program(rule, numbers, i, program_scores, program_slopes);
+    }
     const auto score_at = [&]<class V>(std::int64_t j, V& slope) {
       V score = tile::load<V>(s + i * seq_kv + j);
       slope = V(1.0F);
-      if (!rule.folded()) {
+      if constexpr (is_program<Rule>) {
+        score = tile::load<V>(program_scores + j);
+        slope = tile::load<V>(program_slopes + j);
+      } else if (!rule.folded()) {
         score = rule.score(score, tile::place_of_columns<V>(numbers), j, slope);
       }
       if (added != nullptr) score = score + tile::load<V>(added + j);
@@ -83,6 +92,7 @@ struct RowGradient {
       shift = {largest.total(team), 0.0F};
       add_up();
     }
+    if (dlse && total != 0.0F) delta -= dlse(b, h, i);
     const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
     for_each_run(rule.mask, i, [&](bool visible, std::int64_t begin, std::int64_t end) {
       tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
@@ -116,6 +126,32 @@ struct RowGradient {
       }
     }
     f(false, end, seq_kv);
+  }
+
+ private:
+  /// The scores of a row by a rule that is a program, and their slopes, in memory of this thread.
+  void run_program(const EntryScores<T, Rule>& rule,
+                   const typename EntryScores<T, Rule>::RowNumbers& numbers, std::int64_t i,
+                   const float*& made_scores, const float*& made_slopes) const {
+    constexpr std::int64_t part = 256;
+    thread_local std::vector<float> row_scores;
+    thread_local std::vector<float> row_slopes;
+    row_scores.resize(static_cast<std::size_t>(seq_kv + part));
+    row_slopes.resize(static_cast<std::size_t>(seq_kv + part));
+    const std::int64_t end = Kokkos::min(rule.mask.interval.end(i), seq_kv);
+    for (std::int64_t j = rule.mask.interval.begin(i); j < end; j += part) {
+      const std::int64_t count = Kokkos::min(part, end - j);
+      for (std::int64_t n = j; n < j + count; ++n) {
+        row_scores[static_cast<std::size_t>(n)] =
+            rule.score(s[i * seq_kv + n], tile::place_of_columns<float>(numbers), n,
+                       row_slopes[static_cast<std::size_t>(n)]);
+      }
+      rule.rule.differentiate_row(&row_scores[static_cast<std::size_t>(j)],
+                                  &row_slopes[static_cast<std::size_t>(j)],
+                                  static_cast<int>((count + 15) / 16 * 16), rule, h, i, j, true);
+    }
+    made_scores = row_scores.data();
+    made_slopes = row_slopes.data();
   }
 };
 
@@ -243,8 +279,9 @@ void run_on_host(const Exec& exec, const BackwardArgs& args, const Rule& rule,
           RowGradient<Exec, T, Rule>{static_cast<const float*>(head.s.c.data),
                                      static_cast<const float*>(head.dp.c.data),
                                      static_cast<T*>(head.p.data), static_cast<T*>(head.ds.data),
-                                     RowValues<const float>(args.lse), Scores<T, Rule>(args, rule),
-                                     batch_of(i), head_of(i), args.seq_kv()});
+                                     RowValues<const float>(args.lse),
+                                     RowValues<const float>(args.dlse), Scores<T, Rule>(args, rule),
+                                     batch_of(i), head_of(i), head_of(i) / group, args.seq_kv()});
     }
     multiply(&BackwardProducts::dv, "katt::attention::naive_backward_dv");
     multiply(&BackwardProducts::dk, "katt::attention::naive_backward_dk");

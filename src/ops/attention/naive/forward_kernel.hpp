@@ -25,13 +25,14 @@ struct RowSoftmax {
   using Team = typename Policy::member_type;
 
   T* stored;
-  std::int64_t heads, seq_q, seq_kv;
+  std::int64_t heads, group, seq_q, seq_kv;
   Scores<T, Rule> scores;
   RowValues<float> lse;
 
   RowSoftmax(const ForwardArgs& args, const Rule& rule, T* products)
       : stored(products),
         heads(args.heads()),
+        group(args.heads() / args.kv_heads()),
         seq_q(args.seq_q()),
         seq_kv(args.seq_kv()),
         scores(args, rule),
@@ -45,7 +46,7 @@ struct RowSoftmax {
     const std::int64_t h = item / seq_q % heads;
     const std::int64_t b = item / seq_q / heads;
     T* row = stored + item * seq_kv;
-    const EntryScores<T, Rule> rule = scores.of(b);
+    const EntryScores<T, Rule> rule = scores.of(b, h / group);
     const std::int64_t begin = rule.mask.interval.begin(i);
     const std::int64_t end = Kokkos::max(begin, rule.mask.interval.end(i));
     constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
@@ -56,10 +57,18 @@ struct RowSoftmax {
       tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
         V slope;
         V s = rule.score(tile::load<V>(row + j), tile::place_of_columns<V>(numbers), j, slope);
-        if (added != nullptr) s = with_bias(s, tile::load<V>(added + j));
+        if (added != nullptr && !is_program<Rule>) s = with_bias(s, tile::load<V>(added + j));
         tile::store(row + j, s);
       });
       team.team_barrier();
+      if constexpr (is_program<Rule>) {
+        rule.rule.run_row(row, begin, end, rule, h, i);
+        if (added != nullptr) {
+          tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j) {
+            tile::store(row + j, with_bias(tile::load<V>(row + j), tile::load<V>(added + j)));
+          });
+        }
+      }
     }
     if (rule.mask.blocks.blocks != nullptr) {
       for (std::int64_t j = begin + team.team_rank(); j < end; j += team.team_size()) {

@@ -71,7 +71,7 @@ struct FlashBackward : BackwardProblem<T, Rule> {
                                        std::int64_t head, std::int64_t key, Sums dq) const {
     const std::int64_t b = head / this->kv_heads;
     const std::int64_t h = head % this->kv_heads;
-    const Scores scores = this->scores.of(b);
+    const Scores scores = this->scores.of(b, h);
     const auto keys_until = [&](std::int64_t end) {
       return position<int>(end - key, plan.tile.kv);
     };
@@ -185,6 +185,7 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     });
     team.team_barrier();
     const std::int64_t head = scores.batch * this->kv_heads + packed.kv_head;
+    run_rule(at.s, at.dp, scores, packed, rows, key, partial);
     for (int r = team.team_rank(); r < rows; r += team.team_size()) {
       score_row(at.s + static_cast<std::ptrdiff_t>(r) * plan.columns,
                 at.dp + static_cast<std::ptrdiff_t>(r) * plan.columns, scores, partial,
@@ -256,6 +257,40 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     }
   }
 
+  /// A rule that is a program, before finish_scores(): products s of a tile become scores, but for
+  /// bias and mask, and dP, if given, (dP − Δ) · slope.
+  KOKKOS_INLINE_FUNCTION void run_rule(float* s, float* dp, const Scores& scores,
+                                       const PackedRows& packed, int rows, std::int64_t key,
+                                       bool partial) const {
+    if constexpr (is_program<Rule>) {
+      const std::int64_t head = scores.batch * this->kv_heads + packed.kv_head;
+      for (int r = 0; r < rows; ++r) {
+        const std::ptrdiff_t from = static_cast<std::ptrdiff_t>(r) * plan.columns;
+        apply_steps(s + from, dp == nullptr ? dp : dp + from,
+                    dp == nullptr ? 0.0F : delta[head * plan.rows + packed.begin + r], scores,
+                    packed.head(r), packed.query(r), key);
+      }
+      const tile::ScorePart part{s, 0, rows, rows, plan.columns, true, plan.columns};
+      scores.rule.differentiate(part, dp, scores, packed, key, partial);
+    }
+  }
+
+  /// The steps of the scores of a row that are computed score by score; dP, if given, becomes
+  /// (dP − Δ) · slope: Δ is scaled by the slope, too.
+  KOKKOS_INLINE_FUNCTION void apply_steps(float* s, float* dp, float row_delta,
+                                          const Scores& scores, std::int64_t head, std::int64_t i,
+                                          std::int64_t key) const {
+    auto place = tile::place_of_columns<Vec>(scores.row(head, i));
+    for (int j = 0; j < plan.columns; j += lanes) {
+      Vec slope;
+      tile::store(s + j, scores.score(tile::load<Vec>(s + j), place, key, slope));
+      if (dp != nullptr) {
+        tile::store(dp + j, Vec((tile::load<Vec>(dp + j) - Vec(row_delta)) * slope));
+      }
+      place.column = place.column + Vec(static_cast<float>(lanes));
+    }
+  }
+
   /// Columns begin … end − 1 of a row of a tile are visible, and there are some.
   struct Columns {
     int begin, end;
@@ -267,17 +302,8 @@ struct FlashBackward : BackwardProblem<T, Rule> {
                                                const Scores& scores, bool partial,
                                                std::int64_t head, std::int64_t i, std::int64_t key,
                                                int keys) const {
-    if (!scores.folded()) {
-      // dP is scaled by the slope of the scores, and so is Δ: it is folded in at once.
-      auto place = tile::place_of_columns<Vec>(scores.row(head, i));
-      for (int j = 0; j < plan.columns; j += lanes) {
-        Vec slope;
-        tile::store(s + j, scores.score(tile::load<Vec>(s + j), place, key, slope));
-        if (dp != nullptr) {
-          tile::store(dp + j, Vec((tile::load<Vec>(dp + j) - Vec(row_delta)) * slope));
-        }
-        place.column = place.column + Vec(static_cast<float>(lanes));
-      }
+    if (!is_program<Rule> && !scores.folded()) {
+      apply_steps(s, dp, row_delta, scores, head, i, key);
     }
     if (scores.bias) {
       const T* added = scores.bias.row(scores.batch, head, i) + key;

@@ -55,7 +55,7 @@ struct FlashBackwardShifts : FlashBackward<Exec, T, Rule> {
     if (!steep) return;
 
     const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
-    const auto scores = this->scores.of(tile.batch);
+    const auto scores = this->scores.of(tile.batch, packed.kv_head);
     const ScoreUnit unit = scores.unit();
     // Uses the place of dP: only one thread works on the statistics of a row.
     const auto largest = [&](int r) -> float& { return at.dp[2 * r]; };
@@ -73,6 +73,7 @@ struct FlashBackwardShifts : FlashBackward<Exec, T, Rule> {
       tile::product<Exec, false>(team, tile.rows, plan.columns / this->lanes, plan.head_dim,
                                  {at.q, plan.row, 1}, {at.kt, plan.columns}, {at.s, plan.columns});
       team.team_barrier();
+      this->run_rule(at.s, nullptr, scores, packed, tile.rows, keys.key(), partial);
       for (int r = team.team_rank(); r < tile.rows; r += team.team_size()) {
         float* s = at.s + static_cast<std::ptrdiff_t>(r) * plan.columns;
         const auto columns = this->finish_scores(s, nullptr, 0.0F, scores, partial, packed.head(r),
@@ -114,7 +115,7 @@ struct FlashBackwardQueries : FlashBackward<Exec, T, Rule> {
     const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
     const QueryTile tile = this->query_tile(item, plan.tile.q);
     const PackedRows& packed = tile.packed;
-    const auto scores = this->scores.of(tile.batch);
+    const auto scores = this->scores.of(tile.batch, packed.kv_head);
     this->clear(team, at.dq, static_cast<std::int64_t>(plan.tile.q) * plan.row);
     this->stage_queries(team, at, tile.batch, packed, tile.rows);
     LiveKeys<std::int64_t> keys(scores.mask, tile.first(), tile.last(), plan.tile.kv);
@@ -136,8 +137,8 @@ struct FlashBackwardQueries : FlashBackward<Exec, T, Rule> {
   }
 };
 
-/// Δ and RowShift of every query row, in the packed order of the rows; `index` is of a vector of them
-/// on a host.
+/// Δ − dlse and RowShift of every query row, in the packed order of the rows; `index` is of a vector
+/// of them on a host.
 template <class Exec, class T, class Rule>
 struct BackwardDelta : FlashBackward<Exec, T, Rule> {
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t index) const {
@@ -157,7 +158,10 @@ struct BackwardDelta : FlashBackward<Exec, T, Rule> {
                              [&](int r) { return row(this->dout, first + r); }, this->head_dim);
       const auto left = static_cast<int>(Kokkos::min<std::int64_t>(lanes, count - first));
       tile::store(this->delta + first, deltas, tile::PartialVector{left});
-      for (std::int64_t n = first; n < first + left; ++n) write_shift(n);
+      for (std::int64_t n = first; n < first + left; ++n) {
+        if (this->dlse) this->delta[n] -= dlse_of(n);
+        write_shift(n);
+      }
     } else {
       this->delta[index] =
           row_delta<1>(row(this->out, index), row(this->dout, index), this->head_dim);
@@ -166,6 +170,11 @@ struct BackwardDelta : FlashBackward<Exec, T, Rule> {
   }
 
  private:
+  KOKKOS_INLINE_FUNCTION float dlse_of(std::int64_t n) const {
+    const std::int64_t head = n / this->plan.rows;
+    const PackedRows packed{head % this->kv_heads, this->group, n % this->plan.rows};
+    return this->lse_gradient(head / this->kv_heads, packed.head(0), packed.query(0));
+  }
   KOKKOS_INLINE_FUNCTION float lse_of(std::int64_t n) const {
     const std::int64_t head = n / this->plan.rows;
     const PackedRows packed{head % this->kv_heads, this->group, n % this->plan.rows};

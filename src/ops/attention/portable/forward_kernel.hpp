@@ -33,7 +33,7 @@ struct FlashForward : ForwardProblem<T, Rule> {
     const QueryTile queries = this->query_tile(item, Engine::tile_q);
     const PackedRows& packed = queries.packed;
     const std::int64_t b = queries.batch;
-    const EntryScores<T, Rule> scores = this->scores.of(b);
+    const EntryScores<T, Rule> scores = this->scores.of(b, packed.kv_head);
     const ScoreUnit unit = scores.unit();
 
     Engine engine(team, scratch, this->head_dim);

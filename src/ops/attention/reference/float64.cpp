@@ -52,9 +52,9 @@ Real scored(const HostProblem& p, const QueryIndex& at, std::int64_t key, Real s
   }
   if (p.rule) {
     double own = 1;
-    s = rounded(
-        static_cast<Real>(p.rule(static_cast<double>(s), static_cast<double>(position_of(p, at)),
-                                 static_cast<double>(key), at.batch, at.head, own)));
+    s = rounded(static_cast<Real>(p.rule(static_cast<double>(s), at,
+                                         static_cast<double>(position_of(p, at)),
+                                         static_cast<double>(key), own)));
     slope *= static_cast<Real>(own);
   }
   return s;

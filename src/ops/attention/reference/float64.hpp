@@ -13,9 +13,17 @@
 /// masks.
 namespace katt::attention {
 
-/// A user's own score rule on one score (own_rule.hpp), with its slope.
-using ExactRule = std::function<double(double score, double query, double key, std::int64_t batch,
-                                       std::int64_t head, double& slope)>;
+/// One query of a head of a batch entry.
+struct QueryIndex {
+  std::int64_t batch = 0, head = 0, query = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm
+  friend auto operator<=>(const QueryIndex&, const QueryIndex&) = default;
+};
+
+/// A user's own score rule on one score (own_rule.hpp), with its slope; position: of the query among
+/// the keys.
+using ExactRule = std::function<double(double score, const QueryIndex& at, double position,
+                                       double key, double& slope)>;
 
 /// A problem in host memory: dense row-major float32 tensors whose values are already rounded to
 /// the dtype under test. Mask parameters as in MaskArgs.
@@ -35,13 +43,6 @@ struct HostProblem {
   std::int64_t block_size = 0;
   std::span<const float>
       dout;  ///< (batch, heads, seq_q, head_dim), or empty without a backward pass
-};
-
-/// One query of a head of a batch entry.
-struct QueryIndex {
-  std::int64_t batch = 0, head = 0, query = 0;
-  // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm
-  friend auto operator<=>(const QueryIndex&, const QueryIndex&) = default;
 };
 
 /// Output row (head_dim) and log-sum-exp of one query.

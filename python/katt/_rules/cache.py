@@ -1,0 +1,98 @@
+"""Rules that have been traced before. A function that is made at every call, as a lambda in a layer's forward is, has
+the code and names the values of the one before: its program is known, and only the arrays may be others."""
+
+import functools
+import sys
+import types
+
+import numpy
+
+from .array_trace import names_in
+
+# Objects that a trace reads by value or that do not change.
+PLAIN = (int, float, bool, str, bytes, type(None), type, types.ModuleType, types.BuiltinFunctionType)
+LIBRARIES = ("torch", "numpy")
+MOST = 256  # programs
+
+
+def is_torch_tensor(item):
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(item, torch.Tensor)
+
+
+class Contents:
+    """What functions name: `key`, on which its program depends, and `arrays`, which the program reads. `is_known` is
+    False where it names an object that a trace could read anything of."""
+
+    def __init__(self, functions):
+        self.arrays, self._parts, self._seen = [], [], {}
+        self.is_known = self._visit(functions)
+        self.key = tuple(self._parts)
+
+    def _visit(self, item):
+        if isinstance(item, types.FunctionType):
+            return self._function(item)
+        if isinstance(item, functools.partial):
+            self._parts.append("partial")
+            return self._all([item.func, *item.args, *item.keywords, *item.keywords.values()])
+        if type(item) in (tuple, list):
+            self._parts.append((type(item), len(item)))
+            return self._all(item)
+        if is_torch_tensor(item) or (isinstance(item, numpy.ndarray) and item.ndim):
+            known = [n for n, array in enumerate(self.arrays) if array is item]
+            place = known[0] if known else len(self.arrays)
+            self._parts.append((str(item.dtype), str(getattr(item, "device", "")), tuple(item.shape), place))
+            if not known:
+                self.arrays.append(item)
+            return True
+        if isinstance(item, (numpy.generic, numpy.ndarray)):
+            item = item.item()
+        if isinstance(item, PLAIN):
+            self._parts.append((type(item), repr(item) if isinstance(item, float) else item))
+            return True
+        if type(item).__module__.partition(".")[0] in LIBRARIES and callable(item):
+            self._parts.append(id(item))  # a function of the library, which lives as long as it does
+            return True
+        return False
+
+    def _function(self, function):
+        if id(function) in self._seen:
+            self._parts.append(("again", self._seen[id(function)]))
+            return True
+        self._seen[id(function)] = len(self._seen)
+        self._parts.append(function.__code__)
+        try:
+            named = [cell.cell_contents for cell in function.__closure__ or ()]
+        except ValueError:  # a cell that is empty yet
+            return False
+        named += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        if (function.__module__ or "").partition(".")[0] not in LIBRARIES:
+            names = sorted(names_in(function.__code__))
+            named += [function.__globals__[name] for name in names if name in function.__globals__]
+        return self._all(named)
+
+    def _all(self, items):
+        return all([self._visit(item) for item in items])
+
+
+_programs: dict[tuple, tuple] = {}
+
+
+def traced(functions, trace):
+    """trace(), a made thing and the arrays that it reads, for a tuple of functions and plain values; what was made
+    before where they are known."""
+    contents = Contents(functions)
+    if not contents.is_known:
+        return trace()
+    known = _programs.pop(contents.key, None)
+    if known is None:
+        made, arrays = trace()
+        places = [[n for n, each in enumerate(contents.arrays) if each is array] for array in arrays]
+        if not all(places):  # made by the rule itself
+            return made, arrays
+        known = made, [place[0] for place in places]
+        if len(_programs) >= MOST:
+            del _programs[next(iter(_programs))]  # the one whose last use is longest ago
+    _programs[contents.key] = known
+    made, places = known
+    return made, [contents.arrays[place] for place in places]

@@ -1,0 +1,61 @@
+"""katt.sweep with score rules of Python: rows, verification against float64, and what is refused."""
+
+import numpy
+import pytest
+
+katt = pytest.importorskip("katt")
+if not katt._sweep.PROGRAM.exists():
+    pytest.skip("this package has no program", allow_module_level=True)
+
+SLOPES = numpy.array([0.5, 0.02, 0.1, 0.25], "float32")
+TABLE = numpy.random.default_rng(3).standard_normal((4, 256)).astype("float32")
+DOCUMENTS = (numpy.arange(256, dtype="int32") // 40)[None]
+
+
+def biased(score, b, h, q, k):
+    return score - SLOPES[h] * abs(q - k) + TABLE[h, q - k + 128]
+
+
+def softcap(score, b, h, q, k):
+    return 2 * numpy.tanh(score / 2)
+
+
+def documents(score, b, h, q, k):
+    return numpy.where((DOCUMENTS[0, q] == DOCUMENTS[0, k]) & (q >= k), score, -numpy.inf)
+
+
+def sweep(rule, **axes):
+    shape = {"batch": 1, "heads": 4, "kv_heads": 2, "seq": 100, "head_dim": 32}
+    return katt.sweep("attention", score_rule=rule, budget_s=0.02, min_rounds=3, progress=False, **(shape | axes))
+
+
+@pytest.mark.parametrize("rule", [biased, softcap, documents])
+@pytest.mark.parametrize("pass_", ["forward", "backward"])
+def test_every_variant_is_verified(rule, pass_):
+    rows = sweep(
+        rule, pass_=pass_, dtype=["f32", "f16", "bf16"], seq_kv=[100, 61] if rule is softcap else 100
+    ).frame.to_dict("records")
+    measured = [row for row in rows if row["status"] == "ok"]
+    assert {row["dtype"] for row in measured} == {"f32", "f16", "bf16"}
+    assert {"naive", "flash"} <= {row["variant"] for row in measured}
+    assert {row["score_rule"] for row in rows} == {rule.__name__}
+    assert all(row["status"] in ("ok", "skipped") for row in rows), [row["reason"] for row in rows]
+
+
+def test_a_wrong_slope_is_seen(monkeypatch):
+    """The reference differentiates by itself: with another slope the gradients of the kernels are wrong."""
+    from katt._rules import run
+
+    rule = katt.Rule(softcap)
+    monkeypatch.setattr(rule, "programs", run.Programs(rule.programs.score))
+    rule.programs.slope.results[1] = rule.programs.slope.constant(1.0)
+    with pytest.warns(UserWarning, match="rows have failed"):
+        rows = sweep(rule, pass_="backward", dtype="f32").frame.to_dict("records")
+    assert all(row["status"] != "ok" for row in rows)
+
+
+def test_what_is_no_rule_is_refused():
+    with pytest.raises(ValueError, match=r"score_rule: test_sweep_rules.py:\d+: calls sin"):
+        sweep(lambda s, b, h, q, k: numpy.sin(s))
+    with pytest.raises(ValueError, match="expected no rule, which rmsnorm does not have"):
+        katt.sweep("rmsnorm", score_rule=softcap, progress=False)
