@@ -138,8 +138,7 @@ def launch_backward(plan, inputs, outputs, numbers, choice, dlse, dbias):
     extents = {"batch": q.shape[0], "head": q.shape[1], "query": q.shape[2], "key": k.shape[2]}
     made = SAME.native(extents, [])
     adder = None if dbias is None else bias_adder(dbias.shape, dbias)
-    arrays = (*inputs, *outputs)
-    ordered = tuple([arrays[place] for place in plan.order])
+    ordered = plan.ordered((*inputs, *outputs))
     targets = () if dbias is None else (dbias,)
     _katt.attention_backward(made, [], adder, targets, dlse, ordered, tuple(numbers), choice)
 
@@ -153,8 +152,7 @@ def launch(plan, function, inputs, outputs, numbers, choice, dlse=None, gradient
     rule = rule_of(plan.op, function, q)
     (batch, heads, seq_q, _), seq_kv = shape_of(plan.op, "q", q, 4), shape_of(plan.op, "k", k, 4)[2]
     extents = {"batch": batch, "head": heads, "query": seq_q, "key": seq_kv}
-    arrays = (*inputs, *outputs)
-    ordered = tuple([arrays[place] for place in plan.order])
+    ordered = plan.ordered((*inputs, *outputs))
     programs = rule.programs
     try:
         read = [held(tensor) for tensor in rule.captured]
