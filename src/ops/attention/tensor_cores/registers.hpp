@@ -19,16 +19,16 @@ struct CompiledRegisters {
 inline constexpr std::array register_capabilities{80, 86, 90, 120};
 
 inline constexpr std::array compiled_registers{
-    CompiledRegisters{"FlashMma", 64, 64, 64, {152, 152, 154, 219}},
-    CompiledRegisters{"FlashMma", 64, 128, 64, {152, 152, 152, 217}},
-    CompiledRegisters{"FlashMma", 128, 64, 64, {183, 183, 185, 220}},
-    CompiledRegisters{"FlashMma", 128, 128, 64, {190, 190, 193, 220}},
+    CompiledRegisters{"FlashMma", 64, 64, 64, {152, 152, 157, 219}},
+    CompiledRegisters{"FlashMma", 64, 128, 64, {152, 152, 155, 217}},
+    CompiledRegisters{"FlashMma", 128, 64, 64, {183, 183, 189, 220}},
+    CompiledRegisters{"FlashMma", 128, 128, 64, {190, 190, 197, 220}},
     CompiledRegisters{"FlashMma", 256, 64, 64, {245, 245, 244, 241}},
-    CompiledRegisters{"FlashMma", 256, 128, 64, {245, 245, 244, 241}},
-    CompiledRegisters{"FlashMmaBackwardKv", 64, 32, 64, {220, 220, 186, 199}},
-    CompiledRegisters{"FlashMmaBackwardKv", 64, 64, 64, {255, 255, 246, 246}},
-    CompiledRegisters{"FlashMmaBackwardKv", 128, 32, 64, {255, 255, 248, 255}},
-    CompiledRegisters{"FlashMmaBackwardQ", 64, 64, 64, {255, 255, 211, 251}},
+    CompiledRegisters{"FlashMma", 256, 128, 64, {245, 245, 248, 241}},
+    CompiledRegisters{"FlashMmaBackwardKv", 64, 32, 64, {220, 220, 188, 199}},
+    CompiledRegisters{"FlashMmaBackwardKv", 64, 64, 64, {255, 255, 248, 246}},
+    CompiledRegisters{"FlashMmaBackwardKv", 128, 32, 64, {255, 255, 250, 255}},
+    CompiledRegisters{"FlashMmaBackwardQ", 64, 64, 64, {255, 255, 215, 251}},
     CompiledRegisters{"FlashMmaBackwardQ", 128, 64, 64, {255, 255, 238, 254}},
 };
 
