@@ -5,7 +5,6 @@ import os
 import shutil
 
 import pytest
-
 from conftest import TINY
 from models import CONFIG, last_ids, random_tensors, train, write_safetensors
 

@@ -5,7 +5,6 @@ import subprocess
 
 import h5py
 import pytest
-
 from conftest import ROOT
 from test_peers import rows_of
 

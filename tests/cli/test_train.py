@@ -8,7 +8,6 @@ import time
 import h5py
 import numpy as np
 import pytest
-
 from models import log_of, train
 
 
