@@ -46,7 +46,7 @@ struct Mma {
   }
 };
 
-/// Those of flash_wgmma.
+/// The kernels of flash_wgmma, likewise.
 template <class Element, int TileQ, int TileKv>
 struct Wgmma {
   using T = Element;

@@ -292,7 +292,7 @@ struct Masks {
     }
   }
 
-  /// Of a K/V head of a batch entry.
+  /// The mask of a K/V head of a batch entry.
   KOKKOS_INLINE_FUNCTION Mask of(std::int64_t batch, std::int64_t kv_head = 0) const {
     const std::int64_t length = kv_len != nullptr ? kv_len[batch] : seq_kv;
     BlockMask own = blocks;

@@ -279,7 +279,7 @@ struct Scores : ScoreRules<T, Rule> {
   Scores(const Args& from, const Rule& own)
       : ScoreRules<T, Rule>{Bias<T>(from.mask.bias), from.scale, from.score, own}, masks(from) {}
 
-  /// Of a K/V head of a batch entry.
+  /// The scores of a K/V head of a batch entry.
   KOKKOS_INLINE_FUNCTION EntryScores<T, Rule> of(std::int64_t batch,
                                                  std::int64_t kv_head = 0) const {
     return {*this, masks.of(batch, kv_head), batch};

@@ -64,7 +64,7 @@ struct DecodeMma {
   static constexpr unsigned ring_bytes = stages * stage_bytes;  ///< of a warp
   static constexpr unsigned sums_offset = warps * ring_bytes;
   static constexpr unsigned q_offset = sums_offset + warps * tile_rows * sizeof(PartSum);
-  /// Those of 256 columns would spill: they lie in shared memory.
+  /// Operands of 256 columns would spill: they lie in shared memory.
   static constexpr bool queries_in_registers = HeadDim <= 128;
   static constexpr int shared_bytes =
       static_cast<int>(q_offset) + (queries_in_registers ? 0 : tile_rows * HeadDim * 2);

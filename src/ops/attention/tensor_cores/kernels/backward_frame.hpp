@@ -74,7 +74,7 @@ struct TensorCoreBackward : BackwardProblem<T, Rule> {
           return r < count ? packed_row(tensor, batch, kv_head, begin + r) : tensor.data;
         });
   }
-  /// Those of q and dout.
+  /// The rows of q and dout.
   template <int Threads, class Block>
   KOKKOS_INLINE_FUNCTION void load_rows(Block& block, unsigned q_tile, unsigned dout_tile,
                                         std::int64_t batch, std::int64_t kv_head, int begin,

@@ -22,7 +22,7 @@ struct RowCopies {
   static_assert(sizeof(T) == 2 && HeadDim % 32 == 0);
   static constexpr int chunks = HeadDim / 8;  ///< of 16 bytes in a row
   static constexpr int stored_chunks = stored_columns(HeadDim) / 8;
-  /// Those that threads load beside each other: a power of two.
+  /// Threads load so many chunks beside each other: a power of two.
   static constexpr int together = stored_chunks & -stored_chunks;
 
   /// Begins to copy rows into a tile of `Rows`, by `Threads` threads of which this is `thread`;

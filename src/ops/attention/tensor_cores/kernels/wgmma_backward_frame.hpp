@@ -22,7 +22,7 @@ struct WgmmaBackward : Frame_ {
   static constexpr int groups = Groups;
   static constexpr int threads = (1 + Groups) * group_threads;
   static constexpr int blocks_per_multiprocessor = 1;
-  // Those that the threads start with, 65,536 / threads, divided anew.
+  // The threads start with 65,536 / threads registers each, which are divided anew.
   static constexpr int loading_registers = Groups == 2 ? 40 : 32;
   static constexpr int computing_registers = Groups == 2 ? 232 : 160;
 
@@ -96,7 +96,7 @@ struct WgmmaBackward : Frame_ {
     block.barrier_wait(full(n), n / stages % 2);
   }
 
-  /// Of the computing warpgroups, from tile 1 on; each group has a named barrier of its own before.
+  /// The computing warpgroups take turns from tile 1 on; a named barrier of each group comes before.
   using GroupTurns = Turns<Groups, 1 + Groups>;
 
   /// Begins product = A·Bᵀ for the 64 rows of a group of the block's own tile A, `which`, and tile B of

@@ -410,7 +410,7 @@ struct FlashWgmmaBackwardQ : WgmmaBackward<TensorCoreBackward<T, HeadDim, TileQ,
         });
   }
 
-  /// Those of rows `row` and `row` + 8 of the tile, zeros for rows that are not there.
+  /// The statistics of rows `row` and `row` + 8 of the tile, zeros for rows that are not there.
   KOKKOS_INLINE_FUNCTION RowStatistics statistics_of_rows(const Item& at, int row) const {
     RowStatistics own{};
     for (int half = 0; half < 2; ++half) {
