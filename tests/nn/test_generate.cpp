@@ -373,9 +373,9 @@ TEST_P(DecodedToken, IsOneGraphAndTwoSmallCopies) {
       .batch = batch, .capacity = 20, .chunk = 512, .page_size = batch > 1 ? 16 : 0};
   const int layers = 4;
   for (const bool greedy : {true, false}) {
-    // norm, q·k·v, rope and append, keys by splits, merge, output, norm, gate and up, swiglu, down; and
-    // lengths, embedding, norm, head, the largest logit
-    const int launches = 10 * layers + (greedy ? 5 : 4);
+    // norm, q·k·v, rope and append, attention, output, norm, gate and up, swiglu, down; and lengths, embedding,
+    // norm, head, the largest logit
+    const int launches = 9 * layers + (greedy ? 5 : 4);
     test::CudaCalls one, all;
     test::let_streams_be_captured(false);
     const Prompts expected = decode(model, options, 7, greedy, one);
