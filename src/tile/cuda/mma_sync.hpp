@@ -45,7 +45,7 @@ class MmaBlock {
   __device__ bool barrier_any(bool value) const { return __syncthreads_or(value ? 1 : 0) != 0; }
   __device__ void sync_warp() const { __syncwarp(); }
 
-  /// Of floats or of integers.
+  /// The value, a float or an integer, of the lane whose number differs by the bits of `mask`.
   template <class Word>
   __device__ Word shuffle_xor(Word value, int mask) const {
     return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
