@@ -8,8 +8,10 @@
 
 #include "core/devices.hpp"
 #include "core/error.hpp"
+#include "core/stopwatch.hpp"
 #include "core/text.hpp"
 #include "io/printable.hpp"
+#include "measure/statistics.hpp"
 #include "process/peer_process.hpp"
 #include "tile/convert.hpp"
 
@@ -90,12 +92,14 @@ class SharedOffsets {
   std::size_t bytes_ = 0;
 };
 
-void write(const ForeignTensor& tensor, std::byte* target) {
+/// Puts `count` elements of a tensor, from `first` on, where the tensor begins at `target`.
+void write(const ForeignTensor& tensor, std::byte* target, std::size_t first, std::size_t count) {
   visit_element(tensor, [&]<class T>() {
+    T* const place = reinterpret_cast<T*>(target) + first;
     if constexpr (std::is_same_v<T, std::int64_t>) {
-      std::memcpy(target, tensor.integers.data(), tensor.integers.size_bytes());
+      std::ranges::copy(tensor.integers.subspan(first, count), place);
     } else {
-      convert(tensor.values, std::span(reinterpret_cast<T*>(target), tensor.values.size()));
+      convert(tensor.values.subspan(first, count), std::span(place, count));
     }
   });
 }
@@ -113,13 +117,18 @@ std::vector<float> read(const ForeignTensor& tensor, const std::byte* source) {
 /// An open case of a peer.
 class PeerCandidate final : public Candidate {
  public:
+  /// `open`: the request that has opened the case, and `reply` the peer's answer.
   PeerCandidate(std::shared_ptr<PeerProcess> process, ForeignCase foreign,
-                std::span<std::byte> shared, std::vector<std::size_t> outputs, std::string engine)
+                std::span<std::byte> shared, std::vector<std::size_t> inputs,
+                std::vector<std::size_t> outputs, Json open, const Json& reply)
       : process_(std::move(process)),
         foreign_(std::move(foreign)),
         shared_(shared),
+        inputs_(std::move(inputs)),
         outputs_(std::move(outputs)),
-        engine_(std::move(engine)) {}
+        open_(std::move(open)),
+        engine_(text_of(reply, "engine")),
+        knows_inputs_(reply.contains("inputs")) {}
 
   ~PeerCandidate() override {
     if (!process_->alive()) return;
@@ -140,6 +149,41 @@ class PeerCandidate final : public Candidate {
                                ", expected the seconds of a run");
     }
     return seconds->get<double>();
+  }
+
+  double transport_s() override {
+    if (transport_s_.empty()) {
+      for (int i = 0; i < 15; ++i) {
+        const Stopwatch watch;
+        (void)reply_to(*process_, {{"do", "forget"}});
+        transport_s_.push_back(watch.seconds());
+      }
+    }
+    return median_interval(transport_s_).median;
+  }
+
+  void inputs_changed(std::span<const InputChange> changes, bool all) override {
+    if (all) changes_.clear();
+    changes_.insert(changes_.end(), changes.begin(), changes.end());
+  }
+
+  void take_inputs() override {
+    if (changes_.empty()) return;
+    Json changed = Json::array();
+    for (const InputChange& change : changes_) {
+      const auto tensor = std::ranges::find(foreign_.inputs, change.name, &ForeignTensor::name);
+      if (tensor == foreign_.inputs.end()) continue;
+      write(*tensor, shared_.data() + inputs_[tensor - foreign_.inputs.begin()], change.first,
+            change.count);
+      changed.push_back({{"name", change.name}, {"first", change.first}, {"count", change.count}});
+    }
+    changes_.clear();
+    if (knows_inputs_) {
+      (void)reply_to(*process_, {{"do", "inputs"}, {"changed", std::move(changed)}});
+    } else {
+      (void)reply_to(*process_, {{"do", "close"}});
+      (void)reply_to(*process_, open_);
+    }
   }
 
   [[nodiscard]] int process() const override { return process_->id(); }
@@ -168,8 +212,12 @@ class PeerCandidate final : public Candidate {
   std::shared_ptr<PeerProcess> process_;
   ForeignCase foreign_;
   std::span<std::byte> shared_;
-  std::vector<std::size_t> outputs_;  ///< offsets
+  std::vector<std::size_t> inputs_, outputs_;  ///< offsets
+  Json open_;
   std::string engine_;
+  bool knows_inputs_;
+  std::vector<InputChange> changes_{};  ///< that the peer does not know yet
+  std::vector<double> transport_s_{};
   std::optional<memory::Bytes> peak_;  ///< after the peer has said it
 };
 
@@ -231,7 +279,9 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
                {"outputs", layout.place(foreign->outputs, out)}};
   request["bytes"] = layout.bytes();
   const std::span<std::byte> shared = process->share(layout.bytes());
-  for (std::size_t i = 0; i < in.size(); ++i) write(foreign->inputs[i], shared.data() + in[i]);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    write(foreign->inputs[i], shared.data() + in[i], 0, count_of(foreign->inputs[i]));
+  }
 
   const Json reply = reply_to(*process, request);
   if (std::string reason = text_of(reply, "skipped"); !reason.empty()) return skipped(reason);
@@ -241,8 +291,8 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
     output_bytes += count_of(tensor) * size_of(tensor.dtype);
   }
   return {Status::ok(),
-          std::make_unique<PeerCandidate>(process, std::move(*foreign), shared, std::move(out),
-                                          text_of(reply, "engine")),
+          std::make_unique<PeerCandidate>(process, std::move(*foreign), shared, std::move(in),
+                                          std::move(out), std::move(request), reply),
           output_bytes};
 }
 
