@@ -166,7 +166,9 @@ class Case {
   /// Allocates outputs and workspace of one variant through Kokkos, with labels `katt::op::…`.
   virtual std::unique_ptr<Candidate> prepare(const Config& config) = 0;
   /// The case as another program can compute it; nothing where these inputs have no such form.
-  virtual std::optional<ForeignCase> foreign() { return std::nullopt; }
+  /// `with_derived`: with the inputs that the operator makes of the others, too, such as out and
+  /// lse of a backward pass.
+  virtual std::optional<ForeignCase> foreign(bool /*with_derived*/ = false) { return std::nullopt; }
 };
 
 /// The options of `katt run`.

@@ -156,13 +156,13 @@ class TensorCase final : public Case {
         [this](const HostValues& made) { return verify(made); }, backend_);
   }
 
-  std::optional<ForeignCase> foreign() override {
+  std::optional<ForeignCase> foreign(bool with_derived) override {
     if (op_.is_foreign && !op_.is_foreign(problem_)) return std::nullopt;
     expect();
     ForeignCase foreign;
     foreign.parameters = {problem_.parameters.begin(), problem_.parameters.end()};
     for (const TensorSpec& spec : pass_.inputs) {
-      if (!add(foreign.inputs, spec)) continue;
+      if (!add(foreign.inputs, spec, with_derived && spec.derived && spec.held)) continue;
       if (spec.derived) derived_[spec.name] = inputs_.download(spec.name);
       foreign.inputs.back().values =
           spec.derived ? std::span<const float>(derived_[spec.name]) : problem_.floats(spec.name);
@@ -201,8 +201,8 @@ class TensorCase final : public Case {
     return compare(pass_, problem_, *expected_, made, op_.compare);
   }
   /// Adds a tensor for another program, where it sees this one.
-  bool add(std::vector<ForeignTensor>& tensors, const TensorSpec& spec) const {
-    if (!spec.foreign || !spec.is_in(problem_)) return false;
+  bool add(std::vector<ForeignTensor>& tensors, const TensorSpec& spec, bool hidden = false) const {
+    if (!(spec.foreign || hidden) || !spec.is_in(problem_)) return false;
     tensors.push_back(
         {.name = spec.seen_as, .shape = spec.shape(problem_), .dtype = spec.dtype(problem_)});
     return true;

@@ -10,7 +10,11 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "io/printable.hpp"
+#include "machine/machine.hpp"
+#include "plan/requests.hpp"
+#include "process/candidate_file.hpp"
 #include "process/peer_process.hpp"
+#include "process/sandbox.hpp"
 #include "tile/convert.hpp"
 
 namespace katt::bench {
@@ -18,13 +22,18 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The reply to a request. Throws std::runtime_error when it is not a reply, or says "failed".
-Json reply_to(PeerProcess& process, const Json& request) {
+/// The reply to a request. Throws std::runtime_error when it is not a reply, or says "failed". A
+/// candidate's reply has the number of the request.
+Json reply_to(PeerProcess& process, Json request) {
+  if (process.is_sealed()) request["id"] = process.next_number();
   const std::string line = process.ask(request.dump());
   Json reply = Json::parse(line, nullptr, false);
   if (!reply.is_object()) {
-    throw std::runtime_error("the peer answered \"" + truncated(line, 60) +
+    throw std::runtime_error(process.noun() + " answered \"" + truncated(line, 60) +
                              "\", expected a JSON object");
+  }
+  if (process.is_sealed() && reply.value("id", Json()) != request["id"]) {
+    throw std::runtime_error(process.noun() + " answered another request than it was asked");
   }
   if (const auto reason = reply.find("failed"); reason != reply.end()) {
     throw std::runtime_error(reason->is_string() ? reason->get<std::string>() : reason->dump());
@@ -119,7 +128,9 @@ class PeerCandidate final : public Candidate {
         foreign_(std::move(foreign)),
         shared_(shared),
         outputs_(std::move(outputs)),
-        engine_(std::move(engine)) {}
+        engine_(std::move(engine)),
+        in_place_(process_->is_sealed()),
+        bytes_before_(process_->peak_bytes()) {}
 
   ~PeerCandidate() override {
     if (!process_->alive()) return;
@@ -136,7 +147,7 @@ class PeerCandidate final : public Candidate {
     const Json reply = reply_to(*process_, {{"do", "run"}, {"times", runs}});
     const auto seconds = reply.find("seconds");
     if (seconds == reply.end() || !seconds->is_number() || !(seconds->get<double>() > 0)) {
-      throw std::runtime_error("the peer answered " + truncated(reply.dump(), 60) +
+      throw std::runtime_error(process_->noun() + " answered " + truncated(reply.dump(), 60) +
                                ", expected the seconds of a run");
     }
     return seconds->get<double>();
@@ -146,7 +157,7 @@ class PeerCandidate final : public Candidate {
   [[nodiscard]] std::string engine() const override { return engine_; }
 
   void poison() override {
-    (void)reply_to(*process_, {{"do", "forget"}});
+    if (!in_place_) (void)reply_to(*process_, {{"do", "forget"}});
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const ForeignTensor& tensor = foreign_.outputs[i];
       std::memset(shared_.data() + outputs_[i], 0xFF, count_of(tensor) * size_of(tensor.dtype));
@@ -156,7 +167,8 @@ class PeerCandidate final : public Candidate {
   [[nodiscard]] std::optional<memory::Bytes> peak() const override { return peak_; }
 
   Errors verify() override {
-    if (const auto told = peak_of(reply_to(*process_, {{"do", "read"}}))) peak_ = told;
+    if (in_place_) look_at_memory();
+    else if (const auto told = peak_of(reply_to(*process_, {{"do", "read"}}))) peak_ = told;
     std::vector<std::vector<float>> values;
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       values.push_back(read(foreign_.outputs[i], shared_.data() + outputs_[i]));
@@ -165,18 +177,65 @@ class PeerCandidate final : public Candidate {
   }
 
  private:
+  /// The memory of a run, seen from outside.
+  void look_at_memory() {
+    if (peak_) return;
+    const std::size_t now = process_->peak_bytes();
+    const std::size_t tensors = process_->inputs().size() + process_->outputs().size();
+    peak_ = {.host = std::max(tensors, now - std::min(now, bytes_before_)), .device = 0};
+  }
+
   std::shared_ptr<PeerProcess> process_;
   ForeignCase foreign_;
   std::span<std::byte> shared_;
   std::vector<std::size_t> outputs_;  ///< offsets
   std::string engine_;
+  bool in_place_;             ///< a candidate, which works on the shared memory and is stopped now
+  std::size_t bytes_before_;  ///< its memory before the first run
   std::optional<memory::Bytes> peak_;  ///< after the peer has said it
 };
 
+CandidateOptions options_of(const Settings& settings) {
+  return {.untrusted = settings.untrusted,
+          .python_program = settings.candidate_program,
+          .timeout_s = settings.peer_timeout_s};
+}
+
+/// The request that opens a case, without its tensors.
+Json open_request(const Operator& op, const Point& point, const ForeignCase& foreign,
+                  const Bound& bound) {
+  Json axes = Json::object();
+  for (const auto& [axis, value] : point.values) {
+    std::visit([&, key = axis](const auto& held) { axes[key] = held; }, value);
+  }
+  return {{"do", "open"},
+          {"op", op.name()},
+          {"pass", point.pass},
+          {"backend", name_of(point.backend)},
+          {"device", devices::chosen()},
+          {"threads", point.threads},
+          {"processors", allowed_processors()},
+          {"bound", bound.processors()},
+          {"dtype", name_of(point.dtype)},
+          {"axes", std::move(axes)},
+          {"parameters", foreign.parameters}};
+}
+
+void write_all(const std::vector<ForeignTensor>& tensors, std::span<std::byte> memory,
+               const std::vector<std::size_t>& offsets) {
+  for (std::size_t i = 0; i < offsets.size(); ++i) write(tensors[i], memory.data() + offsets[i]);
+}
+
+PeerEntry skipped(std::string reason) { return {Status::skipped(std::move(reason)), nullptr, 0}; }
+
 }  // namespace
 
-Peers::Peers(std::filesystem::path program, double timeout_s, const StopFlag& stop)
-    : program_(std::move(program)), timeout_s_(timeout_s), stop_(stop) {}
+Peers::Peers(const Settings& settings, const StopFlag& stop)
+    : program_(settings.peer_program.empty() ? usual_peer_program()
+                                             : std::filesystem::path(settings.peer_program)),
+      candidates_(settings.candidates),
+      options_(options_of(settings)),
+      stop_(stop) {}
 
 Peers::~Peers() = default;
 
@@ -194,9 +253,9 @@ PeerEntry Peers::enter(const std::string& name, const Operator& op, const Point&
 
 PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& point, Case& inputs,
                       const Bound& bound, std::size_t slot) {
-  const auto skipped = [](std::string reason) {
-    return PeerEntry{Status::skipped(std::move(reason)), nullptr, 0};
-  };
+  if (const auto file = candidates_.find(name); file != candidates_.end()) {
+    return open_candidate(name, file->second, op, point, inputs, bound);
+  }
   std::error_code error;
   if (!std::filesystem::exists(program_, error)) {
     return skipped("peer " + name + " is not installed: there is no " + program_.string() +
@@ -207,43 +266,65 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
 
   std::shared_ptr<PeerProcess>& process = processes_[{name, slot}];
   if (!process || !process->alive()) {
-    process = std::make_shared<PeerProcess>(program_, name, timeout_s_, stop_);
+    process = std::make_shared<PeerProcess>(launch_of_peer(name), stop_);
   }
   SharedOffsets layout;
   std::vector<std::size_t> in;
   std::vector<std::size_t> out;
-  Json axes = Json::object();
-  for (const auto& [axis, value] : point.values) {
-    std::visit([&, key = axis](const auto& held) { axes[key] = held; }, value);
-  }
-  Json request{{"do", "open"},
-               {"op", op.name()},
-               {"pass", point.pass},
-               {"backend", name_of(point.backend)},
-               {"device", devices::chosen()},
-               {"threads", point.threads},
-               {"processors", allowed_processors()},
-               {"bound", bound.processors()},
-               {"dtype", name_of(point.dtype)},
-               {"axes", std::move(axes)},
-               {"parameters", foreign->parameters},
-               {"inputs", layout.place(foreign->inputs, in)},
-               {"outputs", layout.place(foreign->outputs, out)}};
+  Json request = open_request(op, point, *foreign, bound);
+  request["inputs"] = layout.place(foreign->inputs, in);
+  request["outputs"] = layout.place(foreign->outputs, out);
   request["bytes"] = layout.bytes();
   const std::span<std::byte> shared = process->share(layout.bytes());
-  for (std::size_t i = 0; i < in.size(); ++i) write(foreign->inputs[i], shared.data() + in[i]);
+  write_all(foreign->inputs, shared, in);
+  return entry_of(name, process, request, std::move(*foreign), shared, std::move(out));
+}
 
+PeerEntry Peers::open_candidate(const std::string& name, const CandidateFile& file,
+                                const Operator& op, const Point& point, Case& inputs,
+                                const Bound& bound) {
+  auto foreign = inputs.foreign(true);
+  if (!foreign) return skipped(op.name() + " cannot hand these inputs to a candidate");
+  SharedOffsets input_layout, output_layout;
+  std::vector<std::size_t> in;
+  std::vector<std::size_t> out;
+  Json request = open_request(op, point, *foreign, bound);
+  request["inputs"] = input_layout.place(foreign->inputs, in);
+  request["outputs"] = output_layout.place(foreign->outputs, out);
+  request["bytes"] = input_layout.bytes();
+  request["output_bytes"] = output_layout.bytes();
+  const PeerLaunch launch = launch_of(file, options_, std::max(1, point.threads),
+                                      input_layout.bytes() + output_layout.bytes());
+  const auto process = std::make_shared<PeerProcess>(
+      launch, PeerProcess::Sealed{input_layout.bytes(), output_layout.bytes()}, stop_);
+  write_all(foreign->inputs, process->inputs(), in);
+  about_[name] = file.about + (file.about.empty() ? "" : "; ") + "SHA-256 " + file.sha256 +
+                 (options_.untrusted ? "; untrusted" : "");
+  return entry_of(name, process, request, std::move(*foreign), process->outputs(), std::move(out));
+}
+
+PeerEntry Peers::entry_of(const std::string& name, const std::shared_ptr<PeerProcess>& process,
+                          const Json& request, ForeignCase foreign,
+                          std::span<std::byte> output_memory, std::vector<std::size_t> outputs) {
   const Json reply = reply_to(*process, request);
   if (std::string reason = text_of(reply, "skipped"); !reason.empty()) return skipped(reason);
-  if (std::string about = text_of(reply, "about"); !about.empty()) about_[name] = about;
+  if (std::string about = text_of(reply, "about"); !about.empty() && !process->is_sealed()) {
+    about_[name] = about;
+  }
   std::size_t output_bytes = 0;
-  for (const ForeignTensor& tensor : foreign->outputs) {
+  for (const ForeignTensor& tensor : foreign.outputs) {
     output_bytes += count_of(tensor) * size_of(tensor.dtype);
   }
   return {Status::ok(),
-          std::make_unique<PeerCandidate>(process, std::move(*foreign), shared, std::move(out),
-                                          text_of(reply, "engine")),
+          std::make_unique<PeerCandidate>(process, std::move(foreign), output_memory,
+                                          std::move(outputs), text_of(reply, "engine")),
           output_bytes};
+}
+
+PeerLaunch Peers::launch_of_peer(const std::string& name) const {
+  PeerLaunch launch{.program = program_, .arguments = {name}, .timeout_s = options_.timeout_s};
+  if (!options_.untrusted) return launch;
+  return caged(std::move(launch), available_memory(Backend::openmp));
 }
 
 std::string Peers::about() const { return Json(about_).dump(); }
@@ -259,6 +340,44 @@ void check_peers(std::span<const SweepEntry> entries) {
         throw InputError(axis.where + " " + io::impl::printable(name) + ": unknown; " +
                          (near.empty() ? "" : near + " ") + "expected the name of a peer: " +
                          join(known, ", ") + ", or --peer-program, which runs others");
+      }
+    }
+  }
+}
+
+void check_candidates(SweepRequest& request) {
+  static const std::vector<std::string> peers = split(KATT_PEERS, ',');
+  Settings& settings = request.settings;
+  if (settings.untrusted) {
+    if (const std::string missing = missing_for_sandbox(); !missing.empty()) {
+      throw InputError("--untrusted: this system lacks " + missing);
+    }
+    for (const SweepEntry& entry : request.entries) {
+      for (const AxisValue& backend : asked_values(entry, "backend")) {
+        if (backend != AxisValue(std::string(name_of(Backend::cuda)))) continue;
+        throw InputError(
+            "--untrusted: what uses a GPU writes to its driver, expected another backend than "
+            "cuda");
+      }
+    }
+  }
+  const StopFlag stop{false};
+  for (const SweepEntry& entry : request.entries) {
+    for (const AxisText& axis : entry.axes) {
+      if (axis.key != "candidate") continue;
+      for (const NamedCandidate& one : read_candidates(axis)) {
+        if (std::ranges::find(peers, one.name) != peers.end()) {
+          throw InputError(axis.where + " " + one.path + ": " + one.name +
+                           " is the name of a peer, expected another name, NAME=PATH");
+        }
+        const auto known = settings.candidates.find(one.name);
+        if (known == settings.candidates.end()) {
+          settings.candidates.emplace(
+              one.name, inspect_candidate(axis.where, one.path, options_of(settings), stop));
+        } else if (known->second.path != std::filesystem::absolute(one.path)) {
+          throw InputError(axis.where + " " + one.path + ": " + one.name + " is " +
+                           known->second.path.string() + " elsewhere, expected another name");
+        }
       }
     }
   }
