@@ -32,7 +32,7 @@ def candidate_options(candidates: Mapping[str, str | Path] | Iterable[str | Path
         program = folder / "candidate"
         peers = Path(katt_peers.__file__).parents[1]
         program.write_text(
-            f'#!/bin/sh\nPYTHONPATH={quote(str(peers))}\nexport PYTHONPATH\n'
+            f"#!/bin/sh\nPYTHONPATH={quote(str(peers))}\nexport PYTHONPATH\n"
             f'exec {quote(sys.executable)} -m katt_peers.candidate "$@"\n'
         )
         program.chmod(0o755)

@@ -23,6 +23,7 @@ struct SandboxLimits {
 ///   files      every file can be read and executed as before, none written, made or removed
 ///   network    no socket can be made; TCP is denied by landlock, too, where the kernel knows it
 ///   processes  no other process can be started, traced, read or sent a signal; threads can start
+///   root       has no more rights than others, but to read
 ///   memory     at most `data_bytes`, no anonymous memory that is shared
 ///   the rest   system calls beyond those that numerical code and Python's interpreter use fail
 ///              with EPERM; no core file; at most 1 MiB to standard error

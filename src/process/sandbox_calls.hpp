@@ -32,8 +32,6 @@ inline constexpr long allowed_calls[] = {
     SYS_close_range,
     SYS_dup,
     SYS_dup3,
-    SYS_fcntl,
-    SYS_ioctl,
     SYS_openat,
     SYS_fstat,
     SYS_newfstatat,

@@ -218,7 +218,6 @@ def test_what_is_no_candidate_is_refused(katt, tmp_path):
     assert "defines neither forward" in refusal(katt, tmp_path / "empty.py")
     assert "SyntaxError" in refusal(katt, tmp_path / "broken.py")
     assert "expected the path" in refusal(katt, "mine=")
-    assert "is a variant of swiglu" in refusal(katt, f"naive={tmp_path}/text.so")
     assert "is the name of a peer" in refusal(katt, f"torch_eager={tmp_path}/text.so")
     assert "expected NAME=PATH" in refusal(katt, tmp_path / "a-b.so")
     assert "is the name of a peer or of another candidate" in refusal(katt, "x=a.so,x=b.so")
@@ -227,6 +226,9 @@ def test_what_is_no_candidate_is_refused(katt, tmp_path):
 def test_a_library_that_cannot_serve_is_refused(katt, tmp_path):
     other = compiled(tmp_path, "other", "int unrelated(void) { return 0; }\n")
     assert "has no katt_candidate_version" in refusal(katt, other)
+    good = compiled(tmp_path, "good", "#include <katt/candidate.h>\n"
+                    "int katt_candidate_forward(const katt_problem* p) { return p == NULL; }\n")  # fmt: skip
+    assert "naive is a variant of swiglu" in refusal(katt, f"naive={good}")
     none = compiled(tmp_path, "none", "#include <katt/candidate.h>\n")
     assert "defines neither katt_candidate_forward nor katt_candidate_backward" in refusal(katt, none)
     newer = compiled(tmp_path, "newer", "#include <katt/candidate.h>\n"

@@ -35,9 +35,10 @@ class Referee:
                               timeout=300, env={**os.environ, **(env or {})}, check=False)  # fmt: skip
         return done
 
-    def sweep(self, path, *more, op="swiglu", size=("--tokens", 67, "--intermediate", 128), env=None):
+    def sweep(self, path, *more, op="swiglu", size=("--tokens", 67, "--intermediate", 128), rounds=10,
+              env=None):
         """The end of a sweep, and its rows by variant."""
-        done = self.run("sweep", op, *size, "--variant", "naive", "--candidate", path, "--rounds", 10, "--threads", 2,
+        done = self.run("sweep", op, *size, "--variant", "naive", "--candidate", path, "--rounds", rounds, "--threads", 2,
                         "--peer-timeout-s", 3, "-o", "out.h5", "--overwrite", *more, env=env)  # fmt: skip
         if done.returncode == 2:
             return done, {}
