@@ -12,8 +12,9 @@ namespace {
 
 /// FILE.toml or OP among the arguments: the first that is neither an option nor an option's value.
 std::string find_target(std::span<const std::string> arguments) {
-  const std::vector<std::string> flags{"--resume",  "--overwrite", "--cold", "--profile", "--json",
-                                       "--isolate", "--dry-run",   "--help", "-h"};
+  const std::vector<std::string> flags{"--resume", "--overwrite", "--cold",    "--profile",
+                                       "--json",   "--isolate",   "--dry-run", "--untrusted",
+                                       "--help",   "-h"};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (!argument.starts_with("-")) return argument;
@@ -70,6 +71,8 @@ MeasureOptions::MeasureOptions(CommandLine& line, const bench::SweepRequest& req
   line.positional("target", "operator, or sweep file");
   line.option("--device", device_help);
   line.flag("--cold", cold_, "flush the caches before every sample");
+  line.flag("--untrusted", untrusted_,
+            "run candidates and peers in a cage: no network, no writable file, no other process");
   for (const bench::SettingSpec& spec : bench::setting_specs()) {
     add(settings_, spec.key, "", spec.help, "Measuring");
   }
@@ -83,6 +86,11 @@ MeasureOptions::MeasureOptions(CommandLine& line, const bench::SweepRequest& req
   add(axes_, "variant", "", "variants to compare; auto: the fastest at each point (default: all)",
       "Axes");
   add(axes_, "peer", "", "other libraries to compare with, e.g. torch_flash", "Axes");
+  add(axes_, "candidate", "",
+      "kernels of yours to compare: [NAME=]PATH of a shared library (katt/candidate.h) or of a "
+      "file "
+      "of Python",
+      "Axes");
   add(axes_, "tile", "",
       "tiles such as 64x64,128x64; auto: those that katt tune found; presets of "
       "devices such as avx512, amx, h200 (katt info OP)",
@@ -108,6 +116,7 @@ void MeasureOptions::add(Names& options, const std::string& key, const std::stri
 void MeasureOptions::apply(bench::SweepRequest& request) const {
   if (request.entries.empty()) throw InputError("expected an operator or a sweep file");
   request.settings.cold |= cold_;
+  request.settings.untrusted |= untrusted_;
   for (const std::string& name : settings_) {
     if (const auto& text = line_.text(name)) {
       (void)bench::set_setting(request.settings, bench::canonical_key(name), *text, name);
@@ -121,6 +130,7 @@ void MeasureOptions::apply(bench::SweepRequest& request) const {
   }
   for (bench::SweepEntry& entry : request.entries) bench::override_axes(entry, typed);
   if (request.settings.peer_program.empty()) bench::check_peers(request.entries);
+  bench::check_candidates(request);
 }
 
 std::optional<int> MeasureOptions::device(const bench::SweepRequest& request) const {

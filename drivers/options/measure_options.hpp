@@ -40,7 +40,7 @@ class MeasureOptions {
            const std::string& help, const char* group);
 
   CommandLine& line_;
-  bool cold_ = false;
+  bool cold_ = false, untrusted_ = false;
   Names axes_, settings_;
 };
 

@@ -13,6 +13,7 @@ raises RuntimeError.
 
 from . import _functions
 from ._attention import alibi_slopes, attention, attention_backward
+from ._candidates import get_include
 from ._functions import *  # noqa: F403  NAME and NAME_backward of every other operator
 from ._katt import commit as __commit__
 from ._katt import version as __version__
@@ -31,7 +32,7 @@ from ._threads import get_num_threads, set_num_threads, threads
 # Without open: `from katt import *` must not hide Python's.
 __all__ = [
     "Llama", "Refusal", "Result", "Rule", "SweepError", "TernaryWeight", "__commit__", "__version__", "alibi_slopes",
-    "attention", "attention_backward", "get_num_threads", "rmsnorm_quantized", "rope_cache",
+    "attention", "attention_backward", "get_include", "get_num_threads", "rmsnorm_quantized", "rope_cache",
     "set_num_threads", "stream", "sweep", "ternary_linear", "ternary_linear_backward", "ternary_pack", "threads",
     *_functions.__all__,
 ]  # fmt: skip

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy
 
+from ._candidates import candidate_options
 from ._peers import PeerServer
 from ._results import Result, path_of
 from ._rules import Rule, RuleError
 from ._rules.file import write as write_rule
 
 PROGRAM = Path(__file__).with_name("bin") / "katt"
-FLAGS = ("resume", "overwrite", "cold", "profile")
+FLAGS = ("resume", "overwrite", "cold", "profile", "untrusted")
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 MOST_WAIT_S = 1.0  # for a program that was asked to end
 
@@ -39,6 +40,7 @@ def sweep(
     op: str | Path,
     *,
     peers: Mapping[str, Callable] | Iterable[str] = (),
+    candidates: Mapping[str, str | Path] | Iterable[str | Path] = (),
     arrays: str = "numpy",
     score_rule: Callable | str | None = None,
     output: str | Path | None = None,
@@ -49,7 +51,7 @@ def sweep(
 
     axes: the options of `katt sweep` with underscores: a value, a list (seq=[512, 1024]), or a range as text
         (seq="512:16384:x2"); of dtype, variant, tile, threads, heads, head_dim, causal, … Flags (resume, overwrite,
-        cold, profile) are True. Python has taken `pass`: pass_=["forward", "backward"]. Measuring is set by
+        cold, profile, untrusted) are True. Python has taken `pass`: pass_=["forward", "backward"]. Measuring is set by
         budget_s, min_rounds, rounds, precision and seed (docs/measuring.md). A dtype is "bf16" or "bfloat16", or the
         object of NumPy, ml_dtypes or PyTorch.
     peers: functions of yours by name, measured round by round between Katt's variants on the same inputs, their
@@ -58,6 +60,9 @@ def sweep(
         **kwargs; it returns the outputs of the operator, of the backward pass the gradients, as one array or a tuple.
         Raise katt.Refusal for a case that it does not compute. Or names of peers that scripts/peers installs, with
         peer_program=….
+    candidates: kernels of yours in files, each in a process of its own (docs/candidates.md): paths by name, or a list of
+        paths, of shared libraries that include katt/candidate.h (compile them with -I and katt.get_include()) and of files
+        of Python. untrusted=True runs them without network, writable files and other processes.
     arrays: the arrays of functions, "numpy" or "torch".
     score_rule: for "attention": a score rule as katt.attention takes it, of NumPy's functions, or a katt.Rule. Its
         rows have its name, and its float64 reference is the same rule, score by score. What it captures must have
@@ -94,6 +99,7 @@ def sweep(
     ):
         if score_rule is not None and not isinstance(score_rule, str):
             arguments += rule_options(score_rule, Path(rules))
+        arguments += candidate_options(candidates, Path(rules))
         names = list(peers)
         if names:
             arguments += ["--peer", ",".join(map(str, names))]

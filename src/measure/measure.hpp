@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 #include "machine/affinity.hpp"
 #include "memory/tracker.hpp"
 #include "op/registry.hpp"
+#include "process/candidate_file.hpp"
 #include "process/stop_flag.hpp"
 
 /// The measuring contract (docs/measuring.md). For the candidates of one case, or of the points of
@@ -48,8 +50,12 @@ struct Settings {
   bool profile = false;          ///< some further runs take a profile
   std::string peer_program{};    ///< program that runs the peers; empty: usual_peer_program()
   double peer_timeout_s = 300;   ///< a peer that is silent for longer has failed
-  std::uint64_t seed = 1;        ///< seed of the inputs and of the order within the rounds
-  double paired_goal = 0;  ///< of paired points: expected rate relative to the reference; 0: none
+  std::map<std::string, CandidateFile> candidates{};  ///< kernels of the user, by name
+  std::string
+      candidate_program{};  ///< program that runs candidates in Python; empty: the usual one
+  bool untrusted = false;   ///< candidates and peers run in the cage of process/sandbox.hpp
+  std::uint64_t seed = 1;   ///< seed of the inputs and of the order within the rounds
+  double paired_goal = 0;   ///< of paired points: expected rate relative to the reference; 0: none
 };
 
 /// The largest value among all ranks that measure the same case in step (op/collective.hpp), so

@@ -138,6 +138,9 @@ class Candidate {
   virtual std::optional<double> timed(int /*runs*/) { return std::nullopt; }
   /// Seconds that a request to another process takes without a run: of the caller's time of timed().
   [[nodiscard]] virtual double transport_s() { return 0; }
+  /// Seconds of the last request of timed(), where the caller has seen it take `seen_s` with what
+  /// comes before and after.
+  [[nodiscard]] virtual double request_s(double seen_s) const { return seen_s; }
   /// Case::change() has changed these inputs, with `all` every one, and so what is derived of them.
   virtual void inputs_changed(std::span<const InputChange> /*changes*/, bool /*all*/) {}
   /// Takes over such changes where the candidate has a copy of the inputs; run() does not.
@@ -189,7 +192,9 @@ class Case {
   /// True when outputs take the memory of inputs, so that a second run computes something else.
   [[nodiscard]] virtual bool runs_in_place() const { return false; }
   /// The case as another program can compute it; nothing where these inputs have no such form.
-  virtual std::optional<ForeignCase> foreign() { return std::nullopt; }
+  /// `with_derived`: with the inputs that the operator makes of the others, too, such as out and
+  /// lse of a backward pass.
+  virtual std::optional<ForeignCase> foreign(bool /*with_derived*/ = false) { return std::nullopt; }
 };
 
 /// The options of `katt run`.

@@ -197,14 +197,16 @@ class TensorCase final : public Case {
   }
   [[nodiscard]] bool runs_in_place() const override { return problem_.extent("in_place") != 0; }
 
-  std::optional<ForeignCase> foreign() override {
+  std::optional<ForeignCase> foreign(bool with_derived) override {
     if (op_.is_foreign && !op_.is_foreign(problem_)) return std::nullopt;
     expect();
     ForeignCase foreign;
     foreign.parameters = {problem_.parameters.begin(), problem_.parameters.end()};
     for (const TensorSpec& spec : pass_.inputs) {
-      if (!add(foreign.inputs, spec)) continue;
-      if (spec.derived) derived_[spec.name] = inputs_.download(spec.name);
+      if (!add(foreign.inputs, spec, with_derived && spec.derived && spec.held)) continue;
+      if (spec.derived && !derived_.contains(spec.name)) {
+        derived_[spec.name] = inputs_.download(spec.name);
+      }
       foreign.inputs.back().values =
           spec.derived ? std::span<const float>(derived_[spec.name]) : problem_.floats(spec.name);
       foreign.inputs.back().integers = problem_.indices(spec.name);
@@ -212,7 +214,9 @@ class TensorCase final : public Case {
     const std::string baseline = pass_.variants(backend_).front().name;
     for (const TensorSpec& spec : pass_.own) {
       if (spec.variant != baseline || !add(foreign.inputs, spec)) continue;
-      derived_[spec.name] = inputs_.of_variant(baseline).download(spec.name);
+      if (!derived_.contains(spec.name)) {
+        derived_[spec.name] = inputs_.of_variant(baseline).download(spec.name);
+      }
       foreign.inputs.back().values = derived_[spec.name];
     }
     std::vector<std::string> names;
@@ -275,8 +279,8 @@ class TensorCase final : public Case {
     return compare(pass_, problem_, *expected_, made, op_.compare);
   }
   /// Adds a tensor for another program, where it sees this one.
-  bool add(std::vector<ForeignTensor>& tensors, const TensorSpec& spec) const {
-    if (!spec.foreign || !spec.is_in(problem_)) return false;
+  bool add(std::vector<ForeignTensor>& tensors, const TensorSpec& spec, bool hidden = false) const {
+    if (!(spec.foreign || hidden) || !spec.is_in(problem_)) return false;
     tensors.push_back(
         {.name = spec.seen_as, .shape = spec.shape(problem_), .dtype = spec.dtype(problem_)});
     return true;
@@ -287,7 +291,7 @@ class TensorCase final : public Case {
   Problem problem_;
   DeviceInputs inputs_;
   std::optional<testing::Expected> expected_;
-  HostValues derived_;  ///< of foreign()
+  HostValues derived_;  ///< of foreign(), whose results point here
   Backend backend_;
   int threads_;
 };

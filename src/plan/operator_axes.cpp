@@ -40,7 +40,7 @@ std::vector<std::string> axis_keys(const Operator& op) {
       keys.push_back(spec.name);
     }
   }
-  keys.insert(keys.end(), {"variant", "peer", "tile", "tile_q", "tile_kv", "paired"});
+  keys.insert(keys.end(), {"variant", "peer", "candidate", "tile", "tile_q", "tile_kv", "paired"});
   return keys;
 }
 

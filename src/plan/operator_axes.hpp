@@ -25,7 +25,7 @@ void for_each_variant(const Operator& op, const F& f) {
 [[nodiscard]] std::vector<AxisSpec> common_axes(const Operator& op);
 
 /// Every key that an entry of this operator may hold: axes by name and short name, variant, peer,
-/// tile, tile_q, tile_kv, paired.
+/// candidate, tile, tile_q, tile_kv, paired.
 [[nodiscard]] std::vector<std::string> axis_keys(const Operator& op);
 
 /// The axis that a key means ("seq" → "seq_q"), or nothing.

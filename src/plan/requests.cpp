@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <functional>
+#include <string_view>
 
 #include "core/text.hpp"
 
@@ -31,15 +33,20 @@ std::vector<std::string> read_variants(const Operator& op, const AxisText& typed
   return names;
 }
 
+/// True for what the column `variant` can hold as the name of a peer or a candidate.
+bool is_name(std::string_view name) {
+  constexpr std::size_t longest = 32;
+  return !name.empty() && name.size() <= longest && std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_';
+  });
+}
+
 /// The names of peers; only their own program knows which exist.
 std::vector<std::string> read_peers(const Operator& op, const AxisText& typed) {
-  constexpr std::size_t longest = 32;  // of the column `variant`
   const auto variants = variant_names(op);
   std::vector<std::string> names;
   for (const std::string& name : split(typed.text, ',')) {
-    const bool plain = std::all_of(
-        name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
-    if (name.empty() || name.size() > longest || !plain) {
+    if (!is_name(name)) {
       throw InputError(typed.where + " \"" + truncated(name, 40) +
                        "\": expected the name of a peer, such as torch_flash");
     }
@@ -93,6 +100,28 @@ std::vector<Setting> settings_for(const VariantInfo& info, const ConfigRequest& 
 
 }  // namespace
 
+std::vector<NamedCandidate> read_candidates(const AxisText& typed) {
+  std::vector<NamedCandidate> candidates;
+  for (const std::string& item : split(typed.text, ',')) {
+    const auto equals = item.find('=');
+    const bool named = equals != std::string::npos;
+    NamedCandidate one{.name = named ? item.substr(0, equals) : "",
+                       .path = named ? item.substr(equals + 1) : item};
+    if (!named) one.name = std::filesystem::path(item).stem().string();
+    const std::string where = typed.where + " " + truncated(item, 200);
+    if (one.path.empty()) {
+      throw InputError(where + ": expected the path of a shared library or a file of Python");
+    }
+    if (!is_name(one.name)) {
+      throw InputError(where + ": \"" + truncated(one.name, 40) +
+                       "\" is no name for its rows, expected NAME=PATH, a name of letters, digits "
+                       "and '_', at most 32");
+    }
+    candidates.push_back(std::move(one));
+  }
+  return candidates;
+}
+
 std::map<std::string, const AxisText*> typed_axes(const SweepEntry& entry) {
   std::map<std::string, const AxisText*> typed;
   for (const AxisText& axis : entry.axes) {
@@ -121,6 +150,21 @@ ConfigRequest read_configs(const SweepEntry& entry,
     request.variants = read_variants(*entry.op, *text);
   }
   if (const AxisText* text = find("peer")) request.peers = read_peers(*entry.op, *text);
+  if (const AxisText* text = find("candidate")) {
+    const auto variants = variant_names(*entry.op);
+    for (const NamedCandidate& one : read_candidates(*text)) {
+      if (std::ranges::find(variants, one.name) != variants.end()) {
+        throw InputError(text->where + " " + one.path + ": " + one.name + " is a variant of " +
+                         entry.op->name() + ", expected another name, NAME=PATH");
+      }
+      if (std::ranges::find(request.peers, one.name) != request.peers.end()) {
+        throw InputError(text->where + " " + one.name +
+                         ": is the name of a peer or of another candidate, expected " + one.name +
+                         "_2=" + one.path);
+      }
+      request.peers.push_back(one.name);
+    }
+  }
   if (const AxisText* text = find("tile")) {
     const auto presets = preset_names(*entry.op);
     AxisText tiles = *text;

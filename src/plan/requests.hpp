@@ -22,16 +22,26 @@ struct EntryAxis {
 struct ConfigRequest {
   std::vector<std::pair<std::string, AxisValue>> paired;  ///< axes with the value of the reference
   std::vector<std::string> variants;                      ///< empty: all
-  std::vector<std::string> peers;
-  std::vector<Setting> tiles;                         ///< of `tile`
-  std::vector<std::string> presets;                   ///< of `tile`, by name
-  std::map<std::string, std::vector<int>> extents{};  ///< of `tile_q`, `tile_kv`
+  std::vector<std::string> peers;                         ///< and candidates
+  std::vector<Setting> tiles;                             ///< of `tile`
+  std::vector<std::string> presets;                       ///< of `tile`, by name
+  std::map<std::string, std::vector<int>> extents{};      ///< of `tile_q`, `tile_kv`
 };
 
 /// The typed axes of an entry by axis name, each at most once.
 [[nodiscard]] std::map<std::string, const AxisText*> typed_axes(const SweepEntry& entry);
 
-/// The variants, peers and tiles among the typed axes. Throws InputError for the first error.
+/// A kernel of the user that an entry names.
+struct NamedCandidate {
+  std::string name;  ///< of its rows
+  std::string path;
+};
+
+/// The candidates of an axis, "NAME=PATH,…"; without a name the file's stem. Throws InputError for
+/// what is no name.
+[[nodiscard]] std::vector<NamedCandidate> read_candidates(const AxisText& typed);
+
+/// The variants, peers, candidates and tiles among the typed axes. Throws InputError for the first error.
 [[nodiscard]] ConfigRequest read_configs(const SweepEntry& entry,
                                          const std::map<std::string, const AxisText*>& typed);
 

@@ -16,7 +16,8 @@ const std::vector<SettingSpec>& setting_specs() {
       {"paired_goal",
        "line in the report of paired points: expected rate relative to the reference"},
       {"peer_program", "program that runs the peers (what scripts/peers installs)"},
-      {"peer_timeout_s", "seconds of silence after which a peer has failed (300)"},
+      {"peer_timeout_s", "seconds of silence after which a peer or a candidate has failed (300)"},
+      {"candidate_program", "program that runs candidates in Python (katt-candidate-python)"},
   };
   return specs;
 }
@@ -44,6 +45,10 @@ bool set_setting(Settings& settings, std::string_view key, std::string_view text
     settings.peer_program = text;
   } else if (key == "peer_timeout_s") {
     settings.peer_timeout_s = parse_number(where, text, 0.1, day_s);
+  } else if (key == "candidate_program") {
+    settings.candidate_program = text;
+  } else if (key == "untrusted") {
+    settings.untrusted = parse_count(where, text, 0, 1) != 0;
   } else if (key == "paired_goal") {
     settings.paired_goal = parse_number(where, text, 0, 1e6);
   } else if (key == "bind") {

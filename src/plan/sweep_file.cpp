@@ -103,7 +103,8 @@ class Reader {
     if (or_setting && set_setting(request_.settings, typed.key, typed.text, typed.where)) return;
     std::vector<std::string> known;
     if (or_setting) {
-      known = {"title", "description", "op", "label", "sweep", "axes", "cold", "profile"};
+      known = {"title", "description", "op",      "label",    "sweep",
+               "axes",  "cold",        "profile", "untrusted"};
       for (const SettingSpec& setting : setting_specs()) known.push_back(setting.key);
     }
     for (const SweepEntry& entry : request_.entries) {

@@ -22,7 +22,8 @@ struct SweepRequest {
 ///
 ///   title = "Tiles of flash attention"
 ///   budget_s = 0.5                 # settings: rounds, min_rounds, budget_s, precision, seed,
-///                                  # cold, paired_goal, peer_program, peer_timeout_s
+///                                  # cold, paired_goal, peer_program, peer_timeout_s,
+///                                  # candidate_program, untrusted
 ///   dtype = ["f32", "bf16"]        # axes here, or in a table [axes], hold for every [[sweep]]
 ///   [[sweep]]
 ///   op = "attention"

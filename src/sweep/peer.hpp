@@ -6,18 +6,20 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "measure/measure.hpp"
 #include "op/registry.hpp"
 #include "plan/plan.hpp"
+#include "plan/sweep_file.hpp"
 
-/// Other libraries, measured beside ours. A peer is a child process that holds the inputs of a case
+/// Other libraries, and kernels of the user (candidates), measured beside ours. A peer is a child process that holds the inputs of a case
 /// and runs once per request, so that its samples interleave with ours; docs/peers.md has the
 /// protocol. One process for each name lives through a sweep, and further ones for the further points
-/// of a paired group.
+/// of a paired group; a candidate has a process for each case (docs/candidates.md).
 namespace katt::bench {
-
-class PeerProcess;
 
 /// A peer's part in a case: ready to be measured, or the reason why not.
 struct PeerEntry {
@@ -26,12 +28,21 @@ struct PeerEntry {
   std::size_t output_bytes = 0;  ///< tensors of the request
 };
 
+/// The tensors of a case in shared memory.
+struct Placed {
+  std::span<std::byte> memory;
+  std::vector<std::size_t> offsets{};
+
+  [[nodiscard]] std::byte* tensor(std::size_t i) const { return memory.data() + offsets[i]; }
+};
+
 /// The peers of a sweep. Use up all entries before you enter the next case, and before this object
 /// ends.
 class Peers {
  public:
-  /// Starts `program` once for each peer, with the peer's name as its argument.
-  Peers(std::filesystem::path program, double timeout_s, const StopFlag& stop);
+  /// Starts the program of the settings once for each peer, with the peer's name as its argument,
+  /// and katt-candidate for each case of a candidate.
+  Peers(const Settings& settings, const StopFlag& stop);
   ~Peers();
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
@@ -50,9 +61,16 @@ class Peers {
  private:
   PeerEntry open(const std::string& name, const Operator& op, const Point& point, Case& inputs,
                  const Bound& bound, std::size_t slot);
+  PeerEntry open_candidate(const std::string& name, const CandidateFile& file, const Operator& op,
+                           const Point& point, Case& inputs, const Bound& bound);
+  /// Sends the request of an open case, and makes its entry of the reply.
+  PeerEntry entry_of(const std::string& name, const std::shared_ptr<PeerProcess>& process,
+                     nlohmann::json request, ForeignCase foreign, Placed inputs, Placed outputs);
+  [[nodiscard]] PeerLaunch launch_of_peer(const std::string& name) const;
 
   std::filesystem::path program_;
-  double timeout_s_;
+  std::map<std::string, CandidateFile> candidates_;
+  CandidateOptions options_;
   const StopFlag& stop_;
   std::map<std::pair<std::string, std::size_t>, std::shared_ptr<PeerProcess>> processes_;
   std::map<std::string, std::string> about_;
@@ -60,6 +78,11 @@ class Peers {
 
 /// Throws InputError for a peer that scripts/peers does not install, with the nearest that it does.
 void check_peers(std::span<const SweepEntry> entries);
+
+/// Looks at the candidates that the entries of a request name, and puts them into its settings.
+/// Throws InputError for one that cannot be measured, and for --untrusted where this system has no
+/// cage or the request a GPU.
+void check_candidates(SweepRequest& request);
 
 /// The path where scripts/peers puts the peers' program: peers/bin/katt-peers in the folder of the
 /// builds.

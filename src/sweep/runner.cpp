@@ -123,9 +123,7 @@ CaseRunner::CaseRunner(const Settings& settings, std::vector<io::CeilingRow> cei
       ceilings_(std::move(ceilings)),
       stop_(stop),
       group_(std::move(group)),
-      peers_(settings.peer_program.empty() ? usual_peer_program()
-                                           : std::filesystem::path(settings.peer_program),
-             settings.peer_timeout_s, stop),
+      peers_(settings, stop),
       doing_(std::move(doing)) {}
 
 void CaseRunner::tell(const PlannedCase& planned, const std::string& what) const {
