@@ -41,6 +41,7 @@ std::vector<Command> commands() {
        true},
       {"merge", impl::merge_command, "put result files together, such as the parts of a sweep"},
       {"run", impl::run_command, "run one operator on the tensors of a file", true},
+      {"referee", impl::referee_command, "judge a kernel of others: a task in JSON, a verdict in JSON"},
       {"tune", impl::tune_command, "find the fastest tiles of this machine, for --tile auto"},
       {"info", impl::info_command, "build, machine, backends, operators with variants and tiles",
        true},

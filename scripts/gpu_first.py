@@ -204,7 +204,7 @@ def token_bound(run):
 def failed_rows(run):
     """A line for each failed row of the files."""
     files = [run.out / f"cuda_{name}.h5" for name in ("attention", "operators", "verify")]
-    rows = [row for row in (measured_rows(files) if has("h5py") else []) if row["status"] == "failed"]
+    rows = [row for row in (measured_rows(files) if has("h5py") else []) if row["status"] in ("failed", "suspect")]
     return [" ".join(str(row[name]) for name in ("op", "pass", "dtype", "variant", "seq_q", "seq_kv", "head_dim"))
             + f" {row['tile_q']}x{row['tile_kv']}: {row['reason']}" for row in rows]  # fmt: skip
 

@@ -18,6 +18,7 @@ struct Invocation {
 int sweep_command(const Invocation& invocation);
 int merge_command(const Invocation& invocation);
 int run_command(const Invocation& invocation);
+int referee_command(const Invocation& invocation);
 int tune_command(const Invocation& invocation);
 int info_command(const Invocation& invocation);
 int logits_command(const Invocation& invocation);

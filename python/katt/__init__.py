@@ -20,6 +20,7 @@ from ._katt import version as __version__
 from ._model import Llama
 from ._norms import rmsnorm_quantized
 from ._peers import Refusal
+from ._referee import referee
 from ._results import Result
 from ._results import open as open  # noqa: A004
 from ._rope import rope_cache
@@ -32,7 +33,7 @@ from ._threads import get_num_threads, set_num_threads, threads
 # Without open: `from katt import *` must not hide Python's.
 __all__ = [
     "Llama", "Refusal", "Result", "Rule", "SweepError", "TernaryWeight", "__commit__", "__version__", "alibi_slopes",
-    "attention", "attention_backward", "get_include", "get_num_threads", "rmsnorm_quantized", "rope_cache",
+    "attention", "attention_backward", "get_include", "get_num_threads", "referee", "rmsnorm_quantized", "rope_cache",
     "set_num_threads", "stream", "sweep", "ternary_linear", "ternary_linear_backward", "ternary_pack", "threads",
     *_functions.__all__,
 ]  # fmt: skip

@@ -108,11 +108,12 @@ def sweep(
         status, last_line, summary = run(arguments, progress)
     if status == 2:
         raise ValueError(last_line.removeprefix("katt: "))
-    if summary is None or summary["interrupted"] or status != bool(summary["failed"]):
+    if summary is None or summary["interrupted"] or status != bool(summary["failed"] + summary["suspect"]):
         raise SweepError(ending(status, last_line, None if folder else output), status)
     result = Result(output, folder=folder)
-    if summary["failed"]:
-        warnings.warn(f"{summary['failed']} rows have failed; the column reason says why", stacklevel=2)
+    for word in ("failed", "suspect"):
+        if summary[word]:
+            warnings.warn(f"{summary[word]} rows are {word}; the column reason says why", stacklevel=2)
     return result
 
 

@@ -19,7 +19,6 @@ from .refusal import Refusal
 from .server import first_line
 from .torch_case import TorchCase, gradients_of, inputs_of
 
-
 # Gradients of the function's outputs, as cases name them, in the order of these.
 GIVEN = ("dout", "dout2", "dresidual_out")
 
