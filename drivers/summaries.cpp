@@ -87,6 +87,7 @@ std::string summary_json(const SweepSummary& summary, const std::string& output)
                      {"ok", summary.ok},
                      {"skipped", summary.skipped},
                      {"failed", summary.failed},
+                     {"suspect", summary.suspect},
                      {"already_present", summary.present},
                      {"interrupted", summary.interrupted},
                      {"elapsed_s", summary.elapsed_s}});

@@ -173,13 +173,10 @@ int sweep_command(const Invocation& invocation) {
                                       stop)
           : bench::run_sweep(invocation.registry, request, plan, options, progress, stop);
   if (!first) return 0;
-  if (const std::string warning = bench::ceiling_warning(summary); !warning.empty()) {
-    progress.note(warning);
-  }
   if (const std::string remark = impl::blas_remark(); !remark.empty()) progress.note(remark);
   progress.note(bench::summary_line(summary, options.output));
   if (json) std::printf("%s\n", bench::summary_json(summary, options.output.string()).c_str());
-  return summary.interrupted ? 130 : summary.failed > 0 ? 1 : 0;
+  return summary.status();
 }
 
 }  // namespace katt::impl

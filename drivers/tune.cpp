@@ -87,7 +87,7 @@ int tune_command(const Invocation& invocation) {
                        stop_on_signals("stopping after this kernel"));
   progress.note(bench::summary_line(summary, path));
   if (json) std::printf("%s\n", found.json().c_str());
-  return summary.interrupted ? 130 : summary.failed > 0 ? 1 : 0;
+  return summary.status();
 }
 
 }  // namespace katt::impl

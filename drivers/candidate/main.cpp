@@ -68,6 +68,7 @@ class Lines {
       if (n <= 0) std::_Exit(1);  // the sweep has ended
       sent += static_cast<std::size_t>(n);
     }
+    kill(getpid(), SIGSTOP);  // until the next request: no thread goes on
   }
 
  private:

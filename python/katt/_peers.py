@@ -21,7 +21,7 @@ from pathlib import Path
 from shlex import quote
 
 import numpy
-from katt_peers.case import Case
+from katt_peers.case import Case, Spec
 from katt_peers.refusal import Refusal
 from katt_peers.server import Server
 
@@ -107,7 +107,8 @@ class FunctionCase:
         self._library = TorchArrays(case) if arrays == "torch" else NumPyArrays(case)
         self.about = f"{self._library.about}, in Python {sys.version.split()[0]}"
         self._function = function
-        self._arguments = arguments_of(function, case, {spec.name: self._library.input(spec) for spec in case.inputs})
+        self._inputs = {spec.name: self._library.input(spec) for spec in case.inputs}
+        self._arguments = arguments_of(function, case, self._inputs)
         self._results = ()
         self.run(1)  # the first call may compile
 
@@ -119,6 +120,14 @@ class FunctionCase:
         seconds = (time.perf_counter() - start) / times
         self._results = tuple(results) if isinstance(results, (tuple, list)) else (results,)
         return seconds
+
+    def take(self, spec: Spec, first: int, count: int) -> bool:
+        """Takes over elements of an input that the sweep has changed; False where they do not follow each other."""
+        if swapped(self._case, len(spec.shape)):
+            return False
+        part = slice(first, first + count)
+        self._inputs[spec.name].reshape(-1)[part] = self._library.shared(spec).reshape(-1)[part]
+        return True
 
     def forget(self) -> None:
         self._results = ()
@@ -168,16 +177,16 @@ class NumPyArrays:
             raise Refusal("arrays of NumPy have bf16 only with the package ml_dtypes") from None
         return ml_dtypes.bfloat16
 
-    def _shared(self, spec):
+    def shared(self, spec):
         flat = numpy.frombuffer(self._case.memory, self._dtype(spec), math.prod(spec.shape), spec.offset)
         return flat.reshape(spec.shape)
 
     def input(self, spec):
-        array = self._shared(spec).copy()
+        array = self.shared(spec).copy()
         return array.swapaxes(1, 2).copy().swapaxes(1, 2) if swapped(self._case, array.ndim) else array
 
     def write(self, spec, result):
-        self._shared(spec)[...] = result
+        self.shared(spec)[...] = result
 
 
 class TorchArrays:
@@ -194,15 +203,15 @@ class TorchArrays:
         torch.set_num_threads(case.threads)
         self.about = f"torch {torch.__version__}"
 
-    def _shared(self, spec):
+    def shared(self, spec):
         flat = self._torch.frombuffer(
             self._case.memory, dtype=self._dtypes[spec.dtype], count=math.prod(spec.shape), offset=spec.offset
         )
         return flat.view(spec.shape)
 
     def input(self, spec):
-        tensor = self._shared(spec).clone()
+        tensor = self.shared(spec).clone()
         return tensor.transpose(1, 2).contiguous().transpose(1, 2) if swapped(self._case, tensor.dim()) else tensor
 
     def write(self, spec, result):
-        self._shared(spec).copy_(result.detach())
+        self.shared(spec).copy_(result.detach())

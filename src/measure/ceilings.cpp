@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <utility>
 
@@ -284,6 +285,38 @@ NearestCeiling nearest_ceiling(std::span<const io::CeilingRow> ceilings, Backend
     }
   }
   return nearest;
+}
+
+std::string impossible_rate(std::span<const io::CeilingRow> ceilings, Backend backend, Dtype dtype,
+                            int threads, const Work& work, double time_s) {
+  constexpr double noise = 0.9;
+  const std::string memory = work.traffic + "_";
+  const std::string level = memory + level_of(backend, threads, work.bytes);
+  const io::CeilingRow* nearer = nullptr;
+  const io::CeilingRow* unit = nullptr;
+  double peak = 0;
+  bool reached = false;  // the level: the rows go from the cores outwards
+  for (const io::CeilingRow& ceiling : ceilings) {
+    if (ceiling.threads != threads || !(ceiling.value > 0)) continue;
+    reached = reached || ceiling.name == level;
+    if (!reached && ceiling.name.starts_with(memory)) nearer = &ceiling;
+    const bool is_narrow = dtype != Dtype::f32;
+    if (ceiling.unit != "FLOP/s" || work.compute_ceiling.empty()) continue;
+    if (!is_narrow && ceiling.name != work.compute_ceiling) continue;
+    const double value = ceiling.value * (is_narrow && ceiling.name == "fma_f32" ? 2 : 1);
+    if (value <= peak) continue;
+    peak = value;
+    unit = &ceiling;
+  }
+  char text[160] = "";
+  if (unit != nullptr && noise * work.flops / time_s > peak) {
+    std::snprintf(text, sizeof text, "%.4g TFLOP/s, expected at most the %.4g TFLOP/s of %s",
+                  work.flops / time_s * 1e-12, peak * 1e-12, unit->name.c_str());
+  } else if (nearer != nullptr && noise * work.bytes / time_s > nearer->value) {
+    std::snprintf(text, sizeof text, "%.4g GB/s, expected at most the %.4g GB/s of %s",
+                  work.bytes / time_s * 1e-9, nearer->value * 1e-9, nearer->name.c_str());
+  }
+  return text;
 }
 
 std::function<void()> cache_flusher(Backend backend, int threads) {

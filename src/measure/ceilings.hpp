@@ -51,6 +51,15 @@ struct NearestCeiling {
     std::span<const io::CeilingRow> ceilings, Backend backend, int threads, const Work& work,
     double time_s, double bandwidth_fraction = std::numeric_limits<double>::quiet_NaN());
 
+/// Why the time of some work cannot be: more arithmetic or traffic in it than the measured limits
+/// allow; empty when it can. In 16 bits arithmetic counts against the fastest unit, or twice the
+/// vectors' rate in f32. Traffic counts against the level one nearer to the cores than the one that
+/// holds it, since that may hold a part; against none where there is no such level. A limit may be
+/// a tenth higher than measured.
+[[nodiscard]] std::string impossible_rate(std::span<const io::CeilingRow> ceilings, Backend backend,
+                                          Dtype dtype, int threads, const Work& work,
+                                          double time_s);
+
 /// A function that empties the caches of a backend by writing a buffer larger than all of them. It
 /// owns the buffer.
 [[nodiscard]] std::function<void()> cache_flusher(Backend backend, int threads);

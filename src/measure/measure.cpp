@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <exception>
+#include <limits>
 #include <map>
 #include <new>
 #include <numeric>
@@ -14,7 +16,9 @@
 
 #include "core/stopwatch.hpp"
 #include "measure/device_clock.hpp"
+#include "measure/fresh_inputs.hpp"
 #include "measure/statistics.hpp"
+#include "op/reference/sample.hpp"
 #include "process/watch.hpp"
 #include "ranks/communicator.hpp"
 
@@ -57,21 +61,61 @@ void guarded(Contender& contender, F&& f) {
 Errors run_and_verify(Candidate& candidate) {
   candidate.poison();
   candidate.restore();
+  candidate.take_inputs();
   candidate.run();
   candidate.fence();
   return candidate.verify();
 }
 
-/// Seconds a run takes, and the seconds of them until its launches returned to the host.
+/// Seconds a run takes, and the seconds of them until its launches returned to the host. Of another
+/// process those of the whole request, and those of a run that it claims.
 struct Sample {
   double seconds = 0;
   double host_s = 0;
+  double claimed_s = 0;
 };
+
+/// One sample of another process: the time of the request without its transport. A device's clock is
+/// read by that process alone, and held against this one (disagreement()).
+Sample sample_of_process(const Contender& contender, int inner) {
+  Candidate& candidate = *contender.candidate;
+  const Stopwatch watch;
+  const double claimed_s = candidate.timed(inner).value_or(0);
+  const double request_s = candidate.request_s().value_or(watch.seconds());
+  const double own_s = std::max(request_s - candidate.transport_s(), 1e-9) / inner;
+  return {contender.on_device ? claimed_s : own_s, request_s, claimed_s};
+}
+
+/// Why the clock of another process cannot be believed; empty when it agrees with ours. The runs
+/// lie within the request, so an honest time is no longer; and in the least disturbed round the
+/// rest of the request is its transport. A busy machine may delay it, hence the wide margin: it is
+/// our clock that counts.
+std::string disagreement(const Contender& contender) {
+  const Measured& measured = contender.measured;
+  constexpr double nothing = std::numeric_limits<double>::infinity();
+  double rest_s = nothing, excess_s = nothing, shortest_s = nothing;
+  for (std::size_t i = 0; i < measured.claimed_s.size(); ++i) {
+    const double request_s = measured.request_s[i];
+    const double claimed_s = measured.claimed_s[i] * measured.inner;
+    rest_s = std::min(rest_s, request_s - claimed_s);
+    excess_s = std::min(excess_s, claimed_s - request_s);
+    shortest_s = std::min(shortest_s, request_s);
+  }
+  constexpr double start_s = 3e-4;  // launches, and the waking of threads
+  const double margin_s = 0.25 * shortest_s + 2 * contender.candidate->transport_s() + start_s;
+  if (measured.claimed_s.empty() || (rest_s <= margin_s && excess_s <= 0)) return {};
+  char text[128];
+  std::snprintf(text, sizeof text, "its clock says %.3g s a run, the sweep's %.3g s",
+                median_interval(measured.claimed_s).median,
+                median_interval(measured.request_s).median / measured.inner);
+  return text;
+}
 
 /// One sample: the mean of `inner` runs between two fences, on a device between two of the device's
 /// events.
 Sample sample(const Contender& contender, int inner) {
   Candidate& candidate = *contender.candidate;
+  if (candidate.process() != 0) return sample_of_process(contender, inner);
   if (const auto seconds = candidate.timed(inner)) return {*seconds, 0};
   std::optional<DeviceClock> clock;
   if (contender.on_device) clock.emplace();
@@ -87,7 +131,7 @@ Sample sample(const Contender& contender, int inner) {
 
 /// Runs until the time of a run has settled (three runs, or a tenth of the budget spent) and
 /// chooses how many runs make a sample.
-void warm_up(Contender& contender, const Settings& settings, const Largest& largest) {
+void warm_up(Contender& contender, const Settings& settings, bool batches, const Largest& largest) {
   const Stopwatch watch;
   bool restored = contender.candidate->restore();
   double fastest = sample(contender, 1).seconds;
@@ -95,9 +139,11 @@ void warm_up(Contender& contender, const Settings& settings, const Largest& larg
     restored = contender.candidate->restore();
     fastest = std::min(fastest, sample(contender, 1).seconds);
   }
-  const double shortest_s = contender.on_device ? settings.device_batch_s : settings.shortest_s;
-  const double batch_s = contender.on_device ? settings.device_batch_s : settings.batch_s;
-  if (!settings.cold && !restored && fastest < shortest_s) {
+  // The noise of a transport, and of a device's launches, is that of many short runs.
+  const bool is_far = contender.on_device || contender.candidate->process() != 0;
+  const double shortest_s = is_far ? settings.device_batch_s : settings.shortest_s;
+  const double batch_s = is_far ? settings.device_batch_s : settings.batch_s;
+  if (batches && !settings.cold && !restored && fastest < shortest_s) {
     constexpr double most = 10000;
     contender.measured.inner =
         static_cast<int>(std::clamp(std::ceil(batch_s / std::max(fastest, 1e-9)), 1.0, most));
@@ -127,21 +173,30 @@ class Turns {
       }
     }
     if (process == 0) bound_.renew();
-    if ((process != last_ || contender.point != last_point_) && !cold_) {
+    const auto& samples = contender.measured.samples_s;
+    const bool is_short = samples.empty() || samples.back() < long_s;
+    if ((process != last_ || contender.point != last_point_ || (disturbed_ && is_short)) &&
+        !cold_) {
       candidate.restore();
       (void)sample(contender, 1);
     }
     last_ = process;
     last_point_ = contender.point;
+    disturbed_ = false;
   }
   /// Notes that threads of this process have flushed the caches.
   void flushed() { last_ = 0; }
+  /// Notes that something else than a candidate has used the caches.
+  void disturbed() { disturbed_ = true; }
 
  private:
+  static constexpr double long_s =
+      10e-3;  ///< a run that fills the caches in a fraction of its time
   bool cold_;
   const Bound& bound_;
   int last_ = 0;
   std::size_t last_point_;
+  bool disturbed_ = false;
 };
 
 bool precise(const Contender& contender, double target) {
@@ -162,6 +217,25 @@ std::vector<std::size_t> order_of(std::span<Contender* const> active, std::mt199
   for (std::size_t i = 0; i < order.size(); ++i) first.try_emplace(active[order[i]]->point, i);
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return first[active[i]->point]; });
   return order;
+}
+
+/// Compares the outputs of a round. In place a further run computes them.
+void compare_outputs(std::span<Contender* const> contenders, FreshInputs& fresh, int round) {
+  const Stopwatch watch;
+  const testing::SampleSeed seed(fresh.seed());
+  for (Contender* const contender : contenders) {
+    if (contender->inputs == nullptr || !contender->measured.status.is_ok()) continue;
+    guarded(*contender, [&] {
+      Candidate& candidate = *contender->candidate;
+      const Errors errors =
+          contender->inputs->runs_in_place() ? run_and_verify(candidate) : candidate.verify();
+      if (!errors.status.is_ok()) {
+        contender->measured.status = Status::failed("round " + std::to_string(round) +
+                                                    ", other inputs: " + errors.status.reason());
+      }
+    });
+  }
+  fresh.compared(watch.seconds());
 }
 
 std::vector<Contender*> running(std::span<Contender> contenders) {
@@ -201,25 +275,31 @@ Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std:
 bool measure(std::span<Contender> contenders, const Settings& settings,
              const std::function<void()>& flush, const StopFlag& stop, const Bound& bound,
              const Largest& largest) {
-  for (Contender* contender : running(contenders)) {
+  const auto ready = running(contenders);
+  const bool batches =
+      std::ranges::none_of(ready, [](const Contender* one) { return one->candidate->runs_once(); });
+  for (Contender* contender : ready) {
     if (stop) return false;
-    guarded(*contender, [&] { warm_up(*contender, settings, largest); });
+    guarded(*contender, [&] { warm_up(*contender, settings, batches, largest); });
   }
 
   std::mt19937_64 random(settings.seed);
   Turns turns(settings.cold, bound, contenders.empty() ? 0 : contenders.back().point);
+  const int most_rounds = settings.rounds > 0 ? settings.rounds : settings.max_rounds;
+  FreshInputs fresh(std::min(settings.min_rounds, most_rounds));
   const Stopwatch watch;
-  for (int round = 0; round < (settings.rounds > 0 ? settings.rounds : settings.max_rounds);
-       ++round) {
+  for (int round = 0; round < most_rounds; ++round) {
     const auto active = running(contenders);
     if (active.empty()) break;
     const double budget = settings.budget_s * static_cast<double>(active.size());
     if (settings.rounds == 0 && round >= settings.min_rounds &&
-        (elapsed_s(watch, largest) >= budget ||
+        (elapsed_s(watch, largest) - fresh.seconds() >= budget ||
          std::all_of(active.begin(), active.end(),
                      [&](const Contender* one) { return precise(*one, settings.precision); }))) {
       break;
     }
+    if (fresh.change(active, round)) turns.disturbed();
+    const Stopwatch round_watch;
     for (const std::size_t i : order_of(active, random)) {
       if (stop) return false;
       Contender& contender = *active[i];
@@ -231,20 +311,34 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
         }
         turns.give_to(contender);
         if (!settings.cold) contender.candidate->restore();
+        contender.candidate->take_inputs();
         const Sample taken = sample(contender, contender.measured.inner);
         contender.measured.samples_s.push_back(taken.seconds);
-        if (contender.on_device && contender.candidate->process() == 0) {
+        if (contender.candidate->process() != 0) {
+          contender.measured.request_s.push_back(taken.host_s);
+          contender.measured.claimed_s.push_back(taken.claimed_s);
+        } else if (contender.on_device) {
           contender.measured.host_s.push_back(taken.host_s);
         }
         const double hz = contender.on_device ? multiprocessor_clock_hz() : 0;
         if (hz > 0) contender.measured.sm_clock_hz.push_back(hz);
       });
     }
+    if (fresh.compares(round, round_watch.seconds())) {
+      compare_outputs(active, fresh, round);
+      turns.disturbed();
+    }
   }
 
+  fresh.change_all(running(contenders));
+  const testing::SampleSeed seed(fresh.seed());
   for (Contender* contender : running(contenders)) {
     if (stop) return false;
     guarded(*contender, [&] {
+      if (const std::string reason = disagreement(*contender); !reason.empty()) {
+        contender->measured.status = Status::failed(reason);
+        return;
+      }
       const Errors errors = run_and_verify(*contender->candidate);
       if (!errors.status.is_ok()) {
         contender->measured.status = Status::failed("after timing: " + errors.status.reason());

@@ -21,11 +21,13 @@
 ///   for each candidate: prepare; poison, run, verify      memory is measured here, one at a time
 ///   for each candidate: warm up; choose how many runs make a sample
 ///   repeat
+///     change inputs                                        fresh_inputs.hpp
 ///     for each candidate, in random order: (flush) fence, start, run…, fence, stop
 ///                                          on a device start and stop are events of its own,
 ///                                          behind a kernel that hides the latency of the launch
+///     in rounds that nobody knows before: verify the outputs
 ///   until every median is known to the target, or the time budget is spent
-///   for each candidate: poison, run, verify again
+///   change all inputs; for each candidate: poison, run, verify again
 ///
 /// When the next candidate runs in another process than the last one, the loop waits until the idle
 /// threads of the last process sleep. A candidate in another process, or at another point, first
@@ -66,6 +68,8 @@ struct Measured {
   std::vector<double> samples_s;      ///< one sample a round; a sample is the mean of `inner` runs
   std::vector<double> host_s{};       ///< on a device: host seconds of a run, one a round
   std::vector<double> sm_clock_hz{};  ///< on a device, if known: behind the run, one a round
+  std::vector<double> claimed_s{};    ///< of another process: seconds of a run by its own clock …
+  std::vector<double> request_s{};    ///< … and by that of this process, of all runs of a sample
   int inner = 1;
   double max_abs_err = 0;  ///< over the rows that were checked, before timing
   double mean_abs_err = 0;
@@ -81,6 +85,7 @@ struct Contender {
   bool on_device = false;    ///< timed by the device's clock
   std::uint64_t number = 0;  ///< number for the watching process (watch.hpp); 0: nobody's fault
   std::size_t point = 0;     ///< which point of the group
+  Case* inputs = nullptr;    ///< whose inputs change between rounds; nothing: they stay
 };
 
 /// Prepares a candidate, runs it once on poisoned outputs, measures its memory, and verifies it.

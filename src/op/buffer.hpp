@@ -51,18 +51,21 @@ class Buffer {
   }
   [[nodiscard]] Workspace workspace() const { return {data(), size()}; }
 
-  void upload(std::span<const std::byte> source) const { copy(source.data(), source.size()); }
-  void download(std::span<std::byte> target) const { copy(target.data(), target.size()); }
+  /// To the bytes from `first` on.
+  void upload(std::span<const std::byte> source, std::size_t first = 0) const {
+    copy(source.data(), source.size(), first);
+  }
+  void download(std::span<std::byte> target) const { copy(target.data(), target.size(), 0); }
 
  private:
   template <class Pointer>
-  void copy(Pointer pointer, std::size_t bytes) const {
+  void copy(Pointer pointer, std::size_t bytes, std::size_t first) const {
     if (bytes == 0) return;
     using Host = Kokkos::View<
         std::conditional_t<std::is_same_v<Pointer, const std::byte*>, const std::byte*, std::byte*>,
         Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
     const Host host(pointer, bytes);
-    const auto range = std::make_pair(std::size_t{0}, bytes);
+    const auto range = std::make_pair(first, first + bytes);
     const auto move = [&](const auto& view) {
       if constexpr (std::is_same_v<Pointer, const std::byte*>) {
         Kokkos::deep_copy(Kokkos::subview(view, range), host);
@@ -115,12 +118,19 @@ class Tensor {
   void upload(std::span<const float> values) const {
     std::vector<float> stored(elements(), std::numeric_limits<float>::quiet_NaN());
     reorder([&](std::size_t at, std::size_t logical) { stored[at] = values[logical]; });
-    if (ref_.dtype == Dtype::f32) return buffer_.upload(std::as_bytes(std::span(stored)));
-    visit_half([&]<class T>() {
-      std::vector<T> narrow(stored.size());
-      convert(std::span<const float>(stored), std::span<T>(narrow));
-      buffer_.upload(std::as_bytes(std::span(narrow)));
-    });
+    store(stored, 0);
+  }
+
+  /// `count` rows (of the last axis) of all values, from the row `first` on.
+  void upload_rows(std::span<const float> values, std::int64_t first, std::int64_t count) const {
+    const std::int64_t row = ref_.extent[Rank - 1];
+    const auto part = [&](std::int64_t r, std::int64_t rows) {
+      store(values.subspan(static_cast<std::size_t>(r * row), static_cast<std::size_t>(rows * row)),
+            static_cast<std::size_t>(offset_of(r)));
+    };
+    const bool dense = offset_of(first + count - 1) - offset_of(first) == (count - 1) * row;
+    if (dense) return part(first, count);
+    for (std::int64_t r = first; r < first + count; ++r) part(r, 1);
   }
 
   [[nodiscard]] std::vector<float> download() const {
@@ -146,6 +156,27 @@ class Tensor {
 
  private:
   [[nodiscard]] std::size_t elements() const { return buffer_.size() / size_of(ref_.dtype); }
+
+  /// Puts values into the storage from the element `first` on.
+  void store(std::span<const float> values, std::size_t first) const {
+    const std::size_t at = first * size_of(ref_.dtype);
+    if (ref_.dtype == Dtype::f32) return buffer_.upload(std::as_bytes(values), at);
+    visit_half([&]<class T>() {
+      std::vector<T> narrow(values.size());
+      convert(values, std::span<T>(narrow));
+      buffer_.upload(std::as_bytes(std::span(narrow)), at);
+    });
+  }
+
+  /// The element of the storage where row r of the last axis begins.
+  [[nodiscard]] std::int64_t offset_of(std::int64_t r) const {
+    std::int64_t offset = 0;
+    for (int axis = Rank - 2; axis >= 0; --axis) {
+      offset += r % ref_.extent[axis] * ref_.stride[axis];
+      r /= ref_.extent[axis];
+    }
+    return offset;
+  }
 
   /// Everything in the order of storage.
   [[nodiscard]] std::vector<float> download_all() const {
@@ -174,12 +205,7 @@ class Tensor {
     const auto row = static_cast<std::size_t>(ref_.extent[Rank - 1]);
     const std::int64_t rows = row == 0 ? 0 : ref_.size() / ref_.extent[Rank - 1];
     for (std::int64_t r = 0; r < rows; ++r) {
-      std::int64_t rest = r;
-      std::int64_t offset = 0;
-      for (int axis = Rank - 2; axis >= 0; --axis) {
-        offset += rest % ref_.extent[axis] * ref_.stride[axis];
-        rest /= ref_.extent[axis];
-      }
+      const std::int64_t offset = offset_of(r);
       for (std::size_t c = 0; c < row; ++c) {
         f(static_cast<std::size_t>(offset) + c, static_cast<std::size_t>(r) * row + c);
       }

@@ -110,6 +110,14 @@ struct Footprint {
 
 using testing::Errors;
 
+/// Elements of an input, in logical order, that Case::change() has changed; `name` as other programs
+/// know it.
+struct InputChange {
+  std::string name;
+  std::size_t first = 0;
+  std::size_t count = 0;
+};
+
 /// One variant made ready on the inputs of a case. Owns its outputs and workspace.
 class Candidate {
  public:
@@ -125,9 +133,20 @@ class Candidate {
   virtual void poison() = 0;
   /// Compares the outputs with the reference on sampled rows.
   virtual Errors verify() = 0;
-  /// Seconds of one run, the mean of `runs`, where the candidate keeps the time itself because its
-  /// runs happen in another process; nothing where the caller is to time run() and fence().
+  /// Seconds of one run, the mean of `runs`, by the candidate's own clock, where its runs happen in
+  /// other processes; nothing where the caller is to time run() and fence().
   virtual std::optional<double> timed(int /*runs*/) { return std::nullopt; }
+  /// Seconds of the last timed() by this process' clock, transport and all; nothing where the
+  /// caller's clock around it tells.
+  [[nodiscard]] virtual std::optional<double> request_s() const { return std::nullopt; }
+  /// Seconds that a request to another process takes without a run: of the caller's time of timed().
+  [[nodiscard]] virtual double transport_s() { return 0; }
+  /// Case::change() has changed these inputs, with `all` every one, and so what is derived of them.
+  virtual void inputs_changed(std::span<const InputChange> /*changes*/, bool /*all*/) {}
+  /// Takes over such changes where the candidate has a copy of the inputs; run() does not.
+  virtual void take_inputs() {}
+  /// True when its runs are never batched, each has other inputs than the last one.
+  [[nodiscard]] virtual bool runs_once() const { return false; }
   /// Which units of the machine run() uses, e.g. "amx"; "" where the candidate does not say.
   [[nodiscard]] virtual std::string engine() const { return ""; }
   /// The most memory that a run held at a time, inputs and outputs included, where it happens in
@@ -165,6 +184,13 @@ class Case {
   virtual Status supports(const Config& config) const = 0;
   /// Allocates outputs and workspace of one variant through Kokkos, with labels `katt::op::…`.
   virtual std::unique_ptr<Candidate> prepare(const Config& config) = 0;
+  /// Gives inputs other values, which `random` says: some rows of those that nothing is derived of,
+  /// or all of them. Candidate::inputs_changed() of every candidate is to follow. Outputs are
+  /// compared with what the changed inputs give. Returns the changes; nothing where no input can
+  /// change.
+  virtual std::vector<InputChange> change(std::uint64_t /*random*/, bool /*all*/) { return {}; }
+  /// True when outputs take the memory of inputs, so that a second run computes something else.
+  [[nodiscard]] virtual bool runs_in_place() const { return false; }
   /// The case as another program can compute it; nothing where these inputs have no such form.
   /// `with_derived`: with the inputs that the operator makes of the others, too, such as out and
   /// lse of a backward pass.

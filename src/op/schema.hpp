@@ -79,7 +79,8 @@ struct TensorTraits {
   std::int64_t (*draw)(double, const testing::Problem&) = nullptr;
   /// All values of an input that is not random.
   std::vector<float> (*values)(const testing::Problem&) = nullptr;
-  bool is_derived = false;  ///< an input that the operator makes of the others
+  bool is_derived = false;     ///< an input that the operator makes of the others
+  std::string_view sources{};  ///< the inputs that it is made of, "q k v"
   /// The one variant that reads a derived input, or "reference", the check of the outputs.
   std::string_view variant{};
   bool is_kept = false;        ///< it is workspace of that variant, of its own forward pass
@@ -136,12 +137,14 @@ struct TensorField {
   constexpr TensorField values(std::vector<float> (*all)(const testing::Problem&)) const {
     return set(&TensorTraits::values, all);
   }
-  constexpr TensorField derived() const { return set(&TensorTraits::is_derived, true); }
-  constexpr TensorField read_by(std::string_view variant) const {
-    return derived().set(&TensorTraits::variant, variant);
+  constexpr TensorField derived(std::string_view sources = {}) const {
+    return set(&TensorTraits::is_derived, true).set(&TensorTraits::sources, sources);
   }
-  constexpr TensorField kept_by(std::string_view variant) const {
-    return read_by(variant).set(&TensorTraits::is_kept, true);
+  constexpr TensorField read_by(std::string_view variant, std::string_view sources = {}) const {
+    return derived(sources).set(&TensorTraits::variant, variant);
+  }
+  constexpr TensorField kept_by(std::string_view variant, std::string_view sources) const {
+    return read_by(variant, sources).set(&TensorTraits::is_kept, true);
   }
   constexpr TensorField bytes() const { return set(&TensorTraits::is_bytes, true); }
   constexpr TensorField seen_as(std::string_view name) const {

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <random>
 #include <span>
+
+#include "core/text.hpp"
 
 namespace katt::bench {
 namespace {
@@ -11,10 +14,11 @@ namespace {
 class TensorCandidate final : public Candidate {
  public:
   TensorCandidate(const TensorOperatorData& op, std::unique_ptr<DecidedCall> call,
-                  DeviceOutputs outputs, std::function<Errors(const HostValues&)> check,
-                  Backend backend)
+                  DeviceOutputs outputs, const DeviceInputs& inputs,
+                  std::function<Errors(const HostValues&)> check, Backend backend)
       : call_(std::move(call)),
         outputs_(std::move(outputs)),
+        inputs_(inputs),
         check_(std::move(check)),
         workspace_("katt::" + op.name + "::workspace", backend, call_->workspace_bytes()) {
     if (!call_->status().is_ok()) throw InputError(call_->status().reason());
@@ -24,11 +28,15 @@ class TensorCandidate final : public Candidate {
   void fence() override { call_->fence(); }
   void poison() override { outputs_.poison(); }
   Errors verify() override { return check_(outputs_.download()); }
+  void inputs_changed(std::span<const InputChange>, bool all) override {
+    if (all) inputs_.renew(outputs_.own(), call_->config().variant);
+  }
   [[nodiscard]] std::string engine() const override { return call_->engine(); }
 
  private:
   std::unique_ptr<DecidedCall> call_;
   DeviceOutputs outputs_;
+  const DeviceInputs& inputs_;
   std::function<Errors(const HostValues&)> check_;
   Buffer workspace_;
 };
@@ -152,9 +160,42 @@ class TensorCase final : public Case {
     auto call =
         pass_.decide(backend_, threads_, tensors_of(pass_, problem_, inputs_, outputs), config);
     return std::make_unique<TensorCandidate>(
-        op_, std::move(call), std::move(outputs),
+        op_, std::move(call), std::move(outputs), inputs_,
         [this](const HostValues& made) { return verify(made); }, backend_);
   }
+
+  /// The values of a tensor are independent draws, so that rotated they are as random as before.
+  std::vector<InputChange> change(std::uint64_t random, bool all) override {
+    std::mt19937_64 draw(random);
+    std::vector<const TensorSpec*> changing;
+    for (const TensorSpec& spec : pass_.inputs) {
+      if (all ? is_random(spec) : is_free(spec)) changing.push_back(&spec);
+    }
+    std::vector<InputChange> changes;
+    for (const TensorSpec* spec : changing) {
+      std::vector<float>& values = problem_.values.find(spec->name)->second;
+      const std::int64_t row = spec->shape(problem_).back();
+      const std::int64_t rows = spec->size(problem_) / row;
+      constexpr std::int64_t most = 1 << 18;  // elements changed in a round, about a millisecond
+      const auto share = most / static_cast<std::int64_t>(changing.size()) / row;
+      const std::int64_t count = all ? rows : std::clamp<std::int64_t>(share, 1, rows);
+      const auto first =
+          static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(rows - count + 1));
+      const auto begin = values.begin() + first * row;
+      const auto turn =
+          1 + draw() % static_cast<std::uint64_t>(std::max<std::int64_t>(1, count * row - 1));
+      std::rotate(begin, begin + static_cast<std::int64_t>(turn), begin + count * row);
+      if (!all) inputs_.renew(spec->name, first, count);
+      changes.push_back({.name = spec->seen_as,
+                         .first = static_cast<std::size_t>(first * row),
+                         .count = static_cast<std::size_t>(count * row)});
+    }
+    if (changes.empty()) return changes;
+    expected_.reset();
+    if (all) derive_again(changes);
+    return changes;
+  }
+  [[nodiscard]] bool runs_in_place() const override { return problem_.extent("in_place") != 0; }
 
   std::optional<ForeignCase> foreign(bool with_derived) override {
     if (op_.is_foreign && !op_.is_foreign(problem_)) return std::nullopt;
@@ -194,10 +235,43 @@ class TensorCase final : public Case {
   }
   void expect() {
     if (expected_) return;
-    problem_.values.merge(inputs_.of_variant("reference").download());
+    for (auto& [name, values] : inputs_.of_variant("reference").download()) {
+      problem_.values[name] = std::move(values);
+    }
     expected_ = op_.expected(problem_);
   }
-  [[nodiscard]] Errors verify(const HostValues& made) const {
+  /// True for an input of random values.
+  [[nodiscard]] bool is_random(const TensorSpec& spec) const {
+    return !spec.derived && !spec.values && spec.is_in(problem_) &&
+           problem_.floats(spec.name).size() > 1;
+  }
+  /// True for such an input that nothing is derived of, in memory of its own.
+  [[nodiscard]] bool is_free(const TensorSpec& spec) const {
+    const auto made_of_it = [&](const TensorSpec& other) {
+      if (!other.is_in(problem_)) return false;
+      const std::vector<std::string> sources = split(other.sources, ' ');
+      return std::ranges::find(sources, spec.name) != sources.end();
+    };
+    return is_random(spec) && spec.held && !runs_in_place() &&
+           std::ranges::none_of(pass_.inputs, made_of_it) &&
+           std::ranges::none_of(pass_.own, made_of_it);
+  }
+  /// After a change of all inputs: the others here, and for other programs.
+  void derive_again(std::vector<InputChange>& changes) {
+    for (const TensorSpec& spec : pass_.own) problem_.values.erase(spec.name);  // the reference's
+    inputs_.renew();
+    for (auto& [name, values] : derived_) {
+      auto spec = std::ranges::find(pass_.inputs, name, &TensorSpec::name);
+      const bool is_own = spec == pass_.inputs.end();
+      if (is_own) spec = std::ranges::find(pass_.own, name, &TensorSpec::name);
+      std::ranges::copy(
+          is_own ? inputs_.of_variant(spec->variant).download(name) : inputs_.download(name),
+          values.begin());  // other programs have been given this memory
+      changes.push_back({.name = spec->seen_as, .first = 0, .count = values.size()});
+    }
+  }
+  [[nodiscard]] Errors verify(const HostValues& made) {
+    expect();
     return compare(pass_, problem_, *expected_, made, op_.compare);
   }
   /// Adds a tensor for another program, where it sees this one.

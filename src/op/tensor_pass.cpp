@@ -53,13 +53,24 @@ DeviceTensors DeviceInputs::of_variant(std::string_view variant) const {
   return filled(own_of(*pass_, variant));
 }
 
+void DeviceInputs::renew() const { fill(tensors_, held_inputs(*pass_, *problem_)); }
+
+void DeviceInputs::renew(const DeviceTensors& own, std::string_view variant) const {
+  fill(own, own_of(*pass_, variant));
+}
+
 DeviceTensors DeviceInputs::filled(const TensorSpecs& specs) const {
   DeviceTensors made(op_, backend_, specs, *problem_, gap_);
+  fill(made, specs);
+  return made;
+}
+
+void DeviceInputs::fill(const DeviceTensors& made, const TensorSpecs& specs) const {
   made.upload(*problem_);
   const auto is_missing = [&](const TensorSpec& spec) {
     return spec.derived && spec.is_in(*problem_) && !problem_->has(spec.name);
   };
-  if (!derive_ || std::none_of(specs.begin(), specs.end(), is_missing)) return made;
+  if (!derive_ || std::none_of(specs.begin(), specs.end(), is_missing)) return;
   TensorSpecs sources = pass_->inputs;
   std::erase_if(sources, [](const TensorSpec& spec) { return spec.held || spec.derived; });
   const DeviceTensors read(op_, backend_, sources, *problem_, gap_);
@@ -69,7 +80,6 @@ DeviceTensors DeviceInputs::filled(const TensorSpecs& specs) const {
   tensors_.add_to(tensors);
   made.add_to(tensors);
   derive_(tensors);
-  return made;
 }
 
 void DeviceOutputs::add_to(Tensors& tensors) const {

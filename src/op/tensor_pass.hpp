@@ -51,8 +51,18 @@ class DeviceInputs {
   /// The inputs that one variant alone reads, made of these.
   [[nodiscard]] DeviceTensors of_variant(std::string_view variant) const;
 
+  /// Takes over some rows of an input that nothing is derived of, from the problem.
+  void renew(std::string_view name, std::int64_t first_row, std::int64_t rows) const {
+    tensors_.upload_rows(name, problem_->floats(name), first_row, rows);
+  }
+  /// Takes over all values of the problem, and derives the rest again.
+  void renew() const;
+  /// The same for what of_variant() has made.
+  void renew(const DeviceTensors& own, std::string_view variant) const;
+
  private:
   [[nodiscard]] DeviceTensors filled(const TensorSpecs& specs) const;
+  void fill(const DeviceTensors& made, const TensorSpecs& specs) const;
 
   std::string_view op_;
   const Pass* pass_;
@@ -74,6 +84,8 @@ class DeviceOutputs {
         tensors_(op, backend, pass.outputs, problem, gap),
         own_(std::move(own)) {}
 
+  /// The inputs that the variant alone reads.
+  [[nodiscard]] const DeviceTensors& own() const { return own_; }
   /// Points the outputs of a pass and the own inputs of the variant here, in place the inputs too.
   void add_to(Tensors& tensors) const;
   /// NaN, or in place the inputs.

@@ -47,6 +47,7 @@ TensorSpec spec_of(const op::TensorTraits& tensor, Element element) {
       .element = element,
       .dtype_axis = std::string(tensor.dtype_axis),
       .derived = tensor.is_derived,
+      .sources = std::string(tensor.sources),
       .variant = std::string(tensor.variant),
       .kept = tensor.is_kept,
       .seen_as = std::string(tensor.seen_as.empty() ? tensor.name : tensor.seen_as),
@@ -98,6 +99,11 @@ void DeviceTensors::upload(const Problem& problem) const {
 
 void DeviceTensors::upload(std::string_view name, std::span<const float> values) const {
   held_.find(name)->second.floats.upload(values);
+}
+
+void DeviceTensors::upload_rows(std::string_view name, std::span<const float> values,
+                                std::int64_t first, std::int64_t count) const {
+  held_.find(name)->second.floats.upload_rows(values, first, count);
 }
 
 void DeviceTensors::poison() const {

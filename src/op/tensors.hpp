@@ -48,7 +48,8 @@ struct TensorSpec {
   std::function<std::vector<float>(const Problem&)> values{};
   /// An input that the operator's derive() makes of the others, once for all variants.
   bool derived = false;
-  bool held = true;  ///< the arguments hold it; else it is on a device for derive() only
+  std::string sources{};  ///< the inputs that it is made of, "q k v"
+  bool held = true;       ///< the arguments hold it; else it is on a device for derive() only
   /// The variant that alone reads a derived input, which is made with the outputs of that variant;
   /// "reference": the check of the outputs reads it.
   std::string variant{};
@@ -233,6 +234,9 @@ class DeviceTensors {
   /// The values of the problem, of those that have some.
   void upload(const Problem& problem) const;
   void upload(std::string_view name, std::span<const float> values) const;
+  /// Some rows (of the last axis) of all values of a tensor.
+  void upload_rows(std::string_view name, std::span<const float> values, std::int64_t first,
+                   std::int64_t count) const;
   void poison() const;
   /// Makes the references of `tensors` point here.
   void add_to(Tensors& tensors) const;

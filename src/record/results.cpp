@@ -57,8 +57,8 @@ std::vector<Field> base_fields(const PlannedCase& planned, const RowResult& row,
       {"tile_q", axis},
       {"tile_kv", axis},
       {"threads", std::int64_t{point.threads}},
-      {"status", std::string(row.status.name()), 8},
-      {"reason", row.status.reason(), 256},
+      {"status", row.suspicion.empty() ? std::string(row.status.name()) : "suspect", 8},
+      {"reason", row.suspicion.empty() ? row.status.reason() : row.suspicion, 256},
       {"samples", static_cast<std::int64_t>(row.samples_s.size())},
       {"time_s", row.time_s.median},
       {"time_lo_s", row.time_s.lo},
@@ -111,6 +111,7 @@ std::vector<Field> later_fields(const PlannedCase& planned, const RowResult& row
       {"paired_ratio", row.paired.median},
       {"paired_ratio_lo", row.paired.lo},
       {"paired_ratio_hi", row.paired.hi},
+      {"claimed_s", row.claimed_s},
   };
 }
 
@@ -168,6 +169,9 @@ RowResult measured_row(const Config& requested, const Config& resolved, Measured
     row.time_s = median_interval(measured.samples_s);
     row.samples_s = std::move(measured.samples_s);
     row.inner = measured.inner;
+    if (!measured.claimed_s.empty()) {
+      row.claimed_s = median_interval(measured.claimed_s).median;
+    }
     if (!measured.host_s.empty()) row.host_s = median_interval(measured.host_s).median;
     if (!measured.sm_clock_hz.empty()) {
       row.sm_clock_hz = median_interval(measured.sm_clock_hz).median;
@@ -178,11 +182,11 @@ RowResult measured_row(const Config& requested, const Config& resolved, Measured
 
 void add_speedups(std::span<RowResult> rows) {
   const auto baseline = std::find_if(rows.begin(), rows.end(), [](const RowResult& row) {
-    return row.baseline && row.status.is_ok();
+    return row.baseline && row.is_sound();
   });
   if (baseline == rows.end()) return;
   for (RowResult& row : rows) {
-    if (!row.status.is_ok()) continue;
+    if (!row.is_sound()) continue;
     row.speedup = paired_ratio(baseline->samples_s, row.samples_s);
     if (row.exchange && baseline->engine == plain_mpi) {
       row.ceiling = {.name = plain_mpi, .fraction = row.speedup.median, .bandwidth = true};

@@ -28,8 +28,9 @@ struct RowResult {
   int inner = 0;
   double host_s = std::numeric_limits<double>::quiet_NaN();  ///< on a device: host seconds of a run
   double sm_clock_hz =
-      std::numeric_limits<double>::quiet_NaN();  ///< of a device, where it is known
-  Estimate time_s;                               ///< NaN when it did not run
+      std::numeric_limits<double>::quiet_NaN();                 ///< of a device, where it is known
+  double claimed_s = std::numeric_limits<double>::quiet_NaN();  ///< a run by a peer's own clock
+  Estimate time_s;                                              ///< NaN when it did not run
   Estimate speedup;  ///< ratio of the baseline's time to this one, paired; NaN without a baseline
   Estimate paired;   ///< ratio of the reference point's time to this one, paired; NaN without one
   bool baseline = false;
@@ -43,6 +44,10 @@ struct RowResult {
   io::Profile profile{};
   std::optional<Exchange> exchange{};  ///< for an operator of several ranks
   std::string note{};                  ///< remarks for a reader of the times
+  std::string suspicion{};             ///< why the time cannot be believed; then it is "suspect"
+
+  /// True for a time that counts.
+  [[nodiscard]] bool is_sound() const { return status.is_ok() && suspicion.empty(); }
 };
 
 /// A row for a configuration that did not run.

@@ -19,11 +19,12 @@ auto members(T& of) {
   using Plain = std::remove_const_t<T>;
   if constexpr (std::is_same_v<Plain, RowResult>) {
     auto& [requested, resolved, default_setting, status, samples_s, inner, host_s, sm_clock_hz,
-           time_s, speedup, paired, baseline, engine, work, ceiling, total, tensor_bytes,
-           max_abs_err, mean_abs_err, profile, exchange, note] = of;
+           claimed_s, time_s, speedup, paired, baseline, engine, work, ceiling, total, tensor_bytes,
+           max_abs_err, mean_abs_err, profile, exchange, note, suspicion] = of;
     return std::tie(requested, resolved, default_setting, status, samples_s, inner, host_s,
-                    sm_clock_hz, time_s, speedup, paired, baseline, engine, work, ceiling, total,
-                    tensor_bytes, max_abs_err, mean_abs_err, profile, exchange, note);
+                    sm_clock_hz, claimed_s, time_s, speedup, paired, baseline, engine, work,
+                    ceiling, total, tensor_bytes, max_abs_err, mean_abs_err, profile, exchange,
+                    note, suspicion);
   } else if constexpr (std::is_same_v<Plain, Exchange>) {
     auto& [bus, sent, messages, communication, overlap, idle] = of;
     return std::tie(bus, sent, messages, communication, overlap, idle);

@@ -8,8 +8,7 @@ std::vector<TunedTile> fastest_tiles(const PlannedCase& planned, std::span<const
     const RowResult* best = nullptr;
     const RowResult* usual = nullptr;
     for (const RowResult& row : rows) {
-      if (row.requested.variant != info.name || info.settings.empty() || !row.status.is_ok())
-        continue;
+      if (row.requested.variant != info.name || info.settings.empty() || !row.is_sound()) continue;
       if (best == nullptr || row.time_s.median < best->time_s.median) best = &row;
       if (row.resolved.setting == row.default_setting) usual = &row;
     }

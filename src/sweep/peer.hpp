@@ -8,12 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "measure/measure.hpp"
 #include "op/registry.hpp"
 #include "plan/plan.hpp"
 #include "plan/sweep_file.hpp"
+#include "sweep/peers/peer_candidate.hpp"
 
 /// Other libraries, and kernels of the user (candidates), measured beside ours. A peer is a child process that holds the inputs of a case
 /// and runs once per request, so that its samples interleave with ours; docs/peers.md has the
@@ -55,10 +54,8 @@ class Peers {
                  const Bound& bound, std::size_t slot);
   PeerEntry open_candidate(const std::string& name, const CandidateFile& file, const Operator& op,
                            const Point& point, Case& inputs, const Bound& bound);
-  /// Sends the request of an open case, and makes its entry of the reply.
-  PeerEntry entry_of(const std::string& name, const std::shared_ptr<PeerProcess>& process,
-                     const nlohmann::json& request, ForeignCase foreign,
-                     std::span<std::byte> output_memory, std::vector<std::size_t> outputs);
+  /// Writes the inputs, sends the request that opens the case, and makes its entry of the reply.
+  PeerEntry entry_of(const std::string& name, OpenCase open);
   [[nodiscard]] PeerLaunch launch_of_peer(const std::string& name) const;
 
   std::filesystem::path program_;

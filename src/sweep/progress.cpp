@@ -24,7 +24,7 @@ std::string config_text(const RowResult& row) {
 const RowResult* best_of(std::span<const RowResult> rows) {
   const RowResult* best = nullptr;
   for (const RowResult& row : rows) {
-    if (!row.status.is_ok()) continue;
+    if (!row.is_sound()) continue;
     const bool better = best == nullptr || (best->baseline && !row.baseline) ||
                         (best->baseline == row.baseline && row.time_s.median < best->time_s.median);
     if (better) best = &row;
@@ -146,6 +146,11 @@ void Progress::finished(const PlannedCase& planned, std::span<const RowResult> r
     });
     line += (line.ends_with(": ") ? "" : ", ") + std::to_string(failed) + " FAILED (" +
             config_text(*first) + ": " + truncated(first->status.reason(), 120) + ")";
+  }
+  for (const RowResult& row : rows) {
+    if (row.suspicion.empty()) continue;
+    line +=
+        (line.ends_with(": ") ? "" : ", ") + config_text(row) + " SUSPECT (" + row.suspicion + ")";
   }
   if (const auto skipped = with(Status::Code::skipped); skipped > 0) {
     line += (line.ends_with(": ") ? "" : ", ") + std::to_string(skipped) + " skipped";

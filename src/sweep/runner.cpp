@@ -1,6 +1,7 @@
 #include "sweep/runner.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <functional>
 #include <limits>
@@ -281,6 +282,27 @@ void CaseRunner::enter_case(const PlannedCase& planned, std::span<const std::siz
         0, on_device));
   }
   for (Contender& contender : std::span(contenders).subspan(entered.first)) contender.point = slot;
+  if (group_.size() > 1) return;  // ranks would have to draw alike
+  for (std::size_t k = 0; k < entered.indices.size(); ++k) {
+    contenders[entered.first + k].inputs = &inputs;
+  }
+}
+
+void CaseRunner::hold_against_ceilings(const Point& point, RowResult& row) {
+  const auto reason = [&] {
+    return impossible_rate(ceilings_, point.backend, point.dtype, point.threads, row.work,
+                           row.time_s.hi);
+  };
+  if (row.exchange || reason().empty()) return;
+  const Bound bound(settings_.bind ? point.threads : 0);
+  for (const io::CeilingRow& again : bench::measure_ceilings(point.backend, point.threads)) {
+    for (io::CeilingRow& ceiling : ceilings_) {
+      if (ceiling.name == again.name && ceiling.threads == again.threads) {
+        ceiling.value = std::fmax(ceiling.value, again.value);
+      }
+    }
+  }
+  row.suspicion = reason();
 }
 
 void CaseRunner::finish_case(const PlannedCase& planned, std::span<Contender> contenders,
@@ -314,6 +336,7 @@ void CaseRunner::finish_case(const PlannedCase& planned, std::span<Contender> co
         row.note = note_of_times(group_, point.threads);
       }
       if (!peer) row.default_setting = planned.op->resolve(point, {config.variant, {}}).setting;
+      hold_against_ceilings(point, row);
       row.ceiling =
           nearest_ceiling(ceilings_, point.backend, point.threads, work, row.time_s.median,
                           paired_ratio(moving_s, row.samples_s).median);

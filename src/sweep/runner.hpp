@@ -59,6 +59,8 @@ class CaseRunner {
   void enter_case(const PlannedCase& planned, std::span<const std::size_t> admitted,
                   std::size_t slot, const Bound& bound, Entered& entered,
                   std::vector<Contender>& contenders);
+  /// A row above its ceilings, when these are still below it measured again, becomes suspect.
+  void hold_against_ceilings(const Point& point, RowResult& row);
   /// The rows of a case that was measured.
   void finish_case(const PlannedCase& planned, std::span<Contender> contenders, Entered& entered);
   [[nodiscard]] std::unique_ptr<Case> make_case(const PlannedCase& planned) const;

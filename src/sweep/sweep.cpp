@@ -19,17 +19,9 @@ std::string summary_line(const SweepSummary& summary, const std::filesystem::pat
   return std::string(summary.interrupted ? "interrupted" : "done") + " after " +
          human_duration(summary.elapsed_s) + ": " + std::to_string(summary.ok) + " ok, " +
          std::to_string(summary.skipped) + " skipped, " + std::to_string(summary.failed) +
-         " failed; " + output.string() +
-         (summary.interrupted ? " keeps what is done, --resume goes on" : "");
-}
-
-std::string ceiling_warning(const SweepSummary& summary) {
-  constexpr double disturbed = 1.1;
-  if (!(summary.nearest.fraction > disturbed)) return "";
-  char share[32];
-  std::snprintf(share, sizeof(share), "%.1f", summary.nearest.fraction);
-  return "warning: a row reached " + std::string(share) + " of " + summary.nearest.name +
-         ": the ceilings were disturbed when they were measured; measure again for shares";
+         " failed" +
+         (summary.suspect > 0 ? ", " + std::to_string(summary.suspect) + " suspect" : "") + "; " +
+         output.string() + (summary.interrupted ? " keeps what is done, --resume goes on" : "");
 }
 
 void check_output(const SweepOptions& options) {

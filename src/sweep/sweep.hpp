@@ -29,22 +29,18 @@ struct SweepOptions {
 
 struct SweepSummary {
   std::string run;  ///< empty when nothing was left to do
-  int ok = 0, skipped = 0, failed = 0;
+  int ok = 0, skipped = 0, failed = 0, suspect = 0;
   int present = 0;  ///< rows that the file already held
   bool interrupted = false;
   double elapsed_s = 0;
-  /// The largest fraction of an arithmetic peak that a row reached: far above one when a
-  /// disturbance slowed the measurement of the ceilings.
-  NearestCeiling nearest{};
+
+  /// The exit status of the program.
+  [[nodiscard]] int status() const { return interrupted ? 130 : failed + suspect > 0 ? 1 : 0; }
 };
 
 /// "done after 40 s: 12 ok, 1 skipped, 0 failed; results/demo.h5"
 [[nodiscard]] std::string summary_line(const SweepSummary& summary,
                                        const std::filesystem::path& output);
-
-/// A line for stderr when a row is above the measured ceiling, which is impossible for a kernel;
-/// else "".
-[[nodiscard]] std::string ceiling_warning(const SweepSummary& summary);
 
 /// Throws InputError when the output exists without resume or overwrite, or when no output is
 /// named.

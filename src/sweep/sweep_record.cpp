@@ -148,13 +148,10 @@ void SweepRecord::add(std::span<const Task> group, std::span<const std::vector<R
 }
 
 void SweepRecord::count(const RowResult& result) {
-  if (result.status.is_ok()) ++summary_.ok;
+  if (!result.suspicion.empty()) ++summary_.suspect;
+  else if (result.status.is_ok()) ++summary_.ok;
   else if (result.status.code() == Status::Code::skipped) ++summary_.skipped;
   else ++summary_.failed;
-  const bool nearer = !(result.ceiling.fraction <= summary_.nearest.fraction);
-  if (nearer && !result.ceiling.bandwidth && !result.ceiling.name.empty()) {
-    summary_.nearest = result.ceiling;
-  }
 }
 
 void SweepRecord::end_run(const std::string& run, bool interrupted, const std::string& peers) {

@@ -10,7 +10,8 @@ import pathlib
 import sys
 import time
 
-SECONDS = 0.125  # what it claims that a run takes
+SECONDS = 0.01  # of a run
+CLAIMS = {"boasts": 0.5, "whines": 2.0}  # shares of it that it claims, where it does not tell the truth
 MEMORY = {"remembers": {"host_bytes": 1000, "device_bytes": 24}, "half": {"host_bytes": 1000},
           "negative": {"host_bytes": -1, "device_bytes": 0}}  # fmt: skip
 
@@ -30,7 +31,7 @@ def compute(memory, request):
 def main():
     name = sys.argv[1]
     pathlib.Path(f"{name}.pid").write_text(str(os.getpid()))
-    request = memory = None
+    request = memory = kept = None
     for line in sys.stdin:
         message = json.loads(line)
         reply = {"ok": True}
@@ -42,14 +43,23 @@ def main():
             if name == "breaks":
                 reply = {"failed": "it broke"}
             reply |= {"about": "toy 1", "engine": "abacus"}
+            if name == "follows":
+                reply |= {"inputs": True}
+        if message["do"] == "inputs":
+            pathlib.Path(f"{name}.inputs").write_text(line)
         if message["do"] == "run":
             if name == "dies":
                 sys.exit("first line\nlast words")
             if name == "hangs":
                 time.sleep(1000)
-            reply = {"seconds": "soon"} if name == "timeless" else {"seconds": SECONDS}
+            start = time.perf_counter()
+            time.sleep(SECONDS * message["times"])
+            seconds = (time.perf_counter() - start) / message["times"] * CLAIMS.get(name, 1)
+            reply = {"seconds": "soon"} if name == "timeless" else {"seconds": seconds}
+            if kept is None:
+                kept = compute(memory, request)
         if message["do"] == "read" and name != "lazy":
-            out = compute(memory, request)
+            out = kept if name == "keeps" else compute(memory, request)
             if name == "wrong":
                 out[1] += 1
             offset = request["outputs"][0]["offset"]

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <thread>
 
+#include "core/stopwatch.hpp"
 #include "machine/affinity.hpp"
 #include "measure/measure.hpp"
 #include "tests/op/toy_operator.hpp"
@@ -136,7 +137,11 @@ class Remote final : public Candidate {
   void fence() override {}
   void poison() override {}
   Errors verify() override { return {.status = Status::ok()}; }
-  std::optional<double> timed(int /*runs*/) override { return 1e-3; }
+  std::optional<double> timed(int runs) override {
+    const Stopwatch watch;
+    std::this_thread::sleep_for(std::chrono::milliseconds(runs));
+    return watch.seconds() / runs;
+  }
   [[nodiscard]] int process() const override { return process_; }
 
  private:

@@ -11,6 +11,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "op/collective.hpp"
+#include "op/reference/sample.hpp"
 #include "op/registry.hpp"
 #include "tile/rows/stream.hpp"
 
@@ -183,6 +184,56 @@ TEST_P(RegisteredOperator, LabelsWhatItLaunchesAndAllocatesNothing) {
           EXPECT_FALSE(variant.baseline) << supported.reason();
           EXPECT_FALSE(supported.reason().empty());
         }
+      }
+    }
+  }
+}
+
+/// The outputs of a run are right for the inputs of that moment alone.
+void expect_to_follow_inputs(Case& made, const Config& config, std::uint64_t seed) {
+  const auto candidate = made.prepare(config);
+  const auto run = [&] {
+    candidate->poison();
+    candidate->restore();
+    candidate->take_inputs();
+    candidate->run();
+    candidate->fence();
+  };
+  run();
+  for (int round = 0; round < 4; ++round) {
+    const bool all = round % 2 == 1;
+    SCOPED_TRACE(all ? "all inputs" : "some rows");
+    const testing::SampleSeed rows(seed + static_cast<std::uint64_t>(round));
+    const auto changes = made.change(seed + static_cast<std::uint64_t>(round), all);
+    EXPECT_TRUE(!all || !changes.empty());
+    if (changes.empty()) continue;
+    candidate->inputs_changed(changes, all);
+    if (!made.runs_in_place()) {
+      EXPECT_FALSE(candidate->verify().status.is_ok()) << "an earlier answer passes";
+    }
+    run();
+    const Errors errors = candidate->verify();
+    EXPECT_TRUE(errors.status.is_ok()) << errors.status.reason();
+  }
+}
+
+TEST_P(RegisteredOperator, FollowsInputsThatChange) {
+#if defined(KATT_HAS_CUDA)
+  if (GetParam().backend == Backend::cuda && Kokkos::num_devices() < 1) {
+    GTEST_SKIP() << "skipped: no device";
+  }
+#endif
+  const Operator& op = registry().find(GetParam().op);
+  if (op.name() == "llama_block" || op.name() == "training_step")
+    GTEST_SKIP() << "skipped: its inputs stay";
+  for (const std::string& pass : op.passes()) {
+    for (const Dtype dtype : all_dtypes) {
+      const Point point = small_point(op, pass, GetParam().backend, dtype);
+      const auto made = op.make_case(point);
+      for (const VariantInfo& variant : op.variants(point.backend, pass)) {
+        SCOPED_TRACE(pass + ", " + std::string(name_of(dtype)) + ", " + variant.name);
+        const Config config = op.resolve(point, {variant.name, {}});
+        if (made->supports(config).is_ok()) expect_to_follow_inputs(*made, config, 3);
       }
     }
   }

@@ -430,6 +430,7 @@ RowResult unusual_row() {
   row.inner = 11;
   row.host_s = 0.125;
   row.sm_clock_hz = 1e9;
+  row.claimed_s = 0.375;
   row.time_s = {.median = 0.5, .lo = 0.25, .hi = 1};
   row.speedup = {.median = 3, .lo = 2, .hi = 4};
   row.baseline = true;
@@ -443,6 +444,7 @@ RowResult unusual_row() {
   row.profile = {.runs = 2, .time_s = 0.5, .rows = {{"katt::toy", 1, 2, 3, 4, 5, "fma_f32", 0.5}}};
   row.exchange = Exchange{31, 32, 33, 0.25, 0.5, 0.75};
   row.note = "a remark";
+  row.suspicion = "too fast";
   row.paired = {.median = 41, .lo = 42, .hi = 43};
   return row;
 }

@@ -12,12 +12,14 @@ from .refusal import Refusal
 
 class Server:
     """A running peer. `open_case(case)` gives an object with run(times) → seconds a run, read(),
-    forget(), about; and, if its allocator counts, memory() → {"host_bytes", "device_bytes"}, the
-    most that a run holds at a time."""
+    forget(), about; if its allocator counts, memory() → {"host_bytes", "device_bytes"}, the most
+    that a run holds at a time; and, where it can take over inputs that have changed, take(spec,
+    first, count) → False for one that it has made something of. Such a case is opened again."""
 
     def __init__(self, open_case, memory=MEMORY):
         self._open_case = open_case
         self._descriptor = memory
+        self._case = None
         self._opened = None
         self._memory = None
         self._openmp = None
@@ -28,10 +30,14 @@ class Server:
             case "open":
                 self._opened = None
                 allow(request["processors"])
-                self._opened = self._open_case(Case.from_request(request, self._descriptor))
+                self._case = Case.from_request(request, self._descriptor)
+                self._opened = self._open_case(self._case)
                 self._memory = None
                 self._openmp, self._bound = openmp(), request["bound"]
-                return {"ok": True, "about": self._opened.about, "engine": getattr(self._opened, "engine", "")}
+                engine = getattr(self._opened, "engine", "")
+                return {"ok": True, "about": self._opened.about, "engine": engine, "inputs": True}
+            case "inputs":
+                self._take(request["changed"])
             case "run":
                 bind(self._openmp, self._bound)  # again: a smaller team in between ends threads
                 return {"seconds": self._opened.run(request["times"])}
@@ -43,10 +49,18 @@ class Server:
                     self._memory = getattr(self._opened, "memory", dict)()
                 return {"ok": True, **self._memory}
             case "close":
-                self._opened = None
+                self._opened = self._case = None
             case other:
                 return {"failed": f"unknown request {other}"}
         return {"ok": True}
+
+    def _take(self, changed):
+        """Takes over elements of the inputs that the sweep has changed in the shared memory."""
+        specs = {spec.name: spec for spec in self._case.inputs}
+        take = getattr(self._opened, "take", lambda spec, first, count: False)
+        if not all([take(specs[one["name"]], one["first"], one["count"]) for one in changed]):
+            self._opened = None
+            self._opened = self._open_case(self._case)
 
     def serve(self, requests, replies):
         """Answers in a process of the peer's own."""

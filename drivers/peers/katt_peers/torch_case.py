@@ -38,13 +38,26 @@ def inputs_of(case):
 
 
 class TorchCase:
-    """Runs `function()`, which returns the outputs in the order of the case."""
+    """Runs `function()`, which returns the outputs in the order of the case. `inputs`: the tensors, by the names of the
+    case, that every run reads anew; without them a change of the inputs opens the case again."""
 
-    def __init__(self, case, function):
+    def __init__(self, case, function, inputs=()):
         self.about = f"torch {torch.__version__}"
         self._case = case
         self._function = function
+        self._inputs = dict(inputs)
         self._results = None
+
+    def take(self, spec, first, count):
+        """Copies elements of an input from the shared memory; False where something is made of it beforehand."""
+        target = self._inputs.get(spec.name)
+        if target is None:
+            return False
+        source = shared(self._case, spec)
+        if target.is_contiguous():
+            target, source = (tensor.view(-1)[first : first + count] for tensor in (target, source))
+        target.copy_(source)
+        return True
 
     def run(self, times):
         """Runs and returns the seconds of one run, the mean of `times`."""

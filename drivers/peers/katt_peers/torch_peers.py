@@ -20,6 +20,10 @@ from .server import first_line
 from .torch_case import TorchCase, gradients_of, inputs_of
 
 
+# Gradients of the function's outputs, as cases name them, in the order of these.
+GIVEN = ("dout", "dout2", "dresidual_out")
+
+
 def open_flash(case):
     return function_of("torch", case.op, "open_flash")(case)
 
@@ -79,21 +83,23 @@ def open_function(case, name, transform):
         function = module.backward
     compute = transform(lambda tensors: function(case, tensors))
     if case.backward and not hasattr(module, "backward"):
-        return TorchCase(case, gradients(case, module, compute, inputs))
+        names = set(inputs)
+        given = [inputs.pop(name) for name in GIVEN if name in names]
+        named = dict(zip((name for name in GIVEN if name in names), given, strict=True))
+        return TorchCase(case, gradients(case, module, compute, inputs, given), named)
 
     def run():
         with torch.no_grad():
             return compute(inputs)
 
     run()  # compiles
-    return TorchCase(case, run)
+    return TorchCase(case, run, inputs)
 
 
-def gradients(case, module, compute, inputs):
+def gradients(case, module, compute, inputs, given):
     """The gradients with respect to the tensors that the outputs name, d…, from those of the
-    function's outputs, which the case names dout, dout2 and d…_out."""
+    function's outputs."""
     names = [spec.name.removeprefix("d") for spec in case.outputs]
-    given = [inputs.pop(name) for name in ("dout", "dout2", "dresidual_out") if name in inputs]
     if hasattr(module, "prepare"):
         module.prepare(case, inputs, given)
     run = gradients_of(compute, inputs, names, given or None)

@@ -22,7 +22,7 @@ REQUIRED = {
 OPTIONAL = {
     "point": STRING, "label": STRING, "speedup_lo": REAL, "speedup_hi": REAL, "tile": STRING, "inner": INTEGER,
     "cold": INTEGER, "engine": STRING, "host_bytes": REAL, "device_bytes": REAL, "host_s": REAL,
-    "sm_clock_hz": REAL, "busbw_gbytes_s": REAL, "sent_bytes": REAL, "messages": REAL, "communication_fraction": REAL,
+    "sm_clock_hz": REAL, "claimed_s": REAL, "busbw_gbytes_s": REAL, "sent_bytes": REAL, "messages": REAL, "communication_fraction": REAL,
     "overlap_fraction": REAL, "pipeline_idle_fraction": REAL, "note": STRING, "code": STRING, "paired_to": STRING,
     "paired_ratio": REAL, "paired_ratio_lo": REAL, "paired_ratio_hi": REAL, "predicted_time_s": REAL,
 }  # fmt: skip

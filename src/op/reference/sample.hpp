@@ -9,6 +9,23 @@
 
 namespace katt::testing {
 
+/// While it lives, sample() chooses by another seed than its usual one, in this thread.
+class SampleSeed {
+ public:
+  explicit SampleSeed(std::uint64_t seed) : before_(current()) { current() = seed; }
+  ~SampleSeed() { current() = before_; }
+  SampleSeed(const SampleSeed&) = delete;
+  SampleSeed& operator=(const SampleSeed&) = delete;
+
+  static std::uint64_t& current() {
+    thread_local std::uint64_t seed = 7;
+    return seed;
+  }
+
+ private:
+  std::uint64_t before_;
+};
+
 /// Indices of 0 … count − 1 to check: all of them where there are few, else the first, the last and
 /// a hashed choice, about `wanted` (at least 8).
 inline std::vector<std::int64_t> sample(std::int64_t count, double wanted) {
@@ -19,7 +36,8 @@ inline std::vector<std::int64_t> sample(std::int64_t count, double wanted) {
   } else {
     chosen = {0, count - 1};
     for (std::uint64_t i = 0; static_cast<std::int64_t>(chosen.size()) < most; ++i) {
-      chosen.insert(static_cast<std::int64_t>(hash(7, i) % static_cast<std::uint64_t>(count)));
+      chosen.insert(static_cast<std::int64_t>(hash(SampleSeed::current(), i) %
+                                              static_cast<std::uint64_t>(count)));
     }
   }
   return {chosen.begin(), chosen.end()};

@@ -83,12 +83,12 @@ inline constexpr auto backward_schema = op::schema(
         .draw(draw_block),
     op::in("out", &BackwardArgs::out, "batch heads seq_q head_dim")
         .letters("(B, Hq, Sq, D)")
-        .derived()
+        .derived("q k v mask")
         .hidden(),
     op::in("lse", &BackwardArgs::lse, "batch heads seq_q")
         .letters("(B, Hq, Sq)")
         .f32()
-        .derived()
+        .derived("q k v mask")
         .hidden(),
     op::in("dout", &BackwardArgs::dout, "batch heads seq_q head_dim").letters("(B, Hq, Sq, D)"),
     op::out("dq", &BackwardArgs::dq, "batch heads seq_q head_dim").letters("(B, Hq, Sq, D)"),

@@ -30,7 +30,7 @@ inline constexpr auto backward_schema =
                op::in("statistics", &BackwardArgs::statistics, "tokens 2")
                    .letters("(T, 2)")
                    .f32()
-                   .derived()
+                   .derived("logits")
                    .hidden(),
                op::out("dlogits", &BackwardArgs::dlogits, "tokens vocab"),
                op::number("dloss", &BackwardArgs::dloss).optional(),

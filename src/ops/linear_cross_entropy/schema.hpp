@@ -27,26 +27,32 @@ inline constexpr auto forward_schema =
                op::number("ignore_index", &ForwardArgs::ignore_index).optional());
 
 /// Variant "naive" reads the logits of its own forward pass, and its statistics.
-inline constexpr auto backward_schema = op::schema(
-    "linear_cross_entropy", op::in("hidden", &BackwardArgs::hidden, "tokens hidden"),
-    op::in("weight", &BackwardArgs::weight, "vocab hidden").scale(0.03125F),
-    op::in("targets", &BackwardArgs::targets, "tokens").draw(draw_target),
-    op::in("reference_statistics", "tokens 2").f32().read_by("reference").hidden(),
-    op::in("statistics", &BackwardArgs::statistics, "tokens 2").f32().derived().hidden(),
-    op::in("statistics", &BackwardArgs::statistics, "tokens 2").f32().kept_by("naive").hidden(),
-    op::in("logits", &BackwardArgs::logits, "tokens vocab")
-        .when("logits")
-        .kept_by("naive")
-        .hidden(),
-    op::in("kept_logits", &BackwardArgs::kept_logits, "tokens vocab")
-        .f32()
-        .when("kept_logits")
-        .derived()
-        .hidden(),
-    op::out("dhidden", &BackwardArgs::dhidden, "tokens hidden"),
-    op::out("dweight", &BackwardArgs::dweight, "vocab hidden"),
-    op::number("dloss", &BackwardArgs::dloss).optional(),
-    op::number("ignore_index", &BackwardArgs::ignore_index).optional());
+inline constexpr auto backward_schema =
+    op::schema("linear_cross_entropy", op::in("hidden", &BackwardArgs::hidden, "tokens hidden"),
+               op::in("weight", &BackwardArgs::weight, "vocab hidden").scale(0.03125F),
+               op::in("targets", &BackwardArgs::targets, "tokens").draw(draw_target),
+               op::in("reference_statistics", "tokens 2").f32().read_by("reference").hidden(),
+               op::in("statistics", &BackwardArgs::statistics, "tokens 2")
+                   .f32()
+                   .derived("hidden weight")
+                   .hidden(),
+               op::in("statistics", &BackwardArgs::statistics, "tokens 2")
+                   .f32()
+                   .kept_by("naive", "hidden weight")
+                   .hidden(),
+               op::in("logits", &BackwardArgs::logits, "tokens vocab")
+                   .when("logits")
+                   .kept_by("naive", "hidden weight")
+                   .hidden(),
+               op::in("kept_logits", &BackwardArgs::kept_logits, "tokens vocab")
+                   .f32()
+                   .when("kept_logits")
+                   .derived("hidden weight")
+                   .hidden(),
+               op::out("dhidden", &BackwardArgs::dhidden, "tokens hidden"),
+               op::out("dweight", &BackwardArgs::dweight, "vocab hidden"),
+               op::number("dloss", &BackwardArgs::dloss).optional(),
+               op::number("ignore_index", &BackwardArgs::ignore_index).optional());
 
 inline constexpr op::Documentation documentation{
     .forward =

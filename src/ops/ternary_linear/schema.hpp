@@ -13,10 +13,10 @@ inline constexpr auto forward_schema =
                op::out("out", &ForwardArgs::out, "tokens out_features"),
                op::in("dense", &ForwardArgs::dense, "out_features in_features")
                    .optional()
-                   .read_by("naive")
+                   .read_by("naive", "weight")
                    .seen_as("weight"),
-               op::in("packed2", "packed2_bytes").bytes().read_by("packed2").hidden(),
-               op::in("packed5", "packed5_bytes").bytes().read_by("packed5").hidden());
+               op::in("packed2", "packed2_bytes").bytes().read_by("packed2", "weight").hidden(),
+               op::in("packed5", "packed5_bytes").bytes().read_by("packed5", "weight").hidden());
 
 inline constexpr auto backward_schema =
     op::schema("ternary_linear", op::in("x", &BackwardArgs::x, "tokens in_features"),
@@ -24,10 +24,10 @@ inline constexpr auto backward_schema =
                op::in("dout", &BackwardArgs::dout, "tokens out_features"),
                op::in("dense", &BackwardArgs::dense, "out_features in_features")
                    .optional()
-                   .read_by("naive")
+                   .read_by("naive", "weight")
                    .seen_as("weight"),
-               op::in("packed2", "packed2_bytes").bytes().read_by("packed2").hidden(),
-               op::in("packed5", "packed5_bytes").bytes().read_by("packed5").hidden(),
+               op::in("packed2", "packed2_bytes").bytes().read_by("packed2", "weight").hidden(),
+               op::in("packed5", "packed5_bytes").bytes().read_by("packed5", "weight").hidden(),
                op::out("dx", &BackwardArgs::dx, "tokens in_features"),
                op::out("dweight", &BackwardArgs::dweight, "out_features in_features"));
 

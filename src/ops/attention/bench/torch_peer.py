@@ -194,12 +194,14 @@ def additive_mask(case, kv_len):
 def opened(case, attention, inputs):
     """A pass of `attention`, tried once."""
     if case.backward:
-        run = gradients_of(attention, inputs, ["q", "k", "v"], inputs.pop("dout"))
+        read = {"dout": inputs.pop("dout")}
+        run = gradients_of(attention, inputs, ["q", "k", "v"], read["dout"])
     else:
+        read = inputs
 
         def run():
             with torch.no_grad():
                 return [attention(inputs)]
 
     run()
-    return TorchCase(case, run)
+    return TorchCase(case, run, read)

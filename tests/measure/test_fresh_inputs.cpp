@@ -1,0 +1,210 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/stopwatch.hpp"
+#include "measure/ceilings.hpp"
+#include "measure/measure.hpp"
+
+namespace katt::bench {
+namespace {
+
+/// y = 2 x, where x is one number, another one at each change.
+class NumberCase final : public Case {
+ public:
+  int x = 1;
+  int changes = 0, changes_of_all = 0;
+  bool in_place = false;
+
+  [[nodiscard]] Work work() const override { return {}; }
+  [[nodiscard]] Status supports(const Config&) const override { return Status::ok(); }
+  std::unique_ptr<Candidate> prepare(const Config&) override { return nullptr; }
+  std::vector<InputChange> change(std::uint64_t random, bool all) override {
+    x = static_cast<int>(random >> 34);
+    ++(all ? changes_of_all : changes);
+    return {{"x", 0, 1}};
+  }
+  [[nodiscard]] bool runs_in_place() const override { return in_place; }
+};
+
+/// Computes y in one of several ways, most of them dishonest.
+class NumberCandidate final : public Candidate {
+ public:
+  enum class Way { honest, keeps_first, keeps_by_poison, keeps_by_count, copies_input };
+  NumberCandidate(NumberCase& inputs, Way way) : inputs_(&inputs), way_(way) {}
+
+  void run() override {
+    ++runs_;
+    const bool computes = way_ == Way::honest || (way_ == Way::keeps_first && runs_ == 1) ||
+                          (way_ == Way::keeps_by_poison && y_ == poison_value) ||
+                          (way_ == Way::keeps_by_count && runs_ <= 5);
+    if (way_ == Way::copies_input) {
+      y_ = 2 * copy_;
+    } else if (computes) {
+      y_ = 2 * inputs_->x;
+    } else if (y_ == poison_value) {
+      y_ = kept_;
+    }
+    kept_ = y_;
+  }
+  void fence() override {}
+  void poison() override { y_ = poison_value; }
+  Errors verify() override {
+    ++verified;
+    Errors errors;
+    if (y_ != 2 * inputs_->x) errors.status = Status::failed("y is wrong");
+    return errors;
+  }
+  void inputs_changed(std::span<const InputChange> changes, bool) override {
+    EXPECT_EQ(changes.size(), 1U);
+  }
+  void take_inputs() override { copy_ = inputs_->x; }
+
+  int verified = 0;
+
+ private:
+  static constexpr int poison_value = -1;
+  NumberCase* inputs_;
+  Way way_;
+  int y_ = 0, kept_ = 0, runs_ = 0, copy_ = 1;
+};
+
+using Way = NumberCandidate::Way;
+
+Contender make(NumberCase& inputs, Way way) {
+  Contender contender = enter([&] { return std::make_unique<NumberCandidate>(inputs, way); });
+  contender.inputs = &inputs;
+  return contender;
+}
+
+const std::function<void()> no_flush = [] {};
+
+TEST(FreshInputs, NoAnswerThatIsKeptPasses) {
+  const StopFlag stop{false};
+  for (int seed = 0; seed < 20; ++seed) {
+    NumberCase inputs;
+    std::vector<Contender> contenders;
+    for (const Way way : {Way::honest, Way::copies_input, Way::keeps_first, Way::keeps_by_poison,
+                          Way::keeps_by_count}) {
+      contenders.push_back(make(inputs, way));
+      EXPECT_TRUE(contenders.back().measured.status.is_ok()) << "with the first inputs";
+    }
+    ASSERT_TRUE(measure(contenders, {.rounds = 7}, no_flush, stop));
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      const Status& status = contenders[i].measured.status;
+      EXPECT_EQ(status.is_ok(), i < 2) << i << ": " << status.reason();
+      if (i >= 2) EXPECT_NE(status.reason().find("y is wrong"), std::string::npos);
+    }
+    EXPECT_GE(inputs.changes_of_all, 2) << "once among the rounds, once after them";
+    EXPECT_EQ(inputs.changes + inputs.changes_of_all, 8) << "every round, and the last comparison";
+  }
+}
+
+TEST(FreshInputs, ComparesInRoundsThatNobodyKnows) {
+  const StopFlag stop{false};
+  std::map<int, int> counts;
+  for (int seed = 0; seed < 40; ++seed) {
+    NumberCase inputs;
+    std::vector<Contender> contenders;
+    contenders.push_back(make(inputs, Way::honest));
+    ASSERT_TRUE(measure(contenders, {.rounds = 30}, no_flush, stop));
+    const int verified = dynamic_cast<NumberCandidate&>(*contenders[0].candidate).verified;
+    EXPECT_GE(verified, 3) << "first, in a round, last";
+    EXPECT_LE(verified, 32);
+    ++counts[verified];
+  }
+  EXPECT_GE(counts.size(), 3U) << "with one seed of the order within rounds";
+}
+
+TEST(FreshInputs, InPlaceAFurtherRunIsCompared) {
+  const StopFlag stop{false};
+  NumberCase inputs;
+  inputs.in_place = true;
+  std::vector<Contender> contenders;
+  contenders.push_back(make(inputs, Way::honest));
+  ASSERT_TRUE(measure(contenders, {.rounds = 7}, no_flush, stop));
+  EXPECT_TRUE(contenders[0].measured.status.is_ok());
+}
+
+TEST(FreshInputs, WithoutACaseNothingChanges) {
+  const StopFlag stop{false};
+  NumberCase inputs;
+  std::vector<Contender> contenders;
+  contenders.push_back(make(inputs, Way::honest));
+  contenders[0].inputs = nullptr;
+  ASSERT_TRUE(measure(contenders, {.rounds = 7}, no_flush, stop));
+  EXPECT_EQ(inputs.changes + inputs.changes_of_all, 0);
+  EXPECT_EQ(dynamic_cast<NumberCandidate&>(*contenders[0].candidate).verified, 2);
+}
+
+/// Runs elsewhere, and says that a run takes a share of its time, or more.
+class Claiming final : public Candidate {
+ public:
+  Claiming(double run_s, double share) : run_s_(run_s), share_(share) {}
+  void run() override { (void)timed(1); }
+  void fence() override {}
+  void poison() override {}
+  Errors verify() override { return {}; }
+  std::optional<double> timed(int runs) override {
+    const Stopwatch watch;
+    while (watch.seconds() < run_s_ * runs + transport) {
+    }
+    return share_ * (watch.seconds() - transport) / runs;
+  }
+  double transport_s() override { return transport; }
+  [[nodiscard]] int process() const override { return 1; }
+
+ private:
+  static constexpr double transport = 1e-3;
+  double run_s_, share_;
+};
+
+TEST(Clocks, ThoseOfOtherProcessesAreNotBelieved) {
+  const StopFlag stop{false};
+  for (const auto& [share, is_right] : {std::pair(1.0, true), std::pair(0.25, false),
+                                        std::pair(1e-6, false), std::pair(9.0, false)}) {
+    std::vector<Contender> contenders;
+    contenders.push_back(enter([s = share] { return std::make_unique<Claiming>(16e-3, s); }));
+    ASSERT_TRUE(measure(contenders, {.rounds = 7}, no_flush, stop));
+    const Measured& measured = contenders[0].measured;
+    EXPECT_EQ(measured.status.is_ok(), is_right) << measured.status.reason();
+    EXPECT_EQ(measured.claimed_s.size(), 7U);
+    for (const double seconds : measured.samples_s) EXPECT_GE(seconds, 15e-3) << "our clock counts";
+  }
+}
+
+TEST(Clocks, ShortRunsOfOtherProcessesAreBatched) {
+  const StopFlag stop{false};
+  std::vector<Contender> contenders;
+  contenders.push_back(enter([] { return std::make_unique<Claiming>(1e-4, 1.0); }));
+  ASSERT_TRUE(measure(contenders, {.rounds = 3}, no_flush, stop));
+  EXPECT_GT(contenders[0].measured.inner, 5);
+}
+
+TEST(Ceilings, NoRateBeyondThemIsPossible) {
+  const std::vector<io::CeilingRow> ceilings{{"fma_f32", 1e11, "FLOP/s", 1, 0},
+                                             {"avx512_bf16", 2e11, "FLOP/s", 1, 0},
+                                             {"read_l1", 4e11, "B/s", 1, 16384},
+                                             {"read_l2", 1e11, "B/s", 1, 524288},
+                                             {"read_dram", 1e10, "B/s", 1, 1 << 28}};
+  const auto reason = [&](Dtype dtype, Work work, double time_s) {
+    return impossible_rate(ceilings, Backend::serial, dtype, 1, work, time_s);
+  };
+  const Work product{.flops = 1e11, .bytes = 1, .compute_ceiling = "fma_f32"};
+  EXPECT_EQ(reason(Dtype::f32, product, 1.0), "");
+  EXPECT_EQ(reason(Dtype::f32, product, 0.95), "") << "noise";
+  EXPECT_EQ(reason(Dtype::f32, product, 0.5),
+            "0.2 TFLOP/s, expected at most the 0.1 TFLOP/s of fma_f32");
+  EXPECT_EQ(reason(Dtype::f16, product, 0.5), "") << "units for f16 are twice as fast";
+  EXPECT_NE(reason(Dtype::bf16, product, 0.1), "");
+  const Work sum{.flops = 0, .bytes = 1e11, .compute_ceiling = ""};
+  EXPECT_EQ(reason(Dtype::f32, sum, 2.0), "") << "a part may lie in a cache";
+  EXPECT_NE(reason(Dtype::f32, sum, 0.1), "");
+  EXPECT_EQ(impossible_rate({}, Backend::serial, Dtype::f32, 1, product, 1e-9), "");
+}
+
+}  // namespace
+}  // namespace katt::bench
