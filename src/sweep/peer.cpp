@@ -91,7 +91,9 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
     process = std::make_shared<PeerProcess>(launch_of_peer(name), stop_);
   }
   SharedOffsets layout;
-  OpenCase open{.process = process, .foreign = std::move(*foreign)};
+  OpenCase open;
+  open.process = process;
+  open.foreign = std::move(*foreign);
   open.request = open_request(op, point, open.foreign, bound);
   open.request["inputs"] = layout.place(open.foreign.inputs, open.inputs);
   open.request["outputs"] = layout.place(open.foreign.outputs, open.outputs);
@@ -106,7 +108,8 @@ PeerEntry Peers::open_candidate(const std::string& name, const CandidateFile& fi
   auto foreign = inputs.foreign(true);
   if (!foreign) return skipped(op.name() + " cannot hand these inputs to a candidate");
   SharedOffsets in, out;
-  OpenCase open{.foreign = std::move(*foreign)};
+  OpenCase open;
+  open.foreign = std::move(*foreign);
   open.request = open_request(op, point, open.foreign, bound);
   open.request["inputs"] = in.place(open.foreign.inputs, open.inputs);
   open.request["outputs"] = out.place(open.foreign.outputs, open.outputs);
