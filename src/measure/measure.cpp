@@ -81,7 +81,7 @@ Sample sample_of_process(const Contender& contender, int inner) {
   Candidate& candidate = *contender.candidate;
   const Stopwatch watch;
   const double claimed_s = candidate.timed(inner).value_or(0);
-  const double request_s = candidate.request_s().value_or(watch.seconds());
+  const double request_s = candidate.request_s(watch.seconds());
   const double own_s = std::max(request_s - candidate.transport_s(), 1e-9) / inner;
   return {contender.on_device ? claimed_s : own_s, request_s, claimed_s};
 }

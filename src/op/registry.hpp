@@ -136,11 +136,11 @@ class Candidate {
   /// Seconds of one run, the mean of `runs`, by the candidate's own clock, where its runs happen in
   /// other processes; nothing where the caller is to time run() and fence().
   virtual std::optional<double> timed(int /*runs*/) { return std::nullopt; }
-  /// Seconds of the last timed() by this process' clock, transport and all; nothing where the
-  /// caller's clock around it tells.
-  [[nodiscard]] virtual std::optional<double> request_s() const { return std::nullopt; }
   /// Seconds that a request to another process takes without a run: of the caller's time of timed().
   [[nodiscard]] virtual double transport_s() { return 0; }
+  /// Seconds of the last request of timed(), where the caller has seen it take `seen_s` with what
+  /// comes before and after.
+  [[nodiscard]] virtual double request_s(double seen_s) const { return seen_s; }
   /// Case::change() has changed these inputs, with `all` every one, and so what is derived of them.
   virtual void inputs_changed(std::span<const InputChange> /*changes*/, bool /*all*/) {}
   /// Takes over such changes where the candidate has a copy of the inputs; run() does not.

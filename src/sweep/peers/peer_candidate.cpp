@@ -87,7 +87,7 @@ class ForeignCandidate : public Candidate {
     return seconds->get<double>();
   }
 
-  [[nodiscard]] std::optional<double> request_s() const final {
+  [[nodiscard]] double request_s(double /*seen_s*/) const final {
     return open_.process->last_ask_s();
   }
 
