@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -131,7 +132,9 @@ class Server {
     const katt_problem shapes = problem_->without_memory();
     if (library().supports != nullptr) {
       if (const char* const reason = library().supports(&shapes)) {
-        return {{"skipped", *reason != '\0' ? reason : "it does not compute this case"}};
+        constexpr std::size_t longest = 500;
+        return {{"skipped", *reason != '\0' ? std::string(reason).substr(0, longest)
+                                            : "it does not compute this case"}};
       }
     }
     const std::size_t bytes =
@@ -175,7 +178,8 @@ void serve(const std::string& path) {
       reply = {{"failed", "out of memory"}};
     } catch (const std::exception& error) {
       const std::string text = error.what();
-      reply = {{"failed", text.substr(0, text.find('\n'))}};
+      constexpr std::size_t longest = 500;
+      reply = {{"failed", text.substr(0, std::min(text.find('\n'), longest))}};
     }
     if (request.contains("id")) reply["id"] = request["id"];
     lines.write(reply.dump(-1, ' ', false, Json::error_handler_t::replace));

@@ -1,8 +1,10 @@
 """`katt sweep --candidate`: kernels of a user beside ours, from shared libraries and files of Python."""
 
 import json
+import re
 import shutil
 import subprocess
+import sys
 
 import h5py
 import numpy as np
@@ -257,3 +259,23 @@ def test_a_gpu_is_not_untrusted(katt, tmp_path):
     if "cuda" not in json.loads(katt("info", "--json").stdout)["build"].get("backends", []):
         pytest.skip("a build without CUDA")
     assert "--untrusted" in refusal(katt, tmp_path / "x.so", "--untrusted", "--backend", "cuda")
+
+
+def caged_toy(folder, *, writes):
+    """The toy of test_peers.py, which leaves files behind or not."""
+    text = (ROOT / "tests" / "cli" / "toy_peer.py").read_text()
+    text = text.replace("/usr/bin/env python3", sys.executable)  # a shell around Python may fork
+    path = folder / "toy"
+    path.write_text(text if writes else re.sub(r"pathlib.Path.*write_text.*", "pass", text))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("writes", "status"), [(False, b"ok"), (True, b"failed")])
+def test_a_peer_in_a_cage(katt, tmp_path, writes, status):
+    done = katt("sweep", "swiglu", *SWIGLU, "--peer", "right", "--peer-program", caged_toy(tmp_path, writes=writes),
+                "--untrusted", "-o", "out.h5")  # fmt: skip
+    row = rows_of(katt)["right"]
+    assert (row["status"], done.returncode) == (status, 1 if writes else 0), row["reason"]
+    if writes:
+        assert b"Permission denied" in row["reason"]

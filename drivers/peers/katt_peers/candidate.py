@@ -81,7 +81,7 @@ class Candidate:
         tell = getattr(self._module, "about", None)
         said = str(tell()) if callable(tell) else (self._module.__doc__ or "").strip()
         version = f"numpy {numpy.__version__}, Python {sys.version.split()[0]}"
-        self._about = "; ".join(filter(None, [said.splitlines()[0] if said else "", version]))
+        self._about = "; ".join(filter(None, [said.splitlines()[0][:200] if said else "", version]))
         self._run = None
 
     def answer(self, request):
@@ -155,9 +155,9 @@ def main():
                 candidate = Candidate(sys.argv[1])
             reply = candidate.answer(request) if candidate else {"ok": True}  # without it: how long a request takes
         except Refusal as refusal:
-            reply = {"skipped": str(refusal)}
+            reply = {"skipped": str(refusal)[:500]}
         except Exception as error:  # every exception of the file is the row's reason
-            reply = {"failed": f"{type(error).__name__}: {first_line(error)}"}
+            reply = {"failed": f"{type(error).__name__}: {first_line(error)[:500]}"}
         if "id" in request:
             reply["id"] = request["id"]
         replies.write(json.dumps(reply) + "\n")
