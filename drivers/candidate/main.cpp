@@ -95,6 +95,7 @@ class Server {
     if (what == "about") return about();
     if (what == "open") return open(request);
     if (what == "run") return run(request.at("times"));
+    if (what == "spin") return spin(request.at("seconds"));
     // The outputs are in the shared memory, and the inputs are read there.
     if (what == "forget" || what == "read" || what == "inputs") return {{"ok", true}};
     if (what != "close") return {{"failed", "unknown request " + what}};
@@ -142,6 +143,16 @@ class Server {
     call_ = &problem_->with_memory(bytes);
     bind_openmp(bound_);
     return {{"ok", true}, {"about", library().about}, {"inputs", true}, {"in_place", true}};
+  }
+
+  /// Work of a known length, to measure what a request takes beside it.
+  static Json spin(double seconds) {
+    const auto start = std::chrono::steady_clock::now();
+    std::chrono::duration<double> spent{};
+    do {
+      spent = std::chrono::steady_clock::now() - start;
+    } while (spent.count() < seconds);
+    return {{"seconds", spent.count()}};
   }
 
   Json run(int times) {

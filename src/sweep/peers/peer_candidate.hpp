@@ -22,6 +22,12 @@ nlohmann::json reply_to(PeerProcess& process, nlohmann::json request);
 /// The text of a member of a reply; "" where it has none.
 [[nodiscard]] std::string text_of(const nlohmann::json& reply, const char* key);
 
+/// What a request takes beside the work that it asks for.
+struct Transport {
+  double work_s = 0;
+  double seconds = 0;
+};
+
 /// An open case: the process, the tensors and where they lie.
 struct OpenCase {
   std::shared_ptr<PeerProcess> process;
@@ -29,7 +35,7 @@ struct OpenCase {
   std::span<std::byte> input_memory, output_memory;
   std::vector<std::size_t> inputs{}, outputs{};  ///< offsets there
   nlohmann::json request{};                      ///< that opens the case
-  std::vector<double> transport_s{};             ///< seconds of requests without a run; see below
+  std::vector<Transport> transport{};            ///< ascending; empty: not measured yet
 };
 
 /// A peer. It has copies of the inputs and keeps its outputs until they are read.
@@ -37,10 +43,11 @@ struct OpenCase {
 
 /// A kernel of a user, which works in sealed memory and is stopped between requests. Outputs are
 /// compared and inputs change without any request, which would give it time that no clock sees.
-/// `open.transport_s` is known from before the kernel was loaded.
+/// `open.transport` is known from before the kernel was loaded.
 [[nodiscard]] std::unique_ptr<Candidate> sealed_candidate(OpenCase open);
 
-/// Seconds of requests without a run, several.
-[[nodiscard]] std::vector<double> measured_transport(PeerProcess& process);
+/// Transport of requests whose work is to spin: a processor that has been idle for longer takes
+/// longer to wake. For programs that know the request `spin`; call it before they load anything.
+[[nodiscard]] std::vector<Transport> measured_transport(PeerProcess& process);
 
 }  // namespace katt::bench
