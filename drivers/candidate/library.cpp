@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -70,7 +70,8 @@ Library::Library(const std::string& path) {
   if (const auto tell = find<const char* (*)()>(library, "katt_candidate_about")) {
     const char* const text = tell();
     about = text != nullptr ? text : "";
-    about.resize(std::min<std::size_t>(about.find('\n'), about.size()));
+    constexpr std::size_t longest = 200;
+    about.resize(std::min({about.find('\n'), about.size(), longest}));
   }
 }
 

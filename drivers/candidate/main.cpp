@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -68,6 +69,7 @@ class Lines {
       if (n <= 0) std::_Exit(1);  // the sweep has ended
       sent += static_cast<std::size_t>(n);
     }
+    kill(getpid(), SIGSTOP);  // until the next request: no thread goes on
   }
 
  private:
@@ -93,6 +95,7 @@ class Server {
     if (what == "about") return about();
     if (what == "open") return open(request);
     if (what == "run") return run(request.at("times"));
+    if (what == "spin") return spin(request.at("seconds"));
     // The outputs are in the shared memory, and the inputs are read there.
     if (what == "forget" || what == "read" || what == "inputs") return {{"ok", true}};
     if (what != "close") return {{"failed", "unknown request " + what}};
@@ -130,7 +133,9 @@ class Server {
     const katt_problem shapes = problem_->without_memory();
     if (library().supports != nullptr) {
       if (const char* const reason = library().supports(&shapes)) {
-        return {{"skipped", *reason != '\0' ? reason : "it does not compute this case"}};
+        constexpr std::size_t longest = 500;
+        return {{"skipped", *reason != '\0' ? std::string(reason).substr(0, longest)
+                                            : "it does not compute this case"}};
       }
     }
     const std::size_t bytes =
@@ -138,6 +143,16 @@ class Server {
     call_ = &problem_->with_memory(bytes);
     bind_openmp(bound_);
     return {{"ok", true}, {"about", library().about}, {"inputs", true}, {"in_place", true}};
+  }
+
+  /// Work of a known length, to measure what a request takes beside it.
+  static Json spin(double seconds) {
+    const auto start = std::chrono::steady_clock::now();
+    std::chrono::duration<double> spent{};
+    do {
+      spent = std::chrono::steady_clock::now() - start;
+    } while (spent.count() < seconds);
+    return {{"seconds", spent.count()}};
   }
 
   Json run(int times) {
@@ -174,7 +189,8 @@ void serve(const std::string& path) {
       reply = {{"failed", "out of memory"}};
     } catch (const std::exception& error) {
       const std::string text = error.what();
-      reply = {{"failed", text.substr(0, text.find('\n'))}};
+      constexpr std::size_t longest = 500;
+      reply = {{"failed", text.substr(0, std::min(text.find('\n'), longest))}};
     }
     if (request.contains("id")) reply["id"] = request["id"];
     lines.write(reply.dump(-1, ' ', false, Json::error_handler_t::replace));

@@ -1,17 +1,19 @@
-/* Attention in f32 for katt sweep: softmax(scale * Q K^T) V, forward and backward, with grouped heads and a causal mask.
- * A row of queries meets the keys one by one (Dao et al. 2022, arXiv:2205.14135, algorithm 1 with tiles of one).
+/* Attention in f32 for katt sweep: softmax(scale * Q K^T) V, forward and backward, with grouped
+ * heads and a causal mask. A row of queries meets the keys one by one (Dao et al. 2022,
+ * arXiv:2205.14135, algorithm 1 with tiles of one).
  *
- *     cc -O3 -march=native -fopenmp -shared -fPIC -I ../../src/candidate attention.c -o attention.so -lm */
-#include <math.h>
-
+ *     cc -O3 -march=native -fopenmp -shared -fPIC -I ../../src/candidate attention.c \
+ *       -o attention.so -lm */
 #include <katt/candidate.h>
+#include <math.h>
 
 const char* katt_candidate_about(void) { return "attention of examples/candidate"; }
 
 const char* katt_candidate_supports(const katt_problem* problem) {
   if (problem->dtype != KATT_F32) return "only f32";
-  if (katt_input(problem, "mask") || katt_input(problem, "alibi_slopes") || katt_input(problem, "kv_len") ||
-      katt_number(problem, "softcap", 0) != 0 || katt_integer(problem, "window_left", -1) >= 0 ||
+  if (katt_input(problem, "mask") || katt_input(problem, "alibi_slopes") ||
+      katt_input(problem, "kv_len") || katt_number(problem, "softcap", 0) != 0 ||
+      katt_integer(problem, "window_left", -1) >= 0 ||
       katt_integer(problem, "window_right", -1) >= 0) {
     return "no mask but causal";
   }
@@ -62,7 +64,8 @@ int katt_candidate_forward(const katt_problem* problem) {
   for (int64_t head = 0; head < s.batch * s.heads; ++head) {
     for (int64_t i = 0; i < s.seq_q; ++i) {
       const int64_t group = s.heads / s.kv_heads, row = (head * s.seq_q + i) * s.dim;
-      const int64_t keys = head / group * s.seq_kv * s.dim; /* heads of a batch entry share K and V */
+      const int64_t keys =
+          head / group * s.seq_kv * s.dim; /* heads of a batch entry share K and V */
       float largest = -INFINITY, sum = 0;
       memset(out + row, 0, (size_t)s.dim * sizeof(float));
       for (int64_t j = 0; j < visible(&s, i); ++j) {
@@ -79,7 +82,8 @@ int katt_candidate_forward(const katt_problem* problem) {
   return 0;
 }
 
-/* P = exp(scale q k - lse), dS = P (dout v - sum of dout out), dq = scale dS k, dk = scale dS q, dv = P dout */
+/* P = exp(scale q k - lse), dS = P (dout v - sum of dout out), dq = scale dS k, dk = scale dS q, dv
+ * = P dout */
 int katt_candidate_backward(const katt_problem* problem) {
   const shapes s = shapes_of(problem);
   const float* q = katt_input(problem, "q")->data;

@@ -57,8 +57,11 @@ bool FreshInputs::change(std::span<Contender* const> contenders, bool all) {
 
 bool FreshInputs::compares(int round, double round_s) {
   round_s_ = round_s;
-  return has_cases_ && (all_changed_ || round == first_comparison_ ||
-                        (round > first_comparison_ && chance(0.25, comparison_s_)));
+  if (!has_cases_) return false;
+  if (all_changed_) return true;
+  // All inputs are new to what remembers; some are not, so a round with these is compared for sure.
+  if (round >= first_comparison_ && !part_compared_) return part_compared_ = true;
+  return round > first_comparison_ && chance(0.25, comparison_s_);
 }
 
 void FreshInputs::compared(double seconds) {

@@ -48,7 +48,8 @@ class FreshInputs {
   std::mt19937_64 random_;
   int first_change_, first_comparison_;
   bool has_cases_ = false;
-  bool all_changed_ = false;  ///< in this round
+  bool all_changed_ = false;    ///< in this round
+  bool part_compared_ = false;  ///< outputs of a round in which some inputs have changed
   double round_s_ = 0, comparison_s_ = 0, change_all_s_ = 0;
   double seconds_ = 0;
 };

@@ -128,8 +128,11 @@ class Tensor {
       store(values.subspan(static_cast<std::size_t>(r * row), static_cast<std::size_t>(rows * row)),
             static_cast<std::size_t>(offset_of(r)));
     };
-    const bool dense = offset_of(first + count - 1) - offset_of(first) == (count - 1) * row;
-    if (dense) return part(first, count);
+    bool is_dense = true;  // stored in the order of the values, without gaps
+    for (int axis = Rank - 2; axis >= 0; --axis) {
+      is_dense = is_dense && ref_.stride[axis] == ref_.stride[axis + 1] * ref_.extent[axis + 1];
+    }
+    if (is_dense) return part(first, count);
     for (std::int64_t r = first; r < first + count; ++r) part(r, 1);
   }
 

@@ -2,6 +2,7 @@
 
 #include <elf.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <system_error>
@@ -10,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "process/sha256.hpp"
 
 namespace katt::bench {
@@ -124,7 +126,14 @@ PeerLaunch caged(PeerLaunch launch, std::size_t data_bytes) {
 
 fs::path program_beside(const std::string& name) {
   std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path() / name;
+  fs::path beside = fs::read_symlink("/proc/self/exe", error).parent_path() / name;
+  const char* const path = std::getenv("PATH");
+  if (fs::exists(beside, error) || path == nullptr) return beside;
+  for (const std::string& folder : split(path, ':')) {  // of a program of the user's own
+    const fs::path found = fs::path(folder) / name;
+    if (fs::path(folder).is_absolute() && fs::exists(found, error)) return found;
+  }
+  return beside;
 }
 
 }  // namespace katt::bench

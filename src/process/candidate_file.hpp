@@ -45,7 +45,7 @@ struct CandidateOptions {
 /// A launch that goes on to another program in the cage, with as much writable memory.
 [[nodiscard]] PeerLaunch caged(PeerLaunch launch, std::size_t data_bytes);
 
-/// A program beside this one, such as katt-candidate.
+/// A program beside this one, such as katt-candidate, or else on PATH.
 [[nodiscard]] std::filesystem::path program_beside(const std::string& name);
 
 }  // namespace katt::bench

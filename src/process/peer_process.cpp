@@ -30,6 +30,7 @@ namespace katt::bench {
 namespace {
 
 constexpr std::size_t longest_line = 1 << 20;
+constexpr std::size_t longest_sealed_line = 4096;  // a reader of JSON uses stack for what is nested
 
 [[noreturn]] void fail(const std::string& what, int error) {
   throw std::runtime_error(what + ": " + std::generic_category().message(error));
@@ -188,8 +189,9 @@ std::string PeerProcess::ask(const std::string& line) {
     sent += static_cast<std::size_t>(n);
   }
   std::string reply = read_line();
+  if (is_sealed()) wait_for_stop();
   last_ask_s_ = watch.seconds();
-  stop_child();
+  if (is_sealed()) ::kill(-pid_, SIGSTOP);  // its own children, of a child outside of the cage
   return reply;
 }
 
@@ -199,18 +201,24 @@ void PeerProcess::continue_child() {
   stopped_ = false;
 }
 
-void PeerProcess::stop_child() {
-  if (!is_sealed()) return;
-  ::kill(-pid_, SIGSTOP);
-  pid_t changed = -1;
-  do {
-    changed = waitpid(pid_, &status_, WUNTRACED);
-  } while (changed < 0 && errno == EINTR);
-  stopped_ = changed == pid_ && WIFSTOPPED(status_);
-  if (stopped_) return;
-  ::kill(-pid_, SIGKILL);  // its own children
-  pid_ = -1;               // reaped
-  give_up_dead();
+/// A child with sealed memory stops itself behind its reply: sooner than a signal from here could,
+/// which arrives when this process has been woken. Its time ends with that.
+void PeerProcess::wait_for_stop() {
+  constexpr double soon_s = 1e-3, patience_s = 2;
+  const Stopwatch watch;
+  for (;;) {
+    const pid_t changed = waitpid(pid_, &status_, WUNTRACED | WNOHANG);
+    if (changed == pid_ && WIFSTOPPED(status_)) break;
+    if (changed == pid_) {
+      ::kill(-pid_, SIGKILL);  // its own children
+      pid_ = -1;               // reaped
+      give_up_dead();
+    }
+    if (watch.seconds() > patience_s || stop_) give_up("did not stop behind its reply");
+    if (watch.seconds() < soon_s) std::this_thread::yield();
+    else std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  stopped_ = true;
 }
 
 /// What a child sends unasked cannot be the reply to a request.
@@ -229,7 +237,8 @@ std::string PeerProcess::read_line() {
       unread_.erase(0, end + 1);
       return line;
     }
-    if (unread_.size() > longest_line) give_up("answered with a line that does not end");
+    if (unread_.size() > (is_sealed() ? longest_sealed_line : longest_line))
+      give_up("answered with a line that does not end");
     if (stop_) give_up("was stopped");
     if (watch.seconds() > launch_.timeout_s) {
       give_up("gave no answer within " + std::to_string(static_cast<int>(launch_.timeout_s)) +

@@ -27,7 +27,8 @@ struct PeerLaunch {
 /// reaps it.
 ///
 /// A child with sealed memory has the inputs in 3, which it can only read, and the outputs in 4.
-/// Such a child is stopped between requests: it works only while ask() waits for it.
+/// Such a child stops itself, with SIGSTOP, behind every reply, and goes on with the next request: it
+/// works only while ask() waits for it.
 class PeerProcess {
  public:
   /// Bytes of the two files of sealed memory.
@@ -49,8 +50,8 @@ class PeerProcess {
   /// time-out, when it has sent more than one line, or when `stop` is set.
   std::string ask(const std::string& line);
 
-  /// Seconds from the first byte of the last request until its reply was here, by
-  /// std::chrono::steady_clock; what stops and continues the child is not among them.
+  /// Seconds from the first byte of the last request until its reply was here, and a child with
+  /// sealed memory had stopped, by std::chrono::steady_clock.
   [[nodiscard]] double last_ask_s() const { return last_ask_s_; }
 
   /// Shared memory of at least this many bytes; the old content is lost. Throws std::bad_alloc. Not
@@ -80,7 +81,7 @@ class PeerProcess {
     std::span<std::byte> bytes;
   };
   void start();
-  void stop_child();
+  void wait_for_stop();
   void continue_child();
   void refuse_more();
   [[noreturn]] void give_up(const std::string& reason);

@@ -8,12 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "measure/measure.hpp"
 #include "op/registry.hpp"
 #include "plan/plan.hpp"
 #include "plan/sweep_file.hpp"
+#include "sweep/peers/peer_candidate.hpp"
 
 /// Other libraries, and kernels of the user (candidates), measured beside ours. A peer is a child process that holds the inputs of a case
 /// and runs once per request, so that its samples interleave with ours; docs/peers.md has the
@@ -26,14 +25,6 @@ struct PeerEntry {
   Status status;
   std::unique_ptr<Candidate> candidate;
   std::size_t output_bytes = 0;  ///< tensors of the request
-};
-
-/// The tensors of a case in shared memory.
-struct Placed {
-  std::span<std::byte> memory;
-  std::vector<std::size_t> offsets{};
-
-  [[nodiscard]] std::byte* tensor(std::size_t i) const { return memory.data() + offsets[i]; }
 };
 
 /// The peers of a sweep. Use up all entries before you enter the next case, and before this object
@@ -63,9 +54,8 @@ class Peers {
                  const Bound& bound, std::size_t slot);
   PeerEntry open_candidate(const std::string& name, const CandidateFile& file, const Operator& op,
                            const Point& point, Case& inputs, const Bound& bound);
-  /// Sends the request of an open case, and makes its entry of the reply.
-  PeerEntry entry_of(const std::string& name, const std::shared_ptr<PeerProcess>& process,
-                     nlohmann::json request, ForeignCase foreign, Placed inputs, Placed outputs);
+  /// Writes the inputs, sends the request that opens the case, and makes its entry of the reply.
+  PeerEntry entry_of(const std::string& name, OpenCase open);
   [[nodiscard]] PeerLaunch launch_of_peer(const std::string& name) const;
 
   std::filesystem::path program_;

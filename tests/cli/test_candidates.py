@@ -1,8 +1,10 @@
 """`katt sweep --candidate`: kernels of a user beside ours, from shared libraries and files of Python."""
 
 import json
+import re
 import shutil
 import subprocess
+import sys
 
 import h5py
 import numpy as np
@@ -220,7 +222,6 @@ def test_what_is_no_candidate_is_refused(katt, tmp_path):
     assert "expected the path" in refusal(katt, "mine=")
     assert "is the name of a peer" in refusal(katt, f"torch_eager={tmp_path}/text.so")
     assert "expected NAME=PATH" in refusal(katt, tmp_path / "a-b.so")
-    assert "is the name of a peer or of another candidate" in refusal(katt, "x=a.so,x=b.so")
 
 
 def test_a_library_that_cannot_serve_is_refused(katt, tmp_path):
@@ -229,6 +230,8 @@ def test_a_library_that_cannot_serve_is_refused(katt, tmp_path):
     good = compiled(tmp_path, "good", "#include <katt/candidate.h>\n"
                     "int katt_candidate_forward(const katt_problem* p) { return p == NULL; }\n")  # fmt: skip
     assert "naive is a variant of swiglu" in refusal(katt, f"naive={good}")
+    assert "is the name of a peer or of another candidate" in refusal(katt, f"x={good},x={good}")
+    assert f"x is {good} elsewhere" in refusal(katt, f"x={good},x={other}")
     none = compiled(tmp_path, "none", "#include <katt/candidate.h>\n")
     assert "defines neither katt_candidate_forward nor katt_candidate_backward" in refusal(katt, none)
     newer = compiled(tmp_path, "newer", "#include <katt/candidate.h>\n"
@@ -256,3 +259,23 @@ def test_a_gpu_is_not_untrusted(katt, tmp_path):
     if "cuda" not in json.loads(katt("info", "--json").stdout)["build"].get("backends", []):
         pytest.skip("a build without CUDA")
     assert "--untrusted" in refusal(katt, tmp_path / "x.so", "--untrusted", "--backend", "cuda")
+
+
+def caged_toy(folder, *, writes):
+    """The toy of test_peers.py, which leaves files behind or not."""
+    text = (ROOT / "tests" / "cli" / "toy_peer.py").read_text()
+    text = text.replace("/usr/bin/env python3", sys.executable)  # a shell around Python may fork
+    path = folder / "toy"
+    path.write_text(text if writes else re.sub(r"pathlib.Path.*write_text.*", "pass", text))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("writes", "status"), [(False, b"ok"), (True, b"failed")])
+def test_a_peer_in_a_cage(katt, tmp_path, writes, status):
+    done = katt("sweep", "swiglu", *SWIGLU, "--peer", "right", "--peer-program", caged_toy(tmp_path, writes=writes),
+                "--untrusted", "-o", "out.h5")  # fmt: skip
+    row = rows_of(katt)["right"]
+    assert (row["status"], done.returncode) == (status, 1 if writes else 0), row["reason"]
+    if writes:
+        assert b"Permission denied" in row["reason"]

@@ -1,8 +1,8 @@
-#include "process/sha256.hpp"
+#include <gtest/gtest.h>
 
 #include <string>
 
-#include <gtest/gtest.h>
+#include "process/sha256.hpp"
 
 namespace katt::bench {
 namespace {

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "op/registry.hpp"
+#include "process/peer_process.hpp"
+
+/// The case of another program as a candidate of the measuring contract.
+namespace katt::bench {
+
+/// The reply to a request. Throws std::runtime_error when it is not a reply, or says "failed". A
+/// reply from sealed memory has the number of its request.
+nlohmann::json reply_to(PeerProcess& process, nlohmann::json request);
+
+/// The text of a member of a reply; "" where it has none.
+[[nodiscard]] std::string text_of(const nlohmann::json& reply, const char* key);
+
+/// What a request takes beside the work that it asks for.
+struct Transport {
+  double work_s = 0;
+  double seconds = 0;
+};
+
+/// An open case: the process, the tensors and where they lie.
+struct OpenCase {
+  std::shared_ptr<PeerProcess> process;
+  ForeignCase foreign;
+  std::span<std::byte> input_memory, output_memory;
+  std::vector<std::size_t> inputs{}, outputs{};  ///< offsets there
+  nlohmann::json request{};                      ///< that opens the case
+  std::vector<Transport> transport{};            ///< ascending; empty: not measured yet
+};
+
+/// A peer. It has copies of the inputs and keeps its outputs until they are read.
+[[nodiscard]] std::unique_ptr<Candidate> peer_candidate(OpenCase open, const nlohmann::json& reply);
+
+/// A kernel of a user, which works in sealed memory and is stopped between requests. Outputs are
+/// compared and inputs change without any request, which would give it time that no clock sees.
+/// `open.transport` is known from before the kernel was loaded.
+[[nodiscard]] std::unique_ptr<Candidate> sealed_candidate(OpenCase open);
+
+/// Transport of requests whose work is to spin: a processor that has been idle for longer takes
+/// longer to wake. For programs that know the request `spin`; call it before they load anything.
+[[nodiscard]] std::vector<Transport> measured_transport(PeerProcess& process);
+
+}  // namespace katt::bench
