@@ -207,6 +207,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
   }
 
   std::mt19937_64 random(settings.seed);
+  Meter meter(settings.threads);
   Turns turns(settings.cold, bound, contenders.empty() ? 0 : contenders.back().point);
   const Stopwatch watch;
   for (int round = 0; round < (settings.rounds > 0 ? settings.rounds : settings.max_rounds);
@@ -231,7 +232,12 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
         }
         turns.give_to(contender);
         if (!settings.cold) contender.candidate->restore();
+        const bool counted = !contender.on_device && contender.candidate->process() == 0;
+        if (counted) meter.start();
         const Sample taken = sample(contender, contender.measured.inner);
+        if (counted) {
+          meter.stop(contender.measured.effort, taken.seconds, contender.measured.inner);
+        }
         contender.measured.samples_s.push_back(taken.seconds);
         if (contender.on_device && contender.candidate->process() == 0) {
           contender.measured.host_s.push_back(taken.host_s);
@@ -242,7 +248,9 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
     }
   }
 
+  const double throttled = meter.throttled();
   for (Contender* contender : running(contenders)) {
+    if (!contender->on_device) contender->measured.effort.throttled = throttled;
     if (stop) return false;
     guarded(*contender, [&] {
       const Errors errors = run_and_verify(*contender->candidate);

@@ -43,6 +43,8 @@ struct RowResult {
   io::Profile profile{};
   std::optional<Exchange> exchange{};  ///< for an operator of several ranks
   std::string note{};                  ///< remarks for a reader of the times
+  Effort effort{};                     ///< what the processor did
+  Estimate speedup_cycles{};           ///< as speedup, of cycles; NaN where nobody counts them
 };
 
 /// A row for a configuration that did not run.
