@@ -65,11 +65,6 @@ std::string avx512_bf16_text() {
                                            : "yes, slower than f32: auto widens bf16";
 }
 
-void print_topology() {
-  print("topology", bench::topology_text(bench::topology()));
-  print("caches", bench::caches_text(bench::topology()));
-}
-
 void print_counters() {
   const auto told = [](const std::string& refusal) {
     return refusal.empty() ? "counted" : "not counted, " + refusal;
@@ -146,10 +141,10 @@ void print_screen(const bench::Registry& registry) {
   print("MPI", ranks_text());
   std::printf("machine\n");
   const bench::Machine& host = bench::machine();
-  print("cpu", host.cpu + ", " + std::to_string(host.cores) + " processors");
-  print("AMX bf16", amx_text());
-  print("AVX512-BF16", avx512_bf16_text());
-  print_topology();
+  print("cpu", host.cpu + ", " + std::to_string(host.cores) +
+                   " processors: " + bench::topology_text(bench::topology()));
+  print("bf16 units", "AMX " + amx_text() + "; AVX512-BF16 " + avx512_bf16_text());
+  print("caches", bench::caches_text(bench::topology()));
   print("memory", memory_text() + "; huge pages: " + memory::huge_pages());
   print_counters();
   for (const Backend backend : all_backends) {
@@ -188,8 +183,9 @@ void print_all_of_build() {
   print("isa", bench::join(host.isa, " "));
   print("AMX bf16", amx_text());
   print("AVX512-BF16", avx512_bf16_text());
-  print_topology();
+  print("topology", bench::topology_text(bench::topology()));
   for (const std::string& node : bench::node_lines(bench::topology())) print("", node);
+  print("caches", bench::caches_text(bench::topology()));
   print("memory", memory_text());
   print("huge pages", memory::huge_pages());
   print_counters();

@@ -77,8 +77,9 @@ bool rests(pid_t process) {
   return true;
 }
 
-/// Threads of the newest Bound; 0: none lives.
+/// Threads of the newest Bound, and the thread that made it, whose team they are; 0: none lives.
 std::atomic<int> bound_threads{0};
+std::atomic<pid_t> bound_by{0};
 
 }  // namespace
 
@@ -127,6 +128,7 @@ Bound::Bound(int threads) {
   });
   processors_ = placement(topology(), allowed, where_threads_settle(threads));
   on_each_thread(threads, [&](std::size_t thread) { bind_this_thread({processors_[thread]}); });
+  bound_by = gettid();
   bound_threads = threads;
 }
 
@@ -162,7 +164,9 @@ void touch_on_nodes(const void* data, std::size_t bytes) {
 #if defined(_OPENMP)
   if (omp_in_parallel() != 0) return;
 #endif
-  if (threads > 1 && topology().nodes() > 1) touch_in_parts(threads, data, bytes);
+  if (threads > 1 && bound_by == gettid() && topology().nodes() > 1) {
+    touch_in_parts(threads, data, bytes);
+  }
 }
 
 bool wait_for_rest(pid_t process, double limit_s) {

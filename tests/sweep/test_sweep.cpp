@@ -444,6 +444,13 @@ RowResult unusual_row() {
   row.exchange = Exchange{31, 32, 33, 0.25, 0.5, 0.75};
   row.note = "a remark";
   row.paired = {.median = 41, .lo = 42, .hi = 43};
+  row.effort = {.cycles = {51, 52, 53},
+                .ghz = 3.5,
+                .instructions = 54,
+                .llc_misses = 55,
+                .joules = 0.25,
+                .throttled = 1};
+  row.speedup_cycles = {.median = 61, .lo = 62, .hi = 63};
   return row;
 }
 
@@ -482,6 +489,7 @@ TEST_F(Sweep, ARowArrivesWholeInAnotherProcess) {
     EXPECT_NE(before.cells[i], empty.cells[i]) << columns[i].name << ": unusual_row() lacks it";
   }
   EXPECT_EQ(before.samples_s, after.samples_s);
+  EXPECT_EQ(after.cycles, sent.effort.cycles);
   ASSERT_EQ(after.profile.rows.size(), 1U);
   EXPECT_EQ(after.profile.runs, 2);
   EXPECT_EQ(after.profile.rows[0].ceiling_fraction, 0.5);
