@@ -32,6 +32,11 @@ find_library(
   NO_DEFAULT_PATH)
 find_library(KATT_BLAS_LIBRARY openblas REQUIRED)
 
+# By path, as OpenBLAS: hwloc has no package of CMake. Kokkos' own option for it stays off.
+find_path(KATT_HWLOC_INCLUDE hwloc.h REQUIRED)
+find_library(KATT_HWLOC_LIBRARY hwloc REQUIRED)
+mark_as_advanced(KATT_HWLOC_INCLUDE KATT_HWLOC_LIBRARY)
+
 # An installed Kokkos must have the backends asked for, and no others: CUDA changes the compiler.
 # Sets RESULT to whether it has, and says why it has not.
 function(katt_kokkos_suits RESULT)

@@ -14,7 +14,10 @@
 #include "machine/affinity.hpp"
 #include "machine/huge_pages.hpp"
 #include "machine/machine.hpp"
+#include "machine/sensors.hpp"
+#include "machine/topology.hpp"
 #include "measure/ceilings.hpp"
+#include "measure/counters.hpp"
 #include "nn/inference/cuda_graph.hpp"
 #include "plan/axes.hpp"
 #include "plan/plan.hpp"
@@ -62,17 +65,12 @@ std::string avx512_bf16_text() {
                                            : "yes, slower than f32: auto widens bf16";
 }
 
-/// "L1 32 KiB, L2 1024 KiB, L3 32 MiB shared by 8"
-std::string caches_text() {
-  std::vector<std::string> caches;
-  for (const bench::CacheLevel& cache : bench::machine().caches) {
-    const std::size_t kib = cache.bytes / 1024;
-    caches.push_back(
-        "L" + std::to_string(cache.level) + " " +
-        (kib % 1024 == 0 ? std::to_string(kib / 1024) + " MiB" : std::to_string(kib) + " KiB") +
-        (cache.shared_by > 1 ? " shared by " + std::to_string(cache.shared_by) : ""));
-  }
-  return bench::join(caches, ", ");
+void print_counters() {
+  const auto told = [](const std::string& refusal) {
+    return refusal.empty() ? "counted" : "not counted, " + refusal;
+  };
+  print("counters", "cycles " + told(bench::counters_refusal()) + "; energy " +
+                        told(bench::EnergyCounters().refusal()));
 }
 
 std::string backend_text(Backend backend) {
@@ -143,11 +141,12 @@ void print_screen(const bench::Registry& registry) {
   print("MPI", ranks_text());
   std::printf("machine\n");
   const bench::Machine& host = bench::machine();
-  print("cpu", host.cpu + ", " + std::to_string(host.cores) + " processors");
-  print("AMX bf16", amx_text());
-  print("AVX512-BF16", avx512_bf16_text());
-  print("caches", caches_text());
+  print("cpu", host.cpu + ", " + std::to_string(host.cores) +
+                   " processors: " + bench::topology_text(bench::topology()));
+  print("bf16 units", "AMX " + amx_text() + "; AVX512-BF16 " + avx512_bf16_text());
+  print("caches", bench::caches_text(bench::topology()));
   print("memory", memory_text() + "; huge pages: " + memory::huge_pages());
+  print_counters();
   for (const Backend backend : all_backends) {
     print(std::string(name_of(backend)).c_str(), backend_text(backend));
   }
@@ -184,9 +183,12 @@ void print_all_of_build() {
   print("isa", bench::join(host.isa, " "));
   print("AMX bf16", amx_text());
   print("AVX512-BF16", avx512_bf16_text());
-  print("caches", caches_text());
+  print("topology", bench::topology_text(bench::topology()));
+  for (const std::string& node : bench::node_lines(bench::topology())) print("", node);
+  print("caches", bench::caches_text(bench::topology()));
   print("memory", memory_text());
   print("huge pages", memory::huge_pages());
+  print_counters();
   print("os", host.os);
   std::printf("\nbackends\n");
   for (const Backend backend : all_backends) {

@@ -6,6 +6,9 @@
 #include "core/devices.hpp"
 #include "machine/huge_pages.hpp"
 #include "machine/machine.hpp"
+#include "machine/sensors.hpp"
+#include "machine/topology.hpp"
+#include "measure/counters.hpp"
 #include "plan/forecast.hpp"
 #include "ranks/communicator.hpp"
 #include "ranks/environment.hpp"
@@ -23,10 +26,23 @@ Json value_json(const AxisValue& value) {
   return std::visit([](const auto& held) { return Json(held); }, value);
 }
 
+Json topology_json() {
+  const Topology& host = topology();
+  Json processors = Json::array();
+  for (const Processor& one : host.processors) {
+    processors.push_back(
+        {{"id", one.id}, {"socket", one.socket}, {"node", one.node}, {"core", one.core}});
+  }
+  return {{"sockets", host.sockets()},
+          {"numa_nodes", host.nodes()},
+          {"cores", host.cores()},
+          {"processors", std::move(processors)}};
+}
+
 Json machine_json() {
   const Machine& host = machine();
   Json caches = Json::array();
-  for (const CacheLevel& cache : host.caches) {
+  for (const CacheLevel& cache : topology().caches) {
     caches.push_back(
         {{"level", cache.level}, {"bytes", cache.bytes}, {"shared_by", cache.shared_by}});
   }
@@ -37,6 +53,9 @@ Json machine_json() {
           {"amx_refusal", tile::amx::refusal()},
           {"avx512_bf16", cpu_features().avx512_bf16},
           {"caches", std::move(caches)},
+          {"topology", topology_json()},
+          {"counters_refusal", counters_refusal()},
+          {"energy_refusal", EnergyCounters().refusal()},
           {"os", host.os},
           {"memory_bytes", host.memory_bytes},
           {"huge_pages", memory::huge_pages()},

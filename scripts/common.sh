@@ -1,7 +1,7 @@
 # Functions that the scripts share; build, demo and test source it from the repository root.
 
 packages=(g++ cmake ninja-build git patch python3 python3-venv pkg-config ca-certificates
-  libhdf5-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libopenblas-openmp-dev
+  libhdf5-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libopenblas-openmp-dev libhwloc-dev
   libgtest-dev librapidcheck-dev libopenmpi-dev openmpi-bin)
 # For the presets tsan and fuzz: Clang with its sanitizers, what names their frames, and its OpenMP; an OpenBLAS without GCC's.
 clang_packages=(clang-19 libclang-rt-19-dev libomp-19-dev llvm-19 libopenblas-pthread-dev)

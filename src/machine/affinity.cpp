@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "core/stopwatch.hpp"
+#include "machine/topology.hpp"
 
 #if defined(_OPENMP)
 #include <omp.h>
@@ -36,17 +38,6 @@ void bind_this_thread(const std::vector<int>& processors) {
   CPU_ZERO(&set);
   for (const int processor : processors) CPU_SET(processor, &set);
   (void)sched_setaffinity(0, sizeof(set), &set);  // refused: it stays as it was
-}
-
-/// Calls f(thread) on each of `threads` threads of OpenMP's team.
-template <class F>
-void on_each_thread(int threads, const F& f) {
-#if defined(_OPENMP)
-#pragma omp parallel num_threads(threads)
-  f(static_cast<std::size_t>(omp_get_thread_num()));
-#else
-  for (int thread = 0; thread < threads; ++thread) f(static_cast<std::size_t>(thread));
-#endif
 }
 
 /// Keeps the threads busy until the system has spread them, and returns the processor of each.
@@ -86,7 +77,21 @@ bool rests(pid_t process) {
   return true;
 }
 
+/// Threads of the newest Bound, and the thread that made it, whose team they are; 0: none lives.
+std::atomic<int> bound_threads{0};
+std::atomic<pid_t> bound_by{0};
+
 }  // namespace
+
+void on_each_thread(int threads, const std::function<void(std::size_t)>& f) {
+#if defined(_OPENMP)
+#pragma omp parallel num_threads(threads)
+  f(static_cast<std::size_t>(omp_get_thread_num()));
+#else
+  (void)threads;
+  f(0);
+#endif
+}
 
 void unbind_this_thread() { bind_this_thread(allowed_processors()); }
 
@@ -121,17 +126,15 @@ Bound::Bound(int threads) {
     before_[thread] = processors_of_this_thread();
     bind_this_thread(allowed);  // the environment may have bound them
   });
-  processors_ = where_threads_settle(threads);
-  // When two threads stayed on one processor, one gets a free processor.
-  std::set<int> taken;
-  for (int& processor : processors_) {
-    for (auto next = allowed.begin(); !taken.insert(processor).second; ++next) processor = *next;
-  }
+  processors_ = placement(topology(), allowed, where_threads_settle(threads));
   on_each_thread(threads, [&](std::size_t thread) { bind_this_thread({processors_[thread]}); });
+  bound_by = gettid();
+  bound_threads = threads;
 }
 
 Bound::~Bound() {
   if (processors_.empty()) return;
+  bound_threads = 0;
   on_each_thread(static_cast<int>(processors_.size()),
                  [&](std::size_t thread) { bind_this_thread(before_[thread]); });
 }
@@ -141,6 +144,29 @@ void Bound::renew() const {
   on_each_thread(static_cast<int>(processors_.size()), [&](std::size_t thread) {
     if (sched_getcpu() != processors_[thread]) bind_this_thread({processors_[thread]});
   });
+}
+
+void touch_in_parts(int threads, const void* data, std::size_t bytes) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t pages = bytes / page;
+  if (pages < 2 * static_cast<std::size_t>(threads)) return;
+  auto* const first = static_cast<unsigned char*>(const_cast<void*>(data));
+  on_each_thread(threads, [&](std::size_t thread) {
+    const auto count = static_cast<std::size_t>(threads);
+    for (std::size_t i = pages * thread / count; i < pages * (thread + 1) / count; ++i) {
+      std::atomic_ref(first[i * page]).fetch_or(0, std::memory_order_relaxed);
+    }
+  });
+}
+
+void touch_on_nodes(const void* data, std::size_t bytes) {
+  const int threads = bound_threads;
+#if defined(_OPENMP)
+  if (omp_in_parallel() != 0) return;
+#endif
+  if (threads > 1 && bound_by == gettid() && topology().nodes() > 1) {
+    touch_in_parts(threads, data, bytes);
+  }
 }
 
 bool wait_for_rest(pid_t process, double limit_s) {

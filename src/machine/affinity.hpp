@@ -2,6 +2,8 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
+#include <functional>
 #include <vector>
 
 /// Binds threads to processors and watches whether they sleep, so that threads and interleaved
@@ -22,11 +24,16 @@ void unbind_this_thread();
 /// of this file, and before OpenMP's threads start.
 void allow_all_processors();
 
+/// Calls f(thread) on each of `threads` threads of OpenMP's team; on the calling thread alone where
+/// there is no OpenMP.
+void on_each_thread(int threads, const std::function<void(std::size_t)>& f);
+
 /// Binds each of the first `threads` threads of OpenMP's team to a processor of its own while the
-/// object lives, to one on which the system had put a thread. Unbound threads that wake on the same
-/// processor share it for a time slice of 4 ms: one thread waits for the other by spinning, while
-/// another processor is idle. Binds nothing when there are fewer than two threads, or more threads
-/// than processors.
+/// object lives: to the processors on which the system has put the threads, but to cores without
+/// another thread first, and in the order of the topology (placement() in machine/topology.hpp).
+/// Unbound threads that wake on the same processor share it for a time slice of 4 ms: one thread
+/// waits for the other by spinning, while another processor is idle. Binds nothing when there are
+/// fewer than two threads, or more threads than processors.
 class Bound {
  public:
   Bound() = default;  ///< binds nothing
@@ -46,6 +53,15 @@ class Bound {
   std::vector<int> processors_;
   std::vector<std::vector<int>> before_;  ///< the processors that each thread was allowed
 };
+
+/// Lets each thread of a Bound, of one that lives, touch its part of memory that nothing has
+/// touched yet: the system then takes the pages from the memory of that thread's NUMA node. The
+/// parts are equal and in the order of the threads, as those of a kernel that gives its threads
+/// equal blocks of rows. Changes no value. Does nothing where there is one node, nothing is bound,
+/// or the memory has fewer than two pages a thread.
+void touch_on_nodes(const void* data, std::size_t bytes);
+/// The same by `threads` threads, on any machine.
+void touch_in_parts(int threads, const void* data, std::size_t bytes);
 
 /// Waits until no thread of a process runs, apart from the calling one. OpenMP's idle threads spin
 /// for a while in case more work comes: about 10 ms in libgomp, 200 ms in libiomp. Returns false

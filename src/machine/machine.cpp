@@ -48,39 +48,6 @@ std::string field(const std::filesystem::path& path, std::string_view name) {
 
 std::size_t number(const std::string& text) { return std::strtoull(text.c_str(), nullptr, 10); }
 
-/// "32K" as sysfs writes sizes.
-std::size_t sysfs_size(const std::string& text) {
-  const char unit = text.empty() ? '\0' : text.back();
-  return number(text) * (unit == 'K' ? 1024U : unit == 'M' ? 1024U * 1024U : 1U);
-}
-
-/// Number of CPUs in a list such as "0-1,4".
-int count_cpus(const std::string& list) {
-  int count = 0;
-  for (const std::string& part : split(list, ',')) {
-    const auto dash = part.find('-');
-    const int first = std::atoi(part.c_str());
-    count += dash == std::string::npos ? 1 : std::atoi(part.c_str() + dash + 1) - first + 1;
-  }
-  return std::max(count, 1);
-}
-
-std::vector<CacheLevel> read_caches() {
-  std::vector<CacheLevel> caches;
-  for (int index = 0; index < 8; ++index) {
-    const std::filesystem::path folder =
-        "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index);
-    const std::string type = first_line(folder / "type");
-    const std::size_t bytes = sysfs_size(first_line(folder / "size"));
-    if ((type != "Data" && type != "Unified") || bytes == 0) continue;
-    caches.push_back({.level = std::atoi(first_line(folder / "level").c_str()),
-                      .bytes = bytes,
-                      .shared_by = count_cpus(first_line(folder / "shared_cpu_list"))});
-  }
-  std::sort(caches.begin(), caches.end(), [](auto& a, auto& b) { return a.level < b.level; });
-  return caches;
-}
-
 /// The instruction set extensions that kernels choose by, as /proc/cpuinfo names them.
 std::vector<std::string> read_isa() {
   constexpr std::array<std::string_view, 10> prefixes{"sse4",  "avx", "fma",  "f16c", "amx",
@@ -120,7 +87,6 @@ Machine read_machine() {
   found.cpu_id = read_cpu_id();
   found.cores = std::max(1, static_cast<int>(allowed_processors().size()));
   found.isa = read_isa();
-  found.caches = read_caches();
   found.memory_bytes = number(field("/proc/meminfo", "MemTotal")) * 1024U;
   found.os = field("/etc/os-release", "PRETTY_NAME") + ", " + kernel.sysname + " " +
              kernel.release + " " + kernel.machine;
@@ -171,13 +137,6 @@ std::size_t left_in_address_space() {
 }
 
 }  // namespace
-
-std::size_t Machine::cache_bytes(int level) const {
-  for (const CacheLevel& cache : caches) {
-    if (cache.level == level) return cache.bytes;
-  }
-  return 0;
-}
 
 const Machine& machine() {
   static const Machine found = read_machine();

@@ -8,26 +8,16 @@
 
 namespace katt::bench {
 
-/// A data cache as the first core sees it.
-struct CacheLevel {
-  int level = 0;          ///< 1, 2, 3
-  std::size_t bytes = 0;  ///< bytes of one instance
-  int shared_by = 1;      ///< cores that share the instance
-};
-
-/// The operating system's facts about the host. Holds no host or user name.
+/// The operating system's facts about the host; sockets, cores and caches are in
+/// machine/topology.hpp. Holds no host or user name.
 struct Machine {
   std::string cpu;
   /// "AuthenticAMD 25 17": vendor, family, model; Arm: implementer, architecture, part; may be "".
   std::string cpu_id;
   int cores = 1;  ///< processors that this process may use
   std::vector<std::string> isa;
-  std::vector<CacheLevel> caches;  ///< by level; missing levels are left out
   std::size_t memory_bytes = 0;
   std::string os;
-
-  /// Bytes of one instance of a level; 0 when the level does not exist.
-  [[nodiscard]] std::size_t cache_bytes(int level) const;
 };
 
 /// The machine, read once.

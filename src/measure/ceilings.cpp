@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "machine/machine.hpp"
+#include "machine/topology.hpp"
 #include "measure/bandwidth.hpp"
 #include "measure/device_product.hpp"
 #include "op/matrix_ceiling.hpp"
@@ -103,7 +104,7 @@ class Bench {
     bf16();
     if constexpr (is_host_v<Exec>) {
       std::size_t largest = 0;
-      for (const CacheLevel& cache : machine().caches) {
+      for (const CacheLevel& cache : topology().caches) {
         const auto sharing = static_cast<std::size_t>(std::clamp(threads_, 1, cache.shared_by));
         bandwidth("l" + std::to_string(cache.level),
                   cache.bytes / 2 / sharing * static_cast<std::size_t>(workers_.count()));
@@ -205,7 +206,7 @@ class Bench {
 /// "l1" … "dram": the first level that holds `bytes`.
 std::string level_of(Backend backend, int threads, double bytes) {
   if (backend != Backend::cuda) {
-    for (const CacheLevel& cache : machine().caches) {
+    for (const CacheLevel& cache : topology().caches) {
       const int instances = (std::max(threads, 1) + cache.shared_by - 1) / cache.shared_by;
       if (bytes <= static_cast<double>(cache.bytes) * instances) {
         return "l" + std::to_string(cache.level);
@@ -325,7 +326,7 @@ std::function<void()> cache_flusher(Backend backend, int threads) {
     std::size_t bytes = std::size_t{256} << 20U;  // beyond the L2 of any GPU
     if constexpr (is_host_v<Exec>) {
       bytes = std::size_t{32} << 20U;
-      for (const CacheLevel& cache : machine().caches) {
+      for (const CacheLevel& cache : topology().caches) {
         const auto instances =
             static_cast<std::size_t>((threads + cache.shared_by - 1) / cache.shared_by);
         bytes = std::max(bytes, 2 * cache.bytes * std::max<std::size_t>(instances, 1));

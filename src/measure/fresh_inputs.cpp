@@ -20,7 +20,7 @@ FreshInputs::FreshInputs(int rounds) : random_(unknown_generator()) {
   const auto any = [&] {
     return static_cast<int>(random_() % static_cast<std::uint64_t>(std::max(rounds, 1)));
   };
-  first_change_ = any();
+  first_change_ = std::min(1 + any() % 2, std::max(rounds, 1) - 1);
   first_comparison_ = any();
 }
 
@@ -30,7 +30,8 @@ bool FreshInputs::chance(double most, double cost_s) {
 }
 
 bool FreshInputs::change(std::span<Contender* const> contenders, int round) {
-  return change(contenders, round == first_change_ ||
+  const bool is_cheap = round > first_change_ && change_all_s_ <= round_s_;
+  return change(contenders, round == first_change_ || is_cheap ||
                                 (round > first_change_ && chance(1.0 / 16, change_all_s_)));
 }
 
@@ -58,10 +59,18 @@ bool FreshInputs::change(std::span<Contender* const> contenders, bool all) {
 bool FreshInputs::compares(int round, double round_s) {
   round_s_ = round_s;
   if (!has_cases_) return false;
-  if (all_changed_) return true;
-  // All inputs are new to what remembers; some are not, so a round with these is compared for sure.
-  if (round >= first_comparison_ && !part_compared_) return part_compared_ = true;
-  return round > first_comparison_ && chance(0.25, comparison_s_);
+  // All inputs are new to what remembers; in a round of the other kind some are not.
+  bool& kind = all_changed_ ? all_compared_ : part_compared_;
+  const bool first_of_kind = !kind;
+  kind = true;
+  is_compared_ =
+      first_of_kind || round == first_comparison_ || (round > 0 && chance(0.25, comparison_s_));
+  return is_compared_;
+}
+
+void FreshInputs::taken(double seconds) {
+  if (all_changed_) change_all_s_ += seconds;
+  seconds_ += seconds;
 }
 
 void FreshInputs::compared(double seconds) {

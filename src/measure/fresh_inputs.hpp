@@ -15,10 +15,13 @@ namespace katt::bench {
 /// candidate can know them. Nothing happens for candidates whose Contender names no case.
 ///
 ///   every round            some rows of every input that nothing is derived of
-///   a random early round,  all inputs and what is derived of them
-///   and a few later ones
-///   after such a round,    outputs of every candidate are compared on rows that are chosen again
-///   and some others
+///   the second or third,   all inputs and what is derived of them, so that a kernel that computes
+///   and later ones where   the changed rows alone gains nothing
+///   that is no longer than
+///   a round, else a few
+///   the first round of     outputs of every candidate are compared, on rows that are chosen again
+///   both kinds, the last
+///   one, and random ones
 class FreshInputs {
  public:
   /// `rounds`: the first ones, among which are one with all inputs and one that is compared.
@@ -32,8 +35,12 @@ class FreshInputs {
   /// After a round of so many seconds: true when its outputs are to be compared. Decided now, so
   /// that nobody can prepare for it.
   [[nodiscard]] bool compares(int round, double round_s);
+  /// True when the outputs of the last round have not been compared.
+  [[nodiscard]] bool owes_comparison() const { return has_cases_ && !is_compared_; }
   /// Tells the seconds of a comparison.
   void compared(double seconds);
+  /// Tells the seconds in which a candidate has taken over the changes.
+  void taken(double seconds);
   /// A seed for the choice of rows.
   [[nodiscard]] std::uint64_t seed() { return random_(); }
 
@@ -48,8 +55,9 @@ class FreshInputs {
   std::mt19937_64 random_;
   int first_change_, first_comparison_;
   bool has_cases_ = false;
-  bool all_changed_ = false;    ///< in this round
-  bool part_compared_ = false;  ///< outputs of a round in which some inputs have changed
+  bool all_changed_ = false;                           ///< in this round
+  bool is_compared_ = false;                           ///< this round
+  bool part_compared_ = false, all_compared_ = false;  ///< a round of this kind
   double round_s_ = 0, comparison_s_ = 0, change_all_s_ = 0;
   double seconds_ = 0;
 };

@@ -284,11 +284,13 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
   }
 
   std::mt19937_64 random(settings.seed);
+  Meter meter(settings.threads);
   Turns turns(settings.cold, bound, contenders.empty() ? 0 : contenders.back().point);
   const int most_rounds = settings.rounds > 0 ? settings.rounds : settings.max_rounds;
   FreshInputs fresh(std::min(settings.min_rounds, most_rounds));
   const Stopwatch watch;
-  for (int round = 0; round < most_rounds; ++round) {
+  int round = 0;
+  for (; round < most_rounds; ++round) {
     const auto active = running(contenders);
     if (active.empty()) break;
     const double budget = settings.budget_s * static_cast<double>(active.size());
@@ -311,8 +313,15 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
         }
         turns.give_to(contender);
         if (!settings.cold) contender.candidate->restore();
+        const Stopwatch taking;
         contender.candidate->take_inputs();
+        fresh.taken(taking.seconds());
+        const bool counted = !contender.on_device && contender.candidate->process() == 0;
+        if (counted) meter.start();
         const Sample taken = sample(contender, contender.measured.inner);
+        if (counted) {
+          meter.stop(contender.measured.effort, taken.seconds, contender.measured.inner);
+        }
         contender.measured.samples_s.push_back(taken.seconds);
         if (contender.candidate->process() != 0) {
           contender.measured.request_s.push_back(taken.host_s);
@@ -330,9 +339,12 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
     }
   }
 
+  if (fresh.owes_comparison()) compare_outputs(running(contenders), fresh, round - 1);
   fresh.change_all(running(contenders));
   const testing::SampleSeed seed(fresh.seed());
+  const double throttled = meter.throttled();
   for (Contender* contender : running(contenders)) {
+    if (!contender->on_device) contender->measured.effort.throttled = throttled;
     if (stop) return false;
     guarded(*contender, [&] {
       if (const std::string reason = disagreement(*contender); !reason.empty()) {

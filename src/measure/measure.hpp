@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "machine/affinity.hpp"
+#include "measure/meter.hpp"
 #include "memory/tracker.hpp"
 #include "op/registry.hpp"
 #include "process/candidate_file.hpp"
@@ -23,6 +24,7 @@
 ///   repeat
 ///     change inputs                                        fresh_inputs.hpp
 ///     for each candidate, in random order: (flush) fence, start, run…, fence, stop
+///                                          counters are read before and after that (meter.hpp);
 ///                                          on a device start and stop are events of its own,
 ///                                          behind a kernel that hides the latency of the launch
 ///     in rounds that nobody knows before: verify the outputs
@@ -47,6 +49,7 @@ struct Settings {
   double device_batch_s = 2e-3;  ///< both of these for runs on a device
   bool cold = false;             ///< flush the caches before every sample
   bool bind = true;              ///< bind threads to processors, one each
+  int threads = 1;               ///< of this process' candidates, whose work the counters count
   bool profile = false;          ///< some further runs take a profile
   std::string peer_program{};    ///< program that runs the peers; empty: usual_peer_program()
   double peer_timeout_s = 300;   ///< a peer that is silent for longer has failed
@@ -70,6 +73,7 @@ struct Measured {
   std::vector<double> sm_clock_hz{};  ///< on a device, if known: behind the run, one a round
   std::vector<double> claimed_s{};    ///< of another process: seconds of a run by its own clock …
   std::vector<double> request_s{};    ///< … and by that of this process, of all runs of a sample
+  EffortLog effort{};                 ///< counts of the processor; empty on a device and of a peer
   int inner = 1;
   double max_abs_err = 0;  ///< over the rows that were checked, before timing
   double mean_abs_err = 0;

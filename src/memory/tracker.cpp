@@ -12,6 +12,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/devices.hpp"
+#include "machine/affinity.hpp"
 #include "machine/huge_pages.hpp"
 
 namespace katt::memory {
@@ -119,7 +120,10 @@ State& state() {
 
 void on_allocate(Kokkos::Tools::SpaceHandle space, const char* label, const void* pointer,
                  std::uint64_t bytes) {
-  if (std::string_view(space.name) == Kokkos::HostSpace::name()) prefer_huge_pages(pointer, bytes);
+  if (std::string_view(space.name) == Kokkos::HostSpace::name()) {
+    prefer_huge_pages(pointer, bytes);
+    bench::touch_on_nodes(pointer, bytes);
+  }
   {
     const std::lock_guard lock(state().mutex);
     state().add(space.name, pointer, bytes);

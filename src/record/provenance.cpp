@@ -11,6 +11,7 @@
 #include "core/text.hpp"
 #include "machine/huge_pages.hpp"
 #include "machine/machine.hpp"
+#include "machine/topology.hpp"
 #include "record/json.hpp"
 
 namespace katt::bench {
@@ -72,9 +73,9 @@ io::Attributes provenance(const SweepRequest& request, const std::string& comman
       {"cpu_id", host.cpu_id},
       {"cores", std::int64_t{host.cores}},
       {"isa", join(host.isa, " ")},
-      {"l1d_bytes", bytes(host.cache_bytes(1))},
-      {"l2_bytes", bytes(host.cache_bytes(2))},
-      {"l3_bytes", bytes(host.cache_bytes(3))},
+      {"l1d_bytes", bytes(topology().cache_bytes(1))},
+      {"l2_bytes", bytes(topology().cache_bytes(2))},
+      {"l3_bytes", bytes(topology().cache_bytes(3))},
       {"memory_bytes", bytes(host.memory_bytes)},
       {"huge_pages", memory::huge_pages()},
       {"os", host.os},

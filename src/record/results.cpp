@@ -1,6 +1,7 @@
 #include "record/results.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 
@@ -21,6 +22,25 @@ io::Cell empty_cell(ColumnKind kind) {
     case ColumnKind::real: break;
   }
   return 0.0;
+}
+
+/// Median of the counts that are there.
+double median_of(const std::vector<double>& counts) {
+  std::vector<double> held;
+  std::ranges::copy_if(counts, std::back_inserter(held), [](double one) { return one > 0; });
+  return median_interval(held).median;
+}
+
+/// paired_ratio of the rounds that have both counts.
+Estimate ratio_of_cycles(const std::vector<double>& numerator,
+                         const std::vector<double>& denominator) {
+  std::vector<double> over, under;
+  for (std::size_t i = 0; i < std::min(numerator.size(), denominator.size()); ++i) {
+    if (!(numerator[i] > 0 && denominator[i] > 0)) continue;
+    over.push_back(numerator[i]);
+    under.push_back(denominator[i]);
+  }
+  return paired_ratio(over, under);
 }
 
 struct Field {
@@ -112,6 +132,15 @@ std::vector<Field> later_fields(const PlannedCase& planned, const RowResult& row
       {"paired_ratio_lo", row.paired.lo},
       {"paired_ratio_hi", row.paired.hi},
       {"claimed_s", row.claimed_s},
+      {"ghz", row.effort.ghz},
+      {"cycles", median_of(row.effort.cycles)},
+      {"instructions", row.effort.instructions},
+      {"llc_misses", row.effort.llc_misses},
+      {"joules", row.effort.joules},
+      {"throttled", row.effort.throttled},
+      {"speedup_cycles", row.speedup_cycles.median},
+      {"speedup_cycles_lo", row.speedup_cycles.lo},
+      {"speedup_cycles_hi", row.speedup_cycles.hi},
   };
 }
 
@@ -152,7 +181,7 @@ RowResult not_run(const Config& config, Status status) {
   row.resolved = config;
   row.status = std::move(status);
   row.time_s = {.median = nan, .lo = nan, .hi = nan};
-  row.speedup = row.paired = row.time_s;
+  row.speedup = row.paired = row.speedup_cycles = row.time_s;
   row.max_abs_err = nan;
   row.mean_abs_err = nan;
   return row;
@@ -173,6 +202,7 @@ RowResult measured_row(const Config& requested, const Config& resolved, Measured
       row.claimed_s = median_interval(measured.claimed_s).median;
     }
     if (!measured.host_s.empty()) row.host_s = median_interval(measured.host_s).median;
+    row.effort = measured.effort.summary();
     if (!measured.sm_clock_hz.empty()) {
       row.sm_clock_hz = median_interval(measured.sm_clock_hz).median;
     }
@@ -188,6 +218,7 @@ void add_speedups(std::span<RowResult> rows) {
   for (RowResult& row : rows) {
     if (!row.is_sound()) continue;
     row.speedup = paired_ratio(baseline->samples_s, row.samples_s);
+    row.speedup_cycles = ratio_of_cycles(baseline->effort.cycles, row.effort.cycles);
     if (row.exchange && baseline->engine == plain_mpi) {
       row.ceiling = {.name = plain_mpi, .fraction = row.speedup.median, .bandwidth = true};
     }
@@ -256,6 +287,7 @@ io::Row make_row(const std::vector<io::Column>& columns, const PlannedCase& plan
     row.cells.push_back(std::move(cell));
   }
   row.samples_s = result.samples_s;
+  row.cycles = result.effort.cycles;
   row.profile = result.profile;
   return row;
 }

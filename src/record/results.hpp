@@ -44,6 +44,8 @@ struct RowResult {
   io::Profile profile{};
   std::optional<Exchange> exchange{};  ///< for an operator of several ranks
   std::string note{};                  ///< remarks for a reader of the times
+  Effort effort{};                     ///< what the processor did
+  Estimate speedup_cycles{};           ///< as speedup, of cycles; NaN where nobody counts them
   std::string suspicion{};             ///< why the time cannot be believed; then it is "suspect"
 
   /// True for a time that counts.

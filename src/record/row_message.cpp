@@ -20,14 +20,18 @@ auto members(T& of) {
   if constexpr (std::is_same_v<Plain, RowResult>) {
     auto& [requested, resolved, default_setting, status, samples_s, inner, host_s, sm_clock_hz,
            claimed_s, time_s, speedup, paired, baseline, engine, work, ceiling, total, tensor_bytes,
-           max_abs_err, mean_abs_err, profile, exchange, note, suspicion] = of;
+           max_abs_err, mean_abs_err, profile, exchange, note, effort, speedup_cycles, suspicion] =
+        of;
     return std::tie(requested, resolved, default_setting, status, samples_s, inner, host_s,
                     sm_clock_hz, claimed_s, time_s, speedup, paired, baseline, engine, work,
                     ceiling, total, tensor_bytes, max_abs_err, mean_abs_err, profile, exchange,
-                    note, suspicion);
+                    note, effort, speedup_cycles, suspicion);
   } else if constexpr (std::is_same_v<Plain, Exchange>) {
     auto& [bus, sent, messages, communication, overlap, idle] = of;
     return std::tie(bus, sent, messages, communication, overlap, idle);
+  } else if constexpr (std::is_same_v<Plain, Effort>) {
+    auto& [cycles, ghz, instructions, llc_misses, joules, throttled] = of;
+    return std::tie(cycles, ghz, instructions, llc_misses, joules, throttled);
   } else if constexpr (std::is_same_v<Plain, io::ProfileRow>) {
     auto& [name, depth, calls, time_s, flops, bytes, ceiling, fraction] = of;
     return std::tie(name, depth, calls, time_s, flops, bytes, ceiling, fraction);

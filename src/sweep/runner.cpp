@@ -214,6 +214,7 @@ std::vector<CaseRunner::Rows> CaseRunner::measure_together(std::span<const Plann
                               (group.size() == 1 ? "" : " at all paired points"));
       Settings settings = settings_;
       settings.seed += case_number_++;  // another order in every case
+      settings.threads = point.threads;
       Largest agreed;
       if (group_.size() > 1) agreed = [&](double value) { return largest(value); };
       if (!measure(contenders, settings, flush, stop_, bound, agreed)) return;

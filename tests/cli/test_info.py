@@ -1,6 +1,7 @@
 """`katt info`, help and version."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,11 @@ def test_json(katt):
     baselines = {variant["name"] for variant in attention["variants"] if variant["baseline"]}
     assert baselines == {"naive"}
     assert info["devices"] == []  # of a build without CUDA
+    host = info["machine"]["topology"]
+    assert {"id", "socket", "node", "core"} == set(host["processors"][0])
+    assert os.sched_getaffinity(0) <= {processor["id"] for processor in host["processors"]}
+    assert host["sockets"] <= host["cores"] <= len(host["processors"])
+    assert info["machine"]["caches"][0]["bytes"] >= 1024 and "counters_refusal" in info["machine"]
     assert any(variant["tiles"] for variant in attention["variants"])
     # Which of them this machine runs, with the reason where it does not.
     refusals = {(variant["name"], variant["pass"]): variant["refusal"] for variant in attention["variants"]}
@@ -29,7 +35,7 @@ def test_json(katt):
 def test_one_screen(katt):
     done = katt("info")
     assert done.returncode == 0
-    for word in ("commit", "Kokkos", "attention", "naive", "flash", "memory", "caches", "openmp", "cuda"):
+    for word in ("commit", "Kokkos", "socket", "NUMA node", "naive", "flash", "memory", "caches", "counters", "cuda"):
         assert word in done.stdout
     assert len(done.stdout.splitlines()) <= 40
     info = json.loads(katt("info", "--json").stdout)

@@ -27,6 +27,7 @@ std::filesystem::path some_file(const TemporaryFolder& folder) {
   first.commit_ceilings(peak);
   io::Row row = some_row("b", first.run(), 3);
   row.profile = {.runs = 2, .time_s = 0.5, .rows = {{"katt::rope", 0, 1, 0.25}}};
+  row.cycles = {3e6, NAN, 5e6};
   first.commit_rows({row, some_row("a", first.run(), 0)});
   ResultFile second = ResultFile::resume(path, some_columns());
   second.commit_run({{"title", "y"}});
@@ -53,6 +54,10 @@ TEST(ResultContents, WhatIsReadIsWhatWasWritten) {
     ASSERT_EQ(read.rows.size(), 3U);
     EXPECT_EQ(std::get<std::string>(read.rows[0].cells[0]), "b");
     EXPECT_EQ(read.rows[0].samples_s, some_row("b", "", 3).samples_s);
+    ASSERT_EQ(read.rows[0].cycles.size(), 3U);
+    EXPECT_EQ(read.rows[0].cycles[2], 5e6);
+    EXPECT_TRUE(std::isnan(read.rows[0].cycles[1]));
+    EXPECT_TRUE(read.rows[1].cycles.empty());
     EXPECT_EQ(read.rows[0].profile.runs, 2);
     ASSERT_EQ(read.rows[0].profile.rows.size(), 1U);
     EXPECT_EQ(read.rows[0].profile.rows[0].name, "katt::rope");

@@ -46,6 +46,7 @@ class File:
     ceilings: dict = field(default_factory=dict)
     profiles: dict = field(default_factory=dict)
     code: dict = field(default_factory=dict)
+    cycles: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -323,6 +324,8 @@ def write(path, file: File, **attributes) -> str:
         out["points"] = table
         for (run, point), seconds in file.samples.items():
             out[f"samples/{run}/{point}"] = seconds
+        for (run, point), cycles in file.cycles.items():
+            out[f"cycles/{run}/{point}"] = cycles
         for (run, point), (runs, seconds, rows) in file.profiles.items():
             kind = np.dtype([("name", "S96"), ("depth", "<i8"), ("calls", "<f8"), ("time_s", "<f8")])
             data = out.create_dataset(f"profile/{run}/{point}", data=np.array(rows, kind))

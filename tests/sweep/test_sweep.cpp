@@ -446,6 +446,13 @@ RowResult unusual_row() {
   row.note = "a remark";
   row.suspicion = "too fast";
   row.paired = {.median = 41, .lo = 42, .hi = 43};
+  row.effort = {.cycles = {51, 52, 53},
+                .ghz = 3.5,
+                .instructions = 54,
+                .llc_misses = 55,
+                .joules = 0.25,
+                .throttled = 1};
+  row.speedup_cycles = {.median = 61, .lo = 62, .hi = 63};
   return row;
 }
 
@@ -484,6 +491,7 @@ TEST_F(Sweep, ARowArrivesWholeInAnotherProcess) {
     EXPECT_NE(before.cells[i], empty.cells[i]) << columns[i].name << ": unusual_row() lacks it";
   }
   EXPECT_EQ(before.samples_s, after.samples_s);
+  EXPECT_EQ(after.cycles, sent.effort.cycles);
   ASSERT_EQ(after.profile.rows.size(), 1U);
   EXPECT_EQ(after.profile.runs, 2);
   EXPECT_EQ(after.profile.rows[0].ceiling_fraction, 0.5);

@@ -27,6 +27,7 @@ DIFF_SRC, DIFF_DST, DIFF_SCALE, DIFF_SHIFT = 129, 145, 255, 256
 OPENMP, TBB, SYCL = 2, 4, 512  # how it runs on threads
 DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "s32": 4, "boolean": 8}
 BYTES = {"f16": 2, "bf16": 2, "f32": 4, "s32": 4, "boolean": 1}
+ONE = {"f16": b"\x00\x3c", "bf16": b"\x80\x3f", "f32": b"\x00\x00\x80\x3f"}  # 1.0
 # Libraries that the wheel's libdnnl needs, each before those that need it; the last runs SYCL on a CPU.
 NEEDED = ["libtbb.so.12", "libintlc.so.5", "libirng.so", "libsvml.so", "libimf.so", "libumf.so.1", "libsycl.so.9"]
 OPENCL = "libintelocl.so"

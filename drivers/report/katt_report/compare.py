@@ -149,6 +149,10 @@ def compare(
     measured ceilings moved between the two files; it is unclear inside a range wider than
     `COMPARABLE`. The baseline's own times are shown, not judged.
 
+    Where both files counted cycles, a row that became slower or faster must have done so in cycles, too, by the same
+    rule (the paired ratio to the baseline's cycles, or the cycles themselves): else it is unclear, as the clock or the
+    machine's other work has made the difference.
+
     `calibration` widens every interval by the between-runs term of its operator and metric on that machine.
     """
     names, notes = _identity(old.points, new.points)
@@ -174,6 +178,8 @@ def compare(
             _judge_status(row, before, after)
         else:
             _judge_speed(row, sides, before, after, level, tolerance, metric, drift, between)
+            if row.verdict in (REGRESSION, IMPROVED):
+                _confirm_in_cycles(row, sides, before, after, level, tolerance)
             _judge_error(row, before, after)
             _judge_memory(row, before, after)
             tiles = [tuple(r[name] for name in schema.EXTENTS) for r in (before, after)]
@@ -347,6 +353,35 @@ def _judge_speed(row: Row, sides, before: dict, after: dict, level, tolerance, m
         row.verdict = IMPROVED
     else:
         row.verdict, row.reasons = UNCLEAR, ["the intervals overlap"]
+
+
+def _confirm_in_cycles(row: Row, sides, before: dict, after: dict, level, tolerance) -> None:
+    """Takes back the verdict on a row whose cycles do not bear it out. Without cycles in both files it stands."""
+    old, new = (_cycle_rate(s, r, level, row.metric) for s, r in zip(sides, (before, after), strict=True))
+    if not old or not new:
+        return
+    ratio = new.mid / old.mid
+    worse = ratio < 1.0 - tolerance and new.hi < old.lo
+    better = ratio > 1.0 + tolerance and new.lo > old.hi
+    if worse if row.verdict == REGRESSION else better:
+        row.reasons.append(f"confirmed in cycles: {ratio:.2f}×")
+        return
+    row.verdict = UNCLEAR
+    row.reasons = [f"{row.ratio:.2f}× the old {'speedup' if row.metric == 'speedup' else 'speed'}, "
+                   f"not confirmed in cycles: {ratio:.2f}×"]  # fmt: skip
+    if all(math.isfinite(r["ghz"]) for r in (before, after)):
+        row.reasons.append(f"clock {before['ghz']:.2f} → {after['ghz']:.2f} GHz")
+
+
+def _cycle_rate(side: _Side, row: dict, level: float, metric: str) -> Interval | None:
+    """The speed of a row in cycles, more is faster: the baseline's cycles by its own for the metric `speedup`, else
+    one by its own. None where they were not counted."""
+    own = side.results.cycles_of(row)
+    if own is None:
+        return None
+    base = side.baseline(row) if metric == "speedup" else None
+    over = np.ones_like(own) if metric != "speedup" else side.results.cycles_of(base) if base else None
+    return paired_ratio(over, own, level) if over is not None else None
 
 
 def _baseline_ratio(sides, before: dict, after: dict) -> float:

@@ -86,7 +86,8 @@ class Results:
     measurements); `samples` maps (source, run, point) to seconds, `runs` maps (source, run) to the
     provenance, `profiles` maps (source, run, point) to the profile of a row, if it has one; `code` maps the values of
     the column `code` to the project's files that they name, each with the hash of its tokens. `baseline`
-    is the variant that the columns `speedup` refer to.
+    is the variant that the columns `speedup` refer to. `cycles` maps as `samples` does, to the cycles of each sample
+    where they were counted.
     """
 
     points: Points
@@ -97,6 +98,7 @@ class Results:
     profiles: dict[tuple[str, str, str], Profile] = field(default_factory=dict)
     code: dict[str, dict[str, str]] = field(default_factory=dict)
     baseline: str = schema.BASELINE
+    cycles: dict[tuple[str, str, str], np.ndarray] = field(default_factory=dict)
 
     @property
     def peers(self) -> dict[str, str]:
@@ -121,6 +123,10 @@ class Results:
     def samples_of(self, row: dict) -> np.ndarray | None:
         """The times of one row in seconds, or None if the file has none."""
         return self.samples.get((row["source"], row["run"], row["point"]))
+
+    def cycles_of(self, row: dict) -> np.ndarray | None:
+        """The cycles of one row, one a round, or None if nobody counted them."""
+        return self.cycles.get((row["source"], row["run"], row["point"]))
 
     def machine_of(self, source: str, run: str) -> str:
         """The machine of a run: `AMD EPYC 9654 (96 cores)`; empty when the file does not say."""
@@ -147,6 +153,7 @@ def merge(parts: list[Results]) -> Results:
         len(merged) - len(latest),
         {key: value for part in parts for key, value in part.profiles.items()},
         {key: value for part in parts for key, value in part.code.items()},
+        cycles={key: value for part in parts for key, value in part.cycles.items()},
     )
 
 
@@ -190,12 +197,15 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
         raise InputError(path, holds, f"schema {schema.SCHEMA}")
     points = _read_points(file, path)
     points.columns["source"] = np.full(len(points), source)
-    samples = {
-        (source, run, plain(point)): _checked(path, data)[()].astype(np.float64).ravel()
-        for run, group in _groups(file, "samples")
-        for point, data in group.items()
-        if isinstance(data, h5py.Dataset)
-    }
+    samples, cycles = (
+        {
+            (source, run, plain(point)): _checked(path, data)[()].astype(np.float64).ravel()
+            for run, group in _groups(file, name)
+            for point, data in group.items()
+            if isinstance(data, h5py.Dataset)
+        }
+        for name in ("samples", "cycles")
+    )
     runs = {
         (source, run): {plain(name): plain(value) for name, value in group.attrs.items()}
         for run, group in _groups(file, "runs")
@@ -225,7 +235,7 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
         for digest, data in _items(file, "code")
         if isinstance(data, h5py.Dataset)
     }
-    return _apart(Results(points, samples, runs, ceilings, profiles=profiles, code=code))
+    return _apart(Results(points, samples, runs, ceilings, profiles=profiles, code=code, cycles=cycles))
 
 
 def _machine(about: dict) -> str:
@@ -252,6 +262,7 @@ def _apart(results: Results) -> Results:
         [replace(ceiling, source=renamed((ceiling.source, ceiling.run))[0]) for ceiling in results.ceilings],
         profiles={renamed(key): value for key, value in results.profiles.items()},
         code=results.code,
+        cycles={renamed(key): value for key, value in results.cycles.items()},
     )
 
 

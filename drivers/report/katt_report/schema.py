@@ -25,6 +25,8 @@ OPTIONAL = {
     "sm_clock_hz": REAL, "claimed_s": REAL, "busbw_gbytes_s": REAL, "sent_bytes": REAL, "messages": REAL, "communication_fraction": REAL,
     "overlap_fraction": REAL, "pipeline_idle_fraction": REAL, "note": STRING, "code": STRING, "paired_to": STRING,
     "paired_ratio": REAL, "paired_ratio_lo": REAL, "paired_ratio_hi": REAL, "predicted_time_s": REAL,
+    "ghz": REAL, "cycles": REAL, "instructions": REAL, "llc_misses": REAL, "joules": REAL, "throttled": REAL,
+    "speedup_cycles": REAL, "speedup_cycles_lo": REAL, "speedup_cycles_hi": REAL,
 }  # fmt: skip
 EXCHANGE = ("busbw_gbytes_s", "sent_bytes", "messages", "communication_fraction", "overlap_fraction")
 """What ranks exchange; NaN where nobody counted, 0 of what one rank computes by itself."""
@@ -37,7 +39,8 @@ MEMORY = ("workspace_bytes", "total_bytes", "host_bytes", "device_bytes")
 _COUNTS = {"flops", "bytes", *MEMORY}
 _RESULTS = set(list(REQUIRED)[list(REQUIRED).index("status") :]) | {
     "point", "speedup_lo", "speedup_hi", "inner", "engine", "sm_clock_hz", "messages", "note", "code", "paired_to",
-    "paired_ratio", "paired_ratio_lo", "paired_ratio_hi",
+    "paired_ratio", "paired_ratio_lo", "paired_ratio_hi", "ghz", "cycles", "instructions", "llc_misses", "joules",
+    "throttled", "speedup_cycles", "speedup_cycles_lo", "speedup_cycles_hi",
 }  # fmt: skip
 _RESULT_SUFFIXES = ("_s", "_bytes", "_err", "_fraction")
 EXTENTS = ("tile_q", "tile_kv")

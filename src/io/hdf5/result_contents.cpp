@@ -67,8 +67,8 @@ class Datasets {
   std::map<std::string, bool> folders_;
 };
 
-std::vector<double> read_samples(const Hdf5Input& input, const std::string& path) {
-  const std::string expected = "a list of seconds";
+std::vector<double> read_list(const Hdf5Input& input, const std::string& path,
+                              const std::string& expected) {
   const impl::DatasetInfo info = input.describe(path, expected);
   if (info.kind != impl::ElementKind::real || info.shape.size() != 1) {
     input.reject_dataset(path, "holds " + info.type + " of shape " + impl::shape_text(info.shape) +
@@ -157,12 +157,13 @@ ResultContents read_result(const std::filesystem::path& path, const std::vector<
     }
   }
   Datasets samples(input, "samples");
+  Datasets cycles(input, "cycles");
   Datasets profiles(input, "profile");
   std::set<std::string> taken;
   for (auto& cells :
        impl::read_table(input, "points", "a table of one row per point and variant", columns)
            .first) {
-    Row row{.cells = std::move(cells), .samples_s = {}, .profile = {}};
+    Row row{.cells = std::move(cells), .samples_s = {}};
     const auto& run = std::get<std::string>(row.cells[run_at]);
     const auto& point = std::get<std::string>(row.cells[point_at]);
     check_names(input, contents.runs, run, point);
@@ -171,7 +172,10 @@ ResultContents read_result(const std::filesystem::path& path, const std::vector<
                                          " twice, expected each once");
     }
     if (const auto at = samples.find(run, point); !at.empty()) {
-      row.samples_s = read_samples(input, at);
+      row.samples_s = read_list(input, at, "a list of seconds");
+    }
+    if (const auto at = cycles.find(run, point); !at.empty()) {
+      row.cycles = read_list(input, at, "a list of cycles");
     }
     if (const auto at = profiles.find(run, point); !at.empty()) {
       row.profile = read_profile(input, at);

@@ -50,11 +50,13 @@ struct Profile {
 };
 
 /// One finished (point, variant): cells in column order, its samples in seconds (empty where it
-/// did not run), stored as /samples/RUN/POINT, and its profile, if any, as /profile/RUN/POINT.
+/// did not run), stored as /samples/RUN/POINT, and its profile, if any, as /profile/RUN/POINT. The
+/// cycles of each sample, where they were counted, are /cycles/RUN/POINT.
 struct Row {
   std::vector<Cell> cells;
   std::vector<double> samples_s;
   Profile profile{};
+  std::vector<double> cycles{};
 };
 
 /// A file of the project, by its path, and the hash of its tokens: a row of /code/CODE.

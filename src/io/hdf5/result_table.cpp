@@ -121,6 +121,11 @@ void write_table(hid_t group, const std::string& name, const std::vector<Column>
                 packed.data());
 }
 
+void write_list(hid_t group, const std::string& name, const std::vector<double>& values) {
+  write_dataset(group, name, H5T_NATIVE_DOUBLE, {static_cast<std::int64_t>(values.size())},
+                values.data());
+}
+
 /// The columns of `columns` that the table has, in their order: all but later ones. Refuses any
 /// other table.
 struct HeldColumns {
@@ -327,9 +332,9 @@ void write_rows(hid_t file, const std::vector<Column>& columns, const std::vecto
     const auto& name = std::get<std::string>(row.cells[point]);
     const auto& of_run = std::get<std::string>(row.cells[run]);
     const Handle group = open_group(file, "/samples/" + of_run);
-    if (!row.samples_s.empty()) {
-      write_dataset(group.get(), name, H5T_NATIVE_DOUBLE,
-                    {static_cast<std::int64_t>(row.samples_s.size())}, row.samples_s.data());
+    if (!row.samples_s.empty()) write_list(group.get(), name, row.samples_s);
+    if (!row.cycles.empty()) {
+      write_list(open_group(file, "/cycles/" + of_run).get(), name, row.cycles);
     }
     if (row.profile.runs > 0) {
       const Handle profiles = open_group(file, "/profile/" + of_run);

@@ -180,7 +180,9 @@ def _results(
         ceiling = "–", f"above {row['ceiling']}"
     else:
         ceiling = "–", "disturbed" if math.isfinite(row["ceiling_fraction"]) else ""
-    clock = f"at {rate_text(row['sm_clock_hz'], 'Hz')}" if math.isfinite(row["sm_clock_hz"]) else ""
+    hertz = row["sm_clock_hz"] if math.isfinite(row["sm_clock_hz"]) else row["ghz"] * 1e9
+    clock = f"at {rate_text(hertz, 'Hz')}" if math.isfinite(hertz) else ""
+    clock += ", throttled" * (row["throttled"] > 0)
     return [
         (seconds_text(row["time_s"]), _range(row["time_lo_s"], row["time_hi_s"], seconds_text)),
         (rate_text(rate, group.rate_unit), clock),
