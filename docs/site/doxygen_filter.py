@@ -6,6 +6,7 @@
   requires   a constraint of C++20 between a template's head and its declaration, which Doxygen 1.9.4 takes for a name,
              goes; the reader finds it in the header
   group      a header is a group with the comment before its namespace: several headers share a namespace
+  lists      `int a, b;` are two members, each with the comment
   values     designated initialisers, which Breathe does not know, are {}
   signs      < > # @ \\ and % of a comment are themselves, no commands
 """
@@ -13,6 +14,7 @@
 import re
 import sys
 
+LIST = re.compile(r"^(\s+)([\w:]+(?:<[\w:, ]+>)?) (\w+(?: = [^,;()]+|{})?(?:, \w+(?: = [^,;()]+|{})?)+);(?:\s*///< ?(.*))?$")
 COMMENT = re.compile(r"^(\s*)///(<?)(.*)$")
 
 
@@ -101,6 +103,14 @@ def filtered(text, path):
         if found and not found[2]:
             indent = found[1]
             block.append(found[3])
+            continue
+        members = LIST.match(line)
+        if members:
+            texts = block or ([f" {members[4]}"] if members[4] else [])
+            for member in members[3].split(", "):
+                out.extend(f"{members[1]}/// {text}".rstrip() for text in comment(texts))
+                out.append(f"{members[1]}{members[2]} {member};")
+            block.clear()
             continue
         opens = re.match(r"namespace (katt\S*) {$", line)
         if opens:
