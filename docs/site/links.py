@@ -26,7 +26,7 @@ def page_of(path: str) -> str:
 
 def segments(text):
     """(is code, text): blocks of code and code within lines, and the rest."""
-    at, lines, fence, last_blank, indented = 0, text.split("\n"), None, True, False
+    lines, fence, last_blank, indented = text.split("\n"), None, True, False
     prose = []
     for line in lines:
         opening = re.match(r" {0,3}(```+|~~~+)", line)

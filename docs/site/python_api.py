@@ -106,19 +106,19 @@ def imported(module):
     return inspect.cleandoc(package.__doc__ or ""), [described(name, getattr(package, name)) for name in sorted(names)]
 
 
-def parsed(folder: Path, stub: Path):
-    """The names of a package that cannot be imported without its libraries, from its source and the stub of the build."""
+def parsed(folder: Path, stub: str):
+    """The names of a package that cannot be imported without its libraries, from its source and its stub."""
     package = ast.parse((folder / "__init__.py").read_text())
     definitions, listed = {}, []
-    for module in [*folder.glob("_*.py"), stub]:
-        for node in ast.parse(module.read_text()).body:
+    for source in [*(module.read_text() for module in folder.glob("_*.py")), stub]:
+        for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 signature = f"({ast.unparse(node.args)})" + (f" -> {ast.unparse(node.returns)}" if node.returns else "")
                 definitions[node.name] = Name(node.name, "function", signature, ast.get_docstring(node))
     for node in package.body:
         if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
             listed = [item.value for item in node.value.elts if isinstance(item, ast.Constant)]
-    listed += [node.name for node in ast.parse(stub.read_text()).body if isinstance(node, ast.FunctionDef)]
+    listed += [node.name for node in ast.parse(stub).body if isinstance(node, ast.FunctionDef)]
     missing = [name for name in listed if name not in definitions]
     if missing:
         sys.exit(f"docs: katt.torch: names {', '.join(missing)}, which no module defines")
@@ -159,10 +159,11 @@ def page(module, doc, names):
 def write(root: Path, out: Path) -> int:
     """Writes the pages and returns the number of names; ends the program where a name lacks its docstring."""
     out.mkdir(parents=True)
-    package = Path(importlib.import_module("katt").__file__).parent
+    schema = importlib.import_module("katt._schema")
+    stub = schema.stub(schema.plans(importlib.import_module("katt._katt").passes()), in_torch=True)
     packages = {
         "katt": imported("katt"),
-        "katt.torch": parsed(root / "python/katt/torch", package / "torch/_functions.pyi"),
+        "katt.torch": parsed(root / "python/katt/torch", stub),
         "katt_report": imported("katt_report"),
     }
     text = "# Python\n\nEvery public name of the packages, from their docstrings; [python.md](../../python.md) tells how to use them.\n"
@@ -171,5 +172,5 @@ def write(root: Path, out: Path) -> int:
     (out / "index.md").write_text(text + __import__("commands").toctree([name.replace(".", "_") for name in packages], is_hidden=False))
     missing = [line for module, (_, names) in packages.items() for name in names for line in lacks(module, name)]
     if missing:
-        print("\n".join(f"docs: {line}" for line in missing))
+        sys.exit("\n".join(f"docs: {line}" for line in missing))
     return sum(1 + len(name.members) for _, names in packages.values() for name in names)
