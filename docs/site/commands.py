@@ -103,7 +103,12 @@ def write_commands(katt: Path, report: Path, folder: Path) -> int:
     text += table(["command", "for"], [[f"[katt {name}]({name}.md)", QUESTIONS.get(name, "")] for name in names])
     text += "\n`katt --help`:\n\n" + code(output(str(katt), "--help"))
     text += "\n`katt-report` makes reports and judges result files:\n\n"
-    text += table(["command"], [[f"[katt-report {name}](report_{name or 'report'}.md)"] for name in ["", *REPORT_COMMANDS]])
+    rows = []
+    for name in ["", *REPORT_COMMANDS]:
+        said = output(str(report), *([name] if name else []), "--help")
+        purpose = re.search(r"\n\n(.*?)\n\n", said, re.DOTALL)[1].replace("\n", " ")
+        rows.append([f"[katt-report {name}](report_{name or 'report'}.md)", cell(purpose)])
+    text += table(["command", "for"], rows)
     (folder / "index.md").write_text(text + toctree([*names, *(f"report_{name or 'report'}" for name in ["", *REPORT_COMMANDS])]))
     return len(names) + len(REPORT_COMMANDS) + 1
 
@@ -196,6 +201,17 @@ def header_of(script: Path) -> str:
     return "\n".join(lines)
 
 
+def flowing(text: str) -> str:
+    """Full lines of a paragraph as one, which the page wraps by itself."""
+    out: list[str] = []
+    for line in text.split("\n"):
+        if out and len(out[-1].split("\n")[-1]) > 70 and re.match(r"[^\s-]", line):
+            out[-1] += " " + line
+        else:
+            out.append(line)
+    return "\n".join(out)
+
+
 def write_scripts(folder: Path, page: Path) -> int:
     text = "# Scripts\n\nThe programs in `scripts/`, each as it describes itself. They are started from anywhere in the tree.\n"
     count = 0
@@ -204,7 +220,7 @@ def write_scripts(folder: Path, page: Path) -> int:
             header = header_of(script)
             if not header:
                 sys.exit(f"docs: {script.name}: begins with no comment that says what it does")
-            text += f"\n## scripts/{script.name}\n\n{code(header)}"
+            text += f"\n## scripts/{script.name}\n\n{code(flowing(header))}"
             count += 1
     page.write_text(text)
     return count

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -73,6 +74,12 @@ def test_every_language_has_a_rule():
     known = {"console", "bash", "python", "toml", "cpp", "cmake", *PROSE}
     assert [block.name for block in EVERY if block.language not in known] == []
     assert [block.name for block in EVERY if block.note.startswith("not run") and not block.reason_not_run] == []
+
+
+def test_drawings_are_todays():
+    drawings = ROOT / "docs/site/drawings.py"
+    done = subprocess.run([sys.executable, str(drawings), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_pages_that_others_run_are_theirs():
