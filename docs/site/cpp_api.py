@@ -173,9 +173,11 @@ def main():
         sys.exit(__doc__)
     out = Path(sys.argv[1]).resolve()
     problems = [*read_headers(out), *missing(out / "xml")]
+    count = sum(1 for _ in names(out / "xml"))
     qualify(out / "xml")
     print(*problems, sep="\n", end="\n" if problems else "")
-    sys.exit(bool(problems))
+    print(f"-- {count} public C++ names, {len(problems)} objections")
+    sys.exit(bool(problems) or not count)
 
 
 if __name__ == "__main__":
