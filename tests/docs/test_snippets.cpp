@@ -83,7 +83,10 @@ TEST(Snippets, KvCacheMd) {
   const std::int64_t slot = cache.acquire();
   const Ids slots{slot}, counts{count};
   const auto query = tokens_of(heads, 1), result = tokens_of(heads, 1);
-  attention::PagedArgs args{.q = tensor(query, 1), .out = tensor(result, 1), .scale = 0.1F};
+  attention::PagedArgs args;
+  args.q = tensor(query, 1);
+  args.out = tensor(result, 1);
+  args.scale = 0.1F;
 
   cache.extend(exec, slots, counts);        // room, pages and lengths for this step's new tokens
   cache.positions(exec, positions, count);  // absolute positions, for rope
