@@ -9,18 +9,26 @@
 | ```cpp, ```cmake | every line stands in the file that the comment above names: `<!-- part of PATH -->` |
 | ```text and without a language, other indented blocks | no code: formulas, trees, outputs |
 
+Indented blocks of Python and of TOML are known by their first line; such Python runs by itself, such TOML is read.
 A comment before a block, `<!-- not run: REASON -->`, leaves it out; the REASON says who runs it, or what it needs.
+`<!-- exit status N -->` expects that of the block's commands.
 Any other language fails the test.
 """
 
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = re.compile(
-    r"(?:[A-Z_]+=\S+ +)*(?:build/\S+/)?(?:\./)?(?:katt|katt-report|scripts/\w+|mpirun|cmake|pip|python3|ncu|nsys|mine|test_\w+)(?= |$)"
+    r"#!/bin/sh|(?:[A-Z_]+=\S+ +)*(?:build/\S+/)?(?:\./)?(?:katt|katt-report|scripts/\w+|mpirun|cmake|pip|python3|ncu|nsys|mine|own_kernel|srun|test_\w+)(?= |$)"
 )
+INDENTED = {  # the language of an indented block, by how it begins
+    "console": COMMAND,
+    "python": re.compile(r"(?:with|import|from|for) .*"),
+    "toml": re.compile(r"\[\[\w+\]\]|\w+ = [\[\x22]"),
+}
 PROSE = {"", "text", "json"}
 
 
@@ -31,6 +39,7 @@ class Block:
     language: str
     text: str
     note: str  # the comment before it
+    is_fenced: bool = True
 
     @property
     def name(self) -> str:
@@ -40,6 +49,11 @@ class Block:
     def reason_not_run(self) -> str:
         found = re.match(r"not run: (.+)", self.note)
         return found[1] if found else ""
+
+    @property
+    def status(self) -> int:
+        found = re.match(r"exit status (\d+)", self.note)
+        return int(found[1]) if found else 0
 
     @property
     def file(self) -> str:
@@ -63,7 +77,7 @@ def blocks(page: str) -> list[Block]:
     index, note = 0, ""
     while index < len(lines):
         line = lines[index]
-        comment = re.fullmatch(r" *<!-- ((?:not run: |part of |file: ).*?) -->", line)
+        comment = re.fullmatch(r" *<!-- ((?:not run: |part of |file: |exit status ).*?) -->", line)
         fence = re.match(r"( {0,3})(```+)(\w*)", line)
         is_start = line.startswith("    ") and (index == 0 or not lines[index - 1].strip())
         first = index + 1
@@ -77,9 +91,9 @@ def blocks(page: str) -> list[Block]:
             end = index
             while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):
                 end += 1
-            text = "\n".join(line[4:] for line in lines[index:end]).rstrip()
-            language = "console" if COMMAND.match(text) else "text"
-            found.append(Block(page, first, language, text, note))
+            text = textwrap.dedent("\n".join(lines[index:end])).rstrip()
+            language = next((name for name, begins in INDENTED.items() if begins.match(text)), "text")
+            found.append(Block(page, first, language, text, note, is_fenced=False))
             index, note = end - 1, ""
         elif line.strip():
             note = ""

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import h5py
@@ -103,7 +104,7 @@ def test_commands_run(page, tmp_path, measured, monkeypatch):
             run_python(block, names, tmp_path, monkeypatch)
             continue
         for line in commands(block.text):
-            shell.run(line)
+            shell.run(line, block.status)
 
 
 def run_python(block: Block, names: dict, folder: Path, monkeypatch):
@@ -117,8 +118,11 @@ def run_python(block: Block, names: dict, folder: Path, monkeypatch):
 
 @pytest.mark.parametrize("block", of("python"), ids=lambda block: block.name)
 def test_python_runs(block, tmp_path, monkeypatch):
-    if block.page.startswith(LESSONS) or block.page in PYTHON_ELSEWHERE:
+    if block.page.startswith(LESSONS) or (block.page in PYTHON_ELSEWHERE and block.is_fenced):
         return  # test_commands_run, or the test of PYTHON_ELSEWHERE
+    if not block.is_fenced:
+        run_python(block, {"h5py": h5py, "numpy": numpy, "pandas": pytest.importorskip("pandas")}, ROOT, monkeypatch)
+        return
     if "torch" in block.text and importlib.util.find_spec("torch") is None:
         compile(block.text, block.name, "exec")
         return
@@ -129,6 +133,10 @@ def test_python_runs(block, tmp_path, monkeypatch):
 def test_sweep_files_are_planned(block, tmp_path):
     if block.part_of:
         stands_in(block)
+        return
+    if not block.is_fenced:  # keys of a file, or one way and another to write one
+        for text in [block.text] if block.text.startswith("[[") else block.text.split("\n"):
+            tomllib.loads(text)
         return
     (tmp_path / "sweep.toml").write_text(block.text)
     done = subprocess.run([KATT, "sweep", "sweep.toml", "--dry-run"], cwd=tmp_path, capture_output=True, text=True, check=False)
