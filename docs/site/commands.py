@@ -109,7 +109,9 @@ def write_commands(katt: Path, report: Path, folder: Path) -> int:
         purpose = re.search(r"\n\n(.*?)\n\n", said, re.DOTALL)[1].replace("\n", " ")
         rows.append([f"[katt-report {name}](report_{name or 'report'}.md)", cell(purpose)])
     text += table(["command", "for"], rows)
-    (folder / "index.md").write_text(text + toctree([*names, *(f"report_{name or 'report'}" for name in ["", *REPORT_COMMANDS])]))
+    (folder / "index.md").write_text(
+        text + toctree([*names, *(f"report_{name or 'report'}" for name in ["", *REPORT_COMMANDS])])
+    )
     return len(names) + len(REPORT_COMMANDS) + 1
 
 
@@ -145,7 +147,9 @@ def tensors(katt: Path, name: str) -> str:
     rows = re.findall(r"^    (inputs|outputs|gradients) +(.*)$", found[1], re.MULTILINE) if found else []
     parts = []
     if rows:
-        parts.append("\n## Tensors of katt run\n\n" + table(["", "tensors"], [[kind, cell(names)] for kind, names in rows]))
+        parts.append(
+            "\n## Tensors of katt run\n\n" + table(["", "tensors"], [[kind, cell(names)] for kind, names in rows])
+        )
     presets = re.search(r"presets of tiles: (.*)", text)
     if presets:
         parts.append(f"\nPresets of tiles, by device: {', '.join(f'`{name}`' for name in presets[1].split(', '))}.\n")
@@ -161,7 +165,9 @@ def operator_page(katt: Path, operator: dict) -> str:
         rows = []
         for variant in operator["variants"]:
             if variant["backend"] == "openmp" and variant["pass"] == direction:
-                tiles = ", ".join(tile if isinstance(tile, str) else "x".join(map(str, tile)) for tile in variant["tiles"])
+                tiles = ", ".join(
+                    tile if isinstance(tile, str) else "x".join(map(str, tile)) for tile in variant["tiles"]
+                )
                 mark = " (the baseline)" if variant["baseline"] else ""
                 rows.append([f"`{variant['name']}`", cell(variant["description"]) + mark, tiles])
         has_tiles = any(row[2] for row in rows)
@@ -181,7 +187,9 @@ def write_operators(katt: Path, folder: Path) -> int:
         "default, every variant with its tiles. A build with CUDA lists the variants of a device, too.\n\n"
     )
     rows = [[f"[{operator['name']}]({operator['name']}.md)", cell(operator["summary"])] for operator in operators]
-    (folder / "index.md").write_text(text + table(["operator", "what"], rows) + toctree([row["name"] for row in operators]))
+    (folder / "index.md").write_text(
+        text + table(["operator", "what"], rows) + toctree([row["name"] for row in operators])
+    )
     return len(operators)
 
 
@@ -213,7 +221,7 @@ def flowing(text: str) -> str:
 
 
 def write_scripts(folder: Path, page: Path) -> int:
-    text = "# Scripts\n\nThe programs in `scripts/`, each as it describes itself. They are started from anywhere in the tree.\n"
+    text = "# Scripts\n\nThe programs in `scripts/`, each as it describes itself. They work in the tree that holds them.\n"
     count = 0
     for script in sorted(folder.iterdir()):
         if script.is_file() and os.access(script, os.X_OK) and not script.suffix:

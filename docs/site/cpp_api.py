@@ -83,7 +83,9 @@ def qualify(xml: Path):
 
 
 def said(element) -> str:
-    return " ".join("".join(element.find(part).itertext()).strip() for part in ("briefdescription", "detaileddescription")).strip()
+    return " ".join(
+        "".join(element.find(part).itertext()).strip() for part in ("briefdescription", "detaileddescription")
+    ).strip()
 
 
 def is_public(name: str) -> bool:
@@ -161,7 +163,9 @@ def write_pages(out: Path) -> int:
             lines += [group, "   :content-only:", "   :members:", ""]
             count += 1
         (out / f"{page['name']}.rst").write_text("\n".join(lines))
-        rows.append(f"| [{page['title']}]({page['name']}.rst) | {', '.join(f'`{header}`' for header in page['headers'])} |\n")
+        rows.append(
+            f"| [{page['title']}]({page['name']}.rst) | {', '.join(f'`{header}`' for header in page['headers'])} |\n"
+        )
     text += "| page | headers |\n| --- | --- |\n" + "".join(rows)
     listed = "\n".join(page["name"] for page in pages())
     (out / "index.md").write_text(f"{text}\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n")

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 """doxygen_filter.py FILE: prints a header as Doxygen reads it.
 
-  formulas   lines of a comment that stand two blanks or more to the right of its text are literal blocks; as text they
-             would run together
-  requires   a constraint of C++20 between a template's head and its declaration, which Doxygen 1.9.4 takes for a name,
-             goes; the reader finds it in the header
-  group      a header is a group with the comment before its namespace: several headers share a namespace
-  lists      `int a, b;` are two members, each with the comment
-  values     designated initialisers, which Breathe does not know, are {}
-  signs      < > # @ \\ and % of a comment are themselves, no commands
+formulas   lines of a comment that stand two blanks or more to the right of its text are literal blocks; as text they
+           would run together
+requires   a constraint of C++20 between a template's head and its declaration, which Doxygen 1.9.4 takes for a name,
+           goes; the reader finds it in the header
+group      a header is a group with the comment before its namespace: several headers share a namespace
+lists      `int a, b;` are two members, each with the comment
+values     designated initialisers, which Breathe does not know, are {}
+signs      < > # @ \\ and % of a comment are themselves, no commands
 """
 
 import re
 import sys
 
-LIST = re.compile(r"^(\s+)([\w:]+(?:<[\w:, ]+>)?) (\w+(?: = [^,;()]+|{})?(?:, \w+(?: = [^,;()]+|{})?)+);(?:\s*///< ?(.*))?$")
+LIST = re.compile(
+    r"^(\s+)([\w:]+(?:<[\w:, ]+>)?) (\w+(?: = [^,;()]+|{})?(?:, \w+(?: = [^,;()]+|{})?)+);(?:\s*///< ?(.*))?$"
+)
 COMMENT = re.compile(r"^(\s*)///(<?)(.*)$")
 
 

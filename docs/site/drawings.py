@@ -103,14 +103,23 @@ def rounds():
         draw.shuffle(one)
         order += one
     row(186, order)
-    d.text(10, 250, "Speedup of A over B: the median of the rounds' ratios. Its 95 % interval comes from the same ratios.", "small")
+    d.text(
+        10,
+        250,
+        "Speedup of A over B: the median of the rounds' ratios. Its 95 % interval comes from the same ratios.",
+        "small",
+    )
     d.text(10, 272, "Times stay in the file, too, and so does the load of the machine.", "small")
     return d
 
 
 def error_rule():
     """The allowed difference."""
-    d = Drawing(720, 230, "The error rule: twice what an unfused implementation in the dtype makes, and the rounding of the output")
+    d = Drawing(
+        720,
+        230,
+        "The error rule: twice what an unfused implementation in the dtype makes, and the rounding of the output",
+    )
     middle, unit = 360, 60
     d.rect(middle - 4 * unit, 70, 8 * unit, 50, PALE[GREEN], GREEN)
     d.rect(middle - 1.5 * unit, 70, 3 * unit, 50, PALE[BLUE], BLUE)
@@ -126,13 +135,20 @@ def error_rule():
     d.text(middle + 1.5 * unit, 156, "largest error of an unfused one", "middle small")
     d.path([(middle + 4 * unit, 180), (middle + 4 * unit, 124)])
     d.text(middle + 4 * unit + 50, 196, "limit: twice that, and twice the rounding", "end small")
-    d.text(20, 220, "The yardstick is made on the same inputs and in the same dtype, so the rule is strict in f32 and fair in bf16.", "small")
+    d.text(
+        20,
+        220,
+        "The yardstick is made on the same inputs and in the same dtype, so the rule is strict in f32 and fair in bf16.",
+        "small",
+    )
     return d
 
 
 def flash():
     """Flash attention: keys stream past a tile of queries."""
-    d = Drawing(720, 340, "Flash attention: tiles of keys stream past a tile of queries, and only running sums are kept")
+    d = Drawing(
+        720, 340, "Flash attention: tiles of keys stream past a tile of queries, and only running sums are kept"
+    )
     size, x0, y0 = 34, 70, 60
     d.text(x0 + 4 * size, 24, "keys, in tiles of tile_kv", "middle")
     d.path([(x0, 40), (x0 + 8 * size, 40)])

@@ -21,7 +21,9 @@ class Name:
     def __init__(self, name, kind, signature="", doc="", members=()):
         self.name, self.kind, self.signature, self.doc = name, kind, signature, inspect.cleandoc(doc or "")
         self.members = list(members)
-        self.parameters = re.findall(r"(?:^|[(,])\s*\*{0,2}(\w+)(?=\s*[:=,)])", signature.split("->")[0]) if signature else []
+        self.parameters = (
+            re.findall(r"(?:^|[(,])\s*\*{0,2}(\w+)(?=\s*[:=,)])", signature.split("->")[0]) if signature else []
+        )
 
 
 # Docstrings as reStructuredText
@@ -134,7 +136,11 @@ def lacks(module, name, owner=""):
     if not name.doc:
         yield f"{full}: has no docstring"
     for parameter in name.parameters if name.kind in ("function", "method") else []:
-        if module in PARAMETERS_NAMED and parameter not in UNNAMED and not re.search(rf"\b{re.escape(parameter)}\b", name.doc):
+        if (
+            module in PARAMETERS_NAMED
+            and parameter not in UNNAMED
+            and not re.search(rf"\b{re.escape(parameter)}\b", name.doc)
+        ):
             yield f"{full}: its docstring does not name {parameter}"
     for member in name.members:
         yield from lacks(module, member, name.name)
@@ -166,10 +172,13 @@ def write(root: Path, out: Path) -> int:
         "katt.torch": parsed(root / "python/katt/torch", stub),
         "katt_report": imported("katt_report"),
     }
-    text = "# Python\n\nEvery public name of the packages, from their docstrings; [python.md](../../python.md) tells how to use them.\n"
+    text = "# Python\n\nEvery public name of the packages, from their docstrings. How to use them: "
+    text += "[Katt from Python](../../python.md).\n"
     for module, (doc, names) in packages.items():
         (out / f"{module.replace('.', '_')}.rst").write_text(page(module, doc, names))
-    (out / "index.md").write_text(text + __import__("commands").toctree([name.replace(".", "_") for name in packages], is_hidden=False))
+    (out / "index.md").write_text(
+        text + __import__("commands").toctree([name.replace(".", "_") for name in packages], is_hidden=False)
+    )
     missing = [line for module, (_, names) in packages.items() for name in names for line in lacks(module, name)]
     if missing:
         sys.exit("\n".join(f"docs: {line}" for line in missing))

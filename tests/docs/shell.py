@@ -109,7 +109,9 @@ class Shell:
     def check_options(self, words: list[str]):
         name = program_of(words)
         command = [word for word in words[1:2] if re.fullmatch(r"[a-z]+", word)]
-        said = subprocess.run([self.path_of(name), *command, "--help"], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            [self.path_of(name), *command, "--help"], capture_output=True, text=True, check=True
+        ).stdout
         for option in (word.strip("[](),").split("=")[0] for word in words if word.strip("[](,").startswith("--")):
             assert option in said or option in self.axes_of(words), f"{name} {' '.join(command)} has no option {option}"
 
@@ -158,7 +160,19 @@ class Shell:
             elif "--dry-run" not in filled:
                 filled.append("--dry-run")
         if filled[0] == "tune":  # one tile of one short point
-            filled = ["tune", filled[1], "--seq", "64", "--variant", "flash", "--heads", "1", *QUICK, "-o", "tuning.json"]
+            filled = [
+                "tune",
+                filled[1],
+                "--seq",
+                "64",
+                "--variant",
+                "flash",
+                "--heads",
+                "1",
+                *QUICK,
+                "-o",
+                "tuning.json",
+            ]
         return filled
 
     def files(self, word: str) -> list[str]:
@@ -193,4 +207,6 @@ class Shell:
 def with_outputs(arguments: list[str]) -> list[str]:
     """The arguments with a folder of their own for outputs that the page calls DIR."""
     before = ["", *arguments]
-    return ["made" if word == "DIR" and option in OUTPUTS else word for option, word in zip(before, arguments, strict=False)]
+    return [
+        "made" if word == "DIR" and option in OUTPUTS else word for option, word in zip(before, arguments, strict=False)
+    ]

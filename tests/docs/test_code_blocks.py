@@ -47,7 +47,18 @@ def pages_with(*languages: str) -> list[str]:
 def measured(tmp_path_factory) -> Path:
     """A result file of a moment, with naive and flash."""
     path = tmp_path_factory.mktemp("measured") / "result.h5"
-    sweep = ["sweep", "attention", "--seq", "64,1024,4096", "--dtype", "f32,bf16", "--variant", "naive,flash", "--heads", "1"]
+    sweep = [
+        "sweep",
+        "attention",
+        "--seq",
+        "64,1024,4096",
+        "--dtype",
+        "f32,bf16",
+        "--variant",
+        "naive,flash",
+        "--heads",
+        "1",
+    ]
     subprocess.run([KATT, *sweep, *QUICK, "--threads", "1", "-o", str(path)], check=True, capture_output=True)
     return path
 
@@ -99,7 +110,9 @@ def test_commands_run(page, tmp_path, measured, monkeypatch):
     shell = Shell(tmp_path, page, KATT, REPORT)
     lessons_python = [block for block in of("python") if block.page == page and page.startswith(LESSONS)]
     names: dict = {}
-    for block in sorted([*(block for block in of("console", "bash") if block.page == page), *lessons_python], key=lambda one: one.line):
+    for block in sorted(
+        [*(block for block in of("console", "bash") if block.page == page), *lessons_python], key=lambda one: one.line
+    ):
         if block.language == "python":
             run_python(block, names, tmp_path, monkeypatch)
             continue
@@ -139,7 +152,9 @@ def test_sweep_files_are_planned(block, tmp_path):
             tomllib.loads(text)
         return
     (tmp_path / "sweep.toml").write_text(block.text)
-    done = subprocess.run([KATT, "sweep", "sweep.toml", "--dry-run"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [KATT, "sweep", "sweep.toml", "--dry-run"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -163,5 +178,3 @@ def stands_in(block: Block):
 def test_code_is_that_of_a_built_file(block):
     assert block.part_of, f"{block.name}: names no file that it is a part of"
     stands_in(block)
-
-

@@ -75,7 +75,11 @@ def test_a_name_without_a_docstring_is_told():
         def method(self):
             pass
 
-    found = [line for thing in (half, silent, Open) for line in python_api.lacks("katt", python_api.described(thing.__name__, thing))]
+    found = [
+        line
+        for thing in (half, silent, Open)
+        for line in python_api.lacks("katt", python_api.described(thing.__name__, thing))
+    ]
     assert found == [
         "katt.half: its docstring does not name scale",
         "katt.silent: has no docstring",
