@@ -61,6 +61,23 @@ make_environment() {
   echo "$stamp" >"$venv/stamp"
 }
 
+# make_tools NAME REQUIREMENTS: makes the Python environment build/NAME with the pinned requirements alone, unless it is
+# up to date.
+make_tools() {
+  local venv=build/$1 requirements=$2 stamp
+  stamp=$(cat "$requirements" <(pwd) | sha256sum)
+  if [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c '' 2>/dev/null; then
+    return 0
+  fi
+  say "making the Python environment $venv"
+  rm -rf "$venv"
+  if ! { quietly "$venv.log" python3 -m venv "$venv" &&
+    quietly "$venv.log" "$venv/bin/pip" install --disable-pip-version-check -r "$requirements"; }; then
+    die "cannot make the Python environment $venv (is there a network?); see $venv.log"
+  fi
+  echo "$stamp" >"$venv/stamp"
+}
+
 # Makes build/venv, the Python of the report and the tests.
 make_venv() {
   make_environment venv scripts/requirements.txt drivers/report

@@ -93,8 +93,10 @@ def attention_backward(
 
     dout (batch, heads, seq_q, head_dim): gradient of out. out and lse: results of `attention` with the same
     arguments and return_lse=True. dk and dv are summed over the query heads that share a head.
+    causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask, score_rule: those of `attention`.
     captured: arrays that score_rule reads; their gradients, float32 of their shapes, follow dq, dk and dv.
     dlse: (batch, heads, seq_q) float32, gradient of lse, if it has one; on the CPU.
+    variant, tile: which kernel, as in `attention`.
     """
     lib = library("attention", q=q, k=k, v=v, dout=dout, out=out, lse=lse)
     dq, dk, dv = (lib.empty(tuple(x.shape)) for x in (q, k, v))

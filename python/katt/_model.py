@@ -79,7 +79,11 @@ class Llama:
         on_token: Callable[[int], None] | None = None,
     ) -> str | list[int]:
         """Continues a prompt: the new text of a text, so that prompt + text reads on, and the new ids of token ids.
-        Arguments as in `stream`; on_token is called with every new id as soon as it is known."""
+
+        prompt: a text, or token ids. max_new_tokens: the most that are generated.
+        temperature, top_k, top_p, seed, stop_at_eos, chunk: as in `stream`.
+        on_token: called with every new id as soon as it is known.
+        """
         ids = self._ids(prompt)
         new = []
         for token in self._tokens(ids, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos, chunk):
@@ -102,8 +106,10 @@ class Llama:
     ) -> Iterator[str] | Iterator[int]:
         """Yields the result of `generate` piece by piece, as soon as it is known.
 
-        temperature: 0 takes the most likely token; else samples from the logits divided by it, of the top_k most
-        likely tokens (0: all) and of the fewest that hold the probability top_p. The same seed gives the same text.
+        prompt: a text, or token ids. max_new_tokens: the most that are generated.
+        temperature: 0 takes the most likely token; else samples from the logits divided by it.
+        top_k, top_p: of the top_k most likely tokens (0: all), and of the fewest that hold the probability top_p.
+        seed: the same one gives the same text.
         stop_at_eos: ends after one of eos_token_ids; a model that names none makes max_new_tokens.
         chunk: tokens of the prompt taken at a time.
         """

@@ -69,7 +69,8 @@ class Result:
         return folder / "report.html"
 
     def save(self, path: str | Path) -> Path:
-        """Copies the file, of a result that is one; an existing file is not overwritten."""
+        """Copies the file of the result to `path` and returns it. ValueError when the result is several files, or when
+        the path exists."""
         import shutil
 
         path = path_of("save", path)
@@ -98,7 +99,7 @@ def path_of(function: str, path: str | Path) -> Path:
 
 
 def open(*paths: str | Path) -> Result:  # noqa: A001
-    """Reads result files of `katt sweep`, several as one result. ValueError for what is none."""
+    """Reads the result files of `katt sweep` at `paths`, several as one result. ValueError for what is none."""
     if not paths:
         raise ValueError("open: no path, expected result files")
     return Result(*paths)

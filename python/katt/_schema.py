@@ -9,6 +9,15 @@ from typing import Any, NamedTuple
 BY_HAND = ("attention", "ternary_linear")
 BY_HAND_IN_TORCH = ("convert_dtype",)
 
+# The numbers of all operators; the formula of a pass says what it does with them.
+NUMBERS = {
+    "dloss": "gradient of the loss",
+    "eps": "added to the mean of squares, or to the variance",
+    "first_position": "position of the first token, where there are no positions",
+    "ignore_index": "target of a token that does not count",
+    "interleaved": "True: pairs (2i, 2i + 1); False: pairs (i, i + head_dim / 2)",
+}
+
 ELEMENTS = {"": "", "f32": " float32", "i8": " int8", "u8": " uint8 or bool", "i64": " int64"}
 
 
@@ -139,6 +148,8 @@ class Plan:
             own = ", of any of these dtypes" if output.name in self.given else ""
             made.append(f"{output.name} {shape_text(output)}{own}{when}")
         lines += ["", ("Fills and returns " if self.given else "Returns ") + ", ".join(made) + "."]
+        lines += [f"{name}: {NUMBERS.get(name, 'a number of the formula')}" for name, _ in self.numbers]
+        lines += [f"{name}: True for the results that say so" for name in self.flags]
         lines.append("variant: the fastest that accepts the arguments (auto), or one that `katt info` lists.")
         if self.has_tiles:
             lines.append("tile: values of the variant's parameters; None: its default.")

@@ -9,9 +9,12 @@ from . import _katt
 
 @contextmanager
 def stream(handle) -> Iterator[None]:
-    """Operators called by this thread in a `with` block run on this stream of their arrays' device, in place of the one on
-    which the arrays' library works: an integer, the cudaStream_t (0: the legacy default stream), or an object with
-    `__cuda_stream__`, or a stream of PyTorch or CuPy. Other work on their arrays is for the caller to order."""
+    """Operators called by this thread in a `with` block run on this stream of their arrays' device, in place of the one
+    on which the arrays' library works. The caller orders other work on the arrays.
+
+    handle: an integer, the cudaStream_t (0: the legacy default stream), or an object with `__cuda_stream__`, or a
+        stream of PyTorch or CuPy.
+    """
     before = _katt.exchange_stream(_handle(handle))
     try:
         yield

@@ -49,6 +49,7 @@ def sweep(
 ) -> Result:
     """Measures an operator, or the sweep of a file (FILE.toml), and returns the result.
 
+    op: the name of an operator, or the path of the file.
     axes: the options of `katt sweep` with underscores: a value, a list (seq=[512, 1024]), or a range as text
         (seq="512:16384:x2"); of dtype, variant, tile, threads, heads, head_dim, causal, … Flags (resume, overwrite,
         cold, profile, untrusted) are True. Python has taken `pass`: pass_=["forward", "backward"]. Measuring is set by

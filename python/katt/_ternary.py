@@ -53,8 +53,16 @@ def check_weight(weight: TernaryWeight) -> None:
 
 
 def ternary_linear(x: Array, weight: TernaryWeight, *, variant: str = "auto") -> Array:
-    """(x_q · W_qᵀ) · s_w / s_x with x (…, in_features) rounded to 8 bits, s_x = 127 / max(max |x|, 1e-5) of every
-    row. Returns out (…, out_features). Variant "naive" multiplies by the dequantised weight."""
+    """(x_q · W_qᵀ) · s_w / s_x with x rounded to 8 bits, s_x = 127 / max(max |x|, 1e-5) of every row. Returns
+    out (…, out_features).
+
+    x: (…, in_features), float32, float16 or bfloat16. weight: of ternary_pack.
+    variant: the fastest that accepts the arguments ("auto"), or one that `katt info` lists; "naive" multiplies by the
+        dequantised weight.
+
+    ValueError with one line that names the argument, what it holds and what was expected.
+    Source: Ma et al. 2024, arXiv:2402.17764.
+    """
     lib = library("ternary_linear", x=x)
     check_weight(weight)
     out = lib.empty((*x.shape[:-1], weight.out_features))
@@ -66,8 +74,11 @@ def ternary_linear(x: Array, weight: TernaryWeight, *, variant: str = "auto") ->
 def ternary_linear_backward(
     dout: Array, x: Array, weight: TernaryWeight, *, variant: str = "auto"
 ) -> tuple[Array, Array]:
-    """Gradients (dx, dweight) through the straight-through estimator: dx = dout · W_q · s_w, dweight = doutᵀ · x_q /
-    s_x, the latter (out_features, in_features)."""
+    """Gradients (dx, dweight) through the straight-through estimator: dx = dout · W_q · s_w (…, in_features),
+    dweight = doutᵀ · x_q / s_x (out_features, in_features).
+
+    dout: (…, out_features), gradient of out. x, weight, variant: as in ternary_linear, whose errors it has.
+    """
     lib = library("ternary_linear", x=x, dout=dout)
     check_weight(weight)
     dx, dweight = lib.empty(tuple(x.shape)), lib.empty((weight.out_features, weight.in_features))

@@ -14,13 +14,13 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(threads: int) -> None:
-    """Sets it; ValueError outside of 1 to the number of processors."""
+    """Sets the number of threads of later calls; ValueError for `threads` outside of 1 to the number of processors."""
     _katt.set_threads(min(natural("set_num_threads", "threads", threads), 2**31 - 1))
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Sets it for a `with` block."""
+    """Sets the number of threads to `count` for a `with` block, as set_num_threads."""
     before = _katt.threads()
     set_num_threads(count)
     try:

@@ -8,8 +8,13 @@
 namespace katt {
 
 /// The Kokkos execution space in which an operation runs, by the name that users type.
-enum class Backend : std::uint8_t { openmp, serial, cuda };
+enum class Backend : std::uint8_t {
+  openmp,  ///< Kokkos::OpenMP, on all threads or on as many as are asked for
+  serial,  ///< one thread of the host
+  cuda     ///< Kokkos::Cuda
+};
 
+/// Every backend, built or not.
 inline constexpr std::array<Backend, 3> all_backends{Backend::openmp, Backend::serial,
                                                      Backend::cuda};
 

@@ -21,8 +21,13 @@ namespace katt {
 
 /// Element types of a tensor. Kernels compute all sums, softmax statistics and norms in f32, for
 /// every dtype.
-enum class Dtype : std::uint8_t { f32, f16, bf16 };
+enum class Dtype : std::uint8_t {
+  f32,  ///< IEEE 754 binary32, 4 bytes
+  f16,  ///< IEEE 754 binary16, 2 bytes
+  bf16  ///< the upper half of a binary32, 2 bytes
+};
 
+/// Every dtype.
 inline constexpr std::array<Dtype, 3> all_dtypes{Dtype::f32, Dtype::f16, Dtype::bf16};
 
 namespace impl {
@@ -84,9 +89,10 @@ KATT_INLINE_FUNCTION constexpr std::uint16_t bf16_bits_from_float(float value) {
 /// IEEE 754 binary16, two bytes on every backend: a storage type, converted to float for
 /// arithmetic. Conversions round to nearest even and keep infinities and NaN.
 struct f16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< sign, exponent and fraction as stored
 
   f16() = default;
+  /// Rounds to nearest, ties to even; 65520 and above become infinity.
   KATT_INLINE_FUNCTION explicit f16(float value) {
 #if defined(__CUDA_ARCH__)
     bits = __half_as_ushort(__float2half_rn(value));
@@ -94,6 +100,7 @@ struct f16 {
     bits = host_bits(value);
 #endif
   }
+  /// The exact value.
   KATT_INLINE_FUNCTION explicit operator float() const {
 #if defined(__CUDA_ARCH__)
     return __half2float(__ushort_as_half(bits));
@@ -117,10 +124,12 @@ struct f16 {
 /// bfloat16 (the upper half of a binary32), two bytes on every backend: a storage type, converted
 /// to float for arithmetic. Conversion rounds to nearest even and keeps infinities and NaN.
 struct bf16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< sign, exponent and fraction as stored
 
   bf16() = default;
+  /// Rounds to nearest, ties to even.
   KATT_INLINE_FUNCTION explicit bf16(float value) : bits(impl::bf16_bits_from_float(value)) {}
+  /// The exact value.
   KATT_INLINE_FUNCTION explicit operator float() const {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   }
@@ -129,6 +138,7 @@ struct bf16 {
 static_assert(sizeof(f16) == 2 && sizeof(bf16) == 2);
 static_assert(std::is_trivially_copyable_v<f16> && std::is_trivially_copyable_v<bf16>);
 
+/// True for float, f16 and bf16.
 template <class T>
 inline constexpr bool is_element_v =
     std::is_same_v<T, float> || std::is_same_v<T, f16> || std::is_same_v<T, bf16>;

@@ -11,6 +11,7 @@
 /// Backends as Kokkos execution spaces.
 namespace katt {
 
+/// True when the host can read the memory of the execution space.
 template <class Exec>
 inline constexpr bool is_host_v =
     Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Exec::memory_space>::accessible;
@@ -22,7 +23,9 @@ using Host = Kokkos::OpenMP;
 /// Kokkos::Serial passes this instance to an operator.
 inline Host serial_host() { return Host(1); }
 #else
+/// The execution space of host backends in a build without OpenMP.
 using Host = Kokkos::Serial;
+/// The one instance of a build without OpenMP.
 inline Host serial_host() { return {}; }
 #endif
 
@@ -52,13 +55,15 @@ decltype(auto) visit_backend(Backend backend, int threads, F&& f) {
 
 }  // namespace katt
 
-/// Expands MACRO(Exec, ...) for every execution space of this build: the one list behind the
-/// explicit instantiations of the operators.
+/// The part of KATT_FOR_EACH_EXEC for a device.
 #if defined(KATT_HAS_CUDA)
 #define KATT_FOR_CUDA_(MACRO, ...) MACRO(Kokkos::Cuda __VA_OPT__(, ) __VA_ARGS__)
 #else
+/// The part of KATT_FOR_EACH_EXEC for a device: nothing in this build.
 #define KATT_FOR_CUDA_(MACRO, ...)
 #endif
+/// Expands MACRO(Exec, ...) for every execution space of this build: the one list behind the
+/// explicit instantiations of the operators.
 #define KATT_FOR_EACH_EXEC(MACRO, ...)         \
   MACRO(katt::Host __VA_OPT__(, ) __VA_ARGS__) \
   KATT_FOR_CUDA_(MACRO __VA_OPT__(, ) __VA_ARGS__)

@@ -22,12 +22,13 @@ namespace katt {
 /// bf16; turned back into a View by view<T, MemorySpace>().
 template <int Rank, bool Const>
 struct BasicTensorRef {
+  /// Pointer to the elements, to const ones for a readable tensor.
   using Pointer = std::conditional_t<Const, const void*, void*>;
 
-  Pointer data = nullptr;
-  Dtype dtype = Dtype::f32;
-  std::array<std::int64_t, Rank> extent{};
-  std::array<std::int64_t, Rank> stride{};
+  Pointer data = nullptr;                   ///< first element; null: no tensor
+  Dtype dtype = Dtype::f32;                 ///< type of the elements
+  std::array<std::int64_t, Rank> extent{};  ///< elements along each axis
+  std::array<std::int64_t, Rank> stride{};  ///< elements from one to the next along each axis
 
   BasicTensorRef() = default;
 
@@ -66,8 +67,10 @@ struct BasicTensorRef {
         extent(writable.extent),
         stride(writable.stride) {}
 
+  /// True when there is a tensor.
   explicit operator bool() const { return data != nullptr; }
 
+  /// Number of elements: the product of the extents.
   std::int64_t size() const {
     std::int64_t count = 1;
     for (const std::int64_t n : extent) count *= n;
@@ -80,19 +83,23 @@ struct BasicTensorRef {
   auto view() const;
 };
 
+/// A tensor that is written.
 template <int Rank>
 using TensorRef = BasicTensorRef<Rank, false>;
+/// A tensor that is read.
 template <int Rank>
 using ConstTensorRef = BasicTensorRef<Rank, true>;
 
 /// Scratch memory handed to an operation: bytes in the memory space of its execution space, aligned
 /// to at least 64. The operation's workspace_bytes() says how many it needs.
 struct Workspace {
-  void* data = nullptr;
-  std::size_t bytes = 0;
+  void* data = nullptr;   ///< first byte
+  std::size_t bytes = 0;  ///< number of bytes
 
   Workspace() = default;
+  /// Memory of the caller.
   Workspace(void* pointer, std::size_t size) : data(pointer), bytes(size) {}
+  /// The memory of a View, which must outlive the operation.
   template <class... Properties>
   Workspace(
       const Kokkos::View<std::byte*, Properties...>& view)  // NOLINT(google-explicit-constructor)

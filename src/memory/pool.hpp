@@ -23,10 +23,10 @@ struct PoolStatistics {
   std::size_t live_bytes = 0;      ///< requested and not yet given back
   std::size_t peak_bytes = 0;      ///< largest live_bytes so far
   std::size_t reserved_bytes = 0;  ///< taken from the memory space: in use, rounded up, or cached
-  std::size_t peak_reserved_bytes = 0;
-  std::size_t cached_bytes = 0;   ///< reserved, and not in use
-  std::uint64_t allocations = 0;  ///< blocks handed out
-  std::uint64_t reused = 0;       ///< blocks handed out without a call of the memory space
+  std::size_t peak_reserved_bytes = 0;  ///< largest reserved_bytes so far
+  std::size_t cached_bytes = 0;         ///< reserved, and not in use
+  std::uint64_t allocations = 0;        ///< blocks handed out
+  std::uint64_t reused = 0;             ///< blocks handed out without a call of the memory space
 
   /// live / reserved; 1 for an empty pool.
   [[nodiscard]] double efficiency() const;
@@ -62,13 +62,17 @@ class PoolBlock {
  public:
   PoolBlock() = default;
   ~PoolBlock();
+  /// Takes the memory of the other block, which is empty then.
   PoolBlock(PoolBlock&& other) noexcept;
+  /// Gives its bytes back and takes the memory of the other block.
   PoolBlock& operator=(PoolBlock&& other) noexcept;
   PoolBlock(const PoolBlock&) = delete;
   PoolBlock& operator=(const PoolBlock&) = delete;
 
+  /// First byte; null for an empty block.
   [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
-  [[nodiscard]] std::size_t size() const { return bytes_; }
+  [[nodiscard]] std::size_t size() const { return bytes_; }  ///< bytes requested
+  /// The block as the workspace of an operation.
   [[nodiscard]] Workspace workspace() const { return {data_, bytes_}; }
 
  private:
@@ -99,6 +103,7 @@ class PoolBlock {
 template <class MemorySpace>
 class MemoryPool {
  public:
+  /// The limit of a pool without one.
   static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
 
   /// A pool of the device that Kokkos was initialised with.
@@ -123,6 +128,7 @@ class MemoryPool {
   /// Returns all cached blocks to the memory space.
   void trim();
 
+  /// Counts and bytes so far.
   [[nodiscard]] PoolStatistics statistics() const;
 
  private:

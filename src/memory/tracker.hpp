@@ -10,9 +10,9 @@ namespace katt::memory {
 /// Bytes of one Kokkos memory space ("Host", "Cuda", …), for each device separately, as Kokkos' own
 /// allocation callbacks report them.
 struct SpaceUsage {
-  std::string space;
-  int device = -1;  ///< device that owns the memory; -1: the host
-  std::size_t live_bytes = 0;
+  std::string space;           ///< name of the memory space
+  int device = -1;             ///< device that owns the memory; -1: the host
+  std::size_t live_bytes = 0;  ///< allocated and not yet freed
   std::size_t peak_bytes = 0;  ///< largest live_bytes since install()
 };
 
@@ -21,7 +21,7 @@ struct Bytes {
   std::size_t host = 0;    ///< "Host", and host memory pinned for a device ("CudaHostPinned")
   std::size_t device = 0;  ///< every other space: "Cuda", and managed memory ("CudaUVM")
 
-  [[nodiscard]] std::size_t total() const { return host + device; }
+  [[nodiscard]] std::size_t total() const { return host + device; }  ///< bytes of both
   friend Bytes operator+(Bytes a, Bytes b) { return {a.host + b.host, a.device + b.device}; }
   friend Bytes operator-(Bytes a, Bytes b) { return {a.host - b.host, a.device - b.device}; }
   friend bool operator==(Bytes, Bytes) = default;
@@ -49,6 +49,7 @@ void install();
 /// each has its own peaks.
 class Scope {
  public:
+  /// Begins: live bytes from now on count.
   Scope();
   ~Scope();
   Scope(const Scope&) = delete;
@@ -72,6 +73,7 @@ class Scope {
 /// While the object lives, allocations raise no peak; what is left of them at its end does.
 class Aside {
  public:
+  /// Begins.
   Aside();
   ~Aside();
   Aside(const Aside&) = delete;

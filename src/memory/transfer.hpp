@@ -142,7 +142,9 @@ inline constexpr bool host_accessible =
 template <class Exec, bool Staged = !host_accessible<Exec>, class Ordering = impl::Ordering>
 class Transfer {
  public:
+  /// The memory that bytes are moved to and from.
   using Space = typename Exec::memory_space;
+  /// Bytes of a chunk unless the constructor is told another number.
   static constexpr std::size_t default_chunk_bytes = std::size_t{4} << 20;
   /// Chunks begin at multiples of this.
   static constexpr std::size_t alignment = 64;
@@ -179,6 +181,7 @@ class Transfer {
     }
   }
 
+  /// Copies all bytes of `from` to `to`.
   void upload(void* to, std::span<const std::byte> from) {
     upload(to, from.size(), [&](std::size_t offset, std::span<std::byte> chunk) {
       std::memcpy(chunk.data(), from.data() + offset, chunk.size());
@@ -225,6 +228,7 @@ class Transfer {
     }
   }
 
+  /// Fills `to` with the bytes at `from`.
   void download(const void* from, std::span<std::byte> to) {
     download(from, to.size(), [&](std::size_t offset, std::span<const std::byte> chunk) {
       std::memcpy(to.data() + offset, chunk.data(), chunk.size());

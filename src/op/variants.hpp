@@ -33,8 +33,8 @@ inline constexpr std::string_view auto_variant = "auto";
 
 /// Which kernel is to run: a variant by name, with a setting where the variant has parameters.
 struct Config {
-  std::string variant{auto_variant};
-  Setting setting{};
+  std::string variant{auto_variant};  ///< name of the variant, or "auto"
+  Setting setting{};                  ///< values of its parameters; empty: its default
 };
 
 namespace impl {
@@ -79,29 +79,31 @@ class Property {
 /// A setting by name, usually that of a device.
 template <class Exec, class Args>
 struct Preset {
-  std::string name;
-  impl::Property<Setting, Exec, Args> setting;
+  std::string name;                             ///< what a sweep asks for, e.g. "avx512"
+  impl::Property<Setting, Exec, Args> setting;  ///< the setting, or a function that gives it
   /// ok, or skipped with the reason why this machine cannot run it; absent: wherever the variant
   /// runs.
   impl::Property<Status, Exec, Args> supports{};
 };
 
 /// One way to compute an operation on an execution space. Built-in variants and those that a user's
-/// program registers have the same form. What is left out of it means what is said beside it.
+/// program registers have the same form. Members left out take the default named in their comment.
 /// Functions take (exec, args), and a variant with parameters may take the setting third: a
 /// Setting, or a type of the operator's own that a Setting converts to.
 template <class Exec, class Args>
 struct Variant {
+  /// A value, or a function of (args), (exec, args) or (exec, args, setting) that returns it.
   template <class R, class... Rest>
   using Property = impl::Property<R, Exec, Args, Rest...>;
 
-  std::string name;
-  std::string description;
+  std::string name;         ///< unique in its table; "auto" is taken
+  std::string description;  ///< what it does, in a line
   /// Variant "auto" is the one of the highest rank that accepts the arguments, the first of equals.
   /// Left out, 0: the baseline, and what nobody has measured.
   Property<int> rank{};
-  /// Names of the parameters, e.g. {"tile_q", "tile_kv"}, and the settings that can be asked for.
+  /// Names of the parameters, e.g. {"tile_q", "tile_kv"}. Left out: none.
   std::vector<std::string> parameters{};
+  /// The settings that can be asked for. Left out: none.
   std::vector<Setting> settings{};
   /// The default, where it is not the first of `settings`.
   Property<Setting> default_setting{};
@@ -149,7 +151,9 @@ class Call {
 
   /// ok, or skipped with the reason why the variant or its setting cannot run here.
   [[nodiscard]] const Status& status() const { return status_; }
+  /// The variant and the setting that launch() runs.
   [[nodiscard]] Config config() const { return {variant_->name, setting_}; }
+  /// The variant that launch() runs.
   [[nodiscard]] const Variant<Exec, Args>& variant() const { return *variant_; }
   /// Bytes that launch() needs; 0 where the call is refused.
   [[nodiscard]] std::size_t workspace_bytes() const {
@@ -188,6 +192,7 @@ class Call {
 template <class Exec, class Args>
 class VariantTable {
  public:
+  /// A table of these variants. Throws InputError when two have one name.
   VariantTable(std::initializer_list<Variant<Exec, Args>> built_in) {
     for (const auto& variant : built_in) add(variant);
   }
@@ -201,6 +206,7 @@ class VariantTable {
     variants_.push_back(std::move(variant));
   }
 
+  /// All variants, in order of registration.
   const std::vector<Variant<Exec, Args>>& all() const { return variants_; }
 
   /// The variant of that name. Throws InputError, which lists the known names.
@@ -238,16 +244,19 @@ class VariantTable {
     return *std::move(best);
   }
 
-  /// One part of what call() decides.
+  /// The variant and setting that call() decides on. Throws like call().
   Config resolve(const Exec& exec, const Args& args, const Config& config) const {
     return call(exec, args, config).config();
   }
+  /// Whether that variant accepts the arguments, as Call::status(). Throws like call().
   Status supports(const Exec& exec, const Args& args, const Config& config) const {
     return call(exec, args, config).status();
   }
+  /// Bytes of workspace that run() needs; 0 for a refused call. Throws like call().
   std::size_t workspace_bytes(const Exec& exec, const Args& args, const Config& config) const {
     return call(exec, args, config).workspace_bytes();
   }
+  /// Decides and launches, as Call::run(). Throws InputError like both.
   Status run(const Exec& exec, const Args& args, const Config& config, Workspace workspace) const {
     return call(exec, args, config).run(workspace);
   }
@@ -268,6 +277,7 @@ class VariantTable {
     return pass##_variants<Exec>().run(exec, args, config, workspace);                         \
   }                                                                                            \
   KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_PASS_, pass, Args)
+/// The explicit instantiations of KATT_DEFINE_PASS for an execution space.
 #define KATT_INSTANTIATE_PASS_(Exec, pass, Args)              \
   template VariantTable<Exec, Args>& pass##_variants<Exec>(); \
   template Status pass<Exec>(const Exec&, const Args&, const Config&, Workspace);
@@ -280,5 +290,6 @@ class VariantTable {
     return pass##_variants<Exec>().workspace_bytes(exec, args, config);                   \
   }                                                                                       \
   KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_BYTES_, Args)
+/// The explicit instantiations of KATT_DEFINE_WORKSPACE_BYTES for an execution space.
 #define KATT_INSTANTIATE_BYTES_(Exec, Args) \
   template std::size_t workspace_bytes<Exec>(const Exec&, const Args&, const Config&);

@@ -23,7 +23,7 @@ class Error : public std::runtime_error {
 
 /// A range of elements.
 struct Part {
-  std::int64_t begin = 0, count = 0;
+  std::int64_t begin = 0, count = 0;  ///< first element, and how many
 };
 
 /// The part of n elements that belongs to `rank`: ⌈n / ranks⌉ each, the last parts shorter or
@@ -75,15 +75,18 @@ Elements elements_of(const char* op, const BasicTensorRef<Rank, Const>& tensor) 
 class [[nodiscard]] Request {
  public:
   Request();  ///< an operation that is done
+  /// An operation that has begun.
   explicit Request(std::unique_ptr<impl::Operation> operation);
+  /// Takes the operation of the other request, which is done then.
   Request(Request&& other) noexcept;
+  /// Waits for its own operation and takes that of the other request.
   Request& operator=(Request&& other) noexcept;
   /// Waits, unless an exception is unwinding: then the job ends anyway.
   ~Request();
 
   /// Advances without waiting; returns true when the operation is done. Throws Error.
   bool advance();
-  /// Throws Error.
+  /// Waits until the operation is done. Throws Error.
   void wait();
 
  private:
@@ -93,8 +96,8 @@ class [[nodiscard]] Request {
 
 /// A text or bytes from another rank.
 struct Message {
-  int source = 0;
-  std::vector<std::byte> bytes;
+  int source = 0;                ///< rank that sent it
+  std::vector<std::byte> bytes;  ///< what it sent
 };
 
 /// A group of ranks that pass messages to each other. Copies are the same group.
@@ -112,10 +115,11 @@ class Communicator {
  public:
   /// This process alone.
   Communicator();
+  /// The group of a link; Katt itself makes links.
   explicit Communicator(std::shared_ptr<impl::Link> link);
 
-  [[nodiscard]] int rank() const;
-  [[nodiscard]] int size() const;
+  [[nodiscard]] int rank() const;  ///< this rank within the group, from 0
+  [[nodiscard]] int size() const;  ///< ranks of the group
   /// Ranks of the group that run on this host.
   [[nodiscard]] int ranks_on_host() const;
   /// "rank 1 of 4 on HOST", among all ranks of the program.
@@ -124,6 +128,7 @@ class Communicator {
   /// The ranks of the same color, ordered by key, then by rank. All ranks call it.
   [[nodiscard]] Communicator split(int color, int key) const;
 
+  /// Returns when all ranks of the group have called it. Throws Error.
   void barrier() const;
 
   /// values ← Σ over ranks of values.
@@ -165,11 +170,12 @@ class Communicator {
     return start_broadcast(exec, impl::elements_of("broadcast", values), root);
   }
 
-  /// Sends to and receives from one rank; between two ranks messages keep their order.
+  /// Sends values to one rank; between two ranks messages keep their order.
   template <class Exec, int Rank, bool Const>
   Request send(const Exec& exec, const BasicTensorRef<Rank, Const>& values, int to) const {
     return start_send(exec, impl::elements_of("send", values), to);
   }
+  /// values ← what rank `from` sends.
   template <class Exec, int Rank>
   Request recv(const Exec& exec, const TensorRef<Rank>& values, int from) const {
     return start_recv(exec, impl::elements_of("recv", values), from);

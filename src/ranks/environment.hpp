@@ -20,6 +20,7 @@ namespace katt::ranks {
 /// started several ranks of a build without MPI.
 class Environment {
  public:
+  /// Initialises MPI under a launcher.
   Environment();
   /// Waits until the other ranks end, too.
   ~Environment();

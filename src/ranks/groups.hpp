@@ -11,7 +11,10 @@ namespace katt::ranks {
 /// Attention of ranks that share sequences: keys travel around a ring of the ranks (Liu et al.
 /// 2023, arXiv:2310.01889), or each rank has all tokens of some heads (Jacobs et al. 2023,
 /// arXiv:2309.14509).
-enum class ContextVariant : std::uint8_t { ring, ulysses };
+enum class ContextVariant : std::uint8_t {
+  ring,    ///< keys travel around the ranks
+  ulysses  ///< ranks exchange tokens for heads
+};
 
 /// tensor · pipeline · context · data ranks.
 struct Layout {
@@ -25,14 +28,17 @@ struct Layout {
   /// True: the ranks of a tensor group share the rows of the residual stream and its norms
   /// (Korthikanti et al. 2022, arXiv:2205.05198).
   bool sequence_parallel = false;
-  ContextVariant context_variant = ContextVariant::ring;
+  ContextVariant context_variant = ContextVariant::ring;  ///< attention of a context group
   /// Number of parts of the blocks on every stage; each part follows the parts of the other stages
   /// (Narayanan et al. 2021, arXiv:2104.04473, section 2.2).
   int virtual_stages = 1;
 
-  [[nodiscard]] int ranks() const { return tensor * pipeline * context * data; }
+  [[nodiscard]] int ranks() const {
+    return tensor * pipeline * context * data;
+  }  ///< of all groups together
   /// Ranks that hold the same parameters.
   [[nodiscard]] int replicas() const { return context * data; }
+  /// True when a tensor group shares the rows of the residual stream.
   [[nodiscard]] bool shares_rows() const { return sequence_parallel && tensor > 1; }
 };
 
@@ -46,12 +52,15 @@ struct Layout {
 /// A rank's place in a layout. The ranks of a tensor group are neighbours, then the ranks of a
 /// context, data and pipeline group: ranks that talk most are nearest.
 struct Place {
-  Layout layout{};
-  int tensor = 0, context = 0, data = 0, stage = 0;
+  Layout layout{};                                   ///< the layout that this is a place of
+  int tensor = 0, context = 0, data = 0, stage = 0;  ///< index within each kind of group, from 0
 
   Place() = default;
+  /// The place of a rank, from 0.
   Place(const Layout& of, int rank);
+  /// True when it has the embedding.
   [[nodiscard]] bool is_first_stage() const { return stage == 0; }
+  /// True when it has the head and the loss.
   [[nodiscard]] bool is_last_stage() const { return stage == layout.pipeline - 1; }
   /// The place among the ranks that hold the same parameters.
   [[nodiscard]] int replica() const { return data * layout.context + context; }
@@ -59,10 +68,10 @@ struct Place {
 
 /// A rank's place and the groups in which it works.
 struct Groups {
-  Place place{};
-  Communicator all{};
-  Communicator tensor{};
-  Communicator context{};
+  Place place{};            ///< this rank's place
+  Communicator all{};       ///< every rank of the program
+  Communicator tensor{};    ///< ranks that share every matrix
+  Communicator context{};   ///< ranks that share every sequence
   Communicator replicas{};  ///< ranks with the same parameters: data and context
   Communicator pipeline{};  ///< by stage
   /// The same ranks, for the way back: the messages of one direction need not wait for the order of

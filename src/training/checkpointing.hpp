@@ -21,9 +21,9 @@ namespace katt::training {
 
 /// A tensor that a block may keep or compute again.
 struct RecomputeCost {
-  nn::Recompute part = nn::Recompute::nothing;
-  std::size_t bytes = 0;  ///< bytes in a block that keeps it
-  double time_s = 0;      ///< seconds in a block that does not
+  nn::Recompute part = nn::Recompute::nothing;  ///< the tensor
+  std::size_t bytes = 0;                        ///< bytes in a block that keeps it
+  double time_s = 0;                            ///< seconds in a block that does not
 };
 
 /// The name of a tensor in nn::recomputable.
@@ -38,9 +38,9 @@ template <class Exec>
 /// The tensors that the blocks compute again, as text for parse_checkpointing(), and the costs
 /// behind the choice; no costs when the text was given.
 struct Checkpointing {
-  std::string text;
-  std::vector<nn::Recompute> recompute;
-  std::vector<RecomputeCost> costs;
+  std::string text;                      ///< for parse_checkpointing()
+  std::vector<nn::Recompute> recompute;  ///< what each block computes again
+  std::vector<RecomputeCost> costs;      ///< as measured; empty when the text was given
 };
 
 /// The least recomputation with which training fits into the given bytes. It drops tensors in the

@@ -24,6 +24,7 @@ class TokenData {
   void fill(std::int64_t first, std::int64_t seq, std::span<std::int64_t> ids,
             std::span<std::int64_t> targets) const;
 
+  /// Number of tokens.
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(tokens_.size()); }
 
  private:

@@ -15,25 +15,25 @@ namespace katt::training {
 ///   m ← m + (1 − beta1) · (g − m),   v ← beta2 · v + (1 − beta2) · g²
 ///   p ← p − rate / (1 − beta1ᵗ) · m / (√v / √(1 − beta2ᵗ) + eps)
 struct AdamW {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-8;
-  double decay = 0.1;
+  double beta1 = 0.9;   ///< decay of the mean of gradients
+  double beta2 = 0.95;  ///< decay of the mean of squares
+  double eps = 1e-8;    ///< added to the root of the squares
+  double decay = 0.1;   ///< weight decay, times the rate
 };
 
 /// One update. `copy`, in its dtype, gets the rounded parameters; null: no copy. Without
 /// `parameters` the copy itself is updated in f32 and rounded.
 struct AdamWArgs {
-  float* parameters = nullptr;
-  const float* gradients = nullptr;
-  float* m = nullptr;
-  float* v = nullptr;
-  void* copy = nullptr;
-  Dtype copy_dtype = Dtype::f32;
-  std::int64_t count = 0;
-  std::int64_t step = 1;
-  double rate = 0.0;
-  double gradient_factor = 1.0;
+  float* parameters = nullptr;       ///< (count); null: the copy is updated
+  const float* gradients = nullptr;  ///< (count)
+  float* m = nullptr;                ///< (count), mean of gradients
+  float* v = nullptr;                ///< (count), mean of their squares
+  void* copy = nullptr;              ///< (count) of copy_dtype, the rounded parameters; optional
+  Dtype copy_dtype = Dtype::f32;     ///< dtype of the copy
+  std::int64_t count = 0;            ///< elements of every array
+  std::int64_t step = 1;             ///< t, counted from 1
+  double rate = 0.0;                 ///< learning rate of this step
+  double gradient_factor = 1.0;      ///< times the gradient: clipping and loss scale
 };
 
 /// Launches the update and does not wait.

@@ -12,19 +12,23 @@ namespace katt::training {
 /// `growth_interval` good steps, as in torch.amp.GradScaler. Like that one it is an f32 number, and
 /// a saved run keeps it.
 struct LossScaling {
-  bool is_dynamic = false;
-  double initial = 1.0;
-  double growth = 2.0;
-  double backoff = 0.5;
-  std::int64_t growth_interval = 200;
+  bool is_dynamic = false;             ///< false: the scale stays
+  double initial = 1.0;                ///< first scale
+  double growth = 2.0;                 ///< factor after good steps
+  double backoff = 0.5;                ///< factor after a gradient that is not finite
+  std::int64_t growth_interval = 200;  ///< good steps until it grows
 };
 
+/// The scale of the loss over the steps of a run.
 class LossScaler {
  public:
+  /// Begins with the initial scale.
   explicit LossScaler(const LossScaling& options) : options_(options), scale_(options.initial) {}
 
-  [[nodiscard]] double scale() const { return scale_; }
-  [[nodiscard]] std::int64_t good_steps() const { return good_steps_; }
+  [[nodiscard]] double scale() const { return scale_; }  ///< factor of the loss in the next step
+  [[nodiscard]] std::int64_t good_steps() const {
+    return good_steps_;
+  }  ///< steps since the last change
   /// Continues from the state of another one.
   void restore(double scale, std::int64_t good_steps) {
     scale_ = scale;

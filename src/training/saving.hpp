@@ -23,19 +23,19 @@ namespace katt::training {
 
 /// An array over the layout's elements, in the memory of the execution space; on disk it is f32.
 struct StateArray {
-  std::string prefix;  ///< prefix of its tensors' names: "m."
-  std::byte* data = nullptr;
+  std::string prefix;         ///< prefix of its tensors' names: "m."
+  std::byte* data = nullptr;  ///< first element
   bool is_cut = false;  ///< true: it holds only the pieces of this rank, as ZeRO-1 distributes them
-  Dtype dtype = Dtype::f32;
+  Dtype dtype = Dtype::f32;  ///< dtype in memory
 };
 
 /// The state of a run on this rank; the first array holds the parameters.
 struct RunArrays {
-  const nn::LlamaConfig& config;
-  const TrainOptions& options;
-  const nn::ParameterLayout& layout;
-  const Sharing& sharing;
-  std::array<StateArray, 3> arrays;
+  const nn::LlamaConfig& config;      ///< the model
+  const TrainOptions& options;        ///< of the run
+  const nn::ParameterLayout& layout;  ///< place of each tensor
+  const Sharing& sharing;             ///< what ranks share
+  std::array<StateArray, 3> arrays;   ///< parameters and both moments
 };
 
 /// One shard for each 2 GiB of the model, at most one a rank.

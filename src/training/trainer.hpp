@@ -17,6 +17,7 @@
 
 namespace katt::training {
 
+/// How a model is trained.
 struct TrainOptions {
   nn::BatchShape shape{.batch = 1, .seq = 128};  ///< shape of a microbatch
   std::int64_t accumulation = 1;                 ///< microbatches a step
@@ -24,12 +25,12 @@ struct TrainOptions {
   /// Dtype of the parameters that the optimizer updates: f32, or `dtype`, which then has no masters
   /// beside the weights.
   Dtype master_dtype = Dtype::f32;
-  Schedule schedule{};
-  AdamW optimizer{};
-  double clip = 1.0;  ///< largest norm of all gradients; 0: any
-  LossScaling scaling{};
+  Schedule schedule{};                     ///< learning rate over the steps
+  AdamW optimizer{};                       ///< constants of AdamW
+  double clip = 1.0;                       ///< largest norm of all gradients; 0: any
+  LossScaling scaling{};                   ///< of 16-bit gradients
   std::vector<nn::Recompute> recompute{};  ///< gradient checkpointing, one entry a block
-  nn::Kernels kernels{};
+  nn::Kernels kernels{};                   ///< variants of the operators
   /// The ranks that train together; shape and accumulation count the rows of all ranks.
   ranks::Groups groups{};
   std::int64_t micro_batches = 0;  ///< microbatches of a rank's step; 0: as `shape` and
@@ -39,11 +40,11 @@ struct TrainOptions {
 
 /// The record of one step.
 struct StepLog {
-  float loss = 0;       ///< mean over the microbatches
-  float grad_norm = 0;  ///< before clipping
-  float rate = 0;
-  float time_s = 0;
-  float loss_scale = 1;
+  float loss = 0;        ///< mean over the microbatches
+  float grad_norm = 0;   ///< before clipping
+  float rate = 0;        ///< learning rate
+  float time_s = 0;      ///< seconds of the step
+  float loss_scale = 1;  ///< factor of the loss
   /// Share of the time of the passes in which the stages of a pipeline idle, averaged over the
   /// stages.
   float pipeline_idle = 0;
@@ -52,20 +53,21 @@ struct StepLog {
 
 /// The state that later steps need beside the parameters and the optimizer's moments, and the log.
 struct TrainingState {
-  std::int64_t updates = 0;
-  double loss_scale = 1;
-  std::int64_t good_steps = 0;
-  std::vector<StepLog> log;
+  std::int64_t updates = 0;     ///< steps that were not skipped
+  double loss_scale = 1;        ///< of the next step
+  std::int64_t good_steps = 0;  ///< steps since the scale changed
+  std::vector<StepLog> log;     ///< every step so far
 };
 
 /// Bytes of a training run, by content.
 struct TrainingMemory {
-  std::size_t parameters = 0;  ///< masters, the copy in the dtype, and packed ternary weights
-  std::size_t gradients = 0;
-  std::size_t optimizer = 0;
-  std::size_t activations = 0;
-  std::size_t workspace = 0;
+  std::size_t parameters = 0;     ///< masters, the copy in the dtype, and packed ternary weights
+  std::size_t gradients = 0;      ///< f32, or the part of ZeRO-1
+  std::size_t optimizer = 0;      ///< both moments
+  std::size_t activations = 0;    ///< of a microbatch in progress
+  std::size_t workspace = 0;      ///< of the operators
   std::size_t communication = 0;  ///< gradients from other ranks, before their sum
+  /// The sum of all.
   [[nodiscard]] std::size_t total() const {
     return parameters + gradients + optimizer + activations + workspace + communication;
   }
@@ -102,14 +104,19 @@ class Trainer {
 
   /// Steps done, including skipped ones.
   [[nodiscard]] std::int64_t steps() const { return static_cast<std::int64_t>(log_.size()); }
+  /// Every step so far.
   [[nodiscard]] const std::vector<StepLog>& log() const { return log_; }
+  /// The whole model.
   [[nodiscard]] const nn::LlamaConfig& config() const { return config_; }
+  /// Place of each tensor in the flat arrays.
   [[nodiscard]] const nn::ParameterLayout& layout() const { return layout_; }
+  /// As given to the constructor.
   [[nodiscard]] const TrainOptions& options() const { return options_; }
 
-  /// The parameters (masters) and the gradients of the last step, flat, on the host, of this rank's
-  /// part; gradients unless ZeRO-1 has cut them.
+  /// The parameters (masters), flat, on the host, of this rank's part.
   [[nodiscard]] std::vector<float> parameters() const { return whole_masters(); }
+  /// The gradients of the last step, flat, on the host, of this rank's part, unless ZeRO-1 has cut
+  /// them.
   [[nodiscard]] std::vector<float> gradients() const {
     return values(gradients_, Dtype::f32, layout_.size());
   }

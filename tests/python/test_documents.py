@@ -1,18 +1,20 @@
 """The lines of Python in README.md and docs/python.md run, on small problems."""
 
 import os
-import re
+import sys
 
 import pytest
 from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "tests/docs"))
+from blocks import blocks as blocks_of
 
 katt = pytest.importorskip("katt")
 
 
 def blocks(name: str) -> list[str]:
-    """The Python of a document, without the blocks that need a fetched model."""
-    found = re.findall(r"^```python\n(.*?)^```$", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
-    return [block for block in found if "Llama" not in block and "from_pretrained" not in block]
+    """The Python of a document, without the blocks whose comment says why they do not run (tests/docs/blocks.py)."""
+    return [block.text for block in blocks_of(name) if block.language == "python" and not block.reason_not_run]
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ class Rule:
 
     @classmethod
     def of(cls, programs, captured):
-        """The rule of programs that are made already."""
+        """The rule of programs that are made already, with the arrays `captured`."""
         rule = cls.__new__(cls)
         rule.name, rule.programs, rule.captured = "rule", programs, captured
         return rule

@@ -206,9 +206,15 @@ def attention(
     variant: str = "auto",
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """katt.attention with gradients of q, k, v and bias; arguments and results as there. The
-    gradient of lse is computed on the CPU alone, and the backward pass takes its fastest variant whatever `variant`
-    is."""
+    """katt.attention with gradients of q, k, v and bias: q (batch, heads, seq_q, head_dim), k and v (batch, kv_heads,
+    seq_kv, head_dim) → out (batch, heads, seq_q, head_dim), or (out, lse) with return_lse. The gradient of lse is
+    computed on the CPU alone.
+
+    causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask: as in katt.attention.
+    variant: of the forward pass; the backward pass takes its fastest one.
+
+    ValueError as in katt.attention.
+    """
     if scale is None:
         scale = q.shape[-1] ** -0.5
     blocks, size = (None, 0) if block_mask is None else block_mask

@@ -102,6 +102,8 @@ def flex_attention(
     score_mod: a function (score, batch, head, q_idx, kv_idx) -> score of tensors without axes.
     block_mask: of PyTorch's create_block_mask. Blocks that no query sees cost nothing, and the mask's function is asked
         in partial blocks alone.
+    scale: of the scores; 1 / sqrt(E) if None.
+    enable_gqa: key and value may have fewer heads, which divide those of the query.
     return_lse: also the natural log-sum-exp of the scores, (batch, heads, L) float32.
     kernel_options: is not read; it is for PyTorch's compiler, whose graphs break at this function: it traces rules
         itself.

@@ -59,7 +59,7 @@ _ternary_linear.register_autograd(
 
 
 def ternary_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """The ternary linear layer of katt.ternary_linear on a weight (out_features, in_features) that is quantised at
-    every call, for training: gradients through the straight-through estimator. katt.ternary_linear takes a weight
-    that is packed once."""
+    """The ternary linear layer of katt.ternary_linear on x (…, in_features) and a weight (out_features, in_features)
+    that is quantised at every call, for training: gradients through the straight-through estimator.
+    katt.ternary_linear takes a weight that is packed once."""
     return _ternary_linear(x, weight)

@@ -30,6 +30,7 @@ def scaled_dot_product_attention(
         katt.torch.attention is aligned to the bottom right; where L = S they are the same.)
     attn_mask: bool, True where a key takes part, or added to the scores; broadcast to (…, heads, L, S). A query that
         sees no key gives 0.
+    scale: of the scores; 1 / sqrt(E) if None.
     enable_gqa: key and value may have fewer heads, which divide those of the query.
 
     ValueError for arguments that Katt does not compute: dropout_p > 0, other dtypes than float32,

@@ -6,7 +6,7 @@ from ._sdpa import scaled_dot_product_attention
 
 
 def register_transformers(name: str = "katt") -> None:
-    """Registers Katt in transformers: from_pretrained(…, attn_implementation="katt"), or
+    """Registers Katt in transformers under `name`: from_pretrained(…, attn_implementation="katt"), or
     model.set_attn_implementation("katt"). Masks are those of "sdpa"; grouped heads are not repeated, and softcap is
     computed. Dropout, attention sinks and paged caches raise ValueError at the call."""
     from transformers import AttentionInterface, AttentionMaskInterface

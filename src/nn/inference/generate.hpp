@@ -9,17 +9,19 @@
 
 namespace katt::nn {
 
+/// How a prompt is continued.
 struct GenerateOptions {
-  std::int64_t max_new_tokens = 1;
-  SamplingOptions sampling{};
-  bool use_cache = true;     ///< without it every step computes the whole text again
-  bool stop_at_eos = false;  ///< end after one of the model's eos_token_ids
+  std::int64_t max_new_tokens = 1;  ///< tokens to generate
+  SamplingOptions sampling{};       ///< choice of a token
+  bool use_cache = true;            ///< without it every step computes the whole text again
+  bool stop_at_eos = false;         ///< end after one of the model's eos_token_ids
   /// On a host: run each step on all threads or on one, whichever is faster at the time
   /// (nn/inference/pace.hpp). Threads that meet at barriers are slower than one thread when other
   /// programs take processors.
   bool adapts_threads = false;
 };
 
+/// The continuation of a prompt.
 struct Generated {
   std::vector<std::int64_t> tokens;  ///< the new tokens
   double prefill_s = 0;              ///< seconds until the first new token
@@ -37,7 +39,7 @@ struct GeneratedBatch {
   std::vector<std::vector<std::int64_t>> tokens;  ///< the new tokens of each prompt, in order
   std::int64_t steps = 0;  ///< steps of decoding: a token of every running sequence
   double prefill_s = 0;    ///< tokens of all prompts
-  double decode_s = 0;
+  double decode_s = 0;     ///< seconds of the steps of decoding
 };
 
 /// Continues several prompts of any lengths in one batch, each as generate() continues it alone:

@@ -21,13 +21,13 @@ struct CacheTokens;
 
 /// Extents of a KV cache.
 struct KvCacheConfig {
-  std::int64_t layers = 1;
-  std::int64_t slots = 1;  ///< sequences that it holds at once
-  std::int64_t kv_heads = 1;
-  std::int64_t head_dim = 64;
+  std::int64_t layers = 1;     ///< layers that have keys and values
+  std::int64_t slots = 1;      ///< sequences that it holds at once
+  std::int64_t kv_heads = 1;   ///< key/value heads of a layer
+  std::int64_t head_dim = 64;  ///< elements of a head
   /// Tokens of a slot. Leave it 0 with a window: it is then sinks + window.
   std::int64_t capacity = 0;
-  Dtype dtype = Dtype::f32;
+  Dtype dtype = Dtype::f32;  ///< dtype of keys and values
   /// Tokens of a page; 0: contiguous, a slot is one page of its own.
   std::int64_t page_size = 0;
   /// Pages of a layer that the slots share; 0: enough for every slot to be full.
@@ -35,7 +35,7 @@ struct KvCacheConfig {
   /// Eviction (Xiao et al. 2023, StreamingLLM, arXiv:2309.17453): a longer sequence keeps its first
   /// `sinks` and its last `window` tokens. 0: nothing is evicted.
   std::int64_t window = 0;
-  std::int64_t sinks = 0;
+  std::int64_t sinks = 0;  ///< first tokens that a window keeps, too
 };
 
 /// Bytes that a KvCache of this configuration allocates. Throws InputError for extents that make no
@@ -65,6 +65,7 @@ struct KvCacheConfig {
 template <class Exec>
 class KvCache {
  public:
+  /// The memory that holds keys, values and tables.
   using Memory = typename Exec::memory_space;
 
   /// Allocates. Throws InputError for extents that make no cache.
@@ -115,15 +116,17 @@ class KvCache {
   /// Sets the pages, block table and key lengths of the arguments to the step's batch.
   void read(std::int64_t layer, attention::PagedArgs& args) const;
 
-  /// K or V of a layer: (pages, kv_heads, page_size, head_dim); with contiguous storage
+  /// K of a layer: (pages, kv_heads, page_size, head_dim); with contiguous storage
   /// (slots, kv_heads, capacity, head_dim), in the order of the slots.
   [[nodiscard]] ConstTensorRef<4> keys(std::int64_t layer) const { return tensor(keys_, layer); }
+  /// V of a layer, as keys().
   [[nodiscard]] ConstTensorRef<4> values(std::int64_t layer) const {
     return tensor(values_, layer);
   }
 
   /// Tokens that the sequence of a slot has seen.
   [[nodiscard]] std::int64_t length(std::int64_t slot) const;
+  /// Pages of a layer that no slot holds.
   [[nodiscard]] std::int64_t free_pages() const {
     return static_cast<std::int64_t>(free_pages_.size());
   }

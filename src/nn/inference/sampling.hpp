@@ -13,8 +13,9 @@ struct SamplingOptions {
   std::int64_t top_k = 0;    ///< only the k most likely; 0: all
   double top_p = 1.0;        ///< only the fewest whose probabilities sum to p (nucleus sampling,
                              ///< Holtzman et al. 2020, arXiv:1904.09751)
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;    ///< of the random choice; the same seed gives the same tokens
 
+  /// True when the most likely token is taken.
   [[nodiscard]] bool is_greedy() const { return temperature == 0.0; }
 };
 

@@ -19,11 +19,13 @@ namespace katt::nn {
 /// Logits are not finite: a weight is not, or activations have left the range of the dtype.
 class NotFiniteError : public std::runtime_error {
  public:
+  /// Logits of the position of a sequence, computed in the dtype.
   NotFiniteError(std::int64_t position, std::size_t of_sequence, Dtype dtype);
 
   std::size_t sequence;  ///< index among the sequences of the call
 };
 
+/// Sizes of a session, and who computes it.
 struct SessionOptions {
   std::int64_t batch = 1;     ///< sequences; with pages the most at once
   std::int64_t capacity = 0;  ///< positions of a sequence
@@ -33,7 +35,7 @@ struct SessionOptions {
   std::int64_t page_size = 0;
   /// With pages, as in KvCacheConfig: their number, and the tokens that a long sequence keeps.
   std::int64_t pages = 0, window = 0, sinks = 0;
-  Kernels kernels{};
+  Kernels kernels{};       ///< variants of the operators
   bool graphs = true;      ///< where the runtime has them, a decoded token is one
   ranks::Groups groups{};  ///< tensor parallel ranks and stages that compute together
 };
@@ -51,6 +53,7 @@ class Session {
   /// Activations and workspace come from the pool; throws memory::LimitError beyond its limit.
   Session(const Exec& exec, const LlamaConfig& config, Dtype dtype, Weights weights,
           SessionOptions options, bool dry = false, Pool<Exec> pool = {});
+  /// Of an opened model, with its groups. The model must outlive the session.
   Session(const Llama<Exec>& model, SessionOptions options, Pool<Exec> pool = {})
       : Session(model.exec(), model.config(), model.dtype(), model.weights(),
                 with_groups(std::move(options), model.groups()), false, std::move(pool)) {}
@@ -65,8 +68,12 @@ class Session {
   /// Empties the cache.
   void clear();
 
-  [[nodiscard]] std::int64_t batch() const { return options_.batch; }
-  [[nodiscard]] const Exec& exec() const { return run_.exec(); }
+  [[nodiscard]] std::int64_t batch() const {
+    return options_.batch;
+  }  ///< sequences; with pages the most at once
+  [[nodiscard]] const Exec& exec() const {
+    return run_.exec();
+  }  ///< the instance that steps run on
   /// Further steps run on this instance. On a host they have the same bits on any number of threads.
   void use(const Exec& exec) { run_.use(exec); }
   /// With pages: a new sequence, empty. Throws InputError when the session is full.
@@ -91,11 +98,13 @@ class Session {
   /// all, or "launches" and, on a device, the reason.
   [[nodiscard]] std::string submission() const;
 
+  /// Bytes of the KV cache.
   [[nodiscard]] std::size_t cache_bytes() const { return kv_cache_bytes(cache_config()); }
-  /// Bytes that the pool reserves.
+  /// Bytes that the pool reserves for activations.
   [[nodiscard]] std::size_t activation_bytes() const {
     return memory::reserved_bytes(activation_bytes_);
   }
+  /// Bytes that the pool reserves for workspaces.
   [[nodiscard]] std::size_t workspace_bytes() const {
     return memory::reserved_bytes(run_.workspace_bytes());
   }
@@ -182,7 +191,8 @@ class Session {
 
 /// Bytes that a model and a session of it allocate, on the rank of the options' groups.
 struct InferenceMemory {
-  std::size_t parameters = 0, kv_cache = 0, activations = 0, workspace = 0;
+  std::size_t parameters = 0, kv_cache = 0, activations = 0, workspace = 0;  ///< bytes
+  /// The sum of the four.
   [[nodiscard]] std::size_t total() const {
     return parameters + kv_cache + activations + workspace;
   }

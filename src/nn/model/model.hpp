@@ -24,16 +24,20 @@ class Llama {
   /// Parameters are zero.
   Llama(Exec exec, LlamaConfig config, Dtype dtype, const ranks::Groups& groups = {});
 
-  [[nodiscard]] const Exec& exec() const { return exec_; }
-  [[nodiscard]] const ranks::Groups& groups() const { return groups_; }
+  [[nodiscard]] const Exec& exec() const { return exec_; }  ///< instance that filled the memory
+  [[nodiscard]] const ranks::Groups& groups() const { return groups_; }  ///< ranks that share it
   /// Configuration of the whole model.
   [[nodiscard]] const LlamaConfig& config() const { return config_; }
+  /// Where each tensor of this rank lies in the flat array.
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
-  [[nodiscard]] Dtype dtype() const { return dtype_; }
+  [[nodiscard]] Dtype dtype() const { return dtype_; }  ///< of all parameters
+  /// The tensors by name, in the flat array.
   [[nodiscard]] const Weights& weights() const { return weights_; }
   /// The flat array of the layout.
   [[nodiscard]] void* data() const { return memory_.data(); }
+  /// The packed projections of a ternary model.
   [[nodiscard]] const TernaryWeights<Exec>& ternary() const { return ternary_; }
+  /// Bytes of the flat array and the packed projections.
   [[nodiscard]] std::size_t bytes() const { return memory_.bytes() + ternary_.bytes(); }
 
  private:

@@ -34,11 +34,12 @@ struct ScoreArgs {
 
 /// The numbers of ScoreArgs by name: the attributes of case files, and axes of sweeps.
 struct ScoreParameter {
-  const char* name;
-  float ScoreArgs::*value;
-  float minimum, maximum;
-  const char* help;
+  const char* name;         ///< of the attribute and the axis
+  float ScoreArgs::*value;  ///< the member that it sets
+  float minimum, maximum;   ///< the range that is accepted
+  const char* help;         ///< what `katt info attention` says
 };
+/// Every number of ScoreArgs.
 inline constexpr ScoreParameter score_parameters[]{
     {"softcap", &ScoreArgs::softcap, 0.0F, 1e6F, "cap of the scores; 0: none"}};
 
@@ -50,7 +51,7 @@ inline constexpr ScoreParameter score_parameters[]{
 ///                                and  block_mask(i / block_size, j / block_size) ≠ 0
 /// A query that sees no key gives out = 0 and lse = −inf.
 struct MaskArgs {
-  bool causal = false;
+  bool causal = false;             ///< true: window_right is 0
   std::int64_t window_left = -1;   ///< keys to the left that stay visible; −1: all
   std::int64_t window_right = -1;  ///< keys to the right that stay visible; −1: all
   /// Added to the scores, in the dtype of q: (batch or 1, heads or 1, seq_q, seq_kv). May hold
@@ -61,7 +62,7 @@ struct MaskArgs {
   const std::int64_t* kv_len = nullptr;
   /// (⌈seq_q / block_size⌉, ⌈seq_kv / block_size⌉), row-major, in the memory of the backend.
   const std::uint8_t* block_mask = nullptr;
-  std::int64_t block_size = 0;
+  std::int64_t block_size = 0;  ///< queries, and keys, of a block of the block mask
   /// Elements from the block mask of a batch entry and of a K/V head to the next one's; 0: they have
   /// the same. Hosts alone read them.
   std::int64_t block_batch_stride = 0, block_head_stride = 0;
@@ -82,18 +83,18 @@ struct ForwardArgs {
   TensorRef<4> out;     ///< (batch, heads, seq_q, head_dim)
   TensorRef<3> lse{};   ///< (batch, heads, seq_q) f32, natural logarithm; optional
   float scale = 0.0F;   ///< factor of Q·Kᵀ, usually 1 / √head_dim
-  ScoreArgs score{};
-  MaskArgs mask{};
+  ScoreArgs score{};    ///< softcap and ALiBi
+  MaskArgs mask{};      ///< the keys that a query sees, and the bias
   /// true: out and lse are for a backward pass. "auto" then chooses a variant that sums products in
   /// the same order.
   bool for_backward = false;
 
-  std::int64_t batch() const { return q.extent[0]; }
-  std::int64_t heads() const { return q.extent[1]; }
-  std::int64_t kv_heads() const { return k.extent[1]; }
-  std::int64_t seq_q() const { return q.extent[2]; }
-  std::int64_t seq_kv() const { return k.extent[2]; }
-  std::int64_t head_dim() const { return q.extent[3]; }
+  std::int64_t batch() const { return q.extent[0]; }     ///< sequences
+  std::int64_t heads() const { return q.extent[1]; }     ///< query heads
+  std::int64_t kv_heads() const { return k.extent[1]; }  ///< key/value heads
+  std::int64_t seq_q() const { return q.extent[2]; }     ///< queries of a sequence
+  std::int64_t seq_kv() const { return k.extent[2]; }    ///< keys of a sequence
+  std::int64_t head_dim() const { return q.extent[3]; }  ///< elements of a head
 };
 
 /// The forward variants of an execution space; the first is "naive". A program adds its own with

@@ -22,24 +22,24 @@ namespace katt::attention {
 /// Arguments of the backward pass; dtypes, memory and strides as in ForwardArgs. `out` and `lse`
 /// are those of the forward pass.
 struct BackwardArgs {
-  ConstTensorRef<4> q, k, v;  ///< as in ForwardArgs
+  ConstTensorRef<4> q, k, v;  ///< of the shapes of ForwardArgs
   ConstTensorRef<4> out;      ///< (batch, heads, seq_q, head_dim)
   ConstTensorRef<4> dout;     ///< (batch, heads, seq_q, head_dim)
   ConstTensorRef<3> lse;      ///< (batch, heads, seq_q) f32, natural logarithm
   TensorRef<4> dq;            ///< (batch, heads, seq_q, head_dim)
   TensorRef<4> dk, dv;        ///< (batch, kv_heads, seq_kv, head_dim)
-  float scale = 0.0F;
-  ScoreArgs score{};
-  MaskArgs mask{};
+  float scale = 0.0F;         ///< factor of Q·Kᵀ, as in ForwardArgs
+  ScoreArgs score{};          ///< as in ForwardArgs
+  MaskArgs mask{};            ///< as in ForwardArgs
   /// (batch, heads, seq_q) f32: gradient of lse, 0 where it is missing. Hosts alone read it.
   ConstTensorRef<3> dlse{};
 
-  std::int64_t batch() const { return q.extent[0]; }
-  std::int64_t heads() const { return q.extent[1]; }
-  std::int64_t kv_heads() const { return k.extent[1]; }
-  std::int64_t seq_q() const { return q.extent[2]; }
-  std::int64_t seq_kv() const { return k.extent[2]; }
-  std::int64_t head_dim() const { return q.extent[3]; }
+  std::int64_t batch() const { return q.extent[0]; }     ///< sequences
+  std::int64_t heads() const { return q.extent[1]; }     ///< query heads
+  std::int64_t kv_heads() const { return k.extent[1]; }  ///< key/value heads
+  std::int64_t seq_q() const { return q.extent[2]; }     ///< queries of a sequence
+  std::int64_t seq_kv() const { return k.extent[2]; }    ///< keys of a sequence
+  std::int64_t head_dim() const { return q.extent[3]; }  ///< elements of a head
 };
 
 /// The backward variants of an execution space; the first is "naive".
@@ -48,6 +48,7 @@ VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when the shapes, strides, dtypes or mask of the arguments do not fit together.
 void check(const BackwardArgs& args);
+/// Throws InputError when the lengths of the keys, which the host can read here, are none.
 void check_values(const BackwardArgs& args);
 
 /// Bytes of workspace that backward() needs. Throws like backward().

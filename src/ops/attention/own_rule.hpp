@@ -42,6 +42,7 @@ template <class Exec, class Rule>
 VariantTable<Exec, ForwardArgs> forward_variants_with(const Rule& rule) {
   return impl::forward_engines<Exec>(rule);
 }
+/// The same for the backward pass.
 template <class Exec, class Rule>
 VariantTable<Exec, BackwardArgs> backward_variants_with(const Rule& rule) {
   return impl::backward_engines<Exec>(rule);

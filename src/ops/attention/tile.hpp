@@ -9,13 +9,16 @@ namespace katt::attention {
 
 /// Query rows × keys: the parameters tile_q and tile_kv of the variants.
 struct Tile {
-  int q = 0;
-  int kv = 0;
+  int q = 0;   ///< query rows
+  int kv = 0;  ///< keys
 
   constexpr Tile() = default;
+  /// A tile of these extents.
   constexpr Tile(int rows, int keys) : q(rows), kv(keys) {}
+  /// From a setting of two values. Throws std::out_of_range for fewer.
   Tile(const Setting& setting) : Tile(setting.at(0), setting.at(1)) {}  // NOLINT
-  operator Setting() const { return {q, kv}; }                          // NOLINT
+  /// As a setting: {q, kv}.
+  operator Setting() const { return {q, kv}; }  // NOLINT
   friend constexpr bool operator==(const Tile&, const Tile&) = default;
 };
 

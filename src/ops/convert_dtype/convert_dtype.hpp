@@ -22,6 +22,7 @@ using BackwardArgs = ForwardArgs;  ///< x is dout and out is dx
 /// The variants of an execution space: "naive" (one element at a time) and "vector".
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants();
+/// The same: the backward pass is the conversion of dout.
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants() {
   return forward_variants<Exec>();

@@ -32,10 +32,10 @@ struct ForwardArgs {
   /// token is ignored. Optional; the fused backward pass reads it. They stay separate because the
   /// sum rounds away the digits of the logarithm when the logits are large.
   TensorRef<2> statistics{};
-  std::int64_t ignore_index = default_ignore_index;
+  std::int64_t ignore_index = default_ignore_index;  ///< target that does not count
 
-  std::int64_t tokens() const { return logits.extent[0]; }
-  std::int64_t vocab() const { return logits.extent[1]; }
+  std::int64_t tokens() const { return logits.extent[0]; }  ///< rows
+  std::int64_t vocab() const { return logits.extent[1]; }   ///< classes
 };
 
 /// Arguments of the backward pass.
@@ -45,21 +45,23 @@ struct BackwardArgs {
   ConstTensorRef<2> statistics;           ///< (tokens, 2) f32, of the forward pass
   TensorRef<2> dlogits;                   ///< (tokens, vocab); may be the memory of the logits
   float dloss = 1.0F;                     ///< gradient of the loss
-  std::int64_t ignore_index = default_ignore_index;
+  std::int64_t ignore_index = default_ignore_index;  ///< target that does not count
 
-  std::int64_t tokens() const { return logits.extent[0]; }
-  std::int64_t vocab() const { return logits.extent[1]; }
+  std::int64_t tokens() const { return logits.extent[0]; }  ///< rows
+  std::int64_t vocab() const { return logits.extent[1]; }   ///< classes
 };
 
 /// The variants of an execution space: "naive" (log-probabilities stored, then gathered) and
 /// "fused" (one pass over the logits, nothing of their size stored).
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants();
+/// The same for the backward pass.
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when the shapes or dtypes of the arguments do not fit together.
 void check(const ForwardArgs& args);
+/// The same for the backward pass.
 void check(const BackwardArgs& args);
 
 /// Launches the pass on the execution space instance and returns without waiting for it. The bits
@@ -68,16 +70,19 @@ void check(const BackwardArgs& args);
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace);
+/// The same for the backward pass.
 template <class Exec>
 Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
                 Workspace workspace);
 
 /// Operations: 4 an element forward (compare, subtract, exponential, add), 3 backward.
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_flops(const BackwardArgs& args);
 
 /// Least traffic in bytes: the logits read once; backward also dlogits written once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_bytes(const BackwardArgs& args);
 
 }  // namespace katt::cross_entropy

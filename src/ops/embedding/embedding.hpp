@@ -33,11 +33,13 @@ struct BackwardArgs {
 /// "rows" (each row summed in registers from its list of tokens and written once).
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants();
+/// The same for the backward pass.
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when the shapes or dtypes of the arguments do not fit together.
 void check(const ForwardArgs& args);
+/// The same for the backward pass.
 void check(const BackwardArgs& args);
 
 /// Launches the pass on the execution space instance and returns without waiting for it. Sums are
@@ -47,6 +49,7 @@ void check(const BackwardArgs& args);
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace);
+/// The same for the backward pass.
 template <class Exec>
 Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
                 Workspace workspace);
@@ -54,6 +57,7 @@ Status backward(const Exec& exec, const BackwardArgs& args, const Config& config
 /// Least traffic in bytes. Forward: the gathered rows read and written. Backward: dout read once,
 /// dweight written once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_bytes(const BackwardArgs& args);
 
 }  // namespace katt::embedding

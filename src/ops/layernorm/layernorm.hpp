@@ -27,9 +27,10 @@ struct ForwardArgs {
   ConstTensorRef<1> weight;  ///< (hidden)
   ConstTensorRef<1> bias;    ///< (hidden)
   TensorRef<2> out;          ///< (tokens, hidden); may be the memory of x
-  float eps = 1e-5F;
+  float eps = 1e-5F;         ///< added to the variance
 };
 
+/// Arguments of the backward pass; memory, dtype and rows as in ForwardArgs.
 struct BackwardArgs {
   ConstTensorRef<2> x;       ///< (tokens, hidden)
   ConstTensorRef<1> weight;  ///< (hidden)
@@ -37,17 +38,19 @@ struct BackwardArgs {
   TensorRef<2> dx;           ///< (tokens, hidden); may be the memory of x or dout
   TensorRef<1> dweight;      ///< (hidden)
   TensorRef<1> dbias;        ///< (hidden)
-  float eps = 1e-5F;
+  float eps = 1e-5F;         ///< added to the variance
 };
 
 /// The variants of an execution space: "naive" and "fused" (rows stay in cache).
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants();
+/// The same for the backward pass.
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when the shapes, dtypes or eps of the arguments do not fit together.
 void check(const ForwardArgs& args);
+/// The same for the backward pass.
 void check(const BackwardArgs& args);
 
 /// Launches the pass on the instance and does not wait. The bits do not depend on the number of
@@ -55,16 +58,19 @@ void check(const BackwardArgs& args);
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace);
+/// The same for the backward pass.
 template <class Exec>
 Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
                 Workspace workspace);
 
 /// Operations: 8 an element forward (mean 1, variance 3, x̂ 2, weight and bias 2), 16 backward.
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_flops(const BackwardArgs& args);
 
 /// Least traffic in bytes: every input read once, every output written once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_bytes(const BackwardArgs& args);
 
 }  // namespace katt::layernorm

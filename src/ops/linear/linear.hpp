@@ -23,9 +23,9 @@ struct ForwardArgs {
   ConstTensorRef<1> bias{};  ///< (out_features); optional
   TensorRef<2> out;          ///< (tokens, out_features)
 
-  std::int64_t tokens() const { return x.extent[0]; }
-  std::int64_t in_features() const { return x.extent[1]; }
-  std::int64_t out_features() const { return weight.extent[0]; }
+  std::int64_t tokens() const { return x.extent[0]; }             ///< rows
+  std::int64_t in_features() const { return x.extent[1]; }        ///< columns of x
+  std::int64_t out_features() const { return weight.extent[0]; }  ///< columns of out
 };
 
 /// Arguments of the backward pass. A gradient that is left out (extent 0) is not computed.
@@ -37,9 +37,9 @@ struct BackwardArgs {
   TensorRef<2> dweight{};    ///< (out_features, in_features)
   TensorRef<1> dbias{};      ///< (out_features)
 
-  std::int64_t tokens() const { return x.extent[0]; }
-  std::int64_t in_features() const { return x.extent[1]; }
-  std::int64_t out_features() const { return weight.extent[0]; }
+  std::int64_t tokens() const { return x.extent[0]; }             ///< rows
+  std::int64_t in_features() const { return x.extent[1]; }        ///< columns of x
+  std::int64_t out_features() const { return weight.extent[0]; }  ///< columns of out
 };
 
 /// The forward variants of an execution space; the first is "naive".
@@ -52,6 +52,7 @@ VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when shapes or dtypes do not fit together.
 void check(const ForwardArgs& args);
+/// The same for the backward pass.
 void check(const BackwardArgs& args);
 
 /// Launches the forward pass on the execution space instance and returns without waiting for it.
@@ -70,10 +71,12 @@ Status backward(const Exec& exec, const BackwardArgs& args, const Config& config
 /// FLOPs of the matrix products: 2 · tokens · in_features · out_features, once forward, once for
 /// each of dx and dweight backward; the bias is not counted.
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_flops(const BackwardArgs& args);
 
 /// Least traffic in bytes: every input read once, every output written once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_bytes(const BackwardArgs& args);
 
 }  // namespace katt::linear

@@ -35,11 +35,11 @@ struct ForwardArgs {
   /// (tokens, vocab) f32: where "fused" leaves its blocks of logits, one after the other, for its
   /// backward pass. Optional.
   TensorRef<2> kept_logits{};
-  std::int64_t ignore_index = cross_entropy::default_ignore_index;
+  std::int64_t ignore_index = cross_entropy::default_ignore_index;  ///< target that does not count
 
-  std::int64_t tokens() const { return hidden.extent[0]; }
-  std::int64_t hidden_size() const { return hidden.extent[1]; }
-  std::int64_t vocab() const { return weight.extent[0]; }
+  std::int64_t tokens() const { return hidden.extent[0]; }       ///< rows
+  std::int64_t hidden_size() const { return hidden.extent[1]; }  ///< elements of a row of hidden
+  std::int64_t vocab() const { return weight.extent[0]; }        ///< classes
 };
 
 /// Arguments of the backward pass.
@@ -48,28 +48,31 @@ struct BackwardArgs {
   ConstTensorRef<2> weight;               ///< (vocab, hidden)
   const std::int64_t* targets = nullptr;  ///< (tokens)
   ConstTensorRef<2> statistics;           ///< (tokens, 2) f32, of the forward pass
-  ConstTensorRef<2>
-      logits{};  ///< of the forward pass; read by "naive" alone, which auto is with them
-  TensorRef<2> kept_logits{};  ///< likewise, by "fused", which overwrites them
-  TensorRef<2> dhidden;        ///< (tokens, hidden)
-  TensorRef<2> dweight;        ///< (vocab, hidden)
-  float dloss = 1.0F;          ///< gradient of the loss
-  std::int64_t ignore_index = cross_entropy::default_ignore_index;
+  /// (tokens, vocab) of the forward pass; read by "naive" alone, which auto is with them.
+  ConstTensorRef<2> logits{};
+  /// (tokens, vocab) f32 of the forward pass; read by "fused" alone, which overwrites them.
+  TensorRef<2> kept_logits{};
+  TensorRef<2> dhidden;                                             ///< (tokens, hidden)
+  TensorRef<2> dweight;                                             ///< (vocab, hidden)
+  float dloss = 1.0F;                                               ///< gradient of the loss
+  std::int64_t ignore_index = cross_entropy::default_ignore_index;  ///< target that does not count
 
-  std::int64_t tokens() const { return hidden.extent[0]; }
-  std::int64_t hidden_size() const { return hidden.extent[1]; }
-  std::int64_t vocab() const { return weight.extent[0]; }
+  std::int64_t tokens() const { return hidden.extent[0]; }       ///< rows
+  std::int64_t hidden_size() const { return hidden.extent[1]; }  ///< elements of a row of hidden
+  std::int64_t vocab() const { return weight.extent[0]; }        ///< classes
 };
 
 /// The variants of an execution space: "naive" (logits stored in the dtype) and "fused" (blocks of
 /// the vocabulary, in f32).
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants();
+/// The same for the backward pass.
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when the shapes or dtypes of the arguments do not fit together.
 void check(const ForwardArgs& args);
+/// The same for the backward pass.
 void check(const BackwardArgs& args);
 
 /// Launches the pass on the execution space instance and returns without waiting for it. The bits
@@ -79,6 +82,7 @@ void check(const BackwardArgs& args);
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace);
+/// The same for the backward pass.
 template <class Exec>
 Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
                 Workspace workspace);
@@ -86,10 +90,12 @@ Status backward(const Exec& exec, const BackwardArgs& args, const Config& config
 /// Operations of the matrix products: 2 · tokens · hidden · vocab forward, twice that backward
 /// (what "fused" may compute again does not count).
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_flops(const BackwardArgs& args);
 
 /// Least traffic in bytes: hidden and weight read once; backward also their gradients written once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_bytes(const BackwardArgs& args);
 
 }  // namespace katt::linear_cross_entropy

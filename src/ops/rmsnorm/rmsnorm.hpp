@@ -33,11 +33,11 @@ struct ForwardArgs {
   TensorRef<2> residual_out{};   ///< h, (tokens, hidden); with a residual
   std::int8_t* out_q = nullptr;  ///< (tokens, hidden), dense; optional
   float* out_q_scale = nullptr;  ///< s, (tokens); with out_q. out ≈ out_q / s
-  float eps = 1e-5F;
+  float eps = 1e-5F;             ///< added to the mean of squares
 
-  std::int64_t tokens() const { return x.extent[0]; }
-  std::int64_t hidden() const { return x.extent[1]; }
-  bool adds() const { return residual.extent[1] > 0; }
+  std::int64_t tokens() const { return x.extent[0]; }   ///< rows
+  std::int64_t hidden() const { return x.extent[1]; }   ///< elements of a row
+  bool adds() const { return residual.extent[1] > 0; }  ///< true with a residual
 };
 
 /// Arguments of the backward pass. `dx` may be an input of the same shape.
@@ -49,27 +49,31 @@ struct BackwardArgs {
       dresidual_out{};   ///< (tokens, hidden), gradient of residual_out, added to dx; optional
   TensorRef<2> dx;       ///< (tokens, hidden): of x, and of the residual
   TensorRef<1> dweight;  ///< (hidden)
-  float eps = 1e-5F;
+  float eps = 1e-5F;     ///< added to the mean of squares
 
-  std::int64_t tokens() const { return x.extent[0]; }
-  std::int64_t hidden() const { return x.extent[1]; }
+  std::int64_t tokens() const { return x.extent[0]; }  ///< rows
+  std::int64_t hidden() const { return x.extent[1]; }  ///< elements of a row
+  /// True with the gradient of residual_out.
   bool adds() const { return dresidual_out.extent[1] > 0; }
 };
 
 /// The variants of an execution space; the first is "naive". A program adds its own with add().
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants();
+/// The same for the backward pass.
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when the shapes, dtypes or eps of the arguments do not fit together.
 void check(const ForwardArgs& args);
+/// The same for the backward pass.
 void check(const BackwardArgs& args);
 
 /// Bytes of workspace that forward() or backward() needs. Throws like them.
 template <class Exec>
 [[nodiscard]] std::size_t workspace_bytes(const Exec& exec, const ForwardArgs& args,
                                           const Config& config);
+/// The same for the backward pass.
 template <class Exec>
 [[nodiscard]] std::size_t workspace_bytes(const Exec& exec, const BackwardArgs& args,
                                           const Config& config);
@@ -81,16 +85,19 @@ template <class Exec>
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace);
+/// The same for the backward pass.
 template <class Exec>
 Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
                 Workspace workspace);
 
 /// FLOPs: a few per element, additions and multiplications counted singly.
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_flops(const BackwardArgs& args);
 
 /// Least traffic in bytes: every input read once, every output written once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_bytes(const BackwardArgs& args);
 
 }  // namespace katt::rmsnorm

@@ -34,11 +34,11 @@ struct ForwardArgs {
   ConstTensorRef<2> residual{};   ///< (tokens, hidden), added to x first; optional
   TensorRef<2> residual_out{};    ///< h, (tokens, hidden); with a residual
   TensorRef<2> out;               ///< (tokens, out_features)
-  float eps = 1e-5F;
+  float eps = 1e-5F;              ///< added to the mean of squares
 
-  std::int64_t tokens() const { return x.extent[0]; }
-  std::int64_t hidden() const { return x.extent[1]; }
-  std::int64_t out_features() const { return weight.extent[0]; }
+  std::int64_t tokens() const { return x.extent[0]; }             ///< rows
+  std::int64_t hidden() const { return x.extent[1]; }             ///< elements of a row
+  std::int64_t out_features() const { return weight.extent[0]; }  ///< columns of out
 };
 
 /// Arguments of the backward pass.
@@ -52,21 +52,23 @@ struct BackwardArgs {
   TensorRef<2> dx;            ///< (tokens, hidden): of x, and of the residual
   TensorRef<1> dnorm_weight;  ///< (hidden)
   TensorRef<2> dweight;       ///< (out_features, hidden)
-  float eps = 1e-5F;
+  float eps = 1e-5F;          ///< added to the mean of squares
 
-  std::int64_t tokens() const { return x.extent[0]; }
-  std::int64_t hidden() const { return x.extent[1]; }
-  std::int64_t out_features() const { return weight.extent[0]; }
+  std::int64_t tokens() const { return x.extent[0]; }             ///< rows
+  std::int64_t hidden() const { return x.extent[1]; }             ///< elements of a row
+  std::int64_t out_features() const { return weight.extent[0]; }  ///< columns of out
 };
 
 /// The variants of an execution space; the first is "naive". All of them give the same bits.
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants();
+/// The same for the backward pass.
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when the shapes, dtypes or eps of the arguments do not fit together.
 void check(const ForwardArgs& args);
+/// The same for the backward pass.
 void check(const BackwardArgs& args);
 
 /// Launches a pass on the execution space instance and returns without waiting for it. Returns
@@ -76,6 +78,7 @@ void check(const BackwardArgs& args);
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace);
+/// The same for the backward pass.
 template <class Exec>
 Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
                 Workspace workspace);
@@ -83,10 +86,12 @@ Status backward(const Exec& exec, const BackwardArgs& args, const Config& config
 /// FLOPs of the matrix products, 2 · tokens · hidden · out_features each: one forward, two backward;
 /// the norm is not counted.
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_flops(const BackwardArgs& args);
 
 /// Least traffic in bytes: every input read once, every output written once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_bytes(const BackwardArgs& args);
 
 }  // namespace katt::rmsnorm_linear

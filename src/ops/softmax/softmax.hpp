@@ -33,11 +33,13 @@ struct BackwardArgs {
 /// stored) and "fused" (one launch, rows stay in cache).
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants();
+/// The same for the backward pass.
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when the shapes or dtypes of the arguments do not fit together.
 void check(const ForwardArgs& args);
+/// The same for the backward pass.
 void check(const BackwardArgs& args);
 
 /// Launches the pass on the execution space instance and returns without waiting for it. The bits
@@ -46,16 +48,19 @@ void check(const BackwardArgs& args);
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace);
+/// The same for the backward pass.
 template <class Exec>
 Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
                 Workspace workspace);
 
 /// Operations: 5 an element forward (compare, subtract, exponential, add, multiply), 8 backward.
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_flops(const BackwardArgs& args);
 
 /// Least traffic in bytes: inputs read once, the result written once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_bytes(const BackwardArgs& args);
 
 }  // namespace katt::softmax

@@ -24,8 +24,8 @@ struct ForwardArgs {
   ConstTensorRef<2> up;    ///< (tokens, intermediate)
   TensorRef<2> out;        ///< (tokens, intermediate); may be gate or up itself
 
-  std::int64_t tokens() const { return gate.extent[0]; }
-  std::int64_t intermediate() const { return gate.extent[1]; }
+  std::int64_t tokens() const { return gate.extent[0]; }        ///< rows
+  std::int64_t intermediate() const { return gate.extent[1]; }  ///< columns of gate and up
 };
 
 /// Arguments of the backward pass. With "fused" an output may be one of the inputs.
@@ -36,8 +36,8 @@ struct BackwardArgs {
   TensorRef<2> dgate;      ///< (tokens, intermediate)
   TensorRef<2> dup;        ///< (tokens, intermediate)
 
-  std::int64_t tokens() const { return gate.extent[0]; }
-  std::int64_t intermediate() const { return gate.extent[1]; }
+  std::int64_t tokens() const { return gate.extent[0]; }        ///< rows
+  std::int64_t intermediate() const { return gate.extent[1]; }  ///< columns of gate and up
 };
 
 /// The forward variants of an execution space; the first is "naive".
@@ -50,6 +50,7 @@ VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when shapes or dtypes do not fit together.
 void check(const ForwardArgs& args);
+/// The same for the backward pass.
 void check(const BackwardArgs& args);
 
 /// Launches the forward pass on the execution space instance and returns without waiting for it.
@@ -67,10 +68,12 @@ Status backward(const Exec& exec, const BackwardArgs& args, const Config& config
 
 /// FLOPs an element, the exponential and the division counted as one each: forward 5, backward 11.
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_flops(const BackwardArgs& args);
 
 /// Least traffic in bytes: every input read once, every output written once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_bytes(const BackwardArgs& args);
 
 }  // namespace katt::swiglu

@@ -29,9 +29,9 @@ struct ForwardArgs {
   ConstTensorRef<2> w_down;  ///< (hidden, intermediate)
   TensorRef<2> out;          ///< (tokens, hidden)
 
-  std::int64_t tokens() const { return x.extent[0]; }
-  std::int64_t hidden() const { return x.extent[1]; }
-  std::int64_t intermediate() const { return w_gate.extent[0]; }
+  std::int64_t tokens() const { return x.extent[0]; }             ///< rows
+  std::int64_t hidden() const { return x.extent[1]; }             ///< elements of a row
+  std::int64_t intermediate() const { return w_gate.extent[0]; }  ///< columns of gate and up
 };
 
 /// Arguments of the backward pass; gradients have the shapes of their inputs.
@@ -41,14 +41,14 @@ struct BackwardArgs {
   ConstTensorRef<2> w_up;    ///< (intermediate, hidden)
   ConstTensorRef<2> w_down;  ///< (hidden, intermediate)
   ConstTensorRef<2> dout;    ///< (tokens, hidden)
-  TensorRef<2> dx;
-  TensorRef<2> dw_gate;
-  TensorRef<2> dw_up;
-  TensorRef<2> dw_down;
+  TensorRef<2> dx;           ///< (tokens, hidden)
+  TensorRef<2> dw_gate;      ///< (intermediate, hidden)
+  TensorRef<2> dw_up;        ///< (intermediate, hidden)
+  TensorRef<2> dw_down;      ///< (hidden, intermediate)
 
-  std::int64_t tokens() const { return x.extent[0]; }
-  std::int64_t hidden() const { return x.extent[1]; }
-  std::int64_t intermediate() const { return w_gate.extent[0]; }
+  std::int64_t tokens() const { return x.extent[0]; }             ///< rows
+  std::int64_t hidden() const { return x.extent[1]; }             ///< elements of a row
+  std::int64_t intermediate() const { return w_gate.extent[0]; }  ///< columns of gate and up
 };
 
 /// The forward variants of an execution space; the first is "naive". A tile is tokens ×
@@ -62,6 +62,7 @@ VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when shapes or dtypes do not fit together.
 void check(const ForwardArgs& args);
+/// The same for the backward pass.
 void check(const BackwardArgs& args);
 
 /// Launches the forward pass on the execution space instance and returns without waiting for it.
@@ -80,10 +81,12 @@ Status backward(const Exec& exec, const BackwardArgs& args, const Config& config
 /// FLOPs of the matrix products, 2 · tokens · hidden · intermediate each: three forward, eight
 /// backward (gate and up are computed again); the activation is not counted.
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_flops(const BackwardArgs& args);
 
 /// Least traffic in bytes: every input read once, every output written once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_bytes(const BackwardArgs& args);
 
 }  // namespace katt::swiglu_mlp

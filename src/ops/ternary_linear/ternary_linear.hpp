@@ -31,9 +31,9 @@ struct ForwardArgs {
   ConstTensorRef<2> dense{};  ///< W_q · s_w in the dtype of x (dequantise()), for "naive"
   TensorRef<2> out;           ///< (tokens, out_features)
 
-  std::int64_t tokens() const { return x.extent[0]; }
-  std::int64_t in_features() const { return x.extent[1]; }
-  std::int64_t out_features() const { return out.extent[1]; }
+  std::int64_t tokens() const { return x.extent[0]; }          ///< rows
+  std::int64_t in_features() const { return x.extent[1]; }     ///< columns of x
+  std::int64_t out_features() const { return out.extent[1]; }  ///< columns of out
 };
 
 /// Arguments of the backward pass. x is read before anything is written, so that dx may be the
@@ -47,20 +47,22 @@ struct BackwardArgs {
   TensorRef<2> dweight;       ///< (out_features, in_features); f32 where it is added to
   bool adds_dweight = false;  ///< dweight += its gradient; not "naive"
 
-  std::int64_t tokens() const { return x.extent[0]; }
-  std::int64_t in_features() const { return x.extent[1]; }
-  std::int64_t out_features() const { return dout.extent[1]; }
+  std::int64_t tokens() const { return x.extent[0]; }           ///< rows
+  std::int64_t in_features() const { return x.extent[1]; }      ///< columns of x
+  std::int64_t out_features() const { return dout.extent[1]; }  ///< columns of out
 };
 
 /// The variants of an execution space: "naive" (dequantised weights in the dtype), "packed2" and
 /// "packed5" (kernels on PackFormat::two_bit and five_per_byte).
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants();
+/// The same for the backward pass.
 template <class Exec>
 VariantTable<Exec, BackwardArgs>& backward_variants();
 
 /// Throws InputError when the shapes or dtypes of the arguments do not fit together.
 void check(const ForwardArgs& args);
+/// The same for the backward pass.
 void check(const BackwardArgs& args);
 
 /// Launches the pass on the execution space instance and returns without waiting for it. Returns
@@ -71,17 +73,20 @@ void check(const BackwardArgs& args);
 template <class Exec>
 Status forward(const Exec& exec, const ForwardArgs& args, const Config& config,
                Workspace workspace);
+/// The same for the backward pass.
 template <class Exec>
 Status backward(const Exec& exec, const BackwardArgs& args, const Config& config,
                 Workspace workspace);
 
 /// Operations: 2 · tokens · in_features · out_features forward, twice that backward.
 [[nodiscard]] double forward_flops(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_flops(const BackwardArgs& args);
 
 /// Least traffic in bytes: x (and dout) and the weights at five a byte read once, the results
 /// written once.
 [[nodiscard]] double forward_bytes(const ForwardArgs& args);
+/// The same for the backward pass.
 [[nodiscard]] double backward_bytes(const BackwardArgs& args);
 
 }  // namespace katt::ternary_linear

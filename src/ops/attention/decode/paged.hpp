@@ -21,21 +21,21 @@ struct PagedArgs {
   /// (batch, pages_per_sequence), row-major, page numbers in [0, pages), in the memory of the
   /// backend
   const std::int64_t* block_table = nullptr;
-  std::int64_t pages_per_sequence = 0;
-  TensorRef<4> out;    ///< (batch, heads, seq_q, head_dim)
-  TensorRef<3> lse{};  ///< (batch, heads, seq_q) f32, natural logarithm; optional
-  float scale = 0.0F;  ///< factor of Q·Kᵀ, usually 1 / √head_dim
-  ScoreArgs score{};
-  MaskArgs mask{};  ///< kv_len is required: the keys that each sequence holds
+  std::int64_t pages_per_sequence = 0;  ///< columns of the block table
+  TensorRef<4> out;                     ///< (batch, heads, seq_q, head_dim)
+  TensorRef<3> lse{};                   ///< (batch, heads, seq_q) f32, natural logarithm; optional
+  float scale = 0.0F;                   ///< factor of Q·Kᵀ, usually 1 / √head_dim
+  ScoreArgs score{};                    ///< softcap and ALiBi
+  MaskArgs mask{};                      ///< kv_len is required: the keys that each sequence holds
 
-  std::int64_t batch() const { return q.extent[0]; }
-  std::int64_t heads() const { return q.extent[1]; }
-  std::int64_t kv_heads() const { return k_pages.extent[1]; }
-  std::int64_t seq_q() const { return q.extent[2]; }
-  std::int64_t page_size() const { return k_pages.extent[2]; }
+  std::int64_t batch() const { return q.extent[0]; }            ///< sequences
+  std::int64_t heads() const { return q.extent[1]; }            ///< query heads
+  std::int64_t kv_heads() const { return k_pages.extent[1]; }   ///< key/value heads
+  std::int64_t seq_q() const { return q.extent[2]; }            ///< queries of a sequence
+  std::int64_t page_size() const { return k_pages.extent[2]; }  ///< tokens of a page
   /// Keys that a row of the block table has room for.
   std::int64_t seq_kv() const { return pages_per_sequence * page_size(); }
-  std::int64_t head_dim() const { return q.extent[3]; }
+  std::int64_t head_dim() const { return q.extent[3]; }  ///< elements of a head
 };
 
 /// The variants that read a paged cache; the first, and only built-in one, is "decode".

@@ -22,7 +22,7 @@ struct ElementScales {
   ConstTensorRef<2> rows{};     ///< (rows of the matrix, 2), f32, dense
   ConstTensorRef<1> columns{};  ///< (columns of the matrix), in its dtype
 
-  bool are_there() const { return columns.size() > 0; }
+  bool are_there() const { return columns.size() > 0; }  ///< false: the matrix as it is
 };
 
 /// A dense product with its epilogue, on row-major matrices of any mix of dtypes:
@@ -37,32 +37,34 @@ struct ElementScales {
 /// Matrices lie in the memory of the backend, their rows are contiguous and may be any distance
 /// apart. C does not overlap the others.
 struct GemmArgs {
-  ConstTensorRef<2> a;  ///< (m, k); with trans_a (k, m)
-  ConstTensorRef<2> b;  ///< (k, n); with trans_b (n, k)
-  TensorRef<2> c;       ///< (m, n)
-  bool trans_a = false;
-  bool trans_b = false;
-  float alpha = 1.0F;
+  ConstTensorRef<2> a;       ///< (m, k); with trans_a (k, m)
+  ConstTensorRef<2> b;       ///< (k, n); with trans_b (n, k)
+  TensorRef<2> c;            ///< (m, n)
+  bool trans_a = false;      ///< op(A) = Aᵀ
+  bool trans_b = false;      ///< op(B) = Bᵀ
+  float alpha = 1.0F;        ///< factor of the product
   float beta = 0.0F;         ///< 0: C is written without being read
   ConstTensorRef<1> bias{};  ///< (n), added to every row of C; optional
   /// (n, k), rows as far apart as those of B; optional. Then trans_b alone is set, and there is
   /// neither beta nor bias.
   ConstTensorRef<2> gate{};
-  ElementScales a_scales{},
-      b_scales{};  ///< optional; b has none with a gate. Some engines on a host take them
+  /// Scales of A and of B; optional. B has none with a gate. Some engines on a host take them.
+  ElementScales a_scales{}, b_scales{};
 
-  bool is_gated() const { return gate.size() > 0; }
+  bool is_gated() const { return gate.size() > 0; }  ///< true: a gated linear unit
+  /// True when a factor has scales of its elements.
   bool has_scales() const { return a_scales.are_there() || b_scales.are_there(); }
-  std::int64_t m() const { return c.extent[0]; }
-  std::int64_t n() const { return c.extent[1]; }
+  std::int64_t m() const { return c.extent[0]; }  ///< rows of C
+  std::int64_t n() const { return c.extent[1]; }  ///< columns of C
+  /// Length of the sums.
   std::int64_t k() const { return a.extent[trans_a ? 0 : 1]; }
 };
 
 /// A way to compute products, on one unit of the machine. The variants of linear are made of these.
 template <class Exec>
 struct GemmEngine {
-  const char* name;
-  const char* description;
+  const char* name;         ///< as `katt info linear` prints it
+  const char* description;  ///< what it does, in a line
   /// "amx", "avx512_bf16", the vectors of the build ("avx512", …), "blas",
   /// "cublaslt" or "cuda_cores".
   const char* unit;
@@ -70,7 +72,9 @@ struct GemmEngine {
   bool (*takes)(const GemmArgs&);  ///< reads shapes and dtypes only
   /// gemm() runs the engine of the highest rank that takes the product and whose unit is there.
   int (*rank)(const GemmArgs&);
+  /// Bytes of workspace that launch() needs.
   std::size_t (*workspace_bytes)(const Exec&, const GemmArgs&);
+  /// Launches the product under the label; does not wait.
   void (*launch)(const Exec&, const GemmArgs&, Workspace, const char* label);
   /// Why this process cannot use the unit, "" where it can; left out, it always can.
   std::string (*unit_refusal)() = nullptr;
