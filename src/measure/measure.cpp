@@ -172,6 +172,13 @@ std::vector<Contender*> running(std::span<Contender> contenders) {
   return list;
 }
 
+/// The contenders of the next round: those that did not leave a race.
+std::vector<Contender*> racing(std::span<Contender> contenders) {
+  std::vector<Contender*> list = running(contenders);
+  std::erase_if(list, [](const Contender* contender) { return !contender->left.empty(); });
+  return list;
+}
+
 }  // namespace
 
 Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std::uint64_t number,
@@ -200,7 +207,7 @@ Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std:
 
 bool measure(std::span<Contender> contenders, const Settings& settings,
              const std::function<void()>& flush, const StopFlag& stop, const Bound& bound,
-             const Largest& largest) {
+             const Largest& largest, const Referee& referee) {
   for (Contender* contender : running(contenders)) {
     if (stop) return false;
     guarded(*contender, [&] { warm_up(*contender, settings, largest); });
@@ -211,13 +218,14 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
   const Stopwatch watch;
   for (int round = 0; round < (settings.rounds > 0 ? settings.rounds : settings.max_rounds);
        ++round) {
-    const auto active = running(contenders);
+    const auto active = racing(contenders);
     if (active.empty()) break;
-    const double budget = settings.budget_s * static_cast<double>(active.size());
+    const double budget = settings.budget_s * static_cast<double>(running(contenders).size());
     if (settings.rounds == 0 && round >= settings.min_rounds &&
         (elapsed_s(watch, largest) >= budget ||
-         std::all_of(active.begin(), active.end(),
-                     [&](const Contender* one) { return precise(*one, settings.precision); }))) {
+         (!referee && std::all_of(active.begin(), active.end(), [&](const Contender* one) {
+           return precise(*one, settings.precision);
+         })))) {
       break;
     }
     for (const std::size_t i : order_of(active, random)) {
@@ -240,9 +248,10 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
         if (hz > 0) contender.measured.sm_clock_hz.push_back(hz);
       });
     }
+    if (referee && referee(contenders)) break;
   }
 
-  for (Contender* contender : running(contenders)) {
+  for (Contender* contender : racing(contenders)) {
     if (stop) return false;
     guarded(*contender, [&] {
       const Errors errors = run_and_verify(*contender->candidate);

@@ -43,6 +43,7 @@ struct RowResult {
   io::Profile profile{};
   std::optional<Exchange> exchange{};  ///< for an operator of several ranks
   std::string note{};                  ///< remarks for a reader of the times
+  bool left_race = false;              ///< it left a race, and was measured in fewer rounds
 };
 
 /// A row for a configuration that did not run.
