@@ -1,14 +1,13 @@
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
-#include <filesystem>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "core/text.hpp"
 #include "drivers/options/command_line.hpp"
-#include "drivers/runtime/claim.hpp"
 #include "drivers/runtime/commands.hpp"
 #include "drivers/runtime/runtime.hpp"
 #include "io/hdf5/result_contents.hpp"
@@ -163,8 +162,8 @@ int replay_command(const Invocation& invocation) {
                                    {"spaces", std::move(list)}})
                     .c_str());
   } else {
-    std::printf("%zu spaces: wrong %.1f %% (exhaustive %.1f %%), %.2f of the exhaustive time\n",
-                spaces.size(), 100 * total.share(total.wrong),
+    std::printf("%s: wrong %.1f %% (exhaustive %.1f %%), %.2f of the exhaustive time\n",
+                bench::counted_text(spaces.size(), "space").c_str(), 100 * total.share(total.wrong),
                 100 * total.share(total.exhaustive_wrong), median(total.costs));
   }
   return 0;
