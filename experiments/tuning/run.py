@@ -15,7 +15,12 @@ from model_runs import KATT, ROOT, parser_of, plt, save  # noqa: E402
 
 KERNEL_TUNER = Path(os.environ.get("KERNEL_TUNER", ROOT / "build" / "kernel_tuner" / "bin" / "python"))
 """A Python with kernel-tuner."""
-NAMES = {"race": "race", "exhaustive": "exhaustive", "brute_force": "Kernel Tuner, all, 7 runs"}
+NAMES = {
+    "race": "race",
+    "exhaustive": "exhaustive",
+    "brute_force": "Kernel Tuner: all, 7 runs",
+    "brute_force_long": "Kernel Tuner: all, the race's time",
+}
 
 
 def short_names(spaces):

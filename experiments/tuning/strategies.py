@@ -10,16 +10,21 @@ import argparse
 import contextlib
 import io
 import json
+import multiprocessing
 import tempfile
 import warnings
 from pathlib import Path
 
 import numpy as np
 from kernel_tuner.interface import tune_cache
+from kernel_tuner.runners.simulation import SimulationRunner
+from kernel_tuner.util import StopCriterionReached
 
 ITERATIONS = 7
 """Kernel Tuner's default."""
 SCALE = 1e6
+ALL_OF_THE_TIME = "brute_force_long"
+"""All settings, in as many runs as the race's time allows: the strategies do not measure a setting twice."""
 STRATEGIES = {
     "brute_force": None,  # without a limit
     "random_sample": {"fraction": 1.0},
@@ -45,12 +50,12 @@ def spaces_of(t4):
     return [space for space in spaces.values() if len(space[1]) > 1]
 
 
-def cache_of(parameters, settings, random):
+def cache_of(parameters, settings, random, iterations=ITERATIONS):
     """A cache file of Kernel Tuner for one replay."""
     entries = {}
     for values, samples, inner in settings:
         first = random.integers(len(samples))
-        times = SCALE * samples[(first + np.arange(ITERATIONS)) % len(samples)]
+        times = SCALE * samples[(first + np.arange(iterations)) % len(samples)]
         entries[",".join(map(str, values))] = {
             **dict(zip(parameters, values, strict=True)), "time": times.mean(), "times": list(times), "compile_time": 0,
             "verification_time": 0, "benchmark_time": inner * times.sum(), "strategy_time": 0, "framework_time": 0,
@@ -60,22 +65,68 @@ def cache_of(parameters, settings, random):
             "tune_params_keys": list(parameters), "tune_params": tune_params, "objective": "time", "cache": entries}  # fmt: skip
 
 
+class Recorder:
+    """What Kernel Tuner's simulation measures: some strategies lose it when the time ends."""
+
+    def __init__(self):
+        self.tried = {}
+        self._run = SimulationRunner.run
+
+    def __enter__(self):
+        def run(runner, settings, options):
+            results = self._run(runner, settings, options)
+            for one in results:
+                if one and "time" in one:
+                    self.tried[tuple(one[name] for name in options.tune_params)] = one["time"]
+            return results
+
+        SimulationRunner.run = run
+        return self
+
+    def __exit__(self, *_):
+        SimulationRunner.run = self._run
+
+
 def search(path, cache, strategy, limit_s, seed):
     """The best setting that a strategy finds, and the seconds that the measurements took."""
     options = STRATEGIES[strategy]
     if options is not None:
         options = {**options, "time_limit": limit_s * SCALE}
     path.write_text(json.dumps(cache))
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), Recorder() as recorder:
         warnings.simplefilter("ignore")
-        results, _ = tune_cache(str(path), strategy=strategy, strategy_options=options or {}, quiet=True, seed=seed)
-    tried = {
-        tuple(one[name] for name in cache["tune_params_keys"]): one["time"] for one in results if one and "time" in one
-    }
+        with contextlib.suppress(StopCriterionReached):
+            tune_cache(str(path), strategy=strategy, strategy_options=options or {}, quiet=True, seed=seed)
+    tried = recorder.tried
     if not tried:
         return None, 0.0
     cost_ms = sum(cache["cache"][",".join(map(str, values))]["benchmark_time"] for values in tried)
     return min(tried, key=tried.get), cost_ms / SCALE / 1e3
+
+
+def replay(parameters, settings, replayed, seed):
+    """All strategies in all replays of a space."""
+    losses = {tuple(one["setting"]): one["loss"] for one in replayed["settings"]}
+    assert list(losses) == [values for values, _, _ in settings], replayed["space"]
+    random = np.random.default_rng(seed)
+    round_s = sum(inner * np.mean(samples) for _, samples, inner in settings) / 1e3
+    rows = []
+
+    def add(search, winner, cost_s):
+        loss = losses[winner] if winner else None  # it had no time for one setting
+        rows.append({"space": replayed["space"], "search": search, "loss": loss, "cost_s": cost_s})
+
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, limit_s in enumerate(replayed["race"]["cost_s"]):
+            cache = cache_of(parameters, settings, random)
+            for strategy in STRATEGIES:
+                winner, cost_s = search(Path(scratch) / "cache.json", cache, strategy, limit_s, number)
+                add(strategy, winner, cost_s)
+            iterations = max(1, int(limit_s / round_s))
+            cache = cache_of(parameters, settings, random, iterations)
+            add(ALL_OF_THE_TIME, *search(Path(scratch) / "cache.json", cache, "brute_force", limit_s, number))
+    print(replayed["space"], flush=True)
+    return rows
 
 
 def main():
@@ -85,22 +136,10 @@ def main():
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
     replays = json.loads(options.replays.read_text())
-    rows = []
-    with tempfile.TemporaryDirectory() as scratch:
-        cache_path = Path(scratch) / "cache.json"
-        for (parameters, settings), replayed in zip(spaces_of(json.loads(options.spaces.read_text())),
-                                                    replays["spaces"], strict=True):  # fmt: skip
-            losses = {tuple(one["setting"]): one["loss"] for one in replayed["settings"]}
-            assert list(losses) == [values for values, _, _ in settings], replayed["space"]
-            random = np.random.default_rng(replays["seed"])
-            for replay, limit_s in enumerate(replayed["race"]["cost_s"]):
-                cache = cache_of(parameters, settings, random)
-                for strategy in STRATEGIES:
-                    winner, cost_s = search(cache_path, cache, strategy, limit_s, replay)
-                    # A strategy that had no time for one setting has none.
-                    loss = losses[winner] if winner else None
-                    rows.append({"space": replayed["space"], "search": strategy, "loss": loss, "cost_s": cost_s})
-            print(replayed["space"], flush=True)
+    spaces = spaces_of(json.loads(options.spaces.read_text()))
+    tasks = [(*space, replayed, replays["seed"]) for space, replayed in zip(spaces, replays["spaces"], strict=True)]
+    with multiprocessing.Pool() as pool:
+        rows = [row for rows in pool.starmap(replay, tasks, chunksize=1) for row in rows]
     options.output.write_text(json.dumps(rows))
 
 

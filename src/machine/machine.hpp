@@ -53,7 +53,8 @@ struct ProcessorTime {
 /// Name of the processor that runs a backend; the chosen one of several devices.
 [[nodiscard]] std::string device_name(Backend backend);
 
-/// device_name(), of a host with what tells apart processors of one name: "AMD EPYC (AuthenticAMD 25 17)".
+/// device_name(), of a host with what tells apart processors of one name: "AMD EPYC (AuthenticAMD
+/// 25 17)".
 [[nodiscard]] std::string machine_text(Backend backend);
 
 /// True when software imitates the device of a backend; its name says so ("… interpreter"). Results

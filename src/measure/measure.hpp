@@ -91,8 +91,8 @@ using Referee = std::function<bool(std::span<Contender>)>;
 /// Warms up, times the contenders whose status is ok in interleaved rounds, and verifies them
 /// again. `flush` empties the caches (called before every sample when settings.cold); `bound` holds
 /// the binding of this process' threads. Returns false when `stop` was set; the caller must not use
-/// the measurements then. With a `referee` the rounds end when it says so, or when the budget of all
-/// contenders is spent. Rethrows a candidate's ranks::Error.
+/// the measurements then. With a `referee` the rounds end when it says so, or when the budget of
+/// all contenders is spent. Rethrows a candidate's ranks::Error.
 [[nodiscard]] bool measure(std::span<Contender> contenders, const Settings& settings,
                            const std::function<void()>& flush, const StopFlag& stop,
                            const Bound& bound = Bound(), const Largest& largest = {},

@@ -16,11 +16,11 @@
 ///       lo ≥ 1 / 1.02              it is not faster by more than 2 %, and leaves from 7 rounds on
 ///   until the leader is alone
 ///
-/// Successive elimination (Even-Dar, Mannor & Mansour, Journal of Machine Learning Research 7, 2006;
-/// of algorithms: F-Race, Birattari et al., GECCO 2002) by intervals of ratios of the same round. One
-/// comparison errs with 2.5 %. There are many, so looks are few, and before 7 rounds, where intervals
-/// assume normal noise, only clear differences count. Replays of recorded spaces tell how often the
-/// winner is wrong in all (docs/tuning.md, "The race").
+/// Successive elimination (Even-Dar, Mannor & Mansour, Journal of Machine Learning Research 7,
+/// 2006; of algorithms: F-Race, Birattari et al., GECCO 2002) by intervals of ratios of the same
+/// round. One comparison errs with 2.5 %. There are many, so looks are few, and before 7 rounds,
+/// where intervals assume normal noise, only clear differences count. Replays of recorded spaces
+/// tell how often the winner is wrong in all (docs/tuning.md, "The race").
 namespace katt::bench {
 
 struct RaceRule {
@@ -56,8 +56,8 @@ class Race {
 
   explicit Race(std::vector<Member> members, RaceRule rule = {});
 
-  /// Looks at the samples after a round; most rounds change nothing. Returns the settings that leave.
-  /// Members that failed are forgotten.
+  /// Looks at the samples after a round; most rounds change nothing. Returns the settings that
+  /// leave. Members that failed are forgotten.
   [[nodiscard]] std::vector<Departure> after_round(const Samples& samples);
 
   /// True when the winner is known, and when nobody is left.

@@ -111,7 +111,8 @@ bool same_kernel(const TunedTile& a, const TunedTile& b) {
   return a.device == b.device && same_kernel_anywhere(a, b);
 }
 
-/// "other code (0123456789abcdef, this program has fedcba9876543210)"; empty where both are the same.
+/// "other code (0123456789abcdef, this program has fedcba9876543210)"; empty where both are the
+/// same.
 std::string difference(const std::string& what, const std::string& then, const std::string& now) {
   if (then == now) return {};
   const auto named = [](const std::string& text) { return text.empty() ? "not recorded" : text; };

@@ -11,8 +11,8 @@
 #include "op/registry.hpp"
 #include "op/variants.hpp"
 
-/// Replays of races: how often the rule of measure/race.hpp is wrong, and what it saves, on spaces of which
-/// every setting was measured in many rounds.
+/// Replays of races: how often the rule of measure/race.hpp is wrong, and what it saves, on spaces
+/// of which every setting was measured in many rounds.
 namespace katt::bench {
 
 /// A setting of a recorded space.
@@ -21,8 +21,8 @@ struct RecordedSetting {
   std::vector<double> samples_s;  ///< one a round; all settings of a space have as many
   int inner = 1;                  ///< runs of a sample
   bool is_default = false;
-  /// The median of its time / the other's over the recorded rounds, for the setting where it is largest:
-  /// 1.03 says that another one is 3 % faster.
+  /// The median of its time / the other's over the recorded rounds, for the setting where it is
+  /// largest: 1.03 says that another one is 3 % faster.
   double loss = 1;
 };
 
@@ -32,7 +32,8 @@ struct RecordedSpace {
   std::vector<RecordedSetting> settings;
 };
 
-/// The spaces of a result file: the variants with at least two settings that ran in equally many rounds.
+/// The spaces of a result file: the variants with at least two settings that ran in equally many
+/// rounds.
 [[nodiscard]] std::vector<RecordedSpace> recorded_spaces(const Registry& registry,
                                                          const std::vector<io::Column>& columns,
                                                          const io::ResultContents& contents);
@@ -55,9 +56,10 @@ struct Replays {
   Searches race, exhaustive;
 };
 
-/// Replays a space. A replay draws whole rounds, so that samples of a round stay together, in blocks of
-/// neighbouring rounds that begin anywhere (circular block bootstrap: Politis & Romano, 1992). It then
-/// follows the race, and beside it measures every setting as a sweep does until its stopping rule.
+/// Replays a space. A replay draws whole rounds, so that samples of a round stay together, in
+/// blocks of neighbouring rounds that begin anywhere (circular block bootstrap: Politis & Romano,
+/// 1992). It then follows the race, and beside it measures every setting as a sweep does until its
+/// stopping rule.
 [[nodiscard]] Replays replay(const RecordedSpace& space, const ReplayOptions& options);
 
 }  // namespace katt::bench

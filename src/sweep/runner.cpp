@@ -218,7 +218,7 @@ std::vector<CaseRunner::Rows> CaseRunner::measure_together(std::span<const Plann
       settings.seed += case_number_++;  // another order in every case
       Largest agreed;
       if (group_.size() > 1) agreed = [&](double value) { return largest(value); };
-      SettingRaces races;
+      SettingRaces races({.min_rounds = settings.min_rounds});
       for (std::size_t i = 0; settings.race && settings.rounds == 0 && i < group.size(); ++i) {
         races.add(group[i], entered[i].indices, entered[i].first);
       }

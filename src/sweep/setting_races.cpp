@@ -6,7 +6,8 @@
 namespace katt::bench {
 namespace {
 
-/// "1.120x the time of 64x64 after 5 rounds"; of a setting that is not slower also what is known of it.
+/// "1.120x the time of 64x64 after 5 rounds"; of a setting that is not slower also what is known of
+/// it.
 std::string text_of(const Departure& departure, const std::string& leader, std::size_t rounds) {
   char text[96];
   std::snprintf(text, sizeof text, "left the race: %.3fx the time of %s after %zu rounds%s",
@@ -31,7 +32,7 @@ void SettingRaces::add(const PlannedCase& planned, std::span<const std::size_t> 
       names_[first + k] = to_text(setting);
       members.push_back({.id = first + k, .is_default = setting == usual});
     }
-    if (!members.empty()) races_.emplace_back(std::move(members));
+    if (!members.empty()) races_.emplace_back(std::move(members), rule_);
   }
 }
 

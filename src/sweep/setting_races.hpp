@@ -15,8 +15,10 @@ namespace katt::bench {
 /// point race each other.
 class SettingRaces {
  public:
-  /// Adds the races of a case. `indices`: its configurations, whose contenders follow each other from
-  /// number `first` of the group.
+  explicit SettingRaces(const RaceRule& rule = {}) : rule_(rule) {}
+
+  /// Adds the races of a case. `indices`: its configurations, whose contenders follow each other
+  /// from number `first` of the group.
   void add(const PlannedCase& planned, std::span<const std::size_t> indices, std::size_t first);
   [[nodiscard]] bool empty() const { return races_.empty(); }
 
@@ -25,6 +27,7 @@ class SettingRaces {
   [[nodiscard]] bool after_round(std::span<Contender> contenders);
 
  private:
+  RaceRule rule_;
   std::vector<Race> races_;
   std::vector<std::string> names_;  ///< settings, by the number of their contender
 };

@@ -11,9 +11,9 @@ namespace {
 
 using Members = std::vector<Race::Member>;
 
-/// Settings by their true times, and their samples of the rounds so far. Noise is like that of a busy
-/// machine: a few per cent in each sample, more in all samples of a round, and now and then a sample
-/// far above.
+/// Settings by their true times, and their samples of the rounds so far. Noise is like that of a
+/// busy machine: a few per cent in each sample, more in all samples of a round, and now and then a
+/// sample far above.
 class Track {
  public:
   Track(std::vector<double> times, double noise, std::uint64_t seed)
