@@ -160,6 +160,9 @@ int sweep_command(const Invocation& invocation) {
                   (tuned_tiles ? tuned_tiles->string() : "the environment names no HOME, which") +
                   " holds no tiles, the variants' defaults are used; katt tune finds tiles");
   }
+  for (const std::string& remark : bench::remarks_of(plan)) {
+    progress.note("--tile auto: " + remark);
+  }
   if (dry_run) {
     if (first) print(bench::outlook(plan, request.settings), json);
     return 0;

@@ -1,5 +1,10 @@
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "core/text.hpp"
 #include "drivers/options/command_line.hpp"
@@ -9,8 +14,11 @@
 #include "io/outputs.hpp"
 #include "plan/forecast.hpp"
 #include "plan/tuning.hpp"
+#include "record/provenance.hpp"
+#include "record/t4.hpp"
 #include "sweep/fastest_tiles.hpp"
 #include "sweep/sweep.hpp"
+#include "sweep/sweep_record.hpp"
 
 namespace katt::impl {
 namespace {
@@ -19,20 +27,51 @@ namespace {
 void print(const bench::TunedTile& tuned) {
   std::string line = tuned.op + " " + tuned.pass + " " + tuned.variant + " " +
                      std::string(name_of(tuned.dtype)) + ": " + to_text(tuned.tile) + " " +
-                     bench::human_seconds(tuned.time_s);
+                     bench::human_seconds(tuned.time_s.median);
   if (tuned.tile == tuned.usual) {
     line += ", the default";
   } else if (tuned.usual_time_s > 0) {
     char ratio[32];
-    std::snprintf(ratio, sizeof ratio, "%.2fx", tuned.usual_time_s / tuned.time_s);
+    std::snprintf(ratio, sizeof ratio, "%.2fx", tuned.usual_ratio);
     line += std::string(", ") + ratio + " the default " + to_text(tuned.usual);
   }
   std::printf("%s\n", line.c_str());
 }
 
+/// The rows of a run as a T4 file, which is whole after each case.
+class T4File {
+ public:
+  T4File(const Invocation& invocation, const bench::SweepRequest& request,
+         std::span<const bench::PlannedCase> plan, std::filesystem::path path)
+      : registry_(invocation.registry),
+        path_(std::move(path)),
+        columns_(bench::result_columns(registry_)),
+        run_(bench::provenance(request, invocation.command, bench::backends_of(plan))) {}
+
+  void add(const bench::PlannedCase& planned, std::span<const bench::RowResult> rows) {
+    for (const bench::RowResult& row : rows) {
+      rows_.push_back(bench::make_row(columns_, planned, row, {}));
+    }
+    io::write_file(path_, bench::t4_json(registry_, columns_, rows_, run_) + "\n");
+  }
+
+ private:
+  const bench::Registry& registry_;
+  std::filesystem::path path_;
+  std::vector<io::Column> columns_;
+  io::Attributes run_;
+  std::vector<io::Row> rows_;
+};
+
+bool is_json(const std::string& path) { return path.ends_with(".json"); }
+
 }  // namespace
 
 int tune_command(const Invocation& invocation) {
+  const bool is_replay = std::ranges::any_of(invocation.arguments, [](const std::string& one) {
+    return one == "--replay" || one.starts_with("--replay=");
+  });
+  if (is_replay) return replay_command(invocation);
   CommandLine line("katt tune",
                    "Find the fastest tiles of this machine, for --tile auto: katt tune OP [axes]");
   bench::SweepRequest request = read_target(invocation);
@@ -40,11 +79,19 @@ int tune_command(const Invocation& invocation) {
   line.option("-o,--output",
               "tuning file to update" + (usual ? " (default: " + usual->string() + ")" : ""));
   bool json = false;
+  bool exhaustive = false;
   line.flag("--json", json, "print the tiles as the JSON of a tuning file");
-  line.option("--results", "result file (HDF5) to keep what was measured in");
+  line.flag("--exhaustive", exhaustive,
+            "measure every tile until its time is known, as a sweep does (--rounds does, too)");
+  line.option("--results",
+              "new file to keep what was measured in: NAME.json in the T4 format of tuners, any "
+              "other name a result file (HDF5)");
+  line.option("--replay",
+              "result file of every tile to replay the race on, see katt tune --replay --help");
   MeasureOptions measuring(line, request);
   if (!line.parse(invocation.arguments)) return 0;
   measuring.apply(request);
+  request.settings.race = !exhaustive && request.settings.rounds == 0;
   const std::optional<int> device = measuring.device(request);
   const auto& output = line.text("-o");
   const auto& results = line.text("--results");
@@ -61,7 +108,7 @@ int tune_command(const Invocation& invocation) {
   bench::Tuning found;
   bench::SweepOptions options;
   options.command = invocation.command;
-  options.output = results.value_or("");
+  if (results && !is_json(*results)) options.output = *results;
 
   const Runtime runtime(bench::most_threads(request.entries), device);
   bench::ask_for_all_tiles(request.entries, invocation.registry);
@@ -71,7 +118,9 @@ int tune_command(const Invocation& invocation) {
   if (results) outputs.claim({"--results", *results}, false, "a new file");
   // reports an unwritable file before anything is measured
   { const io::AtomicFile writable(path); }
-  options.measure_ceilings = results.has_value();
+  options.measure_ceilings = !options.output.empty();
+  std::optional<T4File> t4;
+  if (results && is_json(*results)) t4.emplace(invocation, request, plan, *results);
   options.finished = [&](const bench::PlannedCase& planned,
                          std::span<const bench::RowResult> rows) {
     const std::vector<bench::TunedTile> tiles = bench::fastest_tiles(planned, rows);
@@ -80,6 +129,7 @@ int tune_command(const Invocation& invocation) {
       found.put(tuned);
     }
     bench::Tuning::update(path, tiles);
+    if (t4) t4->add(planned, rows);
   };
   bench::Progress progress(stderr);
   const bench::SweepSummary summary =

@@ -20,6 +20,7 @@ int merge_command(const Invocation& invocation);
 int run_command(const Invocation& invocation);
 int referee_command(const Invocation& invocation);
 int tune_command(const Invocation& invocation);
+int replay_command(const Invocation& invocation);  ///< `katt tune --replay`
 int info_command(const Invocation& invocation);
 int logits_command(const Invocation& invocation);
 int generate_command(const Invocation& invocation);

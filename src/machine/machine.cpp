@@ -196,6 +196,12 @@ std::string device_name(Backend backend) {
   return machine().cpu;
 }
 
+std::string machine_text(Backend backend) {
+  const std::string name = device_name(backend);
+  const std::string& id = machine().cpu_id;
+  return backend == Backend::cuda || id.empty() ? name : name + " (" + id + ")";
+}
+
 bool is_emulated(Backend backend) {
   if (backend != Backend::cuda) return false;
   const std::string name = device_name(backend);

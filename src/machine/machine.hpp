@@ -43,6 +43,10 @@ struct ProcessorTime {
 /// Name of the processor that runs a backend; the chosen one of several devices.
 [[nodiscard]] std::string device_name(Backend backend);
 
+/// device_name(), of a host with what tells apart processors of one name: "AMD EPYC (AuthenticAMD
+/// 25 17)".
+[[nodiscard]] std::string machine_text(Backend backend);
+
 /// True when software imitates the device of a backend; its name says so ("… interpreter"). Results
 /// count there, times do not, and measurements of speed alone are left out.
 [[nodiscard]] bool is_emulated(Backend backend);

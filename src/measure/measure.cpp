@@ -246,6 +246,13 @@ std::vector<Contender*> running(std::span<Contender> contenders) {
   return list;
 }
 
+/// The contenders of the next round: those that did not leave a race.
+std::vector<Contender*> racing(std::span<Contender> contenders) {
+  std::vector<Contender*> list = running(contenders);
+  std::erase_if(list, [](const Contender* contender) { return !contender->left.empty(); });
+  return list;
+}
+
 }  // namespace
 
 Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std::uint64_t number,
@@ -274,7 +281,7 @@ Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std:
 
 bool measure(std::span<Contender> contenders, const Settings& settings,
              const std::function<void()>& flush, const StopFlag& stop, const Bound& bound,
-             const Largest& largest) {
+             const Largest& largest, const Referee& referee) {
   const auto ready = running(contenders);
   const bool batches =
       std::ranges::none_of(ready, [](const Contender* one) { return one->candidate->runs_once(); });
@@ -291,13 +298,14 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
   const Stopwatch watch;
   int round = 0;
   for (; round < most_rounds; ++round) {
-    const auto active = running(contenders);
+    const auto active = racing(contenders);
     if (active.empty()) break;
-    const double budget = settings.budget_s * static_cast<double>(active.size());
+    const double budget = settings.budget_s * static_cast<double>(running(contenders).size());
     if (settings.rounds == 0 && round >= settings.min_rounds &&
         (elapsed_s(watch, largest) - fresh.seconds() >= budget ||
-         std::all_of(active.begin(), active.end(),
-                     [&](const Contender* one) { return precise(*one, settings.precision); }))) {
+         (!referee && std::all_of(active.begin(), active.end(), [&](const Contender* one) {
+           return precise(*one, settings.precision);
+         })))) {
       break;
     }
     if (fresh.change(active, round)) turns.disturbed();
@@ -337,14 +345,20 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
       compare_outputs(active, fresh, round);
       turns.disturbed();
     }
+    if (referee && referee(contenders)) {
+      ++round;
+      break;
+    }
   }
 
-  if (fresh.owes_comparison()) compare_outputs(running(contenders), fresh, round - 1);
-  fresh.change_all(running(contenders));
+  if (fresh.owes_comparison()) compare_outputs(racing(contenders), fresh, round - 1);
+  fresh.change_all(racing(contenders));
   const testing::SampleSeed seed(fresh.seed());
   const double throttled = meter.throttled();
   for (Contender* contender : running(contenders)) {
     if (!contender->on_device) contender->measured.effort.throttled = throttled;
+  }
+  for (Contender* contender : racing(contenders)) {
     if (stop) return false;
     guarded(*contender, [&] {
       if (const std::string reason = disagreement(*contender); !reason.empty()) {

@@ -29,7 +29,7 @@
 ///                                          behind a kernel that hides the latency of the launch
 ///     in rounds that nobody knows before: verify the outputs
 ///   until every median is known to the target, or the time budget is spent
-///   change all inputs; for each candidate: poison, run, verify again
+///   change all inputs; for each candidate: poison, run, verify again     not of those that left a race
 ///
 /// When the next candidate runs in another process than the last one, the loop waits until the idle
 /// threads of the last process sleep. A candidate in another process, or at another point, first
@@ -59,6 +59,7 @@ struct Settings {
   bool untrusted = false;   ///< candidates and peers run in the cage of process/sandbox.hpp
   std::uint64_t seed = 1;   ///< seed of the inputs and of the order within the rounds
   double paired_goal = 0;   ///< of paired points: expected rate relative to the reference; 0: none
+  bool race = false;        ///< the settings of a variant race, where `rounds` is 0 (race.hpp)
 };
 
 /// The largest value among all ranks that measure the same case in step (op/collective.hpp), so
@@ -90,7 +91,11 @@ struct Contender {
   std::uint64_t number = 0;  ///< number for the watching process (watch.hpp); 0: nobody's fault
   std::size_t point = 0;     ///< which point of the group
   Case* inputs = nullptr;    ///< whose inputs change between rounds; nothing: they stay
+  std::string left{};  ///< why it left a race: it takes no part in later rounds; empty: it did not
 };
+
+/// Called after every round with all contenders; may set `left` of some. True ends the rounds.
+using Referee = std::function<bool(std::span<Contender>)>;
 
 /// Prepares a candidate, runs it once on poisoned outputs, measures its memory, and verifies it.
 /// Every failure becomes the status; the function does not throw. `on_device`: the candidate runs
@@ -101,9 +106,11 @@ struct Contender {
 /// Warms up, times the contenders whose status is ok in interleaved rounds, and verifies them
 /// again. `flush` empties the caches (called before every sample when settings.cold); `bound` holds
 /// the binding of this process' threads. Returns false when `stop` was set; the caller must not use
-/// the measurements then. Rethrows a candidate's ranks::Error.
+/// the measurements then. With a `referee` the rounds end when it says so, or when the budget of
+/// all contenders is spent. Rethrows a candidate's ranks::Error.
 [[nodiscard]] bool measure(std::span<Contender> contenders, const Settings& settings,
                            const std::function<void()>& flush, const StopFlag& stop,
-                           const Bound& bound = Bound(), const Largest& largest = {});
+                           const Bound& bound = Bound(), const Largest& largest = {},
+                           const Referee& referee = {});
 
 }  // namespace katt::bench

@@ -114,6 +114,7 @@ class Planner {
     for (const std::string& peer : planned.peers) add_once(known.peers, peer);
     for (Config& config : planned.configs) add_once(known.configs, std::move(config), same_config);
     std::ranges::move(planned.refused, std::back_inserter(known.refused));
+    std::ranges::move(planned.remarks, std::back_inserter(known.remarks));
   }
 
   /// `point`: the case's, before the axes that nobody names are filled in.
@@ -143,6 +144,14 @@ class Planner {
 
 bool PlannedCase::is_peer(const Config& config) const {
   return std::find(peers.begin(), peers.end(), config.variant) != peers.end();
+}
+
+std::vector<std::string> remarks_of(std::span<const PlannedCase> plan) {
+  std::vector<std::string> remarks;
+  for (const PlannedCase& planned : plan) {
+    for (const std::string& remark : planned.remarks) add_once(remarks, remark);
+  }
+  return remarks;
 }
 
 std::string case_key(const PlannedCase& planned) {

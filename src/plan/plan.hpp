@@ -45,9 +45,13 @@ struct PlannedCase {
   std::string where{};  ///< the place of its entry in a file; empty for the command line
   Pairing paired{};
   std::string of_auto{};  ///< the variant that `auto` means here; empty when nobody asked for it
+  std::vector<std::string> remarks{};  ///< on tiles of `tile = auto`: Tuning::remark()
 
   [[nodiscard]] bool is_peer(const Config& config) const;
 };
+
+/// The remarks of a plan, each once.
+[[nodiscard]] std::vector<std::string> remarks_of(std::span<const PlannedCase> plan);
 
 /// A text that identifies the case: operator, label, pass, backend, threads, dtype, axes.
 [[nodiscard]] std::string case_key(const PlannedCase& planned);

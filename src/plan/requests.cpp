@@ -269,6 +269,9 @@ void add_configs(PlannedCase& planned, const ConfigRequest& request, const Tunin
     for (Setting setting : settings_for(*info, request)) {
       if (setting.empty() && !info->settings.empty() && !request.tiles.empty()) {
         setting = tuning.find(op, point, name).value_or(Setting{});
+        if (std::string remark = tuning.remark(op, point, name); !remark.empty()) {
+          add_once(planned.remarks, std::move(remark));
+        }
       }
       add_once(configs, Config{name, setting}, same_config);
     }

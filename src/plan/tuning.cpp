@@ -12,6 +12,7 @@
 #include "io/outputs.hpp"
 #include "io/printable.hpp"
 #include "machine/machine.hpp"
+#include "record/code.hpp"
 
 namespace katt::bench {
 namespace {
@@ -44,18 +45,28 @@ int count_of(const nlohmann::json& json) {
 Json to_json(const TunedTile& tuned) {
   Json axes = Json::object();
   for (const auto& [name, value] : tuned.axes) axes[name] = axis_json(value);
-  return {{"op", tuned.op},
-          {"pass", tuned.pass},
-          {"variant", tuned.variant},
-          {"device", tuned.device},
-          {"backend", name_of(tuned.backend)},
-          {"threads", tuned.threads},
-          {"dtype", name_of(tuned.dtype)},
-          {"axes", axes},
-          {"tile", tuned.tile},
-          {"time_s", tuned.time_s},
-          {"default_tile", tuned.usual},
-          {"default_time_s", tuned.usual_time_s}};
+  Json json = {{"op", tuned.op},
+               {"pass", tuned.pass},
+               {"variant", tuned.variant},
+               {"device", tuned.device},
+               {"backend", name_of(tuned.backend)},
+               {"threads", tuned.threads},
+               {"dtype", name_of(tuned.dtype)},
+               {"axes", axes},
+               {"tile", tuned.tile},
+               {"time_s", tuned.time_s.median},
+               {"default_tile", tuned.usual},
+               {"default_time_s", tuned.usual_time_s},
+               {"machine", tuned.machine},
+               {"code", tuned.code}};
+  // JSON has no infinity, which is the end of the interval of one sample, and no NaN.
+  const auto add = [&](const char* name, double value) {
+    if (std::isfinite(value)) json[name] = value;
+  };
+  add("time_lo_s", tuned.time_s.lo);
+  add("time_hi_s", tuned.time_s.hi);
+  add("default_ratio", tuned.usual_ratio);
+  return json;
 }
 
 /// Throws the JSON library's exceptions, and InputError for an unknown name or extent.
@@ -80,14 +91,32 @@ TunedTile from_json(const nlohmann::json& json) {
   };
   tuned.tile = tile("tile");
   tuned.usual = tile("default_tile");
-  tuned.time_s = json.at("time_s").get<double>();
+  const double time_s = json.at("time_s").get<double>();
+  tuned.time_s = {.median = time_s,
+                  .lo = json.value("time_lo_s", 0.0),
+                  .hi = json.value("time_hi_s", std::numeric_limits<double>::infinity())};
   tuned.usual_time_s = json.at("default_time_s").get<double>();
+  tuned.usual_ratio = json.value("default_ratio", 0.0);
+  tuned.machine = json.value("machine", std::string());
+  tuned.code = json.value("code", std::string());
   return tuned;
 }
 
+bool same_kernel_anywhere(const TunedTile& a, const TunedTile& b) {
+  return a.op == b.op && a.pass == b.pass && a.variant == b.variant && a.backend == b.backend &&
+         a.threads == b.threads && a.dtype == b.dtype;
+}
+
 bool same_kernel(const TunedTile& a, const TunedTile& b) {
-  return a.op == b.op && a.pass == b.pass && a.variant == b.variant && a.device == b.device &&
-         a.backend == b.backend && a.threads == b.threads && a.dtype == b.dtype;
+  return a.device == b.device && same_kernel_anywhere(a, b);
+}
+
+/// "other code (0123456789abcdef, this program has fedcba9876543210)"; empty where both are the
+/// same.
+std::string difference(const std::string& what, const std::string& then, const std::string& now) {
+  if (then == now) return {};
+  const auto named = [](const std::string& text) { return text.empty() ? "not recorded" : text; };
+  return "another " + what + " (" + io::impl::printable(named(then)) + ", here " + named(now) + ")";
 }
 
 double distance(const AxisValue& a, const AxisValue& b) {
@@ -134,6 +163,8 @@ TunedTile tile_key(const Operator& op, const Point& point, const std::string& va
   key.threads = point.threads;
   key.dtype = point.dtype;
   key.axes = point.values;
+  key.machine = machine_text(point.backend);
+  if (const Code* code = find_code(key.op, key.pass, variant)) key.code = code->name;
   return key;
 }
 
@@ -179,24 +210,51 @@ void Tuning::put(TunedTile tile) {
   tiles_.push_back(std::move(tile));
 }
 
-std::optional<Setting> Tuning::find(const Operator& op, const Point& point,
-                                    const std::string& variant) const {
-  const TunedTile key = tile_key(op, point, variant);
+const TunedTile* Tuning::nearest(const Operator& op, const TunedTile& key) const {
   std::vector<Setting> listed;
-  for (const VariantInfo& info : op.variants(point.backend, point.pass)) {
-    if (info.name == variant) listed = info.settings;
+  for (const VariantInfo& info : op.variants(key.backend, key.pass)) {
+    if (info.name == key.variant) listed = info.settings;
   }
-  std::optional<Setting> nearest;
+  const TunedTile* nearest = nullptr;
   double least = 0;
   for (const TunedTile& tuned : tiles_) {
     if (!same_kernel(tuned, key)) continue;
     if (std::find(listed.begin(), listed.end(), tuned.tile) == listed.end()) continue;
     const double far = distance(tuned, key);
-    if (nearest && far >= least) continue;
-    nearest = tuned.tile;
+    if (nearest != nullptr && far >= least) continue;
+    nearest = &tuned;
     least = far;
   }
   return nearest;
+}
+
+std::optional<Setting> Tuning::find(const Operator& op, const Point& point,
+                                    const std::string& variant) const {
+  const TunedTile* tuned = nearest(op, tile_key(op, point, variant));
+  return tuned == nullptr ? std::nullopt : std::optional(tuned->tile);
+}
+
+std::string Tuning::remark(const Operator& op, const Point& point,
+                           const std::string& variant) const {
+  const TunedTile key = tile_key(op, point, variant);
+  const std::string kernel =
+      key.op + " " + key.pass + " " + variant + " " + std::string(name_of(key.dtype));
+  const std::string again = "; katt tune " + key.op + " measures again";
+  if (const TunedTile* tuned = nearest(op, key)) {
+    std::vector<std::string> changes;
+    for (std::string change : {difference("machine", tuned->machine, key.machine),
+                               difference("code", tuned->code, key.code)}) {
+      if (!change.empty()) changes.push_back(std::move(change));
+    }
+    if (changes.empty()) return {};
+    return kernel + ": the tile is stale, tuned with " + join(changes, " and ") + again;
+  }
+  for (const TunedTile& tuned : tiles_) {
+    if (!same_kernel_anywhere(tuned, key) || tuned.device == key.device) continue;
+    return kernel + ": tuned on another machine only (" + io::impl::printable(tuned.device) +
+           ", here " + key.device + "), the default runs" + again;
+  }
+  return {};
 }
 
 std::optional<std::filesystem::path> usual_tuning_file() {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "measure/statistics.hpp"
 #include "op/registry.hpp"
 #include "plan/plan.hpp"
 
@@ -21,9 +22,12 @@ struct TunedTile {
   Dtype dtype = Dtype::f32;
   std::map<std::string, AxisValue, std::less<>> axes;
   Setting tile;
-  double time_s = 0;
-  Setting usual;  ///< the variant's default
+  Estimate time_s{};  ///< median with its 95 % interval
+  Setting usual;      ///< the variant's default
   double usual_time_s = 0;
+  double usual_ratio = 0;  ///< the default's time / the tile's, of the same rounds; 0: not known
+  std::string machine{};   ///< machine_text(); empty in files of earlier versions
+  std::string code{};      ///< name of the variant's code (record/code.hpp); "" where it has none
 };
 
 /// The point of a tile, before its setting and times are known.
@@ -53,9 +57,17 @@ class Tuning {
   [[nodiscard]] std::optional<Setting> find(const Operator& op, const Point& point,
                                             const std::string& variant) const;
 
+  /// What a user of find() should know: the tile is stale, because the variant's code or the
+  /// machine is another one than when it was tuned; or the file has tiles of other machines only.
+  /// Empty: nothing.
+  [[nodiscard]] std::string remark(const Operator& op, const Point& point,
+                                   const std::string& variant) const;
+
   [[nodiscard]] const std::vector<TunedTile>& all() const { return tiles_; }
 
  private:
+  [[nodiscard]] const TunedTile* nearest(const Operator& op, const TunedTile& key) const;
+
   std::vector<TunedTile> tiles_;
 };
 

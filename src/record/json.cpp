@@ -38,7 +38,8 @@ std::string settings_json(const Settings& settings) {
                      {"bind", settings.bind},
                      {"peer_timeout_s", settings.peer_timeout_s},
                      {"seed", settings.seed},
-                     {"paired_goal", settings.paired_goal}});
+                     {"paired_goal", settings.paired_goal},
+                     {"race", settings.race}});
 }
 
 std::string entries_json(std::span<const SweepEntry> entries) {

@@ -44,6 +44,7 @@ struct RowResult {
   io::Profile profile{};
   std::optional<Exchange> exchange{};  ///< for an operator of several ranks
   std::string note{};                  ///< remarks for a reader of the times
+  bool left_race = false;              ///< it left a race, and was measured in fewer rounds
   Effort effort{};                     ///< what the processor did
   Estimate speedup_cycles{};           ///< as speedup, of cycles; NaN where nobody counts them
   std::string suspicion{};             ///< why the time cannot be believed; then it is "suspect"

@@ -19,6 +19,7 @@
 #include "memory/tracker.hpp"
 #include "op/collective.hpp"
 #include "plan/forecast.hpp"
+#include "sweep/setting_races.hpp"
 
 namespace katt::bench {
 namespace {
@@ -217,7 +218,15 @@ std::vector<CaseRunner::Rows> CaseRunner::measure_together(std::span<const Plann
       settings.threads = point.threads;
       Largest agreed;
       if (group_.size() > 1) agreed = [&](double value) { return largest(value); };
-      if (!measure(contenders, settings, flush, stop_, bound, agreed)) return;
+      SettingRaces races({.min_rounds = settings.min_rounds});
+      for (std::size_t i = 0; settings.race && settings.rounds == 0 && i < group.size(); ++i) {
+        races.add(group[i], entered[i].indices, entered[i].first);
+      }
+      Referee referee;
+      if (!races.empty()) {
+        referee = [&](std::span<Contender> all) { return races.after_round(all); };
+      }
+      if (!measure(contenders, settings, flush, stop_, bound, agreed, referee)) return;
       for (std::size_t i = 0; i < group.size(); ++i) {
         finish_case(group[i], std::span(contenders).subspan(entered[i].first), entered[i]);
       }
@@ -328,6 +337,8 @@ void CaseRunner::finish_case(const PlannedCase& planned, std::span<Contender> co
                    .device = static_cast<std::size_t>(largest(static_cast<double>(own.device)))};
     }
     row.tensor_bytes = entered.input_bytes.total() + entered.output_bytes[k];
+    row.left_race = !contenders[k].left.empty();
+    if (row.left_race) row.note = contenders[k].left;
     if (row.status.is_ok()) {
       if (peer) row.total = contenders[k].candidate->peak();
       row.engine = contenders[k].candidate->engine();

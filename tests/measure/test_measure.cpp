@@ -75,6 +75,33 @@ TEST(Measure, RunsEveryContenderOnceARoundInVaryingOrder) {
   EXPECT_GE(orders.size(), 5U);
 }
 
+TEST(Measure, ARefereeTakesContendersOutAndEndsTheRounds) {
+  Journal journal;
+  std::vector<Contender> contenders;
+  for (const char* name : {"a", "b", "c"}) contenders.push_back(make(name, {}, &journal));
+  int rounds = 0;
+  const Referee referee = [&](std::span<Contender> all) {
+    ++rounds;
+    if (rounds == 3) all[1].left = "too slow";
+    return rounds == 9;
+  };
+  const StopFlag stop{false};
+  ASSERT_TRUE(
+      measure(contenders, {.precision = 1, .race = true}, no_flush, stop, Bound(), {}, referee));
+  EXPECT_EQ(rounds, 9) << "the referee says when, not the precision";
+  EXPECT_EQ(contenders[0].measured.samples_s.size(), 9U);
+  EXPECT_EQ(contenders[1].measured.samples_s.size(), 3U);
+  EXPECT_EQ(contenders[2].measured.samples_s.size(), 9U);
+  EXPECT_TRUE(contenders[1].measured.status.is_ok());
+  EXPECT_EQ(std::count(journal.begin(), journal.end(), "verify a"), 2);
+  EXPECT_EQ(std::count(journal.begin(), journal.end(), "verify b"), 1) << "it cannot win";
+
+  rounds = 0;
+  ASSERT_TRUE(measure(contenders, {.min_rounds = 5, .budget_s = 0, .race = true}, no_flush, stop,
+                      Bound(), {}, [&](std::span<Contender>) { return ++rounds == 100; }));
+  EXPECT_EQ(rounds, 5) << "the budget ends a race, too";
+}
+
 TEST(Measure, TakesThePointsOfAGroupOneAfterTheOther) {
   Journal journal;
   std::vector<Contender> contenders;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -33,7 +34,7 @@ class TuningTest : public ::testing::Test {
     t.axes = {{"size", size}, {"twin", size}, {"gain", 1.0}, {"order", std::string("rows")}};
     t.tile = tile;
     t.usual = {8, 8};
-    t.time_s = 1e-3;
+    t.time_s = {1e-3, 0.9e-3, 1.2e-3};
     t.usual_time_s = 2e-3;
     return t;
   }
@@ -88,7 +89,7 @@ TEST_F(TuningTest, AFileHoldsEverything) {
   const TunedTile& tile = read.all().front();
   EXPECT_EQ(tile.axes, written.axes);
   EXPECT_EQ(tile.usual, (Setting{8, 8}));
-  EXPECT_EQ(tile.time_s, 1e-3);
+  EXPECT_EQ(tile.time_s.median, 1e-3);
   EXPECT_EQ(tile.usual_time_s, 2e-3);
   EXPECT_EQ(read.find(op, point(16), "tiled"), (Setting{16, 8}));
   EXPECT_TRUE(Tuning::read(folder / "missing.json").all().empty());
@@ -102,6 +103,67 @@ TEST_F(TuningTest, AFileKeepsWhatIsThere) {
   EXPECT_EQ(read.all().size(), 2U);
   EXPECT_EQ(read.find(op, point(16), "tiled"), (Setting{8, 8}));
   EXPECT_EQ(read.find(op, point(32), "tiled"), (Setting{8, 8}));
+}
+
+TEST_F(TuningTest, AFileTellsMachineCodeAndInterval) {
+  TunedTile written = tuned(16, {16, 8});
+  written.machine = "a machine";
+  written.code = "0123456789abcdef";
+  written.usual_ratio = 1.5;
+  Tuning::update(path, std::span(&written, 1));
+  const TunedTile tile = Tuning::read(path).all().front();
+  EXPECT_EQ(tile.machine, "a machine");
+  EXPECT_EQ(tile.code, "0123456789abcdef");
+  EXPECT_EQ(tile.time_s.lo, 0.9e-3);
+  EXPECT_EQ(tile.time_s.hi, 1.2e-3);
+  EXPECT_EQ(tile.usual_ratio, 1.5);
+  // One sample bounds nothing, and JSON has no infinity.
+  written.time_s = median_interval(std::vector<double>{1e-3});
+  Tuning::update(path, std::span(&written, 1));
+  EXPECT_TRUE(std::isinf(Tuning::read(path).all().front().time_s.hi));
+}
+
+TEST_F(TuningTest, TellsWhatIsStale) {
+  const auto remark = [&](const TunedTile& tile) {
+    Tuning tuning;
+    tuning.put(tile);
+    return tuning.remark(op, point(16), "tiled");
+  };
+  TunedTile tile = tile_key(op, point(16), "tiled");
+  tile.tile = {16, 8};
+  EXPECT_EQ(remark(tile), "");
+  TunedTile other_code = tile;
+  other_code.code = "0123456789abcdef";
+  EXPECT_EQ(
+      remark(other_code),
+      "toy forward tiled f32: the tile is stale, tuned with another code (0123456789abcdef, here "
+      "not recorded); katt tune toy measures again");
+  TunedTile old = tile;
+  old.machine.clear();
+  EXPECT_NE(remark(old).find("stale, tuned with another machine (not recorded, here "),
+            std::string::npos);
+  TunedTile elsewhere = tile;
+  elsewhere.device = "Another CPU";
+  EXPECT_NE(remark(elsewhere).find("tuned on another machine only (Another CPU, here "),
+            std::string::npos);
+  TunedTile other_kernel = elsewhere;
+  other_kernel.threads = 1;
+  EXPECT_EQ(remark(other_kernel), "") << "nobody tuned this one";
+}
+
+TEST_F(TuningTest, APlanTellsAStaleTileOnce) {
+  Tuning tuning;
+  tuning.put(tuned(16, {16, 8}));  // no machine, as in files of earlier versions
+  std::vector<SweepEntry> entries{{.op = &op, .label = "", .axes = {}, .where = ""}};
+  entries[0].axes = {{"variant", "tiled", "--variant"},
+                     {"threads", "2", "--threads"},
+                     {"size", "16,32", "--size"},
+                     {"tile", "auto", "--tile"}};
+  const auto plan = plan_cases(entries, 1, tuning);
+  EXPECT_EQ(plan.at(1).configs.at(0).setting, (Setting{16, 8})) << "it is used all the same";
+  EXPECT_EQ(remarks_of(plan).size(), 1U);
+  entries[0].axes.pop_back();
+  EXPECT_TRUE(remarks_of(plan_cases(entries, 1, tuning)).empty());
 }
 
 TEST_F(TuningTest, RefusesOtherFiles) {
@@ -145,12 +207,14 @@ TEST_F(TuningTest, AllTilesAreAskedForUnlessSomeAreNamed) {
   EXPECT_THROW(ask_for_all_tiles(entries, registry), InputError);
 }
 
-RowResult row(Setting tile, double median, double half_width, Status status = Status::ok()) {
+/// A row with `samples` by round.
+RowResult row(Setting tile, std::vector<double> samples, Status status = Status::ok()) {
   RowResult r;
   r.requested = r.resolved = {"tiled", tile};
   r.default_setting = {8, 8};
   r.status = std::move(status);
-  r.time_s = {median, median - half_width, median + half_width};
+  r.time_s = median_interval(samples);
+  r.samples_s = std::move(samples);
   return r;
 }
 
@@ -162,13 +226,27 @@ TEST_F(TuningTest, TheDefaultStaysUnlessATileIsClearlyFaster) {
     const auto tiles = fastest_tiles(planned, rows);
     return tiles.empty() ? Setting{} : tiles.front().tile;
   };
-  EXPECT_EQ(chosen({row({8, 8}, 2.0, 0.1), row({16, 8}, 1.0, 0.1)}), (Setting{16, 8}));
-  EXPECT_EQ(chosen({row({8, 8}, 1.1, 0.1), row({16, 8}, 1.0, 0.1)}), (Setting{8, 8}));
-  EXPECT_EQ(chosen({row({8, 8}, 2.0, 0.1), row({16, 8}, 1.0, 0.1, Status::failed("wrong"))}),
+  const std::vector<double> one{1.0, 1.1, 1.2}, two{2.0, 2.2, 2.4}, noisy{1.3, 1.05, 1.25};
+  EXPECT_EQ(chosen({row({8, 8}, two), row({16, 8}, one)}), (Setting{16, 8}));
+  EXPECT_EQ(chosen({row({8, 8}, noisy), row({16, 8}, one)}), (Setting{8, 8}));
+  EXPECT_EQ(chosen({row({8, 8}, two), row({16, 8}, one, Status::failed("wrong"))}),
             (Setting{8, 8}));
-  EXPECT_EQ(chosen({row({8, 8}, 2.0, 0.1, Status::skipped("no")), row({16, 8}, 3.0, 0.1)}),
-            (Setting{16, 8}));
+  EXPECT_EQ(chosen({row({8, 8}, two, Status::skipped("no")), row({16, 8}, one)}), (Setting{16, 8}));
   EXPECT_EQ(chosen({}), Setting{});
+}
+
+TEST_F(TuningTest, ATileThatLeftARaceIsNotChosen) {
+  PlannedCase planned;
+  planned.op = &op;
+  planned.point = point(16);
+  std::vector<RowResult> rows{row({8, 8}, {1.2, 1.2}), row({16, 8}, {1.0, 1.1, 1.3})};
+  rows[0].left_race = true;
+  const std::vector<TunedTile> tiles = fastest_tiles(planned, rows);
+  ASSERT_EQ(tiles.size(), 1U);
+  EXPECT_EQ(tiles[0].tile, (Setting{16, 8}));
+  EXPECT_NEAR(tiles[0].usual_ratio, (1.2 / 1.0 + 1.2 / 1.1) / 2, 1e-12) << "of the rounds of both";
+  EXPECT_EQ(tiles[0].time_s.median, 1.1);
+  EXPECT_EQ(tiles[0].machine, machine_text(Backend::openmp));
 }
 
 }  // namespace

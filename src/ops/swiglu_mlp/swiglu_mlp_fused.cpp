@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "core/execution.hpp"
 #include "ops/swiglu/swiglu_kernels.hpp"
@@ -257,9 +258,16 @@ void run(const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
 }  // namespace
 
 const std::vector<Setting>& fused_tiles() {
-  static const std::vector<Setting> tiles{{384, 16384}, {4096, 16384}, {4096, 4096}, {4096, 2048},
-                                          {1024, 1024}, {256, 256},    {256, 1024},  {512, 512},
-                                          {512, 1024},  {1024, 2048},  {2048, 1024}};
+  static const std::vector<Setting> tiles = [] {
+    const Setting first{384, 16384};  // the default of a host's forward pass
+    std::vector<Setting> all{first};
+    for (const int tokens : {256, 384, 512, 1024, 2048, 4096}) {
+      for (const int columns : {256, 512, 1024, 2048, 4096, 16384}) {
+        if (Setting tile{tokens, columns}; tile != first) all.push_back(std::move(tile));
+      }
+    }
+    return all;
+  }();
   return tiles;
 }
 

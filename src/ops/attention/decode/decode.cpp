@@ -1,7 +1,6 @@
 #include "ops/attention/decode/decode.hpp"
 
 #include <string>
-#include <utility>
 
 #include "core/error.hpp"
 #include "ops/attention/check.hpp"
@@ -22,8 +21,11 @@ using DecodeEngine = tile::RowEngine<Exec, T, decode_tile_kv<Exec>>;
 template <class Exec>
 std::vector<Tile> decode_tiles() {
   // A host amortises the start of a split; a device needs many splits for its multiprocessors.
-  std::vector<Tile> tiles{{64, 1024}, {64, 256}, {64, 128}, {64, 512}, {64, 2048}, {64, 4096}};
-  if (!is_host_v<Exec>) std::swap(tiles[0], tiles[1]);
+  const int usual = is_host_v<Exec> ? 1024 : 256;
+  std::vector<Tile> tiles{{64, usual}};
+  for (const int keys : {128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192}) {
+    if (keys != usual) tiles.emplace_back(64, keys);
+  }
   return tiles;
 }
 
