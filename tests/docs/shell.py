@@ -29,6 +29,8 @@ ELSEWHERE = {
     "python3": "fetches packages; scripts/peers does the same",
     "ncu": "needs a GPU and NVIDIA's profiler",
     "nsys": "needs a GPU and NVIDIA's profiler",
+    "cc": "compiles the kernels that prepare() of test_code_blocks.py compiles, too",
+    "cd": "the commands run in one folder",
     "mine": "the program of the reader; tests/structure/install_and_consume builds and runs one",
     "test_ops_OP": "a pattern of names of tests, which scripts/test runs",
     "test_io_fuzz": "minutes; scripts/test runs it",
@@ -37,7 +39,8 @@ ELSEWHERE = {
 # What a page calls the reader's files and numbers.
 PLACEHOLDERS = {
     "DIR": "model", "FILE": "text.txt", "FILE.h5": "tokens.h5", "FILE.toml": "sweep.toml", "CASE.h5": "case.h5",
-    "OUT.h5": "out.h5", "RESULT.h5": "result.h5", "TUNED": "tuned", "FILES…": "old.h5 new.h5", "OP": "attention",
+    "OUT.h5": "out.h5", "RESULT.h5": "result.h5", "TUNED": "tuned", "TASK.json": "task.json",
+    "VERDICT.json": "verdict.json", "FILES…": "old.h5 new.h5", "OP": "attention",
 }  # fmt: skip
 # Files of results/ that hold what a command asks for: peers are not installed where tests run.
 WITH_PEERS = {

@@ -1,6 +1,7 @@
 """Every block of code in README.md and docs/ runs, or is held against what runs: blocks.py and shell.py have the rules."""
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -77,6 +78,11 @@ def prepare(folder: Path, page: str, measured: Path):
         file["tokens"] = numpy.arange(4096, dtype=numpy.int32) % 64
     shutil.copyfile(ROOT / "experiments/smoke/sweep.toml", folder / "sweep.toml")
     (folder / "build").mkdir()
+    for name, source in (("mine", "candidate/attention"), ("swiglu", "referee/swiglu")):  # kernels of the reader
+        command = ["cc", "-O2", "-fopenmp", "-shared", "-fPIC", f"-I{ROOT}/src/candidate", f"{ROOT}/examples/{source}.c"]
+        subprocess.run([*command, "-o", str(folder / f"{name}.so"), "-lm"], check=True)
+    task = json.loads((ROOT / "examples/referee/task.json").read_text())
+    (folder / "task.json").write_text(json.dumps(task | {"axes": {"tokens": 3, "intermediate": 8}, "limits": {}}))
     if not page.startswith(LESSONS):
         for name in ("result.h5", "mine.h5", "old.h5", "new.h5", "part_1.h5", "answer.h5", "results/mine.h5"):
             shutil.copyfile(measured, folder / name)

@@ -445,6 +445,7 @@ RowResult unusual_row() {
   row.exchange = Exchange{31, 32, 33, 0.25, 0.5, 0.75};
   row.note = "a remark";
   row.suspicion = "too fast";
+  row.left_race = true;
   row.paired = {.median = 41, .lo = 42, .hi = 43};
   row.effort = {.cycles = {51, 52, 53},
                 .ghz = 3.5,
