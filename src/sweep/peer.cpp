@@ -20,8 +20,6 @@
 namespace katt::bench {
 namespace {
 
-using Json = nlohmann::json;
-
 CandidateOptions options_of(const Settings& settings) {
   return {.untrusted = settings.untrusted,
           .python_program = settings.candidate_program,
@@ -29,9 +27,9 @@ CandidateOptions options_of(const Settings& settings) {
 }
 
 /// The request that opens a case, without its tensors.
-Json open_request(const Operator& op, const Point& point, const ForeignCase& foreign,
-                  const Bound& bound) {
-  Json axes = Json::object();
+nlohmann::json open_request(const Operator& op, const Point& point, const ForeignCase& foreign,
+                            const Bound& bound) {
+  nlohmann::json axes = nlohmann::json::object();
   for (const auto& [axis, value] : point.values) {
     std::visit([&, key = axis](const auto& held) { axes[key] = held; }, value);
   }
@@ -129,7 +127,7 @@ PeerEntry Peers::open_candidate(const std::string& name, const CandidateFile& fi
 PeerEntry Peers::entry_of(const std::string& name, OpenCase open) {
   write_all(open.foreign.inputs, open.input_memory, open.inputs);
   const bool is_sealed = open.process->is_sealed();
-  const Json reply = reply_to(*open.process, open.request);
+  const nlohmann::json reply = reply_to(*open.process, open.request);
   if (std::string reason = text_of(reply, "skipped"); !reason.empty()) return skipped(reason);
   if (std::string about = text_of(reply, "about"); !about.empty() && !is_sealed) {
     about_[name] = about;
@@ -149,7 +147,7 @@ PeerLaunch Peers::launch_of_peer(const std::string& name) const {
   return caged(std::move(launch), available_memory(Backend::openmp));
 }
 
-std::string Peers::about() const { return Json(about_).dump(); }
+std::string Peers::about() const { return nlohmann::json(about_).dump(); }
 
 void check_peers(std::span<const SweepEntry> entries) {
   static const std::vector<std::string> known = split(KATT_PEERS, ',');

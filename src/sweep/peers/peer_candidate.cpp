@@ -11,17 +11,15 @@
 
 namespace katt::bench {
 
-using Json = nlohmann::json;
-
-Json reply_to(PeerProcess& process, Json request) {
+nlohmann::json reply_to(PeerProcess& process, nlohmann::json request) {
   if (process.is_sealed()) request["id"] = process.next_number();
   const std::string line = process.ask(request.dump());
-  Json reply = Json::parse(line, nullptr, false);
+  nlohmann::json reply = nlohmann::json::parse(line, nullptr, false);
   if (!reply.is_object()) {
     throw std::runtime_error(process.noun() + " answered \"" + truncated(line, 60) +
                              "\", expected a JSON object");
   }
-  if (process.is_sealed() && reply.value("id", Json()) != request["id"]) {
+  if (process.is_sealed() && reply.value("id", nlohmann::json()) != request["id"]) {
     throw std::runtime_error(process.noun() + " answered another request than it was asked");
   }
   if (const auto reason = reply.find("failed"); reason != reply.end()) {
@@ -30,7 +28,7 @@ Json reply_to(PeerProcess& process, Json request) {
   return reply;
 }
 
-std::string text_of(const Json& reply, const char* key) {
+std::string text_of(const nlohmann::json& reply, const char* key) {
   const auto found = reply.find(key);
   return found != reply.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
@@ -40,7 +38,7 @@ std::vector<Transport> measured_transport(PeerProcess& process) {
   for (const double work_s : {0.0, 1e-4, 1e-3}) {
     std::vector<double> seconds;
     for (int i = 0; i < 11; ++i) {
-      const Json reply = reply_to(process, {{"do", "spin"}, {"seconds", work_s}});
+      const nlohmann::json reply = reply_to(process, {{"do", "spin"}, {"seconds", work_s}});
       seconds.push_back(process.last_ask_s() - reply.at("seconds").get<double>());
     }
     measured.push_back({work_s, std::max(0.0, median_interval(seconds).median)});
@@ -52,7 +50,7 @@ namespace {
 
 /// The peer's memory in a reply, "host_bytes" and "device_bytes"; nothing when the reply has
 /// neither. Throws std::runtime_error when one of them is missing or is not a count.
-std::optional<memory::Bytes> peak_of(const Json& reply) {
+std::optional<memory::Bytes> peak_of(const nlohmann::json& reply) {
   const auto host = reply.find("host_bytes");
   const auto device = reply.find("device_bytes");
   if (host == reply.end() && device == reply.end()) return std::nullopt;
@@ -73,7 +71,7 @@ class ForeignCandidate : public Candidate {
   ~ForeignCandidate() override {
     if (!child().alive()) return;
     try {
-      (void)child().ask(Json{{"do", "close"}}.dump());
+      (void)child().ask(nlohmann::json{{"do", "close"}}.dump());
     } catch (const std::exception&) {  // the process is dead now, and the next case starts another
     }
   }
@@ -82,7 +80,7 @@ class ForeignCandidate : public Candidate {
   void fence() final {}  // a run is over when the reply is here
 
   std::optional<double> timed(int runs) final {
-    const Json reply = reply_to(child(), {{"do", "run"}, {"times", runs}});
+    const nlohmann::json reply = reply_to(child(), {{"do", "run"}, {"times", runs}});
     const auto seconds = reply.find("seconds");
     if (seconds == reply.end() || !seconds->is_number() || !(seconds->get<double>() > 0)) {
       throw std::runtime_error(child().noun() + " answered " + truncated(reply.dump(), 60) +
@@ -128,8 +126,8 @@ class ForeignCandidate : public Candidate {
   }
 
   /// Writes the changed elements to the shared memory, and returns them for a request.
-  Json write_changes() {
-    Json changed = Json::array();
+  nlohmann::json write_changes() {
+    nlohmann::json changed = nlohmann::json::array();
     for (const InputChange& change : changes_) {
       const auto& inputs = open_.foreign.inputs;
       const auto tensor = std::ranges::find(inputs, change.name, &ForeignTensor::name);
@@ -166,14 +164,14 @@ class ForeignCandidate : public Candidate {
 
 class PeerCandidate final : public ForeignCandidate {
  public:
-  PeerCandidate(OpenCase open, const Json& reply)
+  PeerCandidate(OpenCase open, const nlohmann::json& reply)
       : ForeignCandidate(std::move(open)),
         engine_(text_of(reply, "engine")),
         knows_inputs_(reply.contains("inputs")) {}
 
   void take_inputs() override {
     if (changes_.empty()) return;
-    Json changed = write_changes();
+    nlohmann::json changed = write_changes();
     if (knows_inputs_) {
       (void)reply_to(child(), {{"do", "inputs"}, {"changed", std::move(changed)}});
     } else {
@@ -225,7 +223,7 @@ class SealedCandidate final : public ForeignCandidate {
 
 }  // namespace
 
-std::unique_ptr<Candidate> peer_candidate(OpenCase open, const Json& reply) {
+std::unique_ptr<Candidate> peer_candidate(OpenCase open, const nlohmann::json& reply) {
   return std::make_unique<PeerCandidate>(std::move(open), reply);
 }
 

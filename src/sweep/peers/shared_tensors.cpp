@@ -7,8 +7,6 @@
 namespace katt::bench {
 namespace {
 
-using Json = nlohmann::json;
-
 /// Calls f with the element type of a tensor.
 template <class F>
 void visit_element(const ForeignTensor& tensor, const F& f) {
@@ -26,9 +24,9 @@ std::size_t count_of(const ForeignTensor& tensor) {
   return count;
 }
 
-Json SharedOffsets::place(const std::vector<ForeignTensor>& tensors,
-                          std::vector<std::size_t>& offsets) {
-  Json list = Json::array();
+nlohmann::json SharedOffsets::place(const std::vector<ForeignTensor>& tensors,
+                                    std::vector<std::size_t>& offsets) {
+  nlohmann::json list = nlohmann::json::array();
   for (const ForeignTensor& tensor : tensors) {
     offsets.push_back(bytes_);
     std::size_t size = 0;

@@ -14,24 +14,23 @@
 namespace katt::bench {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t max_task_bytes = 1 << 20;
 constexpr int max_depth = 4;
 
 /// An object of the file whose keys are taken one by one; what is left at the end is unknown.
 class Object {
  public:
-  Object(std::string where, Json json) : where_(std::move(where)), json_(std::move(json)) {
+  Object(std::string where, nlohmann::json json)
+      : where_(std::move(where)), json_(std::move(json)) {
     if (!json_.is_object()) throw InputError(where_ + ": expected an object");
   }
 
   /// The value of a key; nothing where the file has none.
-  std::optional<Json> take(const std::string& key) {
+  std::optional<nlohmann::json> take(const std::string& key) {
     known_.push_back(key);
     const auto found = json_.find(key);
     if (found == json_.end()) return std::nullopt;
-    Json value = std::move(*found);
+    nlohmann::json value = std::move(*found);
     json_.erase(found);
     return value;
   }
@@ -60,18 +59,18 @@ class Object {
     return value->get<bool>();
   }
   /// A value, or a list of them, in the syntax of an axis.
-  std::string axis(const std::string& key, const Json& value) const {
+  std::string axis(const std::string& key, const nlohmann::json& value) const {
     if (!value.is_array()) return item(key, value);
     std::vector<std::string> items;
-    for (const Json& one : value) items.push_back(item(key, one));
+    for (const nlohmann::json& one : value) items.push_back(item(key, one));
     return join(items, ",");
   }
   std::optional<std::string> list(const std::string& key) {
     const auto value = take(key);
     return value ? std::optional(axis(key, *value)) : std::nullopt;
   }
-  [[nodiscard]] std::vector<std::pair<std::string, Json>> rest() const {
-    std::vector<std::pair<std::string, Json>> rest;
+  [[nodiscard]] std::vector<std::pair<std::string, nlohmann::json>> rest() const {
+    std::vector<std::pair<std::string, nlohmann::json>> rest;
     for (const auto& [key, value] : json_.items()) rest.emplace_back(key, value);
     return rest;
   }
@@ -88,20 +87,20 @@ class Object {
   }
 
  private:
-  [[nodiscard]] std::string item(const std::string& key, const Json& value) const {
+  [[nodiscard]] std::string item(const std::string& key, const nlohmann::json& value) const {
     if (value.is_string()) return value.get<std::string>();
     if (value.is_boolean()) return value.get<bool>() ? "1" : "0";
     if (!value.is_number()) fail(key, value, "a number, a string, true, false, or a list of them");
     return value.dump();
   }
-  [[noreturn]] void fail(const std::string& key, const Json& value,
+  [[noreturn]] void fail(const std::string& key, const nlohmann::json& value,
                          const std::string& expected) const {
     throw InputError(place(key) + ": holds " + io::impl::printable(truncated(value.dump(), 60)) +
                      ", expected " + expected);
   }
 
   std::string where_;
-  Json json_;
+  nlohmann::json json_;
   std::vector<std::string> known_;
 };
 
@@ -129,7 +128,8 @@ RefereeTask read_task(const std::filesystem::path& path, const Registry& registr
   const std::string text =
       io::impl::read_text(path, max_task_bytes, "a task of katt referee (JSON)");
   Object root(name, io::impl::parse_json(name, text, max_depth));
-  RefereeTask task{.where = name};
+  RefereeTask task;
+  task.where = name;
   task.request.source = text;
   SweepEntry entry;
   const std::string op = root.required("operator", "the name of an operator");

@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "sweep/referee/task.hpp"
 #include "record/results.hpp"
+#include "sweep/referee/task.hpp"
 
 namespace katt::bench {
 
