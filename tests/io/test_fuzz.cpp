@@ -471,7 +471,7 @@ TEST(Fuzz, TuningFile) {
           tile.axes = {{"seq_q", size}, {"scale", 0.5}, {"order", std::string("rows")}};
           tile.tile = {64, 64};
           tile.usual = {32, 64};
-          tile.time_s = 1e-3;
+          tile.time_s = {.median = 1e-3, .lo = 1e-3, .hi = 1e-3};
           tuning.put(tile);
         }
         const fs::path file = folder / "tuning.json";
