@@ -12,7 +12,7 @@ from katt_report import schema
 from katt_report.limits import checked
 from katt_report.load import Ceiling, Profile, Results
 from katt_report.points import Points
-from katt_report.ratios import against_peers
+from katt_report.ratios import against_peers, believable
 from katt_report.text import list_text, names_text, usual_value
 
 _GROUP_COLUMNS = ("op", "pass", "backend")
@@ -133,6 +133,7 @@ def groups(results: Results) -> list[Group]:
     and labels without are separate groups, and so is every label with curves when they are too many
     to draw together.
     """
+    results = believable(results)
     points = results.points
     identity = points.tuples(points.identity)
     machines = {results.machine_of(*key) for key in points.tuples(["source", "run"])} - {""}

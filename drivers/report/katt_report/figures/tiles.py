@@ -47,7 +47,7 @@ def tiles(group: Group) -> style.Plot | None:
         "Tiles",
         figure,
         "What a tile loses against the fastest of its panel, which is framed and named above it with its throughput "
-        "(median times; brighter is faster, one scale for all panels). Hatched: refused or failed, with the reason in "
+        "(median times; brighter is faster, one scale for all panels). Hatched: refused, failed or suspect, with the reason in "
         "the table; empty: not asked for. Extents with which nothing ran are left out." + more,
         "Heat maps of throughput over tile_q and tile_kv.",
     )

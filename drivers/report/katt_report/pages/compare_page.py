@@ -87,8 +87,8 @@ def _rules(found: Comparison) -> list[str]:
         "baseline's own rows are shown only.",
         "Where more rows are unclear than are judged, or none is, the comparison cannot tell.",
         f"Also a regression: a row that was ok and now fails, an error more than {ERROR_GROWTH:g} times as large, "
-        f"memory more than {100 * (MEMORY_GROWTH - 1):.0f} % larger. Lost: measured before, now missing or "
-        f"refused, {'which was allowed here' if found.allow_lost else 'which counts as a regression'}.",
+        f"memory more than {100 * (MEMORY_GROWTH - 1):.0f} % larger. Lost: measured before, now missing, "
+        f"refused or suspect, {'which was allowed here' if found.allow_lost else 'which counts as a regression'}.",
     ]
 
 

@@ -25,7 +25,8 @@ ul { padding-left: 20px; margin: 6px 0; } li { margin: 3px 0; max-width: 100ch; 
 .headline li:first-child { font-weight: 600; }
 .answer { font-size: 19px; line-height: 1.4; font-weight: 600; margin: 14px 0; max-width: none; }
 .failed { background: #fbe9e7; border-left: 4px solid #a8200d; color: #8a1a0a; padding: 10px 18px; margin: 14px 0; }
-.failed li:first-child { font-weight: 700; }
+.suspect { background: #fdf1dc; border-left: 4px solid #b35900; color: #6b3500; padding: 10px 18px; margin: 14px 0; }
+.failed li:first-child, .suspect li:first-child { font-weight: 700; }
 details { margin: 10px 0; } summary { cursor: pointer; color: #0050a0; }
 .caution { background: #fdf4ea; border-left: 4px solid #d55e00; padding: 8px 18px; margin: 14px 0; }
 figure { margin: 12px 0 26px; } figure img { max-width: 100%; height: auto; display: block; }
@@ -45,11 +46,11 @@ pre { background: #f6f6f6; padding: 8px 12px; font-size: 12px; white-space: pre-
 @media print {
   @page { size: A4; margin: 14mm; }
   body { font-size: 10.5pt; } main { max-width: none; padding: 0; } nav { display: none; }
-  figure, .headline, .caution, .failed { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  figure, .headline, .caution, .failed, .suspect { break-inside: avoid; } h2, h3 { break-after: avoid; }
   figure img { max-height: 230mm; }
   .scroll { overflow: visible; } table { font-size: 7pt; } th, td { padding: 1.5px 4px; } tr { break-inside: avoid; }
   thead { display: table-header-group; } a { color: inherit; text-decoration: none; }
-  .headline, .caution, .failed, pre { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  .headline, .caution, .failed, .suspect, pre { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 """
 
@@ -114,6 +115,7 @@ def small(text: str) -> str:
 _MARKS = {
     "ok": ("good", "✓"), "improved": ("good", "▲"), "same": ("plain", "="), "baseline": ("plain", "·"),
     "new": ("plain", "+"), "skipped": ("weak", "–"), "failed": ("bad", "✗"),
+    "suspect": ("bad", "‼"),
     "regression": ("bad", "▼"),
 }  # fmt: skip
 

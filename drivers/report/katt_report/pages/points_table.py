@@ -39,7 +39,7 @@ class _Line:
 
 
 def points_table(group: Group) -> str:
-    """The measured and the failed rows, failed ones first; skipped rows folded, by reason."""
+    """The measured, failed and suspect rows, the latter two first; skipped rows folded, by reason."""
     axes, tiled = _axes(group), _tiled(group)
     heads = [(name, kind) for name, kind in axes]
     heads += [("variant", "")] + [("tile", "n")] * tiled + [("status", "")] + [(text, "n") for text in _heads(group)]
@@ -71,13 +71,13 @@ def _skipped(group: Group, axes: list[tuple[str, str]]) -> str:
 
 
 def text_table(group: Group) -> str:
-    """The same for a terminal: failed rows first, skipped ones by variant and reason at the end."""
+    """The same for a terminal: failed and suspect rows first, skipped ones by variant and reason at the end."""
     axes, tiled = _axes(group), _tiled(group)
     lines = [[*(name for name, _ in axes), "variant", *["tile"] * tiled, *_heads(group)]]
     right = [kind == "n" for _, kind in axes] + [False] + [True] * tiled + [True] * len(_heads(group))
     for line in _lines(group, group.points.where(group.points["status"] != "skipped")):
         cells = [*line.axes, line.variant[0], *[line.tile] * tiled]
-        cells += [f"FAILED: {line.reason}"] if line.reason else [
+        cells += [f"{line.status.upper()}: {line.reason}"] if line.reason else [
             f"{main} ({more})" if more else main for main, more in line.results]  # fmt: skip
         lines.append(cells)
     whole = [line for line in lines if len(line) == len(right)]
@@ -148,7 +148,8 @@ def _lines(group: Group, points: Points) -> Iterator[_Line]:
 
     def place(row: dict) -> tuple:
         along = (dtypes.index(row[name]) if name == "dtype" else row[name] for name in names)
-        return (row["status"] != "failed", *along, variants.index(row["variant"]), row["tile_q"], row["tile_kv"])
+        first = schema.WRONG.index(row["status"]) if row["status"] in schema.WRONG else len(schema.WRONG)
+        return (first, *along, variants.index(row["variant"]), row["tile_q"], row["tile_kv"])
 
     against, exchanges, paired = _against(group), _exchanges(group), bool(_paired_heads(group))
     shared = zip(points.rows(), believed(points, group.ceilings).tolist(), strict=True)
