@@ -15,6 +15,7 @@ from katt_report.text import (
     bytes_text,
     error_text,
     percent_text,
+    range_text,
     rate_text,
     ratio_text,
     seconds_text,
@@ -185,7 +186,7 @@ def _results(
     clock = f"at {rate_text(hertz, 'Hz')}" if math.isfinite(hertz) else ""
     clock += ", throttled" * (row["throttled"] > 0)
     return [
-        (seconds_text(row["time_s"]), _range(row["time_lo_s"], row["time_hi_s"], seconds_text)),
+        (seconds_text(row["time_s"]), range_text(row["time_lo_s"], row["time_hi_s"], seconds_text)),
         (rate_text(rate, group.rate_unit), clock),
         ceiling,
         _ratio(row, "speedup") if row["variant"] != group.baseline else ("", ""),
@@ -201,7 +202,7 @@ def _results(
 def _ratio(row: dict, name: str) -> tuple[str, str]:
     if not math.isfinite(row[name]):
         return "", ""
-    return f"{ratio_text(row[name])}×", _range(row[f"{name}_lo"], row[f"{name}_hi"], ratio_text)
+    return f"{ratio_text(row[name])}×", range_text(row[f"{name}_lo"], row[f"{name}_hi"], ratio_text)
 
 
 def _exchanged(row: dict) -> list[tuple[str, str]]:
@@ -212,12 +213,3 @@ def _exchanged(row: dict) -> list[tuple[str, str]]:
         return [(rate, ""), *[("–", "")] * 4]
     texts = rate, bytes_text(sent), significant(messages), percent_text(inside), percent_text(hidden)
     return [(text, "") for text in texts]
-
-
-def _range(low: float, high: float, text) -> str:
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return ""
-    # Both ends in the unit of the upper end, so that the unit stands once.
-    first, last = text(low), text(high)
-    same = first.partition(" ")[2] == last.partition(" ")[2]
-    return f"{first.partition(' ')[0] if same else first}–{last.partition(' ')[0] if same else last}"
