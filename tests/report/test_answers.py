@@ -124,7 +124,8 @@ def test_series_are_switched_off_and_printed(small, tmp_path):
     text = report(small)["report.html"].decode()
     found = driven(text, f"""{POINT}
         const image = frame.querySelector('img'), whole = image.src;
-        const parts = (n) => (atob(image.src.split(',')[1]).match(new RegExp('id="series-' + n + '-', 'g')) || []).length;
+        const parse = () => new DOMParser().parseFromString(atob(image.src.split(',')[1]), 'image/svg+xml');
+        const parts = (n) => parse().querySelectorAll('[id^=series-' + n + '-]:not([display=none])').length;
         const button = figure.querySelectorAll('.series button')[1], before = [parts(0), parts(1)];
         button.click();
         const after = [parts(0), parts(1)], flash = data.marks.find((mark) => mark[0] === 1);

@@ -59,12 +59,12 @@
     tip.style.top = y + window.scrollY + "px";
   }
 
-  // The image without the series that are off.
+  // The image without the series that are off: hidden, as other parts may use shapes that theirs define.
   function drawn(original, off) {
     if (!off.size) return original;
     const image = new DOMParser().parseFromString(decode(original), "image/svg+xml");
     for (const part of image.querySelectorAll("[id^=series-]")) {
-      if (off.has(Number(part.id.split("-")[1]))) part.remove();
+      if (off.has(Number(part.id.split("-")[1]))) part.setAttribute("display", "none");
     }
     return encode(new XMLSerializer().serializeToString(image));
   }
