@@ -32,7 +32,7 @@ class Result:
     def frame(self) -> pandas.DataFrame:
         """One row a variant at a point, with the columns of docs/schema.md and `source`, the file's name. The column
         `status` says which rows were measured: of a row that was skipped or failed `time_s` and what follows from it
-        is NaN, and `reason` says why."""
+        is NaN; a suspect row has a time that nobody should believe; `reason` says why."""
         return self._results.frame
 
     @property

@@ -67,7 +67,7 @@ def test_page_and_figures(files, name):
     assert not page.open
     # Self-contained: every address is inside the page.
     assert all(address.startswith(("data:image/svg+xml;base64,", "#")) for address in page.addresses)
-    assert "<script" not in made["report.html"].decode()
+    assert "src=" not in "".join(re.findall("<script[^>]*>", made["report.html"].decode()))
     for heading in ("Accuracy", "All points", "Measured ceilings", "Provenance", "How to read it"):
         assert heading in page.headings
     for file, data in made.items():
@@ -206,7 +206,7 @@ def test_provenance_is_complete_and_escaped(tmp_path, quick):
     for name in file.runs["run-0001"]:
         assert f">{name}</th>" in page
     assert "&lt;script&gt;" in page
-    assert "<script" not in page
+    assert "<script>alert" not in page
 
 
 def test_cautions(tmp_path, quick):

@@ -16,6 +16,7 @@ from katt_report.calibration import Calibration
 from katt_report.errors import InputError
 from katt_report.load import Results
 from katt_report.points import Points
+from katt_report.ratios import believable
 from katt_report.statistics import Interval, median_interval, paired_ratio
 from katt_report.text import bytes_text, error_text, significant, usual_value, value_text
 
@@ -26,6 +27,8 @@ ERROR_GROWTH = 2.0
 MEMORY_GROWTH = 1.10
 REGRESSION, IMPROVED, SAME, UNCLEAR, BASELINE = "regression", "improved", "same", "unclear", "baseline"
 LOST, NEW = "lost", "new"
+_LOSES = {schema.SKIPPED: "refused", schema.SUSPECT: "suspect"}
+"""How a row that is no longer measured is lost; one that fails is a regression."""
 _ENVIRONMENT = (
     "device", "backend", "cores", "build_type", "compiler", "compile_flags", "kokkos_version", "blas", "isa", "seed",
 )  # fmt: skip
@@ -55,7 +58,7 @@ class Row:
 @dataclass
 class Comparison:
     """All rows, the drift of the machine, and the verdict. `allow_lost`: rows that the new file
-    lacks, or refuses, are not a regression."""
+    lacks, refuses or doubts are not a regression."""
 
     rows: list[Row]
     tolerance: float
@@ -139,8 +142,8 @@ def compare(
 
     A row is slower if the intervals of old and new do not overlap (see `interval_level`) and the
     change exceeds `tolerance`. Errors may double and memory may grow by a tenth; an ok row that now
-    fails is a regression. A row that is now missing or refused is lost, which is as bad unless
-    `allow_lost`.
+    fails is a regression. A row that is now missing, refused or suspect is lost, which is as bad
+    unless `allow_lost`.
 
     Metric `speedup`: the paired speedup over the baseline. `time`: the plain median time. `auto`:
     the speedup; it is unclear when the baseline of the case itself moved by more than `COMPARABLE`,
@@ -155,6 +158,7 @@ def compare(
 
     `calibration` widens every interval by the between-runs term of its operator and metric on that machine.
     """
+    old, new = believable(old), believable(new)
     names, notes = _identity(old.points, new.points)
     sides = [_side(results, names) for results in (old, new)]
     common = [key for key in sides[0].rows if key in sides[1].rows]
@@ -292,8 +296,8 @@ def _judge_status(row: Row, before: dict | None, after: dict | None) -> None:
     if before and before["status"] == "ok":
         if not after:
             row.verdict, row.reasons = LOST, ["missing in the new file"]
-        elif after["status"] == "skipped":
-            row.verdict, row.reasons = LOST, [f"now refused: {after['reason']}"]
+        elif after["status"] in _LOSES:
+            row.verdict, row.reasons = LOST, [f"now {_LOSES[after['status']]}: {after['reason']}"]
         else:
             row.verdict, row.reasons = REGRESSION, [f"was ok, now {after['status']}: {after['reason']}"]
     elif after and after["status"] == "ok":

@@ -5,6 +5,7 @@ Nothing here knows an operator: the axes are all integer columns that vary.
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from katt_report import schema
 from katt_report.limits import checked
 from katt_report.load import Ceiling, Profile, Results
 from katt_report.points import Points
-from katt_report.ratios import against_peers
+from katt_report.ratios import against_peers, believable
 from katt_report.text import list_text, names_text, usual_value
 
 _GROUP_COLUMNS = ("op", "pass", "backend")
@@ -105,10 +106,7 @@ class Group:
 
     def short_text(self, values: tuple) -> str:
         """A panel's name without the switches that are off and the values that nearly all points have."""
-        columns = zip(*(panel for panel, _ in self.panels()), strict=True)
-        usual = [None if name == "label" else usual_value(list(column)) for name, column in
-                 zip(self.facets, columns, strict=True)]  # fmt: skip
-        shown = [index for index, value in enumerate(values) if value != usual[index]]
+        shown = [index for index, value in enumerate(values) if value != self._usual[index]]
         return names_text([self._facet_names[index] for index in shown], [values[index] for index in shown])
 
     def where_text(self, row: dict) -> str:
@@ -119,7 +117,14 @@ class Group:
         parts += [short] if short else []
         return f" at {', '.join(parts)}" if parts else ""
 
-    @property
+    @cached_property
+    def _usual(self) -> list:
+        """The value of each facet that needs no mention."""
+        columns = zip(*(panel for panel, _ in self.panels()), strict=True)
+        return [None if name == "label" else usual_value(list(column)) for name, column in
+                zip(self.facets, columns, strict=True)]  # fmt: skip
+
+    @cached_property
     def _facet_names(self) -> list[str]:
         square = np.array_equal(self.points["seq_q"], self.points["seq_kv"])
         return ["N" if name == "seq_q" and square else name for name in self.facets]
@@ -133,6 +138,7 @@ def groups(results: Results) -> list[Group]:
     and labels without are separate groups, and so is every label with curves when they are too many
     to draw together.
     """
+    results = believable(results)
     points = results.points
     identity = points.tuples(points.identity)
     machines = {results.machine_of(*key) for key in points.tuples(["source", "run"])} - {""}

@@ -18,26 +18,32 @@ from katt_report.statistics import Interval
 from katt_report.text import bytes_text, error_text, list_text, percent_text, ratio_text
 
 _MOST_FAILURES = 6
-FAILED = "failed"
+_WRONG = {
+    schema.FAILED: "FAILED: a wrong result, or none.",
+    schema.SUSPECT: "SUSPECT: measured, but too good to be true. No figure, ratio or mean counts {them}.",
+}
 
 
 def headline(results: Results) -> list[tuple[str, list[str]]]:
     """Sentences for each group: (the group's title, its sentences), the first of them the answer. `N^1.00` stands for a
     power.
 
-    Rows that failed come first, under the title `failed`, then, with several machines, their comparison.
+    Rows that failed come first, under the title `failed`, then those that are suspect, under that one, then, with
+    several machines, their comparison.
     """
-    machines, wrong = machine_lines(results), failures(results)
-    return [*([(FAILED, wrong)] if wrong else []), *([("machines", machines)] if machines else []),
+    machines = machine_lines(results)
+    wrong = [(status, lines) for status in schema.WRONG if (lines := warnings(results, status))]
+    return [*wrong, *([("machines", machines)] if machines else []),
             *((group.title, sentences(group)) for group in groups(results))]  # fmt: skip
 
 
-def failures(results: Results) -> list[str]:
-    """The rows whose result was wrong, or that broke off: their number, then each with its reason."""
-    rows = results.points.where(status="failed")
+def warnings(results: Results, status: str) -> list[str]:
+    """The rows that failed (a wrong result, or none) or are suspect: their number, then each with its reason."""
+    rows = results.points.where(status=status)
     if not len(rows):
         return []
-    lines = [f"{len(rows)} of {len(results.points)} rows FAILED: a wrong result, or none."]
+    what = _WRONG[status].format(them="it" if len(rows) == 1 else "them")
+    lines = [f"{len(rows)} of {len(results.points)} rows {what}"]
     for row in list(rows.rows())[:_MOST_FAILURES]:
         size = f" at N = {row['seq_q']}" if row["seq_q"] else ""
         tile = f", tile {row['tile_q']}x{row['tile_kv']}" if row["tile_q"] else ""

@@ -33,6 +33,20 @@ def fastest(points: Points, which) -> dict[tuple, dict]:
     return found
 
 
+def believable(results: Results) -> Results:
+    """The same without ratios to a suspect row of the baseline: a time that nobody should believe bears no ratio."""
+    points, names = results.points, ("speedup", "speedup_cycles")
+    doubted = points["status"] == schema.SUSPECT
+    if not doubted.any():
+        return results
+    keys = cases(points)
+    bases = {keys[index] for index in np.flatnonzero(doubted & (points["variant"] == results.baseline))}
+    lost = doubted | np.array([key in bases for key in keys], bool)
+    columns = {f"{name}{end}": np.where(lost, math.nan, points[f"{name}{end}"])
+               for name in names for end in ("", "_lo", "_hi")}  # fmt: skip
+    return replace(results, points=Points({**points.columns, **columns}))
+
+
 def ratio_of(results: Results, base: dict, row: dict) -> Interval | None:
     """How many times faster `row` is than `base`: the median of the ratios round by round. None without samples."""
     pair = [results.samples_of(one) for one in (base, row)]

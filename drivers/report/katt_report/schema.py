@@ -7,6 +7,11 @@ SCHEMA = 1
 BASELINE = "naive"
 """The variant that `speedup` refers to."""
 
+OK, SKIPPED, FAILED, SUSPECT = "ok", "skipped", "failed", "suspect"
+"""The values of `status`. A suspect row was measured, but nobody should believe its time (docs/measuring.md): it is shown
+with its reason and counts nowhere."""
+WRONG = (FAILED, SUSPECT)
+
 STRING, INTEGER, REAL = "string", "integer", "real"
 _KINDS = {STRING: "SOU", INTEGER: "iub", REAL: "f"}
 

@@ -76,6 +76,22 @@ def ratio_text(value: float) -> str:
     return significant(value, 3)
 
 
+def range_text(low: float, high: float, say) -> str:
+    """`2.90–3.30`, `12.1–12.4 ms`; empty where an end is not known. `say` gives a value with its unit."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    # Both ends in the unit of the upper end, so that the unit stands once.
+    first, last = say(low), say(high)
+    same = first.partition(" ")[2] == last.partition(" ")[2]
+    return f"{first.partition(' ')[0] if same else first}–{last.partition(' ')[0] if same else last}"
+
+
+def interval_text(middle: float, low: float, high: float, say) -> str:
+    """`3.10× (95 % interval 2.90×–3.30×)`; without the interval where it is none."""
+    between = "" if low == high else range_text(low, high, say)
+    return f"{say(middle)} (95 % interval {between})" if between else say(middle)
+
+
 def error_text(value: float) -> str:
     """An error in scientific notation: 2.1e-07."""
     if not math.isfinite(value):

@@ -10,9 +10,10 @@ from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from katt_report.figures import style
 from katt_report.figures.curves import CLIPPED
+from katt_report.figures.marks import measured_words
 from katt_report.groups import Group
 from katt_report.points import Points
-from katt_report.text import bytes_text, list_text, ratio_text, significant
+from katt_report.text import bytes_text, list_text, rate_text, ratio_text, significant
 
 _MOST_CATEGORIES = 24
 
@@ -67,7 +68,8 @@ def throughput_bars(group: Group) -> style.Plot | None:
         return rates, style.rate_ends(rows, rates)
 
     with style.context():
-        figure, axes = _by_variant(group, group.best, values, significant)
+        figure, axes = _by_variant(group, group.best, values, significant,
+                                   lambda value: rate_text(value * scale, group.rate_unit))  # fmt: skip
         for panel in axes:
             panel.set_xlabel(f"throughput, {unit}")
     return style.Plot(
@@ -118,8 +120,9 @@ def _ratios(group: Group, points: Points, name: str, title: str):
     return figure
 
 
-def _by_variant(group: Group, points: Points, values, text):
-    """A panel a dtype with a bar for every variant that has a value there."""
+def _by_variant(group: Group, points: Points, values, text, say=None):
+    """A panel a dtype with a bar for every variant that has a value there, `text` behind it; `say` is `text` with the
+    unit where the axis names it."""
     names = categories(group, points)
     dtypes = [dtype for dtype in group.dtypes if len(points.where(dtype=dtype))]
     looks = {name: look for name, look in style.group_looks(group).items() if len(points.where(variant=name))}
@@ -134,7 +137,7 @@ def _by_variant(group: Group, points: Points, values, text):
     figure, axes = style.grid(len(dtypes), len(dtypes), 1.2 + 0.19 * max(place, 3.0), sharey=True)
     for panel, dtype in zip(axes, dtypes, strict=True):
         rows = points.where(dtype=dtype)
-        _bars(panel, group, rows, looks, places, values, text)
+        _bars(panel, group, rows, looks, places, values, text, say or text)
         panel.set_title(dtype)
         panel.set_yticks(centres, [name for name, _ in names])
         panel.set_ylim(place - 0.9, -0.8)
@@ -143,7 +146,7 @@ def _by_variant(group: Group, points: Points, values, text):
     return figure, axes
 
 
-def _bars(panel: Axes, group: Group, points: Points, looks: dict, places: dict, values, text) -> None:
+def _bars(panel: Axes, group: Group, points: Points, looks: dict, places: dict, values, text, say) -> None:
     found = []
     for variant, look in looks.items():
         rows = points.where(variant=variant)
@@ -151,22 +154,28 @@ def _bars(panel: Axes, group: Group, points: Points, looks: dict, places: dict, 
         last = {key: i for i, key in enumerate(rows.tuples(group.facets)) if (key, variant) in places}
         if last:
             chosen = rows.where(np.array(list(last.values()), int))
-            found.append((variant, look, np.array([places[key, variant] for key in last]), *values(chosen)))
+            middle, ends = values(chosen)
+            words = measured_words(group, chosen, middle, ends, say)
+            found.append((variant, look, np.array([places[key, variant] for key in last]), words, middle, ends))
     # Room for the numbers behind the bars.
     limit = 1.3 * style.top_of(np.concatenate([middle for *_, middle, _ in found]))
     panel.set_xlim(0.0, limit)
-    for name, look, at, middle, ends in found:
-        panel.barh(at, middle, 0.9, label=style.label(name), **look.bar())
+    for name, look, at, words, middle, ends in found:
+        parts = [*panel.barh(at, middle, 0.9, label=style.label(name), **look.bar())]
         reach = middle
         if ends is not None:
-            panel.hlines(at, ends[0], np.minimum(ends[1], limit), color="black", linewidth=0.9)
+            parts.append(panel.hlines(at, ends[0], np.minimum(ends[1], limit), color="black", linewidth=0.9))
             reach = np.maximum(middle, ends[1])
         for place, end, number in zip(at, reach, middle, strict=True):
             inside = end > 0.86 * limit
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.4} if inside else None
-            panel.annotate(text(number), (min(end, limit), place), xytext=(-4 if inside else 4, 0),
-                           textcoords="offset points", va="center", ha="right" if inside else "left", fontsize=7.5,
-                           zorder=4, bbox=box)  # fmt: skip
+            parts.append(panel.annotate(
+                text(number), (min(end, limit), place), xytext=(-4 if inside else 4, 0), textcoords="offset points",
+                va="center", ha="right" if inside else "left", fontsize=7.5, zorder=4, bbox=box))  # fmt: skip
             if end > limit:
                 (arrow,) = panel.plot([limit], [place], marker=CARETRIGHTBASE, color="black", clip_on=False)
                 arrow.set_in_layout(False)
+                parts.append(arrow)
+        panel.figure.add_series(name, look.colour, *parts)
+        bars = ((0.0, place - 0.45, end, place + 0.45) for place, end in zip(at, middle, strict=True))
+        panel.figure.add_marks(panel, name, bars, words)

@@ -7,11 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from katt_report.figures import style
+from katt_report.figures.marks import rows_words
 from katt_report.groups import Group
 from katt_report.limits import believed
 from katt_report.load import Ceiling
 from katt_report.points import Points
-from katt_report.text import percent_text, rate_text
+from katt_report.text import percent_text, rate_text, significant
 
 
 def usable_ceilings(group: Group) -> list[Ceiling]:
@@ -86,7 +87,11 @@ def _roof(panel: Axes, group: Group, rows: Points, ceilings: list[Ceiling]) -> N
         chosen = rows["variant"] == variant
         if chosen.any():
             how = look.curve(linestyle="", label=style.label(variant), zorder=3)
-            panel.plot(intensity[chosen], rates[chosen], **how)
+            panel.figure.add_series(variant, look.colour, *panel.plot(intensity[chosen], rates[chosen], **how))
+            said = [f"{rate_text(rate, 'FLOP/s')} at {significant(least)} FLOP/B"
+                    for rate, least in zip(rates[chosen], intensity[chosen], strict=True)]  # fmt: skip
+            panel.figure.add_marks(panel, variant, zip(intensity[chosen], rates[chosen], strict=True),
+                                   rows_words(group, rows.where(chosen), said))  # fmt: skip
     panel.set_xlabel("FLOP per byte of least traffic")
     panel.xaxis.set_major_locator(LogLocator(base=10, numticks=6))
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -111,11 +116,16 @@ def ceiling_shares(group: Group) -> style.Plot | None:
             chosen = rows.where(dtype=dtype, variant=variant)
             shares = 100.0 * chosen["ceiling_fraction"]
             look = looks[variant]
-            panel.plot([shares.min(), shares.max()], [place] * 2, color=look.colour, linewidth=1.2, alpha=0.6)
-            panel.plot(shares, [place] * len(shares), **look.curve(linestyle=""))
+            parts = panel.plot([shares.min(), shares.max()], [place] * 2, color=look.colour, linewidth=1.2, alpha=0.6)
+            parts += panel.plot(shares, [place] * len(shares), **look.curve(linestyle=""))
+            said = [f"{percent_text(row['ceiling_fraction'])} of {row['ceiling']}" for row in chosen.rows()]
+            figure.add_marks(panel, variant, ((share, place) for share in shares), rows_words(group, chosen, said))
             best = chosen.row(int(np.argmax(shares)))
             text = f"{percent_text(best['ceiling_fraction'])} of {best['ceiling']}{group.where_text(best)}"
-            panel.text(1.01, place, text, transform=panel.get_yaxis_transform(), va="center", fontsize=8.5)
+            parts.append(
+                panel.text(1.01, place, text, transform=panel.get_yaxis_transform(), va="center", fontsize=8.5)
+            )
+            figure.add_series(variant, look.colour, *parts)
         panel.set_yticks(range(len(series)), [f"{dtype} {variant}" for dtype, variant in series])
         panel.set_ylim(len(series) - 0.4, -0.6)
         highest = 100.0 * float(rows["ceiling_fraction"].max())

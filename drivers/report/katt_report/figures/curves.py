@@ -6,9 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from katt_report.figures import style
+from katt_report.figures.marks import measured_words
 from katt_report.groups import Group
 from katt_report.points import Points
-from katt_report.text import list_text
+from katt_report.text import list_text, rate_text, ratio_text, seconds_text
 
 CLIPPED = " The axis follows the medians: an interval that leaves it ends in an arrow."
 
@@ -60,7 +61,8 @@ def throughput(group: Group) -> style.Plot | None:
     def setup(panel: Axes, rows: Points) -> None:
         panel.set_ylim(0.0, 1.12 * style.top_of(group.rates(rows) / scale))
 
-    figure, shown = _panels(group, group.best, values, setup, f"throughput, {unit}")
+    figure, shown = _panels(group, group.best, values, setup,
+                            lambda value: rate_text(value * scale, group.rate_unit), f"throughput, {unit}")  # fmt: skip
     return style.Plot(
         style.plot_name("throughput", group),
         f"Throughput over {group.symbol}",
@@ -83,7 +85,7 @@ def time(group: Group) -> style.Plot | None:
         style.time_axis(panel)
 
     figure, shown = _panels(group, group.best, lambda rows: (rows["time_s"], style.ends_of(rows, "time_s")), setup,
-                            "median time", sharey=True)  # fmt: skip
+                            seconds_text, "median time", sharey=True)  # fmt: skip
     return style.Plot(
         style.plot_name("time", group),
         f"Time over {group.symbol}",
@@ -99,14 +101,15 @@ def _ratios(group: Group, points: Points, name: str, title: str, line: str):
         style.limits(panel, points[name], (1.0,))
         style.ratio_axis(panel, line)
 
-    return _panels(group, points, lambda rows: (rows[name], style.ends_of(rows, name)), setup, title,
-                   sharey=True)  # fmt: skip
+    return _panels(group, points, lambda rows: (rows[name], style.ends_of(rows, name)), setup,
+                   lambda value: f"{ratio_text(value)}×", title, sharey=True)  # fmt: skip
 
 
-def _panels(group: Group, points: Points, values: Callable, setup: Callable, title: str, **share):
+def _panels(group: Group, points: Points, values: Callable, setup: Callable, say: Callable, title: str, **share):
     """Panels by facet and dtype with a curve a variant; the number of panels as well.
 
-    `values` gives the medians of rows and the ends of their intervals, `setup` sets the limits of a panel.
+    `values` gives the medians of rows and the ends of their intervals, `setup` sets the limits of a panel, `say` puts a
+    value into words.
     """
     looks = style.group_looks(group)
     panels = style.dtype_panels(group, points)
@@ -118,7 +121,9 @@ def _panels(group: Group, points: Points, values: Callable, setup: Callable, tit
             for variant, look in looks.items():
                 line = rows.where(variant=variant).sorted_by(group.x)
                 if len(line):
-                    style.curve(panel, line[group.x], *values(line), look, variant)
+                    middle, ends = values(line)
+                    words = measured_words(group, line, middle, ends, say)
+                    style.curve(panel, line[group.x], middle, ends, look, variant, words)
             panel.set_title(name)
             if panel.get_subplotspec().is_first_col():
                 panel.set_ylabel(title)

@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from katt_report.figures import style
+from katt_report.figures.marks import rows_words
 from katt_report.groups import Group
 from katt_report.text import error_text
 
@@ -24,7 +25,7 @@ def errors(group: Group) -> style.Plot | None:
             for index, (variant, look) in enumerate(looks.items()):
                 chosen = rows.where(dtype=dtype, variant=variant)
                 centre = place + (index - (len(looks) - 1) / 2) * width
-                _column(panel, chosen, centre, width, look)
+                _column(panel, group, chosen, centre, width, look, variant)
             if dtype in _ROUNDOFF:
                 panel.plot([place - 0.42, place + 0.42], [_ROUNDOFF[dtype]] * 2, ":", color=style.GREY, linewidth=1.3)
         panel.set_xticks(range(len(group.dtypes)), group.dtypes)
@@ -56,16 +57,21 @@ def _hollow(look: style.Look) -> dict:
     return look.curve(linestyle="", markerfacecolor="none", markeredgecolor=look.colour, markeredgewidth=1.0)
 
 
-def _column(panel, rows, centre: float, width: float, look: style.Look) -> None:
+def _column(panel, group: Group, rows, centre: float, width: float, look: style.Look, variant: str) -> None:
     # A fixed spread instead of random jitter: the same file gives the same figure.
+    kind = {"max_abs_err": "largest error", "mean_abs_err": "mean error"}
     spread = np.linspace(-0.3, 0.3, len(rows)) * width if len(rows) > 1 else np.zeros(len(rows))
     for name, how in (("max_abs_err", look.curve(linestyle="")), ("mean_abs_err", _hollow(look))):
         values = rows[name]
         # A logarithmic axis has no zero: exact rows are left to the table.
         shown = np.isfinite(values) & (values > 0)
-        panel.plot(centre + spread[shown], values[shown], alpha=0.85, **how)
+        parts = panel.plot(centre + spread[shown], values[shown], alpha=0.85, **how)
+        said = [f"{kind[name]} {error_text(value)}" for value in values[shown]]
+        panel.figure.add_marks(panel, variant, zip(centre + spread[shown], values[shown], strict=True),
+                               rows_words(group, rows.where(shown), said))  # fmt: skip
         if name == "max_abs_err" and shown.any():
             worst = values[shown].max()
-            panel.annotate(error_text(worst), (centre, worst), xytext=(0, 6), textcoords="offset points",
-                           ha="center", fontsize=8, zorder=4,
-                           bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})  # fmt: skip
+            parts.append(panel.annotate(
+                error_text(worst), (centre, worst), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8,
+                zorder=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6}))  # fmt: skip
+        panel.figure.add_series(variant, look.colour, *parts)

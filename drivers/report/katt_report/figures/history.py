@@ -4,12 +4,12 @@ import math
 import textwrap
 from itertools import pairwise
 
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from katt_report.figures import style
+from katt_report.figures.marks import Drawing
 from katt_report.published.history import History, Series
-from katt_report.text import ratio_text
+from katt_report.text import interval_text, ratio_text
 
 _COLUMNS, _MOST_PANELS = 4, 40
 _COLOUR, _WORSE, _BETTER = "#0072B2", "#D55E00", "#009E73"
@@ -22,7 +22,7 @@ def panels(found: History, machine: str) -> style.Plot:
     rows = math.ceil(len(drawn) / _COLUMNS)
     with style.context():
         columns = min(_COLUMNS, len(drawn))
-        figure = Figure(
+        figure = Drawing(
             figsize=(max(style.PAGE_WIDTH * columns / _COLUMNS, 4.0), 0.4 + 1.75 * rows), layout="constrained"
         )
         axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
@@ -55,6 +55,9 @@ def _panel(panel, series: Series) -> None:
             [place] * 2, [max(ratio.lo, bottom / 2), min(ratio.hi, 2 * top)], color=_COLOUR, linewidth=1.0, alpha=0.6
         )
     panel.plot(places, [r.mid for r in ratios], "o", color=_COLOUR, markersize=3)
+    words = [(series.name, interval_text(m.ratio.mid, m.ratio.lo, m.ratio.hi, lambda value: f"{ratio_text(value)}×"),
+              f"commit {m.commit[:12]} · measured {m.started_at[:10]}") for m in series.measurements]  # fmt: skip
+    panel.figure.add_marks(panel, None, zip(places, [r.mid for r in ratios], strict=True), words)
     starts = [0, *(change.index for change in series.changes), len(ratios)]
     for first, last in pairwise(starts):
         panel.plot([first - 0.4, last - 0.6], [series.levels[first]] * 2, color="black", linewidth=1.1)

@@ -4,6 +4,7 @@ from matplotlib.axes import Axes
 from matplotlib.offsetbox import AnchoredOffsetbox, TextArea, VPacker
 
 from katt_report.figures import style
+from katt_report.figures.marks import rows_words
 from katt_report.groups import Group, one_tile
 from katt_report.points import Points
 from katt_report.statistics import PowerFit, fit_power
@@ -85,8 +86,13 @@ def _draw(panel: Axes, group: Group, rows: Points, look: style.Look, variant: st
     """Draws a variant; returns how its workspace grows, if that is known."""
     x, workspace = rows[group.x], rows["workspace_bytes"]
     drawn = workspace > 0
-    panel.plot(x[drawn], workspace[drawn], label=style.label(variant), **look.curve())
-    panel.plot(x, rows["total_bytes"], **look.curve(linewidth=0.8, markerfacecolor="white",
-                                                   markeredgecolor=look.colour, markersize=4.0))  # fmt: skip
+    parts = panel.plot(x[drawn], workspace[drawn], label=style.label(variant), **look.curve())
+    parts += panel.plot(x, rows["total_bytes"], **look.curve(linewidth=0.8, markerfacecolor="white",
+                                                            markeredgecolor=look.colour, markersize=4.0))  # fmt: skip
+    panel.figure.add_series(variant, look.colour, *parts)
+    for name, chosen in (("workspace_bytes", rows.where(drawn)), ("total_bytes", rows)):
+        said = [f"{name.removesuffix('_bytes')} {bytes_text(value)}" for value in chosen[name]]
+        places = zip(chosen[group.x], chosen[name], strict=True)
+        panel.figure.add_marks(panel, variant, places, rows_words(group, chosen, said))
     fit = fit_power(x, workspace)
     return [(f"{variant}: {power(growth_text(fit, group.symbol))}", look)] if fit else []

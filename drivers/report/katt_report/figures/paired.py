@@ -4,6 +4,7 @@ import numpy as np
 
 from katt_report import schema
 from katt_report.figures import style
+from katt_report.figures.marks import measured_words
 from katt_report.groups import Group, sort_dtypes
 from katt_report.points import Points
 from katt_report.text import list_text, ratio_text, value_text
@@ -78,8 +79,12 @@ def paired(group: Group) -> style.Plot | None:
                 x = [categories.index(value) for value in line[axis]] if categories else line[axis]
                 ends = np.array([line["rate"] - line["rate_lo"], line["rate_hi"] - line["rate"]])
                 ends = np.where(np.isfinite(ends), np.maximum(ends, 0.0), 0.0)
-                panel.errorbar(x, line["rate"], ends, label=style.label(_name(group, named, values)), capsize=2.5,
-                               **look.curve())  # fmt: skip
+                name = _name(group, named, values)
+                drawn = panel.errorbar(x, line["rate"], ends, label=style.label(name), capsize=2.5, **look.curve())
+                figure.add_series(name, look.colour, *drawn.get_children())
+                words = measured_words(group, line, line["rate"], (line["rate_lo"], line["rate_hi"]),
+                                       lambda value: f"{ratio_text(value)}×")  # fmt: skip
+                figure.add_marks(panel, name, zip(x, line["rate"], strict=True), words)
             panel.axhline(1.0, color=style.GREY, linewidth=1.0, zorder=1, label="as at the reference")
             for goal in group.paired_goals:
                 panel.axhline(goal, color="#D55E00", linewidth=1.2, linestyle="--", zorder=1,

@@ -5,13 +5,15 @@ from collections.abc import Callable
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from katt_report.figures import style
+from katt_report.figures.marks import Drawing
 from katt_report.groups import MOST_PANELS, sort_dtypes
 from katt_report.published.portability import BEST_PEER, LIMITS, OURS, PEERS, Cell, Operation, Portability, convergence
+from katt_report.statistics import Interval
+from katt_report.text import interval_text, percent_text
 
 _MOST_MACHINES = 6
 _DTYPES = {"f32": ("#333333", "o"), "bf16": ("#009E73", "s"), "f16": ("#CC79A7", "^")}
@@ -43,7 +45,7 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
     machines = [m for m in found.machines if any(m in p.cells for p in drawn)][:_MOST_MACHINES]
     with style.context():
         width = min(style.PAGE_WIDTH, 2.4 + 2.1 * len(machines))
-        figure = Figure(figsize=(width, 1.6 + (0.18 + 0.1 * len(dtypes)) * len(rows)), layout="constrained")
+        figure = Drawing(figsize=(width, 1.6 + (0.18 + 0.1 * len(dtypes)) * len(rows)), layout="constrained")
         axes = figure.subplots(1, len(machines), sharey=True, squeeze=False)[0]
         for panel, machine in zip(axes, machines, strict=True):
             for operation in drawn:
@@ -52,7 +54,7 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
                 ) * 0.6 / len(dtypes)
                 compared = with_peer.get((operation.op, operation.pass_name, operation.dtype))
                 cells = (compared.cells if compared else {}).get(machine) or operation.cells.get(machine, {})
-                _share(panel, cells, place, *_look(operation.dtype))
+                _share(panel, cells, place, operation, machine)
             panel.set_title("\n".join(machine.split("-", 1)), fontsize=8.5, pad=22 if notes else None)
             panel.text(0.5, 1.0, notes.get(machine, ""), transform=panel.transAxes, ha="center",
                        va="bottom", fontsize=7, color=style.GREY)  # fmt: skip
@@ -80,19 +82,33 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
     )
 
 
-def _share(panel: Axes, cells: dict[str, Cell], place: float, colour: str, marker: str) -> None:
+def _share(panel: Axes, cells: dict[str, Cell], place: float, operation: Operation, machine: str) -> None:
+    colour, marker = _look(operation.dtype)
     ours, peer = cells.get(OURS), cells.get(BEST_PEER)
     if not ours:
         return
-    value = ours.efficiency
+    value, parts = ours.efficiency, []
+    name, points = f"{operation.name} · {operation.dtype}", f"{operation.points} points · {machine}"
     if value.mid == 0:
-        panel.plot(0, place, "x", color="#a8200d", markersize=6, markeredgewidth=1.6, clip_on=False)
-        return
-    if peer:
-        panel.plot([100 * peer.efficiency.mid, 100 * value.mid], [place] * 2, color=colour, linewidth=0.8, alpha=0.5)
-        panel.plot(100 * peer.efficiency.mid, place, marker, color=colour, markerfacecolor="white", markersize=4.5)
-    panel.plot([100 * value.lo, 100 * value.hi], [place] * 2, color=colour, linewidth=2.2, solid_capstyle="butt")
-    panel.plot(100 * value.mid, place, marker, color=colour, markersize=5, clip_on=False)
+        parts += panel.plot(0, place, "x", color="#a8200d", markersize=6, markeredgewidth=1.6, clip_on=False)
+        words = [(name, "not supported", points)]
+    else:
+        if peer:
+            reached = 100 * peer.efficiency.mid
+            parts += panel.plot([reached, 100 * value.mid], [place] * 2, color=colour, linewidth=0.8, alpha=0.5)
+            parts += panel.plot(reached, place, marker, color=colour, markerfacecolor="white", markersize=4.5)
+            said = f"the best peer: {_percents(peer.efficiency)}"
+            panel.figure.add_marks(panel, operation.dtype, [(reached, place)], [(name, said, points)])
+        parts += panel.plot([100 * value.lo, 100 * value.hi], [place] * 2, color=colour, linewidth=2.2,
+                            solid_capstyle="butt")  # fmt: skip
+        parts += panel.plot(100 * value.mid, place, marker, color=colour, markersize=5, clip_on=False)
+        words = [(name, f"Katt: {_percents(value)}", points)]
+    panel.figure.add_series(operation.dtype, colour, *parts)
+    panel.figure.add_marks(panel, operation.dtype, [(100 * value.mid, place)], words)
+
+
+def _percents(value: Interval) -> str:
+    return interval_text(value.mid, value.lo, value.hi, percent_text)
 
 
 def cascades(found: Portability) -> list[style.Plot]:
@@ -121,9 +137,14 @@ def _cascade(found: Portability, operations: list[Operation], dtype: str, looks:
                 reached = sorted((-cell[name].efficiency.mid, machine) for machine, cell in operation.cells.items()
                                  if name in cell and cell[name].efficiency.mid > 0)  # fmt: skip
                 places = range(1, len(reached) + 1)
-                panel.plot(places, [-value for value, _ in reached], label=name, **looks[name].curve())
+                parts = panel.plot(places, [-value for value, _ in reached], label=name, **looks[name].curve())
+                words = [(f"{name} · {operation.name} · {dtype}", _percents(operation.cells[machine][name].efficiency),
+                          f"{operation.points} points · {machine}") for _, machine in reached]  # fmt: skip
+                figure.add_marks(panel, name, ((at, -value) for at, (value, _) in zip(places, reached, strict=True)),
+                                 words)  # fmt: skip
                 strip = -0.1 - 0.15 * line
-                panel.plot(0.55, strip, **looks[name].curve(linestyle=""))
+                parts += panel.plot(0.55, strip, **looks[name].curve(linestyle=""))
+                figure.add_series(name, looks[name].colour, *parts)
                 for place, (_, machine) in zip(places, reached, strict=True):
                     index = machines.index(machine)
                     panel.text(place, strip, str(index + 1), ha="center", va="center", fontsize=7,
@@ -183,9 +204,15 @@ def navigation(found: Portability, size: Callable[[str], int]) -> style.Plot | N
                 if kind == other:
                     forward = operation.pass_name == "forward"
                     p = operation.portability[OURS]
-                    panel.plot([share] * 2, [p.lo, p.hi], color=colours[operation.op], linewidth=1.0)
-                    panel.plot(share, p.mid, _look(operation.dtype)[1], color=colours[operation.op], markersize=6,
-                               markerfacecolor=None if forward else "white", clip_on=False)  # fmt: skip
+                    parts = panel.plot([share] * 2, [p.lo, p.hi], color=colours[operation.op], linewidth=1.0)
+                    parts += panel.plot(share, p.mid, _look(operation.dtype)[1], color=colours[operation.op],
+                                        markersize=6, markerfacecolor=None if forward else "white",
+                                        clip_on=False)  # fmt: skip
+                    figure.add_series(operation.op, matplotlib.colors.to_hex(colours[operation.op]), *parts)
+                    said = interval_text(p.mid, p.lo, p.hi, lambda value: f"{value:.2f}")
+                    figure.add_marks(panel, operation.op, [(share, p.mid)], [
+                        (f"{operation.name} · {operation.dtype}", f"P {said}", f"{percent_text(share)} of the code in common")
+                    ])  # fmt: skip
             panel.set_title("against the limits" if kind == LIMITS else "against the best program")
             panel.set_xlim(0, 1.02)
             panel.set_ylim(0, 1.02)

@@ -132,19 +132,28 @@ def draw_bars(panel: Axes, bars, looks: dict) -> None:
         place += 1.0 + (0.35 if point else 0.0)
         places.append(place)
     longest = max(length for *_, length in bars)
-    for where, (_, _, profile, length) in zip(places, bars, strict=True):
-        left = 0.0
+    named_point = ""
+    for where, (point, variant, profile, length) in zip(places, bars, strict=True):
+        named_point, left = point or named_point, 0.0
         named = {name: 0.0 for name in looks}
         for part in [*profile.outermost, rest_of(profile)]:
             named[part.name if part.name in looks else REST] += part.time_s / profile.time_s
         for name, share in named.items():
             colour, hatch = looks[name]
             width = share * length
-            panel.barh(where, width, 0.86, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
-                       label=style.label(short_name(name)))  # fmt: skip
+            part = short_name(name)
+            drawn = [*panel.barh(where, width, 0.86, left=left, color=colour, hatch=hatch, edgecolor="white",
+                                 linewidth=0.5, label=style.label(part))]  # fmt: skip
             if width > 0.1 * longest:
-                panel.text(left + width / 2, where, percent_text(share), ha="center", va="center", fontsize=7,
-                           bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.8})  # fmt: skip
+                drawn.append(panel.text(
+                    left + width / 2, where, percent_text(share), ha="center", va="center", fontsize=7,
+                    bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.8}))  # fmt: skip
+            panel.figure.add_series(part, colour, *drawn)
+            said = f"{seconds_text(share * profile.time_s)}, {percent_text(share)} of {seconds_text(profile.time_s)}"
+            runs = f"mean of {profile.runs} profiled run{'s'[: profile.runs != 1]}"
+            title = " · ".join(text for text in (part, variant, named_point) if text)
+            panel.figure.add_marks(panel, part, [(left, where - 0.43, left + width, where + 0.43)],
+                                   [(title, said, runs)])  # fmt: skip
             left += width
         panel.annotate(seconds_text(profile.time_s), (left, where), xytext=(4, 0), textcoords="offset points",
                        va="center", fontsize=7.5)  # fmt: skip

@@ -15,6 +15,7 @@ from matplotlib.markers import CARETDOWNBASE, CARETUPBASE
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from katt_report import schema
+from katt_report.figures.marks import Drawing, Words
 from katt_report.groups import MOST_PANELS, Group, sort_dtypes
 from katt_report.points import Points
 from katt_report.text import bytes_text, power_text, seconds_text
@@ -29,7 +30,7 @@ class Plot:
 
     name: str
     title: str
-    figure: Figure
+    figure: Drawing
     caption: str
     alt: str
 
@@ -123,12 +124,12 @@ def dtype_panels(group: Group, points: Points | None = None) -> list[tuple[str, 
     return panels[:MOST_PANELS]
 
 
-def grid(count: int, columns: int, height: float = 3.0, **share) -> tuple[Figure, list[Axes]]:
+def grid(count: int, columns: int, height: float = 3.0, **share) -> tuple[Drawing, list[Axes]]:
     """A figure of `count` panels in rows of at most three (four make a square), the empty places removed."""
     columns = 2 if columns == count == 4 else max(1, min(columns, 3, count))
     rows = math.ceil(count / columns)
     width = {1: 7.0, 2: 9.6, 3: PAGE_WIDTH}[columns]
-    figure = Figure(figsize=(width, height * rows), layout="constrained")
+    figure = Drawing(figsize=(width, height * rows), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.04)
     axes = figure.subplots(rows, columns, squeeze=False, **share).ravel().tolist()
     for unused in axes[count:]:
@@ -270,8 +271,8 @@ def limits(panel: Axes, values, others=()) -> None:
         panel.set_ylim(0.0, top * 1.12)
 
 
-def curve(panel: Axes, x, y, ends, look: Look, name: str) -> None:
-    """Medians with the bars of their intervals inside the limits of the panel, which are set before.
+def curve(panel: Axes, x, y, ends, look: Look, name: str, words: list[Words]) -> None:
+    """Medians with the bars of their intervals inside the limits of the panel, which are set before; `words` of each.
 
     A bar that goes on ends in an arrow; a median outside is an arrow with its value.
     """
@@ -279,18 +280,22 @@ def curve(panel: Axes, x, y, ends, look: Look, name: str) -> None:
     bottom, top = panel.get_ylim()
     low, high = (np.asarray(end, np.float64) for end in ends)
     inside = y <= top
-    panel.plot(x, np.minimum(y, 2 * top), label=label(name), **look.curve())
-    panel.vlines(x[inside], np.maximum(low, bottom)[inside], np.minimum(high, top)[inside], color=look.colour,
-                 linewidth=1.1, alpha=0.8)  # fmt: skip
+    parts = panel.plot(x, np.minimum(y, 2 * top), label=label(name), **look.curve())
+    parts.append(panel.vlines(x[inside], np.maximum(low, bottom)[inside], np.minimum(high, top)[inside],
+                              color=look.colour, linewidth=1.1, alpha=0.8))  # fmt: skip
     arrows = (inside & (high > top), top, CARETUPBASE), (inside & (low < bottom), bottom, CARETDOWNBASE)
     for gone, edge, marker in arrows:
         for at in x[gone]:
             (arrow,) = panel.plot([at], [edge], marker=marker, color=look.colour, markersize=5, clip_on=False)
             arrow.set_in_layout(False)
+            parts.append(arrow)
     for at, middle in zip(x[~inside], y[~inside], strict=True):
-        panel.annotate(f"↑ {middle:.3g}", (at, top), xytext=(0, 1), textcoords="offset points", ha="center", va="top",
-                       fontsize=7.5, color=look.colour, fontweight="bold", zorder=5,
-                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
+        parts.append(panel.annotate(
+            f"↑ {middle:.3g}", (at, top), xytext=(0, 1), textcoords="offset points", ha="center", va="top",
+            fontsize=7.5, color=look.colour, fontweight="bold", zorder=5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5}))  # fmt: skip
+    panel.figure.add_series(name, look.colour, *parts)
+    panel.figure.add_marks(panel, name, zip(x, y, strict=True), words)
 
 
 def ratio_axis(panel: Axes, text: str) -> None:

@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from katt_report import schema
 from katt_report.figures import style
+from katt_report.figures.marks import measured_words, rows_words
 from katt_report.groups import MOST_PANELS, Group, sort_dtypes
 from katt_report.points import Points
 from katt_report.text import percent_text, rate_text
@@ -31,6 +32,7 @@ def tiles(group: Group) -> style.Plot | None:
         figure, axes = style.grid(len(panels), columns if len(dtypes) > 1 else len(panels), 1.35 + 0.36 * largest)
         for panel, (title, rows), share in zip(axes, panels, shares, strict=True):
             _draw(panel, rows, share, colours)
+            _mark(panel, group, rows)
             best = rows.where(np.array([np.nanargmax(share)]))
             rate = rate_text(group.rates(best)[0], group.rate_unit)
             fastest = f"{best['tile_q'][0]} × {best['tile_kv'][0]}: {rate}"
@@ -47,7 +49,7 @@ def tiles(group: Group) -> style.Plot | None:
         "Tiles",
         figure,
         "What a tile loses against the fastest of its panel, which is framed and named above it with its throughput "
-        "(median times; brighter is faster, one scale for all panels). Hatched: refused or failed, with the reason in "
+        "(median times; brighter is faster, one scale for all panels). Hatched: refused, failed or suspect, with the reason in "
         "the table; empty: not asked for. Extents with which nothing ran are left out." + more,
         "Heat maps of throughput over tile_q and tile_kv.",
     )
@@ -126,3 +128,20 @@ def _draw(panel: Axes, rows: Points, share: np.ndarray, colours: Normalize) -> N
     panel.tick_params(length=0)
     for spine in panel.spines.values():
         spine.set_visible(False)
+
+
+def _mark(panel: Axes, group: Group, rows: Points) -> None:
+    """A cell says its throughput, or why there is none."""
+    tile_q, tile_kv = _extents(rows)
+    rows = rows.where(np.isin(rows["tile_q"], tile_q) & np.isin(rows["tile_kv"], tile_kv))
+
+    def cells(chosen: Points) -> list[tuple]:
+        places = [(tile_kv.index(j), tile_q.index(i)) for i, j in chosen.tuples(schema.EXTENTS)]
+        return [(x - 0.5, y - 0.5, x + 0.5, y + 0.5) for x, y in places]
+
+    ran, others = rows.ok, rows.where(rows["status"] != schema.OK)
+    rates = group.rates(ran)
+    words = measured_words(group, ran, rates, style.rate_ends(ran, rates), lambda rate: rate_text(rate, group.rate_unit))
+    panel.figure.add_marks(panel, None, cells(ran), words)
+    reasons = [f"{row['status']}: {row['reason'] or 'no reason given'}" for row in others.rows()]
+    panel.figure.add_marks(panel, None, cells(others), rows_words(group, others, reasons))

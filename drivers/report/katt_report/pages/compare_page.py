@@ -59,7 +59,7 @@ def compare_report(found: Comparison, old: str, new: str) -> dict[str, bytes]:
         svg, png = render(plot.figure)
         files |= {"compare.svg": svg, "compare.png": png}
         body.append(f"<h2>{escape(plot.title)}</h2>")
-        body.append(figure(svg, plot.caption, plot.alt, plot.name, plot.figure.get_figwidth()))
+        body.append(figure(svg, plot))
     heads = [("verdict", ""), ("row", ""), ("metric", ""), ("old", "n"), ("new", "n"), ("new / old", "n"),
              ("interval", "n"), ("why", "")]  # fmt: skip
     cells = [
@@ -87,8 +87,8 @@ def _rules(found: Comparison) -> list[str]:
         "baseline's own rows are shown only.",
         "Where more rows are unclear than are judged, or none is, the comparison cannot tell.",
         f"Also a regression: a row that was ok and now fails, an error more than {ERROR_GROWTH:g} times as large, "
-        f"memory more than {100 * (MEMORY_GROWTH - 1):.0f} % larger. Lost: measured before, now missing or "
-        f"refused, {'which was allowed here' if found.allow_lost else 'which counts as a regression'}.",
+        f"memory more than {100 * (MEMORY_GROWTH - 1):.0f} % larger. Lost: measured before, now missing, "
+        f"refused or suspect, {'which was allowed here' if found.allow_lost else 'which counts as a regression'}.",
     ]
 
 
@@ -124,9 +124,13 @@ def forest(found: Comparison) -> style.Plot | None:
         for place, row in enumerate(rows):
             colour, marker = _LOOKS[row.verdict]
             ends = max(row.lo, low / 2), min(row.hi or math.inf, high * 2)
-            panel.plot(ends, [place, place], color=colour, linewidth=1.5)
-            panel.plot(row.ratio, place, marker, color=colour, markersize=6, markeredgecolor="white",
-                       markeredgewidth=0.5, label=None if row.verdict in seen else row.verdict)  # fmt: skip
+            parts = panel.plot(ends, [place, place], color=colour, linewidth=1.5)
+            parts += panel.plot(row.ratio, place, marker, color=colour, markersize=6, markeredgecolor="white",
+                                markeredgewidth=0.5, label=None if row.verdict in seen else row.verdict)  # fmt: skip
+            before, after, ratio, between = _values(row)
+            words = row.name, f"{ratio} ({between}): {row.metric} {before} → {after}", "; ".join([row.verdict, *row.reasons])
+            figure_.add_series(row.verdict, colour, *parts)
+            figure_.add_marks(panel, row.verdict, [(row.ratio, place)], [words])
             seen.add(row.verdict)
         panel.set_xscale("log")
         panel.set_xlim(low, high)

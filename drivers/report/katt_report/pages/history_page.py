@@ -73,7 +73,7 @@ def history_report(found: History) -> dict[str, bytes]:
         if changes:
             heads = [(text, "n" if index < 2 else "") for index, text in enumerate(_CHANGE_HEADS)]
             body.append(table(heads, [[escape(cell) for cell in cells] for cells in changes]))
-        body.append(figure(svg, plot.caption, plot.alt, plot.name, plot.figure.get_figwidth()))
+        body.append(figure(svg, plot))
         heads = [("row", ""), ("runs", "n"), ("first", "n"), ("last", "n"), ("level", "n"), ("changes", "n")]
         rows = [[escape(s.name), str(len(s.measurements)), *(f"{ratio_text(value)}×" for value in (
             s.measurements[0].ratio.mid, s.measurements[-1].ratio.mid, s.levels[-1])), str(len(s.changes) or "")]

@@ -1,5 +1,7 @@
 """The page of logs: stacked bars of the phases by operator, and a table with the work of each."""
 
+import math
+
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -14,6 +16,8 @@ from katt_report.text import list_text, percent_text, seconds_text, significant
 
 _HEADS = [("phase", ""), ("operator", ""), ("calls", "n"), ("time", "n"), ("share", "n"), ("FLOPs", "n"),
           ("traffic", "n"), ("of ceiling", "n")]  # fmt: skip
+_MOST_TOLD = 1000
+"""Steps of a curve that tell their value: all of a short training, of a longer one evenly spread."""
 _UNIT = {"train": "a step", "generate": "an answer"}
 
 
@@ -59,6 +63,10 @@ def curves(log: Log, name: str) -> style.Plot | None:
             steps = np.arange(1, len(values) + 1)
             panel.plot(steps, values, color="#0072B2", linewidth=1.0 if len(values) > 100 else 1.5,
                        marker="o" if len(values) < 30 else "", markersize=4)  # fmt: skip
+            told = slice(None, None, math.ceil(len(values) / _MOST_TOLD))
+            words = [(f"step {step}", f"{title} {text(value) if text else format(value, '.4g')}", log.name)
+                     for step, value in zip(steps[told].tolist(), values[told].tolist(), strict=True)]  # fmt: skip
+            figure.add_marks(panel, None, zip(steps[told], values[told], strict=True), words)
             if column != "loss":
                 panel.set_ylim(0.0, 1.12 * style.top_of(values))
             panel.set_xlabel("step")

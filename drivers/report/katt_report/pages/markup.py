@@ -5,6 +5,7 @@ import base64
 import html
 import re
 
+from katt_report.pages import scripts
 from katt_report.text import printable
 
 STYLE = """
@@ -25,7 +26,8 @@ ul { padding-left: 20px; margin: 6px 0; } li { margin: 3px 0; max-width: 100ch; 
 .headline li:first-child { font-weight: 600; }
 .answer { font-size: 19px; line-height: 1.4; font-weight: 600; margin: 14px 0; max-width: none; }
 .failed { background: #fbe9e7; border-left: 4px solid #a8200d; color: #8a1a0a; padding: 10px 18px; margin: 14px 0; }
-.failed li:first-child { font-weight: 700; }
+.suspect { background: #fdf1dc; border-left: 4px solid #b35900; color: #6b3500; padding: 10px 18px; margin: 14px 0; }
+.failed li:first-child, .suspect li:first-child { font-weight: 700; }
 details { margin: 10px 0; } summary { cursor: pointer; color: #0050a0; }
 .caution { background: #fdf4ea; border-left: 4px solid #d55e00; padding: 8px 18px; margin: 14px 0; }
 figure { margin: 12px 0 26px; } figure img { max-width: 100%; height: auto; display: block; }
@@ -42,14 +44,34 @@ td.wide { color: #444; } td small { color: #555; font-size: 10.5px; }
 .about th { white-space: nowrap; font-weight: 600; } .about td { overflow-wrap: anywhere; }
 pre { background: #f6f6f6; padding: 8px 12px; font-size: 12px; white-space: pre-wrap; overflow-wrap: anywhere;
   margin: 0; }
+button.sort { all: unset; cursor: pointer; } button.sort:hover { text-decoration: underline; }
+button.sort:focus-visible { outline: 2px solid #0050a0; }
+th[aria-sort=ascending] .sort::after { content: " ▲"; } th[aria-sort=descending] .sort::after { content: " ▼"; }
+table.sorted tr.apart td { border-top: 0; }
+.tools { display: flex; flex-wrap: wrap; gap: 6px 12px; align-items: center; margin: 10px 0 4px; font-size: 13px; }
+.tools input { font: inherit; padding: 3px 8px; width: 260px; max-width: 100%; border: 1px solid #999; border-radius: 4px; }
+.tools output { color: #555; }
+.series button { font: inherit; border: 1px solid #bbb; border-radius: 4px; background: #fff; padding: 1px 8px; cursor: pointer; }
+.series button span { display: inline-block; width: 10px; height: 10px; margin-right: 6px; border-radius: 2px; }
+.series button[aria-pressed=false] { color: #777; text-decoration: line-through; }
+.series button[aria-pressed=false] span { visibility: hidden; }
+.frame { position: relative; width: fit-content; max-width: 100%; }
+.spot { position: absolute; width: 14px; height: 14px; margin: -7px; border: 2px solid; border-radius: 50%;
+  pointer-events: none; }
+.tip { position: absolute; z-index: 2; max-width: min(360px, calc(100vw - 12px)); padding: 5px 9px; font-size: 12.5px;
+  background: #fff; border: 1px solid; border-left-width: 4px; box-shadow: 0 2px 8px #0004; pointer-events: none; }
+.spot[hidden], .tip[hidden] { display: none; }
+@media screen { tr.off { display: none; } }
+@media (max-width: 600px) { main { padding: 16px 14px 40px; } }
 @media print {
+  .tools, .tip, .spot { display: none !important; } th[aria-sort] .sort::after { content: none; }
   @page { size: A4; margin: 14mm; }
   body { font-size: 10.5pt; } main { max-width: none; padding: 0; } nav { display: none; }
-  figure, .headline, .caution, .failed { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  figure, .headline, .caution, .failed, .suspect { break-inside: avoid; } h2, h3 { break-after: avoid; }
   figure img { max-height: 230mm; }
   .scroll { overflow: visible; } table { font-size: 7pt; } th, td { padding: 1.5px 4px; } tr { break-inside: avoid; }
   thead { display: table-header-group; } a { color: inherit; text-decoration: none; }
-  .headline, .caution, .failed, pre { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  .headline, .caution, .failed, .suspect, pre { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 """
 
@@ -69,19 +91,22 @@ def prose(text: str) -> str:
 def page(title: str, under: str, body: str) -> str:
     """A whole document."""
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<style>{STYLE}</style>\n</head>\n'
-        f'<body>\n<main>\n<h1>{escape(title)}</h1>\n<p class="under">{escape(under)}</p>\n{body}\n</main>\n</body>\n'
-        "</html>\n"
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{scripts.policy()}\n'
+        f'<title>{escape(title)}</title>\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{STYLE}</style>\n</head>\n"
+        f'<body>\n<main>\n<h1>{escape(title)}</h1>\n<p class="under">{escape(under)}</p>\n{body}\n</main>\n'
+        f"{scripts.script()}\n</body>\n</html>\n"
     )
 
 
-def figure(svg: bytes, caption: str, alt: str, name: str, width_inches: float) -> str:
-    """A figure with its caption; the vector image travels inside the page."""
-    data = base64.b64encode(svg).decode()
+def figure(svg: bytes, plot) -> str:
+    """A rendered figure (a `figures.style.Plot`) with its caption; the vector image, and what its marks say, travel inside
+    the page."""
+    data, answers = base64.b64encode(svg).decode(), plot.figure.answers()
     return (
-        f'<figure id="{escape(name)}"><img width="{round(width_inches * 96)}" alt="{escape(alt)}" '
-        f'src="data:image/svg+xml;base64,{data}">\n<figcaption>{prose(caption)}</figcaption></figure>'
+        f'<figure id="{escape(plot.name)}"><img width="{round(plot.figure.get_figwidth() * 96)}" '
+        f'alt="{escape(plot.alt)}" src="data:image/svg+xml;base64,{data}">\n<figcaption>{prose(plot.caption)}</figcaption>'
+        f"{scripts.data('answers', answers) if answers else ''}</figure>"
     )
 
 
@@ -114,6 +139,7 @@ def small(text: str) -> str:
 _MARKS = {
     "ok": ("good", "✓"), "improved": ("good", "▲"), "same": ("plain", "="), "baseline": ("plain", "·"),
     "new": ("plain", "+"), "skipped": ("weak", "–"), "failed": ("bad", "✗"),
+    "suspect": ("bad", "‼"),
     "regression": ("bad", "▼"),
 }  # fmt: skip
 

@@ -39,7 +39,7 @@ def add_figure(plot: style.Plot, files: dict[str, bytes], formats: tuple[str, ..
     """Adds a figure to the files in each format; returns its HTML, in which the vector image travels."""
     svg, *images = render(plot.figure, ("svg", *formats))
     files |= {f"{plot.name}.{kind}": data for kind, data in zip(formats, images, strict=True)}
-    return markup.figure(svg, plot.caption, plot.alt, plot.name, plot.figure.get_figwidth())
+    return markup.figure(svg, plot)
 
 
 _PREFIX = ".katt-report."

@@ -8,7 +8,7 @@ from katt_report import schema
 from katt_report.figures import draw_all
 from katt_report.figures.shares import TITLE as SHARES
 from katt_report.groups import Group, groups
-from katt_report.headline import answer, cautions, details, failures, overall, sentences
+from katt_report.headline import answer, cautions, details, overall, sentences, warnings
 from katt_report.limits import checked
 from katt_report.load import Results
 from katt_report.pages.machines import TITLE as MACHINES
@@ -21,7 +21,8 @@ from katt_report.text import bytes_text, list_text, rate_text, significant, valu
 
 HOW_TO_READ = [
     "A point is one value for every axis; each variant and tile at it is a row. Outputs are checked against a "
-    "float64 reference before and after the timing; what fails the check, or is refused, is a row with its reason.",
+    "float64 reference before and after the timing; what fails the check, is refused or is "
+    "suspect, faster than the machine can be, is a row with its reason.",
     "The variants and tiles of a point are timed in interleaved rounds, each once a round in random order. A "
     "disturbance of the machine that lasts longer than a round hits all of them.",
     "Times are medians. Intervals are 95 % intervals of the median from order statistics: they assume nothing about "
@@ -71,17 +72,20 @@ def report(results: Results, formats: tuple[str, ...] = FORMATS, tell=lambda don
 
 
 def _answers(results: Results, found: list[Group]) -> str:
-    """What came out, before everything else: failed rows, the answer, and what to know before believing it."""
-    wrong, doubts = failures(results), cautions(results)
-    body = bullets(wrong, "failed") if wrong else ""
+    """What came out, before everything else: failed and suspect rows, the answer, and what to know before believing
+    it."""
+    doubts = cautions(results)
+    wrong = {status: lines for status in schema.WRONG if (lines := warnings(results, status))}
+    body = "".join(bullets(lines, status) for status, lines in wrong.items())
     if len(found) == 1:
         body += f'<p class="answer">{prose(answer(found[0]))}</p>'
     else:
+        counted = [schema.FAILED, *([schema.SUSPECT] if schema.SUSPECT in wrong else [])]
         rows = [[f'<a href="#{_anchor(group)}">{escape(group.title)}</a>', prose(answer(group)),
-                 str(len(group.points.ok)), str(len(group.points.where(status="failed")) or "")]
+                 str(len(group.points.ok)), *(str(len(group.points.where(status=name)) or "") for name in counted)]
                 for group in found]  # fmt: skip
         body += f'<p class="answer">{prose(overall(found))}</p>'
-        body += table([("", ""), ("what came out", "wide"), ("measured", "n"), ("failed", "n")], rows)
+        body += table([("", ""), ("what came out", "wide"), ("measured", "n"), *((name, "n") for name in counted)], rows)
     return body + (bullets(doubts, "caution") if doubts else "")
 
 

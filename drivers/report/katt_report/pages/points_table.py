@@ -15,6 +15,7 @@ from katt_report.text import (
     bytes_text,
     error_text,
     percent_text,
+    range_text,
     rate_text,
     ratio_text,
     seconds_text,
@@ -39,7 +40,7 @@ class _Line:
 
 
 def points_table(group: Group) -> str:
-    """The measured and the failed rows, failed ones first; skipped rows folded, by reason."""
+    """The measured, failed and suspect rows, the latter two first; skipped rows folded, by reason."""
     axes, tiled = _axes(group), _tiled(group)
     heads = [(name, kind) for name, kind in axes]
     heads += [("variant", "")] + [("tile", "n")] * tiled + [("status", "")] + [(text, "n") for text in _heads(group)]
@@ -71,13 +72,13 @@ def _skipped(group: Group, axes: list[tuple[str, str]]) -> str:
 
 
 def text_table(group: Group) -> str:
-    """The same for a terminal: failed rows first, skipped ones by variant and reason at the end."""
+    """The same for a terminal: failed and suspect rows first, skipped ones by variant and reason at the end."""
     axes, tiled = _axes(group), _tiled(group)
     lines = [[*(name for name, _ in axes), "variant", *["tile"] * tiled, *_heads(group)]]
     right = [kind == "n" for _, kind in axes] + [False] + [True] * tiled + [True] * len(_heads(group))
     for line in _lines(group, group.points.where(group.points["status"] != "skipped")):
         cells = [*line.axes, line.variant[0], *[line.tile] * tiled]
-        cells += [f"FAILED: {line.reason}"] if line.reason else [
+        cells += [f"{line.status.upper()}: {line.reason}"] if line.reason else [
             f"{main} ({more})" if more else main for main, more in line.results]  # fmt: skip
         lines.append(cells)
     whole = [line for line in lines if len(line) == len(right)]
@@ -148,7 +149,8 @@ def _lines(group: Group, points: Points) -> Iterator[_Line]:
 
     def place(row: dict) -> tuple:
         along = (dtypes.index(row[name]) if name == "dtype" else row[name] for name in names)
-        return (row["status"] != "failed", *along, variants.index(row["variant"]), row["tile_q"], row["tile_kv"])
+        first = schema.WRONG.index(row["status"]) if row["status"] in schema.WRONG else len(schema.WRONG)
+        return (first, *along, variants.index(row["variant"]), row["tile_q"], row["tile_kv"])
 
     against, exchanges, paired = _against(group), _exchanges(group), bool(_paired_heads(group))
     shared = zip(points.rows(), believed(points, group.ceilings).tolist(), strict=True)
@@ -184,7 +186,7 @@ def _results(
     clock = f"at {rate_text(hertz, 'Hz')}" if math.isfinite(hertz) else ""
     clock += ", throttled" * (row["throttled"] > 0)
     return [
-        (seconds_text(row["time_s"]), _range(row["time_lo_s"], row["time_hi_s"], seconds_text)),
+        (seconds_text(row["time_s"]), range_text(row["time_lo_s"], row["time_hi_s"], seconds_text)),
         (rate_text(rate, group.rate_unit), clock),
         ceiling,
         _ratio(row, "speedup") if row["variant"] != group.baseline else ("", ""),
@@ -200,7 +202,7 @@ def _results(
 def _ratio(row: dict, name: str) -> tuple[str, str]:
     if not math.isfinite(row[name]):
         return "", ""
-    return f"{ratio_text(row[name])}×", _range(row[f"{name}_lo"], row[f"{name}_hi"], ratio_text)
+    return f"{ratio_text(row[name])}×", range_text(row[f"{name}_lo"], row[f"{name}_hi"], ratio_text)
 
 
 def _exchanged(row: dict) -> list[tuple[str, str]]:
@@ -211,12 +213,3 @@ def _exchanged(row: dict) -> list[tuple[str, str]]:
         return [(rate, ""), *[("–", "")] * 4]
     texts = rate, bytes_text(sent), significant(messages), percent_text(inside), percent_text(hidden)
     return [(text, "") for text in texts]
-
-
-def _range(low: float, high: float, text) -> str:
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return ""
-    # Both ends in the unit of the upper end, so that the unit stands once.
-    first, last = text(low), text(high)
-    same = first.partition(" ")[2] == last.partition(" ")[2]
-    return f"{first.partition(' ')[0] if same else first}–{last.partition(' ')[0] if same else last}"

@@ -145,7 +145,7 @@ def portability_report(found: Portability, parts: list[Results], tree: SourceTre
             svg, png = render(plot.figure)
             files |= {f"{plot.name}.svg": svg, f"{plot.name}.png": png}
             drawn.append(f"<h2>{escape(plot.title)}</h2>")
-            drawn.append(figure(svg, plot.caption, plot.alt, plot.name, plot.figure.get_figwidth()))
+            drawn.append(figure(svg, plot))
     body = [bullets(summary(found), "headline"), *drawn[:2]]
     heads = [(text, "" if index < 3 else "n") for index, text in enumerate(_heads(found))]
     for kind, operations in found.operations.items():

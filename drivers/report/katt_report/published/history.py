@@ -23,6 +23,7 @@ from katt_report.errors import InputError
 from katt_report.load import Results
 from katt_report.published.files import peers_of, plain_values, point_axes
 from katt_report.published.fresh import SourceTree, machine_of
+from katt_report.ratios import believable
 from katt_report.statistics import Interval
 from katt_report.text import usual_value, value_text
 
@@ -104,7 +105,7 @@ def _measurements(parts: list[Results], tree: SourceTree | None) -> dict[tuple[s
     """By machine and name of the row, in the order of the runs."""
     peers, axes = peers_of(parts), point_axes(parts)
     held: dict[tuple, dict[Measurement, None]] = {}
-    for part in parts:
+    for part in map(believable, parts):
         for row in part.points.rows():
             bounds = [row["speedup"], row["speedup_lo"], row["speedup_hi"]]
             if (

@@ -138,7 +138,7 @@ def _cases(results: Results, axes: dict[str, list[str]], peers: set[str]) -> lis
 def _case(results: Results, rows: list[dict], axes: dict[str, list[str]], peers: set[str]) -> Case | None:
     own = [row for row in rows if row["variant"] not in peers and not row["variant"].startswith(schema.BASELINE)]
     measured = [row for row in own if row["status"] == "ok"]
-    if not own:
+    if not own or not measured and any(row["status"] == schema.SUSPECT for row in own):
         return None
     first = own[0]
     ours = min(measured, key=lambda row: row["time_s"], default=None)

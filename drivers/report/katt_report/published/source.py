@@ -15,6 +15,7 @@ from katt_report.errors import InputError
 from katt_report.isolation import load_isolated
 from katt_report.load import Results, opened, plain
 from katt_report.published.machine import machine_name
+from katt_report.ratios import believable
 from katt_report.statistics import Interval, paired_ratio
 
 KIND = "a result file of katt sweep, of a model's runs, or JSON"
@@ -67,12 +68,12 @@ def open_source(path: Path) -> Source:
 
 
 def _sweep(path: Path) -> Source:
-    results = load_isolated(path)
+    results = believable(load_isolated(path))
     rows = list(results.points.ok.rows())
     ran = {row["run"] for row in rows} or {run for _, run in results.runs}
     runs = [about for (_, run), about in results.runs.items() if run in ran]
     statuses = results.points["status"].tolist()
-    others = [f"{statuses.count(name)} {name}" for name in ("skipped", "failed") if name in statuses]
+    others = [f"{statuses.count(name)} {name}" for name in (schema.SKIPPED, *schema.WRONG) if name in statuses]
     about = {
         "machine": _joined(machine_name(run) for run in runs),
         "device": _joined(f"{run.get('device', '')}, {run.get('cores', '?')} cores" for run in runs),
