@@ -3,7 +3,7 @@
   "use strict";
   const FEWEST_SORTED = 3, FEWEST_FILTERED = 8;
   const PREFIXES = { n: 1e-9, "µ": 1e-6, m: 1e-3, k: 1e3, K: 1e3, M: 1e6, G: 1e9, T: 1e12 };
-  const UNIT = /^([nµmkKMGT]?)(i?)(B\/s|B|s|FLOP\/s|Hz|J)$/;
+  const UNIT = /^([nµmkKMGT]?)(i?)(B\/s|B|s|FLOP\/s|FLOP|Hz|J)$/;
 
   // The number that a text begins with, in the base unit: "3.21 ms", "1.5 MiB", "12 %", "1/256", "2.1×"; null for others.
   function number(text) {
@@ -111,7 +111,7 @@
     show();
   }
 
-  for (const table of document.querySelectorAll(".scroll > table")) {
+  for (const table of document.querySelectorAll(".scroll > table:not(.nested)")) {
     const rows = table.tBodies[0].rows.length;
     if (rows >= FEWEST_SORTED) sortable(table);
     if (rows >= FEWEST_FILTERED) filterable(table.parentElement, table);
