@@ -94,6 +94,14 @@ def test_keys_sort_and_small_tables_have_no_filter(tmp_path):
     assert found == [1, True, ["a", "b9", "b10"], 0]
 
 
+def test_rows_that_follow_others_stay_where_they_are(files, tmp_path, quick):
+    """The parts of a profile say which row they belong to by their place."""
+    rows = [["phase", ""], *(["", name] for name in "abcdefgh")]
+    dom = shown(page("t", "u", table([("phase", ""), ("operator", "")], rows, nested=True)), tmp_path)
+    assert 'class="nested"' in dom and "<button" not in dom and 'class="tools"' not in dom
+    assert '<table class="nested">' in report(load(files["block"]))["report.html"].decode()
+
+
 def test_the_tables_of_a_report(files, tmp_path, quick):
     dom = shown(report(load(files["tiling"]))["report.html"].decode(), tmp_path)
     assert "<output>32 rows</output>" in dom  # two more are folded
